@@ -1,0 +1,38 @@
+#include "base/status.h"
+
+#include <gtest/gtest.h>
+
+namespace gapless {
+namespace {
+
+StatusOr<int> half(int n) {
+  if (n % 2 != 0) return invalid_argument("{} is odd", n);
+  return n / 2;
+}
+
+StatusOr<int> quarter(int n) {
+  GAPLESS_ASSIGN_OR_RETURN(const int first, half(n));
+  return half(first);
+}
+
+TEST(StatusTest, OkHasNoMessage) {
+  EXPECT_TRUE(ok_status().ok());
+  EXPECT_EQ(ok_status().to_string(), "ok");
+}
+
+TEST(StatusTest, ErrorNamesCodeAndThing) {
+  const Status status = data_loss("{}: truncated", "x.png").with_context("request 7");
+  EXPECT_EQ(status.to_string(), "data loss: request 7: x.png: truncated");
+}
+
+TEST(StatusTest, AssignOrReturnPassesValuesAndErrors) {
+  EXPECT_EQ(quarter(12).value(), 3);
+  EXPECT_EQ(quarter(6).status().message(), "3 is odd");
+}
+
+TEST(StatusDeathTest, ValueOfAnErrorStopsTheProcess) {
+  EXPECT_DEATH({ (void)half(3).value(); }, "3 is odd");
+}
+
+}  // namespace
+}  // namespace gapless
