@@ -21,9 +21,9 @@ inline constexpr int kMaxObjects = 150;
 inline constexpr std::int64_t kMaxImagePixels = 100'000'000;
 inline constexpr std::int64_t kMaxImageSide = 65'535;
 inline constexpr std::size_t kMaxImageBytes = 64u << 20;
-// Local crops per image: select_tiling keeps to 12 except at extreme aspect ratios, where the
-// formula grows with the width; beyond this the image is refused.
-inline constexpr int kMaxTilesPerImage = 256;
+// Local crops per image: select_tiling keeps to 12 except at extreme aspect ratios, where it grows
+// with the square root of the long side: 54 at kMaxImageSide.
+inline constexpr int kMaxTilesPerImage = 64;
 
 // Text. A prompt's text before tokenising, and the longest file of model metadata we parse.
 inline constexpr std::size_t kMaxPromptBytes = 1u << 20;
