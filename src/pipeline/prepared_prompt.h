@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/finish_reason.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "constraint/token_constraint.h"
@@ -40,8 +41,6 @@ struct PreparedPrompt {
   // Host-masked rows only (kRowHostMask).
   std::unique_ptr<TokenConstraint> host_constraint;
 };
-
-enum class FinishReason { kStop, kLength, kCancelled, kError };
 
 // One token that became part of a sequence. `x`, `y`: value of a coordinate or size token.
 struct CommittedToken {
