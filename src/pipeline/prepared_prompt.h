@@ -40,6 +40,8 @@ struct PreparedPrompt {
   RowState row;
   // Host-masked rows only (kRowHostMask).
   std::unique_ptr<TokenConstraint> host_constraint;
+  // host_now_ns() when the request came in; 0: when the loop gets the prompt.
+  std::int64_t submitted_ns = 0;
 };
 
 // One token that became part of a sequence. `x`, `y`: value of a coordinate or size token.
