@@ -1,9 +1,9 @@
-// One function per subcommand of the gapless binary: declares its options on `app` and sets what runs.
+// One function per subcommand of the gapless binary: declares its options on `app` and sets what
+// runs.
 #pragma once
 
-#include <functional>
-
 #include <CLI/CLI.hpp>
+#include <functional>
 
 namespace gapless {
 

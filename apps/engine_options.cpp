@@ -9,9 +9,10 @@
 namespace gapless {
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
-  command.add_option("--model", options.model,
-                     "Folder or file of published weights, random:moondream2[:SEED], or nothing: the "
-                     "small model that ships");
+  command.add_option(
+      "--model", options.model,
+      "Folder or file of published weights, random:moondream2[:SEED], or nothing: the "
+      "small model that ships");
   command.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
       ->check(CLI::Range(1, kMaxDepth))

@@ -1,10 +1,9 @@
 // Options that every command with a model shares, and starting an engine from them.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
-
-#include <CLI/CLI.hpp>
 
 #include "base/status.h"
 #include "pipeline/engine.h"

@@ -1,11 +1,10 @@
 // gapless run SKILL --image FILE ...: one request, its answer on standard output.
+#include <boost/json/serialize.hpp>
 #include <cstdio>
 #include <future>
 #include <iostream>
 #include <memory>
 #include <string>
-
-#include <boost/json/serialize.hpp>
 
 #include "base/file_bytes.h"
 #include "base/limits.h"
@@ -104,8 +103,8 @@ Status annotate_image(const RunOptions& options, const SkillRequest& request,
   DecodeOptions decode_options;
   decode_options.exif_orientation =
       options.ignore_exif ? ExifOrientation::kIgnore : ExifOrientation::kApply;
-  GAPLESS_ASSIGN_OR_RETURN(
-      Image image, decode_image(std::as_bytes(std::span(*request.image)), decode_options));
+  GAPLESS_ASSIGN_OR_RETURN(Image image,
+                           decode_image(std::as_bytes(std::span(*request.image)), decode_options));
   for (const Box& box : result.boxes) {
     draw_box(image, box.x_min, box.y_min, box.x_max, box.y_max);
   }
@@ -147,7 +146,8 @@ void add_run_command(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print the response object of the HTTP API");
   command->add_flag("--stream", options->stream, "Print text as it is generated");
-  command->add_option("--annotate", options->annotate, "Write the picture with points and boxes (PNG)");
+  command->add_option("--annotate", options->annotate,
+                      "Write the picture with points and boxes (PNG)");
   command->add_flag("--ignore-exif", options->ignore_exif, "Do not apply the EXIF orientation");
   command->add_flag("--host-masks", options->host_masks,
                     "Constrain point and detect with masks from the host instead of on the device");

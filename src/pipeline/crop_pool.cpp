@@ -58,7 +58,9 @@ void CropPool::release(const std::vector<int>& indices) {
 CropPool::Lease::Lease(std::shared_ptr<CropPool> pool, std::vector<int> indices)
     : pool_(std::move(pool)), indices_(std::move(indices)) {}
 
-CropPool::Lease::~Lease() { pool_->release(indices_); }
+CropPool::Lease::~Lease() {
+  pool_->release(indices_);
+}
 
 std::uint8_t* CropPool::Lease::crop_pinned(int i) const {
   return pool_->memory_.as<std::uint8_t>() +

@@ -1,6 +1,6 @@
 // Pinned memory for crops between preprocessing and the encode step's upload: the only place where
-// pixels wait. A fixed number of crop buffers, so pictures in flight are bounded; workers wait here when
-// the device is behind.
+// pixels wait. A fixed number of crop buffers, so pictures in flight are bounded; workers wait here
+// when the device is behind.
 //
 // Threads: any.
 #pragma once
@@ -38,8 +38,8 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
     std::vector<int> indices_;
   };
 
-  // Waits until `count` buffers are free: all or none, so that two workers cannot hold each other up.
-  // nullptr after close().
+  // Waits until `count` buffers are free: all or none, so that two workers cannot hold each other
+  // up. nullptr after close().
   std::shared_ptr<Lease> acquire(int count);
 
   void close();

@@ -14,10 +14,10 @@ double ms_between(std::int64_t from_ns, std::int64_t to_ns) {
 }  // namespace
 
 void ActiveRequest::fail(const Status& status) {
-  emit_.post_end(shared_from_this(),
-                 status.code() == StatusCode::kCancelled ? FinishReason::kCancelled
-                                                         : FinishReason::kError,
-                 status, SequenceTimes());
+  emit_.post_end(
+      shared_from_this(),
+      status.code() == StatusCode::kCancelled ? FinishReason::kCancelled : FinishReason::kError,
+      status, SequenceTimes());
 }
 
 void ActiveRequest::on_token(const CommittedToken& token) {

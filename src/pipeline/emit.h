@@ -1,8 +1,8 @@
 // The emit stage: tokens leave the engine thread here and become text, points and boxes on worker
 // threads. Detokenising, stop strings and formatting never hold the engine up.
 //
-// A request always goes to the same worker, so its events stay in order. The queues need no bound of
-// their own: they hold at most max_generated tokens for each admitted request.
+// A request always goes to the same worker, so its events stay in order. The queues need no bound
+// of their own: they hold at most max_generated tokens for each admitted request.
 #pragma once
 
 #include <atomic>

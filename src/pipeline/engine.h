@@ -1,7 +1,7 @@
 // The whole road for one model on one device: admit, preprocess, the loop, emit.
 //
-// Threads: submit and cancel may be called from any thread and never block. Behind them: preprocessing
-// workers, one engine thread (loop.h), emit workers.
+// Threads: submit and cancel may be called from any thread and never block. Behind them:
+// preprocessing workers, one engine thread (loop.h), emit workers.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The preprocess stage: image bytes and text in, a prompt that is ready to run out. On worker threads;
-// never touches the device.
+// The preprocess stage: image bytes and text in, a prompt that is ready to run out. On worker
+// threads; never touches the device.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ class Preprocessor {
   Preprocessor(const LoadedModel& model, std::shared_ptr<CropPool> crops)
       : model_(model), crops_(std::move(crops)) {}
 
-  // Decodes, hashes and tiles the image into pinned crops; tokenises the prompt. Waits for crop buffers
-  // when too many pictures are in flight. Any thread.
+  // Decodes, hashes and tiles the image into pinned crops; tokenises the prompt. Waits for crop
+  // buffers when too many pictures are in flight. Any thread.
   StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
  private:

@@ -8,12 +8,13 @@
 
 namespace gapless {
 
-// Called on one emit worker, in order; must not block it for long. Exactly one of on_done and on_error
-// comes, last.
+// Called on one emit worker, in order; must not block it for long. Exactly one of on_done and
+// on_error comes, last.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
-  // Text that is final: whole UTF-8 characters, no part of a stop string. `num_tokens`: generated so far.
+  // Text that is final: whole UTF-8 characters, no part of a stop string. `num_tokens`: generated
+  // so far.
   virtual void on_text(std::string_view chunk, int num_tokens) = 0;
   virtual void on_done(const SkillResult& result) = 0;
   virtual void on_error(const Status& status) = 0;

@@ -39,8 +39,8 @@ class TextDecoder final : public SkillDecoder {
   std::string text_;
 };
 
-// point: (coord x, coord y)*. detect: (coord x, coord y, size)*. An object that the length limit cut off
-// is dropped.
+// point: (coord x, coord y)*. detect: (coord x, coord y, size)*. An object that the length limit
+// cut off is dropped.
 class RegionDecoder final : public SkillDecoder {
  public:
   RegionDecoder(bool boxes, const RegionTokenIds& ids) : boxes_(boxes), ids_(ids) {}
@@ -69,7 +69,7 @@ class RegionDecoder final : public SkillDecoder {
   void add_box(float width, float height) {
     const auto clamped = [](float value) { return std::clamp(value, 0.0f, 1.0f); };
     found_boxes_.push_back({clamped(center_[0] - width / 2), clamped(center_[1] - height / 2),
-                           clamped(center_[0] + width / 2), clamped(center_[1] + height / 2)});
+                            clamped(center_[0] + width / 2), clamped(center_[1] + height / 2)});
   }
 
   const bool boxes_;
@@ -89,8 +89,10 @@ std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
     case Skill::kQuery:
     case Skill::kCaption:
       return std::make_unique<TextDecoder>(tokenizer, request.settings.stop);
-    case Skill::kPoint: return std::make_unique<RegionDecoder>(false, region_ids);
-    case Skill::kDetect: return std::make_unique<RegionDecoder>(true, region_ids);
+    case Skill::kPoint:
+      return std::make_unique<RegionDecoder>(false, region_ids);
+    case Skill::kDetect:
+      return std::make_unique<RegionDecoder>(true, region_ids);
   }
   return nullptr;
 }

@@ -26,8 +26,8 @@ class SkillDecoder {
  public:
   virtual ~SkillDecoder() = default;
 
-  // Text that became final with this token (query, caption; empty for the others). Never a part of a
-  // UTF-8 character, never text that may still turn into a stop string.
+  // Text that became final with this token (query, caption; empty for the others). Never a part of
+  // a UTF-8 character, never text that may still turn into a stop string.
   virtual std::string push(const SampledToken& token) = 0;
 
   // True once a stop string was found: nothing more will be emitted and the request can end.

@@ -14,10 +14,13 @@ bool is_blank(std::string_view text) {
   });
 }
 
-bool in_unit_interval(float value) { return value >= 0 && value <= 1; }
+bool in_unit_interval(float value) {
+  return value >= 0 && value <= 1;
+}
 
 Status validate_settings(const GenerationSettings& settings) {
-  if (settings.temperature && !(*settings.temperature >= 0 && std::isfinite(*settings.temperature))) {
+  if (settings.temperature &&
+      !(*settings.temperature >= 0 && std::isfinite(*settings.temperature))) {
     return invalid_argument("temperature must be a finite number of at least 0");
   }
   if (settings.top_p && !(*settings.top_p > 0 && *settings.top_p <= 1)) {
@@ -64,10 +67,14 @@ Status validate_spatial_refs(const SkillRequest& request) {
 
 std::string_view skill_name(Skill skill) {
   switch (skill) {
-    case Skill::kQuery: return "query";
-    case Skill::kCaption: return "caption";
-    case Skill::kPoint: return "point";
-    case Skill::kDetect: return "detect";
+    case Skill::kQuery:
+      return "query";
+    case Skill::kCaption:
+      return "caption";
+    case Skill::kPoint:
+      return "point";
+    case Skill::kDetect:
+      return "detect";
   }
   return "query";
 }
@@ -96,8 +103,8 @@ Status validate(const SkillRequest& request) {
                             request.skill == Skill::kQuery ? "question" : "object");
   }
   if (request.text.size() > kMaxPromptBytes) {
-    return invalid_argument("the prompt has {} bytes, more than the {} allowed", request.text.size(),
-                            kMaxPromptBytes);
+    return invalid_argument("the prompt has {} bytes, more than the {} allowed",
+                            request.text.size(), kMaxPromptBytes);
   }
   if (!request.image && request.skill != Skill::kQuery) {
     return invalid_argument("{} needs an image", skill_name(request.skill));

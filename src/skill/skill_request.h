@@ -1,4 +1,5 @@
-// What a user asks for, whatever door it came through (command line, Moondream's API, OpenAI's API).
+// What a user asks for, whatever door it came through (command line, Moondream's API, OpenAI's
+// API).
 #pragma once
 
 #include <cstddef>
@@ -24,15 +25,15 @@ StatusOr<CaptionLength> caption_length_from_name(std::string_view name);
 
 // Every field that is not set takes the default named beside it.
 struct GenerationSettings {
-  std::optional<float> temperature;      // 0 = greedy
-  std::optional<float> top_p;            // 1
-  std::optional<std::int32_t> top_k;     // 0 = off
-  std::optional<float> min_p;            // 0
-  std::optional<std::uint64_t> seed;     // 0; matters only above temperature 0
+  std::optional<float> temperature;         // 0 = greedy
+  std::optional<float> top_p;               // 1
+  std::optional<std::int32_t> top_k;        // 0 = off
+  std::optional<float> min_p;               // 0
+  std::optional<std::uint64_t> seed;        // 0; matters only above temperature 0
   std::optional<std::int32_t> max_tokens;   // kDefaultMaxTokens or what fits into the context
   std::optional<std::int32_t> max_objects;  // kDefaultMaxObjects (point, detect)
-  std::vector<std::string> stop;         // text ends before any of these
-  bool ignore_eos = false;               // benchmarks: run to max_tokens
+  std::vector<std::string> stop;            // text ends before any of these
+  bool ignore_eos = false;                  // benchmarks: run to max_tokens
 };
 
 inline constexpr std::int32_t kDefaultMaxTokens = 768;
@@ -44,8 +45,8 @@ enum class ConstraintMode : std::uint8_t {
   kHostMask,         // the host uploads a mask between forward and sampling
 };
 
-// A place in the image that the prompt refers to; normalised to [0, 1]. Width and height are 0 for a
-// point.
+// A place in the image that the prompt refers to; normalised to [0, 1]. Width and height are 0 for
+// a point.
 struct SpatialRef {
   bool is_box = false;
   float x_center = 0;
@@ -58,7 +59,8 @@ struct SkillRequest {
   Skill skill = Skill::kQuery;
   std::string text;  // query: the question; point, detect: the object; caption: unused
   CaptionLength length = CaptionLength::kNormal;
-  std::shared_ptr<const std::string> image;  // encoded bytes (JPEG, PNG, WebP); only query may have none
+  std::shared_ptr<const std::string>
+      image;  // encoded bytes (JPEG, PNG, WebP); only query may have none
   std::vector<SpatialRef> spatial_refs;
   GenerationSettings settings;
   ConstraintMode constraint_mode = ConstraintMode::kDeviceAutomaton;
