@@ -12,11 +12,14 @@ namespace gapless {
 
 struct EngineCommandOptions {
   std::string model;  // empty: the model that ships
-  std::string device = "cpu";
+  std::string device = "auto";
   int depth = 2;
 };
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);
+
+// "auto": the first GPU, or the CPU where there is none.
+StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name);
 
 StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options);
 
