@@ -17,6 +17,10 @@ inline constexpr int kMaxStopIds = 8;
 // Objects that one point or detect request may return.
 inline constexpr int kMaxObjects = 150;
 
+// Work queued on one CPU stream before the host has to wait: a hundred steps of a large model. Only
+// a runaway host gets there.
+inline constexpr std::size_t kMaxQueuedCpuOps = 65'536;
+
 // Images. 100 MPix of RGB is 300 MB: enough for any camera, not for a decompression bomb.
 inline constexpr std::int64_t kMaxImagePixels = 100'000'000;
 inline constexpr std::int64_t kMaxImageSide = 65'535;
@@ -38,9 +42,10 @@ inline constexpr std::size_t kMaxRegexBytes = 16u << 10;
 inline constexpr std::size_t kMaxPreTokenizerSteps = 16;
 inline constexpr std::uint32_t kMaxRegexBacktracks = 20'000'000;
 inline constexpr std::size_t kMaxRegexJitStackBytes = 1u << 20;
+// Stop strings are matched against every chunk of text; OpenAI allows 4, others more.
 inline constexpr std::size_t kMaxStopStrings = 16;
 inline constexpr std::size_t kMaxStopStringBytes = 256;
-// Points and boxes in one prompt.
+// Points and boxes that one prompt may refer to: each costs two or three tokens of context.
 inline constexpr std::size_t kMaxSpatialRefs = 64;
 
 // Files of a model. JSON nests deeper than this only by accident or malice. The safetensors format

@@ -42,27 +42,14 @@ Status PromptBuilder::add_refs(std::span<const SpatialRef> refs, Prompt& prompt)
   const auto add_coord = [&](float value) {
     prompt.tokens.push_back({PromptToken::Kind::kCoord, config_.coord_id, value});
   };
-  for (std::size_t i = 0; i < refs.size(); ++i) {
-    if (const auto* point = std::get_if<PointRef>(&refs[i])) {
-      if (!in_unit_range(point->x) || !in_unit_range(point->y)) {
-        return invalid_argument("spatial_refs[{}]: [{}, {}] is not in [0, 1]", i, point->x,
-                                point->y);
-      }
-      add_coord(point->x);
-      add_coord(point->y);
-    } else {
-      const auto& [x_min, y_min, x_max, y_max] = std::get<BoxRef>(refs[i]);
-      const bool in_image = in_unit_range(x_min) && in_unit_range(y_min) && in_unit_range(x_max) &&
-                            in_unit_range(y_max);
-      if (!in_image || x_min > x_max || y_min > y_max) {
-        return invalid_argument(
-            "spatial_refs[{}]: [{}, {}, {}, {}] is not x_min, y_min, x_max, y_max in [0, 1]", i,
-            x_min, y_min, x_max, y_max);
-      }
-      add_coord((x_min + x_max) / 2);
-      add_coord((y_min + y_max) / 2);
-      prompt.tokens.push_back(
-          {PromptToken::Kind::kSize, config_.size_id, x_max - x_min, y_max - y_min});
+  for (const SpatialRef& ref : refs) {
+    for (const float value : {ref.x_center, ref.y_center, ref.width, ref.height}) {
+      if (!in_unit_range(value)) return invalid_argument("spatial_refs must lie between 0 and 1");
+    }
+    add_coord(ref.x_center);
+    add_coord(ref.y_center);
+    if (ref.is_box) {
+      prompt.tokens.push_back({PromptToken::Kind::kSize, config_.size_id, ref.width, ref.height});
     }
   }
   return ok_status();

@@ -4,12 +4,12 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/status.h"
 #include "text/prompt_config.h"
+#include "text/prompt_types.h"
 #include "text/tokenizer.h"
 
 namespace gapless {
@@ -32,18 +32,6 @@ struct Prompt {
   std::optional<std::size_t> image_position;
 };
 
-// Places that a prompt refers to, in [0, 1] of the image. A point is read as x, y; a box as the
-// coordinates of its centre and its size.
-struct PointRef {
-  float x, y;
-};
-struct BoxRef {
-  float x_min, y_min, x_max, y_max;
-};
-using SpatialRef = std::variant<PointRef, BoxRef>;
-
-enum class CaptionLength { kShort, kNormal, kLong };
-
 // Immutable; any thread. The tokenizer must outlive it. User text never becomes a special token.
 //
 // Errors: blank text, text that is not UTF-8 or too long, a skill that the model does not have, a
@@ -55,7 +43,8 @@ class PromptBuilder {
 
   const TokenizerConfig& config() const { return config_; }
 
-  // The question goes in as it is.
+  // A point is read as the coordinates x and y; a box as the coordinates of its centre and its
+  // size. The question goes in as it is.
   StatusOr<Prompt> query(std::string_view question, bool has_image,
                          std::span<const SpatialRef> refs = {}) const;
   StatusOr<Prompt> caption(CaptionLength length) const;

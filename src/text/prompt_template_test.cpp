@@ -64,13 +64,13 @@ TEST_F(PromptBuilderTest, ObjectsAreStrippedAndGetOneLeadingSpace) {
 }
 
 TEST_F(PromptBuilderTest, SpatialRefsComeBeforeTheTextWithTheirValues) {
-  const std::vector<SpatialRef> refs = {PointRef{0.25f, 0.75f}, BoxRef{0.25f, 0.5f, 0.75f, 1.0f}};
+  const std::vector<SpatialRef> refs = {{false, 0.25f, 0.75f}, {true, 0.5f, 0.75f, 0.5f, 0.25f}};
   const auto prompt = builder_.point("gaze", refs);
   const std::vector<PromptToken> expected = {{Kind::kCoord, TokenId(5), 0.25f},
                                              {Kind::kCoord, TokenId(5), 0.75f},
                                              {Kind::kCoord, TokenId(5), 0.5f},
                                              {Kind::kCoord, TokenId(5), 0.75f},
-                                             {Kind::kSize, TokenId(6), 0.5f, 0.5f}};
+                                             {Kind::kSize, TokenId(6), 0.5f, 0.25f}};
   const std::vector<PromptToken>& tokens = prompt.value().tokens;
   EXPECT_THAT(std::vector<PromptToken>(tokens.begin() + 4, tokens.begin() + 9),
               ElementsAreArray(expected));
@@ -83,11 +83,11 @@ TEST_F(PromptBuilderTest, BadInputIsRefused) {
   EXPECT_THAT(builder_.detect("\xFF").status().message(), HasSubstr("not UTF-8"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const SpatialRef& ref : std::vector<SpatialRef>{
-           PointRef{1.5f, 0}, PointRef{nan, 0}, BoxRef{0.5f, 0, 0.25f, 1}, BoxRef{0, 0, 1, -1}}) {
+           {false, 1.5f, 0}, {false, nan, 0}, {true, 0, 0, -0.5f, 0}, {true, 0, 0, 0, 2}}) {
     EXPECT_THAT(builder_.query("x", true, std::span(&ref, 1)).status().message(),
-                HasSubstr("spatial_refs[0]"));
+                HasSubstr("spatial_refs must lie between 0 and 1"));
   }
-  const SpatialRef good = PointRef{0, 0};
+  const SpatialRef good;
   EXPECT_THAT(builder_.query("x", false, std::span(&good, 1)).status().message(),
               HasSubstr("need an image"));
   TokenizerConfig without;

@@ -3,21 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/limits.h"
-
 namespace gapless {
 
-StatusOr<StopStringMatcher> StopStringMatcher::create(std::vector<std::string> stop_strings) {
-  if (stop_strings.size() > kMaxStopStrings) {
-    return invalid_argument("{} stop strings, more than the {} allowed", stop_strings.size(),
-                            kMaxStopStrings);
-  }
-  StopStringMatcher matcher;
+StopStrings::StopStrings(std::vector<std::string> stop_strings) {
   for (std::string& text : stop_strings) {
-    if (text.empty() || text.size() > kMaxStopStringBytes) {
-      return invalid_argument("a stop string of {} bytes; 1 to {} are allowed", text.size(),
-                              kMaxStopStringBytes);
-    }
+    if (text.empty()) continue;
     Pattern pattern{std::move(text), {0}};
     for (std::size_t i = 1; i < pattern.text.size(); ++i) {
       std::size_t border = pattern.failure[i - 1];
@@ -26,17 +16,16 @@ StatusOr<StopStringMatcher> StopStringMatcher::create(std::vector<std::string> s
       }
       pattern.failure.push_back(pattern.text[border] == pattern.text[i] ? border + 1 : 0);
     }
-    matcher.patterns_.push_back(std::move(pattern));
+    patterns_.push_back(std::move(pattern));
   }
-  return matcher;
 }
 
-void StopStringMatcher::Pattern::advance(char byte) {
+void StopStrings::Pattern::advance(char byte) {
   while (matched > 0 && text[matched] != byte) matched = failure[matched - 1];
   if (text[matched] == byte) ++matched;
 }
 
-std::string StopStringMatcher::push(std::string_view text) {
+std::string StopStrings::push(std::string_view text) {
   if (stopped_) return {};
   for (const char byte : text) {
     held_back_ += byte;
@@ -60,7 +49,7 @@ std::string StopStringMatcher::push(std::string_view text) {
   return safe;
 }
 
-std::string StopStringMatcher::flush() {
+std::string StopStrings::flush() {
   return std::exchange(held_back_, {});
 }
 

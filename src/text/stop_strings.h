@@ -5,16 +5,15 @@
 #include <string_view>
 #include <vector>
 
-#include "base/status.h"
-
 namespace gapless {
 
 // One sequence's text; one thread at a time. The result does not depend on how the text is cut into
 // pieces: the stop string that ends first wins, and of those that end at one place the longest.
-class StopStringMatcher {
+class StopStrings {
  public:
-  // At most kMaxStopStrings, each of 1 to kMaxStopStringBytes bytes. An empty list never stops.
-  static StatusOr<StopStringMatcher> create(std::vector<std::string> stop_strings);
+  // The caller bounds them (kMaxStopStrings, kMaxStopStringBytes). Without any, or with only empty
+  // ones, the text never stops.
+  explicit StopStrings(std::vector<std::string> stop_strings);
 
   // The text that is now known not to belong to a stop string, and comes before the first one. Text
   // that may still become a stop string is held back. Empty once stopped().
