@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "text/prompt_template.h"
 
 namespace gapless {
 
@@ -18,8 +19,6 @@ enum class Skill : std::uint8_t { kQuery, kCaption, kPoint, kDetect };
 
 std::string_view skill_name(Skill skill);
 StatusOr<Skill> skill_from_name(std::string_view name);
-
-enum class CaptionLength : std::uint8_t { kShort, kNormal, kLong };
 
 StatusOr<CaptionLength> caption_length_from_name(std::string_view name);
 
@@ -45,23 +44,13 @@ enum class ConstraintMode : std::uint8_t {
   kHostMask,         // the host uploads a mask between forward and sampling
 };
 
-// A place in the image that the prompt refers to; normalised to [0, 1]. Width and height are 0 for
-// a point.
-struct SpatialRef {
-  bool is_box = false;
-  float x_center = 0;
-  float y_center = 0;
-  float width = 0;
-  float height = 0;
-};
-
 struct SkillRequest {
   Skill skill = Skill::kQuery;
   std::string text;  // query: the question; point, detect: the object; caption: unused
   CaptionLength length = CaptionLength::kNormal;
   std::shared_ptr<const std::string>
       image;  // encoded bytes (JPEG, PNG, WebP); only query may have none
-  std::vector<SpatialRef> spatial_refs;
+  std::vector<SpatialRef> spatial_refs;  // query, point; need an image
   GenerationSettings settings;
   ConstraintMode constraint_mode = ConstraintMode::kDeviceAutomaton;
   bool apply_exif_orientation = true;
