@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "text/prompt_template.h"
+#include "text/prompt_types.h"
 
 namespace gapless {
 
