@@ -31,6 +31,11 @@ inline constexpr int kMaxTilesPerImage = 64;
 
 // Text. A prompt's text before tokenising, and the longest file of model metadata we parse.
 inline constexpr std::size_t kMaxPromptBytes = 1u << 20;
+// Stop strings are matched against every chunk of text; OpenAI allows 4, others more.
+inline constexpr std::size_t kMaxStopStrings = 16;
+inline constexpr std::size_t kMaxStopStringBytes = 256;
+// Points and boxes that one prompt may refer to: each costs two or three tokens of context.
+inline constexpr std::size_t kMaxSpatialRefs = 64;
 inline constexpr std::size_t kMaxTokenizerJsonBytes = 256u << 20;
 inline constexpr std::size_t kMaxSafetensorsHeaderBytes = 100u << 20;
 
