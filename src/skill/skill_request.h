@@ -50,7 +50,7 @@ struct SkillRequest {
   CaptionLength length = CaptionLength::kNormal;
   std::shared_ptr<const std::string>
       image;  // encoded bytes (JPEG, PNG, WebP); only query may have none
-  std::vector<SpatialRef> spatial_refs;  // query, point; need an image
+  std::vector<SpatialRef> spatial_refs;
   GenerationSettings settings;
   ConstraintMode constraint_mode = ConstraintMode::kDeviceAutomaton;
   bool apply_exif_orientation = true;
