@@ -8,6 +8,12 @@ namespace gapless {
 
 // Pipeline. Depth 1 is the blocking loop; 2 is ping-pong; beyond 4 only latency would grow.
 inline constexpr int kMaxDepth = 4;
+// Encode and prefill steps between two decode steps: one image and its prompt.
+inline constexpr int kMaxFillsInARow = 2;
+// Requests that wait for a seat: more would time out before they are served.
+inline constexpr int kMaxWaitingRequests = 1024;
+// Image prefixes that the prefix cache keeps track of; pages run out first on today's GPUs.
+inline constexpr int kMaxCachedPrefixes = 512;
 // Rows (sequences that hold a seat on the device). The largest decode batch.
 inline constexpr int kMaxRows = 64;
 // Tokens per KV page: one page of one head is 16 x 64 x 2 bytes = 2 KiB in bf16, a good burst.
