@@ -23,7 +23,7 @@ from gapless_tools.losses import dense_losses, region_losses, token_loss  # noqa
 from gapless_tools.reference_model import FIXED_TENSORS, ReferenceModel, initial_weights  # noqa: E402
 from gapless_tools.training_model import TrainingModel, dense_head_weights  # noqa: E402
 
-LOSS_WEIGHTS = {"token": 1.0, "coord": 0.35, "size": 0.15, "kind": 0.3, "colour": 0.2, "text": 0.25, "sides": 0.5}
+LOSS_WEIGHTS = {"token": 1.0, "coord": 0.5, "size": 0.25, "kind": 0.3, "colour": 0.2, "text": 0.25, "sides": 0.5}
 INPUT_JITTER = 0.004  # of coordinates and, relative, of sizes that are fed back
 EMA_SECONDS = 60.0
 
@@ -33,15 +33,15 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="folder with config.json and tokenizer.json")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--seconds", type=float, default=1200, help="length of the run; the schedule ends with it")
+    parser.add_argument("--seconds", type=float, default=900, help="length of the run; the schedule ends with it")
     parser.add_argument("--max-steps", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--tiled-batch", type=int, default=16)
-    parser.add_argument("--tiled-every", type=int, default=8)
+    parser.add_argument("--tiled-batch", type=int, default=24)
+    parser.add_argument("--tiled-every", type=int, default=5)
     parser.add_argument("--workers", type=int, default=15)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--weight-decay", type=float, default=0.02)
-    parser.add_argument("--warmup-steps", type=int, default=300)
+    parser.add_argument("--warmup-steps", type=int, default=500)
     parser.add_argument("--checkpoint-seconds", type=float, default=120)
     parser.add_argument("--no-compile", action="store_true")
     return parser.parse_args()

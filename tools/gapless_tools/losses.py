@@ -56,10 +56,10 @@ def dense_losses(prediction: torch.Tensor, batch: dict[str, torch.Tensor], name:
     def classes(logits: torch.Tensor, target: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return (F.cross_entropy(logits, target.flatten(), reduction="none") * scale).sum() / scale.sum().clamp(min=1)
 
-    distance = (sides - batch["dense_sides"].flatten(0, 1)).abs().sum(dim=-1)
+    distance = F.smooth_l1_loss(sides, batch["dense_sides"].flatten(0, 1), beta=0.02, reduction="none").sum(dim=-1)
     return {
         f"{name}_kind": classes(kind, batch["dense_kind"], weight),
         f"{name}_colour": classes(colour, batch["dense_colour"], weight),
         f"{name}_text": classes(text, batch["dense_text"], printed.float()),
-        f"{name}_sides": 4.0 * (distance * inside).sum() / count,
+        f"{name}_sides": 2.0 * (distance * inside).sum() / count,
     }

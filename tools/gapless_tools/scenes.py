@@ -381,7 +381,7 @@ def make_scene(seed: int, index: int, tiled: bool = False) -> tuple[Image.Image,
     scene = Scene(width, height, style)
     colours = visible_colours(backgrounds)
     roll = rng.random()
-    if roll < 0.72 or (roll >= 0.86 and len(colours) < 4):
+    if roll < 0.69 or (roll >= 0.86 and len(colours) < 4):
         draw_shapes(rng, scene, image, colours)
     elif roll < 0.86:
         draw_signs(rng, scene, image, colours)

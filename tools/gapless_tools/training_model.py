@@ -61,11 +61,20 @@ def text_block(
     return x + attended + F.linear(F.gelu(F.linear(n, w[6], w[7]), approximate="tanh"), w[8], w[9])
 
 
+def stitch_sources(tiling: tuple[int, int], config: MoondreamConfig) -> torch.Tensor:
+    """Where each cell of the stitched grid comes from: an index into the patches of the local crops."""
+    rows, cols = tiling
+    grid = config.vision.grid
+    return stitch(torch.arange(rows * cols * grid * grid).view(-1, grid * grid, 1), tiling, config.vision)[..., 0]
+
+
 def pooled_features(features: torch.Tensor, tilings: list[tuple[int, int]], config: MoondreamConfig) -> torch.Tensor:
     """Features of all crops in one list [>= sum of crops, 729, E] -> stitched and pooled [images, 729, E]."""
     grid, out, at = config.vision.grid, [], 0
+    patches = features.flatten(0, 1)
     for rows, cols in tilings:
-        stitched = stitch(features[at + 1 : at + 1 + rows * cols], (rows, cols), config.vision)
+        sources = stitch_sources((rows, cols), config).to(features.device, non_blocking=True)
+        stitched = torch.index_select(patches, 0, sources.flatten() + (at + 1) * grid * grid).unflatten(0, sources.shape)
         pooled = F.adaptive_avg_pool2d(stitched.float().permute(2, 0, 1), grid)
         out.append(pooled.flatten(1).T.to(features.dtype))
         at += 1 + rows * cols
