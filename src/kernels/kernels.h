@@ -1,0 +1,357 @@
+// The op table: everything that the model asks of a device, one params struct per op.
+//
+// Contract for every op
+//   * Pointers are device memory of the stream's device unless they say otherwise. Tensors are dense
+//     and row-major; `*_stride` is in elements between rows. T is activation_dtype() of the backend
+//     (float32 on the CPU, bfloat16 on CUDA): weights, activations and the KV cache are of type T.
+//     Statistics, softmax, GELU, RoPE and every accumulation are float32, with one rounding to T at
+//     the end of the op.
+//   * An op only enqueues work on `stream` (or records it during a capture). It allocates nothing and
+//     never waits. Sizes fixed at call time may be captured in a graph; sizes that change from step to
+//     step are read from device memory.
+//   * *Row invariance*: row r of an output depends on row r of the input (and its sequence), and not on
+//     how many rows there are or what they hold, bit for bit. Invariant I8 stands on this.
+//   * Policy stays out: kernels know nothing of requests, skills or slots.
+//
+// Backends: reference/ (float32, obvious: the oracle), cpu/ (float32, fast), cuda/ (bfloat16).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/dtype.h"
+#include "kernels/row_state.h"
+
+namespace gapless {
+
+// y = x W^T + b. weight: [out, in] T; bias: [out] T or nullptr.
+struct LinearWeights {
+  const void* weight = nullptr;
+  const void* bias = nullptr;
+  int in = 0;
+  int out = 0;
+};
+
+enum class Activation { kNone, kGeluTanh };
+
+// x and y must not overlap.
+struct LinearParams {
+  const void* x = nullptr;  // [num_rows, in] T
+  std::int64_t x_stride = 0;
+  LinearWeights weights;
+  void* y = nullptr;  // [num_rows, out], y_dtype
+  std::int64_t y_stride = 0;
+  DType y_dtype = DType::kBF16;  // T, or kF32 for logits
+  int num_rows = 0;
+  Activation activation = Activation::kNone;
+  // y = activation(x W^T + b) + residual[row % residual_rows]; nullptr: none. May be y itself.
+  const void* residual = nullptr;  // [residual_rows, out] T
+  std::int64_t residual_stride = 0;
+  int residual_rows = 0;
+  // Matrix shapes that occur with many rows (vision, prefill) and with few (decode) may use different
+  // algorithms, each row-invariant. Decode steps set this.
+  bool decode = false;
+};
+
+struct LayerNormParams {
+  const void* x = nullptr;  // [num_rows, dim] T
+  std::int64_t x_stride = 0;
+  const void* gamma = nullptr;  // [dim] T
+  const void* beta = nullptr;   // [dim] T
+  void* y = nullptr;            // [num_rows, dim] T; may be x
+  std::int64_t y_stride = 0;
+  int num_rows = 0;
+  int dim = 0;
+  float eps = 1e-5f;
+};
+
+// Bytes to normalised patch vectors: patches[n*grid*grid + p][c*ps*ps + dy*ps + dx] =
+// lut[crops[n][py*ps+dy][px*ps+dx][c]], p = py*grid + px; columns from 3*ps*ps on are zero.
+struct PatchifyParams {
+  const std::uint8_t* crops = nullptr;  // [num_crops, crop_size, crop_size, 3]
+  const void* lut = nullptr;            // [256] T
+  void* patches = nullptr;              // [num_crops*grid*grid, patch_stride] T
+  int num_crops = 0;
+  int crop_size = 0;
+  int patch_size = 0;
+  int patch_stride = 0;
+};
+
+// Full attention inside each crop: softmax(q k^T / sqrt(head_dim)) v.
+struct VisionAttentionParams {
+  const void* qkv = nullptr;  // [num_crops*seq_len, 3*num_heads*head_dim] T: Q | K | V, head-major
+  void* out = nullptr;        // [num_crops*seq_len, num_heads*head_dim] T
+  int num_crops = 0;
+  int seq_len = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+};
+
+// Stitches the local crops' features, pools them to grid x grid (adaptive average), and puts
+// them beside the global crop's: out[p] = [global[p] | pooled[p]]. With one tile (rows = cols = 1)
+// the local crop is the global crop.
+struct StitchAndPoolParams {
+  const void* features = nullptr;  // [num_crops, grid*grid, dim] T: global crop, then tiles row-major
+  void* out = nullptr;             // [grid*grid, 2*dim] T
+  int tile_rows = 1;
+  int tile_cols = 1;
+  int grid = 0;            // patches per crop side (27)
+  int overlap_margin = 0;  // patches (4)
+  int dim = 0;
+};
+
+// Weights of the coordinate and size encoders. features: cos|sin of 2*pi*v*W.
+struct RegionEncoderWeights {
+  LinearWeights coord_encoder;           // [dim, coord_feat_dim]
+  LinearWeights size_encoder;            // [dim, size_feat_dim]
+  const void* coord_features = nullptr;  // [1, coord_feat_dim/2] T
+  const void* size_features = nullptr;   // [2, size_feat_dim/2] T
+};
+
+// out[i] = embedding of inputs[index ? index[i] : i]. A text id outside the vocabulary reads row 0:
+// a padding row may see a row state that was never installed (row states start as zeros).
+// Intermediate Fourier values are rounded to T where the published reference rounds them: x, 2*pi*x,
+// z, cos/sin.
+struct EmbedParams {
+  const TokenInput* inputs = nullptr;
+  std::int64_t input_stride_bytes = sizeof(TokenInput);  // sizeof(RowState) when inputs lie in rows
+  const std::int32_t* index = nullptr;                   // [num_tokens] or nullptr
+  const void* wte = nullptr;                             // [vocab, dim] T
+  const void* image_embeddings = nullptr;                // [pool rows, dim] T
+  RegionEncoderWeights region;
+  void* out = nullptr;  // [num_tokens, dim] T
+  int num_tokens = 0;
+  int dim = 0;
+  int vocab = 0;
+};
+
+// Puts new sequences into their rows and page-table entries before a launch; both lists may be empty.
+struct BeginStepParams {
+  const std::int32_t* install_rows = nullptr;   // [num_installs]
+  const RowState* installs = nullptr;           // [num_installs]
+  const PageTableDelta* deltas = nullptr;       // [num_deltas]
+  const std::int32_t* num_installs = nullptr;   // read on the device
+  const std::int32_t* num_deltas = nullptr;     // read on the device
+  int max_installs = 0;                         // bounds for the launch
+  int max_deltas = 0;
+  RowState* row_states = nullptr;               // [max rows]
+  std::int32_t* page_table = nullptr;           // [max rows, page_table_stride]
+  int page_table_stride = 0;
+};
+
+// From the rows of a decode step: positions, cache slots and attention lengths. A done row, and a
+// padding row (rows[i] < 0), gets position 0 (its own may lie past the RoPE table), a cache slot in
+// page 0 (trash), and sequences[i] = {its row or 0, i, num_tokens 0, num_cached 0, prefix_len 0}.
+// A live row's sequence is {row, i, 1, position, 0}.
+struct PlanDecodeParams {
+  const std::int32_t* rows = nullptr;  // [num_rows], -1 = padding
+  const RowState* row_states = nullptr;
+  const std::int32_t* page_table = nullptr;
+  int page_table_stride = 0;
+  int num_rows = 0;
+  std::int32_t* positions = nullptr;         // out [num_rows]
+  std::int32_t* cache_slots = nullptr;       // out [num_rows]: page * kPageTokens + offset
+  AttentionSequence* sequences = nullptr;    // out [num_rows]
+  std::int32_t* input_index = nullptr;       // out [num_rows]: row, or 0 for padding (EmbedParams)
+};
+
+// The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] T each.
+struct KvLayer {
+  void* k = nullptr;
+  void* v = nullptr;
+};
+
+// Rotates q and k (half-split pairs (j, j + rotary_dim/2) of the first rotary_dim dims), q in place, and
+// writes k and v into the cache.
+struct RopeAndCacheParams {
+  void* qkv = nullptr;                        // [num_tokens, 3*num_heads*head_dim] T
+  std::int64_t qkv_stride = 0;
+  const std::int32_t* positions = nullptr;    // [num_tokens]
+  const std::int32_t* cache_slots = nullptr;  // [num_tokens]
+  const float* rope_table = nullptr;          // [max_context, rotary_dim/2, 2]: cos, sin
+  KvLayer kv;
+  int num_tokens = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  int rotary_dim = 0;
+};
+
+// Copies whole pages in every layer, keys and values: a sequence that shares a cached prefix gets its own
+// copy of the prefix's last, partly filled page.
+struct CopyPagesParams {
+  void* kv_base = nullptr;             // the whole cache: [num_layers, 2, num_pages, page_bytes]
+  std::int64_t page_bytes = 0;         // num_heads * kPageTokens * head_dim * sizeof(T)
+  std::int64_t num_pages = 0;
+  int num_layers = 0;
+  const PageCopy* copies = nullptr;    // [max_copies]
+  const std::int32_t* num_copies = nullptr;  // read on the device
+  int max_copies = 0;
+};
+
+// Query at position p of a sequence sees key k iff k <= p, or p and k are both below prefix_len.
+// Keys and values come from the cache alone (this launch's were written by RopeAndCache).
+struct PagedAttentionParams {
+  const void* qkv = nullptr;  // [num_tokens, 3*num_heads*head_dim] T; only the rotated q is read
+  std::int64_t qkv_stride = 0;
+  void* out = nullptr;        // [num_tokens, num_heads*head_dim] T; rows of done sequences: undefined
+  std::int64_t out_stride = 0;
+  KvLayer kv;
+  const std::int32_t* page_table = nullptr;
+  int page_table_stride = 0;
+  const AttentionSequence* sequences = nullptr;  // [num_sequences]
+  int num_sequences = 0;
+  int num_tokens = 0;      // of the whole launch (an upper bound)
+  int max_new_tokens = 1;  // longest sequence's num_tokens (an upper bound); 1 = a decode step
+  int max_context = 0;     // upper bound of num_cached + num_tokens
+  int num_heads = 0;
+  int head_dim = 0;
+  void* scratch = nullptr;  // attention_scratch_bytes()
+};
+
+// y[i] = x[index[i]].
+struct GatherRowsParams {
+  const void* x = nullptr;  // [*, dim] T
+  const std::int32_t* index = nullptr;
+  void* y = nullptr;  // [num_rows, dim] T
+  int num_rows = 0;
+  int dim = 0;
+};
+
+// Picks one token per row.
+//
+// 1. Candidates: with an automaton, the tokens of the current state's edges, whatever the denied ids
+//    and masks say; otherwise every token but the denied ids and, in a kRowHostMask row, those whose
+//    bit is 0. Candidates whose logit is not finite drop out. When none is left: the row's first
+//    stop id, or token 0 if it has none.
+// 2. Greedy when temperature <= 0 (or NaN), or when a candidate's logit was not finite: the largest
+//    logit, the lowest id among equals.
+// 3. Otherwise p = softmax(logit / temperature) over the candidates, in order of falling logit, the
+//    lower id first among equals. Each filter keeps a prefix of that order, of at least one token;
+//    all look at the same p (nothing is renormalised in between), so the shortest prefix wins:
+//      top_k > 0: the first top_k
+//      min_p > 0: those with p >= min_p * (p of the first)
+//      top_p < 1: those where the sum of the p before them is <= top_p
+// 4. u = sampling_uniform(seed, num_generated), see sampling_uniform.h; the token is the first kept
+//    one at which the running sum of p exceeds u * (sum of the kept p).
+//
+// logprob = logit - log(sum of exp(logit)) over the whole vocabulary (finite logits only), before
+// masks, temperature and filters; kImpossibleLogprob when the token's own logit is not finite.
+struct SampleParams {
+  const float* logits = nullptr;       // [num_rows, vocab]
+  std::int64_t logits_stride = 0;
+  const std::int32_t* rows = nullptr;  // [num_rows], -1 = padding
+  const RowState* row_states = nullptr;
+  const AutomatonState* automata = nullptr;
+  const std::uint32_t* host_masks = nullptr;  // [num_rows, host_mask_stride] bits, 1 = allowed; read only for kRowHostMask rows
+  int host_mask_stride = 0;                   // words
+  std::int32_t* tokens = nullptr;  // out [num_rows]; -1 for padding and done rows
+  float* logprobs = nullptr;       // out [num_rows]
+  int num_rows = 0;
+  int vocab = 0;
+  void* scratch = nullptr;  // sample_scratch_bytes()
+};
+
+struct RegionDecoderWeights {
+  LinearWeights coord_fc1, coord_fc2;  // [inner, dim], [coord_bins, inner]; tanh GELU between
+  LinearWeights size_fc1, size_fc2;    // [inner, dim], [2*size_bins, inner]: width bins, then height bins
+};
+
+// For rows whose sampled token is coord_id or size_id and whose kRowDecodesRegions is set: argmax of
+// the region heads on the same step's hidden state, the lowest bin among equals. values[i] =
+// {bin/(bins-1), 0} for a coordinate, {width, height}, each 2^(10*bin/(bins-1) - 10), for a size.
+// Other rows cost nothing and keep their values.
+struct DecodeRegionsParams {
+  const void* hidden = nullptr;  // [num_rows, dim] T: last hidden state before post_ln
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* rows = nullptr;
+  const RowState* row_states = nullptr;
+  RegionDecoderWeights weights;
+  float* values = nullptr;  // out [num_rows, 2]
+  int num_rows = 0;
+  int dim = 0;
+  std::int32_t coord_id = 0;
+  std::int32_t size_id = 0;
+  void* scratch = nullptr;  // region_scratch_bytes()
+};
+
+// Ends a step for its rows: writes the outputs, and unless the row was done: next input, position + n
+// (n = tokens consumed by this step), num_generated + 1, automaton transition, done at a stop id or
+// at the length limit (a stop id at the limit is kStopped).
+//   next input       {kCoord, token, x, 0} or {kSize, token, x, y} when the token is coord_id or
+//                    size_id and the row has kRowDecodesRegions; else {kText, token, 0, 0}. The
+//                    output carries the same x and y.
+//   automaton        the first edge with tokens[e] == token moves to next[e] (kNoAutomaton: free from
+//                    here on); a token without an edge (only when nothing was allowed) stays put.
+//   output.position  of the last token consumed: position + n - 1, with the old position.
+// A done row's output is {-1, kAlreadyDone, 0, 0, 0, its position}; padding's is the same at 0.
+struct AdvanceRowsParams {
+  const std::int32_t* rows = nullptr;    // [num_rows], -1 = padding
+  const std::int32_t* tokens = nullptr;  // [num_rows]
+  const float* logprobs = nullptr;
+  const float* values = nullptr;                // [num_rows, 2]
+  const std::int32_t* tokens_consumed = nullptr;  // [num_rows]; nullptr: 1 each (decode)
+  const AutomatonState* automata = nullptr;
+  RowState* row_states = nullptr;
+  StepOutput* outputs = nullptr;  // out [num_rows]
+  int num_rows = 0;
+  std::int32_t coord_id = 0;
+  std::int32_t size_id = 0;
+};
+
+// values of random_weights.h for one tensor, converted to T; made on the device from the seed.
+struct FillRandomParams {
+  void* out = nullptr;  // [num_rows, row_stride] T; columns from row_size on are zero
+  std::int64_t num_rows = 0;
+  std::int64_t row_size = 0;
+  std::int64_t row_stride = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t tensor_hash = 0;
+  float mean = 0;
+  float stddev = 0;
+};
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+
+  virtual const char* name() const = 0;  // "reference", "cpu", "cuda"
+  virtual DType activation_dtype() const = 0;
+
+  virtual Status linear(Stream& stream, const LinearParams& params) = 0;
+  virtual Status layer_norm(Stream& stream, const LayerNormParams& params) = 0;
+  virtual Status patchify(Stream& stream, const PatchifyParams& params) = 0;
+  virtual Status vision_attention(Stream& stream, const VisionAttentionParams& params) = 0;
+  virtual Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) = 0;
+  virtual Status embed(Stream& stream, const EmbedParams& params) = 0;
+  virtual Status begin_step(Stream& stream, const BeginStepParams& params) = 0;
+  virtual Status plan_decode(Stream& stream, const PlanDecodeParams& params) = 0;
+  virtual Status copy_pages(Stream& stream, const CopyPagesParams& params) = 0;
+  virtual Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) = 0;
+  virtual Status paged_attention(Stream& stream, const PagedAttentionParams& params) = 0;
+  virtual Status gather_rows(Stream& stream, const GatherRowsParams& params) = 0;
+  virtual Status sample(Stream& stream, const SampleParams& params) = 0;
+  virtual Status decode_regions(Stream& stream, const DecodeRegionsParams& params) = 0;
+  virtual Status advance_rows(Stream& stream, const AdvanceRowsParams& params) = 0;
+  virtual Status fill_random(Stream& stream, const FillRandomParams& params) = 0;
+  // Writes the device's clock, in nanoseconds, to *stamp when the stream gets there.
+  virtual Status stamp_time(Stream& stream, std::uint64_t* stamp) = 0;
+
+  // Upper bounds of the scratch that the ops above need at these sizes; 0 when none.
+  virtual std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
+                                              int num_heads, int head_dim) const = 0;
+  virtual std::size_t sample_scratch_bytes(int max_rows, int vocab) const = 0;
+  virtual std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const = 0;
+};
+
+// The kernels that fit a device: cpu/ for DeviceKind::kCpu, cuda/ for kCuda.
+StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device);
+
+// reference/ runs on the CPU device only.
+std::unique_ptr<Kernels> make_reference_kernels();
+std::unique_ptr<Kernels> make_cpu_kernels();
+// Unavailable where CUDA was absent at build time.
+StatusOr<std::unique_ptr<Kernels>> make_cuda_kernels(Device& device);
+
+}  // namespace gapless
