@@ -1,5 +1,5 @@
-// gapless info: what a model is made of and what a decode step of it must move. Loads no weights and
-// opens no device.
+// gapless info: what a model is made of and what a decode step of it must move. Opens no
+// device.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -22,8 +22,9 @@ struct InfoOptions {
 int print_info(const InfoOptions& options) {
   const StatusOr<ModelSource> source = find_model(options.model);
   if (!source.ok()) return report(source.status());
-  const std::string text = describe_source(*source) +
-                           describe_model(source->config, options.rows, options.context);
+  const StatusOr<std::string> files = describe_source(*source);
+  if (!files.ok()) return report(files.status());
+  const std::string text = *files + describe_model(source->config, options.rows, options.context);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

@@ -6,7 +6,8 @@
 
 #include "commands.h"
 #include "engine_options.h"
-#include "model/write_random_model.h"
+#include "model/model_source.h"
+#include "weights/random_model.h"
 
 namespace gapless {
 namespace {
@@ -18,12 +19,13 @@ struct RandomModelOptions {
 };
 
 int write_model(const RandomModelOptions& options) {
-  auto progress = [](std::size_t done_bytes, std::size_t total_bytes) {
+  const StatusOr<ModelConfig> config = published_architecture(options.architecture);
+  if (!config.ok()) return report(config.status());
+  auto progress = [](std::int64_t done_bytes, std::int64_t total_bytes) {
     std::fprintf(stderr, "\r%6.0f of %.0f MB", static_cast<double>(done_bytes) / 1e6,
                  static_cast<double>(total_bytes) / 1e6);
   };
-  const Status status =
-      write_random_model(options.architecture, options.seed, options.folder, progress);
+  const Status status = write_random_model(*config, options.seed, options.folder, progress);
   std::fprintf(stderr, "\n");
   return report(status);
 }
@@ -36,7 +38,7 @@ void add_random_model_command(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<RandomModelOptions>();
   command
       ->add_option("--arch", options->architecture,
-                   "moondream2, moondream-0.5b, or a config.json of the same family")
+                   "moondream2 or moondream-0.5b")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "The same seed gives the same weights")
       ->capture_default_str();
