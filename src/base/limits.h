@@ -75,6 +75,7 @@ inline constexpr std::size_t kMaxTensorRank = 8;
 // Sides of a model: far above any that fits a device, low enough that no product of them overflows.
 inline constexpr int kMaxModelDim = 1 << 16;
 inline constexpr int kMaxModelLayers = 256;
+inline constexpr int kMaxCropSide = 4096;
 inline constexpr int kMaxContext = 1 << 20;
 inline constexpr std::size_t kMaxTemplateTokens = 64;
 
