@@ -19,9 +19,7 @@ class SkillDecoderTest : public testing::Test {
     SkillRequest request;
     request.skill = skill;
     request.settings.stop = std::move(stop);
-    auto decoder = make_skill_decoder(request, *tokenizer_, kIds);
-    EXPECT_TRUE(decoder.ok());
-    return std::move(decoder).value();
+    return make_skill_decoder(request, *tokenizer_, kIds);
   }
 
   static SkillResult result_of(const SkillDecoder& decoder) {
