@@ -147,6 +147,7 @@ std::vector<FileBytes> small_files() {
       testdata_file("ycc420.jpg"),
       testdata_file("progressive.jpg"),
       testdata_file("cmyk.jpg"),
+      testdata_file("palette.png"),
       with_jpeg_exif(make_jpeg(24, 18, picture.rgb), exif_block(6)),
       make_png(24, 18, picture.rgb, {.exif = exif_block(5)}),
       make_png(24, 18, rgba, {.colour_type = 6, .interlaced = true}),
