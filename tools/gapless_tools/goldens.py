@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from .image_crops import tiling_of_image
 from .reference_model import ReferenceModel
-from .skills import Generation, encode_image, run_skill
+from .skills import Generation, Limits, encode_image, run_skill
 
 Request = tuple[str, str]  # skill and argument
 
@@ -60,6 +60,7 @@ def write_golden(
     out: Path,
     max_rows: int,
     notes: dict[str, Any],
+    limits: Limits = Limits(),
 ) -> None:
     """Writes `out`.safetensors and `out`.json. The tensors of request i are under "request.i."."""
     stages: dict[str, torch.Tensor] = {}
@@ -74,7 +75,7 @@ def write_golden(
     about["requests"] = []
     for i, request in enumerate(requests):
         of_request: dict[str, torch.Tensor] = {}
-        generation = run_skill(model, tokenizer, cache, *request, capture=of_request)
+        generation = run_skill(model, tokenizer, cache, *request, capture=of_request, limits=limits)
         stages |= {f"request.{i}.{name}": tensor for name, tensor in of_request.items()}
         about["requests"].append(described(generation, request))
     kept: dict[str, torch.Tensor] = {}

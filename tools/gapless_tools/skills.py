@@ -11,8 +11,11 @@ from tokenizers import Tokenizer
 from .config import MoondreamConfig
 from .reference_model import Capture, ReferenceModel, TextCache, coord_value, keep, layer_norm, size_value
 
-MAX_NEW_TOKENS = 768
-MAX_OBJECTS = 50
+
+@dataclass(frozen=True)
+class Limits:
+    max_new_tokens: int = 768
+    max_objects: int = 50
 
 
 @dataclass
@@ -80,7 +83,7 @@ def generate_text(
     tokenizer: Tokenizer,
     cache: TextCache,
     ids: list[int],
-    max_tokens: int = MAX_NEW_TOKENS,
+    limits: Limits,
     capture: Capture = None,
 ) -> Generation:
     """Greedy text. The answer separator is never emitted; eos ends and is not emitted."""
@@ -95,7 +98,7 @@ def generate_text(
         if token == special.eos_id:
             break
         out.token_ids.append(token)
-        if len(out.token_ids) == max_tokens:
+        if len(out.token_ids) == limits.max_new_tokens:
             out.finish_reason = "length"
             break
         hidden = model.decode(model.embed([token]), cache, prefix=0)[-1]
@@ -108,7 +111,7 @@ def generate_regions(
     cache: TextCache,
     ids: list[int],
     with_size: bool,
-    max_objects: int = MAX_OBJECTS,
+    limits: Limits,
     capture: Capture = None,
 ) -> Generation:
     """Greedy points (with_size false) or boxes: {coord, eos} may start an object, then y, then for boxes the size.
@@ -132,7 +135,7 @@ def generate_regions(
         return coord_value(index), feed(model.encode_coord(value))
 
     while True:
-        if len(out.points) == max_objects:
+        if len(out.points) == limits.max_objects:
             out.finish_reason = "length"
             break
         logits = model.logits(hidden)
@@ -162,9 +165,10 @@ def run_skill(
     skill: str,
     argument: str,
     capture: Capture = None,
+    limits: Limits = Limits(),
 ) -> Generation:
     """`cache` comes from encode_image and is left as it is."""
     ids = prompt_ids(skill, argument, tokenizer, model.config)
     if skill in ("point", "detect"):
-        return generate_regions(model, cache, ids, with_size=skill == "detect", capture=capture)
-    return generate_text(model, tokenizer, cache, ids, capture=capture)
+        return generate_regions(model, cache, ids, skill == "detect", limits, capture)
+    return generate_text(model, tokenizer, cache, ids, limits, capture)
