@@ -34,13 +34,53 @@ inline constexpr std::size_t kMaxImageBytes = 64u << 20;
 // Local crops per image: select_tiling keeps to 12 except at extreme aspect ratios, where it grows
 // with the square root of the long side: 54 at kMaxImageSide.
 inline constexpr int kMaxTilesPerImage = 64;
+// Scans of a progressive JPEG, each of which costs a pass over the whole picture. Encoders write
+// about 10; libjpeg's own finest script for one component has fewer than 100.
+inline constexpr int kMaxJpegScans = 100;
+// libjpeg's working memory: the coefficients of a progressive CMYK picture of kMaxImagePixels
+// take 2 x 4 bytes a pixel, and nothing legitimate takes more.
+inline constexpr long kMaxJpegWorkBytes = 1L << 30;
+// One metadata chunk of a PNG in memory; what we read of them (PLTE, tRNS) is under 1 KiB.
+inline constexpr std::size_t kMaxPngChunkBytes = 8u << 20;
+// The side of a crop in pixels that a model's configuration may ask for: with kMaxTilesPerImage
+// crops of it one image takes 200 MB.
+inline constexpr int kMaxCropSize = 1024;
 
-// Text. A prompt's text before tokenising, and the longest file of model metadata we parse.
+// Text. A prompt's text before tokenising.
 inline constexpr std::size_t kMaxPromptBytes = 1u << 20;
-inline constexpr std::size_t kMaxTokenizerJsonBytes = 256u << 20;
+// Largest published vocabularies have 2^18 entries and a tokenizer.json of 35 MB.
+inline constexpr int kMaxVocabSize = 1 << 20;
+inline constexpr std::size_t kMaxTokenizerJsonBytes = 64u << 20;
+// Longest spelling of one token: bounds what one token may add to an answer.
+inline constexpr std::size_t kMaxTokenBytes = 4096;
+// The pre-tokenizer's regular expressions: the longest one, how many, and how far one match may
+// backtrack (PCRE2's match limit) before the text is refused.
+inline constexpr std::size_t kMaxRegexBytes = 16u << 10;
+inline constexpr std::size_t kMaxPreTokenizerSteps = 16;
+inline constexpr std::uint32_t kMaxRegexBacktracks = 20'000'000;
+inline constexpr std::size_t kMaxRegexJitStackBytes = 1u << 20;
+// Stop strings are matched against every chunk of text; OpenAI allows 4, others more.
+inline constexpr std::size_t kMaxStopStrings = 16;
+inline constexpr std::size_t kMaxStopStringBytes = 256;
+// Points and boxes that one prompt may refer to: each costs two or three tokens of context.
+inline constexpr std::size_t kMaxSpatialRefs = 64;
+
+// Files of a model. JSON nests deeper than this only by accident or malice. The safetensors format
+// itself allows headers of 100 MB.
+inline constexpr std::size_t kMaxJsonDepth = 32;
+inline constexpr std::size_t kMaxModelConfigBytes = 1u << 20;
 inline constexpr std::size_t kMaxSafetensorsHeaderBytes = 100u << 20;
+inline constexpr std::size_t kMaxSafetensorsShards = 1024;
+inline constexpr std::size_t kMaxTensorRank = 8;
+// Sides of a model: far above any that fits a device, low enough that no product of them overflows.
+inline constexpr int kMaxModelDim = 1 << 16;
+inline constexpr int kMaxModelLayers = 256;
+inline constexpr int kMaxCropSide = 4096;
+inline constexpr int kMaxContext = 1 << 20;
+inline constexpr std::size_t kMaxTemplateTokens = 64;
 
 static_assert(kMaxDepth >= 2);
+static_assert(kMaxJpegWorkBytes >= kMaxImagePixels * 8);
 static_assert(kPageTokens > 0 && (kPageTokens & (kPageTokens - 1)) == 0);
 
 }  // namespace gapless

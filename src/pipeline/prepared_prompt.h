@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/content_hash.h"
+#include "base/finish_reason.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "constraint/token_constraint.h"
@@ -37,9 +38,9 @@ struct PreparedPrompt {
   RowState row;
   // Host-masked rows only (kRowHostMask).
   std::unique_ptr<TokenConstraint> host_constraint;
+  // host_now_ns() when the request came in; 0: when the loop gets the prompt.
+  std::int64_t submitted_ns = 0;
 };
-
-enum class FinishReason { kStop, kLength, kCancelled, kError };
 
 // One token that became part of a sequence. `x`, `y`: value of a coordinate or size token.
 struct CommittedToken {

@@ -1,0 +1,63 @@
+#include "model/model_shape.h"
+
+#include <utility>
+
+namespace gapless {
+namespace {
+
+// Head size of the text decoder in every published model: the attention kernels are written for it.
+constexpr int kTextHeadDim = 64;
+
+Status check_padded(const char* field, int value) {
+  if (value % kRowPadding == 0) return ok_status();
+  return invalid_argument("{} = {} must be a multiple of {} to run here", field, value,
+                          kRowPadding);
+}
+
+}  // namespace
+
+Status check_model_shape(const ModelConfig& config) {
+  if (config.text.head_dim() != kTextHeadDim) {
+    return invalid_argument("text.dim / text.n_heads = {} must be {} to run here",
+                            config.text.head_dim(), kTextHeadDim);
+  }
+  const std::pair<const char*, int> fields[] = {
+      {"vision.enc_dim", config.vision.enc_dim},
+      {"vision.proj_inner_dim", config.vision.proj_inner_dim},
+      {"region.inner_dim", config.region.inner_dim},
+      {"region.coord_feat_dim", config.region.coord_feat_dim},
+      {"region.size_feat_dim", config.region.size_feat_dim}};
+  for (const auto& [field, value] : fields) GAPLESS_RETURN_IF_ERROR(check_padded(field, value));
+  return ok_status();
+}
+
+VisionShape vision_shape(const ModelConfig& config) {
+  const auto& vision = config.vision;
+  VisionShape shape;
+  shape.dim = vision.enc_dim;
+  shape.num_layers = vision.enc_n_layers;
+  shape.num_heads = vision.enc_n_heads;
+  shape.head_dim = vision.head_dim();
+  shape.ff_dim = pad_row(vision.enc_ff_dim);
+  shape.grid = vision.grid();
+  shape.patches_per_crop = vision.num_image_tokens();
+  shape.patch_stride = pad_row(vision.patch_values());
+  shape.projector_dim = vision.proj_inner_dim;
+  return shape;
+}
+
+TextShape text_shape(const ModelConfig& config) {
+  const auto& text = config.text;
+  TextShape shape;
+  shape.dim = text.dim;
+  shape.num_layers = text.n_layers;
+  shape.num_heads = text.n_heads;
+  shape.head_dim = text.head_dim();
+  shape.rotary_dim = text.rotary_dim();
+  shape.ff_dim = pad_row(text.ff_dim);
+  shape.vocab = text.vocab_size;
+  shape.max_context = text.max_context;
+  return shape;
+}
+
+}  // namespace gapless
