@@ -145,6 +145,7 @@ Loop::Tick Loop::tick() {
   take_mail();
   if (!has_work()) {
     if (!idle_since_ns_) idle_since_ns_ = clock_.now_ns();
+    publish_counts();
     return Tick::kIdle;
   }
   if (idle_since_ns_) {
