@@ -15,7 +15,9 @@ constexpr std::size_t kTransferBytes = 4u << 20;
 
 enum Count { kInstalls, kDeltas, kCopies, kNumCounts };
 
-std::size_t to_size(int n) { return static_cast<std::size_t>(n); }
+std::size_t to_size(int n) {
+  return static_cast<std::size_t>(n);
+}
 
 }  // namespace
 
@@ -149,8 +151,8 @@ void StepDriver::map_pages(const DriverPrompt& prompt) {
   int& mapped = mapped_pages_[to_size(prompt.row)];
   if (prompt.num_cached == 0) mapped = 0;
   if (prompt.cached_by_row >= 0) share_pages(prompt);
-  const int num_tokens = prompt.num_cached + static_cast<int>(prompt.inputs.size()) +
-                         prompt.state.max_generated;
+  const int num_tokens =
+      prompt.num_cached + static_cast<int>(prompt.inputs.size()) + prompt.state.max_generated;
   const int needed =
       std::min(model_.limits().max_pages_per_row, (num_tokens + kPageTokens - 1) / kPageTokens);
   for (; mapped < needed; ++mapped) {
@@ -226,8 +228,7 @@ StatusOr<std::vector<StepOutput>> StepDriver::run(const StepShape& shape) {
   const bool as_graph = graphs_on_ && shape.kind == StepKind::kDecode;
   GAPLESS_RETURN_IF_ERROR(as_graph ? launch_graph(shape) : launch(shape));
   const std::size_t bytes = to_size(shape.num_rows) * sizeof(StepOutput);
-  GAPLESS_RETURN_IF_ERROR(
-      stream_->copy_to_host(transfer_pinned_.data(), buffers_.outputs, bytes));
+  GAPLESS_RETURN_IF_ERROR(stream_->copy_to_host(transfer_pinned_.data(), buffers_.outputs, bytes));
   GAPLESS_RETURN_IF_ERROR(stream_->synchronize());
   const auto* outputs = transfer_pinned_.as<StepOutput>();
   return std::vector<StepOutput>(outputs, outputs + shape.num_rows);

@@ -1,5 +1,5 @@
-// Runs a StepModel one step at a time, without the pipeline: upload, forward, sample, download, wait.
-// For tests and parity tools only; the real path is the pipeline's loop.
+// Runs a StepModel one step at a time, without the pipeline: upload, forward, sample, download,
+// wait. For tests and parity tools only; the real path is the pipeline's loop.
 //
 // Row r owns the pages 1 + r * max_pages_per_row onwards; image slots are the caller's choice.
 #pragma once
@@ -28,8 +28,8 @@ struct DriverPrompt {
   int row = 0;
   std::vector<TokenInput> inputs;  // kImage ids count through the whole image pool
   int num_cached = 0;              // tokens that are in the cache already
-  // Whose pages hold them: -1, the row's own; otherwise that row's, shared as the prefix cache does: whole
-  // pages by reference, the last, partly filled one as a copy.
+  // Whose pages hold them: -1, the row's own; otherwise that row's, shared as the prefix cache
+  // does: whole pages by reference, the last, partly filled one as a copy.
   int cached_by_row = -1;
   int prefix_len = 0;
   RowState state;  // sampling parameters and limits; the driver sets the position
@@ -50,7 +50,8 @@ class StepDriver {
   StatusOr<std::vector<StepOutput>> decode(std::span<const std::int32_t> rows,
                                            bool with_regions = true);
 
-  // From now on decode() captures each batch size once, as the pipeline does, and replays the graph.
+  // From now on decode() captures each batch size once, as the pipeline does, and replays the
+  // graph.
   void use_graphs() { graphs_on_ = true; }
 
   // Prefills one prompt and decodes until the row is done; all outputs, the last one included.

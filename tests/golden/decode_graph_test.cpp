@@ -1,5 +1,5 @@
-// A decode step can be captured once and replayed: everything that changes from step to step is read from
-// device memory.
+// A decode step can be captured once and replayed: everything that changes from step to step is
+// read from device memory.
 #include <gtest/gtest.h>
 
 #include "tests/golden/random_model_fixture.h"

@@ -1,5 +1,5 @@
-// An image's embeddings do not depend on what else is encoded with it, nor on how the launch is cut into
-// chunks.
+// An image's embeddings do not depend on what else is encoded with it, nor on how the launch is cut
+// into chunks.
 #include <gtest/gtest.h>
 
 #include "tests/golden/random_model_fixture.h"

@@ -1,5 +1,5 @@
-// What must hold for any weights: who sees whom, and that cached, fused, batched and decoded tokens are
-// the same tokens.
+// What must hold for any weights: who sees whom, and that cached, fused, batched and decoded tokens
+// are the same tokens.
 #include <gtest/gtest.h>
 
 #include "constraint/spatial_automaton.h"
@@ -73,15 +73,13 @@ TEST_F(PrefillPropertiesTest, ASharedPrefixGivesTheSameAsAnOwnOne) {
   const std::vector<float> own = logits();
 
   prefill(image_prompt(1, {}));
-  // Two sequences at once on the prefix of row 1, whose last page is partly filled: each writes into a
-  // copy of its own.
+  // Two sequences at once on the prefix of row 1, whose last page is partly filled: each writes
+  // into a copy of its own.
   std::vector<DriverPrompt> prompts(2);
   for (int i = 0; i < 2; ++i) {
     DriverPrompt& prompt = prompts[static_cast<std::size_t>(i)];
-    prompt = {.row = 2 + i,
-              .num_cached = prefix_len(),
-              .cached_by_row = 1,
-              .prefix_len = prefix_len()};
+    prompt = {
+        .row = 2 + i, .num_cached = prefix_len(), .cached_by_row = 1, .prefix_len = prefix_len()};
     append_ids(prompt.inputs, {1, 20 + i, 2, 30 + i, 3});
   }
   ASSERT_NE(prefix_len() % kPageTokens, 0);

@@ -1,5 +1,6 @@
-// A small model of random weights with Moondream's 729 image positions, for the properties that hold for
-// any weights. Its widths are awkward on purpose: MLP widths that need padding, an odd vocabulary.
+// A small model of random weights with Moondream's 729 image positions, for the properties that
+// hold for any weights. Its widths are awkward on purpose: MLP widths that need padding, an odd
+// vocabulary.
 #pragma once
 
 #include <cstddef>
@@ -55,13 +56,15 @@ class RandomModelTest : public DeviceTest {
     auto kernels = make_kernels(*device_);
     ASSERT_TRUE(kernels.ok()) << kernels.status().to_string();
     kernels_ = std::move(kernels).value();
-    GAPLESS_ASSERT_OK(make_model());
+    GAPLESS_ASSERT_OK(make_model(config()));
   }
   void TearDown() override {
     driver_.reset();
     model_.reset();
     kernels_.reset();
   }
+
+  virtual ModelConfig config() const { return small_random_config(); }
 
   bool is_f32() const { return kernels_->activation_dtype() == DType::kF32; }
   int image_tokens() const { return model_->info().image_tokens; }
@@ -123,8 +126,8 @@ class RandomModelTest : public DeviceTest {
     return result;
   }
 
-  // The same numbers: bit for bit in float32. In bfloat16 a backend may use another algorithm for few rows
-  // than for many, each row-invariant.
+  // The same numbers: bit for bit in float32. In bfloat16 a backend may use another algorithm for
+  // few rows than for many, each row-invariant.
   void expect_same(const std::vector<float>& actual, const std::vector<float>& expected,
                    int row_size) const {
     if (is_f32()) {
@@ -139,12 +142,10 @@ class RandomModelTest : public DeviceTest {
   std::unique_ptr<StepDriver> driver_;
 
  private:
-  Status make_model() {
-    const ModelConfig config = small_random_config();
+  Status make_model(const ModelConfig& config) {
     GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_->create_stream("test"));
-    GAPLESS_ASSIGN_OR_RETURN(
-        ModelWeights weights,
-        allocate_weights(*device_, *stream, config, kernels_->activation_dtype()));
+    GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, allocate_weights(*device_, *stream, config,
+                                                                    kernels_->activation_dtype()));
     GAPLESS_RETURN_IF_ERROR(fill_random_weights(*kernels_, *stream, config, 5, weights));
     GAPLESS_RETURN_IF_ERROR(stream->synchronize());
     GAPLESS_ASSIGN_OR_RETURN(
@@ -175,8 +176,7 @@ class RandomModelTest : public DeviceTest {
         static_cast<std::size_t>(text.head_dim()) * dtype_bytes(kernels_->activation_dtype());
     for (int head = 0; head < text.n_heads; ++head) {
       const std::size_t begin =
-          page_offset +
-          static_cast<std::size_t>(head * kPageTokens + in_page) * token_bytes;
+          page_offset + static_cast<std::size_t>(head * kPageTokens + in_page) * token_bytes;
       const auto first = cache.begin() + static_cast<std::ptrdiff_t>(begin);
       result.insert(result.end(), first, first + static_cast<std::ptrdiff_t>(token_bytes));
     }
