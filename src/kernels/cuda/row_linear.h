@@ -1,0 +1,35 @@
+// y = activation(x W^T + b) + residual for few rows: bound by reading the weights once.
+#pragma once
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+
+namespace gapless::cuda {
+
+// Products that run only when a row of this step sampled a certain token: one whose row decodes
+// regions and is not done. tokens == nullptr: they always run.
+struct RowLinearGate {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* rows = nullptr;
+  const RowState* row_states = nullptr;
+  int num_rows = 0;
+  std::int32_t token_id = 0;
+};
+
+// One product of a launch.
+struct RowLinearJob {
+  LinearParams linear;
+  RowLinearGate gate;
+};
+
+// The largest number of rows of one launch; more rows are done in several.
+inline constexpr int kMaxRowLinearRows = 64;
+inline constexpr int kMaxRowLinearJobs = 2;
+
+// Enqueues one to kMaxRowLinearJobs products with the same number of rows. Row-invariant: the bits of a
+// row of y depend on that row of x alone (row_linear.cu says why).
+// `in` and the strides of x must be multiples of 8, its address of 16 bytes.
+Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_multiprocessors);
+
+}  // namespace gapless::cuda
