@@ -17,6 +17,10 @@ inline constexpr int kMaxStopIds = 8;
 // Objects that one point or detect request may return.
 inline constexpr int kMaxObjects = 150;
 
+// Work queued on one CPU stream before the host has to wait: a hundred steps of a large model. Only
+// a runaway host gets there.
+inline constexpr std::size_t kMaxQueuedCpuOps = 65'536;
+
 // Images. 100 MPix of RGB is 300 MB: enough for any camera, not for a decompression bomb.
 inline constexpr std::int64_t kMaxImagePixels = 100'000'000;
 inline constexpr std::int64_t kMaxImageSide = 65'535;

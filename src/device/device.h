@@ -9,7 +9,8 @@
 //
 // Errors: every call that reaches the device returns a Status that names the call. Work fails
 // asynchronously: the first failure *poisons* the stream, later work on it is skipped, and the
-// error comes back from Event::synchronize or Stream::synchronize.
+// error comes back from Event::synchronize or Stream::synchronize. A stream that waits for an event
+// of a poisoned stream is poisoned too. Poison does not wear off.
 //
 // Counters: calls that may stall the device (allocation, pageable copy, host synchronisation) are
 // counted, because in steady state the engine thread may make none of them but the one event wait
@@ -19,12 +20,12 @@
 // time.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 
@@ -32,12 +33,13 @@ namespace gapless {
 
 enum class DeviceKind { kCpu, kCuda, kSimulated };
 
-// Calls made since the device was opened. `event_waits` is the one wait that I7 allows.
+// Calls made since the device was opened, failed ones included.
 struct DeviceCounters {
-  std::int64_t allocations = 0;
-  std::int64_t pageable_copies = 0;
-  std::int64_t synchronizations = 0;
-  std::int64_t event_waits = 0;
+  std::int64_t allocations = 0;      // buffers, streams, events and graphs made
+  std::int64_t pageable_copies = 0;  // copies from or to memory that is not pinned: all refused
+  std::int64_t synchronizations =
+      0;                         // Stream::synchronize, and memory given back (as cudaFree waits)
+  std::int64_t event_waits = 0;  // Event::synchronize: the one wait that I7 allows
 
   std::int64_t forbidden_in_steady_state() const {
     return allocations + pageable_copies + synchronizations;
@@ -46,7 +48,8 @@ struct DeviceCounters {
 
 class Device;
 
-// Device memory. Move-only; returns its memory on destruction. An empty Buffer has data() == nullptr.
+// Device memory. Move-only; returns its memory on destruction. An empty Buffer has data() ==
+// nullptr.
 class Buffer {
  public:
   Buffer() = default;
@@ -111,7 +114,8 @@ class PinnedBuffer {
 class Event {
  public:
   virtual ~Event() = default;
-  // True once the work before the last Stream::record of this event is done (or it was never recorded).
+  // True once the work before the last Stream::record of this event is done (or it was never
+  // recorded).
   virtual StatusOr<bool> is_complete() = 0;
   // The host waits until then. Counted as an event wait.
   virtual Status synchronize() = 0;
@@ -128,7 +132,8 @@ class Stream {
 
   virtual std::string_view name() const = 0;
 
-  // Copies; `*_pinned` must be pinned memory that stays untouched until the copy is done.
+  // Copies; `*_pinned` must be this device's pinned memory (else InvalidArgument) and stay
+  // untouched until the copy is done.
   virtual Status copy_to_device(void* to_dev, const void* from_pinned, std::size_t bytes) = 0;
   virtual Status copy_to_host(void* to_pinned, const void* from_dev, std::size_t bytes) = 0;
   virtual Status copy_on_device(void* to_dev, const void* from_dev, std::size_t bytes) = 0;
@@ -138,7 +143,8 @@ class Stream {
   // This stream, not the host, waits for the event.
   virtual Status wait(Event& event) = 0;
 
-  // Between the two calls work is recorded, not run. Captured work may not record or wait for events.
+  // Between the two calls work is recorded, not run. Captured work may not record or wait for
+  // events.
   virtual Status begin_capture() = 0;
   virtual StatusOr<std::unique_ptr<Graph>> end_capture() = 0;
   virtual Status launch(Graph& graph) = 0;
@@ -152,10 +158,10 @@ class Stream {
 
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::kCpu;
-  std::string name;                        // "NVIDIA H200", "CPU"
+  std::string name;  // "NVIDIA H200", "CPU"
   std::size_t total_memory_bytes = 0;
   std::size_t free_memory_bytes = 0;
-  int num_multiprocessors = 0;             // 0 on the CPU
+  int num_multiprocessors = 0;  // 0 on the CPU
 };
 
 class Device {

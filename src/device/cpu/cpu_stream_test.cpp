@@ -1,0 +1,206 @@
+// What only the CPU device can show, because its work can be held up and made to fail at will.
+#include "device/cpu/cpu_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+
+namespace gapless {
+namespace {
+
+class CpuStreamTest : public testing::Test {
+ protected:
+  std::unique_ptr<CpuStream> stream(std::string_view name = "test") {
+    return std::make_unique<CpuStream>(device_, name);
+  }
+  static CpuOp append(std::vector<int>& log, int value) {
+    return [&log, value] {
+      log.push_back(value);
+      return ok_status();
+    };
+  }
+  static CpuOp fail(std::string_view what) {
+    return [what] { return make_error(StatusCode::kDeviceError, "{}", what); };
+  }
+
+  CpuDevice device_;
+};
+
+// Holds up a stream until open().
+class Gate {
+ public:
+  CpuOp op() {
+    return [point = point_] { return point->wait(); };
+  }
+  void open() { point_->reach(ok_status()); }
+
+ private:
+  std::shared_ptr<CpuPoint> point_ = std::make_shared<CpuPoint>();
+};
+
+TEST_F(CpuStreamTest, EnqueueDoesNotWaitForTheWork) {
+  const auto work = stream();
+  CpuEvent done(device_);
+  Gate gate;
+  ASSERT_TRUE(work->enqueue(gate.op()).ok());
+  ASSERT_TRUE(work->record(done).ok());
+  EXPECT_FALSE(done.is_complete().value());
+  gate.open();
+  ASSERT_TRUE(done.synchronize().ok());
+  EXPECT_TRUE(done.is_complete().value());
+}
+
+TEST_F(CpuStreamTest, StreamsRunSideBySide) {
+  const auto held = stream("held");
+  const auto free = stream("free");
+  Gate gate;
+  ASSERT_TRUE(held->enqueue(gate.op()).ok());
+  EXPECT_TRUE(free->synchronize().ok());  // would never return were there one thread for both
+  gate.open();
+}
+
+TEST_F(CpuStreamTest, AWaitKeepsTheRecordThatWasTheLatestWhenItWasCalled) {
+  const auto early = stream("early");
+  const auto late = stream("late");
+  const auto waiter = stream("waiter");
+  CpuEvent event(device_);
+  Gate late_gate;
+  ASSERT_TRUE(early->record(event).ok());
+  ASSERT_TRUE(waiter->wait(event).ok());
+  ASSERT_TRUE(late->enqueue(late_gate.op()).ok());
+  ASSERT_TRUE(late->record(event).ok());
+  // Hangs here if the wait moved on to the later record.
+  EXPECT_TRUE(waiter->synchronize().ok());
+  EXPECT_FALSE(event.is_complete().value());
+  late_gate.open();
+  EXPECT_TRUE(event.synchronize().ok());
+}
+
+TEST_F(CpuStreamTest, ALaterRecordThatIsReachedFirstDoesNotReleaseAnEarlierWait) {
+  const auto slow = stream("slow");
+  const auto quick = stream("quick");
+  const auto waiter = stream("waiter");
+  CpuEvent event(device_);
+  CpuEvent waiter_done(device_);
+  Gate gate;
+  ASSERT_TRUE(slow->enqueue(gate.op()).ok());
+  ASSERT_TRUE(slow->record(event).ok());
+  ASSERT_TRUE(waiter->wait(event).ok());
+  ASSERT_TRUE(waiter->record(waiter_done).ok());
+  ASSERT_TRUE(quick->record(event).ok());
+  ASSERT_TRUE(event.synchronize().ok());
+  EXPECT_FALSE(waiter_done.is_complete().value());
+  gate.open();
+  EXPECT_TRUE(waiter_done.synchronize().ok());
+}
+
+TEST_F(CpuStreamTest, TheFirstFailurePoisonsTheStream) {
+  const auto work = stream("compute");
+  CpuEvent before(device_);
+  CpuEvent after(device_);
+  std::vector<int> log;
+  ASSERT_TRUE(work->enqueue(append(log, 1)).ok());
+  ASSERT_TRUE(work->record(before).ok());
+  ASSERT_TRUE(work->enqueue(fail("first failure")).ok());
+  ASSERT_TRUE(work->enqueue(append(log, 2)).ok());
+  ASSERT_TRUE(work->enqueue(fail("second failure")).ok());
+  ASSERT_TRUE(work->record(after).ok());
+  EXPECT_TRUE(before.synchronize().ok());
+  const Status expected(StatusCode::kDeviceError, "compute: first failure");
+  EXPECT_EQ(after.synchronize().to_string(), expected.to_string());
+  EXPECT_EQ(after.is_complete().status().to_string(), expected.to_string());
+  EXPECT_EQ(work->synchronize().to_string(), expected.to_string());
+  EXPECT_EQ(log, std::vector<int>({1}));
+}
+
+TEST_F(CpuStreamTest, PoisonFollowsEventsToOtherStreams) {
+  const auto broken = stream("broken");
+  const auto dependent = stream("dependent");
+  const auto bystander = stream("bystander");
+  CpuEvent event(device_);
+  std::vector<int> log;
+  ASSERT_TRUE(broken->enqueue(fail("boom")).ok());
+  ASSERT_TRUE(broken->record(event).ok());
+  ASSERT_TRUE(dependent->wait(event).ok());
+  ASSERT_TRUE(dependent->enqueue(append(log, 1)).ok());
+  EXPECT_EQ(dependent->synchronize().message(), "broken: boom");
+  EXPECT_TRUE(log.empty());
+  EXPECT_TRUE(bystander->synchronize().ok());
+}
+
+TEST_F(CpuStreamTest, AnExceptionIsAFailure) {
+  const auto work = stream();
+  ASSERT_TRUE(work->enqueue([]() -> Status { throw std::runtime_error("thrown"); }).ok());
+  EXPECT_EQ(work->synchronize().message(), "test: exception: thrown");
+}
+
+TEST_F(CpuStreamTest, AGraphStopsAtItsFirstFailure) {
+  const auto work = stream();
+  std::vector<int> log;
+  ASSERT_TRUE(work->begin_capture().ok());
+  ASSERT_TRUE(work->enqueue(append(log, 1)).ok());
+  ASSERT_TRUE(work->enqueue(fail("in graph")).ok());
+  ASSERT_TRUE(work->enqueue(append(log, 2)).ok());
+  const std::unique_ptr<Graph> graph = work->end_capture().value();
+  ASSERT_TRUE(work->launch(*graph).ok());
+  EXPECT_EQ(work->synchronize().message(), "test: in graph");
+  EXPECT_EQ(log, std::vector<int>({1}));
+}
+
+TEST_F(CpuStreamTest, AStreamGoesWithItsWorkDone) {
+  std::vector<int> log;
+  Gate gate;
+  {
+    const auto work = stream();
+    ASSERT_TRUE(work->enqueue(gate.op()).ok());
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(work->enqueue(append(log, i)).ok());
+    gate.open();
+  }
+  EXPECT_EQ(log.size(), 100u);
+}
+
+// The order of destruction that would hang were the wait tied to the event or to the other stream.
+TEST_F(CpuStreamTest, EventAndProducerMayGoBeforeTheWaiter) {
+  std::vector<int> log;
+  Gate gate;
+  const auto waiter = stream("waiter");
+  {
+    const auto producer = stream("producer");
+    CpuEvent event(device_);
+    ASSERT_TRUE(producer->enqueue(gate.op()).ok());
+    ASSERT_TRUE(producer->record(event).ok());
+    ASSERT_TRUE(waiter->wait(event).ok());
+    ASSERT_TRUE(waiter->enqueue(append(log, 1)).ok());
+    gate.open();
+  }
+  EXPECT_TRUE(waiter->synchronize().ok());
+  EXPECT_EQ(log, std::vector<int>({1}));
+}
+
+TEST(CpuDeviceDeathTest, AStreamThatOutlivesItsDeviceStopsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        auto device = open_cpu_device();
+        const Buffer buffer = device->allocate(16).value();
+        device.reset();
+      },
+      "outlives");
+}
+
+TEST(CpuDeviceTest, OneAllocationTooManyIsRefusedWithTheFigures) {
+  CpuDevice device;
+  const std::size_t total = device.info().value().total_memory_bytes;
+  const Buffer some = device.allocate(1024).value();
+  EXPECT_EQ(device.info().value().free_memory_bytes, total - 1024);
+  const auto refused = device.allocate(total);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("1024 of"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,404 @@
+// What device.h promises, on whichever device GAPLESS_TEST_DEVICE names.
+#include "device/device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "tests/per_device/test_device.h"
+
+namespace gapless {
+namespace {
+
+constexpr std::size_t kSmallBytes = 4096;
+// Long enough that a stream which does not wait is seen to run ahead.
+constexpr std::size_t kLargeBytes = 16u << 20;
+
+std::span<std::uint8_t> bytes_of(const PinnedBuffer& buffer) {
+  return {buffer.as<std::uint8_t>(), buffer.size_bytes()};
+}
+
+bool all_equal(const PinnedBuffer& buffer, std::uint8_t value) {
+  return std::ranges::all_of(bytes_of(buffer), [=](std::uint8_t byte) { return byte == value; });
+}
+
+void fill_with_count(const PinnedBuffer& buffer, std::uint8_t first) {
+  std::ranges::generate(bytes_of(buffer), [value = first]() mutable { return value++; });
+}
+
+class DeviceContractTest : public DeviceTest {
+ protected:
+  std::unique_ptr<Stream> stream(std::string_view name = "test") {
+    return device_->create_stream(name).value();
+  }
+  std::unique_ptr<Event> event() { return device_->create_event().value(); }
+  Buffer buffer(std::size_t bytes) { return device_->allocate(bytes).value(); }
+  PinnedBuffer pinned(std::size_t bytes) { return device_->allocate_pinned(bytes).value(); }
+};
+
+// Says in the log which device ran, and fails when it is not the one that was asked for.
+TEST_F(DeviceContractTest, TheDeviceAskedForIsTheOneThatRuns) {
+  const DeviceInfo info = device_->info().value();
+  std::printf("device under test: %s -> %s\n", test_device_name().c_str(), info.name.c_str());
+  EXPECT_EQ(info.kind, test_device_kind());
+  EXPECT_GT(info.total_memory_bytes, 0u);
+  EXPECT_GT(info.free_memory_bytes, 0u);
+  EXPECT_LE(info.free_memory_bytes, info.total_memory_bytes);
+  EXPECT_EQ(info.kind == DeviceKind::kCuda, info.num_multiprocessors > 0);
+  EXPECT_EQ(info.kind == DeviceKind::kCpu, info.name == "CPU");
+}
+
+TEST_F(DeviceContractTest, AllocationsAreAlignedAndDistinct) {
+  const Buffer first = buffer(1);
+  const Buffer second = buffer(300);
+  const PinnedBuffer third = pinned(300);
+  for (void* data : {first.data(), second.data(), third.data()}) {
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 256, 0u);
+  }
+  EXPECT_NE(first.data(), second.data());
+  EXPECT_EQ(second.size_bytes(), 300u);
+  EXPECT_EQ(buffer(0).data(), nullptr);
+  EXPECT_EQ(pinned(0).data(), nullptr);
+}
+
+TEST_F(DeviceContractTest, TooMuchMemoryIsRefusedAndTheDeviceStaysUsable) {
+  const auto refused = device_->allocate(std::size_t{1} << 50);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(buffer(kSmallBytes).data(), nullptr);
+  GAPLESS_ASSERT_OK(stream()->synchronize());
+}
+
+TEST_F(DeviceContractTest, CopiesUpAcrossAndDown) {
+  const auto work = stream();
+  const PinnedBuffer in = pinned(kSmallBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  const Buffer a = buffer(kSmallBytes);
+  const Buffer b = buffer(kSmallBytes);
+  fill_with_count(in, 3);
+  GAPLESS_ASSERT_OK(work->copy_to_device(a.data(), in.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->copy_on_device(b.data(), a.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->fill_bytes(b.as<std::uint8_t>() + 16, 0xee, 16));
+  GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), b.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  std::vector<std::uint8_t> expected(bytes_of(in).begin(), bytes_of(in).end());
+  std::fill_n(expected.begin() + 16, 16, std::uint8_t{0xee});
+  EXPECT_TRUE(std::ranges::equal(bytes_of(out), expected));
+}
+
+TEST_F(DeviceContractTest, PartsOfPinnedBuffersCopy) {
+  const auto work = stream();
+  const PinnedBuffer host = pinned(64);
+  const Buffer data = buffer(64);
+  fill_with_count(host, 0);
+  GAPLESS_ASSERT_OK(work->copy_to_device(data.data(), host.as<std::uint8_t>() + 8, 8));
+  GAPLESS_ASSERT_OK(work->copy_to_host(host.as<std::uint8_t>() + 56, data.data(), 8));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_TRUE(std::ranges::equal(bytes_of(host).subspan(56), bytes_of(host).subspan(8, 8)));
+}
+
+TEST_F(DeviceContractTest, WorkOnOneStreamRunsInOrder) {
+  const auto work = stream();
+  const Buffer data = buffer(kLargeBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  for (int value = 1; value <= 5; ++value) {
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), static_cast<std::uint8_t>(value), kLargeBytes));
+  }
+  const std::uint8_t* const tail = data.as<std::uint8_t>() + kLargeBytes - kSmallBytes;
+  GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), tail, kSmallBytes));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_TRUE(all_equal(out, 5));
+}
+
+TEST_F(DeviceContractTest, AStreamWaitsForAnotherStreamsEvent) {
+  const auto producer = stream("producer");
+  const auto consumer = stream("consumer");
+  const auto made = event();
+  const Buffer data = buffer(kLargeBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  const std::uint8_t* const tail = data.as<std::uint8_t>() + kLargeBytes - kSmallBytes;
+  for (int value = 1; value <= 8; ++value) {
+    GAPLESS_ASSERT_OK(
+        producer->fill_bytes(data.data(), static_cast<std::uint8_t>(value), kLargeBytes));
+    GAPLESS_ASSERT_OK(producer->record(*made));
+    GAPLESS_ASSERT_OK(consumer->wait(*made));
+    GAPLESS_ASSERT_OK(consumer->copy_to_host(out.data(), tail, kSmallBytes));
+    GAPLESS_ASSERT_OK(consumer->synchronize());
+    ASSERT_TRUE(all_equal(out, static_cast<std::uint8_t>(value)));
+  }
+}
+
+TEST_F(DeviceContractTest, TheHostWaitsForAnEvent) {
+  const auto work = stream();
+  const auto done = event();
+  const Buffer data = buffer(kLargeBytes);
+  const PinnedBuffer out = pinned(kLargeBytes);
+  for (int value = 1; value <= 3; ++value) {
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), static_cast<std::uint8_t>(value), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->record(*done));
+    GAPLESS_ASSERT_OK(done->synchronize());
+    ASSERT_TRUE(all_equal(out, static_cast<std::uint8_t>(value)));
+    EXPECT_TRUE(done->is_complete().value());
+  }
+}
+
+TEST_F(DeviceContractTest, AnEventThatWasNeverRecordedPasses) {
+  const auto work = stream();
+  const auto never = event();
+  EXPECT_TRUE(never->is_complete().value());
+  GAPLESS_ASSERT_OK(never->synchronize());
+  GAPLESS_ASSERT_OK(work->wait(*never));
+  GAPLESS_ASSERT_OK(work->synchronize());
+}
+
+TEST_F(DeviceContractTest, AReplayedGraphReadsWhatMemoryHoldsThen) {
+  const auto work = stream();
+  const PinnedBuffer in = pinned(kSmallBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  const Buffer a = buffer(kSmallBytes);
+  const Buffer b = buffer(kSmallBytes);
+  std::ranges::fill(bytes_of(in), std::uint8_t{1});
+  std::ranges::fill(bytes_of(out), std::uint8_t{0});
+
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  GAPLESS_ASSERT_OK(work->copy_to_device(a.data(), in.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->copy_on_device(b.data(), a.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), b.data(), kSmallBytes));
+  const std::unique_ptr<Graph> graph = work->end_capture().value();
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_TRUE(all_equal(out, 0)) << "captured work ran";
+
+  const auto done = event();
+  for (const std::uint8_t value : {std::uint8_t{7}, std::uint8_t{9}}) {
+    std::ranges::fill(bytes_of(in), value);
+    GAPLESS_ASSERT_OK(work->launch(*graph));
+    GAPLESS_ASSERT_OK(work->record(*done));
+    GAPLESS_ASSERT_OK(done->synchronize());
+    EXPECT_TRUE(all_equal(out, value));
+  }
+}
+
+TEST_F(DeviceContractTest, AGraphRunsOnAnyStreamAndMayGoWhileItRuns) {
+  const auto recorder = stream("recorder");
+  const auto player = stream("player");
+  const Buffer data = buffer(kLargeBytes);
+  const PinnedBuffer out = pinned(kLargeBytes);
+  GAPLESS_ASSERT_OK(recorder->begin_capture());
+  GAPLESS_ASSERT_OK(recorder->fill_bytes(data.data(), 5, kLargeBytes));
+  GAPLESS_ASSERT_OK(recorder->copy_to_host(out.data(), data.data(), kLargeBytes));
+  std::unique_ptr<Graph> graph = recorder->end_capture().value();
+  GAPLESS_ASSERT_OK(player->launch(*graph));
+  graph.reset();
+  GAPLESS_ASSERT_OK(player->synchronize());
+  EXPECT_TRUE(all_equal(out, 5));
+}
+
+TEST_F(DeviceContractTest, ACaptureRefusesWhatItCannotHold) {
+  const auto work = stream();
+  const auto point = event();
+  const Buffer data = buffer(kSmallBytes);
+  EXPECT_EQ(work->end_capture().status().code(), StatusCode::kInvalidArgument);
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  EXPECT_EQ(work->begin_capture().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(work->record(*point).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(work->wait(*point).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(work->synchronize().code(), StatusCode::kInvalidArgument);
+  GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 1, kSmallBytes));
+  const std::unique_ptr<Graph> graph = work->end_capture().value();
+  // The refusals did no harm to the capture.
+  GAPLESS_ASSERT_OK(work->launch(*graph));
+  GAPLESS_ASSERT_OK(work->synchronize());
+}
+
+TEST_F(DeviceContractTest, PageableMemoryIsRefusedAndCounted) {
+  const auto work = stream();
+  const Buffer data = buffer(kSmallBytes);
+  const PinnedBuffer host = pinned(kSmallBytes);
+  std::vector<std::uint8_t> pageable(kSmallBytes);
+  const auto up = work->copy_to_device(data.data(), pageable.data(), kSmallBytes);
+  const auto down = work->copy_to_host(pageable.data(), data.data(), kSmallBytes);
+  // Begins in pinned memory, ends beyond it.
+  const auto beyond = work->copy_to_host(host.as<std::uint8_t>() + 1, data.data(), kSmallBytes);
+  for (const Status& status : {up, down, beyond}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("stream test"), std::string::npos) << status.message();
+  }
+  EXPECT_EQ(device_->counters().pageable_copies, 3);
+  GAPLESS_ASSERT_OK(work->copy_to_host(host.data(), data.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_EQ(device_->counters().pageable_copies, 3);
+}
+
+void expect_counters(const DeviceCounters& before, const DeviceCounters& after,
+                     const DeviceCounters& expected) {
+  EXPECT_EQ(after.allocations - before.allocations, expected.allocations);
+  EXPECT_EQ(after.pageable_copies - before.pageable_copies, expected.pageable_copies);
+  EXPECT_EQ(after.synchronizations - before.synchronizations, expected.synchronizations);
+  EXPECT_EQ(after.event_waits - before.event_waits, expected.event_waits);
+}
+
+TEST_F(DeviceContractTest, StartUpAndShutDownAreCounted) {
+  DeviceCounters before = device_->counters();
+  {
+    const Buffer data = buffer(kSmallBytes);
+    const PinnedBuffer host = pinned(kSmallBytes);
+    const auto work = stream();
+    const auto point = event();
+    GAPLESS_ASSERT_OK(work->begin_capture());
+    const std::unique_ptr<Graph> graph = work->end_capture().value();
+    expect_counters(before, device_->counters(), {.allocations = 5});
+    before = device_->counters();
+    GAPLESS_ASSERT_OK(work->synchronize());
+    ASSERT_TRUE(device_->clock_offset_ns().ok());
+    expect_counters(before, device_->counters(), {.synchronizations = 2});
+    before = device_->counters();
+  }
+  // The two buffers; streams, events and graphs go without a count.
+  expect_counters(before, device_->counters(), {.synchronizations = 2});
+}
+
+TEST_F(DeviceContractTest, ASteadyStepCostsOneEventWaitAndNothingForbidden) {
+  const auto up = stream("h2d");
+  const auto compute = stream("compute");
+  const auto down = stream("d2h");
+  const auto uploaded = event();
+  const auto computed = event();
+  const auto done = event();
+  const PinnedBuffer in = pinned(kSmallBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  const Buffer inputs = buffer(kSmallBytes);
+  const Buffer outputs = buffer(kSmallBytes);
+  GAPLESS_ASSERT_OK(compute->begin_capture());
+  GAPLESS_ASSERT_OK(compute->copy_on_device(outputs.data(), inputs.data(), kSmallBytes));
+  const std::unique_ptr<Graph> graph = compute->end_capture().value();
+
+  const DeviceCounters before = device_->counters();
+  constexpr int kNumSteps = 20;
+  for (int step = 0; step < kNumSteps; ++step) {
+    fill_with_count(in, static_cast<std::uint8_t>(step));
+    GAPLESS_ASSERT_OK(up->copy_to_device(inputs.data(), in.data(), kSmallBytes));
+    GAPLESS_ASSERT_OK(up->record(*uploaded));
+    GAPLESS_ASSERT_OK(compute->wait(*uploaded));
+    GAPLESS_ASSERT_OK(compute->launch(*graph));
+    GAPLESS_ASSERT_OK(compute->record(*computed));
+    GAPLESS_ASSERT_OK(down->wait(*computed));
+    GAPLESS_ASSERT_OK(down->copy_to_host(out.data(), outputs.data(), kSmallBytes));
+    GAPLESS_ASSERT_OK(down->record(*done));
+    GAPLESS_ASSERT_OK(done->synchronize());
+    ASSERT_TRUE(done->is_complete().value());
+    ASSERT_TRUE(std::ranges::equal(bytes_of(in), bytes_of(out)));
+  }
+  expect_counters(before, device_->counters(), {.event_waits = kNumSteps});
+  EXPECT_EQ(device_->counters().forbidden_in_steady_state() - before.forbidden_in_steady_state(),
+            0);
+}
+
+TEST_F(DeviceContractTest, FreedMemoryComesBack) {
+  std::size_t free_bytes_during = 0;
+  {
+    const Buffer data = buffer(kLargeBytes);
+    free_bytes_during = device_->info().value().free_memory_bytes;
+  }
+  EXPECT_GE(device_->info().value().free_memory_bytes, free_bytes_during + kLargeBytes);
+}
+
+TEST_F(DeviceContractTest, BuffersMove) {
+  Buffer first = buffer(kSmallBytes);
+  void* const data = first.data();
+  Buffer second = std::move(first);
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(second.size_bytes(), kSmallBytes);
+  const DeviceCounters before = device_->counters();
+  second = Buffer();
+  expect_counters(before, device_->counters(), {.synchronizations = 1});
+  EXPECT_EQ(second.data(), nullptr);
+}
+
+// Buffers go before the streams that still use them, as members of one object may.
+TEST_F(DeviceContractTest, EverythingMayBeDestroyedWithWorkQueued) {
+  auto producer = stream("producer");
+  auto consumer = stream("consumer");
+  auto made = event();
+  Buffer data = buffer(kLargeBytes);
+  PinnedBuffer out = pinned(kLargeBytes);
+  for (int i = 0; i < 4; ++i) {
+    GAPLESS_ASSERT_OK(producer->fill_bytes(data.data(), 1, kLargeBytes));
+  }
+  GAPLESS_ASSERT_OK(producer->record(*made));
+  GAPLESS_ASSERT_OK(consumer->wait(*made));
+  GAPLESS_ASSERT_OK(consumer->copy_to_host(out.data(), data.data(), kLargeBytes));
+  made.reset();
+  data = Buffer();
+  EXPECT_TRUE(all_equal(out, 1)) << "the memory went before the work that used it";
+  out = PinnedBuffer();
+  consumer.reset();
+  producer.reset();
+  device_.reset();
+}
+
+TEST_F(DeviceContractTest, AStreamRunsItsQueueBeforeItGoes) {
+  const PinnedBuffer out = pinned(kLargeBytes);
+  const Buffer data = buffer(kLargeBytes);
+  {
+    const auto work = stream();
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 6, kLargeBytes));
+    GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), kLargeBytes));
+  }
+  EXPECT_TRUE(all_equal(out, 6));
+}
+
+// Catches a wrong unit or sign: either clock would run away from the other.
+TEST_F(DeviceContractTest, TheClocksRunTogether) {
+  const std::int64_t first_ns = device_->clock_offset_ns().value();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const std::int64_t second_ns = device_->clock_offset_ns().value();
+  EXPECT_LT(std::abs(second_ns - first_ns), 100'000'000);
+  EXPECT_GT(host_now_ns() - second_ns, 0) << "the device's clock";
+}
+
+TEST_F(DeviceContractTest, SeveralThreadsUseTheDevice) {
+  std::vector<std::thread> threads;
+  std::vector<int> num_wrong(4, 0);
+  for (std::size_t t = 0; t < num_wrong.size(); ++t) {
+    threads.emplace_back([this, t, &num_wrong] {
+      for (int i = 0; i < 10; ++i) {
+        const auto work = stream();
+        const Buffer data = buffer(kSmallBytes);
+        const PinnedBuffer out = pinned(kSmallBytes);
+        const auto value = static_cast<std::uint8_t>(t * 10 + static_cast<std::size_t>(i));
+        const bool ok = work->fill_bytes(data.data(), value, kSmallBytes).ok() &&
+                        work->copy_to_host(out.data(), data.data(), kSmallBytes).ok() &&
+                        work->synchronize().ok() && all_equal(out, value);
+        num_wrong[t] += ok ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::accumulate(num_wrong.begin(), num_wrong.end(), 0), 0);
+}
+
+TEST(OpenDeviceTest, RefusesNamesItDoesNotKnow) {
+  for (const char* name : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cpu:0", "CPU"}) {
+    const auto device = open_device(name);
+    ASSERT_FALSE(device.ok()) << name;
+    EXPECT_EQ(device.status().code(), StatusCode::kInvalidArgument) << name;
+  }
+}
+
+TEST(OpenDeviceTest, SaysWhyThereIsNoSuchGpu) {
+  const auto device = open_device("cuda:4096");
+  ASSERT_FALSE(device.ok());
+  EXPECT_EQ(device.status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(device.status().message().starts_with("no CUDA device: cuda:4096: "))
+      << device.status().message();
+}
+
+}  // namespace
+}  // namespace gapless
