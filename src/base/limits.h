@@ -29,10 +29,37 @@ inline constexpr std::size_t kMaxImageBytes = 64u << 20;
 // with the square root of the long side: 54 at kMaxImageSide.
 inline constexpr int kMaxTilesPerImage = 64;
 
-// Text. A prompt's text before tokenising, and the longest file of model metadata we parse.
+// Text. A prompt's text before tokenising.
 inline constexpr std::size_t kMaxPromptBytes = 1u << 20;
-inline constexpr std::size_t kMaxTokenizerJsonBytes = 256u << 20;
+// Largest published vocabularies have 2^18 entries and a tokenizer.json of 35 MB.
+inline constexpr int kMaxVocabSize = 1 << 20;
+inline constexpr std::size_t kMaxTokenizerJsonBytes = 64u << 20;
+// Longest spelling of one token: bounds what one token may add to an answer.
+inline constexpr std::size_t kMaxTokenBytes = 4096;
+// The pre-tokenizer's regular expressions: the longest one, how many, and how far one match may
+// backtrack (PCRE2's match limit) before the text is refused.
+inline constexpr std::size_t kMaxRegexBytes = 16u << 10;
+inline constexpr std::size_t kMaxPreTokenizerSteps = 16;
+inline constexpr std::uint32_t kMaxRegexBacktracks = 20'000'000;
+inline constexpr std::size_t kMaxRegexJitStackBytes = 1u << 20;
+// Stop strings are matched against every chunk of text; OpenAI allows 4, others more.
+inline constexpr std::size_t kMaxStopStrings = 16;
+inline constexpr std::size_t kMaxStopStringBytes = 256;
+// Points and boxes that one prompt may refer to: each costs two or three tokens of context.
+inline constexpr std::size_t kMaxSpatialRefs = 64;
+
+// Files of a model. JSON nests deeper than this only by accident or malice. The safetensors format
+// itself allows headers of 100 MB.
+inline constexpr std::size_t kMaxJsonDepth = 32;
+inline constexpr std::size_t kMaxModelConfigBytes = 1u << 20;
 inline constexpr std::size_t kMaxSafetensorsHeaderBytes = 100u << 20;
+inline constexpr std::size_t kMaxSafetensorsShards = 1024;
+inline constexpr std::size_t kMaxTensorRank = 8;
+// Sides of a model: far above any that fits a device, low enough that no product of them overflows.
+inline constexpr int kMaxModelDim = 1 << 16;
+inline constexpr int kMaxModelLayers = 256;
+inline constexpr int kMaxContext = 1 << 20;
+inline constexpr std::size_t kMaxTemplateTokens = 64;
 
 static_assert(kMaxDepth >= 2);
 static_assert(kPageTokens > 0 && (kPageTokens & (kPageTokens - 1)) == 0);

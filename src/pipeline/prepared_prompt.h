@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/finish_reason.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "constraint/token_constraint.h"
@@ -26,22 +27,22 @@ struct PreparedImage {
   std::shared_ptr<void> crops_owner;              // returns the crops to their pool
 };
 
-// The tokens of one request, ready to run: Request -> PreparedPrompt -> LaunchedStep -> SampledStep ->
-// CommittedTokens -> StreamEvent.
+// The tokens of one request, ready to run: Request -> PreparedPrompt -> LaunchedStep -> SampledStep
+// -> CommittedTokens -> StreamEvent.
 struct PreparedPrompt {
-  // Inputs in order. kImage inputs carry the index 0..728 of the image's own embedding; the loop adds
-  // the image slot.
+  // Inputs in order. kImage inputs carry the index 0..728 of the image's own embedding; the loop
+  // adds the image slot.
   std::vector<TokenInput> inputs;
   int prefix_len = 0;  // BOS + image positions that attend both ways; 0 without an image
   std::optional<PreparedImage> image;
-  // Sampling parameters, stop ids, denied ids, length limit, automaton start and flags. The loop fills
-  // in input, position and the counters.
+  // Sampling parameters, stop ids, denied ids, length limit, automaton start and flags. The loop
+  // fills in input, position and the counters.
   RowState row;
   // Host-masked rows only (kRowHostMask).
   std::unique_ptr<TokenConstraint> host_constraint;
+  // host_now_ns() when the request came in; 0: when the loop gets the prompt.
+  std::int64_t submitted_ns = 0;
 };
-
-enum class FinishReason { kStop, kLength, kCancelled, kError };
 
 // One token that became part of a sequence. `x`, `y`: value of a coordinate or size token.
 struct CommittedToken {
@@ -58,13 +59,14 @@ struct SequenceTimes {  // host_now_ns()
   std::int64_t finished_ns = 0;
 };
 
-// Receives a sequence's tokens on the engine thread; must return at once (it hands them to a queue).
-// on_finished is the last call, exactly once per submitted prompt.
+// Receives a sequence's tokens on the engine thread; must return at once (it hands them to a
+// queue). on_finished is the last call, exactly once per submitted prompt.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
   virtual void on_token(const CommittedToken& token) = 0;
-  virtual void on_finished(FinishReason reason, const Status& status, const SequenceTimes& times) = 0;
+  virtual void on_finished(FinishReason reason, const Status& status,
+                           const SequenceTimes& times) = 0;
 };
 
 }  // namespace gapless

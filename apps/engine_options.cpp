@@ -1,0 +1,43 @@
+#include "engine_options.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "base/limits.h"
+#include "model/model_loader.h"
+
+namespace gapless {
+
+void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
+  command.add_option(
+      "--model", options.model,
+      "Folder or file of published weights, random:moondream2[:SEED], or nothing: the "
+      "small model that ships");
+  command.add_option("--device", options.device, "cpu, cuda, cuda:N, or auto: the first GPU where there is one")->capture_default_str();
+  command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
+      ->check(CLI::Range(1, kMaxDepth))
+      ->capture_default_str();
+}
+
+StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
+  if (name != "auto") return open_device(name);
+  StatusOr<std::unique_ptr<Device>> cuda = open_device("cuda");
+  return cuda.ok() ? std::move(cuda) : open_device("cpu");
+}
+
+StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options) {
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model,
+                           load_model(std::move(device), options.model));
+  EngineOptions engine_options;
+  engine_options.loop.depth = options.depth;
+  return Engine::start(std::move(model), engine_options);
+}
+
+int report(const Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "gapless: %s\n", status.to_string().c_str());
+  return 1;
+}
+
+}  // namespace gapless

@@ -1,0 +1,29 @@
+// Options that every command with a model shares, and starting an engine from them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "pipeline/engine.h"
+
+namespace gapless {
+
+struct EngineCommandOptions {
+  std::string model;  // empty: the model that ships
+  std::string device = "auto";
+  int depth = 2;
+};
+
+void add_engine_options(CLI::App& command, EngineCommandOptions& options);
+
+// "auto": the first GPU, or the CPU where there is none.
+StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name);
+
+StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options);
+
+// Prints "gapless: ..." to standard error; returns the exit status for it.
+int report(const Status& status);
+
+}  // namespace gapless

@@ -1,0 +1,32 @@
+// The preprocess stage: image bytes and text in, a prompt that is ready to run out. On worker
+// threads; never touches the device.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "model/model_loader.h"
+#include "pipeline/crop_pool.h"
+#include "pipeline/prepared_prompt.h"
+#include "skill/skill_request.h"
+
+namespace gapless {
+
+class Preprocessor {
+ public:
+  // `model` must outlive this.
+  Preprocessor(const LoadedModel& model, std::shared_ptr<CropPool> crops)
+      : model_(model), crops_(std::move(crops)) {}
+
+  // Decodes, hashes and tiles the image into pinned crops; tokenises the prompt. Waits for crop
+  // buffers when too many pictures are in flight. Any thread.
+  StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
+
+ private:
+  StatusOr<PreparedImage> prepare_image(const SkillRequest& request) const;
+
+  const LoadedModel& model_;
+  std::shared_ptr<CropPool> crops_;
+};
+
+}  // namespace gapless

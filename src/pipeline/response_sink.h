@@ -1,0 +1,23 @@
+// Where an answer goes: the command line, an HTTP connection, a test.
+#pragma once
+
+#include <string_view>
+
+#include "base/status.h"
+#include "skill/skill_result.h"
+
+namespace gapless {
+
+// Called on one emit worker, in order; must not block it for long. Exactly one of on_done and
+// on_error comes, last.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  // Text that is final: whole UTF-8 characters, no part of a stop string. `num_tokens`: generated
+  // so far.
+  virtual void on_text(std::string_view chunk, int num_tokens) = 0;
+  virtual void on_done(const SkillResult& result) = 0;
+  virtual void on_error(const Status& status) = 0;
+};
+
+}  // namespace gapless

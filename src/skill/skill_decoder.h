@@ -1,0 +1,54 @@
+// Tokens in, a skill's answer out: the emit stage's half of a skill.
+//
+// One decoder per request, used by one thread at a time (the request's emit worker).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "skill/skill_result.h"
+#include "text/incremental_detokenizer.h"
+#include "text/stop_strings.h"
+#include "text/tokenizer.h"
+
+namespace gapless {
+
+// A token as the pipeline committed it; x, y: the value of a coordinate or size token.
+struct SampledToken {
+  TokenId id;
+  float x = 0;
+  float y = 0;
+};
+
+class SkillDecoder {
+ public:
+  virtual ~SkillDecoder() = default;
+
+  // Text that became final with this token (query, caption; empty for the others). Never a part of
+  // a UTF-8 character, never text that may still turn into a stop string.
+  virtual std::string push(const SampledToken& token) = 0;
+
+  // True once a stop string was found: nothing more will be emitted and the request can end.
+  virtual bool stopped() const { return false; }
+
+  // The remaining text. No push after this.
+  virtual std::string finish() { return {}; }
+
+  // Puts the answer (text, points or boxes) into `result`. After finish().
+  virtual void fill(SkillResult& result) const = 0;
+};
+
+// Ids of the tokens that carry values.
+struct RegionTokenIds {
+  TokenId coord;
+  TokenId size;
+};
+
+// `tokenizer` must outlive the decoder.
+std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
+                                                 const Tokenizer& tokenizer,
+                                                 const RegionTokenIds& region_ids);
+
+}  // namespace gapless

@@ -1,0 +1,121 @@
+#include "skill/skill_request.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/limits.h"
+
+namespace gapless {
+namespace {
+
+bool is_blank(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
+  });
+}
+
+bool in_unit_interval(float value) {
+  return value >= 0 && value <= 1;
+}
+
+Status validate_settings(const GenerationSettings& settings) {
+  if (settings.temperature &&
+      !(*settings.temperature >= 0 && std::isfinite(*settings.temperature))) {
+    return invalid_argument("temperature must be a finite number of at least 0");
+  }
+  if (settings.top_p && !(*settings.top_p > 0 && *settings.top_p <= 1)) {
+    return invalid_argument("top_p must be above 0 and at most 1");
+  }
+  if (settings.min_p && !in_unit_interval(*settings.min_p)) {
+    return invalid_argument("min_p must lie between 0 and 1");
+  }
+  if (settings.top_k && *settings.top_k < 0) return invalid_argument("top_k must be at least 0");
+  if (settings.max_tokens && *settings.max_tokens < 1) {
+    return invalid_argument("max_tokens must be at least 1");
+  }
+  if (settings.max_objects && (*settings.max_objects < 1 || *settings.max_objects > kMaxObjects)) {
+    return invalid_argument("max_objects must lie between 1 and {}", kMaxObjects);
+  }
+  if (settings.stop.size() > kMaxStopStrings) {
+    return invalid_argument("at most {} stop strings are allowed", kMaxStopStrings);
+  }
+  for (const std::string& stop : settings.stop) {
+    if (stop.empty()) return invalid_argument("a stop string must not be empty");
+    if (stop.size() > kMaxStopStringBytes) {
+      return invalid_argument("a stop string may have at most {} bytes", kMaxStopStringBytes);
+    }
+  }
+  return ok_status();
+}
+
+Status validate_spatial_refs(const SkillRequest& request) {
+  if (request.spatial_refs.empty()) return ok_status();
+  if (!request.image) return invalid_argument("spatial_refs need an image");
+  if (request.spatial_refs.size() > kMaxSpatialRefs) {
+    return invalid_argument("at most {} spatial_refs are allowed", kMaxSpatialRefs);
+  }
+  for (const SpatialRef& ref : request.spatial_refs) {
+    if (!in_unit_interval(ref.x_center) || !in_unit_interval(ref.y_center) ||
+        !in_unit_interval(ref.width) || !in_unit_interval(ref.height)) {
+      return invalid_argument("spatial_refs must lie between 0 and 1");
+    }
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+std::string_view skill_name(Skill skill) {
+  switch (skill) {
+    case Skill::kQuery:
+      return "query";
+    case Skill::kCaption:
+      return "caption";
+    case Skill::kPoint:
+      return "point";
+    case Skill::kDetect:
+      return "detect";
+  }
+  return "query";
+}
+
+StatusOr<Skill> skill_from_name(std::string_view name) {
+  for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+    if (name == skill_name(skill)) return skill;
+  }
+  if (name == "segment") {
+    return invalid_argument("this model has no segment skill (Moondream 3 introduced it)");
+  }
+  return invalid_argument("unknown skill '{}'; there are query, caption, point and detect", name);
+}
+
+StatusOr<CaptionLength> caption_length_from_name(std::string_view name) {
+  if (name == "short") return CaptionLength::kShort;
+  if (name == "normal") return CaptionLength::kNormal;
+  if (name == "long") return CaptionLength::kLong;
+  return invalid_argument("unknown caption length '{}'; there are short, normal and long", name);
+}
+
+Status validate(const SkillRequest& request) {
+  const bool needs_text = request.skill != Skill::kCaption;
+  if (needs_text && is_blank(request.text)) {
+    return invalid_argument("{} must not be empty",
+                            request.skill == Skill::kQuery ? "question" : "object");
+  }
+  if (request.text.size() > kMaxPromptBytes) {
+    return invalid_argument("the prompt has {} bytes, more than the {} allowed",
+                            request.text.size(), kMaxPromptBytes);
+  }
+  if (!request.image && request.skill != Skill::kQuery) {
+    return invalid_argument("{} needs an image", skill_name(request.skill));
+  }
+  if (request.image && request.image->empty()) return invalid_argument("the image is empty");
+  if (request.image && request.image->size() > kMaxImageBytes) {
+    return invalid_argument("the image has {} bytes, more than the {} allowed",
+                            request.image->size(), kMaxImageBytes);
+  }
+  GAPLESS_RETURN_IF_ERROR(validate_spatial_refs(request));
+  return validate_settings(request.settings);
+}
+
+}  // namespace gapless

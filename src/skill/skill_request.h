@@ -1,0 +1,62 @@
+// What a user asks for, whatever door it came through (command line, Moondream's API, OpenAI's
+// API).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "text/prompt_types.h"
+
+namespace gapless {
+
+enum class Skill : std::uint8_t { kQuery, kCaption, kPoint, kDetect };
+
+std::string_view skill_name(Skill skill);
+StatusOr<Skill> skill_from_name(std::string_view name);
+
+StatusOr<CaptionLength> caption_length_from_name(std::string_view name);
+
+// Every field that is not set takes the default named beside it.
+struct GenerationSettings {
+  std::optional<float> temperature;         // 0 = greedy
+  std::optional<float> top_p;               // 1
+  std::optional<std::int32_t> top_k;        // 0 = off
+  std::optional<float> min_p;               // 0
+  std::optional<std::uint64_t> seed;        // 0; matters only above temperature 0
+  std::optional<std::int32_t> max_tokens;   // kDefaultMaxTokens or what fits into the context
+  std::optional<std::int32_t> max_objects;  // kDefaultMaxObjects (point, detect)
+  std::vector<std::string> stop;            // text ends before any of these
+  bool ignore_eos = false;                  // benchmarks: run to max_tokens
+};
+
+inline constexpr std::int32_t kDefaultMaxTokens = 768;
+inline constexpr std::int32_t kDefaultMaxObjects = 50;
+
+// How point and detect keep to their grammar: both give the same tokens.
+enum class ConstraintMode : std::uint8_t {
+  kDeviceAutomaton,  // inside the step, on the device: such rows run ahead like plain text
+  kHostMask,         // the host uploads a mask between forward and sampling
+};
+
+struct SkillRequest {
+  Skill skill = Skill::kQuery;
+  std::string text;  // query: the question; point, detect: the object; caption: unused
+  CaptionLength length = CaptionLength::kNormal;
+  std::shared_ptr<const std::string>
+      image;  // encoded bytes (JPEG, PNG, WebP); only query may have none
+  std::vector<SpatialRef> spatial_refs;
+  GenerationSettings settings;
+  ConstraintMode constraint_mode = ConstraintMode::kDeviceAutomaton;
+  bool apply_exif_orientation = true;
+};
+
+// Everything about a request that can be judged without its image's pixels and without a tokenizer.
+Status validate(const SkillRequest& request);
+
+}  // namespace gapless

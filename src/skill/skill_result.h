@@ -1,0 +1,42 @@
+// What a skill answers. Coordinates are normalised to the upright image: [0, 1] from left and top.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/finish_reason.h"
+#include "skill/skill_request.h"
+
+namespace gapless {
+
+struct Point {
+  float x = 0;
+  float y = 0;
+};
+
+struct Box {
+  float x_min = 0;
+  float y_min = 0;
+  float x_max = 0;
+  float y_max = 0;
+};
+
+struct GenerationMetrics {
+  int input_tokens = 0;        // BOS, image positions and prompt
+  int output_tokens = 0;       // without the end token
+  double prefill_time_ms = 0;  // from the prefill's launch to the first token
+  double decode_time_ms = 0;   // from the first token to the last
+  double ttft_ms = 0;          // from submission to the first token
+};
+
+struct SkillResult {
+  std::string request_id;
+  Skill skill = Skill::kQuery;
+  FinishReason finish_reason = FinishReason::kStop;
+  std::string text;           // query: the answer; caption: the caption
+  std::vector<Point> points;  // point
+  std::vector<Box> boxes;     // detect
+  GenerationMetrics metrics;
+};
+
+}  // namespace gapless

@@ -1,0 +1,49 @@
+// The token ids that a model's prompts are made of: data of a checkpoint's configuration.
+#pragma once
+
+#include <vector>
+
+#include "base/ids.h"
+
+namespace gapless {
+
+// The prompt of a skill that has text in it: prefix, text, suffix.
+struct SkillTemplate {
+  std::vector<TokenId> prefix;
+  std::vector<TokenId> suffix;
+
+  friend bool operator==(const SkillTemplate&, const SkillTemplate&) = default;
+};
+
+// An empty token list means that the model does not have that skill (or caption length).
+// The defaults are those of the Moondream 2 release of 2025-06-21.
+struct TokenizerConfig {
+  static std::vector<TokenId> ids(std::initializer_list<int> values) {
+    std::vector<TokenId> list;
+    for (const int value : values) list.emplace_back(value);
+    return list;
+  }
+
+  TokenId bos_id{0};
+  TokenId eos_id{0};
+  TokenId answer_id{3};    // ends reasoning; never sampled in an answer
+  TokenId thinking_id{4};  // opens reasoning
+  TokenId coord_id{5};     // a coordinate: its value travels beside it
+  TokenId size_id{6};      // a width and height, likewise
+  TokenId start_ground_points_id{7};
+  TokenId end_ground_id{9};
+
+  std::vector<TokenId> caption_short = ids({1, 32708, 2, 12492, 3});
+  std::vector<TokenId> caption_normal = ids({1, 32708, 2, 6382, 3});
+  std::vector<TokenId> caption_long = ids({1, 32708, 2, 4059, 3});
+  // The doubled 3 is what this release was trained with.
+  SkillTemplate query{ids({1, 15381, 2}), ids({3, 3})};
+  SkillTemplate detect{ids({1, 7235, 476, 2}), ids({3})};
+  SkillTemplate point{ids({1, 2581, 2}), ids({3})};
+  // Whether the object's name of detect and point is tokenized with a space before it.
+  bool object_leading_space = true;
+
+  friend bool operator==(const TokenizerConfig&, const TokenizerConfig&) = default;
+};
+
+}  // namespace gapless

@@ -1,0 +1,108 @@
+#include "text/prompt_template.h"
+
+#include <string>
+
+#include "base/limits.h"
+
+namespace gapless {
+namespace {
+
+std::string_view strip(std::string_view text) {
+  constexpr std::string_view kWhitespace = " \t\n\v\f\r";
+  const std::size_t first = text.find_first_not_of(kWhitespace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kWhitespace) - first + 1);
+}
+
+// Also false for what is not a number.
+bool in_unit_range(float value) {
+  return value >= 0 && value <= 1;
+}
+
+}  // namespace
+
+Prompt PromptBuilder::begin(bool has_image) const {
+  Prompt prompt;
+  prompt.tokens.push_back({PromptToken::Kind::kText, config_.bos_id});
+  if (has_image) prompt.image_position = prompt.tokens.size();
+  return prompt;
+}
+
+void PromptBuilder::add_ids(std::span<const TokenId> ids, Prompt& prompt) const {
+  for (const TokenId id : ids) prompt.tokens.push_back({PromptToken::Kind::kText, id});
+}
+
+Status PromptBuilder::add_refs(std::span<const SpatialRef> refs, Prompt& prompt) const {
+  if (refs.empty()) return ok_status();
+  if (!prompt.image_position) return invalid_argument("spatial_refs need an image");
+  if (refs.size() > kMaxSpatialRefs) {
+    return invalid_argument("{} spatial_refs, more than the {} allowed", refs.size(),
+                            kMaxSpatialRefs);
+  }
+  const auto add_coord = [&](float value) {
+    prompt.tokens.push_back({PromptToken::Kind::kCoord, config_.coord_id, value});
+  };
+  for (const SpatialRef& ref : refs) {
+    for (const float value : {ref.x_center, ref.y_center, ref.width, ref.height}) {
+      if (!in_unit_range(value)) return invalid_argument("spatial_refs must lie between 0 and 1");
+    }
+    add_coord(ref.x_center);
+    add_coord(ref.y_center);
+    if (ref.is_box) {
+      prompt.tokens.push_back({PromptToken::Kind::kSize, config_.size_id, ref.width, ref.height});
+    }
+  }
+  return ok_status();
+}
+
+StatusOr<Prompt> PromptBuilder::query(std::string_view question, bool has_image,
+                                      std::span<const SpatialRef> refs) const {
+  if (config_.query.prefix.empty()) return invalid_argument("this model has no query skill");
+  if (strip(question).empty()) return invalid_argument("the question is empty");
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<TokenId> text, tokenizer_->encode(question));
+  Prompt prompt = begin(has_image);
+  add_ids(config_.query.prefix, prompt);
+  GAPLESS_RETURN_IF_ERROR(add_refs(refs, prompt));
+  add_ids(text, prompt);
+  add_ids(config_.query.suffix, prompt);
+  return prompt;
+}
+
+StatusOr<Prompt> PromptBuilder::caption(CaptionLength length) const {
+  const bool is_short = length == CaptionLength::kShort;
+  const std::vector<TokenId>& ids = is_short                         ? config_.caption_short
+                                    : length == CaptionLength::kLong ? config_.caption_long
+                                                                     : config_.caption_normal;
+  if (ids.empty()) return invalid_argument("this model has no caption of that length");
+  Prompt prompt = begin(/*has_image=*/true);
+  add_ids(ids, prompt);
+  return prompt;
+}
+
+StatusOr<Prompt> PromptBuilder::detect(std::string_view object) const {
+  return object_prompt("detect", config_.detect, object, {});
+}
+
+StatusOr<Prompt> PromptBuilder::point(std::string_view object,
+                                      std::span<const SpatialRef> refs) const {
+  return object_prompt("point", config_.point, object, refs);
+}
+
+StatusOr<Prompt> PromptBuilder::object_prompt(std::string_view skill,
+                                              const SkillTemplate& skill_template,
+                                              std::string_view object,
+                                              std::span<const SpatialRef> refs) const {
+  if (skill_template.prefix.empty()) return invalid_argument("this model has no {} skill", skill);
+  const std::string_view name = strip(object);
+  if (name.empty()) return invalid_argument("the object is empty");
+  const std::string text = fmt::format("{}{}", config_.object_leading_space ? " " : "", name);
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, tokenizer_->encode(text));
+  Prompt prompt = begin(/*has_image=*/true);
+  add_ids(skill_template.prefix, prompt);
+  GAPLESS_RETURN_IF_ERROR(add_refs(refs, prompt));
+  add_ids(ids, prompt);
+  add_ids(skill_template.suffix, prompt);
+  return prompt;
+}
+
+}  // namespace gapless

@@ -1,0 +1,106 @@
+#include "text/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <thread>
+
+#include "base/limits.h"
+
+namespace gapless {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kFolder = GAPLESS_SOURCE_DIR "/tests/golden/tokenizer/";
+
+Tokenizer load(const std::string& file) {
+  return Tokenizer::load(kFolder + file).value();
+}
+
+TEST(Tokenizer, LooksUpTokens) {
+  const Tokenizer tokenizer = load("gpt2_style.json");
+  EXPECT_EQ(tokenizer.id_of("<|endoftext|>"), TokenId(0));
+  EXPECT_EQ(tokenizer.id_of("no such token"), std::nullopt);
+  EXPECT_EQ(tokenizer.token_bytes(*tokenizer.id_of("Ġ")), " ");
+  EXPECT_TRUE(tokenizer.is_special(TokenId(1)));
+  EXPECT_FALSE(tokenizer.is_special(*tokenizer.id_of("a")));
+}
+
+TEST(Tokenizer, IdsWithoutATokenAreVisible) {
+  const Tokenizer tokenizer = load("gpt2_style.json");
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{TokenId(51199), TokenId(-1)}), "<|51199|><|-1|>");
+  EXPECT_FALSE(tokenizer.has(TokenId(51199)));
+}
+
+TEST(Tokenizer, UserTextNeverBecomesASpecialToken) {
+  for (const char* file : {"gpt2_style.json", "split_style.json", "steps_style.json"}) {
+    const Tokenizer tokenizer = load(file);
+    for (const char* text : {"<|endoftext|>", "a<|coord|>", " <|separator_1|><|separator_2|> "}) {
+      const std::vector<TokenId> ids = tokenizer.encode(text).value();
+      for (const TokenId id : ids) {
+        EXPECT_FALSE(tokenizer.is_special(id)) << file << " " << text;
+      }
+    }
+    EXPECT_THAT(tokenizer.encode("a<|coord|>", AddedTokens::kAsTokens).value(),
+                Contains(*tokenizer.id_of("<|coord|>")));
+  }
+}
+
+TEST(Tokenizer, MarkSpecialOnlyTouchesAddedTokens) {
+  Tokenizer tokenizer = load("gpt2_style.json");
+  const TokenId spaces = *tokenizer.id_of("   "), letter = *tokenizer.id_of("a");
+  EXPECT_THAT(tokenizer.encode("x   y").value(), Contains(spaces));
+  tokenizer.mark_special(std::vector<TokenId>{spaces, letter, TokenId(1 << 20)});
+  EXPECT_THAT(tokenizer.encode("x   y").value(), Not(Contains(spaces)));
+  EXPECT_THAT(tokenizer.encode("a").value(), Each(letter));
+}
+
+TEST(Tokenizer, RefusesTextThatIsNotUtf8OrTooLong) {
+  const Tokenizer tokenizer = load("gpt2_style.json");
+  EXPECT_THAT(tokenizer.encode("abc\xFFz").status().message(), HasSubstr("byte 3"));
+  EXPECT_EQ(tokenizer.encode(std::string(kMaxPromptBytes + 1, 'a')).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+// Quadratic merging would need hours here; the test's own time limit would end it.
+TEST(Tokenizer, OneWordOfAMegabyteComesBack) {
+  for (const char* file : {"gpt2_style.json", "split_style.json"}) {
+    const Tokenizer tokenizer = load(file);
+    std::string random_letters;
+    std::mt19937 random(3);
+    while (random_letters.size() < kMaxPromptBytes) {
+      random_letters += static_cast<char>('a' + random() % 26);
+    }
+    for (const std::string& text :
+         {std::string(kMaxPromptBytes, 'e'), std::string(kMaxPromptBytes, ' '),
+          std::string(kMaxPromptBytes, '<'), random_letters}) {
+      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text).value()), text);
+    }
+  }
+}
+
+TEST(Tokenizer, ThreadsShareIt) {
+  const Tokenizer tokenizer = load("split_style.json");
+  const std::string text = "Which bar is the highest? The second one, I'll describe it 123 times.";
+  const std::vector<TokenId> expected = tokenizer.encode(text).value();
+  std::vector<std::thread> threads;
+  std::vector<int> num_wrong(4, 0);
+  for (std::size_t t = 0; t < num_wrong.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200; ++i) {
+        if (tokenizer.encode(text).value() != expected) ++num_wrong[t];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(num_wrong, Each(0));
+}
+
+}  // namespace
+}  // namespace gapless
