@@ -36,6 +36,7 @@ struct LinearWeights {
 
 enum class Activation { kNone, kGeluTanh };
 
+// x and y must not overlap.
 struct LinearParams {
   const void* x = nullptr;  // [num_rows, in] T
   std::int64_t x_stride = 0;
@@ -109,8 +110,10 @@ struct RegionEncoderWeights {
   const void* size_features = nullptr;   // [2, size_feat_dim/2] T
 };
 
-// out[i] = embedding of inputs[index ? index[i] : i]. Intermediate Fourier values are rounded to T
-// where the published reference rounds them: x, 2*pi*x, z, cos/sin.
+// out[i] = embedding of inputs[index ? index[i] : i]. A text id outside the vocabulary reads row 0:
+// a padding row may see a row state that was never installed (row states start as zeros).
+// Intermediate Fourier values are rounded to T where the published reference rounds them: x, 2*pi*x,
+// z, cos/sin.
 struct EmbedParams {
   const TokenInput* inputs = nullptr;
   std::int64_t input_stride_bytes = sizeof(TokenInput);  // sizeof(RowState) when inputs lie in rows
@@ -139,7 +142,9 @@ struct BeginStepParams {
 };
 
 // From the rows of a decode step: positions, cache slots and attention lengths. A done row, and a
-// padding row (rows[i] < 0), gets cache slot = its offset in page 0 (trash) and num_tokens = 0.
+// padding row (rows[i] < 0), gets position 0 (its own may lie past the RoPE table), a cache slot in
+// page 0 (trash), and sequences[i] = {its row or 0, i, num_tokens 0, num_cached 0, prefix_len 0}.
+// A live row's sequence is {row, i, 1, position, 0}.
 struct PlanDecodeParams {
   const std::int32_t* rows = nullptr;  // [num_rows], -1 = padding
   const RowState* row_states = nullptr;
@@ -149,7 +154,7 @@ struct PlanDecodeParams {
   std::int32_t* positions = nullptr;         // out [num_rows]
   std::int32_t* cache_slots = nullptr;       // out [num_rows]: page * kPageTokens + offset
   AttentionSequence* sequences = nullptr;    // out [num_rows]
-  std::int32_t* input_index = nullptr;       // out [num_rows]: row, or 0 for padding (for EmbedParams)
+  std::int32_t* input_index = nullptr;       // out [num_rows]: row, or 0 for padding (EmbedParams)
 };
 
 // The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] T each.
@@ -214,10 +219,25 @@ struct GatherRowsParams {
   int dim = 0;
 };
 
-// Picks one token per row. Order: denied ids and automaton or host mask -> argmax when
-// temperature <= 0 (ties: lowest id), else softmax(logits / temperature) -> top_k -> min_p -> top_p
-// (keep tokens, best first, while the probability before them is <= top_p) -> inverse CDF over the kept
-// tokens, best first (ties: lowest id), at the uniform number of Philox(seed, num_generated).
+// Picks one token per row.
+//
+// 1. Candidates: with an automaton, the tokens of the current state's edges, whatever the denied ids
+//    and masks say; otherwise every token but the denied ids and, in a kRowHostMask row, those whose
+//    bit is 0. Candidates whose logit is not finite drop out. When none is left: the row's first
+//    stop id, or token 0 if it has none.
+// 2. Greedy when temperature <= 0 (or NaN), or when a candidate's logit was not finite: the largest
+//    logit, the lowest id among equals.
+// 3. Otherwise p = softmax(logit / temperature) over the candidates, in order of falling logit, the
+//    lower id first among equals. Each filter keeps a prefix of that order, of at least one token;
+//    all look at the same p (nothing is renormalised in between), so the shortest prefix wins:
+//      top_k > 0: the first top_k
+//      min_p > 0: those with p >= min_p * (p of the first)
+//      top_p < 1: those where the sum of the p before them is <= top_p
+// 4. u = sampling_uniform(seed, num_generated), see sampling_uniform.h; the token is the first kept
+//    one at which the running sum of p exceeds u * (sum of the kept p).
+//
+// logprob = logit - log(sum of exp(logit)) over the whole vocabulary (finite logits only), before
+// masks, temperature and filters; kImpossibleLogprob when the token's own logit is not finite.
 struct SampleParams {
   const float* logits = nullptr;       // [num_rows, vocab]
   std::int64_t logits_stride = 0;
@@ -238,9 +258,10 @@ struct RegionDecoderWeights {
   LinearWeights size_fc1, size_fc2;    // [inner, dim], [2*size_bins, inner]: width bins, then height bins
 };
 
-// For rows whose sampled token is coord_id or size_id and whose kRowDecodesRegions is set: argmax of the
-// region heads on the same step's hidden state. coordinate = bin/(bins-1); size =
-// 2^(10*bin/(bins-1) - 10). Other rows cost nothing and keep their values.
+// For rows whose sampled token is coord_id or size_id and whose kRowDecodesRegions is set: argmax of
+// the region heads on the same step's hidden state, the lowest bin among equals. values[i] =
+// {bin/(bins-1), 0} for a coordinate, {width, height}, each 2^(10*bin/(bins-1) - 10), for a size.
+// Other rows cost nothing and keep their values.
 struct DecodeRegionsParams {
   const void* hidden = nullptr;  // [num_rows, dim] T: last hidden state before post_ln
   const std::int32_t* tokens = nullptr;
@@ -256,8 +277,15 @@ struct DecodeRegionsParams {
 };
 
 // Ends a step for its rows: writes the outputs, and unless the row was done: next input, position + n
-// (n = tokens consumed by this step), num_generated + 1, automaton transition, done at a stop id or at
-// the length limit.
+// (n = tokens consumed by this step), num_generated + 1, automaton transition, done at a stop id or
+// at the length limit (a stop id at the limit is kStopped).
+//   next input       {kCoord, token, x, 0} or {kSize, token, x, y} when the token is coord_id or
+//                    size_id and the row has kRowDecodesRegions; else {kText, token, 0, 0}. The
+//                    output carries the same x and y.
+//   automaton        the first edge with tokens[e] == token moves to next[e] (kNoAutomaton: free from
+//                    here on); a token without an edge (only when nothing was allowed) stays put.
+//   output.position  of the last token consumed: position + n - 1, with the old position.
+// A done row's output is {-1, kAlreadyDone, 0, 0, 0, its position}; padding's is the same at 0.
 struct AdvanceRowsParams {
   const std::int32_t* rows = nullptr;    // [num_rows], -1 = padding
   const std::int32_t* tokens = nullptr;  // [num_rows]

@@ -61,7 +61,7 @@ struct RowState {
   float top_p = 1;              // (0, 1]
   float min_p = 0;              // [0, 1]
   std::int32_t top_k = 0;       // 0: off
-  std::uint64_t seed = 0;       // Philox key; the counter is (num_generated, 0)
+  std::uint64_t seed = 0;       // Philox key; the counter is (num_generated, 0, 0, 0)
 };
 static_assert(sizeof(RowState) % 8 == 0);
 
@@ -72,13 +72,16 @@ enum class StepOutcome : std::int32_t {
   kAlreadyDone = 3,  // a zombie: the row was done before this step; nothing changed
 };
 
+// Logprob of a token whose logit is not finite: it still prints as a number.
+inline constexpr float kImpossibleLogprob = -9999.0f;
+
 // One row of one step, copied to the host.
 struct StepOutput {
   std::int32_t token = 0;
   StepOutcome outcome = StepOutcome::kContinues;
   float x = 0;  // coordinate, or width
   float y = 0;  // height
-  float logprob = 0;  // natural log of the token's probability before temperature and filters
+  float logprob = 0;  // natural log of its probability before masks, temperature and filters
   std::int32_t position = 0;  // of the token this step consumed
 };
 static_assert(sizeof(StepOutput) == 24);

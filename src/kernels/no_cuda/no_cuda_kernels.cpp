@@ -1,0 +1,10 @@
+// Stands in for kernels/cuda where the CUDA toolkit was absent at build time.
+#include "kernels/kernels.h"
+
+namespace gapless {
+
+StatusOr<std::unique_ptr<Kernels>> make_cuda_kernels(Device&) {
+  return make_error(StatusCode::kUnavailable, "this build has no CUDA kernels");
+}
+
+}  // namespace gapless

@@ -1,0 +1,65 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/kv_index.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace gapless::reference {
+namespace {
+
+// One query of one head: softmax(q k^T / sqrt(head_dim)) v over the first num_visible positions.
+void attend(const PagedAttentionParams& params, const std::int32_t* page_table_row, int head,
+            std::int64_t num_visible, const float* q, float* out) {
+  const auto* keys = static_cast<const float*>(params.kv.k);
+  const auto* values = static_cast<const float*>(params.kv.v);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(params.head_dim));
+  auto index_of = [&](std::int64_t position) {
+    return kv_index(kv_slot(page_table_row, position), head, params.num_heads, params.head_dim);
+  };
+
+  std::vector<double> weights(static_cast<std::size_t>(num_visible));
+  double largest = -INFINITY;
+  for (std::int64_t j = 0; j < num_visible; ++j) {
+    const float* k = keys + index_of(j);
+    double dot = 0;
+    for (int d = 0; d < params.head_dim; ++d) dot += static_cast<double>(q[d]) * k[d];
+    weights[j] = dot * scale;
+    largest = std::max(largest, weights[j]);
+  }
+  double sum = 0;
+  for (double& weight : weights) sum += weight = std::exp(weight - largest);
+
+  std::vector<double> mean(static_cast<std::size_t>(params.head_dim), 0.0);
+  for (std::int64_t j = 0; j < num_visible; ++j) {
+    const float* v = values + index_of(j);
+    for (int d = 0; d < params.head_dim; ++d) mean[d] += weights[j] * v[d];
+  }
+  for (int d = 0; d < params.head_dim; ++d) out[d] = static_cast<float>(mean[d] / sum);
+}
+
+}  // namespace
+
+void paged_attention(const PagedAttentionParams& params) {
+  for (int s = 0; s < params.num_sequences; ++s) {
+    const AttentionSequence& sequence = params.sequences[s];
+    const std::int64_t context = std::int64_t{sequence.num_cached} + sequence.num_tokens;
+    const std::int32_t* page_table_row =
+        params.page_table + std::int64_t{sequence.row} * params.page_table_stride;
+    for (std::int64_t t = 0; t < sequence.num_tokens; ++t) {
+      const std::int64_t position = sequence.num_cached + t;
+      const std::int64_t num_visible = position < sequence.prefix_len
+                                           ? std::min<std::int64_t>(sequence.prefix_len, context)
+                                           : position + 1;
+      const std::int64_t token = sequence.first_token + t;
+      for (int h = 0; h < params.num_heads; ++h) {
+        const std::int64_t offset = std::int64_t{h} * params.head_dim;
+        attend(params, page_table_row, h, num_visible,
+               static_cast<const float*>(params.qkv) + token * params.qkv_stride + offset,
+               static_cast<float*>(params.out) + token * params.out_stride + offset);
+      }
+    }
+  }
+}
+
+}  // namespace gapless::reference

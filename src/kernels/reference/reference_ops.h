@@ -1,0 +1,60 @@
+// The ops of kernels.h as plain functions on host memory: float32 tensors, one obvious loop nest
+// each, double accumulation. They are the oracle for every other backend; nothing here is fast.
+//
+// Tests call them directly on host arrays. An argument `round_as` makes an op round its
+// intermediate values where a backend with that activation type rounds them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace gapless::reference {
+
+// linear.cpp
+void linear(const LinearParams& params);
+double gelu_tanh(double x);  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+
+// norm.cpp
+void layer_norm(const LayerNormParams& params);
+
+// vision.cpp
+void patchify(const PatchifyParams& params);
+void vision_attention(const VisionAttentionParams& params);
+void stitch_and_pool(const StitchAndPoolParams& params);
+
+// embed.cpp
+void embed(const EmbedParams& params, DType round_as = DType::kF32);
+
+// rope_cache.cpp
+void rope_and_cache(const RopeAndCacheParams& params);
+void copy_pages(const CopyPagesParams& params);
+
+// attention.cpp
+void paged_attention(const PagedAttentionParams& params);
+
+// sampling.cpp
+struct SampledToken {
+  std::int32_t token = 0;
+  float logprob = 0;
+};
+// One row. host_mask is read only for a kRowHostMask row; u is the uniform number in [0, 1).
+SampledToken sample_row(const float* logits, int vocab, const RowState& row,
+                        const AutomatonState* automata, const std::uint32_t* host_mask, double u);
+void sample(const SampleParams& params);
+
+// regions.cpp
+void decode_regions(const DecodeRegionsParams& params);
+float coordinate_of_bin(int bin, int num_bins);
+float size_of_bin(int bin, int num_bins);
+
+// rows.cpp
+void begin_step(const BeginStepParams& params);
+void plan_decode(const PlanDecodeParams& params);
+void gather_rows(const GatherRowsParams& params);
+void advance_rows(const AdvanceRowsParams& params);
+
+// random.cpp
+void fill_random(const FillRandomParams& params);
+
+}  // namespace gapless::reference

@@ -1,0 +1,58 @@
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/kv_index.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace gapless::reference {
+namespace {
+
+// (x[j], x[j + half]) turned by the angle of pair j. `table` is one position's [half, 2]: cos, sin.
+void rotate(float* x, const float* table, int half) {
+  for (int j = 0; j < half; ++j) {
+    const double cosine = table[2 * j], sine = table[2 * j + 1];
+    const double a = x[j], b = x[j + half];
+    x[j] = static_cast<float>(a * cosine - b * sine);
+    x[j + half] = static_cast<float>(a * sine + b * cosine);
+  }
+}
+
+}  // namespace
+
+void rope_and_cache(const RopeAndCacheParams& params) {
+  const int half = params.rotary_dim / 2;
+  const std::int64_t width = std::int64_t{params.num_heads} * params.head_dim;
+  auto* keys = static_cast<float*>(params.kv.k);
+  auto* values = static_cast<float*>(params.kv.v);
+
+  for (std::int64_t t = 0; t < params.num_tokens; ++t) {
+    float* qkv = static_cast<float*>(params.qkv) + t * params.qkv_stride;
+    const float* table = params.rope_table + std::int64_t{params.positions[t]} * 2 * half;
+    for (int h = 0; h < params.num_heads; ++h) {
+      float* q = qkv + std::int64_t{h} * params.head_dim;
+      const float* k = q + width;
+      const float* v = q + 2 * width;
+      const std::int64_t to = kv_index(params.cache_slots[t], h, params.num_heads, params.head_dim);
+      rotate(q, table, half);
+      std::copy(k, k + params.head_dim, keys + to);
+      rotate(keys + to, table, half);
+      std::copy(v, v + params.head_dim, values + to);
+    }
+  }
+}
+
+void copy_pages(const CopyPagesParams& params) {
+  auto* base = static_cast<unsigned char*>(params.kv_base);
+  const int num_copies = std::min(*params.num_copies, params.max_copies);
+  // One plane holds the keys, or the values, of one layer.
+  for (std::int64_t plane = 0; plane < 2 * std::int64_t{params.num_layers}; ++plane) {
+    unsigned char* pages = base + plane * params.num_pages * params.page_bytes;
+    for (int i = 0; i < num_copies; ++i) {
+      std::memcpy(pages + params.copies[i].to * params.page_bytes,
+                  pages + params.copies[i].from * params.page_bytes,
+                  static_cast<std::size_t>(params.page_bytes));
+    }
+  }
+}
+
+}  // namespace gapless::reference

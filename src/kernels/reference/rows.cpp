@@ -1,0 +1,116 @@
+#include <algorithm>
+
+#include "kernels/kv_index.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace gapless::reference {
+
+void begin_step(const BeginStepParams& params) {
+  const int num_installs = std::min(*params.num_installs, params.max_installs);
+  for (int i = 0; i < num_installs; ++i) {
+    params.row_states[params.install_rows[i]] = params.installs[i];
+  }
+  const int num_deltas = std::min(*params.num_deltas, params.max_deltas);
+  for (int i = 0; i < num_deltas; ++i) {
+    const PageTableDelta& delta = params.deltas[i];
+    params.page_table[std::int64_t{delta.row} * params.page_table_stride + delta.index] =
+        delta.page;
+  }
+}
+
+void plan_decode(const PlanDecodeParams& params) {
+  for (int i = 0; i < params.num_rows; ++i) {
+    const std::int32_t row = params.rows[i];
+    const bool padding = row < 0;
+    params.input_index[i] = padding ? 0 : row;
+    if (padding || params.row_states[row].done != 0) {
+      params.positions[i] = 0;
+      params.cache_slots[i] = i % kPageTokens;  // page 0 is trash
+      params.sequences[i] = {.row = padding ? 0 : row, .first_token = i};
+      continue;
+    }
+    const std::int32_t position = params.row_states[row].position;
+    const std::int32_t* page_table_row =
+        params.page_table + std::int64_t{row} * params.page_table_stride;
+    params.positions[i] = position;
+    params.cache_slots[i] = static_cast<std::int32_t>(kv_slot(page_table_row, position));
+    params.sequences[i] = {
+        .row = row, .first_token = i, .num_tokens = 1, .num_cached = position, .prefix_len = 0};
+  }
+}
+
+void gather_rows(const GatherRowsParams& params) {
+  const std::int64_t dim = params.dim;
+  for (std::int64_t i = 0; i < params.num_rows; ++i) {
+    const float* from = static_cast<const float*>(params.x) + params.index[i] * dim;
+    std::copy(from, from + dim, static_cast<float*>(params.y) + i * dim);
+  }
+}
+
+namespace {
+
+bool is_stop_id(const RowState& row, std::int32_t token) {
+  return std::find(row.stop_ids, row.stop_ids + row.num_stop_ids, token) !=
+         row.stop_ids + row.num_stop_ids;
+}
+
+TokenInput next_input(const AdvanceRowsParams& params, const RowState& row, int i) {
+  const std::int32_t token = params.tokens[i];
+  if ((row.flags & kRowDecodesRegions) != 0) {
+    const float* values = params.values + std::int64_t{i} * 2;
+    if (token == params.coord_id) return {InputKind::kCoord, token, values[0], 0};
+    if (token == params.size_id) return {InputKind::kSize, token, values[0], values[1]};
+  }
+  return {InputKind::kText, token, 0, 0};
+}
+
+std::int32_t next_automaton_state(const AutomatonState* automata, const RowState& row,
+                                  std::int32_t token) {
+  if (row.automaton == kNoAutomaton) return kNoAutomaton;
+  const AutomatonState& state = automata[row.automaton];
+  for (int edge = 0; edge < state.num_edges; ++edge) {
+    if (state.tokens[edge] == token) return state.next[edge];
+  }
+  return row.automaton;
+}
+
+StepOutput advance(const AdvanceRowsParams& params, RowState& row, int i) {
+  const std::int32_t token = params.tokens[i];
+  const std::int32_t consumed = params.tokens_consumed != nullptr ? params.tokens_consumed[i] : 1;
+  row.input = next_input(params, row, i);
+  row.automaton = next_automaton_state(params.automata, row, token);
+  row.position += consumed;
+  row.num_generated += 1;
+
+  StepOutcome outcome = StepOutcome::kContinues;
+  if (is_stop_id(row, token)) {
+    outcome = StepOutcome::kStopped;
+  } else if (row.num_generated >= row.max_generated) {
+    outcome = StepOutcome::kLength;
+  }
+  row.done = outcome != StepOutcome::kContinues;
+  return {.token = token,
+          .outcome = outcome,
+          .x = row.input.x,
+          .y = row.input.y,
+          .logprob = params.logprobs[i],
+          .position = row.position - 1};
+}
+
+}  // namespace
+
+void advance_rows(const AdvanceRowsParams& params) {
+  for (int i = 0; i < params.num_rows; ++i) {
+    StepOutput& output = params.outputs[i];
+    output = {.token = -1, .outcome = StepOutcome::kAlreadyDone};
+    if (params.rows[i] < 0) continue;
+    RowState& row = params.row_states[params.rows[i]];
+    if (row.done != 0) {
+      output.position = row.position;
+    } else {
+      output = advance(params, row, i);
+    }
+  }
+}
+
+}  // namespace gapless::reference

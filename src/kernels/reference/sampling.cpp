@@ -1,0 +1,119 @@
+// The contract is SampleParams' comment in kernels.h; this is its most literal form: sort
+// everything.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/reference/reference_ops.h"
+#include "kernels/sampling_uniform.h"
+
+namespace gapless::reference {
+namespace {
+
+struct Candidate {
+  std::int32_t token = 0;
+  double logit = 0;
+  double p = 0;
+};
+
+bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* automata,
+                const std::uint32_t* host_mask) {
+  if (row.automaton != kNoAutomaton) {
+    const AutomatonState& state = automata[row.automaton];
+    return std::find(state.tokens, state.tokens + state.num_edges, token) !=
+           state.tokens + state.num_edges;
+  }
+  if (std::find(row.denied_ids, row.denied_ids + row.num_denied_ids, token) !=
+      row.denied_ids + row.num_denied_ids) {
+    return false;
+  }
+  return (row.flags & kRowHostMask) == 0 || ((host_mask[token / 32] >> (token % 32)) & 1u) != 0;
+}
+
+float logprob_of(const float* logits, int vocab, std::int32_t token) {
+  if (!std::isfinite(logits[token])) return kImpossibleLogprob;
+  double largest = -INFINITY, sum = 0;
+  for (int i = 0; i < vocab; ++i) {
+    if (std::isfinite(logits[i])) largest = std::max<double>(largest, logits[i]);
+  }
+  for (int i = 0; i < vocab; ++i) {
+    if (std::isfinite(logits[i])) sum += std::exp(logits[i] - largest);
+  }
+  return static_cast<float>(logits[token] - largest - std::log(sum));
+}
+
+// How many of the sorted candidates survive the filters: at least one.
+std::size_t num_kept(const std::vector<Candidate>& sorted, const RowState& row) {
+  std::size_t kept = sorted.size();
+  if (row.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(row.top_k));
+  double before = 0;
+  for (std::size_t i = 0; i < kept; ++i) {
+    const bool too_unlikely = row.min_p > 0 && sorted[i].p < double{row.min_p} * sorted[0].p;
+    const bool past_nucleus = row.top_p < 1 && before > row.top_p;
+    if (i > 0 && (too_unlikely || past_nucleus)) return i;
+    before += sorted[i].p;
+  }
+  return kept;
+}
+
+std::int32_t choose(const float* logits, int vocab, const RowState& row,
+                    const AutomatonState* automata, const std::uint32_t* host_mask, double u) {
+  std::vector<Candidate> candidates;
+  bool all_finite = true;
+  for (std::int32_t token = 0; token < vocab; ++token) {
+    if (!is_allowed(token, row, automata, host_mask)) continue;
+    if (std::isfinite(logits[token])) {
+      candidates.push_back({.token = token, .logit = logits[token]});
+    } else {
+      all_finite = false;
+    }
+  }
+  if (candidates.empty()) return row.num_stop_ids > 0 ? row.stop_ids[0] : 0;
+  // Stable: equal logits stay in the order of their ids.
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+  if (!(row.temperature > 0) || !all_finite) return candidates[0].token;
+
+  double sum = 0;
+  for (Candidate& candidate : candidates) {
+    candidate.p = std::exp((candidate.logit - candidates[0].logit) / row.temperature);
+    sum += candidate.p;
+  }
+  for (Candidate& candidate : candidates) candidate.p /= sum;
+
+  candidates.resize(num_kept(candidates, row));
+  double kept_sum = 0, running = 0;
+  for (const Candidate& candidate : candidates) kept_sum += candidate.p;
+  for (const Candidate& candidate : candidates) {
+    running += candidate.p;
+    if (running > u * kept_sum) return candidate.token;
+  }
+  return candidates.back().token;
+}
+
+}  // namespace
+
+SampledToken sample_row(const float* logits, int vocab, const RowState& row,
+                        const AutomatonState* automata, const std::uint32_t* host_mask, double u) {
+  const std::int32_t token = choose(logits, vocab, row, automata, host_mask, u);
+  return {.token = token, .logprob = logprob_of(logits, vocab, token)};
+}
+
+void sample(const SampleParams& params) {
+  for (std::int64_t i = 0; i < params.num_rows; ++i) {
+    if (params.rows[i] < 0 || params.row_states[params.rows[i]].done != 0) {
+      params.tokens[i] = -1;
+      params.logprobs[i] = 0;
+      continue;
+    }
+    const RowState& row = params.row_states[params.rows[i]];
+    const SampledToken sampled =
+        sample_row(params.logits + i * params.logits_stride, params.vocab, row, params.automata,
+                   params.host_masks + i * params.host_mask_stride,
+                   sampling_uniform(row.seed, row.num_generated));
+    params.tokens[i] = sampled.token;
+    params.logprobs[i] = sampled.logprob;
+  }
+}
+
+}  // namespace gapless::reference

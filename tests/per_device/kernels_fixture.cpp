@@ -1,0 +1,116 @@
+#include "tests/per_device/kernels_fixture.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+
+namespace gapless {
+namespace {
+
+const char* test_device_name() {
+  const char* const name = std::getenv("GAPLESS_TEST_DEVICE");
+  return name != nullptr && name[0] != '\0' ? name : "cpu";
+}
+
+}  // namespace
+
+void KernelsTest::SetUp() {
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  device_ = std::move(device).value();
+  auto kernels = make_kernels(*device_);
+  ASSERT_TRUE(kernels.ok()) << kernels.status().to_string();
+  kernels_ = std::move(kernels).value();
+  auto stream = device_->create_stream("compute");
+  ASSERT_TRUE(stream.ok()) << stream.status().to_string();
+  stream_ = std::move(stream).value();
+}
+
+void KernelsTest::TearDown() {
+  stream_.reset();
+  kernels_.reset();
+  device_.reset();
+}
+
+std::vector<float> KernelsTest::random_values(std::size_t size, float stddev, float mean) {
+  std::normal_distribution<float> normal(mean, stddev);
+  std::vector<float> values(size);
+  for (float& value : values) value = normal(random_);
+  return values;
+}
+
+TestTensor KernelsTest::tensor(std::vector<float> values) {
+  for (float& value : values) value = round_to(dtype(), value);
+  TestTensor result;
+  if (is_f32()) {
+    result.device = upload(values);
+  } else {
+    std::vector<std::uint16_t> halves(values.size());
+    std::transform(values.begin(), values.end(), halves.begin(), f32_to_bf16);
+    result.device = upload(halves);
+  }
+  result.host = std::move(values);
+  return result;
+}
+
+TestTensor KernelsTest::random_tensor(std::size_t size, float stddev, float mean) {
+  return tensor(random_values(size, stddev, mean));
+}
+
+Buffer KernelsTest::upload_bytes(const void* data, std::size_t bytes) {
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  auto buffer = device_->allocate(size);
+  auto pinned = device_->allocate_pinned(size);
+  EXPECT_TRUE(buffer.ok() && pinned.ok());
+  if (bytes > 0) {
+    std::memcpy(pinned->data(), data, bytes);
+    EXPECT_TRUE(stream_->copy_to_device(buffer->data(), pinned->data(), bytes).ok());
+    EXPECT_TRUE(stream_->synchronize().ok());
+  }
+  return std::move(buffer).value();
+}
+
+Buffer KernelsTest::poisoned_bytes(std::size_t bytes) {
+  auto buffer = device_->allocate(std::max<std::size_t>(bytes, 1));
+  EXPECT_TRUE(buffer.ok());
+  EXPECT_TRUE(stream_->fill_bytes(buffer->data(), kPoison, buffer->size_bytes()).ok());
+  return std::move(buffer).value();
+}
+
+std::vector<std::uint8_t> KernelsTest::download_bytes(const Buffer& buffer) {
+  auto pinned = device_->allocate_pinned(buffer.size_bytes());
+  EXPECT_TRUE(pinned.ok());
+  EXPECT_TRUE(stream_->copy_to_host(pinned->data(), buffer.data(), buffer.size_bytes()).ok());
+  EXPECT_TRUE(stream_->synchronize().ok());
+  const auto* bytes = pinned->as<std::uint8_t>();
+  return {bytes, bytes + buffer.size_bytes()};
+}
+
+std::vector<float> KernelsTest::floats(const Buffer& buffer) {
+  if (is_f32()) return download<float>(buffer);
+  const std::vector<std::uint16_t> halves = download<std::uint16_t>(buffer);
+  std::vector<float> values(halves.size());
+  std::transform(halves.begin(), halves.end(), values.begin(), bf16_to_f32);
+  return values;
+}
+
+void KernelsTest::run(const Status& status) {
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  const Status done = stream_->synchronize();
+  ASSERT_TRUE(done.ok()) << done.to_string();
+}
+
+bool is_poison(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return bits == 0xFFFFFFFFu || bits == 0xFFFF0000u;  // float32; bfloat16 widened
+}
+
+bool all_poison(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), is_poison);
+}
+
+bool none_poison(std::span<const float> values) {
+  return std::none_of(values.begin(), values.end(), is_poison);
+}
+
+}  // namespace gapless
