@@ -9,6 +9,8 @@ namespace {
 // The number of rows for which algorithms are chosen: between one prompt and a full launch of crops.
 constexpr int kTypicalRows = 3072;
 constexpr std::size_t kWorkspaceBytes = 32u << 20;
+// Of every pointer and row; the strides of activations are multiples of 8 elements.
+constexpr std::uint32_t kAlignment = 16;
 
 Status lt_status(cublasStatus_t status, const char* call, const LinearParams& params) {
   if (status == CUBLAS_STATUS_SUCCESS) return ok_status();
@@ -109,7 +111,7 @@ bool MatrixLinear::supports(const LinearParams& params) {
   const bool ends_in_order =
       params.residual == nullptr || params.activation == Activation::kNone;
   const auto is_aligned = [](const void* pointer) {
-    return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+    return reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0;
   };
   return params.y_dtype == DType::kBF16 && ends_in_order && params.weights.in % 8 == 0 &&
          params.weights.out % 8 == 0 && params.x_stride % 8 == 0 && params.y_stride % 8 == 0 &&
@@ -129,17 +131,19 @@ StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& p
   Preference preference;
   GAPLESS_RETURN_IF_ERROR(lt_status(cublasLtMatmulPreferenceCreate(&preference.handle),
                                     "cublasLtMatmulPreferenceCreate", params));
-  const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
-  GAPLESS_RETURN_IF_ERROR(
-      lt_status(cublasLtMatmulPreferenceSetAttribute(preference.handle,
-                                                     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                     &schemes, sizeof(schemes)),
-                "cublasLtMatmulPreferenceSetAttribute", params));
-  GAPLESS_RETURN_IF_ERROR(lt_status(
-      cublasLtMatmulPreferenceSetAttribute(preference.handle,
-                                           CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                           &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
-      "cublasLtMatmulPreferenceSetAttribute", params));
+  auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    return lt_status(cublasLtMatmulPreferenceSetAttribute(preference.handle, attribute, &value,
+                                                          sizeof(value)),
+                     "cublasLtMatmulPreferenceSetAttribute", params);
+  };
+  const std::uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+  GAPLESS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, no_reduction));
+  GAPLESS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    GAPLESS_RETURN_IF_ERROR(prefer(attribute, kAlignment));
+  }
 
   constexpr int kMaxCandidates = 16;
   cublasLtMatmulHeuristicResult_t candidates[kMaxCandidates];
