@@ -12,6 +12,7 @@
 #include "engine_options.h"
 #include "image/annotate.h"
 #include "image/decode_image.h"
+#include "image/write_png.h"
 #include "skill/response_json.h"
 
 namespace gapless {
@@ -101,14 +102,16 @@ void print_answer(const RunOptions& options, const SkillResult& result) {
 Status annotate_image(const RunOptions& options, const SkillRequest& request,
                       const SkillResult& result) {
   DecodeOptions decode_options;
-  decode_options.exif_orientation =
-      options.ignore_exif ? ExifOrientation::kIgnore : ExifOrientation::kApply;
+  if (options.ignore_exif) decode_options.exif = ExifOrientation::kIgnore;
   GAPLESS_ASSIGN_OR_RETURN(Image image,
                            decode_image(std::as_bytes(std::span(*request.image)), decode_options));
+  std::size_t index = 0;
   for (const Box& box : result.boxes) {
-    draw_box(image, box.x_min, box.y_min, box.x_max, box.y_max);
+    draw_box(image, {box.x_min, box.y_min, box.x_max, box.y_max}, mark_colour(index++));
   }
-  for (const Point& point : result.points) draw_point(image, point.x, point.y);
+  for (const Point& point : result.points) {
+    draw_point(image, {point.x, point.y}, mark_colour(index++));
+  }
   return write_png(options.annotate, image);
 }
 

@@ -113,7 +113,7 @@ StatusOr<DeviceInfo> SimDevice::info() {
                     .name = config_.name,
                     .total_memory_bytes = config_.total_memory_bytes,
                     .free_memory_bytes = config_.total_memory_bytes - allocated_bytes_,
-                    .num_multiprocessors = 1};
+                    .num_multiprocessors = 0};
 }
 
 StatusOr<void*> SimDevice::allocate_bytes(SimCall call, std::size_t bytes) {
@@ -156,7 +156,9 @@ StatusOr<PinnedBuffer> SimDevice::allocate_pinned(std::size_t bytes) {
   return PinnedBuffer(this, data, bytes);
 }
 
-void SimDevice::free_device(void* data) { free_bytes(data); }
+void SimDevice::free_device(void* data) {
+  free_bytes(data);
+}
 
 void SimDevice::free_pinned(void* data) {
   pinned_ranges_.remove(data);

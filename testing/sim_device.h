@@ -1,19 +1,20 @@
 // A device on virtual time: single-threaded, deterministic, without real waiting.
 //
-// Time. The host has a virtual clock that only moves when the host makes a call (SimTimes says what each
-// costs), spends time (host_busy) or waits (Event::synchronize moves it to the event's time). Work
-// on a stream takes its scripted duration: it begins when the host has enqueued it, the work before it on
-// the stream has ended, and the events that the stream waits for have passed. As an event can only be
-// waited for after it was recorded, every begin and end is known as soon as the work is enqueued.
+// Time. The host has a virtual clock that only moves when the host makes a call (SimTimes says what
+// each costs), spends time (host_busy) or waits (Event::synchronize moves it to the event's time).
+// Work on a stream takes its scripted duration: it begins when the host has enqueued it, the work
+// before it on the stream has ended, and the events that the stream waits for have passed. As an
+// event can only be waited for after it was recorded, every begin and end is known as soon as the
+// work is enqueued.
 //
 //     host     |launch|launch|.....synchronize.....|
 //     h2d      .......[copy]                       |
 //     compute  .............[=====forward=====]    |
 //     d2h      ................................[copy]
 //
-// Effects. What work does to memory happens when the virtual clock passes it, in order of virtual time
-// across all streams, so a buffer that is reused too early really holds the wrong bytes. A copy is
-// strict: its source is looked at when it begins and when it ends, its destination holds
+// Effects. What work does to memory happens when the virtual clock passes it, in order of virtual
+// time across all streams, so a buffer that is reused too early really holds the wrong bytes. A
+// copy is strict: its source is looked at when it begins and when it ends, its destination holds
 // kSimScribble in between, and a source (for copy_to_device from its enqueueing on) or destination
 // that somebody else writes meanwhile is counted as a race.
 //
@@ -42,8 +43,9 @@ inline constexpr std::uint8_t kSimScribble = 0xa5;
 
 // What things cost. The defaults are like an H200's; SimTimes::free() is for exact arithmetic.
 struct SimTimes {
-  std::int64_t host_call_ns = 500;       // host time of one call that enqueues, records or polls
-  std::int64_t launch_latency_ns = 2500; // from the end of that call to the earliest begin of the work
+  std::int64_t host_call_ns = 500;  // host time of one call that enqueues, records or polls
+  std::int64_t launch_latency_ns =
+      2500;  // from the end of that call to the earliest begin of the work
   std::int64_t event_latency_ns = 1000;  // from an event to the stream that waits for it
   std::int64_t wake_ns = 500;            // from an event to the host that waits for it
   std::int64_t copy_latency_ns = 1500;   // of every host-device copy
@@ -109,7 +111,8 @@ class SimDevice : public Device {
   // What the first one was; empty when there was none.
   const std::string& first_race() const { return first_race_; }
 
-  // How far the script of faults has counted: run once without faults, then choose numbers below these.
+  // How far the script of faults has counted: run once without faults, then choose numbers below
+  // these.
   const SimFaults& faults() const { return faults_; }
 
  protected:

@@ -6,25 +6,44 @@ namespace gapless {
 
 std::string_view sim_call_name(SimCall call) {
   switch (call) {
-    case SimCall::kAllocate: return "allocate";
-    case SimCall::kAllocatePinned: return "allocate_pinned";
-    case SimCall::kCreateStream: return "create_stream";
-    case SimCall::kCreateEvent: return "create_event";
-    case SimCall::kClockOffset: return "clock_offset_ns";
-    case SimCall::kCopyToDevice: return "copy_to_device";
-    case SimCall::kCopyToHost: return "copy_to_host";
-    case SimCall::kCopyOnDevice: return "copy_on_device";
-    case SimCall::kFillBytes: return "fill_bytes";
-    case SimCall::kEnqueueKernel: return "enqueue_kernel";
-    case SimCall::kRecord: return "record";
-    case SimCall::kWait: return "wait";
-    case SimCall::kBeginCapture: return "begin_capture";
-    case SimCall::kEndCapture: return "end_capture";
-    case SimCall::kLaunch: return "launch";
-    case SimCall::kStreamSynchronize: return "Stream::synchronize";
-    case SimCall::kEventSynchronize: return "Event::synchronize";
-    case SimCall::kEventIsComplete: return "is_complete";
-    case SimCall::kAny: return "any";
+    case SimCall::kAllocate:
+      return "allocate";
+    case SimCall::kAllocatePinned:
+      return "allocate_pinned";
+    case SimCall::kCreateStream:
+      return "create_stream";
+    case SimCall::kCreateEvent:
+      return "create_event";
+    case SimCall::kClockOffset:
+      return "clock_offset_ns";
+    case SimCall::kCopyToDevice:
+      return "copy_to_device";
+    case SimCall::kCopyToHost:
+      return "copy_to_host";
+    case SimCall::kCopyOnDevice:
+      return "copy_on_device";
+    case SimCall::kFillBytes:
+      return "fill_bytes";
+    case SimCall::kEnqueueKernel:
+      return "enqueue_kernel";
+    case SimCall::kRecord:
+      return "record";
+    case SimCall::kWait:
+      return "wait";
+    case SimCall::kBeginCapture:
+      return "begin_capture";
+    case SimCall::kEndCapture:
+      return "end_capture";
+    case SimCall::kLaunch:
+      return "launch";
+    case SimCall::kStreamSynchronize:
+      return "Stream::synchronize";
+    case SimCall::kEventSynchronize:
+      return "Event::synchronize";
+    case SimCall::kEventIsComplete:
+      return "is_complete";
+    case SimCall::kAny:
+      return "any";
   }
   return "?";
 }
@@ -41,8 +60,8 @@ Status SimFaults::on_call(SimCall call, std::string_view stream) {
                          : failing.call == call && failing.number == number;
     if (!hit) continue;
     return make_error(StatusCode::kDeviceError, "simulated fault: {} {}, call {}{}{}",
-                      sim_call_name(call), number, number_of_all,
-                      stream.empty() ? "" : ", stream ", stream);
+                      sim_call_name(call), number, number_of_all, stream.empty() ? "" : ", stream ",
+                      stream);
   }
   return ok_status();
 }

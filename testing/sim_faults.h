@@ -42,10 +42,11 @@ struct SimFaultScript {
     std::int64_t number = 0;
   };
   std::vector<FailingCall> failing_calls;
-  // The number-th piece of device work (copy, fill or kernel, in the order of enqueueing; those of a
-  // graph count at each launch) fails when it runs, and poisons its stream. From 1.
+  // The number-th piece of device work (copy, fill or kernel, in the order of enqueueing; those of
+  // a graph count at each launch) fails when it runs, and poisons its stream. From 1.
   std::vector<std::int64_t> failing_ops;
-  // Each piece of work is slowed down with this probability, by a factor drawn between 1 and max_slowdown.
+  // Each piece of work is slowed down with this probability, by a factor drawn between 1 and
+  // max_slowdown.
   double slow_probability = 0;
   double max_slowdown = 1;
   std::uint64_t seed = 0;

@@ -35,9 +35,13 @@ std::int64_t transfer_ns(std::size_t bytes, double bytes_per_ns) {
 
 }  // namespace
 
-SimEvent::SimEvent(SimDevice& device) : device_(device) { ++device_.num_live_; }
+SimEvent::SimEvent(SimDevice& device) : device_(device) {
+  ++device_.num_live_;
+}
 
-SimEvent::~SimEvent() { --device_.num_live_; }
+SimEvent::~SimEvent() {
+  --device_.num_live_;
+}
 
 StatusOr<bool> SimEvent::is_complete() {
   GAPLESS_RETURN_IF_ERROR(device_.begin_call(SimCall::kEventIsComplete, ""));
@@ -58,7 +62,9 @@ SimGraph::SimGraph(SimDevice& device, std::vector<SimOp> ops)
   ++device_.num_live_;
 }
 
-SimGraph::~SimGraph() { --device_.num_live_; }
+SimGraph::~SimGraph() {
+  --device_.num_live_;
+}
 
 SimStream::SimStream(SimDevice& device, std::string_view name, std::vector<SimInterval>* timeline)
     : device_(device), name_(name), timeline_(timeline) {
@@ -149,8 +155,8 @@ void SimStream::begin_copy(const Pending& pending) {
   const SimOp& op = *pending.op;
   copy_hash_ = hash_bytes(op.from, op.bytes);
   if (op.kind == SimOp::Kind::kCopyFromHost && copy_hash_ != pending.source_hash) {
-    device_.report_race(fmt::format("stream {}, {} at {} ns: source written before it began",
-                                    name_, op.label, device_.effect_time_ns_));
+    device_.report_race(fmt::format("stream {}, {} at {} ns: source written before it began", name_,
+                                    op.label, device_.effect_time_ns_));
   }
   std::memset(op.to, kSimScribble, op.bytes);
 }

@@ -1,4 +1,4 @@
-// The host's clock as an object, so that the engine loop runs unchanged on virtual time.
+// The host's time as the engine loop sees it: the real clock, or the simulator's virtual one.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,18 @@ namespace gapless {
 class HostClock {
  public:
   virtual ~HostClock() = default;
-  // Monotonic; its zero is arbitrary.
+  // Nanoseconds of a monotonic clock.
   virtual std::int64_t now_ns() = 0;
-  // Keeps the calling thread busy for so long: the artificial host work of benchmarks and simulations.
+  // The host is busy for this long: spins on the real clock, moves a virtual one on.
   virtual void spend_ns(std::int64_t duration_ns) = 0;
 };
 
-// host_now_ns(); spends time by spinning, as real host work would.
-class SteadyHostClock : public HostClock {
+class RealHostClock : public HostClock {
  public:
   std::int64_t now_ns() override { return host_now_ns(); }
   void spend_ns(std::int64_t duration_ns) override {
-    const std::int64_t end_ns = host_now_ns() + duration_ns;
-    while (host_now_ns() < end_ns) {
+    const std::int64_t end = host_now_ns() + duration_ns;
+    while (host_now_ns() < end) {
     }
   }
 };

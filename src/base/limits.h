@@ -8,6 +8,12 @@ namespace gapless {
 
 // Pipeline. Depth 1 is the blocking loop; 2 is ping-pong; beyond 4 only latency would grow.
 inline constexpr int kMaxDepth = 4;
+// Encode and prefill steps between two decode steps: one image and its prompt.
+inline constexpr int kMaxFillsInARow = 2;
+// Requests that wait for a seat: more would time out before they are served.
+inline constexpr int kMaxWaitingRequests = 1024;
+// Image prefixes that the prefix cache keeps track of; pages run out first on today's GPUs.
+inline constexpr int kMaxCachedPrefixes = 512;
 // Rows (sequences that hold a seat on the device). The largest decode batch.
 inline constexpr int kMaxRows = 64;
 // Tokens per KV page: one page of one head is 16 x 64 x 2 bytes = 2 KiB in bf16, a good burst.
@@ -28,6 +34,17 @@ inline constexpr std::size_t kMaxImageBytes = 64u << 20;
 // Local crops per image: select_tiling keeps to 12 except at extreme aspect ratios, where it grows
 // with the square root of the long side: 54 at kMaxImageSide.
 inline constexpr int kMaxTilesPerImage = 64;
+// Scans of a progressive JPEG, each of which costs a pass over the whole picture. Encoders write
+// about 10; libjpeg's own finest script for one component has fewer than 100.
+inline constexpr int kMaxJpegScans = 100;
+// libjpeg's working memory: the coefficients of a progressive CMYK picture of kMaxImagePixels
+// take 2 x 4 bytes a pixel, and nothing legitimate takes more.
+inline constexpr long kMaxJpegWorkBytes = 1L << 30;
+// One metadata chunk of a PNG in memory; what we read of them (PLTE, tRNS) is under 1 KiB.
+inline constexpr std::size_t kMaxPngChunkBytes = 8u << 20;
+// The side of a crop in pixels that a model's configuration may ask for: with kMaxTilesPerImage
+// crops of it one image takes 200 MB.
+inline constexpr int kMaxCropSize = 1024;
 
 // Text. A prompt's text before tokenising.
 inline constexpr std::size_t kMaxPromptBytes = 1u << 20;
@@ -58,10 +75,12 @@ inline constexpr std::size_t kMaxTensorRank = 8;
 // Sides of a model: far above any that fits a device, low enough that no product of them overflows.
 inline constexpr int kMaxModelDim = 1 << 16;
 inline constexpr int kMaxModelLayers = 256;
+inline constexpr int kMaxCropSide = 4096;
 inline constexpr int kMaxContext = 1 << 20;
 inline constexpr std::size_t kMaxTemplateTokens = 64;
 
 static_assert(kMaxDepth >= 2);
+static_assert(kMaxJpegWorkBytes >= kMaxImagePixels * 8);
 static_assert(kPageTokens > 0 && (kPageTokens & (kPageTokens - 1)) == 0);
 
 }  // namespace gapless

@@ -203,7 +203,9 @@ struct PagedAttentionParams {
   const AttentionSequence* sequences = nullptr;  // [num_sequences]
   int num_sequences = 0;
   int num_tokens = 0;      // of the whole launch (an upper bound)
-  int max_new_tokens = 1;  // longest sequence's num_tokens (an upper bound); 1 = a decode step
+  // The longest sequence's num_tokens (an upper bound). 1 says that this is a decode step; a prefill
+  // passes at least 2, so that a sequence of one token takes the same path alone and in a pack.
+  int max_new_tokens = 1;
   int max_context = 0;     // upper bound of num_cached + num_tokens
   int num_heads = 0;
   int head_dim = 0;

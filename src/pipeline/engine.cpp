@@ -81,7 +81,9 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
   ActiveRequest::Setup setup;
   setup.skill = request.skill;
   setup.sink = std::move(sink);
-  setup.decoder = make_skill_decoder(request, *model_->tokenizer, model_->region_token_ids());
+  GAPLESS_ASSIGN_OR_RETURN(setup.decoder, make_skill_decoder(request, model_->tokenizer,
+                                                             {model_->config.tokenizer.coord_id,
+                                                              model_->config.tokenizer.size_id}));
 
   std::lock_guard lock(mutex_);
   if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");

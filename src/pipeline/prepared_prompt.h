@@ -1,13 +1,13 @@
 // What preprocessing hands to the engine loop, and how the loop hands tokens on.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "base/content_hash.h"
 #include "base/finish_reason.h"
 #include "base/ids.h"
 #include "base/status.h"
@@ -15,8 +15,6 @@
 #include "kernels/row_state.h"
 
 namespace gapless {
-
-using ContentHash = std::array<std::uint8_t, 32>;  // SHA-256
 
 // The crops of one image in pinned memory. Owned by the prompt until its encode step is committed.
 struct PreparedImage {

@@ -9,7 +9,7 @@ namespace {
 // query, caption: text.
 class TextDecoder final : public SkillDecoder {
  public:
-  TextDecoder(const Tokenizer& tokenizer, std::vector<std::string> stop_strings)
+  TextDecoder(const Tokenizer& tokenizer, StopStringMatcher stop_strings)
       : detokenizer_(tokenizer), stop_strings_(std::move(stop_strings)) {}
 
   std::string push(const SampledToken& token) override {
@@ -35,7 +35,7 @@ class TextDecoder final : public SkillDecoder {
   }
 
   IncrementalDetokenizer detokenizer_;
-  StopStrings stop_strings_;
+  StopStringMatcher stop_strings_;
   std::string text_;
 };
 
@@ -82,19 +82,26 @@ class RegionDecoder final : public SkillDecoder {
 
 }  // namespace
 
-std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
-                                                 const Tokenizer& tokenizer,
-                                                 const RegionTokenIds& region_ids) {
+StatusOr<std::unique_ptr<SkillDecoder>> make_skill_decoder(const SkillRequest& request,
+                                                           const Tokenizer& tokenizer,
+                                                           const RegionTokenIds& region_ids) {
+  std::unique_ptr<SkillDecoder> decoder;
   switch (request.skill) {
     case Skill::kQuery:
-    case Skill::kCaption:
-      return std::make_unique<TextDecoder>(tokenizer, request.settings.stop);
+    case Skill::kCaption: {
+      GAPLESS_ASSIGN_OR_RETURN(StopStringMatcher stop_strings,
+                               StopStringMatcher::create(request.settings.stop));
+      decoder = std::make_unique<TextDecoder>(tokenizer, std::move(stop_strings));
+      break;
+    }
     case Skill::kPoint:
-      return std::make_unique<RegionDecoder>(false, region_ids);
+      decoder = std::make_unique<RegionDecoder>(false, region_ids);
+      break;
     case Skill::kDetect:
-      return std::make_unique<RegionDecoder>(true, region_ids);
+      decoder = std::make_unique<RegionDecoder>(true, region_ids);
+      break;
   }
-  return nullptr;
+  return decoder;
 }
 
 }  // namespace gapless

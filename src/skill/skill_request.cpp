@@ -14,10 +14,6 @@ bool is_blank(std::string_view text) {
   });
 }
 
-bool in_unit_interval(float value) {
-  return value >= 0 && value <= 1;
-}
-
 Status validate_settings(const GenerationSettings& settings) {
   if (settings.temperature &&
       !(*settings.temperature >= 0 && std::isfinite(*settings.temperature))) {
@@ -26,7 +22,7 @@ Status validate_settings(const GenerationSettings& settings) {
   if (settings.top_p && !(*settings.top_p > 0 && *settings.top_p <= 1)) {
     return invalid_argument("top_p must be above 0 and at most 1");
   }
-  if (settings.min_p && !in_unit_interval(*settings.min_p)) {
+  if (settings.min_p && !(*settings.min_p >= 0 && *settings.min_p <= 1)) {
     return invalid_argument("min_p must lie between 0 and 1");
   }
   if (settings.top_k && *settings.top_k < 0) return invalid_argument("top_k must be at least 0");
@@ -51,14 +47,11 @@ Status validate_settings(const GenerationSettings& settings) {
 Status validate_spatial_refs(const SkillRequest& request) {
   if (request.spatial_refs.empty()) return ok_status();
   if (!request.image) return invalid_argument("spatial_refs need an image");
+  if (request.skill != Skill::kQuery && request.skill != Skill::kPoint) {
+    return invalid_argument("{} takes no spatial_refs", skill_name(request.skill));
+  }
   if (request.spatial_refs.size() > kMaxSpatialRefs) {
     return invalid_argument("at most {} spatial_refs are allowed", kMaxSpatialRefs);
-  }
-  for (const SpatialRef& ref : request.spatial_refs) {
-    if (!in_unit_interval(ref.x_center) || !in_unit_interval(ref.y_center) ||
-        !in_unit_interval(ref.width) || !in_unit_interval(ref.height)) {
-      return invalid_argument("spatial_refs must lie between 0 and 1");
-    }
   }
   return ok_status();
 }

@@ -2,22 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 
 namespace gapless {
-namespace {
-
-const char* test_device_name() {
-  const char* const name = std::getenv("GAPLESS_TEST_DEVICE");
-  return name != nullptr && name[0] != '\0' ? name : "cpu";
-}
-
-}  // namespace
 
 void KernelsTest::SetUp() {
-  auto device = open_device(test_device_name());
-  ASSERT_TRUE(device.ok()) << device.status().to_string();
-  device_ = std::move(device).value();
+  ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
   auto kernels = make_kernels(*device_);
   ASSERT_TRUE(kernels.ok()) << kernels.status().to_string();
   kernels_ = std::move(kernels).value();
@@ -29,7 +18,6 @@ void KernelsTest::SetUp() {
 void KernelsTest::TearDown() {
   stream_.reset();
   kernels_.reset();
-  device_.reset();
 }
 
 std::vector<float> KernelsTest::random_values(std::size_t size, float stddev, float mean) {

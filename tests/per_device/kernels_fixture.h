@@ -17,6 +17,7 @@
 #include "kernels/kernels.h"
 #include "kernels/reference/reference_ops.h"
 #include "testing/tensor_compare.h"
+#include "tests/per_device/test_device.h"
 
 namespace gapless {
 
@@ -32,7 +33,7 @@ struct TestTensor {
   const float* ref() const { return host.data(); }
 };
 
-class KernelsTest : public ::testing::Test {
+class KernelsTest : public DeviceTest {
  protected:
   void SetUp() override;
   void TearDown() override;
@@ -70,7 +71,6 @@ class KernelsTest : public ::testing::Test {
   // Expects the op to have been enqueued, and waits for it.
   void run(const Status& status);
 
-  std::unique_ptr<Device> device_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Stream> stream_;
   std::mt19937_64 random_{20260817};

@@ -1,0 +1,132 @@
+#include "image/crop_tiles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "image/resize_lanczos.h"
+
+namespace gapless {
+namespace {
+
+int ceil_divide(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// The operation order in doubles is the reference's; other orders can differ by one tile.
+Tiling unbounded_tiling(int width, int height, const CropGeometry& geometry) {
+  const int w = width - 2 * geometry.margin_pixels();
+  const int h = height - 2 * geometry.margin_pixels();
+  const int window = geometry.window_pixels();
+  if (h <= window || w <= window) return {1, 1};
+
+  const int least_rows = ceil_divide(h, window);
+  const int least_cols = ceil_divide(w, window);
+  const double most = geometry.max_crops;
+  if (std::int64_t{least_rows} * least_cols > geometry.max_crops) {
+    // Too large even at one pixel per pixel: shrink both axes by the same factor.
+    const double ratio = std::sqrt(most / (static_cast<double>(least_rows) * least_cols));
+    return {std::max(1, static_cast<int>(std::floor(least_rows * ratio))),
+            std::max(1, static_cast<int>(std::floor(least_cols * ratio)))};
+  }
+  int rows = static_cast<int>(std::floor(std::sqrt(most * h / w)));
+  int cols = static_cast<int>(std::floor(std::sqrt(most * w / h)));
+  rows = std::max(rows, least_rows);
+  cols = std::max(cols, least_cols);
+  if (rows * cols > geometry.max_crops) {
+    if (cols > rows) {
+      cols = static_cast<int>(std::floor(most / rows));
+    } else {
+      rows = static_cast<int>(std::floor(most / cols));
+    }
+  }
+  return {std::max(1, rows), std::max(1, cols)};
+}
+
+}  // namespace
+
+Status CropGeometry::validate() const {
+  if (crop_size < 1 || crop_size > kMaxCropSize || patch_size < 1 || crop_size % patch_size != 0) {
+    return invalid_argument("vision: crop_size {} must be 1 to {} and a multiple of patch_size {}",
+                            crop_size, kMaxCropSize, patch_size);
+  }
+  if (overlap_margin < 0 || overlap_margin > grid_patches() || window_patches() < 1) {
+    return invalid_argument("vision: overlap_margin {} leaves nothing of {} patches",
+                            overlap_margin, grid_patches());
+  }
+  if (max_crops < 1 || max_crops > kMaxTilesPerImage) {
+    return invalid_argument("vision: max_crops {} must be 1 to {}", max_crops, kMaxTilesPerImage);
+  }
+  return ok_status();
+}
+
+StatusOr<Tiling> select_tiling(int width, int height, const CropGeometry& geometry) {
+  GAPLESS_CHECK(width >= 1 && height >= 1);
+  const Tiling tiling = unbounded_tiling(width, height, geometry);
+  if (tiling.rows * tiling.cols > kMaxTilesPerImage) {
+    return invalid_argument("image of {}x{} needs {}x{} crops, more than the {} allowed", width,
+                            height, tiling.cols, tiling.rows, kMaxTilesPerImage);
+  }
+  return tiling;
+}
+
+int num_crops(const Tiling& tiling) {
+  const int num_tiles = tiling.rows * tiling.cols;
+  return num_tiles == 1 ? 1 : 1 + num_tiles;
+}
+
+void make_crops_into(const Image& image, const Tiling& tiling, const CropGeometry& geometry,
+                     std::span<std::uint8_t> crops) {
+  const std::size_t crop_bytes = geometry.crop_bytes();
+  GAPLESS_CHECK(crops.size() == static_cast<std::size_t>(num_crops(tiling)) * crop_bytes);
+  resize_lanczos_into(image, geometry.crop_size, geometry.crop_size, crops.data());
+  if (num_crops(tiling) == 1) return;
+
+  const Image canvas = resize_lanczos(image, geometry.canvas_pixels(tiling.cols),
+                                      geometry.canvas_pixels(tiling.rows));
+  const std::size_t canvas_row_bytes = static_cast<std::size_t>(canvas.width) * 3;
+  const std::size_t crop_row_bytes = static_cast<std::size_t>(geometry.crop_size) * 3;
+  const auto window = static_cast<std::size_t>(geometry.window_pixels());
+  std::uint8_t* to = crops.data() + crop_bytes;
+  for (int r = 0; r < tiling.rows; ++r) {
+    for (int c = 0; c < tiling.cols; ++c) {
+      const std::uint8_t* from = canvas.rgb.data() +
+                                 static_cast<std::size_t>(r) * window * canvas_row_bytes +
+                                 static_cast<std::size_t>(c) * window * 3;
+      for (int y = 0; y < geometry.crop_size; ++y) {
+        std::memcpy(to, from, crop_row_bytes);
+        from += canvas_row_bytes;
+        to += crop_row_bytes;
+      }
+    }
+  }
+}
+
+StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry) {
+  GAPLESS_ASSIGN_OR_RETURN(const Tiling tiling, select_tiling(image.width, image.height, geometry));
+  CropSet set{tiling, num_crops(tiling), {}};
+  set.pixels.resize(static_cast<std::size_t>(set.num_crops) * geometry.crop_bytes());
+  make_crops_into(image, tiling, geometry, set.pixels);
+  return set;
+}
+
+StitchSource stitch_source(int row, int col, const Tiling& tiling, const CropGeometry& geometry) {
+  GAPLESS_CHECK(row >= 0 && row < geometry.stitched_patches(tiling.rows));
+  GAPLESS_CHECK(col >= 0 && col < geometry.stitched_patches(tiling.cols));
+  const int window = geometry.window_patches();
+  const int margin = geometry.overlap_margin;
+  // Patches left of the first window belong to the first tile, those right of the last to the last.
+  const int tile_row = std::clamp((row - margin) / window, 0, tiling.rows - 1);
+  const int tile_col = std::clamp((col - margin) / window, 0, tiling.cols - 1);
+  const int crop = num_crops(tiling) == 1 ? 0 : 1 + tile_row * tiling.cols + tile_col;
+  return {crop, row - tile_row * window, col - tile_col * window};
+}
+
+PoolWindow pool_window(int index, int in, int out) {
+  GAPLESS_CHECK(out >= 1 && in >= 1 && index >= 0 && index < out);
+  return {index * in / out, ((index + 1) * in + out - 1) / out};
+}
+
+}  // namespace gapless

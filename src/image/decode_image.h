@@ -1,0 +1,64 @@
+// Encoded picture bytes (JPEG, PNG, WebP) to 8-bit RGB.
+//
+// Bytes come from users: nothing they hold may crash, hang or use unbounded memory. The header is
+// parsed and held against limits.h before any raster is allocated; truncated and corrupt files are
+// errors, never half a picture. All functions are pure and may be called from any thread.
+//
+// What is accepted: JPEG (8-bit, baseline or progressive; grey, YCbCr, RGB, CMYK, YCCK), PNG (all
+// colour types and depths, interlaced or not; of 16-bit samples the high byte), WebP (lossy,
+// lossless, alpha; of an animation the first frame). ICC profiles and gamma are not applied: the
+// Moondream reference feeds encoded values. JPEG pixels equal Pillow's (slow integer DCT, fancy
+// upsampling, Adobe's inverted CMYK with its plain conversion to RGB).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/limits.h"
+#include "base/status.h"
+#include "image/image.h"
+
+namespace gapless {
+
+enum class ImageFormat { kJpeg, kPng, kWebp };
+
+std::string_view image_format_name(ImageFormat format);  // "JPEG", "PNG", "WebP"
+
+enum class ExifOrientation {
+  kApply,   // the picture is returned upright; coordinates refer to the upright picture
+  kIgnore,  // pixels as stored, as Pillow's Image.open() gives them
+};
+
+enum class AlphaMode {
+  kCompositeOnWhite,
+  kDrop,  // colour under alpha as stored, as Pillow's convert("RGB") does
+};
+
+struct DecodeOptions {
+  ExifOrientation exif = ExifOrientation::kApply;
+  AlphaMode alpha = AlphaMode::kCompositeOnWhite;
+  std::int64_t max_pixels = kMaxImagePixels;  // a smaller bound than limits.h's, never a larger one
+};
+
+// What the header says, before any bound is applied to its size.
+struct ImageInfo {
+  ImageFormat format = ImageFormat::kJpeg;
+  int width = 0;   // as stored, before orientation; at least 1
+  int height = 0;  // as stored, before orientation; at least 1
+  // EXIF orientation 1..8 from JPEG's APP1, PNG's eXIf or WebP's EXIF chunk; 1 (upright) where
+  // there is none or where it cannot be read.
+  int orientation = 1;
+};
+
+// Reads the header only; allocates nothing that grows with the picture. Errors: not one of the
+// three formats (the message says what it looks like), a broken header, a side of 0.
+StatusOr<ImageInfo> probe_image(std::span<const std::byte> bytes);
+
+// The bounds of limits.h and of the options, as decode_image applies them.
+Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
+
+StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
+
+}  // namespace gapless

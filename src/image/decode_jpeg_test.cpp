@@ -1,0 +1,149 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "image/decode_image.h"
+#include "image/pillow_goldens.h"
+#include "image/test_images.h"
+
+namespace gapless {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
+
+constexpr DecodeOptions kAsPillow{.exif = ExifOrientation::kIgnore, .alpha = AlphaMode::kDrop};
+
+TEST(DecodeGoldenTest, EveryTestFileEqualsPillow) {
+  for (const DecodeGolden& golden : kDecodeGoldens) {
+    SCOPED_TRACE(golden.file);
+    const auto image = decode_image(testdata_file(golden.file), kAsPillow);
+    ASSERT_TRUE(image.ok()) << image.status().to_string();
+    EXPECT_EQ(image->width, golden.width);
+    EXPECT_EQ(image->height, golden.height);
+    EXPECT_EQ(fnv1a(image->rgb), golden.fnv1a);
+  }
+}
+
+TEST(DecodeJpegTest, GreyIsReplicated) {
+  const std::vector<std::uint8_t> grey(16 * 16, 77);
+  const auto image = decode_image(make_jpeg(16, 16, grey, {.num_components = 1}));
+  ASSERT_TRUE(image.ok()) << image.status().to_string();
+  EXPECT_THAT(image->rgb, ::testing::SizeIs(16 * 16 * 3));
+  EXPECT_THAT(image->rgb, ::testing::Each(77));
+}
+
+// Adobe's files hold 255 - ink, so a full K channel (0) is black and all 255 is white paper.
+TEST(DecodeJpegTest, CmykAndYcckAreInvertedAsAdobeWritesThem) {
+  struct Case {
+    std::uint8_t stored[4];
+    int rgb[3];
+  };
+  const Case cases[] = {{{255, 255, 255, 255}, {255, 255, 255}},
+                        {{255, 255, 255, 0}, {0, 0, 0}},
+                        {{0, 255, 255, 255}, {0, 255, 255}},
+                        {{200, 100, 50, 128}, {100, 50, 25}}};
+  for (const bool ycck : {false, true}) {
+    for (const Case& c : cases) {
+      std::vector<std::uint8_t> samples;
+      for (int i = 0; i < 8 * 8; ++i) samples.insert(samples.end(), c.stored, c.stored + 4);
+      const auto image = decode_image(
+          make_jpeg(8, 8, samples, {.num_components = 4, .ycck = ycck, .quality = 100}));
+      ASSERT_TRUE(image.ok()) << image.status().to_string();
+      for (std::size_t channel = 0; channel < 3; ++channel) {
+        EXPECT_NEAR(image->rgb[channel], c.rgb[channel], 2) << "YCCK " << ycck;
+      }
+    }
+  }
+}
+
+TEST(DecodeJpegTest, ArithmeticCodingDecodesLikeHuffman) {
+  const Image picture = pattern_image(40, 24);
+  const auto plain = decode_image(make_jpeg(40, 24, picture.rgb));
+  const auto arithmetic = decode_image(make_jpeg(40, 24, picture.rgb, {.arithmetic = true}));
+  ASSERT_TRUE(plain.ok() && arithmetic.ok());
+  EXPECT_EQ(plain->rgb, arithmetic->rgb);
+}
+
+TEST(DecodeJpegTest, ManyScansAreReadAndTooManyRefused) {
+  const std::vector<std::uint8_t> grey(64 * 64, 130);
+  const auto fine =
+      decode_image(make_jpeg(64, 64, grey, {.num_components = 1, .num_refined_scans = 30}));
+  ASSERT_TRUE(fine.ok()) << fine.status().to_string();
+  EXPECT_THAT(fine->rgb, ::testing::Each(130));
+
+  const auto bomb =
+      decode_image(make_jpeg(64, 64, grey, {.num_components = 1, .num_refined_scans = 60}));
+  ASSERT_FALSE(bomb.ok());
+  EXPECT_THAT(bomb.status().message(), HasSubstr("more than 100 scans"));
+}
+
+TEST(DecodeJpegTest, OnePixelWideAndOnePixelHigh) {
+  for (const auto& [width, height] : {std::pair{1, 300}, std::pair{300, 1}, std::pair{1, 1}}) {
+    const Image picture = pattern_image(width, height);
+    const auto image = decode_image(make_jpeg(width, height, picture.rgb));
+    ASSERT_TRUE(image.ok()) << image.status().to_string();
+    EXPECT_EQ(image->width, width);
+    EXPECT_EQ(image->height, height);
+  }
+}
+
+TEST(DecodeJpegTest, BytesAfterTheEndDoNotMatter) {
+  FileBytes file = testdata_file("ycc420.jpg");
+  const auto before = decode_image(file);
+  file.insert(file.end(), 1000, std::byte{0x55});
+  const auto after = decode_image(file);
+  ASSERT_TRUE(before.ok() && after.ok());
+  EXPECT_EQ(before->rgb, after->rgb);
+}
+
+TEST(DecodeJpegTest, MissingEndMarkerIsTruncation) {
+  FileBytes file = testdata_file("ycc420.jpg");
+  file.resize(file.size() - 2);
+  const auto image = decode_image(file);
+  ASSERT_FALSE(image.ok());
+  EXPECT_EQ(image.status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(image.status().message(), HasSubstr("truncated"));
+}
+
+// Offsets within the file's start of frame: 5 = height, 7 = width, 9 = components.
+FileBytes with_frame_bytes(FileBytes file, std::size_t offset, std::vector<int> values) {
+  for (std::size_t at = 0; at + 1 < file.size(); ++at) {
+    if (file[at] != std::byte{0xff} || file[at + 1] != std::byte{0xc0}) continue;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      file[at + offset + i] = static_cast<std::byte>(values[i]);
+    }
+    break;
+  }
+  return file;
+}
+
+TEST(DecodeJpegTest, ZeroSidesAreRefused) {
+  const FileBytes file = testdata_file("ycc420.jpg");
+  for (const std::size_t offset : {5u, 7u}) {
+    const auto image = decode_image(with_frame_bytes(file, offset, {0, 0}));
+    ASSERT_FALSE(image.ok());
+    EXPECT_THAT(image.status().message(), HasSubstr("a side of zero pixels"));
+  }
+}
+
+TEST(DecodeJpegTest, ALargeSizeOverFewBytesIsRefused) {
+  const FileBytes file = testdata_file("ycc420.jpg");
+  const auto too_large = decode_image(with_frame_bytes(file, 5, {0xff, 0xff, 0xff, 0xff}));
+  ASSERT_FALSE(too_large.ok());
+  EXPECT_THAT(too_large.status().message(), HasSubstr("65535x65535: 4294836225 pixels"));
+
+  const auto truncated = decode_image(with_frame_bytes(file, 5, {0x20, 0, 0x20, 0}));
+  ASSERT_FALSE(truncated.ok());
+  EXPECT_THAT(truncated.status().message(), HasSubstr("truncated"));
+}
+
+TEST(DecodeJpegTest, TwelveBitsAreNamed) {
+  const auto image = decode_image(with_frame_bytes(testdata_file("ycc420.jpg"), 4, {12}));
+  ASSERT_FALSE(image.ok());
+  EXPECT_THAT(image.status().message(), HasSubstr("precision 12"));
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,121 @@
+// libpng reports errors by longjmp. The functions that it may jump out of (those with setjmp) hold
+// no object with a destructor; everything that owns something lives in their caller.
+#include <png.h>
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+
+#include "image/codecs.h"
+
+namespace gapless::internal {
+namespace {
+
+// Deflate cannot expand further than this (258 bytes from two bits).
+constexpr std::size_t kMaxDeflateRatio = 1032;
+
+struct PngReader {
+  png_structp png = nullptr;
+  png_infop info = nullptr;
+  const std::byte* data = nullptr;
+  std::size_t num_bytes = 0;
+  std::size_t position = 0;
+  bool is_truncated = false;
+  char message[128] = "";
+
+  PngReader() = default;
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+  ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
+};
+
+[[noreturn]] void on_error(png_structp png, png_const_charp message) {
+  auto* reader = static_cast<PngReader*>(png_get_error_ptr(png));
+  std::snprintf(reader->message, sizeof(reader->message), "%s", message);
+  png_longjmp(png, 1);
+}
+
+// Warnings are about metadata and odd but readable files.
+void on_warning(png_structp, png_const_charp) {}
+
+void read_bytes(png_structp png, png_bytep to, std::size_t count) {
+  auto* reader = static_cast<PngReader*>(png_get_io_ptr(png));
+  if (reader->num_bytes - reader->position < count) {
+    reader->is_truncated = true;
+    png_error(png, "truncated");
+  }
+  std::memcpy(to, reader->data + reader->position, count);
+  reader->position += count;
+}
+
+// Reads the header and asks for 8-bit RGB or RGBA whatever the file holds.
+bool start(PngReader& reader) {
+  png_structp png = reader.png;
+  if (setjmp(png_jmpbuf(png))) return false;
+  png_set_read_fn(png, &reader, read_bytes);
+  png_set_user_limits(png, kMaxImageSide, kMaxImageSide);
+  png_set_chunk_malloc_max(png, kMaxPngChunkBytes);
+  // Of the metadata only tRNS matters here; text and profiles are skipped, not inflated.
+  png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+  png_read_info(png, reader.info);
+  png_set_expand(png);    // palette and small greys to 8 bits, tRNS to alpha
+  png_set_strip_16(png);  // the high byte of 16-bit samples
+  png_set_gray_to_rgb(png);
+  png_set_interlace_handling(png);
+  png_read_update_info(png, reader.info);
+  return true;
+}
+
+bool read_pixels(PngReader& reader, png_bytep* rows) {
+  if (setjmp(png_jmpbuf(reader.png))) return false;
+  png_read_image(reader.png, rows);
+  png_read_end(reader.png, nullptr);
+  return true;
+}
+
+Status failed(const PngReader& reader) {
+  if (reader.is_truncated) return data_loss("PNG: truncated after {} bytes", reader.num_bytes);
+  return data_loss("PNG: {}", reader.message);
+}
+
+}  // namespace
+
+StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& info) {
+  PngReader reader;
+  reader.data = bytes.data();
+  reader.num_bytes = bytes.size();
+  reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, on_error, on_warning);
+  if (reader.png != nullptr) reader.info = png_create_info_struct(reader.png);
+  if (reader.info == nullptr) {
+    return make_error(StatusCode::kInternal, "PNG: the decoder cannot start: {}", reader.message);
+  }
+  const png_byte* header = reinterpret_cast<const png_byte*>(bytes.data());
+  const auto height = static_cast<std::size_t>(info.height);
+  // The fewest bytes that the packed samples of this header can be squeezed into.
+  constexpr std::size_t kBitDepthAt = 24;
+  const std::size_t least_raster_bytes =
+      static_cast<std::size_t>(info.width) * header[kBitDepthAt] / 8 * height;
+  if (least_raster_bytes / kMaxDeflateRatio > bytes.size()) {
+    return data_loss("PNG: truncated: {} bytes cannot hold {}x{} pixels", bytes.size(), info.width,
+                     info.height);
+  }
+  if (!start(reader)) return failed(reader);
+
+  Raster raster{info.width, info.height, png_get_channels(reader.png, reader.info), {}};
+  const std::size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
+  if (png_get_image_width(reader.png, reader.info) != static_cast<png_uint_32>(info.width) ||
+      png_get_image_height(reader.png, reader.info) != static_cast<png_uint_32>(info.height) ||
+      (raster.num_channels != 3 && raster.num_channels != 4) ||
+      row_bytes !=
+          static_cast<std::size_t>(info.width) * static_cast<std::size_t>(raster.num_channels)) {
+    return make_error(StatusCode::kInternal, "PNG: unexpected raster layout");
+  }
+  raster.pixels.resize(row_bytes * height);
+  std::vector<png_bytep> rows(height);
+  for (std::size_t y = 0; y < height; ++y) rows[y] = raster.pixels.data() + y * row_bytes;
+  if (!read_pixels(reader, rows.data())) return failed(reader);
+  return raster;
+}
+
+}  // namespace gapless::internal

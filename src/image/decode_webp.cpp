@@ -1,0 +1,102 @@
+#include <webp/decode.h>
+#include <webp/demux.h>
+
+#include <cstring>
+#include <memory>
+
+#include "image/codecs.h"
+
+namespace gapless::internal {
+namespace {
+
+const char* webp_error_text(VP8StatusCode code) {
+  switch (code) {
+    case VP8_STATUS_OUT_OF_MEMORY:
+      return "out of memory";
+    case VP8_STATUS_INVALID_PARAM:
+      return "invalid parameter";
+    case VP8_STATUS_BITSTREAM_ERROR:
+      return "corrupt bitstream";
+    case VP8_STATUS_UNSUPPORTED_FEATURE:
+      return "unsupported feature";
+    case VP8_STATUS_SUSPENDED:
+      return "truncated";
+    case VP8_STATUS_NOT_ENOUGH_DATA:
+      return "truncated";
+    default:
+      return "decoder error";
+  }
+}
+
+// Decodes one still bitstream of exactly width x height into `to`, whose rows are row_bytes apart.
+Status decode_bitstream(const std::uint8_t* data, std::size_t num_bytes, int width, int height,
+                        WEBP_CSP_MODE mode, std::uint8_t* to, std::size_t row_bytes) {
+  WebPDecoderConfig config;
+  if (!WebPInitDecoderConfig(&config)) {
+    return make_error(StatusCode::kInternal, "WebP: the library's version does not match");
+  }
+  const VP8StatusCode header_code = WebPGetFeatures(data, num_bytes, &config.input);
+  if (header_code != VP8_STATUS_OK) return data_loss("WebP: {}", webp_error_text(header_code));
+  if (config.input.width != width || config.input.height != height) {
+    return data_loss("WebP: container and bitstream disagree about the size");
+  }
+  const std::size_t num_channels = mode == MODE_RGBA ? 4 : 3;
+  config.output.colorspace = mode;
+  config.output.is_external_memory = 1;
+  config.output.u.RGBA.rgba = to;
+  config.output.u.RGBA.stride = static_cast<int>(row_bytes);
+  config.output.u.RGBA.size = row_bytes * static_cast<std::size_t>(height - 1) +
+                              static_cast<std::size_t>(width) * num_channels;
+  const VP8StatusCode code = WebPDecode(data, num_bytes, &config);
+  WebPFreeDecBuffer(&config.output);
+  if (code != VP8_STATUS_OK) return data_loss("WebP: {}", webp_error_text(code));
+  return ok_status();
+}
+
+// The first frame on a transparent canvas, which is what a player shows at time 0.
+StatusOr<Raster> decode_first_frame(const std::uint8_t* data, std::size_t num_bytes,
+                                    const ImageInfo& info) {
+  const WebPData webp{data, num_bytes};
+  const std::unique_ptr<WebPDemuxer, void (*)(WebPDemuxer*)> demuxer(WebPDemux(&webp),
+                                                                     WebPDemuxDelete);
+  if (demuxer == nullptr) return data_loss("WebP: broken animation container");
+  WebPIterator frame{};
+  const std::unique_ptr<WebPIterator, void (*)(WebPIterator*)> release(&frame,
+                                                                       WebPDemuxReleaseIterator);
+  if (!WebPDemuxGetFrame(demuxer.get(), 1, &frame) || !frame.complete) {
+    return data_loss("WebP: the animation has no complete first frame");
+  }
+  if (frame.x_offset < 0 || frame.y_offset < 0 || frame.width < 1 || frame.height < 1 ||
+      frame.width > info.width - frame.x_offset || frame.height > info.height - frame.y_offset) {
+    return data_loss("WebP: the first frame lies outside the canvas");
+  }
+  Raster raster{info.width, info.height, 4, {}};
+  const std::size_t row_bytes = static_cast<std::size_t>(info.width) * 4;
+  raster.pixels.resize(row_bytes * static_cast<std::size_t>(info.height));
+  std::uint8_t* to = raster.pixels.data() + static_cast<std::size_t>(frame.y_offset) * row_bytes +
+                     static_cast<std::size_t>(frame.x_offset) * 4;
+  GAPLESS_RETURN_IF_ERROR(decode_bitstream(frame.fragment.bytes, frame.fragment.size, frame.width,
+                                           frame.height, MODE_RGBA, to, row_bytes));
+  return raster;
+}
+
+}  // namespace
+
+StatusOr<Raster> decode_webp(std::span<const std::byte> bytes, const ImageInfo& info) {
+  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  WebPBitstreamFeatures features;
+  const VP8StatusCode code = WebPGetFeatures(data, bytes.size(), &features);
+  if (code != VP8_STATUS_OK) return data_loss("WebP: {}", webp_error_text(code));
+  if (features.has_animation) return decode_first_frame(data, bytes.size(), info);
+
+  Raster raster{info.width, info.height, features.has_alpha ? 4 : 3, {}};
+  const std::size_t row_bytes =
+      static_cast<std::size_t>(info.width) * static_cast<std::size_t>(raster.num_channels);
+  raster.pixels.resize(row_bytes * static_cast<std::size_t>(info.height));
+  GAPLESS_RETURN_IF_ERROR(decode_bitstream(data, bytes.size(), info.width, info.height,
+                                           features.has_alpha ? MODE_RGBA : MODE_RGB,
+                                           raster.pixels.data(), row_bytes));
+  return raster;
+}
+
+}  // namespace gapless::internal

@@ -1,0 +1,46 @@
+#include "image/resize_lanczos.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "image/pillow_goldens.h"
+#include "image/test_images.h"
+
+namespace gapless {
+namespace {
+
+using ::testing::ElementsAreArray;
+using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
+
+TEST(ResizeLanczosTest, BitEqualToPillow) {
+  for (const ResizeGolden& golden : kResizeGoldens) {
+    SCOPED_TRACE(fmt::format("{}x{} to {}x{}", golden.width, golden.height, golden.out_width,
+                             golden.out_height));
+    const Image out = resize_lanczos(pattern_image(golden.width, golden.height), golden.out_width,
+                                     golden.out_height);
+    ASSERT_EQ(out.width, golden.out_width);
+    ASSERT_EQ(out.height, golden.out_height);
+    const std::span<const std::uint8_t> rgb(out.rgb);
+    EXPECT_THAT(rgb.first(3), ElementsAreArray(golden.first_pixel));
+    EXPECT_THAT(rgb.last(3), ElementsAreArray(golden.last_pixel));
+    EXPECT_EQ(fnv1a(rgb), golden.fnv1a);
+  }
+}
+
+TEST(ResizeLanczosTest, AFlatPictureStaysFlat) {
+  for (const std::uint8_t value : {0, 1, 128, 254, 255}) {
+    const Image flat{50, 40, std::vector<std::uint8_t>(50 * 40 * 3, value)};
+    EXPECT_THAT(resize_lanczos(flat, 31, 77).rgb, ::testing::Each(value));
+  }
+}
+
+TEST(ResizeLanczosTest, ExtremeShapesStayInBounds) {
+  const Image tall{1, 65535, std::vector<std::uint8_t>(65535 * 3, 9)};
+  EXPECT_THAT(resize_lanczos(tall, 378, 378).rgb, ::testing::Each(9));
+  const Image wide{65535, 1, std::vector<std::uint8_t>(65535 * 3, 9)};
+  EXPECT_THAT(resize_lanczos(wide, 378, 378).rgb, ::testing::Each(9));
+}
+
+}  // namespace
+}  // namespace gapless

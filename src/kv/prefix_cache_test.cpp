@@ -1,0 +1,102 @@
+#include "kv/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "kv/page_table.h"
+
+namespace gapless {
+namespace {
+
+ContentHash image(std::uint8_t name) {
+  ContentHash hash{};
+  hash.fill(name);
+  return hash;
+}
+
+// A sequence with `num_pages` pages whose prefix of 20 tokens (2 pages) goes to the cache.
+class PrefixCacheTest : public ::testing::Test {
+ protected:
+  void compute_and_leave(std::uint8_t name) {
+    PageTable table(4);
+    ASSERT_TRUE(table.extend(pool_, 3));
+    cache_.insert(image(name), 20, table.pages().first(2));
+    table.release(pool_);
+  }
+
+  PagePool pool_{9};
+  PrefixCache cache_{pool_, 3, 4};
+};
+
+TEST_F(PrefixCacheTest, FindsFullPagesAndTail) {
+  compute_and_leave(1);
+  const auto hit = cache_.find(image(1), 20);
+  ASSERT_TRUE(hit.has_value());
+  EXPECT_EQ(hit->full_pages.size(), 1u);
+  EXPECT_TRUE(hit->tail_page.valid());
+  EXPECT_FALSE(cache_.find(image(1), 21).has_value());
+  EXPECT_FALSE(cache_.find(image(2), 20).has_value());
+  EXPECT_EQ(pool_.num_in_use(), 2);
+}
+
+TEST_F(PrefixCacheTest, APrefixThatEndsWithAPageHasNoTail) {
+  PageTable table(4);
+  ASSERT_TRUE(table.extend(pool_, 3));
+  cache_.insert(image(1), 32, table.pages().first(2));
+  EXPECT_EQ(cache_.find(image(1), 32)->full_pages.size(), 2u);
+  EXPECT_FALSE(cache_.find(image(1), 32)->tail_page.valid());
+  table.release(pool_);
+}
+
+TEST_F(PrefixCacheTest, ReclaimGivesUpTheLeastRecentlyUsedFirst) {
+  compute_and_leave(1);
+  compute_and_leave(2);
+  ASSERT_TRUE(cache_.find(image(1), 20).has_value());
+  ASSERT_TRUE(cache_.reclaim(5));
+  EXPECT_TRUE(cache_.find(image(1), 20).has_value());
+  EXPECT_FALSE(cache_.find(image(2), 20).has_value());
+}
+
+TEST_F(PrefixCacheTest, ReclaimLeavesWhatSequencesUseAndGivesUpNothingInVain) {
+  compute_and_leave(1);
+  PageTable user(4);
+  user.share(pool_, cache_.find(image(1), 20)->full_pages);
+  pool_.add_ref(cache_.find(image(1), 20)->tail_page);
+  EXPECT_FALSE(cache_.reclaim(8));
+  EXPECT_TRUE(cache_.find(image(1), 20).has_value());
+  pool_.drop_ref(cache_.find(image(1), 20)->tail_page);
+  user.release(pool_);
+  EXPECT_TRUE(cache_.reclaim(8));
+  EXPECT_EQ(pool_.num_in_use(), 0);
+}
+
+TEST_F(PrefixCacheTest, TheOldestEntryMakesRoomForANewOne) {
+  compute_and_leave(1);
+  compute_and_leave(2);
+  ASSERT_TRUE(cache_.find(image(1), 20).has_value());
+  PageTable small(1);
+  for (std::uint8_t name = 3; name <= 4; ++name) {
+    ASSERT_TRUE(small.extend(pool_, 1));
+    cache_.insert(image(name), 16, small.pages());
+    small.release(pool_);
+  }
+  EXPECT_EQ(cache_.num_entries(), 3);
+  EXPECT_TRUE(cache_.find(image(1), 20).has_value());
+  EXPECT_FALSE(cache_.find(image(2), 20).has_value());
+  EXPECT_TRUE(cache_.find(image(4), 16).has_value());
+  cache_.clear();
+  EXPECT_EQ(pool_.num_in_use(), 0);
+}
+
+TEST(PrefixCacheOffTest, KeepsNothing) {
+  PagePool pool(4);
+  PrefixCache cache(pool, 0, 4);
+  PageTable table(4);
+  ASSERT_TRUE(table.extend(pool, 2));
+  cache.insert(image(1), 20, table.pages());
+  EXPECT_FALSE(cache.find(image(1), 20).has_value());
+  table.release(pool);
+  EXPECT_EQ(pool.num_in_use(), 0);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,76 @@
+#include "model/device_state.h"
+
+#include <vector>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "model/bump_layout.h"
+#include "model/staged_upload.h"
+
+namespace gapless {
+namespace {
+
+constexpr std::size_t kUploadPieceBytes = 1u << 20;
+
+}  // namespace
+
+std::size_t kv_page_bytes(const TextShape& shape, DType dtype) {
+  return std::size_t{2} * static_cast<std::size_t>(shape.num_layers) *
+         static_cast<std::size_t>(shape.dim) * kPageTokens * dtype_bytes(dtype);
+}
+
+void DeviceState::carve(void* base, const TextShape& shape, int image_tokens, DType dtype,
+                        const StepLimits& limits, std::size_t* total_bytes) {
+  BumpLayout layout(base);
+  const auto max_rows = static_cast<std::size_t>(limits.max_rows);
+  row_states_ = layout.take_array<RowState>(max_rows);
+  page_table_ = layout.take_array<std::int32_t>(
+      max_rows * static_cast<std::size_t>(limits.max_pages_per_row));
+  automata_ = layout.take_array<AutomatonState>(kMaxAutomatonStates);
+  image_slot_bytes_ = static_cast<std::size_t>(image_tokens) *
+                      static_cast<std::size_t>(shape.dim) * dtype_bytes(dtype);
+  image_embeddings_ =
+      layout.take(static_cast<std::size_t>(limits.num_image_slots) * image_slot_bytes_);
+  *total_bytes = layout.peak_bytes();
+}
+
+StatusOr<DeviceState> DeviceState::create(Device& device, Stream& stream, const TextShape& shape,
+                                          int image_tokens, DType dtype, const StepLimits& limits,
+                                          std::span<const AutomatonState> automata) {
+  GAPLESS_CHECK(automata.size() <= kMaxAutomatonStates);
+  DeviceState state;
+  std::size_t bytes = 0;
+  state.carve(nullptr, shape, image_tokens, dtype, limits, &bytes);
+  GAPLESS_ASSIGN_OR_RETURN(state.buffer_, device.allocate(bytes));
+  state.carve(state.buffer_.data(), shape, image_tokens, dtype, limits, &bytes);
+  state.page_table_stride_ = limits.max_pages_per_row;
+  state.num_pages_ = limits.num_pages;
+  const std::size_t page_bytes = kv_page_bytes(shape, dtype);
+  state.page_bytes_one_ = static_cast<std::int64_t>(page_bytes) / (2 * shape.num_layers);
+  const std::size_t kv_bytes = static_cast<std::size_t>(limits.num_pages) * page_bytes;
+  GAPLESS_ASSIGN_OR_RETURN(state.kv_, device.allocate(kv_bytes));
+
+  // Zero, so that a masked key or value that a kernel loads with its page is never a NaN.
+  GAPLESS_RETURN_IF_ERROR(stream.fill_bytes(state.kv_.data(), 0, kv_bytes));
+  GAPLESS_RETURN_IF_ERROR(stream.fill_bytes(state.buffer_.data(), 0, bytes));
+  const std::vector<RowState> rows(static_cast<std::size_t>(limits.max_rows), RowState{.done = 1});
+  GAPLESS_ASSIGN_OR_RETURN(StagedUpload upload,
+                           StagedUpload::create(device, stream, kUploadPieceBytes));
+  GAPLESS_RETURN_IF_ERROR(upload.copy(state.row_states_, bytes_of(rows)));
+  GAPLESS_RETURN_IF_ERROR(upload.copy(state.automata_, std::as_bytes(automata)));
+  GAPLESS_RETURN_IF_ERROR(upload.finish());
+  return state;
+}
+
+void* DeviceState::image_slot(int slot) const {
+  return static_cast<std::byte*>(image_embeddings_) +
+         static_cast<std::size_t>(slot) * image_slot_bytes_;
+}
+
+KvLayer DeviceState::kv_layer(int layer) const {
+  const std::int64_t half_bytes = num_pages_ * page_bytes_one_;
+  auto* keys = static_cast<std::byte*>(kv_.data()) + 2 * layer * half_bytes;
+  return {.k = keys, .v = keys + half_bytes};
+}
+
+}  // namespace gapless

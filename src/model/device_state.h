@@ -1,0 +1,62 @@
+// The state that lives on the device across steps: the rows, the page table, the KV cache, the pool of
+// image embeddings and the pool of automata. Allocated once from StepLimits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "model/model_shape.h"
+#include "model/step_model.h"
+
+namespace gapless {
+
+// Automata that may lie in the pool: the spatial ones and, compiled while serving, those of requests.
+inline constexpr int kMaxAutomatonStates = 4096;
+
+// Bytes of one KV page: keys and values, all layers.
+std::size_t kv_page_bytes(const TextShape& shape, DType dtype);
+
+class DeviceState {
+ public:
+  // The rows come up done and empty, every page-table entry is the trash page, the cache is zero. The
+  // automata pool begins with the spatial automata (spatial_automaton.h) of `automata`.
+  static StatusOr<DeviceState> create(Device& device, Stream& stream, const TextShape& shape,
+                                      int image_tokens, DType dtype, const StepLimits& limits,
+                                      std::span<const AutomatonState> automata);
+
+  RowState* row_states() const { return row_states_; }
+  std::int32_t* page_table() const { return page_table_; }  // [max_rows, page_table_stride]
+  int page_table_stride() const { return page_table_stride_; }
+  AutomatonState* automata() const { return automata_; }  // [kMaxAutomatonStates]
+
+  void* image_embeddings() const { return image_embeddings_; }  // [num_image_slots * 729, D] T
+  // The 729 rows of one slot.
+  void* image_slot(int slot) const;
+
+  void* kv_base() const { return kv_.data(); }  // [num_layers, 2, num_pages, page_bytes_one()]
+  std::int64_t num_pages() const { return num_pages_; }
+  // Bytes of one page of one layer's keys or of its values.
+  std::int64_t page_bytes_one() const { return page_bytes_one_; }
+  KvLayer kv_layer(int layer) const;
+
+ private:
+  void carve(void* base, const TextShape& shape, int image_tokens, DType dtype,
+             const StepLimits& limits, std::size_t* total_bytes);
+
+  Buffer buffer_;
+  Buffer kv_;
+  RowState* row_states_ = nullptr;
+  std::int32_t* page_table_ = nullptr;
+  AutomatonState* automata_ = nullptr;
+  void* image_embeddings_ = nullptr;
+  int page_table_stride_ = 0;
+  std::int64_t num_pages_ = 0;
+  std::int64_t page_bytes_one_ = 0;
+  std::size_t image_slot_bytes_ = 0;
+};
+
+}  // namespace gapless

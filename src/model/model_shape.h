@@ -1,0 +1,47 @@
+// Sizes that follow from a configuration, as the device sees them: with the padding that keeps every
+// matrix row a multiple of 16 elements (32 bytes in bf16).
+//
+// Padding is exact: padded columns are zero in the weights and zero in the activations, and a padded row
+// of fc1 gives gelu(0) = 0.
+#pragma once
+
+#include "base/status.h"
+#include "weights/model_config.h"
+
+namespace gapless {
+
+// Every matrix's inner dimension is a multiple of this many elements.
+inline constexpr int kRowPadding = 16;
+
+constexpr int pad_row(int n) { return (n + kRowPadding - 1) / kRowPadding * kRowPadding; }
+
+struct VisionShape {
+  int dim = 0;               // E
+  int num_layers = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  int ff_dim = 0;            // padded
+  int grid = 0;              // patches per crop side (27)
+  int patches_per_crop = 0;  // 729
+  int patch_stride = 0;      // 3*14*14 = 588, padded to 592
+  int projector_dim = 0;     // inner width of the projector
+};
+
+struct TextShape {
+  int dim = 0;  // D
+  int num_layers = 0;
+  int num_heads = 0;
+  int head_dim = 0;    // 64
+  int rotary_dim = 0;  // 32: the first half of each head
+  int ff_dim = 0;      // padded
+  int vocab = 0;
+  int max_context = 0;
+};
+
+// InvalidArgument, naming the field, when the sizes do not fit together or the kernels cannot run them.
+Status check_model_shape(const ModelConfig& config);
+
+VisionShape vision_shape(const ModelConfig& config);
+TextShape text_shape(const ModelConfig& config);
+
+}  // namespace gapless

@@ -1,0 +1,31 @@
+#include "model/projector.h"
+
+namespace gapless {
+
+Status Projector::project(Stream& stream, const void* features, TileGrid tiles,
+                          void* embeddings) const {
+  Kernels& kernels = *context_.kernels;
+  const int rows = shape_.patches_per_crop;
+  StitchAndPoolParams pool;
+  pool.features = features;
+  pool.out = workspace_.pooled;
+  pool.tile_rows = tiles.rows;
+  pool.tile_cols = tiles.cols;
+  pool.grid = shape_.grid;
+  pool.overlap_margin = overlap_margin_;
+  pool.dim = shape_.dim;
+  GAPLESS_RETURN_IF_ERROR(kernels.stitch_and_pool(stream, pool));
+  GAPLESS_RETURN_IF_ERROR(
+      context_.record(stream, "vision.pooled", workspace_.pooled, rows, 2 * shape_.dim));
+
+  LinearParams fc1 = dense_linear(context_, workspace_.pooled, weights_.fc1,
+                                  workspace_.projector_inner, rows);
+  fc1.activation = Activation::kGeluTanh;
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, fc1));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(
+      stream,
+      dense_linear(context_, workspace_.projector_inner, weights_.fc2, embeddings, rows)));
+  return context_.record(stream, "vision.projection", embeddings, rows, weights_.fc2.out);
+}
+
+}  // namespace gapless

@@ -1,0 +1,50 @@
+// Copies host data to the device at start-up, in pieces through pinned memory.
+//
+// Two pieces alternate: while the device copies one, the host fills the other. Waits for the device, so
+// never used by the engine loop.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "device/device.h"
+
+namespace gapless {
+
+class StagedUpload {
+ public:
+  // `stream` must outlive the upload. piece_bytes is the size of each of the two pinned pieces.
+  static StatusOr<StagedUpload> create(Device& device, Stream& stream, std::size_t piece_bytes);
+
+  // Pinned memory to fill, at least piece_bytes; waits until its previous copy is done.
+  StatusOr<std::span<std::byte>> begin_piece();
+  // Enqueues the copy of the first `bytes` of the piece got last.
+  Status end_piece(void* to_dev, std::size_t bytes);
+
+  // The same for bytes that need no conversion, of any length.
+  Status copy(void* to_dev, std::span<const std::byte> from_host);
+
+  // Waits until everything has arrived.
+  Status finish();
+
+ private:
+  struct Piece {
+    PinnedBuffer pinned;
+    std::unique_ptr<Event> copied;
+  };
+  explicit StagedUpload(Stream& stream) : stream_(&stream) {}
+
+  Stream* stream_;
+  std::array<Piece, 2> pieces_;
+  std::size_t current_ = 0;
+};
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& container) {
+  return std::as_bytes(std::span(container));
+}
+
+}  // namespace gapless

@@ -1,0 +1,57 @@
+// The text decoder: one forward for prefill and decode alike.
+//
+// Parallel blocks: one LayerNorm feeds attention and MLP, x <- x + attention(n) + mlp(n). Rotary embedding
+// on the first half of each head; keys and values go to the paged cache and attention reads them from
+// there alone (Moondream reference, June 2025).
+#pragma once
+
+#include "model/device_state.h"
+#include "model/model_context.h"
+#include "model/model_shape.h"
+#include "model/workspace.h"
+
+namespace gapless {
+
+// What a launch runs: packed tokens of several sequences. Prefill takes it from the slot's inputs, decode
+// from the plan made on the device.
+struct DecoderBatch {
+  void* x = nullptr;  // [num_tokens, D] T: embeddings in, hidden states before post_ln out
+  const std::int32_t* positions = nullptr;       // [num_tokens]
+  const std::int32_t* cache_slots = nullptr;     // [num_tokens]
+  const AttentionSequence* sequences = nullptr;  // [num_sequences]
+  int num_sequences = 0;
+  int num_tokens = 0;
+  int max_new_tokens = 1;  // of one sequence
+  bool decode = false;     // one token per sequence: few rows
+};
+
+class TextDecoder {
+ public:
+  TextDecoder(const ModelContext& context, const TextShape& shape, const TextWeights& weights,
+              const TextWorkspace& workspace, const DeviceState& state, const float* rope_table_dev)
+      : context_(context),
+        shape_(shape),
+        weights_(weights),
+        workspace_(workspace),
+        state_(state),
+        rope_table_dev_(rope_table_dev) {}
+
+  // Runs all blocks over batch.x in place. The page tables of its rows must be set.
+  Status run_blocks(Stream& stream, const DecoderBatch& batch) const;
+
+  // hidden: [num_rows, D] T before post_ln; logits: [num_rows, vocab] float32.
+  Status compute_logits(Stream& stream, const void* hidden, int num_rows, float* logits) const;
+
+ private:
+  Status run_block(Stream& stream, int layer, const DecoderBatch& batch) const;
+  Status run_attention(Stream& stream, int layer, const DecoderBatch& batch) const;
+
+  const ModelContext& context_;
+  const TextShape& shape_;
+  const TextWeights& weights_;
+  const TextWorkspace& workspace_;
+  const DeviceState& state_;
+  const float* rope_table_dev_;
+};
+
+}  // namespace gapless

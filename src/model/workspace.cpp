@@ -1,0 +1,104 @@
+#include "model/workspace.h"
+
+#include <algorithm>
+
+#include "base/limits.h"
+#include "model/bump_layout.h"
+#include "model/model_shape.h"
+
+namespace gapless {
+namespace {
+
+// Takes [rows, columns] arrays of elements of T.
+struct Carver {
+  BumpLayout& layout;
+  std::size_t element_bytes;
+
+  void* operator()(std::int64_t rows, std::int64_t columns) {
+    return layout.take(static_cast<std::size_t>(rows * columns) * element_bytes);
+  }
+};
+
+VisionWorkspace carve_vision(Carver take, const ModelConfig& config, const StepLimits& limits) {
+  const VisionShape shape = vision_shape(config);
+  const std::int64_t rows = std::int64_t{limits.max_crops_per_encode} * shape.patches_per_crop;
+  VisionWorkspace vision;
+  vision.patches = take(rows, shape.patch_stride);
+  vision.x = take(rows, shape.dim);
+  vision.norm = take(rows, shape.dim);
+  vision.qkv = take(rows, 3 * shape.dim);
+  vision.attention = take(rows, shape.dim);
+  vision.inner = take(rows, shape.ff_dim);
+  vision.features =
+      take(std::int64_t{max_crops_per_launch(limits)} * shape.patches_per_crop, shape.dim);
+  vision.pooled = take(shape.patches_per_crop, 2 * shape.dim);
+  vision.projector_inner = take(shape.patches_per_crop, shape.projector_dim);
+  return vision;
+}
+
+TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig& config,
+                         const StepLimits& limits) {
+  const TextShape shape = text_shape(config);
+  const int tokens = std::max(limits.max_prefill_tokens, limits.max_rows);
+  const int rows = std::max(limits.max_prefill_sequences, limits.max_rows);
+  TextWorkspace text;
+  text.x = take(tokens, shape.dim);
+  text.norm = take(tokens, shape.dim);
+  text.qkv = take(tokens, 3 * shape.dim);
+  text.attention = take(tokens, shape.dim);
+  text.inner = take(tokens, shape.ff_dim);
+  text.last_norm = take(rows, shape.dim);
+  BumpLayout& layout = take.layout;
+  const std::size_t prefill_scratch = kernels.attention_scratch_bytes(
+      limits.max_prefill_tokens, limits.max_prefill_sequences, shape.max_context, shape.num_heads,
+      shape.head_dim);
+  const std::size_t decode_scratch = kernels.attention_scratch_bytes(
+      limits.max_rows, limits.max_rows, shape.max_context, shape.num_heads, shape.head_dim);
+  text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));
+  text.sample_scratch = layout.take(kernels.sample_scratch_bytes(rows, shape.vocab));
+  text.region_scratch = layout.take(kernels.region_scratch_bytes(
+      rows, config.region.inner_dim,
+      std::max(config.region.coord_out_dim, config.region.size_out_dim)));
+  const auto max_rows = static_cast<std::size_t>(limits.max_rows);
+  text.positions = layout.take_array<std::int32_t>(max_rows);
+  text.cache_slots = layout.take_array<std::int32_t>(max_rows);
+  text.sequences = layout.take_array<AttentionSequence>(max_rows);
+  text.input_index = layout.take_array<std::int32_t>(max_rows);
+  return text;
+}
+
+void carve(BumpLayout& layout, const Kernels& kernels, const ModelConfig& config,
+           const StepLimits& limits, VisionWorkspace& vision, TextWorkspace& text) {
+  const Carver take{layout, dtype_bytes(kernels.activation_dtype())};
+  const std::size_t start = layout.mark();
+  vision = carve_vision(take, config, limits);
+  layout.rewind(start);
+  text = carve_text(take, kernels, config, limits);
+}
+
+}  // namespace
+
+int max_crops_per_launch(const StepLimits& limits) {
+  return std::max(limits.max_crops_per_encode, 1 + kMaxTilesPerImage);
+}
+
+std::size_t workspace_bytes(const Kernels& kernels, const ModelConfig& config,
+                            const StepLimits& limits) {
+  BumpLayout layout;
+  VisionWorkspace vision;
+  TextWorkspace text;
+  carve(layout, kernels, config, limits, vision, text);
+  return layout.peak_bytes();
+}
+
+StatusOr<Workspace> Workspace::create(Device& device, const Kernels& kernels,
+                                      const ModelConfig& config, const StepLimits& limits) {
+  Workspace workspace;
+  GAPLESS_ASSIGN_OR_RETURN(workspace.buffer_,
+                           device.allocate(workspace_bytes(kernels, config, limits)));
+  BumpLayout layout(workspace.buffer_.data());
+  carve(layout, kernels, config, limits, workspace.vision_, workspace.text_);
+  return workspace;
+}
+
+}  // namespace gapless

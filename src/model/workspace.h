@@ -1,0 +1,69 @@
+// Activations of one step. One workspace serves every step of every slot, because all forwards and all
+// samplings run in order on one compute stream (I1): a step's activations are dead when the next begins.
+// Vision and text never run at once, so they share the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "model/step_model.h"
+#include "weights/model_config.h"
+
+namespace gapless {
+
+// R = max_crops_per_encode * 729 rows, E = enc_dim, G = padded enc_ff_dim.
+struct VisionWorkspace {
+  void* patches = nullptr;    // [R, padded patch length] T
+  void* x = nullptr;          // [R, E] T: the residual stream
+  void* norm = nullptr;       // [R, E] T
+  void* qkv = nullptr;        // [R, 3E] T
+  void* attention = nullptr;  // [R, E] T
+  void* inner = nullptr;      // [R, G] T
+  void* features = nullptr;   // [max crops of a launch * 729, E] T: the encoder's output
+  void* pooled = nullptr;     // [729, 2E] T
+  void* projector_inner = nullptr;  // [729, proj_inner_dim] T
+};
+
+// N = max_prefill_tokens, D = text dim, F = padded text ff_dim.
+struct TextWorkspace {
+  void* x = nullptr;          // [N, D] T: a prefill's residual stream (decode: StepBuffers::hidden)
+  void* norm = nullptr;       // [N, D] T
+  void* qkv = nullptr;        // [N, 3D] T
+  void* attention = nullptr;  // [N, D] T
+  void* inner = nullptr;      // [N, F] T
+  void* last_norm = nullptr;  // [max rows, D] T: post_ln of the rows' last tokens
+  void* attention_scratch = nullptr;
+  void* sample_scratch = nullptr;
+  void* region_scratch = nullptr;
+  // A decode step's plan, made on the device from the rows' states.
+  std::int32_t* positions = nullptr;         // [max_rows]
+  std::int32_t* cache_slots = nullptr;       // [max_rows]
+  AttentionSequence* sequences = nullptr;    // [max_rows]
+  std::int32_t* input_index = nullptr;       // [max_rows]
+};
+
+// The most crops that one encode launch may hold, in chunks of max_crops_per_encode.
+int max_crops_per_launch(const StepLimits& limits);
+
+// Bytes that Workspace::create will allocate.
+std::size_t workspace_bytes(const Kernels& kernels, const ModelConfig& config,
+                            const StepLimits& limits);
+
+class Workspace {
+ public:
+  static StatusOr<Workspace> create(Device& device, const Kernels& kernels,
+                                    const ModelConfig& config, const StepLimits& limits);
+
+  const VisionWorkspace& vision() const { return vision_; }
+  const TextWorkspace& text() const { return text_; }
+
+ private:
+  Buffer buffer_;
+  VisionWorkspace vision_;
+  TextWorkspace text_;
+};
+
+}  // namespace gapless

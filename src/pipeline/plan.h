@@ -1,0 +1,79 @@
+// Which step comes next: a pure policy over what the seats need.
+//
+// Work is of two sorts: *fill* steps bring new sequences to their first token (encode an image,
+// prefill a prompt), *decode* steps give every running sequence one more token.
+//
+// The rule, which starves neither:
+//   1. Fill steps go first: a sequence that joins earlier shares more decode steps. But after
+//      kMaxFillsInARow of them one decode step runs, if any row can decode.
+//   2. When an image and a prompt both wait, encode and prefill alternate.
+//   3. Within a kind, first come (in order of seating), first served. A step is packed until the
+//   next
+//      in line does not fit; nobody overtakes the one who does not fit. One exception: a prompt
+//      whose image prefix is being computed by an earlier prompt of the same pack waits for the
+//      next pack, where it finds the prefix in the cache.
+// So a row that can decode waits for at most kMaxFillsInARow steps, and the first seat in line for
+// a fill waits for at most kMaxFillsInARow + 1 (one decode, one step of the other fill kind). Seats
+// are given in order of arrival (seating.h), so the first request in line is seated as soon as
+// others end.
+//
+// A decode step takes every row that can decode: rows are seats, and there is a graph for each
+// batch bucket.
+//
+// Threads: any; no state but the caller's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "model/step_model.h"
+
+namespace gapless {
+
+// What one seated sequence needs next.
+enum class SeatNeed : std::uint8_t { kNothing, kEncode, kPrefill, kDecode };
+
+struct SeatView {
+  RowId row;
+  SeatNeed need = SeatNeed::kNothing;
+  bool host_masked = false;
+  bool decodes_regions = false;
+  // kEncode
+  int num_crops = 0;
+  int image_slot = -1;  // seats that share an image share its slot; it is encoded once
+  // kPrefill
+  int num_tokens = 0;  // prompt tokens that are not in the cache
+  int num_pages = 0;
+  bool copies_tail = false;        // needs one page copied
+  std::uint64_t prefix_group = 0;  // same prefix, same group; 0: computes no prefix worth sharing
+};
+
+struct StepPlan {
+  StepKind kind = StepKind::kDecode;
+  int num_rows = 0;
+  int num_host_masked = 0;  // they come first
+  bool with_regions = false;
+  std::array<RowId, kMaxRows> row_ids;
+
+  std::span<const RowId> rows() const {
+    return std::span(row_ids).first(static_cast<std::size_t>(num_rows));
+  }
+};
+
+// What rule 1 and 2 remember of the past.
+struct FillTurn {
+  int fills_in_a_row = 0;
+  StepKind last_fill = StepKind::kPrefill;
+
+  void launched(StepKind kind);
+};
+
+// The next step over `seats` (in order of seating), or nothing when nobody can go on now.
+std::optional<StepPlan> plan_step(std::span<const SeatView> seats, const StepLimits& limits,
+                                  const FillTurn& turn);
+
+}  // namespace gapless

@@ -1,0 +1,151 @@
+#include "pipeline/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace gapless {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+StepLimits small_limits() {
+  StepLimits limits;
+  limits.max_rows = 16;
+  limits.max_prefill_tokens = 100;
+  limits.max_prefill_sequences = 4;
+  limits.max_crops_per_encode = 10;
+  limits.max_images_per_encode = 3;
+  limits.max_page_deltas = 20;
+  limits.max_page_copies = 2;
+  return limits;
+}
+
+SeatView decoding(int row) {
+  return {.row = RowId(row), .need = SeatNeed::kDecode};
+}
+SeatView prompt(int row, int num_tokens) {
+  return {.row = RowId(row), .need = SeatNeed::kPrefill, .num_tokens = num_tokens, .num_pages = 1};
+}
+SeatView image(int row, int num_crops, int image_slot) {
+  return {.row = RowId(row),
+          .need = SeatNeed::kEncode,
+          .num_crops = num_crops,
+          .image_slot = image_slot};
+}
+
+std::vector<int> rows_of(const std::optional<StepPlan>& plan) {
+  std::vector<int> rows;
+  if (plan) {
+    for (const RowId row : plan->rows()) rows.push_back(row.value);
+  }
+  return rows;
+}
+
+std::optional<StepPlan> plan(std::vector<SeatView> seats, FillTurn turn = {}) {
+  return plan_step(seats, small_limits(), turn);
+}
+
+TEST(PlanTest, NothingToDo) {
+  EXPECT_FALSE(plan({}).has_value());
+  EXPECT_FALSE(plan({{.row = RowId(0), .need = SeatNeed::kNothing}}).has_value());
+}
+
+TEST(PlanTest, DecodeTakesEveryRowThatCan) {
+  const auto step = plan({decoding(3), {.row = RowId(1)}, decoding(0)});
+  EXPECT_EQ(step->kind, StepKind::kDecode);
+  EXPECT_THAT(rows_of(step), ElementsAre(3, 0));
+}
+
+TEST(PlanTest, HostMaskedRowsComeFirst) {
+  SeatView masked = decoding(2);
+  masked.host_masked = true;
+  SeatView regions = decoding(5);
+  regions.decodes_regions = true;
+  const auto step = plan({decoding(0), regions, masked});
+  EXPECT_EQ(step->num_host_masked, 1);
+  EXPECT_TRUE(step->with_regions);
+  EXPECT_EQ(rows_of(step).front(), 2);
+  EXPECT_THAT(rows_of(step), UnorderedElementsAre(0, 2, 5));
+}
+
+TEST(PlanTest, PrefillsArePackedUnderTheTokenBudgetInOrder) {
+  EXPECT_THAT(rows_of(plan({prompt(0, 60), prompt(1, 40), prompt(2, 1)})), ElementsAre(0, 1));
+  EXPECT_THAT(rows_of(plan({prompt(0, 60), prompt(1, 41), prompt(2, 1)})), ElementsAre(0))
+      << "nobody overtakes the one who does not fit";
+  EXPECT_EQ(
+      rows_of(plan({prompt(0, 1), prompt(1, 1), prompt(2, 1), prompt(3, 1), prompt(4, 1)})).size(),
+      4u);
+}
+
+TEST(PlanTest, PrefillsRespectPageDeltasAndCopies) {
+  SeatView many_pages = prompt(0, 1);
+  many_pages.num_pages = 15;
+  SeatView more_pages = prompt(1, 1);
+  more_pages.num_pages = 6;
+  EXPECT_THAT(rows_of(plan({many_pages, more_pages})), ElementsAre(0));
+  std::vector<SeatView> hits;
+  for (int row = 0; row < 3; ++row) {
+    hits.push_back(prompt(row, 1));
+    hits.back().copies_tail = true;
+  }
+  EXPECT_THAT(rows_of(plan(hits)), ElementsAre(0, 1));
+}
+
+TEST(PlanTest, OnePromptOfAPackComputesASharedPrefix) {
+  SeatView first = prompt(0, 10), second = prompt(1, 10), other = prompt(2, 10);
+  first.prefix_group = second.prefix_group = 7;
+  other.prefix_group = 8;
+  EXPECT_THAT(rows_of(plan({first, second, other})), ElementsAre(0, 2));
+}
+
+TEST(PlanTest, ImagesArePackedUnderTheCropBudget) {
+  EXPECT_THAT(rows_of(plan({image(0, 5, 0), image(1, 5, 1), image(2, 1, 2)})), ElementsAre(0, 1));
+  EXPECT_THAT(rows_of(plan({image(0, 1, 0), image(1, 1, 1), image(2, 1, 2), image(3, 1, 3)})),
+              ElementsAre(0, 1, 2));
+}
+
+TEST(PlanTest, AnImageLargerThanTheBudgetGoesAlone) {
+  EXPECT_THAT(rows_of(plan({image(0, 40, 0), image(1, 1, 1)})), ElementsAre(0));
+}
+
+TEST(PlanTest, ASharedImageIsEncodedOnce) {
+  EXPECT_THAT(rows_of(plan({image(0, 5, 4), image(1, 5, 4), image(2, 5, 5)})), ElementsAre(0, 2));
+}
+
+TEST(PlanTest, EncodeAndPrefillAlternate) {
+  const std::vector<SeatView> seats = {prompt(0, 1), image(1, 1, 0)};
+  FillTurn turn;
+  turn.launched(StepKind::kEncode);
+  EXPECT_EQ(plan(seats, turn)->kind, StepKind::kPrefill);
+  turn.launched(StepKind::kPrefill);
+  EXPECT_EQ(plan(seats, turn)->kind, StepKind::kEncode);
+}
+
+// Both waits that plan.h states, with every kind of work always waiting.
+TEST(PlanTest, NobodyStarvesWhenEverythingWaitsAllTheTime) {
+  const std::vector<SeatView> seats = {prompt(0, 90), image(1, 10, 0), decoding(2)};
+  FillTurn turn;
+  int since_decode = 0, since_prefill = 0, since_encode = 0;
+  for (int i = 0; i < 100; ++i) {
+    const StepKind kind = plan(seats, turn)->kind;
+    turn.launched(kind);
+    since_decode = kind == StepKind::kDecode ? 0 : since_decode + 1;
+    since_prefill = kind == StepKind::kPrefill ? 0 : since_prefill + 1;
+    since_encode = kind == StepKind::kEncode ? 0 : since_encode + 1;
+    ASSERT_LE(since_decode, kMaxFillsInARow);
+    ASSERT_LE(since_prefill, kMaxFillsInARow + 1);
+    ASSERT_LE(since_encode, kMaxFillsInARow + 1);
+  }
+}
+
+TEST(PlanTest, FillsGoOnWhenNoRowCanDecode) {
+  FillTurn turn;
+  turn.fills_in_a_row = 10;
+  EXPECT_EQ(plan({prompt(0, 1)}, turn)->kind, StepKind::kPrefill);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,100 @@
+// Who sits where: gives a sequence its row, its pages and its image's place, and takes them back.
+//
+// A sequence gets everything it can ever need when it is seated: a row, pages for its prompt and
+// all the tokens it may generate, a place for its image. So a running sequence never runs out of
+// anything, and nobody has to be thrown out. One that can never fit is refused when it is
+// submitted (check_fits); one that does not fit now waits, first come, first served.
+//
+// Prefix hits. A prompt whose image prefix is in the cache shares its full pages, copies the tail
+// page and needs no image at all. The cache is asked when a sequence is seated, and again for those
+// who are seated but not prefilled whenever a prefix enters the cache.
+//
+// Threads: the engine thread only; check_fits from any.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/page_pool.h"
+#include "kv/page_table.h"
+#include "kv/prefix_cache.h"
+#include "model/step_model.h"
+#include "pipeline/image_slots.h"
+#include "pipeline/plan.h"
+#include "pipeline/sequence.h"
+
+namespace gapless {
+
+// Everything that must return to zero when nobody is seated and the caches are empty.
+struct SeatingCounts {
+  int rows_in_use = 0;
+  int image_slots_in_use = 0;
+  int pages_in_use = 0;
+  int pages_cached = 0;  // of those, held by the prefix cache alone
+};
+
+class Seating {
+ public:
+  Seating(const StepModelInfo& info, const StepLimits& limits, int max_cached_prefixes);
+
+  // InvalidArgument when the prompt makes no sense; ResourceExhausted when it can never fit.
+  Status check_fits(const PreparedPrompt& prompt) const;
+
+  // Seats the sequence and sets its row, or leaves it with the caller when there is no room now.
+  [[nodiscard]] bool seat(std::unique_ptr<Sequence>& sequence);
+  // Takes everything back.
+  std::unique_ptr<Sequence> vacate(RowId row);
+
+  Sequence* at(RowId row) const { return seats_[index(row)].sequence.get(); }
+  const PageTable& pages(RowId row) const { return seats_[index(row)].pages; }
+  std::span<const RowId> order() const { return order_; }  // in order of seating
+  bool is_empty() const { return order_.empty(); }
+
+  // What every seat needs next, in order of seating; `is_finalized(row)` seats need nothing. Valid
+  // until the next call.
+  template <typename IsFinalized>
+  std::span<const SeatView> views(IsFinalized&& is_finalized) {
+    views_.clear();
+    for (const RowId row : order_) {
+      if (!is_finalized(row)) views_.push_back(view(row));
+    }
+    return views_;
+  }
+
+  // The row's image was encoded by a step that was launched, or whose launch failed.
+  void encode_launched(RowId row, bool launched);
+  // The prefill of these rows was launched (is_prefilled() says so already): their prefixes enter
+  // the cache, and seats that wait to compute the same prefix take it from there.
+  void prefill_launched(std::span<const RowId> rows);
+  // The image's embeddings and crops are not needed any more.
+  void drop_image(RowId row);
+
+  void clear_caches();
+  SeatingCounts counts() const;
+
+ private:
+  struct Seat {
+    explicit Seat(int max_pages) : pages(max_pages) {}
+    std::unique_ptr<Sequence> sequence;  // null: vacant
+    PageTable pages;
+  };
+  std::size_t index(RowId row) const { return static_cast<std::size_t>(row.value); }
+  SeatView view(RowId row) const;
+  bool acquire_pages(Sequence& sequence, PageTable& pages);
+  void use_prefix(Sequence& sequence, const PrefixCache::Hit& hit);
+  bool may_use_prefix(const Sequence& sequence) const;
+  void drop_tail(Sequence& sequence);
+
+  const StepModelInfo info_;
+  const StepLimits limits_;
+  PagePool page_pool_;
+  PrefixCache prefix_cache_;
+  ImageSlots image_slots_;
+  std::vector<Seat> seats_;      // by row
+  std::vector<RowId> order_;     // rows in use
+  std::vector<SeatView> views_;  // filled by views()
+};
+
+}  // namespace gapless

@@ -1,0 +1,133 @@
+#include "skill/skill_prompt.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/limits.h"
+#include "constraint/spatial_automaton.h"
+
+namespace gapless {
+namespace {
+
+StatusOr<Prompt> build_tokens(const SkillRequest& request, const PromptBuilder& builder) {
+  switch (request.skill) {
+    case Skill::kQuery:
+      return builder.query(request.text, request.image != nullptr, request.spatial_refs);
+    case Skill::kCaption:
+      return builder.caption(request.length);
+    case Skill::kPoint:
+      return builder.point(request.text, request.spatial_refs);
+    case Skill::kDetect:
+      return builder.detect(request.text);
+  }
+  return make_error(StatusCode::kInternal, "unknown skill");
+}
+
+TokenInput to_input(const PromptToken& token) {
+  switch (token.kind) {
+    case PromptToken::Kind::kText:
+      return {InputKind::kText, token.id.value, 0, 0};
+    case PromptToken::Kind::kCoord:
+      return {InputKind::kCoord, token.id.value, token.x, 0};
+    case PromptToken::Kind::kSize:
+      return {InputKind::kSize, token.id.value, token.x, token.y};
+  }
+  return {};
+}
+
+void place_inputs(const Prompt& prompt, int image_tokens, SkillPrompt& out) {
+  const std::size_t image_at = prompt.image_position.value_or(prompt.tokens.size());
+  for (std::size_t i = 0; i < prompt.tokens.size(); ++i) {
+    if (i == image_at) {
+      for (int patch = 0; patch < image_tokens; ++patch) {
+        out.inputs.push_back({InputKind::kImage, patch, 0, 0});
+      }
+      out.prefix_len = static_cast<int>(out.inputs.size());
+    }
+    out.inputs.push_back(to_input(prompt.tokens[i]));
+  }
+}
+
+std::optional<SpatialSkill> spatial_skill(Skill skill) {
+  switch (skill) {
+    case Skill::kPoint:
+      return SpatialSkill::kPoint;
+    case Skill::kDetect:
+      return SpatialSkill::kDetect;
+    case Skill::kQuery:
+    case Skill::kCaption:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// The longest answer: what was asked for if it fits, or as much as there is room for.
+StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs, int max_context) {
+  const int room = max_context - num_inputs;
+  if (room < 1) {
+    return invalid_argument(
+        "the prompt takes {} of the {} positions of the context: no room for an answer", num_inputs,
+        max_context);
+  }
+  const GenerationSettings& settings = request.settings;
+  std::int32_t wanted = settings.max_tokens.value_or(kDefaultMaxTokens);
+  if (const auto spatial = spatial_skill(request.skill)) {
+    const int objects = settings.max_objects.value_or(kDefaultMaxObjects);
+    const std::int32_t for_objects = spatial_max_generated(*spatial, objects);
+    wanted = settings.max_tokens ? std::min(*settings.max_tokens, for_objects) : for_objects;
+  }
+  if (wanted > room && settings.max_tokens) {
+    return invalid_argument(
+        "max_tokens is {}, but the prompt takes {} of the {} positions of the context and leaves "
+        "{}",
+        *settings.max_tokens, num_inputs, max_context, room);
+  }
+  return std::min(wanted, room);
+}
+
+void set_sampling(const SkillRequest& request, const TokenizerConfig& tokens, RowState& row) {
+  const GenerationSettings& settings = request.settings;
+  row.temperature = settings.temperature.value_or(0.0f);
+  row.top_p = settings.top_p.value_or(1.0f);
+  row.top_k = settings.top_k.value_or(0);
+  row.min_p = settings.min_p.value_or(0.0f);
+  row.seed = settings.seed.value_or(0);
+  if (!settings.ignore_eos) row.stop_ids[row.num_stop_ids++] = tokens.eos_id.value;
+}
+
+void set_constraint(const SkillRequest& request, const TokenizerConfig& tokens,
+                    SkillPrompt& prompt) {
+  RowState& row = prompt.row;
+  const auto spatial = spatial_skill(request.skill);
+  if (!spatial) {
+    // Ends reasoning; an answer never holds it.
+    row.denied_ids[row.num_denied_ids++] = tokens.answer_id.value;
+    return;
+  }
+  row.flags |= kRowDecodesRegions;
+  if (request.constraint_mode == ConstraintMode::kDeviceAutomaton) {
+    row.automaton = automaton_start(*spatial);
+    return;
+  }
+  row.flags |= kRowHostMask;
+  const SpatialTokens spatial_tokens{tokens.coord_id.value, tokens.size_id.value,
+                                     tokens.eos_id.value};
+  prompt.host_constraint = std::make_unique<SpatialConstraint>(*spatial, spatial_tokens);
+}
+
+}  // namespace
+
+StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const PromptBuilder& builder,
+                                         const PromptLimits& limits) {
+  GAPLESS_ASSIGN_OR_RETURN(const Prompt tokens, build_tokens(request, builder));
+  SkillPrompt prompt;
+  place_inputs(tokens, limits.image_tokens, prompt);
+  GAPLESS_ASSIGN_OR_RETURN(
+      prompt.row.max_generated,
+      max_generated(request, static_cast<int>(prompt.inputs.size()), limits.max_context));
+  set_sampling(request, builder.config(), prompt.row);
+  set_constraint(request, builder.config(), prompt);
+  return prompt;
+}
+
+}  // namespace gapless

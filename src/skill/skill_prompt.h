@@ -1,0 +1,33 @@
+// A skill's request becomes the inputs of a sequence: its token inputs, how its row samples and
+// stops, and what constrains it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "constraint/token_constraint.h"
+#include "kernels/row_state.h"
+#include "skill/skill_request.h"
+#include "text/prompt_template.h"
+
+namespace gapless {
+
+struct SkillPrompt {
+  std::vector<TokenInput> inputs;  // kImage inputs carry the index of the image's own embedding
+  int prefix_len = 0;  // BOS and image positions, which see each other; 0 without an image
+  RowState row;        // sampling, stop ids, limits, automaton, flags
+  std::unique_ptr<TokenConstraint> host_constraint;  // ConstraintMode::kHostMask
+};
+
+struct PromptLimits {
+  int max_context = 0;   // positions of a sequence: prompt and generated tokens
+  int image_tokens = 0;  // positions that an image takes
+};
+
+// Errors: what PromptBuilder refuses; a prompt that leaves no room for one token; max_tokens that
+// do not fit (a max_tokens that was not asked for is cut to what fits).
+StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const PromptBuilder& builder,
+                                         const PromptLimits& limits);
+
+}  // namespace gapless

@@ -1,0 +1,104 @@
+#include "skill/skill_prompt.h"
+
+#include <gtest/gtest.h>
+
+#include "constraint/spatial_automaton.h"
+
+namespace gapless {
+namespace {
+
+constexpr PromptLimits kLimits{2048, 729};
+
+class SkillPromptTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto loaded = Tokenizer::load(GAPLESS_SOURCE_DIR "/models/tiny/tokenizer.json");
+    ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+    tokenizer_.emplace(std::move(loaded).value());
+    builder_.emplace(*tokenizer_, TokenizerConfig());
+  }
+
+  static SkillRequest with_image(Skill skill, std::string text) {
+    SkillRequest request;
+    request.skill = skill;
+    request.text = std::move(text);
+    request.image = std::make_shared<const std::string>("pixels");
+    return request;
+  }
+
+  StatusOr<SkillPrompt> build(const SkillRequest& request, PromptLimits limits = kLimits) {
+    return build_skill_prompt(request, *builder_, limits);
+  }
+
+  std::optional<Tokenizer> tokenizer_;
+  std::optional<PromptBuilder> builder_;
+};
+
+TEST_F(SkillPromptTest, ImageFollowsBosAndTheyAreThePrefix) {
+  const auto prompt = build(with_image(Skill::kQuery, "why?"));
+  ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+  EXPECT_EQ(prompt->prefix_len, 730);
+  EXPECT_EQ(prompt->inputs[0].kind, InputKind::kText);
+  EXPECT_EQ(prompt->inputs[0].id, 0);
+  EXPECT_EQ(prompt->inputs[1].kind, InputKind::kImage);
+  EXPECT_EQ(prompt->inputs[729].id, 728);
+  EXPECT_EQ(prompt->inputs[730].id, 1);    // opens the skill's name
+  EXPECT_EQ(prompt->inputs.back().id, 3);  // the answer begins
+  EXPECT_EQ(prompt->row.max_generated, kDefaultMaxTokens);
+  EXPECT_EQ(prompt->row.automaton, kNoAutomaton);
+}
+
+TEST_F(SkillPromptTest, TextOnlyQueryIsCausal) {
+  SkillRequest request;
+  request.text = "why?";
+  const auto prompt = build(request);
+  ASSERT_TRUE(prompt.ok());
+  EXPECT_EQ(prompt->prefix_len, 0);
+  EXPECT_LT(prompt->inputs.size(), 20u);
+}
+
+TEST_F(SkillPromptTest, DetectRunsOnTheDeviceAutomatonOrOnHostMasks) {
+  SkillRequest request = with_image(Skill::kDetect, "star");
+  request.settings.max_objects = 4;
+  const auto on_device = build(request);
+  ASSERT_TRUE(on_device.ok());
+  EXPECT_EQ(on_device->row.automaton, automaton_start(SpatialSkill::kDetect));
+  EXPECT_EQ(on_device->row.max_generated, 13);
+  EXPECT_EQ(on_device->host_constraint, nullptr);
+
+  request.constraint_mode = ConstraintMode::kHostMask;
+  const auto on_host = build(request);
+  ASSERT_TRUE(on_host.ok());
+  EXPECT_EQ(on_host->row.automaton, kNoAutomaton);
+  EXPECT_NE(on_host->row.flags & kRowHostMask, 0);
+  EXPECT_NE(on_host->host_constraint, nullptr);
+}
+
+TEST_F(SkillPromptTest, PromptLongerThanTheContextIsRefused) {
+  std::string question;
+  for (int i = 0; i < 3000; ++i) question += "word ";
+  const auto prompt = build(with_image(Skill::kQuery, question));
+  ASSERT_FALSE(prompt.ok());
+  EXPECT_EQ(prompt.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(prompt.status().message().find("no room for an answer"), std::string::npos);
+}
+
+TEST_F(SkillPromptTest, MaxTokensAskedForMustFitAndTheDefaultIsCut) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  const PromptLimits tight{800, 729};
+  const auto cut = build(request, tight);
+  ASSERT_TRUE(cut.ok());
+  EXPECT_EQ(static_cast<int>(cut->inputs.size()) + cut->row.max_generated, 800);
+  request.settings.max_tokens = 500;
+  EXPECT_FALSE(build(request, tight).ok());
+}
+
+TEST_F(SkillPromptTest, IgnoreEosHasNoStopId) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  EXPECT_EQ(build(request)->row.num_stop_ids, 1);
+  request.settings.ignore_eos = true;
+  EXPECT_EQ(build(request)->row.num_stop_ids, 0);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,238 @@
+// config.json <-> ModelConfig.
+#include <array>
+#include <boost/json/serialize.hpp>
+
+#include "base/file_bytes.h"
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "weights/model_config.h"
+
+namespace gapless {
+namespace {
+
+constexpr int kFormat = 1;
+
+// Every plain number of the schema, once, for reading and for writing.
+struct IntField {
+  const char* section;
+  const char* key;
+  int* value;
+};
+
+std::vector<IntField> int_fields(ModelConfig& config) {
+  TextConfig& text = config.text;
+  VisionConfig& vision = config.vision;
+  RegionConfig& region = config.region;
+  return {{"text", "dim", &text.dim},
+          {"text", "ff_dim", &text.ff_dim},
+          {"text", "n_layers", &text.n_layers},
+          {"text", "vocab_size", &text.vocab_size},
+          {"text", "max_context", &text.max_context},
+          {"text", "n_heads", &text.n_heads},
+          {"text", "n_kv_heads", &text.n_kv_heads},
+          {"vision", "enc_dim", &vision.enc_dim},
+          {"vision", "enc_patch_size", &vision.enc_patch_size},
+          {"vision", "enc_n_layers", &vision.enc_n_layers},
+          {"vision", "enc_ff_dim", &vision.enc_ff_dim},
+          {"vision", "enc_n_heads", &vision.enc_n_heads},
+          {"vision", "proj_inner_dim", &vision.proj_inner_dim},
+          {"vision", "proj_out_dim", &vision.proj_out_dim},
+          {"vision", "crop_size", &vision.crop_size},
+          {"vision", "in_channels", &vision.in_channels},
+          {"vision", "max_crops", &vision.max_crops},
+          {"vision", "overlap_margin", &vision.overlap_margin},
+          {"region", "dim", &region.dim},
+          {"region", "coord_feat_dim", &region.coord_feat_dim},
+          {"region", "coord_out_dim", &region.coord_out_dim},
+          {"region", "size_feat_dim", &region.size_feat_dim},
+          {"region", "size_out_dim", &region.size_out_dim},
+          {"region", "inner_dim", &region.inner_dim}};
+}
+
+struct IdField {
+  const char* key;
+  TokenId* value;
+};
+
+std::vector<IdField> id_fields(TokenizerConfig& tokenizer) {
+  return {{"bos_id", &tokenizer.bos_id},
+          {"eos_id", &tokenizer.eos_id},
+          {"answer_id", &tokenizer.answer_id},
+          {"thinking_id", &tokenizer.thinking_id},
+          {"coord_id", &tokenizer.coord_id},
+          {"size_id", &tokenizer.size_id},
+          {"start_ground_points_id", &tokenizer.start_ground_points_id},
+          {"end_ground_id", &tokenizer.end_ground_id}};
+}
+
+struct TemplateField {
+  const char* skill;
+  const char* key;
+  std::vector<TokenId>* value;
+};
+
+std::vector<TemplateField> template_fields(TokenizerConfig& tokenizer) {
+  return {{"caption", "short", &tokenizer.caption_short},
+          {"caption", "normal", &tokenizer.caption_normal},
+          {"caption", "long", &tokenizer.caption_long},
+          {"query", "prefix", &tokenizer.query.prefix},
+          {"query", "suffix", &tokenizer.query.suffix},
+          {"detect", "prefix", &tokenizer.detect.prefix},
+          {"detect", "suffix", &tokenizer.detect.suffix},
+          {"point", "prefix", &tokenizer.point.prefix},
+          {"point", "suffix", &tokenizer.point.suffix}};
+}
+
+Status unsupported(const JsonObject& section, std::string_view what) {
+  return invalid_argument("{}: {} is not supported", section.name(), what);
+}
+
+// What other models of the family have, and this program does not run.
+Status refuse_other_architectures(const JsonObject& root) {
+  if (root.find("text") != nullptr) {
+    GAPLESS_ASSIGN_OR_RETURN(const JsonObject text, root.object("text"));
+    if (text.find("moe") != nullptr) return unsupported(text, "text.moe (mixture of experts)");
+    if (text.find("group_size") != nullptr) {
+      return unsupported(text, "text.group_size (quantised weights)");
+    }
+    GAPLESS_ASSIGN_OR_RETURN(const bool tau, text.boolean_or("tau_attn", false));
+    if (tau) return unsupported(text, "text.tau_attn");
+  }
+  if (root.find("region") != nullptr) {
+    GAPLESS_ASSIGN_OR_RETURN(const JsonObject region, root.object("region"));
+    GAPLESS_ASSIGN_OR_RETURN(const bool use_ln, region.boolean_or("use_ln", false));
+    if (use_ln) return unsupported(region, "region.use_ln");
+    GAPLESS_ASSIGN_OR_RETURN(const auto arch, region.string_or("decoder_arch", "mlp"));
+    if (arch != "mlp") return unsupported(region, fmt::format("region.decoder_arch {}", arch));
+  }
+  return ok_status();
+}
+
+Status read_sizes(const JsonObject& root, ModelConfig& config) {
+  for (const char* name : {"text", "vision", "region"}) {
+    if (root.find(name) == nullptr) continue;
+    GAPLESS_ASSIGN_OR_RETURN(const JsonObject section, root.object(name));
+    for (const IntField& field : int_fields(config)) {
+      if (std::string_view(field.section) != name) continue;
+      GAPLESS_ASSIGN_OR_RETURN(const std::int64_t value,
+                               section.integer_or(field.key, *field.value, 0, kMaxVocabSize));
+      *field.value = static_cast<int>(value);
+    }
+    if (std::string_view(name) != "text") continue;
+    if (section.find("ff_dim") == nullptr) config.text.ff_dim = 4 * config.text.dim;
+    if (section.find("n_kv_heads") == nullptr) config.text.n_kv_heads = config.text.n_heads;
+    GAPLESS_ASSIGN_OR_RETURN(config.text.rope_theta,
+                             section.number_or("rope_theta", config.text.rope_theta));
+  }
+  return ok_status();
+}
+
+StatusOr<std::vector<TokenId>> read_ids(const JsonObject& section, std::string_view key) {
+  GAPLESS_ASSIGN_OR_RETURN(const auto* list, section.array(key));
+  std::vector<TokenId> ids;
+  for (const boost::json::value& id : *list) {
+    if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() >= kMaxVocabSize) {
+      return section.error(key, "a list of token ids");
+    }
+    ids.emplace_back(static_cast<std::int32_t>(id.get_int64()));
+  }
+  return ids;
+}
+
+// A template that the file leaves out is a skill that the model does not have.
+Status read_tokenizer(const JsonObject& section, TokenizerConfig& tokenizer) {
+  for (const IdField& field : id_fields(tokenizer)) {
+    GAPLESS_ASSIGN_OR_RETURN(
+        const std::int64_t id,
+        section.integer_or(field.key, field.value->value, 0, kMaxVocabSize - 1));
+    *field.value = TokenId(static_cast<std::int32_t>(id));
+  }
+  GAPLESS_ASSIGN_OR_RETURN(tokenizer.object_leading_space,
+                           section.boolean_or("object_leading_space", true));
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject templates, section.object("templates"));
+  for (const TemplateField& field : template_fields(tokenizer)) {
+    field.value->clear();
+    if (templates.find(field.skill) == nullptr) continue;
+    GAPLESS_ASSIGN_OR_RETURN(const JsonObject skill, templates.object(field.skill));
+    if (skill.find(field.key) == nullptr) continue;
+    GAPLESS_ASSIGN_OR_RETURN(*field.value, read_ids(skill, field.key));
+  }
+  return ok_status();
+}
+
+StatusOr<bool> has_our_token_ids(const JsonObject& root) {
+  if (root.find("gapless") == nullptr) return false;
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject gapless, root.object("gapless"));
+  GAPLESS_ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t format,
+                           gapless.integer("format", kFormat, kFormat));
+  return true;
+}
+
+}  // namespace
+
+StatusOr<ModelConfig> parse_model_config(std::string_view json, std::string_view name) {
+  GAPLESS_ASSIGN_OR_RETURN(const boost::json::value document, parse_json(json, name));
+  GAPLESS_ASSIGN_OR_RETURN(JsonObject root, JsonObject::of(document, name));
+  // Files made by Hugging Face's transformers wrap Moondream's own configuration.
+  if (root.find("text") == nullptr && root.find("config") != nullptr) {
+    GAPLESS_ASSIGN_OR_RETURN(root, root.object("config"));
+  }
+  ModelConfig config;
+  GAPLESS_RETURN_IF_ERROR(refuse_other_architectures(root));
+  GAPLESS_RETURN_IF_ERROR(read_sizes(root, config));
+  GAPLESS_ASSIGN_OR_RETURN(const bool ours, has_our_token_ids(root));
+  if (ours) {
+    GAPLESS_ASSIGN_OR_RETURN(const JsonObject section, root.object("tokenizer"));
+    GAPLESS_RETURN_IF_ERROR(read_tokenizer(section, config.tokenizer));
+  } else if (root.find("tokenizer") != nullptr) {
+    log_info(
+        "{}: its token ids are not used, because it does not say \"gapless\": {{\"format\": 1}}",
+        name);
+  }
+  GAPLESS_RETURN_IF_ERROR(validate_model_config(config, name));
+  return config;
+}
+
+StatusOr<ModelConfig> load_model_config(const std::filesystem::path& path) {
+  std::error_code ec;
+  std::filesystem::path file = path;
+  if (std::filesystem::is_directory(path, ec)) {
+    file = path / "config.json";
+  } else if (path.filename() != "config.json") {
+    file = path.parent_path() / "config.json";
+  }
+  if (!std::filesystem::exists(file, ec)) return moondream2_config();
+  GAPLESS_ASSIGN_OR_RETURN(const std::string json, read_file(file, kMaxModelConfigBytes));
+  return parse_model_config(json, file.string());
+}
+
+std::string model_config_to_json(const ModelConfig& original) {
+  ModelConfig config = original;  // the field lists point into it
+  const auto list_of = [](const std::vector<TokenId>& ids) {
+    boost::json::array list;
+    for (const TokenId id : ids) list.emplace_back(id.value);
+    return list;
+  };
+  const auto section_of = [](boost::json::object& parent, const char* key) -> boost::json::object& {
+    boost::json::value& value = parent[key];
+    return value.is_object() ? value.get_object() : value.emplace_object();
+  };
+  boost::json::object root;
+  section_of(root, "gapless")["format"] = kFormat;
+  for (const IntField& field : int_fields(config)) {
+    section_of(root, field.section)[field.key] = *field.value;
+  }
+  section_of(root, "text")["rope_theta"] = config.text.rope_theta;
+  boost::json::object& tokenizer = section_of(root, "tokenizer");
+  for (const IdField& field : id_fields(config.tokenizer))
+    tokenizer[field.key] = field.value->value;
+  tokenizer["object_leading_space"] = config.tokenizer.object_leading_space;
+  boost::json::object& templates = section_of(tokenizer, "templates");
+  for (const TemplateField& field : template_fields(config.tokenizer)) {
+    section_of(templates, field.skill)[field.key] = list_of(*field.value);
+  }
+  return boost::json::serialize(root) + "\n";
+}
+
+}  // namespace gapless

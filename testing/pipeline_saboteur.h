@@ -1,0 +1,30 @@
+// Plants violations of the pipeline's invariants behind its back, so that tests can show that each
+// one is caught. Nothing outside tests includes this.
+#pragma once
+
+#include <utility>
+
+#include "pipeline/pipeline_state.h"
+
+namespace gapless {
+
+struct PipelineStateSaboteur {
+  // I4: the slot can be launched again although its step is in flight.
+  static void free_slot_early(PipelineState& state, SlotId slot) {
+    state.slots_[state.index(slot)].phase = SlotPhase::kFree;
+  }
+  // I2: the second oldest step is committed before the oldest.
+  static void swap_two_oldest(PipelineState& state) { std::swap(state.queue_[0], state.queue_[1]); }
+  // I3, I5: the state believes that one step at most refers to the row, so its next mask is built
+  // before its previous token is committed.
+  static void forget_refs(PipelineState& state, RowId row) {
+    int& refs = state.rows_[state.index(row)].inflight_refs;
+    refs = refs > 1 ? 1 : refs;
+  }
+  // I6: the row is vacant although steps in flight write to it.
+  static void vacate(PipelineState& state, RowId row) {
+    state.rows_[state.index(row)].sequence = SequenceId();
+  }
+};
+
+}  // namespace gapless

@@ -1,0 +1,92 @@
+// Runs a StepModel one step at a time, without the pipeline: upload, forward, sample, download, wait.
+// For tests and parity tools only; the real path is the pipeline's loop.
+//
+// Row r owns the pages 1 + r * max_pages_per_row onwards; image slot i is the caller's choice.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "model/step_model.h"
+
+namespace gapless {
+
+// One image to encode: its crops, global first.
+struct DriverImage {
+  std::span<const std::uint8_t> crops;  // [num_crops, crop, crop, 3]
+  int tile_rows = 1;
+  int tile_cols = 1;
+  int image_slot = 0;
+};
+
+// One sequence of a prefill.
+struct DriverPrompt {
+  int row = 0;
+  std::vector<TokenInput> inputs;  // kImage ids count through the whole image pool
+  int num_cached = 0;              // tokens of the row that are in the cache already
+  int prefix_len = 0;
+  RowState state;  // sampling parameters and limits; the driver sets the position
+};
+
+class StepDriver {
+ public:
+  static StatusOr<std::unique_ptr<StepDriver>> create(Device& device, StepModel& model);
+
+  // All images in one launch.
+  Status encode(std::span<const DriverImage> images);
+
+  // One launch; the outputs come in the order of the prompts.
+  StatusOr<std::vector<StepOutput>> prefill(std::span<const DriverPrompt> prompts,
+                                            bool with_regions = true);
+
+  // One launch; -1 is padding.
+  StatusOr<std::vector<StepOutput>> decode(std::span<const std::int32_t> rows,
+                                           bool with_regions = true);
+
+  // Prefills one prompt and decodes until the row is done; all outputs, the last one included.
+  StatusOr<std::vector<StepOutput>> generate(const DriverPrompt& prompt);
+
+  // Of the step before: [rows, vocab], and bytes of anything on the device.
+  StatusOr<std::vector<float>> logits(int num_rows);
+  StatusOr<std::vector<std::byte>> read(const void* from_dev, std::size_t bytes);
+
+ private:
+  // The inputs of a step, laid out the same in pinned and in device memory.
+  struct Inputs {
+    std::int32_t* rows;
+    std::int32_t* counts;  // installs, deltas, copies
+    std::int32_t* install_rows;
+    RowState* installs;
+    PageTableDelta* deltas;
+    PageCopy* copies;
+    TokenInput* tokens;
+    std::int32_t* positions;
+    std::int32_t* cache_slots;
+    AttentionSequence* sequences;
+    std::int32_t* last_tokens;
+    std::int32_t* tokens_consumed;
+  };
+
+  StepDriver(Device& device, StepModel& model) : device_(device), model_(model) {}
+  Status allocate();
+  Inputs carve_inputs(void* base, std::size_t* bytes) const;
+  int page_of(int row, int position) const;
+  void add_prompt(const DriverPrompt& prompt, int index, StepShape& shape);
+  void map_pages(int row, int num_cached, int num_tokens);
+  StatusOr<std::vector<StepOutput>> run(const StepShape& shape);
+
+  Device& device_;
+  StepModel& model_;
+  std::unique_ptr<Stream> stream_;
+  Buffer inputs_dev_, outputs_dev_, crops_dev_;
+  PinnedBuffer inputs_pinned_, transfer_pinned_;
+  std::size_t input_bytes_ = 0;
+  Inputs in_{};  // pinned
+  StepBuffers buffers_;
+  std::vector<int> mapped_pages_;  // per row
+};
+
+}  // namespace gapless

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tests/per_device/kernels_fixture.h"
+
+namespace gapless {
+namespace {
+
+struct Shape {
+  int dim, vocab, coord_features, size_features;
+};
+
+class EmbedTest : public KernelsTest {
+ protected:
+  struct Tables {
+    TestTensor wte, images, coord_weight, coord_bias, size_weight, size_bias, coord_w, size_w;
+  };
+
+  Tables make_tables(const Shape& s) {
+    auto weight = [&](int in) {
+      return random_tensor(static_cast<std::size_t>(s.dim) * in, 1.0f / std::sqrt(1.0f * in));
+    };
+    return {.wte = random_tensor(static_cast<std::size_t>(s.vocab) * s.dim),
+            .images = random_tensor(static_cast<std::size_t>(2) * 729 * s.dim),
+            .coord_weight = weight(s.coord_features),
+            .coord_bias = random_tensor(s.dim, 0.1f),
+            .size_weight = weight(s.size_features),
+            .size_bias = random_tensor(s.dim, 0.1f),
+            .coord_w = random_tensor(s.coord_features / 2),
+            .size_w = random_tensor(s.size_features)};
+  }
+
+  // `pick` says which copy of a tensor to point at.
+  template <typename Pick>
+  EmbedParams params(const Shape& s, const Tables& t, Pick pick) {
+    EmbedParams p;
+    p.wte = pick(t.wte);
+    p.image_embeddings = pick(t.images);
+    p.region.coord_encoder = {pick(t.coord_weight), pick(t.coord_bias), s.coord_features, s.dim};
+    p.region.size_encoder = {pick(t.size_weight), pick(t.size_bias), s.size_features, s.dim};
+    p.region.coord_features = pick(t.coord_w);
+    p.region.size_features = pick(t.size_w);
+    p.dim = s.dim;
+    p.vocab = s.vocab;
+    return p;
+  }
+
+  std::vector<TokenInput> mixed_inputs(const Shape& s) {
+    std::vector<TokenInput> inputs = {
+        {InputKind::kText, 0},           {InputKind::kText, s.vocab - 1},
+        {InputKind::kImage, 0},          {InputKind::kImage, 2 * 729 - 1},
+        {InputKind::kCoord, 5, 0, 0},    {InputKind::kCoord, 5, 1, 0},
+        {InputKind::kSize, 6, 1, 1},     {InputKind::kSize, 6, 1.0f / 1024, 0.3f},
+        {InputKind::kText, s.vocab, 0},  {InputKind::kText, -1, 0},
+        {InputKind::kCoord, 5, 0.7f, 9}, {InputKind::kSize, 6, 0.2f, 0.9f}};
+    for (int i = 0; i < 9; ++i) {
+      inputs.push_back({InputKind::kText, static_cast<std::int32_t>(random_() % s.vocab)});
+    }
+    return inputs;
+  }
+};
+
+TEST_F(EmbedTest, AgreesWithReferenceForEveryKindOfInput) {
+  for (const Shape& s :
+       {Shape{256, 1000, 256, 512}, Shape{2048, 100, 256, 512}, Shape{256, 300, 64, 64}}) {
+    const Tables tables = make_tables(s);
+    const std::vector<TokenInput> inputs = mixed_inputs(s);
+    const int num_tokens = static_cast<int>(inputs.size());
+
+    EmbedParams p = params(s, tables, [](const TestTensor& t) { return t.ref(); });
+    std::vector<float> expected(inputs.size() * s.dim);
+    p.inputs = inputs.data(), p.num_tokens = num_tokens, p.out = expected.data();
+    reference::embed(p, dtype());
+
+    p = params(s, tables, [](const TestTensor& t) { return t.dev(); });
+    const Buffer inputs_dev = upload(inputs);
+    const Buffer out = poisoned(expected.size());
+    p.inputs = inputs_dev.as<TokenInput>(), p.num_tokens = num_tokens, p.out = out.data();
+    run(kernels_->embed(*stream_, p));
+    const std::vector<float> actual = floats(out);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto row = rows_of(actual, s.dim, i, i + 1);
+      const auto expected_row = rows_of(expected, s.dim, i, i + 1);
+      const bool is_copy =
+          inputs[i].kind == InputKind::kText || inputs[i].kind == InputKind::kImage;
+      EXPECT_TRUE(is_copy ? bits_equal(row, expected_row)
+                          : rows_close(row, expected_row, s.dim, tolerance()))
+          << "input " << i << ", dim " << s.dim;
+    }
+  }
+}
+
+// A decode step reads the inputs out of the row states, through the list of rows; the same input
+// has the same bits wherever it lies.
+TEST_F(EmbedTest, ReadsInputsFromRowStates) {
+  const Shape s{256, 1000, 256, 512};
+  const Tables tables = make_tables(s);
+  const std::vector<TokenInput> inputs = mixed_inputs(s);
+  const int num_tokens = static_cast<int>(inputs.size());
+  EmbedParams p = params(s, tables, [](const TestTensor& t) { return t.dev(); });
+  const Buffer inputs_dev = upload(inputs);
+  const Buffer packed = poisoned(inputs.size() * s.dim);
+  p.inputs = inputs_dev.as<TokenInput>(), p.num_tokens = num_tokens, p.out = packed.data();
+  run(kernels_->embed(*stream_, p));
+
+  std::vector<RowState> rows(inputs.size() + 5);
+  std::vector<std::int32_t> index(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    index[i] = static_cast<std::int32_t>((i * 7 + 3) % rows.size());  // 7 and 26 are coprime
+    rows[index[i]].input = inputs[i];
+  }
+  const Buffer rows_dev = upload(rows);
+  const Buffer index_dev = upload(index);
+  const Buffer gathered = poisoned(inputs.size() * s.dim);
+  p.inputs = &rows_dev.as<RowState>()->input;
+  p.input_stride_bytes = sizeof(RowState);
+  p.index = index_dev.as<std::int32_t>();
+  p.out = gathered.data();
+  run(kernels_->embed(*stream_, p));
+  EXPECT_TRUE(bits_equal(floats(gathered), floats(packed)));
+}
+
+}  // namespace
+}  // namespace gapless

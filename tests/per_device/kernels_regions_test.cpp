@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tests/per_device/kernels_fixture.h"
+
+namespace gapless {
+namespace {
+
+constexpr std::int32_t kCoordId = 5, kSizeId = 6;
+
+struct RegionShape {
+  int dim, inner, coord_bins, size_bins;
+};
+
+class RegionsTest : public KernelsTest {
+ protected:
+  struct Weights {
+    RegionShape shape;
+    TestTensor coord_w1, coord_b1, coord_w2, coord_b2, size_w1, size_b1, size_w2, size_b2;
+
+    template <typename Pick>
+    RegionDecoderWeights pick(Pick data) const {
+      const RegionShape& s = shape;
+      return {.coord_fc1 = {data(coord_w1), data(coord_b1), s.dim, s.inner},
+              .coord_fc2 = {data(coord_w2), data(coord_b2), s.inner, s.coord_bins},
+              .size_fc1 = {data(size_w1), data(size_b1), s.dim, s.inner},
+              .size_fc2 = {data(size_w2), data(size_b2), s.inner, 2 * s.size_bins}};
+    }
+  };
+
+  Weights make_weights(const RegionShape& s) {
+    auto matrix = [&](int out, int in) {
+      return random_tensor(static_cast<std::size_t>(out) * in, 1 / std::sqrt(1.0f * in));
+    };
+    return {.shape = s,
+            .coord_w1 = matrix(s.inner, s.dim),
+            .coord_b1 = random_tensor(s.inner, 0.1f),
+            .coord_w2 = matrix(s.coord_bins, s.inner),
+            .coord_b2 = random_tensor(s.coord_bins, 0.1f),
+            .size_w1 = matrix(s.inner, s.dim),
+            .size_b1 = random_tensor(s.inner, 0.1f),
+            .size_w2 = matrix(2 * s.size_bins, s.inner),
+            .size_b2 = random_tensor(2 * s.size_bins, 0.1f)};
+  }
+
+  struct Rows {
+    std::vector<std::int32_t> tokens, seats;
+    std::vector<RowState> states;
+  };
+
+  // Row i on seat i.
+  static Rows rows_with_tokens(const std::vector<std::int32_t>& tokens) {
+    Rows rows{.tokens = tokens};
+    rows.states.resize(tokens.size());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      rows.seats.push_back(static_cast<std::int32_t>(i));
+      rows.states[i].flags = kRowDecodesRegions;
+    }
+    return rows;
+  }
+
+  std::vector<float> run_device(const Weights& w, const void* hidden, const Rows& rows) {
+    const int num_rows = static_cast<int>(rows.seats.size());
+    const int max_out = std::max(w.shape.coord_bins, 2 * w.shape.size_bins);
+    const Buffer tokens = upload(rows.tokens), seats = upload(rows.seats);
+    const Buffer states = upload(rows.states);
+    const Buffer values = poisoned_bytes(num_rows * 2 * sizeof(float));
+    const Buffer scratch =
+        poisoned_bytes(kernels_->region_scratch_bytes(num_rows, w.shape.inner, max_out));
+    run(kernels_->decode_regions(*stream_,
+                                 {.hidden = hidden,
+                                  .tokens = tokens.as<std::int32_t>(),
+                                  .rows = seats.as<std::int32_t>(),
+                                  .row_states = states.as<RowState>(),
+                                  .weights = w.pick([](const TestTensor& t) { return t.dev(); }),
+                                  .values = values.as<float>(),
+                                  .num_rows = num_rows,
+                                  .dim = w.shape.dim,
+                                  .coord_id = kCoordId,
+                                  .size_id = kSizeId,
+                                  .scratch = scratch.data()}));
+    return download<float>(values);
+  }
+
+  // The oracle's logits of one row.
+  static std::vector<float> logits_of(const float* hidden, const LinearWeights& fc1,
+                                      const LinearWeights& fc2) {
+    std::vector<float> inner(fc1.out), logits(fc2.out);
+    LinearParams p{.x = hidden, .x_stride = fc1.in, .weights = fc1, .y = inner.data()};
+    p.y_stride = fc1.out, p.num_rows = 1, p.activation = Activation::kGeluTanh;
+    reference::linear(p);
+    p = {.x = inner.data(), .x_stride = fc2.in, .weights = fc2, .y = logits.data()};
+    p.y_stride = fc2.out, p.num_rows = 1;
+    reference::linear(p);
+    return logits;
+  }
+
+  // `value` is that of a bin whose logit is the largest but for rounding.
+  void expect_best_bin(float value, std::span<const float> logits, float (*value_of)(int, int)) {
+    const int num_bins = static_cast<int>(logits.size());
+    const float largest = *std::max_element(logits.begin(), logits.end());
+    double square = 0;
+    for (const float logit : logits) square += logit * logit;
+    const double margin = 10 * tolerance() * std::sqrt(square / num_bins);
+    int best = 0;
+    for (int bin = 1; bin < num_bins; ++bin) {
+      if (std::abs(value_of(bin, num_bins) - value) < std::abs(value_of(best, num_bins) - value)) {
+        best = bin;
+      }
+    }
+    EXPECT_NEAR(value, value_of(best, num_bins), 1e-6f * value) << "no bin has this value";
+    EXPECT_GE(logits[best], largest - margin) << "bin " << best;
+  }
+};
+
+TEST_F(RegionsTest, AgreesWithReference) {
+  for (const RegionShape& shape : {RegionShape{256, 512, 1024, 1024}, RegionShape{64, 96, 32, 16},
+                                   RegionShape{2048, 8192, 1024, 1024}}) {
+    const int num_rows = shape.dim == 2048 ? 2 : 12;
+    const Weights w = make_weights(shape);
+    const TestTensor hidden = random_tensor(static_cast<std::size_t>(num_rows) * shape.dim);
+    std::vector<std::int32_t> tokens;
+    for (int i = 0; i < num_rows; ++i) tokens.push_back(i % 2 == 0 ? kCoordId : kSizeId);
+    const std::vector<float> values = run_device(w, hidden.dev(), rows_with_tokens(tokens));
+
+    const RegionDecoderWeights r = w.pick([](const TestTensor& t) { return t.ref(); });
+    for (int i = 0; i < num_rows; ++i) {
+      const float* row = hidden.ref() + static_cast<std::size_t>(i) * shape.dim;
+      if (i % 2 == 0) {
+        const std::vector<float> logits = logits_of(row, r.coord_fc1, r.coord_fc2);
+        expect_best_bin(values[2 * i], logits, reference::coordinate_of_bin);
+        EXPECT_EQ(values[2 * i + 1], 0);
+      } else {
+        const std::vector<float> logits = logits_of(row, r.size_fc1, r.size_fc2);
+        const std::span<const float> all(logits);
+        expect_best_bin(values[2 * i], all.first(shape.size_bins), reference::size_of_bin);
+        expect_best_bin(values[2 * i + 1], all.last(shape.size_bins), reference::size_of_bin);
+      }
+    }
+  }
+}
+
+TEST_F(RegionsTest, OtherRowsKeepTheirValues) {
+  const RegionShape shape{64, 128, 64, 64};
+  const Weights w = make_weights(shape);
+  const TestTensor hidden = random_tensor(8 * 64);
+  Rows rows = rows_with_tokens({kCoordId, 17, kSizeId, -1, kCoordId, kSizeId, kCoordId, 0});
+  rows.seats[4] = -1;        // padding
+  rows.states[5].done = 1;   // a zombie
+  rows.states[6].flags = 0;  // its coordinates are text
+  const std::vector<float> values = run_device(w, hidden.dev(), rows);
+  for (int i = 0; i < 8; ++i) {
+    const bool decoded = i == 0 || i == 2;
+    EXPECT_EQ(is_poison(values[2 * i]), !decoded) << "row " << i;
+    EXPECT_EQ(is_poison(values[2 * i + 1]), !decoded) << "row " << i;
+  }
+}
+
+// Zero weights leave the biases: exact values, and ties.
+TEST_F(RegionsTest, ValuesOfBinsAndTies) {
+  const RegionShape shape{64, 64, 1024, 1024};
+  Weights w = make_weights(shape);
+  const TestTensor hidden = random_tensor(64);
+  w.coord_w2 = tensor(std::vector<float>(1024 * 64, 0.0f));
+  w.size_w2 = tensor(std::vector<float>(2 * 1024 * 64, 0.0f));
+  struct Case {
+    std::vector<int> winners;
+    int bin;
+  };
+  for (const Case& c : {Case{{0}, 0}, Case{{1023}, 1023}, Case{{500, 37, 1023}, 37}}) {
+    std::vector<float> coord_bias(1024, -1), size_bias(2048, -1);
+    for (const int bin : c.winners) coord_bias[bin] = size_bias[bin] = 3;
+    size_bias[1024 + 1023 - c.bin] = 2;  // height: the mirrored bin
+    w.coord_b2 = tensor(coord_bias);
+    w.size_b2 = tensor(size_bias);
+    std::vector<float> values = run_device(w, hidden.dev(), rows_with_tokens({kCoordId}));
+    EXPECT_FLOAT_EQ(values[0], static_cast<float>(c.bin) / 1023.0f);
+    values = run_device(w, hidden.dev(), rows_with_tokens({kSizeId}));
+    EXPECT_FLOAT_EQ(values[0], std::exp2(10.0f * c.bin / 1023.0f - 10.0f));
+    EXPECT_FLOAT_EQ(values[1], std::exp2(10.0f * (1023 - c.bin) / 1023.0f - 10.0f));
+  }
+}
+
+TEST_F(RegionsTest, RowsDoNotDependOnTheBatch) {
+  const RegionShape shape{256, 512, 1024, 1024};
+  const Weights w = make_weights(shape);
+  const TestTensor hidden = random_tensor(9 * 256);
+  std::vector<std::int32_t> tokens(9, kCoordId);
+  for (int i = 0; i < 9; i += 2) tokens[i] = kSizeId;
+  const std::vector<float> all = run_device(w, hidden.dev(), rows_with_tokens(tokens));
+  for (int i = 0; i < 9; ++i) {
+    const void* row = static_cast<const char*>(hidden.dev()) + i * 256 * dtype_bytes(dtype());
+    EXPECT_TRUE(
+        bits_equal(run_device(w, row, rows_with_tokens({tokens[i]})), rows_of(all, 2, i, i + 1)));
+  }
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,123 @@
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "kernels/kv_index.h"
+#include "tests/per_device/kernels_fixture.h"
+
+namespace gapless {
+namespace {
+
+std::vector<float> rope_table(int max_context, int rotary_dim) {
+  std::vector<float> table;
+  for (int position = 0; position < max_context; ++position) {
+    for (int j = 0; j < rotary_dim / 2; ++j) {
+      const double angle = position * std::pow(10000.0, -2.0 * j / rotary_dim);
+      table.push_back(static_cast<float>(std::cos(angle)));
+      table.push_back(static_cast<float>(std::sin(angle)));
+    }
+  }
+  return table;
+}
+
+class RopeAndCacheTest : public KernelsTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(RopeAndCacheTest, AgreesWithReferenceAndTouchesNothingElse) {
+  constexpr int kHeadDim = 64, kRotaryDim = 32, kNumPages = 9;
+  const int num_heads = GetParam();
+  const int width = num_heads * kHeadDim;
+  // First and last position, both sides of a page boundary, and a slot of the trash page.
+  const std::vector<std::int32_t> positions = {0, 1, 15, 16, 2047, 730, 0};
+  const std::vector<std::int32_t> slots = {48, 49, 63, 128, 143, 16, 3};
+  const int num_tokens = static_cast<int>(positions.size());
+  const std::vector<float> table = rope_table(2048, kRotaryDim);
+
+  RopeAndCacheParams p;
+  p.qkv_stride = 3 * width + 8;
+  p.num_tokens = num_tokens;
+  p.num_heads = num_heads;
+  p.head_dim = kHeadDim;
+  p.rotary_dim = kRotaryDim;
+  const TestTensor qkv = random_tensor(static_cast<std::size_t>(num_tokens) * p.qkv_stride);
+  const std::size_t cache_size =
+      static_cast<std::size_t>(kNumPages) * num_heads * kPageTokens * kHeadDim;
+
+  std::vector<float> expected_qkv = qkv.host;
+  std::vector<float> expected_k(cache_size, NAN), expected_v(cache_size, NAN);
+  p.qkv = expected_qkv.data(), p.rope_table = table.data();
+  p.positions = positions.data(), p.cache_slots = slots.data();
+  p.kv = {expected_k.data(), expected_v.data()};
+  reference::rope_and_cache(p);
+
+  const Buffer positions_dev = upload(positions), slots_dev = upload(slots);
+  const Buffer table_dev = upload(table);
+  const Buffer k_dev = poisoned(cache_size), v_dev = poisoned(cache_size);
+  p.qkv = qkv.device.data(), p.rope_table = table_dev.as<float>();
+  p.positions = positions_dev.as<std::int32_t>(), p.cache_slots = slots_dev.as<std::int32_t>();
+  p.kv = {k_dev.data(), v_dev.data()};
+  run(kernels_->rope_and_cache(*stream_, p));
+
+  const std::vector<float> actual_qkv = floats(qkv.device);
+  for (int t = 0; t < num_tokens; ++t) {
+    const auto q = rows_of(actual_qkv, p.qkv_stride, t, t + 1).first(width);
+    const auto expected_q = rows_of(expected_qkv, p.qkv_stride, t, t + 1).first(width);
+    EXPECT_TRUE(rows_close(q, expected_q, kHeadDim, tolerance())) << "q of token " << t;
+  }
+  const std::vector<float> k = floats(k_dev), v = floats(v_dev);
+  std::vector<bool> written(cache_size, false);
+  for (int t = 0; t < num_tokens; ++t) {
+    for (int h = 0; h < num_heads; ++h) {
+      const auto at = static_cast<std::size_t>(kv_index(slots[t], h, num_heads, kHeadDim));
+      EXPECT_TRUE(rows_close(std::span(k).subspan(at, kHeadDim),
+                             std::span(expected_k).subspan(at, kHeadDim), kHeadDim, tolerance()));
+      EXPECT_TRUE(bits_equal(std::span(v).subspan(at, kHeadDim),
+                             std::span(expected_v).subspan(at, kHeadDim)));
+      // The second half passes through unturned.
+      EXPECT_TRUE(bits_equal(
+          std::span(k).subspan(at + kRotaryDim, kHeadDim - kRotaryDim),
+          std::span(qkv.host).subspan(t * p.qkv_stride + width + h * kHeadDim + kRotaryDim,
+                                      kHeadDim - kRotaryDim)));
+      std::fill_n(written.begin() + static_cast<std::ptrdiff_t>(at), kHeadDim, true);
+    }
+  }
+  for (std::size_t i = 0; i < cache_size; ++i) {
+    ASSERT_EQ(!written[i], is_poison(k[i])) << "key element " << i;
+    ASSERT_EQ(!written[i], is_poison(v[i])) << "value element " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, RopeAndCacheTest, ::testing::Values(4, 32));
+
+TEST_F(KernelsTest, CopyPagesCopiesKeysAndValuesOfEveryLayer) {
+  constexpr int kNumPages = 7, kNumLayers = 3;
+  constexpr std::size_t kPageBytes = 2 * kPageTokens * 64 * 2;
+  std::vector<std::uint8_t> cache(2 * kNumLayers * kNumPages * kPageBytes);
+  for (auto& byte : cache) byte = static_cast<std::uint8_t>(random_());
+  // Three entries, of which the step uses two.
+  const std::vector<PageCopy> copies = {{1, 5}, {2, 6}, {3, 4}};
+  const std::vector<std::int32_t> num_copies = {2};
+
+  std::vector<std::uint8_t> expected = cache;
+  for (std::size_t plane = 0; plane < 2 * kNumLayers; ++plane) {
+    for (int i = 0; i < 2; ++i) {
+      auto page = [&](std::int32_t number) {
+        return expected.begin() +
+               static_cast<std::ptrdiff_t>((plane * kNumPages + number) * kPageBytes);
+      };
+      std::copy_n(page(copies[i].from), kPageBytes, page(copies[i].to));
+    }
+  }
+  const Buffer cache_dev = upload(cache), copies_dev = upload(copies);
+  const Buffer num_dev = upload(num_copies);
+  run(kernels_->copy_pages(*stream_, {.kv_base = cache_dev.data(),
+                                      .page_bytes = kPageBytes,
+                                      .num_pages = kNumPages,
+                                      .num_layers = kNumLayers,
+                                      .copies = copies_dev.as<PageCopy>(),
+                                      .num_copies = num_dev.as<std::int32_t>(),
+                                      .max_copies = 3}));
+  EXPECT_TRUE(download<std::uint8_t>(cache_dev) == expected);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,322 @@
+#include <cstring>
+#include <vector>
+
+#include "tests/per_device/kernels_fixture.h"
+
+namespace gapless {
+namespace {
+
+constexpr std::int32_t kCoordId = 5, kSizeId = 6;
+
+using RowsTest = KernelsTest;
+
+bool same_bytes(const RowState& a, const RowState& b) {
+  return std::memcmp(&a, &b, sizeof(RowState)) == 0;
+}
+
+RowState numbered_row(int number) {
+  RowState row;
+  row.input = {InputKind::kText, number, 0, 0};
+  row.position = 100 + number;
+  row.seed = 0x1234567890ull + number;
+  return row;
+}
+
+TEST_F(RowsTest, BeginStepInstallsRowsAndPages) {
+  constexpr int kRows = 6, kStride = 8;
+  std::vector<RowState> states(kRows);
+  for (int i = 0; i < kRows; ++i) states[i] = numbered_row(i);
+  std::vector<std::int32_t> table(kRows * kStride, 77);
+  const std::vector<std::int32_t> install_rows = {4, 0, 2};
+  const std::vector<RowState> installs = {numbered_row(40), numbered_row(41), numbered_row(42)};
+  const std::vector<PageTableDelta> deltas = {{4, 0, 9}, {4, 7, 8}, {1, 3, 3}, {5, 5, 5}};
+  // The lists are longer than what this step uses.
+  const std::vector<std::int32_t> num_installs = {2}, num_deltas = {3};
+
+  std::vector<RowState> expected_states = states;
+  expected_states[4] = installs[0];
+  expected_states[0] = installs[1];
+  std::vector<std::int32_t> expected_table = table;
+  expected_table[4 * kStride + 0] = 9;
+  expected_table[4 * kStride + 7] = 8;
+  expected_table[1 * kStride + 3] = 3;
+
+  const Buffer states_dev = upload(states), table_dev = upload(table);
+  const Buffer rows_dev = upload(install_rows), installs_dev = upload(installs);
+  const Buffer deltas_dev = upload(deltas);
+  const Buffer num_installs_dev = upload(num_installs), num_deltas_dev = upload(num_deltas);
+  BeginStepParams p{.install_rows = rows_dev.as<std::int32_t>(),
+                    .installs = installs_dev.as<RowState>(),
+                    .deltas = deltas_dev.as<PageTableDelta>(),
+                    .num_installs = num_installs_dev.as<std::int32_t>(),
+                    .num_deltas = num_deltas_dev.as<std::int32_t>(),
+                    .max_installs = 3,
+                    .max_deltas = 4,
+                    .row_states = states_dev.as<RowState>(),
+                    .page_table = table_dev.as<std::int32_t>(),
+                    .page_table_stride = kStride};
+  run(kernels_->begin_step(*stream_, p));
+  const std::vector<RowState> actual = download<RowState>(states_dev);
+  for (int i = 0; i < kRows; ++i) EXPECT_TRUE(same_bytes(actual[i], expected_states[i])) << i;
+  EXPECT_EQ(download<std::int32_t>(table_dev), expected_table);
+
+  // Nothing to install, no deltas: nothing changes.
+  const Buffer zero_dev = upload(std::vector<std::int32_t>{0});
+  p.num_installs = p.num_deltas = zero_dev.as<std::int32_t>();
+  run(kernels_->begin_step(*stream_, p));
+  EXPECT_EQ(download<std::int32_t>(table_dev), expected_table);
+  EXPECT_TRUE(same_bytes(download<RowState>(states_dev)[4], installs[0]));
+}
+
+TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
+  constexpr int kSeats = 5, kStride = 128;
+  std::vector<RowState> states(kSeats);
+  std::vector<std::int32_t> table(kSeats * kStride);
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(1000 + i);
+  states[0].position = 0;
+  states[1].position = 15;
+  states[2].position = 2047;
+  states[3].position = 2048;  // past the end, and past its page-table row
+  states[3].done = 1;
+  states[4].position = 16;
+  const std::vector<std::int32_t> rows = {4, 2, 3, -1, 0, 1, -1};
+  const int num_rows = static_cast<int>(rows.size());
+
+  const Buffer states_dev = upload(states), table_dev = upload(table), rows_dev = upload(rows);
+  const std::size_t ints = (num_rows + 1) * sizeof(std::int32_t);
+  const Buffer positions = poisoned_bytes(ints), slots = poisoned_bytes(ints);
+  const Buffer index = poisoned_bytes(ints);
+  const Buffer sequences = poisoned_bytes((num_rows + 1) * sizeof(AttentionSequence));
+  run(kernels_->plan_decode(*stream_, {.rows = rows_dev.as<std::int32_t>(),
+                                       .row_states = states_dev.as<RowState>(),
+                                       .page_table = table_dev.as<std::int32_t>(),
+                                       .page_table_stride = kStride,
+                                       .num_rows = num_rows,
+                                       .positions = positions.as<std::int32_t>(),
+                                       .cache_slots = slots.as<std::int32_t>(),
+                                       .sequences = sequences.as<AttentionSequence>(),
+                                       .input_index = index.as<std::int32_t>()}));
+  using Ints = std::vector<std::int32_t>;
+  EXPECT_EQ(download<std::int32_t>(positions), (Ints{16, 2047, 0, 0, 0, 15, 0, -1}));
+  EXPECT_EQ(download<std::int32_t>(index), (Ints{4, 2, 3, 0, 0, 1, 0, -1}));
+  const Ints slot = download<std::int32_t>(slots);
+  EXPECT_EQ(slot[0], (1000 + 4 * kStride + 1) * kPageTokens);
+  EXPECT_EQ(slot[1], (1000 + 2 * kStride + 127) * kPageTokens + 15);
+  EXPECT_EQ(slot[4], 1000 * kPageTokens);
+  EXPECT_EQ(slot[5], (1000 + kStride) * kPageTokens + 15);
+  for (const int i : {2, 3, 6}) {
+    EXPECT_GE(slot[i], 0) << "row " << i;
+    EXPECT_LT(slot[i], kPageTokens) << "row " << i << " must write into the trash page";
+  }
+  EXPECT_EQ(slot[7], -1) << "wrote past the last row";
+
+  const auto sequence = download<AttentionSequence>(sequences);
+  for (int i = 0; i < num_rows; ++i) {
+    const bool live = rows[i] >= 0 && rows[i] != 3;
+    EXPECT_EQ(sequence[i].row, rows[i] < 0 ? 0 : rows[i]) << i;
+    EXPECT_EQ(sequence[i].first_token, i);
+    EXPECT_EQ(sequence[i].num_tokens, live ? 1 : 0) << i;
+    EXPECT_EQ(sequence[i].num_cached, live ? states[rows[i]].position : 0) << i;
+    EXPECT_EQ(sequence[i].prefix_len, 0) << i;
+  }
+  EXPECT_EQ(sequence[num_rows].row, -1) << "wrote past the last row";
+}
+
+TEST_F(RowsTest, GatherRowsCopiesBits) {
+  for (const int dim : {256, 2048, 24}) {
+    const TestTensor x = random_tensor(9 * static_cast<std::size_t>(dim));
+    const std::vector<std::int32_t> index = {8, 0, 3, 3, 7};
+    const Buffer index_dev = upload(index);
+    const Buffer y = poisoned(6 * static_cast<std::size_t>(dim));
+    run(kernels_->gather_rows(*stream_, {.x = x.dev(),
+                                         .index = index_dev.as<std::int32_t>(),
+                                         .y = y.data(),
+                                         .num_rows = 5,
+                                         .dim = dim}));
+    const std::vector<float> actual = floats(y);
+    for (std::size_t i = 0; i < 5; ++i) {
+      EXPECT_TRUE(
+          bits_equal(rows_of(actual, dim, i, i + 1), rows_of(x.host, dim, index[i], index[i] + 1)));
+    }
+    EXPECT_TRUE(all_poison(rows_of(actual, dim, 5, 6)));
+  }
+}
+
+class AdvanceRowsTest : public KernelsTest {
+ protected:
+  struct Batch {
+    std::vector<std::int32_t> seats, tokens;
+    std::vector<float> logprobs, values;
+    std::vector<std::int32_t> consumed;  // empty: 1 each
+    std::vector<RowState> states;
+    std::vector<AutomatonState> automata;
+
+    // Adds a row on a new seat.
+    RowState& add(std::int32_t token, float x = 0, float y = 0) {
+      seats.push_back(static_cast<std::int32_t>(states.size()));
+      tokens.push_back(token);
+      logprobs.push_back(-0.5f * static_cast<float>(tokens.size()));
+      values.insert(values.end(), {x, y});
+      RowState row;
+      row.position = 730;
+      row.num_generated = 3;
+      row.max_generated = 10;
+      row.num_stop_ids = 2;
+      row.stop_ids[0] = 0;
+      row.stop_ids[1] = 99;
+      return states.emplace_back(row);
+    }
+  };
+
+  std::vector<StepOutput> outputs_;
+  std::vector<RowState> states_;
+
+  void advance(const Batch& b) {
+    const int num_rows = static_cast<int>(b.seats.size());
+    const Buffer seats = upload(b.seats), tokens = upload(b.tokens);
+    const Buffer logprobs = upload(b.logprobs), values = upload(b.values);
+    const Buffer consumed = upload(b.consumed), states = upload(b.states);
+    const Buffer automata = upload(b.automata);
+    const Buffer outputs = poisoned_bytes((num_rows + 1) * sizeof(StepOutput));
+    run(kernels_->advance_rows(
+        *stream_, {.rows = seats.as<std::int32_t>(),
+                   .tokens = tokens.as<std::int32_t>(),
+                   .logprobs = logprobs.as<float>(),
+                   .values = values.as<float>(),
+                   .tokens_consumed = b.consumed.empty() ? nullptr : consumed.as<std::int32_t>(),
+                   .automata = automata.as<AutomatonState>(),
+                   .row_states = states.as<RowState>(),
+                   .outputs = outputs.as<StepOutput>(),
+                   .num_rows = num_rows,
+                   .coord_id = kCoordId,
+                   .size_id = kSizeId}));
+    outputs_ = download<StepOutput>(outputs);
+    EXPECT_EQ(outputs_.back().token, -1) << "wrote past the last row";
+    EXPECT_EQ(static_cast<std::int32_t>(outputs_.back().outcome), -1) << "wrote past the last row";
+    outputs_.pop_back();
+    states_ = download<RowState>(states);
+  }
+
+  void expect_output(int i, std::int32_t token, StepOutcome outcome, float x, float y,
+                     float logprob, std::int32_t position) {
+    EXPECT_EQ(outputs_[i].token, token) << "row " << i;
+    EXPECT_EQ(outputs_[i].outcome, outcome) << "row " << i;
+    EXPECT_EQ(outputs_[i].x, x) << "row " << i;
+    EXPECT_EQ(outputs_[i].y, y) << "row " << i;
+    EXPECT_EQ(outputs_[i].logprob, logprob) << "row " << i;
+    EXPECT_EQ(outputs_[i].position, position) << "row " << i;
+  }
+
+  void expect_input(int seat, InputKind kind, std::int32_t id, float x, float y) {
+    EXPECT_EQ(states_[seat].input.kind, kind) << "seat " << seat;
+    EXPECT_EQ(states_[seat].input.id, id) << "seat " << seat;
+    EXPECT_EQ(states_[seat].input.x, x) << "seat " << seat;
+    EXPECT_EQ(states_[seat].input.y, y) << "seat " << seat;
+  }
+};
+
+TEST_F(AdvanceRowsTest, EveryOutcome) {
+  Batch b;
+  b.add(42, 7, 7);              // 0 continues; its values are stale and not reported
+  b.add(99);                    // 1 stops, by the second stop id
+  b.add(42).num_generated = 9;  // 2 reaches the limit with the tenth token
+  b.add(0).num_generated = 9;   // 3 stops at the limit
+  b.add(42).num_stop_ids = 0;   // 4
+  b.add(7).done = 1;            // 5 a zombie
+  b.add(8);                     // 6 padding
+  b.seats[6] = -1;
+  b.add(0).num_stop_ids = 0;  // 7 a stop id beyond the count is none
+  advance(b);
+  expect_output(0, 42, StepOutcome::kContinues, 0, 0, -0.5f, 730);
+  expect_output(1, 99, StepOutcome::kStopped, 0, 0, -1.0f, 730);
+  expect_output(2, 42, StepOutcome::kLength, 0, 0, -1.5f, 730);
+  expect_output(3, 0, StepOutcome::kStopped, 0, 0, -2.0f, 730);
+  expect_output(4, 42, StepOutcome::kContinues, 0, 0, -2.5f, 730);
+  expect_output(5, -1, StepOutcome::kAlreadyDone, 0, 0, 0, 730);
+  expect_output(6, -1, StepOutcome::kAlreadyDone, 0, 0, 0, 0);
+  expect_output(7, 0, StepOutcome::kContinues, 0, 0, -4.0f, 730);
+  for (const int seat : {0, 4, 7}) EXPECT_EQ(states_[seat].done, 0) << "seat " << seat;
+  for (const int seat : {1, 2, 3, 5}) EXPECT_NE(states_[seat].done, 0) << "seat " << seat;
+  for (const int seat : {0, 1, 2, 3, 4, 7}) {
+    EXPECT_EQ(states_[seat].position, 731) << "seat " << seat;
+    EXPECT_EQ(states_[seat].num_generated, b.states[seat].num_generated + 1) << "seat " << seat;
+    expect_input(seat, InputKind::kText, b.tokens[seat], 0, 0);
+  }
+  EXPECT_TRUE(same_bytes(states_[5], b.states[5])) << "a zombie changes nothing";
+  EXPECT_TRUE(same_bytes(states_[6], b.states[6])) << "nor does padding";
+}
+
+TEST_F(AdvanceRowsTest, RegionTokensBecomeTheNextInput) {
+  Batch b;
+  b.add(kCoordId, 0.25f, 0.75f).flags = kRowDecodesRegions;
+  b.add(kSizeId, 0.5f, 0.125f).flags = kRowDecodesRegions;
+  b.add(kCoordId, 0.25f, 0.75f);  // its regions are not decoded: ordinary tokens
+  b.add(kSizeId, 0.25f, 0.75f);
+  b.add(41, 0.25f, 0.75f).flags = kRowDecodesRegions;
+  advance(b);
+  expect_input(0, InputKind::kCoord, kCoordId, 0.25f, 0);
+  expect_input(1, InputKind::kSize, kSizeId, 0.5f, 0.125f);
+  expect_input(2, InputKind::kText, kCoordId, 0, 0);
+  expect_input(3, InputKind::kText, kSizeId, 0, 0);
+  expect_input(4, InputKind::kText, 41, 0, 0);
+  expect_output(0, kCoordId, StepOutcome::kContinues, 0.25f, 0, -0.5f, 730);
+  expect_output(1, kSizeId, StepOutcome::kContinues, 0.5f, 0.125f, -1.0f, 730);
+  expect_output(2, kCoordId, StepOutcome::kContinues, 0, 0, -1.5f, 730);
+}
+
+TEST_F(AdvanceRowsTest, AutomatonMovesAlongTheEdge) {
+  Batch b;
+  b.automata = {{.num_edges = 2, .tokens = {10, 11}, .next = {1, 0}},
+                {.num_edges = 1, .tokens = {12, 13}, .next = {kNoAutomaton, 0}}};
+  b.add(10).automaton = 0;
+  b.add(11).automaton = 0;
+  b.add(12).automaton = 1;
+  b.add(13).automaton = 1;  // beyond num_edges: no edge
+  b.add(10);                // free rows stay free
+  advance(b);
+  EXPECT_EQ(states_[0].automaton, 1);
+  EXPECT_EQ(states_[1].automaton, 0);
+  EXPECT_EQ(states_[2].automaton, kNoAutomaton);
+  EXPECT_EQ(states_[3].automaton, 1);
+  EXPECT_EQ(states_[4].automaton, kNoAutomaton);
+}
+
+TEST_F(AdvanceRowsTest, PrefillConsumesManyTokens) {
+  Batch b;
+  b.add(42).position = 0;
+  b.add(43).position = 730;
+  b.consumed = {760, 12};
+  advance(b);
+  EXPECT_EQ(states_[0].position, 760);
+  EXPECT_EQ(states_[1].position, 742);
+  expect_output(0, 42, StepOutcome::kContinues, 0, 0, -0.5f, 759);
+  expect_output(1, 43, StepOutcome::kContinues, 0, 0, -1.0f, 741);
+}
+
+TEST_F(AdvanceRowsTest, LeavesTheRestOfTheRowAlone) {
+  Batch b;
+  RowState& row = b.add(42);
+  row.temperature = 0.5f, row.top_p = 0.3f, row.min_p = 0.1f, row.top_k = 9, row.seed = 77;
+  row.num_denied_ids = 2, row.denied_ids[1] = 4, row.flags = kRowHostMask;
+  advance(b);
+  RowState expected = b.states[0];
+  expected.input = {InputKind::kText, 42, 0, 0};
+  expected.position = 731;
+  expected.num_generated = 4;
+  EXPECT_TRUE(same_bytes(states_[0], expected));
+}
+
+TEST_F(RowsTest, StampsRiseInStreamOrder) {
+  const Buffer stamps = poisoned_bytes(3 * sizeof(std::uint64_t));
+  for (int i = 0; i < 3; ++i) {
+    run(kernels_->stamp_time(*stream_, stamps.as<std::uint64_t>() + i));
+  }
+  const auto values = download<std::uint64_t>(stamps);
+  EXPECT_LT(values[0], ~std::uint64_t{0});
+  EXPECT_LE(values[0], values[1]);
+  EXPECT_LE(values[1], values[2]);
+  EXPECT_LT(values[2], ~std::uint64_t{0});
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,469 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "kernels/sampling_uniform.h"
+#include "tests/per_device/kernels_fixture.h"
+
+namespace gapless {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// What one launch samples from. Row i of the batch sits on seat seats[i].
+struct Batch {
+  int vocab = 0;
+  std::vector<float> logits;  // [rows, vocab + pad]
+  std::vector<std::int32_t> seats;
+  std::vector<RowState> states;
+  std::vector<AutomatonState> automata;
+  std::vector<std::uint32_t> host_masks;
+  int mask_words = 0;
+
+  static constexpr int kPad = 4;
+  int stride() const { return vocab + kPad; }
+  const float* row(std::size_t i) const { return logits.data() + i * stride(); }
+  float* row(std::size_t i) { return logits.data() + i * stride(); }
+};
+
+class SamplingTest : public KernelsTest {
+ protected:
+  struct Result {
+    std::vector<std::int32_t> tokens;
+    std::vector<float> logprobs;
+  };
+
+  // num_rows live rows on shuffled seats, normal logits, default sampling.
+  Batch make_batch(int num_rows, int vocab, float stddev = 3.0f) {
+    Batch b;
+    b.vocab = vocab;
+    b.logits = random_values(static_cast<std::size_t>(num_rows) * b.stride(), stddev);
+    b.states.resize(num_rows + 3);
+    b.seats.resize(num_rows);
+    for (int i = 0; i < num_rows; ++i) {
+      b.seats[i] = num_rows + 2 - i;
+      // The padding of a row would win every argmax.
+      std::fill_n(b.row(i) + vocab, Batch::kPad, 1e30f);
+      b.states[b.seats[i]].seed = 1000 + i;
+      b.states[b.seats[i]].num_generated = 7 * i;
+    }
+    b.mask_words = (vocab + 31) / 32;
+    b.host_masks.assign(static_cast<std::size_t>(num_rows) * b.mask_words, 0);
+    return b;
+  }
+
+  Result run_device(const Batch& b) {
+    const int num_rows = static_cast<int>(b.seats.size());
+    const Buffer logits = upload(b.logits), seats = upload(b.seats), states = upload(b.states);
+    const Buffer automata = upload(b.automata), masks = upload(b.host_masks);
+    const Buffer tokens = poisoned_bytes((num_rows + 1) * sizeof(std::int32_t));
+    const Buffer logprobs = poisoned_bytes((num_rows + 1) * sizeof(float));
+    const Buffer scratch = poisoned_bytes(kernels_->sample_scratch_bytes(num_rows, b.vocab));
+    run(kernels_->sample(*stream_, {.logits = logits.as<float>(),
+                                    .logits_stride = b.stride(),
+                                    .rows = seats.as<std::int32_t>(),
+                                    .row_states = states.as<RowState>(),
+                                    .automata = automata.as<AutomatonState>(),
+                                    .host_masks = masks.as<std::uint32_t>(),
+                                    .host_mask_stride = b.mask_words,
+                                    .tokens = tokens.as<std::int32_t>(),
+                                    .logprobs = logprobs.as<float>(),
+                                    .num_rows = num_rows,
+                                    .vocab = b.vocab,
+                                    .scratch = scratch.data()}));
+    Result result{download<std::int32_t>(tokens), download<float>(logprobs)};
+    EXPECT_EQ(result.tokens.back(), -1) << "wrote past the last row";
+    EXPECT_TRUE(is_poison(result.logprobs.back())) << "wrote past the last row";
+    result.tokens.pop_back();
+    result.logprobs.pop_back();
+    return result;
+  }
+
+  // One live row with these logits.
+  Batch one_row(std::vector<float> logits) {
+    Batch b = make_batch(1, static_cast<int>(logits.size()));
+    std::copy(logits.begin(), logits.end(), b.row(0));
+    return b;
+  }
+  static RowState& state_of(Batch& b, std::size_t i = 0) { return b.states[b.seats[i]]; }
+  std::int32_t token_of(const Batch& b) { return run_device(b).tokens[0]; }
+
+  // Every row's token is the oracle's; where rounding in a running sum may decide, a neighbour's
+  // answer passes too, but rarely. The logprob is that of the token chosen.
+  void expect_reference(const Batch& b) {
+    const Result actual = run_device(b);
+    int num_exact = 0;
+    const int num_rows = static_cast<int>(b.seats.size());
+    for (int i = 0; i < num_rows; ++i) {
+      const RowState& row = b.states[b.seats[i]];
+      const std::uint32_t* mask = b.host_masks.data() + std::size_t(i) * b.mask_words;
+      const double u = sampling_uniform(row.seed, row.num_generated);
+      auto sample = [&](const RowState& state, double at) {
+        return reference::sample_row(b.row(i), b.vocab, state, b.automata.data(), mask, at);
+      };
+      const reference::SampledToken exact = sample(row, u);
+      num_exact += exact.token == actual.tokens[i];
+      std::set<std::int32_t> accepted = {exact.token};
+      for (const double shift : {-1e-6, 0.0, 1e-6}) {
+        for (const float nudge : {-1e-6f, 0.0f, 1e-6f}) {
+          RowState state = row;
+          if (row.top_p < 1) state.top_p = row.top_p + nudge;
+          if (row.min_p > 0) state.min_p = row.min_p * (1 + 4 * nudge);
+          accepted.insert(sample(state, std::clamp(u + shift, 0.0, 1.0 - 1e-9)).token);
+        }
+      }
+      EXPECT_TRUE(accepted.contains(actual.tokens[i]))
+          << "row " << i << ": " << actual.tokens[i] << ", expected " << exact.token;
+      if (exact.token == actual.tokens[i]) {
+        EXPECT_NEAR(actual.logprobs[i], exact.logprob, 1e-4 + 1e-6 * std::abs(exact.logprob));
+      }
+    }
+    EXPECT_GE(num_exact, num_rows - 1 - num_rows / 50);
+  }
+};
+
+TEST_F(SamplingTest, GreedyTakesTheLargestLogitAndTheLowestIdAmongEquals) {
+  Batch b = make_batch(33, 4096);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    // Two, or three, equal winners in different places.
+    const std::size_t first = (i * 131) % 4000;
+    b.row(i)[first] = b.row(i)[first + 5] = b.row(i)[4095] = 50;
+  }
+  const Result result = run_device(b);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    EXPECT_EQ(result.tokens[i], static_cast<std::int32_t>((i * 131) % 4000));
+  }
+  expect_reference(b);
+}
+
+TEST_F(SamplingTest, GreedyAtTheEdgesOfTheVocabulary) {
+  for (const int vocab : {1, 2, 31, 33, 1024, 51200}) {
+    for (const int winner : {0, vocab / 2, vocab - 1}) {
+      Batch b = make_batch(1, vocab);
+      b.row(0)[winner] = 99;
+      EXPECT_EQ(token_of(b), winner) << "vocabulary of " << vocab;
+    }
+  }
+}
+
+TEST_F(SamplingTest, LogprobIsBeforeMasksAndTemperature) {
+  Batch b = one_row({1, 2, 3, 4});
+  RowState& row = state_of(b);
+  row.num_denied_ids = 1;
+  row.denied_ids[0] = 3;
+  row.temperature = 0.001f;
+  row.top_k = 1;
+  const Result result = run_device(b);
+  EXPECT_EQ(result.tokens[0], 2);
+  // log(e^3 / (e + e^2 + e^3 + e^4))
+  EXPECT_NEAR(result.logprobs[0], -1.4401897f, 1e-5f);
+}
+
+TEST_F(SamplingTest, SampledTokensAgreeWithReference) {
+  struct Filters {
+    float temperature, top_p, min_p;
+    std::int32_t top_k;
+  };
+  const Filters filters[] = {{1, 1, 0, 0},        {0.5f, 0.3f, 0, 0},  {0.2f, 0.9f, 0, 0},
+                             {1.5f, 0.9f, 0, 40}, {1, 1, 0.05f, 0},    {2, 0.95f, 0.02f, 50},
+                             {1, 1, 0, 1},        {0.7f, 1, 0, 5},     {5, 0.999f, 0, 0},
+                             {0, 0.5f, 0, 0},     {1, 0.5f, 0.5f, 3},  {1, 1e-6f, 0, 0},
+                             {100, 1, 0, 0},      {0.01f, 0.99f, 0, 0}};
+  for (const int vocab : {7, 100, 4096}) {
+    Batch b = make_batch(64, vocab);
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      const Filters& f = filters[i % std::size(filters)];
+      RowState& row = state_of(b, i);
+      row.temperature = f.temperature, row.top_p = f.top_p, row.min_p = f.min_p;
+      row.top_k = f.top_k;
+      if (i % 5 == 0) {  // many equal logits: their order decides
+        for (int t = 0; t < vocab; ++t) b.row(i)[t] = std::round(b.row(i)[t]);
+      }
+    }
+    SCOPED_TRACE(vocab);
+    expect_reference(b);
+  }
+}
+
+TEST_F(SamplingTest, SampledTokensAgreeWithReferenceAtTheFullVocabulary) {
+  Batch b = make_batch(14, 51200);
+  const float top_p[] = {1, 0.3f, 0.9f, 0.99f, 1, 1, 0.9999f};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.temperature = i % 2 == 0 ? 1.0f : 0.5f;
+    row.top_p = top_p[i % std::size(top_p)];
+    row.top_k = i % 7 == 4 ? 1000 : 0;
+    row.min_p = i % 7 == 5 ? 0.001f : 0.0f;
+  }
+  expect_reference(b);
+}
+
+TEST_F(SamplingTest, FlatLogitsReachEveryToken) {
+  // All equal: token floor(u * vocab).
+  Batch b = make_batch(64, 512);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    std::fill_n(b.row(i), 512, 2.5f);
+    state_of(b, i).temperature = 1;
+  }
+  expect_reference(b);
+  const Result result = run_device(b);
+  EXPECT_GT(std::set<std::int32_t>(result.tokens.begin(), result.tokens.end()).size(), 50u);
+}
+
+TEST_F(SamplingTest, FiltersKeepAtLeastOneToken) {
+  Batch b = one_row({1, 5, 2, 5, 3});
+  RowState& row = state_of(b);
+  row.temperature = 1;
+  for (int generated = 0; generated < 20; ++generated) {
+    row.num_generated = generated;
+    row.top_p = 0, row.min_p = 0;
+    EXPECT_EQ(token_of(b), 1);
+    row.top_p = -1;
+    EXPECT_EQ(token_of(b), 1);
+    row.top_p = 1, row.top_k = 1;
+    EXPECT_EQ(token_of(b), 1);
+    row.top_k = 0, row.min_p = 2;
+    EXPECT_EQ(token_of(b), 1);
+    row.min_p = 1;  // both fives, and nothing else
+    const std::int32_t token = token_of(b);
+    EXPECT_TRUE(token == 1 || token == 3) << token;
+    row.min_p = 0, row.top_k = 2;
+    const std::int32_t of_two = token_of(b);
+    EXPECT_TRUE(of_two == 1 || of_two == 3) << of_two;
+    row.top_k = 0;
+  }
+}
+
+// top_p is a bound on what comes before a token, inclusive: p = 1/4 each.
+TEST_F(SamplingTest, TopPKeepsTheTokenThatStartsWithinIt) {
+  Batch b = make_batch(64, 4);
+  for (const auto& [top_p, num_kept] : {std::pair{0.2f, 1}, {0.3f, 2}, {0.6f, 3}, {0.9f, 4}}) {
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      std::fill_n(b.row(i), 4, 1.0f);
+      state_of(b, i).temperature = 1;
+      state_of(b, i).top_p = top_p;
+    }
+    const Result result = run_device(b);
+    const std::set<std::int32_t> seen(result.tokens.begin(), result.tokens.end());
+    EXPECT_EQ(seen.size(), static_cast<std::size_t>(num_kept)) << "top_p " << top_p;
+    EXPECT_EQ(*seen.rbegin(), num_kept - 1) << "top_p " << top_p;
+  }
+}
+
+TEST_F(SamplingTest, DrawsFollowTheDistribution) {
+  constexpr int kVocab = 16, kRows = 64, kLaunches = 160;
+  Batch b = make_batch(kRows, kVocab, 1.0f);
+  for (int i = 1; i < kRows; ++i) std::copy_n(b.row(0), kVocab, b.row(i));
+  std::vector<int> counts(kVocab, 0);
+  for (int launch = 0; launch < kLaunches; ++launch) {
+    for (int i = 0; i < kRows; ++i) {
+      RowState& row = state_of(b, i);
+      row.temperature = 0.8f;
+      row.num_generated = launch;
+    }
+    for (const std::int32_t token : run_device(b).tokens) ++counts.at(token);
+  }
+  double sum = 0, chi_square = 0;
+  for (int t = 0; t < kVocab; ++t) sum += std::exp(b.row(0)[t] / 0.8);
+  for (int t = 0; t < kVocab; ++t) {
+    const double expected = kRows * kLaunches * std::exp(b.row(0)[t] / 0.8) / sum;
+    chi_square += (counts[t] - expected) * (counts[t] - expected) / expected;
+  }
+  EXPECT_LT(chi_square, 37.7);  // 15 degrees of freedom, p = 0.001
+}
+
+TEST_F(SamplingTest, TheSeedAndTheCountDecideAndTheSeatDoesNot) {
+  Batch b = make_batch(3, 1000, 1.0f);
+  for (int i = 0; i < 3; ++i) {
+    std::copy_n(b.row(0), 1000, b.row(i));
+    state_of(b, i).temperature = 1;
+    state_of(b, i).seed = i < 2 ? 42 : 43;
+    state_of(b, i).num_generated = 5;
+  }
+  int num_different = 0;
+  for (int generated = 0; generated < 20; ++generated) {
+    for (int i = 0; i < 3; ++i) state_of(b, i).num_generated = generated;
+    const Result result = run_device(b);
+    EXPECT_EQ(result.tokens[0], result.tokens[1]);
+    num_different += result.tokens[0] != result.tokens[2];
+  }
+  EXPECT_GT(num_different, 10);
+}
+
+TEST_F(SamplingTest, DeniedIdsAreNeverSampled) {
+  Batch b = make_batch(64, 50);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.temperature = i % 2 == 0 ? 0.0f : 1.5f;
+    row.num_denied_ids = kMaxDeniedIds;
+    for (int d = 0; d < kMaxDeniedIds; ++d) {
+      row.denied_ids[d] = (static_cast<int>(i) * 3 + d * 11) % 50;
+      b.row(i)[row.denied_ids[d]] = 30;
+    }
+  }
+  const Result result = run_device(b);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    const RowState& row = state_of(b, i);
+    EXPECT_EQ(std::count(row.denied_ids, row.denied_ids + kMaxDeniedIds, result.tokens[i]), 0);
+  }
+  expect_reference(b);
+}
+
+TEST_F(SamplingTest, OnlyTheFirstNumDeniedIdsCount) {
+  Batch b = one_row({0, 9, 8, 7});
+  state_of(b).num_denied_ids = 1;
+  state_of(b).denied_ids[0] = 1;
+  state_of(b).denied_ids[1] = 2;  // beyond the count
+  EXPECT_EQ(token_of(b), 2);
+}
+
+TEST_F(SamplingTest, AutomatonAllowsItsEdgesAndIgnoresDeniedIds) {
+  Batch b = make_batch(40, 300);
+  b.automata = {{.num_edges = 1, .tokens = {5, 7, 7, 7}, .next = {1}},
+                {.num_edges = 2, .tokens = {6, 299, 7, 7}, .next = {0, 1}},
+                {.num_edges = 4, .tokens = {100, 0, 200, 150}, .next = {0, 0, 0, 0}}};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.automaton = static_cast<std::int32_t>(i % 3);
+    row.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    row.num_denied_ids = 1;
+    row.denied_ids[0] = 5;
+    b.row(i)[7] = 40;  // listed beyond num_edges: not an edge
+  }
+  const Result result = run_device(b);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    const AutomatonState& state = b.automata[i % 3];
+    EXPECT_EQ(std::count(state.tokens, state.tokens + state.num_edges, result.tokens[i]), 1)
+        << result.tokens[i];
+  }
+  expect_reference(b);
+}
+
+TEST_F(SamplingTest, AutomatonTiesGoToTheLowestIdNotTheFirstEdge) {
+  Batch b = one_row(std::vector<float>(20, 1.0f));
+  b.automata = {{.num_edges = 3, .tokens = {17, 4, 9}, .next = {0, 0, 0}}};
+  state_of(b).automaton = 0;
+  EXPECT_EQ(token_of(b), 4);
+}
+
+TEST_F(SamplingTest, HostMaskBindsOnlyTheRowsThatAskForIt) {
+  Batch b = make_batch(32, 70);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.temperature = i % 3 == 0 ? 0.0f : 1.0f;
+    if (i % 2 == 1) continue;  // its mask stays all zeros, and is not read
+    row.flags = kRowHostMask;
+    for (const int token : {0, 31, 32, 69}) {
+      b.host_masks[i * b.mask_words + token / 32] |= 1u << (token % 32);
+    }
+  }
+  const Result result = run_device(b);
+  std::set<std::int32_t> free_tokens;
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    if (i % 2 == 1) {
+      free_tokens.insert(result.tokens[i]);
+    } else {
+      const std::int32_t token = result.tokens[i];
+      EXPECT_TRUE(token == 0 || token == 31 || token == 32 || token == 69) << token;
+    }
+  }
+  EXPECT_GT(free_tokens.size(), 4u);
+  expect_reference(b);
+}
+
+TEST_F(SamplingTest, DeniedIdsHoldUnderAHostMask) {
+  Batch b = one_row({1, 9, 5, 3});
+  state_of(b).flags = kRowHostMask;
+  b.host_masks[0] = 0b1010;
+  state_of(b).num_denied_ids = 1;
+  state_of(b).denied_ids[0] = 1;
+  EXPECT_EQ(token_of(b), 3);
+}
+
+TEST_F(SamplingTest, NothingAllowedGivesTheFirstStopIdOrZero) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    Batch b = one_row({4, 3, 2, 1});
+    RowState& row = state_of(b);
+    row.temperature = temperature;
+    row.flags = kRowHostMask;  // a mask of zeros
+    EXPECT_EQ(token_of(b), 0);
+    row.num_stop_ids = 2;
+    row.stop_ids[0] = 2;
+    row.stop_ids[1] = 1;
+    EXPECT_EQ(token_of(b), 2);
+    // log(e^2 / (e + e^2 + e^3 + e^4))
+    EXPECT_NEAR(run_device(b).logprobs[0], -2.4401897f, 1e-5f);
+    b.automata = {{.num_edges = 0}};
+    row.automaton = 0;
+    EXPECT_EQ(token_of(b), 2);
+  }
+}
+
+TEST_F(SamplingTest, NonFiniteLogitsFallBackToGreedy) {
+  for (const float bad : {kNan, kInf, -kInf}) {
+    for (const float temperature : {0.0f, 1.0f, 50.0f}) {
+      Batch b = one_row({1, bad, 2, 2.5f, 2.4f});
+      RowState& row = state_of(b);
+      row.temperature = temperature;
+      for (int generated = 0; generated < 8; ++generated) {
+        row.num_generated = generated;
+        EXPECT_EQ(token_of(b), 3) << bad << " at temperature " << temperature;
+      }
+      EXPECT_TRUE(std::isfinite(run_device(b).logprobs[0]));
+    }
+  }
+  // A bad logit that is not a candidate does not matter.
+  Batch b = make_batch(64, 40);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.temperature = 1.5f;
+    row.num_denied_ids = 1;
+    row.denied_ids[0] = 11;
+    b.row(i)[11] = i % 2 == 0 ? kNan : kInf;
+  }
+  expect_reference(b);
+  const Result result = run_device(b);
+  for (const float logprob : result.logprobs) EXPECT_TRUE(std::isfinite(logprob));
+}
+
+TEST_F(SamplingTest, ARowWithoutAnyFiniteLogitStillEnds) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    Batch b = one_row({kNan, kNan, kInf, -kInf});
+    RowState& row = state_of(b);
+    row.temperature = temperature;
+    row.num_stop_ids = 1;
+    row.stop_ids[0] = 3;
+    const Result result = run_device(b);
+    EXPECT_EQ(result.tokens[0], 3);
+    EXPECT_EQ(result.logprobs[0], kImpossibleLogprob);
+  }
+}
+
+TEST_F(SamplingTest, PaddingAndDoneRowsGiveMinusOne) {
+  Batch b = make_batch(4, 64);
+  b.seats[1] = -1;
+  state_of(b, 2).done = 1;
+  const Result result = run_device(b);
+  EXPECT_GE(result.tokens[0], 0);
+  EXPECT_EQ(result.tokens[1], -1);
+  EXPECT_EQ(result.tokens[2], -1);
+  EXPECT_GE(result.tokens[3], 0);
+  EXPECT_EQ(result.logprobs[1], 0);
+  EXPECT_EQ(result.logprobs[2], 0);
+}
+
+TEST_F(SamplingTest, ExtremeTemperaturesAreWellDefined) {
+  Batch b = make_batch(64, 100);
+  const float temperatures[] = {1e-38f, 1e-6f, 1e6f, kInf, kNan, -1};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    state_of(b, i).temperature = temperatures[i % std::size(temperatures)];
+    state_of(b, i).top_p = 0.9f;
+  }
+  expect_reference(b);
+}
+
+}  // namespace
+}  // namespace gapless

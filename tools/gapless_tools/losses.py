@@ -1,0 +1,65 @@
+"""Training losses: next token, coordinate and size bins with soft targets, and the dense per-patch targets."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from .packing import IGNORE
+from .reference_model import LAYER_NORM_EPS, Weights, linear, mlp
+from .vocabulary import COLOURS, DENSE_KINDS, DENSE_TEXTS
+
+COORD_SIGMA = 2.0  # bins
+SIZE_SIGMA = 5.0  # bins of a tenth of a percent of ten octaves: 5 bins are 3.4 %
+
+
+def soft_bin_loss(logits: torch.Tensor, bins: torch.Tensor, sigma: float, valid: torch.Tensor) -> torch.Tensor:
+    """Cross entropy with a Gaussian around `bins`; logits [..., 1024], bins and valid [...]."""
+    steps = torch.arange(logits.shape[-1], device=logits.device)
+    target = torch.softmax(-0.5 * ((steps - bins[..., None]) / sigma) ** 2, dim=-1)
+    loss = -(target * F.log_softmax(logits.float(), dim=-1)).sum(dim=-1)
+    return (loss * valid).sum() / valid.sum().clamp(min=1)
+
+
+def region_losses(weights: Weights, hidden: torch.Tensor, batch: dict[str, torch.Tensor], slots: int) -> dict:
+    """Reads up to `slots` coordinate and `slots` size positions of the flattened suffix (fixed shapes)."""
+    flat = hidden.flatten(0, 1)
+    out = {}
+    for name, bins in (("coord", batch["coord_bins"].flatten()), ("size", batch["size_bins"].flatten(0, 1))):
+        has = (bins >= 0) if bins.dim() == 1 else (bins[:, 0] >= 0)
+        picked = torch.topk(has.float() + torch.rand_like(has, dtype=torch.float32) * 0.5, min(slots, has.numel())).indices
+        valid = has[picked].float()
+        logits = mlp(weights, f"model.region.{name}_decoder", flat[picked])
+        if name == "size":
+            logits, valid = logits.view(len(picked), 2, -1), valid[:, None].expand(-1, 2)
+        out[name] = soft_bin_loss(logits, bins[picked], COORD_SIGMA if name == "coord" else SIZE_SIGMA, valid)
+    return out
+
+
+def token_loss(weights: Weights, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    norm = F.layer_norm(
+        hidden, hidden.shape[-1:], weights["model.text.post_ln.weight"], weights["model.text.post_ln.bias"], LAYER_NORM_EPS
+    )
+    logits = linear(weights, "model.text.lm_head", norm)
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE)
+
+
+def dense_losses(prediction: torch.Tensor, batch: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+    """prediction [B, 729, ...]; patches without an item count a tenth, so that items are not drowned."""
+    kinds, colours, texts = 1 + len(DENSE_KINDS), 1 + len(COLOURS), 1 + len(DENSE_TEXTS)
+    kind, colour, text, sides = prediction.float().flatten(0, 1).split([kinds, colours, texts, 4], dim=-1)
+    inside = batch["dense_kind"].flatten() > 0
+    weight = torch.where(inside, 1.0, 0.1)
+    count = inside.float().sum().clamp(min=1)
+    printed = (batch["dense_text"].flatten() > 0) & inside
+
+    def classes(logits: torch.Tensor, target: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return (F.cross_entropy(logits, target.flatten(), reduction="none") * scale).sum() / scale.sum().clamp(min=1)
+
+    distance = F.smooth_l1_loss(sides, batch["dense_sides"].flatten(0, 1), beta=0.02, reduction="none").sum(dim=-1)
+    return {
+        f"{name}_kind": classes(kind, batch["dense_kind"], weight),
+        f"{name}_colour": classes(colour, batch["dense_colour"], weight),
+        f"{name}_text": classes(text, batch["dense_text"], printed.float()),
+        f"{name}_sides": 2.0 * (distance * inside).sum() / count,
+    }

@@ -1,0 +1,151 @@
+"""Greedy query, caption, point and detect over the reference model, one request at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from PIL import Image
+from tokenizers import Tokenizer
+
+from .config import MoondreamConfig
+from .reference_model import Capture, ReferenceModel, TextCache, coord_value, keep, size_value
+
+MAX_NEW_TOKENS = 768
+MAX_OBJECTS = 50
+
+
+@dataclass
+class Generation:
+    """What a skill produced. `token_ids` leaves out the final eos; `bins` holds the region bins in order."""
+
+    prompt_ids: list[int]
+    token_ids: list[int] = field(default_factory=list)
+    bins: list[int] = field(default_factory=list)
+    finish_reason: str = "stop"
+    text: str | None = None
+    points: list[tuple[float, float]] | None = None
+    boxes: list[tuple[float, float, float, float]] | None = None
+
+
+def prompt_ids(skill: str, argument: str, tokenizer: Tokenizer, config: MoondreamConfig) -> list[int]:
+    """Token ids after the image. `argument`: the question, the object, or the caption's length.
+
+    Objects of detect and point are encoded with a leading space, questions without.
+    """
+    template = config.tokenizer.templates[skill]
+    if skill == "caption":
+        return list(template[argument])
+    text = argument if skill == "query" else " " + argument
+    return template["prefix"] + tokenizer.encode(text).ids + template["suffix"]
+
+
+def encode_image(model: ReferenceModel, image: Image.Image | None, capture: Capture = None) -> TextCache:
+    """The cache over BOS and the image: 730 positions that see each other; BOS alone without an image."""
+    cache = TextCache(model.config.text.n_layers)
+    x = model.embed([model.config.tokenizer.bos_id])
+    if image is not None:
+        x = torch.cat([x, model.image_embeddings(image, capture)])
+    model.decode(x, cache, prefix=x.shape[0], capture=capture)
+    return cache
+
+
+def _prefill(model: ReferenceModel, cache: TextCache, ids: list[int], capture: Capture) -> tuple[TextCache, torch.Tensor]:
+    cache = cache.copy()
+    local: Capture = {} if capture is not None else None
+    hidden = model.decode(model.embed(ids), cache, prefix=0, capture=local)[-1]
+    for name, tensor in (local or {}).items():
+        keep(capture, "prompt." + name, tensor)
+    keep(capture, "prompt.last_hidden", hidden)
+    keep(capture, "prompt.logits", model.logits(hidden))
+    keep(capture, "prompt.coord_logits", model.coord_logits(hidden))
+    keep(capture, "prompt.size_logits", model.size_logits(hidden))
+    return cache, hidden
+
+
+def generate_text(
+    model: ReferenceModel,
+    tokenizer: Tokenizer,
+    cache: TextCache,
+    ids: list[int],
+    max_tokens: int = MAX_NEW_TOKENS,
+    capture: Capture = None,
+) -> Generation:
+    """Greedy text. The answer separator is never emitted; eos ends and is not emitted."""
+    special = model.config.tokenizer
+    out = Generation(ids)
+    cache, hidden = _prefill(model, cache, ids, capture)
+    while True:
+        logits = model.logits(hidden)
+        logits[special.answer_id] = float("-inf")
+        token = int(logits.argmax())
+        if token == special.eos_id:
+            break
+        out.token_ids.append(token)
+        if len(out.token_ids) == max_tokens:
+            out.finish_reason = "length"
+            break
+        hidden = model.decode(model.embed([token]), cache, prefix=0)[-1]
+    out.text = tokenizer.decode(out.token_ids)
+    return out
+
+
+def generate_regions(
+    model: ReferenceModel,
+    cache: TextCache,
+    ids: list[int],
+    with_size: bool,
+    max_objects: int = MAX_OBJECTS,
+    capture: Capture = None,
+) -> Generation:
+    """Greedy points (with_size false) or boxes: {coord, eos} may start an object, then y, then for boxes the size.
+
+    A region value is read from the hidden state before the token, its encoding is the token's embedding.
+    """
+    special = model.config.tokenizer
+    out = Generation(ids, points=[], boxes=[])
+    cache, hidden = _prefill(model, cache, ids, capture)
+
+    def feed(embedding: torch.Tensor) -> torch.Tensor:
+        return model.decode(embedding[None], cache, prefix=0)[-1]
+
+    def coordinate(hidden: torch.Tensor) -> tuple[float, torch.Tensor]:
+        index = int(model.coord_logits(hidden).argmax())
+        out.token_ids.append(special.coord_id)
+        out.bins.append(index)
+        value = torch.tensor([coord_value(index)], dtype=model.dtype, device=model.device)
+        return coord_value(index), feed(model.encode_coord(value))
+
+    while True:
+        logits = model.logits(hidden)
+        if logits[special.coord_id] <= logits[special.eos_id]:
+            break
+        if len(out.points) == max_objects:
+            out.finish_reason = "length"
+            break
+        x, hidden = coordinate(hidden)
+        y, hidden = coordinate(hidden)
+        out.points.append((x, y))
+        if with_size:
+            w_bin, h_bin = (int(i) for i in model.size_logits(hidden).argmax(dim=-1))
+            out.token_ids.append(special.size_id)
+            out.bins += [w_bin, h_bin]
+            w, h = size_value(w_bin), size_value(h_bin)
+            out.boxes.append((x - w / 2, y - h / 2, x + w / 2, y + h / 2))
+            hidden = feed(model.encode_size(torch.tensor([w, h], dtype=model.dtype, device=model.device)))
+    return out
+
+
+def run_skill(
+    model: ReferenceModel,
+    tokenizer: Tokenizer,
+    cache: TextCache,
+    skill: str,
+    argument: str,
+    capture: Capture = None,
+) -> Generation:
+    """`cache` comes from encode_image and is left as it is."""
+    ids = prompt_ids(skill, argument, tokenizer, model.config)
+    if skill in ("point", "detect"):
+        return generate_regions(model, cache, ids, with_size=skill == "detect", capture=capture)
+    return generate_text(model, tokenizer, cache, ids, capture=capture)

@@ -1,0 +1,174 @@
+"""Trains models/tiny from random weights on scenes drawn while it runs.
+
+Writes checkpoint.safetensors (the averaged weights, bfloat16, published naming) and log.jsonl into --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from gapless_tools.batches import SceneBatches  # noqa: E402
+from gapless_tools.config import load_config  # noqa: E402
+from gapless_tools.losses import dense_losses, region_losses, token_loss  # noqa: E402
+from gapless_tools.reference_model import FIXED_TENSORS, ReferenceModel, initial_weights  # noqa: E402
+from gapless_tools.training_model import TrainingModel, dense_head_weights  # noqa: E402
+
+LOSS_WEIGHTS = {"token": 1.0, "coord": 0.5, "size": 0.25, "kind": 0.3, "colour": 0.2, "text": 0.25, "sides": 0.5}
+INPUT_JITTER = 0.004  # of coordinates and, relative, of sizes that are fed back
+EMA_SECONDS = 60.0
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="folder with config.json and tokenizer.json")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--seconds", type=float, default=900, help="length of the run; the schedule ends with it")
+    parser.add_argument("--max-steps", type=int, default=1_000_000)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--tiled-batch", type=int, default=24)
+    parser.add_argument("--tiled-every", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=15)
+    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--weight-decay", type=float, default=0.02)
+    parser.add_argument("--warmup-steps", type=int, default=500)
+    parser.add_argument("--checkpoint-seconds", type=float, default=120)
+    parser.add_argument("--no-compile", action="store_true")
+    return parser.parse_args()
+
+
+class Training:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.config = load_config(args.model)
+        self.weights = {k: v.to(self.device) for k, v in initial_weights(self.config, args.seed).items()}
+        heads = {
+            "vision": dense_head_weights(self.config.vision.enc_dim, args.seed + 1),
+            "text": dense_head_weights(self.config.text.dim, args.seed + 2),
+        }
+        self.heads = {k: {n: t.to(self.device) for n, t in head.items()} for k, head in heads.items()}
+        trained = [v for k, v in self.weights.items() if k not in FIXED_TENSORS]
+        trained += [t for head in self.heads.values() for t in head.values()]
+        for tensor in trained:
+            tensor.requires_grad_()
+        self.trained = trained
+        self.average = {k: v.detach().clone() for k, v in self.weights.items()}
+        matrices = [p for p in trained if p.dim() == 2]
+        others = [p for p in trained if p.dim() != 2]
+        groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=self.device == "cuda")
+        self.model = TrainingModel(self.config, self.weights, self.heads, compiled=not args.no_compile)
+        args.out.mkdir(parents=True, exist_ok=True)
+        self.log = (args.out / "log.jsonl").open("a")
+
+    def learning_rate(self, step: int, progress: float) -> float:
+        warmup = min(1.0, (step + 1) / self.args.warmup_steps)
+        return self.args.lr * warmup * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+
+    def to_device(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        moved = {k: v if k == "tilings" else v.to(self.device, non_blocking=True) for k, v in batch.items()}
+        moved["coord_in"] = moved["coord_in"] + INPUT_JITTER * torch.randn_like(moved["coord_in"])
+        moved["size_in"] = moved["size_in"] * (1 + 8 * INPUT_JITTER * torch.randn_like(moved["size_in"]))
+        return moved
+
+    def losses(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        with torch.autocast(self.device, dtype=torch.bfloat16):
+            out = self.model.forward(batch)
+            losses = {"token": token_loss(self.weights, out["hidden"], batch["targets"])}
+            slots = 32 * batch["tokens"].shape[0]
+            losses |= region_losses(self.weights, out["hidden"], batch, slots)
+            losses |= dense_losses(out["dense_vision"], batch, "vision")
+            losses |= dense_losses(out["dense_text"], batch, "text")
+        return losses
+
+    def step(self, batch: dict[str, torch.Tensor], lr: float, seconds: float) -> dict[str, torch.Tensor]:
+        losses = self.losses(batch)
+        total = sum(LOSS_WEIGHTS[name.split("_")[-1]] * value for name, value in losses.items())
+        total.backward()
+        losses["grad_norm"] = torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            share = min(0.5, max(0.0005, seconds / EMA_SECONDS))
+            torch._foreach_lerp_(list(self.average.values()), [w.detach() for w in self.weights.values()], share)
+        return {name: value.detach() for name, value in losses.items()}
+
+    def save(self, name: str = "checkpoint.safetensors") -> None:
+        path = self.args.out / name
+        ReferenceModel(self.config, self.average).save(path.with_suffix(".tmp"))
+        path.with_suffix(".tmp").rename(path)
+
+    def run(self) -> None:
+        args = self.args
+        dataset = SceneBatches(
+            self.config, str(args.model / "tokenizer.json"), args.seed, args.batch, args.tiled_batch, args.tiled_every
+        )
+        loader = DataLoader(
+            dataset,
+            batch_size=None,
+            num_workers=args.workers,
+            prefetch_factor=4 if args.workers else None,
+            pin_memory=self.device == "cuda",
+        )
+        start = last_log = last_save = time.time()
+        waited, images, window_images, previous = 0.0, 0, 0, start
+        batches = iter(loader)
+        sums: dict[str, torch.Tensor] = {}
+        window = 0
+        for step in range(args.max_steps):
+            fetch = time.time()
+            batch = next(batches)
+            waited += time.time() - fetch
+            now = time.time()
+            progress = (now - start) / args.seconds
+            if progress >= 1:
+                break
+            lr = self.learning_rate(step, progress)
+            losses = self.step(self.to_device(batch), lr, now - previous)
+            previous = now
+            images += batch["tokens"].shape[0]
+            window_images += batch["tokens"].shape[0]
+            window += 1
+            for name, value in losses.items():
+                sums[name] = sums.get(name, 0) + value
+            if (step + 1) % 100 == 0 or step < 3 or args.max_steps < 500 and (step + 1) % 10 == 0:
+                record = {name: round(float(value) / window, 4) for name, value in sums.items()}
+                now = time.time()
+                record |= {
+                    "step": step + 1,
+                    "seconds": round(now - start, 1),
+                    "images": images,
+                    "images_per_second": round(window_images / (now - last_log)),
+                    "waited": round(waited / (now - last_log), 3),
+                    "lr": round(lr, 6),
+                }
+                print(json.dumps(record), flush=True)
+                print(json.dumps(record), file=self.log, flush=True)
+                sums, waited, window, window_images, last_log = {}, 0.0, 0, 0, now
+            if now - last_save > args.checkpoint_seconds:
+                self.save()
+                last_save = now
+        self.save()
+        print(json.dumps({"done": True, "steps": step, "images": images}), flush=True)
+
+
+def main() -> None:
+    torch.set_float32_matmul_precision("high")
+    Training(parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()
