@@ -38,7 +38,8 @@ struct TextShape {
   int max_context = 0;
 };
 
-// InvalidArgument, naming the field, when the sizes do not fit together or the kernels cannot run them.
+// InvalidArgument, naming the field, for a configuration that is valid (validate_model_config) but not
+// one that the kernels can run.
 Status check_model_shape(const ModelConfig& config);
 
 VisionShape vision_shape(const ModelConfig& config);

@@ -14,10 +14,9 @@ class Placer {
   Placer(void* base, DType dtype) : layout_(base), element_bytes_(dtype_bytes(dtype)) {}
 
   // Room for padded_rows x row_stride elements, of which num_rows x row_size are published.
-  const void* matrix(std::string name, std::vector<std::int64_t> shape, std::int64_t num_rows,
-                     std::int64_t row_size, std::int64_t padded_rows, std::int64_t row_stride) {
+  const void* matrix(std::string name, std::int64_t num_rows, std::int64_t row_size,
+                     std::int64_t padded_rows, std::int64_t row_stride) {
     TensorPlacement tensor{.name = std::move(name),
-                           .shape = std::move(shape),
                            .num_rows = num_rows,
                            .row_size = row_size,
                            .row_stride = row_stride,
@@ -26,22 +25,22 @@ class Placer {
     return layout_.take(static_cast<std::size_t>(padded_rows * row_stride) * element_bytes_);
   }
   const void* matrix(std::string name, std::int64_t num_rows, std::int64_t row_size) {
-    return matrix(std::move(name), {num_rows, row_size}, num_rows, row_size, num_rows, row_size);
+    return matrix(std::move(name), num_rows, row_size, num_rows, row_size);
   }
   const void* vector(std::string name, std::int64_t size, std::int64_t padded_size) {
-    return matrix(std::move(name), {size}, 1, size, 1, padded_size);
+    return matrix(std::move(name), 1, size, 1, padded_size);
   }
 
   LinearWeights linear(const std::string& name, int out, int in) {
     LinearWeights weights{.in = pad_row(in), .out = pad_row(out)};
-    weights.weight = matrix(name + ".weight", {out, in}, out, in, weights.out, weights.in);
+    weights.weight = matrix(name + ".weight", out, in, weights.out, weights.in);
     weights.bias = vector(name + ".bias", out, weights.out);
     return weights;
   }
   // For outputs whose width is given from outside (logits): only the inner dimension is padded.
   LinearWeights linear_exact_out(const std::string& name, int out, int in) {
     LinearWeights weights{.in = pad_row(in), .out = out};
-    weights.weight = matrix(name + ".weight", {out, in}, out, in, out, weights.in);
+    weights.weight = matrix(name + ".weight", out, in, out, weights.in);
     weights.bias = vector(name + ".bias", out, out);
     return weights;
   }
@@ -64,12 +63,9 @@ VisionWeights place_vision(Placer& placer, const ModelConfig& config) {
   const VisionShape shape = vision_shape(config);
   const int e = shape.dim;
   const int ff = config.vision.enc_ff_dim;
-  const int patch = config.vision.in_channels * config.vision.enc_patch_size *
-                    config.vision.enc_patch_size;
   VisionWeights vision;
-  vision.patch_emb = placer.linear("model.vision.patch_emb", e, patch);
-  vision.pos_emb = placer.matrix("model.vision.pos_emb", {1, shape.patches_per_crop, e},
-                                 shape.patches_per_crop, e, shape.patches_per_crop, e);
+  vision.patch_emb = placer.linear("model.vision.patch_emb", e, config.vision.patch_values());
+  vision.pos_emb = placer.matrix("model.vision.pos_emb", shape.patches_per_crop, e);
   for (int i = 0; i < shape.num_layers; ++i) {
     const std::string name = fmt::format("model.vision.blocks.{}", i);
     VisionBlockWeights block;

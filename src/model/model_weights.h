@@ -67,8 +67,7 @@ struct RegionWeights {
 // One tensor of a checkpoint and where it lies in the allocation.
 struct TensorPlacement {
   std::string name;  // published name, "model.text.blocks.0.ln.weight"
-  std::vector<std::int64_t> shape;  // published shape
-  std::int64_t num_rows = 0;        // the published shape as a matrix; 1 row for a vector
+  std::int64_t num_rows = 0;  // the published shape as a matrix; 1 row for a vector
   std::int64_t row_size = 0;
   std::int64_t row_stride = 0;   // elements between rows, >= row_size
   std::size_t offset_bytes = 0;  // into the allocation

@@ -58,9 +58,9 @@ Status VisionLanguageModel::prepare() {
   GAPLESS_RETURN_IF_ERROR(upload_constants());
   GAPLESS_ASSIGN_OR_RETURN(workspace_,
                            Workspace::create(device_, *context_.kernels, config_, limits_));
-  const SpatialTokens tokens{.coord_id = config_.tokenizer.coord_id,
-                             .size_id = config_.tokenizer.size_id,
-                             .eos_id = config_.tokenizer.eos_id};
+  const SpatialTokens tokens{.coord_id = config_.tokenizer.coord_id.value,
+                             .size_id = config_.tokenizer.size_id.value,
+                             .eos_id = config_.tokenizer.eos_id.value};
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
   GAPLESS_ASSIGN_OR_RETURN(
       state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens,
@@ -98,8 +98,8 @@ void VisionLanguageModel::build_parts() {
                      vision);
   text_decoder_.emplace(context_, text_shape_, weights_.text, text, *state_, rope_table_dev_);
   region_heads_.emplace(context_, weights_.region.decoder, text, state_->row_states(),
-                        RegionTokens{.coord_id = config_.tokenizer.coord_id,
-                                     .size_id = config_.tokenizer.size_id});
+                        RegionTokens{.coord_id = config_.tokenizer.coord_id.value,
+                                     .size_id = config_.tokenizer.size_id.value});
 }
 
 Status VisionLanguageModel::forward(Stream& compute, const StepShape& shape,
@@ -288,8 +288,8 @@ Status VisionLanguageModel::sample(Stream& compute, const StepShape& shape,
   advance.row_states = state_->row_states();
   advance.outputs = buffers.outputs;
   advance.num_rows = shape.num_rows;
-  advance.coord_id = config_.tokenizer.coord_id;
-  advance.size_id = config_.tokenizer.size_id;
+  advance.coord_id = config_.tokenizer.coord_id.value;
+  advance.size_id = config_.tokenizer.size_id.value;
   return kernels.advance_rows(compute, advance);
 }
 

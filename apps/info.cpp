@@ -1,0 +1,50 @@
+// gapless info: what a model is made of and what a decode step of it must move. Opens no
+// device.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/limits.h"
+#include "commands.h"
+#include "engine_options.h"
+#include "model/model_source.h"
+#include "model/model_summary.h"
+
+namespace gapless {
+namespace {
+
+struct InfoOptions {
+  std::string model;
+  int rows = 1;
+  int context = 1000;
+};
+
+int print_info(const InfoOptions& options) {
+  const StatusOr<ModelSource> source = find_model(options.model);
+  if (!source.ok()) return report(source.status());
+  const StatusOr<std::string> files = describe_source(*source);
+  if (!files.ok()) return report(files.status());
+  const std::string text = *files + describe_model(source->config, options.rows, options.context);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+void add_info_command(CLI::App& app, Command& chosen) {
+  CLI::App* command =
+      app.add_subcommand("info", "Print a model's configuration, sizes, and bytes per decode step");
+  auto options = std::make_shared<InfoOptions>();
+  command->add_option("--model", options->model,
+                      "Folder or file of published weights, random:moondream2, "
+                      "random:moondream-0.5b, or nothing: the small model that ships");
+  command->add_option("--rows", options->rows, "Sequences in the decode step")
+      ->check(CLI::Range(1, kMaxRows))
+      ->capture_default_str();
+  command->add_option("--context", options->context, "Cached tokens of each sequence")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->callback([options, &chosen] { chosen = [options] { return print_info(*options); }; });
+}
+
+}  // namespace gapless

@@ -1,0 +1,50 @@
+// gapless random-model: writes a checkpoint of seeded random weights in the published naming.
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "commands.h"
+#include "engine_options.h"
+#include "model/model_source.h"
+#include "weights/random_model.h"
+
+namespace gapless {
+namespace {
+
+struct RandomModelOptions {
+  std::string architecture = "moondream2";
+  std::uint64_t seed = 0;
+  std::string folder;
+};
+
+int write_model(const RandomModelOptions& options) {
+  const StatusOr<ModelConfig> config = published_architecture(options.architecture);
+  if (!config.ok()) return report(config.status());
+  auto progress = [](std::int64_t done_bytes, std::int64_t total_bytes) {
+    std::fprintf(stderr, "\r%6.0f of %.0f MB", static_cast<double>(done_bytes) / 1e6,
+                 static_cast<double>(total_bytes) / 1e6);
+  };
+  const Status status = write_random_model(*config, options.seed, options.folder, progress);
+  std::fprintf(stderr, "\n");
+  return report(status);
+}
+
+}  // namespace
+
+void add_random_model_command(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand(
+      "random-model", "Write a model of the full shape with random weights, for benchmarks");
+  auto options = std::make_shared<RandomModelOptions>();
+  command
+      ->add_option("--arch", options->architecture,
+                   "moondream2 or moondream-0.5b")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "The same seed gives the same weights")
+      ->capture_default_str();
+  command->add_option("--out", options->folder, "Folder to write model.safetensors and config.json to")
+      ->required();
+  command->callback([options, &chosen] { chosen = [options] { return write_model(*options); }; });
+}
+
+}  // namespace gapless

@@ -1,0 +1,86 @@
+#include "model/model_loader.h"
+
+#include <utility>
+#include <vector>
+
+#include "model/model_source.h"
+#include "model/step_limits.h"
+#include "model/weight_loading.h"
+#include "weights/weight_map.h"
+
+namespace gapless {
+namespace {
+
+// Special tokens of the templates: user text must never become one of them, and they are not printed,
+// whether or not tokenizer.json marks them.
+std::vector<TokenId> special_ids(const TokenizerConfig& tokenizer) {
+  return {tokenizer.bos_id,
+          tokenizer.eos_id,
+          tokenizer.answer_id,
+          tokenizer.thinking_id,
+          tokenizer.coord_id,
+          tokenizer.size_id,
+          tokenizer.start_ground_points_id,
+          tokenizer.end_ground_id};
+}
+
+StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source) {
+  const DType dtype = kernels.activation_dtype();
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
+  if (source.random_seed) {
+    GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
+                             allocate_weights(device, *stream, source.config, dtype));
+    GAPLESS_RETURN_IF_ERROR(
+        fill_random_weights(kernels, *stream, source.config, *source.random_seed, weights));
+    GAPLESS_RETURN_IF_ERROR(stream->synchronize());
+    return weights;
+  }
+  GAPLESS_ASSIGN_OR_RETURN(const WeightSource files,
+                           WeightSource::open(*source.checkpoint, source.config));
+  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
+                           allocate_weights(device, *stream, source.config, dtype));
+  GAPLESS_RETURN_IF_ERROR(
+      load_weights(device, *stream, files, source.config, dtype, weights));
+  return weights;
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(std::unique_ptr<Device> device_in, std::string name_in,
+                         ModelConfig config_in, Tokenizer tokenizer_in)
+    : device(std::move(device_in)),
+      name(std::move(name_in)),
+      config(std::move(config_in)),
+      tokenizer(std::move(tokenizer_in)),
+      prompts(tokenizer, config.tokenizer) {}
+
+CropGeometry LoadedModel::crop_geometry() const {
+  return {.crop_size = config.vision.crop_size,
+          .patch_size = config.vision.enc_patch_size,
+          .overlap_margin = config.vision.overlap_margin,
+          .max_crops = config.vision.max_crops};
+}
+
+StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
+                                                  const std::string& name) {
+  GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
+  GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
+  GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(source.tokenizer));
+  tokenizer.mark_special(special_ids(source.config.tokenizer));
+
+  auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, source.config,
+                                              std::move(tokenizer));
+  GAPLESS_RETURN_IF_ERROR(loaded->crop_geometry().validate().with_context(source.name));
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
+  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
+                           make_weights(*loaded->device, *loaded->kernels, source));
+  GAPLESS_ASSIGN_OR_RETURN(
+      const StepLimits limits,
+      choose_step_limits(*loaded->device, *loaded->kernels, source.config));
+  GAPLESS_ASSIGN_OR_RETURN(
+      loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, source.config,
+                                                 std::move(weights), limits));
+  return loaded;
+}
+
+}  // namespace gapless

@@ -1,0 +1,135 @@
+#include "model/model_summary.h"
+
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "model/model_shape.h"
+#include "model/model_weights.h"
+
+namespace gapless {
+namespace {
+
+// "model.text.blocks.0.ln.weight" -> "text"
+std::string_view part_of(std::string_view tensor_name) {
+  const std::size_t begin = tensor_name.find('.') + 1;
+  return tensor_name.substr(begin, tensor_name.find('.', begin) - begin);
+}
+
+double megabytes(std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+std::string with_separators(std::int64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto i = static_cast<std::ptrdiff_t>(digits.size()) - 3; i > 0; i -= 3) {
+    digits.insert(static_cast<std::size_t>(i), 1, ',');
+  }
+  return digits;
+}
+
+std::string describe_configuration(const ModelConfig& config) {
+  const auto& text = config.text;
+  const auto& vision = config.vision;
+  const auto& region = config.region;
+  std::string out = "configuration\n";
+  out += fmt::format("  text     {} layers, width {}, {} heads of {}, MLP {}, vocabulary {}\n",
+                     text.n_layers, text.dim, text.n_heads, text.dim / text.n_heads, text.ff_dim,
+                     text.vocab_size);
+  out += fmt::format("           context {}, rope theta {}\n", text.max_context, text.rope_theta);
+  out += fmt::format("  vision   {} layers, width {}, {} heads of {}, MLP {}\n",
+                     vision.enc_n_layers, vision.enc_dim, vision.enc_n_heads,
+                     vision.enc_dim / vision.enc_n_heads, vision.enc_ff_dim);
+  out += fmt::format("           crops of {0}x{0} in patches of {1}x{1}, projector {2}\n",
+                     vision.crop_size, vision.enc_patch_size, vision.proj_inner_dim);
+  out += fmt::format("  region   {} coordinate bins, 2 x {} size bins, MLP {}\n",
+                     region.coord_out_dim, region.size_out_dim / 2, region.inner_dim);
+  return out;
+}
+
+std::string describe_parameters(const ModelConfig& config) {
+  std::string out = "parameters\n";
+  std::int64_t total = 0;
+  std::int64_t tensors = 0;
+  auto line = [](std::string_view part, std::int64_t parameters, std::int64_t num_tensors) {
+    return fmt::format("  {:<8} {:>15} in {:>4} tensors {:>10.1f} MB bf16 {:>10.1f} MB float32\n",
+                       part, with_separators(parameters), num_tensors, megabytes(2 * parameters),
+                       megabytes(4 * parameters));
+  };
+  for (const PartSize& part : count_parameters(config)) {
+    out += line(part.part, part.num_parameters, part.num_tensors);
+    total += part.num_parameters;
+    tensors += part.num_tensors;
+  }
+  return out + line("total", total, tensors);
+}
+
+std::string describe_traffic(const std::vector<StepTraffic>& traffic) {
+  std::string out;
+  for (const StepTraffic& item : traffic) {
+    out += fmt::format("  {:<24} {:>10.1f} MB\n", item.component, megabytes(item.bytes));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<PartSize> count_parameters(const ModelConfig& config) {
+  std::vector<PartSize> parts{{.part = "text"}, {.part = "vision"}, {.part = "region"}};
+  for (const TensorPlacement& tensor : lay_out_weights(config, DType::kBF16).tensors) {
+    for (PartSize& part : parts) {
+      if (part.part != part_of(tensor.name)) continue;
+      part.num_parameters += tensor.num_parameters();
+      ++part.num_tensors;
+    }
+  }
+  return parts;
+}
+
+std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype, int num_rows,
+                                             int context) {
+  const std::int64_t d = config.text.dim;
+  const std::int64_t ff = config.text.ff_dim;
+  const std::int64_t layers = config.text.n_layers;
+  const std::int64_t vocab = config.text.vocab_size;
+  const auto element = static_cast<std::int64_t>(dtype_bytes(dtype));
+  const std::int64_t kv_token = layers * 2 * d * element;
+  // Per layer: LayerNorm 2d, biases of qkv 3d, proj d, fc1 ff, fc2 d.
+  return {{"layer norms and biases", layers * (7 * d + ff) * element},
+          {"qkv", layers * 3 * d * d * element},
+          {"KV cache read", std::int64_t{num_rows} * context * kv_token},
+          {"KV cache write", num_rows * kv_token},
+          {"attention projection", layers * d * d * element},
+          {"MLP", layers * 2 * d * ff * element},
+          {"lm_head", (2 * d + vocab * d + vocab) * element}};
+}
+
+std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dtype) {
+  const auto& region = config.region;
+  const auto element = static_cast<std::int64_t>(dtype_bytes(dtype));
+  auto linear = [&](std::int64_t out, std::int64_t in) { return (out * in + out) * element; };
+  return {{"coordinate decoder", linear(region.inner_dim, region.dim) +
+                                     linear(region.coord_out_dim, region.inner_dim)},
+          {"size decoder", linear(region.inner_dim, region.dim) +
+                               linear(region.size_out_dim, region.inner_dim)},
+          {"region encoders", linear(region.dim, region.coord_feat_dim) +
+                                  linear(region.dim, region.size_feat_dim)}};
+}
+
+std::int64_t total_bytes(const std::vector<StepTraffic>& traffic) {
+  std::int64_t total = 0;
+  for (const StepTraffic& item : traffic) total += item.bytes;
+  return total;
+}
+
+std::string describe_model(const ModelConfig& config, int num_rows, int context) {
+  const std::vector<StepTraffic> step =
+      decode_step_traffic(config, DType::kBF16, num_rows, context);
+  std::string out = describe_configuration(config) + describe_parameters(config);
+  out += fmt::format("bytes of one decode step: {} rows, {} cached tokens each, bf16\n", num_rows,
+                     context);
+  out += describe_traffic(step);
+  out += fmt::format("  {:<24} {:>10.1f} MB\n", "total", megabytes(total_bytes(step)));
+  out += "on top, in a step that samples a coordinate or a size\n";
+  return out + describe_traffic(region_step_traffic(config, DType::kBF16));
+}
+
+}  // namespace gapless

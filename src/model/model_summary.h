@@ -1,0 +1,42 @@
+// What a model is made of, and what one decode step must move: the figures of `gapless info`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/dtype.h"
+#include "weights/model_config.h"
+
+namespace gapless {
+
+struct PartSize {
+  std::string part;  // "text", "vision", "region"
+  std::int64_t num_parameters = 0;
+  std::int64_t num_tensors = 0;
+};
+
+// Parameters of the published checkpoint, without our padding.
+std::vector<PartSize> count_parameters(const ModelConfig& config);
+
+// Bytes that one component of a decode step reads or writes in device memory, each weight read once.
+struct StepTraffic {
+  std::string component;
+  std::int64_t bytes = 0;
+};
+
+// One decode step of `num_rows` sequences with `context` cached tokens each, in elements of `dtype`.
+// Activations stay on chip and are not counted.
+std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype, int num_rows,
+                                             int context);
+
+// On top, in a step that samples a coordinate or a size.
+std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dtype);
+
+std::int64_t total_bytes(const std::vector<StepTraffic>& traffic);
+
+// Everything above and the configuration, as text for a person.
+std::string describe_model(const ModelConfig& config, int num_rows, int context);
+
+}  // namespace gapless

@@ -1,0 +1,17 @@
+// Bounds of a model's steps on a device, chosen at start-up.
+#pragma once
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "model/step_model.h"
+#include "weights/model_config.h"
+
+namespace gapless {
+
+// Call after the weights are on the device: the KV cache gets a share of the memory that is left.
+// ResourceExhausted when not even one sequence of max_context fits.
+StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
+                                        const ModelConfig& config);
+
+}  // namespace gapless
