@@ -11,7 +11,7 @@ namespace {
 constexpr int kWarmUps = 3;
 constexpr int kReplays = 21;
 
-void require(cudaError_t error) {
+void require_cuda(cudaError_t error) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(error));
   std::exit(1);
@@ -35,8 +35,8 @@ CudaBench::CudaBench(const char* device_name) {
   device_ = value_of(open_device(device_name));
   kernels_ = value_of(make_kernels(*device_));
   stream_ = value_of(device_->create_stream("bench"));
-  require(cudaEventCreate(&start_));
-  require(cudaEventCreate(&stop_));
+  require_cuda(cudaEventCreate(&start_));
+  require_cuda(cudaEventCreate(&stop_));
 }
 
 CudaBench::~CudaBench() {
@@ -84,12 +84,12 @@ Spread CudaBench::time(int num_calls, const std::function<Status()>& enqueue) {
   const auto native = static_cast<cudaStream_t>(stream_->native_handle());
   std::vector<double> times;
   for (int i = 0; i < kWarmUps + kReplays; ++i) {
-    require(cudaEventRecord(start_, native));
+    require_cuda(cudaEventRecord(start_, native));
     require(stream_->launch(*graph));
-    require(cudaEventRecord(stop_, native));
-    require(cudaEventSynchronize(stop_));
+    require_cuda(cudaEventRecord(stop_, native));
+    require_cuda(cudaEventSynchronize(stop_));
     float ms = 0;
-    require(cudaEventElapsedTime(&ms, start_, stop_));
+    require_cuda(cudaEventElapsedTime(&ms, start_, stop_));
     if (i >= kWarmUps) times.push_back(1e3 * static_cast<double>(ms) / num_calls);
   }
   std::sort(times.begin(), times.end());
