@@ -52,6 +52,14 @@ Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
   return cuda::row_linear(stream, &job, 1, num_multiprocessors_);
 }
 
+std::size_t CudaKernels::prepared_linear_bytes(int total_in, int total_out) const {
+  return cuda::prepared_linear_bytes(total_in, total_out);
+}
+
+Status CudaKernels::prepare_linear(Stream& stream, const PrepareLinearParams& params) {
+  return cuda::prepare_linear(stream, params);
+}
+
 Status CudaKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
   return cuda::layer_norm(stream, params);
 }

@@ -66,12 +66,11 @@ __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::in
   const std::int64_t page_stride = std::int64_t{p.num_heads} * kPageTokens * kHeadDim;
   const std::int64_t in_page = std::int64_t{head} * kPageTokens * kHeadDim + chunk * kVector;
 
+  // Keys past the end read the last key again: loads without conditions stay together.
   uint4 keys[kTurns], values[kTurns];
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
-    const int t = first_key + turn * kKeysAtOnce + key_in_turn;
-    keys[turn] = values[turn] = uint4{0, 0, 0, 0};
-    if (t >= num_keys) continue;
+    const int t = min(first_key + turn * kKeysAtOnce + key_in_turn, num_keys - 1);
     const std::int64_t at =
         pages[t / kPageTokens] * page_stride + in_page + t % kPageTokens * kHeadDim;
     keys[turn] = __ldcs(reinterpret_cast<const uint4*>(static_cast<const Bf16*>(p.kv.k) + at));

@@ -31,13 +31,15 @@ template <typename... Params, typename... Args>
 Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (*kernel)(Params...),
               Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return ok_status();
-  constexpr std::size_t kDefaultSharedBytes = 48u << 10;
-  if (shape.shared_bytes > kDefaultSharedBytes) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shape.shared_bytes));
-    if (error != cudaSuccess) return launch_status(error, name);
+  // All kernels divide L1 and shared memory alike: a multiprocessor must be idle to change the division,
+  // which would keep neighbouring kernels from overlapping.
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared);
+  if (error == cudaSuccess && shape.shared_bytes > 0) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shape.shared_bytes));
   }
+  if (error != cudaSuccess) return launch_status(error, name);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

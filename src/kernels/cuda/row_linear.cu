@@ -1,20 +1,22 @@
 // The product of a decode step. Weights are the M operand of mma.m16n8k16 (16 rows of W), the
-// activations its N operand (8 to 64 rows of x), so one kernel serves every number of rows at the
+// activations its N operand (8 to 32 rows of x), so one kernel serves every number of rows at the
 // speed of reading W.
 //
 //   block  = 8 computing warps + 1 copying thread. Each block (or cluster, below) owns a range of
 //            16-row tiles of W and walks it in groups of up to kGroupTiles tiles.
-//   stage  = 128 columns of the group's tiles and of x, in shared memory, filled by the tensor copy
-//            engine in 128-byte-swizzled boxes of 64 columns.
+//   stage  = 128 columns of the group's tiles and of x, in shared memory, filled by the copy engine.
 //   warp w = the w-th 16 columns of every stage.
 //   ranks  = where W has few rows (N / 16 tiles would leave multiprocessors idle), a cluster of four
 //            blocks shares a range, each taking a quarter of the columns.
+//   slices = more than 32 rows of x are divided among blocks that read the same weights side by side.
 //
 // Row invariance: an output is the sum over a warp's stages in order, then over warps 0..7 in order,
 // then over ranks 0..3 in order. None of it depends on the number of rows, on the row's place among
-// them, or on how tiles are grouped.
+// them, on how tiles are grouped, or on whether the weights are prepared.
 //
-// The first stages' weights are copied before wait_for_predecessor: they are never written in a step.
+// Prepared weights (row_linear.h) arrive in contiguous 4 KB blocks, a quarter faster than boxes of a
+// row-major matrix: the memory likes long runs. Those of the first stages are asked for before
+// wait_for_predecessor: weights are never written in a step.
 #include <algorithm>
 
 #include "kernels/cuda/device/async.cuh"
@@ -36,11 +38,15 @@ constexpr int kStageColumns = 128;
 constexpr int kBoxesPerStage = kStageColumns / kBoxColumns;
 constexpr int kBoxRowBytes = kBoxColumns * 2;
 constexpr int kTileBoxBytes = kTileRows * kBoxRowBytes;
-constexpr int kReduceRows = 32;   // rows of x reduced at a time
-constexpr int kReducePitch = 20;  // floats per row of x in the reduction buffer; 16 and padding
+constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one stage
+static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
+constexpr int kReduceRows = 16;   // columns of sums (a row of x, a tile) reduced at a time
+constexpr int kReducePitch = 20;  // floats per such column: 16 and padding
+constexpr int kMaxSliceRows = 32;
 constexpr int kColumnRanks = 4;
 
 struct Job {
+  const char* prepared;  // nullptr: the weights come through the tensor map
   const Bf16* bias;
   const Bf16* residual;
   std::int64_t residual_stride;
@@ -48,7 +54,7 @@ struct Job {
   void* y;
   std::int64_t y_stride;
   bool y_is_float;
-  bool gelu;
+  int gelu_begin;  // first column with a GELU
   int out;
   int num_stages;  // of the whole width of W
   RowLinearGate gate;
@@ -59,6 +65,7 @@ struct Launch {
   CUtensorMap x_maps[kMaxRowLinearJobs];
   Job jobs[kMaxRowLinearJobs];
   int num_rows;
+  int num_slices;
   int num_ranks;  // blocks of a cluster, over which columns are split
 };
 
@@ -66,21 +73,19 @@ struct Launch {
 template <int kRows>
 struct Layout {
   static constexpr int kXBoxBytes = kRows * kBoxRowBytes;
-  static constexpr int kWeightBytes = kGroupTiles * kBoxesPerStage * kTileBoxBytes;
+  static constexpr int kWeightBytes = kGroupTiles * kTileBytes;
   static constexpr int kStageBytes = kWeightBytes + kBoxesPerStage * kXBoxBytes;
-  static constexpr int kReduced = kRows < kReduceRows ? kRows : kReduceRows;
-  static constexpr int kReduceBytes = kComputeWarps * kReduced * kReducePitch * 4;
-  static constexpr int kPartialBytes = kGroupTiles * kTileRows * kRows * 4;
-  // Two kernels fit on a multiprocessor, so that the next one's weights arrive while this one ends;
-  // at 64 rows only one does.
-  static constexpr int kBudget = kRows <= 32 ? 112 << 10 : 222 << 10;
-  static constexpr int kNumStages =
-      (kBudget - 1024 - kReduceBytes - kPartialBytes - 256) / kStageBytes;
+  static constexpr int kReduceBytes = kComputeWarps * kReduceRows * kReducePitch * 4;
+  // Two blocks fit on a multiprocessor, so that the next kernel's weights arrive while this one ends.
+  static constexpr int kBudget = 112 << 10;
+  static constexpr int kNumStages = (kBudget - kReduceBytes - 256) / kStageBytes;
   static constexpr int kReduce = kNumStages * kStageBytes;
-  static constexpr int kPartial = kReduce + kReduceBytes;
-  static constexpr int kBarriers = kPartial + kPartialBytes;
+  static constexpr int kBarriers = kReduce + kReduceBytes;
   static constexpr int kBytes = kBarriers + 2 * kNumStages * 8 + 1024;
-  static_assert(kNumStages >= 2 && kNumStages <= 16);
+  static_assert(kNumStages >= 3 && kNumStages <= 16);
+  // Sums of a cluster's only group, left for the other ranks in the stages when those are used up.
+  static constexpr int kPartialBytes = kGroupTiles * kTileRows * kRows * 4;
+  static_assert(kPartialBytes <= kReduce);
 };
 
 struct TileRange {
@@ -110,7 +115,7 @@ __device__ bool gate_is_open(const RowLinearGate& gate) {
 // Activation, residual and the one rounding.
 __device__ void store_output(const Job& job, int row, int column, float sum) {
   if (job.bias != nullptr) sum += __bfloat162float(job.bias[column]);
-  if (job.gelu) sum = gelu_tanh(sum);
+  if (column >= job.gelu_begin) sum = gelu_tanh(sum);
   if (job.residual != nullptr) {
     sum += __bfloat162float(
         job.residual[(row % job.residual_rows) * job.residual_stride + column]);
@@ -138,57 +143,70 @@ struct StageWalk {
   __device__ int total() const { return num_groups() * num_stages; }
 };
 
+// What a block works on.
+struct Work {
+  const Job& job;
+  const CUtensorMap* weight_map;
+  const CUtensorMap* x_map;
+  StageWalk walk;
+  int first_row;  // of x and y
+};
+
 template <int kRows>
-__device__ void copy_weights(const StageWalk& walk, int step, std::uint32_t stage,
-                             std::uint32_t barrier, const CUtensorMap* map, std::uint64_t policy) {
+__device__ void copy_weights(const Work& work, int step, std::uint32_t stage,
+                             std::uint32_t barrier) {
   using L = Layout<kRows>;
+  const StageWalk& walk = work.walk;
   const int group = step / walk.num_stages;
-  const int column = (walk.first_stage + step % walk.num_stages) * kStageColumns;
+  const int chunk = walk.first_stage + step % walk.num_stages;
   const int num_tiles = walk.group_size(group);
-  arrive_expecting(barrier, kBoxesPerStage * (num_tiles * kTileBoxBytes + L::kXBoxBytes));
+  arrive_expecting(barrier, num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
   for (int tile = 0; tile < num_tiles; ++tile) {
+    const std::uint32_t to = stage + tile * kTileBytes;
+    const std::int64_t tile_index = walk.group_begin(group) + tile;
+    if (work.job.prepared != nullptr) {
+      const std::int64_t at = (tile_index * work.job.num_stages + chunk) * kTileBytes;
+      copy_bytes_async(to, work.job.prepared + at, kTileBytes, barrier);
+      continue;
+    }
     for (int box = 0; box < kBoxesPerStage; ++box) {
-      copy_box_async(stage + (tile * kBoxesPerStage + box) * kTileBoxBytes, map,
-                     column + box * kBoxColumns, (walk.group_begin(group) + tile) * kTileRows,
-                     barrier, policy);
+      copy_box_async(to + box * kTileBoxBytes, work.weight_map,
+                     chunk * kStageColumns + box * kBoxColumns,
+                     static_cast<int>(tile_index) * kTileRows, barrier);
     }
   }
 }
 
 template <int kRows>
-__device__ void copy_x(const StageWalk& walk, int step, std::uint32_t stage, std::uint32_t barrier,
-                       const CUtensorMap* map, std::uint64_t policy) {
+__device__ void copy_x(const Work& work, int step, std::uint32_t stage, std::uint32_t barrier) {
   using L = Layout<kRows>;
-  const int column = (walk.first_stage + step % walk.num_stages) * kStageColumns;
+  const int chunk = work.walk.first_stage + step % work.walk.num_stages;
   for (int box = 0; box < kBoxesPerStage; ++box) {
-    copy_box_async(stage + L::kWeightBytes + box * L::kXBoxBytes, map, column + box * kBoxColumns, 0,
-                   barrier, policy);
+    copy_box_async(stage + L::kWeightBytes + box * L::kXBoxBytes, work.x_map,
+                   chunk * kStageColumns + box * kBoxColumns, work.first_row, barrier);
   }
 }
 
 // The copying thread.
 template <int kRows>
-__device__ void fill_stages(const StageWalk& walk, std::uint32_t shared, const CUtensorMap* weights,
-                            const CUtensorMap* x, bool gated) {
+__device__ void fill_stages(const Work& work, std::uint32_t shared) {
   using L = Layout<kRows>;
   const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
-  const std::uint64_t stream_policy = streaming_policy(), keep_policy = keeping_policy();
-  const int total = walk.total();
+  const int total = work.walk.total();
   const int ahead = min(total, L::kNumStages);
   for (int step = 0; step < ahead; ++step) {
-    copy_weights<kRows>(walk, step, shared + step * L::kStageBytes, full + step * 8, weights,
-                        stream_policy);
+    copy_weights<kRows>(work, step, shared + step * L::kStageBytes, full + step * 8);
   }
-  if (!gated) wait_for_predecessor();
+  wait_for_predecessor();
   for (int step = 0; step < ahead; ++step) {
-    copy_x<kRows>(walk, step, shared + step * L::kStageBytes, full + step * 8, x, keep_policy);
+    copy_x<kRows>(work, step, shared + step * L::kStageBytes, full + step * 8);
   }
   for (int step = ahead; step < total; ++step) {
     const int slot = step % L::kNumStages;
     wait_barrier(empty + slot * 8, (step / L::kNumStages - 1) & 1);
     const std::uint32_t stage = shared + slot * L::kStageBytes;
-    copy_weights<kRows>(walk, step, stage, full + slot * 8, weights, stream_policy);
-    copy_x<kRows>(walk, step, stage, full + slot * 8, x, keep_policy);
+    copy_weights<kRows>(work, step, stage, full + slot * 8);
+    copy_x<kRows>(work, step, stage, full + slot * 8);
   }
 }
 
@@ -198,7 +216,7 @@ using Accumulators = float[kGroupTiles][kRows / 8][4];
 // One warp's 16 columns of one stage.
 template <int kRows>
 __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::uint32_t stage,
-                                               int num_tiles) {
+                                               int num_tiles, bool prepared) {
   using L = Layout<kRows>;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int box = warp / 4;
@@ -224,59 +242,70 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
       b[2 * pair + 1][1] = r[3];
     }
   }
+  // W: prepared tiles hold each lane's fragment in one piece; boxes are swizzled rows.
   const int a_row = lane % 16;
   const std::uint32_t a_offset =
-      box * kTileBoxBytes + a_row * kBoxRowBytes + (((chunk + lane / 16) ^ (a_row & 7)) << 4);
+      prepared ? warp * (kTileBytes / kComputeWarps) + lane * 16
+               : box * kTileBoxBytes + a_row * kBoxRowBytes +
+                     (((chunk + lane / 16) ^ (a_row & 7)) << 4);
 #pragma unroll
   for (int tile = 0; tile < kGroupTiles; ++tile) {
     if (tile >= num_tiles) break;
     std::uint32_t a[4];
-    ldmatrix_x4(a, stage + tile * kBoxesPerStage * kTileBoxBytes + a_offset);
+    const std::uint32_t from = stage + tile * kTileBytes + a_offset;
+    if (prepared) {
+      load_shared_16(a, from);
+    } else {
+      ldmatrix_x4(a, from);
+    }
 #pragma unroll
     for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a, b[n][0], b[n][1]);
   }
 }
 
-// Sums one tile over the warps; `use(row of x, row of the tile, sum)` is called once per output.
+// Sums over the warps; `use(tile, row of x, row of the tile, sum)` is called once per output.
 template <int kRows, typename Use>
-__device__ __forceinline__ void reduce_tile(const float (&sums)[kRows / 8][4], float* buffer,
-                                            const Use& use) {
-  using L = Layout<kRows>;
-  constexpr int kReduced = L::kReduced;
+__device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, int num_tiles,
+                                             float* buffer, const Use& use) {
+  constexpr int kBlocks = kRows / 8;         // of eight sums' columns, per tile
+  constexpr int kAtOnce = kReduceRows / 8;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  float* mine = buffer + warp * kReduceRows * kReducePitch;
 #pragma unroll
-  for (int first = 0; first < kRows; first += kReduced) {
-    float* mine = buffer + warp * kReduced * kReducePitch;
+  for (int first = 0; first < kGroupTiles * kBlocks; first += kAtOnce) {
+    if (first / kBlocks >= num_tiles) break;
 #pragma unroll
-    for (int n = 0; n < kReduced / 8; ++n) {
-      const float(&c)[4] = sums[first / 8 + n];
-      const int row = n * 8 + (lane % 4) * 2, tile_row = lane / 4;
-      mine[row * kReducePitch + tile_row] = c[0];
-      mine[(row + 1) * kReducePitch + tile_row] = c[1];
-      mine[row * kReducePitch + tile_row + 8] = c[2];
-      mine[(row + 1) * kReducePitch + tile_row + 8] = c[3];
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float(&c)[4] = sums[(first + i) / kBlocks][(first + i) % kBlocks];
+      float* to = mine + (i * 8 + (lane % 4) * 2) * kReducePitch + lane / 4;
+      to[0] = c[0];
+      to[kReducePitch] = c[1];
+      to[8] = c[2];
+      to[kReducePitch + 8] = c[3];
     }
     named_barrier(1, kComputeThreads);
-    for (int i = threadIdx.x; i < kReduced * kTileRows; i += kComputeThreads) {
-      const int row = i / kTileRows, tile_row = i % kTileRows;
-      float sum = 0;
+    static_assert(kReduceRows * kTileRows == kComputeThreads);
+    const int column = threadIdx.x / kTileRows, tile_row = threadIdx.x % kTileRows;
+    float sum = 0;
 #pragma unroll
-      for (int w = 0; w < kComputeWarps; ++w) {
-        sum += buffer[(w * kReduced + row) * kReducePitch + tile_row];
-      }
-      use(first + row, tile_row, sum);
+    for (int w = 0; w < kComputeWarps; ++w) {
+      sum += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
     }
+    const int x_row = first * 8 + column;  // counted through the tiles
+    if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
     named_barrier(1, kComputeThreads);
   }
 }
 
 // The computing warps. With several ranks the sums of the one group are left in `partial`.
 template <int kRows>
-__device__ void multiply(const StageWalk& walk, const Launch& launch, const Job& job,
-                         std::uint32_t shared, float* reduce_buffer, float* partial) {
+__device__ void multiply(const Work& work, const Launch& launch, std::uint32_t shared,
+                         float* reduce_buffer, float* partial) {
   using L = Layout<kRows>;
+  const StageWalk& walk = work.walk;
   const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
   const int lane = threadIdx.x % kWarp;
+  const bool prepared = work.job.prepared != nullptr;
   int step = 0;
   for (int group = 0; group < walk.num_groups(); ++group) {
     const int num_tiles = walk.group_size(group);
@@ -284,91 +313,122 @@ __device__ void multiply(const StageWalk& walk, const Launch& launch, const Job&
     for (int i = 0; i < walk.num_stages; ++i, ++step) {
       const int slot = step % L::kNumStages;
       wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
-      multiply_stage<kRows>(sums, shared + slot * L::kStageBytes, num_tiles);
+      multiply_stage<kRows>(sums, shared + slot * L::kStageBytes, num_tiles, prepared);
       __syncwarp();
       if (lane == 0) arrive(empty + slot * 8);
     }
-#pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      if (tile >= num_tiles) break;
-      const int first_column = (walk.group_begin(group) + tile) * kTileRows;
-      reduce_tile<kRows>(sums[tile], reduce_buffer, [&](int row, int tile_row, float sum) {
-        if (launch.num_ranks > 1) {
-          partial[(tile * kRows + row) * kTileRows + tile_row] = sum;
-        } else if (row < launch.num_rows && first_column + tile_row < job.out) {
-          store_output(job, row, first_column + tile_row, sum);
-        }
-      });
-    }
+    // All warps are through with the stages before `partial` takes their place.
+    if (launch.num_ranks > 1) named_barrier(1, kComputeThreads);
+    const int first_column = walk.group_begin(group) * kTileRows;
+    reduce_warps<kRows>(sums, num_tiles, reduce_buffer,
+                        [&](int tile, int row, int tile_row, float sum) {
+                          const int y_row = work.first_row + row;
+                          const int column = first_column + tile * kTileRows + tile_row;
+                          if (launch.num_ranks > 1) {
+                            partial[(tile * kRows + row) * kTileRows + tile_row] = sum;
+                          } else if (y_row < launch.num_rows && column < work.job.out) {
+                            store_output(work.job, y_row, column, sum);
+                          }
+                        });
   }
 }
 
-// Sums the ranks' partial sums, each rank a share of the rows of x.
+// Sums the ranks' partial sums, each rank a share of them.
 template <int kRows>
-__device__ void combine_ranks(const StageWalk& walk, const Launch& launch, const Job& job,
-                              const float* partial) {
+__device__ void combine_ranks(const Work& work, const Launch& launch, const float* partial) {
+  const TileRange& tiles = work.walk.tiles;
   const std::uint32_t address = shared_address(partial);
-  const int rank = cluster_rank();
   const int per_tile = kRows * kTileRows;
-  const int total = (walk.tiles.end - walk.tiles.begin) * per_tile;
-  for (int i = rank * kThreads + threadIdx.x; i < total; i += kColumnRanks * kThreads) {
+  const int total = (tiles.end - tiles.begin) * per_tile;
+  for (int i = cluster_rank() * kThreads + threadIdx.x; i < total; i += kColumnRanks * kThreads) {
     const int tile_row = i % kTileRows, row = i / kTileRows % kRows, tile = i / per_tile;
-    const int column = (walk.tiles.begin + tile) * kTileRows + tile_row;
-    if (row >= launch.num_rows || column >= job.out) continue;
+    const int y_row = work.first_row + row;
+    const int column = (tiles.begin + tile) * kTileRows + tile_row;
+    if (y_row >= launch.num_rows || column >= work.job.out) continue;
     float sum = 0;
 #pragma unroll
     for (int r = 0; r < kColumnRanks; ++r) sum += load_from_rank(address + i * 4, r);
-    store_output(job, row, column, sum);
+    store_output(work.job, y_row, column, sum);
   }
 }
 
+// Blocks: x = ranges of tiles, ranks of a cluster side by side; y = job and slice of rows.
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, kRows <= 32 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, 2)
     row_linear_kernel(const __grid_constant__ Launch launch) {
   using L = Layout<kRows>;
   extern __shared__ char raw_shared[];
   char* base = raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024;
   const std::uint32_t shared = shared_address(base);
-  const Job& job = launch.jobs[blockIdx.y];
+  const int job_index = blockIdx.y / launch.num_slices;
+  const Job& job = launch.jobs[job_index];
   const int rank = launch.num_ranks > 1 ? cluster_rank() : 0;
-  StageWalk walk;
-  walk.tiles = tile_range(job, launch.num_ranks);
-  walk.first_stage = rank * job.num_stages / launch.num_ranks;
-  walk.num_stages = (rank + 1) * job.num_stages / launch.num_ranks - walk.first_stage;
+  const int first_stage = rank * job.num_stages / launch.num_ranks;
+  const int end_stage = (rank + 1) * job.num_stages / launch.num_ranks;
+  const Work work{job,
+                  &launch.weight_maps[job_index],
+                  &launch.x_maps[job_index],
+                  {tile_range(job, launch.num_ranks), first_stage, end_stage - first_stage},
+                  static_cast<int>(blockIdx.y % launch.num_slices) * kRows};
 
   let_successor_start();
   if (threadIdx.x == kComputeThreads) {
-    prefetch_tensor_map(&launch.weight_maps[blockIdx.y]);
-    prefetch_tensor_map(&launch.x_maps[blockIdx.y]);
+    prefetch_tensor_map(work.x_map);
     for (int slot = 0; slot < L::kNumStages; ++slot) {
       init_barrier(shared + L::kBarriers + slot * 8, 1);
       init_barrier(shared + L::kBarriers + (L::kNumStages + slot) * 8, kComputeWarps);
     }
     fence_barrier_init();
   }
-  const bool gated = job.gate.tokens != nullptr;
-  if (gated) wait_for_predecessor();
-  // Every block of a cluster sees the same gate, so all of them leave here or none.
-  if (!gate_is_open(job.gate)) return;
+  if (job.gate.tokens != nullptr) {
+    wait_for_predecessor();
+    // Every block of a cluster sees the same gate, so all of them leave here or none.
+    if (!gate_is_open(job.gate)) return;
+  }
   __syncthreads();
 
-  auto* partial = reinterpret_cast<float*>(base + L::kPartial);
-  if (threadIdx.x >= kComputeThreads) {
-    if (threadIdx.x == kComputeThreads) {
-      fill_stages<kRows>(walk, shared, &launch.weight_maps[blockIdx.y], &launch.x_maps[blockIdx.y],
-                         gated);
-    }
-    __syncwarp();
-    wait_for_predecessor();
-  } else {
-    if (!gated) wait_for_predecessor();
-    multiply<kRows>(walk, launch, job, shared, reinterpret_cast<float*>(base + L::kReduce), partial);
+  auto* partial = reinterpret_cast<float*>(base);
+  if (threadIdx.x == kComputeThreads) fill_stages<kRows>(work, shared);
+  __syncwarp();
+  wait_for_predecessor();
+  if (threadIdx.x < kComputeThreads) {
+    multiply<kRows>(work, launch, shared, reinterpret_cast<float*>(base + L::kReduce), partial);
   }
   if (launch.num_ranks > 1) {
     cluster_barrier();
-    combine_ranks<kRows>(walk, launch, job, partial);
+    combine_ranks<kRows>(work, launch, partial);
     cluster_barrier();  // no block leaves while another reads its sums
   }
+}
+
+// One thread per lane's fragment of one mma step: 16 bytes.
+__global__ void __launch_bounds__(256) prepare_kernel(PrepareLinearParams p, int num_tiles,
+                                                      int num_chunks) {
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
+  const int lane = i % kWarp, step = i / kWarp % kComputeWarps;
+  const std::int64_t block = i / (kWarp * kComputeWarps);
+  const int chunk = block % num_chunks;
+  const std::int64_t tile = block / num_chunks;
+  if (tile >= num_tiles) return;
+  const LinearWeights& w = p.weights;
+  const auto* weight = static_cast<const std::uint16_t*>(w.weight);
+  std::uint32_t fragment[4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const std::int64_t row = tile * kTileRows + lane / 4 + r % 2 * 8;
+    const int column = chunk * kStageColumns + step * 16 + lane % 4 * 2 + r / 2 * 8;
+    auto at = [&](int c) -> std::uint32_t {
+      return row < w.out && c < w.in ? weight[row * w.in + c] : 0u;
+    };
+    fragment[r] = at(column) | at(column + 1) << 16;
+  }
+  const std::int64_t all_chunks = (p.total_in + kStageColumns - 1) / kStageColumns;
+  const std::int64_t to_block =
+      (p.first_out / kTileRows + tile) * all_chunks + p.first_in / kStageColumns + chunk;
+  auto* to = static_cast<uint4*>(p.prepared) + to_block * (kTileBytes / 16) + step * kWarp + lane;
+  *to = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
 }
 
 Status check_job(const LinearParams& params, int num_rows) {
@@ -380,47 +440,56 @@ Status check_job(const LinearParams& params, int num_rows) {
 }
 
 template <int kRows>
-Status launch_rows(Stream& stream, const Launch& launch_params, int num_jobs, int num_blocks) {
+Status launch_rows(Stream& stream, const Launch& params, int num_jobs, int num_blocks) {
   const LaunchShape shape{
-      .grid = dim3(static_cast<unsigned>(num_blocks), static_cast<unsigned>(num_jobs)),
+      .grid = dim3(static_cast<unsigned>(num_blocks),
+                   static_cast<unsigned>(num_jobs * params.num_slices)),
       .block = dim3(kThreads),
       .shared_bytes = Layout<kRows>::kBytes,
-      .cluster = static_cast<unsigned>(launch_params.num_ranks)};
-  return launch("row_linear", stream, shape, row_linear_kernel<kRows>, launch_params);
+      .cluster = static_cast<unsigned>(params.num_ranks)};
+  return launch("row_linear", stream, shape, row_linear_kernel<kRows>, params);
 }
 
-int bucket_of(int num_rows) {
-  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64;
+int slice_rows(int num_rows) { return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : kMaxSliceRows; }
+
+Job make_job(const RowLinearJob& from) {
+  const LinearParams& linear = from.linear;
+  const LinearWeights& w = linear.weights;
+  return {.prepared = static_cast<const char*>(w.prepared),
+          .bias = static_cast<const Bf16*>(w.bias),
+          .residual = static_cast<const Bf16*>(linear.residual),
+          .residual_stride = linear.residual_stride,
+          .residual_rows = linear.residual_rows,
+          .y = linear.y,
+          .y_stride = linear.y_stride,
+          .y_is_float = linear.y_dtype == DType::kF32,
+          .gelu_begin = linear.activation == Activation::kGeluTanh ? linear.activation_begin : w.out,
+          .out = w.out,
+          .num_stages = (w.in + kStageColumns - 1) / kStageColumns,
+          .gate = from.gate};
 }
 
-Status run_rows(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_multiprocessors,
-                int first_row, int num_rows) {
+}  // namespace
+
+Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs,
+                  int num_multiprocessors) {
   Launch params = {};
-  params.num_rows = num_rows;
-  const int bucket = bucket_of(num_rows);
+  params.num_rows = jobs[0].linear.num_rows;
+  const int rows = slice_rows(params.num_rows);
+  params.num_slices = (params.num_rows + rows - 1) / rows;
   int most_tiles = 0;
   bool few_tiles = true, many_columns = true;
   for (int i = 0; i < num_jobs; ++i) {
     const LinearParams& linear = jobs[i].linear;
-    const auto* x = static_cast<const Bf16*>(linear.x) + first_row * linear.x_stride;
     const LinearWeights& w = linear.weights;
-    GAPLESS_ASSIGN_OR_RETURN(params.weight_maps[i],
-                             make_tensor_map(w.weight, w.out, w.in, w.in, kTileRows));
-    GAPLESS_ASSIGN_OR_RETURN(params.x_maps[i],
-                             make_tensor_map(x, num_rows, w.in, linear.x_stride, bucket));
-    const bool y_is_float = linear.y_dtype == DType::kF32;
-    params.jobs[i] = {.bias = static_cast<const Bf16*>(w.bias),
-                      .residual = static_cast<const Bf16*>(linear.residual),
-                      .residual_stride = linear.residual_stride,
-                      .residual_rows = linear.residual_rows,
-                      .y = static_cast<char*>(linear.y) +
-                           first_row * linear.y_stride * (y_is_float ? 4 : 2),
-                      .y_stride = linear.y_stride,
-                      .y_is_float = y_is_float,
-                      .gelu = linear.activation == Activation::kGeluTanh,
-                      .out = w.out,
-                      .num_stages = (w.in + kStageColumns - 1) / kStageColumns,
-                      .gate = jobs[i].gate};
+    GAPLESS_RETURN_IF_ERROR(check_job(linear, params.num_rows));
+    params.jobs[i] = make_job(jobs[i]);
+    if (w.prepared == nullptr) {
+      GAPLESS_ASSIGN_OR_RETURN(params.weight_maps[i],
+                               make_tensor_map(w.weight, w.out, w.in, w.in, kTileRows));
+    }
+    GAPLESS_ASSIGN_OR_RETURN(
+        params.x_maps[i], make_tensor_map(linear.x, params.num_rows, w.in, linear.x_stride, rows));
     const int num_tiles = (w.out + kTileRows - 1) / kTileRows;
     most_tiles = std::max(most_tiles, num_tiles);
     // A property of the weights alone, never of the device or the rows: it decides the order of sums.
@@ -432,29 +501,32 @@ Status run_rows(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_
   if (params.num_ranks > 1) {
     num_blocks = (most_tiles + kGroupTiles - 1) / kGroupTiles * kColumnRanks;
   }
-  switch (bucket) {
+  switch (rows) {
     case 8:
       return launch_rows<8>(stream, params, num_jobs, num_blocks);
     case 16:
       return launch_rows<16>(stream, params, num_jobs, num_blocks);
-    case 32:
-      return launch_rows<32>(stream, params, num_jobs, num_blocks);
     default:
-      return launch_rows<64>(stream, params, num_jobs, num_blocks);
+      return launch_rows<kMaxSliceRows>(stream, params, num_jobs, num_blocks);
   }
 }
 
-}  // namespace
+std::size_t prepared_linear_bytes(int in, int out) {
+  const auto tiles = static_cast<std::size_t>((out + kTileRows - 1) / kTileRows);
+  const auto chunks = static_cast<std::size_t>((in + kStageColumns - 1) / kStageColumns);
+  return tiles * chunks * kTileBytes;
+}
 
-Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs,
-                  int num_multiprocessors) {
-  const int num_rows = jobs[0].linear.num_rows;
-  for (int i = 0; i < num_jobs; ++i) GAPLESS_RETURN_IF_ERROR(check_job(jobs[i].linear, num_rows));
-  for (int first = 0; first < num_rows; first += kMaxRowLinearRows) {
-    const int count = std::min(kMaxRowLinearRows, num_rows - first);
-    GAPLESS_RETURN_IF_ERROR(run_rows(stream, jobs, num_jobs, num_multiprocessors, first, count));
+Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
+  if (params.first_out % kTileRows != 0 || params.first_in % kStageColumns != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "prepare_linear: a part must start at a multiple of 16 rows and 128 columns");
   }
-  return ok_status();
+  const int num_tiles = (params.weights.out + kTileRows - 1) / kTileRows;
+  const int num_chunks = (params.weights.in + kStageColumns - 1) / kStageColumns;
+  const std::int64_t fragments = std::int64_t{num_tiles} * num_chunks * kWarp * kComputeWarps;
+  return launch("prepare_linear", stream, {.grid = dim3(blocks_for(fragments, 256)), .block = dim3(256)},
+                prepare_kernel, params, num_tiles, num_chunks);
 }
 
 }  // namespace gapless::cuda

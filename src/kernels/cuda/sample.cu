@@ -31,25 +31,35 @@ __device__ __forceinline__ void scan_logits(const float* logits, int vocab, cons
   }
 }
 
-// Which tokens a row may take.
-struct Allowed {
-  const RowState& row;
-  const AutomatonState* automaton;   // nullptr: none
-  const std::uint32_t* host_mask;    // nullptr: none
+// Which tokens a row may take, in registers.
+class Allowed {
+ public:
+  __device__ Allowed(const RowState& row, const AutomatonState* automata,
+                     const std::uint32_t* host_mask)
+      : listed_only_(row.automaton != kNoAutomaton),
+        host_mask_((row.flags & kRowHostMask) != 0 ? host_mask : nullptr) {
+    const AutomatonState* state = listed_only_ ? &automata[row.automaton] : nullptr;
+    const int num_ids = listed_only_ ? state->num_edges : row.num_denied_ids;
+    const std::int32_t* ids = listed_only_ ? state->tokens : row.denied_ids;
+#pragma unroll
+    for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < num_ids ? ids[i] : -1;
+  }
 
   __device__ bool operator()(int token) const {
-    if (automaton != nullptr) {
-      bool listed = false;
-      for (int edge = 0; edge < automaton->num_edges; ++edge) {
-        listed |= automaton->tokens[edge] == token;
-      }
-      return listed;
-    }
-    for (int i = 0; i < row.num_denied_ids; ++i) {
-      if (row.denied_ids[i] == token) return false;
-    }
-    return host_mask == nullptr || ((host_mask[token / 32] >> (token % 32)) & 1u) != 0;
+    bool listed = false;
+#pragma unroll
+    for (int i = 0; i < kMaxIds; ++i) listed |= ids_[i] == token;
+    if (listed_only_) return listed;
+    if (listed) return false;
+    return host_mask_ == nullptr || ((host_mask_[token / 32] >> (token % 32)) & 1u) != 0;
   }
+
+ private:
+  static constexpr int kMaxIds = kMaxDeniedIds;
+  static_assert(kMaxIds == kMaxAutomatonEdges);
+  std::int32_t ids_[kMaxIds];  // the automaton's edges, or the denied ids
+  bool listed_only_;
+  const std::uint32_t* host_mask_;  // nullptr: none
 };
 
 struct Best {
@@ -95,11 +105,10 @@ __device__ Summary summarize(const float* logits, int vocab, const Allowed& allo
     const bool finite = isfinite(logit);
     if (finite) {
       if (logit > all.largest) {
-        all.sum = all.sum * expf(all.largest - logit) + 1.0f;
+        all.sum *= expf(all.largest - logit);
         all.largest = logit;
-      } else {
-        all.sum += expf(logit - all.largest);
       }
+      all.sum += __expf(logit - all.largest);
     }
     if (!allowed(token)) return;
     if (finite) {
@@ -188,9 +197,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
   const RowState& row = p.row_states[row_index];
   const float* logits = p.logits + i * p.logits_stride;
-  const Allowed allowed{
-      row, row.automaton != kNoAutomaton ? &p.automata[row.automaton] : nullptr,
-      (row.flags & kRowHostMask) != 0 ? p.host_masks + i * p.host_mask_stride : nullptr};
+  const Allowed allowed(row, p.automata, p.host_masks + i * p.host_mask_stride);
   const Summary summary = summarize(logits, p.vocab, allowed, summary_shared);
 
   int token;

@@ -73,31 +73,28 @@ __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, int phase_pa
       : "memory");
 }
 
-// ---- The tensor copy engine: one box of a 2-D tensor to shared memory, completing on `barrier`.
+// ---- The copy engine: one box of a 2-D tensor to shared memory, completing on `barrier`.
 
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(map)) : "memory");
 }
 
-__device__ __forceinline__ std::uint64_t streaming_policy() {
-  std::uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-__device__ __forceinline__ std::uint64_t keeping_policy() {
-  std::uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 __device__ __forceinline__ void copy_box_async(std::uint32_t to_shared, const CUtensorMap* map,
-                                               int column, int row, std::uint32_t barrier,
-                                               std::uint64_t policy) {
+                                               int column, int row, std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to_shared),
-      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "l"(policy)
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];" ::"r"(to_shared),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(barrier), "r"(column), "r"(row)
+      : "memory");
+}
+
+// The same engine without a tensor: contiguous bytes, a multiple of 16 at 16-byte aligned addresses.
+__device__ __forceinline__ void copy_bytes_async(std::uint32_t to_shared, const void* from, int bytes,
+                                                 std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          to_shared),
+      "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 
