@@ -49,7 +49,9 @@ class StepDriver {
   // Prefills one prompt and decodes until the row is done; all outputs, the last one included.
   StatusOr<std::vector<StepOutput>> generate(const DriverPrompt& prompt);
 
-  // Of the step before: [rows, vocab], and bytes of anything on the device.
+  // [rows, dim] T before post_ln, of the step before.
+  const void* hidden_dev() const { return buffers_.hidden; }
+  // Of the step before: [rows, vocab]; and bytes of anything on the device.
   StatusOr<std::vector<float>> logits(int num_rows);
   StatusOr<std::vector<std::byte>> read(const void* from_dev, std::size_t bytes);
 

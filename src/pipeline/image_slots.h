@@ -28,7 +28,7 @@ class ImageSlots {
   void release(ImageSlotId slot);
 
   bool is_encoded(ImageSlotId slot) const { return places_[index(slot)].encoded; }
-  void set_encoded(ImageSlotId slot, bool encoded) { places_[index(slot)].encoded = encoded; }
+  void set_encoded(ImageSlotId slot) { places_[index(slot)].encoded = true; }
 
   // Forgets every image that nobody uses.
   void clear();

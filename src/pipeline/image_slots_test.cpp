@@ -27,7 +27,7 @@ TEST(ImageSlotsTest, AnEncodedImageStaysUntilItsPlaceIsNeeded) {
   ImageSlots slots(2);
   for (const std::uint8_t name : {1, 2}) {
     const auto slot = slots.acquire(image(name));
-    slots.set_encoded(*slot, true);
+    slots.set_encoded(*slot);
     slots.release(*slot);
   }
   EXPECT_TRUE(slots.is_encoded(*slots.acquire(image(1))));
@@ -48,7 +48,7 @@ TEST(ImageSlotsTest, AnImageThatWasNeverEncodedIsForgotten) {
 TEST(ImageSlotsTest, ClearForgetsWhatNobodyUses) {
   ImageSlots slots(1);
   const auto slot = slots.acquire(image(1));
-  slots.set_encoded(*slot, true);
+  slots.set_encoded(*slot);
   slots.clear();
   EXPECT_TRUE(slots.is_encoded(*slot));
   slots.release(*slot);

@@ -189,9 +189,8 @@ SeatView Seating::view(RowId row) const {
   return view;
 }
 
-void Seating::encode_launched(RowId row, bool launched) {
-  const Sequence& sequence = *at(row);
-  if (sequence.image_slot.valid()) image_slots_.set_encoded(sequence.image_slot, launched);
+void Seating::encode_launched(RowId row) {
+  image_slots_.set_encoded(at(row)->image_slot);
 }
 
 void Seating::prefill_launched(std::span<const RowId> rows) {
@@ -239,8 +238,7 @@ void Seating::clear_caches() {
 SeatingCounts Seating::counts() const {
   return {.rows_in_use = static_cast<int>(order_.size()),
           .image_slots_in_use = image_slots_.num_in_use(),
-          .pages_in_use = page_pool_.num_in_use(),
-          .pages_cached = prefix_cache_.num_reclaimable()};
+          .pages_in_use = page_pool_.num_in_use()};
 }
 
 }  // namespace gapless

@@ -27,12 +27,11 @@
 
 namespace gapless {
 
-// Everything that must return to zero when nobody is seated and the caches are empty.
+// Everything that must return to zero when nobody is seated (pages: but for the cached ones).
 struct SeatingCounts {
   int rows_in_use = 0;
   int image_slots_in_use = 0;
   int pages_in_use = 0;
-  int pages_cached = 0;  // of those, held by the prefix cache alone
 };
 
 class Seating {
@@ -63,8 +62,8 @@ class Seating {
     return views_;
   }
 
-  // The row's image was encoded by a step that was launched, or whose launch failed.
-  void encode_launched(RowId row, bool launched);
+  // The step that encodes the row's image was launched.
+  void encode_launched(RowId row);
   // The prefill of these rows was launched (is_prefilled() says so already): their prefixes enter
   // the cache, and seats that wait to compute the same prefix take it from there.
   void prefill_launched(std::span<const RowId> rows);
@@ -73,6 +72,8 @@ class Seating {
 
   void clear_caches();
   SeatingCounts counts() const;
+  // Pages that only the prefix cache holds.
+  int num_cached_pages() const { return prefix_cache_.num_reclaimable(); }
 
  private:
   struct Seat {

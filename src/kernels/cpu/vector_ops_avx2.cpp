@@ -1,0 +1,10 @@
+#include "kernels/cpu/vector_ops_sets.h"
+
+#include "kernels/cpu/simd_avx2.h"
+#include "kernels/cpu/vector_kernels.h"
+
+namespace gapless::cpu {
+
+constinit const VectorOps kAvx2VectorOps = make_vector_ops<Avx2Simd>();
+
+}  // namespace gapless::cpu

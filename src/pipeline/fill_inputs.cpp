@@ -1,0 +1,132 @@
+#include "pipeline/fill_inputs.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace gapless {
+namespace {
+
+void set_no_changes(const StepInputs& inputs) {
+  *inputs.num_installs = 0;
+  *inputs.num_deltas = 0;
+  *inputs.num_copies = 0;
+}
+
+// The row as it stands before its prefill.
+RowState installed_row(const Sequence& sequence) {
+  RowState row = sequence.prompt.row;
+  row.input = TokenInput{};
+  row.position = sequence.num_cached;
+  row.num_generated = 0;
+  row.done = 0;
+  return row;
+}
+
+void fill_page_deltas(const Sequence& sequence, const PageTable& pages, const StepInputs& inputs) {
+  std::int32_t index = 0;
+  for (const PageId page : pages.pages()) {
+    inputs.deltas[(*inputs.num_deltas)++] = {sequence.row.value, index++, page.value};
+  }
+  if (!sequence.tail_page.valid()) return;
+  // The page behind the shared ones is our own: the end of the prefix goes there.
+  const auto own = static_cast<std::size_t>(sequence.num_cached / kPageTokens);
+  inputs.copies[(*inputs.num_copies)++] = {sequence.tail_page.value, pages.pages()[own].value};
+}
+
+int fill_tokens(const Sequence& sequence, const PageTable& pages, int image_tokens, int first_token,
+                const StepInputs& inputs) {
+  int token = first_token;
+  for (int position = sequence.num_cached; position < sequence.prompt_tokens(); ++position) {
+    TokenInput input = sequence.prompt.inputs[static_cast<std::size_t>(position)];
+    if (input.kind == InputKind::kImage) input.id += sequence.image_slot.value * image_tokens;
+    inputs.inputs[token] = input;
+    inputs.positions[token] = position;
+    inputs.cache_slots[token] = pages.cache_slot(position);
+    ++token;
+  }
+  return token - first_token;
+}
+
+}  // namespace
+
+int decode_bucket(int num_rows, int max_rows) {
+  int bucket = 1;
+  while (bucket < num_rows) bucket *= 2;
+  return std::min(bucket, max_rows);
+}
+
+StepShape fill_decode(const StepPlan& plan, const StepLimits& limits, const StepInputs& inputs) {
+  set_no_changes(inputs);
+  StepShape shape;
+  shape.kind = StepKind::kDecode;
+  shape.num_rows = decode_bucket(plan.num_rows, limits.max_rows);
+  shape.with_regions = plan.with_regions;
+  std::int32_t* out = inputs.rows;
+  for (const RowId row : plan.rows()) *out++ = row.value;
+  std::fill(out, inputs.rows + shape.num_rows, -1);
+  return shape;
+}
+
+StepShape fill_prefill(const StepPlan& plan, const Seating& seating, int image_tokens,
+                       const StepInputs& inputs) {
+  set_no_changes(inputs);
+  StepShape shape;
+  shape.kind = StepKind::kPrefill;
+  shape.num_rows = plan.num_rows;
+  shape.with_regions = plan.with_regions;
+  int i = 0;
+  for (const RowId row : plan.rows()) {
+    const Sequence& sequence = *seating.at(row);
+    const PageTable& pages = seating.pages(row);
+    fill_page_deltas(sequence, pages, inputs);
+    const int num_tokens = fill_tokens(sequence, pages, image_tokens, shape.num_tokens, inputs);
+    inputs.rows[i] = row.value;
+    inputs.install_rows[i] = row.value;
+    inputs.installs[i] = installed_row(sequence);
+    inputs.sequences[i] = {.row = row.value,
+                           .first_token = shape.num_tokens,
+                           .num_tokens = num_tokens,
+                           .num_cached = sequence.num_cached,
+                           .prefix_len = sequence.prompt.prefix_len};
+    inputs.last_tokens[i] = shape.num_tokens + num_tokens - 1;
+    inputs.tokens_consumed[i] = num_tokens;
+    shape.num_tokens += num_tokens;
+    shape.max_new_tokens = std::max(shape.max_new_tokens, num_tokens);
+    ++i;
+  }
+  *inputs.num_installs = plan.num_rows;
+  return shape;
+}
+
+StepShape fill_encode(const StepPlan& plan, const Seating& seating, std::size_t crop_bytes,
+                      EncodeLists& lists) {
+  lists.images.clear();
+  lists.copies.clear();
+  int num_crops = 0;
+  for (const RowId row : plan.rows()) {
+    const Sequence& sequence = *seating.at(row);
+    const PreparedImage& image = *sequence.prompt.image;
+    lists.images.push_back({.first_crop = num_crops,
+                            .num_crops = static_cast<int>(image.crops_pinned.size()),
+                            .tile_rows = image.tile_rows,
+                            .tile_cols = image.tile_cols,
+                            .image_slot = sequence.image_slot.value});
+    for (const std::uint8_t* crop : image.crops_pinned) {
+      CropCopy* last = lists.copies.empty() ? nullptr : &lists.copies.back();
+      if (last != nullptr && last->from_pinned + last->bytes == crop) {
+        last->bytes += crop_bytes;  // neighbours in pinned memory go up in one copy
+      } else {
+        lists.copies.push_back(
+            {crop, crop_bytes * static_cast<std::size_t>(num_crops), crop_bytes});
+      }
+      ++num_crops;
+    }
+  }
+  StepShape shape;
+  shape.kind = StepKind::kEncode;
+  shape.images = lists.images;
+  return shape;
+}
+
+}  // namespace gapless

@@ -1,0 +1,256 @@
+#include "pipeline/loop.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace gapless {
+namespace {
+
+// An illegal transition is a bug of the loop.
+void must(const Status& transition) {
+  GAPLESS_CHECK_MSG(transition.ok(), transition.message());
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Loop>> Loop::create(Device& device, StepModel& model, HostClock& clock,
+                                             const LoopOptions& options) {
+  if (options.depth < 1 || options.depth > kMaxDepth) {
+    return invalid_argument("depth {}: allowed are 1 to {}", options.depth, kMaxDepth);
+  }
+  const StepLimits& limits = model.limits();
+  if (limits.max_rows < 1 || limits.max_rows > kMaxRows) {
+    return invalid_argument("max_rows {}: allowed are 1 to {}", limits.max_rows, kMaxRows);
+  }
+  if (limits.num_pages < 2) return invalid_argument("num_pages {}: too few", limits.num_pages);
+  std::unique_ptr<Loop> loop(new Loop(device, model, clock, options));
+  GAPLESS_RETURN_IF_ERROR(loop->check_limits());
+  GAPLESS_RETURN_IF_ERROR(loop->allocate());
+  return loop;
+}
+
+Loop::Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions& options)
+    : device_(device),
+      model_(model),
+      clock_(clock),
+      options_(options),
+      state_(options.depth, model.limits().max_rows),
+      seating_(model.info(), model.limits(), options.max_cached_prefixes),
+      ledger_(options.ledger_capacity, {.weight_bytes = model.info().decode_weight_bytes,
+                                        .kv_token_bytes = model.info().kv_token_bytes}) {}
+
+// Bounds without which a request that fits alone could never run.
+Status Loop::check_limits() const {
+  const StepLimits& limits = model_.limits();
+  if (limits.max_prefill_sequences < 1 || limits.max_prefill_sequences > limits.max_rows) {
+    return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_rows = {}",
+                            limits.max_prefill_sequences, limits.max_rows);
+  }
+  if (limits.max_page_deltas < limits.max_pages_per_row || limits.max_page_copies < 1 ||
+      limits.num_image_slots < 1 || limits.max_images_per_encode < 1) {
+    return invalid_argument("limits: one row's pages, one page copy and one image must fit a step");
+  }
+  return ok_status();
+}
+
+Status Loop::allocate() {
+  GAPLESS_ASSIGN_OR_RETURN(streams_, PipelineStreams::create(device_));
+  for (int i = 0; i < options_.depth; ++i) {
+    GAPLESS_ASSIGN_OR_RETURN(auto slot, StepSlot::create(device_, model_, streams_));
+    slots_.push_back(std::move(slot));
+  }
+  GAPLESS_RETURN_IF_ERROR(streams_.synchronize());
+  GAPLESS_ASSIGN_OR_RETURN(const std::int64_t offset_ns, device_.clock_offset_ns());
+  ledger_.set_clock_offset_ns(offset_ns);
+  forbidden_before_ = device_.counters().forbidden_in_steady_state();
+  return ok_status();
+}
+
+Loop::~Loop() {
+  stop();
+  // Copies and kernels in flight use the slots' buffers. A lost device answers with an error that
+  // is known already.
+  if (streams_.h2d && streams_.compute && streams_.d2h) (void)streams_.synchronize();
+}
+
+// ---- any thread
+
+StatusOr<SequenceId> Loop::submit(PreparedPrompt prompt, std::shared_ptr<TokenSink> sink) {
+  GAPLESS_RETURN_IF_ERROR(seating_.check_fits(prompt));
+  {
+    std::lock_guard lock(shared_mutex_);
+    GAPLESS_RETURN_IF_ERROR(shared_lost_);
+  }
+  if (num_waiting_.fetch_add(1) >= options_.max_waiting) {
+    num_waiting_.fetch_sub(1);
+    return make_error(StatusCode::kResourceExhausted, "{} requests are waiting already",
+                      options_.max_waiting);
+  }
+  auto sequence = std::make_unique<Sequence>();
+  const SequenceId id(next_sequence_.fetch_add(1));
+  sequence->id = id;
+  sequence->prompt = std::move(prompt);
+  sequence->sink = std::move(sink);
+  sequence->times.submitted_ns = clock_.now_ns();
+  if (!mailbox_.post(sequence)) {
+    num_waiting_.fetch_sub(1);
+    return make_error(StatusCode::kUnavailable, "the engine is stopping");
+  }
+  return id;
+}
+
+void Loop::cancel(SequenceId sequence) {
+  mailbox_.post_cancellation(sequence);
+}
+
+Loop::Counts Loop::counts() const {
+  std::lock_guard lock(shared_mutex_);
+  return counts_;
+}
+
+std::int64_t Loop::forbidden_calls() const {
+  return device_.counters().forbidden_in_steady_state() - forbidden_before_;
+}
+
+// ---- the thread
+
+void Loop::start() {
+  GAPLESS_CHECK_MSG(!thread_.joinable(), "the loop runs already");
+  thread_ = std::thread([this] { run(); });
+}
+
+void Loop::run() {
+  while (tick() == Tick::kWorked || mailbox_.wait()) {
+  }
+}
+
+void Loop::drain() {
+  mailbox_.close();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Loop::stop() {
+  cancel_everything_.store(true);
+  mailbox_.close();
+  if (thread_.joinable()) thread_.join();
+  // Without a thread, or for what it had no time to see.
+  while (tick() == Tick::kWorked) {
+  }
+}
+
+// ---- the loop
+
+Loop::Tick Loop::tick() {
+  take_mail();
+  if (!has_work()) {
+    if (!idle_since_ns_) idle_since_ns_ = clock_.now_ns();
+    publish_counts();
+    return Tick::kIdle;
+  }
+  if (idle_since_ns_) {
+    ledger_.add_phase(HostPhaseKind::kIdle, -1, *idle_since_ns_, clock_.now_ns());
+    idle_since_ns_.reset();
+  }
+  seat_waiting();
+  const bool launched = launch_next();
+  finalize_ready();  // rows whose previous token is committed already
+  if (!launched || !state_.can_launch()) commit_oldest();
+  finalize_ready();  // rows whose previous token that was
+  publish_counts();
+  return Tick::kWorked;
+}
+
+bool Loop::has_work() const {
+  return !state_.is_empty() || !seating_.is_empty() || !waiting_.empty();
+}
+
+void Loop::take_mail() {
+  mailbox_.collect(mail_);
+  for (auto& sequence : mail_.arrivals) {
+    if (lost_.ok()) {
+      waiting_.push_back(std::move(sequence));
+    } else {
+      num_waiting_.fetch_sub(1);
+      finish(*sequence, FinishReason::kError, lost_);
+    }
+  }
+  for (const SequenceId sequence : mail_.cancellations) cancel_one(sequence);
+  mail_.arrivals.clear();
+  mail_.cancellations.clear();
+  if (cancel_everything_.load(std::memory_order_relaxed)) cancel_all();
+}
+
+void Loop::seat_waiting() {
+  while (seats_changed_ && !waiting_.empty()) {
+    Sequence* const first = waiting_.front().get();
+    if (!seating_.seat(waiting_.front())) {
+      GAPLESS_CHECK_MSG(!seating_.is_empty(), "a request that fits was not seated");
+      seats_changed_ = false;
+      return;
+    }
+    must(state_.seat(first->row, first->id));
+    waiting_.pop_front();
+    num_waiting_.fetch_sub(1);
+  }
+}
+
+bool Loop::launch_next() {
+  if (!state_.can_launch()) return false;
+  const SlotId slot = *state_.free_slot();
+  StepRecord record;
+  record.plan_begin_ns = clock_.now_ns();
+  const auto plan =
+      plan_step(seating_.views([this](RowId row) { return state_.is_finalized(row); }),
+                model_.limits(), fill_turn_);
+  if (!plan) return false;
+  record.number = num_steps_++;
+  record.launch_begin_ns = clock_.now_ns();
+  step(slot) = {*plan, record};
+  const Status status = launch(slot);
+  step(slot).record.launch_end_ns = clock_.now_ns();
+  add_phase(HostPhaseKind::kPlan, slot, record.plan_begin_ns, record.launch_begin_ns);
+  add_phase(HostPhaseKind::kLaunch, slot, record.launch_begin_ns, step(slot).record.launch_end_ns);
+  if (!status.ok()) {
+    fail_launch(slot, status);
+    return false;
+  }
+  note_launched(slot);
+  return true;
+}
+
+void Loop::finalize_ready() {
+  const auto slot = state_.awaiting_finalize();
+  if (!slot || !state_.can_finalize(*slot)) return;
+  StepRecord& record = step(*slot).record;
+  record.finalize_begin_ns = clock_.now_ns();
+  build_masks(*slot);
+  const Status status = slots_[index(*slot)]->launch_sampling(step(*slot).plan.num_host_masked);
+  record.finalize_end_ns = clock_.now_ns();
+  add_phase(HostPhaseKind::kFinalize, *slot, record.finalize_begin_ns, record.finalize_end_ns);
+  if (!status.ok()) return fail_launch(*slot, status);
+  must(state_.sampling_launched(*slot));
+}
+
+void Loop::commit_oldest() {
+  const auto slot = state_.oldest();
+  if (!slot || state_.phase(*slot) != SlotPhase::kLaunched) return;
+  StepRecord& record = step(*slot).record;
+  record.commit_begin_ns = clock_.now_ns();
+  must(state_.begin_commit(*slot));
+  const Status status = slots_[index(*slot)]->wait();
+  record.wait_end_ns = clock_.now_ns();
+  add_phase(HostPhaseKind::kWait, *slot, record.commit_begin_ns, record.wait_end_ns);
+  if (!status.ok()) return lose_device(status);
+  commit_outputs(*slot);
+  if (options_.host_delay_ns > 0 && record.kind == StepKind::kDecode) {
+    clock_.spend_ns(options_.host_delay_ns);
+  }
+  must(state_.end_commit(*slot));
+  for (const RowId row : step(*slot).plan.rows()) release_if_done(row);
+  record.commit_end_ns = clock_.now_ns();
+  add_phase(HostPhaseKind::kCommit, *slot, record.wait_end_ns, record.commit_end_ns);
+  ledger_.add(record);
+}
+
+}  // namespace gapless

@@ -1,0 +1,173 @@
+// The engine loop: one thread per device that keeps the device fed.
+//
+// A tick launches the next step (t+1), commits the oldest one when the pipeline is full (t), and
+// finalizes t+1 if rows of it wait for masks. It is the same for depth 1 (blocking: nothing is
+// launched before the step before it is committed) and for depth 2 to 4, and for every kind of
+// step. The order of things is pipeline_state.h's, the choice of the next step plan.h's, rows and
+// pages are seating.h's, buffers and streams step_slot.h's.
+//
+// In steady state the engine thread makes no device allocation, no pageable copy and no
+// synchronisation but the wait of each commit (I7): forbidden_calls() stays 0 after create().
+//
+// Errors. A sequence whose step cannot be launched finishes with an error that says which call
+// failed; the others go on. When the device is lost (a wait fails, or it does not drain) every
+// sequence finishes with that error, and so does every later submit. on_finished comes exactly once
+// for each accepted prompt, whatever happens.
+//
+// Threads: submit, cancel, counts, ledger and forbidden_calls from any. start, stop and drain from
+// one thread. tick() from the engine thread: the one that start() makes, or, when start() is not
+// called, the caller's (tests, simulations).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/host_clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "model/step_model.h"
+#include "observe/ledger.h"
+#include "pipeline/mailbox.h"
+#include "pipeline/pipeline_state.h"
+#include "pipeline/plan.h"
+#include "pipeline/prepared_prompt.h"
+#include "pipeline/seating.h"
+#include "pipeline/step_slot.h"
+
+namespace gapless {
+
+struct LoopOptions {
+  int depth = 2;  // 1 .. kMaxDepth
+  // Artificial host work in the commit of every decode step, for benchmarks of the bubble.
+  std::int64_t host_delay_ns = 0;
+  int max_waiting = kMaxWaitingRequests;         // accepted prompts that have no seat yet
+  int max_cached_prefixes = kMaxCachedPrefixes;  // 0: no prefix cache
+  std::size_t ledger_capacity = 4096;            // steps
+};
+
+class Loop {
+ public:
+  // Allocates every buffer and captures every graph. device, model and clock outlive the loop.
+  static StatusOr<std::unique_ptr<Loop>> create(Device& device, StepModel& model, HostClock& clock,
+                                                const LoopOptions& options);
+  // stop(), when that has not been done.
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // Hands a prompt to the engine thread. InvalidArgument: it makes no sense. ResourceExhausted: it
+  // can never fit, or too many are waiting. Unavailable: the loop is stopping. DeviceError: the
+  // device is lost. After an error the sink is not called.
+  StatusOr<SequenceId> submit(PreparedPrompt prompt, std::shared_ptr<TokenSink> sink);
+
+  // Finishes the sequence with kCancelled at the next tick; nothing when it has finished already.
+  void cancel(SequenceId sequence);
+
+  void start();
+  // Refuses new prompts, finishes those that were accepted, ends the engine thread.
+  void drain();
+  // Refuses new prompts, cancels those that were accepted, ends the engine thread.
+  void stop();
+
+  enum class Tick { kWorked, kIdle };
+  // One turn of the loop. kIdle: there is nothing to do until somebody submits.
+  Tick tick();
+
+  struct Counts {
+    int waiting = 0;
+    int steps_in_flight = 0;
+    SeatingCounts seats;
+  };
+  // As of the end of the last tick.
+  Counts counts() const;
+  const Ledger& ledger() const { return ledger_; }
+  Ledger& ledger() { return ledger_; }
+  // Calls since create() that may stall the device; I7 wants 0.
+  std::int64_t forbidden_calls() const;
+  int depth() const { return state_.depth(); }
+
+  // For tests and simulations, from the engine thread.
+  const PipelineState& state() const { return state_; }
+  // Pages that only the prefix cache holds.
+  int num_cached_pages() const { return seating_.num_cached_pages(); }
+
+ private:
+  friend struct LoopSaboteur;  // tests plant violations through it
+
+  // The step in one slot, as the host knows it.
+  struct Step {
+    StepPlan plan;
+    StepRecord record;
+  };
+
+  Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions& options);
+  Status check_limits() const;
+  Status allocate();
+  void run();
+
+  // The parts of a tick (loop.cpp).
+  bool has_work() const;
+  void take_mail();
+  void seat_waiting();
+  bool launch_next();
+  void commit_oldest();
+  void finalize_ready();
+
+  // What they are made of (loop_steps.cpp).
+  Status launch(SlotId slot);
+  void note_launched(SlotId slot);
+  void build_masks(SlotId slot);
+  void commit_outputs(SlotId slot);
+  void commit_row(Sequence& sequence, const StepOutput& output);
+  void finish(Sequence& sequence, FinishReason reason, const Status& status);
+  void finish_seated(RowId row, FinishReason reason, const Status& status);
+  void release_if_done(RowId row);
+  void fail_launch(SlotId slot, const Status& status);
+  void lose_device(const Status& status);
+  void cancel_one(SequenceId sequence);
+  void cancel_all();
+  void publish_counts();
+  void add_phase(HostPhaseKind kind, SlotId slot, std::int64_t begin_ns, std::int64_t end_ns);
+  static std::size_t index(SlotId slot) { return static_cast<std::size_t>(slot.value); }
+  Step& step(SlotId slot) { return steps_[index(slot)]; }
+
+  Device& device_;
+  StepModel& model_;
+  HostClock& clock_;
+  const LoopOptions options_;
+  PipelineStreams streams_;
+  std::vector<std::unique_ptr<StepSlot>> slots_;
+  std::array<Step, kMaxDepth> steps_;
+  PipelineState state_;
+  Seating seating_;
+  FillTurn fill_turn_;
+  std::deque<std::unique_ptr<Sequence>>
+      waiting_;                // accepted, no seat yet; first come, first served
+  bool seats_changed_ = true;  // since the first in line did not fit
+  Mail mail_;
+  std::int64_t num_steps_ = 0;
+  std::optional<std::int64_t> idle_since_ns_;
+  Status lost_;  // not OK: the device is gone
+  Ledger ledger_;
+  std::int64_t forbidden_before_ = 0;
+
+  // Shared with other threads.
+  Mailbox mailbox_;
+  std::atomic<std::int64_t> next_sequence_{0};
+  std::atomic<int> num_waiting_{0};
+  std::atomic<bool> cancel_everything_{false};
+  mutable std::mutex shared_mutex_;
+  Counts counts_;       // guarded by shared_mutex_
+  Status shared_lost_;  // guarded by shared_mutex_
+  std::thread thread_;
+};
+
+}  // namespace gapless

@@ -1,0 +1,259 @@
+// What the parts of a tick are made of: one step's launch and commit, and the ways in which a
+// sequence ends.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "pipeline/fill_inputs.h"
+#include "pipeline/loop.h"
+
+namespace gapless {
+namespace {
+
+void must(const Status& transition) {
+  GAPLESS_CHECK_MSG(transition.ok(), transition.message());
+}
+
+const char* step_kind_name(StepKind kind) {
+  switch (kind) {
+    case StepKind::kEncode:
+      return "encode";
+    case StepKind::kPrefill:
+      return "prefill";
+    case StepKind::kDecode:
+      return "decode";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+// ---- launch
+
+Status Loop::launch(SlotId slot_id) {
+  const StepPlan& plan = step(slot_id).plan;
+  StepSlot& slot = *slots_[index(slot_id)];
+  std::array<StepMember, kMaxRows> members;
+  for (int i = 0; i < plan.num_rows; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    members[at] = {plan.row_ids[at], i < plan.num_host_masked};
+  }
+  must(state_.launch(slot_id, std::span(members).first(plan.rows().size())));
+
+  StepShape shape;
+  switch (plan.kind) {
+    case StepKind::kEncode:
+      shape = fill_encode(plan, seating_, model_.info().crop_bytes, slot.encode_lists());
+      break;
+    case StepKind::kPrefill:
+      shape = fill_prefill(plan, seating_, model_.info().image_tokens, slot.inputs());
+      break;
+    case StepKind::kDecode:
+      shape = fill_decode(plan, model_.limits(), slot.inputs());
+      break;
+  }
+  step(slot_id).record.num_tokens = shape.num_tokens;
+  if (plan.num_host_masked > 0) return slot.launch_forward(shape);  // finalize_ready goes on
+  GAPLESS_RETURN_IF_ERROR(plan.kind == StepKind::kEncode ? slot.launch_forward(shape)
+                                                         : slot.launch_all(shape));
+  must(state_.sampling_launched(slot_id));
+  return ok_status();
+}
+
+void Loop::note_launched(SlotId slot_id) {
+  const StepPlan& plan = step(slot_id).plan;
+  StepRecord& record = step(slot_id).record;
+  record.kind = plan.kind;
+  record.slot = slot_id.value;
+  record.num_rows = plan.num_rows;
+  record.num_host_masked = plan.num_host_masked;
+  for (const RowId row : plan.rows()) {
+    Sequence& sequence = *seating_.at(row);
+    if (plan.kind == StepKind::kEncode) {
+      seating_.encode_launched(row);
+      continue;
+    }
+    const int num_before = sequence.is_prefilled()
+                               ? sequence.prompt_tokens() + sequence.num_launched - 1
+                               : sequence.num_cached;
+    record.num_cached_tokens += num_before;
+    ++sequence.num_launched;
+    if (plan.kind == StepKind::kPrefill) {
+      sequence.times.prefill_launched_ns = record.launch_begin_ns;
+    }
+  }
+  if (plan.kind == StepKind::kPrefill) {
+    seating_.prefill_launched(plan.rows());
+    seats_changed_ = true;  // the first in line may need fewer pages now
+  }
+  fill_turn_.launched(plan.kind);
+}
+
+// ---- finalize
+
+// The sequences' states are those after their previous tokens (I5). A row that has ended since its
+// forward was launched may sample anything: nobody reads it.
+void Loop::build_masks(SlotId slot_id) {
+  const StepPlan& plan = step(slot_id).plan;
+  for (int i = 0; i < plan.num_host_masked; ++i) {
+    const RowId row = plan.row_ids[static_cast<std::size_t>(i)];
+    const std::span<std::uint32_t> mask = slots_[index(slot_id)]->mask(i);
+    if (!state_.is_finalized(row)) {
+      std::fill(mask.begin(), mask.end(), 0u);
+      seating_.at(row)->prompt.host_constraint->allowed(mask);
+      if (std::any_of(mask.begin(), mask.end(), [](std::uint32_t word) { return word != 0; })) {
+        continue;
+      }
+      finish_seated(row, FinishReason::kError,
+                    make_error(StatusCode::kInternal, "the constraint allows no token"));
+    }
+    std::fill(mask.begin(), mask.end(), ~0u);
+  }
+}
+
+// ---- commit
+
+void Loop::commit_outputs(SlotId slot_id) {
+  const StepPlan& plan = step(slot_id).plan;
+  StepRecord& record = step(slot_id).record;
+  const StepSlot& slot = *slots_[index(slot_id)];
+  record.forward_begin_ns = slot.stamp_ns(kForwardBegin);
+  record.forward_end_ns = slot.stamp_ns(kForwardEnd);
+  record.sampling_begin_ns = slot.stamp_ns(kSamplingBegin);
+  record.sampling_end_ns = slot.stamp_ns(kSamplingEnd);
+  for (int i = 0; i < plan.num_rows; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const RowId row = plan.row_ids[at];
+    if (plan.kind == StepKind::kPrefill) seating_.drop_image(row);
+    if (state_.is_finalized(row)) {
+      ++record.num_zombies;
+    } else if (plan.kind != StepKind::kEncode) {
+      commit_row(*seating_.at(row), slot.outputs()[at]);
+    }
+  }
+}
+
+void Loop::commit_row(Sequence& sequence, const StepOutput& output) {
+  const RowId row = sequence.row;
+  switch (output.outcome) {
+    case StepOutcome::kContinues:
+    case StepOutcome::kLength: {
+      const CommittedToken token{TokenId(output.token), output.x, output.y, output.logprob};
+      if (sequence.num_committed++ == 0) sequence.times.first_token_ns = clock_.now_ns();
+      sequence.sink->on_token(token);
+      if (output.outcome == StepOutcome::kLength) {
+        finish_seated(row, FinishReason::kLength, ok_status());
+      } else if (sequence.prompt.host_constraint) {
+        sequence.prompt.host_constraint->advance(token.token);
+      }
+      return;
+    }
+    case StepOutcome::kStopped:
+      return finish_seated(row, FinishReason::kStop, ok_status());
+    case StepOutcome::kAlreadyDone:
+      break;
+  }
+  finish_seated(row, FinishReason::kError,
+                make_error(StatusCode::kInternal,
+                           "the device reports outcome {} for a row that "
+                           "the host believes is running",
+                           static_cast<int>(output.outcome)));
+}
+
+// ---- ends
+
+void Loop::finish(Sequence& sequence, FinishReason reason, const Status& status) {
+  sequence.times.finished_ns = clock_.now_ns();
+  sequence.sink->on_finished(reason, status, sequence.times);
+}
+
+void Loop::finish_seated(RowId row, FinishReason reason, const Status& status) {
+  must(state_.finalize_sequence(row));
+  finish(*seating_.at(row), reason, status);
+}
+
+// I6: finalized early, released late.
+void Loop::release_if_done(RowId row) {
+  if (!state_.is_seated(row) || !state_.is_finalized(row) || state_.inflight_refs(row) > 0) return;
+  must(state_.release(row));
+  seating_.vacate(row);
+  seats_changed_ = true;
+}
+
+void Loop::cancel_one(SequenceId id) {
+  const Status status(StatusCode::kCancelled, "cancelled");
+  const auto waiting = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [id](const auto& sequence) { return sequence->id == id; });
+  if (waiting != waiting_.end()) {
+    finish(**waiting, FinishReason::kCancelled, status);
+    waiting_.erase(waiting);
+    num_waiting_.fetch_sub(1);
+    seats_changed_ = true;
+    return;
+  }
+  for (const RowId row : seating_.order()) {
+    if (state_.sequence(row) != id) continue;
+    if (!state_.is_finalized(row)) finish_seated(row, FinishReason::kCancelled, status);
+    return release_if_done(row);
+  }
+}
+
+void Loop::cancel_all() {
+  while (!waiting_.empty()) cancel_one(waiting_.back()->id);
+  for (int i = 0; i < model_.limits().max_rows; ++i) {
+    const RowId row(i);
+    if (state_.is_seated(row) && !state_.is_finalized(row)) cancel_one(state_.sequence(row));
+  }
+}
+
+// The step is taken back, and its sequences with it: part of its work may have been enqueued, so
+// what the device holds of them is not known.
+void Loop::fail_launch(SlotId slot_id, const Status& status) {
+  const StepPlan plan = step(slot_id).plan;
+  must(state_.abandon(slot_id));
+  // What was enqueued must not meet the slot's next step.
+  if (const Status drained = streams_.synchronize(); !drained.ok()) return lose_device(drained);
+  const Status reason =
+      status.with_context(fmt::format("launching a {} step", step_kind_name(plan.kind)));
+  for (const RowId row : plan.rows()) {
+    if (!state_.is_finalized(row)) finish_seated(row, FinishReason::kError, reason);
+    release_if_done(row);
+  }
+}
+
+void Loop::lose_device(const Status& status) {
+  lost_ = status.with_context("the device is lost");
+  {
+    std::lock_guard lock(shared_mutex_);
+    shared_lost_ = lost_;
+  }
+  while (const auto slot = state_.newest()) must(state_.abandon(*slot));
+  if (const auto slot = state_.committing()) must(state_.abandon(*slot));
+  while (!seating_.is_empty()) {
+    const RowId row = seating_.order().front();
+    if (!state_.is_finalized(row)) finish_seated(row, FinishReason::kError, lost_);
+    release_if_done(row);
+  }
+  for (auto& sequence : waiting_) {
+    num_waiting_.fetch_sub(1);
+    finish(*sequence, FinishReason::kError, lost_);
+  }
+  waiting_.clear();
+  seating_.clear_caches();
+}
+
+// ---- accounts
+
+void Loop::publish_counts() {
+  std::lock_guard lock(shared_mutex_);
+  counts_.waiting = static_cast<int>(waiting_.size());
+  counts_.steps_in_flight = state_.num_in_flight();
+  counts_.seats = seating_.counts();
+}
+
+void Loop::add_phase(HostPhaseKind kind, SlotId slot_id, std::int64_t begin_ns,
+                     std::int64_t end_ns) {
+  ledger_.add_phase(kind, step(slot_id).record.number, begin_ns, end_ns);
+}
+
+}  // namespace gapless

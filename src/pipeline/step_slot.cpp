@@ -1,0 +1,249 @@
+#include "pipeline/step_slot.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+
+namespace gapless {
+namespace {
+
+constexpr std::size_t kBufferAlignment = 256;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
+// 1, 2, 4, ... 64 -> 0 ... 6; max_rows that is no power of two shares the index of the next one.
+std::size_t bucket_index(int bucket) {
+  return static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(bucket - 1)));
+}
+static_assert(kMaxRows <= 1 << 7, "StepSlot::graphs_ holds 8 buckets");
+
+}  // namespace
+
+StatusOr<PipelineStreams> PipelineStreams::create(Device& device) {
+  PipelineStreams streams;
+  GAPLESS_ASSIGN_OR_RETURN(streams.h2d, device.create_stream("h2d"));
+  GAPLESS_ASSIGN_OR_RETURN(streams.compute, device.create_stream("compute"));
+  GAPLESS_ASSIGN_OR_RETURN(streams.d2h, device.create_stream("d2h"));
+  return streams;
+}
+
+Status PipelineStreams::synchronize() {
+  Status first;
+  for (Stream* stream : {h2d.get(), compute.get(), d2h.get()}) {
+    Status status = stream->synchronize();
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+StatusOr<std::unique_ptr<StepSlot>> StepSlot::create(Device& device, StepModel& model,
+                                                     PipelineStreams& streams) {
+  std::unique_ptr<StepSlot> slot(new StepSlot(model, streams));
+  GAPLESS_RETURN_IF_ERROR(slot->allocate(device));
+  GAPLESS_RETURN_IF_ERROR(slot->capture_graphs());
+  return slot;
+}
+
+StepSlot::StepSlot(StepModel& model, PipelineStreams& streams)
+    : model_(model),
+      streams_(streams),
+      layout_(model.limits()),
+      mask_words_((static_cast<std::size_t>(model.info().vocab) + 31) / 32) {}
+
+Status StepSlot::allocate(Device& device) {
+  const StepLimits& limits = model_.limits();
+  const StepModelInfo& info = model_.info();
+  const auto max_rows = static_cast<std::size_t>(limits.max_rows);
+  const auto vocab = static_cast<std::size_t>(info.vocab);
+
+  GAPLESS_ASSIGN_OR_RETURN(inputs_dev_, device.allocate(layout_.total_bytes()));
+  GAPLESS_ASSIGN_OR_RETURN(inputs_block_pinned_, device.allocate_pinned(layout_.total_bytes()));
+  inputs_pinned_ = layout_.at(inputs_block_pinned_.data());
+  point_at(layout_.at(inputs_dev_.data()), buffers_);
+
+  const auto max_crops =
+      static_cast<std::size_t>(std::max(limits.max_crops_per_encode, kMaxTilesPerImage + 1));
+  GAPLESS_ASSIGN_OR_RETURN(crops_dev_, device.allocate(max_crops * info.crop_bytes));
+  buffers_.crops = crops_dev_.as<std::uint8_t>();
+  encode_lists_.images.reserve(static_cast<std::size_t>(limits.max_images_per_encode));
+  encode_lists_.copies.reserve(max_crops);
+
+  const std::size_t mask_bytes = max_rows * mask_words_ * sizeof(std::uint32_t);
+  GAPLESS_ASSIGN_OR_RETURN(masks_dev_, device.allocate(mask_bytes));
+  GAPLESS_ASSIGN_OR_RETURN(masks_pinned_, device.allocate_pinned(mask_bytes));
+  buffers_.host_masks = masks_dev_.as<std::uint32_t>();
+
+  const std::size_t hidden = aligned(max_rows * info.hidden_bytes);
+  const std::size_t logits = aligned(max_rows * vocab * sizeof(float));
+  const std::size_t tokens = aligned(max_rows * sizeof(std::int32_t));
+  const std::size_t logprobs = aligned(max_rows * sizeof(float));
+  const std::size_t values = aligned(max_rows * 2 * sizeof(float));
+  GAPLESS_ASSIGN_OR_RETURN(intermediates_dev_,
+                           device.allocate(hidden + logits + tokens + logprobs + values));
+  auto* next = intermediates_dev_.as<std::byte>();
+  buffers_.hidden = next;
+  buffers_.logits = reinterpret_cast<float*>(next += hidden);
+  buffers_.tokens = reinterpret_cast<std::int32_t*>(next += logits);
+  buffers_.logprobs = reinterpret_cast<float*>(next += tokens);
+  buffers_.values = reinterpret_cast<float*>(next += logprobs);
+
+  const std::size_t outputs = max_rows * sizeof(StepOutput);
+  const std::size_t outputs_bytes = outputs + kNumStamps * sizeof(std::uint64_t);
+  static_assert(sizeof(StepOutput) % sizeof(std::uint64_t) == 0, "the stamps would be misaligned");
+  GAPLESS_ASSIGN_OR_RETURN(outputs_dev_, device.allocate(outputs_bytes));
+  GAPLESS_ASSIGN_OR_RETURN(outputs_pinned_, device.allocate_pinned(outputs_bytes));
+  buffers_.outputs = outputs_dev_.as<StepOutput>();
+  buffers_.stamps = reinterpret_cast<std::uint64_t*>(outputs_dev_.as<std::byte>() + outputs);
+
+  for (auto* event : {&inputs_ready_, &masks_ready_, &outputs_ready_, &outputs_landed_}) {
+    GAPLESS_ASSIGN_OR_RETURN(*event, device.create_event());
+  }
+  return ok_status();
+}
+
+// ---- graphs
+
+Status StepSlot::capture_graphs() {
+  const int max_rows = model_.limits().max_rows;
+  int bucket = 0;
+  do {
+    bucket = decode_bucket(bucket + 1, max_rows);
+    for (const bool with_regions : {false, true}) {
+      StepShape shape;
+      shape.kind = StepKind::kDecode;
+      shape.num_rows = bucket;
+      shape.with_regions = with_regions;
+      GAPLESS_ASSIGN_OR_RETURN(graphs(shape), capture(shape));
+    }
+  } while (bucket < max_rows);
+  return ok_status();
+}
+
+StatusOr<StepSlot::Graphs> StepSlot::capture(const StepShape& shape) {
+  Stream& compute = *streams_.compute;
+  // A capture that fails half-way must not leave the stream capturing.
+  const auto record =
+      [&](Status (StepSlot::*enqueue)(const StepShape&)) -> StatusOr<std::unique_ptr<Graph>> {
+    GAPLESS_RETURN_IF_ERROR(compute.begin_capture());
+    const Status status = (this->*enqueue)(shape);
+    auto graph = compute.end_capture();
+    GAPLESS_RETURN_IF_ERROR(status);
+    return graph;
+  };
+  Graphs made;
+  GAPLESS_ASSIGN_OR_RETURN(made.all, record(&StepSlot::enqueue_all));
+  GAPLESS_ASSIGN_OR_RETURN(made.forward, record(&StepSlot::enqueue_forward));
+  GAPLESS_ASSIGN_OR_RETURN(made.sampling, record(&StepSlot::enqueue_sampling));
+  return made;
+}
+
+StepSlot::Graphs& StepSlot::graphs(const StepShape& shape) {
+  return graphs_[bucket_index(shape.num_rows)][shape.with_regions ? 1 : 0];
+}
+
+// ---- one step
+
+std::span<std::uint32_t> StepSlot::mask(int i) {
+  return {masks_pinned_.as<std::uint32_t>() + static_cast<std::size_t>(i) * mask_words_,
+          mask_words_};
+}
+
+Status StepSlot::launch_forward(const StepShape& shape) {
+  shape_ = shape;
+  sampled_apart_ = true;
+  GAPLESS_RETURN_IF_ERROR(upload_inputs(shape));
+  if (shape.kind == StepKind::kDecode) return streams_.compute->launch(*graphs(shape).forward);
+  GAPLESS_RETURN_IF_ERROR(enqueue_forward(shape));
+  return shape.kind == StepKind::kEncode ? download_outputs() : ok_status();
+}
+
+Status StepSlot::launch_all(const StepShape& shape) {
+  shape_ = shape;
+  sampled_apart_ = false;
+  GAPLESS_RETURN_IF_ERROR(upload_inputs(shape));
+  if (shape.kind == StepKind::kDecode) {
+    GAPLESS_RETURN_IF_ERROR(streams_.compute->launch(*graphs(shape).all));
+  } else {
+    GAPLESS_RETURN_IF_ERROR(enqueue_all(shape));
+  }
+  return download_outputs();
+}
+
+Status StepSlot::launch_sampling(int num_masks) {
+  const std::size_t bytes =
+      static_cast<std::size_t>(num_masks) * mask_words_ * sizeof(std::uint32_t);
+  GAPLESS_RETURN_IF_ERROR(
+      streams_.h2d->copy_to_device(masks_dev_.data(), masks_pinned_.data(), bytes));
+  GAPLESS_RETURN_IF_ERROR(streams_.h2d->record(*masks_ready_));
+  GAPLESS_RETURN_IF_ERROR(streams_.compute->wait(*masks_ready_));
+  if (shape_.kind == StepKind::kDecode) {
+    GAPLESS_RETURN_IF_ERROR(streams_.compute->launch(*graphs(shape_).sampling));
+  } else {
+    GAPLESS_RETURN_IF_ERROR(enqueue_sampling(shape_));
+  }
+  return download_outputs();
+}
+
+Status StepSlot::upload_inputs(const StepShape& shape) {
+  Stream& h2d = *streams_.h2d;
+  if (shape.kind == StepKind::kEncode) {
+    for (const CropCopy& copy : encode_lists_.copies) {
+      GAPLESS_RETURN_IF_ERROR(h2d.copy_to_device(crops_dev_.as<std::uint8_t>() + copy.offset,
+                                                 copy.from_pinned, copy.bytes));
+    }
+  } else {
+    const std::size_t bytes =
+        shape.kind == StepKind::kDecode ? layout_.decode_bytes() : layout_.total_bytes();
+    GAPLESS_RETURN_IF_ERROR(
+        h2d.copy_to_device(inputs_dev_.data(), inputs_block_pinned_.data(), bytes));
+  }
+  GAPLESS_RETURN_IF_ERROR(h2d.record(*inputs_ready_));
+  return streams_.compute->wait(*inputs_ready_);
+}
+
+Status StepSlot::enqueue_forward(const StepShape& shape) {
+  Stream& compute = *streams_.compute;
+  GAPLESS_RETURN_IF_ERROR(model_.stamp(compute, buffers_.stamps + kForwardBegin));
+  GAPLESS_RETURN_IF_ERROR(model_.forward(compute, shape, buffers_));
+  return model_.stamp(compute, buffers_.stamps + kForwardEnd);
+}
+
+Status StepSlot::enqueue_sampling(const StepShape& shape) {
+  Stream& compute = *streams_.compute;
+  GAPLESS_RETURN_IF_ERROR(model_.stamp(compute, buffers_.stamps + kSamplingBegin));
+  GAPLESS_RETURN_IF_ERROR(model_.sample(compute, shape, buffers_));
+  return model_.stamp(compute, buffers_.stamps + kSamplingEnd);
+}
+
+// Forward and sampling back to back: the end of the one is the begin of the other.
+Status StepSlot::enqueue_all(const StepShape& shape) {
+  Stream& compute = *streams_.compute;
+  GAPLESS_RETURN_IF_ERROR(enqueue_forward(shape));
+  GAPLESS_RETURN_IF_ERROR(model_.sample(compute, shape, buffers_));
+  return model_.stamp(compute, buffers_.stamps + kSamplingEnd);
+}
+
+Status StepSlot::download_outputs() {
+  GAPLESS_RETURN_IF_ERROR(streams_.compute->record(*outputs_ready_));
+  GAPLESS_RETURN_IF_ERROR(streams_.d2h->wait(*outputs_ready_));
+  GAPLESS_RETURN_IF_ERROR(streams_.d2h->copy_to_host(outputs_pinned_.data(), outputs_dev_.data(),
+                                                     outputs_dev_.size_bytes()));
+  return streams_.d2h->record(*outputs_landed_);
+}
+
+std::span<const StepOutput> StepSlot::outputs() const {
+  return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_rows)};
+}
+
+std::int64_t StepSlot::stamp_ns(StepStamp stamp) const {
+  const auto* stamps =
+      reinterpret_cast<const std::uint64_t*>(outputs_pinned_.as<StepOutput>() + outputs().size());
+  if (shape_.kind == StepKind::kEncode && stamp > kForwardEnd) stamp = kForwardEnd;
+  if (!sampled_apart_ && stamp == kSamplingBegin) stamp = kForwardEnd;
+  return static_cast<std::int64_t>(stamps[stamp]);
+}
+
+}  // namespace gapless

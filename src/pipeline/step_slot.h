@@ -1,0 +1,117 @@
+// One of the pipeline's slots: the buffers, events and graphs of one step at a time.
+//
+//   h2d      [inputs]  .  .  .  .  .  [masks]           one packed copy; masks of host-masked rows
+//                  \ inputs_ready           \ masks_ready
+//   compute         [ forward .......][ . . [ sampling ]
+//                                                 \ outputs_ready: the instant they are written
+//   d2h                                            [outputs]
+//                                                        \ outputs_landed: the host waits here
+//
+// Everything is allocated and captured once. All slots share the model's activation workspace,
+// because all their work runs on the one compute stream; what a step must keep from its launch to
+// its commit (inputs, hidden states, logits, outputs) is the slot's own.
+//
+// A decode step is a graph per batch bucket, with and without region decoding: forward and
+// sampling in one, or each alone when sampling has to wait for masks.
+//
+// Calls in order, for each step: fill inputs(); launch_forward or launch_all; [launch_sampling];
+// wait; read outputs(). The slot is free again when they have been read (I4). Threads: the engine
+// thread only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/limits.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "model/step_model.h"
+#include "pipeline/fill_inputs.h"
+#include "pipeline/step_layout.h"
+
+namespace gapless {
+
+// The three streams of the pipeline.
+struct PipelineStreams {
+  std::unique_ptr<Stream> h2d;
+  std::unique_ptr<Stream> compute;
+  std::unique_ptr<Stream> d2h;
+
+  static StatusOr<PipelineStreams> create(Device& device);
+  // Waits for all three. Start-up, shutdown and after a failed launch only.
+  Status synchronize();
+};
+
+class StepSlot {
+ public:
+  // Allocates everything and captures the graphs. `device`, `model` and `streams` outlive the slot.
+  static StatusOr<std::unique_ptr<StepSlot>> create(Device& device, StepModel& model,
+                                                    PipelineStreams& streams);
+
+  const StepInputs& inputs() const { return inputs_pinned_; }
+  EncodeLists& encode_lists() { return encode_lists_; }
+  // Mask of the i-th row of the batch, to be filled before launch_sampling.
+  std::span<std::uint32_t> mask(int i);
+
+  // Uploads the inputs and launches the forward. For kEncode that is the whole step.
+  Status launch_forward(const StepShape& shape);
+  // Uploads the inputs and launches forward and sampling.
+  Status launch_all(const StepShape& shape);
+  // Uploads the first num_masks masks and launches the sampling of launch_forward's step.
+  Status launch_sampling(int num_masks);
+
+  // The one wait of a step. An error means that the device is lost.
+  Status wait() { return outputs_landed_->synchronize(); }
+  std::span<const StepOutput> outputs() const;
+  // Device time, in the device's clock.
+  std::int64_t stamp_ns(StepStamp stamp) const;
+
+ private:
+  struct Graphs {
+    std::unique_ptr<Graph> all, forward, sampling;
+  };
+
+  StepSlot(StepModel& model, PipelineStreams& streams);
+  Status allocate(Device& device);
+  Status capture_graphs();
+  StatusOr<Graphs> capture(const StepShape& shape);
+  Graphs& graphs(const StepShape& shape);
+
+  Status upload_inputs(const StepShape& shape);
+  Status enqueue_forward(const StepShape& shape);
+  Status enqueue_sampling(const StepShape& shape);
+  Status enqueue_all(const StepShape& shape);
+  Status download_outputs();
+
+  StepModel& model_;
+  PipelineStreams& streams_;
+  const StepLayout layout_;
+  const std::size_t mask_words_;
+
+  Buffer inputs_dev_;
+  Buffer crops_dev_;
+  Buffer masks_dev_;
+  Buffer intermediates_dev_;
+  Buffer outputs_dev_;  // [max_rows] StepOutput, then the stamps
+  PinnedBuffer inputs_block_pinned_;
+  PinnedBuffer masks_pinned_;
+  PinnedBuffer outputs_pinned_;
+  StepInputs inputs_pinned_;
+  StepBuffers buffers_;
+  EncodeLists encode_lists_;
+
+  std::unique_ptr<Event> inputs_ready_;
+  std::unique_ptr<Event> masks_ready_;
+  std::unique_ptr<Event> outputs_ready_;
+  std::unique_ptr<Event> outputs_landed_;
+  std::array<std::array<Graphs, 2>, 8> graphs_;  // by bucket and with_regions
+
+  StepShape shape_;             // of the step in the slot
+  bool sampled_apart_ = false;  // its sampling was launched after, not with, its forward
+};
+
+}  // namespace gapless

@@ -1,0 +1,89 @@
+// Thousands of random schedules through the real loop in virtual time.
+//   GAPLESS_SIM_SEED=17 ...   replays one seed
+//   GAPLESS_SIM_SCHEDULES=N   runs N schedules instead
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/pipeline_sim/run_schedule.h"
+
+namespace gapless {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kNumSchedules = 1'000;
+#else
+constexpr int kNumSchedules = 10'000;
+#endif
+
+int number_from_environment(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+TEST(PipelineSimTest, RandomSchedulesHoldI1ToI8) {
+  const int only_seed = number_from_environment("GAPLESS_SIM_SEED", -1);
+  const int first = only_seed >= 0 ? only_seed : 1;
+  const int count =
+      only_seed >= 0 ? 1 : number_from_environment("GAPLESS_SIM_SCHEDULES", kNumSchedules);
+  SimStats sum;
+  int num_lost = 0;
+  for (int seed = first; seed < first + count; ++seed) {
+    const Schedule schedule = make_schedule(static_cast<std::uint64_t>(seed));
+    const SimVerdict verdict = run_schedule(schedule);
+    ASSERT_EQ(verdict.violation, "") << "replay with GAPLESS_SIM_SEED=" << seed;
+    sum.num_stopped += verdict.stats.num_stopped;
+    sum.num_length += verdict.stats.num_length;
+    sum.num_cancelled += verdict.stats.num_cancelled;
+    sum.num_failed += verdict.stats.num_failed;
+    sum.num_refused += verdict.stats.num_refused;
+    sum.num_steps += verdict.stats.num_steps;
+    sum.num_zombie_rows += verdict.stats.num_zombie_rows;
+    num_lost += verdict.stats.device_lost ? 1 : 0;
+  }
+  std::printf(
+      "%d schedules, %lld steps: %d stopped, %d at their length, %d cancelled, %d failed, "
+      "%d refused, %lld zombie rows, %d devices lost\n",
+      count, static_cast<long long>(sum.num_steps), sum.num_stopped, sum.num_length,
+      sum.num_cancelled, sum.num_failed, sum.num_refused,
+      static_cast<long long>(sum.num_zombie_rows), num_lost);
+  if (only_seed >= 0 || count < 500) return;
+  // The schedules reach what they are meant to reach.
+  EXPECT_GT(sum.num_stopped, count / 10);
+  EXPECT_GT(sum.num_length, count / 10);
+  EXPECT_GT(sum.num_cancelled, count / 10);
+  EXPECT_GT(sum.num_failed, count / 100);
+  EXPECT_GT(sum.num_refused, 0);
+  EXPECT_GT(sum.num_zombie_rows, count / 10);
+  EXPECT_GT(num_lost, 0);
+}
+
+// Every place where an answer can end, for every depth and kind of row.
+TEST(PipelineSimTest, StopsAtEveryStepI6) {
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    for (int stop_after = 0; stop_after <= 8; ++stop_after) {
+      for (const RowKind kind : {RowKind::kPlain, RowKind::kAutomaton, RowKind::kHostMask}) {
+        Schedule schedule = make_schedule(1);
+        schedule.loop.depth = depth;
+        schedule.device.faults = {};
+        schedule.model.limits.max_rows = 3;
+        schedule.model.limits.num_pages = 40;
+        schedule.requests.clear();
+        for (int i = 0; i < 3; ++i) {
+          SimRequest request;
+          request.kind = kind;
+          request.image = i == 0 ? 0 : -1;
+          request.max_generated = 8;
+          request.stop_after = std::max(0, stop_after - i);
+          request.seed = static_cast<std::uint32_t>(stop_after * 10 + i);
+          schedule.requests.push_back(request);
+        }
+        const SimVerdict verdict = run_schedule(schedule);
+        ASSERT_EQ(verdict.violation, "") << "depth " << depth << ", stop after " << stop_after;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gapless

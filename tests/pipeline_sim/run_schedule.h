@@ -1,0 +1,35 @@
+// Runs a schedule through the real loop, single-threaded on the simulated device in virtual time,
+// and holds it against the invariants and against a sequential oracle.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/pipeline_sim/schedule.h"
+
+namespace gapless {
+
+struct SimStats {
+  int num_stopped = 0;
+  int num_length = 0;
+  int num_cancelled = 0;
+  int num_failed = 0;
+  int num_refused = 0;
+  int num_prefix_hits = 0;
+  std::int64_t num_steps = 0;
+  std::int64_t num_zombie_rows = 0;
+  bool device_lost = false;
+};
+
+struct SimVerdict {
+  std::string violation;  // empty: every invariant held
+  SimStats stats;
+};
+
+// `after_tick` may plant a violation between two ticks.
+SimVerdict run_schedule(const Schedule& schedule,
+                        const std::function<void(Loop&)>& after_tick = nullptr);
+
+}  // namespace gapless
