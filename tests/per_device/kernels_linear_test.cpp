@@ -148,6 +148,49 @@ TEST_F(LinearTest, ResidualMayBeTheOutput) {
 
 constexpr Activation kGelu = Activation::kGeluTanh;
 
+// The bits of a row are the same for every number of rows that a launch may have, however the
+// backend tiles them: prefills and crops of different requests share launches.
+TEST_F(LinearTest, RowsDoNotDependOnTheNumberOfRows) {
+  struct Shape {
+    int in, out;
+    Activation activation;
+    bool residual;
+  };
+  std::vector<Shape> shapes = {{256, 768, Activation::kNone, false}, {72, 136, kGelu, false}};
+  std::vector<int> counts = {1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 64, 65, 127, 128, 129, 200};
+  if (!is_f32()) {  // a GPU: Moondream 2's own shapes
+    shapes.insert(shapes.end(), {{2048, 6144, Activation::kNone, false},
+                                 {2048, 8192, kGelu, false},
+                                 {8192, 2048, Activation::kNone, true},
+                                 {1152, 3456, Activation::kNone, false},
+                                 {1152, 4304, kGelu, false},
+                                 {4304, 1152, Activation::kNone, true},
+                                 {592, 1152, Activation::kNone, true},
+                                 {2304, 8192, kGelu, false}});
+    counts.clear();
+    for (int i = 1; i <= 64; ++i) counts.push_back(i);
+    counts.insert(counts.end(), {127, 729, 730, 760, 1458, 4000});
+  }
+  const int max_rows = counts.back();
+  for (const Shape& shape : shapes) {
+    const LinearCase c{.num_rows = max_rows,
+                       .in = shape.in,
+                       .out = shape.out,
+                       .activation = shape.activation,
+                       .residual_rows = shape.residual ? max_rows : 0};
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Inputs inputs = make_inputs(c);
+    const std::vector<float> all = run_device(c, inputs, 0, max_rows);
+    const auto stride = static_cast<std::size_t>(c.out + kPad);
+    for (const int count : counts) {
+      const int first = (max_rows - count) / 2;
+      ASSERT_TRUE(bits_equal(run_device(c, inputs, first, count),
+                             rows_of(all, stride, first, first + count)))
+          << count << " rows";
+    }
+  }
+}
+
 // Shapes of the shipped model, and odd ones.
 INSTANTIATE_TEST_SUITE_P(
     Small, LinearTest,
