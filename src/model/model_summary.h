@@ -1,4 +1,5 @@
-// What a model is made of, and what one decode step must move: the figures of `gapless info`.
+// What a decode step must move, component by component, and a model's description for a person: the text
+// of `gapless info`. (Parameter counts: weights/model_size.h.)
 #pragma once
 
 #include <cstddef>
@@ -10,15 +11,6 @@
 #include "weights/model_config.h"
 
 namespace gapless {
-
-struct PartSize {
-  std::string part;  // "text", "vision", "region"
-  std::int64_t num_parameters = 0;
-  std::int64_t num_tensors = 0;
-};
-
-// Parameters of the published checkpoint, without our padding.
-std::vector<PartSize> count_parameters(const ModelConfig& config);
 
 // Bytes that one component of a decode step reads or writes in device memory, each weight read once.
 struct StepTraffic {
