@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "weights/model_size.h"
+#include "weights/weight_map.h"
 
 namespace gapless {
 namespace {
@@ -61,6 +61,16 @@ std::string describe_traffic(const std::vector<StepTraffic>& traffic) {
 }
 
 }  // namespace
+
+ModelSize model_size(const ModelConfig& config) {
+  ModelSize size;
+  for (const WeightSpec& spec : weight_specs(config)) {
+    const bool text = spec.name.starts_with("model.text.");
+    const bool vision = spec.name.starts_with("model.vision.");
+    (text ? size.text : vision ? size.vision : size.region) += spec.num_elements();
+  }
+  return size;
+}
 
 std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype, int num_rows,
                                              int context) {

@@ -1,5 +1,5 @@
 // What a decode step must move, component by component, and a model's description for a person: the text
-// of `gapless info`. (Parameter counts: weights/model_size.h.)
+// of `gapless info`.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,17 @@
 #include "weights/model_config.h"
 
 namespace gapless {
+
+// Parameters of the published checkpoint, without our padding.
+struct ModelSize {
+  std::int64_t text = 0;
+  std::int64_t vision = 0;  // encoder and projector
+  std::int64_t region = 0;
+
+  std::int64_t total() const { return text + vision + region; }
+};
+
+ModelSize model_size(const ModelConfig& config);
 
 // Bytes that one component of a decode step reads or writes in device memory, each weight read once.
 struct StepTraffic {

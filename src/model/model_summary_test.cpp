@@ -18,6 +18,14 @@ std::int64_t step_megabytes(int rows) {
   return (total_bytes(traffic) + 500'000) / 1'000'000;
 }
 
+TEST(ModelSummary, PublishedParameterCounts) {
+  const ModelSize size = model_size(moondream2_config());
+  EXPECT_EQ(size.text, 1'418'270'720);
+  EXPECT_EQ(size.vision, 448'649'072);
+  EXPECT_EQ(size.region, 60'317'312);
+  EXPECT_EQ(size.total(), 1'927'237'104);
+}
+
 // Worked out by hand for Moondream 2 in bf16 with 1000 cached tokens.
 TEST(ModelSummary, DecodeStepOfMoondream2) {
   EXPECT_EQ(step_megabytes(1), 2824);
