@@ -1,6 +1,6 @@
 """Answers held-out items with the reference model in float32 and writes responses.jsonl.
 
-    python tools/evaluate.py --model models/tiny --heldout heldout --out responses.jsonl
+python tools/evaluate.py --model models/tiny --heldout heldout --out responses.jsonl
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gapless_tools.config import load_config  # noqa: E402
+from make_heldout import ARGUMENT_FIELD  # noqa: E402
 from gapless_tools.reference_model import ReferenceModel  # noqa: E402
 from gapless_tools.skills import Generation, encode_image, run_skill  # noqa: E402
 
@@ -47,7 +48,7 @@ def main() -> None:
         for number, (name, group) in enumerate(itertools.groupby(items, key=lambda item: item["image"])):
             cache = encode_image(model, Image.open(args.heldout / name).convert("RGB"))
             for item in group:
-                generation = run_skill(model, tokenizer, cache, item["skill"], item["argument"])
+                generation = run_skill(model, tokenizer, cache, item["skill"], item[ARGUMENT_FIELD[item["skill"]]])
                 lines.write(json.dumps(response_of(item, generation)) + "\n")
             if number % 20 == 19:
                 print(f"{number + 1} images", flush=True)

@@ -2,8 +2,9 @@
 
     python tools/make_heldout.py --seed 90001 --num-images 300 --out heldout
 
-A line of items.jsonl: id, image (file name), skill, argument (question, object or caption length), category, truth
-(answer, or boxes normalised to the image) and tiling. A seed used for training (2026) must not be used here.
+A line of items.jsonl is a request of `gapless batch` (id, image, skill, and question, object or length) with what
+the scorer needs besides: category, truth (answer, or boxes normalised to the image) and tiling. A seed used for
+training (2026) must not be used here.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gapless_tools.prompts import (  # noqa: E402
 )
 from gapless_tools.scenes import Scene, make_scene  # noqa: E402
 
+ARGUMENT_FIELD = {"query": "question", "detect": "object", "point": "object", "caption": "length"}
 TILED_SHARE = 5  # every fifth image has several local crops
 
 
@@ -64,7 +66,7 @@ def main() -> None:
                     "id": f"{index:05d}-{i}",
                     "image": f"images/{name}",
                     "skill": task.skill,
-                    "argument": task.argument,
+                    ARGUMENT_FIELD[task.skill]: task.argument,
                     "category": task.category,
                     "tiling": tiling_of_image(image.width, image.height, VisionConfig()),
                     "truth": {"boxes": task.boxes} if task.skill in ("detect", "point") else {"answer": task.answer},
