@@ -1,12 +1,12 @@
 // The CPU kernels at the shapes of the shipped model and of Moondream 2, per instruction set.
 // GAPLESS_CPU_THREADS=1 measures one core; FLOP/s stand beside each time. A core's ceiling is
 // 2 (multiply, add) x lanes x fused multiply-adds per cycle x clock.
+#include <benchmark/benchmark.h>
+
 #include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
-
-#include <benchmark/benchmark.h>
 
 #include "kernels/cpu/cpu_ops.h"
 
@@ -22,8 +22,8 @@ std::vector<float> random_values(std::size_t size) {
 }
 
 void count_flops(benchmark::State& state, double flops_per_iteration) {
-  state.counters["FLOP/s"] = benchmark::Counter(
-      flops_per_iteration, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["FLOP/s"] =
+      benchmark::Counter(flops_per_iteration, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 struct LinearShape {
@@ -118,9 +118,9 @@ void bench_sample(benchmark::State& state, float temperature, float top_p) {
 }
 
 constexpr LinearShape kLinearShapes[] = {
-    {"tiny vision qkv", 729, 288, 864},  {"tiny vision fc1", 729, 288, 1152},
-    {"tiny vision fc2", 729, 1152, 288}, {"tiny prefill qkv", 760, 256, 768},
-    {"tiny prefill fc2", 760, 1024, 256}, {"tiny decode fc1", 1, 256, 1024},
+    {"tiny vision qkv", 729, 288, 864},        {"tiny vision fc1", 729, 288, 1152},
+    {"tiny vision fc2", 729, 1152, 288},       {"tiny prefill qkv", 760, 256, 768},
+    {"tiny prefill fc2", 760, 1024, 256},      {"tiny decode fc1", 1, 256, 1024},
     {"tiny decode fc1, 8 rows", 8, 256, 1024}, {"Moondream 2 vision qkv", 729, 1152, 3456},
     {"Moondream 2 decode fc1", 1, 2048, 8192}};
 
