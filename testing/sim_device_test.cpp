@@ -428,6 +428,8 @@ TEST(SimFaultTest, AFailingOpPoisonsItsStreamAndThoseThatWaitForIt) {
   EXPECT_EQ(rig.d2h->synchronize().to_string(), expected);
   EXPECT_TRUE(rig.h2d->synchronize().ok());
   EXPECT_EQ(log, "15");
+  EXPECT_EQ(rig.device.timeline("compute").size(), 2u) << "skipped work takes no time";
+  EXPECT_TRUE(rig.device.timeline("d2h").empty());
 }
 
 TEST(SimFaultTest, WorkOfAGraphCountsAtEveryLaunch) {

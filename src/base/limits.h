@@ -20,6 +20,9 @@ inline constexpr int kMaxRows = 64;
 inline constexpr int kPageTokens = 16;
 // Stop token ids per sequence that the device itself checks.
 inline constexpr int kMaxStopIds = 8;
+// Fourier features of a coordinate or size (cosines and sines): 256 and 512 in every known model; a
+// kernel keeps them on its stack or in shared memory.
+inline constexpr int kMaxRegionFeatures = 2048;
 // Objects that one point or detect request may return.
 inline constexpr int kMaxObjects = 150;
 

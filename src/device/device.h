@@ -10,7 +10,8 @@
 // Errors: every call that reaches the device returns a Status that names the call. Work fails
 // asynchronously: the first failure *poisons* the stream, later work on it is skipped, and the
 // error comes back from Event::synchronize or Stream::synchronize. A stream that waits for an event
-// of a poisoned stream is poisoned too. Poison does not wear off.
+// of a poisoned stream is poisoned too. Poison does not wear off; on CUDA it covers the whole
+// device.
 //
 // Counters: calls that may stall the device (allocation, pageable copy, host synchronisation) are
 // counted, because in steady state the engine thread may make none of them but the one event wait
@@ -35,11 +36,10 @@ enum class DeviceKind { kCpu, kCuda, kSimulated };
 
 // Calls made since the device was opened, failed ones included.
 struct DeviceCounters {
-  std::int64_t allocations = 0;      // buffers, streams, events and graphs made
-  std::int64_t pageable_copies = 0;  // copies from or to memory that is not pinned: all refused
-  std::int64_t synchronizations =
-      0;                         // Stream::synchronize, and memory given back (as cudaFree waits)
-  std::int64_t event_waits = 0;  // Event::synchronize: the one wait that I7 allows
+  std::int64_t allocations = 0;       // buffers, streams, events and graphs made
+  std::int64_t pageable_copies = 0;   // copies from or to memory that is not pinned: all refused
+  std::int64_t synchronizations = 0;  // Stream::synchronize, clock_offset_ns, memory freed
+  std::int64_t event_waits = 0;       // Event::synchronize: the one wait that I7 allows
 
   std::int64_t forbidden_in_steady_state() const {
     return allocations + pageable_copies + synchronizations;

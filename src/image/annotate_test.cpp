@@ -80,6 +80,15 @@ TEST(AnnotateTest, OddValuesAndTinyPicturesAreSafe) {
   draw_box(empty, {0, 0, 1, 1}, mark_colour(0));
 }
 
+TEST(AnnotateTest, MarksBeyondThePictureAreDrawnAtItsEdge) {
+  Image image = grey_image(320, 320);
+  draw_point(image, {2.0f, 0.5f}, mark_colour(0));
+  EXPECT_EQ(pixel(image, 319, 160), mark_colour(0));
+  draw_box(image, {-3.0f, -kInfinity, 5.0f, 9.0f}, mark_colour(1));
+  EXPECT_EQ(pixel(image, 2, 300), mark_colour(1));
+  EXPECT_EQ(pixel(image, 317, 300), mark_colour(1));
+}
+
 TEST(AnnotateTest, ColoursRepeatAndNeighboursDiffer) {
   EXPECT_EQ(mark_colour(0), mark_colour(8));
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NE(mark_colour(i), mark_colour(i + 1));

@@ -81,7 +81,10 @@ TEST(DecodeImageTest, OptionsMayLowerThePixelLimitButNotRaiseIt) {
   EXPECT_TRUE(decode_image(file, {.max_pixels = 240}).ok());
   EXPECT_THAT(decode_image(file, {.max_pixels = 239}).status().message(),
               HasSubstr("240 pixels, more than the 239 allowed"));
-  EXPECT_FALSE(decode_image(png_header_only(20'000, 20'000), {.max_pixels = 1'000'000'000}).ok());
+  EXPECT_THAT(decode_image(png_header_only(20'000, 20'000), {.max_pixels = 1'000'000'000})
+                  .status()
+                  .message(),
+              HasSubstr("more than the 100000000 allowed"));
 }
 
 TEST(OrientationTest, EveryValueComesOutUprightInLosslessFiles) {
@@ -126,10 +129,11 @@ TEST(OrientationTest, BrokenMetadataMeansUpright) {
   EXPECT_EQ(exif_orientation(exif_block(6, true, 4)), 6);
   EXPECT_EQ(exif_orientation(exif_block(0)), 1);
   EXPECT_EQ(exif_orientation(exif_block(9)), 1);
-  EXPECT_EQ(exif_orientation(exif_block(6, true, 4)), 6);
   const FileBytes block = exif_block(6);
   for (std::size_t size = 0; size < 10 + 12 + 12; ++size) {
-    EXPECT_EQ(exif_orientation(std::span(block).first(size)), 1) << size;
+    // A copy of exactly that size, so that a read beyond it is seen by AddressSanitizer.
+    const FileBytes cut(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(size));
+    EXPECT_EQ(exif_orientation(cut), 1) << size;
   }
   FileBytes far_directory = block;
   std::memset(far_directory.data() + 4, 0xff, 4);

@@ -14,6 +14,7 @@
 //   text.input              [tokens, D]                 embeddings
 //   text.block.{i}          [tokens, D]
 //   text.hidden             [rows, D]                   each row's last token, before post_ln
+//   text.post_ln            [rows, D]
 //   text.logits             [rows, vocab]               float32
 #pragma once
 

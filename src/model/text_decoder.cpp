@@ -72,6 +72,8 @@ Status TextDecoder::compute_logits(Stream& stream, const void* hidden, int num_r
                                    float* logits) const {
   GAPLESS_RETURN_IF_ERROR(context_.kernels->layer_norm(
       stream, dense_layer_norm(hidden, weights_.post_ln, workspace_.last_norm, num_rows)));
+  GAPLESS_RETURN_IF_ERROR(
+      context_.record(stream, "text.post_ln", workspace_.last_norm, num_rows, shape_.dim));
   LinearParams head =
       dense_linear(context_, workspace_.last_norm, weights_.lm_head, logits, num_rows);
   head.y_dtype = DType::kF32;

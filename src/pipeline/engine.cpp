@@ -48,8 +48,10 @@ Status Engine::start_threads() {
   preprocessor_ = std::make_unique<Preprocessor>(*model_, crops_);
   emit_ = std::make_unique<EmitPool>(options_.num_emit_threads);
   LoopOptions loop_options = options_.loop;
-  loop_options.max_queued_prompts = options_.max_active_requests;
-  GAPLESS_ASSIGN_OR_RETURN(loop_, Loop::start(*model_->device, step_model, loop_options));
+  loop_options.max_waiting = options_.max_active_requests;
+  GAPLESS_ASSIGN_OR_RETURN(
+      loop_, Loop::create(*model_->device, step_model, clock_, loop_options));
+  loop_->start();
   for (int i = 0; i < options_.num_preprocess_threads; ++i) {
     preprocess_threads_.emplace_back([this] { preprocess_jobs(); });
   }
@@ -81,9 +83,9 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
   ActiveRequest::Setup setup;
   setup.skill = request.skill;
   setup.sink = std::move(sink);
-  GAPLESS_ASSIGN_OR_RETURN(setup.decoder, make_skill_decoder(request, model_->tokenizer,
-                                                             {model_->config.tokenizer.coord_id,
-                                                              model_->config.tokenizer.size_id}));
+  const TokenizerConfig& tokens = model_->config.tokenizer;
+  setup.decoder =
+      make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
 
   std::lock_guard lock(mutex_);
   if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");

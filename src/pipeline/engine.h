@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bounded_queue.h"
+#include "base/host_clock.h"
 #include "model/model_loader.h"
 #include "pipeline/crop_pool.h"
 #include "pipeline/emit.h"
@@ -66,6 +67,7 @@ class Engine {
   void end_sequence(RequestId id);
   void retire(RequestId id);
 
+  RealHostClock clock_;
   std::unique_ptr<LoadedModel> model_;
   const EngineOptions options_;
   const std::string id_prefix_;

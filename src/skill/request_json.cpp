@@ -110,9 +110,9 @@ StatusOr<SpatialRef> read_spatial_ref(const json::value& value) {
     if (number < 0 || number > 1) return wrong();
     at[i] = static_cast<float>(number);
   }
-  if (numbers.size() == 2) return SpatialRef(PointRef{at[0], at[1]});
+  if (numbers.size() == 2) return SpatialRef{false, at[0], at[1], 0, 0};
   if (at[0] > at[2] || at[1] > at[3]) return wrong();
-  return SpatialRef(BoxRef{at[0], at[1], at[2], at[3]});
+  return SpatialRef{true, (at[0] + at[2]) / 2, (at[1] + at[3]) / 2, at[2] - at[0], at[3] - at[1]};
 }
 
 Status read_text(const json::object& object, SkillRequest& request) {

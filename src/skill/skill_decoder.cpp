@@ -9,7 +9,7 @@ namespace {
 // query, caption: text.
 class TextDecoder final : public SkillDecoder {
  public:
-  TextDecoder(const Tokenizer& tokenizer, StopStringMatcher stop_strings)
+  TextDecoder(const Tokenizer& tokenizer, StopStrings stop_strings)
       : detokenizer_(tokenizer), stop_strings_(std::move(stop_strings)) {}
 
   std::string push(const SampledToken& token) override {
@@ -35,7 +35,7 @@ class TextDecoder final : public SkillDecoder {
   }
 
   IncrementalDetokenizer detokenizer_;
-  StopStringMatcher stop_strings_;
+  StopStrings stop_strings_;
   std::string text_;
 };
 
@@ -82,26 +82,19 @@ class RegionDecoder final : public SkillDecoder {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<SkillDecoder>> make_skill_decoder(const SkillRequest& request,
-                                                           const Tokenizer& tokenizer,
-                                                           const RegionTokenIds& region_ids) {
-  std::unique_ptr<SkillDecoder> decoder;
+std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
+                                                 const Tokenizer& tokenizer,
+                                                 const RegionTokenIds& region_ids) {
   switch (request.skill) {
     case Skill::kQuery:
-    case Skill::kCaption: {
-      GAPLESS_ASSIGN_OR_RETURN(StopStringMatcher stop_strings,
-                               StopStringMatcher::create(request.settings.stop));
-      decoder = std::make_unique<TextDecoder>(tokenizer, std::move(stop_strings));
-      break;
-    }
+    case Skill::kCaption:
+      return std::make_unique<TextDecoder>(tokenizer, StopStrings(request.settings.stop));
     case Skill::kPoint:
-      decoder = std::make_unique<RegionDecoder>(false, region_ids);
-      break;
+      return std::make_unique<RegionDecoder>(false, region_ids);
     case Skill::kDetect:
-      decoder = std::make_unique<RegionDecoder>(true, region_ids);
-      break;
+      return std::make_unique<RegionDecoder>(true, region_ids);
   }
-  return decoder;
+  return nullptr;
 }
 
 }  // namespace gapless

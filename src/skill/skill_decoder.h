@@ -46,9 +46,9 @@ struct RegionTokenIds {
   TokenId size;
 };
 
-// `tokenizer` must outlive the decoder. Errors: stop strings that break their bounds.
-StatusOr<std::unique_ptr<SkillDecoder>> make_skill_decoder(const SkillRequest& request,
-                                                           const Tokenizer& tokenizer,
-                                                           const RegionTokenIds& region_ids);
+// `tokenizer` must outlive the decoder; the request was validated.
+std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
+                                                 const Tokenizer& tokenizer,
+                                                 const RegionTokenIds& region_ids);
 
 }  // namespace gapless

@@ -19,10 +19,10 @@ class SkillDecoderTest : public testing::Test {
     SkillRequest request;
     request.skill = skill;
     request.settings.stop = std::move(stop);
-    auto decoder = make_skill_decoder(request, *tokenizer_, kIds);
-    EXPECT_TRUE(decoder.ok());
-    return std::move(decoder).value();
+    return make_skill_decoder(request, *tokenizer_, kIds);
   }
+
+  std::vector<TokenId> encode(const std::string& text) { return tokenizer_->encode(text).value(); }
 
   static SkillResult result_of(const SkillDecoder& decoder) {
     SkillResult result;
@@ -37,7 +37,7 @@ TEST_F(SkillDecoderTest, TextArrivesInPiecesThatMakeTheWhole) {
   const std::string text = "a gr\u00fcn star \u2605 and 3 circles";
   auto decoder = make(Skill::kQuery);
   std::string streamed;
-  for (const TokenId id : tokenizer_->encode(text).value()) streamed += decoder->push({id, 0, 0});
+  for (const TokenId id : encode(text)) streamed += decoder->push({id, 0, 0});
   streamed += decoder->finish();
   EXPECT_EQ(streamed, text);
   EXPECT_EQ(result_of(*decoder).text, text);
@@ -46,9 +46,7 @@ TEST_F(SkillDecoderTest, TextArrivesInPiecesThatMakeTheWhole) {
 TEST_F(SkillDecoderTest, StopStringEndsTheTextBeforeIt) {
   auto decoder = make(Skill::kCaption, {" star"});
   std::string streamed;
-  for (const TokenId id : tokenizer_->encode("a red star and more").value()) {
-    streamed += decoder->push({id, 0, 0});
-  }
+  for (const TokenId id : encode("a red star and more")) streamed += decoder->push({id, 0, 0});
   EXPECT_TRUE(decoder->stopped());
   streamed += decoder->finish();
   EXPECT_EQ(streamed, "a red");

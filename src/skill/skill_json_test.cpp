@@ -39,9 +39,11 @@ TEST(RequestJsonTest, TwoNumbersAreAPointAndFourABox) {
       parse(Skill::kPoint, R"({"object": "x", "spatial_refs": [[0.25, 0.5], [0, 0.5, 0.5, 1]]})");
   ASSERT_TRUE(request.ok()) << request.status().to_string();
   ASSERT_EQ(request->spatial_refs.size(), 2u);
-  EXPECT_FLOAT_EQ(std::get<PointRef>(request->spatial_refs[0]).x, 0.25f);
-  EXPECT_FLOAT_EQ(std::get<BoxRef>(request->spatial_refs[1]).y_min, 0.5f);
-  EXPECT_FLOAT_EQ(std::get<BoxRef>(request->spatial_refs[1]).x_max, 0.5f);
+  EXPECT_FALSE(request->spatial_refs[0].is_box);
+  EXPECT_FLOAT_EQ(request->spatial_refs[0].x_center, 0.25f);
+  EXPECT_TRUE(request->spatial_refs[1].is_box);
+  EXPECT_FLOAT_EQ(request->spatial_refs[1].x_center, 0.25f);
+  EXPECT_FLOAT_EQ(request->spatial_refs[1].height, 0.5f);
 }
 
 struct BadRequest {

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <random>
 #include <string>
 #include <thread>
 
+#include "base/file_bytes.h"
 #include "base/limits.h"
 
 namespace gapless {
@@ -50,6 +53,20 @@ TEST(Tokenizer, UserTextNeverBecomesASpecialToken) {
     EXPECT_THAT(tokenizer.encode("a<|coord|>", AddedTokens::kAsTokens).value(),
                 Contains(*tokenizer.id_of("<|coord|>")));
   }
+}
+
+// An added token may also be a word that merging its letters makes.
+TEST(Tokenizer, MergingLettersNeverMakesASpecialToken) {
+  auto document = boost::json::parse(read_file(kFolder + "gpt2_style.json", 1u << 20).value());
+  const auto id = document.at("model").at("vocab").at("he").as_int64();
+  document.at("added_tokens")
+      .as_array()
+      .push_back({{"id", id}, {"content", "he"}, {"special", true}});
+  const auto tokenizer = Tokenizer::parse(boost::json::serialize(document), "t.json").value();
+  const TokenId he(static_cast<std::int32_t>(id));
+  EXPECT_THAT(load("gpt2_style.json").encode("he").value(), Each(he));
+  EXPECT_THAT(tokenizer.encode("he").value(), Not(Contains(he)));
+  EXPECT_THAT(tokenizer.encode("he", AddedTokens::kAsTokens).value(), Each(he));
 }
 
 TEST(Tokenizer, MarkSpecialOnlyTouchesAddedTokens) {

@@ -126,7 +126,9 @@ class ReferenceModel:
         return ReferenceModel(config, {name: tensor.to(dtype) for name, tensor in weights.items()})
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.bfloat16) -> None:
-        save_file({name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in self.weights.items()}, str(path))
+        save_file(
+            {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in self.weights.items()}, str(path)
+        )
 
     # ---- vision ----
 
@@ -134,7 +136,6 @@ class ReferenceModel:
         """uint8 crops [n, 378, 378, 3] -> features [n, 729, E]. A crop attends only to itself."""
         w, vision = self.weights, self.config.vision
         patches = patchify(normalize(crops.to(self.device), self.dtype), vision)
-        keep(capture, "vision.patches", patches)
         x = linear(w, "model.vision.patch_emb", patches) + w["model.vision.pos_emb"]
         keep(capture, "vision.patch_embedding", x)
         for i in range(vision.enc_n_layers):
@@ -151,6 +152,7 @@ class ReferenceModel:
         """RGB image -> [729, D]."""
         vision = self.config.vision
         crops, tiling = make_crops(image.convert("RGB"), vision)
+        keep(capture, "image.crops", torch.from_numpy(crops).flatten(2))
         features = self.encode_crops(torch.from_numpy(crops), capture)
         stitched = stitch(features[1:], tiling, vision)
         pooled = adaptive_pool(stitched, vision.grid)

@@ -9,23 +9,37 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from .config import MoondreamConfig
-from .reference_model import Capture, ReferenceModel, TextCache, coord_value, keep, size_value
+from .reference_model import Capture, ReferenceModel, TextCache, coord_value, keep, layer_norm, size_value
 
-MAX_NEW_TOKENS = 768
-MAX_OBJECTS = 50
+
+@dataclass(frozen=True)
+class Limits:
+    max_new_tokens: int = 768
+    max_objects: int = 50
 
 
 @dataclass
 class Generation:
-    """What a skill produced. `token_ids` leaves out the final eos; `bins` holds the region bins in order."""
+    """What a skill produced. `token_ids` leaves out the final eos; `bins` holds the region bins in order.
+
+    `margins` are the gaps between the best and the second allowed logit, one per decision (the final eos included;
+    a token without a choice, such as y after x, is no decision); `bin_margins` the same per region bin.
+    """
 
     prompt_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
     bins: list[int] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+    bin_margins: list[float] = field(default_factory=list)
     finish_reason: str = "stop"
     text: str | None = None
     points: list[tuple[float, float]] | None = None
     boxes: list[tuple[float, float, float, float]] | None = None
+
+
+def margin_of(logits: torch.Tensor) -> float:
+    best, second = logits.topk(2).values.tolist()
+    return best - second
 
 
 def prompt_ids(skill: str, argument: str, tokenizer: Tokenizer, config: MoondreamConfig) -> list[int]:
@@ -50,13 +64,16 @@ def encode_image(model: ReferenceModel, image: Image.Image | None, capture: Capt
     return cache
 
 
-def _prefill(model: ReferenceModel, cache: TextCache, ids: list[int], capture: Capture) -> tuple[TextCache, torch.Tensor]:
+def _prefill(
+    model: ReferenceModel, cache: TextCache, ids: list[int], capture: Capture
+) -> tuple[TextCache, torch.Tensor]:
     cache = cache.copy()
-    local: Capture = {} if capture is not None else None
-    hidden = model.decode(model.embed(ids), cache, prefix=0, capture=local)[-1]
-    for name, tensor in (local or {}).items():
+    blocks: Capture = {} if capture is not None else None
+    hidden = model.decode(model.embed(ids), cache, prefix=0, capture=blocks)[-1]
+    for name, tensor in (blocks or {}).items():
         keep(capture, "prompt." + name, tensor)
     keep(capture, "prompt.last_hidden", hidden)
+    keep(capture, "prompt.final_hidden", layer_norm(model.weights, "model.text.post_ln", hidden))
     keep(capture, "prompt.logits", model.logits(hidden))
     keep(capture, "prompt.coord_logits", model.coord_logits(hidden))
     keep(capture, "prompt.size_logits", model.size_logits(hidden))
@@ -68,7 +85,7 @@ def generate_text(
     tokenizer: Tokenizer,
     cache: TextCache,
     ids: list[int],
-    max_tokens: int = MAX_NEW_TOKENS,
+    limits: Limits,
     capture: Capture = None,
 ) -> Generation:
     """Greedy text. The answer separator is never emitted; eos ends and is not emitted."""
@@ -79,10 +96,11 @@ def generate_text(
         logits = model.logits(hidden)
         logits[special.answer_id] = float("-inf")
         token = int(logits.argmax())
+        out.margins.append(margin_of(logits))
         if token == special.eos_id:
             break
         out.token_ids.append(token)
-        if len(out.token_ids) == max_tokens:
+        if len(out.token_ids) == limits.max_new_tokens:
             out.finish_reason = "length"
             break
         hidden = model.decode(model.embed([token]), cache, prefix=0)[-1]
@@ -95,7 +113,7 @@ def generate_regions(
     cache: TextCache,
     ids: list[int],
     with_size: bool,
-    max_objects: int = MAX_OBJECTS,
+    limits: Limits,
     capture: Capture = None,
 ) -> Generation:
     """Greedy points (with_size false) or boxes: {coord, eos} may start an object, then y, then for boxes the size.
@@ -110,24 +128,30 @@ def generate_regions(
         return model.decode(embedding[None], cache, prefix=0)[-1]
 
     def coordinate(hidden: torch.Tensor) -> tuple[float, torch.Tensor]:
-        index = int(model.coord_logits(hidden).argmax())
+        logits = model.coord_logits(hidden)
+        index = int(logits.argmax())
+        out.bin_margins.append(margin_of(logits))
         out.token_ids.append(special.coord_id)
         out.bins.append(index)
         value = torch.tensor([coord_value(index)], dtype=model.dtype, device=model.device)
         return coord_value(index), feed(model.encode_coord(value))
 
     while True:
-        logits = model.logits(hidden)
-        if logits[special.coord_id] <= logits[special.eos_id]:
-            break
-        if len(out.points) == max_objects:
+        if len(out.points) == limits.max_objects:
             out.finish_reason = "length"
+            break
+        logits = model.logits(hidden)
+        gap = float(logits[special.coord_id] - logits[special.eos_id])
+        out.margins.append(abs(gap))
+        if gap <= 0:
             break
         x, hidden = coordinate(hidden)
         y, hidden = coordinate(hidden)
         out.points.append((x, y))
         if with_size:
-            w_bin, h_bin = (int(i) for i in model.size_logits(hidden).argmax(dim=-1))
+            logits = model.size_logits(hidden)
+            w_bin, h_bin = (int(i) for i in logits.argmax(dim=-1))
+            out.bin_margins += [margin_of(logits[0]), margin_of(logits[1])]
             out.token_ids.append(special.size_id)
             out.bins += [w_bin, h_bin]
             w, h = size_value(w_bin), size_value(h_bin)
@@ -143,9 +167,10 @@ def run_skill(
     skill: str,
     argument: str,
     capture: Capture = None,
+    limits: Limits = Limits(),
 ) -> Generation:
     """`cache` comes from encode_image and is left as it is."""
     ids = prompt_ids(skill, argument, tokenizer, model.config)
     if skill in ("point", "detect"):
-        return generate_regions(model, cache, ids, with_size=skill == "detect", capture=capture)
-    return generate_text(model, tokenizer, cache, ids, capture=capture)
+        return generate_regions(model, cache, ids, skill == "detect", limits, capture)
+    return generate_text(model, tokenizer, cache, ids, limits, capture)

@@ -1,9 +1,92 @@
 #include "kernels/cpu/cpu_kernels.h"
 
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/enqueue_on_cpu.h"
+
 namespace gapless {
+namespace {
+
+Status check_head_dim(const char* op, int head_dim) {
+  if (head_dim >= 1 && head_dim <= cpu::kMaxHeadDim) return ok_status();
+  return invalid_argument("{}: head size {} is not between 1 and {}", op, head_dim,
+                          cpu::kMaxHeadDim);
+}
+
+}  // namespace
+
+Status CpuKernels::linear(Stream& stream, const LinearParams& params) {
+  if (params.y_dtype != DType::kF32) {
+    return invalid_argument("linear: the CPU writes float32 only");
+  }
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const LinearParams& p) { cpu::linear(ops, p); }, params);
+}
+
+Status CpuKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const LayerNormParams& p) { cpu::layer_norm(ops, p); }, params);
+}
+
+Status CpuKernels::patchify(Stream& stream, const PatchifyParams& params) {
+  return enqueue_on_cpu(stream, cpu::patchify, params);
+}
+
+Status CpuKernels::vision_attention(Stream& stream, const VisionAttentionParams& params) {
+  GAPLESS_RETURN_IF_ERROR(check_head_dim("vision_attention", params.head_dim));
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const VisionAttentionParams& p) { cpu::vision_attention(ops, p); },
+      params);
+}
+
+Status CpuKernels::stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
+  return enqueue_on_cpu(stream, cpu::stitch_and_pool, params);
+}
+
+Status CpuKernels::embed(Stream& stream, const EmbedParams& params) {
+  for (const int num_features : {params.region.coord_encoder.in, params.region.size_encoder.in}) {
+    if (num_features > kMaxRegionFeatures) {
+      return invalid_argument("embed: {} region features, at most {} are supported", num_features,
+                              kMaxRegionFeatures);
+    }
+  }
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const EmbedParams& p) { cpu::embed(ops, p); }, params);
+}
+
+Status CpuKernels::rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+  return enqueue_on_cpu(stream, cpu::rope_and_cache, params);
+}
+
+Status CpuKernels::paged_attention(Stream& stream, const PagedAttentionParams& params) {
+  GAPLESS_RETURN_IF_ERROR(check_head_dim("paged_attention", params.head_dim));
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const PagedAttentionParams& p) { cpu::paged_attention(ops, p); },
+      params);
+}
+
+Status CpuKernels::sample(Stream& stream, const SampleParams& params) {
+  return enqueue_on_cpu(stream, cpu::sample, params);
+}
+
+Status CpuKernels::decode_regions(Stream& stream, const DecodeRegionsParams& params) {
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const DecodeRegionsParams& p) { cpu::decode_regions(ops, p); }, params);
+}
+
+Status CpuKernels::fill_random(Stream& stream, const FillRandomParams& params) {
+  return enqueue_on_cpu(stream, cpu::fill_random, params);
+}
+
+std::size_t CpuKernels::sample_scratch_bytes(int max_rows, int vocab) const {
+  return cpu::sample_scratch_bytes(max_rows, vocab);
+}
+
+std::size_t CpuKernels::region_scratch_bytes(int, int inner_dim, int max_out) const {
+  return cpu::region_scratch_bytes(inner_dim, max_out);
+}
 
 std::unique_ptr<Kernels> make_cpu_kernels() {
-  return std::make_unique<CpuKernels>();
+  return std::make_unique<CpuKernels>(cpu::vector_ops());
 }
 
 }  // namespace gapless

@@ -1,13 +1,36 @@
-// The CPU backend: float32, fast. Inherits the bookkeeping ops from reference/.
+// The CPU backend: float32, fast. Every op is one piece of work on a CpuStream, shared with the
+// thread pool. The bookkeeping ops (rows, pages) are those of reference/.
 #pragma once
 
+#include "kernels/cpu/vector_ops.h"
 #include "kernels/reference/reference_kernels.h"
 
 namespace gapless {
 
 class CpuKernels final : public ReferenceKernels {
  public:
+  // `ops` lives as long as the process.
+  explicit CpuKernels(const cpu::VectorOps& ops) : ops_(ops) {}
+
   const char* name() const override { return "cpu"; }
+
+  Status linear(Stream& stream, const LinearParams& params) override;
+  Status layer_norm(Stream& stream, const LayerNormParams& params) override;
+  Status patchify(Stream& stream, const PatchifyParams& params) override;
+  Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
+  Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;
+  Status embed(Stream& stream, const EmbedParams& params) override;
+  Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) override;
+  Status paged_attention(Stream& stream, const PagedAttentionParams& params) override;
+  Status sample(Stream& stream, const SampleParams& params) override;
+  Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
+  Status fill_random(Stream& stream, const FillRandomParams& params) override;
+
+  std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
+  std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const override;
+
+ private:
+  const cpu::VectorOps& ops_;
 };
 
 }  // namespace gapless

@@ -1,0 +1,139 @@
+#include <algorithm>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/kv_index.h"
+
+namespace gapless::cpu {
+namespace {
+
+// Queries of one task; a multiple of every tile_rows.
+constexpr std::int64_t kQueriesPerTask = 36;
+// No tile has more rows than this.
+constexpr int kMaxTileRows = 8;
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
+
+void vision_attention(const VectorOps& ops, const VisionAttentionParams& params) {
+  const std::int64_t seq_len = params.seq_len, head_dim = params.head_dim;
+  const std::int64_t width = params.num_heads * head_dim, stride = 3 * width;
+  const std::int64_t tasks_per_head = divide_up(seq_len, kQueriesPerTask);
+  int num_visible[kMaxTileRows];
+  std::fill_n(num_visible, kMaxTileRows, params.seq_len);
+
+  const std::int64_t num_heads_in_all = std::int64_t{params.num_crops} * params.num_heads;
+  ThreadPool::shared().parallel_for(num_heads_in_all * tasks_per_head, [&](std::int64_t task) {
+    const std::int64_t crop = task / tasks_per_head / params.num_heads;
+    const std::int64_t head = task / tasks_per_head % params.num_heads;
+    const std::int64_t first = task % tasks_per_head * kQueriesPerTask;
+    const std::int64_t last = std::min(first + kQueriesPerTask, seq_len);
+    const float* q =
+        static_cast<const float*>(params.qkv) + crop * seq_len * stride + head * head_dim;
+    float* out = static_cast<float*>(params.out) + crop * seq_len * width + head * head_dim;
+    for (std::int64_t i = first; i < last; i += ops.tile_rows) {
+      ops.attend({.q = q + i * stride,
+                  .q_stride = stride,
+                  .out = out + i * width,
+                  .out_stride = width,
+                  .num_visible = num_visible,
+                  .num_queries = static_cast<int>(std::min<std::int64_t>(ops.tile_rows, last - i)),
+                  .head_dim = params.head_dim,
+                  .k = q + width,
+                  .v = q + 2 * width,
+                  .key_stride = stride,
+                  .page_stride = kPageTokens * stride});
+    }
+  });
+}
+
+namespace {
+
+// Queries [first, last) of one head of one sequence.
+void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
+                     const AttentionSequence& sequence, std::int64_t head, std::int64_t first,
+                     std::int64_t last) {
+  const std::int64_t offset = head * params.head_dim;
+  const std::int64_t head_in_page = kv_index(0, head, params.num_heads, params.head_dim);
+  const int context = sequence.num_cached + sequence.num_tokens;
+  for (std::int64_t i = first; i < last; i += ops.tile_rows) {
+    const auto num_queries = static_cast<int>(std::min<std::int64_t>(ops.tile_rows, last - i));
+    int num_visible[kMaxTileRows];
+    for (int j = 0; j < num_queries; ++j) {
+      const int position = sequence.num_cached + static_cast<int>(i) + j;
+      num_visible[j] =
+          position < sequence.prefix_len ? std::min(sequence.prefix_len, context) : position + 1;
+    }
+    const std::int64_t token = sequence.first_token + i;
+    ops.attend(
+        {.q = static_cast<const float*>(params.qkv) + token * params.qkv_stride + offset,
+         .q_stride = params.qkv_stride,
+         .out = static_cast<float*>(params.out) + token * params.out_stride + offset,
+         .out_stride = params.out_stride,
+         .num_visible = num_visible,
+         .num_queries = num_queries,
+         .head_dim = params.head_dim,
+         .k = static_cast<const float*>(params.kv.k) + head_in_page,
+         .v = static_cast<const float*>(params.kv.v) + head_in_page,
+         .key_stride = params.head_dim,
+         .page_stride = kv_index(kPageTokens, 0, params.num_heads, params.head_dim),
+         .page_table = params.page_table + std::int64_t{sequence.row} * params.page_table_stride});
+  }
+}
+
+}  // namespace
+
+void paged_attention(const VectorOps& ops, const PagedAttentionParams& params) {
+  // Tasks are laid out for the longest sequence; those past the end of a shorter one are empty.
+  const std::int64_t tasks_per_head = divide_up(params.max_new_tokens, kQueriesPerTask);
+  const std::int64_t num_tasks = params.num_sequences * params.num_heads * tasks_per_head;
+  ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
+    const AttentionSequence& sequence = params.sequences[task / tasks_per_head / params.num_heads];
+    const std::int64_t head = task / tasks_per_head % params.num_heads;
+    const std::int64_t first = task % tasks_per_head * kQueriesPerTask;
+    const std::int64_t last = std::min<std::int64_t>(first + kQueriesPerTask, sequence.num_tokens);
+    attend_to_pages(ops, params, sequence, head, first, last);
+  });
+}
+
+namespace {
+
+// (x[j], x[j + half]) turned by the angle of pair j; `table` is [half, 2]: cos, sin.
+void rotate(const float* from, const float* table, int half, float* to) {
+  for (int j = 0; j < half; ++j) {
+    const float a = from[j], b = from[j + half];
+    to[j] = a * table[2 * j] - b * table[2 * j + 1];
+    to[j + half] = a * table[2 * j + 1] + b * table[2 * j];
+  }
+}
+
+}  // namespace
+
+void rope_and_cache(const RopeAndCacheParams& params) {
+  const std::int64_t head_dim = params.head_dim, width = params.num_heads * head_dim;
+  const int half = params.rotary_dim / 2;
+  constexpr std::int64_t kTokensPerTask = 32;
+  const std::int64_t num_tokens = params.num_tokens;
+  ThreadPool::shared().parallel_for(divide_up(num_tokens, kTokensPerTask), [&](std::int64_t task) {
+    const std::int64_t end = std::min((task + 1) * kTokensPerTask, num_tokens);
+    for (std::int64_t t = task * kTokensPerTask; t < end; ++t) {
+      const float* table = params.rope_table + std::int64_t{params.positions[t]} * 2 * half;
+      for (int h = 0; h < params.num_heads; ++h) {
+        float* q = static_cast<float*>(params.qkv) + t * params.qkv_stride + h * head_dim;
+        const float *k = q + width, *v = q + 2 * width;
+        const std::int64_t at =
+            kv_index(params.cache_slots[t], h, params.num_heads, params.head_dim);
+        float* cached_k = static_cast<float*>(params.kv.k) + at;
+        rotate(q, table, half, q);
+        rotate(k, table, half, cached_k);
+        std::copy(k + 2 * half, k + head_dim, cached_k + 2 * half);
+        std::copy_n(v, head_dim, static_cast<float*>(params.kv.v) + at);
+      }
+    }
+  });
+}
+
+}  // namespace gapless::cpu

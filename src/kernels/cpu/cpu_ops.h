@@ -1,0 +1,37 @@
+// The fast ops as plain calls that return when the work is done, spread over the thread pool.
+// Shapes, meaning and row invariance: kernels.h. `ops` is the instruction set to use.
+#pragma once
+
+#include "kernels/cpu/vector_ops.h"
+#include "kernels/kernels.h"
+
+namespace gapless::cpu {
+
+// linear.cpp
+void linear(const VectorOps& ops, const LinearParams& params);
+void layer_norm(const VectorOps& ops, const LayerNormParams& params);
+
+// vision.cpp
+void patchify(const PatchifyParams& params);
+void stitch_and_pool(const StitchAndPoolParams& params);
+
+// attention.cpp; head_dim at most kMaxHeadDim
+void vision_attention(const VectorOps& ops, const VisionAttentionParams& params);
+void paged_attention(const VectorOps& ops, const PagedAttentionParams& params);
+void rope_and_cache(const RopeAndCacheParams& params);
+
+// embed.cpp; at most kMaxRegionFeatures features per encoder
+void embed(const VectorOps& ops, const EmbedParams& params);
+
+// regions.cpp; scratch: region_scratch_bytes()
+void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params);
+std::size_t region_scratch_bytes(int inner_dim, int max_out);
+
+// sampling.cpp; scratch: sample_scratch_bytes()
+void sample(const SampleParams& params);
+std::size_t sample_scratch_bytes(int max_rows, int vocab);
+
+// random.cpp
+void fill_random(const FillRandomParams& params);
+
+}  // namespace gapless::cpu

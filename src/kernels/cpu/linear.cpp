@@ -1,0 +1,53 @@
+#include <algorithm>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace gapless::cpu {
+namespace {
+
+// Below this many multiplications, or elements, a loop costs less than waking a thread.
+constexpr std::int64_t kMinParallelProducts = 200'000;
+constexpr std::int64_t kMinParallelElements = 20'000;
+// Rows of one task: enough to reuse a panel of weights, few enough to share the work evenly.
+constexpr std::int64_t kRowsPerTask = 96;
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
+
+void linear(const VectorOps& ops, const LinearParams& params) {
+  const std::int64_t num_rows = params.num_rows;
+  const int num_columns = params.weights.out;
+  if (num_rows * num_columns * params.weights.in < kMinParallelProducts) {
+    ops.linear_block(params, {0, num_rows, 0, num_columns});
+    return;
+  }
+  const std::int64_t rows_per_task = kRowsPerTask / ops.tile_rows * ops.tile_rows;
+  const std::int64_t num_panels = divide_up(num_columns, kLinearPanelColumns);
+  const std::int64_t num_tasks = num_panels * divide_up(num_rows, rows_per_task);
+  ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
+    const std::int64_t row = task / num_panels * rows_per_task;
+    const auto column = static_cast<int>(task % num_panels) * kLinearPanelColumns;
+    ops.linear_block(params, {.row_begin = row,
+                              .row_end = std::min(row + rows_per_task, num_rows),
+                              .column_begin = column,
+                              .column_end = std::min(column + kLinearPanelColumns, num_columns)});
+  });
+}
+
+void layer_norm(const VectorOps& ops, const LayerNormParams& params) {
+  const std::int64_t num_rows = params.num_rows;
+  if (num_rows * params.dim < kMinParallelElements) {
+    ops.layer_norm_rows(params, 0, num_rows);
+    return;
+  }
+  constexpr std::int64_t kRows = 32;
+  ThreadPool::shared().parallel_for(divide_up(num_rows, kRows), [&](std::int64_t task) {
+    ops.layer_norm_rows(params, task * kRows, std::min((task + 1) * kRows, num_rows));
+  });
+}
+
+}  // namespace gapless::cpu

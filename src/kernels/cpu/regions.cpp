@@ -1,0 +1,64 @@
+#include <algorithm>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace gapless::cpu {
+namespace {
+
+// fc2(gelu(fc1(hidden))): the logits, in scratch.
+const float* region_logits(const VectorOps& ops, const float* hidden, const LinearWeights& fc1,
+                           const LinearWeights& fc2, float* scratch) {
+  float* inner = scratch;
+  float* logits = scratch + fc1.out;
+  linear(ops, {.x = hidden,
+               .x_stride = fc1.in,
+               .weights = fc1,
+               .y = inner,
+               .y_stride = fc1.out,
+               .num_rows = 1,
+               .activation = Activation::kGeluTanh});
+  linear(ops, {.x = inner,
+               .x_stride = fc2.in,
+               .weights = fc2,
+               .y = logits,
+               .y_stride = fc2.out,
+               .num_rows = 1});
+  return logits;
+}
+
+int argmax(const float* values, int count) {
+  return static_cast<int>(std::max_element(values, values + count) - values);
+}
+
+}  // namespace
+
+std::size_t region_scratch_bytes(int inner_dim, int max_out) {
+  return (static_cast<std::size_t>(inner_dim) + static_cast<std::size_t>(max_out)) * sizeof(float);
+}
+
+void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params) {
+  const RegionDecoderWeights& weights = params.weights;
+  auto* scratch = static_cast<float*>(params.scratch);
+  for (std::int64_t i = 0; i < params.num_rows; ++i) {
+    if (params.rows[i] < 0) continue;
+    const RowState& row = params.row_states[params.rows[i]];
+    if (row.done != 0 || (row.flags & kRowDecodesRegions) == 0) continue;
+    const float* hidden = static_cast<const float*>(params.hidden) + i * params.dim;
+    float* values = params.values + i * 2;
+    if (params.tokens[i] == params.coord_id) {
+      const int num_bins = weights.coord_fc2.out;
+      const float* logits =
+          region_logits(ops, hidden, weights.coord_fc1, weights.coord_fc2, scratch);
+      values[0] = reference::coordinate_of_bin(argmax(logits, num_bins), num_bins);
+      values[1] = 0;
+    } else if (params.tokens[i] == params.size_id) {
+      const int num_bins = weights.size_fc2.out / 2;
+      const float* logits = region_logits(ops, hidden, weights.size_fc1, weights.size_fc2, scratch);
+      values[0] = reference::size_of_bin(argmax(logits, num_bins), num_bins);
+      values[1] = reference::size_of_bin(argmax(logits + num_bins, num_bins), num_bins);
+    }
+  }
+}
+
+}  // namespace gapless::cpu

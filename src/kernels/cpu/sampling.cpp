@@ -1,0 +1,161 @@
+// The contract is SampleParams' comment in kernels.h. Nothing is sorted that need not be:
+// candidates come in order of falling logit in growing pieces, and a row seldom needs more than the
+// first.
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/sampling_uniform.h"
+
+namespace gapless::cpu {
+namespace {
+
+struct Candidate {
+  float logit = 0;
+  std::int32_t token = 0;
+};
+
+bool comes_before(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+}
+
+// Candidates sorted on demand, from the front.
+class Ranking {
+ public:
+  Ranking(Candidate* candidates, std::int64_t count) : candidates_(candidates), count_(count) {}
+
+  std::int64_t size() const { return count_; }
+  // Each candidate once, in no order.
+  std::span<const Candidate> all() const { return {candidates_, static_cast<std::size_t>(count_)}; }
+  const Candidate& operator[](std::int64_t i) {
+    while (i >= num_sorted_) sort_more();
+    return candidates_[i];
+  }
+
+ private:
+  void sort_more() {
+    const std::int64_t end = std::min(count_, std::max(kFirstPiece, num_sorted_ * 8));
+    Candidate* const from = candidates_ + num_sorted_;
+    Candidate* const to = candidates_ + end;
+    if (end < count_) std::nth_element(from, to - 1, candidates_ + count_, comes_before);
+    std::sort(from, to, comes_before);
+    num_sorted_ = end;
+  }
+
+  static constexpr std::int64_t kFirstPiece = 64;
+  Candidate* candidates_;
+  std::int64_t count_;
+  std::int64_t num_sorted_ = 0;
+};
+
+struct Candidates {
+  std::int64_t count = 0;
+  bool all_finite = true;
+
+  void add(Candidate* to, const float* logits, std::int32_t token) {
+    if (std::isfinite(logits[token])) {
+      to[count++] = {logits[token], token};
+    } else {
+      all_finite = false;
+    }
+  }
+};
+
+Candidates collect(const SampleParams& params, const RowState& row, std::int64_t i, Candidate* to) {
+  const float* logits = params.logits + i * params.logits_stride;
+  Candidates found;
+  if (row.automaton != kNoAutomaton) {
+    const AutomatonState& state = params.automata[row.automaton];
+    for (int edge = 0; edge < state.num_edges; ++edge) {
+      const std::int32_t token = state.tokens[edge];
+      const bool repeated =
+          std::find(state.tokens, state.tokens + edge, token) != state.tokens + edge;
+      if (token >= 0 && token < params.vocab && !repeated) found.add(to, logits, token);
+    }
+    return found;
+  }
+  const std::uint32_t* mask =
+      (row.flags & kRowHostMask) != 0 ? params.host_masks + i * params.host_mask_stride : nullptr;
+  const std::int32_t* const denied_end = row.denied_ids + row.num_denied_ids;
+  for (std::int32_t token = 0; token < params.vocab; ++token) {
+    if (mask != nullptr && ((mask[token / 32] >> (token % 32)) & 1u) == 0) continue;
+    if (std::find(row.denied_ids, denied_end, token) != denied_end) continue;
+    found.add(to, logits, token);
+  }
+  return found;
+}
+
+// The token at u of the filtered distribution. Weights are relative to the first candidate's.
+std::int32_t draw(Ranking& ranking, const RowState& row, double u) {
+  const double largest = ranking[0].logit;
+  auto weight = [&](const Candidate& c) { return std::exp((c.logit - largest) / row.temperature); };
+  double total = 0;
+  for (const Candidate& candidate : ranking.all()) total += weight(candidate);
+
+  std::int64_t kept = ranking.size();
+  double kept_sum = total;
+  if (row.top_k > 0 || row.min_p > 0 || row.top_p < 1) {
+    const std::int64_t limit = row.top_k > 0 ? std::min<std::int64_t>(kept, row.top_k) : kept;
+    kept_sum = 0;
+    for (kept = 0; kept < limit; ++kept) {
+      const double next = weight(ranking[kept]);
+      const bool too_unlikely = row.min_p > 0 && next < row.min_p;
+      const bool past_nucleus = row.top_p < 1 && kept_sum > row.top_p * total;
+      if (kept > 0 && (too_unlikely || past_nucleus)) break;
+      kept_sum += next;
+    }
+  }
+  double running = 0;
+  for (std::int64_t i = 0; i < kept; ++i) {
+    running += weight(ranking[i]);
+    if (running > u * kept_sum) return ranking[i].token;
+  }
+  return ranking[kept - 1].token;
+}
+
+std::int32_t choose(const SampleParams& params, const RowState& row, std::int64_t i,
+                    Candidate* scratch) {
+  const Candidates found = collect(params, row, i, scratch);
+  if (found.count == 0) return row.num_stop_ids > 0 ? row.stop_ids[0] : 0;
+  if (!(row.temperature > 0) || !found.all_finite) {
+    return std::min_element(scratch, scratch + found.count, comes_before)->token;
+  }
+  Ranking ranking(scratch, found.count);
+  return draw(ranking, row, sampling_uniform(row.seed, row.num_generated));
+}
+
+float logprob_of(const float* logits, int vocab, std::int32_t token) {
+  if (!std::isfinite(logits[token])) return kImpossibleLogprob;
+  double largest = logits[token], sum = 0;
+  for (int i = 0; i < vocab; ++i) {
+    if (std::isfinite(logits[i])) largest = std::max<double>(largest, logits[i]);
+  }
+  for (int i = 0; i < vocab; ++i) {
+    if (std::isfinite(logits[i])) sum += std::exp(logits[i] - largest);
+  }
+  return static_cast<float>(logits[token] - largest - std::log(sum));
+}
+
+}  // namespace
+
+std::size_t sample_scratch_bytes(int max_rows, int vocab) {
+  return static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(vocab) * sizeof(Candidate);
+}
+
+void sample(const SampleParams& params) {
+  ThreadPool::shared().parallel_for(params.num_rows, [&](std::int64_t i) {
+    params.tokens[i] = -1;
+    params.logprobs[i] = 0;
+    if (params.rows[i] < 0) return;
+    const RowState& row = params.row_states[params.rows[i]];
+    if (row.done != 0) return;
+    auto* scratch = static_cast<Candidate*>(params.scratch) + i * params.vocab;
+    params.tokens[i] = choose(params, row, i, scratch);
+    params.logprobs[i] =
+        logprob_of(params.logits + i * params.logits_stride, params.vocab, params.tokens[i]);
+  });
+}
+
+}  // namespace gapless::cpu

@@ -1,0 +1,118 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace gapless::cpu {
+namespace {
+
+// Kernels of one step follow each other within microseconds; a worker that slept in between would
+// cost more than it brings. Some ten microseconds of looking, then sleep.
+constexpr int kLooksBeforeSleep = 2000;
+
+int shared_pool_threads() {
+  int count = static_cast<int>(std::thread::hardware_concurrency());
+  if (const char* const wanted = std::getenv("GAPLESS_CPU_THREADS")) {
+    if (const int parsed = std::atoi(wanted); parsed > 0) count = parsed;
+  }
+  return std::clamp(count, 1, ThreadPool::kMaxThreads);
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Whether the condition came true while looking.
+template <typename Condition>
+bool look_for(const Condition& condition) {
+  for (int look = 0; look < kLooksBeforeSleep; ++look) {
+    if (condition()) return true;
+    relax();
+  }
+  return false;
+}
+
+}  // namespace
+
+ThreadPool& ThreadPool::shared() {
+  static ThreadPool pool(shared_pool_threads());
+  return pool;
+}
+
+ThreadPool::ThreadPool(int num_threads) {
+  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { run_worker(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    num_loops_.fetch_add(1, std::memory_order_release);
+  }
+  loop_started_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_tasks(const Loop& loop) {
+  for (;;) {
+    const std::int64_t i = next_task_.fetch_add(1, std::memory_order_relaxed);
+    if (i >= loop.num_tasks) return;
+    loop.call(loop.task, i);
+  }
+}
+
+void ThreadPool::run(const Loop& loop) {
+  std::unique_lock caller(caller_mutex_, std::defer_lock);
+  if (workers_.empty() || loop.num_tasks <= 1 || !caller.try_lock()) {
+    for (std::int64_t i = 0; i < loop.num_tasks; ++i) loop.call(loop.task, i);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    loop_ = loop;
+    loop_open_ = true;
+    next_task_.store(0, std::memory_order_relaxed);
+    num_loops_.fetch_add(1, std::memory_order_release);
+  }
+  loop_started_.notify_all();
+  run_tasks(loop);
+  // Every task is taken. Workers that have not joined yet need not; those that have may still work.
+  {
+    const std::lock_guard lock(mutex_);
+    loop_open_ = false;
+  }
+  const auto all_left = [this] { return num_joined_.load(std::memory_order_acquire) == 0; };
+  if (look_for(all_left)) return;
+  std::unique_lock lock(mutex_);
+  workers_left_.wait(lock, all_left);
+}
+
+void ThreadPool::wait_for_loop(std::uint64_t seen) {
+  const auto is_newer = [&] { return num_loops_.load(std::memory_order_acquire) != seen; };
+  if (look_for(is_newer)) return;
+  std::unique_lock lock(mutex_);
+  loop_started_.wait(lock, is_newer);
+}
+
+void ThreadPool::run_worker() {
+  std::uint64_t seen = 0;
+  for (;;) {
+    wait_for_loop(seen);
+    Loop loop;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      seen = num_loops_.load(std::memory_order_relaxed);
+      if (!loop_open_) continue;
+      loop = loop_;
+      num_joined_.fetch_add(1, std::memory_order_relaxed);
+    }
+    run_tasks(loop);
+    const std::lock_guard lock(mutex_);
+    if (num_joined_.fetch_sub(1, std::memory_order_release) == 1) workers_left_.notify_one();
+  }
+}
+
+}  // namespace gapless::cpu

@@ -1,0 +1,59 @@
+// The parts of the CPU kernels that are written once over simd_*.h and compiled once per
+// instruction set. The best set that the machine has is chosen once per process.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/kernels.h"
+
+namespace gapless::cpu {
+
+// Rows and columns of one piece of a matrix product.
+struct LinearBlock {
+  std::int64_t row_begin = 0, row_end = 0;
+  int column_begin = 0, column_end = 0;
+};
+
+// Columns that a LinearBlock should have (any number is right): their weights stay in the cache
+// while the rows pass.
+inline constexpr int kLinearPanelColumns = 64;
+
+inline constexpr int kMaxHeadDim = 256;
+
+// A few queries of one head that see the same keys, each a prefix of them. Key j lies at
+// pages(j / kPageTokens) + (j % kPageTokens) * key_stride, in the cache or in the qkv of a crop.
+struct AttentionTile {
+  const float* q = nullptr;  // [num_queries, head_dim]
+  std::int64_t q_stride = 0;
+  float* out = nullptr;  // [num_queries, head_dim]
+  std::int64_t out_stride = 0;
+  const int* num_visible = nullptr;  // [num_queries], each >= 1
+  int num_queries = 0;               // 1 .. VectorOps::tile_rows
+  int head_dim = 0;                  // 1 .. kMaxHeadDim
+
+  const float* k = nullptr;
+  const float* v = nullptr;
+  std::int64_t key_stride = 0;
+  std::int64_t page_stride = 0;              // between page numbers
+  const std::int32_t* page_table = nullptr;  // nullptr: page number p is p itself
+};
+
+struct VectorOps {
+  const char* name;  // "avx512", "avx2", "portable"
+  int tile_rows;     // rows of a tile: a LinearBlock's rows best are a multiple of it
+  void (*linear_block)(const LinearParams& params, const LinearBlock& block);
+  void (*layer_norm_rows)(const LayerNormParams& params, std::int64_t row_begin,
+                          std::int64_t row_end);
+  void (*attend)(const AttentionTile& tile);
+  // In place, for the tests of vector_math.h.
+  void (*exp)(float* values, std::int64_t count);
+  void (*gelu_tanh)(float* values, std::int64_t count);
+};
+
+// The best that this machine can run, or the one that GAPLESS_CPU_SIMD names if the machine has it.
+const VectorOps& vector_ops();
+// All that this machine can run, best first.
+std::span<const VectorOps* const> available_vector_ops();
+
+}  // namespace gapless::cpu

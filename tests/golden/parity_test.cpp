@@ -1,0 +1,287 @@
+// Parity with the oracle (tools/gapless_tools/reference_model.py) at every stage, on the device
+// named by GAPLESS_TEST_DEVICE. float32: within 1e-4 of each stage and the same greedy tokens.
+// bfloat16: within 2e-2, and the same choice wherever the oracle's margin is larger than the error.
+//
+// GAPLESS_GOLDEN_FOLDER and GAPLESS_GOLDEN_MODEL choose other goldens and their model (a --model
+// value) than the shipped ones.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "base/file_bytes.h"
+#include "constraint/spatial_automaton.h"
+#include "image/crop_tiles.h"
+#include "image/decode_image.h"
+#include "model/model_loader.h"
+#include "testing/recorded_stages.h"
+#include "testing/step_driver.h"
+#include "testing/tensor_compare.h"
+#include "tests/golden/choices.h"
+#include "tests/golden/golden_case.h"
+#include "tests/golden/region_logits.h"
+#include "tests/per_device/test_device.h"
+
+namespace gapless {
+namespace {
+
+std::string setting(const char* name, const char* fallback) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? fallback : value;
+}
+
+std::filesystem::path golden_folder() {
+  return setting("GAPLESS_GOLDEN_FOLDER", GAPLESS_SOURCE_DIR "/tests/golden/tiny");
+}
+
+// CRC-32 as in PNG and zlib.
+std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
+  std::uint32_t crc = 0xFFFFFFFFu;
+  for (const std::uint8_t byte : bytes) {
+    crc ^= byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1u) != 0 ? 0xEDB88320u : 0u);
+  }
+  return ~crc;
+}
+
+class ParityTest : public DeviceTest, public testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
+    auto loaded = load_model(std::move(device_), setting("GAPLESS_GOLDEN_MODEL", ""));
+    ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+    loaded_ = std::move(loaded).value();
+    auto golden = load_golden_case(golden_folder(), GetParam());
+    ASSERT_TRUE(golden.ok()) << golden.status().to_string();
+    golden_ = std::move(golden).value();
+    auto driver = StepDriver::create(*loaded_->device, *loaded_->model);
+    ASSERT_TRUE(driver.ok()) << driver.status().to_string();
+    driver_ = std::move(driver).value();
+    stages_ = std::make_unique<RecordedStages>(*loaded_->device);
+    if (!golden_.image.empty()) make_image_crops();
+  }
+  void TearDown() override {
+    for (const auto& [stage, error] : errors_) RecordProperty(stage, fmt::format("{:.1e}", error));
+    driver_.reset();
+    loaded_.reset();
+  }
+
+  bool is_f32() const { return loaded_->kernels->activation_dtype() == DType::kF32; }
+  double tolerance() const { return is_f32() ? 1e-4 : 2e-2; }
+  int image_tokens() const { return loaded_->model->info().image_tokens; }
+
+  void make_image_crops() {
+    const auto bytes = read_file(golden_.image, kMaxImageBytes);
+    ASSERT_TRUE(bytes.ok()) << bytes.status().to_string();
+    const auto image = decode_image(std::as_bytes(std::span(*bytes)), {});
+    ASSERT_TRUE(image.ok()) << image.status().to_string();
+    auto crops = make_crops(*image, loaded_->crop_geometry());
+    ASSERT_TRUE(crops.ok()) << crops.status().to_string();
+    crops_ = std::move(crops).value();
+  }
+
+  void encode_image() {
+    const DriverImage image{.crops = crops_.pixels,
+                            .tile_rows = crops_.tiling.rows,
+                            .tile_cols = crops_.tiling.cols,
+                            .image_slot = kImageSlot};
+    GAPLESS_ASSERT_OK(driver_->encode({&image, 1}));
+  }
+
+  // BOS, the image, the request's prompt, as one fused prefill.
+  DriverPrompt prompt_of(const GoldenRequest& request) const {
+    const TokenizerConfig& tokenizer = loaded_->config.tokenizer;
+    DriverPrompt prompt{.row = 0, .prefix_len = 1};
+    prompt.inputs.push_back({.kind = InputKind::kText, .id = tokenizer.bos_id.value});
+    if (!golden_.image.empty()) {
+      for (int i = 0; i < image_tokens(); ++i) {
+        prompt.inputs.push_back({.kind = InputKind::kImage, .id = kImageSlot * image_tokens() + i});
+      }
+      prompt.prefix_len += image_tokens();
+    }
+    for (const std::int32_t id : request.prompt_ids) prompt.inputs.push_back({.id = id});
+    prompt.state.stop_ids[prompt.state.num_stop_ids++] = tokenizer.eos_id.value;
+    if (request.is_spatial()) {
+      const auto skill = request.skill == "point" ? SpatialSkill::kPoint : SpatialSkill::kDetect;
+      prompt.state.automaton = automaton_start(skill);
+      prompt.state.flags = kRowDecodesRegions;
+      prompt.state.max_generated = spatial_max_generated(skill, kMaxObjects);
+    } else {
+      prompt.state.denied_ids[prompt.state.num_denied_ids++] = tokenizer.answer_id.value;
+      prompt.state.max_generated = static_cast<std::int32_t>(request.token_ids.size()) + 1;
+    }
+    return prompt;
+  }
+
+  // The kept rows of a golden stage against rows of a recorded one, from first_row on.
+  void expect_stage(const std::string& golden_name, const RecordedStage& actual,
+                    std::int64_t first_row = 0, std::int64_t first_column = 0,
+                    std::int64_t num_rows = -1) {
+    const GoldenTensor& golden = golden_.tensors.at(golden_name);
+    std::vector<float> rows;
+    std::vector<float> expected;
+    for (std::int64_t i = 0; i < golden.num_kept(); ++i) {
+      const std::int64_t row = i * golden.row_stride;
+      if (num_rows >= 0 && row >= num_rows) break;
+      ASSERT_LT(first_row + row, actual.num_rows) << golden_name;
+      const float* values = actual.row(first_row + row) + first_column;
+      rows.insert(rows.end(), values, values + golden.row_size);
+      const float* kept = golden.rows.data() + i * golden.row_size;
+      expected.insert(expected.end(), kept, kept + golden.row_size);
+    }
+    ASSERT_FALSE(rows.empty()) << golden_name;
+    EXPECT_TRUE(rows_close(rows, expected, static_cast<int>(golden.row_size), tolerance()))
+        << golden_name;
+    note_error(golden_name, relative_error(rows, expected));
+  }
+
+  // The largest error per stage goes into the test report (--gtest_output=json:FILE), for the
+  // parity table that tools/parity_table.py prints.
+  void note_error(const std::string& golden_name, double error) {
+    const std::size_t of_prompt = golden_name.find(".prompt.");
+    const bool in_request = of_prompt != std::string::npos;
+    double& worst = errors_[in_request ? golden_name.substr(of_prompt + 1) : golden_name];
+    worst = std::max(worst, error);
+  }
+
+  static double relative_error(std::span<const float> actual, std::span<const float> expected) {
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      error += std::pow(double{actual[i]} - double{expected[i]}, 2);
+      norm += std::pow(double{expected[i]}, 2);
+    }
+    return std::sqrt(error / norm);
+  }
+
+  void expect_region_stage(const std::string& name, const LinearWeights& fc1,
+                           const LinearWeights& fc2) {
+    const GoldenTensor& golden = golden_.tensors.at(name);
+    const auto logits = region_logits(*loaded_, driver_->hidden_dev(), fc1, fc2);
+    ASSERT_TRUE(logits.ok()) << logits.status().to_string();
+    EXPECT_TRUE(rows_close(*logits, golden.rows, static_cast<int>(golden.rows.size()), tolerance()))
+        << name;
+    note_error(name, relative_error(*logits, golden.rows));
+  }
+
+  double largest_error(std::span<const float> actual, const std::string& golden_name) const {
+    const std::vector<float>& expected = golden_.tensors.at(golden_name).rows;
+    double largest = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      largest = std::max(largest, std::abs(double{actual[i]} - double{expected[i]}));
+    }
+    return largest;
+  }
+
+  // Of the prompt that was prefilled last. Later steps may be a little worse: twice that, and a
+  // margin is the difference of two logits.
+  ChoiceErrors logit_errors(const std::string& of_request) {
+    const RegionDecoderWeights& region = loaded_->model->weights().region.decoder;
+    const void* hidden = driver_->hidden_dev();
+    const auto logits = driver_->logits(1);
+    const auto coord = region_logits(*loaded_, hidden, region.coord_fc1, region.coord_fc2);
+    const auto size = region_logits(*loaded_, hidden, region.size_fc1, region.size_fc2);
+    EXPECT_TRUE(logits.ok() && coord.ok() && size.ok());
+    constexpr double kSlack = 4;
+    return {.token = kSlack * largest_error(*logits, of_request + "logits"),
+            .coord = kSlack * largest_error(*coord, of_request + "coord_logits"),
+            .size = kSlack * largest_error(*size, of_request + "size_logits")};
+  }
+
+  static constexpr int kImageSlot = 1;
+  std::unique_ptr<LoadedModel> loaded_;
+  GoldenCase golden_;
+  std::map<std::string, double> errors_;  // by stage
+  CropSet crops_;
+  std::unique_ptr<StepDriver> driver_;
+  std::unique_ptr<RecordedStages> stages_;
+};
+
+TEST_P(ParityTest, Crops) {
+  if (golden_.image.empty()) return;  // a case without an image has no crops
+  EXPECT_EQ(crops_.tiling, (Tiling{golden_.tile_rows, golden_.tile_cols}));
+  const std::size_t crop_bytes = loaded_->model->info().crop_bytes;
+  for (int i = 0; i < crops_.num_crops; ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    EXPECT_EQ(crc32(std::span(crops_.pixels).subspan(index * crop_bytes, crop_bytes)),
+              golden_.crop_crc32.at(index))
+        << "crop " << i;
+  }
+}
+
+TEST_P(ParityTest, VisionStages) {
+  if (golden_.image.empty()) return;  // a case without an image has no vision stages
+  loaded_->model->set_stage_recorder(stages_.get());
+  ASSERT_NO_FATAL_FAILURE(encode_image());
+  // The encoder runs in chunks of crops; the first chunk's rows are the first rows of the golden. A
+  // 1x1 tiling's golden has the crop twice.
+  auto expect_chunks = [&](const std::string& name) {
+    RecordedStage all;
+    for (const RecordedStage& chunk : stages_->all(name)) {
+      all.num_rows += chunk.num_rows;
+      all.num_columns = chunk.num_columns;
+      all.values.insert(all.values.end(), chunk.values.begin(), chunk.values.end());
+    }
+    expect_stage(name, all, 0, 0, all.num_rows);
+  };
+  expect_chunks("vision.patch_embedding");
+  for (int i = 0; i < loaded_->config.vision.enc_n_layers; ++i) {
+    expect_chunks("vision.block." + std::to_string(i));
+  }
+  expect_chunks("vision.post_ln");
+  expect_stage("vision.pooled", stages_->last("vision.pooled"), 0, loaded_->config.vision.enc_dim);
+  expect_stage("vision.projection", stages_->last("vision.projection"));
+}
+
+TEST_P(ParityTest, PrefillStages) {
+  ASSERT_NO_FATAL_FAILURE(golden_.image.empty() ? void() : encode_image());
+  loaded_->model->set_stage_recorder(stages_.get());
+  for (std::size_t r = 0; r < golden_.requests.size(); ++r) {
+    stages_->clear();
+    const DriverPrompt prompt = prompt_of(golden_.requests[r]);
+    const auto outputs = driver_->prefill({&prompt, 1});
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    const std::string of_request = "request." + std::to_string(r) + ".prompt.";
+    for (int i = 0; i < loaded_->config.text.n_layers; ++i) {
+      const std::string block = "text.block." + std::to_string(i);
+      expect_stage(block, stages_->last(block));  // the prefix, whatever the prompt
+      expect_stage(of_request + block, stages_->last(block), prompt.prefix_len);
+    }
+    expect_stage(of_request + "last_hidden", stages_->last("text.hidden"));
+    expect_stage(of_request + "final_hidden", stages_->last("text.post_ln"));
+    expect_stage(of_request + "logits", stages_->last("text.logits"));
+    const RegionDecoderWeights& region = loaded_->model->weights().region.decoder;
+    expect_region_stage(of_request + "coord_logits", region.coord_fc1, region.coord_fc2);
+    expect_region_stage(of_request + "size_logits", region.size_fc1, region.size_fc2);
+  }
+}
+
+// float32: every choice is the oracle's. bfloat16: where a choice differs, the oracle's margin must
+// be small beside the error of the logits; what follows such a choice is not comparable.
+TEST_P(ParityTest, GreedyTokensAndBins) {
+  ASSERT_NO_FATAL_FAILURE(golden_.image.empty() ? void() : encode_image());
+  for (std::size_t r = 0; r < golden_.requests.size(); ++r) {
+    SCOPED_TRACE("request " + std::to_string(r));
+    const DriverPrompt prompt = prompt_of(golden_.requests[r]);
+    ChoiceErrors errors;
+    if (!is_f32()) {
+      ASSERT_TRUE(driver_->prefill({&prompt, 1}).ok());
+      errors = logit_errors("request." + std::to_string(r) + ".prompt.");
+    }
+    const auto outputs = driver_->generate(prompt);
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    compare_choices(golden_.requests[r], *outputs, loaded_->config, errors);
+  }
+}
+
+TEST(GoldenCases, AreThere) {
+  EXPECT_GE(golden_case_names(golden_folder()).size(), 3u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, ParityTest, testing::ValuesIn(golden_case_names(golden_folder())),
+                         [](const auto& case_info) { return case_info.param; });
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,15 @@
+// The region heads' logits, which the engine itself reduces to bins on the device.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "model/model_loader.h"
+
+namespace gapless {
+
+// fc2(gelu(fc1(hidden))) of one row, through the op table. hidden_dev: [dim] T.
+StatusOr<std::vector<float>> region_logits(LoadedModel& loaded, const void* hidden_dev,
+                                           const LinearWeights& fc1, const LinearWeights& fc2);
+
+}  // namespace gapless

@@ -1,0 +1,89 @@
+"""Golden files: every stage of one image through the oracle, small enough to commit.
+
+A tensor is seen as rows (all but its last dimension, flattened) and every `row_stride`-th row is kept, from row 0. The
+JSON file beside the safetensors file has, per tensor: its full shape, the stride, and the L2 norm of the full tensor
+(float64 sum). Crops are uint8 [crops, 378 rows, 378 * 3] and come with the CRC-32 of each full crop's bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from .image_crops import tiling_of_image
+from .reference_model import ReferenceModel
+from .skills import Generation, Limits, encode_image, run_skill
+
+Request = tuple[str, str]  # skill and argument
+
+
+def thinned(tensor: torch.Tensor, max_rows: int) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The rows that are kept, and what to say about the tensor."""
+    rows = tensor.reshape(-1, tensor.shape[-1])
+    stride = max(1, -(-rows.shape[0] // max_rows))
+    if stride > 1 and stride % 2 == 0:
+        stride += 1  # an odd stride walks over all columns of the patch grids
+    about: dict[str, Any] = {"shape": list(tensor.shape), "row_stride": stride}
+    if tensor.dtype.is_floating_point:
+        about["l2_norm"] = float(tensor.double().pow(2).sum().sqrt())
+    return rows[::stride].contiguous(), about
+
+
+def described(generation: Generation, request: Request) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "skill": request[0],
+        "argument": request[1],
+        "prompt_ids": generation.prompt_ids,
+        "token_ids": generation.token_ids,
+        "margins": [round(m, 5) for m in generation.margins],
+        "finish_reason": generation.finish_reason,
+    }
+    if generation.text is not None:
+        return out | {"text": generation.text}
+    out |= {"bins": generation.bins, "bin_margins": [round(m, 5) for m in generation.bin_margins]}
+    return out | {"points": generation.points} | ({"boxes": generation.boxes} if request[0] == "detect" else {})
+
+
+@torch.no_grad()
+def write_golden(
+    model: ReferenceModel,
+    tokenizer: Tokenizer,
+    image_path: Path | None,
+    requests: list[Request],
+    out: Path,
+    max_rows: int,
+    notes: dict[str, Any],
+    limits: Limits = Limits(),
+) -> None:
+    """Writes `out`.safetensors and `out`.json. The tensors of request i are under "request.i."."""
+    stages: dict[str, torch.Tensor] = {}
+    about: dict[str, Any] = dict(notes)
+    image = None
+    if image_path is not None:
+        image = Image.open(image_path).convert("RGB")
+        about |= {"image": image_path.name, "tiling": tiling_of_image(image.width, image.height, model.config.vision)}
+    cache = encode_image(model, image, stages)
+    if image is not None:
+        about["crop_crc32"] = [zlib.crc32(crop.numpy().tobytes()) for crop in stages["image.crops"]]
+    about["requests"] = []
+    for i, request in enumerate(requests):
+        of_request: dict[str, torch.Tensor] = {}
+        generation = run_skill(model, tokenizer, cache, *request, capture=of_request, limits=limits)
+        stages |= {f"request.{i}.{name}": tensor for name, tensor in of_request.items()}
+        about["requests"].append(described(generation, request))
+    kept: dict[str, torch.Tensor] = {}
+    about["tensors"] = {}
+    for name, tensor in sorted(stages.items()):
+        rows, about["tensors"][name] = thinned(tensor.cpu(), max_rows)
+        kept[name] = rows if rows.dtype == torch.uint8 else rows.float()
+    save_file(kept, str(out.with_suffix(".safetensors")))
+    out.with_suffix(".safetensors").chmod(0o644)
+    out.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
+    print(f"{out}: {len(kept)} tensors, {out.with_suffix('.safetensors').stat().st_size / 1e6:.2f} MB")

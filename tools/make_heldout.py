@@ -1,0 +1,80 @@
+"""Writes held-out images and questions: items.jsonl and images/ in the folder given.
+
+    python tools/make_heldout.py --seed 90001 --num-images 300 --out heldout
+
+A line of items.jsonl is a request of `gapless batch` (id, image, skill, and question, object or length) with what
+the scorer needs besides: category, truth (answer, or boxes normalised to the image) and tiling. A seed used for
+training (2026) must not be used here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from gapless_tools.config import VisionConfig  # noqa: E402
+from gapless_tools.image_crops import tiling_of_image  # noqa: E402
+from gapless_tools.prompts import (  # noqa: E402
+    Task,
+    caption_task,
+    chart_task,
+    colour_task,
+    count_task,
+    exists_task,
+    read_task,
+    region_task,
+    shape_task,
+)
+from gapless_tools.scenes import Scene, make_scene  # noqa: E402
+
+ARGUMENT_FIELD = {"query": "question", "detect": "object", "point": "object", "caption": "length"}
+TILED_SHARE = 5  # every fifth image has several local crops
+
+
+def heldout_tasks(rng: random.Random, scene: Scene) -> list[Task]:
+    """Detect, point and absent objects for every image, and each kind of question that the scene allows, once."""
+    tasks: list[Task | None] = []
+    if scene.items:
+        tasks += [region_task(rng, scene, "detect", absent=False) for _ in range(2)]
+        tasks.append(region_task(rng, scene, "point", absent=False))
+    tasks += [region_task(rng, scene, skill, absent=True) for skill in ("detect", "point")]
+    makers = [colour_task, shape_task, count_task, read_task, exists_task, chart_task, caption_task]
+    tasks += [maker(rng, scene) for maker in makers]
+    return [task for task in tasks if task is not None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--num-images", type=int, default=300)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    (args.out / "images").mkdir(parents=True, exist_ok=True)
+    num_items = 0
+    with (args.out / "items.jsonl").open("w") as lines:
+        for index in range(args.num_images):
+            image, scene = make_scene(args.seed, index, tiled=index % TILED_SHARE == TILED_SHARE - 1)
+            name = f"{index:05d}.png"
+            image.save(args.out / "images" / name)
+            for i, task in enumerate(heldout_tasks(random.Random(f"heldout/{args.seed}/{index}"), scene)):
+                item = {
+                    "id": f"{index:05d}-{i}",
+                    "image": f"images/{name}",
+                    "skill": task.skill,
+                    ARGUMENT_FIELD[task.skill]: task.argument,
+                    "category": task.category,
+                    "tiling": tiling_of_image(image.width, image.height, VisionConfig()),
+                    "truth": {"boxes": task.boxes} if task.skill in ("detect", "point") else {"answer": task.answer},
+                }
+                lines.write(json.dumps(item) + "\n")
+                num_items += 1
+    print(f"{args.out}: {args.num_images} images, {num_items} items")
+
+
+if __name__ == "__main__":
+    main()

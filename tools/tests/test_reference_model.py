@@ -1,0 +1,106 @@
+"""Properties of the oracle that hold whatever its weights are."""
+
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gapless_tools.config import load_config  # noqa: E402
+from gapless_tools.reference_model import (  # noqa: E402
+    ReferenceModel,
+    TextCache,
+    apply_rope,
+    coord_bin,
+    coord_value,
+    fourier_features,
+    initial_weights,
+    rope_tables,
+    size_bin,
+    size_value,
+)
+
+MODEL = Path(__file__).parents[2] / "models" / "tiny"
+
+
+class PrefixMask(unittest.TestCase):
+    def setUp(self) -> None:
+        torch.manual_seed(0)
+        config = load_config(MODEL)
+        config.text.n_layers = 2
+        self.model = ReferenceModel(config, initial_weights(config, 1))
+        self.prefix = 40
+        self.image = torch.randn(self.prefix, config.text.dim)
+        self.prompt = torch.randn(6, config.text.dim)
+
+    def run_all(self, image: torch.Tensor, prompt: torch.Tensor) -> tuple[TextCache, torch.Tensor]:
+        cache = TextCache(2)
+        return cache, self.model.decode(torch.cat([image, prompt]), cache, self.prefix)
+
+    def test_prompt_does_not_reach_the_prefix(self) -> None:
+        before, _ = self.run_all(self.image, self.prompt)
+        changed = self.prompt.clone()
+        changed[-1] = torch.randn(changed.shape[-1])
+        after, _ = self.run_all(self.image, changed)
+        for layer in range(2):
+            self.assertTrue(torch.equal(before.keys[layer][:, : self.prefix], after.keys[layer][:, : self.prefix]))
+            self.assertTrue(torch.equal(before.values[layer][:, : self.prefix], after.values[layer][:, : self.prefix]))
+
+    def test_last_patch_reaches_bos(self) -> None:
+        before, _ = self.run_all(self.image, self.prompt)
+        changed = self.image.clone()
+        changed[-1] = torch.randn(changed.shape[-1])
+        after, _ = self.run_all(changed, self.prompt)
+        self.assertTrue(torch.equal(before.keys[0][:, 0], after.keys[0][:, 0]))
+        self.assertGreater(float((before.keys[1][:, 0] - after.keys[1][:, 0]).abs().max()), 1e-3)
+
+    def test_prompt_is_causal(self) -> None:
+        _, before = self.run_all(self.image, self.prompt)
+        changed = self.prompt.clone()
+        changed[3] = torch.randn(changed.shape[-1])
+        _, after = self.run_all(self.image, changed)
+        torch.testing.assert_close(before[: self.prefix + 3], after[: self.prefix + 3])
+        self.assertGreater(float((before[self.prefix + 3 :] - after[self.prefix + 3 :]).abs().amax(dim=-1).min()), 1e-3)
+
+    def test_one_prefill_equals_prefix_then_tokens(self) -> None:
+        _, whole = self.run_all(self.image, self.prompt)
+        cache = TextCache(2)
+        self.model.decode(self.image, cache, self.prefix)
+        steps = [self.model.decode(row[None], cache, 0) for row in self.prompt]
+        torch.testing.assert_close(torch.cat(steps), whole[self.prefix :], rtol=1e-4, atol=1e-4)
+
+
+class Pieces(unittest.TestCase):
+    def test_rope_depends_on_distance_only(self) -> None:
+        q, k = torch.randn(64), torch.randn(64)
+
+        def score(i: int, j: int) -> float:
+            cos, sin = rope_tables(torch.tensor([i, j]), 32, 10000.0)
+            return float(apply_rope(q[None], cos[:1], sin[:1])[0] @ apply_rope(k[None], cos[1:], sin[1:])[0])
+
+        self.assertAlmostEqual(score(700, 690), score(20, 10), places=3)
+        self.assertNotAlmostEqual(score(700, 690), score(20, 15), places=3)
+
+    def test_rope_leaves_the_upper_half(self) -> None:
+        x = torch.randn(1, 64)
+        cos, sin = rope_tables(torch.tensor([5]), 32, 10000.0)
+        turned = apply_rope(x, cos, sin)
+        self.assertTrue(torch.equal(turned[:, 32:], x[:, 32:]))
+        self.assertAlmostEqual(float(turned[0, 0]), float(x[0, 0] * cos[0, 0] - x[0, 16] * sin[0, 0]), places=5)
+
+    def test_fourier_features_are_cosines_then_sines(self) -> None:
+        features = fourier_features(torch.tensor([0.25]), torch.tensor([[1.0, 2.0]]))
+        torch.testing.assert_close(features, torch.tensor([0.0, -1.0, 1.0, 0.0]), rtol=0, atol=1e-6)
+
+    def test_bins_are_inverse(self) -> None:
+        self.assertEqual((coord_value(0), coord_value(1023)), (0.0, 1.0))
+        self.assertEqual((size_value(0), size_value(1023)), (2.0**-10, 1.0))
+        for index in range(1024):
+            self.assertAlmostEqual(coord_bin(coord_value(index)), index, places=6)
+            self.assertAlmostEqual(size_bin(size_value(index)), index, places=6)
+
+
+if __name__ == "__main__":
+    unittest.main()
