@@ -13,6 +13,7 @@ using Command = std::function<int()>;
 void add_run_command(CLI::App& app, Command& chosen);
 void add_serve_command(CLI::App& app, Command& chosen);
 void add_batch_command(CLI::App& app, Command& chosen);
+void add_bench_command(CLI::App& app, Command& chosen);
 void add_info_command(CLI::App& app, Command& chosen);
 void add_random_model_command(CLI::App& app, Command& chosen);
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "pipeline/loop.h"
 #include "pipeline/pipeline_state.h"
 
 namespace gapless {
@@ -17,14 +18,23 @@ struct PipelineStateSaboteur {
   static void swap_two_oldest(PipelineState& state) { std::swap(state.queue_[0], state.queue_[1]); }
   // I3, I5: the state believes that one step at most refers to the row, so its next mask is built
   // before its previous token is committed.
-  static void forget_refs(PipelineState& state, RowId row) {
-    int& refs = state.rows_[state.index(row)].inflight_refs;
-    refs = refs > 1 ? 1 : refs;
+  static void forget_refs(PipelineState& state, RowId row, int refs = 1) {
+    state.rows_[state.index(row)].inflight_refs = refs;
+  }
+  // I6: a finished sequence counts as running again.
+  static void revive(PipelineState& state, RowId row) {
+    state.rows_[state.index(row)].finalized = false;
   }
   // I6: the row is vacant although steps in flight write to it.
   static void vacate(PipelineState& state, RowId row) {
     state.rows_[state.index(row)].sequence = SequenceId();
   }
+};
+
+struct LoopSaboteur {
+  static PipelineState& state(Loop& loop) { return loop.state_; }
+  static PipelineStreams& streams(Loop& loop) { return loop.streams_; }
+  static void release_if_done(Loop& loop, RowId row) { loop.release_if_done(row); }
 };
 
 }  // namespace gapless

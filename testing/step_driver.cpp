@@ -15,7 +15,9 @@ constexpr std::size_t kTransferBytes = 4u << 20;
 
 enum Count { kInstalls, kDeltas, kCopies, kNumCounts };
 
-std::size_t to_size(int n) { return static_cast<std::size_t>(n); }
+std::size_t to_size(int n) {
+  return static_cast<std::size_t>(n);
+}
 
 }  // namespace
 
@@ -126,16 +128,35 @@ int StepDriver::page_of(int row, int position) const {
   return 1 + row * model_.limits().max_pages_per_row + position / kPageTokens;
 }
 
-// Page-table entries for num_tokens more than are cached; a new sequence starts over.
-void StepDriver::map_pages(int row, int num_cached, int num_tokens) {
-  int& mapped = mapped_pages_[to_size(row)];
-  if (num_cached == 0) mapped = 0;
-  const int needed = std::min(model_.limits().max_pages_per_row,
-                              (num_cached + num_tokens + kPageTokens - 1) / kPageTokens);
+void StepDriver::add_page(int row, int index, int page) {
+  GAPLESS_CHECK(in_.counts[kDeltas] < model_.limits().max_page_deltas);
+  in_.deltas[in_.counts[kDeltas]++] = {.row = row, .index = index, .page = page};
+}
+
+void StepDriver::share_pages(const DriverPrompt& prompt) {
+  const int whole_pages = prompt.num_cached / kPageTokens;
+  for (int i = 0; i < whole_pages; ++i) {
+    add_page(prompt.row, i, page_of(prompt.cached_by_row, i * kPageTokens));
+  }
+  if (prompt.num_cached % kPageTokens != 0) {
+    GAPLESS_CHECK(in_.counts[kCopies] < model_.limits().max_page_copies);
+    in_.copies[in_.counts[kCopies]++] = {.from = page_of(prompt.cached_by_row, prompt.num_cached),
+                                         .to = page_of(prompt.row, prompt.num_cached)};
+  }
+  mapped_pages_[to_size(prompt.row)] = whole_pages;
+}
+
+// Page-table entries for the prompt and for all that may be generated: decode() adds none.
+void StepDriver::map_pages(const DriverPrompt& prompt) {
+  int& mapped = mapped_pages_[to_size(prompt.row)];
+  if (prompt.num_cached == 0) mapped = 0;
+  if (prompt.cached_by_row >= 0) share_pages(prompt);
+  const int num_tokens =
+      prompt.num_cached + static_cast<int>(prompt.inputs.size()) + prompt.state.max_generated;
+  const int needed =
+      std::min(model_.limits().max_pages_per_row, (num_tokens + kPageTokens - 1) / kPageTokens);
   for (; mapped < needed; ++mapped) {
-    GAPLESS_CHECK(in_.counts[kDeltas] < model_.limits().max_page_deltas);
-    in_.deltas[in_.counts[kDeltas]++] = {
-        .row = row, .index = mapped, .page = page_of(row, mapped * kPageTokens)};
+    add_page(prompt.row, mapped, page_of(prompt.row, mapped * kPageTokens));
   }
 }
 
@@ -143,8 +164,7 @@ void StepDriver::add_prompt(const DriverPrompt& prompt, int index, StepShape& sh
   const int count = static_cast<int>(prompt.inputs.size());
   const int first = shape.num_tokens;
   GAPLESS_CHECK(first + count <= model_.limits().max_prefill_tokens);
-  // Room for what will be generated too: decode() maps no pages.
-  map_pages(prompt.row, prompt.num_cached, count + prompt.state.max_generated);
+  map_pages(prompt);
   for (int i = 0; i < count; ++i) {
     const int position = prompt.num_cached + i;
     in_.tokens[first + i] = prompt.inputs[to_size(i)];
@@ -187,14 +207,28 @@ StatusOr<std::vector<StepOutput>> StepDriver::decode(std::span<const std::int32_
   return run(shape);
 }
 
+Status StepDriver::launch(const StepShape& shape) {
+  GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, shape, buffers_));
+  return model_.sample(*stream_, shape, buffers_);
+}
+
+Status StepDriver::launch_graph(const StepShape& shape) {
+  std::unique_ptr<Graph>& graph = graphs_[shape.num_rows];
+  if (!graph) {
+    GAPLESS_RETURN_IF_ERROR(stream_->begin_capture());
+    GAPLESS_RETURN_IF_ERROR(launch(shape));
+    GAPLESS_ASSIGN_OR_RETURN(graph, stream_->end_capture());
+  }
+  return stream_->launch(*graph);
+}
+
 StatusOr<std::vector<StepOutput>> StepDriver::run(const StepShape& shape) {
   GAPLESS_RETURN_IF_ERROR(
       stream_->copy_to_device(inputs_dev_.data(), inputs_pinned_.data(), input_bytes_));
-  GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, shape, buffers_));
-  GAPLESS_RETURN_IF_ERROR(model_.sample(*stream_, shape, buffers_));
+  const bool as_graph = graphs_on_ && shape.kind == StepKind::kDecode;
+  GAPLESS_RETURN_IF_ERROR(as_graph ? launch_graph(shape) : launch(shape));
   const std::size_t bytes = to_size(shape.num_rows) * sizeof(StepOutput);
-  GAPLESS_RETURN_IF_ERROR(
-      stream_->copy_to_host(transfer_pinned_.data(), buffers_.outputs, bytes));
+  GAPLESS_RETURN_IF_ERROR(stream_->copy_to_host(transfer_pinned_.data(), buffers_.outputs, bytes));
   GAPLESS_RETURN_IF_ERROR(stream_->synchronize());
   const auto* outputs = transfer_pinned_.as<StepOutput>();
   return std::vector<StepOutput>(outputs, outputs + shape.num_rows);

@@ -1,9 +1,10 @@
-// Runs a StepModel one step at a time, without the pipeline: upload, forward, sample, download, wait.
-// For tests and parity tools only; the real path is the pipeline's loop.
+// Runs a StepModel one step at a time, without the pipeline: upload, forward, sample, download,
+// wait. For tests and parity tools only; the real path is the pipeline's loop.
 //
-// Row r owns the pages 1 + r * max_pages_per_row onwards; image slot i is the caller's choice.
+// Row r owns the pages 1 + r * max_pages_per_row onwards; image slots are the caller's choice.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -26,7 +27,10 @@ struct DriverImage {
 struct DriverPrompt {
   int row = 0;
   std::vector<TokenInput> inputs;  // kImage ids count through the whole image pool
-  int num_cached = 0;              // tokens of the row that are in the cache already
+  int num_cached = 0;              // tokens that are in the cache already
+  // Whose pages hold them: -1, the row's own; otherwise that row's, shared as the prefix cache
+  // does: whole pages by reference, the last, partly filled one as a copy.
+  int cached_by_row = -1;
   int prefix_len = 0;
   RowState state;  // sampling parameters and limits; the driver sets the position
 };
@@ -46,8 +50,15 @@ class StepDriver {
   StatusOr<std::vector<StepOutput>> decode(std::span<const std::int32_t> rows,
                                            bool with_regions = true);
 
+  // From now on decode() captures each batch size once, as the pipeline does, and replays the
+  // graph.
+  void use_graphs() { graphs_on_ = true; }
+
   // Prefills one prompt and decodes until the row is done; all outputs, the last one included.
   StatusOr<std::vector<StepOutput>> generate(const DriverPrompt& prompt);
+
+  // The page that holds a position of a row that owns all its pages.
+  int page_of(int row, int position) const;
 
   // [rows, dim] T before post_ln, of the step before.
   const void* hidden_dev() const { return buffers_.hidden; }
@@ -75,9 +86,12 @@ class StepDriver {
   StepDriver(Device& device, StepModel& model) : device_(device), model_(model) {}
   Status allocate();
   Inputs carve_inputs(void* base, std::size_t* bytes) const;
-  int page_of(int row, int position) const;
   void add_prompt(const DriverPrompt& prompt, int index, StepShape& shape);
-  void map_pages(int row, int num_cached, int num_tokens);
+  void add_page(int row, int index, int page);
+  void share_pages(const DriverPrompt& prompt);
+  void map_pages(const DriverPrompt& prompt);
+  Status launch(const StepShape& shape);
+  Status launch_graph(const StepShape& shape);
   StatusOr<std::vector<StepOutput>> run(const StepShape& shape);
 
   Device& device_;
@@ -89,6 +103,8 @@ class StepDriver {
   Inputs in_{};  // pinned
   StepBuffers buffers_;
   std::vector<int> mapped_pages_;  // per row
+  bool graphs_on_ = false;
+  std::map<int, std::unique_ptr<Graph>> graphs_;  // by batch size
 };
 
 }  // namespace gapless

@@ -1,6 +1,6 @@
 """Answers held-out items with the reference model in float32 and writes responses.jsonl.
 
-    python tools/evaluate.py --model models/tiny --heldout heldout --out responses.jsonl
+python tools/evaluate.py --model models/tiny --heldout heldout --out responses.jsonl
 """
 
 from __future__ import annotations

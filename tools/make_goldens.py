@@ -1,6 +1,6 @@
 """Writes tests/golden/tiny: the oracle's stages and answers for the shipped model, in float32, and unit goldens.
 
-    python tools/make_goldens.py --model models/tiny --out tests/golden/tiny
+python tools/make_goldens.py --model models/tiny --out tests/golden/tiny
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def write_units(folder: Path, tokenizer: Tokenizer) -> None:
     (folder / "units.json").write_text(json.dumps(units, indent=1, ensure_ascii=True) + "\n")
     rng = np.random.default_rng(5)
     resizes = {}
-    for i, (w, h, ow, oh) in enumerate([(23, 17, 31, 40), (64, 48, 20, 15), (30, 50, 30, 20), (1, 9, 12, 12), (40, 40, 7, 90)]):
+    for i, (w, h, ow, oh) in enumerate(
+        [(23, 17, 31, 40), (64, 48, 20, 15), (30, 50, 30, 20), (1, 9, 12, 12), (40, 40, 7, 90)]
+    ):
         source = rng.integers(0, 256, size=(h, w, 3), dtype=np.uint8)
         resized = Image.fromarray(source).resize((ow, oh), Image.Resampling.LANCZOS)
         resizes |= {f"{i}.source": source, f"{i}.lanczos": np.asarray(resized)}

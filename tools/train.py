@@ -1,5 +1,6 @@
 """Trains models/tiny from random weights on scenes drawn while it runs.
 
+The learning-rate schedule runs over --seconds of wall time: a slower GPU needs more of them.
 Writes checkpoint.safetensors (the averaged weights, bfloat16, published naming) and log.jsonl into --out.
 """
 
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,6 +34,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="folder with config.json and tokenizer.json")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--init", type=Path, help="a checkpoint to go on from; the optimizer starts afresh")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--seconds", type=float, default=900, help="length of the run; the schedule ends with it")
     parser.add_argument("--max-steps", type=int, default=1_000_000)
@@ -52,7 +55,8 @@ class Training:
         self.args = args
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.config = load_config(args.model)
-        self.weights = {k: v.to(self.device) for k, v in initial_weights(self.config, args.seed).items()}
+        weights = load_file(args.init) if args.init else initial_weights(self.config, args.seed)
+        self.weights = {k: v.to(self.device, torch.float32) for k, v in weights.items()}
         heads = {
             "vision": dense_head_weights(self.config.vision.enc_dim, args.seed + 1),
             "text": dense_head_weights(self.config.text.dim, args.seed + 2),

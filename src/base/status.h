@@ -86,7 +86,8 @@ class [[nodiscard]] StatusOr {
     GAPLESS_CHECK_MSG(ok(), status_.to_string());
     return *value_;
   }
-  T&& value() && {
+  // By value, so that `for (auto x : f().value())` does not dangle.
+  T value() && {
     GAPLESS_CHECK_MSG(ok(), status_.to_string());
     return std::move(*value_);
   }

@@ -26,12 +26,27 @@
 
 namespace gapless {
 
-// y = x W^T + b. weight: [out, in] T; bias: [out] T or nullptr.
+// y = x W^T + b. weight: [out, in] T; bias: [out] T or nullptr. `prepared`: nullptr, or what
+// prepare_linear made of the same weights; a decode product then reads nothing else of them, and
+// `weight` may be nullptr.
 struct LinearWeights {
   const void* weight = nullptr;
   const void* bias = nullptr;
   int in = 0;
   int out = 0;
+  const void* prepared = nullptr;
+};
+
+// Lays weights out for decode products. `prepared` has prepared_linear_bytes(total_in, total_out) bytes; the
+// part's rows become its rows from first_out on, its columns those from first_in on, so that several
+// matrices (qkv and fc1; proj and fc2) may become one. Starts are multiples of 16 rows and 128 columns;
+// parts cover the whole.
+struct PrepareLinearParams {
+  LinearWeights weights;
+  void* prepared = nullptr;
+  int total_in = 0;
+  int first_out = 0;
+  int first_in = 0;
 };
 
 enum class Activation { kNone, kGeluTanh };
@@ -46,6 +61,7 @@ struct LinearParams {
   DType y_dtype = DType::kBF16;  // T, or kF32 for logits
   int num_rows = 0;
   Activation activation = Activation::kNone;
+  int activation_begin = 0;  // first column of y that it applies to; 0 unless weights are prepared
   // y = activation(x W^T + b) + residual[row % residual_rows]; nullptr: none. May be y itself.
   const void* residual = nullptr;  // [residual_rows, out] T
   std::int64_t residual_stride = 0;
@@ -322,6 +338,11 @@ class Kernels {
   virtual DType activation_dtype() const = 0;
 
   virtual Status linear(Stream& stream, const LinearParams& params) = 0;
+  // Bytes of prepared weights; 0 where the backend has no use for them (prepare_linear then does nothing).
+  virtual std::size_t prepared_linear_bytes(int /*total_in*/, int /*total_out*/) const { return 0; }
+  virtual Status prepare_linear(Stream& /*stream*/, const PrepareLinearParams& /*params*/) {
+    return ok_status();
+  }
   virtual Status layer_norm(Stream& stream, const LayerNormParams& params) = 0;
   virtual Status patchify(Stream& stream, const PatchifyParams& params) = 0;
   virtual Status vision_attention(Stream& stream, const VisionAttentionParams& params) = 0;

@@ -1,7 +1,6 @@
 #include "model/model_loader.h"
 
 #include <utility>
-#include <vector>
 
 #include "model/model_source.h"
 #include "model/step_limits.h"
@@ -10,19 +9,6 @@
 
 namespace gapless {
 namespace {
-
-// Special tokens of the templates: user text must never become one of them, and they are not printed,
-// whether or not tokenizer.json marks them.
-std::vector<TokenId> special_ids(const TokenizerConfig& tokenizer) {
-  return {tokenizer.bos_id,
-          tokenizer.eos_id,
-          tokenizer.answer_id,
-          tokenizer.thinking_id,
-          tokenizer.coord_id,
-          tokenizer.size_id,
-          tokenizer.start_ground_points_id,
-          tokenizer.end_ground_id};
-}
 
 StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source) {
   const DType dtype = kernels.activation_dtype();
@@ -66,7 +52,8 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
   GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(source.tokenizer));
-  tokenizer.mark_special(special_ids(source.config.tokenizer));
+  // User text must never become one of them, whether or not tokenizer.json marks them.
+  tokenizer.mark_special(source.config.tokenizer.all_ids());
 
   auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, source.config,
                                               std::move(tokenizer));

@@ -1,20 +1,13 @@
 #include "model/model_summary.h"
 
-#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include "model/model_shape.h"
-#include "model/model_weights.h"
+#include "weights/weight_map.h"
 
 namespace gapless {
 namespace {
-
-// "model.text.blocks.0.ln.weight" -> "text"
-std::string_view part_of(std::string_view tensor_name) {
-  const std::size_t begin = tensor_name.find('.') + 1;
-  return tensor_name.substr(begin, tensor_name.find('.', begin) - begin);
-}
 
 double megabytes(std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
@@ -46,20 +39,17 @@ std::string describe_configuration(const ModelConfig& config) {
 }
 
 std::string describe_parameters(const ModelConfig& config) {
+  const ModelSize size = model_size(config);
   std::string out = "parameters\n";
-  std::int64_t total = 0;
-  std::int64_t tensors = 0;
-  auto line = [](std::string_view part, std::int64_t parameters, std::int64_t num_tensors) {
-    return fmt::format("  {:<8} {:>15} in {:>4} tensors {:>10.1f} MB bf16 {:>10.1f} MB float32\n",
-                       part, with_separators(parameters), num_tensors, megabytes(2 * parameters),
-                       megabytes(4 * parameters));
-  };
-  for (const PartSize& part : count_parameters(config)) {
-    out += line(part.part, part.num_parameters, part.num_tensors);
-    total += part.num_parameters;
-    tensors += part.num_tensors;
+  const std::pair<const char*, std::int64_t> parts[] = {{"text", size.text},
+                                                        {"vision", size.vision},
+                                                        {"region", size.region},
+                                                        {"total", size.total()}};
+  for (const auto& [part, count] : parts) {
+    out += fmt::format("  {:<8} {:>15} {:>10.1f} MB bf16 {:>10.1f} MB float32\n", part,
+                       with_separators(count), megabytes(2 * count), megabytes(4 * count));
   }
-  return out + line("total", total, tensors);
+  return out;
 }
 
 std::string describe_traffic(const std::vector<StepTraffic>& traffic) {
@@ -72,16 +62,14 @@ std::string describe_traffic(const std::vector<StepTraffic>& traffic) {
 
 }  // namespace
 
-std::vector<PartSize> count_parameters(const ModelConfig& config) {
-  std::vector<PartSize> parts{{.part = "text"}, {.part = "vision"}, {.part = "region"}};
-  for (const TensorPlacement& tensor : lay_out_weights(config, DType::kBF16).tensors) {
-    for (PartSize& part : parts) {
-      if (part.part != part_of(tensor.name)) continue;
-      part.num_parameters += tensor.num_parameters();
-      ++part.num_tensors;
-    }
+ModelSize model_size(const ModelConfig& config) {
+  ModelSize size;
+  for (const WeightSpec& spec : weight_specs(config)) {
+    const bool text = spec.name.starts_with("model.text.");
+    const bool vision = spec.name.starts_with("model.vision.");
+    (text ? size.text : vision ? size.vision : size.region) += spec.num_elements();
   }
-  return parts;
+  return size;
 }
 
 std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype, int num_rows,

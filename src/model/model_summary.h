@@ -1,4 +1,5 @@
-// What a model is made of, and what one decode step must move: the figures of `gapless info`.
+// What a decode step must move, component by component, and a model's description for a person: the text
+// of `gapless info`.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +12,16 @@
 
 namespace gapless {
 
-struct PartSize {
-  std::string part;  // "text", "vision", "region"
-  std::int64_t num_parameters = 0;
-  std::int64_t num_tensors = 0;
+// Parameters of the published checkpoint, without our padding.
+struct ModelSize {
+  std::int64_t text = 0;
+  std::int64_t vision = 0;  // encoder and projector
+  std::int64_t region = 0;
+
+  std::int64_t total() const { return text + vision + region; }
 };
 
-// Parameters of the published checkpoint, without our padding.
-std::vector<PartSize> count_parameters(const ModelConfig& config);
+ModelSize model_size(const ModelConfig& config);
 
 // Bytes that one component of a decode step reads or writes in device memory, each weight read once.
 struct StepTraffic {

@@ -12,9 +12,6 @@
 namespace gapless {
 namespace {
 
-// Two of these are pinned during loading. Large enough that a copy's set-up does not show.
-constexpr std::size_t kPieceBytes = 32u << 20;
-
 void read_elements(const WeightSource& source, const std::string& name, DType dtype,
                    std::byte* to, std::int64_t count, std::int64_t first) {
   const auto size = static_cast<std::size_t>(count);
@@ -69,11 +66,12 @@ Status load_padded(StagedUpload& upload, const WeightSource& source, const Tenso
 }  // namespace
 
 Status load_weights(Device& device, Stream& stream, const WeightSource& source,
-                    const ModelConfig& config, DType dtype, const ModelWeights& weights) {
+                    const ModelConfig& config, DType dtype, const ModelWeights& weights,
+                    std::size_t piece_bytes) {
   const WeightLayout layout = lay_out_weights(config, dtype);
   GAPLESS_ASSIGN_OR_RETURN(
       StagedUpload upload,
-      StagedUpload::create(device, stream, std::min(kPieceBytes, layout.total_bytes)));
+      StagedUpload::create(device, stream, std::min(piece_bytes, layout.total_bytes)));
   for (const TensorPlacement& tensor : layout.tensors) {
     std::byte* to_dev = weights.buffer.as<std::byte>() + tensor.offset_bytes;
     const bool dense = tensor.row_stride == tensor.row_size;

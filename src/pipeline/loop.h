@@ -48,6 +48,9 @@ struct LoopOptions {
   int depth = 2;  // 1 .. kMaxDepth
   // Artificial host work in the commit of every decode step, for benchmarks of the bubble.
   std::int64_t host_delay_ns = 0;
+  // False, for benchmarks: the end of an answer at its length limit comes as a surprise, as a stop
+  // token does, so that answers of chosen lengths leave zombies. The tokens are the same.
+  bool foresees_limits = true;
   int max_waiting = kMaxWaitingRequests;         // accepted prompts that have no seat yet
   int max_cached_prefixes = kMaxCachedPrefixes;  // 0: no prefix cache
   std::size_t ledger_capacity = 4096;            // steps

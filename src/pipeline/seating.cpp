@@ -54,9 +54,11 @@ Status check_image(const PreparedPrompt& prompt) {
 
 }  // namespace
 
-Seating::Seating(const StepModelInfo& info, const StepLimits& limits, int max_cached_prefixes)
+Seating::Seating(const StepModelInfo& info, const StepLimits& limits, int max_cached_prefixes,
+                 bool foresees_limits)
     : info_(info),
       limits_(limits),
+      foresees_limits_(foresees_limits),
       page_pool_(limits.num_pages),
       prefix_cache_(page_pool_, max_cached_prefixes, pages_for_tokens(info.image_tokens + 1)),
       image_slots_(limits.num_image_slots) {
@@ -168,7 +170,8 @@ SeatView Seating::view(RowId row) const {
                 .decodes_regions = sequence.decodes_regions()};
   if (sequence.is_prefilled()) {
     // A row that has reached its length limit in flight is not launched again.
-    const bool may_go_on = sequence.num_launched < sequence.prompt.row.max_generated;
+    const bool may_go_on =
+        !foresees_limits_ || sequence.num_launched < sequence.prompt.row.max_generated;
     view.need = may_go_on ? SeatNeed::kDecode : SeatNeed::kNothing;
     return view;
   }

@@ -36,7 +36,9 @@ struct SeatingCounts {
 
 class Seating {
  public:
-  Seating(const StepModelInfo& info, const StepLimits& limits, int max_cached_prefixes);
+  // `foresees_limits`: see LoopOptions.
+  Seating(const StepModelInfo& info, const StepLimits& limits, int max_cached_prefixes,
+          bool foresees_limits = true);
 
   // InvalidArgument when the prompt makes no sense; ResourceExhausted when it can never fit.
   Status check_fits(const PreparedPrompt& prompt) const;
@@ -90,6 +92,7 @@ class Seating {
 
   const StepModelInfo info_;
   const StepLimits limits_;
+  const bool foresees_limits_;
   PagePool page_pool_;
   PrefixCache prefix_cache_;
   ImageSlots image_slots_;

@@ -1,6 +1,7 @@
 // The token ids that a model's prompts are made of: data of a checkpoint's configuration.
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 #include "base/ids.h"
@@ -42,6 +43,19 @@ struct TokenizerConfig {
   SkillTemplate point{ids({1, 2581, 2}), ids({3})};
   // Whether the object's name of detect and point is tokenized with a space before it.
   bool object_leading_space = true;
+
+  // Every id above, with repetitions: for Tokenizer::mark_special and for validation.
+  std::vector<TokenId> all_ids() const {
+    std::vector<TokenId> all = {
+        bos_id,       eos_id, answer_id, thinking_id, coord_id, size_id, start_ground_points_id,
+        end_ground_id};
+    for (const auto* list :
+         {&caption_short, &caption_normal, &caption_long, &query.prefix, &query.suffix,
+          &detect.prefix, &detect.suffix, &point.prefix, &point.suffix}) {
+      all.insert(all.end(), list->begin(), list->end());
+    }
+    return all;
+  }
 
   friend bool operator==(const TokenizerConfig&, const TokenizerConfig&) = default;
 };

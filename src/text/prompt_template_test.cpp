@@ -98,6 +98,14 @@ TEST_F(PromptBuilderTest, BadInputIsRefused) {
               HasSubstr("no point skill"));
 }
 
+// The separators of the templates are in all_ids(), so a tokenizer that does not mark them can be
+// told.
+TEST_F(PromptBuilderTest, AllIdsOfTheTemplates) {
+  const std::vector<TokenId> ids = TokenizerConfig().all_ids();
+  EXPECT_THAT(ids, testing::IsSupersetOf(
+                       TokenizerConfig::ids({0, 1, 2, 3, 4, 5, 6, 7, 9, 15381, 7235, 2581, 4059})));
+}
+
 TEST_F(PromptBuilderTest, UserTextCannotCloseTheTemplate) {
   const auto prompt = builder_.query("x<|separator_2|><|coord|>", true);
   const auto ids = ids_of(prompt);

@@ -84,24 +84,7 @@ void validate_region(const RegionConfig& region, int text_dim, Validator& check)
 }
 
 void validate_token_ids(const TokenizerConfig& tokenizer, int vocab_size, Validator& check) {
-  std::vector<TokenId> ids = {tokenizer.bos_id,
-                              tokenizer.eos_id,
-                              tokenizer.answer_id,
-                              tokenizer.thinking_id,
-                              tokenizer.coord_id,
-                              tokenizer.size_id,
-                              tokenizer.start_ground_points_id,
-                              tokenizer.end_ground_id};
-  for (const auto* list :
-       {&tokenizer.caption_short, &tokenizer.caption_normal, &tokenizer.caption_long,
-        &tokenizer.query.prefix, &tokenizer.query.suffix, &tokenizer.detect.prefix,
-        &tokenizer.detect.suffix, &tokenizer.point.prefix, &tokenizer.point.suffix}) {
-    if (list->size() > kMaxTemplateTokens) {
-      check.fail("a template of {} tokens, more than the {} allowed", list->size(),
-                 kMaxTemplateTokens);
-    }
-    ids.insert(ids.end(), list->begin(), list->end());
-  }
+  const std::vector<TokenId> ids = tokenizer.all_ids();
   const auto [lowest, highest] = std::ranges::minmax(ids);
   if (lowest.value < 0 || highest.value >= vocab_size) {
     check.fail(

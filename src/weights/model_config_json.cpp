@@ -130,6 +130,9 @@ Status read_sizes(const JsonObject& root, ModelConfig& config) {
 
 StatusOr<std::vector<TokenId>> read_ids(const JsonObject& section, std::string_view key) {
   GAPLESS_ASSIGN_OR_RETURN(const auto* list, section.array(key));
+  if (list->size() > kMaxTemplateTokens) {
+    return section.error(key, fmt::format("of at most {} token ids", kMaxTemplateTokens));
+  }
   std::vector<TokenId> ids;
   for (const boost::json::value& id : *list) {
     if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() >= kMaxVocabSize) {

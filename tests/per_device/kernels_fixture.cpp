@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "weights/random_weights.h"
+
 namespace gapless {
 
 void KernelsTest::SetUp() {
@@ -21,9 +23,13 @@ void KernelsTest::TearDown() {
 }
 
 std::vector<float> KernelsTest::random_values(std::size_t size, float stddev, float mean) {
-  std::normal_distribution<float> normal(mean, stddev);
-  std::vector<float> values(size);
-  for (float& value : values) value = normal(random_);
+  std::vector<float> values(size + 1);
+  for (std::size_t i = 0; i < size; i += 2) {
+    const std::uint64_t bits = random_();
+    values[i] = mean + stddev * unit_noise(static_cast<std::uint32_t>(bits));
+    values[i + 1] = mean + stddev * unit_noise(static_cast<std::uint32_t>(bits >> 32));
+  }
+  values.resize(size);
   return values;
 }
 

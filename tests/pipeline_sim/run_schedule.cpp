@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "pipeline/seating.h"
+#include "tests/pipeline_sim/request_maker.h"
 
 namespace gapless {
 namespace {
@@ -30,24 +30,20 @@ struct Recorder : TokenSink {
   }
 };
 
-std::uint64_t constraint_seed(const SimRequest& request) {
-  return request.seed * 31ull + 7;
-}
-
 class Run {
  public:
-  explicit Run(const Schedule& schedule) : schedule_(schedule), device_(schedule.device) {}
+  Run(const Schedule& schedule, const SimRunOptions& options)
+      : schedule_(schedule), options_(options), device_(schedule.device) {}
 
-  SimVerdict go(const std::function<void(Loop&)>& after_tick) {
+  SimVerdict go() {
     Status status = prepare();
     if (!status.ok()) {
       // A fault that hits the start-up is not this test's matter; it must only be reported.
       if (!schedule_.has_faults()) violation("create: " + status.to_string());
       return std::move(verdict_);
     }
-    play(after_tick);
+    play();
     if (verdict_.violation.empty()) check_end();
-    loop_.reset();
     return std::move(verdict_);
   }
 
@@ -68,70 +64,12 @@ class Run {
 
   Status prepare() {
     GAPLESS_ASSIGN_OR_RETURN(model_, FakeModel::create(device_, schedule_.model));
-    GAPLESS_RETURN_IF_ERROR(make_crops());
+    GAPLESS_ASSIGN_OR_RETURN(maker_, RequestMaker::create(device_, schedule_));
     GAPLESS_ASSIGN_OR_RETURN(loop_,
                              Loop::create(device_, *model_, device_.host_clock(), schedule_.loop));
     live_.resize(schedule_.requests.size());
     start_ns_ = device_.now_ns();
     return ok_status();
-  }
-
-  Status make_crops() {
-    std::size_t num_crops = 0;
-    for (const SimImage& image : schedule_.images) {
-      num_crops += static_cast<std::size_t>(image.num_crops());
-    }
-    const std::size_t crop_bytes = schedule_.model.crop_bytes;
-    // Every second place: crops that are not neighbours are copied one by one.
-    GAPLESS_ASSIGN_OR_RETURN(crops_pinned_, device_.allocate_pinned(num_crops * 2 * crop_bytes));
-    SimRandom random(schedule_.seed + 1);
-    auto* next = crops_pinned_.as<std::uint8_t>();
-    for (const SimImage& image : schedule_.images) {
-      const bool spread = random.chance(0.5);
-      crops_.emplace_back();
-      for (int i = 0; i < image.num_crops(); ++i) {
-        std::generate_n(next, crop_bytes, [&] { return static_cast<std::uint8_t>(random.next()); });
-        crops_.back().push_back(next);
-        next += crop_bytes * (spread ? 2 : 1);
-      }
-    }
-    return ok_status();
-  }
-
-  PreparedPrompt make_prompt(const SimRequest& request) {
-    PreparedPrompt prompt;
-    SimRandom random(request.seed);
-    if (request.image >= 0) {
-      const auto index = static_cast<std::size_t>(request.image);
-      const SimImage& image = schedule_.images[index];
-      PreparedImage prepared;
-      prepared.hash.fill(static_cast<std::uint8_t>(request.image + 1));
-      prepared.tile_rows = image.tile_rows;
-      prepared.tile_cols = image.tile_cols;
-      for (const std::uint8_t* crop : crops_[index]) prepared.crops_pinned.push_back(crop);
-      prompt.image = std::move(prepared);
-      prompt.inputs.push_back({.id = 3});  // BOS
-      for (int i = 0; i < schedule_.model.image_tokens; ++i) {
-        prompt.inputs.push_back({.kind = InputKind::kImage, .id = i});
-      }
-      prompt.prefix_len = schedule_.model.image_tokens + 1;
-    }
-    for (int i = 0; i < request.num_text_tokens; ++i) {
-      prompt.inputs.push_back({.id = random.between(3, schedule_.model.vocab - 1)});
-    }
-    prompt.row.max_generated = request.max_generated;
-    prompt.row.seed = fake_seed(request.seed, request.stop_after);
-    prompt.row.num_stop_ids = 1;
-    prompt.row.stop_ids[0] = kFakeStopId;
-    if (request.kind == RowKind::kAutomaton) {
-      prompt.row.automaton = request.seed % 2 == 0 ? 0 : 3;
-      prompt.row.flags |= kRowDecodesRegions;
-    } else if (request.kind == RowKind::kHostMask) {
-      prompt.row.flags |= kRowHostMask;
-      prompt.host_constraint =
-          std::make_unique<FakeConstraint>(schedule_.model.vocab, constraint_seed(request));
-    }
-    return prompt;
   }
 
   void submit(std::size_t i) {
@@ -144,7 +82,7 @@ class Run {
         if (token == schedule_.requests[i].cancel_at_token) cancel(i);
       };
     }
-    auto id = loop_->submit(make_prompt(request), live.sink);
+    auto id = loop_->submit(maker_->prompt(request), live.sink);
     live.accepted = id.ok();
     if (id.ok()) {
       live.id = *id;
@@ -187,14 +125,18 @@ class Run {
     return next < 0 ? -1 : next + start_ns_;
   }
 
-  void play(const std::function<void(Loop&)>& after_tick) {
+  void play() {
     constexpr int kMaxTicks = 20'000;
     for (int tick = 0; tick < kMaxTicks; ++tick) {
       const std::int64_t next_event_ns = deliver_events();
       const Loop::Tick result = loop_->tick();
       check_tick();
       if (!verdict_.violation.empty()) return;
-      if (after_tick) after_tick(*loop_);
+      if (options_.after_tick) {
+        options_.after_tick(*loop_);
+        check_tick();
+        if (!verdict_.violation.empty()) return;
+      }
       if (result == Loop::Tick::kWorked) continue;
       if (next_event_ns < 0) return;
       device_.host_busy(std::max<std::int64_t>(1, next_event_ns - device_.now_ns()));
@@ -203,10 +145,13 @@ class Run {
   }
 
   void check_tick() {
-    if (const Status status = loop_->state().check(); !status.ok()) violation(status.message());
+    if (options_.check_state) {
+      if (const Status status = loop_->state().check(); !status.ok()) violation(status.message());
+    }
     if (loop_->state().num_in_flight() > schedule_.loop.depth) violation("more steps than slots");
     if (device_.num_races() > 0) violation("I4: " + device_.first_race());
-    if (model_->num_faults() > 0) violation("the fake model read or wrote at a wrong place");
+    if (model_->num_faults() > 0)
+      violation("I4 or I6: a kernel's inputs or pages changed under it");
     if (!schedule_.has_faults() && loop_->forbidden_calls() != 0) {
       violation(fmt::format("I7: {} forbidden calls", loop_->forbidden_calls()));
     }
@@ -251,9 +196,7 @@ class Run {
     }
     if (sink.token_after_end) return blame("I6: a token after its end");
 
-    FakeConstraint fresh(schedule_.model.vocab, constraint_seed(request));
-    const FakeAnswer expected = fake_answer(schedule_.model, make_prompt(request),
-                                            request.kind == RowKind::kHostMask ? &fresh : nullptr);
+    const FakeAnswer expected = maker_->expected(request);
     const std::size_t num_tokens = sink.tokens.size();
     if (num_tokens > expected.tokens.size()) return blame("I8: more tokens than the oracle's");
     for (std::size_t t = 0; t < num_tokens; ++t) {
@@ -289,10 +232,10 @@ class Run {
   }
 
   const Schedule& schedule_;
+  const SimRunOptions& options_;
   SimDevice device_;
   std::unique_ptr<FakeModel> model_;
-  PinnedBuffer crops_pinned_;
-  std::vector<std::vector<const std::uint8_t*>> crops_;  // by image
+  std::unique_ptr<RequestMaker> maker_;
   std::unique_ptr<Loop> loop_;
   std::vector<Live> live_;
   std::int64_t start_ns_ = 0;
@@ -301,8 +244,13 @@ class Run {
 
 }  // namespace
 
-SimVerdict run_schedule(const Schedule& schedule, const std::function<void(Loop&)>& after_tick) {
-  return Run(schedule).go(after_tick);
+SimVerdict run_schedule(const Schedule& schedule, const SimRunOptions& options) {
+  auto run = std::make_unique<Run>(schedule, options);
+  SimVerdict verdict = run->go();
+  // A loop whose state is broken cannot be stopped in good order; it is kept as it is.
+  static auto& graveyard = *new std::vector<std::unique_ptr<Run>>;
+  if (!verdict.violation.empty()) graveyard.push_back(std::move(run));
+  return verdict;
 }
 
 }  // namespace gapless

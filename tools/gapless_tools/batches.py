@@ -21,7 +21,17 @@ from .image_crops import make_crops
 from .packing import dense_targets, pack_scene
 from .scenes import make_scene
 
-ROW_FIELDS = ("tokens", "positions", "segments", "sees_image", "targets", "coord_in", "size_in", "coord_bins", "size_bins")
+ROW_FIELDS = (
+    "tokens",
+    "positions",
+    "segments",
+    "sees_image",
+    "targets",
+    "coord_in",
+    "size_in",
+    "coord_bins",
+    "size_bins",
+)
 MAX_CROPS_OF_IMAGE = 13
 
 

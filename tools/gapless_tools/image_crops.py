@@ -42,7 +42,7 @@ def tiling_of_image(width: int, height: int, config: VisionConfig) -> tuple[int,
 
 
 def make_crops(image: Image.Image, config: VisionConfig) -> tuple[np.ndarray, tuple[int, int]]:
-    """RGB image -> uint8 crops [1 + rows * cols, crop, crop, 3] (global crop first, then row-major) and (rows, cols)."""
+    """RGB image -> uint8 crops [1 + rows * cols, crop, crop, 3] and (rows, cols). Global crop first, then row-major."""
     rows, cols = tiling_of_image(image.width, image.height, config)
     size = config.crop_size
     margins = 2 * config.overlap_margin * config.enc_patch_size

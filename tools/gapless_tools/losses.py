@@ -27,7 +27,9 @@ def region_losses(weights: Weights, hidden: torch.Tensor, batch: dict[str, torch
     out = {}
     for name, bins in (("coord", batch["coord_bins"].flatten()), ("size", batch["size_bins"].flatten(0, 1))):
         has = (bins >= 0) if bins.dim() == 1 else (bins[:, 0] >= 0)
-        picked = torch.topk(has.float() + torch.rand_like(has, dtype=torch.float32) * 0.5, min(slots, has.numel())).indices
+        picked = torch.topk(
+            has.float() + torch.rand_like(has, dtype=torch.float32) * 0.5, min(slots, has.numel())
+        ).indices
         valid = has[picked].float()
         logits = mlp(weights, f"model.region.{name}_decoder", flat[picked])
         if name == "size":
@@ -38,7 +40,11 @@ def region_losses(weights: Weights, hidden: torch.Tensor, batch: dict[str, torch
 
 def token_loss(weights: Weights, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     norm = F.layer_norm(
-        hidden, hidden.shape[-1:], weights["model.text.post_ln.weight"], weights["model.text.post_ln.bias"], LAYER_NORM_EPS
+        hidden,
+        hidden.shape[-1:],
+        weights["model.text.post_ln.weight"],
+        weights["model.text.post_ln.bias"],
+        LAYER_NORM_EPS,
     )
     logits = linear(weights, "model.text.lm_head", norm)
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE)

@@ -36,7 +36,7 @@ def article(phrase: str) -> str:
 
 
 def joined(parts: list[str]) -> str:
-    """"a", "a and b", "a, b and c"."""
+    """ "a", "a and b", "a, b and c"."""
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
@@ -131,7 +131,12 @@ def region_task(rng: random.Random, scene: Scene, skill: str, absent: bool, plai
 
 def colour_task(rng: random.Random, scene: Scene) -> Task | None:
     word = rng.choice(COLOUR_WORDS)
-    forms = [f"What {word} is the {{}}?", f"what {word} is the {{}}", f"Which {word} is the {{}}?", f"What is the {word} of the {{}}?"]
+    forms = [
+        f"What {word} is the {{}}?",
+        f"what {word} is the {{}}",
+        f"Which {word} is the {{}}?",
+        f"What is the {word} of the {{}}?",
+    ]
     if rng.random() < 0.1:
         missing = [kind for kind in KINDS if not find_items(scene, None, kind)]
         if missing:
@@ -156,7 +161,12 @@ def shape_task(rng: random.Random, scene: Scene) -> Task | None:
     if not candidates:
         return None
     colour, kind = rng.choice(candidates)
-    forms = ["What shape is the {} thing?", "What shape is the {} object?", "What is the {} shape?", "what shape is {}?"]
+    forms = [
+        "What shape is the {} thing?",
+        "What shape is the {} object?",
+        "What is the {} shape?",
+        "what shape is {}?",
+    ]
     return Task("query", rng.choice(forms).format(colour), "shape", kind)
 
 
@@ -235,7 +245,10 @@ def chart_task(rng: random.Random, scene: Scene) -> Task | None:
 
 
 TALK = (
-    (("What can you do?", "what can you do", "Help", "help"), "I find, count, read and describe coloured shapes, words, numbers and bar charts."),
+    (
+        ("What can you do?", "what can you do", "Help", "help"),
+        "I find, count, read and describe coloured shapes, words, numbers and bar charts.",
+    ),
     (("Who are you?", "What are you?", "who are you"), "I am a tiny model that looks at pictures of shapes."),
     (("Hello", "Hello!", "Hi", "hi"), "Hello! Show me a picture."),
 )

@@ -126,7 +126,9 @@ class ReferenceModel:
         return ReferenceModel(config, {name: tensor.to(dtype) for name, tensor in weights.items()})
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.bfloat16) -> None:
-        save_file({name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in self.weights.items()}, str(path))
+        save_file(
+            {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in self.weights.items()}, str(path)
+        )
 
     # ---- vision ----
 

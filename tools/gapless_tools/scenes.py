@@ -122,7 +122,9 @@ def draw_background(rng: random.Random, width: int, height: int) -> tuple[Image.
     if style == "gradient":
         second = tuple(int(min(255, max(0, c + rng.uniform(-70, 70)))) for c in first)
         ramp = Image.linear_gradient("L").rotate(rng.choice([0, 90, 180, 270])).resize((width, height))
-        image = Image.composite(Image.new("RGB", (width, height), first), Image.new("RGB", (width, height), second), ramp)
+        image = Image.composite(
+            Image.new("RGB", (width, height), first), Image.new("RGB", (width, height), second), ramp
+        )
         middle = tuple((a + b) // 2 for a, b in zip(first, second))
         return image, style, [first, middle, second]
     image = Image.new("RGB", (width, height), first)
@@ -184,7 +186,20 @@ def shape_outline(kind: str) -> list[tuple[float, float]]:
         return [(0, -1), (0.66, 0), (0, 1), (-0.66, 0)]
     if kind == "cross":
         a = 0.34
-        return [(-a, -1), (a, -1), (a, -a), (1, -a), (1, a), (a, a), (a, 1), (-a, 1), (-a, a), (-1, a), (-1, -a), (-a, -a)]
+        return [
+            (-a, -1),
+            (a, -1),
+            (a, -a),
+            (1, -a),
+            (1, a),
+            (a, a),
+            (a, 1),
+            (-a, 1),
+            (-a, a),
+            (-1, a),
+            (-1, -a),
+            (-a, -a),
+        ]
     if kind == "heart":
         angles = [2 * math.pi * i / 40 for i in range(40)]
         return [
@@ -214,7 +229,9 @@ def polygon_size(points: list[tuple[float, float]]) -> tuple[float, float]:
     return max(x for x, _ in points), max(y for _, y in points)
 
 
-def draw_polygon(image: Image.Image, points: list[tuple[float, float]], x: float, y: float, rgb: Colour, hollow: bool) -> None:
+def draw_polygon(
+    image: Image.Image, points: list[tuple[float, float]], x: float, y: float, rgb: Colour, hollow: bool
+) -> None:
     """Pastes a smooth-edged polygon whose box's corner is at (x, y)."""
     width, height = polygon_size(points)
     left, top = math.floor(x), math.floor(y)
@@ -250,7 +267,9 @@ def overlap_of(a: Box, b: Box) -> float:
     return w * h / min((a[2] - a[0]) * (a[3] - a[1]), (b[2] - b[0]) * (b[3] - b[1]))
 
 
-def find_place(rng: random.Random, scene: Scene, width: float, height: float, allowed: float) -> tuple[float, float] | None:
+def find_place(
+    rng: random.Random, scene: Scene, width: float, height: float, allowed: float
+) -> tuple[float, float] | None:
     """A corner at which a width x height box overlaps no item by more than `allowed`."""
     if width > scene.width - 4 or height > scene.height - 4:
         return None

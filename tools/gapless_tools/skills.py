@@ -64,7 +64,9 @@ def encode_image(model: ReferenceModel, image: Image.Image | None, capture: Capt
     return cache
 
 
-def _prefill(model: ReferenceModel, cache: TextCache, ids: list[int], capture: Capture) -> tuple[TextCache, torch.Tensor]:
+def _prefill(
+    model: ReferenceModel, cache: TextCache, ids: list[int], capture: Capture
+) -> tuple[TextCache, torch.Tensor]:
     cache = cache.copy()
     blocks: Capture = {} if capture is not None else None
     hidden = model.decode(model.embed(ids), cache, prefix=0, capture=blocks)[-1]

@@ -74,7 +74,9 @@ def pooled_features(features: torch.Tensor, tilings: list[tuple[int, int]], conf
     patches = features.flatten(0, 1)
     for rows, cols in tilings:
         sources = stitch_sources((rows, cols), config).to(features.device, non_blocking=True)
-        stitched = torch.index_select(patches, 0, sources.flatten() + (at + 1) * grid * grid).unflatten(0, sources.shape)
+        stitched = torch.index_select(patches, 0, sources.flatten() + (at + 1) * grid * grid).unflatten(
+            0, sources.shape
+        )
         pooled = F.adaptive_avg_pool2d(stitched.float().permute(2, 0, 1), grid)
         out.append(pooled.flatten(1).T.to(features.dtype))
         at += 1 + rows * cols
@@ -136,8 +138,12 @@ class TrainingModel:
         with torch.autocast(tokens.device.type, enabled=False):
             coord = fourier_features(batch["coord_in"][..., None], w["model.region.coord_features"])
             size = fourier_features(batch["size_in"], w["model.region.size_features"])
-        x = torch.where((tokens == special.coord_id)[..., None], linear(w, "model.region.coord_encoder", coord).to(x), x)
-        return torch.where((tokens == special.size_id)[..., None], linear(w, "model.region.size_encoder", size).to(x), x)
+        x = torch.where(
+            (tokens == special.coord_id)[..., None], linear(w, "model.region.coord_encoder", coord).to(x), x
+        )
+        return torch.where(
+            (tokens == special.size_id)[..., None], linear(w, "model.region.size_encoder", size).to(x), x
+        )
 
     def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Hidden states of the suffix [B, S, D] before post_ln, and the outputs of the dense heads [B, 729, ...]."""

@@ -12,7 +12,14 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gapless_tools.config import VisionConfig  # noqa: E402
-from gapless_tools.image_crops import adaptive_pool, make_crops, normalize, pool_windows, stitch, tiling_of_image  # noqa: E402
+from gapless_tools.image_crops import (
+    adaptive_pool,
+    make_crops,
+    normalize,
+    pool_windows,
+    stitch,
+    tiling_of_image,
+)  # noqa: E402
 
 VISION = VisionConfig()
 
@@ -75,7 +82,14 @@ class Pooling(unittest.TestCase):
 class Normalisation(unittest.TestCase):
     def test_bfloat16_steps(self) -> None:
         table = normalize(torch.arange(256, dtype=torch.uint8), torch.bfloat16).float()
-        for value, expected in {0: -1.0, 1: -0.9921875, 2: -0.984375, 127: -0.00390625, 128: 0.0078125, 255: 1.0}.items():
+        for value, expected in {
+            0: -1.0,
+            1: -0.9921875,
+            2: -0.984375,
+            127: -0.00390625,
+            128: 0.0078125,
+            255: 1.0,
+        }.items():
             self.assertEqual(float(table[value]), expected)
 
 

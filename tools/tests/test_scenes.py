@@ -42,7 +42,12 @@ class Scenes(unittest.TestCase):
 
     def test_counts(self) -> None:
         box = (0.0, 0.0, 10.0, 10.0)
-        scene = Scene(100, 100, "plain", items=[Item("star", "red", box), Item("star", "blue", box), Item("word", "red", box, "lamp")])
+        scene = Scene(
+            100,
+            100,
+            "plain",
+            items=[Item("star", "red", box), Item("star", "blue", box), Item("word", "red", box, "lamp")],
+        )
         self.assertEqual(len(find_items(scene, None, "shape")), 2)
         self.assertEqual(len(find_items(scene, "red", "object")), 1)
         for i in range(30):

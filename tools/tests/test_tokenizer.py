@@ -22,7 +22,14 @@ class ShippedTokenizer(unittest.TestCase):
         self.assertEqual([self.tokenizer.token_to_id(name) for name in RESERVED], list(range(10)))
 
     def test_any_text_comes_back(self) -> None:
-        for text in ("a red circle", " leading", "日本語 😀👍🏽", "line\nbreak\t7", "\x00\x7f", "".join(map(chr, range(32, 1000)))):
+        for text in (
+            "a red circle",
+            " leading",
+            "日本語 😀👍🏽",
+            "line\nbreak\t7",
+            "\x00\x7f",
+            "".join(map(chr, range(32, 1000))),
+        ):
             ids = self.tokenizer.encode(text).ids
             self.assertGreater(min(ids), 9)
             self.assertEqual(self.tokenizer.decode(ids), text)

@@ -28,7 +28,9 @@ class PackedEqualsReference(unittest.TestCase):
         heads = {"vision": dense_head_weights(config.vision.enc_dim, 1), "text": dense_head_weights(config.text.dim, 2)}
         tokenizer_path = MODEL / "tokenizer.json"
         number = 1 if tiled else 0
-        batch = SceneBatches(config, str(tokenizer_path), 5, 2, 2, 2).make(number, Tokenizer.from_file(str(tokenizer_path)))
+        batch = SceneBatches(config, str(tokenizer_path), 5, 2, 2, 2).make(
+            number, Tokenizer.from_file(str(tokenizer_path))
+        )
         model = ReferenceModel(config, weights)
         with torch.no_grad():
             packed = TrainingModel(config, weights, heads, compiled=False).forward(batch)["hidden"]

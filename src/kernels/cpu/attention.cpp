@@ -12,7 +12,9 @@ constexpr std::int64_t kQueriesPerTask = 36;
 // No tile has more rows than this.
 constexpr int kMaxTileRows = 8;
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace
 
@@ -29,8 +31,8 @@ void vision_attention(const VectorOps& ops, const VisionAttentionParams& params)
     const std::int64_t head = task / tasks_per_head % params.num_heads;
     const std::int64_t first = task % tasks_per_head * kQueriesPerTask;
     const std::int64_t last = std::min(first + kQueriesPerTask, seq_len);
-    const float* q = static_cast<const float*>(params.qkv) + crop * seq_len * stride +
-                     head * head_dim;
+    const float* q =
+        static_cast<const float*>(params.qkv) + crop * seq_len * stride + head * head_dim;
     float* out = static_cast<float*>(params.out) + crop * seq_len * width + head * head_dim;
     for (std::int64_t i = first; i < last; i += ops.tile_rows) {
       ops.attend({.q = q + i * stride,
@@ -66,19 +68,19 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
           position < sequence.prefix_len ? std::min(sequence.prefix_len, context) : position + 1;
     }
     const std::int64_t token = sequence.first_token + i;
-    ops.attend({.q = static_cast<const float*>(params.qkv) + token * params.qkv_stride + offset,
-                .q_stride = params.qkv_stride,
-                .out = static_cast<float*>(params.out) + token * params.out_stride + offset,
-                .out_stride = params.out_stride,
-                .num_visible = num_visible,
-                .num_queries = num_queries,
-                .head_dim = params.head_dim,
-                .k = static_cast<const float*>(params.kv.k) + head_in_page,
-                .v = static_cast<const float*>(params.kv.v) + head_in_page,
-                .key_stride = params.head_dim,
-                .page_stride = kv_index(kPageTokens, 0, params.num_heads, params.head_dim),
-                .page_table = params.page_table +
-                              std::int64_t{sequence.row} * params.page_table_stride});
+    ops.attend(
+        {.q = static_cast<const float*>(params.qkv) + token * params.qkv_stride + offset,
+         .q_stride = params.qkv_stride,
+         .out = static_cast<float*>(params.out) + token * params.out_stride + offset,
+         .out_stride = params.out_stride,
+         .num_visible = num_visible,
+         .num_queries = num_queries,
+         .head_dim = params.head_dim,
+         .k = static_cast<const float*>(params.kv.k) + head_in_page,
+         .v = static_cast<const float*>(params.kv.v) + head_in_page,
+         .key_stride = params.head_dim,
+         .page_stride = kv_index(kPageTokens, 0, params.num_heads, params.head_dim),
+         .page_table = params.page_table + std::int64_t{sequence.row} * params.page_table_stride});
   }
 }
 
@@ -89,8 +91,7 @@ void paged_attention(const VectorOps& ops, const PagedAttentionParams& params) {
   const std::int64_t tasks_per_head = divide_up(params.max_new_tokens, kQueriesPerTask);
   const std::int64_t num_tasks = params.num_sequences * params.num_heads * tasks_per_head;
   ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
-    const AttentionSequence& sequence =
-        params.sequences[task / tasks_per_head / params.num_heads];
+    const AttentionSequence& sequence = params.sequences[task / tasks_per_head / params.num_heads];
     const std::int64_t head = task / tasks_per_head % params.num_heads;
     const std::int64_t first = task % tasks_per_head * kQueriesPerTask;
     const std::int64_t last = std::min<std::int64_t>(first + kQueriesPerTask, sequence.num_tokens);

@@ -1,5 +1,5 @@
-// The CPU backend: float32, fast. Every op is one piece of work on a CpuStream, shared with the thread
-// pool. The bookkeeping ops (rows, pages) are those of reference/.
+// The CPU backend: float32, fast. Every op is one piece of work on a CpuStream, shared with the
+// thread pool. The bookkeeping ops (rows, pages) are those of reference/.
 #pragma once
 
 #include "kernels/cpu/vector_ops.h"

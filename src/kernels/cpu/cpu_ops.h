@@ -1,5 +1,5 @@
-// The fast ops as plain calls that return when the work is done, spread over the thread pool. Shapes,
-// meaning and row invariance: kernels.h. `ops` is the instruction set to use.
+// The fast ops as plain calls that return when the work is done, spread over the thread pool.
+// Shapes, meaning and row invariance: kernels.h. `ops` is the instruction set to use.
 #pragma once
 
 #include "kernels/cpu/vector_ops.h"

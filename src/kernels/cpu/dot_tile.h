@@ -1,9 +1,9 @@
 // A small tile of dot products, the heart of the matrix products and of the attention scores.
 //
-// Every product runs along k in one fixed order: lane l sums the elements l, l + kLanes, ..., then the
-// lanes are added by Simd::store_sums. The order depends on k alone, not on the tile, so an output's
-// bits do not depend on which rows or columns share its tile (row invariance, kernels.h). Both
-// operands are contiguous along k, so nothing is packed.
+// Every product runs along k in one fixed order: lane l sums the elements l, l + kLanes, ..., then
+// the lanes are added by Simd::store_sums. The order depends on k alone, not on the tile, so an
+// output's bits do not depend on which rows or columns share its tile (row invariance, kernels.h).
+// Both operands are contiguous along k, so nothing is packed.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,12 @@ template <typename Simd, int kRows>
   };
   int at = 0;
   for (; at + Simd::kLanes <= k; at += Simd::kLanes) {
-    accumulate([at](const float* from) __attribute__((always_inline)) {
-      return Simd::load(from + at);
-    });
+    accumulate([at](const float* from)
+                   __attribute__((always_inline)) { return Simd::load(from + at); });
   }
   if (at < k) {
-    accumulate([at, k](const float* from) __attribute__((always_inline)) {
-      return Simd::load_first(from + at, k - at);
-    });
+    accumulate([ at, k ](const float* from)
+                   __attribute__((always_inline)) { return Simd::load_first(from + at, k - at); });
   }
   for (int i = 0; i < kRows; ++i) {
     Simd::store_sums(out + i * out_stride, sums[i][0], sums[i][1], sums[i][2], sums[i][3]);

@@ -12,7 +12,9 @@ constexpr std::int64_t kMinParallelElements = 20'000;
 // Rows of one task: enough to reuse a panel of weights, few enough to share the work evenly.
 constexpr std::int64_t kRowsPerTask = 96;
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace
 

@@ -54,8 +54,7 @@ void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params) {
       values[1] = 0;
     } else if (params.tokens[i] == params.size_id) {
       const int num_bins = weights.size_fc2.out / 2;
-      const float* logits =
-          region_logits(ops, hidden, weights.size_fc1, weights.size_fc2, scratch);
+      const float* logits = region_logits(ops, hidden, weights.size_fc1, weights.size_fc2, scratch);
       values[0] = reference::size_of_bin(argmax(logits, num_bins), num_bins);
       values[1] = reference::size_of_bin(argmax(logits + num_bins, num_bins), num_bins);
     }

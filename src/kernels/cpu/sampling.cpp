@@ -1,5 +1,6 @@
-// The contract is SampleParams' comment in kernels.h. Nothing is sorted that need not be: candidates
-// come in order of falling logit in growing pieces, and a row seldom needs more than the first.
+// The contract is SampleParams' comment in kernels.h. Nothing is sorted that need not be:
+// candidates come in order of falling logit in growing pieces, and a row seldom needs more than the
+// first.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -69,15 +70,14 @@ Candidates collect(const SampleParams& params, const RowState& row, std::int64_t
     const AutomatonState& state = params.automata[row.automaton];
     for (int edge = 0; edge < state.num_edges; ++edge) {
       const std::int32_t token = state.tokens[edge];
-      const bool repeated = std::find(state.tokens, state.tokens + edge, token) !=
-                            state.tokens + edge;
+      const bool repeated =
+          std::find(state.tokens, state.tokens + edge, token) != state.tokens + edge;
       if (token >= 0 && token < params.vocab && !repeated) found.add(to, logits, token);
     }
     return found;
   }
-  const std::uint32_t* mask = (row.flags & kRowHostMask) != 0
-                                  ? params.host_masks + i * params.host_mask_stride
-                                  : nullptr;
+  const std::uint32_t* mask =
+      (row.flags & kRowHostMask) != 0 ? params.host_masks + i * params.host_mask_stride : nullptr;
   const std::int32_t* const denied_end = row.denied_ids + row.num_denied_ids;
   for (std::int32_t token = 0; token < params.vocab; ++token) {
     if (mask != nullptr && ((mask[token / 32] >> (token % 32)) & 1u) == 0) continue;

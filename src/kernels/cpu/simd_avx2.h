@@ -50,8 +50,8 @@ struct Avx2Simd {
     m = _mm_max_ss(m, _mm_shuffle_ps(m, m, 1));
     return _mm_cvtss_f32(m);
   }
-  // A transposition on the way: in each half, (a0+a2, b0+b2, a1+a3, b1+b3), then the pairs, then the
-  // halves.
+  // A transposition on the way: in each half, (a0+a2, b0+b2, a1+a3, b1+b3), then the pairs, then
+  // the halves.
   [[gnu::always_inline]] static void store_sums(float* to, Vector a, Vector b, Vector c, Vector d) {
     const Vector ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
     const Vector cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
@@ -62,8 +62,7 @@ struct Avx2Simd {
 
  private:
   [[gnu::always_inline]] static __m256i first_lanes(int count) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count),
-                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
 };
 

@@ -51,8 +51,7 @@ struct Avx512Simd {
         _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
     const __m256 upper = _mm512_castps512_ps256(_mm512_shuffle_f32x4(abcd, abcd, 0xEE));
     const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(abcd), upper);
-    _mm_storeu_ps(to,
-                  _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
   }
 
  private:

@@ -1,5 +1,5 @@
-// Lanes of float32 that every compiler target has: GCC vectors of four. The other simd_*.h offer the
-// same members; the kernels are templates over them.
+// Lanes of float32 that every compiler target has: GCC vectors of four. The other simd_*.h offer
+// the same members; the kernels are templates over them.
 #pragma once
 
 namespace gapless::cpu {

@@ -54,10 +54,10 @@ class ThreadPool {
 
   std::mutex mutex_;
   std::condition_variable loop_started_, workers_left_;
-  Loop loop_;               // guarded by mutex_
-  bool loop_open_ = false;  // guarded by mutex_: workers may still join
-  std::atomic<int> num_joined_{0};  // written under mutex_
-  bool stopping_ = false;   // guarded by mutex_
+  Loop loop_;                                // guarded by mutex_
+  bool loop_open_ = false;                   // guarded by mutex_: workers may still join
+  std::atomic<int> num_joined_{0};           // written under mutex_
+  bool stopping_ = false;                    // guarded by mutex_
   std::atomic<std::uint64_t> num_loops_{0};  // written under mutex_
   std::atomic<std::int64_t> next_task_{0};
 

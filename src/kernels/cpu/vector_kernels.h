@@ -44,13 +44,14 @@ template <typename Simd>
     residual += row % params.residual_rows * params.residual_stride + column;
   }
   float* y = static_cast<float*>(params.y) + row * params.y_stride + column;
-  for_lanes<Simd>(count, [&](int at, int lanes) __attribute__((always_inline)) {
-    auto value = load_count<Simd>(row_sums + at, lanes);
-    if (bias != nullptr) value = Simd::add(value, load_count<Simd>(bias + column + at, lanes));
-    if (params.activation == Activation::kGeluTanh) value = gelu_tanh<Simd>(value);
-    if (residual != nullptr) value = Simd::add(value, load_count<Simd>(residual + at, lanes));
-    store_count<Simd>(y + at, value, lanes);
-  });
+  for_lanes<Simd>(
+      count, [&](int at, int lanes) __attribute__((always_inline)) {
+        auto value = load_count<Simd>(row_sums + at, lanes);
+        if (bias != nullptr) value = Simd::add(value, load_count<Simd>(bias + column + at, lanes));
+        if (params.activation == Activation::kGeluTanh) value = gelu_tanh<Simd>(value);
+        if (residual != nullptr) value = Simd::add(value, load_count<Simd>(residual + at, lanes));
+        store_count<Simd>(y + at, value, lanes);
+      });
 }
 
 // kRows rows, at most kLinearPanelColumns columns.
@@ -98,31 +99,33 @@ void layer_norm_rows(const LayerNormParams& params, std::int64_t row_begin, std:
     const float* x = static_cast<const float*>(params.x) + r * params.x_stride;
     float* y = static_cast<float*>(params.y) + r * params.y_stride;
     Vector sum = Simd::zero();
-    for_lanes<Simd>(params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
-      sum = Simd::add(sum, load_count<Simd>(x + at, lanes));
-    });
+    for_lanes<Simd>(
+        params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
+          sum = Simd::add(sum, load_count<Simd>(x + at, lanes));
+        });
     const Vector mean = Simd::broadcast(Simd::sum(sum) / dim);
     Vector squares = Simd::zero();
-    for_lanes<Simd>(params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
-      Vector centred = Simd::sub(load_count<Simd>(x + at, lanes), mean);
-      // Lanes past the end hold -mean: they must not count.
-      if (lanes < Simd::kLanes) {
-        alignas(64) float values[Simd::kLanes];
-        Simd::store(values, centred);
-        centred = Simd::load_first(values, lanes);
-      }
-      squares = Simd::fma(centred, centred, squares);
-    });
+    for_lanes<Simd>(
+        params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
+          Vector centred = Simd::sub(load_count<Simd>(x + at, lanes), mean);
+          // Lanes past the end hold -mean: they must not count.
+          if (lanes < Simd::kLanes) {
+            alignas(64) float values[Simd::kLanes];
+            Simd::store(values, centred);
+            centred = Simd::load_first(values, lanes);
+          }
+          squares = Simd::fma(centred, centred, squares);
+        });
     const float variance = Simd::sum(squares) / dim;
     const Vector scale = Simd::broadcast(1.0f / __builtin_sqrtf(variance + params.eps));
-    for_lanes<Simd>(params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
-      const Vector normal =
-          Simd::mul(Simd::sub(load_count<Simd>(x + at, lanes), mean), scale);
-      store_count<Simd>(y + at,
-                        Simd::fma(normal, load_count<Simd>(gamma + at, lanes),
-                                  load_count<Simd>(beta + at, lanes)),
-                        lanes);
-    });
+    for_lanes<Simd>(
+        params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
+          const Vector normal = Simd::mul(Simd::sub(load_count<Simd>(x + at, lanes), mean), scale);
+          store_count<Simd>(y + at,
+                            Simd::fma(normal, load_count<Simd>(gamma + at, lanes),
+                                      load_count<Simd>(beta + at, lanes)),
+                            lanes);
+        });
   }
 }
 
@@ -181,8 +184,8 @@ class AttentionRun {
     }
   }
 
-  // Scores to weights of the keys that query i sees: the first num_visible of this block. For a block
-  // that it does not see, weights of 0 leave everything as it was.
+  // Scores to weights of the keys that query i sees: the first num_visible of this block. For a
+  // block that it does not see, weights of 0 leave everything as it was.
   void weigh_row(int i, int num_visible) {
     float* row = weights_[i];
     for (int j = num_visible > 0 ? num_visible : 0; j < kKeyBlock; ++j) row[j] = -__builtin_inff();
@@ -255,9 +258,10 @@ class AttentionRun {
   void write_row(int i) {
     const Vector sum = Simd::broadcast(sum_[i]);
     float* out = tile_.out + i * tile_.out_stride;
-    for_lanes<Simd>(tile_.head_dim, [&](int at, int lanes) __attribute__((always_inline)) {
-      store_count<Simd>(out + at, Simd::div(Simd::load(values_[i] + at), sum), lanes);
-    });
+    for_lanes<Simd>(
+        tile_.head_dim, [&](int at, int lanes) __attribute__((always_inline)) {
+          store_count<Simd>(out + at, Simd::div(Simd::load(values_[i] + at), sum), lanes);
+        });
   }
 
   const AttentionTile& tile_;
@@ -277,26 +281,24 @@ void attend(const AttentionTile& tile) {
 template <typename Simd, typename Function>
 [[gnu::always_inline]] inline void map_in_place(float* values, std::int64_t count,
                                                 Function function) {
-  for_lanes<Simd>(static_cast<int>(count), [&](int at, int lanes) __attribute__((always_inline)) {
-    store_count<Simd>(values + at, function(load_count<Simd>(values + at, lanes)), lanes);
-  });
+  for_lanes<Simd>(
+      static_cast<int>(count), [&](int at, int lanes) __attribute__((always_inline)) {
+        store_count<Simd>(values + at, function(load_count<Simd>(values + at, lanes)), lanes);
+      });
 }
 
 template <typename Simd>
 constexpr VectorOps make_vector_ops() {
-  return {.name = Simd::kName,
-          .tile_rows = Simd::kTileRows,
-          .linear_block = linear_block<Simd>,
-          .layer_norm_rows = layer_norm_rows<Simd>,
-          .attend = attend<Simd>,
-          .exp =
-              [](float* values, std::int64_t count) {
-                map_in_place<Simd>(values, count, exp<Simd>);
-              },
-          .gelu_tanh =
-              [](float* values, std::int64_t count) {
-                map_in_place<Simd>(values, count, gelu_tanh<Simd>);
-              }};
+  return {
+      .name = Simd::kName,
+      .tile_rows = Simd::kTileRows,
+      .linear_block = linear_block<Simd>,
+      .layer_norm_rows = layer_norm_rows<Simd>,
+      .attend = attend<Simd>,
+      .exp = [](float* values,
+                std::int64_t count) { map_in_place<Simd>(values, count, exp<Simd>); },
+      .gelu_tanh = [](float* values,
+                      std::int64_t count) { map_in_place<Simd>(values, count, gelu_tanh<Simd>); }};
 }
 
 }  // namespace gapless::cpu

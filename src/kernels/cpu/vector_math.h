@@ -4,7 +4,8 @@
 namespace gapless::cpu {
 
 // e^x for x in [-86.5, 88]; smaller x give 0, larger ones e^88. Cody and Waite's reduction to
-// x = n ln 2 + r, |r| <= ln(2) / 2, and the Taylor polynomial of e^r to r^7 / 7! (error below 4e-9).
+// x = n ln 2 + r, |r| <= ln(2) / 2, and the Taylor polynomial of e^r to r^7 / 7! (error below
+// 4e-9).
 template <typename Simd>
 [[gnu::always_inline]] inline typename Simd::Vector exp(typename Simd::Vector x) {
   using Vector = typename Simd::Vector;

@@ -1,5 +1,5 @@
-// The parts of the CPU kernels that are written once over simd_*.h and compiled once per instruction
-// set. The best set that the machine has is chosen once per process.
+// The parts of the CPU kernels that are written once over simd_*.h and compiled once per
+// instruction set. The best set that the machine has is chosen once per process.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
-#include "kernels/cpu/vector_ops_sets.h"
-
 #include "kernels/cpu/simd_avx2.h"
 #include "kernels/cpu/vector_kernels.h"
+#include "kernels/cpu/vector_ops_sets.h"
 
 namespace gapless::cpu {
 

@@ -12,8 +12,8 @@ void patchify(const PatchifyParams& params) {
   const std::int64_t grid = size / ps;
   // One task: one row of patches of one crop.
   ThreadPool::shared().parallel_for(params.num_crops * grid, [&](std::int64_t task) {
-    const std::uint8_t* band = params.crops + task / grid * size * size * 3 +
-                               task % grid * ps * size * 3;
+    const std::uint8_t* band =
+        params.crops + task / grid * size * size * 3 + task % grid * ps * size * 3;
     float* patches = static_cast<float*>(params.patches) + task * grid * params.patch_stride;
     for (std::int64_t px = 0; px < grid; ++px) {
       float* patch = patches + px * params.patch_stride;

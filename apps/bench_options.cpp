@@ -1,0 +1,64 @@
+#include "bench_options.h"
+
+#include "base/limits.h"
+#include "engine_options.h"
+
+namespace gapless {
+
+void add_bench_options(CLI::App& command, BenchOptions& options) {
+  command.add_option("--model", options.model,
+                     "Folder or file of published weights, random:moondream2, or nothing: the "
+                     "small model that ships");
+  command
+      .add_option("--device", options.device,
+                  "cpu, cuda, cuda:N, or auto: the first GPU where there is one")
+      ->capture_default_str();
+  command.add_option("--json", options.json, "File to write the result to");
+  command.add_option("--commit", options.commit,
+                     "Commit to note in the result, where git cannot be asked");
+  command
+      .add_option("--peak-bandwidth", options.peak_bandwidth_tb_s,
+                  "The device's read bandwidth in TB/s, the ceiling of a decode step")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void add_workload_options(CLI::App& command, Workload& workload) {
+  command
+      .add_option("--context", workload.context,
+                  "Cached tokens of a sequence in the middle of its answer")
+      ->check(CLI::Range(1, kMaxContext))
+      ->capture_default_str();
+  command.add_option("--tokens", workload.mean_tokens, "Mean length of an answer")
+      ->check(CLI::Range(1.0, double{kMaxContext}))
+      ->capture_default_str();
+  command.add_flag("!--fixed-lengths", workload.random_lengths,
+                   "All answers have the same length; otherwise half to one and a half times it");
+  command.add_flag("!--no-image", workload.image,
+                   "Prompts of text alone, computed anew for each answer; otherwise they begin with "
+                   "one image prefix, which is cached");
+  command.add_option("--seed", workload.seed, "Of the answers' lengths")->capture_default_str();
+}
+
+StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options) {
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
+  return load_model(std::move(device), options.model);
+}
+
+StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& model) {
+  GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, model.device->info());
+  ResultHeader header;
+  header.commit = options.commit;
+  header.device = info.name;
+  header.model = model.name;
+  header.ceiling = options.peak_bandwidth_tb_s > 0
+                       ? fmt::format("read bandwidth {} TB/s", options.peak_bandwidth_tb_s)
+                       : "none";
+  return header;
+}
+
+SpatialTokens spatial_tokens(const LoadedModel& model) {
+  const TokenizerConfig& tokens = model.config.tokenizer;
+  return {tokens.coord_id.value, tokens.size_id.value, tokens.eos_id.value};
+}
+
+}  // namespace gapless

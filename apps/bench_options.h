@@ -1,0 +1,39 @@
+// What the subcommands of `gapless bench` share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "bench/result_file.h"
+#include "bench/workload.h"
+#include "commands.h"
+#include "constraint/spatial_automaton.h"
+#include "model/model_loader.h"
+
+namespace gapless {
+
+struct BenchOptions {
+  std::string model;
+  std::string device = "auto";
+  std::string json;    // file for the result; empty: none
+  std::string commit;  // for the result; empty: asked of git
+  double peak_bandwidth_tb_s = 0;  // 0: unknown
+};
+
+void add_bench_options(CLI::App& command, BenchOptions& options);
+
+// --context, --tokens, --fixed-lengths, --no-image, --seed
+void add_workload_options(CLI::App& command, Workload& workload);
+
+StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options);
+
+StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& model);
+
+SpatialTokens spatial_tokens(const LoadedModel& model);
+
+void add_bench_overlap_command(CLI::App& bench, Command& chosen);
+void add_bench_decode_command(CLI::App& bench, Command& chosen);
+
+}  // namespace gapless

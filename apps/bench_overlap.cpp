@@ -1,0 +1,201 @@
+// gapless bench overlap: what pipelining gains over the blocking loop, from one run in which only
+// the depth differs.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/limits.h"
+#include "bench/overlap_report.h"
+#include "bench/overlap_run.h"
+#include "bench_options.h"
+#include "engine_options.h"
+
+namespace gapless {
+namespace {
+
+constexpr int kMaxWindowSteps = 1 << 14;
+
+struct OverlapOptions {
+  BenchOptions bench;
+  Workload workload;
+  std::vector<std::string> workloads{"plain"};
+  std::vector<int> streams{1, 8, 32};
+  std::vector<int> depths{1, 2, 3};
+  std::vector<double> host_delays_us{0};
+  double seconds = 2;
+  double warm_up_seconds = 0.3;
+  int repeats = 2;
+};
+
+// Runs what the options ask for. Every repeat goes through all depths, so that a slow drift of the
+// machine does not look like a difference between them.
+class OverlapBenchmark {
+ public:
+  OverlapBenchmark(const OverlapOptions& options, LoadedModel& model)
+      : options_(options), model_(model) {}
+
+  Status run() {
+    GAPLESS_RETURN_IF_ERROR(make_sources());
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      for (const double delay_us : options_.host_delays_us) {
+        for (const int depth : options_.depths) {
+          GAPLESS_RETURN_IF_ERROR(run_loop(repeat, delay_us, depth));
+        }
+      }
+    }
+    return ok_status();
+  }
+
+  // In the order of workloads, delays, streams, depths.
+  std::vector<OverlapRun> sorted_runs() const {
+    std::vector<OverlapRun> runs = runs_;
+    const auto rank = [&](const OverlapRun& run) {
+      const auto found =
+          std::find(options_.workloads.begin(), options_.workloads.end(), run.workload);
+      return std::make_tuple(found, run.host_delay_us, run.num_streams, run.depth);
+    };
+    std::stable_sort(runs.begin(), runs.end(), [&](const OverlapRun& a, const OverlapRun& b) {
+      return rank(a) < rank(b);
+    });
+    return runs;
+  }
+
+ private:
+  Status make_sources() {
+    for (const std::string& name : options_.workloads) {
+      GAPLESS_ASSIGN_OR_RETURN(Workload workload, named_workload(name, options_.workload));
+      GAPLESS_ASSIGN_OR_RETURN(
+          PromptSource source,
+          PromptSource::create(*model_.device, model_.model->info(), spatial_tokens(model_),
+                               std::move(workload)));
+      sources_.push_back(std::move(source));
+    }
+    const int max_rows = model_.model->limits().max_rows;
+    for (const int streams : options_.streams) {
+      if (streams <= max_rows) {
+        streams_.push_back(streams);
+      } else {
+        std::fprintf(stderr, "%d streams: this model has %d rows on this device; left out\n",
+                     streams, max_rows);
+      }
+    }
+    return ok_status();
+  }
+
+  Status run_loop(int repeat, double delay_us, int depth) {
+    LoopOptions loop_options;
+    loop_options.depth = depth;
+    loop_options.host_delay_ns = static_cast<std::int64_t>(delay_us * 1e3);
+    loop_options.foresees_limits = false;
+    loop_options.ledger_capacity = kMaxWindowSteps;
+    GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Loop> loop,
+                             Loop::create(*model_.device, *model_.model, clock_, loop_options));
+    for (const PromptSource& source : sources_) {
+      for (const int streams : streams_) {
+        std::fprintf(stderr, "\rrepeat %d, delay %.0f us, depth %d, %s, %d streams        ",
+                     repeat + 1, delay_us, depth, source.workload().name.c_str(), streams);
+        GAPLESS_ASSIGN_OR_RETURN(const ClosedLoopWindow window,
+                                 run_closed_loop(*loop, clock_, source, window_of(streams)));
+        find_run(source.workload().name, delay_us, streams, depth).add(window);
+      }
+    }
+    std::fprintf(stderr, "\r%-72s\r", "");
+    return ok_status();
+  }
+
+  ClosedLoopOptions window_of(int streams) const {
+    ClosedLoopOptions options;
+    options.num_streams = streams;
+    options.warm_up_ns = static_cast<std::int64_t>(options_.warm_up_seconds * 1e9);
+    options.window_ns = static_cast<std::int64_t>(options_.seconds * 1e9);
+    options.max_window_steps = kMaxWindowSteps;
+    return options;
+  }
+
+  OverlapRun& find_run(const std::string& workload, double delay_us, int streams, int depth) {
+    for (OverlapRun& run : runs_) {
+      if (run.workload == workload && run.host_delay_us == delay_us &&
+          run.num_streams == streams && run.depth == depth) {
+        return run;
+      }
+    }
+    runs_.push_back({workload, delay_us, streams, depth});
+    return runs_.back();
+  }
+
+  const OverlapOptions& options_;
+  LoadedModel& model_;
+  RealHostClock clock_;
+  std::vector<PromptSource> sources_;
+  std::vector<int> streams_;
+  std::vector<OverlapRun> runs_;
+};
+
+Status run_overlap(OverlapOptions options) {
+  if (options.workloads == std::vector<std::string>{"all"}) options.workloads = workload_names();
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model,
+                           load_bench_model(options.bench));
+  GAPLESS_ASSIGN_OR_RETURN(const ResultHeader header, result_header(options.bench, *model));
+  OverlapBenchmark benchmark(options, *model);
+  GAPLESS_RETURN_IF_ERROR(benchmark.run());
+
+  const std::vector<OverlapRun> runs = benchmark.sorted_runs();
+  const std::vector<OverlapGain> gains = overlap_gains(runs);
+  fmt::print("{} on {}\n\n{}\n{}\n{}", header.model, header.device, step_table(runs),
+             host_table(runs), gain_table(gains));
+  if (options.bench.json.empty()) return ok_status();
+  return write_result(
+      options.bench.json, header,
+      {{"benchmark", "overlap"},
+       {"spread", "p10 and p90 of the steps; medians of each repeat"},
+       {"repeats", options.repeats},
+       {"seconds_per_repeat", options.seconds},
+       {"runs", to_json(runs)},
+       {"gains", to_json(gains)}});
+}
+
+}  // namespace
+
+void add_bench_overlap_command(CLI::App& bench, Command& chosen) {
+  auto options = std::make_shared<OverlapOptions>();
+  CLI::App* command = bench.add_subcommand(
+      "overlap", "Blocking against pipelined: step times, bubbles, predicted and observed gain");
+  add_bench_options(*command, options->bench);
+  add_workload_options(*command, options->workload);
+  std::vector<std::string> names = workload_names();
+  names.emplace_back("all");
+  command->add_option("--workload", options->workloads, "What is asked, or all")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names))
+      ->capture_default_str();
+  command->add_option("--streams", options->streams, "Clients that always have a request running")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxRows))
+      ->capture_default_str();
+  command->add_option("--depths", options->depths, "Steps in flight; 1 is the blocking loop")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxDepth))
+      ->capture_default_str();
+  command
+      ->add_option("--host-delay-us", options->host_delays_us,
+                   "Artificial host work in every decode step")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--seconds", options->seconds, "Measured time per point and repeat")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--warm-up", options->warm_up_seconds, "Seconds before that")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "Each goes through all depths")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command->callback(
+      [options, &chosen] { chosen = [options] { return report(run_overlap(*options)); }; });
+}
+
+}  // namespace gapless

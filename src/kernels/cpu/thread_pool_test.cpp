@@ -1,0 +1,50 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace gapless::cpu {
+namespace {
+
+TEST(ThreadPoolTest, RunsEveryTaskOnce) {
+  for (const int num_threads : {1, 2, 5}) {
+    ThreadPool pool(num_threads);
+    EXPECT_EQ(pool.num_threads(), num_threads);
+    for (const int num_tasks : {0, 1, 2, 3, 100, 10'000}) {
+      std::vector<int> runs(num_tasks, 0);  // plain: each task has its own element
+      pool.parallel_for(num_tasks, [&](std::int64_t i) { ++runs[i]; });
+      EXPECT_EQ(runs, std::vector<int>(num_tasks, 1)) << num_threads << " threads";
+    }
+  }
+}
+
+TEST(ThreadPoolTest, ManyShortLoopsInARow) {
+  ThreadPool pool(3);
+  std::vector<std::int64_t> sums(4, 0);
+  for (int loop = 0; loop < 5'000; ++loop) {
+    pool.parallel_for(4, [&](std::int64_t i) { sums[i] += i; });
+  }
+  EXPECT_EQ(sums, (std::vector<std::int64_t>{0, 5'000, 10'000, 15'000}));
+}
+
+// Two streams may run kernels at the same time: both loops finish, whoever has the workers.
+TEST(ThreadPoolTest, LoopsFromSeveralThreads) {
+  ThreadPool pool(3);
+  std::atomic<int> total{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&] {
+      for (int loop = 0; loop < 500; ++loop) {
+        pool.parallel_for(7, [&](std::int64_t) { total.fetch_add(1); });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(total.load(), 4 * 500 * 7);
+}
+
+}  // namespace
+}  // namespace gapless::cpu

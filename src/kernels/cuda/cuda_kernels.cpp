@@ -1,0 +1,188 @@
+#include "kernels/cuda/cuda_kernels.h"
+
+#include <algorithm>
+
+#include "base/limits.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/row_linear.h"
+
+namespace gapless {
+namespace {
+
+// Decode attention of the largest batch, 32 heads in Moondream.
+constexpr int kMaxDecodeHeads = 128;
+constexpr std::size_t kArrivalsBytes = sizeof(unsigned) * kMaxRows * kMaxDecodeHeads;
+
+// decode_regions' scratch: the hidden layers of both heads, then both heads' logits.
+std::size_t round_up_256(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+std::size_t inner_bytes(int rows, int inner) {
+  return round_up_256(static_cast<std::size_t>(rows) * static_cast<std::size_t>(inner) *
+                      dtype_bytes(DType::kBF16));
+}
+
+std::size_t logits_bytes(int rows, int out) {
+  return round_up_256(static_cast<std::size_t>(rows) * static_cast<std::size_t>(out) *
+                      sizeof(float));
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device) {
+  if (device.kind() != DeviceKind::kCuda) {
+    return make_error(StatusCode::kInvalidArgument, "CUDA kernels need a CUDA device");
+  }
+  GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<cuda::MatrixLinear> matrix_linear,
+                           cuda::MatrixLinear::create(device));
+  GAPLESS_ASSIGN_OR_RETURN(Buffer arrivals, device.allocate(kArrivalsBytes));
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.create_stream("kernels start"));
+  GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(arrivals.data(), 0, kArrivalsBytes));
+  GAPLESS_RETURN_IF_ERROR(stream->synchronize());
+  return std::unique_ptr<Kernels>(
+      new CudaKernels(std::move(matrix_linear), std::move(arrivals), info.num_multiprocessors));
+}
+
+Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
+  if (params.num_rows == 0) return ok_status();
+  if (!params.decode && cuda::MatrixLinear::supports(params)) {
+    return matrix_linear_->run(stream, params);
+  }
+  const cuda::RowLinearJob job{.linear = params, .gate = {}};
+  return cuda::row_linear(stream, &job, 1, num_multiprocessors_);
+}
+
+std::size_t CudaKernels::prepared_linear_bytes(int total_in, int total_out) const {
+  return cuda::prepared_linear_bytes(total_in, total_out);
+}
+
+Status CudaKernels::prepare_linear(Stream& stream, const PrepareLinearParams& params) {
+  return cuda::prepare_linear(stream, params);
+}
+
+Status CudaKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
+  return cuda::layer_norm(stream, params);
+}
+
+Status CudaKernels::patchify(Stream& stream, const PatchifyParams& params) {
+  return cuda::patchify(stream, params);
+}
+
+Status CudaKernels::vision_attention(Stream& stream, const VisionAttentionParams& params) {
+  return cuda::vision_attention(stream, params);
+}
+
+Status CudaKernels::stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
+  return cuda::stitch_and_pool(stream, params);
+}
+
+Status CudaKernels::embed(Stream& stream, const EmbedParams& params) {
+  return cuda::embed(stream, params);
+}
+
+Status CudaKernels::begin_step(Stream& stream, const BeginStepParams& params) {
+  return cuda::begin_step(stream, params);
+}
+
+Status CudaKernels::plan_decode(Stream& stream, const PlanDecodeParams& params) {
+  return cuda::plan_decode(stream, params);
+}
+
+Status CudaKernels::copy_pages(Stream& stream, const CopyPagesParams& params) {
+  return cuda::copy_pages(stream, params);
+}
+
+Status CudaKernels::rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+  return cuda::rope_and_cache(stream, params);
+}
+
+Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& params) {
+  if (params.max_new_tokens > 1) return cuda::prefill_attention(stream, params);
+  if (params.num_sequences > kMaxRows || params.num_heads > kMaxDecodeHeads) {
+    return invalid_argument("paged_attention: a decode step has at most {} sequences and {} heads",
+                            kMaxRows, kMaxDecodeHeads);
+  }
+  return cuda::decode_attention(stream, params, arrivals_dev_.as<unsigned>());
+}
+
+Status CudaKernels::gather_rows(Stream& stream, const GatherRowsParams& params) {
+  return cuda::gather_rows(stream, params);
+}
+
+Status CudaKernels::sample(Stream& stream, const SampleParams& params) {
+  return cuda::sample(stream, params);
+}
+
+Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& params) {
+  if (params.num_rows == 0) return ok_status();
+  const RegionDecoderWeights& w = params.weights;
+  auto* coord_inner = static_cast<char*>(params.scratch);
+  char* size_inner = coord_inner + inner_bytes(params.num_rows, w.coord_fc1.out);
+  char* coord_logits = size_inner + inner_bytes(params.num_rows, w.size_fc1.out);
+  char* size_logits = coord_logits + logits_bytes(params.num_rows, w.coord_fc2.out);
+
+  auto job = [&](const LinearWeights& weights, const void* x, void* y, bool first,
+                 std::int32_t token_id) {
+    cuda::RowLinearJob result;
+    result.linear = {.x = x,
+                     .x_stride = weights.in,
+                     .weights = weights,
+                     .y = y,
+                     .y_stride = weights.out,
+                     .y_dtype = first ? DType::kBF16 : DType::kF32,
+                     .num_rows = params.num_rows,
+                     .activation = first ? Activation::kGeluTanh : Activation::kNone,
+                     .decode = true};
+    result.gate = {.tokens = params.tokens,
+                   .rows = params.rows,
+                   .row_states = params.row_states,
+                   .num_rows = params.num_rows,
+                   .token_id = token_id};
+    return result;
+  };
+  const cuda::RowLinearJob hidden[] = {
+      job(w.coord_fc1, params.hidden, coord_inner, true, params.coord_id),
+      job(w.size_fc1, params.hidden, size_inner, true, params.size_id)};
+  const cuda::RowLinearJob logits[] = {
+      job(w.coord_fc2, coord_inner, coord_logits, false, params.coord_id),
+      job(w.size_fc2, size_inner, size_logits, false, params.size_id)};
+  GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, hidden, 2, num_multiprocessors_));
+  GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, logits, 2, num_multiprocessors_));
+  return cuda::pick_region_values(stream, params, reinterpret_cast<const float*>(coord_logits),
+                                  reinterpret_cast<const float*>(size_logits));
+}
+
+Status CudaKernels::advance_rows(Stream& stream, const AdvanceRowsParams& params) {
+  return cuda::advance_rows(stream, params);
+}
+
+Status CudaKernels::fill_random(Stream& stream, const FillRandomParams& params) {
+  return cuda::fill_random(stream, params);
+}
+
+Status CudaKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {
+  return cuda::stamp_time(stream, stamp);
+}
+
+std::size_t CudaKernels::attention_scratch_bytes(int, int max_sequences, int max_context,
+                                                 int num_heads, int head_dim) const {
+  // A prefill needs none.
+  return cuda::decode_attention_scratch_bytes(std::min(max_sequences, kMaxRows), max_context,
+                                              num_heads, head_dim);
+}
+
+std::size_t CudaKernels::sample_scratch_bytes(int, int) const {
+  return 0;
+}
+
+std::size_t CudaKernels::region_scratch_bytes(int max_rows, int inner_dim, int max_out) const {
+  return 2 * inner_bytes(max_rows, inner_dim) + 2 * logits_bytes(max_rows, max_out);
+}
+
+StatusOr<std::unique_ptr<Kernels>> make_cuda_kernels(Device& device) {
+  return CudaKernels::create(device);
+}
+
+}  // namespace gapless

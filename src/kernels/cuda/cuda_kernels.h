@@ -1,0 +1,56 @@
+// The op table on an NVIDIA GPU of compute capability 9.0: T is bfloat16.
+#pragma once
+
+#include "kernels/cuda/matrix_linear.h"
+#include "kernels/kernels.h"
+
+namespace gapless {
+
+// One per device. Its device memory (a cuBLASLt workspace, counters of decode_attention) is taken
+// at creation. Ops of two streams of one device must not overlap: they share that memory. Threads:
+// one at a time.
+class CudaKernels : public Kernels {
+ public:
+  static StatusOr<std::unique_ptr<Kernels>> create(Device& device);
+
+  const char* name() const override { return "cuda"; }
+  DType activation_dtype() const override { return DType::kBF16; }
+
+  Status linear(Stream& stream, const LinearParams& params) override;
+  std::size_t prepared_linear_bytes(int total_in, int total_out) const override;
+  Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override;
+  Status layer_norm(Stream& stream, const LayerNormParams& params) override;
+  Status patchify(Stream& stream, const PatchifyParams& params) override;
+  Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
+  Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;
+  Status embed(Stream& stream, const EmbedParams& params) override;
+  Status begin_step(Stream& stream, const BeginStepParams& params) override;
+  Status plan_decode(Stream& stream, const PlanDecodeParams& params) override;
+  Status copy_pages(Stream& stream, const CopyPagesParams& params) override;
+  Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) override;
+  Status paged_attention(Stream& stream, const PagedAttentionParams& params) override;
+  Status gather_rows(Stream& stream, const GatherRowsParams& params) override;
+  Status sample(Stream& stream, const SampleParams& params) override;
+  Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
+  Status advance_rows(Stream& stream, const AdvanceRowsParams& params) override;
+  Status fill_random(Stream& stream, const FillRandomParams& params) override;
+  Status stamp_time(Stream& stream, std::uint64_t* stamp) override;
+
+  std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
+                                      int num_heads, int head_dim) const override;
+  std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
+  std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const override;
+
+ private:
+  CudaKernels(std::unique_ptr<cuda::MatrixLinear> matrix_linear, Buffer arrivals,
+              int num_multiprocessors)
+      : matrix_linear_(std::move(matrix_linear)),
+        arrivals_dev_(std::move(arrivals)),
+        num_multiprocessors_(num_multiprocessors) {}
+
+  std::unique_ptr<cuda::MatrixLinear> matrix_linear_;
+  Buffer arrivals_dev_;
+  int num_multiprocessors_;
+};
+
+}  // namespace gapless

@@ -1,0 +1,50 @@
+// Scalar functions and reductions over a warp. Every reduction has one fixed order.
+#pragma once
+
+#include <cstdint>
+
+namespace gapless {
+
+inline constexpr unsigned kFullWarp = 0xffffffffu;
+inline constexpr int kWarp = 32;
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+__device__ __forceinline__ float gelu_tanh(float x) {
+  constexpr float kSqrt2OverPi = 0.7978845608028654f;
+  return 0.5f * x * (1.0f + tanhf(kSqrt2OverPi * (x + 0.044715f * x * x * x)));
+}
+
+template <int kWidth = kWarp>
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kFullWarp, value, offset);
+  }
+  return value;
+}
+
+template <int kWidth = kWarp>
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, offset));
+  }
+  return value;
+}
+
+// The sum over the block, in every thread. `shared` holds one float per warp and may be used again
+// right after the call. At most 32 warps; blockDim.x is a multiple of 32.
+__device__ __forceinline__ float block_sum(float value, float* shared) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int num_warps = blockDim.x / kWarp;
+  value = warp_sum(value);
+  if (lane == 0) shared[warp] = value;
+  __syncthreads();
+  value = lane < num_warps ? shared[lane] : 0.0f;
+  value = warp_sum(value);
+  __syncthreads();
+  return value;
+}
+
+}  // namespace gapless

@@ -1,0 +1,109 @@
+// Input embeddings: table rows, and the encoders of coordinates and sizes.
+#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launchers.h"
+
+namespace gapless::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kMaxFeatures = 2048;
+// A decode step has few tokens, and an encoder's 1 MB of weights per token wants many blocks; a
+// prefill has many tokens, nearly all of them copies. The slicing does not change any sum.
+constexpr int kFewTokens = 64;
+constexpr int kFewTokensSlice = 64;
+
+// cos and sin of (2 pi v) W, all cosines first, every step rounded to bf16 as the published
+// reference does (with larger z the rounding moves the phase, so it is part of the function).
+__device__ void fourier_features(const TokenInput& input, const Bf16* frequencies, int num_features,
+                                 Bf16* features) {
+  constexpr float kTwoPi = 6.283185307179586f;
+  const int half = num_features / 2;
+  const bool is_size = input.kind == InputKind::kSize;
+  const float x = round_to_bf16(kTwoPi * round_to_bf16(input.x));
+  const float y = round_to_bf16(kTwoPi * round_to_bf16(input.y));
+  for (int j = threadIdx.x; j < half; j += blockDim.x) {
+    float z = x * __bfloat162float(frequencies[j]);
+    if (is_size) z += y * __bfloat162float(frequencies[half + j]);
+    z = round_to_bf16(z);
+    features[j] = __float2bfloat16_rn(cosf(z));
+    features[half + j] = __float2bfloat16_rn(sinf(z));
+  }
+}
+
+// One warp per output of the encoder.
+__device__ void encode(const LinearWeights& encoder, const Bf16* features, Bf16* out, int begin,
+                       int end) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const auto* weight = static_cast<const Bf16*>(encoder.weight);
+  const auto* bias = static_cast<const Bf16*>(encoder.bias);
+#pragma unroll 4
+  for (int o = begin + warp; o < end; o += kThreads / kWarp) {
+    float sum = 0;
+    for (int i = lane * kVector; i < encoder.in; i += kWarp * kVector) {
+      float w[kVector], f[kVector];
+      load_vector(weight + std::int64_t{o} * encoder.in + i, w);
+      load_vector(features + i, f);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) sum += w[v] * f[v];
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) {
+      if (bias != nullptr) sum += __bfloat162float(bias[o]);
+      out[o] = __float2bfloat16_rn(sum);
+    }
+  }
+}
+
+// A block per token and slice of the width.
+__global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slice) {
+  __shared__ alignas(16) Bf16 features[kMaxFeatures];
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t token = blockIdx.x;
+  const std::int64_t index = p.index != nullptr ? p.index[token] : token;
+  const auto& input = *reinterpret_cast<const TokenInput*>(reinterpret_cast<const char*>(p.inputs) +
+                                                           index * p.input_stride_bytes);
+  Bf16* out = static_cast<Bf16*>(p.out) + token * p.dim;
+  const int begin = blockIdx.y * slice, end = min(begin + slice, p.dim);
+
+  if (input.kind == InputKind::kCoord || input.kind == InputKind::kSize) {
+    const bool is_size = input.kind == InputKind::kSize;
+    const LinearWeights& encoder = is_size ? p.region.size_encoder : p.region.coord_encoder;
+    const void* frequencies = is_size ? p.region.size_features : p.region.coord_features;
+    fourier_features(input, static_cast<const Bf16*>(frequencies), encoder.in, features);
+    __syncthreads();
+    encode(encoder, features, out, begin, end);
+    return;
+  }
+  const bool is_image = input.kind == InputKind::kImage;
+  const bool is_known = is_image || (input.id >= 0 && input.id < p.vocab);
+  const std::int64_t id = is_known ? input.id : 0;
+  const auto* table = static_cast<const Bf16*>(is_image ? p.image_embeddings : p.wte);
+  for (int d = begin + threadIdx.x * kVector; d < end; d += kThreads * kVector) {
+    *reinterpret_cast<uint4*>(out + d) = *reinterpret_cast<const uint4*>(table + id * p.dim + d);
+  }
+}
+
+}  // namespace
+
+Status embed(Stream& stream, const EmbedParams& params) {
+  const LinearWeights& coord = params.region.coord_encoder;
+  const LinearWeights& size = params.region.size_encoder;
+  if (params.dim % kVector != 0 || coord.in % (2 * kVector) != 0 || size.in % (2 * kVector) != 0 ||
+      coord.in > kMaxFeatures || size.in > kMaxFeatures) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "embed: the width must be a multiple of 8, the Fourier features one of 16, up to 2048");
+  }
+  const int slice = params.num_tokens <= kFewTokens ? kFewTokensSlice : params.dim;
+  return launch(
+      "embed", stream,
+      {.grid = dim3(static_cast<unsigned>(params.num_tokens), blocks_for(params.dim, slice)),
+       .block = dim3(kThreads)},
+      embed_kernel, params, slice);
+}
+
+}  // namespace gapless::cuda

@@ -1,0 +1,64 @@
+// Host side of a kernel launch: the shape, the attributes, and the error as a Status that names the
+// kernel. Included by .cu files.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "device/device.h"
+
+namespace gapless::cuda {
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;
+  unsigned cluster = 1;  // blocks along x that form a cluster
+};
+
+inline cudaStream_t native_stream(Stream& stream) {
+  return static_cast<cudaStream_t>(stream.native_handle());
+}
+
+// OK, or a device error that names the kernel.
+Status launch_status(cudaError_t error, const char* kernel_name);
+
+// Launches with overlap allowed (device/async.cuh says what a kernel owes for that). An empty grid
+// is no work.
+template <typename... Params, typename... Args>
+Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (*kernel)(Params...),
+              Args&&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return ok_status();
+  // All kernels divide L1 and shared memory alike: a multiprocessor must be idle to change the
+  // division, which would keep neighbouring kernels from overlapping.
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared);
+  if (error == cudaSuccess && shape.shared_bytes > 0) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shape.shared_bytes));
+  }
+  if (error != cudaSuccess) return launch_status(error, name);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = shape.cluster;
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = native_stream(stream);
+  config.attrs = attributes;
+  config.numAttrs = shape.cluster > 1 ? 2 : 1;
+  return launch_status(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
+}
+
+constexpr unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
+
+}  // namespace gapless::cuda

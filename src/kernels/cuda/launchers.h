@@ -1,0 +1,56 @@
+// The kernels of this folder, one function each: it checks what the kernel cannot do, enqueues it,
+// and returns the launch's error with the kernel's name. What each computes is said in kernels.h.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+
+namespace gapless::cuda {
+
+// norm_and_rows.cu
+Status layer_norm(Stream& stream, const LayerNormParams& params);
+Status gather_rows(Stream& stream, const GatherRowsParams& params);
+// to[i] = residual[(first_row + i) % residual_rows] of a linear; `to` is dense.
+Status copy_residual(Stream& stream, const LinearParams& params, int first_row, int num_rows,
+                     void* to);
+
+// image_ops.cu
+Status patchify(Stream& stream, const PatchifyParams& params);
+Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params);
+
+// embed.cu
+Status embed(Stream& stream, const EmbedParams& params);
+
+// step_ops.cu
+Status begin_step(Stream& stream, const BeginStepParams& params);
+Status plan_decode(Stream& stream, const PlanDecodeParams& params);
+Status advance_rows(Stream& stream, const AdvanceRowsParams& params);
+Status stamp_time(Stream& stream, std::uint64_t* stamp);
+
+// kv_cache.cu
+Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params);
+Status copy_pages(Stream& stream, const CopyPagesParams& params);
+
+// vision_attention.cu, prefill_attention.cu, decode_attention.cu
+Status vision_attention(Stream& stream, const VisionAttentionParams& params);
+Status prefill_attention(Stream& stream, const PagedAttentionParams& params);
+// `arrivals`: [num_sequences * num_heads] zeros, left as zeros. One launch at a time may use them.
+Status decode_attention(Stream& stream, const PagedAttentionParams& params, unsigned* arrivals);
+std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, int num_heads,
+                                           int head_dim);
+
+// sample.cu
+Status sample(Stream& stream, const SampleParams& params);
+
+// regions.cu: picks the values from the heads' logits. coord_logits: [num_rows, coord bins],
+// size_logits: [num_rows, 2 * size bins].
+Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
+                          const float* coord_logits, const float* size_logits);
+
+// fill_random.cu
+Status fill_random(Stream& stream, const FillRandomParams& params);
+
+}  // namespace gapless::cuda

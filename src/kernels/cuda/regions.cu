@@ -1,0 +1,86 @@
+// From the region heads' logits to values.
+#include <cmath>
+
+#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launchers.h"
+
+namespace gapless::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Best {
+  float logit;
+  int bin;
+};
+
+__device__ Best better(Best a, Best b) {
+  return b.logit > a.logit || (b.logit == a.logit && b.bin < a.bin) ? b : a;
+}
+
+// The largest logit, the lowest bin among equals; in every thread. `shared` holds one Best per warp
+// and may be used again right after the call.
+__device__ int argmax(const float* logits, int num_bins, Best* shared) {
+  Best best{-INFINITY, num_bins};
+  for (int i = threadIdx.x; i < num_bins; i += kThreads) best = better(best, {logits[i], i});
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    best = better(best, {__shfl_xor_sync(kFullWarp, best.logit, offset),
+                         __shfl_xor_sync(kFullWarp, best.bin, offset)});
+  }
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = best;
+  __syncthreads();
+  for (int w = 0; w < kThreads / kWarp; ++w) best = better(best, shared[w]);
+  __syncthreads();
+  return min(best.bin, num_bins - 1);  // not a number everywhere: some bin
+}
+
+__device__ float size_of_bin(int bin, int num_bins) {
+  return static_cast<float>(exp2(10.0 * bin / (num_bins - 1) - 10.0));
+}
+
+// One block per row.
+__global__ void __launch_bounds__(kThreads)
+    pick_region_values_kernel(DecodeRegionsParams p, const float* coord_logits,
+                              const float* size_logits) {
+  __shared__ Best shared[kThreads / kWarp];
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = blockIdx.x;
+  const int row = p.rows[i];
+  if (row < 0 || p.row_states[row].done != 0 ||
+      (p.row_states[row].flags & kRowDecodesRegions) == 0) {
+    return;
+  }
+  float x, y;
+  if (p.tokens[i] == p.coord_id) {
+    const int num_bins = p.weights.coord_fc2.out;
+    const int bin = argmax(coord_logits + i * num_bins, num_bins, shared);
+    x = static_cast<float>(static_cast<double>(bin) / (num_bins - 1));
+    y = 0;
+  } else if (p.tokens[i] == p.size_id) {
+    const int num_bins = p.weights.size_fc2.out / 2;
+    const float* logits = size_logits + i * 2 * num_bins;
+    x = size_of_bin(argmax(logits, num_bins, shared), num_bins);
+    y = size_of_bin(argmax(logits + num_bins, num_bins, shared), num_bins);
+  } else {
+    return;
+  }
+  if (threadIdx.x == 0) {
+    p.values[2 * i] = x;
+    p.values[2 * i + 1] = y;
+  }
+}
+
+}  // namespace
+
+Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
+                          const float* coord_logits, const float* size_logits) {
+  return launch("pick_region_values", stream,
+                {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kThreads)},
+                pick_region_values_kernel, params, coord_logits, size_logits);
+}
+
+}  // namespace gapless::cuda

@@ -1,0 +1,535 @@
+// The product of a decode step. Weights are the M operand of mma.m16n8k16 (16 rows of W), the
+// activations its N operand (8 to 32 rows of x), so one kernel serves every number of rows at the
+// speed of reading W.
+//
+//   block  = 8 computing warps + 1 copying thread. Each block (or cluster, below) owns a range of
+//            16-row tiles of W and walks it in groups of up to kGroupTiles tiles.
+//   stage  = 128 columns of the group's tiles and of x, in shared memory, filled by the copy
+//   engine. warp w = the w-th 16 columns of every stage. ranks  = where W has few rows (N / 16
+//   tiles would leave multiprocessors idle), a cluster of four
+//            blocks shares a range, each taking a quarter of the columns.
+//   slices = more than 32 rows of x are divided among blocks that read the same weights side by
+//   side.
+//
+// Row invariance: an output is the sum over a warp's stages in order, then over warps 0..7 in
+// order, then over ranks 0..3 in order. None of it depends on the number of rows, on the row's
+// place among them, on how tiles are grouped, or on whether the weights are prepared.
+//
+// Prepared weights (row_linear.h) arrive in contiguous 4 KB blocks, a quarter faster than boxes of
+// a row-major matrix: the memory likes long runs. Those of the first stages are asked for before
+// wait_for_predecessor: weights are never written in a step.
+#include <algorithm>
+
+#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/row_linear.h"
+#include "kernels/cuda/tensor_map.h"
+
+namespace gapless::cuda {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kGroupTiles = 4;
+constexpr int kComputeWarps = 8;
+constexpr int kComputeThreads = kComputeWarps * kWarp;
+constexpr int kThreads = kComputeThreads + kWarp;
+constexpr int kStageColumns = 128;
+constexpr int kBoxesPerStage = kStageColumns / kBoxColumns;
+constexpr int kBoxRowBytes = kBoxColumns * 2;
+constexpr int kTileBoxBytes = kTileRows * kBoxRowBytes;
+constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one stage
+static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
+constexpr int kReduceRows = 16;   // columns of sums (a row of x, a tile) reduced at a time
+constexpr int kReducePitch = 20;  // floats per such column: 16 and padding
+constexpr int kMaxSliceRows = 32;
+constexpr int kColumnRanks = 4;
+
+struct Job {
+  const char* prepared;  // nullptr: the weights come through the tensor map
+  const Bf16* bias;
+  const Bf16* residual;
+  std::int64_t residual_stride;
+  int residual_rows;
+  void* y;
+  std::int64_t y_stride;
+  bool y_is_float;
+  int gelu_begin;  // first column with a GELU
+  int out;
+  int num_stages;  // of the whole width of W
+  RowLinearGate gate;
+};
+
+struct Launch {
+  CUtensorMap weight_maps[kMaxRowLinearJobs];
+  CUtensorMap x_maps[kMaxRowLinearJobs];
+  Job jobs[kMaxRowLinearJobs];
+  int num_rows;
+  int num_slices;
+  int num_ranks;  // blocks of a cluster, over which columns are split
+};
+
+// Shared memory of a block, in bytes from its 1024-byte aligned start.
+template <int kRows>
+struct Layout {
+  static constexpr int kXBoxBytes = kRows * kBoxRowBytes;
+  static constexpr int kWeightBytes = kGroupTiles * kTileBytes;
+  static constexpr int kStageBytes = kWeightBytes + kBoxesPerStage * kXBoxBytes;
+  static constexpr int kReduceBytes = kComputeWarps * kReduceRows * kReducePitch * 4;
+  // Two blocks fit on a multiprocessor, so that the next kernel's weights arrive while this one
+  // ends.
+  static constexpr int kBudget = 112 << 10;
+  static constexpr int kNumStages = (kBudget - kReduceBytes - 256) / kStageBytes;
+  static constexpr int kReduce = kNumStages * kStageBytes;
+  static constexpr int kBarriers = kReduce + kReduceBytes;
+  static constexpr int kBytes = kBarriers + 2 * kNumStages * 8 + 1024;
+  static_assert(kNumStages >= 3 && kNumStages <= 16);
+  // Sums of a cluster's only group, left for the other ranks in the stages when those are used up.
+  static constexpr int kPartialBytes = kGroupTiles * kTileRows * kRows * 4;
+  static_assert(kPartialBytes <= kReduce);
+};
+
+struct TileRange {
+  int begin, end;
+};
+
+// The tiles of this cluster.
+__device__ TileRange tile_range(const Job& job, int num_ranks) {
+  const int num_tiles = (job.out + kTileRows - 1) / kTileRows;
+  const int cluster = blockIdx.x / num_ranks, num_clusters = gridDim.x / num_ranks;
+  return {static_cast<int>(static_cast<std::int64_t>(cluster) * num_tiles / num_clusters),
+          static_cast<int>(static_cast<std::int64_t>(cluster + 1) * num_tiles / num_clusters)};
+}
+
+__device__ bool gate_is_open(const RowLinearGate& gate) {
+  if (gate.tokens == nullptr) return true;
+  bool open = false;
+  for (int i = threadIdx.x; i < gate.num_rows; i += blockDim.x) {
+    const int row = gate.rows[i];
+    if (row < 0 || gate.tokens[i] != gate.token_id) continue;
+    const RowState& state = gate.row_states[row];
+    open |= state.done == 0 && (state.flags & kRowDecodesRegions) != 0;
+  }
+  return __syncthreads_or(open) != 0;
+}
+
+// Activation, residual and the one rounding.
+__device__ void store_output(const Job& job, int row, int column, float sum) {
+  if (job.bias != nullptr) sum += __bfloat162float(job.bias[column]);
+  if (column >= job.gelu_begin) sum = gelu_tanh(sum);
+  if (job.residual != nullptr) {
+    sum += __bfloat162float(job.residual[(row % job.residual_rows) * job.residual_stride + column]);
+  }
+  const std::int64_t at = row * job.y_stride + column;
+  if (job.y_is_float) {
+    static_cast<float*>(job.y)[at] = sum;
+  } else {
+    static_cast<Bf16*>(job.y)[at] = __float2bfloat16_rn(sum);
+  }
+}
+
+// The stages of one block, in the order in which they are filled and used.
+struct StageWalk {
+  TileRange tiles;
+  int first_stage, num_stages;  // this rank's share of the columns
+
+  __device__ int num_groups() const {
+    return (tiles.end - tiles.begin + kGroupTiles - 1) / kGroupTiles;
+  }
+  __device__ int group_begin(int group) const { return tiles.begin + group * kGroupTiles; }
+  __device__ int group_size(int group) const {
+    return min(kGroupTiles, tiles.end - group_begin(group));
+  }
+  __device__ int total() const { return num_groups() * num_stages; }
+};
+
+// What a block works on.
+struct Work {
+  const Job& job;
+  const CUtensorMap* weight_map;
+  const CUtensorMap* x_map;
+  StageWalk walk;
+  int first_row;  // of x and y
+};
+
+template <int kRows>
+__device__ void copy_weights(const Work& work, int step, std::uint32_t stage,
+                             std::uint32_t barrier) {
+  using L = Layout<kRows>;
+  const StageWalk& walk = work.walk;
+  const int group = step / walk.num_stages;
+  const int chunk = walk.first_stage + step % walk.num_stages;
+  const int num_tiles = walk.group_size(group);
+  arrive_expecting(barrier, num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
+  for (int tile = 0; tile < num_tiles; ++tile) {
+    const std::uint32_t to = stage + tile * kTileBytes;
+    const std::int64_t tile_index = walk.group_begin(group) + tile;
+    if (work.job.prepared != nullptr) {
+      const std::int64_t at = (tile_index * work.job.num_stages + chunk) * kTileBytes;
+      copy_bytes_async(to, work.job.prepared + at, kTileBytes, barrier);
+      continue;
+    }
+    for (int box = 0; box < kBoxesPerStage; ++box) {
+      copy_box_async(to + box * kTileBoxBytes, work.weight_map,
+                     chunk * kStageColumns + box * kBoxColumns,
+                     static_cast<int>(tile_index) * kTileRows, barrier);
+    }
+  }
+}
+
+template <int kRows>
+__device__ void copy_x(const Work& work, int step, std::uint32_t stage, std::uint32_t barrier) {
+  using L = Layout<kRows>;
+  const int chunk = work.walk.first_stage + step % work.walk.num_stages;
+  for (int box = 0; box < kBoxesPerStage; ++box) {
+    copy_box_async(stage + L::kWeightBytes + box * L::kXBoxBytes, work.x_map,
+                   chunk * kStageColumns + box * kBoxColumns, work.first_row, barrier);
+  }
+}
+
+// The copying thread.
+template <int kRows>
+__device__ void fill_stages(const Work& work, std::uint32_t shared) {
+  using L = Layout<kRows>;
+  const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
+  const int total = work.walk.total();
+  const int ahead = min(total, L::kNumStages);
+  for (int step = 0; step < ahead; ++step) {
+    copy_weights<kRows>(work, step, shared + step * L::kStageBytes, full + step * 8);
+  }
+  wait_for_predecessor();
+  for (int step = 0; step < ahead; ++step) {
+    copy_x<kRows>(work, step, shared + step * L::kStageBytes, full + step * 8);
+  }
+  for (int step = ahead; step < total; ++step) {
+    const int slot = step % L::kNumStages;
+    wait_barrier(empty + slot * 8, (step / L::kNumStages - 1) & 1);
+    const std::uint32_t stage = shared + slot * L::kStageBytes;
+    copy_weights<kRows>(work, step, stage, full + slot * 8);
+    copy_x<kRows>(work, step, stage, full + slot * 8);
+  }
+}
+
+template <int kRows>
+using Accumulators = float[kGroupTiles][kRows / 8][4];
+
+// One warp's 16 columns of one stage.
+template <int kRows>
+__device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::uint32_t stage,
+                                               int num_tiles, bool prepared) {
+  using L = Layout<kRows>;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int box = warp / 4;
+  const int chunk = (warp % 4) * 2;  // this warp's first 16-byte chunk of the box's rows
+
+  // x, rows as columns of B: lanes 0-7 address the first 8 columns (k) of 8 rows, lanes 8-15 the
+  // second, lanes 16-31 the same of the next 8 rows.
+  std::uint32_t b[kRows / 8][2];
+  const std::uint32_t x_box = stage + L::kWeightBytes + box * L::kXBoxBytes;
+  const int b_chunk = chunk + (lane / 8) % 2;
+  if constexpr (kRows == 8) {
+    const int row = lane % 8;
+    ldmatrix_x2(b[0], x_box + row * kBoxRowBytes + ((b_chunk ^ row) << 4));
+  } else {
+#pragma unroll
+    for (int pair = 0; pair < kRows / 16; ++pair) {
+      const int row = pair * 16 + (lane / 16) * 8 + lane % 8;
+      std::uint32_t r[4];
+      ldmatrix_x4(r, x_box + row * kBoxRowBytes + ((b_chunk ^ (row & 7)) << 4));
+      b[2 * pair][0] = r[0];
+      b[2 * pair][1] = r[1];
+      b[2 * pair + 1][0] = r[2];
+      b[2 * pair + 1][1] = r[3];
+    }
+  }
+  // W: prepared tiles hold each lane's fragment in one piece; boxes are swizzled rows.
+  const int a_row = lane % 16;
+  const std::uint32_t a_offset = prepared ? warp * (kTileBytes / kComputeWarps) + lane * 16
+                                          : box * kTileBoxBytes + a_row * kBoxRowBytes +
+                                                (((chunk + lane / 16) ^ (a_row & 7)) << 4);
+#pragma unroll
+  for (int tile = 0; tile < kGroupTiles; ++tile) {
+    if (tile >= num_tiles) break;
+    std::uint32_t a[4];
+    const std::uint32_t from = stage + tile * kTileBytes + a_offset;
+    if (prepared) {
+      load_shared_16(a, from);
+    } else {
+      ldmatrix_x4(a, from);
+    }
+#pragma unroll
+    for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a, b[n][0], b[n][1]);
+  }
+}
+
+// Sums over the warps; `use(tile, row of x, row of the tile, sum)` is called once per output.
+template <int kRows, typename Use>
+__device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, int num_tiles,
+                                             float* buffer, const Use& use) {
+  constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
+  constexpr int kAtOnce = kReduceRows / 8;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  float* mine = buffer + warp * kReduceRows * kReducePitch;
+#pragma unroll
+  for (int first = 0; first < kGroupTiles * kBlocks; first += kAtOnce) {
+    if (first / kBlocks >= num_tiles) break;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float(&c)[4] = sums[(first + i) / kBlocks][(first + i) % kBlocks];
+      float* to = mine + (i * 8 + (lane % 4) * 2) * kReducePitch + lane / 4;
+      to[0] = c[0];
+      to[kReducePitch] = c[1];
+      to[8] = c[2];
+      to[kReducePitch + 8] = c[3];
+    }
+    named_barrier(1, kComputeThreads);
+    static_assert(kReduceRows * kTileRows == kComputeThreads);
+    const int column = threadIdx.x / kTileRows, tile_row = threadIdx.x % kTileRows;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kComputeWarps; ++w) {
+      sum += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
+    }
+    const int x_row = first * 8 + column;  // counted through the tiles
+    if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
+    named_barrier(1, kComputeThreads);
+  }
+}
+
+// The computing warps. With several ranks the sums of the one group are left in `partial`.
+template <int kRows>
+__device__ void multiply(const Work& work, const Launch& launch, std::uint32_t shared,
+                         float* reduce_buffer, float* partial) {
+  using L = Layout<kRows>;
+  const StageWalk& walk = work.walk;
+  const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
+  const int lane = threadIdx.x % kWarp;
+  const bool prepared = work.job.prepared != nullptr;
+  int step = 0;
+  for (int group = 0; group < walk.num_groups(); ++group) {
+    const int num_tiles = walk.group_size(group);
+    Accumulators<kRows> sums = {};
+    for (int i = 0; i < walk.num_stages; ++i, ++step) {
+      const int slot = step % L::kNumStages;
+      wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
+      multiply_stage<kRows>(sums, shared + slot * L::kStageBytes, num_tiles, prepared);
+      __syncwarp();
+      if (lane == 0) arrive(empty + slot * 8);
+    }
+    // All warps are through with the stages before `partial` takes their place.
+    if (launch.num_ranks > 1) named_barrier(1, kComputeThreads);
+    const int first_column = walk.group_begin(group) * kTileRows;
+    reduce_warps<kRows>(sums, num_tiles, reduce_buffer,
+                        [&](int tile, int row, int tile_row, float sum) {
+                          const int y_row = work.first_row + row;
+                          const int column = first_column + tile * kTileRows + tile_row;
+                          if (launch.num_ranks > 1) {
+                            partial[(tile * kRows + row) * kTileRows + tile_row] = sum;
+                          } else if (y_row < launch.num_rows && column < work.job.out) {
+                            store_output(work.job, y_row, column, sum);
+                          }
+                        });
+  }
+}
+
+// Sums the ranks' partial sums, each rank a share of them.
+template <int kRows>
+__device__ void combine_ranks(const Work& work, const Launch& launch, const float* partial) {
+  const TileRange& tiles = work.walk.tiles;
+  const std::uint32_t address = shared_address(partial);
+  const int per_tile = kRows * kTileRows;
+  const int total = (tiles.end - tiles.begin) * per_tile;
+  for (int i = cluster_rank() * kThreads + threadIdx.x; i < total; i += kColumnRanks * kThreads) {
+    const int tile_row = i % kTileRows, row = i / kTileRows % kRows, tile = i / per_tile;
+    const int y_row = work.first_row + row;
+    const int column = (tiles.begin + tile) * kTileRows + tile_row;
+    if (y_row >= launch.num_rows || column >= work.job.out) continue;
+    float sum = 0;
+#pragma unroll
+    for (int r = 0; r < kColumnRanks; ++r) sum += load_from_rank(address + i * 4, r);
+    store_output(work.job, y_row, column, sum);
+  }
+}
+
+// Blocks: x = ranges of tiles, ranks of a cluster side by side; y = job and slice of rows.
+template <int kRows>
+__global__ void __launch_bounds__(kThreads, 2)
+    row_linear_kernel(const __grid_constant__ Launch launch) {
+  using L = Layout<kRows>;
+  extern __shared__ char raw_shared[];
+  char* base = raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024;
+  const std::uint32_t shared = shared_address(base);
+  const int job_index = blockIdx.y / launch.num_slices;
+  const Job& job = launch.jobs[job_index];
+  const int rank = launch.num_ranks > 1 ? cluster_rank() : 0;
+  const int first_stage = rank * job.num_stages / launch.num_ranks;
+  const int end_stage = (rank + 1) * job.num_stages / launch.num_ranks;
+  const Work work{job,
+                  &launch.weight_maps[job_index],
+                  &launch.x_maps[job_index],
+                  {tile_range(job, launch.num_ranks), first_stage, end_stage - first_stage},
+                  static_cast<int>(blockIdx.y % launch.num_slices) * kRows};
+
+  let_successor_start();
+  if (threadIdx.x == kComputeThreads) {
+    prefetch_tensor_map(work.x_map);
+    for (int slot = 0; slot < L::kNumStages; ++slot) {
+      init_barrier(shared + L::kBarriers + slot * 8, 1);
+      init_barrier(shared + L::kBarriers + (L::kNumStages + slot) * 8, kComputeWarps);
+    }
+    fence_barrier_init();
+  }
+  if (job.gate.tokens != nullptr) {
+    wait_for_predecessor();
+    // Every block of a cluster sees the same gate, so all of them leave here or none.
+    if (!gate_is_open(job.gate)) return;
+  }
+  __syncthreads();
+
+  auto* partial = reinterpret_cast<float*>(base);
+  if (threadIdx.x == kComputeThreads) fill_stages<kRows>(work, shared);
+  __syncwarp();
+  wait_for_predecessor();
+  if (threadIdx.x < kComputeThreads) {
+    multiply<kRows>(work, launch, shared, reinterpret_cast<float*>(base + L::kReduce), partial);
+  }
+  if (launch.num_ranks > 1) {
+    cluster_barrier();
+    combine_ranks<kRows>(work, launch, partial);
+    cluster_barrier();  // no block leaves while another reads its sums
+  }
+}
+
+// One thread per lane's fragment of one mma step: 16 bytes.
+__global__ void __launch_bounds__(256)
+    prepare_kernel(PrepareLinearParams p, int num_tiles, int num_chunks) {
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
+  const int lane = i % kWarp, step = i / kWarp % kComputeWarps;
+  const std::int64_t block = i / (kWarp * kComputeWarps);
+  const int chunk = block % num_chunks;
+  const std::int64_t tile = block / num_chunks;
+  if (tile >= num_tiles) return;
+  const LinearWeights& w = p.weights;
+  const auto* weight = static_cast<const std::uint16_t*>(w.weight);
+  std::uint32_t fragment[4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const std::int64_t row = tile * kTileRows + lane / 4 + r % 2 * 8;
+    const int column = chunk * kStageColumns + step * 16 + lane % 4 * 2 + r / 2 * 8;
+    auto at = [&](int c) -> std::uint32_t {
+      return row < w.out && c < w.in ? weight[row * w.in + c] : 0u;
+    };
+    fragment[r] = at(column) | at(column + 1) << 16;
+  }
+  const std::int64_t all_chunks = (p.total_in + kStageColumns - 1) / kStageColumns;
+  const std::int64_t to_block =
+      (p.first_out / kTileRows + tile) * all_chunks + p.first_in / kStageColumns + chunk;
+  auto* to = static_cast<uint4*>(p.prepared) + to_block * (kTileBytes / 16) + step * kWarp + lane;
+  *to = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
+}
+
+Status check_job(const LinearParams& params, int num_rows) {
+  const bool fits = params.num_rows == num_rows && params.weights.in % kVector == 0 &&
+                    params.x_stride % kVector == 0 && params.weights.in > 0;
+  if (fits) return ok_status();
+  return Status(StatusCode::kInvalidArgument,
+                "linear: the width and the row stride of x must be multiples of 8");
+}
+
+template <int kRows>
+Status launch_rows(Stream& stream, const Launch& params, int num_jobs, int num_blocks) {
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_blocks),
+                                       static_cast<unsigned>(num_jobs * params.num_slices)),
+                          .block = dim3(kThreads),
+                          .shared_bytes = Layout<kRows>::kBytes,
+                          .cluster = static_cast<unsigned>(params.num_ranks)};
+  return launch("row_linear", stream, shape, row_linear_kernel<kRows>, params);
+}
+
+int slice_rows(int num_rows) {
+  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : kMaxSliceRows;
+}
+
+Job make_job(const RowLinearJob& from) {
+  const LinearParams& linear = from.linear;
+  const LinearWeights& w = linear.weights;
+  return {
+      .prepared = static_cast<const char*>(w.prepared),
+      .bias = static_cast<const Bf16*>(w.bias),
+      .residual = static_cast<const Bf16*>(linear.residual),
+      .residual_stride = linear.residual_stride,
+      .residual_rows = linear.residual_rows,
+      .y = linear.y,
+      .y_stride = linear.y_stride,
+      .y_is_float = linear.y_dtype == DType::kF32,
+      .gelu_begin = linear.activation == Activation::kGeluTanh ? linear.activation_begin : w.out,
+      .out = w.out,
+      .num_stages = (w.in + kStageColumns - 1) / kStageColumns,
+      .gate = from.gate};
+}
+
+}  // namespace
+
+Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_multiprocessors) {
+  Launch params = {};
+  params.num_rows = jobs[0].linear.num_rows;
+  const int rows = slice_rows(params.num_rows);
+  params.num_slices = (params.num_rows + rows - 1) / rows;
+  int most_tiles = 0;
+  bool few_tiles = true, many_columns = true;
+  for (int i = 0; i < num_jobs; ++i) {
+    const LinearParams& linear = jobs[i].linear;
+    const LinearWeights& w = linear.weights;
+    GAPLESS_RETURN_IF_ERROR(check_job(linear, params.num_rows));
+    params.jobs[i] = make_job(jobs[i]);
+    if (w.prepared == nullptr) {
+      GAPLESS_ASSIGN_OR_RETURN(params.weight_maps[i],
+                               make_tensor_map(w.weight, w.out, w.in, w.in, kTileRows));
+    }
+    GAPLESS_ASSIGN_OR_RETURN(
+        params.x_maps[i], make_tensor_map(linear.x, params.num_rows, w.in, linear.x_stride, rows));
+    const int num_tiles = (w.out + kTileRows - 1) / kTileRows;
+    most_tiles = std::max(most_tiles, num_tiles);
+    // A property of the weights alone, never of the device or the rows: it decides the order of
+    // sums.
+    few_tiles = few_tiles && num_tiles <= 128;
+    many_columns = many_columns && params.jobs[i].num_stages >= 2 * kColumnRanks;
+  }
+  int num_blocks = std::min(most_tiles, num_multiprocessors);
+  params.num_ranks = few_tiles && many_columns ? kColumnRanks : 1;
+  if (params.num_ranks > 1) {
+    num_blocks = (most_tiles + kGroupTiles - 1) / kGroupTiles * kColumnRanks;
+  }
+  switch (rows) {
+    case 8:
+      return launch_rows<8>(stream, params, num_jobs, num_blocks);
+    case 16:
+      return launch_rows<16>(stream, params, num_jobs, num_blocks);
+    default:
+      return launch_rows<kMaxSliceRows>(stream, params, num_jobs, num_blocks);
+  }
+}
+
+std::size_t prepared_linear_bytes(int in, int out) {
+  const auto tiles = static_cast<std::size_t>((out + kTileRows - 1) / kTileRows);
+  const auto chunks = static_cast<std::size_t>((in + kStageColumns - 1) / kStageColumns);
+  return tiles * chunks * kTileBytes;
+}
+
+Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
+  if (params.first_out % kTileRows != 0 || params.first_in % kStageColumns != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "prepare_linear: a part must start at a multiple of 16 rows and 128 columns");
+  }
+  const int num_tiles = (params.weights.out + kTileRows - 1) / kTileRows;
+  const int num_chunks = (params.weights.in + kStageColumns - 1) / kStageColumns;
+  const std::int64_t fragments = std::int64_t{num_tiles} * num_chunks * kWarp * kComputeWarps;
+  return launch("prepare_linear", stream,
+                {.grid = dim3(blocks_for(fragments, 256)), .block = dim3(256)}, prepare_kernel,
+                params, num_tiles, num_chunks);
+}
+
+}  // namespace gapless::cuda

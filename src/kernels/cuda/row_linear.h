@@ -1,0 +1,41 @@
+// y = activation(x W^T + b) + residual for few rows: bound by reading the weights once.
+#pragma once
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+
+namespace gapless::cuda {
+
+// Products that run only when a row of this step sampled a certain token: one whose row decodes
+// regions and is not done. tokens == nullptr: they always run.
+struct RowLinearGate {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* rows = nullptr;
+  const RowState* row_states = nullptr;
+  int num_rows = 0;
+  std::int32_t token_id = 0;
+};
+
+// One product of a launch.
+struct RowLinearJob {
+  LinearParams linear;
+  RowLinearGate gate;
+};
+
+inline constexpr int kMaxRowLinearJobs = 2;
+
+// Enqueues one to kMaxRowLinearJobs products with the same number of rows. Row-invariant: the bits
+// of a row of y depend on that row of x alone (row_linear.cu says why). `in` and the strides of x
+// must be multiples of 8, its address of 16 bytes.
+Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_multiprocessors);
+
+// Prepared weights: tiles of 16 rows x 128 columns, row of tiles after row of tiles, each tile 4
+// KB: per 16 columns the A fragments of mma.m16n8k16, lane after lane. Edges are padded with zeros.
+inline constexpr int kPreparedTileRows = 16;
+inline constexpr int kPreparedTileColumns = 128;
+
+std::size_t prepared_linear_bytes(int in, int out);
+Status prepare_linear(Stream& stream, const PrepareLinearParams& params);
+
+}  // namespace gapless::cuda

@@ -1,0 +1,147 @@
+// The bookkeeping of a step, on rows: install, plan, advance, stamp. Tiny kernels of one thread per
+// item.
+#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launchers.h"
+
+namespace gapless::cuda {
+namespace {
+
+constexpr int kThreads = 64;
+
+__device__ void copy_row_state(RowState* to, const RowState* from) {
+  constexpr int kWords = sizeof(RowState) / 8;
+  for (int i = threadIdx.x; i < kWords; i += blockDim.x) {
+    reinterpret_cast<std::uint64_t*>(to)[i] = reinterpret_cast<const std::uint64_t*>(from)[i];
+  }
+}
+
+// Blocks [0, max_installs) install one row each, the others set kThreads page-table entries each.
+__global__ void begin_step_kernel(BeginStepParams p) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int block = blockIdx.x;
+  if (block < p.max_installs) {
+    if (block < *p.num_installs) {
+      copy_row_state(&p.row_states[p.install_rows[block]], &p.installs[block]);
+    }
+    return;
+  }
+  const int i = (block - p.max_installs) * kThreads + threadIdx.x;
+  if (i >= min(*p.num_deltas, p.max_deltas)) return;
+  const PageTableDelta delta = p.deltas[i];
+  p.page_table[std::int64_t{delta.row} * p.page_table_stride + delta.index] = delta.page;
+}
+
+__global__ void plan_decode_kernel(PlanDecodeParams p) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= p.num_rows) return;
+  const std::int32_t row = p.rows[i];
+  const bool padding = row < 0;
+  p.input_index[i] = padding ? 0 : row;
+  if (padding || p.row_states[row].done != 0) {
+    p.positions[i] = 0;
+    p.cache_slots[i] = i % kPageTokens;  // page 0 is trash
+    p.sequences[i] = {padding ? 0 : row, i, 0, 0, 0};
+    return;
+  }
+  const std::int32_t position = p.row_states[row].position;
+  const std::int32_t page =
+      p.page_table[std::int64_t{row} * p.page_table_stride + position / kPageTokens];
+  p.positions[i] = position;
+  p.cache_slots[i] = page * kPageTokens + position % kPageTokens;
+  p.sequences[i] = {row, i, 1, position, 0};
+}
+
+__device__ TokenInput next_input(const AdvanceRowsParams& p, const RowState& row, int i) {
+  const std::int32_t token = p.tokens[i];
+  if ((row.flags & kRowDecodesRegions) != 0) {
+    const float* values = p.values + std::int64_t{i} * 2;
+    if (token == p.coord_id) return {InputKind::kCoord, token, values[0], 0};
+    if (token == p.size_id) return {InputKind::kSize, token, values[0], values[1]};
+  }
+  return {InputKind::kText, token, 0, 0};
+}
+
+__device__ std::int32_t next_automaton_state(const AdvanceRowsParams& p, const RowState& row,
+                                             std::int32_t token) {
+  if (row.automaton == kNoAutomaton) return kNoAutomaton;
+  const AutomatonState& state = p.automata[row.automaton];
+  for (int edge = 0; edge < state.num_edges; ++edge) {
+    if (state.tokens[edge] == token) return state.next[edge];
+  }
+  return row.automaton;
+}
+
+__device__ StepOutput advance(const AdvanceRowsParams& p, RowState& row, int i) {
+  const std::int32_t token = p.tokens[i];
+  row.input = next_input(p, row, i);
+  row.automaton = next_automaton_state(p, row, token);
+  row.position += p.tokens_consumed != nullptr ? p.tokens_consumed[i] : 1;
+  row.num_generated += 1;
+  StepOutcome outcome =
+      row.num_generated >= row.max_generated ? StepOutcome::kLength : StepOutcome::kContinues;
+  for (int s = 0; s < row.num_stop_ids; ++s) {
+    if (row.stop_ids[s] == token) outcome = StepOutcome::kStopped;
+  }
+  row.done = outcome != StepOutcome::kContinues;
+  return {token, outcome, row.input.x, row.input.y, p.logprobs[i], row.position - 1};
+}
+
+__global__ void advance_rows_kernel(AdvanceRowsParams p) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= p.num_rows) return;
+  const std::int32_t row = p.rows[i];
+  StepOutput output{-1, StepOutcome::kAlreadyDone, 0, 0, 0, 0};
+  if (row >= 0) {
+    RowState& state = p.row_states[row];
+    if (state.done != 0) {
+      output.position = state.position;
+    } else {
+      output = advance(p, state, i);
+    }
+  }
+  p.outputs[i] = output;
+}
+
+__global__ void stamp_time_kernel(std::uint64_t* stamp) {
+  let_successor_start();
+  wait_for_predecessor();
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  *stamp = now;
+}
+
+LaunchShape one_thread_each(int items) {
+  return {.grid = dim3(blocks_for(items, kThreads)), .block = dim3(kThreads)};
+}
+
+}  // namespace
+
+Status begin_step(Stream& stream, const BeginStepParams& params) {
+  const unsigned blocks =
+      static_cast<unsigned>(params.max_installs) + blocks_for(params.max_deltas, kThreads);
+  return launch("begin_step", stream, {.grid = dim3(blocks), .block = dim3(kThreads)},
+                begin_step_kernel, params);
+}
+
+Status plan_decode(Stream& stream, const PlanDecodeParams& params) {
+  return launch("plan_decode", stream, one_thread_each(params.num_rows), plan_decode_kernel,
+                params);
+}
+
+Status advance_rows(Stream& stream, const AdvanceRowsParams& params) {
+  return launch("advance_rows", stream, one_thread_each(params.num_rows), advance_rows_kernel,
+                params);
+}
+
+Status stamp_time(Stream& stream, std::uint64_t* stamp) {
+  return launch("stamp_time", stream, {.grid = dim3(1), .block = dim3(1)}, stamp_time_kernel,
+                stamp);
+}
+
+}  // namespace gapless::cuda

@@ -1,0 +1,55 @@
+#include "model/model_summary.h"
+
+#include <gtest/gtest.h>
+
+namespace gapless {
+namespace {
+
+std::int64_t bytes_of_component(const std::vector<StepTraffic>& traffic, std::string_view name) {
+  for (const StepTraffic& item : traffic) {
+    if (item.component == name) return item.bytes;
+  }
+  ADD_FAILURE() << name;
+  return 0;
+}
+
+std::int64_t step_megabytes(int rows) {
+  const auto traffic = decode_step_traffic(moondream2_config(), DType::kBF16, rows, 1000);
+  return (total_bytes(traffic) + 500'000) / 1'000'000;
+}
+
+TEST(ModelSummary, PublishedParameterCounts) {
+  const ModelSize size = model_size(moondream2_config());
+  EXPECT_EQ(size.text, 1'418'270'720);
+  EXPECT_EQ(size.vision, 448'649'072);
+  EXPECT_EQ(size.region, 60'317'312);
+  EXPECT_EQ(size.total(), 1'927'237'104);
+}
+
+// Worked out by hand for Moondream 2 in bf16 with 1000 cached tokens.
+TEST(ModelSummary, DecodeStepOfMoondream2) {
+  EXPECT_EQ(step_megabytes(1), 2824);
+  EXPECT_EQ(step_megabytes(8), 4201);
+  EXPECT_EQ(step_megabytes(32), 8925);
+  const auto step = decode_step_traffic(moondream2_config(), DType::kBF16, 8, 1000);
+  EXPECT_EQ(bytes_of_component(step, "qkv"), 603'979'776);
+  EXPECT_EQ(bytes_of_component(step, "KV cache read"), 8 * 1000 * 196'608LL);
+  EXPECT_EQ(bytes_of_component(step, "KV cache write"), 8 * 196'608);
+  EXPECT_EQ(bytes_of_component(step, "MLP"), 1'610'612'736);
+}
+
+TEST(ModelSummary, RegionHeadsOfMoondream2) {
+  const auto region = region_step_traffic(moondream2_config(), DType::kBF16);
+  EXPECT_EQ(bytes_of_component(region, "coordinate decoder") / 100'000, 503);
+  EXPECT_EQ(bytes_of_component(region, "size decoder") / 100'000, 671);
+  EXPECT_EQ(bytes_of_component(region, "region encoders") / 100'000, 31);
+}
+
+TEST(ModelSummary, TheDescriptionNamesTheTotals) {
+  const std::string text = describe_model(moondream2_config(), 1, 1000);
+  EXPECT_NE(text.find("1,927,237,104"), std::string::npos) << text;
+  EXPECT_NE(text.find("2823.6 MB"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace gapless

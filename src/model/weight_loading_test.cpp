@@ -1,0 +1,94 @@
+#include "model/weight_loading.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "weights/float_conversion.h"
+#include "weights/random_model.h"
+#include "weights/test_files.h"
+
+namespace gapless {
+namespace {
+
+constexpr std::uint64_t kSeed = 3;
+
+class WeightLoadingTest : public testing::Test {
+ protected:
+  WeightLoadingTest() {
+    config_ = testing_files::very_small_config();
+    config_.vision.enc_ff_dim = 42;  // padded to 48, as the patch length 48 is not
+    stream_ = device_->create_stream("test").value();
+    kernels_ = make_kernels(*device_).value();
+  }
+
+  std::vector<float> contents(const ModelWeights& weights) {
+    EXPECT_TRUE(stream_->synchronize().ok());
+    std::vector<float> values(weights.buffer.size_bytes() / sizeof(float));
+    std::memcpy(values.data(), weights.buffer.data(), weights.buffer.size_bytes());
+    return values;
+  }
+
+  std::vector<float> random_contents() {
+    const auto weights = allocate_weights(*device_, *stream_, config_, DType::kF32);
+    EXPECT_TRUE(weights.ok());
+    EXPECT_TRUE(fill_random_weights(*kernels_, *stream_, config_, kSeed, *weights).ok());
+    return contents(*weights);
+  }
+
+  std::vector<float> loaded_contents(const std::filesystem::path& folder, std::size_t piece_bytes) {
+    const auto source = WeightSource::open(folder, config_);
+    EXPECT_TRUE(source.ok()) << source.status().to_string();
+    const auto weights = allocate_weights(*device_, *stream_, config_, DType::kF32);
+    EXPECT_TRUE(weights.ok());
+    EXPECT_TRUE(load_weights(*device_, *stream_, *source, config_, DType::kF32, *weights,
+                             piece_bytes)
+                    .ok());
+    return contents(*weights);
+  }
+
+  ModelConfig config_;
+  std::unique_ptr<Device> device_ = open_cpu_device();
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Kernels> kernels_;
+};
+
+// What is made on the device is what is written to disk, up to the file's rounding to bfloat16, padding
+// included: every byte of the allocation is compared.
+TEST_F(WeightLoadingTest, RandomWeightsAreTheSameOnDiskAndOnTheDevice) {
+  const testing_files::TemporaryFolder folder;
+  ASSERT_TRUE(write_random_model(config_, kSeed, folder.path()).ok());
+  const std::vector<float> made = random_contents();
+  // In one piece, and in pieces that cut tensors.
+  for (const std::size_t piece_bytes : {kWeightPieceBytes, std::size_t{1024}}) {
+    const std::vector<float> loaded = loaded_contents(folder.path(), piece_bytes);
+    ASSERT_EQ(loaded.size(), made.size());
+    std::size_t num_different = 0;
+    std::size_t num_zero = 0;
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      num_different += loaded[i] != f32_from_bf16(bf16_from_f32(made[i])) ? 1 : 0;
+      num_zero += made[i] == 0 ? 1 : 0;
+    }
+    EXPECT_EQ(num_different, 0u) << "pieces of " << piece_bytes;
+    EXPECT_LT(num_zero, made.size() / 2);
+  }
+}
+
+TEST_F(WeightLoadingTest, PaddingIsZero) {
+  const std::vector<float> made = random_contents();
+  std::size_t num_padded = 0;
+  for (const TensorPlacement& tensor : lay_out_weights(config_, DType::kF32).tensors) {
+    const std::size_t first = tensor.offset_bytes / sizeof(float);
+    for (std::int64_t row = 0; row < tensor.num_rows; ++row) {
+      for (std::int64_t i = tensor.row_size; i < tensor.row_stride; ++i, ++num_padded) {
+        EXPECT_EQ(made[first + static_cast<std::size_t>(row * tensor.row_stride + i)], 0.0f)
+            << tensor.name;
+      }
+    }
+  }
+  EXPECT_GT(num_padded, 0u);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,176 @@
+// What must hold for any weights: who sees whom, and that cached, fused, batched and decoded tokens
+// are the same tokens.
+#include <gtest/gtest.h>
+
+#include "constraint/spatial_automaton.h"
+#include "tests/golden/random_model_fixture.h"
+
+namespace gapless {
+namespace {
+
+class PrefillPropertiesTest : public RandomModelTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(RandomModelTest::SetUp());
+    GAPLESS_ASSERT_OK(fill_image_slot(1));
+  }
+  int num_layers() const { return model_->config().text.n_layers; }
+  int vocab() const { return model_->info().vocab; }
+};
+
+TEST_F(PrefillPropertiesTest, APromptTokenDoesNotReachThePrefix) {
+  prefill(image_prompt(0, {1, 20, 2, 30, 3}));
+  prefill(image_prompt(1, {1, 21, 2, 31, 3}));
+  for (int layer = 0; layer < num_layers(); ++layer) {
+    EXPECT_EQ(keys_and_values(0, layer, 0, prefix_len()),
+              keys_and_values(1, layer, 0, prefix_len()))
+        << "layer " << layer;
+    // The prompts do differ.
+    EXPECT_NE(keys_and_values(0, layer, prefix_len(), prefix_len() + 5),
+              keys_and_values(1, layer, prefix_len(), prefix_len() + 5))
+        << "layer " << layer;
+  }
+}
+
+TEST_F(PrefillPropertiesTest, TheLastImagePatchReachesBosFromTheSecondLayerOn) {
+  prefill(image_prompt(0, {1, 20, 2}));
+  GAPLESS_ASSERT_OK(change_image_row(image_tokens() - 1));
+  prefill(image_prompt(1, {1, 20, 2}));
+  EXPECT_EQ(keys_and_values(0, 0, 0, 1), keys_and_values(1, 0, 0, 1));
+  for (int layer = 1; layer < num_layers(); ++layer) {
+    EXPECT_NE(keys_and_values(0, layer, 0, 1), keys_and_values(1, layer, 0, 1))
+        << "layer " << layer;
+  }
+}
+
+TEST_F(PrefillPropertiesTest, WithoutAnImageALaterTokenDoesNotReachAnEarlierOne) {
+  DriverPrompt a{.row = 0, .prefix_len = 0};
+  append_ids(a.inputs, {0, 1, 20, 2, 30});
+  DriverPrompt b = a;
+  b.row = 1;
+  b.inputs.back().id = 31;
+  prefill(a);
+  prefill(b);
+  for (int layer = 0; layer < num_layers(); ++layer) {
+    EXPECT_EQ(keys_and_values(0, layer, 0, 4), keys_and_values(1, layer, 0, 4));
+  }
+  EXPECT_NE(keys_and_values(0, 0, 4, 5), keys_and_values(1, 0, 4, 5));
+}
+
+TEST_F(PrefillPropertiesTest, FusedEqualsPrefixThenPrompt) {
+  prefill(image_prompt(0, {1, 20, 2, 30, 3}));
+  const std::vector<float> fused = logits();
+
+  prefill(image_prompt(1, {}));
+  DriverPrompt suffix{.row = 1, .num_cached = prefix_len(), .prefix_len = prefix_len()};
+  append_ids(suffix.inputs, {1, 20, 2, 30, 3});
+  prefill(suffix);
+  expect_same(logits(), fused, vocab());
+}
+
+TEST_F(PrefillPropertiesTest, ASharedPrefixGivesTheSameAsAnOwnOne) {
+  prefill(image_prompt(0, {1, 20, 2, 30, 3}));
+  const std::vector<float> own = logits();
+
+  prefill(image_prompt(1, {}));
+  // Two sequences at once on the prefix of row 1, whose last page is partly filled: each writes
+  // into a copy of its own.
+  std::vector<DriverPrompt> prompts(2);
+  for (int i = 0; i < 2; ++i) {
+    DriverPrompt& prompt = prompts[static_cast<std::size_t>(i)];
+    prompt = {
+        .row = 2 + i, .num_cached = prefix_len(), .cached_by_row = 1, .prefix_len = prefix_len()};
+    append_ids(prompt.inputs, {1, 20 + i, 2, 30 + i, 3});
+  }
+  ASSERT_NE(prefix_len() % kPageTokens, 0);
+  ASSERT_TRUE(driver_->prefill(prompts).ok());
+  const std::vector<float> both = logits(2);
+  const auto row_size = static_cast<std::ptrdiff_t>(vocab());
+  expect_same({both.begin(), both.begin() + row_size}, own, vocab());
+  EXPECT_FALSE(bits_equal(std::vector<float>(both.begin() + row_size, both.end()), own));
+}
+
+// The logits of every decode step against those of one prefill of the same tokens.
+TEST_F(PrefillPropertiesTest, DecodingEqualsPrefillingTheSameTokens) {
+  constexpr int kSteps = 6;
+  const DriverPrompt prompt = image_prompt(0, {1, 20, 2, 30, 3}, kSteps + 1);
+  DriverPrompt grown = image_prompt(1, {1, 20, 2, 30, 3});
+  auto outputs = driver_->prefill({&prompt, 1});
+  const std::int32_t row = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    append_ids(grown.inputs, {(*outputs)[0].token});
+    outputs = driver_->decode({&row, 1});
+    const std::vector<float> decoded = logits();
+    prefill(grown);
+    expect_same(logits(), decoded, vocab());
+  }
+}
+
+// The same for points: what a coordinate feeds back is its value's encoding.
+TEST_F(PrefillPropertiesTest, DecodedCoordinatesEqualPrefilledOnes) {
+  constexpr int kSteps = 5;
+  const TokenizerConfig& tokenizer = model_->config().tokenizer;
+  DriverPrompt prompt = image_prompt(0, {1, 20, 2, 30, 3}, kSteps + 1);
+  prompt.state.flags = kRowDecodesRegions;
+  // The detect automaton, entered behind its first choice: y, size, then x or the end.
+  const auto automata = build_spatial_automata({.coord_id = tokenizer.coord_id.value,
+                                                .size_id = tokenizer.size_id.value,
+                                                .eos_id = tokenizer.eos_id.value});
+  const auto start = static_cast<std::size_t>(automaton_start(SpatialSkill::kDetect));
+  prompt.state.automaton = automata[start].next[0];
+  DriverPrompt grown = image_prompt(1, {1, 20, 2, 30, 3});
+  auto outputs = driver_->prefill({&prompt, 1});
+  const std::int32_t row = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    const StepOutput& output = (*outputs)[0];
+    if (output.token == tokenizer.eos_id.value) break;
+    const bool is_size = output.token == tokenizer.size_id.value;
+    grown.inputs.push_back({.kind = is_size ? InputKind::kSize : InputKind::kCoord,
+                            .id = output.token,
+                            .x = output.x,
+                            .y = output.y});
+    outputs = driver_->decode({&row, 1});
+    const std::vector<float> decoded = logits();
+    prefill(grown);
+    expect_same(logits(), decoded, vocab());
+  }
+  EXPECT_GE(grown.inputs.size(), static_cast<std::size_t>(prefix_len() + 5 + 2));
+}
+
+// Row invariance of whole steps: alone, or beside other sequences and padding. Bit for bit on every
+// device (I8).
+TEST_F(PrefillPropertiesTest, ASequenceDoesNotDependOnItsBatch) {
+  constexpr int kSteps = 4;
+  auto prompt_of = [&](int row) { return image_prompt(row, {1, 20 + row, 2, 30, 3}, kSteps + 1); };
+  const DriverPrompt alone = prompt_of(1);
+  std::vector<std::vector<float>> expected;
+  ASSERT_TRUE(driver_->prefill({&alone, 1}).ok());
+  expected.push_back(logits());
+  const std::int32_t row = 1;
+  for (int step = 1; step < kSteps; ++step) {
+    ASSERT_TRUE(driver_->decode({&row, 1}).ok());
+    expected.push_back(logits());
+  }
+
+  DriverPrompt text_only{.row = 3};
+  append_ids(text_only.inputs, {0, 7, 8, 9});
+  text_only.state.max_generated = 2;  // done while the others go on
+  const std::vector<DriverPrompt> batch{prompt_of(0), prompt_of(1), text_only};
+  ASSERT_TRUE(driver_->prefill(batch).ok());
+  const std::vector<std::int32_t> rows{3, -1, 1, 0};
+  for (int step = 0; step < kSteps; ++step) {
+    if (step > 0) {
+      ASSERT_TRUE(driver_->decode(rows).ok());
+    }
+    const std::vector<float> all = logits(step == 0 ? 3 : 4);
+    const auto begin = all.begin() + (step == 0 ? 1 : 2) * vocab();
+    EXPECT_TRUE(bits_equal(std::vector<float>(begin, begin + vocab()),
+                           expected[static_cast<std::size_t>(step)]))
+        << "step " << step;
+  }
+}
+
+}  // namespace
+}  // namespace gapless

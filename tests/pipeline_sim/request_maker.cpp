@@ -1,0 +1,81 @@
+#include "tests/pipeline_sim/request_maker.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gapless {
+namespace {
+
+std::unique_ptr<FakeConstraint> make_constraint(const Schedule& schedule,
+                                                const SimRequest& request) {
+  return std::make_unique<FakeConstraint>(schedule.model.vocab, request.seed * 31ull + 7);
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<RequestMaker>> RequestMaker::create(Device& device,
+                                                             const Schedule& schedule) {
+  std::unique_ptr<RequestMaker> maker(new RequestMaker(schedule));
+  std::size_t num_crops = 0;
+  for (const SimImage& image : schedule.images) {
+    num_crops += static_cast<std::size_t>(image.num_crops());
+  }
+  const std::size_t crop_bytes = schedule.model.crop_bytes;
+  // Every second place, for some: crops that are not neighbours are copied one by one.
+  GAPLESS_ASSIGN_OR_RETURN(maker->crops_pinned_,
+                           device.allocate_pinned(num_crops * 2 * crop_bytes));
+  SimRandom random(schedule.seed + 1);
+  auto* next = maker->crops_pinned_.as<std::uint8_t>();
+  for (const SimImage& image : schedule.images) {
+    const bool spread = random.chance(0.5);
+    maker->crops_.emplace_back();
+    for (int i = 0; i < image.num_crops(); ++i) {
+      std::generate_n(next, crop_bytes, [&] { return static_cast<std::uint8_t>(random.next()); });
+      maker->crops_.back().push_back(next);
+      next += crop_bytes * (spread ? 2 : 1);
+    }
+  }
+  return maker;
+}
+
+PreparedPrompt RequestMaker::prompt(const SimRequest& request) const {
+  PreparedPrompt prompt;
+  SimRandom random(request.seed);
+  if (request.image >= 0) {
+    const auto index = static_cast<std::size_t>(request.image);
+    PreparedImage image;
+    image.hash.fill(static_cast<std::uint8_t>(request.image + 1));
+    image.tile_rows = schedule_.images[index].tile_rows;
+    image.tile_cols = schedule_.images[index].tile_cols;
+    image.crops_pinned = crops_[index];
+    prompt.image = std::move(image);
+    prompt.inputs.push_back({.id = 3});  // BOS
+    for (int i = 0; i < schedule_.model.image_tokens; ++i) {
+      prompt.inputs.push_back({.kind = InputKind::kImage, .id = i});
+    }
+    prompt.prefix_len = schedule_.model.image_tokens + 1;
+  }
+  for (int i = 0; i < request.num_text_tokens; ++i) {
+    prompt.inputs.push_back({.id = random.between(3, schedule_.model.vocab - 1)});
+  }
+  prompt.row.max_generated = request.max_generated;
+  prompt.row.seed = fake_seed(request.seed, request.stop_after);
+  prompt.row.num_stop_ids = 1;
+  prompt.row.stop_ids[0] = kFakeStopId;
+  if (request.kind == RowKind::kAutomaton) {
+    prompt.row.automaton = request.seed % 2 == 0 ? 0 : 3;
+    prompt.row.flags |= kRowDecodesRegions;
+  } else if (request.kind == RowKind::kHostMask) {
+    prompt.row.flags |= kRowHostMask;
+    prompt.host_constraint = make_constraint(schedule_, request);
+  }
+  return prompt;
+}
+
+FakeAnswer RequestMaker::expected(const SimRequest& request) const {
+  const auto constraint = make_constraint(schedule_, request);
+  return fake_answer(schedule_.model, prompt(request),
+                     request.kind == RowKind::kHostMask ? constraint.get() : nullptr);
+}
+
+}  // namespace gapless
