@@ -89,10 +89,11 @@ class NodeReplayTest(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
-        assert cls.server.stop() == 0, cls.server.text()
+        assert cls.server.stop() == 0
 
     def test_every_call_on_one_connection(self):
         client = NodeClient(self.server.port())
+        self.addCleanup(client.socket.close)
         for chunked in (False, True):
             client.send("query", {"image_url": self.image, "question": "What is it?", "stream": False}, chunked)
             status, body = client.receive()

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -16,10 +17,10 @@ KEY = "clients-test-key"
 
 class Server:
     def __init__(self, *options):
-        self.log = tempfile.NamedTemporaryFile("r", prefix="gapless-serve-", suffix=".log")
+        self.log = tempfile.NamedTemporaryFile("w", prefix="gapless-serve-", suffix=".log")
         self.process = subprocess.Popen(
             [os.environ["GAPLESS_BINARY"], "serve", "--device", "cpu", "--port", "0", *options],
-            stderr=open(self.log.name, "w"),
+            stderr=self.log,
         )
         self.url = self._wait_for(r"listening url=(\S+)")
         self._wait_for(r" ready model=(\S+)")
@@ -50,4 +51,8 @@ class Server:
         """Ends it with SIGTERM; returns its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        status = self.process.wait(timeout=60)
+        if status != 0:
+            sys.stderr.write(self.text())
+        self.log.close()
+        return status

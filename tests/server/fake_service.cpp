@@ -81,7 +81,7 @@ void FakeService::run(Job& job) {
   words >> verb >> count >> ms;
   if (text == "corrupt") return sink.on_error(data_loss("JPEG: truncated"));
   if (verb == "words") {
-    for (int i = 0; i < count && pause(job, ms); ++i) say("w" + std::to_string(i) + " ");
+    for (int i = 0; i < count && pause(job, ms); ++i) say(fmt::format("w{} ", i));
   } else if (text == "hang") {
     say("first ");
     wait_for_cancel();

@@ -64,6 +64,10 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<FakeService> service;
 };
 
+inline std::string text_of(const boost::json::value& value) {
+  return std::string(value.as_string());
+}
+
 // A picture as far as the server can tell: it decodes none.
 inline constexpr std::string_view kImageUrl = "data:image/png;base64,iVBORw0KGgo=";
 
