@@ -31,6 +31,7 @@ StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& optio
                            load_model(std::move(device), options.model));
   EngineOptions engine_options;
   engine_options.loop.depth = options.depth;
+  engine_options.max_active_requests = options.max_active_requests;
   return Engine::start(std::move(model), engine_options);
 }
 

@@ -14,6 +14,7 @@ struct EngineCommandOptions {
   std::string model;  // empty: the model that ships
   std::string device = "auto";
   int depth = 2;
+  int max_active_requests = 1024;  // one more is refused
 };
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);

@@ -1,5 +1,5 @@
-// Timing of op-table work on a CUDA device: a graph of many calls over rotating buffers, replayed between
-// two events, and one table with each row's ceiling.
+// Timing of op-table work on a CUDA device: a graph of many calls over rotating buffers, replayed
+// between two events, and one table with each row's ceiling.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -40,8 +40,8 @@ class CudaBench {
   }
   void free_all();
 
-  // One replay of a graph that holds what `enqueue` enqueues, divided by num_calls. `enqueue` runs twice:
-  // directly first, so that algorithms are chosen, then captured.
+  // One replay of a graph that holds what `enqueue` enqueues, divided by num_calls. `enqueue` runs
+  // twice: directly first, so that algorithms are chosen, then captured.
   Spread time(int num_calls, const std::function<Status()>& enqueue);
 
   // Prints one line. 0 bytes or operations: that column stays empty.

@@ -1,5 +1,6 @@
 // The kernels of src/kernels/cuda at the shapes of Moondream 2, each with its ceiling.
-//   cuda_kernels_bench [name ...]   linear attention sample vision prefill step; all when none is named
+//   cuda_kernels_bench [name ...]   linear attention sample vision prefill step; all when none is
+//   named
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -19,7 +20,30 @@ constexpr std::int64_t kColdBytes = 256 << 20;  // more than the L2 holds
 
 LinearWeights weights(CudaBench& b, int in, int out) {
   const float stddev = 1.0f / static_cast<float>(in) * 40.0f;
-  return {.weight = b.noise(std::int64_t{in} * out, stddev), .bias = b.noise(out), .in = in, .out = out};
+  return {.weight = b.noise(std::int64_t{in} * out, stddev),
+          .bias = b.noise(out),
+          .in = in,
+          .out = out};
+}
+
+// Lays parts out as one matrix: below each other, or (`side_by_side`) beside each other.
+LinearWeights prepared(CudaBench& b, const std::vector<LinearWeights>& parts, bool side_by_side) {
+  LinearWeights whole{.weight = nullptr, .bias = nullptr, .in = 0, .out = 0};
+  for (const LinearWeights& part : parts) {
+    whole.in = side_by_side ? whole.in + part.in : part.in;
+    whole.out = side_by_side ? part.out : whole.out + part.out;
+  }
+  whole.bias = b.noise(whole.out);
+  void* to = b.allocate(b.kernels().prepared_linear_bytes(whole.in, whole.out));
+  whole.prepared = to;
+  int in = 0, out = 0;
+  for (const LinearWeights& part : parts) {
+    require(b.kernels().prepare_linear(
+        b.stream(),
+        {.weights = part, .prepared = to, .total_in = whole.in, .first_out = out, .first_in = in}));
+    (side_by_side ? in : out) += side_by_side ? part.in : part.out;
+  }
+  return whole;
 }
 
 LinearParams linear(const LinearWeights& w, const void* x, void* y, int rows, bool decode) {
@@ -36,7 +60,9 @@ double linear_bytes(const LinearWeights& w, int rows) {
   return 2.0 * w.in * w.out + 2.0 * rows * (w.in + w.out);
 }
 
-double linear_ops(const LinearWeights& w, int rows) { return 2.0 * w.in * w.out * rows; }
+double linear_ops(const LinearWeights& w, int rows) {
+  return 2.0 * w.in * w.out * rows;
+}
 
 void bench_linear(CudaBench& b) {
   struct Shape {
@@ -48,7 +74,9 @@ void bench_linear(CudaBench& b) {
                           {"proj", kDim, kDim, false, true, false},
                           {"fc1", kDim, kFfDim, true, false, false},
                           {"fc2", kFfDim, kDim, false, true, false},
-                          {"lm_head", kDim, kVocab, false, false, true}};
+                          {"lm_head", kDim, kVocab, false, false, true},
+                          {"qkv|fc1", kDim, 3 * kDim + kFfDim, true, false, false},
+                          {"proj|fc2", kDim + kFfDim, kDim, false, true, false}};
   for (const Shape& s : shapes) {
     const std::int64_t bytes = 2LL * s.in * s.out;
     const int copies = static_cast<int>(std::max<std::int64_t>(4, kColdBytes / bytes));
@@ -56,19 +84,25 @@ void bench_linear(CudaBench& b) {
     for (int i = 0; i < copies; ++i) w.push_back(weights(b, s.in, s.out));
     const void* x = b.noise(64LL * s.in);
     void* y = b.noise(128LL * s.out);
-    for (const int rows : {1, 8, 16, 32, 64}) {
-      const Spread spread = b.time(copies, [&] {
-        for (const LinearWeights& one : w) {
-          LinearParams p = linear(one, x, y, rows, true);
-          if (s.gelu) p.activation = Activation::kGeluTanh;
-          if (s.f32) p.y_dtype = DType::kF32;
-          if (s.residual) p.residual = y, p.residual_stride = s.out, p.residual_rows = rows;
-          GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
-        }
-        return ok_status();
-      });
-      CudaBench::print(std::string("decode ") + s.name + ", rows " + std::to_string(rows), spread,
-                       linear_bytes(w[0], rows), 0);
+    for (const bool is_prepared : {false, true}) {
+      if (is_prepared) {
+        for (LinearWeights& one : w) one = prepared(b, {one}, false);
+      }
+      for (const int rows : {1, 8, 16, 32, 64}) {
+        const Spread spread = b.time(copies, [&] {
+          for (const LinearWeights& one : w) {
+            LinearParams p = linear(one, x, y, rows, true);
+            if (s.gelu) p.activation = Activation::kGeluTanh;
+            if (s.f32) p.y_dtype = DType::kF32;
+            if (s.residual) p.residual = y, p.residual_stride = s.out, p.residual_rows = rows;
+            GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
+          }
+          return ok_status();
+        });
+        CudaBench::print(std::string(is_prepared ? "decode " : "decode, plain ") + s.name +
+                             ", rows " + std::to_string(rows),
+                         spread, linear_bytes(w[0], rows), 0);
+      }
     }
     b.free_all();
   }
@@ -91,8 +125,8 @@ struct Cache {
 };
 
 PagedAttentionParams attention(const Cache& cache, int layer, const void* qkv, void* out,
-                               const AttentionSequence* sequences, int num_sequences, int num_tokens,
-                               int max_new_tokens, void* scratch) {
+                               const AttentionSequence* sequences, int num_sequences,
+                               int num_tokens, int max_new_tokens, void* scratch) {
   return {.qkv = qkv,
           .qkv_stride = 3 * kDim,
           .out = out,
@@ -126,8 +160,7 @@ void bench_decode_attention(CudaBench& b) {
     const Spread spread = b.time(kLayers, [&] {
       for (int layer = 0; layer < kLayers; ++layer) {
         GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(
-            b.stream(),
-            attention(cache, layer, qkv, out, sequences_dev, rows, rows, 1, scratch)));
+            b.stream(), attention(cache, layer, qkv, out, sequences_dev, rows, rows, 1, scratch)));
       }
       return ok_status();
     });
@@ -160,7 +193,8 @@ std::vector<std::int32_t> seats(int rows) {
 float* make_logits(CudaBench& b, int rows) {
   const LinearWeights w = weights(b, kDim, kVocab);
   const void* x = b.noise(rows * std::int64_t{kDim}, 2.5f);
-  auto* logits = static_cast<float*>(b.allocate(sizeof(float) * static_cast<std::size_t>(rows) * kVocab));
+  auto* logits =
+      static_cast<float*>(b.allocate(sizeof(float) * static_cast<std::size_t>(rows) * kVocab));
   LinearParams p = linear(w, x, logits, rows, true);
   p.y_dtype = DType::kF32;
   require(b.kernels().linear(b.stream(), p));
@@ -198,12 +232,13 @@ void bench_sample(CudaBench& b) {
       const Spread spread = b.time(20, [&] {
         for (int i = 0; i < 20; ++i) {
           GAPLESS_RETURN_IF_ERROR(b.kernels().sample(
-              b.stream(), sample_params(logits, rows_dev, states, tokens, logprobs, rows, scratch)));
+              b.stream(),
+              sample_params(logits, rows_dev, states, tokens, logprobs, rows, scratch)));
         }
         return ok_status();
       });
-      CudaBench::print(std::string("sample ") + s.name + ", rows " + std::to_string(rows), spread, 0,
-                       0);
+      CudaBench::print(std::string("sample ") + s.name + ", rows " + std::to_string(rows), spread,
+                       0, 0);
     }
     b.free_all();
   }
@@ -214,7 +249,9 @@ struct Norm {
   const void* beta;
 };
 
-Norm norm(CudaBench& b, int dim) { return {b.noise(dim), b.noise(dim)}; }
+Norm norm(CudaBench& b, int dim) {
+  return {b.noise(dim), b.noise(dim)};
+}
 
 Status run_norm(CudaBench& b, const Norm& n, const void* x, void* y, int rows, int dim) {
   return b.kernels().layer_norm(b.stream(), {.x = x,
@@ -257,13 +294,16 @@ void bench_vision(CudaBench& b) {
     };
     const std::string suffix = ", crops " + std::to_string(crops);
     const double attention_ops = 4.0 * rows * kPatches * kVisionDim;
-    CudaBench::print("vision attention" + suffix, b.time(8, [&] {
-      for (int i = 0; i < 8; ++i) GAPLESS_RETURN_IF_ERROR(attend());
-      return ok_status();
-    }), 0, attention_ops);
+    CudaBench::print("vision attention" + suffix,
+                     b.time(8,
+                            [&] {
+                              for (int i = 0; i < 8; ++i) GAPLESS_RETURN_IF_ERROR(attend());
+                              return ok_status();
+                            }),
+                     0, attention_ops);
 
-    auto product = [&](const char* name, const LinearWeights Layer::*member, const void* in, void* out,
-                       bool gelu, bool residual) {
+    auto product = [&](const char* name, const LinearWeights Layer::*member, const void* in,
+                       void* out, bool gelu, bool residual) {
       const Spread spread = b.time(kVisionLayers, [&] {
         for (const Layer& layer : layers) {
           LinearParams p = linear(layer.*member, in, out, rows, false);
@@ -284,7 +324,8 @@ void bench_vision(CudaBench& b) {
     const Spread all = b.time(1, [&] {
       for (const Layer& layer : layers) {
         GAPLESS_RETURN_IF_ERROR(run_norm(b, layer.ln1, x, n, rows, kVisionDim));
-        GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), linear(layer.qkv, n, qkv, rows, false)));
+        GAPLESS_RETURN_IF_ERROR(
+            b.kernels().linear(b.stream(), linear(layer.qkv, n, qkv, rows, false)));
         GAPLESS_RETURN_IF_ERROR(attend());
         LinearParams p = linear(layer.proj, n, x, rows, false);
         p.residual = x, p.residual_stride = kVisionDim, p.residual_rows = rows;
@@ -314,11 +355,18 @@ struct TextModel {
     Norm ln;
     LinearWeights qkv, proj, fc1, fc2;
   };
+  // What a decode step reads.
+  struct DecodeLayer {
+    Norm ln;
+    LinearWeights qkv, proj, fc1, fc2;  // one by one
+    LinearWeights first, second;        // qkv and fc1, proj and fc2 as one product each
+  };
   std::vector<Layer> layers;
+  std::vector<DecodeLayer> decode_layers;
   Norm post_ln;
   LinearWeights lm_head;
   const float* rope_table;
-  void *x, *n, *qkv, *attended, *h;
+  void *x, *n, *qkv, *attended, *h, *wide;
 
   TextModel(CudaBench& b, int max_tokens) {
     for (int i = 0; i < kLayers; ++i) {
@@ -331,14 +379,69 @@ struct TextModel {
     const std::int64_t tokens = max_tokens;
     x = b.noise(tokens * kDim), n = b.noise(tokens * kDim), qkv = b.noise(tokens * 3 * kDim);
     attended = b.noise(tokens * kDim), h = b.noise(tokens * kFfDim);
+    wide = b.noise(tokens * (3 * kDim + kFfDim));
   }
 
-  Status run(CudaBench& b, const Cache& cache, const std::int32_t* positions, const std::int32_t* slots,
-             const PagedAttentionParams& attend, int tokens, bool decode) {
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      const Layer& layer = layers[i];
+  void prepare(CudaBench& b) {
+    for (const Layer& l : layers) {
+      decode_layers.push_back({l.ln, prepared(b, {l.qkv}, false), prepared(b, {l.proj}, false),
+                               prepared(b, {l.fc1}, false), prepared(b, {l.fc2}, false),
+                               prepared(b, {l.qkv, l.fc1}, false),
+                               prepared(b, {l.proj, l.fc2}, true)});
+    }
+    lm_head = prepared(b, {lm_head}, false);
+  }
+
+  // The parallel block as two products. The attention's result takes the place of v, beside h.
+  Status run_fused(CudaBench& b, const Cache& cache, const std::int32_t* positions,
+                   const std::int32_t* slots, const PagedAttentionParams& attend, int rows) {
+    constexpr int kWide = 3 * kDim + kFfDim;
+    auto* both = static_cast<std::uint16_t*>(wide) + 2 * kDim;
+    for (std::size_t i = 0; i < decode_layers.size(); ++i) {
+      const DecodeLayer& layer = decode_layers[i];
+      GAPLESS_RETURN_IF_ERROR(run_norm(b, layer.ln, x, n, rows, kDim));
+      LinearParams p = linear(layer.first, n, wide, rows, true);
+      p.activation = Activation::kGeluTanh;
+      p.activation_begin = 3 * kDim;
+      GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
+      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(b.stream(), {.qkv = wide,
+                                                                      .qkv_stride = kWide,
+                                                                      .positions = positions,
+                                                                      .cache_slots = slots,
+                                                                      .rope_table = rope_table,
+                                                                      .kv = cache.layers[i],
+                                                                      .num_tokens = rows,
+                                                                      .num_heads = kHeads,
+                                                                      .head_dim = kHeadDim,
+                                                                      .rotary_dim = 32}));
+      PagedAttentionParams a = attend;
+      a.kv = cache.layers[i];
+      a.qkv = wide, a.qkv_stride = kWide, a.out = both, a.out_stride = kWide;
+      GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(b.stream(), a));
+      p = linear(layer.second, both, x, rows, true);
+      p.x_stride = kWide;
+      p.residual = x, p.residual_stride = kDim, p.residual_rows = rows;
+      GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
+    }
+    return ok_status();
+  }
+
+  Status run(CudaBench& b, const Cache& cache, const std::int32_t* positions,
+             const std::int32_t* slots, const PagedAttentionParams& attend, int tokens,
+             bool decode) {
+    return decode ? run_layers(b, decode_layers, cache, positions, slots, attend, tokens, true)
+                  : run_layers(b, layers, cache, positions, slots, attend, tokens, false);
+  }
+
+  template <typename Layers>
+  Status run_layers(CudaBench& b, const Layers& all, const Cache& cache,
+                    const std::int32_t* positions, const std::int32_t* slots,
+                    const PagedAttentionParams& attend, int tokens, bool decode) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto& layer = all[i];
       GAPLESS_RETURN_IF_ERROR(run_norm(b, layer.ln, x, n, tokens, kDim));
-      GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), linear(layer.qkv, n, qkv, tokens, decode)));
+      GAPLESS_RETURN_IF_ERROR(
+          b.kernels().linear(b.stream(), linear(layer.qkv, n, qkv, tokens, decode)));
       GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(b.stream(), {.qkv = qkv,
                                                                       .qkv_stride = 3 * kDim,
                                                                       .positions = positions,
@@ -381,31 +484,41 @@ void bench_prefill(CudaBench& b) {
       }
     }
     const int tokens = sequences * kTokens;
-    const PagedAttentionParams attend = attention(cache, 0, model.qkv, model.attended, b.upload(list),
-                                                  sequences, tokens, kTokens, nullptr);
+    const PagedAttentionParams attend = attention(
+        cache, 0, model.qkv, model.attended, b.upload(list), sequences, tokens, kTokens, nullptr);
     const auto* positions_dev = b.upload(positions);
     const auto* slots_dev = b.upload(slots);
     const std::string suffix = ", " + std::to_string(sequences) + " x 770 tokens";
     const double pairs = 1.0 * kPrefix * kPrefix + (kTokens - kPrefix) * (kPrefix + 20.5);
-    CudaBench::print("prefill attention" + suffix, b.time(kLayers, [&] {
-      for (int i = 0; i < kLayers; ++i) {
-        PagedAttentionParams a = attend;
-        a.kv = cache.layers[static_cast<std::size_t>(i)];
-        GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(b.stream(), a));
-      }
-      return ok_status();
-    }), 0, 4.0 * sequences * pairs * kDim);
-    const double per_layer = 4.0 * sequences * pairs * kDim + 2.0 * tokens * (4.0 * kDim + 2.0 * kFfDim) * kDim;
-    CudaBench::print("prefill, 24 layers" + suffix, b.time(1, [&] {
-      return model.run(b, cache, positions_dev, slots_dev, attend, tokens, false);
-    }), 0, kLayers * per_layer);
+    CudaBench::print("prefill attention" + suffix,
+                     b.time(kLayers,
+                            [&] {
+                              for (int i = 0; i < kLayers; ++i) {
+                                PagedAttentionParams a = attend;
+                                a.kv = cache.layers[static_cast<std::size_t>(i)];
+                                GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(b.stream(), a));
+                              }
+                              return ok_status();
+                            }),
+                     0, 4.0 * sequences * pairs * kDim);
+    const double per_layer =
+        4.0 * sequences * pairs * kDim + 2.0 * tokens * (4.0 * kDim + 2.0 * kFfDim) * kDim;
+    CudaBench::print(
+        "prefill, 24 layers" + suffix,
+        b.time(
+            1,
+            [&] { return model.run(b, cache, positions_dev, slots_dev, attend, tokens, false); }),
+        0, kLayers * per_layer);
   }
   b.free_all();
 }
 
 void bench_step(CudaBench& b) {
   TextModel model(b, 64);
-  const double weight_bytes = 2.0 * kLayers * (4.0 * kDim + 2.0 * kFfDim) * kDim + 2.0 * kDim * kVocab;
+  const void* wte = model.lm_head.weight;
+  model.prepare(b);
+  const double weight_bytes =
+      2.0 * kLayers * (4.0 * kDim + 2.0 * kFfDim) * kDim + 2.0 * kDim * kVocab;
   for (const int rows : {1, 8, 32, 64}) {
     Cache cache(b, kLayers, rows, 1024);
     auto* states = b.upload(row_states(rows, 0, 1));
@@ -418,52 +531,55 @@ void bench_step(CudaBench& b) {
     auto* logits = static_cast<float*>(b.allocate(sizeof(float) * 64 * kVocab));
     void* scratch = attention_scratch(b, rows);
     void* sample_scratch = b.allocate(b.kernels().sample_scratch_bytes(rows, kVocab));
-    const void* wte = model.lm_head.weight;
     const LinearWeights encoder{.weight = wte, .bias = nullptr, .in = 256, .out = kDim};
     const LinearWeights size_encoder{.weight = wte, .bias = nullptr, .in = 512, .out = kDim};
     const PagedAttentionParams attend =
         attention(cache, 0, model.qkv, model.attended, sequences, rows, rows, 1, scratch);
-    const Spread spread = b.time(1, [&] {
-      Kernels& k = b.kernels();
-      Stream& s = b.stream();
-      GAPLESS_RETURN_IF_ERROR(k.plan_decode(s, {.rows = rows_dev,
-                                                .row_states = states,
-                                                .page_table = cache.page_table,
-                                                .page_table_stride = cache.pages_per_row,
-                                                .num_rows = rows,
-                                                .positions = positions,
-                                                .cache_slots = slots,
-                                                .sequences = sequences,
-                                                .input_index = index}));
-      GAPLESS_RETURN_IF_ERROR(k.embed(s, {.inputs = &states->input,
-                                          .input_stride_bytes = sizeof(RowState),
-                                          .index = index,
-                                          .wte = wte,
-                                          .image_embeddings = wte,
-                                          .region = {encoder, size_encoder, wte, wte},
-                                          .out = model.x,
-                                          .num_tokens = rows,
-                                          .dim = kDim,
-                                          .vocab = kVocab}));
-      GAPLESS_RETURN_IF_ERROR(model.run(b, cache, positions, slots, attend, rows, true));
-      GAPLESS_RETURN_IF_ERROR(run_norm(b, model.post_ln, model.x, model.n, rows, kDim));
-      LinearParams head = linear(model.lm_head, model.n, logits, rows, true);
-      head.y_dtype = DType::kF32;
-      GAPLESS_RETURN_IF_ERROR(k.linear(s, head));
-      GAPLESS_RETURN_IF_ERROR(
-          k.sample(s, sample_params(logits, rows_dev, states, tokens, logprobs, rows, sample_scratch)));
-      return k.advance_rows(s, {.rows = rows_dev,
-                                .tokens = tokens,
-                                .logprobs = logprobs,
-                                .values = logprobs,
-                                .row_states = states,
-                                .outputs = outputs,
-                                .num_rows = rows,
-                                .coord_id = -1,
-                                .size_id = -1});
-    });
-    CudaBench::print("decode step, context 850, rows " + std::to_string(rows), spread,
-                     weight_bytes + 4.0 * kLayers * rows * kContext * kDim, 0);
+    for (const bool fused : {false, true}) {
+      const Spread spread = b.time(1, [&] {
+        Kernels& k = b.kernels();
+        Stream& s = b.stream();
+        GAPLESS_RETURN_IF_ERROR(k.plan_decode(s, {.rows = rows_dev,
+                                                  .row_states = states,
+                                                  .page_table = cache.page_table,
+                                                  .page_table_stride = cache.pages_per_row,
+                                                  .num_rows = rows,
+                                                  .positions = positions,
+                                                  .cache_slots = slots,
+                                                  .sequences = sequences,
+                                                  .input_index = index}));
+        GAPLESS_RETURN_IF_ERROR(k.embed(s, {.inputs = &states->input,
+                                            .input_stride_bytes = sizeof(RowState),
+                                            .index = index,
+                                            .wte = wte,
+                                            .image_embeddings = wte,
+                                            .region = {encoder, size_encoder, wte, wte},
+                                            .out = model.x,
+                                            .num_tokens = rows,
+                                            .dim = kDim,
+                                            .vocab = kVocab}));
+        GAPLESS_RETURN_IF_ERROR(fused ? model.run_fused(b, cache, positions, slots, attend, rows)
+                                      : model.run(b, cache, positions, slots, attend, rows, true));
+        GAPLESS_RETURN_IF_ERROR(run_norm(b, model.post_ln, model.x, model.n, rows, kDim));
+        LinearParams head = linear(model.lm_head, model.n, logits, rows, true);
+        head.y_dtype = DType::kF32;
+        GAPLESS_RETURN_IF_ERROR(k.linear(s, head));
+        GAPLESS_RETURN_IF_ERROR(k.sample(
+            s, sample_params(logits, rows_dev, states, tokens, logprobs, rows, sample_scratch)));
+        return k.advance_rows(s, {.rows = rows_dev,
+                                  .tokens = tokens,
+                                  .logprobs = logprobs,
+                                  .values = logprobs,
+                                  .row_states = states,
+                                  .outputs = outputs,
+                                  .num_rows = rows,
+                                  .coord_id = -1,
+                                  .size_id = -1});
+      });
+      CudaBench::print(std::string(fused ? "decode step, two products a layer" : "decode step") +
+                           ", rows " + std::to_string(rows),
+                       spread, weight_bytes + 4.0 * kLayers * rows * kContext * kDim, 0);
+    }
   }
   b.free_all();
 }
@@ -473,8 +589,8 @@ int run(int argc, char** argv) {
     const char* name;
     void (*bench)(CudaBench&);
   };
-  const Entry entries[] = {{"linear", bench_linear}, {"attention", bench_decode_attention},
-                           {"sample", bench_sample}, {"vision", bench_vision},
+  const Entry entries[] = {{"linear", bench_linear},   {"attention", bench_decode_attention},
+                           {"sample", bench_sample},   {"vision", bench_vision},
                            {"prefill", bench_prefill}, {"step", bench_step}};
   CudaBench b("cuda");
   CudaBench::print_header();
@@ -489,4 +605,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace gapless::bench
 
-int main(int argc, char** argv) { return gapless::bench::run(argc, argv); }
+int main(int argc, char** argv) {
+  return gapless::bench::run(argc, argv);
+}

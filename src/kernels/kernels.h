@@ -61,7 +61,7 @@ struct LinearParams {
   DType y_dtype = DType::kBF16;  // T, or kF32 for logits
   int num_rows = 0;
   Activation activation = Activation::kNone;
-  int activation_begin = 0;  // first column of y that the activation applies to
+  int activation_begin = 0;  // first column of y that it applies to; 0 unless weights are prepared
   // y = activation(x W^T + b) + residual[row % residual_rows]; nullptr: none. May be y itself.
   const void* residual = nullptr;  // [residual_rows, out] T
   std::int64_t residual_stride = 0;

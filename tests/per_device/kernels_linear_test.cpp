@@ -34,6 +34,8 @@ class LinearTest : public KernelsTest, public ::testing::WithParamInterface<Line
     TestTensor x, weight, bias, residual;
   };
 
+  const void* prepared_ = nullptr;  // what run_device uses instead of the plain weights
+
   Inputs make_inputs(const LinearCase& c) {
     Inputs inputs;
     inputs.x = random_tensor(static_cast<std::size_t>(c.num_rows) * (c.in + kPad));
@@ -65,7 +67,8 @@ class LinearTest : public KernelsTest, public ::testing::WithParamInterface<Line
     LinearParams p = params(c);
     p.num_rows = count;
     p.x = static_cast<const char*>(inputs.x.dev()) + first * p.x_stride * element;
-    p.weights.weight = inputs.weight.dev();
+    p.weights.weight = prepared_ == nullptr ? inputs.weight.dev() : nullptr;
+    p.weights.prepared = prepared_;
     p.weights.bias = c.bias ? inputs.bias.dev() : nullptr;
     p.y_dtype = c.f32_out ? DType::kF32 : dtype();
     // Row i of the batch has residual row i % residual_rows; a batch that starts elsewhere gets its
@@ -127,7 +130,8 @@ TEST_P(LinearTest, AgreesWithReferenceAndRowsDoNotDependOnTheBatch) {
 
 // The published block writes its residual stream in place.
 TEST_F(LinearTest, ResidualMayBeTheOutput) {
-  const LinearCase c{.num_rows = 17, .in = 256, .out = 256, .residual_rows = 17};
+  // Enough rows for several tasks or blocks: an element that is written twice is wrong.
+  const LinearCase c{.num_rows = 250, .in = 256, .out = 256, .residual_rows = 250};
   const Inputs inputs = make_inputs(c);
   LinearParams p = params(c);
   p.x = inputs.x.dev();
@@ -139,7 +143,7 @@ TEST_F(LinearTest, ResidualMayBeTheOutput) {
   const std::vector<float> separate = run_device(c, inputs, 0, c.num_rows);
   run(kernels_->linear(*stream_, p));
   const std::vector<float> in_place = floats(inputs.residual.device);
-  for (std::size_t r = 0; r < 17; ++r) {
+  for (std::size_t r = 0; r < 250; ++r) {
     const auto stride = static_cast<std::size_t>(c.out + kPad);
     EXPECT_TRUE(bits_equal(rows_of(in_place, stride, r, r + 1).first(c.out),
                            rows_of(separate, stride, r, r + 1).first(c.out)));
@@ -147,6 +151,95 @@ TEST_F(LinearTest, ResidualMayBeTheOutput) {
 }
 
 constexpr Activation kGelu = Activation::kGeluTanh;
+
+// Prepared weights are another layout of the same product: same bits, whatever the shape.
+TEST_F(LinearTest, PreparedWeightsGiveTheSameBits) {
+  for (const LinearCase& c :
+       {LinearCase{.num_rows = 1, .in = 256, .out = 1792, .decode = true},
+        LinearCase{.num_rows = 40, .in = 72, .out = 24, .bias = false, .decode = true},
+        LinearCase{.num_rows = 64, .in = 1024, .out = 256, .residual_rows = 64, .decode = true},
+        LinearCase{.num_rows = 3, .in = 2048, .out = 520, .f32_out = true, .decode = true}}) {
+    const std::size_t bytes = kernels_->prepared_linear_bytes(c.in, c.out);
+    if (bytes == 0) GTEST_SKIP() << "this backend prepares nothing";
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Inputs inputs = make_inputs(c);
+    const Buffer prepared = poisoned_bytes(bytes);
+    const LinearWeights plain{.weight = inputs.weight.dev(), .in = c.in, .out = c.out};
+    run(kernels_->prepare_linear(
+        *stream_, {.weights = plain, .prepared = prepared.data(), .total_in = c.in}));
+    const std::vector<float> expected = run_device(c, inputs, 0, c.num_rows);
+    prepared_ = prepared.data();
+    EXPECT_TRUE(bits_equal(run_device(c, inputs, 0, c.num_rows), expected));
+    prepared_ = nullptr;
+  }
+}
+
+// Two matrices prepared as one, below each other and beside each other; and an activation on the
+// second.
+TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
+  if (kernels_->prepared_linear_bytes(256, 256) == 0) {
+    GTEST_SKIP() << "this backend prepares nothing";
+  }
+  constexpr int kRows = 5, kIn = 256, kOut = 96, kMoreIn = 384;
+  const TestTensor x = random_tensor(kRows * (kIn + kMoreIn));
+  const TestTensor first = random_tensor(kOut * kIn, 0.06f),
+                   below = random_tensor(kOut * kIn, 0.06f);
+  const TestTensor beside = random_tensor(kOut * kMoreIn, 0.05f);
+  auto product = [&](const std::vector<float>& weight, int in, int out, Activation activation) {
+    std::vector<float> y(static_cast<std::size_t>(kRows) * out);
+    reference::linear({.x = x.ref(),
+                       .x_stride = kIn + kMoreIn,
+                       .weights = {.weight = weight.data(), .in = in, .out = out},
+                       .y = y.data(),
+                       .y_stride = out,
+                       .y_dtype = DType::kF32,
+                       .num_rows = kRows,
+                       .activation = activation});
+    return y;
+  };
+  auto run_prepared = [&](const Buffer& prepared, int in, int out, int gelu_begin) {
+    const Buffer y = poisoned(static_cast<std::size_t>(kRows) * out);
+    LinearParams p{.x = x.dev(), .x_stride = kIn + kMoreIn, .y = y.data(), .y_stride = out};
+    p.weights = {.in = in, .out = out, .prepared = prepared.data()};
+    p.num_rows = kRows, p.activation = kGelu, p.activation_begin = gelu_begin, p.decode = true;
+    run(kernels_->linear(*stream_, p));
+    return floats(y);
+  };
+  auto prepare = [&](const TestTensor& part, int in, const Buffer& to, int total_in, int first_out,
+                     int first_in) {
+    run(kernels_->prepare_linear(*stream_,
+                                 {.weights = {.weight = part.dev(), .in = in, .out = kOut},
+                                  .prepared = to.data(),
+                                  .total_in = total_in,
+                                  .first_out = first_out,
+                                  .first_in = first_in}));
+  };
+
+  const Buffer tall = poisoned_bytes(kernels_->prepared_linear_bytes(kIn, 2 * kOut));
+  prepare(first, kIn, tall, kIn, 0, 0);
+  prepare(below, kIn, tall, kIn, kOut, 0);
+  const std::vector<float> both = run_prepared(tall, kIn, 2 * kOut, kOut);
+  const std::vector<float> upper = product(first.host, kIn, kOut, Activation::kNone);
+  const std::vector<float> lower = product(below.host, kIn, kOut, kGelu);
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const auto row = rows_of(both, 2 * kOut, r, r + 1);
+    EXPECT_TRUE(rows_close(row.first(kOut), rows_of(upper, kOut, r, r + 1), kOut, tolerance()));
+    EXPECT_TRUE(rows_close(row.last(kOut), rows_of(lower, kOut, r, r + 1), kOut, tolerance()));
+  }
+
+  const Buffer broad = poisoned_bytes(kernels_->prepared_linear_bytes(kIn + kMoreIn, kOut));
+  prepare(first, kIn, broad, kIn + kMoreIn, 0, 0);
+  prepare(beside, kMoreIn, broad, kIn + kMoreIn, 0, kIn);
+  std::vector<float> joined;
+  for (std::size_t r = 0; r < kOut; ++r) {
+    const auto left = rows_of(first.host, kIn, r, r + 1);
+    const auto right = rows_of(beside.host, kMoreIn, r, r + 1);
+    joined.insert(joined.end(), left.begin(), left.end());
+    joined.insert(joined.end(), right.begin(), right.end());
+  }
+  EXPECT_TRUE(rows_close(run_prepared(broad, kIn + kMoreIn, kOut, 0),
+                         product(joined, kIn + kMoreIn, kOut, kGelu), kOut, tolerance()));
+}
 
 // The bits of a row are the same for every number of rows that a launch may have, however the
 // backend tiles them: prefills and crops of different requests share launches.

@@ -14,7 +14,9 @@ constexpr int kMaxDecodeHeads = 128;
 constexpr std::size_t kArrivalsBytes = sizeof(unsigned) * kMaxRows * kMaxDecodeHeads;
 
 // decode_regions' scratch: the hidden layers of both heads, then both heads' logits.
-std::size_t round_up_256(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+std::size_t round_up_256(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
 
 std::size_t inner_bytes(int rows, int inner) {
   return round_up_256(static_cast<std::size_t>(rows) * static_cast<std::size_t>(inner) *
@@ -39,8 +41,8 @@ StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.create_stream("kernels start"));
   GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(arrivals.data(), 0, kArrivalsBytes));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
-  return std::unique_ptr<Kernels>(new CudaKernels(std::move(matrix_linear), std::move(arrivals),
-                                                  info.num_multiprocessors));
+  return std::unique_ptr<Kernels>(
+      new CudaKernels(std::move(matrix_linear), std::move(arrivals), info.num_multiprocessors));
 }
 
 Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
@@ -171,7 +173,9 @@ std::size_t CudaKernels::attention_scratch_bytes(int, int max_sequences, int max
                                               num_heads, head_dim);
 }
 
-std::size_t CudaKernels::sample_scratch_bytes(int, int) const { return 0; }
+std::size_t CudaKernels::sample_scratch_bytes(int, int) const {
+  return 0;
+}
 
 std::size_t CudaKernels::region_scratch_bytes(int max_rows, int inner_dim, int max_out) const {
   return 2 * inner_bytes(max_rows, inner_dim) + 2 * logits_bytes(max_rows, max_out);

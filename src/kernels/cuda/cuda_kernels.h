@@ -6,9 +6,9 @@
 
 namespace gapless {
 
-// One per device. Its device memory (a cuBLASLt workspace, counters of decode_attention) is taken at
-// creation. Ops of two streams of one device must not overlap: they share that memory. Threads: one at
-// a time.
+// One per device. Its device memory (a cuBLASLt workspace, counters of decode_attention) is taken
+// at creation. Ops of two streams of one device must not overlap: they share that memory. Threads:
+// one at a time.
 class CudaKernels : public Kernels {
  public:
   static StatusOr<std::unique_ptr<Kernels>> create(Device& device);

@@ -1,8 +1,14 @@
-// Attention of one new token per sequence over the paged cache: bound by reading keys and values once.
+// Attention of one new token per sequence over the paged cache: bound by reading keys and values
+// once.
 //
-// A block takes kSplitKeys keys of one sequence and head, one warp kWarpKeys of them. Every lane asks for
-// all its keys and values at once (16 bytes each), so that a multiprocessor has enough reads in flight.
-// The last block of a sequence and head to finish combines the splits.
+// A block takes kSplitKeys keys of one sequence and head, one warp kWarpKeys of them. Every lane
+// asks for all its keys and values at once (16 bytes each), so that a multiprocessor has enough
+// reads in flight. The last block of a sequence and head to finish combines the splits.
+//
+// Cached keys and values are asked for before wait_for_predecessor: of what this kernel reads, the
+// kernel just before it, rope_and_cache, writes the queries and the newest key and value alone.
+// That kernel lets this one start only when everything before it is complete, so the sequences and
+// the page table are there.
 //
 // Row invariance: splits start at multiples of kSplitKeys of the sequence, and sums run over lanes,
 // warps and splits in fixed orders, whichever block combines them.
@@ -21,8 +27,8 @@ constexpr int kSplitKeys = 256;
 constexpr int kWarpKeys = kSplitKeys / kWarps;
 static_assert(kWarpKeys % kPageTokens == 0);
 
-// A softmax over part of the keys: the largest scaled score (in powers of two) and the sum of powers. The
-// values' sum follows it: kHeadDim floats.
+// A softmax over part of the keys: the largest scaled score (in powers of two) and the sum of
+// powers. The values' sum follows it: kHeadDim floats.
 struct PartialSoftmax {
   float largest;
   float sum;
@@ -53,7 +59,8 @@ __device__ Partial<1> combine(const Partial<kHeadDim>* parts, int count, int d) 
   return whole;
 }
 
-// One warp's keys. kLanes lanes share a key, 8 elements each; kKeysAtOnce keys are looked at together.
+// One warp's keys. kLanes lanes share a key, 8 elements each; kKeysAtOnce keys are looked at
+// together. Waits for the predecessor.
 template <int kHeadDim>
 __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::int32_t* pages,
                                     const Bf16* query, int head, int first_key, int num_keys,
@@ -66,15 +73,26 @@ __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::in
   const std::int64_t page_stride = std::int64_t{p.num_heads} * kPageTokens * kHeadDim;
   const std::int64_t in_page = std::int64_t{head} * kPageTokens * kHeadDim + chunk * kVector;
 
-  // Keys past the end read the last key again: loads without conditions stay together.
   uint4 keys[kTurns], values[kTurns];
-#pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int t = min(first_key + turn * kKeysAtOnce + key_in_turn, num_keys - 1);
+  auto load = [&](int turn, int t) {
     const std::int64_t at =
         pages[t / kPageTokens] * page_stride + in_page + t % kPageTokens * kHeadDim;
     keys[turn] = __ldcs(reinterpret_cast<const uint4*>(static_cast<const Bf16*>(p.kv.k) + at));
     values[turn] = __ldcs(reinterpret_cast<const uint4*>(static_cast<const Bf16*>(p.kv.v) + at));
+  };
+  // Beyond the cached keys the last of them (or, with none, what the newest page holds) is read
+  // again: loads without conditions stay together.
+  const int newest = num_keys - 1;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    load(turn, max(min(first_key + turn * kKeysAtOnce + key_in_turn, newest - 1), 0));
+  }
+  wait_for_predecessor();
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int t = first_key + turn * kKeysAtOnce + key_in_turn;
+    if (t == newest) load(turn, newest);
+    if (t > newest) values[turn] = uint4{0, 0, 0, 0};  // may be no number, even times zero
   }
   float q[kVector];
   load_vector(query + chunk * kVector, q);
@@ -140,18 +158,20 @@ __global__ void __launch_bounds__(kThreads)
     decode_attention_kernel(PagedAttentionParams p, unsigned* arrivals) {
   __shared__ Partial<kHeadDim> warp_parts[kWarps];
   let_successor_start();
-  wait_for_predecessor();
   const AttentionSequence sequence = p.sequences[blockIdx.z];
   const int num_keys = sequence.num_cached + 1;
   const int split = blockIdx.x;
-  if (sequence.num_tokens == 0 || split * kSplitKeys >= num_keys) return;
+  if (sequence.num_tokens == 0 || split * kSplitKeys >= num_keys) {
+    wait_for_predecessor();
+    return;
+  }
 
   const int head = blockIdx.y, warp = threadIdx.x / kWarp;
   const std::int64_t token = sequence.first_token;
   const Bf16* query = static_cast<const Bf16*>(p.qkv) + token * p.qkv_stride + head * kHeadDim;
-  attend_to_warp_keys<kHeadDim>(
-      p, p.page_table + std::int64_t{sequence.row} * p.page_table_stride, query, head,
-      split * kSplitKeys + warp * kWarpKeys, num_keys, &warp_parts[warp]);
+  attend_to_warp_keys<kHeadDim>(p, p.page_table + std::int64_t{sequence.row} * p.page_table_stride,
+                                query, head, split * kSplitKeys + warp * kWarpKeys, num_keys,
+                                &warp_parts[warp]);
   __syncthreads();
 
   const int num_splits = (num_keys + kSplitKeys - 1) / kSplitKeys;

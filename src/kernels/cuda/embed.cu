@@ -10,13 +10,13 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kMaxFeatures = 2048;
-// A decode step has few tokens, and an encoder's 1 MB of weights per token wants many blocks; a prefill
-// has many tokens, nearly all of them copies. The slicing does not change any sum.
+// A decode step has few tokens, and an encoder's 1 MB of weights per token wants many blocks; a
+// prefill has many tokens, nearly all of them copies. The slicing does not change any sum.
 constexpr int kFewTokens = 64;
 constexpr int kFewTokensSlice = 64;
 
-// cos and sin of (2 pi v) W, all cosines first, every step rounded to bf16 as the published reference
-// does (with larger z the rounding moves the phase, so it is part of the function).
+// cos and sin of (2 pi v) W, all cosines first, every step rounded to bf16 as the published
+// reference does (with larger z the rounding moves the phase, so it is part of the function).
 __device__ void fourier_features(const TokenInput& input, const Bf16* frequencies, int num_features,
                                  Bf16* features) {
   constexpr float kTwoPi = 6.283185307179586f;
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slic
   wait_for_predecessor();
   const std::int64_t token = blockIdx.x;
   const std::int64_t index = p.index != nullptr ? p.index[token] : token;
-  const auto& input = *reinterpret_cast<const TokenInput*>(
-      reinterpret_cast<const char*>(p.inputs) + index * p.input_stride_bytes);
+  const auto& input = *reinterpret_cast<const TokenInput*>(reinterpret_cast<const char*>(p.inputs) +
+                                                           index * p.input_stride_bytes);
   Bf16* out = static_cast<Bf16*>(p.out) + token * p.dim;
   const int begin = blockIdx.y * slice, end = min(begin + slice, p.dim);
 
@@ -94,15 +94,16 @@ Status embed(Stream& stream, const EmbedParams& params) {
   const LinearWeights& size = params.region.size_encoder;
   if (params.dim % kVector != 0 || coord.in % (2 * kVector) != 0 || size.in % (2 * kVector) != 0 ||
       coord.in > kMaxFeatures || size.in > kMaxFeatures) {
-    return Status(StatusCode::kInvalidArgument,
-                  "embed: the width must be a multiple of 8, the Fourier features one of 16, up to 2048");
+    return Status(
+        StatusCode::kInvalidArgument,
+        "embed: the width must be a multiple of 8, the Fourier features one of 16, up to 2048");
   }
   const int slice = params.num_tokens <= kFewTokens ? kFewTokensSlice : params.dim;
-  return launch("embed", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_tokens),
-                              blocks_for(params.dim, slice)),
-                 .block = dim3(kThreads)},
-                embed_kernel, params, slice);
+  return launch(
+      "embed", stream,
+      {.grid = dim3(static_cast<unsigned>(params.num_tokens), blocks_for(params.dim, slice)),
+       .block = dim3(kThreads)},
+      embed_kernel, params, slice);
 }
 
 }  // namespace gapless::cuda

@@ -11,7 +11,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMaxBlocks = 4096;
 
-// One thread per element: four of them repeat one Philox block, which is still far faster than disk.
+// One thread per element: four of them repeat one Philox block, which is still far faster than
+// disk.
 __global__ void __launch_bounds__(kThreads) fill_random_kernel(FillRandomParams p) {
   let_successor_start();
   wait_for_predecessor();

@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kPatchifyThreads) patchify_kernel(PatchifyPara
   }
 }
 
-// One side of the stitched grid: each tile owns a window of `grid - 2 margin` positions, the outermost
-// ones their margin as well.
+// One side of the stitched grid: each tile owns a window of `grid - 2 margin` positions, the
+// outermost ones their margin as well.
 struct StitchedSide {
   int tiles, window, margin, grid;
 
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(kPoolThreads) stitch_and_pool_kernel(StitchAnd
 Status patchify(Stream& stream, const PatchifyParams& params) {
   if (params.patch_size <= 0 || params.crop_size % params.patch_size != 0 ||
       params.patch_stride < 3 * params.patch_size * params.patch_size) {
-    return Status(StatusCode::kInvalidArgument, "patchify: the patch size must divide the crop size");
+    return Status(StatusCode::kInvalidArgument,
+                  "patchify: the patch size must divide the crop size");
   }
   const unsigned grid = static_cast<unsigned>(params.crop_size / params.patch_size);
   return launch("patchify", stream,
@@ -110,13 +111,14 @@ Status patchify(Stream& stream, const PatchifyParams& params) {
 
 Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
   if (params.dim % kVector != 0 || params.grid <= 2 * params.overlap_margin) {
-    return Status(StatusCode::kInvalidArgument,
-                  "stitch_and_pool: the width must be a multiple of 8, the margins under half the grid");
+    return Status(
+        StatusCode::kInvalidArgument,
+        "stitch_and_pool: the width must be a multiple of 8, the margins under half the grid");
   }
-  return launch("stitch_and_pool", stream,
-                {.grid = dim3(static_cast<unsigned>(params.grid * params.grid)),
-                 .block = dim3(kPoolThreads)},
-                stitch_and_pool_kernel, params);
+  return launch(
+      "stitch_and_pool", stream,
+      {.grid = dim3(static_cast<unsigned>(params.grid * params.grid)), .block = dim3(kPoolThreads)},
+      stitch_and_pool_kernel, params);
 }
 
 }  // namespace gapless::cuda

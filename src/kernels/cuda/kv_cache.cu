@@ -53,8 +53,8 @@ __device__ void rotate(const Bf16* from, Bf16* to, int half, const float* table)
 
 template <int kPack>
 __global__ void __launch_bounds__(kThreads) rope_and_cache_kernel(RopeAndCacheParams p) {
-  let_successor_start();
   wait_for_predecessor();
+  let_successor_start();  // in this order: decode_attention.cu counts on it
   const int half = p.rotary_dim / 2;
   const int rotations = half / kPack;
   const int rest = (p.head_dim - p.rotary_dim) / kPack;
@@ -128,11 +128,11 @@ Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
 
 Status copy_pages(Stream& stream, const CopyPagesParams& params) {
   if (params.page_bytes % 16 != 0) {
-    return Status(StatusCode::kInvalidArgument, "copy_pages: a page must be a multiple of 16 bytes");
+    return Status(StatusCode::kInvalidArgument,
+                  "copy_pages: a page must be a multiple of 16 bytes");
   }
   constexpr unsigned kMaxParts = 8;
-  const unsigned parts =
-      std::min(kMaxParts, blocks_for(params.page_bytes / 16, kCopyThreads));
+  const unsigned parts = std::min(kMaxParts, blocks_for(params.page_bytes / 16, kCopyThreads));
   return launch("copy_pages", stream,
                 {.grid = dim3(parts, static_cast<unsigned>(2 * params.num_layers),
                               static_cast<unsigned>(params.max_copies)),

@@ -25,14 +25,14 @@ inline cudaStream_t native_stream(Stream& stream) {
 // OK, or a device error that names the kernel.
 Status launch_status(cudaError_t error, const char* kernel_name);
 
-// Launches with overlap allowed (device/async.cuh says what a kernel owes for that). An empty grid is
-// no work.
+// Launches with overlap allowed (device/async.cuh says what a kernel owes for that). An empty grid
+// is no work.
 template <typename... Params, typename... Args>
 Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (*kernel)(Params...),
               Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return ok_status();
-  // All kernels divide L1 and shared memory alike: a multiprocessor must be idle to change the division,
-  // which would keep neighbouring kernels from overlapping.
+  // All kernels divide L1 and shared memory alike: a multiprocessor must be idle to change the
+  // division, which would keep neighbouring kernels from overlapping.
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                            cudaSharedmemCarveoutMaxShared);
   if (error == cudaSuccess && shape.shared_bytes > 0) {

@@ -1,5 +1,5 @@
-// The kernels of this folder, one function each: it checks what the kernel cannot do, enqueues it, and
-// returns the launch's error with the kernel's name. What each computes is said in kernels.h.
+// The kernels of this folder, one function each: it checks what the kernel cannot do, enqueues it,
+// and returns the launch's error with the kernel's name. What each computes is said in kernels.h.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@ namespace gapless::cuda {
 // norm_and_rows.cu
 Status layer_norm(Stream& stream, const LayerNormParams& params);
 Status gather_rows(Stream& stream, const GatherRowsParams& params);
-// y[r] = residual[r % residual_rows] of a linear.
-Status repeat_residual(Stream& stream, const LinearParams& params);
+// to[i] = residual[(first_row + i) % residual_rows] of a linear; `to` is dense.
+Status copy_residual(Stream& stream, const LinearParams& params, int first_row, int num_rows,
+                     void* to);
 
 // image_ops.cu
 Status patchify(Stream& stream, const PatchifyParams& params);
@@ -44,8 +45,8 @@ std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, i
 // sample.cu
 Status sample(Stream& stream, const SampleParams& params);
 
-// regions.cu: picks the values from the heads' logits. coord_logits: [num_rows, coord bins], size_logits:
-// [num_rows, 2 * size bins].
+// regions.cu: picks the values from the heads' logits. coord_logits: [num_rows, coord bins],
+// size_logits: [num_rows, 2 * size bins].
 Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
                           const float* coord_logits, const float* size_logits);
 

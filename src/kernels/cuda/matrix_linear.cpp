@@ -1,14 +1,21 @@
 #include "kernels/cuda/matrix_linear.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
 namespace gapless::cuda {
 namespace {
 
-// The number of rows for which algorithms are chosen: between one prompt and a full launch of crops.
-constexpr int kTypicalRows = 3072;
 constexpr std::size_t kWorkspaceBytes = 32u << 20;
+// A residual that is also the output: 13 crops of Moondream 2, or 8 prompts, at once.
+constexpr std::size_t kResidualCopyBytes = 32u << 20;
+// Algorithms are chosen for these numbers of rows, the next one above the actual number.
+constexpr int kRowBuckets[] = {64,   128,  256,  384,  512,  768,  1024,
+                               1536, 2048, 3072, 4096, 6144, 8192, 10240};
+constexpr int kTypicalRows = 3072;
 // Of every pointer and row; the strides of activations are multiples of 8 elements.
 constexpr std::uint32_t kAlignment = 16;
 
@@ -19,9 +26,9 @@ Status lt_status(cublasStatus_t status, const char* call, const LinearParams& pa
                     params.weights.out);
 }
 
-// cuBLASLt is column-major: it sees y^T [out, rows] = W [out, in] x^T [in, rows], so the weights are its
-// A (transposed), x its B, and the bias runs along its columns. The structs live on the stack: the
-// "init" calls allocate nothing.
+// cuBLASLt is column-major: it sees y^T [out, rows] = W [out, in] x^T [in, rows], so the weights
+// are its A (transposed), x its B, and the bias runs along its columns. The structs live on the
+// stack: the "init" calls allocate nothing.
 struct Problem {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t a, b, c, d;
@@ -29,8 +36,7 @@ struct Problem {
   static StatusOr<Problem> describe(const LinearParams& params, int num_rows);
 };
 
-#define GAPLESS_LT_RETURN_IF_ERROR(call) \
-  GAPLESS_RETURN_IF_ERROR(lt_status((call), #call, params))
+#define GAPLESS_LT_RETURN_IF_ERROR(call) GAPLESS_RETURN_IF_ERROR(lt_status((call), #call, params))
 
 StatusOr<Problem> Problem::describe(const LinearParams& params, int num_rows) {
   const LinearWeights& w = params.weights;
@@ -76,65 +82,79 @@ struct Preference {
   }
 };
 
-// True when the algorithm adds up all columns of an output in one place.
-bool keeps_columns_together(const cublasLtMatmulAlgo_t& algorithm) {
-  std::int32_t split = 0;
-  std::uint32_t reduction = 0;
+template <typename T>
+T attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name,
+               T fallback) {
+  T value{};
   std::size_t written = 0;
-  const bool read =
-      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
-                                           sizeof(split), &written) == CUBLAS_STATUS_SUCCESS &&
-      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                                           &reduction, sizeof(reduction),
-                                           &written) == CUBLAS_STATUS_SUCCESS;
-  return read && (split == 0 || split == 1) && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, name, &value, sizeof(value), &written);
+  return status == CUBLAS_STATUS_SUCCESS ? value : fallback;
+}
+
+// Adds up all columns of an output in one place.
+bool keeps_columns_together(const cublasLtMatmulAlgo_t& algorithm) {
+  const auto split = attribute_of<std::int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 2);
+  const auto reduction = attribute_of<std::uint32_t>(
+      algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_REDUCTION_SCHEME_MASK);
+  return split <= 1 && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+bool same_kind(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b) {
+  return attribute_of<std::int32_t>(a, CUBLASLT_ALGO_CONFIG_ID, -1) ==
+         attribute_of<std::int32_t>(b, CUBLASLT_ALGO_CONFIG_ID, -2);
+}
+
+int bucket_of(int num_rows) {
+  for (const int bucket : kRowBuckets) {
+    if (num_rows <= bucket) return bucket;
+  }
+  return kRowBuckets[std::size(kRowBuckets) - 1];
 }
 
 }  // namespace
 
 StatusOr<std::unique_ptr<MatrixLinear>> MatrixLinear::create(Device& device) {
   GAPLESS_ASSIGN_OR_RETURN(Buffer workspace, device.allocate(kWorkspaceBytes));
+  GAPLESS_ASSIGN_OR_RETURN(Buffer residual_copy, device.allocate(kResidualCopyBytes));
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t status = cublasLtCreate(&handle);
   if (status != CUBLAS_STATUS_SUCCESS) {
     return make_error(StatusCode::kDeviceError, "cublasLtCreate: {}",
                       cublasLtGetStatusName(status));
   }
-  return std::unique_ptr<MatrixLinear>(new MatrixLinear(handle, std::move(workspace)));
+  return std::unique_ptr<MatrixLinear>(
+      new MatrixLinear(handle, std::move(workspace), std::move(residual_copy)));
 }
 
-MatrixLinear::~MatrixLinear() { cublasLtDestroy(handle_); }
+MatrixLinear::~MatrixLinear() {
+  cublasLtDestroy(handle_);
+}
 
 bool MatrixLinear::supports(const LinearParams& params) {
-  // The activation comes after the residual in cuBLASLt's epilogues, before it in ours; and its bias has
-  // the type of y.
-  const bool ends_in_order =
-      params.residual == nullptr || params.activation == Activation::kNone;
+  // The activation comes after the residual in cuBLASLt's epilogues, before it in ours; and its
+  // bias has the type of y.
+  const bool ends_in_order = params.residual == nullptr || params.activation == Activation::kNone;
   const auto is_aligned = [](const void* pointer) {
     return reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0;
   };
   return params.y_dtype == DType::kBF16 && ends_in_order && params.weights.in % 8 == 0 &&
          params.weights.out % 8 == 0 && params.x_stride % 8 == 0 && params.y_stride % 8 == 0 &&
-         params.residual_stride % 8 == 0 && is_aligned(params.x) && is_aligned(params.y) &&
+         params.residual_stride % 8 == 0 && params.activation_begin == 0 &&
+         params.weights.weight != nullptr && is_aligned(params.x) && is_aligned(params.y) &&
          is_aligned(params.residual) && is_aligned(params.weights.bias);
 }
 
-StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& params) {
-  const bool gelu = params.activation == Activation::kGeluTanh;
-  const Key key(params.weights.in, params.weights.out, params.x_stride, params.y_stride,
-                params.residual != nullptr ? params.residual_stride : 0, gelu,
-                params.weights.bias != nullptr, params.residual != nullptr);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (const auto found = algorithms_.find(key); found != algorithms_.end()) return found->second;
-
-  GAPLESS_ASSIGN_OR_RETURN(Problem problem, Problem::describe(params, kTypicalRows));
+StatusOr<MatrixLinear::Algorithms> MatrixLinear::candidates(const LinearParams& params,
+                                                            int num_rows) const {
+  GAPLESS_ASSIGN_OR_RETURN(Problem problem, Problem::describe(params, num_rows));
   Preference preference;
   GAPLESS_RETURN_IF_ERROR(lt_status(cublasLtMatmulPreferenceCreate(&preference.handle),
                                     "cublasLtMatmulPreferenceCreate", params));
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    return lt_status(cublasLtMatmulPreferenceSetAttribute(preference.handle, attribute, &value,
-                                                          sizeof(value)),
-                     "cublasLtMatmulPreferenceSetAttribute", params);
+    return lt_status(
+        cublasLtMatmulPreferenceSetAttribute(preference.handle, attribute, &value, sizeof(value)),
+        "cublasLtMatmulPreferenceSetAttribute", params);
   };
   const std::uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
   GAPLESS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, no_reduction));
@@ -146,33 +166,79 @@ StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& p
   }
 
   constexpr int kMaxCandidates = 16;
-  cublasLtMatmulHeuristicResult_t candidates[kMaxCandidates];
-  int num_candidates = 0;
-  GAPLESS_RETURN_IF_ERROR(lt_status(
-      cublasLtMatmulAlgoGetHeuristic(handle_, &problem.operation, &problem.a, &problem.b,
-                                     &problem.c, &problem.d, preference.handle, kMaxCandidates,
-                                     candidates, &num_candidates),
-      "cublasLtMatmulAlgoGetHeuristic", params));
-  for (int i = 0; i < num_candidates; ++i) {
-    if (candidates[i].state != CUBLAS_STATUS_SUCCESS) continue;
-    if (!keeps_columns_together(candidates[i].algo)) continue;
-    algorithms_.emplace(key, candidates[i].algo);
-    return candidates[i].algo;
+  cublasLtMatmulHeuristicResult_t found[kMaxCandidates];
+  int num_found = 0;
+  GAPLESS_RETURN_IF_ERROR(
+      lt_status(cublasLtMatmulAlgoGetHeuristic(handle_, &problem.operation, &problem.a, &problem.b,
+                                               &problem.c, &problem.d, preference.handle,
+                                               kMaxCandidates, found, &num_found),
+                "cublasLtMatmulAlgoGetHeuristic", params));
+  Algorithms algorithms;
+  for (int i = 0; i < num_found; ++i) {
+    if (found[i].state == CUBLAS_STATUS_SUCCESS && keeps_columns_together(found[i].algo)) {
+      algorithms.push_back(found[i].algo);
+    }
   }
+  if (!algorithms.empty()) return algorithms;
   return make_error(StatusCode::kDeviceError, "cuBLASLt has no algorithm for linear {} -> {}",
                     params.weights.in, params.weights.out);
 }
 
+StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& params) {
+  const int bucket = bucket_of(params.num_rows);
+  const Key key(params.weights.in, params.weights.out, params.x_stride, params.y_stride,
+                params.residual != nullptr ? params.residual_stride : 0,
+                params.activation == Activation::kGeluTanh, params.weights.bias != nullptr,
+                params.residual != nullptr, bucket);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (const auto found = algorithms_.find(key); found != algorithms_.end()) return found->second;
+
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(params, bucket));
+  cublasLtMatmulAlgo_t chosen = typical[0];
+  for (const cublasLtMatmulAlgo_t& algorithm : fitting) {
+    if (!same_kind(algorithm, typical[0])) continue;
+    chosen = algorithm;
+    break;
+  }
+  algorithms_.emplace(key, chosen);
+  return chosen;
+}
+
 Status MatrixLinear::run(Stream& stream, const LinearParams& params) {
   if (params.num_rows == 0) return ok_status();
-  LinearParams p = params;
-  if (p.residual != nullptr && p.residual_rows < p.num_rows) {
-    // A residual shared by several rows is laid out in y first.
-    GAPLESS_RETURN_IF_ERROR(repeat_residual(stream, p));
-    p.residual = p.y;
-    p.residual_stride = p.y_stride;
-    p.residual_rows = p.num_rows;
+  if (params.residual == nullptr) return multiply(stream, params);
+  if (params.residual == params.y) return run_aside(stream, params);
+  if (params.residual_rows >= params.num_rows) return multiply(stream, params);
+  return run_aside(stream, params);
+}
+
+// The residual is laid out beside y first, some rows at a time: one that several rows share because
+// cuBLASLt knows no such thing; one that is y itself because cuBLASLt then rounds the product
+// before it adds the residual: two roundings, and other bits than with a separate output.
+Status MatrixLinear::run_aside(Stream& stream, const LinearParams& params) {
+  const std::size_t row_bytes = static_cast<std::size_t>(params.weights.out) * 2;
+  const auto rows_at_once = static_cast<int>(std::min<std::size_t>(
+      static_cast<std::size_t>(params.num_rows), kResidualCopyBytes / row_bytes));
+  if (rows_at_once == 0) {
+    return invalid_argument("linear: {} columns are too many", params.weights.out);
   }
+  for (int first = 0; first < params.num_rows; first += rows_at_once) {
+    LinearParams part = params;
+    part.num_rows = std::min(rows_at_once, params.num_rows - first);
+    part.x = static_cast<const char*>(params.x) + first * params.x_stride * 2;
+    part.y = static_cast<char*>(params.y) + first * params.y_stride * 2;
+    GAPLESS_RETURN_IF_ERROR(
+        copy_residual(stream, params, first, part.num_rows, residual_copy_dev_.data()));
+    part.residual = residual_copy_dev_.data();
+    part.residual_stride = part.weights.out;
+    part.residual_rows = part.num_rows;
+    GAPLESS_RETURN_IF_ERROR(multiply(stream, part));
+  }
+  return ok_status();
+}
+
+Status MatrixLinear::multiply(Stream& stream, const LinearParams& p) {
   GAPLESS_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, algorithm_for(p));
   GAPLESS_ASSIGN_OR_RETURN(Problem problem, Problem::describe(p, p.num_rows));
   const float alpha = 1.0f, beta = p.residual != nullptr ? 1.0f : 0.0f;
@@ -180,7 +246,7 @@ Status MatrixLinear::run(Stream& stream, const LinearParams& params) {
   return lt_status(
       cublasLtMatmul(handle_, &problem.operation, &alpha, p.weights.weight, &problem.a, p.x,
                      &problem.b, &beta, c, &problem.c, p.y, &problem.d, &algorithm,
-                     workspace_.data(), workspace_.size_bytes(), native_stream(stream)),
+                     workspace_dev_.data(), workspace_dev_.size_bytes(), native_stream(stream)),
       "cublasLtMatmul", p);
 }
 

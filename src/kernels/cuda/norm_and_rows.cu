@@ -61,16 +61,17 @@ __global__ void __launch_bounds__(kMaxNormThreads) layer_norm_kernel(LayerNormPa
   }
 }
 
-// Copies rows of `num_vectors` 16-byte vectors; row r comes from from[index ? index[r] : r % modulus].
+// Rows of `num_vectors` 16-byte vectors; row r of `to` is row index[r] of `from`, or without an
+// index row (first_row + r) % modulus.
 __global__ void copy_rows_kernel(const uint4* from, std::int64_t from_stride,
-                                 const std::int32_t* index, int modulus, uint4* to,
-                                 std::int64_t to_stride, int num_vectors) {
+                                 const std::int32_t* index, int first_row, int modulus, uint4* to,
+                                 int num_vectors) {
   let_successor_start();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
-  const std::int64_t source = index != nullptr ? index[row] : row % modulus;
+  const std::int64_t source = index != nullptr ? index[row] : (first_row + row) % modulus;
   for (int i = threadIdx.x; i < num_vectors; i += blockDim.x) {
-    to[row * to_stride + i] = from[source * from_stride + i];
+    to[row * num_vectors + i] = from[source * from_stride + i];
   }
 }
 
@@ -82,8 +83,9 @@ Status layer_norm(Stream& stream, const LayerNormParams& params) {
   constexpr int kMaxDim = kMaxNormThreads * kMaxNormVectors * kVector;
   if (params.dim <= 0 || params.dim % kVector != 0 || params.dim > kMaxDim ||
       params.x_stride % kVector != 0 || params.y_stride % kVector != 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "layer_norm: the width and strides must be multiples of 8, the width at most 8192");
+    return Status(
+        StatusCode::kInvalidArgument,
+        "layer_norm: the width and strides must be multiples of 8, the width at most 8192");
   }
   const int vectors = params.dim / kVector;
   const int per_thread = (vectors + kMaxNormThreads - 1) / kMaxNormThreads;
@@ -107,21 +109,21 @@ Status gather_rows(Stream& stream, const GatherRowsParams& params) {
   const int vectors = params.dim / kVector;
   return launch("gather_rows", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kCopyThreads)},
-                copy_rows_kernel, static_cast<const uint4*>(params.x), vectors, params.index, 1,
-                static_cast<uint4*>(params.y), vectors, vectors);
+                copy_rows_kernel, static_cast<const uint4*>(params.x), vectors, params.index, 0, 1,
+                static_cast<uint4*>(params.y), vectors);
 }
 
-Status repeat_residual(Stream& stream, const LinearParams& params) {
-  if (params.weights.out % kVector != 0 || params.residual_stride % kVector != 0 ||
-      params.y_stride % kVector != 0) {
+Status copy_residual(Stream& stream, const LinearParams& params, int first_row, int num_rows,
+                     void* to) {
+  if (params.weights.out % kVector != 0 || params.residual_stride % kVector != 0) {
     return Status(StatusCode::kInvalidArgument,
-                  "linear: a repeated residual's width and strides must be multiples of 8");
+                  "linear: the residual's width and stride must be multiples of 8");
   }
-  return launch("repeat_residual", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kCopyThreads)},
+  return launch("copy_residual", stream,
+                {.grid = dim3(static_cast<unsigned>(num_rows)), .block = dim3(kCopyThreads)},
                 copy_rows_kernel, static_cast<const uint4*>(params.residual),
                 params.residual_stride / kVector, static_cast<const std::int32_t*>(nullptr),
-                params.residual_rows, static_cast<uint4*>(params.y), params.y_stride / kVector,
+                first_row, params.residual_rows, static_cast<uint4*>(to),
                 params.weights.out / kVector);
 }
 

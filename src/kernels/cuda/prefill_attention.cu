@@ -35,7 +35,8 @@ struct PagedProblem {
 };
 
 template <int kHeadDim>
-__global__ void __launch_bounds__(kFlashThreads, 2) prefill_attention_kernel(PagedAttentionParams p) {
+__global__ void __launch_bounds__(kFlashThreads, 2)
+    prefill_attention_kernel(PagedAttentionParams p) {
   extern __shared__ __align__(16) char raw_shared[];
   let_successor_start();
   wait_for_predecessor();

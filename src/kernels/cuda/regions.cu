@@ -20,8 +20,8 @@ __device__ Best better(Best a, Best b) {
   return b.logit > a.logit || (b.logit == a.logit && b.bin < a.bin) ? b : a;
 }
 
-// The largest logit, the lowest bin among equals; in every thread. `shared` holds one Best per warp and
-// may be used again right after the call.
+// The largest logit, the lowest bin among equals; in every thread. `shared` holds one Best per warp
+// and may be used again right after the call.
 __device__ int argmax(const float* logits, int num_bins, Best* shared) {
   Best best{-INFINITY, num_bins};
   for (int i = threadIdx.x; i < num_bins; i += kThreads) best = better(best, {logits[i], i});

@@ -4,18 +4,19 @@
 //
 //   block  = 8 computing warps + 1 copying thread. Each block (or cluster, below) owns a range of
 //            16-row tiles of W and walks it in groups of up to kGroupTiles tiles.
-//   stage  = 128 columns of the group's tiles and of x, in shared memory, filled by the copy engine.
-//   warp w = the w-th 16 columns of every stage.
-//   ranks  = where W has few rows (N / 16 tiles would leave multiprocessors idle), a cluster of four
+//   stage  = 128 columns of the group's tiles and of x, in shared memory, filled by the copy
+//   engine. warp w = the w-th 16 columns of every stage. ranks  = where W has few rows (N / 16
+//   tiles would leave multiprocessors idle), a cluster of four
 //            blocks shares a range, each taking a quarter of the columns.
-//   slices = more than 32 rows of x are divided among blocks that read the same weights side by side.
+//   slices = more than 32 rows of x are divided among blocks that read the same weights side by
+//   side.
 //
-// Row invariance: an output is the sum over a warp's stages in order, then over warps 0..7 in order,
-// then over ranks 0..3 in order. None of it depends on the number of rows, on the row's place among
-// them, on how tiles are grouped, or on whether the weights are prepared.
+// Row invariance: an output is the sum over a warp's stages in order, then over warps 0..7 in
+// order, then over ranks 0..3 in order. None of it depends on the number of rows, on the row's
+// place among them, on how tiles are grouped, or on whether the weights are prepared.
 //
-// Prepared weights (row_linear.h) arrive in contiguous 4 KB blocks, a quarter faster than boxes of a
-// row-major matrix: the memory likes long runs. Those of the first stages are asked for before
+// Prepared weights (row_linear.h) arrive in contiguous 4 KB blocks, a quarter faster than boxes of
+// a row-major matrix: the memory likes long runs. Those of the first stages are asked for before
 // wait_for_predecessor: weights are never written in a step.
 #include <algorithm>
 
@@ -76,7 +77,8 @@ struct Layout {
   static constexpr int kWeightBytes = kGroupTiles * kTileBytes;
   static constexpr int kStageBytes = kWeightBytes + kBoxesPerStage * kXBoxBytes;
   static constexpr int kReduceBytes = kComputeWarps * kReduceRows * kReducePitch * 4;
-  // Two blocks fit on a multiprocessor, so that the next kernel's weights arrive while this one ends.
+  // Two blocks fit on a multiprocessor, so that the next kernel's weights arrive while this one
+  // ends.
   static constexpr int kBudget = 112 << 10;
   static constexpr int kNumStages = (kBudget - kReduceBytes - 256) / kStageBytes;
   static constexpr int kReduce = kNumStages * kStageBytes;
@@ -117,8 +119,7 @@ __device__ void store_output(const Job& job, int row, int column, float sum) {
   if (job.bias != nullptr) sum += __bfloat162float(job.bias[column]);
   if (column >= job.gelu_begin) sum = gelu_tanh(sum);
   if (job.residual != nullptr) {
-    sum += __bfloat162float(
-        job.residual[(row % job.residual_rows) * job.residual_stride + column]);
+    sum += __bfloat162float(job.residual[(row % job.residual_rows) * job.residual_stride + column]);
   }
   const std::int64_t at = row * job.y_stride + column;
   if (job.y_is_float) {
@@ -244,10 +245,9 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
   }
   // W: prepared tiles hold each lane's fragment in one piece; boxes are swizzled rows.
   const int a_row = lane % 16;
-  const std::uint32_t a_offset =
-      prepared ? warp * (kTileBytes / kComputeWarps) + lane * 16
-               : box * kTileBoxBytes + a_row * kBoxRowBytes +
-                     (((chunk + lane / 16) ^ (a_row & 7)) << 4);
+  const std::uint32_t a_offset = prepared ? warp * (kTileBytes / kComputeWarps) + lane * 16
+                                          : box * kTileBoxBytes + a_row * kBoxRowBytes +
+                                                (((chunk + lane / 16) ^ (a_row & 7)) << 4);
 #pragma unroll
   for (int tile = 0; tile < kGroupTiles; ++tile) {
     if (tile >= num_tiles) break;
@@ -267,7 +267,7 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
 template <int kRows, typename Use>
 __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, int num_tiles,
                                              float* buffer, const Use& use) {
-  constexpr int kBlocks = kRows / 8;         // of eight sums' columns, per tile
+  constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
   constexpr int kAtOnce = kReduceRows / 8;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   float* mine = buffer + warp * kReduceRows * kReducePitch;
@@ -402,8 +402,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // One thread per lane's fragment of one mma step: 16 bytes.
-__global__ void __launch_bounds__(256) prepare_kernel(PrepareLinearParams p, int num_tiles,
-                                                      int num_chunks) {
+__global__ void __launch_bounds__(256)
+    prepare_kernel(PrepareLinearParams p, int num_tiles, int num_chunks) {
   let_successor_start();
   wait_for_predecessor();
   const std::int64_t i = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
@@ -441,38 +441,39 @@ Status check_job(const LinearParams& params, int num_rows) {
 
 template <int kRows>
 Status launch_rows(Stream& stream, const Launch& params, int num_jobs, int num_blocks) {
-  const LaunchShape shape{
-      .grid = dim3(static_cast<unsigned>(num_blocks),
-                   static_cast<unsigned>(num_jobs * params.num_slices)),
-      .block = dim3(kThreads),
-      .shared_bytes = Layout<kRows>::kBytes,
-      .cluster = static_cast<unsigned>(params.num_ranks)};
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_blocks),
+                                       static_cast<unsigned>(num_jobs * params.num_slices)),
+                          .block = dim3(kThreads),
+                          .shared_bytes = Layout<kRows>::kBytes,
+                          .cluster = static_cast<unsigned>(params.num_ranks)};
   return launch("row_linear", stream, shape, row_linear_kernel<kRows>, params);
 }
 
-int slice_rows(int num_rows) { return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : kMaxSliceRows; }
+int slice_rows(int num_rows) {
+  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : kMaxSliceRows;
+}
 
 Job make_job(const RowLinearJob& from) {
   const LinearParams& linear = from.linear;
   const LinearWeights& w = linear.weights;
-  return {.prepared = static_cast<const char*>(w.prepared),
-          .bias = static_cast<const Bf16*>(w.bias),
-          .residual = static_cast<const Bf16*>(linear.residual),
-          .residual_stride = linear.residual_stride,
-          .residual_rows = linear.residual_rows,
-          .y = linear.y,
-          .y_stride = linear.y_stride,
-          .y_is_float = linear.y_dtype == DType::kF32,
-          .gelu_begin = linear.activation == Activation::kGeluTanh ? linear.activation_begin : w.out,
-          .out = w.out,
-          .num_stages = (w.in + kStageColumns - 1) / kStageColumns,
-          .gate = from.gate};
+  return {
+      .prepared = static_cast<const char*>(w.prepared),
+      .bias = static_cast<const Bf16*>(w.bias),
+      .residual = static_cast<const Bf16*>(linear.residual),
+      .residual_stride = linear.residual_stride,
+      .residual_rows = linear.residual_rows,
+      .y = linear.y,
+      .y_stride = linear.y_stride,
+      .y_is_float = linear.y_dtype == DType::kF32,
+      .gelu_begin = linear.activation == Activation::kGeluTanh ? linear.activation_begin : w.out,
+      .out = w.out,
+      .num_stages = (w.in + kStageColumns - 1) / kStageColumns,
+      .gate = from.gate};
 }
 
 }  // namespace
 
-Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs,
-                  int num_multiprocessors) {
+Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_multiprocessors) {
   Launch params = {};
   params.num_rows = jobs[0].linear.num_rows;
   const int rows = slice_rows(params.num_rows);
@@ -492,7 +493,8 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs,
         params.x_maps[i], make_tensor_map(linear.x, params.num_rows, w.in, linear.x_stride, rows));
     const int num_tiles = (w.out + kTileRows - 1) / kTileRows;
     most_tiles = std::max(most_tiles, num_tiles);
-    // A property of the weights alone, never of the device or the rows: it decides the order of sums.
+    // A property of the weights alone, never of the device or the rows: it decides the order of
+    // sums.
     few_tiles = few_tiles && num_tiles <= 128;
     many_columns = many_columns && params.jobs[i].num_stages >= 2 * kColumnRanks;
   }
@@ -525,8 +527,9 @@ Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
   const int num_tiles = (params.weights.out + kTileRows - 1) / kTileRows;
   const int num_chunks = (params.weights.in + kStageColumns - 1) / kStageColumns;
   const std::int64_t fragments = std::int64_t{num_tiles} * num_chunks * kWarp * kComputeWarps;
-  return launch("prepare_linear", stream, {.grid = dim3(blocks_for(fragments, 256)), .block = dim3(256)},
-                prepare_kernel, params, num_tiles, num_chunks);
+  return launch("prepare_linear", stream,
+                {.grid = dim3(blocks_for(fragments, 256)), .block = dim3(256)}, prepare_kernel,
+                params, num_tiles, num_chunks);
 }
 
 }  // namespace gapless::cuda

@@ -25,13 +25,13 @@ struct RowLinearJob {
 
 inline constexpr int kMaxRowLinearJobs = 2;
 
-// Enqueues one to kMaxRowLinearJobs products with the same number of rows. Row-invariant: the bits of a
-// row of y depend on that row of x alone (row_linear.cu says why).
-// `in` and the strides of x must be multiples of 8, its address of 16 bytes.
+// Enqueues one to kMaxRowLinearJobs products with the same number of rows. Row-invariant: the bits
+// of a row of y depend on that row of x alone (row_linear.cu says why). `in` and the strides of x
+// must be multiples of 8, its address of 16 bytes.
 Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_multiprocessors);
 
-// Prepared weights: tiles of 16 rows x 128 columns, row of tiles after row of tiles, each tile 4 KB: per
-// 16 columns the A fragments of mma.m16n8k16, lane after lane. Edges are padded with zeros.
+// Prepared weights: tiles of 16 rows x 128 columns, row of tiles after row of tiles, each tile 4
+// KB: per 16 columns the A fragments of mma.m16n8k16, lane after lane. Edges are padded with zeros.
 inline constexpr int kPreparedTileRows = 16;
 inline constexpr int kPreparedTileColumns = 128;
 

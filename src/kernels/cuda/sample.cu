@@ -84,9 +84,9 @@ __device__ ExpSum merge(ExpSum a, ExpSum b) {
 }
 
 struct Summary {
-  Best best;           // candidate; token INT_MAX: there is none
-  ExpSum all;          // of the whole vocabulary
-  bool all_finite;     // every candidate's logit was finite
+  Best best;        // candidate; token INT_MAX: there is none
+  ExpSum all;       // of the whole vocabulary
+  bool all_finite;  // every candidate's logit was finite
 };
 
 struct SummaryShared {
@@ -155,8 +155,8 @@ __device__ int draw(const float* logits, int vocab, const RowState& row, const A
   }
   if (row.top_p < 1) {
     const double before = fmax(0.0, static_cast<double>(row.top_p)) * static_cast<double>(total);
-    kept = min(kept, order.find({.by_count = false,
-                                 .amount = static_cast<std::uint64_t>(before)}).weight);
+    kept = min(
+        kept, order.find({.by_count = false, .amount = static_cast<std::uint64_t>(before)}).weight);
   }
   if (row.min_p > 0) {
     __shared__ unsigned long long likely;
@@ -219,7 +219,8 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
 
 Status sample(Stream& stream, const SampleParams& params) {
   if (params.vocab <= 0 || params.vocab > kMaxSampleVocab) {
-    return Status(StatusCode::kInvalidArgument, "sample: the vocabulary must have 1 to 65536 tokens");
+    return Status(StatusCode::kInvalidArgument,
+                  "sample: the vocabulary must have 1 to 65536 tokens");
   }
   return launch("sample", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)),

@@ -1,4 +1,5 @@
-// The bookkeeping of a step, on rows: install, plan, advance, stamp. Tiny kernels of one thread per item.
+// The bookkeeping of a step, on rows: install, plan, advance, stamp. Tiny kernels of one thread per
+// item.
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
@@ -129,7 +130,8 @@ Status begin_step(Stream& stream, const BeginStepParams& params) {
 }
 
 Status plan_decode(Stream& stream, const PlanDecodeParams& params) {
-  return launch("plan_decode", stream, one_thread_each(params.num_rows), plan_decode_kernel, params);
+  return launch("plan_decode", stream, one_thread_each(params.num_rows), plan_decode_kernel,
+                params);
 }
 
 Status advance_rows(Stream& stream, const AdvanceRowsParams& params) {
@@ -138,7 +140,8 @@ Status advance_rows(Stream& stream, const AdvanceRowsParams& params) {
 }
 
 Status stamp_time(Stream& stream, std::uint64_t* stamp) {
-  return launch("stamp_time", stream, {.grid = dim3(1), .block = dim3(1)}, stamp_time_kernel, stamp);
+  return launch("stamp_time", stream, {.grid = dim3(1), .block = dim3(1)}, stamp_time_kernel,
+                stamp);
 }
 
 }  // namespace gapless::cuda

@@ -22,17 +22,17 @@ struct CropProblem {
 };
 
 template <int kHeadDim>
-__global__ void __launch_bounds__(kFlashThreads, 2) vision_attention_kernel(VisionAttentionParams p) {
+__global__ void __launch_bounds__(kFlashThreads, 2)
+    vision_attention_kernel(VisionAttentionParams p) {
   extern __shared__ __align__(16) char raw_shared[];
   let_successor_start();
   wait_for_predecessor();
   const int width = p.num_heads * kHeadDim;
   const std::int64_t first_token = std::int64_t{blockIdx.z} * p.seq_len;
   const int in_row = blockIdx.y * kHeadDim;
-  const CropProblem problem{
-      static_cast<const Bf16*>(p.qkv) + first_token * 3 * width + in_row,
-      static_cast<Bf16*>(p.out) + first_token * width + in_row, width, p.seq_len,
-      static_cast<int>(blockIdx.x) * kFlashQueries};
+  const CropProblem problem{static_cast<const Bf16*>(p.qkv) + first_token * 3 * width + in_row,
+                            static_cast<Bf16*>(p.out) + first_token * width + in_row, width,
+                            p.seq_len, static_cast<int>(blockIdx.x) * kFlashQueries};
   flash_attention<kHeadDim>(problem, *reinterpret_cast<FlashShared<kHeadDim>*>(raw_shared));
 }
 

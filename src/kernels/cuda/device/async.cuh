@@ -10,8 +10,14 @@
 namespace gapless {
 
 // ---- Launch overlap (programmatic dependent launch). Every kernel of this folder may be started
-// while its predecessor still runs: it calls wait_for_predecessor before it touches anything that an
-// earlier kernel writes or reads, so each kernel's completion implies that of all before it.
+// while its predecessor still runs. It owes for that:
+//   * wait_for_predecessor before it touches what an earlier kernel writes or reads. Every kernel
+//   waits, even
+//     one with nothing to do, so each kernel's completion implies that of all before it.
+//   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
+//   anyway.
+// Two kernels read before they wait: row_linear its weights, which no step writes, and
+// decode_attention the cache (its file says why it may).
 
 __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -24,9 +30,11 @@ __device__ __forceinline__ void let_successor_start() {
 // ---- cp.async: 16 bytes per thread, global to shared.
 
 // Copies 16 bytes, or writes 16 zero bytes when !valid (`from` must still be a mapped address).
-__device__ __forceinline__ void copy_async_16(std::uint32_t to_shared, const void* from, bool valid) {
+__device__ __forceinline__ void copy_async_16(std::uint32_t to_shared, const void* from,
+                                              bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from), "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from),
+               "r"(bytes)
                : "memory");
 }
 
@@ -88,12 +96,13 @@ __device__ __forceinline__ void copy_box_async(std::uint32_t to_shared, const CU
       : "memory");
 }
 
-// The same engine without a tensor: contiguous bytes, a multiple of 16 at 16-byte aligned addresses.
-__device__ __forceinline__ void copy_bytes_async(std::uint32_t to_shared, const void* from, int bytes,
-                                                 std::uint32_t barrier) {
+// The same engine without a tensor: contiguous bytes, a multiple of 16 at 16-byte aligned
+// addresses.
+__device__ __forceinline__ void copy_bytes_async(std::uint32_t to_shared, const void* from,
+                                                 int bytes, std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          to_shared),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to_shared),
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }

@@ -32,7 +32,8 @@ struct FlashShared {
   Bf16 values[2][kKeyTile][kPitch];
 };
 
-// What a kernel says about its queries and keys. Queries of the tile are numbered 0..kFlashQueries-1.
+// What a kernel says about its queries and keys. Queries of the tile are numbered
+// 0..kFlashQueries-1.
 //   bool has_query(int i)            false: i lies past the end
 //   const Bf16* query(int i)         its kHeadDim elements
 //   Bf16* output(int i)
@@ -105,8 +106,9 @@ __device__ __forceinline__ void multiply_keys(
 #pragma unroll
     for (int n = 0; n < kKeyTile / 8; n += 2) {
       std::uint32_t b[4];
-      ldmatrix_x4(b, shared_address(&keys[n * 8 + (lane / 16) * 8 + lane % 8]
-                                         [step * 16 + (lane / 8) % 2 * 8]));
+      ldmatrix_x4(b,
+                  shared_address(
+                      &keys[n * 8 + (lane / 16) * 8 + lane % 8][step * 16 + (lane / 8) % 2 * 8]));
 #pragma unroll
       for (int q = 0; q < kQueryTiles; ++q) {
         mma_k16(scores[q][n], queries[q].steps[step], b[0], b[1]);
@@ -165,8 +167,8 @@ struct RunningSoftmax {
   float largest[2] = {-INFINITY, -INFINITY};  // of the scaled scores, in powers of two
   float sum[2] = {0, 0};                      // this lane's share
 
-  // Turns scores into the A fragments of P, rescales `output`. `num_visible` are the lane's queries';
-  // keys of the tile start at first_key.
+  // Turns scores into the A fragments of P, rescales `output`. `num_visible` are the lane's
+  // queries'; keys of the tile start at first_key.
   __device__ __forceinline__ void absorb(float (&scores)[kKeyTile / 8][4],
                                          float (&output)[kHeadDim / 8][4],
                                          std::uint32_t (&p)[kKeyTile / 16][4],
@@ -210,7 +212,9 @@ struct RunningSoftmax {
     }
   }
 
-  __device__ __forceinline__ float total(int half) const { return warp_sum<4>(sum[half]); }
+  __device__ __forceinline__ float total(int half) const {
+    return warp_sum<4>(sum[half]);
+  }
 };
 
 template <int kHeadDim, typename Problem>
@@ -268,8 +272,8 @@ __device__ __forceinline__ void flash_attention(const Problem& problem,
       Bf16* to = problem.output(i);
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
-        *reinterpret_cast<std::uint32_t*>(to + n * 8 + (lane % 4) * 2) = pack_bf16x2(
-            output[q][n][half * 2] * inverse, output[q][n][half * 2 + 1] * inverse);
+        *reinterpret_cast<std::uint32_t*>(to + n * 8 + (lane % 4) * 2) =
+            pack_bf16x2(output[q][n][half * 2] * inverse, output[q][n][half * 2 + 1] * inverse);
       }
     }
   }

@@ -1,8 +1,8 @@
 // Warp-level tensor-core instructions and the fragment loads that feed them.
 //
-// Fragments of mma.m16n8k16, lane l: A holds rows l/4 and l/4+8 at columns 2(l%4), +1, +8, +9; B holds
-// rows (k) 2(l%4), +1, +8, +9 of column l/4; C and D hold rows l/4 (first two values) and l/4+8 (last
-// two) at columns 2(l%4), +1.
+// Fragments of mma.m16n8k16, lane l: A holds rows l/4 and l/4+8 at columns 2(l%4), +1, +8, +9; B
+// holds rows (k) 2(l%4), +1, +8, +9 of column l/4; C and D hold rows l/4 (first two values) and
+// l/4+8 (last two) at columns 2(l%4), +1.
 #pragma once
 
 #include <cstdint>

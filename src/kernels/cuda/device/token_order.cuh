@@ -1,12 +1,14 @@
 // Positions in the sampling order of a row's tokens, without sorting them.
 //
-// The order: falling logit, the lower id first among equals. Weights exp((logit - largest) / temperature)
-// are 31-bit fixed-point integers, so that sums do not depend on the order in which threads add them:
-// a row's token is the same in every run. (What is lost: tokens less likely than 2^-32 of the best.)
+// The order: falling logit, the lower id first among equals. Weights exp((logit - largest) /
+// temperature) are 31-bit fixed-point integers, so that sums do not depend on the order in which
+// threads add them: a row's token is the same in every run. (What is lost: tokens less likely than
+// 2^-32 of the best.)
 //
 // The question is always: which is the first token at which the running count, or weight, exceeds
 // a target? A histogram over kBins slices of the logit says in which slice; slices with more than
-// kListSize tokens are split again by the bits of their order keys; what is left is compared pairwise.
+// kListSize tokens are split again by the bits of their order keys; what is left is compared
+// pairwise.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +28,12 @@ struct Measure {
   std::uint32_t count;
   std::uint64_t weight;
 
-  __device__ Measure operator+(const Measure& o) const { return {count + o.count, weight + o.weight}; }
-  __device__ Measure operator-(const Measure& o) const { return {count - o.count, weight - o.weight}; }
+  __device__ Measure operator+(const Measure& o) const {
+    return {count + o.count, weight + o.weight};
+  }
+  __device__ Measure operator-(const Measure& o) const {
+    return {count - o.count, weight - o.weight};
+  }
 };
 
 // What the running sum of which exceeds what.
@@ -40,7 +46,8 @@ struct Target {
   }
 };
 
-// Counts and weights of bins while they are filled; then, in the same memory, what precedes each bin.
+// Counts and weights of bins while they are filled; then, in the same memory, what precedes each
+// bin.
 struct Histogram {
   std::uint32_t count[kBins];
   union {
@@ -69,8 +76,8 @@ struct Histogram {
 };
 
 struct TokenOrderShared {
-  Histogram first;   // over slices of the logit
-  Histogram finer;   // over bits of the order keys
+  Histogram first;  // over slices of the logit
+  Histogram finer;  // over bits of the order keys
   std::uint64_t keys[kListSize];
   std::uint32_t weights[kListSize];
   Measure warp_sums[kWarp];
@@ -107,7 +114,8 @@ __device__ inline void accumulate(Histogram& h, Measure* warp_sums) {
   __syncthreads();
 }
 
-// The bin in which the running sum, `base` before the first bin, exceeds the target; to s.found, s.before.
+// The bin in which the running sum, `base` before the first bin, exceeds the target; to s.found,
+// s.before.
 __device__ inline void find_bin(const Histogram& h, const Measure& base, const Target& target,
                                 TokenOrderShared& s) {
   if (threadIdx.x == 0) s.found = -1;
@@ -122,18 +130,19 @@ __device__ inline void find_bin(const Histogram& h, const Measure& base, const T
   __syncthreads();
 }
 
-// The candidates of one row. `Scan` calls a function with every candidate's (token, logit), spread over
-// the block's threads.
+// The candidates of one row. `Scan` calls a function with every candidate's (token, logit), spread
+// over the block's threads.
 template <typename Scan>
 class TokenOrder {
  public:
   struct Position {
-    int token;              // -1: no running sum exceeds the target
-    std::uint64_t weight;   // running weight up to and with the token, or of all tokens
+    int token;             // -1: no running sum exceeds the target
+    std::uint64_t weight;  // running weight up to and with the token, or of all tokens
   };
 
   // Fills the first histogram. All threads of the block call every function of this class together.
-  __device__ TokenOrder(const Scan& scan, float largest, float temperature, TokenOrderShared& shared)
+  __device__ TokenOrder(const Scan& scan, float largest, float temperature,
+                        TokenOrderShared& shared)
       : scan_(scan), largest_(largest), inverse_(fminf(1.0f / temperature, 1e30f)), s_(shared) {
     s_.first.clear();
     scan_([&](int, float logit) { s_.first.add(slice(logit), weight(logit)); });
