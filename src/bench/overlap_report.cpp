@@ -90,8 +90,8 @@ std::string step_table(std::span<const OverlapRun> runs) {
 }
 
 std::string host_table(std::span<const OverlapRun> runs) {
-  std::string out = fmt::format("{:<26} {:>7} {:>5} |", "engine thread, us per step", "streams",
-                                "depth");
+  std::string out =
+      fmt::format("{:<26} {:>7} {:>5} |", "engine thread, us per step", "streams", "depth");
   for (const HostPhaseKind kind : kWorkPhases) {
     out += fmt::format(" {:>8}", host_phase_name(kind));
   }
@@ -106,17 +106,16 @@ std::string host_table(std::span<const OverlapRun> runs) {
 }
 
 std::string gain_table(std::span<const OverlapGain> gains) {
-  std::string out = fmt::format(
-      "{:<26} {:>7} {:>5} | {:>9} {:>9} {:>6} {:>6} | {:>9} {:>9} | {:>9} {:>9}\n", "times in ms",
-      "streams", "depth", "blocking", "pipelined", "L", "z", "predicted", "observed", "+ fills",
-      "observed");
+  std::string out =
+      fmt::format("{:<26} {:>7} {:>5} | {:>9} {:>9} {:>6} {:>6} | {:>9} {:>9} | {:>9} {:>9}\n",
+                  "times in ms", "streams", "depth", "blocking", "pipelined", "L", "z", "predicted",
+                  "observed", "+ fills", "observed");
   for (const OverlapGain& gain : gains) {
     out += fmt::format("{} | {:>9.4f} {:>9.4f} {:>6.1f} {:>5.2f}% | {:>9} {:>9} | {:>9} {:>9}\n",
                        run_name(gain.workload, gain.host_delay_us, gain.num_streams, gain.depth),
-                       gain.blocking_ms, gain.pipelined_ms, gain.mean_tokens,
-                       100 * gain.zombie_tax, percent(gain.predicted),
-                       percent(gain.observed_decode), percent(gain.predicted_with_fills),
-                       percent(gain.observed));
+                       gain.blocking_ms, gain.pipelined_ms, gain.mean_tokens, 100 * gain.zombie_tax,
+                       percent(gain.predicted), percent(gain.observed_decode),
+                       percent(gain.predicted_with_fills), percent(gain.observed));
   }
   return out;
 }

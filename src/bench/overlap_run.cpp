@@ -7,7 +7,9 @@
 namespace gapless {
 namespace {
 
-constexpr std::size_t at(HostPhaseKind kind) { return static_cast<std::size_t>(kind); }
+constexpr std::size_t at(HostPhaseKind kind) {
+  return static_cast<std::size_t>(kind);
+}
 
 double per(double value, std::int64_t count) {
   return count > 0 ? value / static_cast<double>(count) : 0;
@@ -61,11 +63,9 @@ OverlapGain compare(const OverlapRun& blocking, const OverlapRun& run,
   gain.growing_share = growing_share_of(run, runs);
   gain.zombie_tax = zombie_tax(run.depth, gain.mean_tokens, gain.growing_share);
   gain.predicted = predicted_gain(gain.blocking_ms, gain.pipelined_ms, gain.zombie_tax);
-  gain.observed_decode =
-      run.steps.decode_tokens_per_s() / blocking.steps.decode_tokens_per_s() - 1;
+  gain.observed_decode = run.steps.decode_tokens_per_s() / blocking.steps.decode_tokens_per_s() - 1;
   // Tokens per second: each run's answers have the length that they happened to have.
-  const double blocking_token =
-      answer_time_of(blocking, 0) / blocking.steps.mean_answer_tokens();
+  const double blocking_token = answer_time_of(blocking, 0) / blocking.steps.mean_answer_tokens();
   const double token = answer_time_of(run, gain.growing_share) / gain.mean_tokens;
   gain.predicted_with_fills = blocking_token / token - 1;
   gain.observed = run.steps.tokens_per_s() / blocking.steps.tokens_per_s() - 1;
