@@ -7,6 +7,7 @@
 #include "server/moondream_api.h"
 #include "server/openai_api.h"
 #include "server/operations_api.h"
+#include "server/playground.h"
 #include "server/router.h"
 
 namespace gapless {
@@ -31,7 +32,7 @@ OriginVerdict judge_origin(const ServerState& state, std::string_view origin,
 
 bool needs_key(std::string_view path) {
   constexpr std::array<std::string_view, 4> kOpen = {"/health", "/v1/health", "/ready", "/healthz"};
-  return std::find(kOpen.begin(), kOpen.end(), path) == kOpen.end();
+  return std::find(kOpen.begin(), kOpen.end(), path) == kOpen.end() && !is_playground_path(path);
 }
 
 // False: the exchange was answered.
@@ -87,6 +88,7 @@ RequestHandler make_api_handler(ServerState& state) {
   add_operations_routes(*router, state);
   add_moondream_routes(*router, state);
   add_openai_routes(*router, state);
+  add_playground_routes(*router);
   return [&state, router](const std::shared_ptr<Exchange>& exchange) {
     if (!pass_origin(state, *exchange)) return;
     const HttpRequest& request = exchange->request();

@@ -169,7 +169,7 @@ TEST_F(HostileInputTest, MutatedRequests) {
         default:
           bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 16));
       }
-      if (bytes.empty()) bytes = "\n";
+      if (bytes.empty()) bytes.assign(1, '\n');
     }
     HttpClient client(server->port());
     client.send(bytes);

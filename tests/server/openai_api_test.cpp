@@ -65,7 +65,9 @@ TEST_F(OpenAiApiTest, AStreamWithUsage) {
     ids.emplace(chunk.at("id").as_string());
     EXPECT_TRUE(chunk.at("usage").is_null());
     const json::object& delta = chunk.at("choices").at(0).at("delta").as_object();
-    if (i == 0) EXPECT_EQ(delta.at("role"), "assistant");
+    if (i == 0) {
+      EXPECT_EQ(delta.at("role"), "assistant");
+    }
     if (delta.contains("content")) text += delta.at("content").as_string();
     EXPECT_EQ(chunk.at("choices").at(0).at("finish_reason").is_null(), i != 4);
   }

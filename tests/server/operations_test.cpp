@@ -40,6 +40,26 @@ TEST_F(OperationsTest, KeysGuardEverythingButHealth) {
   EXPECT_EQ(get("/version", "X-Moondream-Auth: \r\n").status, 401);
 }
 
+TEST_F(OperationsTest, ThePlaygroundNeedsNoKeyAndNoNetwork) {
+  start({.api_keys = {"secret"}});
+  const ClientResponse page = get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.header("Content-Type"), "text/html; charset=utf-8");
+  EXPECT_NE(page.header("Content-Security-Policy").find("default-src 'self'"), std::string::npos);
+  // Every file that the page and its modules name is there, and nothing comes from elsewhere.
+  std::string todo = page.body;
+  int num_files = 0;
+  for (std::size_t at = todo.find("\"/web/"); at != std::string::npos;
+       at = todo.find("\"/web/", at + 1)) {
+    const std::string path = todo.substr(at + 1, todo.find('"', at + 1) - at - 1);
+    const ClientResponse file = get(path);
+    EXPECT_EQ(file.status, 200) << path;
+    if (num_files++ < 20 && path.ends_with(".js")) todo += file.body;
+  }
+  EXPECT_GE(num_files, 6);
+  EXPECT_EQ(todo.find("https://"), std::string::npos);
+}
+
 // What the Node client sends without a key.
 TEST_F(OperationsTest, AnEmptyKeyIsNoKey) {
   start();
