@@ -11,6 +11,7 @@ namespace gapless {
 using Command = std::function<int()>;
 
 void add_run_command(CLI::App& app, Command& chosen);
+void add_serve_command(CLI::App& app, Command& chosen);
 void add_batch_command(CLI::App& app, Command& chosen);
 void add_bench_command(CLI::App& app, Command& chosen);
 void add_info_command(CLI::App& app, Command& chosen);

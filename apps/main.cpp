@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
 
   gapless::Command chosen;
   gapless::add_run_command(app, chosen);
+  gapless::add_serve_command(app, chosen);
   gapless::add_batch_command(app, chosen);
   gapless::add_bench_command(app, chosen);
   gapless::add_info_command(app, chosen);

@@ -82,7 +82,43 @@ inline constexpr int kMaxCropSide = 4096;
 inline constexpr int kMaxContext = 1 << 20;
 inline constexpr std::size_t kMaxTemplateTokens = 64;
 
+// Server. The head of a request: browsers send 2 KiB, and cookies of other services on the same host
+// may add some.
+inline constexpr std::size_t kMaxHttpHeaderBytes = 32u << 10;
+// The largest picture as base64, and the JSON around it.
+inline constexpr std::size_t kMaxHttpBodyBytes = 96u << 20;
+// Bodies of all requests together, from their first byte until the answer: what they hold in memory
+// is about this. One more is refused with 503.
+inline constexpr std::size_t kMaxHttpBodyBytesInFlight = std::size_t{1} << 30;
+// Bytes that a client may send ahead of the answer that it waits for, and the longest line between
+// two chunks of a body.
+inline constexpr std::size_t kMaxHttpReadAheadBytes = 16u << 10;
+// Open connections: each takes a file descriptor and about 20 KiB.
+inline constexpr int kMaxHttpConnections = 4096;
+// What may wait for a client that does not read. The longest answer of a model with 2048 positions
+// is about 200 KB as events.
+inline constexpr std::size_t kMaxHttpOutboxBytes = 256u << 10;
+// Between two requests of a connection; browsers and pools reuse one within a minute.
+inline constexpr int kHttpIdleSeconds = 75;
+// From a head's first byte to its last: one network packet, in practice.
+inline constexpr int kHttpHeadSeconds = 10;
+// From the head to the body's end: a 10 MB picture over a slow uplink (2 Mbit/s) takes 40 s.
+inline constexpr int kHttpBodySeconds = 90;
+// A client that takes no byte of its answer for so long has stalled.
+inline constexpr int kHttpWriteStallSeconds = 20;
+// From the request to the first byte of its answer, and between two events of a stream. Proxies in
+// front give up earlier.
+inline constexpr int kHttpAnswerSeconds = 300;
+// What a client that was refused is told to wait: a few answers end every second.
+inline constexpr int kRetryAfterSeconds = 1;
+inline constexpr std::size_t kMaxRequestIdBytes = 128;
+// Chat: answers to one request (each is a generation of its own), and messages in it.
+inline constexpr int kMaxChoices = 16;
+inline constexpr std::size_t kMaxChatMessages = 256;
+
 static_assert(kMaxDepth >= 2);
+static_assert(kMaxHttpBodyBytes >= kMaxImageBytes / 3 * 4 + kMaxPromptBytes);
+static_assert(kMaxHttpBodyBytesInFlight >= kMaxHttpBodyBytes);
 static_assert(kMaxJpegWorkBytes >= kMaxImagePixels * 8);
 static_assert(kPageTokens > 0 && (kPageTokens & (kPageTokens - 1)) == 0);
 

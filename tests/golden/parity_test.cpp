@@ -71,6 +71,9 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
 
   bool is_f32() const { return loaded_->kernels->activation_dtype() == DType::kF32; }
   double tolerance() const { return is_f32() ? 1e-4 : 2e-2; }
+  // Of one row. A few rows carry a massive activation that amplifies bfloat16's rounding: PyTorch's own
+  // bfloat16 run of the shipped model is off by up to 0.046 in a row and 0.012 over a stage.
+  double row_tolerance() const { return is_f32() ? tolerance() : 4 * tolerance(); }
   int image_tokens() const { return loaded_->model->info().image_tokens; }
 
   void make_image_crops() {
@@ -133,9 +136,11 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
       expected.insert(expected.end(), kept, kept + golden.row_size);
     }
     ASSERT_FALSE(rows.empty()) << golden_name;
-    EXPECT_TRUE(rows_close(rows, expected, static_cast<int>(golden.row_size), tolerance()))
+    EXPECT_TRUE(rows_close(rows, expected, static_cast<int>(golden.row_size), row_tolerance()))
         << golden_name;
-    note_error(golden_name, relative_error(rows, expected));
+    const double error = relative_error(rows, expected);
+    EXPECT_LE(error, tolerance()) << golden_name;
+    note_error(golden_name, error);
   }
 
   // The largest error per stage goes into the test report (--gtest_output=json:FILE), for the

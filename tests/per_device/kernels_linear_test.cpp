@@ -130,7 +130,8 @@ TEST_P(LinearTest, AgreesWithReferenceAndRowsDoNotDependOnTheBatch) {
 
 // The published block writes its residual stream in place.
 TEST_F(LinearTest, ResidualMayBeTheOutput) {
-  const LinearCase c{.num_rows = 17, .in = 256, .out = 256, .residual_rows = 17};
+  // Enough rows for several tasks or blocks: an element that is written twice is wrong.
+  const LinearCase c{.num_rows = 250, .in = 256, .out = 256, .residual_rows = 250};
   const Inputs inputs = make_inputs(c);
   LinearParams p = params(c);
   p.x = inputs.x.dev();
@@ -142,7 +143,7 @@ TEST_F(LinearTest, ResidualMayBeTheOutput) {
   const std::vector<float> separate = run_device(c, inputs, 0, c.num_rows);
   run(kernels_->linear(*stream_, p));
   const std::vector<float> in_place = floats(inputs.residual.device);
-  for (std::size_t r = 0; r < 17; ++r) {
+  for (std::size_t r = 0; r < 250; ++r) {
     const auto stride = static_cast<std::size_t>(c.out + kPad);
     EXPECT_TRUE(bits_equal(rows_of(in_place, stride, r, r + 1).first(c.out),
                            rows_of(separate, stride, r, r + 1).first(c.out)));
@@ -165,7 +166,8 @@ TEST_F(LinearTest, PreparedWeightsGiveTheSameBits) {
     const Buffer prepared = poisoned_bytes(bytes);
     const LinearWeights plain{.weight = inputs.weight.dev(), .in = c.in, .out = c.out};
     run(kernels_->prepare_linear(
-        *stream_, {.weights = plain, .prepared = prepared.data(), .total_in = c.in}));
+        *stream_,
+        {.weights = plain, .prepared = prepared.data(), .total_in = c.in, .total_out = c.out}));
     const std::vector<float> expected = run_device(c, inputs, 0, c.num_rows);
     prepared_ = prepared.data();
     EXPECT_TRUE(bits_equal(run_device(c, inputs, 0, c.num_rows), expected));
@@ -204,19 +206,20 @@ TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
     run(kernels_->linear(*stream_, p));
     return floats(y);
   };
-  auto prepare = [&](const TestTensor& part, int in, const Buffer& to, int total_in, int first_out,
-                     int first_in) {
+  auto prepare = [&](const TestTensor& part, int in, const Buffer& to, int total_in, int total_out,
+                     int first_out, int first_in) {
     run(kernels_->prepare_linear(*stream_,
                                  {.weights = {.weight = part.dev(), .in = in, .out = kOut},
                                   .prepared = to.data(),
                                   .total_in = total_in,
+                                  .total_out = total_out,
                                   .first_out = first_out,
                                   .first_in = first_in}));
   };
 
   const Buffer tall = poisoned_bytes(kernels_->prepared_linear_bytes(kIn, 2 * kOut));
-  prepare(first, kIn, tall, kIn, 0, 0);
-  prepare(below, kIn, tall, kIn, kOut, 0);
+  prepare(first, kIn, tall, kIn, 2 * kOut, 0, 0);
+  prepare(below, kIn, tall, kIn, 2 * kOut, kOut, 0);
   const std::vector<float> both = run_prepared(tall, kIn, 2 * kOut, kOut);
   const std::vector<float> upper = product(first.host, kIn, kOut, Activation::kNone);
   const std::vector<float> lower = product(below.host, kIn, kOut, kGelu);
@@ -227,8 +230,8 @@ TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
   }
 
   const Buffer broad = poisoned_bytes(kernels_->prepared_linear_bytes(kIn + kMoreIn, kOut));
-  prepare(first, kIn, broad, kIn + kMoreIn, 0, 0);
-  prepare(beside, kMoreIn, broad, kIn + kMoreIn, 0, kIn);
+  prepare(first, kIn, broad, kIn + kMoreIn, kOut, 0, 0);
+  prepare(beside, kMoreIn, broad, kIn + kMoreIn, kOut, 0, kIn);
   std::vector<float> joined;
   for (std::size_t r = 0; r < kOut; ++r) {
     const auto left = rows_of(first.host, kIn, r, r + 1);

@@ -1,0 +1,173 @@
+// gapless serve: the HTTP server.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "commands.h"
+#include "engine_options.h"
+#include "server/api_handler.h"
+#include "server/engine_service.h"
+#include "server/http_server.h"
+
+namespace gapless {
+namespace {
+
+struct ServeOptions {
+  EngineCommandOptions engine;
+  HttpServerOptions http;
+  std::string model_name;
+  std::vector<std::string> api_keys;
+  std::vector<std::string> cors_origins;
+  int drain_seconds = 30;
+  std::size_t max_body_mb = kMaxHttpBodyBytes >> 20;
+  bool quiet = false;
+};
+
+sigset_t end_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+// Every connection takes a descriptor; the soft limit is often 1024.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65'536);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Loads the model and warms it up while the server already answers /health, then opens the door.
+class Loader {
+ public:
+  // `main_thread` gets SIGTERM when loading fails.
+  Loader(const ServeOptions& options, ServerState& state, pthread_t main_thread)
+      : thread_([this, &options, &state, main_thread] {
+          status_ = load(options, state);
+          done_.store(true);
+          if (!status_.ok()) pthread_kill(main_thread, SIGTERM);
+        }) {}
+  ~Loader() { thread_.join(); }
+
+  bool done() const { return done_.load(); }
+  // Once done.
+  const Status& status() const { return status_; }
+
+ private:
+  Status load(const ServeOptions& options, ServerState& state) {
+    GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, start_engine(options.engine));
+    service_ = std::make_unique<EngineService>(std::move(engine), options.model_name);
+    GAPLESS_RETURN_IF_ERROR(service_->warm_up());
+    const ServiceInfo info = service_->info();
+    log_info("ready model={} device=\"{}\" max_context={}", info.model, info.device,
+             info.max_context);
+    state.set_service(service_.get());
+    return ok_status();
+  }
+
+  Status status_;
+  std::atomic<bool> done_{false};
+  std::unique_ptr<EngineService> service_;
+  std::thread thread_;  // last: it uses the others
+};
+
+// Lets running answers finish; a second signal or the time limit ends them.
+void drain(HttpServer& server, int seconds) {
+  const sigset_t signals = end_signals();
+  const timespec no_wait{};
+  server.begin_drain();
+  for (int tenth = 0; tenth < seconds * 10; ++tenth) {
+    if (server.wait_drained(std::chrono::milliseconds(100))) return;
+    if (sigtimedwait(&signals, nullptr, &no_wait) > 0) break;
+  }
+  log_warning("ending requests that still run");
+}
+
+int serve(const ServeOptions& options) {
+  // Before any thread starts, so that only this one takes them.
+  const sigset_t signals = end_signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  raise_descriptor_limit();
+  if (options.quiet) set_log_level(LogLevel::kWarning);
+
+  ServerState state({options.api_keys, options.cors_origins, GAPLESS_VERSION});
+  HttpServerOptions http = options.http;
+  http.limits.max_body_bytes = options.max_body_mb << 20;
+  StatusOr<std::unique_ptr<HttpServer>> server =
+      HttpServer::start(http, make_api_handler(state), state.metrics());
+  if (!server.ok()) return report(server.status());
+  log_info("listening url=http://{}:{}", options.http.host, (*server)->port());
+
+  Status status;
+  {
+    Loader loader(options, state, pthread_self());
+    int signal = 0;
+    sigwait(&signals, &signal);
+    // A model that is being loaded cannot be interrupted, and nothing of ours needs tidying.
+    if (!loader.done()) std::_Exit(128 + signal);
+    status = loader.status();
+    state.begin_drain();
+    if (status.ok()) {
+      log_info("draining");
+      drain(**server, options.drain_seconds);
+    }
+    (*server)->stop();
+    state.set_service(nullptr);
+  }
+  return report(status);
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* command = app.add_subcommand("serve", "Answer Moondream's and OpenAI's HTTP APIs");
+  // [serve] of the file holds the options below without their dashes.
+  app.set_config("--config", "", "Read options from a TOML file with a [serve] section");
+  command->fallthrough();
+  add_engine_options(*command, options->engine);
+  HttpServerOptions& http = options->http;
+  command->add_option("--host", http.host, "Address to listen on; 0.0.0.0 for everywhere")
+      ->capture_default_str();
+  command->add_option("--port", http.port, "0: any free one")->capture_default_str();
+  command->add_option("--threads", http.num_threads, "Threads for connections")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--served-model-name", options->model_name,
+                      "The id that /v1/models lists; else the name of the model's folder");
+  command
+      ->add_option("--api-key", options->api_keys,
+                   "Ask clients for this key (repeatable): Authorization: Bearer, X-Moondream-Auth")
+      ->envname("GAPLESS_API_KEY");
+  command->add_option("--cors-origin", options->cors_origins,
+                      "Let pages of this origin use the server (repeatable); * for all");
+  command
+      ->add_option("--max-requests", options->engine.max_active_requests,
+                   "Requests that run or wait; one more is answered with 429")
+      ->check(CLI::Range(1, kMaxWaitingRequests))
+      ->capture_default_str();
+  command->add_option("--max-body-mb", options->max_body_mb, "Largest request, in MiB")
+      ->check(CLI::Range(std::size_t{1}, kMaxHttpBodyBytes >> 20))
+      ->capture_default_str();
+  command
+      ->add_option("--drain-seconds", options->drain_seconds,
+                   "How long SIGTERM lets running requests finish")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str();
+  command->add_flag("--quiet", options->quiet, "Log warnings only, no line per request");
+  command->callback([options, &chosen] { chosen = [options] { return serve(*options); }; });
+}
+
+}  // namespace gapless

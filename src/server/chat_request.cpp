@@ -1,0 +1,225 @@
+#include "server/chat_request.h"
+
+#include <boost/json/array.hpp>
+#include <string>
+#include <vector>
+
+#include "base/limits.h"
+#include "server/image_url.h"
+#include "server/json_body.h"
+#include "skill/request_json.h"
+
+namespace gapless {
+namespace {
+
+namespace json = boost::json;
+
+struct Turn {
+  bool from_user = true;
+  std::string text;
+};
+
+struct Conversation {
+  std::string system;
+  std::vector<Turn> turns;
+  std::shared_ptr<const std::string> image;
+};
+
+void append_paragraph(std::string& text, std::string_view more) {
+  if (!text.empty() && !more.empty()) text += "\n";
+  text += more;
+}
+
+Status read_image_part(const json::object& part, Conversation& conversation) {
+  const json::value* url = find_field(part, "image_url");
+  if (url != nullptr && url->is_object()) url = find_field(url->get_object(), "url");
+  if (url == nullptr || !url->is_string()) {
+    return invalid_argument(
+        "messages: image_url must be a string or an object with a string 'url'");
+  }
+  if (conversation.image) {
+    return invalid_argument("messages: this model takes one picture per request");
+  }
+  GAPLESS_ASSIGN_OR_RETURN(std::string bytes, image_bytes_from_url(url->get_string()));
+  conversation.image = std::make_shared<const std::string>(std::move(bytes));
+  return ok_status();
+}
+
+// `text` gets the message's text, the conversation its picture.
+Status read_content(const json::object& message, bool may_have_image, Conversation& conversation,
+                    std::string& text) {
+  const json::value* content = find_field(message, "content");
+  if (content == nullptr) return ok_status();
+  if (content->is_string()) {
+    text = std::string(content->get_string());
+    return ok_status();
+  }
+  if (!content->is_array()) {
+    return invalid_argument("messages: content must be a string or a list of parts");
+  }
+  for (const json::value& part : content->get_array()) {
+    if (!part.is_object()) return invalid_argument("messages: a part must be an object");
+    const json::object& fields = part.get_object();
+    GAPLESS_ASSIGN_OR_RETURN(const auto type, optional_string(fields, "type"));
+    if (type == "text") {
+      GAPLESS_ASSIGN_OR_RETURN(const auto piece, optional_string(fields, "text"));
+      append_paragraph(text, piece.value_or(""));
+    } else if (type == "image_url" && may_have_image) {
+      GAPLESS_RETURN_IF_ERROR(read_image_part(fields, conversation));
+    } else {
+      return invalid_argument("messages: a part of type '{}' cannot be taken here",
+                              type.value_or(""));
+    }
+  }
+  return ok_status();
+}
+
+Status read_message(const json::value& value, Conversation& conversation) {
+  if (!value.is_object()) return invalid_argument("messages: a message must be an object");
+  const json::object& message = value.get_object();
+  GAPLESS_ASSIGN_OR_RETURN(const auto role, optional_string(message, "role"));
+  std::string text;
+  GAPLESS_RETURN_IF_ERROR(read_content(message, role == "user", conversation, text));
+  if (role == "system" || role == "developer") {
+    append_paragraph(conversation.system, text);
+  } else if (role == "user" || role == "assistant") {
+    conversation.turns.push_back({role == "user", std::move(text)});
+  } else {
+    return invalid_argument("messages: role '{}' is not known", role.value_or(""));
+  }
+  return ok_status();
+}
+
+StatusOr<Conversation> read_messages(const json::object& body) {
+  const json::value* messages = find_field(body, "messages");
+  if (messages == nullptr || !messages->is_array() || messages->get_array().empty()) {
+    return invalid_argument("messages must be a list that is not empty");
+  }
+  if (messages->get_array().size() > kMaxChatMessages) {
+    return invalid_argument("messages: at most {} are allowed", kMaxChatMessages);
+  }
+  Conversation conversation;
+  for (const json::value& message : messages->get_array()) {
+    GAPLESS_RETURN_IF_ERROR(read_message(message, conversation));
+  }
+  if (conversation.turns.empty() || !conversation.turns.back().from_user) {
+    return invalid_argument("messages: the last one must be the user's");
+  }
+  return conversation;
+}
+
+std::string question_of(const Conversation& conversation) {
+  std::string text = conversation.system;
+  const std::size_t last = conversation.turns.size() - 1;
+  for (std::size_t i = 0; i < last; ++i) {
+    const Turn& turn = conversation.turns[i];
+    append_paragraph(text, (turn.from_user ? "User: " : "Assistant: ") + turn.text);
+  }
+  append_paragraph(text, conversation.turns[last].text);
+  return text;
+}
+
+// Fields that change the answer and that we do not have: refusing beats ignoring.
+Status refuse_unsupported(const json::object& body) {
+  const auto is_empty_list = [](const json::value& value) {
+    return value.is_array() && value.get_array().empty();
+  };
+  const json::value* tool_choice = find_field(body, "tool_choice");
+  const bool no_tools = tool_choice != nullptr && *tool_choice == "none";
+  for (const char* name : {"tools", "functions"}) {
+    const json::value* tools = find_field(body, name);
+    if (tools != nullptr && !is_empty_list(*tools) && !no_tools) {
+      return invalid_argument("{}: this model was not trained to call tools", name);
+    }
+  }
+  if (const json::value* format = find_field(body, "response_format")) {
+    const json::value* type =
+        format->is_object() ? find_field(format->get_object(), "type") : nullptr;
+    if (type == nullptr || *type != "text") {
+      return invalid_argument("response_format: only {{\"type\": \"text\"}} is supported");
+    }
+  }
+  GAPLESS_ASSIGN_OR_RETURN(const bool logprobs, bool_or(body, "logprobs", false));
+  GAPLESS_ASSIGN_OR_RETURN(const auto top_logprobs, optional_integer(body, "top_logprobs"));
+  if (logprobs || top_logprobs.value_or(0) != 0) {
+    return invalid_argument("logprobs are not supported");
+  }
+  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
+    GAPLESS_ASSIGN_OR_RETURN(const auto penalty, optional_number(body, name));
+    if (penalty.value_or(0) != 0) return invalid_argument("{} other than 0 is not supported", name);
+  }
+  GAPLESS_ASSIGN_OR_RETURN(const auto repetition, optional_number(body, "repetition_penalty"));
+  if (repetition.value_or(1) != 1) {
+    return invalid_argument("repetition_penalty other than 1 is not supported");
+  }
+  const json::value* bias = find_field(body, "logit_bias");
+  if (bias != nullptr && !(bias->is_object() && bias->get_object().empty())) {
+    return invalid_argument("logit_bias is not supported");
+  }
+  return ok_status();
+}
+
+// The object that skill_request_from_json reads: sampling fields of the chat request, then those of
+// the extension.
+StatusOr<json::object> skill_fields(const json::object& body, const json::object* extension) {
+  json::object fields;
+  for (const char* name :
+       {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "ignore_eos"}) {
+    if (const json::value* value = find_field(body, name)) fields[name] = *value;
+  }
+  if (const json::value* limit = find_field(body, "max_completion_tokens")) {
+    if (!limit->is_int64()) return invalid_argument("max_completion_tokens must be an integer");
+    fields["max_tokens"] = *limit;
+  }
+  if (extension != nullptr) {
+    for (const char* name : {"object", "obj", "length", "spatial_refs", "settings"}) {
+      if (const json::value* value = find_field(*extension, name)) fields[name] = *value;
+    }
+  }
+  return fields;
+}
+
+Status read_stream_options(const json::object& body, ChatRequest& request) {
+  GAPLESS_ASSIGN_OR_RETURN(request.stream, bool_or(body, "stream", false));
+  const json::value* options = find_field(body, "stream_options");
+  if (options == nullptr) return ok_status();
+  if (!options->is_object()) return invalid_argument("stream_options must be an object");
+  GAPLESS_ASSIGN_OR_RETURN(request.include_usage,
+                           bool_or(options->get_object(), "include_usage", false));
+  return ok_status();
+}
+
+}  // namespace
+
+StatusOr<ChatRequest> chat_request_from_json(const json::object& body) {
+  ChatRequest request;
+  GAPLESS_RETURN_IF_ERROR(refuse_unsupported(body));
+  GAPLESS_RETURN_IF_ERROR(read_stream_options(body, request));
+  GAPLESS_ASSIGN_OR_RETURN(const auto n, optional_integer(body, "n"));
+  if (n.value_or(1) < 1 || n.value_or(1) > kMaxChoices) {
+    return invalid_argument("n must lie between 1 and {}", kMaxChoices);
+  }
+  request.num_choices = static_cast<int>(n.value_or(1));
+
+  const json::value* extension = find_field(body, "moondream");
+  if (extension != nullptr && !extension->is_object()) {
+    return invalid_argument("moondream must be an object");
+  }
+  const json::object* fields_of_skill = extension == nullptr ? nullptr : &extension->get_object();
+  Skill skill = Skill::kQuery;
+  if (fields_of_skill != nullptr) {
+    GAPLESS_ASSIGN_OR_RETURN(const auto name, optional_string(*fields_of_skill, "skill"));
+    GAPLESS_ASSIGN_OR_RETURN(skill, skill_from_name(name.value_or("query")));
+  }
+
+  GAPLESS_ASSIGN_OR_RETURN(const Conversation conversation, read_messages(body));
+  GAPLESS_ASSIGN_OR_RETURN(json::object fields, skill_fields(body, fields_of_skill));
+  if (skill == Skill::kQuery) fields["question"] = question_of(conversation);
+  const bool names_object = fields.contains("object") || fields.contains("obj");
+  if (!names_object) fields["object"] = conversation.turns.back().text;
+  GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_request_from_json(skill, fields));
+  request.skill.image = conversation.image;
+  return request;
+}
+
+}  // namespace gapless

@@ -1,0 +1,27 @@
+// The body of POST /v1/chat/completions as a skill request.
+//
+// Moondream has no chat template: the last user turn is the question, system text goes in front of
+// it, and earlier turns go in front as "User: ..." and "Assistant: ..." lines. One picture, from
+// any turn. The extension field "moondream": {"skill", "object", "length", "spatial_refs",
+// "settings"} reaches the other skills.
+#pragma once
+
+#include <boost/json/object.hpp>
+
+#include "base/status.h"
+#include "skill/skill_request.h"
+
+namespace gapless {
+
+struct ChatRequest {
+  SkillRequest skill;
+  int num_choices = 1;  // n; choice i takes seed + i
+  bool stream = false;
+  bool include_usage = false;
+};
+
+// What is known and cannot be done is an error that names the field (tools, logprobs,
+// response_format other than text, penalties, several pictures); unknown fields are ignored.
+StatusOr<ChatRequest> chat_request_from_json(const boost::json::object& body);
+
+}  // namespace gapless

@@ -1,0 +1,69 @@
+// Collects the choices of one chat request and answers its exchange, in one piece or as a stream.
+//
+// Each choice is a generation of its own with a sink of its own; they may end in any order, on any
+// thread. The first that fails ends the answer, and the others are cancelled.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/api_support.h"
+#include "server/chat_request.h"
+
+namespace gapless {
+
+class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
+ public:
+  ChatResponder(ServerState& state, InferenceService& service, std::shared_ptr<Exchange> exchange,
+                const ChatRequest& request);
+
+  std::shared_ptr<ResponseSink> sink_of_choice(int index);
+
+  // After a choice was submitted.
+  void add_running(RequestId id);
+  // Answers with the error unless an answer has begun; cancels every choice.
+  void fail(const ApiError& error);
+  void cancel_all();
+
+ private:
+  class ChoiceSink;
+  struct Choice {
+    std::string text;
+    SkillResult result;
+    bool started = false;
+    bool done = false;
+  };
+
+  void on_text(int index, std::string_view chunk);
+  void on_done(int index, const SkillResult& result);
+
+  // Under the mutex.
+  boost::json::object head(const char* object_name) const;
+  void send_chunk(boost::json::array choices, bool with_usage);
+  void send_delta(int index, boost::json::object delta, boost::json::value finish_reason);
+  void start_choice(int index);
+  void finish();
+  boost::json::object usage() const;
+  boost::json::object whole_answer() const;
+
+  InferenceService& service_;
+  ServerState& state_;
+  const std::shared_ptr<Exchange> exchange_;
+  const std::string id_;
+  const std::string model_;
+  const std::int64_t created_unix_s_;
+  const bool stream_;
+  const bool include_usage_;
+
+  std::mutex mutex_;  // guards everything below
+  std::vector<Choice> choices_;
+  std::vector<RequestId> running_;
+  bool cancelled_ = false;
+  bool stream_begun_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace gapless

@@ -1,0 +1,380 @@
+#include "server/connection.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <exception>
+#include <random>
+
+#include "base/log.h"
+#include "server/api_error.h"
+
+namespace gapless {
+
+namespace asio = boost::asio;
+using asio::awaitable;
+using boost::system::error_code;
+
+namespace {
+
+constexpr std::size_t kReadBytes = 16u << 10;
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+
+bool is_request_id(std::string_view text) {
+  if (text.empty() || text.size() > kMaxRequestIdBytes) return false;
+  for (const char c : text) {
+    const bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!word && std::string_view("-_.:/=+@").find(c) == std::string_view::npos) return false;
+  }
+  return true;
+}
+
+std::string new_request_id() {
+  thread_local std::mt19937_64 random(std::random_device{}());
+  return fmt::format("{:016x}", random());
+}
+
+// For the log: a path is the client's text and must not look like a field of ours.
+std::string quote_for_log(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text.substr(0, 256)) {
+    const bool plain = c >= 0x20 && c < 0x7F && c != '"' && c != '\\';
+    if (plain) {
+      out += c;
+    } else {
+      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return out + "\"";
+}
+
+}  // namespace
+
+bool BodyReservation::grow_to(std::size_t bytes) {
+  if (bytes <= reserved_bytes_) return true;
+  const std::size_t more = bytes - reserved_bytes_;
+  reserved_bytes_ = bytes;
+  return context_.body_bytes_in_flight.fetch_add(more) + more <=
+         context_.options.limits.max_body_bytes_in_flight;
+}
+
+Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<ConnectionContext> context)
+    : socket_(std::move(socket)),
+      context_(std::move(context)),
+      limits_(context_->options.limits),
+      deadline_(socket_.get_executor()) {
+  error_code error;
+  const auto peer = socket_.remote_endpoint(error);
+  if (!error) client_ = fmt::format("{}:{}", peer.address().to_string(), peer.port());
+  socket_.set_option(asio::ip::tcp::no_delay(true), error);
+  buffer_.resize(kReadBytes);
+  ++context_->metrics->num_connections;
+}
+
+Connection::~Connection() {
+  --context_->metrics->num_connections;
+}
+
+void Connection::start() {
+  asio::co_spawn(
+      socket_.get_executor(), [self = shared_from_this()] { return self->run(); }, asio::detached);
+}
+
+void Connection::close_if_idle() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    if (self->idle_) self->close();
+  });
+}
+
+void Connection::close_now() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->close(); });
+}
+
+void Connection::close() {
+  error_code ignored;
+  socket_.close(ignored);
+  deadline_.cancel();
+}
+
+void Connection::arm(std::chrono::milliseconds after) {
+  expired_ = false;
+  const std::int64_t generation = ++deadline_generation_;
+  deadline_.expires_after(after);
+  deadline_.async_wait([weak = weak_from_this(), generation](error_code error) {
+    const auto self = weak.lock();
+    if (error || !self || generation != self->deadline_generation_) return;
+    self->expired_ = true;
+    error_code ignored;
+    self->socket_.cancel(ignored);
+  });
+}
+
+void Connection::disarm() {
+  ++deadline_generation_;
+  deadline_.cancel();
+}
+
+awaitable<void> Connection::run() {
+  try {
+    bool open = true;
+    while (open && socket_.is_open() && !context_->draining.load()) {
+      RequestParser parser(limits_.max_header_bytes, limits_.max_body_bytes);
+      BodyReservation reservation(*context_);
+      idle_ = true;
+      const bool has_head = co_await read_head(parser);
+      idle_ = false;
+      if (!has_head || !co_await read_body(parser, reservation)) break;
+      open = co_await serve(parser.take());
+    }
+  } catch (const std::exception& error) {
+    log_warning("client={} connection failed: {}", client_, error.what());
+  }
+  disarm();
+  close();
+}
+
+// Appends to input_. False at the end of the stream, on an error, and when the deadline passed.
+awaitable<bool> Connection::read_more() {
+  const auto [error, count] = co_await socket_.async_read_some(asio::buffer(buffer_), kAsTuple);
+  input_.append(buffer_, 0, count);
+  co_return !error;
+}
+
+awaitable<bool> Connection::read_head(RequestParser& parser) {
+  arm(limits_.idle);
+  bool begun = false;
+  while (true) {
+    // Empty lines before a request are allowed (RFC 9112, 2.2).
+    while (!begun && input_.starts_with("\r\n")) input_.erase(0, 2);
+    if (!input_.empty() && input_ != "\r") {
+      if (!begun) {
+        begun = true;
+        idle_ = false;
+        arm(limits_.head);
+      }
+      input_.erase(0, parser.feed(input_));
+      if (parser.state() == RequestParser::State::kFailed) {
+        co_await refuse(parser.error_status(), parser.error());
+        co_return false;
+      }
+      if (parser.state() != RequestParser::State::kHead) co_return true;
+    }
+    if (!co_await read_more()) {
+      if (expired_ && begun) co_await refuse(408, "the request's head took too long");
+      co_return false;
+    }
+  }
+}
+
+awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& reservation) {
+  if (parser.state() == RequestParser::State::kDone) co_return true;
+  if (parser.expects_continue() && input_.empty() &&
+      !co_await write_bytes("HTTP/1.1 100 Continue\r\n\r\n")) {
+    co_return false;
+  }
+  arm(limits_.body);
+  while (true) {
+    if (!input_.empty()) {
+      const std::size_t used = parser.feed(input_);
+      input_.erase(0, used);
+      if (parser.state() == RequestParser::State::kFailed) {
+        co_await refuse(parser.error_status(), parser.error());
+        co_return false;
+      }
+      if (!reservation.grow_to(parser.body_bytes_so_far())) {
+        co_await refuse(503, "too many large requests are running");
+        co_return false;
+      }
+      if (parser.state() == RequestParser::State::kDone) {
+        disarm();
+        co_return true;
+      }
+      if (used > 0) continue;
+      if (input_.size() > kMaxHttpReadAheadBytes) {
+        co_await refuse(400, "a chunk's head is too long");
+        co_return false;
+      }
+    }
+    if (!co_await read_more()) {
+      if (expired_) co_await refuse(408, "the request's body took too long");
+      co_return false;
+    }
+  }
+}
+
+// Answers what was not (wholly) read and gives the client time to see the answer.
+awaitable<void> Connection::refuse(int status, std::string message) {
+  ApiError error;
+  error.status = status;
+  error.message = std::move(message);
+  error.code = status == 413 ? "body_too_large" : "bad_http";
+  if (status == 503) error.retry_after_s = kRetryAfterSeconds;
+  HttpResponse response = error_response(error);
+  context_->metrics->count_response(status);
+  if (context_->options.log_requests) {
+    log_warning("client={} status={} refused={}", client_, status, quote_for_log(error.message));
+  }
+  const std::string framing = fmt::format("Content-Length: {}", response.body.size());
+  const bool sent =
+      co_await write_bytes(response_head(response, {}, framing, false, 1) + response.body);
+  if (sent) co_await linger();
+}
+
+// Half-closes and reads what the client is still sending: closing at once would reset the
+// connection, and the client would not see the answer.
+awaitable<void> Connection::linger() {
+  constexpr std::size_t kMaxLingerBytes = 4u << 20;
+  constexpr std::chrono::milliseconds kMaxLinger{1000};
+  error_code error;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
+  arm(kMaxLinger);
+  for (std::size_t total = 0; total < kMaxLingerBytes;) {
+    const auto [read_error, count] =
+        co_await socket_.async_read_some(asio::buffer(buffer_), kAsTuple);
+    if (read_error) break;
+    total += count;
+  }
+  disarm();
+}
+
+awaitable<bool> Connection::serve(HttpRequest request) {
+  using namespace asio::experimental::awaitable_operators;
+  const auto began = std::chrono::steady_clock::now();
+  const std::string_view given_id = request.headers.find("X-Request-Id");
+  request.request_id = is_request_id(given_id) ? std::string(given_id) : new_request_id();
+  request.client = client_;
+  bool keep_alive = request.keep_alive && !context_->draining.load();
+
+  auto exchange = std::make_shared<ConnectionExchange>(socket_.get_executor(), std::move(request),
+                                                       limits_.max_outbox_bytes);
+  exchange->add_header("X-Request-Id", exchange->request().request_id);
+  status_ = 0;
+  sent_bytes_ = 0;
+  aborted_ = false;
+  call_handler(exchange);
+
+  bool sent = false;
+  if (exchange->is_complete()) {
+    sent = co_await write_response(exchange, keep_alive);
+  } else {
+    const auto first = co_await (write_response(exchange, keep_alive) || watch_client());
+    sent = first.index() == 0 && std::get<0>(first);
+  }
+  if (!sent) {
+    aborted_ = true;
+    context_->metrics->count_abort();
+    exchange->abort();
+  }
+  exchange->finish();
+  if (status_ != 0) context_->metrics->count_response(status_);
+  if (context_->options.log_requests) log_request(exchange->request(), *exchange, began);
+  co_return sent&& keep_alive;
+}
+
+// Of a handler that throws the last handle goes, and the exchange answers 500 by itself.
+void Connection::call_handler(const std::shared_ptr<ConnectionExchange>& exchange) {
+  try {
+    context_->handler(exchange->handle());
+  } catch (const std::exception& error) {
+    log_error("request_id={} handler failed: {}", exchange->request().request_id, error.what());
+  }
+}
+
+// Returns when the client has gone. What it sends meanwhile is the next request's, up to a bound.
+awaitable<void> Connection::watch_client() {
+  while (input_.size() < kMaxHttpReadAheadBytes) {
+    const auto [error, count] = co_await socket_.async_read_some(asio::buffer(buffer_), kAsTuple);
+    input_.append(buffer_, 0, count);
+    if (error) co_return;
+  }
+  asio::steady_timer forever(socket_.get_executor(), asio::steady_timer::time_point::max());
+  co_await forever.async_wait(kAsTuple);
+}
+
+// True when all of it went out.
+awaitable<bool> Connection::write_response(std::shared_ptr<ConnectionExchange> exchange,
+                                           bool keep_alive) {
+  const HttpRequest& request = exchange->request();
+  const bool chunked = request.minor_version >= 1;
+  while (true) {
+    ConnectionExchange::Output output = exchange->take();
+    if (output.broken) co_return false;
+    std::string bytes;
+    if (output.head) {
+      status_ = output.head->status;
+      if (!output.is_stream) co_return co_await write_whole(output, *exchange, keep_alive);
+      bytes = response_head(*output.head, exchange->more_headers(),
+                            chunked ? "Transfer-Encoding: chunked" : "", chunked && keep_alive,
+                            request.minor_version);
+    }
+    if (!output.bytes.empty()) {
+      if (chunked) bytes += fmt::format("{:x}\r\n", output.bytes.size());
+      bytes += output.bytes;
+      if (chunked) bytes += "\r\n";
+    }
+    if (output.ended && chunked) bytes += "0\r\n\r\n";
+    if (!bytes.empty() && !co_await write_bytes(std::move(bytes))) co_return false;
+    // Without chunks the end of a stream is the end of the connection.
+    if (output.ended) {
+      if (!chunked) close();
+      co_return true;
+    }
+    exchange->wake().expires_after(limits_.answer);
+    const auto [error] = co_await exchange->wake().async_wait(kAsTuple);
+    if (error) continue;
+    // Nothing came for too long.
+    if (status_ == 0) {
+      exchange->abort();
+      ApiError late;
+      late.status = 504;
+      late.message = "no answer in time";
+      late.code = "timeout";
+      exchange->respond(error_response(late));
+      continue;
+    }
+    co_return false;
+  }
+}
+
+awaitable<bool> Connection::write_whole(const ConnectionExchange::Output& output,
+                                        ConnectionExchange& exchange, bool keep_alive) {
+  const HttpResponse& response = *output.head;
+  const std::string framing =
+      response.status == 204 ? "" : fmt::format("Content-Length: {}", response.body.size());
+  std::string bytes = response_head(response, exchange.more_headers(), framing, keep_alive,
+                                    exchange.request().minor_version);
+  if (exchange.request().method != "HEAD") bytes += response.body;
+  co_return co_await write_bytes(std::move(bytes));
+}
+
+// A client has limits_.write_stall to take some of it, again and again.
+awaitable<bool> Connection::write_bytes(std::string bytes) {
+  std::string_view left = bytes;
+  while (!left.empty()) {
+    arm(limits_.write_stall);
+    const auto [error, count] =
+        co_await socket_.async_write_some(asio::buffer(left.data(), left.size()), kAsTuple);
+    disarm();
+    if (error) co_return false;
+    left.remove_prefix(count);
+    sent_bytes_ += count;
+  }
+  co_return true;
+}
+
+void Connection::log_request(const HttpRequest& request, const ConnectionExchange& exchange,
+                             std::chrono::steady_clock::time_point began) const {
+  const double ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
+  log_info("request_id={} client={} method={} path={} status={} bytes={} ms={:.2f}{}{}",
+           request.request_id, client_, quote_for_log(request.method), quote_for_log(request.path), status_,
+           sent_bytes_, ms, aborted_ ? " aborted=true" : "", exchange.annotations());
+}
+
+}  // namespace gapless

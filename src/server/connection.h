@@ -1,0 +1,100 @@
+// One client's connection: reads a request, lets the handler answer it, writes the answer, repeats.
+//
+// Everything runs on the connection's strand but what handlers do to their exchange. While an
+// answer is on its way the socket is watched: its end cancels the request.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/connection_exchange.h"
+#include "server/http_server.h"
+#include "server/request_parser.h"
+
+namespace gapless {
+
+// What all connections of a server share.
+struct ConnectionContext {
+  HttpServerOptions options;
+  HttpServer::RequestHandler handler;
+  ServerMetrics* metrics = nullptr;
+  std::atomic<bool> draining{false};
+  std::atomic<std::size_t> body_bytes_in_flight{0};
+};
+
+// A share of body_bytes_in_flight, given back on destruction.
+class BodyReservation {
+ public:
+  explicit BodyReservation(ConnectionContext& context) : context_(context) {}
+  ~BodyReservation() { context_.body_bytes_in_flight -= reserved_bytes_; }
+  BodyReservation(const BodyReservation&) = delete;
+  BodyReservation& operator=(const BodyReservation&) = delete;
+
+  // False when all bodies together would be too large.
+  bool grow_to(std::size_t bytes);
+
+ private:
+  ConnectionContext& context_;
+  std::size_t reserved_bytes_ = 0;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  // The socket's executor is a strand.
+  Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<ConnectionContext> context);
+  ~Connection();
+
+  void start();
+  // From any thread.
+  void close_if_idle();
+  void close_now();
+
+ private:
+  boost::asio::awaitable<void> run();
+  // False when the connection is to be closed; then an answer, if any, has been sent.
+  boost::asio::awaitable<bool> read_head(RequestParser& parser);
+  boost::asio::awaitable<bool> read_body(RequestParser& parser, BodyReservation& reservation);
+  boost::asio::awaitable<bool> read_more();
+  boost::asio::awaitable<void> refuse(int status, std::string message);
+
+  // True when the connection can take another request.
+  boost::asio::awaitable<bool> serve(HttpRequest request);
+  void call_handler(const std::shared_ptr<ConnectionExchange>& exchange);
+  boost::asio::awaitable<bool> write_response(std::shared_ptr<ConnectionExchange> exchange,
+                                              bool keep_alive);
+  boost::asio::awaitable<bool> write_whole(const ConnectionExchange::Output& output,
+                                           ConnectionExchange& exchange, bool keep_alive);
+  boost::asio::awaitable<bool> write_bytes(std::string bytes);
+  boost::asio::awaitable<void> watch_client();
+  boost::asio::awaitable<void> linger();
+
+  // Cancels the socket's operations when `after` has passed without another arm or disarm.
+  void arm(std::chrono::milliseconds after);
+  void disarm();
+  void close();
+  void log_request(const HttpRequest& request, const ConnectionExchange& exchange,
+                   std::chrono::steady_clock::time_point began) const;
+
+  boost::asio::ip::tcp::socket socket_;
+  const std::shared_ptr<ConnectionContext> context_;
+  const HttpLimits& limits_;
+  boost::asio::steady_timer deadline_;
+  std::int64_t deadline_generation_ = 0;
+  bool expired_ = false;
+  bool idle_ = true;
+  std::string client_;
+  std::string input_;   // read and not yet parsed
+  std::string buffer_;  // for reading
+
+  // Of the answer being written, for the log.
+  int status_ = 0;
+  std::size_t sent_bytes_ = 0;
+  bool aborted_ = false;
+};
+
+}  // namespace gapless

@@ -1,0 +1,191 @@
+#include "server/http_server.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "base/log.h"
+#include "server/connection.h"
+
+namespace gapless {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+class HttpServer::Impl {
+ public:
+  Impl(const HttpServerOptions& options, RequestHandler handler, ServerMetrics& metrics)
+      : io_(options.num_threads), strand_(asio::make_strand(io_)), acceptor_(strand_) {
+    context_ = std::make_shared<ConnectionContext>();
+    context_->options = options;
+    context_->handler = std::move(handler);
+    context_->metrics = &metrics;
+  }
+
+  Status listen() {
+    const HttpServerOptions& options = context_->options;
+    error_code error;
+    const asio::ip::address address = asio::ip::make_address(options.host, error);
+    if (error) return invalid_argument("'{}' is not an address to listen on", options.host);
+    const tcp::endpoint endpoint(address, options.port);
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (!error) port_ = acceptor_.local_endpoint(error).port();
+    if (error) {
+      return make_error(StatusCode::kUnavailable, "cannot listen on {}:{}: {}", options.host,
+                        options.port, error.message());
+    }
+    return ok_status();
+  }
+
+  void start_threads() {
+    asio::co_spawn(strand_, accept_clients(), asio::detached);
+    for (int i = 0; i < context_->options.num_threads; ++i) {
+      threads_.emplace_back([this] { io_.run(); });
+    }
+  }
+
+  std::uint16_t port() const { return port_; }
+
+  void begin_drain() {
+    context_->draining.store(true);
+    asio::post(strand_, [this] { close_acceptor(); });
+    for (const auto& connection : live_connections()) connection->close_if_idle();
+  }
+
+  bool wait_drained(std::chrono::milliseconds timeout) {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    // A connection may have been accepted, or become idle, just when the drain began.
+    while (context_->metrics->num_connections.load() > 0) {
+      if (std::chrono::steady_clock::now() >= until) return false;
+      for (const auto& connection : live_connections()) connection->close_if_idle();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return true;
+  }
+
+  void stop() {
+    if (threads_.empty()) return;
+    begin_drain();
+    for (const auto& connection : live_connections()) connection->close_now();
+    // Their coroutines end by themselves; those that hang on something else die with io_.
+    wait_drained(std::chrono::milliseconds(500));
+    io_.stop();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  void close_acceptor() {
+    error_code ignored;
+    acceptor_.close(ignored);
+  }
+
+  std::vector<std::shared_ptr<Connection>> live_connections() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<Connection>> live;
+    for (auto at = connections_.begin(); at != connections_.end();) {
+      if (auto connection = at->lock()) {
+        live.push_back(std::move(connection));
+        ++at;
+      } else {
+        at = connections_.erase(at);
+      }
+    }
+    return live;
+  }
+
+  void remember(const std::shared_ptr<Connection>& connection) {
+    std::lock_guard lock(mutex_);
+    // Dead ones are swept when they may be half of the list: a constant amount of work each.
+    if (connections_.size() >= 2 * num_live_at_sweep_ + 64) {
+      std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
+      num_live_at_sweep_ = connections_.size();
+    }
+    connections_.push_back(connection);
+  }
+
+  asio::awaitable<void> accept_clients() {
+    asio::steady_timer pause(strand_);
+    while (acceptor_.is_open()) {
+      auto [error, socket] = co_await acceptor_.async_accept(asio::make_strand(io_),
+                                                             asio::as_tuple(asio::use_awaitable));
+      if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
+      if (error) {
+        // Out of file descriptors, most likely: they come back.
+        log_warning("cannot accept a connection: {}", error.message());
+        pause.expires_after(std::chrono::milliseconds(100));
+        co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
+        continue;
+      }
+      const int max_connections = context_->options.limits.max_connections;
+      if (context_->metrics->num_connections.load() >= max_connections) {
+        log_warning("{} connections are open: one more was closed", max_connections);
+        continue;
+      }
+      auto connection = std::make_shared<Connection>(std::move(socket), context_);
+      remember(connection);
+      connection->start();
+    }
+  }
+
+  asio::io_context io_;
+  asio::strand<asio::io_context::executor_type> strand_;  // the acceptor's
+  tcp::acceptor acceptor_;
+  std::uint16_t port_ = 0;
+  std::shared_ptr<ConnectionContext> context_;
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Connection>> connections_;  // guarded by mutex_
+  std::size_t num_live_at_sweep_ = 0;                   // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
+StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& options,
+                                                        RequestHandler handler,
+                                                        ServerMetrics& metrics) {
+  auto impl = std::make_unique<Impl>(options, std::move(handler), metrics);
+  GAPLESS_RETURN_IF_ERROR(impl->listen());
+  impl->start_threads();
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpServer::~HttpServer() {
+  stop();
+}
+
+std::uint16_t HttpServer::port() const {
+  return impl_->port();
+}
+
+void HttpServer::begin_drain() {
+  impl_->begin_drain();
+}
+
+bool HttpServer::wait_drained(std::chrono::milliseconds timeout) {
+  return impl_->wait_drained(timeout);
+}
+
+void HttpServer::stop() {
+  impl_->stop();
+}
+
+}  // namespace gapless

@@ -1,0 +1,16 @@
+// The `image_url` of both APIs: where the bytes of a picture are.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace gapless {
+
+// The picture's encoded bytes from "data:[type][;base64],DATA" (any media type: the format is told
+// from the bytes) or from raw base64. http(s) and file URLs are refused: this server fetches
+// nothing.
+StatusOr<std::string> image_bytes_from_url(std::string_view url);
+
+}  // namespace gapless

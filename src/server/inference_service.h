@@ -1,0 +1,70 @@
+// What the server needs of an engine. EngineService (engine_service.h) is the real one; tests bring
+// their own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "pipeline/response_sink.h"
+#include "skill/skill_request.h"
+
+namespace gapless {
+
+struct ServiceInfo {
+  std::string model;  // the id that /v1/models lists
+  int max_context = 0;
+  std::string device;  // "NVIDIA H200", "CPU"
+};
+
+// Gauges and totals since the start, for /metrics.
+struct ServiceMetrics {
+  int num_running = 0;  // seated
+  int num_waiting = 0;
+  double kv_usage = 0;  // share of the pages in use, 0 to 1
+  int num_pages = 0;
+  int page_tokens = 0;
+  // The bubble ledger, seconds and counts.
+  double busy_s = 0;
+  double starved_s = 0;
+  double bubble_s = 0;
+  struct PhaseTime {
+    std::string_view phase;
+    double seconds = 0;
+  };
+  std::vector<PhaseTime> bubble_by_phase;
+  std::int64_t num_encode_steps = 0;
+  std::int64_t num_prefill_steps = 0;
+  std::int64_t num_decode_steps = 0;
+  std::int64_t num_decode_rows = 0;
+  std::int64_t num_zombie_rows = 0;
+  std::int64_t num_forbidden_calls = 0;
+};
+
+// Every function may be called from any thread and none blocks for long.
+class InferenceService {
+ public:
+  virtual ~InferenceService() = default;
+
+  // As Engine::submit: errors here are the request's (ResourceExhausted: try again later), and the
+  // sink is then not called. Otherwise the sink gets exactly one of on_done and on_error, last.
+  virtual StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) = 0;
+  // The request ends within a step with kCancelled, unless it has ended.
+  virtual void cancel(RequestId id) = 0;
+
+  virtual ServiceInfo info() const = 0;
+  virtual ServiceMetrics metrics() const = 0;
+
+  virtual StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const = 0;
+  // Bytes that need not be UTF-8. InvalidArgument: an id outside of the vocabulary.
+  virtual StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const = 0;
+  // What a sequence begins with.
+  virtual TokenId bos_id() const = 0;
+};
+
+}  // namespace gapless

@@ -1,0 +1,226 @@
+#include "server/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace gapless {
+namespace {
+
+// vLLM's buckets, so that its dashboards work.
+constexpr double kVllmTtft[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+constexpr double kVllmInterToken[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                                      .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+constexpr double kVllmLatency[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                   30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+// From a tenth of a millisecond in steps of about 1.5.
+constexpr double kFine[] = {.0001, .00015, .0002, .0003, .0005, .0007, .001, .0015, .002,
+                            .003,  .005,   .007,  .01,   .015,  .02,   .03,  .05,   .07,
+                            .1,    .15,    .2,    .3,    .5,    .7,    1,    1.5,   2,
+                            3,     5,      7,     10,    30,    60};
+constexpr double kTokenCounts[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000};
+
+std::vector<double> to_vector(std::span<const double> bounds) {
+  return {bounds.begin(), bounds.end()};
+}
+
+// Writes families: a comment line for each, then its samples.
+class Exposition {
+ public:
+  explicit Exposition(std::string model) : model_(escape(model)) {}
+
+  void family(std::string_view name, std::string_view type, std::string_view help) {
+    fmt::format_to(std::back_inserter(text_), "# HELP {} {}\n# TYPE {} {}\n", name, help, name,
+                   type);
+  }
+
+  void sample(std::string_view name, double value, std::string_view more_labels = {}) {
+    fmt::format_to(std::back_inserter(text_), "{}{{model_name=\"{}\"{}{}}} {}\n", name, model_,
+                   more_labels.empty() ? "" : ",", more_labels, value);
+  }
+
+  void single(std::string_view name, std::string_view type, std::string_view help, double value) {
+    family(name, type, help);
+    sample(name, value);
+  }
+
+  void histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
+    family(name, "histogram", help);
+    const std::string bucket_name = fmt::format("{}_bucket", name);
+    std::uint64_t count = 0;
+    for (std::size_t i = 0; i < histogram.bounds().size(); ++i) {
+      count += histogram.count_in(i);
+      sample(bucket_name, static_cast<double>(count),
+             fmt::format("le=\"{}\"", histogram.bounds()[i]));
+    }
+    count += histogram.count_in(histogram.bounds().size());
+    sample(bucket_name, static_cast<double>(count), "le=\"+Inf\"");
+    sample(fmt::format("{}_sum", name), histogram.sum());
+    sample(fmt::format("{}_count", name), static_cast<double>(count));
+  }
+
+  void latency(std::string_view vllm_name, std::string_view gapless_name, std::string_view help,
+               const LatencyHistograms& histograms) {
+    histogram(vllm_name, help, histograms.coarse);
+    histogram(gapless_name, help, histograms.fine);
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  static std::string escape(std::string_view value) {
+    std::string out;
+    for (const char c : value) {
+      if (c == '\\' || c == '"') out += '\\';
+      out += c == '\n' ? ' ' : c;
+    }
+    return out;
+  }
+
+  std::string model_;
+  std::string text_;
+};
+
+void write_service(Exposition& out, const ServiceMetrics& now) {
+  out.single("vllm:num_requests_running", "gauge", "Requests that hold a seat", now.num_running);
+  out.single("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat",
+             now.num_waiting);
+  out.single("vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use, 0 to 1", now.kv_usage);
+  out.family("vllm:cache_config_info", "gauge", "The KV cache's shape");
+  out.sample(
+      "vllm:cache_config_info", 1,
+      fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\"", now.page_tokens, now.num_pages));
+
+  out.family(
+      "gapless_device_seconds_total", "counter",
+      "Device time since the first step: busy, starved (nothing to do), bubble (work waited)");
+  out.sample("gapless_device_seconds_total", now.busy_s, "state=\"busy\"");
+  out.sample("gapless_device_seconds_total", now.starved_s, "state=\"starved\"");
+  out.sample("gapless_device_seconds_total", now.bubble_s, "state=\"bubble\"");
+  out.family("gapless_bubble_seconds_total", "counter", "Bubble by the host phase that caused it");
+  for (const auto& [phase, seconds] : now.bubble_by_phase) {
+    out.sample("gapless_bubble_seconds_total", seconds, fmt::format("phase=\"{}\"", phase));
+  }
+  out.family("gapless_steps_total", "counter", "Steps by kind");
+  out.sample("gapless_steps_total", static_cast<double>(now.num_encode_steps), "kind=\"encode\"");
+  out.sample("gapless_steps_total", static_cast<double>(now.num_prefill_steps), "kind=\"prefill\"");
+  out.sample("gapless_steps_total", static_cast<double>(now.num_decode_steps), "kind=\"decode\"");
+  out.single("gapless_decode_rows_total", "counter", "Rows of decode steps",
+             static_cast<double>(now.num_decode_rows));
+  out.single("gapless_zombie_rows_total", "counter",
+             "Rows of decode steps whose sequence had finished before the commit",
+             static_cast<double>(now.num_zombie_rows));
+  out.single("gapless_stalling_calls_total", "counter",
+             "Allocations, pageable copies and waits inside of steps; 0 in a healthy server",
+             static_cast<double>(now.num_forbidden_calls));
+}
+
+}  // namespace
+
+Histogram::Histogram(std::vector<double> bounds)
+    : bounds_(std::move(bounds)), buckets_(bounds_.size() + 1) {}
+
+void Histogram::observe(double value) {
+  const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+  buckets_[static_cast<std::size_t>(at)].fetch_add(1, std::memory_order_relaxed);
+  sum_.fetch_add(value, std::memory_order_relaxed);
+}
+
+LatencyHistograms::LatencyHistograms(std::span<const double> vllm_bounds)
+    : coarse(to_vector(vllm_bounds)), fine(to_vector(kFine)) {}
+
+ServerMetrics::ServerMetrics()
+    : ttft_(kVllmTtft),
+      inter_token_(kVllmInterToken),
+      e2e_(kVllmLatency),
+      prefill_(kVllmLatency),
+      decode_(kVllmLatency),
+      prompt_tokens_(to_vector(kTokenCounts)),
+      generation_tokens_(to_vector(kTokenCounts)) {}
+
+void ServerMetrics::count_result(const SkillResult& result, double e2e_s) {
+  const GenerationMetrics& metrics = result.metrics;
+  ttft_.observe(metrics.ttft_ms / 1e3);
+  prefill_.observe(metrics.prefill_time_ms / 1e3);
+  decode_.observe(metrics.decode_time_ms / 1e3);
+  e2e_.observe(e2e_s);
+  prompt_tokens_.observe(metrics.input_tokens);
+  generation_tokens_.observe(metrics.output_tokens);
+  num_prompt_tokens_.fetch_add(static_cast<std::uint64_t>(metrics.input_tokens));
+  num_generation_tokens_.fetch_add(static_cast<std::uint64_t>(metrics.output_tokens));
+  num_finished_[static_cast<std::size_t>(result.finish_reason)].fetch_add(1);
+  num_by_skill_[static_cast<std::size_t>(result.skill)].fetch_add(1);
+}
+
+void ServerMetrics::count_inter_token(double seconds, int num_tokens) {
+  for (int i = 0; i < num_tokens; ++i) inter_token_.observe(seconds / num_tokens);
+}
+
+void ServerMetrics::count_failure(const Status& status) {
+  const FinishReason reason =
+      status.code() == StatusCode::kCancelled ? FinishReason::kCancelled : FinishReason::kError;
+  num_finished_[static_cast<std::size_t>(reason)].fetch_add(1);
+}
+
+void ServerMetrics::count_response(int status) {
+  const auto hundreds = static_cast<std::size_t>(std::clamp(status / 100, 0, 5));
+  num_responses_[hundreds].fetch_add(1);
+  if (status == 429) num_refused_.fetch_add(1);
+}
+
+std::string ServerMetrics::text(const InferenceService* service) const {
+  Exposition out(service == nullptr ? "" : service->info().model);
+  if (service != nullptr) write_service(out, service->metrics());
+
+  const auto number = [](const std::atomic<std::uint64_t>& counter) {
+    return static_cast<double>(counter.load());
+  };
+  out.single("vllm:prompt_tokens_total", "counter", "Prompt tokens, image positions included",
+             number(num_prompt_tokens_));
+  out.single("vllm:generation_tokens_total", "counter", "Tokens generated",
+             number(num_generation_tokens_));
+  out.family("vllm:request_success_total", "counter", "Requests that ended, by reason");
+  for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
+                                    FinishReason::kCancelled, FinishReason::kError}) {
+    // vLLM's word for it.
+    const std::string_view name =
+        reason == FinishReason::kCancelled ? "abort" : finish_reason_name(reason);
+    out.sample("vllm:request_success_total",
+               number(num_finished_[static_cast<std::size_t>(reason)]),
+               fmt::format("finished_reason=\"{}\"", name));
+  }
+  out.family("gapless_requests_total", "counter", "Requests that were answered, by skill");
+  for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+    out.sample("gapless_requests_total", number(num_by_skill_[static_cast<std::size_t>(skill)]),
+               fmt::format("skill=\"{}\"", skill_name(skill)));
+  }
+  out.family("gapless_http_responses_total", "counter", "Responses by hundreds of the status");
+  for (std::size_t hundreds = 2; hundreds < num_responses_.size(); ++hundreds) {
+    out.sample("gapless_http_responses_total", number(num_responses_[hundreds]),
+               fmt::format("status=\"{}xx\"", hundreds));
+  }
+  out.single("gapless_http_refused_total", "counter", "Requests refused with 429",
+             number(num_refused_));
+  out.single("gapless_http_aborted_total", "counter", "Responses whose client went away or stalled",
+             number(num_aborted_));
+  out.single("gapless_http_connections", "gauge", "Open connections", num_connections.load());
+
+  out.latency("vllm:time_to_first_token_seconds", "gapless_ttft_seconds",
+              "Submission to first token", ttft_);
+  out.latency("vllm:inter_token_latency_seconds", "gapless_inter_token_seconds",
+              "Between two tokens of a stream", inter_token_);
+  out.latency("vllm:e2e_request_latency_seconds", "gapless_e2e_seconds", "Submission to answer",
+              e2e_);
+  out.latency("vllm:request_prefill_time_seconds", "gapless_prefill_seconds",
+              "Prefill's launch to first token", prefill_);
+  out.latency("vllm:request_decode_time_seconds", "gapless_decode_seconds",
+              "First token to last token", decode_);
+  out.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", prompt_tokens_);
+  out.histogram("vllm:request_generation_tokens", "Tokens generated for a request",
+                generation_tokens_);
+  return out.take();
+}
+
+}  // namespace gapless

@@ -1,0 +1,129 @@
+#include "server/moondream_api.h"
+
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+
+#include "server/api_support.h"
+#include "server/image_url.h"
+#include "server/json_body.h"
+#include "server/sse.h"
+#include "skill/request_json.h"
+#include "skill/response_json.h"
+
+namespace gapless {
+namespace {
+
+namespace json = boost::json;
+
+// Answers one exchange: one JSON object, or events. A stream's head goes out with its first event,
+// so that a request that fails before gets a status of its own.
+class MoondreamSink final : public ResponseSink {
+ public:
+  MoondreamSink(ServerState& state, std::shared_ptr<Exchange> exchange, bool stream)
+      : exchange_(std::move(exchange)),
+        request_id_(exchange_->request().request_id),
+        stream_(stream),
+        meter_(state, exchange_) {}
+
+  void on_text(std::string_view chunk, int num_tokens) override {
+    meter_.on_text(num_tokens);
+    if (!stream_) return;
+    send({{"chunk", chunk}, {"completed", false}, {"token_index", num_tokens}});
+  }
+
+  void on_done(const SkillResult& result) override {
+    meter_.on_done(result);
+    SkillResult named = result;
+    named.request_id = request_id_;
+    json::object answer = response_json(named);
+    if (!stream_) return respond_json(*exchange_, answer);
+    json::object last = {{"chunk", ""}, {"completed", true}};
+    for (auto& field : answer) last[field.key()] = std::move(field.value());
+    send(last);
+    exchange_->end_stream();
+  }
+
+  void on_error(const Status& status) override {
+    meter_.on_error(status);
+    const ApiError error = error_of_request(status);
+    if (!started_) return respond_error(*exchange_, error);
+    send({{"chunk", ""},
+          {"completed", true},
+          {"request_id", request_id_},
+          {"finish_reason", "error"},
+          {"error", json::parse(error.error_object())}});
+    exchange_->end_stream();
+  }
+
+ private:
+  void send(const json::object& event) {
+    if (!started_) exchange_->begin_stream(sse_head());
+    started_ = true;
+    exchange_->write(sse_event(event));
+  }
+
+  const std::shared_ptr<Exchange> exchange_;
+  const std::string request_id_;
+  const bool stream_;
+  RequestMeter meter_;
+  bool started_ = false;
+};
+
+StatusOr<SkillRequest> read_skill_request(Skill skill, const json::object& body) {
+  GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(skill, body));
+  const json::value* image = find_field(body, "image_url");
+  if (image == nullptr) return request;
+  if (!image->is_string()) return invalid_argument("image_url must be a string");
+  GAPLESS_ASSIGN_OR_RETURN(std::string bytes, image_bytes_from_url(image->get_string()));
+  request.image = std::make_shared<const std::string>(std::move(bytes));
+  return request;
+}
+
+// Of a request with one generation: wires the client's end to the engine's.
+void submit(ServerState& state, InferenceService& service,
+            const std::shared_ptr<Exchange>& exchange, SkillRequest request, bool stream) {
+  auto sink = std::make_shared<MoondreamSink>(state, exchange, stream);
+  const StatusOr<RequestId> id = service.submit(std::move(request), std::move(sink));
+  if (!id.ok()) return respond_error(*exchange, error_of_submit(id.status()));
+  exchange->on_abort([&service, id = *id] { service.cancel(id); });
+}
+
+void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange) {
+  InferenceService* service = ready_service(state, *exchange);
+  if (service == nullptr) return;
+  const std::optional<json::object> body = read_json_request(service->info(), *exchange);
+  if (!body) return;
+  const StatusOr<bool> stream = bool_or(*body, "stream", false);
+  if (!stream.ok()) return respond_error(*exchange, error_of_request(stream.status()));
+  StatusOr<SkillRequest> request = read_skill_request(skill, *body);
+  if (!request.ok()) return respond_error(*exchange, error_of_request(request.status()));
+  // point and detect have nothing to show before their end.
+  const bool has_text = skill == Skill::kQuery || skill == Skill::kCaption;
+  submit(state, *service, exchange, std::move(request).value(), *stream && has_text);
+}
+
+void handle_segment(const std::shared_ptr<Exchange>& exchange) {
+  ApiError error = error_of_request(skill_from_name("segment").status());
+  error.code = "skill_not_available";
+  respond_error(*exchange, error);
+}
+
+}  // namespace
+
+void add_moondream_routes(Router& router, ServerState& state) {
+  for (const std::string prefix : {"/v1/", "/"}) {
+    for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+      router.add("POST", prefix + std::string(skill_name(skill)),
+                 [&state, skill](const std::shared_ptr<Exchange>& exchange, std::string_view) {
+                   handle_skill(state, skill, exchange);
+                 });
+    }
+    router.add("POST", prefix + "segment",
+               [](const std::shared_ptr<Exchange>& exchange, std::string_view) {
+                 handle_segment(exchange);
+               });
+  }
+}
+
+}  // namespace gapless

@@ -1,0 +1,156 @@
+#include "server/openai_api.h"
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+
+#include "base/limits.h"
+#include "server/api_support.h"
+#include "server/chat_responder.h"
+#include "server/json_body.h"
+#include "text/utf8.h"
+
+namespace gapless {
+namespace {
+
+namespace json = boost::json;
+
+json::object model_json(const ServerState& state, const ServiceInfo& info) {
+  return {{"id", info.model},
+          {"object", "model"},
+          {"created", state.started_unix_s()},
+          {"owned_by", "gapless"},
+          {"root", info.model},
+          {"parent", nullptr},
+          {"max_model_len", info.max_context}};
+}
+
+void list_models(ServerState& state, Exchange& exchange) {
+  InferenceService* service = ready_service(state, exchange);
+  if (service == nullptr) return;
+  json::array models{model_json(state, service->info())};
+  respond_json(exchange, json::object{{"object", "list"}, {"data", std::move(models)}});
+}
+
+void show_model(ServerState& state, Exchange& exchange, std::string_view name) {
+  InferenceService* service = ready_service(state, exchange);
+  if (service == nullptr) return;
+  const ServiceInfo info = service->info();
+  if (ServerState::knows_model(info, name)) return respond_json(exchange, model_json(state, info));
+  ApiError error;
+  error.status = 404;
+  error.message = fmt::format("model '{}' is not served here; '{}' is", name, info.model);
+  error.param = "model";
+  error.code = "model_not_found";
+  respond_error(exchange, error);
+}
+
+void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
+  InferenceService* service = ready_service(state, *exchange);
+  if (service == nullptr) return;
+  StatusOr<ChatRequest> request = [&]() -> StatusOr<ChatRequest> {
+    const std::optional<json::object> body = read_json_request(service->info(), *exchange);
+    if (!body) return Status(StatusCode::kCancelled, "answered");
+    return chat_request_from_json(*body);
+  }();
+  if (!request.ok()) {
+    // After an answer of read_json_request this one is ignored.
+    return respond_error(*exchange, error_of_request(request.status()));
+  }
+  auto responder = std::make_shared<ChatResponder>(state, *service, exchange, *request);
+  const std::uint64_t first_seed = request->skill.settings.seed.value_or(0);
+  for (int i = 0; i < request->num_choices; ++i) {
+    SkillRequest one = request->skill;
+    one.settings.seed = first_seed + static_cast<std::uint64_t>(i);
+    const StatusOr<RequestId> id = service->submit(std::move(one), responder->sink_of_choice(i));
+    if (!id.ok()) return responder->fail(error_of_submit(id.status()));
+    responder->add_running(*id);
+  }
+  exchange->on_abort([responder] { responder->cancel_all(); });
+}
+
+void tokenize(ServerState& state, Exchange& exchange) {
+  InferenceService* service = ready_service(state, exchange);
+  if (service == nullptr) return;
+  const ServiceInfo info = service->info();
+  const std::optional<json::object> body = read_json_request(info, exchange);
+  if (!body) return;
+  const auto answer = [&]() -> StatusOr<json::object> {
+    if (find_field(*body, "messages") != nullptr) {
+      return invalid_argument("messages: only prompt is taken; there is no chat template");
+    }
+    GAPLESS_ASSIGN_OR_RETURN(const auto prompt, optional_string(*body, "prompt"));
+    if (!prompt) return invalid_argument("prompt is missing");
+    GAPLESS_ASSIGN_OR_RETURN(const bool add_special, bool_or(*body, "add_special_tokens", true));
+    GAPLESS_ASSIGN_OR_RETURN(const bool strings, bool_or(*body, "return_token_strs", false));
+    GAPLESS_ASSIGN_OR_RETURN(std::vector<TokenId> ids, service->tokenize(*prompt));
+    if (add_special) ids.insert(ids.begin(), service->bos_id());
+    json::array tokens;
+    json::array token_strs;
+    for (const TokenId id : ids) {
+      tokens.push_back(id.value);
+      if (!strings) continue;
+      GAPLESS_ASSIGN_OR_RETURN(const std::string text, service->detokenize({id}));
+      // A token need not be whole characters: parts become U+FFFD.
+      token_strs.push_back(json::string(repair_utf8(text)));
+    }
+    return json::object{{"count", ids.size()},
+                        {"max_model_len", info.max_context},
+                        {"tokens", std::move(tokens)},
+                        {"token_strs", strings ? json::value(std::move(token_strs)) : nullptr}};
+  }();
+  if (!answer.ok()) return respond_error(exchange, error_of_request(answer.status()));
+  respond_json(exchange, *answer);
+}
+
+StatusOr<std::vector<TokenId>> read_tokens(const json::object& body) {
+  const json::value* tokens = find_field(body, "tokens");
+  if (tokens == nullptr || !tokens->is_array()) return invalid_argument("tokens must be a list");
+  std::vector<TokenId> ids;
+  for (const json::value& token : tokens->get_array()) {
+    if (!token.is_int64() || token.get_int64() < 0 || token.get_int64() >= kMaxVocabSize) {
+      return invalid_argument("tokens: each must be the number of a token");
+    }
+    ids.emplace_back(static_cast<std::int32_t>(token.get_int64()));
+  }
+  return ids;
+}
+
+void detokenize(ServerState& state, Exchange& exchange) {
+  InferenceService* service = ready_service(state, exchange);
+  if (service == nullptr) return;
+  const std::optional<json::object> body = read_json_request(service->info(), exchange);
+  if (!body) return;
+  const StatusOr<std::vector<TokenId>> ids = read_tokens(*body);
+  if (!ids.ok()) return respond_error(exchange, error_of_request(ids.status()));
+  const StatusOr<std::string> text = service->detokenize(*ids);
+  if (!text.ok()) return respond_error(exchange, error_of_request(text.status()));
+  respond_json(exchange, json::object{{"prompt", repair_utf8(*text)}});
+}
+
+}  // namespace
+
+void add_openai_routes(Router& router, ServerState& state) {
+  using ExchangePtr = std::shared_ptr<Exchange>;
+  router.add("GET", "/v1/models", [&state](const ExchangePtr& exchange, std::string_view) {
+    list_models(state, *exchange);
+  });
+  router.add("GET", "/v1/models/*", [&state](const ExchangePtr& exchange, std::string_view rest) {
+    show_model(state, *exchange, rest);
+  });
+  for (const char* path : {"/v1/chat/completions", "/chat/completions"}) {
+    router.add("POST", path,
+               [&state](const ExchangePtr& exchange, std::string_view) { chat(state, exchange); });
+  }
+  for (const char* path : {"/tokenize", "/v1/tokenize"}) {
+    router.add("POST", path, [&state](const ExchangePtr& exchange, std::string_view) {
+      tokenize(state, *exchange);
+    });
+  }
+  for (const char* path : {"/detokenize", "/v1/detokenize"}) {
+    router.add("POST", path, [&state](const ExchangePtr& exchange, std::string_view) {
+      detokenize(state, *exchange);
+    });
+  }
+}
+
+}  // namespace gapless

@@ -1,0 +1,12 @@
+// OpenAI's API: /v1/models, /v1/chat/completions; /tokenize and /detokenize as vLLM has them.
+#pragma once
+
+#include "server/router.h"
+#include "server/server_state.h"
+
+namespace gapless {
+
+// `state` outlives the router.
+void add_openai_routes(Router& router, ServerState& state);
+
+}  // namespace gapless

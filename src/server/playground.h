@@ -1,0 +1,13 @@
+// The playground: the page at / and its files under /web/, out of the binary.
+#pragma once
+
+#include "server/router.h"
+
+namespace gapless {
+
+void add_playground_routes(Router& router);
+
+// Files that a browser fetches before anybody could enter a key; they hold nothing of the user's.
+bool is_playground_path(std::string_view path);
+
+}  // namespace gapless

@@ -1,0 +1,123 @@
+#include "server/request_parser.h"
+
+#include <gtest/gtest.h>
+
+namespace gapless {
+namespace {
+
+constexpr std::size_t kMaxHead = 1024;
+constexpr std::size_t kMaxBody = 256;
+
+// Feeds the bytes in pieces, as a connection would; what is left over stays in `rest`.
+RequestParser parse(std::string_view bytes, std::size_t piece, std::string* rest = nullptr) {
+  RequestParser parser(kMaxHead, kMaxBody);
+  std::string buffer;
+  std::size_t at = 0;
+  while (parser.state() != RequestParser::State::kDone &&
+         parser.state() != RequestParser::State::kFailed) {
+    const std::size_t used = buffer.empty() ? 0 : parser.feed(buffer);
+    buffer.erase(0, used);
+    if (used > 0) continue;
+    if (at == bytes.size()) break;
+    buffer += bytes.substr(at, piece);
+    at += std::min(piece, bytes.size() - at);
+  }
+  if (rest != nullptr) *rest = buffer + std::string(bytes.substr(at));
+  return parser;
+}
+
+int status_of(std::string_view bytes) {
+  RequestParser parser = parse(bytes, 1 << 20);
+  return parser.state() == RequestParser::State::kFailed ? parser.error_status() : 0;
+}
+
+TEST(RequestParser, AnyCutGivesTheSameRequestAndLeavesTheNextOneAlone) {
+  const std::string bytes =
+      "POST /v1/qu%65ry?a=1 HTTP/1.1\r\nHost: x\r\nX-A:  b \r\nContent-Length: 5\r\n\r\nhello"
+      "GET / HTTP/1.1\r\n";
+  for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
+    std::string rest;
+    RequestParser parser = parse(bytes, piece, &rest);
+    ASSERT_EQ(parser.state(), RequestParser::State::kDone) << piece;
+    const HttpRequest request = parser.take();
+    EXPECT_EQ(request.method, "POST");
+    EXPECT_EQ(request.path, "/v1/query");
+    EXPECT_EQ(request.query, "a=1");
+    EXPECT_EQ(request.headers.find("x-a"), "b");
+    EXPECT_EQ(request.body, "hello");
+    EXPECT_TRUE(request.keep_alive);
+    EXPECT_EQ(rest, "GET / HTTP/1.1\r\n");
+  }
+}
+
+TEST(RequestParser, ChunkedBodiesInAnyCut) {
+  const std::string bytes =
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+      "5;ext=1\r\nhello\r\n1\r\n!\r\n0\r\nTrailer: y\r\n\r\n";
+  for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
+    RequestParser parser = parse(bytes, piece);
+    ASSERT_EQ(parser.state(), RequestParser::State::kDone) << piece;
+    const HttpRequest request = parser.take();
+    EXPECT_EQ(request.body, "hello!");
+    EXPECT_FALSE(request.keep_alive);
+  }
+}
+
+TEST(RequestParser, WaitsForMore) {
+  EXPECT_EQ(parse("GET / HTTP/1.1\r\nHost: x\r\n", 7).state(), RequestParser::State::kHead);
+  EXPECT_EQ(parse("GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhell", 7).state(),
+            RequestParser::State::kBody);
+  EXPECT_EQ(
+      parse("GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", 7).state(),
+      RequestParser::State::kBody);
+}
+
+TEST(RequestParser, Bounds) {
+  EXPECT_EQ(status_of("GET /" + std::string(kMaxHead, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n"), 431);
+  // A head that never ends is refused once it is too long, not kept.
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\nX: " + std::string(2 * kMaxHead, 'a')), 431);
+  EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 257\r\n\r\n"), 413);
+  EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n101\r\n" +
+                      std::string(257, 'a')),
+            413);
+}
+
+TEST(RequestParser, WhatCouldBeReadInTwoWaysIsRefused) {
+  const std::string head = "POST / HTTP/1.1\r\nHost: x\r\n";
+  EXPECT_EQ(status_of(head + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"), 400);
+  EXPECT_EQ(status_of(head + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            400);
+  EXPECT_EQ(status_of(head + "Transfer-Encoding: gzip\r\n\r\n"), 501);
+  EXPECT_EQ(status_of(head + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 501);
+  EXPECT_EQ(status_of(head + "Content-Length: -1\r\n\r\n"), 400);
+  EXPECT_EQ(status_of(head + "Content-Length: 99999999999999999999999\r\n\r\n"), 400);
+  EXPECT_EQ(status_of(head + "Bad Name: 1\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\n\r\n"), 400);
+  EXPECT_EQ(status_of(head + "Host: y\r\n\r\n"), 400);
+  EXPECT_EQ(status_of(head + "Content-Encoding: gzip\r\n\r\n"), 415);
+  EXPECT_EQ(status_of(head + "Expect: tea\r\n\r\n"), 417);
+  EXPECT_EQ(status_of("GET / HTTP/2.0\r\nHost: x\r\n\r\n"), 505);
+  EXPECT_EQ(status_of("GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET /%00 HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("\x16\x03\x01\x02"), 400);  // TLS
+  EXPECT_EQ(status_of(head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n"), 400);
+}
+
+TEST(RequestParser, KeepAliveFollowsTheVersion) {
+  EXPECT_FALSE(parse("GET / HTTP/1.0\r\n\r\n", 99).take().keep_alive);
+  EXPECT_TRUE(parse("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", 99).take().keep_alive);
+}
+
+TEST(ResponseHead, ValuesCannotAddHeaders) {
+  HttpResponse response;
+  response.headers.add("X-A", "1\r\nEvil: 2");
+  const std::string head = response_head(response, {}, "Content-Length: 0", true, 1);
+  EXPECT_EQ(head,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-A: 1Evil: 2\r\n"
+            "Content-Length: 0\r\nConnection: keep-alive\r\n\r\n");
+}
+
+}  // namespace
+}  // namespace gapless

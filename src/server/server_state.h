@@ -1,0 +1,55 @@
+// What all handlers share. It outlives the HTTP server and the service; see http_server.h for the
+// order of ends.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api_error.h"
+#include "server/auth.h"
+#include "server/inference_service.h"
+#include "server/metrics.h"
+
+namespace gapless {
+
+struct ServerStateOptions {
+  std::vector<std::string> api_keys;      // none: open to everybody
+  std::vector<std::string> cors_origins;  // "*", or origins such as "https://example.org"
+  std::string version;
+};
+
+class ServerState {
+ public:
+  explicit ServerState(ServerStateOptions options);
+
+  // nullptr while the model loads. Any thread.
+  InferenceService* service() const { return service_.load(); }
+  // The service lives until the state is told of its end with nullptr.
+  void set_service(InferenceService* service) { service_.store(service); }
+
+  bool draining() const { return draining_.load(); }
+  void begin_drain() { draining_.store(true); }
+
+  const ApiKeys& keys() const { return keys_; }
+  const ServerStateOptions& options() const { return options_; }
+  std::int64_t started_unix_s() const { return started_unix_s_; }
+  ServerMetrics& metrics() { return metrics_; }
+
+  // Whether requests for this model are for us: the served id, or a name under which Moondream's
+  // models go about. Absent names are.
+  static bool knows_model(const ServiceInfo& info, std::string_view name);
+
+ private:
+  const ServerStateOptions options_;
+  const ApiKeys keys_;
+  const std::int64_t started_unix_s_;
+  std::atomic<InferenceService*> service_{nullptr};
+  std::atomic<bool> draining_{false};
+  ServerMetrics metrics_;
+};
+
+}  // namespace gapless

@@ -1,0 +1,187 @@
+"""The unmodified clients of Moondream and OpenAI."""
+
+import base64
+import json
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import moondream
+import openai
+from PIL import Image
+
+from serving import KEY, PICTURE, Server
+
+QUESTION = "How many circles are there?"
+
+
+def data_uri():
+    return "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
+
+
+class ClientsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--api-key", KEY)
+        cls.moondream = moondream.vl(endpoint=cls.server.url + "/v1", api_key=KEY)
+        cls.openai = openai.OpenAI(base_url=cls.server.url + "/v1", api_key=KEY, max_retries=0)
+        cls.picture = Image.open(PICTURE)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def chat(self, *parts, **more):
+        content = [{"type": "image_url", "image_url": {"url": data_uri()}}, *parts]
+        return self.openai.chat.completions.create(
+            model="moondream2", messages=[{"role": "user", "content": content}], **more
+        )
+
+    # Moondream
+
+    def test_moondream_query(self):
+        answer = self.moondream.query(self.picture, QUESTION)["answer"]
+        self.assertTrue(answer.strip())
+        streamed = self.moondream.query(self.picture, QUESTION, stream=True)["answer"]
+        self.assertEqual("".join(streamed), answer)
+
+    def test_moondream_query_without_picture(self):
+        self.assertIn("answer", self.moondream.query(question="Hello?", settings={"max_tokens": 4}))
+
+    def test_moondream_caption(self):
+        for length in ("short", "normal"):
+            try:
+                caption = self.moondream.caption(self.picture, length=length)["caption"]
+            except urllib.error.HTTPError as error:  # a model may lack one of the lengths
+                self.assertEqual(error.code, 400)
+                continue
+            streamed = self.moondream.caption(self.picture, length=length, stream=True)["caption"]
+            self.assertEqual("".join(streamed), caption)
+            self.assertTrue(caption.strip())
+
+    def test_moondream_detect_and_point(self):
+        boxes = self.moondream.detect(self.picture, "circle", settings={"max_objects": 20})["objects"]
+        points = self.moondream.point(self.picture, "circle")["points"]
+        self.assertTrue(boxes)
+        self.assertTrue(points)
+        for box in boxes:
+            self.assertTrue(0 <= box["x_min"] < box["x_max"] <= 1, box)
+            self.assertTrue(0 <= box["y_min"] < box["y_max"] <= 1, box)
+        for point in points:
+            self.assertTrue(0 <= point["x"] <= 1 and 0 <= point["y"] <= 1, point)
+
+    def test_moondream_errors_are_statuses(self):
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            self.moondream.segment(self.picture, "circle")
+        self.assertEqual(caught.exception.code, 400)
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            list(self.moondream.query(self.picture, "  ", stream=True)["answer"])
+        self.assertEqual(caught.exception.code, 400)
+        wrong = moondream.vl(endpoint=self.server.url + "/v1", api_key="wrong")
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            wrong.query(self.picture, QUESTION)
+        self.assertEqual(caught.exception.code, 401)
+
+    # OpenAI
+
+    def test_openai_models(self):
+        models = list(self.openai.models.list())
+        self.assertEqual(self.openai.models.retrieve(models[0].id).id, models[0].id)
+
+    def test_openai_answers_as_moondream_does(self):
+        whole = self.chat({"type": "text", "text": QUESTION})
+        text = whole.choices[0].message.content
+        self.assertTrue(text.strip())
+        self.assertEqual(whole.choices[0].finish_reason, "stop")
+        self.assertEqual(whole.usage.total_tokens, whole.usage.prompt_tokens + whole.usage.completion_tokens)
+        same = json.loads(self._post("/v1/query", {"question": QUESTION, "image_url": data_uri()}))
+        self.assertEqual(same["answer"], text)
+
+        stream = self.chat(
+            {"type": "text", "text": QUESTION}, stream=True, stream_options={"include_usage": True}
+        )
+        streamed, usage, reason = "", None, None
+        for chunk in stream:
+            for choice in chunk.choices:
+                streamed += choice.delta.content or ""
+                reason = choice.finish_reason or reason
+            usage = chunk.usage or usage
+        self.assertEqual(streamed, text)
+        self.assertEqual(reason, "stop")
+        self.assertEqual(usage.completion_tokens, whole.usage.completion_tokens)
+
+    def test_openai_limits_stop_seed_and_choices(self):
+        caption = {"moondream": {"skill": "caption"}}
+        short = self.chat(extra_body=caption, max_tokens=50, max_completion_tokens=2)
+        self.assertEqual(short.choices[0].finish_reason, "length")
+        self.assertEqual(short.usage.completion_tokens, 2)
+        settings = dict(temperature=1.0, seed=3, n=3, max_tokens=12)
+        first = self.chat(extra_body=caption, **settings)
+        again = self.chat(extra_body=caption, **settings)
+        self.assertEqual(len(first.choices), 3)
+        self.assertEqual(
+            [choice.message.content for choice in first.choices],
+            [choice.message.content for choice in again.choices],
+        )
+        text = self.chat(extra_body=caption).choices[0].message.content
+        stop = text.split()[2]
+        stopped = self.chat(extra_body=caption, stop=[stop]).choices[0].message.content
+        self.assertEqual(stopped, text[: text.index(stop)])
+
+    def test_openai_skills_extension(self):
+        answer = self.chat(extra_body={"moondream": {"skill": "detect", "object": "circle"}})
+        objects = json.loads(answer.choices[0].message.content)["objects"]
+        self.assertTrue(objects)
+        self.assertLess(objects[0]["x_min"], objects[0]["x_max"])
+
+    def test_openai_errors_have_their_types(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat({"type": "text", "text": "a"}, response_format={"type": "json_object"})
+        self.assertIn("response_format", str(caught.exception))
+        with self.assertRaises(openai.NotFoundError):
+            self.openai.chat.completions.create(model="other", messages=[{"role": "user", "content": "a"}])
+        with self.assertRaises(openai.AuthenticationError):
+            openai.OpenAI(base_url=self.server.url + "/v1", api_key="wrong").models.list()
+        broken = [{"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,/9j/4AAQ"}},
+                  {"type": "text", "text": "a"}]
+        with self.assertRaises(openai.BadRequestError):
+            self.openai.chat.completions.create(
+                model="moondream2", messages=[{"role": "user", "content": broken}], stream=True
+            )
+
+    def test_request_ids_go_from_end_to_end(self):
+        raw = self.openai.chat.completions.with_raw_response.create(
+            model="moondream2",
+            messages=[{"role": "user", "content": "Hello?"}],
+            max_tokens=2,
+            extra_headers={"x-request-id": "trace-me-1"},
+        )
+        self.assertEqual(raw.headers["x-request-id"], "trace-me-1")
+        self.assertEqual(raw.parse().id, "chatcmpl-trace-me-1")
+        for _ in range(100):  # the line is written after the answer
+            if "request_id=trace-me-1" in self.server.text():
+                break
+            time.sleep(0.02)
+        self.assertIn("request_id=trace-me-1", self.server.text())
+
+    def test_metrics_know_the_device(self):
+        self.moondream.query(question="Hello?", settings={"max_tokens": 4})
+        text = self.server.get("/metrics")
+        for name in ("vllm:num_requests_running", "vllm:time_to_first_token_seconds_bucket",
+                     'gapless_steps_total{model_name="tiny",kind="decode"}'):
+            self.assertIn(name, text)
+        self.assertRegex(text, r'gapless_device_seconds_total\{[^}]*state="busy"\} \d')
+
+    def _post(self, path, body):
+        request = urllib.request.Request(
+            self.server.url + path,
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": "Bearer " + KEY},
+        )
+        with urllib.request.urlopen(request) as response:
+            return response.read().decode()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,248 @@
+// What connections do: reuse, pipelining, streams, clients that vanish or stall, the drain.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/server/server_fixture.h"
+
+namespace gapless {
+namespace {
+
+using ConnectionTest = ServerTest;
+using std::chrono::milliseconds;
+
+TEST_F(ConnectionTest, KeepAliveServesManyRequestsAndStreams) {
+  start();
+  HttpClient client(server->port());
+  for (int i = 0; i < 20; ++i) {
+    const ClientResponse response =
+        i % 2 == 0 ? client.post("/v1/query", R"({"question":"words 3","stream":true})")
+                   : client.get("/health");
+    ASSERT_EQ(response.status, 200) << i;
+    EXPECT_EQ(response.header("Connection"), "keep-alive");
+  }
+}
+
+TEST_F(ConnectionTest, CloseIsHonouredAfterAWholeStream) {
+  start();
+  HttpClient client(server->port());
+  const ClientResponse response =
+      client.post("/v1/query", R"({"question":"words 3","stream":true})", "Connection: close\r\n");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.events().size(), 4u);
+  EXPECT_TRUE(client.wait_closed());
+}
+
+TEST_F(ConnectionTest, PipelinedRequestsAreAnsweredInOrder) {
+  start();
+  HttpClient client(server->port());
+  std::string bytes;
+  for (int i = 0; i < 10; ++i) {
+    bytes += post_request("/v1/query", fmt::format(R"({{"question":"words {} 2"}})", i + 1));
+  }
+  client.send(bytes);
+  for (int i = 0; i < 10; ++i) {
+    const ClientResponse response = client.read_response();
+    ASSERT_EQ(response.status, 200);
+    EXPECT_EQ(boost::json::parse(response.body).at("metrics").at("output_tokens"), i + 1);
+  }
+}
+
+TEST_F(ConnectionTest, Http10ClientsGetAStreamWithoutChunks) {
+  start();
+  HttpClient client(server->port());
+  const std::string body = R"({"question":"words 2","stream":true})";
+  client.send(
+      fmt::format("POST /v1/query HTTP/1.0\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+  const ClientResponse response = client.read_response();
+  EXPECT_TRUE(response.head.starts_with("HTTP/1.0 200"));
+  EXPECT_EQ(response.header("Transfer-Encoding"), "");
+  EXPECT_EQ(response.events().size(), 3u);
+}
+
+TEST_F(ConnectionTest, ExpectContinueIsAnswered) {
+  start();
+  HttpClient client(server->port());
+  const std::string body = R"({"question":"hi"})";
+  client.send(
+      fmt::format("POST /v1/query HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+                  "Content-Length: {}\r\n\r\n",
+                  body.size()));
+  EXPECT_EQ(client.receive_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.send(body);
+  EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST_F(ConnectionTest, ChunkedBodies) {
+  start();
+  HttpClient client(server->port());
+  client.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (const char c : std::string_view(R"({"question":"hi"})")) {
+    client.send(fmt::format("1\r\n{}\r\n", c));
+  }
+  client.send("0\r\n\r\n");
+  EXPECT_EQ(boost::json::parse(client.read_response().body).at("answer"), "hi");
+}
+
+TEST_F(ConnectionTest, AVanishedClientCancelsItsRequest) {
+  start();
+  int cancelled = 0;
+  for (const std::string body : {R"({"question":"hang","stream":true})", R"({"question":"hang"})",
+                                 R"({"question":"silent","stream":true})"}) {
+    for (const bool with_reset : {false, true}) {
+      HttpClient client(server->port());
+      client.send(post_request("/v1/query", body));
+      while (service->num_submitted() <= cancelled) std::this_thread::yield();
+      if (with_reset) {
+        client.reset();
+      } else {
+        client.finish_sending();
+      }
+      EXPECT_TRUE(service->wait_cancelled(++cancelled)) << body << with_reset;
+    }
+  }
+  // Chat cancels all of its choices.
+  {
+    HttpClient client(server->port());
+    client.send(post_request("/v1/chat/completions",
+                             R"({"n":3,"messages":[{"role":"user","content":"hang"}]})"));
+    while (service->num_submitted() < cancelled + 3) std::this_thread::yield();
+  }
+  EXPECT_TRUE(service->wait_cancelled(cancelled + 3));
+}
+
+// The bytes that a waiting client sends ahead must not hide that it goes away.
+TEST_F(ConnectionTest, AVanishedClientThatPipelinedIsNoticed) {
+  start();
+  HttpClient client(server->port());
+  client.send(post_request("/v1/query", R"({"question":"silent"})") +
+              post_request("/v1/query", R"({"question":"hi"})"));
+  while (service->num_submitted() == 0) std::this_thread::yield();
+  client.finish_sending();
+  EXPECT_TRUE(service->wait_cancelled(1));
+  EXPECT_EQ(service->num_submitted(), 1);
+}
+
+TEST_F(ConnectionTest, AClientThatDoesNotReadIsCancelledAndHoldsLittle) {
+  HttpLimits limits;
+  limits.max_outbox_bytes = 64 << 10;
+  start({}, limits);
+  HttpClient stalled(server->port());
+  stalled.send(post_request("/v1/query", R"({"question":"flood","stream":true})"));
+  EXPECT_TRUE(service->wait_cancelled(1));
+  // Others are served meanwhile and after.
+  EXPECT_EQ(post("/v1/query", R"({"question":"hi"})").status, 200);
+}
+
+TEST_F(ConnectionTest, AStalledClientRunsIntoTheWriteLimit) {
+  HttpLimits limits;
+  limits.max_outbox_bytes = std::size_t{1} << 30;
+  limits.write_stall = milliseconds(50);
+  start({}, limits);
+  HttpClient stalled(server->port());
+  stalled.send(post_request("/v1/query", R"({"question":"words 400000","stream":true})"));
+  EXPECT_TRUE(service->wait_cancelled(1));
+}
+
+TEST_F(ConnectionTest, AnAnswerThatNeverComesIsATimeout) {
+  HttpLimits limits;
+  limits.answer = milliseconds(50);
+  start({}, limits);
+  const ClientResponse response = post("/v1/query", R"({"question":"silent"})");
+  EXPECT_EQ(response.status, 504);
+  EXPECT_TRUE(service->wait_cancelled(1));
+  // In the middle of a stream there is no status left to send: the stream breaks off.
+  EXPECT_EQ(post("/v1/query", R"({"question":"hang","stream":true})").status, 0);
+  EXPECT_TRUE(service->wait_cancelled(2));
+}
+
+TEST_F(ConnectionTest, IdleConnectionsAreClosed) {
+  HttpLimits limits;
+  limits.idle = milliseconds(50);
+  start({}, limits);
+  HttpClient never(server->port());
+  EXPECT_TRUE(never.wait_closed());
+  HttpClient after(server->port());
+  EXPECT_EQ(after.get("/health").status, 200);
+  EXPECT_TRUE(after.wait_closed());
+}
+
+TEST_F(ConnectionTest, ManyStreamsAtOnceKeepTheirWords) {
+  start();
+  constexpr int kClients = 60;
+  constexpr int kWords = 40;
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(server->port()));
+    clients.back()->send(post_request(
+        "/v1/query", fmt::format(R"({{"question":"words {} 1","stream":true}})", kWords)));
+  }
+  // Every third one dies in the middle.
+  for (int i = 0; i < kClients; i += 3) clients[static_cast<std::size_t>(i)]->reset();
+  for (int i = 0; i < kClients; ++i) {
+    if (i % 3 == 0) continue;
+    const ClientResponse response = clients[static_cast<std::size_t>(i)]->read_response();
+    ASSERT_EQ(response.status, 200);
+    std::string text;
+    for (const std::string& event : response.events()) {
+      text += boost::json::parse(event).at("chunk").as_string();
+    }
+    std::string expected;
+    for (int word = 0; word < kWords; ++word) expected += fmt::format("w{} ", word);
+    EXPECT_EQ(text, expected) << i;
+  }
+}
+
+TEST_F(ConnectionTest, ADrainFinishesWhatRunsAndClosesTheRest) {
+  start();
+  HttpClient idle(server->port());
+  EXPECT_EQ(idle.get("/health").status, 200);
+  HttpClient busy(server->port());
+  busy.send(post_request("/v1/query", R"({"question":"words 100 2","stream":true})"));
+  EXPECT_NE(busy.receive_until("w0").find("w0"), std::string::npos);
+  state->begin_drain();
+  server->begin_drain();
+  EXPECT_TRUE(idle.wait_closed());
+  const ClientResponse response = busy.read_response();
+  EXPECT_EQ(response.events().size(), 101u);
+  EXPECT_TRUE(busy.wait_closed());
+  EXPECT_TRUE(server->wait_drained(milliseconds(10'000)));
+}
+
+TEST_F(ConnectionTest, StopEndsWhatStillRuns) {
+  start();
+  HttpClient client(server->port());
+  client.send(post_request("/v1/query", R"({"question":"hang","stream":true})"));
+  EXPECT_NE(client.receive_until("first").find("first"), std::string::npos);
+  EXPECT_FALSE(server->wait_drained(milliseconds(50)));
+  server->stop();
+  EXPECT_TRUE(client.wait_closed());
+  EXPECT_TRUE(service->wait_cancelled(1));
+}
+
+TEST_F(ConnectionTest, TooManyConnectionsAreTurnedAway) {
+  HttpLimits limits;
+  limits.max_connections = 2;
+  start({}, limits);
+  HttpClient first(server->port());
+  HttpClient second(server->port());
+  EXPECT_EQ(first.get("/health").status, 200);
+  EXPECT_EQ(second.get("/health").status, 200);
+  HttpClient third(server->port());
+  EXPECT_TRUE(third.wait_closed());
+  EXPECT_EQ(first.get("/health").status, 200);
+}
+
+TEST_F(ConnectionTest, ATakenPortIsAnErrorThatNamesIt) {
+  start();
+  HttpServerOptions options;
+  options.port = server->port();
+  const auto other = HttpServer::start(options, make_api_handler(*state), state->metrics());
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.status().message().find(std::to_string(options.port)), std::string::npos);
+  options.host = "nowhere";
+  EXPECT_FALSE(HttpServer::start(options, make_api_handler(*state), state->metrics()).ok());
+}
+
+}  // namespace
+}  // namespace gapless

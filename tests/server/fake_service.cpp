@@ -1,0 +1,135 @@
+#include "tests/server/fake_service.h"
+
+#include <chrono>
+#include <sstream>
+
+namespace gapless {
+
+FakeService::~FakeService() {
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [id, job] : jobs_) job->cancelled.store(true);
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+StatusOr<RequestId> FakeService::submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) {
+  GAPLESS_RETURN_IF_ERROR(validate(request));
+  if (request.text == "full") {
+    return make_error(StatusCode::kResourceExhausted, "too many requests are running");
+  }
+  auto job = std::make_shared<Job>();
+  std::lock_guard lock(mutex_);
+  last_request_ = request;
+  job->request = std::move(request);
+  job->sink = std::move(sink);
+  const RequestId id(++num_submitted_);
+  jobs_[id] = job;
+  ++num_running_;
+  threads_.emplace_back([this, job] {
+    run(*job);
+    job->sink.reset();
+    --num_running_;
+  });
+  return id;
+}
+
+void FakeService::cancel(RequestId id) {
+  std::lock_guard lock(mutex_);
+  jobs_.at(id)->cancelled.store(true);
+}
+
+bool FakeService::wait_cancelled(int count) {
+  for (int i = 0; i < 1000 && num_cancelled_.load() < count; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return num_cancelled_.load() >= count;
+}
+
+SkillRequest FakeService::last_request() const {
+  std::lock_guard lock(mutex_);
+  return last_request_;
+}
+
+bool FakeService::pause(const Job& job, int ms) const {
+  for (int i = 0; i < ms && !job.cancelled.load(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return !job.cancelled.load();
+}
+
+void FakeService::run(Job& job) {
+  ResponseSink& sink = *job.sink;
+  const std::string& text = job.request.text;
+  SkillResult result;
+  result.request_id = "fake";
+  result.skill = job.request.skill;
+  result.metrics = {740, 0, 1.5, 2.5, 3.5};
+  const auto say = [&](std::string_view chunk) {
+    result.text += chunk;
+    sink.on_text(chunk, ++result.metrics.output_tokens);
+  };
+  const auto wait_for_cancel = [&] {
+    while (pause(job, 1000)) {
+    }
+  };
+
+  std::istringstream words(text);
+  std::string verb;
+  int count = 0;
+  int ms = 0;
+  words >> verb >> count >> ms;
+  if (text == "corrupt") return sink.on_error(data_loss("JPEG: truncated"));
+  if (verb == "words") {
+    for (int i = 0; i < count && pause(job, ms); ++i) say(fmt::format("w{} ", i));
+  } else if (text == "hang") {
+    say("first ");
+    wait_for_cancel();
+  } else if (text == "silent") {
+    wait_for_cancel();
+  } else if (text == "flood") {
+    const std::string chunk(4096, 'x');
+    while (!job.cancelled.load()) say(chunk);
+  } else if (text == "break") {
+    say("first ");
+    return sink.on_error(Status(StatusCode::kDeviceError, "the device is lost"));
+  } else if (text == "unicode") {
+    for (const char* chunk : {"na\xC3\xAFve ", "\xE2\x82\xAC", " \xF0\x9F\x98\x80\n\"q\""})
+      say(chunk);
+  } else if (job.request.skill == Skill::kPoint) {
+    result.points = {{0.25f, 0.5f}};
+  } else if (job.request.skill == Skill::kDetect) {
+    result.boxes = {{0.1f, 0.2f, 0.3f, 0.4f}};
+  } else {
+    say(job.request.skill == Skill::kCaption ? "a caption" : text);
+  }
+  if (job.cancelled.load()) {
+    ++num_cancelled_;
+    return sink.on_error(Status(StatusCode::kCancelled, "the request was cancelled"));
+  }
+  sink.on_done(result);
+}
+
+ServiceMetrics FakeService::metrics() const {
+  ServiceMetrics metrics;
+  metrics.num_running = num_running();
+  metrics.bubble_by_phase = {{"plan", 0.5}};
+  return metrics;
+}
+
+StatusOr<std::vector<TokenId>> FakeService::tokenize(std::string_view text) const {
+  std::vector<TokenId> ids;
+  for (const char c : text) ids.emplace_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+StatusOr<std::string> FakeService::detokenize(const std::vector<TokenId>& ids) const {
+  std::string text;
+  for (const TokenId id : ids) {
+    if (id.value > 255) return invalid_argument("tokens: there is no token {}", id.value);
+    text += static_cast<char>(id.value);
+  }
+  return text;
+}
+
+}  // namespace gapless

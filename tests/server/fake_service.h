@@ -1,0 +1,65 @@
+// An InferenceService whose answers are scripted by the request's text, so that the server is
+// tested without a model.
+//
+//   "words N [MS]"   N chunks "w0 ", "w1 ", ... (MS milliseconds between two)
+//   "hang"           one chunk, then nothing until it is cancelled
+//   "silent"         nothing at all until it is cancelled
+//   "flood"          chunks as fast as it can, until it is cancelled
+//   "corrupt"        an error before any text: data loss, as of a corrupt picture
+//   "break"          one chunk, then a device error
+//   "full"           refused by submit: ResourceExhausted
+//   "unicode"        chunks with characters outside of ASCII
+//   anything else    the text itself in one chunk; point and detect: one point or box
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/inference_service.h"
+
+namespace gapless {
+
+class FakeService final : public InferenceService {
+ public:
+  ~FakeService() override;
+
+  StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
+  void cancel(RequestId id) override;
+  ServiceInfo info() const override { return {"fake-model", 2048, "CPU"}; }
+  ServiceMetrics metrics() const override;
+  StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const override;
+  StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const override;
+  TokenId bos_id() const override { return TokenId(0); }
+
+  int num_submitted() const { return num_submitted_.load(); }
+  int num_running() const { return num_running_.load(); }
+  int num_cancelled() const { return num_cancelled_.load(); }
+  // Waits for it, 10 s at most.
+  bool wait_cancelled(int count);
+  SkillRequest last_request() const;
+
+ private:
+  struct Job {
+    SkillRequest request;
+    std::shared_ptr<ResponseSink> sink;
+    std::atomic<bool> cancelled{false};
+  };
+  void run(Job& job);
+  // False once the job is cancelled.
+  bool pause(const Job& job, int ms) const;
+
+  mutable std::mutex mutex_;
+  std::map<RequestId, std::shared_ptr<Job>> jobs_;
+  std::vector<std::thread> threads_;
+  SkillRequest last_request_;
+  std::atomic<int> num_submitted_{0};
+  std::atomic<int> num_running_{0};
+  std::atomic<int> num_cancelled_{0};
+};
+
+}  // namespace gapless

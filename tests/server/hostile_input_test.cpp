@@ -1,0 +1,183 @@
+// Nothing that a client sends may stop the server, hold it up, or make it keep memory.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "tests/server/server_fixture.h"
+
+namespace gapless {
+namespace {
+
+using std::chrono::milliseconds;
+
+class HostileInputTest : public ServerTest {
+ protected:
+  // After whatever happened.
+  void expect_alive() { EXPECT_EQ(post("/v1/query", R"({"question":"hi"})").status, 200); }
+
+  ClientResponse send_raw(std::string_view bytes) {
+    HttpClient client(server->port());
+    client.send(bytes);
+    return client.read_response();
+  }
+};
+
+TEST_F(HostileInputTest, ASlowHeadIsCutOff) {
+  HttpLimits limits;
+  limits.head = milliseconds(100);
+  start({}, limits);
+  HttpClient slow(server->port());
+  slow.send("GET / HTTP/1.1\r\n");
+  // A byte now and then does not buy more time.
+  bool open = true;
+  for (int i = 0; i < 200 && open; ++i) {
+    open = slow.send("X");
+    std::this_thread::sleep_for(milliseconds(5));
+    if (i > 40) break;
+  }
+  EXPECT_EQ(slow.read_response().status, 408);
+  EXPECT_TRUE(slow.wait_closed());
+  expect_alive();
+}
+
+TEST_F(HostileInputTest, ASlowBodyIsCutOff) {
+  HttpLimits limits;
+  limits.body = milliseconds(100);
+  start({}, limits);
+  HttpClient slow(server->port());
+  slow.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  EXPECT_EQ(slow.read_response().status, 408);
+  EXPECT_TRUE(slow.wait_closed());
+  expect_alive();
+}
+
+TEST_F(HostileInputTest, TruncatedRequestsAreDropped) {
+  start();
+  const std::string whole =
+      "POST /v1/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "11\r\n{\"question\":\"hi\"}\r\n0\r\n\r\n";
+  for (std::size_t length = 0; length < whole.size(); length += 3) {
+    HttpClient client(server->port());
+    client.send(whole.substr(0, length));
+    client.finish_sending();
+    EXPECT_TRUE(client.wait_closed()) << length;
+  }
+  EXPECT_EQ(service->num_submitted(), 0);
+  expect_alive();
+}
+
+TEST_F(HostileInputTest, SizesAreBoundedAndTheAnswerArrives) {
+  HttpLimits limits;
+  limits.max_body_bytes = 1 << 20;
+  start({}, limits);
+  EXPECT_EQ(send_raw("GET /" + std::string(100'000, 'a') + " HTTP/1.1\r\n\r\n").status, 431);
+  EXPECT_EQ(send_raw("GET / HTTP/1.1\r\nX: " + std::string(100'000, 'a') + "\r\n\r\n").status, 431);
+  std::string many = "GET / HTTP/1.1\r\n";
+  for (int i = 0; i < 20'000; ++i) many += "A: b\r\n";
+  EXPECT_EQ(send_raw(many + "\r\n").status, 431);
+  const ClientResponse large = send_raw(post_request("/v1/query", std::string((1 << 20) + 1, ' ')));
+  EXPECT_EQ(large.status, 413);
+  EXPECT_EQ(error_code_of(large), "body_too_large");
+  // A chunk whose head never ends.
+  EXPECT_EQ(send_raw("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;" +
+                     std::string(100'000, 'a'))
+                .status,
+            400);
+  expect_alive();
+}
+
+TEST_F(HostileInputTest, BodiesTogetherAreBounded) {
+  HttpLimits limits;
+  limits.max_body_bytes_in_flight = 1 << 20;
+  start({}, limits);
+  // Holds most of it while its answer is awaited.
+  HttpClient holder(server->port());
+  holder.send(post_request(
+      "/v1/query", fmt::format(R"({{"question":"silent","x":"{}"}})", std::string(800'000, 'x'))));
+  while (service->num_submitted() == 0) std::this_thread::yield();
+  const ClientResponse refused =
+      post("/v1/query", fmt::format(R"({{"question":"hi","x":"{}"}})", std::string(400'000, 'x')));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.header("Retry-After"), "1");
+  expect_alive();
+  holder.reset();
+  EXPECT_TRUE(service->wait_cancelled(1));
+}
+
+TEST_F(HostileInputTest, BrokenJsonOfEveryKind) {
+  start();
+  const std::string deep(100'000, '[');
+  std::string object_bomb;
+  for (int i = 0; i < 1000; ++i) object_bomb += R"({"a":)";
+  for (const std::string& body : std::vector<std::string>{
+           deep, R"({"question":)" + deep, object_bomb, "{", "nul", R"({"question":"\ud800"})",
+           "{\"question\":\"\xFF\xFE\"}", "{\"question\":\"\xC0\xAF\"}",
+           "{\"question\":\"\xED\xA0\x80\"}", R"({"question":"a","settings":{"temperature":NaN}})",
+           R"({"question":"a","settings":{"temperature":Infinity}})",
+           R"({"question":"a","settings":{"temperature":1e999}})",
+           R"({"question":"a","settings":{"max_tokens":99999999999999999999}})",
+           R"({"question":"a","settings":{"top_p":-0.0}})", std::string("\0\0\0", 3),
+           "\xEF\xBB\xBF{}"}) {
+    const ClientResponse response = post("/v1/query", body);
+    EXPECT_EQ(response.status, 400) << body.substr(0, 60) << " " << response.body;
+    EXPECT_NE(error_code_of(response), "?");
+  }
+  EXPECT_EQ(service->num_submitted(), 0);
+  expect_alive();
+}
+
+TEST_F(HostileInputTest, Base64WithNoise) {
+  start();
+  std::mt19937 random(3);
+  for (int round = 0; round < 50; ++round) {
+    std::string noise(200, 'A');
+    noise[random() % noise.size()] = "*-_!$%&.,;<>|~"[random() % 14];
+    const ClientResponse response =
+        post("/v1/caption", R"({"image_url":"data:image/png;base64,)" + noise + "\"}");
+    EXPECT_EQ(response.status, 400);
+    EXPECT_NE(response.body.find("not base64"), std::string::npos);
+  }
+  expect_alive();
+}
+
+// Bytes that once were requests, with a few of them changed: any answer will do, a live server must
+// come out.
+TEST_F(HostileInputTest, MutatedRequests) {
+  HttpLimits limits;
+  limits.head = limits.body = limits.idle = milliseconds(200);
+  start({}, limits);
+  const std::string seeds[] = {
+      post_request("/v1/query", R"({"question":"words 2","stream":true})"),
+      post_request("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"n":2})"),
+      "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+      "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+      "chunked\r\n\r\nf\r\n{\"prompt\":\"ab\"}"
+      "\r\n0\r\n\r\n"};
+  std::mt19937 random(11);
+  for (int round = 0; round < 400; ++round) {
+    std::string bytes = seeds[random() % std::size(seeds)];
+    for (unsigned i = random() % 6; i > 0; --i) {
+      const std::size_t at = random() % bytes.size();
+      switch (random() % 3) {
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes.erase(at, random() % 8);
+          break;
+        default:
+          bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 16));
+      }
+      if (bytes.empty()) bytes.assign(1, '\n');
+    }
+    HttpClient client(server->port());
+    client.send(bytes);
+    client.finish_sending();
+    client.wait_closed();
+  }
+  expect_alive();
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,177 @@
+// Moondream's API over real sockets.
+#include <gtest/gtest.h>
+
+#include "tests/server/server_fixture.h"
+
+namespace gapless {
+namespace {
+
+namespace json = boost::json;
+
+std::string body_with_image(std::string_view more) {
+  return fmt::format(R"({{"image_url":"{}"{}{}}})", kImageUrl, more.empty() ? "" : ",", more);
+}
+
+class MoondreamApiTest : public ServerTest {
+ protected:
+  MoondreamApiTest() { start(); }
+};
+
+TEST_F(MoondreamApiTest, EverySkillAnswersUnderBothPrefixes) {
+  for (const std::string prefix : {"/v1", ""}) {
+    ClientResponse response = post(prefix + "/query", body_with_image(R"("question":"What?")"));
+    EXPECT_EQ(response.status, 200);
+    json::object answer = json::parse(response.body).as_object();
+    EXPECT_EQ(answer["answer"], "What?");
+    EXPECT_EQ(answer["finish_reason"], "stop");
+    EXPECT_EQ(text_of(answer["request_id"]), response.header("X-Request-Id"));
+    EXPECT_EQ(answer["metrics"].at("input_tokens"), 740);
+
+    response = post(prefix + "/caption", body_with_image(R"("length":"short")"));
+    EXPECT_EQ(json::parse(response.body).at("caption"), "a caption");
+    EXPECT_EQ(service->last_request().length, CaptionLength::kShort);
+
+    response = post(prefix + "/point", body_with_image(R"("object":"dog")"));
+    EXPECT_EQ(json::parse(response.body).at("points"), json::parse(R"([{"x":0.25,"y":0.5}])"));
+
+    response = post(prefix + "/detect", body_with_image(R"("object":"dog")"));
+    EXPECT_EQ(json::parse(response.body).at("objects"),
+              json::parse(R"([{"x_min":0.1,"y_min":0.2,"x_max":0.3,"y_max":0.4}])"));
+    EXPECT_EQ(response.header("Content-Type"), "application/json");
+  }
+}
+
+TEST_F(MoondreamApiTest, TheRequestReachesTheEngineWhole) {
+  const ClientResponse response = post(
+      "/v1/query",
+      R"({"question":"Q","image_url":" data:x/y;base64,Zm9\nv","spatial_refs":[[0.5,0.25]],)"
+      R"("settings":{"temperature":0.5,"maxTokens":7},"top_p":0.25,"variant":"x","stream":false})");
+  ASSERT_EQ(response.status, 400) << "a line break inside of a JSON string";
+  const ClientResponse good =
+      post("/v1/query",
+           R"({"question":"Q","image_url":"data:x/y;base64,Zm9\nv","spatial_refs":[[0.5,0.25]],)"
+           R"("settings":{"temperature":0.5,"maxTokens":7},"top_p":0.25,"variant":"x"})");
+  ASSERT_EQ(good.status, 200) << good.body;
+  const SkillRequest request = service->last_request();
+  EXPECT_EQ(*request.image, "foo");
+  EXPECT_EQ(request.settings.max_tokens, 7);
+  EXPECT_EQ(request.settings.top_p, 0.25f);
+  EXPECT_EQ(request.spatial_refs.size(), 1u);
+}
+
+TEST_F(MoondreamApiTest, TextOnlyQueriesNeedNoImage) {
+  EXPECT_EQ(post("/v1/query", R"({"question":"Hi"})").status, 200);
+  EXPECT_EQ(service->last_request().image, nullptr);
+}
+
+TEST_F(MoondreamApiTest, StreamsAsTheClientsRead) {
+  const ClientResponse response =
+      post("/v1/query", R"({"question":"unicode","stream":true})", "Connection: close\r\n");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.header("Content-Type"), "text/event-stream");
+  EXPECT_EQ(response.header("Cache-Control"), "no-cache");
+  EXPECT_EQ(response.header("X-Accel-Buffering"), "no");
+  EXPECT_EQ(response.header("Transfer-Encoding"), "chunked");
+  EXPECT_EQ(response.header("Connection"), "close");
+  for (const char c : response.body) EXPECT_LT(static_cast<unsigned char>(c), 0x80);
+
+  const std::vector<std::string> events = response.events();
+  ASSERT_EQ(events.size(), 4u);
+  std::string text;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const json::value event = json::parse(events[i]);
+    EXPECT_EQ(event.at("completed"), false);
+    EXPECT_EQ(event.at("token_index"), i + 1);
+    text += event.at("chunk").as_string();
+  }
+  EXPECT_EQ(text, "na\xC3\xAFve \xE2\x82\xAC \xF0\x9F\x98\x80\n\"q\"");
+  const json::value last = json::parse(events[3]);
+  EXPECT_EQ(last.at("completed"), true);
+  EXPECT_EQ(last.at("chunk"), "");
+  EXPECT_EQ(text_of(last.at("answer")), text);
+  EXPECT_EQ(last.at("finish_reason"), "stop");
+  EXPECT_EQ(text_of(last.at("request_id")), response.header("X-Request-Id"));
+  EXPECT_EQ(last.at("metrics").at("output_tokens"), 3);
+}
+
+TEST_F(MoondreamApiTest, CaptionsStreamTooAndBoxesComeWhole) {
+  const ClientResponse caption = post("/v1/caption", body_with_image(R"("stream":true)"));
+  EXPECT_EQ(json::parse(caption.events().back()).at("caption"), "a caption");
+  const ClientResponse boxes = post("/v1/detect", body_with_image(R"("object":"a","stream":true)"));
+  EXPECT_EQ(boxes.header("Content-Type"), "application/json");
+  EXPECT_TRUE(json::parse(boxes.body).as_object().contains("objects"));
+}
+
+TEST_F(MoondreamApiTest, ErrorsBeforeTheFirstTokenAreStatusesEvenForStreams) {
+  for (const char* stream : {"false", "true"}) {
+    const std::string more = fmt::format(R"(,"stream":{}}})", stream);
+    ClientResponse response = post("/v1/query", R"({"question":"corrupt")" + more);
+    EXPECT_EQ(response.status, 400);
+    EXPECT_EQ(error_code_of(response), "image_decode_failed");
+    response = post("/v1/query", R"({"question":"full")" + more);
+    EXPECT_EQ(response.status, 429);
+    EXPECT_EQ(error_code_of(response), "queue_full");
+    EXPECT_EQ(response.header("Retry-After"), "1");
+    response = post("/v1/query", R"({"question":"  ")" + more);
+    EXPECT_EQ(response.status, 400);
+  }
+}
+
+TEST_F(MoondreamApiTest, AFailureInTheMiddleEndsTheStreamWithAnEvent) {
+  const ClientResponse response = post("/v1/query", R"({"question":"break","stream":true})");
+  EXPECT_EQ(response.status, 200);
+  const json::value last = json::parse(response.events().back());
+  EXPECT_EQ(last.at("completed"), true);
+  EXPECT_EQ(last.at("chunk"), "");
+  EXPECT_EQ(last.at("finish_reason"), "error");
+  EXPECT_EQ(last.at("error").at("type"), "server_error");
+  const ClientResponse whole = post("/v1/query", R"({"question":"break"})");
+  EXPECT_EQ(whole.status, 500);
+}
+
+TEST_F(MoondreamApiTest, BadRequestsSayWhatIsWrong) {
+  const struct {
+    const char* path;
+    std::string body;
+    const char* says;
+  } cases[] = {
+      {"/v1/query", "{}", "question is missing"},
+      {"/v1/query", R"({"question":5})", "question must be a string"},
+      {"/v1/query", R"({"question":"a","stream":"yes"})", "stream must be true or false"},
+      {"/v1/query", R"({"question":"a","reasoning":true})", "reasoning"},
+      {"/v1/query", R"({"question":"a","image_url":{"url":"x"}})", "image_url must be a string"},
+      {"/v1/query", R"({"question":"a","image_url":"http://x/y.png"})", "does not fetch"},
+      {"/v1/query", R"({"question":"a","settings":{"temperature":-1}})", "temperature"},
+      {"/v1/query", R"({"question":"a","settings":{"max_tokens":1.5}})", "max_tokens"},
+      {"/v1/query", R"({"question":"a","settings":[]})", "settings must be an object"},
+      {"/v1/caption", R"({})", "needs an image"},
+      {"/v1/caption", body_with_image(R"("length":"huge")"), "unknown caption length"},
+      {"/v1/detect", body_with_image(""), "object is missing"},
+      {"/v1/detect", R"({"object":"x"})", "needs an image"},
+      {"/v1/point", body_with_image(R"("object":"x","settings":{"max_objects":0})"), "max_objects"},
+      {"/v1/segment", body_with_image(R"("object":"x")"), "no segment skill"},
+      {"/v1/query", "[]", "must be a JSON object"},
+      {"/v1/query", "", "not valid JSON"},
+      {"/v1/query", R"({"question":"a"} x)", "not valid JSON"},
+  };
+  for (const auto& [path, body, says] : cases) {
+    const ClientResponse response = post(path, body);
+    EXPECT_EQ(response.status, 400) << body;
+    EXPECT_NE(response.body.find(says), std::string::npos) << body << ": " << response.body;
+    EXPECT_NE(error_code_of(response), "?") << response.body;
+  }
+}
+
+TEST_F(MoondreamApiTest, ModelNames) {
+  for (const char* model : {"fake-model", "moondream2", "moondream-2B", "moondream3-preview"}) {
+    EXPECT_EQ(post("/v1/query", fmt::format(R"({{"question":"a","model":"{}"}})", model)).status,
+              200)
+        << model;
+  }
+  const ClientResponse response = post("/v1/query", R"({"question":"a","model":"gpt-x"})");
+  EXPECT_EQ(response.status, 404);
+  EXPECT_EQ(error_code_of(response), "model_not_found");
+}
+
+}  // namespace
+}  // namespace gapless

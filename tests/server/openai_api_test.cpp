@@ -1,0 +1,251 @@
+// OpenAI's API over real sockets.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/server/server_fixture.h"
+
+namespace gapless {
+namespace {
+
+namespace json = boost::json;
+
+// A chat request that says `text`, with more fields.
+std::string chat(std::string_view text, std::string_view more = "") {
+  return fmt::format(R"({{"messages":[{{"role":"user","content":"{}"}}]{}{}}})", text,
+                     more.empty() ? "" : ",", more);
+}
+
+class OpenAiApiTest : public ServerTest {
+ protected:
+  OpenAiApiTest() { start(); }
+  ClientResponse complete(std::string_view body) { return post("/v1/chat/completions", body); }
+};
+
+TEST_F(OpenAiApiTest, Models) {
+  const json::value list = json::parse(get("/v1/models").body);
+  EXPECT_EQ(list.at("object"), "list");
+  EXPECT_EQ(list.at("data").at(0).at("id"), "fake-model");
+  EXPECT_EQ(list.at("data").at(0).at("object"), "model");
+  EXPECT_EQ(list.at("data").at(0).at("max_model_len"), 2048);
+  EXPECT_EQ(json::parse(get("/v1/models/fake-model").body).at("id"), "fake-model");
+  EXPECT_EQ(get("/v1/models/vikhyatk%2Fmoondream2").status, 200);
+  EXPECT_EQ(get("/v1/models/other").status, 404);
+}
+
+TEST_F(OpenAiApiTest, AWholeAnswer) {
+  const ClientResponse response = complete(chat("Hello"));
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json::value answer = json::parse(response.body);
+  EXPECT_EQ(answer.at("object"), "chat.completion");
+  EXPECT_TRUE(answer.at("id").as_string().starts_with("chatcmpl-"));
+  EXPECT_EQ(answer.at("model"), "fake-model");
+  EXPECT_GT(answer.at("created").as_int64(), 1'600'000'000);
+  const json::value& choice = answer.at("choices").at(0);
+  EXPECT_EQ(choice.at("index"), 0);
+  EXPECT_EQ(choice.at("message").at("role"), "assistant");
+  EXPECT_EQ(choice.at("message").at("content"), "Hello");
+  EXPECT_EQ(choice.at("finish_reason"), "stop");
+  EXPECT_EQ(answer.at("usage"),
+            json::parse(R"({"prompt_tokens":740,"completion_tokens":1,"total_tokens":741})"));
+}
+
+TEST_F(OpenAiApiTest, AStreamWithUsage) {
+  const ClientResponse response =
+      complete(chat("words 3", R"("stream":true,"stream_options":{"include_usage":true})"));
+  ASSERT_EQ(response.status, 200);
+  const std::vector<std::string> events = response.events();
+  ASSERT_EQ(events.size(), 7u) << response.body;  // role, 3 words, end, usage, [DONE]
+  EXPECT_EQ(events.back(), "[DONE]");
+  std::string text;
+  std::set<std::string> ids;
+  for (std::size_t i = 0; i < 5; ++i) {
+    const json::value chunk = json::parse(events[i]);
+    EXPECT_EQ(chunk.at("object"), "chat.completion.chunk");
+    ids.emplace(chunk.at("id").as_string());
+    EXPECT_TRUE(chunk.at("usage").is_null());
+    const json::object& delta = chunk.at("choices").at(0).at("delta").as_object();
+    if (i == 0) {
+      EXPECT_EQ(delta.at("role"), "assistant");
+    }
+    if (delta.contains("content")) text += delta.at("content").as_string();
+    EXPECT_EQ(chunk.at("choices").at(0).at("finish_reason").is_null(), i != 4);
+  }
+  EXPECT_EQ(ids.size(), 1u);
+  EXPECT_EQ(text, "w0 w1 w2 ");
+  const json::value usage = json::parse(events[5]);
+  EXPECT_TRUE(usage.at("choices").as_array().empty());
+  EXPECT_EQ(usage.at("usage").at("completion_tokens"), 3);
+}
+
+// Clients index choices[0] blindly.
+TEST_F(OpenAiApiTest, WithoutUsageEveryChunkHasAChoice) {
+  const ClientResponse response = complete(chat("words 2", R"("stream":true)"));
+  const std::vector<std::string> events = response.events();
+  for (std::size_t i = 0; i + 1 < events.size(); ++i) {
+    const json::object chunk = json::parse(events[i]).as_object();
+    EXPECT_EQ(chunk.at("choices").as_array().size(), 1u);
+    EXPECT_FALSE(chunk.contains("usage"));
+  }
+  EXPECT_EQ(events.back(), "[DONE]");
+}
+
+TEST_F(OpenAiApiTest, SeveralChoices) {
+  const json::value answer = json::parse(complete(chat("words 2", R"("n":3,"seed":5)")).body);
+  ASSERT_EQ(answer.at("choices").as_array().size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(answer.at("choices").at(i).at("index"), i);
+  EXPECT_EQ(answer.at("usage").at("prompt_tokens"), 740);
+  EXPECT_EQ(answer.at("usage").at("completion_tokens"), 6);
+  EXPECT_EQ(service->last_request().settings.seed, 7u);
+
+  const ClientResponse stream = complete(chat("words 2 1", R"("n":2,"stream":true)"));
+  std::string text[2];
+  int num_ends[2] = {};
+  for (const std::string& event : stream.events()) {
+    if (event == "[DONE]") continue;
+    const json::value chunk = json::parse(event);
+    const json::value& choice = chunk.at("choices").at(0);
+    const auto index = static_cast<std::size_t>(choice.at("index").as_int64());
+    const json::object& delta = choice.at("delta").as_object();
+    if (delta.contains("content")) text[index] += delta.at("content").as_string();
+    num_ends[index] += choice.at("finish_reason").is_string();
+  }
+  for (const int i : {0, 1}) {
+    EXPECT_EQ(text[i], "w0 w1 ");
+    EXPECT_EQ(num_ends[i], 1);
+  }
+}
+
+TEST_F(OpenAiApiTest, FailuresOfStreams) {
+  EXPECT_EQ(complete(chat("corrupt", R"("stream":true)")).status, 400);
+  EXPECT_EQ(complete(chat("full", R"("stream":true,"n":2)")).status, 429);
+  const ClientResponse response = complete(chat("break", R"("stream":true)"));
+  EXPECT_EQ(response.status, 200);
+  const json::object last = json::parse(response.events().back()).as_object();
+  EXPECT_EQ(last.at("error").at("type"), "server_error");
+}
+
+TEST_F(OpenAiApiTest, PartsImagesAndSystemText) {
+  const ClientResponse response = complete(fmt::format(
+      R"({{"model":"fake-model","user":"u","whatever":[1],"messages":[
+      {{"role":"system","content":"Be brief."}},
+      {{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{}","detail":"low"}}}},
+                                 {{"type":"text","text":"What is it?"}}]}},
+      {{"role":"assistant","content":"A dog."}},
+      {{"role":"user","content":"Which colour?"}}]}})",
+      kImageUrl));
+  ASSERT_EQ(response.status, 200) << response.body;
+  const SkillRequest request = service->last_request();
+  EXPECT_NE(request.image, nullptr);
+  EXPECT_EQ(request.text, "Be brief.\nUser: What is it?\nAssistant: A dog.\nWhich colour?");
+
+  // Some clients send image_url as a plain string.
+  EXPECT_EQ(complete(fmt::format(R"({{"messages":[{{"role":"user","content":[
+      {{"type":"image_url","image_url":"{}"}},{{"type":"text","text":"Q"}}]}}]}})",
+                                 kImageUrl))
+                .status,
+            200);
+  EXPECT_EQ(service->last_request().text, "Q");
+}
+
+TEST_F(OpenAiApiTest, SettingsReachTheEngine) {
+  ASSERT_EQ(complete(chat("a", R"("temperature":0.5,"top_p":0.75,"top_k":3,"min_p":0.25,"seed":-1,)"
+                               R"("stop":["x","y"],"max_tokens":9,"max_completion_tokens":8,)"
+                               R"("ignore_eos":true,"presence_penalty":0,"tools":[],)"
+                               R"("response_format":{"type":"text"},"logprobs":false)"))
+                .status,
+            200);
+  const GenerationSettings settings = service->last_request().settings;
+  EXPECT_EQ(settings.temperature, 0.5f);
+  EXPECT_EQ(settings.top_p, 0.75f);
+  EXPECT_EQ(settings.top_k, 3);
+  EXPECT_EQ(settings.min_p, 0.25f);
+  EXPECT_EQ(settings.seed, ~std::uint64_t{0});
+  EXPECT_EQ(settings.stop, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(settings.max_tokens, 8);
+  EXPECT_TRUE(settings.ignore_eos);
+}
+
+TEST_F(OpenAiApiTest, SkillsThroughTheExtension) {
+  const std::string body = fmt::format(
+      R"({{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{}"}}}}]}}],)",
+      kImageUrl);
+  const ClientResponse whole = complete(body + R"("moondream":{"skill":"detect","object":"dog"}})");
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  const json::value content = json::parse(
+      json::parse(whole.body).at("choices").at(0).at("message").at("content").as_string());
+  EXPECT_EQ(content.at("objects").at(0).at("x_max"), 0.3);
+  EXPECT_EQ(service->last_request().text, "dog");
+
+  const ClientResponse stream =
+      complete(body + R"("stream":true,"moondream":{"skill":"point","object":"dog"}})");
+  const json::value delta = json::parse(stream.events()[1]).at("choices").at(0).at("delta");
+  EXPECT_EQ(delta.at("content"), R"({"points":[{"x":2.5E-1,"y":5E-1}]})");
+
+  ASSERT_EQ(complete(body + R"("moondream":{"skill":"caption","length":"long"}})").status, 200);
+  EXPECT_EQ(service->last_request().length, CaptionLength::kLong);
+  EXPECT_EQ(complete(body + R"("moondream":{"skill":"segment","object":"dog"}})").status, 400);
+  EXPECT_EQ(complete(body + R"("moondream":"detect"})").status, 400);
+}
+
+TEST_F(OpenAiApiTest, WhatIsNotThereIsRefusedAndNamed) {
+  const std::string image =
+      fmt::format(R"({{"type":"image_url","image_url":{{"url":"{}"}}}})", kImageUrl);
+  const struct {
+    std::string body;
+    const char* says;
+  } cases[] = {
+      {chat("a", R"("tools":[{"type":"function"}])"), "tools"},
+      {chat("a", R"("response_format":{"type":"json_object"})"), "response_format"},
+      {chat("a", R"("logprobs":true)"), "logprobs"},
+      {chat("a", R"("top_logprobs":5)"), "logprobs"},
+      {chat("a", R"("presence_penalty":0.5)"), "presence_penalty"},
+      {chat("a", R"("logit_bias":{"5":1})"), "logit_bias"},
+      {chat("a", R"("n":0)"), "n must lie"},
+      {chat("a", R"("n":1000)"), "n must lie"},
+      {chat("a", R"("stream_options":5)"), "stream_options"},
+      {chat("a", R"("max_completion_tokens":"5")"), "max_completion_tokens"},
+      {R"({})", "messages"},
+      {R"({"messages":[]})", "messages"},
+      {R"({"messages":[5]})", "messages"},
+      {R"({"messages":[{"role":"tool","content":"a"}]})", "role 'tool'"},
+      {R"({"messages":[{"role":"assistant","content":"a"}]})", "the last one must be the user's"},
+      {R"({"messages":[{"role":"user","content":[{"type":"input_audio"}]}]})", "input_audio"},
+      {R"({"messages":[{"role":"user","content":5}]})", "content"},
+      {R"({"messages":[{"role":"user","content":"a","content":[]}]})", "question"},
+      {R"({"messages":[{"role":"user","content":[)" + image + "," + image + "]}]}", "one picture"},
+      {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
+       "image_url"},
+  };
+  for (const auto& [body, says] : cases) {
+    const ClientResponse response = complete(body);
+    EXPECT_EQ(response.status, 400) << body;
+    EXPECT_NE(response.body.find(says), std::string::npos) << body << ": " << response.body;
+  }
+  EXPECT_EQ(complete(chat("a", R"("tools":[{"type":"function"}],"tool_choice":"none")")).status,
+            200);
+}
+
+TEST_F(OpenAiApiTest, TokensThereAndBack) {
+  const json::value tokens =
+      json::parse(post("/tokenize", R"({"prompt":"ab","return_token_strs":true})").body);
+  EXPECT_EQ(tokens.at("count"), 3);
+  EXPECT_EQ(tokens.at("tokens"), json::parse("[0,97,98]"));
+  EXPECT_EQ(tokens.at("max_model_len"), 2048);
+  EXPECT_EQ(tokens.at("token_strs").at(2), "b");
+  EXPECT_EQ(json::parse(post("/tokenize", R"({"prompt":"ab","add_special_tokens":false})").body)
+                .at("tokens"),
+            json::parse("[97,98]"));
+  EXPECT_EQ(json::parse(post("/detokenize", R"({"tokens":[104,105]})").body).at("prompt"), "hi");
+  // A token that is no whole character.
+  EXPECT_EQ(json::parse(post("/detokenize", R"({"tokens":[255]})").body).at("prompt"),
+            "\xEF\xBF\xBD");
+  for (const char* body : {R"({"tokens":[-1]})", R"({"tokens":[999]})", R"({"tokens":["a"]})",
+                           R"({"tokens":5})", "{}"}) {
+    EXPECT_EQ(post("/detokenize", body).status, 400) << body;
+  }
+  EXPECT_EQ(post("/tokenize", R"({"messages":[]})").status, 400);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,139 @@
+// Health, metrics, keys, origins.
+#include <gtest/gtest.h>
+
+#include "tests/server/server_fixture.h"
+
+namespace gapless {
+namespace {
+
+using OperationsTest = ServerTest;
+
+TEST_F(OperationsTest, ReadyFollowsTheModelAndTheDrain) {
+  start();
+  EXPECT_EQ(get("/ready").status, 200);
+  state->set_service(nullptr);
+  EXPECT_EQ(get("/health").status, 200);
+  const ClientResponse loading = get("/ready");
+  EXPECT_EQ(loading.status, 503);
+  EXPECT_EQ(error_code_of(loading), "not_ready");
+  EXPECT_EQ(loading.header("Retry-After"), "1");
+  EXPECT_EQ(post("/v1/query", R"({"question":"a"})").status, 503);
+  EXPECT_EQ(get("/metrics").status, 200);
+  state->set_service(service.get());
+  state->begin_drain();
+  EXPECT_EQ(get("/ready").status, 503);
+  EXPECT_EQ(get("/health").status, 200);
+}
+
+TEST_F(OperationsTest, KeysGuardEverythingButHealth) {
+  start({.api_keys = {"secret"}});
+  for (const char* path : {"/metrics", "/v1/models", "/version", "/nothing"}) {
+    const ClientResponse response = get(path);
+    EXPECT_EQ(response.status, 401) << path;
+    EXPECT_EQ(error_code_of(response), "invalid_api_key");
+    EXPECT_EQ(response.header("WWW-Authenticate"), "Bearer");
+  }
+  EXPECT_EQ(get("/health").status, 200);
+  EXPECT_EQ(get("/ready").status, 200);
+  EXPECT_EQ(get("/version", "Authorization: Bearer secret\r\n").status, 200);
+  EXPECT_EQ(get("/version", "X-Moondream-Auth: secret\r\n").status, 200);
+  EXPECT_EQ(get("/version", "X-Moondream-Auth: \r\n").status, 401);
+}
+
+TEST_F(OperationsTest, ThePlaygroundNeedsNoKeyAndNoNetwork) {
+  start({.api_keys = {"secret"}});
+  const ClientResponse page = get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.header("Content-Type"), "text/html; charset=utf-8");
+  EXPECT_NE(page.header("Content-Security-Policy").find("default-src 'self'"), std::string::npos);
+  // Every file that the page and its modules name is there, and nothing comes from elsewhere.
+  std::string todo = page.body;
+  int num_files = 0;
+  for (std::size_t at = todo.find("\"/web/"); at != std::string::npos;
+       at = todo.find("\"/web/", at + 1)) {
+    const std::string path = todo.substr(at + 1, todo.find('"', at + 1) - at - 1);
+    const ClientResponse file = get(path);
+    EXPECT_EQ(file.status, 200) << path;
+    if (num_files++ < 20 && path.ends_with(".js")) todo += file.body;
+  }
+  EXPECT_GE(num_files, 6);
+  EXPECT_EQ(todo.find("https://"), std::string::npos);
+}
+
+// What the Node client sends without a key.
+TEST_F(OperationsTest, AnEmptyKeyIsNoKey) {
+  start();
+  EXPECT_EQ(get("/version", "X-Moondream-Auth: \r\n").status, 200);
+}
+
+TEST_F(OperationsTest, ForeignPagesStayOut) {
+  start({.cors_origins = {"https://good.example"}});
+  const ClientResponse foreign = get("/version", "Origin: https://evil.example\r\n");
+  EXPECT_EQ(foreign.status, 403);
+  EXPECT_EQ(foreign.header("Access-Control-Allow-Origin"), "");
+  EXPECT_EQ(get("/version", "Origin: null\r\n").status, 403);
+  const ClientResponse same = get("/version", "Origin: http://localhost\r\n");
+  EXPECT_EQ(same.status, 200);
+  const ClientResponse allowed = get("/version", "Origin: https://good.example\r\n");
+  EXPECT_EQ(allowed.status, 200);
+  EXPECT_EQ(allowed.header("Access-Control-Allow-Origin"), "https://good.example");
+  EXPECT_EQ(allowed.header("Vary"), "Origin");
+
+  HttpClient client(server->port());
+  client.send(
+      "OPTIONS /v1/query HTTP/1.1\r\nHost: localhost\r\nOrigin: https://good.example\r\n\r\n");
+  const ClientResponse preflight = client.read_response();
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_NE(preflight.header("Access-Control-Allow-Headers").find("Content-Type"),
+            std::string::npos);
+}
+
+TEST_F(OperationsTest, RequestIdsAreEchoedOrMade) {
+  start();
+  EXPECT_EQ(get("/health", "X-Request-Id: my-id.1\r\n").header("X-Request-Id"), "my-id.1");
+  const std::string first = get("/health").header("X-Request-Id");
+  EXPECT_EQ(first.size(), 16u);
+  EXPECT_NE(first, get("/health").header("X-Request-Id"));
+  // One that could break a log line is replaced.
+  EXPECT_EQ(get("/health", "X-Request-Id: a b\"c\r\n").header("X-Request-Id").size(), 16u);
+  EXPECT_EQ(get("/health", "X-Request-Id: " + std::string(200, 'a') + "\r\n")
+                .header("X-Request-Id")
+                .size(),
+            16u);
+}
+
+TEST_F(OperationsTest, MetricsCountWhatHappened) {
+  start();
+  post("/v1/query", R"({"question":"words 3"})");
+  post("/v1/query", R"({"question":"full"})");
+  get("/nothing");
+  const ClientResponse response = get("/metrics");
+  EXPECT_EQ(response.header("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
+  for (const char* line :
+       {"vllm:generation_tokens_total{model_name=\"fake-model\"} 3\n",
+        "vllm:request_success_total{model_name=\"fake-model\",finished_reason=\"stop\"} 1\n",
+        "gapless_http_refused_total{model_name=\"fake-model\"} 1\n",
+        "gapless_http_responses_total{model_name=\"fake-model\",status=\"4xx\"} 2\n",
+        "vllm:num_requests_running{model_name=\"fake-model\"} 0\n",
+        "gapless_bubble_seconds_total{model_name=\"fake-model\",phase=\"plan\"} 0.5\n"}) {
+    EXPECT_NE(response.body.find(line), std::string::npos) << line << response.body;
+  }
+}
+
+TEST_F(OperationsTest, VersionsPathsAndMethods) {
+  start();
+  EXPECT_EQ(get("/version").body, R"({"version":"test"})");
+  EXPECT_EQ(error_code_of(get("/v2/query")), "not_found");
+  const ClientResponse wrong = get("/v1/query");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.header("Allow"), "POST");
+  HttpClient client(server->port());
+  client.send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  const ClientResponse head = client.read_response(true);
+  EXPECT_EQ(head.status, 200);
+  EXPECT_NE(head.header("Content-Length"), "0");
+  EXPECT_EQ(client.get("/health").status, 200) << "a HEAD has no body";
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,74 @@
+// A whole server on a free port of this machine, with the fake service behind it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <memory>
+#include <string>
+
+#include "server/api_handler.h"
+#include "server/http_server.h"
+#include "tests/server/fake_service.h"
+#include "tests/server/http_client.h"
+
+namespace gapless {
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void start(ServerStateOptions state_options = {}, HttpLimits limits = {}) {
+    state_options.version = "test";
+    state = std::make_unique<ServerState>(std::move(state_options));
+    HttpServerOptions options;
+    options.port = 0;
+    options.log_requests = false;
+    options.limits = limits;
+    auto started = HttpServer::start(options, make_api_handler(*state), state->metrics());
+    ASSERT_TRUE(started.ok()) << started.status().to_string();
+    server = std::move(started).value();
+    service = std::make_unique<FakeService>();
+    state->set_service(service.get());
+  }
+
+  void TearDown() override {
+    if (!server) return;
+    server->stop();
+    state->set_service(nullptr);
+    service.reset();
+    server.reset();
+  }
+
+  ClientResponse post(std::string_view path, std::string_view json,
+                      std::string_view more_headers = "") {
+    return HttpClient(server->port()).post(path, json, more_headers);
+  }
+  ClientResponse get(std::string_view path, std::string_view more_headers = "") {
+    return HttpClient(server->port()).get(path, more_headers);
+  }
+
+  // An error's code, after checking that its shape is the documented one.
+  static std::string error_code_of(const ClientResponse& response) {
+    boost::system::error_code failed;
+    const boost::json::value value = boost::json::parse(response.body, failed);
+    if (failed || !value.is_object() || !value.get_object().contains("error")) return "?";
+    const boost::json::object& error = value.at("error").as_object();
+    EXPECT_FALSE(error.at("message").as_string().empty());
+    EXPECT_FALSE(error.at("type").as_string().empty());
+    EXPECT_TRUE(error.at("param").is_null() || error.at("param").is_string());
+    return error.at("code").is_null() ? "" : std::string(error.at("code").as_string());
+  }
+
+  std::unique_ptr<ServerState> state;
+  std::unique_ptr<HttpServer> server;
+  std::unique_ptr<FakeService> service;
+};
+
+inline std::string text_of(const boost::json::value& value) {
+  return std::string(value.as_string());
+}
+
+// A picture as far as the server can tell: it decodes none.
+inline constexpr std::string_view kImageUrl = "data:image/png;base64,iVBORw0KGgo=";
+
+}  // namespace gapless

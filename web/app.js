@@ -1,0 +1,192 @@
+// The playground: wires the page to the server.
+import { ApiError, ask, servedModel } from "/web/api.js";
+import { Overlay } from "/web/overlay.js";
+import { Picture } from "/web/picture.js";
+
+const at = (id) => document.getElementById(id);
+const kTextOf = {
+  query: ["Question", "What is in the picture?"],
+  point: ["What to point at", "circle"],
+  detect: ["What to find", "circle"],
+};
+
+let skill = "query";
+let running = null; // the AbortController of the request under way
+
+const overlay = new Overlay(at("overlay"), at("labels"), at("found"));
+const picture = new Picture(
+  {
+    stage: at("stage"), frame: at("frame"), drop: at("drop"), image: at("picture"), file: at("file"),
+    choose: at("choose"), sample: at("sample"), another: at("another"), name: at("picture-name"),
+  },
+  clearAnswer,
+);
+
+function clearAnswer() {
+  at("answer").textContent = "";
+  at("error").hidden = true;
+  at("metrics").hidden = true;
+  overlay.clear();
+}
+
+function chooseSkill(name) {
+  skill = name;
+  for (const tab of at("tabs").children) {
+    const chosen = tab.dataset.skill === name;
+    tab.setAttribute("aria-selected", chosen);
+    tab.tabIndex = chosen ? 0 : -1;
+  }
+  at("text-row").hidden = name === "caption";
+  at("length-row").hidden = name !== "caption";
+  if (kTextOf[name]) [at("text-label").textContent, at("text").placeholder] = kTextOf[name];
+}
+
+function settings() {
+  const chosen = {};
+  for (const name of ["temperature", "top_p", "seed", "max_tokens"]) {
+    if (at(name).value !== "") chosen[name] = Number(at(name).value);
+  }
+  return chosen;
+}
+
+function requestBody(imageUrl) {
+  const body = {};
+  if (imageUrl) body.image_url = imageUrl;
+  if (skill === "query") body.question = at("text").value;
+  else if (skill === "caption") body.length = at("length").value;
+  else body.object = at("text").value;
+  if (skill === "query" || skill === "caption") body.stream = true;
+  const chosen = settings();
+  if (Object.keys(chosen).length > 0) body.settings = chosen;
+  return body;
+}
+
+function showMetrics(metrics) {
+  const rows = [
+    ["first token", `${metrics.ttft_ms.toFixed(1)} ms`],
+    ["tokens in", metrics.input_tokens],
+    ["tokens out", metrics.output_tokens],
+  ];
+  if (metrics.output_tokens > 1 && metrics.decode_time_ms > 0) {
+    const rate = ((metrics.output_tokens - 1) / metrics.decode_time_ms) * 1000;
+    rows.push(["speed", `${rate.toFixed(0)} tokens/s`]);
+  }
+  at("metrics").replaceChildren(
+    ...rows.map(([name, value]) => {
+      const row = document.createElement("div");
+      row.append(document.createElement("dt"), document.createElement("dd"));
+      row.children[0].textContent = name;
+      row.children[1].textContent = value;
+      return row;
+    }),
+  );
+  at("metrics").hidden = false;
+}
+
+async function run() {
+  if (running) return;
+  clearAnswer();
+  running = new AbortController();
+  at("go").disabled = true;
+  at("stop").hidden = false;
+  at("answer").classList.add("running");
+  try {
+    const result = await ask(skill, requestBody(picture.dataUrl), {
+      key: at("key").value,
+      signal: running.signal,
+      onText: (chunk) => at("answer").append(chunk),
+    });
+    if (result.objects || result.points) overlay.show(result);
+    showMetrics(result.metrics);
+  } catch (error) {
+    if (error.name !== "AbortError") showError(error);
+  } finally {
+    running = null;
+    at("go").disabled = false;
+    at("stop").hidden = true;
+    at("answer").classList.remove("running");
+  }
+}
+
+function showError(error) {
+  at("error").textContent = error instanceof ApiError ? error.message : `no answer: ${error.message}`;
+  at("error").hidden = false;
+}
+
+function curlCommand() {
+  const body = JSON.stringify(requestBody(picture.dataUrl ? "data:image/png;base64,'$IMAGE'" : null));
+  const key = at("key").value ? " -H 'Authorization: Bearer KEY'" : "";
+  const image = picture.dataUrl ? "IMAGE=$(base64 -w0 PICTURE)\n" : "";
+  return `${image}echo '${body.replaceAll("'", "'\\''").replace("'\\''$IMAGE'\\''", "'$IMAGE'")}' |\n` +
+    `  curl -N ${location.origin}/v1/${skill} -H 'Content-Type: application/json'${key} -d @-`;
+}
+
+async function copyCurl() {
+  const button = at("copy");
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(curlCommand());
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Cannot copy here";
+  }
+  setTimeout(() => (button.textContent = label), 1500);
+}
+
+function toggleTheme() {
+  const dark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+}
+
+async function greet() {
+  try {
+    const model = await servedModel(at("key").value);
+    at("server").textContent = `${model.id} · context ${model.max_model_len}`;
+  } catch (error) {
+    at("server").textContent = error.message;
+    setTimeout(greet, 2000);
+  }
+}
+
+function moveTab(step) {
+  const tabs = [...at("tabs").children];
+  const now = tabs.findIndex((tab) => tab.dataset.skill === skill);
+  const next = tabs[(now + step + tabs.length) % tabs.length];
+  chooseSkill(next.dataset.skill);
+  next.focus();
+}
+
+at("tabs").addEventListener("click", (event) => {
+  if (event.target.dataset.skill) chooseSkill(event.target.dataset.skill);
+});
+at("tabs").addEventListener("keydown", (event) => {
+  if (event.key === "ArrowRight") moveTab(1);
+  if (event.key === "ArrowLeft") moveTab(-1);
+});
+at("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  run();
+});
+at("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey) {
+    event.preventDefault();
+    run();
+  }
+});
+at("stop").addEventListener("click", () => running?.abort());
+at("copy").addEventListener("click", copyCurl);
+at("theme").addEventListener("click", toggleTheme);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") running?.abort();
+  if (event.key === "Enter" && event.ctrlKey) run();
+  const typing = /INPUT|TEXTAREA|SELECT/.test(event.target.tagName);
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "o") at("file").click();
+  if (event.key === "t") toggleTheme();
+  if (event.key >= "1" && event.key <= "4") chooseSkill(at("tabs").children[event.key - 1].dataset.skill);
+});
+
+chooseSkill("query");
+greet();
