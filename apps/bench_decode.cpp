@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "bench/overlap_run.h"
+#include "bench/measured_run.h"
 #include "bench_options.h"
 #include "engine_options.h"
 #include "model/model_summary.h"

@@ -9,11 +9,12 @@
 
 #include "base/limits.h"
 #include "bench/gain_plot.h"
+#include "bench/measured_run.h"
 #include "bench/overlap_report.h"
-#include "bench/overlap_run.h"
 #include "bench/timeline_svg.h"
 #include "bench_options.h"
 #include "engine_options.h"
+#include "observe/trace.h"
 
 namespace gapless {
 namespace {
@@ -33,6 +34,7 @@ struct OverlapOptions {
   int repeats = 2;
   std::string plot;  // SVG files; empty: none
   std::string timeline;
+  std::string trace;  // Chrome trace of the last window
 };
 
 // Runs what the options ask for. Every repeat goes through all depths, so that a slow drift of the
@@ -57,15 +59,15 @@ class OverlapBenchmark {
   const std::vector<TimelineSample>& timelines() const { return timelines_; }
 
   // In the order of workloads, delays, streams, depths.
-  std::vector<OverlapRun> sorted_runs() const {
-    std::vector<OverlapRun> runs = runs_;
-    const auto rank = [&](const OverlapRun& run) {
+  std::vector<MeasuredRun> sorted_runs() const {
+    std::vector<MeasuredRun> runs = runs_;
+    const auto rank = [&](const MeasuredRun& run) {
       const auto found =
           std::find(options_.workloads.begin(), options_.workloads.end(), run.workload);
       return std::make_tuple(found, run.host_delay_us, run.num_streams, run.depth);
     };
     std::stable_sort(runs.begin(), runs.end(),
-                     [&](const OverlapRun& a, const OverlapRun& b) { return rank(a) < rank(b); });
+                     [&](const MeasuredRun& a, const MeasuredRun& b) { return rank(a) < rank(b); });
     return runs;
   }
 
@@ -109,7 +111,8 @@ class OverlapBenchmark {
       }
     }
     std::fprintf(stderr, "\r%-72s\r", "");
-    return ok_status();
+    if (options_.trace.empty()) return ok_status();
+    return write_chrome_trace(loop->ledger(), options_.trace);
   }
 
   // Of the first workload and delay, with the most streams: one for each depth.
@@ -134,8 +137,8 @@ class OverlapBenchmark {
     return options;
   }
 
-  OverlapRun& find_run(const std::string& workload, double delay_us, int streams, int depth) {
-    for (OverlapRun& run : runs_) {
+  MeasuredRun& find_run(const std::string& workload, double delay_us, int streams, int depth) {
+    for (MeasuredRun& run : runs_) {
       if (run.workload == workload && run.host_delay_us == delay_us && run.num_streams == streams &&
           run.depth == depth) {
         return run;
@@ -150,7 +153,7 @@ class OverlapBenchmark {
   RealHostClock clock_;
   std::vector<PromptSource> sources_;
   std::vector<int> streams_;
-  std::vector<OverlapRun> runs_;
+  std::vector<MeasuredRun> runs_;
   std::vector<TimelineSample> timelines_;
 };
 
@@ -162,7 +165,7 @@ Status run_overlap(OverlapOptions options) {
   OverlapBenchmark benchmark(options, *model);
   GAPLESS_RETURN_IF_ERROR(benchmark.run());
 
-  const std::vector<OverlapRun> runs = benchmark.sorted_runs();
+  const std::vector<MeasuredRun> runs = benchmark.sorted_runs();
   const std::vector<OverlapGain> gains = overlap_gains(runs);
   fmt::print("{} on {}\n\n{}\n{}\n{}", header.model, header.device, step_table(runs),
              host_table(runs), gain_table(gains));
@@ -224,6 +227,8 @@ void add_bench_overlap_command(CLI::App& bench, Command& chosen) {
   command->add_option("--plot", options->plot, "SVG file: predicted against observed gain");
   command->add_option("--timeline", options->timeline,
                       "SVG file: a few steps of each depth, of the first workload");
+  command->add_option("--trace", options->trace,
+                      "Chrome trace of the last steps of the last depth (ui.perfetto.dev)");
   command->callback(
       [options, &chosen] { chosen = [options] { return report(run_overlap(*options)); }; });
 }

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "bench/overlap_run.h"
+#include "bench/measured_run.h"
 #include "bench/svg.h"
 
 namespace gapless {

@@ -45,6 +45,7 @@ struct PrepareLinearParams {
   LinearWeights weights;
   void* prepared = nullptr;
   int total_in = 0;
+  int total_out = 0;
   int first_out = 0;
   int first_in = 0;
 };

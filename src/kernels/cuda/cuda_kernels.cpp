@@ -59,7 +59,7 @@ std::size_t CudaKernels::prepared_linear_bytes(int total_in, int total_out) cons
 }
 
 Status CudaKernels::prepare_linear(Stream& stream, const PrepareLinearParams& params) {
-  return cuda::prepare_linear(stream, params);
+  return cuda::prepare_linear(stream, params, num_multiprocessors_);
 }
 
 Status CudaKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
@@ -104,7 +104,7 @@ Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& 
     return invalid_argument("paged_attention: a decode step has at most {} sequences and {} heads",
                             kMaxRows, kMaxDecodeHeads);
   }
-  return cuda::decode_attention(stream, params, arrivals_dev_.as<unsigned>());
+  return cuda::decode_attention(stream, params, arrivals_dev_.as<unsigned>(), num_multiprocessors_);
 }
 
 Status CudaKernels::gather_rows(Stream& stream, const GatherRowsParams& params) {

@@ -38,7 +38,8 @@ Status copy_pages(Stream& stream, const CopyPagesParams& params);
 Status vision_attention(Stream& stream, const VisionAttentionParams& params);
 Status prefill_attention(Stream& stream, const PagedAttentionParams& params);
 // `arrivals`: [num_sequences * num_heads] zeros, left as zeros. One launch at a time may use them.
-Status decode_attention(Stream& stream, const PagedAttentionParams& params, unsigned* arrivals);
+Status decode_attention(Stream& stream, const PagedAttentionParams& params, unsigned* arrivals,
+                        int num_multiprocessors);
 std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, int num_heads,
                                            int head_dim);
 

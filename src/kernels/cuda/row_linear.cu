@@ -2,7 +2,9 @@
 // activations its N operand (8 to 32 rows of x), so one kernel serves every number of rows at the
 // speed of reading W.
 //
-//   block  = 8 computing warps + 1 copying thread. Each block (or cluster, below) owns a range of
+//   block  = 8 computing warps + 2 copying threads, one for W and one for x (a thread issues a copy
+//   in
+//            some 100 cycles, and a stage has 800). Each block (or cluster, below) owns a range of
 //            16-row tiles of W and walks it in groups of up to kGroupTiles tiles.
 //   stage  = 128 columns of the group's tiles and of x, in shared memory, filled by the copy
 //   engine. warp w = the w-th 16 columns of every stage. ranks  = where W has few rows (N / 16
@@ -32,19 +34,25 @@ namespace {
 
 constexpr int kTileRows = 16;
 constexpr int kGroupTiles = 4;
-constexpr int kComputeWarps = 8;
+constexpr int kColumnWarps = 4;  // over which a stage's columns are divided
+constexpr int kTileHalves = 2;   // and over which the group's tiles are
+constexpr int kWarpTiles = kGroupTiles / kTileHalves;
+constexpr int kComputeWarps = kColumnWarps * kTileHalves;
 constexpr int kComputeThreads = kComputeWarps * kWarp;
-constexpr int kThreads = kComputeThreads + kWarp;
+constexpr int kThreads = kComputeThreads + 2 * kWarp;
 constexpr int kStageColumns = 128;
 constexpr int kBoxesPerStage = kStageColumns / kBoxColumns;
 constexpr int kBoxRowBytes = kBoxColumns * 2;
 constexpr int kTileBoxBytes = kTileRows * kBoxRowBytes;
 constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one stage
+constexpr int kFragments = kStageColumns / 16;
+constexpr int kFragmentBytes = 16 * kTileRows * 2;  // 16 columns of a tile
 static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
-constexpr int kReduceRows = 16;   // columns of sums (a row of x, a tile) reduced at a time
+constexpr int kReduceRows = 16;   // columns of sums (a row of x, a tile) per half reduced at a time
 constexpr int kReducePitch = 20;  // floats per such column: 16 and padding
 constexpr int kMaxSliceRows = 32;
 constexpr int kColumnRanks = 4;
+static_assert(kColumnRanks == kGroupTiles);  // each sums one tile of the cluster's only group
 
 struct Job {
   const char* prepared;  // nullptr: the weights come through the tensor map
@@ -92,14 +100,45 @@ struct Layout {
 
 struct TileRange {
   int begin, end;
+
+  __host__ __device__ static TileRange of_cluster(int cluster, int num_clusters, int num_tiles) {
+    const std::int64_t tiles = num_tiles;
+    return {static_cast<int>(cluster * tiles / num_clusters),
+            static_cast<int>((cluster + 1) * tiles / num_clusters)};
+  }
+  // Groups differ by one tile at most: a small one would leave too few bytes on their way.
+  __host__ __device__ int num_groups() const {
+    return (end - begin + kGroupTiles - 1) / kGroupTiles;
+  }
+  __host__ __device__ int group_begin(int group) const {
+    return begin + group * (end - begin) / num_groups();
+  }
+  __host__ __device__ int group_size(int group) const {
+    return group_begin(group + 1) - group_begin(group);
+  }
+  __host__ __device__ int group_of(int tile) const {
+    return ((tile - begin + 1) * num_groups() - 1) / (end - begin);
+  }
 };
 
-// The tiles of this cluster.
-__device__ TileRange tile_range(const Job& job, int num_ranks) {
-  const int num_tiles = (job.out + kTileRows - 1) / kTileRows;
-  const int cluster = blockIdx.x / num_ranks, num_clusters = gridDim.x / num_ranks;
-  return {static_cast<int>(static_cast<std::int64_t>(cluster) * num_tiles / num_clusters),
-          static_cast<int>(static_cast<std::int64_t>(cluster + 1) * num_tiles / num_clusters)};
+// How the weights of a shape are divided. A property of the shape (and, for clusters without ranks,
+// of the device, which then decides no order of sums).
+struct Division {
+  int num_ranks, num_clusters;
+
+  static Division of(int most_tiles, int fewest_stages, int num_multiprocessors) {
+    if (most_tiles <= 128 && fewest_stages >= 2 * kColumnRanks) {
+      return {kColumnRanks, (most_tiles + kGroupTiles - 1) / kGroupTiles};
+    }
+    return {1, most_tiles < num_multiprocessors ? most_tiles : num_multiprocessors};
+  }
+};
+
+__host__ __device__ constexpr int tiles_of(int out) {
+  return (out + kTileRows - 1) / kTileRows;
+}
+__host__ __device__ constexpr int stages_of(int in) {
+  return (in + kStageColumns - 1) / kStageColumns;
 }
 
 __device__ bool gate_is_open(const RowLinearGate& gate) {
@@ -114,34 +153,48 @@ __device__ bool gate_is_open(const RowLinearGate& gate) {
   return __syncthreads_or(open) != 0;
 }
 
-// Activation, residual and the one rounding.
-__device__ void store_output(const Job& job, int row, int column, float sum) {
-  if (job.bias != nullptr) sum += __bfloat162float(job.bias[column]);
-  if (column >= job.gelu_begin) sum = gelu_tanh(sum);
-  if (job.residual != nullptr) {
-    sum += __bfloat162float(job.residual[(row % job.residual_rows) * job.residual_stride + column]);
-  }
-  const std::int64_t at = row * job.y_stride + column;
-  if (job.y_is_float) {
-    static_cast<float*>(job.y)[at] = sum;
-  } else {
-    static_cast<Bf16*>(job.y)[at] = __float2bfloat16_rn(sum);
-  }
-}
+// Where an output of the block goes, and what is added to it: read early, because the bias comes
+// from far and the sums are ready at the very end.
+struct Output {
+  std::int32_t at = -1;  // in y; -1: no such output
+  float bias = 0;
+  float residual = 0;
+  bool gelu = false;
 
-// The stages of one block, in the order in which they are filled and used.
+  __device__ static Output find(const Job& job, int num_rows, int row, int column) {
+    Output output;
+    if (row >= num_rows || column >= job.out) return output;
+    output.at = static_cast<std::int32_t>(row * job.y_stride) + column;
+    output.gelu = column >= job.gelu_begin;
+    if (job.bias != nullptr) output.bias = __bfloat162float(job.bias[column]);
+    if (job.residual != nullptr) {
+      output.residual =
+          __bfloat162float(job.residual[row % job.residual_rows * job.residual_stride + column]);
+    }
+    return output;
+  }
+
+  // Activation, residual and the one rounding.
+  __device__ void store(const Job& job, float sum) const {
+    if (at < 0) return;
+    sum += bias;
+    if (gelu) sum = gelu_tanh(sum);
+    sum += residual;
+    if (job.y_is_float) {
+      static_cast<float*>(job.y)[at] = sum;
+    } else {
+      static_cast<Bf16*>(job.y)[at] = __float2bfloat16_rn(sum);
+    }
+  }
+};
+
+// The stages of one block, in the order in which they are filled and used: group after group, each
+// over this rank's share of the columns.
 struct StageWalk {
   TileRange tiles;
-  int first_stage, num_stages;  // this rank's share of the columns
+  int first_stage, num_stages;
 
-  __device__ int num_groups() const {
-    return (tiles.end - tiles.begin + kGroupTiles - 1) / kGroupTiles;
-  }
-  __device__ int group_begin(int group) const { return tiles.begin + group * kGroupTiles; }
-  __device__ int group_size(int group) const {
-    return min(kGroupTiles, tiles.end - group_begin(group));
-  }
-  __device__ int total() const { return num_groups() * num_stages; }
+  __device__ int total() const { return tiles.num_groups() * num_stages; }
 };
 
 // What a block works on.
@@ -153,75 +206,73 @@ struct Work {
   int first_row;  // of x and y
 };
 
+// Waits until the consumers have left the slot of this step.
 template <int kRows>
-__device__ void copy_weights(const Work& work, int step, std::uint32_t stage,
-                             std::uint32_t barrier) {
+__device__ void wait_for_slot(std::uint32_t shared, int step) {
   using L = Layout<kRows>;
-  const StageWalk& walk = work.walk;
-  const int group = step / walk.num_stages;
-  const int chunk = walk.first_stage + step % walk.num_stages;
-  const int num_tiles = walk.group_size(group);
-  arrive_expecting(barrier, num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
-  for (int tile = 0; tile < num_tiles; ++tile) {
-    const std::uint32_t to = stage + tile * kTileBytes;
-    const std::int64_t tile_index = walk.group_begin(group) + tile;
-    if (work.job.prepared != nullptr) {
-      const std::int64_t at = (tile_index * work.job.num_stages + chunk) * kTileBytes;
-      copy_bytes_async(to, work.job.prepared + at, kTileBytes, barrier);
-      continue;
-    }
-    for (int box = 0; box < kBoxesPerStage; ++box) {
-      copy_box_async(to + box * kTileBoxBytes, work.weight_map,
-                     chunk * kStageColumns + box * kBoxColumns,
-                     static_cast<int>(tile_index) * kTileRows, barrier);
+  if (step < L::kNumStages) return;
+  const std::uint32_t empty = shared + L::kBarriers + L::kNumStages * 8;
+  wait_barrier(empty + step % L::kNumStages * 8, (step / L::kNumStages - 1) & 1);
+}
+
+template <int kRows>
+__device__ void copy_weights(const Work& work, std::uint32_t shared) {
+  using L = Layout<kRows>;
+  const TileRange& tiles = work.walk.tiles;
+  int step = 0;
+  for (int group = 0; group < tiles.num_groups(); ++group) {
+    const int num_tiles = tiles.group_size(group);
+    const std::int64_t begin = tiles.group_begin(group);
+    for (int i = 0; i < work.walk.num_stages; ++i, ++step) {
+      const int slot = step % L::kNumStages;
+      const int column_tile = work.walk.first_stage + i;
+      const std::uint32_t to = shared + slot * L::kStageBytes;
+      const std::uint32_t full = shared + L::kBarriers + slot * 8;
+      wait_for_slot<kRows>(shared, step);
+      arrive_expecting(full, num_tiles * kTileBytes);
+      if (work.job.prepared != nullptr) {
+        const std::int64_t at = begin * work.job.num_stages + std::int64_t{column_tile} * num_tiles;
+        copy_bytes_async(to, work.job.prepared + at * kTileBytes, num_tiles * kTileBytes, full);
+        continue;
+      }
+      for (int box = 0; box < num_tiles * kBoxesPerStage; ++box) {
+        copy_box_async(to + box * kTileBoxBytes, work.weight_map,
+                       column_tile * kStageColumns + box % kBoxesPerStage * kBoxColumns,
+                       static_cast<int>(begin + box / kBoxesPerStage) * kTileRows, full);
+      }
     }
   }
 }
 
 template <int kRows>
-__device__ void copy_x(const Work& work, int step, std::uint32_t stage, std::uint32_t barrier) {
+__device__ void copy_x(const Work& work, std::uint32_t shared) {
   using L = Layout<kRows>;
-  const int chunk = work.walk.first_stage + step % work.walk.num_stages;
-  for (int box = 0; box < kBoxesPerStage; ++box) {
-    copy_box_async(stage + L::kWeightBytes + box * L::kXBoxBytes, work.x_map,
-                   chunk * kStageColumns + box * kBoxColumns, work.first_row, barrier);
-  }
-}
-
-// The copying thread.
-template <int kRows>
-__device__ void fill_stages(const Work& work, std::uint32_t shared) {
-  using L = Layout<kRows>;
-  const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
   const int total = work.walk.total();
-  const int ahead = min(total, L::kNumStages);
-  for (int step = 0; step < ahead; ++step) {
-    copy_weights<kRows>(work, step, shared + step * L::kStageBytes, full + step * 8);
-  }
-  wait_for_predecessor();
-  for (int step = 0; step < ahead; ++step) {
-    copy_x<kRows>(work, step, shared + step * L::kStageBytes, full + step * 8);
-  }
-  for (int step = ahead; step < total; ++step) {
+  for (int step = 0; step < total; ++step) {
     const int slot = step % L::kNumStages;
-    wait_barrier(empty + slot * 8, (step / L::kNumStages - 1) & 1);
-    const std::uint32_t stage = shared + slot * L::kStageBytes;
-    copy_weights<kRows>(work, step, stage, full + slot * 8);
-    copy_x<kRows>(work, step, stage, full + slot * 8);
+    const int column = (work.walk.first_stage + step % work.walk.num_stages) * kStageColumns;
+    const std::uint32_t to = shared + slot * L::kStageBytes + L::kWeightBytes;
+    const std::uint32_t full = shared + L::kBarriers + slot * 8;
+    wait_for_slot<kRows>(shared, step);
+    arrive_expecting(full, kBoxesPerStage * L::kXBoxBytes);
+    for (int box = 0; box < kBoxesPerStage; ++box) {
+      copy_box_async(to + box * L::kXBoxBytes, work.x_map, column + box * kBoxColumns,
+                     work.first_row, full);
+    }
   }
 }
 
 template <int kRows>
-using Accumulators = float[kGroupTiles][kRows / 8][4];
+using Accumulators = float[kWarpTiles][kRows / 8][4];
 
-// One warp's 16 columns of one stage.
+// One warp's 16 columns of one box (64 columns) of one stage.
 template <int kRows>
-__device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::uint32_t stage,
-                                               int num_tiles, bool prepared) {
+__device__ __forceinline__ void multiply_box(Accumulators<kRows>& sums, std::uint32_t stage,
+                                             int box, int num_tiles, bool prepared) {
   using L = Layout<kRows>;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int box = warp / 4;
-  const int chunk = (warp % 4) * 2;  // this warp's first 16-byte chunk of the box's rows
+  const int column_warp = warp % kColumnWarps, first_tile = warp / kColumnWarps * kWarpTiles;
+  const int chunk = column_warp * 2;  // this warp's first 16-byte chunk of the box's rows
 
   // x, rows as columns of B: lanes 0-7 address the first 8 columns (k) of 8 rows, lanes 8-15 the
   // second, lanes 16-31 the same of the next 8 rows.
@@ -245,14 +296,15 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
   }
   // W: prepared tiles hold each lane's fragment in one piece; boxes are swizzled rows.
   const int a_row = lane % 16;
-  const std::uint32_t a_offset = prepared ? warp * (kTileBytes / kComputeWarps) + lane * 16
-                                          : box * kTileBoxBytes + a_row * kBoxRowBytes +
-                                                (((chunk + lane / 16) ^ (a_row & 7)) << 4);
+  const std::uint32_t a_offset =
+      prepared
+          ? (box * kColumnWarps + column_warp) * kFragmentBytes + lane * 16
+          : box * kTileBoxBytes + a_row * kBoxRowBytes + (((chunk + lane / 16) ^ (a_row & 7)) << 4);
 #pragma unroll
-  for (int tile = 0; tile < kGroupTiles; ++tile) {
-    if (tile >= num_tiles) break;
+  for (int tile = 0; tile < kWarpTiles; ++tile) {
+    if (first_tile + tile >= num_tiles) break;
     std::uint32_t a[4];
-    const std::uint32_t from = stage + tile * kTileBytes + a_offset;
+    const std::uint32_t from = stage + (first_tile + tile) * kTileBytes + a_offset;
     if (prepared) {
       load_shared_16(a, from);
     } else {
@@ -263,20 +315,42 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
   }
 }
 
-// Sums over the warps; `use(tile, row of x, row of the tile, sum)` is called once per output.
+// The outputs of a group are summed over the warps in kPasses passes; in each, a thread takes one
+// output of either half of the tiles.
+template <int kRows>
+struct Passes {
+  static constexpr int kBlocksPerTile = kRows / 8;  // of eight columns of sums
+  static constexpr int kBlocksAtOnce = kReduceRows / 8;
+  static constexpr int kPasses = kWarpTiles * kBlocksPerTile / kBlocksAtOnce;
+
+  __device__ static int tile_row() { return threadIdx.x % kTileRows; }
+  // This thread's tile and row of x.
+  __device__ static int block(int pass) {
+    return pass * kBlocksAtOnce + threadIdx.x / kTileRows / 8;
+  }
+  __device__ static int tile(int pass, int half) {
+    return half * kWarpTiles + block(pass) / kBlocksPerTile;
+  }
+  __device__ static int row(int pass) {
+    return block(pass) % kBlocksPerTile * 8 + threadIdx.x / kTileRows % 8;
+  }
+};
+
+// `use(pass, half, sum)` is called once for each of this thread's outputs.
 template <int kRows, typename Use>
-__device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, int num_tiles,
-                                             float* buffer, const Use& use) {
-  constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
-  constexpr int kAtOnce = kReduceRows / 8;
+__device__ __forceinline__ void add_up_warps(const Accumulators<kRows>& sums, float* buffer,
+                                             const Use& use) {
+  using P = Passes<kRows>;
+  static_assert(kReduceRows * kTileRows == kComputeThreads);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   float* mine = buffer + warp * kReduceRows * kReducePitch;
 #pragma unroll
-  for (int first = 0; first < kGroupTiles * kBlocks; first += kAtOnce) {
-    if (first / kBlocks >= num_tiles) break;
+  for (int pass = 0; pass < P::kPasses; ++pass) {
+    if (pass > 0) named_barrier(1, kComputeThreads);  // the buffer has been read
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const float(&c)[4] = sums[(first + i) / kBlocks][(first + i) % kBlocks];
+    for (int i = 0; i < P::kBlocksAtOnce; ++i) {
+      const int block = pass * P::kBlocksAtOnce + i;
+      const float(&c)[4] = sums[block / P::kBlocksPerTile][block % P::kBlocksPerTile];
       float* to = mine + (i * 8 + (lane % 4) * 2) * kReducePitch + lane / 4;
       to[0] = c[0];
       to[kReducePitch] = c[1];
@@ -284,17 +358,17 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
       to[kReducePitch + 8] = c[3];
     }
     named_barrier(1, kComputeThreads);
-    static_assert(kReduceRows * kTileRows == kComputeThreads);
-    const int column = threadIdx.x / kTileRows, tile_row = threadIdx.x % kTileRows;
-    float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kComputeWarps; ++w) {
-      sum += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
+    for (int half = 0; half < kTileHalves; ++half) {
+      const float* from = buffer + half * kColumnWarps * kReduceRows * kReducePitch +
+                          threadIdx.x / kTileRows * kReducePitch + P::tile_row();
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < kColumnWarps; ++w) sum += from[w * kReduceRows * kReducePitch];
+      use(pass, half, sum);
     }
-    const int x_row = first * 8 + column;  // counted through the tiles
-    if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
-    named_barrier(1, kComputeThreads);
   }
+  named_barrier(1, kComputeThreads);
 }
 
 // The computing warps. With several ranks the sums of the one group are left in `partial`.
@@ -302,55 +376,88 @@ template <int kRows>
 __device__ void multiply(const Work& work, const Launch& launch, std::uint32_t shared,
                          float* reduce_buffer, float* partial) {
   using L = Layout<kRows>;
-  const StageWalk& walk = work.walk;
+  using P = Passes<kRows>;
+  const TileRange& tiles = work.walk.tiles;
   const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
   const int lane = threadIdx.x % kWarp;
   const bool prepared = work.job.prepared != nullptr;
   int step = 0;
-  for (int group = 0; group < walk.num_groups(); ++group) {
-    const int num_tiles = walk.group_size(group);
+  for (int group = 0; group < tiles.num_groups(); ++group) {
+    const int num_tiles = tiles.group_size(group);
+    Output outputs[P::kPasses][kTileHalves];
+    if (launch.num_ranks == 1) {
+#pragma unroll
+      for (int pass = 0; pass < P::kPasses; ++pass) {
+#pragma unroll
+        for (int half = 0; half < kTileHalves; ++half) {
+          const int tile = P::tile(pass, half);
+          if (tile >= num_tiles) continue;
+          outputs[pass][half] =
+              Output::find(work.job, launch.num_rows, work.first_row + P::row(pass),
+                           (tiles.group_begin(group) + tile) * kTileRows + P::tile_row());
+        }
+      }
+    }
     Accumulators<kRows> sums = {};
-    for (int i = 0; i < walk.num_stages; ++i, ++step) {
+    for (int i = 0; i < work.walk.num_stages; ++i, ++step) {
       const int slot = step % L::kNumStages;
       wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
-      multiply_stage<kRows>(sums, shared + slot * L::kStageBytes, num_tiles, prepared);
+#pragma unroll
+      for (int box = 0; box < kBoxesPerStage; ++box) {
+        multiply_box<kRows>(sums, shared + slot * L::kStageBytes, box, num_tiles, prepared);
+      }
       __syncwarp();
       if (lane == 0) arrive(empty + slot * 8);
     }
     // All warps are through with the stages before `partial` takes their place.
     if (launch.num_ranks > 1) named_barrier(1, kComputeThreads);
-    const int first_column = walk.group_begin(group) * kTileRows;
-    reduce_warps<kRows>(sums, num_tiles, reduce_buffer,
-                        [&](int tile, int row, int tile_row, float sum) {
-                          const int y_row = work.first_row + row;
-                          const int column = first_column + tile * kTileRows + tile_row;
-                          if (launch.num_ranks > 1) {
-                            partial[(tile * kRows + row) * kTileRows + tile_row] = sum;
-                          } else if (y_row < launch.num_rows && column < work.job.out) {
-                            store_output(work.job, y_row, column, sum);
-                          }
-                        });
+    add_up_warps<kRows>(sums, reduce_buffer, [&](int pass, int half, float sum) {
+      if (launch.num_ranks == 1) {
+        outputs[pass][half].store(work.job, sum);
+      } else {
+        partial[(P::tile(pass, half) * kRows + P::row(pass)) * kTileRows + P::tile_row()] = sum;
+      }
+    });
   }
 }
 
-// Sums the ranks' partial sums, each rank a share of them.
+// Rank r sums tile r of the cluster's group over the ranks.
 template <int kRows>
-__device__ void combine_ranks(const Work& work, const Launch& launch, const float* partial) {
-  const TileRange& tiles = work.walk.tiles;
-  const std::uint32_t address = shared_address(partial);
-  const int per_tile = kRows * kTileRows;
-  const int total = (tiles.end - tiles.begin) * per_tile;
-  for (int i = cluster_rank() * kThreads + threadIdx.x; i < total; i += kColumnRanks * kThreads) {
-    const int tile_row = i % kTileRows, row = i / kTileRows % kRows, tile = i / per_tile;
-    const int y_row = work.first_row + row;
-    const int column = (tiles.begin + tile) * kTileRows + tile_row;
-    if (y_row >= launch.num_rows || column >= work.job.out) continue;
-    float sum = 0;
-#pragma unroll
-    for (int r = 0; r < kColumnRanks; ++r) sum += load_from_rank(address + i * 4, r);
-    store_output(work.job, y_row, column, sum);
+struct RankOutputs {
+  static constexpr int kPerThread = (kRows * kTileRows + kComputeThreads - 1) / kComputeThreads;
+  Output outputs[kPerThread];
+
+  __device__ static int row(int i) {
+    return (i * kComputeThreads + static_cast<int>(threadIdx.x)) / kTileRows;
   }
-}
+
+  __device__ void find(const Work& work, const Launch& launch) {
+    const TileRange& tiles = work.walk.tiles;
+    const int tile = tiles.begin + static_cast<int>(cluster_rank());
+    if (tile >= tiles.end || threadIdx.x >= kComputeThreads) return;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      if (row(i) >= kRows) continue;
+      outputs[i] = Output::find(work.job, launch.num_rows, work.first_row + row(i),
+                                tile * kTileRows + static_cast<int>(threadIdx.x) % kTileRows);
+    }
+  }
+
+  __device__ void combine(const Job& job, const float* partial) const {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      if (outputs[i].at < 0) continue;
+      const std::uint32_t address = shared_address(
+          partial + (cluster_rank() * kRows + row(i)) * kTileRows + threadIdx.x % kTileRows);
+      float sum = 0;
+#pragma unroll
+      for (int r = 0; r < kColumnRanks; ++r) {
+        sum += __uint_as_float(load_remote_32(address_in_rank(address, r)));
+      }
+      outputs[i].store(job, sum);
+    }
+  }
+};
 
 // Blocks: x = ranges of tiles, ranks of a cluster side by side; y = job and slice of rows.
 template <int kRows>
@@ -368,14 +475,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   const Work work{job,
                   &launch.weight_maps[job_index],
                   &launch.x_maps[job_index],
-                  {tile_range(job, launch.num_ranks), first_stage, end_stage - first_stage},
+                  {TileRange::of_cluster(blockIdx.x / launch.num_ranks,
+                                         gridDim.x / launch.num_ranks, tiles_of(job.out)),
+                   first_stage, end_stage - first_stage},
                   static_cast<int>(blockIdx.y % launch.num_slices) * kRows};
 
   let_successor_start();
   if (threadIdx.x == kComputeThreads) {
     prefetch_tensor_map(work.x_map);
     for (int slot = 0; slot < L::kNumStages; ++slot) {
-      init_barrier(shared + L::kBarriers + slot * 8, 1);
+      init_barrier(shared + L::kBarriers + slot * 8, 2);
       init_barrier(shared + L::kBarriers + (L::kNumStages + slot) * 8, kComputeWarps);
     }
     fence_barrier_init();
@@ -388,45 +497,54 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
 
   auto* partial = reinterpret_cast<float*>(base);
-  if (threadIdx.x == kComputeThreads) fill_stages<kRows>(work, shared);
+  if (threadIdx.x == kComputeThreads) copy_weights<kRows>(work, shared);
   __syncwarp();
   wait_for_predecessor();
+  if (threadIdx.x == kComputeThreads + kWarp) copy_x<kRows>(work, shared);
+  __syncwarp();
+  RankOutputs<kRows> rank_outputs;
+  if (launch.num_ranks > 1) rank_outputs.find(work, launch);
   if (threadIdx.x < kComputeThreads) {
     multiply<kRows>(work, launch, shared, reinterpret_cast<float*>(base + L::kReduce), partial);
   }
   if (launch.num_ranks > 1) {
     cluster_barrier();
-    combine_ranks<kRows>(work, launch, partial);
+    rank_outputs.combine(job, partial);
     cluster_barrier();  // no block leaves while another reads its sums
   }
 }
 
 // One thread per lane's fragment of one mma step: 16 bytes.
-__global__ void __launch_bounds__(256)
-    prepare_kernel(PrepareLinearParams p, int num_tiles, int num_chunks) {
+__global__ void __launch_bounds__(256) prepare_kernel(PrepareLinearParams p, int num_clusters) {
   let_successor_start();
   wait_for_predecessor();
-  const std::int64_t i = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
-  const int lane = i % kWarp, step = i / kWarp % kComputeWarps;
-  const std::int64_t block = i / (kWarp * kComputeWarps);
-  const int chunk = block % num_chunks;
-  const std::int64_t tile = block / num_chunks;
-  if (tile >= num_tiles) return;
   const LinearWeights& w = p.weights;
+  const std::int64_t i = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
+  const int lane = i % kWarp, step = i / kWarp % kFragments;
+  const std::int64_t block = i / (kWarp * kFragments);
+  const int column_tile = block % stages_of(w.in), row_tile = block / stages_of(w.in);
+  if (row_tile >= tiles_of(w.out)) return;
   const auto* weight = static_cast<const std::uint16_t*>(w.weight);
   std::uint32_t fragment[4];
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    const std::int64_t row = tile * kTileRows + lane / 4 + r % 2 * 8;
-    const int column = chunk * kStageColumns + step * 16 + lane % 4 * 2 + r / 2 * 8;
+    const std::int64_t row = row_tile * kTileRows + lane / 4 + r % 2 * 8;
+    const int column = column_tile * kStageColumns + step * 16 + lane % 4 * 2 + r / 2 * 8;
     auto at = [&](int c) -> std::uint32_t {
       return row < w.out && c < w.in ? weight[row * w.in + c] : 0u;
     };
     fragment[r] = at(column) | at(column + 1) << 16;
   }
-  const std::int64_t all_chunks = (p.total_in + kStageColumns - 1) / kStageColumns;
+  // The group of tiles that a block will copy together.
+  const int num_tiles = tiles_of(p.total_out);
+  const int tile = p.first_out / kTileRows + row_tile;
+  const int cluster = static_cast<int>((std::int64_t{tile + 1} * num_clusters - 1) / num_tiles);
+  const TileRange range = TileRange::of_cluster(cluster, num_clusters, num_tiles);
+  const int group = range.group_of(tile);
+  const int group_begin = range.group_begin(group), group_size = range.group_size(group);
   const std::int64_t to_block =
-      (p.first_out / kTileRows + tile) * all_chunks + p.first_in / kStageColumns + chunk;
+      std::int64_t{group_begin} * stages_of(p.total_in) +
+      std::int64_t{p.first_in / kStageColumns + column_tile} * group_size + tile - group_begin;
   auto* to = static_cast<uint4*>(p.prepared) + to_block * (kTileBytes / 16) + step * kWarp + lane;
   *to = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
 }
@@ -434,9 +552,11 @@ __global__ void __launch_bounds__(256)
 Status check_job(const LinearParams& params, int num_rows) {
   const bool fits = params.num_rows == num_rows && params.weights.in % kVector == 0 &&
                     params.x_stride % kVector == 0 && params.weights.in > 0;
-  if (fits) return ok_status();
-  return Status(StatusCode::kInvalidArgument,
-                "linear: the width and the row stride of x must be multiples of 8");
+  constexpr std::int64_t kMaxElements = 0x7fffffff;
+  if (fits && params.num_rows * params.y_stride <= kMaxElements) return ok_status();
+  return Status(
+      StatusCode::kInvalidArgument,
+      "linear: the width and the row stride of x must be multiples of 8, y below 2^31 elements");
 }
 
 template <int kRows>
@@ -453,7 +573,7 @@ int slice_rows(int num_rows) {
   return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : kMaxSliceRows;
 }
 
-Job make_job(const RowLinearJob& from) {
+Job make_job(const RowLinearJob& from, bool use_prepared) {
   const LinearParams& linear = from.linear;
   const LinearWeights& w = linear.weights;
   return {
@@ -467,7 +587,7 @@ Job make_job(const RowLinearJob& from) {
       .y_is_float = linear.y_dtype == DType::kF32,
       .gelu_begin = linear.activation == Activation::kGeluTanh ? linear.activation_begin : w.out,
       .out = w.out,
-      .num_stages = (w.in + kStageColumns - 1) / kStageColumns,
+      .num_stages = stages_of(w.in),
       .gate = from.gate};
 }
 
@@ -478,31 +598,26 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
   params.num_rows = jobs[0].linear.num_rows;
   const int rows = slice_rows(params.num_rows);
   params.num_slices = (params.num_rows + rows - 1) / rows;
-  int most_tiles = 0;
-  bool few_tiles = true, many_columns = true;
+  int most_tiles = 0, fewest_stages = stages_of(jobs[0].linear.weights.in);
+  // Weights are prepared for a launch of their own.
+  const bool use_prepared = num_jobs == 1 && jobs[0].linear.weights.prepared != nullptr;
   for (int i = 0; i < num_jobs; ++i) {
     const LinearParams& linear = jobs[i].linear;
     const LinearWeights& w = linear.weights;
     GAPLESS_RETURN_IF_ERROR(check_job(linear, params.num_rows));
-    params.jobs[i] = make_job(jobs[i]);
-    if (w.prepared == nullptr) {
+    params.jobs[i] = make_job(jobs[i], use_prepared);
+    if (!use_prepared) {
       GAPLESS_ASSIGN_OR_RETURN(params.weight_maps[i],
                                make_tensor_map(w.weight, w.out, w.in, w.in, kTileRows));
     }
     GAPLESS_ASSIGN_OR_RETURN(
         params.x_maps[i], make_tensor_map(linear.x, params.num_rows, w.in, linear.x_stride, rows));
-    const int num_tiles = (w.out + kTileRows - 1) / kTileRows;
-    most_tiles = std::max(most_tiles, num_tiles);
-    // A property of the weights alone, never of the device or the rows: it decides the order of
-    // sums.
-    few_tiles = few_tiles && num_tiles <= 128;
-    many_columns = many_columns && params.jobs[i].num_stages >= 2 * kColumnRanks;
+    most_tiles = std::max(most_tiles, tiles_of(w.out));
+    fewest_stages = std::min(fewest_stages, stages_of(w.in));
   }
-  int num_blocks = std::min(most_tiles, num_multiprocessors);
-  params.num_ranks = few_tiles && many_columns ? kColumnRanks : 1;
-  if (params.num_ranks > 1) {
-    num_blocks = (most_tiles + kGroupTiles - 1) / kGroupTiles * kColumnRanks;
-  }
+  const Division division = Division::of(most_tiles, fewest_stages, num_multiprocessors);
+  params.num_ranks = division.num_ranks;
+  const int num_blocks = division.num_clusters * division.num_ranks;
   switch (rows) {
     case 8:
       return launch_rows<8>(stream, params, num_jobs, num_blocks);
@@ -514,22 +629,22 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
 }
 
 std::size_t prepared_linear_bytes(int in, int out) {
-  const auto tiles = static_cast<std::size_t>((out + kTileRows - 1) / kTileRows);
-  const auto chunks = static_cast<std::size_t>((in + kStageColumns - 1) / kStageColumns);
-  return tiles * chunks * kTileBytes;
+  return static_cast<std::size_t>(tiles_of(out)) * static_cast<std::size_t>(stages_of(in)) *
+         kTileBytes;
 }
 
-Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
+Status prepare_linear(Stream& stream, const PrepareLinearParams& params, int num_multiprocessors) {
   if (params.first_out % kTileRows != 0 || params.first_in % kStageColumns != 0) {
     return Status(StatusCode::kInvalidArgument,
                   "prepare_linear: a part must start at a multiple of 16 rows and 128 columns");
   }
-  const int num_tiles = (params.weights.out + kTileRows - 1) / kTileRows;
-  const int num_chunks = (params.weights.in + kStageColumns - 1) / kStageColumns;
-  const std::int64_t fragments = std::int64_t{num_tiles} * num_chunks * kWarp * kComputeWarps;
+  const Division division =
+      Division::of(tiles_of(params.total_out), stages_of(params.total_in), num_multiprocessors);
+  const std::int64_t fragments = std::int64_t{tiles_of(params.weights.out)} *
+                                 stages_of(params.weights.in) * kWarp * kFragments;
   return launch("prepare_linear", stream,
                 {.grid = dim3(blocks_for(fragments, 256)), .block = dim3(256)}, prepare_kernel,
-                params, num_tiles, num_chunks);
+                params, division.num_clusters);
 }
 
 }  // namespace gapless::cuda

@@ -1,4 +1,5 @@
-// One block per row picks its token; SampleParams in kernels.h says how.
+// A cluster of blocks per row picks its token; SampleParams in kernels.h says how. Each block takes
+// a slice of the vocabulary, each thread some logits of it in registers, so the row is read once.
 #include <cmath>
 
 #include "kernels/cuda/device/async.cuh"
@@ -9,27 +10,6 @@
 
 namespace gapless::cuda {
 namespace {
-
-// Loads in flight per thread.
-constexpr int kUnroll = 8;
-
-// Calls use(token, logit) for every token, spread over the block.
-template <typename Use>
-__device__ __forceinline__ void scan_logits(const float* logits, int vocab, const Use& use) {
-  for (int base = threadIdx.x; base < vocab; base += kSampleThreads * kUnroll) {
-    float values[kUnroll];
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      const int token = base + i * kSampleThreads;
-      values[i] = token < vocab ? logits[token] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      const int token = base + i * kSampleThreads;
-      if (token < vocab) use(token, values[i]);
-    }
-  }
-}
 
 // Which tokens a row may take, in registers.
 class Allowed {
@@ -84,39 +64,40 @@ __device__ ExpSum merge(ExpSum a, ExpSum b) {
 }
 
 struct Summary {
-  Best best;        // candidate; token INT_MAX: there is none
-  ExpSum all;       // of the whole vocabulary
-  bool all_finite;  // every candidate's logit was finite
+  Best best;                    // candidate; token kNoToken: there is none
+  ExpSum all;                   // of the whole vocabulary
+  std::int64_t found_infinite;  // a candidate's logit was not finite
 };
+
+constexpr int kNoToken = 0x7fffffff;
 
 struct SummaryShared {
-  Best best[kWarp];
-  ExpSum all[kWarp];
+  Best best[kSampleThreads / kWarp];
+  ExpSum all[kSampleThreads / kWarp];
+  Summary block;
 };
 
-// One pass over the row; the result in every thread.
-__device__ Summary summarize(const float* logits, int vocab, const Allowed& allowed,
-                             SummaryShared& s) {
-  constexpr int kNoToken = 0x7fffffff;
+// Over the cluster; the result in every thread. Logits of tokens that are no candidates become
+// -infinity.
+__device__ Summary summarize(float (&logits)[kLogitsPerThread], int first_token, int end_token,
+                             const Allowed& allowed, SummaryShared& s) {
   Best best{-INFINITY, kNoToken};
   ExpSum all{-INFINITY, 0};
   bool found_infinite = false;
-  scan_logits(logits, vocab, [&](int token, float logit) {
-    const bool finite = isfinite(logit);
-    if (finite) {
-      if (logit > all.largest) {
-        all.sum *= expf(all.largest - logit);
-        all.largest = logit;
-      }
-      all.sum += __expf(logit - all.largest);
-    }
-    if (!allowed(token)) return;
-    if (finite) {
-      best = better(best, {logit, token});
-    } else {
-      found_infinite = true;
-    }
-  });
+#pragma unroll
+  for (int i = 0; i < kLogitsPerThread; ++i) {
+    if (isfinite(logits[i])) all.largest = fmaxf(all.largest, logits[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kLogitsPerThread; ++i) {
+    const int token = first_token + i * kSampleThreads;
+    const bool finite = isfinite(logits[i]);
+    if (finite) all.sum += expf(logits[i] - all.largest);
+    const bool candidate = token < end_token && allowed(token);
+    if (candidate && finite) best = better(best, {logits[i], token});
+    found_infinite |= candidate && !finite;
+    if (!candidate || !finite) logits[i] = -INFINITY;
+  }
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     best = better(best, {__shfl_down_sync(kFullWarp, best.logit, offset),
@@ -128,25 +109,28 @@ __device__ Summary summarize(const float* logits, int vocab, const Allowed& allo
     s.best[threadIdx.x / kWarp] = best;
     s.all[threadIdx.x / kWarp] = all;
   }
-  const bool all_finite = __syncthreads_or(found_infinite) == 0;
-  best = s.best[0];
-  all = s.all[0];
-  for (int w = 1; w < kSampleThreads / kWarp; ++w) {
-    best = better(best, s.best[w]);
-    all = merge(all, s.all[w]);
+  const bool block_infinite = __syncthreads_or(found_infinite) != 0;
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < kSampleThreads / kWarp; ++w) {
+      best = better(best, s.best[w]);
+      all = merge(all, s.all[w]);
+    }
+    s.block = {best, all, block_infinite};
   }
-  return {best, all, all_finite};
+  cluster_barrier();
+  Summary whole = read_from_rank(s.block, 0);
+  for (unsigned rank = 1; rank < kSampleRanks; ++rank) {
+    const Summary part = read_from_rank(s.block, rank);
+    whole = {better(whole.best, part.best), merge(whole.all, part.all),
+             whole.found_infinite | part.found_infinite};
+  }
+  return whole;
 }
 
 // The filters keep a prefix of the order; the draw is at a share of the prefix's weight.
-__device__ int draw(const float* logits, int vocab, const RowState& row, const Allowed& allowed,
+__device__ int draw(const float (&logits)[kLogitsPerThread], int first_token, const RowState& row,
                     float largest, TokenOrderShared& shared) {
-  const auto scan = [&](auto use) {
-    scan_logits(logits, vocab, [&](int token, float logit) {
-      if (allowed(token)) use(token, logit);
-    });
-  };
-  TokenOrder order(scan, largest, row.temperature, shared);
+  TokenOrder order(logits, first_token, largest, row.temperature, shared);
   const std::uint64_t total = order.total_weight();
   std::uint64_t kept = total;
   if (row.top_k > 0) {
@@ -155,25 +139,16 @@ __device__ int draw(const float* logits, int vocab, const RowState& row, const A
   }
   if (row.top_p < 1) {
     const double before = fmax(0.0, static_cast<double>(row.top_p)) * static_cast<double>(total);
-    kept = min(
-        kept, order.find({.by_count = false, .amount = static_cast<std::uint64_t>(before)}).weight);
+    const Target target{.by_count = false, .amount = static_cast<std::uint64_t>(before)};
+    kept = min(kept, order.find(target).weight);
   }
   if (row.min_p > 0) {
-    __shared__ unsigned long long likely;
-    if (threadIdx.x == 0) likely = 0;
-    __syncthreads();
-    std::uint64_t mine = 0;
-    scan([&](int, float logit) {
-      if (order.relative_probability(logit) >= row.min_p) mine += order.weight(logit);
-    });
-    atomicAdd(&likely, static_cast<unsigned long long>(mine));
-    __syncthreads();
     // At least the first token stays.
-    kept = min(kept, max(std::uint64_t{likely}, std::uint64_t{kFullWeight}));
+    kept = min(kept, max(order.weight_above(row.min_p), std::uint64_t{kFullWeight}));
   }
   const double share = sampling_uniform(row.seed, row.num_generated);
   const auto amount = static_cast<std::uint64_t>(share * static_cast<double>(kept));
-  return order.find({.by_count = false, .amount = min(amount, kept - 1)}).token;
+  return static_cast<int>(order.find({.by_count = false, .amount = min(amount, kept - 1)}).token);
 }
 
 __device__ float logprob_of(const float* logits, int token, const ExpSum& all) {
@@ -181,38 +156,51 @@ __device__ float logprob_of(const float* logits, int token, const ExpSum& all) {
   return isfinite(logit) ? logit - all.largest - logf(all.sum) : kImpossibleLogprob;
 }
 
+// Blocks: x = slice of the vocabulary, a cluster side by side; y = row.
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) {
   extern __shared__ __align__(16) char raw_shared[];
   __shared__ SummaryShared summary_shared;
   let_successor_start();
   wait_for_predecessor();
-  const std::int64_t i = blockIdx.x;
+  const std::int64_t i = blockIdx.y;
+  const bool writes = cluster_rank() == 0 && threadIdx.x == 0;
   const int row_index = p.rows[i];
   if (row_index < 0 || p.row_states[row_index].done != 0) {
-    if (threadIdx.x == 0) {
+    if (writes) {
       p.tokens[i] = -1;
       p.logprobs[i] = 0;
     }
     return;
   }
   const RowState& row = p.row_states[row_index];
-  const float* logits = p.logits + i * p.logits_stride;
+  const float* row_logits = p.logits + i * p.logits_stride;
+  const int slice = (p.vocab + kSampleRanks - 1) / kSampleRanks;
+  const int begin = static_cast<int>(cluster_rank()) * slice;
+  const int end = min(begin + slice, p.vocab);
+  const int first_token = begin + static_cast<int>(threadIdx.x);
+  float logits[kLogitsPerThread];
+#pragma unroll
+  for (int j = 0; j < kLogitsPerThread; ++j) {
+    const int token = first_token + j * kSampleThreads;
+    logits[j] = token < end ? row_logits[token] : -INFINITY;
+  }
   const Allowed allowed(row, p.automata, p.host_masks + i * p.host_mask_stride);
-  const Summary summary = summarize(logits, p.vocab, allowed, summary_shared);
+  const Summary summary = summarize(logits, first_token, end, allowed, summary_shared);
 
   int token;
-  if (summary.best.token >= p.vocab) {
+  if (summary.best.token == kNoToken) {
     token = row.num_stop_ids > 0 ? row.stop_ids[0] : 0;  // nothing is allowed
-  } else if (!(row.temperature > 0) || !summary.all_finite) {
+  } else if (!(row.temperature > 0) || summary.found_infinite != 0) {
     token = summary.best.token;
   } else {
-    token = draw(logits, p.vocab, row, allowed, summary.best.logit,
+    token = draw(logits, first_token, row, summary.best.logit,
                  *reinterpret_cast<TokenOrderShared*>(raw_shared));
   }
-  if (threadIdx.x == 0) {
+  if (writes) {
     p.tokens[i] = token;
-    p.logprobs[i] = logprob_of(logits, token, summary.all);
+    p.logprobs[i] = logprob_of(row_logits, token, summary.all);
   }
+  cluster_barrier();  // no block leaves while another reads its memory
 }
 
 }  // namespace
@@ -223,9 +211,10 @@ Status sample(Stream& stream, const SampleParams& params) {
                   "sample: the vocabulary must have 1 to 65536 tokens");
   }
   return launch("sample", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_rows)),
+                {.grid = dim3(kSampleRanks, static_cast<unsigned>(params.num_rows)),
                  .block = dim3(kSampleThreads),
-                 .shared_bytes = sizeof(TokenOrderShared)},
+                 .shared_bytes = sizeof(TokenOrderShared),
+                 .cluster = kSampleRanks},
                 sample_kernel, params);
 }
 

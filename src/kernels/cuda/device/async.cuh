@@ -121,12 +121,55 @@ __device__ __forceinline__ void cluster_barrier() {
                    : "memory");
 }
 
-__device__ __forceinline__ float load_from_rank(std::uint32_t address, unsigned rank) {
+// The address, in the shared memory of another block of the cluster, of what lies at `address`
+// here.
+__device__ __forceinline__ std::uint32_t address_in_rank(std::uint32_t address, unsigned rank) {
   std::uint32_t remote;
-  float value;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
+  return remote;
+}
+
+__device__ __forceinline__ std::uint32_t load_remote_32(std::uint32_t remote) {
+  std::uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(remote) : "memory");
   return value;
+}
+
+__device__ __forceinline__ std::uint64_t load_remote_64(std::uint32_t remote) {
+  std::uint64_t value;
+  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(value) : "r"(remote) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_remote_32(std::uint32_t remote, std::uint32_t value) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(remote), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_remote_64(std::uint32_t remote, std::uint64_t value) {
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(remote), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ std::uint32_t add_remote_32(std::uint32_t remote, std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.shared::cluster.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(remote), "r"(value)
+               : "memory");
+  return before;
+}
+
+// A copy of the object that lies at `local` here, from another block. T: a multiple of 8 bytes.
+template <typename T>
+__device__ __forceinline__ T read_from_rank(const T& local, unsigned rank) {
+  static_assert(sizeof(T) % 8 == 0);
+  const std::uint32_t remote = address_in_rank(shared_address(&local), rank);
+  union {
+    T value;
+    std::uint64_t words[sizeof(T) / 8];
+  } copy;
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(T) / 8; ++i) copy.words[i] = load_remote_64(remote + 8 * i);
+  return copy.value;
 }
 
 // A barrier among the first `threads` threads that name the same id (1 to 15).

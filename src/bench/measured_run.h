@@ -34,7 +34,7 @@ struct StepAccounts {
   HostPhaseKind guilty_phase() const;
 };
 
-struct OverlapRun {
+struct MeasuredRun {
   std::string workload;
   double host_delay_us = 0;
   int num_streams = 1;
@@ -71,6 +71,6 @@ struct OverlapGain {
 };
 
 // For every run with depth > 1 that has a blocking twin with full decode steps.
-std::vector<OverlapGain> overlap_gains(std::span<const OverlapRun> runs);
+std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs);
 
 }  // namespace gapless
