@@ -124,27 +124,33 @@ constexpr LinearShape kLinearShapes[] = {
     {"tiny decode fc1, 8 rows", 8, 256, 1024}, {"Moondream 2 vision qkv", 729, 1152, 3456},
     {"Moondream 2 decode fc1", 1, 2048, 8192}};
 
+// Real time: the work of one call is on several threads.
 void register_all() {
   for (const VectorOps* ops : available_vector_ops()) {
     const std::string set = std::string("/") + ops->name;
     for (const LinearShape& shape : kLinearShapes) {
       benchmark::RegisterBenchmark(
           ("linear " + std::string(shape.name) + set).c_str(),
-          [=](benchmark::State& state) { bench_linear(state, *ops, shape); });
+          [=](benchmark::State& state) { bench_linear(state, *ops, shape); })
+          ->UseRealTime();
     }
     benchmark::RegisterBenchmark(
         ("tiny vision attention, one crop" + set).c_str(),
-        [=](benchmark::State& state) { bench_vision_attention(state, *ops); });
+        [=](benchmark::State& state) { bench_vision_attention(state, *ops); })
+        ->UseRealTime();
     for (const int num_new : {760, 1}) {
       benchmark::RegisterBenchmark(
           ("tiny attention, " + std::to_string(num_new) + " of 760" + set).c_str(),
-          [=](benchmark::State& state) { bench_paged_attention(state, *ops, num_new); });
+          [=](benchmark::State& state) { bench_paged_attention(state, *ops, num_new); })
+          ->UseRealTime();
     }
   }
-  benchmark::RegisterBenchmark("sample 51200 greedy",
-                               [](benchmark::State& state) { bench_sample(state, 0, 1); });
-  benchmark::RegisterBenchmark("sample 51200 top_p 0.9",
-                               [](benchmark::State& state) { bench_sample(state, 1, 0.9f); });
+  benchmark::RegisterBenchmark("sample 51200 greedy", [](benchmark::State& state) {
+    bench_sample(state, 0, 1);
+  })->UseRealTime();
+  benchmark::RegisterBenchmark("sample 51200 top_p 0.9", [](benchmark::State& state) {
+    bench_sample(state, 1, 0.9f);
+  })->UseRealTime();
 }
 
 }  // namespace

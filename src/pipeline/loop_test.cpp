@@ -313,6 +313,18 @@ TEST_F(LoopTest, WithoutThePrefixCacheTheImageIsStillEncodedOnce) {
   EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
 }
 
+TEST_F(LoopTest, WhoWaitsForAnImagesPlaceIsSeatedWhenOneIsFree) {
+  model_config_.limits.num_image_slots = 1;
+  make_loop();
+  const auto first = submit(about_image(1, 2, 40));
+  const auto second = submit(about_image(2, 2, 3));
+  run();
+  EXPECT_EQ(first->tokens.size(), 40u);
+  const auto prefills = records_of(StepKind::kPrefill);
+  ASSERT_EQ(prefills.size(), 2u);
+  EXPECT_LT(prefills[1].number, 10) << "at the first one's prefill, not at its end";
+}
+
 TEST_F(LoopTest, CropsGoBackToTheirPoolWhenThePrefillIsCommitted) {
   make_loop();
   auto owner = std::make_shared<int>(0);
