@@ -17,7 +17,7 @@ constexpr std::array kColours{"#1f6fb4", "#d1495b", "#2e8b57", "#8a5fbf",
 constexpr double kPanel = 380;  // side of a panel's drawing area
 constexpr double kTop = 50;
 constexpr double kLeft = 70;
-constexpr double kLegend = 130;
+constexpr double kLegend = 145;
 
 struct Axis {
   double low = 0;
@@ -48,7 +48,7 @@ struct Panel {
 };
 
 std::string percent(double share) {
-  return fmt::format("{:.0f} %", 100 * share);
+  return fmt::format("{:.0f} %", std::round(100 * share) + 0.0);  // no "-0"
 }
 
 template <typename AcrossLabel>
@@ -114,10 +114,10 @@ void draw_scatter(Svg& svg, std::span<const OverlapGain> gains,
     svg.text(x + 8, y, workloads[i], TextAnchor::kStart, 11);
     if (i % 3 == 2) y += 16;
   }
-  svg.text(
-      kLeft, kTop + kPanel + 112,
-      "filled: decode steps, T_block / T_pipe x (1 - z); hollow: with prefills; band: 2 points",
-      TextAnchor::kStart, 11);
+  svg.text(kLeft, kTop + kPanel + 112, "filled: decode steps, T_block / T_pipe x (1 - z)",
+           TextAnchor::kStart, 11);
+  svg.text(kLeft, kTop + kPanel + 127, "hollow: prefills included; band: 2 points",
+           TextAnchor::kStart, 11);
 }
 
 void draw_sweep(Svg& svg, std::span<const OverlapGain> gains,

@@ -46,6 +46,9 @@ StatusOr<Workload> named_workload(std::string_view name, const Workload& base) {
   workload.name = name;
   if (name == "short" || name == "long") {
     workload.mean_tokens = name == "short" ? kShortTokens : kLongFactor * base.mean_tokens;
+    // The prompt of the others.
+    workload.context += static_cast<int>(std::lround(workload.mean_tokens / 2)) -
+                        static_cast<int>(std::lround(base.mean_tokens / 2));
     return workload;
   }
   const auto found = std::find_if(kConstraints.begin(), kConstraints.end(),

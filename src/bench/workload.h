@@ -44,8 +44,8 @@ struct Workload {
 };
 
 // "plain", "host-mask", "device-constrained", "detect", "detect-host-mask", "short" (plain, L = 3)
-// or "long" (plain, 3 times `mean_tokens`); `base` gives the rest. InvalidArgument, listing the
-// names, for another name.
+// or "long" (plain, 3 times `mean_tokens`), both with the prompts of the others; `base` gives the
+// rest. InvalidArgument, listing the names, for another name.
 StatusOr<Workload> named_workload(std::string_view name, const Workload& base);
 std::vector<std::string> workload_names();
 
