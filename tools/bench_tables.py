@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Prints the files of bench/results as the Markdown tables of docs/benchmarks.md.
+
+    tools/bench_tables.py bench/results/overlap-h200.json ...
+
+Needs nothing but Python 3.
+"""
+
+import json
+import sys
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def gain(share):
+    return f"{100 * share:+.1f} %"
+
+
+def name_of(entry):
+    delay = entry["host_delay_us"]
+    return entry["workload"] + (f" + {delay:.0f} µs" if delay else "")
+
+
+def overlap(result):
+    steps = []
+    host = []
+    for run in result["runs"]:
+        period = run["period_ms"]
+        thread = run["engine_thread_us_per_step"]
+        phases = run["bubble_us_per_step_by_phase"]
+        guilty = max(phases, key=phases.get) if phases else ""
+        name = [name_of(run), str(run["streams"]), str(run["depth"])]
+        steps.append(name + [
+            f'{run["forward_ms"]["median"]:.3f}',
+            f'{run["sampling_ms"]["median"]:.3f}',
+            f'{period["median"]:.3f} ({period["p10"]:.3f} .. {period["p90"]:.3f})',
+            f'{100 * run["device_busy_share"]:.2f} %',
+            f'{run["bubble_us_per_step"]:.1f} {guilty}',
+            f'{100 * run["zombie_share"]:.2f} %',
+            str(run["forbidden_calls"]),
+            f'{run["tokens_per_s"]:.0f}',
+        ])
+        host.append(name + [f"{thread[phase]:.1f}" for phase in
+                            ("plan", "launch", "commit", "finalize", "other", "work")])
+    gains = [[name_of(entry), str(entry["streams"]), str(entry["depth"]),
+              f'{entry["blocking_ms"]:.3f}', f'{entry["pipelined_ms"]:.3f}', f'{entry["L"]:.0f}',
+              f'{100 * entry["z"]:.2f} %', gain(entry["predicted"]),
+              gain(entry["observed_decode"]), gain(entry["predicted_with_fills"]),
+              gain(entry["observed"])] for entry in result["gains"]]
+    key = ["workload", "streams", "depth"]
+    yield table(key + ["forward ms", "sampling ms", "period ms (p10 .. p90)", "device busy",
+                       "bubble µs/step", "zombies", "forbidden calls", "tokens/s"], steps)
+    yield table(key + ["blocking ms", "pipelined ms", "L", "z", "predicted", "observed",
+                       "with fills: predicted", "observed"], gains)
+    yield table(key + ["plan µs", "launch µs", "commit µs", "finalize µs", "other µs", "all µs"],
+                host)
+
+
+def decode(result):
+    rows = []
+    for point in result["points"]:
+        step = point["step_ms"]
+        percent = point.get("percent_of_ceiling")
+        rows.append([str(point["rows"]), f'{point["mean_context"]:.0f}',
+                     f'{step["median"]:.4f} ({step["p10"]:.4f} .. {step["p90"]:.4f})',
+                     f'{point["period_ms"]["median"]:.4f}', f'{point["bytes_per_step"] / 1e9:.3f}',
+                     f'{point["gb_per_s"]:.0f}', f"{percent:.1f} %" if percent else "",
+                     f'{point["bubble_us_per_step"]:.1f}'])
+    yield table(["rows", "context", "step ms (p10 .. p90)", "period ms", "GB/step", "GB/s",
+                 "of the ceiling", "bubble µs/step"], rows)
+
+
+def simulate(result):
+    rows = [[row["gpu"], str(row["streams"]), f'{row["blocking"]["period_ms"]:.2f}',
+             f'{row["pipelined"]["period_ms"]:.2f}', f'{row["given"]["L"]:.0f}',
+             f'{row["gain_percent"]:+.1f} %', f'{row["formula_percent"]:+.1f} %',
+             f'{row["article_predicted_percent"]:+.1f} %',
+             f'{row["article_observed_percent"]:+.1f} %'] for row in result["rows"]]
+    yield table(["GPU", "streams", "blocking ms", "pipelined ms", "L", "simulated", "formula",
+                 "article: predicted", "observed"], rows)
+
+
+def start(result):
+    yield table(["cores", "median s", "p10", "p90", "answer"],
+                [[str(result["cores"]), f'{result["median_s"]:.2f}', f'{result["p10_s"]:.2f}',
+                  f'{result["p90_s"]:.2f}', result["answer"]]])
+
+
+TABLES = {"overlap": overlap, "decode": decode, "simulate": simulate, "start": start}
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for path in sys.argv[1:]:
+        with open(path, encoding="utf-8") as file:
+            result = json.load(file)
+        print(f'`{result["command"]}`, {result["model"]} on {result["device"]}, '
+              f'{result["date"][:10]}, commit {result["commit"]}, ceiling: {result["ceiling"]}\n')
+        print("\n".join(TABLES[result["benchmark"]](result)))
+
+
+if __name__ == "__main__":
+    main()
