@@ -114,6 +114,9 @@ int run_batch(const BatchOptions& options) {
     running.push_back(submit_line(**engine, text, folder));
   }
   while (!running.empty()) finish_oldest();
+  if (const Status traced = write_trace(options.engine, **engine); !traced.ok()) {
+    return report(traced);
+  }
   std::cerr << "\r" << num_done << " answered, " << num_failed << " failed\n";
   return num_failed == 0 ? 0 : 1;
 }
@@ -129,6 +132,7 @@ void add_batch_command(CLI::App& app, Command& chosen) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   add_engine_options(*command, options->engine);
+  add_trace_option(*command, options->engine);
   command->callback([options, &chosen] { chosen = [options] { return run_batch(*options); }; });
 }
 

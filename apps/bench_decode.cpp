@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "bench/overlap_run.h"
+#include "bench/measured_run.h"
 #include "bench_options.h"
 #include "engine_options.h"
 #include "model/model_summary.h"
@@ -57,8 +57,9 @@ StatusOr<DecodePoint> measure_point(const DecodeOptions& options, LoadedModel& m
   point.period_ns = spread_of(steps.period_ns);
   point.forward_ns = spread_of(steps.forward_ns);
   point.sampling_ns = spread_of(steps.sampling_ns);
-  point.bytes = total_bytes(decode_step_traffic(model.config, model.kernels->activation_dtype(),
-                                                rows, static_cast<int>(std::lround(point.context))));
+  point.bytes =
+      total_bytes(decode_step_traffic(model.config, model.kernels->activation_dtype(), rows,
+                                      static_cast<int>(std::lround(point.context))));
   point.bubble_us = accounts.bubble_us_per_step();
   return point;
 }
@@ -116,9 +117,8 @@ Status run_decode(const DecodeOptions& options) {
   LoopOptions loop_options;
   loop_options.depth = options.depth;
   loop_options.ledger_capacity = std::size_t{1} << 15;
-  GAPLESS_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Loop> loop,
-      Loop::create(*model->device, *model->model, clock, loop_options));
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Loop> loop,
+                           Loop::create(*model->device, *model->model, clock, loop_options));
   fmt::print("{} on {}, depth {}\n", header.model, header.device, options.depth);
   print_header();
   boost::json::array points;

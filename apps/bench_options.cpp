@@ -33,9 +33,10 @@ void add_workload_options(CLI::App& command, Workload& workload) {
       ->capture_default_str();
   command.add_flag("!--fixed-lengths", workload.random_lengths,
                    "All answers have the same length; otherwise half to one and a half times it");
-  command.add_flag("!--no-image", workload.image,
-                   "Prompts of text alone, computed anew for each answer; otherwise they begin with "
-                   "one image prefix, which is cached");
+  command.add_flag(
+      "!--no-image", workload.image,
+      "Prompts of text alone, computed anew for each answer; otherwise they begin with "
+      "one image prefix, which is cached");
   command.add_option("--seed", workload.seed, "Of the answers' lengths")->capture_default_str();
 }
 
@@ -49,7 +50,7 @@ StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& m
   ResultHeader header;
   header.commit = options.commit;
   header.device = info.name;
-  header.model = model.name;
+  header.model = options.model.empty() ? "models/tiny" : options.model;
   header.ceiling = options.peak_bandwidth_tb_s > 0
                        ? fmt::format("read bandwidth {} TB/s", options.peak_bandwidth_tb_s)
                        : "none";

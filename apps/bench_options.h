@@ -17,8 +17,8 @@ namespace gapless {
 struct BenchOptions {
   std::string model;
   std::string device = "auto";
-  std::string json;    // file for the result; empty: none
-  std::string commit;  // for the result; empty: asked of git
+  std::string json;                // file for the result; empty: none
+  std::string commit;              // for the result; empty: asked of git
   double peak_bandwidth_tb_s = 0;  // 0: unknown
 };
 
@@ -35,5 +35,7 @@ SpatialTokens spatial_tokens(const LoadedModel& model);
 
 void add_bench_overlap_command(CLI::App& bench, Command& chosen);
 void add_bench_decode_command(CLI::App& bench, Command& chosen);
+void add_bench_start_command(CLI::App& bench, Command& chosen);
+void add_bench_simulate_command(CLI::App& bench, Command& chosen);
 
 }  // namespace gapless

@@ -8,15 +8,19 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "bench/gain_plot.h"
+#include "bench/measured_run.h"
 #include "bench/overlap_report.h"
-#include "bench/overlap_run.h"
+#include "bench/timeline_svg.h"
 #include "bench_options.h"
 #include "engine_options.h"
+#include "observe/trace.h"
 
 namespace gapless {
 namespace {
 
 constexpr int kMaxWindowSteps = 1 << 14;
+constexpr int kTimelineSteps = 6;
 
 struct OverlapOptions {
   BenchOptions bench;
@@ -28,6 +32,9 @@ struct OverlapOptions {
   double seconds = 2;
   double warm_up_seconds = 0.3;
   int repeats = 2;
+  std::string plot;  // SVG files; empty: none
+  std::string timeline;
+  std::string trace;  // Chrome trace of the last window
 };
 
 // Runs what the options ask for. Every repeat goes through all depths, so that a slow drift of the
@@ -49,17 +56,18 @@ class OverlapBenchmark {
     return ok_status();
   }
 
+  const std::vector<TimelineSample>& timelines() const { return timelines_; }
+
   // In the order of workloads, delays, streams, depths.
-  std::vector<OverlapRun> sorted_runs() const {
-    std::vector<OverlapRun> runs = runs_;
-    const auto rank = [&](const OverlapRun& run) {
+  std::vector<MeasuredRun> sorted_runs() const {
+    std::vector<MeasuredRun> runs = runs_;
+    const auto rank = [&](const MeasuredRun& run) {
       const auto found =
           std::find(options_.workloads.begin(), options_.workloads.end(), run.workload);
       return std::make_tuple(found, run.host_delay_us, run.num_streams, run.depth);
     };
-    std::stable_sort(runs.begin(), runs.end(), [&](const OverlapRun& a, const OverlapRun& b) {
-      return rank(a) < rank(b);
-    });
+    std::stable_sort(runs.begin(), runs.end(),
+                     [&](const MeasuredRun& a, const MeasuredRun& b) { return rank(a) < rank(b); });
     return runs;
   }
 
@@ -67,10 +75,9 @@ class OverlapBenchmark {
   Status make_sources() {
     for (const std::string& name : options_.workloads) {
       GAPLESS_ASSIGN_OR_RETURN(Workload workload, named_workload(name, options_.workload));
-      GAPLESS_ASSIGN_OR_RETURN(
-          PromptSource source,
-          PromptSource::create(*model_.device, model_.model->info(), spatial_tokens(model_),
-                               std::move(workload)));
+      GAPLESS_ASSIGN_OR_RETURN(PromptSource source,
+                               PromptSource::create(*model_.device, model_.model->info(),
+                                                    spatial_tokens(model_), std::move(workload)));
       sources_.push_back(std::move(source));
     }
     const int max_rows = model_.model->limits().max_rows;
@@ -100,10 +107,25 @@ class OverlapBenchmark {
         GAPLESS_ASSIGN_OR_RETURN(const ClosedLoopWindow window,
                                  run_closed_loop(*loop, clock_, source, window_of(streams)));
         find_run(source.workload().name, delay_us, streams, depth).add(window);
+        if (repeat == 0) keep_timeline(window, source.workload().name, delay_us, streams, depth);
       }
     }
     std::fprintf(stderr, "\r%-72s\r", "");
-    return ok_status();
+    if (options_.trace.empty()) return ok_status();
+    return write_chrome_trace(loop->ledger(), options_.trace);
+  }
+
+  // Of the first workload and delay, with the most streams: one for each depth.
+  void keep_timeline(const ClosedLoopWindow& window, const std::string& workload, double delay_us,
+                     int streams, int depth) {
+    if (workload != options_.workloads.front() || delay_us != options_.host_delays_us.front() ||
+        streams != streams_.back()) {
+      return;
+    }
+    const std::string loop = depth == 1 ? "blocking" : fmt::format("pipelined, depth {}", depth);
+    timelines_.push_back(
+        pick_decode_steps(fmt::format("{} ({}, {} streams)", loop, workload, streams),
+                          window.records, window.phases, streams, kTimelineSteps));
   }
 
   ClosedLoopOptions window_of(int streams) const {
@@ -115,10 +137,10 @@ class OverlapBenchmark {
     return options;
   }
 
-  OverlapRun& find_run(const std::string& workload, double delay_us, int streams, int depth) {
-    for (OverlapRun& run : runs_) {
-      if (run.workload == workload && run.host_delay_us == delay_us &&
-          run.num_streams == streams && run.depth == depth) {
+  MeasuredRun& find_run(const std::string& workload, double delay_us, int streams, int depth) {
+    for (MeasuredRun& run : runs_) {
+      if (run.workload == workload && run.host_delay_us == delay_us && run.num_streams == streams &&
+          run.depth == depth) {
         return run;
       }
     }
@@ -131,7 +153,8 @@ class OverlapBenchmark {
   RealHostClock clock_;
   std::vector<PromptSource> sources_;
   std::vector<int> streams_;
-  std::vector<OverlapRun> runs_;
+  std::vector<MeasuredRun> runs_;
+  std::vector<TimelineSample> timelines_;
 };
 
 Status run_overlap(OverlapOptions options) {
@@ -142,19 +165,26 @@ Status run_overlap(OverlapOptions options) {
   OverlapBenchmark benchmark(options, *model);
   GAPLESS_RETURN_IF_ERROR(benchmark.run());
 
-  const std::vector<OverlapRun> runs = benchmark.sorted_runs();
+  const std::vector<MeasuredRun> runs = benchmark.sorted_runs();
   const std::vector<OverlapGain> gains = overlap_gains(runs);
   fmt::print("{} on {}\n\n{}\n{}\n{}", header.model, header.device, step_table(runs),
              host_table(runs), gain_table(gains));
+  if (!options.plot.empty()) {
+    const std::string title =
+        fmt::format("Gain of pipelining: {} on {}", header.model, header.device);
+    GAPLESS_RETURN_IF_ERROR(gain_plot(gains, title).write(options.plot));
+  }
+  if (!options.timeline.empty()) {
+    GAPLESS_RETURN_IF_ERROR(timeline_svg(benchmark.timelines()).write(options.timeline));
+  }
   if (options.bench.json.empty()) return ok_status();
-  return write_result(
-      options.bench.json, header,
-      {{"benchmark", "overlap"},
-       {"spread", "p10 and p90 of the steps; medians of each repeat"},
-       {"repeats", options.repeats},
-       {"seconds_per_repeat", options.seconds},
-       {"runs", to_json(runs)},
-       {"gains", to_json(gains)}});
+  return write_result(options.bench.json, header,
+                      {{"benchmark", "overlap"},
+                       {"spread", "p10 and p90 of the steps; medians of each repeat"},
+                       {"repeats", options.repeats},
+                       {"seconds_per_repeat", options.seconds},
+                       {"runs", to_json(runs)},
+                       {"gains", to_json(gains)}});
 }
 
 }  // namespace
@@ -194,6 +224,11 @@ void add_bench_overlap_command(CLI::App& bench, Command& chosen) {
   command->add_option("--repeats", options->repeats, "Each goes through all depths")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
+  command->add_option("--plot", options->plot, "SVG file: predicted against observed gain");
+  command->add_option("--timeline", options->timeline,
+                      "SVG file: a few steps of each depth, of the first workload");
+  command->add_option("--trace", options->trace,
+                      "Chrome trace of the last steps of the last depth (ui.perfetto.dev)");
   command->callback(
       [options, &chosen] { chosen = [options] { return report(run_overlap(*options)); }; });
 }

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "model/model_loader.h"
+#include "observe/trace.h"
 
 namespace gapless {
 
@@ -17,6 +18,11 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
       ->check(CLI::Range(1, kMaxDepth))
       ->capture_default_str();
+}
+
+void add_trace_option(CLI::App& command, EngineCommandOptions& options) {
+  command.add_option("--trace", options.trace,
+                     "Write a Chrome trace of the last steps (open it in ui.perfetto.dev)");
 }
 
 StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
@@ -33,6 +39,11 @@ StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& optio
   engine_options.loop.depth = options.depth;
   engine_options.max_active_requests = options.max_active_requests;
   return Engine::start(std::move(model), engine_options);
+}
+
+Status write_trace(const EngineCommandOptions& options, Engine& engine) {
+  if (options.trace.empty()) return ok_status();
+  return write_chrome_trace(engine.loop().ledger(), options.trace);
 }
 
 int report(const Status& status) {

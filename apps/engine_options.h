@@ -15,14 +15,21 @@ struct EngineCommandOptions {
   std::string device = "auto";
   int depth = 2;
   int max_active_requests = 1024;  // one more is refused
+  std::string trace;               // file for write_trace; empty: none
 };
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);
+// --trace, for commands that call write_trace.
+void add_trace_option(CLI::App& command, EngineCommandOptions& options);
 
 // "auto": the first GPU, or the CPU where there is none.
 StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name);
 
 StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options);
+
+// Writes the last steps of the engine as a Chrome trace, if the options ask for one. Call when the
+// last request has ended.
+Status write_trace(const EngineCommandOptions& options, Engine& engine);
 
 // Prints "gapless: ..." to standard error; returns the exit status for it.
 int report(const Status& status);

@@ -132,6 +132,9 @@ int run(const RunOptions& options) {
                                         : result.status().with_context(options.image));
   }
   print_answer(options, *result);
+  if (const Status traced = write_trace(options.engine, **engine); !traced.ok()) {
+    return report(traced);
+  }
   if (!options.annotate.empty()) return report(annotate_image(options, *request, *result));
   return 0;
 }
@@ -164,6 +167,7 @@ void add_run_command(CLI::App& app, Command& chosen) {
   command->add_option("--max-objects", settings.max_objects, "Most objects of point and detect");
   command->add_option("--stop", settings.stop, "End the text before this string (repeatable)");
   add_engine_options(*command, options->engine);
+  add_trace_option(*command, options->engine);
   command->callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }
 

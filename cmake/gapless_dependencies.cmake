@@ -1,7 +1,13 @@
 # Everything comes from the distribution's packages; nothing is downloaded here.
 # scripts/install_dependencies names the packages.
 find_package(Threads REQUIRED)
-find_package(Boost 1.81 REQUIRED COMPONENTS json)
+if(POLICY CMP0167)
+  cmake_policy(SET CMP0167 NEW)
+endif()
+find_package(Boost 1.81 REQUIRED)
+add_library(gapless_boost_json STATIC ${CMAKE_CURRENT_LIST_DIR}/boost_json.cpp)
+target_link_libraries(gapless_boost_json PUBLIC Boost::headers)
+add_library(Boost::json ALIAS gapless_boost_json)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)

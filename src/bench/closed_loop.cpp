@@ -52,8 +52,8 @@ class Clients {
   };
 
   void submit(Client& client) {
-    const auto id =
-        loop_.submit(prompts_.make(client.index, client.num_submitted++), client.shared_from_this());
+    const auto id = loop_.submit(prompts_.make(client.index, client.num_submitted++),
+                                 client.shared_from_this());
     if (!id.ok()) return fail(id.status());
     client.sequence = *id;
   }

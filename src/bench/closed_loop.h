@@ -3,7 +3,8 @@
 //
 // The caller's thread is the engine thread: run_closed_loop calls Loop::tick(), which is all that
 // the engine's own thread does, so the window begins and ends between two ticks. A client
-// submits its next prompt from on_finished (about a microsecond that counts as the engine's commit).
+// submits its next prompt from on_finished (about a microsecond that counts as the engine's
+// commit).
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,10 @@ namespace gapless {
 
 struct ClosedLoopOptions {
   int num_streams = 1;
-  std::int64_t warm_up_ns = 0;  // after every client's first token
-  int warm_up_steps = 0;        // and at least so many steps
-  std::int64_t window_ns = 0;   // the window lasts at least so long
-  int window_steps = 0;         // and has at least so many steps,
+  std::int64_t warm_up_ns = 0;     // after every client's first token
+  int warm_up_steps = 0;           // and at least so many steps
+  std::int64_t window_ns = 0;      // the window lasts at least so long
+  int window_steps = 0;            // and has at least so many steps,
   int max_window_steps = 1 << 15;  // and ends at so many (the ledger keeps no more)
 };
 
@@ -38,7 +39,8 @@ struct ClosedLoopWindow {
 };
 
 // Leaves the loop idle. The loop must be idle, without a thread of its own, and have a
-// ledger_capacity of at least max_window_steps. An error of the loop, or of any answer, ends the run.
+// ledger_capacity of at least max_window_steps. An error of the loop, or of any answer, ends the
+// run.
 StatusOr<ClosedLoopWindow> run_closed_loop(Loop& loop, HostClock& clock,
                                            const PromptSource& prompts,
                                            const ClosedLoopOptions& options);

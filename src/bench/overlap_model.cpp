@@ -4,8 +4,7 @@
 
 namespace gapless {
 
-double growing_share(std::span<const PeriodPoint> points, int num_streams,
-                     double dead_step_share) {
+double growing_share(std::span<const PeriodPoint> points, int num_streams, double dead_step_share) {
   const PeriodPoint* before = nullptr;
   for (const PeriodPoint& point : points) {
     if (point.num_streams != num_streams) {

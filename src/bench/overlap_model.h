@@ -1,6 +1,6 @@
 // The cost model of the GPU bubble: how much faster the pipelined loop is than the blocking one,
-// predicted from parts that are measured apart ("Popping the GPU Bubble", Moondream's article on its
-// engine Photon, has the first formula).
+// predicted from parts that are measured apart ("Popping the GPU Bubble", Moondream's article on
+// its engine Photon, has the first formula).
 //
 //   speedup = T_block / T_pipe x (1 - z)
 //
@@ -12,13 +12,14 @@
 //   s(B) = B x dT/dB / T     the share of the step that grows with its rows B: what one
 //                            row costs, times B. dT/dB is taken towards the next smaller
 //                            number of streams that was measured.
-//   s(1) = 1                 a dead step costs a whole one; or, where the device lets dead steps exit
+//   s(1) = 1                 a dead step costs a whole one; or, where the device lets dead steps
+//   exit
 //                            early, the measured period of a dead step over that of a live one.
 //
 // With the article's own periods this gives its predicted column.
 //
-// The formula knows nothing of prefills. With short answers they are much of the time, so the second
-// prediction compares the time of one whole answer at each depth:
+// The formula knows nothing of prefills. With short answers they are much of the time, so the
+// second prediction compares the time of one whole answer at each depth:
 //
 //   S = f x F + (L - 1 + (d - 1) x s) x T / B      f fill steps (encode, prefill) per answer, of
 //                                                  period F each
@@ -33,9 +34,9 @@ struct PeriodPoint {
   double period = 0;  // in any unit
 };
 
-// s(B) for `num_streams`, which must be among `points` (in order of streams). `dead_step_share`: s(1);
-// also used for the smallest number of streams measured when that is larger than 1, where there
-// is no difference to take.
+// s(B) for `num_streams`, which must be among `points` (in order of streams). `dead_step_share`:
+// s(1); also used for the smallest number of streams measured when that is larger than 1, where
+// there is no difference to take.
 double growing_share(std::span<const PeriodPoint> points, int num_streams,
                      double dead_step_share = 1);
 
@@ -48,12 +49,12 @@ double predicted_gain(double blocking_period, double pipelined_period, double zo
 // Time of one answer, S, at one depth.
 struct AnswerCost {
   int depth = 1;
-  double mean_tokens = 0;         // L
-  double fills_per_answer = 0;    // f
-  double fill_period = 0;         // F
-  double decode_period = 0;       // T
-  int num_streams = 1;            // B
-  double growing_share = 0;       // s
+  double mean_tokens = 0;       // L
+  double fills_per_answer = 0;  // f
+  double fill_period = 0;       // F
+  double decode_period = 0;     // T
+  int num_streams = 1;          // B
+  double growing_share = 0;     // s
 };
 double answer_time(const AnswerCost& cost);
 

@@ -29,8 +29,7 @@ void expect_article(std::span<const ArticleRow> rows) {
     periods[i] = {rows[i].num_streams, rows[i].pipelined_ms};
   }
   for (const ArticleRow& row : rows) {
-    const double tax =
-        zombie_tax(2, row.mean_tokens, growing_share(periods, row.num_streams));
+    const double tax = zombie_tax(2, row.mean_tokens, growing_share(periods, row.num_streams));
     EXPECT_NEAR(predicted_gain(row.blocking_ms, row.pipelined_ms, tax), row.predicted, 0.0015)
         << row.num_streams << " streams";
   }
@@ -55,8 +54,8 @@ TEST(OverlapModel, EveryStepInFlightBeyondOneIsTaxed) {
   EXPECT_DOUBLE_EQ(zombie_tax(4, 100, 0.5), 0.015);
 }
 
-// Three tokens: one prefill of 5, two decode steps of 2 shared by 4 streams, and a zombie's row of half
-// a step.
+// Three tokens: one prefill of 5, two decode steps of 2 shared by 4 streams, and a zombie's row of
+// half a step.
 TEST(OverlapModel, AnswerTimeCountsFillsDecodesAndZombies) {
   const AnswerCost cost{.depth = 2,
                         .mean_tokens = 3,

@@ -21,7 +21,7 @@ std::string run_name(std::string_view workload, double host_delay_us, int num_st
                      depth);
 }
 
-std::string run_name(const OverlapRun& run) {
+std::string run_name(const MeasuredRun& run) {
   return run_name(run.workload, run.host_delay_us, run.num_streams, run.depth);
 }
 
@@ -29,7 +29,7 @@ std::string percent(double share, int decimals = 1) {
   return fmt::format("{:+.{}f}%", 100 * share, decimals);
 }
 
-std::string us_per_step(const OverlapRun& run, HostPhaseKind kind) {
+std::string us_per_step(const MeasuredRun& run, HostPhaseKind kind) {
   return fmt::format(" {:>8.1f}", run.accounts.host_us_per_step(kind));
 }
 
@@ -47,7 +47,7 @@ boost::json::array rounded_list(const std::vector<double>& values, int decimals)
   return list;
 }
 
-boost::json::object host_json(const OverlapRun& run) {
+boost::json::object host_json(const MeasuredRun& run) {
   boost::json::object host;
   for (const HostPhaseKind kind : kWorkPhases) {
     host[host_phase_name(kind)] = rounded(run.accounts.host_us_per_step(kind), 2);
@@ -70,12 +70,12 @@ boost::json::object bubble_json(const StepAccounts& accounts) {
 
 }  // namespace
 
-std::string step_table(std::span<const OverlapRun> runs) {
+std::string step_table(std::span<const MeasuredRun> runs) {
   std::string out = fmt::format(
       "{:<26} {:>7} {:>5} | {:>8} {:>8} {:>8} {:>19} | {:>7} {:>9} {:<8} | {:>7} {:>9} {:>10}\n",
       "times in ms", "streams", "depth", "forward", "sampling", "period", "p10 .. p90", "busy",
       "bubble us", "guilty", "zombies", "forbidden", "tokens/s");
-  for (const OverlapRun& run : runs) {
+  for (const MeasuredRun& run : runs) {
     const Spread period = spread_of(run.steps.period_ns);
     const StepAccounts& accounts = run.accounts;
     out += fmt::format(
@@ -89,14 +89,14 @@ std::string step_table(std::span<const OverlapRun> runs) {
   return out;
 }
 
-std::string host_table(std::span<const OverlapRun> runs) {
-  std::string out = fmt::format("{:<26} {:>7} {:>5} |", "engine thread, us per step", "streams",
-                                "depth");
+std::string host_table(std::span<const MeasuredRun> runs) {
+  std::string out =
+      fmt::format("{:<26} {:>7} {:>5} |", "engine thread, us per step", "streams", "depth");
   for (const HostPhaseKind kind : kWorkPhases) {
     out += fmt::format(" {:>8}", host_phase_name(kind));
   }
   out += fmt::format(" | {:>8} | {:>8}\n", "all work", "wait");
-  for (const OverlapRun& run : runs) {
+  for (const MeasuredRun& run : runs) {
     out += run_name(run) + " |";
     for (const HostPhaseKind kind : kWorkPhases) out += us_per_step(run, kind);
     out += fmt::format(" | {:>8.1f} |", run.accounts.host_work_us_per_step());
@@ -106,24 +106,23 @@ std::string host_table(std::span<const OverlapRun> runs) {
 }
 
 std::string gain_table(std::span<const OverlapGain> gains) {
-  std::string out = fmt::format(
-      "{:<26} {:>7} {:>5} | {:>9} {:>9} {:>6} {:>6} | {:>9} {:>9} | {:>9} {:>9}\n", "times in ms",
-      "streams", "depth", "blocking", "pipelined", "L", "z", "predicted", "observed", "+ fills",
-      "observed");
+  std::string out =
+      fmt::format("{:<26} {:>7} {:>5} | {:>9} {:>9} {:>6} {:>6} | {:>9} {:>9} | {:>9} {:>9}\n",
+                  "times in ms", "streams", "depth", "blocking", "pipelined", "L", "z", "predicted",
+                  "observed", "+ fills", "observed");
   for (const OverlapGain& gain : gains) {
     out += fmt::format("{} | {:>9.4f} {:>9.4f} {:>6.1f} {:>5.2f}% | {:>9} {:>9} | {:>9} {:>9}\n",
                        run_name(gain.workload, gain.host_delay_us, gain.num_streams, gain.depth),
-                       gain.blocking_ms, gain.pipelined_ms, gain.mean_tokens,
-                       100 * gain.zombie_tax, percent(gain.predicted),
-                       percent(gain.observed_decode), percent(gain.predicted_with_fills),
-                       percent(gain.observed));
+                       gain.blocking_ms, gain.pipelined_ms, gain.mean_tokens, 100 * gain.zombie_tax,
+                       percent(gain.predicted), percent(gain.observed_decode),
+                       percent(gain.predicted_with_fills), percent(gain.observed));
   }
   return out;
 }
 
-boost::json::array to_json(std::span<const OverlapRun> runs) {
+boost::json::array to_json(std::span<const MeasuredRun> runs) {
   boost::json::array list;
-  for (const OverlapRun& run : runs) {
+  for (const MeasuredRun& run : runs) {
     const StepStatistics& steps = run.steps;
     const StepAccounts& accounts = run.accounts;
     list.push_back(boost::json::object{

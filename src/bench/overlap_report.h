@@ -5,18 +5,18 @@
 #include <span>
 #include <string>
 
-#include "bench/overlap_run.h"
+#include "bench/measured_run.h"
 
 namespace gapless {
 
 // Forward, sampling and period of every run, with the device's idle time and who caused it.
-std::string step_table(std::span<const OverlapRun> runs);
+std::string step_table(std::span<const MeasuredRun> runs);
 // The engine thread's microseconds per step by phase.
-std::string host_table(std::span<const OverlapRun> runs);
+std::string host_table(std::span<const MeasuredRun> runs);
 // Blocking against pipelined, predicted against observed.
 std::string gain_table(std::span<const OverlapGain> gains);
 
-boost::json::array to_json(std::span<const OverlapRun> runs);
+boost::json::array to_json(std::span<const MeasuredRun> runs);
 boost::json::array to_json(std::span<const OverlapGain> gains);
 
 }  // namespace gapless

@@ -48,7 +48,9 @@ std::string utc_date() {
   return text.data();
 }
 
-bool is_plain(const boost::json::value& value) { return !value.is_object() && !value.is_array(); }
+bool is_plain(const boost::json::value& value) {
+  return !value.is_object() && !value.is_array();
+}
 
 std::string number_text(double value) {
   if (!std::isfinite(value)) return "null";

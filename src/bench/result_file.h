@@ -18,8 +18,8 @@ struct ResultHeader {
   std::string ceiling;  // "read bandwidth 4.55 TB/s"; "none" when there is none
 };
 
-// Writes the header's fields, the date (UTC) and those of `body`, indented. InvalidArgument when the
-// file cannot be written.
+// Writes the header's fields, the date (UTC) and those of `body`, indented. InvalidArgument when
+// the file cannot be written.
 Status write_result(const std::string& path, const ResultHeader& header,
                     const boost::json::object& body);
 

@@ -65,7 +65,9 @@ double StepStatistics::tokens_per_s() const {
   return rate(num_decode_tokens + num_first_tokens, elapsed_ns);
 }
 
-double StepStatistics::decode_tokens_per_s() const { return rate(num_decode_tokens, decode_ns); }
+double StepStatistics::decode_tokens_per_s() const {
+  return rate(num_decode_tokens, decode_ns);
+}
 
 double StepStatistics::mean_answer_tokens() const {
   return ratio(num_decode_tokens + num_first_tokens, num_first_tokens);

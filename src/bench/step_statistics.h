@@ -38,8 +38,8 @@ struct StepStatistics {
   double fill_ns = 0;     // periods of the encode and prefill steps
   std::int64_t num_decode_steps = 0;
   std::int64_t num_fill_steps = 0;
-  std::int64_t num_rows = 0;         // of decode steps
-  std::int64_t num_zombies = 0;      // of those rows
+  std::int64_t num_rows = 0;           // of decode steps
+  std::int64_t num_zombies = 0;        // of those rows
   std::int64_t num_decode_tokens = 0;  // rows of decode steps that were alive
   std::int64_t num_first_tokens = 0;   // answers that began: rows of prefill steps
   std::int64_t num_cached_tokens = 0;  // of full decode steps, all rows together

@@ -51,8 +51,7 @@ StatusOr<Workload> named_workload(std::string_view name, const Workload& base) {
   const auto found = std::find_if(kConstraints.begin(), kConstraints.end(),
                                   [&](const Name& known) { return known.name == name; });
   if (found == kConstraints.end()) {
-    return invalid_argument("workload '{}': known are {}", name,
-                            fmt::join(workload_names(), ", "));
+    return invalid_argument("workload '{}': known are {}", name, fmt::join(workload_names(), ", "));
   }
   workload.constraint = found->constraint;
   workload.decodes_regions = found->decodes_regions;

@@ -25,8 +25,7 @@ StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const Mode
                            WeightSource::open(*source.checkpoint, source.config));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            allocate_weights(device, *stream, source.config, dtype));
-  GAPLESS_RETURN_IF_ERROR(
-      load_weights(device, *stream, files, source.config, dtype, weights));
+  GAPLESS_RETURN_IF_ERROR(load_weights(device, *stream, files, source.config, dtype, weights));
   return weights;
 }
 
@@ -52,6 +51,10 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
   GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(source.tokenizer));
+  if (tokenizer.vocab_size() > source.config.text.vocab_size) {
+    return invalid_argument("{}: its tokenizer has {} tokens, the model only {}", source.name,
+                            tokenizer.vocab_size(), source.config.text.vocab_size);
+  }
   // User text must never become one of them, whether or not tokenizer.json marks them.
   tokenizer.mark_special(source.config.tokenizer.all_ids());
 
@@ -61,9 +64,8 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
   GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            make_weights(*loaded->device, *loaded->kernels, source));
-  GAPLESS_ASSIGN_OR_RETURN(
-      const StepLimits limits,
-      choose_step_limits(*loaded->device, *loaded->kernels, source.config));
+  GAPLESS_ASSIGN_OR_RETURN(const StepLimits limits,
+                           choose_step_limits(*loaded->device, *loaded->kernels, source.config));
   GAPLESS_ASSIGN_OR_RETURN(
       loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, source.config,
                                                  std::move(weights), limits));

@@ -1,9 +1,9 @@
 // What the pipeline asks of a model: launch one step's forward, and its sampling, on a stream.
 //
 // The real model (vision_language_model.h) launches kernels; testing/fake_model.h launches scripted
-// ones. The pipeline knows nothing else of either. A launch only enqueues: it never waits, allocates
-// nothing, and for kind kDecode it must be capturable in a graph (everything that changes from step to
-// step is read from the slot's device buffers).
+// ones. The pipeline knows nothing else of either. A launch only enqueues: it never waits,
+// allocates nothing, and for kind kDecode it must be capturable in a graph (everything that changes
+// from step to step is read from the slot's device buffers).
 #pragma once
 
 #include <cstddef>
@@ -20,20 +20,20 @@ enum class StepKind : std::uint8_t { kEncode, kPrefill, kDecode };
 
 // Bounds that size every buffer; fixed at start-up.
 struct StepLimits {
-  int max_rows = 32;                // seats; the largest decode batch
-  int max_prefill_tokens = 4096;    // token budget of one prefill launch (>= max_context)
+  int max_rows = 32;              // seats; the largest decode batch
+  int max_prefill_tokens = 4096;  // token budget of one prefill launch (>= max_context)
   int max_prefill_sequences = 16;
-  int max_crops_per_encode = 26;    // crops of one encode launch; larger images run in chunks
+  int max_crops_per_encode = 26;  // crops of one encode launch; larger images run in chunks
   int max_images_per_encode = 8;
-  int num_pages = 0;                // KV pages, page 0 is trash
-  int max_pages_per_row = 0;        // ceil(max_context / kPageTokens)
-  int num_image_slots = 64;         // places in the image-embedding pool
+  int num_pages = 0;          // KV pages, page 0 is trash
+  int max_pages_per_row = 0;  // ceil(max_context / kPageTokens)
+  int num_image_slots = 64;   // places in the image-embedding pool
   int max_page_copies = 16;
-  int max_page_deltas = 0;          // per launch
+  int max_page_deltas = 0;  // per launch
 };
 
-// One image of an encode step. Its crops lie in StepBuffers::crops from first_crop on: the global crop,
-// then the tiles row-major (none when 1x1: the global crop is the tile).
+// One image of an encode step. Its crops lie in StepBuffers::crops from first_crop on: the global
+// crop, then the tiles row-major (none when 1x1: the global crop is the tile).
 struct EncodeImage {
   int first_crop = 0;
   int num_crops = 0;
@@ -45,45 +45,46 @@ struct EncodeImage {
 // Sizes of one launch.
 struct StepShape {
   StepKind kind = StepKind::kDecode;
-  int num_rows = 0;         // decode: the batch bucket (padded); prefill: sequences
-  int num_tokens = 0;       // prefill: packed tokens
-  int max_new_tokens = 1;   // prefill: the longest sequence
-  bool with_regions = false;  // some row may sample a coordinate or a size
+  int num_rows = 0;                     // decode: the batch bucket (padded); prefill: sequences
+  int num_tokens = 0;                   // prefill: packed tokens
+  int max_new_tokens = 1;               // prefill: the longest sequence
+  bool with_regions = false;            // some row may sample a coordinate or a size
   std::span<const EncodeImage> images;  // encode; lives as long as the launch call
 };
 
-// Device addresses of one slot's inputs and outputs, all fixed for the life of the slot. The inputs are
-// written by one packed copy before the forward.
+// Device addresses of one slot's inputs and outputs, all fixed for the life of the slot. The inputs
+// are written by one packed copy before the forward.
 struct StepBuffers {
   // Inputs of every kind.
-  const std::int32_t* rows = nullptr;           // [max_rows], -1 = padding
+  const std::int32_t* rows = nullptr;  // [max_rows], -1 = padding
   const std::int32_t* num_installs = nullptr;
-  const std::int32_t* install_rows = nullptr;   // [max_prefill_sequences]
-  const RowState* installs = nullptr;           // [max_prefill_sequences]
+  const std::int32_t* install_rows = nullptr;  // [max_prefill_sequences]
+  const RowState* installs = nullptr;          // [max_prefill_sequences]
   const std::int32_t* num_deltas = nullptr;
-  const PageTableDelta* deltas = nullptr;       // [max_page_deltas]
+  const PageTableDelta* deltas = nullptr;  // [max_page_deltas]
   const std::int32_t* num_copies = nullptr;
-  const PageCopy* copies = nullptr;             // [max_page_copies]
+  const PageCopy* copies = nullptr;  // [max_page_copies]
   // Inputs of a prefill.
-  const TokenInput* inputs = nullptr;           // [max_prefill_tokens]
-  const std::int32_t* positions = nullptr;      // [max_prefill_tokens]
-  const std::int32_t* cache_slots = nullptr;    // [max_prefill_tokens]
-  const AttentionSequence* sequences = nullptr; // [max_prefill_sequences]
-  const std::int32_t* last_tokens = nullptr;    // [max_prefill_sequences]: index of each one's last token
+  const TokenInput* inputs = nullptr;            // [max_prefill_tokens]
+  const std::int32_t* positions = nullptr;       // [max_prefill_tokens]
+  const std::int32_t* cache_slots = nullptr;     // [max_prefill_tokens]
+  const AttentionSequence* sequences = nullptr;  // [max_prefill_sequences]
+  const std::int32_t* last_tokens =
+      nullptr;  // [max_prefill_sequences]: index of each one's last token
   const std::int32_t* tokens_consumed = nullptr;  // [max_prefill_sequences]
   // Inputs of an encode: uint8 crops [max crops of one image or launch, crop, crop, 3].
   const std::uint8_t* crops = nullptr;
   // Host masks, uploaded between forward and sampling; rows without one are not read.
-  const std::uint32_t* host_masks = nullptr;    // [max_rows, mask_words]
+  const std::uint32_t* host_masks = nullptr;  // [max_rows, mask_words]
   // Between forward and sampling.
-  void* hidden = nullptr;                       // [max_rows, dim] T, before post_ln
-  float* logits = nullptr;                      // [max_rows, vocab]
-  std::int32_t* tokens = nullptr;               // [max_rows]
-  float* logprobs = nullptr;                    // [max_rows]
-  float* values = nullptr;                      // [max_rows, 2]
+  void* hidden = nullptr;          // [max_rows, dim] T, before post_ln
+  float* logits = nullptr;         // [max_rows, vocab]
+  std::int32_t* tokens = nullptr;  // [max_rows]
+  float* logprobs = nullptr;       // [max_rows]
+  float* values = nullptr;         // [max_rows, 2]
   // Outputs: one block, copied to the host as it is.
-  StepOutput* outputs = nullptr;                // [max_rows]
-  std::uint64_t* stamps = nullptr;              // [kNumStamps] device time, ns
+  StepOutput* outputs = nullptr;    // [max_rows]
+  std::uint64_t* stamps = nullptr;  // [kNumStamps] device time, ns
 };
 
 enum StepStamp { kForwardBegin, kForwardEnd, kSamplingBegin, kSamplingEnd, kNumStamps };
@@ -92,9 +93,9 @@ struct StepModelInfo {
   int vocab = 0;
   int hidden_dim = 0;
   int max_context = 0;
-  int image_tokens = 0;         // 729
-  std::size_t hidden_bytes = 0; // of one row of StepBuffers::hidden
-  std::size_t crop_bytes = 0;   // of one crop
+  int image_tokens = 0;          // 729
+  std::size_t hidden_bytes = 0;  // of one row of StepBuffers::hidden
+  std::size_t crop_bytes = 0;    // of one crop
   // What a decode step reads, for the ledger's bytes over bandwidth; 0: unknown.
   std::int64_t decode_weight_bytes = 0;  // once per step
   std::int64_t kv_token_bytes = 0;       // per cached token of each live row
@@ -107,8 +108,8 @@ class StepModel {
   virtual const StepModelInfo& info() const = 0;
   virtual const StepLimits& limits() const = 0;
 
-  // Encode: fills image slots. Prefill, decode: installs rows, applies page copies and deltas, runs the
-  // decoder, writes hidden and logits of each row.
+  // Encode: fills image slots. Prefill, decode: installs rows and applies page-table deltas (a
+  // prefill page copies too), runs the decoder, writes hidden and logits of each row.
   virtual Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) = 0;
 
   // Prefill, decode: samples, decodes regions, advances the rows, writes the outputs.

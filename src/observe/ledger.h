@@ -16,7 +16,7 @@
 // the ledger corrects it by causality: a forward cannot begin before its launch, and a sampling
 // cannot end after its outputs were read. Busy and idle totals come from the device's clock alone.
 //
-// Threads: add, add_phase and restart from the engine thread; the rest from any. No allocation
+// Threads: add and add_phase from the engine thread; the rest from any. No allocation
 // after the constructor but in records() and phases().
 #pragma once
 

@@ -36,8 +36,7 @@ Loop::Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions
       clock_(clock),
       options_(options),
       state_(options.depth, model.limits().max_rows),
-      seating_(model.info(), model.limits(), options.max_cached_prefixes,
-               options.foresees_limits),
+      seating_(model.info(), model.limits(), options.max_cached_prefixes, options.foresees_limits),
       ledger_(options.ledger_capacity, {.weight_bytes = model.info().decode_weight_bytes,
                                         .kv_token_bytes = model.info().kv_token_bytes}) {}
 

@@ -74,6 +74,7 @@ class Loop {
   // Finishes the sequence with kCancelled at the next tick; nothing when it has finished already.
   void cancel(SequenceId sequence);
 
+  // Starts the engine thread. Without it the caller ticks, after drain() too, until kIdle.
   void start();
   // Refuses new prompts, finishes those that were accepted, ends the engine thread.
   void drain();

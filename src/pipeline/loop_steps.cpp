@@ -121,10 +121,13 @@ void Loop::commit_outputs(SlotId slot_id) {
   record.forward_end_ns = slot.stamp_ns(kForwardEnd);
   record.sampling_begin_ns = slot.stamp_ns(kSamplingBegin);
   record.sampling_end_ns = slot.stamp_ns(kSamplingEnd);
+  if (plan.kind == StepKind::kPrefill) {
+    for (const RowId row : plan.rows()) seating_.drop_image(row);
+    seats_changed_ = true;  // the first in line may have waited for an image's place
+  }
   for (int i = 0; i < plan.num_rows; ++i) {
     const auto at = static_cast<std::size_t>(i);
     const RowId row = plan.row_ids[at];
-    if (plan.kind == StepKind::kPrefill) seating_.drop_image(row);
     if (state_.is_finalized(row)) {
       ++record.num_zombies;
     } else if (plan.kind != StepKind::kEncode) {

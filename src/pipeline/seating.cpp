@@ -199,7 +199,6 @@ void Seating::encode_launched(RowId row) {
 void Seating::prefill_launched(std::span<const RowId> rows) {
   for (const RowId row : rows) {
     Sequence& sequence = *at(row);
-    drop_tail(sequence);  // whoever writes to that page next is launched later
     if (!may_use_prefix(sequence) || sequence.num_cached > 0) continue;
     const int prefix_len = sequence.prompt.prefix_len;
     const ContentHash& image = sequence.prompt.image->hash;

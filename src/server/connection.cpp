@@ -40,7 +40,7 @@ std::string new_request_id() {
 }
 
 // For the log: a path is the client's text and must not look like a field of ours.
-std::string quoted(std::string_view text) {
+std::string quote_for_log(std::string_view text) {
   std::string out = "\"";
   for (const char c : text.substr(0, 256)) {
     const bool plain = c >= 0x20 && c < 0x7F && c != '"' && c != '\\';
@@ -217,7 +217,7 @@ awaitable<void> Connection::refuse(int status, std::string message) {
   HttpResponse response = error_response(error);
   context_->metrics->count_response(status);
   if (context_->options.log_requests) {
-    log_warning("client={} status={} refused={}", client_, status, quoted(error.message));
+    log_warning("client={} status={} refused={}", client_, status, quote_for_log(error.message));
   }
   const std::string framing = fmt::format("Content-Length: {}", response.body.size());
   const bool sent =
@@ -394,7 +394,7 @@ void Connection::log_request(const HttpRequest& request, const ConnectionExchang
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
   log_info("request_id={} client={} method={} path={} status={} bytes={} ms={:.2f}{}{}",
-           request.request_id, client_, quoted(request.method), quoted(request.path), status_,
+           request.request_id, client_, quote_for_log(request.method), quote_for_log(request.path), status_,
            sent_bytes_, ms, aborted_ ? " aborted=true" : "", exchange.annotations());
 }
 

@@ -71,6 +71,9 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
 
   bool is_f32() const { return loaded_->kernels->activation_dtype() == DType::kF32; }
   double tolerance() const { return is_f32() ? 1e-4 : 2e-2; }
+  // Of one row. A few rows carry a massive activation that amplifies bfloat16's rounding: PyTorch's
+  // own bfloat16 run of the shipped model is off by up to 0.046 in a row and 0.012 over a stage.
+  double row_tolerance() const { return is_f32() ? tolerance() : 4 * tolerance(); }
   int image_tokens() const { return loaded_->model->info().image_tokens; }
 
   void make_image_crops() {
@@ -133,9 +136,11 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
       expected.insert(expected.end(), kept, kept + golden.row_size);
     }
     ASSERT_FALSE(rows.empty()) << golden_name;
-    EXPECT_TRUE(rows_close(rows, expected, static_cast<int>(golden.row_size), tolerance()))
+    EXPECT_TRUE(rows_close(rows, expected, static_cast<int>(golden.row_size), row_tolerance()))
         << golden_name;
-    note_error(golden_name, relative_error(rows, expected));
+    const double error = relative_error(rows, expected);
+    EXPECT_LE(error, tolerance()) << golden_name;
+    note_error(golden_name, error);
   }
 
   // The largest error per stage goes into the test report (--gtest_output=json:FILE), for the
@@ -164,6 +169,45 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
     EXPECT_TRUE(rows_close(*logits, golden.rows, static_cast<int>(golden.rows.size()), tolerance()))
         << name;
     note_error(name, relative_error(*logits, golden.rows));
+  }
+
+  // Of the image that was encoded last.
+  void expect_vision_stages() {
+    // The encoder runs in chunks of crops. A 1x1 tiling's golden has the crop twice, so only the
+    // rows that were recorded count.
+    auto expect_chunks = [&](const std::string& name) {
+      RecordedStage all;
+      for (const RecordedStage& chunk : stages_->all(name)) {
+        all.num_rows += chunk.num_rows;
+        all.num_columns = chunk.num_columns;
+        all.values.insert(all.values.end(), chunk.values.begin(), chunk.values.end());
+      }
+      expect_stage(name, all, 0, 0, all.num_rows);
+    };
+    const VisionConfig& vision = loaded_->config.vision;
+    expect_chunks("vision.patch_embedding");
+    for (int i = 0; i < vision.enc_n_layers; ++i)
+      expect_chunks("vision.block." + std::to_string(i));
+    expect_chunks("vision.post_ln");
+    expect_stage("vision.pooled", stages_->last("vision.pooled"), 0, vision.enc_dim);
+    expect_stage("vision.projection", stages_->last("vision.projection"));
+  }
+
+  void expect_prefill_stages(const DriverPrompt& prompt, const std::string& of_request) {
+    stages_->clear();
+    const auto outputs = driver_->prefill({&prompt, 1});
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    for (int i = 0; i < loaded_->config.text.n_layers; ++i) {
+      const std::string block = "text.block." + std::to_string(i);
+      expect_stage(block, stages_->last(block));  // the prefix, whatever the prompt
+      expect_stage(of_request + block, stages_->last(block), prompt.prefix_len);
+    }
+    expect_stage(of_request + "last_hidden", stages_->last("text.hidden"));
+    expect_stage(of_request + "final_hidden", stages_->last("text.post_ln"));
+    expect_stage(of_request + "logits", stages_->last("text.logits"));
+    const RegionDecoderWeights& region = loaded_->model->weights().region.decoder;
+    expect_region_stage(of_request + "coord_logits", region.coord_fc1, region.coord_fc2);
+    expect_region_stage(of_request + "size_logits", region.size_fc1, region.size_fc2);
   }
 
   double largest_error(std::span<const float> actual, const std::string& golden_name) const {
@@ -211,68 +255,27 @@ TEST_P(ParityTest, Crops) {
   }
 }
 
-TEST_P(ParityTest, VisionStages) {
-  if (golden_.image.empty()) return;  // a case without an image has no vision stages
-  loaded_->model->set_stage_recorder(stages_.get());
-  ASSERT_NO_FATAL_FAILURE(encode_image());
-  // The encoder runs in chunks of crops; the first chunk's rows are the first rows of the golden. A
-  // 1x1 tiling's golden has the crop twice.
-  auto expect_chunks = [&](const std::string& name) {
-    RecordedStage all;
-    for (const RecordedStage& chunk : stages_->all(name)) {
-      all.num_rows += chunk.num_rows;
-      all.num_columns = chunk.num_columns;
-      all.values.insert(all.values.end(), chunk.values.begin(), chunk.values.end());
-    }
-    expect_stage(name, all, 0, 0, all.num_rows);
-  };
-  expect_chunks("vision.patch_embedding");
-  for (int i = 0; i < loaded_->config.vision.enc_n_layers; ++i) {
-    expect_chunks("vision.block." + std::to_string(i));
+// One test for all of a case, because encoding the image is most of the work.
+TEST_P(ParityTest, EveryStageAndChoice) {
+  if (!golden_.image.empty()) {
+    loaded_->model->set_stage_recorder(stages_.get());
+    ASSERT_NO_FATAL_FAILURE(encode_image());
+    expect_vision_stages();
   }
-  expect_chunks("vision.post_ln");
-  expect_stage("vision.pooled", stages_->last("vision.pooled"), 0, loaded_->config.vision.enc_dim);
-  expect_stage("vision.projection", stages_->last("vision.projection"));
-}
-
-TEST_P(ParityTest, PrefillStages) {
-  ASSERT_NO_FATAL_FAILURE(golden_.image.empty() ? void() : encode_image());
-  loaded_->model->set_stage_recorder(stages_.get());
-  for (std::size_t r = 0; r < golden_.requests.size(); ++r) {
-    stages_->clear();
-    const DriverPrompt prompt = prompt_of(golden_.requests[r]);
-    const auto outputs = driver_->prefill({&prompt, 1});
-    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
-    const std::string of_request = "request." + std::to_string(r) + ".prompt.";
-    for (int i = 0; i < loaded_->config.text.n_layers; ++i) {
-      const std::string block = "text.block." + std::to_string(i);
-      expect_stage(block, stages_->last(block));  // the prefix, whatever the prompt
-      expect_stage(of_request + block, stages_->last(block), prompt.prefix_len);
-    }
-    expect_stage(of_request + "last_hidden", stages_->last("text.hidden"));
-    expect_stage(of_request + "final_hidden", stages_->last("text.post_ln"));
-    expect_stage(of_request + "logits", stages_->last("text.logits"));
-    const RegionDecoderWeights& region = loaded_->model->weights().region.decoder;
-    expect_region_stage(of_request + "coord_logits", region.coord_fc1, region.coord_fc2);
-    expect_region_stage(of_request + "size_logits", region.size_fc1, region.size_fc2);
-  }
-}
-
-// float32: every choice is the oracle's. bfloat16: where a choice differs, the oracle's margin must
-// be small beside the error of the logits; what follows such a choice is not comparable.
-TEST_P(ParityTest, GreedyTokensAndBins) {
-  ASSERT_NO_FATAL_FAILURE(golden_.image.empty() ? void() : encode_image());
   for (std::size_t r = 0; r < golden_.requests.size(); ++r) {
     SCOPED_TRACE("request " + std::to_string(r));
-    const DriverPrompt prompt = prompt_of(golden_.requests[r]);
-    ChoiceErrors errors;
-    if (!is_f32()) {
-      ASSERT_TRUE(driver_->prefill({&prompt, 1}).ok());
-      errors = logit_errors("request." + std::to_string(r) + ".prompt.");
-    }
+    const GoldenRequest& request = golden_.requests[r];
+    const std::string of_request = "request." + std::to_string(r) + ".prompt.";
+    const DriverPrompt prompt = prompt_of(request);
+    loaded_->model->set_stage_recorder(stages_.get());
+    ASSERT_NO_FATAL_FAILURE(expect_prefill_stages(prompt, of_request));
+    // float32: every choice is the oracle's. bfloat16: where a choice differs, the oracle's margin
+    // must be small beside the error of the logits; what follows such a choice is not comparable.
+    const ChoiceErrors errors = is_f32() ? ChoiceErrors() : logit_errors(of_request);
+    loaded_->model->set_stage_recorder(nullptr);
     const auto outputs = driver_->generate(prompt);
     ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
-    compare_choices(golden_.requests[r], *outputs, loaded_->config, errors);
+    compare_choices(request, *outputs, loaded_->config, errors);
   }
 }
 

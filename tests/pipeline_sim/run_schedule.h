@@ -17,7 +17,6 @@ struct SimStats {
   int num_cancelled = 0;
   int num_failed = 0;
   int num_refused = 0;
-  int num_prefix_hits = 0;
   std::int64_t num_steps = 0;
   std::int64_t num_zombie_rows = 0;
   bool device_lost = false;

@@ -9,8 +9,6 @@ namespace {
 
 // Queries of one task; a multiple of every tile_rows.
 constexpr std::int64_t kQueriesPerTask = 36;
-// No tile has more rows than this.
-constexpr int kMaxTileRows = 8;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;

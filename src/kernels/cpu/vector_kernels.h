@@ -146,7 +146,9 @@ class AttentionRun {
     for (int i = 0; i < kRows; ++i) {
       largest_[i] = -__builtin_inff();
       sum_[i] = 0;
-      for (int d = 0; d < kMaxHeadDim; ++d) values_[i][d] = 0;
+      for (int d = 0; d < tile.head_dim; d += Simd::kLanes) {
+        Simd::store(values_[i] + d, Simd::zero());
+      }
     }
   }
 
@@ -289,6 +291,8 @@ template <typename Simd, typename Function>
 
 template <typename Simd>
 constexpr VectorOps make_vector_ops() {
+  static_assert(Simd::kTileRows <= kMaxTileRows);
+  static_assert(kKeyBlock % Simd::kLanes == 0 && kMaxHeadDim % Simd::kLanes == 0);
   return {
       .name = Simd::kName,
       .tile_rows = Simd::kTileRows,

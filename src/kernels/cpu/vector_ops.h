@@ -20,6 +20,8 @@ struct LinearBlock {
 inline constexpr int kLinearPanelColumns = 64;
 
 inline constexpr int kMaxHeadDim = 256;
+// No set has more tile rows than this.
+inline constexpr int kMaxTileRows = 8;
 
 // A few queries of one head that see the same keys, each a prefix of them. Key j lies at
 // pages(j / kPageTokens) + (j % kPageTokens) * key_stride, in the cache or in the qkv of a crop.

@@ -20,7 +20,8 @@ struct StepAccounts {
   std::int64_t starved_ns = 0;
   std::int64_t bubble_ns = 0;
   std::array<std::int64_t, kNumHostPhaseKinds> bubble_by_phase_ns{};
-  std::array<std::int64_t, kNumHostPhaseKinds> host_by_phase_ns{};  // kOther: the rest of the thread
+  std::array<std::int64_t, kNumHostPhaseKinds>
+      host_by_phase_ns{};  // kOther: the rest of the thread
   std::int64_t forbidden_calls = 0;
 
   void add(const ClosedLoopWindow& window);
@@ -33,7 +34,7 @@ struct StepAccounts {
   HostPhaseKind guilty_phase() const;
 };
 
-struct OverlapRun {
+struct MeasuredRun {
   std::string workload;
   double host_delay_us = 0;
   int num_streams = 1;
@@ -58,18 +59,18 @@ struct OverlapGain {
   double host_delay_us = 0;
   int num_streams = 1;
   int depth = 2;
-  double blocking_ms = 0;   // T_block
-  double pipelined_ms = 0;  // T_pipe
-  double mean_tokens = 0;   // L
-  double growing_share = 0;  // s
-  double zombie_tax = 0;     // z
-  double predicted = 0;        // T_block / T_pipe x (1 - z) - 1
-  double observed_decode = 0;  // tokens per second of decode steps
+  double blocking_ms = 0;           // T_block
+  double pipelined_ms = 0;          // T_pipe
+  double mean_tokens = 0;           // L
+  double growing_share = 0;         // s
+  double zombie_tax = 0;            // z
+  double predicted = 0;             // T_block / T_pipe x (1 - z) - 1
+  double observed_decode = 0;       // tokens per second of decode steps
   double predicted_with_fills = 0;  // from the time of one answer
   double observed = 0;              // tokens per second, everything included
 };
 
 // For every run with depth > 1 that has a blocking twin with full decode steps.
-std::vector<OverlapGain> overlap_gains(std::span<const OverlapRun> runs);
+std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs);
 
 }  // namespace gapless

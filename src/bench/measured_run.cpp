@@ -1,4 +1,4 @@
-#include "bench/overlap_run.h"
+#include "bench/measured_run.h"
 
 #include <algorithm>
 
@@ -7,22 +7,24 @@
 namespace gapless {
 namespace {
 
-constexpr std::size_t at(HostPhaseKind kind) { return static_cast<std::size_t>(kind); }
+constexpr std::size_t at(HostPhaseKind kind) {
+  return static_cast<std::size_t>(kind);
+}
 
 double per(double value, std::int64_t count) {
   return count > 0 ? value / static_cast<double>(count) : 0;
 }
 
-bool same_but_depth(const OverlapRun& a, const OverlapRun& b) {
+bool same_but_depth(const MeasuredRun& a, const MeasuredRun& b) {
   return a.workload == b.workload && a.host_delay_us == b.host_delay_us &&
          a.num_streams == b.num_streams;
 }
 
 // s of a pipelined run, from its own periods and those of the same workload at other numbers of
 // streams.
-double growing_share_of(const OverlapRun& run, std::span<const OverlapRun> runs) {
+double growing_share_of(const MeasuredRun& run, std::span<const MeasuredRun> runs) {
   std::vector<PeriodPoint> points;
-  for (const OverlapRun& other : runs) {
+  for (const MeasuredRun& other : runs) {
     if (other.workload == run.workload && other.host_delay_us == run.host_delay_us &&
         other.depth == run.depth) {
       points.push_back({other.num_streams, other.period_ms()});
@@ -36,7 +38,7 @@ double growing_share_of(const OverlapRun& run, std::span<const OverlapRun> runs)
   return std::max(0.0, growing_share(points, run.num_streams, dead_share));
 }
 
-double answer_time_of(const OverlapRun& run, double growing_share) {
+double answer_time_of(const MeasuredRun& run, double growing_share) {
   const StepStatistics& steps = run.steps;
   return answer_time(
       {.depth = run.depth,
@@ -48,8 +50,8 @@ double answer_time_of(const OverlapRun& run, double growing_share) {
        .growing_share = growing_share});
 }
 
-OverlapGain compare(const OverlapRun& blocking, const OverlapRun& run,
-                    std::span<const OverlapRun> runs) {
+OverlapGain compare(const MeasuredRun& blocking, const MeasuredRun& run,
+                    std::span<const MeasuredRun> runs) {
   OverlapGain gain;
   gain.workload = run.workload;
   gain.host_delay_us = run.host_delay_us;
@@ -61,11 +63,9 @@ OverlapGain compare(const OverlapRun& blocking, const OverlapRun& run,
   gain.growing_share = growing_share_of(run, runs);
   gain.zombie_tax = zombie_tax(run.depth, gain.mean_tokens, gain.growing_share);
   gain.predicted = predicted_gain(gain.blocking_ms, gain.pipelined_ms, gain.zombie_tax);
-  gain.observed_decode =
-      run.steps.decode_tokens_per_s() / blocking.steps.decode_tokens_per_s() - 1;
+  gain.observed_decode = run.steps.decode_tokens_per_s() / blocking.steps.decode_tokens_per_s() - 1;
   // Tokens per second: each run's answers have the length that they happened to have.
-  const double blocking_token =
-      answer_time_of(blocking, 0) / blocking.steps.mean_answer_tokens();
+  const double blocking_token = answer_time_of(blocking, 0) / blocking.steps.mean_answer_tokens();
   const double token = answer_time_of(run, gain.growing_share) / gain.mean_tokens;
   gain.predicted_with_fills = blocking_token / token - 1;
   gain.observed = run.steps.tokens_per_s() / blocking.steps.tokens_per_s() - 1;
@@ -117,7 +117,7 @@ HostPhaseKind StepAccounts::guilty_phase() const {
   return static_cast<HostPhaseKind>(most - bubble_by_phase_ns.begin());
 }
 
-void OverlapRun::add(const ClosedLoopWindow& window) {
+void MeasuredRun::add(const ClosedLoopWindow& window) {
   const StepStatistics statistics = step_statistics(window.records, num_streams);
   steps.add(statistics);
   accounts.add(window);
@@ -125,14 +125,14 @@ void OverlapRun::add(const ClosedLoopWindow& window) {
   tokens_per_s.push_back(statistics.tokens_per_s());
 }
 
-double OverlapRun::zombie_share() const {
+double MeasuredRun::zombie_share() const {
   return per(static_cast<double>(steps.num_zombies), steps.num_rows);
 }
 
-std::vector<OverlapGain> overlap_gains(std::span<const OverlapRun> runs) {
+std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs) {
   std::vector<OverlapGain> gains;
-  for (const OverlapRun& run : runs) {
-    const auto blocking = std::find_if(runs.begin(), runs.end(), [&](const OverlapRun& other) {
+  for (const MeasuredRun& run : runs) {
+    const auto blocking = std::find_if(runs.begin(), runs.end(), [&](const MeasuredRun& other) {
       return other.depth == 1 && same_but_depth(run, other);
     });
     if (run.depth == 1 || blocking == runs.end()) continue;

@@ -1,0 +1,60 @@
+#include "observe/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+
+namespace gapless {
+namespace {
+
+StepRecord record_with_zombie() {
+  StepRecord record;
+  record.number = 5;
+  record.num_rows = 8;
+  record.num_zombies = 1;
+  record.plan_begin_ns = 9'000;
+  record.launch_begin_ns = 10'000;
+  record.launch_end_ns = 12'000;
+  record.forward_begin_ns = 11'000;
+  record.forward_end_ns = 20'000;
+  record.sampling_begin_ns = 20'000;
+  record.sampling_end_ns = 21'500;
+  record.wait_end_ns = 23'000;
+  return record;
+}
+
+// The slice of that name, as the viewer would find it.
+boost::json::object find_slice(const boost::json::value& trace, std::string_view name) {
+  for (const auto& event : trace.at("traceEvents").as_array()) {
+    if (event.at("ph").as_string() == "X" && event.at("name").as_string() == name) {
+      return event.as_object();
+    }
+  }
+  return {};
+}
+
+TEST(TraceTest, ShowsPhasesForwardsSamplingsCopiesAndZombies) {
+  const StepRecord records[] = {record_with_zombie()};
+  const HostPhase phases[] = {{HostPhaseKind::kCommit, 4, 8'000, 9'000}};
+  const auto trace = boost::json::parse(chrome_trace(records, phases));
+  for (const char* name :
+       {"commit", "decode", "sampling", "inputs up", "outputs down", "1 of 8 rows"}) {
+    EXPECT_FALSE(find_slice(trace, name).empty()) << name;
+  }
+  const auto forward = find_slice(trace, "decode");
+  EXPECT_DOUBLE_EQ(forward.at("ts").to_number<double>(), 3.0) << "from the earliest time, 8 us";
+  EXPECT_DOUBLE_EQ(forward.at("dur").to_number<double>(), 9.0);
+  EXPECT_EQ(forward.at("args").at("step").as_int64(), 5);
+}
+
+TEST(TraceTest, AnEmptyLedgerIsAnEmptyTrace) {
+  const auto path = std::filesystem::temp_directory_path() / "gapless_trace_test.json";
+  ASSERT_TRUE(write_chrome_trace(Ledger(4), path).ok());
+  EXPECT_GT(std::filesystem::file_size(path), 0u);
+  std::filesystem::remove(path);
+  EXPECT_FALSE(write_chrome_trace(Ledger(4), "/nonexistent/trace.json").ok());
+}
+
+}  // namespace
+}  // namespace gapless

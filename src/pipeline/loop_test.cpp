@@ -1,0 +1,444 @@
+// What the loop promises, on the simulated device in virtual time. Random schedules are in
+// tests/pipeline_sim.
+#include "pipeline/loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "testing/fake_model.h"
+#include "testing/sim_device.h"
+
+namespace gapless {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Answer : TokenSink {
+  void on_token(const CommittedToken& token) override { tokens.push_back(token); }
+  void on_finished(FinishReason why, const Status& what, const SequenceTimes&) override {
+    ++num_finished;
+    reason = why;
+    status = what;
+  }
+  std::vector<CommittedToken> tokens;
+  int num_finished = 0;
+  FinishReason reason = FinishReason::kError;
+  Status status;
+};
+
+class NothingAllowed : public TokenConstraint {
+ public:
+  void allowed(std::span<std::uint32_t>) const override {}
+  void advance(TokenId) override {}
+};
+
+class LoopTest : public ::testing::Test {
+ protected:
+  LoopTest() {
+    model_config_ = FakeModelConfig::small();
+    model_config_.limits.num_pages = 49;
+    model_config_.automata = {{2, {5, 6, 0, 0}, {0, 0, 0, 0}}};
+    model_config_.forward_ns = [](const StepShape&) { return std::int64_t{100'000}; };
+    model_config_.sampling_ns = [](const StepShape&) { return std::int64_t{10'000}; };
+    device_config_.times = SimTimes::free();
+    options_.depth = 2;
+  }
+
+  void make_loop() {
+    loop_.reset();
+    crops_pinned_ = PinnedBuffer();
+    model_.reset();
+    device_ = std::make_unique<SimDevice>(device_config_);
+    model_ = FakeModel::create(*device_, model_config_).value();
+    crops_pinned_ = device_->allocate_pinned(8 * model_config_.crop_bytes).value();
+    auto loop = Loop::create(*device_, *model_, device_->host_clock(), options_);
+    ASSERT_TRUE(loop.ok()) << loop.status().to_string();
+    loop_ = std::move(loop).value();
+  }
+  PreparedPrompt text(int num_tokens, int max_generated, int stop_after = -1) {
+    PreparedPrompt prompt;
+    for (int i = 0; i < num_tokens; ++i) prompt.inputs.push_back({.id = 3 + i % 50});
+    prompt.row.max_generated = max_generated;
+    prompt.row.seed = fake_seed(1, stop_after);
+    prompt.row.num_stop_ids = 1;
+    prompt.row.stop_ids[0] = kFakeStopId;
+    return prompt;
+  }
+
+  PreparedPrompt about_image(std::uint8_t name, int num_text_tokens, int max_generated) {
+    PreparedPrompt prompt = text(num_text_tokens, max_generated);
+    std::vector<TokenInput> prefix = {{.id = 3}};
+    for (int i = 0; i < model_config_.image_tokens; ++i) {
+      prefix.push_back({.kind = InputKind::kImage, .id = i});
+    }
+    prompt.prefix_len = static_cast<int>(prefix.size());
+    prompt.inputs.insert(prompt.inputs.begin(), prefix.begin(), prefix.end());
+    PreparedImage image;
+    image.hash.fill(name);
+    image.crops_pinned = {crops_pinned_.as<std::uint8_t>()};
+    prompt.image = std::move(image);
+    return prompt;
+  }
+
+  PreparedPrompt host_masked(PreparedPrompt prompt) {
+    prompt.row.flags |= kRowHostMask;
+    prompt.host_constraint = std::make_unique<FakeConstraint>(model_config_.vocab, 9);
+    return prompt;
+  }
+
+  std::shared_ptr<Answer> submit(PreparedPrompt prompt) {
+    auto answer = std::make_shared<Answer>();
+    const auto id = loop_->submit(std::move(prompt), answer);
+    EXPECT_TRUE(id.ok()) << id.status().to_string();
+    return answer;
+  }
+  Status refusal(PreparedPrompt prompt) {
+    const auto id = loop_->submit(std::move(prompt), std::make_shared<Answer>());
+    return id.ok() ? ok_status() : id.status();
+  }
+  void run() {
+    while (loop_->tick() == Loop::Tick::kWorked) {
+    }
+  }
+  std::vector<StepRecord> records_of(StepKind kind) {
+    std::vector<StepRecord> records;
+    for (const StepRecord& record : loop_->ledger().records()) {
+      if (record.kind == kind) records.push_back(record);
+    }
+    return records;
+  }
+
+  FakeModelConfig model_config_;
+  SimConfig device_config_;
+  LoopOptions options_;
+  std::unique_ptr<SimDevice> device_;
+  std::unique_ptr<FakeModel> model_;
+  PinnedBuffer crops_pinned_;
+  std::unique_ptr<Loop> loop_;
+};
+
+// ---- admission
+
+TEST_F(LoopTest, RefusesOptionsAndLimitsOutOfRange) {
+  device_ = std::make_unique<SimDevice>(device_config_);
+  const auto refused = [&](int depth, int max_rows, int max_page_deltas) {
+    FakeModelConfig config = model_config_;
+    config.limits.max_rows = max_rows;
+    config.limits.max_page_deltas = max_page_deltas;
+    auto model = FakeModel::create(*device_, config).value();
+    LoopOptions options;
+    options.depth = depth;
+    return Loop::create(*device_, *model, device_->host_clock(), options).status().code();
+  };
+  EXPECT_EQ(refused(0, 4, 16), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(kMaxDepth + 1, 4, 16), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(2, kMaxRows + 1, 16), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(2, 4, 1), StatusCode::kInvalidArgument) << "a row's pages do not fit a step";
+}
+
+TEST_F(LoopTest, RefusesPromptsThatMakeNoSense) {
+  make_loop();
+  EXPECT_EQ(refusal(text(0, 1)).code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refusal(text(1, 0)).message(), HasSubstr("max_tokens"));
+  PreparedPrompt token = text(2, 1);
+  token.inputs[1].id = model_config_.vocab;
+  EXPECT_THAT(refusal(std::move(token)).message(), HasSubstr("vocabulary"));
+  PreparedPrompt prefix = text(2, 1);
+  prefix.prefix_len = 3;
+  EXPECT_THAT(refusal(std::move(prefix)).message(), HasSubstr("prefix"));
+  PreparedPrompt no_image = about_image(1, 1, 1);
+  no_image.image.reset();
+  EXPECT_THAT(refusal(std::move(no_image)).message(), HasSubstr("without an image"));
+  PreparedPrompt crops = about_image(1, 1, 1);
+  crops.image->tile_cols = 2;
+  EXPECT_THAT(refusal(std::move(crops)).message(), HasSubstr("crops"));
+  PreparedPrompt position = about_image(1, 1, 1);
+  position.inputs[3].id = model_config_.image_tokens;
+  EXPECT_THAT(refusal(std::move(position)).message(), HasSubstr("image position"));
+  PreparedPrompt masked = text(1, 1);
+  masked.row.flags |= kRowHostMask;
+  EXPECT_THAT(refusal(std::move(masked)).message(), HasSubstr("host_constraint"));
+  PreparedPrompt stops = text(1, 1);
+  stops.row.num_stop_ids = kMaxStopIds + 1;
+  EXPECT_THAT(refusal(std::move(stops)).message(), HasSubstr("stop ids"));
+}
+
+TEST_F(LoopTest, RefusesWhatCanNeverFit) {
+  model_config_.limits.num_pages = 3;
+  make_loop();
+  EXPECT_THAT(refusal(text(50, 60)).message(), HasSubstr("context"));
+  EXPECT_THAT(refusal(text(30, 4)).message(), HasSubstr("pages"));
+  EXPECT_TRUE(refusal(text(30, 3)).ok()) << "the last token needs no place in the cache";
+}
+
+TEST_F(LoopTest, RefusesWhenTooManyWait) {
+  options_.max_waiting = 2;
+  make_loop();
+  submit(text(1, 1));
+  submit(text(1, 1));
+  EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kResourceExhausted);
+  run();
+  EXPECT_TRUE(refusal(text(1, 1)).ok()) << "seats were taken, so places are free again";
+}
+
+// ---- zombies (I6)
+
+TEST_F(LoopTest, AStoppedAnswerLeavesAZombieInEveryStepAhead) {
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    options_.depth = depth;
+    make_loop();
+    const auto answer = submit(text(3, 50, 10));
+    run();
+    EXPECT_EQ(answer->reason, FinishReason::kStop);
+    EXPECT_EQ(answer->tokens.size(), 10u);
+    EXPECT_EQ(loop_->ledger().totals().num_zombie_rows, depth - 1);
+  }
+}
+
+TEST_F(LoopTest, AnAnswerAtItsLengthLeavesNoZombie) {
+  options_.depth = 4;
+  make_loop();
+  const auto answer = submit(text(3, 12));
+  run();
+  EXPECT_EQ(answer->reason, FinishReason::kLength);
+  EXPECT_EQ(answer->tokens.size(), 12u);
+  EXPECT_EQ(loop_->ledger().totals().num_zombie_rows, 0);
+}
+
+// ---- running ahead
+
+TEST_F(LoopTest, PipeliningHidesTheHostAndBlockingDoesNot) {
+  options_.host_delay_ns = 60'000;
+  for (const int depth : {1, 2, 3}) {
+    options_.depth = depth;
+    make_loop();
+    submit(text(3, 60));
+    for (int i = 0; i < 10; ++i) (void)loop_->tick();
+    loop_->ledger().restart();
+    for (int i = 0; i < 40; ++i) (void)loop_->tick();
+    const LedgerTotals totals = loop_->ledger().totals();
+    if (depth == 1) {
+      EXPECT_NEAR(totals.bubble_share(), 60.0 / 170.0, 0.01);
+      EXPECT_EQ(totals.bubble_by_phase_ns[static_cast<std::size_t>(HostPhaseKind::kCommit)],
+                totals.bubble_ns);
+    } else {
+      EXPECT_EQ(totals.bubble_ns, 0);
+      EXPECT_EQ(totals.starved_ns, 0);
+    }
+    EXPECT_EQ(loop_->forbidden_calls(), 0) << "I7";
+  }
+}
+
+TEST_F(LoopTest, HostMaskedRowsHideTheHostToo) {
+  options_.host_delay_ns = 60'000;
+  make_loop();
+  submit(host_masked(text(3, 60)));
+  for (int i = 0; i < 10; ++i) (void)loop_->tick();
+  loop_->ledger().restart();
+  for (int i = 0; i < 30; ++i) (void)loop_->tick();
+  EXPECT_EQ(loop_->ledger().totals().bubble_ns, 0)
+      << "the mask is built and uploaded while the forward runs";
+}
+
+TEST_F(LoopTest, HostMaskedRowsNeverGetAheadOfTheirCommit) {
+  options_.depth = 4;
+  make_loop();
+  submit(host_masked(text(3, 30)));
+  int most = 0;
+  while (loop_->tick() == Loop::Tick::kWorked) {
+    most = std::max(most, loop_->state().num_in_flight());
+  }
+  EXPECT_LE(most, 2);
+}
+
+TEST_F(LoopTest, AutomatonRowsRunAheadLikePlainOnes) {
+  options_.depth = 4;
+  make_loop();
+  PreparedPrompt prompt = text(3, 30);
+  prompt.row.automaton = 0;
+  const auto answer = submit(std::move(prompt));
+  int most = 0;
+  while (loop_->tick() == Loop::Tick::kWorked) {
+    most = std::max(most, loop_->state().num_in_flight());
+  }
+  EXPECT_EQ(most, 3) << "depth 4 less the step that the tick has committed";
+  for (const CommittedToken& token : answer->tokens) {
+    EXPECT_TRUE(token.token == TokenId(5) || token.token == TokenId(6));
+  }
+}
+
+// ---- images
+
+TEST_F(LoopTest, ASecondPromptAboutAnImageComputesItsSuffixOnly) {
+  make_loop();
+  submit(about_image(7, 5, 3));
+  run();
+  const auto second = submit(about_image(7, 5, 3));
+  run();
+  EXPECT_EQ(records_of(StepKind::kEncode).size(), 1u);
+  const auto prefills = records_of(StepKind::kPrefill);
+  ASSERT_EQ(prefills.size(), 2u);
+  EXPECT_EQ(prefills[0].num_tokens, 26);
+  EXPECT_EQ(prefills[1].num_tokens, 5);
+  EXPECT_EQ(prefills[1].num_cached_tokens, 21);
+  const FakeAnswer expected = fake_answer(model_config_, about_image(7, 5, 3), nullptr);
+  ASSERT_EQ(second->tokens.size(), expected.tokens.size());
+  EXPECT_EQ(second->tokens.back().token, expected.tokens.back().token) << "I8";
+}
+
+TEST_F(LoopTest, PromptsAboutAnImageThatArriveTogetherShareItsEncodeAndItsPrefix) {
+  make_loop();
+  for (int i = 0; i < 3; ++i) submit(about_image(7, 5, 3));
+  run();
+  EXPECT_EQ(records_of(StepKind::kEncode).size(), 1u);
+  const auto prefills = records_of(StepKind::kPrefill);
+  ASSERT_EQ(prefills.size(), 2u);
+  EXPECT_EQ(prefills[0].num_tokens, 26);
+  EXPECT_EQ(prefills[1].num_tokens, 10);
+}
+
+TEST_F(LoopTest, WithoutThePrefixCacheTheImageIsStillEncodedOnce) {
+  options_.max_cached_prefixes = 0;
+  make_loop();
+  submit(about_image(7, 5, 3));
+  run();
+  submit(about_image(7, 5, 3));
+  run();
+  EXPECT_EQ(records_of(StepKind::kEncode).size(), 1u);
+  EXPECT_EQ(records_of(StepKind::kPrefill)[1].num_tokens, 26);
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
+}
+
+TEST_F(LoopTest, WhoWaitsForAnImagesPlaceIsSeatedWhenOneIsFree) {
+  model_config_.limits.num_image_slots = 1;
+  make_loop();
+  const auto first = submit(about_image(1, 2, 40));
+  const auto second = submit(about_image(2, 2, 3));
+  run();
+  EXPECT_EQ(first->tokens.size(), 40u);
+  const auto prefills = records_of(StepKind::kPrefill);
+  ASSERT_EQ(prefills.size(), 2u);
+  EXPECT_LT(prefills[1].number, 10) << "at the first one's prefill, not at its end";
+}
+
+TEST_F(LoopTest, CropsGoBackToTheirPoolWhenThePrefillIsCommitted) {
+  make_loop();
+  auto owner = std::make_shared<int>(0);
+  PreparedPrompt prompt = about_image(7, 5, 40);
+  prompt.image->crops_owner = owner;
+  const auto answer = submit(std::move(prompt));
+  while (answer->tokens.empty()) (void)loop_->tick();
+  EXPECT_EQ(owner.use_count(), 1);
+}
+
+// ---- fairness
+
+// Answers go on and on while prompts with images keep coming: what plan.h promises.
+TEST_F(LoopTest, NeitherRunningSequencesNorWaitingPromptsStarve) {
+  model_config_.limits.max_prefill_sequences = 1;
+  model_config_.limits.max_images_per_encode = 1;
+  make_loop();
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < 30; ++i) {
+    answers.push_back(submit(about_image(static_cast<std::uint8_t>(i + 1), 4, 4 + i % 5)));
+  }
+  run();
+  int fills_in_a_row = 0;
+  bool any_running = false;
+  for (const StepRecord& record : loop_->ledger().records()) {
+    if (record.kind == StepKind::kDecode) {
+      fills_in_a_row = 0;
+      any_running = true;
+    } else if (any_running) {
+      ++fills_in_a_row;
+      EXPECT_LE(fills_in_a_row, kMaxFillsInARow + 1)
+          << "at the end of all answers there may be one";
+    }
+  }
+  for (const auto& answer : answers) EXPECT_EQ(answer->reason, FinishReason::kLength);
+}
+
+TEST_F(LoopTest, TheFirstInLineIsNotOvertakenBySmallerOnes) {
+  model_config_.limits.num_pages = 7;
+  make_loop();
+  submit(text(40, 20));                     // 4 of 6 pages
+  const auto large = submit(text(60, 20));  // 5 pages: waits
+  const auto small = submit(text(2, 2));    // 1 page: would fit
+  for (int i = 0; i < 5; ++i) (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 2);
+  while (small->tokens.empty()) (void)loop_->tick();
+  EXPECT_FALSE(large->tokens.empty());
+  run();
+  EXPECT_EQ(large->num_finished, 1);
+}
+
+// ---- ends
+
+TEST_F(LoopTest, ACancelledSequenceEndsAtTheNextTick) {
+  make_loop();
+  const auto other = submit(text(3, 30));
+  auto answer = std::make_shared<Answer>();
+  const auto id = loop_->submit(text(3, 30), answer);
+  for (int i = 0; i < 8; ++i) (void)loop_->tick();
+  loop_->cancel(*id);
+  (void)loop_->tick();
+  EXPECT_EQ(answer->reason, FinishReason::kCancelled);
+  EXPECT_EQ(answer->status.code(), StatusCode::kCancelled);
+  run();
+  EXPECT_EQ(other->tokens.size(), 30u);
+  EXPECT_EQ(answer->num_finished, 1);
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
+  loop_->cancel(*id);  // too late: nothing happens
+  EXPECT_EQ(loop_->tick(), Loop::Tick::kIdle);
+}
+
+TEST_F(LoopTest, AConstraintThatAllowsNothingFailsItsSequenceOnly) {
+  make_loop();
+  PreparedPrompt prompt = text(3, 30);
+  prompt.row.flags |= kRowHostMask;
+  prompt.host_constraint = std::make_unique<NothingAllowed>();
+  const auto stuck = submit(std::move(prompt));
+  const auto other = submit(host_masked(text(3, 10)));
+  run();
+  EXPECT_EQ(stuck->reason, FinishReason::kError);
+  EXPECT_THAT(stuck->status.message(), HasSubstr("allows no token"));
+  EXPECT_NE(other->reason, FinishReason::kError);
+}
+
+TEST_F(LoopTest, AFailingLaunchFailsItsStepOnlyAndSaysWhichCall) {
+  model_config_.limits.max_prefill_sequences = 1;
+  device_config_.faults.failing_calls = {{SimCall::kCopyToDevice, 2}};  // the second prefill's
+  make_loop();
+  const auto first = submit(text(3, 10));
+  const auto second = submit(text(4, 10));
+  run();
+  EXPECT_EQ(first->tokens.size(), 10u);
+  EXPECT_EQ(second->reason, FinishReason::kError);
+  EXPECT_EQ(second->status.code(), StatusCode::kDeviceError);
+  EXPECT_THAT(second->status.message(), HasSubstr("launching a prefill step"));
+  EXPECT_THAT(second->status.message(), HasSubstr("copy_to_device"));
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
+}
+
+TEST_F(LoopTest, ALostDeviceFailsEverybodyAndEveryLaterSubmit) {
+  device_config_.faults.failing_ops = {30};
+  make_loop();
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < 10; ++i) answers.push_back(submit(text(3, 40)));
+  run();
+  for (const auto& answer : answers) {
+    EXPECT_EQ(answer->num_finished, 1);
+    EXPECT_EQ(answer->status.code(), StatusCode::kDeviceError);
+    EXPECT_THAT(answer->status.message(), HasSubstr("the device is lost"));
+  }
+  EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kDeviceError);
+  EXPECT_EQ(loop_->counts().seats.rows_in_use, 0);
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,265 @@
+// I8 on the real model: the tokens of a request do not depend on the depth of the pipeline, nor on
+// who else is in the batch, bit for bit; and I7: nothing that may stall the device is called
+// meanwhile.
+//
+// One mixed load goes through the loop at each depth: greedy and seeded rows, detect and point by
+// device automaton and by host mask, with and without images, joining and being cancelled at
+// different ticks. The shipped model runs on the device named by GAPLESS_TEST_DEVICE.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/file_bytes.h"
+#include "base/host_clock.h"
+#include "base/limits.h"
+#include "model/model_loader.h"
+#include "pipeline/crop_pool.h"
+#include "pipeline/loop.h"
+#include "pipeline/preprocess.h"
+#include "tests/per_device/test_device.h"
+
+namespace gapless {
+
+// Coordinates and log probabilities by their bits.
+bool operator==(const CommittedToken& a, const CommittedToken& b) {
+  const auto same = [](float x, float y) {
+    return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
+  };
+  return a.token == b.token && same(a.x, b.x) && same(a.y, b.y) && same(a.logprob, b.logprob);
+}
+
+void PrintTo(const CommittedToken& token, std::ostream* out) {
+  *out << token.token.value << " (" << token.x << ", " << token.y << ") p " << token.logprob;
+}
+
+namespace {
+
+constexpr int kNever = -1;
+
+struct Ask {
+  SkillRequest request;
+  int submit_tick = 0;
+  int cancel_tick = kNever;
+};
+
+struct Answer final : TokenSink {
+  void on_token(const CommittedToken& token) override { tokens.push_back(token); }
+  void on_finished(FinishReason end, const Status& end_status, const SequenceTimes&) override {
+    reason = end;
+    status = end_status;
+    finished = true;
+  }
+
+  std::vector<CommittedToken> tokens;
+  FinishReason reason = FinishReason::kStop;
+  Status status;
+  bool finished = false;
+};
+using Answers = std::vector<std::shared_ptr<Answer>>;
+
+class DepthEqualityTest : public DeviceTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
+    auto loaded = load_model(std::move(device_), "");
+    ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+    model_ = std::move(loaded).value();
+    auto crops = CropPool::create(*model_->device, 2 * (kMaxTilesPerImage + 1),
+                                  model_->model->info().crop_bytes);
+    ASSERT_TRUE(crops.ok()) << crops.status().to_string();
+    crops_ = std::move(crops).value();
+  }
+  void TearDown() override {
+    crops_.reset();
+    model_.reset();
+  }
+
+  static std::shared_ptr<const std::string> image(const std::string& name) {
+    auto bytes = read_file(GAPLESS_SOURCE_DIR "/tests/golden/tiny/" + name, kMaxImageBytes);
+    EXPECT_TRUE(bytes.ok()) << bytes.status().to_string();
+    return std::make_shared<const std::string>(std::move(bytes).value());
+  }
+
+  static SkillRequest ask(Skill skill, const std::string& text, const std::string& image_name) {
+    SkillRequest request;
+    request.skill = skill;
+    request.text = text;
+    if (!image_name.empty()) request.image = image(image_name);
+    return request;
+  }
+
+  // Greedy, seeded, constrained both ways, cancelled, staggered; some share an image.
+  static std::vector<Ask> mixed_load() {
+    std::vector<Ask> asks;
+    const auto add = [&](SkillRequest request, int submit_tick, int cancel_tick = kNever) {
+      asks.push_back({std::move(request), submit_tick, cancel_tick});
+      return &asks.back().request;
+    };
+    const auto long_text = [](SkillRequest* request, int tokens, float temperature) {
+      request->settings.ignore_eos = true;
+      request->settings.max_tokens = tokens;
+      request->settings.temperature = temperature;
+      request->settings.seed = 7;
+    };
+    add(ask(Skill::kQuery, "How many shapes are there?", "single.png"), 0);
+    long_text(add(ask(Skill::kQuery, "Tell me something.", ""), 0), 24, 0.9f);
+    add(ask(Skill::kDetect, "circle", "wide.png"), 0);
+    add(ask(Skill::kDetect, "circle", "wide.png"), 1)->constraint_mode = ConstraintMode::kHostMask;
+    add(ask(Skill::kPoint, "square", "tall.png"), 2);
+    add(ask(Skill::kPoint, "square", "tall.png"), 4)->constraint_mode = ConstraintMode::kHostMask;
+    SkillRequest* caption = add(ask(Skill::kCaption, "", "single.png"), 6);
+    caption->settings.temperature = 1.0f;
+    caption->settings.top_p = 0.9f;
+    caption->settings.seed = 11;
+    long_text(add(ask(Skill::kQuery, "Go on and on.", ""), 3, 12), 200, 0.0f);
+    long_text(add(ask(Skill::kQuery, "And what colour is it?", "single.png"), 5, 19), 200, 0.7f);
+    add(ask(Skill::kDetect, "triangle", "wide.png"), 8, 11);
+    add(ask(Skill::kDetect, "triangle", "wide.png"), 8, 13)->constraint_mode =
+        ConstraintMode::kHostMask;
+    long_text(add(ask(Skill::kQuery, "One word only.", "tall.png"), 9), 1, 0.0f);
+    long_text(add(ask(Skill::kQuery, "Is it red?", "wide.png"), 14), 12, 0.0f);
+    SkillRequest* spread = add(ask(Skill::kDetect, "square", "single.png"), 15);
+    spread->settings.temperature = 0.8f;
+    spread->settings.seed = 3;
+    spread->settings.max_objects = 5;
+    return asks;
+  }
+
+  struct Run {
+    Answers answers;
+    LedgerTotals totals;
+  };
+
+  // The whole load through one loop. `one_by_one`: each request alone, nobody is cancelled.
+  Run run(int depth, const std::vector<Ask>& asks, bool one_by_one = false,
+          bool foresees_limits = true) {
+    Run result;
+    LoopOptions options;
+    options.depth = depth;
+    options.foresees_limits = foresees_limits;
+    RealHostClock clock;
+    auto created = Loop::create(*model_->device, *model_->model, clock, options);
+    EXPECT_TRUE(created.ok()) << created.status().to_string();
+    if (!created.ok()) return result;
+    Loop& loop = **created;
+    const Preprocessor preprocessor(*model_, crops_);
+    std::vector<SequenceId> ids;
+    const auto submit = [&](const Ask& asked) {
+      auto prompt = preprocessor.prepare(asked.request);
+      ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+      result.answers.push_back(std::make_shared<Answer>());
+      const auto id = loop.submit(std::move(prompt).value(), result.answers.back());
+      ASSERT_TRUE(id.ok()) << id.status().to_string();
+      ids.push_back(*id);
+    };
+
+    if (one_by_one) {
+      for (const Ask& asked : asks) {
+        submit(asked);
+        while (loop.tick() == Loop::Tick::kWorked) {
+        }
+      }
+    } else {
+      const auto by_submission = [](const Ask& a, const Ask& b) {
+        return a.submit_tick < b.submit_tick;
+      };
+      EXPECT_TRUE(std::is_sorted(asks.begin(), asks.end(), by_submission));
+      for (int tick = 0;; ++tick) {
+        while (ids.size() < asks.size() && asks[ids.size()].submit_tick <= tick) {
+          submit(asks[ids.size()]);
+          if (testing::Test::HasFatalFailure()) return result;
+        }
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+          if (asks[i].cancel_tick == tick) loop.cancel(ids[i]);
+        }
+        if (loop.tick() == Loop::Tick::kIdle && ids.size() == asks.size()) break;
+      }
+    }
+    EXPECT_EQ(loop.forbidden_calls(), 0) << "depth " << depth;
+    EXPECT_EQ(loop.counts().seats.rows_in_use, 0);
+    EXPECT_EQ(loop.counts().seats.pages_in_use, loop.num_cached_pages());
+    result.totals = loop.ledger().totals();
+    return result;
+  }
+
+  static void expect_same(const std::vector<Ask>& asks, const Answers& expected,
+                          const Answers& actual) {
+    ASSERT_EQ(actual.size(), asks.size());
+    for (std::size_t i = 0; i < asks.size(); ++i) {
+      SCOPED_TRACE("request " + std::to_string(i) + ": " + asks[i].request.text);
+      std::vector<CommittedToken> wanted = expected[i]->tokens;
+      ASSERT_TRUE(actual[i]->finished);
+      if (asks[i].cancel_tick == kNever) {
+        EXPECT_TRUE(actual[i]->status.ok()) << actual[i]->status.to_string();
+        EXPECT_EQ(actual[i]->reason, expected[i]->reason);
+      } else {
+        // It may have come further at one depth than at another, but on the same way.
+        wanted.resize(std::min(wanted.size(), actual[i]->tokens.size()));
+      }
+      EXPECT_EQ(actual[i]->tokens, wanted);
+    }
+  }
+
+  std::unique_ptr<LoadedModel> model_;
+  std::shared_ptr<CropPool> crops_;
+};
+
+std::vector<Ask> sorted_by_submission(std::vector<Ask> asks) {
+  std::stable_sort(asks.begin(), asks.end(),
+                   [](const Ask& a, const Ask& b) { return a.submit_tick < b.submit_tick; });
+  return asks;
+}
+
+TEST_F(DepthEqualityTest, EveryDepthGivesTheTokensOfEachRequestAlone) {
+  const std::vector<Ask> asks = sorted_by_submission(mixed_load());
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  std::size_t num_tokens = 0;
+  for (const auto& answer : alone.answers) num_tokens += answer->tokens.size();
+  ASSERT_GT(num_tokens, 400u) << "the load is too small to show anything";
+
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    const Run mixed = run(depth, asks);
+    expect_same(asks, alone.answers, mixed.answers);
+    int num_cancelled = 0;
+    for (const auto& answer : mixed.answers) {
+      num_cancelled += answer->reason == FinishReason::kCancelled ? 1 : 0;
+    }
+    EXPECT_GE(num_cancelled, 2) << "the cancellations came too late";
+    EXPECT_EQ(mixed.totals.num_zombie_rows > 0, depth > 1);
+  }
+}
+
+TEST_F(DepthEqualityTest, UnforeseenLengthLimitsChangeNoToken) {
+  const std::vector<Ask> asks = sorted_by_submission(mixed_load());
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  const Run mixed = run(3, asks, /*one_by_one=*/false, /*foresees_limits=*/false);
+  expect_same(asks, alone.answers, mixed.answers);
+}
+
+TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
+  std::vector<Ask> asks;
+  for (const Skill skill : {Skill::kDetect, Skill::kPoint}) {
+    for (const float temperature : {0.0f, 1.5f}) {
+      for (const auto mode : {ConstraintMode::kDeviceAutomaton, ConstraintMode::kHostMask}) {
+        SkillRequest request = ask(skill, "circle", "wide.png");
+        request.constraint_mode = mode;
+        request.settings.temperature = temperature;
+        request.settings.seed = 5;
+        request.settings.max_objects = 8;
+        asks.push_back({std::move(request), static_cast<int>(asks.size())});
+      }
+    }
+  }
+  const Run mixed = run(2, asks);
+  for (std::size_t i = 0; i < asks.size(); i += 2) {
+    EXPECT_EQ(mixed.answers[i]->tokens, mixed.answers[i + 1]->tokens) << "requests " << i;
+  }
+}
+
+}  // namespace
+}  // namespace gapless
