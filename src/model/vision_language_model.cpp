@@ -7,6 +7,7 @@
 #include "constraint/spatial_automaton.h"
 #include "image/normalize.h"
 #include "model/bump_layout.h"
+#include "model/model_summary.h"
 #include "model/rope_table.h"
 #include "model/staged_upload.h"
 
@@ -40,6 +41,11 @@ VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
   info_.hidden_bytes = static_cast<std::size_t>(text_shape_.dim) * dtype_bytes(context_.dtype);
   const auto crop_size = static_cast<std::size_t>(config.vision.crop_size);
   info_.crop_bytes = crop_size * crop_size * 3;
+  const auto step_bytes = [&](int num_rows, int context) {
+    return total_bytes(decode_step_traffic(config, context_.dtype, num_rows, context));
+  };
+  info_.decode_weight_bytes = step_bytes(0, 0);
+  info_.kv_token_bytes = step_bytes(1, 1) - step_bytes(1, 0);
 }
 
 StatusOr<std::unique_ptr<VisionLanguageModel>> VisionLanguageModel::create(

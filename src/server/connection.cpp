@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <exception>
 #include <random>
@@ -244,7 +243,6 @@ awaitable<void> Connection::linger() {
 }
 
 awaitable<bool> Connection::serve(HttpRequest request) {
-  using namespace asio::experimental::awaitable_operators;
   const auto began = std::chrono::steady_clock::now();
   const std::string_view given_id = request.headers.find("X-Request-Id");
   request.request_id = is_request_id(given_id) ? std::string(given_id) : new_request_id();
@@ -257,15 +255,12 @@ awaitable<bool> Connection::serve(HttpRequest request) {
   status_ = 0;
   sent_bytes_ = 0;
   aborted_ = false;
+  client_gone_ = false;
   call_handler(exchange);
 
-  bool sent = false;
-  if (exchange->is_complete()) {
-    sent = co_await write_response(exchange, keep_alive);
-  } else {
-    const auto first = co_await (write_response(exchange, keep_alive) || watch_client());
-    sent = first.index() == 0 && std::get<0>(first);
-  }
+  if (!exchange->is_complete()) watch_client(exchange);
+  const bool sent = co_await write_response(exchange, keep_alive);
+  co_await end_watch(exchange);
   if (!sent) {
     aborted_ = true;
     context_->metrics->count_abort();
@@ -286,15 +281,38 @@ void Connection::call_handler(const std::shared_ptr<ConnectionExchange>& exchang
   }
 }
 
-// Returns when the client has gone. What it sends meanwhile is the next request's, up to a bound.
-awaitable<void> Connection::watch_client() {
-  while (input_.size() < kMaxHttpReadAheadBytes) {
-    const auto [error, count] = co_await socket_.async_read_some(asio::buffer(buffer_), kAsTuple);
-    input_.append(buffer_, 0, count);
-    if (error) co_return;
+// Reads while an answer is on its way: the end of the stream says that nobody waits for it any
+// more. What else comes is the next request's, up to a bound.
+void Connection::watch_client(const std::shared_ptr<ConnectionExchange>& exchange) {
+  watching_ = true;
+  client_gone_ = false;
+  socket_.async_read_some(
+      asio::buffer(buffer_),
+      asio::bind_cancellation_slot(end_of_watch_.slot(), [self = shared_from_this(), exchange](
+                                                             error_code error, std::size_t count) {
+        self->watching_ = false;
+        self->input_.append(self->buffer_, 0, count);
+        if (!error && !self->watch_is_over_ && self->input_.size() < kMaxHttpReadAheadBytes) {
+          return self->watch_client(exchange);
+        }
+        if (error && !self->watch_is_over_) {
+          self->client_gone_ = true;
+          error_code ignored;
+          self->socket_.cancel(ignored);  // a write that waits
+        }
+        exchange->wake().cancel();
+      }));
+}
+
+// The next read must not begin before this one has ended.
+awaitable<void> Connection::end_watch(std::shared_ptr<ConnectionExchange> exchange) {
+  watch_is_over_ = true;
+  end_of_watch_.emit(asio::cancellation_type::all);
+  while (watching_) {
+    exchange->wake().expires_at(asio::steady_timer::time_point::max());
+    co_await exchange->wake().async_wait(kAsTuple);
   }
-  asio::steady_timer forever(socket_.get_executor(), asio::steady_timer::time_point::max());
-  co_await forever.async_wait(kAsTuple);
+  watch_is_over_ = false;
 }
 
 // True when all of it went out.
@@ -304,7 +322,7 @@ awaitable<bool> Connection::write_response(std::shared_ptr<ConnectionExchange> e
   const bool chunked = request.minor_version >= 1;
   while (true) {
     ConnectionExchange::Output output = exchange->take();
-    if (output.broken) co_return false;
+    if (output.broken || client_gone_) co_return false;
     std::string bytes;
     if (output.head) {
       status_ = output.head->status;
@@ -319,12 +337,15 @@ awaitable<bool> Connection::write_response(std::shared_ptr<ConnectionExchange> e
       if (chunked) bytes += "\r\n";
     }
     if (output.ended && chunked) bytes += "0\r\n\r\n";
-    if (!bytes.empty() && !co_await write_bytes(std::move(bytes))) co_return false;
+    const bool wrote = !bytes.empty();
+    if (wrote && !co_await write_bytes(std::move(bytes))) co_return false;
     // Without chunks the end of a stream is the end of the connection.
     if (output.ended) {
       if (!chunked) close();
       co_return true;
     }
+    // More may have come while this was being written.
+    if (wrote) continue;
     exchange->wake().expires_after(limits_.answer);
     const auto [error] = co_await exchange->wake().async_wait(kAsTuple);
     if (error) continue;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
@@ -70,7 +71,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> write_whole(const ConnectionExchange::Output& output,
                                            ConnectionExchange& exchange, bool keep_alive);
   boost::asio::awaitable<bool> write_bytes(std::string bytes);
-  boost::asio::awaitable<void> watch_client();
+  void watch_client(const std::shared_ptr<ConnectionExchange>& exchange);
+  boost::asio::awaitable<void> end_watch(std::shared_ptr<ConnectionExchange> exchange);
   boost::asio::awaitable<void> linger();
 
   // Cancels the socket's operations when `after` has passed without another arm or disarm.
@@ -90,6 +92,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string client_;
   std::string input_;   // read and not yet parsed
   std::string buffer_;  // for reading
+
+  // The read that watches the client during an answer.
+  boost::asio::cancellation_signal end_of_watch_;
+  bool watching_ = false;
+  bool watch_is_over_ = false;
+  bool client_gone_ = false;
 
   // Of the answer being written, for the log.
   int status_ = 0;

@@ -182,7 +182,7 @@ TEST_F(ConnectionTest, ManyStreamsAtOnceKeepTheirWords) {
   for (int i = 0; i < kClients; ++i) {
     if (i % 3 == 0) continue;
     const ClientResponse response = clients[static_cast<std::size_t>(i)]->read_response();
-    ASSERT_EQ(response.status, 200);
+    ASSERT_EQ(response.status, 200) << i << response.head << response.body;
     std::string text;
     for (const std::string& event : response.events()) {
       text += boost::json::parse(event).at("chunk").as_string();

@@ -42,11 +42,6 @@ TEST_F(MoondreamApiTest, EverySkillAnswersUnderBothPrefixes) {
 }
 
 TEST_F(MoondreamApiTest, TheRequestReachesTheEngineWhole) {
-  const ClientResponse response = post(
-      "/v1/query",
-      R"({"question":"Q","image_url":" data:x/y;base64,Zm9\nv","spatial_refs":[[0.5,0.25]],)"
-      R"("settings":{"temperature":0.5,"maxTokens":7},"top_p":0.25,"variant":"x","stream":false})");
-  ASSERT_EQ(response.status, 400) << "a line break inside of a JSON string";
   const ClientResponse good =
       post("/v1/query",
            R"({"question":"Q","image_url":"data:x/y;base64,Zm9\nv","spatial_refs":[[0.5,0.25]],)"
