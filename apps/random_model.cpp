@@ -1,4 +1,6 @@
 // gapless random-model: writes a checkpoint of seeded random weights in the published naming.
+#include "weights/random_model.h"
+
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -7,7 +9,6 @@
 #include "commands.h"
 #include "engine_options.h"
 #include "model/model_source.h"
-#include "weights/random_model.h"
 
 namespace gapless {
 namespace {
@@ -36,13 +37,12 @@ void add_random_model_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand(
       "random-model", "Write a model of the full shape with random weights, for benchmarks");
   auto options = std::make_shared<RandomModelOptions>();
-  command
-      ->add_option("--arch", options->architecture,
-                   "moondream2 or moondream-0.5b")
+  command->add_option("--arch", options->architecture, "moondream2 or moondream-0.5b")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "The same seed gives the same weights")
       ->capture_default_str();
-  command->add_option("--out", options->folder, "Folder to write model.safetensors and config.json to")
+  command
+      ->add_option("--out", options->folder, "Folder to write model.safetensors and config.json to")
       ->required();
   command->callback([options, &chosen] { chosen = [options] { return write_model(*options); }; });
 }

@@ -1,4 +1,5 @@
-// A StageRecorder that keeps every stage on the host as float32. Waits for the stream at each stage.
+// A StageRecorder that keeps every stage on the host as float32. Waits for the stream at each
+// stage.
 #pragma once
 
 #include <map>
@@ -24,7 +25,9 @@ class RecordedStages final : public StageRecorder {
   Status record(Stream& stream, std::string_view stage, const StageView& view) override;
 
   // The stage's recordings in order of launch; the test fails in at() when there is none.
-  const std::vector<RecordedStage>& all(const std::string& stage) const { return stages_.at(stage); }
+  const std::vector<RecordedStage>& all(const std::string& stage) const {
+    return stages_.at(stage);
+  }
   const RecordedStage& last(const std::string& stage) const { return all(stage).back(); }
   bool has(const std::string& stage) const { return stages_.contains(stage); }
   void clear() { stages_.clear(); }

@@ -1,13 +1,14 @@
-// The token automata of the spatial skills (point, detect, gaze): closed and finite, so that the device
-// masks, samples and advances without the host, and constrained rows run ahead like plain ones.
+// The token automata of the spatial skills (point, detect, gaze): closed and finite, so that the
+// device masks, samples and advances without the host, and constrained rows run ahead like plain
+// ones.
 //
 //   point    x {coord, eos} -> y {coord} -> x ...
 //   detect   x {coord, eos} -> y {coord} -> size {size} -> x ...
 //   gaze     x {coord, eos} -> y {coord} -> end {eos}: at most one point
 //
-// After a sampled eos the row is done (eos is among its stop ids), so the edge's target is never used; it
-// leads back to its own state. How many objects a request may return is bounded by the row's length
-// limit (spatial_max_generated), not by the automaton.
+// After a sampled eos the row is done (eos is among its stop ids), so the edge's target is never
+// used; it leads back to its own state. How many objects a request may return is bounded by the
+// row's length limit (spatial_max_generated), not by the automaton.
 #pragma once
 
 #include <array>
@@ -37,8 +38,9 @@ std::array<AutomatonState, kNumSpatialStates> build_spatial_automata(const Spati
 // Where a skill's automaton starts: the value of RowState::automaton for a new sequence.
 std::int32_t automaton_start(SpatialSkill skill);
 
-// RowState::max_generated that returns at most `max_objects` whole objects: their tokens and one eos.
-// Gaze returns at most one point whatever max_objects says. max_objects must lie in [1, kMaxObjects].
+// RowState::max_generated that returns at most `max_objects` whole objects: their tokens and one
+// eos. Gaze returns at most one point whatever max_objects says. max_objects must lie in [1,
+// kMaxObjects].
 std::int32_t spatial_max_generated(SpatialSkill skill, int max_objects);
 
 // The same automaton walked by the host (kRowHostMask): gives the same tokens. One per sequence.

@@ -1,14 +1,13 @@
 #include "constraint/spatial_automaton.h"
 
-#include <set>
-#include <vector>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <vector>
+
 namespace gapless {
 namespace {
-
 
 constexpr SpatialTokens kTokens{.coord_id = 5, .size_id = 37, .eos_id = 0};
 

@@ -1,5 +1,5 @@
-// Lays several arrays out in one device allocation. Run the same carving code twice: once from nothing to
-// learn the size, once from the allocation's base to get the addresses.
+// Lays several arrays out in one device allocation. Run the same carving code twice: once from
+// nothing to learn the size, once from the allocation's base to get the addresses.
 #pragma once
 
 #include <algorithm>

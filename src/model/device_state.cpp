@@ -24,11 +24,11 @@ void DeviceState::carve(void* base, const TextShape& shape, int image_tokens, DT
   BumpLayout layout(base);
   const auto max_rows = static_cast<std::size_t>(limits.max_rows);
   row_states_ = layout.take_array<RowState>(max_rows);
-  page_table_ = layout.take_array<std::int32_t>(
-      max_rows * static_cast<std::size_t>(limits.max_pages_per_row));
+  page_table_ = layout.take_array<std::int32_t>(max_rows *
+                                                static_cast<std::size_t>(limits.max_pages_per_row));
   automata_ = layout.take_array<AutomatonState>(kMaxAutomatonStates);
-  image_slot_bytes_ = static_cast<std::size_t>(image_tokens) *
-                      static_cast<std::size_t>(shape.dim) * dtype_bytes(dtype);
+  image_slot_bytes_ = static_cast<std::size_t>(image_tokens) * static_cast<std::size_t>(shape.dim) *
+                      dtype_bytes(dtype);
   image_embeddings_ =
       layout.take(static_cast<std::size_t>(limits.num_image_slots) * image_slot_bytes_);
   *total_bytes = layout.peak_bytes();

@@ -1,5 +1,5 @@
-// The state that lives on the device across steps: the rows, the page table, the KV cache, the pool of
-// image embeddings and the pool of automata. Allocated once from StepLimits.
+// The state that lives on the device across steps: the rows, the page table, the KV cache, the pool
+// of image embeddings and the pool of automata. Allocated once from StepLimits.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@
 
 namespace gapless {
 
-// Automata that may lie in the pool: the spatial ones and, compiled while serving, those of requests.
+// Automata that may lie in the pool: the spatial ones and, compiled while serving, those of
+// requests.
 inline constexpr int kMaxAutomatonStates = 4096;
 
 // Bytes of one KV page: keys and values, all layers.
@@ -22,8 +23,8 @@ std::size_t kv_page_bytes(const TextShape& shape, DType dtype);
 
 class DeviceState {
  public:
-  // The rows come up done and empty, every page-table entry is the trash page, the cache is zero. The
-  // automata pool begins with the spatial automata (spatial_automaton.h) of `automata`.
+  // The rows come up done and empty, every page-table entry is the trash page, the cache is zero.
+  // The automata pool begins with the spatial automata (spatial_automaton.h) of `automata`.
   static StatusOr<DeviceState> create(Device& device, Stream& stream, const TextShape& shape,
                                       int image_tokens, DType dtype, const StepLimits& limits,
                                       std::span<const AutomatonState> automata);

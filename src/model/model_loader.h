@@ -33,8 +33,8 @@ struct LoadedModel {
   std::unique_ptr<VisionLanguageModel> model;
 };
 
-// Opens, validates and uploads; takes seconds for a large model. `name`: see model_source.h. Errors name
-// the file and what is wrong with it.
+// Opens, validates and uploads; takes seconds for a large model. `name`: see model_source.h. Errors
+// name the file and what is wrong with it.
 StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
                                                   const std::string& name);
 

@@ -1,8 +1,8 @@
-// Sizes that follow from a configuration, as the device sees them: with the padding that keeps every
-// matrix row a multiple of 16 elements (32 bytes in bf16).
+// Sizes that follow from a configuration, as the device sees them: with the padding that keeps
+// every matrix row a multiple of 16 elements (32 bytes in bf16).
 //
-// Padding is exact: padded columns are zero in the weights and zero in the activations, and a padded row
-// of fc1 gives gelu(0) = 0.
+// Padding is exact: padded columns are zero in the weights and zero in the activations, and a
+// padded row of fc1 gives gelu(0) = 0.
 #pragma once
 
 #include "base/status.h"
@@ -13,10 +13,12 @@ namespace gapless {
 // Every matrix's inner dimension is a multiple of this many elements.
 inline constexpr int kRowPadding = 16;
 
-constexpr int pad_row(int n) { return (n + kRowPadding - 1) / kRowPadding * kRowPadding; }
+constexpr int pad_row(int n) {
+  return (n + kRowPadding - 1) / kRowPadding * kRowPadding;
+}
 
 struct VisionShape {
-  int dim = 0;               // E
+  int dim = 0;  // E
   int num_layers = 0;
   int num_heads = 0;
   int head_dim = 0;
@@ -38,8 +40,8 @@ struct TextShape {
   int max_context = 0;
 };
 
-// InvalidArgument, naming the field, for a configuration that is valid (validate_model_config) but not
-// one that the kernels can run.
+// InvalidArgument, naming the field, for a configuration that is valid (validate_model_config) but
+// not one that the kernels can run.
 Status check_model_shape(const ModelConfig& config);
 
 VisionShape vision_shape(const ModelConfig& config);

@@ -96,8 +96,8 @@ StatusOr<ModelSource> find_model(std::string_view name) {
 StatusOr<std::string> describe_source(const ModelSource& source) {
   std::string out = fmt::format("{}\n", source.name);
   if (source.random_seed) {
-    return out + fmt::format("  random weights of seed {}, made on the device\n",
-                             *source.random_seed);
+    return out +
+           fmt::format("  random weights of seed {}, made on the device\n", *source.random_seed);
   }
   GAPLESS_ASSIGN_OR_RETURN(const WeightSource weights,
                            WeightSource::open(*source.checkpoint, source.config));

@@ -29,12 +29,12 @@ struct ModelSource {
 // Reads the configuration, not the weights. The error names the file or lists the known names.
 StatusOr<ModelSource> find_model(std::string_view name);
 
-// "moondream2" or "moondream-0.5b": shapes of published models, with the special ids and templates of
-// Moondream 2 (2025-06-21).
+// "moondream2" or "moondream-0.5b": shapes of published models, with the special ids and templates
+// of Moondream 2 (2025-06-21).
 StatusOr<ModelConfig> published_architecture(std::string_view name);
 
-// models/tiny: beside the installed binary (../share/gapless/models/tiny), or in the source tree that
-// this program was built from.
+// models/tiny: beside the installed binary (../share/gapless/models/tiny), or in the source tree
+// that this program was built from.
 StatusOr<std::filesystem::path> shipped_model_folder();
 
 // Where the model comes from and what its files hold, as text for a person.

@@ -1,15 +1,17 @@
 #include "model/model_summary.h"
 
-#include <utility>
-
 #include <fmt/format.h>
+
+#include <utility>
 
 #include "weights/weight_map.h"
 
 namespace gapless {
 namespace {
 
-double megabytes(std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+double megabytes(std::int64_t bytes) {
+  return static_cast<double>(bytes) / 1e6;
+}
 
 std::string with_separators(std::int64_t number) {
   std::string digits = std::to_string(number);
@@ -94,12 +96,12 @@ std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dt
   const auto& region = config.region;
   const auto element = static_cast<std::int64_t>(dtype_bytes(dtype));
   auto linear = [&](std::int64_t out, std::int64_t in) { return (out * in + out) * element; };
-  return {{"coordinate decoder", linear(region.inner_dim, region.dim) +
-                                     linear(region.coord_out_dim, region.inner_dim)},
-          {"size decoder", linear(region.inner_dim, region.dim) +
-                               linear(region.size_out_dim, region.inner_dim)},
-          {"region encoders", linear(region.dim, region.coord_feat_dim) +
-                                  linear(region.dim, region.size_feat_dim)}};
+  return {{"coordinate decoder",
+           linear(region.inner_dim, region.dim) + linear(region.coord_out_dim, region.inner_dim)},
+          {"size decoder",
+           linear(region.inner_dim, region.dim) + linear(region.size_out_dim, region.inner_dim)},
+          {"region encoders",
+           linear(region.dim, region.coord_feat_dim) + linear(region.dim, region.size_feat_dim)}};
 }
 
 std::int64_t total_bytes(const std::vector<StepTraffic>& traffic) {

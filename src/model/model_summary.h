@@ -1,5 +1,5 @@
-// What a decode step must move, component by component, and a model's description for a person: the text
-// of `gapless info`.
+// What a decode step must move, component by component, and a model's description for a person: the
+// text of `gapless info`.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,15 @@ struct ModelSize {
 
 ModelSize model_size(const ModelConfig& config);
 
-// Bytes that one component of a decode step reads or writes in device memory, each weight read once.
+// Bytes that one component of a decode step reads or writes in device memory, each weight read
+// once.
 struct StepTraffic {
   std::string component;
   std::int64_t bytes = 0;
 };
 
-// One decode step of `num_rows` sequences with `context` cached tokens each, in elements of `dtype`.
-// Activations stay on chip and are not counted.
+// One decode step of `num_rows` sequences with `context` cached tokens each, in elements of
+// `dtype`. Activations stay on chip and are not counted.
 std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype, int num_rows,
                                              int context);
 

@@ -109,12 +109,12 @@ RegionWeights place_region(Placer& placer, const ModelConfig& config) {
   encoder.coord_encoder =
       placer.linear("model.region.coord_encoder", shape.dim, shape.coord_feat_dim);
   decoder.coord_fc1 = placer.linear("model.region.coord_decoder.fc1", shape.inner_dim, shape.dim);
-  decoder.coord_fc2 = placer.linear_exact_out("model.region.coord_decoder.fc2",
-                                              shape.coord_out_dim, shape.inner_dim);
+  decoder.coord_fc2 = placer.linear_exact_out("model.region.coord_decoder.fc2", shape.coord_out_dim,
+                                              shape.inner_dim);
   encoder.size_encoder = placer.linear("model.region.size_encoder", shape.dim, shape.size_feat_dim);
   decoder.size_fc1 = placer.linear("model.region.size_decoder.fc1", shape.inner_dim, shape.dim);
-  decoder.size_fc2 = placer.linear_exact_out("model.region.size_decoder.fc2", shape.size_out_dim,
-                                             shape.inner_dim);
+  decoder.size_fc2 =
+      placer.linear_exact_out("model.region.size_decoder.fc2", shape.size_out_dim, shape.inner_dim);
   encoder.coord_features =
       placer.matrix("model.region.coord_features", 1, shape.coord_feat_dim / 2);
   encoder.size_features = placer.matrix("model.region.size_features", 2, shape.size_feat_dim / 2);

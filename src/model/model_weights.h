@@ -1,8 +1,9 @@
 // All weights of a model, in one device allocation.
 //
-// Every pointer is device memory of type T (Kernels::activation_dtype()), row-major [out, in]. D = text
-// dim, F = text ff_dim, V = vocab, E = enc_dim, G = enc_ff_dim, P = proj_inner_dim, R = region inner_dim;
-// F', G' are padded to multiples of 16 and the patch length 588 to 592 (model_shape.h), with zeros.
+// Every pointer is device memory of type T (Kernels::activation_dtype()), row-major [out, in]. D =
+// text dim, F = text ff_dim, V = vocab, E = enc_dim, G = enc_ff_dim, P = proj_inner_dim, R = region
+// inner_dim; F', G' are padded to multiples of 16 and the patch length 588 to 592 (model_shape.h),
+// with zeros.
 #pragma once
 
 #include <cstddef>
@@ -66,7 +67,7 @@ struct RegionWeights {
 
 // One tensor of a checkpoint and where it lies in the allocation.
 struct TensorPlacement {
-  std::string name;  // published name, "model.text.blocks.0.ln.weight"
+  std::string name;           // published name, "model.text.blocks.0.ln.weight"
   std::int64_t num_rows = 0;  // the published shape as a matrix; 1 row for a vector
   std::int64_t row_size = 0;
   std::int64_t row_stride = 0;   // elements between rows, >= row_size
@@ -90,8 +91,8 @@ struct WeightLayout {
 };
 WeightLayout lay_out_weights(const ModelConfig& config, DType dtype);
 
-// Allocates the weights and lays them out; all bytes are zero once `stream` gets there. The contents come
-// from weight_loading.h.
+// Allocates the weights and lays them out; all bytes are zero once `stream` gets there. The
+// contents come from weight_loading.h.
 StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,
                                         DType dtype);
 

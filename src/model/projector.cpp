@@ -18,13 +18,12 @@ Status Projector::project(Stream& stream, const void* features, TileGrid tiles,
   GAPLESS_RETURN_IF_ERROR(
       context_.record(stream, "vision.pooled", workspace_.pooled, rows, 2 * shape_.dim));
 
-  LinearParams fc1 = dense_linear(context_, workspace_.pooled, weights_.fc1,
-                                  workspace_.projector_inner, rows);
+  LinearParams fc1 =
+      dense_linear(context_, workspace_.pooled, weights_.fc1, workspace_.projector_inner, rows);
   fc1.activation = Activation::kGeluTanh;
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, fc1));
   GAPLESS_RETURN_IF_ERROR(kernels.linear(
-      stream,
-      dense_linear(context_, workspace_.projector_inner, weights_.fc2, embeddings, rows)));
+      stream, dense_linear(context_, workspace_.projector_inner, weights_.fc2, embeddings, rows)));
   return context_.record(stream, "vision.projection", embeddings, rows, weights_.fc2.out);
 }
 

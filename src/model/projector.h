@@ -1,5 +1,5 @@
-// From an image's crop features to its 729 embeddings: stitch the tiles, pool them to the global crop's
-// grid, put both side by side, and run a two-layer MLP.
+// From an image's crop features to its 729 embeddings: stitch the tiles, pool them to the global
+// crop's grid, put both side by side, and run a two-layer MLP.
 #pragma once
 
 #include "model/model_context.h"
@@ -23,8 +23,8 @@ class Projector {
         weights_(weights),
         workspace_(workspace) {}
 
-  // features: [num_crops*729, E] T, the global crop first, then the tiles row-major; with a 1x1 grid the
-  // global crop serves as the tile. embeddings: [729, D] T.
+  // features: [num_crops*729, E] T, the global crop first, then the tiles row-major; with a 1x1
+  // grid the global crop serves as the tile. embeddings: [729, D] T.
   Status project(Stream& stream, const void* features, TileGrid tiles, void* embeddings) const;
 
  private:

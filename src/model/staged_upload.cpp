@@ -41,6 +41,8 @@ Status StagedUpload::copy(void* to_dev, std::span<const std::byte> from_host) {
   return ok_status();
 }
 
-Status StagedUpload::finish() { return stream_->synchronize(); }
+Status StagedUpload::finish() {
+  return stream_->synchronize();
+}
 
 }  // namespace gapless

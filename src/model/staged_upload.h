@@ -1,7 +1,7 @@
 // Copies host data to the device at start-up, in pieces through pinned memory.
 //
-// Two pieces alternate: while the device copies one, the host fills the other. Waits for the device, so
-// never used by the engine loop.
+// Two pieces alternate: while the device copies one, the host fills the other. Waits for the
+// device, so never used by the engine loop.
 #pragma once
 
 #include <array>

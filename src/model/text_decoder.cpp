@@ -51,7 +51,8 @@ Status TextDecoder::run_block(Stream& stream, int layer, const DecoderBatch& bat
       kernels.layer_norm(stream, dense_layer_norm(batch.x, block.ln, w.norm, rows)));
   GAPLESS_RETURN_IF_ERROR(linear(dense_linear(context_, w.norm, block.qkv, w.qkv, rows)));
   GAPLESS_RETURN_IF_ERROR(run_attention(stream, layer, batch));
-  GAPLESS_RETURN_IF_ERROR(linear(residual_linear(context_, w.attention, block.proj, batch.x, rows)));
+  GAPLESS_RETURN_IF_ERROR(
+      linear(residual_linear(context_, w.attention, block.proj, batch.x, rows)));
 
   LinearParams fc1 = dense_linear(context_, w.norm, block.fc1, w.inner, rows);
   fc1.activation = Activation::kGeluTanh;

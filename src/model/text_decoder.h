@@ -1,8 +1,8 @@
 // The text decoder: one forward for prefill and decode alike.
 //
-// Parallel blocks: one LayerNorm feeds attention and MLP, x <- x + attention(n) + mlp(n). Rotary embedding
-// on the first half of each head; keys and values go to the paged cache and attention reads them from
-// there alone (Moondream reference, June 2025).
+// Parallel blocks: one LayerNorm feeds attention and MLP, x <- x + attention(n) + mlp(n). Rotary
+// embedding on the first half of each head; keys and values go to the paged cache and attention
+// reads them from there alone (Moondream reference, June 2025).
 #pragma once
 
 #include "model/device_state.h"
@@ -12,8 +12,8 @@
 
 namespace gapless {
 
-// What a launch runs: packed tokens of several sequences. Prefill takes it from the slot's inputs, decode
-// from the plan made on the device.
+// What a launch runs: packed tokens of several sequences. Prefill takes it from the slot's inputs,
+// decode from the plan made on the device.
 struct DecoderBatch {
   void* x = nullptr;  // [num_tokens, D] T: embeddings in, hidden states before post_ln out
   const std::int32_t* positions = nullptr;       // [num_tokens]

@@ -1,7 +1,7 @@
 // The vision encoder: crops in, one feature vector per patch out.
 //
-// Pre-LN transformer, sequential residual, full attention inside each crop; LayerNorm eps 1e-5, tanh GELU,
-// softmax scale 1/sqrt(head_dim) (Moondream reference, June 2025).
+// Pre-LN transformer, sequential residual, full attention inside each crop; LayerNorm eps 1e-5,
+// tanh GELU, softmax scale 1/sqrt(head_dim) (Moondream reference, June 2025).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace gapless {
 
 class VisionEncoder {
  public:
-  // Everything is used by reference for the encoder's life. lut_dev: [256] T, byte to normalised value.
+  // Everything is used by reference for the encoder's life. lut_dev: [256] T, byte to normalised
+  // value.
   VisionEncoder(const ModelContext& context, const VisionShape& shape, int crop_size,
                 int patch_size, const VisionWeights& weights, const VisionWorkspace& workspace,
                 const void* lut_dev)

@@ -69,8 +69,8 @@ Status VisionLanguageModel::prepare() {
                              .eos_id = config_.tokenizer.eos_id.value};
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
   GAPLESS_ASSIGN_OR_RETURN(
-      state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens,
-                                  context_.dtype, limits_, build_spatial_automata(tokens)));
+      state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens, context_.dtype,
+                                  limits_, build_spatial_automata(tokens)));
   build_parts();
   return ok_status();
 }
@@ -130,16 +130,16 @@ Status VisionLanguageModel::encode(Stream& compute, std::span<const EncodeImage>
     num_crops = std::max(num_crops, image.first_crop + image.num_crops);
   }
   GAPLESS_CHECK(num_crops <= max_crops_per_launch(limits_));
-  const std::size_t crop_feature_bytes =
-      static_cast<std::size_t>(vision_shape_.patches_per_crop) *
-      static_cast<std::size_t>(vision_shape_.dim) * dtype_bytes(context_.dtype);
+  const std::size_t crop_feature_bytes = static_cast<std::size_t>(vision_shape_.patches_per_crop) *
+                                         static_cast<std::size_t>(vision_shape_.dim) *
+                                         dtype_bytes(context_.dtype);
   auto* features = static_cast<std::byte*>(workspace_->vision().features);
 
   for (int first = 0; first < num_crops; first += limits_.max_crops_per_encode) {
     const int chunk = std::min(limits_.max_crops_per_encode, num_crops - first);
     const auto skip = static_cast<std::size_t>(first);
-    GAPLESS_RETURN_IF_ERROR(vision_encoder_->encode(compute, crops + skip * info_.crop_bytes,
-                                                    chunk, features + skip * crop_feature_bytes));
+    GAPLESS_RETURN_IF_ERROR(vision_encoder_->encode(compute, crops + skip * info_.crop_bytes, chunk,
+                                                    features + skip * crop_feature_bytes));
   }
   for (const EncodeImage& image : images) {
     GAPLESS_CHECK(image.image_slot >= 0 && image.image_slot < limits_.num_image_slots);
@@ -169,12 +169,11 @@ Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
                                           .num_tokens = shape.num_tokens,
                                           .max_new_tokens = shape.max_new_tokens,
                                           .decode = false}));
-  GAPLESS_RETURN_IF_ERROR(
-      context_.kernels->gather_rows(compute, {.x = x,
-                                              .index = buffers.last_tokens,
-                                              .y = buffers.hidden,
-                                              .num_rows = shape.num_rows,
-                                              .dim = text_shape_.dim}));
+  GAPLESS_RETURN_IF_ERROR(context_.kernels->gather_rows(compute, {.x = x,
+                                                                  .index = buffers.last_tokens,
+                                                                  .y = buffers.hidden,
+                                                                  .num_rows = shape.num_rows,
+                                                                  .dim = text_shape_.dim}));
   return finish_forward(compute, buffers, shape.num_rows);
 }
 
@@ -258,8 +257,8 @@ Status VisionLanguageModel::finish_forward(Stream& compute, const StepBuffers& b
   GAPLESS_RETURN_IF_ERROR(
       text_decoder_->compute_logits(compute, buffers.hidden, num_rows, buffers.logits));
   if (context_.recorder == nullptr) return ok_status();
-  return context_.recorder->record(
-      compute, "text.logits", {buffers.logits, num_rows, text_shape_.vocab, DType::kF32});
+  return context_.recorder->record(compute, "text.logits",
+                                   {buffers.logits, num_rows, text_shape_.vocab, DType::kF32});
 }
 
 Status VisionLanguageModel::sample(Stream& compute, const StepShape& shape,

@@ -1,9 +1,9 @@
-// The model behind the pipeline: Moondream's architecture, driven by its configuration, launched through
-// the op table. The shipped small model and Moondream 2 share every line.
+// The model behind the pipeline: Moondream's architecture, driven by its configuration, launched
+// through the op table. The shipped small model and Moondream 2 share every line.
 //
-// Threads: launches come from one thread at a time (the engine's). Everything is allocated by create();
-// forward and sample only enqueue. All work goes to the stream given, and all launches must go to the same
-// stream: they share one workspace (I1).
+// Threads: launches come from one thread at a time (the engine's). Everything is allocated by
+// create(); forward and sample only enqueue. All work goes to the stream given, and all launches
+// must go to the same stream: they share one workspace (I1).
 #pragma once
 
 #include <memory>

@@ -12,8 +12,8 @@
 namespace gapless {
 namespace {
 
-void read_elements(const WeightSource& source, const std::string& name, DType dtype,
-                   std::byte* to, std::int64_t count, std::int64_t first) {
+void read_elements(const WeightSource& source, const std::string& name, DType dtype, std::byte* to,
+                   std::int64_t count, std::int64_t first) {
   const auto size = static_cast<std::size_t>(count);
   if (dtype == DType::kF32) {
     source.read_as_f32(name, std::span(reinterpret_cast<float*>(to), size), first);
@@ -46,8 +46,8 @@ Status load_padded(StagedUpload& upload, const WeightSource& source, const Tenso
   const std::size_t stride_bytes = static_cast<std::size_t>(tensor.row_stride) * dtype_bytes(dtype);
   for (std::int64_t row = 0; row < tensor.num_rows;) {
     GAPLESS_ASSIGN_OR_RETURN(const std::span<std::byte> piece, upload.begin_piece());
-    const std::int64_t rows = std::min(tensor.num_rows - row,
-                                       static_cast<std::int64_t>(piece.size() / stride_bytes));
+    const std::int64_t rows =
+        std::min(tensor.num_rows - row, static_cast<std::int64_t>(piece.size() / stride_bytes));
     GAPLESS_CHECK(rows > 0);
     const std::size_t bytes = static_cast<std::size_t>(rows) * stride_bytes;
     std::memset(piece.data(), 0, bytes);

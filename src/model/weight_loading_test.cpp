@@ -42,9 +42,9 @@ class WeightLoadingTest : public testing::Test {
     EXPECT_TRUE(source.ok()) << source.status().to_string();
     const auto weights = allocate_weights(*device_, *stream_, config_, DType::kF32);
     EXPECT_TRUE(weights.ok());
-    EXPECT_TRUE(load_weights(*device_, *stream_, *source, config_, DType::kF32, *weights,
-                             piece_bytes)
-                    .ok());
+    EXPECT_TRUE(
+        load_weights(*device_, *stream_, *source, config_, DType::kF32, *weights, piece_bytes)
+            .ok());
     return contents(*weights);
   }
 
@@ -54,8 +54,8 @@ class WeightLoadingTest : public testing::Test {
   std::unique_ptr<Kernels> kernels_;
 };
 
-// What is made on the device is what is written to disk, up to the file's rounding to bfloat16, padding
-// included: every byte of the allocation is compared.
+// What is made on the device is what is written to disk, up to the file's rounding to bfloat16,
+// padding included: every byte of the allocation is compared.
 TEST_F(WeightLoadingTest, RandomWeightsAreTheSameOnDiskAndOnTheDevice) {
   const testing_files::TemporaryFolder folder;
   ASSERT_TRUE(write_random_model(config_, kSeed, folder.path()).ok());

@@ -49,9 +49,9 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   text.inner = take(tokens, shape.ff_dim);
   text.last_norm = take(rows, shape.dim);
   BumpLayout& layout = take.layout;
-  const std::size_t prefill_scratch = kernels.attention_scratch_bytes(
-      limits.max_prefill_tokens, limits.max_prefill_sequences, shape.max_context, shape.num_heads,
-      shape.head_dim);
+  const std::size_t prefill_scratch =
+      kernels.attention_scratch_bytes(limits.max_prefill_tokens, limits.max_prefill_sequences,
+                                      shape.max_context, shape.num_heads, shape.head_dim);
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
       limits.max_rows, limits.max_rows, shape.max_context, shape.num_heads, shape.head_dim);
   text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));

@@ -1,6 +1,6 @@
-// Activations of one step. One workspace serves every step of every slot, because all forwards and all
-// samplings run in order on one compute stream (I1): a step's activations are dead when the next begins.
-// Vision and text never run at once, so they share the same bytes.
+// Activations of one step. One workspace serves every step of every slot, because all forwards and
+// all samplings run in order on one compute stream (I1): a step's activations are dead when the
+// next begins. Vision and text never run at once, so they share the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ namespace gapless {
 
 // R = max_crops_per_encode * 729 rows, E = enc_dim, G = padded enc_ff_dim.
 struct VisionWorkspace {
-  void* patches = nullptr;    // [R, padded patch length] T
-  void* x = nullptr;          // [R, E] T: the residual stream
-  void* norm = nullptr;       // [R, E] T
-  void* qkv = nullptr;        // [R, 3E] T
-  void* attention = nullptr;  // [R, E] T
-  void* inner = nullptr;      // [R, G] T
-  void* features = nullptr;   // [max crops of a launch * 729, E] T: the encoder's output
-  void* pooled = nullptr;     // [729, 2E] T
+  void* patches = nullptr;          // [R, padded patch length] T
+  void* x = nullptr;                // [R, E] T: the residual stream
+  void* norm = nullptr;             // [R, E] T
+  void* qkv = nullptr;              // [R, 3E] T
+  void* attention = nullptr;        // [R, E] T
+  void* inner = nullptr;            // [R, G] T
+  void* features = nullptr;         // [max crops of a launch * 729, E] T: the encoder's output
+  void* pooled = nullptr;           // [729, 2E] T
   void* projector_inner = nullptr;  // [729, proj_inner_dim] T
 };
 
@@ -39,10 +39,10 @@ struct TextWorkspace {
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;
   // A decode step's plan, made on the device from the rows' states.
-  std::int32_t* positions = nullptr;         // [max_rows]
-  std::int32_t* cache_slots = nullptr;       // [max_rows]
-  AttentionSequence* sequences = nullptr;    // [max_rows]
-  std::int32_t* input_index = nullptr;       // [max_rows]
+  std::int32_t* positions = nullptr;       // [max_rows]
+  std::int32_t* cache_slots = nullptr;     // [max_rows]
+  AttentionSequence* sequences = nullptr;  // [max_rows]
+  std::int32_t* input_index = nullptr;     // [max_rows]
 };
 
 // The most crops that one encode launch may hold, in chunks of max_crops_per_encode.

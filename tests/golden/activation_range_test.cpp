@@ -1,5 +1,5 @@
-// Random weights at the depth of Moondream 2 keep activations in the range of a trained model's: what is
-// measured with them (speed, rounding errors) then means something.
+// Random weights at the depth of Moondream 2 keep activations in the range of a trained model's:
+// what is measured with them (speed, rounding errors) then means something.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -47,8 +47,8 @@ TEST_F(ActivationRangeTest, TheResidualStreamNeitherGrowsNorFades) {
     EXPECT_LT(last, 4.0);
     EXPECT_LT(last / first, 4.0);
     EXPECT_GT(last / first, 0.5);
-    RecordProperty(block, fmt::format("rms {:.2f} after the first layer, {:.2f} after the last",
-                                      first, last));
+    RecordProperty(
+        block, fmt::format("rms {:.2f} after the first layer, {:.2f} after the last", first, last));
   };
   expect_steady("vision.block", model_->config().vision.enc_n_layers);
   expect_steady("text.block", model_->config().text.n_layers);

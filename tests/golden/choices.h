@@ -16,9 +16,9 @@ struct ChoiceErrors {
   double size = 0;
 };
 
-// `outputs` are all steps of one row, the first one sampled by the prefill. Fails the running test at the
-// first choice that differs by more than rounding explains, and compares nothing behind a choice that
-// differs.
+// `outputs` are all steps of one row, the first one sampled by the prefill. Fails the running test
+// at the first choice that differs by more than rounding explains, and compares nothing behind a
+// choice that differs.
 void compare_choices(const GoldenRequest& expected, std::span<const StepOutput> outputs,
                      const ModelConfig& config, const ChoiceErrors& errors);
 

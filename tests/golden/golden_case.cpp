@@ -92,8 +92,7 @@ StatusOr<GoldenCase> load_golden_case(const std::filesystem::path& folder,
                                       const std::string& name) {
   const std::filesystem::path json_path = folder / (name + ".json");
   GAPLESS_ASSIGN_OR_RETURN(const std::string text, read_file(json_path, kMaxGoldenJsonBytes));
-  GAPLESS_ASSIGN_OR_RETURN(const boost::json::value document,
-                           parse_json(text, json_path.string()));
+  GAPLESS_ASSIGN_OR_RETURN(const boost::json::value document, parse_json(text, json_path.string()));
   GAPLESS_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::of(document, json_path.string()));
 
   GoldenCase golden;

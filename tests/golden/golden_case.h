@@ -1,8 +1,8 @@
-// The oracle's view of one image (or of none), as tools/make_goldens.py wrote it: NAME.json says what
-// was asked and answered, NAME.safetensors holds the stages in float32, NAME.png is the image.
+// The oracle's view of one image (or of none), as tools/make_goldens.py wrote it: NAME.json says
+// what was asked and answered, NAME.safetensors holds the stages in float32, NAME.png is the image.
 //
-// Stages are thinned: a tensor is seen as rows (all but its last dimension), and every row_stride-th row
-// is kept, from row 0 on.
+// Stages are thinned: a tensor is seen as rows (all but its last dimension), and every
+// row_stride-th row is kept, from row 0 on.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,14 @@ struct GoldenTensor {
 };
 
 struct GoldenRequest {
-  std::string skill;                   // "query", "caption", "point", "detect"
+  std::string skill;                     // "query", "caption", "point", "detect"
   std::vector<std::int32_t> prompt_ids;  // after BOS and the image
   std::vector<std::int32_t> token_ids;   // greedy, without the final eos
-  // The gap between the best and the second allowed logit, per decision: one per token of a text (the
-  // final eos included), one per object and one for the end of points and boxes.
+  // The gap between the best and the second allowed logit, per decision: one per token of a text
+  // (the final eos included), one per object and one for the end of points and boxes.
   std::vector<double> margins;
-  std::vector<std::int32_t> bins;    // of the region heads, in order: x, y, then width, height for boxes
+  std::vector<std::int32_t>
+      bins;  // of the region heads, in order: x, y, then width, height for boxes
   std::vector<double> bin_margins;
   bool ended_at_limit = false;  // the oracle stopped at its own limit, not at eos
 

@@ -10,9 +10,8 @@ StatusOr<std::vector<float>> region_logits(LoadedModel& loaded, const void* hidd
   const auto num_logits = static_cast<std::size_t>(fc2.out);
   const std::size_t bytes = num_logits * sizeof(float);
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("regions"));
-  GAPLESS_ASSIGN_OR_RETURN(
-      const Buffer inner,
-      device.allocate(static_cast<std::size_t>(fc1.out) * dtype_bytes(context.dtype)));
+  GAPLESS_ASSIGN_OR_RETURN(const Buffer inner, device.allocate(static_cast<std::size_t>(fc1.out) *
+                                                               dtype_bytes(context.dtype)));
   GAPLESS_ASSIGN_OR_RETURN(const Buffer logits, device.allocate(bytes));
   GAPLESS_ASSIGN_OR_RETURN(const PinnedBuffer pinned, device.allocate_pinned(bytes));
 
