@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Prints the files of bench/results as the Markdown tables of docs/benchmarks.md.
 
-    tools/bench_tables.py bench/results/overlap-h200.json ...
+    tools/bench_tables.py bench/results/overlap-h200.json ...    to standard output
+    tools/bench_tables.py --update docs/benchmarks.md            in place, between the marks
+                                                                 <!-- FILE --> and <!-- end -->
 
 Needs nothing but Python 3.
 """
 
 import json
+import re
 import sys
 
 
@@ -44,8 +47,10 @@ def overlap(result):
             str(run["forbidden_calls"]),
             f'{run["tokens_per_s"]:.0f}',
         ])
+        decode = thread.get("work_of_a_decode_step")
         host.append(name + [f"{thread[phase]:.1f}" for phase in
-                            ("plan", "launch", "commit", "finalize", "other", "work")])
+                            ("plan", "launch", "commit", "finalize", "other", "work")] +
+                    [f'{decode["median"]:.1f}' if decode else ""])
     gains = [[name_of(entry), str(entry["streams"]), str(entry["depth"]),
               f'{entry["blocking_ms"]:.3f}', f'{entry["pipelined_ms"]:.3f}', f'{entry["L"]:.0f}',
               f'{100 * entry["z"]:.2f} %', gain(entry["predicted"]),
@@ -56,7 +61,8 @@ def overlap(result):
                        "bubble µs/step", "zombies", "forbidden calls", "tokens/s"], steps)
     yield table(key + ["blocking ms", "pipelined ms", "L", "z", "predicted", "observed",
                        "with fills: predicted", "observed"], gains)
-    yield table(key + ["plan µs", "launch µs", "commit µs", "finalize µs", "other µs", "all µs"],
+    yield table(key + ["plan µs", "launch µs", "commit µs", "finalize µs", "other µs", "all µs",
+                       "decode step µs"],
                 host)
 
 
@@ -93,15 +99,33 @@ def start(result):
 TABLES = {"overlap": overlap, "decode": decode, "simulate": simulate, "start": start}
 
 
+def tables_of(path):
+    with open(path, encoding="utf-8") as file:
+        result = json.load(file)
+    source = (f'`{result["command"]}`, {result["model"]} on {result["device"]}, '
+              f'{result["date"][:10]}, commit {result["commit"]}, ceiling: {result["ceiling"]}')
+    return "\n".join([source + "\n", *TABLES[result["benchmark"]](result)])
+
+
+def update(page):
+    with open(page, encoding="utf-8") as file:
+        text = file.read()
+    text = re.sub(r"<!-- (\S+\.json) -->\n.*?<!-- end -->",
+                  lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
+                  flags=re.DOTALL)
+    with open(page, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
+    if sys.argv[1] == "--update":
+        for page in sys.argv[2:]:
+            update(page)
+        return
     for path in sys.argv[1:]:
-        with open(path, encoding="utf-8") as file:
-            result = json.load(file)
-        print(f'`{result["command"]}`, {result["model"]} on {result["device"]}, '
-              f'{result["date"][:10]}, commit {result["commit"]}, ceiling: {result["ceiling"]}\n')
-        print("\n".join(TABLES[result["benchmark"]](result)))
+        print(tables_of(path))
 
 
 if __name__ == "__main__":

@@ -27,15 +27,22 @@ double growing_share_of(const MeasuredRun& run, std::span<const MeasuredRun> run
   for (const MeasuredRun& other : runs) {
     if (other.workload == run.workload && other.host_delay_us == run.host_delay_us &&
         other.depth == run.depth) {
-      points.push_back({other.num_streams, other.period_ms()});
+      points.push_back({other.num_streams, other.mean_period_ms()});
     }
   }
   std::sort(points.begin(), points.end(), [](const PeriodPoint& a, const PeriodPoint& b) {
     return a.num_streams < b.num_streams;
   });
-  const double dead_ms = spread_of(run.steps.dead_period_ns).median / 1e6;
-  const double dead_share = dead_ms > 0 ? dead_ms / run.period_ms() : 1;
+  const double dead_ms = mean_of(run.steps.dead_period_ns) / 1e6;
+  const double dead_share = dead_ms > 0 ? dead_ms / run.mean_period_ms() : 1;
   return std::max(0.0, growing_share(points, run.num_streams, dead_share));
+}
+
+// F: what a fill step takes, and what the decode step behind it takes more or less than others.
+double fill_period_ns(const StepStatistics& steps) {
+  const double after_ns = mean_of(steps.after_fill_period_ns);
+  const double behind_ns = after_ns > 0 ? after_ns - mean_of(steps.period_ns) : 0;
+  return per(steps.fill_ns, steps.num_fill_steps) + behind_ns;
 }
 
 double answer_time_of(const MeasuredRun& run, double growing_share) {
@@ -44,8 +51,8 @@ double answer_time_of(const MeasuredRun& run, double growing_share) {
       {.depth = run.depth,
        .mean_tokens = steps.mean_answer_tokens(),
        .fills_per_answer = per(static_cast<double>(steps.num_fill_steps), steps.num_first_tokens),
-       .fill_period = per(steps.fill_ns, steps.num_fill_steps),
-       .decode_period = run.period_ms() * 1e6,
+       .fill_period = fill_period_ns(steps),
+       .decode_period = mean_of(steps.period_ns),
        .num_streams = run.num_streams,
        .growing_share = growing_share});
 }
@@ -57,8 +64,8 @@ OverlapGain compare(const MeasuredRun& blocking, const MeasuredRun& run,
   gain.host_delay_us = run.host_delay_us;
   gain.num_streams = run.num_streams;
   gain.depth = run.depth;
-  gain.blocking_ms = blocking.period_ms();
-  gain.pipelined_ms = run.period_ms();
+  gain.blocking_ms = blocking.mean_period_ms();
+  gain.pipelined_ms = run.mean_period_ms();
   gain.mean_tokens = run.steps.mean_answer_tokens();
   gain.growing_share = growing_share_of(run, runs);
   gain.zombie_tax = zombie_tax(run.depth, gain.mean_tokens, gain.growing_share);

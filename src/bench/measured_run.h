@@ -50,6 +50,8 @@ struct MeasuredRun {
   double forward_ms() const { return spread_of(steps.forward_ns).median / 1e6; }
   double sampling_ms() const { return spread_of(steps.sampling_ns).median / 1e6; }
   double period_ms() const { return spread_of(steps.period_ns).median / 1e6; }
+  // T: a throughput is made of means, also where steps have two typical lengths.
+  double mean_period_ms() const { return mean_of(steps.period_ns) / 1e6; }
   double zombie_share() const;
 };
 

@@ -53,6 +53,10 @@ boost::json::object host_json(const MeasuredRun& run) {
     host[host_phase_name(kind)] = rounded(run.accounts.host_us_per_step(kind), 2);
   }
   host["work"] = rounded(run.accounts.host_work_us_per_step(), 2);
+  const Spread decode = spread_of(run.steps.host_work_ns);
+  host["work_of_a_decode_step"] = boost::json::object{{"median", rounded(decode.median / 1e3, 2)},
+                                                      {"p10", rounded(decode.p10 / 1e3, 2)},
+                                                      {"p90", rounded(decode.p90 / 1e3, 2)}};
   host["wait"] = rounded(run.accounts.host_us_per_step(HostPhaseKind::kWait), 2);
   return host;
 }
@@ -95,12 +99,13 @@ std::string host_table(std::span<const MeasuredRun> runs) {
   for (const HostPhaseKind kind : kWorkPhases) {
     out += fmt::format(" {:>8}", host_phase_name(kind));
   }
-  out += fmt::format(" | {:>8} | {:>8}\n", "all work", "wait");
+  out += fmt::format(" | {:>8} | {:>8} | {:>11}\n", "all work", "wait", "decode step");
   for (const MeasuredRun& run : runs) {
     out += run_name(run) + " |";
     for (const HostPhaseKind kind : kWorkPhases) out += us_per_step(run, kind);
     out += fmt::format(" | {:>8.1f} |", run.accounts.host_work_us_per_step());
-    out += us_per_step(run, HostPhaseKind::kWait) + "\n";
+    out += us_per_step(run, HostPhaseKind::kWait);
+    out += fmt::format(" | {:>11.1f}\n", spread_of(run.steps.host_work_ns).median / 1e3);
   }
   return out;
 }
@@ -133,6 +138,7 @@ boost::json::array to_json(std::span<const MeasuredRun> runs) {
         {"forward_ms", spread_json(steps.forward_ns)},
         {"sampling_ms", spread_json(steps.sampling_ns)},
         {"period_ms", spread_json(steps.period_ns)},
+        {"mean_period_ms", rounded(run.mean_period_ms(), 5)},
         {"dead_step_period_ms", spread_json(steps.dead_period_ns)},
         {"period_ms_of_each_repeat", rounded_list(run.periods_ms, 5)},
         {"tokens_per_s_of_each_repeat", rounded_list(run.tokens_per_s, 2)},

@@ -11,7 +11,7 @@ namespace gapless {
 
 // Forward, sampling and period of every run, with the device's idle time and who caused it.
 std::string step_table(std::span<const MeasuredRun> runs);
-// The engine thread's microseconds per step by phase.
+// The engine thread's microseconds per step of any kind by phase, and per decode step (median).
 std::string host_table(std::span<const MeasuredRun> runs);
 // Blocking against pipelined, predicted against observed.
 std::string gain_table(std::span<const OverlapGain> gains);

@@ -28,6 +28,12 @@ std::int64_t end_of(const StepRecord& record) {
   return std::max(record.forward_end_ns, record.sampling_end_ns);
 }
 
+double host_work_ns(const StepRecord& record) {
+  return static_cast<double>((record.launch_end_ns - record.plan_begin_ns) +
+                             (record.finalize_end_ns - record.finalize_begin_ns) +
+                             (record.commit_end_ns - record.wait_end_ns));
+}
+
 void add_decode(StepStatistics& statistics, const StepRecord& record, const StepRecord& before,
                 double period_ns) {
   ++statistics.num_decode_steps;
@@ -35,7 +41,12 @@ void add_decode(StepStatistics& statistics, const StepRecord& record, const Step
   statistics.num_rows += record.num_rows;
   statistics.num_zombies += record.num_zombies;
   statistics.num_decode_tokens += record.num_rows - record.num_zombies;
+  statistics.host_work_ns.push_back(host_work_ns(record));
   const bool follows_decode = before.kind == StepKind::kDecode;
+  if (follows_decode) {
+    statistics.steady_ns += period_ns;
+    statistics.num_steady_tokens += record.num_rows - record.num_zombies;
+  }
   if (record.num_zombies == record.num_rows) {
     if (follows_decode) statistics.dead_period_ns.push_back(period_ns);
     return;
@@ -49,7 +60,8 @@ void add_decode(StepStatistics& statistics, const StepRecord& record, const Step
   statistics.forward_ns.push_back(ns(record.forward_begin_ns, record.forward_end_ns));
   statistics.sampling_ns.push_back(ns(record.sampling_begin_ns, record.sampling_end_ns));
   statistics.step_ns.push_back(ns(record.forward_begin_ns, record.sampling_end_ns));
-  if (follows_decode) statistics.period_ns.push_back(period_ns);
+  auto& periods = follows_decode ? statistics.period_ns : statistics.after_fill_period_ns;
+  periods.push_back(period_ns);
 }
 
 }  // namespace
@@ -61,12 +73,18 @@ Spread spread_of(std::vector<double> values) {
           static_cast<std::int64_t>(values.size())};
 }
 
+double mean_of(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
 double StepStatistics::tokens_per_s() const {
   return rate(num_decode_tokens + num_first_tokens, elapsed_ns);
 }
 
 double StepStatistics::decode_tokens_per_s() const {
-  return rate(num_decode_tokens, decode_ns);
+  return rate(num_steady_tokens, steady_ns);
 }
 
 double StepStatistics::mean_answer_tokens() const {
@@ -84,6 +102,10 @@ void StepStatistics::add(const StepStatistics& other) {
   append(step_ns, other.step_ns);
   append(period_ns, other.period_ns);
   append(dead_period_ns, other.dead_period_ns);
+  append(after_fill_period_ns, other.after_fill_period_ns);
+  append(host_work_ns, other.host_work_ns);
+  steady_ns += other.steady_ns;
+  num_steady_tokens += other.num_steady_tokens;
   elapsed_ns += other.elapsed_ns;
   decode_ns += other.decode_ns;
   fill_ns += other.fill_ns;

@@ -21,6 +21,7 @@ struct Spread {
   std::int64_t count = 0;
 };
 Spread spread_of(std::vector<double> values);
+double mean_of(std::span<const double> values);  // 0 for an empty series
 
 // Device time, in nanoseconds, of one window with B streams.
 struct StepStatistics {
@@ -32,6 +33,14 @@ struct StepStatistics {
   std::vector<double> period_ns;  // of those that follow a decode step
   // Of decode steps whose rows are all zombies: what is left of a step that exits early.
   std::vector<double> dead_period_ns;
+
+  // Of decode steps of any sort that follow a decode step, and the rows in them that were alive.
+  double steady_ns = 0;
+  std::int64_t num_steady_tokens = 0;
+  // Of full decode steps that follow a fill step, whose period may be another one.
+  std::vector<double> after_fill_period_ns;
+  // The engine thread's work for each decode step: plan, launch, commit, finalize.
+  std::vector<double> host_work_ns;
 
   double elapsed_ns = 0;  // from the end of the first record to the end of the last one
   double decode_ns = 0;   // periods of the decode steps in it
@@ -46,7 +55,7 @@ struct StepStatistics {
   std::int64_t num_full_steps = 0;
 
   double tokens_per_s() const;
-  // Of the decode steps alone.
+  // Of the decode steps that follow a decode step alone.
   double decode_tokens_per_s() const;
   // L: tokens per answer.
   double mean_answer_tokens() const;

@@ -35,7 +35,8 @@ TEST(StepStatistics, PeriodsAddUpToTheWindow) {
   EXPECT_EQ(statistics.num_decode_tokens, 5);
   EXPECT_EQ(statistics.num_first_tokens, 1);
   EXPECT_DOUBLE_EQ(statistics.tokens_per_s(), 6 / 79e-9);
-  EXPECT_DOUBLE_EQ(statistics.decode_tokens_per_s(), 5 / 49e-9);
+  EXPECT_EQ(statistics.steady_ns, 29);
+  EXPECT_DOUBLE_EQ(statistics.decode_tokens_per_s(), 3 / 29e-9);
   EXPECT_DOUBLE_EQ(statistics.mean_answer_tokens(), 6);
 }
 
@@ -48,6 +49,7 @@ TEST(StepStatistics, OnlyFullStepsBehindADecodeStepGiveAPeriod) {
   const StepStatistics statistics = step_statistics(records, 2);
   EXPECT_EQ(statistics.period_ns, (std::vector<double>{12, 13}));
   EXPECT_EQ(statistics.dead_period_ns, (std::vector<double>{6}));
+  EXPECT_EQ(statistics.after_fill_period_ns, (std::vector<double>{20}));
   EXPECT_EQ(statistics.forward_ns, (std::vector<double>{8, 8, 8}));
   EXPECT_EQ(statistics.sampling_ns, (std::vector<double>{2, 2, 2}));
   EXPECT_DOUBLE_EQ(statistics.mean_context(), 100);
