@@ -100,7 +100,12 @@ TEST_F(HostileInputTest, BodiesTogetherAreBounded) {
       post("/v1/query", fmt::format(R"({{"question":"hi","x":"{}"}})", std::string(400'000, 'x')));
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.header("Retry-After"), "1");
-  expect_alive();
+  // The refused body is given back when its connection lets go of it, a moment after the answer.
+  int status = 503;
+  for (int tries = 0; tries < 1000 && status == 503; ++tries) {
+    status = post("/v1/query", R"({"question":"hi"})").status;
+  }
+  EXPECT_EQ(status, 200);
   holder.reset();
   EXPECT_TRUE(service->wait_cancelled(1));
 }
