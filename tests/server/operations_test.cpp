@@ -1,6 +1,8 @@
 // Health, metrics, keys, origins.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/server/server_fixture.h"
 
 namespace gapless {
@@ -107,24 +109,25 @@ TEST_F(OperationsTest, MetricsCountWhatHappened) {
   post("/v1/query", R"({"question":"words 3"})");
   post("/v1/query", R"({"question":"full"})");
   get("/nothing");
-  ClientResponse response = get("/metrics");
-  // A request counts as running until its last event was handled, a moment after its client has the
+  const std::vector<std::string> lines{
+      "vllm:generation_tokens_total{model_name=\"fake-model\"} 3\n",
+      "vllm:request_success_total{model_name=\"fake-model\",finished_reason=\"stop\"} 1\n",
+      "gapless_http_refused_total{model_name=\"fake-model\"} 1\n",
+      "gapless_http_responses_total{model_name=\"fake-model\",status=\"4xx\"} 2\n",
+      "vllm:num_requests_running{model_name=\"fake-model\"} 0\n",
+      "gapless_bubble_seconds_total{model_name=\"fake-model\",phase=\"plan\"} 0.5\n"};
+  // Things are counted when a connection is done with them, a moment after its client has the
   // answer.
-  const std::string still_running = "vllm:num_requests_running{model_name=\"fake-model\"} 1\n";
-  for (int tries = 0; tries < 1000 && response.body.find(still_running) != std::string::npos;
-       ++tries) {
+  ClientResponse response;
+  const auto is_missing = [&](const std::string& line) {
+    return response.body.find(line) == std::string::npos;
+  };
+  int tries = 0;
+  do {
     response = get("/metrics");
-  }
+  } while (std::any_of(lines.begin(), lines.end(), is_missing) && ++tries < 1000);
   EXPECT_EQ(response.header("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
-  for (const char* line :
-       {"vllm:generation_tokens_total{model_name=\"fake-model\"} 3\n",
-        "vllm:request_success_total{model_name=\"fake-model\",finished_reason=\"stop\"} 1\n",
-        "gapless_http_refused_total{model_name=\"fake-model\"} 1\n",
-        "gapless_http_responses_total{model_name=\"fake-model\",status=\"4xx\"} 2\n",
-        "vllm:num_requests_running{model_name=\"fake-model\"} 0\n",
-        "gapless_bubble_seconds_total{model_name=\"fake-model\",phase=\"plan\"} 0.5\n"}) {
-    EXPECT_NE(response.body.find(line), std::string::npos) << line << response.body;
-  }
+  for (const std::string& line : lines) EXPECT_FALSE(is_missing(line)) << line << response.body;
 }
 
 TEST_F(OperationsTest, VersionsPathsAndMethods) {
