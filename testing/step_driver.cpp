@@ -119,8 +119,9 @@ Status StepDriver::encode(std::span<const DriverImage> images) {
     }
     num_crops += count;
   }
-  const StepShape shape{.kind = StepKind::kEncode, .images = launch};
+  const StepShape shape{.kind = StepKind::kEncode, .num_crops = num_crops};
   GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, shape, buffers_));
+  GAPLESS_RETURN_IF_ERROR(model_.project(*stream_, launch, buffers_));
   return stream_->synchronize();
 }
 

@@ -46,8 +46,9 @@ CropGeometry LoadedModel::crop_geometry() const {
           .max_crops = config.vision.max_crops};
 }
 
-StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
-                                                  const std::string& name) {
+StatusOr<std::unique_ptr<LoadedModel>> load_model(
+    std::unique_ptr<Device> device, const std::string& name,
+    const std::function<void(StepLimits&)>& adjust) {
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
   GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(source.tokenizer));
@@ -64,8 +65,9 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
   GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            make_weights(*loaded->device, *loaded->kernels, source));
-  GAPLESS_ASSIGN_OR_RETURN(const StepLimits limits,
+  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits,
                            choose_step_limits(*loaded->device, *loaded->kernels, source.config));
+  if (adjust) adjust(limits);
   GAPLESS_ASSIGN_OR_RETURN(
       loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, source.config,
                                                  std::move(weights), limits));

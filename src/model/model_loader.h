@@ -1,6 +1,7 @@
 // From the --model option to a model that runs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,8 +35,10 @@ struct LoadedModel {
 };
 
 // Opens, validates and uploads; takes seconds for a large model. `name`: see model_source.h. Errors
-// name the file and what is wrong with it.
-StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
-                                                  const std::string& name);
+// name the file and what is wrong with it. `adjust` may change the limits that were chosen for the
+// device (step_limits.h).
+StatusOr<std::unique_ptr<LoadedModel>> load_model(
+    std::unique_ptr<Device> device, const std::string& name,
+    const std::function<void(StepLimits&)>& adjust = nullptr);
 
 }  // namespace gapless

@@ -112,7 +112,7 @@ Status VisionLanguageModel::forward(Stream& compute, const StepShape& shape,
                                     const StepBuffers& buffers) {
   switch (shape.kind) {
     case StepKind::kEncode:
-      return encode(compute, shape.images, buffers.crops);
+      return encode(compute, shape.num_crops, buffers.crops);
     case StepKind::kPrefill:
       return prefill(compute, shape, buffers);
     case StepKind::kDecode:
@@ -122,31 +122,31 @@ Status VisionLanguageModel::forward(Stream& compute, const StepShape& shape,
   return ok_status();
 }
 
-// Crops of all images run through the encoder in chunks, then each image through the projector.
-Status VisionLanguageModel::encode(Stream& compute, std::span<const EncodeImage> images,
-                                   const std::uint8_t* crops) {
-  int num_crops = 0;
-  for (const EncodeImage& image : images) {
-    num_crops = std::max(num_crops, image.first_crop + image.num_crops);
-  }
-  GAPLESS_CHECK(num_crops <= max_crops_per_launch(limits_));
-  const std::size_t crop_feature_bytes = static_cast<std::size_t>(vision_shape_.patches_per_crop) *
-                                         static_cast<std::size_t>(vision_shape_.dim) *
-                                         dtype_bytes(context_.dtype);
-  auto* features = static_cast<std::byte*>(workspace_->vision().features);
+std::byte* VisionLanguageModel::crop_features(int crop) const {
+  const auto crop_elements = static_cast<std::size_t>(vision_shape_.patches_per_crop) *
+                             static_cast<std::size_t>(vision_shape_.dim);
+  return static_cast<std::byte*>(workspace_->vision().features) +
+         static_cast<std::size_t>(crop) * crop_elements * dtype_bytes(context_.dtype);
+}
 
+// Crops of all images run through the encoder in chunks.
+Status VisionLanguageModel::encode(Stream& compute, int num_crops, const std::uint8_t* crops) {
+  GAPLESS_CHECK(num_crops <= max_crops_per_launch(limits_));
   for (int first = 0; first < num_crops; first += limits_.max_crops_per_encode) {
     const int chunk = std::min(limits_.max_crops_per_encode, num_crops - first);
-    const auto skip = static_cast<std::size_t>(first);
-    GAPLESS_RETURN_IF_ERROR(vision_encoder_->encode(compute, crops + skip * info_.crop_bytes, chunk,
-                                                    features + skip * crop_feature_bytes));
+    const std::uint8_t* from = crops + static_cast<std::size_t>(first) * info_.crop_bytes;
+    GAPLESS_RETURN_IF_ERROR(vision_encoder_->encode(compute, from, chunk, crop_features(first)));
   }
+  return ok_status();
+}
+
+Status VisionLanguageModel::project(Stream& compute, std::span<const EncodeImage> images,
+                                    const StepBuffers&) {
   for (const EncodeImage& image : images) {
     GAPLESS_CHECK(image.image_slot >= 0 && image.image_slot < limits_.num_image_slots);
-    const auto skip = static_cast<std::size_t>(image.first_crop);
     const TileGrid tiles{.rows = image.tile_rows, .cols = image.tile_cols};
-    GAPLESS_RETURN_IF_ERROR(projector_->project(compute, features + skip * crop_feature_bytes,
-                                                tiles, state_->image_slot(image.image_slot)));
+    GAPLESS_RETURN_IF_ERROR(projector_->project(compute, crop_features(image.first_crop), tiles,
+                                                state_->image_slot(image.image_slot)));
   }
   return ok_status();
 }

@@ -47,6 +47,10 @@ Status Loop::check_limits() const {
     return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_rows = {}",
                             limits.max_prefill_sequences, limits.max_rows);
   }
+  if (limits.max_graph_tokens > limits.max_prefill_tokens ||
+      limits.max_graph_crops > limits.max_crops_per_encode) {
+    return invalid_argument("limits: what has a graph must fit a step");
+  }
   if (limits.max_page_deltas < limits.max_pages_per_row || limits.max_page_copies < 1 ||
       limits.num_image_slots < 1 || limits.max_images_per_encode < 1) {
     return invalid_argument("limits: one row's pages, one page copy and one image must fit a step");

@@ -34,18 +34,42 @@ struct PagedProblem {
   __device__ const Bf16* value(int t) const { return values + offset(t); }
 };
 
+struct QueryTile {
+  int sequence = 0;
+  int first_query = 0;
+};
+
+// The block's tile, of those of all sequences counted from the last, which sees the most keys, to the
+// first. The grid has a bound of their number, which does not depend on how long each sequence
+// is: a captured launch fits every pack of its size. False: one block too many.
+__device__ bool find_tile(const PagedAttentionParams& p, int block, QueryTile& tile) {
+  for (int s = p.num_sequences - 1; s >= 0; --s) {
+    const int tiles = (p.sequences[s].num_tokens + kFlashQueries - 1) / kFlashQueries;
+    if (block < tiles) {
+      tile = {s, (tiles - 1 - block) * kFlashQueries};
+      return true;
+    }
+    block -= tiles;
+  }
+  return false;
+}
+
+int max_tiles(const PagedAttentionParams& params) {
+  return static_cast<int>(blocks_for(params.num_tokens, kFlashQueries)) + params.num_sequences - 1;
+}
+
 template <int kHeadDim>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     prefill_attention_kernel(PagedAttentionParams p) {
   extern __shared__ __align__(16) char raw_shared[];
   let_successor_start();
   wait_for_predecessor();
-  const AttentionSequence sequence = p.sequences[blockIdx.z];
-  // The last tiles see the most keys: they start first.
-  const int first_query = (gridDim.x - 1 - blockIdx.x) * kFlashQueries;
-  if (first_query >= sequence.num_tokens) return;
+  QueryTile tile;
+  if (!find_tile(p, blockIdx.y, tile)) return;
+  const AttentionSequence sequence = p.sequences[tile.sequence];
+  const int first_query = tile.first_query;
 
-  const int head = blockIdx.y;
+  const int head = blockIdx.x;
   const std::int64_t in_row = std::int64_t{head} * kHeadDim;
   const std::int64_t head_start = std::int64_t{head} * kPageTokens * kHeadDim;
   const std::int64_t first_token = sequence.first_token;
@@ -71,9 +95,8 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 
 template <int kHeadDim>
 Status launch_for(Stream& stream, const PagedAttentionParams& params) {
-  const LaunchShape shape{.grid = dim3(blocks_for(params.max_new_tokens, kFlashQueries),
-                                       static_cast<unsigned>(params.num_heads),
-                                       static_cast<unsigned>(params.num_sequences)),
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.num_heads),
+                                       static_cast<unsigned>(max_tiles(params))),
                           .block = dim3(kFlashThreads),
                           .shared_bytes = sizeof(FlashShared<kHeadDim>)};
   return launch("prefill_attention", stream, shape, prefill_attention_kernel<kHeadDim>, params);
