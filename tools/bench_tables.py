@@ -23,6 +23,11 @@ def gain(share):
     return f"{100 * share:+.1f} %"
 
 
+def ms(times, decimals=3):
+    """Median of a spread; a dash where nothing was measured (short answers leave no full step)."""
+    return f'{times["median"]:.{decimals}f}' if times["steps"] else "–"
+
+
 def name_of(entry):
     delay = entry["host_delay_us"]
     return entry["workload"] + (f" + {delay:.0f} µs" if delay else "")
@@ -38,11 +43,12 @@ def overlap(result):
         guilty = max(phases, key=phases.get) if phases else ""
         name = [name_of(run), str(run["streams"]), str(run["depth"])]
         steps.append(name + [
-            f'{run["forward_ms"]["median"]:.3f}',
-            f'{run["sampling_ms"]["median"]:.3f}',
-            f'{period["median"]:.3f} ({period["p10"]:.3f} .. {period["p90"]:.3f})',
+            ms(run["forward_ms"]),
+            ms(run["sampling_ms"]),
+            ms(period) + (f' ({period["p10"]:.3f} .. {period["p90"]:.3f})' if period["steps"] else ""),
             f'{100 * run["device_busy_share"]:.2f} %',
             f'{run["bubble_us_per_step"]:.1f} {guilty}',
+            f'{run.get("decode_gb_per_s", 0):.0f}',
             f'{100 * run["zombie_share"]:.2f} %',
             str(run["forbidden_calls"]),
             f'{run["tokens_per_s"]:.0f}',
@@ -58,7 +64,7 @@ def overlap(result):
               gain(entry["observed"])] for entry in result["gains"]]
     key = ["workload", "streams", "depth"]
     yield table(key + ["forward ms", "sampling ms", "period ms (p10 .. p90)", "device busy",
-                       "bubble µs/step", "zombies", "forbidden calls", "tokens/s"], steps)
+                       "bubble µs/step", "decode GB/s", "zombies", "forbidden calls", "tokens/s"], steps)
     yield table(key + ["blocking ms", "pipelined ms", "L", "z", "predicted", "observed",
                        "with fills: predicted", "observed"], gains)
     yield table(key + ["plan µs", "launch µs", "commit µs", "finalize µs", "other µs", "all µs",

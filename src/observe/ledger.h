@@ -54,6 +54,11 @@ struct LedgerTotals {
   // Of the time in which there was something to do.
   double bubble_share() const { return ratio(bubble_ns, busy_ns + bubble_ns); }
   double zombie_share() const { return ratio(num_zombie_rows, num_decode_rows); }
+  // What decode steps read, over the device time that they took.
+  double decode_gb_per_s() const {
+    constexpr auto kDecode = static_cast<std::size_t>(StepKind::kDecode);
+    return ratio(decode_bytes, forward_ns[kDecode] + sampling_ns[kDecode]);
+  }
   // The engine thread's own work: everything but waiting and idling.
   std::int64_t host_work_ns() const;
 
