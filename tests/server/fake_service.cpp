@@ -40,7 +40,7 @@ void FakeService::cancel(RequestId id) {
 }
 
 bool FakeService::wait_cancelled(int count) {
-  for (int i = 0; i < 1000 && num_cancelled_.load() < count; ++i) {
+  for (int i = 0; i < 6000 && num_cancelled_.load() < count; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return num_cancelled_.load() >= count;
@@ -88,7 +88,8 @@ void FakeService::run(Job& job) {
   } else if (text == "silent") {
     wait_for_cancel();
   } else if (text == "flood") {
-    const std::string chunk(4096, 'x');
+    // Large enough that the kernel's own socket buffers, megabytes, are full soon on a busy machine.
+    const std::string chunk(64 << 10, 'x');
     while (!job.cancelled.load()) say(chunk);
   } else if (text == "break") {
     say("first ");
