@@ -236,7 +236,8 @@ Status FakeModel::enqueue(Stream& stream, std::int64_t duration_ns, std::functio
 Status FakeModel::forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) {
   const std::int64_t duration_ns = config_.forward_ns ? config_.forward_ns(shape) : 0;
   if (shape.kind == StepKind::kEncode) {
-    return enqueue(compute, duration_ns, {}, [] {}, "encode");
+    return enqueue(
+        compute, duration_ns, {}, [] {}, "encode");
   }
   // The list of rows must be there when the kernel begins and stay until it ends.
   auto rows_at_begin = std::make_shared<std::uint64_t>(0);

@@ -98,8 +98,8 @@ std::string step_table(std::span<const MeasuredRun> runs) {
         time_or_dash(period.p90 / 1e6, period.count > 0), 100 * accounts.busy_share(),
         accounts.bubble_us_per_step(),
         accounts.bubble_ns > 0 ? host_phase_name(accounts.guilty_phase()) : "",
-        accounts.decode_gb_per_s(),
-        100 * run.zombie_share(), accounts.forbidden_calls, run.steps.tokens_per_s());
+        accounts.decode_gb_per_s(), 100 * run.zombie_share(), accounts.forbidden_calls,
+        run.steps.tokens_per_s());
   }
   return out;
 }

@@ -166,8 +166,7 @@ Status StepSlot::enqueue(StepPart part, const StepShape& shape) {
     case StepPart::kForward:
       return enqueue_forward(shape);
     case StepPart::kSampling:
-      GAPLESS_RETURN_IF_ERROR(
-          model_.stamp(*streams_.compute, buffers_.stamps + kSamplingBegin));
+      GAPLESS_RETURN_IF_ERROR(model_.stamp(*streams_.compute, buffers_.stamps + kSamplingBegin));
       return enqueue_sampling(shape);
     case StepPart::kBoth:  // back to back: the end of the one is the begin of the other
       GAPLESS_RETURN_IF_ERROR(enqueue_forward(shape));

@@ -67,7 +67,8 @@ TEST(PlantedViolationTest, AForwardBeforeTheSamplingBeforeItI1) {
     };
     Schedule schedule = calm_schedule(3, RowKind::kHostMask);
     schedule.requests[0].kind = RowKind::kPlain;
-    EXPECT_THAT(verdict_of(schedule, plant, check_state), HasSubstr(check_state ? "(I1)" : "request 0:"));
+    EXPECT_THAT(verdict_of(schedule, plant, check_state),
+                HasSubstr(check_state ? "(I1)" : "request 0:"));
     EXPECT_TRUE(slot.has_value());
   }
 }
@@ -109,8 +110,7 @@ TEST(PlantedViolationTest, ASlotReusedEarlyI4) {
     }
   };
   EXPECT_THAT(verdict_of(calm_schedule(2, RowKind::kPlain), plant, true), HasSubstr("(I4)"));
-  EXPECT_THAT(verdict_of(calm_schedule(2, RowKind::kPlain), plant, false),
-              HasSubstr("I4"));
+  EXPECT_THAT(verdict_of(calm_schedule(2, RowKind::kPlain), plant, false), HasSubstr("I4"));
 }
 
 // I5: the mask of a step is built although its row's previous token is not committed.
