@@ -17,6 +17,7 @@ namespace gapless {
 struct BenchOptions {
   std::string model;
   std::string device = "auto";
+  WeightFormat weights = WeightFormat::kNative;
   std::string json;                // file for the result; empty: none
   std::string commit;              // for the result; empty: asked of git
   double peak_bandwidth_tb_s = 0;  // 0: unknown

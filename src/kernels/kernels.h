@@ -330,6 +330,13 @@ struct FillRandomParams {
   float stddev = 0;
 };
 
+// Rounds every row of a dense matrix to e4m3 times a power of two, in place (fp8.h).
+struct RoundToFp8Params {
+  void* weight = nullptr;  // [num_rows, row_size] T, finite
+  std::int64_t num_rows = 0;
+  std::int64_t row_size = 0;
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -358,6 +365,7 @@ class Kernels {
   virtual Status decode_regions(Stream& stream, const DecodeRegionsParams& params) = 0;
   virtual Status advance_rows(Stream& stream, const AdvanceRowsParams& params) = 0;
   virtual Status fill_random(Stream& stream, const FillRandomParams& params) = 0;
+  virtual Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) = 0;
   // Writes the device's clock, in nanoseconds, to *stamp when the stream gets there.
   virtual Status stamp_time(Stream& stream, std::uint64_t* stamp) = 0;
 

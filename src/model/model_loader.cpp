@@ -10,15 +10,22 @@
 namespace gapless {
 namespace {
 
-StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source) {
+StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source,
+                                    WeightFormat format) {
   const DType dtype = kernels.activation_dtype();
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
+  const auto finish = [&](const ModelWeights& weights) -> Status {
+    if (format == WeightFormat::kFp8) {
+      GAPLESS_RETURN_IF_ERROR(round_weights_to_fp8(kernels, *stream, weights));
+    }
+    return stream->synchronize();
+  };
   if (source.random_seed) {
     GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                              allocate_weights(device, *stream, source.config, dtype));
     GAPLESS_RETURN_IF_ERROR(
         fill_random_weights(kernels, *stream, source.config, *source.random_seed, weights));
-    GAPLESS_RETURN_IF_ERROR(stream->synchronize());
+    GAPLESS_RETURN_IF_ERROR(finish(weights));
     return weights;
   }
   GAPLESS_ASSIGN_OR_RETURN(const WeightSource files,
@@ -26,6 +33,7 @@ StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const Mode
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            allocate_weights(device, *stream, source.config, dtype));
   GAPLESS_RETURN_IF_ERROR(load_weights(device, *stream, files, source.config, dtype, weights));
+  GAPLESS_RETURN_IF_ERROR(finish(weights));
   return weights;
 }
 
@@ -46,9 +54,9 @@ CropGeometry LoadedModel::crop_geometry() const {
           .max_crops = config.vision.max_crops};
 }
 
-StatusOr<std::unique_ptr<LoadedModel>> load_model(
-    std::unique_ptr<Device> device, const std::string& name,
-    const std::function<void(StepLimits&)>& adjust) {
+StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
+                                                  const std::string& name,
+                                                  const LoadOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
   GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(source.tokenizer));
@@ -63,11 +71,11 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(
                                               std::move(tokenizer));
   GAPLESS_RETURN_IF_ERROR(loaded->crop_geometry().validate().with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
-  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
-                           make_weights(*loaded->device, *loaded->kernels, source));
+  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, make_weights(*loaded->device, *loaded->kernels,
+                                                              source, options.weights));
   GAPLESS_ASSIGN_OR_RETURN(StepLimits limits,
                            choose_step_limits(*loaded->device, *loaded->kernels, source.config));
-  if (adjust) adjust(limits);
+  if (options.adjust_limits) options.adjust_limits(limits);
   GAPLESS_ASSIGN_OR_RETURN(
       loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, source.config,
                                                  std::move(weights), limits));

@@ -10,6 +10,7 @@
 #include "image/crop_tiles.h"
 #include "kernels/kernels.h"
 #include "model/vision_language_model.h"
+#include "model/weight_format.h"
 #include "text/prompt_template.h"
 #include "text/tokenizer.h"
 #include "weights/model_config.h"
@@ -34,11 +35,16 @@ struct LoadedModel {
   std::unique_ptr<VisionLanguageModel> model;
 };
 
+struct LoadOptions {
+  WeightFormat weights = WeightFormat::kNative;
+  // May change the limits that were chosen for the device (step_limits.h).
+  std::function<void(StepLimits&)> adjust_limits;
+};
+
 // Opens, validates and uploads; takes seconds for a large model. `name`: see model_source.h. Errors
-// name the file and what is wrong with it. `adjust` may change the limits that were chosen for the
-// device (step_limits.h).
-StatusOr<std::unique_ptr<LoadedModel>> load_model(
-    std::unique_ptr<Device> device, const std::string& name,
-    const std::function<void(StepLimits&)>& adjust = nullptr);
+// name the file and what is wrong with it.
+StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
+                                                  const std::string& name,
+                                                  const LoadOptions& options = {});
 
 }  // namespace gapless

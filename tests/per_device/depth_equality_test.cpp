@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,11 +69,10 @@ class DepthEqualityTest : public DeviceTest {
   }
 
   // In place of the model before it, if any.
-  void load(std::unique_ptr<Device> device,
-            const std::function<void(StepLimits&)>& adjust = nullptr) {
+  void load(std::unique_ptr<Device> device, const LoadOptions& options = {}) {
     crops_.reset();
     model_.reset();
-    auto loaded = load_model(std::move(device), "", adjust);
+    auto loaded = load_model(std::move(device), "", options);
     ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
     model_ = std::move(loaded).value();
     auto crops = CropPool::create(*model_->device, 2 * (kMaxTilesPerImage + 1),
@@ -258,10 +256,12 @@ TEST_F(DepthEqualityTest, GraphsOfFillStepsChangeNoToken) {
   for (const bool with_graphs : {false, true}) {
     auto device = open_device(test_device_name());
     ASSERT_TRUE(device.ok()) << device.status().to_string();
-    load(std::move(device).value(), [&](StepLimits& limits) {
+    LoadOptions options;
+    options.adjust_limits = [with_graphs](StepLimits& limits) {
       limits.max_graph_tokens = with_graphs ? limits.max_prefill_tokens : 0;
       limits.max_graph_crops = with_graphs ? limits.max_crops_per_encode : 0;
-    });
+    };
+    load(std::move(device).value(), options);
     if (HasFatalFailure()) return;
     runs.push_back(run(2, asks));
   }

@@ -25,6 +25,7 @@ class CpuKernels final : public ReferenceKernels {
   Status sample(Stream& stream, const SampleParams& params) override;
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
+  Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
 
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
   std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const override;

@@ -162,6 +162,10 @@ Status CudaKernels::fill_random(Stream& stream, const FillRandomParams& params) 
   return cuda::fill_random(stream, params);
 }
 
+Status CudaKernels::round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
+  return cuda::round_to_fp8(stream, params);
+}
+
 Status CudaKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {
   return cuda::stamp_time(stream, stamp);
 }

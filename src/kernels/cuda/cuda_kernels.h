@@ -34,6 +34,7 @@ class CudaKernels : public Kernels {
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
   Status advance_rows(Stream& stream, const AdvanceRowsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
+  Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
   Status stamp_time(Stream& stream, std::uint64_t* stamp) override;
 
   std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,

@@ -53,4 +53,7 @@ Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
 // fill_random.cu
 Status fill_random(Stream& stream, const FillRandomParams& params);
 
+// round_fp8.cu
+Status round_to_fp8(Stream& stream, const RoundToFp8Params& params);
+
 }  // namespace gapless::cuda
