@@ -1,5 +1,10 @@
 #include "bench_options.h"
 
+#include <sched.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "base/limits.h"
 #include "engine_options.h"
 
@@ -57,6 +62,27 @@ StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& m
                        ? fmt::format("read bandwidth {} TB/s", options.peak_bandwidth_tb_s)
                        : "none";
   return header;
+}
+
+Status use_cores(int count) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+    return make_error(StatusCode::kInternal, "sched_getaffinity: {}", std::strerror(errno));
+  }
+  int kept = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed)) continue;
+    if (kept < count) {
+      ++kept;
+    } else {
+      CPU_CLR(core, &allowed);
+    }
+  }
+  if (kept < count) return invalid_argument("{} cores: this process may use {}", count, kept);
+  if (sched_setaffinity(0, sizeof(allowed), &allowed) != 0) {
+    return make_error(StatusCode::kInternal, "sched_setaffinity: {}", std::strerror(errno));
+  }
+  return ok_status();
 }
 
 SpatialTokens spatial_tokens(const LoadedModel& model) {

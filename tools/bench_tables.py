@@ -102,7 +102,35 @@ def start(result):
                   f'{result["p90_s"]:.2f}', result["answer"]]])
 
 
-TABLES = {"overlap": overlap, "decode": decode, "simulate": simulate, "start": start}
+def serve(result):
+    def three(values):
+        return " / ".join(f"{values[key]:.1f}" for key in ("p50", "p90", "p99"))
+
+    def share(point, name):
+        return f"{100 * point[name]:.1f} %" if name in point else ""
+
+    rows = []
+    for point in result["points"]:
+        errors = ", ".join(f"{count} {kind}" for kind, count in point["errors"].items()) or "0"
+        resident = ""
+        if "server_rss_begin_mb" in point:
+            resident = f'{point["server_rss_begin_mb"]:.0f} → {point["server_rss_end_mb"]:.0f}'
+        clients = f'{point["rate_per_s"]:g}/s' if "rate_per_s" in point else str(point["concurrency"])
+        rows.append([clients, str(point["max_tokens"]), f'{point["seconds"]:.0f}',
+                     str(point["answers"]), str(point.get("abandoned", 0)), errors,
+                     f'{point["requests_per_s"]:.1f}', f'{point["output_tokens_per_s"]:.0f}',
+                     three(point["ttft_ms"]), three(point["inter_token_ms"]),
+                     three(point["latency_ms"]), share(point, "device_busy_share"),
+                     share(point, "device_bubble_share"), resident])
+    sizes = ", ".join(result["image_sizes"]) or "given"
+    checked = "compared with a lone client's" if result["answers_checked"] else "not compared"
+    yield (f'{result["api"]} {result["skill"]}, {result["distinct_images"]} pictures ({sizes}), answers '
+           f'{checked}, {result["note"] or "no note"}; times p50 / p90 / p99\n')
+    yield table(["clients", "tokens", "s", "answers", "abandoned", "errors", "answers/s", "tokens/s",
+                 "TTFT ms", "inter-token ms", "latency ms", "device busy", "bubble", "server MB"], rows)
+
+
+TABLES = {"overlap": overlap, "decode": decode, "simulate": simulate, "start": start, "serve": serve}
 
 
 def tables_of(path):
