@@ -56,7 +56,7 @@ CropGeometry LoadedModel::crop_geometry() const {
 
 StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
                                                   const std::string& name,
-                                                  const LoadOptions& options) {
+                                                  const ModelOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
   GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(source.tokenizer));

@@ -35,7 +35,7 @@ struct LoadedModel {
   std::unique_ptr<VisionLanguageModel> model;
 };
 
-struct LoadOptions {
+struct ModelOptions {
   WeightFormat weights = WeightFormat::kNative;
   // May change the limits that were chosen for the device (step_limits.h).
   std::function<void(StepLimits&)> adjust_limits;
@@ -45,6 +45,6 @@ struct LoadOptions {
 // name the file and what is wrong with it.
 StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
                                                   const std::string& name,
-                                                  const LoadOptions& options = {});
+                                                  const ModelOptions& options = {});
 
 }  // namespace gapless

@@ -69,7 +69,7 @@ class DepthEqualityTest : public DeviceTest {
   }
 
   // In place of the model before it, if any.
-  void load(std::unique_ptr<Device> device, const LoadOptions& options = {}) {
+  void load(std::unique_ptr<Device> device, const ModelOptions& options = {}) {
     crops_.reset();
     model_.reset();
     auto loaded = load_model(std::move(device), "", options);
@@ -256,7 +256,7 @@ TEST_F(DepthEqualityTest, GraphsOfFillStepsChangeNoToken) {
   for (const bool with_graphs : {false, true}) {
     auto device = open_device(test_device_name());
     ASSERT_TRUE(device.ok()) << device.status().to_string();
-    LoadOptions options;
+    ModelOptions options;
     options.adjust_limits = [with_graphs](StepLimits& limits) {
       limits.max_graph_tokens = with_graphs ? limits.max_prefill_tokens : 0;
       limits.max_graph_crops = with_graphs ? limits.max_crops_per_encode : 0;
