@@ -1,7 +1,7 @@
 #include "pipeline/preprocess.h"
 
-#include <cstring>
 #include <utility>
+#include <vector>
 
 #include "image/crop_tiles.h"
 #include "image/decode_image.h"
@@ -32,21 +32,21 @@ StatusOr<PreparedImage> Preprocessor::prepare_image(const SkillRequest& request)
   options.exif =
       request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
   GAPLESS_ASSIGN_OR_RETURN(const Image image, decode_image(bytes, options));
-  GAPLESS_ASSIGN_OR_RETURN(const CropSet crops, make_crops(image, model_.crop_geometry()));
+  const CropGeometry geometry = model_.crop_geometry();
+  GAPLESS_ASSIGN_OR_RETURN(const Tiling tiling, select_tiling(image.width, image.height, geometry));
 
-  const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(crops.num_crops);
+  const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(num_crops(tiling));
   if (!lease) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
   PreparedImage prepared;
   prepared.hash = hash_image_bytes(bytes).bytes;
   // Orientation changes the pixels, so it is part of the key.
   if (!request.apply_exif_orientation) prepared.hash.back() ^= 1;
-  prepared.tile_rows = crops.tiling.rows;
-  prepared.tile_cols = crops.tiling.cols;
-  for (int i = 0; i < crops.num_crops; ++i) {
-    const std::size_t offset = static_cast<std::size_t>(i) * crops_->crop_bytes();
-    std::memcpy(lease->crop_pinned(i), crops.pixels.data() + offset, crops_->crop_bytes());
-    prepared.crops_pinned.push_back(lease->crop_pinned(i));
-  }
+  prepared.tile_rows = tiling.rows;
+  prepared.tile_cols = tiling.cols;
+  std::vector<std::uint8_t*> crops_pinned;
+  for (int i = 0; i < lease->size(); ++i) crops_pinned.push_back(lease->crop_pinned(i));
+  make_crops_into(image, tiling, geometry, crops_pinned, resize_pool_);
+  prepared.crops_pinned.assign(crops_pinned.begin(), crops_pinned.end());
   prepared.crops_owner = lease;
   return prepared;
 }

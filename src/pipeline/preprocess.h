@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "model/model_loader.h"
 #include "pipeline/crop_pool.h"
 #include "pipeline/prepared_prompt.h"
@@ -16,7 +17,10 @@ class Preprocessor {
  public:
   // `model` must outlive this.
   Preprocessor(const LoadedModel& model, std::shared_ptr<CropPool> crops)
-      : model_(model), crops_(std::move(crops)) {}
+      : model_(model),
+        crops_(std::move(crops)),
+        // On the CPU device these threads compute the model.
+        resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &ThreadPool::shared()) {}
 
   // Decodes, hashes and tiles the image into pinned crops; tokenises the prompt. Waits for crop
   // buffers when too many pictures are in flight. Any thread.
@@ -27,6 +31,7 @@ class Preprocessor {
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;
+  ThreadPool* const resize_pool_;  // for an image that comes alone; nullptr: none
 };
 
 }  // namespace gapless
