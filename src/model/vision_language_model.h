@@ -35,6 +35,7 @@ class VisionLanguageModel final : public StepModel {
   const StepLimits& limits() const override { return limits_; }
   Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
+  Status top_logprobs(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status stamp(Stream& compute, std::uint64_t* stamp_dev) override;
 
   const ModelConfig& config() const { return config_; }

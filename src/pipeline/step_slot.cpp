@@ -91,12 +91,16 @@ Status StepSlot::allocate(Device& device) {
   buffers_.values = reinterpret_cast<float*>(next += logprobs);
 
   const std::size_t outputs = max_rows * sizeof(StepOutput);
-  const std::size_t outputs_bytes = outputs + kNumStamps * sizeof(std::uint64_t);
+  plain_outputs_bytes_ = outputs + kNumStamps * sizeof(std::uint64_t);
+  const std::size_t outputs_bytes =
+      plain_outputs_bytes_ + max_rows * kMaxTopLogprobs * sizeof(TopLogprob);
   static_assert(sizeof(StepOutput) % sizeof(std::uint64_t) == 0, "the stamps would be misaligned");
   GAPLESS_ASSIGN_OR_RETURN(outputs_dev_, device.allocate(outputs_bytes));
   GAPLESS_ASSIGN_OR_RETURN(outputs_pinned_, device.allocate_pinned(outputs_bytes));
   buffers_.outputs = outputs_dev_.as<StepOutput>();
   buffers_.stamps = reinterpret_cast<std::uint64_t*>(outputs_dev_.as<std::byte>() + outputs);
+  buffers_.top_logprobs =
+      reinterpret_cast<TopLogprob*>(outputs_dev_.as<std::byte>() + plain_outputs_bytes_);
 
   for (auto* event : {&inputs_ready_, &masks_ready_, &outputs_ready_, &outputs_landed_}) {
     GAPLESS_ASSIGN_OR_RETURN(*event, device.create_event());
@@ -157,7 +161,7 @@ Status StepSlot::launch_forward(const StepShape& shape) {
   GAPLESS_RETURN_IF_ERROR(upload_inputs(shape));
   if (shape.kind == StepKind::kDecode) return streams_.compute->launch(*graphs(shape).forward);
   GAPLESS_RETURN_IF_ERROR(enqueue_forward(shape));
-  return shape.kind == StepKind::kEncode ? download_outputs() : ok_status();
+  return shape.kind == StepKind::kEncode ? finish_step(shape) : ok_status();
 }
 
 Status StepSlot::launch_all(const StepShape& shape) {
@@ -169,7 +173,7 @@ Status StepSlot::launch_all(const StepShape& shape) {
   } else {
     GAPLESS_RETURN_IF_ERROR(enqueue_all(shape));
   }
-  return download_outputs();
+  return finish_step(shape);
 }
 
 Status StepSlot::launch_sampling(int num_masks) {
@@ -184,7 +188,7 @@ Status StepSlot::launch_sampling(int num_masks) {
   } else {
     GAPLESS_RETURN_IF_ERROR(enqueue_sampling(shape_));
   }
-  return download_outputs();
+  return finish_step(shape_);
 }
 
 Status StepSlot::upload_inputs(const StepShape& shape) {
@@ -226,16 +230,31 @@ Status StepSlot::enqueue_all(const StepShape& shape) {
   return model_.stamp(compute, buffers_.stamps + kSamplingEnd);
 }
 
-Status StepSlot::download_outputs() {
-  GAPLESS_RETURN_IF_ERROR(streams_.compute->record(*outputs_ready_));
+// What follows the last graph of a step, down to the event that the host waits for.
+Status StepSlot::finish_step(const StepShape& shape) {
+  Stream& compute = *streams_.compute;
+  std::size_t bytes = plain_outputs_bytes_;
+  if (shape.with_top_logprobs) {
+    GAPLESS_RETURN_IF_ERROR(model_.top_logprobs(compute, shape, buffers_));
+    GAPLESS_RETURN_IF_ERROR(model_.stamp(compute, buffers_.stamps + kSamplingEnd));
+    bytes = outputs_dev_.size_bytes();
+  }
+  GAPLESS_RETURN_IF_ERROR(compute.record(*outputs_ready_));
   GAPLESS_RETURN_IF_ERROR(streams_.d2h->wait(*outputs_ready_));
-  GAPLESS_RETURN_IF_ERROR(streams_.d2h->copy_to_host(outputs_pinned_.data(), outputs_dev_.data(),
-                                                     outputs_dev_.size_bytes()));
+  GAPLESS_RETURN_IF_ERROR(
+      streams_.d2h->copy_to_host(outputs_pinned_.data(), outputs_dev_.data(), bytes));
   return streams_.d2h->record(*outputs_landed_);
 }
 
 std::span<const StepOutput> StepSlot::outputs() const {
   return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_rows)};
+}
+
+std::span<const TopLogprob, kMaxTopLogprobs> StepSlot::top_logprobs(int i) const {
+  const auto* first = reinterpret_cast<const TopLogprob*>(outputs_pinned_.as<const std::byte>() +
+                                                          plain_outputs_bytes_);
+  return std::span<const TopLogprob, kMaxTopLogprobs>(
+      first + static_cast<std::size_t>(i) * kMaxTopLogprobs, kMaxTopLogprobs);
 }
 
 std::int64_t StepSlot::stamp_ns(StepStamp stamp) const {
