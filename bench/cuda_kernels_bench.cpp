@@ -1,6 +1,6 @@
 // The kernels of src/kernels/cuda at the shapes of Moondream 2, each with its ceiling.
-//   cuda_kernels_bench [name ...]   linear attention sample vision prefill step; all when none is
-//   named
+//   cuda_kernels_bench [name ...]   linear attention sample top_logprobs vision prefill step; all
+//   when none is named
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -213,6 +213,35 @@ SampleParams sample_params(const float* logits, const std::int32_t* rows_dev,
           .num_rows = rows,
           .vocab = kVocab,
           .scratch = scratch};
+}
+
+void bench_top_logprobs(CudaBench& b) {
+  for (const int rows : {1, 32}) {
+    const float* logits = make_logits(b, rows);
+    const auto* rows_dev = b.upload(seats(rows));
+    auto* top = static_cast<TopLogprob*>(
+        b.allocate(sizeof(TopLogprob) * kMaxTopLogprobs * static_cast<std::size_t>(rows)));
+    for (const int count : {0, 1, 5, 20}) {
+      std::vector<RowState> states = row_states(rows, 0, 1);
+      for (RowState& state : states) state.num_top_logprobs = count;
+      const auto* states_dev = b.upload(states);
+      const Spread spread = b.time(20, [&] {
+        for (int i = 0; i < 20; ++i) {
+          GAPLESS_RETURN_IF_ERROR(b.kernels().top_logprobs(b.stream(), {.logits = logits,
+                                                                        .logits_stride = kVocab,
+                                                                        .rows = rows_dev,
+                                                                        .row_states = states_dev,
+                                                                        .top = top,
+                                                                        .num_rows = rows,
+                                                                        .vocab = kVocab}));
+        }
+        return ok_status();
+      });
+      CudaBench::print(fmt::format("top_logprobs {}, rows {}", count, rows), spread,
+                       count > 0 ? 4.0 * kVocab * rows : 0, 0);
+    }
+    b.free_all();
+  }
 }
 
 void bench_sample(CudaBench& b) {
@@ -589,9 +618,10 @@ int run(int argc, char** argv) {
     const char* name;
     void (*bench)(CudaBench&);
   };
-  const Entry entries[] = {{"linear", bench_linear},   {"attention", bench_decode_attention},
-                           {"sample", bench_sample},   {"vision", bench_vision},
-                           {"prefill", bench_prefill}, {"step", bench_step}};
+  const Entry entries[] = {{"linear", bench_linear}, {"attention", bench_decode_attention},
+                           {"sample", bench_sample}, {"top_logprobs", bench_top_logprobs},
+                           {"vision", bench_vision}, {"prefill", bench_prefill},
+                           {"step", bench_step}};
   CudaBench b("cuda");
   CudaBench::print_header();
   for (const Entry& entry : entries) {

@@ -158,6 +158,13 @@ std::int32_t sample_token(const RowState& row, std::uint64_t hidden, const FakeM
   });
 }
 
+// The `place`-th alternative of a token.
+TopLogprob alternative(std::uint64_t hidden, int place, int vocab) {
+  const std::uint64_t random = mix(hidden, 1000 + static_cast<std::uint64_t>(place));
+  return {static_cast<std::int32_t>(random % static_cast<std::uint64_t>(vocab)),
+          -static_cast<float>(random >> 40)};
+}
+
 }  // namespace
 
 FakeModelConfig FakeModelConfig::small() {
@@ -271,6 +278,13 @@ Status FakeModel::sample(Stream& compute, const StepShape& shape, const StepBuff
   return enqueue(
       compute, duration_ns, {}, [this, shape, buffers] { sample_rows(shape, buffers); },
       "sampling");
+}
+
+Status FakeModel::top_logprobs(Stream& compute, const StepShape& shape,
+                               const StepBuffers& buffers) {
+  ++num_top_logprobs_calls_;
+  return enqueue(
+      compute, 0, {}, [this, shape, buffers] { rank_tokens(shape, buffers); }, "top_logprobs");
 }
 
 Status FakeModel::stamp(Stream& compute, std::uint64_t* stamp_dev) {
@@ -404,6 +418,18 @@ void FakeModel::sample_rows(const StepShape& shape, const StepBuffers& buffers) 
   }
 }
 
+void FakeModel::rank_tokens(const StepShape& shape, const StepBuffers& buffers) {
+  const auto* hidden = static_cast<const std::uint64_t*>(buffers.hidden);
+  for (int i = 0; i < shape.num_rows; ++i) {
+    if (buffers.rows[i] < 0) continue;
+    const RowState& row = rows_dev_.as<RowState>()[buffers.rows[i]];
+    for (int place = 0; place < row.num_top_logprobs; ++place) {
+      buffers.top_logprobs[i * kMaxTopLogprobs + place] =
+          alternative(hidden[i], place, config_.vocab);
+    }
+  }
+}
+
 // ---- constraint and oracle
 
 void FakeConstraint::allowed(std::span<std::uint32_t> mask) const {
@@ -457,7 +483,12 @@ FakeAnswer fake_answer(const FakeModelConfig& config, const PreparedPrompt& prom
       answer.reason = FinishReason::kStop;
       return answer;
     }
-    answer.tokens.push_back({TokenId(token), output.x, output.y, 0});
+    answer.tokens.push_back({TokenId(token), output.x, output.y, 0, {}});
+    for (int place = 0; place < row.num_top_logprobs; ++place) {
+      TopLogprob one = alternative(acc, place, config.vocab);
+      if (one.token == token) one.logprob = 0;  // the loop gives it the token's own
+      answer.tokens.back().top_logprobs.push_back(one);
+    }
     if (output.outcome == StepOutcome::kLength) {
       answer.reason = FinishReason::kLength;
       return answer;

@@ -8,8 +8,9 @@
 //   a
 //              hash of value(p), p and a digest of the whole prefix (which attends both ways)
 //   acc(p)     the sum of the hashed entries 0..p, read through the page table
-// The next token is a hash of acc(last), the seed and the number of tokens so far. So one wrong
-// page, row, position, input, mask or embedding changes every token from there on. An entry also
+// The next token is a hash of acc(last), the seed and the number of tokens so far, and so are its
+// alternatives. So one wrong page, row, position, input, mask or embedding changes every token from
+// there on. An entry also
 // carries its position, and one that is read at another position is counted in num_faults().
 //
 // Runs on the CPU device (asynchronous, for ThreadSanitizer) and on the simulated device (virtual
@@ -70,11 +71,13 @@ class FakeModel : public StepModel {
   Status project(Stream& compute, std::span<const EncodeImage> images,
                  const StepBuffers& buffers) override;
   Status sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
+  Status top_logprobs(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status stamp(Stream& compute, std::uint64_t* stamp_dev) override;
 
   // Entries read at a wrong position, live rows that wrote to the trash page, inputs that changed
   // while a kernel was using them.
   std::int64_t num_faults() const { return num_faults_.load(); }
+  int num_top_logprobs_calls() const { return num_top_logprobs_calls_; }
 
  private:
   FakeModel(Device& device, FakeModelConfig config);
@@ -87,6 +90,7 @@ class FakeModel : public StepModel {
   void prefill(const StepShape& shape, const StepBuffers& buffers);
   void decode(const StepShape& shape, const StepBuffers& buffers);
   void sample_rows(const StepShape& shape, const StepBuffers& buffers);
+  void rank_tokens(const StepShape& shape, const StepBuffers& buffers);
   std::uint64_t input_value(const TokenInput& input) const;
   std::uint64_t sum_entries(std::int32_t row, int num_tokens);
   void write_entry(std::int32_t row, int position, int cache_slot, std::uint64_t entry);
@@ -99,6 +103,7 @@ class FakeModel : public StepModel {
   Buffer entries_dev_;     // [num_pages, kPageTokens] uint64
   Buffer image_pool_dev_;  // [num_image_slots] uint64
   std::atomic<std::int64_t> num_faults_{0};
+  int num_top_logprobs_calls_ = 0;
 };
 
 // A host-masked row's constraint: which tokens are allowed depends on every token so far. Allows

@@ -20,6 +20,8 @@ inline constexpr int kMaxRows = 64;
 inline constexpr int kPageTokens = 16;
 // Stop token ids per sequence that the device itself checks.
 inline constexpr int kMaxStopIds = 8;
+// Most likely tokens that a request may ask for beside each of its answer: OpenAI's bound.
+inline constexpr int kMaxTopLogprobs = 20;
 // Fourier features of a coordinate or size (cosines and sines): 256 and 512 in every known model; a
 // kernel keeps them on its stack or in shared memory.
 inline constexpr int kMaxRegionFeatures = 2048;
@@ -96,8 +98,9 @@ inline constexpr std::size_t kMaxHttpReadAheadBytes = 16u << 10;
 // Open connections: each takes a file descriptor and about 20 KiB.
 inline constexpr int kMaxHttpConnections = 4096;
 // What may wait for a client that does not read. The longest answer of a model with 2048 positions
-// is about 200 KB as events.
-inline constexpr std::size_t kMaxHttpOutboxBytes = 256u << 10;
+// is about 200 KB as events; with 20 alternatives to each token, an answer of 150 boxes is one event
+// of 1 MB.
+inline constexpr std::size_t kMaxHttpOutboxBytes = 2u << 20;
 // Between two requests of a connection; browsers and pools reuse one within a minute.
 inline constexpr int kHttpIdleSeconds = 75;
 // From a head's first byte to its last: one network packet, in practice.

@@ -271,6 +271,23 @@ struct SampleParams {
   void* scratch = nullptr;  // sample_scratch_bytes()
 };
 
+// The most likely tokens of the rows that ask: for k = num_top_logprobs, the k tokens of the largest
+// logits in falling order, the lower id first among equals, each with its logprob as SampleParams
+// defines it (so whatever masks, denied ids, temperature and filters say). Tokens whose logit is not
+// finite are left out; when fewer than k are left, {-1, kImpossibleLogprob} follows. Only the first k
+// entries of a row are written, and none for rows that do not ask and for padding.
+//
+// Reads nothing that the sampling changes, so it may come after it.
+struct TopLogprobsParams {
+  const float* logits = nullptr;       // [num_rows, vocab]
+  std::int64_t logits_stride = 0;
+  const std::int32_t* rows = nullptr;  // [num_rows], -1 = padding
+  const RowState* row_states = nullptr;
+  TopLogprob* top = nullptr;           // out [num_rows, kMaxTopLogprobs]
+  int num_rows = 0;
+  int vocab = 0;
+};
+
 struct RegionDecoderWeights {
   LinearWeights coord_fc1, coord_fc2;  // [inner, dim], [coord_bins, inner]; tanh GELU between
   LinearWeights size_fc1, size_fc2;    // [inner, dim], [2*size_bins, inner]: width bins, then height bins
@@ -362,6 +379,7 @@ class Kernels {
   virtual Status paged_attention(Stream& stream, const PagedAttentionParams& params) = 0;
   virtual Status gather_rows(Stream& stream, const GatherRowsParams& params) = 0;
   virtual Status sample(Stream& stream, const SampleParams& params) = 0;
+  virtual Status top_logprobs(Stream& stream, const TopLogprobsParams& params) = 0;
   virtual Status decode_regions(Stream& stream, const DecodeRegionsParams& params) = 0;
   virtual Status advance_rows(Stream& stream, const AdvanceRowsParams& params) = 0;
   virtual Status fill_random(Stream& stream, const FillRandomParams& params) = 0;

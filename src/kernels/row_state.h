@@ -61,6 +61,7 @@ struct RowState {
   float top_p = 1;              // (0, 1]
   float min_p = 0;              // [0, 1]
   std::int32_t top_k = 0;       // 0: off
+  std::int32_t num_top_logprobs = 0;  // alternatives reported beside each token, <= kMaxTopLogprobs
   std::uint64_t seed = 0;       // Philox key; the counter is (num_generated, 0, 0, 0)
 };
 static_assert(sizeof(RowState) % 8 == 0);
@@ -74,6 +75,15 @@ enum class StepOutcome : std::int32_t {
 
 // Logprob of a token whose logit is not finite: it still prints as a number.
 inline constexpr float kImpossibleLogprob = -9999.0f;
+
+// One of the most likely tokens of a row. token -1: there is none (any more).
+struct TopLogprob {
+  std::int32_t token = -1;
+  float logprob = kImpossibleLogprob;
+
+  friend bool operator==(const TopLogprob&, const TopLogprob&) = default;
+};
+static_assert(sizeof(TopLogprob) == 8);
 
 // One row of one step, copied to the host.
 struct StepOutput {

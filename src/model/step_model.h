@@ -55,6 +55,7 @@ struct StepShape {
   int max_new_tokens = 1;     // prefill: the longest sequence (an upper bound)
   int num_crops = 0;          // encode
   bool with_regions = false;  // some row may sample a coordinate or a size
+  bool with_top_logprobs = false;  // some row asks for alternatives
 };
 
 // Device addresses of one slot's inputs and outputs, all fixed for the life of the slot. The inputs
@@ -90,6 +91,8 @@ struct StepBuffers {
   // Outputs: one block, copied to the host as it is.
   StepOutput* outputs = nullptr;    // [max_rows]
   std::uint64_t* stamps = nullptr;  // [kNumStamps] device time, ns
+  // The block's end, copied only for a step with_top_logprobs.
+  TopLogprob* top_logprobs = nullptr;  // [max_rows, kMaxTopLogprobs]
 };
 
 enum StepStamp { kForwardBegin, kForwardEnd, kSamplingBegin, kSamplingEnd, kNumStamps };
@@ -124,6 +127,12 @@ class StepModel {
 
   // Prefill, decode: samples, decodes regions, advances the rows, writes the outputs.
   virtual Status sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) = 0;
+
+  // Behind the sampling of a step with_top_logprobs: the alternatives of the rows that ask. A call
+  // of its own, never part of a captured step, so that steps without them launch what they always
+  // do and no graph exists twice.
+  virtual Status top_logprobs(Stream& compute, const StepShape& shape,
+                              const StepBuffers& buffers) = 0;
 
   // Writes the device clock to *stamp.
   virtual Status stamp(Stream& compute, std::uint64_t* stamp_dev) = 0;

@@ -298,6 +298,18 @@ Status VisionLanguageModel::sample(Stream& compute, const StepShape& shape,
   return kernels.advance_rows(compute, advance);
 }
 
+Status VisionLanguageModel::top_logprobs(Stream& compute, const StepShape& shape,
+                                         const StepBuffers& buffers) {
+  GAPLESS_CHECK(shape.kind != StepKind::kEncode);
+  return context_.kernels->top_logprobs(compute, {.logits = buffers.logits,
+                                                  .logits_stride = text_shape_.vocab,
+                                                  .rows = buffers.rows,
+                                                  .row_states = state_->row_states(),
+                                                  .top = buffers.top_logprobs,
+                                                  .num_rows = shape.num_rows,
+                                                  .vocab = text_shape_.vocab});
+}
+
 Status VisionLanguageModel::stamp(Stream& compute, std::uint64_t* stamp_dev) {
   return context_.kernels->stamp_time(compute, stamp_dev);
 }

@@ -37,6 +37,7 @@ class VisionLanguageModel final : public StepModel {
   Status project(Stream& compute, std::span<const EncodeImage> images,
                  const StepBuffers& buffers) override;
   Status sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
+  Status top_logprobs(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status stamp(Stream& compute, std::uint64_t* stamp_dev) override;
 
   const ModelConfig& config() const { return config_; }

@@ -11,6 +11,14 @@ double ms_between(std::int64_t from_ns, std::int64_t to_ns) {
   return from_ns > 0 && to_ns > from_ns ? static_cast<double>(to_ns - from_ns) * 1e-6 : 0.0;
 }
 
+TokenLogprob describe_logprobs(const CommittedToken& token, const Tokenizer& tokenizer) {
+  TokenLogprob described{score_token(tokenizer, token.token, token.logprob), {}};
+  for (const TopLogprob& one : token.top_logprobs) {
+    described.top.push_back(score_token(tokenizer, TokenId(one.token), one.logprob));
+  }
+  return described;
+}
+
 }  // namespace
 
 void ActiveRequest::fail(const Status& status) {
@@ -33,11 +41,24 @@ void ActiveRequest::emit_token(const CommittedToken& token) {
   if (ended_early_) return;  // sampled before the engine heard of the stop string
   ++num_output_tokens_;
   const std::string chunk = setup_.decoder->push({token.token, token.x, token.y});
+  if (setup_.tokenizer != nullptr) {
+    pending_logprobs_.push_back(describe_logprobs(token, *setup_.tokenizer));
+    hand_on_logprobs();
+  }
   if (!chunk.empty()) setup_.sink->on_text(chunk, num_output_tokens_);
   if (setup_.decoder->stopped()) {
     ended_early_ = true;
     setup_.end_early();
   }
+}
+
+void ActiveRequest::hand_on_logprobs() {
+  std::vector<TokenLogprob> tokens;
+  for (; num_logprobs_handed_on_ < setup_.decoder->num_final_tokens(); ++num_logprobs_handed_on_) {
+    tokens.push_back(std::move(pending_logprobs_.front()));
+    pending_logprobs_.pop_front();
+  }
+  if (!tokens.empty()) setup_.sink->on_logprobs(std::move(tokens));
 }
 
 void ActiveRequest::emit_end(FinishReason reason, const Status& status,
@@ -48,6 +69,7 @@ void ActiveRequest::emit_end(FinishReason reason, const Status& status,
                                       : status);
   } else {
     const std::string tail = setup_.decoder->finish();
+    if (setup_.tokenizer != nullptr) hand_on_logprobs();
     if (!tail.empty()) setup_.sink->on_text(tail, num_output_tokens_);
     SkillResult result;
     result.request_id = setup_.public_id;

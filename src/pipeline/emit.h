@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,7 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
     std::string public_id;
     Skill skill = Skill::kQuery;
     std::unique_ptr<SkillDecoder> decoder;
+    const Tokenizer* tokenizer = nullptr;  // set when the request asks for logprobs; outlives this
     std::shared_ptr<ResponseSink> sink;
     // Asks the engine to end the sequence early (a stop string was found). Any thread.
     std::function<void()> end_early;
@@ -58,12 +60,15 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
   // On the emit worker.
   void emit_token(const CommittedToken& token);
   void emit_end(FinishReason reason, const Status& status, const SequenceTimes& times);
+  void hand_on_logprobs();
 
   Setup setup_;
   EmitPool& emit_;
   std::atomic<bool> cancelled_{false};
   std::atomic<int> num_input_tokens_{0};
   int num_output_tokens_ = 0;
+  int num_logprobs_handed_on_ = 0;
+  std::deque<TokenLogprob> pending_logprobs_;  // of tokens that are not final
   bool ended_early_ = false;
 };
 

@@ -90,6 +90,7 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
   setup.sink = std::move(sink);
   const TokenizerConfig& tokens = model_->config.tokenizer;
   setup.decoder = make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
+  if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
 
   std::lock_guard lock(mutex_);
   if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");

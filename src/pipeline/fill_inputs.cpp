@@ -74,6 +74,7 @@ StepShape fill_decode(const StepPlan& plan, const StepLimits& limits, const Step
   shape.kind = StepKind::kDecode;
   shape.num_rows = decode_bucket(plan.num_rows, limits.max_rows);
   shape.with_regions = plan.with_regions;
+  shape.with_top_logprobs = plan.with_top_logprobs;
   std::int32_t* out = inputs.rows;
   for (const RowId row : plan.rows()) *out++ = row.value;
   std::fill(out, inputs.rows + shape.num_rows, -1);
@@ -87,6 +88,7 @@ StepShape fill_prefill(const StepPlan& plan, const StepLimits& limits, const Sea
   shape.kind = StepKind::kPrefill;
   shape.num_rows = plan.num_rows;
   shape.with_regions = plan.with_regions;
+  shape.with_top_logprobs = plan.with_top_logprobs;
   int i = 0;
   for (const RowId row : plan.rows()) {
     const Sequence& sequence = *seating.at(row);

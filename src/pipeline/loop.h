@@ -130,7 +130,7 @@ class Loop {
   void note_launched(SlotId slot);
   void build_masks(SlotId slot);
   void commit_outputs(SlotId slot);
-  void commit_row(Sequence& sequence, const StepOutput& output);
+  void commit_row(Sequence& sequence, const StepSlot& slot, int i);
   void finish(Sequence& sequence, FinishReason reason, const Status& status);
   void finish_seated(RowId row, FinishReason reason, const Status& status);
   void release_if_done(RowId row);

@@ -26,6 +26,16 @@ const char* step_kind_name(StepKind kind) {
   return "unknown";
 }
 
+void add_alternatives(std::span<const TopLogprob> alternatives, CommittedToken& token) {
+  token.top_logprobs.reserve(alternatives.size());
+  for (TopLogprob alternative : alternatives) {
+    if (alternative.token < 0) return;
+    // The sampler's sum may differ in its last bits; a token has one logprob.
+    if (alternative.token == token.token.value) alternative.logprob = token.logprob;
+    token.top_logprobs.push_back(alternative);
+  }
+}
+
 }  // namespace
 
 // ---- launch
@@ -132,17 +142,23 @@ void Loop::commit_outputs(SlotId slot_id) {
     if (state_.is_finalized(row)) {
       ++record.num_zombies;
     } else if (plan.kind != StepKind::kEncode) {
-      commit_row(*seating_.at(row), slot.outputs()[at]);
+      commit_row(*seating_.at(row), slot, i);
     }
   }
 }
 
-void Loop::commit_row(Sequence& sequence, const StepOutput& output) {
+void Loop::commit_row(Sequence& sequence, const StepSlot& slot, int i) {
+  const StepOutput& output = slot.outputs()[static_cast<std::size_t>(i)];
   const RowId row = sequence.row;
   switch (output.outcome) {
     case StepOutcome::kContinues:
     case StepOutcome::kLength: {
-      const CommittedToken token{TokenId(output.token), output.x, output.y, output.logprob};
+      CommittedToken token{TokenId(output.token), output.x, output.y, output.logprob, {}};
+      if (sequence.asks_top_logprobs()) {
+        add_alternatives(slot.top_logprobs(i).first(
+                             static_cast<std::size_t>(sequence.prompt.row.num_top_logprobs)),
+                         token);
+      }
       if (sequence.num_committed++ == 0) sequence.times.first_token_ns = clock_.now_ns();
       sequence.sink->on_token(token);
       if (output.outcome == StepOutcome::kLength) {

@@ -271,6 +271,60 @@ TEST_F(LoopTest, AutomatonRowsRunAheadLikePlainOnes) {
   }
 }
 
+// ---- alternatives
+
+TEST_F(LoopTest, AlternativesAreThoseOfTheirTokenAtEveryDepth) {
+  const auto prompt_of = [&](int i) {
+    PreparedPrompt prompt = text(3 + i, 12 + i, i % 2 == 0 ? 9 : -1);
+    prompt.row.num_top_logprobs = i == 0 ? kMaxTopLogprobs : i == 1 ? 0 : i;
+    if (i == 3) prompt = host_masked(std::move(prompt));
+    return prompt;
+  };
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE(depth);
+    options_.depth = depth;
+    make_loop();
+    std::vector<std::shared_ptr<Answer>> answers;
+    for (int i = 0; i < 5; ++i) {
+      answers.push_back(submit(prompt_of(i)));
+      (void)loop_->tick();
+    }
+    run();
+    EXPECT_EQ(loop_->forbidden_calls(), 0) << "I7";
+    for (int i = 0; i < 5; ++i) {
+      FakeConstraint constraint(model_config_.vocab, 9);
+      const FakeAnswer expected =
+          fake_answer(model_config_, prompt_of(i), i == 3 ? &constraint : nullptr);
+      const auto& tokens = answers[static_cast<std::size_t>(i)]->tokens;
+      ASSERT_EQ(tokens.size(), expected.tokens.size());
+      for (std::size_t t = 0; t < tokens.size(); ++t) {
+        EXPECT_EQ(tokens[t].top_logprobs, expected.tokens[t].top_logprobs)
+            << "token " << t << " of request " << i;
+      }
+    }
+  }
+}
+
+TEST_F(LoopTest, AlternativesAreComputedInTheStepsOfThoseWhoAskOnly) {
+  make_loop();
+  submit(text(3, 20));
+  run();
+  EXPECT_EQ(model_->num_top_logprobs_calls(), 0);
+  PreparedPrompt asking = text(3, 4);
+  asking.row.num_top_logprobs = 2;
+  submit(text(3, 20));
+  submit(std::move(asking));
+  run();
+  EXPECT_EQ(model_->num_top_logprobs_calls(), 4) << "its prefill and three decode steps";
+}
+
+TEST_F(LoopTest, RefusesMoreAlternativesThanThereIsRoomFor) {
+  make_loop();
+  PreparedPrompt prompt = text(3, 4);
+  prompt.row.num_top_logprobs = kMaxTopLogprobs + 1;
+  EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("top_logprobs"));
+}
+
 // ---- images
 
 TEST_F(LoopTest, ASecondPromptAboutAnImageComputesItsSuffixOnly) {

@@ -32,6 +32,7 @@ void add(StepPlan& plan, const SeatView& seat) {
   RowId& last = plan.row_ids[static_cast<std::size_t>(plan.num_rows++)];
   last = seat.row;
   plan.with_regions |= seat.decodes_regions;
+  plan.with_top_logprobs |= seat.asks_top_logprobs;
   if (!seat.host_masked) return;
   std::swap(plan.row_ids[static_cast<std::size_t>(plan.num_host_masked++)], last);
 }

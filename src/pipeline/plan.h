@@ -42,6 +42,7 @@ struct SeatView {
   SeatNeed need = SeatNeed::kNothing;
   bool host_masked = false;
   bool decodes_regions = false;
+  bool asks_top_logprobs = false;
   // kEncode
   int num_crops = 0;
   int image_slot = -1;  // seats that share an image share its slot; it is encoded once
@@ -57,6 +58,7 @@ struct StepPlan {
   int num_rows = 0;
   int num_host_masked = 0;  // they come first
   bool with_regions = false;
+  bool with_top_logprobs = false;
   std::array<RowId, kMaxRows> row_ids;
 
   std::span<const RowId> rows() const {

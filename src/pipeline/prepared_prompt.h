@@ -48,6 +48,9 @@ struct CommittedToken {
   float x = 0;
   float y = 0;
   float logprob = 0;
+  // The most likely tokens at its place, when the prompt's row asks (RowState::num_top_logprobs);
+  // fewer than asked for where the model has no more.
+  std::vector<TopLogprob> top_logprobs;
 };
 
 struct SequenceTimes {  // host_now_ns()

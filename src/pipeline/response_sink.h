@@ -2,9 +2,11 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "skill/skill_result.h"
+#include "skill/token_logprob.h"
 
 namespace gapless {
 
@@ -16,6 +18,10 @@ class ResponseSink {
   // Text that is final: whole UTF-8 characters, no part of a stop string. `num_tokens`: generated
   // so far.
   virtual void on_text(std::string_view chunk, int num_tokens) = 0;
+  // When the request asks for logprobs: the tokens of the on_text that follows, or for the answer
+  // of on_done. Together they are the tokens of the answer, in order; those that a stop string cuts
+  // off entirely do not come.
+  virtual void on_logprobs(std::vector<TokenLogprob> /*tokens*/) {}
   virtual void on_done(const SkillResult& result) = 0;
   virtual void on_error(const Status& status) = 0;
 };

@@ -30,6 +30,10 @@ Status check_tokens(const PreparedPrompt& prompt, const StepModelInfo& info) {
     return invalid_argument("prompt: {} denied ids, at most {}", prompt.row.num_denied_ids,
                             kMaxDeniedIds);
   }
+  if (prompt.row.num_top_logprobs < 0 || prompt.row.num_top_logprobs > kMaxTopLogprobs) {
+    return invalid_argument("prompt: {} top_logprobs, at most {}", prompt.row.num_top_logprobs,
+                            kMaxTopLogprobs);
+  }
   return ok_status();
 }
 
@@ -167,7 +171,8 @@ SeatView Seating::view(RowId row) const {
   const Sequence& sequence = *at(row);
   SeatView view{.row = row,
                 .host_masked = sequence.host_masked(),
-                .decodes_regions = sequence.decodes_regions()};
+                .decodes_regions = sequence.decodes_regions(),
+                .asks_top_logprobs = sequence.asks_top_logprobs()};
   if (sequence.is_prefilled()) {
     // A row that has reached its length limit in flight is not launched again.
     const bool may_go_on =

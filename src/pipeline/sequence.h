@@ -30,6 +30,7 @@ struct Sequence {
   int prompt_tokens() const { return static_cast<int>(prompt.inputs.size()); }
   bool host_masked() const { return (prompt.row.flags & kRowHostMask) != 0; }
   bool decodes_regions() const { return (prompt.row.flags & kRowDecodesRegions) != 0; }
+  bool asks_top_logprobs() const { return prompt.row.num_top_logprobs > 0; }
   bool is_prefilled() const { return num_launched > 0; }
 };
 

@@ -87,12 +87,16 @@ Status StepSlot::allocate(Device& device) {
   buffers_.values = reinterpret_cast<float*>(next += logprobs);
 
   const std::size_t outputs = max_rows * sizeof(StepOutput);
-  const std::size_t outputs_bytes = outputs + kNumStamps * sizeof(std::uint64_t);
+  plain_outputs_bytes_ = outputs + kNumStamps * sizeof(std::uint64_t);
+  const std::size_t outputs_bytes =
+      plain_outputs_bytes_ + max_rows * kMaxTopLogprobs * sizeof(TopLogprob);
   static_assert(sizeof(StepOutput) % sizeof(std::uint64_t) == 0, "the stamps would be misaligned");
   GAPLESS_ASSIGN_OR_RETURN(outputs_dev_, device.allocate(outputs_bytes));
   GAPLESS_ASSIGN_OR_RETURN(outputs_pinned_, device.allocate_pinned(outputs_bytes));
   buffers_.outputs = outputs_dev_.as<StepOutput>();
   buffers_.stamps = reinterpret_cast<std::uint64_t*>(outputs_dev_.as<std::byte>() + outputs);
+  buffers_.top_logprobs =
+      reinterpret_cast<TopLogprob*>(outputs_dev_.as<std::byte>() + plain_outputs_bytes_);
 
   for (auto* event : {&inputs_ready_, &masks_ready_, &outputs_ready_, &outputs_landed_}) {
     GAPLESS_ASSIGN_OR_RETURN(*event, device.create_event());
@@ -125,7 +129,7 @@ Status StepSlot::launch_all(const StepShape& shape) {
   } else {
     GAPLESS_RETURN_IF_ERROR(run(StepPart::kBoth, shape));
   }
-  return download_outputs();
+  return finish_step(shape);
 }
 
 Status StepSlot::launch_sampling(int num_masks) {
@@ -136,7 +140,7 @@ Status StepSlot::launch_sampling(int num_masks) {
   GAPLESS_RETURN_IF_ERROR(streams_.h2d->record(*masks_ready_));
   GAPLESS_RETURN_IF_ERROR(streams_.compute->wait(*masks_ready_));
   GAPLESS_RETURN_IF_ERROR(run(StepPart::kSampling, shape_));
-  return download_outputs();
+  return finish_step(shape_);
 }
 
 Status StepSlot::upload_inputs(const StepShape& shape) {
@@ -195,19 +199,34 @@ Status StepSlot::place_images() {
   Stream& compute = *streams_.compute;
   GAPLESS_RETURN_IF_ERROR(model_.project(compute, encode_lists_.images, buffers_));
   GAPLESS_RETURN_IF_ERROR(model_.stamp(compute, buffers_.stamps + kForwardEnd));
-  return download_outputs();
+  return finish_step(shape_);
 }
 
-Status StepSlot::download_outputs() {
-  GAPLESS_RETURN_IF_ERROR(streams_.compute->record(*outputs_ready_));
+// What follows the last graph of a step, down to the event that the host waits for.
+Status StepSlot::finish_step(const StepShape& shape) {
+  Stream& compute = *streams_.compute;
+  std::size_t bytes = plain_outputs_bytes_;
+  if (shape.with_top_logprobs) {
+    GAPLESS_RETURN_IF_ERROR(model_.top_logprobs(compute, shape, buffers_));
+    GAPLESS_RETURN_IF_ERROR(model_.stamp(compute, buffers_.stamps + kSamplingEnd));
+    bytes = outputs_dev_.size_bytes();
+  }
+  GAPLESS_RETURN_IF_ERROR(compute.record(*outputs_ready_));
   GAPLESS_RETURN_IF_ERROR(streams_.d2h->wait(*outputs_ready_));
-  GAPLESS_RETURN_IF_ERROR(streams_.d2h->copy_to_host(outputs_pinned_.data(), outputs_dev_.data(),
-                                                     outputs_dev_.size_bytes()));
+  GAPLESS_RETURN_IF_ERROR(
+      streams_.d2h->copy_to_host(outputs_pinned_.data(), outputs_dev_.data(), bytes));
   return streams_.d2h->record(*outputs_landed_);
 }
 
 std::span<const StepOutput> StepSlot::outputs() const {
   return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_rows)};
+}
+
+std::span<const TopLogprob, kMaxTopLogprobs> StepSlot::top_logprobs(int i) const {
+  const auto* first = reinterpret_cast<const TopLogprob*>(outputs_pinned_.as<const std::byte>() +
+                                                          plain_outputs_bytes_);
+  return std::span<const TopLogprob, kMaxTopLogprobs>(
+      first + static_cast<std::size_t>(i) * kMaxTopLogprobs, kMaxTopLogprobs);
 }
 
 std::int64_t StepSlot::stamp_ns(StepStamp stamp) const {

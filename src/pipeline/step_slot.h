@@ -12,7 +12,9 @@
 // its commit (inputs, hidden states, logits, outputs) is the slot's own.
 //
 // What has a graph of its sizes (step_graphs.h) is launched by it. A decode step's forward and
-// sampling are one graph, unless sampling has to wait for masks.
+// sampling are one graph, unless sampling has to wait for masks. The alternatives that some rows
+// ask for (top_logprobs) are one kernel launched behind the sampling, in no graph: such steps are
+// rare, a variant with them would double the graphs of every slot, and other steps cost nothing.
 //
 // Calls in order, for each step: fill inputs(); launch_forward or launch_all; [launch_sampling];
 // wait; read outputs(). The slot is free again when they have been read (I4). Threads: the engine
@@ -68,6 +70,8 @@ class StepSlot {
   // The one wait of a step. An error means that the device is lost.
   Status wait() { return outputs_landed_->synchronize(); }
   std::span<const StepOutput> outputs() const;
+  // Of the i-th row of the batch, when it asks: the first num_top_logprobs entries are valid.
+  std::span<const TopLogprob, kMaxTopLogprobs> top_logprobs(int i) const;
   // Device time, in the device's clock.
   std::int64_t stamp_ns(StepStamp stamp) const;
 
@@ -82,7 +86,7 @@ class StepSlot {
   Status enqueue_forward(const StepShape& shape);
   Status enqueue_sampling(const StepShape& shape);
   Status place_images();
-  Status download_outputs();
+  Status finish_step(const StepShape& shape);
 
   StepModel& model_;
   PipelineStreams& streams_;
@@ -93,7 +97,8 @@ class StepSlot {
   Buffer crops_dev_;
   Buffer masks_dev_;
   Buffer intermediates_dev_;
-  Buffer outputs_dev_;  // [max_rows] StepOutput, then the stamps
+  Buffer outputs_dev_;  // [max_rows] StepOutput, the stamps, [max_rows, kMaxTopLogprobs] TopLogprob
+  std::size_t plain_outputs_bytes_ = 0;  // up to the stamps' end
   PinnedBuffer inputs_block_pinned_;
   PinnedBuffer masks_pinned_;
   PinnedBuffer outputs_pinned_;

@@ -139,11 +139,6 @@ Status refuse_unsupported(const json::object& body) {
       return invalid_argument("response_format: only {{\"type\": \"text\"}} is supported");
     }
   }
-  GAPLESS_ASSIGN_OR_RETURN(const bool logprobs, bool_or(body, "logprobs", false));
-  GAPLESS_ASSIGN_OR_RETURN(const auto top_logprobs, optional_integer(body, "top_logprobs"));
-  if (logprobs || top_logprobs.value_or(0) != 0) {
-    return invalid_argument("logprobs are not supported");
-  }
   for (const char* name : {"presence_penalty", "frequency_penalty"}) {
     GAPLESS_ASSIGN_OR_RETURN(const auto penalty, optional_number(body, name));
     if (penalty.value_or(0) != 0) return invalid_argument("{} other than 0 is not supported", name);
@@ -189,6 +184,18 @@ Status read_stream_options(const json::object& body, ChatRequest& request) {
   return ok_status();
 }
 
+Status read_logprobs(const json::object& body, GenerationSettings& settings) {
+  GAPLESS_ASSIGN_OR_RETURN(settings.logprobs, bool_or(body, "logprobs", false));
+  GAPLESS_ASSIGN_OR_RETURN(const auto top, optional_integer(body, "top_logprobs"));
+  if (!top) return ok_status();
+  if (!settings.logprobs) return invalid_argument("top_logprobs needs logprobs to be true");
+  if (*top < 0 || *top > kMaxTopLogprobs) {
+    return invalid_argument("top_logprobs must lie between 0 and {}", kMaxTopLogprobs);
+  }
+  settings.top_logprobs = static_cast<std::int32_t>(*top);
+  return ok_status();
+}
+
 }  // namespace
 
 StatusOr<ChatRequest> chat_request_from_json(const json::object& body) {
@@ -219,6 +226,7 @@ StatusOr<ChatRequest> chat_request_from_json(const json::object& body) {
   if (!names_object) fields["object"] = conversation.turns.back().text;
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_request_from_json(skill, fields));
   request.skill.image = conversation.image;
+  GAPLESS_RETURN_IF_ERROR(read_logprobs(body, request.skill.settings));
   return request;
 }
 

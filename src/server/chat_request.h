@@ -20,8 +20,8 @@ struct ChatRequest {
   bool include_usage = false;
 };
 
-// What is known and cannot be done is an error that names the field (tools, logprobs,
-// response_format other than text, penalties, several pictures); unknown fields are ignored.
+// What is known and cannot be done is an error that names the field (tools, response_format other
+// than text, penalties, several pictures); unknown fields are ignored.
 StatusOr<ChatRequest> chat_request_from_json(const boost::json::object& body);
 
 }  // namespace gapless

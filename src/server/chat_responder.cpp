@@ -3,6 +3,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
+#include <utility>
 
 #include "server/sse.h"
 #include "skill/response_json.h"
@@ -25,6 +26,25 @@ std::string content_of(const SkillResult& result) {
   return json::serialize(json::object{{field, answer.at(field)}});
 }
 
+// A token as OpenAI's logprobs show it.
+json::object token_json(const ScoredToken& token) {
+  json::value bytes = nullptr;
+  if (token.bytes) {
+    json::array numbers;
+    for (const char c : *token.bytes) numbers.emplace_back(static_cast<unsigned char>(c));
+    bytes = std::move(numbers);
+  }
+  return {{"token", token.text}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
+}
+
+json::object logprob_json(const TokenLogprob& token) {
+  json::object shown = token_json(token.token);
+  json::array top;
+  for (const ScoredToken& one : token.top) top.push_back(token_json(one));
+  shown["top_logprobs"] = std::move(top);
+  return shown;
+}
+
 std::int64_t unix_now_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -43,6 +63,9 @@ class ChatResponder::ChoiceSink final : public ResponseSink {
   void on_text(std::string_view chunk, int num_tokens) override {
     meter_.on_text(num_tokens);
     responder_->on_text(index_, chunk);
+  }
+  void on_logprobs(std::vector<TokenLogprob> tokens) override {
+    responder_->on_logprobs(index_, tokens);
   }
   void on_done(const SkillResult& result) override {
     meter_.on_done(result);
@@ -69,6 +92,7 @@ ChatResponder::ChatResponder(ServerState& state, InferenceService& service,
       created_unix_s_(unix_now_s()),
       stream_(request.stream),
       include_usage_(request.include_usage),
+      with_logprobs_(request.skill.settings.logprobs),
       choices_(static_cast<std::size_t>(request.num_choices)) {}
 
 std::shared_ptr<ResponseSink> ChatResponder::sink_of_choice(int index) {
@@ -116,6 +140,14 @@ void ChatResponder::on_text(int index, std::string_view chunk) {
   send_delta(index, {{"content", chunk}}, nullptr);
 }
 
+void ChatResponder::on_logprobs(int index, const std::vector<TokenLogprob>& tokens) {
+  json::array shown;
+  for (const TokenLogprob& token : tokens) shown.push_back(logprob_json(token));
+  std::lock_guard lock(mutex_);
+  json::array& pending = choices_[static_cast<std::size_t>(index)].logprobs;
+  for (json::value& token : shown) pending.push_back(std::move(token));
+}
+
 void ChatResponder::on_done(int index, const SkillResult& result) {
   std::lock_guard lock(mutex_);
   if (ended_) return;
@@ -149,11 +181,19 @@ void ChatResponder::send_chunk(json::array choices, bool with_usage) {
 }
 
 void ChatResponder::send_delta(int index, json::object delta, json::value finish_reason) {
+  Choice& choice = choices_[static_cast<std::size_t>(index)];
+  json::value logprobs = nullptr;
+  if (!choice.logprobs.empty() && !delta.contains("role")) logprobs = take_logprobs(choice);
   send_chunk({json::object{{"index", index},
                            {"delta", std::move(delta)},
-                           {"logprobs", nullptr},
+                           {"logprobs", std::move(logprobs)},
                            {"finish_reason", std::move(finish_reason)}}},
              false);
+}
+
+json::value ChatResponder::take_logprobs(Choice& choice) const {
+  if (!with_logprobs_) return nullptr;
+  return json::object{{"content", std::exchange(choice.logprobs, {})}, {"refusal", nullptr}};
 }
 
 void ChatResponder::start_choice(int index) {
@@ -180,14 +220,14 @@ json::object ChatResponder::usage() const {
           {"total_tokens", prompt_tokens + completion_tokens}};
 }
 
-json::object ChatResponder::whole_answer() const {
+json::object ChatResponder::whole_answer() {
   json::array choices;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const SkillResult& result = choices_[i].result;
     json::object message = {{"role", "assistant"}, {"content", content_of(result)}};
     choices.push_back(json::object{{"index", i},
                                    {"message", std::move(message)},
-                                   {"logprobs", nullptr},
+                                   {"logprobs", take_logprobs(choices_[i])},
                                    {"finish_reason", finish_reason_name(result.finish_reason)}});
   }
   json::object answer = head("chat.completion");

@@ -31,23 +31,26 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
  private:
   class ChoiceSink;
   struct Choice {
-    std::string text;
+    boost::json::array logprobs;  // not sent yet
     SkillResult result;
     bool started = false;
     bool done = false;
   };
 
   void on_text(int index, std::string_view chunk);
+  void on_logprobs(int index, const std::vector<TokenLogprob>& tokens);
   void on_done(int index, const SkillResult& result);
 
   // Under the mutex.
   boost::json::object head(const char* object_name) const;
   void send_chunk(boost::json::array choices, bool with_usage);
   void send_delta(int index, boost::json::object delta, boost::json::value finish_reason);
+  // {"content": [...]} of the tokens since the last call; null when nobody asked.
+  boost::json::value take_logprobs(Choice& choice) const;
   void start_choice(int index);
   void finish();
   boost::json::object usage() const;
-  boost::json::object whole_answer() const;
+  boost::json::object whole_answer();
 
   InferenceService& service_;
   ServerState& state_;
@@ -57,6 +60,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   const std::int64_t created_unix_s_;
   const bool stream_;
   const bool include_usage_;
+  const bool with_logprobs_;
 
   std::mutex mutex_;  // guards everything below
   std::vector<Choice> choices_;

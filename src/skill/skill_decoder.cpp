@@ -14,29 +14,45 @@ class TextDecoder final : public SkillDecoder {
 
   std::string push(const SampledToken& token) override {
     if (stop_strings_.stopped()) return {};
-    return keep(stop_strings_.push(detokenizer_.push(token.id)));
+    begins_.push_back(num_detokenized_);
+    return keep(detokenizer_.push(token.id));
   }
+
+  int num_final_tokens() const override { return num_final_; }
 
   bool stopped() const override { return stop_strings_.stopped(); }
 
   std::string finish() override {
     if (stop_strings_.stopped()) return {};
-    std::string tail = keep(stop_strings_.push(detokenizer_.flush()));
-    tail += keep(stop_strings_.flush());
-    return tail;
+    std::string tail = keep(detokenizer_.flush());
+    if (stop_strings_.stopped()) return tail;
+    const std::string held_back = stop_strings_.flush();
+    text_ += held_back;
+    num_final_ = static_cast<int>(begins_.size());
+    return tail + held_back;
   }
 
   void fill(SkillResult& result) const override { result.text = text_; }
 
  private:
-  std::string keep(std::string chunk) {
+  // Of what the detokenizer gave, the part that is final.
+  std::string keep(std::string_view detokenized) {
+    num_detokenized_ += detokenized.size();
+    std::string chunk = stop_strings_.push(detokenized);
     text_ += chunk;
+    const auto begin_of = [this](int token) { return begins_[static_cast<std::size_t>(token)]; };
+    const int num_tokens = static_cast<int>(begins_.size());
+    while (num_final_ < num_tokens && begin_of(num_final_) < text_.size()) ++num_final_;
     return chunk;
   }
 
   IncrementalDetokenizer detokenizer_;
   StopStrings stop_strings_;
   std::string text_;
+  std::size_t num_detokenized_ = 0;  // bytes; text_ is the beginning of what they make
+  // Where each token's text begins among those bytes: with the character that it continues, if any.
+  std::vector<std::size_t> begins_;
+  int num_final_ = 0;
 };
 
 // point: (coord x, coord y)*. detect: (coord x, coord y, size)*. An object that the length limit
@@ -45,7 +61,10 @@ class RegionDecoder final : public SkillDecoder {
  public:
   RegionDecoder(bool boxes, const RegionTokenIds& ids) : boxes_(boxes), ids_(ids) {}
 
+  int num_final_tokens() const override { return num_tokens_; }
+
   std::string push(const SampledToken& token) override {
+    ++num_tokens_;
     if (token.id == ids_.coord) {
       if (num_coords_ == 2) num_coords_ = 0;  // a box whose size never came
       center_[num_coords_++] = token.x;
@@ -74,6 +93,7 @@ class RegionDecoder final : public SkillDecoder {
 
   const bool boxes_;
   const RegionTokenIds ids_;
+  int num_tokens_ = 0;
   int num_coords_ = 0;
   float center_[2] = {};
   std::vector<Point> points_;

@@ -30,6 +30,11 @@ class SkillDecoder {
   // a UTF-8 character, never text that may still turn into a stop string.
   virtual std::string push(const SampledToken& token) = 0;
 
+  // How many of the pushed tokens are part of the answer for certain, from the first on. A token is
+  // when text that it takes part in (or text behind it) was returned, so those that a stop string
+  // cuts off entirely never are. Tokens that carry values are at once.
+  virtual int num_final_tokens() const = 0;
+
   // True once a stop string was found: nothing more will be emitted and the request can end.
   virtual bool stopped() const { return false; }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "skill/token_logprob.h"
+
 namespace gapless {
 namespace {
 
@@ -51,6 +53,80 @@ TEST_F(SkillDecoderTest, StopStringEndsTheTextBeforeIt) {
   streamed += decoder->finish();
   EXPECT_EQ(streamed, "a red");
   EXPECT_EQ(result_of(*decoder).text, "a red");
+}
+
+// Pushes the tokens of a text one by one: how many are final after each, and after the end.
+std::vector<int> final_counts(SkillDecoder& decoder, const std::vector<TokenId>& ids) {
+  std::vector<int> counts;
+  for (const TokenId id : ids) {
+    decoder.push({id, 0, 0});
+    counts.push_back(decoder.num_final_tokens());
+  }
+  decoder.finish();
+  counts.push_back(decoder.num_final_tokens());
+  return counts;
+}
+
+TEST_F(SkillDecoderTest, TokensAreFinalWithTheirText) {
+  const std::vector<TokenId> ids = encode("xyz");
+  ASSERT_EQ(ids.size(), 3u);
+  auto plain = make(Skill::kQuery);
+  EXPECT_EQ(final_counts(*plain, ids), (std::vector<int>{1, 2, 3, 3}));
+  auto held_back = make(Skill::kQuery, {"yzw"});
+  EXPECT_EQ(final_counts(*held_back, ids), (std::vector<int>{1, 1, 1, 3}));
+  auto cut = make(Skill::kQuery, {"yz"});
+  EXPECT_EQ(final_counts(*cut, ids), (std::vector<int>{1, 1, 1, 1}));
+  auto all_cut = make(Skill::kQuery, {"x"});
+  EXPECT_EQ(final_counts(*all_cut, {ids[0]}), (std::vector<int>{0, 0}));
+}
+
+TEST_F(SkillDecoderTest, ATokenThatAStopStringCutsInTwoIsFinal) {
+  const std::vector<TokenId> ids = encode(" circle");
+  ASSERT_EQ(ids.size(), 1u) << "the tokenizer has a token for it";
+  auto decoder = make(Skill::kQuery, {"rcle"});
+  EXPECT_EQ(final_counts(*decoder, ids), (std::vector<int>{1, 1}));
+  EXPECT_EQ(result_of(*decoder).text, " ci");
+}
+
+TEST_F(SkillDecoderTest, TokensOfOneCharacterAreFinalTogether) {
+  const std::vector<TokenId> ids = encode("\u2605");
+  ASSERT_EQ(ids.size(), 3u) << "a token for each byte";
+  auto whole = make(Skill::kQuery);
+  EXPECT_EQ(final_counts(*whole, ids), (std::vector<int>{0, 0, 3, 3}));
+  auto unfinished = make(Skill::kQuery);
+  EXPECT_EQ(final_counts(*unfinished, {ids[0], ids[1]}), (std::vector<int>{0, 0, 2}));
+  EXPECT_EQ(result_of(*unfinished).text, "\uFFFD");
+  auto cut = make(Skill::kQuery, {"\u2605"});
+  EXPECT_EQ(final_counts(*cut, ids), (std::vector<int>{0, 0, 0, 0}));
+  auto replaced = make(Skill::kQuery, {"\uFFFD"});  // the stop string appears at the end only
+  EXPECT_EQ(final_counts(*replaced, {ids[0], ids[1]}), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(result_of(*replaced).text, "");
+}
+
+TEST_F(SkillDecoderTest, SpecialTokensAreFinalWithWhatFollows) {
+  const std::vector<TokenId> ids = encode("xy");
+  auto decoder = make(Skill::kQuery);
+  EXPECT_EQ(final_counts(*decoder, {ids[0], TokenId(1), ids[1], TokenId(2)}),
+            (std::vector<int>{1, 1, 3, 3, 4}));
+}
+
+TEST_F(SkillDecoderTest, TokensWithValuesAreFinalAtOnce) {
+  auto decoder = make(Skill::kDetect);
+  EXPECT_EQ(final_counts(*decoder, {kIds.coord, kIds.coord, kIds.size}),
+            (std::vector<int>{1, 2, 3, 3}));
+}
+
+TEST_F(SkillDecoderTest, ScoredTokensSpellPartsOfCharacters) {
+  const ScoredToken part = score_token(*tokenizer_, encode("\u2605")[0], -0.5f);
+  EXPECT_EQ(part.text, "\\xe2");
+  EXPECT_EQ(part.bytes, "\xE2");
+  EXPECT_EQ(part.logprob, -0.5f);
+  const ScoredToken word = score_token(*tokenizer_, encode(" circle")[0], 0);
+  EXPECT_EQ(word.text, " circle");
+  EXPECT_EQ(word.bytes, " circle");
+  const ScoredToken special = score_token(*tokenizer_, kIds.coord, 0);
+  EXPECT_EQ(special.text, "<|coord|>");
+  EXPECT_EQ(special.bytes, std::nullopt);
 }
 
 TEST_F(SkillDecoderTest, PointsPairUpAndAnOddCoordinateIsDropped) {

@@ -92,6 +92,7 @@ void set_sampling(const SkillRequest& request, const TokenizerConfig& tokens, Ro
   row.top_k = settings.top_k.value_or(0);
   row.min_p = settings.min_p.value_or(0.0f);
   row.seed = settings.seed.value_or(0);
+  row.num_top_logprobs = settings.top_logprobs;
   if (!settings.ignore_eos) row.stop_ids[row.num_stop_ids++] = tokens.eos_id.value;
 }
 

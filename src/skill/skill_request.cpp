@@ -32,6 +32,12 @@ Status validate_settings(const GenerationSettings& settings) {
   if (settings.max_objects && (*settings.max_objects < 1 || *settings.max_objects > kMaxObjects)) {
     return invalid_argument("max_objects must lie between 1 and {}", kMaxObjects);
   }
+  if (settings.top_logprobs < 0 || settings.top_logprobs > kMaxTopLogprobs) {
+    return invalid_argument("top_logprobs must lie between 0 and {}", kMaxTopLogprobs);
+  }
+  if (settings.top_logprobs > 0 && !settings.logprobs) {
+    return invalid_argument("top_logprobs needs logprobs to be true");
+  }
   if (settings.stop.size() > kMaxStopStrings) {
     return invalid_argument("at most {} stop strings are allowed", kMaxStopStrings);
   }

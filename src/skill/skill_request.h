@@ -33,6 +33,8 @@ struct GenerationSettings {
   std::optional<std::int32_t> max_objects;  // kDefaultMaxObjects (point, detect)
   std::vector<std::string> stop;            // text ends before any of these
   bool ignore_eos = false;                  // benchmarks: run to max_tokens
+  bool logprobs = false;                    // tell each token's log probability
+  std::int32_t top_logprobs = 0;            // and that many alternatives; needs logprobs
 };
 
 inline constexpr std::int32_t kDefaultMaxTokens = 768;

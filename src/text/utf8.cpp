@@ -54,4 +54,22 @@ std::string repair_utf8(std::string_view bytes) {
   return repaired;
 }
 
+std::string escape_invalid_utf8(std::string_view bytes) {
+  constexpr char kHexDigits[] = "0123456789abcdef";
+  std::string escaped;
+  while (!bytes.empty()) {
+    const Utf8Step step = utf8_step(bytes);
+    for (const char c : bytes.substr(0, step.num_bytes)) {
+      if (step.kind == Utf8Step::Kind::kCodePoint) {
+        escaped += c;
+      } else {
+        const auto byte = static_cast<unsigned char>(c);
+        escaped.append({'\\', 'x', kHexDigits[byte >> 4], kHexDigits[byte & 15]});
+      }
+    }
+    bytes.remove_prefix(step.num_bytes);
+  }
+  return escaped;
+}
+
 }  // namespace gapless

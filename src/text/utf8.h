@@ -31,4 +31,8 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 // standard and Hugging Face's tokenizers do.
 std::string repair_utf8(std::string_view bytes);
 
+// The bytes with every byte that is not part of a valid code point spelled as \xhh: what Python's
+// "backslashreplace" does. Not to be undone: a backslash stays as it is.
+std::string escape_invalid_utf8(std::string_view bytes);
+
 }  // namespace gapless

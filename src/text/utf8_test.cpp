@@ -33,6 +33,13 @@ TEST(Utf8, RepairReplacesEachMaximalSubpartOnce) {
   EXPECT_EQ(repair_utf8("\xE2\x82"), "\uFFFD");
 }
 
+TEST(Utf8, EscapeSpellsEveryInvalidByte) {
+  EXPECT_EQ(escape_invalid_utf8("a\u2605\n\\"), "a\u2605\n\\");
+  EXPECT_EQ(escape_invalid_utf8(" \xF0\x9F\x98"), " \\xf0\\x9f\\x98");
+  EXPECT_EQ(escape_invalid_utf8("\x80z\xC3"), "\\x80z\\xc3");
+  EXPECT_EQ(escape_invalid_utf8(""), "");
+}
+
 TEST(ByteLevel, EveryByteComesBack) {
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);

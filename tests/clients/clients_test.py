@@ -85,6 +85,30 @@ class ClientsTest(unittest.TestCase):
 
     # OpenAI
 
+    def test_openai_logprobs(self):
+        question = {"type": "text", "text": QUESTION}
+        options = {"logprobs": True, "top_logprobs": 3, "max_tokens": 12}
+        choice = self.chat(question, **options).choices[0]
+        tokens = choice.logprobs.content
+        self.assertEqual(bytes(b for t in tokens for b in t.bytes or []).decode(), choice.message.content)
+        for token in tokens:
+            self.assertEqual(len(token.top_logprobs), 3)
+            self.assertEqual(token.top_logprobs[0].logprob, max(t.logprob for t in token.top_logprobs))
+            self.assertIn(token.token, [t.token for t in token.top_logprobs])  # greedy
+        streamed = [
+            token
+            for chunk in self.chat(question, stream=True, **options)
+            if chunk.choices[0].logprobs
+            for token in chunk.choices[0].logprobs.content
+        ]
+        self.assertEqual(streamed, tokens)
+        words = choice.message.content.split()
+        cut = self.chat(question, stop=words[-1], **options).choices[0]
+        self.assertEqual(cut.logprobs.content, tokens[: len(cut.logprobs.content)])
+        self.assertLess(len(cut.logprobs.content), len(tokens))
+        with self.assertRaises(openai.BadRequestError):
+            self.chat(question, top_logprobs=3)
+
     def test_openai_models(self):
         models = list(self.openai.models.list())
         self.assertEqual(self.openai.models.retrieve(models[0].id).id, models[0].id)

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,11 +30,16 @@ bool operator==(const CommittedToken& a, const CommittedToken& b) {
   const auto same = [](float x, float y) {
     return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
   };
-  return a.token == b.token && same(a.x, b.x) && same(a.y, b.y) && same(a.logprob, b.logprob);
+  return a.token == b.token && same(a.x, b.x) && same(a.y, b.y) && same(a.logprob, b.logprob) &&
+         std::equal(a.top_logprobs.begin(), a.top_logprobs.end(), b.top_logprobs.begin(),
+                    b.top_logprobs.end(), [&](const TopLogprob& one, const TopLogprob& other) {
+                      return one.token == other.token && same(one.logprob, other.logprob);
+                    });
 }
 
 void PrintTo(const CommittedToken& token, std::ostream* out) {
   *out << token.token.value << " (" << token.x << ", " << token.y << ") p " << token.logprob;
+  for (const TopLogprob& one : token.top_logprobs) *out << " or " << one.token;
 }
 
 namespace {
@@ -112,17 +118,24 @@ class DepthEqualityTest : public DeviceTest {
       request->settings.temperature = temperature;
       request->settings.seed = 7;
     };
-    add(ask(Skill::kQuery, "How many shapes are there?", "single.png"), 0);
+    const auto with_alternatives = [](SkillRequest* request, int count) {
+      request->settings.logprobs = true;
+      request->settings.top_logprobs = count;
+      return request;
+    };
+    with_alternatives(add(ask(Skill::kQuery, "How many shapes are there?", "single.png"), 0), 3);
     long_text(add(ask(Skill::kQuery, "Tell me something.", ""), 0), 24, 0.9f);
     add(ask(Skill::kDetect, "circle", "wide.png"), 0);
-    add(ask(Skill::kDetect, "circle", "wide.png"), 1)->constraint_mode = ConstraintMode::kHostMask;
+    with_alternatives(add(ask(Skill::kDetect, "circle", "wide.png"), 1), 2)->constraint_mode =
+        ConstraintMode::kHostMask;
     add(ask(Skill::kPoint, "square", "tall.png"), 2);
     add(ask(Skill::kPoint, "square", "tall.png"), 4)->constraint_mode = ConstraintMode::kHostMask;
     SkillRequest* caption = add(ask(Skill::kCaption, "", "single.png"), 6);
     caption->settings.temperature = 1.0f;
     caption->settings.top_p = 0.9f;
     caption->settings.seed = 11;
-    long_text(add(ask(Skill::kQuery, "Go on and on.", ""), 3, 12), 200, 0.0f);
+    long_text(with_alternatives(add(ask(Skill::kQuery, "Go on and on.", ""), 3, 12), 20), 200,
+              0.0f);
     long_text(add(ask(Skill::kQuery, "And what colour is it?", "single.png"), 5, 19), 200, 0.7f);
     add(ask(Skill::kDetect, "triangle", "wide.png"), 8, 11);
     add(ask(Skill::kDetect, "triangle", "wide.png"), 8, 13)->constraint_mode =
@@ -238,6 +251,38 @@ TEST_F(DepthEqualityTest, EveryDepthGivesTheTokensOfEachRequestAlone) {
     }
     EXPECT_GE(num_cancelled, 2) << "the cancellations came too late";
     EXPECT_EQ(mixed.totals.num_zombie_rows > 0, depth > 1);
+  }
+}
+
+// Of a greedy row without constraints the first alternative is the token itself.
+TEST_F(DepthEqualityTest, AlternativesAreThoseOfTheirToken) {
+  std::vector<Ask> asks;
+  for (const int count : {20, 1, 5}) {
+    SkillRequest request = ask(Skill::kQuery, "What do you see?", count == 1 ? "" : "single.png");
+    request.settings.logprobs = true;
+    request.settings.top_logprobs = count;
+    request.settings.ignore_eos = true;
+    request.settings.max_tokens = 30;
+    asks.push_back({std::move(request), static_cast<int>(asks.size())});
+  }
+  const Run mixed = run(3, asks);
+  const int answer_id = model_->config.tokenizer.answer_id.value;
+  for (std::size_t i = 0; i < asks.size(); ++i) {
+    ASSERT_EQ(mixed.answers[i]->tokens.size(), 30u);
+    for (const CommittedToken& token : mixed.answers[i]->tokens) {
+      ASSERT_EQ(static_cast<int>(token.top_logprobs.size()), asks[i].request.settings.top_logprobs);
+      double sum = 0;
+      float last = 0;
+      for (const TopLogprob& one : token.top_logprobs) {
+        EXPECT_LE(one.logprob, last);
+        last = one.logprob;
+        sum += std::exp(one.logprob);
+      }
+      EXPECT_LE(sum, 1.0 + 1e-5);
+      if (token.top_logprobs[0].token == answer_id) continue;  // denied: never sampled
+      EXPECT_EQ(token.top_logprobs[0].token, token.token.value);
+      EXPECT_EQ(token.top_logprobs[0].logprob, token.logprob);
+    }
   }
 }
 

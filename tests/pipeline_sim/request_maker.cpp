@@ -60,6 +60,8 @@ PreparedPrompt RequestMaker::prompt(const SimRequest& request) const {
   }
   prompt.row.max_generated = request.max_generated;
   prompt.row.seed = fake_seed(request.seed, request.stop_after);
+  // Drawn last, so that the rest of a seed's schedule is what it was.
+  if (random.chance(0.3)) prompt.row.num_top_logprobs = random.between(1, kMaxTopLogprobs);
   prompt.row.num_stop_ids = 1;
   prompt.row.stop_ids[0] = kFakeStopId;
   if (request.kind == RowKind::kAutomaton) {

@@ -206,6 +206,9 @@ class Run {
         return blame(fmt::format("I8: token {} is {}, the oracle says {}", t, got.token.value,
                                  want.token.value));
       }
+      if (got.top_logprobs != want.top_logprobs) {
+        return blame(fmt::format("I8: the alternatives of token {} are not the oracle's", t));
+      }
     }
     switch (sink.reason) {
       case FinishReason::kStop:

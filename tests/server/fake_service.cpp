@@ -65,8 +65,18 @@ void FakeService::run(Job& job) {
   result.request_id = "fake";
   result.skill = job.request.skill;
   result.metrics = {740, 0, 1.5, 2.5, 3.5};
+  const GenerationSettings& settings = job.request.settings;
+  const auto tell_logprobs = [&](std::string_view token, bool special) {
+    if (!settings.logprobs) return;
+    ScoredToken scored{.text = std::string(token), .bytes = std::string(token), .logprob = -0.5f};
+    if (special) scored.bytes.reset();
+    TokenLogprob told{scored, {}};
+    told.top.assign(static_cast<std::size_t>(settings.top_logprobs), scored);
+    sink.on_logprobs({std::move(told)});
+  };
   const auto say = [&](std::string_view chunk) {
     result.text += chunk;
+    tell_logprobs(chunk, false);
     sink.on_text(chunk, ++result.metrics.output_tokens);
   };
   const auto wait_for_cancel = [&] {
@@ -98,6 +108,8 @@ void FakeService::run(Job& job) {
     for (const char* chunk : {"na\xC3\xAFve ", "\xE2\x82\xAC", " \xF0\x9F\x98\x80\n\"q\""})
       say(chunk);
   } else if (job.request.skill == Skill::kPoint) {
+    tell_logprobs("<|coord|>", true);
+    tell_logprobs("<|coord|>", true);
     result.points = {{0.25f, 0.5f}};
   } else if (job.request.skill == Skill::kDetect) {
     result.boxes = {{0.1f, 0.2f, 0.3f, 0.4f}};

@@ -10,6 +10,9 @@
 //   "full"           refused by submit: ResourceExhausted
 //   "unicode"        chunks with characters outside of ASCII
 //   anything else    the text itself in one chunk; point and detect: one point or box
+//
+// Asked for logprobs, a chunk is one token of logprob -0.5 and its own alternative, as often as
+// alternatives were asked for.
 #pragma once
 
 #include <atomic>

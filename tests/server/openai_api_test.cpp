@@ -116,6 +116,74 @@ TEST_F(OpenAiApiTest, SeveralChoices) {
   }
 }
 
+TEST_F(OpenAiApiTest, LogprobsOfAWholeAnswer) {
+  const json::value answer =
+      json::parse(complete(chat("words 2", R"("logprobs":true,"top_logprobs":2,"n":2)")).body);
+  EXPECT_EQ(service->last_request().settings.top_logprobs, 2);
+  for (const std::size_t i : {0u, 1u}) {
+    const json::object& logprobs = answer.at("choices").at(i).at("logprobs").as_object();
+    EXPECT_TRUE(logprobs.at("refusal").is_null());
+    const json::array& content = logprobs.at("content").as_array();
+    ASSERT_EQ(content.size(), 2u);
+    const json::value one = json::parse(R"({"token":"w1 ","logprob":-0.5,"bytes":[119,49,32]})");
+    json::object token = one.as_object();
+    token["top_logprobs"] = json::array{one, one};
+    EXPECT_EQ(content.at(1), json::value(token));
+  }
+
+  // Without alternatives; of an answer without a token; without asking.
+  const auto logprobs_of = [&](std::string_view text, std::string_view more) {
+    const json::value whole = json::parse(complete(chat(text, more)).body);
+    return whole.at("choices").at(0).at("logprobs");
+  };
+  EXPECT_EQ(logprobs_of("\u20AC", R"("logprobs":true)").at("content"),
+            json::parse(R"([{"token":"\u20AC","logprob":-0.5,"bytes":[226,130,172],)"
+                        R"("top_logprobs":[]}])"));
+  EXPECT_EQ(logprobs_of("words 0", R"("logprobs":true)"),
+            json::parse(R"({"content":[],"refusal":null})"));
+  EXPECT_TRUE(logprobs_of("words 1", R"("top_logprobs":null)").is_null());
+}
+
+TEST_F(OpenAiApiTest, LogprobsOfAStream) {
+  const ClientResponse stream =
+      complete(chat("words 3", R"("stream":true,"logprobs":true,"top_logprobs":1,"n":2)"));
+  std::string text[2], tokens[2];
+  for (const std::string& event : stream.events()) {
+    if (event == "[DONE]") continue;
+    const json::value chunk = json::parse(event);
+    const json::value& choice = chunk.at("choices").at(0);
+    const auto index = static_cast<std::size_t>(choice.at("index").as_int64());
+    const json::object& delta = choice.at("delta").as_object();
+    if (delta.contains("content")) text[index] += delta.at("content").as_string();
+    if (choice.at("logprobs").is_null()) continue;
+    for (const json::value& token : choice.at("logprobs").at("content").as_array()) {
+      tokens[index] += token.at("token").as_string();
+      EXPECT_EQ(token.at("top_logprobs").as_array().size(), 1u);
+    }
+    EXPECT_EQ(tokens[index], text[index]) << "tokens come with their text";
+  }
+  for (const int i : {0, 1}) {
+    EXPECT_EQ(text[i], "w0 w1 w2 ");
+    EXPECT_EQ(tokens[i], text[i]);
+  }
+}
+
+TEST_F(OpenAiApiTest, LogprobsOfPoints) {
+  const std::string body = fmt::format(
+      R"({{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":"{}"}}]}}],)"
+      R"("moondream":{{"skill":"point","object":"dog"}},"logprobs":true)",
+      kImageUrl);
+  const json::value tokens =
+      json::parse(R"([{"token":"<|coord|>","logprob":-0.5,"bytes":null,"top_logprobs":[]},)"
+                  R"({"token":"<|coord|>","logprob":-0.5,"bytes":null,"top_logprobs":[]}])");
+  const json::value whole = json::parse(complete(body + "}").body);
+  EXPECT_EQ(whole.at("choices").at(0).at("logprobs").at("content"), tokens);
+  const ClientResponse stream = complete(body + R"(,"stream":true})");
+  const json::value chunk = json::parse(stream.events()[1]);
+  EXPECT_EQ(chunk.at("choices").at(0).at("logprobs").at("content"), tokens);
+  EXPECT_TRUE(json::parse(stream.events()[2]).at("choices").at(0).at("logprobs").is_null());
+}
+
 TEST_F(OpenAiApiTest, FailuresOfStreams) {
   EXPECT_EQ(complete(chat("corrupt", R"("stream":true)")).status, 400);
   EXPECT_EQ(complete(chat("full", R"("stream":true,"n":2)")).status, 429);
@@ -197,8 +265,12 @@ TEST_F(OpenAiApiTest, WhatIsNotThereIsRefusedAndNamed) {
   } cases[] = {
       {chat("a", R"("tools":[{"type":"function"}])"), "tools"},
       {chat("a", R"("response_format":{"type":"json_object"})"), "response_format"},
-      {chat("a", R"("logprobs":true)"), "logprobs"},
-      {chat("a", R"("top_logprobs":5)"), "logprobs"},
+      {chat("a", R"("logprobs":5)"), "logprobs"},
+      {chat("a", R"("top_logprobs":5)"), "top_logprobs needs logprobs"},
+      {chat("a", R"("logprobs":false,"top_logprobs":0)"), "top_logprobs needs logprobs"},
+      {chat("a", R"("logprobs":true,"top_logprobs":21)"), "between 0 and 20"},
+      {chat("a", R"("logprobs":true,"top_logprobs":-1)"), "between 0 and 20"},
+      {chat("a", R"("logprobs":true,"top_logprobs":1.5)"), "top_logprobs"},
       {chat("a", R"("presence_penalty":0.5)"), "presence_penalty"},
       {chat("a", R"("logit_bias":{"5":1})"), "logit_bias"},
       {chat("a", R"("n":0)"), "n must lie"},

@@ -69,6 +69,10 @@ Status CpuKernels::sample(Stream& stream, const SampleParams& params) {
   return enqueue_on_cpu(stream, cpu::sample, params);
 }
 
+Status CpuKernels::top_logprobs(Stream& stream, const TopLogprobsParams& params) {
+  return enqueue_on_cpu(stream, cpu::top_logprobs, params);
+}
+
 Status CpuKernels::decode_regions(Stream& stream, const DecodeRegionsParams& params) {
   return enqueue_on_cpu(
       stream, [&ops = ops_](const DecodeRegionsParams& p) { cpu::decode_regions(ops, p); }, params);

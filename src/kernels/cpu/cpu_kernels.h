@@ -23,6 +23,7 @@ class CpuKernels final : public ReferenceKernels {
   Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) override;
   Status paged_attention(Stream& stream, const PagedAttentionParams& params) override;
   Status sample(Stream& stream, const SampleParams& params) override;
+  Status top_logprobs(Stream& stream, const TopLogprobsParams& params) override;
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
   Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;

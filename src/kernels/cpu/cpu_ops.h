@@ -31,6 +31,9 @@ std::size_t region_scratch_bytes(int inner_dim, int max_out);
 void sample(const SampleParams& params);
 std::size_t sample_scratch_bytes(int max_rows, int vocab);
 
+// top_logprobs.cpp
+void top_logprobs(const TopLogprobsParams& params);
+
 // random.cpp
 void fill_random(const FillRandomParams& params);
 

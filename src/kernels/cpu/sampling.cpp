@@ -7,6 +7,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/logprob.h"
 #include "kernels/sampling_uniform.h"
 
 namespace gapless::cpu {
@@ -126,18 +127,6 @@ std::int32_t choose(const SampleParams& params, const RowState& row, std::int64_
   return draw(ranking, row, sampling_uniform(row.seed, row.num_generated));
 }
 
-float logprob_of(const float* logits, int vocab, std::int32_t token) {
-  if (!std::isfinite(logits[token])) return kImpossibleLogprob;
-  double largest = logits[token], sum = 0;
-  for (int i = 0; i < vocab; ++i) {
-    if (std::isfinite(logits[i])) largest = std::max<double>(largest, logits[i]);
-  }
-  for (int i = 0; i < vocab; ++i) {
-    if (std::isfinite(logits[i])) sum += std::exp(logits[i] - largest);
-  }
-  return static_cast<float>(logits[token] - largest - std::log(sum));
-}
-
 }  // namespace
 
 std::size_t sample_scratch_bytes(int max_rows, int vocab) {
@@ -154,7 +143,7 @@ void sample(const SampleParams& params) {
     auto* scratch = static_cast<Candidate*>(params.scratch) + i * params.vocab;
     params.tokens[i] = choose(params, row, i, scratch);
     params.logprobs[i] =
-        logprob_of(params.logits + i * params.logits_stride, params.vocab, params.tokens[i]);
+        Logprobs(params.logits + i * params.logits_stride, params.vocab).of(params.tokens[i]);
   });
 }
 

@@ -115,6 +115,10 @@ Status CudaKernels::sample(Stream& stream, const SampleParams& params) {
   return cuda::sample(stream, params);
 }
 
+Status CudaKernels::top_logprobs(Stream& stream, const TopLogprobsParams& params) {
+  return cuda::top_logprobs(stream, params);
+}
+
 Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& params) {
   if (params.num_rows == 0) return ok_status();
   const RegionDecoderWeights& w = params.weights;

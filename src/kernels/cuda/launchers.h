@@ -45,6 +45,9 @@ std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, i
 // sample.cu
 Status sample(Stream& stream, const SampleParams& params);
 
+// top_logprobs.cu
+Status top_logprobs(Stream& stream, const TopLogprobsParams& params);
+
 // regions.cu: picks the values from the heads' logits. coord_logits: [num_rows, coord bins],
 // size_logits: [num_rows, 2 * size bins].
 Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,

@@ -62,6 +62,10 @@ Status ReferenceKernels::sample(Stream& stream, const SampleParams& params) {
   return enqueue_on_cpu(stream, reference::sample, params);
 }
 
+Status ReferenceKernels::top_logprobs(Stream& stream, const TopLogprobsParams& params) {
+  return enqueue_on_cpu(stream, reference::top_logprobs, params);
+}
+
 Status ReferenceKernels::decode_regions(Stream& stream, const DecodeRegionsParams& params) {
   return enqueue_on_cpu(stream, reference::decode_regions, params);
 }

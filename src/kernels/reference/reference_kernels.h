@@ -27,6 +27,7 @@ class ReferenceKernels : public Kernels {
   Status paged_attention(Stream& stream, const PagedAttentionParams& params) override;
   Status gather_rows(Stream& stream, const GatherRowsParams& params) override;
   Status sample(Stream& stream, const SampleParams& params) override;
+  Status top_logprobs(Stream& stream, const TopLogprobsParams& params) override;
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
   Status advance_rows(Stream& stream, const AdvanceRowsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;

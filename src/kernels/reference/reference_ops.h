@@ -42,6 +42,9 @@ struct SampledToken {
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
                         const AutomatonState* automata, const std::uint32_t* host_mask, double u);
 void sample(const SampleParams& params);
+// Of one token of one row; kImpossibleLogprob when its logit is not finite.
+float logprob_of(const float* logits, int vocab, std::int32_t token);
+void top_logprobs(const TopLogprobsParams& params);
 
 // regions.cpp
 void decode_regions(const DecodeRegionsParams& params);

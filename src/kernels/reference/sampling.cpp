@@ -30,18 +30,6 @@ bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* a
   return (row.flags & kRowHostMask) == 0 || ((host_mask[token / 32] >> (token % 32)) & 1u) != 0;
 }
 
-float logprob_of(const float* logits, int vocab, std::int32_t token) {
-  if (!std::isfinite(logits[token])) return kImpossibleLogprob;
-  double largest = -INFINITY, sum = 0;
-  for (int i = 0; i < vocab; ++i) {
-    if (std::isfinite(logits[i])) largest = std::max<double>(largest, logits[i]);
-  }
-  for (int i = 0; i < vocab; ++i) {
-    if (std::isfinite(logits[i])) sum += std::exp(logits[i] - largest);
-  }
-  return static_cast<float>(logits[token] - largest - std::log(sum));
-}
-
 // How many of the sorted candidates survive the filters: at least one.
 std::size_t num_kept(const std::vector<Candidate>& sorted, const RowState& row) {
   std::size_t kept = sorted.size();
@@ -93,6 +81,18 @@ std::int32_t choose(const float* logits, int vocab, const RowState& row,
 
 }  // namespace
 
+float logprob_of(const float* logits, int vocab, std::int32_t token) {
+  if (!std::isfinite(logits[token])) return kImpossibleLogprob;
+  double largest = -INFINITY, sum = 0;
+  for (int i = 0; i < vocab; ++i) {
+    if (std::isfinite(logits[i])) largest = std::max<double>(largest, logits[i]);
+  }
+  for (int i = 0; i < vocab; ++i) {
+    if (std::isfinite(logits[i])) sum += std::exp(logits[i] - largest);
+  }
+  return static_cast<float>(logits[token] - largest - std::log(sum));
+}
+
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
                         const AutomatonState* automata, const std::uint32_t* host_mask, double u) {
   const std::int32_t token = choose(logits, vocab, row, automata, host_mask, u);
@@ -113,6 +113,27 @@ void sample(const SampleParams& params) {
                    sampling_uniform(row.seed, row.num_generated));
     params.tokens[i] = sampled.token;
     params.logprobs[i] = sampled.logprob;
+  }
+}
+
+void top_logprobs(const TopLogprobsParams& params) {
+  for (std::int64_t i = 0; i < params.num_rows; ++i) {
+    if (params.rows[i] < 0) continue;
+    const float* logits = params.logits + i * params.logits_stride;
+    std::vector<std::int32_t> tokens;
+    for (std::int32_t token = 0; token < params.vocab; ++token) {
+      if (std::isfinite(logits[token])) tokens.push_back(token);
+    }
+    std::stable_sort(tokens.begin(), tokens.end(),
+                     [logits](std::int32_t a, std::int32_t b) { return logits[a] > logits[b]; });
+    const auto num_wanted =
+        static_cast<std::size_t>(params.row_states[params.rows[i]].num_top_logprobs);
+    TopLogprob* top = params.top + i * kMaxTopLogprobs;
+    for (std::size_t place = 0; place < num_wanted; ++place) {
+      top[place] = TopLogprob();
+      if (place >= tokens.size()) continue;
+      top[place] = {tokens[place], logprob_of(logits, params.vocab, tokens[place])};
+    }
   }
 }
 
