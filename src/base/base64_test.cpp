@@ -73,5 +73,14 @@ TEST(Base64, RandomBytesComeBackWithWhitespaceAnywhere) {
   }
 }
 
+TEST(Base64, Encodes) {
+  EXPECT_EQ(encode_base64(""), "");
+  EXPECT_EQ(encode_base64("f"), "Zg==");
+  EXPECT_EQ(encode_base64("fo"), "Zm8=");
+  EXPECT_EQ(encode_base64("foo"), "Zm9v");
+  EXPECT_EQ(encode_base64("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(encode_base64("\xFF\xFE\xFD"), "//79");
+}
+
 }  // namespace
 }  // namespace gapless

@@ -6,6 +6,8 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 
+#include "base/base64.h"
+
 namespace gapless {
 namespace {
 
@@ -111,23 +113,6 @@ StatusOr<LoadRequests> make_load_requests(const ServerUrl& url, const LoadWorklo
         path, url.host, url.port, authorization, body.size(), body));
   }
   return requests;
-}
-
-std::string encode_base64(std::string_view bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t k = 0; k < 3; ++k) {
-      group = group << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
-    }
-    for (std::size_t k = 0; k < 4; ++k) {
-      text += i + k > bytes.size() ? '=' : kDigits[group >> (18 - 6 * k) & 63u];
-    }
-  }
-  return text;
 }
 
 }  // namespace gapless

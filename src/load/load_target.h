@@ -45,6 +45,4 @@ struct LoadRequests {
 // InvalidArgument: an unknown skill.
 StatusOr<LoadRequests> make_load_requests(const ServerUrl& url, const LoadWorkload& workload);
 
-std::string encode_base64(std::string_view bytes);
-
 }  // namespace gapless

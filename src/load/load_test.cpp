@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "base/base64.h"
 #include "image/decode_image.h"
 #include "load/answer_reader.h"
 #include "load/load_summary.h"
@@ -26,15 +27,6 @@ TEST(LoadTarget, Urls) {
   for (const char* bad : {"", "localhost:1", "https://h", "http://", "http://:1", "http://h:"}) {
     EXPECT_FALSE(parse_server_url(bad).ok()) << bad;
   }
-}
-
-TEST(LoadTarget, Base64) {
-  EXPECT_EQ(encode_base64(""), "");
-  EXPECT_EQ(encode_base64("f"), "Zg==");
-  EXPECT_EQ(encode_base64("fo"), "Zm8=");
-  EXPECT_EQ(encode_base64("foo"), "Zm9v");
-  EXPECT_EQ(encode_base64("foobar"), "Zm9vYmFy");
-  EXPECT_EQ(encode_base64("\xFF\xFE\xFD"), "//79");
 }
 
 TEST(LoadTarget, OneRequestForEachPicture) {
