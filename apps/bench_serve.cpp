@@ -136,10 +136,15 @@ class ServeBench {
       warm_up.duration_s = options_.warm_up_s;
       warm_up.max_requests = 0;
       warm_up.abandon_share = 0;
-      GAPLESS_RETURN_IF_ERROR(run_load(url_, requests, warm_up).status());
+      warm_up.first_request = next_request_;
+      GAPLESS_ASSIGN_OR_RETURN(const LoadRun warm, run_load(url_, requests, warm_up));
+      next_request_ += warm.num_sent;
     }
     const ServerGauges before = gauges();
-    GAPLESS_ASSIGN_OR_RETURN(LoadRun run, run_load(url_, requests, load));
+    LoadOptions measured = load;
+    measured.first_request = next_request_;
+    GAPLESS_ASSIGN_OR_RETURN(LoadRun run, run_load(url_, requests, measured));
+    next_request_ += run.num_sent;
     const ServerGauges after = gauges();
     LoadSummary summary = summarise_load(std::move(run));
     summary.concurrency = load.concurrency;
@@ -203,6 +208,7 @@ class ServeBench {
   ServerUrl url_;
   std::string device_;
   std::int64_t num_errors_ = 0;
+  std::int64_t next_request_ = 0;
   std::string first_error_;
 };
 

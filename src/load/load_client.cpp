@@ -199,6 +199,7 @@ class Load {
     }
     if (options_.every_second) asio::co_spawn(io_, tick(), asio::detached);
     io_.run();
+    run_.num_sent = num_sent_;
     run_.elapsed_ns = now_ns();
     const auto duration_ns = static_cast<std::int64_t>(options_.duration_s * 1e9);
     run_.window_ns =
@@ -257,7 +258,8 @@ class Load {
   }
 
   awaitable<void> send_one(Client& client, std::int64_t number, std::int64_t intended_ns) {
-    const std::size_t index = static_cast<std::size_t>(number) % requests_.bytes.size();
+    const std::size_t index =
+        static_cast<std::size_t>(options_.first_request + number) % requests_.bytes.size();
     run_.max_in_flight = std::max(run_.max_in_flight, ++num_in_flight_);
     Asked asked =
         co_await client.ask(requests_, index, options_.request_timeout_s, choose_departure());

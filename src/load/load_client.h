@@ -31,6 +31,9 @@ struct LoadOptions {
   std::int64_t max_requests = 0;
   double duration_s = 10;
   double abandon_share = 0;
+  // Requests go round from this one on: where the load before it stopped, so that a server's caches
+  // do not know them.
+  std::int64_t first_request = 0;
   double request_timeout_s = 300;
   // One per request, from requests sent alone; empty: answers are not compared.
   std::vector<std::string> expected_answers;
@@ -69,6 +72,7 @@ struct LoadRun {
   std::int64_t elapsed_ns = 0;  // until the last one ended
   std::int64_t window_ns = 0;   // the duration asked for, or elapsed_ns where that is shorter
   int max_in_flight = 0;
+  std::int64_t num_sent = 0;
 
   std::int64_t count(LoadOutcome outcome) const {
     return outcomes[static_cast<std::size_t>(outcome)];

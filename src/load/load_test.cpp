@@ -49,6 +49,11 @@ TEST(LoadPictures, AreDistinctAndOfTheirSizes) {
   const auto pictures = make_pictures(4, sizes, 1);
   ASSERT_TRUE(pictures.ok());
   EXPECT_EQ(std::set<std::string>(pictures->begin(), pictures->end()).size(), 4u);
+  const auto many = make_pictures(200, sizes, 1);
+  ASSERT_TRUE(many.ok());
+  EXPECT_EQ(std::set<std::string>(many->begin(), many->end()).size(), 200u) << "all are different";
+  const auto last = decode_image(std::as_bytes(std::span(many->back())), {});
+  ASSERT_TRUE(last.ok()) << last.status().to_string();
   EXPECT_EQ(*pictures, *make_pictures(4, sizes, 1));
   const auto image = decode_image(std::as_bytes(std::span((*pictures)[1])));
   ASSERT_TRUE(image.ok());
