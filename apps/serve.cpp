@@ -32,6 +32,7 @@ struct ServeOptions {
   std::size_t max_fetch_mb = kMaxFetchBytes >> 20;
   int drain_seconds = 30;
   std::size_t max_body_mb = kMaxHttpBodyBytes >> 20;
+  bool debug = false;
   bool quiet = false;
 };
 
@@ -85,6 +86,10 @@ class Loader {
   std::thread thread_;  // last: it uses the others
 };
 
+bool is_loopback(const std::string& host) {
+  return host.starts_with("127.") || host == "::1";
+}
+
 // Lets running answers finish; a second signal or the time limit ends them.
 void drain(HttpServer& server, int seconds) {
   const sigset_t signals = end_signals();
@@ -104,7 +109,9 @@ int serve(const ServeOptions& options) {
   raise_descriptor_limit();
   if (options.quiet) set_log_level(LogLevel::kWarning);
 
-  ServerState state({options.api_keys, options.cors_origins, GAPLESS_VERSION});
+  // On this machine alone nobody else can turn the switch.
+  const bool debug = options.debug || is_loopback(options.http.host);
+  ServerState state({options.api_keys, options.cors_origins, GAPLESS_VERSION, debug});
   if (!options.fetch.allowed_hosts.empty()) {
     FetchPolicy policy = options.fetch;
     policy.max_bytes = options.max_fetch_mb << 20;
@@ -182,6 +189,9 @@ void add_serve_command(CLI::App& app, Command& chosen) {
                    "How long SIGTERM lets running requests finish")
       ->check(CLI::Range(0, 3600))
       ->capture_default_str();
+  command->add_flag("--debug", options->debug,
+                    "Serve /debug/timeline, /debug/trace and /debug/depth, which the playground "
+                    "shows, also when --host is not a loopback address");
   command->add_flag("--quiet", options->quiet, "Log warnings only, no line per request");
   command->callback([options, &chosen] { chosen = [options] { return serve(*options); }; });
 }

@@ -68,6 +68,9 @@ struct LedgerTotals {
   }
 };
 
+// Plan, launch, wait, commit, finalize and other, with room to spare.
+inline constexpr std::size_t kPhasesPerStep = 8;
+
 class Ledger {
  public:
   // Keeps the last `capacity` records, and phases for as many steps.
@@ -84,8 +87,10 @@ class Ledger {
   void restart();
 
   LedgerTotals totals() const;
-  std::vector<StepRecord> records() const;  // oldest first
-  std::vector<HostPhase> phases() const;    // oldest first
+  // The last `most` of them, oldest first. Whoever asks holds up the engine thread while they are
+  // copied: a few microseconds for a hundred.
+  std::vector<StepRecord> records(std::size_t most = SIZE_MAX) const;
+  std::vector<HostPhase> phases(std::size_t most = SIZE_MAX) const;
 
  private:
   void correct_offset(const StepRecord& record);

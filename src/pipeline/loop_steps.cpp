@@ -14,18 +14,6 @@ void must(const Status& transition) {
   GAPLESS_CHECK_MSG(transition.ok(), transition.message());
 }
 
-const char* step_kind_name(StepKind kind) {
-  switch (kind) {
-    case StepKind::kEncode:
-      return "encode";
-    case StepKind::kPrefill:
-      return "prefill";
-    case StepKind::kDecode:
-      return "decode";
-  }
-  return "unknown";
-}
-
 void add_alternatives(std::span<const TopLogprob> alternatives, CommittedToken& token) {
   token.top_logprobs.reserve(alternatives.size());
   for (TopLogprob alternative : alternatives) {

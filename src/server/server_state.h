@@ -22,6 +22,7 @@ struct ServerStateOptions {
   std::vector<std::string> api_keys;      // none: open to everybody
   std::vector<std::string> cors_origins;  // "*", or origins such as "https://example.org"
   std::string version;
+  bool debug = false;  // the paths under /debug/
 };
 
 class ServerState {

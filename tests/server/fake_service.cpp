@@ -130,6 +130,21 @@ ServiceMetrics FakeService::metrics() const {
   return metrics;
 }
 
+StatusOr<ServiceTimeline> FakeService::timeline(int) const {
+  ServiceTimeline timeline;
+  timeline.depth = depth_.load();
+  timeline.max_depth = 2;
+  timeline.steps = {{7, "decode", 3, 1, 100, 200, 200, 210}};
+  timeline.idle = {{210, 300}};
+  return timeline;
+}
+
+Status FakeService::set_depth(int depth) {
+  if (depth < 1 || depth > 2) return invalid_argument("depth: 1 or 2");
+  depth_.store(depth);
+  return ok_status();
+}
+
 StatusOr<std::vector<TokenId>> FakeService::tokenize(std::string_view text) const {
   std::vector<TokenId> ids;
   for (const char c : text) ids.emplace_back(static_cast<unsigned char>(c));
