@@ -39,6 +39,7 @@ SpatialTokens spatial_tokens(const LoadedModel& model);
 
 void add_bench_overlap_command(CLI::App& bench, Command& chosen);
 void add_bench_decode_command(CLI::App& bench, Command& chosen);
+void add_bench_forward_command(CLI::App& bench, Command& chosen);
 void add_bench_start_command(CLI::App& bench, Command& chosen);
 void add_bench_serve_command(CLI::App& bench, Command& chosen);
 void add_bench_simulate_command(CLI::App& bench, Command& chosen);

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/status.h"
 #include "device/device.h"
@@ -365,6 +366,14 @@ class Kernels {
   // Bytes of prepared weights; 0 where the backend has no use for them (prepare_linear then does nothing).
   virtual std::size_t prepared_linear_bytes(int /*total_in*/, int /*total_out*/) const { return 0; }
   virtual Status prepare_linear(Stream& /*stream*/, const PrepareLinearParams& /*params*/) {
+    return ok_status();
+  }
+  // For products of many rows: tries, at each of these numbers of rows (and for those up to it),
+  // which way is the fastest, and takes it from then on; no bit changes. What `params` says of
+  // weights, strides, activation and residual counts; x, y and the residual are not touched. For
+  // start-up: unlike an op it allocates, computes and waits.
+  virtual Status tune_linear(Stream& /*stream*/, const LinearParams& /*params*/,
+                             std::span<const int> /*row_counts*/) {
     return ok_status();
   }
   virtual Status layer_norm(Stream& stream, const LayerNormParams& params) = 0;

@@ -1,5 +1,7 @@
 #include "model/text_decoder.h"
 
+#include <vector>
+
 namespace gapless {
 
 // Rotates and caches the layer's queries, keys and values (TextWorkspace::qkv), then attends.
@@ -37,27 +39,49 @@ Status TextDecoder::run_attention(Stream& stream, int layer, const DecoderBatch&
   return context_.kernels->paged_attention(stream, attention);
 }
 
+TextDecoder::BlockProducts TextDecoder::products(const TextBlockWeights& block,
+                                                 const DecoderBatch& batch) const {
+  const TextWorkspace& w = workspace_;
+  const int rows = batch.num_tokens;
+  void* after_attention = batch.decode ? batch.x : w.after_attention;
+  BlockProducts products{
+      .qkv = dense_linear(context_, w.norm, block.qkv, w.qkv, rows),
+      .proj = residual_linear(context_, w.attention, block.proj, batch.x, after_attention, rows),
+      .fc1 = dense_linear(context_, w.norm, block.fc1, w.inner, rows),
+      .fc2 = residual_linear(context_, w.inner, block.fc2, after_attention, batch.x, rows)};
+  products.fc1.activation = Activation::kGeluTanh;
+  for (LinearParams* params : {&products.qkv, &products.proj, &products.fc1, &products.fc2}) {
+    params->decode = batch.decode;
+  }
+  return products;
+}
+
 Status TextDecoder::run_block(Stream& stream, int layer, const DecoderBatch& batch) const {
   Kernels& kernels = *context_.kernels;
   const TextBlockWeights& block = weights_.blocks[static_cast<std::size_t>(layer)];
-  const TextWorkspace& w = workspace_;
-  const int rows = batch.num_tokens;
-  auto linear = [&](LinearParams params) {
-    params.decode = batch.decode;
-    return kernels.linear(stream, params);
-  };
-
-  GAPLESS_RETURN_IF_ERROR(
-      kernels.layer_norm(stream, dense_layer_norm(batch.x, block.ln, w.norm, rows)));
-  GAPLESS_RETURN_IF_ERROR(linear(dense_linear(context_, w.norm, block.qkv, w.qkv, rows)));
+  const BlockProducts product = products(block, batch);
+  GAPLESS_RETURN_IF_ERROR(kernels.layer_norm(
+      stream, dense_layer_norm(batch.x, block.ln, workspace_.norm, batch.num_tokens)));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, product.qkv));
   GAPLESS_RETURN_IF_ERROR(run_attention(stream, layer, batch));
-  GAPLESS_RETURN_IF_ERROR(
-      linear(residual_linear(context_, w.attention, block.proj, batch.x, rows)));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, product.proj));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, product.fc1));
+  return kernels.linear(stream, product.fc2);
+}
 
-  LinearParams fc1 = dense_linear(context_, w.norm, block.fc1, w.inner, rows);
-  fc1.activation = Activation::kGeluTanh;
-  GAPLESS_RETURN_IF_ERROR(linear(fc1));
-  return linear(residual_linear(context_, w.inner, block.fc2, batch.x, rows));
+Status TextDecoder::tune(Stream& stream, int max_tokens) const {
+  // Steps of one tile of the products' kernels, and wider ones where a tile more is little.
+  std::vector<int> row_counts;
+  for (int rows = 128; rows < max_tokens; rows += rows < 2048 ? 128 : rows < 4096 ? 256 : 512) {
+    row_counts.push_back(rows);
+  }
+  row_counts.push_back(max_tokens);
+  const BlockProducts product =
+      products(weights_.blocks.front(), {.x = workspace_.x, .num_tokens = max_tokens});
+  for (const LinearParams& params : {product.qkv, product.proj, product.fc1, product.fc2}) {
+    GAPLESS_RETURN_IF_ERROR(context_.kernels->tune_linear(stream, params, row_counts));
+  }
+  return ok_status();
 }
 
 Status TextDecoder::run_blocks(Stream& stream, const DecoderBatch& batch) const {

@@ -39,10 +39,19 @@ class TextDecoder {
   // Runs all blocks over batch.x in place. The page tables of its rows must be set.
   Status run_blocks(Stream& stream, const DecoderBatch& batch) const;
 
+  // Tunes the products of prefills of up to max_tokens tokens (Kernels::tune_linear; start-up).
+  Status tune(Stream& stream, int max_tokens) const;
+
   // hidden: [num_rows, D] T before post_ln; logits: [num_rows, vocab] float32.
   Status compute_logits(Stream& stream, const void* hidden, int num_rows, float* logits) const;
 
  private:
+  // A block's products. Those of a prefill alternate between batch.x and after_attention as their
+  // residual: one whose output is its own residual costs the backend a copy.
+  struct BlockProducts {
+    LinearParams qkv, proj, fc1, fc2;
+  };
+  BlockProducts products(const TextBlockWeights& block, const DecoderBatch& batch) const;
   Status run_block(Stream& stream, int layer, const DecoderBatch& batch) const;
   Status run_attention(Stream& stream, int layer, const DecoderBatch& batch) const;
 

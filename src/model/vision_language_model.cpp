@@ -72,7 +72,15 @@ Status VisionLanguageModel::prepare() {
       state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens, context_.dtype,
                                   limits_, build_spatial_automata(tokens)));
   build_parts();
-  return ok_status();
+  return tune();
+}
+
+Status VisionLanguageModel::tune() {
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
+  GAPLESS_RETURN_IF_ERROR(vision_encoder_->tune(*stream, limits_.max_crops_per_encode));
+  GAPLESS_RETURN_IF_ERROR(projector_->tune(*stream));
+  GAPLESS_RETURN_IF_ERROR(text_decoder_->tune(*stream, limits_.max_prefill_tokens));
+  return stream->synchronize();
 }
 
 Status VisionLanguageModel::upload_constants() {

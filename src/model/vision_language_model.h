@@ -55,6 +55,7 @@ class VisionLanguageModel final : public StepModel {
   Status prepare();           // allocates and fills everything but the weights
   Status upload_constants();  // normalisation and rope tables
   void build_parts();
+  Status tune();
 
   Status encode(Stream& compute, int num_crops, const std::uint8_t* crops);
   Status prefill(Stream& compute, const StepShape& shape, const StepBuffers& buffers);

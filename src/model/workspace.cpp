@@ -27,6 +27,7 @@ VisionWorkspace carve_vision(Carver take, const ModelConfig& config, const StepL
   vision.x = take(rows, shape.dim);
   vision.norm = take(rows, shape.dim);
   vision.qkv = take(rows, 3 * shape.dim);
+  vision.after_attention = vision.qkv;  // attention is done with it by then
   vision.attention = take(rows, shape.dim);
   vision.inner = take(rows, shape.ff_dim);
   vision.features =
@@ -45,6 +46,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   text.x = take(tokens, shape.dim);
   text.norm = take(tokens, shape.dim);
   text.qkv = take(tokens, 3 * shape.dim);
+  text.after_attention = text.qkv;  // attention is done with it by then
   text.attention = take(tokens, shape.dim);
   text.inner = take(tokens, shape.ff_dim);
   text.last_norm = take(rows, shape.dim);

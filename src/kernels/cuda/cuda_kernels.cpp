@@ -62,6 +62,12 @@ Status CudaKernels::prepare_linear(Stream& stream, const PrepareLinearParams& pa
   return cuda::prepare_linear(stream, params);
 }
 
+Status CudaKernels::tune_linear(Stream& stream, const LinearParams& params,
+                                std::span<const int> row_counts) {
+  if (params.decode || !cuda::MatrixLinear::supports(params)) return ok_status();
+  return matrix_linear_->tune(stream, params, row_counts);
+}
+
 Status CudaKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
   return cuda::layer_norm(stream, params);
 }
@@ -71,7 +77,7 @@ Status CudaKernels::patchify(Stream& stream, const PatchifyParams& params) {
 }
 
 Status CudaKernels::vision_attention(Stream& stream, const VisionAttentionParams& params) {
-  return cuda::vision_attention(stream, params);
+  return cuda::vision_attention(stream, params, num_multiprocessors_);
 }
 
 Status CudaKernels::stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
@@ -99,7 +105,9 @@ Status CudaKernels::rope_and_cache(Stream& stream, const RopeAndCacheParams& par
 }
 
 Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& params) {
-  if (params.max_new_tokens > 1) return cuda::prefill_attention(stream, params);
+  if (params.max_new_tokens > 1) {
+    return cuda::prefill_attention(stream, params, num_multiprocessors_);
+  }
   if (params.num_sequences > kMaxRows || params.num_heads > kMaxDecodeHeads) {
     return invalid_argument("paged_attention: a decode step has at most {} sequences and {} heads",
                             kMaxRows, kMaxDecodeHeads);

@@ -19,6 +19,8 @@ class CudaKernels : public Kernels {
   Status linear(Stream& stream, const LinearParams& params) override;
   std::size_t prepared_linear_bytes(int total_in, int total_out) const override;
   Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override;
+  Status tune_linear(Stream& stream, const LinearParams& params,
+                     std::span<const int> row_counts) override;
   Status layer_norm(Stream& stream, const LayerNormParams& params) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
