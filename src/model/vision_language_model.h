@@ -59,7 +59,7 @@ class VisionLanguageModel final : public StepModel {
   Status begin_step(Stream& compute, const StepBuffers& buffers);
   Status copy_pages(Stream& compute, const StepBuffers& buffers);
   Status embed(Stream& compute, EmbedParams params);
-  Status finish_forward(Stream& compute, const StepBuffers& buffers, int num_rows);
+  Status record_outputs(Stream& compute, const StepBuffers& buffers, int num_rows);
 
   Device& device_;
   ModelConfig config_;
