@@ -111,7 +111,9 @@ Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& 
 }
 
 Status CudaKernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
-  if (!cuda::decoder_blocks_supports(params)) return Kernels::decoder_blocks(stream, params);
+  if (!cuda::decoder_blocks_supports(params, num_multiprocessors_)) {
+    return Kernels::decoder_blocks(stream, params);
+  }
   return cuda::decoder_blocks(stream, params, counters_dev_.as<char>() + kArrivalsBytes,
                               num_multiprocessors_);
 }

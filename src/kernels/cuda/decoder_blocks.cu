@@ -3,22 +3,25 @@
 //
 // One block per multiprocessor stays for the whole launch:
 //   streaming warp   walks, without ever waiting for a result, over everything that no step changes
-//                    and this block will need: weights of its tiles, pages of its splits; layer
+//                    and this block will need: weights of its tiles, pages of its units; layer
 //                    after layer, as far ahead as the ring (granule_ring.cuh) has room.
 //   x warp           brings the activations of the products, when their counter says they are there.
+//   signal warp      tells the other blocks what this one has written: a fence and an atomic take
+//                    most of a microsecond, for which nobody else should wait.
 //   computing warps  per layer:
-//       q, k, v of the block's tiles                       signal qkv
-//       gelu(fc1) of its tiles                             signal inner
-//       (qkv)        its splits of the attention           signal partials
+//       q, k, v of the block's tiles                            signal qkv
+//       gelu(fc1) of its tiles                                  signal inner
+//       (qkv)        its units of the attention                 signal parts
 //       (inner)      its share of [proj|fc2], columns of fc2
-//       (partials)   combine its share of the splits       signal attention
+//       (parts)      combine its share of rows and heads        signal attention
 //       (attention)  its share of [proj|fc2], columns of proj   signal sums
-//       (sums)       its rows: residual, LayerNorm         signal norm
+//       (sums)       its row: residual, LayerNorm               signal norm
 // A counter in brackets is waited for. Only the last three waits find others still at work, and the
-// ring then holds about 5 us of what comes next: memory is busy all the while.
+// ring then holds 5 us of what comes next: memory is busy all the while.
 //
-// Row invariance: the products sum as row_product.cuh says, [proj|fc2] over kDecoderColumnRanks
-// shares of the columns in order; the attention as decoder_attention.cuh says.
+// Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128, then
+// over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns, then
+// over these in order. The attention: decoder_attention.cuh.
 //
 // Scratch is written again one layer later. Between a buffer's last reader and its next writer
 // there always is a counter for which the writer waited, directly or through others: every block
@@ -40,12 +43,17 @@ namespace {
 
 constexpr int kStreamWarp = kProductWarps;
 constexpr int kXWarp = kProductWarps + 1;
-constexpr int kThreads = (kProductWarps + 2) * kWarp;
+constexpr int kSignalWarp = kProductWarps + 2;
+constexpr int kThreads = (kProductWarps + 3) * kWarp;
+
+// What computing warps tell the signal warp, in the order of a layer.
+enum Written { kQkv, kInner, kParts, kAttention, kSums, kNorm, kNumWritten };
 
 struct Small {
   std::uint64_t ring_barriers[2 * kRingStages];
   std::uint64_t x_barriers[2 * kMaxXSlots];
-  std::uint64_t rows_ready;  // mbarrier: `rows` is written
+  std::uint64_t rows_ready;            // mbarrier: `rows` is written
+  std::uint64_t written[kNumWritten];  // mbarriers: the computing warps have written it
   float norm[kWarp];
   AttentionRows rows;
 };
@@ -54,22 +62,23 @@ struct Small {
 template <int kRows>
 struct Layout {
   static constexpr int kBudget = (227 << 10) - 128;  // of a multiprocessor
-  static constexpr int kXBytes = XRing<kRows>::kSlots * XRing<kRows>::kSlotBytes;
+  static constexpr int kXBytes = XSlots<kRows>::kSlots * XSlots<kRows>::kSlotBytes;
   static constexpr int kGranules =
       (kBudget - kXBytes - kReduceBytes - static_cast<int>(sizeof(Small))) / kGranuleBytes;
   static constexpr int kX = kGranules * kGranuleBytes;
   static constexpr int kReduce = kX + kXBytes;
   static constexpr int kSmall = kReduce + kReduceBytes;
   static constexpr int kBytes = kSmall + static_cast<int>(sizeof(Small)) + 128;
-  static_assert(sizeof(HeadPart) * 2 * kSplitUnits * 2 <= kReduceBytes);
+  static constexpr int kStagingBytes = 4 * kDecoderHeadDim * 2;  // of a warp in attention
+  static_assert(kStagingBytes * kProductWarps <= kReduceBytes);
 };
 
 // Everything that warps of a block share.
 template <int kRows>
 struct Block {
   const DecoderLaunch& p;
-  GranuleRing ring;
-  XRing<kRows> x_ring;
+  GranuleRing<Layout<kRows>::kGranules> ring;
+  XSlots<kRows> x;
   float* reduce_buffer;
   Small& small;
   DecoderWork work;
@@ -77,16 +86,16 @@ struct Block {
 
 // ---- The streaming warp.
 
-__device__ void stream_tiles(RingProducer& producer, const char* weights, TileRange tiles,
-                             int chunks_of_tile, int first_chunk, int num_chunks) {
+template <typename Producer>
+__device__ void stream_tiles(Producer& producer, const char* weights, TileRange tiles,
+                             int chunks_of_tile, ChunkRange chunks) {
   const int lane = threadIdx.x % kWarp;
   for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
     const int num_tiles = min(kGroupTiles, tiles.end - tile);
     const char* from =
-        weights +
-        (std::int64_t{tile + lane} * chunks_of_tile + first_chunk) * kGranuleBytes;
-    for (int chunk = 0; chunk < num_chunks; ++chunk, from += kGranuleBytes) {
-      producer.push(num_tiles, from);
+        weights + (std::int64_t{tile + lane} * chunks_of_tile + chunks.begin) * kGranuleBytes;
+    for (int chunk = 0; chunk < chunks.size(); ++chunk, from += kGranuleBytes) {
+      producer.push(num_tiles, num_tiles, from);
     }
   }
 }
@@ -96,11 +105,11 @@ __device__ void stream(const Block<kRows>& block) {
   const DecoderLaunch& p = block.p;
   const DecoderWork& work = block.work;
   RingProducer producer(block.ring);
+  const int chunks = p.dim / kProductColumns;
   for (int l = 0; l < p.num_layers; ++l) {
     const DecoderLayer& layer = p.layers[l];
-    const int chunks = p.dim / kProductColumns;
-    stream_tiles(producer, layer.input_weights, work.qkv_tiles(), chunks, 0, chunks);
-    stream_tiles(producer, layer.input_weights, work.inner_tiles(), chunks, 0, chunks);
+    stream_tiles(producer, layer.input_weights, work.qkv_tiles(), chunks, {0, chunks});
+    stream_tiles(producer, layer.input_weights, work.inner_tiles(), chunks, {0, chunks});
     if (l == 0) {
       // Keys and values of the step before may still be on their way into the cache.
       wait_for_predecessor();
@@ -109,222 +118,300 @@ __device__ void stream(const Block<kRows>& block) {
     stream_pages(p, layer, block.small.rows, producer);
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       for (const ChunkRange& part : {work.inner_chunks(unit), work.attention_chunks(unit)}) {
-        stream_tiles(producer, layer.output_weights, work.tiles(unit), work.output_chunks(),
-                     part.begin, part.size());
+        stream_tiles(producer, layer.output_weights, work.tiles(unit), work.output_chunks(), part);
       }
     }
   }
   if (p.head_weights != nullptr) {
-    const int chunks = p.dim / kProductColumns;
-    stream_tiles(producer, p.head_weights, work.head_tiles(), chunks, 0, chunks);
+    stream_tiles(producer, p.head_weights, work.head_tiles(), chunks, {0, chunks});
   }
 }
 
-// ---- The x warp: it reads what the rows are, then one thread brings activations.
+// ---- The x warp: it reads what the rows are, then brings activations.
+
+// One lane waits for all.
+__device__ void wait_in_warp(const GridCounter& counter, unsigned target) {
+  if (threadIdx.x % kWarp == 0) wait_for_count(counter, target);
+  __syncwarp();
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 template <int kRows>
 __device__ void bring_x(const Block<kRows>& block) {
   const DecoderLaunch& p = block.p;
   const DecoderWork& work = block.work;
-  DecoderCounters& counters = *p.counters;
-  XProducer<kRows> producer(block.x_ring);
-  const int norm_chunks = p.dim / kProductColumns;
-  auto bring_norm = [&](TileRange tiles) {
+  const DecoderCounters& counters = *p.counters;
+  XProducer<kRows> producer(block.x);
+  unsigned stage = 0;  // of the ring
+  auto push = [&](const Bf16* activations, ChunkRange chunks) {
+    producer.push(activations, chunks, stage);
+    stage += chunks.size();
+  };
+  auto push_norm = [&](TileRange tiles) {
     for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
-      producer.push(p.norm, {0, norm_chunks});
+      push(p.norm, {0, p.dim / kProductColumns});
     }
   };
-  const auto blocks = gridDim.x;
+  const int num_units = UnitRange(block.small.rows, p.num_rows).size();
   unsigned rows_normed = 0;
   for (unsigned l = 0; l < static_cast<unsigned>(p.num_layers); ++l) {
+    const unsigned everyone = (l + 1) * gridDim.x;
     rows_normed += p.num_rows;
-    wait_for_count(counters.norm, rows_normed);
-    bring_norm(work.qkv_tiles());
-    bring_norm(work.inner_tiles());
+    wait_in_warp(counters.norm, rows_normed);
+    push_norm(work.qkv_tiles());
+    push_norm(work.inner_tiles());
+    stage += num_units;
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      wait_for_count(counters.inner, (l + 1) * blocks);
-      producer.push(p.wide, work.inner_chunks(unit));
-      wait_for_count(counters.attention, (l + 1) * blocks);
-      producer.push(p.wide, work.attention_chunks(unit));
+      wait_in_warp(counters.inner, everyone);
+      push(p.wide, work.inner_chunks(unit));
+      wait_in_warp(counters.attention, everyone);
+      push(p.wide, work.attention_chunks(unit));
     }
   }
   if (p.head_weights != nullptr) {
-    wait_for_count(counters.norm, rows_normed + p.num_rows);
-    bring_norm(work.head_tiles());
+    wait_in_warp(counters.norm, rows_normed + p.num_rows);
+    push_norm(work.head_tiles());
+  }
+}
+
+// ---- The signal warp: one thread.
+
+template <int kRows>
+__device__ void signal_others(const Block<kRows>& block) {
+  const DecoderLaunch& p = block.p;
+  DecoderCounters& counters = *p.counters;
+  const bool has_row = blockIdx.x < static_cast<unsigned>(p.num_rows);
+  auto pass_on = [&](Written what, int times, GridCounter& counter) {
+    wait_barrier(shared_address(&block.small.written[what]), times & 1);
+    signal(counter);
+  };
+  if (has_row) pass_on(kNorm, 0, counters.norm);
+  for (int l = 0; l < p.num_layers; ++l) {
+    pass_on(kQkv, l, counters.qkv);
+    pass_on(kInner, l, counters.inner);
+    pass_on(kParts, l, counters.parts);
+    pass_on(kAttention, l, counters.attention);
+    pass_on(kSums, l, counters.sums);
+    const bool is_last = l + 1 == p.num_layers;
+    if (has_row && (!is_last || p.head_weights != nullptr)) {
+      pass_on(kNorm, l + 1, counters.norm);
+    }
   }
 }
 
 // ---- The computing warps.
 
-__device__ void block_barrier() {
-  named_barrier(1, kProductThreads);
-}
-
-// Announces what the computing warps wrote.
-__device__ void announce(GridCounter& counter) {
+// Every thread of theirs, after it wrote.
+template <int kRows>
+__device__ void announce(const Block<kRows>& block, Written what) {
   publish_to_copy_engine();
-  block_barrier();
-  if (threadIdx.x == 0) signal(counter);
+  __syncwarp();
+  if (threadIdx.x % kWarp == 0) arrive(shared_address(&block.small.written[what]));
 }
 
 __device__ void wait_together(const GridCounter& counter, unsigned target) {
   if (threadIdx.x == 0) wait_for_count(counter, target);
-  block_barrier();
+  named_barrier(1, kProductThreads);
 }
 
-// Residual stream and LayerNorm of this block's rows. `previous`: the layer whose output product is
-// to be added, nullptr for none. gamma == nullptr: no LayerNorm.
+// Residual stream and LayerNorm of this block's row. `previous`: the layer whose output product is
+// to be added, once `target` blocks signalled it; nullptr: none. gamma == nullptr: no LayerNorm.
 template <int kRows>
-__device__ void finish_rows(const Block<kRows>& block, const DecoderLayer* previous,
-                            const Bf16* gamma, const Bf16* beta) {
+__device__ void finish_row(const Block<kRows>& block, const DecoderLayer* previous,
+                           unsigned target, const Bf16* gamma, const Bf16* beta) {
   const DecoderLaunch& p = block.p;
-  constexpr int kVectors = kMaxDecoderNormVectors;
-  for (int row = blockIdx.x; row < p.num_rows; row += gridDim.x) {
-    float values[kVectors][kVector];
-    float sum = 0;
+  const int row = blockIdx.x;
+  const int at = threadIdx.x * kVector;
+  const bool mine = at < p.dim;
+  auto load = [&](const Bf16* from) {
+    return mine && from != nullptr ? __ldcg(reinterpret_cast<const uint4*>(from + at)) : uint4{};
+  };
+  // Asked for before the wait: parameters come from far away.
+  Bf16* x = p.x + std::int64_t{row} * p.dim;
+  const uint4 raw_x = load(x), raw_gamma = load(gamma), raw_beta = load(beta);
+  float values[kVector];
+  unpack(raw_x, values);
+  if (previous != nullptr) {
+    const uint4 raw_proj = load(previous->proj_bias), raw_fc2 = load(previous->fc2_bias);
+    wait_together(p.counters->sums, target);
+    float sums[kVector] = {}, proj[kVector], fc2[kVector];
+    if (mine) {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int at = (v * kProductThreads + threadIdx.x) * kVector;
-      if (at >= p.dim) continue;
-      auto* x = reinterpret_cast<uint4*>(p.x + std::int64_t{row} * p.dim + at);
-      unpack(__ldcg(x), values[v]);
-      if (previous != nullptr) {
-        add_output(p, *previous, kRows, row, at, values[v]);
-        const uint4 rounded = pack(values[v]);
-        *x = rounded;
-        unpack(rounded, values[v]);
-      }
+      for (int rank = 0; rank < kDecoderColumnRanks; ++rank) {
+        const auto* from = reinterpret_cast<const float4*>(
+            p.sums + (std::int64_t{rank} * kRows + row) * p.dim + at);
+        const float4 low = __ldcg(from), high = __ldcg(from + 1);
+        const float part[kVector] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) sum += values[v][i];
-    }
-    if (gamma == nullptr) continue;
-    const float mean = product_block_sum(sum, block.small.norm) / p.dim;
-    float squares = 0;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if ((v * kProductThreads + threadIdx.x) * kVector >= p.dim) continue;
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const float difference = values[v][i] - mean;
-        squares += difference * difference;
+        for (int i = 0; i < kVector; ++i) sums[i] += part[i];
       }
     }
-    const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
+    unpack(raw_proj, proj);
+    unpack(raw_fc2, fc2);
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int at = (v * kProductThreads + threadIdx.x) * kVector;
-      if (at >= p.dim) continue;
-      float g[kVector], b[kVector];
-      load_vector(gamma + at, g);
-      load_vector(beta + at, b);
+    for (int i = 0; i < kVector; ++i) values[i] += sums[i] + (proj[i] + fc2[i]);
+    const uint4 rounded = pack(values);
+    if (mine) *reinterpret_cast<uint4*>(x + at) = rounded;
+    unpack(rounded, values);
+  }
+  if (gamma == nullptr) return;
+  float sum = 0, squares = 0, g[kVector], b[kVector];
 #pragma unroll
-      for (int i = 0; i < kVector; i += 2) {
-        const float low = (values[v][i] - mean) * scale * g[i] + b[i];
-        const float high = (values[v][i + 1] - mean) * scale * g[i + 1] + b[i + 1];
-        *reinterpret_cast<std::uint32_t*>(p.norm + fragment_index<kRows>(row, at + i)) =
-            pack_bf16x2(low, high);
-      }
-    }
-    announce(p.counters->norm);
+  for (int i = 0; i < kVector; ++i) sum += values[i];
+  const float mean = product_block_sum(sum, block.small.norm) / p.dim;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    const float difference = values[i] - mean;
+    if (mine) squares += difference * difference;
+  }
+  const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
+  unpack(raw_gamma, g);
+  unpack(raw_beta, b);
+#pragma unroll
+  for (int i = 0; mine && i < kVector; i += 2) {
+    const float low = (values[i] - mean) * scale * g[i] + b[i];
+    const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
+    *reinterpret_cast<std::uint32_t*>(p.norm + fragment_index<kRows>(row, at + i)) =
+        pack_bf16x2(low, high);
+  }
+  announce(block, kNorm);
+}
+
+// The products whose x is the normalised row.
+enum class NormProduct { kQkv, kInner, kHead };
+
+// Bias, activation, and where it goes.
+template <int kRows>
+__device__ __forceinline__ void store_product(const DecoderLaunch& p, const DecoderLayer& layer,
+                                              NormProduct kind, int column, int row, float sum) {
+  if (kind == NormProduct::kQkv) {
+    sum += __bfloat162float(layer.qkv_bias[column]);
+    p.qkv[std::int64_t{row} * 3 * p.dim + column] = __float2bfloat16_rn(sum);
+  } else if (kind == NormProduct::kInner) {
+    const int inner = column - 3 * p.dim;
+    sum = gelu_tanh(sum + __bfloat162float(layer.fc1_bias[inner]));
+    p.wide[fragment_index<kRows>(row, p.dim + inner)] = __float2bfloat16_rn(sum);
+  } else if (column < p.vocab) {
+    if (p.head_bias != nullptr) sum += __bfloat162float(p.head_bias[column]);
+    p.logits[std::int64_t{row} * p.vocab + column] = sum;
   }
 }
 
+// The computing warps' way through the launch.
 template <int kRows>
-__device__ void compute(const Block<kRows>& block) {
-  const DecoderLaunch& p = block.p;
-  const DecoderWork& work = block.work;
-  DecoderCounters& counters = *p.counters;
-  const unsigned blocks = gridDim.x;
-  const int norm_chunks = p.dim / kProductColumns;
-  RingCursor cursor;
-  int x_step = 0;
-  auto accumulate = [&](Accumulators<kRows>& sums, int num_tiles, int num_chunks) {
-    multiply_chunks<kRows>(block.ring, cursor, block.x_ring, x_step, num_tiles, num_chunks, sums);
-  };
-  // store(column, row of x, sum) of every output of the tiles.
-  auto product = [&](TileRange tiles, auto store) {
+class Computation {
+ public:
+  __device__ explicit Computation(const Block<kRows>& block)
+      : block_(block),
+        p_(block.p),
+        has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
+
+  __device__ void run() {
+    wait_for_predecessor();
+    if (has_row_) finish_row(block_, nullptr, 0, p_.layers[0].gamma, p_.layers[0].beta);
+    for (int l = 0; l <= p_.num_layers; ++l) {
+      const bool is_head = l == p_.num_layers;
+      if (is_head && p_.head_weights == nullptr) break;
+      const DecoderLayer& layer = p_.layers[is_head ? 0 : l];
+      for (NormProduct kind : {NormProduct::kQkv, NormProduct::kInner}) {
+        multiply_norm(layer, is_head ? NormProduct::kHead : kind);
+        if (is_head) return;
+        announce(block_, kind == NormProduct::kQkv ? kQkv : kInner);
+      }
+      const unsigned everyone = (l + 1) * gridDim.x;
+      attend(layer, everyone);
+      multiply_output(everyone);
+      if (!has_row_) continue;
+      const bool is_last = l + 1 == p_.num_layers;
+      finish_row(block_, &layer, everyone, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
+                 is_last ? p_.head_beta : p_.layers[l + 1].beta);
+    }
+  }
+
+ private:
+  __device__ unsigned turn(unsigned stage) const {
+    return (threadIdx.x / kWarp - stage) % kRingConsumers;
+  }
+
+  __device__ void multiply_norm(const DecoderLayer& layer, NormProduct kind) {
+    const DecoderWork& work = block_.work;
+    const TileRange tiles = kind == NormProduct::kQkv     ? work.qkv_tiles()
+                            : kind == NormProduct::kInner ? work.inner_tiles()
+                                                          : work.head_tiles();
+    const int chunks = p_.dim / kProductColumns;
     for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
       const int num_tiles = min(kGroupTiles, tiles.end - tile);
       Accumulators<kRows> sums = {};
-      accumulate(sums, num_tiles, norm_chunks);
-      reduce_warps<kRows>(sums, num_tiles, block.reduce_buffer,
+      multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks, block_.x, x_step_, sums);
+      reduce_warps<kRows>(sums, num_tiles, turn(at_.stage), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
-                            if (row < p.num_rows) store((tile + t) * kTileRows + tile_row, row, sum);
+                            if (row >= p_.num_rows) return;
+                            store_product<kRows>(p_, layer, kind,
+                                                 (tile + t) * kTileRows + tile_row, row, sum);
                           });
+      at_.advance(chunks, num_tiles);
     }
-  };
+  }
 
-  wait_for_predecessor();
-  finish_rows(block, nullptr, p.layers[0].gamma, p.layers[0].beta);
+  __device__ void attend(const DecoderLayer& layer, unsigned everyone) {
+    wait_together(p_.counters->qkv, everyone);
+    wait_barrier(shared_address(&block_.small.rows_ready), 0);
+    char* staging = reinterpret_cast<char*>(block_.reduce_buffer) +
+                    threadIdx.x / kWarp * Layout<kRows>::kStagingBytes;
+    attend_to_units(p_, layer, block_.small.rows, block_.ring, at_, staging);
+    at_.advance(UnitRange(block_.small.rows, p_.num_rows).size(), kUnitGranules);
+    announce(block_, kParts);
+  }
 
-  for (unsigned l = 0; l < static_cast<unsigned>(p.num_layers); ++l) {
-    const DecoderLayer& layer = p.layers[l];
-    const unsigned everyone = (l + 1) * blocks;
-    product(work.qkv_tiles(), [&](int column, int row, float sum) {
-      sum += __bfloat162float(layer.qkv_bias[column]);
-      p.qkv[std::int64_t{row} * 3 * p.dim + column] = __float2bfloat16_rn(sum);
-    });
-    announce(counters.qkv);
-    product(work.inner_tiles(), [&](int column, int row, float sum) {
-      const int inner = column - 3 * p.dim;
-      sum = gelu_tanh(sum + __bfloat162float(layer.fc1_bias[inner]));
-      p.wide[fragment_index<kRows>(row, p.dim + inner)] = __float2bfloat16_rn(sum);
-    });
-    announce(counters.inner);
+  __device__ void combine(unsigned everyone) {
+    wait_together(p_.counters->parts, everyone);
+    combine_units<kRows>(p_, block_.small.rows);
+    announce(block_, kAttention);
+  }
 
-    wait_together(counters.qkv, everyone);
-    if (l == 0) wait_barrier(shared_address(&block.small.rows_ready), 0);
-    attend_to_splits(p, layer, block.small.rows, block.ring, cursor,
-                     reinterpret_cast<HeadPart(*)[kSplitUnits][2]>(block.reduce_buffer));
-    announce(counters.partials);
-
+  __device__ void multiply_output(unsigned everyone) {
+    const DecoderWork& work = block_.work;
     bool combined = false;
-    auto combine = [&] {
-      if (combined) return;
-      combined = true;
-      wait_together(counters.partials, everyone);
-      combine_splits<kRows>(p, block.small.rows);
-      announce(counters.attention);
-    };
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       const TileRange tiles = work.tiles(unit);
       const int num_tiles = tiles.end - tiles.begin;
+      const unsigned first_stage = at_.stage;
       Accumulators<kRows> sums = {};
-      accumulate(sums, num_tiles, work.inner_chunks(unit).size());
-      combine();
-      accumulate(sums, num_tiles, work.attention_chunks(unit).size());
-      reduce_warps<kRows>(sums, num_tiles, block.reduce_buffer,
+      for (int part = 0; part < 2; ++part) {
+        if (part == 1 && !combined) {
+          combine(everyone);
+          combined = true;
+        }
+        const ChunkRange chunks =
+            part == 0 ? work.inner_chunks(unit) : work.attention_chunks(unit);
+        multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks.size(), block_.x, x_step_,
+                               sums);
+        at_.advance(chunks.size(), num_tiles);
+      }
+      reduce_warps<kRows>(sums, num_tiles, turn(first_stage), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
-                            if (row >= p.num_rows) return;
-                            p.sums[(std::int64_t{unit.rank} * kRows + row) * p.dim + column] = sum;
+                            if (row >= p_.num_rows) return;
+                            p_.sums[(std::int64_t{unit.rank} * kRows + row) * p_.dim + column] =
+                                sum;
                           });
     }
-    combine();
-    announce(counters.sums);
-
-    const bool is_last = l + 1 == static_cast<unsigned>(p.num_layers);
-    if (blockIdx.x < static_cast<unsigned>(p.num_rows)) {
-      wait_together(counters.sums, everyone);
-      finish_rows(block, &layer, is_last ? p.head_gamma : p.layers[l + 1].gamma,
-                  is_last ? p.head_beta : p.layers[l + 1].beta);
-    }
+    if (!combined) combine(everyone);
+    announce(block_, kSums);
   }
 
-  if (p.head_weights != nullptr) {
-    product(work.head_tiles(), [&](int column, int row, float sum) {
-      if (column >= p.vocab) return;
-      if (p.head_bias != nullptr) sum += __bfloat162float(p.head_bias[column]);
-      p.logits[std::int64_t{row} * p.vocab + column] = sum;
-    });
-  }
-}
+  const Block<kRows>& block_;
+  const DecoderLaunch& p_;
+  const bool has_row_;
+  RingPosition at_;
+  unsigned x_step_ = 0;
+};
 
-// The last block to finish leaves the counters as zeros. By then nobody waits for one.
+// The last block leaves the counters as zeros: all warps of all blocks are through with them.
 __device__ void finish(DecoderCounters& counters) {
   __threadfence();
   if (atomicAdd(&counters.finished.count, 1u) != gridDim.x - 1) return;
-  for (GridCounter* counter : {&counters.qkv, &counters.inner, &counters.partials,
+  for (GridCounter* counter : {&counters.qkv, &counters.inner, &counters.parts,
                                &counters.attention, &counters.sums, &counters.norm,
                                &counters.finished}) {
     counter->count = 0;
@@ -343,8 +430,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const std::uint32_t x_barriers = shared_address(small.x_barriers);
   const Block<kRows> block{
       p,
-      {shared, ring_barriers, ring_barriers + kRingStages * 8, L::kGranules},
-      {shared + L::kX, x_barriers, x_barriers + XRing<kRows>::kSlots * 8},
+      {shared, ring_barriers, ring_barriers + kRingStages * 8},
+      {shared + L::kX, x_barriers, x_barriers + XSlots<kRows>::kSlots * 8},
       reinterpret_cast<float*>(base + L::kReduce),
       small,
       DecoderWork(p)};
@@ -352,8 +439,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   let_successor_start();
   if (threadIdx.x == 0) {
     block.ring.init();
-    block.x_ring.init();
+    block.x.init();
     init_barrier(shared_address(&small.rows_ready), 1);
+    for (std::uint64_t& barrier : small.written) {
+      init_barrier(shared_address(&barrier), kProductWarps);
+    }
     fence_barrier_init();
   }
   __syncthreads();
@@ -363,14 +453,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else if (warp == kXWarp) {
     wait_for_predecessor();
     small.rows.load(p);
-    if (threadIdx.x % kWarp == 0) {
-      arrive(shared_address(&small.rows_ready));
-      bring_x(block);
-    }
+    if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
+    bring_x(block);
+  } else if (warp == kSignalWarp) {
+    wait_for_predecessor();
+    if (threadIdx.x % kWarp == 0) signal_others(block);
   } else {
-    compute(block);
-    if (threadIdx.x == 0) finish(*p.counters);
+    Computation<kRows>(block).run();
   }
+  __syncthreads();
+  if (threadIdx.x == 0) finish(*p.counters);
 }
 
 template <int kRows>
@@ -393,7 +485,7 @@ struct ScratchLayout {
   ScratchLayout(int max_rows, int dim, int ff_dim, int num_heads) {
     const auto rows = static_cast<std::size_t>(slice_rows(max_rows));
     const auto d = static_cast<std::size_t>(dim), f = static_cast<std::size_t>(ff_dim);
-    const std::size_t parts = rows * static_cast<std::size_t>(num_heads) * kMaxDecoderSplits;
+    const std::size_t parts = rows * static_cast<std::size_t>(num_heads) * kMaxUnits;
     norm = take(rows * d * sizeof(Bf16));
     wide = take(rows * (d + f) * sizeof(Bf16));
     qkv = take(rows * 3 * d * sizeof(Bf16));
@@ -425,10 +517,11 @@ DecoderLayer make_layer(const DecoderBlock& block) {
 
 }  // namespace
 
-bool decoder_blocks_supports(const DecoderBlocksParams& params) {
+bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multiprocessors) {
   const DecoderBlocksParams& p = params;
   if (!p.decode || p.num_blocks < 1 || p.num_blocks > kMaxDecoderLayers) return false;
-  if (p.num_tokens < 1 || p.num_tokens > kMaxRows || p.num_sequences != p.num_tokens) return false;
+  const int max_rows = std::min(kMaxRows, num_multiprocessors);
+  if (p.num_tokens < 1 || p.num_tokens > max_rows || p.num_sequences != p.num_tokens) return false;
   const DecoderBlock& first = p.blocks[0];
   const int dim = first.qkv.in, ff_dim = first.fc1.out;
   for (int i = 0; i < p.num_blocks; ++i) {
@@ -443,8 +536,7 @@ bool decoder_blocks_supports(const DecoderBlocksParams& params) {
          p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 &&
          p.rotary_dim <= kDecoderHeadDim && dim % kProductColumns == 0 &&
          ff_dim % kProductColumns == 0 &&
-         dim <= kMaxDecoderNormVectors * kProductThreads * kVector &&
-         p.max_context <= kMaxDecoderSplits * kSplitUnits * kUnitKeys;
+         dim <= kMaxDecoderDim && p.max_context <= kMaxUnits * kUnitKeys;
 }
 
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
@@ -470,8 +562,8 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
   p.wide = reinterpret_cast<Bf16*>(scratch + layout.wide);
   p.qkv = reinterpret_cast<Bf16*>(scratch + layout.qkv);
   p.sums = reinterpret_cast<float*>(scratch + layout.sums);
-  p.split_softmax = reinterpret_cast<float2*>(scratch + layout.softmax);
-  p.split_outputs = reinterpret_cast<float*>(scratch + layout.outputs);
+  p.part_softmax = reinterpret_cast<float2*>(scratch + layout.softmax);
+  p.part_outputs = reinterpret_cast<float*>(scratch + layout.outputs);
   p.counters = static_cast<DecoderCounters*>(counters);
   if (params.head != nullptr) {
     const DecoderHead& head = *params.head;

@@ -279,7 +279,7 @@ __device__ void multiply(const Work& work, const Launch& launch, std::uint32_t s
     // All warps are through with the stages before `partial` takes their place.
     if (launch.num_ranks > 1) named_barrier(1, kComputeThreads);
     const int first_column = walk.group_begin(group) * kTileRows;
-    reduce_warps<kRows>(sums, num_tiles, reduce_buffer,
+    reduce_warps<kRows>(sums, num_tiles, threadIdx.x / kWarp, reduce_buffer,
                         [&](int tile, int row, int tile_row, float sum) {
                           const int y_row = work.first_row + row;
                           const int column = first_column + tile * kTileRows + tile_row;

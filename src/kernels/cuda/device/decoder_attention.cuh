@@ -1,14 +1,12 @@
 // Attention of one new token per row, as decoder_blocks.cu runs it.
 //
-//   unit  = kUnitKeys keys of a pair of heads: two pages, each a 4 KB granule of keys and one of
-//           values (two heads lie side by side in a page). One warp attends to it.
-//   split = kSplitUnits units. Half of a block's computing warps take one, and leave a softmax, its
-//           sum and its output per head in global memory.
-//   Splits start at multiples of their size of the sequence, and sums run over lanes, units and
-//   splits in fixed orders: a row's result does not depend on the rows beside it.
+// unit = kUnitKeys keys of a pair of heads: two pages, each a 4 KB granule of keys and one of values
+// (two heads lie side by side in a page). One warp attends to it, and leaves a softmax, its sum and
+// its output per head in global memory; all of a row and head are combined later.
 //
-// The order of splits is by row, pair of heads, split; a block takes those that start in its share
-// of all units.
+// Units start at multiples of their size of the sequence, and sums run over lanes and units in fixed
+// orders: a row's result does not depend on the rows beside it. Their order is by row, pair of
+// heads, place in the sequence; each block takes an equal run of them.
 #pragma once
 
 #include "base/limits.h"
@@ -55,81 +53,65 @@ struct AttentionRows {
   }
 };
 
-// The splits of one block, in order.
-class SplitWalk {
- public:
-  int row, pair, split;
+// The units of this block.
+struct UnitRange {
+  int begin, end;
 
-  __device__ SplitWalk(const AttentionRows& rows, int num_rows, int num_heads)
-      : rows_(rows), num_rows_(num_rows), num_pairs_(num_heads / 2) {
+  __device__ UnitRange(const AttentionRows& rows, int num_rows) {
     const std::int64_t total = rows.first_unit[num_rows];
-    const int begin = static_cast<int>(blockIdx.x * total / gridDim.x);
-    end_ = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
-    for (row = 0; row < num_rows && rows.first_unit[row + 1] <= begin;) ++row;
-    if (row == num_rows) return;
-    row_units_ = rows.units(row);
-    const int skip = begin - rows.first_unit[row];
-    pair = skip / row_units_;
-    split = (skip % row_units_ + kSplitUnits - 1) / kSplitUnits;
-    settle();
+    begin = static_cast<int>(blockIdx.x * total / gridDim.x);
+    end = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
   }
-
-  __device__ bool done() const {
-    return row >= num_rows_ ||
-           rows_.first_unit[row] + pair * row_units_ + split * kSplitUnits >= end_;
-  }
-  __device__ void next() {
-    ++split;
-    settle();
-  }
-  __device__ int num_units() const { return min(kSplitUnits, row_units_ - split * kSplitUnits); }
-  // Pages of unit `unit` of this split: 1 or 2.
-  __device__ int num_pages(int unit) const {
-    const int keys = rows_.num_keys[row] - (split * kSplitUnits + unit) * kUnitKeys;
-    return keys > kPageTokens ? 2 : 1;
-  }
-  __device__ int num_granules() const {
-    const int units = num_units();
-    return (units - 1) * 4 + num_pages(units - 1) * 2;
-  }
-
- private:
-  // Steps over the ends of pairs and rows.
-  __device__ void settle() {
-    if (split * kSplitUnits < row_units_) return;
-    split = 0;
-    if (++pair < num_pairs_) return;
-    pair = 0;
-    do ++row;
-    while (row < num_rows_ && rows_.num_keys[row] == 0);
-    if (row < num_rows_) row_units_ = rows_.units(row);
-  }
-
-  const AttentionRows& rows_;
-  const int num_rows_, num_pairs_;
-  int end_ = 0, row_units_ = 1;
+  __device__ int size() const { return end - begin; }
 };
 
-// The ring's producer: asks for the pages of this block's splits.
+// One unit. Found in rising order: `row` is where the search begins.
+struct Unit {
+  int row = 0, pair = 0, first_key = 0, num_keys = 0;  // num_keys: of the row, from first_key on
+
+  __device__ void find(const AttentionRows& rows, int index) {
+    while (rows.first_unit[row + 1] <= index) ++row;
+    const int units = rows.units(row), rest = index - rows.first_unit[row];
+    pair = rest / units;
+    first_key = rest % units * kUnitKeys;
+    num_keys = rows.num_keys[row] - first_key;
+  }
+  __device__ int num_pages() const { return num_keys > kPageTokens ? 2 : 1; }
+  __device__ bool has_newest() const { return num_keys <= kUnitKeys; }
+};
+
+inline constexpr int kUnitGranules = 4;  // of the ring, also where only one page exists
+
+// The ring's producer: asks for the pages of this block's units.
+template <typename Producer>
 __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& layer,
-                                    const AttentionRows& rows, RingProducer& producer) {
+                                    const AttentionRows& rows, Producer& producer) {
   const int lane = threadIdx.x % kWarp;
   const std::int64_t page_elements = std::int64_t{p.num_heads} * kPageTokens * kDecoderHeadDim;
+  // Lane 4i + 2j + k: unit i of eight, its page j, keys or values.
   const Bf16* plane = lane % 2 == 0 ? layer.keys : layer.values;
-  for (SplitWalk walk(rows, p.num_rows, p.num_heads); !walk.done(); walk.next()) {
-    // Lane 2i + j: page i of the split, keys or values.
-    const int page_index = walk.split * kSplitUnits * 2 + lane / 2;
-    const bool exists = lane / 2 < 2 * kSplitUnits &&
-                        page_index * kPageTokens < rows.num_keys[walk.row];
-    const std::int64_t page =
-        exists ? __ldg(p.page_table + std::int64_t{rows.seat[walk.row]} * p.page_table_stride +
-                       page_index)
-               : 0;
-    const auto own = reinterpret_cast<std::uint64_t>(plane + page * page_elements +
-                                                     walk.pair * (kPairPageBytes / 2));
-    for (int unit = 0; unit < walk.num_units(); ++unit) {
-      const std::uint64_t from = __shfl_sync(kFullWarp, own, (unit * 4 + lane) % kWarp);
-      producer.push(2 * walk.num_pages(unit), reinterpret_cast<const char*>(from));
+  const UnitRange range(rows, p.num_rows);
+  Unit unit;
+  for (int first = range.begin; first < range.end; first += kWarp / kUnitGranules) {
+    const int index = first + lane / kUnitGranules;
+    std::uint64_t own = 0;
+    int num_pages = 0;
+    if (index < range.end) {
+      unit.find(rows, index);
+      num_pages = unit.num_pages();
+      const int page_index = unit.first_key / kPageTokens + min(lane / 2 % 2, num_pages - 1);
+      const std::int64_t page = __ldg(
+          p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride + page_index);
+      own = reinterpret_cast<std::uint64_t>(plane + page * page_elements +
+                                            unit.pair * (kPairPageBytes / 2));
+    }
+    __syncwarp();
+    const int count = min(kWarp / kUnitGranules, range.end - first);
+    for (int i = 0; i < count; ++i) {
+      const int source = i * kUnitGranules + lane % kUnitGranules;
+      const std::uint64_t from = __shfl_sync(kFullWarp, own, source);
+      const int pages = __shfl_sync(kFullWarp, num_pages, source);
+      producer.push(kUnitGranules, 2 * pages, reinterpret_cast<const char*>(from));
     }
   }
 }
@@ -160,22 +142,16 @@ struct HeadChunk {
   }
 };
 
-// What a unit, or a split, leaves of one head.
-struct HeadPart {
-  float largest;  // scaled score, in powers of two
-  float sum;
-  float output[kDecoderHeadDim];
-};
-
 __device__ __forceinline__ float weight_of_part(float largest, float whole_largest) {
   return largest == -INFINITY ? 0.0f : exp2f(largest - whole_largest);
 }
 
-// One warp attends to one unit, lanes 8i to 8i + 7 to every fourth key. Keys from num_keys on (in
-// the unit) do not exist. `granule(i)`: keys of page i / 2, or its values.
+// One warp attends to one unit, lanes 8i to 8i + 7 to every fourth key. Keys from num_keys on do not
+// exist. `granule(i)`: keys of page i / 2, or its values. `part`: of the first head.
 template <typename Granule>
-__device__ __forceinline__ void attend_to_unit(const HeadChunk (&queries)[2], int num_keys,
-                                               const Granule& granule, HeadPart (&parts)[2]) {
+__device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
+                                               const HeadChunk (&queries)[2], int num_keys,
+                                               const Granule& granule, std::int64_t part) {
   constexpr int kTurns = kUnitKeys / 4;
   const int lane = threadIdx.x % kWarp;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
@@ -222,9 +198,11 @@ __device__ __forceinline__ void attend_to_unit(const HeadChunk (&queries)[2], in
       for (int i = 0; i < kVector; ++i) output[i] += __shfl_xor_sync(kFullWarp, output[i], step);
     }
     if (lane < 8) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) parts[head].output[lane * kVector + i] = output[i];
-      if (lane == 0) parts[head].largest = largest, parts[head].sum = sum;
+      const std::int64_t at = part + head * kMaxUnits;
+      auto* to = reinterpret_cast<float4*>(p.part_outputs + at * kDecoderHeadDim) + lane * 2;
+      to[0] = make_float4(output[0], output[1], output[2], output[3]);
+      to[1] = make_float4(output[4], output[5], output[6], output[7]);
+      if (lane == 0) p.part_softmax[at] = make_float2(largest, sum);
     }
   }
 }
@@ -232,20 +210,20 @@ __device__ __forceinline__ void attend_to_unit(const HeadChunk (&queries)[2], in
 // The new token's keys and values of a pair of heads, to the cache and to `staging`
 // ([key, value][head][kDecoderHeadDim] in shared memory). One warp.
 __device__ inline void cache_new_token(const DecoderLaunch& p, const DecoderLayer& layer,
-                                       const AttentionRows& rows, const SplitWalk& walk,
+                                       const AttentionRows& rows, const Unit& unit,
                                        const float* angles, char* staging) {
   const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
   const bool is_value = lane >= 16;
-  const int position = rows.num_keys[walk.row] - 1;
+  const int position = rows.num_keys[unit.row] - 1;
   const std::int64_t page = __ldg(
-      p.page_table + std::int64_t{rows.seat[walk.row]} * p.page_table_stride +
+      p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride +
       position / kPageTokens);
   HeadChunk own;
-  own.load(p.qkv + (std::int64_t{walk.row} * 3 + 1 + is_value) * p.dim +
-               (walk.pair * 2 + head) * kDecoderHeadDim,
+  own.load(p.qkv + (std::int64_t{unit.row} * 3 + 1 + is_value) * p.dim +
+               (unit.pair * 2 + head) * kDecoderHeadDim,
            !is_value, p.rotary_dim, angles);
   const uint4 packed = pack(own.values);
-  const std::int64_t to = ((page * p.num_heads + walk.pair * 2 + head) * kPageTokens +
+  const std::int64_t to = ((page * p.num_heads + unit.pair * 2 + head) * kPageTokens +
                            position % kPageTokens) *
                               kDecoderHeadDim +
                           chunk * kVector;
@@ -274,118 +252,84 @@ __device__ __forceinline__ void insert_new_token(const char* staging, int at_key
   __syncwarp();
 }
 
-// One warp's unit of a split.
-__device__ inline void attend(const DecoderLaunch& p, const DecoderLayer& layer,
-                              const AttentionRows& rows, const SplitWalk& walk, int unit,
-                              const GranuleRing& ring, const RingCursor& cursor,
-                              HeadPart (&parts)[2]) {
-  const int lane = threadIdx.x % kWarp;
-  const int num_units = walk.num_units();
-  const int num_keys = rows.num_keys[walk.row];
-  const int first_key = (walk.split * kSplitUnits + unit) * kUnitKeys;
-  const int newest = num_keys - 1;
-  const Bf16* q = p.qkv + std::int64_t{walk.row} * 3 * p.dim + walk.pair * 2 * kDecoderHeadDim;
-  const float* angles = p.rope_table + std::int64_t{newest} * p.rotary_dim;
+// This warp's units of the block's. `start`: the ring's stage of the first unit. `staging`: 512
+// bytes of this warp.
+template <typename Ring>
+__device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLayer& layer,
+                                       const AttentionRows& rows, const Ring& ring,
+                                       const RingPosition& start, char* staging) {
+  const unsigned warp = threadIdx.x / kWarp;
+  const UnitRange range(rows, p.num_rows);
+  Unit unit;
   HeadChunk queries[2];
-  const bool has_newest = unit == num_units - 1 && newest - first_key < kUnitKeys;
-  auto* staging = reinterpret_cast<char*>(parts);  // until the unit is done
-  static_assert(sizeof(parts) >= 4 * kDecoderHeadDim * 2);
-  if (unit < num_units) {
+  int query_row = -1, query_pair = -1;
+  for (unsigned i = (warp - start.stage) % kRingConsumers;
+       i < static_cast<unsigned>(range.size()); i += kRingConsumers) {
+    unit.find(rows, range.begin + static_cast<int>(i));
+    const float* angles = p.rope_table +
+                          std::int64_t{rows.num_keys[unit.row] - 1} * p.rotary_dim;
+    if (unit.row != query_row || unit.pair != query_pair) {
+      query_row = unit.row, query_pair = unit.pair;
+      const Bf16* q =
+          p.qkv + std::int64_t{unit.row} * 3 * p.dim + unit.pair * 2 * kDecoderHeadDim;
 #pragma unroll
-    for (int head = 0; head < 2; ++head) {
-      queries[head].load(q + head * kDecoderHeadDim, true, p.rotary_dim, angles);
+      for (int head = 0; head < 2; ++head) {
+        queries[head].load(q + head * kDecoderHeadDim, true, p.rotary_dim, angles);
+      }
     }
-  }
-  if (has_newest) cache_new_token(p, layer, rows, walk, angles, staging);
-  const auto granule = [&](int i) { return ring.granule(cursor.granule + unit * 4 + i); };
-  for (int i = 0; i < num_units; ++i) {
-    cursor.wait(ring, i);
-    if (i == unit) {
-      if (has_newest) insert_new_token(staging, newest - first_key, granule);
-      attend_to_unit(queries, num_keys - first_key, granule, parts);
-      __syncwarp();
-    }
-    if (lane == 0) cursor.give_back(ring, i);
-  }
-}
-
-// A split that is another half's.
-__device__ inline void pass_by(int num_units, const GranuleRing& ring, const RingCursor& cursor) {
-  for (int i = 0; i < num_units; ++i) {
-    cursor.wait(ring, i);
-    if (threadIdx.x % kWarp == 0) cursor.give_back(ring, i);
+    if (unit.has_newest()) cache_new_token(p, layer, rows, unit, angles, staging);
+    const unsigned first_granule = start.granule + i * kUnitGranules;
+    const auto granule = [&](int g) { return ring.granule(first_granule + g); };
+    ring.wait(start.stage + i);
+    if (unit.has_newest()) insert_new_token(staging, unit.num_keys - 1, granule);
+    attend_to_unit(p, queries, unit.num_keys, granule,
+                   (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
+                       unit.first_key / kUnitKeys);
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) ring.give_back(start.stage + i);
   }
 }
 
-// A split's units become one part per head in global memory. Half of the computing warps, one
-// thread per head and dimension.
-__device__ inline void store_split(const DecoderLaunch& p, const SplitWalk& walk, int thread,
-                                   const HeadPart (&parts)[kSplitUnits][2]) {
-  static_assert(kSplitUnits * kWarp == 2 * kDecoderHeadDim);
-  const int num_units = walk.num_units();
-  const int head = thread / kDecoderHeadDim, d = thread % kDecoderHeadDim;
-  float largest = -INFINITY;
-  for (int i = 0; i < num_units; ++i) largest = fmaxf(largest, parts[i][head].largest);
-  float sum = 0, output = 0;
-  for (int i = 0; i < num_units; ++i) {
-    const HeadPart& part = parts[i][head];
-    const float weight = weight_of_part(part.largest, largest);
-    sum += weight * part.sum;
-    output += weight * part.output[d];
-  }
-  const std::int64_t at =
-      (std::int64_t{walk.row} * p.num_heads + walk.pair * 2 + head) * kMaxDecoderSplits +
-      walk.split;
-  p.split_outputs[at * kDecoderHeadDim + d] = output;
-  if (d == 0) p.split_softmax[at] = make_float2(largest, sum);
-}
-
-// All splits of this block, the halves of the computing warps by turns. `parts`: [2 halves].
-__device__ inline void attend_to_splits(const DecoderLaunch& p, const DecoderLayer& layer,
-                                        const AttentionRows& rows, const GranuleRing& ring,
-                                        RingCursor& cursor, HeadPart (*parts)[kSplitUnits][2]) {
-  constexpr int kHalfThreads = kSplitUnits * kWarp;
-  const int half = threadIdx.x / kHalfThreads, thread = threadIdx.x % kHalfThreads;
-  const int unit = thread / kWarp;
-  int turn = 0;
-  for (SplitWalk walk(rows, p.num_rows, p.num_heads); !walk.done(); walk.next(), turn ^= 1) {
-    if (turn == half) {
-      attend(p, layer, rows, walk, unit, ring, cursor, parts[half][unit]);
-      named_barrier(2 + half, kHalfThreads);
-      store_split(p, walk, thread, parts[half]);
-      named_barrier(2 + half, kHalfThreads);
-    } else {
-      pass_by(walk.num_units(), ring, cursor);
-    }
-    cursor.advance(ring, walk.num_granules(), walk.num_units());
-  }
-}
-
-// This block's share of rows and heads: the splits become the attention's output. One warp each,
-// two dimensions a lane.
+// This block's share of rows and heads: the parts of all units become the attention's output. One
+// warp each, two dimensions a lane.
 template <int kRows>
-__device__ inline void combine_splits(const DecoderLaunch& p, const AttentionRows& rows) {
+__device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows) {
+  constexpr int kBatch = 16;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
        i += gridDim.x * kProductWarps) {
     const int row = i / p.num_heads, head = i % p.num_heads;
-    const int num_splits = (rows.units(row) + kSplitUnits - 1) / kSplitUnits;
-    if (num_splits == 0) continue;
-    const std::int64_t first = std::int64_t{i} * kMaxDecoderSplits;
-    const float2 softmax = lane < num_splits ? __ldcg(p.split_softmax + first + lane)
-                                             : make_float2(-INFINITY, 0);
-    const float weight = weight_of_part(softmax.x, warp_max(softmax.x));
+    const int count = rows.units(row);
+    if (count == 0) continue;
+    const std::int64_t first = std::int64_t{i} * kMaxUnits;
     const auto* outputs =
-        reinterpret_cast<const float2*>(p.split_outputs + first * kDecoderHeadDim) + lane;
-    float sum = 0, low = 0, high = 0;
-#pragma unroll 8
-    for (int split = 0; split < num_splits; ++split) {
-      const float2 part = __ldcg(outputs + split * (kDecoderHeadDim / 2));
-      const float w = __shfl_sync(kFullWarp, weight, split);
-      sum += w * __shfl_sync(kFullWarp, softmax.y, split);
-      low += w * part.x;
-      high += w * part.y;
+        reinterpret_cast<const float2*>(p.part_outputs + first * kDecoderHeadDim) + lane;
+    const float2 none = make_float2(-INFINITY, 0);
+    const float2 lower = lane < count ? __ldcg(p.part_softmax + first + lane) : none;
+    const float2 upper =
+        lane + kWarp < count ? __ldcg(p.part_softmax + first + kWarp + lane) : none;
+    float low = 0, high = 0, lower_weight = 0, upper_weight = 0;
+    for (int begin = 0; begin < count; begin += kBatch) {
+      float2 parts[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        parts[k] = begin + k < count ? __ldcg(outputs + (begin + k) * (kDecoderHeadDim / 2))
+                                     : make_float2(0, 0);
+      }
+      if (begin == 0) {
+        const float largest = warp_max(fmaxf(lower.x, upper.x));
+        lower_weight = weight_of_part(lower.x, largest);
+        upper_weight = weight_of_part(upper.x, largest);
+      }
+      const float own = begin < kWarp ? lower_weight : upper_weight;
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const float weight = __shfl_sync(kFullWarp, own, (begin + k) % kWarp);
+        low += weight * parts[k].x;
+        high += weight * parts[k].y;
+      }
     }
+    const float sum = warp_sum(lower_weight * lower.y + upper_weight * upper.y);
     const int at = fragment_index<kRows>(row, head * kDecoderHeadDim + 2 * lane);
     *reinterpret_cast<std::uint32_t*>(p.wide + at) = pack_bf16x2(low / sum, high / sum);
   }

@@ -12,11 +12,10 @@ namespace gapless {
 
 inline constexpr int kMaxDecoderLayers = 64;
 inline constexpr int kDecoderHeadDim = 64;
-inline constexpr int kUnitKeys = 32;              // keys of two heads that one warp attends to
-inline constexpr int kSplitUnits = 4;             // units of one split: half a block's warps
-inline constexpr int kMaxDecoderSplits = 32;      // of a context; a lane of a warp for each
-inline constexpr int kDecoderColumnRanks = 4;     // shares of the output product's columns
-inline constexpr int kMaxDecoderNormVectors = 4;  // per thread: widths up to 8192
+inline constexpr int kUnitKeys = 32;   // keys of two heads that one warp attends to
+inline constexpr int kMaxUnits = 64;   // of a context: two for each lane of a warp
+inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
+inline constexpr int kMaxDecoderDim = kProductThreads * kVector;  // a LayerNorm in one go
 
 struct DecoderLayer {
   const char* input_weights;   // prepared [qkv | fc1]: [3D + F, D]
@@ -35,7 +34,7 @@ struct DecoderLayer {
 struct DecoderCounters {
   GridCounter qkv;        // blocks whose part of q, k and v is written
   GridCounter inner;      // of gelu(fc1)
-  GridCounter partials;   // of the attention's splits
+  GridCounter parts;      // of the attention's units
   GridCounter attention;  // of the attention
   GridCounter sums;       // of the output product's partial sums
   GridCounter norm;       // rows that are normalised
@@ -60,8 +59,8 @@ struct DecoderLaunch {
   Bf16* wide;            // [kRows, dim + ff_dim], fragment order: attention, gelu(fc1)
   Bf16* qkv;             // [num_rows, 3 dim]
   float* sums;           // [kDecoderColumnRanks, kRows, dim]
-  float2* split_softmax; // [num_rows, num_heads, kMaxDecoderSplits]: largest, sum
-  float* split_outputs;  // [num_rows, num_heads, kMaxDecoderSplits, kDecoderHeadDim]
+  float2* part_softmax;  // [num_rows, num_heads, kMaxUnits]: largest, sum
+  float* part_outputs;   // [num_rows, num_heads, kMaxUnits, kDecoderHeadDim]
   DecoderCounters* counters;
 
   // logits = LN(x) W^T + b, unless head_weights is nullptr.

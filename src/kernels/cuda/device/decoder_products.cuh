@@ -82,11 +82,13 @@ class DecoderWork {
   int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_, attention_chunks_, inner_chunks_;
 };
 
-// A ring of activations in fragment order: 128 columns of all rows in each slot.
+// Activations in fragment order, 128 columns of all rows in each slot: kDepth slots for each
+// computing warp, which uses them in turn for its stages of the ring.
 template <int kRows>
-struct XRing {
+struct XSlots {
   static constexpr int kSlotBytes = kRows * kProductColumns * 2;
-  static constexpr int kSlots = kRows == 8 ? 16 : kRows == 16 ? 8 : 4;
+  static constexpr int kDepth = kRows == 8 ? 2 : 1;
+  static constexpr int kSlots = kDepth * kRingConsumers;
   static_assert(kSlots <= kMaxXSlots);
 
   std::uint32_t data, full, empty;  // addresses in shared memory
@@ -94,87 +96,107 @@ struct XRing {
   __device__ void init() const {
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(full + i * 8, 1);
-      init_barrier(empty + i * 8, kProductWarps);
+      init_barrier(empty + i * 8, 1);
     }
   }
+  // The slot of a warp's `step`-th piece.
+  __device__ static unsigned slot(unsigned warp, unsigned step) {
+    return warp * kDepth + step % kDepth;
+  }
+  __device__ static int phase(unsigned step) { return step / kDepth & 1; }
 };
 
-// One thread fills it.
+// Fills them: lane w those of computing warp w.
 template <int kRows>
 class XProducer {
  public:
-  __device__ explicit XProducer(const XRing<kRows>& ring) : ring_(ring) {}
+  __device__ explicit XProducer(const XSlots<kRows>& slots) : slots_(slots) {}
 
-  __device__ void push(const Bf16* activations, ChunkRange chunks) {
-    using Ring = XRing<kRows>;
-    for (int chunk = chunks.begin; chunk < chunks.end; ++chunk, ++step_) {
-      const int slot = step_ % Ring::kSlots;
-      if (step_ >= Ring::kSlots) {
-        wait_barrier(ring_.empty + slot * 8, (step_ / Ring::kSlots - 1) & 1);
+  // `stage`: the ring's stage of the first chunk.
+  __device__ void push(const Bf16* activations, ChunkRange chunks, unsigned stage) {
+    using Slots = XSlots<kRows>;
+    const unsigned lane = threadIdx.x % kWarp;
+    if (lane < kRingConsumers) {
+      for (int chunk = chunks.begin + static_cast<int>((lane - stage) % kRingConsumers);
+           chunk < chunks.end; chunk += kRingConsumers, ++step_) {
+        const unsigned slot = Slots::slot(lane, step_);
+        if (step_ >= Slots::kDepth) {
+          wait_barrier(slots_.empty + slot * 8, Slots::phase(step_ - Slots::kDepth));
+        }
+        arrive_expecting(slots_.full + slot * 8, Slots::kSlotBytes);
+        copy_bytes_async(slots_.data + slot * Slots::kSlotBytes,
+                         activations + chunk * (kRows * kProductColumns), Slots::kSlotBytes,
+                         slots_.full + slot * 8);
       }
-      arrive_expecting(ring_.full + slot * 8, Ring::kSlotBytes);
-      copy_bytes_async(ring_.data + slot * Ring::kSlotBytes,
-                       activations + chunk * (kRows * kProductColumns), Ring::kSlotBytes,
-                       ring_.full + slot * 8);
     }
+    __syncwarp();
   }
 
  private:
-  const XRing<kRows> ring_;
-  int step_ = 0;
+  const XSlots<kRows> slots_;
+  unsigned step_ = 0;
 };
 
-// sums += the next num_chunks stages of the ring (num_tiles tiles each) times the next slots of x.
-template <int kRows>
-__device__ __forceinline__ void multiply_chunks(const GranuleRing& ring, RingCursor& cursor,
-                                                const XRing<kRows>& x_ring, int& x_step,
-                                                int num_tiles, int num_chunks,
-                                                Accumulators<kRows>& sums) {
-  using Ring = XRing<kRows>;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  for (int chunk = 0; chunk < num_chunks; ++chunk, ++x_step) {
-    const int slot = x_step % Ring::kSlots;
-    wait_barrier(x_ring.full + slot * 8, x_step / Ring::kSlots & 1);
-    std::uint32_t b[kRows / 8][2];
-    const std::uint32_t x = x_ring.data + slot * Ring::kSlotBytes + warp * 256 + lane * 8;
+// sums += this warp's stages of num_chunks from `start` on (kTiles tiles each) times its next pieces
+// of x.
+template <int kTiles, int kRows, typename Ring>
+__device__ __forceinline__ void multiply_stages(const Ring& ring, const RingPosition& start,
+                                                int num_chunks, const XSlots<kRows>& x,
+                                                unsigned& x_step, Accumulators<kRows>& sums) {
+  using Slots = XSlots<kRows>;
+  constexpr int kSteps = kProductColumns / 16;
+  constexpr int kUnroll = kRows <= 16 ? kSteps : 2;
+  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (unsigned chunk = (warp - start.stage) % kRingConsumers;
+       chunk < static_cast<unsigned>(num_chunks); chunk += kRingConsumers, ++x_step) {
+    const unsigned slot = Slots::slot(warp, x_step);
+    const std::uint32_t b_from = x.data + slot * Slots::kSlotBytes + lane * 8;
+    std::uint32_t a_from[kTiles];
 #pragma unroll
-    for (int n = 0; n < kRows / 8; ++n) load_shared_8(b[n], x + n * (8 * kProductColumns * 2));
-    cursor.wait(ring);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      a_from[tile] = ring.granule(start.granule + chunk * kTiles + tile) + lane * 16;
+    }
+    wait_barrier(x.full + slot * 8, Slots::phase(x_step));
+    ring.wait(start.stage + chunk);
+#pragma unroll kUnroll
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t a[kTiles][4], b[kRows / 8][2];
 #pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      if (tile >= num_tiles) break;
-      std::uint32_t a[4];
-      load_shared_16(a, ring.granule(cursor.granule + tile) + warp * 512 + lane * 16);
+      for (int tile = 0; tile < kTiles; ++tile) load_shared_16(a[tile], a_from[tile] + step * 512);
 #pragma unroll
-      for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a, b[n][0], b[n][1]);
+      for (int n = 0; n < kRows / 8; ++n) {
+        load_shared_8(b[n], b_from + n * (8 * kProductColumns * 2) + step * 256);
+      }
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a[tile], b[n][0], b[n][1]);
+      }
     }
     __syncwarp();
     if (lane == 0) {
-      cursor.give_back(ring);
-      arrive(x_ring.empty + slot * 8);
+      ring.give_back(start.stage + chunk);
+      arrive(x.empty + slot * 8);
     }
-    cursor.advance(ring, num_tiles);
   }
 }
 
-// values (the residual) += the output product of one row, from column `at` on.
-__device__ __forceinline__ void add_output(const DecoderLaunch& p, const DecoderLayer& layer,
-                                           int rows, int row, int at, float (&values)[kVector]) {
-  float sums[kVector] = {};
-#pragma unroll
-  for (int rank = 0; rank < kDecoderColumnRanks; ++rank) {
-    const auto* from = reinterpret_cast<const float4*>(
-        p.sums + (std::int64_t{rank} * rows + row) * p.dim + at);
-    const float4 low = __ldcg(from), high = __ldcg(from + 1);
-    const float part[kVector] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) sums[i] += part[i];
+template <int kRows, typename Ring>
+__device__ __forceinline__ void multiply_stages(int num_tiles, const Ring& ring,
+                                                const RingPosition& start, int num_chunks,
+                                                const XSlots<kRows>& x, unsigned& x_step,
+                                                Accumulators<kRows>& sums) {
+  static_assert(kGroupTiles == 4);
+  switch (num_tiles) {
+    case 4:
+      return multiply_stages<4, kRows>(ring, start, num_chunks, x, x_step, sums);
+    case 3:
+      return multiply_stages<3, kRows>(ring, start, num_chunks, x, x_step, sums);
+    case 2:
+      return multiply_stages<2, kRows>(ring, start, num_chunks, x, x_step, sums);
+    default:
+      return multiply_stages<1, kRows>(ring, start, num_chunks, x, x_step, sums);
   }
-  float proj[kVector], fc2[kVector];
-  load_vector(layer.proj_bias + at, proj);
-  load_vector(layer.fc2_bias + at, fc2);
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) values[i] += sums[i] + (proj[i] + fc2[i]);
 }
 
 // The sum over the computing warps, in every thread of them. `shared` holds one float per warp and

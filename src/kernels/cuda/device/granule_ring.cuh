@@ -1,10 +1,9 @@
 // A ring of 4 KB granules in shared memory through which one warp streams what never changes during
 // a launch (weights, cached keys and values) to the computing warps, far ahead of them.
 //
-// A stage is 1 to 4 granules that arrive together and are given back together. Producer and
-// consumers walk the same sequence of stages, each with its own cursor. Every consuming warp waits
-// for every stage and gives it back, also one that it does not use: so nobody misses a phase of a
-// barrier.
+// A stage is 1 to 4 granules that arrive together. Stage s belongs to computing warp
+// s % kRingConsumers alone: warps work on different stages at the same time, and each meets every
+// phase of the barriers of its own. Producer and consumers count the same sequence of stages.
 #pragma once
 
 #include <cstdint>
@@ -15,86 +14,83 @@
 namespace gapless {
 
 inline constexpr int kGranuleBytes = 4096;
-inline constexpr int kRingStages = 16;  // in flight at most
 inline constexpr int kRingConsumers = 8;  // warps
+inline constexpr int kRingStages = 16;    // in flight at most
+static_assert(kRingStages % kRingConsumers == 0);
 
-// Addresses in shared memory.
+template <int kGranules>
 struct GranuleRing {
-  std::uint32_t data;   // num_granules * kGranuleBytes
+  // Addresses in shared memory.
+  std::uint32_t data;   // kGranules * kGranuleBytes
   std::uint32_t full;   // kRingStages mbarriers
   std::uint32_t empty;  // kRingStages mbarriers
-  int num_granules;
 
   __device__ void init() const {
     for (int i = 0; i < kRingStages; ++i) {
       init_barrier(full + i * 8, 1);
-      init_barrier(empty + i * 8, kRingConsumers);
+      init_barrier(empty + i * 8, 1);
     }
   }
-  __device__ std::uint32_t granule(int index) const {
-    const int wrapped = index >= num_granules ? index - num_granules : index;
-    return data + wrapped * kGranuleBytes;
+  // `index` counts on without end.
+  __device__ std::uint32_t granule(unsigned index) const {
+    return data + index % kGranules * kGranuleBytes;
   }
+  // The warp whose stage it is.
+  __device__ void wait(unsigned stage) const {
+    wait_barrier(full + stage % kRingStages * 8, stage / kRingStages & 1);
+  }
+  // One lane of it, after the others are through.
+  __device__ void give_back(unsigned stage) const { arrive(empty + stage % kRingStages * 8); }
 };
 
-// Where a consumer stands.
-struct RingCursor {
-  int stage = 0;
-  int granule = 0;
+// Where a run of stages begins. Both counts wrap around: 2^32 granules are 17 TB.
+struct RingPosition {
+  unsigned stage = 0;
+  unsigned granule = 0;
 
-  __device__ void wait(const GranuleRing& ring, int ahead = 0) const {
-    const int s = stage + ahead;
-    wait_barrier(ring.full + s % kRingStages * 8, s / kRingStages & 1);
-  }
-  // One lane of each consuming warp, after the others are through.
-  __device__ void give_back(const GranuleRing& ring, int ahead = 0) const {
-    arrive(ring.empty + (stage + ahead) % kRingStages * 8);
-  }
-  __device__ void advance(const GranuleRing& ring, int granules, int stages = 1) {
+  __device__ void advance(unsigned stages, unsigned granules_each) {
     stage += stages;
-    granule += granules;
-    if (granule >= ring.num_granules) granule -= ring.num_granules;
+    granule += stages * granules_each;
   }
 };
 
 // The producing warp; all lanes call every function together.
+template <int kGranules>
 class RingProducer {
  public:
-  __device__ explicit RingProducer(const GranuleRing& ring) : ring_(ring), free_(ring.num_granules) {}
+  __device__ explicit RingProducer(const GranuleRing<kGranules>& ring) : ring_(ring) {}
 
-  // Lane i < num_granules asks for the granule at `from` (its own).
-  __device__ void push(int num_granules, const char* from) {
-    while (free_ < num_granules || stage_ - oldest_ == kRingStages) reclaim();
-    free_ -= num_granules;
-    const int slot = stage_ % kRingStages;
-    sizes_ = (sizes_ & ~(15ull << (4 * slot))) |
-             static_cast<std::uint64_t>(num_granules) << (4 * slot);
+  // A stage of `size` granules; lane i < num_copies asks for the i-th at `from` (its own).
+  __device__ void push(int size, int num_copies, const char* from) {
+    while (free_ < size || stage_ - oldest_ == kRingStages) reclaim();
+    free_ -= size;
+    const unsigned slot = stage_ % kRingStages;
+    sizes_ = (sizes_ & ~(15ull << (4 * slot))) | static_cast<std::uint64_t>(size) << (4 * slot);
     const std::uint32_t barrier = ring_.full + slot * 8;
     const int lane = threadIdx.x % kWarp;
-    if (lane == 0) arrive_expecting(barrier, num_granules * kGranuleBytes);
+    if (lane == 0) arrive_expecting(barrier, num_copies * kGranuleBytes);
     __syncwarp();
-    if (lane < num_granules) {
+    if (lane < num_copies) {
       copy_bytes_async(ring_.granule(granule_ + lane), from, kGranuleBytes, barrier);
     }
     ++stage_;
-    granule_ += num_granules;
-    if (granule_ >= ring_.num_granules) granule_ -= ring_.num_granules;
+    granule_ += size;
   }
 
  private:
   __device__ void reclaim() {
-    const int slot = oldest_ % kRingStages;
+    const unsigned slot = oldest_ % kRingStages;
     wait_barrier(ring_.empty + slot * 8, oldest_ / kRingStages & 1);
     free_ += static_cast<int>(sizes_ >> (4 * slot)) & 15;
     ++oldest_;
   }
 
-  const GranuleRing ring_;
+  const GranuleRing<kGranules> ring_;
   std::uint64_t sizes_ = 0;  // 4 bits for each stage in flight
-  int free_;
-  int granule_ = 0;
-  int stage_ = 0;
-  int oldest_ = 0;  // stage that was not reclaimed yet
+  int free_ = kGranules;
+  unsigned granule_ = 0;
+  unsigned stage_ = 0;
+  unsigned oldest_ = 0;  // stage that was not reclaimed yet
 };
 
 }  // namespace gapless

@@ -1,7 +1,7 @@
 // The product of up to 64 rows of x with 16-row tiles of W on tensor cores, as decode kernels share
-// it: W is the M operand of mma.m16n8k16, x its N operand, and the eight warps of a block divide
-// every 128 columns among them. An output is the sum over a warp's columns in order, then over
-// warps 0 to 7 in order.
+// it: W is the M operand of mma.m16n8k16, x its N operand, and the eight warps of a block divide the
+// columns among them. An output is the sum over a warp's columns in order, then over the warps in a
+// fixed order.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,16 @@ inline constexpr int kReduceBytes = kProductWarps * kReduceRows * kReducePitch *
 template <int kRows>
 using Accumulators = float[kGroupTiles][kRows / 8][4];
 
-// Sums over the warps; `use(tile, row of x, row of the tile, sum)` is called once per output. The
-// first kProductThreads threads take part. `buffer`: kReduceBytes, free again after the call.
+// Sums over the warps, in the order of their `turn`s (0 to 7); `use(tile, row of x, row of the tile,
+// sum)` is called once per output. The first kProductThreads threads take part. `buffer`:
+// kReduceBytes, free again after the call.
 template <int kRows, typename Use>
 __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, int num_tiles,
-                                             float* buffer, const Use& use) {
+                                             unsigned turn, float* buffer, const Use& use) {
   constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
   constexpr int kAtOnce = kReduceRows / 8;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  float* mine = buffer + warp * kReduceRows * kReducePitch;
+  const int lane = threadIdx.x % kWarp;
+  float* mine = buffer + turn * kReduceRows * kReducePitch;
 #pragma unroll
   for (int first = 0; first < kGroupTiles * kBlocks; first += kAtOnce) {
     if (first / kBlocks >= num_tiles) break;
