@@ -36,6 +36,7 @@ struct TextWorkspace {
   void* inner = nullptr;      // [N, F] T
   void* last_norm = nullptr;  // [max rows, D] T: post_ln of the rows' last tokens
   void* attention_scratch = nullptr;
+  void* block_scratch = nullptr;
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;
   // A decode step's plan, made on the device from the rows' states.
