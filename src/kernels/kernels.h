@@ -229,6 +229,57 @@ struct PagedAttentionParams {
   void* scratch = nullptr;  // attention_scratch_bytes()
 };
 
+// One parallel block of the text decoder: x <- x + proj(attention(n)) + fc2(gelu(fc1(n))), n = LN(x).
+struct DecoderBlock {
+  const void* gamma = nullptr;  // [dim] T
+  const void* beta = nullptr;
+  LinearWeights qkv, proj, fc1, fc2;
+  // What prepare_linear made of qkv and fc1 below each other, and of proj and fc2 beside each other;
+  // nullptr: not prepared.
+  const void* prepared_in = nullptr;
+  const void* prepared_out = nullptr;
+  KvLayer kv;
+};
+
+// logits = LN(x) W^T + b.
+struct DecoderHead {
+  const void* gamma = nullptr;  // [dim] T
+  const void* beta = nullptr;
+  LinearWeights linear;  // [vocab, dim]
+  void* norm = nullptr;  // scratch, [num_tokens, dim] T
+  float* logits = nullptr;  // out [num_tokens, vocab]
+};
+
+// Runs blocks in order over the new tokens of several sequences, in place. A decode step (one token
+// per sequence) may end with the head. Scratch contents are undefined afterwards.
+struct DecoderBlocksParams {
+  const DecoderBlock* blocks = nullptr;  // [num_blocks], host memory, read during the call
+  int num_blocks = 0;
+  const DecoderHead* head = nullptr;  // host memory; nullptr: none
+  void* x = nullptr;                  // [num_tokens, dim] T
+  const std::int32_t* positions = nullptr;    // [num_tokens]
+  const std::int32_t* cache_slots = nullptr;  // [num_tokens]
+  const float* rope_table = nullptr;          // as in RopeAndCacheParams
+  const std::int32_t* page_table = nullptr;
+  int page_table_stride = 0;
+  const AttentionSequence* sequences = nullptr;  // [num_sequences]; decode: sequence i is token i
+  int num_sequences = 0;
+  int num_tokens = 0;
+  int max_new_tokens = 1;  // as in PagedAttentionParams
+  int max_context = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  int rotary_dim = 0;
+  bool decode = false;
+  // Scratch.
+  void* norm = nullptr;               // [num_tokens, dim] T
+  void* qkv = nullptr;                // [num_tokens, 3 * dim] T
+  void* attention = nullptr;          // [num_tokens, dim] T
+  void* inner = nullptr;              // [num_tokens, fc1.out] T
+  void* attention_scratch = nullptr;  // attention_scratch_bytes()
+  void* block_scratch = nullptr;      // decoder_blocks_scratch_bytes()
+};
+
 // y[i] = x[index[i]].
 struct GatherRowsParams {
   const void* x = nullptr;  // [*, dim] T
@@ -386,6 +437,8 @@ class Kernels {
   virtual Status copy_pages(Stream& stream, const CopyPagesParams& params) = 0;
   virtual Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) = 0;
   virtual Status paged_attention(Stream& stream, const PagedAttentionParams& params) = 0;
+  // Composed of the ops above (decoder_blocks.cpp) where a backend has nothing better.
+  virtual Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params);
   virtual Status gather_rows(Stream& stream, const GatherRowsParams& params) = 0;
   virtual Status sample(Stream& stream, const SampleParams& params) = 0;
   virtual Status top_logprobs(Stream& stream, const TopLogprobsParams& params) = 0;
@@ -399,6 +452,10 @@ class Kernels {
   // Upper bounds of the scratch that the ops above need at these sizes; 0 when none.
   virtual std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
                                               int num_heads, int head_dim) const = 0;
+  virtual std::size_t decoder_blocks_scratch_bytes(int /*max_rows*/, int /*dim*/, int /*ff_dim*/,
+                                                   int /*num_heads*/) const {
+    return 0;
+  }
   virtual std::size_t sample_scratch_bytes(int max_rows, int vocab) const = 0;
   virtual std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const = 0;
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "model/model_source.h"
+#include "model/prepared_weights.h"
 #include "model/step_limits.h"
 #include "model/weight_loading.h"
 #include "weights/weight_map.h"
@@ -10,30 +11,34 @@
 namespace gapless {
 namespace {
 
-StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source,
-                                    WeightFormat format) {
+StatusOr<ModelWeights> read_weights(Device& device, Kernels& kernels, Stream& stream,
+                                    const ModelSource& source) {
   const DType dtype = kernels.activation_dtype();
-  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
-  const auto finish = [&](const ModelWeights& weights) -> Status {
-    if (format == WeightFormat::kFp8) {
-      GAPLESS_RETURN_IF_ERROR(round_weights_to_fp8(kernels, *stream, weights));
-    }
-    return stream->synchronize();
-  };
   if (source.random_seed) {
     GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
-                             allocate_weights(device, *stream, source.config, dtype));
+                             allocate_weights(device, stream, source.config, dtype));
     GAPLESS_RETURN_IF_ERROR(
-        fill_random_weights(kernels, *stream, source.config, *source.random_seed, weights));
-    GAPLESS_RETURN_IF_ERROR(finish(weights));
+        fill_random_weights(kernels, stream, source.config, *source.random_seed, weights));
     return weights;
   }
   GAPLESS_ASSIGN_OR_RETURN(const WeightSource files,
                            WeightSource::open(*source.checkpoint, source.config));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
-                           allocate_weights(device, *stream, source.config, dtype));
-  GAPLESS_RETURN_IF_ERROR(load_weights(device, *stream, files, source.config, dtype, weights));
-  GAPLESS_RETURN_IF_ERROR(finish(weights));
+                           allocate_weights(device, stream, source.config, dtype));
+  GAPLESS_RETURN_IF_ERROR(load_weights(device, stream, files, source.config, dtype, weights));
+  return weights;
+}
+
+StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source,
+                                    WeightFormat format) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
+  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, read_weights(device, kernels, *stream, source));
+  if (format == WeightFormat::kFp8) {
+    GAPLESS_RETURN_IF_ERROR(round_weights_to_fp8(kernels, *stream, weights));
+  }
+  GAPLESS_RETURN_IF_ERROR(
+      prepare_decode_weights(device, kernels, *stream, source.config, weights));
+  GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }
 

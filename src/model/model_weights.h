@@ -51,6 +51,9 @@ struct TextBlockWeights {
   LinearWeights proj;   // [D, D]
   LinearWeights fc1;    // [F', D]
   LinearWeights fc2;    // [D, F']
+  // [qkv | fc1] and [proj | fc2] for decode steps (prepared_weights.h); nullptr: not prepared.
+  const void* prepared_in = nullptr;
+  const void* prepared_out = nullptr;
 };
 
 struct TextWeights {
@@ -78,6 +81,7 @@ struct TensorPlacement {
 
 struct ModelWeights {
   Buffer buffer;
+  Buffer prepared;  // empty until prepare_decode_weights
   VisionWeights vision;
   ProjectorWeights projector;
   TextWeights text;

@@ -182,7 +182,9 @@ Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
                                                                   .y = buffers.hidden,
                                                                   .num_rows = shape.num_rows,
                                                                   .dim = text_shape_.dim}));
-  return finish_forward(compute, buffers, shape.num_rows);
+  GAPLESS_RETURN_IF_ERROR(
+      text_decoder_->compute_logits(compute, buffers.hidden, shape.num_rows, buffers.logits));
+  return record_outputs(compute, buffers, shape.num_rows);
 }
 
 // Everything that changes from step to step is read from device memory, so this can be captured.
@@ -209,15 +211,17 @@ Status VisionLanguageModel::decode(Stream& compute, const StepShape& shape,
                                           .index = text.input_index,
                                           .out = buffers.hidden,
                                           .num_tokens = shape.num_rows}));
-  GAPLESS_RETURN_IF_ERROR(text_decoder_->run_blocks(compute, {.x = buffers.hidden,
-                                                              .positions = text.positions,
-                                                              .cache_slots = text.cache_slots,
-                                                              .sequences = text.sequences,
-                                                              .num_sequences = shape.num_rows,
-                                                              .num_tokens = shape.num_rows,
-                                                              .max_new_tokens = 1,
-                                                              .decode = true}));
-  return finish_forward(compute, buffers, shape.num_rows);
+  GAPLESS_RETURN_IF_ERROR(text_decoder_->run_decode(compute,
+                                                    {.x = buffers.hidden,
+                                                     .positions = text.positions,
+                                                     .cache_slots = text.cache_slots,
+                                                     .sequences = text.sequences,
+                                                     .num_sequences = shape.num_rows,
+                                                     .num_tokens = shape.num_rows,
+                                                     .max_new_tokens = 1,
+                                                     .decode = true},
+                                                    buffers.logits));
+  return record_outputs(compute, buffers, shape.num_rows);
 }
 
 Status VisionLanguageModel::begin_step(Stream& compute, const StepBuffers& buffers) {
@@ -258,13 +262,11 @@ Status VisionLanguageModel::embed(Stream& compute, EmbedParams params) {
   return context_.record(compute, "text.input", params.out, params.num_tokens, params.dim);
 }
 
-Status VisionLanguageModel::finish_forward(Stream& compute, const StepBuffers& buffers,
+Status VisionLanguageModel::record_outputs(Stream& compute, const StepBuffers& buffers,
                                            int num_rows) {
+  if (context_.recorder == nullptr) return ok_status();
   GAPLESS_RETURN_IF_ERROR(
       context_.record(compute, "text.hidden", buffers.hidden, num_rows, text_shape_.dim));
-  GAPLESS_RETURN_IF_ERROR(
-      text_decoder_->compute_logits(compute, buffers.hidden, num_rows, buffers.logits));
-  if (context_.recorder == nullptr) return ok_status();
   return context_.recorder->record(compute, "text.logits",
                                    {buffers.logits, num_rows, text_shape_.vocab, DType::kF32});
 }

@@ -64,7 +64,7 @@ class VisionLanguageModel final : public StepModel {
   Status copy_pages(Stream& compute, const StepBuffers& buffers);
   Status embed(Stream& compute, EmbedParams params);
   std::byte* crop_features(int crop) const;
-  Status finish_forward(Stream& compute, const StepBuffers& buffers, int num_rows);
+  Status record_outputs(Stream& compute, const StepBuffers& buffers, int num_rows);
 
   Device& device_;
   ModelConfig config_;

@@ -46,7 +46,6 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   text.x = take(tokens, shape.dim);
   text.norm = take(tokens, shape.dim);
   text.qkv = take(tokens, 3 * shape.dim);
-  text.after_attention = text.qkv;  // attention is done with it by then
   text.attention = take(tokens, shape.dim);
   text.inner = take(tokens, shape.ff_dim);
   text.last_norm = take(rows, shape.dim);
@@ -57,6 +56,8 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
       limits.max_rows, limits.max_rows, shape.max_context, shape.num_heads, shape.head_dim);
   text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));
+  text.block_scratch = layout.take(kernels.decoder_blocks_scratch_bytes(
+      limits.max_rows, shape.dim, shape.ff_dim, shape.num_heads));
   text.sample_scratch = layout.take(kernels.sample_scratch_bytes(rows, shape.vocab));
   text.region_scratch = layout.take(kernels.region_scratch_bytes(
       rows, config.region.inner_dim,

@@ -34,10 +34,10 @@ struct TextWorkspace {
   void* norm = nullptr;       // [N, D] T
   void* qkv = nullptr;        // [N, 3D] T
   void* attention = nullptr;  // [N, D] T
-  void* after_attention = nullptr;  // [N, D] T: x + attention of a prefill, in the place of qkv
   void* inner = nullptr;            // [N, F] T
   void* last_norm = nullptr;        // [max rows, D] T: post_ln of the rows' last tokens
   void* attention_scratch = nullptr;
+  void* block_scratch = nullptr;
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;
   // A decode step's plan, made on the device from the rows' states.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/limits.h"
+#include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/row_linear.h"
 
@@ -12,6 +13,7 @@ namespace {
 // Decode attention of the largest batch, 32 heads in Moondream.
 constexpr int kMaxDecodeHeads = 128;
 constexpr std::size_t kArrivalsBytes = sizeof(unsigned) * kMaxRows * kMaxDecodeHeads;
+static_assert(kArrivalsBytes % 256 == 0);  // the other counters behind it stay aligned
 
 // decode_regions' scratch: the hidden layers of both heads, then both heads' logits.
 std::size_t round_up_256(std::size_t bytes) {
@@ -37,12 +39,13 @@ StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device) {
   GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<cuda::MatrixLinear> matrix_linear,
                            cuda::MatrixLinear::create(device));
-  GAPLESS_ASSIGN_OR_RETURN(Buffer arrivals, device.allocate(kArrivalsBytes));
+  const std::size_t counter_bytes = kArrivalsBytes + cuda::decoder_blocks_counter_bytes();
+  GAPLESS_ASSIGN_OR_RETURN(Buffer counters, device.allocate(counter_bytes));
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.create_stream("kernels start"));
-  GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(arrivals.data(), 0, kArrivalsBytes));
+  GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(counters.data(), 0, counter_bytes));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return std::unique_ptr<Kernels>(
-      new CudaKernels(std::move(matrix_linear), std::move(arrivals), info.num_multiprocessors));
+      new CudaKernels(std::move(matrix_linear), std::move(counters), info.num_multiprocessors));
 }
 
 Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
@@ -112,7 +115,15 @@ Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& 
     return invalid_argument("paged_attention: a decode step has at most {} sequences and {} heads",
                             kMaxRows, kMaxDecodeHeads);
   }
-  return cuda::decode_attention(stream, params, arrivals_dev_.as<unsigned>());
+  return cuda::decode_attention(stream, params, counters_dev_.as<unsigned>());
+}
+
+Status CudaKernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
+  if (!cuda::decoder_blocks_supports(params, num_multiprocessors_)) {
+    return Kernels::decoder_blocks(stream, params);
+  }
+  return cuda::decoder_blocks(stream, params, counters_dev_.as<char>() + kArrivalsBytes,
+                              num_multiprocessors_);
 }
 
 Status CudaKernels::gather_rows(Stream& stream, const GatherRowsParams& params) {
@@ -187,6 +198,11 @@ std::size_t CudaKernels::attention_scratch_bytes(int, int max_sequences, int max
   // A prefill needs none.
   return cuda::decode_attention_scratch_bytes(std::min(max_sequences, kMaxRows), max_context,
                                               num_heads, head_dim);
+}
+
+std::size_t CudaKernels::decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
+                                                      int num_heads) const {
+  return cuda::decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, num_heads);
 }
 
 std::size_t CudaKernels::sample_scratch_bytes(int, int) const {
