@@ -44,6 +44,7 @@ std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, i
 
 // sample.cu
 Status sample(Stream& stream, const SampleParams& params);
+std::size_t sample_scratch_bytes(int max_rows);
 
 // regions.cu: picks the values from the heads' logits. coord_logits: [num_rows, coord bins],
 // size_logits: [num_rows, 2 * size bins].
