@@ -133,7 +133,7 @@ __device__ void stream(const Block<kRows>& block) {
 __device__ void wait_in_warp(const GridCounter& counter, unsigned target) {
   if (threadIdx.x % kWarp == 0) wait_for_count(counter, target);
   __syncwarp();
-  asm volatile("fence.proxy.async.global;" ::: "memory");
+  publish_to_copy_engine();
 }
 
 template <int kRows>
@@ -204,7 +204,8 @@ __device__ void signal_others(const Block<kRows>& block) {
 // Every thread of theirs, after it wrote.
 template <int kRows>
 __device__ void announce(const Block<kRows>& block, Written what) {
-  publish_to_copy_engine();
+  // The others are read by loads.
+  if (what == kInner || what == kAttention || what == kNorm) publish_to_copy_engine();
   __syncwarp();
   if (threadIdx.x % kWarp == 0) arrive(shared_address(&block.small.written[what]));
 }
@@ -280,19 +281,37 @@ __device__ void finish_row(const Block<kRows>& block, const DecoderLayer* previo
 // The products whose x is the normalised row.
 enum class NormProduct { kQkv, kInner, kHead };
 
-// Bias, activation, and where it goes.
+// This thread's biases of a group of tiles: it reduces rows threadIdx.x % kTileRows of them. Asked
+// for before the product, because they come from far away.
+class Biases {
+ public:
+  __device__ Biases(const Bf16* bias, int first_column, int columns) {
+    const int column = first_column + static_cast<int>(threadIdx.x) % kTileRows;
+#pragma unroll
+    for (int tile = 0; tile < kGroupTiles; ++tile) {
+      const bool exists = bias != nullptr && column + tile * kTileRows < columns;
+      values_[tile] = exists ? bias[column + tile * kTileRows] : Bf16{};
+    }
+  }
+  __device__ float operator[](int tile) const {
+    static_assert(kGroupTiles == 4);
+    const Bf16 low = tile == 0 ? values_[0] : values_[1];
+    const Bf16 high = tile == 2 ? values_[2] : values_[3];
+    return __bfloat162float(tile < 2 ? low : high);
+  }
+
+ private:
+  Bf16 values_[kGroupTiles];
+};
+
 template <int kRows>
-__device__ __forceinline__ void store_product(const DecoderLaunch& p, const DecoderLayer& layer,
-                                              NormProduct kind, int column, int row, float sum) {
+__device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduct kind, int column,
+                                              int row, float sum) {
   if (kind == NormProduct::kQkv) {
-    sum += __bfloat162float(layer.qkv_bias[column]);
     p.qkv[std::int64_t{row} * 3 * p.dim + column] = __float2bfloat16_rn(sum);
   } else if (kind == NormProduct::kInner) {
-    const int inner = column - 3 * p.dim;
-    sum = gelu_tanh(sum + __bfloat162float(layer.fc1_bias[inner]));
-    p.wide[fragment_index<kRows>(row, p.dim + inner)] = __float2bfloat16_rn(sum);
+    p.wide[fragment_index<kRows>(row, column - 2 * p.dim)] = __float2bfloat16_rn(gelu_tanh(sum));
   } else if (column < p.vocab) {
-    if (p.head_bias != nullptr) sum += __bfloat162float(p.head_bias[column]);
     p.logits[std::int64_t{row} * p.vocab + column] = sum;
   }
 }
@@ -341,13 +360,18 @@ class Computation {
     const int chunks = p_.dim / kProductColumns;
     for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
       const int num_tiles = min(kGroupTiles, tiles.end - tile);
+      const Biases biases = kind == NormProduct::kQkv
+                                ? Biases(layer.qkv_bias, tile * kTileRows, 3 * p_.dim)
+                            : kind == NormProduct::kInner
+                                ? Biases(layer.fc1_bias, tile * kTileRows - 3 * p_.dim, p_.ff_dim)
+                                : Biases(p_.head_bias, tile * kTileRows, p_.vocab);
       Accumulators<kRows> sums = {};
       multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks, block_.x, x_step_, sums);
       reduce_warps<kRows>(sums, num_tiles, turn(at_.stage), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             if (row >= p_.num_rows) return;
-                            store_product<kRows>(p_, layer, kind,
-                                                 (tile + t) * kTileRows + tile_row, row, sum);
+                            store_product<kRows>(p_, kind, (tile + t) * kTileRows + tile_row, row,
+                                                 sum + biases[t]);
                           });
       at_.advance(chunks, num_tiles);
     }

@@ -120,6 +120,10 @@ __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& 
 struct HeadChunk {
   float values[kVector];
 
+  __device__ static void turn(float& own, float other, float cosine, float sine, bool is_real) {
+    own = round_to_bf16(is_real ? own * cosine - other * sine : other * sine + own * cosine);
+  }
+
   // `rotated`: a pair (j, j + rotary_dim / 2) is turned by its angle. Rounded to bf16, as the cache
   // holds it.
   __device__ void load(const Bf16* head, bool rotated, int rotary_dim, const float* angles) {
@@ -131,13 +135,13 @@ struct HeadChunk {
     const int other_chunk = is_real ? chunk + half : chunk - half;
     float other[kVector];
     unpack(__ldcg(reinterpret_cast<const uint4*>(head + other_chunk * kVector)), other);
-    const float* table = angles + min(chunk, other_chunk) * kVector * 2;
+    const auto* table =
+        reinterpret_cast<const float4*>(angles + min(chunk, other_chunk) * kVector * 2);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      const float cosine = __ldg(table + 2 * i), sine = __ldg(table + 2 * i + 1);
-      const float turned = is_real ? values[i] * cosine - other[i] * sine
-                                   : other[i] * sine + values[i] * cosine;
-      values[i] = round_to_bf16(turned);
+    for (int i = 0; i < kVector; i += 2) {
+      const float4 two = __ldg(table + i / 2);  // cos, sin, cos, sin
+      turn(values[i], other[i], two.x, two.y, is_real);
+      turn(values[i + 1], other[i + 1], two.z, two.w, is_real);
     }
   }
 };
@@ -155,6 +159,10 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
   constexpr int kTurns = kUnitKeys / 4;
   const int lane = threadIdx.x % kWarp;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
+  // Where there is no second page the first is read again, for nothing: loads without conditions
+  // stay together.
+  const int second = num_keys > kPageTokens ? 2 : 0;
+  const std::uint32_t pages[4] = {granule(0), granule(1), granule(second), granule(second + 1)};
 #pragma unroll
   for (int head = 0; head < 2; ++head) {
     const std::uint32_t offset = head * (kPairPageBytes / 2) + lane * 16;
@@ -162,17 +170,15 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     float largest = -INFINITY;
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      scores[turn] = -INFINITY;
-      if (turn >= kTurns / 2 && num_keys <= kPageTokens) continue;
       std::uint32_t raw[4];
-      load_shared_16(raw, granule(turn / 4 * 2) + offset + turn % 4 * 512);
+      load_shared_16(raw, pages[turn / 4 * 2] + offset + turn % 4 * 512);
       float k[kVector];
       unpack(uint4{raw[0], raw[1], raw[2], raw[3]}, k);
       float dot = 0;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) dot += queries[head].values[i] * k[i];
       dot = warp_sum<8>(dot) * scale;
-      if (turn * 4 + lane / 8 < num_keys) scores[turn] = dot;
+      scores[turn] = turn * 4 + lane / 8 < num_keys ? dot : -INFINITY;
       largest = fmaxf(largest, scores[turn]);
     }
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 8));
@@ -181,11 +187,10 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     float sum = 0, output[kVector] = {};
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      if (turn >= kTurns / 2 && num_keys <= kPageTokens) continue;
       const float weight = exp2f(scores[turn] - reference);
       sum += weight;
       std::uint32_t raw[4];
-      load_shared_16(raw, granule(turn / 4 * 2 + 1) + offset + turn % 4 * 512);
+      load_shared_16(raw, pages[turn / 4 * 2 + 1] + offset + turn % 4 * 512);
       float v[kVector];
       unpack(uint4{raw[0], raw[1], raw[2], raw[3]}, v);
 #pragma unroll
@@ -268,6 +273,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
     unit.find(rows, range.begin + static_cast<int>(i));
     const float* angles = p.rope_table +
                           std::int64_t{rows.num_keys[unit.row] - 1} * p.rotary_dim;
+    if (unit.has_newest()) cache_new_token(p, layer, rows, unit, angles, staging);
     if (unit.row != query_row || unit.pair != query_pair) {
       query_row = unit.row, query_pair = unit.pair;
       const Bf16* q =
@@ -277,7 +283,6 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
         queries[head].load(q + head * kDecoderHeadDim, true, p.rotary_dim, angles);
       }
     }
-    if (unit.has_newest()) cache_new_token(p, layer, rows, unit, angles, staging);
     const unsigned first_granule = start.granule + i * kUnitGranules;
     const auto granule = [&](int g) { return ring.granule(first_granule + g); };
     ring.wait(start.stage + i);

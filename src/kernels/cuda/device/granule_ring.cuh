@@ -17,6 +17,10 @@ inline constexpr int kGranuleBytes = 4096;
 inline constexpr int kRingConsumers = 8;  // warps
 inline constexpr int kRingStages = 16;    // in flight at most
 static_assert(kRingStages % kRingConsumers == 0);
+// Stages asked for and not there yet: enough to keep memory busy. More would only queue, and every
+// small load of the block queues behind them.
+inline constexpr unsigned kRingInFlight = 4;
+static_assert(kRingInFlight < kRingStages);
 
 template <int kGranules>
 struct GranuleRing {
@@ -63,6 +67,7 @@ class RingProducer {
   // A stage of `size` granules; lane i < num_copies asks for the i-th at `from` (its own).
   __device__ void push(int size, int num_copies, const char* from) {
     while (free_ < size || stage_ - oldest_ == kRingStages) reclaim();
+    if (stage_ >= kRingInFlight) wait_for_arrival(stage_ - kRingInFlight);
     free_ -= size;
     const unsigned slot = stage_ % kRingStages;
     sizes_ = (sizes_ & ~(15ull << (4 * slot))) | static_cast<std::uint64_t>(size) << (4 * slot);
@@ -78,6 +83,10 @@ class RingProducer {
   }
 
  private:
+  __device__ void wait_for_arrival(unsigned stage) {
+    wait_barrier(ring_.full + stage % kRingStages * 8, stage / kRingStages & 1);
+  }
+
   __device__ void reclaim() {
     const unsigned slot = oldest_ % kRingStages;
     wait_barrier(ring_.empty + slot * 8, oldest_ / kRingStages & 1);

@@ -1,8 +1,9 @@
 // Progress of the blocks of one launch, counted in global memory. All blocks must be resident at
 // once: a block may wait for what any other still has to do.
 //
-// What a block wrote before it signals is visible to whoever waited for the count, to ordinary
-// loads that bypass L1 (__ldcg) and to the copy engine.
+// What a block wrote before it signals is visible to whoever waited for the count, through loads
+// that bypass L1 (__ldcg). For copies by the copy engine, writers call publish_to_copy_engine before
+// they signal, readers after they waited.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,13 @@ struct alignas(128) GridCounter {
   unsigned count;
 };
 
-// Makes this thread's global writes visible to copy engines, once it has signalled or met a barrier
-// with the thread that does.
+// Orders this thread's accesses to global memory with those of the copy engine.
 __device__ __forceinline__ void publish_to_copy_engine() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// One thread, after a barrier with those whose writes it announces.
+// One thread, after a barrier with those whose writes it announces: the release covers them too.
 __device__ __forceinline__ void signal(GridCounter& counter) {
-  __threadfence();
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&counter.count) : "memory");
 }
 
@@ -37,7 +36,6 @@ __device__ __forceinline__ void wait_for_count(const GridCounter& counter, unsig
                  : "l"(&counter.count)
                  : "memory");
   } while (count < target);
-  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 }  // namespace gapless
