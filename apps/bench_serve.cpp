@@ -57,8 +57,8 @@ Status read_pictures(ServeBenchOptions& options) {
     GAPLESS_ASSIGN_OR_RETURN(const PictureSize size, parse_picture_size(text));
     sizes.push_back(size);
   }
-  GAPLESS_ASSIGN_OR_RETURN(
-      pictures, make_pictures(options.num_distinct_images, sizes, options.load.seed));
+  GAPLESS_ASSIGN_OR_RETURN(pictures,
+                           make_pictures(options.num_distinct_images, sizes, options.load.seed));
   return ok_status();
 }
 
@@ -168,10 +168,11 @@ class ServeBench {
   void print(const LoadSummary& summary) const {
     fmt::print("{}", load_table_row(summary));
     if (options_.load.abandon_share > 0 || options_.check_answers) {
-      fmt::print("        {} abandoned, {} wrong answers, {} at once; resident {:.1f} -> {:.1f} MB\n",
-                 summary.run.count(LoadOutcome::kAbandoned),
-                 summary.run.count(LoadOutcome::kWrongAnswer), summary.run.max_in_flight,
-                 summary.rss_begin_mb.value_or(0), summary.rss_end_mb.value_or(0));
+      fmt::print(
+          "        {} abandoned, {} wrong answers, {} at once; resident {:.1f} -> {:.1f} MB\n",
+          summary.run.count(LoadOutcome::kAbandoned), summary.run.count(LoadOutcome::kWrongAnswer),
+          summary.run.max_in_flight, summary.rss_begin_mb.value_or(0),
+          summary.rss_end_mb.value_or(0));
     }
     std::fflush(stdout);
   }
@@ -213,8 +214,7 @@ class ServeBench {
 };
 
 Status run_serve_bench(ServeBenchOptions options) {
-  options.workload.api =
-      options.api == "openai" ? LoadApi::kOpenai : LoadApi::kMoondream;
+  options.workload.api = options.api == "openai" ? LoadApi::kOpenai : LoadApi::kMoondream;
   options.workload.ignore_eos = !options.natural_ends;
   if (options.soak_minutes > 0) {
     options.load.duration_s = 60 * options.soak_minutes;
@@ -233,8 +233,9 @@ void add_server_options(CLI::App& command, ServeBenchOptions& options) {
   command.add_option("--device", options.device, "cpu, cuda, cuda:N, or auto")
       ->capture_default_str();
   command.add_option("--depth", options.depth, "Steps in flight")->capture_default_str();
-  command.add_option("--max-requests", options.max_requests_of_server,
-                     "Requests that the started server lets run or wait")
+  command
+      .add_option("--max-requests", options.max_requests_of_server,
+                  "Requests that the started server lets run or wait")
       ->capture_default_str();
   command.add_option("--cores", options.cores,
                      "Processor cores for the started server and the clients together; 0: all");
@@ -250,8 +251,9 @@ void add_request_options(CLI::App& command, ServeBenchOptions& options) {
       ->capture_default_str();
   command.add_option("--text", options.workload.text, "The question, or the object")
       ->capture_default_str();
-  command.add_option("--max-tokens", options.max_tokens,
-                     "Tokens of an answer, one point for each; 3 is a direct answer")
+  command
+      .add_option("--max-tokens", options.max_tokens,
+                  "Tokens of an answer, one point for each; 3 is a direct answer")
       ->delimiter(',')
       ->capture_default_str();
   command.add_flag("--natural-ends", options.natural_ends,
@@ -259,8 +261,9 @@ void add_request_options(CLI::App& command, ServeBenchOptions& options) {
   command.add_option("--temperature", options.workload.temperature, "0 is greedy")
       ->capture_default_str();
   command.add_option("--image", options.images, "Pictures to send (repeatable)");
-  command.add_option("--distinct-images", options.num_distinct_images,
-                     "Without --image: pictures to make; 0: text alone")
+  command
+      .add_option("--distinct-images", options.num_distinct_images,
+                  "Without --image: pictures to make; 0: text alone")
       ->check(CLI::Range(0, 10'000))
       ->capture_default_str();
   command.add_option("--image-size", options.image_sizes, "Of made pictures; several take turns")
@@ -270,13 +273,15 @@ void add_request_options(CLI::App& command, ServeBenchOptions& options) {
 
 void add_load_options(CLI::App& command, ServeBenchOptions& options) {
   LoadOptions& load = options.load;
-  command.add_option("--concurrency", options.concurrency,
-                     "Closed loop: clients that ask again at once, one point for each number")
+  command
+      .add_option("--concurrency", options.concurrency,
+                  "Closed loop: clients that ask again at once, one point for each number")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command.add_option("--rate", options.rates,
-                     "Open loop instead: requests per second, as a Poisson process")
+  command
+      .add_option("--rate", options.rates,
+                  "Open loop instead: requests per second, as a Poisson process")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
   command.add_option("--seed", load.seed, "Of arrivals, pictures and departures")
@@ -290,8 +295,9 @@ void add_load_options(CLI::App& command, ServeBenchOptions& options) {
       ->capture_default_str();
   command.add_flag("--check-answers", options.check_answers,
                    "Ask for each answer alone first, and compare every later one with it");
-  command.add_option("--abandon", load.abandon_share,
-                     "Share of the clients that go away before their answer's end")
+  command
+      .add_option("--abandon", load.abandon_share,
+                  "Share of the clients that go away before their answer's end")
       ->check(CLI::Range(0.0, 1.0));
   command.add_option("--soak", options.soak_minutes,
                      "Minutes: --duration so long, --abandon 0.1, --check-answers");

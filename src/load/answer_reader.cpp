@@ -31,7 +31,8 @@ void AnswerReader::feed(std::string_view bytes) {
     const std::string_view event(rest_.data() + begin, end - begin);
     if (event.starts_with("data: ")) read_event(event.substr(6));
     // Comments (": ping") keep a connection alive; anything else is not of these APIs.
-    else if (!event.starts_with(':')) broken_ = true;
+    else if (!event.starts_with(':'))
+      broken_ = true;
   }
   rest_.erase(0, begin);
 }

@@ -72,7 +72,8 @@ struct Asked {
 // One connection and what happens on it.
 class Client {
  public:
-  Client(asio::io_context& io, const Resolved& endpoints, std::chrono::steady_clock::time_point zero)
+  Client(asio::io_context& io, const Resolved& endpoints,
+         std::chrono::steady_clock::time_point zero)
       : stream_(io), endpoints_(endpoints), zero_(zero) {}
 
   awaitable<Asked> ask(const LoadRequests& requests, std::size_t index, double timeout_s,
@@ -146,7 +147,8 @@ class Client {
         }
       }
       if (parser.is_done()) break;
-      const auto [error, count] = co_await http::async_read_some(stream_, buffer_, parser, kAsTuple);
+      const auto [error, count] =
+          co_await http::async_read_some(stream_, buffer_, parser, kAsTuple);
       if (error) co_return failure(error, "reading the answer", asked);
     }
     asked.keep_alive = parser.get().keep_alive();
@@ -202,8 +204,7 @@ class Load {
     run_.num_sent = num_sent_;
     run_.elapsed_ns = now_ns();
     const auto duration_ns = static_cast<std::int64_t>(options_.duration_s * 1e9);
-    run_.window_ns =
-        duration_ns > 0 ? std::min(duration_ns, run_.elapsed_ns) : run_.elapsed_ns;
+    run_.window_ns = duration_ns > 0 ? std::min(duration_ns, run_.elapsed_ns) : run_.elapsed_ns;
     return std::move(run_);
   }
 
@@ -220,8 +221,8 @@ class Load {
 
   bool may_send() const {
     const bool in_count = options_.max_requests == 0 || num_sent_ < options_.max_requests;
-    const bool in_time = options_.duration_s <= 0 ||
-                         static_cast<double>(now_ns()) < options_.duration_s * 1e9;
+    const bool in_time =
+        options_.duration_s <= 0 || static_cast<double>(now_ns()) < options_.duration_s * 1e9;
     return in_count && in_time;
   }
 
@@ -386,10 +387,10 @@ StatusOr<std::string> http_get(const ServerUrl& url, std::string_view path,
                                std::string_view api_key) {
   asio::io_context io(1);
   GAPLESS_ASSIGN_OR_RETURN(const Resolved endpoints, resolve(io, url));
-  const std::string request = fmt::format(
-      "GET {}{} HTTP/1.1\r\nHost: {}:{}\r\nConnection: close\r\n{}{}\r\n", url.prefix, path,
-      url.host, url.port, api_key.empty() ? "" : "Authorization: Bearer ",
-      api_key.empty() ? "" : fmt::format("{}\r\n", api_key));
+  const std::string request =
+      fmt::format("GET {}{} HTTP/1.1\r\nHost: {}:{}\r\nConnection: close\r\n{}{}\r\n", url.prefix,
+                  path, url.host, url.port, api_key.empty() ? "" : "Authorization: Bearer ",
+                  api_key.empty() ? "" : fmt::format("{}\r\n", api_key));
   tcp::socket socket(io);
   error_code error;
   asio::connect(socket, endpoints, error);

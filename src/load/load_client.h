@@ -25,7 +25,7 @@ namespace gapless {
 
 struct LoadOptions {
   int concurrency = 1;
-  double rate = 0;  // requests per second; 0: closed loop
+  double rate = 0;         // requests per second; 0: closed loop
   std::uint64_t seed = 1;  // of arrivals and of who goes away
   // The load ends (no request is sent any more) after whichever comes first; 0: no bound.
   std::int64_t max_requests = 0;

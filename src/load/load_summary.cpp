@@ -67,10 +67,10 @@ LoadSummary summarise_load(LoadRun run) {
 }
 
 std::string load_table_header() {
-  return fmt::format("{:>7} {:>6} | {:>8} {:>9} {:>10} | {:^23} | {:^23} | {:^23} | {:>6} {:>6} {:>7}\n",
-                     "clients", "tokens", "answers", "answers/s", "tokens/s",
-                     "ttft ms p50 p90 p99", "token ms p50 p90 p99", "latency ms p50 p90 p99",
-                     "busy", "bubble", "errors");
+  return fmt::format(
+      "{:>7} {:>6} | {:>8} {:>9} {:>10} | {:^23} | {:^23} | {:^23} | {:>6} {:>6} {:>7}\n",
+      "clients", "tokens", "answers", "answers/s", "tokens/s", "ttft ms p50 p90 p99",
+      "token ms p50 p90 p99", "latency ms p50 p90 p99", "busy", "bubble", "errors");
 }
 
 std::string load_table_row(const LoadSummary& summary) {

@@ -101,16 +101,15 @@ StatusOr<LoadRequests> make_load_requests(const ServerUrl& url, const LoadWorklo
   const std::string path =
       url.prefix + "/v1/" + (moondream ? workload.skill : std::string("chat/completions"));
   const std::string authorization =
-      workload.api_key.empty() ? ""
-                               : fmt::format("Authorization: Bearer {}\r\n", workload.api_key);
+      workload.api_key.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", workload.api_key);
   for (std::size_t i = 0; i < std::max<std::size_t>(1, workload.pictures.size()); ++i) {
     const std::string image = workload.pictures.empty() ? "" : data_uri(workload.pictures[i]);
     const std::string body =
         json::serialize(moondream ? moondream_body(workload, image) : openai_body(workload, image));
-    requests.bytes.push_back(fmt::format(
-        "POST {} HTTP/1.1\r\nHost: {}:{}\r\nUser-Agent: gapless-bench\r\n{}"
-        "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
-        path, url.host, url.port, authorization, body.size(), body));
+    requests.bytes.push_back(
+        fmt::format("POST {} HTTP/1.1\r\nHost: {}:{}\r\nUser-Agent: gapless-bench\r\n{}"
+                    "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+                    path, url.host, url.port, authorization, body.size(), body));
   }
   return requests;
 }

@@ -68,12 +68,14 @@ constexpr std::string_view kStream =
     "data: {\"chunk\":\"a \",\"completed\":false,\"token_index\":2}\n\n"
     ": ping\n\n"
     "data: {\"chunk\":\"b\",\"completed\":false,\"token_index\":3}\n\n"
-    "data: {\"chunk\":\"\",\"completed\":true,\"answer\":\"a b\",\"metrics\":{\"output_tokens\":4}}\n\n";
+    "data: {\"chunk\":\"\",\"completed\":true,\"answer\":\"a "
+    "b\",\"metrics\":{\"output_tokens\":4}}\n\n";
 
 TEST(AnswerReader, MoondreamStreamsInAnyPieces) {
   for (std::size_t piece : {1u, 7u, 1000u}) {
     AnswerReader reader(LoadApi::kMoondream, true);
-    for (std::size_t at = 0; at < kStream.size(); at += piece) reader.feed(kStream.substr(at, piece));
+    for (std::size_t at = 0; at < kStream.size(); at += piece)
+      reader.feed(kStream.substr(at, piece));
     reader.end();
     EXPECT_TRUE(reader.complete());
     EXPECT_EQ(reader.answer(), "a b");
@@ -84,9 +86,9 @@ TEST(AnswerReader, MoondreamStreamsInAnyPieces) {
 TEST(AnswerReader, WhatIsNotWholeIsNotComplete) {
   const std::size_t last_event = kStream.rfind("data:");
   for (const std::string& broken :
-       {std::string(kStream.substr(0, last_event)), std::string(kStream.substr(0, kStream.size() - 1)),
-        std::string(kStream) + "data: {}\n\n", "noise\n\n" + std::string(kStream),
-        "data: {\n\n" + std::string(kStream),
+       {std::string(kStream.substr(0, last_event)),
+        std::string(kStream.substr(0, kStream.size() - 1)), std::string(kStream) + "data: {}\n\n",
+        "noise\n\n" + std::string(kStream), "data: {\n\n" + std::string(kStream),
         "data: {\"chunk\":\"lost\"}\n\n" + std::string(kStream)}) {
     AnswerReader reader(LoadApi::kMoondream, true);
     reader.feed(broken);
@@ -100,10 +102,11 @@ TEST(AnswerReader, WhatIsNotWholeIsNotComplete) {
 
 TEST(AnswerReader, OpenaiStreams) {
   AnswerReader reader(LoadApi::kOpenai, true);
-  reader.feed("data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n"
-              "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"
-              "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
-              "data: {\"choices\":[],\"usage\":{\"completion_tokens\":5}}\n\n");
+  reader.feed(
+      "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n"
+      "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"
+      "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
+      "data: {\"choices\":[],\"usage\":{\"completion_tokens\":5}}\n\n");
   EXPECT_FALSE(reader.complete());
   reader.feed("data: [DONE]\n\n");
   reader.end();
@@ -152,14 +155,14 @@ TEST(LoadSummary, TimesCountFromTheIntendedArrivalAndRatesFromTheWindow) {
 
 TEST(ServerMetricsOf, SharesBetweenTwoReadings) {
   const auto reading = [](double busy, double starved, double bubble) {
-    return parse_server_gauges(fmt::format(
-        "# HELP x y\n"
-        "gapless_info{{model_name=\"m\",device=\"A, \\\"B\\\"\"}} 1\n"
-        "gapless_device_seconds_total{{model_name=\"m\",state=\"busy\"}} {}\n"
-        "gapless_device_seconds_total{{model_name=\"m\",state=\"starved\"}} {}\n"
-        "gapless_device_seconds_total{{model_name=\"m\",state=\"bubble\"}} {}\n"
-        "process_resident_memory_bytes 1048576\n",
-        busy, starved, bubble));
+    return parse_server_gauges(
+        fmt::format("# HELP x y\n"
+                    "gapless_info{{model_name=\"m\",device=\"A, \\\"B\\\"\"}} 1\n"
+                    "gapless_device_seconds_total{{model_name=\"m\",state=\"busy\"}} {}\n"
+                    "gapless_device_seconds_total{{model_name=\"m\",state=\"starved\"}} {}\n"
+                    "gapless_device_seconds_total{{model_name=\"m\",state=\"bubble\"}} {}\n"
+                    "process_resident_memory_bytes 1048576\n",
+                    busy, starved, bubble));
   };
   const auto shares = device_shares(reading(1, 1, 1), reading(7, 2, 3));
   ASSERT_TRUE(shares);

@@ -21,10 +21,12 @@ Image draw(PictureSize size, std::mt19937_64& random) {
   Image image;
   image.width = size.width;
   image.height = size.height;
-  image.rgb.resize(static_cast<std::size_t>(size.width) * static_cast<std::size_t>(size.height) * 3);
+  image.rgb.resize(static_cast<std::size_t>(size.width) * static_cast<std::size_t>(size.height) *
+                   3);
   const auto pixel = [&image](int x, int y) {
     return image.rgb.data() + (static_cast<std::size_t>(y) * static_cast<std::size_t>(image.width) +
-                               static_cast<std::size_t>(x)) * 3;
+                               static_cast<std::size_t>(x)) *
+                                  3;
   };
   const int tint = upto(256);
   for (int y = 0; y < size.height; ++y) {
@@ -60,8 +62,7 @@ StatusOr<PictureSize> parse_picture_size(std::string_view text) {
     const auto height = std::from_chars(width.ptr + 1, end, size.height);
     const bool whole = height.ec == std::errc() && height.ptr == end;
     if (whole && size.width > 0 && size.height > 0 && size.width <= kMaxImageSide &&
-        size.height <= kMaxImageSide &&
-        std::int64_t{size.width} * size.height <= kMaxImagePixels) {
+        size.height <= kMaxImageSide && std::int64_t{size.width} * size.height <= kMaxImagePixels) {
       return size;
     }
   }

@@ -39,7 +39,7 @@ class ServerProcess {
   int log_ = -1;       // the reading end of its standard error
   std::string url_;
   mutable std::mutex mutex_;
-  std::string said_;  // guarded by mutex_: the log, its older half dropped when it is long
+  std::string said_;        // guarded by mutex_: the log, its older half dropped when it is long
   bool log_ended_ = false;  // guarded by mutex_
   std::thread reader_;
 };

@@ -14,9 +14,9 @@
 // sequence finishes with that error, and so does every later submit. on_finished comes exactly once
 // for each accepted prompt, whatever happens.
 //
-// Threads: submit, cancel, counts, ledger, forbidden_calls and set_active_depth from any. start, stop and drain from
-// one thread. tick() from the engine thread: the one that start() makes, or, when start() is not
-// called, the caller's (tests, simulations).
+// Threads: submit, cancel, counts, ledger, forbidden_calls and set_active_depth from any. start,
+// stop and drain from one thread. tick() from the engine thread: the one that start() makes, or,
+// when start() is not called, the caller's (tests, simulations).
 #pragma once
 
 #include <array>

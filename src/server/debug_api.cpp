@@ -31,12 +31,13 @@ json::array interval(std::int64_t begin_ns, std::int64_t end_ns) {
 json::object to_json(const ServiceTimeline& timeline) {
   json::array steps;
   for (const TimelineStep& step : timeline.steps) {
-    steps.push_back(json::object{{"number", step.number},
-                                 {"kind", step.kind},
-                                 {"rows", step.num_rows},
-                                 {"zombies", step.num_zombies},
-                                 {"forward", interval(step.forward_begin_ns, step.forward_end_ns)},
-                                 {"sampling", interval(step.sampling_begin_ns, step.sampling_end_ns)}});
+    steps.push_back(
+        json::object{{"number", step.number},
+                     {"kind", step.kind},
+                     {"rows", step.num_rows},
+                     {"zombies", step.num_zombies},
+                     {"forward", interval(step.forward_begin_ns, step.forward_end_ns)},
+                     {"sampling", interval(step.sampling_begin_ns, step.sampling_end_ns)}});
   }
   json::array idle;
   for (const auto& [begin_ns, end_ns] : timeline.idle) idle.push_back(interval(begin_ns, end_ns));

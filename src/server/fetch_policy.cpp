@@ -60,11 +60,9 @@ std::string lower_case(std::string_view text) {
 }
 
 bool is_host_name(std::string_view host) {
-  return !host.empty() && host.size() <= 255 &&
-         std::all_of(host.begin(), host.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
-                  c == '_';
-         });
+  return !host.empty() && host.size() <= 255 && std::all_of(host.begin(), host.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+  });
 }
 
 Status bad_url(std::string_view why) {
@@ -135,8 +133,8 @@ StatusOr<FetchUrl> parse_fetch_url(std::string_view url) {
     if (colon != std::string_view::npos) port = authority.substr(colon);
   }
   if (!port.empty()) port.remove_prefix(1);
-  const bool digits = std::all_of(port.begin(), port.end(),
-                                  [](char c) { return c >= '0' && c <= '9'; });
+  const bool digits =
+      std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!digits || port.size() > 5) return bad_url("has a port that is none");
   parsed.port = port.empty() ? (parsed.tls ? "443" : "80") : std::string(port);
   return parsed;
@@ -152,8 +150,8 @@ StatusOr<FetchUrl> resolve_redirect(const FetchUrl& base, std::string_view locat
     return parse_fetch_url(location);
   }
   const std::string_view path = std::string_view(base.target).substr(0, base.target.find('?'));
-  return parse_fetch_url(fmt::format("{}{}{}", authority, path.substr(0, path.rfind('/') + 1),
-                                     location));
+  return parse_fetch_url(
+      fmt::format("{}{}{}", authority, path.substr(0, path.rfind('/') + 1), location));
 }
 
 }  // namespace gapless

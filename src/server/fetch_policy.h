@@ -2,7 +2,8 @@
 //
 // A server that fetches what its clients name can be turned against the network that it stands in
 // (SSRF). So: nothing is fetched unless hosts are allowed by name; https and http only; and every
-// address that a name leads to must be public, whatever the name, the redirect or the resolver says.
+// address that a name leads to must be public, whatever the name, the redirect or the resolver
+// says.
 #pragma once
 
 #include <chrono>

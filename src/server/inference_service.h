@@ -59,8 +59,8 @@ struct TimelineStep {
 };
 
 struct ServiceTimeline {
-  int depth = 1;      // steps in flight now, at most
-  int max_depth = 1;  // what it may be set to
+  int depth = 1;                    // steps in flight now, at most
+  int max_depth = 1;                // what it may be set to
   std::vector<TimelineStep> steps;  // the last ones, oldest first
   struct Interval {
     std::int64_t begin_ns = 0;

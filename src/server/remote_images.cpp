@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "base/base64.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "server/api_support.h"
-#include "base/base64.h"
 #include "server/url_fetcher.h"
 
 namespace gapless {

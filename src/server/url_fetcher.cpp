@@ -98,8 +98,8 @@ class UrlFetcher::Impl {
   }
 
  private:
-  // A fetch with all of its hops. The deadline answers first where a name's resolution, which cannot
-  // be interrupted, takes too long.
+  // A fetch with all of its hops. The deadline answers first where a name's resolution, which
+  // cannot be interrupted, takes too long.
   struct Job {
     Job(asio::io_context& io, std::string address, Done when_done)
         : url(std::move(address)), done(std::move(when_done)), deadline(io), socket(io) {}

@@ -40,8 +40,8 @@ Schedule soak_engine(int depth) {
   schedule.requests.clear();
   schedule.device.faults = {};
   schedule.device.times = SimTimes();
-  schedule.loop = {.depth = depth, .max_waiting = 64, .max_cached_prefixes = 3,
-                   .ledger_capacity = 16};
+  schedule.loop = {
+      .depth = depth, .max_waiting = 64, .max_cached_prefixes = 3, .ledger_capacity = 16};
   StepLimits& limits = schedule.model.limits;
   limits.max_rows = 6;
   limits.max_prefill_sequences = 3;

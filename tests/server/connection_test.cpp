@@ -142,8 +142,8 @@ TEST_F(ConnectionTest, ASlowReaderGetsEverything) {
   start({}, limits);
   constexpr int kWords = 60'000;  // some megabytes of events: more than the sockets hold
   HttpClient slow(server->port());
-  slow.send(post_request("/v1/query",
-                         fmt::format(R"({{"question":"words {}","stream":true}})", kWords)));
+  slow.send(
+      post_request("/v1/query", fmt::format(R"({{"question":"words {}","stream":true}})", kWords)));
   std::string all;
   const std::string last = fmt::format("w{} ", kWords - 1);
   for (int i = 0; all.find("0\r\n\r\n", all.size() < 9 ? 0 : all.size() - 9) == std::string::npos;

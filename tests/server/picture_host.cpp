@@ -22,8 +22,8 @@ PictureHost::PictureHost(std::map<std::string, std::string> answers, Certificate
     : answers_(std::move(answers)) {
   if (!certificate.cert_file.empty()) {
     tls_ = SSL_CTX_new(TLS_server_method());
-    GAPLESS_CHECK(SSL_CTX_use_certificate_file(tls_, certificate.cert_file.c_str(),
-                                               SSL_FILETYPE_PEM) == 1);
+    GAPLESS_CHECK(
+        SSL_CTX_use_certificate_file(tls_, certificate.cert_file.c_str(), SSL_FILETYPE_PEM) == 1);
     GAPLESS_CHECK(
         SSL_CTX_use_PrivateKey_file(tls_, certificate.key_file.c_str(), SSL_FILETYPE_PEM) == 1);
   }
@@ -133,13 +133,14 @@ PictureHost::Certificate make_certificate(const std::string& folder, const std::
   X509_EXTENSION_free(extension);
   GAPLESS_CHECK(X509_sign(cert.get(), key.get(), EVP_sha256()) > 0);
 
-  PictureHost::Certificate files{folder + "/" + host + ".cert.pem", folder + "/" + host + ".key.pem"};
+  PictureHost::Certificate files{folder + "/" + host + ".cert.pem",
+                                 folder + "/" + host + ".key.pem"};
   std::FILE* file = std::fopen(files.cert_file.c_str(), "w");
   GAPLESS_CHECK(file != nullptr && PEM_write_X509(file, cert.get()) == 1);
   std::fclose(file);
   file = std::fopen(files.key_file.c_str(), "w");
-  GAPLESS_CHECK(file != nullptr && PEM_write_PrivateKey(file, key.get(), nullptr, nullptr, 0,
-                                                        nullptr, nullptr) == 1);
+  GAPLESS_CHECK(file != nullptr &&
+                PEM_write_PrivateKey(file, key.get(), nullptr, nullptr, 0, nullptr, nullptr) == 1);
   std::fclose(file);
   return files;
 }

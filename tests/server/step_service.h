@@ -1,6 +1,6 @@
 // An InferenceService that answers as an engine does: one thread, and every step of it gives each
-// request that runs its next word. Words depend on the request's text and picture, so that an answer
-// that got another's word is seen.
+// request that runs its next word. Words depend on the request's text and picture, so that an
+// answer that got another's word is seen.
 #pragma once
 
 #include <atomic>
@@ -51,12 +51,12 @@ class StepService final : public InferenceService {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<RequestId, Job> arrived_;       // guarded by mutex_
-  std::vector<RequestId> cancellations_;   // guarded by mutex_
-  std::int64_t num_submitted_ = 0;         // guarded by mutex_
-  int num_running_ = 0;                    // guarded by mutex_: with those that have arrived
-  int hold_ = 0;                           // guarded by mutex_
-  bool ending_ = false;                    // guarded by mutex_
+  std::map<RequestId, Job> arrived_;      // guarded by mutex_
+  std::vector<RequestId> cancellations_;  // guarded by mutex_
+  std::int64_t num_submitted_ = 0;        // guarded by mutex_
+  int num_running_ = 0;                   // guarded by mutex_: with those that have arrived
+  int hold_ = 0;                          // guarded by mutex_
+  bool ending_ = false;                   // guarded by mutex_
   std::atomic<int> num_cancelled_{0};
   std::atomic<int> most_at_once_{0};
   std::thread thread_;  // last: it uses the others

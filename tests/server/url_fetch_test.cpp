@@ -26,7 +26,8 @@ FetchPolicy test_policy() {
 StatusOr<std::string> fetch(FetchPolicy policy, std::string_view url) {
   const auto fetcher = UrlFetcher::create(std::move(policy)).value();
   std::promise<StatusOr<std::string>> promise;
-  fetcher->fetch(url, [&promise](StatusOr<std::string> body) { promise.set_value(std::move(body)); });
+  fetcher->fetch(url,
+                 [&promise](StatusOr<std::string> body) { promise.set_value(std::move(body)); });
   return promise.get_future().get();
 }
 
@@ -38,8 +39,9 @@ void expect_refused(const StatusOr<std::string>& body, StatusCode code, std::str
 
 TEST(UrlFetch, ABodyOfAnyFraming) {
   PictureHost host({{"/length?x=1", http_answer("a picture")},
-                    {"/chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-                                "2\r\na \r\n7\r\npicture\r\n0\r\n\r\n"},
+                    {"/chunks",
+                     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+                     "2\r\na \r\n7\r\npicture\r\n0\r\n\r\n"},
                     {"/end", "HTTP/1.0 200 OK\r\n\r\na picture"}});
   for (const char* path : {"/length?x=1", "/chunks", "/end"}) {
     const auto body = fetch(test_policy(), host.url(path));
@@ -234,7 +236,8 @@ TEST_F(RemoteImages, WhatCannotBeFetchedIsA400) {
     EXPECT_EQ(error_code_of(response), "image_fetch_failed") << response.body;
   }
   std::string many = R"({"question":"a","x":[)";
-  for (int i = 0; i < 20; ++i) many += fmt::format(R"({{"image_url":"{}"}},)", host.url("/missing"));
+  for (int i = 0; i < 20; ++i)
+    many += fmt::format(R"({{"image_url":"{}"}},)", host.url("/missing"));
   EXPECT_EQ(post("/v1/query", many + "{}]}").status, 400);
   EXPECT_EQ(host.num_connections(), 2);
 }
