@@ -17,6 +17,7 @@
 #include "base/file_bytes.h"
 #include "base/host_clock.h"
 #include "base/limits.h"
+#include "constraint/spatial_automaton.h"
 #include "model/model_loader.h"
 #include "pipeline/crop_pool.h"
 #include "pipeline/loop.h"
@@ -50,6 +51,9 @@ struct Ask {
   SkillRequest request;
   int submit_tick = 0;
   int cancel_tick = kNever;
+  // A point request held to gaze's grammar (one point, then the end), which no skill of the shipped
+  // model has.
+  bool gaze = false;
 };
 
 struct Answer final : TokenSink {
@@ -149,6 +153,17 @@ class DepthEqualityTest : public DeviceTest {
     return asks;
   }
 
+  void hold_to_gaze(PreparedPrompt& prompt) const {
+    if (prompt.host_constraint == nullptr) {
+      prompt.row.automaton = automaton_start(SpatialSkill::kGaze);
+      return;
+    }
+    const TokenizerConfig& tokens = model_->prompts.config();
+    prompt.host_constraint = std::make_unique<SpatialConstraint>(
+        SpatialSkill::kGaze,
+        SpatialTokens{tokens.coord_id.value, tokens.size_id.value, tokens.eos_id.value});
+  }
+
   struct Run {
     Answers answers;
     LedgerTotals totals;
@@ -171,6 +186,7 @@ class DepthEqualityTest : public DeviceTest {
     const auto submit = [&](const Ask& asked) {
       auto prompt = preprocessor.prepare(asked.request);
       ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+      if (asked.gaze) hold_to_gaze(*prompt);
       result.answers.push_back(std::make_shared<Answer>());
       const auto id = loop.submit(std::move(prompt).value(), result.answers.back());
       ASSERT_TRUE(id.ok()) << id.status().to_string();
@@ -315,7 +331,7 @@ TEST_F(DepthEqualityTest, GraphsOfFillStepsChangeNoToken) {
 
 TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
   std::vector<Ask> asks;
-  for (const Skill skill : {Skill::kDetect, Skill::kPoint}) {
+  const auto add_twins = [&](Skill skill, bool gaze) {
     for (const float temperature : {0.0f, 1.5f}) {
       for (const auto mode : {ConstraintMode::kDeviceAutomaton, ConstraintMode::kHostMask}) {
         SkillRequest request = ask(skill, "circle", "wide.png");
@@ -323,13 +339,24 @@ TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
         request.settings.temperature = temperature;
         request.settings.seed = 5;
         request.settings.max_objects = 8;
-        asks.push_back({std::move(request), static_cast<int>(asks.size())});
+        asks.push_back({.request = std::move(request),
+                        .submit_tick = static_cast<int>(asks.size()),
+                        .gaze = gaze});
       }
     }
-  }
-  const Run mixed = run(2, asks);
-  for (std::size_t i = 0; i < asks.size(); i += 2) {
-    EXPECT_EQ(mixed.answers[i]->tokens, mixed.answers[i + 1]->tokens) << "requests " << i;
+  };
+  add_twins(Skill::kDetect, false);
+  add_twins(Skill::kPoint, false);
+  add_twins(Skill::kPoint, true);
+  for (const int depth : {2, 3}) {
+    const Run mixed = run(depth, asks);
+    for (std::size_t i = 0; i < asks.size(); i += 2) {
+      EXPECT_FALSE(mixed.answers[i]->tokens.empty());
+      EXPECT_EQ(mixed.answers[i]->tokens, mixed.answers[i + 1]->tokens) << "requests " << i;
+      if (asks[i].gaze) {
+        EXPECT_LE(mixed.answers[i]->tokens.size(), 3u);  // x, y, end
+      }
+    }
   }
 }
 
