@@ -331,10 +331,10 @@ TEST_F(DepthEqualityTest, GraphsOfFillStepsChangeNoToken) {
 
 TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
   std::vector<Ask> asks;
-  const auto add_twins = [&](Skill skill, bool gaze) {
+  const auto add_twins = [&](Skill skill, const char* image_name, bool gaze) {
     for (const float temperature : {0.0f, 1.5f}) {
       for (const auto mode : {ConstraintMode::kDeviceAutomaton, ConstraintMode::kHostMask}) {
-        SkillRequest request = ask(skill, "circle", "wide.png");
+        SkillRequest request = ask(skill, "circle", image_name);
         request.constraint_mode = mode;
         request.settings.temperature = temperature;
         request.settings.seed = 5;
@@ -345,9 +345,9 @@ TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
       }
     }
   };
-  add_twins(Skill::kDetect, false);
-  add_twins(Skill::kPoint, false);
-  add_twins(Skill::kPoint, true);
+  add_twins(Skill::kDetect, "wide.png", false);
+  add_twins(Skill::kPoint, "wide.png", false);
+  add_twins(Skill::kPoint, "tall.png", true);  // which has two circles
   for (const int depth : {2, 3}) {
     const Run mixed = run(depth, asks);
     for (std::size_t i = 0; i < asks.size(); i += 2) {
