@@ -28,10 +28,12 @@ TextDecoder::TextDecoder(const ModelContext& context, const TextShape& shape,
 }
 
 Status TextDecoder::tune(Stream& stream, int max_tokens) const {
-  // Steps of one tile of the products' kernels, and wider ones where a tile more is little.
+  // Finer than a tile of the products' kernels where few tiles make a product: with six tiles' rows
+  // and two more, another kernel is the fastest.
   std::vector<int> row_counts;
-  for (int rows = 128; rows < max_tokens; rows += rows < 2048 ? 128 : rows < 4096 ? 256 : 512) {
+  for (int rows = 16; rows < max_tokens;) {
     row_counts.push_back(rows);
+    rows += rows < 1024 ? 16 : rows < 2048 ? 32 : rows < 4096 ? 64 : 256;
   }
   row_counts.push_back(max_tokens);
   const TextBlockWeights& block = weights_.blocks.front();

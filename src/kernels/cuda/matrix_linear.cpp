@@ -16,7 +16,6 @@ constexpr std::size_t kResidualCopyBytes = 32u << 20;
 // Algorithms are chosen for these numbers of rows, the next one above the actual number.
 constexpr int kRowBuckets[] = {64,   128,  256,  384,  512,  768,  1024,
                                1536, 2048, 3072, 4096, 6144, 8192, 10240};
-constexpr int kTypicalRows = 3072;
 // Of every pointer and row; the strides of activations are multiples of 8 elements.
 constexpr std::uint32_t kAlignment = 16;
 
@@ -197,9 +196,8 @@ MatrixLinear::Shape MatrixLinear::shape_of(const LinearParams& params) {
 }
 
 StatusOr<MatrixLinear::Algorithms> MatrixLinear::alternatives(const LinearParams& params,
-                                                              int num_rows) const {
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(params, num_rows));
+                                                              const Algorithms& typical) const {
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(params, params.num_rows));
   Algorithms result{typical[0]};
   for (const Algorithms* list : {&fitting, &typical}) {
     for (const cublasLtMatmulAlgo_t& algorithm : *list) {

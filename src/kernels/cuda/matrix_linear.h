@@ -42,6 +42,7 @@ class MatrixLinear {
   Status tune(Stream& stream, const LinearParams& params, std::span<const int> row_counts);
 
  private:
+  static constexpr int kTypicalRows = 3072;
   // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual.
   using Shape = std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool>;
   using Algorithms = std::vector<cublasLtMatmulAlgo_t>;
@@ -55,8 +56,11 @@ class MatrixLinear {
         residual_copy_dev_(std::move(residual_copy)) {}
   StatusOr<Algorithms> candidates(const LinearParams& params, int num_rows) const;
   static Shape shape_of(const LinearParams& params);
-  // What may stand in for the shape's first choice: of its kind, without split columns.
-  StatusOr<Algorithms> alternatives(const LinearParams& params, int num_rows) const;
+  // The shape's first choice, and what may stand in for it: of its kind, without split columns.
+  // `typical`: the candidates for a typical number of rows.
+  StatusOr<Algorithms> alternatives(const LinearParams& params, const Algorithms& typical) const;
+  StatusOr<std::vector<float>> time_algorithms(Stream& stream, const LinearParams& trial,
+                                               const Algorithms& algorithms) const;
   StatusOr<cublasLtMatmulAlgo_t> algorithm_for(const LinearParams& params);
   Status run_aside(Stream& stream, const LinearParams& params);
   Status multiply(Stream& stream, const LinearParams& params);
