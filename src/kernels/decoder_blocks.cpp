@@ -19,8 +19,8 @@ class ComposedBlocks {
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
     void* const after_attention = p_.decode ? p_.x : p_.qkv;
-    GAPLESS_RETURN_IF_ERROR(kernels_.linear(
-        stream_, residual_linear(p_.attention, block.proj, p_.x, after_attention)));
+    GAPLESS_RETURN_IF_ERROR(
+        kernels_.linear(stream_, residual_linear(p_.attention, block.proj, p_.x, after_attention)));
     LinearParams fc1 = linear(p_.norm, block.fc1, p_.inner, is_fp8);
     fc1.activation = Activation::kGeluTanh;
     GAPLESS_RETURN_IF_ERROR(kernels_.linear(stream_, fc1));

@@ -71,9 +71,9 @@ LinearParams VisionEncoder::patch_embedding(int rows) const {
 }
 
 LinearParams VisionEncoder::qkv(const VisionBlockWeights& block, int rows) const {
-  return with_fp8_input(
-      context_, dense_linear(context_, workspace_.norm, block.qkv, workspace_.qkv, rows),
-      workspace_.row_scales);
+  return with_fp8_input(context_,
+                        dense_linear(context_, workspace_.norm, block.qkv, workspace_.qkv, rows),
+                        workspace_.row_scales);
 }
 
 LinearParams VisionEncoder::projection(const VisionBlockWeights& block, int rows) const {
@@ -88,11 +88,10 @@ LinearParams VisionEncoder::mlp_in(const VisionBlockWeights& block, int rows) co
 }
 
 LinearParams VisionEncoder::mlp_out(const VisionBlockWeights& block, int rows) const {
-  return with_fp8_input(
-      context_,
-      residual_linear(context_, workspace_.inner, block.fc2, workspace_.after_attention,
-                      workspace_.x, rows),
-      workspace_.row_scales);
+  return with_fp8_input(context_,
+                        residual_linear(context_, workspace_.inner, block.fc2,
+                                        workspace_.after_attention, workspace_.x, rows),
+                        workspace_.row_scales);
 }
 
 Status VisionEncoder::tune(Stream& stream, int max_crops) const {

@@ -47,8 +47,8 @@ Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream, Model
   auto lay_out = [&](BumpLayout layout) {
     for (LinearWeights* matrix : matrices) {
       const auto rows = static_cast<std::size_t>(matrix->out);
-      matrix->fp8 = layout.take(rows * static_cast<std::size_t>(matrix->in) *
-                                kernels.fp8_element_bytes());
+      matrix->fp8 =
+          layout.take(rows * static_cast<std::size_t>(matrix->in) * kernels.fp8_element_bytes());
       matrix->fp8_scales = layout.take_array<float>(rows);
     }
     return layout.peak_bytes();

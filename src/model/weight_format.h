@@ -11,8 +11,8 @@ enum class WeightFormat {
   kNative,  // T
   kFp8,     // matrices of the vision encoder, the projector, the text decoder and lm_head in 8 bits
             // (fp8.h)
-  kW8A8,    // kFp8, and products in 8 bits where they are faster: rows of activations are rounded too,
-            // each with a scale of its own, in the vision encoder and in prefills
+  kW8A8,    // kFp8, and products in 8 bits where they are faster: rows of activations are rounded
+          // too, each with a scale of its own, in the vision encoder and in prefills
 };
 
 // Rounds the matrices that kFp8 names to 8 bits, in place: embeddings, norms, biases and region

@@ -301,9 +301,9 @@ Status MatrixLinear::multiply(Stream& stream, const LinearParams& p,
   const void* c = p.residual != nullptr ? p.residual : p.y;
   const void* weight = p.x_scales != nullptr ? p.weights.fp8 : p.weights.weight;
   return lt_status(
-      cublasLtMatmul(handle_, &problem.operation, &alpha, weight, &problem.a, p.x,
-                     &problem.b, &beta, c, &problem.c, p.y, &problem.d, &algorithm,
-                     workspace_dev_.data(), workspace_dev_.size_bytes(), native_stream(stream)),
+      cublasLtMatmul(handle_, &problem.operation, &alpha, weight, &problem.a, p.x, &problem.b,
+                     &beta, c, &problem.c, p.y, &problem.d, &algorithm, workspace_dev_.data(),
+                     workspace_dev_.size_bytes(), native_stream(stream)),
       "cublasLtMatmul", p);
 }
 
