@@ -13,10 +13,14 @@ namespace gapless {
 
 void add_weights_option(CLI::App& command, WeightFormat& weights) {
   command
-      .add_option("--weights", weights,
-                  "native, or fp8: matrices in 8 bits with a scale per row, made at start-up")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, WeightFormat>{
-          {"native", WeightFormat::kNative}, {"fp8", WeightFormat::kFp8}}));
+      .add_option(
+          "--weights", weights,
+          "native; fp8: matrices in 8 bits with a scale per row, made at start-up; or w8a8: "
+          "the same, and products in 8 bits in the vision encoder and in prefills")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, WeightFormat>{{"native", WeightFormat::kNative},
+                                              {"fp8", WeightFormat::kFp8},
+                                              {"w8a8", WeightFormat::kW8A8}}));
 }
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {

@@ -11,19 +11,23 @@ class ComposedBlocks {
       : kernels_(kernels), stream_(stream), p_(params), dim_(params.blocks[0].qkv.in) {}
 
   Status run_block(const DecoderBlock& block) const {
-    GAPLESS_RETURN_IF_ERROR(layer_norm(block.gamma, block.beta, p_.norm));
-    GAPLESS_RETURN_IF_ERROR(kernels_.linear(stream_, linear(p_.norm, block.qkv, p_.qkv)));
+    // qkv and fc1 read the same rows: both in 8 bits or neither.
+    const bool is_fp8 = !p_.decode && block.qkv.fp8 != nullptr && block.fc1.fp8 != nullptr;
+    GAPLESS_RETURN_IF_ERROR(layer_norm(block.gamma, block.beta, p_.norm, is_fp8));
+    GAPLESS_RETURN_IF_ERROR(kernels_.linear(stream_, linear(p_.norm, block.qkv, p_.qkv, is_fp8)));
     GAPLESS_RETURN_IF_ERROR(run_attention(block));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
     void* const after_attention = p_.decode ? p_.x : p_.qkv;
-    GAPLESS_RETURN_IF_ERROR(kernels_.linear(
-        stream_, residual_linear(p_.attention, block.proj, p_.x, after_attention)));
-    LinearParams fc1 = linear(p_.norm, block.fc1, p_.inner);
+    GAPLESS_RETURN_IF_ERROR(
+        kernels_.linear(stream_, residual_linear(p_.attention, block.proj, p_.x, after_attention)));
+    LinearParams fc1 = linear(p_.norm, block.fc1, p_.inner, is_fp8);
     fc1.activation = Activation::kGeluTanh;
     GAPLESS_RETURN_IF_ERROR(kernels_.linear(stream_, fc1));
-    return kernels_.linear(stream_,
-                           residual_linear(p_.inner, block.fc2, after_attention, p_.x));
+    const bool inner_is_fp8 = !p_.decode && block.fc2.fp8 != nullptr;
+    if (inner_is_fp8) GAPLESS_RETURN_IF_ERROR(inner_to_fp8(block.fc2.in));
+    return kernels_.linear(
+        stream_, residual_linear(p_.inner, block.fc2, after_attention, p_.x, inner_is_fp8));
   }
 
   Status run_head(const DecoderHead& head) const {
@@ -35,32 +39,52 @@ class ComposedBlocks {
   }
 
  private:
-  Status layer_norm(const void* gamma, const void* beta, void* y) const {
+  // Rows in 8 bits begin where the rows of type T would.
+  std::int64_t stride(int dim, bool is_fp8) const {
+    if (!is_fp8) return dim;
+    return static_cast<std::int64_t>(dim * dtype_bytes(kernels_.activation_dtype()) /
+                                     kernels_.fp8_element_bytes());
+  }
+
+  Status layer_norm(const void* gamma, const void* beta, void* y, bool to_fp8 = false) const {
     return kernels_.layer_norm(stream_, {.x = p_.x,
                                          .x_stride = dim_,
                                          .gamma = gamma,
                                          .beta = beta,
                                          .y = y,
-                                         .y_stride = dim_,
+                                         .y_stride = stride(dim_, to_fp8),
                                          .num_rows = p_.num_tokens,
-                                         .dim = dim_});
+                                         .dim = dim_,
+                                         .y_scales = to_fp8 ? p_.row_scales : nullptr});
   }
 
-  LinearParams linear(const void* x, const LinearWeights& weights, void* y) const {
+  Status inner_to_fp8(int dim) const {
+    return kernels_.rows_to_fp8(stream_, {.x = p_.inner,
+                                          .x_stride = dim,
+                                          .y = p_.inner,
+                                          .y_stride = stride(dim, true),
+                                          .scales = p_.row_scales,
+                                          .num_rows = p_.num_tokens,
+                                          .dim = dim});
+  }
+
+  LinearParams linear(const void* x, const LinearWeights& weights, void* y,
+                      bool x_is_fp8 = false) const {
     return {.x = x,
-            .x_stride = weights.in,
+            .x_stride = stride(weights.in, x_is_fp8),
             .weights = weights,
             .y = y,
             .y_stride = weights.out,
             .y_dtype = kernels_.activation_dtype(),
             .num_rows = p_.num_tokens,
+            .x_scales = x_is_fp8 ? p_.row_scales : nullptr,
             .decode = p_.decode};
   }
 
   // y = input W^T + b + x.
   LinearParams residual_linear(const void* input, const LinearWeights& weights, const void* x,
-                               void* y) const {
-    LinearParams params = linear(input, weights, y);
+                               void* y, bool input_is_fp8 = false) const {
+    LinearParams params = linear(input, weights, y, input_is_fp8);
     params.residual = x;
     params.residual_stride = weights.out;
     params.residual_rows = p_.num_tokens;

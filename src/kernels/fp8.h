@@ -25,6 +25,13 @@ GAPLESS_HOST_DEVICE inline int fp8_row_exponent(float max_value) {
   return mantissa <= 0.875f ? exponent - 9 : exponent - 8;
 }
 
+// Of a row of activations: 2^e and 2^-e are normal float32 numbers too. Rows of numbers below
+// 2^-111 lose digits.
+GAPLESS_HOST_DEVICE inline int fp8_activation_exponent(float max_value) {
+  const int exponent = fp8_row_exponent(max_value);
+  return exponent < -120 ? -120 : exponent;
+}
+
 // The nearest e4m3 number, ties to even; larger values become +-448.
 GAPLESS_HOST_DEVICE inline float round_to_e4m3(float value) {
   const float magnitude = fabsf(value);

@@ -36,6 +36,9 @@ struct LinearWeights {
   int in = 0;
   int out = 0;
   const void* prepared = nullptr;
+  // What rows_to_fp8 made of `weight`, densely; nullptr: nothing. For products of rows in 8 bits.
+  const void* fp8 = nullptr;
+  const float* fp8_scales = nullptr;  // [out]
 };
 
 // Lays weights out for decode products. `prepared` has prepared_linear_bytes(total_in, total_out) bytes; the
@@ -67,6 +70,9 @@ struct LinearParams {
   const void* residual = nullptr;  // [residual_rows, out] T
   std::int64_t residual_stride = 0;
   int residual_rows = 0;
+  // Unless nullptr: [num_rows], and x is in 8 bits (rows_to_fp8, LayerNormParams::y_scales), row r
+  // times x_scales[r]; the product is with weights.fp8. Not with `decode`; `in` is a multiple of 16.
+  const float* x_scales = nullptr;
   // Matrix shapes that occur with many rows (vision, prefill) and with few (decode) may use different
   // algorithms, each row-invariant. Decode steps set this.
   bool decode = false;
@@ -82,6 +88,8 @@ struct LayerNormParams {
   int num_rows = 0;
   int dim = 0;
   float eps = 1e-5f;
+  // Unless nullptr: out [num_rows], and y is in 8 bits, as rows_to_fp8 makes it.
+  float* y_scales = nullptr;
 };
 
 // Bytes to normalised patch vectors: patches[n*grid*grid + p][c*ps*ps + dy*ps + dx] =
@@ -276,6 +284,7 @@ struct DecoderBlocksParams {
   void* qkv = nullptr;                // [num_tokens, 3 * dim] T
   void* attention = nullptr;          // [num_tokens, dim] T
   void* inner = nullptr;              // [num_tokens, fc1.out] T
+  float* row_scales = nullptr;        // [num_tokens]; nullptr: only without weights in 8 bits
   void* attention_scratch = nullptr;  // attention_scratch_bytes()
   void* block_scratch = nullptr;      // decoder_blocks_scratch_bytes()
 };
@@ -406,6 +415,19 @@ struct RoundToFp8Params {
   std::int64_t row_size = 0;
 };
 
+// Rows for products in 8 bits: y[r] = e4m3 numbers, scales[r] times which are the nearest to x[r];
+// scales[r] is a power of two that depends on the row's largest value (fp8.h). y may be x where a
+// row of y begins where that of x does.
+struct RowsToFp8Params {
+  const void* x = nullptr;  // [num_rows, dim] T, finite
+  std::int64_t x_stride = 0;
+  void* y = nullptr;  // [num_rows, dim], fp8_element_bytes() each
+  std::int64_t y_stride = 0;
+  float* scales = nullptr;  // out [num_rows]
+  int num_rows = 0;
+  int dim = 0;
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -446,6 +468,10 @@ class Kernels {
   virtual Status advance_rows(Stream& stream, const AdvanceRowsParams& params) = 0;
   virtual Status fill_random(Stream& stream, const FillRandomParams& params) = 0;
   virtual Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) = 0;
+  virtual Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) = 0;
+  // What an element of rows in 8 bits takes: 1 byte on a GPU; on the CPU, which has no such
+  // products, the number as float32, its scale multiplied in.
+  virtual std::size_t fp8_element_bytes() const { return sizeof(float); }
   // Writes the device's clock, in nanoseconds, to *stamp when the stream gets there.
   virtual Status stamp_time(Stream& stream, std::uint64_t* stamp) = 0;
 

@@ -33,8 +33,11 @@ StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const Mode
                                     WeightFormat format) {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, read_weights(device, kernels, *stream, source));
-  if (format == WeightFormat::kFp8) {
+  if (format != WeightFormat::kNative) {
     GAPLESS_RETURN_IF_ERROR(round_weights_to_fp8(kernels, *stream, weights));
+  }
+  if (format == WeightFormat::kW8A8) {
+    GAPLESS_RETURN_IF_ERROR(make_fp8_products(device, kernels, *stream, weights));
   }
   GAPLESS_RETURN_IF_ERROR(
       prepare_decode_weights(device, kernels, *stream, source.config, weights));

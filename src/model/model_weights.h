@@ -82,6 +82,7 @@ struct TensorPlacement {
 struct ModelWeights {
   Buffer buffer;
   Buffer prepared;  // empty until prepare_decode_weights
+  Buffer fp8;       // empty until make_fp8_products
   VisionWeights vision;
   ProjectorWeights projector;
   TextWeights text;

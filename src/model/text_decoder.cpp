@@ -42,10 +42,11 @@ Status TextDecoder::tune(Stream& stream, int max_tokens) const {
   fc1.activation = Activation::kGeluTanh;
   // As decoder_blocks() lays a prefill's products out.
   void* after_attention = w.qkv;
-  for (const LinearParams& params :
+  for (const LinearParams& plain :
        {dense_linear(context_, w.norm, block.qkv, w.qkv, max_tokens),
         residual_linear(context_, w.attention, block.proj, w.x, after_attention, max_tokens), fc1,
         residual_linear(context_, w.inner, block.fc2, after_attention, w.x, max_tokens)}) {
+    const LinearParams params = with_fp8_input(context_, plain, w.row_scales);
     GAPLESS_RETURN_IF_ERROR(context_.kernels->tune_linear(stream, params, row_counts));
   }
   return ok_status();
@@ -72,6 +73,7 @@ DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const 
   params.qkv = workspace_.qkv;
   params.attention = workspace_.attention;
   params.inner = workspace_.inner;
+  params.row_scales = workspace_.row_scales;
   params.attention_scratch = workspace_.attention_scratch;
   params.block_scratch = workspace_.block_scratch;
   return params;

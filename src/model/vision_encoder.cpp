@@ -29,8 +29,7 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   const int rows = num_crops * shape_.patches_per_crop;
   const VisionWorkspace& w = workspace_;
 
-  GAPLESS_RETURN_IF_ERROR(
-      kernels.layer_norm(stream, dense_layer_norm(w.x, block.ln1, w.norm, rows)));
+  GAPLESS_RETURN_IF_ERROR(kernels.layer_norm(stream, norm_for(block.qkv, w.x, block.ln1, rows)));
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, qkv(block, rows)));
   VisionAttentionParams attention;
   attention.qkv = w.qkv;
@@ -43,9 +42,23 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, projection(block, rows)));
 
   GAPLESS_RETURN_IF_ERROR(
-      kernels.layer_norm(stream, dense_layer_norm(w.after_attention, block.ln2, w.norm, rows)));
+      kernels.layer_norm(stream, norm_for(block.fc1, w.after_attention, block.ln2, rows)));
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_in(block, rows)));
+  if (block.fc2.fp8 != nullptr) {
+    GAPLESS_RETURN_IF_ERROR(kernels.rows_to_fp8(
+        stream, in_place_rows_to_fp8(context_, w.inner, block.fc2.in, w.row_scales, rows)));
+  }
   return kernels.linear(stream, mlp_out(block, rows));
+}
+
+LayerNormParams VisionEncoder::norm_for(const LinearWeights& product, const void* x,
+                                        const LayerNormWeights& weights, int rows) const {
+  LayerNormParams params = dense_layer_norm(x, weights, workspace_.norm, rows);
+  if (product.fp8 != nullptr) {
+    params.y_scales = workspace_.row_scales;
+    params.y_stride *= fp8_elements_per_t(context_);
+  }
+  return params;
 }
 
 LinearParams VisionEncoder::patch_embedding(int rows) const {
@@ -58,7 +71,9 @@ LinearParams VisionEncoder::patch_embedding(int rows) const {
 }
 
 LinearParams VisionEncoder::qkv(const VisionBlockWeights& block, int rows) const {
-  return dense_linear(context_, workspace_.norm, block.qkv, workspace_.qkv, rows);
+  return with_fp8_input(context_,
+                        dense_linear(context_, workspace_.norm, block.qkv, workspace_.qkv, rows),
+                        workspace_.row_scales);
 }
 
 LinearParams VisionEncoder::projection(const VisionBlockWeights& block, int rows) const {
@@ -69,12 +84,14 @@ LinearParams VisionEncoder::projection(const VisionBlockWeights& block, int rows
 LinearParams VisionEncoder::mlp_in(const VisionBlockWeights& block, int rows) const {
   LinearParams params = dense_linear(context_, workspace_.norm, block.fc1, workspace_.inner, rows);
   params.activation = Activation::kGeluTanh;
-  return params;
+  return with_fp8_input(context_, params, workspace_.row_scales);
 }
 
 LinearParams VisionEncoder::mlp_out(const VisionBlockWeights& block, int rows) const {
-  return residual_linear(context_, workspace_.inner, block.fc2, workspace_.after_attention,
-                         workspace_.x, rows);
+  return with_fp8_input(context_,
+                        residual_linear(context_, workspace_.inner, block.fc2,
+                                        workspace_.after_attention, workspace_.x, rows),
+                        workspace_.row_scales);
 }
 
 Status VisionEncoder::tune(Stream& stream, int max_crops) const {

@@ -37,6 +37,9 @@ class VisionEncoder {
  private:
   // Residuals alternate between VisionWorkspace::x and after_attention: a product whose output is
   // its own residual costs the backend a copy.
+  // Into VisionWorkspace::norm, as the product that reads it wants it.
+  LayerNormParams norm_for(const LinearWeights& product, const void* x,
+                           const LayerNormWeights& weights, int rows) const;
   LinearParams patch_embedding(int rows) const;
   LinearParams qkv(const VisionBlockWeights& block, int rows) const;
   LinearParams projection(const VisionBlockWeights& block, int rows) const;

@@ -53,6 +53,10 @@ Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
   if (!params.decode && cuda::MatrixLinear::supports(params)) {
     return matrix_linear_->run(stream, params);
   }
+  if (params.x_scales != nullptr) {
+    return invalid_argument("linear: no product of {} rows in 8 bits, {} -> {}", params.num_rows,
+                            params.weights.in, params.weights.out);
+  }
   const cuda::RowLinearJob job{.linear = params, .gate = {}};
   return cuda::row_linear(stream, &job, 1, num_multiprocessors_);
 }
@@ -187,6 +191,10 @@ Status CudaKernels::fill_random(Stream& stream, const FillRandomParams& params) 
 
 Status CudaKernels::round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
   return cuda::round_to_fp8(stream, params);
+}
+
+Status CudaKernels::rows_to_fp8(Stream& stream, const RowsToFp8Params& params) {
+  return cuda::rows_to_fp8(stream, params);
 }
 
 Status CudaKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {

@@ -39,6 +39,8 @@ class CudaKernels : public Kernels {
   Status advance_rows(Stream& stream, const AdvanceRowsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
   Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
+  Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) override;
+  std::size_t fp8_element_bytes() const override { return 1; }
   Status stamp_time(Stream& stream, std::uint64_t* stamp) override;
 
   std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,

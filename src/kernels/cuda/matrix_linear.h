@@ -43,8 +43,9 @@ class MatrixLinear {
 
  private:
   static constexpr int kTypicalRows = 3072;
-  // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual.
-  using Shape = std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool>;
+  // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual, 8 bits.
+  using Shape =
+      std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, bool>;
   using Algorithms = std::vector<cublasLtMatmulAlgo_t>;
   // By number of rows: the next larger entry applies.
   using Choices = std::map<int, cublasLtMatmulAlgo_t>;
@@ -61,6 +62,10 @@ class MatrixLinear {
   StatusOr<Algorithms> alternatives(const LinearParams& params, const Algorithms& typical) const;
   StatusOr<std::vector<float>> time_algorithms(Stream& stream, const LinearParams& trial,
                                                const Algorithms& algorithms) const;
+  // Without measuring: the heuristic's first algorithm for each number of rows.
+  Status take_first(const LinearParams& params, std::span<const int> row_counts);
+  // Whether b may stand in for a, as far as its kind goes.
+  static bool same_kind(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b);
   StatusOr<cublasLtMatmulAlgo_t> algorithm_for(const LinearParams& params);
   Status run_aside(Stream& stream, const LinearParams& params);
   Status multiply(Stream& stream, const LinearParams& params);

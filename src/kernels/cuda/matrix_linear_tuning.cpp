@@ -15,8 +15,8 @@ namespace gapless::cuda {
 namespace {
 
 constexpr int kRounds = 3;  // of timing; the shortest counts
-// Bounds start-up: the more numbers of rows, the fewer algorithms of each are tried. The heuristic's
-// order is good: the first few hold one within some percent of the best.
+// Bounds start-up: the more numbers of rows, the fewer algorithms of each are tried. The
+// heuristic's order is good: the first few hold one within some percent of the best.
 constexpr std::size_t kTrialsPerShape = 768;
 constexpr std::size_t kMinCandidates = 5, kMaxCandidates = 48;
 // What took so much longer than the best in the first round is not timed again.
@@ -119,9 +119,24 @@ StatusOr<std::vector<float>> MatrixLinear::time_algorithms(Stream& stream,
   return best_ms;
 }
 
+Status MatrixLinear::take_first(const LinearParams& params, std::span<const int> row_counts) {
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const int num_rows : row_counts) {
+    LinearParams product = params;
+    product.num_rows = num_rows;
+    GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(product, num_rows));
+    tuned_[shape_of(params)].insert_or_assign(
+        num_rows, same_kind(fitting[0], typical[0]) ? fitting[0] : typical[0]);
+  }
+  return ok_status();
+}
+
 Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
                           std::span<const int> row_counts) {
   if (row_counts.empty()) return ok_status();
+  // Of products in 8 bits cuBLASLt knows one algorithm for a number of rows.
+  if (params.x_scales != nullptr) return take_first(params, row_counts);
   const int max_rows = *std::max_element(row_counts.begin(), row_counts.end());
   GAPLESS_ASSIGN_OR_RETURN(const TrialBuffers b,
                            TrialBuffers::create(device_, stream, params, max_rows));
