@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 
 #include "base/host_device.h"
 
@@ -41,6 +43,45 @@ GAPLESS_HOST_DEVICE inline float round_to_e4m3(float value) {
   // 3 bits behind the leading one; below 2^-6 the spacing stays 2^-9.
   const int spacing = exponent - 4 < -9 ? -9 : exponent - 4;
   return copysignf(ldexpf(rintf(ldexpf(magnitude, -spacing)), spacing), value);
+}
+
+// The byte of round_to_e4m3(value): sign, 4 bits of exponent (bias 7), 3 of mantissa; 0x7f is not a
+// number. Without branches, so that loops of it become vector instructions; always inlined, because
+// files that are compiled for different instruction sets use it.
+[[gnu::always_inline]] inline std::uint8_t e4m3_from_float(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const std::uint32_t sign = bits >> 31 << 7;
+  bits &= 0x7fffffffu;
+  const bool is_number = bits <= 0x7f800000u;
+  const std::uint32_t largest = 0x43e00000u;  // 448
+  bits = bits < largest ? bits : largest;
+  // Normal: to 3 bits of mantissa, ties to even, and the exponent's bias from 127 to 7.
+  const std::uint32_t normal = ((bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20) - (120u << 3);
+  // Below 2^-6: in units of 2^-9, which is what the last bit of numbers from 2^14 on is worth.
+  float magnitude, shifted;
+  std::memcpy(&magnitude, &bits, sizeof(bits));
+  shifted = magnitude + 16384.0f;
+  std::uint32_t small;
+  std::memcpy(&small, &shifted, sizeof(small));
+  small -= 0x46800000u;  // 2^14
+  const std::uint32_t code = bits < 0x3c800000u ? small : normal;  // 2^-6
+  return static_cast<std::uint8_t>(sign | (is_number ? code : 0x7fu));
+}
+
+[[gnu::always_inline]] inline float float_from_e4m3(std::uint8_t code) {
+  const std::uint32_t magnitude = code & 0x7fu;
+  // As a float's exponent and mantissa it is 2^120 times too small.
+  const std::uint32_t bits = magnitude << 20;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  value *= 0x1p120f;
+  std::uint32_t result;
+  std::memcpy(&result, &value, sizeof(result));
+  if (magnitude == 0x7fu) result = 0x7fc00000u;
+  result |= std::uint32_t{code & 0x80u} << 24;
+  std::memcpy(&value, &result, sizeof(value));
+  return value;
 }
 
 }  // namespace gapless

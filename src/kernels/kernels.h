@@ -3,7 +3,8 @@
 // Contract for every op
 //   * Pointers are device memory of the stream's device unless they say otherwise. Tensors are dense
 //     and row-major; `*_stride` is in elements between rows. T is activation_dtype() of the backend
-//     (float32 on the CPU, bfloat16 on CUDA): weights, activations and the KV cache are of type T.
+//     (float32 on the CPU, bfloat16 on CUDA): weights, activations and, unless KvFormat says
+//     otherwise, the KV cache are of type T.
 //     Statistics, softmax, GELU, RoPE and every accumulation are float32, with one rounding to T at
 //     the end of the op.
 //   * An op only enqueues work on `stream` (or records it during a capture). It allocates nothing and
@@ -23,6 +24,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_format.h"
 #include "kernels/row_state.h"
 
 namespace gapless {
@@ -182,14 +184,16 @@ struct PlanDecodeParams {
   std::int32_t* input_index = nullptr;       // out [num_rows]: row, or 0 for padding (EmbedParams)
 };
 
-// The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] T each.
+// The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] elements of
+// `format` each.
 struct KvLayer {
   void* k = nullptr;
   void* v = nullptr;
+  KvFormat format = KvFormat::kNative;
 };
 
 // Rotates q and k (half-split pairs (j, j + rotary_dim/2) of the first rotary_dim dims), q in place, and
-// writes k and v into the cache.
+// writes k and v, as numbers of type T, into the cache in its format.
 struct RopeAndCacheParams {
   void* qkv = nullptr;                        // [num_tokens, 3*num_heads*head_dim] T
   std::int64_t qkv_stride = 0;
@@ -207,7 +211,7 @@ struct RopeAndCacheParams {
 // copy of the prefix's last, partly filled page.
 struct CopyPagesParams {
   void* kv_base = nullptr;             // the whole cache: [num_layers, 2, num_pages, page_bytes]
-  std::int64_t page_bytes = 0;         // num_heads * kPageTokens * head_dim * sizeof(T)
+  std::int64_t page_bytes = 0;         // num_heads * kPageTokens * head_dim * kv_element_bytes()
   std::int64_t num_pages = 0;
   int num_layers = 0;
   const PageCopy* copies = nullptr;    // [max_copies]
@@ -246,7 +250,7 @@ struct DecoderBlock {
   // nullptr: not prepared.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
-  KvLayer kv;
+  KvLayer kv;  // the same format in all blocks
 };
 
 // logits = LN(x) W^T + b.

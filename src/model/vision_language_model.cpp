@@ -26,10 +26,11 @@ std::span<const std::byte> pixel_table(DType dtype) {
 
 VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
                                          const ModelConfig& config, ModelWeights weights,
-                                         const StepLimits& limits)
+                                         const StepLimits& limits, KvFormat kv_format)
     : device_(device),
       config_(config),
       limits_(limits),
+      kv_format_(kv_format),
       vision_shape_(vision_shape(config)),
       text_shape_(text_shape(config)),
       context_{.kernels = &kernels, .dtype = kernels.activation_dtype()},
@@ -42,7 +43,7 @@ VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
   const auto crop_size = static_cast<std::size_t>(config.vision.crop_size);
   info_.crop_bytes = crop_size * crop_size * 3;
   const auto step_bytes = [&](int num_rows, int context) {
-    return total_bytes(decode_step_traffic(config, context_.dtype, num_rows, context));
+    return total_bytes(decode_step_traffic(config, context_.dtype, kv_format, num_rows, context));
   };
   info_.decode_weight_bytes = step_bytes(0, 0);
   info_.kv_token_bytes = step_bytes(1, 1) - step_bytes(1, 0);
@@ -50,12 +51,12 @@ VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
 
 StatusOr<std::unique_ptr<VisionLanguageModel>> VisionLanguageModel::create(
     Device& device, Kernels& kernels, const ModelConfig& config, ModelWeights weights,
-    const StepLimits& limits) {
+    const StepLimits& limits, KvFormat kv_format) {
   GAPLESS_RETURN_IF_ERROR(check_model_shape(config));
   GAPLESS_CHECK(limits.max_prefill_tokens >= limits.max_prefill_sequences);
   GAPLESS_CHECK(limits.max_pages_per_row * kPageTokens >= config.text.max_context);
   std::unique_ptr<VisionLanguageModel> model(
-      new VisionLanguageModel(device, kernels, config, std::move(weights), limits));
+      new VisionLanguageModel(device, kernels, config, std::move(weights), limits, kv_format));
   GAPLESS_RETURN_IF_ERROR(model->prepare());
   return model;
 }
@@ -70,7 +71,7 @@ Status VisionLanguageModel::prepare() {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
   GAPLESS_ASSIGN_OR_RETURN(
       state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens, context_.dtype,
-                                  limits_, build_spatial_automata(tokens)));
+                                  kv_format_, limits_, build_spatial_automata(tokens)));
   build_parts();
   return tune();
 }

@@ -29,7 +29,8 @@ class VisionLanguageModel final : public StepModel {
   static StatusOr<std::unique_ptr<VisionLanguageModel>> create(Device& device, Kernels& kernels,
                                                                const ModelConfig& config,
                                                                ModelWeights weights,
-                                                               const StepLimits& limits);
+                                                               const StepLimits& limits,
+                                                               KvFormat kv_format);
 
   const StepModelInfo& info() const override { return info_; }
   const StepLimits& limits() const override { return limits_; }
@@ -42,6 +43,7 @@ class VisionLanguageModel final : public StepModel {
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
+  KvFormat kv_format() const { return kv_format_; }
   // The state across steps, for tests and tools.
   const DeviceState& state() const { return *state_; }
 
@@ -50,7 +52,7 @@ class VisionLanguageModel final : public StepModel {
 
  private:
   VisionLanguageModel(Device& device, Kernels& kernels, const ModelConfig& config,
-                      ModelWeights weights, const StepLimits& limits);
+                      ModelWeights weights, const StepLimits& limits, KvFormat kv_format);
 
   Status prepare();           // allocates and fills everything but the weights
   Status upload_constants();  // normalisation and rope tables
@@ -69,6 +71,7 @@ class VisionLanguageModel final : public StepModel {
   Device& device_;
   ModelConfig config_;
   StepLimits limits_;
+  KvFormat kv_format_;
   StepModelInfo info_;
   VisionShape vision_shape_;
   TextShape text_shape_;

@@ -18,6 +18,7 @@
 #include "base/host_clock.h"
 #include "base/limits.h"
 #include "constraint/spatial_automaton.h"
+#include "kernels/fp8.h"
 #include "model/model_loader.h"
 #include "pipeline/crop_pool.h"
 #include "pipeline/loop.h"
@@ -267,6 +268,58 @@ TEST_F(DepthEqualityTest, EveryDepthGivesTheTokensOfEachRequestAlone) {
     }
     EXPECT_GE(num_cancelled, 2) << "the cancellations came too late";
     EXPECT_EQ(mixed.totals.num_zombie_rows > 0, depth > 1);
+  }
+}
+
+// Prefix cache, batches and depths, with keys and values in 8 bits.
+TEST_F(DepthEqualityTest, AnFp8CacheChangesTokensOnceForAllDepths) {
+  const std::vector<Ask> asks = sorted_by_submission(mixed_load());
+  const Run native = run(1, asks, /*one_by_one=*/true);
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  ModelOptions options;
+  options.kv_cache = KvFormat::kFp8;
+  load(std::move(device).value(), options);
+  if (HasFatalFailure()) return;
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  int num_different = 0;
+  for (std::size_t i = 0; i < asks.size(); ++i) {
+    num_different += alone.answers[i]->tokens == native.answers[i]->tokens ? 0 : 1;
+  }
+  EXPECT_GT(num_different, 0) << "not a logprob differs: is the cache really in 8 bits?";
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    expect_same(asks, alone.answers, run(depth, asks).answers);
+  }
+}
+
+// e4m3 without a scale ends at 448 (kv_format.h).
+TEST_F(DepthEqualityTest, KeysAndValuesLieWellInsideE4m3) {
+  run(1, sorted_by_submission(mixed_load()), /*one_by_one=*/true);
+  const VisionLanguageModel& model = *model_->model;
+  const DeviceState& state = model.state();
+  const DType dtype = model_->kernels->activation_dtype();
+  const auto bytes = static_cast<std::size_t>(state.page_bytes_one() * state.num_pages());
+  auto pinned = model_->device->allocate_pinned(bytes);
+  auto stream = model_->device->create_stream("read");
+  ASSERT_TRUE(pinned.ok() && stream.ok());
+  float largest[2] = {0, 0};  // of the keys, of the values
+  for (int layer = 0; layer < model.config().text.n_layers; ++layer) {
+    const KvLayer kv = state.kv_layer(layer);
+    for (const bool is_value : {false, true}) {
+      ASSERT_TRUE((*stream)->copy_to_host(pinned->data(), is_value ? kv.v : kv.k, bytes).ok());
+      ASSERT_TRUE((*stream)->synchronize().ok());
+      for (std::size_t i = 0; i < bytes / dtype_bytes(dtype); ++i) {
+        const float value = dtype == DType::kF32 ? pinned->as<float>()[i]
+                                                 : bf16_to_f32(pinned->as<std::uint16_t>()[i]);
+        largest[is_value] = std::max(largest[is_value], std::fabs(value));
+      }
+    }
+  }
+  RecordProperty("largest", fmt::format("key {:.2f}, value {:.2f}", largest[0], largest[1]));
+  for (const float value : largest) {
+    EXPECT_GT(value, 0.5f);  // they were read
+    EXPECT_LT(value, kFp8Max / 8);
   }
 }
 

@@ -69,6 +69,7 @@ Status CpuKernels::embed(Stream& stream, const EmbedParams& params) {
 }
 
 Status CpuKernels::rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+  GAPLESS_RETURN_IF_ERROR(check_head_dim("rope_and_cache", params.head_dim));
   return enqueue_on_cpu(stream, cpu::rope_and_cache, params);
 }
 

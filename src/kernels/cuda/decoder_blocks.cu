@@ -100,7 +100,7 @@ __device__ void stream_tiles(Producer& producer, const char* weights, TileRange 
   }
 }
 
-template <int kRows>
+template <int kRows, typename CacheElement>
 __device__ void stream(const Block<kRows>& block) {
   const DecoderLaunch& p = block.p;
   const DecoderWork& work = block.work;
@@ -115,7 +115,7 @@ __device__ void stream(const Block<kRows>& block) {
       wait_for_predecessor();
       wait_barrier(shared_address(&block.small.rows_ready), 0);
     }
-    stream_pages(p, layer, block.small.rows, producer);
+    stream_pages<CacheElement>(p, layer, block.small.rows, producer);
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       for (const ChunkRange& part : {work.inner_chunks(unit), work.attention_chunks(unit)}) {
         stream_tiles(producer, layer.output_weights, work.tiles(unit), work.output_chunks(), part);
@@ -317,7 +317,7 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduc
 }
 
 // The computing warps' way through the launch.
-template <int kRows>
+template <int kRows, typename CacheElement>
 class Computation {
  public:
   __device__ explicit Computation(const Block<kRows>& block)
@@ -382,14 +382,14 @@ class Computation {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
     char* staging = reinterpret_cast<char*>(block_.reduce_buffer) +
                     threadIdx.x / kWarp * Layout<kRows>::kStagingBytes;
-    attend_to_units(p_, layer, block_.small.rows, block_.ring, at_, staging);
+    attend_to_units<CacheElement>(p_, layer, block_.small.rows, block_.ring, at_, staging);
     at_.advance(UnitRange(block_.small.rows, p_.num_rows).size(), kUnitGranules);
     announce(block_, kParts);
   }
 
   __device__ void combine(unsigned everyone) {
     wait_together(p_.counters->parts, everyone);
-    combine_units<kRows>(p_, block_.small.rows);
+    combine_units<kRows, CacheElement>(p_, block_.small.rows);
     announce(block_, kAttention);
   }
 
@@ -442,7 +442,7 @@ __device__ void finish(DecoderCounters& counters) {
   }
 }
 
-template <int kRows>
+template <int kRows, typename CacheElement>
 __global__ void __launch_bounds__(kThreads, 1)
     decoder_blocks_kernel(const __grid_constant__ DecoderLaunch p) {
   using L = Layout<kRows>;
@@ -473,29 +473,32 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int warp = threadIdx.x / kWarp;
   if (warp == kStreamWarp) {
-    stream(block);
+    stream<kRows, CacheElement>(block);
   } else if (warp == kXWarp) {
     wait_for_predecessor();
-    small.rows.load(p);
+    small.rows.load<CacheElement>(p);
     if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
     bring_x(block);
   } else if (warp == kSignalWarp) {
     wait_for_predecessor();
     if (threadIdx.x % kWarp == 0) signal_others(block);
   } else {
-    Computation<kRows>(block).run();
+    Computation<kRows, CacheElement>(block).run();
   }
   __syncthreads();
   if (threadIdx.x == 0) finish(*p.counters);
 }
 
 template <int kRows>
-Status launch_rows(Stream& stream, const DecoderLaunch& params, int num_blocks) {
+Status launch_rows(Stream& stream, const DecoderLaunch& params, KvFormat kv_format,
+                   int num_blocks) {
   return launch("decoder_blocks", stream,
                 {.grid = dim3(static_cast<unsigned>(num_blocks)),
                  .block = dim3(kThreads),
                  .shared_bytes = Layout<kRows>::kBytes},
-                decoder_blocks_kernel<kRows>, params);
+                kv_format == KvFormat::kFp8 ? decoder_blocks_kernel<kRows, E4m3>
+                                            : decoder_blocks_kernel<kRows, Bf16>,
+                params);
 }
 
 constexpr int slice_rows(int num_rows) {
@@ -535,8 +538,8 @@ DecoderLayer make_layer(const DecoderBlock& block) {
           .fc1_bias = static_cast<const Bf16*>(block.fc1.bias),
           .proj_bias = static_cast<const Bf16*>(block.proj.bias),
           .fc2_bias = static_cast<const Bf16*>(block.fc2.bias),
-          .keys = static_cast<Bf16*>(block.kv.k),
-          .values = static_cast<Bf16*>(block.kv.v)};
+          .keys = block.kv.k,
+          .values = block.kv.v};
 }
 
 }  // namespace
@@ -551,6 +554,7 @@ bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multipro
   for (int i = 0; i < p.num_blocks; ++i) {
     const DecoderBlock& b = p.blocks[i];
     if (b.prepared_in == nullptr || b.prepared_out == nullptr) return false;
+    if (b.kv.format != first.kv.format) return false;
     for (const LinearWeights* w : {&b.qkv, &b.proj, &b.fc1, &b.fc2}) {
       if (w->bias == nullptr) return false;
     }
@@ -560,7 +564,7 @@ bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multipro
          p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 &&
          p.rotary_dim <= kDecoderHeadDim && dim % kProductColumns == 0 &&
          ff_dim % kProductColumns == 0 &&
-         dim <= kMaxDecoderDim && p.max_context <= kMaxUnits * kUnitKeys;
+         dim <= kMaxDecoderDim && p.max_context <= kMaxDecoderContext;
 }
 
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
@@ -598,15 +602,16 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
     p.logits = head.logits;
     p.vocab = head.linear.out;
   }
+  const KvFormat kv_format = params.blocks[0].kv.format;
   switch (slice_rows(params.num_tokens)) {
     case 8:
-      return launch_rows<8>(stream, p, num_multiprocessors);
+      return launch_rows<8>(stream, p, kv_format, num_multiprocessors);
     case 16:
-      return launch_rows<16>(stream, p, num_multiprocessors);
+      return launch_rows<16>(stream, p, kv_format, num_multiprocessors);
     case 32:
-      return launch_rows<32>(stream, p, num_multiprocessors);
+      return launch_rows<32>(stream, p, kv_format, num_multiprocessors);
     default:
-      return launch_rows<64>(stream, p, num_multiprocessors);
+      return launch_rows<64>(stream, p, kv_format, num_multiprocessors);
   }
 }
 

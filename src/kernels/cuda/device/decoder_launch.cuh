@@ -12,8 +12,7 @@ namespace gapless {
 
 inline constexpr int kMaxDecoderLayers = 64;
 inline constexpr int kDecoderHeadDim = 64;
-inline constexpr int kUnitKeys = 32;   // keys of two heads that one warp attends to
-inline constexpr int kMaxUnits = 64;   // of a context: two for each lane of a warp
+inline constexpr int kMaxUnits = 64;   // of a context (decoder_attention.cuh): two for each lane of a warp
 inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
 inline constexpr int kMaxDecoderDim = kProductThreads * kVector;  // a LayerNorm in one go
 
@@ -26,8 +25,8 @@ struct DecoderLayer {
   const Bf16* fc1_bias;
   const Bf16* proj_bias;
   const Bf16* fc2_bias;
-  Bf16* keys;
-  Bf16* values;
+  void* keys;  // of the cache
+  void* values;
 };
 
 // Counted up during a launch, zero between launches.

@@ -64,8 +64,11 @@ class RingProducer {
  public:
   __device__ explicit RingProducer(const GranuleRing<kGranules>& ring) : ring_(ring) {}
 
-  // A stage of `size` granules; lane i < num_copies asks for the i-th at `from` (its own).
+  // A stage of `size` granules; lane i < num_copies asks for the i-th piece of it, kPieceBytes at
+  // `from` (its own). Pieces lie one behind the other.
+  template <int kPieceBytes = kGranuleBytes>
   __device__ void push(int size, int num_copies, const char* from) {
+    static_assert(kGranuleBytes % kPieceBytes == 0);
     while (free_ < size || stage_ - oldest_ == kRingStages) reclaim();
     if (stage_ >= kRingInFlight) wait_for_arrival(stage_ - kRingInFlight);
     free_ -= size;
@@ -73,10 +76,12 @@ class RingProducer {
     sizes_ = (sizes_ & ~(15ull << (4 * slot))) | static_cast<std::uint64_t>(size) << (4 * slot);
     const std::uint32_t barrier = ring_.full + slot * 8;
     const int lane = threadIdx.x % kWarp;
-    if (lane == 0) arrive_expecting(barrier, num_copies * kGranuleBytes);
+    if (lane == 0) arrive_expecting(barrier, num_copies * kPieceBytes);
     __syncwarp();
     if (lane < num_copies) {
-      copy_bytes_async(ring_.granule(granule_ + lane), from, kGranuleBytes, barrier);
+      constexpr int kPieces = kGranuleBytes / kPieceBytes;
+      copy_bytes_async(ring_.granule(granule_ + lane / kPieces) + lane % kPieces * kPieceBytes, from,
+                       kPieceBytes, barrier);
     }
     ++stage_;
     granule_ += size;
