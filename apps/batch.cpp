@@ -54,7 +54,7 @@ StatusOr<SkillRequest> read_line(const boost::json::object& line,
     if (!image->is_string()) return invalid_argument("image must be a path");
     const std::filesystem::path path = folder / std::string(image->get_string());
     GAPLESS_ASSIGN_OR_RETURN(std::string bytes, read_file(path, kMaxImageBytes));
-    request.image = std::make_shared<const std::string>(std::move(bytes));
+    request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
   }
   return request;
 }

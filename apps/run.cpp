@@ -59,7 +59,7 @@ StatusOr<SkillRequest> make_request(const RunOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(request.length, caption_length_from_name(options.length));
   if (!options.image.empty()) {
     GAPLESS_ASSIGN_OR_RETURN(std::string bytes, read_file(options.image, kMaxImageBytes));
-    request.image = std::make_shared<const std::string>(std::move(bytes));
+    request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
   }
   if (request.skill == Skill::kQuery) {
     if (options.question.empty()) return invalid_argument("query needs --question");
@@ -104,7 +104,7 @@ Status annotate_image(const RunOptions& options, const SkillRequest& request,
   DecodeOptions decode_options;
   if (options.ignore_exif) decode_options.exif = ExifOrientation::kIgnore;
   GAPLESS_ASSIGN_OR_RETURN(Image image,
-                           decode_image(std::as_bytes(std::span(*request.image)), decode_options));
+                           decode_image(std::as_bytes(std::span(*request.images.front())), decode_options));
   std::size_t index = 0;
   for (const Box& box : result.boxes) {
     draw_box(image, {box.x_min, box.y_min, box.x_max, box.y_max}, mark_colour(index++));

@@ -42,6 +42,9 @@ inline constexpr int kMaxTilesPerImage = 64;
 // Scans of a progressive JPEG, each of which costs a pass over the whole picture. Encoders write
 // about 10; libjpeg's own finest script for one component has fewer than 100.
 inline constexpr int kMaxJpegScans = 100;
+// Pictures of one prompt. Each takes 729 positions: a context of 2048 holds two, so this bounds what
+// a request for a model with a long context may cost before its answer begins.
+inline constexpr std::size_t kMaxImagesPerPrompt = 16;
 // libjpeg's working memory: the coefficients of a progressive CMYK picture of kMaxImagePixels
 // take 2 x 4 bytes a pixel, and nothing legitimate takes more.
 inline constexpr long kMaxJpegWorkBytes = 1L << 30;

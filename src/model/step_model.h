@@ -22,7 +22,7 @@ enum class StepKind : std::uint8_t { kEncode, kPrefill, kDecode };
 struct StepLimits {
   int max_rows = 32;              // seats; the largest decode batch
   int max_prefill_tokens = 4096;  // token budget of one prefill launch (>= max_context)
-  int max_prefill_sequences = 16;
+  int max_prefill_sequences = 16;  // and segments: a prompt of n images counts as n
   int max_crops_per_encode = 26;  // crops of one encode launch; larger images run in chunks
   int max_images_per_encode = 8;
   int num_pages = 0;          // KV pages, page 0 is trash
@@ -47,7 +47,8 @@ struct StepShape {
   StepKind kind = StepKind::kDecode;
   int num_rows = 0;                     // decode: the batch bucket (padded); prefill: sequences
   int num_tokens = 0;                   // prefill: packed tokens
-  int max_new_tokens = 1;               // prefill: the longest sequence
+  int num_segments = 0;                 // prefill: entries of StepBuffers::sequences
+  int max_new_tokens = 1;               // prefill: the longest segment
   bool with_regions = false;            // some row may sample a coordinate or a size
   bool with_top_logprobs = false;       // some row asks for alternatives
   std::span<const EncodeImage> images;  // encode; lives as long as the launch call
@@ -69,7 +70,10 @@ struct StepBuffers {
   const TokenInput* inputs = nullptr;            // [max_prefill_tokens]
   const std::int32_t* positions = nullptr;       // [max_prefill_tokens]
   const std::int32_t* cache_slots = nullptr;     // [max_prefill_tokens]
-  const AttentionSequence* sequences = nullptr;  // [max_prefill_sequences]
+  // [max_prefill_sequences] One for each sequence, or several one behind the other: a prompt with
+  // several images is cut where an image's block ends, since positions of one block do not see those
+  // of a later one. The parts of one sequence follow each other in the packed tokens too.
+  const AttentionSequence* sequences = nullptr;
   const std::int32_t* last_tokens =
       nullptr;  // [max_prefill_sequences]: index of each one's last token
   const std::int32_t* tokens_consumed = nullptr;  // [max_prefill_sequences]

@@ -45,6 +45,7 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   void close();
 
   int num_free() const;
+  int capacity() const { return capacity_; }
   std::size_t crop_bytes() const { return crop_bytes_; }
 
  private:

@@ -132,7 +132,7 @@ void Loop::commit_outputs(SlotId slot_id) {
   record.sampling_begin_ns = slot.stamp_ns(kSamplingBegin);
   record.sampling_end_ns = slot.stamp_ns(kSamplingEnd);
   if (plan.kind == StepKind::kPrefill) {
-    for (const RowId row : plan.rows()) seating_.drop_image(row);
+    for (const RowId row : plan.rows()) seating_.drop_images(row);
     seats_changed_ = true;  // the first in line may have waited for an image's place
   }
   for (int i = 0; i < plan.num_rows; ++i) {

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "base/status.h"
+#include "image/crop_tiles.h"
 #include "model/model_loader.h"
 #include "pipeline/crop_pool.h"
 #include "pipeline/prepared_prompt.h"
@@ -18,12 +21,14 @@ class Preprocessor {
   Preprocessor(const LoadedModel& model, std::shared_ptr<CropPool> crops)
       : model_(model), crops_(std::move(crops)) {}
 
-  // Decodes, hashes and tiles the image into pinned crops; tokenises the prompt. Waits for crop
-  // buffers when too many pictures are in flight. Any thread.
+  // Decodes, hashes and tiles the images into pinned crops; tokenises the prompt. Waits for crop
+  // buffers when too many pictures are in flight. InvalidArgument also when the images are cut into
+  // more crops than there are buffers. Any thread.
   StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
  private:
-  StatusOr<PreparedImage> prepare_image(const SkillRequest& request) const;
+  StatusOr<std::vector<PreparedImage>> prepare_images(const SkillRequest& request) const;
+  StatusOr<CropSet> make_crops_of(std::string_view encoded, bool apply_exif_orientation) const;
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;

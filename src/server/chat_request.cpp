@@ -22,7 +22,7 @@ struct Turn {
 struct Conversation {
   std::string system;
   std::vector<Turn> turns;
-  std::shared_ptr<const std::string> image;
+  std::vector<std::shared_ptr<const std::string>> images;
 };
 
 void append_paragraph(std::string& text, std::string_view more) {
@@ -37,15 +37,15 @@ Status read_image_part(const json::object& part, Conversation& conversation) {
     return invalid_argument(
         "messages: image_url must be a string or an object with a string 'url'");
   }
-  if (conversation.image) {
-    return invalid_argument("messages: this model takes one picture per request");
+  if (conversation.images.size() == kMaxImagesPerPrompt) {
+    return invalid_argument("messages: at most {} pictures are allowed", kMaxImagesPerPrompt);
   }
   GAPLESS_ASSIGN_OR_RETURN(std::string bytes, image_bytes_from_url(url->get_string()));
-  conversation.image = std::make_shared<const std::string>(std::move(bytes));
+  conversation.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
   return ok_status();
 }
 
-// `text` gets the message's text, the conversation its picture.
+// `text` gets the message's text, the conversation its pictures.
 Status read_content(const json::object& message, bool may_have_image, Conversation& conversation,
                     std::string& text) {
   const json::value* content = find_field(message, "content");
@@ -225,7 +225,7 @@ StatusOr<ChatRequest> chat_request_from_json(const json::object& body) {
   const bool names_object = fields.contains("object") || fields.contains("obj");
   if (!names_object) fields["object"] = conversation.turns.back().text;
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_request_from_json(skill, fields));
-  request.skill.image = conversation.image;
+  request.skill.images = conversation.images;
   GAPLESS_RETURN_IF_ERROR(read_logprobs(body, request.skill.settings));
   return request;
 }

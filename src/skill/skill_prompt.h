@@ -14,8 +14,8 @@
 namespace gapless {
 
 struct SkillPrompt {
-  std::vector<TokenInput> inputs;  // kImage inputs carry the index of the image's own embedding
-  int prefix_len = 0;  // BOS and image positions, which see each other; 0 without an image
+  std::vector<TokenInput> inputs;  // kImage inputs count through the request's images
+  int prefix_len = 0;              // BOS and the images' positions; 0 without an image
   RowState row;        // sampling, stop ids, limits, automaton, flags
   std::unique_ptr<TokenConstraint> host_constraint;  // ConstraintMode::kHostMask
 };

@@ -22,7 +22,7 @@ class SkillPromptTest : public testing::Test {
     SkillRequest request;
     request.skill = skill;
     request.text = std::move(text);
-    request.image = std::make_shared<const std::string>("pixels");
+    request.images = {std::make_shared<const std::string>("pixels")};
     return request;
   }
 

@@ -94,7 +94,7 @@ class DepthEqualityTest : public DeviceTest {
     SkillRequest request;
     request.skill = skill;
     request.text = text;
-    if (!image_name.empty()) request.image = image(image_name);
+    if (!image_name.empty()) request.images = {image(image_name)};
     return request;
   }
 
