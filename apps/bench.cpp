@@ -8,7 +8,9 @@ void add_bench_command(CLI::App& app, Command& chosen) {
   bench->require_subcommand(1);
   add_bench_overlap_command(*bench, chosen);
   add_bench_decode_command(*bench, chosen);
+  add_bench_forward_command(*bench, chosen);
   add_bench_start_command(*bench, chosen);
+  add_bench_serve_command(*bench, chosen);
   add_bench_simulate_command(*bench, chosen);
 }
 

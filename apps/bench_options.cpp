@@ -1,5 +1,10 @@
 #include "bench_options.h"
 
+#include <sched.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "base/limits.h"
 #include "engine_options.h"
 
@@ -13,6 +18,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       .add_option("--device", options.device,
                   "cpu, cuda, cuda:N, or auto: the first GPU where there is one")
       ->capture_default_str();
+  add_weights_option(command, options.weights);
   command.add_option("--json", options.json, "File to write the result to");
   command.add_option("--commit", options.commit,
                      "Commit to note in the result, where git cannot be asked");
@@ -42,7 +48,8 @@ void add_workload_options(CLI::App& command, Workload& workload) {
 
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
-  return load_model(std::move(device), options.model);
+  return load_model(std::move(device), options.model,
+                    {.weights = options.weights, .adjust_limits = nullptr});
 }
 
 StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& model) {
@@ -55,6 +62,27 @@ StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& m
                        ? fmt::format("read bandwidth {} TB/s", options.peak_bandwidth_tb_s)
                        : "none";
   return header;
+}
+
+Status use_cores(int count) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+    return make_error(StatusCode::kInternal, "sched_getaffinity: {}", std::strerror(errno));
+  }
+  int kept = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed)) continue;
+    if (kept < count) {
+      ++kept;
+    } else {
+      CPU_CLR(core, &allowed);
+    }
+  }
+  if (kept < count) return invalid_argument("{} cores: this process may use {}", count, kept);
+  if (sched_setaffinity(0, sizeof(allowed), &allowed) != 0) {
+    return make_error(StatusCode::kInternal, "sched_setaffinity: {}", std::strerror(errno));
+  }
+  return ok_status();
 }
 
 SpatialTokens spatial_tokens(const LoadedModel& model) {

@@ -17,6 +17,7 @@ namespace gapless {
 struct BenchOptions {
   std::string model;
   std::string device = "auto";
+  WeightFormat weights = WeightFormat::kNative;
   std::string json;                // file for the result; empty: none
   std::string commit;              // for the result; empty: asked of git
   double peak_bandwidth_tb_s = 0;  // 0: unknown
@@ -31,11 +32,16 @@ StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& opti
 
 StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& model);
 
+// Keeps this process, and the processes that it starts, on so many of the cores that it may use.
+Status use_cores(int count);
+
 SpatialTokens spatial_tokens(const LoadedModel& model);
 
 void add_bench_overlap_command(CLI::App& bench, Command& chosen);
 void add_bench_decode_command(CLI::App& bench, Command& chosen);
+void add_bench_forward_command(CLI::App& bench, Command& chosen);
 void add_bench_start_command(CLI::App& bench, Command& chosen);
+void add_bench_serve_command(CLI::App& bench, Command& chosen);
 void add_bench_simulate_command(CLI::App& bench, Command& chosen);
 
 }  // namespace gapless

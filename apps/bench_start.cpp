@@ -1,7 +1,6 @@
 // gapless bench start: from the start of a process to its exit with an answer, as somebody who
 // types `gapless run` sees it: loading, start-up, preprocessing, the answer, and the way out.
 #include <fcntl.h>
-#include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,28 +91,6 @@ StatusOr<Started> start_once(std::vector<std::string> arguments) {
   }
   while (!started.output.empty() && started.output.back() == '\n') started.output.pop_back();
   return started;
-}
-
-// The children inherit it.
-Status use_cores(int count) {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
-    return system_error("sched_getaffinity");
-  }
-  int kept = 0;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed)) continue;
-    if (kept < count) {
-      ++kept;
-    } else {
-      CPU_CLR(core, &allowed);
-    }
-  }
-  if (kept < count) return invalid_argument("{} cores: this process may use {}", count, kept);
-  if (sched_setaffinity(0, sizeof(allowed), &allowed) != 0) {
-    return system_error("sched_setaffinity");
-  }
-  return ok_status();
 }
 
 Status run_start(const StartOptions& options) {

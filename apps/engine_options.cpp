@@ -1,6 +1,8 @@
 #include "engine_options.h"
 
 #include <cstdio>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "base/limits.h"
@@ -9,12 +11,24 @@
 
 namespace gapless {
 
+void add_weights_option(CLI::App& command, WeightFormat& weights) {
+  command
+      .add_option("--weights", weights,
+                  "native, or fp8: matrices in 8 bits with a scale per row, made at start-up")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, WeightFormat>{
+          {"native", WeightFormat::kNative}, {"fp8", WeightFormat::kFp8}}));
+}
+
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   command.add_option(
       "--model", options.model,
       "Folder or file of published weights, random:moondream2[:SEED], or nothing: the "
       "small model that ships");
-  command.add_option("--device", options.device, "cpu, cuda, cuda:N, or auto: the first GPU where there is one")->capture_default_str();
+  command
+      .add_option("--device", options.device,
+                  "cpu, cuda, cuda:N, or auto: the first GPU where there is one")
+      ->capture_default_str();
+  add_weights_option(command, options.weights);
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
       ->check(CLI::Range(1, kMaxDepth))
       ->capture_default_str();
@@ -34,7 +48,8 @@ StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
 StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model,
-                           load_model(std::move(device), options.model));
+                           load_model(std::move(device), options.model,
+                                      {.weights = options.weights, .adjust_limits = nullptr}));
   EngineOptions engine_options;
   engine_options.loop.depth = options.depth;
   engine_options.max_active_requests = options.max_active_requests;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "model/weight_format.h"
 #include "pipeline/engine.h"
 
 namespace gapless {
@@ -13,11 +14,14 @@ namespace gapless {
 struct EngineCommandOptions {
   std::string model;  // empty: the model that ships
   std::string device = "auto";
+  WeightFormat weights = WeightFormat::kNative;
   int depth = 2;
   int max_active_requests = 1024;  // one more is refused
   std::string trace;               // file for write_trace; empty: none
 };
 
+// --weights
+void add_weights_option(CLI::App& command, WeightFormat& weights);
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);
 // --trace, for commands that call write_trace.
 void add_trace_option(CLI::App& command, EngineCommandOptions& options);

@@ -28,8 +28,11 @@ struct ServeOptions {
   std::string model_name;
   std::vector<std::string> api_keys;
   std::vector<std::string> cors_origins;
+  FetchPolicy fetch;
+  std::size_t max_fetch_mb = kMaxFetchBytes >> 20;
   int drain_seconds = 30;
   std::size_t max_body_mb = kMaxHttpBodyBytes >> 20;
+  bool debug = false;
   bool quiet = false;
 };
 
@@ -83,6 +86,10 @@ class Loader {
   std::thread thread_;  // last: it uses the others
 };
 
+bool is_loopback(const std::string& host) {
+  return host.starts_with("127.") || host == "::1";
+}
+
 // Lets running answers finish; a second signal or the time limit ends them.
 void drain(HttpServer& server, int seconds) {
   const sigset_t signals = end_signals();
@@ -102,7 +109,16 @@ int serve(const ServeOptions& options) {
   raise_descriptor_limit();
   if (options.quiet) set_log_level(LogLevel::kWarning);
 
-  ServerState state({options.api_keys, options.cors_origins, GAPLESS_VERSION});
+  // On this machine alone nobody else can turn the switch.
+  const bool debug = options.debug || is_loopback(options.http.host);
+  ServerState state({options.api_keys, options.cors_origins, GAPLESS_VERSION, debug});
+  if (!options.fetch.allowed_hosts.empty()) {
+    FetchPolicy policy = options.fetch;
+    policy.max_bytes = options.max_fetch_mb << 20;
+    StatusOr<std::unique_ptr<UrlFetcher>> fetcher = UrlFetcher::create(std::move(policy));
+    if (!fetcher.ok()) return report(fetcher.status());
+    state.set_fetcher(std::move(fetcher).value());
+  }
   HttpServerOptions http = options.http;
   http.limits.max_body_bytes = options.max_body_mb << 20;
   StatusOr<std::unique_ptr<HttpServer>> server =
@@ -124,6 +140,7 @@ int serve(const ServeOptions& options) {
       drain(**server, options.drain_seconds);
     }
     (*server)->stop();
+    if (state.fetcher() != nullptr) state.fetcher()->stop();
     state.set_service(nullptr);
   }
   return report(status);
@@ -153,6 +170,12 @@ void add_serve_command(CLI::App& app, Command& chosen) {
       ->envname("GAPLESS_API_KEY");
   command->add_option("--cors-origin", options->cors_origins,
                       "Let pages of this origin use the server (repeatable); * for all");
+  command->add_option("--fetch-host", options->fetch.allowed_hosts,
+                      "Fetch image_urls of this host over http(s) (repeatable); .example.org: all "
+                      "hosts below it; *: all. Without it nothing is fetched");
+  command->add_option("--max-fetch-mb", options->max_fetch_mb, "Largest picture fetched, in MiB")
+      ->check(CLI::Range(std::size_t{1}, kMaxImageBytes >> 20))
+      ->capture_default_str();
   command
       ->add_option("--max-requests", options->engine.max_active_requests,
                    "Requests that run or wait; one more is answered with 429")
@@ -166,6 +189,9 @@ void add_serve_command(CLI::App& app, Command& chosen) {
                    "How long SIGTERM lets running requests finish")
       ->check(CLI::Range(0, 3600))
       ->capture_default_str();
+  command->add_flag("--debug", options->debug,
+                    "Serve /debug/timeline, /debug/trace and /debug/depth, which the playground "
+                    "shows, also when --host is not a loopback address");
   command->add_flag("--quiet", options->quiet, "Log warnings only, no line per request");
   command->callback([options, &chosen] { chosen = [options] { return serve(*options); }; });
 }

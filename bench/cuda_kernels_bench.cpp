@@ -13,7 +13,7 @@ namespace gapless::bench {
 namespace {
 
 constexpr int kDim = 2048, kFfDim = 8192, kVocab = 51200, kLayers = 24, kHeads = 32, kHeadDim = 64;
-constexpr int kVisionDim = 1152, kVisionFfDim = 4304, kVisionLayers = 27, kVisionHeads = 16;
+constexpr int kVisionDim = 1152, kVisionFfDim = 4352, kVisionLayers = 27, kVisionHeads = 16;
 constexpr int kPatches = 729;
 constexpr int kContext = 850, kMaxContext = 2048;
 constexpr std::int64_t kColdBytes = 256 << 20;  // more than the L2 holds
@@ -310,7 +310,26 @@ void bench_vision(CudaBench& b) {
   void* n = b.noise(kMaxRowsOfCrops * kVisionDim);
   void* qkv = b.noise(kMaxRowsOfCrops * 3 * kVisionDim);
   void* h = b.noise(kMaxRowsOfCrops * kVisionFfDim);
+  void* x2 = b.noise(kMaxRowsOfCrops * kVisionDim);
 
+  auto with_residual = [](LinearParams p, const void* residual) {
+    p.residual = residual, p.residual_stride = p.y_stride, p.residual_rows = p.num_rows;
+    return p;
+  };
+  auto with_gelu = [](LinearParams p) {
+    p.activation = Activation::kGeluTanh;
+    return p;
+  };
+  auto qkv_of = [&](const Layer& l, int rows) { return linear(l.qkv, n, qkv, rows, false); };
+  auto proj_of = [&](const Layer& l, int rows) {
+    return with_residual(linear(l.proj, n, x2, rows, false), x);
+  };
+  auto fc1_of = [&](const Layer& l, int rows) {
+    return with_gelu(linear(l.fc1, n, h, rows, false));
+  };
+  auto fc2_of = [&](const Layer& l, int rows) {
+    return with_residual(linear(l.fc2, h, x, rows, false), x2);
+  };
   for (const int crops : {1, 2, 5, 13, 26}) {
     const int rows = crops * kPatches;
     auto attend = [&] {
@@ -331,41 +350,40 @@ void bench_vision(CudaBench& b) {
                             }),
                      0, attention_ops);
 
-    auto product = [&](const char* name, const LinearWeights Layer::*member, const void* in,
-                       void* out, bool gelu, bool residual) {
+    CudaBench::print("vision layer norm" + suffix,
+                     b.time(kVisionLayers,
+                            [&] {
+                              for (const Layer& l : layers) {
+                                GAPLESS_RETURN_IF_ERROR(run_norm(b, l.ln1, x, n, rows, kVisionDim));
+                              }
+                              return ok_status();
+                            }),
+                     4.0 * rows * kVisionDim, 0);
+    auto product = [&](const char* name, auto params_of) {
+      require(b.kernels().tune_linear(b.stream(), params_of(layers[0], rows), {&rows, 1}));
       const Spread spread = b.time(kVisionLayers, [&] {
         for (const Layer& layer : layers) {
-          LinearParams p = linear(layer.*member, in, out, rows, false);
-          if (gelu) p.activation = Activation::kGeluTanh;
-          if (residual) p.residual = out, p.residual_stride = p.y_stride, p.residual_rows = rows;
-          GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
+          GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), params_of(layer, rows)));
         }
         return ok_status();
       });
       CudaBench::print(std::string("vision ") + name + suffix, spread, 0,
-                       linear_ops(layers[0].*member, rows));
+                       linear_ops(params_of(layers[0], rows).weights, rows));
     };
-    product("qkv", &Layer::qkv, n, qkv, false, false);
-    product("proj", &Layer::proj, n, x, false, true);
-    product("fc1", &Layer::fc1, n, h, true, false);
-    product("fc2", &Layer::fc2, h, x, false, true);
+    product("qkv", qkv_of);
+    product("proj", proj_of);
+    product("fc1", fc1_of);
+    product("fc2", fc2_of);
 
     const Spread all = b.time(1, [&] {
       for (const Layer& layer : layers) {
         GAPLESS_RETURN_IF_ERROR(run_norm(b, layer.ln1, x, n, rows, kVisionDim));
-        GAPLESS_RETURN_IF_ERROR(
-            b.kernels().linear(b.stream(), linear(layer.qkv, n, qkv, rows, false)));
+        GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), qkv_of(layer, rows)));
         GAPLESS_RETURN_IF_ERROR(attend());
-        LinearParams p = linear(layer.proj, n, x, rows, false);
-        p.residual = x, p.residual_stride = kVisionDim, p.residual_rows = rows;
-        GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
-        GAPLESS_RETURN_IF_ERROR(run_norm(b, layer.ln2, x, n, rows, kVisionDim));
-        p = linear(layer.fc1, n, h, rows, false);
-        p.activation = Activation::kGeluTanh;
-        GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
-        p = linear(layer.fc2, h, x, rows, false);
-        p.residual = x, p.residual_stride = kVisionDim, p.residual_rows = rows;
-        GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
+        GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), proj_of(layer, rows)));
+        GAPLESS_RETURN_IF_ERROR(run_norm(b, layer.ln2, x2, n, rows, kVisionDim));
+        GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), fc1_of(layer, rows)));
+        GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), fc2_of(layer, rows)));
       }
       return ok_status();
     });
@@ -395,7 +413,7 @@ struct TextModel {
   Norm post_ln;
   LinearWeights lm_head;
   const float* rope_table;
-  void *x, *n, *qkv, *attended, *h, *wide;
+  void *x, *n, *qkv, *attended, *h, *wide, *x2;
 
   TextModel(CudaBench& b, int max_tokens) {
     for (int i = 0; i < kLayers; ++i) {
@@ -409,6 +427,7 @@ struct TextModel {
     x = b.noise(tokens * kDim), n = b.noise(tokens * kDim), qkv = b.noise(tokens * 3 * kDim);
     attended = b.noise(tokens * kDim), h = b.noise(tokens * kFfDim);
     wide = b.noise(tokens * (3 * kDim + kFfDim));
+    x2 = b.noise(tokens * kDim);
   }
 
   void prepare(CudaBench& b) {
@@ -455,6 +474,22 @@ struct TextModel {
     return ok_status();
   }
 
+  // The products of a prefill of so many tokens.
+  void tune(CudaBench& b, int tokens) {
+    const Layer& l = layers[0];
+    auto with_residual = [&](LinearParams p) {
+      p.residual = x, p.residual_stride = kDim, p.residual_rows = tokens;
+      return p;
+    };
+    LinearParams fc1 = linear(l.fc1, n, h, tokens, false);
+    fc1.activation = Activation::kGeluTanh;
+    for (const LinearParams& p : {linear(l.qkv, n, qkv, tokens, false), fc1,
+                                  with_residual(linear(l.proj, attended, x2, tokens, false)),
+                                  with_residual(linear(l.fc2, h, x2, tokens, false))}) {
+      require(b.kernels().tune_linear(b.stream(), p, {&tokens, 1}));
+    }
+  }
+
   Status run(CudaBench& b, const Cache& cache, const std::int32_t* positions,
              const std::int32_t* slots, const PagedAttentionParams& attend, int tokens,
              bool decode) {
@@ -484,14 +519,15 @@ struct TextModel {
       PagedAttentionParams a = attend;
       a.kv = cache.layers[i];
       GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(b.stream(), a));
-      LinearParams p = linear(layer.proj, attended, x, tokens, decode);
+      void* middle = decode ? x : x2;
+      LinearParams p = linear(layer.proj, attended, middle, tokens, decode);
       p.residual = x, p.residual_stride = kDim, p.residual_rows = tokens;
       GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
       p = linear(layer.fc1, n, h, tokens, decode);
       p.activation = Activation::kGeluTanh;
       GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
       p = linear(layer.fc2, h, x, tokens, decode);
-      p.residual = x, p.residual_stride = kDim, p.residual_rows = tokens;
+      p.residual = middle, p.residual_stride = kDim, p.residual_rows = tokens;
       GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
     }
     return ok_status();
@@ -513,6 +549,7 @@ void bench_prefill(CudaBench& b) {
       }
     }
     const int tokens = sequences * kTokens;
+    model.tune(b, tokens);
     const PagedAttentionParams attend = attention(
         cache, 0, model.qkv, model.attended, b.upload(list), sequences, tokens, kTokens, nullptr);
     const auto* positions_dev = b.upload(positions);

@@ -242,9 +242,8 @@ Status FakeModel::enqueue(Stream& stream, std::int64_t duration_ns, std::functio
 Status FakeModel::forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) {
   const std::int64_t duration_ns = config_.forward_ns ? config_.forward_ns(shape) : 0;
   if (shape.kind == StepKind::kEncode) {
-    std::vector<EncodeImage> images(shape.images.begin(), shape.images.end());
     return enqueue(
-        compute, duration_ns, {}, [this, images, buffers] { encode(images, buffers); }, "encode");
+        compute, duration_ns, {}, [] {}, "encode");
   }
   // The list of rows must be there when the kernel begins and stay until it ends.
   auto rows_at_begin = std::make_shared<std::uint64_t>(0);
@@ -263,6 +262,14 @@ Status FakeModel::forward(Stream& compute, const StepShape& shape, const StepBuf
   };
   return enqueue(compute, duration_ns, begin, end,
                  shape.kind == StepKind::kPrefill ? "prefill" : "decode");
+}
+
+Status FakeModel::project(Stream& compute, std::span<const EncodeImage> images,
+                          const StepBuffers& buffers) {
+  std::vector<EncodeImage> kept(images.begin(), images.end());
+  return enqueue(
+      compute, 0, {}, [this, kept = std::move(kept), buffers] { encode(kept, buffers); },
+      "project");
 }
 
 Status FakeModel::sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) {
@@ -351,6 +358,7 @@ void FakeModel::prefill(const StepShape& shape, const StepBuffers& buffers) {
   auto* hidden = static_cast<std::uint64_t*>(buffers.hidden);
   for (int i = 0; i < shape.num_segments; ++i) {
     const AttentionSequence& segment = buffers.sequences[i];
+    if (segment.num_tokens == 0) continue;  // padding
     const TokenInput* inputs = buffers.inputs + segment.first_token;
     std::uint64_t acc = sum_entries(segment.row, segment.num_cached);
     std::uint64_t block = acc;
@@ -393,6 +401,7 @@ void FakeModel::decode(const StepShape& shape, const StepBuffers& buffers) {
     const std::uint64_t entry = make_entry(input_value(row.input), row.position, acc);
     write_entry(row_id, row.position, page * kPageTokens + row.position % kPageTokens, entry);
     hidden[i] = acc + entry_weight(entry);
+    if (config_.depends_on_batch) hidden[i] += static_cast<std::uint64_t>(shape.num_rows);
   }
 }
 

@@ -45,6 +45,10 @@ struct FakeModelConfig {
   std::function<std::int64_t(const StepShape&)> forward_ns;
   std::function<std::int64_t(const StepShape&)> sampling_ns;
 
+  // A row's tokens depend on how many rows the launch has: what a kernel does that is not
+  // row-invariant.
+  bool depends_on_batch = false;
+
   // Limits of a small model that reach every bound quickly.
   static FakeModelConfig small();
 };
@@ -64,6 +68,8 @@ class FakeModel : public StepModel {
   const StepModelInfo& info() const override { return info_; }
   const StepLimits& limits() const override { return config_.limits; }
   Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
+  Status project(Stream& compute, std::span<const EncodeImage> images,
+                 const StepBuffers& buffers) override;
   Status sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status top_logprobs(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status stamp(Stream& compute, std::uint64_t* stamp_dev) override;

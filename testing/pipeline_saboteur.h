@@ -14,6 +14,14 @@ struct PipelineStateSaboteur {
   static void free_slot_early(PipelineState& state, SlotId slot) {
     state.slots_[state.index(slot)].phase = SlotPhase::kFree;
   }
+  // I1: a step counts as sampled although its sampling was not launched, so that the next one is
+  // launched over it; and back.
+  static void pretend_sampled(PipelineState& state, SlotId slot) {
+    state.slots_[state.index(slot)].phase = SlotPhase::kLaunched;
+  }
+  static void await_sampling(PipelineState& state, SlotId slot) {
+    state.slots_[state.index(slot)].phase = SlotPhase::kAwaitingFinalize;
+  }
   // I2: the second oldest step is committed before the oldest.
   static void swap_two_oldest(PipelineState& state) { std::swap(state.queue_[0], state.queue_[1]); }
   // I3, I5: the state believes that one step at most refers to the row, so its next mask is built

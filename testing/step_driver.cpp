@@ -12,11 +12,18 @@ namespace gapless {
 namespace {
 
 constexpr std::size_t kTransferBytes = 4u << 20;
+constexpr int kUncountedRuns = 3;
 
 enum Count { kInstalls, kDeltas, kCopies, kNumCounts };
 
 std::size_t to_size(int n) {
   return static_cast<std::size_t>(n);
+}
+
+StepShape encode_shape(std::span<const EncodeImage> images) {
+  StepShape shape{.kind = StepKind::kEncode};
+  for (const EncodeImage& image : images) shape.num_crops += image.num_crops;
+  return shape;
 }
 
 }  // namespace
@@ -73,6 +80,7 @@ Status StepDriver::allocate() {
     buffers_.logprobs = layout.take_array<float>(rows);
     buffers_.values = layout.take_array<float>(2 * rows);
     buffers_.outputs = layout.take_array<StepOutput>(rows);
+    buffers_.stamps = layout.take_array<std::uint64_t>(kNumStamps);
     return layout.peak_bytes();
   };
   GAPLESS_ASSIGN_OR_RETURN(outputs_dev_, device_.allocate(carve_outputs(BumpLayout())));
@@ -96,7 +104,7 @@ Status StepDriver::allocate() {
   return ok_status();
 }
 
-Status StepDriver::encode(std::span<const DriverImage> images) {
+StatusOr<std::vector<EncodeImage>> StepDriver::upload_crops(std::span<const DriverImage> images) {
   const std::size_t crop_bytes = model_.info().crop_bytes;
   std::vector<EncodeImage> launch;
   int num_crops = 0;
@@ -119,9 +127,51 @@ Status StepDriver::encode(std::span<const DriverImage> images) {
     }
     num_crops += count;
   }
-  const StepShape shape{.kind = StepKind::kEncode, .images = launch};
+  return launch;
+}
+
+Status StepDriver::encode(std::span<const DriverImage> images) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<EncodeImage> launch, upload_crops(images));
+  const StepShape shape = encode_shape(launch);
   GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, shape, buffers_));
+  GAPLESS_RETURN_IF_ERROR(model_.project(*stream_, launch, buffers_));
   return stream_->synchronize();
+}
+
+StatusOr<std::vector<double>> StepDriver::time_encode(std::span<const DriverImage> images,
+                                                      int repeats) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<EncodeImage> launch, upload_crops(images));
+  return time_forward(encode_shape(launch), launch, repeats);
+}
+
+StatusOr<std::vector<double>> StepDriver::time_prefill(std::span<const DriverPrompt> prompts,
+                                                       int repeats) {
+  const StepShape shape = add_prompts(prompts, false);
+  GAPLESS_RETURN_IF_ERROR(
+      stream_->copy_to_device(inputs_dev_.data(), inputs_pinned_.data(), input_bytes_));
+  return time_forward(shape, {}, repeats);
+}
+
+StatusOr<std::vector<double>> StepDriver::time_forward(const StepShape& shape,
+                                                       std::span<const EncodeImage> images,
+                                                       int repeats) {
+  GAPLESS_RETURN_IF_ERROR(stream_->begin_capture());
+  GAPLESS_RETURN_IF_ERROR(model_.stamp(*stream_, buffers_.stamps + kForwardBegin));
+  GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, shape, buffers_));
+  GAPLESS_RETURN_IF_ERROR(model_.project(*stream_, images, buffers_));
+  GAPLESS_RETURN_IF_ERROR(model_.stamp(*stream_, buffers_.stamps + kForwardEnd));
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Graph> graph, stream_->end_capture());
+  std::vector<double> times;
+  const auto* stamps = transfer_pinned_.as<std::uint64_t>();
+  for (int run = 0; run < kUncountedRuns + repeats; ++run) {
+    GAPLESS_RETURN_IF_ERROR(stream_->launch(*graph));
+    GAPLESS_RETURN_IF_ERROR(stream_->copy_to_host(transfer_pinned_.data(), buffers_.stamps,
+                                                  kNumStamps * sizeof(std::uint64_t)));
+    GAPLESS_RETURN_IF_ERROR(stream_->synchronize());
+    if (run < kUncountedRuns) continue;
+    times.push_back(static_cast<double>(stamps[kForwardEnd] - stamps[kForwardBegin]));
+  }
+  return times;
 }
 
 int StepDriver::page_of(int row, int position) const {
@@ -176,24 +226,36 @@ void StepDriver::add_prompt(const DriverPrompt& prompt, int index, StepShape& sh
   in_.install_rows[index] = prompt.row;
   in_.installs[index] = prompt.state;
   in_.installs[index].position = prompt.num_cached;
-  in_.sequences[index] = {.row = prompt.row,
-                          .first_token = first,
-                          .num_tokens = count,
-                          .num_cached = prompt.num_cached,
-                          .prefix_len = prompt.prefix_len};
+  GAPLESS_CHECK(shape.num_segments + static_cast<int>(prompt.block_ends.size()) <
+                model_.limits().max_prefill_sequences);
+  int begin = prompt.num_cached;
+  for (std::size_t i = 0; i <= prompt.block_ends.size(); ++i) {
+    const bool is_last = i == prompt.block_ends.size();
+    const int end = is_last ? prompt.num_cached + count : prompt.block_ends[i];
+    in_.sequences[shape.num_segments++] = {.row = prompt.row,
+                                           .first_token = first + begin - prompt.num_cached,
+                                           .num_tokens = end - begin,
+                                           .num_cached = begin,
+                                           .prefix_len = is_last ? prompt.prefix_len : end};
+    begin = end;
+  }
   in_.last_tokens[index] = first + count - 1;
   in_.tokens_consumed[index] = count;
   shape.num_tokens += count;
   shape.max_new_tokens = std::max(shape.max_new_tokens, count);
 }
 
-StatusOr<std::vector<StepOutput>> StepDriver::prefill(std::span<const DriverPrompt> prompts,
-                                                      bool with_regions) {
+StepShape StepDriver::add_prompts(std::span<const DriverPrompt> prompts, bool with_regions) {
   std::fill_n(in_.counts, kNumCounts, 0);
   StepShape shape{.kind = StepKind::kPrefill, .with_regions = with_regions};
   for (const DriverPrompt& prompt : prompts) add_prompt(prompt, shape.num_rows++, shape);
   in_.counts[kInstalls] = shape.num_rows;
-  return run(shape);
+  return shape;
+}
+
+StatusOr<std::vector<StepOutput>> StepDriver::prefill(std::span<const DriverPrompt> prompts,
+                                                      bool with_regions) {
+  return run(add_prompts(prompts, with_regions));
 }
 
 StatusOr<std::vector<StepOutput>> StepDriver::decode(std::span<const std::int32_t> rows,

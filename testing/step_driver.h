@@ -1,5 +1,5 @@
 // Runs a StepModel one step at a time, without the pipeline: upload, forward, sample, download,
-// wait. For tests and parity tools only; the real path is the pipeline's loop.
+// wait. For tests, parity tools and `gapless bench forward`; the real path is the pipeline's loop.
 //
 // Row r owns the pages 1 + r * max_pages_per_row onwards; image slots are the caller's choice.
 #pragma once
@@ -32,6 +32,8 @@ struct DriverPrompt {
   // does: whole pages by reference, the last, partly filled one as a copy.
   int cached_by_row = -1;
   int prefix_len = 0;
+  // Of several images: where the blocks of all but the last end, past num_cached.
+  std::vector<int> block_ends;
   RowState state;  // sampling parameters and limits; the driver sets the position
 };
 
@@ -45,6 +47,11 @@ class StepDriver {
   // One launch; the outputs come in the order of the prompts.
   StatusOr<std::vector<StepOutput>> prefill(std::span<const DriverPrompt> prompts,
                                             bool with_regions = true);
+
+  // The forwards of the same steps alone, as graphs: the device's time of each of `repeats` runs,
+  // in nanoseconds, after a few that do not count.
+  StatusOr<std::vector<double>> time_encode(std::span<const DriverImage> images, int repeats);
+  StatusOr<std::vector<double>> time_prefill(std::span<const DriverPrompt> prompts, int repeats);
 
   // One launch; -1 is padding.
   StatusOr<std::vector<StepOutput>> decode(std::span<const std::int32_t> rows,
@@ -90,6 +97,10 @@ class StepDriver {
   void add_page(int row, int index, int page);
   void share_pages(const DriverPrompt& prompt);
   void map_pages(const DriverPrompt& prompt);
+  StatusOr<std::vector<EncodeImage>> upload_crops(std::span<const DriverImage> images);
+  StepShape add_prompts(std::span<const DriverPrompt> prompts, bool with_regions);
+  StatusOr<std::vector<double>> time_forward(const StepShape& shape,
+                                             std::span<const EncodeImage> images, int repeats);
   Status launch(const StepShape& shape);
   Status launch_graph(const StepShape& shape);
   StatusOr<std::vector<StepOutput>> run(const StepShape& shape);

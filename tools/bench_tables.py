@@ -23,6 +23,11 @@ def gain(share):
     return f"{100 * share:+.1f} %"
 
 
+def ms(times, decimals=3):
+    """Median of a spread; a dash where nothing was measured (short answers leave no full step)."""
+    return f'{times["median"]:.{decimals}f}' if times["steps"] else "–"
+
+
 def name_of(entry):
     delay = entry["host_delay_us"]
     return entry["workload"] + (f" + {delay:.0f} µs" if delay else "")
@@ -38,11 +43,12 @@ def overlap(result):
         guilty = max(phases, key=phases.get) if phases else ""
         name = [name_of(run), str(run["streams"]), str(run["depth"])]
         steps.append(name + [
-            f'{run["forward_ms"]["median"]:.3f}',
-            f'{run["sampling_ms"]["median"]:.3f}',
-            f'{period["median"]:.3f} ({period["p10"]:.3f} .. {period["p90"]:.3f})',
+            ms(run["forward_ms"]),
+            ms(run["sampling_ms"]),
+            ms(period) + (f' ({period["p10"]:.3f} .. {period["p90"]:.3f})' if period["steps"] else ""),
             f'{100 * run["device_busy_share"]:.2f} %',
             f'{run["bubble_us_per_step"]:.1f} {guilty}',
+            f'{run.get("decode_gb_per_s", 0):.0f}',
             f'{100 * run["zombie_share"]:.2f} %',
             str(run["forbidden_calls"]),
             f'{run["tokens_per_s"]:.0f}',
@@ -58,7 +64,7 @@ def overlap(result):
               gain(entry["observed"])] for entry in result["gains"]]
     key = ["workload", "streams", "depth"]
     yield table(key + ["forward ms", "sampling ms", "period ms (p10 .. p90)", "device busy",
-                       "bubble µs/step", "zombies", "forbidden calls", "tokens/s"], steps)
+                       "bubble µs/step", "decode GB/s", "zombies", "forbidden calls", "tokens/s"], steps)
     yield table(key + ["blocking ms", "pipelined ms", "L", "z", "predicted", "observed",
                        "with fills: predicted", "observed"], gains)
     yield table(key + ["plan µs", "launch µs", "commit µs", "finalize µs", "other µs", "all µs",
@@ -96,7 +102,35 @@ def start(result):
                   f'{result["p90_s"]:.2f}', result["answer"]]])
 
 
-TABLES = {"overlap": overlap, "decode": decode, "simulate": simulate, "start": start}
+def serve(result):
+    def three(values):
+        return " / ".join(f"{values[key]:.1f}" for key in ("p50", "p90", "p99"))
+
+    def share(point, name):
+        return f"{100 * point[name]:.1f} %" if name in point else ""
+
+    rows = []
+    for point in result["points"]:
+        errors = ", ".join(f"{count} {kind}" for kind, count in point["errors"].items()) or "0"
+        resident = ""
+        if "server_rss_begin_mb" in point:
+            resident = f'{point["server_rss_begin_mb"]:.0f} → {point["server_rss_end_mb"]:.0f}'
+        clients = f'{point["rate_per_s"]:g}/s' if "rate_per_s" in point else str(point["concurrency"])
+        rows.append([clients, str(point["max_tokens"]), f'{point["seconds"]:.0f}',
+                     str(point["answers"]), str(point.get("abandoned", 0)), errors,
+                     f'{point["requests_per_s"]:.1f}', f'{point["output_tokens_per_s"]:.0f}',
+                     three(point["ttft_ms"]), three(point["inter_token_ms"]),
+                     three(point["latency_ms"]), share(point, "device_busy_share"),
+                     share(point, "device_bubble_share"), resident])
+    sizes = ", ".join(result["image_sizes"]) or "given"
+    checked = "compared with a lone client's" if result["answers_checked"] else "not compared"
+    yield (f'{result["api"]} {result["skill"]}, {result["distinct_images"]} pictures ({sizes}), answers '
+           f'{checked}, {result["note"] or "no note"}; times p50 / p90 / p99\n')
+    yield table(["clients", "tokens", "s", "answers", "abandoned", "errors", "answers/s", "tokens/s",
+                 "TTFT ms", "inter-token ms", "latency ms", "device busy", "bubble", "server MB"], rows)
+
+
+TABLES = {"overlap": overlap, "decode": decode, "simulate": simulate, "start": start, "serve": serve}
 
 
 def tables_of(path):

@@ -23,6 +23,30 @@ export async function servedModel(key) {
   return (await response.json()).data[0];
 }
 
+// null: the server shows no timeline.
+export async function timeline(key) {
+  const response = await fetch("/debug/timeline", { headers: headers(key) });
+  if (response.status === 404) return null;
+  if (!response.ok) throw await failure(response);
+  return response.json();
+}
+
+export async function setDepth(key, depth) {
+  const response = await fetch("/debug/depth", {
+    method: "POST",
+    headers: headers(key),
+    body: JSON.stringify({ depth }),
+  });
+  if (!response.ok) throw await failure(response);
+  return response.json();
+}
+
+export async function trace(key) {
+  const response = await fetch("/debug/trace", { headers: headers(key) });
+  if (!response.ok) throw await failure(response);
+  return response.blob();
+}
+
 // The data of each server-sent event of a response, as objects.
 async function* events(response) {
   const decoder = new TextDecoder();

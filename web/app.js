@@ -1,13 +1,16 @@
 // The playground: wires the page to the server.
-import { ApiError, ask, servedModel } from "/web/api.js";
+import { ApiError, ask, servedModel, setDepth, timeline, trace } from "/web/api.js";
+import { BackgroundLoad } from "/web/background_load.js";
 import { Overlay } from "/web/overlay.js";
 import { Picture } from "/web/picture.js";
+import { Timeline } from "/web/timeline.js";
 
 const at = (id) => document.getElementById(id);
 const kTextOf = {
   query: ["Question", "What is in the picture?"],
   point: ["What to point at", "circle"],
   detect: ["What to find", "circle"],
+  segment: ["What to outline", "circle"],
 };
 
 let skill = "query";
@@ -20,6 +23,20 @@ const picture = new Picture(
     choose: at("choose"), sample: at("sample"), another: at("another"), name: at("picture-name"),
   },
   clearAnswer,
+);
+
+const key = () => at("key").value;
+const device = new Timeline(
+  {
+    section: at("device"), strip: at("strip"), text: at("strip-text"), depths: at("depths"),
+    figures: at("device-figures"), history: at("history"), trace: at("trace"),
+  },
+  { timeline: () => timeline(key()), setDepth: (depth) => setDepth(key(), depth), trace: () => trace(key()) },
+);
+const load = new BackgroundLoad((signal) =>
+  ask("query", { question: "Tell me a story.", stream: true, settings: { max_tokens: 256, ignore_eos: true } }, {
+    key: key(), signal, onText: () => {},
+  }),
 );
 
 function clearAnswer() {
@@ -96,7 +113,7 @@ async function run() {
       signal: running.signal,
       onText: (chunk) => at("answer").append(chunk),
     });
-    if (result.objects || result.points) overlay.show(result);
+    if (result.objects || result.points || result.path) overlay.show(result);
     showMetrics(result.metrics);
   } catch (error) {
     if (error.name !== "AbortError") showError(error);
@@ -177,6 +194,7 @@ at("text").addEventListener("keydown", (event) => {
 });
 at("stop").addEventListener("click", () => running?.abort());
 at("copy").addEventListener("click", copyCurl);
+at("load").addEventListener("change", () => load.setStreams(Number(at("load").value)));
 at("theme").addEventListener("click", toggleTheme);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") running?.abort();
@@ -185,7 +203,8 @@ document.addEventListener("keydown", (event) => {
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "o") at("file").click();
   if (event.key === "t") toggleTheme();
-  if (event.key >= "1" && event.key <= "4") chooseSkill(at("tabs").children[event.key - 1].dataset.skill);
+  if (event.key === "b") device.toggleDepth();
+  if (event.key >= "1" && event.key <= "5") chooseSkill(at("tabs").children[event.key - 1].dataset.skill);
 });
 
 chooseSkill("query");

@@ -18,8 +18,9 @@ export class Overlay {
     this.list.replaceChildren();
   }
 
-  show({ objects = [], points = [] }) {
+  show({ objects = [], points = [], path, bbox }) {
     this.clear();
+    if (path) return this.#addPath(path, bbox);
     objects.forEach((box, index) => this.#addBox(box, index));
     points.forEach((point, index) => this.#addPoint(point, index));
     if (objects.length + points.length === 0) {
@@ -42,6 +43,25 @@ export class Overlay {
     const label = this.#addLabel(index, box.x_min, box.y_min);
     const numbers = [box.x_min, box.y_min, box.x_max, box.y_max];
     this.#addItem(numbers, [rect, label]);
+  }
+
+  // A path's coordinates are shares of its box, so it gets a coordinate system of its own there.
+  #addPath(path, box) {
+    const inner = document.createElementNS(kSvg, "svg");
+    inner.setAttribute("x", box.x_min);
+    inner.setAttribute("y", box.y_min);
+    inner.setAttribute("width", box.x_max - box.x_min);
+    inner.setAttribute("height", box.y_max - box.y_min);
+    inner.setAttribute("viewBox", "0 0 1 1");
+    inner.setAttribute("preserveAspectRatio", "none");
+    inner.setAttribute("overflow", "visible");
+    const outline = document.createElementNS(kSvg, "path");
+    outline.setAttribute("d", path);
+    outline.style.stroke = kColours[0];
+    outline.style.fill = kColours[0];
+    inner.append(outline);
+    this.svg.append(inner);
+    this.#addItem([box.x_min, box.y_min, box.x_max, box.y_max], [outline]);
   }
 
   #addPoint(point, index) {

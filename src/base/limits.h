@@ -118,6 +118,14 @@ inline constexpr int kHttpAnswerSeconds = 300;
 // What a client that was refused is told to wait: a few answers end every second.
 inline constexpr int kRetryAfterSeconds = 1;
 inline constexpr std::size_t kMaxRequestIdBytes = 128;
+// Pictures fetched by address (off unless hosts are allowed): a photograph of a phone has 10 MB; who
+// does not deliver it in 5 s keeps his client waiting; CDNs redirect once or twice.
+inline constexpr std::size_t kMaxFetchBytes = 20u << 20;
+inline constexpr int kFetchSeconds = 5;
+inline constexpr int kMaxFetchRedirects = 3;
+inline constexpr int kMaxFetchesAtOnce = 64;
+inline constexpr std::size_t kMaxFetchedImages = 8;  // of one request, one after the other
+inline constexpr std::size_t kMaxFetchUrlBytes = 4096;
 // Chat: answers to one request (each is a generation of its own), and messages in it.
 inline constexpr int kMaxChoices = 16;
 inline constexpr std::size_t kMaxChatMessages = 256;

@@ -95,6 +95,13 @@ void StepAccounts::add(const ClosedLoopWindow& window) {
   }
   host_by_phase_ns[at(HostPhaseKind::kOther)] += std::max<std::int64_t>(0, unaccounted_ns);
   forbidden_calls += window.forbidden_calls;
+  constexpr auto kDecode = static_cast<std::size_t>(StepKind::kDecode);
+  decode_bytes += totals.decode_bytes;
+  decode_ns += totals.forward_ns[kDecode] + totals.sampling_ns[kDecode];
+}
+
+double StepAccounts::decode_gb_per_s() const {
+  return per(static_cast<double>(decode_bytes), decode_ns);
 }
 
 double StepAccounts::busy_share() const {

@@ -23,9 +23,12 @@ struct StepAccounts {
   std::array<std::int64_t, kNumHostPhaseKinds>
       host_by_phase_ns{};  // kOther: the rest of the thread
   std::int64_t forbidden_calls = 0;
+  std::int64_t decode_bytes = 0;  // read by decode steps
+  std::int64_t decode_ns = 0;     // their forwards and samplings
 
   void add(const ClosedLoopWindow& window);
   double busy_share() const;
+  double decode_gb_per_s() const;
   double bubble_us_per_step() const;
   double host_us_per_step(HostPhaseKind kind) const;
   // All of the engine thread but waiting and idling.

@@ -33,6 +33,11 @@ std::string us_per_step(const MeasuredRun& run, HostPhaseKind kind) {
   return fmt::format(" {:>8.1f}", run.accounts.host_us_per_step(kind));
 }
 
+// Of a time in ms; "-" where nothing was measured: short answers may leave no full step.
+std::string time_or_dash(double ms, bool measured) {
+  return measured ? fmt::format("{:.4f}", ms) : "-";
+}
+
 boost::json::object spread_json(const std::vector<double>& values_ns) {
   const Spread spread = spread_of(values_ns);
   return {{"median", rounded(spread.median / 1e6, 5)},
@@ -76,19 +81,25 @@ boost::json::object bubble_json(const StepAccounts& accounts) {
 
 std::string step_table(std::span<const MeasuredRun> runs) {
   std::string out = fmt::format(
-      "{:<26} {:>7} {:>5} | {:>8} {:>8} {:>8} {:>19} | {:>7} {:>9} {:<8} | {:>7} {:>9} {:>10}\n",
+      "{:<26} {:>7} {:>5} | {:>8} {:>8} {:>8} {:>18} | {:>7} {:>9} {:<8} | {:>6} | {:>7} {:>9} "
+      "{:>10}\n",
       "times in ms", "streams", "depth", "forward", "sampling", "period", "p10 .. p90", "busy",
-      "bubble us", "guilty", "zombies", "forbidden", "tokens/s");
+      "bubble us", "guilty", "GB/s", "zombies", "forbidden", "tokens/s");
   for (const MeasuredRun& run : runs) {
     const Spread period = spread_of(run.steps.period_ns);
     const StepAccounts& accounts = run.accounts;
     out += fmt::format(
-        "{} | {:>8.4f} {:>8.4f} {:>8.4f} {:>8.4f} .. {:>7.4f} | {:>6.2f}% {:>9.2f} {:<8} | "
+        "{} | {:>8} {:>8} {:>8} {:>8} .. {:>6} | {:>6.2f}% {:>9.2f} {:<8} | {:>6.0f} | "
         "{:>6.2f}% {:>9} {:>10.1f}\n",
-        run_name(run), run.forward_ms(), run.sampling_ms(), period.median / 1e6, period.p10 / 1e6,
-        period.p90 / 1e6, 100 * accounts.busy_share(), accounts.bubble_us_per_step(),
+        run_name(run), time_or_dash(run.forward_ms(), !run.steps.forward_ns.empty()),
+        time_or_dash(run.sampling_ms(), !run.steps.sampling_ns.empty()),
+        time_or_dash(period.median / 1e6, period.count > 0),
+        time_or_dash(period.p10 / 1e6, period.count > 0),
+        time_or_dash(period.p90 / 1e6, period.count > 0), 100 * accounts.busy_share(),
+        accounts.bubble_us_per_step(),
         accounts.bubble_ns > 0 ? host_phase_name(accounts.guilty_phase()) : "",
-        100 * run.zombie_share(), accounts.forbidden_calls, run.steps.tokens_per_s());
+        accounts.decode_gb_per_s(), 100 * run.zombie_share(), accounts.forbidden_calls,
+        run.steps.tokens_per_s());
   }
   return out;
 }
@@ -153,6 +164,7 @@ boost::json::array to_json(std::span<const MeasuredRun> runs) {
         {"device_busy_share", rounded(accounts.busy_share(), 6)},
         {"bubble_us_per_step", rounded(accounts.bubble_us_per_step(), 3)},
         {"bubble_us_per_step_by_phase", bubble_json(accounts)},
+        {"decode_gb_per_s", rounded(accounts.decode_gb_per_s(), 1)},
         {"zombie_share", rounded(run.zombie_share(), 5)},
         {"forbidden_calls", accounts.forbidden_calls},
         {"engine_thread_us_per_step", host_json(run)}});

@@ -78,23 +78,23 @@ int num_crops(const Tiling& tiling) {
 }
 
 void make_crops_into(const Image& image, const Tiling& tiling, const CropGeometry& geometry,
-                     std::span<std::uint8_t> crops) {
-  const std::size_t crop_bytes = geometry.crop_bytes();
-  GAPLESS_CHECK(crops.size() == static_cast<std::size_t>(num_crops(tiling)) * crop_bytes);
-  resize_lanczos_into(image, geometry.crop_size, geometry.crop_size, crops.data());
+                     std::span<std::uint8_t* const> crops, ThreadPool* pool) {
+  GAPLESS_CHECK(crops.size() == static_cast<std::size_t>(num_crops(tiling)));
+  resize_lanczos_into(image, geometry.crop_size, geometry.crop_size, crops[0], pool);
   if (num_crops(tiling) == 1) return;
 
   const Image canvas = resize_lanczos(image, geometry.canvas_pixels(tiling.cols),
-                                      geometry.canvas_pixels(tiling.rows));
+                                      geometry.canvas_pixels(tiling.rows), pool);
   const std::size_t canvas_row_bytes = static_cast<std::size_t>(canvas.width) * 3;
   const std::size_t crop_row_bytes = static_cast<std::size_t>(geometry.crop_size) * 3;
   const auto window = static_cast<std::size_t>(geometry.window_pixels());
-  std::uint8_t* to = crops.data() + crop_bytes;
+  std::size_t tile = 1;
   for (int r = 0; r < tiling.rows; ++r) {
     for (int c = 0; c < tiling.cols; ++c) {
       const std::uint8_t* from = canvas.rgb.data() +
                                  static_cast<std::size_t>(r) * window * canvas_row_bytes +
                                  static_cast<std::size_t>(c) * window * 3;
+      std::uint8_t* to = crops[tile++];
       for (int y = 0; y < geometry.crop_size; ++y) {
         std::memcpy(to, from, crop_row_bytes);
         from += canvas_row_bytes;
@@ -108,7 +108,11 @@ StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry) {
   GAPLESS_ASSIGN_OR_RETURN(const Tiling tiling, select_tiling(image.width, image.height, geometry));
   CropSet set{tiling, num_crops(tiling), {}};
   set.pixels.resize(static_cast<std::size_t>(set.num_crops) * geometry.crop_bytes());
-  make_crops_into(image, tiling, geometry, set.pixels);
+  std::vector<std::uint8_t*> crops;
+  for (int i = 0; i < set.num_crops; ++i) {
+    crops.push_back(set.pixels.data() + static_cast<std::size_t>(i) * geometry.crop_bytes());
+  }
+  make_crops_into(image, tiling, geometry, crops);
   return set;
 }
 

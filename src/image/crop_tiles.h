@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "image/image.h"
 
 namespace gapless {
@@ -65,10 +66,11 @@ struct CropSet {
 
 StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry);
 
-// The same into the caller's memory (pinned, for one): crops holds num_crops(tiling) *
-// geometry.crop_bytes() bytes, and tiling is select_tiling's answer for this image.
+// The same into the caller's memory (pinned, for one): each of num_crops(tiling) crops takes
+// geometry.crop_bytes() bytes, and tiling is select_tiling's answer for this image. The work is
+// shared with `pool`, if there is one; the result is the same.
 void make_crops_into(const Image& image, const Tiling& tiling, const CropGeometry& geometry,
-                     std::span<std::uint8_t> crops);
+                     std::span<std::uint8_t* const> crops, ThreadPool* pool = nullptr);
 
 // Where a patch of the stitched grid comes from.
 struct StitchSource {

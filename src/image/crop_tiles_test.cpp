@@ -93,6 +93,23 @@ TEST(MakeCropsTest, EqualsPillowsCrops) {
   }
 }
 
+TEST(MakeCropsTest, SharedWorkGivesTheSamePixels) {
+  ThreadPool pool(4);
+  for (const CropsGolden& golden : kCropsGoldens) {
+    SCOPED_TRACE(fmt::format("{}x{}", golden.width, golden.height));
+    const Image image = pattern_image(golden.width, golden.height);
+    const Tiling tiling{golden.rows, golden.cols};
+    const auto count = static_cast<std::size_t>(num_crops(tiling));
+    std::vector<std::uint8_t> pixels(count * kMoondream.crop_bytes());
+    std::vector<std::uint8_t*> crops;
+    for (std::size_t i = 0; i < count; ++i) {
+      crops.push_back(pixels.data() + i * kMoondream.crop_bytes());
+    }
+    make_crops_into(image, tiling, kMoondream, crops, &pool);
+    EXPECT_EQ(fnv1a(pixels), golden.fnv1a);
+  }
+}
+
 TEST(MakeCropsTest, AVeryWidePictureMakesFourteenCrops) {
   Image image{8000, 600, std::vector<std::uint8_t>(8000 * 600 * 3, 42)};
   const auto crops = make_crops(image, kMoondream);

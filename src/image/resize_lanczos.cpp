@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/thread_pool.h"
 
 namespace gapless {
 namespace {
@@ -15,6 +16,9 @@ namespace {
 constexpr int kPrecisionBits = 22;  // 32 minus 8 bits of pixel minus 2 bits of headroom
 constexpr double kLanczosRadius = 3.0;
 constexpr int kChannels = 3;
+
+// A task of the vertical pass makes so many rows.
+constexpr int kTaskRows = 32;
 
 // Both passes are sums of weighted rows of bytes, made kLanes neighbouring bytes at a time. The
 // horizontal pass gets there by turning kBlockRows rows of pixels into columns first.
@@ -170,16 +174,26 @@ Kernels select_kernels() {
 }
 #endif
 
+// Calls task(0) to task(num_tasks - 1), on the pool's threads if there is one.
+template <typename Task>
+void for_each_task(ThreadPool* pool, int num_tasks, const Task& task) {
+  if (pool != nullptr) {
+    pool->parallel_for(num_tasks, [&](std::int64_t i) { task(static_cast<int>(i)); });
+  } else {
+    for (int i = 0; i < num_tasks; ++i) task(i);
+  }
+}
+
 void resize_horizontally(const std::uint8_t* in, int in_width, int height, int out_width,
-                         std::uint8_t* out) {
+                         std::uint8_t* out, ThreadPool* pool) {
   const AxisTaps taps = make_taps(in_width, out_width);
   const Kernels kernels = select_kernels();
   const std::size_t in_row_bytes = static_cast<std::size_t>(in_width) * kChannels;
   const std::size_t out_row_bytes = static_cast<std::size_t>(out_width) * kChannels;
-  std::vector<std::uint8_t> columns(static_cast<std::size_t>(in_width) * kLanes);
-  std::vector<std::uint8_t> out_columns(static_cast<std::size_t>(out_width) * kLanes);
-
-  for (int y = 0; y < height; y += kBlockRows) {
+  for_each_task(pool, (height + kBlockRows - 1) / kBlockRows, [&](int block) {
+    std::vector<std::uint8_t> columns(static_cast<std::size_t>(in_width) * kLanes);
+    std::vector<std::uint8_t> out_columns(static_cast<std::size_t>(out_width) * kLanes);
+    const int y = block * kBlockRows;
     const int num_rows = std::min(kBlockRows, height - y);
     for (int r = 0; r < num_rows; ++r) {
       const std::uint8_t* from = in + static_cast<std::size_t>(y + r) * in_row_bytes;
@@ -196,19 +210,22 @@ void resize_horizontally(const std::uint8_t* in, int in_width, int height, int o
         std::memcpy(to, from, kChannels);
       }
     }
-  }
+  });
 }
 
 void resize_vertically(const std::uint8_t* in, int width, int in_height, int out_height,
-                       std::uint8_t* out) {
+                       std::uint8_t* out, ThreadPool* pool) {
   const AxisTaps taps = make_taps(in_height, out_height);
   const Kernels kernels = select_kernels();
   const std::size_t row_bytes = static_cast<std::size_t>(width) * kChannels;
-  for (int o = 0; o < out_height; ++o) {
-    const auto index = static_cast<std::size_t>(o);
-    kernels.row(in + static_cast<std::size_t>(taps.first[index]) * row_bytes, row_bytes,
-                taps.weights(o), taps.num_taps[index], out + index * row_bytes);
-  }
+  for_each_task(pool, (out_height + kTaskRows - 1) / kTaskRows, [&](int task) {
+    const int end = std::min(out_height, (task + 1) * kTaskRows);
+    for (int o = task * kTaskRows; o < end; ++o) {
+      const auto index = static_cast<std::size_t>(o);
+      kernels.row(in + static_cast<std::size_t>(taps.first[index]) * row_bytes, row_bytes,
+                  taps.weights(o), taps.num_taps[index], out + index * row_bytes);
+    }
+  });
 }
 
 // Which pass goes first changes the rounding, so this is Pillow 13's rule to the letter.
@@ -220,7 +237,8 @@ bool vertical_first(const Image& image, int out_width, int out_height) {
 
 }  // namespace
 
-void resize_lanczos_into(const Image& image, int out_width, int out_height, std::uint8_t* out_rgb) {
+void resize_lanczos_into(const Image& image, int out_width, int out_height, std::uint8_t* out_rgb,
+                         ThreadPool* pool) {
   GAPLESS_CHECK(image.width > 0 && image.height > 0 && out_width > 0 && out_height > 0);
   const std::uint8_t* in = image.rgb.data();
   const bool horizontal = out_width != image.width;
@@ -228,27 +246,27 @@ void resize_lanczos_into(const Image& image, int out_width, int out_height, std:
   if (horizontal && vertical && vertical_first(image, out_width, out_height)) {
     std::vector<std::uint8_t> middle(static_cast<std::size_t>(out_height) *
                                      static_cast<std::size_t>(image.width) * kChannels);
-    resize_vertically(in, image.width, image.height, out_height, middle.data());
-    resize_horizontally(middle.data(), image.width, out_height, out_width, out_rgb);
+    resize_vertically(in, image.width, image.height, out_height, middle.data(), pool);
+    resize_horizontally(middle.data(), image.width, out_height, out_width, out_rgb, pool);
   } else if (horizontal && vertical) {
     std::vector<std::uint8_t> middle(static_cast<std::size_t>(image.height) *
                                      static_cast<std::size_t>(out_width) * kChannels);
-    resize_horizontally(in, image.width, image.height, out_width, middle.data());
-    resize_vertically(middle.data(), out_width, image.height, out_height, out_rgb);
+    resize_horizontally(in, image.width, image.height, out_width, middle.data(), pool);
+    resize_vertically(middle.data(), out_width, image.height, out_height, out_rgb, pool);
   } else if (horizontal) {
-    resize_horizontally(in, image.width, image.height, out_width, out_rgb);
+    resize_horizontally(in, image.width, image.height, out_width, out_rgb, pool);
   } else if (vertical) {
-    resize_vertically(in, image.width, image.height, out_height, out_rgb);
+    resize_vertically(in, image.width, image.height, out_height, out_rgb, pool);
   } else {
     std::copy(image.rgb.begin(), image.rgb.end(), out_rgb);
   }
 }
 
-Image resize_lanczos(const Image& image, int out_width, int out_height) {
+Image resize_lanczos(const Image& image, int out_width, int out_height, ThreadPool* pool) {
   Image out{out_width, out_height, {}};
   out.rgb.resize(static_cast<std::size_t>(out_width) * static_cast<std::size_t>(out_height) *
                  kChannels);
-  resize_lanczos_into(image, out_width, out_height, out.rgb.data());
+  resize_lanczos_into(image, out_width, out_height, out.rgb.data(), pool);
   return out;
 }
 

@@ -14,15 +14,18 @@
 
 #include <cstdint>
 
+#include "base/thread_pool.h"
 #include "image/image.h"
 
 namespace gapless {
 
 // Both sizes at least 1 (checked: sizes come from select_tiling, not from a user).
-Image resize_lanczos(const Image& image, int out_width, int out_height);
+// The work is shared with `pool`, if there is one; the result is the same.
+Image resize_lanczos(const Image& image, int out_width, int out_height, ThreadPool* pool = nullptr);
 
 // The same into the caller's memory: out_rgb holds out_width * out_height * 3 bytes, packed, and
 // does not overlap the image.
-void resize_lanczos_into(const Image& image, int out_width, int out_height, std::uint8_t* out_rgb);
+void resize_lanczos_into(const Image& image, int out_width, int out_height, std::uint8_t* out_rgb,
+                         ThreadPool* pool = nullptr);
 
 }  // namespace gapless

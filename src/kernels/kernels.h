@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/status.h"
 #include "device/device.h"
@@ -228,6 +229,57 @@ struct PagedAttentionParams {
   void* scratch = nullptr;  // attention_scratch_bytes()
 };
 
+// One parallel block of the text decoder: x <- x + proj(attention(n)) + fc2(gelu(fc1(n))), n = LN(x).
+struct DecoderBlock {
+  const void* gamma = nullptr;  // [dim] T
+  const void* beta = nullptr;
+  LinearWeights qkv, proj, fc1, fc2;
+  // What prepare_linear made of qkv and fc1 below each other, and of proj and fc2 beside each other;
+  // nullptr: not prepared.
+  const void* prepared_in = nullptr;
+  const void* prepared_out = nullptr;
+  KvLayer kv;
+};
+
+// logits = LN(x) W^T + b.
+struct DecoderHead {
+  const void* gamma = nullptr;  // [dim] T
+  const void* beta = nullptr;
+  LinearWeights linear;  // [vocab, dim]
+  void* norm = nullptr;  // scratch, [num_tokens, dim] T
+  float* logits = nullptr;  // out [num_tokens, vocab]
+};
+
+// Runs blocks in order over the new tokens of several sequences, in place. A decode step (one token
+// per sequence) may end with the head. Scratch contents are undefined afterwards.
+struct DecoderBlocksParams {
+  const DecoderBlock* blocks = nullptr;  // [num_blocks], host memory, read during the call
+  int num_blocks = 0;
+  const DecoderHead* head = nullptr;  // host memory; nullptr: none
+  void* x = nullptr;                  // [num_tokens, dim] T
+  const std::int32_t* positions = nullptr;    // [num_tokens]
+  const std::int32_t* cache_slots = nullptr;  // [num_tokens]
+  const float* rope_table = nullptr;          // as in RopeAndCacheParams
+  const std::int32_t* page_table = nullptr;
+  int page_table_stride = 0;
+  const AttentionSequence* sequences = nullptr;  // [num_sequences]; decode: sequence i is token i
+  int num_sequences = 0;
+  int num_tokens = 0;
+  int max_new_tokens = 1;  // as in PagedAttentionParams
+  int max_context = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  int rotary_dim = 0;
+  bool decode = false;
+  // Scratch.
+  void* norm = nullptr;               // [num_tokens, dim] T
+  void* qkv = nullptr;                // [num_tokens, 3 * dim] T
+  void* attention = nullptr;          // [num_tokens, dim] T
+  void* inner = nullptr;              // [num_tokens, fc1.out] T
+  void* attention_scratch = nullptr;  // attention_scratch_bytes()
+  void* block_scratch = nullptr;      // decoder_blocks_scratch_bytes()
+};
+
 // y[i] = x[index[i]].
 struct GatherRowsParams {
   const void* x = nullptr;  // [*, dim] T
@@ -347,6 +399,13 @@ struct FillRandomParams {
   float stddev = 0;
 };
 
+// Rounds every row of a dense matrix to e4m3 times a power of two, in place (fp8.h).
+struct RoundToFp8Params {
+  void* weight = nullptr;  // [num_rows, row_size] T, finite
+  std::int64_t num_rows = 0;
+  std::int64_t row_size = 0;
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -360,6 +419,14 @@ class Kernels {
   virtual Status prepare_linear(Stream& /*stream*/, const PrepareLinearParams& /*params*/) {
     return ok_status();
   }
+  // For products of many rows: tries, at each of these numbers of rows (and for those up to it),
+  // which way is the fastest, and takes it from then on; no bit changes. What `params` says of
+  // weights, strides, activation and residual counts; x, y and the residual are not touched. For
+  // start-up: unlike an op it allocates, computes and waits.
+  virtual Status tune_linear(Stream& /*stream*/, const LinearParams& /*params*/,
+                             std::span<const int> /*row_counts*/) {
+    return ok_status();
+  }
   virtual Status layer_norm(Stream& stream, const LayerNormParams& params) = 0;
   virtual Status patchify(Stream& stream, const PatchifyParams& params) = 0;
   virtual Status vision_attention(Stream& stream, const VisionAttentionParams& params) = 0;
@@ -370,18 +437,25 @@ class Kernels {
   virtual Status copy_pages(Stream& stream, const CopyPagesParams& params) = 0;
   virtual Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) = 0;
   virtual Status paged_attention(Stream& stream, const PagedAttentionParams& params) = 0;
+  // Composed of the ops above (decoder_blocks.cpp) where a backend has nothing better.
+  virtual Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params);
   virtual Status gather_rows(Stream& stream, const GatherRowsParams& params) = 0;
   virtual Status sample(Stream& stream, const SampleParams& params) = 0;
   virtual Status top_logprobs(Stream& stream, const TopLogprobsParams& params) = 0;
   virtual Status decode_regions(Stream& stream, const DecodeRegionsParams& params) = 0;
   virtual Status advance_rows(Stream& stream, const AdvanceRowsParams& params) = 0;
   virtual Status fill_random(Stream& stream, const FillRandomParams& params) = 0;
+  virtual Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) = 0;
   // Writes the device's clock, in nanoseconds, to *stamp when the stream gets there.
   virtual Status stamp_time(Stream& stream, std::uint64_t* stamp) = 0;
 
   // Upper bounds of the scratch that the ops above need at these sizes; 0 when none.
   virtual std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
                                               int num_heads, int head_dim) const = 0;
+  virtual std::size_t decoder_blocks_scratch_bytes(int /*max_rows*/, int /*dim*/, int /*ff_dim*/,
+                                                   int /*num_heads*/) const {
+    return 0;
+  }
   virtual std::size_t sample_scratch_bytes(int max_rows, int vocab) const = 0;
   virtual std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const = 0;
 };

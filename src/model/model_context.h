@@ -41,10 +41,11 @@ inline LinearParams dense_linear(const ModelContext& context, const void* x,
           .num_rows = num_rows};
 }
 
-// x += (input W^T + b): `x` is both residual and result.
+// y = input W^T + b + x. `x` may be y.
 inline LinearParams residual_linear(const ModelContext& context, const void* input,
-                                    const LinearWeights& weights, void* x, int num_rows) {
-  LinearParams params = dense_linear(context, input, weights, x, num_rows);
+                                    const LinearWeights& weights, const void* x, void* y,
+                                    int num_rows) {
+  LinearParams params = dense_linear(context, input, weights, y, num_rows);
   params.residual = x;
   params.residual_stride = weights.out;
   params.residual_rows = num_rows;

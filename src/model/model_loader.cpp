@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "model/model_source.h"
+#include "model/prepared_weights.h"
 #include "model/step_limits.h"
 #include "model/weight_loading.h"
 #include "weights/weight_map.h"
@@ -10,22 +11,34 @@
 namespace gapless {
 namespace {
 
-StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source) {
+StatusOr<ModelWeights> read_weights(Device& device, Kernels& kernels, Stream& stream,
+                                    const ModelSource& source) {
   const DType dtype = kernels.activation_dtype();
-  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
   if (source.random_seed) {
     GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
-                             allocate_weights(device, *stream, source.config, dtype));
+                             allocate_weights(device, stream, source.config, dtype));
     GAPLESS_RETURN_IF_ERROR(
-        fill_random_weights(kernels, *stream, source.config, *source.random_seed, weights));
-    GAPLESS_RETURN_IF_ERROR(stream->synchronize());
+        fill_random_weights(kernels, stream, source.config, *source.random_seed, weights));
     return weights;
   }
   GAPLESS_ASSIGN_OR_RETURN(const WeightSource files,
                            WeightSource::open(*source.checkpoint, source.config));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
-                           allocate_weights(device, *stream, source.config, dtype));
-  GAPLESS_RETURN_IF_ERROR(load_weights(device, *stream, files, source.config, dtype, weights));
+                           allocate_weights(device, stream, source.config, dtype));
+  GAPLESS_RETURN_IF_ERROR(load_weights(device, stream, files, source.config, dtype, weights));
+  return weights;
+}
+
+StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source,
+                                    WeightFormat format) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
+  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, read_weights(device, kernels, *stream, source));
+  if (format == WeightFormat::kFp8) {
+    GAPLESS_RETURN_IF_ERROR(round_weights_to_fp8(kernels, *stream, weights));
+  }
+  GAPLESS_RETURN_IF_ERROR(
+      prepare_decode_weights(device, kernels, *stream, source.config, weights));
+  GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }
 
@@ -47,7 +60,8 @@ CropGeometry LoadedModel::crop_geometry() const {
 }
 
 StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
-                                                  const std::string& name) {
+                                                  const std::string& name,
+                                                  const ModelOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
   GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(source.tokenizer));
@@ -62,10 +76,11 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
                                               std::move(tokenizer));
   GAPLESS_RETURN_IF_ERROR(loaded->crop_geometry().validate().with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
-  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
-                           make_weights(*loaded->device, *loaded->kernels, source));
-  GAPLESS_ASSIGN_OR_RETURN(const StepLimits limits,
+  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, make_weights(*loaded->device, *loaded->kernels,
+                                                              source, options.weights));
+  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits,
                            choose_step_limits(*loaded->device, *loaded->kernels, source.config));
+  if (options.adjust_limits) options.adjust_limits(limits);
   GAPLESS_ASSIGN_OR_RETURN(
       loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, source.config,
                                                  std::move(weights), limits));

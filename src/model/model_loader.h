@@ -1,6 +1,7 @@
 // From the --model option to a model that runs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "image/crop_tiles.h"
 #include "kernels/kernels.h"
 #include "model/vision_language_model.h"
+#include "model/weight_format.h"
 #include "text/prompt_template.h"
 #include "text/tokenizer.h"
 #include "weights/model_config.h"
@@ -33,9 +35,16 @@ struct LoadedModel {
   std::unique_ptr<VisionLanguageModel> model;
 };
 
+struct ModelOptions {
+  WeightFormat weights = WeightFormat::kNative;
+  // May change the limits that were chosen for the device (step_limits.h).
+  std::function<void(StepLimits&)> adjust_limits;
+};
+
 // Opens, validates and uploads; takes seconds for a large model. `name`: see model_source.h. Errors
 // name the file and what is wrong with it.
 StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
-                                                  const std::string& name);
+                                                  const std::string& name,
+                                                  const ModelOptions& options = {});
 
 }  // namespace gapless

@@ -38,7 +38,7 @@ VisionShape vision_shape(const ModelConfig& config) {
   shape.num_layers = vision.enc_n_layers;
   shape.num_heads = vision.enc_n_heads;
   shape.head_dim = vision.head_dim();
-  shape.ff_dim = pad_row(vision.enc_ff_dim);
+  shape.ff_dim = pad_inner(vision.enc_ff_dim);
   shape.grid = vision.grid();
   shape.patches_per_crop = vision.num_image_tokens();
   shape.patch_stride = pad_row(vision.patch_values());
@@ -54,7 +54,7 @@ TextShape text_shape(const ModelConfig& config) {
   shape.num_heads = text.n_heads;
   shape.head_dim = text.head_dim();
   shape.rotary_dim = text.rotary_dim();
-  shape.ff_dim = pad_row(text.ff_dim);
+  shape.ff_dim = pad_inner(text.ff_dim);
   shape.vocab = text.vocab_size;
   shape.max_context = text.max_context;
   return shape;

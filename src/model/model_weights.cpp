@@ -32,7 +32,18 @@ class Placer {
   }
 
   LinearWeights linear(const std::string& name, int out, int in) {
-    LinearWeights weights{.in = pad_row(in), .out = pad_row(out)};
+    return linear_padded(name, out, in, pad_row(out), pad_row(in));
+  }
+  // The two matrices around an MLP's inner width.
+  LinearWeights linear_into_mlp(const std::string& name, int inner, int in) {
+    return linear_padded(name, inner, in, pad_inner(inner), pad_row(in));
+  }
+  LinearWeights linear_out_of_mlp(const std::string& name, int out, int inner) {
+    return linear_padded(name, out, inner, pad_row(out), pad_inner(inner));
+  }
+  LinearWeights linear_padded(const std::string& name, int out, int in, int padded_out,
+                              int padded_in) {
+    LinearWeights weights{.in = padded_in, .out = padded_out};
     weights.weight = matrix(name + ".weight", out, in, weights.out, weights.in);
     weights.bias = vector(name + ".bias", out, weights.out);
     return weights;
@@ -73,8 +84,8 @@ VisionWeights place_vision(Placer& placer, const ModelConfig& config) {
     block.qkv = placer.linear(name + ".attn.qkv", 3 * e, e);
     block.proj = placer.linear(name + ".attn.proj", e, e);
     block.ln2 = placer.layer_norm(name + ".ln2", e);
-    block.fc1 = placer.linear(name + ".mlp.fc1", ff, e);
-    block.fc2 = placer.linear(name + ".mlp.fc2", e, ff);
+    block.fc1 = placer.linear_into_mlp(name + ".mlp.fc1", ff, e);
+    block.fc2 = placer.linear_out_of_mlp(name + ".mlp.fc2", e, ff);
     vision.blocks.push_back(block);
   }
   vision.post_ln = placer.layer_norm("model.vision.post_ln", e);
@@ -92,8 +103,8 @@ TextWeights place_text(Placer& placer, const ModelConfig& config) {
     block.ln = placer.layer_norm(name + ".ln", d);
     block.qkv = placer.linear(name + ".attn.qkv", 3 * d, d);
     block.proj = placer.linear(name + ".attn.proj", d, d);
-    block.fc1 = placer.linear(name + ".mlp.fc1", shape.ff_dim, d);
-    block.fc2 = placer.linear(name + ".mlp.fc2", d, shape.ff_dim);
+    block.fc1 = placer.linear_into_mlp(name + ".mlp.fc1", shape.ff_dim, d);
+    block.fc2 = placer.linear_out_of_mlp(name + ".mlp.fc2", d, shape.ff_dim);
     text.blocks.push_back(block);
   }
   text.post_ln = placer.layer_norm("model.text.post_ln", d);

@@ -2,8 +2,8 @@
 //
 // Every pointer is device memory of type T (Kernels::activation_dtype()), row-major [out, in]. D =
 // text dim, F = text ff_dim, V = vocab, E = enc_dim, G = enc_ff_dim, P = proj_inner_dim, R = region
-// inner_dim; F', G' are padded to multiples of 16 and the patch length 588 to 592 (model_shape.h),
-// with zeros.
+// inner_dim; F', G' are padded to multiples of 16, large ones of 128, and the patch length 588 to
+// 592 (model_shape.h), with zeros.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +51,9 @@ struct TextBlockWeights {
   LinearWeights proj;   // [D, D]
   LinearWeights fc1;    // [F', D]
   LinearWeights fc2;    // [D, F']
+  // [qkv | fc1] and [proj | fc2] for decode steps (prepared_weights.h); nullptr: not prepared.
+  const void* prepared_in = nullptr;
+  const void* prepared_out = nullptr;
 };
 
 struct TextWeights {
@@ -78,6 +81,7 @@ struct TensorPlacement {
 
 struct ModelWeights {
   Buffer buffer;
+  Buffer prepared;  // empty until prepare_decode_weights
   VisionWeights vision;
   ProjectorWeights projector;
   TextWeights text;

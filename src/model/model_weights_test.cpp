@@ -65,14 +65,15 @@ TEST(ModelWeights, AwkwardWidthsArePadded) {
   const auto weights = allocate_weights(*device, **stream, config, DType::kBF16);
   ASSERT_TRUE(weights.ok()) << weights.status().to_string();
   EXPECT_EQ(weights->vision.patch_emb.in, 592);
-  EXPECT_EQ(weights->vision.blocks[0].fc1.out, 2704);
-  EXPECT_EQ(weights->vision.blocks[0].fc2.in, 2704);
+  EXPECT_EQ(config.vision.enc_ff_dim, 2690);
+  EXPECT_EQ(weights->vision.blocks[0].fc1.out, 2816);  // whole tiles of 128
+  EXPECT_EQ(weights->vision.blocks[0].fc2.in, 2816);
   EXPECT_EQ(weights->vision.blocks[0].fc2.out, 720);
   EXPECT_EQ(weights->text.lm_head.out, 64);
   // A stretch of fc1's weights and its bias reach to their padded ends.
   const auto* weight = static_cast<const std::byte*>(weights->vision.blocks[0].fc1.weight);
   const auto* bias = static_cast<const std::byte*>(weights->vision.blocks[0].fc1.bias);
-  EXPECT_GE(bias - weight, std::ptrdiff_t{2704} * 720 * 2);
+  EXPECT_GE(bias - weight, std::ptrdiff_t{2816} * 720 * 2);
   ASSERT_TRUE((*stream)->synchronize().ok());
 }
 

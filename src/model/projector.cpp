@@ -18,13 +18,27 @@ Status Projector::project(Stream& stream, const void* features, TileGrid tiles,
   GAPLESS_RETURN_IF_ERROR(
       context_.record(stream, "vision.pooled", workspace_.pooled, rows, 2 * shape_.dim));
 
-  LinearParams fc1 =
-      dense_linear(context_, workspace_.pooled, weights_.fc1, workspace_.projector_inner, rows);
-  fc1.activation = Activation::kGeluTanh;
-  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, fc1));
-  GAPLESS_RETURN_IF_ERROR(kernels.linear(
-      stream, dense_linear(context_, workspace_.projector_inner, weights_.fc2, embeddings, rows)));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_in()));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_out(embeddings)));
   return context_.record(stream, "vision.projection", embeddings, rows, weights_.fc2.out);
+}
+
+LinearParams Projector::mlp_in() const {
+  LinearParams params = dense_linear(context_, workspace_.pooled, weights_.fc1,
+                                     workspace_.projector_inner, shape_.patches_per_crop);
+  params.activation = Activation::kGeluTanh;
+  return params;
+}
+
+LinearParams Projector::mlp_out(void* embeddings) const {
+  return dense_linear(context_, workspace_.projector_inner, weights_.fc2, embeddings,
+                      shape_.patches_per_crop);
+}
+
+Status Projector::tune(Stream& stream) const {
+  const int rows = shape_.patches_per_crop;
+  GAPLESS_RETURN_IF_ERROR(context_.kernels->tune_linear(stream, mlp_in(), {&rows, 1}));
+  return context_.kernels->tune_linear(stream, mlp_out(nullptr), {&rows, 1});
 }
 
 }  // namespace gapless

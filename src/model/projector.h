@@ -27,7 +27,13 @@ class Projector {
   // grid the global crop serves as the tile. embeddings: [729, D] T.
   Status project(Stream& stream, const void* features, TileGrid tiles, void* embeddings) const;
 
+  // Tunes the products (Kernels::tune_linear; start-up).
+  Status tune(Stream& stream) const;
+
  private:
+  LinearParams mlp_in() const;
+  LinearParams mlp_out(void* embeddings) const;
+
   const ModelContext& context_;
   const VisionShape& shape_;
   int overlap_margin_;

@@ -35,6 +35,9 @@ StepLimits limits_without_pages(DeviceKind kind, const TextShape& shape) {
     limits.max_rows = kMaxRows;
     limits.max_prefill_tokens = std::max(8192, shape.max_context);
     limits.max_prefill_sequences = 32;
+    // Two images with their questions; more keeps the device busy for 10 ms and longer.
+    limits.max_graph_tokens = 2048;
+    limits.max_graph_crops = limits.max_crops_per_encode;
   }
   limits.max_page_deltas =
       std::max(limits.max_rows, limits.max_prefill_sequences * limits.max_pages_per_row);

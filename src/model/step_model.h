@@ -2,8 +2,8 @@
 //
 // The real model (vision_language_model.h) launches kernels; testing/fake_model.h launches scripted
 // ones. The pipeline knows nothing else of either. A launch only enqueues: it never waits,
-// allocates nothing, and for kind kDecode it must be capturable in a graph (everything that changes
-// from step to step is read from the slot's device buffers).
+// allocates nothing, and forward and sample must be capturable in a graph: what changes from step to
+// step of one shape is read from the slot's device buffers.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,10 @@ struct StepLimits {
   int num_image_slots = 64;   // places in the image-embedding pool
   int max_page_copies = 16;
   int max_page_deltas = 0;  // per launch
+  // The largest prefill and encode that are captured in graphs (pipeline/step_graphs.h); 0: none.
+  // max_graph_tokens <= max_prefill_tokens, max_graph_crops <= max_crops_per_encode.
+  int max_graph_tokens = 0;
+  int max_graph_crops = 0;
 };
 
 // One image of an encode step. Its crops lie in StepBuffers::crops from first_crop on: the global
@@ -42,16 +46,17 @@ struct EncodeImage {
   int image_slot = 0;  // writes rows [image_slot*grid*grid, ...) of the image-embedding pool
 };
 
-// Sizes of one launch.
+// Sizes of one launch. Rows, segments and tokens include the padding up to a bucket: rows[i] = -1, a
+// segment without tokens, tokens that belong to no sequence and whose cache slot lies in page 0.
 struct StepShape {
   StepKind kind = StepKind::kDecode;
-  int num_rows = 0;                     // decode: the batch bucket (padded); prefill: sequences
-  int num_tokens = 0;                   // prefill: packed tokens
-  int num_segments = 0;                 // prefill: entries of StepBuffers::sequences
-  int max_new_tokens = 1;               // prefill: the longest segment
-  bool with_regions = false;            // some row may sample a coordinate or a size
-  bool with_top_logprobs = false;       // some row asks for alternatives
-  std::span<const EncodeImage> images;  // encode; lives as long as the launch call
+  int num_rows = 0;           // decode: the batch bucket; prefill: sequences
+  int num_tokens = 0;         // prefill: packed tokens
+  int num_segments = 0;       // prefill: entries of StepBuffers::sequences, at least num_rows
+  int max_new_tokens = 1;     // prefill: the longest segment (an upper bound)
+  int num_crops = 0;          // encode
+  bool with_regions = false;  // some row may sample a coordinate or a size
+  bool with_top_logprobs = false;  // some row asks for alternatives
 };
 
 // Device addresses of one slot's inputs and outputs, all fixed for the life of the slot. The inputs
@@ -115,9 +120,14 @@ class StepModel {
   virtual const StepModelInfo& info() const = 0;
   virtual const StepLimits& limits() const = 0;
 
-  // Encode: fills image slots. Prefill, decode: installs rows and applies page-table deltas (a
+  // Encode: crops to features. Prefill, decode: installs rows and applies page-table deltas (a
   // prefill page copies too), runs the decoder, writes hidden and logits of each row.
   virtual Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) = 0;
+
+  // Encode, after the forward: each image's features into its slot. Never captured: a few launches
+  // per image, whose sizes and places differ.
+  virtual Status project(Stream& compute, std::span<const EncodeImage> images,
+                         const StepBuffers& buffers) = 0;
 
   // Prefill, decode: samples, decodes regions, advances the rows, writes the outputs.
   virtual Status sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) = 0;

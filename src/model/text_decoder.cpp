@@ -1,72 +1,116 @@
 #include "model/text_decoder.h"
 
+#include <vector>
+
 namespace gapless {
 
-// Rotates and caches the layer's queries, keys and values (TextWorkspace::qkv), then attends.
-Status TextDecoder::run_attention(Stream& stream, int layer, const DecoderBatch& batch) const {
-  const std::int64_t qkv_stride = 3 * std::int64_t{shape_.dim};
-  RopeAndCacheParams rope;
-  rope.qkv = workspace_.qkv;
-  rope.qkv_stride = qkv_stride;
-  rope.positions = batch.positions;
-  rope.cache_slots = batch.cache_slots;
-  rope.rope_table = rope_table_dev_;
-  rope.kv = state_.kv_layer(layer);
-  rope.num_tokens = batch.num_tokens;
-  rope.num_heads = shape_.num_heads;
-  rope.head_dim = shape_.head_dim;
-  rope.rotary_dim = shape_.rotary_dim;
-  GAPLESS_RETURN_IF_ERROR(context_.kernels->rope_and_cache(stream, rope));
-
-  PagedAttentionParams attention;
-  attention.qkv = workspace_.qkv;
-  attention.qkv_stride = qkv_stride;
-  attention.out = workspace_.attention;
-  attention.out_stride = shape_.dim;
-  attention.kv = state_.kv_layer(layer);
-  attention.page_table = state_.page_table();
-  attention.page_table_stride = state_.page_table_stride();
-  attention.sequences = batch.sequences;
-  attention.num_sequences = batch.num_sequences;
-  attention.num_tokens = batch.num_tokens;
-  attention.max_new_tokens = batch.max_new_tokens;
-  attention.max_context = shape_.max_context;
-  attention.num_heads = shape_.num_heads;
-  attention.head_dim = shape_.head_dim;
-  attention.scratch = workspace_.attention_scratch;
-  return context_.kernels->paged_attention(stream, attention);
+TextDecoder::TextDecoder(const ModelContext& context, const TextShape& shape,
+                         const TextWeights& weights, const TextWorkspace& workspace,
+                         const DeviceState& state, const float* rope_table_dev)
+    : context_(context),
+      shape_(shape),
+      weights_(weights),
+      workspace_(workspace),
+      state_(state),
+      rope_table_dev_(rope_table_dev) {
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    const TextBlockWeights& block = weights.blocks[static_cast<std::size_t>(layer)];
+    blocks_.push_back({.gamma = block.ln.gamma,
+                       .beta = block.ln.beta,
+                       .qkv = block.qkv,
+                       .proj = block.proj,
+                       .fc1 = block.fc1,
+                       .fc2 = block.fc2,
+                       .prepared_in = block.prepared_in,
+                       .prepared_out = block.prepared_out,
+                       .kv = state.kv_layer(layer)});
+  }
 }
 
-Status TextDecoder::run_block(Stream& stream, int layer, const DecoderBatch& batch) const {
-  Kernels& kernels = *context_.kernels;
-  const TextBlockWeights& block = weights_.blocks[static_cast<std::size_t>(layer)];
+Status TextDecoder::tune(Stream& stream, int max_tokens) const {
+  // Steps of one tile of the products' kernels, and wider ones where a tile more is little.
+  std::vector<int> row_counts;
+  for (int rows = 128; rows < max_tokens; rows += rows < 2048 ? 128 : rows < 4096 ? 256 : 512) {
+    row_counts.push_back(rows);
+  }
+  row_counts.push_back(max_tokens);
+  const TextBlockWeights& block = weights_.blocks.front();
   const TextWorkspace& w = workspace_;
-  const int rows = batch.num_tokens;
-  auto linear = [&](LinearParams params) {
-    params.decode = batch.decode;
-    return kernels.linear(stream, params);
-  };
-
-  GAPLESS_RETURN_IF_ERROR(
-      kernels.layer_norm(stream, dense_layer_norm(batch.x, block.ln, w.norm, rows)));
-  GAPLESS_RETURN_IF_ERROR(linear(dense_linear(context_, w.norm, block.qkv, w.qkv, rows)));
-  GAPLESS_RETURN_IF_ERROR(run_attention(stream, layer, batch));
-  GAPLESS_RETURN_IF_ERROR(
-      linear(residual_linear(context_, w.attention, block.proj, batch.x, rows)));
-
-  LinearParams fc1 = dense_linear(context_, w.norm, block.fc1, w.inner, rows);
+  LinearParams fc1 = dense_linear(context_, w.norm, block.fc1, w.inner, max_tokens);
   fc1.activation = Activation::kGeluTanh;
-  GAPLESS_RETURN_IF_ERROR(linear(fc1));
-  return linear(residual_linear(context_, w.inner, block.fc2, batch.x, rows));
+  // As decoder_blocks() lays a prefill's products out.
+  void* after_attention = w.qkv;
+  for (const LinearParams& params :
+       {dense_linear(context_, w.norm, block.qkv, w.qkv, max_tokens),
+        residual_linear(context_, w.attention, block.proj, w.x, after_attention, max_tokens), fc1,
+        residual_linear(context_, w.inner, block.fc2, after_attention, w.x, max_tokens)}) {
+    GAPLESS_RETURN_IF_ERROR(context_.kernels->tune_linear(stream, params, row_counts));
+  }
+  return ok_status();
+}
+
+DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const {
+  DecoderBlocksParams params;
+  params.x = batch.x;
+  params.positions = batch.positions;
+  params.cache_slots = batch.cache_slots;
+  params.rope_table = rope_table_dev_;
+  params.page_table = state_.page_table();
+  params.page_table_stride = state_.page_table_stride();
+  params.sequences = batch.sequences;
+  params.num_sequences = batch.num_sequences;
+  params.num_tokens = batch.num_tokens;
+  params.max_new_tokens = batch.max_new_tokens;
+  params.max_context = shape_.max_context;
+  params.num_heads = shape_.num_heads;
+  params.head_dim = shape_.head_dim;
+  params.rotary_dim = shape_.rotary_dim;
+  params.decode = batch.decode;
+  params.norm = workspace_.norm;
+  params.qkv = workspace_.qkv;
+  params.attention = workspace_.attention;
+  params.inner = workspace_.inner;
+  params.attention_scratch = workspace_.attention_scratch;
+  params.block_scratch = workspace_.block_scratch;
+  return params;
+}
+
+DecoderHead TextDecoder::head(float* logits) const {
+  return {.gamma = weights_.post_ln.gamma,
+          .beta = weights_.post_ln.beta,
+          .linear = weights_.lm_head,
+          .norm = workspace_.last_norm,
+          .logits = logits};
 }
 
 Status TextDecoder::run_blocks(Stream& stream, const DecoderBatch& batch) const {
+  DecoderBlocksParams params = blocks_params(batch);
+  if (context_.recorder == nullptr) {
+    params.blocks = blocks_.data();
+    params.num_blocks = shape_.num_layers;
+    return context_.kernels->decoder_blocks(stream, params);
+  }
+  params.num_blocks = 1;
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
-    GAPLESS_RETURN_IF_ERROR(run_block(stream, layer, batch));
+    params.blocks = &blocks_[static_cast<std::size_t>(layer)];
+    GAPLESS_RETURN_IF_ERROR(context_.kernels->decoder_blocks(stream, params));
     GAPLESS_RETURN_IF_ERROR(
         context_.record(stream, "text.block", layer, batch.x, batch.num_tokens, shape_.dim));
   }
   return ok_status();
+}
+
+Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float* logits) const {
+  if (context_.recorder != nullptr) {
+    GAPLESS_RETURN_IF_ERROR(run_blocks(stream, batch));
+    return compute_logits(stream, batch.x, batch.num_tokens, logits);
+  }
+  const DecoderHead with_head = head(logits);
+  DecoderBlocksParams params = blocks_params(batch);
+  params.blocks = blocks_.data();
+  params.num_blocks = shape_.num_layers;
+  params.head = &with_head;
+  return context_.kernels->decoder_blocks(stream, params);
 }
 
 Status TextDecoder::compute_logits(Stream& stream, const void* hidden, int num_rows,

@@ -5,6 +5,8 @@
 // reads them from there alone (Moondream reference, June 2025).
 #pragma once
 
+#include <vector>
+
 #include "model/device_state.h"
 #include "model/model_context.h"
 #include "model/model_shape.h"
@@ -28,23 +30,24 @@ struct DecoderBatch {
 class TextDecoder {
  public:
   TextDecoder(const ModelContext& context, const TextShape& shape, const TextWeights& weights,
-              const TextWorkspace& workspace, const DeviceState& state, const float* rope_table_dev)
-      : context_(context),
-        shape_(shape),
-        weights_(weights),
-        workspace_(workspace),
-        state_(state),
-        rope_table_dev_(rope_table_dev) {}
+              const TextWorkspace& workspace, const DeviceState& state,
+              const float* rope_table_dev);
 
   // Runs all blocks over batch.x in place. The page tables of its rows must be set.
   Status run_blocks(Stream& stream, const DecoderBatch& batch) const;
+
+  // Tunes the products of prefills of up to max_tokens tokens (Kernels::tune_linear; start-up).
+  Status tune(Stream& stream, int max_tokens) const;
+
+  // A decode step: all blocks, then the logits of every row. logits: [num_tokens, vocab] float32.
+  Status run_decode(Stream& stream, const DecoderBatch& batch, float* logits) const;
 
   // hidden: [num_rows, D] T before post_ln; logits: [num_rows, vocab] float32.
   Status compute_logits(Stream& stream, const void* hidden, int num_rows, float* logits) const;
 
  private:
-  Status run_block(Stream& stream, int layer, const DecoderBatch& batch) const;
-  Status run_attention(Stream& stream, int layer, const DecoderBatch& batch) const;
+  DecoderBlocksParams blocks_params(const DecoderBatch& batch) const;
+  DecoderHead head(float* logits) const;
 
   const ModelContext& context_;
   const TextShape& shape_;
@@ -52,6 +55,7 @@ class TextDecoder {
   const TextWorkspace& workspace_;
   const DeviceState& state_;
   const float* rope_table_dev_;
+  std::vector<DecoderBlock> blocks_;
 };
 
 }  // namespace gapless

@@ -1,5 +1,7 @@
 #include "model/vision_encoder.h"
 
+#include <vector>
+
 namespace gapless {
 
 Status VisionEncoder::embed_patches(Stream& stream, const std::uint8_t* crops,
@@ -17,12 +19,7 @@ Status VisionEncoder::embed_patches(Stream& stream, const std::uint8_t* crops,
   GAPLESS_RETURN_IF_ERROR(
       context_.record(stream, "vision.patches", workspace_.patches, rows, shape_.patch_stride));
 
-  LinearParams embed =
-      dense_linear(context_, workspace_.patches, weights_.patch_emb, workspace_.x, rows);
-  embed.residual = weights_.pos_emb;
-  embed.residual_stride = shape_.dim;
-  embed.residual_rows = shape_.patches_per_crop;
-  GAPLESS_RETURN_IF_ERROR(context_.kernels->linear(stream, embed));
+  GAPLESS_RETURN_IF_ERROR(context_.kernels->linear(stream, patch_embedding(rows)));
   return context_.record(stream, "vision.patch_embedding", workspace_.x, rows, shape_.dim);
 }
 
@@ -34,8 +31,7 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
 
   GAPLESS_RETURN_IF_ERROR(
       kernels.layer_norm(stream, dense_layer_norm(w.x, block.ln1, w.norm, rows)));
-  GAPLESS_RETURN_IF_ERROR(
-      kernels.linear(stream, dense_linear(context_, w.norm, block.qkv, w.qkv, rows)));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, qkv(block, rows)));
   VisionAttentionParams attention;
   attention.qkv = w.qkv;
   attention.out = w.attention;
@@ -44,15 +40,56 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   attention.num_heads = shape_.num_heads;
   attention.head_dim = shape_.head_dim;
   GAPLESS_RETURN_IF_ERROR(kernels.vision_attention(stream, attention));
-  GAPLESS_RETURN_IF_ERROR(
-      kernels.linear(stream, residual_linear(context_, w.attention, block.proj, w.x, rows)));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, projection(block, rows)));
 
   GAPLESS_RETURN_IF_ERROR(
-      kernels.layer_norm(stream, dense_layer_norm(w.x, block.ln2, w.norm, rows)));
-  LinearParams fc1 = dense_linear(context_, w.norm, block.fc1, w.inner, rows);
-  fc1.activation = Activation::kGeluTanh;
-  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, fc1));
-  return kernels.linear(stream, residual_linear(context_, w.inner, block.fc2, w.x, rows));
+      kernels.layer_norm(stream, dense_layer_norm(w.after_attention, block.ln2, w.norm, rows)));
+  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_in(block, rows)));
+  return kernels.linear(stream, mlp_out(block, rows));
+}
+
+LinearParams VisionEncoder::patch_embedding(int rows) const {
+  LinearParams params =
+      dense_linear(context_, workspace_.patches, weights_.patch_emb, workspace_.x, rows);
+  params.residual = weights_.pos_emb;
+  params.residual_stride = shape_.dim;
+  params.residual_rows = shape_.patches_per_crop;
+  return params;
+}
+
+LinearParams VisionEncoder::qkv(const VisionBlockWeights& block, int rows) const {
+  return dense_linear(context_, workspace_.norm, block.qkv, workspace_.qkv, rows);
+}
+
+LinearParams VisionEncoder::projection(const VisionBlockWeights& block, int rows) const {
+  return residual_linear(context_, workspace_.attention, block.proj, workspace_.x,
+                         workspace_.after_attention, rows);
+}
+
+LinearParams VisionEncoder::mlp_in(const VisionBlockWeights& block, int rows) const {
+  LinearParams params = dense_linear(context_, workspace_.norm, block.fc1, workspace_.inner, rows);
+  params.activation = Activation::kGeluTanh;
+  return params;
+}
+
+LinearParams VisionEncoder::mlp_out(const VisionBlockWeights& block, int rows) const {
+  return residual_linear(context_, workspace_.inner, block.fc2, workspace_.after_attention,
+                         workspace_.x, rows);
+}
+
+Status VisionEncoder::tune(Stream& stream, int max_crops) const {
+  std::vector<int> row_counts;
+  for (int crops = 1; crops <= max_crops; ++crops) {
+    row_counts.push_back(crops * shape_.patches_per_crop);
+  }
+  const int rows = row_counts.back();
+  const VisionBlockWeights& block = weights_.blocks.front();  // of the same shapes as the others
+  for (const LinearParams& params :
+       {patch_embedding(rows), qkv(block, rows), projection(block, rows), mlp_in(block, rows),
+        mlp_out(block, rows)}) {
+    GAPLESS_RETURN_IF_ERROR(context_.kernels->tune_linear(stream, params, row_counts));
+  }
+  return ok_status();
 }
 
 Status VisionEncoder::encode(Stream& stream, const std::uint8_t* crops, int num_crops,

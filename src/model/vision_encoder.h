@@ -31,7 +31,18 @@ class VisionEncoder {
   // StepLimits::max_crops_per_encode.
   Status encode(Stream& stream, const std::uint8_t* crops, int num_crops, void* features) const;
 
+  // Tunes the products for 1 to max_crops crops (Kernels::tune_linear; start-up).
+  Status tune(Stream& stream, int max_crops) const;
+
  private:
+  // Residuals alternate between VisionWorkspace::x and after_attention: a product whose output is
+  // its own residual costs the backend a copy.
+  LinearParams patch_embedding(int rows) const;
+  LinearParams qkv(const VisionBlockWeights& block, int rows) const;
+  LinearParams projection(const VisionBlockWeights& block, int rows) const;
+  LinearParams mlp_in(const VisionBlockWeights& block, int rows) const;
+  LinearParams mlp_out(const VisionBlockWeights& block, int rows) const;
+
   Status embed_patches(Stream& stream, const std::uint8_t* crops, int num_crops) const;
   Status run_block(Stream& stream, const VisionBlockWeights& block, int num_crops) const;
 

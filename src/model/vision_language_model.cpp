@@ -72,7 +72,15 @@ Status VisionLanguageModel::prepare() {
       state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens, context_.dtype,
                                   limits_, build_spatial_automata(tokens)));
   build_parts();
-  return ok_status();
+  return tune();
+}
+
+Status VisionLanguageModel::tune() {
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
+  GAPLESS_RETURN_IF_ERROR(vision_encoder_->tune(*stream, limits_.max_crops_per_encode));
+  GAPLESS_RETURN_IF_ERROR(projector_->tune(*stream));
+  GAPLESS_RETURN_IF_ERROR(text_decoder_->tune(*stream, limits_.max_prefill_tokens));
+  return stream->synchronize();
 }
 
 Status VisionLanguageModel::upload_constants() {
@@ -112,7 +120,7 @@ Status VisionLanguageModel::forward(Stream& compute, const StepShape& shape,
                                     const StepBuffers& buffers) {
   switch (shape.kind) {
     case StepKind::kEncode:
-      return encode(compute, shape.images, buffers.crops);
+      return encode(compute, shape.num_crops, buffers.crops);
     case StepKind::kPrefill:
       return prefill(compute, shape, buffers);
     case StepKind::kDecode:
@@ -122,31 +130,31 @@ Status VisionLanguageModel::forward(Stream& compute, const StepShape& shape,
   return ok_status();
 }
 
-// Crops of all images run through the encoder in chunks, then each image through the projector.
-Status VisionLanguageModel::encode(Stream& compute, std::span<const EncodeImage> images,
-                                   const std::uint8_t* crops) {
-  int num_crops = 0;
-  for (const EncodeImage& image : images) {
-    num_crops = std::max(num_crops, image.first_crop + image.num_crops);
-  }
-  GAPLESS_CHECK(num_crops <= max_crops_per_launch(limits_));
-  const std::size_t crop_feature_bytes = static_cast<std::size_t>(vision_shape_.patches_per_crop) *
-                                         static_cast<std::size_t>(vision_shape_.dim) *
-                                         dtype_bytes(context_.dtype);
-  auto* features = static_cast<std::byte*>(workspace_->vision().features);
+std::byte* VisionLanguageModel::crop_features(int crop) const {
+  const auto crop_elements = static_cast<std::size_t>(vision_shape_.patches_per_crop) *
+                             static_cast<std::size_t>(vision_shape_.dim);
+  return static_cast<std::byte*>(workspace_->vision().features) +
+         static_cast<std::size_t>(crop) * crop_elements * dtype_bytes(context_.dtype);
+}
 
+// Crops of all images run through the encoder in chunks.
+Status VisionLanguageModel::encode(Stream& compute, int num_crops, const std::uint8_t* crops) {
+  GAPLESS_CHECK(num_crops <= max_crops_per_launch(limits_));
   for (int first = 0; first < num_crops; first += limits_.max_crops_per_encode) {
     const int chunk = std::min(limits_.max_crops_per_encode, num_crops - first);
-    const auto skip = static_cast<std::size_t>(first);
-    GAPLESS_RETURN_IF_ERROR(vision_encoder_->encode(compute, crops + skip * info_.crop_bytes, chunk,
-                                                    features + skip * crop_feature_bytes));
+    const std::uint8_t* from = crops + static_cast<std::size_t>(first) * info_.crop_bytes;
+    GAPLESS_RETURN_IF_ERROR(vision_encoder_->encode(compute, from, chunk, crop_features(first)));
   }
+  return ok_status();
+}
+
+Status VisionLanguageModel::project(Stream& compute, std::span<const EncodeImage> images,
+                                    const StepBuffers&) {
   for (const EncodeImage& image : images) {
     GAPLESS_CHECK(image.image_slot >= 0 && image.image_slot < limits_.num_image_slots);
-    const auto skip = static_cast<std::size_t>(image.first_crop);
     const TileGrid tiles{.rows = image.tile_rows, .cols = image.tile_cols};
-    GAPLESS_RETURN_IF_ERROR(projector_->project(compute, features + skip * crop_feature_bytes,
-                                                tiles, state_->image_slot(image.image_slot)));
+    GAPLESS_RETURN_IF_ERROR(projector_->project(compute, crop_features(image.first_crop), tiles,
+                                                state_->image_slot(image.image_slot)));
   }
   return ok_status();
 }
@@ -175,7 +183,9 @@ Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
                                                                   .y = buffers.hidden,
                                                                   .num_rows = shape.num_rows,
                                                                   .dim = text_shape_.dim}));
-  return finish_forward(compute, buffers, shape.num_rows);
+  GAPLESS_RETURN_IF_ERROR(
+      text_decoder_->compute_logits(compute, buffers.hidden, shape.num_rows, buffers.logits));
+  return record_outputs(compute, buffers, shape.num_rows);
 }
 
 // Everything that changes from step to step is read from device memory, so this can be captured.
@@ -202,15 +212,17 @@ Status VisionLanguageModel::decode(Stream& compute, const StepShape& shape,
                                           .index = text.input_index,
                                           .out = buffers.hidden,
                                           .num_tokens = shape.num_rows}));
-  GAPLESS_RETURN_IF_ERROR(text_decoder_->run_blocks(compute, {.x = buffers.hidden,
-                                                              .positions = text.positions,
-                                                              .cache_slots = text.cache_slots,
-                                                              .sequences = text.sequences,
-                                                              .num_sequences = shape.num_rows,
-                                                              .num_tokens = shape.num_rows,
-                                                              .max_new_tokens = 1,
-                                                              .decode = true}));
-  return finish_forward(compute, buffers, shape.num_rows);
+  GAPLESS_RETURN_IF_ERROR(text_decoder_->run_decode(compute,
+                                                    {.x = buffers.hidden,
+                                                     .positions = text.positions,
+                                                     .cache_slots = text.cache_slots,
+                                                     .sequences = text.sequences,
+                                                     .num_sequences = shape.num_rows,
+                                                     .num_tokens = shape.num_rows,
+                                                     .max_new_tokens = 1,
+                                                     .decode = true},
+                                                    buffers.logits));
+  return record_outputs(compute, buffers, shape.num_rows);
 }
 
 Status VisionLanguageModel::begin_step(Stream& compute, const StepBuffers& buffers) {
@@ -251,13 +263,11 @@ Status VisionLanguageModel::embed(Stream& compute, EmbedParams params) {
   return context_.record(compute, "text.input", params.out, params.num_tokens, params.dim);
 }
 
-Status VisionLanguageModel::finish_forward(Stream& compute, const StepBuffers& buffers,
+Status VisionLanguageModel::record_outputs(Stream& compute, const StepBuffers& buffers,
                                            int num_rows) {
+  if (context_.recorder == nullptr) return ok_status();
   GAPLESS_RETURN_IF_ERROR(
       context_.record(compute, "text.hidden", buffers.hidden, num_rows, text_shape_.dim));
-  GAPLESS_RETURN_IF_ERROR(
-      text_decoder_->compute_logits(compute, buffers.hidden, num_rows, buffers.logits));
-  if (context_.recorder == nullptr) return ok_status();
   return context_.recorder->record(compute, "text.logits",
                                    {buffers.logits, num_rows, text_shape_.vocab, DType::kF32});
 }

@@ -34,6 +34,8 @@ class VisionLanguageModel final : public StepModel {
   const StepModelInfo& info() const override { return info_; }
   const StepLimits& limits() const override { return limits_; }
   Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
+  Status project(Stream& compute, std::span<const EncodeImage> images,
+                 const StepBuffers& buffers) override;
   Status sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status top_logprobs(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status stamp(Stream& compute, std::uint64_t* stamp_dev) override;
@@ -53,14 +55,16 @@ class VisionLanguageModel final : public StepModel {
   Status prepare();           // allocates and fills everything but the weights
   Status upload_constants();  // normalisation and rope tables
   void build_parts();
+  Status tune();
 
-  Status encode(Stream& compute, std::span<const EncodeImage> images, const std::uint8_t* crops);
+  Status encode(Stream& compute, int num_crops, const std::uint8_t* crops);
   Status prefill(Stream& compute, const StepShape& shape, const StepBuffers& buffers);
   Status decode(Stream& compute, const StepShape& shape, const StepBuffers& buffers);
   Status begin_step(Stream& compute, const StepBuffers& buffers);
   Status copy_pages(Stream& compute, const StepBuffers& buffers);
   Status embed(Stream& compute, EmbedParams params);
-  Status finish_forward(Stream& compute, const StepBuffers& buffers, int num_rows);
+  std::byte* crop_features(int crop) const;
+  Status record_outputs(Stream& compute, const StepBuffers& buffers, int num_rows);
 
   Device& device_;
   ModelConfig config_;

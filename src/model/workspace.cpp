@@ -27,6 +27,7 @@ VisionWorkspace carve_vision(Carver take, const ModelConfig& config, const StepL
   vision.x = take(rows, shape.dim);
   vision.norm = take(rows, shape.dim);
   vision.qkv = take(rows, 3 * shape.dim);
+  vision.after_attention = vision.qkv;  // attention is done with it by then
   vision.attention = take(rows, shape.dim);
   vision.inner = take(rows, shape.ff_dim);
   vision.features =
@@ -55,6 +56,8 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
       limits.max_rows, limits.max_rows, shape.max_context, shape.num_heads, shape.head_dim);
   text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));
+  text.block_scratch = layout.take(kernels.decoder_blocks_scratch_bytes(
+      limits.max_rows, shape.dim, shape.ff_dim, shape.num_heads));
   text.sample_scratch = layout.take(kernels.sample_scratch_bytes(rows, shape.vocab));
   text.region_scratch = layout.take(kernels.region_scratch_bytes(
       rows, config.region.inner_dim,

@@ -21,6 +21,7 @@ struct VisionWorkspace {
   void* norm = nullptr;             // [R, E] T
   void* qkv = nullptr;              // [R, 3E] T
   void* attention = nullptr;        // [R, E] T
+  void* after_attention = nullptr;  // [R, E] T: x + attention, in the place of qkv
   void* inner = nullptr;            // [R, G] T
   void* features = nullptr;         // [max crops of a launch * 729, E] T: the encoder's output
   void* pooled = nullptr;           // [729, 2E] T
@@ -33,9 +34,10 @@ struct TextWorkspace {
   void* norm = nullptr;       // [N, D] T
   void* qkv = nullptr;        // [N, 3D] T
   void* attention = nullptr;  // [N, D] T
-  void* inner = nullptr;      // [N, F] T
-  void* last_norm = nullptr;  // [max rows, D] T: post_ln of the rows' last tokens
+  void* inner = nullptr;            // [N, F] T
+  void* last_norm = nullptr;        // [max rows, D] T: post_ln of the rows' last tokens
   void* attention_scratch = nullptr;
+  void* block_scratch = nullptr;
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;
   // A decode step's plan, made on the device from the rows' states.

@@ -7,12 +7,9 @@
 namespace gapless {
 namespace {
 
-// Plan, launch, wait, commit, finalize and other, with room to spare.
-constexpr std::size_t kPhasesPerStep = 8;
-
 template <typename T>
-std::vector<T> unroll(const std::vector<T>& ring, std::size_t num_added) {
-  const std::size_t count = std::min(num_added, ring.size());
+std::vector<T> unroll(const std::vector<T>& ring, std::size_t num_added, std::size_t most) {
+  const std::size_t count = std::min({num_added, ring.size(), most});
   std::vector<T> items;
   items.reserve(count);
   for (std::size_t i = num_added - count; i < num_added; ++i)
@@ -21,6 +18,18 @@ std::vector<T> unroll(const std::vector<T>& ring, std::size_t num_added) {
 }
 
 }  // namespace
+
+const char* step_kind_name(StepKind kind) {
+  switch (kind) {
+    case StepKind::kEncode:
+      return "encode";
+    case StepKind::kPrefill:
+      return "prefill";
+    case StepKind::kDecode:
+      return "decode";
+  }
+  return "step";
+}
 
 const char* host_phase_name(HostPhaseKind kind) {
   switch (kind) {
@@ -148,14 +157,14 @@ LedgerTotals Ledger::totals() const {
   return totals_;
 }
 
-std::vector<StepRecord> Ledger::records() const {
+std::vector<StepRecord> Ledger::records(std::size_t most) const {
   std::lock_guard lock(mutex_);
-  return unroll(records_, num_records_);
+  return unroll(records_, num_records_, most);
 }
 
-std::vector<HostPhase> Ledger::phases() const {
+std::vector<HostPhase> Ledger::phases(std::size_t most) const {
   std::lock_guard lock(mutex_);
-  return unroll(phases_, num_phases_);
+  return unroll(phases_, num_phases_, most);
 }
 
 }  // namespace gapless

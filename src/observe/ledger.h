@@ -54,6 +54,11 @@ struct LedgerTotals {
   // Of the time in which there was something to do.
   double bubble_share() const { return ratio(bubble_ns, busy_ns + bubble_ns); }
   double zombie_share() const { return ratio(num_zombie_rows, num_decode_rows); }
+  // What decode steps read, over the device time that they took.
+  double decode_gb_per_s() const {
+    constexpr auto kDecode = static_cast<std::size_t>(StepKind::kDecode);
+    return ratio(decode_bytes, forward_ns[kDecode] + sampling_ns[kDecode]);
+  }
   // The engine thread's own work: everything but waiting and idling.
   std::int64_t host_work_ns() const;
 
@@ -62,6 +67,9 @@ struct LedgerTotals {
     return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
   }
 };
+
+// Plan, launch, wait, commit, finalize and other, with room to spare.
+inline constexpr std::size_t kPhasesPerStep = 8;
 
 class Ledger {
  public:
@@ -79,8 +87,10 @@ class Ledger {
   void restart();
 
   LedgerTotals totals() const;
-  std::vector<StepRecord> records() const;  // oldest first
-  std::vector<HostPhase> phases() const;    // oldest first
+  // The last `most` of them, oldest first. Whoever asks holds up the engine thread while they are
+  // copied: a few microseconds for a hundred.
+  std::vector<StepRecord> records(std::size_t most = SIZE_MAX) const;
+  std::vector<HostPhase> phases(std::size_t most = SIZE_MAX) const;
 
  private:
   void correct_offset(const StepRecord& record);

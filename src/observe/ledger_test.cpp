@@ -100,6 +100,10 @@ TEST(LedgerTest, ZombieShareAndBytesCountDecodeRows) {
   ledger.add(record);
   EXPECT_DOUBLE_EQ(ledger.totals().zombie_share(), 0.25);
   EXPECT_EQ(ledger.totals().decode_bytes, 1070);
+  const LedgerTotals totals = ledger.totals();
+  const auto decode_ns = totals.forward_ns[2] + totals.sampling_ns[2];
+  ASSERT_GT(decode_ns, 0);
+  EXPECT_DOUBLE_EQ(totals.decode_gb_per_s(), 1070.0 / static_cast<double>(decode_ns));
 }
 
 TEST(LedgerTest, KeepsTheLastRecordsOnly) {

@@ -20,6 +20,8 @@ enum class HostPhaseKind : std::uint8_t {
 inline constexpr int kNumHostPhaseKinds = 7;
 const char* host_phase_name(HostPhaseKind kind);
 
+const char* step_kind_name(StepKind kind);  // "encode", "prefill", "decode"
+
 struct HostPhase {
   HostPhaseKind kind = HostPhaseKind::kOther;
   std::int64_t step = -1;  // StepRecord::number, or -1

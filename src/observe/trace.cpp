@@ -13,18 +13,6 @@ namespace {
 
 enum Track : int { kHostTrack = 1, kDeviceTrack = 2, kCopyTrack = 3, kZombieTrack = 4 };
 
-const char* step_name(StepKind kind) {
-  switch (kind) {
-    case StepKind::kEncode:
-      return "encode";
-    case StepKind::kPrefill:
-      return "prefill";
-    case StepKind::kDecode:
-      return "decode";
-  }
-  return "step";
-}
-
 class TraceText {
  public:
   explicit TraceText(std::int64_t zero_ns) : zero_ns_(zero_ns) {}
@@ -63,7 +51,7 @@ void add_step(const StepRecord& record, TraceText& trace) {
   const std::string args = fmt::format(
       R"("step":{},"slot":{},"rows":{},"zombies":{},"host_masked":{},"tokens":{})", record.number,
       record.slot, record.num_rows, record.num_zombies, record.num_host_masked, record.num_tokens);
-  const char* name = step_name(record.kind);
+  const char* name = step_kind_name(record.kind);
   trace.slice(kDeviceTrack, name, record.forward_begin_ns, record.forward_end_ns, args);
   trace.slice(kDeviceTrack, "sampling", record.sampling_begin_ns, record.sampling_end_ns, args);
   trace.slice(kCopyTrack, "inputs up", record.launch_begin_ns,

@@ -1,7 +1,9 @@
 #include "pipeline/engine.h"
 
+#include <algorithm>
 #include <future>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -49,10 +51,13 @@ Status Engine::start_threads() {
   emit_ = std::make_unique<EmitPool>(options_.num_emit_threads);
   LoopOptions loop_options = options_.loop;
   loop_options.max_waiting = options_.max_active_requests;
-  GAPLESS_ASSIGN_OR_RETURN(
-      loop_, Loop::create(*model_->device, step_model, clock_, loop_options));
+  GAPLESS_ASSIGN_OR_RETURN(loop_, Loop::create(*model_->device, step_model, clock_, loop_options));
   loop_->start();
-  for (int i = 0; i < options_.num_preprocess_threads; ++i) {
+  int num_threads = options_.num_preprocess_threads;
+  if (num_threads == 0) {
+    num_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
+  }
+  for (int i = 0; i < num_threads; ++i) {
     preprocess_threads_.emplace_back([this] { preprocess_jobs(); });
   }
   return ok_status();
@@ -84,8 +89,7 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
   setup.skill = request.skill;
   setup.sink = std::move(sink);
   const TokenizerConfig& tokens = model_->config.tokenizer;
-  setup.decoder =
-      make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
+  setup.decoder = make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
   if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
 
   std::lock_guard lock(mutex_);

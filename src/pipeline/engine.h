@@ -24,12 +24,12 @@ namespace gapless {
 
 struct EngineOptions {
   LoopOptions loop;
-  int num_preprocess_threads = 2;
+  int num_preprocess_threads = 0;  // 0: half the cores, 2 to 8
   int num_emit_threads = 2;
   // Requests between submit and their last event; one more is refused.
   int max_active_requests = 1024;
   // Crops waiting for their encode step; at least kMaxTilesPerImage + 1.
-  int num_staged_crops = 96;
+  int num_staged_crops = 192;
 };
 
 class Engine {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "pipeline/step_graphs.h"
 
 namespace gapless {
 namespace {
@@ -71,13 +72,27 @@ void fill_segments(const Sequence& sequence, int image_tokens, int first_token, 
   }
 }
 
-}  // namespace
-
-int decode_bucket(int num_rows, int max_rows) {
-  int bucket = 1;
-  while (bucket < num_rows) bucket *= 2;
-  return std::min(bucket, max_rows);
+// Up to the bucket; nothing to do where the shape is exact already.
+void pad_prefill(const StepLimits& limits, StepShape& shape, const StepInputs& inputs) {
+  if (shape.num_tokens > limits.max_graph_tokens) return;
+  const int num_tokens = prefill_token_bucket(shape.num_tokens, limits);
+  // A graph has as many rows as segments: padding rows fill up where prompts have several images.
+  const int num_rows = prefill_row_bucket(shape.num_segments, limits.max_prefill_sequences);
+  std::fill(inputs.inputs + shape.num_tokens, inputs.inputs + num_tokens, TokenInput{});
+  std::fill(inputs.positions + shape.num_tokens, inputs.positions + num_tokens, 0);
+  std::fill(inputs.cache_slots + shape.num_tokens, inputs.cache_slots + num_tokens, 0);
+  std::fill(inputs.rows + shape.num_rows, inputs.rows + num_rows, -1);
+  std::fill(inputs.sequences + shape.num_segments, inputs.sequences + num_rows,
+            AttentionSequence{});
+  std::fill(inputs.last_tokens + shape.num_rows, inputs.last_tokens + num_rows, 0);
+  std::fill(inputs.tokens_consumed + shape.num_rows, inputs.tokens_consumed + num_rows, 0);
+  shape.num_tokens = num_tokens;
+  shape.max_new_tokens = num_tokens;
+  shape.num_rows = num_rows;
+  shape.num_segments = num_rows;
 }
+
+}  // namespace
 
 StepShape fill_decode(const StepPlan& plan, const StepLimits& limits, const StepInputs& inputs) {
   set_no_changes(inputs);
@@ -92,8 +107,8 @@ StepShape fill_decode(const StepPlan& plan, const StepLimits& limits, const Step
   return shape;
 }
 
-StepShape fill_prefill(const StepPlan& plan, const Seating& seating, int image_tokens,
-                       const StepInputs& inputs) {
+StepShape fill_prefill(const StepPlan& plan, const StepLimits& limits, const Seating& seating,
+                       int image_tokens, const StepInputs& inputs) {
   set_no_changes(inputs);
   StepShape shape;
   shape.kind = StepKind::kPrefill;
@@ -116,6 +131,7 @@ StepShape fill_prefill(const StepPlan& plan, const Seating& seating, int image_t
     ++i;
   }
   *inputs.num_installs = plan.num_rows;
+  pad_prefill(limits, shape, inputs);
   return shape;
 }
 
@@ -146,7 +162,7 @@ StepShape fill_encode(const StepPlan& plan, const Seating& seating, std::size_t 
   }
   StepShape shape;
   shape.kind = StepKind::kEncode;
-  shape.images = lists.images;
+  shape.num_crops = num_crops;
   return shape;
 }
 

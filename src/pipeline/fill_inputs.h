@@ -29,17 +29,14 @@ struct EncodeLists {
   std::vector<CropCopy> copies;
 };
 
-// The smallest batch bucket (a power of two, or max_rows) that takes num_rows.
-int decode_bucket(int num_rows, int max_rows);
-
-// shape.num_rows is the bucket; the rows behind the plan's are padding (-1).
+// Shapes are those of the graph that takes the step, where there is one (step_graphs.h); what lies
+// behind the plan's own is padding.
 StepShape fill_decode(const StepPlan& plan, const StepLimits& limits, const StepInputs& inputs);
 
 // Installs the rows and their page tables, and packs the prompts' tokens that are not in the cache.
-StepShape fill_prefill(const StepPlan& plan, const Seating& seating, int image_tokens,
-                       const StepInputs& inputs);
+StepShape fill_prefill(const StepPlan& plan, const StepLimits& limits, const Seating& seating,
+                       int image_tokens, const StepInputs& inputs);
 
-// shape.images points into `lists`.
 StepShape fill_encode(const StepPlan& plan, const Seating& seating, std::size_t crop_bytes,
                       EncodeLists& lists);
 

@@ -1,5 +1,6 @@
 #include "pipeline/loop.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -38,7 +39,8 @@ Loop::Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions
       state_(options.depth, model.limits().max_rows),
       seating_(model.info(), model.limits(), options.max_cached_prefixes, options.foresees_limits),
       ledger_(options.ledger_capacity, {.weight_bytes = model.info().decode_weight_bytes,
-                                        .kv_token_bytes = model.info().kv_token_bytes}) {}
+                                        .kv_token_bytes = model.info().kv_token_bytes}),
+      active_depth_(options.depth) {}
 
 // Bounds without which a request that fits alone could never run.
 Status Loop::check_limits() const {
@@ -46,6 +48,10 @@ Status Loop::check_limits() const {
   if (limits.max_prefill_sequences < 1 || limits.max_prefill_sequences > limits.max_rows) {
     return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_rows = {}",
                             limits.max_prefill_sequences, limits.max_rows);
+  }
+  if (limits.max_graph_tokens > limits.max_prefill_tokens ||
+      limits.max_graph_crops > limits.max_crops_per_encode) {
+    return invalid_argument("limits: what has a graph must fit a step");
   }
   if (limits.max_page_deltas < limits.max_pages_per_row || limits.max_page_copies < 1 ||
       limits.num_image_slots < 1 || limits.max_images_per_encode < 1) {
@@ -105,6 +111,10 @@ void Loop::cancel(SequenceId sequence) {
   mailbox_.post_cancellation(sequence);
 }
 
+void Loop::set_active_depth(int depth) {
+  active_depth_.store(std::clamp(depth, 1, this->depth()), std::memory_order_relaxed);
+}
+
 Loop::Counts Loop::counts() const {
   std::lock_guard lock(shared_mutex_);
   return counts_;
@@ -156,10 +166,15 @@ Loop::Tick Loop::tick() {
   seat_waiting();
   const bool launched = launch_next();
   finalize_ready();  // rows whose previous token is committed already
-  if (!launched || !state_.can_launch()) commit_oldest();
+  if (!launched || !may_launch()) commit_oldest();
   finalize_ready();  // rows whose previous token that was
   publish_counts();
   return Tick::kWorked;
+}
+
+// Fewer steps than slots may be wanted; those that are in flight already are committed first.
+bool Loop::may_launch() const {
+  return state_.can_launch() && state_.num_in_flight() < active_depth();
 }
 
 bool Loop::has_work() const {
@@ -197,7 +212,7 @@ void Loop::seat_waiting() {
 }
 
 bool Loop::launch_next() {
-  if (!state_.can_launch()) return false;
+  if (!may_launch()) return false;
   const SlotId slot = *state_.free_slot();
   StepRecord record;
   record.plan_begin_ns = clock_.now_ns();

@@ -14,9 +14,9 @@
 // sequence finishes with that error, and so does every later submit. on_finished comes exactly once
 // for each accepted prompt, whatever happens.
 //
-// Threads: submit, cancel, counts, ledger and forbidden_calls from any. start, stop and drain from
-// one thread. tick() from the engine thread: the one that start() makes, or, when start() is not
-// called, the caller's (tests, simulations).
+// Threads: submit, cancel, counts, ledger, forbidden_calls and set_active_depth from any. start,
+// stop and drain from one thread. tick() from the engine thread: the one that start() makes, or,
+// when start() is not called, the caller's (tests, simulations).
 #pragma once
 
 #include <array>
@@ -96,7 +96,12 @@ class Loop {
   Ledger& ledger() { return ledger_; }
   // Calls since create() that may stall the device; I7 wants 0.
   std::int64_t forbidden_calls() const;
+  // Steps that it was made for.
   int depth() const { return state_.depth(); }
+  // Lets at most so many steps be in flight from the next tick on, 1 .. depth(), so that blocking
+  // and pipelined can be compared while requests run. The tokens stay the same (I8). Any thread.
+  void set_active_depth(int depth);
+  int active_depth() const { return active_depth_.load(std::memory_order_relaxed); }
 
   // For tests and simulations, from the engine thread.
   const PipelineState& state() const { return state_; }
@@ -119,6 +124,7 @@ class Loop {
 
   // The parts of a tick (loop.cpp).
   bool has_work() const;
+  bool may_launch() const;
   void take_mail();
   void seat_waiting();
   bool launch_next();
@@ -168,6 +174,7 @@ class Loop {
   std::atomic<std::int64_t> next_sequence_{0};
   std::atomic<int> num_waiting_{0};
   std::atomic<bool> cancel_everything_{false};
+  std::atomic<int> active_depth_;
   mutable std::mutex shared_mutex_;
   Counts counts_;       // guarded by shared_mutex_
   Status shared_lost_;  // guarded by shared_mutex_

@@ -14,18 +14,6 @@ void must(const Status& transition) {
   GAPLESS_CHECK_MSG(transition.ok(), transition.message());
 }
 
-const char* step_kind_name(StepKind kind) {
-  switch (kind) {
-    case StepKind::kEncode:
-      return "encode";
-    case StepKind::kPrefill:
-      return "prefill";
-    case StepKind::kDecode:
-      return "decode";
-  }
-  return "unknown";
-}
-
 void add_alternatives(std::span<const TopLogprob> alternatives, CommittedToken& token) {
   token.top_logprobs.reserve(alternatives.size());
   for (TopLogprob alternative : alternatives) {
@@ -56,7 +44,8 @@ Status Loop::launch(SlotId slot_id) {
       shape = fill_encode(plan, seating_, model_.info().crop_bytes, slot.encode_lists());
       break;
     case StepKind::kPrefill:
-      shape = fill_prefill(plan, seating_, model_.info().image_tokens, slot.inputs());
+      shape = fill_prefill(plan, model_.limits(), seating_, model_.info().image_tokens,
+                           slot.inputs());
       break;
     case StepKind::kDecode:
       shape = fill_decode(plan, model_.limits(), slot.inputs());

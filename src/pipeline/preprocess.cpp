@@ -2,15 +2,61 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
+#include <vector>
 
+#include "image/crop_tiles.h"
 #include "image/decode_image.h"
 #include "image/image_hash.h"
 #include "skill/skill_prompt.h"
 
 namespace gapless {
 namespace {
+
+// "image 2 of 3: ..."; an image that comes alone is not numbered.
+Status at_image(std::size_t index, std::size_t num_images, const Status& status) {
+  if (num_images == 1) return status;
+  return status.with_context(fmt::format("image {} of {}", index + 1, num_images));
+}
+
+// All are decoded at once, so the bound of one holds for their sum too. Before any is decoded.
+Status check_sizes(const SkillRequest& request) {
+  const std::size_t num_images = request.images.size();
+  std::int64_t num_pixels = 0;
+  for (std::size_t i = 0; i < num_images; ++i) {
+    const auto info = probe_image(std::as_bytes(std::span(*request.images[i])));
+    if (!info.ok()) return at_image(i, num_images, info.status());
+    const Status bounds = check_image_bounds(*info, {});
+    if (!bounds.ok()) return at_image(i, num_images, bounds);
+    num_pixels += std::int64_t{info->width} * info->height;
+  }
+  if (num_pixels > kMaxImagePixels) {
+    return invalid_argument("the {} images have {} pixels together, more than the {} allowed",
+                            num_images, num_pixels, kMaxImagePixels);
+  }
+  return ok_status();
+}
+
+StatusOr<std::vector<Image>> decode_images(const SkillRequest& request) {
+  GAPLESS_RETURN_IF_ERROR(check_sizes(request));
+  DecodeOptions options;
+  options.exif =
+      request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
+  std::vector<Image> images;
+  for (const auto& encoded : request.images) {
+    StatusOr<Image> image = decode_image(std::as_bytes(std::span(*encoded)), options);
+    if (!image.ok()) return at_image(images.size(), request.images.size(), image.status());
+    images.push_back(std::move(image).value());
+  }
+  return images;
+}
+
+ContentHash hash_of_image(const std::string& encoded, bool apply_exif_orientation) {
+  ContentHash hash = hash_image_bytes(std::as_bytes(std::span(encoded))).bytes;
+  // Orientation changes the pixels, so it is part of the key.
+  if (!apply_exif_orientation) hash.back() ^= 1;
+  return hash;
+}
 
 ContentHash hash_of_both(const ContentHash& first, const ContentHash& second) {
   std::array<std::uint8_t, 2 * std::tuple_size_v<ContentHash>> both;
@@ -34,54 +80,45 @@ StatusOr<PreparedPrompt> Preprocessor::prepare(const SkillRequest& request) cons
   return prompt;
 }
 
-StatusOr<CropSet> Preprocessor::make_crops_of(std::string_view encoded,
-                                              bool apply_exif_orientation) const {
-  DecodeOptions options;
-  options.exif = apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
-  GAPLESS_ASSIGN_OR_RETURN(const Image image,
-                           decode_image(std::as_bytes(std::span(encoded)), options));
-  return make_crops(image, model_.crop_geometry());
-}
-
 StatusOr<std::vector<PreparedImage>> Preprocessor::prepare_images(
     const SkillRequest& request) const {
-  std::vector<CropSet> crop_sets;
-  int num_crops = 0;
-  for (const auto& encoded : request.images) {
-    GAPLESS_ASSIGN_OR_RETURN(CropSet crops,
-                             make_crops_of(*encoded, request.apply_exif_orientation));
-    num_crops += crops.num_crops;
-    crop_sets.push_back(std::move(crops));
+  std::vector<PreparedImage> prepared;
+  if (request.images.empty()) return prepared;
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<Image> images, decode_images(request));
+  const CropGeometry geometry = model_.crop_geometry();
+  std::vector<Tiling> tilings;
+  int num_all_crops = 0;
+  for (const Image& image : images) {
+    const StatusOr<Tiling> tiling = select_tiling(image.width, image.height, geometry);
+    if (!tiling.ok()) return at_image(tilings.size(), images.size(), tiling.status());
+    tilings.push_back(*tiling);
+    num_all_crops += num_crops(*tiling);
   }
-  std::vector<PreparedImage> images;
-  if (crop_sets.empty()) return images;
-  if (num_crops > crops_->capacity()) {
-    return invalid_argument("the {} images are cut into {} crops, more than the {} there is room for",
-                            crop_sets.size(), num_crops, crops_->capacity());
+  if (num_all_crops > crops_->capacity()) {
+    return invalid_argument(
+        "the {} images are cut into {} crops, more than the {} there is room for", images.size(),
+        num_all_crops, crops_->capacity());
   }
   // For all images at once: workers that hold some and wait for more would hold each other up.
-  const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(num_crops);
+  const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(num_all_crops);
   if (!lease) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
   int next_crop = 0;
-  for (std::size_t n = 0; n < crop_sets.size(); ++n) {
-    const CropSet& crops = crop_sets[n];
-    PreparedImage image;
-    image.hash = hash_image_bytes(std::as_bytes(std::span(*request.images[n]))).bytes;
-    // Orientation changes the pixels, so it is part of the key.
-    if (!request.apply_exif_orientation) image.hash.back() ^= 1;
-    image.prefix_hash = n == 0 ? image.hash : hash_of_both(images.back().prefix_hash, image.hash);
-    image.tile_rows = crops.tiling.rows;
-    image.tile_cols = crops.tiling.cols;
-    for (int i = 0; i < crops.num_crops; ++i) {
-      const std::size_t offset = static_cast<std::size_t>(i) * crops_->crop_bytes();
-      std::uint8_t* const crop_pinned = lease->crop_pinned(next_crop++);
-      std::memcpy(crop_pinned, crops.pixels.data() + offset, crops_->crop_bytes());
-      image.crops_pinned.push_back(crop_pinned);
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    std::vector<std::uint8_t*> crops_pinned;
+    while (static_cast<int>(crops_pinned.size()) < num_crops(tilings[i])) {
+      crops_pinned.push_back(lease->crop_pinned(next_crop++));
     }
+    make_crops_into(images[i], tilings[i], geometry, crops_pinned, resize_pool_);
+    PreparedImage image;
+    image.hash = hash_of_image(*request.images[i], request.apply_exif_orientation);
+    image.prefix_hash = i == 0 ? image.hash : hash_of_both(prepared.back().prefix_hash, image.hash);
+    image.tile_rows = tilings[i].rows;
+    image.tile_cols = tilings[i].cols;
+    image.crops_pinned.assign(crops_pinned.begin(), crops_pinned.end());
     image.crops_owner = lease;
-    images.push_back(std::move(image));
+    prepared.push_back(std::move(image));
   }
-  return images;
+  return prepared;
 }
 
 }  // namespace gapless

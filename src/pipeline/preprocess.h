@@ -3,11 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "base/status.h"
-#include "image/crop_tiles.h"
+#include "base/thread_pool.h"
 #include "model/model_loader.h"
 #include "pipeline/crop_pool.h"
 #include "pipeline/prepared_prompt.h"
@@ -19,19 +18,22 @@ class Preprocessor {
  public:
   // `model` must outlive this.
   Preprocessor(const LoadedModel& model, std::shared_ptr<CropPool> crops)
-      : model_(model), crops_(std::move(crops)) {}
+      : model_(model),
+        crops_(std::move(crops)),
+        // On the CPU device these threads compute the model.
+        resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &ThreadPool::shared()) {}
 
   // Decodes, hashes and tiles the images into pinned crops; tokenises the prompt. Waits for crop
-  // buffers when too many pictures are in flight. InvalidArgument also when the images are cut into
-  // more crops than there are buffers. Any thread.
+  // buffers when too many pictures are in flight. An error of one image among several says which.
+  // Any thread.
   StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
  private:
   StatusOr<std::vector<PreparedImage>> prepare_images(const SkillRequest& request) const;
-  StatusOr<CropSet> make_crops_of(std::string_view encoded, bool apply_exif_orientation) const;
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;
+  ThreadPool* const resize_pool_;  // for an image that comes alone; nullptr: none
 };
 
 }  // namespace gapless

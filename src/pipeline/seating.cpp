@@ -67,6 +67,16 @@ Status check_images(const PreparedPrompt& prompt, const StepModelInfo& info,
   return ok_status();
 }
 
+// With which both begin.
+int num_common_images(const Sequence& a, const Sequence& b) {
+  int count = std::min(a.num_images(), b.num_images());
+  const auto hash_of = [&count](const Sequence& sequence) {
+    return sequence.prompt.images[static_cast<std::size_t>(count - 1)].prefix_hash;
+  };
+  while (count > 0 && hash_of(a) != hash_of(b)) --count;
+  return count;
+}
+
 }  // namespace
 
 Seating::Seating(const StepModelInfo& info, const StepLimits& limits, int max_cached_prefixes,
@@ -274,13 +284,18 @@ void Seating::encode_launched(RowId row) {
 }
 
 void Seating::prefill_launched(std::span<const RowId> rows) {
-  for (const RowId row : rows) insert_prefixes(*at(row));
-  for (const RowId row : order_) {
-    Seat& seat = seats_[index(row)];
-    if (seat.sequence->is_prefilled()) continue;
-    if (const auto hit = find_longer_prefix(*seat.sequence)) {
-      seat.pages.replace_front(page_pool_, hit->pages.full_pages);
-      use_prefix(*seat.sequence, *hit);
+  for (const RowId row : rows) {
+    const Sequence& launched = *at(row);
+    insert_prefixes(launched);
+    for (const RowId other_row : order_) {
+      Seat& seat = seats_[index(other_row)];
+      Sequence& other = *seat.sequence;
+      if (other.is_prefilled()) continue;
+      if (num_common_images(launched, other) <= other.num_cached_images) continue;
+      if (const auto hit = find_longer_prefix(other)) {
+        seat.pages.replace_front(page_pool_, hit->pages.full_pages);
+        use_prefix(other, *hit);
+      }
     }
   }
 }

@@ -1,7 +1,6 @@
 #include "pipeline/step_slot.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/check.h"
 
@@ -13,12 +12,6 @@ constexpr std::size_t kBufferAlignment = 256;
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
-
-// 1, 2, 4, ... 64 -> 0 ... 6; max_rows that is no power of two shares the index of the next one.
-std::size_t bucket_index(int bucket) {
-  return static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(bucket - 1)));
-}
-static_assert(kMaxRows <= 1 << 7, "StepSlot::graphs_ holds 8 buckets");
 
 }  // namespace
 
@@ -43,7 +36,10 @@ StatusOr<std::unique_ptr<StepSlot>> StepSlot::create(Device& device, StepModel& 
                                                      PipelineStreams& streams) {
   std::unique_ptr<StepSlot> slot(new StepSlot(model, streams));
   GAPLESS_RETURN_IF_ERROR(slot->allocate(device));
-  GAPLESS_RETURN_IF_ERROR(slot->capture_graphs());
+  const auto enqueue = [&](StepPart part, const StepShape& shape) {
+    return slot->enqueue(part, shape);
+  };
+  GAPLESS_RETURN_IF_ERROR(slot->graphs_.capture(*streams.compute, model.limits(), enqueue));
   return slot;
 }
 
@@ -108,46 +104,6 @@ Status StepSlot::allocate(Device& device) {
   return ok_status();
 }
 
-// ---- graphs
-
-Status StepSlot::capture_graphs() {
-  const int max_rows = model_.limits().max_rows;
-  int bucket = 0;
-  do {
-    bucket = decode_bucket(bucket + 1, max_rows);
-    for (const bool with_regions : {false, true}) {
-      StepShape shape;
-      shape.kind = StepKind::kDecode;
-      shape.num_rows = bucket;
-      shape.with_regions = with_regions;
-      GAPLESS_ASSIGN_OR_RETURN(graphs(shape), capture(shape));
-    }
-  } while (bucket < max_rows);
-  return ok_status();
-}
-
-StatusOr<StepSlot::Graphs> StepSlot::capture(const StepShape& shape) {
-  Stream& compute = *streams_.compute;
-  // A capture that fails half-way must not leave the stream capturing.
-  const auto record =
-      [&](Status (StepSlot::*enqueue)(const StepShape&)) -> StatusOr<std::unique_ptr<Graph>> {
-    GAPLESS_RETURN_IF_ERROR(compute.begin_capture());
-    const Status status = (this->*enqueue)(shape);
-    auto graph = compute.end_capture();
-    GAPLESS_RETURN_IF_ERROR(status);
-    return graph;
-  };
-  Graphs made;
-  GAPLESS_ASSIGN_OR_RETURN(made.all, record(&StepSlot::enqueue_all));
-  GAPLESS_ASSIGN_OR_RETURN(made.forward, record(&StepSlot::enqueue_forward));
-  GAPLESS_ASSIGN_OR_RETURN(made.sampling, record(&StepSlot::enqueue_sampling));
-  return made;
-}
-
-StepSlot::Graphs& StepSlot::graphs(const StepShape& shape) {
-  return graphs_[bucket_index(shape.num_rows)][shape.with_regions ? 1 : 0];
-}
-
 // ---- one step
 
 std::span<std::uint32_t> StepSlot::mask(int i) {
@@ -159,19 +115,19 @@ Status StepSlot::launch_forward(const StepShape& shape) {
   shape_ = shape;
   sampled_apart_ = true;
   GAPLESS_RETURN_IF_ERROR(upload_inputs(shape));
-  if (shape.kind == StepKind::kDecode) return streams_.compute->launch(*graphs(shape).forward);
-  GAPLESS_RETURN_IF_ERROR(enqueue_forward(shape));
-  return shape.kind == StepKind::kEncode ? finish_step(shape) : ok_status();
+  GAPLESS_RETURN_IF_ERROR(run(StepPart::kForward, shape));
+  return shape.kind == StepKind::kEncode ? place_images() : ok_status();
 }
 
 Status StepSlot::launch_all(const StepShape& shape) {
   shape_ = shape;
-  sampled_apart_ = false;
   GAPLESS_RETURN_IF_ERROR(upload_inputs(shape));
-  if (shape.kind == StepKind::kDecode) {
-    GAPLESS_RETURN_IF_ERROR(streams_.compute->launch(*graphs(shape).all));
+  sampled_apart_ = shape.kind != StepKind::kDecode;
+  if (sampled_apart_) {
+    GAPLESS_RETURN_IF_ERROR(run(StepPart::kForward, shape));
+    GAPLESS_RETURN_IF_ERROR(run(StepPart::kSampling, shape));
   } else {
-    GAPLESS_RETURN_IF_ERROR(enqueue_all(shape));
+    GAPLESS_RETURN_IF_ERROR(run(StepPart::kBoth, shape));
   }
   return finish_step(shape);
 }
@@ -183,11 +139,7 @@ Status StepSlot::launch_sampling(int num_masks) {
       streams_.h2d->copy_to_device(masks_dev_.data(), masks_pinned_.data(), bytes));
   GAPLESS_RETURN_IF_ERROR(streams_.h2d->record(*masks_ready_));
   GAPLESS_RETURN_IF_ERROR(streams_.compute->wait(*masks_ready_));
-  if (shape_.kind == StepKind::kDecode) {
-    GAPLESS_RETURN_IF_ERROR(streams_.compute->launch(*graphs(shape_).sampling));
-  } else {
-    GAPLESS_RETURN_IF_ERROR(enqueue_sampling(shape_));
-  }
+  GAPLESS_RETURN_IF_ERROR(run(StepPart::kSampling, shape_));
   return finish_step(shape_);
 }
 
@@ -208,26 +160,46 @@ Status StepSlot::upload_inputs(const StepShape& shape) {
   return streams_.compute->wait(*inputs_ready_);
 }
 
+Status StepSlot::run(StepPart part, const StepShape& shape) {
+  Graph* const graph = graphs_.find(part, shape);
+  return graph != nullptr ? streams_.compute->launch(*graph) : enqueue(part, shape);
+}
+
+Status StepSlot::enqueue(StepPart part, const StepShape& shape) {
+  switch (part) {
+    case StepPart::kForward:
+      return enqueue_forward(shape);
+    case StepPart::kSampling:
+      GAPLESS_RETURN_IF_ERROR(model_.stamp(*streams_.compute, buffers_.stamps + kSamplingBegin));
+      return enqueue_sampling(shape);
+    case StepPart::kBoth:  // back to back: the end of the one is the begin of the other
+      GAPLESS_RETURN_IF_ERROR(enqueue_forward(shape));
+      return enqueue_sampling(shape);
+  }
+  GAPLESS_CHECK_MSG(false, "unknown part of a step");
+  return ok_status();
+}
+
+// The forward of an encode ends with place_images().
 Status StepSlot::enqueue_forward(const StepShape& shape) {
   Stream& compute = *streams_.compute;
   GAPLESS_RETURN_IF_ERROR(model_.stamp(compute, buffers_.stamps + kForwardBegin));
   GAPLESS_RETURN_IF_ERROR(model_.forward(compute, shape, buffers_));
+  if (shape.kind == StepKind::kEncode) return ok_status();
   return model_.stamp(compute, buffers_.stamps + kForwardEnd);
 }
 
 Status StepSlot::enqueue_sampling(const StepShape& shape) {
   Stream& compute = *streams_.compute;
-  GAPLESS_RETURN_IF_ERROR(model_.stamp(compute, buffers_.stamps + kSamplingBegin));
   GAPLESS_RETURN_IF_ERROR(model_.sample(compute, shape, buffers_));
   return model_.stamp(compute, buffers_.stamps + kSamplingEnd);
 }
 
-// Forward and sampling back to back: the end of the one is the begin of the other.
-Status StepSlot::enqueue_all(const StepShape& shape) {
+Status StepSlot::place_images() {
   Stream& compute = *streams_.compute;
-  GAPLESS_RETURN_IF_ERROR(enqueue_forward(shape));
-  GAPLESS_RETURN_IF_ERROR(model_.sample(compute, shape, buffers_));
-  return model_.stamp(compute, buffers_.stamps + kSamplingEnd);
+  GAPLESS_RETURN_IF_ERROR(model_.project(compute, encode_lists_.images, buffers_));
+  GAPLESS_RETURN_IF_ERROR(model_.stamp(compute, buffers_.stamps + kForwardEnd));
+  return finish_step(shape_);
 }
 
 // What follows the last graph of a step, down to the event that the host waits for.

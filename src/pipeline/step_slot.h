@@ -11,18 +11,16 @@
 // because all their work runs on the one compute stream; what a step must keep from its launch to
 // its commit (inputs, hidden states, logits, outputs) is the slot's own.
 //
-// A decode step is a graph per batch bucket, with and without region decoding: forward and
-// sampling in one, or each alone when sampling has to wait for masks. The alternatives that some
-// rows ask for (top_logprobs) are one kernel launched behind the sampling, in no graph: such steps
-// are rare, a variant with them would double the graphs of every slot, and other steps cost
-// nothing.
+// What has a graph of its sizes (step_graphs.h) is launched by it. A decode step's forward and
+// sampling are one graph, unless sampling has to wait for masks. The alternatives that some rows
+// ask for (top_logprobs) are one kernel launched behind the sampling, in no graph: such steps are
+// rare, a variant with them would double the graphs of every slot, and other steps cost nothing.
 //
 // Calls in order, for each step: fill inputs(); launch_forward or launch_all; [launch_sampling];
 // wait; read outputs(). The slot is free again when they have been read (I4). Threads: the engine
 // thread only.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,6 +32,7 @@
 #include "device/device.h"
 #include "model/step_model.h"
 #include "pipeline/fill_inputs.h"
+#include "pipeline/step_graphs.h"
 #include "pipeline/step_layout.h"
 
 namespace gapless {
@@ -60,7 +59,8 @@ class StepSlot {
   // Mask of the i-th row of the batch, to be filled before launch_sampling.
   std::span<std::uint32_t> mask(int i);
 
-  // Uploads the inputs and launches the forward. For kEncode that is the whole step.
+  // Uploads the inputs and launches the forward. For kEncode that is the whole step: its images are
+  // those of encode_lists().
   Status launch_forward(const StepShape& shape);
   // Uploads the inputs and launches forward and sampling.
   Status launch_all(const StepShape& shape);
@@ -76,20 +76,16 @@ class StepSlot {
   std::int64_t stamp_ns(StepStamp stamp) const;
 
  private:
-  struct Graphs {
-    std::unique_ptr<Graph> all, forward, sampling;
-  };
-
   StepSlot(StepModel& model, PipelineStreams& streams);
   Status allocate(Device& device);
-  Status capture_graphs();
-  StatusOr<Graphs> capture(const StepShape& shape);
-  Graphs& graphs(const StepShape& shape);
 
   Status upload_inputs(const StepShape& shape);
+  // By the graph of its sizes, or op by op.
+  Status run(StepPart part, const StepShape& shape);
+  Status enqueue(StepPart part, const StepShape& shape);
   Status enqueue_forward(const StepShape& shape);
   Status enqueue_sampling(const StepShape& shape);
-  Status enqueue_all(const StepShape& shape);
+  Status place_images();
   Status finish_step(const StepShape& shape);
 
   StepModel& model_;
@@ -114,7 +110,7 @@ class StepSlot {
   std::unique_ptr<Event> masks_ready_;
   std::unique_ptr<Event> outputs_ready_;
   std::unique_ptr<Event> outputs_landed_;
-  std::array<std::array<Graphs, 2>, 8> graphs_;  // by bucket and with_regions
+  StepGraphs graphs_;
 
   StepShape shape_;             // of the step in the slot
   bool sampled_apart_ = false;  // its sampling was launched after, not with, its forward

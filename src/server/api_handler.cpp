@@ -4,6 +4,7 @@
 #include <array>
 
 #include "server/api_support.h"
+#include "server/debug_api.h"
 #include "server/moondream_api.h"
 #include "server/openai_api.h"
 #include "server/operations_api.h"
@@ -88,6 +89,7 @@ RequestHandler make_api_handler(ServerState& state) {
   add_operations_routes(*router, state);
   add_moondream_routes(*router, state);
   add_openai_routes(*router, state);
+  add_debug_routes(*router, state);
   add_playground_routes(*router);
   return [&state, router](const std::shared_ptr<Exchange>& exchange) {
     if (!pass_origin(state, *exchange)) return;

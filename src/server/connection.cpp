@@ -140,6 +140,8 @@ awaitable<void> Connection::run() {
 
 // Appends to input_. False at the end of the stream, on an error, and when the deadline passed.
 awaitable<bool> Connection::read_more() {
+  // Asio would wait for ever: it expects no event after the end of a stream.
+  if (input_ended_) co_return false;
   const auto [error, count] = co_await socket_.async_read_some(asio::buffer(buffer_), kAsTuple);
   input_.append(buffer_, 0, count);
   co_return !error;
@@ -292,6 +294,8 @@ void Connection::watch_client(const std::shared_ptr<ConnectionExchange>& exchang
                                                              error_code error, std::size_t count) {
         self->watching_ = false;
         self->input_.append(self->buffer_, 0, count);
+        // Also when the answer went out just now and nobody asks any more.
+        if (error && error != asio::error::operation_aborted) self->input_ended_ = true;
         if (!error && !self->watch_is_over_ && self->input_.size() < kMaxHttpReadAheadBytes) {
           return self->watch_client(exchange);
         }

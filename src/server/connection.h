@@ -98,6 +98,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool watching_ = false;
   bool watch_is_over_ = false;
   bool client_gone_ = false;
+  bool input_ended_ = false;  // the client sends nothing any more
 
   // Of the answer being written, for the log.
   int status_ = 0;

@@ -6,6 +6,7 @@
 #include "image/image.h"
 #include "image/write_png.h"
 #include "observe/ledger.h"
+#include "observe/trace.h"
 
 namespace gapless {
 namespace {
@@ -84,6 +85,40 @@ StatusOr<std::string> EngineService::detokenize(const std::vector<TokenId>& ids)
     if (!tokenizer.has(id)) return invalid_argument("tokens: there is no token {}", id.value);
   }
   return tokenizer.decode(ids, SpecialTokens::kKeep);
+}
+
+StatusOr<ServiceTimeline> EngineService::timeline(int max_steps) const {
+  Loop& loop = engine_->loop();
+  ServiceTimeline timeline;
+  timeline.depth = loop.active_depth();
+  timeline.max_depth = loop.depth();
+  const auto most = static_cast<std::size_t>(max_steps);
+  for (const StepRecord& record : loop.ledger().records(most)) {
+    timeline.steps.push_back({record.number, step_kind_name(record.kind), record.num_rows,
+                              record.num_zombies, record.forward_begin_ns, record.forward_end_ns,
+                              record.sampling_begin_ns, record.sampling_end_ns});
+  }
+  for (const HostPhase& phase : loop.ledger().phases(most * kPhasesPerStep)) {
+    if (phase.kind == HostPhaseKind::kIdle) {
+      timeline.idle.push_back({phase.begin_ns, phase.end_ns});
+    }
+  }
+  return timeline;
+}
+
+StatusOr<std::string> EngineService::trace(int max_steps) const {
+  const Ledger& ledger = engine_->loop().ledger();
+  const auto most = static_cast<std::size_t>(max_steps);
+  return chrome_trace(ledger.records(most), ledger.phases(most * kPhasesPerStep));
+}
+
+Status EngineService::set_depth(int depth) {
+  Loop& loop = engine_->loop();
+  if (depth < 1 || depth > loop.depth()) {
+    return invalid_argument("depth: this server was started for 1 to {}", loop.depth());
+  }
+  loop.set_active_depth(depth);
+  return ok_status();
 }
 
 TokenId EngineService::bos_id() const {

@@ -21,6 +21,9 @@ class EngineService final : public InferenceService {
   StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const override;
   StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const override;
   TokenId bos_id() const override;
+  StatusOr<ServiceTimeline> timeline(int max_steps) const override;
+  StatusOr<std::string> trace(int max_steps) const override;
+  Status set_depth(int depth) override;
 
   // One request of each skill, so that the first client finds every kernel and buffer touched.
   Status warm_up();

@@ -1,7 +1,7 @@
 // The HTTP/1.1 server: listens, reads requests, writes answers. It knows no API.
 //
-// Order of ends: stop() the server (or let its drain finish), then destroy the service, whose last
-// events still find their exchanges, then the server, then the ServerState.
+// Order of ends: stop() the server (or let its drain finish), then the fetcher, then destroy the
+// service, whose last events still find their exchanges, then the server, then the ServerState.
 #pragma once
 
 #include <chrono>

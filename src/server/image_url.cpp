@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/limits.h"
-#include "server/base64.h"
+#include "base/base64.h"
 
 namespace gapless {
 namespace {

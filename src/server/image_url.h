@@ -9,8 +9,8 @@
 namespace gapless {
 
 // The picture's encoded bytes from "data:[type][;base64],DATA" (any media type: the format is told
-// from the bytes) or from raw base64. http(s) and file URLs are refused: this server fetches
-// nothing.
+// from the bytes) or from raw base64. http(s) and file URLs are refused here: what may be fetched
+// (remote_images.h) is a data: URI by now.
 StatusOr<std::string> image_bytes_from_url(std::string_view url);
 
 }  // namespace gapless

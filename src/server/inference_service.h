@@ -46,6 +46,29 @@ struct ServiceMetrics {
   std::int64_t num_forbidden_calls = 0;
 };
 
+// One step of the device, for the timeline: nanoseconds of one clock.
+struct TimelineStep {
+  std::int64_t number = 0;
+  std::string_view kind;  // "encode", "prefill", "decode"
+  int num_rows = 0;
+  int num_zombies = 0;
+  std::int64_t forward_begin_ns = 0;
+  std::int64_t forward_end_ns = 0;
+  std::int64_t sampling_begin_ns = 0;
+  std::int64_t sampling_end_ns = 0;
+};
+
+struct ServiceTimeline {
+  int depth = 1;                    // steps in flight now, at most
+  int max_depth = 1;                // what it may be set to
+  std::vector<TimelineStep> steps;  // the last ones, oldest first
+  struct Interval {
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+  };
+  std::vector<Interval> idle;  // when there was nothing to do: gaps that are no bubbles
+};
+
 // Every function may be called from any thread and none blocks for long.
 class InferenceService {
  public:
@@ -63,6 +86,14 @@ class InferenceService {
   virtual StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const = 0;
   // Bytes that need not be UTF-8. InvalidArgument: an id outside of the vocabulary.
   virtual StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const = 0;
+  // What the device did of late, for people who watch it. Unavailable where nothing is recorded.
+  virtual StatusOr<ServiceTimeline> timeline(int max_steps) const;
+  // The same with the host's phases, as a Chrome trace.
+  virtual StatusOr<std::string> trace(int max_steps) const;
+  // How many steps may be in flight, from 1 (blocking) to timeline().max_depth. Answers stay the
+  // same. InvalidArgument: another number.
+  virtual Status set_depth(int depth);
+
   // What a sequence begins with.
   virtual TokenId bos_id() const = 0;
 };

@@ -1,8 +1,10 @@
 #include "server/metrics.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
 
 namespace gapless {
@@ -69,7 +71,7 @@ class Exposition {
 
   std::string take() { return std::move(text_); }
 
- private:
+  // A label's value.
   static std::string escape(std::string_view value) {
     std::string out;
     for (const char c : value) {
@@ -79,9 +81,19 @@ class Exposition {
     return out;
   }
 
+ private:
   std::string model_;
   std::string text_;
 };
+
+// Of this process; 0 where the system does not say.
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double total_pages = 0;
+  double resident_pages = 0;
+  file >> total_pages >> resident_pages;
+  return resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
 
 void write_service(Exposition& out, const ServiceMetrics& now) {
   out.single("vllm:num_requests_running", "gauge", "Requests that hold a seat", now.num_running);
@@ -172,7 +184,14 @@ void ServerMetrics::count_response(int status) {
 
 std::string ServerMetrics::text(const InferenceService* service) const {
   Exposition out(service == nullptr ? "" : service->info().model);
-  if (service != nullptr) write_service(out, service->metrics());
+  if (service != nullptr) {
+    out.family("gapless_info", "gauge", "What serves");
+    out.sample("gapless_info", 1,
+               fmt::format("device=\"{}\"", Exposition::escape(service->info().device)));
+    write_service(out, service->metrics());
+  }
+  out.single("process_resident_memory_bytes", "gauge", "Memory of the server's process",
+             resident_bytes());
 
   const auto number = [](const std::atomic<std::uint64_t>& counter) {
     return static_cast<double>(counter.load());

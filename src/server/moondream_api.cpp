@@ -7,6 +7,7 @@
 #include "server/api_support.h"
 #include "server/image_url.h"
 #include "server/json_body.h"
+#include "server/remote_images.h"
 #include "server/sse.h"
 #include "skill/request_json.h"
 #include "skill/response_json.h"
@@ -89,18 +90,28 @@ void submit(ServerState& state, InferenceService& service,
   exchange->on_abort([&service, id = *id] { service.cancel(id); });
 }
 
-void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange) {
+void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange,
+                  const json::object& body) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
-  const std::optional<json::object> body = read_json_request(service->info(), *exchange);
-  if (!body) return;
-  const StatusOr<bool> stream = bool_or(*body, "stream", false);
+  const StatusOr<bool> stream = bool_or(body, "stream", false);
   if (!stream.ok()) return respond_error(*exchange, error_of_request(stream.status()));
-  StatusOr<SkillRequest> request = read_skill_request(skill, *body);
+  StatusOr<SkillRequest> request = read_skill_request(skill, body);
   if (!request.ok()) return respond_error(*exchange, error_of_request(request.status()));
   // point and detect have nothing to show before their end.
   const bool has_text = skill == Skill::kQuery || skill == Skill::kCaption;
   submit(state, *service, exchange, std::move(request).value(), *stream && has_text);
+}
+
+void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange) {
+  InferenceService* service = ready_service(state, *exchange);
+  if (service == nullptr) return;
+  std::optional<json::object> body = read_json_request(service->info(), *exchange);
+  if (!body) return;
+  with_remote_images(state, exchange, std::move(*body),
+                     [&state, skill, exchange](const json::object& complete) {
+                       submit_skill(state, skill, exchange, complete);
+                     });
 }
 
 void handle_segment(const std::shared_ptr<Exchange>& exchange) {

@@ -7,6 +7,7 @@
 #include "server/api_support.h"
 #include "server/chat_responder.h"
 #include "server/json_body.h"
+#include "server/remote_images.h"
 #include "text/utf8.h"
 
 namespace gapless {
@@ -44,18 +45,12 @@ void show_model(ServerState& state, Exchange& exchange, std::string_view name) {
   respond_error(exchange, error);
 }
 
-void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
+void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange,
+                 const json::object& body) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
-  StatusOr<ChatRequest> request = [&]() -> StatusOr<ChatRequest> {
-    const std::optional<json::object> body = read_json_request(service->info(), *exchange);
-    if (!body) return Status(StatusCode::kCancelled, "answered");
-    return chat_request_from_json(*body);
-  }();
-  if (!request.ok()) {
-    // After an answer of read_json_request this one is ignored.
-    return respond_error(*exchange, error_of_request(request.status()));
-  }
+  StatusOr<ChatRequest> request = chat_request_from_json(body);
+  if (!request.ok()) return respond_error(*exchange, error_of_request(request.status()));
   auto responder = std::make_shared<ChatResponder>(state, *service, exchange, *request);
   const std::uint64_t first_seed = request->skill.settings.seed.value_or(0);
   for (int i = 0; i < request->num_choices; ++i) {
@@ -66,6 +61,17 @@ void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
     responder->add_running(*id);
   }
   exchange->on_abort([responder] { responder->cancel_all(); });
+}
+
+void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
+  InferenceService* service = ready_service(state, *exchange);
+  if (service == nullptr) return;
+  std::optional<json::object> body = read_json_request(service->info(), *exchange);
+  if (!body) return;
+  with_remote_images(state, exchange, std::move(*body),
+                     [&state, exchange](const json::object& complete) {
+                       submit_chat(state, exchange, complete);
+                     });
 }
 
 void tokenize(ServerState& state, Exchange& exchange) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "server/auth.h"
 #include "server/inference_service.h"
 #include "server/metrics.h"
+#include "server/url_fetcher.h"
 
 namespace gapless {
 
@@ -20,6 +22,7 @@ struct ServerStateOptions {
   std::vector<std::string> api_keys;      // none: open to everybody
   std::vector<std::string> cors_origins;  // "*", or origins such as "https://example.org"
   std::string version;
+  bool debug = false;  // the paths under /debug/
 };
 
 class ServerState {
@@ -39,6 +42,10 @@ class ServerState {
   std::int64_t started_unix_s() const { return started_unix_s_; }
   ServerMetrics& metrics() { return metrics_; }
 
+  // nullptr: pictures are not fetched. Set before the server starts.
+  UrlFetcher* fetcher() const { return fetcher_.get(); }
+  void set_fetcher(std::unique_ptr<UrlFetcher> fetcher) { fetcher_ = std::move(fetcher); }
+
   // Whether requests for this model are for us: the served id, or a name under which Moondream's
   // models go about. Absent names are.
   static bool knows_model(const ServiceInfo& info, std::string_view name);
@@ -50,6 +57,7 @@ class ServerState {
   std::atomic<InferenceService*> service_{nullptr};
   std::atomic<bool> draining_{false};
   ServerMetrics metrics_;
+  std::unique_ptr<UrlFetcher> fetcher_;
 };
 
 }  // namespace gapless

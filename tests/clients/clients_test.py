@@ -2,10 +2,12 @@
 
 import base64
 import json
+import struct
 import time
 import unittest
 import urllib.error
 import urllib.request
+import zlib
 
 import moondream
 import openai
@@ -82,6 +84,20 @@ class ClientsTest(unittest.TestCase):
         with self.assertRaises(urllib.error.HTTPError) as caught:
             wrong.query(self.picture, QUESTION)
         self.assertEqual(caught.exception.code, 401)
+
+    def test_pictures_that_are_bombs(self):
+        """Headers that promise far more than there is are refused before anything is allocated."""
+        def chunk(kind, data):
+            body = kind + data
+            return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+        for width, height in ((65535, 65535), (2**31 - 1, 2**31 - 1), (0, 10)):
+            header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+            png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+            with self.assertRaises(urllib.error.HTTPError) as caught:
+                self._post("/v1/caption", {"image_url": base64.b64encode(png).decode()})
+            self.assertEqual(caught.exception.code, 400)
+        self.assertEqual(json.loads(self.server.get("/ready"))["status"], "ready")
 
     # OpenAI
 

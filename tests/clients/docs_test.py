@@ -1,28 +1,76 @@
-"""The examples of docs/http_api.md, run as they stand (on another port)."""
+"""The examples of docs/http_api.md and README.md, run as they stand (on another port)."""
 
 import json
 import re
 import subprocess
+import sys
 import unittest
 
 from serving import ROOT, Server
 
 
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
 class DocsTest(unittest.TestCase):
-    def test_curl_examples(self):
-        text = (ROOT / "docs/http_api.md").read_text()
-        blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-        self.assertGreaterEqual(len(blocks), 4)
-        server = Server()
-        self.addCleanup(server.stop)
-        script = "set -e\n" + "\necho ---\n".join(blocks).replace("localhost:2020", server.url[7:])
-        done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def run_here(self, command, text):
+        done = subprocess.run([*command, text.replace("localhost:2020", self.server.url[7:])], cwd=ROOT,
+                              capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertNotIn('"error"', done.stdout)
-        for field in ("answer", "caption", "objects", "points", "choices", "tokens", "data"):
-            self.assertIn(f'"{field}":', done.stdout)
-        last_event = re.findall(r"^data: (.*)$", done.stdout, re.MULTILINE)[-1]
-        self.assertTrue(json.loads(last_event)["completed"])
+        return done.stdout
+
+    def run_shell(self, text):
+        return self.run_here(["bash", "-e", "-o", "pipefail", "-c"], text)
+
+    def test_curl_examples(self):
+        examples = blocks("docs/http_api.md", "sh")
+        self.assertGreaterEqual(len(examples), 7)
+        outputs = [self.run_shell(examples[0] + text) for text in examples]
+        everything = "\n".join(outputs)
+        self.assertNotIn('"error"', everything)
+        for field in ("answer", "caption", "objects", "points", "choices", "tokens", "data", "prompt", "version",
+                      "max_depth", "usage"):
+            self.assertIn(f'"{field}":', everything)
+        self.assertIn('gapless_device_seconds_total{', everything)
+        events = re.findall(r"^data: (.*)$", everything, re.MULTILINE)
+        self.assertTrue(any(json.loads(event).get("completed") for event in events if event != "[DONE]"))
+        self.assertIn("[DONE]", events)
+        self.assertEqual(json.loads(self.server.get("/debug/timeline"))["depth"], 2)
+
+    def test_error_examples_have_the_status_and_the_code_beside_them(self):
+        example = next(text for text in blocks("docs/http_api.md", "sh") if text.startswith("status()"))
+        expected = re.findall(r"# (\d+) (\w+)$", example, re.MULTILINE)
+        self.assertGreaterEqual(len(expected), 6)
+        statuses = self.run_shell(example).split()
+        self.assertEqual(statuses, [status for status, _ in expected])
+        bodies = self.run_shell(example.replace("-o /dev/null -w '%{http_code}\\n'", "-w '\\n'"))
+        codes = [json.loads(body)["error"]["code"] for body in bodies.splitlines() if body]
+        self.assertEqual(codes, [code for _, code in expected])
+
+    def test_every_route_is_in_the_page(self):
+        page = (ROOT / "docs/http_api.md").read_text()
+        for source in (ROOT / "src/server").glob("*_api.cpp"):
+            for path in re.findall(r'"(/[a-z_/]+)"', source.read_text()):
+                if path not in ("/v1/", "/v1/health", "/healthz", "/v1/tokenize", "/v1/detokenize"):
+                    self.assertIn(path, page, source.name)
+
+    def test_readme(self):
+        answer = json.loads(self.run_shell(blocks("README.md", "sh")[0]))
+        pythons = blocks("README.md", "python")
+        self.assertEqual(len(pythons), 2)
+        outputs = [self.run_here([sys.executable, "-c"], text) for text in pythons]
+        self.assertEqual(outputs[0].splitlines()[0], answer["answer"])
+        self.assertIn("x_min", outputs[0])
+        self.assertEqual(outputs[1].strip(), answer["answer"])
 
 
 if __name__ == "__main__":

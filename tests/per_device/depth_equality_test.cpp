@@ -71,7 +71,14 @@ class DepthEqualityTest : public DeviceTest {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
-    auto loaded = load_model(std::move(device_), "");
+    load(std::move(device_));
+  }
+
+  // In place of the model before it, if any.
+  void load(std::unique_ptr<Device> device, const ModelOptions& options = {}) {
+    crops_.reset();
+    model_.reset();
+    auto loaded = load_model(std::move(device), "", options);
     ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
     model_ = std::move(loaded).value();
     auto crops = CropPool::create(*model_->device, 2 * (kMaxTilesPerImage + 1),
@@ -284,6 +291,26 @@ TEST_F(DepthEqualityTest, UnforeseenLengthLimitsChangeNoToken) {
   const Run alone = run(1, asks, /*one_by_one=*/true);
   const Run mixed = run(3, asks, /*one_by_one=*/false, /*foresees_limits=*/false);
   expect_same(asks, alone.answers, mixed.answers);
+}
+
+// Prefills and encodes by graphs, padded up to buckets, and op by op.
+TEST_F(DepthEqualityTest, GraphsOfFillStepsChangeNoToken) {
+  std::vector<Ask> asks = sorted_by_submission(mixed_load());
+  for (Ask& asked : asks) asked.cancel_tick = kNever;
+  std::vector<Run> runs;
+  for (const bool with_graphs : {false, true}) {
+    auto device = open_device(test_device_name());
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    ModelOptions options;
+    options.adjust_limits = [with_graphs](StepLimits& limits) {
+      limits.max_graph_tokens = with_graphs ? limits.max_prefill_tokens : 0;
+      limits.max_graph_crops = with_graphs ? limits.max_crops_per_encode : 0;
+    };
+    load(std::move(device).value(), options);
+    if (HasFatalFailure()) return;
+    runs.push_back(run(2, asks));
+  }
+  expect_same(asks, runs[0].answers, runs[1].answers);
 }
 
 TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {

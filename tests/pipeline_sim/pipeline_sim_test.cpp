@@ -3,6 +3,7 @@
 //   GAPLESS_SIM_SCHEDULES=N   runs N schedules instead
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "tests/pipeline_sim/run_schedule.h"
@@ -56,6 +57,28 @@ TEST(PipelineSimTest, RandomSchedulesHoldI1ToI8) {
   EXPECT_GT(sum.num_refused, 0);
   EXPECT_GT(sum.num_zombie_rows, count / 10);
   EXPECT_GT(num_lost, 0);
+}
+
+// The depth is switched between any two ticks, and no token, row or page is lost.
+TEST(PipelineSimTest, TheActiveDepthMaySwitchAtAnyTickI8) {
+  std::int64_t num_fewer = 0;
+  for (std::uint64_t seed = 1; seed <= kNumSchedules / 10; ++seed) {
+    const Schedule schedule = make_schedule(seed);
+    SimRandom random(seed);
+    int allowed = schedule.loop.depth;
+    int before = 0;  // steps in flight
+    const auto switch_depth = [&](Loop& loop) {
+      const int in_flight = loop.state().num_in_flight();
+      // A launch adds one at most, and none beyond what was allowed.
+      EXPECT_LE(in_flight, std::max(before, allowed));
+      before = in_flight;
+      if (in_flight == 0 && allowed < loop.depth()) ++num_fewer;
+      if (random.chance(0.3)) loop.set_active_depth(allowed = random.between(1, loop.depth()));
+    };
+    const SimVerdict verdict = run_schedule(schedule, {.after_tick = switch_depth});
+    ASSERT_EQ(verdict.violation, "") << "seed " << seed;
+  }
+  EXPECT_GT(num_fewer, 0);
 }
 
 // Every place where an answer can end, for every depth and kind of row.

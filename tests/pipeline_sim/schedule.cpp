@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
-#include "pipeline/fill_inputs.h"
+#include "base/check.h"
+#include "pipeline/step_graphs.h"
+#include "testing/sim_device.h"
 
 namespace gapless {
 namespace {
@@ -31,6 +33,8 @@ FakeModelConfig random_model(SimRandom& random) {
   limits.max_images_per_encode = random.between(1, 3);
   limits.max_page_copies = random.between(1, 3);
   limits.max_page_deltas = limits.max_pages_per_row * random.between(1, 3);
+  if (random.chance(0.5)) limits.max_graph_tokens = random.between(1, limits.max_prefill_tokens);
+  if (random.chance(0.5)) limits.max_graph_crops = random.between(1, limits.max_crops_per_encode);
   config.automata = sim_automata();
   const int step_ns = random.between(0, 50'000);
   const int sampling_ns = random.between(0, 20'000);
@@ -138,13 +142,30 @@ Schedule make_schedule(std::uint64_t seed) {
 }
 
 std::int64_t num_captured_kernels(const LoopOptions& loop, const StepLimits& limits) {
-  // Per bucket: with and without regions; forward + sampling + 3 stamps, forward + 2, sampling + 2.
-  constexpr int kPerBucket = 2 * (5 + 3 + 3);
-  int num_buckets = 0;
-  for (int bucket = 0; bucket < limits.max_rows; ++num_buckets) {
-    bucket = decode_bucket(bucket + 1, limits.max_rows);
-  }
-  return std::int64_t{loop.depth} * num_buckets * kPerBucket;
+  // FakeModel's kernels: one per forward and sampling, and the slot's stamps around them.
+  const auto kernels_of = [](StepPart part, const StepShape& shape) {
+    const int forward = shape.kind == StepKind::kEncode ? 2 : 3;
+    switch (part) {
+      case StepPart::kForward:
+        return forward;
+      case StepPart::kSampling:
+        return 3;
+      case StepPart::kBoth:
+        return forward + 2;
+    }
+    return 0;
+  };
+  SimDevice device;
+  auto stream = device.create_stream("compute");
+  GAPLESS_CHECK(stream.ok());
+  std::int64_t count = 0;
+  const auto enqueue = [&](StepPart part, const StepShape& shape) {
+    count += kernels_of(part, shape);
+    return ok_status();
+  };
+  StepGraphs graphs;
+  GAPLESS_CHECK(graphs.capture(**stream, limits, enqueue).ok());
+  return loop.depth * count;
 }
 
 std::string describe(const Schedule& schedule) {

@@ -134,6 +134,44 @@ TEST_F(ConnectionTest, AClientThatDoesNotReadIsCancelledAndHoldsLittle) {
   EXPECT_EQ(post("/v1/query", R"({"question":"hi"})").status, 200);
 }
 
+// Slow is not stalled: who takes some of it again and again gets all of it.
+TEST_F(ConnectionTest, ASlowReaderGetsEverything) {
+  HttpLimits limits;
+  limits.max_outbox_bytes = std::size_t{1} << 30;
+  limits.write_stall = milliseconds(2000);
+  start({}, limits);
+  constexpr int kWords = 60'000;  // some megabytes of events: more than the sockets hold
+  HttpClient slow(server->port());
+  slow.send(
+      post_request("/v1/query", fmt::format(R"({{"question":"words {}","stream":true}})", kWords)));
+  std::string all;
+  const std::string last = fmt::format("w{} ", kWords - 1);
+  for (int i = 0; all.find("0\r\n\r\n", all.size() < 9 ? 0 : all.size() - 9) == std::string::npos;
+       ++i) {
+    const std::string more = slow.receive();
+    if (more.empty()) break;
+    all += more;
+    if (i % 8 == 0) std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_NE(all.find(last), std::string::npos);
+  EXPECT_NE(all.find("\"completed\":true"), std::string::npos);
+  EXPECT_EQ(service->num_cancelled(), 0);
+}
+
+// Found by the load test: the end of the client's side came just when the answer had gone out, was
+// taken for the end of the watching, and the connection stayed until it was idle for too long.
+TEST_F(ConnectionTest, AClientThatLeavesBehindItsAnswerIsNoticed) {
+  start();
+  for (int i = 0; i < 300; ++i) {
+    HttpClient client(server->port());
+    ASSERT_EQ(client.post("/v1/query", R"({"question":"words 2","stream":true})").status, 200);
+  }
+  for (int i = 0; i < 500 && state->metrics().num_connections.load() > 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_EQ(state->metrics().num_connections.load(), 0);
+}
+
 TEST_F(ConnectionTest, AStalledClientRunsIntoTheWriteLimit) {
   HttpLimits limits;
   limits.max_outbox_bytes = std::size_t{1} << 30;

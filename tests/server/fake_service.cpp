@@ -40,7 +40,7 @@ void FakeService::cancel(RequestId id) {
 }
 
 bool FakeService::wait_cancelled(int count) {
-  for (int i = 0; i < 1000 && num_cancelled_.load() < count; ++i) {
+  for (int i = 0; i < 6000 && num_cancelled_.load() < count; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return num_cancelled_.load() >= count;
@@ -98,7 +98,8 @@ void FakeService::run(Job& job) {
   } else if (text == "silent") {
     wait_for_cancel();
   } else if (text == "flood") {
-    const std::string chunk(4096, 'x');
+    // Large enough that the kernel's own socket buffers, megabytes, are full soon on a busy machine.
+    const std::string chunk(64 << 10, 'x');
     while (!job.cancelled.load()) say(chunk);
   } else if (text == "break") {
     say("first ");
@@ -127,6 +128,21 @@ ServiceMetrics FakeService::metrics() const {
   metrics.num_running = num_running();
   metrics.bubble_by_phase = {{"plan", 0.5}};
   return metrics;
+}
+
+StatusOr<ServiceTimeline> FakeService::timeline(int) const {
+  ServiceTimeline timeline;
+  timeline.depth = depth_.load();
+  timeline.max_depth = 2;
+  timeline.steps = {{7, "decode", 3, 1, 100, 200, 200, 210}};
+  timeline.idle = {{210, 300}};
+  return timeline;
+}
+
+Status FakeService::set_depth(int depth) {
+  if (depth < 1 || depth > 2) return invalid_argument("depth: 1 or 2");
+  depth_.store(depth);
+  return ok_status();
 }
 
 StatusOr<std::vector<TokenId>> FakeService::tokenize(std::string_view text) const {

@@ -39,6 +39,10 @@ class FakeService final : public InferenceService {
   StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const override;
   TokenId bos_id() const override { return TokenId(0); }
 
+  StatusOr<ServiceTimeline> timeline(int max_steps) const override;
+  StatusOr<std::string> trace(int) const override { return std::string("{\"traceEvents\":[]}"); }
+  Status set_depth(int depth) override;
+
   int num_submitted() const { return num_submitted_.load(); }
   int num_running() const { return num_running_.load(); }
   int num_cancelled() const { return num_cancelled_.load(); }
@@ -60,6 +64,7 @@ class FakeService final : public InferenceService {
   std::map<RequestId, std::shared_ptr<Job>> jobs_;
   std::vector<std::thread> threads_;
   SkillRequest last_request_;
+  std::atomic<int> depth_{2};
   std::atomic<int> num_submitted_{0};
   std::atomic<int> num_running_{0};
   std::atomic<int> num_cancelled_{0};

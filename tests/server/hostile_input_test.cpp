@@ -52,6 +52,38 @@ TEST_F(HostileInputTest, ASlowBodyIsCutOff) {
   expect_alive();
 }
 
+// A byte now and then does not buy more time.
+TEST_F(HostileInputTest, ABodyThatTricklesIsCutOff) {
+  HttpLimits limits;
+  limits.body = milliseconds(100);
+  start({}, limits);
+  HttpClient slow(server->port());
+  slow.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 60; ++i) {
+    if (!slow.send("1\r\n \r\n")) break;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  EXPECT_EQ(slow.read_response().status, 408);
+  EXPECT_TRUE(slow.wait_closed());
+  expect_alive();
+}
+
+TEST_F(HostileInputTest, BytesOutsideOfAsciiInHeads) {
+  start();
+  for (const char* head :
+       {"GET /\xFF\xFE HTTP/1.1\r\nHost: x\r\n\r\n", "GET /%FF%C0%AF HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /%00 HTTP/1.1\r\nHost: x\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\nX\x01: y\r\n\r\n",
+        "\xFF\xFF / HTTP/1.1\r\nHost: x\r\n\r\n"}) {
+    const int status = send_raw(head).status;
+    EXPECT_TRUE(status == 400 || status == 404 || status == 405) << head << status;
+  }
+  // An id and an origin that are not text reach neither the log nor the answer.
+  HttpClient client(server->port());
+  const ClientResponse response = client.get("/health", "X-Request-Id: \xFF\xFE\r\n");
+  EXPECT_EQ(response.header("X-Request-Id").find('\xFF'), std::string::npos);
+  expect_alive();
+}
+
 TEST_F(HostileInputTest, TruncatedRequestsAreDropped) {
   start();
   const std::string whole =

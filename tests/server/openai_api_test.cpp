@@ -204,7 +204,7 @@ TEST_F(OpenAiApiTest, PartsImagesAndSystemText) {
       kImageUrl));
   ASSERT_EQ(response.status, 200) << response.body;
   const SkillRequest request = service->last_request();
-  EXPECT_NE(request.image, nullptr);
+  EXPECT_EQ(request.images.size(), 1u);
   EXPECT_EQ(request.text, "Be brief.\nUser: What is it?\nAssistant: A dog.\nWhich colour?");
 
   // Some clients send image_url as a plain string.

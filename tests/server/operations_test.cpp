@@ -130,6 +130,40 @@ TEST_F(OperationsTest, MetricsCountWhatHappened) {
   for (const std::string& line : lines) EXPECT_FALSE(is_missing(line)) << line << response.body;
 }
 
+TEST_F(OperationsTest, TheTimelineAndTheDepthSwitch) {
+  start({.debug = true});
+  const boost::json::value timeline = boost::json::parse(get("/debug/timeline").body);
+  EXPECT_EQ(timeline.at("depth"), 2);
+  EXPECT_EQ(timeline.at("max_depth"), 2);
+  const boost::json::value& step = timeline.at("steps").at(0);
+  EXPECT_EQ(step.at("number"), 7);
+  EXPECT_EQ(step.at("kind"), "decode");
+  EXPECT_EQ(step.at("forward"), (boost::json::array{100, 200}));
+  EXPECT_EQ(step.at("sampling"), (boost::json::array{200, 210}));
+  EXPECT_EQ(timeline.at("idle").at(0), (boost::json::array{210, 300}));
+
+  EXPECT_EQ(boost::json::parse(post("/debug/depth", R"({"depth":1})").body).at("depth"), 1);
+  for (const char* bad : {R"({"depth":0})", R"({"depth":3})", R"({"depth":99999999999})", "{}",
+                          R"({"depth":"2"})", R"({"depth":1.5})", "1"}) {
+    EXPECT_EQ(post("/debug/depth", bad).status, 400) << bad;
+  }
+  EXPECT_EQ(boost::json::parse(get("/debug/timeline").body).at("depth"), 1);
+  const ClientResponse trace = get("/debug/trace");
+  EXPECT_NE(trace.header("Content-Disposition").find("gapless-trace.json"), std::string::npos);
+  EXPECT_TRUE(boost::json::parse(trace.body).at("traceEvents").is_array());
+  EXPECT_EQ(get("/debug/depth").status, 405);
+}
+
+TEST_F(OperationsTest, DebugPathsAreNotThereUnlessAskedForAndNeedTheKey) {
+  start({.api_keys = {"secret"}, .debug = true});
+  EXPECT_EQ(get("/debug/timeline").status, 401);
+  EXPECT_EQ(post("/debug/depth", R"({"depth":1})").status, 401);
+  TearDown();
+  start();
+  for (const char* path : {"/debug/timeline", "/debug/trace"}) EXPECT_EQ(get(path).status, 404);
+  EXPECT_EQ(post("/debug/depth", R"({"depth":1})").status, 404);
+}
+
 TEST_F(OperationsTest, VersionsPathsAndMethods) {
   start();
   EXPECT_EQ(get("/version").body, R"({"version":"test"})");

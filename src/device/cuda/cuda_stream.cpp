@@ -7,9 +7,10 @@
 namespace gapless {
 namespace {
 
-// A sleeping thread takes tens of microseconds to wake. A decode step of up to 32 rows of a model
-// of two billion parameters lasts 0.6 to 2.2 ms on a recent GPU; longer steps can bear the waking.
-constexpr std::int64_t kSpinNs = 2'500'000;
+// A sleeping thread takes tens of microseconds to wake, in a virtual machine hundreds. Steps are
+// waited for awake: the longest, an encode of many crops or a prefill of thousands of tokens, take
+// this long.
+constexpr std::int64_t kSpinNs = 30'000'000;
 
 void pause_briefly() {
 #if defined(__x86_64__)

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/enqueue_on_cpu.h"
+#include "kernels/reference/reference_ops.h"
 
 namespace gapless {
 namespace {
@@ -79,6 +80,10 @@ Status CpuKernels::decode_regions(Stream& stream, const DecodeRegionsParams& par
 
 Status CpuKernels::fill_random(Stream& stream, const FillRandomParams& params) {
   return enqueue_on_cpu(stream, cpu::fill_random, params);
+}
+
+Status CpuKernels::round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
+  return enqueue_on_cpu(stream, reference::round_to_fp8, params);  // once, at start-up
 }
 
 std::size_t CpuKernels::sample_scratch_bytes(int max_rows, int vocab) const {

@@ -26,6 +26,7 @@ class CpuKernels final : public ReferenceKernels {
   Status top_logprobs(Stream& stream, const TopLogprobsParams& params) override;
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
+  Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
 
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
   std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const override;

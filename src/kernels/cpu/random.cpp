@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/thread_pool.h"
 #include "weights/random_weights.h"
 
 namespace gapless::cpu {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <span>
 
+#include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/logprob.h"
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/sampling_uniform.h"
 
 namespace gapless::cpu {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/logprob.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace gapless::cpu {
 namespace {

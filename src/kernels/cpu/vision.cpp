@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace gapless::cpu {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/limits.h"
+#include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/row_linear.h"
 
@@ -12,6 +13,7 @@ namespace {
 // Decode attention of the largest batch, 32 heads in Moondream.
 constexpr int kMaxDecodeHeads = 128;
 constexpr std::size_t kArrivalsBytes = sizeof(unsigned) * kMaxRows * kMaxDecodeHeads;
+static_assert(kArrivalsBytes % 256 == 0);  // the other counters behind it stay aligned
 
 // decode_regions' scratch: the hidden layers of both heads, then both heads' logits.
 std::size_t round_up_256(std::size_t bytes) {
@@ -37,12 +39,13 @@ StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device) {
   GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<cuda::MatrixLinear> matrix_linear,
                            cuda::MatrixLinear::create(device));
-  GAPLESS_ASSIGN_OR_RETURN(Buffer arrivals, device.allocate(kArrivalsBytes));
+  const std::size_t counter_bytes = kArrivalsBytes + cuda::decoder_blocks_counter_bytes();
+  GAPLESS_ASSIGN_OR_RETURN(Buffer counters, device.allocate(counter_bytes));
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.create_stream("kernels start"));
-  GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(arrivals.data(), 0, kArrivalsBytes));
+  GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(counters.data(), 0, counter_bytes));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return std::unique_ptr<Kernels>(
-      new CudaKernels(std::move(matrix_linear), std::move(arrivals), info.num_multiprocessors));
+      new CudaKernels(std::move(matrix_linear), std::move(counters), info.num_multiprocessors));
 }
 
 Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
@@ -62,6 +65,12 @@ Status CudaKernels::prepare_linear(Stream& stream, const PrepareLinearParams& pa
   return cuda::prepare_linear(stream, params);
 }
 
+Status CudaKernels::tune_linear(Stream& stream, const LinearParams& params,
+                                std::span<const int> row_counts) {
+  if (params.decode || !cuda::MatrixLinear::supports(params)) return ok_status();
+  return matrix_linear_->tune(stream, params, row_counts);
+}
+
 Status CudaKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
   return cuda::layer_norm(stream, params);
 }
@@ -71,7 +80,7 @@ Status CudaKernels::patchify(Stream& stream, const PatchifyParams& params) {
 }
 
 Status CudaKernels::vision_attention(Stream& stream, const VisionAttentionParams& params) {
-  return cuda::vision_attention(stream, params);
+  return cuda::vision_attention(stream, params, num_multiprocessors_);
 }
 
 Status CudaKernels::stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
@@ -99,12 +108,22 @@ Status CudaKernels::rope_and_cache(Stream& stream, const RopeAndCacheParams& par
 }
 
 Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& params) {
-  if (params.max_new_tokens > 1) return cuda::prefill_attention(stream, params);
+  if (params.max_new_tokens > 1) {
+    return cuda::prefill_attention(stream, params, num_multiprocessors_);
+  }
   if (params.num_sequences > kMaxRows || params.num_heads > kMaxDecodeHeads) {
     return invalid_argument("paged_attention: a decode step has at most {} sequences and {} heads",
                             kMaxRows, kMaxDecodeHeads);
   }
-  return cuda::decode_attention(stream, params, arrivals_dev_.as<unsigned>());
+  return cuda::decode_attention(stream, params, counters_dev_.as<unsigned>());
+}
+
+Status CudaKernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
+  if (!cuda::decoder_blocks_supports(params, num_multiprocessors_)) {
+    return Kernels::decoder_blocks(stream, params);
+  }
+  return cuda::decoder_blocks(stream, params, counters_dev_.as<char>() + kArrivalsBytes,
+                              num_multiprocessors_);
 }
 
 Status CudaKernels::gather_rows(Stream& stream, const GatherRowsParams& params) {
@@ -166,6 +185,10 @@ Status CudaKernels::fill_random(Stream& stream, const FillRandomParams& params) 
   return cuda::fill_random(stream, params);
 }
 
+Status CudaKernels::round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
+  return cuda::round_to_fp8(stream, params);
+}
+
 Status CudaKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {
   return cuda::stamp_time(stream, stamp);
 }
@@ -177,8 +200,13 @@ std::size_t CudaKernels::attention_scratch_bytes(int, int max_sequences, int max
                                               num_heads, head_dim);
 }
 
-std::size_t CudaKernels::sample_scratch_bytes(int, int) const {
-  return 0;
+std::size_t CudaKernels::decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
+                                                      int num_heads) const {
+  return cuda::decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, num_heads);
+}
+
+std::size_t CudaKernels::sample_scratch_bytes(int max_rows, int) const {
+  return cuda::sample_scratch_bytes(max_rows);
 }
 
 std::size_t CudaKernels::region_scratch_bytes(int max_rows, int inner_dim, int max_out) const {

@@ -6,7 +6,7 @@
 
 namespace gapless {
 
-// One per device. Its device memory (a cuBLASLt workspace, counters of decode_attention) is taken
+// One per device. Its device memory (a cuBLASLt workspace, counters of decode kernels) is taken
 // at creation. Ops of two streams of one device must not overlap: they share that memory. Threads:
 // one at a time.
 class CudaKernels : public Kernels {
@@ -19,6 +19,8 @@ class CudaKernels : public Kernels {
   Status linear(Stream& stream, const LinearParams& params) override;
   std::size_t prepared_linear_bytes(int total_in, int total_out) const override;
   Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override;
+  Status tune_linear(Stream& stream, const LinearParams& params,
+                     std::span<const int> row_counts) override;
   Status layer_norm(Stream& stream, const LayerNormParams& params) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
@@ -29,28 +31,32 @@ class CudaKernels : public Kernels {
   Status copy_pages(Stream& stream, const CopyPagesParams& params) override;
   Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) override;
   Status paged_attention(Stream& stream, const PagedAttentionParams& params) override;
+  Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params) override;
   Status gather_rows(Stream& stream, const GatherRowsParams& params) override;
   Status sample(Stream& stream, const SampleParams& params) override;
   Status top_logprobs(Stream& stream, const TopLogprobsParams& params) override;
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
   Status advance_rows(Stream& stream, const AdvanceRowsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
+  Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
   Status stamp_time(Stream& stream, std::uint64_t* stamp) override;
 
   std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
                                       int num_heads, int head_dim) const override;
+  std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
+                                           int num_heads) const override;
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
   std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const override;
 
  private:
-  CudaKernels(std::unique_ptr<cuda::MatrixLinear> matrix_linear, Buffer arrivals,
+  CudaKernels(std::unique_ptr<cuda::MatrixLinear> matrix_linear, Buffer counters,
               int num_multiprocessors)
       : matrix_linear_(std::move(matrix_linear)),
-        arrivals_dev_(std::move(arrivals)),
+        counters_dev_(std::move(counters)),
         num_multiprocessors_(num_multiprocessors) {}
 
   std::unique_ptr<cuda::MatrixLinear> matrix_linear_;
-  Buffer arrivals_dev_;
+  Buffer counters_dev_;  // of decode_attention, then of decoder_blocks; zeros between launches
   int num_multiprocessors_;
 };
 

@@ -16,6 +16,9 @@ Status gather_rows(Stream& stream, const GatherRowsParams& params);
 // to[i] = residual[(first_row + i) % residual_rows] of a linear; `to` is dense.
 Status copy_residual(Stream& stream, const LinearParams& params, int first_row, int num_rows,
                      void* to);
+// Adds to *count the number of 16-byte words in which a and b differ. `bytes`: a multiple of 16.
+Status count_differences(Stream& stream, const void* a, const void* b, std::size_t bytes,
+                         unsigned* count);
 
 // image_ops.cu
 Status patchify(Stream& stream, const PatchifyParams& params);
@@ -35,8 +38,10 @@ Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params);
 Status copy_pages(Stream& stream, const CopyPagesParams& params);
 
 // vision_attention.cu, prefill_attention.cu, decode_attention.cu
-Status vision_attention(Stream& stream, const VisionAttentionParams& params);
-Status prefill_attention(Stream& stream, const PagedAttentionParams& params);
+Status vision_attention(Stream& stream, const VisionAttentionParams& params,
+                        int num_multiprocessors);
+Status prefill_attention(Stream& stream, const PagedAttentionParams& params,
+                         int num_multiprocessors);
 // `arrivals`: [num_sequences * num_heads] zeros, left as zeros. One launch at a time may use them.
 Status decode_attention(Stream& stream, const PagedAttentionParams& params, unsigned* arrivals);
 std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, int num_heads,
@@ -44,6 +49,7 @@ std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, i
 
 // sample.cu
 Status sample(Stream& stream, const SampleParams& params);
+std::size_t sample_scratch_bytes(int max_rows);
 
 // top_logprobs.cu
 Status top_logprobs(Stream& stream, const TopLogprobsParams& params);
@@ -55,5 +61,8 @@ Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
 
 // fill_random.cu
 Status fill_random(Stream& stream, const FillRandomParams& params);
+
+// round_fp8.cu
+Status round_to_fp8(Stream& stream, const RoundToFp8Params& params);
 
 }  // namespace gapless::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/matrix_linear.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "kernels/cuda/launch.h"
@@ -124,7 +125,7 @@ StatusOr<std::unique_ptr<MatrixLinear>> MatrixLinear::create(Device& device) {
                       cublasLtGetStatusName(status));
   }
   return std::unique_ptr<MatrixLinear>(
-      new MatrixLinear(handle, std::move(workspace), std::move(residual_copy)));
+      new MatrixLinear(device, handle, std::move(workspace), std::move(residual_copy)));
 }
 
 MatrixLinear::~MatrixLinear() {
@@ -165,7 +166,7 @@ StatusOr<MatrixLinear::Algorithms> MatrixLinear::candidates(const LinearParams& 
     GAPLESS_RETURN_IF_ERROR(prefer(attribute, kAlignment));
   }
 
-  constexpr int kMaxCandidates = 16;
+  constexpr int kMaxCandidates = 32;
   cublasLtMatmulHeuristicResult_t found[kMaxCandidates];
   int num_found = 0;
   GAPLESS_RETURN_IF_ERROR(
@@ -184,14 +185,43 @@ StatusOr<MatrixLinear::Algorithms> MatrixLinear::candidates(const LinearParams& 
                     params.weights.in, params.weights.out);
 }
 
+MatrixLinear::Shape MatrixLinear::shape_of(const LinearParams& params) {
+  return {params.weights.in,
+          params.weights.out,
+          params.x_stride,
+          params.y_stride,
+          params.residual != nullptr ? params.residual_stride : 0,
+          params.activation == Activation::kGeluTanh,
+          params.weights.bias != nullptr,
+          params.residual != nullptr};
+}
+
+StatusOr<MatrixLinear::Algorithms> MatrixLinear::alternatives(const LinearParams& params,
+                                                              int num_rows) const {
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(params, num_rows));
+  Algorithms result{typical[0]};
+  for (const Algorithms* list : {&fitting, &typical}) {
+    for (const cublasLtMatmulAlgo_t& algorithm : *list) {
+      const bool is_known = std::any_of(result.begin(), result.end(), [&](const auto& known) {
+        return std::memcmp(&known, &algorithm, sizeof(algorithm)) == 0;
+      });
+      if (!is_known && same_kind(algorithm, typical[0])) result.push_back(algorithm);
+    }
+  }
+  return result;
+}
+
 StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& params) {
-  const int bucket = bucket_of(params.num_rows);
-  const Key key(params.weights.in, params.weights.out, params.x_stride, params.y_stride,
-                params.residual != nullptr ? params.residual_stride : 0,
-                params.activation == Activation::kGeluTanh, params.weights.bias != nullptr,
-                params.residual != nullptr, bucket);
+  const Shape shape = shape_of(params);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (const auto found = algorithms_.find(key); found != algorithms_.end()) return found->second;
+  if (const auto choices = tuned_.find(shape); choices != tuned_.end()) {
+    const auto found = choices->second.lower_bound(params.num_rows);
+    if (found != choices->second.end()) return found->second;
+  }
+  const int bucket = bucket_of(params.num_rows);
+  Choices& guesses = guessed_[shape];
+  if (const auto found = guesses.find(bucket); found != guesses.end()) return found->second;
 
   GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
   GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(params, bucket));
@@ -201,7 +231,7 @@ StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& p
     chosen = algorithm;
     break;
   }
-  algorithms_.emplace(key, chosen);
+  guesses.emplace(bucket, chosen);
   return chosen;
 }
 
@@ -238,8 +268,13 @@ Status MatrixLinear::run_aside(Stream& stream, const LinearParams& params) {
   return ok_status();
 }
 
-Status MatrixLinear::multiply(Stream& stream, const LinearParams& p) {
-  GAPLESS_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, algorithm_for(p));
+Status MatrixLinear::multiply(Stream& stream, const LinearParams& params) {
+  GAPLESS_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, algorithm_for(params));
+  return multiply(stream, params, algorithm);
+}
+
+Status MatrixLinear::multiply(Stream& stream, const LinearParams& p,
+                              const cublasLtMatmulAlgo_t& algorithm) const {
   GAPLESS_ASSIGN_OR_RETURN(Problem problem, Problem::describe(p, p.num_rows));
   const float alpha = 1.0f, beta = p.residual != nullptr ? 1.0f : 0.0f;
   const void* c = p.residual != nullptr ? p.residual : p.y;

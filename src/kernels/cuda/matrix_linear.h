@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -21,9 +22,10 @@ namespace gapless::cuda {
 // promised by its manual: the test RowsDoNotDependOnTheNumberOfRows guards it. Algorithms of
 // another kind than the shape's first choice for a typical number of rows are never used.
 //
-// A choice is made at the first use of a shape and a bucket of row counts, by asking cuBLASLt's
-// heuristic (some 100 us of host time, nothing on the device); later calls neither allocate nor
-// wait, and may be captured. Threads: any.
+// A choice is made by measuring, at start-up (tune), which also checks that the algorithms it
+// compares give the same bits; or else at the first use of a shape and a bucket of row counts, by
+// asking cuBLASLt's heuristic (some 100 us of host time, nothing on the device). Later calls
+// neither allocate nor wait, and may be captured. Threads: any.
 class MatrixLinear {
  public:
   static StatusOr<std::unique_ptr<MatrixLinear>> create(Device& device);
@@ -36,26 +38,38 @@ class MatrixLinear {
 
   Status run(Stream& stream, const LinearParams& params);
 
- private:
-  // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual, rows (a
-  // bucket).
-  using Key = std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, int>;
-  using Algorithms = std::vector<cublasLtMatmulAlgo_t>;
+  // Kernels::tune_linear, for what supports() says.
+  Status tune(Stream& stream, const LinearParams& params, std::span<const int> row_counts);
 
-  MatrixLinear(cublasLtHandle_t handle, Buffer workspace, Buffer residual_copy)
-      : handle_(handle),
+ private:
+  // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual.
+  using Shape = std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool>;
+  using Algorithms = std::vector<cublasLtMatmulAlgo_t>;
+  // By number of rows: the next larger entry applies.
+  using Choices = std::map<int, cublasLtMatmulAlgo_t>;
+
+  MatrixLinear(Device& device, cublasLtHandle_t handle, Buffer workspace, Buffer residual_copy)
+      : device_(device),
+        handle_(handle),
         workspace_dev_(std::move(workspace)),
         residual_copy_dev_(std::move(residual_copy)) {}
   StatusOr<Algorithms> candidates(const LinearParams& params, int num_rows) const;
+  static Shape shape_of(const LinearParams& params);
+  // What may stand in for the shape's first choice: of its kind, without split columns.
+  StatusOr<Algorithms> alternatives(const LinearParams& params, int num_rows) const;
   StatusOr<cublasLtMatmulAlgo_t> algorithm_for(const LinearParams& params);
   Status run_aside(Stream& stream, const LinearParams& params);
   Status multiply(Stream& stream, const LinearParams& params);
+  Status multiply(Stream& stream, const LinearParams& params,
+                  const cublasLtMatmulAlgo_t& algorithm) const;
 
+  Device& device_;
   cublasLtHandle_t handle_;
   Buffer workspace_dev_;
   Buffer residual_copy_dev_;
   std::mutex mutex_;
-  std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
+  std::map<Shape, Choices> tuned_;
+  std::map<Shape, Choices> guessed_;  // by bucket
 };
 
 }  // namespace gapless::cuda

@@ -10,47 +10,60 @@
 namespace gapless::cuda {
 namespace {
 
-constexpr int kMaxNormThreads = 256;
-constexpr int kMaxNormVectors = 4;  // per thread
+constexpr int kNormWarps = 4;       // of a block
+constexpr int kMaxNormVectors = 8;  // per lane
+constexpr int kMaxRowWarps = 4;
 
-// One block per row, the row in registers. The block's size depends on the width alone, and so does
+// kRowWarps warps per row, the row in registers. How many depends on the width alone, and so does
 // the order of the sums.
-template <int kVectors>
-__global__ void __launch_bounds__(kMaxNormThreads) layer_norm_kernel(LayerNormParams p) {
+template <int kVectors, int kRowWarps>
+__global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNormParams p) {
+  constexpr int kRows = kNormWarps / kRowWarps, kLanes = kRowWarps * kWarp;
   __shared__ float shared[kWarp];
-  const std::int64_t row = blockIdx.x;
+  const int lane = threadIdx.x % kLanes;
+  const std::int64_t row = std::int64_t{blockIdx.x} * kRows + threadIdx.x / kLanes;
+  let_successor_start();
+  wait_for_predecessor();
+  if (kRows > 1 && row >= p.num_rows) return;
+
+  auto row_sum = [&](float value) {
+    if constexpr (kRowWarps == 1) return warp_sum(value);
+    return block_sum(value, shared);
+  };
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
   const auto* gamma = static_cast<const Bf16*>(p.gamma);
   const auto* beta = static_cast<const Bf16*>(p.beta);
   auto* y = static_cast<Bf16*>(p.y) + row * p.y_stride;
-
-  let_successor_start();
-  wait_for_predecessor();
+  uint4 raw[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = (v * kLanes + lane) * kVector;
+    if (at < p.dim) raw[v] = *reinterpret_cast<const uint4*>(x + at);
+  }
   float values[kVectors][kVector];
   float sum = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int at = (v * blockDim.x + threadIdx.x) * kVector;
-    if (at >= p.dim) continue;
-    load_vector(x + at, values[v]);
+    if ((v * kLanes + lane) * kVector >= p.dim) continue;
+    unpack(raw[v], values[v]);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum += values[v][i];
   }
-  const float mean = block_sum(sum, shared) / p.dim;
+  const float mean = row_sum(sum) / p.dim;
   float squares = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if ((v * blockDim.x + threadIdx.x) * kVector >= p.dim) continue;
+    if ((v * kLanes + lane) * kVector >= p.dim) continue;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       const float difference = values[v][i] - mean;
       squares += difference * difference;
     }
   }
-  const float scale = rsqrtf(block_sum(squares, shared) / p.dim + p.eps);
+  const float scale = rsqrtf(row_sum(squares) / p.dim + p.eps);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int at = (v * blockDim.x + threadIdx.x) * kVector;
+    const int at = (v * kLanes + lane) * kVector;
     if (at >= p.dim) continue;
     float g[kVector], b[kVector];
     load_vector(gamma + at, g);
@@ -59,6 +72,19 @@ __global__ void __launch_bounds__(kMaxNormThreads) layer_norm_kernel(LayerNormPa
     for (int i = 0; i < kVector; ++i) values[v][i] = (values[v][i] - mean) * scale * g[i] + b[i];
     store_vector(y + at, values[v]);
   }
+}
+
+__global__ void count_differences_kernel(const uint4* a, const uint4* b, std::int64_t num_vectors,
+                                         unsigned* count) {
+  let_successor_start();
+  wait_for_predecessor();
+  unsigned differences = 0;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < num_vectors;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    const uint4 x = a[i], y = b[i];
+    differences += x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w;
+  }
+  if (differences > 0) atomicAdd(count, differences);
 }
 
 // Rows of `num_vectors` 16-byte vectors; row r of `to` is row index[r] of `from`, or without an
@@ -80,26 +106,25 @@ constexpr int kCopyThreads = 128;
 }  // namespace
 
 Status layer_norm(Stream& stream, const LayerNormParams& params) {
-  constexpr int kMaxDim = kMaxNormThreads * kMaxNormVectors * kVector;
+  constexpr int kMaxDim = kMaxRowWarps * kWarp * kMaxNormVectors * kVector;
   if (params.dim <= 0 || params.dim % kVector != 0 || params.dim > kMaxDim ||
       params.x_stride % kVector != 0 || params.y_stride % kVector != 0) {
     return Status(
         StatusCode::kInvalidArgument,
         "layer_norm: the width and strides must be multiples of 8, the width at most 8192");
   }
-  const int vectors = params.dim / kVector;
-  const int per_thread = (vectors + kMaxNormThreads - 1) / kMaxNormThreads;
-  const unsigned threads = blocks_for((vectors + per_thread - 1) / per_thread, kWarp) * kWarp;
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.num_rows)),
-                          .block = dim3(threads)};
-  switch (per_thread) {
-    case 1:
-      return launch("layer_norm", stream, shape, layer_norm_kernel<1>, params);
-    case 2:
-      return launch("layer_norm", stream, shape, layer_norm_kernel<2>, params);
-    default:
-      return launch("layer_norm", stream, shape, layer_norm_kernel<kMaxNormVectors>, params);
-  }
+  const unsigned per_lane = blocks_for(params.dim, kWarp * kVector);
+  auto launch_rows = [&](int row_warps, auto kernel) {
+    return launch("layer_norm", stream,
+                  {.grid = dim3(blocks_for(params.num_rows, kNormWarps / row_warps)),
+                   .block = dim3(kNormWarps * kWarp)},
+                  kernel, params);
+  };
+  if (per_lane <= 1) return launch_rows(1, layer_norm_kernel<1, 1>);
+  if (per_lane <= 2) return launch_rows(1, layer_norm_kernel<2, 1>);
+  if (per_lane <= 5) return launch_rows(1, layer_norm_kernel<5, 1>);
+  if (per_lane <= 8) return launch_rows(1, layer_norm_kernel<8, 1>);
+  return launch_rows(kMaxRowWarps, layer_norm_kernel<kMaxNormVectors, kMaxRowWarps>);
 }
 
 Status gather_rows(Stream& stream, const GatherRowsParams& params) {
@@ -125,6 +150,17 @@ Status copy_residual(Stream& stream, const LinearParams& params, int first_row, 
                 params.residual_stride / kVector, static_cast<const std::int32_t*>(nullptr),
                 first_row, params.residual_rows, static_cast<uint4*>(to),
                 params.weights.out / kVector);
+}
+
+Status count_differences(Stream& stream, const void* a, const void* b, std::size_t bytes,
+                         unsigned* count) {
+  constexpr unsigned kThreads = 256, kMaxBlocks = 1024;
+  const auto vectors = static_cast<std::int64_t>(bytes / sizeof(uint4));
+  return launch(
+      "count_differences", stream,
+      {.grid = dim3(std::min(blocks_for(vectors, kThreads), kMaxBlocks)), .block = dim3(kThreads)},
+      count_differences_kernel, static_cast<const uint4*>(a), static_cast<const uint4*>(b), vectors,
+      count);
 }
 
 }  // namespace gapless::cuda

@@ -1,4 +1,6 @@
 // Attention of packed sequences of new tokens over the paged cache.
+#include <algorithm>
+
 #include "kernels/cuda/device/flash_attention.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
@@ -6,14 +8,18 @@
 namespace gapless::cuda {
 namespace {
 
+// Of a block, one per multiprocessor: as many as their registers allow.
+template <int kHeadDim>
+constexpr int kGroupsFor = kHeadDim <= 72 ? 4 : 2;
+
 // One tile of queries of one sequence and head. Query i has position num_cached + first_query + i.
 template <int kHeadDim>
 struct PagedProblem {
   const Bf16* queries;  // the sequence's first new token
   Bf16* out;
   std::int64_t query_stride, out_stride;
-  const Bf16* keys;  // page 0 of this head
-  const Bf16* values;
+  const Bf16* keys_;  // page 0 of this head
+  const Bf16* values_;
   const std::int32_t* pages;
   std::int64_t page_stride;  // elements
   int first_query, num_queries, num_cached, prefix_len, num_keys_;
@@ -22,73 +28,101 @@ struct PagedProblem {
   __device__ const Bf16* query(int i) const { return queries + (first_query + i) * query_stride; }
   __device__ Bf16* output(int i) const { return out + (first_query + i) * out_stride; }
   __device__ int num_visible(int i) const {
-    if (!has_query(i)) return 0;
     const int position = num_cached + first_query + i;
     return position < prefix_len ? min(prefix_len, num_cached + num_queries) : position + 1;
   }
   __device__ int num_keys() const { return num_keys_; }
   __device__ std::int64_t offset(int t) const {
-    return pages[t / kPageTokens] * page_stride + t % kPageTokens * kHeadDim;
+    return __ldg(pages + t / kPageTokens) * page_stride + t % kPageTokens * kHeadDim;
   }
-  __device__ const Bf16* key(int t) const { return keys + offset(t); }
-  __device__ const Bf16* value(int t) const { return values + offset(t); }
+  __device__ const Bf16* keys() const { return keys_; }
+  __device__ const Bf16* values() const { return values_; }
+};
+
+// Tiles of queries of all heads and sequences, found on the device: a captured launch fits every
+// pack of its size, however long each sequence is.
+template <int kHeadDim>
+struct PagedWork {
+  static constexpr int kTileQueries = kGroupsFor<kHeadDim> * kGroupQueries;
+  using Problem = PagedProblem<kHeadDim>;
+  const PagedAttentionParams& p;
+  int num_problems_ = 0;
+
+  __device__ explicit PagedWork(const PagedAttentionParams& params) : p(params) {
+    for (int s = 0; s < p.num_sequences; ++s) num_problems_ += tiles(s) * p.num_heads;
+  }
+  __device__ int tiles(int sequence) const {
+    return (p.sequences[sequence].num_tokens + kTileQueries - 1) / kTileQueries;
+  }
+  __device__ int num_problems() const { return num_problems_; }
+  __device__ Problem problem(int index) const {
+    int s = 0;
+    for (; index >= tiles(s) * p.num_heads; ++s) index -= tiles(s) * p.num_heads;
+    const AttentionSequence& sequence = p.sequences[s];
+    const int num_tiles = tiles(s);
+    const int head = index / num_tiles;
+    // The last tiles see the most keys: they come first.
+    const int first_query = (num_tiles - 1 - index % num_tiles) * kTileQueries;
+    const std::int64_t in_row = std::int64_t{head} * kHeadDim;
+    const std::int64_t head_start = std::int64_t{head} * kPageTokens * kHeadDim;
+    const std::int64_t first_token = sequence.first_token;
+    Problem problem{
+        .queries = static_cast<const Bf16*>(p.qkv) + first_token * p.qkv_stride + in_row,
+        .out = static_cast<Bf16*>(p.out) + first_token * p.out_stride + in_row,
+        .query_stride = p.qkv_stride,
+        .out_stride = p.out_stride,
+        .keys_ = static_cast<const Bf16*>(p.kv.k) + head_start,
+        .values_ = static_cast<const Bf16*>(p.kv.v) + head_start,
+        .pages = p.page_table + std::int64_t{sequence.row} * p.page_table_stride,
+        .page_stride = std::int64_t{p.num_heads} * kPageTokens * kHeadDim,
+        .first_query = first_query,
+        .num_queries = sequence.num_tokens,
+        .num_cached = sequence.num_cached,
+        .prefix_len = sequence.prefix_len,
+        .num_keys_ = 0};
+    // A later query sees at least as much as an earlier one.
+    problem.num_keys_ =
+        problem.num_visible(min(kTileQueries, sequence.num_tokens - first_query) - 1);
+    return problem;
+  }
 };
 
 template <int kHeadDim>
-__global__ void __launch_bounds__(kFlashThreads, 2)
+__global__ void __launch_bounds__(kGroupsFor<kHeadDim>* kGroupThreads, 1)
     prefill_attention_kernel(PagedAttentionParams p) {
+  constexpr int kGroups = kGroupsFor<kHeadDim>;
   extern __shared__ __align__(16) char raw_shared[];
   let_successor_start();
   wait_for_predecessor();
-  const AttentionSequence sequence = p.sequences[blockIdx.z];
-  // The last tiles see the most keys: they start first.
-  const int first_query = (gridDim.x - 1 - blockIdx.x) * kFlashQueries;
-  if (first_query >= sequence.num_tokens) return;
-
-  const int head = blockIdx.y;
-  const std::int64_t in_row = std::int64_t{head} * kHeadDim;
-  const std::int64_t head_start = std::int64_t{head} * kPageTokens * kHeadDim;
-  const std::int64_t first_token = sequence.first_token;
-  PagedProblem<kHeadDim> problem{
-      .queries = static_cast<const Bf16*>(p.qkv) + first_token * p.qkv_stride + in_row,
-      .out = static_cast<Bf16*>(p.out) + first_token * p.out_stride + in_row,
-      .query_stride = p.qkv_stride,
-      .out_stride = p.out_stride,
-      .keys = static_cast<const Bf16*>(p.kv.k) + head_start,
-      .values = static_cast<const Bf16*>(p.kv.v) + head_start,
-      .pages = p.page_table + std::int64_t{sequence.row} * p.page_table_stride,
-      .page_stride = std::int64_t{p.num_heads} * kPageTokens * kHeadDim,
-      .first_query = first_query,
-      .num_queries = sequence.num_tokens,
-      .num_cached = sequence.num_cached,
-      .prefix_len = sequence.prefix_len,
-      .num_keys_ = 0};
-  // A later query sees at least as much as an earlier one.
-  problem.num_keys_ =
-      problem.num_visible(min(kFlashQueries, sequence.num_tokens - first_query) - 1);
-  flash_attention<kHeadDim>(problem, *reinterpret_cast<FlashShared<kHeadDim>*>(raw_shared));
+  const PagedWork<kHeadDim> work(p);
+  flash_attention<kHeadDim, kGroups>(work, *reinterpret_cast<FlashShared<kHeadDim>*>(raw_shared));
 }
 
 template <int kHeadDim>
-Status launch_for(Stream& stream, const PagedAttentionParams& params) {
-  const LaunchShape shape{.grid = dim3(blocks_for(params.max_new_tokens, kFlashQueries),
-                                       static_cast<unsigned>(params.num_heads),
-                                       static_cast<unsigned>(params.num_sequences)),
-                          .block = dim3(kFlashThreads),
-                          .shared_bytes = sizeof(FlashShared<kHeadDim>)};
+Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_multiprocessors) {
+  constexpr int kGroups = kGroupsFor<kHeadDim>;
+  // At most: every sequence may end with a tile that is not full.
+  const unsigned problems = (blocks_for(params.num_tokens, kGroups * kGroupQueries) +
+                             static_cast<unsigned>(params.num_sequences)) *
+                            static_cast<unsigned>(params.num_heads);
+  const LaunchShape shape{
+      .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
+      .block = dim3(kGroups * kGroupThreads),
+      .shared_bytes = sizeof(FlashShared<kHeadDim>)};
   return launch("prefill_attention", stream, shape, prefill_attention_kernel<kHeadDim>, params);
 }
 
 }  // namespace
 
-Status prefill_attention(Stream& stream, const PagedAttentionParams& params) {
+Status prefill_attention(Stream& stream, const PagedAttentionParams& params,
+                         int num_multiprocessors) {
   switch (params.head_dim) {
     case 32:
-      return launch_for<32>(stream, params);
+      return launch_for<32>(stream, params, num_multiprocessors);
     case 64:
-      return launch_for<64>(stream, params);
+      return launch_for<64>(stream, params, num_multiprocessors);
     case 128:
-      return launch_for<128>(stream, params);
+      return launch_for<128>(stream, params, num_multiprocessors);
     default:
       return Status(StatusCode::kInvalidArgument,
                     "paged_attention: the head size must be 32, 64 or 128");

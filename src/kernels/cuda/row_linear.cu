@@ -23,6 +23,7 @@
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/tensor_map.h"
@@ -30,19 +31,15 @@
 namespace gapless::cuda {
 namespace {
 
-constexpr int kTileRows = 16;
-constexpr int kGroupTiles = 4;
-constexpr int kComputeWarps = 8;
-constexpr int kComputeThreads = kComputeWarps * kWarp;
+constexpr int kComputeWarps = kProductWarps;
+constexpr int kComputeThreads = kProductThreads;
 constexpr int kThreads = kComputeThreads + kWarp;
-constexpr int kStageColumns = 128;
+constexpr int kStageColumns = kProductColumns;
 constexpr int kBoxesPerStage = kStageColumns / kBoxColumns;
 constexpr int kBoxRowBytes = kBoxColumns * 2;
 constexpr int kTileBoxBytes = kTileRows * kBoxRowBytes;
 constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one stage
 static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
-constexpr int kReduceRows = 16;   // columns of sums (a row of x, a tile) reduced at a time
-constexpr int kReducePitch = 20;  // floats per such column: 16 and padding
 constexpr int kMaxSliceRows = 32;
 constexpr int kColumnRanks = 4;
 
@@ -76,7 +73,6 @@ struct Layout {
   static constexpr int kXBoxBytes = kRows * kBoxRowBytes;
   static constexpr int kWeightBytes = kGroupTiles * kTileBytes;
   static constexpr int kStageBytes = kWeightBytes + kBoxesPerStage * kXBoxBytes;
-  static constexpr int kReduceBytes = kComputeWarps * kReduceRows * kReducePitch * 4;
   // Two blocks fit on a multiprocessor, so that the next kernel's weights arrive while this one
   // ends.
   static constexpr int kBudget = 112 << 10;
@@ -211,9 +207,6 @@ __device__ void fill_stages(const Work& work, std::uint32_t shared) {
   }
 }
 
-template <int kRows>
-using Accumulators = float[kGroupTiles][kRows / 8][4];
-
 // One warp's 16 columns of one stage.
 template <int kRows>
 __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::uint32_t stage,
@@ -263,40 +256,6 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
   }
 }
 
-// Sums over the warps; `use(tile, row of x, row of the tile, sum)` is called once per output.
-template <int kRows, typename Use>
-__device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, int num_tiles,
-                                             float* buffer, const Use& use) {
-  constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
-  constexpr int kAtOnce = kReduceRows / 8;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  float* mine = buffer + warp * kReduceRows * kReducePitch;
-#pragma unroll
-  for (int first = 0; first < kGroupTiles * kBlocks; first += kAtOnce) {
-    if (first / kBlocks >= num_tiles) break;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const float(&c)[4] = sums[(first + i) / kBlocks][(first + i) % kBlocks];
-      float* to = mine + (i * 8 + (lane % 4) * 2) * kReducePitch + lane / 4;
-      to[0] = c[0];
-      to[kReducePitch] = c[1];
-      to[8] = c[2];
-      to[kReducePitch + 8] = c[3];
-    }
-    named_barrier(1, kComputeThreads);
-    static_assert(kReduceRows * kTileRows == kComputeThreads);
-    const int column = threadIdx.x / kTileRows, tile_row = threadIdx.x % kTileRows;
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kComputeWarps; ++w) {
-      sum += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
-    }
-    const int x_row = first * 8 + column;  // counted through the tiles
-    if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
-    named_barrier(1, kComputeThreads);
-  }
-}
-
 // The computing warps. With several ranks the sums of the one group are left in `partial`.
 template <int kRows>
 __device__ void multiply(const Work& work, const Launch& launch, std::uint32_t shared,
@@ -320,7 +279,7 @@ __device__ void multiply(const Work& work, const Launch& launch, std::uint32_t s
     // All warps are through with the stages before `partial` takes their place.
     if (launch.num_ranks > 1) named_barrier(1, kComputeThreads);
     const int first_column = walk.group_begin(group) * kTileRows;
-    reduce_warps<kRows>(sums, num_tiles, reduce_buffer,
+    reduce_warps<kRows>(sums, num_tiles, threadIdx.x / kWarp, reduce_buffer,
                         [&](int tile, int row, int tile_row, float sum) {
                           const int y_row = work.first_row + row;
                           const int column = first_column + tile * kTileRows + tile_row;

@@ -1,4 +1,5 @@
-// One block per row picks its token; SampleParams in kernels.h says how.
+// Picks each row's token; SampleParams in kernels.h says how. Several blocks per row summarise a part
+// of its logits each; then one block per row merges them and, unless the row is greedy, draws.
 #include <cmath>
 
 #include "kernels/cuda/device/async.cuh"
@@ -13,20 +14,25 @@ namespace {
 // Loads in flight per thread.
 constexpr int kUnroll = 8;
 
-// Calls use(token, logit) for every token, spread over the block.
-template <typename Use>
-__device__ __forceinline__ void scan_logits(const float* logits, int vocab, const Use& use) {
-  for (int base = threadIdx.x; base < vocab; base += kSampleThreads * kUnroll) {
+// Parts of a row, and threads of the block that summarises one.
+constexpr int kParts = 16;
+constexpr int kPartThreads = 256;
+
+// Calls use(token, logit) for the tokens of [begin, end), spread over a block of kThreads.
+template <int kThreads, typename Use>
+__device__ __forceinline__ void scan_logits(const float* logits, int begin, int end,
+                                            const Use& use) {
+  for (int base = begin + threadIdx.x; base < end; base += kThreads * kUnroll) {
     float values[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const int token = base + i * kSampleThreads;
-      values[i] = token < vocab ? logits[token] : 0.0f;
+      const int token = base + i * kThreads;
+      values[i] = token < end ? logits[token] : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const int token = base + i * kSampleThreads;
-      if (token < vocab) use(token, values[i]);
+      const int token = base + i * kThreads;
+      if (token < end) use(token, values[i]);
     }
   }
 }
@@ -86,63 +92,98 @@ __device__ ExpSum merge(ExpSum a, ExpSum b) {
 struct Summary {
   Best best;        // candidate; token INT_MAX: there is none
   ExpSum all;       // of the whole vocabulary
-  bool all_finite;  // every candidate's logit was finite
+  int all_finite;   // every candidate's logit was finite
 };
 
-struct SummaryShared {
-  Best best[kWarp];
-  ExpSum all[kWarp];
-};
+__device__ Summary merge(const Summary& a, const Summary& b) {
+  return {better(a.best, b.best), merge(a.all, b.all), a.all_finite & b.all_finite};
+}
 
-// One pass over the row; the result in every thread.
-__device__ Summary summarize(const float* logits, int vocab, const Allowed& allowed,
-                             SummaryShared& s) {
-  constexpr int kNoToken = 0x7fffffff;
-  Best best{-INFINITY, kNoToken};
-  ExpSum all{-INFINITY, 0};
-  bool found_infinite = false;
-  scan_logits(logits, vocab, [&](int token, float logit) {
+// The merged summaries of the first kLanes lanes, in a fixed order; in lane 0.
+template <int kLanes>
+__device__ Summary merge_lanes(Summary s) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+    s = merge(s, {{__shfl_down_sync(kFullWarp, s.best.logit, offset),
+                   __shfl_down_sync(kFullWarp, s.best.token, offset)},
+                  {__shfl_down_sync(kFullWarp, s.all.largest, offset),
+                   __shfl_down_sync(kFullWarp, s.all.sum, offset)},
+                  __shfl_down_sync(kFullWarp, s.all_finite, offset)});
+  }
+  return s;
+}
+
+// Of no tokens.
+__device__ Summary empty_summary() {
+  return {{-INFINITY, 0x7fffffff}, {-INFINITY, 0}, 1};
+}
+
+// One thread's share of the tokens of [begin, end).
+__device__ Summary summarize(const float* logits, int begin, int end, const Allowed& allowed) {
+  Summary s = empty_summary();
+  scan_logits<kPartThreads>(logits, begin, end, [&](int token, float logit) {
     const bool finite = isfinite(logit);
     if (finite) {
-      if (logit > all.largest) {
-        all.sum *= expf(all.largest - logit);
-        all.largest = logit;
+      if (logit > s.all.largest) {
+        s.all.sum *= expf(s.all.largest - logit);
+        s.all.largest = logit;
       }
-      all.sum += __expf(logit - all.largest);
+      s.all.sum += __expf(logit - s.all.largest);
     }
     if (!allowed(token)) return;
     if (finite) {
-      best = better(best, {logit, token});
+      s.best = better(s.best, {logit, token});
     } else {
-      found_infinite = true;
+      s.all_finite = 0;
     }
   });
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    best = better(best, {__shfl_down_sync(kFullWarp, best.logit, offset),
-                         __shfl_down_sync(kFullWarp, best.token, offset)});
-    all = merge(all, {__shfl_down_sync(kFullWarp, all.largest, offset),
-                      __shfl_down_sync(kFullWarp, all.sum, offset)});
+  return s;
+}
+
+// Whether there is nothing to sample.
+__device__ bool is_idle(const SampleParams& p, int row_index) {
+  return row_index < 0 || p.row_states[row_index].done != 0;
+}
+
+// Blocks: x = part, y = row.
+__global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p) {
+  constexpr int kWarps = kPartThreads / kWarp;
+  __shared__ Summary warps[kWarps];
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = blockIdx.y;
+  const int row_index = p.rows[i];
+  if (is_idle(p, row_index)) return;
+  const Allowed allowed(p.row_states[row_index], p.automata,
+                        p.host_masks + i * p.host_mask_stride);
+  const int part = blockIdx.x;
+  const Summary own = merge_lanes<kWarp>(
+      summarize(p.logits + i * p.logits_stride, part * p.vocab / kParts,
+                (part + 1) * p.vocab / kParts, allowed));
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  if (lane == 0) warps[warp] = own;
+  __syncthreads();
+  if (warp != 0) return;
+  const Summary whole = merge_lanes<kWarps>(lane < kWarps ? warps[lane] : empty_summary());
+  if (lane == 0) static_cast<Summary*>(p.scratch)[i * kParts + part] = whole;
+}
+
+// A row's parts become one summary, in every thread.
+__device__ Summary merge_parts(const Summary* parts) {
+  __shared__ Summary whole;
+  if (threadIdx.x < kWarp) {
+    const Summary s = merge_lanes<kParts>(threadIdx.x < kParts ? parts[threadIdx.x] : empty_summary());
+    if (threadIdx.x == 0) whole = s;
   }
-  if (threadIdx.x % kWarp == 0) {
-    s.best[threadIdx.x / kWarp] = best;
-    s.all[threadIdx.x / kWarp] = all;
-  }
-  const bool all_finite = __syncthreads_or(found_infinite) == 0;
-  best = s.best[0];
-  all = s.all[0];
-  for (int w = 1; w < kSampleThreads / kWarp; ++w) {
-    best = better(best, s.best[w]);
-    all = merge(all, s.all[w]);
-  }
-  return {best, all, all_finite};
+  __syncthreads();
+  return whole;
 }
 
 // The filters keep a prefix of the order; the draw is at a share of the prefix's weight.
 __device__ int draw(const float* logits, int vocab, const RowState& row, const Allowed& allowed,
                     float largest, TokenOrderShared& shared) {
   const auto scan = [&](auto use) {
-    scan_logits(logits, vocab, [&](int token, float logit) {
+    scan_logits<kSampleThreads>(logits, 0, vocab, [&](int token, float logit) {
       if (allowed(token)) use(token, logit);
     });
   };
@@ -183,12 +224,11 @@ __device__ float logprob_of(const float* logits, int token, const ExpSum& all) {
 
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) {
   extern __shared__ __align__(16) char raw_shared[];
-  __shared__ SummaryShared summary_shared;
   let_successor_start();
   wait_for_predecessor();
   const std::int64_t i = blockIdx.x;
   const int row_index = p.rows[i];
-  if (row_index < 0 || p.row_states[row_index].done != 0) {
+  if (is_idle(p, row_index)) {
     if (threadIdx.x == 0) {
       p.tokens[i] = -1;
       p.logprobs[i] = 0;
@@ -198,12 +238,12 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   const RowState& row = p.row_states[row_index];
   const float* logits = p.logits + i * p.logits_stride;
   const Allowed allowed(row, p.automata, p.host_masks + i * p.host_mask_stride);
-  const Summary summary = summarize(logits, p.vocab, allowed, summary_shared);
+  const Summary summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
 
   int token;
   if (summary.best.token >= p.vocab) {
     token = row.num_stop_ids > 0 ? row.stop_ids[0] : 0;  // nothing is allowed
-  } else if (!(row.temperature > 0) || !summary.all_finite) {
+  } else if (!(row.temperature > 0) || summary.all_finite == 0) {
     token = summary.best.token;
   } else {
     token = draw(logits, p.vocab, row, allowed, summary.best.logit,
@@ -222,11 +262,19 @@ Status sample(Stream& stream, const SampleParams& params) {
     return Status(StatusCode::kInvalidArgument,
                   "sample: the vocabulary must have 1 to 65536 tokens");
   }
+  GAPLESS_RETURN_IF_ERROR(launch("summarize", stream,
+                                 {.grid = dim3(kParts, static_cast<unsigned>(params.num_rows)),
+                                  .block = dim3(kPartThreads)},
+                                 summarize_kernel, params));
   return launch("sample", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)),
                  .block = dim3(kSampleThreads),
                  .shared_bytes = sizeof(TokenOrderShared)},
                 sample_kernel, params);
+}
+
+std::size_t sample_scratch_bytes(int max_rows) {
+  return static_cast<std::size_t>(max_rows) * kParts * sizeof(Summary);
 }
 
 }  // namespace gapless::cuda

@@ -1,4 +1,6 @@
 // Full attention inside each crop. Keys and values are read where the qkv product left them.
+#include <algorithm>
+
 #include "kernels/cuda/device/flash_attention.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
@@ -6,56 +8,77 @@
 namespace gapless::cuda {
 namespace {
 
+// Of a block, one per multiprocessor. Four fill its registers and read each key and value once;
+// fewer in several blocks took longer, for one crop as for 26.
+constexpr int kGroups = 4;
+
 struct CropProblem {
   const Bf16* qkv;  // of this crop and head: q; k and v lie `width` and 2 `width` further
   Bf16* out;
   int width, seq_len, first_query;
 
   __device__ bool has_query(int i) const { return first_query + i < seq_len; }
-  __device__ const Bf16* token(int t) const { return qkv + std::int64_t{t} * 3 * width; }
-  __device__ const Bf16* query(int i) const { return token(first_query + i); }
+  __device__ const Bf16* query(int i) const { return qkv + offset(first_query + i); }
   __device__ Bf16* output(int i) const { return out + std::int64_t{first_query + i} * width; }
-  __device__ int num_visible(int i) const { return has_query(i) ? seq_len : 0; }
+  __device__ int num_visible(int) const { return seq_len; }
   __device__ int num_keys() const { return seq_len; }
-  __device__ const Bf16* key(int t) const { return token(t) + width; }
-  __device__ const Bf16* value(int t) const { return token(t) + 2 * width; }
+  __device__ const Bf16* keys() const { return qkv + width; }
+  __device__ const Bf16* values() const { return qkv + 2 * width; }
+  __device__ std::int64_t offset(int t) const { return std::int64_t{t} * 3 * width; }
+};
+
+// Tiles of queries of one crop and head lie beside each other, so that blocks read the same keys
+// and values at about the same time.
+template <int kHeadDim>
+struct CropWork {
+  using Problem = CropProblem;
+  const VisionAttentionParams& p;
+  int tiles_per_head;
+
+  __device__ int num_problems() const { return p.num_crops * p.num_heads * tiles_per_head; }
+  __device__ Problem problem(int index) const {
+    const int width = p.num_heads * kHeadDim;
+    const int tile = index % tiles_per_head, head = index / tiles_per_head % p.num_heads;
+    const std::int64_t first_token = std::int64_t{index / tiles_per_head / p.num_heads} * p.seq_len;
+    return {static_cast<const Bf16*>(p.qkv) + first_token * 3 * width + head * kHeadDim,
+            static_cast<Bf16*>(p.out) + first_token * width + head * kHeadDim, width, p.seq_len,
+            tile * kGroups * kGroupQueries};
+  }
 };
 
 template <int kHeadDim>
-__global__ void __launch_bounds__(kFlashThreads, 2)
+__global__ void __launch_bounds__(kGroups* kGroupThreads, 1)
     vision_attention_kernel(VisionAttentionParams p) {
   extern __shared__ __align__(16) char raw_shared[];
   let_successor_start();
   wait_for_predecessor();
-  const int width = p.num_heads * kHeadDim;
-  const std::int64_t first_token = std::int64_t{blockIdx.z} * p.seq_len;
-  const int in_row = blockIdx.y * kHeadDim;
-  const CropProblem problem{static_cast<const Bf16*>(p.qkv) + first_token * 3 * width + in_row,
-                            static_cast<Bf16*>(p.out) + first_token * width + in_row, width,
-                            p.seq_len, static_cast<int>(blockIdx.x) * kFlashQueries};
-  flash_attention<kHeadDim>(problem, *reinterpret_cast<FlashShared<kHeadDim>*>(raw_shared));
+  const CropWork<kHeadDim> work{
+      p, (p.seq_len + kGroups * kGroupQueries - 1) / (kGroups * kGroupQueries)};
+  flash_attention<kHeadDim, kGroups>(work, *reinterpret_cast<FlashShared<kHeadDim>*>(raw_shared));
 }
 
 template <int kHeadDim>
-Status launch_for(Stream& stream, const VisionAttentionParams& params) {
-  const LaunchShape shape{.grid = dim3(blocks_for(params.seq_len, kFlashQueries),
-                                       static_cast<unsigned>(params.num_heads),
-                                       static_cast<unsigned>(params.num_crops)),
-                          .block = dim3(kFlashThreads),
-                          .shared_bytes = sizeof(FlashShared<kHeadDim>)};
+Status launch_for(Stream& stream, const VisionAttentionParams& params, int num_multiprocessors) {
+  const unsigned problems = blocks_for(params.seq_len, kGroups * kGroupQueries) *
+                            static_cast<unsigned>(params.num_heads * params.num_crops);
+  const LaunchShape shape{
+      .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
+      .block = dim3(kGroups * kGroupThreads),
+      .shared_bytes = sizeof(FlashShared<kHeadDim>)};
   return launch("vision_attention", stream, shape, vision_attention_kernel<kHeadDim>, params);
 }
 
 }  // namespace
 
-Status vision_attention(Stream& stream, const VisionAttentionParams& params) {
+Status vision_attention(Stream& stream, const VisionAttentionParams& params,
+                        int num_multiprocessors) {
   switch (params.head_dim) {
     case 32:
-      return launch_for<32>(stream, params);
+      return launch_for<32>(stream, params, num_multiprocessors);
     case 64:
-      return launch_for<64>(stream, params);
+      return launch_for<64>(stream, params, num_multiprocessors);
     case 72:
-      return launch_for<72>(stream, params);
+      return launch_for<72>(stream, params, num_multiprocessors);
     default:
       return Status(StatusCode::kInvalidArgument,
                     "vision_attention: the head size must be 32, 64 or 72");

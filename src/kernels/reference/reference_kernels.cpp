@@ -78,6 +78,10 @@ Status ReferenceKernels::fill_random(Stream& stream, const FillRandomParams& par
   return enqueue_on_cpu(stream, reference::fill_random, params);
 }
 
+Status ReferenceKernels::round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
+  return enqueue_on_cpu(stream, reference::round_to_fp8, params);
+}
+
 Status ReferenceKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {
   return enqueue_on_cpu(
       stream, [](std::uint64_t* to) { *to = static_cast<std::uint64_t>(host_now_ns()); }, stamp);

@@ -1,11 +1,20 @@
-// Attention of one tile of queries over a range of keys, on tensor cores, with a running softmax.
+// Attention of one tile of queries over a range of keys, by warpgroup products with a running
+// softmax.
 //
-// A block of kFlashWarps warps takes kFlashQueries queries of one head; each warp takes kQueryTiles
-// 16-query tiles, so that every key fragment it loads from shared memory serves several products.
-// Keys and values come in tiles of kKeyTile through two shared-memory buffers.
+// A block has kGroups warpgroups; each takes kGroupQueries queries of one head, its queries and its
+// output in registers. Keys and values come in tiles of kKeyTile through kStages shared-memory
+// stages that all warpgroups fill and read together. Barriers, not __syncthreads, join them: they
+// drift apart, so that one's softmax runs while another's products do. A block goes on to its next
+// tile of queries, if it has one, without a stop: the first keys and values and the queries are
+// under way before the one at hand is done.
 //
-// The width kHeadDim is any multiple of 8: products over it run in steps of 16 and, for an odd
-// multiple of 8 (72), one of 8, so nothing is padded, in memory or in arithmetic.
+// In shared memory 8 elements of all keys of a tile lie together (a plane: 16 bytes per key), which
+// is the layout of products without swizzling, for keys and for values. Planes are 16 bytes further
+// apart than they are long, so that copies of one key's neighbouring elements hit different banks.
+//
+// The width kHeadDim is any multiple of 8. Where it is not one of 16 (72), the last product over it
+// has zeros as queries and, so that they stay zero, a plane of zeros beside the keys; nothing is
+// padded in memory.
 //
 // Row invariance: a query's sums run over key tiles that start at multiples of kKeyTile of its
 // sequence. A tile that it does not see leaves its maximum, sum and output untouched, bit for bit.
@@ -15,55 +24,160 @@
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 
 namespace gapless {
 
-inline constexpr int kFlashWarps = 4;
-inline constexpr int kFlashThreads = kFlashWarps * kWarp;
-inline constexpr int kQueryTiles = 2;
-inline constexpr int kFlashQueries = kFlashWarps * kQueryTiles * 16;
+inline constexpr int kGroupThreads = 4 * kWarp;
+inline constexpr int kGroupQueries = 64;
 inline constexpr int kKeyTile = 64;
+inline constexpr int kStages = 6;
+inline constexpr int kAhead = 3;  // tiles asked for before they are needed
 
 template <int kHeadDim>
 struct FlashShared {
-  // An odd number of 16-byte chunks per row keeps ldmatrix free of bank conflicts.
-  static constexpr int kPitch = (kHeadDim / 8) % 2 == 1 ? kHeadDim : kHeadDim + 8;
-  Bf16 keys[2][kKeyTile][kPitch];
-  Bf16 values[2][kKeyTile][kPitch];
+  static constexpr int kPlaneBytes = (kKeyTile + 1) * 16;
+  static constexpr int kValuePlanes = kHeadDim / kVector;
+  static constexpr int kKeyPlanes = (kValuePlanes + 1) / 2 * 2;
+  static constexpr int kKeyBytes = kKeyPlanes * kPlaneBytes;
+  static constexpr int kValueBytes = kValuePlanes * kPlaneBytes;
+  alignas(16) char keys[kStages][kKeyBytes];
+  alignas(16) char values[kStages][kValueBytes];
+  std::uint64_t full[kStages];
+  std::uint64_t empty[kStages];
 };
 
-// What a kernel says about its queries and keys. Queries of the tile are numbered
-// 0..kFlashQueries-1.
+// What a kernel says about its work (Work) and each tile of queries in it (Problem).
+//   int num_problems()               a block takes blockIdx.x, then every gridDim.x-th
+//   Problem problem(int index)
+// Queries of a problem are numbered from 0; a later one sees at least as many keys as an earlier
+// one.
 //   bool has_query(int i)            false: i lies past the end
 //   const Bf16* query(int i)         its kHeadDim elements
 //   Bf16* output(int i)
-//   int num_visible(int i)           it sees keys 0..num_visible-1; 0 when !has_query(i)
-//   int num_keys()                   keys that any query of the tile sees
-//   const Bf16* key(int t), value(int t)   t < num_keys()
+//   int num_visible(int i)           it sees keys 0..num_visible-1
+//   int num_keys()                   keys that any query of the tile sees; 0: nothing to do
+//   std::int64_t offset(int t)       of key t < num_keys() from keys(), of its value from values()
 
-template <int kHeadDim, typename Problem>
-__device__ __forceinline__ void copy_key_tile(const Problem& problem, int first_key,
-                                              Bf16 (*keys)[FlashShared<kHeadDim>::kPitch],
-                                              Bf16 (*values)[FlashShared<kHeadDim>::kPitch]) {
-  constexpr int kChunks = kHeadDim / kVector;
-  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kFlashThreads) {
-    const int t = i / kChunks, chunk = i % kChunks;
-    const bool valid = first_key + t < problem.num_keys();
-    const int key = valid ? first_key + t : 0;
-    copy_async_16(shared_address(&keys[t][chunk * kVector]), problem.key(key) + chunk * kVector,
-                  valid);
-    copy_async_16(shared_address(&values[t][chunk * kVector]), problem.value(key) + chunk * kVector,
-                  valid);
+// A tile's place among the stages, and how often the stages have been gone through.
+struct StageCursor {
+  int stage = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
   }
+};
+
+// The same in all lanes, and by this the compiler knows it.
+__device__ __forceinline__ int uniform(int value) {
+  return __shfl_sync(kFullWarp, value, 0);
 }
 
-// The A fragments of 16 queries.
+template <typename Problem>
+__device__ __forceinline__ int num_key_tiles(const Problem& problem) {
+  return uniform((problem.num_keys() + kKeyTile - 1) / kKeyTile);
+}
+
+// This thread's part in copying a block's tiles, one problem's after the other's: kRounds keys and
+// values of a tile, every kRowThreads-th 16 bytes of each.
+template <int kHeadDim, int kGroups, typename Work>
+class TileCopier {
+  using Shared = FlashShared<kHeadDim>;
+  using Problem = typename Work::Problem;
+  static constexpr int kChunks = kHeadDim / kVector;
+  static constexpr int kRowThreads = kChunks < 8 ? kChunks : 8;
+  static constexpr int kRoundKeys = kGroups * kGroupThreads / kRowThreads;
+  static constexpr int kRounds = (kKeyTile + kRoundKeys - 1) / kRoundKeys;
+  static constexpr int kPlaneBytes = Shared::kPlaneBytes;
+
+ public:
+  __device__ __forceinline__ TileCopier(const Work& work, Shared& shared)
+      : work_(work), shared_(shared) {
+    const int chunk = threadIdx.x % kRowThreads;
+    in_row_ = chunk * kVector;
+    to_ = chunk * kPlaneBytes + first_key() * 16 + shared_address(shared.keys[0]);
+    begin(blockIdx.x);
+  }
+
+  // Enqueues the next tile, if there is one; its `full` barrier completes with every thread's
+  // arrival.
+  __device__ __forceinline__ void copy() {
+    if (index_ >= work_.num_problems()) return;
+    wait_barrier(shared_address(shared_.empty) + cursor_.stage * 8, cursor_.parity ^ 1);
+    const std::uint32_t to_keys = to_ + cursor_.stage * Shared::kKeyBytes;
+    const std::uint32_t to_values =
+        to_ + kStages * Shared::kKeyBytes + cursor_.stage * Shared::kValueBytes;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (!has_part(round)) continue;
+      const bool valid = key_ + round * kRoundKeys < problem_.num_keys();
+      const Bf16* keys = problem_.keys() + rows_[round] + in_row_;
+      const Bf16* values = problem_.values() + rows_[round] + in_row_;
+#pragma unroll
+      for (int first = 0; first < kChunks; first += kRowThreads) {
+        if (first + kRowThreads > kChunks && in_row_ >= (kChunks - first) * kVector) continue;
+        const int to = round * kRoundKeys * 16 + first * kPlaneBytes;
+        copy_async_16(to_keys + to, keys + first * kVector, valid);
+        copy_async_16(to_values + to, values + first * kVector, valid);
+      }
+    }
+    arrive_after_copies(shared_address(shared_.full) + cursor_.stage * 8);
+    cursor_.advance();
+    key_ += kKeyTile;
+    if (--tiles_left_ == 0) {
+      begin(index_ + gridDim.x);
+    } else {
+      find_rows();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int first_key() {
+    return static_cast<int>(threadIdx.x) / kRowThreads;
+  }
+  __device__ __forceinline__ static bool has_part(int round) {
+    const int keys_left = kKeyTile - round * kRoundKeys;
+    return keys_left >= kRoundKeys || threadIdx.x < keys_left * kRowThreads;
+  }
+
+  // From the first problem at or behind `index` that has keys.
+  __device__ __forceinline__ void begin(int index) {
+    for (index_ = index; index_ < work_.num_problems(); index_ += gridDim.x) {
+      problem_ = work_.problem(index_);
+      tiles_left_ = num_key_tiles(problem_);
+      if (tiles_left_ > 0) break;
+    }
+    key_ = first_key();
+    if (index_ < work_.num_problems()) find_rows();
+  }
+
+  // A tile ahead, because a problem may have to look them up.
+  __device__ __forceinline__ void find_rows() {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (!has_part(round)) continue;
+      const int key = key_ + round * kRoundKeys;
+      rows_[round] = problem_.offset(key < problem_.num_keys() ? key : 0);
+    }
+  }
+
+  const Work& work_;
+  Shared& shared_;
+  Problem problem_;
+  int index_, tiles_left_;
+  int key_;  // of the first round
+  int in_row_;
+  std::uint32_t to_;
+  std::int64_t rows_[kRounds];
+  StageCursor cursor_;
+};
+
+// The A fragments of one warp's 16 queries.
 template <int kHeadDim>
 struct QueryFragments {
-  static constexpr int kSteps = kHeadDim / 16;
-  static constexpr bool kHasTail = kHeadDim % 16 != 0;
+  static constexpr int kSteps = (kHeadDim + 15) / 16;
   std::uint32_t steps[kSteps][4];
-  std::uint32_t tail[2];
 
   template <typename Problem>
   __device__ void load(const Problem& problem, int first) {
@@ -73,208 +187,198 @@ struct QueryFragments {
       const int i = first + lane / 4 + half * 8;
       const bool valid = problem.has_query(i);
       const Bf16* from = valid ? problem.query(i) : nullptr;
-      auto pair_at = [&](int column) {
-        return valid ? *reinterpret_cast<const std::uint32_t*>(from + column) : 0u;
-      };
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        steps[step][half] = pair_at(step * 16 + (lane % 4) * 2);
-        steps[step][half + 2] = pair_at(step * 16 + 8 + (lane % 4) * 2);
+      for (int part = 0; part < 2 * kSteps; ++part) {
+        const bool exists = valid && part * 8 < kHeadDim;
+        steps[part / 2][half + part % 2 * 2] =
+            exists ? *reinterpret_cast<const std::uint32_t*>(from + part * 8 + (lane % 4) * 2) : 0u;
       }
-      if constexpr (kHasTail) tail[half] = pair_at(kSteps * 16 + (lane % 4) * 2);
     }
   }
 };
 
-// scores = Q K^T of one warp: kQueryTiles x 16 queries, kKeyTile keys.
+// scores = Q K^T of one warpgroup, enqueued.
 template <int kHeadDim>
-__device__ __forceinline__ void multiply_keys(
-    float (&scores)[kQueryTiles][kKeyTile / 8][4],
-    const QueryFragments<kHeadDim> (&queries)[kQueryTiles],
-    const Bf16 (*keys)[FlashShared<kHeadDim>::kPitch]) {
-  const int lane = threadIdx.x % kWarp;
+__device__ __forceinline__ void multiply_keys(float (&scores)[kKeyTile / 2],
+                                              const QueryFragments<kHeadDim>& queries,
+                                              std::uint32_t keys) {
+  constexpr int kPlaneBytes = FlashShared<kHeadDim>::kPlaneBytes;
+  const std::uint64_t operand = wgmma_operand(keys, kPlaneBytes, 128);
 #pragma unroll
-  for (int q = 0; q < kQueryTiles; ++q) {
-#pragma unroll
-    for (int n = 0; n < kKeyTile / 8; ++n) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) scores[q][n][c] = 0;
-    }
-  }
-#pragma unroll
-  for (int step = 0; step < kHeadDim / 16; ++step) {
-#pragma unroll
-    for (int n = 0; n < kKeyTile / 8; n += 2) {
-      std::uint32_t b[4];
-      ldmatrix_x4(b,
-                  shared_address(
-                      &keys[n * 8 + (lane / 16) * 8 + lane % 8][step * 16 + (lane / 8) % 2 * 8]));
-#pragma unroll
-      for (int q = 0; q < kQueryTiles; ++q) {
-        mma_k16(scores[q][n], queries[q].steps[step], b[0], b[1]);
-        mma_k16(scores[q][n + 1], queries[q].steps[step], b[2], b[3]);
-      }
-    }
-  }
-  if constexpr (QueryFragments<kHeadDim>::kHasTail) {
-#pragma unroll
-    for (int n = 0; n < kKeyTile / 8; n += 4) {
-      std::uint32_t b[4];
-      ldmatrix_x4(b, shared_address(&keys[n * 8 + lane][kHeadDim / 16 * 16]));
-#pragma unroll
-      for (int q = 0; q < kQueryTiles; ++q) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          mma_k8(scores[q][n + i], queries[q].tail[0], queries[q].tail[1], b[i]);
-        }
-      }
-    }
+  for (int step = 0; step < QueryFragments<kHeadDim>::kSteps; ++step) {
+    wgmma_async<false>(scores, queries.steps[step], operand + (step * 2 * kPlaneBytes >> 4),
+                       step > 0);
   }
 }
 
-// output += P V of one warp.
+// output += P V of one warpgroup, enqueued.
 template <int kHeadDim>
-__device__ __forceinline__ void multiply_values(
-    float (&output)[kQueryTiles][kHeadDim / 8][4],
-    const std::uint32_t (&p)[kQueryTiles][kKeyTile / 16][4],
-    const Bf16 (*values)[FlashShared<kHeadDim>::kPitch]) {
-  const int lane = threadIdx.x % kWarp;
+__device__ __forceinline__ void multiply_values(float (&output)[kHeadDim / 2],
+                                                const std::uint32_t (&p)[kKeyTile / 16][4],
+                                                std::uint32_t values) {
+  const std::uint64_t operand = wgmma_operand(values, 128, FlashShared<kHeadDim>::kPlaneBytes);
 #pragma unroll
   for (int step = 0; step < kKeyTile / 16; ++step) {
-#pragma unroll
-    for (int n = 0; n + 1 < kHeadDim / 8; n += 2) {
-      std::uint32_t b[4];
-      ldmatrix_x4_trans(b, shared_address(&values[step * 16 + lane % 16][n * 8 + lane / 16 * 8]));
-#pragma unroll
-      for (int q = 0; q < kQueryTiles; ++q) {
-        mma_k16(output[q][n], p[q][step], b[0], b[1]);
-        mma_k16(output[q][n + 1], p[q][step], b[2], b[3]);
-      }
-    }
-    if constexpr ((kHeadDim / 8) % 2 == 1) {
-      constexpr int kLast = kHeadDim / 8 - 1;
-      std::uint32_t b[2];
-      ldmatrix_x2_trans(b, shared_address(&values[step * 16 + lane % 16][kLast * 8]));
-#pragma unroll
-      for (int q = 0; q < kQueryTiles; ++q) mma_k16(output[q][kLast], p[q][step], b[0], b[1]);
-    }
+    wgmma_async<true>(output, p[step], operand + (step * 256 >> 4), true);
   }
 }
 
-// Running softmax of one 16-query tile: per lane two queries (lane/4 and lane/4 + 8).
-template <int kHeadDim>
+// Running softmax of one warp's 16 queries: per lane two (lane/4 and lane/4 + 8).
 struct RunningSoftmax {
   float largest[2] = {-INFINITY, -INFINITY};  // of the scaled scores, in powers of two
   float sum[2] = {0, 0};                      // this lane's share
 
-  // Turns scores into the A fragments of P, rescales `output`. `num_visible` are the lane's
-  // queries'; keys of the tile start at first_key.
-  __device__ __forceinline__ void absorb(float (&scores)[kKeyTile / 8][4],
-                                         float (&output)[kHeadDim / 8][4],
-                                         std::uint32_t (&p)[kKeyTile / 16][4],
-                                         const int (&num_visible)[2], int first_key, float scale) {
-    const int lane = threadIdx.x % kWarp;
+  // Turns scores into the A fragments of P; `keep` is what the output so far is worth. The first
+  // tile must hold a key that the query sees.
+  __device__ __forceinline__ void absorb(float (&scores)[kKeyTile / 2],
+                                         std::uint32_t (&p)[kKeyTile / 16][4], float (&keep)[2],
+                                         float scale) {
+    // Several chains each, so that one does not wait for its own last result.
+    float highest[2][2], sums[2][2] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) highest[i / 2][i % 2] = scores[i];
+#pragma unroll
+    for (int i = 4; i < kKeyTile / 2; ++i) {
+      float& h = highest[i / 2 % 2][i % 2];
+      h = fmaxf(h, scores[i]);
+    }
+    float reference[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int visible = num_visible[half] - first_key;
-      if (visible < kKeyTile) {
+      const float tile_largest = warp_max<4>(fmaxf(highest[half][0], highest[half][1]));
+      reference[half] = fmaxf(largest[half], tile_largest * scale);
+      keep[half] = power_of_two(largest[half] - reference[half]);
+      largest[half] = reference[half];
+    }
 #pragma unroll
-        for (int n = 0; n < kKeyTile / 8; ++n) {
-          const int key = n * 8 + (lane % 4) * 2;
-          if (key >= visible) scores[n][half * 2] = -INFINITY;
-          if (key + 1 >= visible) scores[n][half * 2 + 1] = -INFINITY;
-        }
-      }
-      float tile_largest = -INFINITY;
+    for (int n = 0; n < kKeyTile / 8; ++n) {
 #pragma unroll
-      for (int n = 0; n < kKeyTile / 8; ++n) {
-        tile_largest = fmaxf(tile_largest, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
-      }
-      tile_largest = warp_max<4>(tile_largest);
-      const float before = largest[half];
-      largest[half] = fmaxf(before, tile_largest * scale);
-      // A query that sees nothing (past the end) keeps zeros, not NaN.
-      const float reference = largest[half] == -INFINITY ? 0.0f : largest[half];
-      const float keep = exp2f(before - reference);
-      sum[half] *= keep;
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n) {
-        output[n][half * 2] *= keep;
-        output[n][half * 2 + 1] *= keep;
-      }
-#pragma unroll
-      for (int n = 0; n < kKeyTile / 8; ++n) {
-        const float a = exp2f(scores[n][half * 2] * scale - reference);
-        const float b = exp2f(scores[n][half * 2 + 1] * scale - reference);
-        sum[half] += a + b;
+      for (int half = 0; half < 2; ++half) {
+        const int i = n * 4 + half * 2;
+        const float a = power_of_two(scores[i] * scale - reference[half]);
+        const float b = power_of_two(scores[i + 1] * scale - reference[half]);
+        sums[half][0] += a;
+        sums[half][1] += b;
         p[n / 2][half + n % 2 * 2] = pack_bf16x2(a, b);
       }
     }
-  }
-
-  __device__ __forceinline__ float total(int half) const {
-    return warp_sum<4>(sum[half]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sum[half] = sum[half] * keep[half] + (sums[half][0] + sums[half][1]);
+    }
   }
 };
 
+// Keys of the tile start at first_key; `num_visible` are the lane's two queries'.
+__device__ __forceinline__ void hide_keys(float (&scores)[kKeyTile / 2],
+                                          const int (&num_visible)[2], int first_key) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kKeyTile / 2; ++i) {
+    const int key = first_key + i / 4 * 8 + (lane % 4) * 2 + i % 2;
+    if (key >= num_visible[i / 2 % 2]) scores[i] = -INFINITY;
+  }
+}
+
+template <int kHeadDim, int kGroups>
+__device__ __forceinline__ void start_stages(FlashShared<kHeadDim>& shared) {
+  using Shared = FlashShared<kHeadDim>;
+  if (threadIdx.x < kStages) {
+    init_barrier(shared_address(&shared.full[threadIdx.x]), kGroups * kGroupThreads);
+    init_barrier(shared_address(&shared.empty[threadIdx.x]), kGroups * kGroupThreads / kWarp);
+  }
+  if constexpr (Shared::kKeyPlanes != Shared::kValuePlanes) {
+    constexpr int kVectors = Shared::kPlaneBytes / 16;
+    for (int i = threadIdx.x; i < kStages * kVectors; i += kGroups * kGroupThreads) {
+      char* plane = shared.keys[i / kVectors] + Shared::kValuePlanes * Shared::kPlaneBytes;
+      reinterpret_cast<uint4*>(plane)[i % kVectors] = uint4{0, 0, 0, 0};
+    }
+  }
+  fence_for_wgmma();
+  __syncthreads();
+}
+
 template <int kHeadDim, typename Problem>
-__device__ __forceinline__ void flash_attention(const Problem& problem,
-                                                FlashShared<kHeadDim>& shared) {
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int first_query = warp * kQueryTiles * 16;
+__device__ __forceinline__ void store_output(const Problem& problem, int first_query,
+                                             const float (&output)[kHeadDim / 2],
+                                             const RunningSoftmax& softmax) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float inverse = 1.0f / warp_sum<4>(softmax.sum[half]);
+    const int i = first_query + lane / 4 + half * 8;
+    if (!problem.has_query(i)) continue;
+    Bf16* to = problem.output(i) + (lane % 4) * 2;
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+      *reinterpret_cast<std::uint32_t*>(to + n * 8) =
+          pack_bf16x2(output[n * 4 + half * 2] * inverse, output[n * 4 + half * 2 + 1] * inverse);
+    }
+  }
+}
+
+template <int kHeadDim, int kGroups, typename Work>
+__device__ __forceinline__ void flash_attention(const Work& work, FlashShared<kHeadDim>& shared) {
+  using Shared = FlashShared<kHeadDim>;
+  const int warp = uniform(static_cast<int>(threadIdx.x) / kWarp);
+  const int lane = threadIdx.x % kWarp;
+  const int group_first = warp / 4 * kGroupQueries;
+  const int first_query = warp * 16;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kHeadDim));
-  const int num_tiles = (problem.num_keys() + kKeyTile - 1) / kKeyTile;
 
-  copy_key_tile<kHeadDim>(problem, 0, shared.keys[0], shared.values[0]);
-  commit_async_copies();
-  QueryFragments<kHeadDim> queries[kQueryTiles];
-  int num_visible[kQueryTiles][2];
+  start_stages<kHeadDim, kGroups>(shared);
+  TileCopier<kHeadDim, kGroups, Work> copier(work, shared);
 #pragma unroll
-  for (int q = 0; q < kQueryTiles; ++q) {
-    queries[q].load(problem, first_query + q * 16);
+  for (int tile = 0; tile < kAhead; ++tile) copier.copy();
+  QueryFragments<kHeadDim> queries;
+  auto load_queries_of = [&](int index) {
+    if (index < work.num_problems()) queries.load(work.problem(index), first_query);
+  };
+  load_queries_of(blockIdx.x);
+  StageCursor cursor;
+  for (int index = blockIdx.x; index < work.num_problems(); index += gridDim.x) {
+    const auto problem = work.problem(index);
+    const int num_tiles = num_key_tiles(problem);
+    int num_visible[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      num_visible[q][half] = problem.num_visible(first_query + q * 16 + lane / 4 + half * 8);
+      const int i = first_query + lane / 4 + half * 8;
+      num_visible[half] = problem.has_query(i) ? problem.num_visible(i) : problem.num_keys();
     }
-  }
+    const bool group_works = problem.has_query(group_first);
+    const int all_visible = group_works ? problem.num_visible(group_first) : problem.num_keys();
 
-  float output[kQueryTiles][kHeadDim / 8][4] = {};
-  RunningSoftmax<kHeadDim> softmax[kQueryTiles];
-  for (int tile = 0; tile < num_tiles; ++tile) {
-    const int buffer = tile % 2;
-    if (tile + 1 < num_tiles) {
-      copy_key_tile<kHeadDim>(problem, (tile + 1) * kKeyTile, shared.keys[1 - buffer],
-                              shared.values[1 - buffer]);
+    float output[kHeadDim / 2] = {};
+    RunningSoftmax softmax;
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      wait_barrier(shared_address(shared.full) + cursor.stage * 8, cursor.parity);
+      fence_for_wgmma();
+      float scores[kKeyTile / 2];
+      wgmma_fence();
+      multiply_keys<kHeadDim>(scores, queries,
+                              shared_address(shared.keys) + cursor.stage * Shared::kKeyBytes);
+      wgmma_commit();
+      copier.copy();
+      wgmma_wait<0>();
+      if (tile + 1 == num_tiles) load_queries_of(index + gridDim.x);
+      if ((tile + 1) * kKeyTile > all_visible) hide_keys(scores, num_visible, tile * kKeyTile);
+      std::uint32_t p[kKeyTile / 16][4];
+      float keep[2];
+      softmax.absorb(scores, p, keep, scale);
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) output[i] *= keep[i / 2 % 2];
+      wgmma_fence();
+      multiply_values<kHeadDim>(output, p,
+                                shared_address(shared.values) + cursor.stage * Shared::kValueBytes);
+      wgmma_commit();
+      wgmma_wait<0>();
+      if (lane == 0) arrive(shared_address(shared.empty) + cursor.stage * 8);
+      cursor.advance();
     }
-    commit_async_copies();
-    wait_async_copies<1>();
-    __syncthreads();
-
-    float scores[kQueryTiles][kKeyTile / 8][4];
-    multiply_keys<kHeadDim>(scores, queries, shared.keys[buffer]);
-    std::uint32_t p[kQueryTiles][kKeyTile / 16][4];
-#pragma unroll
-    for (int q = 0; q < kQueryTiles; ++q) {
-      softmax[q].absorb(scores[q], output[q], p[q], num_visible[q], tile * kKeyTile, scale);
-    }
-    multiply_values<kHeadDim>(output, p, shared.values[buffer]);
-    __syncthreads();  // before the next turn overwrites this buffer
-  }
-
-#pragma unroll
-  for (int q = 0; q < kQueryTiles; ++q) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float total = softmax[q].total(half);
-      const int i = first_query + q * 16 + lane / 4 + half * 8;
-      if (!problem.has_query(i)) continue;
-      const float inverse = 1.0f / total;
-      Bf16* to = problem.output(i);
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n) {
-        *reinterpret_cast<std::uint32_t*>(to + n * 8 + (lane % 4) * 2) =
-            pack_bf16x2(output[q][n][half * 2] * inverse, output[q][n][half * 2 + 1] * inverse);
-      }
+    if (num_tiles > 0) {
+      store_output<kHeadDim>(problem, first_query, output, softmax);
+    } else {
+      load_queries_of(index + gridDim.x);
     }
   }
 }

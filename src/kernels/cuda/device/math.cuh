@@ -15,6 +15,13 @@ __device__ __forceinline__ float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + tanhf(kSqrt2OverPi * (x + 0.044715f * x * x * x)));
 }
 
+// 2^x in one instruction; 0 where that is smaller than 2^-126.
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 template <int kWidth = kWarp>
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll

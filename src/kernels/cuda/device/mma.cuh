@@ -20,6 +20,19 @@ __device__ __forceinline__ void load_shared_16(std::uint32_t (&r)[4], std::uint3
                : "memory");
 }
 
+__device__ __forceinline__ void load_shared_8(std::uint32_t (&r)[2], std::uint32_t address) {
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_shared_16(std::uint32_t address, const uint4& value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
 // Four 8x8 matrices of 16-bit elements; lanes 8i..8i+7 give the row addresses of matrix i.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

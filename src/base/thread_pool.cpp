@@ -1,9 +1,9 @@
-#include "kernels/cpu/thread_pool.h"
+#include "base/thread_pool.h"
 
 #include <algorithm>
 #include <cstdlib>
 
-namespace gapless::cpu {
+namespace gapless {
 namespace {
 
 // Kernels of one step follow each other within microseconds; a worker that slept in between would
@@ -115,4 +115,4 @@ void ThreadPool::run_worker() {
   }
 }
 
-}  // namespace gapless::cpu
+}  // namespace gapless

@@ -1,4 +1,4 @@
-#include "server/base64.h"
+#include "base/base64.h"
 
 #include <gtest/gtest.h>
 
@@ -71,6 +71,15 @@ TEST(Base64, RandomBytesComeBackWithWhitespaceAnywhere) {
     for (int i = 0; i < 5; ++i) text.insert(random() % (text.size() + 1), 1, '\n');
     EXPECT_EQ(*decode_base64(text), bytes);
   }
+}
+
+TEST(Base64, Encodes) {
+  EXPECT_EQ(encode_base64(""), "");
+  EXPECT_EQ(encode_base64("f"), "Zg==");
+  EXPECT_EQ(encode_base64("fo"), "Zm8=");
+  EXPECT_EQ(encode_base64("foo"), "Zm9v");
+  EXPECT_EQ(encode_base64("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(encode_base64("\xFF\xFE\xFD"), "//79");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace gapless::cpu {
+namespace gapless {
 namespace {
 
 TEST(ThreadPoolTest, RunsEveryTaskOnce) {
@@ -47,4 +47,4 @@ TEST(ThreadPoolTest, LoopsFromSeveralThreads) {
 }
 
 }  // namespace
-}  // namespace gapless::cpu
+}  // namespace gapless

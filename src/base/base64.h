@@ -12,4 +12,7 @@ namespace gapless {
 // middle and a lone last character are not. The error names the offset.
 StatusOr<std::string> decode_base64(std::string_view text);
 
+// With padding, on one line.
+std::string encode_base64(std::string_view bytes);
+
 }  // namespace gapless

@@ -1,4 +1,4 @@
-#include "server/base64.h"
+#include "base/base64.h"
 
 #include <array>
 #include <cstdint>
@@ -102,6 +102,21 @@ StatusOr<std::string> decode_base64(std::string_view text) {
     append_bytes(out, bits, count == 0 ? 0 : count - 1);
     return out;
   }
+}
+
+std::string encode_base64(std::string_view bytes) {
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t k = 0; k < 3; ++k) {
+      group = group << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
+    }
+    for (std::size_t k = 0; k < 4; ++k) {
+      text += i + k > bytes.size() ? '=' : kAlphabet[group >> (18 - 6 * k) & 63u];
+    }
+  }
+  return text;
 }
 
 }  // namespace gapless

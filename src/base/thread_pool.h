@@ -1,4 +1,4 @@
-// The threads that share the work of one CPU kernel.
+// Threads that share the work of one loop: a CPU kernel, the resizing of an image.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace gapless::cpu {
+namespace gapless {
 
 // Runs loops. One loop at a time: a loop that comes while another one runs (from another stream's
 // thread) runs on its caller's thread alone. Which thread runs which task is left to chance, so a
@@ -64,4 +64,4 @@ class ThreadPool {
   std::vector<std::thread> workers_;  // last: they use everything above
 };
 
-}  // namespace gapless::cpu
+}  // namespace gapless

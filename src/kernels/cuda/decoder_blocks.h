@@ -1,0 +1,26 @@
+// The blocks of the text decoder in a decode step as one launch (decoder_blocks.cu).
+#pragma once
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+
+namespace gapless::cuda {
+
+// Whether decoder_blocks can run it: a decode step over prepared weights, heads of 64, widths that
+// are multiples of 128 (the model's at most 2048), contexts up to 2048, no more rows than
+// multiprocessors. Others are composed of single ops.
+bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multiprocessors);
+
+// `counters`: decoder_blocks_counter_bytes() of zeros, left as zeros. One launch at a time may use
+// them. Starts one block per multiprocessor, which wait for each other: whatever else runs on the
+// device must end without waiting for this launch.
+Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
+                      int num_multiprocessors);
+
+std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim, int num_heads);
+std::size_t decoder_blocks_counter_bytes();
+
+}  // namespace gapless::cuda

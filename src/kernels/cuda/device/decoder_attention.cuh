@@ -1,0 +1,343 @@
+// Attention of one new token per row, as decoder_blocks.cu runs it.
+//
+// unit = kUnitKeys keys of a pair of heads: two pages, each a 4 KB granule of keys and one of values
+// (two heads lie side by side in a page). One warp attends to it, and leaves a softmax, its sum and
+// its output per head in global memory; all of a row and head are combined later.
+//
+// Units start at multiples of their size of the sequence, and sums run over lanes and units in fixed
+// orders: a row's result does not depend on the rows beside it. Their order is by row, pair of
+// heads, place in the sequence; each block takes an equal run of them.
+#pragma once
+
+#include "base/limits.h"
+#include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/cuda/device/granule_ring.cuh"
+
+namespace gapless {
+
+inline constexpr int kPairPageBytes = 2 * kPageTokens * kDecoderHeadDim * 2;
+static_assert(kPairPageBytes == kGranuleBytes);
+static_assert(kUnitKeys == 2 * kPageTokens);
+
+// Of all rows, in shared memory.
+struct AttentionRows {
+  int num_keys[kMaxRows];       // the new one included; 0: nothing to do
+  int seat[kMaxRows];           // row of the page table
+  int first_unit[kMaxRows + 1]; // of all rows' pairs of heads
+
+  __device__ int units(int row) const { return (num_keys[row] + kUnitKeys - 1) / kUnitKeys; }
+
+  // One warp.
+  __device__ void load(const DecoderLaunch& p) {
+    const int lane = threadIdx.x % kWarp;
+    int before = 0;
+    for (int base = 0; base < p.num_rows; base += kWarp) {
+      const int row = base + lane;
+      int own = 0;
+      if (row < p.num_rows) {
+        const AttentionSequence sequence = p.sequences[row];
+        num_keys[row] = sequence.num_tokens == 0 ? 0 : sequence.num_cached + 1;
+        seat[row] = sequence.row;
+        own = units(row) * (p.num_heads / 2);
+      }
+      int sum = own;
+      for (int offset = 1; offset < kWarp; offset *= 2) {
+        const int lower = __shfl_up_sync(kFullWarp, sum, offset);
+        if (lane >= offset) sum += lower;
+      }
+      if (row < p.num_rows) first_unit[row] = before + sum - own;
+      before += __shfl_sync(kFullWarp, sum, kWarp - 1);
+    }
+    if (lane == 0) first_unit[p.num_rows] = before;
+    __syncwarp();
+  }
+};
+
+// The units of this block.
+struct UnitRange {
+  int begin, end;
+
+  __device__ UnitRange(const AttentionRows& rows, int num_rows) {
+    const std::int64_t total = rows.first_unit[num_rows];
+    begin = static_cast<int>(blockIdx.x * total / gridDim.x);
+    end = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
+  }
+  __device__ int size() const { return end - begin; }
+};
+
+// One unit. Found in rising order: `row` is where the search begins.
+struct Unit {
+  int row = 0, pair = 0, first_key = 0, num_keys = 0;  // num_keys: of the row, from first_key on
+
+  __device__ void find(const AttentionRows& rows, int index) {
+    while (rows.first_unit[row + 1] <= index) ++row;
+    const int units = rows.units(row), rest = index - rows.first_unit[row];
+    pair = rest / units;
+    first_key = rest % units * kUnitKeys;
+    num_keys = rows.num_keys[row] - first_key;
+  }
+  __device__ int num_pages() const { return num_keys > kPageTokens ? 2 : 1; }
+  __device__ bool has_newest() const { return num_keys <= kUnitKeys; }
+};
+
+inline constexpr int kUnitGranules = 4;  // of the ring, also where only one page exists
+
+// The ring's producer: asks for the pages of this block's units.
+template <typename Producer>
+__device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& layer,
+                                    const AttentionRows& rows, Producer& producer) {
+  const int lane = threadIdx.x % kWarp;
+  const std::int64_t page_elements = std::int64_t{p.num_heads} * kPageTokens * kDecoderHeadDim;
+  // Lane 4i + 2j + k: unit i of eight, its page j, keys or values.
+  const Bf16* plane = lane % 2 == 0 ? layer.keys : layer.values;
+  const UnitRange range(rows, p.num_rows);
+  Unit unit;
+  for (int first = range.begin; first < range.end; first += kWarp / kUnitGranules) {
+    const int index = first + lane / kUnitGranules;
+    std::uint64_t own = 0;
+    int num_pages = 0;
+    if (index < range.end) {
+      unit.find(rows, index);
+      num_pages = unit.num_pages();
+      const int page_index = unit.first_key / kPageTokens + min(lane / 2 % 2, num_pages - 1);
+      const std::int64_t page = __ldg(
+          p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride + page_index);
+      own = reinterpret_cast<std::uint64_t>(plane + page * page_elements +
+                                            unit.pair * (kPairPageBytes / 2));
+    }
+    __syncwarp();
+    const int count = min(kWarp / kUnitGranules, range.end - first);
+    for (int i = 0; i < count; ++i) {
+      const int source = i * kUnitGranules + lane % kUnitGranules;
+      const std::uint64_t from = __shfl_sync(kFullWarp, own, source);
+      const int pages = __shfl_sync(kFullWarp, num_pages, source);
+      producer.push(kUnitGranules, 2 * pages, reinterpret_cast<const char*>(from));
+    }
+  }
+}
+
+// Eight dimensions of one head, from lane % 8 * 8 on, of the token's q or k.
+struct HeadChunk {
+  float values[kVector];
+
+  __device__ static void turn(float& own, float other, float cosine, float sine, bool is_real) {
+    own = round_to_bf16(is_real ? own * cosine - other * sine : other * sine + own * cosine);
+  }
+
+  // `rotated`: a pair (j, j + rotary_dim / 2) is turned by its angle. Rounded to bf16, as the cache
+  // holds it.
+  __device__ void load(const Bf16* head, bool rotated, int rotary_dim, const float* angles) {
+    const int chunk = threadIdx.x % 8, half = rotary_dim / 2 / kVector;
+    const uint4 own = __ldcg(reinterpret_cast<const uint4*>(head + chunk * kVector));
+    unpack(own, values);
+    if (!rotated || chunk >= 2 * half) return;
+    const bool is_real = chunk < half;
+    const int other_chunk = is_real ? chunk + half : chunk - half;
+    float other[kVector];
+    unpack(__ldcg(reinterpret_cast<const uint4*>(head + other_chunk * kVector)), other);
+    const auto* table =
+        reinterpret_cast<const float4*>(angles + min(chunk, other_chunk) * kVector * 2);
+#pragma unroll
+    for (int i = 0; i < kVector; i += 2) {
+      const float4 two = __ldg(table + i / 2);  // cos, sin, cos, sin
+      turn(values[i], other[i], two.x, two.y, is_real);
+      turn(values[i + 1], other[i + 1], two.z, two.w, is_real);
+    }
+  }
+};
+
+__device__ __forceinline__ float weight_of_part(float largest, float whole_largest) {
+  return largest == -INFINITY ? 0.0f : exp2f(largest - whole_largest);
+}
+
+// One warp attends to one unit, lanes 8i to 8i + 7 to every fourth key. Keys from num_keys on do not
+// exist. `granule(i)`: keys of page i / 2, or its values. `part`: of the first head.
+template <typename Granule>
+__device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
+                                               const HeadChunk (&queries)[2], int num_keys,
+                                               const Granule& granule, std::int64_t part) {
+  constexpr int kTurns = kUnitKeys / 4;
+  const int lane = threadIdx.x % kWarp;
+  const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
+  // Where there is no second page the first is read again, for nothing: loads without conditions
+  // stay together.
+  const int second = num_keys > kPageTokens ? 2 : 0;
+  const std::uint32_t pages[4] = {granule(0), granule(1), granule(second), granule(second + 1)};
+#pragma unroll
+  for (int head = 0; head < 2; ++head) {
+    const std::uint32_t offset = head * (kPairPageBytes / 2) + lane * 16;
+    float scores[kTurns];
+    float largest = -INFINITY;
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      std::uint32_t raw[4];
+      load_shared_16(raw, pages[turn / 4 * 2] + offset + turn % 4 * 512);
+      float k[kVector];
+      unpack(uint4{raw[0], raw[1], raw[2], raw[3]}, k);
+      float dot = 0;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) dot += queries[head].values[i] * k[i];
+      dot = warp_sum<8>(dot) * scale;
+      scores[turn] = turn * 4 + lane / 8 < num_keys ? dot : -INFINITY;
+      largest = fmaxf(largest, scores[turn]);
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 8));
+    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 16));
+    const float reference = largest == -INFINITY ? 0.0f : largest;
+    float sum = 0, output[kVector] = {};
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const float weight = exp2f(scores[turn] - reference);
+      sum += weight;
+      std::uint32_t raw[4];
+      load_shared_16(raw, pages[turn / 4 * 2 + 1] + offset + turn % 4 * 512);
+      float v[kVector];
+      unpack(uint4{raw[0], raw[1], raw[2], raw[3]}, v);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) output[i] += weight * v[i];
+    }
+#pragma unroll
+    for (int step = 8; step < kWarp; step *= 2) {
+      sum += __shfl_xor_sync(kFullWarp, sum, step);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) output[i] += __shfl_xor_sync(kFullWarp, output[i], step);
+    }
+    if (lane < 8) {
+      const std::int64_t at = part + head * kMaxUnits;
+      auto* to = reinterpret_cast<float4*>(p.part_outputs + at * kDecoderHeadDim) + lane * 2;
+      to[0] = make_float4(output[0], output[1], output[2], output[3]);
+      to[1] = make_float4(output[4], output[5], output[6], output[7]);
+      if (lane == 0) p.part_softmax[at] = make_float2(largest, sum);
+    }
+  }
+}
+
+// The new token's keys and values of a pair of heads, to the cache and to `staging`
+// ([key, value][head][kDecoderHeadDim] in shared memory). One warp.
+__device__ inline void cache_new_token(const DecoderLaunch& p, const DecoderLayer& layer,
+                                       const AttentionRows& rows, const Unit& unit,
+                                       const float* angles, char* staging) {
+  const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
+  const bool is_value = lane >= 16;
+  const int position = rows.num_keys[unit.row] - 1;
+  const std::int64_t page = __ldg(
+      p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride +
+      position / kPageTokens);
+  HeadChunk own;
+  own.load(p.qkv + (std::int64_t{unit.row} * 3 + 1 + is_value) * p.dim +
+               (unit.pair * 2 + head) * kDecoderHeadDim,
+           !is_value, p.rotary_dim, angles);
+  const uint4 packed = pack(own.values);
+  const std::int64_t to = ((page * p.num_heads + unit.pair * 2 + head) * kPageTokens +
+                           position % kPageTokens) *
+                              kDecoderHeadDim +
+                          chunk * kVector;
+  *reinterpret_cast<uint4*>((is_value ? layer.values : layer.keys) + to) = packed;
+  *reinterpret_cast<uint4*>(staging + lane * 16) = packed;
+}
+
+// Puts them where the unit's granules hold their place, and zeros where later tokens' values will
+// be: what lies there may be no number, even times zero.
+template <typename Granule>
+__device__ __forceinline__ void insert_new_token(const char* staging, int at_key,
+                                                 const Granule& granule) {
+  const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
+  const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
+  const std::uint32_t in_page = head * (kPairPageBytes / 2) + chunk * 16;
+  const std::uint32_t value_page = granule(page * 2 + 1) + in_page;
+  for (int t = offset + 1 + lane / 16; t < kPageTokens; t += 2) {
+    store_shared_16(value_page + t * (kDecoderHeadDim * 2), uint4{0, 0, 0, 0});
+  }
+  __syncwarp();  // of `staging`
+  const std::uint32_t to = lane >= 16 ? value_page : granule(page * 2) + in_page;
+  store_shared_16(to + offset * (kDecoderHeadDim * 2),
+                  *reinterpret_cast<const uint4*>(staging + lane * 16));
+  // The copy engine fills these granules again.
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+}
+
+// This warp's units of the block's. `start`: the ring's stage of the first unit. `staging`: 512
+// bytes of this warp.
+template <typename Ring>
+__device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLayer& layer,
+                                       const AttentionRows& rows, const Ring& ring,
+                                       const RingPosition& start, char* staging) {
+  const unsigned warp = threadIdx.x / kWarp;
+  const UnitRange range(rows, p.num_rows);
+  Unit unit;
+  HeadChunk queries[2];
+  int query_row = -1, query_pair = -1;
+  for (unsigned i = (warp - start.stage) % kRingConsumers;
+       i < static_cast<unsigned>(range.size()); i += kRingConsumers) {
+    unit.find(rows, range.begin + static_cast<int>(i));
+    const float* angles = p.rope_table +
+                          std::int64_t{rows.num_keys[unit.row] - 1} * p.rotary_dim;
+    if (unit.has_newest()) cache_new_token(p, layer, rows, unit, angles, staging);
+    if (unit.row != query_row || unit.pair != query_pair) {
+      query_row = unit.row, query_pair = unit.pair;
+      const Bf16* q =
+          p.qkv + std::int64_t{unit.row} * 3 * p.dim + unit.pair * 2 * kDecoderHeadDim;
+#pragma unroll
+      for (int head = 0; head < 2; ++head) {
+        queries[head].load(q + head * kDecoderHeadDim, true, p.rotary_dim, angles);
+      }
+    }
+    const unsigned first_granule = start.granule + i * kUnitGranules;
+    const auto granule = [&](int g) { return ring.granule(first_granule + g); };
+    ring.wait(start.stage + i);
+    if (unit.has_newest()) insert_new_token(staging, unit.num_keys - 1, granule);
+    attend_to_unit(p, queries, unit.num_keys, granule,
+                   (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
+                       unit.first_key / kUnitKeys);
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) ring.give_back(start.stage + i);
+  }
+}
+
+// This block's share of rows and heads: the parts of all units become the attention's output. One
+// warp each, two dimensions a lane.
+template <int kRows>
+__device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows) {
+  constexpr int kBatch = 16;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
+       i += gridDim.x * kProductWarps) {
+    const int row = i / p.num_heads, head = i % p.num_heads;
+    const int count = rows.units(row);
+    if (count == 0) continue;
+    const std::int64_t first = std::int64_t{i} * kMaxUnits;
+    const auto* outputs =
+        reinterpret_cast<const float2*>(p.part_outputs + first * kDecoderHeadDim) + lane;
+    const float2 none = make_float2(-INFINITY, 0);
+    const float2 lower = lane < count ? __ldcg(p.part_softmax + first + lane) : none;
+    const float2 upper =
+        lane + kWarp < count ? __ldcg(p.part_softmax + first + kWarp + lane) : none;
+    float low = 0, high = 0, lower_weight = 0, upper_weight = 0;
+    for (int begin = 0; begin < count; begin += kBatch) {
+      float2 parts[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        parts[k] = begin + k < count ? __ldcg(outputs + (begin + k) * (kDecoderHeadDim / 2))
+                                     : make_float2(0, 0);
+      }
+      if (begin == 0) {
+        const float largest = warp_max(fmaxf(lower.x, upper.x));
+        lower_weight = weight_of_part(lower.x, largest);
+        upper_weight = weight_of_part(upper.x, largest);
+      }
+      const float own = begin < kWarp ? lower_weight : upper_weight;
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const float weight = __shfl_sync(kFullWarp, own, (begin + k) % kWarp);
+        low += weight * parts[k].x;
+        high += weight * parts[k].y;
+      }
+    }
+    const float sum = warp_sum(lower_weight * lower.y + upper_weight * upper.y);
+    const int at = fragment_index<kRows>(row, head * kDecoderHeadDim + 2 * lane);
+    *reinterpret_cast<std::uint32_t*>(p.wide + at) = pack_bf16x2(low / sum, high / sum);
+  }
+}
+
+}  // namespace gapless

@@ -1,0 +1,64 @@
+#include "kernels/fp8.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace gapless {
+namespace {
+
+// Every finite e4m3 number that is not negative, in rising order, from its definition.
+std::vector<float> all_numbers() {
+  std::vector<float> numbers;
+  for (int code = 0; code < 127; ++code) {  // 127 is not a number
+    const int exponent = code >> 3, mantissa = code & 7;
+    numbers.push_back(exponent == 0
+                          ? std::ldexp(static_cast<float>(mantissa), -9)
+                          : std::ldexp(1.0f + static_cast<float>(mantissa) / 8, exponent - 7));
+  }
+  return numbers;
+}
+
+TEST(Fp8Test, NumbersStayAndMidpointsGoToTheEvenOne) {
+  const std::vector<float> numbers = all_numbers();
+  ASSERT_EQ(numbers.back(), kFp8Max);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(round_to_e4m3(numbers[i]), numbers[i]);
+    EXPECT_EQ(round_to_e4m3(-numbers[i]), -numbers[i]);
+    if (i + 1 == numbers.size()) break;
+    const float middle = (numbers[i] + numbers[i + 1]) / 2;  // exact
+    EXPECT_EQ(round_to_e4m3(middle), numbers[i % 2 == 0 ? i : i + 1]) << middle;
+    EXPECT_EQ(round_to_e4m3(std::nextafter(middle, 0.0f)), numbers[i]);
+    EXPECT_EQ(round_to_e4m3(std::nextafter(middle, 500.0f)), numbers[i + 1]);
+  }
+}
+
+TEST(Fp8Test, LargerValuesSaturate) {
+  for (const float value : {449.0f, 1e30f, std::numeric_limits<float>::infinity()}) {
+    EXPECT_EQ(round_to_e4m3(value), kFp8Max);
+    EXPECT_EQ(round_to_e4m3(-value), -kFp8Max);
+  }
+  EXPECT_TRUE(std::isnan(round_to_e4m3(std::nanf(""))));
+}
+
+TEST(Fp8Test, TheRowsExponentIsTheSmallestThatTakesItsLargestValue) {
+  EXPECT_EQ(fp8_row_exponent(0), 0);
+  EXPECT_EQ(fp8_row_exponent(448), 0);
+  EXPECT_EQ(fp8_row_exponent(449), 1);
+  EXPECT_EQ(fp8_row_exponent(224), -1);
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> exponents(-60, 60);
+  for (int i = 0; i < 10'000; ++i) {
+    const float value = std::exp2(exponents(random));
+    const int e = fp8_row_exponent(value);
+    EXPECT_LE(value, std::ldexp(kFp8Max, e));
+    EXPECT_GT(value, std::ldexp(kFp8Max, e - 1));
+  }
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,45 @@
+// What a load run comes to, for a table and for a result file.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "load/load_client.h"
+#include "load/server_metrics.h"
+
+namespace gapless {
+
+// Nearest rank; all 0 for an empty series.
+struct Percentiles {
+  double p50 = 0;
+  double p90 = 0;
+  double p99 = 0;
+};
+Percentiles percentiles_of(std::vector<double> values);
+
+struct LoadSummary {
+  int concurrency = 0;  // closed loop
+  double rate = 0;      // open loop
+  int max_tokens = 0;
+  double seconds = 0;  // LoadRun::window_ns; the rates are of what ended within
+  std::int64_t num_answers = 0;
+  double requests_per_s = 0;
+  double tokens_per_s = 0;
+  Percentiles ttft_ms;         // from the intended start
+  Percentiles inter_token_ms;  // of streams
+  Percentiles latency_ms;      // from the intended start to the end
+  LoadRun run;                 // its counts; the series are dropped
+  std::optional<DeviceShares> shares;
+  std::optional<double> rss_begin_mb, rss_end_mb, rss_peak_mb;
+};
+
+LoadSummary summarise_load(LoadRun run);
+
+std::string load_table_header();
+std::string load_table_row(const LoadSummary& summary);
+boost::json::object load_json(const LoadSummary& summary);
+
+}  // namespace gapless

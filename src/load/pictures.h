@@ -1,0 +1,25 @@
+// Pictures for load: made from a seed, so that every run sends the same ones.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace gapless {
+
+struct PictureSize {
+  int width = 0;
+  int height = 0;
+};
+
+// "800x600". InvalidArgument: not of that form, or beyond the bounds of limits.h.
+StatusOr<PictureSize> parse_picture_size(std::string_view text);
+
+// `count` PNG files, all different: coloured rectangles on a gradient. The sizes take turns.
+StatusOr<std::vector<std::string>> make_pictures(int count, const std::vector<PictureSize>& sizes,
+                                                 std::uint64_t seed);
+
+}  // namespace gapless

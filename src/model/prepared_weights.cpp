@@ -1,0 +1,88 @@
+#include "model/prepared_weights.h"
+
+#include <vector>
+
+#include "model/bump_layout.h"
+#include "model/model_shape.h"
+
+namespace gapless {
+namespace {
+
+// What starts of prepared parts must be multiples of (PrepareLinearParams).
+constexpr int kPartRows = 16;
+constexpr int kPartColumns = 128;
+
+// Where the prepared matrices lie.
+class PreparedLayout {
+ public:
+  PreparedLayout(const Kernels& kernels, const TextShape& shape, void* base)
+      : kernels_(kernels), layout_(base) {
+    const int d = shape.dim, f = shape.ff_dim;
+    const bool joins = d % kPartColumns == 0 && 3 * d % kPartRows == 0;
+    for (int i = 0; joins && i < shape.num_layers; ++i) {
+      blocks.push_back({take(d, 3 * d + f), take(d + f, d)});
+    }
+    head = take(d, shape.vocab);
+  }
+
+  std::size_t total_bytes() const { return layout_.peak_bytes(); }
+
+  struct Block {
+    void* in;
+    void* out;
+  };
+  std::vector<Block> blocks;  // empty where the shapes do not allow two matrices in one
+  void* head = nullptr;
+
+ private:
+  void* take(int in, int out) { return layout_.take(kernels_.prepared_linear_bytes(in, out)); }
+
+  const Kernels& kernels_;
+  BumpLayout layout_;
+};
+
+Status prepare_block(Kernels& kernels, Stream& stream, TextBlockWeights& block,
+                     const PreparedLayout::Block& to) {
+  const int d = block.qkv.in, f = block.fc1.out;
+  auto prepare = [&](const LinearWeights& part, void* prepared, int total_in, int first_out,
+                     int first_in) {
+    return kernels.prepare_linear(stream, {.weights = part,
+                                           .prepared = prepared,
+                                           .total_in = total_in,
+                                           .first_out = first_out,
+                                           .first_in = first_in});
+  };
+  GAPLESS_RETURN_IF_ERROR(prepare(block.qkv, to.in, d, 0, 0));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.fc1, to.in, d, 3 * d, 0));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.proj, to.out, d + f, 0, 0));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.fc2, to.out, d + f, 0, d));
+  block.prepared_in = to.in;
+  block.prepared_out = to.out;
+  return ok_status();
+}
+
+}  // namespace
+
+std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config) {
+  if (kernels.prepared_linear_bytes(kPartColumns, kPartRows) == 0) return 0;
+  return PreparedLayout(kernels, text_shape(config), nullptr).total_bytes();
+}
+
+Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
+                              const ModelConfig& config, ModelWeights& weights) {
+  const std::size_t bytes = prepared_weights_bytes(kernels, config);
+  if (bytes == 0) return ok_status();
+  GAPLESS_ASSIGN_OR_RETURN(weights.prepared, device.allocate(bytes));
+  const PreparedLayout layout(kernels, text_shape(config), weights.prepared.data());
+  for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
+    GAPLESS_RETURN_IF_ERROR(
+        prepare_block(kernels, stream, weights.text.blocks[i], layout.blocks[i]));
+  }
+  LinearWeights& head = weights.text.lm_head;
+  GAPLESS_RETURN_IF_ERROR(
+      kernels.prepare_linear(stream, {.weights = head, .prepared = layout.head, .total_in = head.in}));
+  head.prepared = layout.head;
+  return ok_status();
+}
+
+}  // namespace gapless

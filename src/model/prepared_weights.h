@@ -1,0 +1,23 @@
+// A second copy of the text decoder's matrices, in the layout that the backend's decode products
+// want. Prefill keeps reading the rows of the first: the copy costs as much memory again as those
+// matrices take (2.6 GB for Moondream 2 in bfloat16).
+#pragma once
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "model/model_weights.h"
+#include "weights/model_config.h"
+
+namespace gapless {
+
+// Bytes of the copy; 0 where the backend has no such layout.
+std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config);
+
+// Makes the copy. The weights must be there once `stream` gets there; so is the copy after it.
+Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
+                              const ModelConfig& config, ModelWeights& weights);
+
+}  // namespace gapless

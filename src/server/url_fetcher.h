@@ -1,0 +1,44 @@
+// Fetches pictures over http and https by the rules of a FetchPolicy.
+//
+// The address is judged twice: each one that a name resolves to before it is connected to, and the
+// connected socket's own remote end after. Redirects go through the same as the first URL, host
+// included. Environment variables that name proxies are not looked at; no cookies, no credentials.
+//
+// One thread of its own. fetch() may be called from any; `done` is called once, on that thread, or
+// never if stop() comes first (what it holds is then destroyed).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "server/fetch_policy.h"
+
+namespace gapless {
+
+class UrlFetcher {
+ public:
+  // InvalidArgument: the policy's ca_file cannot be read.
+  static StatusOr<std::unique_ptr<UrlFetcher>> create(FetchPolicy policy);
+  ~UrlFetcher();
+
+  // The whole body of a 200. Errors: InvalidArgument: the URL, its host or an address is not
+  // allowed, or it leads nowhere; ResourceExhausted: too large, or too many fetches at once;
+  // Unavailable: no answer (in time), another status. The message is for the log: it may say things
+  // about the network that clients should not learn.
+  using Done = std::function<void(StatusOr<std::string> body)>;
+  void fetch(std::string_view url, Done done);
+
+  // Ends the thread and destroys the `done` of fetches under way. Before what these use goes; no
+  // fetch() after it.
+  void stop();
+
+ private:
+  class Impl;
+  explicit UrlFetcher(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gapless

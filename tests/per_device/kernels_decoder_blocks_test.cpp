@@ -1,0 +1,433 @@
+// Whole decoder blocks of a decode step, and the head behind them, against the same blocks composed
+// of the oracle's ops.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/kv_index.h"
+#include "tests/per_device/kernels_fixture.h"
+
+namespace gapless {
+namespace {
+
+constexpr int kHeadDim = 64, kRotaryDim = 32, kMaxContext = 2048;
+constexpr int kPagesPerRow = kMaxContext / kPageTokens;
+
+struct Shape {
+  int num_heads = 4;
+  int ff_dim = 512;
+  int num_blocks = 2;
+  int vocab = 536;
+
+  int dim() const { return num_heads * kHeadDim; }
+};
+
+struct Matrix {
+  TestTensor weight, bias;
+  int in = 0, out = 0;
+
+  LinearWeights dev() const {
+    return {.weight = weight.dev(), .bias = bias.dev(), .in = in, .out = out};
+  }
+  LinearWeights ref() const {
+    return {.weight = weight.ref(), .bias = bias.ref(), .in = in, .out = out};
+  }
+};
+
+struct Norm {
+  TestTensor gamma, beta;
+};
+
+struct Block {
+  Norm ln;
+  Matrix qkv, proj, fc1, fc2;
+  TestTensor keys, values;
+  Buffer prepared_in, prepared_out;
+};
+
+// A model, and the rows of a step: row i has cached[i] tokens in shuffled pages; -1: it is done. What
+// no row owns is NaN.
+struct Problem {
+  Shape shape;
+  std::vector<Block> blocks;
+  Norm post_ln;
+  Matrix head;
+  std::vector<int> cached;
+  std::vector<AttentionSequence> sequences;
+  std::vector<std::int32_t> positions, cache_slots, page_table;
+  std::vector<float> rope_table;
+  TestTensor x;
+};
+
+struct Result {
+  std::vector<float> x, logits;
+  std::vector<std::vector<float>> keys, values;  // of each block, the whole cache
+};
+
+class DecoderBlocksTest : public KernelsTest {
+ protected:
+  Matrix matrix(int in, int out) {
+    return {.weight = random_tensor(static_cast<std::size_t>(in) * out,
+                                    1.0f / std::sqrt(static_cast<float>(in))),
+            .bias = random_tensor(out, 0.3f),
+            .in = in,
+            .out = out};
+  }
+  Norm norm(int dim) {
+    return {.gamma = random_tensor(dim, 0.2f, 1.0f), .beta = random_tensor(dim, 0.2f)};
+  }
+
+  // Two matrices become one where the second's columns start at a multiple of 128.
+  bool prepares(int dim) const {
+    return kernels_->prepared_linear_bytes(dim, dim) != 0 && dim % 128 == 0;
+  }
+
+  Buffer prepare(const Matrix& first, const Matrix& second, bool beside) {
+    const int in = beside ? first.in + second.in : first.in;
+    const int out = beside ? first.out : first.out + second.out;
+    Buffer to = poisoned_bytes(kernels_->prepared_linear_bytes(in, out));
+    if (!prepares(first.in)) return to;
+    run(kernels_->prepare_linear(
+        *stream_, {.weights = first.dev(), .prepared = to.data(), .total_in = in}));
+    run(kernels_->prepare_linear(*stream_, {.weights = second.dev(),
+                                            .prepared = to.data(),
+                                            .total_in = in,
+                                            .first_out = beside ? 0 : first.out,
+                                            .first_in = beside ? first.in : 0}));
+    return to;
+  }
+
+  Problem make_problem(const Shape& shape, std::vector<int> cached) {
+    Problem p;
+    p.shape = shape;
+    p.cached = std::move(cached);
+    const int dim = shape.dim(), num_rows = static_cast<int>(p.cached.size());
+    place_rows(p);
+    for (int i = 0; i < shape.num_blocks; ++i) {
+      Block block{.ln = norm(dim),
+                  .qkv = matrix(dim, 3 * dim),
+                  .proj = matrix(dim, dim),
+                  .fc1 = matrix(dim, shape.ff_dim),
+                  .fc2 = matrix(shape.ff_dim, dim),
+                  .keys = cache(p, 1.5f),
+                  .values = cache(p, 1.0f)};
+      block.prepared_in = prepare(block.qkv, block.fc1, false);
+      block.prepared_out = prepare(block.proj, block.fc2, true);
+      p.blocks.push_back(std::move(block));
+    }
+    p.post_ln = norm(dim);
+    p.head = matrix(dim, shape.vocab);
+    p.x = random_tensor(static_cast<std::size_t>(num_rows) * dim);
+    for (int i = 0; i < kMaxContext * kRotaryDim / 2; ++i) {
+      const float angle = 0.37f * static_cast<float>(i % 1000);
+      p.rope_table.push_back(std::cos(angle));
+      p.rope_table.push_back(std::sin(angle));
+    }
+    return p;
+  }
+
+  void place_rows(Problem& p) {
+    int num_pages = 1;
+    for (const int cached : p.cached) num_pages += pages_of(cached);
+    std::vector<std::int32_t> free_pages(num_pages - 1);
+    std::iota(free_pages.begin(), free_pages.end(), 1);
+    std::shuffle(free_pages.begin(), free_pages.end(), random_);
+    const int num_rows = static_cast<int>(p.cached.size());
+    p.page_table.assign(static_cast<std::size_t>(num_rows + 1) * kPagesPerRow, 0);
+    for (int i = 0; i < num_rows; ++i) {
+      const int cached = p.cached[i], seat = num_rows - i;  // not the place in the batch
+      std::int32_t* pages = p.page_table.data() + seat * std::int64_t{kPagesPerRow};
+      for (int page = 0; page < pages_of(cached); ++page) {
+        pages[page] = free_pages.back();
+        free_pages.pop_back();
+      }
+      const bool done = cached < 0;
+      p.sequences.push_back({.row = seat,
+                             .first_token = i,
+                             .num_tokens = done ? 0 : 1,
+                             .num_cached = done ? 0 : cached,
+                             .prefix_len = 0});
+      p.positions.push_back(done ? 0 : cached);
+      p.cache_slots.push_back(static_cast<std::int32_t>(done ? i % kPageTokens
+                                                             : kv_slot(pages, cached)));
+    }
+  }
+
+  static int pages_of(int cached) { return (cached + kPageTokens) / kPageTokens * (cached >= 0); }
+
+  TestTensor cache(const Problem& p, float stddev) {
+    int num_pages = 1;
+    for (const int cached : p.cached) num_pages += pages_of(cached);
+    std::vector<float> values(
+        static_cast<std::size_t>(num_pages) * p.shape.num_heads * kPageTokens * kHeadDim, NAN);
+    for (const AttentionSequence& s : p.sequences) {
+      const std::int32_t* pages = p.page_table.data() + s.row * std::int64_t{kPagesPerRow};
+      for (int position = 0; position < s.num_cached; ++position) {
+        for (int h = 0; h < p.shape.num_heads; ++h) {
+          const std::vector<float> head = random_values(kHeadDim, stddev);
+          std::copy(head.begin(), head.end(),
+                    &values[kv_index(kv_slot(pages, position), h, p.shape.num_heads, kHeadDim)]);
+        }
+      }
+    }
+    return tensor(values);
+  }
+
+  DecoderBlocksParams params(const Problem& p, int num_rows) {
+    DecoderBlocksParams params;
+    params.num_blocks = p.shape.num_blocks;
+    params.page_table_stride = kPagesPerRow;
+    params.num_sequences = num_rows;
+    params.num_tokens = num_rows;
+    params.max_context = kMaxContext;
+    params.num_heads = p.shape.num_heads;
+    params.head_dim = kHeadDim;
+    params.rotary_dim = kRotaryDim;
+    params.decode = true;
+    return params;
+  }
+
+  // Rows [first, first + count) as a step of their own.
+  Result run_device(const Problem& p, int first, int count) {
+    const int dim = p.shape.dim();
+    const auto rows = static_cast<std::size_t>(count);
+    DecoderBlocksParams b = params(p, count);
+    std::vector<DecoderBlock> blocks;
+    std::vector<TestTensor> caches;
+    for (const Block& block : p.blocks) {
+      caches.push_back(tensor(block.keys.host));
+      caches.push_back(tensor(block.values.host));
+      const bool prepared = prepares(dim);
+      blocks.push_back({.gamma = block.ln.gamma.dev(),
+                        .beta = block.ln.beta.dev(),
+                        .qkv = block.qkv.dev(),
+                        .proj = block.proj.dev(),
+                        .fc1 = block.fc1.dev(),
+                        .fc2 = block.fc2.dev(),
+                        .prepared_in = prepared ? block.prepared_in.data() : nullptr,
+                        .prepared_out = prepared ? block.prepared_out.data() : nullptr,
+                        .kv = {caches.end()[-2].device.data(), caches.end()[-1].device.data()}});
+    }
+    const std::size_t head_bytes = kernels_->prepared_linear_bytes(dim, p.shape.vocab);
+    const Buffer head_prepared = poisoned_bytes(head_bytes);
+    LinearWeights head_weights = p.head.dev();
+    if (head_bytes > 0) {
+      run(kernels_->prepare_linear(
+          *stream_, {.weights = head_weights, .prepared = head_prepared.data(), .total_in = dim}));
+      head_weights.prepared = head_prepared.data();
+    }
+    const TestTensor x = tensor({rows_of(p.x.host, dim, first, first + count).begin(),
+                                 rows_of(p.x.host, dim, first, first + count).end()});
+    std::vector<AttentionSequence> sequences(p.sequences.begin() + first,
+                                             p.sequences.begin() + first + count);
+    for (int i = 0; i < count; ++i) sequences[i].first_token = i;
+    const Buffer sequences_dev = upload(sequences), rope = upload(p.rope_table);
+    const Buffer positions = upload(std::vector<std::int32_t>(
+        p.positions.begin() + first, p.positions.begin() + first + count));
+    const Buffer slots = upload(std::vector<std::int32_t>(p.cache_slots.begin() + first,
+                                                          p.cache_slots.begin() + first + count));
+    const Buffer pages = upload(p.page_table);
+    const Buffer norm_scratch = poisoned(rows * dim), qkv = poisoned(rows * 3 * dim);
+    const Buffer attention = poisoned(rows * dim), inner = poisoned(rows * p.shape.ff_dim);
+    const Buffer head_norm = poisoned(rows * dim);
+    const Buffer logits = poisoned_bytes(rows * p.shape.vocab * sizeof(float));
+    const Buffer attention_scratch = poisoned_bytes(kernels_->attention_scratch_bytes(
+        count, count, kMaxContext, p.shape.num_heads, kHeadDim));
+    const Buffer block_scratch = poisoned_bytes(kernels_->decoder_blocks_scratch_bytes(
+        count, dim, p.shape.ff_dim, p.shape.num_heads));
+    const DecoderHead head{.gamma = p.post_ln.gamma.dev(),
+                           .beta = p.post_ln.beta.dev(),
+                           .linear = head_weights,
+                           .norm = head_norm.data(),
+                           .logits = logits.as<float>()};
+    b.blocks = blocks.data();
+    b.head = &head;
+    b.x = x.device.data();
+    b.positions = positions.as<std::int32_t>();
+    b.cache_slots = slots.as<std::int32_t>();
+    b.rope_table = rope.as<float>();
+    b.page_table = pages.as<std::int32_t>();
+    b.sequences = sequences_dev.as<AttentionSequence>();
+    b.norm = norm_scratch.data(), b.qkv = qkv.data();
+    b.attention = attention.data(), b.inner = inner.data();
+    b.attention_scratch = attention_scratch.data(), b.block_scratch = block_scratch.data();
+    run(kernels_->decoder_blocks(*stream_, b));
+    Result result{.x = floats(x.device), .logits = download<float>(logits), .keys = {}, .values = {}};
+    for (std::size_t i = 0; i < caches.size(); i += 2) {
+      result.keys.push_back(floats(caches[i].device));
+      result.values.push_back(floats(caches[i + 1].device));
+    }
+    return result;
+  }
+
+  Result run_reference(const Problem& p) {
+    const int dim = p.shape.dim(), num_rows = static_cast<int>(p.cached.size());
+    const auto rows = static_cast<std::size_t>(num_rows);
+    const std::unique_ptr<Kernels> oracle = make_reference_kernels();
+    auto cpu = open_device("cpu");
+    auto stream = (*cpu)->create_stream("oracle");
+    Result r{.x = p.x.host, .logits = std::vector<float>(rows * p.shape.vocab), .keys = {}, .values = {}};
+    for (const Block& block : p.blocks) {
+      r.keys.push_back(block.keys.host);
+      r.values.push_back(block.values.host);
+    }
+    std::vector<DecoderBlock> blocks;
+    for (std::size_t i = 0; i < p.blocks.size(); ++i) {
+      const Block& block = p.blocks[i];
+      blocks.push_back({.gamma = block.ln.gamma.ref(),
+                        .beta = block.ln.beta.ref(),
+                        .qkv = block.qkv.ref(),
+                        .proj = block.proj.ref(),
+                        .fc1 = block.fc1.ref(),
+                        .fc2 = block.fc2.ref(),
+                        .kv = {r.keys[i].data(), r.values[i].data()}});
+    }
+    std::vector<float> norm(rows * dim), qkv(rows * 3 * dim), attention(rows * dim),
+        inner(rows * p.shape.ff_dim), head_norm(rows * dim);
+    const DecoderHead head{.gamma = p.post_ln.gamma.ref(),
+                           .beta = p.post_ln.beta.ref(),
+                           .linear = p.head.ref(),
+                           .norm = head_norm.data(),
+                           .logits = r.logits.data()};
+    DecoderBlocksParams b = params(p, num_rows);
+    b.blocks = blocks.data();
+    b.head = &head;
+    b.x = r.x.data();
+    b.positions = p.positions.data();
+    b.cache_slots = p.cache_slots.data();
+    b.rope_table = p.rope_table.data();
+    b.page_table = p.page_table.data();
+    b.sequences = p.sequences.data();
+    b.norm = norm.data(), b.qkv = qkv.data(), b.attention = attention.data();
+    b.inner = inner.data();
+    EXPECT_TRUE(oracle->decoder_blocks(**stream, b).ok());
+    EXPECT_TRUE((*stream)->synchronize().ok());
+    return r;
+  }
+
+  // The new token's keys or values of row i in one block: [heads, head_dim].
+  static std::vector<float> new_entry(const Problem& p, const std::vector<float>& cache, int i) {
+    std::vector<float> entry;
+    for (int h = 0; h < p.shape.num_heads; ++h) {
+      const auto at = cache.begin() + kv_index(p.cache_slots[i], h, p.shape.num_heads, kHeadDim);
+      entry.insert(entry.end(), at, at + kHeadDim);
+    }
+    return entry;
+  }
+
+  // What earlier tokens left in the cache, and what nobody owns, but not page 0 (done rows may
+  // write there).
+  static std::vector<float> old_entries(const Problem& p, std::vector<float> cache) {
+    cache.erase(cache.begin(), cache.begin() + p.shape.dim() * kPageTokens);
+    for (std::size_t i = 0; i < p.cached.size(); ++i) {
+      if (p.cached[i] < 0) continue;
+      for (int h = 0; h < p.shape.num_heads; ++h) {
+        const auto at = cache.begin() - p.shape.dim() * kPageTokens +
+                        kv_index(p.cache_slots[i], h, p.shape.num_heads, kHeadDim);
+        std::fill(at, at + kHeadDim, 0.0f);
+      }
+    }
+    return cache;
+  }
+
+  // All rows together agree with the oracle; some alone, and as the tail of the batch, have the
+  // same bits; and so has the whole batch once more.
+  void check(const Problem& p, const std::vector<int>& alone) {
+    const int dim = p.shape.dim(), vocab = p.shape.vocab;
+    const int num_rows = static_cast<int>(p.cached.size());
+    const double loose = is_f32() ? 2e-4 : 2.5e-2;
+    const Result all = run_device(p, 0, num_rows);
+    const Result expected = run_reference(p);
+    for (int i = 0; i < num_rows; ++i) {
+      if (p.cached[i] < 0) continue;
+      SCOPED_TRACE("row " + std::to_string(i) + ", cached " + std::to_string(p.cached[i]));
+      ASSERT_TRUE(rows_close(rows_of(all.x, dim, i, i + 1), rows_of(expected.x, dim, i, i + 1),
+                             dim, loose));
+      ASSERT_TRUE(rows_close(rows_of(all.logits, vocab, i, i + 1),
+                             rows_of(expected.logits, vocab, i, i + 1), vocab, loose));
+      for (int b = 0; b < p.shape.num_blocks; ++b) {
+        ASSERT_TRUE(rows_close(new_entry(p, all.keys[b], i), new_entry(p, expected.keys[b], i),
+                               kHeadDim, loose));
+        ASSERT_TRUE(rows_close(new_entry(p, all.values[b], i), new_entry(p, expected.values[b], i),
+                               kHeadDim, loose));
+      }
+    }
+    for (int b = 0; b < p.shape.num_blocks; ++b) {
+      ASSERT_TRUE(bits_equal(old_entries(p, all.keys[b]), old_entries(p, p.blocks[b].keys.host)));
+      ASSERT_TRUE(
+          bits_equal(old_entries(p, all.values[b]), old_entries(p, p.blocks[b].values.host)));
+    }
+    for (const int first : alone) {
+      expect_same_rows(p, run_device(p, first, 1), all, first, 1);
+      expect_same_rows(p, run_device(p, first, num_rows - first), all, first, num_rows - first);
+    }
+    expect_same_rows(p, run_device(p, 0, num_rows), all, 0, num_rows);
+  }
+
+  void expect_same_rows(const Problem& p, const Result& some, const Result& all, int first,
+                        int count) {
+    const int dim = p.shape.dim(), vocab = p.shape.vocab;
+    for (int i = 0; i < count; ++i) {
+      if (p.cached[first + i] < 0) continue;
+      SCOPED_TRACE(std::to_string(count) + " rows, row " + std::to_string(first + i));
+      ASSERT_TRUE(bits_equal(rows_of(some.x, dim, i, i + 1),
+                             rows_of(all.x, dim, first + i, first + i + 1)));
+      ASSERT_TRUE(bits_equal(rows_of(some.logits, vocab, i, i + 1),
+                             rows_of(all.logits, vocab, first + i, first + i + 1)));
+      for (int b = 0; b < p.shape.num_blocks; ++b) {
+        ASSERT_TRUE(bits_equal(new_entry(p, some.keys[b], first + i),
+                               new_entry(p, all.keys[b], first + i)));
+      }
+    }
+  }
+
+  // `count` contexts around every edge of pages, units and splits, some rows done.
+  std::vector<int> contexts(int count) {
+    const std::vector<int> edges = {849, 0,   14,  15,  16,  30,   31,   32,  63,  -1,  64,
+                                    127, 128, 129, 143, 144, 2047, 1023, 255, 256, 700, 5};
+    std::vector<int> result;
+    for (int i = 0; i < count; ++i) {
+      const auto n = static_cast<std::size_t>(i);
+      result.push_back(n < edges.size() ? edges[n] : static_cast<int>(random_() % 400) - 1);
+    }
+    return result;
+  }
+};
+
+TEST_F(DecoderBlocksTest, OneRow) {
+  for (const int cached : {0, 15, 16, 31, 32, 127, 128, 850, 2047}) {
+    check(make_problem({}, {cached}), {});
+  }
+}
+
+TEST_F(DecoderBlocksTest, AnyNumberOfRows) {
+  for (const int count : {2, 7, 8, 9, 16, 17, 22, 32, 33, 64}) {
+    SCOPED_TRACE(std::to_string(count) + " rows");
+    check(make_problem({}, contexts(count)), {0, count / 2, count - 1});
+  }
+}
+
+TEST_F(DecoderBlocksTest, OtherWidths) {
+  check(make_problem({.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16}, contexts(5)),
+        {1});
+  check(make_problem({.num_heads = 10, .ff_dim = 1152, .num_blocks = 1, .vocab = 3000},
+                     contexts(19)),
+        {3});
+  // Shapes that a backend may have to compose: an odd number of heads, widths of 32s.
+  check(make_problem({.num_heads = 3, .ff_dim = 96, .num_blocks = 2, .vocab = 100}, contexts(9)),
+        {0});
+}
+
+TEST_F(DecoderBlocksTest, DoneRowsOnly) {
+  run_device(make_problem({}, {-1, -1, -1}), 0, 3);
+}
+
+TEST_F(DecoderBlocksTest, Moondream2) {
+  const int rows = is_f32() ? 2 : 5;  // the oracle is slow
+  check(make_problem({.num_heads = 32, .ff_dim = 8192, .num_blocks = 1, .vocab = 2064},
+                     contexts(rows)),
+        {0});
+}
+
+}  // namespace
+}  // namespace gapless
