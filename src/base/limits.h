@@ -42,9 +42,8 @@ inline constexpr int kMaxTilesPerImage = 64;
 // Scans of a progressive JPEG, each of which costs a pass over the whole picture. Encoders write
 // about 10; libjpeg's own finest script for one component has fewer than 100.
 inline constexpr int kMaxJpegScans = 100;
-// Pictures of one prompt. Each takes 729 positions: a context of 2048 holds two, so this bounds what
-// a request for a model with a long context may cost before its answer begins.
-inline constexpr std::size_t kMaxImagesPerPrompt = 16;
+// Images of one prompt. Each takes 729 positions: a context of 2048 holds two, one of 4096 five.
+inline constexpr std::size_t kMaxImagesPerPrompt = 8;
 // libjpeg's working memory: the coefficients of a progressive CMYK picture of kMaxImagePixels
 // take 2 x 4 bytes a pixel, and nothing legitimate takes more.
 inline constexpr long kMaxJpegWorkBytes = 1L << 30;
@@ -124,7 +123,7 @@ inline constexpr std::size_t kMaxFetchBytes = 20u << 20;
 inline constexpr int kFetchSeconds = 5;
 inline constexpr int kMaxFetchRedirects = 3;
 inline constexpr int kMaxFetchesAtOnce = 64;
-inline constexpr std::size_t kMaxFetchedImages = 8;  // of one request, one after the other
+inline constexpr std::size_t kMaxFetchedImages = kMaxImagesPerPrompt;  // one after the other
 inline constexpr std::size_t kMaxFetchUrlBytes = 4096;
 // Chat: answers to one request (each is a generation of its own), and messages in it.
 inline constexpr int kMaxChoices = 16;

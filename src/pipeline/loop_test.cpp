@@ -505,6 +505,48 @@ TEST_F(LoopTest, PlacesForSeveralImagesAreTakenTogetherOrNotAtAll) {
   EXPECT_EQ(loop_->counts().seats.image_slots_in_use, 0);
 }
 
+TEST_F(LoopTest, SeveralImagesByGraphs) {
+  model_config_.limits.max_graph_tokens = model_config_.limits.max_prefill_tokens;
+  model_config_.limits.max_graph_crops = model_config_.limits.max_crops_per_encode;
+  make_loop();
+  const auto both = submit(about_images({1, 2}, 5, 4));
+  const auto one = submit(about_image(3, 5, 4));
+  const auto none = submit(text(9, 4));
+  run();
+  expect_tokens(*both, fake_answer(model_config_, about_images({1, 2}, 5, 4), nullptr));
+  expect_tokens(*one, fake_answer(model_config_, about_image(3, 5, 4), nullptr));
+  expect_tokens(*none, fake_answer(model_config_, text(9, 4), nullptr));
+  EXPECT_EQ(model_->num_faults(), 0);
+}
+
+// While it waits, between its encodes, behind its prefill, while it decodes.
+TEST_F(LoopTest, CancelledAtAnyTickImagesLeaveNothingBehind) {
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    options_.depth = depth;
+    int num_cancelled = 0;
+    for (int ticks = 0; ticks < 16; ++ticks) {
+      make_loop();
+      submit(about_image(1, 5, 3));  // with which the other one begins
+      auto owner = std::make_shared<int>(0);
+      PreparedPrompt prompt = about_images({1, 2, 3}, 5, 6);
+      for (PreparedImage& image : prompt.images) image.crops_owner = owner;
+      auto answer = std::make_shared<Answer>();
+      const auto id = loop_->submit(std::move(prompt), answer);
+      ASSERT_TRUE(id.ok());
+      EXPECT_EQ(owner.use_count(), 4);
+      for (int tick = 0; tick < ticks; ++tick) (void)loop_->tick();
+      loop_->cancel(*id);
+      run();
+      EXPECT_EQ(owner.use_count(), 1) << "depth " << depth << ", after " << ticks << " ticks";
+      EXPECT_EQ(loop_->counts().seats.rows_in_use, 0);
+      EXPECT_EQ(loop_->counts().seats.image_slots_in_use, 0);
+      EXPECT_EQ(loop_->counts().seats.pages_in_use, loop_->num_cached_pages());
+      num_cancelled += answer->tokens.size() < 6 ? 1 : 0;
+    }
+    EXPECT_GT(num_cancelled, 4);
+  }
+}
+
 TEST_F(LoopTest, RefusesMoreImagesThanFitAStep) {
   make_loop();
   EXPECT_THAT(refusal(about_images({1, 2, 3, 4}, 1, 1)).message(), HasSubstr("4 images, at most 3"));

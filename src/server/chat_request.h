@@ -1,9 +1,9 @@
 // The body of POST /v1/chat/completions as a skill request.
 //
 // Moondream has no chat template: the last user turn is the question, system text goes in front of
-// it, and earlier turns go in front as "User: ..." and "Assistant: ..." lines. Pictures of all turns
-// come before the text, in order. The extension field "moondream": {"skill", "object", "length", "spatial_refs",
-// "settings"} reaches the other skills.
+// it, and earlier turns go in front as "User: ..." and "Assistant: ..." lines. The images of all
+// turns come before the text, in order. The extension field "moondream": {"skill", "object",
+// "length", "spatial_refs", "settings"} reaches the other skills.
 #pragma once
 
 #include <boost/json/object.hpp>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "base/limits.h"
 #include "constraint/spatial_automaton.h"
@@ -66,16 +67,15 @@ StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs
                                      const PromptLimits& limits) {
   const int max_context = limits.max_context;
   const int room = max_context - num_inputs;
-  if (room < 1 && request.images.size() > 1) {
-    return invalid_argument(
-        "{} images of {} positions each and the text take {} of the {} positions of the context: "
-        "no room for an answer",
-        request.images.size(), limits.image_tokens, num_inputs, max_context);
-  }
   if (room < 1) {
-    return invalid_argument(
-        "the prompt takes {} of the {} positions of the context: no room for an answer", num_inputs,
-        max_context);
+    const std::size_t num_images = request.images.size();
+    const std::string what =
+        num_images < 2 ? "the prompt takes"
+                       : fmt::format("{} images of {} positions each and the text take", num_images,
+                                     limits.image_tokens);
+    return make_error(StatusCode::kResourceExhausted,
+                      "{} {} of the {} positions of the context: no room for an answer", what,
+                      num_inputs, max_context);
   }
   const GenerationSettings& settings = request.settings;
   std::int32_t wanted = settings.max_tokens.value_or(kDefaultMaxTokens);
@@ -85,10 +85,10 @@ StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs
     wanted = settings.max_tokens ? std::min(*settings.max_tokens, for_objects) : for_objects;
   }
   if (wanted > room && settings.max_tokens) {
-    return invalid_argument(
-        "max_tokens is {}, but the prompt takes {} of the {} positions of the context and leaves "
-        "{}",
-        *settings.max_tokens, num_inputs, max_context, room);
+    return make_error(StatusCode::kResourceExhausted,
+                      "max_tokens is {}, but the prompt takes {} of the {} positions of the "
+                      "context and leaves {}",
+                      *settings.max_tokens, num_inputs, max_context, room);
   }
   return std::min(wanted, room);
 }

@@ -25,8 +25,9 @@ struct PromptLimits {
   int image_tokens = 0;  // positions that an image takes
 };
 
-// Errors: what PromptBuilder refuses; a prompt that leaves no room for one token; max_tokens that
-// do not fit (a max_tokens that was not asked for is cut to what fits).
+// Errors: what PromptBuilder refuses; ResourceExhausted for a prompt that leaves no room for one
+// token and for max_tokens that do not fit (a max_tokens that was not asked for is cut to what
+// fits).
 StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const PromptBuilder& builder,
                                          const PromptLimits& limits);
 

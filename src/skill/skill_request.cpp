@@ -59,10 +59,13 @@ Status validate_images(const SkillRequest& request) {
   if (num_images > kMaxImagesPerPrompt) {
     return invalid_argument("{} images, at most {} are allowed", num_images, kMaxImagesPerPrompt);
   }
-  for (const auto& image : request.images) {
-    if (image == nullptr || image->empty()) return invalid_argument("the image is empty");
+  for (std::size_t i = 0; i < num_images; ++i) {
+    const auto& image = request.images[i];
+    const std::string name =
+        num_images == 1 ? "the image" : fmt::format("image {} of {}", i + 1, num_images);
+    if (image == nullptr || image->empty()) return invalid_argument("{} is empty", name);
     if (image->size() > kMaxImageBytes) {
-      return invalid_argument("the image has {} bytes, more than the {} allowed", image->size(),
+      return invalid_argument("{} has {} bytes, more than the {} allowed", name, image->size(),
                               kMaxImageBytes);
     }
   }
