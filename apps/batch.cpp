@@ -44,8 +44,8 @@ struct Pending {
 Status add_image(const boost::json::value& path, const std::filesystem::path& folder,
                  SkillRequest& request) {
   if (!path.is_string()) return invalid_argument("image must be a path, images a list of paths");
-  GAPLESS_ASSIGN_OR_RETURN(
-      std::string bytes, read_file(folder / std::string(path.get_string()), kMaxImageBytes));
+  GAPLESS_ASSIGN_OR_RETURN(std::string bytes,
+                           read_file(folder / std::string(path.get_string()), kMaxImageBytes));
   request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
   return ok_status();
 }

@@ -7,8 +7,8 @@
 // tail page, never inside it; so the cache simply keeps a reference to all these pages, and a later
 // sequence shares the full ones and *copies* the tail page into one of its own before it writes.
 //
-// The prefixes of one prompt with several images begin with each other, and so do their entries, which
-// then share pages.
+// The prefixes of one prompt with several images begin with each other, and so do their entries,
+// which then share pages.
 //
 // The cache holds one reference for each entry that a page is in. Entries with pages that only the
 // cache refers to are given up, least recently used first, when pages run short.
@@ -76,7 +76,7 @@ class PrefixCache {
   PagePool& pool_;
   std::vector<Entry> entries_;
   std::vector<int> num_entries_of_;  // by page
-  std::int64_t num_uses_ = 0;  // the clock of last_use
+  std::int64_t num_uses_ = 0;        // the clock of last_use
 };
 
 }  // namespace gapless

@@ -39,8 +39,8 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   };
 
   // Waits until `count` buffers, at most capacity(), are free: all or none, so that two workers
-  // cannot hold each other up; first come, first served, so that a request for many is not overtaken
-  // for ever. nullptr after close().
+  // cannot hold each other up; first come, first served, so that a request for many is not
+  // overtaken for ever. nullptr after close().
   std::shared_ptr<Lease> acquire(int count);
 
   void close();

@@ -44,8 +44,8 @@ Status Loop::launch(SlotId slot_id) {
       shape = fill_encode(plan, seating_, model_.info().crop_bytes, slot.encode_lists());
       break;
     case StepKind::kPrefill:
-      shape = fill_prefill(plan, model_.limits(), seating_, model_.info().image_tokens,
-                           slot.inputs());
+      shape =
+          fill_prefill(plan, model_.limits(), seating_, model_.info().image_tokens, slot.inputs());
       break;
     case StepKind::kDecode:
       shape = fill_decode(plan, model_.limits(), slot.inputs());

@@ -549,7 +549,8 @@ TEST_F(LoopTest, CancelledAtAnyTickImagesLeaveNothingBehind) {
 
 TEST_F(LoopTest, RefusesMoreImagesThanFitAStep) {
   make_loop();
-  EXPECT_THAT(refusal(about_images({1, 2, 3, 4}, 1, 1)).message(), HasSubstr("4 images, at most 3"));
+  EXPECT_THAT(refusal(about_images({1, 2, 3, 4}, 1, 1)).message(),
+              HasSubstr("4 images, at most 3"));
   PreparedPrompt prefix = about_images({1, 2}, 1, 1);
   prefix.prefix_len = 30;
   EXPECT_THAT(refusal(std::move(prefix)).message(), HasSubstr("too short for 2 images"));

@@ -29,13 +29,13 @@ struct PreparedImage {
 // The tokens of one request, ready to run: Request -> PreparedPrompt -> LaunchedStep -> SampledStep
 // -> CommittedTokens -> StreamEvent.
 struct PreparedPrompt {
-  // Inputs in order. kImage inputs count through the prompt's images, 729 each: patch p of image i is
-  // i * 729 + p; the loop turns that into a place of the image pool.
+  // Inputs in order. kImage inputs count through the prompt's images, 729 each: patch p of image i
+  // is i * 729 + p; the loop turns that into a place of the image pool.
   std::vector<TokenInput> inputs;
-  // BOS and the images' positions; 0 without an image. It consists of one block for each image: BOS and
-  // the first image's positions, then the others' positions alone. A block's positions see each other
-  // both ways and what is before them, so a block's keys and values depend on its image and on those
-  // before it, and on nothing behind.
+  // BOS and the images' positions; 0 without an image. It consists of one block for each image: BOS
+  // and the first image's positions, then the others' positions alone. A block's positions see each
+  // other both ways and what is before them, so a block's keys and values depend on its image and
+  // on those before it, and on nothing behind.
   int prefix_len = 0;
   std::vector<PreparedImage> images;
   // Sampling parameters, stop ids, denied ids, length limit, automaton start and flags. The loop

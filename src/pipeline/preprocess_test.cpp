@@ -64,8 +64,8 @@ class PreprocessTest : public ::testing::Test {
     ASSERT_EQ(static_cast<int>(image.crops_pinned.size()), crops.num_crops);
     const std::size_t crop_bytes = model_->model->info().crop_bytes;
     for (std::size_t i = 0; i < image.crops_pinned.size(); ++i) {
-      EXPECT_EQ(std::memcmp(image.crops_pinned[i], crops.pixels.data() + i * crop_bytes, crop_bytes),
-                0)
+      EXPECT_EQ(
+          std::memcmp(image.crops_pinned[i], crops.pixels.data() + i * crop_bytes, crop_bytes), 0)
           << name << ", crop " << i;
     }
   }

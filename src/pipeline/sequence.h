@@ -33,8 +33,8 @@ struct Sequence {
 
   int prompt_tokens() const { return static_cast<int>(prompt.inputs.size()); }
   int num_images() const { return static_cast<int>(prompt.images.size()); }
-  // Blocks that its prefill computes, each a sequence of its own to the attention (the text belongs to
-  // the last one).
+  // Blocks that its prefill computes, each a sequence of its own to the attention (the text belongs
+  // to the last one).
   int num_segments() const { return std::max(1, num_images() - num_cached_images); }
   bool host_masked() const { return (prompt.row.flags & kRowHostMask) != 0; }
   bool decodes_regions() const { return (prompt.row.flags & kRowDecodesRegions) != 0; }

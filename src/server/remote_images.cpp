@@ -1,5 +1,7 @@
 #include "server/remote_images.h"
 
+#include <fmt/format.h>
+
 #include <boost/json/value.hpp>
 #include <string>
 #include <vector>

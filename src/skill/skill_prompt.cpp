@@ -69,10 +69,10 @@ StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs
   const int room = max_context - num_inputs;
   if (room < 1) {
     const std::size_t num_images = request.images.size();
-    const std::string what =
-        num_images < 2 ? "the prompt takes"
-                       : fmt::format("{} images of {} positions each and the text take", num_images,
-                                     limits.image_tokens);
+    const std::string what = num_images < 2
+                                 ? "the prompt takes"
+                                 : fmt::format("{} images of {} positions each and the text take",
+                                               num_images, limits.image_tokens);
     return make_error(StatusCode::kResourceExhausted,
                       "{} {} of the {} positions of the context: no room for an answer", what,
                       num_inputs, max_context);
@@ -132,9 +132,8 @@ StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const Prom
   SkillPrompt prompt;
   const int num_image_tokens = static_cast<int>(request.images.size()) * limits.image_tokens;
   place_inputs(tokens, num_image_tokens, prompt);
-  GAPLESS_ASSIGN_OR_RETURN(
-      prompt.row.max_generated,
-      max_generated(request, static_cast<int>(prompt.inputs.size()), limits));
+  GAPLESS_ASSIGN_OR_RETURN(prompt.row.max_generated,
+                           max_generated(request, static_cast<int>(prompt.inputs.size()), limits));
   set_sampling(request, builder.config(), prompt.row);
   set_constraint(request, builder.config(), prompt);
   return prompt;

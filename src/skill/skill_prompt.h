@@ -16,7 +16,7 @@ namespace gapless {
 struct SkillPrompt {
   std::vector<TokenInput> inputs;  // kImage inputs count through the request's images
   int prefix_len = 0;              // BOS and the images' positions; 0 without an image
-  RowState row;        // sampling, stop ids, limits, automaton, flags
+  RowState row;                    // sampling, stop ids, limits, automaton, flags
   std::unique_ptr<TokenConstraint> host_constraint;  // ConstraintMode::kHostMask
 };
 

@@ -1,5 +1,6 @@
-// The oracle's view of one image, several or none, as tools/make_goldens.py wrote it: NAME.json says
-// what was asked and answered, NAME.safetensors holds the stages in float32, NAME.png is the image.
+// The oracle's view of one image, several or none, as tools/make_goldens.py wrote it: NAME.json
+// says what was asked and answered, NAME.safetensors holds the stages in float32, NAME.png is the
+// image.
 //
 // Stages are thinned: a tensor is seen as rows (all but its last dimension), and every
 // row_stride-th row is kept, from row 0 on.

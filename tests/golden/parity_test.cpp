@@ -250,7 +250,7 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
   std::unique_ptr<LoadedModel> loaded_;
   GoldenCase golden_;
   std::map<std::string, double> errors_;  // by stage
-  std::vector<CropSet> crops_;  // by image
+  std::vector<CropSet> crops_;            // by image
   std::unique_ptr<StepDriver> driver_;
   std::unique_ptr<RecordedStages> stages_;
 };

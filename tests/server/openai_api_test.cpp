@@ -190,9 +190,8 @@ TEST_F(OpenAiApiTest, LogprobsOfPoints) {
 
 // A part with these bytes as its picture's.
 std::string image_part(std::string_view bytes) {
-  return fmt::format(
-      R"({{"type":"image_url","image_url":{{"url":"data:image/png;base64,{}"}}}})",
-      encode_base64(bytes));
+  return fmt::format(R"({{"type":"image_url","image_url":{{"url":"data:image/png;base64,{}"}}}})",
+                     encode_base64(bytes));
 }
 
 std::string user_turn(const std::vector<std::string>& parts) {
@@ -214,9 +213,9 @@ TEST_F(OpenAiApiTest, SeveralImagesKeepTheirOrder) {
   EXPECT_EQ(service->last_request().text, "Which is larger?");
 
   // Of earlier turns too.
-  const std::string two_turns =
-      user_turn({image_part("then"), question}) +
-      R"(,{"role":"assistant","content":"This one."},)" + user_turn({question, image_part("now")});
+  const std::string two_turns = user_turn({image_part("then"), question}) +
+                                R"(,{"role":"assistant","content":"This one."},)" +
+                                user_turn({question, image_part("now")});
   EXPECT_EQ(complete(R"({"messages":[)" + two_turns + "]}").status, 200);
   EXPECT_EQ(contents(), (std::vector<std::string>{"then", "now"}));
 }

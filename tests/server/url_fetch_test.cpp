@@ -210,6 +210,24 @@ TEST_F(RemoteImages, BothApisFetch) {
   EXPECT_EQ(post("/v1/query", query_of(kImageUrl)).status, 200);
 }
 
+TEST_F(RemoteImages, OfSeveralTheOneThatFailsIsNamed) {
+  start_fetching(test_policy());
+  PictureHost host({{"/a.png", http_answer("one")}, {"/b.png", http_answer("two")}});
+  const auto part = [&](const char* path) {
+    return fmt::format(R"({{"type":"image_url","image_url":"{}"}})", host.url(path));
+  };
+  const auto chat_with = [&](const char* second) {
+    return R"({"messages":[{"role":"user","content":[)" + part("/a.png") + "," + part(second) +
+           R"(,{"type":"text","text":"hi"}]}]})";
+  };
+  EXPECT_EQ(post("/v1/chat/completions", chat_with("/b.png")).status, 200);
+  ASSERT_EQ(service->last_request().images.size(), 2u);
+  EXPECT_EQ(*service->last_request().images[1], "two");
+  const ClientResponse failed = post("/v1/chat/completions", chat_with("/missing.png"));
+  EXPECT_EQ(failed.status, 400);
+  EXPECT_NE(failed.body.find("(address 2 of 2)"), std::string::npos) << failed.body;
+}
+
 TEST_F(RemoteImages, ErrorsSayNothingAboutTheNetwork) {
   FetchPolicy policy = test_policy();
   policy.allows_address = is_public_address;
