@@ -32,6 +32,8 @@ struct DriverPrompt {
   // does: whole pages by reference, the last, partly filled one as a copy.
   int cached_by_row = -1;
   int prefix_len = 0;
+  // Of several images: where the blocks of all but the last end, past num_cached.
+  std::vector<int> block_ends;
   RowState state;  // sampling parameters and limits; the driver sets the position
 };
 

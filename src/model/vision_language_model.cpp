@@ -163,7 +163,8 @@ Status VisionLanguageModel::project(Stream& compute, std::span<const EncodeImage
 Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
                                     const StepBuffers& buffers) {
   GAPLESS_CHECK(shape.num_tokens <= limits_.max_prefill_tokens);
-  GAPLESS_CHECK(shape.num_rows <= limits_.max_prefill_sequences);
+  GAPLESS_CHECK(shape.num_rows <= shape.num_segments &&
+                shape.num_segments <= limits_.max_prefill_sequences);
   GAPLESS_RETURN_IF_ERROR(begin_step(compute, buffers));
   GAPLESS_RETURN_IF_ERROR(copy_pages(compute, buffers));
   void* x = workspace_->text().x;
@@ -174,7 +175,7 @@ Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
                                           .positions = buffers.positions,
                                           .cache_slots = buffers.cache_slots,
                                           .sequences = buffers.sequences,
-                                          .num_sequences = shape.num_rows,
+                                          .num_sequences = shape.num_segments,
                                           .num_tokens = shape.num_tokens,
                                           .max_new_tokens = shape.max_new_tokens,
                                           .decode = false}));

@@ -106,7 +106,14 @@ class DepthEqualityTest : public DeviceTest {
     SkillRequest request;
     request.skill = skill;
     request.text = text;
-    if (!image_name.empty()) request.image = image(image_name);
+    if (!image_name.empty()) request.images = {image(image_name)};
+    return request;
+  }
+
+  static SkillRequest ask_about(const std::string& question,
+                                const std::vector<std::string>& image_names) {
+    SkillRequest request = ask(Skill::kQuery, question, "");
+    for (const std::string& name : image_names) request.images.push_back(image(name));
     return request;
   }
 
@@ -147,6 +154,11 @@ class DepthEqualityTest : public DeviceTest {
         ConstraintMode::kHostMask;
     long_text(add(ask(Skill::kQuery, "One word only.", "tall.png"), 9), 1, 0.0f);
     long_text(add(ask(Skill::kQuery, "Is it red?", "wide.png"), 14), 12, 0.0f);
+    // Several images: together with the first of them, twice the same ones, the other way round.
+    long_text(add(ask_about("What is new?", {"single.png", "tall.png"}), 7), 16, 0.0f);
+    long_text(add(ask_about("And the colours?", {"single.png", "tall.png"}), 8), 16, 0.8f);
+    long_text(add(ask_about("What is new?", {"tall.png", "single.png"}), 8), 16, 0.0f);
+    long_text(add(ask_about("What is gone?", {"wide.png", "wide.png"}), 9, 20), 200, 0.0f);
     SkillRequest* spread = add(ask(Skill::kDetect, "square", "single.png"), 15);
     spread->settings.temperature = 0.8f;
     spread->settings.seed = 3;
