@@ -57,10 +57,9 @@ StatusOr<DecodePoint> measure_point(const DecodeOptions& options, LoadedModel& m
   point.period_ns = spread_of(steps.period_ns);
   point.forward_ns = spread_of(steps.forward_ns);
   point.sampling_ns = spread_of(steps.sampling_ns);
-  point.bytes =
-      total_bytes(decode_step_traffic(model.config, model.kernels->activation_dtype(),
-                                      model.model->kv_format(), rows,
-                                      static_cast<int>(std::lround(point.context))));
+  point.bytes = total_bytes(decode_step_traffic(model.config, model.kernels->activation_dtype(),
+                                                model.model->kv_format(), rows,
+                                                static_cast<int>(std::lround(point.context))));
   point.bubble_us = accounts.bubble_us_per_step();
   return point;
 }

@@ -1,5 +1,5 @@
-// gapless bench logits: how far the logits of a model with the given options (--weights, --kv-cache)
-// are from those of the same model without them, on the same device.
+// gapless bench logits: how far the logits of a model with the given options (--weights,
+// --kv-cache) are from those of the same model without them, on the same device.
 //
 // The native model reads some prompts (an image of noise and random text) and continues them
 // greedily. The other one reads the same prompts and is given the same continuations, whatever it
@@ -47,8 +47,8 @@ std::vector<DriverPrompt> make_prompts(const LogitsOptions& options, const Loade
       const bool is_image = i > 0 && i < prefix_len;
       const auto vocab = static_cast<unsigned>(model.config.text.vocab_size);
       const int text = i == 0 ? 0 : static_cast<int>(random() % vocab);
-      prompt.inputs.push_back({.kind = is_image ? InputKind::kImage : InputKind::kText,
-                               .id = is_image ? i - 1 : text});
+      prompt.inputs.push_back(
+          {.kind = is_image ? InputKind::kImage : InputKind::kText, .id = is_image ? i - 1 : text});
     }
     prompts.push_back(std::move(prompt));
   }
@@ -170,9 +170,12 @@ boost::json::object print_difference(const char* name, const Difference& differe
   const double divergence = difference.divergence / difference.count();
   fmt::print("{:<8} {:>6} | {:>8.2e} {:>8.2e} {:>8.2e} | {:>9.1f} % | {:>8.2e}\n", name,
              difference.count(), errors.median, errors.p90, worst, same, divergence);
-  return {{"rows", difference.count()},   {"error_median", rounded(errors.median, 6)},
-          {"error_p90", rounded(errors.p90, 6)}, {"error_max", rounded(worst, 6)},
-          {"same_token_percent", rounded(same, 2)}, {"kl_nats", rounded(divergence, 8)}};
+  return {{"rows", difference.count()},
+          {"error_median", rounded(errors.median, 6)},
+          {"error_p90", rounded(errors.p90, 6)},
+          {"error_max", rounded(worst, 6)},
+          {"same_token_percent", rounded(same, 2)},
+          {"kl_nats", rounded(divergence, 8)}};
 }
 
 Status run_logits(const LogitsOptions& options) {

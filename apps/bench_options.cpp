@@ -49,10 +49,9 @@ void add_workload_options(CLI::App& command, Workload& workload) {
 
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
-  return load_model(std::move(device), options.model,
-                    {.weights = options.weights,
-                     .kv_cache = options.kv_cache,
-                     .adjust_limits = nullptr});
+  return load_model(
+      std::move(device), options.model,
+      {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr});
 }
 
 StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& model) {

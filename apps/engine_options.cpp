@@ -25,11 +25,12 @@ void add_weights_option(CLI::App& command, WeightFormat& weights) {
 
 void add_kv_cache_option(CLI::App& command, KvFormat& format) {
   command
-      .add_option("--kv-cache", format,
-                  "native, or fp8: keys and values in 8 bits, so that twice as many fit (four times "
-                  "on the CPU)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, KvFormat>{
-          {"native", KvFormat::kNative}, {"fp8", KvFormat::kFp8}}));
+      .add_option(
+          "--kv-cache", format,
+          "native, or fp8: keys and values in 8 bits, so that twice as many fit (four times "
+          "on the CPU)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, KvFormat>{{"native", KvFormat::kNative}, {"fp8", KvFormat::kFp8}}));
 }
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
@@ -61,11 +62,11 @@ StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
 
 StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
-  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model,
-                           load_model(std::move(device), options.model,
-                                      {.weights = options.weights,
-                                       .kv_cache = options.kv_cache,
-                                       .adjust_limits = nullptr}));
+  GAPLESS_ASSIGN_OR_RETURN(
+      std::unique_ptr<LoadedModel> model,
+      load_model(
+          std::move(device), options.model,
+          {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr}));
   EngineOptions engine_options;
   engine_options.loop.depth = options.depth;
   engine_options.max_active_requests = options.max_active_requests;

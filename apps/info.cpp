@@ -25,8 +25,8 @@ int print_info(const InfoOptions& options) {
   if (!source.ok()) return report(source.status());
   const StatusOr<std::string> files = describe_source(*source);
   if (!files.ok()) return report(files.status());
-  const std::string text = *files + describe_model(source->config, options.kv_cache, options.rows,
-                                                   options.context);
+  const std::string text =
+      *files + describe_model(source->config, options.kv_cache, options.rows, options.context);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

@@ -64,8 +64,8 @@ GAPLESS_HOST_DEVICE inline float round_to_e4m3(float value) {
   shifted = magnitude + 16384.0f;
   std::uint32_t small;
   std::memcpy(&small, &shifted, sizeof(small));
-  small -= 0x46800000u;  // 2^14
-  const std::uint32_t code = bits < 0x3c800000u ? small : normal;  // 2^-6
+  small -= 0x46800000u;                                            // 2^14
+  const std::uint32_t code = bits < 0x3c800000u ? small : normal;  // below 2^-6
   return static_cast<std::uint8_t>(sign | (is_number ? code : 0x7fu));
 }
 

@@ -22,7 +22,8 @@ inline std::int64_t kv_slot(const std::int32_t* page_table_row, std::int64_t pos
 }
 
 // Elements [at, at + count) of one layer's keys or values. Always inlined: fp8.h says why.
-[[gnu::always_inline]] inline void store_kv(KvFormat format, void* to, std::int64_t at, const float* from, int count) {
+[[gnu::always_inline]] inline void store_kv(KvFormat format, void* to, std::int64_t at,
+                                            const float* from, int count) {
   if (format == KvFormat::kNative) {
     for (int i = 0; i < count; ++i) static_cast<float*>(to)[at + i] = from[i];
   } else {
@@ -32,7 +33,8 @@ inline std::int64_t kv_slot(const std::int32_t* page_table_row, std::int64_t pos
   }
 }
 
-[[gnu::always_inline]] inline void load_kv(KvFormat format, const void* from, std::int64_t at, float* to, int count) {
+[[gnu::always_inline]] inline void load_kv(KvFormat format, const void* from, std::int64_t at,
+                                           float* to, int count) {
   if (format == KvFormat::kNative) {
     for (int i = 0; i < count; ++i) to[i] = static_cast<const float*>(from)[at + i];
   } else {

@@ -81,9 +81,8 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
   GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, make_weights(*loaded->device, *loaded->kernels,
                                                               source, options.weights));
-  GAPLESS_ASSIGN_OR_RETURN(
-      StepLimits limits,
-      choose_step_limits(*loaded->device, *loaded->kernels, source.config, options.kv_cache));
+  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits, choose_step_limits(*loaded->device, *loaded->kernels,
+                                                                 source.config, options.kv_cache));
   if (options.adjust_limits) options.adjust_limits(limits);
   GAPLESS_ASSIGN_OR_RETURN(
       loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, source.config,

@@ -14,7 +14,8 @@ std::int64_t bytes_of_component(const std::vector<StepTraffic>& traffic, std::st
 }
 
 std::int64_t step_megabytes(int rows) {
-  const auto traffic = decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, rows, 1000);
+  const auto traffic =
+      decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, rows, 1000);
   return (total_bytes(traffic) + 500'000) / 1'000'000;
 }
 
@@ -31,7 +32,8 @@ TEST(ModelSummary, DecodeStepOfMoondream2) {
   EXPECT_EQ(step_megabytes(1), 2824);
   EXPECT_EQ(step_megabytes(8), 4201);
   EXPECT_EQ(step_megabytes(32), 8925);
-  const auto step = decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, 8, 1000);
+  const auto step =
+      decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, 8, 1000);
   EXPECT_EQ(bytes_of_component(step, "qkv"), 603'979'776);
   EXPECT_EQ(bytes_of_component(step, "KV cache read"), 8 * 1000 * 196'608LL);
   EXPECT_EQ(bytes_of_component(step, "KV cache write"), 8 * 196'608);
@@ -39,7 +41,8 @@ TEST(ModelSummary, DecodeStepOfMoondream2) {
 }
 
 TEST(ModelSummary, AnFp8CacheHalvesItsTrafficAndNothingElse) {
-  const auto native = decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, 64, 850);
+  const auto native =
+      decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, 64, 850);
   const auto fp8 = decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kFp8, 64, 850);
   ASSERT_EQ(fp8.size(), native.size());
   for (std::size_t i = 0; i < fp8.size(); ++i) {

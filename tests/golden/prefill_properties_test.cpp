@@ -10,8 +10,7 @@ namespace gapless {
 namespace {
 
 // The parameter: of the cache.
-class PrefillPropertiesTest : public RandomModelTest,
-                              public testing::WithParamInterface<KvFormat> {
+class PrefillPropertiesTest : public RandomModelTest, public testing::WithParamInterface<KvFormat> {
  protected:
   KvFormat kv_format() const override { return GetParam(); }
   void SetUp() override {
@@ -177,8 +176,7 @@ TEST_P(PrefillPropertiesTest, ASequenceDoesNotDependOnItsBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, PrefillPropertiesTest,
-                         testing::Values(KvFormat::kNative, KvFormat::kFp8),
-                         kv_format_name);
+                         testing::Values(KvFormat::kNative, KvFormat::kFp8), kv_format_name);
 
 }  // namespace
 }  // namespace gapless

@@ -175,9 +175,8 @@ class RandomModelTest : public DeviceTest {
   void append_token(const std::vector<std::byte>& cache, std::size_t page_offset, int in_page,
                     std::vector<std::byte>& result) const {
     const TextConfig& text = model_->config().text;
-    const std::size_t token_bytes =
-        static_cast<std::size_t>(text.head_dim()) *
-        kv_element_bytes(kv_format(), kernels_->activation_dtype());
+    const std::size_t token_bytes = static_cast<std::size_t>(text.head_dim()) *
+                                    kv_element_bytes(kv_format(), kernels_->activation_dtype());
     for (int head = 0; head < text.n_heads; ++head) {
       const std::size_t begin =
           page_offset + static_cast<std::size_t>(head * kPageTokens + in_page) * token_bytes;

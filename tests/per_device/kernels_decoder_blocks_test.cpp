@@ -442,8 +442,8 @@ TEST_P(DecoderBlocksTest, NewEntriesAreTheNativeOnesRounded) {
     const Result native = run_device(p, 0, count);
     for (int i = 0; i < count; ++i) {
       if (p.cached[i] < 0) continue;
-      for (const auto& [actual, unrounded] :
-           {std::pair(&fp8.keys[0], &native.keys[0]), std::pair(&fp8.values[0], &native.values[0])}) {
+      for (const auto& [actual, unrounded] : {std::pair(&fp8.keys[0], &native.keys[0]),
+                                              std::pair(&fp8.values[0], &native.values[0])}) {
         std::vector<float> expected = new_entry(p, *unrounded, i);
         for (float& value : expected) value = round_to_e4m3(value);
         EXPECT_TRUE(bits_equal(new_entry(p, *actual, i), expected)) << "row " << i;

@@ -24,8 +24,8 @@ inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxTileRows = 8;
 
 // A few queries of one head that see the same keys, each a prefix of them. Key j lies at element
-// first + page(j / kPageTokens) * page_stride + (j % kPageTokens) * key_stride of k, in the cache or
-// in the qkv of a crop.
+// first + page(j / kPageTokens) * page_stride + (j % kPageTokens) * key_stride of k, in the cache
+// or in the qkv of a crop.
 struct AttentionTile {
   const float* q = nullptr;  // [num_queries, head_dim]
   std::int64_t q_stride = 0;

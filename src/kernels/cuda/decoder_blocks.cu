@@ -563,8 +563,8 @@ bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multipro
   return head_fits && p.head_dim == kDecoderHeadDim && p.num_heads % 2 == 0 &&
          p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 &&
          p.rotary_dim <= kDecoderHeadDim && dim % kProductColumns == 0 &&
-         ff_dim % kProductColumns == 0 &&
-         dim <= kMaxDecoderDim && p.max_context <= kMaxDecoderContext;
+         ff_dim % kProductColumns == 0 && dim <= kMaxDecoderDim &&
+         p.max_context <= kMaxDecoderContext;
 }
 
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,

@@ -125,10 +125,10 @@ Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.num_tokens),
                                        blocks_for(params.num_heads * per_head, kThreads)),
                           .block = dim3(kThreads)};
-  return launch("rope_and_cache", stream, shape,
-                vectors ? rope_and_cache_kernel<kVector, Element>
-                        : rope_and_cache_kernel<1, Element>,
-                params);
+  return launch(
+      "rope_and_cache", stream, shape,
+      vectors ? rope_and_cache_kernel<kVector, Element> : rope_and_cache_kernel<1, Element>,
+      params);
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 // Attention of one new token per row, as decoder_blocks.cu runs it.
 //
-// unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values, as many
-// as fill four granules: two pages of bfloat16, four of e4m3. One warp attends to it, and leaves a
-// softmax, its sum and its output per head in global memory; all of a row and head are combined
-// later.
+// unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values, as
+// many as fill four granules: two pages of bfloat16, four of e4m3. One warp attends to it, and
+// leaves a softmax, its sum and its output per head in global memory; all of a row and head are
+// combined later.
 //
-// Units start at multiples of their size of the sequence, and sums run over lanes and units in fixed
-// orders: a row's result does not depend on the rows beside it. Their order is by row, pair of
-// heads, place in the sequence; each block takes an equal run of them.
+// Units start at multiples of their size of the sequence, and sums run over lanes and units in
+// fixed orders: a row's result does not depend on the rows beside it. Their order is by row, pair
+// of heads, place in the sequence; each block takes an equal run of them.
 #pragma once
 
 #include "base/limits.h"
@@ -19,7 +19,7 @@ namespace gapless {
 
 inline constexpr int kUnitGranules = 4;  // of the ring, also where not all pages exist
 
-// Pieces of a unit in the ring, in order: keys of its first page, values of it, keys of the second ...
+// Pieces of a unit in the ring, in order: a page's keys, its values, the next page's keys, and so on.
 template <typename Element>
 struct UnitShape {
   using Vector = KvVector<Element>;
@@ -123,7 +123,8 @@ __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& 
     if (index < range.end) {
       unit.find(rows, index);
       num_pages = unit.num_pages();
-      const int page_index = unit.first_key / kPageTokens + min(lane / 2 % Shape::kPages, num_pages - 1);
+      const int page_index =
+          unit.first_key / kPageTokens + min(lane / 2 % Shape::kPages, num_pages - 1);
       const std::int64_t page = __ldg(
           p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride + page_index);
       own = reinterpret_cast<std::uint64_t>(plane + page * page_bytes +
@@ -174,8 +175,8 @@ __device__ __forceinline__ float weight_of_part(float largest, float whole_large
   return largest == -INFINITY ? 0.0f : exp2f(largest - whole_largest);
 }
 
-// One warp attends to one unit, lanes 8i to 8i + 7 to every fourth key. Keys from num_keys on do not
-// exist. `piece(i)`: keys of page i / 2, or its values. `part`: of the first head.
+// One warp attends to one unit, lanes 8i to 8i + 7 to every fourth key. Keys from num_keys on do
+// not exist. `piece(i)`: keys of page i / 2, or its values. `part`: of the first head.
 template <typename Element, typename Piece>
 __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
                                                const HeadChunk (&queries)[2], int num_keys,
@@ -325,10 +326,9 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
     };
     ring.wait(start.stage + i);
     if (unit.has_newest()) insert_new_token<Element>(staging, unit.num_keys - 1, piece);
-    attend_to_unit<Element>(
-        p, queries, unit.num_keys, piece,
-        (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
-            unit.first_key / Shape::kKeys);
+    attend_to_unit<Element>(p, queries, unit.num_keys, piece,
+                            (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
+                                unit.first_key / Shape::kKeys);
     __syncwarp();
     if (threadIdx.x % kWarp == 0) ring.give_back(start.stage + i);
   }

@@ -12,7 +12,8 @@ namespace gapless {
 
 inline constexpr int kMaxDecoderLayers = 64;
 inline constexpr int kDecoderHeadDim = 64;
-inline constexpr int kMaxUnits = 64;   // of a context (decoder_attention.cuh): two for each lane of a warp
+inline constexpr int kMaxUnits =
+    64;  // of a context (decoder_attention.cuh): two for each lane of a warp
 inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
 inline constexpr int kMaxDecoderDim = kProductThreads * kVector;  // a LayerNorm in one go
 

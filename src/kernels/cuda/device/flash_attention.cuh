@@ -12,8 +12,8 @@
 // is the layout of products without swizzling, for keys and for values. Planes are 16 bytes further
 // apart than they are long, so that copies of one key's neighbouring elements hit different banks.
 //
-// Keys and values that are e4m3 in memory become bfloat16 on their way: they are loaded into registers
-// a tile early, and stored where the copies of bfloat16 would have put them.
+// Keys and values that are e4m3 in memory become bfloat16 on their way: they are loaded into
+// registers a tile early, and stored where the copies of bfloat16 would have put them.
 //
 // The width kHeadDim is any multiple of 8. Where it is not one of 16 (72), the last product over it
 // has zeros as queries and, so that they stay zero, a plane of zeros beside the keys; nothing is
@@ -241,7 +241,8 @@ class TileCopier {
   StageCursor cursor_;
   // Where elements are converted: the tile that copy() stores next.
   bool loaded_ = false;
-  Raw raw_keys_[kConverts ? kRounds : 1][kRowPieces], raw_values_[kConverts ? kRounds : 1][kRowPieces];
+  Raw raw_keys_[kConverts ? kRounds : 1][kRowPieces],
+      raw_values_[kConverts ? kRounds : 1][kRowPieces];
 };
 
 // The A fragments of one warp's 16 queries.

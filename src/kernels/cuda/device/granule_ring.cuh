@@ -80,8 +80,8 @@ class RingProducer {
     __syncwarp();
     if (lane < num_copies) {
       constexpr int kPieces = kGranuleBytes / kPieceBytes;
-      copy_bytes_async(ring_.granule(granule_ + lane / kPieces) + lane % kPieces * kPieceBytes, from,
-                       kPieceBytes, barrier);
+      copy_bytes_async(ring_.granule(granule_ + lane / kPieces) + lane % kPieces * kPieceBytes,
+                       from, kPieceBytes, barrier);
     }
     ++stage_;
     granule_ += size;

@@ -1,5 +1,5 @@
-// Elements of the KV cache, eight at a time: T = bfloat16, or e4m3 (kv_format.h). Whatever they are,
-// what is computed on is the same numbers in float.
+// Elements of the KV cache, eight at a time: T = bfloat16, or e4m3 (kv_format.h). Whatever they
+// are, what is computed on is the same numbers in float.
 #pragma once
 
 #include <cuda_fp8.h>
