@@ -54,11 +54,13 @@ TEST_F(CropPoolTest, FirstComeFirstServed) {
     large_served = true;
   });
   while (pool_->num_waiting() == 0) std::this_thread::yield();
+  std::atomic<bool> small_served{false};
   std::thread small([&] {
     const auto lease = pool_->acquire(1);
     EXPECT_TRUE(large_served);
+    small_served = true;
   });
-  while (pool_->num_waiting() == 1) std::this_thread::yield();
+  while (pool_->num_waiting() == 1 && !small_served) std::this_thread::yield();
   held.reset();
   large.join();
   small.join();

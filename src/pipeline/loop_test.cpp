@@ -441,6 +441,15 @@ TEST_F(LoopTest, ASharedFirstImageIsFoundInThePrefixCache) {
   expect_tokens(*again, fake_answer(model_config_, about_images({1, 2}, 7, 3), nullptr));
 }
 
+TEST_F(LoopTest, AnImageBehindAnotherOneIsAnotherPrefix) {
+  make_loop();
+  submit(about_images({1, 2}, 5, 3));
+  run();
+  const auto other = submit(about_images({3, 2}, 5, 3));
+  run();
+  expect_tokens(*other, fake_answer(model_config_, about_images({3, 2}, 5, 3), nullptr));
+}
+
 // The other way round: one image after two.
 TEST_F(LoopTest, TheFirstOfSeveralImagesIsFoundAlone) {
   make_loop();
@@ -571,8 +580,8 @@ TEST_F(LoopTest, WhoWaitsForAnImagesPlaceIsSeatedWhenOneIsFree) {
 TEST_F(LoopTest, CropsGoBackToTheirPoolWhenThePrefillIsCommitted) {
   make_loop();
   auto owner = std::make_shared<int>(0);
-  PreparedPrompt prompt = about_image(7, 5, 40);
-  prompt.images[0].crops_owner = owner;
+  PreparedPrompt prompt = about_images({7, 6}, 5, 40);
+  for (PreparedImage& image : prompt.images) image.crops_owner = owner;
   const auto answer = submit(std::move(prompt));
   while (answer->tokens.empty()) (void)loop_->tick();
   EXPECT_EQ(owner.use_count(), 1);
