@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -164,6 +165,7 @@ StatusOr<std::vector<double>> StepDriver::time_forward(const StepShape& shape,
   std::vector<double> times;
   const auto* stamps = transfer_pinned_.as<std::uint64_t>();
   for (int run = 0; run < kUncountedRuns + repeats; ++run) {
+    if (rest_.count() > 0) std::this_thread::sleep_for(rest_);
     GAPLESS_RETURN_IF_ERROR(stream_->launch(*graph));
     GAPLESS_RETURN_IF_ERROR(stream_->copy_to_host(transfer_pinned_.data(), buffers_.stamps,
                                                   kNumStamps * sizeof(std::uint64_t)));

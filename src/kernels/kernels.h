@@ -76,7 +76,8 @@ struct LinearParams {
   std::int64_t residual_stride = 0;
   int residual_rows = 0;
   // Unless nullptr: [num_rows], and x is in 8 bits (rows_to_fp8, LayerNormParams::y_scales), row r
-  // times x_scales[r]; the product is with weights.fp8. Not with `decode`; `in` is a multiple of 16.
+  // times x_scales[r]; the product is with weights.fp8. Not with `decode`; `in` is a multiple of
+  // 16; x_scales lies on 16 bytes.
   const float* x_scales = nullptr;
   // Matrix shapes that occur with many rows (vision, prefill) and with few (decode) may use different
   // algorithms, each row-invariant. Decode steps set this.

@@ -149,8 +149,8 @@ bool MatrixLinear::supports(const LinearParams& params) {
     return reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0;
   };
   if (params.x_scales != nullptr &&
-      (params.weights.in % 16 != 0 || params.x_stride % 16 != 0 || params.weights.fp8 == nullptr ||
-       params.weights.fp8_scales == nullptr)) {
+      (params.weights.in % 16 != 0 || params.x_stride % 16 != 0 || !is_aligned(params.x_scales) ||
+       params.weights.fp8 == nullptr || params.weights.fp8_scales == nullptr)) {
     return false;
   }
   return params.y_dtype == DType::kBF16 && ends_in_order && params.weights.in % 8 == 0 &&
@@ -243,15 +243,19 @@ StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& p
   if (const auto found = guesses.find(bucket); found != guesses.end()) return found->second;
 
   GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(params, bucket));
-  cublasLtMatmulAlgo_t chosen = typical[0];
-  for (const cublasLtMatmulAlgo_t& algorithm : fitting) {
-    if (!same_kind(algorithm, typical[0])) continue;
-    chosen = algorithm;
-    break;
-  }
+  const cublasLtMatmulAlgo_t chosen = first_fitting(params, bucket, typical);
   guesses.emplace(bucket, chosen);
   return chosen;
+}
+
+cublasLtMatmulAlgo_t MatrixLinear::first_fitting(const LinearParams& params, int num_rows,
+                                                 const Algorithms& typical) const {
+  const StatusOr<Algorithms> fitting = candidates(params, num_rows);
+  if (!fitting.ok()) return typical[0];
+  for (const cublasLtMatmulAlgo_t& algorithm : *fitting) {
+    if (same_kind(algorithm, typical[0])) return algorithm;
+  }
+  return typical[0];
 }
 
 Status MatrixLinear::run(Stream& stream, const LinearParams& params) {
@@ -267,8 +271,9 @@ Status MatrixLinear::run(Stream& stream, const LinearParams& params) {
 // before it adds the residual: two roundings, and other bits than with a separate output.
 Status MatrixLinear::run_aside(Stream& stream, const LinearParams& params) {
   const std::size_t row_bytes = static_cast<std::size_t>(params.weights.out) * 2;
+  // Whole vectors of the rows' scales, so that each part's lie on 16 bytes.
   const auto rows_at_once = static_cast<int>(std::min<std::size_t>(
-      static_cast<std::size_t>(params.num_rows), kResidualCopyBytes / row_bytes));
+      static_cast<std::size_t>(params.num_rows), kResidualCopyBytes / row_bytes / 4 * 4));
   if (rows_at_once == 0) {
     return invalid_argument("linear: {} columns are too many", params.weights.out);
   }

@@ -66,6 +66,10 @@ class MatrixLinear {
   Status take_first(const LinearParams& params, std::span<const int> row_counts);
   // Whether b may stand in for a, as far as its kind goes.
   static bool same_kind(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b);
+  // The heuristic's first algorithm of the first choice's kind, or that choice: few rows by many
+  // columns have none in 8 bits but with split columns.
+  cublasLtMatmulAlgo_t first_fitting(const LinearParams& params, int num_rows,
+                                     const Algorithms& typical) const;
   StatusOr<cublasLtMatmulAlgo_t> algorithm_for(const LinearParams& params);
   Status run_aside(Stream& stream, const LinearParams& params);
   Status multiply(Stream& stream, const LinearParams& params);

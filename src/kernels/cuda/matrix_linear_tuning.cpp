@@ -14,6 +14,7 @@
 namespace gapless::cuda {
 namespace {
 
+constexpr int kFewRows = 64;
 constexpr int kRounds = 3;  // of timing; the shortest counts
 // Bounds start-up: the more numbers of rows, the fewer algorithms of each are tried. The
 // heuristic's order is good: the first few hold one within some percent of the best.
@@ -123,11 +124,9 @@ Status MatrixLinear::take_first(const LinearParams& params, std::span<const int>
   GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
   std::lock_guard<std::mutex> lock(mutex_);
   for (const int num_rows : row_counts) {
-    LinearParams product = params;
-    product.num_rows = num_rows;
-    GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(product, num_rows));
-    tuned_[shape_of(params)].insert_or_assign(
-        num_rows, same_kind(fitting[0], typical[0]) ? fitting[0] : typical[0]);
+    // What suits fewer rows than a tile has shows no gain, and not every one exists.
+    if (num_rows < kFewRows) continue;
+    tuned_[shape_of(params)].insert_or_assign(num_rows, first_fitting(params, num_rows, typical));
   }
   return ok_status();
 }
