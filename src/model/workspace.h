@@ -35,9 +35,9 @@ struct TextWorkspace {
   void* norm = nullptr;       // [N, D] T
   void* qkv = nullptr;        // [N, 3D] T
   void* attention = nullptr;  // [N, D] T
-  void* inner = nullptr;            // [N, F] T
-  float* row_scales = nullptr;      // [N]: of norm or inner, while they are in 8 bits
-  void* last_norm = nullptr;        // [max rows, D] T: post_ln of the rows' last tokens
+  void* inner = nullptr;      // [N, F] T
+  float* row_scales = nullptr;  // [N]: of norm or inner, while they are in 8 bits
+  void* last_norm = nullptr;    // [max rows, D] T: post_ln of the rows' last tokens
   void* attention_scratch = nullptr;
   void* block_scratch = nullptr;
   void* sample_scratch = nullptr;
