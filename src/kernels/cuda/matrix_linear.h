@@ -43,6 +43,8 @@ class MatrixLinear {
 
  private:
   static constexpr int kTypicalRows = 3072;
+  static constexpr int kMaxCandidates = 32;
+  static constexpr int kFewCandidates = 8;
   // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual, 8 bits.
   using Shape =
       std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, bool>;
@@ -55,15 +57,18 @@ class MatrixLinear {
         handle_(handle),
         workspace_dev_(std::move(workspace)),
         residual_copy_dev_(std::move(residual_copy)) {}
-  StatusOr<Algorithms> candidates(const LinearParams& params, int num_rows) const;
+  // At most max_candidates (and kMaxCandidates); the heuristic takes longer for more.
+  StatusOr<Algorithms> candidates(const LinearParams& params, int num_rows,
+                                  int max_candidates) const;
   static Shape shape_of(const LinearParams& params);
   // The shape's first choice, and what may stand in for it: of its kind, without split columns.
   // `typical`: the candidates for a typical number of rows.
-  StatusOr<Algorithms> alternatives(const LinearParams& params, const Algorithms& typical) const;
+  StatusOr<Algorithms> alternatives(const LinearParams& params, const Algorithms& typical,
+                                    int max_candidates) const;
   StatusOr<std::vector<float>> time_algorithms(Stream& stream, const LinearParams& trial,
                                                const Algorithms& algorithms) const;
-  // Without measuring: the heuristic's first algorithm for each number of rows.
-  Status take_first(const LinearParams& params, std::span<const int> row_counts);
+  // Without measuring: the heuristic's first algorithm for each number of rows, tried once.
+  Status take_first(Stream& stream, const LinearParams& params, std::span<const int> row_counts);
   // Whether b may stand in for a, as far as its kind goes.
   static bool same_kind(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b);
   // The heuristic's first algorithm of the first choice's kind, or that choice: few rows by many

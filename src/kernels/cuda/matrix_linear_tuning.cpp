@@ -18,8 +18,8 @@ constexpr int kFewRows = 64;
 constexpr int kRounds = 3;  // of timing; the shortest counts
 // Bounds start-up: the more numbers of rows, the fewer algorithms of each are tried. The
 // heuristic's order is good: the first few hold one within some percent of the best.
-constexpr std::size_t kTrialsPerShape = 768;
-constexpr std::size_t kMinCandidates = 5, kMaxCandidates = 48;
+constexpr int kTrialsPerShape = 768;
+constexpr int kMinTrials = 5, kMaxTrials = 48;
 // What took so much longer than the best in the first round is not timed again.
 constexpr float kClearlySlower = 1.1f;
 
@@ -92,8 +92,8 @@ struct TrialBuffers {
   }
 };
 
-std::size_t candidates_for(std::size_t num_row_counts) {
-  return std::clamp(kTrialsPerShape / num_row_counts, kMinCandidates, kMaxCandidates);
+int trials_for(std::size_t num_row_counts) {
+  return std::clamp(kTrialsPerShape / static_cast<int>(num_row_counts), kMinTrials, kMaxTrials);
 }
 
 }  // namespace
@@ -120,13 +120,36 @@ StatusOr<std::vector<float>> MatrixLinear::time_algorithms(Stream& stream,
   return best_ms;
 }
 
-Status MatrixLinear::take_first(const LinearParams& params, std::span<const int> row_counts) {
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
-  std::lock_guard<std::mutex> lock(mutex_);
+Status MatrixLinear::take_first(Stream& stream, const LinearParams& params,
+                                std::span<const int> row_counts) {
+  const int max_rows = *std::max_element(row_counts.begin(), row_counts.end());
+  GAPLESS_ASSIGN_OR_RETURN(const TrialBuffers b,
+                           TrialBuffers::create(device_, stream, params, max_rows));
+  LinearParams trial = params;
+  trial.x = b.x.data();
+  trial.x_scales = b.x.as<float>();  // any numbers will do
+  trial.y = b.actual.data();
+  trial.residual = b.residual.data();
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical,
+                           candidates(params, kTypicalRows, kFewCandidates));
+  Choices choices;
   for (const int num_rows : row_counts) {
     // What suits fewer rows than a tile has shows no gain, and not every one exists.
-    if (num_rows < kFewRows) continue;
-    tuned_[shape_of(params)].insert_or_assign(num_rows, first_fitting(params, num_rows, typical));
+    if (num_rows < kFewRows && num_rows < max_rows) continue;
+    const cublasLtMatmulAlgo_t algorithm = first_fitting(params, num_rows, typical);
+    // Better an error at start-up than one at a request.
+    const std::vector<int> tried =
+        choices.empty() ? std::vector<int>{num_rows, 1} : std::vector<int>{num_rows};
+    for (const int count : tried) {
+      trial.num_rows = count;
+      GAPLESS_RETURN_IF_ERROR(multiply(stream, trial, algorithm));
+    }
+    choices.insert_or_assign(num_rows, algorithm);
+  }
+  GAPLESS_RETURN_IF_ERROR(stream.synchronize());
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [num_rows, algorithm] : choices) {
+    tuned_[shape_of(params)].insert_or_assign(num_rows, algorithm);
   }
   return ok_status();
 }
@@ -135,7 +158,7 @@ Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
                           std::span<const int> row_counts) {
   if (row_counts.empty()) return ok_status();
   // Of products in 8 bits cuBLASLt knows one algorithm for a number of rows.
-  if (params.x_scales != nullptr) return take_first(params, row_counts);
+  if (params.x_scales != nullptr) return take_first(stream, params, row_counts);
   const int max_rows = *std::max_element(row_counts.begin(), row_counts.end());
   GAPLESS_ASSIGN_OR_RETURN(const TrialBuffers b,
                            TrialBuffers::create(device_, stream, params, max_rows));
@@ -157,12 +180,13 @@ Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
     return *b.differences_pinned.as<unsigned>() == 0;
   };
 
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
+  const int num_trials = trials_for(row_counts.size());
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows, num_trials));
   Choices choices;
   for (const int num_rows : row_counts) {
     trial.num_rows = num_rows;
-    GAPLESS_ASSIGN_OR_RETURN(Algorithms algorithms, alternatives(trial, typical));
-    algorithms.resize(std::min(algorithms.size(), candidates_for(row_counts.size())));
+    GAPLESS_ASSIGN_OR_RETURN(Algorithms algorithms, alternatives(trial, typical, num_trials));
+    algorithms.resize(std::min(algorithms.size(), static_cast<std::size_t>(num_trials)));
     trial.y = b.expected.data();
     GAPLESS_ASSIGN_OR_RETURN(const std::vector<float> ms,
                              time_algorithms(stream, trial, algorithms));
