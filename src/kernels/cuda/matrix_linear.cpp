@@ -161,8 +161,7 @@ bool MatrixLinear::supports(const LinearParams& params) {
 }
 
 StatusOr<MatrixLinear::Algorithms> MatrixLinear::candidates(const LinearParams& params,
-                                                            int num_rows,
-                                                            int max_candidates) const {
+                                                            int num_rows) const {
   GAPLESS_ASSIGN_OR_RETURN(Problem problem, Problem::describe(params, num_rows));
   Preference preference;
   GAPLESS_RETURN_IF_ERROR(lt_status(cublasLtMatmulPreferenceCreate(&preference.handle),
@@ -181,13 +180,14 @@ StatusOr<MatrixLinear::Algorithms> MatrixLinear::candidates(const LinearParams& 
     GAPLESS_RETURN_IF_ERROR(prefer(attribute, kAlignment));
   }
 
+  constexpr int kMaxCandidates = 32;
   cublasLtMatmulHeuristicResult_t found[kMaxCandidates];
   int num_found = 0;
-  GAPLESS_RETURN_IF_ERROR(lt_status(
-      cublasLtMatmulAlgoGetHeuristic(handle_, &problem.operation, &problem.a, &problem.b,
-                                     &problem.c, &problem.d, preference.handle,
-                                     std::min(max_candidates, kMaxCandidates), found, &num_found),
-      "cublasLtMatmulAlgoGetHeuristic", params));
+  GAPLESS_RETURN_IF_ERROR(
+      lt_status(cublasLtMatmulAlgoGetHeuristic(handle_, &problem.operation, &problem.a, &problem.b,
+                                               &problem.c, &problem.d, preference.handle,
+                                               kMaxCandidates, found, &num_found),
+                "cublasLtMatmulAlgoGetHeuristic", params));
   Algorithms algorithms;
   for (int i = 0; i < num_found; ++i) {
     if (found[i].state == CUBLAS_STATUS_SUCCESS && keeps_columns_together(found[i].algo)) {
@@ -217,10 +217,8 @@ MatrixLinear::Shape MatrixLinear::shape_of(const LinearParams& params) {
 }
 
 StatusOr<MatrixLinear::Algorithms> MatrixLinear::alternatives(const LinearParams& params,
-                                                              const Algorithms& typical,
-                                                              int max_candidates) const {
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting,
-                           candidates(params, params.num_rows, max_candidates));
+                                                              const Algorithms& typical) const {
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms fitting, candidates(params, params.num_rows));
   Algorithms result{typical[0]};
   for (const Algorithms* list : {&fitting, &typical}) {
     for (const cublasLtMatmulAlgo_t& algorithm : *list) {
@@ -244,8 +242,7 @@ StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& p
   Choices& guesses = guessed_[shape];
   if (const auto found = guesses.find(bucket); found != guesses.end()) return found->second;
 
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical,
-                           candidates(params, kTypicalRows, kFewCandidates));
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
   const cublasLtMatmulAlgo_t chosen = first_fitting(params, bucket, typical);
   guesses.emplace(bucket, chosen);
   return chosen;
@@ -253,7 +250,7 @@ StatusOr<cublasLtMatmulAlgo_t> MatrixLinear::algorithm_for(const LinearParams& p
 
 cublasLtMatmulAlgo_t MatrixLinear::first_fitting(const LinearParams& params, int num_rows,
                                                  const Algorithms& typical) const {
-  const StatusOr<Algorithms> fitting = candidates(params, num_rows, kFewCandidates);
+  const StatusOr<Algorithms> fitting = candidates(params, num_rows);
   if (!fitting.ok()) return typical[0];
   for (const cublasLtMatmulAlgo_t& algorithm : *fitting) {
     if (same_kind(algorithm, typical[0])) return algorithm;

@@ -43,8 +43,6 @@ class MatrixLinear {
 
  private:
   static constexpr int kTypicalRows = 3072;
-  static constexpr int kMaxCandidates = 32;
-  static constexpr int kFewCandidates = 8;
   // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual, 8 bits.
   using Shape =
       std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, bool>;
@@ -57,14 +55,11 @@ class MatrixLinear {
         handle_(handle),
         workspace_dev_(std::move(workspace)),
         residual_copy_dev_(std::move(residual_copy)) {}
-  // At most max_candidates (and kMaxCandidates); the heuristic takes longer for more.
-  StatusOr<Algorithms> candidates(const LinearParams& params, int num_rows,
-                                  int max_candidates) const;
+  StatusOr<Algorithms> candidates(const LinearParams& params, int num_rows) const;
   static Shape shape_of(const LinearParams& params);
   // The shape's first choice, and what may stand in for it: of its kind, without split columns.
   // `typical`: the candidates for a typical number of rows.
-  StatusOr<Algorithms> alternatives(const LinearParams& params, const Algorithms& typical,
-                                    int max_candidates) const;
+  StatusOr<Algorithms> alternatives(const LinearParams& params, const Algorithms& typical) const;
   StatusOr<std::vector<float>> time_algorithms(Stream& stream, const LinearParams& trial,
                                                const Algorithms& algorithms) const;
   // Without measuring: the heuristic's first algorithm for each number of rows, tried once.

@@ -130,8 +130,7 @@ Status MatrixLinear::take_first(Stream& stream, const LinearParams& params,
   trial.x_scales = b.x.as<float>();  // any numbers will do
   trial.y = b.actual.data();
   trial.residual = b.residual.data();
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical,
-                           candidates(params, kTypicalRows, kFewCandidates));
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
   Choices choices;
   for (const int num_rows : row_counts) {
     // What suits fewer rows than a tile has shows no gain, and not every one exists.
@@ -181,11 +180,11 @@ Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
   };
 
   const int num_trials = trials_for(row_counts.size());
-  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows, num_trials));
+  GAPLESS_ASSIGN_OR_RETURN(const Algorithms typical, candidates(params, kTypicalRows));
   Choices choices;
   for (const int num_rows : row_counts) {
     trial.num_rows = num_rows;
-    GAPLESS_ASSIGN_OR_RETURN(Algorithms algorithms, alternatives(trial, typical, num_trials));
+    GAPLESS_ASSIGN_OR_RETURN(Algorithms algorithms, alternatives(trial, typical));
     algorithms.resize(std::min(algorithms.size(), static_cast<std::size_t>(num_trials)));
     trial.y = b.expected.data();
     GAPLESS_ASSIGN_OR_RETURN(const std::vector<float> ms,
