@@ -33,7 +33,7 @@ Status TextDecoder::tune(Stream& stream, int max_tokens) const {
   std::vector<int> row_counts;
   for (int rows = 16; rows < max_tokens;) {
     row_counts.push_back(rows);
-    rows += rows < 1024 ? 16 : rows < 2048 ? 32 : rows < 4096 ? 64 : 256;
+    rows += rows < 1024 ? 16 : rows < 2048 ? 32 : rows < 4096 ? 64 : 128;
   }
   row_counts.push_back(max_tokens);
   const TextBlockWeights& block = weights_.blocks.front();
