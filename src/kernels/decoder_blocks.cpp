@@ -1,5 +1,6 @@
 // The decoder's blocks as a sequence of ops: what every backend can do, and what a backend's own
 // version must agree with.
+#include "kernels/dense_ops.h"
 #include "kernels/kernels.h"
 
 namespace gapless {
@@ -12,83 +13,48 @@ class ComposedBlocks {
 
   Status run_block(const DecoderBlock& block) const {
     // qkv and fc1 read the same rows: both in 8 bits or neither.
-    const bool is_fp8 = !p_.decode && block.qkv.fp8 != nullptr && block.fc1.fp8 != nullptr;
-    GAPLESS_RETURN_IF_ERROR(layer_norm(block.gamma, block.beta, p_.norm, is_fp8));
-    GAPLESS_RETURN_IF_ERROR(kernels_.linear(stream_, linear(p_.norm, block.qkv, p_.qkv, is_fp8)));
+    const bool norm_is_fp8 = !p_.decode && block.qkv.fp8 != nullptr && block.fc1.fp8 != nullptr;
+    LayerNormParams norm =
+        dense_layer_norm(p_.x, block.gamma, block.beta, p_.norm, dim_, p_.num_tokens);
+    if (norm_is_fp8) norm = with_fp8_output(kernels_, norm, p_.row_scales);
+    GAPLESS_RETURN_IF_ERROR(kernels_.layer_norm(stream_, norm));
+    GAPLESS_RETURN_IF_ERROR(
+        linear(dense_linear(kernels_, p_.norm, block.qkv, p_.qkv, p_.num_tokens), norm_is_fp8));
     GAPLESS_RETURN_IF_ERROR(run_attention(block));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
     void* const after_attention = p_.decode ? p_.x : p_.qkv;
-    GAPLESS_RETURN_IF_ERROR(
-        kernels_.linear(stream_, residual_linear(p_.attention, block.proj, p_.x, after_attention)));
-    LinearParams fc1 = linear(p_.norm, block.fc1, p_.inner, is_fp8);
+    GAPLESS_RETURN_IF_ERROR(linear(
+        residual_linear(kernels_, p_.attention, block.proj, p_.x, after_attention, p_.num_tokens)));
+    LinearParams fc1 = dense_linear(kernels_, p_.norm, block.fc1, p_.inner, p_.num_tokens);
     fc1.activation = Activation::kGeluTanh;
-    GAPLESS_RETURN_IF_ERROR(kernels_.linear(stream_, fc1));
+    GAPLESS_RETURN_IF_ERROR(linear(fc1, norm_is_fp8));
     const bool inner_is_fp8 = !p_.decode && block.fc2.fp8 != nullptr;
-    if (inner_is_fp8) GAPLESS_RETURN_IF_ERROR(inner_to_fp8(block.fc2.in));
-    return kernels_.linear(
-        stream_, residual_linear(p_.inner, block.fc2, after_attention, p_.x, inner_is_fp8));
+    if (inner_is_fp8) {
+      GAPLESS_RETURN_IF_ERROR(kernels_.rows_to_fp8(
+          stream_,
+          in_place_rows_to_fp8(kernels_, p_.inner, block.fc2.in, p_.row_scales, p_.num_tokens)));
+    }
+    return linear(
+        residual_linear(kernels_, p_.inner, block.fc2, after_attention, p_.x, p_.num_tokens),
+        inner_is_fp8);
   }
 
   Status run_head(const DecoderHead& head) const {
-    GAPLESS_RETURN_IF_ERROR(layer_norm(head.gamma, head.beta, head.norm));
-    LinearParams params = linear(head.norm, head.linear, head.logits);
+    GAPLESS_RETURN_IF_ERROR(kernels_.layer_norm(
+        stream_, dense_layer_norm(p_.x, head.gamma, head.beta, head.norm, dim_, p_.num_tokens)));
+    LinearParams params =
+        dense_linear(kernels_, head.norm, head.linear, head.logits, p_.num_tokens);
     params.y_dtype = DType::kF32;
     params.decode = true;
     return kernels_.linear(stream_, params);
   }
 
  private:
-  // Rows in 8 bits begin where the rows of type T would.
-  std::int64_t stride(int dim, bool is_fp8) const {
-    if (!is_fp8) return dim;
-    return static_cast<std::int64_t>(dim * dtype_bytes(kernels_.activation_dtype()) /
-                                     kernels_.fp8_element_bytes());
-  }
-
-  Status layer_norm(const void* gamma, const void* beta, void* y, bool to_fp8 = false) const {
-    return kernels_.layer_norm(stream_, {.x = p_.x,
-                                         .x_stride = dim_,
-                                         .gamma = gamma,
-                                         .beta = beta,
-                                         .y = y,
-                                         .y_stride = stride(dim_, to_fp8),
-                                         .num_rows = p_.num_tokens,
-                                         .dim = dim_,
-                                         .y_scales = to_fp8 ? p_.row_scales : nullptr});
-  }
-
-  Status inner_to_fp8(int dim) const {
-    return kernels_.rows_to_fp8(stream_, {.x = p_.inner,
-                                          .x_stride = dim,
-                                          .y = p_.inner,
-                                          .y_stride = stride(dim, true),
-                                          .scales = p_.row_scales,
-                                          .num_rows = p_.num_tokens,
-                                          .dim = dim});
-  }
-
-  LinearParams linear(const void* x, const LinearWeights& weights, void* y,
-                      bool x_is_fp8 = false) const {
-    return {.x = x,
-            .x_stride = stride(weights.in, x_is_fp8),
-            .weights = weights,
-            .y = y,
-            .y_stride = weights.out,
-            .y_dtype = kernels_.activation_dtype(),
-            .num_rows = p_.num_tokens,
-            .x_scales = x_is_fp8 ? p_.row_scales : nullptr,
-            .decode = p_.decode};
-  }
-
-  // y = input W^T + b + x.
-  LinearParams residual_linear(const void* input, const LinearWeights& weights, const void* x,
-                               void* y, bool input_is_fp8 = false) const {
-    LinearParams params = linear(input, weights, y, input_is_fp8);
-    params.residual = x;
-    params.residual_stride = weights.out;
-    params.residual_rows = p_.num_tokens;
-    return params;
+  Status linear(LinearParams params, bool input_is_fp8 = false) const {
+    params.decode = p_.decode;
+    if (input_is_fp8) params = with_fp8_input(kernels_, params, p_.row_scales);
+    return kernels_.linear(stream_, params);
   }
 
   // Rotates and caches queries, keys and values, then attends.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "kernels/kernels.h"
-#include "model/model_weights.h"
 #include "model/stage_recorder.h"
 
 namespace gapless {
@@ -28,68 +27,5 @@ struct ModelContext {
                             {data, num_rows, num_columns, dtype});
   }
 };
-
-// y = x W^T + b on dense rows of type T.
-inline LinearParams dense_linear(const ModelContext& context, const void* x,
-                                 const LinearWeights& weights, void* y, int num_rows) {
-  return {.x = x,
-          .x_stride = weights.in,
-          .weights = weights,
-          .y = y,
-          .y_stride = weights.out,
-          .y_dtype = context.dtype,
-          .num_rows = num_rows};
-}
-
-// y = input W^T + b + x. `x` may be y.
-inline LinearParams residual_linear(const ModelContext& context, const void* input,
-                                    const LinearWeights& weights, const void* x, void* y,
-                                    int num_rows) {
-  LinearParams params = dense_linear(context, input, weights, y, num_rows);
-  params.residual = x;
-  params.residual_stride = weights.out;
-  params.residual_rows = num_rows;
-  return params;
-}
-
-// Elements in 8 bits that take the place of one of type T.
-inline std::int64_t fp8_elements_per_t(const ModelContext& context) {
-  return static_cast<std::int64_t>(dtype_bytes(context.dtype) /
-                                   context.kernels->fp8_element_bytes());
-}
-
-// Makes a product with weights for 8 bits read its input so: where the input of type T lies, rows
-// begin where its rows begin. Other products stay as they are.
-inline LinearParams with_fp8_input(const ModelContext& context, LinearParams params,
-                                   const float* row_scales) {
-  if (params.weights.fp8 == nullptr) return params;
-  params.x_scales = row_scales;
-  params.x_stride *= fp8_elements_per_t(context);
-  return params;
-}
-
-// Dense rows of type T become rows in 8 bits where they lie.
-inline RowsToFp8Params in_place_rows_to_fp8(const ModelContext& context, void* x, int dim,
-                                            float* scales, int num_rows) {
-  return {.x = x,
-          .x_stride = dim,
-          .y = x,
-          .y_stride = dim * fp8_elements_per_t(context),
-          .scales = scales,
-          .num_rows = num_rows,
-          .dim = dim};
-}
-
-inline LayerNormParams dense_layer_norm(const void* x, const LayerNormWeights& weights, void* y,
-                                        int num_rows) {
-  return {.x = x,
-          .x_stride = weights.dim,
-          .gamma = weights.gamma,
-          .beta = weights.beta,
-          .y = y,
-          .y_stride = weights.dim,
-          .num_rows = num_rows,
-          .dim = weights.dim};
-}
 
 }  // namespace gapless

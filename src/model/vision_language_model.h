@@ -13,6 +13,7 @@
 #include "model/device_state.h"
 #include "model/model_context.h"
 #include "model/model_shape.h"
+#include "model/model_weights.h"
 #include "model/projector.h"
 #include "model/region_heads.h"
 #include "model/step_model.h"
