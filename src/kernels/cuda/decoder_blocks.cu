@@ -5,27 +5,30 @@
 //   streaming warp   walks, without ever waiting for a result, over everything that no step changes
 //                    and this block will need: weights of its tiles, pages of its units; layer
 //                    after layer, as far ahead as the ring (granule_ring.cuh) has room.
-//   x warp           brings the activations of the products, when their counter says they are there.
+//   x warp           brings the activations of the products, when their counter says they are
+//                    there.
 //   signal warp      tells the other blocks what this one has written: a fence and an atomic take
-//                    most of a microsecond, for which nobody else should wait.
+//                    up to two microseconds, for which nobody else should wait.
 //   computing warps  per layer:
-//       q, k, v of the block's tiles                            signal qkv
+//       q, k, v of the block's tiles
+//       (q, k, v)    its units of the attention                 signal parts
 //       gelu(fc1) of its tiles                                  signal inner
-//       (qkv)        its units of the attention                 signal parts
-//       (inner)      its share of [proj|fc2], columns of fc2
 //       (parts)      combine its share of rows and heads        signal attention
-//       (attention)  its share of [proj|fc2], columns of proj   signal sums
+//       (inner)      its share of [proj|fc2], columns of fc2
+//       (attention)  its share of [proj|fc2], columns of proj: partial sums
 //       (sums)       its row: residual, LayerNorm               signal norm
-// A counter in brackets is waited for. Only the last three waits find others still at work, and the
-// ring then holds 5 us of what comes next: memory is busy all the while.
+// What is in brackets is waited for. q, k, v and the sums are needed at once: they say themselves
+// when they are there (self_announcing.cuh). The others are signalled through counters while there
+// are products that need none of them. In all these waits the ring holds 5 us of what comes next,
+// and memory stays busy.
 //
-// Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128, then
-// over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns, then
-// over these in order. The attention: decoder_attention.cuh.
+// Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128,
+// then over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns,
+// then over these in order. The attention: decoder_attention.cuh.
 //
 // Scratch is written again one layer later. Between a buffer's last reader and its next writer
-// there always is a counter for which the writer waited, directly or through others: every block
-// signals sums after all its reads of the layer, and norm comes after all of sums.
+// there always is something for which the writer waited, directly or through others: a row's sums
+// are complete after all blocks' reads of the layer, and norm comes after the sums.
 #include <algorithm>
 
 #include "kernels/cuda/decoder_blocks.h"
@@ -36,6 +39,7 @@
 #include "kernels/cuda/device/decoder_products.cuh"
 #include "kernels/cuda/device/granule_ring.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/self_announcing.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace gapless::cuda {
@@ -47,7 +51,7 @@ constexpr int kSignalWarp = kProductWarps + 2;
 constexpr int kThreads = (kProductWarps + 3) * kWarp;
 
 // What computing warps tell the signal warp, in the order of a layer.
-enum Written { kQkv, kInner, kParts, kAttention, kSums, kNorm, kNumWritten };
+enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };
 
 struct Small {
   std::uint64_t ring_barriers[2 * kRingStages];
@@ -69,8 +73,6 @@ struct Layout {
   static constexpr int kReduce = kX + kXBytes;
   static constexpr int kSmall = kReduce + kReduceBytes;
   static constexpr int kBytes = kSmall + static_cast<int>(sizeof(Small)) + 128;
-  static constexpr int kStagingBytes = 4 * kDecoderHeadDim * 2;  // of a warp in attention
-  static_assert(kStagingBytes * kProductWarps <= kReduceBytes);
 };
 
 // Everything that warps of a block share.
@@ -109,13 +111,13 @@ __device__ void stream(const Block<kRows>& block) {
   for (int l = 0; l < p.num_layers; ++l) {
     const DecoderLayer& layer = p.layers[l];
     stream_tiles(producer, layer.input_weights, work.qkv_tiles(), chunks, {0, chunks});
-    stream_tiles(producer, layer.input_weights, work.inner_tiles(), chunks, {0, chunks});
     if (l == 0) {
       // Keys and values of the step before may still be on their way into the cache.
       wait_for_predecessor();
       wait_barrier(shared_address(&block.small.rows_ready), 0);
     }
     stream_pages<CacheElement>(p, layer, block.small.rows, producer);
+    stream_tiles(producer, layer.input_weights, work.inner_tiles(), chunks, {0, chunks});
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       for (const ChunkRange& part : {work.inner_chunks(unit), work.attention_chunks(unit)}) {
         stream_tiles(producer, layer.output_weights, work.tiles(unit), work.output_chunks(), part);
@@ -159,8 +161,8 @@ __device__ void bring_x(const Block<kRows>& block) {
     rows_normed += p.num_rows;
     wait_in_warp(counters.norm, rows_normed);
     push_norm(work.qkv_tiles());
-    push_norm(work.inner_tiles());
     stage += num_units;
+    push_norm(work.inner_tiles());
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       wait_in_warp(counters.inner, everyone);
       push(p.wide, work.inner_chunks(unit));
@@ -187,11 +189,11 @@ __device__ void signal_others(const Block<kRows>& block) {
   };
   if (has_row) pass_on(kNorm, 0, counters.norm);
   for (int l = 0; l < p.num_layers; ++l) {
-    pass_on(kQkv, l, counters.qkv);
-    pass_on(kInner, l, counters.inner);
+    if (l == 0) pass_on(kQkv, l, counters.qkv);
     pass_on(kParts, l, counters.parts);
+    pass_on(kInner, l, counters.inner);
     pass_on(kAttention, l, counters.attention);
-    pass_on(kSums, l, counters.sums);
+    if (l == 0) pass_on(kSums, l, counters.sums);
     const bool is_last = l + 1 == p.num_layers;
     if (has_row && (!is_last || p.head_weights != nullptr)) {
       pass_on(kNorm, l + 1, counters.norm);
@@ -215,11 +217,22 @@ __device__ void wait_together(const GridCounter& counter, unsigned target) {
   named_barrier(1, kProductThreads);
 }
 
-// Residual stream and LayerNorm of this block's row. `previous`: the layer whose output product is
-// to be added, once `target` blocks signalled it; nullptr: none. gamma == nullptr: no LayerNorm.
 template <int kRows>
-__device__ void finish_row(const Block<kRows>& block, const DecoderLayer* previous,
-                           unsigned target, const Bf16* gamma, const Bf16* beta) {
+__device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, int column) {
+  return p.sums + (std::int64_t{layer % 2 * kDecoderColumnRanks + rank} * kRows + row) * p.dim +
+         column;
+}
+
+// The q, k and v that a layer makes of all rows.
+__device__ Bf16* qkv_of(const DecoderLaunch& p, int layer) {
+  return p.qkv + std::int64_t{layer % 2} * p.num_rows * 3 * p.dim;
+}
+
+// Residual stream and LayerNorm of this block's row. `layer`: whose output product is to be added;
+// -1: none. gamma == nullptr: no LayerNorm.
+template <int kRows>
+__device__ void finish_row(const Block<kRows>& block, int layer, const Bf16* gamma,
+                           const Bf16* beta) {
   const DecoderLaunch& p = block.p;
   const int row = blockIdx.x;
   const int at = threadIdx.x * kVector;
@@ -232,19 +245,26 @@ __device__ void finish_row(const Block<kRows>& block, const DecoderLayer* previo
   const uint4 raw_x = load(x), raw_gamma = load(gamma), raw_beta = load(beta);
   float values[kVector];
   unpack(raw_x, values);
-  if (previous != nullptr) {
-    const uint4 raw_proj = load(previous->proj_bias), raw_fc2 = load(previous->fc2_bias);
-    wait_together(p.counters->sums, target);
+  if (layer >= 0) {
+    const uint4 raw_proj = load(p.layers[layer].proj_bias);
+    const uint4 raw_fc2 = load(p.layers[layer].fc2_bias);
+    if (layer == 0) wait_together(p.counters->sums, gridDim.x);
     float sums[kVector] = {}, proj[kVector], fc2[kVector];
     if (mine) {
+      constexpr int kPieces = kDecoderColumnRanks * 2;
+      const float* from[kPieces];
+      uint4 pieces[kPieces];
 #pragma unroll
-      for (int rank = 0; rank < kDecoderColumnRanks; ++rank) {
-        const auto* from = reinterpret_cast<const float4*>(
-            p.sums + (std::int64_t{rank} * kRows + row) * p.dim + at);
-        const float4 low = __ldcg(from), high = __ldcg(from + 1);
-        const float part[kVector] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      for (int i = 0; i < kPieces; ++i)
+        from[i] = sums_of<kRows>(p, layer, i / 2, row, at + i % 2 * 4);
+      load_when_written(from, pieces);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) sums[i] += part[i];
+      for (int i = 0; i < kPieces; ++i) {
+        float* to = sums + i % 2 * 4;
+        to[0] += __uint_as_float(pieces[i].x);
+        to[1] += __uint_as_float(pieces[i].y);
+        to[2] += __uint_as_float(pieces[i].z);
+        to[3] += __uint_as_float(pieces[i].w);
       }
     }
     unpack(raw_proj, proj);
@@ -305,10 +325,11 @@ class Biases {
 };
 
 template <int kRows>
-__device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduct kind, int column,
-                                              int row, float sum) {
+__device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduct kind, int layer,
+                                              int column, int row, float sum) {
   if (kind == NormProduct::kQkv) {
-    p.qkv[std::int64_t{row} * 3 * p.dim + column] = __float2bfloat16_rn(sum);
+    const std::int64_t at = std::int64_t{row} * 3 * p.dim + column;
+    announce_value(qkv_of(p, layer) + at, qkv_of(p, layer + 1) + at, __float2bfloat16_rn(sum));
   } else if (kind == NormProduct::kInner) {
     p.wide[fragment_index<kRows>(row, column - 2 * p.dim)] = __float2bfloat16_rn(gelu_tanh(sum));
   } else if (column < p.vocab) {
@@ -327,22 +348,22 @@ class Computation {
 
   __device__ void run() {
     wait_for_predecessor();
-    if (has_row_) finish_row(block_, nullptr, 0, p_.layers[0].gamma, p_.layers[0].beta);
+    if (has_row_) finish_row(block_, -1, p_.layers[0].gamma, p_.layers[0].beta);
     for (int l = 0; l <= p_.num_layers; ++l) {
       const bool is_head = l == p_.num_layers;
       if (is_head && p_.head_weights == nullptr) break;
-      const DecoderLayer& layer = p_.layers[is_head ? 0 : l];
-      for (NormProduct kind : {NormProduct::kQkv, NormProduct::kInner}) {
-        multiply_norm(layer, is_head ? NormProduct::kHead : kind);
-        if (is_head) return;
-        announce(block_, kind == NormProduct::kQkv ? kQkv : kInner);
-      }
       const unsigned everyone = (l + 1) * gridDim.x;
-      attend(layer, everyone);
-      multiply_output(everyone);
+      for (NormProduct kind : {NormProduct::kQkv, NormProduct::kInner}) {
+        multiply_norm(l, is_head ? NormProduct::kHead : kind);
+        if (is_head) return;
+        if (kind == NormProduct::kInner) announce(block_, kInner);
+        if (kind == NormProduct::kQkv) attend(l);
+      }
+      combine(everyone);
+      multiply_output(l);
       if (!has_row_) continue;
       const bool is_last = l + 1 == p_.num_layers;
-      finish_row(block_, &layer, everyone, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
+      finish_row(block_, l, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
                  is_last ? p_.head_beta : p_.layers[l + 1].beta);
     }
   }
@@ -352,7 +373,8 @@ class Computation {
     return (threadIdx.x / kWarp - stage) % kRingConsumers;
   }
 
-  __device__ void multiply_norm(const DecoderLayer& layer, NormProduct kind) {
+  __device__ void multiply_norm(int l, NormProduct kind) {
+    const DecoderLayer& layer = p_.layers[kind == NormProduct::kHead ? 0 : l];
     const DecoderWork& work = block_.work;
     const TileRange tiles = kind == NormProduct::kQkv     ? work.qkv_tiles()
                             : kind == NormProduct::kInner ? work.inner_tiles()
@@ -370,19 +392,21 @@ class Computation {
       reduce_warps<kRows>(sums, num_tiles, turn(at_.stage), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             if (row >= p_.num_rows) return;
-                            store_product<kRows>(p_, kind, (tile + t) * kTileRows + tile_row, row,
-                                                 sum + biases[t]);
+                            store_product<kRows>(p_, kind, l, (tile + t) * kTileRows + tile_row,
+                                                 row, sum + biases[t]);
                           });
       at_.advance(chunks, num_tiles);
     }
   }
 
-  __device__ void attend(const DecoderLayer& layer, unsigned everyone) {
-    wait_together(p_.counters->qkv, everyone);
+  __device__ void attend(int l) {
+    if (l == 0) {
+      announce(block_, kQkv);
+      wait_together(p_.counters->qkv, gridDim.x);
+    }
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
-    char* staging = reinterpret_cast<char*>(block_.reduce_buffer) +
-                    threadIdx.x / kWarp * Layout<kRows>::kStagingBytes;
-    attend_to_units<CacheElement>(p_, layer, block_.small.rows, block_.ring, at_, staging);
+    attend_to_units<CacheElement>(p_, p_.layers[l], qkv_of(p_, l), block_.small.rows, block_.ring,
+                                  at_);
     at_.advance(UnitRange(block_.small.rows, p_.num_rows).size(), kUnitGranules);
     announce(block_, kParts);
   }
@@ -393,35 +417,24 @@ class Computation {
     announce(block_, kAttention);
   }
 
-  __device__ void multiply_output(unsigned everyone) {
+  __device__ void multiply_output(int l) {
     const DecoderWork& work = block_.work;
-    bool combined = false;
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       const TileRange tiles = work.tiles(unit);
       const int num_tiles = tiles.end - tiles.begin;
-      const unsigned first_stage = at_.stage;
+      const int chunks = work.inner_chunks(unit).size() + work.attention_chunks(unit).size();
       Accumulators<kRows> sums = {};
-      for (int part = 0; part < 2; ++part) {
-        if (part == 1 && !combined) {
-          combine(everyone);
-          combined = true;
-        }
-        const ChunkRange chunks =
-            part == 0 ? work.inner_chunks(unit) : work.attention_chunks(unit);
-        multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks.size(), block_.x, x_step_,
-                               sums);
-        at_.advance(chunks.size(), num_tiles);
-      }
-      reduce_warps<kRows>(sums, num_tiles, turn(first_stage), block_.reduce_buffer,
+      multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks, block_.x, x_step_, sums);
+      reduce_warps<kRows>(sums, num_tiles, turn(at_.stage), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
                             if (row >= p_.num_rows) return;
-                            p_.sums[(std::int64_t{unit.rank} * kRows + row) * p_.dim + column] =
-                                sum;
+                            announce_value(sums_of<kRows>(p_, l, unit.rank, row, column),
+                                           sums_of<kRows>(p_, l + 1, unit.rank, row, column), sum);
                           });
+      at_.advance(chunks, num_tiles);
     }
-    if (!combined) combine(everyone);
-    announce(block_, kSums);
+    if (l == 0) announce(block_, kSums);
   }
 
   const Block<kRows>& block_;
@@ -435,9 +448,8 @@ class Computation {
 __device__ void finish(DecoderCounters& counters) {
   __threadfence();
   if (atomicAdd(&counters.finished.count, 1u) != gridDim.x - 1) return;
-  for (GridCounter* counter : {&counters.qkv, &counters.inner, &counters.parts,
-                               &counters.attention, &counters.sums, &counters.norm,
-                               &counters.finished}) {
+  for (GridCounter* counter : {&counters.qkv, &counters.inner, &counters.parts, &counters.attention,
+                               &counters.sums, &counters.norm, &counters.finished}) {
     counter->count = 0;
   }
 }
@@ -452,13 +464,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& small = *reinterpret_cast<Small*>(base + L::kSmall);
   const std::uint32_t ring_barriers = shared_address(small.ring_barriers);
   const std::uint32_t x_barriers = shared_address(small.x_barriers);
-  const Block<kRows> block{
-      p,
-      {shared, ring_barriers, ring_barriers + kRingStages * 8},
-      {shared + L::kX, x_barriers, x_barriers + XSlots<kRows>::kSlots * 8},
-      reinterpret_cast<float*>(base + L::kReduce),
-      small,
-      DecoderWork(p)};
+  const Block<kRows> block{p,
+                           {shared, ring_barriers, ring_barriers + kRingStages * 8},
+                           {shared + L::kX, x_barriers, x_barriers + XSlots<kRows>::kSlots * 8},
+                           reinterpret_cast<float*>(base + L::kReduce),
+                           small,
+                           DecoderWork(p)};
 
   let_successor_start();
   if (threadIdx.x == 0) {
@@ -515,8 +526,8 @@ struct ScratchLayout {
     const std::size_t parts = rows * static_cast<std::size_t>(num_heads) * kMaxUnits;
     norm = take(rows * d * sizeof(Bf16));
     wide = take(rows * (d + f) * sizeof(Bf16));
-    qkv = take(rows * 3 * d * sizeof(Bf16));
-    sums = take(kDecoderColumnRanks * rows * d * sizeof(float));
+    qkv = take(2 * rows * 3 * d * sizeof(Bf16));
+    sums = take(2 * kDecoderColumnRanks * rows * d * sizeof(float));
     softmax = take(parts * sizeof(float2));
     outputs = take(parts * kDecoderHeadDim * sizeof(float));
   }
@@ -561,7 +572,7 @@ bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multipro
   }
   const bool head_fits = p.head == nullptr || p.head->linear.prepared != nullptr;
   return head_fits && p.head_dim == kDecoderHeadDim && p.num_heads % 2 == 0 &&
-         p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 &&
+         p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 && p.rotary_dim > 0 &&
          p.rotary_dim <= kDecoderHeadDim && dim % kProductColumns == 0 &&
          ff_dim % kProductColumns == 0 && dim <= kMaxDecoderDim &&
          p.max_context <= kMaxDecoderContext;

@@ -14,12 +14,14 @@
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/granule_ring.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/self_announcing.cuh"
 
 namespace gapless {
 
 inline constexpr int kUnitGranules = 4;  // of the ring, also where not all pages exist
 
-// Pieces of a unit in the ring, in order: a page's keys, its values, the next page's keys, and so on.
+// Pieces of a unit in the ring, in order: a page's keys, its values, the next page's keys, and so
+// on.
 template <typename Element>
 struct UnitShape {
   using Vector = KvVector<Element>;
@@ -36,9 +38,9 @@ inline constexpr int kMaxDecoderContext = kMaxUnits * UnitShape<Bf16>::kKeys;
 
 // Of all rows, in shared memory.
 struct AttentionRows {
-  int num_keys[kMaxRows];       // the new one included; 0: nothing to do
-  int seat[kMaxRows];           // row of the page table
-  int first_unit[kMaxRows + 1]; // of all rows' pairs of heads
+  int num_keys[kMaxRows];        // the new one included; 0: nothing to do
+  int seat[kMaxRows];            // row of the page table
+  int first_unit[kMaxRows + 1];  // of all rows' pairs of heads
 
   template <typename Element>
   __device__ int units(int row) const {
@@ -142,7 +144,20 @@ __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& 
   }
 }
 
-// Eight dimensions of one head, from lane % 8 * 8 on, of the token's q or k.
+// Cosines and sines of a position, of the dimensions of one head from lane % 8 * 8 on.
+struct Angles {
+  float4 pairs[kVector / 2];  // cos, sin, cos, sin
+
+  __device__ void load(const DecoderLaunch& p, int position) {
+    const int chunk = threadIdx.x % 8, half = p.rotary_dim / 2 / kVector;
+    const auto* table = reinterpret_cast<const float4*>(
+        p.rope_table + std::int64_t{position} * p.rotary_dim + chunk % half * (2 * kVector));
+#pragma unroll
+    for (int i = 0; i < kVector / 2; ++i) pairs[i] = __ldg(table + i);
+  }
+};
+
+// Eight dimensions of one head, from lane % 8 * 8 on, of the token's q, k or v.
 struct HeadChunk {
   float values[kVector];
 
@@ -150,21 +165,22 @@ struct HeadChunk {
     own = round_to_bf16(is_real ? own * cosine - other * sine : other * sine + own * cosine);
   }
 
-  // `rotated`: a pair (j, j + rotary_dim / 2) is turned by its angle. Rounded to bf16.
-  __device__ void load(const Bf16* head, bool rotated, int rotary_dim, const float* angles) {
-    const int chunk = threadIdx.x % 8, half = rotary_dim / 2 / kVector;
-    const uint4 own = __ldcg(reinterpret_cast<const uint4*>(head + chunk * kVector));
+  // All lanes of a warp, each with its `own` dimensions. `rotated`: a pair (j, j + rotary_dim / 2)
+  // is turned by its angle. Rounded to bf16, as the cache holds it.
+  __device__ void load(const uint4& own, bool rotated, int rotary_dim, const Angles& angles) {
+    const int lane = threadIdx.x % kWarp, chunk = lane % 8, half = rotary_dim / 2 / kVector;
+    const bool is_real = chunk < half;
+    const int other_lane = is_real ? lane + half : lane - half;
+    const uint4 other_raw{
+        __shfl_sync(kFullWarp, own.x, other_lane), __shfl_sync(kFullWarp, own.y, other_lane),
+        __shfl_sync(kFullWarp, own.z, other_lane), __shfl_sync(kFullWarp, own.w, other_lane)};
     unpack(own, values);
     if (!rotated || chunk >= 2 * half) return;
-    const bool is_real = chunk < half;
-    const int other_chunk = is_real ? chunk + half : chunk - half;
     float other[kVector];
-    unpack(__ldcg(reinterpret_cast<const uint4*>(head + other_chunk * kVector)), other);
-    const auto* table =
-        reinterpret_cast<const float4*>(angles + min(chunk, other_chunk) * kVector * 2);
+    unpack(other_raw, other);
 #pragma unroll
     for (int i = 0; i < kVector; i += 2) {
-      const float4 two = __ldg(table + i / 2);  // cos, sin, cos, sin
+      const float4 two = angles.pairs[i / 2];
       turn(values[i], other[i], two.x, two.y, is_real);
       turn(values[i + 1], other[i + 1], two.z, two.w, is_real);
     }
@@ -242,38 +258,53 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
   }
 }
 
-// The new token's keys and values of a pair of heads, to the cache and to `staging`
-// ([key, value][head][kDecoderHeadDim] in shared memory). One warp.
+// A row's queries of a pair of heads, and the new token's keys and values of it: each lane has
+// eight dimensions, from lane % 8 * 8 on, of both queries, and of the keys (of the values where
+// lane >= 16) of head lane / 8 % 2.
 template <typename Element>
-__device__ inline void cache_new_token(const DecoderLaunch& p, const DecoderLayer& layer,
-                                       const AttentionRows& rows, const Unit<Element>& unit,
-                                       const float* angles, char* staging) {
-  const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
-  const bool is_value = lane >= 16;
-  const int position = rows.num_keys[unit.row] - 1;
-  const std::int64_t page = __ldg(
-      p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride +
-      position / kPageTokens);
-  HeadChunk own;
-  own.load(p.qkv + (std::int64_t{unit.row} * 3 + 1 + is_value) * p.dim +
-               (unit.pair * 2 + head) * kDecoderHeadDim,
-           !is_value, p.rotary_dim, angles);
+struct NewToken {
   using Vector = KvVector<Element>;
-  const typename Vector::Raw packed = Vector::pack(own.values);
-  const std::int64_t to = ((page * p.num_heads + unit.pair * 2 + head) * kPageTokens +
-                           position % kPageTokens) *
-                              kDecoderHeadDim +
-                          chunk * kVector;
-  auto* plane = static_cast<Element*>(is_value ? layer.values : layer.keys);
-  *reinterpret_cast<typename Vector::Raw*>(plane + to) = packed;
-  reinterpret_cast<typename Vector::Raw*>(staging)[lane] = packed;
-}
 
-// Puts them where the unit's pieces hold their place, and zeros where later tokens' values will be:
-// what lies there may be no number, even times zero.
+  HeadChunk queries[2];
+  typename Vector::Raw entry;  // of the cache
+
+  // One warp. `qkv`: of this layer. Waits until they are written.
+  __device__ void load(const DecoderLaunch& p, const Bf16* qkv, const Unit<Element>& unit,
+                       int position) {
+    const int lane = threadIdx.x % kWarp;
+    const bool is_value = lane >= 16;
+    Angles angles;
+    angles.load(p, position);
+    const Bf16* q = qkv + std::int64_t{unit.row} * 3 * p.dim + unit.pair * 2 * kDecoderHeadDim +
+                    lane % 8 * kVector;
+    const Bf16* const from[3] = {q, q + kDecoderHeadDim,
+                                 q + (1 + is_value) * p.dim + lane / 8 % 2 * kDecoderHeadDim};
+    uint4 raw[3];
+    load_when_written(from, raw);
+    queries[0].load(raw[0], true, p.rotary_dim, angles);
+    queries[1].load(raw[1], true, p.rotary_dim, angles);
+    HeadChunk own;
+    own.load(raw[2], !is_value, p.rotary_dim, angles);
+    entry = Vector::pack(own.values);
+  }
+
+  // To the cache.
+  __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
+                        const Unit<Element>& unit, int position) const {
+    const int lane = threadIdx.x % kWarp;
+    const std::int64_t head = page * p.num_heads + unit.pair * 2 + lane / 8 % 2;
+    const std::int64_t to =
+        (head * kPageTokens + position % kPageTokens) * kDecoderHeadDim + lane % 8 * kVector;
+    auto* plane = static_cast<Element*>(lane >= 16 ? layer.values : layer.keys);
+    *reinterpret_cast<typename Vector::Raw*>(plane + to) = entry;
+  }
+};
+
+// Puts its entry where the unit's pieces hold their place, and zeros where later tokens' values
+// will be: what lies there may be no number, even times zero.
 template <typename Element, typename Piece>
-__device__ __forceinline__ void insert_new_token(const char* staging, int at_key,
-                                                 const Piece& piece) {
+__device__ __forceinline__ void insert_new_token(const typename KvVector<Element>::Raw& entry,
+                                                 int at_key, const Piece& piece) {
   using Shape = UnitShape<Element>;
   using Raw = typename KvVector<Element>::Raw;
   const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
@@ -283,41 +314,37 @@ __device__ __forceinline__ void insert_new_token(const char* staging, int at_key
   for (int t = offset + 1 + lane / 16; t < kPageTokens; t += 2) {
     store_shared_elements(value_page + t * Shape::kKeyBytes, Raw{});
   }
-  __syncwarp();  // of `staging`
   const std::uint32_t to = lane >= 16 ? value_page : piece(page * 2) + in_page;
-  store_shared_elements(to + offset * Shape::kKeyBytes,
-                        reinterpret_cast<const Raw*>(staging)[lane]);
+  store_shared_elements(to + offset * Shape::kKeyBytes, entry);
   // The copy engine fills these granules again.
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncwarp();
 }
 
-// This warp's units of the block's. `start`: the ring's stage of the first unit. `staging`: 512
-// bytes of this warp.
+// This warp's units of the block's. `qkv`: of this layer. `start`: the ring's stage of the first
+// unit.
 template <typename Element, typename Ring>
 __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLayer& layer,
-                                       const AttentionRows& rows, const Ring& ring,
-                                       const RingPosition& start, char* staging) {
+                                       const Bf16* qkv, const AttentionRows& rows, const Ring& ring,
+                                       const RingPosition& start) {
   const unsigned warp = threadIdx.x / kWarp;
   const UnitRange range(rows, p.num_rows);
   using Shape = UnitShape<Element>;
   Unit<Element> unit;
-  HeadChunk queries[2];
-  int query_row = -1, query_pair = -1;
-  for (unsigned i = (warp - start.stage) % kRingConsumers;
-       i < static_cast<unsigned>(range.size()); i += kRingConsumers) {
+  NewToken<Element> token;
+  int token_row = -1, token_pair = -1;
+  for (unsigned i = (warp - start.stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
+       i += kRingConsumers) {
     unit.find(rows, range.begin + static_cast<int>(i));
-    const float* angles = p.rope_table +
-                          std::int64_t{rows.num_keys[unit.row] - 1} * p.rotary_dim;
-    if (unit.has_newest()) cache_new_token(p, layer, rows, unit, angles, staging);
-    if (unit.row != query_row || unit.pair != query_pair) {
-      query_row = unit.row, query_pair = unit.pair;
-      const Bf16* q =
-          p.qkv + std::int64_t{unit.row} * 3 * p.dim + unit.pair * 2 * kDecoderHeadDim;
-#pragma unroll
-      for (int head = 0; head < 2; ++head) {
-        queries[head].load(q + head * kDecoderHeadDim, true, p.rotary_dim, angles);
-      }
+    const int position = rows.num_keys[unit.row] - 1;
+    const std::int64_t page =
+        unit.has_newest()
+            ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride +
+                    position / kPageTokens)
+            : 0;
+    if (unit.row != token_row || unit.pair != token_pair) {
+      token_row = unit.row, token_pair = unit.pair;
+      token.load(p, qkv, unit, position);
     }
     const unsigned first_granule = start.granule + i * kUnitGranules;
     const auto piece = [&](int at) {
@@ -325,8 +352,11 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
       return ring.granule(first_granule + at / kInGranule) + at % kInGranule * Shape::kPieceBytes;
     };
     ring.wait(start.stage + i);
-    if (unit.has_newest()) insert_new_token<Element>(staging, unit.num_keys - 1, piece);
-    attend_to_unit<Element>(p, queries, unit.num_keys, piece,
+    if (unit.has_newest()) {
+      token.store(p, layer, page, unit, position);
+      insert_new_token<Element>(token.entry, unit.num_keys - 1, piece);
+    }
+    attend_to_unit<Element>(p, token.queries, unit.num_keys, piece,
                             (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
                                 unit.first_key / Shape::kKeys);
     __syncwarp();

@@ -12,8 +12,7 @@ namespace gapless {
 
 inline constexpr int kMaxDecoderLayers = 64;
 inline constexpr int kDecoderHeadDim = 64;
-inline constexpr int kMaxUnits =
-    64;  // of a context (decoder_attention.cuh): two for each lane of a warp
+inline constexpr int kMaxUnits = 64;  // of a context (decoder_attention.cuh): two for each lane
 inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
 inline constexpr int kMaxDecoderDim = kProductThreads * kVector;  // a LayerNorm in one go
 
@@ -32,11 +31,11 @@ struct DecoderLayer {
 
 // Counted up during a launch, zero between launches.
 struct DecoderCounters {
-  GridCounter qkv;        // blocks whose part of q, k and v is written
+  GridCounter qkv;        // blocks whose part of q, k and v is written, of the first layer
   GridCounter inner;      // of gelu(fc1)
   GridCounter parts;      // of the attention's units
   GridCounter attention;  // of the attention
-  GridCounter sums;       // of the output product's partial sums
+  GridCounter sums;       // of the output product's partial sums, of the first layer
   GridCounter norm;       // rows that are normalised
   GridCounter finished;   // blocks that are through
 };
@@ -57,8 +56,8 @@ struct DecoderLaunch {
   // Scratch. kRows = num_rows rounded up to 8, 16, 32 or 64.
   Bf16* norm;            // [kRows, dim], fragment order
   Bf16* wide;            // [kRows, dim + ff_dim], fragment order: attention, gelu(fc1)
-  Bf16* qkv;             // [num_rows, 3 dim]
-  float* sums;           // [kDecoderColumnRanks, kRows, dim]
+  Bf16* qkv;             // [2, num_rows, 3 dim]; layer l uses the (l % 2)-th (self_announcing.cuh)
+  float* sums;           // [2, kDecoderColumnRanks, kRows, dim]; as well
   float2* part_softmax;  // [num_rows, num_heads, kMaxUnits]: largest, sum
   float* part_outputs;   // [num_rows, num_heads, kMaxUnits, kDecoderHeadDim]
   DecoderCounters* counters;

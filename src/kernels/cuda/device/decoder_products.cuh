@@ -137,8 +137,8 @@ class XProducer {
   unsigned step_ = 0;
 };
 
-// sums += this warp's stages of num_chunks from `start` on (kTiles tiles each) times its next pieces
-// of x.
+// sums += this warp's stages of num_chunks from `start` on (kTiles tiles each) times its next
+// pieces of x.
 template <int kTiles, int kRows, typename Ring>
 __device__ __forceinline__ void multiply_stages(const Ring& ring, const RingPosition& start,
                                                 int num_chunks, const XSlots<kRows>& x,

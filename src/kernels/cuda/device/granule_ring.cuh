@@ -17,9 +17,9 @@ inline constexpr int kGranuleBytes = 4096;
 inline constexpr int kRingConsumers = 8;  // warps
 inline constexpr int kRingStages = 16;    // in flight at most
 static_assert(kRingStages % kRingConsumers == 0);
-// Stages asked for and not there yet: enough to keep memory busy. More would only queue, and every
-// small load of the block queues behind them.
-inline constexpr unsigned kRingInFlight = 4;
+// Granules asked for and not there yet: enough to keep memory busy. More would only queue, and
+// every small access of the block queues behind them.
+inline constexpr int kRingInFlight = 12;
 static_assert(kRingInFlight < kRingStages);
 
 template <int kGranules>
@@ -70,8 +70,9 @@ class RingProducer {
   __device__ void push(int size, int num_copies, const char* from) {
     static_assert(kGranuleBytes % kPieceBytes == 0);
     while (free_ < size || stage_ - oldest_ == kRingStages) reclaim();
-    if (stage_ >= kRingInFlight) wait_for_arrival(stage_ - kRingInFlight);
+    while (in_flight_ + size > kRingInFlight) wait_for_oldest_arrival();
     free_ -= size;
+    in_flight_ += size;
     const unsigned slot = stage_ % kRingStages;
     sizes_ = (sizes_ & ~(15ull << (4 * slot))) | static_cast<std::uint64_t>(size) << (4 * slot);
     const std::uint32_t barrier = ring_.full + slot * 8;
@@ -88,23 +89,30 @@ class RingProducer {
   }
 
  private:
-  __device__ void wait_for_arrival(unsigned stage) {
-    wait_barrier(ring_.full + stage % kRingStages * 8, stage / kRingStages & 1);
+  __device__ void wait_for_oldest_arrival() {
+    wait_barrier(ring_.full + arriving_ % kRingStages * 8, arriving_ / kRingStages & 1);
+    in_flight_ -= size_of(arriving_);
+    ++arriving_;
   }
 
   __device__ void reclaim() {
-    const unsigned slot = oldest_ % kRingStages;
-    wait_barrier(ring_.empty + slot * 8, oldest_ / kRingStages & 1);
-    free_ += static_cast<int>(sizes_ >> (4 * slot)) & 15;
+    wait_barrier(ring_.empty + oldest_ % kRingStages * 8, oldest_ / kRingStages & 1);
+    free_ += size_of(oldest_);
     ++oldest_;
   }
 
+  __device__ int size_of(unsigned stage) const {
+    return static_cast<int>(sizes_ >> (4 * (stage % kRingStages))) & 15;
+  }
+
   const GranuleRing<kGranules> ring_;
-  std::uint64_t sizes_ = 0;  // 4 bits for each stage in flight
+  std::uint64_t sizes_ = 0;  // 4 bits for each of the last kRingStages stages
   int free_ = kGranules;
   unsigned granule_ = 0;
   unsigned stage_ = 0;
-  unsigned oldest_ = 0;  // stage that was not reclaimed yet
+  unsigned oldest_ = 0;    // stage that was not reclaimed yet
+  unsigned arriving_ = 0;  // stage that was not seen to have arrived yet
+  int in_flight_ = 0;
 };
 
 }  // namespace gapless

@@ -1,0 +1,66 @@
+// Data that says itself whether it is there yet: memory holds kNotWritten until the value comes,
+// and readers look until they see something else. A quarter of the time of data behind a counter
+// (grid_counters.cuh): nobody has to wait until a write has arrived in order to say so.
+//
+// kNotWritten is a NaN, as one float32 and as two bfloat16, that no instruction makes. Only results
+// of arithmetic and conversions may be stored.
+//
+// Such memory is double: turn t uses the (t % 2)-th half. Whoever writes a value of turn t also
+// writes kNotWritten into its place in the other half. So readers of turn t must be through before
+// anyone writes in turn t + 1, and the writes of turn t must be visible (through a counter) to
+// whoever reads in turn t + 1. Turn 0 finds memory as it was, and needs a counter.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/bf16.cuh"
+
+namespace gapless {
+
+inline constexpr std::uint32_t kNotWritten = 0xffffffffu;
+
+__device__ __forceinline__ void announce_value(float* half, float* other_half, float value) {
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(half), "f"(value) : "memory");
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(other_half), "r"(kNotWritten)
+               : "memory");
+}
+
+__device__ __forceinline__ void announce_value(Bf16* half, Bf16* other_half, Bf16 value) {
+  asm volatile("st.relaxed.gpu.global.b16 [%0], %1;" ::"l"(half), "h"(__bfloat16_as_ushort(value))
+               : "memory");
+  asm volatile("st.relaxed.gpu.global.b16 [%0], %1;" ::"l"(other_half),
+               "h"(static_cast<unsigned short>(kNotWritten))
+               : "memory");
+}
+
+__device__ __forceinline__ bool is_written(std::uint32_t word, float /*type*/) {
+  return word != kNotWritten;
+}
+__device__ __forceinline__ bool is_written(std::uint32_t word, Bf16 /*type*/) {
+  return (word | 0xffff0000u) != kNotWritten && (word | 0xffffu) != kNotWritten;
+}
+
+// Reads 16 bytes from each address, again and again until all of them are written.
+template <typename T, int kCount>
+__device__ __forceinline__ void load_when_written(const T* const (&from)[kCount],
+                                                  uint4 (&values)[kCount]) {
+  bool complete;
+  do {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(values[i].x), "=r"(values[i].y), "=r"(values[i].z), "=r"(values[i].w)
+                   : "l"(from[i])
+                   : "memory");
+    }
+    complete = true;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      for (const std::uint32_t word : {values[i].x, values[i].y, values[i].z, values[i].w}) {
+        complete = complete && is_written(word, T{});
+      }
+    }
+  } while (!complete);
+}
+
+}  // namespace gapless
