@@ -164,7 +164,7 @@ __device__ void bring_x(const Block<kRows>& block) {
     stage += num_units;
     push_norm(work.inner_tiles());
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      wait_in_warp(counters.inner, everyone);
+      wait_in_warp(counters.inner, (l + 1) * work.inner_blocks());
       push(p.wide, work.inner_chunks(unit));
       wait_in_warp(counters.attention, everyone);
       push(p.wide, work.attention_chunks(unit));
@@ -183,6 +183,7 @@ __device__ void signal_others(const Block<kRows>& block) {
   const DecoderLaunch& p = block.p;
   DecoderCounters& counters = *p.counters;
   const bool has_row = blockIdx.x < static_cast<unsigned>(p.num_rows);
+  const bool has_inner = block.work.inner_tiles().size() > 0;
   auto pass_on = [&](Written what, int times, GridCounter& counter) {
     wait_barrier(shared_address(&block.small.written[what]), times & 1);
     signal(counter);
@@ -191,7 +192,7 @@ __device__ void signal_others(const Block<kRows>& block) {
   for (int l = 0; l < p.num_layers; ++l) {
     if (l == 0) pass_on(kQkv, l, counters.qkv);
     pass_on(kParts, l, counters.parts);
-    pass_on(kInner, l, counters.inner);
+    if (has_inner) pass_on(kInner, l, counters.inner);
     pass_on(kAttention, l, counters.attention);
     if (l == 0) pass_on(kSums, l, counters.sums);
     const bool is_last = l + 1 == p.num_layers;

@@ -29,10 +29,13 @@ struct DecoderLayer {
   void* values;
 };
 
-// Counted up during a launch, zero between launches.
+// Counted up during a launch, zero between launches. Who waits for layer l waits until everyone has
+// counted l + 1 times; so nobody may count layer l + 1 before everyone has counted layer l. What
+// everyone does before that sees to it (parts, attention: the wait for all parts of layer l), or
+// only those count who have something to write and had to wait for what layer l led to (inner).
 struct DecoderCounters {
   GridCounter qkv;        // blocks whose part of q, k and v is written, of the first layer
-  GridCounter inner;      // of gelu(fc1)
+  GridCounter inner;      // of gelu(fc1); blocks without a part do not count
   GridCounter parts;      // of the attention's units
   GridCounter attention;  // of the attention
   GridCounter sums;       // of the output product's partial sums, of the first layer

@@ -15,6 +15,7 @@ inline constexpr int kMaxXSlots = 16;
 
 struct TileRange {
   int begin, end;
+  __device__ int size() const { return end - begin; }
 };
 
 struct ChunkRange {
@@ -46,6 +47,10 @@ class DecoderWork {
     return {qkv_tiles_ + range.begin, qkv_tiles_ + range.end};
   }
   __device__ TileRange head_tiles() const { return share(head_tiles_, blockIdx.x); }
+  // How many blocks have tiles of fc1.
+  __device__ unsigned inner_blocks() const {
+    return min(static_cast<unsigned>(inner_tiles_), gridDim.x);
+  }
 
   // Units of [proj | fc2].
   __device__ OutputUnit first_output() const { return output(blockIdx.x); }
