@@ -55,7 +55,7 @@ enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };
 
 struct Small {
   std::uint64_t ring_barriers[2 * kRingStages];
-  std::uint64_t x_barriers[2 * kMaxXSlots];
+  std::uint64_t x_barriers[2 * kRingConsumers];
   std::uint64_t rows_ready;            // mbarrier: `rows` is written
   std::uint64_t written[kNumWritten];  // mbarriers: the computing warps have written it
   float norm[kWarp];
@@ -129,7 +129,7 @@ __device__ void stream(const Block<kRows>& block) {
   }
 }
 
-// ---- The x warp: it reads what the rows are, then brings activations.
+// ---- The x warp: it reads what the rows are, then brings activations (from 9 rows on).
 
 // One lane waits for all.
 __device__ void wait_in_warp(const GridCounter& counter, unsigned target) {
@@ -178,6 +178,12 @@ __device__ void bring_x(const Block<kRows>& block) {
 
 // ---- The signal warp: one thread.
 
+// Whether activations of a layer are counted.
+template <int kRows>
+__device__ bool counts_activations(int layer) {
+  return layer == 0 || !kXFromMemory<kRows>;
+}
+
 template <int kRows>
 __device__ void signal_others(const Block<kRows>& block) {
   const DecoderLaunch& p = block.p;
@@ -192,11 +198,13 @@ __device__ void signal_others(const Block<kRows>& block) {
   for (int l = 0; l < p.num_layers; ++l) {
     if (l == 0) pass_on(kQkv, l, counters.qkv);
     pass_on(kParts, l, counters.parts);
-    if (has_inner) pass_on(kInner, l, counters.inner);
-    pass_on(kAttention, l, counters.attention);
+    if (counts_activations<kRows>(l)) {
+      if (has_inner) pass_on(kInner, l, counters.inner);
+      pass_on(kAttention, l, counters.attention);
+    }
     if (l == 0) pass_on(kSums, l, counters.sums);
     const bool is_last = l + 1 == p.num_layers;
-    if (has_row && (!is_last || p.head_weights != nullptr)) {
+    if (has_row && counts_activations<kRows>(l + 1) && (!is_last || p.head_weights != nullptr)) {
       pass_on(kNorm, l + 1, counters.norm);
     }
   }
@@ -208,7 +216,9 @@ __device__ void signal_others(const Block<kRows>& block) {
 template <int kRows>
 __device__ void announce(const Block<kRows>& block, Written what) {
   // The others are read by loads.
-  if (what == kInner || what == kAttention || what == kNorm) publish_to_copy_engine();
+  if (!kXFromMemory<kRows> && (what == kInner || what == kAttention || what == kNorm)) {
+    publish_to_copy_engine();
+  }
   __syncwarp();
   if (threadIdx.x % kWarp == 0) arrive(shared_address(&block.small.written[what]));
 }
@@ -222,6 +232,16 @@ template <int kRows>
 __device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, int column) {
   return p.sums + (std::int64_t{layer % 2 * kDecoderColumnRanks + rank} * kRows + row) * p.dim +
          column;
+}
+
+template <int kRows>
+__device__ Activations<kRows> norm_of(const DecoderLaunch& p, int layer) {
+  return {p.norm, p.dim, layer};
+}
+
+template <int kRows>
+__device__ Activations<kRows> wide_of(const DecoderLaunch& p, int layer) {
+  return {p.wide, p.dim + p.ff_dim, layer};
 }
 
 // The q, k and v that a layer makes of all rows.
@@ -289,12 +309,12 @@ __device__ void finish_row(const Block<kRows>& block, int layer, const Bf16* gam
   const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
   unpack(raw_gamma, g);
   unpack(raw_beta, b);
+  const Activations<kRows> norm = norm_of<kRows>(p, layer + 1);
 #pragma unroll
   for (int i = 0; mine && i < kVector; i += 2) {
     const float low = (values[i] - mean) * scale * g[i] + b[i];
     const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
-    *reinterpret_cast<std::uint32_t*>(p.norm + fragment_index<kRows>(row, at + i)) =
-        pack_bf16x2(low, high);
+    norm.store_pair(row, at + i, pack_bf16x2(low, high));
   }
   announce(block, kNorm);
 }
@@ -332,7 +352,7 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduc
     const std::int64_t at = std::int64_t{row} * 3 * p.dim + column;
     announce_value(qkv_of(p, layer) + at, qkv_of(p, layer + 1) + at, __float2bfloat16_rn(sum));
   } else if (kind == NormProduct::kInner) {
-    p.wide[fragment_index<kRows>(row, column - 2 * p.dim)] = __float2bfloat16_rn(gelu_tanh(sum));
+    wide_of<kRows>(p, layer).store(row, column - 2 * p.dim, __float2bfloat16_rn(gelu_tanh(sum)));
   } else if (column < p.vocab) {
     p.logits[std::int64_t{row} * p.vocab + column] = sum;
   }
@@ -345,7 +365,8 @@ class Computation {
   __device__ explicit Computation(const Block<kRows>& block)
       : block_(block),
         p_(block.p),
-        has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
+        has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)),
+        x_{block.x, block.p.num_rows} {}
 
   __device__ void run() {
     wait_for_predecessor();
@@ -360,7 +381,7 @@ class Computation {
         if (kind == NormProduct::kInner) announce(block_, kInner);
         if (kind == NormProduct::kQkv) attend(l);
       }
-      combine(everyone);
+      combine(l, everyone);
       multiply_output(l);
       if (!has_row_) continue;
       const bool is_last = l + 1 == p_.num_layers;
@@ -381,6 +402,8 @@ class Computation {
                             : kind == NormProduct::kInner ? work.inner_tiles()
                                                           : work.head_tiles();
     const int chunks = p_.dim / kProductColumns;
+    const XSource x{norm_of<kRows>(p_, l).data(), {0, chunks}, {}};
+    if (kXFromMemory<kRows> && l == 0) wait_together(p_.counters->norm, p_.num_rows);
     for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
       const int num_tiles = min(kGroupTiles, tiles.end - tile);
       const Biases biases = kind == NormProduct::kQkv
@@ -389,7 +412,7 @@ class Computation {
                                 ? Biases(layer.fc1_bias, tile * kTileRows - 3 * p_.dim, p_.ff_dim)
                                 : Biases(p_.head_bias, tile * kTileRows, p_.vocab);
       Accumulators<kRows> sums = {};
-      multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks, block_.x, x_step_, sums);
+      x_.multiply(num_tiles, block_.ring, at_, x, sums);
       reduce_warps<kRows>(sums, num_tiles, turn(at_.stage), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             if (row >= p_.num_rows) return;
@@ -412,20 +435,25 @@ class Computation {
     announce(block_, kParts);
   }
 
-  __device__ void combine(unsigned everyone) {
+  __device__ void combine(int l, unsigned everyone) {
     wait_together(p_.counters->parts, everyone);
-    combine_units<kRows, CacheElement>(p_, block_.small.rows);
+    combine_units<CacheElement>(p_, block_.small.rows, wide_of<kRows>(p_, l));
     announce(block_, kAttention);
   }
 
   __device__ void multiply_output(int l) {
     const DecoderWork& work = block_.work;
+    if (kXFromMemory<kRows> && l == 0) {
+      wait_together(p_.counters->inner, work.inner_blocks());
+      wait_together(p_.counters->attention, gridDim.x);
+    }
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       const TileRange tiles = work.tiles(unit);
-      const int num_tiles = tiles.end - tiles.begin;
-      const int chunks = work.inner_chunks(unit).size() + work.attention_chunks(unit).size();
+      const int num_tiles = tiles.size();
+      const XSource x{wide_of<kRows>(p_, l).data(), work.inner_chunks(unit),
+                      work.attention_chunks(unit)};
       Accumulators<kRows> sums = {};
-      multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks, block_.x, x_step_, sums);
+      x_.multiply(num_tiles, block_.ring, at_, x, sums);
       reduce_warps<kRows>(sums, num_tiles, turn(at_.stage), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
@@ -433,7 +461,7 @@ class Computation {
                             announce_value(sums_of<kRows>(p_, l, unit.rank, row, column),
                                            sums_of<kRows>(p_, l + 1, unit.rank, row, column), sum);
                           });
-      at_.advance(chunks, num_tiles);
+      at_.advance(x.size(), num_tiles);
     }
     if (l == 0) announce(block_, kSums);
   }
@@ -441,8 +469,8 @@ class Computation {
   const Block<kRows>& block_;
   const DecoderLaunch& p_;
   const bool has_row_;
+  XReader<kRows> x_;
   RingPosition at_;
-  unsigned x_step_ = 0;
 };
 
 // The last block leaves the counters as zeros: all warps of all blocks are through with them.
@@ -467,7 +495,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const std::uint32_t x_barriers = shared_address(small.x_barriers);
   const Block<kRows> block{p,
                            {shared, ring_barriers, ring_barriers + kRingStages * 8},
-                           {shared + L::kX, x_barriers, x_barriers + XSlots<kRows>::kSlots * 8},
+                           {shared + L::kX, x_barriers, x_barriers + kRingConsumers * 8},
                            reinterpret_cast<float*>(base + L::kReduce),
                            small,
                            DecoderWork(p)};
@@ -490,7 +518,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     wait_for_predecessor();
     small.rows.load<CacheElement>(p);
     if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
-    bring_x(block);
+    if constexpr (!kXFromMemory<kRows>) bring_x(block);
   } else if (warp == kSignalWarp) {
     wait_for_predecessor();
     if (threadIdx.x % kWarp == 0) signal_others(block);
@@ -525,8 +553,8 @@ struct ScratchLayout {
     const auto rows = static_cast<std::size_t>(slice_rows(max_rows));
     const auto d = static_cast<std::size_t>(dim), f = static_cast<std::size_t>(ff_dim);
     const std::size_t parts = rows * static_cast<std::size_t>(num_heads) * kMaxUnits;
-    norm = take(rows * d * sizeof(Bf16));
-    wide = take(rows * (d + f) * sizeof(Bf16));
+    norm = take(2 * rows * d * sizeof(Bf16));
+    wide = take(2 * rows * (d + f) * sizeof(Bf16));
     qkv = take(2 * rows * 3 * d * sizeof(Bf16));
     sums = take(2 * kDecoderColumnRanks * rows * d * sizeof(float));
     softmax = take(parts * sizeof(float2));

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "base/limits.h"
+#include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/granule_ring.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
@@ -366,15 +367,20 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
 
 // This block's share of rows and heads: the parts of all units become the attention's output. One
 // warp each, two dimensions a lane.
-template <int kRows, typename Element>
-__device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows) {
+template <typename Element, int kRows>
+__device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows,
+                                     const Activations<kRows>& to) {
   constexpr int kBatch = 16;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
        i += gridDim.x * kProductWarps) {
     const int row = i / p.num_heads, head = i % p.num_heads;
     const int count = rows.units<Element>(row);
-    if (count == 0) continue;
+    if (count == 0) {
+      // Products may wait for it.
+      to.store_pair(row, head * kDecoderHeadDim + 2 * lane, 0);
+      continue;
+    }
     const std::int64_t first = std::int64_t{i} * kMaxUnits;
     const auto* outputs =
         reinterpret_cast<const float2*>(p.part_outputs + first * kDecoderHeadDim) + lane;
@@ -404,8 +410,7 @@ __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows
       }
     }
     const float sum = warp_sum(lower_weight * lower.y + upper_weight * upper.y);
-    const int at = fragment_index<kRows>(row, head * kDecoderHeadDim + 2 * lane);
-    *reinterpret_cast<std::uint32_t*>(p.wide + at) = pack_bf16x2(low / sum, high / sum);
+    to.store_pair(row, head * kDecoderHeadDim + 2 * lane, pack_bf16x2(low / sum, high / sum));
   }
 }
 

@@ -1,4 +1,4 @@
-// What a launch of decoder_blocks.cu works on, and the order of its activations in memory.
+// What a launch of decoder_blocks.cu works on.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,14 @@ struct DecoderLayer {
 // counted l + 1 times; so nobody may count layer l + 1 before everyone has counted layer l. What
 // everyone does before that sees to it (parts, attention: the wait for all parts of layer l), or
 // only those count who have something to write and had to wait for what layer l led to (inner).
+//
+// Values that announce themselves are counted in the first layer only.
 struct DecoderCounters {
-  GridCounter qkv;        // blocks whose part of q, k and v is written, of the first layer
+  GridCounter qkv;        // blocks whose part of q, k and v is written
   GridCounter inner;      // of gelu(fc1); blocks without a part do not count
   GridCounter parts;      // of the attention's units
   GridCounter attention;  // of the attention
-  GridCounter sums;       // of the output product's partial sums, of the first layer
+  GridCounter sums;       // of the output product's partial sums
   GridCounter norm;       // rows that are normalised
   GridCounter finished;   // blocks that are through
 };
@@ -56,11 +58,12 @@ struct DecoderLaunch {
   int page_table_stride;
   const float* rope_table;
 
-  // Scratch. kRows = num_rows rounded up to 8, 16, 32 or 64.
-  Bf16* norm;            // [kRows, dim], fragment order
-  Bf16* wide;            // [kRows, dim + ff_dim], fragment order: attention, gelu(fc1)
-  Bf16* qkv;             // [2, num_rows, 3 dim]; layer l uses the (l % 2)-th (self_announcing.cuh)
-  float* sums;           // [2, kDecoderColumnRanks, kRows, dim]; as well
+  // Scratch. kRows = num_rows rounded up to 8, 16, 32 or 64. Where [2, ...], layer l uses the
+  // (l % 2)-th: values announce themselves (self_announcing.cuh).
+  Bf16* norm;            // [2, kRows, dim] as activations.cuh orders them; [kRows, dim] from 9 rows
+  Bf16* wide;            // [2, kRows, dim + ff_dim], as well: attention, gelu(fc1)
+  Bf16* qkv;             // [2, num_rows, 3 dim]
+  float* sums;           // [2, kDecoderColumnRanks, kRows, dim]
   float2* part_softmax;  // [num_rows, num_heads, kMaxUnits]: largest, sum
   float* part_outputs;   // [num_rows, num_heads, kMaxUnits, kDecoderHeadDim]
   DecoderCounters* counters;
@@ -73,16 +76,5 @@ struct DecoderLaunch {
   float* logits;  // [num_rows, vocab]
   int vocab;
 };
-
-// Activations that products read lie in the order in which lanes load them as B fragments: per 128
-// columns, per 8 rows, per 16 columns, per lane 4 elements (mma.cuh). So 128 columns are one
-// contiguous piece, and a warp's load of a fragment has no bank conflicts.
-template <int kRows>
-__device__ __forceinline__ int fragment_index(int row, int column) {
-  const int block = column / kProductColumns * (kRows / 8) + row / 8;
-  const int step = column % kProductColumns / 16, k = column % 16;
-  const int lane = row % 8 * 4 + k % 8 / 2;
-  return block * (8 * kProductColumns) + step * 128 + lane * 4 + k / 8 * 2 + k % 2;
-}
 
 }  // namespace gapless

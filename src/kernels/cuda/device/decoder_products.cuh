@@ -4,14 +4,13 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/granule_ring.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
 
 namespace gapless {
-
-inline constexpr int kMaxXSlots = 16;
 
 struct TileRange {
   int begin, end;
@@ -87,14 +86,12 @@ class DecoderWork {
   int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_, attention_chunks_, inner_chunks_;
 };
 
-// Activations in fragment order, 128 columns of all rows in each slot: kDepth slots for each
-// computing warp, which uses them in turn for its stages of the ring.
+// Activations in fragment order, 128 columns of all rows: a slot for each computing warp, which
+// uses it for one of its stages of the ring after the other.
 template <int kRows>
 struct XSlots {
   static constexpr int kSlotBytes = kRows * kProductColumns * 2;
-  static constexpr int kDepth = kRows == 8 ? 2 : 1;
-  static constexpr int kSlots = kDepth * kRingConsumers;
-  static_assert(kSlots <= kMaxXSlots);
+  static constexpr int kSlots = kXFromMemory<kRows> ? 0 : kRingConsumers;
 
   std::uint32_t data, full, empty;  // addresses in shared memory
 
@@ -104,11 +101,8 @@ struct XSlots {
       init_barrier(empty + i * 8, 1);
     }
   }
-  // The slot of a warp's `step`-th piece.
-  __device__ static unsigned slot(unsigned warp, unsigned step) {
-    return warp * kDepth + step % kDepth;
-  }
-  __device__ static int phase(unsigned step) { return step / kDepth & 1; }
+  // Of a warp's `step`-th piece.
+  __device__ static int phase(unsigned step) { return step & 1; }
 };
 
 // Fills them: lane w those of computing warp w.
@@ -124,14 +118,11 @@ class XProducer {
     if (lane < kRingConsumers) {
       for (int chunk = chunks.begin + static_cast<int>((lane - stage) % kRingConsumers);
            chunk < chunks.end; chunk += kRingConsumers, ++step_) {
-        const unsigned slot = Slots::slot(lane, step_);
-        if (step_ >= Slots::kDepth) {
-          wait_barrier(slots_.empty + slot * 8, Slots::phase(step_ - Slots::kDepth));
-        }
-        arrive_expecting(slots_.full + slot * 8, Slots::kSlotBytes);
-        copy_bytes_async(slots_.data + slot * Slots::kSlotBytes,
+        if (step_ > 0) wait_barrier(slots_.empty + lane * 8, Slots::phase(step_ - 1));
+        arrive_expecting(slots_.full + lane * 8, Slots::kSlotBytes);
+        copy_bytes_async(slots_.data + lane * Slots::kSlotBytes,
                          activations + chunk * (kRows * kProductColumns), Slots::kSlotBytes,
-                         slots_.full + slot * 8);
+                         slots_.full + lane * 8);
       }
     }
     __syncwarp();
@@ -142,26 +133,84 @@ class XProducer {
   unsigned step_ = 0;
 };
 
-// sums += this warp's stages of num_chunks from `start` on (kTiles tiles each) times its next
-// pieces of x.
+// The activations of a product: its columns' pieces of 128, one behind the other.
+struct XSource {
+  const Bf16* activations;
+  ChunkRange first, second;  // then these; may be none
+
+  __device__ int size() const { return first.size() + second.size(); }
+  __device__ int chunk(int i) const {
+    return i < first.size() ? first.begin + i : second.begin + i - first.size();
+  }
+};
+
+// sums += this warp's stages of the ring from `start` on (kTiles tiles each) times activations that
+// announce themselves.
+template <int kTiles, typename Ring>
+__device__ __forceinline__ void multiply_from_memory(const Ring& ring, const RingPosition& start,
+                                                     const XSource& x, int num_rows,
+                                                     Accumulators<8>& sums) {
+  constexpr int kAtOnce = 2;
+  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const bool has_row = static_cast<int>(lane / 4) < num_rows;
+  const int size = x.size();
+  for (int first = static_cast<int>((warp - start.stage) % kRingConsumers); first < size;
+       first += kAtOnce * kRingConsumers) {
+    MemoryFragments b[kAtOnce];
+    bool complete;
+    do {
+      complete = true;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kRingConsumers;
+        b[i].load(x.activations, x.chunk(at), has_row && at < size);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) complete = complete && b[i].complete();
+    } while (!complete);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * kRingConsumers;
+      if (at >= size) break;
+      ring.wait(start.stage + at);
+#pragma unroll
+      for (int step = 0; step < kProductColumns / 16; ++step) {
+        const uint4& pair = b[i].pairs[step / 2];
+        const std::uint32_t b0 = step % 2 == 0 ? pair.x : pair.z;
+        const std::uint32_t b1 = step % 2 == 0 ? pair.y : pair.w;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          std::uint32_t a[4];
+          load_shared_16(a,
+                         ring.granule(start.granule + at * kTiles + tile) + lane * 16 + step * 512);
+          mma_k16(sums[tile][0], a, b0, b1);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) ring.give_back(start.stage + at);
+    }
+  }
+}
+
+// The same with activations that come into slots: this warp's next pieces.
 template <int kTiles, int kRows, typename Ring>
-__device__ __forceinline__ void multiply_stages(const Ring& ring, const RingPosition& start,
-                                                int num_chunks, const XSlots<kRows>& x,
-                                                unsigned& x_step, Accumulators<kRows>& sums) {
+__device__ __forceinline__ void multiply_from_slots(const Ring& ring, const RingPosition& start,
+                                                    int num_chunks, const XSlots<kRows>& x,
+                                                    unsigned& x_step, Accumulators<kRows>& sums) {
   using Slots = XSlots<kRows>;
   constexpr int kSteps = kProductColumns / 16;
   constexpr int kUnroll = kRows <= 16 ? kSteps : 2;
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (unsigned chunk = (warp - start.stage) % kRingConsumers;
        chunk < static_cast<unsigned>(num_chunks); chunk += kRingConsumers, ++x_step) {
-    const unsigned slot = Slots::slot(warp, x_step);
-    const std::uint32_t b_from = x.data + slot * Slots::kSlotBytes + lane * 8;
+    const std::uint32_t b_from = x.data + warp * Slots::kSlotBytes + lane * 8;
     std::uint32_t a_from[kTiles];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       a_from[tile] = ring.granule(start.granule + chunk * kTiles + tile) + lane * 16;
     }
-    wait_barrier(x.full + slot * 8, Slots::phase(x_step));
+    wait_barrier(x.full + warp * 8, Slots::phase(x_step));
     ring.wait(start.stage + chunk);
 #pragma unroll kUnroll
     for (int step = 0; step < kSteps; ++step) {
@@ -181,28 +230,44 @@ __device__ __forceinline__ void multiply_stages(const Ring& ring, const RingPosi
     __syncwarp();
     if (lane == 0) {
       ring.give_back(start.stage + chunk);
-      arrive(x.empty + slot * 8);
+      arrive(x.empty + warp * 8);
     }
   }
 }
 
-template <int kRows, typename Ring>
-__device__ __forceinline__ void multiply_stages(int num_tiles, const Ring& ring,
-                                                const RingPosition& start, int num_chunks,
-                                                const XSlots<kRows>& x, unsigned& x_step,
-                                                Accumulators<kRows>& sums) {
-  static_assert(kGroupTiles == 4);
-  switch (num_tiles) {
-    case 4:
-      return multiply_stages<4, kRows>(ring, start, num_chunks, x, x_step, sums);
-    case 3:
-      return multiply_stages<3, kRows>(ring, start, num_chunks, x, x_step, sums);
-    case 2:
-      return multiply_stages<2, kRows>(ring, start, num_chunks, x, x_step, sums);
-    default:
-      return multiply_stages<1, kRows>(ring, start, num_chunks, x, x_step, sums);
+// What a warp's products read their activations from.
+template <int kRows>
+struct XReader {
+  XSlots<kRows> slots;
+  int num_rows;
+  unsigned step = 0;  // of the slots
+
+  template <int kTiles, typename Ring>
+  __device__ __forceinline__ void multiply(const Ring& ring, const RingPosition& start,
+                                           const XSource& x, Accumulators<kRows>& sums) {
+    if constexpr (kXFromMemory<kRows>) {
+      multiply_from_memory<kTiles>(ring, start, x, num_rows, sums);
+    } else {
+      multiply_from_slots<kTiles, kRows>(ring, start, x.size(), slots, step, sums);
+    }
   }
-}
+  template <typename Ring>
+  __device__ __forceinline__ void multiply(int num_tiles, const Ring& ring,
+                                           const RingPosition& start, const XSource& x,
+                                           Accumulators<kRows>& sums) {
+    static_assert(kGroupTiles == 4);
+    switch (num_tiles) {
+      case 4:
+        return multiply<4>(ring, start, x, sums);
+      case 3:
+        return multiply<3>(ring, start, x, sums);
+      case 2:
+        return multiply<2>(ring, start, x, sums);
+      default:
+        return multiply<1>(ring, start, x, sums);
+    }
+  }
+};
 
 // The sum over the computing warps, in every thread of them. `shared` holds one float per warp and
 // may be used again right after the call.

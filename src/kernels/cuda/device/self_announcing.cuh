@@ -33,11 +33,36 @@ __device__ __forceinline__ void announce_value(Bf16* half, Bf16* other_half, Bf1
                : "memory");
 }
 
+// Two bfloat16.
+__device__ __forceinline__ void announce_value(std::uint32_t* half, std::uint32_t* other_half,
+                                               std::uint32_t value) {
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(half), "r"(value) : "memory");
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(other_half), "r"(kNotWritten)
+               : "memory");
+}
+
 __device__ __forceinline__ bool is_written(std::uint32_t word, float /*type*/) {
   return word != kNotWritten;
 }
 __device__ __forceinline__ bool is_written(std::uint32_t word, Bf16 /*type*/) {
   return (word | 0xffff0000u) != kNotWritten && (word | 0xffffu) != kNotWritten;
+}
+
+// 16 bytes, written or not.
+template <typename T>
+__device__ __forceinline__ uint4 load_announced(const T* from) {
+  uint4 value;
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from)
+               : "memory");
+  return value;
+}
+
+template <typename T>
+__device__ __forceinline__ bool all_written(const uint4& value) {
+  return is_written(value.x, T{}) && is_written(value.y, T{}) && is_written(value.z, T{}) &&
+         is_written(value.w, T{});
 }
 
 // Reads 16 bytes from each address, again and again until all of them are written.
@@ -47,19 +72,10 @@ __device__ __forceinline__ void load_when_written(const T* const (&from)[kCount]
   bool complete;
   do {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(values[i].x), "=r"(values[i].y), "=r"(values[i].z), "=r"(values[i].w)
-                   : "l"(from[i])
-                   : "memory");
-    }
+    for (int i = 0; i < kCount; ++i) values[i] = load_announced(from[i]);
     complete = true;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      for (const std::uint32_t word : {values[i].x, values[i].y, values[i].z, values[i].w}) {
-        complete = complete && is_written(word, T{});
-      }
-    }
+    for (int i = 0; i < kCount; ++i) complete = complete && all_written<T>(values[i]);
   } while (!complete);
 }
 
