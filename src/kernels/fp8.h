@@ -14,15 +14,19 @@
 namespace gapless {
 
 inline constexpr float kFp8Max = 448.0f;
+// Rows with larger values than 448 * 2^7 saturate: above, 8-bit numbers would not become bfloat16 by
+// one multiplication (cuda/device/fp8_tile.cuh), and no model has such weights.
+inline constexpr int kFp8MaxRowExponent = 7;
 
-// The smallest e for which max_value <= kFp8Max * 2^e; 0 for a row of zeros. max_value is finite
-// and not negative.
+// The smallest e for which max_value <= kFp8Max * 2^e, at most kFp8MaxRowExponent; 0 for a row of
+// zeros. max_value is finite and not negative.
 GAPLESS_HOST_DEVICE inline int fp8_row_exponent(float max_value) {
   if (!(max_value > 0)) return 0;
   int exponent = 0;
   const float mantissa = frexpf(max_value, &exponent);  // in [0.5, 1)
   // 448 = 0.875 * 2^9
-  return mantissa <= 0.875f ? exponent - 9 : exponent - 8;
+  const int smallest = mantissa <= 0.875f ? exponent - 9 : exponent - 8;
+  return smallest < kFp8MaxRowExponent ? smallest : kFp8MaxRowExponent;
 }
 
 // The nearest e4m3 number, ties to even; larger values become +-448.

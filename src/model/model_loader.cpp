@@ -37,7 +37,7 @@ StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const Mode
     GAPLESS_RETURN_IF_ERROR(round_weights_to_fp8(kernels, *stream, weights));
   }
   GAPLESS_RETURN_IF_ERROR(
-      prepare_decode_weights(device, kernels, *stream, source.config, weights));
+      prepare_decode_weights(device, kernels, *stream, source.config, format, weights));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "kernels/weight_format.h"
 #include "weights/model_config.h"
 
 namespace gapless {
@@ -31,9 +32,9 @@ struct StepTraffic {
 };
 
 // One decode step of `num_rows` sequences with `context` cached tokens each, in elements of
-// `dtype`. Activations stay on chip and are not counted.
-std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype, int num_rows,
-                                             int context);
+// `dtype`, the matrices in their format. Activations stay on chip and are not counted.
+std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype,
+                                             WeightFormat weights, int num_rows, int context);
 
 // On top, in a step that samples a coordinate or a size.
 std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dtype);

@@ -14,7 +14,8 @@ std::int64_t bytes_of_component(const std::vector<StepTraffic>& traffic, std::st
 }
 
 std::int64_t step_megabytes(int rows) {
-  const auto traffic = decode_step_traffic(moondream2_config(), DType::kBF16, rows, 1000);
+  const auto traffic =
+      decode_step_traffic(moondream2_config(), DType::kBF16, WeightFormat::kNative, rows, 1000);
   return (total_bytes(traffic) + 500'000) / 1'000'000;
 }
 
@@ -31,11 +32,16 @@ TEST(ModelSummary, DecodeStepOfMoondream2) {
   EXPECT_EQ(step_megabytes(1), 2824);
   EXPECT_EQ(step_megabytes(8), 4201);
   EXPECT_EQ(step_megabytes(32), 8925);
-  const auto step = decode_step_traffic(moondream2_config(), DType::kBF16, 8, 1000);
+  const auto step =
+      decode_step_traffic(moondream2_config(), DType::kBF16, WeightFormat::kNative, 8, 1000);
   EXPECT_EQ(bytes_of_component(step, "qkv"), 603'979'776);
   EXPECT_EQ(bytes_of_component(step, "KV cache read"), 8 * 1000 * 196'608LL);
   EXPECT_EQ(bytes_of_component(step, "KV cache write"), 8 * 196'608);
   EXPECT_EQ(bytes_of_component(step, "MLP"), 1'610'612'736);
+  const auto fp8 =
+      decode_step_traffic(moondream2_config(), DType::kBF16, WeightFormat::kFp8, 8, 1000);
+  EXPECT_EQ(bytes_of_component(fp8, "MLP"), 1'610'612'736 / 2);
+  EXPECT_EQ(bytes_of_component(fp8, "KV cache read"), 8 * 1000 * 196'608LL);
 }
 
 TEST(ModelSummary, RegionHeadsOfMoondream2) {

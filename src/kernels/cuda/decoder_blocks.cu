@@ -4,7 +4,7 @@
 // One block per multiprocessor stays for the whole launch:
 //   streaming warp   walks, without ever waiting for a result, over everything that no step changes
 //                    and this block will need: weights of its tiles, pages of its units; layer
-//                    after layer, as far ahead as the ring (granule_ring.cuh) has room.
+//                    after layer, as far ahead as the ring (stage_ring.cuh) has room.
 //   x warp           brings the activations of the products, when their counter says they are
 //   there. signal warp      tells the other blocks what this one has written: a fence and an atomic
 //   take
@@ -37,9 +37,9 @@
 #include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/decoder_products.cuh"
-#include "kernels/cuda/device/granule_ring.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
+#include "kernels/cuda/device/stage_ring.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace gapless::cuda {
@@ -54,8 +54,7 @@ constexpr int kThreads = (kProductWarps + 3) * kWarp;
 enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };
 
 struct Small {
-  std::uint64_t ring_barriers[2 * kRingStages];
-  std::uint64_t x_barriers[2 * kMaxXSlots];
+  RingControl ring;
   std::uint64_t rows_ready;            // mbarrier: `rows` is written
   std::uint64_t written[kNumWritten];  // mbarriers: the computing warps have written it
   float norm[kWarp];
@@ -63,24 +62,20 @@ struct Small {
 };
 
 // Shared memory of a block, in bytes from its 128-byte aligned start.
-template <int kRows>
 struct Layout {
   static constexpr int kBudget = (227 << 10) - 128;  // of a multiprocessor
-  static constexpr int kXBytes = XSlots<kRows>::kSlots * XSlots<kRows>::kSlotBytes;
-  static constexpr int kGranules =
-      (kBudget - kXBytes - kReduceBytes - static_cast<int>(sizeof(Small))) / kGranuleBytes;
-  static constexpr int kX = kGranules * kGranuleBytes;
-  static constexpr int kReduce = kX + kXBytes;
+  static constexpr int kRingBytes =
+      (kBudget - kReduceBytes - static_cast<int>(sizeof(Small))) / 128 * 128;
+  static constexpr int kReduce = kRingBytes;
   static constexpr int kSmall = kReduce + kReduceBytes;
   static constexpr int kBytes = kSmall + static_cast<int>(sizeof(Small)) + 128;
 };
 
 // Everything that warps of a block share.
-template <int kRows>
 struct Block {
   const DecoderLaunch& p;
-  GranuleRing<Layout<kRows>::kGranules> ring;
-  XSlots<kRows> x;
+  std::uint32_t ring_data;
+  StageRing ring;
   float* reduce_buffer;
   Small& small;
   DecoderWork work;
@@ -88,70 +83,75 @@ struct Block {
 
 // ---- The streaming warp.
 
-template <typename Producer>
-__device__ void stream_tiles(Producer& producer, const char* weights, TileRange tiles,
+// What it asks for ahead. Few rows are bound by the latency of small accesses, many are not.
+constexpr int kFewRowsInFlight = 48 << 10;
+constexpr int kManyRowsInFlight = 80 << 10;
+
+template <WeightFormat kFormat, int kRows>
+__device__ void stream_tiles(RingProducer& producer, const char* weights, TileRange tiles,
                              int chunks_of_tile, ChunkRange chunks) {
+  constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   const int lane = threadIdx.x % kWarp;
   for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
     const int num_tiles = min(kGroupTiles, tiles.end - tile);
     const char* from =
-        weights + (std::int64_t{tile + lane} * chunks_of_tile + chunks.begin) * kGranuleBytes;
-    for (int chunk = 0; chunk < chunks.size(); ++chunk, from += kGranuleBytes) {
-      producer.push(num_tiles, num_tiles, from);
+        weights + (std::int64_t{tile + lane} * chunks_of_tile + chunks.begin) * kTileBytes;
+    for (int chunk = 0; chunk < chunks.size(); ++chunk, from += kTileBytes) {
+      producer.push(kXBytes<kRows>, num_tiles, kTileBytes, from);
     }
   }
 }
 
-template <int kRows>
-__device__ void stream(const Block<kRows>& block) {
+template <WeightFormat kFormat, int kRows>
+__device__ void stream(const Block& block) {
   const DecoderLaunch& p = block.p;
   const DecoderWork& work = block.work;
-  RingProducer producer(block.ring);
+  RingProducer producer(block.small.ring, block.ring_data, Layout::kRingBytes,
+                        kRows <= 16 ? kFewRowsInFlight : kManyRowsInFlight);
   const int chunks = p.dim / kProductColumns;
+  auto stream_weights = [&](const char* weights, TileRange tiles) {
+    stream_tiles<kFormat, kRows>(producer, weights, tiles, chunks, {0, chunks});
+  };
   for (int l = 0; l < p.num_layers; ++l) {
     const DecoderLayer& layer = p.layers[l];
-    stream_tiles(producer, layer.input_weights, work.qkv_tiles(), chunks, {0, chunks});
+    stream_weights(layer.input_weights, work.qkv_tiles());
     if (l == 0) {
       // Keys and values of the step before may still be on their way into the cache.
       wait_for_predecessor();
       wait_barrier(shared_address(&block.small.rows_ready), 0);
     }
     stream_pages(p, layer, block.small.rows, producer);
-    stream_tiles(producer, layer.input_weights, work.inner_tiles(), chunks, {0, chunks});
+    stream_weights(layer.input_weights, work.inner_tiles());
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       for (const ChunkRange& part : {work.inner_chunks(unit), work.attention_chunks(unit)}) {
-        stream_tiles(producer, layer.output_weights, work.tiles(unit), work.output_chunks(), part);
+        stream_tiles<kFormat, kRows>(producer, layer.output_weights, work.tiles(unit),
+                                     work.output_chunks(), part);
       }
     }
   }
-  if (p.head_weights != nullptr) {
-    stream_tiles(producer, p.head_weights, work.head_tiles(), chunks, {0, chunks});
-  }
+  if (p.head_weights != nullptr) stream_weights(p.head_weights, work.head_tiles());
 }
 
-// ---- The x warp: it reads what the rows are, then brings activations.
-
-// One lane waits for all.
-__device__ void wait_in_warp(const GridCounter& counter, unsigned target) {
-  if (threadIdx.x % kWarp == 0) wait_for_count(counter, target);
-  __syncwarp();
-  publish_to_copy_engine();
-}
+// ---- The x warp: it reads what the rows are. Then one thread of it brings activations.
 
 template <int kRows>
-__device__ void bring_x(const Block<kRows>& block) {
+__device__ void bring_x(const Block& block) {
   const DecoderLaunch& p = block.p;
   const DecoderWork& work = block.work;
   const DecoderCounters& counters = *p.counters;
-  XProducer<kRows> producer(block.x);
-  unsigned stage = 0;  // of the ring
-  auto push = [&](const Bf16* activations, ChunkRange chunks) {
-    producer.push(activations, chunks, stage);
-    stage += chunks.size();
+  unsigned stage = 0;
+  auto wait = [](const GridCounter& counter, unsigned target) {
+    wait_for_count(counter, target);
+    publish_to_copy_engine();
   };
-  auto push_norm = [&](TileRange tiles) {
+  auto bring = [&](const Bf16* activations, ChunkRange chunks) {
+    for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
+      block.ring.bring_x(stage++, activations + chunk * (kRows * kProductColumns), kXBytes<kRows>);
+    }
+  };
+  auto bring_norm = [&](TileRange tiles) {
     for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
-      push(p.norm, {0, p.dim / kProductColumns});
+      bring(p.norm, {0, p.dim / kProductColumns});
     }
   };
   const int num_units = UnitRange(block.small.rows, p.num_rows).size();
@@ -159,27 +159,26 @@ __device__ void bring_x(const Block<kRows>& block) {
   for (unsigned l = 0; l < static_cast<unsigned>(p.num_layers); ++l) {
     const unsigned everyone = (l + 1) * gridDim.x;
     rows_normed += p.num_rows;
-    wait_in_warp(counters.norm, rows_normed);
-    push_norm(work.qkv_tiles());
+    wait(counters.norm, rows_normed);
+    bring_norm(work.qkv_tiles());
     stage += num_units;
-    push_norm(work.inner_tiles());
+    bring_norm(work.inner_tiles());
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      wait_in_warp(counters.inner, everyone);
-      push(p.wide, work.inner_chunks(unit));
-      wait_in_warp(counters.attention, everyone);
-      push(p.wide, work.attention_chunks(unit));
+      wait(counters.inner, everyone);
+      bring(p.wide, work.inner_chunks(unit));
+      wait(counters.attention, everyone);
+      bring(p.wide, work.attention_chunks(unit));
     }
   }
   if (p.head_weights != nullptr) {
-    wait_in_warp(counters.norm, rows_normed + p.num_rows);
-    push_norm(work.head_tiles());
+    wait(counters.norm, rows_normed + p.num_rows);
+    bring_norm(work.head_tiles());
   }
 }
 
 // ---- The signal warp: one thread.
 
-template <int kRows>
-__device__ void signal_others(const Block<kRows>& block) {
+__device__ void signal_others(const Block& block) {
   const DecoderLaunch& p = block.p;
   DecoderCounters& counters = *p.counters;
   const bool has_row = blockIdx.x < static_cast<unsigned>(p.num_rows);
@@ -204,8 +203,7 @@ __device__ void signal_others(const Block<kRows>& block) {
 // ---- The computing warps.
 
 // Every thread of theirs, after it wrote.
-template <int kRows>
-__device__ void announce(const Block<kRows>& block, Written what) {
+__device__ void announce(const Block& block, Written what) {
   // The others are read by loads.
   if (what == kInner || what == kAttention || what == kNorm) publish_to_copy_engine();
   __syncwarp();
@@ -231,8 +229,7 @@ __device__ Bf16* qkv_of(const DecoderLaunch& p, int layer) {
 // Residual stream and LayerNorm of this block's row. `layer`: whose output product is to be added;
 // -1: none. gamma == nullptr: no LayerNorm.
 template <int kRows>
-__device__ void finish_row(const Block<kRows>& block, int layer, const Bf16* gamma,
-                           const Bf16* beta) {
+__device__ void finish_row(const Block& block, int layer, const Bf16* gamma, const Bf16* beta) {
   const DecoderLaunch& p = block.p;
   const int row = blockIdx.x;
   const int at = threadIdx.x * kVector;
@@ -338,17 +335,17 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduc
 }
 
 // The computing warps' way through the launch.
-template <int kRows>
+template <WeightFormat kFormat, int kRows>
 class Computation {
  public:
-  __device__ explicit Computation(const Block<kRows>& block)
+  __device__ explicit Computation(const Block& block)
       : block_(block),
         p_(block.p),
         has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
 
   __device__ void run() {
     wait_for_predecessor();
-    if (has_row_) finish_row(block_, -1, p_.layers[0].gamma, p_.layers[0].beta);
+    if (has_row_) finish_row<kRows>(block_, -1, p_.layers[0].gamma, p_.layers[0].beta);
     for (int l = 0; l <= p_.num_layers; ++l) {
       const bool is_head = l == p_.num_layers;
       if (is_head && p_.head_weights == nullptr) break;
@@ -363,8 +360,8 @@ class Computation {
       multiply_output(l);
       if (!has_row_) continue;
       const bool is_last = l + 1 == p_.num_layers;
-      finish_row(block_, l, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
-                 is_last ? p_.head_beta : p_.layers[l + 1].beta);
+      finish_row<kRows>(block_, l, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
+                        is_last ? p_.head_beta : p_.layers[l + 1].beta);
     }
   }
 
@@ -388,14 +385,14 @@ class Computation {
                                 ? Biases(layer.fc1_bias, tile * kTileRows - 3 * p_.dim, p_.ff_dim)
                                 : Biases(p_.head_bias, tile * kTileRows, p_.vocab);
       Accumulators<kRows> sums = {};
-      multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks, block_.x, x_step_, sums);
-      reduce_warps<kRows>(sums, num_tiles, turn(at_.stage), block_.reduce_buffer,
+      multiply_stages<kFormat, kRows>(num_tiles, block_.ring, stage_, chunks, sums);
+      reduce_warps<kRows>(sums, num_tiles, turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             if (row >= p_.num_rows) return;
                             store_product<kRows>(p_, kind, l, (tile + t) * kTileRows + tile_row,
                                                  row, sum + biases[t]);
                           });
-      at_.advance(chunks, num_tiles);
+      stage_ += chunks;
     }
   }
 
@@ -405,8 +402,8 @@ class Computation {
       wait_together(p_.counters->qkv, gridDim.x);
     }
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
-    attend_to_units(p_, p_.layers[l], qkv_of(p_, l), block_.small.rows, block_.ring, at_);
-    at_.advance(UnitRange(block_.small.rows, p_.num_rows).size(), kUnitGranules);
+    attend_to_units(p_, p_.layers[l], qkv_of(p_, l), block_.small.rows, block_.ring, stage_);
+    stage_ += UnitRange(block_.small.rows, p_.num_rows).size();
     announce(block_, kParts);
   }
 
@@ -423,24 +420,23 @@ class Computation {
       const int num_tiles = tiles.end - tiles.begin;
       const int chunks = work.inner_chunks(unit).size() + work.attention_chunks(unit).size();
       Accumulators<kRows> sums = {};
-      multiply_stages<kRows>(num_tiles, block_.ring, at_, chunks, block_.x, x_step_, sums);
-      reduce_warps<kRows>(sums, num_tiles, turn(at_.stage), block_.reduce_buffer,
+      multiply_stages<kFormat, kRows>(num_tiles, block_.ring, stage_, chunks, sums);
+      reduce_warps<kRows>(sums, num_tiles, turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
                             if (row >= p_.num_rows) return;
                             announce_value(sums_of<kRows>(p_, l, unit.rank, row, column),
                                            sums_of<kRows>(p_, l + 1, unit.rank, row, column), sum);
                           });
-      at_.advance(chunks, num_tiles);
+      stage_ += chunks;
     }
     if (l == 0) announce(block_, kSums);
   }
 
-  const Block<kRows>& block_;
+  const Block& block_;
   const DecoderLaunch& p_;
   const bool has_row_;
-  RingPosition at_;
-  unsigned x_step_ = 0;
+  unsigned stage_ = 0;  // of the ring
 };
 
 // The last block leaves the counters as zeros: all warps of all blocks are through with them.
@@ -453,27 +449,22 @@ __device__ void finish(DecoderCounters& counters) {
   }
 }
 
-template <int kRows>
+template <WeightFormat kFormat, int kRows>
 __global__ void __launch_bounds__(kThreads, 1)
     decoder_blocks_kernel(const __grid_constant__ DecoderLaunch p) {
-  using L = Layout<kRows>;
   extern __shared__ char raw_shared[];
   char* base = raw_shared + (128 - shared_address(raw_shared) % 128) % 128;
-  const std::uint32_t shared = shared_address(base);
-  auto& small = *reinterpret_cast<Small*>(base + L::kSmall);
-  const std::uint32_t ring_barriers = shared_address(small.ring_barriers);
-  const std::uint32_t x_barriers = shared_address(small.x_barriers);
-  const Block<kRows> block{p,
-                           {shared, ring_barriers, ring_barriers + kRingStages * 8},
-                           {shared + L::kX, x_barriers, x_barriers + XSlots<kRows>::kSlots * 8},
-                           reinterpret_cast<float*>(base + L::kReduce),
-                           small,
-                           DecoderWork(p)};
+  auto& small = *reinterpret_cast<Small*>(base + Layout::kSmall);
+  const Block block{p,
+                    shared_address(base),
+                    StageRing(small.ring),
+                    reinterpret_cast<float*>(base + Layout::kReduce),
+                    small,
+                    DecoderWork(p)};
 
   let_successor_start();
   if (threadIdx.x == 0) {
-    block.ring.init();
-    block.x.init();
+    small.ring.init();
     init_barrier(shared_address(&small.rows_ready), 1);
     for (std::uint64_t& barrier : small.written) {
       init_barrier(shared_address(&barrier), kProductWarps);
@@ -483,33 +474,47 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int warp = threadIdx.x / kWarp;
   if (warp == kStreamWarp) {
-    stream(block);
+    stream<kFormat, kRows>(block);
   } else if (warp == kXWarp) {
     wait_for_predecessor();
     small.rows.load(p);
     if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
-    bring_x(block);
+    if (threadIdx.x % kWarp == 0) bring_x<kRows>(block);
   } else if (warp == kSignalWarp) {
     wait_for_predecessor();
     if (threadIdx.x % kWarp == 0) signal_others(block);
   } else {
-    Computation<kRows>(block).run();
+    Computation<kFormat, kRows>(block).run();
   }
   __syncthreads();
   if (threadIdx.x == 0) finish(*p.counters);
 }
 
-template <int kRows>
+template <WeightFormat kFormat, int kRows>
 Status launch_rows(Stream& stream, const DecoderLaunch& params, int num_blocks) {
   return launch("decoder_blocks", stream,
                 {.grid = dim3(static_cast<unsigned>(num_blocks)),
                  .block = dim3(kThreads),
-                 .shared_bytes = Layout<kRows>::kBytes},
-                decoder_blocks_kernel<kRows>, params);
+                 .shared_bytes = Layout::kBytes},
+                decoder_blocks_kernel<kFormat, kRows>, params);
 }
 
 constexpr int slice_rows(int num_rows) {
   return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64;
+}
+
+template <WeightFormat kFormat>
+Status launch_format(Stream& stream, const DecoderLaunch& params, int num_blocks) {
+  switch (slice_rows(params.num_rows)) {
+    case 8:
+      return launch_rows<kFormat, 8>(stream, params, num_blocks);
+    case 16:
+      return launch_rows<kFormat, 16>(stream, params, num_blocks);
+    case 32:
+      return launch_rows<kFormat, 32>(stream, params, num_blocks);
+    default:
+      return launch_rows<kFormat, 64>(stream, params, num_blocks);
+  }
 }
 
 // Where the scratch's arrays lie.
@@ -561,11 +566,14 @@ bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multipro
   for (int i = 0; i < p.num_blocks; ++i) {
     const DecoderBlock& b = p.blocks[i];
     if (b.prepared_in == nullptr || b.prepared_out == nullptr) return false;
+    if (b.prepared_format != first.prepared_format) return false;
     for (const LinearWeights* w : {&b.qkv, &b.proj, &b.fc1, &b.fc2}) {
       if (w->bias == nullptr) return false;
     }
   }
-  const bool head_fits = p.head == nullptr || p.head->linear.prepared != nullptr;
+  const bool head_fits =
+      p.head == nullptr || (p.head->linear.prepared != nullptr &&
+                            p.head->linear.prepared_format == first.prepared_format);
   return head_fits && p.head_dim == kDecoderHeadDim && p.num_heads % 2 == 0 &&
          p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 && p.rotary_dim > 0 &&
          p.rotary_dim <= kDecoderHeadDim && dim % kProductColumns == 0 &&
@@ -608,16 +616,9 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
     p.logits = head.logits;
     p.vocab = head.linear.out;
   }
-  switch (slice_rows(params.num_tokens)) {
-    case 8:
-      return launch_rows<8>(stream, p, num_multiprocessors);
-    case 16:
-      return launch_rows<16>(stream, p, num_multiprocessors);
-    case 32:
-      return launch_rows<32>(stream, p, num_multiprocessors);
-    default:
-      return launch_rows<64>(stream, p, num_multiprocessors);
-  }
+  return params.blocks[0].prepared_format == WeightFormat::kFp8
+             ? launch_format<WeightFormat::kFp8>(stream, p, num_multiprocessors)
+             : launch_format<WeightFormat::kNative>(stream, p, num_multiprocessors);
 }
 
 std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim, int num_heads) {

@@ -1,8 +1,9 @@
 // Attention of one new token per row, as decoder_blocks.cu runs it.
 //
-// unit = kUnitKeys keys of a pair of heads: two pages, each a 4 KB granule of keys and one of
-// values (two heads lie side by side in a page). One warp attends to it, and leaves a softmax, its
-// sum and its output per head in global memory; all of a row and head are combined later.
+// unit = kUnitKeys keys of a pair of heads: a stage of the ring, of two pages, each 4 KB of keys
+// and 4 KB of values (two heads lie side by side in a page). One warp attends to it, and leaves a
+// softmax, its sum and its output per head in global memory; all of a row and head are combined
+// later.
 //
 // Units start at multiples of their size of the sequence, and sums run over lanes and units in
 // fixed orders: a row's result does not depend on the rows beside it. Their order is by row, pair
@@ -11,13 +12,12 @@
 
 #include "base/limits.h"
 #include "kernels/cuda/device/decoder_launch.cuh"
-#include "kernels/cuda/device/granule_ring.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
+#include "kernels/cuda/device/stage_ring.cuh"
 
 namespace gapless {
 
 inline constexpr int kPairPageBytes = 2 * kPageTokens * kDecoderHeadDim * 2;
-static_assert(kPairPageBytes == kGranuleBytes);
 static_assert(kUnitKeys == 2 * kPageTokens);
 
 // Of all rows, in shared memory.
@@ -81,20 +81,19 @@ struct Unit {
   __device__ bool has_newest() const { return num_keys <= kUnitKeys; }
 };
 
-inline constexpr int kUnitGranules = 4;  // of the ring, also where only one page exists
+inline constexpr int kUnitPieces = 4;  // keys and values of two pages
 
 // The ring's producer: asks for the pages of this block's units.
-template <typename Producer>
 __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& layer,
-                                    const AttentionRows& rows, Producer& producer) {
+                                    const AttentionRows& rows, RingProducer& producer) {
   const int lane = threadIdx.x % kWarp;
   const std::int64_t page_elements = std::int64_t{p.num_heads} * kPageTokens * kDecoderHeadDim;
   // Lane 4i + 2j + k: unit i of eight, its page j, keys or values.
   const Bf16* plane = lane % 2 == 0 ? layer.keys : layer.values;
   const UnitRange range(rows, p.num_rows);
   Unit unit;
-  for (int first = range.begin; first < range.end; first += kWarp / kUnitGranules) {
-    const int index = first + lane / kUnitGranules;
+  for (int first = range.begin; first < range.end; first += kWarp / kUnitPieces) {
+    const int index = first + lane / kUnitPieces;
     std::uint64_t own = 0;
     int num_pages = 0;
     if (index < range.end) {
@@ -107,12 +106,12 @@ __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& 
                                             unit.pair * (kPairPageBytes / 2));
     }
     __syncwarp();
-    const int count = min(kWarp / kUnitGranules, range.end - first);
+    const int count = min(kWarp / kUnitPieces, range.end - first);
     for (int i = 0; i < count; ++i) {
-      const int source = i * kUnitGranules + lane % kUnitGranules;
+      const int source = i * kUnitPieces + lane % kUnitPieces;
       const std::uint64_t from = __shfl_sync(kFullWarp, own, source);
       const int pages = __shfl_sync(kFullWarp, num_pages, source);
-      producer.push(kUnitGranules, 2 * pages, reinterpret_cast<const char*>(from));
+      producer.push(0, 2 * pages, kPairPageBytes, reinterpret_cast<const char*>(from));
     }
   }
 }
@@ -165,18 +164,18 @@ __device__ __forceinline__ float weight_of_part(float largest, float whole_large
 }
 
 // One warp attends to one unit, lanes 8i to 8i + 7 to every fourth key. Keys from num_keys on do
-// not exist. `granule(i)`: keys of page i / 2, or its values. `part`: of the first head.
-template <typename Granule>
+// not exist. `place`: of the unit's stage. `part`: of the first head.
 __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
                                                const HeadChunk (&queries)[2], int num_keys,
-                                               const Granule& granule, std::int64_t part) {
+                                               std::uint32_t place, std::int64_t part) {
   constexpr int kTurns = kUnitKeys / 4;
   const int lane = threadIdx.x % kWarp;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
   // Where there is no second page the first is read again, for nothing: loads without conditions
   // stay together.
   const int second = num_keys > kPageTokens ? 2 : 0;
-  const std::uint32_t pages[4] = {granule(0), granule(1), granule(second), granule(second + 1)};
+  const std::uint32_t pages[4] = {place, place + kPairPageBytes, place + second * kPairPageBytes,
+                                  place + (second + 1) * kPairPageBytes};
 #pragma unroll
   for (int head = 0; head < 2; ++head) {
     const std::uint32_t offset = head * (kPairPageBytes / 2) + lane * 16;
@@ -263,37 +262,35 @@ struct NewToken {
   }
 };
 
-// Puts its entry where the unit's granules hold its place, and zeros where later tokens' values
+// Puts its entry where the unit's stage holds its place, and zeros where later tokens' values
 // will be: what lies there may be no number, even times zero.
-template <typename Granule>
 __device__ __forceinline__ void insert_new_token(const uint4& entry, int at_key,
-                                                 const Granule& granule) {
+                                                 std::uint32_t place) {
   const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
   const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
   const std::uint32_t in_page = head * (kPairPageBytes / 2) + chunk * 16;
-  const std::uint32_t value_page = granule(page * 2 + 1) + in_page;
+  const std::uint32_t value_page = place + (page * 2 + 1) * kPairPageBytes + in_page;
   for (int t = offset + 1 + lane / 16; t < kPageTokens; t += 2) {
     store_shared_16(value_page + t * (kDecoderHeadDim * 2), uint4{0, 0, 0, 0});
   }
-  const std::uint32_t to = lane >= 16 ? value_page : granule(page * 2) + in_page;
+  const std::uint32_t to = lane >= 16 ? value_page : place + page * 2 * kPairPageBytes + in_page;
   store_shared_16(to + offset * (kDecoderHeadDim * 2), entry);
-  // The copy engine fills these granules again.
+  // The copy engine fills this memory again.
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncwarp();
 }
 
-// This warp's units of the block's. `qkv`: of this layer. `start`: the ring's stage of the first
-// unit.
-template <typename Ring>
+// This warp's units of the block's, which lie in the ring from first_stage on. `qkv`: of this
+// layer.
 __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLayer& layer,
-                                       const Bf16* qkv, const AttentionRows& rows, const Ring& ring,
-                                       const RingPosition& start) {
+                                       const Bf16* qkv, const AttentionRows& rows,
+                                       const StageRing& ring, unsigned first_stage) {
   const unsigned warp = threadIdx.x / kWarp;
   const UnitRange range(rows, p.num_rows);
   Unit unit;
   NewToken token;
   int token_row = -1, token_pair = -1;
-  for (unsigned i = (warp - start.stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
+  for (unsigned i = (warp - first_stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
        i += kRingConsumers) {
     unit.find(rows, range.begin + static_cast<int>(i));
     const int position = rows.num_keys[unit.row] - 1;
@@ -306,18 +303,16 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
       token_row = unit.row, token_pair = unit.pair;
       token.load(p, qkv, unit, position);
     }
-    const unsigned first_granule = start.granule + i * kUnitGranules;
-    const auto granule = [&](int g) { return ring.granule(first_granule + g); };
-    ring.wait(start.stage + i);
+    const std::uint32_t place = ring.wait(first_stage + i);
     if (unit.has_newest()) {
       token.store(p, layer, page, unit, position);
-      insert_new_token(token.entry, unit.num_keys - 1, granule);
+      insert_new_token(token.entry, unit.num_keys - 1, place);
     }
-    attend_to_unit(p, token.queries, unit.num_keys, granule,
+    attend_to_unit(p, token.queries, unit.num_keys, place,
                    (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
                        unit.first_key / kUnitKeys);
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) ring.give_back(start.stage + i);
+    if (threadIdx.x % kWarp == 0) ring.give_back(first_stage + i);
   }
 }
 
@@ -325,7 +320,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
 // warp each, two dimensions a lane.
 template <int kRows>
 __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows) {
-  constexpr int kBatch = 16;
+  constexpr int kBatch = 32;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
        i += gridDim.x * kProductWarps) {

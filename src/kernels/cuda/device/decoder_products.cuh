@@ -1,17 +1,22 @@
-// The matrix products of decoder_blocks.cu: which block does what, the ring of activations, and the
-// multiplication.
+// The matrix products of decoder_blocks.cu: which block does what, and the multiplication.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/device/decoder_launch.cuh"
-#include "kernels/cuda/device/granule_ring.cuh"
+#include "kernels/cuda/device/fp8_tile.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/stage_ring.cuh"
+#include "kernels/cuda/prepared_linear.h"
 
 namespace gapless {
 
-inline constexpr int kMaxXSlots = 16;
+// Activations in fragment order: 128 columns of all rows.
+template <int kRows>
+inline constexpr int kXBytes = kRows* kProductColumns * 2;
+
+static_assert(kTileRows == kPreparedTileRows && kProductColumns == kPreparedTileColumns);
 
 struct TileRange {
   int begin, end;
@@ -82,120 +87,101 @@ class DecoderWork {
   int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_, attention_chunks_, inner_chunks_;
 };
 
-// Activations in fragment order, 128 columns of all rows in each slot: kDepth slots for each
-// computing warp, which uses them in turn for its stages of the ring.
-template <int kRows>
-struct XSlots {
-  static constexpr int kSlotBytes = kRows * kProductColumns * 2;
-  static constexpr int kDepth = kRows == 8 ? 2 : 1;
-  static constexpr int kSlots = kDepth * kRingConsumers;
-  static_assert(kSlots <= kMaxXSlots);
+// A fragments of prepared tiles in shared memory (prepared_linear.h). `pair`: of steps of 16
+// columns.
+template <WeightFormat kFormat, int kTiles>
+struct TileReader;
 
-  std::uint32_t data, full, empty;  // addresses in shared memory
+template <int kTiles>
+struct TileReader<WeightFormat::kNative, kTiles> {
+  std::uint32_t from;
 
-  __device__ void init() const {
-    for (int i = 0; i < kSlots; ++i) {
-      init_barrier(full + i * 8, 1);
-      init_barrier(empty + i * 8, 1);
-    }
+  __device__ explicit TileReader(std::uint32_t tiles) : from(tiles + threadIdx.x % kWarp * 16) {}
+  __device__ void load(int /*pair*/) {}
+  __device__ void fragment(int tile, int pair, int step, std::uint32_t (&a)[4]) const {
+    load_shared_16(
+        a, from + tile * kPreparedTileBytes<WeightFormat::kNative> + pair * 1024 + step * 512);
   }
-  // The slot of a warp's `step`-th piece.
-  __device__ static unsigned slot(unsigned warp, unsigned step) {
-    return warp * kDepth + step % kDepth;
-  }
-  __device__ static int phase(unsigned step) { return step / kDepth & 1; }
 };
 
-// Fills them: lane w those of computing warp w.
-template <int kRows>
-class XProducer {
- public:
-  __device__ explicit XProducer(const XSlots<kRows>& slots) : slots_(slots) {}
+template <int kTiles>
+struct TileReader<WeightFormat::kFp8, kTiles> {
+  static constexpr int kTileBytes = kPreparedTileBytes<WeightFormat::kFp8>;
+  std::uint32_t from;
+  std::uint32_t scales[kTiles][2];  // of rows lane / 4 and lane / 4 + 8
+  std::uint32_t raw[kTiles][4];     // a pair's
 
-  // `stage`: the ring's stage of the first chunk.
-  __device__ void push(const Bf16* activations, ChunkRange chunks, unsigned stage) {
-    using Slots = XSlots<kRows>;
-    const unsigned lane = threadIdx.x % kWarp;
-    if (lane < kRingConsumers) {
-      for (int chunk = chunks.begin + static_cast<int>((lane - stage) % kRingConsumers);
-           chunk < chunks.end; chunk += kRingConsumers, ++step_) {
-        const unsigned slot = Slots::slot(lane, step_);
-        if (step_ >= Slots::kDepth) {
-          wait_barrier(slots_.empty + slot * 8, Slots::phase(step_ - Slots::kDepth));
-        }
-        arrive_expecting(slots_.full + slot * 8, Slots::kSlotBytes);
-        copy_bytes_async(slots_.data + slot * Slots::kSlotBytes,
-                         activations + chunk * (kRows * kProductColumns), Slots::kSlotBytes,
-                         slots_.full + slot * 8);
-      }
-    }
-    __syncwarp();
-  }
-
- private:
-  const XSlots<kRows> slots_;
-  unsigned step_ = 0;
-};
-
-// sums += this warp's stages of num_chunks from `start` on (kTiles tiles each) times its next
-// pieces of x.
-template <int kTiles, int kRows, typename Ring>
-__device__ __forceinline__ void multiply_stages(const Ring& ring, const RingPosition& start,
-                                                int num_chunks, const XSlots<kRows>& x,
-                                                unsigned& x_step, Accumulators<kRows>& sums) {
-  using Slots = XSlots<kRows>;
-  constexpr int kSteps = kProductColumns / 16;
-  constexpr int kUnroll = kRows <= 16 ? kSteps : 2;
-  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  for (unsigned chunk = (warp - start.stage) % kRingConsumers;
-       chunk < static_cast<unsigned>(num_chunks); chunk += kRingConsumers, ++x_step) {
-    const unsigned slot = Slots::slot(warp, x_step);
-    const std::uint32_t b_from = x.data + slot * Slots::kSlotBytes + lane * 8;
-    std::uint32_t a_from[kTiles];
+  __device__ explicit TileReader(std::uint32_t tiles) : from(tiles + threadIdx.x % kWarp * 16) {
+    const std::uint32_t bytes = tiles + kTileBytes - kPreparedTileRows + threadIdx.x % kWarp / 4;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      a_from[tile] = ring.granule(start.granule + chunk * kTiles + tile) + lane * 16;
+      scales[tile][0] = fp8_scale(load_shared_byte(bytes + tile * kTileBytes));
+      scales[tile][1] = fp8_scale(load_shared_byte(bytes + tile * kTileBytes + 8));
     }
-    wait_barrier(x.full + slot * 8, Slots::phase(x_step));
-    ring.wait(start.stage + chunk);
+  }
+  __device__ void load(int pair) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_shared_16(raw[tile], from + tile * kTileBytes + pair * 512);
+    }
+  }
+  __device__ void fragment(int tile, int /*pair*/, int step, std::uint32_t (&a)[4]) const {
+    unpack_fp8_fragment(raw[tile][step * 2], raw[tile][step * 2 + 1], scales[tile], a);
+  }
+};
+
+// sums += this warp's stages of num_chunks from first_stage on: 128 columns of x times kTiles
+// tiles.
+template <WeightFormat kFormat, int kTiles, int kRows>
+__device__ __forceinline__ void multiply_stages(const StageRing& ring, unsigned first_stage,
+                                                int num_chunks, Accumulators<kRows>& sums) {
+  constexpr int kPairs = kProductColumns / 32;  // of steps
+  constexpr int kUnroll = kRows <= 16 ? kPairs : 1;
+  constexpr int kStepUnroll = kRows <= 32 || kFormat == WeightFormat::kFp8 ? 2 : 1;
+  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (unsigned chunk = (warp - first_stage) % kRingConsumers;
+       chunk < static_cast<unsigned>(num_chunks); chunk += kRingConsumers) {
+    const std::uint32_t place = ring.wait(first_stage + chunk);
+    const std::uint32_t b_from = place + lane * 8;
+    TileReader<kFormat, kTiles> tiles(place + kXBytes<kRows>);
 #pragma unroll kUnroll
-    for (int step = 0; step < kSteps; ++step) {
-      std::uint32_t a[kTiles][4], b[kRows / 8][2];
+    for (int pair = 0; pair < kPairs; ++pair) {
+      tiles.load(pair);
+#pragma unroll kStepUnroll
+      for (int step = 0; step < 2; ++step) {
+        std::uint32_t a[kTiles][4], b[kRows / 8][2];
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) load_shared_16(a[tile], a_from[tile] + step * 512);
+        for (int tile = 0; tile < kTiles; ++tile) tiles.fragment(tile, pair, step, a[tile]);
 #pragma unroll
-      for (int n = 0; n < kRows / 8; ++n) {
-        load_shared_8(b[n], b_from + n * (8 * kProductColumns * 2) + step * 256);
-      }
+        for (int n = 0; n < kRows / 8; ++n) {
+          load_shared_8(b[n], b_from + n * (8 * kProductColumns * 2) + (pair * 2 + step) * 256);
+        }
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+        for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a[tile], b[n][0], b[n][1]);
+          for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a[tile], b[n][0], b[n][1]);
+        }
       }
     }
     __syncwarp();
-    if (lane == 0) {
-      ring.give_back(start.stage + chunk);
-      arrive(x.empty + slot * 8);
-    }
+    if (lane == 0) ring.give_back(first_stage + chunk);
   }
 }
 
-template <int kRows, typename Ring>
-__device__ __forceinline__ void multiply_stages(int num_tiles, const Ring& ring,
-                                                const RingPosition& start, int num_chunks,
-                                                const XSlots<kRows>& x, unsigned& x_step,
+template <WeightFormat kFormat, int kRows>
+__device__ __forceinline__ void multiply_stages(int num_tiles, const StageRing& ring,
+                                                unsigned first_stage, int num_chunks,
                                                 Accumulators<kRows>& sums) {
   static_assert(kGroupTiles == 4);
   switch (num_tiles) {
     case 4:
-      return multiply_stages<4, kRows>(ring, start, num_chunks, x, x_step, sums);
+      return multiply_stages<kFormat, 4, kRows>(ring, first_stage, num_chunks, sums);
     case 3:
-      return multiply_stages<3, kRows>(ring, start, num_chunks, x, x_step, sums);
+      return multiply_stages<kFormat, 3, kRows>(ring, first_stage, num_chunks, sums);
     case 2:
-      return multiply_stages<2, kRows>(ring, start, num_chunks, x, x_step, sums);
+      return multiply_stages<kFormat, 2, kRows>(ring, first_stage, num_chunks, sums);
     default:
-      return multiply_stages<1, kRows>(ring, start, num_chunks, x, x_step, sums);
+      return multiply_stages<kFormat, 1, kRows>(ring, first_stage, num_chunks, sums);
   }
 }
 
