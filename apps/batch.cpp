@@ -41,8 +41,17 @@ struct Pending {
   std::future<StatusOr<SkillResult>> result;
 };
 
-// {"id"?, "skill", "image"? (a path, relative to the JSONL file), "question" | "object" | "length",
-//  "settings"?}
+Status add_image(const boost::json::value& path, const std::filesystem::path& folder,
+                 SkillRequest& request) {
+  if (!path.is_string()) return invalid_argument("image must be a path, images a list of paths");
+  GAPLESS_ASSIGN_OR_RETURN(std::string bytes,
+                           read_file(folder / std::string(path.get_string()), kMaxImageBytes));
+  request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
+  return ok_status();
+}
+
+// {"id"?, "skill", "image"? (a path, relative to the JSONL file) | "images"? (a list of paths),
+//  "question" | "object" | "length", "settings"?}
 StatusOr<SkillRequest> read_line(const boost::json::object& line,
                                  const std::filesystem::path& folder) {
   const boost::json::value* skill = line.if_contains("skill");
@@ -51,10 +60,17 @@ StatusOr<SkillRequest> read_line(const boost::json::object& line,
   GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(parsed_skill, line));
   const boost::json::value* image = line.if_contains("image");
   if (image != nullptr && !image->is_null()) {
-    if (!image->is_string()) return invalid_argument("image must be a path");
-    const std::filesystem::path path = folder / std::string(image->get_string());
-    GAPLESS_ASSIGN_OR_RETURN(std::string bytes, read_file(path, kMaxImageBytes));
-    request.image = std::make_shared<const std::string>(std::move(bytes));
+    GAPLESS_RETURN_IF_ERROR(add_image(*image, folder, request));
+  }
+  const boost::json::value* images = line.if_contains("images");
+  if (images != nullptr && !images->is_null()) {
+    if (!images->is_array()) return invalid_argument("images must be a list of paths");
+    if (images->get_array().size() > kMaxImagesPerPrompt) {
+      return invalid_argument("images: at most {} are allowed", kMaxImagesPerPrompt);
+    }
+    for (const boost::json::value& path : images->get_array()) {
+      GAPLESS_RETURN_IF_ERROR(add_image(path, folder, request));
+    }
   }
   return request;
 }

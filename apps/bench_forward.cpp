@@ -23,6 +23,7 @@ struct ForwardOptions {
   std::vector<int> prefills{1, 2, 4, 8};
   int tokens = 770;
   int repeats = 20;
+  int rest_ms = 0;          // before each run
   double peak_tflop_s = 0;  // 0: unknown
 };
 
@@ -153,6 +154,7 @@ Status run_forward(const ForwardOptions& options) {
   if (peak > 0) header.ceiling = fmt::format("matrix rate {} TFLOP/s", peak);
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<StepDriver> driver,
                            StepDriver::create(*model->device, *model->model));
+  driver->rest_between_runs(std::chrono::milliseconds(options.rest_ms));
   fmt::print("{} on {}\n", header.model, header.device);
   print_header();
   boost::json::array encodes, prefills;
@@ -172,6 +174,7 @@ Status run_forward(const ForwardOptions& options) {
                       {{"benchmark", "forward"},
                        {"spread", "p10 and p90 of the runs"},
                        {"repeats", options.repeats},
+                       {"rest_ms", options.rest_ms},
                        {"encodes", encodes},
                        {"prefills", prefills}});
 }
@@ -197,6 +200,11 @@ void add_bench_forward_command(CLI::App& bench, Command& chosen) {
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "Timed runs of each")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--rest-ms", options->rest_ms,
+                   "Pause before each run; without, long runs meet the device's power limit")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command
       ->add_option("--peak-tflops", options->peak_tflop_s,

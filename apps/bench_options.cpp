@@ -19,6 +19,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
                   "cpu, cuda, cuda:N, or auto: the first GPU where there is one")
       ->capture_default_str();
   add_weights_option(command, options.weights);
+  add_kv_cache_option(command, options.kv_cache);
   command.add_option("--json", options.json, "File to write the result to");
   command.add_option("--commit", options.commit,
                      "Commit to note in the result, where git cannot be asked");
@@ -48,8 +49,9 @@ void add_workload_options(CLI::App& command, Workload& workload) {
 
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
-  return load_model(std::move(device), options.model,
-                    {.weights = options.weights, .adjust_limits = nullptr});
+  return load_model(
+      std::move(device), options.model,
+      {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr});
 }
 
 StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& model) {

@@ -18,6 +18,7 @@ struct BenchOptions {
   std::string model;
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
+  KvFormat kv_cache = KvFormat::kNative;
   std::string json;                // file for the result; empty: none
   std::string commit;              // for the result; empty: asked of git
   double peak_bandwidth_tb_s = 0;  // 0: unknown
@@ -40,6 +41,7 @@ SpatialTokens spatial_tokens(const LoadedModel& model);
 void add_bench_overlap_command(CLI::App& bench, Command& chosen);
 void add_bench_decode_command(CLI::App& bench, Command& chosen);
 void add_bench_forward_command(CLI::App& bench, Command& chosen);
+void add_bench_logits_command(CLI::App& bench, Command& chosen);
 void add_bench_start_command(CLI::App& bench, Command& chosen);
 void add_bench_serve_command(CLI::App& bench, Command& chosen);
 void add_bench_simulate_command(CLI::App& bench, Command& chosen);

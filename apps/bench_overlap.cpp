@@ -115,11 +115,12 @@ class OverlapBenchmark {
     return write_chrome_trace(loop->ledger(), options_.trace);
   }
 
-  // Of the first workload and delay, with the most streams: one for each depth.
+  // Of the first workload and delay, with the fewest streams, where steps are shortest and so the
+  // gaps between them most visible: one for each depth.
   void keep_timeline(const ClosedLoopWindow& window, const std::string& workload, double delay_us,
                      int streams, int depth) {
     if (workload != options_.workloads.front() || delay_us != options_.host_delays_us.front() ||
-        streams != streams_.back()) {
+        streams != streams_.front()) {
       return;
     }
     const std::string loop = depth == 1 ? "blocking" : fmt::format("pipelined, depth {}", depth);

@@ -44,6 +44,12 @@ std::vector<std::string> command_line(const StartOptions& options) {
   if (!options.bench.model.empty()) {
     arguments.insert(arguments.end(), {"--model", options.bench.model});
   }
+  if (options.bench.weights == WeightFormat::kFp8) {
+    arguments.insert(arguments.end(), {"--weights", "fp8"});
+  }
+  if (options.bench.kv_cache == KvFormat::kFp8) {
+    arguments.insert(arguments.end(), {"--kv-cache", "fp8"});
+  }
   return arguments;
 }
 

@@ -13,10 +13,24 @@ namespace gapless {
 
 void add_weights_option(CLI::App& command, WeightFormat& weights) {
   command
-      .add_option("--weights", weights,
-                  "native, or fp8: matrices in 8 bits with a scale per row, made at start-up")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, WeightFormat>{
-          {"native", WeightFormat::kNative}, {"fp8", WeightFormat::kFp8}}));
+      .add_option(
+          "--weights", weights,
+          "native; fp8: matrices in 8 bits with a scale per row, made at start-up; or w8a8: "
+          "the same, and products in 8 bits in the vision encoder and in prefills")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, WeightFormat>{{"native", WeightFormat::kNative},
+                                              {"fp8", WeightFormat::kFp8},
+                                              {"w8a8", WeightFormat::kW8A8}}));
+}
+
+void add_kv_cache_option(CLI::App& command, KvFormat& format) {
+  command
+      .add_option(
+          "--kv-cache", format,
+          "native, or fp8: keys and values in 8 bits, so that twice as many fit (four times "
+          "on the CPU)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, KvFormat>{{"native", KvFormat::kNative}, {"fp8", KvFormat::kFp8}}));
 }
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
@@ -29,6 +43,7 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
                   "cpu, cuda, cuda:N, or auto: the first GPU where there is one")
       ->capture_default_str();
   add_weights_option(command, options.weights);
+  add_kv_cache_option(command, options.kv_cache);
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
       ->check(CLI::Range(1, kMaxDepth))
       ->capture_default_str();
@@ -47,9 +62,11 @@ StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
 
 StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
-  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model,
-                           load_model(std::move(device), options.model,
-                                      {.weights = options.weights, .adjust_limits = nullptr}));
+  GAPLESS_ASSIGN_OR_RETURN(
+      std::unique_ptr<LoadedModel> model,
+      load_model(
+          std::move(device), options.model,
+          {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr}));
   EngineOptions engine_options;
   engine_options.loop.depth = options.depth;
   engine_options.max_active_requests = options.max_active_requests;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "kernels/kv_format.h"
 #include "model/weight_format.h"
 #include "pipeline/engine.h"
 
@@ -15,6 +16,7 @@ struct EngineCommandOptions {
   std::string model;  // empty: the model that ships
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
+  KvFormat kv_cache = KvFormat::kNative;
   int depth = 2;
   int max_active_requests = 1024;  // one more is refused
   std::string trace;               // file for write_trace; empty: none
@@ -22,6 +24,8 @@ struct EngineCommandOptions {
 
 // --weights
 void add_weights_option(CLI::App& command, WeightFormat& weights);
+// --kv-cache
+void add_kv_cache_option(CLI::App& command, KvFormat& format);
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);
 // --trace, for commands that call write_trace.
 void add_trace_option(CLI::App& command, EngineCommandOptions& options);

@@ -15,6 +15,7 @@ namespace {
 
 struct InfoOptions {
   std::string model;
+  KvFormat kv_cache = KvFormat::kNative;
   int rows = 1;
   int context = 1000;
 };
@@ -24,7 +25,8 @@ int print_info(const InfoOptions& options) {
   if (!source.ok()) return report(source.status());
   const StatusOr<std::string> files = describe_source(*source);
   if (!files.ok()) return report(files.status());
-  const std::string text = *files + describe_model(source->config, options.rows, options.context);
+  const std::string text =
+      *files + describe_model(source->config, options.kv_cache, options.rows, options.context);
   std::fputs(text.c_str(), stdout);
   return 0;
 }
@@ -38,6 +40,7 @@ void add_info_command(CLI::App& app, Command& chosen) {
   command->add_option("--model", options->model,
                       "Folder or file of published weights, random:moondream2, "
                       "random:moondream-0.5b, or nothing: the small model that ships");
+  add_kv_cache_option(*command, options->kv_cache);
   command->add_option("--rows", options->rows, "Sequences in the decode step")
       ->check(CLI::Range(1, kMaxRows))
       ->capture_default_str();

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/file_bytes.h"
 #include "base/limits.h"
@@ -21,7 +22,7 @@ namespace {
 struct RunOptions {
   EngineCommandOptions engine;
   std::string skill;
-  std::string image;
+  std::vector<std::string> images;
   std::string question;
   std::string object;
   std::string length = "normal";
@@ -57,9 +58,9 @@ StatusOr<SkillRequest> make_request(const RunOptions& options) {
   SkillRequest request;
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_from_name(options.skill));
   GAPLESS_ASSIGN_OR_RETURN(request.length, caption_length_from_name(options.length));
-  if (!options.image.empty()) {
-    GAPLESS_ASSIGN_OR_RETURN(std::string bytes, read_file(options.image, kMaxImageBytes));
-    request.image = std::make_shared<const std::string>(std::move(bytes));
+  for (const std::string& image : options.images) {
+    GAPLESS_ASSIGN_OR_RETURN(std::string bytes, read_file(image, kMaxImageBytes));
+    request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
   }
   if (request.skill == Skill::kQuery) {
     if (options.question.empty()) return invalid_argument("query needs --question");
@@ -103,8 +104,9 @@ Status annotate_image(const RunOptions& options, const SkillRequest& request,
                       const SkillResult& result) {
   DecodeOptions decode_options;
   if (options.ignore_exif) decode_options.exif = ExifOrientation::kIgnore;
+  const std::string& encoded = *request.images.front();
   GAPLESS_ASSIGN_OR_RETURN(Image image,
-                           decode_image(std::as_bytes(std::span(*request.image)), decode_options));
+                           decode_image(std::as_bytes(std::span(encoded)), decode_options));
   std::size_t index = 0;
   for (const Box& box : result.boxes) {
     draw_box(image, {box.x_min, box.y_min, box.x_max, box.y_max}, mark_colour(index++));
@@ -128,8 +130,8 @@ int run(const RunOptions& options) {
   if (!id.ok()) return report(id.status());
   const StatusOr<SkillResult> result = sink->wait();
   if (!result.ok()) {
-    return report(options.image.empty() ? result.status()
-                                        : result.status().with_context(options.image));
+    return report(options.images.size() == 1 ? result.status().with_context(options.images[0])
+                                             : result.status());
   }
   print_answer(options, *result);
   if (const Status traced = write_trace(options.engine, **engine); !traced.ok()) {
@@ -143,9 +145,10 @@ int run(const RunOptions& options) {
 
 void add_run_command(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = app.add_subcommand("run", "Answer one request about one picture");
+  CLI::App* command = app.add_subcommand("run", "Answer one request about a picture, or several");
   command->add_option("skill", options->skill, "query, caption, point or detect")->required();
-  command->add_option("--image", options->image, "JPEG, PNG or WebP file");
+  command->add_option("--image", options->images, "JPEG, PNG or WebP file; query takes several")
+      ->allow_extra_args(false);
   command->add_option("--question", options->question, "query: the question");
   command->add_option("--object", options->object, "point, detect: what to look for");
   command->add_option("--length", options->length, "caption: short, normal or long")

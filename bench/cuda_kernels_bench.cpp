@@ -35,7 +35,7 @@ LinearWeights prepared(CudaBench& b, const std::vector<LinearWeights>& parts, bo
   }
   whole.bias = b.noise(whole.out);
   void* to =
-      b.allocate(b.kernels().prepared_linear_bytes(whole.in, whole.out, WeightFormat::kNative));
+      b.allocate(b.kernels().prepared_linear_bytes(whole.in, whole.out, PreparedFormat::kNative));
   whole.prepared = to;
   int in = 0, out = 0;
   for (const LinearWeights& part : parts) {

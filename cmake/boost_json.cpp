@@ -1,3 +1,3 @@
-// Boost.JSON compiled from its headers: distributions ship them with every Boost, but not always the
-// library.
+// Boost.JSON compiled from its headers: distributions ship them with every Boost, but not always
+// the library.
 #include <boost/json/src.hpp>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -357,25 +356,31 @@ void FakeModel::write_entry(std::int32_t row, int position, int cache_slot, std:
 
 void FakeModel::prefill(const StepShape& shape, const StepBuffers& buffers) {
   auto* hidden = static_cast<std::uint64_t*>(buffers.hidden);
-  for (int i = 0; i < shape.num_rows; ++i) {
-    const AttentionSequence& sequence = buffers.sequences[i];
-    const TokenInput* inputs = buffers.inputs + sequence.first_token;
-    std::uint64_t prefix = 0;
-    for (int k = 0; k < sequence.num_tokens; ++k) {
-      if (sequence.num_cached + k < sequence.prefix_len) {
-        prefix = mix(prefix, input_value(inputs[k]));
-      }
+  for (int i = 0; i < shape.num_segments; ++i) {
+    const AttentionSequence& segment = buffers.sequences[i];
+    if (segment.num_tokens == 0) continue;  // padding
+    const TokenInput* inputs = buffers.inputs + segment.first_token;
+    std::uint64_t acc = sum_entries(segment.row, segment.num_cached);
+    std::uint64_t block = acc;
+    for (int k = 0; k < segment.num_tokens; ++k) {
+      if (segment.num_cached + k < segment.prefix_len) block = mix(block, input_value(inputs[k]));
     }
-    std::uint64_t acc = sum_entries(sequence.row, sequence.num_cached);
-    for (int k = 0; k < sequence.num_tokens; ++k) {
-      const int position = buffers.positions[sequence.first_token + k];
-      if (position != sequence.num_cached + k) ++num_faults_;
-      const std::uint64_t context = position < sequence.prefix_len ? prefix : acc;
+    for (int k = 0; k < segment.num_tokens; ++k) {
+      const int position = buffers.positions[segment.first_token + k];
+      if (position != segment.num_cached + k) ++num_faults_;
+      const std::uint64_t context = position < segment.prefix_len ? block : acc;
       const std::uint64_t entry = make_entry(input_value(inputs[k]), position, context);
-      write_entry(sequence.row, position, buffers.cache_slots[sequence.first_token + k], entry);
+      write_entry(segment.row, position, buffers.cache_slots[segment.first_token + k], entry);
       acc += entry_weight(entry);
     }
-    hidden[i] = acc;
+    // The last segment of a row has the last word.
+    const auto* rows_end = buffers.rows + shape.num_rows;
+    const auto* row = std::find(buffers.rows, rows_end, segment.row);
+    if (row == rows_end) {
+      ++num_faults_;
+    } else {
+      hidden[row - buffers.rows] = acc;
+    }
   }
 }
 
@@ -447,27 +452,37 @@ void FakeConstraint::advance(TokenId token) {
 
 FakeAnswer fake_answer(const FakeModelConfig& config, const PreparedPrompt& prompt,
                        TokenConstraint* constraint) {
-  std::optional<std::uint64_t> image;
-  if (prompt.image) {
-    ImageDigest digest(prompt.image->tile_rows, prompt.image->tile_cols);
-    for (const std::uint8_t* crop : prompt.image->crops_pinned) digest.add(crop, config.crop_bytes);
-    image = digest.value();
+  std::vector<std::uint64_t> images;
+  for (const PreparedImage& image : prompt.images) {
+    ImageDigest digest(image.tile_rows, image.tile_cols);
+    for (const std::uint8_t* crop : image.crops_pinned) digest.add(crop, config.crop_bytes);
+    images.push_back(digest.value());
   }
   const auto value = [&](const TokenInput& input) {
-    return input.kind == InputKind::kImage ? image_value(image.value(), input.id)
-                                           : plain_value(input);
+    if (input.kind != InputKind::kImage) return plain_value(input);
+    return image_value(images[static_cast<std::size_t>(input.id / config.image_tokens)],
+                       input.id % config.image_tokens);
   };
-  std::uint64_t prefix = 0;
-  for (int p = 0; p < prompt.prefix_len; ++p) {
-    prefix = mix(prefix, value(prompt.inputs[static_cast<std::size_t>(p)]));
-  }
   std::uint64_t acc = 0;
   int position = 0;
+  // Image by image, then the text.
+  for (int n = 1; n <= static_cast<int>(images.size()); ++n) {
+    const int end = prefix_end(prompt, n, config.image_tokens);
+    std::uint64_t block = acc;
+    for (int p = position; p < end; ++p) {
+      block = mix(block, value(prompt.inputs[static_cast<std::size_t>(p)]));
+    }
+    for (; position < end; ++position) {
+      const TokenInput& input = prompt.inputs[static_cast<std::size_t>(position)];
+      acc += entry_weight(make_entry(value(input), position, block));
+    }
+  }
   const auto consume = [&](const TokenInput& input) {
-    const std::uint64_t context = position < prompt.prefix_len ? prefix : acc;
-    acc += entry_weight(make_entry(value(input), position++, context));
+    acc += entry_weight(make_entry(value(input), position++, acc));
   };
-  for (const TokenInput& input : prompt.inputs) consume(input);
+  while (position < static_cast<int>(prompt.inputs.size())) {
+    consume(prompt.inputs[static_cast<std::size_t>(position)]);
+  }
 
   RowState row = prompt.row;
   row.num_generated = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -164,6 +165,7 @@ StatusOr<std::vector<double>> StepDriver::time_forward(const StepShape& shape,
   std::vector<double> times;
   const auto* stamps = transfer_pinned_.as<std::uint64_t>();
   for (int run = 0; run < kUncountedRuns + repeats; ++run) {
+    if (rest_.count() > 0) std::this_thread::sleep_for(rest_);
     GAPLESS_RETURN_IF_ERROR(stream_->launch(*graph));
     GAPLESS_RETURN_IF_ERROR(stream_->copy_to_host(transfer_pinned_.data(), buffers_.stamps,
                                                   kNumStamps * sizeof(std::uint64_t)));
@@ -226,11 +228,19 @@ void StepDriver::add_prompt(const DriverPrompt& prompt, int index, StepShape& sh
   in_.install_rows[index] = prompt.row;
   in_.installs[index] = prompt.state;
   in_.installs[index].position = prompt.num_cached;
-  in_.sequences[index] = {.row = prompt.row,
-                          .first_token = first,
-                          .num_tokens = count,
-                          .num_cached = prompt.num_cached,
-                          .prefix_len = prompt.prefix_len};
+  GAPLESS_CHECK(shape.num_segments + static_cast<int>(prompt.block_ends.size()) <
+                model_.limits().max_prefill_sequences);
+  int begin = prompt.num_cached;
+  for (std::size_t i = 0; i <= prompt.block_ends.size(); ++i) {
+    const bool is_last = i == prompt.block_ends.size();
+    const int end = is_last ? prompt.num_cached + count : prompt.block_ends[i];
+    in_.sequences[shape.num_segments++] = {.row = prompt.row,
+                                           .first_token = first + begin - prompt.num_cached,
+                                           .num_tokens = end - begin,
+                                           .num_cached = begin,
+                                           .prefix_len = is_last ? prompt.prefix_len : end};
+    begin = end;
+  }
   in_.last_tokens[index] = first + count - 1;
   in_.tokens_consumed[index] = count;
   shape.num_tokens += count;

@@ -4,6 +4,7 @@
 // Row r owns the pages 1 + r * max_pages_per_row onwards; image slots are the caller's choice.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <span>
@@ -32,6 +33,8 @@ struct DriverPrompt {
   // does: whole pages by reference, the last, partly filled one as a copy.
   int cached_by_row = -1;
   int prefix_len = 0;
+  // Of several images: where the blocks of all but the last end, past num_cached.
+  std::vector<int> block_ends;
   RowState state;  // sampling parameters and limits; the driver sets the position
 };
 
@@ -50,6 +53,9 @@ class StepDriver {
   // in nanoseconds, after a few that do not count.
   StatusOr<std::vector<double>> time_encode(std::span<const DriverImage> images, int repeats);
   StatusOr<std::vector<double>> time_prefill(std::span<const DriverPrompt> prompts, int repeats);
+  // From now on the device rests before each timed run: back to back, long runs reach the limit of
+  // its power, and its clock falls.
+  void rest_between_runs(std::chrono::milliseconds rest) { rest_ = rest; }
 
   // One launch; -1 is padding.
   StatusOr<std::vector<StepOutput>> decode(std::span<const std::int32_t> rows,
@@ -105,6 +111,7 @@ class StepDriver {
 
   Device& device_;
   StepModel& model_;
+  std::chrono::milliseconds rest_{0};
   std::unique_ptr<Stream> stream_;
   Buffer inputs_dev_, outputs_dev_, crops_dev_;
   PinnedBuffer inputs_pinned_, transfer_pinned_;

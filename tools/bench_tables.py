@@ -5,6 +5,9 @@
     tools/bench_tables.py --update docs/benchmarks.md            in place, between the marks
                                                                  <!-- FILE --> and <!-- end -->
 
+A mark may name several files: those of decode, forward and peers, in this order, make one table of
+ceiling, ours and theirs.
+
 Needs nothing but Python 3.
 """
 
@@ -86,6 +89,19 @@ def decode(result):
                  "of the ceiling", "bubble µs/step"], rows)
 
 
+def forward(result):
+    rows = []
+    for what in ("encodes", "prefills"):
+        for point in result[what]:
+            time = point["ms"]
+            percent = point.get("percent_of_ceiling")
+            rows.append([what[:-1], point["size"],
+                         f'{time["median"]:.2f} ({time["p10"]:.2f} .. {time["p90"]:.2f})',
+                         f'{point["tflop"]:.2f}', f'{point["tflop_per_s"]:.0f}',
+                         f"{percent:.1f} %" if percent else ""])
+    yield table(["step", "size", "ms (p10 .. p90)", "TFLOP", "TFLOP/s", "of the ceiling"], rows)
+
+
 def simulate(result):
     rows = [[row["gpu"], str(row["streams"]), f'{row["blocking"]["period_ms"]:.2f}',
              f'{row["pipelined"]["period_ms"]:.2f}', f'{row["given"]["L"]:.0f}',
@@ -130,12 +146,43 @@ def serve(result):
                  "TTFT ms", "inter-token ms", "latency ms", "device busy", "bubble", "server MB"], rows)
 
 
-TABLES = {"overlap": overlap, "decode": decode, "simulate": simulate, "start": start, "serve": serve}
+def ceiling_ours_theirs(decoded, forwarded, peers):
+    """Decode steps, encodes and prefills: the ceiling's time, ours, and the fastest way of the peer."""
+    ours = []
+    for point in decoded["points"]:
+        step = point["step_ms"]["median"]
+        ours.append(("decode", f'{point["rows"]} rows', step, step * point["percent_of_ceiling"] / 100))
+    for what in ("encode", "prefill"):
+        for point in forwarded[what + "s"]:
+            time = point["ms"]["median"]
+            size = point["size"].replace("x", " x ") if what == "prefill" else f'{point["size"]} crops'
+            ours.append((what, size, time, time * point["percent_of_ceiling"] / 100))
+    ways = ("eager", "graph", "compiled")
+    theirs = {(row["what"], row["size"]): [row[f"{way}_ms"]["median"] for way in ways]
+              for row in peers["reference"]}
+    rows = []
+    for what, size, time, floor in ours:
+        if (what, size) not in theirs:
+            continue
+        times = theirs[what, size]
+        rows.append([what, size, f"{floor:.2f}", f"{time:.2f}", f"{100 * floor / time:.0f} %",
+                     *(f"{other:.2f}" for other in times), f"{min(times) / time:.2f}"])
+    yield table(["step", "size", "ceiling ms", "ours ms", "of the ceiling",
+                 *(f"PyTorch {way} ms" for way in ways), "fastest of them / ours"], rows)
 
 
-def tables_of(path):
+TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start, "serve": serve}
+
+
+def read(path):
     with open(path, encoding="utf-8") as file:
-        result = json.load(file)
+        return json.load(file)
+
+
+def tables_of(paths):
+    if len(paths.split()) > 1:
+        return "\n".join(ceiling_ours_theirs(*map(read, paths.split())))
+    result = read(paths)
     source = (f'`{result["command"]}`, {result["model"]} on {result["device"]}, '
               f'{result["date"][:10]}, commit {result["commit"]}, ceiling: {result["ceiling"]}')
     return "\n".join([source + "\n", *TABLES[result["benchmark"]](result)])
@@ -144,7 +191,7 @@ def tables_of(path):
 def update(page):
     with open(page, encoding="utf-8") as file:
         text = file.read()
-    text = re.sub(r"<!-- (\S+\.json) -->\n.*?<!-- end -->",
+    text = re.sub(r"<!-- (\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
                   lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
                   flags=re.DOTALL)
     with open(page, "w", encoding="utf-8") as file:

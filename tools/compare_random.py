@@ -51,7 +51,7 @@ def main() -> None:
     requests = [("query", args.question), ("detect", args.object), ("point", args.object)]
     for image in args.image:
         notes = {"dtype": args.dtype, "max_new_tokens": args.max_new_tokens, "max_objects": args.max_objects}
-        write_golden(model, tokenizer, image, requests, args.out / image.stem, args.max_rows, notes, limits)
+        write_golden(model, tokenizer, [image], requests, args.out / image.stem, args.max_rows, notes, limits)
 
 
 if __name__ == "__main__":

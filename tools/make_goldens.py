@@ -35,6 +35,8 @@ CASES = {
 # Image size of a case and whether the scene is drawn for several crops: tilings 1x1, 2x4 and 4x2.
 SIZES = {"single": ((378, 378), False), "wide": ((640, 480), True), "tall": ((480, 640), True)}
 TALK = [("query", "What can you do?")]
+# Two images in one prompt.
+PAIR = [COUNT, ("query", "What colour is the circle?")]
 
 TILING_SIZES = [
     (378, 378), (379, 379), (800, 600), (600, 800), (1024, 768), (768, 1024), (1920, 1080), (1080, 1920), (300, 2000),
@@ -110,8 +112,10 @@ def main() -> None:
         path = args.out / f"{name}.png"
         image.save(path, optimize=True)
         notes = {"scene": {"seed": SEED, "index": index}, "dtype": "float32"}
-        write_golden(model, tokenizer, path, requests, args.out / name, 24, notes)
-    write_golden(model, tokenizer, None, TALK, args.out / "text_only", 24, {"dtype": "float32"})
+        write_golden(model, tokenizer, [path], requests, args.out / name, 24, notes)
+    write_golden(model, tokenizer, [], TALK, args.out / "text_only", 24, {"dtype": "float32"})
+    pair = [args.out / "single.png", args.out / "tall.png"]
+    write_golden(model, tokenizer, pair, PAIR, args.out / "pair", 24, {"dtype": "float32"})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #include "base/bounded_queue.h"
 
+#include <gtest/gtest.h>
+
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace gapless {
 namespace {
@@ -30,8 +30,12 @@ TEST(BoundedQueueTest, EveryItemArrivesOnce) {
   constexpr int kItems = 1000;
   BoundedQueue<int> queue(3);
   std::vector<int> seen(2 * kItems, 0);
-  std::thread first([&] { for (int i = 0; i < kItems; ++i) ASSERT_TRUE(queue.push(i)); });
-  std::thread second([&] { for (int i = 0; i < kItems; ++i) ASSERT_TRUE(queue.push(kItems + i)); });
+  std::thread first([&] {
+    for (int i = 0; i < kItems; ++i) ASSERT_TRUE(queue.push(i));
+  });
+  std::thread second([&] {
+    for (int i = 0; i < kItems; ++i) ASSERT_TRUE(queue.push(kItems + i));
+  });
   for (int i = 0; i < 2 * kItems; ++i) seen[static_cast<std::size_t>(*queue.pop())]++;
   first.join();
   second.join();

@@ -11,8 +11,8 @@ namespace gapless::internal {
 
 #define GAPLESS_CHECK(condition) GAPLESS_CHECK_MSG(condition, "")
 
-#define GAPLESS_CHECK_MSG(condition, message)                                           \
-  do {                                                                                  \
-    if (!(condition)) [[unlikely]]                                                      \
-      ::gapless::internal::check_failed(__FILE__, __LINE__, #condition, (message));     \
+#define GAPLESS_CHECK_MSG(condition, message)                                       \
+  do {                                                                              \
+    if (!(condition)) [[unlikely]]                                                  \
+      ::gapless::internal::check_failed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)

@@ -1,14 +1,14 @@
 #include "base/file_bytes.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <utility>
-
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
 
 namespace gapless {
 

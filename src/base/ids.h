@@ -17,10 +17,10 @@ struct Id {
   friend constexpr auto operator<=>(const Id&, const Id&) = default;
 };
 
-using RowId = Id<struct RowTag>;        // a sequence's seat on the device, kept for its life
-using PageId = Id<struct PageTag>;      // a KV page of kPageTokens tokens; page 0 is trash
-using SlotId = Id<struct SlotTag>;      // a step slot of the pipeline, 0 .. depth-1
-using TokenId = Id<struct TokenTag>;    // an index into the vocabulary
+using RowId = Id<struct RowTag>;      // a sequence's seat on the device, kept for its life
+using PageId = Id<struct PageTag>;    // a KV page of kPageTokens tokens; page 0 is trash
+using SlotId = Id<struct SlotTag>;    // a step slot of the pipeline, 0 .. depth-1
+using TokenId = Id<struct TokenTag>;  // an index into the vocabulary
 using SequenceId = Id<struct SequenceTag, std::int64_t>;  // one generation of one request
 using RequestId = Id<struct RequestTag, std::int64_t>;
 

@@ -42,6 +42,8 @@ inline constexpr int kMaxTilesPerImage = 64;
 // Scans of a progressive JPEG, each of which costs a pass over the whole picture. Encoders write
 // about 10; libjpeg's own finest script for one component has fewer than 100.
 inline constexpr int kMaxJpegScans = 100;
+// Images of one prompt. Each takes 729 positions: a context of 2048 holds two, one of 4096 five.
+inline constexpr std::size_t kMaxImagesPerPrompt = 8;
 // libjpeg's working memory: the coefficients of a progressive CMYK picture of kMaxImagePixels
 // take 2 x 4 bytes a pixel, and nothing legitimate takes more.
 inline constexpr long kMaxJpegWorkBytes = 1L << 30;
@@ -84,8 +86,8 @@ inline constexpr int kMaxCropSide = 4096;
 inline constexpr int kMaxContext = 1 << 20;
 inline constexpr std::size_t kMaxTemplateTokens = 64;
 
-// Server. The head of a request: browsers send 2 KiB, and cookies of other services on the same host
-// may add some.
+// Server. The head of a request: browsers send 2 KiB, and cookies of other services on the same
+// host may add some.
 inline constexpr std::size_t kMaxHttpHeaderBytes = 32u << 10;
 // The largest picture as base64, and the JSON around it.
 inline constexpr std::size_t kMaxHttpBodyBytes = 96u << 20;
@@ -98,8 +100,8 @@ inline constexpr std::size_t kMaxHttpReadAheadBytes = 16u << 10;
 // Open connections: each takes a file descriptor and about 20 KiB.
 inline constexpr int kMaxHttpConnections = 4096;
 // What may wait for a client that does not read. The longest answer of a model with 2048 positions
-// is about 200 KB as events; with 20 alternatives to each token, an answer of 150 boxes is one event
-// of 1 MB.
+// is about 200 KB as events; with 20 alternatives to each token, an answer of 150 boxes is one
+// event of 1 MB.
 inline constexpr std::size_t kMaxHttpOutboxBytes = 2u << 20;
 // Between two requests of a connection; browsers and pools reuse one within a minute.
 inline constexpr int kHttpIdleSeconds = 75;
@@ -115,13 +117,13 @@ inline constexpr int kHttpAnswerSeconds = 300;
 // What a client that was refused is told to wait: a few answers end every second.
 inline constexpr int kRetryAfterSeconds = 1;
 inline constexpr std::size_t kMaxRequestIdBytes = 128;
-// Pictures fetched by address (off unless hosts are allowed): a photograph of a phone has 10 MB; who
-// does not deliver it in 5 s keeps his client waiting; CDNs redirect once or twice.
+// Pictures fetched by address (off unless hosts are allowed): a photograph of a phone has 10 MB;
+// who does not deliver it in 5 s keeps his client waiting; CDNs redirect once or twice.
 inline constexpr std::size_t kMaxFetchBytes = 20u << 20;
 inline constexpr int kFetchSeconds = 5;
 inline constexpr int kMaxFetchRedirects = 3;
 inline constexpr int kMaxFetchesAtOnce = 64;
-inline constexpr std::size_t kMaxFetchedImages = 8;  // of one request, one after the other
+inline constexpr std::size_t kMaxFetchedImages = kMaxImagesPerPrompt;  // one after the other
 inline constexpr std::size_t kMaxFetchUrlBytes = 4096;
 // Chat: answers to one request (each is a generation of its own), and messages in it.
 inline constexpr int kMaxChoices = 16;

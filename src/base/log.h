@@ -2,9 +2,9 @@
 // Any thread may call these. Never called by the engine thread inside a step.
 #pragma once
 
-#include <string_view>
-
 #include <fmt/format.h>
+
+#include <string_view>
 
 namespace gapless {
 

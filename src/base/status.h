@@ -4,12 +4,12 @@
 // ("models/x.safetensors: tensor 'model.text.wte' is missing"), and must not be dropped.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "base/check.h"
 
@@ -51,7 +51,9 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-inline Status ok_status() { return Status(); }
+inline Status ok_status() {
+  return Status();
+}
 
 template <typename... Args>
 Status make_error(StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
@@ -107,15 +109,16 @@ class [[nodiscard]] StatusOr {
 #define GAPLESS_CONCAT_(a, b) GAPLESS_CONCAT_INNER_(a, b)
 
 // Returns from the enclosing function when `expression` is not OK.
-#define GAPLESS_RETURN_IF_ERROR(expression)                          \
-  do {                                                               \
+#define GAPLESS_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                           \
     if (::gapless::Status gapless_status_ = (expression); !gapless_status_.ok()) \
-      return gapless_status_;                                        \
+      return gapless_status_;                                                    \
   } while (false)
 
 // GAPLESS_ASSIGN_OR_RETURN(auto bytes, read_file(path));
-#define GAPLESS_ASSIGN_OR_RETURN(declaration, expression) \
-  GAPLESS_ASSIGN_OR_RETURN_IMPL_(GAPLESS_CONCAT_(gapless_status_or_, __LINE__), declaration, expression)
+#define GAPLESS_ASSIGN_OR_RETURN(declaration, expression)                                    \
+  GAPLESS_ASSIGN_OR_RETURN_IMPL_(GAPLESS_CONCAT_(gapless_status_or_, __LINE__), declaration, \
+                                 expression)
 #define GAPLESS_ASSIGN_OR_RETURN_IMPL_(temporary, declaration, expression) \
   auto temporary = (expression);                                           \
   if (!temporary.ok()) return temporary.status();                          \

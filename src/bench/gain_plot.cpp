@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -116,7 +117,8 @@ void draw_scatter(Svg& svg, std::span<const OverlapGain> gains,
   }
   svg.text(kLeft, kTop + kPanel + 112, "filled: decode steps, T_block / T_pipe x (1 - z)",
            TextAnchor::kStart, 11);
-  svg.text(kLeft, kTop + kPanel + 127, "hollow: prefills included; band: 2 points",
+  svg.text(kLeft, kTop + kPanel + 127,
+           "hollow: prefills included; band: 2 points; answers of a few tokens left out",
            TextAnchor::kStart, 11);
 }
 
@@ -156,7 +158,10 @@ void draw_sweep(Svg& svg, std::span<const OverlapGain> gains,
 
 }  // namespace
 
-Svg gain_plot(std::span<const OverlapGain> gains, std::string_view title) {
+Svg gain_plot(std::span<const OverlapGain> all_gains, std::string_view title) {
+  std::vector<OverlapGain> gains;
+  std::copy_if(all_gains.begin(), all_gains.end(), std::back_inserter(gains),
+               [](const OverlapGain& gain) { return gain.mean_tokens >= kMinPlottedTokens; });
   std::vector<std::string> workloads;
   std::set<double> delays;
   for (const OverlapGain& gain : gains) {

@@ -65,6 +65,7 @@ TEST(GainPlot, HasAPointForEveryGainAndALineForASweep) {
   std::vector<OverlapGain> gains(3);
   for (std::size_t i = 0; i < gains.size(); ++i) {
     gains[i].workload = "plain";
+    gains[i].mean_tokens = 100;
     gains[i].host_delay_us = 100.0 * static_cast<double>(i);
     gains[i].predicted = gains[i].observed_decode = 0.1 * static_cast<double>(i);
   }
@@ -72,6 +73,8 @@ TEST(GainPlot, HasAPointForEveryGainAndALineForASweep) {
   // Filled and hollow on the left, filled on the right.
   EXPECT_EQ(count(text, "predicted +"), 9);
   EXPECT_EQ(count(text, "stroke-width=\"1.5\""), 2);
+  gains.push_back({.workload = "short", .mean_tokens = 3});
+  EXPECT_EQ(gain_plot(gains, "title").str(), text);
   EXPECT_EQ(count(gain_plot({}, "none").str(), "<circle"), 0);
 }
 

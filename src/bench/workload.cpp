@@ -114,10 +114,11 @@ PreparedPrompt PromptSource::make(int client, std::int64_t answer) const {
   prompt.inputs.back().id = static_cast<std::int32_t>((client * 131 + answer * 17) % info_.vocab);
   if (workload_.image) {
     prompt.prefix_len = 1 + info_.image_tokens;
-    prompt.image.emplace();
-    prompt.image->hash.fill(static_cast<std::uint8_t>(workload_.seed));
-    prompt.image->crops_pinned = {crop_->as<std::uint8_t>()};
-    prompt.image->crops_owner = crop_;
+    PreparedImage& image = prompt.images.emplace_back();
+    image.hash.fill(static_cast<std::uint8_t>(workload_.seed));
+    image.prefix_hash = image.hash;
+    image.crops_pinned = {crop_->as<std::uint8_t>()};
+    image.crops_owner = crop_;
   }
   prompt.row.max_generated = answer_tokens(client, answer);
   prompt.row.seed = workload_.seed;

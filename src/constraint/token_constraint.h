@@ -1,8 +1,8 @@
 // A constraint on what a sequence may sample next, kept by the host (kRowHostMask).
 //
-// The loop calls allowed() after the sequence's previous token was committed (commit before finalize,
-// I5) and before this step's sampling is launched. The same constraint may also exist as a device
-// automaton (spatial_automaton.h); both give the same tokens.
+// The loop calls allowed() after the sequence's previous token was committed (commit before
+// finalize, I5) and before this step's sampling is launched. The same constraint may also exist as
+// a device automaton (spatial_automaton.h); both give the same tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // The decoder's blocks as a sequence of ops: what every backend can do, and what a backend's own
 // version must agree with.
+#include "kernels/dense_ops.h"
 #include "kernels/kernels.h"
 
 namespace gapless {
@@ -11,60 +12,49 @@ class ComposedBlocks {
       : kernels_(kernels), stream_(stream), p_(params), dim_(params.blocks[0].qkv.in) {}
 
   Status run_block(const DecoderBlock& block) const {
-    GAPLESS_RETURN_IF_ERROR(layer_norm(block.gamma, block.beta, p_.norm));
-    GAPLESS_RETURN_IF_ERROR(kernels_.linear(stream_, linear(p_.norm, block.qkv, p_.qkv)));
+    // qkv and fc1 read the same rows: both in 8 bits or neither.
+    const bool norm_is_fp8 = !p_.decode && block.qkv.fp8 != nullptr && block.fc1.fp8 != nullptr;
+    LayerNormParams norm =
+        dense_layer_norm(p_.x, block.gamma, block.beta, p_.norm, dim_, p_.num_tokens);
+    if (norm_is_fp8) norm = with_fp8_output(kernels_, norm, p_.row_scales);
+    GAPLESS_RETURN_IF_ERROR(kernels_.layer_norm(stream_, norm));
+    GAPLESS_RETURN_IF_ERROR(
+        linear(dense_linear(kernels_, p_.norm, block.qkv, p_.qkv, p_.num_tokens), norm_is_fp8));
     GAPLESS_RETURN_IF_ERROR(run_attention(block));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
     void* const after_attention = p_.decode ? p_.x : p_.qkv;
-    GAPLESS_RETURN_IF_ERROR(kernels_.linear(
-        stream_, residual_linear(p_.attention, block.proj, p_.x, after_attention)));
-    LinearParams fc1 = linear(p_.norm, block.fc1, p_.inner);
+    GAPLESS_RETURN_IF_ERROR(linear(
+        residual_linear(kernels_, p_.attention, block.proj, p_.x, after_attention, p_.num_tokens)));
+    LinearParams fc1 = dense_linear(kernels_, p_.norm, block.fc1, p_.inner, p_.num_tokens);
     fc1.activation = Activation::kGeluTanh;
-    GAPLESS_RETURN_IF_ERROR(kernels_.linear(stream_, fc1));
-    return kernels_.linear(stream_,
-                           residual_linear(p_.inner, block.fc2, after_attention, p_.x));
+    GAPLESS_RETURN_IF_ERROR(linear(fc1, norm_is_fp8));
+    const bool inner_is_fp8 = !p_.decode && block.fc2.fp8 != nullptr;
+    if (inner_is_fp8) {
+      GAPLESS_RETURN_IF_ERROR(kernels_.rows_to_fp8(
+          stream_,
+          in_place_rows_to_fp8(kernels_, p_.inner, block.fc2.in, p_.row_scales, p_.num_tokens)));
+    }
+    return linear(
+        residual_linear(kernels_, p_.inner, block.fc2, after_attention, p_.x, p_.num_tokens),
+        inner_is_fp8);
   }
 
   Status run_head(const DecoderHead& head) const {
-    GAPLESS_RETURN_IF_ERROR(layer_norm(head.gamma, head.beta, head.norm));
-    LinearParams params = linear(head.norm, head.linear, head.logits);
+    GAPLESS_RETURN_IF_ERROR(kernels_.layer_norm(
+        stream_, dense_layer_norm(p_.x, head.gamma, head.beta, head.norm, dim_, p_.num_tokens)));
+    LinearParams params =
+        dense_linear(kernels_, head.norm, head.linear, head.logits, p_.num_tokens);
     params.y_dtype = DType::kF32;
     params.decode = true;
     return kernels_.linear(stream_, params);
   }
 
  private:
-  Status layer_norm(const void* gamma, const void* beta, void* y) const {
-    return kernels_.layer_norm(stream_, {.x = p_.x,
-                                         .x_stride = dim_,
-                                         .gamma = gamma,
-                                         .beta = beta,
-                                         .y = y,
-                                         .y_stride = dim_,
-                                         .num_rows = p_.num_tokens,
-                                         .dim = dim_});
-  }
-
-  LinearParams linear(const void* x, const LinearWeights& weights, void* y) const {
-    return {.x = x,
-            .x_stride = weights.in,
-            .weights = weights,
-            .y = y,
-            .y_stride = weights.out,
-            .y_dtype = kernels_.activation_dtype(),
-            .num_rows = p_.num_tokens,
-            .decode = p_.decode};
-  }
-
-  // y = input W^T + b + x.
-  LinearParams residual_linear(const void* input, const LinearWeights& weights, const void* x,
-                               void* y) const {
-    LinearParams params = linear(input, weights, y);
-    params.residual = x;
-    params.residual_stride = weights.out;
-    params.residual_rows = p_.num_tokens;
-    return params;
+  Status linear(LinearParams params, bool input_is_fp8 = false) const {
+    params.decode = p_.decode;
+    if (input_is_fp8) params = with_fp8_input(kernels_, params, p_.row_scales);
+    return kernels_.linear(stream_, params);
   }
 
   // Rotates and caches queries, keys and values, then attends.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -43,6 +44,44 @@ TEST(Fp8Test, LargerValuesSaturate) {
     EXPECT_EQ(round_to_e4m3(-value), -kFp8Max);
   }
   EXPECT_TRUE(std::isnan(round_to_e4m3(std::nanf(""))));
+}
+
+TEST(Fp8Test, CodesAreTheirNumbers) {
+  const std::vector<float> numbers = all_numbers();
+  for (std::size_t code = 0; code < numbers.size(); ++code) {
+    const auto positive = static_cast<std::uint8_t>(code);
+    EXPECT_EQ(float_from_e4m3(positive), numbers[code]);
+    EXPECT_EQ(float_from_e4m3(positive | 0x80), -numbers[code]);
+  }
+  EXPECT_TRUE(std::signbit(float_from_e4m3(0x80)));
+  EXPECT_TRUE(std::isnan(float_from_e4m3(0x7f)));
+  EXPECT_TRUE(std::isnan(float_from_e4m3(0xff)));
+}
+
+TEST(Fp8Test, TheCodeOfAValueIsThatOfItsRounding) {
+  const auto expect_rounding = [](float value) {
+    const float rounded = round_to_e4m3(value), actual = float_from_e4m3(e4m3_from_float(value));
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(actual), std::bit_cast<std::uint32_t>(rounded)) << value;
+  };
+  const std::vector<float> numbers = all_numbers();
+  for (std::size_t i = 0; i + 1 < numbers.size(); ++i) {
+    const float middle = (numbers[i] + numbers[i + 1]) / 2;
+    for (const float sign : {1.0f, -1.0f}) {
+      expect_rounding(sign * numbers[i]);
+      expect_rounding(sign * middle);
+      expect_rounding(sign * std::nextafter(middle, 0.0f));
+      expect_rounding(sign * std::nextafter(middle, 500.0f));
+    }
+  }
+  for (const float value : {448.0f, 449.0f, 464.0f, 500.0f, 1e30f, 1e-30f, 1e-42f,
+                            std::numeric_limits<float>::infinity()}) {
+    expect_rounding(value);
+    expect_rounding(-value);
+  }
+  EXPECT_TRUE(std::isnan(float_from_e4m3(e4m3_from_float(std::nanf("")))));
+  for (std::uint32_t bits = 0; bits < 0x7f800000u; bits += 997) {
+    expect_rounding(std::bit_cast<float>(bits));
+  }
 }
 
 TEST(Fp8Test, TheRowsExponentIsTheSmallestThatTakesItsLargestValue) {

@@ -1,15 +1,19 @@
 // The op table: everything that the model asks of a device, one params struct per op.
 //
 // Contract for every op
-//   * Pointers are device memory of the stream's device unless they say otherwise. Tensors are dense
+//   * Pointers are device memory of the stream's device unless they say otherwise. Tensors are
+//   dense
 //     and row-major; `*_stride` is in elements between rows. T is activation_dtype() of the backend
-//     (float32 on the CPU, bfloat16 on CUDA): weights, activations and the KV cache are of type T.
+//     (float32 on the CPU, bfloat16 on CUDA): weights, activations and, unless KvFormat says
+//     otherwise, the KV cache are of type T.
 //     Statistics, softmax, GELU, RoPE and every accumulation are float32, with one rounding to T at
 //     the end of the op.
-//   * An op only enqueues work on `stream` (or records it during a capture). It allocates nothing and
-//     never waits. Sizes fixed at call time may be captured in a graph; sizes that change from step to
-//     step are read from device memory.
-//   * *Row invariance*: row r of an output depends on row r of the input (and its sequence), and not on
+//   * An op only enqueues work on `stream` (or records it during a capture). It allocates nothing
+//   and
+//     never waits. Sizes fixed at call time may be captured in a graph; sizes that change from step
+//     to step are read from device memory.
+//   * *Row invariance*: row r of an output depends on row r of the input (and its sequence), and
+//   not on
 //     how many rows there are or what they hold, bit for bit. Invariant I8 stands on this.
 //   * Policy stays out: kernels know nothing of requests, skills or slots.
 //
@@ -23,8 +27,9 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_format.h"
 #include "kernels/row_state.h"
-#include "kernels/weight_format.h"
+#include "kernels/prepared_format.h"
 
 namespace gapless {
 
@@ -37,7 +42,10 @@ struct LinearWeights {
   int in = 0;
   int out = 0;
   const void* prepared = nullptr;
-  WeightFormat prepared_format = WeightFormat::kNative;
+  PreparedFormat prepared_format = PreparedFormat::kNative;
+  // What rows_to_fp8 made of `weight`, densely; nullptr: nothing. For products of rows in 8 bits.
+  const void* fp8 = nullptr;
+  const float* fp8_scales = nullptr;  // [out]
 };
 
 // Lays weights out for decode products. `prepared` has prepared_linear_bytes(total_in, total_out) bytes; the
@@ -48,7 +56,7 @@ struct LinearWeights {
 struct PrepareLinearParams {
   LinearWeights weights;
   void* prepared = nullptr;
-  WeightFormat format = WeightFormat::kNative;
+  PreparedFormat format = PreparedFormat::kNative;
   int total_in = 0;
   int first_out = 0;
   int first_in = 0;
@@ -71,6 +79,10 @@ struct LinearParams {
   const void* residual = nullptr;  // [residual_rows, out] T
   std::int64_t residual_stride = 0;
   int residual_rows = 0;
+  // Unless nullptr: [num_rows], and x is in 8 bits (rows_to_fp8, LayerNormParams::y_scales), row r
+  // times x_scales[r]; the product is with weights.fp8. Not with `decode`; `in` is a multiple of
+  // 16; x_scales lies on 16 bytes.
+  const float* x_scales = nullptr;
   // Matrix shapes that occur with many rows (vision, prefill) and with few (decode) may use different
   // algorithms, each row-invariant. Decode steps set this.
   bool decode = false;
@@ -86,6 +98,8 @@ struct LayerNormParams {
   int num_rows = 0;
   int dim = 0;
   float eps = 1e-5f;
+  // Unless nullptr: out [num_rows], and y is in 8 bits, as rows_to_fp8 makes it.
+  float* y_scales = nullptr;
 };
 
 // Bytes to normalised patch vectors: patches[n*grid*grid + p][c*ps*ps + dy*ps + dx] =
@@ -178,14 +192,16 @@ struct PlanDecodeParams {
   std::int32_t* input_index = nullptr;       // out [num_rows]: row, or 0 for padding (EmbedParams)
 };
 
-// The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] T each.
+// The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] elements of
+// `format` each.
 struct KvLayer {
   void* k = nullptr;
   void* v = nullptr;
+  KvFormat format = KvFormat::kNative;
 };
 
-// Rotates q and k (half-split pairs (j, j + rotary_dim/2) of the first rotary_dim dims), q in place, and
-// writes k and v into the cache.
+// Rotates q and k (half-split pairs (j, j + rotary_dim/2) of the first rotary_dim dims), q in
+// place, and writes k and v, as numbers of type T, into the cache in its format.
 struct RopeAndCacheParams {
   void* qkv = nullptr;                        // [num_tokens, 3*num_heads*head_dim] T
   std::int64_t qkv_stride = 0;
@@ -203,7 +219,7 @@ struct RopeAndCacheParams {
 // copy of the prefix's last, partly filled page.
 struct CopyPagesParams {
   void* kv_base = nullptr;             // the whole cache: [num_layers, 2, num_pages, page_bytes]
-  std::int64_t page_bytes = 0;         // num_heads * kPageTokens * head_dim * sizeof(T)
+  std::int64_t page_bytes = 0;         // num_heads * kPageTokens * head_dim * kv_element_bytes()
   std::int64_t num_pages = 0;
   int num_layers = 0;
   const PageCopy* copies = nullptr;    // [max_copies]
@@ -242,8 +258,8 @@ struct DecoderBlock {
   // nullptr: not prepared.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
-  WeightFormat prepared_format = WeightFormat::kNative;
-  KvLayer kv;
+  PreparedFormat prepared_format = PreparedFormat::kNative;
+  KvLayer kv;  // the same format in all blocks
 };
 
 // logits = LN(x) W^T + b.
@@ -281,6 +297,7 @@ struct DecoderBlocksParams {
   void* qkv = nullptr;                // [num_tokens, 3 * dim] T
   void* attention = nullptr;          // [num_tokens, dim] T
   void* inner = nullptr;              // [num_tokens, fc1.out] T
+  float* row_scales = nullptr;        // [num_tokens]; nullptr: only without weights in 8 bits
   void* attention_scratch = nullptr;  // attention_scratch_bytes()
   void* block_scratch = nullptr;      // decoder_blocks_scratch_bytes()
 };
@@ -411,6 +428,19 @@ struct RoundToFp8Params {
   std::int64_t row_size = 0;
 };
 
+// Rows for products in 8 bits: y[r] = e4m3 numbers, scales[r] times which are the nearest to x[r];
+// scales[r] is a power of two that depends on the row's largest value (fp8.h). y may be x where a
+// row of y begins where that of x does.
+struct RowsToFp8Params {
+  const void* x = nullptr;  // [num_rows, dim] T, finite
+  std::int64_t x_stride = 0;
+  void* y = nullptr;  // [num_rows, dim], fp8_element_bytes() each
+  std::int64_t y_stride = 0;
+  float* scales = nullptr;  // out [num_rows]
+  int num_rows = 0;
+  int dim = 0;
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -421,7 +451,7 @@ class Kernels {
   virtual Status linear(Stream& stream, const LinearParams& params) = 0;
   // Bytes of prepared weights; 0 where the backend has no use for them (prepare_linear then does nothing).
   virtual std::size_t prepared_linear_bytes(int /*total_in*/, int /*total_out*/,
-                                            WeightFormat /*format*/) const {
+                                            PreparedFormat /*format*/) const {
     return 0;
   }
   virtual Status prepare_linear(Stream& /*stream*/, const PrepareLinearParams& /*params*/) {
@@ -454,6 +484,10 @@ class Kernels {
   virtual Status advance_rows(Stream& stream, const AdvanceRowsParams& params) = 0;
   virtual Status fill_random(Stream& stream, const FillRandomParams& params) = 0;
   virtual Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) = 0;
+  virtual Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) = 0;
+  // What an element of rows in 8 bits takes: 1 byte on a GPU; on the CPU, which has no such
+  // products, the number as float32, its scale multiplied in.
+  virtual std::size_t fp8_element_bytes() const { return sizeof(float); }
   // Writes the device's clock, in nanoseconds, to *stamp when the stream gets there.
   virtual Status stamp_time(Stream& stream, std::uint64_t* stamp) = 0;
 

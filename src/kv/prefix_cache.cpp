@@ -1,5 +1,7 @@
 #include "kv/prefix_cache.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/limits.h"
 
@@ -7,11 +9,12 @@ namespace gapless {
 
 PrefixCache::PrefixCache(PagePool& pool, int max_entries, int max_pages_per_entry) : pool_(pool) {
   entries_.resize(static_cast<std::size_t>(max_entries));
+  num_entries_of_.resize(static_cast<std::size_t>(pool.num_usable()) + 1);
   for (Entry& entry : entries_) entry.pages.reserve(static_cast<std::size_t>(max_pages_per_entry));
 }
 
-std::optional<PrefixCache::Hit> PrefixCache::find(const ContentHash& image, int prefix_len) {
-  Entry* entry = find_entry(image, prefix_len);
+std::optional<PrefixCache::Hit> PrefixCache::find(const ContentHash& images, int prefix_len) {
+  Entry* entry = find_entry(images, prefix_len);
   if (entry == nullptr) return std::nullopt;
   entry->last_use = ++num_uses_;
   Hit hit;
@@ -21,17 +24,18 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const ContentHash& image, int 
   return hit;
 }
 
-void PrefixCache::insert(const ContentHash& image, int prefix_len, std::span<const PageId> pages) {
+void PrefixCache::insert(const ContentHash& images, int prefix_len, std::span<const PageId> pages) {
   GAPLESS_CHECK(static_cast<int>(pages.size()) == pages_for_tokens(prefix_len));
-  if (!enabled() || prefix_len <= 0 || find_entry(image, prefix_len) != nullptr) return;
+  if (!enabled() || prefix_len <= 0 || find_entry(images, prefix_len) != nullptr) return;
   Entry* entry = least_recently_used();
   if (pages.size() > entry->pages.capacity()) return;
   drop(*entry);
-  entry->image = image;
+  entry->images = images;
   entry->prefix_len = prefix_len;
   entry->last_use = ++num_uses_;
   for (const PageId page : pages) {
     pool_.add_ref(page);
+    ++num_entries_of_[static_cast<std::size_t>(page.value)];
     entry->pages.push_back(page);
   }
 }
@@ -42,7 +46,7 @@ bool PrefixCache::reclaim(int num_free) {
   while (pool_.num_free() < num_free) {
     Entry* oldest = nullptr;
     for (Entry& entry : entries_) {
-      if (reclaimable_pages(entry) == 0) continue;
+      if (!has_reclaimable_pages(entry)) continue;
       if (oldest == nullptr || entry.last_use < oldest->last_use) oldest = &entry;
     }
     GAPLESS_CHECK(oldest != nullptr);
@@ -63,25 +67,34 @@ int PrefixCache::num_entries() const {
 
 int PrefixCache::num_reclaimable() const {
   int count = 0;
-  for (const Entry& entry : entries_) count += reclaimable_pages(entry);
+  for (std::size_t page = 0; page < num_entries_of_.size(); ++page) {
+    count += is_reclaimable(PageId(static_cast<std::int32_t>(page))) ? 1 : 0;
+  }
   return count;
 }
 
-PrefixCache::Entry* PrefixCache::find_entry(const ContentHash& image, int prefix_len) {
+PrefixCache::Entry* PrefixCache::find_entry(const ContentHash& images, int prefix_len) {
   for (Entry& entry : entries_) {
-    if (entry.prefix_len == prefix_len && prefix_len > 0 && entry.image == image) return &entry;
+    if (entry.prefix_len == prefix_len && prefix_len > 0 && entry.images == images) return &entry;
   }
   return nullptr;
 }
 
-int PrefixCache::reclaimable_pages(const Entry& entry) const {
-  int count = 0;
-  for (const PageId page : entry.pages) count += pool_.num_refs(page) == 1 ? 1 : 0;
-  return count;
+bool PrefixCache::is_reclaimable(PageId page) const {
+  const int num_entries = num_entries_of_[static_cast<std::size_t>(page.value)];
+  return num_entries > 0 && pool_.num_refs(page) == num_entries;
+}
+
+bool PrefixCache::has_reclaimable_pages(const Entry& entry) const {
+  return std::any_of(entry.pages.begin(), entry.pages.end(),
+                     [this](PageId page) { return is_reclaimable(page); });
 }
 
 void PrefixCache::drop(Entry& entry) {
-  for (const PageId page : entry.pages) pool_.drop_ref(page);
+  for (const PageId page : entry.pages) {
+    --num_entries_of_[static_cast<std::size_t>(page.value)];
+    pool_.drop_ref(page);
+  }
   entry.pages.clear();
   entry.prefix_len = 0;
   entry.last_use = 0;

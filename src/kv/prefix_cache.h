@@ -1,5 +1,5 @@
-// The KV pages of image prefixes (BOS + the image's positions), kept for the next prompt about the
-// same image.
+// The KV pages of image prefixes (BOS + the positions of one or several images), kept for the next
+// prompt that begins with the same images.
 //
 // A prefix of P tokens fills P / kPageTokens pages and P % kPageTokens places of one more, the
 // *tail* page. Positions of the prefix never see a later token, so their keys and values depend on
@@ -7,8 +7,11 @@
 // tail page, never inside it; so the cache simply keeps a reference to all these pages, and a later
 // sequence shares the full ones and *copies* the tail page into one of its own before it writes.
 //
-// The cache holds one reference to each page of an entry. Entries that only the cache refers to
-// are given up, least recently used first, when pages run short.
+// The prefixes of one prompt with several images begin with each other, and so do their entries,
+// which then share pages.
+//
+// The cache holds one reference for each entry that a page is in. Entries with pages that only the
+// cache refers to are given up, least recently used first, when pages run short.
 //
 // Threads: the engine thread only. No allocation after the constructor.
 #pragma once
@@ -40,11 +43,11 @@ class PrefixCache {
   bool enabled() const { return !entries_.empty(); }
 
   // The pages that hold the prefix, if they are here. Counts as a use.
-  std::optional<Hit> find(const ContentHash& image, int prefix_len);
+  std::optional<Hit> find(const ContentHash& images, int prefix_len);
 
   // Keeps `pages`, the ceil(prefix_len / kPageTokens) first pages of a sequence whose forward was
   // launched. A prefix that is here already stays as it is.
-  void insert(const ContentHash& image, int prefix_len, std::span<const PageId> pages);
+  void insert(const ContentHash& images, int prefix_len, std::span<const PageId> pages);
 
   // Gives up unused entries until the pool has `num_free` free pages. False, and nothing given up,
   // when that cannot be reached.
@@ -58,20 +61,22 @@ class PrefixCache {
 
  private:
   struct Entry {
-    ContentHash image{};
+    ContentHash images{};
     int prefix_len = 0;  // 0: an empty place
     std::int64_t last_use = 0;
     std::vector<PageId> pages;
   };
 
-  Entry* find_entry(const ContentHash& image, int prefix_len);
-  int reclaimable_pages(const Entry& entry) const;
+  Entry* find_entry(const ContentHash& images, int prefix_len);
+  bool is_reclaimable(PageId page) const;
+  bool has_reclaimable_pages(const Entry& entry) const;
   void drop(Entry& entry);
   Entry* least_recently_used();
 
   PagePool& pool_;
   std::vector<Entry> entries_;
-  std::int64_t num_uses_ = 0;  // the clock of last_use
+  std::vector<int> num_entries_of_;  // by page
+  std::int64_t num_uses_ = 0;        // the clock of last_use
 };
 
 }  // namespace gapless

@@ -38,6 +38,41 @@ TEST_F(PrefixCacheTest, FindsFullPagesAndTail) {
   EXPECT_EQ(pool_.num_in_use(), 2);
 }
 
+// As the prefixes of one prompt with two images do.
+TEST_F(PrefixCacheTest, EntriesThatBeginWithEachOtherShareTheirPages) {
+  PageTable table(4);
+  ASSERT_TRUE(table.extend(pool_, 3));
+  cache_.insert(image(1), 20, table.pages().first(2));
+  cache_.insert(image(2), 40, table.pages());
+  EXPECT_EQ(cache_.num_reclaimable(), 0) << "a sequence holds them";
+  table.release(pool_);
+  EXPECT_EQ(pool_.num_in_use(), 3);
+  EXPECT_EQ(cache_.num_reclaimable(), 3);
+
+  ASSERT_TRUE(cache_.reclaim(6)) << "one page more than are free";
+  EXPECT_EQ(pool_.num_free() + cache_.num_reclaimable(), 8);
+  ASSERT_TRUE(cache_.reclaim(8));
+  EXPECT_EQ(cache_.num_entries(), 0);
+  EXPECT_EQ(pool_.num_in_use(), 0);
+}
+
+TEST_F(PrefixCacheTest, OfASharedPrefixTheLongerEntryIsGivenUpForItsOwnPage) {
+  PageTable table(4);
+  ASSERT_TRUE(table.extend(pool_, 3));
+  cache_.insert(image(1), 20, table.pages().first(2));
+  cache_.insert(image(2), 40, table.pages());
+  table.release(pool_);
+  PageTable sharer(4);  // of the shorter one, tail included
+  sharer.share(pool_, cache_.find(image(1), 20)->full_pages);
+  pool_.add_ref(cache_.find(image(1), 20)->tail_page);
+  EXPECT_EQ(cache_.num_reclaimable(), 1);
+  EXPECT_FALSE(cache_.reclaim(7));
+  EXPECT_EQ(cache_.num_entries(), 2) << "nothing is given up in vain";
+  ASSERT_TRUE(cache_.reclaim(6));
+  EXPECT_TRUE(cache_.find(image(1), 20).has_value());
+  EXPECT_FALSE(cache_.find(image(2), 40).has_value());
+}
+
 TEST_F(PrefixCacheTest, APrefixThatEndsWithAPageHasNoTail) {
   PageTable table(4);
   ASSERT_TRUE(table.extend(pool_, 3));

@@ -14,9 +14,9 @@ constexpr std::size_t kUploadPieceBytes = 1u << 20;
 
 }  // namespace
 
-std::size_t kv_page_bytes(const TextShape& shape, DType dtype) {
+std::size_t kv_page_bytes(const TextShape& shape, DType dtype, KvFormat format) {
   return std::size_t{2} * static_cast<std::size_t>(shape.num_layers) *
-         static_cast<std::size_t>(shape.dim) * kPageTokens * dtype_bytes(dtype);
+         static_cast<std::size_t>(shape.dim) * kPageTokens * kv_element_bytes(format, dtype);
 }
 
 void DeviceState::carve(void* base, const TextShape& shape, int image_tokens, DType dtype,
@@ -35,7 +35,8 @@ void DeviceState::carve(void* base, const TextShape& shape, int image_tokens, DT
 }
 
 StatusOr<DeviceState> DeviceState::create(Device& device, Stream& stream, const TextShape& shape,
-                                          int image_tokens, DType dtype, const StepLimits& limits,
+                                          int image_tokens, DType dtype, KvFormat kv_format,
+                                          const StepLimits& limits,
                                           std::span<const AutomatonState> automata) {
   GAPLESS_CHECK(automata.size() <= kMaxAutomatonStates);
   DeviceState state;
@@ -45,7 +46,8 @@ StatusOr<DeviceState> DeviceState::create(Device& device, Stream& stream, const 
   state.carve(state.buffer_.data(), shape, image_tokens, dtype, limits, &bytes);
   state.page_table_stride_ = limits.max_pages_per_row;
   state.num_pages_ = limits.num_pages;
-  const std::size_t page_bytes = kv_page_bytes(shape, dtype);
+  state.kv_format_ = kv_format;
+  const std::size_t page_bytes = kv_page_bytes(shape, dtype, kv_format);
   state.page_bytes_one_ = static_cast<std::int64_t>(page_bytes) / (2 * shape.num_layers);
   const std::size_t kv_bytes = static_cast<std::size_t>(limits.num_pages) * page_bytes;
   GAPLESS_ASSIGN_OR_RETURN(state.kv_, device.allocate(kv_bytes));
@@ -70,7 +72,7 @@ void* DeviceState::image_slot(int slot) const {
 KvLayer DeviceState::kv_layer(int layer) const {
   const std::int64_t half_bytes = num_pages_ * page_bytes_one_;
   auto* keys = static_cast<std::byte*>(kv_.data()) + 2 * layer * half_bytes;
-  return {.k = keys, .v = keys + half_bytes};
+  return {.k = keys, .v = keys + half_bytes, .format = kv_format_};
 }
 
 }  // namespace gapless

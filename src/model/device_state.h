@@ -18,15 +18,16 @@ namespace gapless {
 // requests.
 inline constexpr int kMaxAutomatonStates = 4096;
 
-// Bytes of one KV page: keys and values, all layers.
-std::size_t kv_page_bytes(const TextShape& shape, DType dtype);
+// Bytes of one KV page: keys and values, all layers. `dtype` is T.
+std::size_t kv_page_bytes(const TextShape& shape, DType dtype, KvFormat format);
 
 class DeviceState {
  public:
   // The rows come up done and empty, every page-table entry is the trash page, the cache is zero.
   // The automata pool begins with the spatial automata (spatial_automaton.h) of `automata`.
   static StatusOr<DeviceState> create(Device& device, Stream& stream, const TextShape& shape,
-                                      int image_tokens, DType dtype, const StepLimits& limits,
+                                      int image_tokens, DType dtype, KvFormat kv_format,
+                                      const StepLimits& limits,
                                       std::span<const AutomatonState> automata);
 
   RowState* row_states() const { return row_states_; }
@@ -40,6 +41,7 @@ class DeviceState {
 
   void* kv_base() const { return kv_.data(); }  // [num_layers, 2, num_pages, page_bytes_one()]
   std::int64_t num_pages() const { return num_pages_; }
+  KvFormat kv_format() const { return kv_format_; }
   // Bytes of one page of one layer's keys or of its values.
   std::int64_t page_bytes_one() const { return page_bytes_one_; }
   KvLayer kv_layer(int layer) const;
@@ -57,6 +59,7 @@ class DeviceState {
   int page_table_stride_ = 0;
   std::int64_t num_pages_ = 0;
   std::int64_t page_bytes_one_ = 0;
+  KvFormat kv_format_ = KvFormat::kNative;
   std::size_t image_slot_bytes_ = 0;
 };
 

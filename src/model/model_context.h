@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "kernels/kernels.h"
-#include "model/model_weights.h"
 #include "model/stage_recorder.h"
 
 namespace gapless {
@@ -28,40 +27,5 @@ struct ModelContext {
                             {data, num_rows, num_columns, dtype});
   }
 };
-
-// y = x W^T + b on dense rows of type T.
-inline LinearParams dense_linear(const ModelContext& context, const void* x,
-                                 const LinearWeights& weights, void* y, int num_rows) {
-  return {.x = x,
-          .x_stride = weights.in,
-          .weights = weights,
-          .y = y,
-          .y_stride = weights.out,
-          .y_dtype = context.dtype,
-          .num_rows = num_rows};
-}
-
-// y = input W^T + b + x. `x` may be y.
-inline LinearParams residual_linear(const ModelContext& context, const void* input,
-                                    const LinearWeights& weights, const void* x, void* y,
-                                    int num_rows) {
-  LinearParams params = dense_linear(context, input, weights, y, num_rows);
-  params.residual = x;
-  params.residual_stride = weights.out;
-  params.residual_rows = num_rows;
-  return params;
-}
-
-inline LayerNormParams dense_layer_norm(const void* x, const LayerNormWeights& weights, void* y,
-                                        int num_rows) {
-  return {.x = x,
-          .x_stride = weights.dim,
-          .gamma = weights.gamma,
-          .beta = weights.beta,
-          .y = y,
-          .y_stride = weights.dim,
-          .num_rows = num_rows,
-          .dim = weights.dim};
-}
 
 }  // namespace gapless

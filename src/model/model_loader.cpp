@@ -33,11 +33,14 @@ StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const Mode
                                     WeightFormat format) {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, read_weights(device, kernels, *stream, source));
-  if (format == WeightFormat::kFp8) {
+  if (format != WeightFormat::kNative) {
     GAPLESS_RETURN_IF_ERROR(round_weights_to_fp8(kernels, *stream, weights));
   }
-  GAPLESS_RETURN_IF_ERROR(
-      prepare_decode_weights(device, kernels, *stream, source.config, format, weights));
+  if (format == WeightFormat::kW8A8) {
+    GAPLESS_RETURN_IF_ERROR(make_fp8_products(device, kernels, *stream, weights));
+  }
+  GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(device, kernels, *stream, source.config,
+                                                 prepared_format(format), weights));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }
@@ -78,12 +81,12 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
   GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, make_weights(*loaded->device, *loaded->kernels,
                                                               source, options.weights));
-  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits,
-                           choose_step_limits(*loaded->device, *loaded->kernels, source.config));
+  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits, choose_step_limits(*loaded->device, *loaded->kernels,
+                                                                 source.config, options.kv_cache));
   if (options.adjust_limits) options.adjust_limits(limits);
   GAPLESS_ASSIGN_OR_RETURN(
       loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, source.config,
-                                                 std::move(weights), limits));
+                                                 std::move(weights), limits, options.kv_cache));
   return loaded;
 }
 

@@ -37,6 +37,7 @@ struct LoadedModel {
 
 struct ModelOptions {
   WeightFormat weights = WeightFormat::kNative;
+  KvFormat kv_cache = KvFormat::kNative;
   // May change the limits that were chosen for the device (step_limits.h).
   std::function<void(StepLimits&)> adjust_limits;
 };

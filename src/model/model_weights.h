@@ -54,7 +54,7 @@ struct TextBlockWeights {
   // [qkv | fc1] and [proj | fc2] for decode steps (prepared_weights.h); nullptr: not prepared.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
-  WeightFormat prepared_format = WeightFormat::kNative;
+  PreparedFormat prepared_format = PreparedFormat::kNative;
 };
 
 struct TextWeights {
@@ -83,6 +83,7 @@ struct TensorPlacement {
 struct ModelWeights {
   Buffer buffer;
   Buffer prepared;  // empty until prepare_decode_weights
+  Buffer fp8;       // empty until make_fp8_products
   VisionWeights vision;
   ProjectorWeights projector;
   TextWeights text;

@@ -15,7 +15,7 @@ constexpr int kPartColumns = 128;
 // Where the prepared matrices lie.
 class PreparedLayout {
  public:
-  PreparedLayout(const Kernels& kernels, const TextShape& shape, WeightFormat format, void* base)
+  PreparedLayout(const Kernels& kernels, const TextShape& shape, PreparedFormat format, void* base)
       : kernels_(kernels), format_(format), layout_(base) {
     const int d = shape.dim, f = shape.ff_dim;
     const bool joins = d % kPartColumns == 0 && 3 * d % kPartRows == 0;
@@ -40,11 +40,11 @@ class PreparedLayout {
   }
 
   const Kernels& kernels_;
-  const WeightFormat format_;
+  const PreparedFormat format_;
   BumpLayout layout_;
 };
 
-Status prepare_block(Kernels& kernels, Stream& stream, WeightFormat format,
+Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
                      const PreparedLayout::Block& to, TextBlockWeights& block) {
   const int d = block.qkv.in, f = block.fc1.out;
   auto prepare = [&](const LinearWeights& part, void* prepared, int total_in, int first_out,
@@ -69,13 +69,13 @@ Status prepare_block(Kernels& kernels, Stream& stream, WeightFormat format,
 }  // namespace
 
 std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config,
-                                   WeightFormat format) {
+                                   PreparedFormat format) {
   if (kernels.prepared_linear_bytes(kPartColumns, kPartRows, format) == 0) return 0;
   return PreparedLayout(kernels, text_shape(config), format, nullptr).total_bytes();
 }
 
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
-                              const ModelConfig& config, WeightFormat format,
+                              const ModelConfig& config, PreparedFormat format,
                               ModelWeights& weights) {
   const std::size_t bytes = prepared_weights_bytes(kernels, config, format);
   if (bytes == 0) return ok_status();

@@ -15,12 +15,12 @@ namespace gapless {
 
 // Bytes of the copy; 0 where the backend has no such layout.
 std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config,
-                                   WeightFormat format);
+                                   PreparedFormat format);
 
 // Makes the copy. kFp8: of weights that round_weights_to_fp8 has rounded. The weights must be there
 // once `stream` gets there; so is the copy after it.
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
-                              const ModelConfig& config, WeightFormat format,
+                              const ModelConfig& config, PreparedFormat format,
                               ModelWeights& weights);
 
 }  // namespace gapless

@@ -1,5 +1,7 @@
 #include "model/projector.h"
 
+#include "kernels/dense_ops.h"
+
 namespace gapless {
 
 Status Projector::project(Stream& stream, const void* features, TileGrid tiles,
@@ -24,14 +26,14 @@ Status Projector::project(Stream& stream, const void* features, TileGrid tiles,
 }
 
 LinearParams Projector::mlp_in() const {
-  LinearParams params = dense_linear(context_, workspace_.pooled, weights_.fc1,
+  LinearParams params = dense_linear(*context_.kernels, workspace_.pooled, weights_.fc1,
                                      workspace_.projector_inner, shape_.patches_per_crop);
   params.activation = Activation::kGeluTanh;
   return params;
 }
 
 LinearParams Projector::mlp_out(void* embeddings) const {
-  return dense_linear(context_, workspace_.projector_inner, weights_.fc2, embeddings,
+  return dense_linear(*context_.kernels, workspace_.projector_inner, weights_.fc2, embeddings,
                       shape_.patches_per_crop);
 }
 

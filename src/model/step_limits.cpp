@@ -14,7 +14,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
 // On the CPU the cache is filled with zeros at start-up, and small models must start fast: 8192
-// tokens of the model that ships.
+// tokens of the model that ships, in float32.
 constexpr std::size_t kCpuKvBytes = 96 * kMiB;
 // Left free on a GPU: the pipeline's slots and graphs, the driver, other processes.
 constexpr std::size_t kGpuReserveBytes = 3 * kGiB;
@@ -47,7 +47,7 @@ StepLimits limits_without_pages(DeviceKind kind, const TextShape& shape) {
 }  // namespace
 
 StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
-                                        const ModelConfig& config) {
+                                        const ModelConfig& config, KvFormat kv_format) {
   const TextShape shape = text_shape(config);
   StepLimits limits = limits_without_pages(device.kind(), shape);
   GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
@@ -63,7 +63,7 @@ StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
     budget = info.free_memory_bytes > taken ? info.free_memory_bytes - taken : 0;
   }
   // A large model on the CPU still gets one full context.
-  const std::size_t page_bytes = kv_page_bytes(shape, dtype);
+  const std::size_t page_bytes = kv_page_bytes(shape, dtype, kv_format);
   const int one_context = 1 + limits.max_pages_per_row;  // page 0 is trash
   const int useful = 1 + kCacheFactor * limits.max_rows * limits.max_pages_per_row;
   const auto affordable = static_cast<int>(

@@ -12,6 +12,6 @@ namespace gapless {
 // Call after the weights are on the device: the KV cache gets a share of the memory that is left.
 // ResourceExhausted when not even one sequence of max_context fits.
 StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
-                                        const ModelConfig& config);
+                                        const ModelConfig& config, KvFormat kv_format);
 
 }  // namespace gapless

@@ -2,8 +2,8 @@
 //
 // The real model (vision_language_model.h) launches kernels; testing/fake_model.h launches scripted
 // ones. The pipeline knows nothing else of either. A launch only enqueues: it never waits,
-// allocates nothing, and forward and sample must be capturable in a graph: what changes from step to
-// step of one shape is read from the slot's device buffers.
+// allocates nothing, and forward and sample must be capturable in a graph: what changes from step
+// to step of one shape is read from the slot's device buffers.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ enum class StepKind : std::uint8_t { kEncode, kPrefill, kDecode };
 
 // Bounds that size every buffer; fixed at start-up.
 struct StepLimits {
-  int max_rows = 32;              // seats; the largest decode batch
-  int max_prefill_tokens = 4096;  // token budget of one prefill launch (>= max_context)
-  int max_prefill_sequences = 16;
-  int max_crops_per_encode = 26;  // crops of one encode launch; larger images run in chunks
+  int max_rows = 32;               // seats; the largest decode batch
+  int max_prefill_tokens = 4096;   // token budget of one prefill launch (>= max_context)
+  int max_prefill_sequences = 16;  // and segments: a prompt of n images counts as n
+  int max_crops_per_encode = 26;   // crops of one encode launch; larger images run in chunks
   int max_images_per_encode = 8;
   int num_pages = 0;          // KV pages, page 0 is trash
   int max_pages_per_row = 0;  // ceil(max_context / kPageTokens)
@@ -46,15 +46,16 @@ struct EncodeImage {
   int image_slot = 0;  // writes rows [image_slot*grid*grid, ...) of the image-embedding pool
 };
 
-// Sizes of one launch. Rows and tokens include the padding up to a bucket: rows[i] = -1, a sequence
-// without tokens, tokens that belong to no sequence and whose cache slot lies in page 0.
+// Sizes of one launch. Rows, segments and tokens include the padding up to a bucket: rows[i] = -1,
+// a segment without tokens, tokens that belong to no sequence and whose cache slot lies in page 0.
 struct StepShape {
   StepKind kind = StepKind::kDecode;
-  int num_rows = 0;           // decode: the batch bucket; prefill: sequences
-  int num_tokens = 0;         // prefill: packed tokens
-  int max_new_tokens = 1;     // prefill: the longest sequence (an upper bound)
-  int num_crops = 0;          // encode
-  bool with_regions = false;  // some row may sample a coordinate or a size
+  int num_rows = 0;                // decode: the batch bucket; prefill: sequences
+  int num_tokens = 0;              // prefill: packed tokens
+  int num_segments = 0;            // prefill: entries of StepBuffers::sequences, at least num_rows
+  int max_new_tokens = 1;          // prefill: the longest segment (an upper bound)
+  int num_crops = 0;               // encode
+  bool with_regions = false;       // some row may sample a coordinate or a size
   bool with_top_logprobs = false;  // some row asks for alternatives
 };
 
@@ -71,10 +72,13 @@ struct StepBuffers {
   const std::int32_t* num_copies = nullptr;
   const PageCopy* copies = nullptr;  // [max_page_copies]
   // Inputs of a prefill.
-  const TokenInput* inputs = nullptr;            // [max_prefill_tokens]
-  const std::int32_t* positions = nullptr;       // [max_prefill_tokens]
-  const std::int32_t* cache_slots = nullptr;     // [max_prefill_tokens]
-  const AttentionSequence* sequences = nullptr;  // [max_prefill_sequences]
+  const TokenInput* inputs = nullptr;         // [max_prefill_tokens]
+  const std::int32_t* positions = nullptr;    // [max_prefill_tokens]
+  const std::int32_t* cache_slots = nullptr;  // [max_prefill_tokens]
+  // [max_prefill_sequences] One for each sequence, or several one behind the other: a prompt with
+  // several images is cut where an image's block ends, since positions of one block do not see
+  // those of a later one. The parts of one sequence follow each other in the packed tokens too.
+  const AttentionSequence* sequences = nullptr;
   const std::int32_t* last_tokens =
       nullptr;  // [max_prefill_sequences]: index of each one's last token
   const std::int32_t* tokens_consumed = nullptr;  // [max_prefill_sequences]

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "kernels/dense_ops.h"
+
 namespace gapless {
 
 TextDecoder::TextDecoder(const ModelContext& context, const TextShape& shape,
@@ -29,22 +31,27 @@ TextDecoder::TextDecoder(const ModelContext& context, const TextShape& shape,
 }
 
 Status TextDecoder::tune(Stream& stream, int max_tokens) const {
-  // Steps of one tile of the products' kernels, and wider ones where a tile more is little.
+  // Finer than a tile of the products' kernels where few tiles make a product: with six tiles' rows
+  // and two more, another kernel is the fastest.
   std::vector<int> row_counts;
-  for (int rows = 128; rows < max_tokens; rows += rows < 2048 ? 128 : rows < 4096 ? 256 : 512) {
+  for (int rows = 16; rows < max_tokens;) {
     row_counts.push_back(rows);
+    rows += rows < 1024 ? 16 : rows < 2048 ? 32 : rows < 4096 ? 64 : 128;
   }
   row_counts.push_back(max_tokens);
   const TextBlockWeights& block = weights_.blocks.front();
   const TextWorkspace& w = workspace_;
-  LinearParams fc1 = dense_linear(context_, w.norm, block.fc1, w.inner, max_tokens);
+  LinearParams fc1 = dense_linear(*context_.kernels, w.norm, block.fc1, w.inner, max_tokens);
   fc1.activation = Activation::kGeluTanh;
   // As decoder_blocks() lays a prefill's products out.
   void* after_attention = w.qkv;
-  for (const LinearParams& params :
-       {dense_linear(context_, w.norm, block.qkv, w.qkv, max_tokens),
-        residual_linear(context_, w.attention, block.proj, w.x, after_attention, max_tokens), fc1,
-        residual_linear(context_, w.inner, block.fc2, after_attention, w.x, max_tokens)}) {
+  for (const LinearParams& plain :
+       {dense_linear(*context_.kernels, w.norm, block.qkv, w.qkv, max_tokens),
+        residual_linear(*context_.kernels, w.attention, block.proj, w.x, after_attention,
+                        max_tokens),
+        fc1,
+        residual_linear(*context_.kernels, w.inner, block.fc2, after_attention, w.x, max_tokens)}) {
+    const LinearParams params = with_fp8_input(*context_.kernels, plain, w.row_scales);
     GAPLESS_RETURN_IF_ERROR(context_.kernels->tune_linear(stream, params, row_counts));
   }
   return ok_status();
@@ -71,6 +78,7 @@ DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const 
   params.qkv = workspace_.qkv;
   params.attention = workspace_.attention;
   params.inner = workspace_.inner;
+  params.row_scales = workspace_.row_scales;
   params.attention_scratch = workspace_.attention_scratch;
   params.block_scratch = workspace_.block_scratch;
   return params;
@@ -117,11 +125,12 @@ Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float*
 Status TextDecoder::compute_logits(Stream& stream, const void* hidden, int num_rows,
                                    float* logits) const {
   GAPLESS_RETURN_IF_ERROR(context_.kernels->layer_norm(
-      stream, dense_layer_norm(hidden, weights_.post_ln, workspace_.last_norm, num_rows)));
+      stream, dense_layer_norm(hidden, weights_.post_ln.gamma, weights_.post_ln.beta,
+                               workspace_.last_norm, weights_.post_ln.dim, num_rows)));
   GAPLESS_RETURN_IF_ERROR(
       context_.record(stream, "text.post_ln", workspace_.last_norm, num_rows, shape_.dim));
   LinearParams head =
-      dense_linear(context_, workspace_.last_norm, weights_.lm_head, logits, num_rows);
+      dense_linear(*context_.kernels, workspace_.last_norm, weights_.lm_head, logits, num_rows);
   head.y_dtype = DType::kF32;
   // A row per sequence, in prefill too: the same few-row algorithm, so that a token's logits do not
   // depend on the kind of step that made them.

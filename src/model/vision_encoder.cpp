@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "kernels/dense_ops.h"
+
 namespace gapless {
 
 Status VisionEncoder::embed_patches(Stream& stream, const std::uint8_t* crops,
@@ -29,8 +31,7 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   const int rows = num_crops * shape_.patches_per_crop;
   const VisionWorkspace& w = workspace_;
 
-  GAPLESS_RETURN_IF_ERROR(
-      kernels.layer_norm(stream, dense_layer_norm(w.x, block.ln1, w.norm, rows)));
+  GAPLESS_RETURN_IF_ERROR(kernels.layer_norm(stream, norm_for(block.qkv, w.x, block.ln1, rows)));
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, qkv(block, rows)));
   VisionAttentionParams attention;
   attention.qkv = w.qkv;
@@ -43,14 +44,27 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, projection(block, rows)));
 
   GAPLESS_RETURN_IF_ERROR(
-      kernels.layer_norm(stream, dense_layer_norm(w.after_attention, block.ln2, w.norm, rows)));
+      kernels.layer_norm(stream, norm_for(block.fc1, w.after_attention, block.ln2, rows)));
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_in(block, rows)));
+  if (block.fc2.fp8 != nullptr) {
+    GAPLESS_RETURN_IF_ERROR(kernels.rows_to_fp8(
+        stream,
+        in_place_rows_to_fp8(*context_.kernels, w.inner, block.fc2.in, w.row_scales, rows)));
+  }
   return kernels.linear(stream, mlp_out(block, rows));
+}
+
+LayerNormParams VisionEncoder::norm_for(const LinearWeights& product, const void* x,
+                                        const LayerNormWeights& weights, int rows) const {
+  const LayerNormParams params =
+      dense_layer_norm(x, weights.gamma, weights.beta, workspace_.norm, weights.dim, rows);
+  if (product.fp8 == nullptr) return params;
+  return with_fp8_output(*context_.kernels, params, workspace_.row_scales);
 }
 
 LinearParams VisionEncoder::patch_embedding(int rows) const {
   LinearParams params =
-      dense_linear(context_, workspace_.patches, weights_.patch_emb, workspace_.x, rows);
+      dense_linear(*context_.kernels, workspace_.patches, weights_.patch_emb, workspace_.x, rows);
   params.residual = weights_.pos_emb;
   params.residual_stride = shape_.dim;
   params.residual_rows = shape_.patches_per_crop;
@@ -58,23 +72,29 @@ LinearParams VisionEncoder::patch_embedding(int rows) const {
 }
 
 LinearParams VisionEncoder::qkv(const VisionBlockWeights& block, int rows) const {
-  return dense_linear(context_, workspace_.norm, block.qkv, workspace_.qkv, rows);
+  return with_fp8_input(
+      *context_.kernels,
+      dense_linear(*context_.kernels, workspace_.norm, block.qkv, workspace_.qkv, rows),
+      workspace_.row_scales);
 }
 
 LinearParams VisionEncoder::projection(const VisionBlockWeights& block, int rows) const {
-  return residual_linear(context_, workspace_.attention, block.proj, workspace_.x,
+  return residual_linear(*context_.kernels, workspace_.attention, block.proj, workspace_.x,
                          workspace_.after_attention, rows);
 }
 
 LinearParams VisionEncoder::mlp_in(const VisionBlockWeights& block, int rows) const {
-  LinearParams params = dense_linear(context_, workspace_.norm, block.fc1, workspace_.inner, rows);
+  LinearParams params =
+      dense_linear(*context_.kernels, workspace_.norm, block.fc1, workspace_.inner, rows);
   params.activation = Activation::kGeluTanh;
-  return params;
+  return with_fp8_input(*context_.kernels, params, workspace_.row_scales);
 }
 
 LinearParams VisionEncoder::mlp_out(const VisionBlockWeights& block, int rows) const {
-  return residual_linear(context_, workspace_.inner, block.fc2, workspace_.after_attention,
-                         workspace_.x, rows);
+  return with_fp8_input(*context_.kernels,
+                        residual_linear(*context_.kernels, workspace_.inner, block.fc2,
+                                        workspace_.after_attention, workspace_.x, rows),
+                        workspace_.row_scales);
 }
 
 Status VisionEncoder::tune(Stream& stream, int max_crops) const {
@@ -103,7 +123,8 @@ Status VisionEncoder::encode(Stream& stream, const std::uint8_t* crops, int num_
         context_.record(stream, "vision.block", i, workspace_.x, rows, shape_.dim));
   }
   GAPLESS_RETURN_IF_ERROR(context_.kernels->layer_norm(
-      stream, dense_layer_norm(workspace_.x, weights_.post_ln, features, rows)));
+      stream, dense_layer_norm(workspace_.x, weights_.post_ln.gamma, weights_.post_ln.beta,
+                               features, weights_.post_ln.dim, rows)));
   return context_.record(stream, "vision.post_ln", features, rows, shape_.dim);
 }
 

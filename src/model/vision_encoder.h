@@ -8,6 +8,7 @@
 
 #include "model/model_context.h"
 #include "model/model_shape.h"
+#include "model/model_weights.h"
 #include "model/workspace.h"
 
 namespace gapless {
@@ -37,6 +38,9 @@ class VisionEncoder {
  private:
   // Residuals alternate between VisionWorkspace::x and after_attention: a product whose output is
   // its own residual costs the backend a copy.
+  // Into VisionWorkspace::norm, as the product that reads it wants it.
+  LayerNormParams norm_for(const LinearWeights& product, const void* x,
+                           const LayerNormWeights& weights, int rows) const;
   LinearParams patch_embedding(int rows) const;
   LinearParams qkv(const VisionBlockWeights& block, int rows) const;
   LinearParams projection(const VisionBlockWeights& block, int rows) const;

@@ -26,10 +26,11 @@ std::span<const std::byte> pixel_table(DType dtype) {
 
 VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
                                          const ModelConfig& config, ModelWeights weights,
-                                         const StepLimits& limits)
+                                         const StepLimits& limits, KvFormat kv_format)
     : device_(device),
       config_(config),
       limits_(limits),
+      kv_format_(kv_format),
       vision_shape_(vision_shape(config)),
       text_shape_(text_shape(config)),
       context_{.kernels = &kernels, .dtype = kernels.activation_dtype()},
@@ -47,17 +48,18 @@ VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
 
 std::int64_t VisionLanguageModel::decode_step_bytes(int num_rows, int context) const {
   return total_bytes(decode_step_traffic(config_, context_.dtype,
-                                         weights_.text.lm_head.prepared_format, num_rows, context));
+                                         weights_.text.lm_head.prepared_format, kv_format_,
+                                         num_rows, context));
 }
 
 StatusOr<std::unique_ptr<VisionLanguageModel>> VisionLanguageModel::create(
     Device& device, Kernels& kernels, const ModelConfig& config, ModelWeights weights,
-    const StepLimits& limits) {
+    const StepLimits& limits, KvFormat kv_format) {
   GAPLESS_RETURN_IF_ERROR(check_model_shape(config));
   GAPLESS_CHECK(limits.max_prefill_tokens >= limits.max_prefill_sequences);
   GAPLESS_CHECK(limits.max_pages_per_row * kPageTokens >= config.text.max_context);
   std::unique_ptr<VisionLanguageModel> model(
-      new VisionLanguageModel(device, kernels, config, std::move(weights), limits));
+      new VisionLanguageModel(device, kernels, config, std::move(weights), limits, kv_format));
   GAPLESS_RETURN_IF_ERROR(model->prepare());
   return model;
 }
@@ -72,7 +74,7 @@ Status VisionLanguageModel::prepare() {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
   GAPLESS_ASSIGN_OR_RETURN(
       state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens, context_.dtype,
-                                  limits_, build_spatial_automata(tokens)));
+                                  kv_format_, limits_, build_spatial_automata(tokens)));
   build_parts();
   return tune();
 }
@@ -164,7 +166,8 @@ Status VisionLanguageModel::project(Stream& compute, std::span<const EncodeImage
 Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
                                     const StepBuffers& buffers) {
   GAPLESS_CHECK(shape.num_tokens <= limits_.max_prefill_tokens);
-  GAPLESS_CHECK(shape.num_rows <= limits_.max_prefill_sequences);
+  GAPLESS_CHECK(shape.num_rows <= shape.num_segments &&
+                shape.num_segments <= limits_.max_prefill_sequences);
   GAPLESS_RETURN_IF_ERROR(begin_step(compute, buffers));
   GAPLESS_RETURN_IF_ERROR(copy_pages(compute, buffers));
   void* x = workspace_->text().x;
@@ -175,7 +178,7 @@ Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
                                           .positions = buffers.positions,
                                           .cache_slots = buffers.cache_slots,
                                           .sequences = buffers.sequences,
-                                          .num_sequences = shape.num_rows,
+                                          .num_sequences = shape.num_segments,
                                           .num_tokens = shape.num_tokens,
                                           .max_new_tokens = shape.max_new_tokens,
                                           .decode = false}));

@@ -13,6 +13,7 @@
 #include "model/device_state.h"
 #include "model/model_context.h"
 #include "model/model_shape.h"
+#include "model/model_weights.h"
 #include "model/projector.h"
 #include "model/region_heads.h"
 #include "model/step_model.h"
@@ -29,7 +30,8 @@ class VisionLanguageModel final : public StepModel {
   static StatusOr<std::unique_ptr<VisionLanguageModel>> create(Device& device, Kernels& kernels,
                                                                const ModelConfig& config,
                                                                ModelWeights weights,
-                                                               const StepLimits& limits);
+                                                               const StepLimits& limits,
+                                                               KvFormat kv_format);
 
   const StepModelInfo& info() const override { return info_; }
   const StepLimits& limits() const override { return limits_; }
@@ -44,6 +46,7 @@ class VisionLanguageModel final : public StepModel {
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
+  KvFormat kv_format() const { return kv_format_; }
   // The state across steps, for tests and tools.
   const DeviceState& state() const { return *state_; }
 
@@ -52,7 +55,7 @@ class VisionLanguageModel final : public StepModel {
 
  private:
   VisionLanguageModel(Device& device, Kernels& kernels, const ModelConfig& config,
-                      ModelWeights weights, const StepLimits& limits);
+                      ModelWeights weights, const StepLimits& limits, KvFormat kv_format);
 
   Status prepare();           // allocates and fills everything but the weights
   Status upload_constants();  // normalisation and rope tables
@@ -71,6 +74,7 @@ class VisionLanguageModel final : public StepModel {
   Device& device_;
   ModelConfig config_;
   StepLimits limits_;
+  KvFormat kv_format_;
   StepModelInfo info_;
   VisionShape vision_shape_;
   TextShape text_shape_;

@@ -30,6 +30,7 @@ VisionWorkspace carve_vision(Carver take, const ModelConfig& config, const StepL
   vision.after_attention = vision.qkv;  // attention is done with it by then
   vision.attention = take(rows, shape.dim);
   vision.inner = take(rows, shape.ff_dim);
+  vision.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(rows));
   vision.features =
       take(std::int64_t{max_crops_per_launch(limits)} * shape.patches_per_crop, shape.dim);
   vision.pooled = take(shape.patches_per_crop, 2 * shape.dim);
@@ -48,6 +49,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   text.qkv = take(tokens, 3 * shape.dim);
   text.attention = take(tokens, shape.dim);
   text.inner = take(tokens, shape.ff_dim);
+  text.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(tokens));
   text.last_norm = take(rows, shape.dim);
   BumpLayout& layout = take.layout;
   const std::size_t prefill_scratch =

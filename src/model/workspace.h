@@ -23,6 +23,7 @@ struct VisionWorkspace {
   void* attention = nullptr;        // [R, E] T
   void* after_attention = nullptr;  // [R, E] T: x + attention, in the place of qkv
   void* inner = nullptr;            // [R, G] T
+  float* row_scales = nullptr;      // [R]: of norm or inner, while they are in 8 bits
   void* features = nullptr;         // [max crops of a launch * 729, E] T: the encoder's output
   void* pooled = nullptr;           // [729, 2E] T
   void* projector_inner = nullptr;  // [729, proj_inner_dim] T
@@ -34,8 +35,9 @@ struct TextWorkspace {
   void* norm = nullptr;       // [N, D] T
   void* qkv = nullptr;        // [N, 3D] T
   void* attention = nullptr;  // [N, D] T
-  void* inner = nullptr;            // [N, F] T
-  void* last_norm = nullptr;        // [max rows, D] T: post_ln of the rows' last tokens
+  void* inner = nullptr;      // [N, F] T
+  float* row_scales = nullptr;  // [N]: of norm or inner, while they are in 8 bits
+  void* last_norm = nullptr;    // [max rows, D] T: post_ln of the rows' last tokens
   void* attention_scratch = nullptr;
   void* block_scratch = nullptr;
   void* sample_scratch = nullptr;

@@ -27,10 +27,13 @@ std::shared_ptr<CropPool::Lease> CropPool::acquire(int count) {
   GAPLESS_CHECK(count >= 1 && count <= capacity_);
   const auto wanted = static_cast<std::size_t>(count);
   std::unique_lock lock(mutex_);
-  freed_.wait(lock, [&] { return closed_ || free_.size() >= wanted; });
+  const std::uint64_t turn = next_turn_++;
+  changed_.wait(lock, [&] { return closed_ || (turn == turn_ && free_.size() >= wanted); });
   if (closed_) return nullptr;
   std::vector<int> indices(free_.end() - count, free_.end());
   free_.resize(free_.size() - wanted);
+  ++turn_;
+  changed_.notify_all();
   return std::make_shared<Lease>(shared_from_this(), std::move(indices));
 }
 
@@ -39,7 +42,7 @@ void CropPool::close() {
     std::lock_guard lock(mutex_);
     closed_ = true;
   }
-  freed_.notify_all();
+  changed_.notify_all();
 }
 
 int CropPool::num_free() const {
@@ -47,12 +50,17 @@ int CropPool::num_free() const {
   return static_cast<int>(free_.size());
 }
 
+int CropPool::num_waiting() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(next_turn_ - turn_);
+}
+
 void CropPool::release(const std::vector<int>& indices) {
   {
     std::lock_guard lock(mutex_);
     free_.insert(free_.end(), indices.begin(), indices.end());
   }
-  freed_.notify_all();
+  changed_.notify_all();
 }
 
 CropPool::Lease::Lease(std::shared_ptr<CropPool> pool, std::vector<int> indices)

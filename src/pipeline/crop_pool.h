@@ -38,13 +38,16 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
     std::vector<int> indices_;
   };
 
-  // Waits until `count` buffers are free: all or none, so that two workers cannot hold each other
-  // up. nullptr after close().
+  // Waits until `count` buffers, at most capacity(), are free: all or none, so that two workers
+  // cannot hold each other up; first come, first served, so that a request for many is not
+  // overtaken for ever. nullptr after close().
   std::shared_ptr<Lease> acquire(int count);
 
   void close();
 
   int num_free() const;
+  int num_waiting() const;  // callers of acquire()
+  int capacity() const { return capacity_; }
   std::size_t crop_bytes() const { return crop_bytes_; }
 
  private:
@@ -54,9 +57,11 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   PinnedBuffer memory_;
   const std::size_t crop_bytes_;
   mutable std::mutex mutex_;
-  std::condition_variable freed_;
+  std::condition_variable changed_;
   std::vector<int> free_;
   const int capacity_;
+  std::uint64_t next_turn_ = 0;  // of whoever comes next
+  std::uint64_t turn_ = 0;       // whose it is
   bool closed_ = false;
 };
 

@@ -40,7 +40,10 @@ int fill_tokens(const Sequence& sequence, const PageTable& pages, int image_toke
   int token = first_token;
   for (int position = sequence.num_cached; position < sequence.prompt_tokens(); ++position) {
     TokenInput input = sequence.prompt.inputs[static_cast<std::size_t>(position)];
-    if (input.kind == InputKind::kImage) input.id += sequence.image_slot.value * image_tokens;
+    if (input.kind == InputKind::kImage) {
+      const auto image = static_cast<std::size_t>(input.id / image_tokens);
+      input.id = sequence.image_slots[image].value * image_tokens + input.id % image_tokens;
+    }
     inputs.inputs[token] = input;
     inputs.positions[token] = position;
     inputs.cache_slots[token] = pages.cache_slot(position);
@@ -49,21 +52,44 @@ int fill_tokens(const Sequence& sequence, const PageTable& pages, int image_toke
   return token - first_token;
 }
 
+// The blocks that the prefill computes; their tokens start at first_token.
+void fill_segments(const Sequence& sequence, int image_tokens, int first_token, StepShape& shape,
+                   const StepInputs& inputs) {
+  const int num_segments = sequence.num_segments();
+  int begin = sequence.num_cached;
+  for (int i = 1; i <= num_segments; ++i) {
+    const int num_images = sequence.num_images() - num_segments + i;
+    const int prefix_len = prefix_end(sequence.prompt, num_images, image_tokens);
+    const int end = i == num_segments ? sequence.prompt_tokens() : prefix_len;
+    inputs.sequences[shape.num_segments++] = {.row = sequence.row.value,
+                                              .first_token = first_token,
+                                              .num_tokens = end - begin,
+                                              .num_cached = begin,
+                                              .prefix_len = prefix_len};
+    shape.max_new_tokens = std::max(shape.max_new_tokens, end - begin);
+    first_token += end - begin;
+    begin = end;
+  }
+}
+
 // Up to the bucket; nothing to do where the shape is exact already.
 void pad_prefill(const StepLimits& limits, StepShape& shape, const StepInputs& inputs) {
   if (shape.num_tokens > limits.max_graph_tokens) return;
   const int num_tokens = prefill_token_bucket(shape.num_tokens, limits);
-  const int num_rows = prefill_row_bucket(shape.num_rows, limits.max_prefill_sequences);
+  // A graph has as many rows as segments: padding rows fill up where prompts have several images.
+  const int num_rows = prefill_row_bucket(shape.num_segments, limits.max_prefill_sequences);
   std::fill(inputs.inputs + shape.num_tokens, inputs.inputs + num_tokens, TokenInput{});
   std::fill(inputs.positions + shape.num_tokens, inputs.positions + num_tokens, 0);
   std::fill(inputs.cache_slots + shape.num_tokens, inputs.cache_slots + num_tokens, 0);
   std::fill(inputs.rows + shape.num_rows, inputs.rows + num_rows, -1);
-  std::fill(inputs.sequences + shape.num_rows, inputs.sequences + num_rows, AttentionSequence{});
+  std::fill(inputs.sequences + shape.num_segments, inputs.sequences + num_rows,
+            AttentionSequence{});
   std::fill(inputs.last_tokens + shape.num_rows, inputs.last_tokens + num_rows, 0);
   std::fill(inputs.tokens_consumed + shape.num_rows, inputs.tokens_consumed + num_rows, 0);
   shape.num_tokens = num_tokens;
   shape.max_new_tokens = num_tokens;
   shape.num_rows = num_rows;
+  shape.num_segments = num_rows;
 }
 
 }  // namespace
@@ -98,15 +124,10 @@ StepShape fill_prefill(const StepPlan& plan, const StepLimits& limits, const Sea
     inputs.rows[i] = row.value;
     inputs.install_rows[i] = row.value;
     inputs.installs[i] = installed_row(sequence);
-    inputs.sequences[i] = {.row = row.value,
-                           .first_token = shape.num_tokens,
-                           .num_tokens = num_tokens,
-                           .num_cached = sequence.num_cached,
-                           .prefix_len = sequence.prompt.prefix_len};
+    fill_segments(sequence, image_tokens, shape.num_tokens, shape, inputs);
     inputs.last_tokens[i] = shape.num_tokens + num_tokens - 1;
     inputs.tokens_consumed[i] = num_tokens;
     shape.num_tokens += num_tokens;
-    shape.max_new_tokens = std::max(shape.max_new_tokens, num_tokens);
     ++i;
   }
   *inputs.num_installs = plan.num_rows;
@@ -121,12 +142,13 @@ StepShape fill_encode(const StepPlan& plan, const Seating& seating, std::size_t 
   int num_crops = 0;
   for (const RowId row : plan.rows()) {
     const Sequence& sequence = *seating.at(row);
-    const PreparedImage& image = *sequence.prompt.image;
+    const auto index = static_cast<std::size_t>(seating.image_to_encode(row));
+    const PreparedImage& image = sequence.prompt.images[index];
     lists.images.push_back({.first_crop = num_crops,
                             .num_crops = static_cast<int>(image.crops_pinned.size()),
                             .tile_rows = image.tile_rows,
                             .tile_cols = image.tile_cols,
-                            .image_slot = sequence.image_slot.value});
+                            .image_slot = sequence.image_slots[index].value});
     for (const std::uint8_t* crop : image.crops_pinned) {
       CropCopy* last = lists.copies.empty() ? nullptr : &lists.copies.back();
       if (last != nullptr && last->from_pinned + last->bytes == crop) {

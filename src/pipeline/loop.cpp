@@ -97,6 +97,7 @@ StatusOr<SequenceId> Loop::submit(PreparedPrompt prompt, std::shared_ptr<TokenSi
   const SequenceId id(next_sequence_.fetch_add(1));
   sequence->id = id;
   sequence->prompt = std::move(prompt);
+  sequence->image_slots.resize(sequence->prompt.images.size());
   sequence->sink = std::move(sink);
   sequence->times.submitted_ns = clock_.now_ns();
   if (!mailbox_.post(sequence)) {

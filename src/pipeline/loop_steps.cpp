@@ -44,8 +44,8 @@ Status Loop::launch(SlotId slot_id) {
       shape = fill_encode(plan, seating_, model_.info().crop_bytes, slot.encode_lists());
       break;
     case StepKind::kPrefill:
-      shape = fill_prefill(plan, model_.limits(), seating_, model_.info().image_tokens,
-                           slot.inputs());
+      shape =
+          fill_prefill(plan, model_.limits(), seating_, model_.info().image_tokens, slot.inputs());
       break;
     case StepKind::kDecode:
       shape = fill_decode(plan, model_.limits(), slot.inputs());
@@ -121,7 +121,7 @@ void Loop::commit_outputs(SlotId slot_id) {
   record.sampling_begin_ns = slot.stamp_ns(kSamplingBegin);
   record.sampling_end_ns = slot.stamp_ns(kSamplingEnd);
   if (plan.kind == StepKind::kPrefill) {
-    for (const RowId row : plan.rows()) seating_.drop_image(row);
+    for (const RowId row : plan.rows()) seating_.drop_images(row);
     seats_changed_ = true;  // the first in line may have waited for an image's place
   }
   for (int i = 0; i < plan.num_rows; ++i) {

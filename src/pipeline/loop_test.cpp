@@ -55,6 +55,9 @@ class LoopTest : public ::testing::Test {
     device_ = std::make_unique<SimDevice>(device_config_);
     model_ = FakeModel::create(*device_, model_config_).value();
     crops_pinned_ = device_->allocate_pinned(8 * model_config_.crop_bytes).value();
+    for (std::size_t i = 0; i < crops_pinned_.size_bytes(); ++i) {
+      crops_pinned_.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(i);
+    }
     auto loop = Loop::create(*device_, *model_, device_->host_clock(), options_);
     ASSERT_TRUE(loop.ok()) << loop.status().to_string();
     loop_ = std::move(loop).value();
@@ -69,19 +72,32 @@ class LoopTest : public ::testing::Test {
     return prompt;
   }
 
-  PreparedPrompt about_image(std::uint8_t name, int num_text_tokens, int max_generated) {
+  // BOS, the images in order, the text.
+  PreparedPrompt about_images(const std::vector<std::uint8_t>& names, int num_text_tokens,
+                              int max_generated) {
     PreparedPrompt prompt = text(num_text_tokens, max_generated);
     std::vector<TokenInput> prefix = {{.id = 3}};
-    for (int i = 0; i < model_config_.image_tokens; ++i) {
+    for (const std::uint8_t name : names) {
+      PreparedImage image;
+      image.hash.fill(name);
+      image.prefix_hash = image.hash;
+      if (!prompt.images.empty()) {
+        image.prefix_hash = prompt.images.back().prefix_hash;
+        image.prefix_hash[prompt.images.size() - 1] = name;
+      }
+      image.crops_pinned = {crops_pinned_.as<std::uint8_t>() + name % 8 * model_config_.crop_bytes};
+      prompt.images.push_back(std::move(image));
+    }
+    const int num_image_tokens = static_cast<int>(names.size()) * model_config_.image_tokens;
+    for (int i = 0; i < num_image_tokens; ++i) {
       prefix.push_back({.kind = InputKind::kImage, .id = i});
     }
     prompt.prefix_len = static_cast<int>(prefix.size());
     prompt.inputs.insert(prompt.inputs.begin(), prefix.begin(), prefix.end());
-    PreparedImage image;
-    image.hash.fill(name);
-    image.crops_pinned = {crops_pinned_.as<std::uint8_t>()};
-    prompt.image = std::move(image);
     return prompt;
+  }
+  PreparedPrompt about_image(std::uint8_t name, int num_text_tokens, int max_generated) {
+    return about_images({name}, num_text_tokens, max_generated);
   }
 
   PreparedPrompt host_masked(PreparedPrompt prompt) {
@@ -151,10 +167,10 @@ TEST_F(LoopTest, RefusesPromptsThatMakeNoSense) {
   prefix.prefix_len = 3;
   EXPECT_THAT(refusal(std::move(prefix)).message(), HasSubstr("prefix"));
   PreparedPrompt no_image = about_image(1, 1, 1);
-  no_image.image.reset();
-  EXPECT_THAT(refusal(std::move(no_image)).message(), HasSubstr("without an image"));
+  no_image.images.clear();
+  EXPECT_THAT(refusal(std::move(no_image)).message(), HasSubstr("image position"));
   PreparedPrompt crops = about_image(1, 1, 1);
-  crops.image->tile_cols = 2;
+  crops.images[0].tile_cols = 2;
   EXPECT_THAT(refusal(std::move(crops)).message(), HasSubstr("crops"));
   PreparedPrompt position = about_image(1, 1, 1);
   position.inputs[3].id = model_config_.image_tokens;
@@ -367,6 +383,188 @@ TEST_F(LoopTest, WithoutThePrefixCacheTheImageIsStillEncodedOnce) {
   EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
 }
 
+// ---- several images
+
+void expect_tokens(const Answer& answer, const FakeAnswer& expected) {
+  ASSERT_EQ(answer.tokens.size(), expected.tokens.size());
+  for (std::size_t t = 0; t < expected.tokens.size(); ++t) {
+    EXPECT_EQ(answer.tokens[t].token, expected.tokens[t].token) << "token " << t;
+  }
+}
+
+TEST_F(LoopTest, SeveralImagesAreEncodedEachAndPrefilledTogether) {
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    options_.depth = depth;
+    make_loop();
+    const auto answer = submit(about_images({1, 2, 3}, 5, 4));
+    run();
+    EXPECT_EQ(records_of(StepKind::kEncode).size(), 3u);
+    const auto prefills = records_of(StepKind::kPrefill);
+    ASSERT_EQ(prefills.size(), 1u);
+    EXPECT_EQ(prefills[0].num_tokens, 66);
+    expect_tokens(*answer, fake_answer(model_config_, about_images({1, 2, 3}, 5, 4), nullptr));
+    EXPECT_EQ(loop_->counts().seats.image_slots_in_use, 0);
+    EXPECT_EQ(loop_->counts().seats.pages_in_use, loop_->num_cached_pages());
+    EXPECT_EQ(loop_->forbidden_calls(), 0);
+  }
+}
+
+TEST_F(LoopTest, TheOrderOfImagesMatters) {
+  make_loop();
+  const auto forth = submit(about_images({1, 2}, 5, 4));
+  const auto back = submit(about_images({2, 1}, 5, 4));
+  run();
+  EXPECT_NE(forth->tokens[0].token, back->tokens[0].token);
+  expect_tokens(*back, fake_answer(model_config_, about_images({2, 1}, 5, 4), nullptr));
+}
+
+TEST_F(LoopTest, ASharedFirstImageIsFoundInThePrefixCache) {
+  make_loop();
+  submit(about_image(1, 5, 3));
+  run();
+  const auto two = submit(about_images({1, 2}, 5, 3));
+  run();
+  const auto other = submit(about_images({1, 3}, 5, 3));
+  run();
+  const auto again = submit(about_images({1, 2}, 7, 3));
+  run();
+  EXPECT_EQ(records_of(StepKind::kEncode).size(), 3u);
+  const auto prefills = records_of(StepKind::kPrefill);
+  ASSERT_EQ(prefills.size(), 4u);
+  EXPECT_EQ(prefills[1].num_tokens, 25);
+  EXPECT_EQ(prefills[1].num_cached_tokens, 21);
+  EXPECT_EQ(prefills[2].num_tokens, 25);
+  EXPECT_EQ(prefills[3].num_tokens, 7);
+  EXPECT_EQ(prefills[3].num_cached_tokens, 41);
+  expect_tokens(*two, fake_answer(model_config_, about_images({1, 2}, 5, 3), nullptr));
+  expect_tokens(*other, fake_answer(model_config_, about_images({1, 3}, 5, 3), nullptr));
+  expect_tokens(*again, fake_answer(model_config_, about_images({1, 2}, 7, 3), nullptr));
+}
+
+TEST_F(LoopTest, AnImageBehindAnotherOneIsAnotherPrefix) {
+  make_loop();
+  submit(about_images({1, 2}, 5, 3));
+  run();
+  const auto other = submit(about_images({3, 2}, 5, 3));
+  run();
+  expect_tokens(*other, fake_answer(model_config_, about_images({3, 2}, 5, 3), nullptr));
+}
+
+// The other way round: one image after two.
+TEST_F(LoopTest, TheFirstOfSeveralImagesIsFoundAlone) {
+  make_loop();
+  submit(about_images({1, 2}, 5, 3));
+  run();
+  const auto first = submit(about_image(1, 5, 3));
+  const auto second = submit(about_image(2, 5, 3));
+  run();
+  EXPECT_EQ(records_of(StepKind::kEncode).size(), 2u) << "the second is in the image pool";
+  const auto prefills = records_of(StepKind::kPrefill);
+  ASSERT_EQ(prefills.size(), 2u);
+  EXPECT_EQ(prefills[1].num_tokens, 5 + 26);
+  expect_tokens(*first, fake_answer(model_config_, about_image(1, 5, 3), nullptr));
+  expect_tokens(*second, fake_answer(model_config_, about_image(2, 5, 3), nullptr));
+}
+
+TEST_F(LoopTest, PromptsWithCommonImagesThatArriveTogetherComputeThemOnce) {
+  make_loop();
+  std::vector<std::shared_ptr<Answer>> answers;
+  const std::vector<std::vector<std::uint8_t>> asked = {{1, 2}, {1, 2}, {1}, {1, 3}};
+  for (const auto& names : asked) answers.push_back(submit(about_images(names, 5, 3)));
+  run();
+  EXPECT_EQ(records_of(StepKind::kEncode).size(), 2u) << "the first image, then both others";
+  int num_tokens = 0;
+  for (const StepRecord& record : records_of(StepKind::kPrefill)) num_tokens += record.num_tokens;
+  EXPECT_EQ(num_tokens, 21 + 20 + 20 + 4 * 5);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    expect_tokens(*answers[i], fake_answer(model_config_, about_images(asked[i], 5, 3), nullptr));
+  }
+}
+
+TEST_F(LoopTest, CachedPrefixesThatShareTheirPagesAreGivenUpForSomebodyElse) {
+  model_config_.limits.num_pages = 1 + 5;
+  make_loop();
+  submit(about_images({1, 2, 3}, 5, 3));  // 68 places: all five pages
+  run();
+  EXPECT_EQ(loop_->num_cached_pages(), 4);
+  const auto other = submit(text(75, 5));
+  run();
+  expect_tokens(*other, fake_answer(model_config_, text(75, 5), nullptr));
+  EXPECT_EQ(loop_->num_cached_pages(), 0);
+}
+
+TEST_F(LoopTest, TheSameImageTwiceTakesOnePlace) {
+  model_config_.limits.num_image_slots = 2;
+  make_loop();
+  const auto answer = submit(about_images({4, 4}, 5, 4));
+  run();
+  EXPECT_EQ(records_of(StepKind::kEncode).size(), 1u);
+  expect_tokens(*answer, fake_answer(model_config_, about_images({4, 4}, 5, 4), nullptr));
+}
+
+TEST_F(LoopTest, PlacesForSeveralImagesAreTakenTogetherOrNotAtAll) {
+  model_config_.limits.num_image_slots = 3;
+  make_loop();
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (const std::uint8_t first : {1, 3, 5}) {
+    answers.push_back(submit(about_images({first, static_cast<std::uint8_t>(first + 1)}, 5, 3)));
+  }
+  run();
+  for (const auto& answer : answers) EXPECT_EQ(answer->tokens.size(), 3u);
+  EXPECT_EQ(loop_->counts().seats.image_slots_in_use, 0);
+}
+
+TEST_F(LoopTest, SeveralImagesByGraphs) {
+  model_config_.limits.max_graph_tokens = model_config_.limits.max_prefill_tokens;
+  model_config_.limits.max_graph_crops = model_config_.limits.max_crops_per_encode;
+  make_loop();
+  const auto both = submit(about_images({1, 2}, 5, 4));
+  const auto one = submit(about_image(3, 5, 4));
+  const auto none = submit(text(9, 4));
+  run();
+  expect_tokens(*both, fake_answer(model_config_, about_images({1, 2}, 5, 4), nullptr));
+  expect_tokens(*one, fake_answer(model_config_, about_image(3, 5, 4), nullptr));
+  expect_tokens(*none, fake_answer(model_config_, text(9, 4), nullptr));
+  EXPECT_EQ(model_->num_faults(), 0);
+}
+
+// While it waits, between its encodes, behind its prefill, while it decodes.
+TEST_F(LoopTest, CancelledAtAnyTickImagesLeaveNothingBehind) {
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    options_.depth = depth;
+    int num_cancelled = 0;
+    for (int ticks = 0; ticks < 16; ++ticks) {
+      make_loop();
+      submit(about_image(1, 5, 3));  // with which the other one begins
+      auto owner = std::make_shared<int>(0);
+      PreparedPrompt prompt = about_images({1, 2, 3}, 5, 6);
+      for (PreparedImage& image : prompt.images) image.crops_owner = owner;
+      auto answer = std::make_shared<Answer>();
+      const auto id = loop_->submit(std::move(prompt), answer);
+      ASSERT_TRUE(id.ok());
+      EXPECT_EQ(owner.use_count(), 4);
+      for (int tick = 0; tick < ticks; ++tick) (void)loop_->tick();
+      loop_->cancel(*id);
+      run();
+      EXPECT_EQ(owner.use_count(), 1) << "depth " << depth << ", after " << ticks << " ticks";
+      EXPECT_EQ(loop_->counts().seats.rows_in_use, 0);
+      EXPECT_EQ(loop_->counts().seats.image_slots_in_use, 0);
+      EXPECT_EQ(loop_->counts().seats.pages_in_use, loop_->num_cached_pages());
+      num_cancelled += answer->tokens.size() < 6 ? 1 : 0;
+    }
+    EXPECT_GT(num_cancelled, 4);
+  }
+}
+
+TEST_F(LoopTest, RefusesMoreImagesThanFitAStep) {
+  make_loop();
+  EXPECT_THAT(refusal(about_images({1, 2, 3, 4}, 1, 1)).message(),
+              HasSubstr("4 images, at most 3"));
+  PreparedPrompt prefix = about_images({1, 2}, 1, 1);
+  prefix.prefix_len = 30;
+  EXPECT_THAT(refusal(std::move(prefix)).message(), HasSubstr("too short for 2 images"));
+}
+
 TEST_F(LoopTest, WhoWaitsForAnImagesPlaceIsSeatedWhenOneIsFree) {
   model_config_.limits.num_image_slots = 1;
   make_loop();
@@ -382,8 +580,8 @@ TEST_F(LoopTest, WhoWaitsForAnImagesPlaceIsSeatedWhenOneIsFree) {
 TEST_F(LoopTest, CropsGoBackToTheirPoolWhenThePrefillIsCommitted) {
   make_loop();
   auto owner = std::make_shared<int>(0);
-  PreparedPrompt prompt = about_image(7, 5, 40);
-  prompt.image->crops_owner = owner;
+  PreparedPrompt prompt = about_images({7, 6}, 5, 40);
+  for (PreparedImage& image : prompt.images) image.crops_owner = owner;
   const auto answer = submit(std::move(prompt));
   while (answer->tokens.empty()) (void)loop_->tick();
   EXPECT_EQ(owner.use_count(), 1);

@@ -59,6 +59,7 @@ void pack_prefill(std::span<const SeatView> seats, const StepLimits& limits, Ste
   int num_tokens = 0;
   int num_pages = 0;
   int num_copies = 0;
+  int num_segments = 0;
   for (const SeatView& seat : seats) {
     if (seat.need != SeatNeed::kPrefill) continue;
     const auto packed_end = groups.begin() + plan.num_rows;
@@ -69,8 +70,9 @@ void pack_prefill(std::span<const SeatView> seats, const StepLimits& limits, Ste
     num_tokens += seat.num_tokens;
     num_pages += seat.num_pages;
     num_copies += seat.copies_tail ? 1 : 0;
+    num_segments += seat.num_segments;
     if (num_tokens > limits.max_prefill_tokens || num_pages > limits.max_page_deltas ||
-        num_copies > limits.max_page_copies || plan.num_rows == limits.max_prefill_sequences) {
+        num_copies > limits.max_page_copies || num_segments > limits.max_prefill_sequences) {
       break;
     }
     groups[static_cast<std::size_t>(plan.num_rows)] = seat.prefix_group;

@@ -49,6 +49,7 @@ struct SeatView {
   // kPrefill
   int num_tokens = 0;  // prompt tokens that are not in the cache
   int num_pages = 0;
+  int num_segments = 1;            // Sequence::num_segments
   bool copies_tail = false;        // needs one page copied
   std::uint64_t prefix_group = 0;  // same prefix, same group; 0: computes no prefix worth sharing
 };

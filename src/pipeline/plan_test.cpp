@@ -53,6 +53,17 @@ TEST(PlanTest, NothingToDo) {
   EXPECT_FALSE(plan({{.row = RowId(0), .need = SeatNeed::kNothing}}).has_value());
 }
 
+// A prompt of several images is as many sequences to the attention.
+TEST(PlanTest, APrefillTakesSoManySegments) {
+  SeatView two = prompt(0, 10);
+  two.num_segments = 2;
+  SeatView three = prompt(1, 10);
+  three.num_segments = 3;
+  EXPECT_THAT(rows_of(plan({two, prompt(2, 5), prompt(3, 5)})), ElementsAre(0, 2, 3));
+  EXPECT_THAT(rows_of(plan({two, three, prompt(2, 5)})), ElementsAre(0)) << "first come";
+  EXPECT_THAT(rows_of(plan({three, prompt(2, 5), two})), ElementsAre(1, 2));
+}
+
 TEST(PlanTest, DecodeTakesEveryRowThatCan) {
   const auto step = plan({decoding(3), {.row = RowId(1)}, decoding(0)});
   EXPECT_EQ(step->kind, StepKind::kDecode);

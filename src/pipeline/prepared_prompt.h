@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,9 +15,11 @@
 
 namespace gapless {
 
-// The crops of one image in pinned memory. Owned by the prompt until its encode step is committed.
+// The crops of one image in pinned memory. Owned by the prompt until its prefill is committed.
 struct PreparedImage {
   ContentHash hash{};
+  // Of this image and all before it in the prompt, in order; for the first one its own hash.
+  ContentHash prefix_hash{};
   int tile_rows = 1;
   int tile_cols = 1;
   std::vector<const std::uint8_t*> crops_pinned;  // global crop first; each one crop_bytes
@@ -28,11 +29,15 @@ struct PreparedImage {
 // The tokens of one request, ready to run: Request -> PreparedPrompt -> LaunchedStep -> SampledStep
 // -> CommittedTokens -> StreamEvent.
 struct PreparedPrompt {
-  // Inputs in order. kImage inputs carry the index 0..728 of the image's own embedding; the loop
-  // adds the image slot.
+  // Inputs in order. kImage inputs count through the prompt's images, 729 each: patch p of image i
+  // is i * 729 + p; the loop turns that into a place of the image pool.
   std::vector<TokenInput> inputs;
-  int prefix_len = 0;  // BOS + image positions that attend both ways; 0 without an image
-  std::optional<PreparedImage> image;
+  // BOS and the images' positions; 0 without an image. It consists of one block for each image: BOS
+  // and the first image's positions, then the others' positions alone. A block's positions see each
+  // other both ways and what is before them, so a block's keys and values depend on its image and
+  // on those before it, and on nothing behind.
+  int prefix_len = 0;
+  std::vector<PreparedImage> images;
   // Sampling parameters, stop ids, denied ids, length limit, automaton start and flags. The loop
   // fills in input, position and the counters.
   RowState row;
@@ -41,6 +46,13 @@ struct PreparedPrompt {
   // host_now_ns() when the request came in; 0: when the loop gets the prompt.
   std::int64_t submitted_ns = 0;
 };
+
+// Where the block of the num_images-th image ends; in a prompt with images, 0 for none of them.
+inline int prefix_end(const PreparedPrompt& prompt, int num_images, int image_tokens) {
+  const int num_behind = static_cast<int>(prompt.images.size()) - num_images;
+  if (num_images == 0 && num_behind > 0) return 0;
+  return prompt.prefix_len - num_behind * image_tokens;
+}
 
 // One token that became part of a sequence. `x`, `y`: value of a coordinate or size token.
 struct CommittedToken {

@@ -1,5 +1,7 @@
 #include "pipeline/preprocess.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,60 @@
 #include "skill/skill_prompt.h"
 
 namespace gapless {
+namespace {
+
+// "image 2 of 3: ..."; an image that comes alone is not numbered.
+Status at_image(std::size_t index, std::size_t num_images, const Status& status) {
+  if (num_images == 1) return status;
+  return status.with_context(fmt::format("image {} of {}", index + 1, num_images));
+}
+
+// All are decoded at once, so the bound of one holds for their sum too. Before any is decoded.
+Status check_sizes(const SkillRequest& request) {
+  const std::size_t num_images = request.images.size();
+  std::int64_t num_pixels = 0;
+  for (std::size_t i = 0; i < num_images; ++i) {
+    const auto info = probe_image(std::as_bytes(std::span(*request.images[i])));
+    if (!info.ok()) return at_image(i, num_images, info.status());
+    const Status bounds = check_image_bounds(*info, {});
+    if (!bounds.ok()) return at_image(i, num_images, bounds);
+    num_pixels += std::int64_t{info->width} * info->height;
+  }
+  if (num_pixels > kMaxImagePixels) {
+    return invalid_argument("the {} images have {} pixels together, more than the {} allowed",
+                            num_images, num_pixels, kMaxImagePixels);
+  }
+  return ok_status();
+}
+
+StatusOr<std::vector<Image>> decode_images(const SkillRequest& request) {
+  GAPLESS_RETURN_IF_ERROR(check_sizes(request));
+  DecodeOptions options;
+  options.exif =
+      request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
+  std::vector<Image> images;
+  for (const auto& encoded : request.images) {
+    StatusOr<Image> image = decode_image(std::as_bytes(std::span(*encoded)), options);
+    if (!image.ok()) return at_image(images.size(), request.images.size(), image.status());
+    images.push_back(std::move(image).value());
+  }
+  return images;
+}
+
+ContentHash hash_of_image(const std::string& encoded, bool apply_exif_orientation) {
+  ContentHash hash = hash_image_bytes(std::as_bytes(std::span(encoded))).bytes;
+  // Orientation changes the pixels, so it is part of the key.
+  if (!apply_exif_orientation) hash.back() ^= 1;
+  return hash;
+}
+
+ContentHash hash_of_both(const ContentHash& first, const ContentHash& second) {
+  std::array<std::uint8_t, 2 * std::tuple_size_v<ContentHash>> both;
+  std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), both.begin()));
+  return hash_image_bytes(std::as_bytes(std::span(both))).bytes;
+}
+
+}  // namespace
 
 StatusOr<PreparedPrompt> Preprocessor::prepare(const SkillRequest& request) const {
   const StepModelInfo& info = model_.model->info();
@@ -20,34 +76,48 @@ StatusOr<PreparedPrompt> Preprocessor::prepare(const SkillRequest& request) cons
   prompt.prefix_len = skill_prompt.prefix_len;
   prompt.row = skill_prompt.row;
   prompt.host_constraint = std::move(skill_prompt.host_constraint);
-  if (request.image) {
-    GAPLESS_ASSIGN_OR_RETURN(prompt.image, prepare_image(request));
-  }
+  GAPLESS_ASSIGN_OR_RETURN(prompt.images, prepare_images(request));
   return prompt;
 }
 
-StatusOr<PreparedImage> Preprocessor::prepare_image(const SkillRequest& request) const {
-  const auto bytes = std::as_bytes(std::span(*request.image));
-  DecodeOptions options;
-  options.exif =
-      request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
-  GAPLESS_ASSIGN_OR_RETURN(const Image image, decode_image(bytes, options));
+StatusOr<std::vector<PreparedImage>> Preprocessor::prepare_images(
+    const SkillRequest& request) const {
+  std::vector<PreparedImage> prepared;
+  if (request.images.empty()) return prepared;
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<Image> images, decode_images(request));
   const CropGeometry geometry = model_.crop_geometry();
-  GAPLESS_ASSIGN_OR_RETURN(const Tiling tiling, select_tiling(image.width, image.height, geometry));
-
-  const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(num_crops(tiling));
+  std::vector<Tiling> tilings;
+  int num_all_crops = 0;
+  for (const Image& image : images) {
+    const StatusOr<Tiling> tiling = select_tiling(image.width, image.height, geometry);
+    if (!tiling.ok()) return at_image(tilings.size(), images.size(), tiling.status());
+    tilings.push_back(*tiling);
+    num_all_crops += num_crops(*tiling);
+  }
+  if (num_all_crops > crops_->capacity()) {
+    return invalid_argument(
+        "the {} images are cut into {} crops, more than the {} there is room for", images.size(),
+        num_all_crops, crops_->capacity());
+  }
+  // For all images at once: workers that hold some and wait for more would hold each other up.
+  const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(num_all_crops);
   if (!lease) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
-  PreparedImage prepared;
-  prepared.hash = hash_image_bytes(bytes).bytes;
-  // Orientation changes the pixels, so it is part of the key.
-  if (!request.apply_exif_orientation) prepared.hash.back() ^= 1;
-  prepared.tile_rows = tiling.rows;
-  prepared.tile_cols = tiling.cols;
-  std::vector<std::uint8_t*> crops_pinned;
-  for (int i = 0; i < lease->size(); ++i) crops_pinned.push_back(lease->crop_pinned(i));
-  make_crops_into(image, tiling, geometry, crops_pinned, resize_pool_);
-  prepared.crops_pinned.assign(crops_pinned.begin(), crops_pinned.end());
-  prepared.crops_owner = lease;
+  int next_crop = 0;
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    std::vector<std::uint8_t*> crops_pinned;
+    while (static_cast<int>(crops_pinned.size()) < num_crops(tilings[i])) {
+      crops_pinned.push_back(lease->crop_pinned(next_crop++));
+    }
+    make_crops_into(images[i], tilings[i], geometry, crops_pinned, resize_pool_);
+    PreparedImage image;
+    image.hash = hash_of_image(*request.images[i], request.apply_exif_orientation);
+    image.prefix_hash = i == 0 ? image.hash : hash_of_both(prepared.back().prefix_hash, image.hash);
+    image.tile_rows = tilings[i].rows;
+    image.tile_cols = tilings[i].cols;
+    image.crops_pinned.assign(crops_pinned.begin(), crops_pinned.end());
+    image.crops_owner = lease;
+    prepared.push_back(std::move(image));
+  }
   return prepared;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "base/thread_pool.h"
@@ -22,12 +23,13 @@ class Preprocessor {
         // On the CPU device these threads compute the model.
         resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &ThreadPool::shared()) {}
 
-  // Decodes, hashes and tiles the image into pinned crops; tokenises the prompt. Waits for crop
-  // buffers when too many pictures are in flight. Any thread.
+  // Decodes, hashes and tiles the images into pinned crops; tokenises the prompt. Waits for crop
+  // buffers when too many pictures are in flight. An error of one image among several says which.
+  // Any thread.
   StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
  private:
-  StatusOr<PreparedImage> prepare_image(const SkillRequest& request) const;
+  StatusOr<std::vector<PreparedImage>> prepare_images(const SkillRequest& request) const;
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;

@@ -14,12 +14,13 @@ int reserved_pages(const PreparedPrompt& prompt) {
 }
 
 Status check_tokens(const PreparedPrompt& prompt, const StepModelInfo& info) {
+  const int num_image_tokens = static_cast<int>(prompt.images.size()) * info.image_tokens;
   for (const TokenInput& input : prompt.inputs) {
     if (input.kind == InputKind::kText && (input.id < 0 || input.id >= info.vocab)) {
       return invalid_argument("prompt: token {} of a vocabulary of {}", input.id, info.vocab);
     }
-    if (input.kind == InputKind::kImage && (input.id < 0 || input.id >= info.image_tokens)) {
-      return invalid_argument("prompt: image position {} of {}", input.id, info.image_tokens);
+    if (input.kind == InputKind::kImage && (input.id < 0 || input.id >= num_image_tokens)) {
+      return invalid_argument("prompt: image position {} of {}", input.id, num_image_tokens);
     }
   }
   if (prompt.row.num_stop_ids < 0 || prompt.row.num_stop_ids > kMaxStopIds) {
@@ -37,15 +38,9 @@ Status check_tokens(const PreparedPrompt& prompt, const StepModelInfo& info) {
   return ok_status();
 }
 
-Status check_image(const PreparedPrompt& prompt) {
-  const auto is_image = [](const TokenInput& input) { return input.kind == InputKind::kImage; };
-  const bool uses_image = std::any_of(prompt.inputs.begin(), prompt.inputs.end(), is_image);
-  if (!prompt.image) {
-    if (uses_image) return invalid_argument("prompt: image positions without an image");
-    return ok_status();
-  }
-  const int num_crops = static_cast<int>(prompt.image->crops_pinned.size());
-  const int num_tiles = prompt.image->tile_rows * prompt.image->tile_cols;
+Status check_crops(const PreparedImage& image) {
+  const int num_crops = static_cast<int>(image.crops_pinned.size());
+  const int num_tiles = image.tile_rows * image.tile_cols;
   if (num_tiles < 1 || num_tiles > kMaxTilesPerImage) {
     return invalid_argument("prompt: an image of {} tiles, allowed are 1 to {}", num_tiles,
                             kMaxTilesPerImage);
@@ -56,6 +51,32 @@ Status check_image(const PreparedPrompt& prompt) {
   return ok_status();
 }
 
+Status check_images(const PreparedPrompt& prompt, const StepModelInfo& info,
+                    const StepLimits& limits) {
+  const int num_images = static_cast<int>(prompt.images.size());
+  const int most = std::min(limits.num_image_slots, limits.max_prefill_sequences);
+  if (num_images > most) {
+    return make_error(StatusCode::kResourceExhausted, "prompt: {} images, at most {} fit a step",
+                      num_images, most);
+  }
+  if (num_images > 1 && prompt.prefix_len <= num_images * info.image_tokens) {
+    return invalid_argument("prompt: a prefix of {} tokens is too short for {} images",
+                            prompt.prefix_len, num_images);
+  }
+  for (const PreparedImage& image : prompt.images) GAPLESS_RETURN_IF_ERROR(check_crops(image));
+  return ok_status();
+}
+
+// With which both begin.
+int num_common_images(const Sequence& a, const Sequence& b) {
+  int count = std::min(a.num_images(), b.num_images());
+  const auto hash_of = [&count](const Sequence& sequence) {
+    return sequence.prompt.images[static_cast<std::size_t>(count - 1)].prefix_hash;
+  };
+  while (count > 0 && hash_of(a) != hash_of(b)) --count;
+  return count;
+}
+
 }  // namespace
 
 Seating::Seating(const StepModelInfo& info, const StepLimits& limits, int max_cached_prefixes,
@@ -64,7 +85,7 @@ Seating::Seating(const StepModelInfo& info, const StepLimits& limits, int max_ca
       limits_(limits),
       foresees_limits_(foresees_limits),
       page_pool_(limits.num_pages),
-      prefix_cache_(page_pool_, max_cached_prefixes, pages_for_tokens(info.image_tokens + 1)),
+      prefix_cache_(page_pool_, max_cached_prefixes, limits.max_pages_per_row),
       image_slots_(limits.num_image_slots) {
   const auto num_rows = static_cast<std::size_t>(limits.max_rows);
   seats_.reserve(num_rows);
@@ -87,7 +108,7 @@ Status Seating::check_fits(const PreparedPrompt& prompt) const {
     return invalid_argument("prompt: kRowHostMask and host_constraint disagree");
   }
   GAPLESS_RETURN_IF_ERROR(check_tokens(prompt, info_));
-  GAPLESS_RETURN_IF_ERROR(check_image(prompt));
+  GAPLESS_RETURN_IF_ERROR(check_images(prompt, info_, limits_));
   if (num_tokens > info_.max_context || max_generated > info_.max_context - num_tokens) {
     return make_error(StatusCode::kResourceExhausted,
                       "prompt: {} tokens and {} to generate do not fit in the context of {}",
@@ -113,13 +134,9 @@ bool Seating::seat(std::unique_ptr<Sequence>& sequence) {
                                    [](const Seat& seat) { return seat.sequence == nullptr; });
   if (vacant == seats_.end()) return false;
   if (!acquire_pages(*sequence, vacant->pages)) return false;
-  if (sequence->prompt.image && sequence->num_cached == 0) {
-    const auto image_slot = image_slots_.acquire(sequence->prompt.image->hash);
-    if (!image_slot) {
-      vacant->pages.release(page_pool_);
-      return false;
-    }
-    sequence->image_slot = *image_slot;
+  if (!acquire_image_slots(*sequence)) {
+    release_pages(*sequence, vacant->pages);
+    return false;
   }
   sequence->row = RowId(static_cast<std::int32_t>(vacant - seats_.begin()));
   order_.push_back(sequence->row);
@@ -128,41 +145,93 @@ bool Seating::seat(std::unique_ptr<Sequence>& sequence) {
 }
 
 bool Seating::acquire_pages(Sequence& sequence, PageTable& pages) {
-  if (may_use_prefix(sequence)) {
-    const auto hit = prefix_cache_.find(sequence.prompt.image->hash, sequence.prompt.prefix_len);
-    if (hit) {
-      // The references keep the entry from being reclaimed for our own pages.
-      pages.share(page_pool_, hit->full_pages);
-      use_prefix(sequence, *hit);
-    }
+  if (const auto hit = find_longer_prefix(sequence)) {
+    // The references keep the entry from being reclaimed for our own pages.
+    pages.share(page_pool_, hit->pages.full_pages);
+    use_prefix(sequence, *hit);
   }
   const int num_own = reserved_pages(sequence.prompt) - pages.size();
   if (prefix_cache_.reclaim(num_own) && pages.extend(page_pool_, num_own)) return true;
-  pages.release(page_pool_);
-  drop_tail(sequence);
-  sequence.num_cached = 0;
+  release_pages(sequence, pages);
   return false;
 }
 
-// The full pages are in its table already.
-void Seating::use_prefix(Sequence& sequence, const PrefixCache::Hit& hit) {
-  sequence.num_cached = sequence.prompt.prefix_len;
-  sequence.tail_page = hit.tail_page;
-  if (hit.tail_page.valid()) page_pool_.add_ref(hit.tail_page);
+void Seating::release_pages(Sequence& sequence, PageTable& pages) {
+  pages.release(page_pool_);
+  if (sequence.tail_page.valid()) page_pool_.drop_ref(sequence.tail_page);
+  sequence.tail_page = PageId();
+  sequence.num_cached = 0;
+  sequence.num_cached_images = 0;
+}
+
+// All or nothing, so that two sequences cannot wait for each other's.
+bool Seating::acquire_image_slots(Sequence& sequence) {
+  for (auto i = static_cast<std::size_t>(sequence.num_cached_images);
+       i < sequence.image_slots.size(); ++i) {
+    const auto slot = image_slots_.acquire(sequence.prompt.images[i].hash);
+    if (!slot) {
+      release_image_slots(sequence);
+      return false;
+    }
+    sequence.image_slots[i] = *slot;
+  }
+  return true;
+}
+
+void Seating::release_image_slots(Sequence& sequence) {
+  for (ImageSlotId& slot : sequence.image_slots) {
+    if (slot.valid()) image_slots_.release(slot);
+    slot = ImageSlotId();
+  }
+}
+
+// ---- prefixes
+
+int Seating::prefix_end_of(const Sequence& sequence, int num_images) const {
+  return prefix_end(sequence.prompt, num_images, info_.image_tokens);
 }
 
 // A hit must leave at least one token to compute.
-bool Seating::may_use_prefix(const Sequence& sequence) const {
-  return prefix_cache_.enabled() && sequence.prompt.image && sequence.prompt.prefix_len > 0 &&
-         sequence.prompt.prefix_len < sequence.prompt_tokens();
+bool Seating::may_use_prefix(const Sequence& sequence, int num_images) const {
+  const int end = prefix_end_of(sequence, num_images);
+  return prefix_cache_.enabled() && end > 0 && end < sequence.prompt_tokens();
+}
+
+std::optional<Seating::PrefixHit> Seating::find_longer_prefix(const Sequence& sequence) {
+  for (int n = sequence.num_images(); n > sequence.num_cached_images; --n) {
+    if (!may_use_prefix(sequence, n)) continue;
+    const PreparedImage& last = sequence.prompt.images[static_cast<std::size_t>(n - 1)];
+    const auto hit = prefix_cache_.find(last.prefix_hash, prefix_end_of(sequence, n));
+    if (hit) return PrefixHit{*hit, n};
+  }
+  return std::nullopt;
+}
+
+// The full pages are in its table already.
+void Seating::use_prefix(Sequence& sequence, const PrefixHit& hit) {
+  if (hit.pages.tail_page.valid()) page_pool_.add_ref(hit.pages.tail_page);
+  if (sequence.tail_page.valid()) page_pool_.drop_ref(sequence.tail_page);
+  sequence.num_cached = prefix_end_of(sequence, hit.num_images);
+  sequence.num_cached_images = hit.num_images;
+  sequence.tail_page = hit.pages.tail_page;
+}
+
+// Those that its prefill computes.
+void Seating::insert_prefixes(const Sequence& sequence) {
+  for (int n = sequence.num_cached_images + 1; n <= sequence.num_images(); ++n) {
+    if (!may_use_prefix(sequence, n)) continue;
+    const int end = prefix_end_of(sequence, n);
+    const auto num_pages = static_cast<std::size_t>(pages_for_tokens(end));
+    prefix_cache_.insert(sequence.prompt.images[static_cast<std::size_t>(n - 1)].prefix_hash, end,
+                         pages(sequence.row).pages().first(num_pages));
+  }
 }
 
 std::unique_ptr<Sequence> Seating::vacate(RowId row) {
   Seat& seat = seats_[index(row)];
   GAPLESS_CHECK_MSG(seat.sequence != nullptr, "the seat is vacant");
-  drop_image(row);
-  drop_tail(*seat.sequence);
-  seat.pages.release(page_pool_);
+  drop_images(row);
+  release_pages(*seat.sequence, seat.pages);
   order_.erase(std::find(order_.begin(), order_.end(), row));
   return std::move(seat.sequence);
 }
@@ -180,61 +249,64 @@ SeatView Seating::view(RowId row) const {
     view.need = may_go_on ? SeatNeed::kDecode : SeatNeed::kNothing;
     return view;
   }
-  if (sequence.num_cached == 0 && sequence.image_slot.valid() &&
-      !image_slots_.is_encoded(sequence.image_slot)) {
+  if (const int image = image_to_encode(row); image >= 0) {
+    const auto at = static_cast<std::size_t>(image);
     view.need = SeatNeed::kEncode;
-    view.num_crops = static_cast<int>(sequence.prompt.image->crops_pinned.size());
-    view.image_slot = sequence.image_slot.value;
+    view.num_crops = static_cast<int>(sequence.prompt.images[at].crops_pinned.size());
+    view.image_slot = sequence.image_slots[at].value;
     return view;
   }
   view.need = SeatNeed::kPrefill;
   view.num_tokens = sequence.prompt_tokens() - sequence.num_cached;
   view.num_pages = pages(row).size();
+  view.num_segments = sequence.num_segments();
   view.copies_tail = sequence.tail_page.valid();
-  if (may_use_prefix(sequence) && sequence.num_cached == 0) {
-    view.prefix_group = short_hash(sequence.prompt.image->hash);
+  const int next = sequence.num_cached_images;
+  if (next < sequence.num_images() && may_use_prefix(sequence, next + 1)) {
+    view.prefix_group =
+        short_hash(sequence.prompt.images[static_cast<std::size_t>(next)].prefix_hash);
   }
   return view;
 }
 
+int Seating::image_to_encode(RowId row) const {
+  const Sequence& sequence = *at(row);
+  for (int i = sequence.num_cached_images; i < sequence.num_images(); ++i) {
+    const ImageSlotId slot = sequence.image_slots[static_cast<std::size_t>(i)];
+    if (slot.valid() && !image_slots_.is_encoded(slot)) return i;
+  }
+  return -1;
+}
+
 void Seating::encode_launched(RowId row) {
-  image_slots_.set_encoded(at(row)->image_slot);
+  const auto image = static_cast<std::size_t>(image_to_encode(row));
+  image_slots_.set_encoded(at(row)->image_slots[image]);
 }
 
 void Seating::prefill_launched(std::span<const RowId> rows) {
   for (const RowId row : rows) {
-    Sequence& sequence = *at(row);
-    if (!may_use_prefix(sequence) || sequence.num_cached > 0) continue;
-    const int prefix_len = sequence.prompt.prefix_len;
-    const ContentHash& image = sequence.prompt.image->hash;
-    const auto num_pages = static_cast<std::size_t>(pages_for_tokens(prefix_len));
-    prefix_cache_.insert(image, prefix_len, pages(row).pages().first(num_pages));
-    const auto hit = prefix_cache_.find(image, prefix_len);
-    if (!hit) continue;
+    const Sequence& launched = *at(row);
+    insert_prefixes(launched);
     for (const RowId other_row : order_) {
       Seat& seat = seats_[index(other_row)];
       Sequence& other = *seat.sequence;
-      if (other.is_prefilled() || other.num_cached > 0 || !may_use_prefix(other)) continue;
-      if (other.prompt.prefix_len != prefix_len || other.prompt.image->hash != image) continue;
-      seat.pages.replace_front(page_pool_, hit->full_pages);
-      use_prefix(other, *hit);
+      if (other.is_prefilled()) continue;
+      if (num_common_images(launched, other) <= other.num_cached_images) continue;
+      if (const auto hit = find_longer_prefix(other)) {
+        seat.pages.replace_front(page_pool_, hit->pages.full_pages);
+        use_prefix(other, *hit);
+      }
     }
   }
 }
 
-void Seating::drop_image(RowId row) {
+void Seating::drop_images(RowId row) {
   Sequence& sequence = *at(row);
-  if (sequence.image_slot.valid()) image_slots_.release(sequence.image_slot);
-  sequence.image_slot = ImageSlotId();
-  if (sequence.prompt.image) {
-    sequence.prompt.image->crops_pinned.clear();
-    sequence.prompt.image->crops_owner.reset();
+  release_image_slots(sequence);
+  for (PreparedImage& image : sequence.prompt.images) {
+    image.crops_pinned.clear();
+    image.crops_owner.reset();
   }
-}
-
-void Seating::drop_tail(Sequence& sequence) {
-  if (sequence.tail_page.valid()) page_pool_.drop_ref(sequence.tail_page);
-  sequence.tail_page = PageId();
 }
 
 void Seating::clear_caches() {

@@ -5,14 +5,16 @@
 // anything, and nobody has to be thrown out. One that can never fit is refused when it is
 // submitted (check_fits); one that does not fit now waits, first come, first served.
 //
-// Prefix hits. A prompt whose image prefix is in the cache shares its full pages, copies the tail
-// page and needs no image at all. The cache is asked when a sequence is seated, and again for those
-// who are seated but not prefilled whenever a prefix enters the cache.
+// Prefix hits. A prompt whose first images' blocks are in the cache shares their full pages, copies
+// the tail page and does not need those images at all. The cache is asked for the longest such
+// prefix when a sequence is seated, and again for those who are seated but not prefilled whenever
+// one enters the cache.
 //
 // Threads: the engine thread only; check_fits from any.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,13 +66,15 @@ class Seating {
     return views_;
   }
 
-  // The step that encodes the row's image was launched.
+  // The first of the row's images whose encode step is still to be launched; -1: none.
+  int image_to_encode(RowId row) const;
+  // The step that encodes that image was launched.
   void encode_launched(RowId row);
   // The prefill of these rows was launched (is_prefilled() says so already): their prefixes enter
   // the cache, and seats that wait to compute the same prefix take it from there.
   void prefill_launched(std::span<const RowId> rows);
-  // The image's embeddings and crops are not needed any more.
-  void drop_image(RowId row);
+  // The images' embeddings and crops are not needed any more.
+  void drop_images(RowId row);
 
   void clear_caches();
   SeatingCounts counts() const;
@@ -85,10 +89,20 @@ class Seating {
   };
   std::size_t index(RowId row) const { return static_cast<std::size_t>(row.value); }
   SeatView view(RowId row) const;
+  // The longest prefix in the cache, if it is longer than what the sequence has.
+  struct PrefixHit {
+    PrefixCache::Hit pages;
+    int num_images = 0;
+  };
+  std::optional<PrefixHit> find_longer_prefix(const Sequence& sequence);
+  bool may_use_prefix(const Sequence& sequence, int num_images) const;
+  void use_prefix(Sequence& sequence, const PrefixHit& hit);
+  void insert_prefixes(const Sequence& sequence);
   bool acquire_pages(Sequence& sequence, PageTable& pages);
-  void use_prefix(Sequence& sequence, const PrefixCache::Hit& hit);
-  bool may_use_prefix(const Sequence& sequence) const;
-  void drop_tail(Sequence& sequence);
+  bool acquire_image_slots(Sequence& sequence);
+  void release_image_slots(Sequence& sequence);
+  void release_pages(Sequence& sequence, PageTable& pages);
+  int prefix_end_of(const Sequence& sequence, int num_images) const;
 
   const StepModelInfo info_;
   const StepLimits limits_;

@@ -2,8 +2,10 @@
 // has left the mailbox.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/ids.h"
 #include "kv/page_table.h"
@@ -21,13 +23,19 @@ struct Sequence {
 
   // While seated.
   RowId row;
-  int num_cached = 0;      // prompt tokens found in the prefix cache; not computed again
-  PageId tail_page;        // on a hit: the cache's partly filled page, to be copied into our own
-  ImageSlotId image_slot;  // invalid: no image, a prefix hit, or the prefill is committed
-  int num_launched = 0;    // tokens whose step was launched, committed or not
+  int num_cached = 0;         // prompt tokens found in the prefix cache; not computed again
+  int num_cached_images = 0;  // whose blocks those are
+  PageId tail_page;           // on a hit: the cache's partly filled page, to be copied into our own
+  // By image. Invalid: found in the prefix cache, or the prefill is committed.
+  std::vector<ImageSlotId> image_slots;
+  int num_launched = 0;  // tokens whose step was launched, committed or not
   int num_committed = 0;
 
   int prompt_tokens() const { return static_cast<int>(prompt.inputs.size()); }
+  int num_images() const { return static_cast<int>(prompt.images.size()); }
+  // Blocks that its prefill computes, each a sequence of its own to the attention (the text belongs
+  // to the last one).
+  int num_segments() const { return std::max(1, num_images() - num_cached_images); }
   bool host_masked() const { return (prompt.row.flags & kRowHostMask) != 0; }
   bool decodes_regions() const { return (prompt.row.flags & kRowDecodesRegions) != 0; }
   bool asks_top_logprobs() const { return prompt.row.num_top_logprobs > 0; }

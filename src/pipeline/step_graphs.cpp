@@ -45,7 +45,7 @@ void add_prefills(const StepLimits& limits, std::vector<Launch>& launches) {
   const auto rows_of = [&](int rows) { return prefill_row_bucket(rows, max_rows); };
   const auto tokens_of = [&](int tokens) { return prefill_token_bucket(tokens, limits); };
   for_each_bucket(max_rows, rows_of, [&](int rows) {
-    StepShape shape{.kind = StepKind::kPrefill, .num_rows = rows};
+    StepShape shape{.kind = StepKind::kPrefill, .num_rows = rows, .num_segments = rows};
     for_each_bucket(limits.max_graph_tokens, tokens_of, [&](int tokens) {
       shape.num_tokens = tokens;
       shape.max_new_tokens = tokens;

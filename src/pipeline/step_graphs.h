@@ -5,7 +5,7 @@
 //   decode   rows: powers of two             padding rows are -1
 //   prefill  tokens: 16, 32, 64, 128, then   padding tokens belong to no sequence and write to the
 //            every 128                       trash page; padding sequences have no tokens, row -1
-//            sequences: 1, 4, all
+//            sequences: 1, 4, all          (segments where prompts have several images)
 //   encode   crops: every number             (no padding: a crop is worth milliseconds)
 //
 // Steps of 128 tokens cost nothing where matrix products work on tiles of 128 rows. Prefills and

@@ -22,7 +22,7 @@ struct Turn {
 struct Conversation {
   std::string system;
   std::vector<Turn> turns;
-  std::shared_ptr<const std::string> image;
+  std::vector<std::shared_ptr<const std::string>> images;
 };
 
 void append_paragraph(std::string& text, std::string_view more) {
@@ -30,22 +30,29 @@ void append_paragraph(std::string& text, std::string_view more) {
   text += more;
 }
 
-Status read_image_part(const json::object& part, Conversation& conversation) {
+StatusOr<std::string> bytes_of_image_part(const json::object& part) {
   const json::value* url = find_field(part, "image_url");
   if (url != nullptr && url->is_object()) url = find_field(url->get_object(), "url");
   if (url == nullptr || !url->is_string()) {
-    return invalid_argument(
-        "messages: image_url must be a string or an object with a string 'url'");
+    return invalid_argument("image_url must be a string or an object with a string 'url'");
   }
-  if (conversation.image) {
-    return invalid_argument("messages: this model takes one picture per request");
+  return image_bytes_from_url(url->get_string());
+}
+
+Status read_image_part(const json::object& part, Conversation& conversation) {
+  const std::size_t num_images = conversation.images.size();
+  if (num_images == kMaxImagesPerPrompt) {
+    return invalid_argument("messages: at most {} images are allowed", kMaxImagesPerPrompt);
   }
-  GAPLESS_ASSIGN_OR_RETURN(std::string bytes, image_bytes_from_url(url->get_string()));
-  conversation.image = std::make_shared<const std::string>(std::move(bytes));
+  StatusOr<std::string> bytes = bytes_of_image_part(part);
+  if (!bytes.ok()) {
+    return bytes.status().with_context(fmt::format("messages: image {}", num_images + 1));
+  }
+  conversation.images.push_back(std::make_shared<const std::string>(std::move(bytes).value()));
   return ok_status();
 }
 
-// `text` gets the message's text, the conversation its picture.
+// `text` gets the message's text, the conversation its images.
 Status read_content(const json::object& message, bool may_have_image, Conversation& conversation,
                     std::string& text) {
   const json::value* content = find_field(message, "content");
@@ -219,13 +226,13 @@ StatusOr<ChatRequest> chat_request_from_json(const json::object& body) {
     GAPLESS_ASSIGN_OR_RETURN(skill, skill_from_name(name.value_or("query")));
   }
 
-  GAPLESS_ASSIGN_OR_RETURN(const Conversation conversation, read_messages(body));
+  GAPLESS_ASSIGN_OR_RETURN(Conversation conversation, read_messages(body));
   GAPLESS_ASSIGN_OR_RETURN(json::object fields, skill_fields(body, fields_of_skill));
   if (skill == Skill::kQuery) fields["question"] = question_of(conversation);
   const bool names_object = fields.contains("object") || fields.contains("obj");
   if (!names_object) fields["object"] = conversation.turns.back().text;
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_request_from_json(skill, fields));
-  request.skill.image = conversation.image;
+  request.skill.images = std::move(conversation.images);
   GAPLESS_RETURN_IF_ERROR(read_logprobs(body, request.skill.settings));
   return request;
 }

@@ -1,9 +1,9 @@
 // The body of POST /v1/chat/completions as a skill request.
 //
 // Moondream has no chat template: the last user turn is the question, system text goes in front of
-// it, and earlier turns go in front as "User: ..." and "Assistant: ..." lines. One picture, from
-// any turn. The extension field "moondream": {"skill", "object", "length", "spatial_refs",
-// "settings"} reaches the other skills.
+// it, and earlier turns go in front as "User: ..." and "Assistant: ..." lines. The images of all
+// turns come before the text, in order. The extension field "moondream": {"skill", "object",
+// "length", "spatial_refs", "settings"} reaches the other skills.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -21,7 +21,7 @@ struct ChatRequest {
 };
 
 // What is known and cannot be done is an error that names the field (tools, response_format other
-// than text, penalties, several pictures); unknown fields are ignored.
+// than text, penalties); unknown fields are ignored.
 StatusOr<ChatRequest> chat_request_from_json(const boost::json::object& body);
 
 }  // namespace gapless

@@ -398,8 +398,8 @@ void Connection::log_request(const HttpRequest& request, const ConnectionExchang
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
   log_info("request_id={} client={} method={} path={} status={} bytes={} ms={:.2f}{}{}",
-           request.request_id, client_, quote_for_log(request.method), quote_for_log(request.path), status_,
-           sent_bytes_, ms, aborted_ ? " aborted=true" : "", exchange.annotations());
+           request.request_id, client_, quote_for_log(request.method), quote_for_log(request.path),
+           status_, sent_bytes_, ms, aborted_ ? " aborted=true" : "", exchange.annotations());
 }
 
 }  // namespace gapless

@@ -136,7 +136,7 @@ Status EngineService::warm_up() {
   for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
     SkillRequest request;
     request.skill = skill;
-    request.image = picture;
+    request.images = {picture};
     request.text = skill == Skill::kCaption ? "" : "square";
     request.settings.max_tokens = 4;
     request.settings.max_objects = 1;

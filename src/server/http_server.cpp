@@ -90,6 +90,9 @@ class HttpServer::Impl {
     io_.stop();
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
+    // What begin_drain() posted may not have run before io_ stopped; a socket left listening would
+    // take connections that nobody answers.
+    close_acceptor();
   }
 
  private:

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/limits.h"
 #include "base/base64.h"
+#include "base/limits.h"
 
 namespace gapless {
 namespace {

@@ -77,7 +77,7 @@ StatusOr<SkillRequest> read_skill_request(Skill skill, const json::object& body)
   if (image == nullptr) return request;
   if (!image->is_string()) return invalid_argument("image_url must be a string");
   GAPLESS_ASSIGN_OR_RETURN(std::string bytes, image_bytes_from_url(image->get_string()));
-  request.image = std::make_shared<const std::string>(std::move(bytes));
+  request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
   return request;
 }
 

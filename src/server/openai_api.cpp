@@ -68,10 +68,9 @@ void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
   if (service == nullptr) return;
   std::optional<json::object> body = read_json_request(service->info(), *exchange);
   if (!body) return;
-  with_remote_images(state, exchange, std::move(*body),
-                     [&state, exchange](const json::object& complete) {
-                       submit_chat(state, exchange, complete);
-                     });
+  with_remote_images(
+      state, exchange, std::move(*body),
+      [&state, exchange](const json::object& complete) { submit_chat(state, exchange, complete); });
 }
 
 void tokenize(ServerState& state, Exchange& exchange) {

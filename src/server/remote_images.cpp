@@ -1,5 +1,7 @@
 #include "server/remote_images.h"
 
+#include <fmt/format.h>
+
 #include <boost/json/value.hpp>
 #include <string>
 #include <vector>
@@ -80,7 +82,11 @@ class Fetching : public std::enable_shared_from_this<Fetching> {
     if (!bytes.ok()) {
       log_warning("request_id={} image_url not fetched: {}", exchange_->request().request_id,
                   bytes.status().message());
-      return respond_error(*exchange_, fetch_error(bytes.status()));
+      ApiError error = fetch_error(bytes.status());
+      if (addresses_.size() > 1) {
+        error.message += fmt::format(" (address {} of {})", num_fetched_ + 1, addresses_.size());
+      }
+      return respond_error(*exchange_, error);
     }
     address = "data:;base64," + encode_base64(*bytes);
     ++num_fetched_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "base/limits.h"
 #include "constraint/spatial_automaton.h"
@@ -12,7 +13,7 @@ namespace {
 StatusOr<Prompt> build_tokens(const SkillRequest& request, const PromptBuilder& builder) {
   switch (request.skill) {
     case Skill::kQuery:
-      return builder.query(request.text, request.image != nullptr, request.spatial_refs);
+      return builder.query(request.text, !request.images.empty(), request.spatial_refs);
     case Skill::kCaption:
       return builder.caption(request.length);
     case Skill::kPoint:
@@ -35,11 +36,11 @@ TokenInput to_input(const PromptToken& token) {
   return {};
 }
 
-void place_inputs(const Prompt& prompt, int image_tokens, SkillPrompt& out) {
+void place_inputs(const Prompt& prompt, int num_image_tokens, SkillPrompt& out) {
   const std::size_t image_at = prompt.image_position.value_or(prompt.tokens.size());
   for (std::size_t i = 0; i < prompt.tokens.size(); ++i) {
     if (i == image_at) {
-      for (int patch = 0; patch < image_tokens; ++patch) {
+      for (int patch = 0; patch < num_image_tokens; ++patch) {
         out.inputs.push_back({InputKind::kImage, patch, 0, 0});
       }
       out.prefix_len = static_cast<int>(out.inputs.size());
@@ -62,12 +63,19 @@ std::optional<SpatialSkill> spatial_skill(Skill skill) {
 }
 
 // The longest answer: what was asked for if it fits, or as much as there is room for.
-StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs, int max_context) {
+StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs,
+                                     const PromptLimits& limits) {
+  const int max_context = limits.max_context;
   const int room = max_context - num_inputs;
   if (room < 1) {
-    return invalid_argument(
-        "the prompt takes {} of the {} positions of the context: no room for an answer", num_inputs,
-        max_context);
+    const std::size_t num_images = request.images.size();
+    const std::string what = num_images < 2
+                                 ? "the prompt takes"
+                                 : fmt::format("{} images of {} positions each and the text take",
+                                               num_images, limits.image_tokens);
+    return make_error(StatusCode::kResourceExhausted,
+                      "{} {} of the {} positions of the context: no room for an answer", what,
+                      num_inputs, max_context);
   }
   const GenerationSettings& settings = request.settings;
   std::int32_t wanted = settings.max_tokens.value_or(kDefaultMaxTokens);
@@ -77,10 +85,10 @@ StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs
     wanted = settings.max_tokens ? std::min(*settings.max_tokens, for_objects) : for_objects;
   }
   if (wanted > room && settings.max_tokens) {
-    return invalid_argument(
-        "max_tokens is {}, but the prompt takes {} of the {} positions of the context and leaves "
-        "{}",
-        *settings.max_tokens, num_inputs, max_context, room);
+    return make_error(StatusCode::kResourceExhausted,
+                      "max_tokens is {}, but the prompt takes {} of the {} positions of the "
+                      "context and leaves {}",
+                      *settings.max_tokens, num_inputs, max_context, room);
   }
   return std::min(wanted, room);
 }
@@ -122,10 +130,10 @@ StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const Prom
                                          const PromptLimits& limits) {
   GAPLESS_ASSIGN_OR_RETURN(const Prompt tokens, build_tokens(request, builder));
   SkillPrompt prompt;
-  place_inputs(tokens, limits.image_tokens, prompt);
-  GAPLESS_ASSIGN_OR_RETURN(
-      prompt.row.max_generated,
-      max_generated(request, static_cast<int>(prompt.inputs.size()), limits.max_context));
+  const int num_image_tokens = static_cast<int>(request.images.size()) * limits.image_tokens;
+  place_inputs(tokens, num_image_tokens, prompt);
+  GAPLESS_ASSIGN_OR_RETURN(prompt.row.max_generated,
+                           max_generated(request, static_cast<int>(prompt.inputs.size()), limits));
   set_sampling(request, builder.config(), prompt.row);
   set_constraint(request, builder.config(), prompt);
   return prompt;

@@ -14,9 +14,9 @@
 namespace gapless {
 
 struct SkillPrompt {
-  std::vector<TokenInput> inputs;  // kImage inputs carry the index of the image's own embedding
-  int prefix_len = 0;  // BOS and image positions, which see each other; 0 without an image
-  RowState row;        // sampling, stop ids, limits, automaton, flags
+  std::vector<TokenInput> inputs;  // kImage inputs count through the request's images
+  int prefix_len = 0;              // BOS and the images' positions; 0 without an image
+  RowState row;                    // sampling, stop ids, limits, automaton, flags
   std::unique_ptr<TokenConstraint> host_constraint;  // ConstraintMode::kHostMask
 };
 
@@ -25,8 +25,9 @@ struct PromptLimits {
   int image_tokens = 0;  // positions that an image takes
 };
 
-// Errors: what PromptBuilder refuses; a prompt that leaves no room for one token; max_tokens that
-// do not fit (a max_tokens that was not asked for is cut to what fits).
+// Errors: what PromptBuilder refuses; ResourceExhausted for a prompt that leaves no room for one
+// token and for max_tokens that do not fit (a max_tokens that was not asked for is cut to what
+// fits).
 StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const PromptBuilder& builder,
                                          const PromptLimits& limits);
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/limits.h"
 #include "constraint/spatial_automaton.h"
 
 namespace gapless {
@@ -22,7 +23,7 @@ class SkillPromptTest : public testing::Test {
     SkillRequest request;
     request.skill = skill;
     request.text = std::move(text);
-    request.image = std::make_shared<const std::string>("pixels");
+    request.images = {std::make_shared<const std::string>("pixels")};
     return request;
   }
 
@@ -46,6 +47,57 @@ TEST_F(SkillPromptTest, ImageFollowsBosAndTheyAreThePrefix) {
   EXPECT_EQ(prompt->inputs.back().id, 3);  // the answer begins
   EXPECT_EQ(prompt->row.max_generated, kDefaultMaxTokens);
   EXPECT_EQ(prompt->row.automaton, kNoAutomaton);
+}
+
+TEST_F(SkillPromptTest, SeveralImagesFollowEachOther) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  const auto one = build(request);
+  request.images.push_back(std::make_shared<const std::string>("others"));
+  const auto two = build(request);
+  ASSERT_TRUE(one.ok() && two.ok());
+  EXPECT_EQ(two->prefix_len, 1 + 2 * 729);
+  ASSERT_EQ(two->inputs.size(), one->inputs.size() + 729);
+  for (int i = 0; i < 2 * 729; ++i) {
+    const TokenInput& input = two->inputs[static_cast<std::size_t>(i) + 1];
+    ASSERT_EQ(input.kind, InputKind::kImage);
+    ASSERT_EQ(input.id, i);
+  }
+  for (std::size_t i = 730; i < one->inputs.size(); ++i) {
+    EXPECT_EQ(two->inputs[i + 729].id, one->inputs[i].id) << "the text is the same";
+  }
+}
+
+TEST_F(SkillPromptTest, ImagesThatDoNotFitAreRefused) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  request.images.resize(3, request.images[0]);
+  const auto prompt = build(request);
+  ASSERT_FALSE(prompt.ok());
+  EXPECT_EQ(prompt.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(prompt.status().message().find("3 images of 729 positions each"), std::string::npos)
+      << prompt.status().message();
+  request.settings.max_tokens = 600;
+  request.images.pop_back();
+  EXPECT_NE(build(request).status().message().find("max_tokens is 600"), std::string::npos);
+}
+
+TEST_F(SkillPromptTest, HowManyImagesARequestMayHave) {
+  const auto image = std::make_shared<const std::string>("pixels");
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  request.images.assign(kMaxImagesPerPrompt, image);
+  EXPECT_TRUE(validate(request).ok());
+  request.images.push_back(image);
+  EXPECT_NE(validate(request).message().find("9 images, at most 8"), std::string::npos);
+
+  request.images = {image, std::make_shared<const std::string>(""), image};
+  EXPECT_EQ(validate(request).message(), "image 2 of 3 is empty");
+  request.images = {image, image};
+  request.spatial_refs.emplace_back();
+  EXPECT_NE(validate(request).message().find("exactly one image"), std::string::npos);
+  request.spatial_refs.clear();
+  for (const Skill skill : {Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+    request.skill = skill;
+    EXPECT_NE(validate(request).message().find("exactly one image"), std::string::npos);
+  }
 }
 
 TEST_F(SkillPromptTest, TextOnlyQueryIsCausal) {
@@ -79,7 +131,7 @@ TEST_F(SkillPromptTest, PromptLongerThanTheContextIsRefused) {
   for (int i = 0; i < 3000; ++i) question += "word ";
   const auto prompt = build(with_image(Skill::kQuery, question));
   ASSERT_FALSE(prompt.ok());
-  EXPECT_EQ(prompt.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(prompt.status().code(), StatusCode::kResourceExhausted);
   EXPECT_NE(prompt.status().message().find("no room for an answer"), std::string::npos);
 }
 

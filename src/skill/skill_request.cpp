@@ -50,9 +50,32 @@ Status validate_settings(const GenerationSettings& settings) {
   return ok_status();
 }
 
+Status validate_images(const SkillRequest& request) {
+  const std::size_t num_images = request.images.size();
+  if (request.skill != Skill::kQuery && num_images != 1) {
+    return invalid_argument("{} needs {} image", skill_name(request.skill),
+                            num_images == 0 ? "an" : "exactly one");
+  }
+  if (num_images > kMaxImagesPerPrompt) {
+    return invalid_argument("{} images, at most {} are allowed", num_images, kMaxImagesPerPrompt);
+  }
+  for (std::size_t i = 0; i < num_images; ++i) {
+    const auto& image = request.images[i];
+    const std::string name =
+        num_images == 1 ? "the image" : fmt::format("image {} of {}", i + 1, num_images);
+    if (image == nullptr || image->empty()) return invalid_argument("{} is empty", name);
+    if (image->size() > kMaxImageBytes) {
+      return invalid_argument("{} has {} bytes, more than the {} allowed", name, image->size(),
+                              kMaxImageBytes);
+    }
+  }
+  return ok_status();
+}
+
 Status validate_spatial_refs(const SkillRequest& request) {
   if (request.spatial_refs.empty()) return ok_status();
-  if (!request.image) return invalid_argument("spatial_refs need an image");
+  if (request.images.empty()) return invalid_argument("spatial_refs need an image");
+  if (request.images.size() > 1) return invalid_argument("spatial_refs need exactly one image");
   if (request.skill != Skill::kQuery && request.skill != Skill::kPoint) {
     return invalid_argument("{} takes no spatial_refs", skill_name(request.skill));
   }
@@ -105,14 +128,7 @@ Status validate(const SkillRequest& request) {
     return invalid_argument("the prompt has {} bytes, more than the {} allowed",
                             request.text.size(), kMaxPromptBytes);
   }
-  if (!request.image && request.skill != Skill::kQuery) {
-    return invalid_argument("{} needs an image", skill_name(request.skill));
-  }
-  if (request.image && request.image->empty()) return invalid_argument("the image is empty");
-  if (request.image && request.image->size() > kMaxImageBytes) {
-    return invalid_argument("the image has {} bytes, more than the {} allowed",
-                            request.image->size(), kMaxImageBytes);
-  }
+  GAPLESS_RETURN_IF_ERROR(validate_images(request));
   GAPLESS_RETURN_IF_ERROR(validate_spatial_refs(request));
   return validate_settings(request.settings);
 }

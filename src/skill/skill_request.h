@@ -50,8 +50,8 @@ struct SkillRequest {
   Skill skill = Skill::kQuery;
   std::string text;  // query: the question; point, detect: the object; caption: unused
   CaptionLength length = CaptionLength::kNormal;
-  std::shared_ptr<const std::string>
-      image;  // encoded bytes (JPEG, PNG, WebP); only query may have none
+  // Encoded bytes (JPEG, PNG, WebP), in order. Query takes none, one or several, the others one.
+  std::vector<std::shared_ptr<const std::string>> images;
   std::vector<SpatialRef> spatial_refs;
   GenerationSettings settings;
   ConstraintMode constraint_mode = ConstraintMode::kDeviceAutomaton;

@@ -28,7 +28,8 @@ struct PromptToken {
 
 struct Prompt {
   std::vector<PromptToken> tokens;  // bos first
-  // The image's embeddings go in front of tokens[*image_position]; nothing without an image.
+  // The embeddings of the image, or of all images one behind the other, go in front of
+  // tokens[*image_position]; nothing without an image.
   std::optional<std::size_t> image_position;
 };
 

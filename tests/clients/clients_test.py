@@ -13,13 +13,14 @@ import moondream
 import openai
 from PIL import Image
 
-from serving import KEY, PICTURE, Server
+from serving import KEY, PICTURE, ROOT, Server
 
 QUESTION = "How many circles are there?"
+GOLDENS = ROOT / "tests/golden/tiny"
 
 
-def data_uri():
-    return "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
+def data_uri(picture=PICTURE):
+    return "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
 
 
 class ClientsTest(unittest.TestCase):
@@ -174,6 +175,46 @@ class ClientsTest(unittest.TestCase):
         objects = json.loads(answer.choices[0].message.content)["objects"]
         self.assertTrue(objects)
         self.assertLess(objects[0]["x_min"], objects[0]["x_max"])
+
+    def chat_about(self, *urls, question="Which picture has more circles?", **more):
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        content = [*parts, {"type": "text", "text": question}]
+        return self.openai.chat.completions.create(
+            model="moondream2", messages=[{"role": "user", "content": content}], **more
+        )
+
+    def test_openai_several_images(self):
+        other = data_uri(GOLDENS / "tall.png")
+        options = {"max_tokens": 12, "logprobs": True}
+        one = self.chat_about(data_uri(), **options)
+        both = self.chat_about(data_uri(), other, **options)
+        self.assertEqual(both.usage.prompt_tokens, one.usage.prompt_tokens + 729)
+        self.assertTrue(both.choices[0].message.content.strip())
+        # From the prefix cache: the same answer, token by token.
+        again = self.chat_about(data_uri(), other, **options)
+        self.assertEqual(again.choices[0].logprobs, both.choices[0].logprobs)
+        streamed = self.chat_about(data_uri(), other, stream=True, **options)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
+        self.assertEqual(text, both.choices[0].message.content)
+        # Which is first matters.
+        swapped = self.chat_about(other, data_uri(), **options)
+        self.assertNotEqual(swapped.choices[0].logprobs, both.choices[0].logprobs)
+
+    def test_openai_several_images_that_cannot_be(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat_about(data_uri(), "data:image/jpeg;base64,/9j/4AAQ")
+        self.assertIn("image 2 of 2", str(caught.exception))
+        self.assertEqual(caught.exception.code, "image_decode_failed")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat_about(data_uri(), data_uri(), data_uri())
+        self.assertIn("3 images of 729 positions each", str(caught.exception))
+        self.assertEqual(caught.exception.code, "does_not_fit")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat_about(*[data_uri()] * 1000)
+        self.assertIn("at most 8 images", str(caught.exception))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat_about(data_uri(), data_uri(), extra_body={"moondream": {"skill": "detect", "object": "dog"}})
+        self.assertIn("exactly one image", str(caught.exception))
 
     def test_openai_errors_have_their_types(self):
         with self.assertRaises(openai.BadRequestError) as caught:

@@ -33,7 +33,7 @@ class DocsTest(unittest.TestCase):
 
     def test_curl_examples(self):
         examples = blocks("docs/http_api.md", "sh")
-        self.assertGreaterEqual(len(examples), 7)
+        self.assertGreaterEqual(len(examples), 8)
         outputs = [self.run_shell(examples[0] + text) for text in examples]
         everything = "\n".join(outputs)
         self.assertNotIn('"error"', everything)

@@ -98,7 +98,14 @@ StatusOr<GoldenCase> load_golden_case(const std::filesystem::path& folder,
   GoldenCase golden;
   golden.name = name;
   GAPLESS_ASSIGN_OR_RETURN(const std::string_view image, root.string_or("image", ""));
-  if (!image.empty()) golden.image = folder / image;
+  if (!image.empty()) golden.images.push_back(folder / image);
+  if (root.find("images") != nullptr) {
+    GAPLESS_ASSIGN_OR_RETURN(const boost::json::array* images, root.array("images"));
+    for (const boost::json::value& file : *images) {
+      if (!file.is_string()) return root.error("images", "a list of names");
+      golden.images.push_back(folder / std::string(file.get_string()));
+    }
+  }
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<int> tiling, numbers<int>(root, "tiling"));
   if (tiling.size() == 2) {
     golden.tile_rows = tiling[0];

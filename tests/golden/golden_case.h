@@ -1,5 +1,6 @@
-// The oracle's view of one image (or of none), as tools/make_goldens.py wrote it: NAME.json says
-// what was asked and answered, NAME.safetensors holds the stages in float32, NAME.png is the image.
+// The oracle's view of one image, several or none, as tools/make_goldens.py wrote it: NAME.json
+// says what was asked and answered, NAME.safetensors holds the stages in float32, NAME.png is the
+// image.
 //
 // Stages are thinned: a tensor is seen as rows (all but its last dimension), and every
 // row_stride-th row is kept, from row 0 on.
@@ -26,7 +27,7 @@ struct GoldenTensor {
 
 struct GoldenRequest {
   std::string skill;                     // "query", "caption", "point", "detect"
-  std::vector<std::int32_t> prompt_ids;  // after BOS and the image
+  std::vector<std::int32_t> prompt_ids;  // after BOS and the images
   std::vector<std::int32_t> token_ids;   // greedy, without the final eos
   // The gap between the best and the second allowed logit, per decision: one per token of a text
   // (the final eos included), one per object and one for the end of points and boxes.
@@ -41,7 +42,8 @@ struct GoldenRequest {
 
 struct GoldenCase {
   std::string name;
-  std::filesystem::path image;  // empty: text alone
+  std::vector<std::filesystem::path> images;  // in the prompt's order; none: text alone
+  // Of one image alone; several have only the text's stages.
   int tile_rows = 0;
   int tile_cols = 0;
   std::vector<std::uint32_t> crop_crc32;  // of each crop's bytes; a 1x1 tiling lists the crop twice

@@ -61,7 +61,7 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
     ASSERT_TRUE(driver.ok()) << driver.status().to_string();
     driver_ = std::move(driver).value();
     stages_ = std::make_unique<RecordedStages>(*loaded_->device);
-    if (!golden_.image.empty()) make_image_crops();
+    make_image_crops();
   }
   void TearDown() override {
     for (const auto& [stage, error] : errors_) RecordProperty(stage, fmt::format("{:.1e}", error));
@@ -77,31 +77,40 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
   int image_tokens() const { return loaded_->model->info().image_tokens; }
 
   void make_image_crops() {
-    const auto bytes = read_file(golden_.image, kMaxImageBytes);
-    ASSERT_TRUE(bytes.ok()) << bytes.status().to_string();
-    const auto image = decode_image(std::as_bytes(std::span(*bytes)), {});
-    ASSERT_TRUE(image.ok()) << image.status().to_string();
-    auto crops = make_crops(*image, loaded_->crop_geometry());
-    ASSERT_TRUE(crops.ok()) << crops.status().to_string();
-    crops_ = std::move(crops).value();
+    for (const std::filesystem::path& path : golden_.images) {
+      const auto bytes = read_file(path, kMaxImageBytes);
+      ASSERT_TRUE(bytes.ok()) << bytes.status().to_string();
+      const auto image = decode_image(std::as_bytes(std::span(*bytes)), {});
+      ASSERT_TRUE(image.ok()) << image.status().to_string();
+      auto crops = make_crops(*image, loaded_->crop_geometry());
+      ASSERT_TRUE(crops.ok()) << crops.status().to_string();
+      crops_.push_back(std::move(crops).value());
+    }
   }
 
-  void encode_image() {
-    const DriverImage image{.crops = crops_.pixels,
-                            .tile_rows = crops_.tiling.rows,
-                            .tile_cols = crops_.tiling.cols,
-                            .image_slot = kImageSlot};
-    GAPLESS_ASSERT_OK(driver_->encode({&image, 1}));
+  int num_images() const { return static_cast<int>(crops_.size()); }
+
+  void encode_images() {
+    for (int i = 0; i < num_images(); ++i) {
+      const CropSet& crops = crops_[static_cast<std::size_t>(i)];
+      const DriverImage image{.crops = crops.pixels,
+                              .tile_rows = crops.tiling.rows,
+                              .tile_cols = crops.tiling.cols,
+                              .image_slot = image_slot(i)};
+      GAPLESS_ASSERT_OK(driver_->encode({&image, 1}));
+    }
   }
 
-  // BOS, the image, the request's prompt, as one fused prefill.
+  // BOS, the images, the request's prompt, as one fused prefill.
   DriverPrompt prompt_of(const GoldenRequest& request) const {
     const TokenizerConfig& tokenizer = loaded_->config.tokenizer;
     DriverPrompt prompt{.row = 0, .prefix_len = 1};
     prompt.inputs.push_back({.kind = InputKind::kText, .id = tokenizer.bos_id.value});
-    if (!golden_.image.empty()) {
+    for (int image = 0; image < num_images(); ++image) {
+      if (image > 0) prompt.block_ends.push_back(prompt.prefix_len);
       for (int i = 0; i < image_tokens(); ++i) {
-        prompt.inputs.push_back({.kind = InputKind::kImage, .id = kImageSlot * image_tokens() + i});
+        prompt.inputs.push_back(
+            {.kind = InputKind::kImage, .id = image_slot(image) * image_tokens() + i});
       }
       prompt.prefix_len += image_tokens();
     }
@@ -199,7 +208,9 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
     ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
     for (int i = 0; i < loaded_->config.text.n_layers; ++i) {
       const std::string block = "text.block." + std::to_string(i);
-      expect_stage(block, stages_->last(block));  // the prefix, whatever the prompt
+      // The prefix, whatever the prompt; of several images the last one's block.
+      expect_stage(block, stages_->last(block),
+                   num_images() > 1 ? prompt.prefix_len - image_tokens() : 0);
       expect_stage(of_request + block, stages_->last(block), prompt.prefix_len);
     }
     expect_stage(of_request + "last_hidden", stages_->last("text.hidden"));
@@ -234,34 +245,34 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
             .size = kSlack * largest_error(*size, of_request + "size_logits")};
   }
 
-  static constexpr int kImageSlot = 1;
+  // Not in the order of the images.
+  int image_slot(int image) const { return 1 + (num_images() - image) * 2; }
   std::unique_ptr<LoadedModel> loaded_;
   GoldenCase golden_;
   std::map<std::string, double> errors_;  // by stage
-  CropSet crops_;
+  std::vector<CropSet> crops_;            // by image
   std::unique_ptr<StepDriver> driver_;
   std::unique_ptr<RecordedStages> stages_;
 };
 
 TEST_P(ParityTest, Crops) {
-  if (golden_.image.empty()) return;  // a case without an image has no crops
-  EXPECT_EQ(crops_.tiling, (Tiling{golden_.tile_rows, golden_.tile_cols}));
+  if (num_images() != 1) return;  // several have a case each
+  const CropSet& crops = crops_[0];
+  EXPECT_EQ(crops.tiling, (Tiling{golden_.tile_rows, golden_.tile_cols}));
   const std::size_t crop_bytes = loaded_->model->info().crop_bytes;
-  for (int i = 0; i < crops_.num_crops; ++i) {
+  for (int i = 0; i < crops.num_crops; ++i) {
     const auto index = static_cast<std::size_t>(i);
-    EXPECT_EQ(crc32(std::span(crops_.pixels).subspan(index * crop_bytes, crop_bytes)),
+    EXPECT_EQ(crc32(std::span(crops.pixels).subspan(index * crop_bytes, crop_bytes)),
               golden_.crop_crc32.at(index))
         << "crop " << i;
   }
 }
 
-// One test for all of a case, because encoding the image is most of the work.
+// One test for all of a case, because encoding the images is most of the work.
 TEST_P(ParityTest, EveryStageAndChoice) {
-  if (!golden_.image.empty()) {
-    loaded_->model->set_stage_recorder(stages_.get());
-    ASSERT_NO_FATAL_FAILURE(encode_image());
-    expect_vision_stages();
-  }
+  loaded_->model->set_stage_recorder(stages_.get());
+  ASSERT_NO_FATAL_FAILURE(encode_images());
+  if (num_images() == 1) expect_vision_stages();
   for (std::size_t r = 0; r < golden_.requests.size(); ++r) {
     SCOPED_TRACE("request " + std::to_string(r));
     const GoldenRequest& request = golden_.requests[r];
@@ -281,6 +292,12 @@ TEST_P(ParityTest, EveryStageAndChoice) {
 
 TEST(GoldenCases, AreThere) {
   EXPECT_GE(golden_case_names(golden_folder()).size(), 3u);
+}
+
+TEST(GoldenCases, OneHasSeveralImages) {
+  const auto pair = load_golden_case(GAPLESS_SOURCE_DIR "/tests/golden/tiny", "pair");
+  ASSERT_TRUE(pair.ok()) << pair.status().to_string();
+  EXPECT_EQ(pair->images.size(), 2u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, ParityTest, testing::ValuesIn(golden_case_names(golden_folder())),

@@ -4,12 +4,15 @@
 
 #include "constraint/spatial_automaton.h"
 #include "tests/golden/random_model_fixture.h"
+#include "tests/per_device/kv_format_name.h"
 
 namespace gapless {
 namespace {
 
-class PrefillPropertiesTest : public RandomModelTest {
+// The parameter: of the cache.
+class PrefillPropertiesTest : public RandomModelTest, public testing::WithParamInterface<KvFormat> {
  protected:
+  KvFormat kv_format() const override { return GetParam(); }
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(RandomModelTest::SetUp());
     GAPLESS_ASSERT_OK(fill_image_slot(1));
@@ -18,7 +21,7 @@ class PrefillPropertiesTest : public RandomModelTest {
   int vocab() const { return model_->info().vocab; }
 };
 
-TEST_F(PrefillPropertiesTest, APromptTokenDoesNotReachThePrefix) {
+TEST_P(PrefillPropertiesTest, APromptTokenDoesNotReachThePrefix) {
   prefill(image_prompt(0, {1, 20, 2, 30, 3}));
   prefill(image_prompt(1, {1, 21, 2, 31, 3}));
   for (int layer = 0; layer < num_layers(); ++layer) {
@@ -32,7 +35,7 @@ TEST_F(PrefillPropertiesTest, APromptTokenDoesNotReachThePrefix) {
   }
 }
 
-TEST_F(PrefillPropertiesTest, TheLastImagePatchReachesBosFromTheSecondLayerOn) {
+TEST_P(PrefillPropertiesTest, TheLastImagePatchReachesBosFromTheSecondLayerOn) {
   prefill(image_prompt(0, {1, 20, 2}));
   GAPLESS_ASSERT_OK(change_image_row(image_tokens() - 1));
   prefill(image_prompt(1, {1, 20, 2}));
@@ -43,7 +46,7 @@ TEST_F(PrefillPropertiesTest, TheLastImagePatchReachesBosFromTheSecondLayerOn) {
   }
 }
 
-TEST_F(PrefillPropertiesTest, WithoutAnImageALaterTokenDoesNotReachAnEarlierOne) {
+TEST_P(PrefillPropertiesTest, WithoutAnImageALaterTokenDoesNotReachAnEarlierOne) {
   DriverPrompt a{.row = 0, .prefix_len = 0};
   append_ids(a.inputs, {0, 1, 20, 2, 30});
   DriverPrompt b = a;
@@ -57,7 +60,7 @@ TEST_F(PrefillPropertiesTest, WithoutAnImageALaterTokenDoesNotReachAnEarlierOne)
   EXPECT_NE(keys_and_values(0, 0, 4, 5), keys_and_values(1, 0, 4, 5));
 }
 
-TEST_F(PrefillPropertiesTest, FusedEqualsPrefixThenPrompt) {
+TEST_P(PrefillPropertiesTest, FusedEqualsPrefixThenPrompt) {
   prefill(image_prompt(0, {1, 20, 2, 30, 3}));
   const std::vector<float> fused = logits();
 
@@ -68,7 +71,7 @@ TEST_F(PrefillPropertiesTest, FusedEqualsPrefixThenPrompt) {
   expect_same(logits(), fused, vocab());
 }
 
-TEST_F(PrefillPropertiesTest, ASharedPrefixGivesTheSameAsAnOwnOne) {
+TEST_P(PrefillPropertiesTest, ASharedPrefixGivesTheSameAsAnOwnOne) {
   prefill(image_prompt(0, {1, 20, 2, 30, 3}));
   const std::vector<float> own = logits();
 
@@ -91,7 +94,7 @@ TEST_F(PrefillPropertiesTest, ASharedPrefixGivesTheSameAsAnOwnOne) {
 }
 
 // The logits of every decode step against those of one prefill of the same tokens.
-TEST_F(PrefillPropertiesTest, DecodingEqualsPrefillingTheSameTokens) {
+TEST_P(PrefillPropertiesTest, DecodingEqualsPrefillingTheSameTokens) {
   constexpr int kSteps = 6;
   const DriverPrompt prompt = image_prompt(0, {1, 20, 2, 30, 3}, kSteps + 1);
   DriverPrompt grown = image_prompt(1, {1, 20, 2, 30, 3});
@@ -108,7 +111,7 @@ TEST_F(PrefillPropertiesTest, DecodingEqualsPrefillingTheSameTokens) {
 }
 
 // The same for points: what a coordinate feeds back is its value's encoding.
-TEST_F(PrefillPropertiesTest, DecodedCoordinatesEqualPrefilledOnes) {
+TEST_P(PrefillPropertiesTest, DecodedCoordinatesEqualPrefilledOnes) {
   constexpr int kSteps = 5;
   const TokenizerConfig& tokenizer = model_->config().tokenizer;
   DriverPrompt prompt = image_prompt(0, {1, 20, 2, 30, 3}, kSteps + 1);
@@ -141,7 +144,7 @@ TEST_F(PrefillPropertiesTest, DecodedCoordinatesEqualPrefilledOnes) {
 
 // Row invariance of whole steps: alone, or beside other sequences and padding. Bit for bit on every
 // device (I8).
-TEST_F(PrefillPropertiesTest, ASequenceDoesNotDependOnItsBatch) {
+TEST_P(PrefillPropertiesTest, ASequenceDoesNotDependOnItsBatch) {
   constexpr int kSteps = 4;
   auto prompt_of = [&](int row) { return image_prompt(row, {1, 20 + row, 2, 30, 3}, kSteps + 1); };
   const DriverPrompt alone = prompt_of(1);
@@ -171,6 +174,9 @@ TEST_F(PrefillPropertiesTest, ASequenceDoesNotDependOnItsBatch) {
         << "step " << step;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, PrefillPropertiesTest,
+                         testing::Values(KvFormat::kNative, KvFormat::kFp8), kv_format_name);
 
 }  // namespace
 }  // namespace gapless

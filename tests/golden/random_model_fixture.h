@@ -66,6 +66,7 @@ class RandomModelTest : public DeviceTest {
   }
 
   virtual ModelConfig config() const { return small_random_config(); }
+  virtual KvFormat kv_format() const { return KvFormat::kNative; }
 
   bool is_f32() const { return kernels_->activation_dtype() == DType::kF32; }
   int image_tokens() const { return model_->info().image_tokens; }
@@ -152,7 +153,7 @@ class RandomModelTest : public DeviceTest {
     GAPLESS_RETURN_IF_ERROR(stream->synchronize());
     GAPLESS_ASSIGN_OR_RETURN(
         model_, VisionLanguageModel::create(*device_, *kernels_, config, std::move(weights),
-                                            small_limits(config)));
+                                            small_limits(config), kv_format()));
     GAPLESS_ASSIGN_OR_RETURN(driver_, StepDriver::create(*device_, *model_));
     return ok_status();
   }
@@ -174,8 +175,8 @@ class RandomModelTest : public DeviceTest {
   void append_token(const std::vector<std::byte>& cache, std::size_t page_offset, int in_page,
                     std::vector<std::byte>& result) const {
     const TextConfig& text = model_->config().text;
-    const std::size_t token_bytes =
-        static_cast<std::size_t>(text.head_dim()) * dtype_bytes(kernels_->activation_dtype());
+    const std::size_t token_bytes = static_cast<std::size_t>(text.head_dim()) *
+                                    kv_element_bytes(kv_format(), kernels_->activation_dtype());
     for (int head = 0; head < text.n_heads; ++head) {
       const std::size_t begin =
           page_offset + static_cast<std::size_t>(head * kPageTokens + in_page) * token_bytes;

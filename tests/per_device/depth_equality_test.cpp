@@ -17,6 +17,8 @@
 #include "base/file_bytes.h"
 #include "base/host_clock.h"
 #include "base/limits.h"
+#include "constraint/spatial_automaton.h"
+#include "kernels/fp8.h"
 #include "model/model_loader.h"
 #include "pipeline/crop_pool.h"
 #include "pipeline/loop.h"
@@ -50,6 +52,9 @@ struct Ask {
   SkillRequest request;
   int submit_tick = 0;
   int cancel_tick = kNever;
+  // A point request held to gaze's grammar (one point, then the end), which no skill of the shipped
+  // model has.
+  bool gaze = false;
 };
 
 struct Answer final : TokenSink {
@@ -101,7 +106,14 @@ class DepthEqualityTest : public DeviceTest {
     SkillRequest request;
     request.skill = skill;
     request.text = text;
-    if (!image_name.empty()) request.image = image(image_name);
+    if (!image_name.empty()) request.images = {image(image_name)};
+    return request;
+  }
+
+  static SkillRequest ask_about(const std::string& question,
+                                const std::vector<std::string>& image_names) {
+    SkillRequest request = ask(Skill::kQuery, question, "");
+    for (const std::string& name : image_names) request.images.push_back(image(name));
     return request;
   }
 
@@ -142,11 +154,27 @@ class DepthEqualityTest : public DeviceTest {
         ConstraintMode::kHostMask;
     long_text(add(ask(Skill::kQuery, "One word only.", "tall.png"), 9), 1, 0.0f);
     long_text(add(ask(Skill::kQuery, "Is it red?", "wide.png"), 14), 12, 0.0f);
+    // Several images: together with the first of them, twice the same ones, the other way round.
+    long_text(add(ask_about("What is new?", {"single.png", "tall.png"}), 7), 16, 0.0f);
+    long_text(add(ask_about("And the colours?", {"single.png", "tall.png"}), 8), 16, 0.8f);
+    long_text(add(ask_about("What is new?", {"tall.png", "single.png"}), 8), 16, 0.0f);
+    long_text(add(ask_about("What is gone?", {"wide.png", "wide.png"}), 9, 20), 200, 0.0f);
     SkillRequest* spread = add(ask(Skill::kDetect, "square", "single.png"), 15);
     spread->settings.temperature = 0.8f;
     spread->settings.seed = 3;
     spread->settings.max_objects = 5;
     return asks;
+  }
+
+  void hold_to_gaze(PreparedPrompt& prompt) const {
+    if (prompt.host_constraint == nullptr) {
+      prompt.row.automaton = automaton_start(SpatialSkill::kGaze);
+      return;
+    }
+    const TokenizerConfig& tokens = model_->prompts.config();
+    prompt.host_constraint = std::make_unique<SpatialConstraint>(
+        SpatialSkill::kGaze,
+        SpatialTokens{tokens.coord_id.value, tokens.size_id.value, tokens.eos_id.value});
   }
 
   struct Run {
@@ -171,6 +199,7 @@ class DepthEqualityTest : public DeviceTest {
     const auto submit = [&](const Ask& asked) {
       auto prompt = preprocessor.prepare(asked.request);
       ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+      if (asked.gaze) hold_to_gaze(*prompt);
       result.answers.push_back(std::make_shared<Answer>());
       const auto id = loop.submit(std::move(prompt).value(), result.answers.back());
       ASSERT_TRUE(id.ok()) << id.status().to_string();
@@ -254,6 +283,58 @@ TEST_F(DepthEqualityTest, EveryDepthGivesTheTokensOfEachRequestAlone) {
   }
 }
 
+// Prefix cache, batches and depths, with keys and values in 8 bits.
+TEST_F(DepthEqualityTest, AnFp8CacheChangesTokensOnceForAllDepths) {
+  const std::vector<Ask> asks = sorted_by_submission(mixed_load());
+  const Run native = run(1, asks, /*one_by_one=*/true);
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  ModelOptions options;
+  options.kv_cache = KvFormat::kFp8;
+  load(std::move(device).value(), options);
+  if (HasFatalFailure()) return;
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  int num_different = 0;
+  for (std::size_t i = 0; i < asks.size(); ++i) {
+    num_different += alone.answers[i]->tokens == native.answers[i]->tokens ? 0 : 1;
+  }
+  EXPECT_GT(num_different, 0) << "not a logprob differs: is the cache really in 8 bits?";
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    expect_same(asks, alone.answers, run(depth, asks).answers);
+  }
+}
+
+// e4m3 without a scale ends at 448 (kv_format.h).
+TEST_F(DepthEqualityTest, KeysAndValuesLieWellInsideE4m3) {
+  run(1, sorted_by_submission(mixed_load()), /*one_by_one=*/true);
+  const VisionLanguageModel& model = *model_->model;
+  const DeviceState& state = model.state();
+  const DType dtype = model_->kernels->activation_dtype();
+  const auto bytes = static_cast<std::size_t>(state.page_bytes_one() * state.num_pages());
+  auto pinned = model_->device->allocate_pinned(bytes);
+  auto stream = model_->device->create_stream("read");
+  ASSERT_TRUE(pinned.ok() && stream.ok());
+  float largest[2] = {0, 0};  // of the keys, of the values
+  for (int layer = 0; layer < model.config().text.n_layers; ++layer) {
+    const KvLayer kv = state.kv_layer(layer);
+    for (const bool is_value : {false, true}) {
+      ASSERT_TRUE((*stream)->copy_to_host(pinned->data(), is_value ? kv.v : kv.k, bytes).ok());
+      ASSERT_TRUE((*stream)->synchronize().ok());
+      for (std::size_t i = 0; i < bytes / dtype_bytes(dtype); ++i) {
+        const float value = dtype == DType::kF32 ? pinned->as<float>()[i]
+                                                 : bf16_to_f32(pinned->as<std::uint16_t>()[i]);
+        largest[is_value] = std::max(largest[is_value], std::fabs(value));
+      }
+    }
+  }
+  RecordProperty("largest", fmt::format("key {:.2f}, value {:.2f}", largest[0], largest[1]));
+  for (const float value : largest) {
+    EXPECT_GT(value, 0.5f);  // they were read
+    EXPECT_LT(value, kFp8Max / 8);
+  }
+}
+
 // Of a greedy row without constraints the first alternative is the token itself.
 TEST_F(DepthEqualityTest, AlternativesAreThoseOfTheirToken) {
   std::vector<Ask> asks;
@@ -293,6 +374,24 @@ TEST_F(DepthEqualityTest, UnforeseenLengthLimitsChangeNoToken) {
   expect_same(asks, alone.answers, mixed.answers);
 }
 
+// Rows of activations have scales of their own: what others are in the launch does not matter.
+TEST_F(DepthEqualityTest, ProductsIn8BitsDoNotDependOnTheBatchEither) {
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  const std::vector<Ask> asks = sorted_by_submission(mixed_load());
+  const Run native = run(1, asks, /*one_by_one=*/true);
+  load(std::move(device).value(), {.weights = WeightFormat::kW8A8, .adjust_limits = nullptr});
+  if (HasFatalFailure()) return;
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  expect_same(asks, alone.answers, run(3, asks).answers);
+  const auto tokens_of = [](const Run& of) {
+    std::vector<std::vector<CommittedToken>> all;
+    for (const auto& answer : of.answers) all.push_back(answer->tokens);
+    return all;
+  };
+  EXPECT_NE(tokens_of(native), tokens_of(alone)) << "nothing was rounded";
+}
+
 // Prefills and encodes by graphs, padded up to buckets, and op by op.
 TEST_F(DepthEqualityTest, GraphsOfFillStepsChangeNoToken) {
   std::vector<Ask> asks = sorted_by_submission(mixed_load());
@@ -315,21 +414,32 @@ TEST_F(DepthEqualityTest, GraphsOfFillStepsChangeNoToken) {
 
 TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
   std::vector<Ask> asks;
-  for (const Skill skill : {Skill::kDetect, Skill::kPoint}) {
+  const auto add_twins = [&](Skill skill, const char* image_name, bool gaze) {
     for (const float temperature : {0.0f, 1.5f}) {
       for (const auto mode : {ConstraintMode::kDeviceAutomaton, ConstraintMode::kHostMask}) {
-        SkillRequest request = ask(skill, "circle", "wide.png");
+        SkillRequest request = ask(skill, "circle", image_name);
         request.constraint_mode = mode;
         request.settings.temperature = temperature;
         request.settings.seed = 5;
         request.settings.max_objects = 8;
-        asks.push_back({std::move(request), static_cast<int>(asks.size())});
+        asks.push_back({.request = std::move(request),
+                        .submit_tick = static_cast<int>(asks.size()),
+                        .gaze = gaze});
       }
     }
-  }
-  const Run mixed = run(2, asks);
-  for (std::size_t i = 0; i < asks.size(); i += 2) {
-    EXPECT_EQ(mixed.answers[i]->tokens, mixed.answers[i + 1]->tokens) << "requests " << i;
+  };
+  add_twins(Skill::kDetect, "wide.png", false);
+  add_twins(Skill::kPoint, "wide.png", false);
+  add_twins(Skill::kPoint, "tall.png", true);  // which has two circles
+  for (const int depth : {2, 3}) {
+    const Run mixed = run(depth, asks);
+    for (std::size_t i = 0; i < asks.size(); i += 2) {
+      EXPECT_FALSE(mixed.answers[i]->tokens.empty());
+      EXPECT_EQ(mixed.answers[i]->tokens, mixed.answers[i + 1]->tokens) << "requests " << i;
+      if (asks[i].gaze) {
+        EXPECT_LE(mixed.answers[i]->tokens.size(), 3u);  // x, y, end
+      }
+    }
   }
 }
 

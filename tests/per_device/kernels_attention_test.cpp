@@ -9,7 +9,6 @@
 namespace gapless {
 namespace {
 
-constexpr int kHeadDim = 64;
 constexpr int kMaxContext = 2048;
 constexpr int kPagesPerRow = kMaxContext / kPageTokens;
 
@@ -25,6 +24,7 @@ struct SequenceShape {
 // tail of a last page, the trash page, and the page numbers past the end of a sequence (page 0).
 struct PagedContext {
   int num_heads = 0;
+  int head_dim = 0;
   std::vector<SequenceShape> shapes;
   std::vector<AttentionSequence> sequences;
   std::vector<std::int32_t> page_table;  // row of sequence s: rows[s]
@@ -34,11 +34,13 @@ struct PagedContext {
   int num_tokens = 0;
 };
 
-class PagedAttentionTest : public KernelsTest {
+// The parameter: of the cache.
+class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterface<KvFormat> {
  protected:
-  PagedContext make_context(int num_heads, std::vector<SequenceShape> shapes) {
+  PagedContext make_context(int num_heads, std::vector<SequenceShape> shapes, int head_dim = 64) {
     PagedContext c;
     c.num_heads = num_heads;
+    c.head_dim = head_dim;
     c.shapes = std::move(shapes);
     int num_pages = 1;
     for (const SequenceShape& s : c.shapes) num_pages += pages_of(s.context());
@@ -49,7 +51,7 @@ class PagedAttentionTest : public KernelsTest {
     const std::size_t num_rows = c.shapes.size() + 3;
     c.page_table.assign(num_rows * kPagesPerRow, 0);
     const std::size_t cache_size =
-        static_cast<std::size_t>(num_pages) * num_heads * kPageTokens * kHeadDim;
+        static_cast<std::size_t>(num_pages) * num_heads * kPageTokens * head_dim;
     c.keys.assign(cache_size, NAN);
     c.values.assign(cache_size, NAN);
     for (std::size_t i = 0; i < c.shapes.size(); ++i) {
@@ -68,43 +70,45 @@ class PagedAttentionTest : public KernelsTest {
       }
       for (int position = 0; position < s.context(); ++position) {
         for (int h = 0; h < num_heads; ++h) {
-          const std::int64_t at = kv_index(kv_slot(pages, position), h, num_heads, kHeadDim);
-          fill_random(&c.keys[at], 1.5f);
-          fill_random(&c.values[at], 1.0f);
+          const std::int64_t at = kv_index(kv_slot(pages, position), h, num_heads, head_dim);
+          fill_random(&c.keys[at], head_dim, 1.5f);
+          fill_random(&c.values[at], head_dim, 1.0f);
         }
       }
     }
-    c.qkv_stride = 3 * num_heads * kHeadDim + 8;
+    c.qkv_stride = 3 * num_heads * head_dim + 8;
     c.qkv = random_values(static_cast<std::size_t>(c.num_tokens) * c.qkv_stride, 1.5f);
     return c;
   }
 
   static int pages_of(int tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
-  void fill_random(float* to, float stddev) {
-    const std::vector<float> values = random_values(kHeadDim, stddev);
+  void fill_random(float* to, int head_dim, float stddev) {
+    const std::vector<float> values = random_values(head_dim, stddev);
     std::copy(values.begin(), values.end(), to);
   }
 
   struct OnDevice {
     TestTensor qkv, keys, values;
     Buffer page_table;
+    KvFormat format;
   };
 
   OnDevice upload_context(const PagedContext& c) {
     return {.qkv = tensor(c.qkv),
-            .keys = tensor(c.keys),
-            .values = tensor(c.values),
-            .page_table = upload(c.page_table)};
+            .keys = kv_tensor(GetParam(), c.keys),
+            .values = kv_tensor(GetParam(), c.values),
+            .page_table = upload(c.page_table),
+            .format = GetParam()};
   }
 
   PagedAttentionParams params(const PagedContext& c) {
     PagedAttentionParams p;
     p.qkv_stride = c.qkv_stride;
-    p.out_stride = c.num_heads * kHeadDim;
+    p.out_stride = c.num_heads * c.head_dim;
     p.page_table_stride = kPagesPerRow;
     p.num_heads = c.num_heads;
-    p.head_dim = kHeadDim;
+    p.head_dim = c.head_dim;
     p.max_context = kMaxContext;
     return p;
   }
@@ -122,9 +126,9 @@ class PagedAttentionTest : public KernelsTest {
       p.max_new_tokens = std::max(p.max_new_tokens, s.num_tokens);
     }
     const Buffer scratch = poisoned_bytes(kernels_->attention_scratch_bytes(
-        c.num_tokens, num_sequences, kMaxContext, c.num_heads, kHeadDim));
+        c.num_tokens, num_sequences, kMaxContext, c.num_heads, c.head_dim));
     p.qkv = d.qkv.dev();
-    p.kv = {d.keys.device.data(), d.values.device.data()};
+    p.kv = {d.keys.device.data(), d.values.device.data(), d.format};
     p.page_table = d.page_table.as<std::int32_t>();
     p.sequences = sequences_dev.as<AttentionSequence>();
     p.num_sequences = num_sequences;
@@ -138,9 +142,10 @@ class PagedAttentionTest : public KernelsTest {
   std::vector<float> run_reference(const PagedContext& c, const OnDevice& d) {
     PagedAttentionParams p = params(c);
     std::vector<float> out(static_cast<std::size_t>(c.num_tokens) * p.out_stride, 0.0f);
-    std::vector<float> keys = d.keys.host, values = d.values.host;
+    std::vector<std::uint8_t> keys = kv_bytes(d.format, d.keys.host);
+    std::vector<std::uint8_t> values = kv_bytes(d.format, d.values.host);
     p.qkv = d.qkv.ref();
-    p.kv = {keys.data(), values.data()};
+    p.kv = {keys.data(), values.data(), d.format};
     p.page_table = c.page_table.data();
     p.sequences = c.sequences.data();
     p.num_sequences = static_cast<int>(c.sequences.size());
@@ -150,12 +155,18 @@ class PagedAttentionTest : public KernelsTest {
     return out;
   }
 
-  // All sequences together agree with the oracle, and each one alone has the same bits.
+  // All sequences together agree with the oracle, and each one alone has the same bits; so has a
+  // native cache that holds the same numbers.
   void check(const PagedContext& c, bool decode) {
     const OnDevice d = upload_context(c);
     const std::vector<float> together = run_device(c, d, c.sequences, decode);
     const std::vector<float> expected = run_reference(c, d);
-    const int width = c.num_heads * kHeadDim;
+    const int width = c.num_heads * c.head_dim;
+    OnDevice native = upload_context(c);
+    native.keys = tensor(d.keys.host);
+    native.values = tensor(d.values.host);
+    native.format = KvFormat::kNative;
+    const std::vector<float> from_native = run_device(c, native, c.sequences, decode);
     for (std::size_t i = 0; i < c.sequences.size(); ++i) {
       const AttentionSequence& s = c.sequences[i];
       if (s.num_tokens == 0) continue;
@@ -164,13 +175,14 @@ class PagedAttentionTest : public KernelsTest {
       };
       EXPECT_TRUE(rows_close(rows(together), rows(expected), width, tolerance()))
           << "sequence " << i;
+      EXPECT_TRUE(bits_equal(rows(from_native), rows(together))) << "sequence " << i << " native";
       const std::vector<float> alone = run_device(c, d, {s}, decode);
       EXPECT_TRUE(bits_equal(rows(alone), rows(together))) << "sequence " << i << " alone";
     }
   }
 };
 
-TEST_F(PagedAttentionTest, DecodeAtEveryKindOfContextLength) {
+TEST_P(PagedAttentionTest, DecodeAtEveryKindOfContextLength) {
   // {cached, new}: contexts of 1, around a page, around 64 and 128, a full context, a done row.
   check(make_context(4, {{0, 1},
                          {14, 1},
@@ -188,24 +200,24 @@ TEST_F(PagedAttentionTest, DecodeAtEveryKindOfContextLength) {
         true);
 }
 
-TEST_F(PagedAttentionTest, DecodeWithTheHeadsOfMoondream2) {
+TEST_P(PagedAttentionTest, DecodeWithTheHeadsOfMoondream2) {
   check(make_context(32, {{759, 1}, {3, 1}, {0, 0}}), true);
 }
 
-TEST_F(PagedAttentionTest, DecodeOfOneRow) {
+TEST_P(PagedAttentionTest, DecodeOfOneRow) {
   check(make_context(4, {{850, 1}}), true);
 }
 
-TEST_F(PagedAttentionTest, DecodeOfDoneRowsOnlyRuns) {
+TEST_P(PagedAttentionTest, DecodeOfDoneRowsOnlyRuns) {
   const PagedContext c = make_context(4, {{0, 0}, {0, 0}});
   run_device(c, upload_context(c), c.sequences, true);
 }
 
-TEST_F(PagedAttentionTest, PrefillOfAnImageAndItsPrompt) {
+TEST_P(PagedAttentionTest, PrefillOfAnImageAndItsPrompt) {
   check(make_context(4, {{0, 760, 730}}), false);
 }
 
-TEST_F(PagedAttentionTest, PrefillOfAMixedPack) {
+TEST_P(PagedAttentionTest, PrefillOfAMixedPack) {
   check(make_context(4, {{0, 17, 0},      // text only
                          {0, 130, 70},    // an image and a prompt
                          {730, 12, 730},  // a prompt behind a cached image
@@ -217,7 +229,7 @@ TEST_F(PagedAttentionTest, PrefillOfAMixedPack) {
         false);
 }
 
-TEST_F(PagedAttentionTest, PrefixEdges) {
+TEST_P(PagedAttentionTest, PrefixEdges) {
   check(make_context(4, {{0, 20, 1},    // a prefix of one is causal
                          {0, 20, 20},   // nothing but prefix
                          {0, 33, 32},   // one causal token behind it
@@ -228,13 +240,13 @@ TEST_F(PagedAttentionTest, PrefixEdges) {
         false);
 }
 
-TEST_F(PagedAttentionTest, PrefillWithTheHeadsOfMoondream2) {
+TEST_P(PagedAttentionTest, PrefillWithTheHeadsOfMoondream2) {
   check(make_context(32, {{0, 40, 35}, {5, 20, 0}}), false);
 }
 
 // A query's bits do not depend on how many of its sequence's tokens were computed in earlier
 // launches: a prefix-cache hit and a miss give the same answer.
-TEST_F(PagedAttentionTest, QueriesDoNotDependOnHowMuchWasCached) {
+TEST_P(PagedAttentionTest, QueriesDoNotDependOnHowMuchWasCached) {
   const PagedContext c = make_context(4, {{0, 200, 150}});
   const OnDevice d = upload_context(c);
   const std::vector<float> whole = run_device(c, d, c.sequences, false);
@@ -244,11 +256,22 @@ TEST_F(PagedAttentionTest, QueriesDoNotDependOnHowMuchWasCached) {
     rest.num_cached = num_cached;
     rest.num_tokens = 200 - num_cached;
     const std::vector<float> suffix = run_device(c, d, {rest}, false);
-    EXPECT_TRUE(bits_equal(rows_of(suffix, 4 * kHeadDim, num_cached, 200),
-                           rows_of(whole, 4 * kHeadDim, num_cached, 200)))
+    EXPECT_TRUE(bits_equal(rows_of(suffix, 4 * c.head_dim, num_cached, 200),
+                           rows_of(whole, 4 * c.head_dim, num_cached, 200)))
         << num_cached << " cached";
   }
 }
+
+TEST_P(PagedAttentionTest, OtherHeadSizes) {
+  for (const int head_dim : {32, 128}) {
+    SCOPED_TRACE(std::to_string(head_dim));
+    check(make_context(2, {{849, 1}, {0, 1}, {0, 0}, {300, 1}}, head_dim), true);
+    check(make_context(2, {{0, 130, 70}, {730, 12, 730}, {0, 0, 0}, {40, 1, 0}}, head_dim), false);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PagedAttentionTest,
+                         ::testing::Values(KvFormat::kNative, KvFormat::kFp8), kv_format_name);
 
 }  // namespace
 }  // namespace gapless

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "kernels/kv_index.h"
 #include "tests/per_device/kernels_fixture.h"
@@ -18,6 +19,7 @@ struct Shape {
   int ff_dim = 512;
   int num_blocks = 2;
   int vocab = 536;
+  KvFormat kv_format = KvFormat::kNative;
 
   int dim() const { return num_heads * kHeadDim; }
 };
@@ -52,7 +54,7 @@ struct Problem {
   std::vector<Block> blocks;
   Norm post_ln;
   Matrix head;
-  WeightFormat format = WeightFormat::kNative;  // of the prepared weights
+  PreparedFormat format = PreparedFormat::kNative;  // of the prepared weights
   std::vector<int> cached;
   std::vector<AttentionSequence> sequences;
   std::vector<std::int32_t> positions, cache_slots, page_table;
@@ -65,7 +67,8 @@ struct Result {
   std::vector<std::vector<float>> keys, values;  // of each block, the whole cache
 };
 
-class DecoderBlocksTest : public KernelsTest {
+// The parameter: of the cache.
+class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFormat> {
  protected:
   Matrix matrix(int in, int out) {
     return {.weight = random_tensor(static_cast<std::size_t>(in) * out,
@@ -80,10 +83,11 @@ class DecoderBlocksTest : public KernelsTest {
 
   // Two matrices become one where the second's columns start at a multiple of 128.
   bool prepares(int dim) const {
-    return kernels_->prepared_linear_bytes(dim, dim, WeightFormat::kNative) != 0 && dim % 128 == 0;
+    return kernels_->prepared_linear_bytes(dim, dim, PreparedFormat::kNative) != 0 &&
+           dim % 128 == 0;
   }
 
-  Buffer prepare(const Matrix& first, const Matrix& second, bool beside, WeightFormat format) {
+  Buffer prepare(const Matrix& first, const Matrix& second, bool beside, PreparedFormat format) {
     const int in = beside ? first.in + second.in : first.in;
     const int out = beside ? first.out : first.out + second.out;
     Buffer to = poisoned_bytes(kernels_->prepared_linear_bytes(in, out, format));
@@ -103,6 +107,7 @@ class DecoderBlocksTest : public KernelsTest {
   Problem make_problem(const Shape& shape, std::vector<int> cached) {
     Problem p;
     p.shape = shape;
+    p.shape.kv_format = GetParam();
     p.cached = std::move(cached);
     const int dim = shape.dim(), num_rows = static_cast<int>(p.cached.size());
     place_rows(p);
@@ -116,7 +121,7 @@ class DecoderBlocksTest : public KernelsTest {
                   .values = cache(p, 1.0f)};
       p.blocks.push_back(std::move(block));
     }
-    prepare_blocks(p, WeightFormat::kNative);
+    prepare_blocks(p, PreparedFormat::kNative);
     p.post_ln = norm(dim);
     p.head = matrix(dim, shape.vocab);
     p.x = random_tensor(static_cast<std::size_t>(num_rows) * dim);
@@ -128,7 +133,7 @@ class DecoderBlocksTest : public KernelsTest {
     return p;
   }
 
-  void prepare_blocks(Problem& p, WeightFormat format) {
+  void prepare_blocks(Problem& p, PreparedFormat format) {
     p.format = format;
     for (Block& block : p.blocks) {
       block.prepared_in = prepare(block.qkv, block.fc1, false, format);
@@ -192,7 +197,7 @@ class DecoderBlocksTest : public KernelsTest {
         }
       }
     }
-    return tensor(values);
+    return kv_tensor(p.shape.kv_format, values);
   }
 
   DecoderBlocksParams params(const Problem& p, int num_rows) {
@@ -217,8 +222,8 @@ class DecoderBlocksTest : public KernelsTest {
     std::vector<DecoderBlock> blocks;
     std::vector<TestTensor> caches;
     for (const Block& block : p.blocks) {
-      caches.push_back(tensor(block.keys.host));
-      caches.push_back(tensor(block.values.host));
+      caches.push_back(kv_tensor(p.shape.kv_format, block.keys.host));
+      caches.push_back(kv_tensor(p.shape.kv_format, block.values.host));
       const bool prepared = prepares(dim);
       blocks.push_back({.gamma = block.ln.gamma.dev(),
                         .beta = block.ln.beta.dev(),
@@ -229,7 +234,8 @@ class DecoderBlocksTest : public KernelsTest {
                         .prepared_in = prepared ? block.prepared_in.data() : nullptr,
                         .prepared_out = prepared ? block.prepared_out.data() : nullptr,
                         .prepared_format = p.format,
-                        .kv = {caches.end()[-2].device.data(), caches.end()[-1].device.data()}});
+                        .kv = {caches.end()[-2].device.data(), caches.end()[-1].device.data(),
+                               p.shape.kv_format}});
     }
     const std::size_t head_bytes = kernels_->prepared_linear_bytes(dim, p.shape.vocab, p.format);
     const Buffer head_prepared = poisoned_bytes(head_bytes);
@@ -281,8 +287,8 @@ class DecoderBlocksTest : public KernelsTest {
     Result result{
         .x = floats(x.device), .logits = download<float>(logits), .keys = {}, .values = {}};
     for (std::size_t i = 0; i < caches.size(); i += 2) {
-      result.keys.push_back(floats(caches[i].device));
-      result.values.push_back(floats(caches[i + 1].device));
+      result.keys.push_back(kv_floats(p.shape.kv_format, caches[i].device));
+      result.values.push_back(kv_floats(p.shape.kv_format, caches[i + 1].device));
     }
     return result;
   }
@@ -297,9 +303,10 @@ class DecoderBlocksTest : public KernelsTest {
              .logits = std::vector<float>(rows * p.shape.vocab),
              .keys = {},
              .values = {}};
+    std::vector<std::vector<std::uint8_t>> caches;
     for (const Block& block : p.blocks) {
-      r.keys.push_back(block.keys.host);
-      r.values.push_back(block.values.host);
+      caches.push_back(kv_bytes(p.shape.kv_format, block.keys.host));
+      caches.push_back(kv_bytes(p.shape.kv_format, block.values.host));
     }
     std::vector<DecoderBlock> blocks;
     for (std::size_t i = 0; i < p.blocks.size(); ++i) {
@@ -310,7 +317,7 @@ class DecoderBlocksTest : public KernelsTest {
                         .proj = block.proj.ref(),
                         .fc1 = block.fc1.ref(),
                         .fc2 = block.fc2.ref(),
-                        .kv = {r.keys[i].data(), r.values[i].data()}});
+                        .kv = {caches[2 * i].data(), caches[2 * i + 1].data(), p.shape.kv_format}});
     }
     std::vector<float> norm(rows * dim), qkv(rows * 3 * dim), attention(rows * dim),
         inner(rows * p.shape.ff_dim), head_norm(rows * dim);
@@ -332,6 +339,11 @@ class DecoderBlocksTest : public KernelsTest {
     b.inner = inner.data();
     EXPECT_TRUE(oracle->decoder_blocks(**stream, b).ok());
     EXPECT_TRUE((*stream)->synchronize().ok());
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      const std::size_t size = p.blocks[i / 2].keys.host.size();
+      std::vector<float>& to = (i % 2 == 0 ? r.keys : r.values).emplace_back(size);
+      load_kv(p.shape.kv_format, caches[i].data(), 0, to.data(), static_cast<int>(size));
+    }
     return r;
   }
 
@@ -365,7 +377,10 @@ class DecoderBlocksTest : public KernelsTest {
   void check(const Problem& p, const std::vector<int>& alone) {
     const int dim = p.shape.dim(), vocab = p.shape.vocab;
     const int num_rows = static_cast<int>(p.cached.size());
-    const double loose = is_f32() ? 2e-4 : 2.5e-2;
+    const bool fp8 = p.shape.kv_format == KvFormat::kFp8;
+    const double loose = is_f32() && !fp8 ? 2e-4 : 2.5e-2;
+    // A number that lies between two of e4m3 may become either: an eighth of it.
+    const double entry_loose = fp8 ? 0.06 : loose;
     const Result all = run_device(p, 0, num_rows);
     const Result expected = run_reference(p);
     for (int i = 0; i < num_rows; ++i) {
@@ -377,9 +392,9 @@ class DecoderBlocksTest : public KernelsTest {
                              rows_of(expected.logits, vocab, i, i + 1), vocab, loose));
       for (int b = 0; b < p.shape.num_blocks; ++b) {
         ASSERT_TRUE(rows_close(new_entry(p, all.keys[b], i), new_entry(p, expected.keys[b], i),
-                               kHeadDim, loose));
+                               kHeadDim, entry_loose));
         ASSERT_TRUE(rows_close(new_entry(p, all.values[b], i), new_entry(p, expected.values[b], i),
-                               kHeadDim, loose));
+                               kHeadDim, entry_loose));
       }
     }
     for (int b = 0; b < p.shape.num_blocks; ++b) {
@@ -424,20 +439,20 @@ class DecoderBlocksTest : public KernelsTest {
   }
 };
 
-TEST_F(DecoderBlocksTest, OneRow) {
+TEST_P(DecoderBlocksTest, OneRow) {
   for (const int cached : {0, 15, 16, 31, 32, 127, 128, 850, 2047}) {
     check(make_problem({}, {cached}), {});
   }
 }
 
-TEST_F(DecoderBlocksTest, AnyNumberOfRows) {
+TEST_P(DecoderBlocksTest, AnyNumberOfRows) {
   for (const int count : {2, 7, 8, 9, 16, 17, 22, 32, 33, 64}) {
     SCOPED_TRACE(std::to_string(count) + " rows");
     check(make_problem({}, contexts(count)), {0, count / 2, count - 1});
   }
 }
 
-TEST_F(DecoderBlocksTest, OtherWidths) {
+TEST_P(DecoderBlocksTest, OtherWidths) {
   check(make_problem({.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16}, contexts(5)),
         {1});
   check(
@@ -448,7 +463,7 @@ TEST_F(DecoderBlocksTest, OtherWidths) {
         {0});
 }
 
-TEST_F(DecoderBlocksTest, WeightsIn8BitsGiveTheBitsOfTheirCopiesInT) {
+TEST_P(DecoderBlocksTest, WeightsIn8BitsGiveTheBitsOfTheirCopiesInT) {
   if (!prepares(128)) GTEST_SKIP() << "this backend prepares no weights";
   const std::vector<Shape> shapes = {
       {.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16},
@@ -462,25 +477,48 @@ TEST_F(DecoderBlocksTest, WeightsIn8BitsGiveTheBitsOfTheirCopiesInT) {
         for (Matrix* m : {&block.qkv, &block.proj, &block.fc1, &block.fc2}) round_to_fp8(*m);
       }
       round_to_fp8(p.head);
-      prepare_blocks(p, WeightFormat::kNative);
+      prepare_blocks(p, PreparedFormat::kNative);
       const Result native = run_device(p, 0, rows);
-      prepare_blocks(p, WeightFormat::kFp8);
+      prepare_blocks(p, PreparedFormat::kFp8);
       SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(shape.dim()));
       expect_same_rows(p, run_device(p, 0, rows), native, 0, rows);
     }
   }
 }
 
-TEST_F(DecoderBlocksTest, DoneRowsOnly) {
+// The first block's new entries depend on x alone: bit for bit the native ones, rounded.
+TEST_P(DecoderBlocksTest, NewEntriesAreTheNativeOnesRounded) {
+  if (GetParam() == KvFormat::kNative) return;
+  for (const int count : {3, 20}) {
+    Problem p = make_problem({}, contexts(count));
+    const Result fp8 = run_device(p, 0, count);
+    p.shape.kv_format = KvFormat::kNative;
+    const Result native = run_device(p, 0, count);
+    for (int i = 0; i < count; ++i) {
+      if (p.cached[i] < 0) continue;
+      for (const auto& [actual, unrounded] : {std::pair(&fp8.keys[0], &native.keys[0]),
+                                              std::pair(&fp8.values[0], &native.values[0])}) {
+        std::vector<float> expected = new_entry(p, *unrounded, i);
+        for (float& value : expected) value = round_to_e4m3(value);
+        EXPECT_TRUE(bits_equal(new_entry(p, *actual, i), expected)) << "row " << i;
+      }
+    }
+  }
+}
+
+TEST_P(DecoderBlocksTest, DoneRowsOnly) {
   run_device(make_problem({}, {-1, -1, -1}), 0, 3);
 }
 
-TEST_F(DecoderBlocksTest, Moondream2) {
+TEST_P(DecoderBlocksTest, Moondream2) {
   const int rows = is_f32() ? 2 : 5;  // the oracle is slow
   check(make_problem({.num_heads = 32, .ff_dim = 8192, .num_blocks = 1, .vocab = 2064},
                      contexts(rows)),
         {0});
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, DecoderBlocksTest,
+                         ::testing::Values(KvFormat::kNative, KvFormat::kFp8), kv_format_name);
 
 }  // namespace
 }  // namespace gapless

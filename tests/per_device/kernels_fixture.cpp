@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/kv_index.h"
 #include "weights/random_weights.h"
 
 namespace gapless {
@@ -86,6 +87,29 @@ std::vector<float> KernelsTest::floats(const Buffer& buffer) {
   std::vector<float> values(halves.size());
   std::transform(halves.begin(), halves.end(), values.begin(), bf16_to_f32);
   return values;
+}
+
+TestTensor KernelsTest::kv_tensor(KvFormat format, std::vector<float> values) {
+  if (format == KvFormat::kNative) return tensor(std::move(values));
+  for (float& value : values) value = float_from_e4m3(e4m3_from_float(value));
+  TestTensor result;
+  result.device = upload(kv_bytes(format, values));
+  result.host = std::move(values);
+  return result;
+}
+
+std::vector<float> KernelsTest::kv_floats(KvFormat format, const Buffer& buffer) {
+  if (format == KvFormat::kNative) return floats(buffer);
+  const std::vector<std::uint8_t> codes = download<std::uint8_t>(buffer);
+  std::vector<float> values(codes.size());
+  load_kv(format, codes.data(), 0, values.data(), static_cast<int>(values.size()));
+  return values;
+}
+
+std::vector<std::uint8_t> KernelsTest::kv_bytes(KvFormat format, std::span<const float> values) {
+  std::vector<std::uint8_t> bytes(values.size() * kv_element_bytes(format, DType::kF32));
+  store_kv(format, bytes.data(), 0, values.data(), static_cast<int>(values.size()));
+  return bytes;
 }
 
 void KernelsTest::run(const Status& status) {

@@ -17,6 +17,7 @@
 #include "kernels/kernels.h"
 #include "kernels/reference/reference_ops.h"
 #include "testing/tensor_compare.h"
+#include "tests/per_device/kv_format_name.h"
 #include "tests/per_device/test_device.h"
 
 namespace gapless {
@@ -68,6 +69,12 @@ class KernelsTest : public DeviceTest {
   }
   // Elements of T as float32.
   std::vector<float> floats(const Buffer& buffer);
+
+  // A KV cache. For kFp8 `tensor`'s host values are those that the e4m3 numbers stand for.
+  TestTensor kv_tensor(KvFormat format, std::vector<float> values);
+  std::vector<float> kv_floats(KvFormat format, const Buffer& buffer);
+  // What a reference kernel takes as a cache: the host values in float32, or their e4m3 numbers.
+  static std::vector<std::uint8_t> kv_bytes(KvFormat format, std::span<const float> values);
 
   // Expects the op to have been enqueued, and waits for it.
   void run(const Status& status);

@@ -79,10 +79,19 @@ class LoopThreadsTest : public ::testing::TestWithParam<int> {
     loop_ = Loop::create(*device_, *model_, clock_, schedule_.loop).value();
   }
 
+  // None, one, or two.
+  std::vector<int> images_of(std::uint32_t i) const {
+    if (i % 2 != 0) return {};
+    const auto num_images = static_cast<std::uint32_t>(schedule_.images.size());
+    std::vector<int> images = {static_cast<int>(i / 2 % num_images)};
+    if (i % 3 == 0) images.push_back(static_cast<int>((i / 2 + 1) % num_images));
+    return images;
+  }
+
   SimRequest request(std::uint32_t i) {
     return {.kind = static_cast<RowKind>(i % 3),
             .num_text_tokens = 1 + static_cast<int>(i % 9),
-            .image = i % 2 == 0 ? static_cast<int>(i / 2 % schedule_.images.size()) : -1,
+            .images = images_of(i),
             .max_generated = 1 + static_cast<int>(i % 11),
             .stop_after = i % 4 == 0 ? static_cast<int>(i % 7) : -1,
             .seed = i * 17 + 1};

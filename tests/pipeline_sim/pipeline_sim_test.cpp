@@ -95,7 +95,7 @@ TEST(PipelineSimTest, StopsAtEveryStepI6) {
         for (int i = 0; i < 3; ++i) {
           SimRequest request;
           request.kind = kind;
-          request.image = i == 0 ? 0 : -1;
+          if (i == 0) request.images = {0};
           request.max_generated = 8;
           request.stop_after = std::max(0, stop_after - i);
           request.seed = static_cast<std::uint32_t>(stop_after * 10 + i);

@@ -41,19 +41,26 @@ StatusOr<std::unique_ptr<RequestMaker>> RequestMaker::create(Device& device,
 PreparedPrompt RequestMaker::prompt(const SimRequest& request) const {
   PreparedPrompt prompt;
   SimRandom random(request.seed);
-  if (request.image >= 0) {
-    const auto index = static_cast<std::size_t>(request.image);
+  if (!request.images.empty()) prompt.inputs.push_back({.id = 3});  // BOS
+  for (const int name : request.images) {
+    const auto index = static_cast<std::size_t>(name);
     PreparedImage image;
-    image.hash.fill(static_cast<std::uint8_t>(request.image + 1));
+    image.hash.fill(static_cast<std::uint8_t>(name + 1));
+    image.prefix_hash = image.hash;
+    if (!prompt.images.empty()) {
+      image.prefix_hash = prompt.images.back().prefix_hash;
+      image.prefix_hash[prompt.images.size()] = static_cast<std::uint8_t>(name + 1);
+      image.prefix_hash.back() = static_cast<std::uint8_t>(100 + prompt.images.size());
+    }
     image.tile_rows = schedule_.images[index].tile_rows;
     image.tile_cols = schedule_.images[index].tile_cols;
     image.crops_pinned = crops_[index];
-    prompt.image = std::move(image);
-    prompt.inputs.push_back({.id = 3});  // BOS
+    const int first = static_cast<int>(prompt.images.size()) * schedule_.model.image_tokens;
     for (int i = 0; i < schedule_.model.image_tokens; ++i) {
-      prompt.inputs.push_back({.kind = InputKind::kImage, .id = i});
+      prompt.inputs.push_back({.kind = InputKind::kImage, .id = first + i});
     }
-    prompt.prefix_len = schedule_.model.image_tokens + 1;
+    prompt.images.push_back(std::move(image));
+    prompt.prefix_len = static_cast<int>(prompt.inputs.size());
   }
   for (int i = 0; i < request.num_text_tokens; ++i) {
     prompt.inputs.push_back({.id = random.between(3, schedule_.model.vocab - 1)});

@@ -52,7 +52,9 @@ SimRequest random_request(SimRandom& random, int num_images, std::int64_t span_n
       static_cast<std::int64_t>(random.next() % static_cast<std::uint64_t>(span_ns + 1));
   request.kind = static_cast<RowKind>(random.between(0, 2));
   request.num_text_tokens = random.between(1, random.chance(0.2) ? 60 : 12);
-  if (random.chance(0.5)) request.image = random.between(0, num_images - 1);
+  while (request.images.size() < 3 && random.chance(request.images.empty() ? 0.5 : 0.4)) {
+    request.images.push_back(random.between(0, num_images - 1));
+  }
   request.max_generated = random.between(1, random.chance(0.2) ? 40 : 10);
   if (random.chance(0.6)) request.stop_after = random.between(0, request.max_generated);
   request.seed = static_cast<std::uint32_t>(random.next());

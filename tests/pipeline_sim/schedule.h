@@ -19,7 +19,7 @@ struct SimRequest {
   std::int64_t arrival_ns = 0;
   RowKind kind = RowKind::kPlain;
   int num_text_tokens = 1;
-  int image = -1;  // -1: none
+  std::vector<int> images;  // indices into Schedule::images
   int max_generated = 1;
   int stop_after = -1;  // sampled tokens before the model wants to stop; -1: never
   std::uint32_t seed = 0;

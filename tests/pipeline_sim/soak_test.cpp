@@ -105,8 +105,9 @@ class Soak {
     SimRequest request;
     request.kind = static_cast<RowKind>(random_.between(0, 2));
     request.num_text_tokens = random_.between(1, 12);
-    if (random_.chance(0.7)) {
-      request.image = random_.between(0, static_cast<int>(schedule_.images.size()) - 1);
+    const int num_images = static_cast<int>(schedule_.images.size());
+    while (request.images.size() < 2 && random_.chance(request.images.empty() ? 0.7 : 0.2)) {
+      request.images.push_back(random_.between(0, num_images - 1));
     }
     request.max_generated = random_.between(1, 16);
     if (random_.chance(0.7)) request.stop_after = random_.between(0, request.max_generated);

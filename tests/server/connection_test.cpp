@@ -23,6 +23,19 @@ TEST_F(ConnectionTest, KeepAliveServesManyRequestsAndStreams) {
   }
 }
 
+// stop() may end the threads before they come to what it asked of them: many tries.
+TEST_F(ConnectionTest, AStoppedServerListensNoMore) {
+  for (int i = 0; i < 200; ++i) {
+    server.reset();
+    ASSERT_NO_FATAL_FAILURE(start());
+    server->stop();
+    HttpServerOptions options;
+    options.port = server->port();
+    const auto again = HttpServer::start(options, make_api_handler(*state), state->metrics());
+    ASSERT_TRUE(again.ok()) << again.status().to_string();  // the port is free
+  }
+}
+
 TEST_F(ConnectionTest, CloseIsHonouredAfterAWholeStream) {
   start();
   HttpClient client(server->port());

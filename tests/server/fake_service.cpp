@@ -98,7 +98,8 @@ void FakeService::run(Job& job) {
   } else if (text == "silent") {
     wait_for_cancel();
   } else if (text == "flood") {
-    // Large enough that the kernel's own socket buffers, megabytes, are full soon on a busy machine.
+    // Large enough that the kernel's own socket buffers, megabytes, are full soon on a busy
+    // machine.
     const std::string chunk(64 << 10, 'x');
     while (!job.cancelled.load()) say(chunk);
   } else if (text == "break") {

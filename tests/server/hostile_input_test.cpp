@@ -178,6 +178,22 @@ TEST_F(HostileInputTest, Base64WithNoise) {
   expect_alive();
 }
 
+TEST_F(HostileInputTest, AThousandImages) {
+  start();
+  const std::string image = R"({"type":"image_url","image_url":")" + std::string(kImageUrl) + "\"}";
+  std::string parts = image;
+  for (int i = 1; i < 1000; ++i) parts += "," + image;
+  const std::string turn = R"({"role":"user","content":[)" + parts + "]}";
+  for (const std::string& messages : {turn, turn + "," + turn}) {
+    const ClientResponse response =
+        post("/v1/chat/completions", R"({"messages":[)" + messages + "]}");
+    EXPECT_EQ(response.status, 400);
+    EXPECT_NE(response.body.find("at most 8 images"), std::string::npos) << response.body;
+  }
+  EXPECT_EQ(service->num_submitted(), 0);
+  expect_alive();
+}
+
 // Bytes that once were requests, with a few of them changed: any answer will do, a live server must
 // come out.
 TEST_F(HostileInputTest, MutatedRequests) {

@@ -48,7 +48,8 @@ TEST_F(MoondreamApiTest, TheRequestReachesTheEngineWhole) {
            R"("settings":{"temperature":0.5,"maxTokens":7},"top_p":0.25,"variant":"x"})");
   ASSERT_EQ(good.status, 200) << good.body;
   const SkillRequest request = service->last_request();
-  EXPECT_EQ(*request.image, "foo");
+  ASSERT_EQ(request.images.size(), 1u);
+  EXPECT_EQ(*request.images[0], "foo");
   EXPECT_EQ(request.settings.max_tokens, 7);
   EXPECT_EQ(request.settings.top_p, 0.25f);
   EXPECT_EQ(request.spatial_refs.size(), 1u);
@@ -56,7 +57,7 @@ TEST_F(MoondreamApiTest, TheRequestReachesTheEngineWhole) {
 
 TEST_F(MoondreamApiTest, TextOnlyQueriesNeedNoImage) {
   EXPECT_EQ(post("/v1/query", R"({"question":"Hi"})").status, 200);
-  EXPECT_EQ(service->last_request().image, nullptr);
+  EXPECT_TRUE(service->last_request().images.empty());
 }
 
 TEST_F(MoondreamApiTest, StreamsAsTheClientsRead) {

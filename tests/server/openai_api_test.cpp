@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+#include <vector>
 
+#include "base/base64.h"
+#include "base/limits.h"
 #include "tests/server/server_fixture.h"
 
 namespace gapless {
@@ -184,6 +188,70 @@ TEST_F(OpenAiApiTest, LogprobsOfPoints) {
   EXPECT_TRUE(json::parse(stream.events()[2]).at("choices").at(0).at("logprobs").is_null());
 }
 
+// A part with these bytes as its picture's.
+std::string image_part(std::string_view bytes) {
+  return fmt::format(R"({{"type":"image_url","image_url":{{"url":"data:image/png;base64,{}"}}}})",
+                     encode_base64(bytes));
+}
+
+std::string user_turn(const std::vector<std::string>& parts) {
+  return fmt::format(R"({{"role":"user","content":[{}]}})", fmt::join(parts, ","));
+}
+
+TEST_F(OpenAiApiTest, SeveralImagesKeepTheirOrder) {
+  const std::string question = R"({"type":"text","text":"Which is larger?"})";
+  const auto contents = [&] {
+    std::vector<std::string> bytes;
+    for (const auto& image : service->last_request().images) bytes.push_back(*image);
+    return bytes;
+  };
+  // Before, between and behind the text of one turn.
+  const std::string one_turn =
+      user_turn({image_part("first"), question, image_part("second"), image_part("third")});
+  EXPECT_EQ(complete(R"({"messages":[)" + one_turn + "]}").status, 200);
+  EXPECT_EQ(contents(), (std::vector<std::string>{"first", "second", "third"}));
+  EXPECT_EQ(service->last_request().text, "Which is larger?");
+
+  // Of earlier turns too.
+  const std::string two_turns = user_turn({image_part("then"), question}) +
+                                R"(,{"role":"assistant","content":"This one."},)" +
+                                user_turn({question, image_part("now")});
+  EXPECT_EQ(complete(R"({"messages":[)" + two_turns + "]}").status, 200);
+  EXPECT_EQ(contents(), (std::vector<std::string>{"then", "now"}));
+}
+
+TEST_F(OpenAiApiTest, OneBadImageAmongSeveralIsNamed) {
+  const std::string good = image_part("good");
+  for (const char* bad : {R"({"type":"image_url","image_url":{"url":"data:image/png;base64,*"}})",
+                          R"({"type":"image_url","image_url":"http://example.org/a.png"})",
+                          R"({"type":"image_url","image_url":{}})"}) {
+    const ClientResponse response =
+        complete(R"({"messages":[)" + user_turn({good, good, bad, good}) + "]}");
+    EXPECT_EQ(response.status, 400);
+    EXPECT_NE(response.body.find("messages: image 3: image_url"), std::string::npos)
+        << response.body;
+  }
+}
+
+TEST_F(OpenAiApiTest, HowManyImagesARequestMayHave) {
+  const std::string question = R"({"type":"text","text":"How many?"})";
+  for (const std::size_t count : {kMaxImagesPerPrompt, kMaxImagesPerPrompt + 1}) {
+    std::vector<std::string> parts(count, image_part("same"));
+    parts.push_back(question);
+    const ClientResponse response = complete(R"({"messages":[)" + user_turn(parts) + "]}");
+    EXPECT_EQ(response.status, count > kMaxImagesPerPrompt ? 400 : 200);
+    if (response.status == 200) continue;
+    EXPECT_EQ(error_code_of(response), "invalid_request");
+    EXPECT_NE(response.body.find("at most 8 images"), std::string::npos) << response.body;
+  }
+  // The skills with coordinates would not know of which image they are.
+  const ClientResponse detect =
+      complete(R"({"moondream":{"skill":"detect","object":"dog"},"messages":[)" +
+               user_turn({image_part("a"), image_part("b")}) + "]}");
+  EXPECT_EQ(detect.status, 400);
+  EXPECT_NE(detect.body.find("exactly one image"), std::string::npos) << detect.body;
+}
+
 TEST_F(OpenAiApiTest, FailuresOfStreams) {
   EXPECT_EQ(complete(chat("corrupt", R"("stream":true)")).status, 400);
   EXPECT_EQ(complete(chat("full", R"("stream":true,"n":2)")).status, 429);
@@ -204,7 +272,7 @@ TEST_F(OpenAiApiTest, PartsImagesAndSystemText) {
       kImageUrl));
   ASSERT_EQ(response.status, 200) << response.body;
   const SkillRequest request = service->last_request();
-  EXPECT_NE(request.image, nullptr);
+  EXPECT_EQ(request.images.size(), 1u);
   EXPECT_EQ(request.text, "Be brief.\nUser: What is it?\nAssistant: A dog.\nWhich colour?");
 
   // Some clients send image_url as a plain string.
@@ -257,8 +325,6 @@ TEST_F(OpenAiApiTest, SkillsThroughTheExtension) {
 }
 
 TEST_F(OpenAiApiTest, WhatIsNotThereIsRefusedAndNamed) {
-  const std::string image =
-      fmt::format(R"({{"type":"image_url","image_url":{{"url":"{}"}}}})", kImageUrl);
   const struct {
     std::string body;
     const char* says;
@@ -285,7 +351,6 @@ TEST_F(OpenAiApiTest, WhatIsNotThereIsRefusedAndNamed) {
       {R"({"messages":[{"role":"user","content":[{"type":"input_audio"}]}]})", "input_audio"},
       {R"({"messages":[{"role":"user","content":5}]})", "content"},
       {R"({"messages":[{"role":"user","content":"a","content":[]}]})", "question"},
-      {R"({"messages":[{"role":"user","content":[)" + image + "," + image + "]}]}", "one picture"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
        "image_url"},
   };

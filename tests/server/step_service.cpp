@@ -29,7 +29,9 @@ StatusOr<RequestId> StepService::submit(SkillRequest request, std::shared_ptr<Re
   GAPLESS_RETURN_IF_ERROR(validate(request));
   Job job;
   job.words = std::hash<std::string_view>{}(request.text);
-  if (request.image) job.words ^= std::hash<std::string>{}(*request.image);
+  for (const auto& image : request.images) {
+    job.words = job.words * 31 ^ std::hash<std::string>{}(*image);
+  }
   job.num_left = request.settings.max_tokens.value_or(10);
   job.result.request_id = "step";
   job.result.skill = request.skill;

@@ -198,16 +198,34 @@ TEST_F(RemoteImages, BothApisFetch) {
   start_fetching(test_policy());
   PictureHost host({{"/p.png", http_answer("the picture's bytes")}});
   EXPECT_EQ(post("/v1/query", query_of(host.url("/p.png"))).status, 200);
-  ASSERT_TRUE(service->last_request().image);
-  EXPECT_EQ(*service->last_request().image, "the picture's bytes");
+  ASSERT_EQ(service->last_request().images.size(), 1u);
+  EXPECT_EQ(*service->last_request().images[0], "the picture's bytes");
   HttpClient client(server->port());
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(client.post("/v1/chat/completions", chat_of(host.url("/p.png"))).status, 200);
   }
-  EXPECT_EQ(*service->last_request().image, "the picture's bytes");
+  EXPECT_EQ(*service->last_request().images[0], "the picture's bytes");
   EXPECT_EQ(host.num_connections(), 4);
   // What is no http address is not touched.
   EXPECT_EQ(post("/v1/query", query_of(kImageUrl)).status, 200);
+}
+
+TEST_F(RemoteImages, OfSeveralTheOneThatFailsIsNamed) {
+  start_fetching(test_policy());
+  PictureHost host({{"/a.png", http_answer("one")}, {"/b.png", http_answer("two")}});
+  const auto part = [&](const char* path) {
+    return fmt::format(R"({{"type":"image_url","image_url":"{}"}})", host.url(path));
+  };
+  const auto chat_with = [&](const char* second) {
+    return R"({"messages":[{"role":"user","content":[)" + part("/a.png") + "," + part(second) +
+           R"(,{"type":"text","text":"hi"}]}]})";
+  };
+  EXPECT_EQ(post("/v1/chat/completions", chat_with("/b.png")).status, 200);
+  ASSERT_EQ(service->last_request().images.size(), 2u);
+  EXPECT_EQ(*service->last_request().images[1], "two");
+  const ClientResponse failed = post("/v1/chat/completions", chat_with("/missing.png"));
+  EXPECT_EQ(failed.status, 400);
+  EXPECT_NE(failed.body.find("(address 2 of 2)"), std::string::npos) << failed.body;
 }
 
 TEST_F(RemoteImages, ErrorsSayNothingAboutTheNetwork) {

@@ -1,4 +1,4 @@
-"""Golden files: every stage of one image through the oracle, small enough to commit.
+"""Golden files: every stage of one image, or several, through the oracle, small enough to commit.
 
 A tensor is seen as rows (all but its last dimension, flattened) and every `row_stride`-th row is kept, from row 0. The
 JSON file beside the safetensors file has, per tensor: its full shape, the stride, and the L2 norm of the full tensor
@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from .image_crops import tiling_of_image
 from .reference_model import ReferenceModel
-from .skills import Generation, Limits, encode_image, run_skill
+from .skills import Generation, Limits, encode_images, run_skill
 
 Request = tuple[str, str]  # skill and argument
 
@@ -55,23 +55,28 @@ def described(generation: Generation, request: Request) -> dict[str, Any]:
 def write_golden(
     model: ReferenceModel,
     tokenizer: Tokenizer,
-    image_path: Path | None,
+    image_paths: list[Path],
     requests: list[Request],
     out: Path,
     max_rows: int,
     notes: dict[str, Any],
     limits: Limits = Limits(),
 ) -> None:
-    """Writes `out`.safetensors and `out`.json. The tensors of request i are under "request.i."."""
+    """Writes `out`.safetensors and `out`.json. The tensors of request i are under "request.i.".
+
+    Of several images only the text stages are kept: each image's own are in the golden of that image alone.
+    """
     stages: dict[str, torch.Tensor] = {}
     about: dict[str, Any] = dict(notes)
-    image = None
-    if image_path is not None:
-        image = Image.open(image_path).convert("RGB")
-        about |= {"image": image_path.name, "tiling": tiling_of_image(image.width, image.height, model.config.vision)}
-    cache = encode_image(model, image, stages)
-    if image is not None:
+    images = [Image.open(path).convert("RGB") for path in image_paths]
+    cache = encode_images(model, images, stages)
+    if len(images) == 1:
+        tiling = tiling_of_image(images[0].width, images[0].height, model.config.vision)
+        about |= {"image": image_paths[0].name, "tiling": tiling}
         about["crop_crc32"] = [zlib.crc32(crop.numpy().tobytes()) for crop in stages["image.crops"]]
+    elif images:
+        about["images"] = [path.name for path in image_paths]
+        stages = {name: tensor for name, tensor in stages.items() if name.startswith("text.")}
     about["requests"] = []
     for i, request in enumerate(requests):
         of_request: dict[str, torch.Tensor] = {}

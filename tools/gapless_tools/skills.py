@@ -54,14 +54,26 @@ def prompt_ids(skill: str, argument: str, tokenizer: Tokenizer, config: Moondrea
     return template["prefix"] + tokenizer.encode(text).ids + template["suffix"]
 
 
-def encode_image(model: ReferenceModel, image: Image.Image | None, capture: Capture = None) -> TextCache:
-    """The cache over BOS and the image: 730 positions that see each other; BOS alone without an image."""
+def encode_images(model: ReferenceModel, images: list[Image.Image], capture: Capture = None) -> TextCache:
+    """The cache over BOS and the images; over BOS alone without any.
+
+    The positions of an image see each other and what is before them; BOS belongs to the first one's: 730 positions,
+    then 729 for each further image. `capture` gets the stages of the last image.
+    """
     cache = TextCache(model.config.text.n_layers)
     x = model.embed([model.config.tokenizer.bos_id])
-    if image is not None:
+    for image in images:
         x = torch.cat([x, model.image_embeddings(image, capture)])
-    model.decode(x, cache, prefix=x.shape[0], capture=capture)
+        model.decode(x, cache, prefix=cache.length + x.shape[0], capture=capture)
+        x = x[:0]
+    if x.shape[0] > 0:
+        model.decode(x, cache, prefix=x.shape[0], capture=capture)
     return cache
+
+
+def encode_image(model: ReferenceModel, image: Image.Image | None, capture: Capture = None) -> TextCache:
+    """The same for one image, or none."""
+    return encode_images(model, [] if image is None else [image], capture)
 
 
 def _prefill(

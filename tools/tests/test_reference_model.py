@@ -3,6 +3,7 @@
 import sys
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -21,6 +22,7 @@ from gapless_tools.reference_model import (  # noqa: E402
     size_bin,
     size_value,
 )
+from gapless_tools.skills import encode_images  # noqa: E402
 
 MODEL = Path(__file__).parents[2] / "models" / "tiny"
 
@@ -70,6 +72,47 @@ class PrefixMask(unittest.TestCase):
         self.model.decode(self.image, cache, self.prefix)
         steps = [self.model.decode(row[None], cache, 0) for row in self.prompt]
         torch.testing.assert_close(torch.cat(steps), whole[self.prefix :], rtol=1e-4, atol=1e-4)
+
+
+class SeveralImages(unittest.TestCase):
+    """Image after image through the cache equals one pass under the mask that spells the rule out."""
+
+    def setUp(self) -> None:
+        torch.manual_seed(0)
+        config = load_config(MODEL)
+        config.text.n_layers = 2
+        self.model = ReferenceModel(config, initial_weights(config, 1))
+        self.image_tokens = 9
+        self.embeddings = [torch.randn(self.image_tokens, config.text.dim) for _ in range(3)]
+        # encode_images asks for an image's embeddings; here an image is their number.
+        self.model.image_embeddings = lambda image, capture=None: self.embeddings[image]  # type: ignore[method-assign]
+        self.prompt = torch.randn(5, config.text.dim)
+
+    def whole(self, num_images: int) -> torch.Tensor:
+        """One pass: k is visible to q iff k <= q or both belong to one block; BOS belongs to the first image's."""
+        n = self.image_tokens
+        blocks = [0] + [i for i in range(num_images) for _ in range(n)] + list(range(100, 100 + len(self.prompt)))
+        block = torch.tensor(blocks)
+        position = torch.arange(len(blocks))
+        visible = (position[None] <= position[:, None]) | (block[None] == block[:, None])
+        bos = self.model.embed([self.model.config.tokenizer.bos_id])
+        x = torch.cat([bos, *self.embeddings[:num_images], self.prompt])
+        with mock.patch("gapless_tools.reference_model.prefix_mask", lambda q, k, prefix: visible):
+            return self.model.decode(x, TextCache(2), 0)
+
+    def test_blocks_see_themselves_and_what_is_before(self) -> None:
+        for num_images in (1, 2, 3):
+            cache = encode_images(self.model, list(range(num_images)))
+            self.assertEqual(cache.length, 1 + num_images * self.image_tokens)
+            prompt = self.model.decode(self.prompt, cache, prefix=0)
+            torch.testing.assert_close(prompt, self.whole(num_images)[-len(self.prompt) :], rtol=1e-4, atol=1e-4)
+
+    def test_later_images_do_not_reach_earlier_ones(self) -> None:
+        one, two = encode_images(self.model, [0]), encode_images(self.model, [0, 1])
+        for layer in range(2):
+            self.assertTrue(torch.equal(one.keys[layer], two.keys[layer][:, : one.length]))
+        other = encode_images(self.model, [2, 1])
+        self.assertGreater(float((two.keys[1][:, one.length :] - other.keys[1][:, one.length :]).abs().max()), 1e-3)
 
 
 class Pieces(unittest.TestCase):

@@ -74,8 +74,10 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
          .num_visible = num_visible,
          .num_queries = num_queries,
          .head_dim = params.head_dim,
-         .k = static_cast<const float*>(params.kv.k) + head_in_page,
-         .v = static_cast<const float*>(params.kv.v) + head_in_page,
+         .k = params.kv.k,
+         .v = params.kv.v,
+         .format = params.kv.format,
+         .first = head_in_page,
          .key_stride = params.head_dim,
          .page_stride = kv_index(kPageTokens, 0, params.num_heads, params.head_dim),
          .page_table = params.page_table + std::int64_t{sequence.row} * params.page_table_stride});
@@ -124,11 +126,12 @@ void rope_and_cache(const RopeAndCacheParams& params) {
         const float *k = q + width, *v = q + 2 * width;
         const std::int64_t at =
             kv_index(params.cache_slots[t], h, params.num_heads, params.head_dim);
-        float* cached_k = static_cast<float*>(params.kv.k) + at;
         rotate(q, table, half, q);
-        rotate(k, table, half, cached_k);
-        std::copy(k + 2 * half, k + head_dim, cached_k + 2 * half);
-        std::copy_n(v, head_dim, static_cast<float*>(params.kv.v) + at);
+        float rotated[kMaxHeadDim];
+        rotate(k, table, half, rotated);
+        std::copy(k + 2 * half, k + head_dim, rotated + 2 * half);
+        store_kv(params.kv.format, params.kv.k, at, rotated, params.head_dim);
+        store_kv(params.kv.format, params.kv.v, at, v, params.head_dim);
       }
     }
   });

@@ -19,13 +19,27 @@ Status CpuKernels::linear(Stream& stream, const LinearParams& params) {
   if (params.y_dtype != DType::kF32) {
     return invalid_argument("linear: the CPU writes float32 only");
   }
+  LinearParams product = params;
+  if (params.x_scales != nullptr) product.weights.weight = params.weights.fp8;
   return enqueue_on_cpu(
-      stream, [&ops = ops_](const LinearParams& p) { cpu::linear(ops, p); }, params);
+      stream, [&ops = ops_](const LinearParams& p) { cpu::linear(ops, p); }, product);
 }
 
 Status CpuKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
   return enqueue_on_cpu(
-      stream, [&ops = ops_](const LayerNormParams& p) { cpu::layer_norm(ops, p); }, params);
+      stream,
+      [&ops = ops_](const LayerNormParams& p) {
+        cpu::layer_norm(ops, p);
+        if (p.y_scales == nullptr) return;
+        reference::rows_to_fp8({.x = p.y,
+                                .x_stride = p.y_stride,
+                                .y = p.y,
+                                .y_stride = p.y_stride,
+                                .scales = p.y_scales,
+                                .num_rows = p.num_rows,
+                                .dim = p.dim});
+      },
+      params);
 }
 
 Status CpuKernels::patchify(Stream& stream, const PatchifyParams& params) {
@@ -55,6 +69,7 @@ Status CpuKernels::embed(Stream& stream, const EmbedParams& params) {
 }
 
 Status CpuKernels::rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+  GAPLESS_RETURN_IF_ERROR(check_head_dim("rope_and_cache", params.head_dim));
   return enqueue_on_cpu(stream, cpu::rope_and_cache, params);
 }
 

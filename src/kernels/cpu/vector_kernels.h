@@ -8,6 +8,7 @@
 #include "kernels/cpu/dot_tile.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_ops.h"
+#include "kernels/kv_index.h"
 
 namespace gapless::cpu {
 
@@ -159,9 +160,11 @@ class AttentionRun {
     }
     for (int begin = 0; begin < num_keys; begin += kKeyBlock) {
       const int count = num_keys - begin < kKeyBlock ? num_keys - begin : kKeyBlock;
-      score_keys(begin, count);
+      find_rows(tile_.k, begin, count);
+      score_keys(count);
       for (int i = 0; i < kRows; ++i) weigh_row(i, tile_.num_visible[i] - begin);
-      add_values(begin, count);
+      find_rows(tile_.v, begin, count);
+      add_values(count);
     }
     for (int i = 0; i < kRows; ++i) write_row(i);
   }
@@ -169,18 +172,27 @@ class AttentionRun {
  private:
   using Vector = typename Simd::Vector;
 
-  const float* row_of(const float* base, int key) const {
-    const std::int64_t page = key / kPageTokens;
-    const std::int64_t number = tile_.page_table != nullptr ? tile_.page_table[page] : page;
-    return base + number * tile_.page_stride + key % kPageTokens * tile_.key_stride;
+  // The block's keys, or its values: where they lie, or float32 copies of them.
+  void find_rows(const void* base, int begin, int count) {
+    for (int j = 0; j < count; ++j) {
+      const int key = begin + j;
+      const std::int64_t page = key / kPageTokens;
+      const std::int64_t number = tile_.page_table != nullptr ? tile_.page_table[page] : page;
+      const std::int64_t at =
+          tile_.first + number * tile_.page_stride + key % kPageTokens * tile_.key_stride;
+      if (tile_.format == KvFormat::kNative) {
+        rows_[j] = static_cast<const float*>(base) + at;
+      } else {
+        load_kv(tile_.format, base, at, copies_[j], tile_.head_dim);
+        rows_[j] = copies_[j];
+      }
+    }
   }
 
-  void score_keys(int begin, int count) {
+  void score_keys(int count) {
     for (int j = 0; j < count; j += kTileColumns) {
       const float* keys[kTileColumns];
-      for (int c = 0; c < kTileColumns; ++c) {
-        keys[c] = row_of(tile_.k, begin + (j + c < count ? j + c : count - 1));
-      }
+      for (int c = 0; c < kTileColumns; ++c) keys[c] = rows_[j + c < count ? j + c : count - 1];
       dot_tile<Simd, kRows>(tile_.q, tile_.q_stride, keys, tile_.head_dim, weights_[0] + j,
                             kKeyBlock);
     }
@@ -223,26 +235,26 @@ class AttentionRun {
   }
 
   // values[i] += weights[i][j] v_j, key after key.
-  void add_values(int begin, int count) {
+  void add_values(int count) {
     constexpr int kVectors = 4;
     int d = 0;
     for (; d + kVectors * Simd::kLanes <= tile_.head_dim; d += kVectors * Simd::kLanes) {
-      add_value_columns<kVectors>(begin, count, d, Simd::kLanes);
+      add_value_columns<kVectors>(count, d, Simd::kLanes);
     }
     for (; d < tile_.head_dim; d += Simd::kLanes) {
       const int left = tile_.head_dim - d;
-      add_value_columns<1>(begin, count, d, left < Simd::kLanes ? left : Simd::kLanes);
+      add_value_columns<1>(count, d, left < Simd::kLanes ? left : Simd::kLanes);
     }
   }
 
   template <int kVectors>
-  [[gnu::always_inline]] void add_value_columns(int begin, int count, int d, int lanes) {
+  [[gnu::always_inline]] void add_value_columns(int count, int d, int lanes) {
     Vector sums[kRows][kVectors];
     for (int i = 0; i < kRows; ++i) {
       for (int c = 0; c < kVectors; ++c) sums[i][c] = Simd::load(values_[i] + d + c * Simd::kLanes);
     }
     for (int j = 0; j < count; ++j) {
-      const float* v = row_of(tile_.v, begin + j) + d;
+      const float* v = rows_[j] + d;
       Vector weight[kRows];
       for (int i = 0; i < kRows; ++i) weight[i] = Simd::broadcast(weights_[i][j]);
       for (int c = 0; c < kVectors; ++c) {
@@ -272,6 +284,8 @@ class AttentionRun {
   float sum_[kRows];
   alignas(64) float weights_[kRows][kKeyBlock];
   alignas(64) float values_[kRows][kMaxHeadDim];
+  const float* rows_[kKeyBlock];
+  alignas(64) float copies_[kKeyBlock][kMaxHeadDim];  // untouched where the cache is float32
 };
 
 template <typename Simd>

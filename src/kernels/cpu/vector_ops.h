@@ -23,8 +23,9 @@ inline constexpr int kMaxHeadDim = 256;
 // No set has more tile rows than this.
 inline constexpr int kMaxTileRows = 8;
 
-// A few queries of one head that see the same keys, each a prefix of them. Key j lies at
-// pages(j / kPageTokens) + (j % kPageTokens) * key_stride, in the cache or in the qkv of a crop.
+// A few queries of one head that see the same keys, each a prefix of them. Key j lies at element
+// first + page(j / kPageTokens) * page_stride + (j % kPageTokens) * key_stride of k, in the cache
+// or in the qkv of a crop.
 struct AttentionTile {
   const float* q = nullptr;  // [num_queries, head_dim]
   std::int64_t q_stride = 0;
@@ -34,8 +35,10 @@ struct AttentionTile {
   int num_queries = 0;               // 1 .. VectorOps::tile_rows
   int head_dim = 0;                  // 1 .. kMaxHeadDim
 
-  const float* k = nullptr;
-  const float* v = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  KvFormat format = KvFormat::kNative;
+  std::int64_t first = 0;
   std::int64_t key_stride = 0;
   std::int64_t page_stride = 0;              // between page numbers
   const std::int32_t* page_table = nullptr;  // nullptr: page number p is p itself

@@ -54,12 +54,16 @@ Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
   if (!params.decode && cuda::MatrixLinear::supports(params)) {
     return matrix_linear_->run(stream, params);
   }
+  if (params.x_scales != nullptr) {
+    return invalid_argument("linear: no product of {} rows in 8 bits, {} -> {}", params.num_rows,
+                            params.weights.in, params.weights.out);
+  }
   const cuda::RowLinearJob job{.linear = params, .gate = {}};
   return cuda::row_linear(stream, &job, 1, num_multiprocessors_);
 }
 
 std::size_t CudaKernels::prepared_linear_bytes(int total_in, int total_out,
-                                               WeightFormat format) const {
+                                               PreparedFormat format) const {
   return cuda::prepared_linear_bytes(total_in, total_out, format);
 }
 
@@ -189,6 +193,10 @@ Status CudaKernels::fill_random(Stream& stream, const FillRandomParams& params) 
 
 Status CudaKernels::round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
   return cuda::round_to_fp8(stream, params);
+}
+
+Status CudaKernels::rows_to_fp8(Stream& stream, const RowsToFp8Params& params) {
+  return cuda::rows_to_fp8(stream, params);
 }
 
 Status CudaKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {

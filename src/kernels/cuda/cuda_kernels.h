@@ -18,7 +18,7 @@ class CudaKernels : public Kernels {
 
   Status linear(Stream& stream, const LinearParams& params) override;
   std::size_t prepared_linear_bytes(int total_in, int total_out,
-                                    WeightFormat format) const override;
+                                    PreparedFormat format) const override;
   Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override;
   Status tune_linear(Stream& stream, const LinearParams& params,
                      std::span<const int> row_counts) override;
@@ -40,6 +40,8 @@ class CudaKernels : public Kernels {
   Status advance_rows(Stream& stream, const AdvanceRowsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
   Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
+  Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) override;
+  std::size_t fp8_element_bytes() const override { return 1; }
   Status stamp_time(Stream& stream, std::uint64_t* stamp) override;
 
   std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,

@@ -2,7 +2,7 @@
 // once.
 //
 // A block takes kSplitKeys keys of one sequence and head, one warp kWarpKeys of them. Every lane
-// asks for all its keys and values at once (16 bytes each), so that a multiprocessor has enough
+// asks for all its keys and values at once (8 elements each), so that a multiprocessor has enough
 // reads in flight. The last block of a sequence and head to finish combines the splits.
 //
 // Cached keys and values are asked for before wait_for_predecessor: of what this kernel reads, the
@@ -14,6 +14,7 @@
 // warps and splits in fixed orders, whichever block combines them.
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
@@ -61,7 +62,7 @@ __device__ Partial<1> combine(const Partial<kHeadDim>* parts, int count, int d) 
 
 // One warp's keys. kLanes lanes share a key, 8 elements each; kKeysAtOnce keys are looked at
 // together. Waits for the predecessor.
-template <int kHeadDim>
+template <int kHeadDim, typename Element>
 __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::int32_t* pages,
                                     const Bf16* query, int head, int first_key, int num_keys,
                                     Partial<kHeadDim>* result) {
@@ -73,12 +74,14 @@ __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::in
   const std::int64_t page_stride = std::int64_t{p.num_heads} * kPageTokens * kHeadDim;
   const std::int64_t in_page = std::int64_t{head} * kPageTokens * kHeadDim + chunk * kVector;
 
-  uint4 keys[kTurns], values[kTurns];
+  using Vector = KvVector<Element>;
+  using Raw = typename Vector::Raw;
+  Raw keys[kTurns], values[kTurns];
   auto load = [&](int turn, int t) {
     const std::int64_t at =
         pages[t / kPageTokens] * page_stride + in_page + t % kPageTokens * kHeadDim;
-    keys[turn] = __ldcs(reinterpret_cast<const uint4*>(static_cast<const Bf16*>(p.kv.k) + at));
-    values[turn] = __ldcs(reinterpret_cast<const uint4*>(static_cast<const Bf16*>(p.kv.v) + at));
+    keys[turn] = __ldcs(reinterpret_cast<const Raw*>(static_cast<const Element*>(p.kv.k) + at));
+    values[turn] = __ldcs(reinterpret_cast<const Raw*>(static_cast<const Element*>(p.kv.v) + at));
   };
   // Beyond the cached keys the last of them (or, with none, what the newest page holds) is read
   // again: loads without conditions stay together.
@@ -92,7 +95,7 @@ __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::in
   for (int turn = 0; turn < kTurns; ++turn) {
     const int t = first_key + turn * kKeysAtOnce + key_in_turn;
     if (t == newest) load(turn, newest);
-    if (t > newest) values[turn] = uint4{0, 0, 0, 0};  // may be no number, even times zero
+    if (t > newest) values[turn] = Raw{};  // may be no number, even times zero
   }
   float q[kVector];
   load_vector(query + chunk * kVector, q);
@@ -103,7 +106,7 @@ __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::in
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
     float k[kVector];
-    unpack(keys[turn], k);
+    Vector::unpack(keys[turn], k);
     float dot = 0;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) dot += q[i] * k[i];
@@ -120,7 +123,7 @@ __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::in
     const float weight = exp2f(scores[turn] - reference);
     sum += weight;
     float v[kVector];
-    unpack(values[turn], v);
+    Vector::unpack(values[turn], v);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) output[i] += weight * v[i];
   }
@@ -153,7 +156,7 @@ __device__ bool arrives_last(unsigned* counter, unsigned expected) {
 }
 
 // Blocks: x = split, y = head, z = sequence.
-template <int kHeadDim>
+template <int kHeadDim, typename Element>
 __global__ void __launch_bounds__(kThreads)
     decode_attention_kernel(PagedAttentionParams p, unsigned* arrivals) {
   __shared__ Partial<kHeadDim> warp_parts[kWarps];
@@ -169,9 +172,9 @@ __global__ void __launch_bounds__(kThreads)
   const int head = blockIdx.y, warp = threadIdx.x / kWarp;
   const std::int64_t token = sequence.first_token;
   const Bf16* query = static_cast<const Bf16*>(p.qkv) + token * p.qkv_stride + head * kHeadDim;
-  attend_to_warp_keys<kHeadDim>(p, p.page_table + std::int64_t{sequence.row} * p.page_table_stride,
-                                query, head, split * kSplitKeys + warp * kWarpKeys, num_keys,
-                                &warp_parts[warp]);
+  attend_to_warp_keys<kHeadDim, Element>(
+      p, p.page_table + std::int64_t{sequence.row} * p.page_table_stride, query, head,
+      split * kSplitKeys + warp * kWarpKeys, num_keys, &warp_parts[warp]);
   __syncthreads();
 
   const int num_splits = (num_keys + kSplitKeys - 1) / kSplitKeys;
@@ -201,8 +204,10 @@ Status launch_for(Stream& stream, const PagedAttentionParams& params, unsigned* 
                                        static_cast<unsigned>(params.num_heads),
                                        static_cast<unsigned>(params.num_sequences)),
                           .block = dim3(kThreads)};
-  return launch("decode_attention", stream, shape, decode_attention_kernel<kHeadDim>, params,
-                arrivals);
+  return launch("decode_attention", stream, shape,
+                params.kv.format == KvFormat::kFp8 ? decode_attention_kernel<kHeadDim, E4m3>
+                                                   : decode_attention_kernel<kHeadDim, Bf16>,
+                params, arrivals);
 }
 
 }  // namespace

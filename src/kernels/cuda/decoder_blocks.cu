@@ -1,528 +1,24 @@
-// All blocks of the text decoder in a decode step, and its logits, as one launch that reads weights
-// and cached keys and values at the speed of memory.
-//
-// One block per multiprocessor stays for the whole launch:
-//   streaming warp   walks, without ever waiting for a result, over everything that no step changes
-//                    and this block will need: weights of its tiles, pages of its units; layer
-//                    after layer, as far ahead as the ring (stage_ring.cuh) has room.
-//   x warp           brings the activations of the products, when their counter says they are
-//   there. signal warp      tells the other blocks what this one has written: a fence and an atomic
-//   take
-//                    up to two microseconds, for which nobody else should wait.
-//   computing warps  per layer:
-//       q, k, v of the block's tiles
-//       (q, k, v)    its units of the attention                 signal parts
-//       gelu(fc1) of its tiles                                  signal inner
-//       (parts)      combine its share of rows and heads        signal attention
-//       (inner)      its share of [proj|fc2], columns of fc2
-//       (attention)  its share of [proj|fc2], columns of proj: partial sums
-//       (sums)       its row: residual, LayerNorm               signal norm
-// What is in brackets is waited for. q, k, v and the sums are needed at once: they say themselves
-// when they are there (self_announcing.cuh). The others are signalled through counters while there
-// are products that need none of them. In all these waits the ring holds 5 us of what comes next,
-// and memory stays busy.
-//
-// Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128,
-// then over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns,
-// then over these in order. The attention: decoder_attention.cuh.
-//
-// Scratch is written again one layer later. Between a buffer's last reader and its next writer
-// there always is something for which the writer waited, directly or through others: a row's sums
-// are complete after all blocks' reads of the layer, and norm comes after the sums.
+// The host's side of a decode step's one launch (device/decoder_kernel.cuh).
 #include <algorithm>
 
 #include "kernels/cuda/decoder_blocks.h"
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
-#include "kernels/cuda/device/decoder_products.cuh"
-#include "kernels/cuda/device/math.cuh"
-#include "kernels/cuda/device/self_announcing.cuh"
-#include "kernels/cuda/device/stage_ring.cuh"
-#include "kernels/cuda/launch.h"
 
 namespace gapless::cuda {
+
+template <PreparedFormat kFormat, typename CacheElement>
+Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks);
+
 namespace {
-
-constexpr int kStreamWarp = kProductWarps;
-constexpr int kXWarp = kProductWarps + 1;
-constexpr int kSignalWarp = kProductWarps + 2;
-constexpr int kThreads = (kProductWarps + 3) * kWarp;
-
-// What computing warps tell the signal warp, in the order of a layer.
-enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };
-
-struct Small {
-  RingControl ring;
-  std::uint64_t rows_ready;            // mbarrier: `rows` is written
-  std::uint64_t written[kNumWritten];  // mbarriers: the computing warps have written it
-  float norm[kWarp];
-  AttentionRows rows;
-};
-
-// Shared memory of a block, in bytes from its 128-byte aligned start.
-struct Layout {
-  static constexpr int kBudget = (227 << 10) - 128;  // of a multiprocessor
-  static constexpr int kRingBytes =
-      (kBudget - kReduceBytes - static_cast<int>(sizeof(Small))) / 128 * 128;
-  static constexpr int kReduce = kRingBytes;
-  static constexpr int kSmall = kReduce + kReduceBytes;
-  static constexpr int kBytes = kSmall + static_cast<int>(sizeof(Small)) + 128;
-};
-
-// Everything that warps of a block share.
-struct Block {
-  const DecoderLaunch& p;
-  std::uint32_t ring_data;
-  StageRing ring;
-  float* reduce_buffer;
-  Small& small;
-  DecoderWork work;
-};
-
-// ---- The streaming warp.
-
-// What it asks for ahead. Few rows are bound by the latency of small accesses, many are not.
-constexpr int kFewRowsInFlight = 48 << 10;
-constexpr int kManyRowsInFlight = 80 << 10;
-
-template <WeightFormat kFormat, int kRows>
-__device__ void stream_tiles(RingProducer& producer, const char* weights, TileRange tiles,
-                             int chunks_of_tile, ChunkRange chunks) {
-  constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
-  const int lane = threadIdx.x % kWarp;
-  for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
-    const int num_tiles = min(kGroupTiles, tiles.end - tile);
-    const char* from =
-        weights + (std::int64_t{tile + lane} * chunks_of_tile + chunks.begin) * kTileBytes;
-    for (int chunk = 0; chunk < chunks.size(); ++chunk, from += kTileBytes) {
-      producer.push(kXBytes<kRows>, num_tiles, kTileBytes, from);
-    }
-  }
-}
-
-template <WeightFormat kFormat, int kRows>
-__device__ void stream(const Block& block) {
-  const DecoderLaunch& p = block.p;
-  const DecoderWork& work = block.work;
-  RingProducer producer(block.small.ring, block.ring_data, Layout::kRingBytes,
-                        kRows <= 16 ? kFewRowsInFlight : kManyRowsInFlight);
-  const int chunks = p.dim / kProductColumns;
-  auto stream_weights = [&](const char* weights, TileRange tiles) {
-    stream_tiles<kFormat, kRows>(producer, weights, tiles, chunks, {0, chunks});
-  };
-  for (int l = 0; l < p.num_layers; ++l) {
-    const DecoderLayer& layer = p.layers[l];
-    stream_weights(layer.input_weights, work.qkv_tiles());
-    if (l == 0) {
-      // Keys and values of the step before may still be on their way into the cache.
-      wait_for_predecessor();
-      wait_barrier(shared_address(&block.small.rows_ready), 0);
-    }
-    stream_pages(p, layer, block.small.rows, producer);
-    stream_weights(layer.input_weights, work.inner_tiles());
-    for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      for (const ChunkRange& part : {work.inner_chunks(unit), work.attention_chunks(unit)}) {
-        stream_tiles<kFormat, kRows>(producer, layer.output_weights, work.tiles(unit),
-                                     work.output_chunks(), part);
-      }
-    }
-  }
-  if (p.head_weights != nullptr) stream_weights(p.head_weights, work.head_tiles());
-}
-
-// ---- The x warp: it reads what the rows are. Then one thread of it brings activations.
-
-template <int kRows>
-__device__ void bring_x(const Block& block) {
-  const DecoderLaunch& p = block.p;
-  const DecoderWork& work = block.work;
-  const DecoderCounters& counters = *p.counters;
-  unsigned stage = 0;
-  auto wait = [](const GridCounter& counter, unsigned target) {
-    wait_for_count(counter, target);
-    publish_to_copy_engine();
-  };
-  auto bring = [&](const Bf16* activations, ChunkRange chunks) {
-    for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-      block.ring.bring_x(stage++, activations + chunk * (kRows * kProductColumns), kXBytes<kRows>);
-    }
-  };
-  auto bring_norm = [&](TileRange tiles) {
-    for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
-      bring(p.norm, {0, p.dim / kProductColumns});
-    }
-  };
-  const int num_units = UnitRange(block.small.rows, p.num_rows).size();
-  unsigned rows_normed = 0;
-  for (unsigned l = 0; l < static_cast<unsigned>(p.num_layers); ++l) {
-    const unsigned everyone = (l + 1) * gridDim.x;
-    rows_normed += p.num_rows;
-    wait(counters.norm, rows_normed);
-    bring_norm(work.qkv_tiles());
-    stage += num_units;
-    bring_norm(work.inner_tiles());
-    for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      wait(counters.inner, everyone);
-      bring(p.wide, work.inner_chunks(unit));
-      wait(counters.attention, everyone);
-      bring(p.wide, work.attention_chunks(unit));
-    }
-  }
-  if (p.head_weights != nullptr) {
-    wait(counters.norm, rows_normed + p.num_rows);
-    bring_norm(work.head_tiles());
-  }
-}
-
-// ---- The signal warp: one thread.
-
-__device__ void signal_others(const Block& block) {
-  const DecoderLaunch& p = block.p;
-  DecoderCounters& counters = *p.counters;
-  const bool has_row = blockIdx.x < static_cast<unsigned>(p.num_rows);
-  auto pass_on = [&](Written what, int times, GridCounter& counter) {
-    wait_barrier(shared_address(&block.small.written[what]), times & 1);
-    signal(counter);
-  };
-  if (has_row) pass_on(kNorm, 0, counters.norm);
-  for (int l = 0; l < p.num_layers; ++l) {
-    if (l == 0) pass_on(kQkv, l, counters.qkv);
-    pass_on(kParts, l, counters.parts);
-    pass_on(kInner, l, counters.inner);
-    pass_on(kAttention, l, counters.attention);
-    if (l == 0) pass_on(kSums, l, counters.sums);
-    const bool is_last = l + 1 == p.num_layers;
-    if (has_row && (!is_last || p.head_weights != nullptr)) {
-      pass_on(kNorm, l + 1, counters.norm);
-    }
-  }
-}
-
-// ---- The computing warps.
-
-// Every thread of theirs, after it wrote.
-__device__ void announce(const Block& block, Written what) {
-  // The others are read by loads.
-  if (what == kInner || what == kAttention || what == kNorm) publish_to_copy_engine();
-  __syncwarp();
-  if (threadIdx.x % kWarp == 0) arrive(shared_address(&block.small.written[what]));
-}
-
-__device__ void wait_together(const GridCounter& counter, unsigned target) {
-  if (threadIdx.x == 0) wait_for_count(counter, target);
-  named_barrier(1, kProductThreads);
-}
-
-template <int kRows>
-__device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, int column) {
-  return p.sums + (std::int64_t{layer % 2 * kDecoderColumnRanks + rank} * kRows + row) * p.dim +
-         column;
-}
-
-// The q, k and v that a layer makes of all rows.
-__device__ Bf16* qkv_of(const DecoderLaunch& p, int layer) {
-  return p.qkv + std::int64_t{layer % 2} * p.num_rows * 3 * p.dim;
-}
-
-// Residual stream and LayerNorm of this block's row. `layer`: whose output product is to be added;
-// -1: none. gamma == nullptr: no LayerNorm.
-template <int kRows>
-__device__ void finish_row(const Block& block, int layer, const Bf16* gamma, const Bf16* beta) {
-  const DecoderLaunch& p = block.p;
-  const int row = blockIdx.x;
-  const int at = threadIdx.x * kVector;
-  const bool mine = at < p.dim;
-  auto load = [&](const Bf16* from) {
-    return mine && from != nullptr ? __ldcg(reinterpret_cast<const uint4*>(from + at)) : uint4{};
-  };
-  // Asked for before the wait: parameters come from far away.
-  Bf16* x = p.x + std::int64_t{row} * p.dim;
-  const uint4 raw_x = load(x), raw_gamma = load(gamma), raw_beta = load(beta);
-  float values[kVector];
-  unpack(raw_x, values);
-  if (layer >= 0) {
-    const uint4 raw_proj = load(p.layers[layer].proj_bias);
-    const uint4 raw_fc2 = load(p.layers[layer].fc2_bias);
-    if (layer == 0) wait_together(p.counters->sums, gridDim.x);
-    float sums[kVector] = {}, proj[kVector], fc2[kVector];
-    if (mine) {
-      constexpr int kPieces = kDecoderColumnRanks * 2;
-      const float* from[kPieces];
-      uint4 pieces[kPieces];
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i)
-        from[i] = sums_of<kRows>(p, layer, i / 2, row, at + i % 2 * 4);
-      load_when_written(from, pieces);
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        float* to = sums + i % 2 * 4;
-        to[0] += __uint_as_float(pieces[i].x);
-        to[1] += __uint_as_float(pieces[i].y);
-        to[2] += __uint_as_float(pieces[i].z);
-        to[3] += __uint_as_float(pieces[i].w);
-      }
-    }
-    unpack(raw_proj, proj);
-    unpack(raw_fc2, fc2);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) values[i] += sums[i] + (proj[i] + fc2[i]);
-    const uint4 rounded = pack(values);
-    if (mine) *reinterpret_cast<uint4*>(x + at) = rounded;
-    unpack(rounded, values);
-  }
-  if (gamma == nullptr) return;
-  float sum = 0, squares = 0, g[kVector], b[kVector];
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) sum += values[i];
-  const float mean = product_block_sum(sum, block.small.norm) / p.dim;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    const float difference = values[i] - mean;
-    if (mine) squares += difference * difference;
-  }
-  const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
-  unpack(raw_gamma, g);
-  unpack(raw_beta, b);
-#pragma unroll
-  for (int i = 0; mine && i < kVector; i += 2) {
-    const float low = (values[i] - mean) * scale * g[i] + b[i];
-    const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
-    *reinterpret_cast<std::uint32_t*>(p.norm + fragment_index<kRows>(row, at + i)) =
-        pack_bf16x2(low, high);
-  }
-  announce(block, kNorm);
-}
-
-// The products whose x is the normalised row.
-enum class NormProduct { kQkv, kInner, kHead };
-
-// This thread's biases of a group of tiles: it reduces rows threadIdx.x % kTileRows of them. Asked
-// for before the product, because they come from far away.
-class Biases {
- public:
-  __device__ Biases(const Bf16* bias, int first_column, int columns) {
-    const int column = first_column + static_cast<int>(threadIdx.x) % kTileRows;
-#pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      const bool exists = bias != nullptr && column + tile * kTileRows < columns;
-      values_[tile] = exists ? bias[column + tile * kTileRows] : Bf16{};
-    }
-  }
-  __device__ float operator[](int tile) const {
-    static_assert(kGroupTiles == 4);
-    const Bf16 low = tile == 0 ? values_[0] : values_[1];
-    const Bf16 high = tile == 2 ? values_[2] : values_[3];
-    return __bfloat162float(tile < 2 ? low : high);
-  }
-
- private:
-  Bf16 values_[kGroupTiles];
-};
-
-template <int kRows>
-__device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduct kind, int layer,
-                                              int column, int row, float sum) {
-  if (kind == NormProduct::kQkv) {
-    const std::int64_t at = std::int64_t{row} * 3 * p.dim + column;
-    announce_value(qkv_of(p, layer) + at, qkv_of(p, layer + 1) + at, __float2bfloat16_rn(sum));
-  } else if (kind == NormProduct::kInner) {
-    p.wide[fragment_index<kRows>(row, column - 2 * p.dim)] = __float2bfloat16_rn(gelu_tanh(sum));
-  } else if (column < p.vocab) {
-    p.logits[std::int64_t{row} * p.vocab + column] = sum;
-  }
-}
-
-// The computing warps' way through the launch.
-template <WeightFormat kFormat, int kRows>
-class Computation {
- public:
-  __device__ explicit Computation(const Block& block)
-      : block_(block),
-        p_(block.p),
-        has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
-
-  __device__ void run() {
-    wait_for_predecessor();
-    if (has_row_) finish_row<kRows>(block_, -1, p_.layers[0].gamma, p_.layers[0].beta);
-    for (int l = 0; l <= p_.num_layers; ++l) {
-      const bool is_head = l == p_.num_layers;
-      if (is_head && p_.head_weights == nullptr) break;
-      const unsigned everyone = (l + 1) * gridDim.x;
-      for (NormProduct kind : {NormProduct::kQkv, NormProduct::kInner}) {
-        multiply_norm(l, is_head ? NormProduct::kHead : kind);
-        if (is_head) return;
-        if (kind == NormProduct::kInner) announce(block_, kInner);
-        if (kind == NormProduct::kQkv) attend(l);
-      }
-      combine(everyone);
-      multiply_output(l);
-      if (!has_row_) continue;
-      const bool is_last = l + 1 == p_.num_layers;
-      finish_row<kRows>(block_, l, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
-                        is_last ? p_.head_beta : p_.layers[l + 1].beta);
-    }
-  }
-
- private:
-  __device__ unsigned turn(unsigned stage) const {
-    return (threadIdx.x / kWarp - stage) % kRingConsumers;
-  }
-
-  __device__ void multiply_norm(int l, NormProduct kind) {
-    const DecoderLayer& layer = p_.layers[kind == NormProduct::kHead ? 0 : l];
-    const DecoderWork& work = block_.work;
-    const TileRange tiles = kind == NormProduct::kQkv     ? work.qkv_tiles()
-                            : kind == NormProduct::kInner ? work.inner_tiles()
-                                                          : work.head_tiles();
-    const int chunks = p_.dim / kProductColumns;
-    for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
-      const int num_tiles = min(kGroupTiles, tiles.end - tile);
-      const Biases biases = kind == NormProduct::kQkv
-                                ? Biases(layer.qkv_bias, tile * kTileRows, 3 * p_.dim)
-                            : kind == NormProduct::kInner
-                                ? Biases(layer.fc1_bias, tile * kTileRows - 3 * p_.dim, p_.ff_dim)
-                                : Biases(p_.head_bias, tile * kTileRows, p_.vocab);
-      Accumulators<kRows> sums = {};
-      multiply_stages<kFormat, kRows>(num_tiles, block_.ring, stage_, chunks, sums);
-      reduce_warps<kRows>(sums, num_tiles, turn(stage_), block_.reduce_buffer,
-                          [&](int t, int row, int tile_row, float sum) {
-                            if (row >= p_.num_rows) return;
-                            store_product<kRows>(p_, kind, l, (tile + t) * kTileRows + tile_row,
-                                                 row, sum + biases[t]);
-                          });
-      stage_ += chunks;
-    }
-  }
-
-  __device__ void attend(int l) {
-    if (l == 0) {
-      announce(block_, kQkv);
-      wait_together(p_.counters->qkv, gridDim.x);
-    }
-    wait_barrier(shared_address(&block_.small.rows_ready), 0);
-    attend_to_units(p_, p_.layers[l], qkv_of(p_, l), block_.small.rows, block_.ring, stage_);
-    stage_ += UnitRange(block_.small.rows, p_.num_rows).size();
-    announce(block_, kParts);
-  }
-
-  __device__ void combine(unsigned everyone) {
-    wait_together(p_.counters->parts, everyone);
-    combine_units<kRows>(p_, block_.small.rows);
-    announce(block_, kAttention);
-  }
-
-  __device__ void multiply_output(int l) {
-    const DecoderWork& work = block_.work;
-    for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      const TileRange tiles = work.tiles(unit);
-      const int num_tiles = tiles.end - tiles.begin;
-      const int chunks = work.inner_chunks(unit).size() + work.attention_chunks(unit).size();
-      Accumulators<kRows> sums = {};
-      multiply_stages<kFormat, kRows>(num_tiles, block_.ring, stage_, chunks, sums);
-      reduce_warps<kRows>(sums, num_tiles, turn(stage_), block_.reduce_buffer,
-                          [&](int t, int row, int tile_row, float sum) {
-                            const int column = (tiles.begin + t) * kTileRows + tile_row;
-                            if (row >= p_.num_rows) return;
-                            announce_value(sums_of<kRows>(p_, l, unit.rank, row, column),
-                                           sums_of<kRows>(p_, l + 1, unit.rank, row, column), sum);
-                          });
-      stage_ += chunks;
-    }
-    if (l == 0) announce(block_, kSums);
-  }
-
-  const Block& block_;
-  const DecoderLaunch& p_;
-  const bool has_row_;
-  unsigned stage_ = 0;  // of the ring
-};
-
-// The last block leaves the counters as zeros: all warps of all blocks are through with them.
-__device__ void finish(DecoderCounters& counters) {
-  __threadfence();
-  if (atomicAdd(&counters.finished.count, 1u) != gridDim.x - 1) return;
-  for (GridCounter* counter : {&counters.qkv, &counters.inner, &counters.parts, &counters.attention,
-                               &counters.sums, &counters.norm, &counters.finished}) {
-    counter->count = 0;
-  }
-}
-
-template <WeightFormat kFormat, int kRows>
-__global__ void __launch_bounds__(kThreads, 1)
-    decoder_blocks_kernel(const __grid_constant__ DecoderLaunch p) {
-  extern __shared__ char raw_shared[];
-  char* base = raw_shared + (128 - shared_address(raw_shared) % 128) % 128;
-  auto& small = *reinterpret_cast<Small*>(base + Layout::kSmall);
-  const Block block{p,
-                    shared_address(base),
-                    StageRing(small.ring),
-                    reinterpret_cast<float*>(base + Layout::kReduce),
-                    small,
-                    DecoderWork(p)};
-
-  let_successor_start();
-  if (threadIdx.x == 0) {
-    small.ring.init();
-    init_barrier(shared_address(&small.rows_ready), 1);
-    for (std::uint64_t& barrier : small.written) {
-      init_barrier(shared_address(&barrier), kProductWarps);
-    }
-    fence_barrier_init();
-  }
-  __syncthreads();
-  const int warp = threadIdx.x / kWarp;
-  if (warp == kStreamWarp) {
-    stream<kFormat, kRows>(block);
-  } else if (warp == kXWarp) {
-    wait_for_predecessor();
-    small.rows.load(p);
-    if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
-    if (threadIdx.x % kWarp == 0) bring_x<kRows>(block);
-  } else if (warp == kSignalWarp) {
-    wait_for_predecessor();
-    if (threadIdx.x % kWarp == 0) signal_others(block);
-  } else {
-    Computation<kFormat, kRows>(block).run();
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) finish(*p.counters);
-}
-
-template <WeightFormat kFormat, int kRows>
-Status launch_rows(Stream& stream, const DecoderLaunch& params, int num_blocks) {
-  return launch("decoder_blocks", stream,
-                {.grid = dim3(static_cast<unsigned>(num_blocks)),
-                 .block = dim3(kThreads),
-                 .shared_bytes = Layout::kBytes},
-                decoder_blocks_kernel<kFormat, kRows>, params);
-}
-
-constexpr int slice_rows(int num_rows) {
-  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64;
-}
-
-template <WeightFormat kFormat>
-Status launch_format(Stream& stream, const DecoderLaunch& params, int num_blocks) {
-  switch (slice_rows(params.num_rows)) {
-    case 8:
-      return launch_rows<kFormat, 8>(stream, params, num_blocks);
-    case 16:
-      return launch_rows<kFormat, 16>(stream, params, num_blocks);
-    case 32:
-      return launch_rows<kFormat, 32>(stream, params, num_blocks);
-    default:
-      return launch_rows<kFormat, 64>(stream, params, num_blocks);
-  }
-}
 
 // Where the scratch's arrays lie.
 struct ScratchLayout {
   std::size_t norm = 0, wide = 0, qkv = 0, sums = 0, softmax = 0, outputs = 0, total = 0;
 
   ScratchLayout(int max_rows, int dim, int ff_dim, int num_heads) {
-    const auto rows = static_cast<std::size_t>(slice_rows(max_rows));
+    const auto rows = static_cast<std::size_t>(decoder_slice_rows(max_rows));
     const auto d = static_cast<std::size_t>(dim), f = static_cast<std::size_t>(ff_dim);
     const std::size_t parts = rows * static_cast<std::size_t>(num_heads) * kMaxUnits;
     norm = take(rows * d * sizeof(Bf16));
@@ -550,8 +46,8 @@ DecoderLayer make_layer(const DecoderBlock& block) {
           .fc1_bias = static_cast<const Bf16*>(block.fc1.bias),
           .proj_bias = static_cast<const Bf16*>(block.proj.bias),
           .fc2_bias = static_cast<const Bf16*>(block.fc2.bias),
-          .keys = static_cast<Bf16*>(block.kv.k),
-          .values = static_cast<Bf16*>(block.kv.v)};
+          .keys = block.kv.k,
+          .values = block.kv.v};
 }
 
 }  // namespace
@@ -566,7 +62,7 @@ bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multipro
   for (int i = 0; i < p.num_blocks; ++i) {
     const DecoderBlock& b = p.blocks[i];
     if (b.prepared_in == nullptr || b.prepared_out == nullptr) return false;
-    if (b.prepared_format != first.prepared_format) return false;
+    if (b.prepared_format != first.prepared_format || b.kv.format != first.kv.format) return false;
     for (const LinearWeights* w : {&b.qkv, &b.proj, &b.fc1, &b.fc2}) {
       if (w->bias == nullptr) return false;
     }
@@ -578,7 +74,7 @@ bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multipro
          p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 && p.rotary_dim > 0 &&
          p.rotary_dim <= kDecoderHeadDim && dim % kProductColumns == 0 &&
          ff_dim % kProductColumns == 0 && dim <= kMaxDecoderDim &&
-         p.max_context <= kMaxUnits * kUnitKeys;
+         p.max_context <= kMaxDecoderContext;
 }
 
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
@@ -616,9 +112,14 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
     p.logits = head.logits;
     p.vocab = head.linear.out;
   }
-  return params.blocks[0].prepared_format == WeightFormat::kFp8
-             ? launch_format<WeightFormat::kFp8>(stream, p, num_multiprocessors)
-             : launch_format<WeightFormat::kNative>(stream, p, num_multiprocessors);
+  const bool fp8_weights = params.blocks[0].prepared_format == PreparedFormat::kFp8;
+  const bool fp8_cache = params.blocks[0].kv.format == KvFormat::kFp8;
+  const auto launch_kernel = fp8_weights ? fp8_cache
+                                               ? launch_decoder_kernel<PreparedFormat::kFp8, E4m3>
+                                               : launch_decoder_kernel<PreparedFormat::kFp8, Bf16>
+                             : fp8_cache ? launch_decoder_kernel<PreparedFormat::kNative, E4m3>
+                                         : launch_decoder_kernel<PreparedFormat::kNative, Bf16>;
+  return launch_kernel(stream, p, num_multiprocessors);
 }
 
 std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim, int num_heads) {

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
@@ -27,18 +28,20 @@ struct Pack {
     }
     return pack;
   }
-  __device__ void store(Bf16* to) const {
+  template <typename Element>
+  __device__ void store(Element* to) const {
     if constexpr (kPack == kVector) {
-      store_vector(to, values);
+      using Vector = KvVector<Element>;
+      *reinterpret_cast<typename Vector::Raw*>(to) = Vector::pack(values);
     } else {
-      *to = __float2bfloat16_rn(values[0]);
+      store_kv_element(to, values[0]);
     }
   }
 };
 
 // Pairs (from[j], from[j + half]) turned by the angles table[2j], table[2j + 1] = cos, sin.
-template <int kPack>
-__device__ void rotate(const Bf16* from, Bf16* to, int half, const float* table) {
+template <int kPack, typename Element>
+__device__ void rotate(const Bf16* from, Element* to, int half, const float* table) {
   const Pack<kPack> a = Pack<kPack>::load(from), b = Pack<kPack>::load(from + half);
   Pack<kPack> real, imaginary;
 #pragma unroll
@@ -51,7 +54,8 @@ __device__ void rotate(const Bf16* from, Bf16* to, int half, const float* table)
   imaginary.store(to + half);
 }
 
-template <int kPack>
+// Element: of the cache.
+template <int kPack, typename Element>
 __global__ void __launch_bounds__(kThreads) rope_and_cache_kernel(RopeAndCacheParams p) {
   wait_for_predecessor();
   let_successor_start();  // in this order: decode_attention.cu counts on it
@@ -72,8 +76,8 @@ __global__ void __launch_bounds__(kThreads) rope_and_cache_kernel(RopeAndCachePa
   const std::int64_t slot = p.cache_slots[token];
   const std::int64_t to =
       ((slot / kPageTokens * p.num_heads + head) * kPageTokens + slot % kPageTokens) * p.head_dim;
-  Bf16* k_cache = static_cast<Bf16*>(p.kv.k) + to;
-  Bf16* v_cache = static_cast<Bf16*>(p.kv.v) + to;
+  Element* k_cache = static_cast<Element*>(p.kv.k) + to;
+  Element* v_cache = static_cast<Element*>(p.kv.v) + to;
   const float* table = p.rope_table + std::int64_t{p.positions[token]} * 2 * half;
 
   if (item < rotations) {
@@ -112,9 +116,8 @@ __global__ void __launch_bounds__(kCopyThreads) copy_pages_kernel(CopyPagesParam
   }
 }
 
-}  // namespace
-
-Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+template <typename Element>
+Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
   const bool vectors = params.rotary_dim % (2 * kVector) == 0 && params.head_dim % kVector == 0 &&
                        params.qkv_stride % kVector == 0;
   const int pack = vectors ? kVector : 1;
@@ -122,8 +125,17 @@ Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.num_tokens),
                                        blocks_for(params.num_heads * per_head, kThreads)),
                           .block = dim3(kThreads)};
-  return launch("rope_and_cache", stream, shape,
-                vectors ? rope_and_cache_kernel<kVector> : rope_and_cache_kernel<1>, params);
+  return launch(
+      "rope_and_cache", stream, shape,
+      vectors ? rope_and_cache_kernel<kVector, Element> : rope_and_cache_kernel<1, Element>,
+      params);
+}
+
+}  // namespace
+
+Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+  return params.kv.format == KvFormat::kFp8 ? launch_rope_and_cache<E4m3>(stream, params)
+                                            : launch_rope_and_cache<Bf16>(stream, params);
 }
 
 Status copy_pages(Stream& stream, const CopyPagesParams& params) {

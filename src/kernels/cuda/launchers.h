@@ -64,5 +64,6 @@ Status fill_random(Stream& stream, const FillRandomParams& params);
 
 // round_fp8.cu
 Status round_to_fp8(Stream& stream, const RoundToFp8Params& params);
+Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params);
 
 }  // namespace gapless::cuda

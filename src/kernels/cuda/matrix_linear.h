@@ -42,8 +42,10 @@ class MatrixLinear {
   Status tune(Stream& stream, const LinearParams& params, std::span<const int> row_counts);
 
  private:
-  // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual.
-  using Shape = std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool>;
+  static constexpr int kTypicalRows = 3072;
+  // in, out, stride of x, stride of y, stride of the residual, GELU, bias, residual, 8 bits.
+  using Shape =
+      std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, bool>;
   using Algorithms = std::vector<cublasLtMatmulAlgo_t>;
   // By number of rows: the next larger entry applies.
   using Choices = std::map<int, cublasLtMatmulAlgo_t>;
@@ -55,8 +57,19 @@ class MatrixLinear {
         residual_copy_dev_(std::move(residual_copy)) {}
   StatusOr<Algorithms> candidates(const LinearParams& params, int num_rows) const;
   static Shape shape_of(const LinearParams& params);
-  // What may stand in for the shape's first choice: of its kind, without split columns.
-  StatusOr<Algorithms> alternatives(const LinearParams& params, int num_rows) const;
+  // The shape's first choice, and what may stand in for it: of its kind, without split columns.
+  // `typical`: the candidates for a typical number of rows.
+  StatusOr<Algorithms> alternatives(const LinearParams& params, const Algorithms& typical) const;
+  StatusOr<std::vector<float>> time_algorithms(Stream& stream, const LinearParams& trial,
+                                               const Algorithms& algorithms) const;
+  // Without measuring: the heuristic's first algorithm for each number of rows.
+  Status take_first(const LinearParams& params, std::span<const int> row_counts);
+  // Whether b may stand in for a, as far as its kind goes.
+  static bool same_kind(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b);
+  // The heuristic's first algorithm of the first choice's kind, or that choice: few rows by many
+  // columns have none in 8 bits but with split columns.
+  cublasLtMatmulAlgo_t first_fitting(const LinearParams& params, int num_rows,
+                                     const Algorithms& typical) const;
   StatusOr<cublasLtMatmulAlgo_t> algorithm_for(const LinearParams& params);
   Status run_aside(Stream& stream, const LinearParams& params);
   Status multiply(Stream& stream, const LinearParams& params);

@@ -1,8 +1,10 @@
 // LayerNorm and row copies.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
@@ -15,8 +17,8 @@ constexpr int kMaxNormVectors = 8;  // per lane
 constexpr int kMaxRowWarps = 4;
 
 // kRowWarps warps per row, the row in registers. How many depends on the width alone, and so does
-// the order of the sums.
-template <int kVectors, int kRowWarps>
+// the order of the sums. kToFp8: the row ends in 8 bits, with a scale.
+template <int kVectors, int kRowWarps, bool kToFp8>
 __global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNormParams p) {
   constexpr int kRows = kNormWarps / kRowWarps, kLanes = kRowWarps * kWarp;
   __shared__ float shared[kWarp];
@@ -33,7 +35,6 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNorm
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
   const auto* gamma = static_cast<const Bf16*>(p.gamma);
   const auto* beta = static_cast<const Bf16*>(p.beta);
-  auto* y = static_cast<Bf16*>(p.y) + row * p.y_stride;
   uint4 raw[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -61,6 +62,7 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNorm
     }
   }
   const float scale = rsqrtf(row_sum(squares) / p.dim + p.eps);
+  float largest = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int at = (v * kLanes + lane) * kVector;
@@ -70,7 +72,23 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNorm
     load_vector(beta + at, b);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) values[v][i] = (values[v][i] - mean) * scale * g[i] + b[i];
-    store_vector(y + at, values[v]);
+    if constexpr (kToFp8) {
+      largest = max_magnitude(values[v], largest);
+    } else {
+      store_vector(static_cast<Bf16*>(p.y) + row * p.y_stride + at, values[v]);
+    }
+  }
+  if constexpr (kToFp8) {
+    const Fp8Scale row_scale(kRowWarps == 1 ? warp_max(largest) : block_max(largest, shared));
+    auto* y = static_cast<std::uint8_t*>(p.y) + row * p.y_stride;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = (v * kLanes + lane) * kVector;
+      if (at < p.dim) {
+        *reinterpret_cast<uint2*>(y + at) = pack_fp8(values[v], row_scale.inverse);
+      }
+    }
+    if (lane == 0) p.y_scales[row] = row_scale.scale;
   }
 }
 
@@ -120,11 +138,16 @@ Status layer_norm(Stream& stream, const LayerNormParams& params) {
                    .block = dim3(kNormWarps * kWarp)},
                   kernel, params);
   };
-  if (per_lane <= 1) return launch_rows(1, layer_norm_kernel<1, 1>);
-  if (per_lane <= 2) return launch_rows(1, layer_norm_kernel<2, 1>);
-  if (per_lane <= 5) return launch_rows(1, layer_norm_kernel<5, 1>);
-  if (per_lane <= 8) return launch_rows(1, layer_norm_kernel<8, 1>);
-  return launch_rows(kMaxRowWarps, layer_norm_kernel<kMaxNormVectors, kMaxRowWarps>);
+  auto launch_width = [&](auto to_fp8) {
+    constexpr bool kToFp8 = decltype(to_fp8)::value;
+    if (per_lane <= 1) return launch_rows(1, layer_norm_kernel<1, 1, kToFp8>);
+    if (per_lane <= 2) return launch_rows(1, layer_norm_kernel<2, 1, kToFp8>);
+    if (per_lane <= 5) return launch_rows(1, layer_norm_kernel<5, 1, kToFp8>);
+    if (per_lane <= 8) return launch_rows(1, layer_norm_kernel<8, 1, kToFp8>);
+    return launch_rows(kMaxRowWarps, layer_norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8>);
+  };
+  if (params.y_scales != nullptr) return launch_width(std::true_type());
+  return launch_width(std::false_type());
 }
 
 Status gather_rows(Stream& stream, const GatherRowsParams& params) {

@@ -13,13 +13,13 @@ template <int kHeadDim>
 constexpr int kGroupsFor = kHeadDim <= 72 ? 4 : 2;
 
 // One tile of queries of one sequence and head. Query i has position num_cached + first_query + i.
-template <int kHeadDim>
+template <int kHeadDim, typename Element>
 struct PagedProblem {
   const Bf16* queries;  // the sequence's first new token
   Bf16* out;
   std::int64_t query_stride, out_stride;
-  const Bf16* keys_;  // page 0 of this head
-  const Bf16* values_;
+  const Element* keys_;  // page 0 of this head
+  const Element* values_;
   const std::int32_t* pages;
   std::int64_t page_stride;  // elements
   int first_query, num_queries, num_cached, prefix_len, num_keys_;
@@ -35,16 +35,16 @@ struct PagedProblem {
   __device__ std::int64_t offset(int t) const {
     return __ldg(pages + t / kPageTokens) * page_stride + t % kPageTokens * kHeadDim;
   }
-  __device__ const Bf16* keys() const { return keys_; }
-  __device__ const Bf16* values() const { return values_; }
+  __device__ const Element* keys() const { return keys_; }
+  __device__ const Element* values() const { return values_; }
 };
 
 // Tiles of queries of all heads and sequences, found on the device: a captured launch fits every
 // pack of its size, however long each sequence is.
-template <int kHeadDim>
+template <int kHeadDim, typename Element>
 struct PagedWork {
   static constexpr int kTileQueries = kGroupsFor<kHeadDim> * kGroupQueries;
-  using Problem = PagedProblem<kHeadDim>;
+  using Problem = PagedProblem<kHeadDim, Element>;
   const PagedAttentionParams& p;
   int num_problems_ = 0;
 
@@ -71,8 +71,8 @@ struct PagedWork {
         .out = static_cast<Bf16*>(p.out) + first_token * p.out_stride + in_row,
         .query_stride = p.qkv_stride,
         .out_stride = p.out_stride,
-        .keys_ = static_cast<const Bf16*>(p.kv.k) + head_start,
-        .values_ = static_cast<const Bf16*>(p.kv.v) + head_start,
+        .keys_ = static_cast<const Element*>(p.kv.k) + head_start,
+        .values_ = static_cast<const Element*>(p.kv.v) + head_start,
         .pages = p.page_table + std::int64_t{sequence.row} * p.page_table_stride,
         .page_stride = std::int64_t{p.num_heads} * kPageTokens * kHeadDim,
         .first_query = first_query,
@@ -87,14 +87,14 @@ struct PagedWork {
   }
 };
 
-template <int kHeadDim>
+template <int kHeadDim, typename Element>
 __global__ void __launch_bounds__(kGroupsFor<kHeadDim>* kGroupThreads, 1)
     prefill_attention_kernel(PagedAttentionParams p) {
   constexpr int kGroups = kGroupsFor<kHeadDim>;
   extern __shared__ __align__(16) char raw_shared[];
   let_successor_start();
   wait_for_predecessor();
-  const PagedWork<kHeadDim> work(p);
+  const PagedWork<kHeadDim, Element> work(p);
   flash_attention<kHeadDim, kGroups>(work, *reinterpret_cast<FlashShared<kHeadDim>*>(raw_shared));
 }
 
@@ -109,7 +109,10 @@ Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_mu
       .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
       .block = dim3(kGroups * kGroupThreads),
       .shared_bytes = sizeof(FlashShared<kHeadDim>)};
-  return launch("prefill_attention", stream, shape, prefill_attention_kernel<kHeadDim>, params);
+  return launch("prefill_attention", stream, shape,
+                params.kv.format == KvFormat::kFp8 ? prefill_attention_kernel<kHeadDim, E4m3>
+                                                   : prefill_attention_kernel<kHeadDim, Bf16>,
+                params);
 }
 
 }  // namespace

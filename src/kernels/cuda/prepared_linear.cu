@@ -18,7 +18,7 @@ struct Part {
 };
 
 // Where a tile of the part lies.
-template <WeightFormat kFormat>
+template <PreparedFormat kFormat>
 __device__ char* tile_at(const PrepareLinearParams& p, std::int64_t tile, int chunk) {
   const std::int64_t all_chunks = (p.total_in + kPreparedTileColumns - 1) / kPreparedTileColumns;
   const std::int64_t index = (p.first_out / kPreparedTileRows + tile) * all_chunks +
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
     };
     fragment[r] = at(column) | at(column + 1) << 16;
   }
-  auto* to = reinterpret_cast<uint4*>(tile_at<WeightFormat::kNative>(p, tile, chunk));
+  auto* to = reinterpret_cast<uint4*>(tile_at<PreparedFormat::kNative>(p, tile, chunk));
   to[step * kWarp + lane] = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
 }
 
@@ -90,12 +90,12 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
           __nv_cvt_float_to_fp8(ldexpf(value, -exponents[row]), __NV_SATFINITE, __NV_E4M3);
       packed[word] |= code << (8 * byte);
     }
-    auto* to = reinterpret_cast<uint4*>(tile_at<WeightFormat::kFp8>(p, blockIdx.x, chunk));
+    auto* to = reinterpret_cast<uint4*>(tile_at<PreparedFormat::kFp8>(p, blockIdx.x, chunk));
     to[pair * kWarp + lane] = uint4{packed[0], packed[1], packed[2], packed[3]};
   }
   for (int i = threadIdx.x; i < part.num_chunks * kPreparedTileRows; i += kThreads) {
     const int chunk = i / kPreparedTileRows, row = i % kPreparedTileRows;
-    char* behind = tile_at<WeightFormat::kFp8>(p, blockIdx.x, chunk) +
+    char* behind = tile_at<PreparedFormat::kFp8>(p, blockIdx.x, chunk) +
                    kPreparedTileRows * kPreparedTileColumns;
     behind[row] = static_cast<char>(fp8_scale_byte(exponents[row]));
   }
@@ -108,10 +108,10 @@ Part part_of(int in, int out) {
 
 }  // namespace
 
-std::size_t prepared_linear_bytes(int in, int out, WeightFormat format) {
+std::size_t prepared_linear_bytes(int in, int out, PreparedFormat format) {
   const Part whole = part_of(in, out);
-  const int tile_bytes = format == WeightFormat::kFp8 ? kPreparedTileBytes<WeightFormat::kFp8>
-                                                      : kPreparedTileBytes<WeightFormat::kNative>;
+  const int tile_bytes = format == PreparedFormat::kFp8 ? kPreparedTileBytes<PreparedFormat::kFp8>
+                                                      : kPreparedTileBytes<PreparedFormat::kNative>;
   return static_cast<std::size_t>(whole.num_tiles) * static_cast<std::size_t>(whole.num_chunks) *
          static_cast<std::size_t>(tile_bytes);
 }
@@ -122,7 +122,7 @@ Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
                   "prepare_linear: a part must start at a multiple of 16 rows and 128 columns");
   }
   const Part part = part_of(params.weights.in, params.weights.out);
-  if (params.format == WeightFormat::kFp8) {
+  if (params.format == PreparedFormat::kFp8) {
     return launch("prepare_linear", stream,
                   {.grid = dim3(static_cast<unsigned>(part.num_tiles)), .block = dim3(kThreads)},
                   prepare_fp8_kernel, params, part);

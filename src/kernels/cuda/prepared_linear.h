@@ -19,14 +19,14 @@ namespace gapless {
 inline constexpr int kPreparedTileRows = 16;
 inline constexpr int kPreparedTileColumns = 128;
 
-template <WeightFormat kFormat>
-inline constexpr int kPreparedTileBytes = kPreparedTileRows*(kFormat == WeightFormat::kFp8
+template <PreparedFormat kFormat>
+inline constexpr int kPreparedTileBytes = kPreparedTileRows*(kFormat == PreparedFormat::kFp8
                                                                  ? kPreparedTileColumns + 1
                                                                  : 2 * kPreparedTileColumns);
 
 namespace cuda {
 
-std::size_t prepared_linear_bytes(int in, int out, WeightFormat format);
+std::size_t prepared_linear_bytes(int in, int out, PreparedFormat format);
 Status prepare_linear(Stream& stream, const PrepareLinearParams& params);
 
 }  // namespace cuda

@@ -1,6 +1,8 @@
-// Rounds weights to 8-bit floating point where they lie.
+// Rounds weights to 8-bit floating point where they lie, and makes rows for products in 8 bits.
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/fp8.cuh"
+#include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/fp8.h"
@@ -31,7 +33,56 @@ __global__ void __launch_bounds__(kThreads) round_to_fp8_kernel(RoundToFp8Params
   }
 }
 
+constexpr int kRowVectors = 4;  // of a thread, in registers
+
+// One block per row. All of the row is read before any of it is written: y may be x.
+__global__ void __launch_bounds__(kThreads) rows_to_fp8_kernel(RowsToFp8Params p) {
+  __shared__ float shared[kThreads / kWarp];
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
+  auto* y = static_cast<std::uint8_t*>(p.y) + row * p.y_stride;
+  uint4 raw[kRowVectors];
+  float largest = 0;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int at = (v * kThreads + static_cast<int>(threadIdx.x)) * kVector;
+    if (at < p.dim) raw[v] = *reinterpret_cast<const uint4*>(x + at);
+  }
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    if ((v * kThreads + static_cast<int>(threadIdx.x)) * kVector >= p.dim) continue;
+    float values[kVector];
+    unpack(raw[v], values);
+    largest = max_magnitude(values, largest);
+  }
+  const Fp8Scale scale(block_max(largest, shared));
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int at = (v * kThreads + static_cast<int>(threadIdx.x)) * kVector;
+    if (at >= p.dim) continue;
+    float values[kVector];
+    unpack(raw[v], values);
+    *reinterpret_cast<uint2*>(y + at) = pack_fp8(values, scale.inverse);
+  }
+  if (threadIdx.x == 0) p.scales[row] = scale.scale;
+}
+
 }  // namespace
+
+Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) {
+  if (params.dim % kVector != 0 || params.dim > kThreads * kRowVectors * kVector ||
+      params.x_stride % kVector != 0 || params.y_stride % kVector != 0) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "rows_to_fp8: the width and strides must be multiples of 8, the width at most 8192");
+  }
+  if (params.num_rows == 0) return ok_status();
+  return launch("rows_to_fp8", stream,
+                {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kThreads)},
+                rows_to_fp8_kernel, params);
+}
 
 Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
   return launch("round_to_fp8", stream,

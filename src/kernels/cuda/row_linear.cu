@@ -41,7 +41,7 @@ constexpr int kBoxRowBytes = kBoxColumns * 2;
 constexpr int kTileBoxBytes = kTileRows * kBoxRowBytes;
 constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one stage
 static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
-static_assert(kTileBytes == kPreparedTileBytes<WeightFormat::kNative>);
+static_assert(kTileBytes == kPreparedTileBytes<PreparedFormat::kNative>);
 constexpr int kMaxSliceRows = 32;
 constexpr int kColumnRanks = 4;
 
@@ -386,7 +386,7 @@ int slice_rows(int num_rows) {
 
 // Those in 8 bits are for decoder_blocks.
 const char* prepared_weights(const LinearWeights& weights) {
-  const bool usable = weights.prepared_format == WeightFormat::kNative;
+  const bool usable = weights.prepared_format == PreparedFormat::kNative;
   return usable ? static_cast<const char*>(weights.prepared) : nullptr;
 }
 

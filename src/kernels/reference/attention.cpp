@@ -11,19 +11,20 @@ namespace {
 // One query of one head: softmax(q k^T / sqrt(head_dim)) v over the first num_visible positions.
 void attend(const PagedAttentionParams& params, const std::int32_t* page_table_row, int head,
             std::int64_t num_visible, const float* q, float* out) {
-  const auto* keys = static_cast<const float*>(params.kv.k);
-  const auto* values = static_cast<const float*>(params.kv.v);
   const double scale = 1.0 / std::sqrt(static_cast<double>(params.head_dim));
-  auto index_of = [&](std::int64_t position) {
-    return kv_index(kv_slot(page_table_row, position), head, params.num_heads, params.head_dim);
+  std::vector<float> cached(static_cast<std::size_t>(params.head_dim));
+  auto load = [&](const void* from, std::int64_t position) {
+    const std::int64_t at =
+        kv_index(kv_slot(page_table_row, position), head, params.num_heads, params.head_dim);
+    load_kv(params.kv.format, from, at, cached.data(), params.head_dim);
   };
 
   std::vector<double> weights(static_cast<std::size_t>(num_visible));
   double largest = -INFINITY;
   for (std::int64_t j = 0; j < num_visible; ++j) {
-    const float* k = keys + index_of(j);
+    load(params.kv.k, j);
     double dot = 0;
-    for (int d = 0; d < params.head_dim; ++d) dot += static_cast<double>(q[d]) * k[d];
+    for (int d = 0; d < params.head_dim; ++d) dot += static_cast<double>(q[d]) * cached[d];
     weights[j] = dot * scale;
     largest = std::max(largest, weights[j]);
   }
@@ -32,8 +33,8 @@ void attend(const PagedAttentionParams& params, const std::int32_t* page_table_r
 
   std::vector<double> mean(static_cast<std::size_t>(params.head_dim), 0.0);
   for (std::int64_t j = 0; j < num_visible; ++j) {
-    const float* v = values + index_of(j);
-    for (int d = 0; d < params.head_dim; ++d) mean[d] += weights[j] * v[d];
+    load(params.kv.v, j);
+    for (int d = 0; d < params.head_dim; ++d) mean[d] += weights[j] * cached[d];
   }
   for (int d = 0; d < params.head_dim; ++d) out[d] = static_cast<float>(mean[d] / sum);
 }

@@ -12,7 +12,9 @@ double gelu_tanh(double x) {
 
 void linear(const LinearParams& params) {
   const auto* x = static_cast<const float*>(params.x);
-  const auto* weight = static_cast<const float*>(params.weights.weight);
+  // Rows in 8 bits have their scales multiplied in (fp8.cpp).
+  const LinearWeights& w = params.weights;
+  const auto* weight = static_cast<const float*>(params.x_scales != nullptr ? w.fp8 : w.weight);
   const auto* bias = static_cast<const float*>(params.weights.bias);
   const auto* residual = static_cast<const float*>(params.residual);
   auto* y = static_cast<float*>(params.y);

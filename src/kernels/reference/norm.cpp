@@ -23,6 +23,15 @@ void layer_norm(const LayerNormParams& params) {
       y[i] = static_cast<float>((x[i] - mean) * scale * gamma[i] + beta[i]);
     }
   }
+  if (params.y_scales != nullptr) {
+    rows_to_fp8({.x = params.y,
+                 .x_stride = params.y_stride,
+                 .y = params.y,
+                 .y_stride = params.y_stride,
+                 .scales = params.y_scales,
+                 .num_rows = params.num_rows,
+                 .dim = dim});
+  }
 }
 
 }  // namespace gapless::reference

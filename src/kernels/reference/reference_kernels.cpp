@@ -82,6 +82,10 @@ Status ReferenceKernels::round_to_fp8(Stream& stream, const RoundToFp8Params& pa
   return enqueue_on_cpu(stream, reference::round_to_fp8, params);
 }
 
+Status ReferenceKernels::rows_to_fp8(Stream& stream, const RowsToFp8Params& params) {
+  return enqueue_on_cpu(stream, reference::rows_to_fp8, params);
+}
+
 Status ReferenceKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {
   return enqueue_on_cpu(
       stream, [](std::uint64_t* to) { *to = static_cast<std::uint64_t>(host_now_ns()); }, stamp);

@@ -32,6 +32,7 @@ class ReferenceKernels : public Kernels {
   Status advance_rows(Stream& stream, const AdvanceRowsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
   Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
+  Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) override;
   Status stamp_time(Stream& stream, std::uint64_t* stamp) override;
 
   std::size_t attention_scratch_bytes(int, int, int, int, int) const override { return 0; }

@@ -60,5 +60,6 @@ void advance_rows(const AdvanceRowsParams& params);
 // random.cpp
 void fill_random(const FillRandomParams& params);
 void round_to_fp8(const RoundToFp8Params& params);
+void rows_to_fp8(const RowsToFp8Params& params);
 
 }  // namespace gapless::reference

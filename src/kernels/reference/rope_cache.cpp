@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/kv_index.h"
 #include "kernels/reference/reference_ops.h"
@@ -22,8 +23,7 @@ void rotate(float* x, const float* table, int half) {
 void rope_and_cache(const RopeAndCacheParams& params) {
   const int half = params.rotary_dim / 2;
   const std::int64_t width = std::int64_t{params.num_heads} * params.head_dim;
-  auto* keys = static_cast<float*>(params.kv.k);
-  auto* values = static_cast<float*>(params.kv.v);
+  std::vector<float> rotated(static_cast<std::size_t>(params.head_dim));
 
   for (std::int64_t t = 0; t < params.num_tokens; ++t) {
     float* qkv = static_cast<float*>(params.qkv) + t * params.qkv_stride;
@@ -34,9 +34,10 @@ void rope_and_cache(const RopeAndCacheParams& params) {
       const float* v = q + 2 * width;
       const std::int64_t to = kv_index(params.cache_slots[t], h, params.num_heads, params.head_dim);
       rotate(q, table, half);
-      std::copy(k, k + params.head_dim, keys + to);
-      rotate(keys + to, table, half);
-      std::copy(v, v + params.head_dim, values + to);
+      std::copy(k, k + params.head_dim, rotated.begin());
+      rotate(rotated.data(), table, half);
+      store_kv(params.kv.format, params.kv.k, to, rotated.data(), params.head_dim);
+      store_kv(params.kv.format, params.kv.v, to, v, params.head_dim);
     }
   }
 }

@@ -1,9 +1,9 @@
 // Attention of one new token per row, as decoder_blocks.cu runs it.
 //
-// unit = kUnitKeys keys of a pair of heads: a stage of the ring, of two pages, each 4 KB of keys
-// and 4 KB of values (two heads lie side by side in a page). One warp attends to it, and leaves a
-// softmax, its sum and its output per head in global memory; all of a row and head are combined
-// later.
+// unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values:
+// two pages of bfloat16, four of e4m3, a stage of the ring of up to 16 KB. One warp attends to it,
+// and leaves a softmax, its sum and its output per head in global memory; all of a row and head
+// are combined later.
 //
 // Units start at multiples of their size of the sequence, and sums run over lanes and units in
 // fixed orders: a row's result does not depend on the rows beside it. Their order is by row, pair
@@ -12,13 +12,28 @@
 
 #include "base/limits.h"
 #include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
 
 namespace gapless {
 
-inline constexpr int kPairPageBytes = 2 * kPageTokens * kDecoderHeadDim * 2;
-static_assert(kUnitKeys == 2 * kPageTokens);
+// Pieces of a unit in its stage, in order: a page's keys, its values, the next page's keys, and so
+// on.
+template <typename Element>
+struct UnitShape {
+  using Vector = KvVector<Element>;
+  static constexpr int kVectorBytes = kVector * sizeof(Element);
+  static constexpr int kKeyBytes = kDecoderHeadDim * sizeof(Element);
+  static constexpr int kHeadBytes = kPageTokens * kKeyBytes;
+  static constexpr int kPieceBytes = 2 * kHeadBytes;
+  static constexpr int kBytes = 16 << 10;
+  static constexpr int kPieces = kBytes / kPieceBytes;
+  static constexpr int kPages = kPieces / 2;
+  static constexpr int kKeys = kPages * kPageTokens;
+};
+// Contexts that kMaxUnits units hold, whatever the elements.
+inline constexpr int kMaxDecoderContext = kMaxUnits * UnitShape<Bf16>::kKeys;
 
 // Of all rows, in shared memory.
 struct AttentionRows {
@@ -26,9 +41,14 @@ struct AttentionRows {
   int seat[kMaxRows];            // row of the page table
   int first_unit[kMaxRows + 1];  // of all rows' pairs of heads
 
-  __device__ int units(int row) const { return (num_keys[row] + kUnitKeys - 1) / kUnitKeys; }
+  template <typename Element>
+  __device__ int units(int row) const {
+    constexpr int kKeys = UnitShape<Element>::kKeys;
+    return (num_keys[row] + kKeys - 1) / kKeys;
+  }
 
   // One warp.
+  template <typename Element>
   __device__ void load(const DecoderLaunch& p) {
     const int lane = threadIdx.x % kWarp;
     int before = 0;
@@ -39,7 +59,7 @@ struct AttentionRows {
         const AttentionSequence sequence = p.sequences[row];
         num_keys[row] = sequence.num_tokens == 0 ? 0 : sequence.num_cached + 1;
         seat[row] = sequence.row;
-        own = units(row) * (p.num_heads / 2);
+        own = units<Element>(row) * (p.num_heads / 2);
       }
       int sum = own;
       for (int offset = 1; offset < kWarp; offset *= 2) {
@@ -67,51 +87,57 @@ struct UnitRange {
 };
 
 // One unit. Found in rising order: `row` is where the search begins.
+template <typename Element>
 struct Unit {
-  int row = 0, pair = 0, first_key = 0, num_keys = 0;  // num_keys: of the row, from first_key on
+  using Shape = UnitShape<Element>;
+  // num_keys: of the row, from first_key on.
+  int row = 0, pair = 0, first_key = 0, num_keys = 0;
 
   __device__ void find(const AttentionRows& rows, int index) {
     while (rows.first_unit[row + 1] <= index) ++row;
-    const int units = rows.units(row), rest = index - rows.first_unit[row];
+    const int units = rows.units<Element>(row), rest = index - rows.first_unit[row];
     pair = rest / units;
-    first_key = rest % units * kUnitKeys;
+    first_key = rest % units * Shape::kKeys;
     num_keys = rows.num_keys[row] - first_key;
   }
-  __device__ int num_pages() const { return num_keys > kPageTokens ? 2 : 1; }
-  __device__ bool has_newest() const { return num_keys <= kUnitKeys; }
+  __device__ int num_pages() const {
+    return min((num_keys + kPageTokens - 1) / kPageTokens, Shape::kPages);
+  }
+  __device__ bool has_newest() const { return num_keys <= Shape::kKeys; }
 };
 
-inline constexpr int kUnitPieces = 4;  // keys and values of two pages
-
 // The ring's producer: asks for the pages of this block's units.
+template <typename Element>
 __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& layer,
                                     const AttentionRows& rows, RingProducer& producer) {
   const int lane = threadIdx.x % kWarp;
-  const std::int64_t page_elements = std::int64_t{p.num_heads} * kPageTokens * kDecoderHeadDim;
-  // Lane 4i + 2j + k: unit i of eight, its page j, keys or values.
-  const Bf16* plane = lane % 2 == 0 ? layer.keys : layer.values;
+  using Shape = UnitShape<Element>;
+  const std::int64_t page_bytes = std::int64_t{p.num_heads} * Shape::kHeadBytes;
+  // Lane kPieces * i + 2j + k: of unit i, page j, keys or values.
+  const char* plane = static_cast<const char*>(lane % 2 == 0 ? layer.keys : layer.values);
   const UnitRange range(rows, p.num_rows);
-  Unit unit;
-  for (int first = range.begin; first < range.end; first += kWarp / kUnitPieces) {
-    const int index = first + lane / kUnitPieces;
+  Unit<Element> unit;
+  for (int first = range.begin; first < range.end; first += kWarp / Shape::kPieces) {
+    const int index = first + lane / Shape::kPieces;
     std::uint64_t own = 0;
     int num_pages = 0;
     if (index < range.end) {
       unit.find(rows, index);
       num_pages = unit.num_pages();
-      const int page_index = unit.first_key / kPageTokens + min(lane / 2 % 2, num_pages - 1);
+      const int page_index =
+          unit.first_key / kPageTokens + min(lane / 2 % Shape::kPages, num_pages - 1);
       const std::int64_t page = __ldg(
           p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride + page_index);
-      own = reinterpret_cast<std::uint64_t>(plane + page * page_elements +
-                                            unit.pair * (kPairPageBytes / 2));
+      own = reinterpret_cast<std::uint64_t>(plane + page * page_bytes +
+                                            unit.pair * Shape::kPieceBytes);
     }
     __syncwarp();
-    const int count = min(kWarp / kUnitPieces, range.end - first);
+    const int count = min(kWarp / Shape::kPieces, range.end - first);
     for (int i = 0; i < count; ++i) {
-      const int source = i * kUnitPieces + lane % kUnitPieces;
+      const int source = i * Shape::kPieces + lane % Shape::kPieces;
       const std::uint64_t from = __shfl_sync(kFullWarp, own, source);
       const int pages = __shfl_sync(kFullWarp, num_pages, source);
-      producer.push(0, 2 * pages, kPairPageBytes, reinterpret_cast<const char*>(from));
+      producer.push(0, 2 * pages, Shape::kPieceBytes, reinterpret_cast<const char*>(from));
     }
   }
 }
@@ -164,34 +190,40 @@ __device__ __forceinline__ float weight_of_part(float largest, float whole_large
 }
 
 // One warp attends to one unit, lanes 8i to 8i + 7 to every fourth key. Keys from num_keys on do
-// not exist. `place`: of the unit's stage. `part`: of the first head.
+// not exist. `piece(i)`: keys of page i / 2, or its values. `part`: of the first head.
+template <typename Element, typename Piece>
 __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
                                                const HeadChunk (&queries)[2], int num_keys,
-                                               std::uint32_t place, std::int64_t part) {
-  constexpr int kTurns = kUnitKeys / 4;
+                                               const Piece& piece, std::int64_t part) {
+  using Shape = UnitShape<Element>;
+  constexpr int kTurnKeys = kWarp / 8, kTurnBytes = kTurnKeys * Shape::kKeyBytes;
+  constexpr int kTurns = Shape::kKeys / kTurnKeys, kPageTurns = kPageTokens / kTurnKeys;
   const int lane = threadIdx.x % kWarp;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
-  // Where there is no second page the first is read again, for nothing: loads without conditions
-  // stay together.
-  const int second = num_keys > kPageTokens ? 2 : 0;
-  const std::uint32_t pages[4] = {place, place + kPairPageBytes, place + second * kPairPageBytes,
-                                  place + (second + 1) * kPairPageBytes};
+  // Instead of a page that does not exist the first is read again, for nothing: loads without
+  // conditions stay together.
+  std::uint32_t keys[Shape::kPages], values[Shape::kPages];
+#pragma unroll
+  for (int page = 0; page < Shape::kPages; ++page) {
+    const int existing = num_keys > page * kPageTokens ? page : 0;
+    keys[page] = piece(2 * existing);
+    values[page] = piece(2 * existing + 1);
+  }
 #pragma unroll
   for (int head = 0; head < 2; ++head) {
-    const std::uint32_t offset = head * (kPairPageBytes / 2) + lane * 16;
+    const std::uint32_t offset = head * Shape::kHeadBytes + lane * Shape::kVectorBytes;
     float scores[kTurns];
     float largest = -INFINITY;
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      std::uint32_t raw[4];
-      load_shared_16(raw, pages[turn / 4 * 2] + offset + turn % 4 * 512);
       float k[kVector];
-      unpack(uint4{raw[0], raw[1], raw[2], raw[3]}, k);
+      load_shared_elements<Element>(
+          keys[turn / kPageTurns] + offset + turn % kPageTurns * kTurnBytes, k);
       float dot = 0;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) dot += queries[head].values[i] * k[i];
       dot = warp_sum<8>(dot) * scale;
-      scores[turn] = turn * 4 + lane / 8 < num_keys ? dot : -INFINITY;
+      scores[turn] = turn * kTurnKeys + lane / 8 < num_keys ? dot : -INFINITY;
       largest = fmaxf(largest, scores[turn]);
     }
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 8));
@@ -202,10 +234,9 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     for (int turn = 0; turn < kTurns; ++turn) {
       const float weight = exp2f(scores[turn] - reference);
       sum += weight;
-      std::uint32_t raw[4];
-      load_shared_16(raw, pages[turn / 4 * 2 + 1] + offset + turn % 4 * 512);
       float v[kVector];
-      unpack(uint4{raw[0], raw[1], raw[2], raw[3]}, v);
+      load_shared_elements<Element>(
+          values[turn / kPageTurns] + offset + turn % kPageTurns * kTurnBytes, v);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) output[i] += weight * v[i];
     }
@@ -228,12 +259,16 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
 // A row's queries of a pair of heads, and the new token's keys and values of it: each lane has
 // eight dimensions, from lane % 8 * 8 on, of both queries, and of the keys (of the values where
 // lane >= 16) of head lane / 8 % 2.
+template <typename Element>
 struct NewToken {
+  using Vector = KvVector<Element>;
+
   HeadChunk queries[2];
-  uint4 entry;  // of the cache
+  typename Vector::Raw entry;  // of the cache
 
   // One warp. `qkv`: of this layer. Waits until they are written.
-  __device__ void load(const DecoderLaunch& p, const Bf16* qkv, const Unit& unit, int position) {
+  __device__ void load(const DecoderLaunch& p, const Bf16* qkv, const Unit<Element>& unit,
+                       int position) {
     const int lane = threadIdx.x % kWarp;
     const bool is_value = lane >= 16;
     Angles angles;
@@ -248,33 +283,37 @@ struct NewToken {
     queries[1].load(raw[1], true, p.rotary_dim, angles);
     HeadChunk own;
     own.load(raw[2], !is_value, p.rotary_dim, angles);
-    entry = pack(own.values);
+    entry = Vector::pack(own.values);
   }
 
   // To the cache.
   __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
-                        const Unit& unit, int position) const {
+                        const Unit<Element>& unit, int position) const {
     const int lane = threadIdx.x % kWarp;
     const std::int64_t head = page * p.num_heads + unit.pair * 2 + lane / 8 % 2;
     const std::int64_t to =
         (head * kPageTokens + position % kPageTokens) * kDecoderHeadDim + lane % 8 * kVector;
-    *reinterpret_cast<uint4*>((lane >= 16 ? layer.values : layer.keys) + to) = entry;
+    auto* plane = static_cast<Element*>(lane >= 16 ? layer.values : layer.keys);
+    *reinterpret_cast<typename Vector::Raw*>(plane + to) = entry;
   }
 };
 
-// Puts its entry where the unit's stage holds its place, and zeros where later tokens' values
+// Puts its entry where the unit's pieces hold their place, and zeros where later tokens' values
 // will be: what lies there may be no number, even times zero.
-__device__ __forceinline__ void insert_new_token(const uint4& entry, int at_key,
-                                                 std::uint32_t place) {
+template <typename Element, typename Piece>
+__device__ __forceinline__ void insert_new_token(const typename KvVector<Element>::Raw& entry,
+                                                 int at_key, const Piece& piece) {
+  using Shape = UnitShape<Element>;
+  using Raw = typename KvVector<Element>::Raw;
   const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
   const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
-  const std::uint32_t in_page = head * (kPairPageBytes / 2) + chunk * 16;
-  const std::uint32_t value_page = place + (page * 2 + 1) * kPairPageBytes + in_page;
+  const std::uint32_t in_page = head * Shape::kHeadBytes + chunk * Shape::kVectorBytes;
+  const std::uint32_t value_page = piece(page * 2 + 1) + in_page;
   for (int t = offset + 1 + lane / 16; t < kPageTokens; t += 2) {
-    store_shared_16(value_page + t * (kDecoderHeadDim * 2), uint4{0, 0, 0, 0});
+    store_shared_elements(value_page + t * Shape::kKeyBytes, Raw{});
   }
-  const std::uint32_t to = lane >= 16 ? value_page : place + page * 2 * kPairPageBytes + in_page;
-  store_shared_16(to + offset * (kDecoderHeadDim * 2), entry);
+  const std::uint32_t to = lane >= 16 ? value_page : piece(page * 2) + in_page;
+  store_shared_elements(to + offset * Shape::kKeyBytes, entry);
   // The copy engine fills this memory again.
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncwarp();
@@ -282,13 +321,15 @@ __device__ __forceinline__ void insert_new_token(const uint4& entry, int at_key,
 
 // This warp's units of the block's, which lie in the ring from first_stage on. `qkv`: of this
 // layer.
+template <typename Element>
 __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLayer& layer,
                                        const Bf16* qkv, const AttentionRows& rows,
                                        const StageRing& ring, unsigned first_stage) {
   const unsigned warp = threadIdx.x / kWarp;
   const UnitRange range(rows, p.num_rows);
-  Unit unit;
-  NewToken token;
+  using Shape = UnitShape<Element>;
+  Unit<Element> unit;
+  NewToken<Element> token;
   int token_row = -1, token_pair = -1;
   for (unsigned i = (warp - first_stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
        i += kRingConsumers) {
@@ -304,13 +345,14 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
       token.load(p, qkv, unit, position);
     }
     const std::uint32_t place = ring.wait(first_stage + i);
+    const auto piece = [&](int at) { return place + at * Shape::kPieceBytes; };
     if (unit.has_newest()) {
       token.store(p, layer, page, unit, position);
-      insert_new_token(token.entry, unit.num_keys - 1, place);
+      insert_new_token<Element>(token.entry, unit.num_keys - 1, piece);
     }
-    attend_to_unit(p, token.queries, unit.num_keys, place,
-                   (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
-                       unit.first_key / kUnitKeys);
+    attend_to_unit<Element>(p, token.queries, unit.num_keys, piece,
+                            (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
+                                unit.first_key / Shape::kKeys);
     __syncwarp();
     if (threadIdx.x % kWarp == 0) ring.give_back(first_stage + i);
   }
@@ -318,14 +360,14 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
 
 // This block's share of rows and heads: the parts of all units become the attention's output. One
 // warp each, two dimensions a lane.
-template <int kRows>
+template <int kRows, typename Element>
 __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows) {
   constexpr int kBatch = 32;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
        i += gridDim.x * kProductWarps) {
     const int row = i / p.num_heads, head = i % p.num_heads;
-    const int count = rows.units(row);
+    const int count = rows.units<Element>(row);
     if (count == 0) continue;
     const std::int64_t first = std::int64_t{i} * kMaxUnits;
     const auto* outputs =

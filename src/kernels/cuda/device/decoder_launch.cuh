@@ -12,8 +12,7 @@ namespace gapless {
 
 inline constexpr int kMaxDecoderLayers = 64;
 inline constexpr int kDecoderHeadDim = 64;
-inline constexpr int kUnitKeys = 32;           // keys of two heads that one warp attends to
-inline constexpr int kMaxUnits = 64;           // of a context: two for each lane of a warp
+inline constexpr int kMaxUnits = 64;  // of a context (decoder_attention.cuh): two for each lane
 inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
 inline constexpr int kMaxDecoderDim = kProductThreads * kVector;  // a LayerNorm in one go
 
@@ -26,8 +25,8 @@ struct DecoderLayer {
   const Bf16* fc1_bias;
   const Bf16* proj_bias;
   const Bf16* fc2_bias;
-  Bf16* keys;
-  Bf16* values;
+  void* keys;  // of the cache
+  void* values;
 };
 
 // Counted up during a launch, zero between launches.
@@ -54,7 +53,7 @@ struct DecoderLaunch {
   int page_table_stride;
   const float* rope_table;
 
-  // Scratch. kRows = num_rows rounded up to 8, 16, 32 or 64.
+  // Scratch. kRows: decoder_slice_rows(num_rows).
   Bf16* norm;            // [kRows, dim], fragment order
   Bf16* wide;            // [kRows, dim + ff_dim], fragment order: attention, gelu(fc1)
   Bf16* qkv;             // [2, num_rows, 3 dim]; layer l uses the (l % 2)-th (self_announcing.cuh)
@@ -71,6 +70,11 @@ struct DecoderLaunch {
   float* logits;  // [num_rows, vocab]
   int vocab;
 };
+
+// Rows that a launch is compiled for: num_rows rounded up.
+constexpr int decoder_slice_rows(int num_rows) {
+  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64;
+}
 
 // Activations that products read lie in the order in which lanes load them as B fragments: per 128
 // columns, per 8 rows, per 16 columns, per lane 4 elements (mma.cuh). So 128 columns are one

@@ -89,24 +89,24 @@ class DecoderWork {
 
 // A fragments of prepared tiles in shared memory (prepared_linear.h). `pair`: of steps of 16
 // columns.
-template <WeightFormat kFormat, int kTiles>
+template <PreparedFormat kFormat, int kTiles>
 struct TileReader;
 
 template <int kTiles>
-struct TileReader<WeightFormat::kNative, kTiles> {
+struct TileReader<PreparedFormat::kNative, kTiles> {
   std::uint32_t from;
 
   __device__ explicit TileReader(std::uint32_t tiles) : from(tiles + threadIdx.x % kWarp * 16) {}
   __device__ void load(int /*pair*/) {}
   __device__ void fragment(int tile, int pair, int step, std::uint32_t (&a)[4]) const {
     load_shared_16(
-        a, from + tile * kPreparedTileBytes<WeightFormat::kNative> + pair * 1024 + step * 512);
+        a, from + tile * kPreparedTileBytes<PreparedFormat::kNative> + pair * 1024 + step * 512);
   }
 };
 
 template <int kTiles>
-struct TileReader<WeightFormat::kFp8, kTiles> {
-  static constexpr int kTileBytes = kPreparedTileBytes<WeightFormat::kFp8>;
+struct TileReader<PreparedFormat::kFp8, kTiles> {
+  static constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
   std::uint32_t from;
   std::uint32_t scales[kTiles][2];  // of rows lane / 4 and lane / 4 + 8
   std::uint32_t raw[kTiles][4];     // a pair's
@@ -132,12 +132,12 @@ struct TileReader<WeightFormat::kFp8, kTiles> {
 
 // sums += this warp's stages of num_chunks from first_stage on: 128 columns of x times kTiles
 // tiles.
-template <WeightFormat kFormat, int kTiles, int kRows>
+template <PreparedFormat kFormat, int kTiles, int kRows>
 __device__ __forceinline__ void multiply_stages(const StageRing& ring, unsigned first_stage,
                                                 int num_chunks, Accumulators<kRows>& sums) {
   constexpr int kPairs = kProductColumns / 32;  // of steps
   constexpr int kUnroll = kRows <= 16 ? kPairs : 1;
-  constexpr int kStepUnroll = kRows <= 32 || kFormat == WeightFormat::kFp8 ? 2 : 1;
+  constexpr int kStepUnroll = kRows <= 32 || kFormat == PreparedFormat::kFp8 ? 2 : 1;
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (unsigned chunk = (warp - first_stage) % kRingConsumers;
        chunk < static_cast<unsigned>(num_chunks); chunk += kRingConsumers) {
@@ -168,7 +168,7 @@ __device__ __forceinline__ void multiply_stages(const StageRing& ring, unsigned 
   }
 }
 
-template <WeightFormat kFormat, int kRows>
+template <PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void multiply_stages(int num_tiles, const StageRing& ring,
                                                 unsigned first_stage, int num_chunks,
                                                 Accumulators<kRows>& sums) {

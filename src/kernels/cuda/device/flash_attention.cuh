@@ -12,6 +12,9 @@
 // is the layout of products without swizzling, for keys and for values. Planes are 16 bytes further
 // apart than they are long, so that copies of one key's neighbouring elements hit different banks.
 //
+// Keys and values that are e4m3 in memory become bfloat16 on their way: they are loaded into
+// registers a tile early, and stored where the copies of bfloat16 would have put them.
+//
 // The width kHeadDim is any multiple of 8. Where it is not one of 16 (72), the last product over it
 // has zeros as queries and, so that they stay zero, a plane of zeros beside the keys; nothing is
 // padded in memory.
@@ -20,8 +23,12 @@
 // sequence. A tile that it does not see leaves its maximum, sum and output untouched, bit for bit.
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
@@ -57,6 +64,7 @@ struct FlashShared {
 //   Bf16* output(int i)
 //   int num_visible(int i)           it sees keys 0..num_visible-1
 //   int num_keys()                   keys that any query of the tile sees; 0: nothing to do
+//   keys(), values()                 of type const Bf16* or const E4m3*
 //   std::int64_t offset(int t)       of key t < num_keys() from keys(), of its value from values()
 
 // A tile's place among the stages, and how often the stages have been gone through.
@@ -85,10 +93,13 @@ template <int kHeadDim, int kGroups, typename Work>
 class TileCopier {
   using Shared = FlashShared<kHeadDim>;
   using Problem = typename Work::Problem;
+  using Element = std::remove_cvref_t<decltype(*std::declval<Problem>().keys())>;
+  static constexpr bool kConverts = !std::is_same_v<Element, Bf16>;
   static constexpr int kChunks = kHeadDim / kVector;
   static constexpr int kRowThreads = kChunks < 8 ? kChunks : 8;
   static constexpr int kRoundKeys = kGroups * kGroupThreads / kRowThreads;
   static constexpr int kRounds = (kKeyTile + kRoundKeys - 1) / kRoundKeys;
+  static constexpr int kRowPieces = (kChunks + kRowThreads - 1) / kRowThreads;
   static constexpr int kPlaneBytes = Shared::kPlaneBytes;
 
  public:
@@ -98,32 +109,90 @@ class TileCopier {
     in_row_ = chunk * kVector;
     to_ = chunk * kPlaneBytes + first_key() * 16 + shared_address(shared.keys[0]);
     begin(blockIdx.x);
+    if constexpr (kConverts) load();
   }
 
   // Enqueues the next tile, if there is one; its `full` barrier completes with every thread's
   // arrival.
   __device__ __forceinline__ void copy() {
-    if (index_ >= work_.num_problems()) return;
+    if (kConverts ? !loaded_ : index_ >= work_.num_problems()) return;
     wait_barrier(shared_address(shared_.empty) + cursor_.stage * 8, cursor_.parity ^ 1);
     const std::uint32_t to_keys = to_ + cursor_.stage * Shared::kKeyBytes;
     const std::uint32_t to_values =
         to_ + kStages * Shared::kKeyBytes + cursor_.stage * Shared::kValueBytes;
+    const std::uint32_t full = shared_address(shared_.full) + cursor_.stage * 8;
+    cursor_.advance();
+    if constexpr (kConverts) {
+      for_pieces([&](int round, int piece) {
+        const int to = place(round, piece);
+        store_shared_16(to_keys + to, as_bf16(raw_keys_[round][piece]));
+        store_shared_16(to_values + to, as_bf16(raw_values_[round][piece]));
+      });
+      fence_for_wgmma();
+      arrive(full);
+      load();
+    } else {
+      for_pieces([&](int round, int piece) {
+        const int to = place(round, piece);
+        const std::int64_t from = element(round, piece);
+        copy_async_16(to_keys + to, problem_.keys() + from, is_key(round));
+        copy_async_16(to_values + to, problem_.values() + from, is_key(round));
+      });
+      arrive_after_copies(full);
+      go_on();
+    }
+  }
+
+ private:
+  using Raw = typename KvVector<Element>::Raw;
+
+  __device__ __forceinline__ static uint4 as_bf16(const Raw& raw) {
+    float values[kVector];
+    KvVector<Element>::unpack(raw, values);
+    return pack(values);
+  }
+
+  // body(round, piece) for this thread's parts of a tile.
+  template <typename Body>
+  __device__ __forceinline__ void for_pieces(const Body& body) const {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (!has_part(round)) continue;
-      const bool valid = key_ + round * kRoundKeys < problem_.num_keys();
-      const Bf16* keys = problem_.keys() + rows_[round] + in_row_;
-      const Bf16* values = problem_.values() + rows_[round] + in_row_;
 #pragma unroll
-      for (int first = 0; first < kChunks; first += kRowThreads) {
-        if (first + kRowThreads > kChunks && in_row_ >= (kChunks - first) * kVector) continue;
-        const int to = round * kRoundKeys * 16 + first * kPlaneBytes;
-        copy_async_16(to_keys + to, keys + first * kVector, valid);
-        copy_async_16(to_values + to, values + first * kVector, valid);
+      for (int piece = 0; piece < kRowPieces; ++piece) {
+        const int chunks_left = kChunks - piece * kRowThreads;
+        if (chunks_left < kRowThreads && in_row_ >= chunks_left * kVector) continue;
+        body(round, piece);
       }
     }
-    arrive_after_copies(shared_address(shared_.full) + cursor_.stage * 8);
-    cursor_.advance();
+  }
+  // In a stage's keys and values, and in those of the problem.
+  __device__ __forceinline__ static int place(int round, int piece) {
+    return round * kRoundKeys * 16 + piece * kRowThreads * kPlaneBytes;
+  }
+  __device__ __forceinline__ std::int64_t element(int round, int piece) const {
+    return rows_[round] + in_row_ + piece * kRowThreads * kVector;
+  }
+  __device__ __forceinline__ bool is_key(int round) const {
+    return key_ + round * kRoundKeys < problem_.num_keys();
+  }
+
+  // The next tile into registers; zeros behind the last key.
+  __device__ __forceinline__ void load() {
+    loaded_ = index_ < work_.num_problems();
+    if (!loaded_) return;
+    for_pieces([&](int round, int piece) {
+      const std::int64_t from = element(round, piece);
+      const bool valid = is_key(round);
+      raw_keys_[round][piece] =
+          valid ? *reinterpret_cast<const Raw*>(problem_.keys() + from) : Raw{};
+      raw_values_[round][piece] =
+          valid ? *reinterpret_cast<const Raw*>(problem_.values() + from) : Raw{};
+    });
+    go_on();
+  }
+
+  __device__ __forceinline__ void go_on() {
     key_ += kKeyTile;
     if (--tiles_left_ == 0) {
       begin(index_ + gridDim.x);
@@ -132,7 +201,6 @@ class TileCopier {
     }
   }
 
- private:
   __device__ __forceinline__ static int first_key() {
     return static_cast<int>(threadIdx.x) / kRowThreads;
   }
@@ -171,6 +239,10 @@ class TileCopier {
   std::uint32_t to_;
   std::int64_t rows_[kRounds];
   StageCursor cursor_;
+  // Where elements are converted: the tile that copy() stores next.
+  bool loaded_ = false;
+  Raw raw_keys_[kConverts ? kRounds : 1][kRowPieces],
+      raw_values_[kConverts ? kRounds : 1][kRowPieces];
 };
 
 // The A fragments of one warp's 16 queries.

@@ -2,8 +2,8 @@
 // once: a block may wait for what any other still has to do.
 //
 // What a block wrote before it signals is visible to whoever waited for the count, through loads
-// that bypass L1 (__ldcg). For copies by the copy engine, writers call publish_to_copy_engine before
-// they signal, readers after they waited.
+// that bypass L1 (__ldcg). For copies by the copy engine, writers call publish_to_copy_engine
+// before they signal, readers after they waited.
 #pragma once
 
 #include <cstdint>

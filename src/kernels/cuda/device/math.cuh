@@ -54,4 +54,16 @@ __device__ __forceinline__ float block_sum(float value, float* shared) {
   return value;
 }
 
+// The largest over the block, as block_sum.
+__device__ __forceinline__ float block_max(float value, float* shared) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int num_warps = blockDim.x / kWarp;
+  value = warp_max(value);
+  if (lane == 0) shared[warp] = value;
+  __syncthreads();
+  value = warp_max(shared[lane < num_warps ? lane : 0]);
+  __syncthreads();
+  return value;
+}
+
 }  // namespace gapless

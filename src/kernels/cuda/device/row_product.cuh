@@ -1,7 +1,7 @@
 // The product of up to 64 rows of x with 16-row tiles of W on tensor cores, as decode kernels share
-// it: W is the M operand of mma.m16n8k16, x its N operand, and the eight warps of a block divide the
-// columns among them. An output is the sum over a warp's columns in order, then over the warps in a
-// fixed order.
+// it: W is the M operand of mma.m16n8k16, x its N operand, and the eight warps of a block divide
+// the columns among them. An output is the sum over a warp's columns in order, then over the warps
+// in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ inline constexpr int kReduceBytes = kProductWarps * kReduceRows * kReducePitch *
 template <int kRows>
 using Accumulators = float[kGroupTiles][kRows / 8][4];
 
-// Sums over the warps, in the order of their `turn`s (0 to 7); `use(tile, row of x, row of the tile,
-// sum)` is called once per output. The first kProductThreads threads take part. `buffer`:
+// Sums over the warps, in the order of their `turn`s (0 to 7); `use(tile, row of x, row of the
+// tile, sum)` is called once per output. The first kProductThreads threads take part. `buffer`:
 // kReduceBytes, free again after the call.
 template <int kRows, typename Use>
 __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, int num_tiles,

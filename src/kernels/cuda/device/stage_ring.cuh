@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/ring_space.h"
 
 namespace gapless {
 
@@ -93,39 +94,31 @@ class RingProducer {
   // The ring's memory: `bytes` at `data`. max_in_flight: bytes asked for and not there yet. Enough
   // keep memory busy; more only queue, and every small access of the block queues behind them.
   __device__ RingProducer(RingControl& control, std::uint32_t data, int bytes, int max_in_flight)
-      : control_(control),
-        data_(data),
-        bytes_(bytes),
-        max_in_flight_(max_in_flight),
-        free_(bytes) {}
+      : control_(control), data_(data), max_in_flight_(max_in_flight), space_(bytes) {}
 
   // A stage of room for x_bytes of activations and num_copies pieces: lane i < num_copies asks for
   // piece_bytes at `from` (its own). x_bytes and piece_bytes are multiples of 16.
   __device__ void push(int x_bytes, int num_copies, int piece_bytes, const char* from) {
     const int asked = num_copies * piece_bytes, size = x_bytes + asked;
-    // What is left at the end may be too little for a stage.
-    const int skipped = next_ + size > bytes_ ? bytes_ - next_ : 0;
-    while (free_ < skipped + size || stage_ - oldest_ == kRingStages) reclaim();
+    while (!space_.has_room(size) || stage_ - oldest_ == kRingStages) reclaim();
     while (in_flight_ > 0 && in_flight_ + asked > max_in_flight_) wait_for_oldest_arrival();
-    if (skipped > 0) next_ = 0;
     const int lane = threadIdx.x % kWarp, slot = stage_ % kRingStages;
     if (lane == slot) {
       asked_ = asked;
-      size_ = skipped + size;
+      taken_ = space_.taken_by(size);
     }
+    const std::uint32_t place = data_ + space_.take(size);
     const std::uint32_t barrier = shared_address(&control_.full[slot]);
     if (lane == 0) arrive_expecting(barrier, asked);
     __syncwarp();
     if (lane < num_copies) {
-      copy_bytes_async(data_ + next_ + x_bytes + lane * piece_bytes, from, piece_bytes, barrier);
+      copy_bytes_async(place + x_bytes + lane * piece_bytes, from, piece_bytes, barrier);
     }
     if (lane == 0) {
       *const_cast<volatile std::uint32_t*>(&control_.places[slot]) =
-          StagePlace::make(stage_, data_ + next_);
+          StagePlace::make(stage_, place);
       if (x_bytes == 0) arrive(shared_address(&control_.x_full[slot]));
     }
-    next_ += size;
-    free_ -= skipped + size;
     in_flight_ += asked;
     ++stage_;
   }
@@ -141,17 +134,16 @@ class RingProducer {
   __device__ void reclaim() {
     if (arriving_ == oldest_) wait_for_oldest_arrival();
     wait_barrier(shared_address(&control_.empty[oldest_ % kRingStages]), oldest_ / kRingStages & 1);
-    free_ += __shfl_sync(kFullWarp, size_, oldest_ % kRingStages);
+    space_.give_back(__shfl_sync(kFullWarp, taken_, oldest_ % kRingStages));
     ++oldest_;
   }
 
   RingControl& control_;
   const std::uint32_t data_;
-  const int bytes_, max_in_flight_;
-  int next_ = 0;  // where the next stage begins
-  int free_;
+  const int max_in_flight_;
+  RingSpace space_;
   int in_flight_ = 0;
-  int asked_ = 0, size_ = 0;  // bytes of the stage that is this lane's
+  int asked_ = 0, taken_ = 0;  // bytes of the stage that is this lane's
   unsigned stage_ = 0;
   unsigned oldest_ = 0;    // stage that was not reclaimed yet
   unsigned arriving_ = 0;  // stage that was not seen to have arrived yet

@@ -1,0 +1,92 @@
+// Elements of the KV cache, eight at a time: T = bfloat16, or e4m3 (kv_format.h). Whatever they
+// are, what is computed on is the same numbers in float.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/mma.cuh"
+
+namespace gapless {
+
+using E4m3 = __nv_fp8_e4m3;
+
+template <typename Element>
+struct KvVector;
+
+template <>
+struct KvVector<Bf16> {
+  using Raw = uint4;
+
+  __device__ __forceinline__ static void unpack(const Raw& raw, float (&values)[kVector]) {
+    gapless::unpack(raw, values);
+  }
+  __device__ __forceinline__ static Raw pack(const float (&values)[kVector]) {
+    return gapless::pack(values);
+  }
+};
+
+template <>
+struct KvVector<E4m3> {
+  using Raw = uint2;
+
+  __device__ __forceinline__ static void unpack(const Raw& raw, float (&values)[kVector]) {
+#pragma unroll
+    for (int i = 0; i < kVector; i += 2) {
+      const std::uint32_t four = i < 4 ? raw.x : raw.y;
+      const auto two = static_cast<std::uint16_t>(i % 4 == 0 ? four : four >> 16);
+      std::uint32_t halves;
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(two));
+      const float2 floats = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+      values[i] = floats.x;
+      values[i + 1] = floats.y;
+    }
+  }
+  // Rounds to bfloat16 first: what the cache holds is what it would hold as T, rounded.
+  __device__ __forceinline__ static Raw pack(const float (&values)[kVector]) {
+    std::uint32_t twos[kVector / 2];
+#pragma unroll
+    for (int i = 0; i < kVector; i += 2) twos[i / 2] = round_pair(values[i], values[i + 1]);
+    return {twos[0] | twos[1] << 16, twos[2] | twos[3] << 16};
+  }
+
+ private:
+  __device__ __forceinline__ static std::uint32_t round_pair(float low, float high) {
+    std::uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(two)
+        : "f"(round_to_bf16(high)), "f"(round_to_bf16(low)));
+    return two;
+  }
+};
+
+// Eight elements in shared memory.
+template <typename Element>
+__device__ __forceinline__ void load_shared_elements(std::uint32_t address,
+                                                     float (&values)[kVector]) {
+  if constexpr (sizeof(Element) == 2) {
+    std::uint32_t raw[4];
+    load_shared_16(raw, address);
+    KvVector<Element>::unpack({raw[0], raw[1], raw[2], raw[3]}, values);
+  } else {
+    std::uint32_t raw[2];
+    load_shared_8(raw, address);
+    KvVector<Element>::unpack({raw[0], raw[1]}, values);
+  }
+}
+__device__ __forceinline__ void store_shared_elements(std::uint32_t address, const uint4& raw) {
+  store_shared_16(address, raw);
+}
+__device__ __forceinline__ void store_shared_elements(std::uint32_t address, const uint2& raw) {
+  asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(raw.x), "r"(raw.y) : "memory");
+}
+
+// One element.
+__device__ __forceinline__ void store_kv_element(Bf16* to, float value) {
+  *to = __float2bfloat16_rn(value);
+}
+__device__ __forceinline__ void store_kv_element(E4m3* to, float value) {
+  *to = E4m3(round_to_bf16(value));
+}
+
+}  // namespace gapless

@@ -1,0 +1,68 @@
+// How large pages are and how many fit, by the format of the cache.
+#include <gtest/gtest.h>
+
+#include "device/device.h"
+#include "model/device_state.h"
+#include "model/model_shape.h"
+#include "model/step_limits.h"
+
+namespace gapless {
+namespace {
+
+TEST(KvPages, BytesOfAPage) {
+  const TextShape shape = text_shape(moondream2_config());
+  // Keys and values, 24 layers, 16 tokens, width 2048.
+  constexpr std::size_t kElements = 2 * 24 * 16 * 2048;
+  EXPECT_EQ(kv_page_bytes(shape, DType::kBF16, KvFormat::kNative), 2 * kElements);
+  EXPECT_EQ(kv_page_bytes(shape, DType::kF32, KvFormat::kNative), 4 * kElements);
+  EXPECT_EQ(kv_page_bytes(shape, DType::kBF16, KvFormat::kFp8), kElements);
+  EXPECT_EQ(kv_page_bytes(shape, DType::kF32, KvFormat::kFp8), kElements);
+}
+
+TEST(KvPages, SmallerPagesAreMoreOfThem) {
+  auto device = open_device("cpu");
+  ASSERT_TRUE(device.ok());
+  auto kernels = make_kernels(**device);
+  ASSERT_TRUE(kernels.ok());
+  // Of a width at which the memory is the bound, not the rows' contexts.
+  ModelConfig config = moondream2_config();
+  config.text.dim = 512;
+  config.text.n_heads = config.text.n_kv_heads = 8;
+  config.text.n_layers = 6;
+  const auto pages = [&](KvFormat format) {
+    const auto limits = choose_step_limits(**device, **kernels, config, format);
+    EXPECT_TRUE(limits.ok()) << limits.status().to_string();
+    return limits.ok() ? limits->num_pages : 0;
+  };
+  const int native = pages(KvFormat::kNative);
+  EXPECT_GT(native, 0);
+  EXPECT_EQ(pages(KvFormat::kFp8), 4 * native);  // T is float32 here
+}
+
+TEST(KvPages, TheStateHasPagesOfItsFormat) {
+  auto device = open_device("cpu");
+  ASSERT_TRUE(device.ok());
+  auto stream = (*device)->create_stream("test");
+  ASSERT_TRUE(stream.ok());
+  const TextShape shape{.dim = 128, .num_layers = 3, .max_context = 64};
+  StepLimits limits;
+  limits.max_rows = 2;
+  limits.num_pages = 5;
+  limits.max_pages_per_row = 4;
+  limits.num_image_slots = 1;
+  for (const KvFormat format : {KvFormat::kNative, KvFormat::kFp8}) {
+    const auto state =
+        DeviceState::create(**device, **stream, shape, 1, DType::kF32, format, limits, {});
+    ASSERT_TRUE(state.ok()) << state.status().to_string();
+    const std::int64_t element = format == KvFormat::kFp8 ? 1 : 4;
+    EXPECT_EQ(state->page_bytes_one(), 128 * 16 * element);
+    const KvLayer last = state->kv_layer(2);
+    EXPECT_EQ(last.format, format);
+    const auto* base = static_cast<const std::byte*>(state->kv_base());
+    EXPECT_EQ(static_cast<const std::byte*>(last.k) - base, 4 * 5 * 128 * 16 * element);
+    EXPECT_EQ(static_cast<const std::byte*>(last.v) - base, 5 * 5 * 128 * 16 * element);
+  }
+}
+
+}  // namespace
+}  // namespace gapless

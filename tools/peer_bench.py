@@ -1,0 +1,344 @@
+#!/usr/bin/env python3
+"""Times PyTorch models of Moondream 2's shape on a GPU, to stand beside `gapless bench forward` and `decode`.
+
+    tools/peer_bench.py [--json bench/results/peers-h200.json] [--skip transformers,compiled]
+
+Two peers, bfloat16, random weights:
+
+reference      this project's own model (gapless_tools), with torch's scaled_dot_product_attention and a static KV
+               cache. `eager` runs op by op; `graph` is the same captured in a CUDA graph; `compiled` is the graph of
+               blocks that torch.compile made (default mode, static shapes). Times are the GPU's, by events, medians of
+               single runs. Vision includes the patch embedding, not the projector; a prefill is 730 positions that
+               see each other and a causal rest, with the logits of the last token; a decode step is all layers, the
+               logits and an argmax over a cache of fixed length.
+transformers   PhiForCausalLM of the same text shape (parallel blocks, 24 layers, 2048 wide) through
+               generate_batch(), its continuous batching, op by op, with CUDA graphs, and with graphs and its
+               asynchronous batching. A step's time is the median distance of two tokens between the moment when the
+               last sequence has got its first token and the moment when the first sequence ends, so that prefills
+               and start-up do not count.
+
+Needs torch with CUDA; transformers for the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gapless_tools.config import MoondreamConfig  # noqa: E402
+from gapless_tools.image_crops import normalize, patchify  # noqa: E402
+from gapless_tools.reference_model import apply_rope, linear, parameter_shapes, rope_tables  # noqa: E402
+from gapless_tools.training_model import block_weights, vision_block  # noqa: E402
+
+DTYPE = torch.bfloat16
+PROMPT, CONTEXT = 770, 850
+WARM_UPS, RUNS = 3, 15
+
+
+def random_weights(config: MoondreamConfig) -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    weights = {}
+    for name, shape in parameter_shapes(config).items():
+        if name.startswith("model.region"):
+            continue
+        if len(shape) == 1:
+            value = torch.ones(shape) if name.endswith("weight") else torch.zeros(shape)
+            weights[name] = value.to("cuda", DTYPE)
+        else:
+            weights[name] = (torch.randn(shape, device="cuda") / shape[-1] ** 0.5).to(DTYPE)
+    return weights
+
+
+# ---- the reference model with a static cache ----
+
+
+class Peer:
+    def __init__(self, config: MoondreamConfig, weights: dict[str, torch.Tensor]) -> None:
+        self.config, self.weights = config, weights
+        self.vision = [
+            block_weights(weights, f"model.vision.blocks.{i}", ("ln1", "ln2"))
+            for i in range(config.vision.enc_n_layers)
+        ]
+        self.text = [block_weights(weights, f"model.text.blocks.{i}", ("ln",)) for i in range(config.text.n_layers)]
+        positions = torch.arange(1024, device="cuda")
+        self.cos, self.sin = rope_tables(positions, config.text.head_dim // 2, config.text.rope_theta)
+
+    def cache(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        shape = (rows, self.config.text.n_heads, 1024, self.config.text.head_dim)
+        return [
+            (torch.randn(shape, device="cuda", dtype=DTYPE), torch.randn(shape, device="cuda", dtype=DTYPE))
+            for _ in self.text
+        ]
+
+    def encode(self, crops: torch.Tensor, block: Callable) -> torch.Tensor:
+        w, vision = self.weights, self.config.vision
+        x = linear(w, "model.vision.patch_emb", patchify(normalize(crops, DTYPE), vision)) + w["model.vision.pos_emb"]
+        for layer in self.vision:
+            x = block(x, layer, vision.enc_n_heads)
+        return F.layer_norm(x, x.shape[-1:], w["model.vision.post_ln.weight"], w["model.vision.post_ln.bias"])
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        w = self.weights
+        n = F.layer_norm(x, x.shape[-1:], w["model.text.post_ln.weight"], w["model.text.post_ln.bias"])
+        return linear(w, "model.text.lm_head", n)
+
+    def prefill(self, tokens: torch.Tensor, cache: list, block: Callable) -> torch.Tensor:
+        x = F.embedding(tokens, self.weights["model.text.wte"])
+        prefix, length = self.config.prefix_length, tokens.shape[1]
+        cos, sin = self.cos[:length], self.sin[:length]
+        order = torch.arange(length, device="cuda")
+        visible = order[None, :] <= order[prefix:, None]
+        for layer, (keys, values) in zip(self.text, cache, strict=True):
+            x = block(x, layer, keys, values, self.config.text.n_heads, prefix, cos, sin, visible)
+        return self.logits(x[:, -1]).argmax(-1)
+
+    def decode(self, tokens: torch.Tensor, cache: list, block: Callable) -> torch.Tensor:
+        x = F.embedding(tokens, self.weights["model.text.wte"])[:, None]
+        cos, sin = self.cos[CONTEXT - 1 : CONTEXT], self.sin[CONTEXT - 1 : CONTEXT]
+        for layer, (keys, values) in zip(self.text, cache, strict=True):
+            x = block(x, layer, keys, values, self.config.text.n_heads, CONTEXT, cos, sin)
+        return self.logits(x[:, 0]).argmax(-1)
+
+
+def heads_of(qkv: torch.Tensor, n_heads: int) -> tuple[torch.Tensor, ...]:
+    n, length, width = qkv.shape
+    return qkv.view(n, length, 3, n_heads, width // (3 * n_heads)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def finish_block(x, n, attended, w):  # noqa: ANN001, ANN201
+    attended = F.linear(attended.transpose(1, 2).flatten(2), w[4], w[5])
+    return x + attended + F.linear(F.gelu(F.linear(n, w[6], w[7]), approximate="tanh"), w[8], w[9])
+
+
+def prefill_block(x, w, keys, values, n_heads, prefix, cos, sin, visible):  # noqa: ANN001, ANN201
+    n = F.layer_norm(x, x.shape[-1:], w[0], w[1])
+    q, k, v = heads_of(F.linear(n, w[2], w[3]), n_heads)
+    q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
+    keys[:, :, : k.shape[2]] = k
+    values[:, :, : k.shape[2]] = v
+    image = F.scaled_dot_product_attention(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix])
+    rest = F.scaled_dot_product_attention(q[:, :, prefix:], k, v, attn_mask=visible)
+    return finish_block(x, n, torch.cat([image, rest], dim=2), w)
+
+
+def decode_block(x, w, keys, values, n_heads, context, cos, sin):  # noqa: ANN001, ANN201
+    n = F.layer_norm(x, x.shape[-1:], w[0], w[1])
+    q, k, v = heads_of(F.linear(n, w[2], w[3]), n_heads)
+    q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
+    keys[:, :, context - 1 : context] = k
+    values[:, :, context - 1 : context] = v
+    attended = F.scaled_dot_product_attention(q, keys[:, :, :context], values[:, :, :context])
+    return finish_block(x, n, attended, w)
+
+
+def in_graph(run: Callable[[], object]) -> Callable[[], object]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def times_ms(run: Callable[[], object]) -> dict[str, float]:
+    for _ in range(WARM_UPS):
+        run()
+    times = []
+    for _ in range(RUNS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    times.sort()
+    return {
+        "median": round(statistics.median(times), 4),
+        "p10": round(times[RUNS // 10], 4),
+        "p90": round(times[-1 - RUNS // 10], 4),
+    }
+
+
+def reference_points(peer: Peer, with_compiled: bool) -> list[dict]:
+    def encode(crops: int) -> Callable:
+        pixels = torch.randint(0, 256, (crops, 378, 378, 3), dtype=torch.uint8, device="cuda")
+        return lambda block: lambda: peer.encode(pixels, block)
+
+    def prefill(rows: int) -> Callable:
+        tokens = torch.randint(0, 50000, (rows, PROMPT), device="cuda")
+        cache = peer.cache(rows)
+        return lambda block: lambda: peer.prefill(tokens, cache, block)
+
+    def decode(rows: int) -> Callable:
+        tokens = torch.randint(0, 50000, (rows,), device="cuda")
+        cache = peer.cache(rows)
+        return lambda block: lambda: peer.decode(tokens, cache, block)
+
+    plan = [("encode", f"{n} crops", encode(n), vision_block) for n in (1, 5, 13)]
+    plan += [("prefill", f"{n} x {PROMPT}", prefill(n), prefill_block) for n in (1, 8)]
+    plan += [("decode", f"{n} rows", decode(n), decode_block) for n in (1, 8, 32)]
+    points = []
+    for what, size, make, block in plan:
+        point = {"what": what, "size": size, "eager_ms": times_ms(make(block))}
+        point["graph_ms"] = times_ms(in_graph(make(block)))
+        if with_compiled:
+            torch._dynamo.reset()
+            compiled = torch.compile(block, dynamic=False)
+            point["compiled_ms"] = times_ms(in_graph(make(compiled)))
+        points.append(point)
+        print_point(point)
+        torch.cuda.empty_cache()
+    return points
+
+
+def print_point(point: dict) -> None:
+    kinds = ("eager_ms", "graph_ms", "compiled_ms")
+    times = "  ".join(f"{k[:-3]} {point[k]['median']:8.3f} ms" for k in kinds if k in point)
+    if point["what"] == "decode":
+        best = min(point[k]["median"] for k in kinds if k in point)
+        times += f"  {1e3 * int(point['size'].split()[0]) / best:9.1f} tokens/s"
+    print(f"{point['what']:8s} {point['size']:>10s}  {times}", flush=True)
+
+
+# ---- transformers ----
+
+
+def transformers_points(config: MoondreamConfig, all_rows: list[int]) -> list[dict]:
+    from transformers import ContinuousBatchingConfig, GenerationConfig, PhiConfig, PhiForCausalLM
+
+    text = config.text
+    phi = PhiConfig(
+        vocab_size=text.vocab_size,
+        hidden_size=text.dim,
+        intermediate_size=text.inner_dim,
+        num_hidden_layers=text.n_layers,
+        num_attention_heads=text.n_heads,
+        max_position_embeddings=text.max_context,
+    )
+    with torch.device("cuda"):
+        model = PhiForCausalLM(phi).to(DTYPE).eval()
+    model.set_attn_implementation("paged|sdpa")
+    generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=16)
+    half = 32
+    points = []
+    for rows in all_rows:
+        generator = torch.Generator().manual_seed(rows)
+        prompts = torch.randint(1, 50000, (rows, CONTEXT - half), generator=generator).tolist()
+        for name, with_graphs, asynchronous in (
+            ("eager", False, False),
+            ("graphs", True, False),
+            ("graphs, asynchronous", True, True),
+        ):
+            if name == "eager" and rows != all_rows[0]:
+                continue  # the host's time: the same for every number of rows, and long
+            batching = ContinuousBatchingConfig(
+                use_cuda_graph=with_graphs,
+                use_async_batching=asynchronous,
+                allow_block_sharing=False,
+                max_batch_tokens=8192,
+                num_blocks=256,
+                max_requests_per_batch=32,
+            )
+
+            def seconds(new_tokens: int) -> float:
+                results = model.generate_batch(
+                    inputs=prompts,
+                    generation_config=generation,
+                    continuous_batching_config=batching,  # noqa: B023
+                    max_new_tokens=new_tokens,
+                    record_timestamps=True,
+                )
+                # When the last sequence got its first token, and when the first one ended.
+                stamps = [result.timestamps for result in results.values()]
+                counts = {len(result.generated_tokens) for result in results.values()}
+                if len(results) != rows or counts != {new_tokens}:
+                    raise RuntimeError(f"{len(results)} answers of {counts} tokens")
+                begin, end = max(s[0] for s in stamps), min(s[-1] for s in stamps)
+                tokens = [t for t in stamps[0] if begin <= t <= end]
+                return statistics.median(t - before for before, t in zip(tokens, tokens[1:], strict=False))
+
+            step = seconds(2 * half)
+            point = {
+                "what": "decode",
+                "size": f"{rows} rows",
+                "mode": name,
+                "step_ms": round(1e3 * step, 4),
+                "tokens_per_s": round(rows / step, 1),
+            }
+            points.append(point)
+            print(
+                f"transformers {point['size']:>8s} {name:20s} {point['step_ms']:8.3f} ms/step"
+                f" {point['tokens_per_s']:9.1f} tokens/s",
+                flush=True,
+            )
+    return points
+
+
+def current_commit() -> str:
+    try:
+        command = ["git", "describe", "--always", "--dirty"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+# Not inference_mode: transformers' loop writes, in a thread of its own, to tensors made here.
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="file to write the result to")
+    parser.add_argument("--skip", default="", help="of: compiled, reference, transformers")
+    parser.add_argument("--rows", default="1,8,32", help="streams of transformers' points")
+    parser.add_argument("--commit", help="to note in the result, where git cannot be asked")
+    arguments = parser.parse_args()
+    skip = set(arguments.skip.split(","))
+    config = MoondreamConfig()
+    result = {
+        "command": "tools/peer_bench.py " + " ".join(sys.argv[1:]),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": arguments.commit or current_commit(),
+        "device": torch.cuda.get_device_name(),
+        "model": "random, Moondream 2 shape",
+        "ceiling": "none",
+        "benchmark": "peers",
+        "torch": torch.__version__,
+        "reference": [],
+        "transformers": [],
+    }
+    if "reference" not in skip:
+        peer = Peer(config, random_weights(config))
+        result["reference"] = reference_points(peer, "compiled" not in skip)
+        del peer
+        torch.cuda.empty_cache()
+    if "transformers" not in skip:
+        import transformers
+
+        result["transformers_version"] = transformers.__version__
+        begin = time.monotonic()
+        try:
+            result["transformers"] = transformers_points(config, [int(n) for n in arguments.rows.split(",")])
+        except Exception as error:  # another library's road: say so, keep the rest
+            result["transformers_error"] = f"{type(error).__name__}: {error}"
+            print("transformers:", result["transformers_error"], f"after {time.monotonic() - begin:.0f} s")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
