@@ -114,13 +114,14 @@ std::int64_t total_bytes(const std::vector<StepTraffic>& traffic) {
   return total;
 }
 
-std::string describe_model(const ModelConfig& config, KvFormat kv_format, int num_rows,
-                           int context) {
-  const std::vector<StepTraffic> step = decode_step_traffic(
-      config, DType::kBF16, PreparedFormat::kNative, kv_format, num_rows, context);
+std::string describe_model(const ModelConfig& config, PreparedFormat weights, KvFormat kv_format,
+                           int num_rows, int context) {
+  const std::vector<StepTraffic> step =
+      decode_step_traffic(config, DType::kBF16, weights, kv_format, num_rows, context);
   std::string out = describe_configuration(config) + describe_parameters(config);
-  out += fmt::format("bytes of one decode step: {} rows, {} cached tokens each, bf16{}\n", num_rows,
-                     context, kv_format == KvFormat::kFp8 ? ", KV cache fp8" : "");
+  out += fmt::format("bytes of one decode step: {} rows, {} cached tokens each, bf16{}{}\n",
+                     num_rows, context, weights == PreparedFormat::kFp8 ? ", matrices fp8" : "",
+                     kv_format == KvFormat::kFp8 ? ", KV cache fp8" : "");
   out += describe_traffic(step);
   out += fmt::format("  {:<24} {:>10.1f} MB\n", "total", megabytes(total_bytes(step)));
   out += "on top, in a step that samples a coordinate or a size\n";

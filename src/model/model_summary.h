@@ -45,7 +45,7 @@ std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dt
 std::int64_t total_bytes(const std::vector<StepTraffic>& traffic);
 
 // Everything above and the configuration, as text for a person; of a device whose T is bfloat16.
-std::string describe_model(const ModelConfig& config, KvFormat kv_format, int num_rows,
-                           int context);
+std::string describe_model(const ModelConfig& config, PreparedFormat weights, KvFormat kv_format,
+                           int num_rows, int context);
 
 }  // namespace gapless

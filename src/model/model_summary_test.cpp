@@ -77,9 +77,14 @@ TEST(ModelSummary, RegionHeadsOfMoondream2) {
 }
 
 TEST(ModelSummary, TheDescriptionNamesTheTotals) {
-  const std::string text = describe_model(moondream2_config(), KvFormat::kNative, 1, 1000);
+  const std::string text =
+      describe_model(moondream2_config(), PreparedFormat::kNative, KvFormat::kNative, 1, 1000);
   EXPECT_NE(text.find("1,927,237,104"), std::string::npos) << text;
   EXPECT_NE(text.find("2823.6 MB"), std::string::npos) << text;
+  const std::string fp8 =
+      describe_model(moondream2_config(), PreparedFormat::kFp8, KvFormat::kNative, 1, 1000);
+  EXPECT_NE(fp8.find("bf16, matrices fp8"), std::string::npos) << fp8;
+  EXPECT_NE(fp8.find("1510.8 MB"), std::string::npos) << fp8;
 }
 
 }  // namespace

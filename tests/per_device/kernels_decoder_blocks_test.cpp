@@ -469,6 +469,8 @@ TEST_P(DecoderBlocksTest, WeightsIn8BitsGiveTheBitsOfTheirCopiesInT) {
       {.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16},
       {.num_heads = 10, .ff_dim = 1152, .num_blocks = 2, .vocab = 3000},
       {.num_heads = 32, .ff_dim = 8192, .num_blocks = 1, .vocab = 2064},
+      // On 132 multiprocessors some of the ring's stages end where the ring does.
+      {.num_heads = 4, .ff_dim = 4096, .num_blocks = 12, .vocab = 16},
   };
   for (const Shape& shape : shapes) {
     for (const int rows : {1, 9, 20, 33}) {
