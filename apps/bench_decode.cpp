@@ -11,7 +11,6 @@
 #include "bench/measured_run.h"
 #include "bench_options.h"
 #include "engine_options.h"
-#include "model/model_summary.h"
 
 namespace gapless {
 namespace {
@@ -57,9 +56,7 @@ StatusOr<DecodePoint> measure_point(const DecodeOptions& options, LoadedModel& m
   point.period_ns = spread_of(steps.period_ns);
   point.forward_ns = spread_of(steps.forward_ns);
   point.sampling_ns = spread_of(steps.sampling_ns);
-  point.bytes = total_bytes(decode_step_traffic(model.config, model.kernels->activation_dtype(),
-                                                model.model->kv_format(), rows,
-                                                static_cast<int>(std::lround(point.context))));
+  point.bytes = model.model->decode_step_bytes(rows, static_cast<int>(std::lround(point.context)));
   point.bubble_us = accounts.bubble_us_per_step();
   return point;
 }

@@ -9,12 +9,14 @@
 #include "engine_options.h"
 #include "model/model_source.h"
 #include "model/model_summary.h"
+#include "model/weight_format.h"
 
 namespace gapless {
 namespace {
 
 struct InfoOptions {
   std::string model;
+  WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
   int rows = 1;
   int context = 1000;
@@ -25,8 +27,8 @@ int print_info(const InfoOptions& options) {
   if (!source.ok()) return report(source.status());
   const StatusOr<std::string> files = describe_source(*source);
   if (!files.ok()) return report(files.status());
-  const std::string text =
-      *files + describe_model(source->config, options.kv_cache, options.rows, options.context);
+  const std::string text = *files + describe_model(source->config, prepared_format(options.weights),
+                                                   options.kv_cache, options.rows, options.context);
   std::fputs(text.c_str(), stdout);
   return 0;
 }
@@ -40,6 +42,7 @@ void add_info_command(CLI::App& app, Command& chosen) {
   command->add_option("--model", options->model,
                       "Folder or file of published weights, random:moondream2, "
                       "random:moondream-0.5b, or nothing: the small model that ships");
+  add_weights_option(*command, options->weights);
   add_kv_cache_option(*command, options->kv_cache);
   command->add_option("--rows", options->rows, "Sequences in the decode step")
       ->check(CLI::Range(1, kMaxRows))

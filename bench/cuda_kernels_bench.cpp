@@ -34,7 +34,8 @@ LinearWeights prepared(CudaBench& b, const std::vector<LinearWeights>& parts, bo
     whole.out = side_by_side ? part.out : whole.out + part.out;
   }
   whole.bias = b.noise(whole.out);
-  void* to = b.allocate(b.kernels().prepared_linear_bytes(whole.in, whole.out));
+  void* to =
+      b.allocate(b.kernels().prepared_linear_bytes(whole.in, whole.out, PreparedFormat::kNative));
   whole.prepared = to;
   int in = 0, out = 0;
   for (const LinearWeights& part : parts) {

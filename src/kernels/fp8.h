@@ -16,10 +16,13 @@
 namespace gapless {
 
 inline constexpr float kFp8Max = 448.0f;
+// Rows of weights with larger values than 448 * 2^7 saturate: above, 8-bit numbers would not become
+// bfloat16 by one multiplication (cuda/device/fp8_tile.cuh), and no model has such weights.
+inline constexpr int kFp8MaxRowExponent = 7;
 
 // The smallest e for which max_value <= kFp8Max * 2^e; 0 for a row of zeros. max_value is finite
 // and not negative.
-GAPLESS_HOST_DEVICE inline int fp8_row_exponent(float max_value) {
+GAPLESS_HOST_DEVICE inline int fp8_exponent(float max_value) {
   if (!(max_value > 0)) return 0;
   int exponent = 0;
   const float mantissa = frexpf(max_value, &exponent);  // in [0.5, 1)
@@ -27,10 +30,16 @@ GAPLESS_HOST_DEVICE inline int fp8_row_exponent(float max_value) {
   return mantissa <= 0.875f ? exponent - 9 : exponent - 8;
 }
 
+// Of a row of weights.
+GAPLESS_HOST_DEVICE inline int fp8_row_exponent(float max_value) {
+  const int exponent = fp8_exponent(max_value);
+  return exponent < kFp8MaxRowExponent ? exponent : kFp8MaxRowExponent;
+}
+
 // Of a row of activations: 2^e and 2^-e are normal float32 numbers too. Rows of numbers below
 // 2^-111 lose digits.
 GAPLESS_HOST_DEVICE inline int fp8_activation_exponent(float max_value) {
-  const int exponent = fp8_row_exponent(max_value);
+  const int exponent = fp8_exponent(max_value);
   return exponent < -120 ? -120 : exponent;
 }
 

@@ -29,18 +29,20 @@
 #include "kernels/dtype.h"
 #include "kernels/kv_format.h"
 #include "kernels/row_state.h"
+#include "kernels/prepared_format.h"
 
 namespace gapless {
 
 // y = x W^T + b. weight: [out, in] T; bias: [out] T or nullptr. `prepared`: nullptr, or what
-// prepare_linear made of the same weights; a decode product then reads nothing else of them, and
-// `weight` may be nullptr.
+// prepare_linear made of the same weights, in prepared_format. Where that is kNative a decode product
+// reads nothing else of them, and `weight` may be nullptr; where it is kFp8, decoder_blocks does.
 struct LinearWeights {
   const void* weight = nullptr;
   const void* bias = nullptr;
   int in = 0;
   int out = 0;
   const void* prepared = nullptr;
+  PreparedFormat prepared_format = PreparedFormat::kNative;
   // What rows_to_fp8 made of `weight`, densely; nullptr: nothing. For products of rows in 8 bits.
   const void* fp8 = nullptr;
   const float* fp8_scales = nullptr;  // [out]
@@ -49,10 +51,12 @@ struct LinearWeights {
 // Lays weights out for decode products. `prepared` has prepared_linear_bytes(total_in, total_out) bytes; the
 // part's rows become its rows from first_out on, its columns those from first_in on, so that several
 // matrices (qkv and fc1; proj and fc2) may become one. Starts are multiples of 16 rows and 128 columns;
-// parts cover the whole.
+// parts cover the whole. kFp8: in 8 bits, with the part's own scale for each row (fp8.h); of weights
+// that round_to_fp8 has rounded nothing is lost, and products have the same bits as from kNative.
 struct PrepareLinearParams {
   LinearWeights weights;
   void* prepared = nullptr;
+  PreparedFormat format = PreparedFormat::kNative;
   int total_in = 0;
   int first_out = 0;
   int first_in = 0;
@@ -254,6 +258,7 @@ struct DecoderBlock {
   // nullptr: not prepared.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
+  PreparedFormat prepared_format = PreparedFormat::kNative;
   KvLayer kv;  // the same format in all blocks
 };
 
@@ -445,7 +450,10 @@ class Kernels {
 
   virtual Status linear(Stream& stream, const LinearParams& params) = 0;
   // Bytes of prepared weights; 0 where the backend has no use for them (prepare_linear then does nothing).
-  virtual std::size_t prepared_linear_bytes(int /*total_in*/, int /*total_out*/) const { return 0; }
+  virtual std::size_t prepared_linear_bytes(int /*total_in*/, int /*total_out*/,
+                                            PreparedFormat /*format*/) const {
+    return 0;
+  }
   virtual Status prepare_linear(Stream& /*stream*/, const PrepareLinearParams& /*params*/) {
     return ok_status();
   }

@@ -39,8 +39,8 @@ StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const Mode
   if (format == WeightFormat::kW8A8) {
     GAPLESS_RETURN_IF_ERROR(make_fp8_products(device, kernels, *stream, weights));
   }
-  GAPLESS_RETURN_IF_ERROR(
-      prepare_decode_weights(device, kernels, *stream, source.config, weights));
+  GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(device, kernels, *stream, source.config,
+                                                 prepared_format(format), weights));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }

@@ -75,22 +75,25 @@ ModelSize model_size(const ModelConfig& config) {
 }
 
 std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype,
-                                             KvFormat kv_format, int num_rows, int context) {
+                                             PreparedFormat weights, KvFormat kv_format,
+                                             int num_rows, int context) {
   const std::int64_t d = config.text.dim;
   const std::int64_t ff = config.text.ff_dim;
   const std::int64_t layers = config.text.n_layers;
   const std::int64_t vocab = config.text.vocab_size;
   const auto element = static_cast<std::int64_t>(dtype_bytes(dtype));
+  // Scales not counted.
+  const std::int64_t weight = weights == PreparedFormat::kFp8 ? 1 : element;
   const std::int64_t kv_token =
       layers * 2 * d * static_cast<std::int64_t>(kv_element_bytes(kv_format, dtype));
   // Per layer: LayerNorm 2d, biases of qkv 3d, proj d, fc1 ff, fc2 d.
   return {{"layer norms and biases", layers * (7 * d + ff) * element},
-          {"qkv", layers * 3 * d * d * element},
+          {"qkv", layers * 3 * d * d * weight},
           {"KV cache read", std::int64_t{num_rows} * context * kv_token},
           {"KV cache write", num_rows * kv_token},
-          {"attention projection", layers * d * d * element},
-          {"MLP", layers * 2 * d * ff * element},
-          {"lm_head", (2 * d + vocab * d + vocab) * element}};
+          {"attention projection", layers * d * d * weight},
+          {"MLP", layers * 2 * d * ff * weight},
+          {"lm_head", (2 * d + vocab) * element + vocab * d * weight}};
 }
 
 std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dtype) {
@@ -111,13 +114,14 @@ std::int64_t total_bytes(const std::vector<StepTraffic>& traffic) {
   return total;
 }
 
-std::string describe_model(const ModelConfig& config, KvFormat kv_format, int num_rows,
-                           int context) {
+std::string describe_model(const ModelConfig& config, PreparedFormat weights, KvFormat kv_format,
+                           int num_rows, int context) {
   const std::vector<StepTraffic> step =
-      decode_step_traffic(config, DType::kBF16, kv_format, num_rows, context);
+      decode_step_traffic(config, DType::kBF16, weights, kv_format, num_rows, context);
   std::string out = describe_configuration(config) + describe_parameters(config);
-  out += fmt::format("bytes of one decode step: {} rows, {} cached tokens each, bf16{}\n", num_rows,
-                     context, kv_format == KvFormat::kFp8 ? ", KV cache fp8" : "");
+  out += fmt::format("bytes of one decode step: {} rows, {} cached tokens each, bf16{}{}\n",
+                     num_rows, context, weights == PreparedFormat::kFp8 ? ", matrices fp8" : "",
+                     kv_format == KvFormat::kFp8 ? ", KV cache fp8" : "");
   out += describe_traffic(step);
   out += fmt::format("  {:<24} {:>10.1f} MB\n", "total", megabytes(total_bytes(step)));
   out += "on top, in a step that samples a coordinate or a size\n";

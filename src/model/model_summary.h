@@ -9,6 +9,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/kv_format.h"
+#include "kernels/prepared_format.h"
 #include "weights/model_config.h"
 
 namespace gapless {
@@ -32,9 +33,11 @@ struct StepTraffic {
 };
 
 // One decode step of `num_rows` sequences with `context` cached tokens each, in elements of
-// `dtype`, those of the KV cache in its format. Activations stay on chip and are not counted.
+// `dtype`, the matrices and the KV cache in their formats. Activations stay on chip and are not
+// counted.
 std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype,
-                                             KvFormat kv_format, int num_rows, int context);
+                                             PreparedFormat weights, KvFormat kv_format,
+                                             int num_rows, int context);
 
 // On top, in a step that samples a coordinate or a size.
 std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dtype);
@@ -42,7 +45,7 @@ std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dt
 std::int64_t total_bytes(const std::vector<StepTraffic>& traffic);
 
 // Everything above and the configuration, as text for a person; of a device whose T is bfloat16.
-std::string describe_model(const ModelConfig& config, KvFormat kv_format, int num_rows,
-                           int context);
+std::string describe_model(const ModelConfig& config, PreparedFormat weights, KvFormat kv_format,
+                           int num_rows, int context);
 
 }  // namespace gapless

@@ -13,9 +13,13 @@ std::int64_t bytes_of_component(const std::vector<StepTraffic>& traffic, std::st
   return 0;
 }
 
+std::vector<StepTraffic> step_of_moondream2(PreparedFormat weights, KvFormat kv_format, int rows,
+                                            int context) {
+  return decode_step_traffic(moondream2_config(), DType::kBF16, weights, kv_format, rows, context);
+}
+
 std::int64_t step_megabytes(int rows) {
-  const auto traffic =
-      decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, rows, 1000);
+  const auto traffic = step_of_moondream2(PreparedFormat::kNative, KvFormat::kNative, rows, 1000);
   return (total_bytes(traffic) + 500'000) / 1'000'000;
 }
 
@@ -32,18 +36,31 @@ TEST(ModelSummary, DecodeStepOfMoondream2) {
   EXPECT_EQ(step_megabytes(1), 2824);
   EXPECT_EQ(step_megabytes(8), 4201);
   EXPECT_EQ(step_megabytes(32), 8925);
-  const auto step =
-      decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, 8, 1000);
+  const auto step = step_of_moondream2(PreparedFormat::kNative, KvFormat::kNative, 8, 1000);
   EXPECT_EQ(bytes_of_component(step, "qkv"), 603'979'776);
   EXPECT_EQ(bytes_of_component(step, "KV cache read"), 8 * 1000 * 196'608LL);
   EXPECT_EQ(bytes_of_component(step, "KV cache write"), 8 * 196'608);
   EXPECT_EQ(bytes_of_component(step, "MLP"), 1'610'612'736);
 }
 
+// The head's bias, and its LayerNorm, stay as they are.
+TEST(ModelSummary, Fp8WeightsHalveTheTrafficOfMatricesAndNothingElse) {
+  const auto native = step_of_moondream2(PreparedFormat::kNative, KvFormat::kNative, 8, 1000);
+  const auto fp8 = step_of_moondream2(PreparedFormat::kFp8, KvFormat::kNative, 8, 1000);
+  ASSERT_EQ(fp8.size(), native.size());
+  for (std::size_t i = 0; i < fp8.size(); ++i) {
+    const std::string& name = native[i].component;
+    const std::int64_t others = name == "lm_head" ? 2 * (2 * 2048 + 51200) : 0;
+    const bool is_matrix =
+        name == "qkv" || name == "attention projection" || name == "MLP" || name == "lm_head";
+    EXPECT_EQ(fp8[i].bytes, is_matrix ? (native[i].bytes - others) / 2 + others : native[i].bytes)
+        << name;
+  }
+}
+
 TEST(ModelSummary, AnFp8CacheHalvesItsTrafficAndNothingElse) {
-  const auto native =
-      decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kNative, 64, 850);
-  const auto fp8 = decode_step_traffic(moondream2_config(), DType::kBF16, KvFormat::kFp8, 64, 850);
+  const auto native = step_of_moondream2(PreparedFormat::kNative, KvFormat::kNative, 64, 850);
+  const auto fp8 = step_of_moondream2(PreparedFormat::kNative, KvFormat::kFp8, 64, 850);
   ASSERT_EQ(fp8.size(), native.size());
   for (std::size_t i = 0; i < fp8.size(); ++i) {
     const bool is_cache = native[i].component.starts_with("KV cache");
@@ -60,9 +77,14 @@ TEST(ModelSummary, RegionHeadsOfMoondream2) {
 }
 
 TEST(ModelSummary, TheDescriptionNamesTheTotals) {
-  const std::string text = describe_model(moondream2_config(), KvFormat::kNative, 1, 1000);
+  const std::string text =
+      describe_model(moondream2_config(), PreparedFormat::kNative, KvFormat::kNative, 1, 1000);
   EXPECT_NE(text.find("1,927,237,104"), std::string::npos) << text;
   EXPECT_NE(text.find("2823.6 MB"), std::string::npos) << text;
+  const std::string fp8 =
+      describe_model(moondream2_config(), PreparedFormat::kFp8, KvFormat::kNative, 1, 1000);
+  EXPECT_NE(fp8.find("bf16, matrices fp8"), std::string::npos) << fp8;
+  EXPECT_NE(fp8.find("1510.8 MB"), std::string::npos) << fp8;
 }
 
 }  // namespace

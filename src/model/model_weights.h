@@ -54,6 +54,7 @@ struct TextBlockWeights {
   // [qkv | fc1] and [proj | fc2] for decode steps (prepared_weights.h); nullptr: not prepared.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
+  PreparedFormat prepared_format = PreparedFormat::kNative;
 };
 
 struct TextWeights {

@@ -15,8 +15,8 @@ constexpr int kPartColumns = 128;
 // Where the prepared matrices lie.
 class PreparedLayout {
  public:
-  PreparedLayout(const Kernels& kernels, const TextShape& shape, void* base)
-      : kernels_(kernels), layout_(base) {
+  PreparedLayout(const Kernels& kernels, const TextShape& shape, PreparedFormat format, void* base)
+      : kernels_(kernels), format_(format), layout_(base) {
     const int d = shape.dim, f = shape.ff_dim;
     const bool joins = d % kPartColumns == 0 && 3 * d % kPartRows == 0;
     for (int i = 0; joins && i < shape.num_layers; ++i) {
@@ -35,19 +35,23 @@ class PreparedLayout {
   void* head = nullptr;
 
  private:
-  void* take(int in, int out) { return layout_.take(kernels_.prepared_linear_bytes(in, out)); }
+  void* take(int in, int out) {
+    return layout_.take(kernels_.prepared_linear_bytes(in, out, format_));
+  }
 
   const Kernels& kernels_;
+  const PreparedFormat format_;
   BumpLayout layout_;
 };
 
-Status prepare_block(Kernels& kernels, Stream& stream, TextBlockWeights& block,
-                     const PreparedLayout::Block& to) {
+Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
+                     const PreparedLayout::Block& to, TextBlockWeights& block) {
   const int d = block.qkv.in, f = block.fc1.out;
   auto prepare = [&](const LinearWeights& part, void* prepared, int total_in, int first_out,
                      int first_in) {
     return kernels.prepare_linear(stream, {.weights = part,
                                            .prepared = prepared,
+                                           .format = format,
                                            .total_in = total_in,
                                            .first_out = first_out,
                                            .first_in = first_in});
@@ -58,30 +62,34 @@ Status prepare_block(Kernels& kernels, Stream& stream, TextBlockWeights& block,
   GAPLESS_RETURN_IF_ERROR(prepare(block.fc2, to.out, d + f, 0, d));
   block.prepared_in = to.in;
   block.prepared_out = to.out;
+  block.prepared_format = format;
   return ok_status();
 }
 
 }  // namespace
 
-std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config) {
-  if (kernels.prepared_linear_bytes(kPartColumns, kPartRows) == 0) return 0;
-  return PreparedLayout(kernels, text_shape(config), nullptr).total_bytes();
+std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config,
+                                   PreparedFormat format) {
+  if (kernels.prepared_linear_bytes(kPartColumns, kPartRows, format) == 0) return 0;
+  return PreparedLayout(kernels, text_shape(config), format, nullptr).total_bytes();
 }
 
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
-                              const ModelConfig& config, ModelWeights& weights) {
-  const std::size_t bytes = prepared_weights_bytes(kernels, config);
+                              const ModelConfig& config, PreparedFormat format,
+                              ModelWeights& weights) {
+  const std::size_t bytes = prepared_weights_bytes(kernels, config, format);
   if (bytes == 0) return ok_status();
   GAPLESS_ASSIGN_OR_RETURN(weights.prepared, device.allocate(bytes));
-  const PreparedLayout layout(kernels, text_shape(config), weights.prepared.data());
+  const PreparedLayout layout(kernels, text_shape(config), format, weights.prepared.data());
   for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
     GAPLESS_RETURN_IF_ERROR(
-        prepare_block(kernels, stream, weights.text.blocks[i], layout.blocks[i]));
+        prepare_block(kernels, stream, format, layout.blocks[i], weights.text.blocks[i]));
   }
   LinearWeights& head = weights.text.lm_head;
-  GAPLESS_RETURN_IF_ERROR(
-      kernels.prepare_linear(stream, {.weights = head, .prepared = layout.head, .total_in = head.in}));
+  GAPLESS_RETURN_IF_ERROR(kernels.prepare_linear(
+      stream, {.weights = head, .prepared = layout.head, .format = format, .total_in = head.in}));
   head.prepared = layout.head;
+  head.prepared_format = format;
   return ok_status();
 }
 

@@ -1,6 +1,6 @@
 // A second copy of the text decoder's matrices, in the layout that the backend's decode products
-// want. Prefill keeps reading the rows of the first: the copy costs as much memory again as those
-// matrices take (2.6 GB for Moondream 2 in bfloat16).
+// want, in T or in 8 bits. Prefill keeps reading the rows of the first: a copy in T costs as much
+// memory again as those matrices take (2.6 GB for Moondream 2 in bfloat16).
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,13 @@
 namespace gapless {
 
 // Bytes of the copy; 0 where the backend has no such layout.
-std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config);
+std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config,
+                                   PreparedFormat format);
 
-// Makes the copy. The weights must be there once `stream` gets there; so is the copy after it.
+// Makes the copy. kFp8: of weights that round_weights_to_fp8 has rounded. The weights must be there
+// once `stream` gets there; so is the copy after it.
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
-                              const ModelConfig& config, ModelWeights& weights);
+                              const ModelConfig& config, PreparedFormat format,
+                              ModelWeights& weights);
 
 }  // namespace gapless

@@ -25,6 +25,7 @@ TextDecoder::TextDecoder(const ModelContext& context, const TextShape& shape,
                        .fc2 = block.fc2,
                        .prepared_in = block.prepared_in,
                        .prepared_out = block.prepared_out,
+                       .prepared_format = block.prepared_format,
                        .kv = state.kv_layer(layer)});
   }
 }

@@ -42,11 +42,14 @@ VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
   info_.hidden_bytes = static_cast<std::size_t>(text_shape_.dim) * dtype_bytes(context_.dtype);
   const auto crop_size = static_cast<std::size_t>(config.vision.crop_size);
   info_.crop_bytes = crop_size * crop_size * 3;
-  const auto step_bytes = [&](int num_rows, int context) {
-    return total_bytes(decode_step_traffic(config, context_.dtype, kv_format, num_rows, context));
-  };
-  info_.decode_weight_bytes = step_bytes(0, 0);
-  info_.kv_token_bytes = step_bytes(1, 1) - step_bytes(1, 0);
+  info_.decode_weight_bytes = decode_step_bytes(0, 0);
+  info_.kv_token_bytes = decode_step_bytes(1, 1) - decode_step_bytes(1, 0);
+}
+
+std::int64_t VisionLanguageModel::decode_step_bytes(int num_rows, int context) const {
+  return total_bytes(decode_step_traffic(config_, context_.dtype,
+                                         weights_.text.lm_head.prepared_format, kv_format_,
+                                         num_rows, context));
 }
 
 StatusOr<std::unique_ptr<VisionLanguageModel>> VisionLanguageModel::create(

@@ -35,6 +35,8 @@ class VisionLanguageModel final : public StepModel {
 
   const StepModelInfo& info() const override { return info_; }
   const StepLimits& limits() const override { return limits_; }
+  // What a decode step of num_rows sequences of `context` tokens must move (decode_step_traffic).
+  std::int64_t decode_step_bytes(int num_rows, int context) const;
   Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status project(Stream& compute, std::span<const EncodeImage> images,
                  const StepBuffers& buffers) override;

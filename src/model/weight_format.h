@@ -1,8 +1,9 @@
-// How a model's weights are kept.
+// Weights in another format than T.
 #pragma once
 
 #include "base/status.h"
 #include "kernels/kernels.h"
+#include "kernels/prepared_format.h"
 #include "model/model_weights.h"
 
 namespace gapless {
@@ -14,6 +15,11 @@ enum class WeightFormat {
   kW8A8,    // kFp8, and products in 8 bits where they are faster: rows of activations are rounded
           // too, each with a scale of its own, in the vision encoder and in prefills
 };
+
+// How decode steps of a model in this format read its matrices.
+constexpr PreparedFormat prepared_format(WeightFormat format) {
+  return format == WeightFormat::kNative ? PreparedFormat::kNative : PreparedFormat::kFp8;
+}
 
 // Rounds the matrices that kFp8 names to 8 bits, in place: embeddings, norms, biases and region
 // heads stay.

@@ -149,7 +149,8 @@ class RandomModelTest : public DeviceTest {
     GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, allocate_weights(*device_, *stream, config,
                                                                     kernels_->activation_dtype()));
     GAPLESS_RETURN_IF_ERROR(fill_random_weights(*kernels_, *stream, config, 5, weights));
-    GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(*device_, *kernels_, *stream, config, weights));
+    GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(*device_, *kernels_, *stream, config,
+                                                   PreparedFormat::kNative, weights));
     GAPLESS_RETURN_IF_ERROR(stream->synchronize());
     GAPLESS_ASSIGN_OR_RETURN(
         model_, VisionLanguageModel::create(*device_, *kernels_, config, std::move(weights),

@@ -374,22 +374,26 @@ TEST_F(DepthEqualityTest, UnforeseenLengthLimitsChangeNoToken) {
   expect_same(asks, alone.answers, mixed.answers);
 }
 
-// Rows of activations have scales of their own: what others are in the launch does not matter.
-TEST_F(DepthEqualityTest, ProductsIn8BitsDoNotDependOnTheBatchEither) {
-  auto device = open_device(test_device_name());
-  ASSERT_TRUE(device.ok()) << device.status().to_string();
+// Weights and products. Rows of activations have scales of their own: what others are in the launch
+// does not matter.
+TEST_F(DepthEqualityTest, EightBitsDoNotDependOnTheBatchEither) {
   const std::vector<Ask> asks = sorted_by_submission(mixed_load());
-  const Run native = run(1, asks, /*one_by_one=*/true);
-  load(std::move(device).value(), {.weights = WeightFormat::kW8A8, .adjust_limits = nullptr});
-  if (HasFatalFailure()) return;
-  const Run alone = run(1, asks, /*one_by_one=*/true);
-  expect_same(asks, alone.answers, run(3, asks).answers);
   const auto tokens_of = [](const Run& of) {
     std::vector<std::vector<CommittedToken>> all;
     for (const auto& answer : of.answers) all.push_back(answer->tokens);
     return all;
   };
-  EXPECT_NE(tokens_of(native), tokens_of(alone)) << "nothing was rounded";
+  const auto native = tokens_of(run(1, asks, /*one_by_one=*/true));
+  for (const WeightFormat weights : {WeightFormat::kFp8, WeightFormat::kW8A8}) {
+    SCOPED_TRACE(weights == WeightFormat::kFp8 ? "fp8" : "w8a8");
+    auto device = open_device(test_device_name());
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    load(std::move(device).value(), {.weights = weights, .adjust_limits = nullptr});
+    if (HasFatalFailure()) return;
+    const Run alone = run(1, asks, /*one_by_one=*/true);
+    expect_same(asks, alone.answers, run(3, asks).answers);
+    EXPECT_NE(native, tokens_of(alone)) << "nothing was rounded";
+  }
 }
 
 // Prefills and encodes by graphs, padded up to buckets, and op by op.

@@ -47,13 +47,14 @@ struct Block {
   Buffer prepared_in, prepared_out;
 };
 
-// A model, and the rows of a step: row i has cached[i] tokens in shuffled pages; -1: it is done. What
-// no row owns is NaN.
+// A model, and the rows of a step: row i has cached[i] tokens in shuffled pages; -1: it is done.
+// What no row owns is NaN.
 struct Problem {
   Shape shape;
   std::vector<Block> blocks;
   Norm post_ln;
   Matrix head;
+  PreparedFormat format = PreparedFormat::kNative;  // of the prepared weights
   std::vector<int> cached;
   std::vector<AttentionSequence> sequences;
   std::vector<std::int32_t> positions, cache_slots, page_table;
@@ -82,18 +83,21 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
 
   // Two matrices become one where the second's columns start at a multiple of 128.
   bool prepares(int dim) const {
-    return kernels_->prepared_linear_bytes(dim, dim) != 0 && dim % 128 == 0;
+    return kernels_->prepared_linear_bytes(dim, dim, PreparedFormat::kNative) != 0 &&
+           dim % 128 == 0;
   }
 
-  Buffer prepare(const Matrix& first, const Matrix& second, bool beside) {
+  Buffer prepare(const Matrix& first, const Matrix& second, bool beside, PreparedFormat format) {
     const int in = beside ? first.in + second.in : first.in;
     const int out = beside ? first.out : first.out + second.out;
-    Buffer to = poisoned_bytes(kernels_->prepared_linear_bytes(in, out));
+    Buffer to = poisoned_bytes(kernels_->prepared_linear_bytes(in, out, format));
     if (!prepares(first.in)) return to;
     run(kernels_->prepare_linear(
-        *stream_, {.weights = first.dev(), .prepared = to.data(), .total_in = in}));
+        *stream_,
+        {.weights = first.dev(), .prepared = to.data(), .format = format, .total_in = in}));
     run(kernels_->prepare_linear(*stream_, {.weights = second.dev(),
                                             .prepared = to.data(),
+                                            .format = format,
                                             .total_in = in,
                                             .first_out = beside ? 0 : first.out,
                                             .first_in = beside ? first.in : 0}));
@@ -115,10 +119,9 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
                   .fc2 = matrix(shape.ff_dim, dim),
                   .keys = cache(p, 1.5f),
                   .values = cache(p, 1.0f)};
-      block.prepared_in = prepare(block.qkv, block.fc1, false);
-      block.prepared_out = prepare(block.proj, block.fc2, true);
       p.blocks.push_back(std::move(block));
     }
+    prepare_blocks(p, PreparedFormat::kNative);
     p.post_ln = norm(dim);
     p.head = matrix(dim, shape.vocab);
     p.x = random_tensor(static_cast<std::size_t>(num_rows) * dim);
@@ -128,6 +131,26 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
       p.rope_table.push_back(std::sin(angle));
     }
     return p;
+  }
+
+  void prepare_blocks(Problem& p, PreparedFormat format) {
+    p.format = format;
+    for (Block& block : p.blocks) {
+      block.prepared_in = prepare(block.qkv, block.fc1, false, format);
+      block.prepared_out = prepare(block.proj, block.fc2, true, format);
+    }
+  }
+
+  // Rows of many sizes, one of zeros, rounded to 8 bits.
+  void round_to_fp8(Matrix& m) {
+    std::vector<float> weights = m.weight.host;
+    for (int row = 0; row < m.out; ++row) {
+      const float factor = row == 3 ? 0.0f : std::ldexp(1.0f, -(row % 6));
+      for (int i = 0; i < m.in; ++i) weights[static_cast<std::size_t>(row) * m.in + i] *= factor;
+    }
+    m.weight = tensor(weights);
+    run(kernels_->round_to_fp8(
+        *stream_, {.weight = m.weight.device.data(), .num_rows = m.out, .row_size = m.in}));
   }
 
   void place_rows(Problem& p) {
@@ -152,8 +175,8 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
                              .num_cached = done ? 0 : cached,
                              .prefix_len = 0});
       p.positions.push_back(done ? 0 : cached);
-      p.cache_slots.push_back(static_cast<std::int32_t>(done ? i % kPageTokens
-                                                             : kv_slot(pages, cached)));
+      p.cache_slots.push_back(
+          static_cast<std::int32_t>(done ? i % kPageTokens : kv_slot(pages, cached)));
     }
   }
 
@@ -210,16 +233,20 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
                         .fc2 = block.fc2.dev(),
                         .prepared_in = prepared ? block.prepared_in.data() : nullptr,
                         .prepared_out = prepared ? block.prepared_out.data() : nullptr,
+                        .prepared_format = p.format,
                         .kv = {caches.end()[-2].device.data(), caches.end()[-1].device.data(),
                                p.shape.kv_format}});
     }
-    const std::size_t head_bytes = kernels_->prepared_linear_bytes(dim, p.shape.vocab);
+    const std::size_t head_bytes = kernels_->prepared_linear_bytes(dim, p.shape.vocab, p.format);
     const Buffer head_prepared = poisoned_bytes(head_bytes);
     LinearWeights head_weights = p.head.dev();
     if (head_bytes > 0) {
-      run(kernels_->prepare_linear(
-          *stream_, {.weights = head_weights, .prepared = head_prepared.data(), .total_in = dim}));
+      run(kernels_->prepare_linear(*stream_, {.weights = head_weights,
+                                              .prepared = head_prepared.data(),
+                                              .format = p.format,
+                                              .total_in = dim}));
       head_weights.prepared = head_prepared.data();
+      head_weights.prepared_format = p.format;
     }
     const TestTensor x = tensor({rows_of(p.x.host, dim, first, first + count).begin(),
                                  rows_of(p.x.host, dim, first, first + count).end()});
@@ -227,8 +254,8 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
                                              p.sequences.begin() + first + count);
     for (int i = 0; i < count; ++i) sequences[i].first_token = i;
     const Buffer sequences_dev = upload(sequences), rope = upload(p.rope_table);
-    const Buffer positions = upload(std::vector<std::int32_t>(
-        p.positions.begin() + first, p.positions.begin() + first + count));
+    const Buffer positions = upload(std::vector<std::int32_t>(p.positions.begin() + first,
+                                                              p.positions.begin() + first + count));
     const Buffer slots = upload(std::vector<std::int32_t>(p.cache_slots.begin() + first,
                                                           p.cache_slots.begin() + first + count));
     const Buffer pages = upload(p.page_table);
@@ -236,10 +263,10 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     const Buffer attention = poisoned(rows * dim), inner = poisoned(rows * p.shape.ff_dim);
     const Buffer head_norm = poisoned(rows * dim);
     const Buffer logits = poisoned_bytes(rows * p.shape.vocab * sizeof(float));
-    const Buffer attention_scratch = poisoned_bytes(kernels_->attention_scratch_bytes(
-        count, count, kMaxContext, p.shape.num_heads, kHeadDim));
-    const Buffer block_scratch = poisoned_bytes(kernels_->decoder_blocks_scratch_bytes(
-        count, dim, p.shape.ff_dim, p.shape.num_heads));
+    const Buffer attention_scratch = poisoned_bytes(
+        kernels_->attention_scratch_bytes(count, count, kMaxContext, p.shape.num_heads, kHeadDim));
+    const Buffer block_scratch = poisoned_bytes(
+        kernels_->decoder_blocks_scratch_bytes(count, dim, p.shape.ff_dim, p.shape.num_heads));
     const DecoderHead head{.gamma = p.post_ln.gamma.dev(),
                            .beta = p.post_ln.beta.dev(),
                            .linear = head_weights,
@@ -257,7 +284,8 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     b.attention = attention.data(), b.inner = inner.data();
     b.attention_scratch = attention_scratch.data(), b.block_scratch = block_scratch.data();
     run(kernels_->decoder_blocks(*stream_, b));
-    Result result{.x = floats(x.device), .logits = download<float>(logits), .keys = {}, .values = {}};
+    Result result{
+        .x = floats(x.device), .logits = download<float>(logits), .keys = {}, .values = {}};
     for (std::size_t i = 0; i < caches.size(); i += 2) {
       result.keys.push_back(kv_floats(p.shape.kv_format, caches[i].device));
       result.values.push_back(kv_floats(p.shape.kv_format, caches[i + 1].device));
@@ -271,7 +299,10 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     const std::unique_ptr<Kernels> oracle = make_reference_kernels();
     auto cpu = open_device("cpu");
     auto stream = (*cpu)->create_stream("oracle");
-    Result r{.x = p.x.host, .logits = std::vector<float>(rows * p.shape.vocab), .keys = {}, .values = {}};
+    Result r{.x = p.x.host,
+             .logits = std::vector<float>(rows * p.shape.vocab),
+             .keys = {},
+             .values = {}};
     std::vector<std::vector<std::uint8_t>> caches;
     for (const Block& block : p.blocks) {
       caches.push_back(kv_bytes(p.shape.kv_format, block.keys.host));
@@ -355,8 +386,8 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     for (int i = 0; i < num_rows; ++i) {
       if (p.cached[i] < 0) continue;
       SCOPED_TRACE("row " + std::to_string(i) + ", cached " + std::to_string(p.cached[i]));
-      ASSERT_TRUE(rows_close(rows_of(all.x, dim, i, i + 1), rows_of(expected.x, dim, i, i + 1),
-                             dim, loose));
+      ASSERT_TRUE(rows_close(rows_of(all.x, dim, i, i + 1), rows_of(expected.x, dim, i, i + 1), dim,
+                             loose));
       ASSERT_TRUE(rows_close(rows_of(all.logits, vocab, i, i + 1),
                              rows_of(expected.logits, vocab, i, i + 1), vocab, loose));
       for (int b = 0; b < p.shape.num_blocks; ++b) {
@@ -424,12 +455,37 @@ TEST_P(DecoderBlocksTest, AnyNumberOfRows) {
 TEST_P(DecoderBlocksTest, OtherWidths) {
   check(make_problem({.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16}, contexts(5)),
         {1});
-  check(make_problem({.num_heads = 10, .ff_dim = 1152, .num_blocks = 1, .vocab = 3000},
-                     contexts(19)),
-        {3});
+  check(
+      make_problem({.num_heads = 10, .ff_dim = 1152, .num_blocks = 1, .vocab = 3000}, contexts(19)),
+      {3});
   // Shapes that a backend may have to compose: an odd number of heads, widths of 32s.
   check(make_problem({.num_heads = 3, .ff_dim = 96, .num_blocks = 2, .vocab = 100}, contexts(9)),
         {0});
+}
+
+TEST_P(DecoderBlocksTest, WeightsIn8BitsGiveTheBitsOfTheirCopiesInT) {
+  if (!prepares(128)) GTEST_SKIP() << "this backend prepares no weights";
+  const std::vector<Shape> shapes = {
+      {.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16},
+      {.num_heads = 10, .ff_dim = 1152, .num_blocks = 2, .vocab = 3000},
+      {.num_heads = 32, .ff_dim = 8192, .num_blocks = 1, .vocab = 2064},
+      // On 132 multiprocessors some of the ring's stages end where the ring does.
+      {.num_heads = 4, .ff_dim = 4096, .num_blocks = 12, .vocab = 16},
+  };
+  for (const Shape& shape : shapes) {
+    for (const int rows : {1, 9, 20, 33}) {
+      Problem p = make_problem(shape, std::vector<int>(rows, 40));
+      for (Block& block : p.blocks) {
+        for (Matrix* m : {&block.qkv, &block.proj, &block.fc1, &block.fc2}) round_to_fp8(*m);
+      }
+      round_to_fp8(p.head);
+      prepare_blocks(p, PreparedFormat::kNative);
+      const Result native = run_device(p, 0, rows);
+      prepare_blocks(p, PreparedFormat::kFp8);
+      SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(shape.dim()));
+      expect_same_rows(p, run_device(p, 0, rows), native, 0, rows);
+    }
+  }
 }
 
 // The first block's new entries depend on x alone: bit for bit the native ones, rounded.

@@ -183,7 +183,7 @@ TEST_F(LinearTest, PreparedWeightsGiveTheSameBits) {
         LinearCase{.num_rows = 40, .in = 72, .out = 24, .bias = false, .decode = true},
         LinearCase{.num_rows = 64, .in = 1024, .out = 256, .residual_rows = 64, .decode = true},
         LinearCase{.num_rows = 3, .in = 2048, .out = 520, .f32_out = true, .decode = true}}) {
-    const std::size_t bytes = kernels_->prepared_linear_bytes(c.in, c.out);
+    const std::size_t bytes = kernels_->prepared_linear_bytes(c.in, c.out, PreparedFormat::kNative);
     if (bytes == 0) GTEST_SKIP() << "this backend prepares nothing";
     SCOPED_TRACE(::testing::PrintToString(c));
     const Inputs inputs = make_inputs(c);
@@ -201,7 +201,7 @@ TEST_F(LinearTest, PreparedWeightsGiveTheSameBits) {
 // Two matrices prepared as one, below each other and beside each other; and an activation on the
 // second.
 TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
-  if (kernels_->prepared_linear_bytes(256, 256) == 0) {
+  if (kernels_->prepared_linear_bytes(256, 256, PreparedFormat::kNative) == 0) {
     GTEST_SKIP() << "this backend prepares nothing";
   }
   constexpr int kRows = 5, kIn = 256, kOut = 96, kMoreIn = 384;
@@ -239,7 +239,8 @@ TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
                                   .first_in = first_in}));
   };
 
-  const Buffer tall = poisoned_bytes(kernels_->prepared_linear_bytes(kIn, 2 * kOut));
+  const Buffer tall =
+      poisoned_bytes(kernels_->prepared_linear_bytes(kIn, 2 * kOut, PreparedFormat::kNative));
   prepare(first, kIn, tall, kIn, 0, 0);
   prepare(below, kIn, tall, kIn, kOut, 0);
   const std::vector<float> both = run_prepared(tall, kIn, 2 * kOut, kOut);
@@ -251,7 +252,8 @@ TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
     EXPECT_TRUE(rows_close(row.last(kOut), rows_of(lower, kOut, r, r + 1), kOut, tolerance()));
   }
 
-  const Buffer broad = poisoned_bytes(kernels_->prepared_linear_bytes(kIn + kMoreIn, kOut));
+  const Buffer broad =
+      poisoned_bytes(kernels_->prepared_linear_bytes(kIn + kMoreIn, kOut, PreparedFormat::kNative));
   prepare(first, kIn, broad, kIn + kMoreIn, 0, 0);
   prepare(beside, kMoreIn, broad, kIn + kMoreIn, 0, kIn);
   std::vector<float> joined;

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/prepared_linear.h"
 #include "kernels/cuda/row_linear.h"
 
 namespace gapless {
@@ -61,8 +62,9 @@ Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
   return cuda::row_linear(stream, &job, 1, num_multiprocessors_);
 }
 
-std::size_t CudaKernels::prepared_linear_bytes(int total_in, int total_out) const {
-  return cuda::prepared_linear_bytes(total_in, total_out);
+std::size_t CudaKernels::prepared_linear_bytes(int total_in, int total_out,
+                                               PreparedFormat format) const {
+  return cuda::prepared_linear_bytes(total_in, total_out, format);
 }
 
 Status CudaKernels::prepare_linear(Stream& stream, const PrepareLinearParams& params) {

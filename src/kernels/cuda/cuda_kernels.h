@@ -17,7 +17,8 @@ class CudaKernels : public Kernels {
   DType activation_dtype() const override { return DType::kBF16; }
 
   Status linear(Stream& stream, const LinearParams& params) override;
-  std::size_t prepared_linear_bytes(int total_in, int total_out) const override;
+  std::size_t prepared_linear_bytes(int total_in, int total_out,
+                                    PreparedFormat format) const override;
   Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override;
   Status tune_linear(Stream& stream, const LinearParams& params,
                      std::span<const int> row_counts) override;

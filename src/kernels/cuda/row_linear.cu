@@ -15,9 +15,9 @@
 // order, then over ranks 0..3 in order. None of it depends on the number of rows, on the row's
 // place among them, on how tiles are grouped, or on whether the weights are prepared.
 //
-// Prepared weights (row_linear.h) arrive in contiguous 4 KB blocks, a quarter faster than boxes of
-// a row-major matrix: the memory likes long runs. Those of the first stages are asked for before
-// wait_for_predecessor: weights are never written in a step.
+// Prepared weights (prepared_linear.h) arrive in contiguous 4 KB blocks, a quarter faster than
+// boxes of a row-major matrix: the memory likes long runs. Those of the first stages are asked for
+// before wait_for_predecessor: weights are never written in a step.
 #include <algorithm>
 
 #include "kernels/cuda/device/async.cuh"
@@ -25,6 +25,7 @@
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/prepared_linear.h"
 #include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/tensor_map.h"
 
@@ -40,6 +41,7 @@ constexpr int kBoxRowBytes = kBoxColumns * 2;
 constexpr int kTileBoxBytes = kTileRows * kBoxRowBytes;
 constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one stage
 static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
+static_assert(kTileBytes == kPreparedTileBytes<PreparedFormat::kNative>);
 constexpr int kMaxSliceRows = 32;
 constexpr int kColumnRanks = 4;
 
@@ -360,36 +362,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// One thread per lane's fragment of one mma step: 16 bytes.
-__global__ void __launch_bounds__(256)
-    prepare_kernel(PrepareLinearParams p, int num_tiles, int num_chunks) {
-  let_successor_start();
-  wait_for_predecessor();
-  const std::int64_t i = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
-  const int lane = i % kWarp, step = i / kWarp % kComputeWarps;
-  const std::int64_t block = i / (kWarp * kComputeWarps);
-  const int chunk = block % num_chunks;
-  const std::int64_t tile = block / num_chunks;
-  if (tile >= num_tiles) return;
-  const LinearWeights& w = p.weights;
-  const auto* weight = static_cast<const std::uint16_t*>(w.weight);
-  std::uint32_t fragment[4];
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const std::int64_t row = tile * kTileRows + lane / 4 + r % 2 * 8;
-    const int column = chunk * kStageColumns + step * 16 + lane % 4 * 2 + r / 2 * 8;
-    auto at = [&](int c) -> std::uint32_t {
-      return row < w.out && c < w.in ? weight[row * w.in + c] : 0u;
-    };
-    fragment[r] = at(column) | at(column + 1) << 16;
-  }
-  const std::int64_t all_chunks = (p.total_in + kStageColumns - 1) / kStageColumns;
-  const std::int64_t to_block =
-      (p.first_out / kTileRows + tile) * all_chunks + p.first_in / kStageColumns + chunk;
-  auto* to = static_cast<uint4*>(p.prepared) + to_block * (kTileBytes / 16) + step * kWarp + lane;
-  *to = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
-}
-
 Status check_job(const LinearParams& params, int num_rows) {
   const bool fits = params.num_rows == num_rows && params.weights.in % kVector == 0 &&
                     params.x_stride % kVector == 0 && params.weights.in > 0;
@@ -412,11 +384,17 @@ int slice_rows(int num_rows) {
   return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : kMaxSliceRows;
 }
 
+// Those in 8 bits are for decoder_blocks.
+const char* prepared_weights(const LinearWeights& weights) {
+  const bool usable = weights.prepared_format == PreparedFormat::kNative;
+  return usable ? static_cast<const char*>(weights.prepared) : nullptr;
+}
+
 Job make_job(const RowLinearJob& from) {
   const LinearParams& linear = from.linear;
   const LinearWeights& w = linear.weights;
   return {
-      .prepared = static_cast<const char*>(w.prepared),
+      .prepared = prepared_weights(w),
       .bias = static_cast<const Bf16*>(w.bias),
       .residual = static_cast<const Bf16*>(linear.residual),
       .residual_stride = linear.residual_stride,
@@ -444,7 +422,7 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
     const LinearWeights& w = linear.weights;
     GAPLESS_RETURN_IF_ERROR(check_job(linear, params.num_rows));
     params.jobs[i] = make_job(jobs[i]);
-    if (w.prepared == nullptr) {
+    if (params.jobs[i].prepared == nullptr) {
       GAPLESS_ASSIGN_OR_RETURN(params.weight_maps[i],
                                make_tensor_map(w.weight, w.out, w.in, w.in, kTileRows));
     }
@@ -470,25 +448,6 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
     default:
       return launch_rows<kMaxSliceRows>(stream, params, num_jobs, num_blocks);
   }
-}
-
-std::size_t prepared_linear_bytes(int in, int out) {
-  const auto tiles = static_cast<std::size_t>((out + kTileRows - 1) / kTileRows);
-  const auto chunks = static_cast<std::size_t>((in + kStageColumns - 1) / kStageColumns);
-  return tiles * chunks * kTileBytes;
-}
-
-Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
-  if (params.first_out % kTileRows != 0 || params.first_in % kStageColumns != 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "prepare_linear: a part must start at a multiple of 16 rows and 128 columns");
-  }
-  const int num_tiles = (params.weights.out + kTileRows - 1) / kTileRows;
-  const int num_chunks = (params.weights.in + kStageColumns - 1) / kStageColumns;
-  const std::int64_t fragments = std::int64_t{num_tiles} * num_chunks * kWarp * kComputeWarps;
-  return launch("prepare_linear", stream,
-                {.grid = dim3(blocks_for(fragments, 256)), .block = dim3(256)}, prepare_kernel,
-                params, num_tiles, num_chunks);
 }
 
 }  // namespace gapless::cuda

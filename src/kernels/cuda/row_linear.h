@@ -30,12 +30,4 @@ inline constexpr int kMaxRowLinearJobs = 2;
 // must be multiples of 8, its address of 16 bytes.
 Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_multiprocessors);
 
-// Prepared weights: tiles of 16 rows x 128 columns, row of tiles after row of tiles, each tile 4
-// KB: per 16 columns the A fragments of mma.m16n8k16, lane after lane. Edges are padded with zeros.
-inline constexpr int kPreparedTileRows = 16;
-inline constexpr int kPreparedTileColumns = 128;
-
-std::size_t prepared_linear_bytes(int in, int out);
-Status prepare_linear(Stream& stream, const PrepareLinearParams& params);
-
 }  // namespace gapless::cuda

@@ -1,9 +1,9 @@
 // Attention of one new token per row, as decoder_blocks.cu runs it.
 //
-// unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values, as
-// many as fill four granules: two pages of bfloat16, four of e4m3. One warp attends to it, and
-// leaves a softmax, its sum and its output per head in global memory; all of a row and head are
-// combined later.
+// unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values:
+// two pages of bfloat16, four of e4m3, a stage of the ring of up to 16 KB. One warp attends to it,
+// and leaves a softmax, its sum and its output per head in global memory; all of a row and head
+// are combined later.
 //
 // Units start at multiples of their size of the sequence, and sums run over lanes and units in
 // fixed orders: a row's result does not depend on the rows beside it. Their order is by row, pair
@@ -13,15 +13,13 @@
 #include "base/limits.h"
 #include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
-#include "kernels/cuda/device/granule_ring.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
+#include "kernels/cuda/device/stage_ring.cuh"
 
 namespace gapless {
 
-inline constexpr int kUnitGranules = 4;  // of the ring, also where not all pages exist
-
-// Pieces of a unit in the ring, in order: a page's keys, its values, the next page's keys, and so
+// Pieces of a unit in its stage, in order: a page's keys, its values, the next page's keys, and so
 // on.
 template <typename Element>
 struct UnitShape {
@@ -30,7 +28,8 @@ struct UnitShape {
   static constexpr int kKeyBytes = kDecoderHeadDim * sizeof(Element);
   static constexpr int kHeadBytes = kPageTokens * kKeyBytes;
   static constexpr int kPieceBytes = 2 * kHeadBytes;
-  static constexpr int kPieces = kUnitGranules * kGranuleBytes / kPieceBytes;
+  static constexpr int kBytes = 16 << 10;
+  static constexpr int kPieces = kBytes / kPieceBytes;
   static constexpr int kPages = kPieces / 2;
   static constexpr int kKeys = kPages * kPageTokens;
 };
@@ -109,9 +108,9 @@ struct Unit {
 };
 
 // The ring's producer: asks for the pages of this block's units.
-template <typename Element, typename Producer>
+template <typename Element>
 __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& layer,
-                                    const AttentionRows& rows, Producer& producer) {
+                                    const AttentionRows& rows, RingProducer& producer) {
   const int lane = threadIdx.x % kWarp;
   using Shape = UnitShape<Element>;
   const std::int64_t page_bytes = std::int64_t{p.num_heads} * Shape::kHeadBytes;
@@ -139,8 +138,7 @@ __device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& 
       const int source = i * Shape::kPieces + lane % Shape::kPieces;
       const std::uint64_t from = __shfl_sync(kFullWarp, own, source);
       const int pages = __shfl_sync(kFullWarp, num_pages, source);
-      producer.template push<Shape::kPieceBytes>(kUnitGranules, 2 * pages,
-                                                 reinterpret_cast<const char*>(from));
+      producer.push(0, 2 * pages, Shape::kPieceBytes, reinterpret_cast<const char*>(from));
     }
   }
 }
@@ -317,24 +315,24 @@ __device__ __forceinline__ void insert_new_token(const typename KvVector<Element
   }
   const std::uint32_t to = lane >= 16 ? value_page : piece(page * 2) + in_page;
   store_shared_elements(to + offset * Shape::kKeyBytes, entry);
-  // The copy engine fills these granules again.
+  // The copy engine fills this memory again.
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncwarp();
 }
 
-// This warp's units of the block's. `qkv`: of this layer. `start`: the ring's stage of the first
-// unit.
-template <typename Element, typename Ring>
+// This warp's units of the block's, which lie in the ring from first_stage on. `qkv`: of this
+// layer.
+template <typename Element>
 __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLayer& layer,
-                                       const Bf16* qkv, const AttentionRows& rows, const Ring& ring,
-                                       const RingPosition& start) {
+                                       const Bf16* qkv, const AttentionRows& rows,
+                                       const StageRing& ring, unsigned first_stage) {
   const unsigned warp = threadIdx.x / kWarp;
   const UnitRange range(rows, p.num_rows);
   using Shape = UnitShape<Element>;
   Unit<Element> unit;
   NewToken<Element> token;
   int token_row = -1, token_pair = -1;
-  for (unsigned i = (warp - start.stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
+  for (unsigned i = (warp - first_stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
        i += kRingConsumers) {
     unit.find(rows, range.begin + static_cast<int>(i));
     const int position = rows.num_keys[unit.row] - 1;
@@ -347,12 +345,8 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
       token_row = unit.row, token_pair = unit.pair;
       token.load(p, qkv, unit, position);
     }
-    const unsigned first_granule = start.granule + i * kUnitGranules;
-    const auto piece = [&](int at) {
-      constexpr int kInGranule = kGranuleBytes / Shape::kPieceBytes;
-      return ring.granule(first_granule + at / kInGranule) + at % kInGranule * Shape::kPieceBytes;
-    };
-    ring.wait(start.stage + i);
+    const std::uint32_t place = ring.wait(first_stage + i);
+    const auto piece = [&](int at) { return place + at * Shape::kPieceBytes; };
     if (unit.has_newest()) {
       token.store(p, layer, page, unit, position);
       insert_new_token<Element>(token.entry, unit.num_keys - 1, piece);
@@ -361,7 +355,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
                             (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
                                 unit.first_key / Shape::kKeys);
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) ring.give_back(start.stage + i);
+    if (threadIdx.x % kWarp == 0) ring.give_back(first_stage + i);
   }
 }
 
@@ -370,7 +364,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
 template <typename Element, int kRows>
 __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows,
                                      const Activations<kRows>& to) {
-  constexpr int kBatch = 16;
+  constexpr int kBatch = 32;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
        i += gridDim.x * kProductWarps) {

@@ -58,8 +58,8 @@ struct DecoderLaunch {
   int page_table_stride;
   const float* rope_table;
 
-  // Scratch. kRows = num_rows rounded up to 8, 16, 32 or 64. Where [2, ...], layer l uses the
-  // (l % 2)-th: values announce themselves (self_announcing.cuh).
+  // Scratch. kRows: decoder_slice_rows(num_rows). Where [2, ...], layer l uses the (l % 2)-th:
+  // values announce themselves (self_announcing.cuh).
   Bf16* norm;            // [2, kRows, dim] as activations.cuh orders them; [kRows, dim] from 9 rows
   Bf16* wide;            // [2, kRows, dim + ff_dim], as well: attention, gelu(fc1)
   Bf16* qkv;             // [2, num_rows, 3 dim]
@@ -76,5 +76,10 @@ struct DecoderLaunch {
   float* logits;  // [num_rows, vocab]
   int vocab;
 };
+
+// Rows that a launch is compiled for: num_rows rounded up.
+constexpr int decoder_slice_rows(int num_rows) {
+  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64;
+}
 
 }  // namespace gapless

@@ -1,16 +1,24 @@
-// The matrix products of decoder_blocks.cu: which block does what, the ring of activations, and the
-// multiplication.
+// The matrix products of decoder_blocks.cu: which block does what, and the multiplication.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
-#include "kernels/cuda/device/granule_ring.cuh"
+#include "kernels/cuda/device/fp8_tile.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/stage_ring.cuh"
+#include "kernels/cuda/prepared_linear.h"
 
 namespace gapless {
+
+// Room for activations in a stage of the ring: 128 columns of all rows, in fragment order.
+template <int kRows>
+inline constexpr int kXBytes = kXFromMemory<kRows> ? 0 : kRows* kProductColumns * 2;
+
+static_assert(kTileRows == kPreparedTileRows && kProductColumns == kPreparedTileColumns);
 
 struct TileRange {
   int begin, end;
@@ -86,51 +94,47 @@ class DecoderWork {
   int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_, attention_chunks_, inner_chunks_;
 };
 
-// Activations in fragment order, 128 columns of all rows: a slot for each computing warp, which
-// uses it for one of its stages of the ring after the other.
-template <int kRows>
-struct XSlots {
-  static constexpr int kSlotBytes = kRows * kProductColumns * 2;
-  static constexpr int kSlots = kXFromMemory<kRows> ? 0 : kRingConsumers;
+// A fragments of prepared tiles in shared memory (prepared_linear.h). `pair`: of steps of 16
+// columns.
+template <PreparedFormat kFormat, int kTiles>
+struct TileReader;
 
-  std::uint32_t data, full, empty;  // addresses in shared memory
+template <int kTiles>
+struct TileReader<PreparedFormat::kNative, kTiles> {
+  std::uint32_t from;
 
-  __device__ void init() const {
-    for (int i = 0; i < kSlots; ++i) {
-      init_barrier(full + i * 8, 1);
-      init_barrier(empty + i * 8, 1);
-    }
+  __device__ explicit TileReader(std::uint32_t tiles) : from(tiles + threadIdx.x % kWarp * 16) {}
+  __device__ void load(int /*pair*/) {}
+  __device__ void fragment(int tile, int pair, int step, std::uint32_t (&a)[4]) const {
+    load_shared_16(
+        a, from + tile * kPreparedTileBytes<PreparedFormat::kNative> + pair * 1024 + step * 512);
   }
-  // Of a warp's `step`-th piece.
-  __device__ static int phase(unsigned step) { return step & 1; }
 };
 
-// Fills them: lane w those of computing warp w.
-template <int kRows>
-class XProducer {
- public:
-  __device__ explicit XProducer(const XSlots<kRows>& slots) : slots_(slots) {}
+template <int kTiles>
+struct TileReader<PreparedFormat::kFp8, kTiles> {
+  static constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
+  std::uint32_t from;
+  std::uint32_t scales[kTiles][2];  // of rows lane / 4 and lane / 4 + 8
+  std::uint32_t raw[kTiles][4];     // a pair's
 
-  // `stage`: the ring's stage of the first chunk.
-  __device__ void push(const Bf16* activations, ChunkRange chunks, unsigned stage) {
-    using Slots = XSlots<kRows>;
-    const unsigned lane = threadIdx.x % kWarp;
-    if (lane < kRingConsumers) {
-      for (int chunk = chunks.begin + static_cast<int>((lane - stage) % kRingConsumers);
-           chunk < chunks.end; chunk += kRingConsumers, ++step_) {
-        if (step_ > 0) wait_barrier(slots_.empty + lane * 8, Slots::phase(step_ - 1));
-        arrive_expecting(slots_.full + lane * 8, Slots::kSlotBytes);
-        copy_bytes_async(slots_.data + lane * Slots::kSlotBytes,
-                         activations + chunk * (kRows * kProductColumns), Slots::kSlotBytes,
-                         slots_.full + lane * 8);
-      }
+  __device__ explicit TileReader(std::uint32_t tiles) : from(tiles + threadIdx.x % kWarp * 16) {
+    const std::uint32_t bytes = tiles + kTileBytes - kPreparedTileRows + threadIdx.x % kWarp / 4;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      scales[tile][0] = fp8_scale(load_shared_byte(bytes + tile * kTileBytes));
+      scales[tile][1] = fp8_scale(load_shared_byte(bytes + tile * kTileBytes + 8));
     }
-    __syncwarp();
   }
-
- private:
-  const XSlots<kRows> slots_;
-  unsigned step_ = 0;
+  __device__ void load(int pair) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_shared_16(raw[tile], from + tile * kTileBytes + pair * 512);
+    }
+  }
+  __device__ void fragment(int tile, int /*pair*/, int step, std::uint32_t (&a)[4]) const {
+    unpack_fp8_fragment(raw[tile][step * 2], raw[tile][step * 2 + 1], scales[tile], a);
+  }
 };
 
 // The activations of a product: its columns' pieces of 128, one behind the other.
@@ -144,130 +148,118 @@ struct XSource {
   }
 };
 
-// sums += this warp's stages of the ring from `start` on (kTiles tiles each) times activations that
-// announce themselves.
-template <int kTiles, typename Ring>
-__device__ __forceinline__ void multiply_from_memory(const Ring& ring, const RingPosition& start,
-                                                     const XSource& x, int num_rows,
-                                                     Accumulators<8>& sums) {
-  constexpr int kAtOnce = 2;
-  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const bool has_row = static_cast<int>(lane / 4) < num_rows;
-  const int size = x.size();
-  for (int first = static_cast<int>((warp - start.stage) % kRingConsumers); first < size;
-       first += kAtOnce * kRingConsumers) {
-    MemoryFragments b[kAtOnce];
-    bool complete;
-    do {
-      complete = true;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kRingConsumers;
-        b[i].load(x.activations, x.chunk(at), has_row && at < size);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) complete = complete && b[i].complete();
-    } while (!complete);
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = first + i * kRingConsumers;
-      if (at >= size) break;
-      ring.wait(start.stage + at);
-#pragma unroll
-      for (int step = 0; step < kProductColumns / 16; ++step) {
-        const uint4& pair = b[i].pairs[step / 2];
-        const std::uint32_t b0 = step % 2 == 0 ? pair.x : pair.z;
-        const std::uint32_t b1 = step % 2 == 0 ? pair.y : pair.w;
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          std::uint32_t a[4];
-          load_shared_16(a,
-                         ring.granule(start.granule + at * kTiles + tile) + lane * 16 + step * 512);
-          mma_k16(sums[tile][0], a, b0, b1);
-        }
-      }
-      __syncwarp();
-      if (lane == 0) ring.give_back(start.stage + at);
-    }
-  }
-}
-
-// The same with activations that come into slots: this warp's next pieces.
-template <int kTiles, int kRows, typename Ring>
-__device__ __forceinline__ void multiply_from_slots(const Ring& ring, const RingPosition& start,
-                                                    int num_chunks, const XSlots<kRows>& x,
-                                                    unsigned& x_step, Accumulators<kRows>& sums) {
-  using Slots = XSlots<kRows>;
-  constexpr int kSteps = kProductColumns / 16;
-  constexpr int kUnroll = kRows <= 16 ? kSteps : 2;
-  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  for (unsigned chunk = (warp - start.stage) % kRingConsumers;
-       chunk < static_cast<unsigned>(num_chunks); chunk += kRingConsumers, ++x_step) {
-    const std::uint32_t b_from = x.data + warp * Slots::kSlotBytes + lane * 8;
-    std::uint32_t a_from[kTiles];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      a_from[tile] = ring.granule(start.granule + chunk * kTiles + tile) + lane * 16;
-    }
-    wait_barrier(x.full + warp * 8, Slots::phase(x_step));
-    ring.wait(start.stage + chunk);
+// sums += one stage: kTiles tiles times 128 columns of x. load_x(pair, step, b): B fragments.
+template <PreparedFormat kFormat, int kTiles, int kRows, typename LoadX>
+__device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const LoadX& load_x,
+                                               Accumulators<kRows>& sums) {
+  constexpr int kPairs = kProductColumns / 32;  // of steps
+  constexpr int kUnroll = kRows <= 16 ? kPairs : 1;
+  constexpr int kStepUnroll = kRows <= 32 || kFormat == PreparedFormat::kFp8 ? 2 : 1;
+  TileReader<kFormat, kTiles> tiles(tiles_place);
 #pragma unroll kUnroll
-    for (int step = 0; step < kSteps; ++step) {
+  for (int pair = 0; pair < kPairs; ++pair) {
+    tiles.load(pair);
+#pragma unroll kStepUnroll
+    for (int step = 0; step < 2; ++step) {
       std::uint32_t a[kTiles][4], b[kRows / 8][2];
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) load_shared_16(a[tile], a_from[tile] + step * 512);
-#pragma unroll
-      for (int n = 0; n < kRows / 8; ++n) {
-        load_shared_8(b[n], b_from + n * (8 * kProductColumns * 2) + step * 256);
-      }
+      for (int tile = 0; tile < kTiles; ++tile) tiles.fragment(tile, pair, step, a[tile]);
+      load_x(pair, step, b);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
         for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a[tile], b[n][0], b[n][1]);
       }
     }
+  }
+}
+
+// sums += this warp's stages of the ring from first_stage on, times x, which comes into them.
+template <PreparedFormat kFormat, int kTiles, int kRows>
+__device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsigned first_stage,
+                                                   int num_chunks, Accumulators<kRows>& sums) {
+  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (unsigned chunk = (warp - first_stage) % kRingConsumers;
+       chunk < static_cast<unsigned>(num_chunks); chunk += kRingConsumers) {
+    const std::uint32_t place = ring.wait(first_stage + chunk);
+    const std::uint32_t b_from = place + lane * 8;
+    const auto load_x = [&](int pair, int step, std::uint32_t(&b)[kRows / 8][2]) {
+#pragma unroll
+      for (int n = 0; n < kRows / 8; ++n) {
+        load_shared_8(b[n], b_from + n * (8 * kProductColumns * 2) + (pair * 2 + step) * 256);
+      }
+    };
+    multiply_stage<kFormat, kTiles, kRows>(place + kXBytes<kRows>, load_x, sums);
     __syncwarp();
-    if (lane == 0) {
-      ring.give_back(start.stage + chunk);
-      arrive(x.empty + warp * 8);
+    if (lane == 0) ring.give_back(first_stage + chunk);
+  }
+}
+
+// The same for up to 8 rows, times x from memory, where it announces itself.
+template <PreparedFormat kFormat, int kTiles>
+__device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsigned first_stage,
+                                                     const XSource& x, int num_rows,
+                                                     Accumulators<8>& sums) {
+  constexpr int kAtOnce = 2;  // pieces of x
+  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const bool has_row = static_cast<int>(lane / 4) < num_rows;
+  const int size = x.size();
+  for (int first = static_cast<int>((warp - first_stage) % kRingConsumers); first < size;
+       first += kAtOnce * kRingConsumers) {
+    MemoryFragments pieces[kAtOnce];
+    bool complete;
+    do {
+      complete = true;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kRingConsumers;
+        pieces[i].load(x.activations, x.chunk(at), has_row && at < size);
+      }
+#pragma unroll
+      for (const MemoryFragments& piece : pieces) complete = complete && piece.complete();
+    } while (!complete);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * kRingConsumers;
+      if (at >= size) break;
+      const auto load_x = [&](int pair, int step, std::uint32_t(&b)[1][2]) {
+        const uint4& both = pieces[i].pairs[pair];
+        b[0][0] = step == 0 ? both.x : both.z;
+        b[0][1] = step == 0 ? both.y : both.w;
+      };
+      multiply_stage<kFormat, kTiles, 8>(ring.wait(first_stage + at), load_x, sums);
+      __syncwarp();
+      if (lane == 0) ring.give_back(first_stage + at);
     }
   }
 }
 
-// What a warp's products read their activations from.
-template <int kRows>
-struct XReader {
-  XSlots<kRows> slots;
-  int num_rows;
-  unsigned step = 0;  // of the slots
-
-  template <int kTiles, typename Ring>
-  __device__ __forceinline__ void multiply(const Ring& ring, const RingPosition& start,
-                                           const XSource& x, Accumulators<kRows>& sums) {
+// num_tiles <= kGroupTiles tiles times x.
+template <PreparedFormat kFormat, int kRows>
+__device__ __forceinline__ void multiply_tiles(int num_tiles, const StageRing& ring,
+                                               unsigned first_stage, const XSource& x, int num_rows,
+                                               Accumulators<kRows>& sums) {
+  const auto multiply = [&](auto tiles) {
+    constexpr int kTiles = decltype(tiles)::value;
     if constexpr (kXFromMemory<kRows>) {
-      multiply_from_memory<kTiles>(ring, start, x, num_rows, sums);
+      multiply_from_memory<kFormat, kTiles>(ring, first_stage, x, num_rows, sums);
     } else {
-      multiply_from_slots<kTiles, kRows>(ring, start, x.size(), slots, step, sums);
+      multiply_from_ring<kFormat, kTiles, kRows>(ring, first_stage, x.size(), sums);
     }
+  };
+  static_assert(kGroupTiles == 4);
+  switch (num_tiles) {
+    case 4:
+      return multiply(std::integral_constant<int, 4>{});
+    case 3:
+      return multiply(std::integral_constant<int, 3>{});
+    case 2:
+      return multiply(std::integral_constant<int, 2>{});
+    default:
+      return multiply(std::integral_constant<int, 1>{});
   }
-  template <typename Ring>
-  __device__ __forceinline__ void multiply(int num_tiles, const Ring& ring,
-                                           const RingPosition& start, const XSource& x,
-                                           Accumulators<kRows>& sums) {
-    static_assert(kGroupTiles == 4);
-    switch (num_tiles) {
-      case 4:
-        return multiply<4>(ring, start, x, sums);
-      case 3:
-        return multiply<3>(ring, start, x, sums);
-      case 2:
-        return multiply<2>(ring, start, x, sums);
-      default:
-        return multiply<1>(ring, start, x, sums);
-    }
-  }
-};
+}
 
 // The sum over the computing warps, in every thread of them. `shared` holds one float per warp and
 // may be used again right after the call.

@@ -27,6 +27,12 @@ __device__ __forceinline__ void load_shared_8(std::uint32_t (&r)[2], std::uint32
                : "memory");
 }
 
+__device__ __forceinline__ std::uint8_t load_shared_byte(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return static_cast<std::uint8_t>(value);
+}
+
 __device__ __forceinline__ void store_shared_16(std::uint32_t address, const uint4& value) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)

@@ -1,0 +1,10 @@
+// The decode kernel for bfloat16 weights, a cache of bfloat16.
+#include "kernels/cuda/device/decoder_kernel.cuh"
+
+namespace gapless::cuda {
+
+template Status launch_decoder_kernel<PreparedFormat::kNative, Bf16>(Stream& stream,
+                                                                     const DecoderLaunch& params,
+                                                                     int num_blocks);
+
+}  // namespace gapless::cuda

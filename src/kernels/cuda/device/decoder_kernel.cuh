@@ -1,0 +1,116 @@
+// All blocks of the text decoder in a decode step, and its logits, as one launch that reads weights
+// and cached keys and values at the speed of memory.
+//
+// One block per multiprocessor stays for the whole launch:
+//   streaming warp   walks, without ever waiting for a result, over everything that no step changes
+//                    and this block will need: weights of its tiles, pages of its units; layer
+//                    after layer, as far ahead as the ring (stage_ring.cuh) has room.
+//   x warp           brings the activations of the products, when their counter says they are
+//                    there (up to 8 rows they announce themselves, and it has nothing to do).
+//   signal warp      tells the other blocks what this one has written: a fence and an atomic take
+//                    up to two microseconds, for which nobody else should wait.
+//   computing warps  per layer:
+//       q, k, v of the block's tiles
+//       (q, k, v)    its units of the attention                 signal parts
+//       gelu(fc1) of its tiles                                  signal inner
+//       (parts)      combine its share of rows and heads        signal attention
+//       (inner)      its share of [proj|fc2], columns of fc2
+//       (attention)  its share of [proj|fc2], columns of proj: partial sums
+//       (sums)       its row: residual, LayerNorm               signal norm
+// What is in brackets is waited for. q, k, v and the sums are needed at once: they say themselves
+// when they are there (self_announcing.cuh). The others are signalled through counters while there
+// are products that need none of them. In all these waits the ring holds 5 us of what comes next,
+// and memory stays busy.
+//
+// Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128,
+// then over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns,
+// then over these in order. The attention: decoder_attention.cuh.
+//
+// Scratch is written again one layer later. Between a buffer's last reader and its next writer
+// there always is something for which the writer waited, directly or through others: a row's sums
+// are complete after all blocks' reads of the layer, and norm comes after the sums.
+//
+// It is compiled for each format of weights and of the cache, and for 8, 16, 32 and 64 rows:
+// decoder_kernel_*.cu.
+#pragma once
+
+#include "kernels/cuda/device/decoder_computation.cuh"
+#include "kernels/cuda/device/decoder_streams.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace gapless::cuda {
+
+// The last block leaves the counters as zeros: all warps of all blocks are through with them.
+__device__ inline void finish(DecoderCounters& counters) {
+  __threadfence();
+  if (atomicAdd(&counters.finished.count, 1u) != gridDim.x - 1) return;
+  for (GridCounter* counter : {&counters.qkv, &counters.inner, &counters.parts, &counters.attention,
+                               &counters.sums, &counters.norm, &counters.finished}) {
+    counter->count = 0;
+  }
+}
+
+template <PreparedFormat kFormat, int kRows, typename CacheElement>
+__global__ void __launch_bounds__(kDecoderThreads, 1)
+    decoder_kernel(const __grid_constant__ DecoderLaunch p) {
+  extern __shared__ char raw_shared[];
+  char* base = raw_shared + (128 - shared_address(raw_shared) % 128) % 128;
+  auto& small = *reinterpret_cast<DecoderSmall*>(base + DecoderLayout::kSmall);
+  const DecoderBlockState block{p,
+                                shared_address(base),
+                                StageRing(small.ring),
+                                reinterpret_cast<float*>(base + DecoderLayout::kReduce),
+                                small,
+                                DecoderWork(p)};
+
+  let_successor_start();
+  if (threadIdx.x == 0) {
+    small.ring.init();
+    init_barrier(shared_address(&small.rows_ready), 1);
+    for (std::uint64_t& barrier : small.written) {
+      init_barrier(shared_address(&barrier), kProductWarps);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int warp = threadIdx.x / kWarp;
+  if (warp == kStreamWarp) {
+    stream<kFormat, kRows, CacheElement>(block);
+  } else if (warp == kXWarp) {
+    wait_for_predecessor();
+    small.rows.load<CacheElement>(p);
+    if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
+    if (!kXFromMemory<kRows> && threadIdx.x % kWarp == 0) bring_x<kRows>(block);
+  } else if (warp == kSignalWarp) {
+    wait_for_predecessor();
+    if (threadIdx.x % kWarp == 0) signal_others<kRows>(block);
+  } else {
+    Computation<kFormat, kRows, CacheElement>(block).run();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) finish(*p.counters);
+}
+
+// One kernel for each number of rows.
+template <PreparedFormat kFormat, typename CacheElement>
+Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks) {
+  const auto launch_rows = [&](auto kernel) {
+    return launch("decoder_blocks", stream,
+                  {.grid = dim3(static_cast<unsigned>(num_blocks)),
+                   .block = dim3(kDecoderThreads),
+                   .shared_bytes = DecoderLayout::kBytes},
+                  kernel, params);
+  };
+  switch (decoder_slice_rows(params.num_rows)) {
+    case 8:
+      return launch_rows(decoder_kernel<kFormat, 8, CacheElement>);
+    case 16:
+      return launch_rows(decoder_kernel<kFormat, 16, CacheElement>);
+    case 32:
+      return launch_rows(decoder_kernel<kFormat, 32, CacheElement>);
+    default:
+      return launch_rows(decoder_kernel<kFormat, 64, CacheElement>);
+  }
+}
+
+}  // namespace gapless::cuda

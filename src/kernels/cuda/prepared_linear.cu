@@ -1,0 +1,136 @@
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/fp8_tile.cuh"
+#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/prepared_linear.h"
+
+namespace gapless::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kSteps = kPreparedTileColumns / 16;
+
+struct Part {
+  int num_tiles, num_chunks;
+};
+
+// Where a tile of the part lies.
+template <PreparedFormat kFormat>
+__device__ char* tile_at(const PrepareLinearParams& p, std::int64_t tile, int chunk) {
+  const std::int64_t all_chunks = (p.total_in + kPreparedTileColumns - 1) / kPreparedTileColumns;
+  const std::int64_t index = (p.first_out / kPreparedTileRows + tile) * all_chunks +
+                             p.first_in / kPreparedTileColumns + chunk;
+  return static_cast<char*>(p.prepared) + index * kPreparedTileBytes<kFormat>;
+}
+
+// One thread per lane's fragment of one mma step: 16 bytes.
+__global__ void __launch_bounds__(kThreads)
+    prepare_native_kernel(PrepareLinearParams p, Part part) {
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int lane = i % kWarp, step = i / kWarp % kSteps;
+  const std::int64_t block = i / (kWarp * kSteps);
+  const int chunk = block % part.num_chunks;
+  const std::int64_t tile = block / part.num_chunks;
+  if (tile >= part.num_tiles) return;
+  const LinearWeights& w = p.weights;
+  const auto* weight = static_cast<const std::uint16_t*>(w.weight);
+  std::uint32_t fragment[4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const std::int64_t row = tile * kPreparedTileRows + lane / 4 + r % 2 * 8;
+    const int column = chunk * kPreparedTileColumns + step * 16 + lane % 4 * 2 + r / 2 * 8;
+    auto at = [&](int c) -> std::uint32_t {
+      return row < w.out && c < w.in ? weight[row * w.in + c] : 0u;
+    };
+    fragment[r] = at(column) | at(column + 1) << 16;
+  }
+  auto* to = reinterpret_cast<uint4*>(tile_at<PreparedFormat::kNative>(p, tile, chunk));
+  to[step * kWarp + lane] = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
+}
+
+// One block per row of tiles.
+__global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearParams p, Part part) {
+  let_successor_start();
+  wait_for_predecessor();
+  const LinearWeights& w = p.weights;
+  const auto* weight = static_cast<const Bf16*>(w.weight);
+  const std::int64_t first_row = std::int64_t{blockIdx.x} * kPreparedTileRows;
+  __shared__ int exponents[kPreparedTileRows];
+  constexpr int kThreadsPerRow = kThreads / kPreparedTileRows;
+  const int own_row = threadIdx.x / kThreadsPerRow;
+  float largest = 0;
+  for (int c = threadIdx.x % kThreadsPerRow; first_row + own_row < w.out && c < w.in;
+       c += kThreadsPerRow) {
+    largest = fmaxf(largest, fabsf(__bfloat162float(weight[(first_row + own_row) * w.in + c])));
+  }
+  for (int offset = 1; offset < kThreadsPerRow; offset *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, offset));
+  }
+  if (threadIdx.x % kThreadsPerRow == 0) exponents[own_row] = fp8_row_exponent(largest);
+  __syncthreads();
+
+  // A lane's fragments of a pair of steps: 16 bytes.
+  constexpr int kPieces = kSteps / 2 * kWarp;
+  for (int i = threadIdx.x; i < part.num_chunks * kPieces; i += kThreads) {
+    const int chunk = i / kPieces, pair = i / kWarp % (kSteps / 2), lane = i % kWarp;
+    std::uint32_t packed[4] = {};
+    for (int at = 0; at < 16; ++at) {
+      const int word = at / 4, byte = at % 4;
+      const int row = lane / 4 + (byte % 2 == 0 ? 8 : 0);
+      const int column = chunk * kPreparedTileColumns + (pair * 2 + word / 2) * 16 + lane % 4 * 2 +
+                         word % 2 * 8 + byte / 2;
+      if (first_row + row >= w.out || column >= w.in) continue;
+      const float value = __bfloat162float(weight[(first_row + row) * w.in + column]);
+      const std::uint32_t code =
+          __nv_cvt_float_to_fp8(ldexpf(value, -exponents[row]), __NV_SATFINITE, __NV_E4M3);
+      packed[word] |= code << (8 * byte);
+    }
+    auto* to = reinterpret_cast<uint4*>(tile_at<PreparedFormat::kFp8>(p, blockIdx.x, chunk));
+    to[pair * kWarp + lane] = uint4{packed[0], packed[1], packed[2], packed[3]};
+  }
+  for (int i = threadIdx.x; i < part.num_chunks * kPreparedTileRows; i += kThreads) {
+    const int chunk = i / kPreparedTileRows, row = i % kPreparedTileRows;
+    char* behind = tile_at<PreparedFormat::kFp8>(p, blockIdx.x, chunk) +
+                   kPreparedTileRows * kPreparedTileColumns;
+    behind[row] = static_cast<char>(fp8_scale_byte(exponents[row]));
+  }
+}
+
+Part part_of(int in, int out) {
+  return {.num_tiles = (out + kPreparedTileRows - 1) / kPreparedTileRows,
+          .num_chunks = (in + kPreparedTileColumns - 1) / kPreparedTileColumns};
+}
+
+}  // namespace
+
+std::size_t prepared_linear_bytes(int in, int out, PreparedFormat format) {
+  const Part whole = part_of(in, out);
+  const int tile_bytes = format == PreparedFormat::kFp8 ? kPreparedTileBytes<PreparedFormat::kFp8>
+                                                      : kPreparedTileBytes<PreparedFormat::kNative>;
+  return static_cast<std::size_t>(whole.num_tiles) * static_cast<std::size_t>(whole.num_chunks) *
+         static_cast<std::size_t>(tile_bytes);
+}
+
+Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
+  if (params.first_out % kPreparedTileRows != 0 || params.first_in % kPreparedTileColumns != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "prepare_linear: a part must start at a multiple of 16 rows and 128 columns");
+  }
+  const Part part = part_of(params.weights.in, params.weights.out);
+  if (params.format == PreparedFormat::kFp8) {
+    return launch("prepare_linear", stream,
+                  {.grid = dim3(static_cast<unsigned>(part.num_tiles)), .block = dim3(kThreads)},
+                  prepare_fp8_kernel, params, part);
+  }
+  const std::int64_t fragments = std::int64_t{part.num_tiles} * part.num_chunks * kWarp * kSteps;
+  return launch("prepare_linear", stream,
+                {.grid = dim3(blocks_for(fragments, kThreads)), .block = dim3(kThreads)},
+                prepare_native_kernel, params, part);
+}
+
+}  // namespace gapless::cuda

@@ -1,0 +1,33 @@
+// Weights in the layout of decode products (PrepareLinearParams).
+#pragma once
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+
+namespace gapless {
+
+// Tiles of 16 rows x 128 columns, row of tiles after row of tiles; edges are padded with zeros. In
+// a tile lie, per 16 columns, the A fragments of mma.m16n8k16 (device/mma.cuh), lane after lane.
+//   kNative: 16 bytes a lane.
+//   kFp8:    8 bytes a lane, two such steps beside each other: for each of a lane's registers its
+//            two e4m3 numbers, those of registers 0 and 2 in the odd bytes, of 1 and 3 in the even
+//            ones. Behind the tile, a byte for each row: the exponent that a bfloat16 must have to
+//            multiply with (device/fp8_tile.cuh).
+inline constexpr int kPreparedTileRows = 16;
+inline constexpr int kPreparedTileColumns = 128;
+
+template <PreparedFormat kFormat>
+inline constexpr int kPreparedTileBytes = kPreparedTileRows*(kFormat == PreparedFormat::kFp8
+                                                                 ? kPreparedTileColumns + 1
+                                                                 : 2 * kPreparedTileColumns);
+
+namespace cuda {
+
+std::size_t prepared_linear_bytes(int in, int out, PreparedFormat format);
+Status prepare_linear(Stream& stream, const PrepareLinearParams& params);
+
+}  // namespace cuda
+}  // namespace gapless
