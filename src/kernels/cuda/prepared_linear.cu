@@ -81,9 +81,9 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
     std::uint32_t packed[4] = {};
     for (int at = 0; at < 16; ++at) {
       const int word = at / 4, byte = at % 4;
-      const int row = lane / 4 + (byte % 2 == 0 ? 8 : 0);
+      const int row = lane / 4 + (byte >= 2 ? 8 : 0);
       const int column = chunk * kPreparedTileColumns + (pair * 2 + word / 2) * 16 + lane % 4 * 2 +
-                         word % 2 * 8 + byte / 2;
+                         word % 2 * 8 + byte % 2;
       if (first_row + row >= w.out || column >= w.in) continue;
       const float value = __bfloat162float(weight[(first_row + row) * w.in + column]);
       const std::uint32_t code =

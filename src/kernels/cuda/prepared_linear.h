@@ -13,9 +13,8 @@ namespace gapless {
 // a tile lie, per 16 columns, the A fragments of mma.m16n8k16 (device/mma.cuh), lane after lane.
 //   kNative: 16 bytes a lane.
 //   kFp8:    8 bytes a lane, two such steps beside each other: for each of a lane's registers its
-//            two e4m3 numbers, those of registers 0 and 2 in the odd bytes, of 1 and 3 in the even
-//            ones. Behind the tile, a byte for each row: the exponent that a bfloat16 must have to
-//            multiply with (device/fp8_tile.cuh).
+//            two e4m3 numbers. Behind the tile, a byte for each row: its power of two
+//            (fp8_scale_byte in device/fp8_tile.cuh).
 inline constexpr int kPreparedTileRows = 16;
 inline constexpr int kPreparedTileColumns = 128;
 

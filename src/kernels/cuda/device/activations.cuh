@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/fp8_tile.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
@@ -33,8 +34,8 @@ __device__ __forceinline__ int fragment_index(int row, int column) {
          step % kSteps * 4 + k / 8 * 2 + k % 2;
 }
 
-// One layer's, of `columns` columns.
-template <int kRows>
+// One layer's, of `columns` columns, to be multiplied by weights of a format.
+template <PreparedFormat kFormat, int kRows>
 class Activations {
  public:
   __device__ Activations(Bf16* memory, int columns, int layer)
@@ -43,7 +44,8 @@ class Activations {
   __device__ const Bf16* data() const { return half_; }
 
   // Two columns, the first of them even.
-  __device__ void store_pair(int row, int column, std::uint32_t values) const {
+  __device__ void store_pair(int row, int column, float low, float high) const {
+    const std::uint32_t values = pack_activations<kFormat>(low, high);
     const int at = fragment_index<kRows>(row, column);
     auto* to = reinterpret_cast<std::uint32_t*>(half_ + at);
     if constexpr (kXFromMemory<kRows>) {
@@ -53,7 +55,9 @@ class Activations {
     }
   }
 
-  __device__ void store(int row, int column, Bf16 value) const {
+  __device__ void store(int row, int column, float number) const {
+    const Bf16 value =
+        __ushort_as_bfloat16(static_cast<unsigned short>(pack_activations<kFormat>(number, 0)));
     const int at = fragment_index<kRows>(row, column);
     if constexpr (kXFromMemory<kRows>) {
       announce_value(half_ + at, other_half_ + at, value);

@@ -361,9 +361,9 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
 
 // This block's share of rows and heads: the parts of all units become the attention's output. One
 // warp each, two dimensions a lane.
-template <typename Element, int kRows>
+template <typename Element, PreparedFormat kFormat, int kRows>
 __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows,
-                                     const Activations<kRows>& to) {
+                                     const Activations<kFormat, kRows>& to) {
   constexpr int kBatch = 32;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
@@ -372,7 +372,7 @@ __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows
     const int count = rows.units<Element>(row);
     if (count == 0) {
       // Products may wait for it.
-      to.store_pair(row, head * kDecoderHeadDim + 2 * lane, 0);
+      to.store_pair(row, head * kDecoderHeadDim + 2 * lane, 0, 0);
       continue;
     }
     const std::int64_t first = std::int64_t{i} * kMaxUnits;
@@ -404,7 +404,7 @@ __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows
       }
     }
     const float sum = warp_sum(lower_weight * lower.y + upper_weight * upper.y);
-    to.store_pair(row, head * kDecoderHeadDim + 2 * lane, pack_bf16x2(low / sum, high / sum));
+    to.store_pair(row, head * kDecoderHeadDim + 2 * lane, low / sum, high / sum);
   }
 }
 

@@ -32,13 +32,13 @@ __device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, 
          column;
 }
 
-template <int kRows>
-__device__ Activations<kRows> norm_of(const DecoderLaunch& p, int layer) {
+template <PreparedFormat kFormat, int kRows>
+__device__ Activations<kFormat, kRows> norm_of(const DecoderLaunch& p, int layer) {
   return {p.norm, p.dim, layer};
 }
 
-template <int kRows>
-__device__ Activations<kRows> wide_of(const DecoderLaunch& p, int layer) {
+template <PreparedFormat kFormat, int kRows>
+__device__ Activations<kFormat, kRows> wide_of(const DecoderLaunch& p, int layer) {
   return {p.wide, p.dim + p.ff_dim, layer};
 }
 
@@ -49,7 +49,7 @@ __device__ inline Bf16* qkv_of(const DecoderLaunch& p, int layer) {
 
 // Residual stream and LayerNorm of this block's row. `layer`: whose output product is to be added;
 // -1: none. gamma == nullptr: no LayerNorm.
-template <int kRows>
+template <PreparedFormat kFormat, int kRows>
 __device__ void finish_row(const DecoderBlockState& block, int layer, const Bf16* gamma,
                            const Bf16* beta) {
   const DecoderLaunch& p = block.p;
@@ -107,12 +107,12 @@ __device__ void finish_row(const DecoderBlockState& block, int layer, const Bf16
   const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
   unpack(raw_gamma, g);
   unpack(raw_beta, b);
-  const Activations<kRows> norm = norm_of<kRows>(p, layer + 1);
+  const Activations<kFormat, kRows> norm = norm_of<kFormat, kRows>(p, layer + 1);
 #pragma unroll
   for (int i = 0; mine && i < kVector; i += 2) {
     const float low = (values[i] - mean) * scale * g[i] + b[i];
     const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
-    norm.store_pair(row, at + i, pack_bf16x2(low, high));
+    norm.store_pair(row, at + i, low, high);
   }
   announce<kRows>(block, kNorm);
 }
@@ -143,14 +143,14 @@ class Biases {
   Bf16 values_[kGroupTiles];
 };
 
-template <int kRows>
+template <PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduct kind, int layer,
                                               int column, int row, float sum) {
   if (kind == NormProduct::kQkv) {
     const std::int64_t at = std::int64_t{row} * 3 * p.dim + column;
     announce_value(qkv_of(p, layer) + at, qkv_of(p, layer + 1) + at, __float2bfloat16_rn(sum));
   } else if (kind == NormProduct::kInner) {
-    wide_of<kRows>(p, layer).store(row, column - 2 * p.dim, __float2bfloat16_rn(gelu_tanh(sum)));
+    wide_of<kFormat, kRows>(p, layer).store(row, column - 2 * p.dim, gelu_tanh(sum));
   } else if (column < p.vocab) {
     p.logits[std::int64_t{row} * p.vocab + column] = sum;
   }
@@ -167,7 +167,7 @@ class Computation {
 
   __device__ void run() {
     wait_for_predecessor();
-    if (has_row_) finish_row<kRows>(block_, -1, p_.layers[0].gamma, p_.layers[0].beta);
+    if (has_row_) finish_row<kFormat, kRows>(block_, -1, p_.layers[0].gamma, p_.layers[0].beta);
     for (int l = 0; l <= p_.num_layers; ++l) {
       const bool is_head = l == p_.num_layers;
       if (is_head && p_.head_weights == nullptr) break;
@@ -182,8 +182,8 @@ class Computation {
       multiply_output(l);
       if (!has_row_) continue;
       const bool is_last = l + 1 == p_.num_layers;
-      finish_row<kRows>(block_, l, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
-                        is_last ? p_.head_beta : p_.layers[l + 1].beta);
+      finish_row<kFormat, kRows>(block_, l, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
+                                 is_last ? p_.head_beta : p_.layers[l + 1].beta);
     }
   }
 
@@ -198,7 +198,7 @@ class Computation {
     const TileRange tiles = kind == NormProduct::kQkv     ? work.qkv_tiles()
                             : kind == NormProduct::kInner ? work.inner_tiles()
                                                           : work.head_tiles();
-    const XSource x{norm_of<kRows>(p_, l).data(), {0, p_.dim / kProductColumns}, {}};
+    const XSource x{norm_of<kFormat, kRows>(p_, l).data(), {0, p_.dim / kProductColumns}, {}};
     if (kXFromMemory<kRows> && l == 0) wait_together(p_.counters->norm, p_.num_rows);
     for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
       const int num_tiles = min(kGroupTiles, tiles.end - tile);
@@ -212,8 +212,9 @@ class Computation {
       reduce_warps<kRows>(sums, num_tiles, turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             if (row >= p_.num_rows) return;
-                            store_product<kRows>(p_, kind, l, (tile + t) * kTileRows + tile_row,
-                                                 row, sum + biases[t]);
+                            store_product<kFormat, kRows>(p_, kind, l,
+                                                          (tile + t) * kTileRows + tile_row, row,
+                                                          sum + biases[t]);
                           });
       stage_ += x.size();
     }
@@ -233,7 +234,7 @@ class Computation {
 
   __device__ void combine(int l, unsigned everyone) {
     wait_together(p_.counters->parts, everyone);
-    combine_units<CacheElement>(p_, block_.small.rows, wide_of<kRows>(p_, l));
+    combine_units<CacheElement>(p_, block_.small.rows, wide_of<kFormat, kRows>(p_, l));
     announce<kRows>(block_, kAttention);
   }
 
@@ -246,7 +247,7 @@ class Computation {
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
       const TileRange tiles = work.tiles(unit);
       const int num_tiles = tiles.size();
-      const XSource x{wide_of<kRows>(p_, l).data(), work.inner_chunks(unit),
+      const XSource x{wide_of<kFormat, kRows>(p_, l).data(), work.inner_chunks(unit),
                       work.attention_chunks(unit)};
       Accumulators<kRows> sums = {};
       multiply_tiles<kFormat, kRows>(num_tiles, block_.ring, stage_, x, p_.num_rows, sums);

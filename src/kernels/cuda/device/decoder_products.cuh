@@ -103,8 +103,9 @@ template <int kTiles>
 struct TileReader<PreparedFormat::kNative, kTiles> {
   std::uint32_t from;
 
-  __device__ explicit TileReader(std::uint32_t tiles) : from(tiles + threadIdx.x % kWarp * 16) {}
-  __device__ void load(int /*pair*/) {}
+  __device__ __forceinline__ explicit TileReader(std::uint32_t tiles)
+      : from(tiles + threadIdx.x % kWarp * 16) {}
+  __device__ __forceinline__ void load(int /*pair*/) {}
   __device__ void fragment(int tile, int pair, int step, std::uint32_t (&a)[4]) const {
     load_shared_16(
         a, from + tile * kPreparedTileBytes<PreparedFormat::kNative> + pair * 1024 + step * 512);
@@ -115,25 +116,73 @@ template <int kTiles>
 struct TileReader<PreparedFormat::kFp8, kTiles> {
   static constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
   std::uint32_t from;
-  std::uint32_t scales[kTiles][2];  // of rows lane / 4 and lane / 4 + 8
-  std::uint32_t raw[kTiles][4];     // a pair's
+  std::uint32_t raw[kTiles][4];  // a pair's
 
-  __device__ explicit TileReader(std::uint32_t tiles) : from(tiles + threadIdx.x % kWarp * 16) {
-    const std::uint32_t bytes = tiles + kTileBytes - kPreparedTileRows + threadIdx.x % kWarp / 4;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      scales[tile][0] = fp8_scale(load_shared_byte(bytes + tile * kTileBytes));
-      scales[tile][1] = fp8_scale(load_shared_byte(bytes + tile * kTileBytes + 8));
-    }
-  }
-  __device__ void load(int pair) {
+  __device__ __forceinline__ explicit TileReader(std::uint32_t tiles)
+      : from(tiles + threadIdx.x % kWarp * 16) {}
+  __device__ __forceinline__ void load(int pair) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       load_shared_16(raw[tile], from + tile * kTileBytes + pair * 512);
     }
   }
   __device__ void fragment(int tile, int /*pair*/, int step, std::uint32_t (&a)[4]) const {
-    unpack_fp8_fragment(raw[tile][step * 2], raw[tile][step * 2 + 1], scales[tile], a);
+    unpack_fp8_fragment(raw[tile][step * 2], raw[tile][step * 2 + 1], a);
+  }
+};
+
+// The powers of two of a product's rows. A stage of the ring brings those of its weights along;
+// weights of both parts of a product (XSource) have their own.
+template <PreparedFormat kFormat, int kTiles>
+struct RowScales {
+  template <int kBlocks>
+  __device__ __forceinline__ void change(std::uint32_t /*tiles*/,
+                                         float (&/*sums*/)[kGroupTiles][kBlocks][4]) {}
+  template <int kBlocks>
+  __device__ __forceinline__ void apply(float (&/*sums*/)[kGroupTiles][kBlocks][4]) const {}
+};
+
+template <int kTiles>
+struct RowScales<PreparedFormat::kFp8, kTiles> {
+  int bytes[kTiles][2] = {};  // fp8_scale_byte of rows lane / 4 and lane / 4 + 8
+
+  // From now on those of the stage at `tiles`: the sums so far become multiples of them.
+  template <int kBlocks>
+  __device__ __forceinline__ void change(std::uint32_t tiles,
+                                         float (&sums)[kGroupTiles][kBlocks][4]) {
+    constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
+    const std::uint32_t from = tiles + kTileBytes - kPreparedTileRows + threadIdx.x % kWarp / 4;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int byte = load_shared_byte(from + tile * kTileBytes + half * 8);
+        const int exponent = min(max(127 + bytes[tile][half] - byte, 0), 254);
+        multiply(sums[tile], half, __uint_as_float(static_cast<std::uint32_t>(exponent) << 23));
+        bytes[tile][half] = byte;
+      }
+    }
+  }
+  template <int kBlocks>
+  __device__ __forceinline__ void apply(float (&sums)[kGroupTiles][kBlocks][4]) const {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        multiply(sums[tile], half, fp8_scale(static_cast<std::uint8_t>(bytes[tile][half])));
+      }
+    }
+  }
+
+ private:
+  template <int kBlocks>
+  static __device__ __forceinline__ void multiply(float (&sums)[kBlocks][4], int half,
+                                                  float factor) {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+      sums[n][half * 2] *= factor;
+      sums[n][half * 2 + 1] *= factor;
+    }
   }
 };
 
@@ -143,6 +192,7 @@ struct XSource {
   ChunkRange first, second;  // then these; may be none
 
   __device__ int size() const { return first.size() + second.size(); }
+  __device__ int part(int i) const { return i < first.size() ? 0 : 1; }
   __device__ int chunk(int i) const {
     return i < first.size() ? first.begin + i : second.begin + i - first.size();
   }
@@ -168,7 +218,9 @@ __device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const 
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a[tile], b[n][0], b[n][1]);
+        for (int n = 0; n < kRows / 8; ++n) {
+          mma_of<kFormat>(sums[tile][n], a[tile], b[n][0], b[n][1]);
+        }
       }
     }
   }
@@ -177,11 +229,18 @@ __device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const 
 // sums += this warp's stages of the ring from first_stage on, times x, which comes into them.
 template <PreparedFormat kFormat, int kTiles, int kRows>
 __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsigned first_stage,
-                                                   int num_chunks, Accumulators<kRows>& sums) {
+                                                   const XSource& x, Accumulators<kRows>& sums) {
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  for (unsigned chunk = (warp - first_stage) % kRingConsumers;
-       chunk < static_cast<unsigned>(num_chunks); chunk += kRingConsumers) {
-    const std::uint32_t place = ring.wait(first_stage + chunk);
+  const int size = x.size();
+  RowScales<kFormat, kTiles> scales;
+  int part = -1;
+  for (int chunk = static_cast<int>((warp - first_stage) % kRingConsumers); chunk < size;
+       chunk += kRingConsumers) {
+    const std::uint32_t place = ring.wait_with_x(first_stage + chunk);
+    if (part != x.part(chunk)) {
+      part = x.part(chunk);
+      scales.change(place + kXBytes<kRows>, sums);
+    }
     const std::uint32_t b_from = place + lane * 8;
     const auto load_x = [&](int pair, int step, std::uint32_t(&b)[kRows / 8][2]) {
 #pragma unroll
@@ -193,6 +252,7 @@ __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsign
     __syncwarp();
     if (lane == 0) ring.give_back(first_stage + chunk);
   }
+  scales.apply(sums);
 }
 
 // The same for up to 8 rows, times x from memory, where it announces itself.
@@ -204,6 +264,8 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const bool has_row = static_cast<int>(lane / 4) < num_rows;
   const int size = x.size();
+  RowScales<kFormat, kTiles> scales;
+  int part = -1;
   for (int first = static_cast<int>((warp - first_stage) % kRingConsumers); first < size;
        first += kAtOnce * kRingConsumers) {
     MemoryFragments pieces[kAtOnce];
@@ -228,11 +290,17 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
         b[0][0] = step == 0 ? both.x : both.z;
         b[0][1] = step == 0 ? both.y : both.w;
       };
-      multiply_stage<kFormat, kTiles, 8>(ring.wait(first_stage + at), load_x, sums);
+      const std::uint32_t place = ring.wait(first_stage + at);
+      if (part != x.part(at)) {
+        part = x.part(at);
+        scales.change(place, sums);
+      }
+      multiply_stage<kFormat, kTiles, 8>(place, load_x, sums);
       __syncwarp();
       if (lane == 0) ring.give_back(first_stage + at);
     }
   }
+  scales.apply(sums);
 }
 
 // num_tiles <= kGroupTiles tiles times x.
@@ -245,7 +313,7 @@ __device__ __forceinline__ void multiply_tiles(int num_tiles, const StageRing& r
     if constexpr (kXFromMemory<kRows>) {
       multiply_from_memory<kFormat, kTiles>(ring, first_stage, x, num_rows, sums);
     } else {
-      multiply_from_ring<kFormat, kTiles, kRows>(ring, first_stage, x.size(), sums);
+      multiply_from_ring<kFormat, kTiles, kRows>(ring, first_stage, x, sums);
     }
   };
   static_assert(kGroupTiles == 4);

@@ -59,7 +59,7 @@ __device__ void stream(const DecoderBlockState& block) {
 }
 
 // ---- The x warp: it reads what the rows are. From 9 rows on, one thread of it then brings
-// activations.
+// activations (several would be in each other's way).
 
 template <int kRows>
 __device__ void bring_x(const DecoderBlockState& block) {

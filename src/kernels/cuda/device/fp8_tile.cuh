@@ -1,54 +1,61 @@
-// 8-bit weights to bfloat16, in registers.
+// 8-bit weights as operands of matrix products.
 //
-// An e4m3 number's bits, moved to where a bfloat16 has its sign, the low bits of its exponent and
-// the high bits of its mantissa, are a bfloat16 2^120 times too small (numbers without a leading
-// one included: they become bfloat16 numbers without one). A product with 2^(120 + exponent of the
-// row) is exact, so the multiplication gets the same operands as from bfloat16 weights.
+// One instruction makes two e4m3 numbers two of half precision, exactly (two of bfloat16 take
+// nine). So products with 8-bit weights are products in half precision, and activations become half
+// precision too: bfloat16 numbers are, exactly, where they are at least 2^-17 (smaller ones lose
+// what is below 2^-24) and at most 65504 (larger ones become that). The row's power of two is
+// multiplied into the sums.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/fp8.h"
+#include "kernels/prepared_format.h"
 
 namespace gapless {
 
-inline constexpr int kFp8Shift = 120;  // a power of two
+// How rows' powers of two are kept, in a byte: 2^(byte - kFp8ScaleBias). All that bfloat16 weights
+// can have fit (kFp8MaxRowExponent bounds them from above), with 0 for those below 2^-133.
+inline constexpr int kFp8ScaleBias = 127 + 120;
 
-// The exponent of 2^(kFp8Shift + row_exponent) as a bfloat16's bits have it. It exists for all
-// weights that bfloat16 has: kFp8MaxRowExponent bounds it from above.
 __device__ __forceinline__ std::uint8_t fp8_scale_byte(int row_exponent) {
-  static_assert(127 + kFp8Shift + kFp8MaxRowExponent == 254);
-  return static_cast<std::uint8_t>(127 + kFp8Shift + row_exponent);
+  static_assert(kFp8ScaleBias + kFp8MaxRowExponent == 254);
+  return static_cast<std::uint8_t>(kFp8ScaleBias + row_exponent);
 }
 
-// Two bfloat16 of that exponent.
-__device__ __forceinline__ std::uint32_t fp8_scale(std::uint8_t byte) {
-  return std::uint32_t{byte} * 0x00800080u;
+__device__ __forceinline__ float fp8_scale(std::uint8_t byte) {
+  return __uint_as_float(std::uint32_t{byte} << 23) * 0x1p-120f;
 }
 
-__device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t result;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-  return result;
-}
-
-// The odd bytes of `packed`, or (kShift = 8) the even ones.
-template <int kShift>
-__device__ __forceinline__ std::uint32_t e4m3_to_bf16x2(std::uint32_t packed, std::uint32_t scale) {
-  const std::uint32_t magnitudes = kShift == 8 ? packed << 4 : packed >> 4;
-  const std::uint32_t signs = packed << kShift;
-  return multiply_bf16x2((signs & 0x80008000u) | (magnitudes & 0x07f007f0u), scale);
-}
-
-// An A fragment from its 8 bytes. `scales`: of rows lane / 4 and lane / 4 + 8.
+// An A fragment from its 8 bytes: for each register in turn, its two numbers.
 __device__ __forceinline__ void unpack_fp8_fragment(std::uint32_t low, std::uint32_t high,
-                                                    const std::uint32_t (&scales)[2],
                                                     std::uint32_t (&fragment)[4]) {
-  fragment[0] = e4m3_to_bf16x2<0>(low, scales[0]);
-  fragment[1] = e4m3_to_bf16x2<8>(low, scales[1]);
-  fragment[2] = e4m3_to_bf16x2<0>(high, scales[0]);
-  fragment[3] = e4m3_to_bf16x2<8>(high, scales[1]);
+  halves_from_e4m3(low, fragment[0], fragment[1]);
+  halves_from_e4m3(high, fragment[2], fragment[3]);
+}
+
+// Two activations as they multiply weights of a format.
+template <PreparedFormat kFormat>
+__device__ __forceinline__ std::uint32_t pack_activations(float low, float high) {
+  const std::uint32_t pair = pack_bf16x2(low, high);
+  if constexpr (kFormat == PreparedFormat::kNative) return pair;
+  unpack_bf16x2(pair, low, high);
+  std::uint32_t halves;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(high), "f"(low));
+  return halves;
+}
+
+template <PreparedFormat kFormat>
+__device__ __forceinline__ void mma_of(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                       std::uint32_t b1) {
+  if constexpr (kFormat == PreparedFormat::kFp8) {
+    mma_half_k16(d, a, b0, b1);
+  } else {
+    mma_k16(d, a, b0, b1);
+  }
 }
 
 }  // namespace gapless

@@ -11,6 +11,19 @@ namespace gapless {
 
 using E4m3 = __nv_fp8_e4m3;
 
+// Four e4m3 as two pairs of half precision.
+__device__ __forceinline__ void halves_from_e4m3(std::uint32_t four, std::uint32_t& low,
+                                                 std::uint32_t& high) {
+  asm("{\n"
+      ".reg .b16 a, b;\n"
+      "mov.b32 {a, b}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, a;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, b;\n"
+      "}"
+      : "=r"(low), "=r"(high)
+      : "r"(four));
+}
+
 template <typename Element>
 struct KvVector;
 

@@ -37,7 +37,7 @@ struct StagePlace {
 // In shared memory.
 struct RingControl {
   std::uint64_t full[kRingStages];    // mbarriers: what was streamed has arrived
-  std::uint64_t x_full[kRingStages];  // the activations have, or there are none
+  std::uint64_t x_full[kRingStages];  // the activations have; arrives for stages with room for them
   std::uint64_t empty[kRingStages];   // used up
   std::uint32_t places[kRingStages];  // StagePlace of the latest stage
 
@@ -56,19 +56,23 @@ class StageRing {
  public:
   __device__ explicit StageRing(RingControl& control) : control_(control) {}
 
-  // The warp whose stage it is: until everything has arrived. Returns its address.
+  // The warp whose stage it is: until what was streamed has arrived. Returns its address.
   __device__ std::uint32_t wait(unsigned stage) const {
-    const int slot = stage % kRingStages, phase = stage / kRingStages & 1;
-    wait_barrier(shared_address(&control_.x_full[slot]), phase);
-    wait_barrier(shared_address(&control_.full[slot]), phase);
+    const int slot = stage % kRingStages;
+    wait_barrier(shared_address(&control_.full[slot]), stage / kRingStages & 1);
     return StagePlace::address(place(slot));
+  }
+  // Until its activations have, too.
+  __device__ std::uint32_t wait_with_x(unsigned stage) const {
+    wait_barrier(shared_address(&control_.x_full[stage % kRingStages]), stage / kRingStages & 1);
+    return wait(stage);
   }
   // One lane of it, after the others are through.
   __device__ void give_back(unsigned stage) const {
     arrive(shared_address(&control_.empty[stage % kRingStages]));
   }
 
-  // One thread: fills in the activations as soon as the stage has a place.
+  // A thread: fills in the activations as soon as the stage has a place.
   __device__ void bring_x(unsigned stage, const void* from, int bytes) const {
     const int slot = stage % kRingStages;
     std::uint32_t where;
