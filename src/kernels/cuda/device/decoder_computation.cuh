@@ -184,6 +184,11 @@ class Computation {
     const TileRange tiles = kind == NormProduct::kQkv     ? work.qkv_tiles()
                             : kind == NormProduct::kInner ? work.inner_tiles()
                                                           : work.head_tiles();
+    // A block without columns waits as well: its signals of this layer, which depend on nothing,
+    // would be counted among those of the layer before.
+    if (kind == NormProduct::kQkv && tiles.begin == tiles.end) {
+      wait_together(p_.counters->norm, (l + 1) * p_.num_rows);
+    }
     const int chunks = p_.dim / kProductColumns;
     for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
       const int num_tiles = min(kGroupTiles, tiles.end - tile);
