@@ -1,4 +1,4 @@
-// What a launch of decoder_blocks.cu works on, and the order of its activations in memory.
+// What a launch of decoder_kernel.cuh works on, and the order of its activations in memory.
 #pragma once
 
 #include <cstdint>

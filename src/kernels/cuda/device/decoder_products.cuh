@@ -1,4 +1,4 @@
-// The matrix products of decoder_blocks.cu: which block does what, and the multiplication.
+// The matrix products of decoder_kernel.cuh: which block does what, and the multiplication.
 #pragma once
 
 #include <cstdint>
