@@ -1,4 +1,4 @@
-// Attention of one new token per row, as decoder_blocks.cu runs it.
+// Attention of one new token per row, as decoder_kernel.cuh runs it.
 //
 // unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values:
 // two pages of bfloat16, four of e4m3, a stage of the ring of up to 16 KB. One warp attends to it,

@@ -1,4 +1,4 @@
-// What a launch of decoder_blocks.cu works on.
+// What a launch of decoder_kernel.cuh works on.
 #pragma once
 
 #include <cstdint>

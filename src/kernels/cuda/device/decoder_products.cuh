@@ -1,4 +1,4 @@
-// The matrix products of decoder_blocks.cu: which block does what, and the multiplication.
+// The matrix products of decoder_kernel.cuh: which block does what, and the multiplication.
 #pragma once
 
 #include <cstdint>
@@ -151,7 +151,8 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
   __device__ __forceinline__ void change(std::uint32_t tiles,
                                          float (&sums)[kGroupTiles][kBlocks][4]) {
     constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
-    const std::uint32_t from = tiles + kTileBytes - kPreparedTileRows + threadIdx.x % kWarp / 4;
+    const std::uint32_t from =
+        tiles + kPreparedTileRows * kPreparedTileColumns + threadIdx.x % kWarp / 4;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
