@@ -27,6 +27,18 @@ __device__ __forceinline__ void let_successor_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+// ---- Registers: the four warps of a group change how many each of their threads has.
+
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+template <int kCount>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
 // ---- cp.async: 16 bytes per thread, global to shared.
 
 // Copies 16 bytes, or writes 16 zero bytes when !valid (`from` must still be a mapped address).

@@ -14,7 +14,12 @@ namespace gapless::cuda {
 inline constexpr int kStreamWarp = kProductWarps;
 inline constexpr int kXWarp = kProductWarps + 1;
 inline constexpr int kSignalWarp = kProductWarps + 2;
-inline constexpr int kDecoderThreads = (kProductWarps + 3) * kWarp;
+// Registers change hands between groups of four warps: one has nothing else to do.
+inline constexpr int kDecoderThreads = (kProductWarps + 4) * kWarp;
+// Of a thread; 512 for the three warps of a quarter of a multiprocessor. What does not fit lies in
+// memory, and is far away after every wait for another block, which empties the first-level cache.
+inline constexpr int kComputingRegisters = 224;
+inline constexpr int kMovingRegisters = 64;
 
 // What computing warps tell the signal warp, in the order of a layer.
 enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };

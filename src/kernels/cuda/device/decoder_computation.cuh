@@ -172,7 +172,10 @@ class Computation {
       const bool is_head = l == p_.num_layers;
       if (is_head && p_.head_weights == nullptr) break;
       const unsigned everyone = (l + 1) * gridDim.x;
-      for (NormProduct kind : {NormProduct::kQkv, NormProduct::kInner}) {
+      // The products are called in one place: they are large, and inlined.
+#pragma unroll 1
+      for (int product = 0; product < 2; ++product) {
+        const NormProduct kind = product == 0 ? NormProduct::kQkv : NormProduct::kInner;
         multiply_norm(l, is_head ? NormProduct::kHead : kind);
         if (is_head) return;
         if (kind == NormProduct::kInner) announce<kRows>(block_, kInner);

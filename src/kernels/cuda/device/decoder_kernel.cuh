@@ -74,18 +74,22 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
   }
   __syncthreads();
   const int warp = threadIdx.x / kWarp;
-  if (warp == kStreamWarp) {
-    stream<kFormat, kRows, CacheElement>(block);
-  } else if (warp == kXWarp) {
-    wait_for_predecessor();
-    small.rows.load<CacheElement>(p);
-    if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
-    if (!kXFromMemory<kRows> && threadIdx.x % kWarp == 0) bring_x<kRows>(block);
-  } else if (warp == kSignalWarp) {
-    wait_for_predecessor();
-    if (threadIdx.x % kWarp == 0) signal_others<kRows>(block);
-  } else {
+  if (warp < kProductWarps) {
+    take_registers<kComputingRegisters>();
     Computation<kFormat, kRows, CacheElement>(block).run();
+  } else {
+    give_registers<kMovingRegisters>();
+    if (warp == kStreamWarp) {
+      stream<kFormat, kRows, CacheElement>(block);
+    } else if (warp == kXWarp) {
+      wait_for_predecessor();
+      small.rows.load<CacheElement>(p);
+      if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
+      if (!kXFromMemory<kRows> && threadIdx.x % kWarp == 0) bring_x<kRows>(block);
+    } else if (warp == kSignalWarp) {
+      wait_for_predecessor();
+      if (threadIdx.x % kWarp == 0) signal_others<kRows>(block);
+    }
   }
   __syncthreads();
   if (threadIdx.x == 0) finish(*p.counters);

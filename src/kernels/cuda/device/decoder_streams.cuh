@@ -49,10 +49,12 @@ __device__ void stream(const DecoderBlockState& block) {
     stream_pages<CacheElement>(p, layer, block.small.rows, producer);
     stream_weights(layer.input_weights, work.inner_tiles());
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      for (const ChunkRange& part : {work.inner_chunks(unit), work.attention_chunks(unit)}) {
+      const auto stream_part = [&](ChunkRange chunks_of_part) {
         stream_tiles<kFormat, kRows>(producer, layer.output_weights, work.tiles(unit),
-                                     work.output_chunks(), part);
-      }
+                                     work.output_chunks(), chunks_of_part);
+      };
+      stream_part(work.inner_chunks(unit));
+      stream_part(work.attention_chunks(unit));
     }
   }
   if (p.head_weights != nullptr) stream_weights(p.head_weights, work.head_tiles());
