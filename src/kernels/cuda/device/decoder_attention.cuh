@@ -11,6 +11,7 @@
 #pragma once
 
 #include "base/limits.h"
+#include "kernels/cuda/device/attention_unit.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/granule_ring.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
@@ -165,9 +166,9 @@ struct HeadChunk {
     own = round_to_bf16(is_real ? own * cosine - other * sine : other * sine + own * cosine);
   }
 
-  // All lanes of a warp, each with its `own` dimensions. `rotated`: a pair (j, j + rotary_dim / 2)
+  // All lanes of a warp, each with its `own` dimensions of q or k. A pair (j, j + rotary_dim / 2)
   // is turned by its angle. Rounded to bf16, as the cache holds it.
-  __device__ void load(const uint4& own, bool rotated, int rotary_dim, const Angles& angles) {
+  __device__ void load_rotated(const uint4& own, int rotary_dim, const Angles& angles) {
     const int lane = threadIdx.x % kWarp, chunk = lane % 8, half = rotary_dim / 2 / kVector;
     const bool is_real = chunk < half;
     const int other_lane = is_real ? lane + half : lane - half;
@@ -175,7 +176,7 @@ struct HeadChunk {
         __shfl_sync(kFullWarp, own.x, other_lane), __shfl_sync(kFullWarp, own.y, other_lane),
         __shfl_sync(kFullWarp, own.z, other_lane), __shfl_sync(kFullWarp, own.w, other_lane)};
     unpack(own, values);
-    if (!rotated || chunk >= 2 * half) return;
+    if (chunk >= 2 * half) return;
     float other[kVector];
     unpack(other_raw, other);
 #pragma unroll
@@ -191,101 +192,36 @@ __device__ __forceinline__ float weight_of_part(float largest, float whole_large
   return largest == -INFINITY ? 0.0f : exp2f(largest - whole_largest);
 }
 
-// One warp attends to one unit, lanes 8i to 8i + 7 to every fourth key. Keys from num_keys on do
-// not exist. `piece(i)`: keys of page i / 2, or its values. `part`: of the first head.
-template <typename Element, typename Piece>
-__device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
-                                               const HeadChunk (&queries)[2], int num_keys,
-                                               const Piece& piece, std::int64_t part) {
-  using Shape = UnitShape<Element>;
-  constexpr int kTurnKeys = kWarp / 8, kTurnBytes = kTurnKeys * Shape::kKeyBytes;
-  constexpr int kTurns = Shape::kKeys / kTurnKeys, kPageTurns = kPageTokens / kTurnKeys;
-  const int lane = threadIdx.x % kWarp;
-  const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
-  // Instead of a page that does not exist the first is read again, for nothing: loads without
-  // conditions stay together.
-  std::uint32_t keys[Shape::kPages], values[Shape::kPages];
-#pragma unroll
-  for (int page = 0; page < Shape::kPages; ++page) {
-    const int existing = num_keys > page * kPageTokens ? page : 0;
-    keys[page] = piece(2 * existing);
-    values[page] = piece(2 * existing + 1);
-  }
-#pragma unroll
-  for (int head = 0; head < 2; ++head) {
-    const std::uint32_t offset = head * Shape::kHeadBytes + lane * Shape::kVectorBytes;
-    float scores[kTurns];
-    float largest = -INFINITY;
-#pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      float k[kVector];
-      load_shared_elements<Element>(
-          keys[turn / kPageTurns] + offset + turn % kPageTurns * kTurnBytes, k);
-      float dot = 0;
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) dot += queries[head].values[i] * k[i];
-      dot = warp_sum<8>(dot) * scale;
-      scores[turn] = turn * kTurnKeys + lane / 8 < num_keys ? dot : -INFINITY;
-      largest = fmaxf(largest, scores[turn]);
-    }
-    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 8));
-    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 16));
-    const float reference = largest == -INFINITY ? 0.0f : largest;
-    float sum = 0, output[kVector] = {};
-#pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const float weight = exp2f(scores[turn] - reference);
-      sum += weight;
-      float v[kVector];
-      load_shared_elements<Element>(
-          values[turn / kPageTurns] + offset + turn % kPageTurns * kTurnBytes, v);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) output[i] += weight * v[i];
-    }
-#pragma unroll
-    for (int step = 8; step < kWarp; step *= 2) {
-      sum += __shfl_xor_sync(kFullWarp, sum, step);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) output[i] += __shfl_xor_sync(kFullWarp, output[i], step);
-    }
-    if (lane < 8) {
-      const std::int64_t at = part + head * kMaxUnits;
-      auto* to = reinterpret_cast<float4*>(p.part_outputs + at * kDecoderHeadDim) + lane * 2;
-      to[0] = make_float4(output[0], output[1], output[2], output[3]);
-      to[1] = make_float4(output[4], output[5], output[6], output[7]);
-      if (lane == 0) p.part_softmax[at] = make_float2(largest, sum);
-    }
-  }
-}
-
-// A row's queries of a pair of heads, and the new token's keys and values of it: each lane has
-// eight dimensions, from lane % 8 * 8 on, of both queries, and of the keys (of the values where
-// lane >= 16) of head lane / 8 % 2.
+// A row's queries of a pair of heads, and the new token's keys and values of it: of these each lane
+// has eight dimensions, from lane % 8 * 8 on, of the keys (of the values where lane >= 16) of head
+// lane / 8 % 2.
 template <typename Element>
 struct NewToken {
   using Vector = KvVector<Element>;
 
-  HeadChunk queries[2];
+  UnitQuery<Element> query;
   typename Vector::Raw entry;  // of the cache
 
   // One warp. `qkv`: of this layer. Waits until they are written.
   __device__ void load(const DecoderLaunch& p, const Bf16* qkv, const Unit<Element>& unit,
                        int position) {
     const int lane = threadIdx.x % kWarp;
-    const bool is_value = lane >= 16;
+    const bool is_upper = lane >= 16;  // has a query and values, not keys
     Angles angles;
     angles.load(p, position);
-    const Bf16* q = qkv + std::int64_t{unit.row} * 3 * p.dim + unit.pair * 2 * kDecoderHeadDim +
-                    lane % 8 * kVector;
-    const Bf16* const from[3] = {q, q + kDecoderHeadDim,
-                                 q + (1 + is_value) * p.dim + lane / 8 % 2 * kDecoderHeadDim};
-    uint4 raw[3];
-    load_when_written(from, raw);
-    queries[0].load(raw[0], true, p.rotary_dim, angles);
-    queries[1].load(raw[1], true, p.rotary_dim, angles);
-    HeadChunk own;
-    own.load(raw[2], !is_value, p.rotary_dim, angles);
-    entry = Vector::pack(own.values);
+    const Bf16* from = qkv + std::int64_t{unit.row} * 3 * p.dim +
+                       (unit.pair * 2 + lane / 8 % 2) * kDecoderHeadDim + lane % 8 * kVector;
+    const Bf16* const addresses[2] = {from + (is_upper ? 0 : p.dim), from + 2 * p.dim};
+    uint4 raw[2];
+    load_when_written(addresses, raw);
+    HeadChunk turned;
+    turned.load_rotated(raw[0], p.rotary_dim, angles);
+    query.load(turned.values, 16);
+    float own[kVector];
+    unpack(raw[1], own);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) own[i] = is_upper ? own[i] : turned.values[i];
+    entry = Vector::pack(own);
   }
 
   // To the cache.
@@ -356,9 +292,9 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
       token.store(p, layer, page, unit, position);
       insert_new_token<Element>(token.entry, unit.num_keys - 1, piece);
     }
-    attend_to_unit<Element>(p, token.queries, unit.num_keys, piece,
-                            (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
-                                unit.first_key / Shape::kKeys);
+    const std::int64_t part = (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
+                              unit.first_key / Shape::kKeys;
+    attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part);
     __syncwarp();
     if (threadIdx.x % kWarp == 0) ring.give_back(start.stage + i);
   }

@@ -2,6 +2,7 @@
 // are, what is computed on is the same numbers in float.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/device/bf16.cuh"
@@ -10,6 +11,30 @@
 namespace gapless {
 
 using E4m3 = __nv_fp8_e4m3;
+
+__device__ __forceinline__ float2 unpack_half2(std::uint32_t packed) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&packed));
+}
+
+// What is too large becomes the largest number.
+__device__ __forceinline__ std::uint32_t pack_half2(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// Four e4m3 as two pairs of half precision, which is exact.
+__device__ __forceinline__ void halves_from_e4m3(std::uint32_t four, std::uint32_t& low,
+                                                 std::uint32_t& high) {
+  asm("{\n"
+      ".reg .b16 a, b;\n"
+      "mov.b32 {a, b}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, a;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, b;\n"
+      "}"
+      : "=r"(low), "=r"(high)
+      : "r"(four));
+}
 
 template <typename Element>
 struct KvVector;
@@ -32,14 +57,15 @@ struct KvVector<E4m3> {
 
   __device__ __forceinline__ static void unpack(const Raw& raw, float (&values)[kVector]) {
 #pragma unroll
-    for (int i = 0; i < kVector; i += 2) {
-      const std::uint32_t four = i < 4 ? raw.x : raw.y;
-      const auto two = static_cast<std::uint16_t>(i % 4 == 0 ? four : four >> 16);
-      std::uint32_t halves;
-      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(two));
-      const float2 floats = __half22float2(*reinterpret_cast<const __half2*>(&halves));
-      values[i] = floats.x;
-      values[i + 1] = floats.y;
+    for (int i = 0; i < kVector; i += 4) {
+      std::uint32_t halves[2];
+      halves_from_e4m3(i == 0 ? raw.x : raw.y, halves[0], halves[1]);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float2 two = unpack_half2(halves[j]);
+        values[i + 2 * j] = two.x;
+        values[i + 2 * j + 1] = two.y;
+      }
     }
   }
   // Rounds to bfloat16 first: what the cache holds is what it would hold as T, rounded.
@@ -60,20 +86,7 @@ struct KvVector<E4m3> {
   }
 };
 
-// Eight elements in shared memory.
-template <typename Element>
-__device__ __forceinline__ void load_shared_elements(std::uint32_t address,
-                                                     float (&values)[kVector]) {
-  if constexpr (sizeof(Element) == 2) {
-    std::uint32_t raw[4];
-    load_shared_16(raw, address);
-    KvVector<Element>::unpack({raw[0], raw[1], raw[2], raw[3]}, values);
-  } else {
-    std::uint32_t raw[2];
-    load_shared_8(raw, address);
-    KvVector<Element>::unpack({raw[0], raw[1]}, values);
-  }
-}
+// Eight elements to shared memory.
 __device__ __forceinline__ void store_shared_elements(std::uint32_t address, const uint4& raw) {
   store_shared_16(address, raw);
 }

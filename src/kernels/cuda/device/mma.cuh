@@ -72,7 +72,17 @@ __device__ __forceinline__ void mma_k16(float (&d)[4], const std::uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same with k = 8: a[0] rows l/4, a[1] rows l/4+8, b row (k) 2(l%4), +1.
+// The same, half precision in.
+__device__ __forceinline__ void mma_half_k16(float (&d)[4], const std::uint32_t (&a)[4],
+                                             std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// bfloat16 with k = 8: a[0] rows l/4, a[1] rows l/4+8, b row (k) 2(l%4), +1.
 __device__ __forceinline__ void mma_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                        std::uint32_t b0) {
   asm volatile(

@@ -1,0 +1,305 @@
+// Attention of one query to some pages of a pair of heads in shared memory, by one warp with
+// warp-level matrix products (mma.m16n8k16, sums in float). Cached elements are bfloat16, or e4m3,
+// which becomes half precision, exactly. The query becomes what they are: exactly too, but for what
+// is smaller than 2^-14 or larger than 65504 in half precision.
+//
+// Scores, per page and head: A = 16 keys x 64 dimensions, B = the query. Columns 2q and 2q + 1 of B
+// hold the query of head q % 2, and zeros in the other head's product: the sum of both heads'
+// products has in lanes of quarter q (lane % 4) the scores of head q % 2. Of these a lane keeps the
+// ones of every second page, from page q / 2 on: keys lane / 4 and lane / 4 + 8. So the softmax of
+// both heads is one.
+//
+// Output, per page and head: A = 64 dimensions x 16 keys, B = the weights of keys. A weight is two
+// numbers, rounded and the rest, in two columns. There are more columns for the sake of shared
+// memory: lane l reads of keys q, q + 4, q + 8 and q + 12 (q = l % 4) eight dimensions each, the
+// chunk (l / 4) ^ 2q. So rows of A have different dimensions at different k, which must not be
+// added: columns 2q and 2q + 1 have the weights of quarter q's keys, and zeros elsewhere. In the
+// end a lane has sums of its own dimensions over its own keys, and four lanes add theirs.
+//
+// Bank conflicts: none. A page has 16 keys of 64 dimensions of a head, then the next head's.
+// * bfloat16: 16-byte loads, served to 8 lanes at a time: two groups l / 4, four quarters. A key is
+//   all 32 banks wide, so these lanes' chunks of 16 bytes must differ. Keys: chunk 2q + l / 4 % 2,
+//   then the other one of the two; so odd keys have other dimensions at a k than even ones, which
+//   costs nothing, because odd columns of B have the query in this other order. Values: chunk
+//   (l / 4) ^ 2q.
+// * e4m3: a key is half as wide. Keys: 16-byte loads of all of two keys that follow each other.
+//   Values: 8-byte loads, served to 16 lanes at a time; (l / 4) ^ 2q of four groups differ for the
+//   two even quarters, whose keys are even, and for the two odd ones.
+#pragma once
+
+#include <cstdint>
+
+#include "base/limits.h"
+#include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/mma.cuh"
+
+namespace gapless {
+
+// How a warp multiplies by cached elements. In both, lane l's `Keys` are of keys l / 4 and
+// l / 4 + 8 of a page and head, its `Values` of keys l % 4, + 8, + 4, + 12; fragment() is A.
+template <typename Element>
+struct UnitElement;
+
+template <>
+struct UnitElement<Bf16> {
+  static constexpr int kKeyBytes = kDecoderHeadDim * 2;
+
+  static __device__ __forceinline__ std::uint32_t round(float low, float high) {
+    return pack_bf16x2(low, high);
+  }
+  static __device__ __forceinline__ float2 rounded(std::uint32_t pair) {
+    float2 two;
+    unpack_bf16x2(pair, two.x, two.y);
+    return two;
+  }
+  static __device__ __forceinline__ void multiply(float (&sums)[4], const std::uint32_t (&a)[4],
+                                                  std::uint32_t b0, std::uint32_t b1) {
+    mma_k16(sums, a, b0, b1);
+  }
+
+  struct Keys {
+    std::uint32_t raw[2][2][4];  // key, chunk
+
+    __device__ __forceinline__ void load(std::uint32_t head) {
+      const int lane = threadIdx.x % kWarp, group = lane / 4;
+      const std::uint32_t from = head + group * kKeyBytes + (lane % 4 * 2 + group % 2) * 16;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        load_shared_16(raw[i][0], from + i * 8 * kKeyBytes);
+        load_shared_16(raw[i][1], (from ^ 16) + i * 8 * kKeyBytes);
+      }
+    }
+    __device__ __forceinline__ void fragment(int step, std::uint32_t (&a)[4]) const {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = raw[i % 2][step / 2][step % 2 * 2 + i / 2];
+    }
+    static __device__ __forceinline__ float score(float even_column, float odd_column) {
+      return threadIdx.x / 4 % 2 == 0 ? even_column : odd_column;
+    }
+  };
+
+  struct Values {
+    std::uint32_t raw[4][4];
+
+    __device__ __forceinline__ void load(std::uint32_t key, int chunk) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        load_shared_16(raw[i], key + chunk * 16 + (i % 2 * 8 + i / 2 * 4) * kKeyBytes);
+      }
+    }
+    __device__ __forceinline__ void fragment(int pair, std::uint32_t (&a)[4]) const {
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        a[i] = __byte_perm(raw[i][pair], raw[i + 1][pair], 0x5410);
+        a[i + 1] = __byte_perm(raw[i][pair], raw[i + 1][pair], 0x7632);
+      }
+    }
+  };
+};
+
+template <>
+struct UnitElement<E4m3> {
+  static constexpr int kKeyBytes = kDecoderHeadDim;
+
+  static __device__ __forceinline__ std::uint32_t round(float low, float high) {
+    return pack_half2(low, high);
+  }
+  static __device__ __forceinline__ float2 rounded(std::uint32_t pair) {
+    return unpack_half2(pair);
+  }
+  static __device__ __forceinline__ void multiply(float (&sums)[4], const std::uint32_t (&a)[4],
+                                                  std::uint32_t b0, std::uint32_t b1) {
+    mma_half_k16(sums, a, b0, b1);
+  }
+
+  struct Keys {
+    std::uint32_t raw[2][4];
+
+    __device__ __forceinline__ void load(std::uint32_t head) {
+      const int lane = threadIdx.x % kWarp;
+      const std::uint32_t from = head + lane / 4 * kKeyBytes + lane % 4 * 16;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) load_shared_16(raw[i], from + i * 8 * kKeyBytes);
+    }
+    __device__ __forceinline__ void fragment(int step, std::uint32_t (&a)[4]) const {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) halves_from_e4m3(raw[i][step], a[i], a[i + 2]);
+    }
+    static __device__ __forceinline__ float score(float even_column, float /*odd_column*/) {
+      return even_column;
+    }
+  };
+
+  struct Values {
+    std::uint32_t raw[4][2];
+
+    __device__ __forceinline__ void load(std::uint32_t key, int chunk) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        load_shared_8(raw[i], key + chunk * 8 + (i % 2 * 8 + i / 2 * 4) * kKeyBytes);
+      }
+    }
+    __device__ __forceinline__ void fragment(int pair, std::uint32_t (&a)[4]) const {
+      // The pair's two bytes of two keys, in turn.
+      const unsigned order = pair % 2 == 0 ? 0x5140u : 0x7362u;
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        halves_from_e4m3(__byte_perm(raw[i][pair / 2], raw[i + 1][pair / 2], order), a[i],
+                         a[i + 1]);
+      }
+    }
+  };
+};
+
+// The queries of a pair of heads as B fragments.
+template <typename Element>
+struct UnitQuery {
+  std::uint32_t pairs[2][8];  // head
+
+  // All lanes of a warp. Lane from + 8h + c gives dimensions 8c to 8c + 7 of head h.
+  __device__ __forceinline__ void load(const float (&chunk)[kVector], int from) {
+    const int lane = threadIdx.x % kWarp;
+    const int own_head = lane / 8 % 2, first = lane % 4 * 2 + lane / 4 % 2;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t given =
+          UnitElement<Element>::round(chunk[i % 4 * 2], chunk[i % 4 * 2 + 1]);
+      const std::uint32_t pair =
+          __shfl_sync(kFullWarp, given, from + own_head * 8 + (i < 4 ? first : first ^ 1));
+#pragma unroll
+      for (int head = 0; head < 2; ++head) pairs[head][i] = head == own_head ? pair : 0;
+    }
+  }
+};
+
+// One warp. Keys from num_keys on do not exist. `piece(i)`: address of keys of page i / 2 (i even),
+// or of its values. Leaves a softmax, its sum and its output per head in global memory; `part`: of
+// the first head.
+template <typename Element, int kPages, typename Piece>
+__device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
+                                               const UnitQuery<Element>& query, int num_keys,
+                                               const Piece& piece, std::int64_t part) {
+  using Of = UnitElement<Element>;
+  static_assert(kPages % 2 == 0);
+  constexpr int kHeadBytes = kPageTokens * Of::kKeyBytes;
+  const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
+  const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
+  // Instead of a page that does not exist the first is read again, for nothing: loads without
+  // conditions stay together.
+  std::uint32_t key_pages[kPages], value_pages[kPages];
+#pragma unroll
+  for (int page = 0; page < kPages; ++page) {
+    const int existing = num_keys > page * kPageTokens ? page : 0;
+    key_pages[page] = piece(2 * existing);
+    value_pages[page] = piece(2 * existing + 1);
+  }
+
+  float scores[kPages / 2][2];  // of page 2i + quarter / 2: keys group, group + 8
+  float largest = -INFINITY;
+#pragma unroll
+  for (int first = 0; first < kPages; first += 2) {
+    typename Of::Keys keys[2][2];  // page, head
+    float sums[2][2][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      keys[i / 2][i % 2].load(key_pages[first + i / 2] + i % 2 * kHeadBytes);
+#pragma unroll
+    for (int step = 0; step < kDecoderHeadDim / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        std::uint32_t a[4];
+        keys[i / 2][i % 2].fragment(step, a);
+        const std::uint32_t(&b)[8] = query.pairs[i % 2];
+        Of::multiply(sums[i / 2][i % 2], a, b[2 * step], b[2 * step + 1]);
+      }
+    }
+    float own[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      own[i] = quarter < 2 ? sums[0][0][i] + sums[0][1][i] : sums[1][0][i] + sums[1][1][i];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int key = (first + quarter / 2) * kPageTokens + i * 8 + group;
+      float& score = scores[first / 2][i];
+      score = key < num_keys ? Of::Keys::score(own[2 * i], own[2 * i + 1]) * scale : -INFINITY;
+      largest = fmaxf(largest, score);
+    }
+  }
+
+  typename Of::Values values[kPages][2];  // head
+#pragma unroll
+  for (int i = 0; i < 2 * kPages; ++i) {
+    values[i / 2][i % 2].load(value_pages[i / 2] + i % 2 * kHeadBytes + quarter * Of::kKeyBytes,
+                              group ^ 2 * quarter);
+  }
+
+  // Lanes of one head: all but the lowest bit.
+#pragma unroll
+  for (int step = 2; step < kWarp; step *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+  }
+  const float reference = largest == -INFINITY ? 0.0f : largest;
+  float sum = 0;
+  // Two keys each: one part of their weights from lower groups, the other part from upper ones.
+  std::uint32_t parts[kPages / 2][2];
+#pragma unroll
+  for (int i = 0; i < kPages / 2; ++i) {
+    const float low = power_of_two(scores[i][0] - reference);
+    const float high = power_of_two(scores[i][1] - reference);
+    sum += low + high;
+    const std::uint32_t rounded = Of::round(low, high);
+    const float2 two = Of::rounded(rounded);
+    const std::uint32_t rest = Of::round(low - two.x, high - two.y);
+    parts[i][0] = group < 4 ? rounded : rest;
+    parts[i][1] = group < 4 ? rest : rounded;
+  }
+
+  float outputs[2][kVector / 2][4] = {};  // head, pair of dimensions
+  // Column `group` of B has the weights of quarter group / 2's keys; rounded where it is even.
+  const bool has_rest = group % 2 == 1, has_weights = group / 2 == quarter;
+  const int from = (group / 2 + has_rest * 4) * 4;
+#pragma unroll
+  for (int page = 0; page < kPages; ++page) {
+#pragma unroll
+    for (int head = 0; head < 2; ++head) {
+      const int source = from + page % 2 * 2 + head;
+      const std::uint32_t one = __shfl_sync(kFullWarp, parts[page / 2][0], source);
+      const std::uint32_t other = __shfl_sync(kFullWarp, parts[page / 2][1], source ^ 16);
+      const std::uint32_t b0 = !has_weights ? 0 : has_rest ? other : one;
+      const std::uint32_t b1 = !has_weights ? 0 : has_rest ? one : other;
+#pragma unroll
+      for (int pair = 0; pair < kVector / 2; ++pair) {
+        std::uint32_t a[4];
+        values[page][head].fragment(pair, a);
+        Of::multiply(outputs[head][pair], a, b0, b1);
+      }
+    }
+  }
+
+#pragma unroll
+  for (int step = 2; step < kWarp; step *= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
+  // Four lanes have the same dimensions: each adds up four of them, of one head.
+  const bool is_upper = quarter >= 2, is_odd = quarter % 2 == 1;
+  float eight[kVector], four[4];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    const float(&first)[4] = outputs[0][i / 2], (&second)[4] = outputs[1][i / 2];
+    const float one = first[i % 2 * 2] + first[i % 2 * 2 + 1];
+    const float two = second[i % 2 * 2] + second[i % 2 * 2 + 1];
+    eight[i] = (is_upper ? two : one) + __shfl_xor_sync(kFullWarp, is_upper ? one : two, 18);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    four[i] = (is_odd ? eight[i + 4] : eight[i]) +
+              __shfl_xor_sync(kFullWarp, is_odd ? eight[i] : eight[i + 4], 9);
+  }
+  const std::int64_t at = (part + is_upper * kMaxUnits) * kDecoderHeadDim;
+  *reinterpret_cast<float4*>(p.part_outputs + at + (group ^ 2 * quarter) * kVector + is_odd * 4) =
+      make_float4(four[0], four[1], four[2], four[3]);
+  if (lane < 2) p.part_softmax[part + lane * kMaxUnits] = make_float2(largest, sum);
+}
+
+}  // namespace gapless
