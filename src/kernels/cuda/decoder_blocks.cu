@@ -119,8 +119,9 @@ __device__ void stream(const Block<kRows>& block) {
     stream_pages<CacheElement>(p, layer, block.small.rows, producer);
     stream_tiles(producer, layer.input_weights, work.inner_tiles(), chunks, {0, chunks});
     for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      for (const ChunkRange& part : {work.inner_chunks(unit), work.attention_chunks(unit)}) {
-        stream_tiles(producer, layer.output_weights, work.tiles(unit), work.output_chunks(), part);
+      for (int part = 0; part < 2; ++part) {
+        stream_tiles(producer, layer.output_weights, work.tiles(unit), work.output_chunks(),
+                     part == 0 ? work.inner_chunks(unit) : work.attention_chunks(unit));
       }
     }
   }
@@ -353,7 +354,9 @@ class Computation {
       const bool is_head = l == p_.num_layers;
       if (is_head && p_.head_weights == nullptr) break;
       const unsigned everyone = (l + 1) * gridDim.x;
-      for (NormProduct kind : {NormProduct::kQkv, NormProduct::kInner}) {
+      // Not over a list of the two, which would lie in local memory.
+      for (int i = 0; i < 2; ++i) {
+        const NormProduct kind = i == 0 ? NormProduct::kQkv : NormProduct::kInner;
         multiply_norm(l, is_head ? NormProduct::kHead : kind);
         if (is_head) return;
         if (kind == NormProduct::kInner) announce(block_, kInner);
