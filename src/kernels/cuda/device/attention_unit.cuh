@@ -153,6 +153,13 @@ struct UnitElement<E4m3> {
   };
 };
 
+// The compiler makes four stores of one.
+__device__ __forceinline__ void store_float4(float* to, const float (&values)[4]) {
+  asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(values[0]), "f"(values[1]),
+               "f"(values[2]), "f"(values[3])
+               : "memory");
+}
+
 // The queries of a pair of heads as B fragments.
 template <typename Element>
 struct UnitQuery {
@@ -203,8 +210,9 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     typename Of::Keys keys[2][2];  // page, head
     float sums[2][2][4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; ++i) {
       keys[i / 2][i % 2].load(key_pages[first + i / 2] + i % 2 * kHeadBytes);
+    }
 #pragma unroll
     for (int step = 0; step < kDecoderHeadDim / 16; ++step) {
 #pragma unroll
@@ -281,6 +289,8 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
 
 #pragma unroll
   for (int step = 2; step < kWarp; step *= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
+  if (lane < 2) p.part_softmax[part + lane * kMaxUnits] = make_float2(largest, sum);
+
   // Four lanes have the same dimensions: each adds up four of them, of one head.
   const bool is_upper = quarter >= 2, is_odd = quarter % 2 == 1;
   float eight[kVector], four[4];
@@ -297,9 +307,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
               __shfl_xor_sync(kFullWarp, is_odd ? eight[i] : eight[i + 4], 9);
   }
   const std::int64_t at = (part + is_upper * kMaxUnits) * kDecoderHeadDim;
-  *reinterpret_cast<float4*>(p.part_outputs + at + (group ^ 2 * quarter) * kVector + is_odd * 4) =
-      make_float4(four[0], four[1], four[2], four[3]);
-  if (lane < 2) p.part_softmax[part + lane * kMaxUnits] = make_float2(largest, sum);
+  store_float4(p.part_outputs + at + (group ^ 2 * quarter) * kVector + is_odd * 4, four);
 }
 
 }  // namespace gapless

@@ -43,9 +43,7 @@ __device__ __forceinline__ std::uint32_t pack_activations(float low, float high)
   const std::uint32_t pair = pack_bf16x2(low, high);
   if constexpr (kFormat == PreparedFormat::kNative) return pair;
   unpack_bf16x2(pair, low, high);
-  std::uint32_t halves;
-  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(high), "f"(low));
-  return halves;
+  return pack_half2(low, high);
 }
 
 template <PreparedFormat kFormat>
