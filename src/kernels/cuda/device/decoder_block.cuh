@@ -18,8 +18,11 @@ inline constexpr int kSignalWarp = kProductWarps + 2;
 inline constexpr int kDecoderThreads = (kProductWarps + 4) * kWarp;
 // Of a thread; 512 for the three warps of a quarter of a multiprocessor. What does not fit lies in
 // memory, and is far away after every wait for another block, which empties the first-level cache.
-inline constexpr int kComputingRegisters = 224;
-inline constexpr int kMovingRegisters = 64;
+// So divided, nothing of up to 32 rows lies there (and of 64 rows, least).
+template <int kRows>
+inline constexpr int kComputingRegisters = kRows == 64 ? 224 : 200;
+template <int kRows>
+inline constexpr int kMovingRegisters = 512 - 2 * kComputingRegisters<kRows>;
 
 // What computing warps tell the signal warp, in the order of a layer.
 enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };
