@@ -16,13 +16,13 @@ inline constexpr int kXWarp = kProductWarps + 1;
 inline constexpr int kSignalWarp = kProductWarps + 2;
 // Registers change hands between groups of four warps: one has nothing else to do.
 inline constexpr int kDecoderThreads = (kProductWarps + 4) * kWarp;
-// Of a thread; 512 for the three warps of a quarter of a multiprocessor. What does not fit lies in
-// memory, and is far away after every wait for another block, which empties the first-level cache.
-// So divided, nothing of up to 32 rows lies there (and of 64 rows, least).
+// Of a thread. All together may be no more than at the start: 168 of each of 12 warps. What does
+// not fit lies in memory, and is far away after every wait for another block, which empties the
+// first-level cache. So divided, nothing of up to 32 rows lies there (and of 64 rows, least).
 template <int kRows>
-inline constexpr int kComputingRegisters = kRows == 64 ? 224 : 200;
+inline constexpr int kComputingRegisters = kRows == 64 ? 224 : 192;
 template <int kRows>
-inline constexpr int kMovingRegisters = 512 - 2 * kComputingRegisters<kRows>;
+inline constexpr int kMovingRegisters = 3 * 168 - 2 * kComputingRegisters<kRows>;
 
 // What computing warps tell the signal warp, in the order of a layer.
 enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };
