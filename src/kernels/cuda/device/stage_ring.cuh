@@ -113,15 +113,16 @@ class RingProducer {
     }
     const std::uint32_t place = data_ + space_.take(size);
     const std::uint32_t barrier = shared_address(&control_.full[slot]);
-    if (lane == 0) arrive_expecting(barrier, asked);
-    __syncwarp();
-    if (lane < num_copies) {
-      copy_bytes_async(place + x_bytes + lane * piece_bytes, from, piece_bytes, barrier);
-    }
     if (lane == 0) {
+      // Before the copies: who sees that they have arrived may read it.
       *const_cast<volatile std::uint32_t*>(&control_.places[slot]) =
           StagePlace::make(stage_, place);
       if (x_bytes == 0) arrive(shared_address(&control_.x_full[slot]));
+      arrive_expecting(barrier, asked);
+    }
+    __syncwarp();
+    if (lane < num_copies) {
+      copy_bytes_async(place + x_bytes + lane * piece_bytes, from, piece_bytes, barrier);
     }
     in_flight_ += asked;
     ++stage_;
