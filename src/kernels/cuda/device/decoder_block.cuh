@@ -18,9 +18,12 @@ inline constexpr int kSignalWarp = kProductWarps + 2;
 inline constexpr int kDecoderThreads = (kProductWarps + 4) * kWarp;
 // Of a thread. All together may be no more than at the start: 168 of each of 12 warps. What does
 // not fit lies in memory, and is far away after every wait for another block, which empties the
-// first-level cache. So divided, nothing of up to 32 rows lies there (and of 64 rows, least).
+// first-level cache. So divided, nothing of up to 32 rows lies there (and of 64 rows, least). Up to
+// 8 rows 168 are enough; the compiler makes slower code of more.
 template <int kRows>
-inline constexpr int kComputingRegisters = kRows == 64 ? 224 : 192;
+inline constexpr int kComputingRegisters = kRows == 64  ? 224
+                                           : kRows == 8 ? 168
+                                                        : 192;
 template <int kRows>
 inline constexpr int kMovingRegisters = 3 * 168 - 2 * kComputingRegisters<kRows>;
 

@@ -75,10 +75,14 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
   __syncthreads();
   const int warp = threadIdx.x / kWarp;
   if (warp < kProductWarps) {
-    take_registers<kComputingRegisters<kRows>>();
+    if constexpr (kComputingRegisters<kRows> != kMovingRegisters<kRows>) {
+      take_registers<kComputingRegisters<kRows>>();
+    }
     Computation<kFormat, kRows, CacheElement>(block).run();
   } else {
-    give_registers<kMovingRegisters<kRows>>();
+    if constexpr (kComputingRegisters<kRows> != kMovingRegisters<kRows>) {
+      give_registers<kMovingRegisters<kRows>>();
+    }
     if (warp == kStreamWarp) {
       stream<kFormat, kRows, CacheElement>(block);
     } else if (warp == kXWarp) {

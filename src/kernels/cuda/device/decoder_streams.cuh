@@ -10,7 +10,7 @@ namespace gapless::cuda {
 // ---- The streaming warp.
 
 // What it asks for ahead. Few rows are bound by the latency of small accesses, many are not.
-inline constexpr int kFewRowsInFlight = 48 << 10;
+inline constexpr int kFewRowsInFlight = 64 << 10;
 inline constexpr int kManyRowsInFlight = 80 << 10;
 
 template <PreparedFormat kFormat, int kRows>

@@ -17,6 +17,8 @@ namespace gapless {
 
 inline constexpr int kRingConsumers = 8;   // warps
 inline constexpr int kRingStages = kWarp;  // at most; each has a lane of the streaming warp
+// Where stages begin, whatever they hold: who reads one may reckon with it.
+inline constexpr int kStageAlignment = 128;
 static_assert(kRingStages % kRingConsumers == 0);
 
 // Where a stage lies, in one word that says of which stage it speaks.
@@ -95,15 +97,17 @@ class StageRing {
 // The streaming warp; all lanes call every function together.
 class RingProducer {
  public:
-  // The ring's memory: `bytes` at `data`. max_in_flight: bytes asked for and not there yet. Enough
-  // keep memory busy; more only queue, and every small access of the block queues behind them.
+  // The ring's memory: `bytes` at `data`, both multiples of kStageAlignment. max_in_flight: bytes
+  // asked for and not there yet. Enough keep memory busy; more only queue, and every small access
+  // of the block queues behind them.
   __device__ RingProducer(RingControl& control, std::uint32_t data, int bytes, int max_in_flight)
       : control_(control), data_(data), max_in_flight_(max_in_flight), space_(bytes) {}
 
   // A stage of room for x_bytes of activations and num_copies pieces: lane i < num_copies asks for
   // piece_bytes at `from` (its own). x_bytes and piece_bytes are multiples of 16.
   __device__ void push(int x_bytes, int num_copies, int piece_bytes, const char* from) {
-    const int asked = num_copies * piece_bytes, size = x_bytes + asked;
+    const int asked = num_copies * piece_bytes;
+    const int size = (x_bytes + asked + kStageAlignment - 1) / kStageAlignment * kStageAlignment;
     while (!space_.has_room(size) || stage_ - oldest_ == kRingStages) reclaim();
     while (in_flight_ > 0 && in_flight_ + asked > max_in_flight_) wait_for_oldest_arrival();
     const int lane = threadIdx.x % kWarp, slot = stage_ % kRingStages;
