@@ -1,4 +1,4 @@
-// Activations on their way from those who make them to the products of decoder_blocks.cu, through
+// Activations on their way from those who make them to the products of decoder_kernel.cuh, through
 // memory.
 //
 // Up to 8 rows they announce themselves (self_announcing.cuh), and computing warps read them

@@ -5,8 +5,8 @@
 //   streaming warp   walks, without ever waiting for a result, over everything that no step changes
 //                    and this block will need: weights of its tiles, pages of its units; layer
 //                    after layer, as far ahead as the ring (stage_ring.cuh) has room.
-//   x warp           brings the activations of the products, when their counter says they are
-//                    there (up to 8 rows they announce themselves, and it has nothing to do).
+//   x warp           from 9 rows on, brings the activations of the products when their counter
+//                    says they are there.
 //   signal warp      tells the other blocks what this one has written: a fence and an atomic take
 //                    up to two microseconds, for which nobody else should wait.
 //   computing warps  per layer:
@@ -19,8 +19,9 @@
 //       (sums)       its row: residual, LayerNorm               signal norm
 // What is in brackets is waited for. q, k, v and the sums are needed at once: they say themselves
 // when they are there (self_announcing.cuh). The others are signalled through counters while there
-// are products that need none of them. In all these waits the ring holds 5 us of what comes next,
-// and memory stays busy.
+// are products that need none of them. Up to 8 rows all but the parts say so themselves
+// (activations.cuh). In all these waits the ring holds 5 us of what comes next, and memory stays
+// busy.
 //
 // Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128,
 // then over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns,
