@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Times PyTorch models of Moondream 2's shape on a GPU, to stand beside `gapless bench forward` and `decode`.
 
-    tools/peer_bench.py [--json bench/results/peers-h200.json] [--skip transformers,compiled]
+    gapless random-model --out build/random-model
+    tools/peer_bench.py --model build/random-model [--json bench/results/peers-h200.json] [--skip transformers,compiled]
 
-Two peers, bfloat16, random weights:
+Two peers, bfloat16, on the checkpoint that `gapless bench --model random:moondream2` makes for itself:
 
 reference      this project's own model (gapless_tools), with torch's scaled_dot_product_attention and a static KV
                cache. `eager` runs op by op; `graph` is the same captured in a CUDA graph; `compiled` is the graph of
@@ -17,7 +18,7 @@ transformers   PhiForCausalLM of the same text shape (parallel blocks, 24 layers
                last sequence has got its first token and the moment when the first sequence ends, so that prefills
                and start-up do not count.
 
-Needs torch with CUDA; transformers for the second.
+Needs torch with CUDA and safetensors; transformers for the second.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -47,18 +49,14 @@ PROMPT, CONTEXT = 770, 850
 WARM_UPS, RUNS = 3, 15
 
 
-def random_weights(config: MoondreamConfig) -> dict[str, torch.Tensor]:
-    torch.manual_seed(1)
-    weights = {}
-    for name, shape in parameter_shapes(config).items():
-        if name.startswith("model.region"):
-            continue
-        if len(shape) == 1:
-            value = torch.ones(shape) if name.endswith("weight") else torch.zeros(shape)
-            weights[name] = value.to("cuda", DTYPE)
-        else:
-            weights[name] = (torch.randn(shape, device="cuda") / shape[-1] ** 0.5).to(DTYPE)
-    return weights
+def load_weights(folder: Path, config: MoondreamConfig, device: str) -> dict[str, torch.Tensor]:
+    """The parameters of `folder`/model.safetensors that a step without regions needs."""
+    with safe_open(folder / "model.safetensors", framework="pt", device=device) as file:
+        return {
+            name: file.get_tensor(name).to(DTYPE)
+            for name in parameter_shapes(config)
+            if not name.startswith("model.region")
+        }
 
 
 # ---- the reference model with a static cache ----
@@ -219,8 +217,32 @@ def print_point(point: dict) -> None:
 # ---- transformers ----
 
 
-def transformers_points(config: MoondreamConfig, all_rows: list[int]) -> list[dict]:
-    from transformers import ContinuousBatchingConfig, GenerationConfig, PhiConfig, PhiForCausalLM
+def phi_weights(weights: dict[str, torch.Tensor], num_layers: int) -> dict[str, torch.Tensor]:
+    """The text model's parameters under the names of PhiForCausalLM, whose blocks are the same."""
+    names = {
+        "model.embed_tokens": "model.text.wte",
+        "model.final_layernorm": "model.text.post_ln",
+        "lm_head": "model.text.lm_head",
+    }
+    for i in range(num_layers):
+        theirs, ours = f"model.layers.{i}", f"model.text.blocks.{i}"
+        names[f"{theirs}.input_layernorm"] = f"{ours}.ln"
+        names[f"{theirs}.self_attn.dense"] = f"{ours}.attn.proj"
+        names[f"{theirs}.mlp.fc1"] = f"{ours}.mlp.fc1"
+        names[f"{theirs}.mlp.fc2"] = f"{ours}.mlp.fc2"
+    result = {"model.embed_tokens.weight": weights[names.pop("model.embed_tokens")]}
+    for kind in ("weight", "bias"):
+        for theirs, ours in names.items():
+            result[f"{theirs}.{kind}"] = weights[f"{ours}.{kind}"]
+        for i in range(num_layers):
+            qkv = weights[f"model.text.blocks.{i}.attn.qkv.{kind}"]
+            for name, part in zip("qkv", qkv.chunk(3), strict=True):
+                result[f"model.layers.{i}.self_attn.{name}_proj.{kind}"] = part
+    return result
+
+
+def phi_model(config: MoondreamConfig, weights: dict[str, torch.Tensor], device: str):  # noqa: ANN201
+    from transformers import PhiConfig, PhiForCausalLM
 
     text = config.text
     phi = PhiConfig(
@@ -231,8 +253,18 @@ def transformers_points(config: MoondreamConfig, all_rows: list[int]) -> list[di
         num_attention_heads=text.n_heads,
         max_position_embeddings=text.max_context,
     )
-    with torch.device("cuda"):
+    with torch.device(device):
         model = PhiForCausalLM(phi).to(DTYPE).eval()
+    model.load_state_dict(phi_weights(weights, text.n_layers))
+    return model
+
+
+def transformers_points(
+    config: MoondreamConfig, weights: dict[str, torch.Tensor], all_rows: list[int]
+) -> list[dict]:
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    model = phi_model(config, weights, "cuda")
     model.set_attn_implementation("paged|sdpa")
     generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=16)
     half = 32
@@ -302,6 +334,7 @@ def current_commit() -> str:
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder that gapless random-model wrote")
     parser.add_argument("--json", help="file to write the result to")
     parser.add_argument("--skip", default="", help="of: compiled, reference, transformers")
     parser.add_argument("--rows", default="1,8,32", help="streams of transformers' points")
@@ -314,15 +347,16 @@ def main() -> None:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": arguments.commit or current_commit(),
         "device": torch.cuda.get_device_name(),
-        "model": "random, Moondream 2 shape",
+        "model": "random:moondream2",
         "ceiling": "none",
         "benchmark": "peers",
         "torch": torch.__version__,
         "reference": [],
         "transformers": [],
     }
+    weights = load_weights(arguments.model, config, "cuda")
     if "reference" not in skip:
-        peer = Peer(config, random_weights(config))
+        peer = Peer(config, weights)
         result["reference"] = reference_points(peer, "compiled" not in skip)
         del peer
         torch.cuda.empty_cache()
@@ -332,7 +366,9 @@ def main() -> None:
         result["transformers_version"] = transformers.__version__
         begin = time.monotonic()
         try:
-            result["transformers"] = transformers_points(config, [int(n) for n in arguments.rows.split(",")])
+            result["transformers"] = transformers_points(
+                config, weights, [int(n) for n in arguments.rows.split(",")]
+            )
         except Exception as error:  # another library's road: say so, keep the rest
             result["transformers_error"] = f"{type(error).__name__}: {error}"
             print("transformers:", result["transformers_error"], f"after {time.monotonic() - begin:.0f} s")
