@@ -59,6 +59,7 @@ struct Histogram {
   Measure total;
 
   __device__ void clear() {
+    __syncthreads();  // what it held may still be read
     for (int b = threadIdx.x; b < kBins; b += kSampleThreads) {
       count[b] = parts.low[b] = parts.high[b] = 0;
     }
