@@ -24,6 +24,8 @@ struct ServeBenchOptions {
   std::string url;  // empty: a server of our own
   std::string model;
   std::string device = "auto";
+  WeightFormat weights = WeightFormat::kNative;
+  KvFormat kv_cache = KvFormat::kNative;
   int depth = 2;
   int max_requests_of_server = 1024;
   int cores = 0;  // 0: all
@@ -97,6 +99,9 @@ class ServeBench {
           "--depth",        std::to_string(options_.depth),
           "--max-requests", std::to_string(options_.max_requests_of_server)};
       if (!options_.model.empty()) arguments.insert(arguments.end(), {"--model", options_.model});
+      const std::vector<std::string> formats =
+          format_arguments(options_.weights, options_.kv_cache);
+      arguments.insert(arguments.end(), formats.begin(), formats.end());
       GAPLESS_ASSIGN_OR_RETURN(server_, ServerProcess::start(std::move(arguments)));
       url_text_ = server_->url();
     }
@@ -227,11 +232,13 @@ Status run_serve_bench(ServeBenchOptions options) {
 void add_server_options(CLI::App& command, ServeBenchOptions& options) {
   command.add_option("--url", options.url,
                      "A server that runs already, such as http://127.0.0.1:2020; without this "
-                     "`gapless serve` is started on a free port, with the next four");
+                     "`gapless serve` is started on a free port, with the next six");
   command.add_option("--model", options.model,
                      "Folder or file of published weights, or nothing: the model that ships");
   command.add_option("--device", options.device, "cpu, cuda, cuda:N, or auto")
       ->capture_default_str();
+  add_weights_option(command, options.weights);
+  add_kv_cache_option(command, options.kv_cache);
   command.add_option("--depth", options.depth, "Steps in flight")->capture_default_str();
   command
       .add_option("--max-requests", options.max_requests_of_server,

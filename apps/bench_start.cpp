@@ -44,12 +44,9 @@ std::vector<std::string> command_line(const StartOptions& options) {
   if (!options.bench.model.empty()) {
     arguments.insert(arguments.end(), {"--model", options.bench.model});
   }
-  if (options.bench.weights == WeightFormat::kFp8) {
-    arguments.insert(arguments.end(), {"--weights", "fp8"});
-  }
-  if (options.bench.kv_cache == KvFormat::kFp8) {
-    arguments.insert(arguments.end(), {"--kv-cache", "fp8"});
-  }
+  const std::vector<std::string> formats =
+      format_arguments(options.bench.weights, options.bench.kv_cache);
+  arguments.insert(arguments.end(), formats.begin(), formats.end());
   return arguments;
 }
 

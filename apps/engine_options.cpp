@@ -11,16 +11,22 @@
 
 namespace gapless {
 
+namespace {
+
+const std::map<std::string, WeightFormat> kWeightFormats = {
+    {"native", WeightFormat::kNative}, {"fp8", WeightFormat::kFp8}, {"w8a8", WeightFormat::kW8A8}};
+const std::map<std::string, KvFormat> kKvFormats = {{"native", KvFormat::kNative},
+                                                    {"fp8", KvFormat::kFp8}};
+
+}  // namespace
+
 void add_weights_option(CLI::App& command, WeightFormat& weights) {
   command
       .add_option(
           "--weights", weights,
           "native; fp8: matrices in 8 bits with a scale per row, made at start-up; or w8a8: "
           "the same, and products in 8 bits in the vision encoder and in prefills")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, WeightFormat>{{"native", WeightFormat::kNative},
-                                              {"fp8", WeightFormat::kFp8},
-                                              {"w8a8", WeightFormat::kW8A8}}));
+      ->transform(CLI::CheckedTransformer(kWeightFormats));
 }
 
 void add_kv_cache_option(CLI::App& command, KvFormat& format) {
@@ -29,8 +35,18 @@ void add_kv_cache_option(CLI::App& command, KvFormat& format) {
           "--kv-cache", format,
           "native, or fp8: keys and values in 8 bits, so that twice as many fit (four times "
           "on the CPU)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, KvFormat>{{"native", KvFormat::kNative}, {"fp8", KvFormat::kFp8}}));
+      ->transform(CLI::CheckedTransformer(kKvFormats));
+}
+
+std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cache) {
+  std::vector<std::string> arguments;
+  for (const auto& [name, format] : kWeightFormats) {
+    if (format == weights) arguments.insert(arguments.end(), {"--weights", name});
+  }
+  for (const auto& [name, format] : kKvFormats) {
+    if (format == kv_cache) arguments.insert(arguments.end(), {"--kv-cache", name});
+  }
+  return arguments;
 }
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "kernels/kv_format.h"
@@ -26,6 +27,8 @@ struct EngineCommandOptions {
 void add_weights_option(CLI::App& command, WeightFormat& weights);
 // --kv-cache
 void add_kv_cache_option(CLI::App& command, KvFormat& format);
+// Both again, as the arguments of a process to be started.
+std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cache);
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);
 // --trace, for commands that call write_trace.
 void add_trace_option(CLI::App& command, EngineCommandOptions& options);
