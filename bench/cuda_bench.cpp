@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+
+#include "bench/result_file.h"
 
 namespace gapless::bench {
 namespace {
@@ -120,6 +123,29 @@ void CudaBench::print(const std::string& what, const Spread& spread, double byte
   }
   std::printf("\n");
   std::fflush(stdout);
+  boost::json::object line{{"what", what},
+                           {"us", boost::json::object{{"median", rounded(spread.median_us, 2)},
+                                                      {"p10", rounded(spread.low_us, 2)},
+                                                      {"p90", rounded(spread.high_us, 2)}}}};
+  if (bytes > 0) {
+    line["bytes"] = bytes;
+    line["share_of_bandwidth"] = rounded(bytes / seconds / kReadBytesPerSecond, 4);
+  }
+  if (operations > 0) {
+    line["operations"] = operations;
+    line["share_of_matrix_rate"] = rounded(operations / seconds / kMatrixOpsPerSecond, 4);
+  }
+  lines_.push_back(std::move(line));
+}
+
+Status CudaBench::write(const std::string& path, const std::string& commit) const {
+  GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device_->info());
+  const ResultHeader header{.command = {},
+                            .commit = commit,
+                            .device = info.name,
+                            .model = "Moondream 2's shapes",
+                            .ceiling = "read bandwidth 4.55 TB/s, matrix rate 790 TFLOP/s"};
+  return write_result(path, header, {{"benchmark", "kernels"}, {"kernels", lines_}});
 }
 
 }  // namespace gapless::bench

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <boost/json/array.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -44,9 +45,11 @@ class CudaBench {
   // twice: directly first, so that algorithms are chosen, then captured.
   Spread time(int num_calls, const std::function<Status()>& enqueue);
 
-  // Prints one line. 0 bytes or operations: that column stays empty.
+  // Prints one line, and keeps it for write(). 0 bytes or operations: that column stays empty.
   static void print_header();
-  static void print(const std::string& what, const Spread& spread, double bytes, double operations);
+  void print(const std::string& what, const Spread& spread, double bytes, double operations);
+  // All lines so far, as a file of bench/results. commit: as in ResultHeader.
+  Status write(const std::string& path, const std::string& commit) const;
 
  private:
   void* upload_bytes(const void* data, std::size_t bytes);
@@ -57,6 +60,7 @@ class CudaBench {
   std::vector<Buffer> buffers_;
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
   std::uint64_t next_seed_ = 1;
+  boost::json::array lines_;
 };
 
 // Stops the program with the error: a benchmark has nothing better to do.

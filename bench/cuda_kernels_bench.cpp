@@ -1,6 +1,6 @@
 // The kernels of src/kernels/cuda at the shapes of Moondream 2, each with its ceiling.
-//   cuda_kernels_bench [name ...]   linear attention sample top_logprobs vision prefill step; all
-//   when none is named
+//   cuda_kernels_bench [--json FILE] [--commit COMMIT] [name ...]
+// Names: linear attention sample top_logprobs vision prefill step small; all when none is named.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/cuda_bench.h"
+#include "bench/cuda_small_kernels.h"
 
 namespace gapless::bench {
 namespace {
@@ -100,9 +101,9 @@ void bench_linear(CudaBench& b) {
           }
           return ok_status();
         });
-        CudaBench::print(std::string(is_prepared ? "decode " : "decode, plain ") + s.name +
-                             ", rows " + std::to_string(rows),
-                         spread, linear_bytes(w[0], rows), 0);
+        b.print(std::string(is_prepared ? "decode " : "decode, plain ") + s.name + ", rows " +
+                    std::to_string(rows),
+                spread, linear_bytes(w[0], rows), 0);
       }
     }
     b.free_all();
@@ -165,8 +166,8 @@ void bench_decode_attention(CudaBench& b) {
       }
       return ok_status();
     });
-    CudaBench::print("decode attention, context 850, rows " + std::to_string(rows), spread,
-                     4.0 * rows * kContext * kDim, 0);
+    b.print("decode attention, context 850, rows " + std::to_string(rows), spread,
+            4.0 * rows * kContext * kDim, 0);
     b.free_all();
   }
 }
@@ -238,8 +239,8 @@ void bench_top_logprobs(CudaBench& b) {
         }
         return ok_status();
       });
-      CudaBench::print(fmt::format("top_logprobs {}, rows {}", count, rows), spread,
-                       count > 0 ? 4.0 * kVocab * rows : 0, 0);
+      b.print(fmt::format("top_logprobs {}, rows {}", count, rows), spread,
+              count > 0 ? 4.0 * kVocab * rows : 0, 0);
     }
     b.free_all();
   }
@@ -267,8 +268,7 @@ void bench_sample(CudaBench& b) {
         }
         return ok_status();
       });
-      CudaBench::print(std::string("sample ") + s.name + ", rows " + std::to_string(rows), spread,
-                       0, 0);
+      b.print(std::string("sample ") + s.name + ", rows " + std::to_string(rows), spread, 0, 0);
     }
     b.free_all();
   }
@@ -343,23 +343,23 @@ void bench_vision(CudaBench& b) {
     };
     const std::string suffix = ", crops " + std::to_string(crops);
     const double attention_ops = 4.0 * rows * kPatches * kVisionDim;
-    CudaBench::print("vision attention" + suffix,
-                     b.time(8,
-                            [&] {
-                              for (int i = 0; i < 8; ++i) GAPLESS_RETURN_IF_ERROR(attend());
-                              return ok_status();
-                            }),
-                     0, attention_ops);
+    b.print("vision attention" + suffix,
+            b.time(8,
+                   [&] {
+                     for (int i = 0; i < 8; ++i) GAPLESS_RETURN_IF_ERROR(attend());
+                     return ok_status();
+                   }),
+            0, attention_ops);
 
-    CudaBench::print("vision layer norm" + suffix,
-                     b.time(kVisionLayers,
-                            [&] {
-                              for (const Layer& l : layers) {
-                                GAPLESS_RETURN_IF_ERROR(run_norm(b, l.ln1, x, n, rows, kVisionDim));
-                              }
-                              return ok_status();
-                            }),
-                     4.0 * rows * kVisionDim, 0);
+    b.print("vision layer norm" + suffix,
+            b.time(kVisionLayers,
+                   [&] {
+                     for (const Layer& l : layers) {
+                       GAPLESS_RETURN_IF_ERROR(run_norm(b, l.ln1, x, n, rows, kVisionDim));
+                     }
+                     return ok_status();
+                   }),
+            4.0 * rows * kVisionDim, 0);
     auto product = [&](const char* name, auto params_of) {
       require(b.kernels().tune_linear(b.stream(), params_of(layers[0], rows), {&rows, 1}));
       const Spread spread = b.time(kVisionLayers, [&] {
@@ -368,8 +368,8 @@ void bench_vision(CudaBench& b) {
         }
         return ok_status();
       });
-      CudaBench::print(std::string("vision ") + name + suffix, spread, 0,
-                       linear_ops(params_of(layers[0], rows).weights, rows));
+      b.print(std::string("vision ") + name + suffix, spread, 0,
+              linear_ops(params_of(layers[0], rows).weights, rows));
     };
     product("qkv", qkv_of);
     product("proj", proj_of);
@@ -392,7 +392,7 @@ void bench_vision(CudaBench& b) {
     for (const Layer& l : layers) {
       for (const LinearWeights* w : {&l.qkv, &l.proj, &l.fc1, &l.fc2}) ops += linear_ops(*w, rows);
     }
-    CudaBench::print("vision encoder, 27 layers" + suffix, all, 0, ops);
+    b.print("vision encoder, 27 layers" + suffix, all, 0, ops);
   }
   b.free_all();
 }
@@ -557,25 +557,25 @@ void bench_prefill(CudaBench& b) {
     const auto* slots_dev = b.upload(slots);
     const std::string suffix = ", " + std::to_string(sequences) + " x 770 tokens";
     const double pairs = 1.0 * kPrefix * kPrefix + (kTokens - kPrefix) * (kPrefix + 20.5);
-    CudaBench::print("prefill attention" + suffix,
-                     b.time(kLayers,
-                            [&] {
-                              for (int i = 0; i < kLayers; ++i) {
-                                PagedAttentionParams a = attend;
-                                a.kv = cache.layers[static_cast<std::size_t>(i)];
-                                GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(b.stream(), a));
-                              }
-                              return ok_status();
-                            }),
-                     0, 4.0 * sequences * pairs * kDim);
+    b.print("prefill attention" + suffix,
+            b.time(kLayers,
+                   [&] {
+                     for (int i = 0; i < kLayers; ++i) {
+                       PagedAttentionParams a = attend;
+                       a.kv = cache.layers[static_cast<std::size_t>(i)];
+                       GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(b.stream(), a));
+                     }
+                     return ok_status();
+                   }),
+            0, 4.0 * sequences * pairs * kDim);
     const double per_layer =
         4.0 * sequences * pairs * kDim + 2.0 * tokens * (4.0 * kDim + 2.0 * kFfDim) * kDim;
-    CudaBench::print(
-        "prefill, 24 layers" + suffix,
-        b.time(
-            1,
-            [&] { return model.run(b, cache, positions_dev, slots_dev, attend, tokens, false); }),
-        0, kLayers * per_layer);
+    b.print("prefill, 24 layers" + suffix,
+            b.time(1,
+                   [&] {
+                     return model.run(b, cache, positions_dev, slots_dev, attend, tokens, false);
+                   }),
+            0, kLayers * per_layer);
   }
   b.free_all();
 }
@@ -643,9 +643,9 @@ void bench_step(CudaBench& b) {
                                   .coord_id = -1,
                                   .size_id = -1});
       });
-      CudaBench::print(std::string(fused ? "decode step, two products a layer" : "decode step") +
-                           ", rows " + std::to_string(rows),
-                       spread, weight_bytes + 4.0 * kLayers * rows * kContext * kDim, 0);
+      b.print(std::string(fused ? "decode step, two products a layer" : "decode step") + ", rows " +
+                  std::to_string(rows),
+              spread, weight_bytes + 4.0 * kLayers * rows * kContext * kDim, 0);
     }
   }
   b.free_all();
@@ -659,14 +659,27 @@ int run(int argc, char** argv) {
   const Entry entries[] = {{"linear", bench_linear}, {"attention", bench_decode_attention},
                            {"sample", bench_sample}, {"top_logprobs", bench_top_logprobs},
                            {"vision", bench_vision}, {"prefill", bench_prefill},
-                           {"step", bench_step}};
+                           {"step", bench_step},     {"small", bench_small_kernels}};
+  std::string json, commit;
+  std::vector<std::string> names;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    std::string* const value = argument == "--json"     ? &json
+                               : argument == "--commit" ? &commit
+                                                        : nullptr;
+    if (value == nullptr) {
+      names.push_back(argument);
+    } else if (++i < argc) {
+      *value = argv[i];
+    }
+  }
   CudaBench b("cuda");
   CudaBench::print_header();
   for (const Entry& entry : entries) {
-    bool named = argc == 1;
-    for (int i = 1; i < argc; ++i) named |= std::strcmp(argv[i], entry.name) == 0;
-    if (named) entry.bench(b);
+    const bool named = std::find(names.begin(), names.end(), entry.name) != names.end();
+    if (names.empty() || named) entry.bench(b);
   }
+  if (!json.empty()) require(b.write(json, commit));
   return 0;
 }
 
