@@ -5,6 +5,7 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -150,6 +151,9 @@ class HttpServer::Impl {
   }
 
   asio::io_context io_;
+  // Until stop(). Otherwise threads end when the acceptor and the last connection do, and what is
+  // posted to a connection just then is never run: it would stay open for ever.
+  asio::executor_work_guard<asio::io_context::executor_type> work_{asio::make_work_guard(io_)};
   asio::strand<asio::io_context::executor_type> strand_;  // the acceptor's
   tcp::acceptor acceptor_;
   std::uint16_t port_ = 0;

@@ -260,6 +260,23 @@ TEST_F(ConnectionTest, ADrainFinishesWhatRunsAndClosesTheRest) {
   EXPECT_TRUE(server->wait_drained(milliseconds(10'000)));
 }
 
+// The last connection may end just when it is asked to.
+TEST_F(ConnectionTest, DrainsWheneverTheLastConnectionEnds) {
+  for (int round = 0; round < 40; ++round) {
+    TearDown();
+    start();
+    HttpClient client(server->port());
+    client.send(post_request("/v1/query", R"({"question":"words 2 2","stream":true})"));
+    EXPECT_NE(client.receive_until("w0").find("w0"), std::string::npos);
+    // Not wait_drained(), which rests in between.
+    const auto until = std::chrono::steady_clock::now() + milliseconds(10'000);
+    while (state->metrics().num_connections > 0 && std::chrono::steady_clock::now() < until) {
+      server->begin_drain();
+    }
+    ASSERT_EQ(state->metrics().num_connections, 0) << "round " << round;
+  }
+}
+
 TEST_F(ConnectionTest, StopEndsWhatStillRuns) {
   start();
   HttpClient client(server->port());
