@@ -9,23 +9,15 @@
 
 #include "bench/cuda_bench.h"
 #include "bench/cuda_small_kernels.h"
+#include "bench/moondream2_shapes.h"
+#include "kernels/dense_ops.h"
 
 namespace gapless::bench {
 namespace {
 
-constexpr int kDim = 2048, kFfDim = 8192, kVocab = 51200, kLayers = 24, kHeads = 32, kHeadDim = 64;
-constexpr int kVisionDim = 1152, kVisionFfDim = 4352, kVisionLayers = 27, kVisionHeads = 16;
-constexpr int kPatches = 729;
-constexpr int kContext = 850, kMaxContext = 2048;
+constexpr int kVisionFfDim = 4352, kVisionLayers = 27, kVisionHeads = 16;
+constexpr int kContext = 850;
 constexpr std::int64_t kColdBytes = 256 << 20;  // more than the L2 holds
-
-LinearWeights weights(CudaBench& b, int in, int out) {
-  const float stddev = 1.0f / static_cast<float>(in) * 40.0f;
-  return {.weight = b.noise(std::int64_t{in} * out, stddev),
-          .bias = b.noise(out),
-          .in = in,
-          .out = out};
-}
 
 // Lays parts out as one matrix: below each other, or (`side_by_side`) beside each other.
 LinearWeights prepared(CudaBench& b, const std::vector<LinearWeights>& parts, bool side_by_side) {
@@ -185,12 +177,6 @@ std::vector<RowState> row_states(int rows, float temperature, float top_p) {
   return states;
 }
 
-std::vector<std::int32_t> seats(int rows) {
-  std::vector<std::int32_t> result;
-  for (int i = 0; i < rows; ++i) result.push_back(i);
-  return result;
-}
-
 // Normal-looking float logits of the given size.
 float* make_logits(CudaBench& b, int rows) {
   const LinearWeights w = weights(b, kDim, kVocab);
@@ -284,14 +270,7 @@ Norm norm(CudaBench& b, int dim) {
 }
 
 Status run_norm(CudaBench& b, const Norm& n, const void* x, void* y, int rows, int dim) {
-  return b.kernels().layer_norm(b.stream(), {.x = x,
-                                             .x_stride = dim,
-                                             .gamma = n.gamma,
-                                             .beta = n.beta,
-                                             .y = y,
-                                             .y_stride = dim,
-                                             .num_rows = rows,
-                                             .dim = dim});
+  return b.kernels().layer_norm(b.stream(), dense_layer_norm(x, n.gamma, n.beta, y, dim, rows));
 }
 
 void bench_vision(CudaBench& b) {

@@ -5,19 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "bench/moondream2_shapes.h"
+#include "kernels/dense_ops.h"
+
 namespace gapless::bench {
 namespace {
 
-constexpr int kDim = 2048, kFfDim = 8192, kVocab = 51200, kLayers = 24, kHeads = 32, kHeadDim = 64;
-constexpr int kRotaryDim = 32, kMaxContext = 2048, kImageTokens = 729;
-constexpr int kVisionDim = 1152, kGrid = 27, kCropSize = 378, kPatchSize = 14, kPatchStride = 592;
+constexpr int kGrid = 27, kCropSize = 378, kPatchSize = 14, kPatchStride = 592;
 constexpr int kRegionInner = 8192, kCoordBins = 1024, kSizeBins = 1024;
 constexpr int kCalls = 20;
-
-LinearWeights matrix(CudaBench& b, int in, int out) {
-  return {
-      .weight = b.noise(std::int64_t{in} * out, 0.02f), .bias = b.noise(out), .in = in, .out = out};
-}
 
 // `call` again and again, on data that L2 may hold: in a step these kernels' inputs were written
 // just before.
@@ -34,15 +30,9 @@ std::string of(const std::string& what, int count, const char* unit) {
   return what + ", " + std::to_string(count) + " " + unit;
 }
 
-std::vector<std::int32_t> numbers(int count) {
-  std::vector<std::int32_t> result;
-  for (int i = 0; i < count; ++i) result.push_back(i);
-  return result;
-}
-
 void bench_pictures(CudaBench& b) {
   for (const int crops : {1, 13}) {
-    const std::int64_t patches = std::int64_t{crops} * kImageTokens;
+    const std::int64_t patches = std::int64_t{crops} * kPatches;
     const double pixels = static_cast<double>(crops) * kCropSize * kCropSize * 3;
     const auto* bytes =
         static_cast<const std::uint8_t*>(b.noise(static_cast<std::int64_t>(pixels)));
@@ -60,10 +50,10 @@ void bench_pictures(CudaBench& b) {
            });
     b.free_all();
   }
-  const void* features = b.noise(13LL * kImageTokens * kVisionDim);
-  void* pooled = b.allocate(std::size_t{2} * kImageTokens * 2 * kVisionDim);
+  const void* features = b.noise(13LL * kPatches * kVisionDim);
+  void* pooled = b.allocate(std::size_t{2} * kPatches * 2 * kVisionDim);
   repeat(b, "stitch_and_pool, 3 x 4 tiles",
-         2.0 * kImageTokens * kVisionDim * 13 + 2.0 * kImageTokens * 2 * kVisionDim, [&] {
+         2.0 * kPatches * kVisionDim * 13 + 2.0 * kPatches * 2 * kVisionDim, [&] {
            return b.kernels().stitch_and_pool(b.stream(), {.features = features,
                                                            .out = pooled,
                                                            .tile_rows = 3,
@@ -80,13 +70,13 @@ void bench_tokens(CudaBench& b) {
     std::vector<TokenInput> inputs(static_cast<std::size_t>(tokens));
     for (int i = 0; i < tokens; ++i) {
       TokenInput& input = inputs[static_cast<std::size_t>(i)];
-      const bool image = i % 770 >= 1 && i % 770 <= kImageTokens;
+      const bool image = i % 770 >= 1 && i % 770 <= kPatches;
       input.kind = image ? InputKind::kImage : InputKind::kText;
       input.id = image ? i % 770 - 1 : i * 7 % kVocab;
     }
     const auto* inputs_dev = b.upload(inputs);
     const void* wte = b.noise(std::int64_t{kVocab} * kDim);
-    const void* pool = b.noise(std::int64_t{kImageTokens} * kDim);
+    const void* pool = b.noise(std::int64_t{kPatches} * kDim);
     void* x = b.noise(std::int64_t{tokens} * kDim);
     repeat(b, of("embed", tokens, "tokens"), 4.0 * tokens * kDim, [&] {
       return b.kernels().embed(b.stream(), {.inputs = inputs_dev,
@@ -101,17 +91,11 @@ void bench_tokens(CudaBench& b) {
     const void* gamma = b.noise(kDim);
     const void* beta = b.noise(kDim);
     repeat(b, of("layer norm", tokens, "tokens"), 4.0 * tokens * kDim, [&] {
-      return b.kernels().layer_norm(b.stream(), {.x = x,
-                                                 .x_stride = kDim,
-                                                 .gamma = gamma,
-                                                 .beta = beta,
-                                                 .y = norm,
-                                                 .y_stride = kDim,
-                                                 .num_rows = tokens,
-                                                 .dim = kDim});
+      return b.kernels().layer_norm(b.stream(),
+                                    dense_layer_norm(x, gamma, beta, norm, kDim, tokens));
     });
     const int rows = std::min(tokens, 64);
-    const auto* index = b.upload(numbers(rows));
+    const auto* index = b.upload(seats(rows));
     repeat(b, of("gather_rows", rows, "rows"), 4.0 * rows * kDim, [&] {
       return b.kernels().gather_rows(
           b.stream(), {.x = x, .index = index, .y = norm, .num_rows = rows, .dim = kDim});
@@ -173,13 +157,13 @@ void bench_steps(CudaBench& b) {
     auto* states_dev = b.upload(states);
     const int pages = kMaxContext / kPageTokens;
     auto* table = b.upload(std::vector<std::int32_t>(count * static_cast<std::size_t>(pages), 1));
-    const auto* rows_dev = b.upload(numbers(rows));
+    const auto* rows_dev = b.upload(seats(rows));
     const auto* tokens = b.upload(std::vector<std::int32_t>(count, 5));
     const auto* logprobs = b.upload(std::vector<float>(count, -1.0f));
     const auto* values = b.upload(std::vector<float>(2 * count, 0.5f));
-    auto* positions = b.upload(numbers(rows));
-    auto* slots = b.upload(numbers(rows));
-    auto* index = b.upload(numbers(rows));
+    auto* positions = b.upload(seats(rows));
+    auto* slots = b.upload(seats(rows));
+    auto* index = b.upload(seats(rows));
     auto* sequences =
         static_cast<AttentionSequence*>(b.allocate(count * sizeof(AttentionSequence)));
     auto* outputs = static_cast<StepOutput*>(b.allocate(count * sizeof(StepOutput)));
@@ -250,16 +234,16 @@ void bench_steps(CudaBench& b) {
 
 void bench_regions(CudaBench& b) {
   constexpr int kCoord = 5, kSize = 6;
-  const RegionDecoderWeights weights{.coord_fc1 = matrix(b, kDim, kRegionInner),
-                                     .coord_fc2 = matrix(b, kRegionInner, kCoordBins),
-                                     .size_fc1 = matrix(b, kDim, kRegionInner),
-                                     .size_fc2 = matrix(b, kRegionInner, 2 * kSizeBins)};
+  const RegionDecoderWeights heads{.coord_fc1 = weights(b, kDim, kRegionInner),
+                                   .coord_fc2 = weights(b, kRegionInner, kCoordBins),
+                                   .size_fc1 = weights(b, kDim, kRegionInner),
+                                   .size_fc2 = weights(b, kRegionInner, 2 * kSizeBins)};
   for (const int rows : {1, 32}) {
     const auto count = static_cast<std::size_t>(rows);
     std::vector<RowState> states(count);
     for (RowState& state : states) state.flags = kRowDecodesRegions;
     const auto* states_dev = b.upload(states);
-    const auto* rows_dev = b.upload(numbers(rows));
+    const auto* rows_dev = b.upload(seats(rows));
     const void* hidden = b.noise(std::int64_t{rows} * kDim);
     auto* values = static_cast<float*>(b.allocate(count * 2 * sizeof(float)));
     void* scratch = b.allocate(b.kernels().region_scratch_bytes(rows, kRegionInner, 2 * kSizeBins));
@@ -273,7 +257,7 @@ void bench_regions(CudaBench& b) {
                                                        .tokens = tokens,
                                                        .rows = rows_dev,
                                                        .row_states = states_dev,
-                                                       .weights = weights,
+                                                       .weights = heads,
                                                        .values = values,
                                                        .num_rows = rows,
                                                        .dim = kDim,
@@ -288,7 +272,7 @@ void bench_regions(CudaBench& b) {
 
 // What loading a model runs once for each matrix.
 void bench_loading(CudaBench& b) {
-  const LinearWeights w = matrix(b, kDim, kFfDim);
+  const LinearWeights w = weights(b, kDim, kFfDim);
   const double elements = static_cast<double>(kDim) * kFfDim;
   void* prepared =
       b.allocate(b.kernels().prepared_linear_bytes(kDim, kFfDim, PreparedFormat::kNative));

@@ -16,8 +16,8 @@
 namespace gapless {
 
 inline constexpr float kFp8Max = 448.0f;
-// Rows of weights with larger values than 448 * 2^7 saturate: above, 8-bit numbers would not become
-// bfloat16 by one multiplication (cuda/device/fp8_tile.cuh), and no model has such weights.
+// Rows of weights with larger values than 448 * 2^7 saturate: a row's exponent has to fit a byte
+// (cuda/device/fp8_tile.cuh), and no model has such weights.
 inline constexpr int kFp8MaxRowExponent = 7;
 
 // The smallest e for which max_value <= kFp8Max * 2^e; 0 for a row of zeros. max_value is finite

@@ -52,7 +52,8 @@ struct LinearWeights {
 // part's rows become its rows from first_out on, its columns those from first_in on, so that several
 // matrices (qkv and fc1; proj and fc2) may become one. Starts are multiples of 16 rows and 128 columns;
 // parts cover the whole. kFp8: in 8 bits, with the part's own scale for each row (fp8.h); of weights
-// that round_to_fp8 has rounded nothing is lost, and products have the same bits as from kNative.
+// that round_to_fp8 has rounded nothing is lost. Products agree with those from kNative; a backend
+// may compute them in half precision.
 struct PrepareLinearParams {
   LinearWeights weights;
   void* prepared = nullptr;

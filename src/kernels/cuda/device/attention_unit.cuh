@@ -37,6 +37,20 @@
 
 namespace gapless {
 
+// Eight dimensions each of keys l % 4, + 8, + 4, + 12.
+template <int kKeyBytes>
+struct RawValues {
+  static constexpr int kChunkBytes = kKeyBytes * kVector / kDecoderHeadDim;
+  std::uint32_t raw[4][kChunkBytes / 4];
+
+  __device__ __forceinline__ void load(std::uint32_t key, int chunk) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      load_shared(raw[i], key + chunk * kChunkBytes + (i % 2 * 8 + i / 2 * 4) * kKeyBytes);
+    }
+  }
+};
+
 // How a warp multiplies by cached elements. In both, lane l's `Keys` are of keys l / 4 and
 // l / 4 + 8 of a page and head, its `Values` of keys l % 4, + 8, + 4, + 12; fragment() is A.
 template <typename Element>
@@ -80,15 +94,7 @@ struct UnitElement<Bf16> {
     }
   };
 
-  struct Values {
-    std::uint32_t raw[4][4];
-
-    __device__ __forceinline__ void load(std::uint32_t key, int chunk) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        load_shared_16(raw[i], key + chunk * 16 + (i % 2 * 8 + i / 2 * 4) * kKeyBytes);
-      }
-    }
+  struct Values : RawValues<kKeyBytes> {
     __device__ __forceinline__ void fragment(int pair, std::uint32_t (&a)[4]) const {
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
@@ -132,15 +138,7 @@ struct UnitElement<E4m3> {
     }
   };
 
-  struct Values {
-    std::uint32_t raw[4][2];
-
-    __device__ __forceinline__ void load(std::uint32_t key, int chunk) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        load_shared_8(raw[i], key + chunk * 8 + (i % 2 * 8 + i / 2 * 4) * kKeyBytes);
-      }
-    }
+  struct Values : RawValues<kKeyBytes> {
     __device__ __forceinline__ void fragment(int pair, std::uint32_t (&a)[4]) const {
       // The pair's two bytes of two keys, in turn.
       const unsigned order = pair % 2 == 0 ? 0x5140u : 0x7362u;

@@ -24,7 +24,6 @@ namespace gapless {
 // on.
 template <typename Element>
 struct UnitShape {
-  using Vector = KvVector<Element>;
   static constexpr int kVectorBytes = kVector * sizeof(Element);
   static constexpr int kKeyBytes = kDecoderHeadDim * sizeof(Element);
   static constexpr int kHeadBytes = kPageTokens * kKeyBytes;

@@ -27,6 +27,14 @@ __device__ __forceinline__ void load_shared_8(std::uint32_t (&r)[2], std::uint32
                : "memory");
 }
 
+// As many bytes as the array has.
+__device__ __forceinline__ void load_shared(std::uint32_t (&r)[4], std::uint32_t address) {
+  load_shared_16(r, address);
+}
+__device__ __forceinline__ void load_shared(std::uint32_t (&r)[2], std::uint32_t address) {
+  load_shared_8(r, address);
+}
+
 __device__ __forceinline__ std::uint8_t load_shared_byte(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
