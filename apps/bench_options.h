@@ -26,7 +26,7 @@ struct BenchOptions {
 
 void add_bench_options(CLI::App& command, BenchOptions& options);
 
-// --context, --tokens, --fixed-lengths, --no-image, --seed
+// --context, --tokens, --fixed-lengths, --no-image, --shared-image, --seed
 void add_workload_options(CLI::App& command, Workload& workload);
 
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options);

@@ -116,6 +116,7 @@ PreparedPrompt PromptSource::make(int client, std::int64_t answer) const {
     prompt.prefix_len = 1 + info_.image_tokens;
     PreparedImage& image = prompt.images.emplace_back();
     image.hash.fill(static_cast<std::uint8_t>(workload_.seed));
+    if (!workload_.shared_image) std::memcpy(image.hash.data(), &client, sizeof(client));
     image.prefix_hash = image.hash;
     image.crops_pinned = {crop_->as<std::uint8_t>()};
     image.crops_owner = crop_;

@@ -7,8 +7,9 @@
 // run of a workload sees the same answers in the same order. A client's first answer is
 // shorter, so that the clients do not end in step.
 //
-// With an image, prompts begin with the same image prefix: encoded once, then found in the
-// prefix cache, as when many questions are asked about one picture.
+// With an image, every client asks about a picture of its own: encoded once, then found in the
+// prefix cache. So no two rows read the same pages. When all ask about one picture they do, and much
+// of what a step reads comes from the GPU's second-level cache instead of its memory.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,7 @@ struct Workload {
   bool random_lengths = true;    // false: every answer has mean_tokens tokens, the first ones too
   int context = 850;             // cached tokens in the middle of an answer
   bool image = true;
+  bool shared_image = false;  // all clients ask about one picture
   std::uint64_t seed = 1;
 };
 

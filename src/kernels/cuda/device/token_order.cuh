@@ -119,6 +119,7 @@ __device__ inline void accumulate(Histogram& h, Measure* warp_sums) {
 // s.before.
 __device__ inline void find_bin(const Histogram& h, const Measure& base, const Target& target,
                                 TokenOrderShared& s) {
+  __syncthreads();  // what was found last may still be read
   if (threadIdx.x == 0) s.found = -1;
   __syncthreads();
   for (int bin = 2 * threadIdx.x; bin < 2 * static_cast<int>(threadIdx.x) + 2; ++bin) {
@@ -237,9 +238,7 @@ class TokenOrder {
       }
     }
     __syncthreads();
-    const Position position{s_.found, s_.before.weight};
-    __syncthreads();
-    return position;
+    return {s_.found, s_.before.weight};
   }
 
   const Scan& scan_;
