@@ -33,8 +33,12 @@ LinearWeights prepared(CudaBench& b, const std::vector<LinearWeights>& parts, bo
   int in = 0, out = 0;
   for (const LinearWeights& part : parts) {
     require(b.kernels().prepare_linear(
-        b.stream(),
-        {.weights = part, .prepared = to, .total_in = whole.in, .first_out = out, .first_in = in}));
+        b.stream(), {.weights = part,
+                     .prepared = to,
+                     .total_in = whole.in,
+                     .total_out = whole.out,
+                     .first_out = out,
+                     .first_in = in}));
     (side_by_side ? in : out) += side_by_side ? part.in : part.out;
   }
   return whole;

@@ -59,6 +59,7 @@ struct PrepareLinearParams {
   void* prepared = nullptr;
   PreparedFormat format = PreparedFormat::kNative;
   int total_in = 0;
+  int total_out = 0;
   int first_out = 0;
   int first_in = 0;
 };

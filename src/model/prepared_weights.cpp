@@ -47,19 +47,20 @@ class PreparedLayout {
 Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
                      const PreparedLayout::Block& to, TextBlockWeights& block) {
   const int d = block.qkv.in, f = block.fc1.out;
-  auto prepare = [&](const LinearWeights& part, void* prepared, int total_in, int first_out,
-                     int first_in) {
+  auto prepare = [&](const LinearWeights& part, void* prepared, int total_in, int total_out,
+                     int first_out, int first_in) {
     return kernels.prepare_linear(stream, {.weights = part,
                                            .prepared = prepared,
                                            .format = format,
                                            .total_in = total_in,
+                                           .total_out = total_out,
                                            .first_out = first_out,
                                            .first_in = first_in});
   };
-  GAPLESS_RETURN_IF_ERROR(prepare(block.qkv, to.in, d, 0, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.fc1, to.in, d, 3 * d, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.proj, to.out, d + f, 0, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.fc2, to.out, d + f, 0, d));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.qkv, to.in, d, 3 * d + f, 0, 0));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.fc1, to.in, d, 3 * d + f, 3 * d, 0));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.proj, to.out, d + f, d, 0, 0));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.fc2, to.out, d + f, d, 0, d));
   block.prepared_in = to.in;
   block.prepared_out = to.out;
   block.prepared_format = format;
@@ -86,8 +87,11 @@ Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
         prepare_block(kernels, stream, format, layout.blocks[i], weights.text.blocks[i]));
   }
   LinearWeights& head = weights.text.lm_head;
-  GAPLESS_RETURN_IF_ERROR(kernels.prepare_linear(
-      stream, {.weights = head, .prepared = layout.head, .format = format, .total_in = head.in}));
+  GAPLESS_RETURN_IF_ERROR(kernels.prepare_linear(stream, {.weights = head,
+                                                          .prepared = layout.head,
+                                                          .format = format,
+                                                          .total_in = head.in,
+                                                          .total_out = head.out}));
   head.prepared = layout.head;
   head.prepared_format = format;
   return ok_status();

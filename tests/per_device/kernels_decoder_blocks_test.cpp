@@ -92,13 +92,16 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     const int out = beside ? first.out : first.out + second.out;
     Buffer to = poisoned_bytes(kernels_->prepared_linear_bytes(in, out, format));
     if (!prepares(first.in)) return to;
-    run(kernels_->prepare_linear(
-        *stream_,
-        {.weights = first.dev(), .prepared = to.data(), .format = format, .total_in = in}));
+    run(kernels_->prepare_linear(*stream_, {.weights = first.dev(),
+                                            .prepared = to.data(),
+                                            .format = format,
+                                            .total_in = in,
+                                            .total_out = out}));
     run(kernels_->prepare_linear(*stream_, {.weights = second.dev(),
                                             .prepared = to.data(),
                                             .format = format,
                                             .total_in = in,
+                                            .total_out = out,
                                             .first_out = beside ? 0 : first.out,
                                             .first_in = beside ? first.in : 0}));
     return to;
@@ -244,7 +247,8 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
       run(kernels_->prepare_linear(*stream_, {.weights = head_weights,
                                               .prepared = head_prepared.data(),
                                               .format = p.format,
-                                              .total_in = dim}));
+                                              .total_in = dim,
+                                              .total_out = p.shape.vocab}));
       head_weights.prepared = head_prepared.data();
       head_weights.prepared_format = p.format;
     }

@@ -189,8 +189,10 @@ TEST_F(LinearTest, PreparedWeightsGiveTheSameBits) {
     const Inputs inputs = make_inputs(c);
     const Buffer prepared = poisoned_bytes(bytes);
     const LinearWeights plain{.weight = inputs.weight.dev(), .in = c.in, .out = c.out};
-    run(kernels_->prepare_linear(
-        *stream_, {.weights = plain, .prepared = prepared.data(), .total_in = c.in}));
+    run(kernels_->prepare_linear(*stream_, {.weights = plain,
+                                            .prepared = prepared.data(),
+                                            .total_in = c.in,
+                                            .total_out = c.out}));
     const std::vector<float> expected = run_device(c, inputs, 0, c.num_rows);
     prepared_ = prepared.data();
     EXPECT_TRUE(bits_equal(run_device(c, inputs, 0, c.num_rows), expected));
@@ -229,20 +231,21 @@ TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
     run(kernels_->linear(*stream_, p));
     return floats(y);
   };
-  auto prepare = [&](const TestTensor& part, int in, const Buffer& to, int total_in, int first_out,
-                     int first_in) {
+  auto prepare = [&](const TestTensor& part, int in, const Buffer& to, int total_in, int total_out,
+                     int first_out, int first_in) {
     run(kernels_->prepare_linear(*stream_,
                                  {.weights = {.weight = part.dev(), .in = in, .out = kOut},
                                   .prepared = to.data(),
                                   .total_in = total_in,
+                                  .total_out = total_out,
                                   .first_out = first_out,
                                   .first_in = first_in}));
   };
 
   const Buffer tall =
       poisoned_bytes(kernels_->prepared_linear_bytes(kIn, 2 * kOut, PreparedFormat::kNative));
-  prepare(first, kIn, tall, kIn, 0, 0);
-  prepare(below, kIn, tall, kIn, kOut, 0);
+  prepare(first, kIn, tall, kIn, 2 * kOut, 0, 0);
+  prepare(below, kIn, tall, kIn, 2 * kOut, kOut, 0);
   const std::vector<float> both = run_prepared(tall, kIn, 2 * kOut, kOut);
   const std::vector<float> upper = product(first.host, kIn, kOut, Activation::kNone);
   const std::vector<float> lower = product(below.host, kIn, kOut, kGelu);
@@ -254,8 +257,8 @@ TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
 
   const Buffer broad =
       poisoned_bytes(kernels_->prepared_linear_bytes(kIn + kMoreIn, kOut, PreparedFormat::kNative));
-  prepare(first, kIn, broad, kIn + kMoreIn, 0, 0);
-  prepare(beside, kMoreIn, broad, kIn + kMoreIn, 0, kIn);
+  prepare(first, kIn, broad, kIn + kMoreIn, kOut, 0, 0);
+  prepare(beside, kMoreIn, broad, kIn + kMoreIn, kOut, 0, kIn);
   std::vector<float> joined;
   for (std::size_t r = 0; r < kOut; ++r) {
     const auto left = rows_of(first.host, kIn, r, r + 1);

@@ -20,9 +20,9 @@ struct Part {
 // Where a tile of the part lies.
 template <PreparedFormat kFormat>
 __device__ char* tile_at(const PrepareLinearParams& p, std::int64_t tile, int chunk) {
-  const std::int64_t all_chunks = (p.total_in + kPreparedTileColumns - 1) / kPreparedTileColumns;
-  const std::int64_t index = (p.first_out / kPreparedTileRows + tile) * all_chunks +
-                             p.first_in / kPreparedTileColumns + chunk;
+  const std::int64_t all_tiles = (p.total_out + kPreparedTileRows - 1) / kPreparedTileRows;
+  const std::int64_t index = (p.first_in / kPreparedTileColumns + chunk) * all_tiles +
+                             p.first_out / kPreparedTileRows + tile;
   return static_cast<char*>(p.prepared) + index * kPreparedTileBytes<kFormat>;
 }
 
@@ -121,7 +121,11 @@ Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
     return Status(StatusCode::kInvalidArgument,
                   "prepare_linear: a part must start at a multiple of 16 rows and 128 columns");
   }
-  const Part part = part_of(params.weights.in, params.weights.out);
+  const LinearWeights& w = params.weights;
+  if (params.first_out + w.out > params.total_out || params.first_in + w.in > params.total_in) {
+    return Status(StatusCode::kInvalidArgument, "prepare_linear: a part must lie in the whole");
+  }
+  const Part part = part_of(w.in, w.out);
   if (params.format == PreparedFormat::kFp8) {
     return launch("prepare_linear", stream,
                   {.grid = dim3(static_cast<unsigned>(part.num_tiles)), .block = dim3(kThreads)},

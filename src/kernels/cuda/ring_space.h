@@ -1,5 +1,8 @@
 // Where the stages of a ring lie: pieces of one array, taken and given back first in, first out.
 // Host and device, so that it is tested without a GPU.
+//
+// Positions count bytes since the beginning, those that were left unused included: what lies in the
+// ring is what was taken and not given back, a difference of two positions.
 #pragma once
 
 #include "base/host_device.h"
@@ -9,31 +12,38 @@ namespace gapless {
 class RingSpace {
  public:
   // `bytes` hold any stage twice.
-  GAPLESS_HOST_DEVICE explicit RingSpace(int bytes) : bytes_(bytes), free_(bytes) {}
+  GAPLESS_HOST_DEVICE explicit RingSpace(int bytes) : bytes_(bytes) {}
 
-  // What a stage of `size` takes if it is the next. A stage lies in one piece: where the array's
-  // end is too near, it is left unused.
-  GAPLESS_HOST_DEVICE int taken_by(int size) const {
-    return is_before_end(size) ? size : bytes_ - next_ + size;
+  // Of the next stages, all of one size, the k-th: whether it and those before it lie before the
+  // array's end. A stage lies in one piece: the first for which that end is too near begins at 0,
+  // and what is left is unused.
+  GAPLESS_HOST_DEVICE bool is_before_end(int k, int size) const {
+    return next_ + (k + 1) * size <= bytes_;
   }
-  GAPLESS_HOST_DEVICE bool has_room(int size) const { return taken_by(size) <= free_; }
+  // Where it lies, and the position behind it; `num_before_end` of them are before the end. There
+  // is one end only: they are no more than fill the array.
+  GAPLESS_HOST_DEVICE int at(int k, int size, int num_before_end) const {
+    return k < num_before_end ? next_ + k * size : (k - num_before_end) * size;
+  }
+  GAPLESS_HOST_DEVICE unsigned end(int k, int size, int num_before_end) const {
+    const int unused = k < num_before_end ? 0 : bytes_ - next_ - num_before_end * size;
+    return taken_ + static_cast<unsigned>((k + 1) * size + unused);
+  }
+  // Whether there is room up to a position if all up to another was given back.
+  GAPLESS_HOST_DEVICE bool has_room(unsigned end, unsigned given_back) const {
+    return end - given_back <= static_cast<unsigned>(bytes_);
+  }
 
-  // Where the next stage lies. There must be room.
-  GAPLESS_HOST_DEVICE int take(int size) {
-    free_ -= taken_by(size);
-    const int at = is_before_end(size) ? next_ : 0;
-    next_ = at + size;
-    return at;
+  // Takes the next `count` > 0 stages.
+  GAPLESS_HOST_DEVICE void take(int count, int size, int num_before_end) {
+    taken_ = end(count - 1, size, num_before_end);
+    next_ = at(count - 1, size, num_before_end) + size;
   }
-  // The oldest stage's, with what was taken_by it.
-  GAPLESS_HOST_DEVICE void give_back(int taken) { free_ += taken; }
 
  private:
-  GAPLESS_HOST_DEVICE bool is_before_end(int size) const { return next_ + size <= bytes_; }
-
   int bytes_;
-  int next_ = 0;  // where the last stage ends; up to bytes_
-  int free_;
+  int next_ = 0;        // where the last stage ends; up to bytes_
+  unsigned taken_ = 0;  // position behind the last stage
 };
 
 }  // namespace gapless

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <random>
 
@@ -9,32 +10,56 @@ namespace gapless {
 namespace {
 
 struct Stage {
-  int at, size, taken;
+  int at, size;
+  unsigned end;
 };
 
-// Fills a ring with stages until none fits, gives some back, and so on.
+// Fills a ring with batches of equal stages, as many of each at a time as there is room for, and
+// gives the oldest back when there is none.
 class RingSpaceTest : public ::testing::Test {
  protected:
-  void push(RingSpace& space, int bytes, int size) {
-    while (!space.has_room(size)) {
-      ASSERT_FALSE(stages_.empty()) << "no room in an empty ring";
-      space.give_back(stages_.front().taken);
-      stages_.pop_front();
+  static int before_end(const RingSpace& space, int size) {
+    int count = 0;
+    while (space.is_before_end(count, size)) ++count;
+    return count;
+  }
+
+  void push(RingSpace& space, int bytes, int count, int size) {
+    while (count > 0) {
+      const int num_before_end = before_end(space, size);
+      int ready = 0;
+      while (ready < count && space.has_room(space.end(ready, size, num_before_end), given_back_)) {
+        add({space.at(ready, size, num_before_end), size, space.end(ready, size, num_before_end)},
+            bytes);
+        if (HasFatalFailure()) return;
+        ++ready;
+      }
+      if (ready == 0) {
+        ASSERT_FALSE(stages_.empty()) << "no room in an empty ring";
+        given_back_ = stages_.front().end;
+        stages_.pop_front();
+        continue;
+      }
+      space.take(ready, size, num_before_end);
+      largest_batch_ = std::max(largest_batch_, ready);
+      count -= ready;
     }
-    const int taken = space.taken_by(size);
-    const Stage stage{space.take(size), size, taken};
+  }
+
+  void add(const Stage& stage, int bytes) {
     ASSERT_GE(stage.at, 0);
-    ASSERT_LE(stage.at + size, bytes);
-    ends_at_the_end_ += stage.at + size == bytes;
+    ASSERT_LE(stage.at + stage.size, bytes);
+    ends_at_the_end_ += stage.at + stage.size == bytes;
     for (const Stage& other : stages_) {
-      ASSERT_TRUE(stage.at + size <= other.at || other.at + other.size <= stage.at)
+      ASSERT_TRUE(stage.at + stage.size <= other.at || other.at + other.size <= stage.at)
           << "stages at " << stage.at << " and " << other.at << " overlap";
     }
     stages_.push_back(stage);
   }
 
   std::deque<Stage> stages_;
-  int ends_at_the_end_ = 0;
+  unsigned given_back_ = 0;
+  int ends_at_the_end_ = 0, largest_batch_ = 0;
 };
 
 TEST_F(RingSpaceTest, StagesStayInsideAndApart) {
@@ -42,19 +67,25 @@ TEST_F(RingSpaceTest, StagesStayInsideAndApart) {
   RingSpace space(kBytes);
   std::mt19937 random(1);
   for (int i = 0; i < 100'000; ++i) {
-    push(space, kBytes, 10 * (1 + static_cast<int>(random() % (kLargest / 10))));
+    const int size = 10 * (1 + static_cast<int>(random() % (kLargest / 10)));
+    push(space, kBytes, 1 + static_cast<int>(random() % 20), size);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(ends_at_the_end_, 100);  // a stage that ends with the array leaves nothing unused
+  EXPECT_GT(largest_batch_, 10);
 }
 
 TEST_F(RingSpaceTest, AStageIsNotCutInTwo) {
   RingSpace space(100);
-  EXPECT_EQ(space.take(70), 0);
-  EXPECT_EQ(space.taken_by(40), 70);
-  EXPECT_FALSE(space.has_room(40));
-  space.give_back(70);
-  EXPECT_EQ(space.take(40), 0);
+  EXPECT_EQ(before_end(space, 70), 1);
+  EXPECT_EQ(space.at(0, 70, 1), 0);
+  EXPECT_EQ(space.end(0, 70, 1), 70u);
+  space.take(1, 70, 1);
+  EXPECT_EQ(before_end(space, 40), 0);
+  EXPECT_EQ(space.at(0, 40, 0), 0);
+  EXPECT_EQ(space.end(0, 40, 0), 140u);  // 30 are left unused
+  EXPECT_FALSE(space.has_room(140, 0));
+  EXPECT_TRUE(space.has_room(140, 70));
 }
 
 }  // namespace

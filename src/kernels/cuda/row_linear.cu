@@ -15,8 +15,8 @@
 // order, then over ranks 0..3 in order. None of it depends on the number of rows, on the row's
 // place among them, on how tiles are grouped, or on whether the weights are prepared.
 //
-// Prepared weights (prepared_linear.h) arrive in contiguous 4 KB blocks, a quarter faster than
-// boxes of a row-major matrix: the memory likes long runs. Those of the first stages are asked for
+// Prepared weights (prepared_linear.h) arrive in one contiguous piece per stage, a quarter faster
+// than boxes of a row-major matrix: the memory likes long runs. Those of the first stages are asked for
 // before wait_for_predecessor: weights are never written in a step.
 #include <algorithm>
 
@@ -160,18 +160,18 @@ __device__ void copy_weights(const Work& work, int step, std::uint32_t stage,
   const int chunk = walk.first_stage + step % walk.num_stages;
   const int num_tiles = walk.group_size(group);
   arrive_expecting(barrier, num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
+  const int first_tile = walk.group_begin(group);
+  if (work.job.prepared != nullptr) {
+    const std::int64_t all_tiles = (work.job.out + kTileRows - 1) / kTileRows;
+    copy_bytes_async(stage, work.job.prepared + (chunk * all_tiles + first_tile) * kTileBytes,
+                     num_tiles * kTileBytes, barrier);
+    return;
+  }
   for (int tile = 0; tile < num_tiles; ++tile) {
-    const std::uint32_t to = stage + tile * kTileBytes;
-    const std::int64_t tile_index = walk.group_begin(group) + tile;
-    if (work.job.prepared != nullptr) {
-      const std::int64_t at = (tile_index * work.job.num_stages + chunk) * kTileBytes;
-      copy_bytes_async(to, work.job.prepared + at, kTileBytes, barrier);
-      continue;
-    }
     for (int box = 0; box < kBoxesPerStage; ++box) {
-      copy_box_async(to + box * kTileBoxBytes, work.weight_map,
-                     chunk * kStageColumns + box * kBoxColumns,
-                     static_cast<int>(tile_index) * kTileRows, barrier);
+      copy_box_async(stage + tile * kTileBytes + box * kTileBoxBytes, work.weight_map,
+                     chunk * kStageColumns + box * kBoxColumns, (first_tile + tile) * kTileRows,
+                     barrier);
     }
   }
 }

@@ -98,6 +98,21 @@ __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, int phase_pa
       : "memory");
 }
 
+// Whether it is past the phase, without waiting.
+__device__ __forceinline__ bool barrier_is_past(std::uint32_t barrier, int phase_parity) {
+  int result;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(result)
+      : "r"(barrier), "r"(phase_parity)
+      : "memory");
+  return result != 0;
+}
+
 // ---- The copy engine: one box of a 2-D tensor to shared memory, completing on `barrier`.
 
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
@@ -121,6 +136,19 @@ __device__ __forceinline__ void copy_bytes_async(std::uint32_t to_shared, const 
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(to_shared),
       "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// The same, of what is read once: it is the first to leave the second-level cache again, and what
+// else lies there stays.
+__device__ __forceinline__ void copy_bytes_once_async(std::uint32_t to_shared, const void* from,
+                                                      int bytes, std::uint32_t barrier) {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
 

@@ -77,8 +77,9 @@ struct AttentionRows {
 
 // The units of this block.
 struct UnitRange {
-  int begin, end;
+  int begin = 0, end = 0;
 
+  __device__ UnitRange() = default;
   __device__ UnitRange(const AttentionRows& rows, int num_rows) {
     const std::int64_t total = rows.first_unit[num_rows];
     begin = static_cast<int>(blockIdx.x * total / gridDim.x);
@@ -107,41 +108,68 @@ struct Unit {
   __device__ bool has_newest() const { return num_keys <= Shape::kKeys; }
 };
 
-// The ring's producer: asks for the pages of this block's units.
+// The ring's producer of this block's units, the same in all layers. A batch of units is looked up
+// while the one before it is asked for: page numbers come from far away.
 template <typename Element>
-__device__ inline void stream_pages(const DecoderLaunch& p, const DecoderLayer& layer,
-                                    const AttentionRows& rows, RingProducer& producer) {
-  const int lane = threadIdx.x % kWarp;
+class PageStream {
   using Shape = UnitShape<Element>;
-  const std::int64_t page_bytes = std::int64_t{p.num_heads} * Shape::kHeadBytes;
-  // Lane kPieces * i + 2j + k: of unit i, page j, keys or values.
-  const char* plane = static_cast<const char*>(lane % 2 == 0 ? layer.keys : layer.values);
-  const UnitRange range(rows, p.num_rows);
-  Unit<Element> unit;
-  for (int first = range.begin; first < range.end; first += kWarp / Shape::kPieces) {
-    const int index = first + lane / Shape::kPieces;
-    std::uint64_t own = 0;
-    int num_pages = 0;
-    if (index < range.end) {
-      unit.find(rows, index);
-      num_pages = unit.num_pages();
-      const int page_index =
-          unit.first_key / kPageTokens + min(lane / 2 % Shape::kPages, num_pages - 1);
-      const std::int64_t page = __ldg(
-          p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride + page_index);
-      own = reinterpret_cast<std::uint64_t>(plane + page * page_bytes +
-                                            unit.pair * Shape::kPieceBytes);
-    }
-    __syncwarp();
-    const int count = min(kWarp / Shape::kPieces, range.end - first);
-    for (int i = 0; i < count; ++i) {
-      const int source = i * Shape::kPieces + lane % Shape::kPieces;
-      const std::uint64_t from = __shfl_sync(kFullWarp, own, source);
-      const int pages = __shfl_sync(kFullWarp, num_pages, source);
-      producer.push(0, 2 * pages, Shape::kPieceBytes, reinterpret_cast<const char*>(from));
+  static constexpr int kBatch = kWarp / Shape::kPieces;  // units
+
+ public:
+  __device__ PageStream(const DecoderLaunch& p, const AttentionRows& rows)
+      : p_(p), rows_(rows), page_bytes_(std::int64_t{p.num_heads} * Shape::kHeadBytes) {}
+
+  // Once, when the rows are known.
+  __device__ void start() {
+    range_ = UnitRange(rows_, p_.num_rows);
+    look_up(range_.begin);
+    first_row_ = __shfl_sync(kFullWarp, unit_.row, 0);
+  }
+
+  // All of a layer. max_in_flight: bytes.
+  template <int kMaxInFlight>
+  __device__ __forceinline__ void ask_for(const DecoderLayer& layer, RingProducer& producer) {
+    const int piece = threadIdx.x % Shape::kPieces;
+    const char* plane = static_cast<const char*>(piece % 2 == 0 ? layer.keys : layer.values);
+    for (int first = range_.begin; first < range_.end; first += kBatch) {
+      const char* from = piece / 2 < num_pages_
+                             ? plane + page_ * page_bytes_ + unit_.pair * Shape::kPieceBytes
+                             : nullptr;
+      const int asked = 2 * num_pages_ * Shape::kPieceBytes;
+      const int next = first + kBatch;
+      look_up(next < range_.end ? next : range_.begin);
+      producer.push<Shape::kPieces>({.x_bytes = 0,
+                                     .streamed = Shape::kBytes,
+                                     .piece_bytes = Shape::kPieceBytes,
+                                     .max_in_flight = kMaxInFlight / Shape::kBytes},
+                                    min(kBatch, range_.end - first), asked, from);
     }
   }
-}
+
+ private:
+  // Lane kPieces * i + 2j + k: of unit first + i, page j, keys or values.
+  __device__ __forceinline__ void look_up(int first) {
+    const int lane = threadIdx.x % kWarp, index = first + lane / Shape::kPieces;
+    num_pages_ = 0;
+    if (index >= range_.end) return;
+    if (first == range_.begin) unit_.row = first_row_;
+    unit_.find(rows_, index);
+    num_pages_ = unit_.num_pages();
+    const int page_index =
+        unit_.first_key / kPageTokens + min(lane / 2 % Shape::kPages, num_pages_ - 1);
+    page_ = __ldg(p_.page_table + std::int64_t{rows_.seat[unit_.row]} * p_.page_table_stride +
+                  page_index);
+  }
+
+  const DecoderLaunch& p_;
+  const AttentionRows& rows_;
+  const std::int64_t page_bytes_;
+  UnitRange range_;
+  int first_row_ = 0;  // of the first unit
+  Unit<Element> unit_;
+  int num_pages_ = 0;  // of the unit; 0: there is none
+  std::int32_t page_ = 0;
+};
 
 // Cosines and sines of a position, of the dimensions of one head from lane % 8 * 8 on.
 struct Angles {

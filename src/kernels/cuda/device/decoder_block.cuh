@@ -16,16 +16,19 @@ inline constexpr int kXWarp = kProductWarps + 1;
 inline constexpr int kSignalWarp = kProductWarps + 2;
 // Registers change hands between groups of four warps: one has nothing else to do.
 inline constexpr int kDecoderThreads = (kProductWarps + 4) * kWarp;
-// Of a thread. All together may be no more than at the start: 168 of each of 12 warps. What does
-// not fit lies in memory, and is far away after every wait for another block, which empties the
-// first-level cache. So divided, nothing of up to 32 rows lies there (and of 64 rows, least). Up to
-// 8 rows 168 are enough; the compiler makes slower code of more.
+// Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
+// is far away after every wait for another block, which empties the first-level cache. So divided,
+// nothing of up to 32 rows lies there. Up to 8 rows those of the start are enough; the compiler
+// makes slower code of more.
+inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
 template <int kRows>
-inline constexpr int kComputingRegisters = kRows == 64  ? 224
-                                           : kRows == 8 ? 168
+inline constexpr int kComputingRegisters = kRows == 64  ? 216
+                                           : kRows == 8 ? kStartRegisters
                                                         : 192;
 template <int kRows>
-inline constexpr int kMovingRegisters = 3 * 168 - 2 * kComputingRegisters<kRows>;
+inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegisters<kRows>;
+template <int kRows>
+inline constexpr bool kExchangesRegisters = kComputingRegisters<kRows> != kStartRegisters;
 
 // What computing warps tell the signal warp, in the order of a layer.
 enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };

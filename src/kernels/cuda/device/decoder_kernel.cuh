@@ -35,6 +35,8 @@
 // decoder_kernel_*.cu.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/device/decoder_computation.cuh"
 #include "kernels/cuda/device/decoder_streams.cuh"
 #include "kernels/cuda/launch.h"
@@ -76,12 +78,12 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
   __syncthreads();
   const int warp = threadIdx.x / kWarp;
   if (warp < kProductWarps) {
-    if constexpr (kComputingRegisters<kRows> != kMovingRegisters<kRows>) {
+    if constexpr (kExchangesRegisters<kRows>) {
       take_registers<kComputingRegisters<kRows>>();
     }
     Computation<kFormat, kRows, CacheElement>(block).run();
   } else {
-    if constexpr (kComputingRegisters<kRows> != kMovingRegisters<kRows>) {
+    if constexpr (kExchangesRegisters<kRows>) {
       give_registers<kMovingRegisters<kRows>>();
     }
     if (warp == kStreamWarp) {
@@ -103,7 +105,18 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
 // One kernel for each number of rows.
 template <PreparedFormat kFormat, typename CacheElement>
 Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks) {
-  const auto launch_rows = [&](auto kernel) {
+  const auto launch_rows = [&](auto rows) {
+    constexpr int kRows = decltype(rows)::value;
+    const auto kernel = decoder_kernel<kFormat, kRows, CacheElement>;
+    cudaFuncAttributes attributes;
+    GAPLESS_RETURN_IF_ERROR(
+        launch_status(cudaFuncGetAttributes(&attributes, kernel), "decoder_blocks"));
+    // Who takes registers that are not there waits for ever.
+    if (kExchangesRegisters<kRows> && attributes.numRegs < kStartRegisters) {
+      return make_error(StatusCode::kInternal,
+                        "decoder_blocks: compiled to {} registers a thread, it reckons with {}",
+                        attributes.numRegs, kStartRegisters);
+    }
     return launch("decoder_blocks", stream,
                   {.grid = dim3(static_cast<unsigned>(num_blocks)),
                    .block = dim3(kDecoderThreads),
@@ -112,13 +125,13 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int nu
   };
   switch (decoder_slice_rows(params.num_rows)) {
     case 8:
-      return launch_rows(decoder_kernel<kFormat, 8, CacheElement>);
+      return launch_rows(std::integral_constant<int, 8>{});
     case 16:
-      return launch_rows(decoder_kernel<kFormat, 16, CacheElement>);
+      return launch_rows(std::integral_constant<int, 16>{});
     case 32:
-      return launch_rows(decoder_kernel<kFormat, 32, CacheElement>);
+      return launch_rows(std::integral_constant<int, 32>{});
     default:
-      return launch_rows(decoder_kernel<kFormat, 64, CacheElement>);
+      return launch_rows(std::integral_constant<int, 64>{});
   }
 }
 

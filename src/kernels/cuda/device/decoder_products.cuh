@@ -54,6 +54,10 @@ class DecoderWork {
     return {qkv_tiles_ + range.begin, qkv_tiles_ + range.end};
   }
   __device__ TileRange head_tiles() const { return share(head_tiles_, blockIdx.x); }
+  // Of whole matrices.
+  __device__ int all_input_tiles() const { return qkv_tiles_ + inner_tiles_; }
+  __device__ int all_output_tiles() const { return output_tiles_; }
+  __device__ int all_head_tiles() const { return head_tiles_; }
   // How many blocks have tiles of fc1.
   __device__ unsigned inner_blocks() const {
     return min(static_cast<unsigned>(inner_tiles_), gridDim.x);
@@ -76,7 +80,6 @@ class DecoderWork {
     const ChunkRange range = chunks(unit.rank, inner_chunks_);
     return {attention_chunks_ + range.begin, attention_chunks_ + range.end};
   }
-  __device__ int output_chunks() const { return attention_chunks_ + inner_chunks_; }
 
  private:
   __device__ static TileRange share(int tiles, int index) {

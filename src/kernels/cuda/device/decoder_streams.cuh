@@ -10,20 +10,32 @@ namespace gapless::cuda {
 // ---- The streaming warp.
 
 // What it asks for ahead. Few rows are bound by the latency of small accesses, many are not.
-inline constexpr int kFewRowsInFlight = 64 << 10;
-inline constexpr int kManyRowsInFlight = 80 << 10;
+template <int kRows>
+inline constexpr int kInFlight = (kRows <= 16 ? 64 : 80) << 10;
+
+// Columns of some rows of a matrix.
+struct WeightRun {
+  const char* weights;
+  int all_tiles;  // of the matrix' rows
+  TileRange tiles;
+  ChunkRange chunks;
+};
 
 template <PreparedFormat kFormat, int kRows>
-__device__ void stream_tiles(RingProducer& producer, const char* weights, TileRange tiles,
-                             int chunks_of_tile, ChunkRange chunks) {
+__device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
+  constexpr int kMaxInFlight = kInFlight<kRows> / (kGroupTiles * kTileBytes);
   const int lane = threadIdx.x % kWarp;
-  for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
-    const int num_tiles = min(kGroupTiles, tiles.end - tile);
-    const char* from =
-        weights + (std::int64_t{tile + lane} * chunks_of_tile + chunks.begin) * kTileBytes;
-    for (int chunk = 0; chunk < chunks.size(); ++chunk, from += kTileBytes) {
-      producer.push(kXBytes<kRows>, num_tiles, kTileBytes, from);
+  for (int tile = run.tiles.begin; tile < run.tiles.end; tile += kGroupTiles) {
+    const int bytes = min(kGroupTiles, run.tiles.end - tile) * kTileBytes;
+    for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
+      const char* from =
+          run.weights + (std::int64_t{chunk + lane} * run.all_tiles + tile) * kTileBytes;
+      producer.push<1>({.x_bytes = kXBytes<kRows>,
+                        .streamed = bytes,
+                        .piece_bytes = bytes,
+                        .max_in_flight = kMaxInFlight},
+                       min(kWarp, run.chunks.end - chunk), bytes, from);
     }
   }
 }
@@ -32,32 +44,40 @@ template <PreparedFormat kFormat, int kRows, typename CacheElement>
 __device__ void stream(const DecoderBlockState& block) {
   const DecoderLaunch& p = block.p;
   const DecoderWork& work = block.work;
-  RingProducer producer(block.small.ring, block.ring_data, DecoderLayout::kRingBytes,
-                        kRows <= 16 ? kFewRowsInFlight : kManyRowsInFlight);
-  const int chunks = p.dim / kProductColumns;
-  auto stream_weights = [&](const char* weights, TileRange tiles) {
-    stream_tiles<kFormat, kRows>(producer, weights, tiles, chunks, {0, chunks});
-  };
-  for (int l = 0; l < p.num_layers; ++l) {
-    const DecoderLayer& layer = p.layers[l];
-    stream_weights(layer.input_weights, work.qkv_tiles());
-    if (l == 0) {
-      // Keys and values of the step before may still be on their way into the cache.
-      wait_for_predecessor();
-      wait_barrier(shared_address(&block.small.rows_ready), 0);
-    }
-    stream_pages<CacheElement>(p, layer, block.small.rows, producer);
-    stream_weights(layer.input_weights, work.inner_tiles());
-    for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      const auto stream_part = [&](ChunkRange chunks_of_part) {
-        stream_tiles<kFormat, kRows>(producer, layer.output_weights, work.tiles(unit),
-                                     work.output_chunks(), chunks_of_part);
-      };
-      stream_part(work.inner_chunks(unit));
-      stream_part(work.attention_chunks(unit));
+  RingProducer producer(block.small.ring, block.ring_data, DecoderLayout::kRingBytes);
+  PageStream<CacheElement> pages(p, block.small.rows);
+  const ChunkRange norm_chunks{0, p.dim / kProductColumns};
+  for (int l = 0; l <= p.num_layers; ++l) {
+    const bool is_head = l == p.num_layers;
+    if (is_head && p.head_weights == nullptr) break;
+    const DecoderLayer& layer = p.layers[is_head ? 0 : l];
+    OutputUnit unit = work.first_output();
+    // Weights are asked for in one place: that is a lot of code, and inlined.
+#pragma unroll 1
+    for (int i = 0; is_head ? i < 1 : i < 2 || work.has(unit); ++i) {
+      WeightRun run;
+      if (is_head) {
+        run = {p.head_weights, work.all_head_tiles(), work.head_tiles(), norm_chunks};
+      } else if (i == 0) {
+        run = {layer.input_weights, work.all_input_tiles(), work.qkv_tiles(), norm_chunks};
+      } else if (i == 1) {
+        if (l == 0) {
+          // Keys and values of the step before may still be on their way into the cache.
+          wait_for_predecessor();
+          wait_barrier(shared_address(&block.small.rows_ready), 0);
+          pages.start();
+        }
+        pages.template ask_for<kInFlight<kRows>>(layer, producer);
+        run = {layer.input_weights, work.all_input_tiles(), work.inner_tiles(), norm_chunks};
+      } else {
+        const bool is_inner = i % 2 == 0;
+        run = {layer.output_weights, work.all_output_tiles(), work.tiles(unit),
+               is_inner ? work.inner_chunks(unit) : work.attention_chunks(unit)};
+        if (!is_inner) work.next(unit);
+      }
+      stream_tiles<kFormat, kRows>(producer, run);
     }
   }
-  if (p.head_weights != nullptr) stream_weights(p.head_weights, work.head_tiles());
 }
 
 // ---- The x warp: it reads what the rows are. From 9 rows on, one thread of it then brings

@@ -94,68 +94,113 @@ class StageRing {
   RingControl& control_;
 };
 
+// What stages of one kind are like; bytes are multiples of 16.
+struct StageKind {
+  int x_bytes;      // room for activations
+  int streamed;     // bytes behind them, up to which a stage's pieces fill it
+  int piece_bytes;  // of a copy
+  // Stages asked for and not there yet, at most. Enough keep memory busy; more only queue, and
+  // every small access of the block queues behind them.
+  int max_in_flight;
+};
+
 // The streaming warp; all lanes call every function together.
+//
+// A stage must not cost it much: it is one warp, most of what it does waits for what it did before,
+// and it has 850 cycles for a stage of 16 KB. So lanes do in one go what is to be done for several
+// stages, and look at the barriers of several at once: lane i at that of the latest stage in slot
+// i.
 class RingProducer {
  public:
-  // The ring's memory: `bytes` at `data`, both multiples of kStageAlignment. max_in_flight: bytes
-  // asked for and not there yet. Enough keep memory busy; more only queue, and every small access
-  // of the block queues behind them.
-  __device__ RingProducer(RingControl& control, std::uint32_t data, int bytes, int max_in_flight)
-      : control_(control), data_(data), max_in_flight_(max_in_flight), space_(bytes) {}
+  // The ring's memory: `bytes` at `data`, both multiples of kStageAlignment.
+  __device__ RingProducer(RingControl& control, std::uint32_t data, int bytes)
+      : control_(control), data_(data), space_(bytes) {}
 
-  // A stage of room for x_bytes of activations and num_copies pieces: lane i < num_copies asks for
-  // piece_bytes at `from` (its own). x_bytes and piece_bytes are multiples of 16.
-  __device__ void push(int x_bytes, int num_copies, int piece_bytes, const char* from) {
-    const int asked = num_copies * piece_bytes;
-    const int size = (x_bytes + asked + kStageAlignment - 1) / kStageAlignment * kStageAlignment;
-    while (!space_.has_room(size) || stage_ - oldest_ == kRingStages) reclaim();
-    while (in_flight_ > 0 && in_flight_ + asked > max_in_flight_) wait_for_oldest_arrival();
-    const int lane = threadIdx.x % kWarp, slot = stage_ % kRingStages;
-    if (lane == slot) {
-      asked_ = asked;
-      taken_ = space_.taken_by(size);
+  // The next `count` stages, up to kWarp / kPieces. Lanes kPieces * i and up ask for the i-th
+  // stage's pieces, each at its own `from` (nullptr: there is none). `asked`: bytes of those
+  // together; the stage's first lane knows.
+  template <int kPieces>
+  __device__ void push(const StageKind& kind, int count, int asked, const char* from) {
+    const int lane = threadIdx.x % kWarp;
+    const int size =
+        (kind.x_bytes + kind.streamed + kStageAlignment - 1) / kStageAlignment * kStageAlignment;
+    for (int done = 0; done < count;) {
+      int num_before_end = 0;
+      const int ready = wait_for_room(count - done, kind.max_in_flight, size, num_before_end);
+      const int k = lane / kPieces - done;
+      const bool is_ready = 0 <= k && k < ready;
+      const unsigned stage = stage_ + k;
+      const std::uint32_t place = data_ + space_.at(k, size, num_before_end);
+      const std::uint32_t barrier = shared_address(&control_.full[stage % kRingStages]);
+      if (is_ready && lane % kPieces == 0) {
+        // Before the copies: who sees that they have arrived may read it.
+        *const_cast<volatile std::uint32_t*>(&control_.places[stage % kRingStages]) =
+            StagePlace::make(stage, place);
+        if (kind.x_bytes == 0) arrive(shared_address(&control_.x_full[stage % kRingStages]));
+        arrive_expecting(barrier, asked);
+      }
+      __syncwarp();
+      if (is_ready && from != nullptr) {
+        copy_bytes_once_async(place + kind.x_bytes + lane % kPieces * kind.piece_bytes, from,
+                              kind.piece_bytes, barrier);
+      }
+      const int own = static_cast<int>((lane - stage_) % kRingStages);
+      if (own < ready) end_ = space_.end(own, size, num_before_end);
+      space_.take(ready, size, num_before_end);
+      stage_ += ready;
+      done += ready;
     }
-    const std::uint32_t place = data_ + space_.take(size);
-    const std::uint32_t barrier = shared_address(&control_.full[slot]);
-    if (lane == 0) {
-      // Before the copies: who sees that they have arrived may read it.
-      *const_cast<volatile std::uint32_t*>(&control_.places[slot]) =
-          StagePlace::make(stage_, place);
-      if (x_bytes == 0) arrive(shared_address(&control_.x_full[slot]));
-      arrive_expecting(barrier, asked);
-    }
-    __syncwarp();
-    if (lane < num_copies) {
-      copy_bytes_async(place + x_bytes + lane * piece_bytes, from, piece_bytes, barrier);
-    }
-    in_flight_ += asked;
-    ++stage_;
   }
 
  private:
-  __device__ void wait_for_oldest_arrival() {
-    wait_barrier(shared_address(&control_.full[arriving_ % kRingStages]),
-                 arriving_ / kRingStages & 1);
-    in_flight_ -= __shfl_sync(kFullWarp, asked_, arriving_ % kRingStages);
-    ++arriving_;
+  // Waits until at least one of the next `count` stages may be asked for; returns how many may.
+  __device__ int wait_for_room(int count, int max_in_flight, int size, int& num_before_end) {
+    const int lane = threadIdx.x % kWarp;
+    num_before_end = __popc(__ballot_sync(kFullWarp, space_.is_before_end(lane, size)));
+    const unsigned end = space_.end(lane, size, num_before_end);
+    while (true) {
+      const bool has_room =
+          stage_ + lane - oldest_ < kRingStages && space_.has_room(end, given_back_);
+      const bool may_fly = static_cast<int>(stage_ + lane - arriving_) < max_in_flight;
+      const unsigned rooms = __ballot_sync(kFullWarp, has_room);
+      const unsigned ready = __ballot_sync(kFullWarp, lane < count && has_room && may_fly);
+      if (ready != 0) return __popc(ready);
+      if ((rooms & 1) == 0) {
+        oldest_ = wait_for_stages(control_.empty, oldest_);
+        given_back_ = __shfl_sync(kFullWarp, end_, (oldest_ - 1) % kRingStages);
+        arriving_ = max(arriving_, oldest_);
+      } else {
+        arriving_ = wait_for_stages(control_.full, arriving_);
+      }
+    }
   }
 
-  __device__ void reclaim() {
-    if (arriving_ == oldest_) wait_for_oldest_arrival();
-    wait_barrier(shared_address(&control_.empty[oldest_ % kRingStages]), oldest_ / kRingStages & 1);
-    space_.give_back(__shfl_sync(kFullWarp, taken_, oldest_ % kRingStages));
-    ++oldest_;
+  // Waits for a stage's barrier; returns the first one behind it that would have to be waited for.
+  __device__ unsigned wait_for_stages(std::uint64_t* barriers, unsigned stage) const {
+    const int lane = threadIdx.x % kWarp;
+    wait_barrier(shared_address(&barriers[stage % kRingStages]), parity(stage));
+    ++stage;
+    const unsigned latest = stage_ - 1 - (stage_ - 1 - lane) % kRingStages;
+    // Barriers are looked at one after the other, so only at those that may have changed.
+    const bool is_past = latest - stage < stage_ - stage &&
+                         barrier_is_past(shared_address(&barriers[lane]), parity(latest));
+    return stage + leading(__ballot_sync(kFullWarp, is_past), stage);
   }
+  // Of stages from `first` on, how many in turn have their slot's bit.
+  __device__ unsigned leading(unsigned slots, unsigned first) const {
+    const unsigned in_turn = __funnelshift_r(slots, slots, first % kRingStages);
+    return min(static_cast<unsigned>(__clz(__brev(~in_turn))), stage_ - first);
+  }
+  __device__ static int parity(unsigned stage) { return stage / kRingStages & 1; }
 
   RingControl& control_;
   const std::uint32_t data_;
-  const int max_in_flight_;
   RingSpace space_;
-  int in_flight_ = 0;
-  int asked_ = 0, taken_ = 0;  // bytes of the stage that is this lane's
+  unsigned end_ = 0;         // position behind the latest stage in this lane's slot
+  unsigned given_back_ = 0;  // position up to which stages are used up
   unsigned stage_ = 0;
-  unsigned oldest_ = 0;    // stage that was not reclaimed yet
-  unsigned arriving_ = 0;  // stage that was not seen to have arrived yet
+  unsigned oldest_ = 0;    // stage that is not known to be used up
+  unsigned arriving_ = 0;  // stage that is not known to have arrived
 };
 
 }  // namespace gapless
