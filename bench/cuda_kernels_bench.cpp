@@ -32,13 +32,12 @@ LinearWeights prepared(CudaBench& b, const std::vector<LinearWeights>& parts, bo
   whole.prepared = to;
   int in = 0, out = 0;
   for (const LinearWeights& part : parts) {
-    require(b.kernels().prepare_linear(
-        b.stream(), {.weights = part,
-                     .prepared = to,
-                     .total_in = whole.in,
-                     .total_out = whole.out,
-                     .first_out = out,
-                     .first_in = in}));
+    require(b.kernels().prepare_linear(b.stream(), {.weights = part,
+                                                    .prepared = to,
+                                                    .total_in = whole.in,
+                                                    .total_out = whole.out,
+                                                    .first_out = out,
+                                                    .first_in = in}));
     (side_by_side ? in : out) += side_by_side ? part.in : part.out;
   }
   return whole;
