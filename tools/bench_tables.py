@@ -5,8 +5,8 @@
     tools/bench_tables.py --update docs/benchmarks.md            in place, between the marks
                                                                  <!-- FILE --> and <!-- end -->
 
-A mark may name several files: those of decode, forward and peers, in this order, make one table of
-ceiling, ours and theirs.
+A mark may name several files: those of decode, forward, forward after rest and peers, in this order,
+make one table of ceiling, ours and theirs.
 
 Needs nothing but Python 3.
 """
@@ -146,32 +146,61 @@ def serve(result):
                  "TTFT ms", "inter-token ms", "latency ms", "device busy", "bubble", "server MB"], rows)
 
 
-def ceiling_ours_theirs(decoded, forwarded, peers):
-    """Decode steps, encodes and prefills: the ceiling's time, ours, and the fastest way of the peer."""
+def kernels(result):
+    rows = []
+    for kernel in result["kernels"]:
+        time = kernel["us"]
+        shares = [(f'{kernel["bytes"] / time["median"] / 1e3:.0f} GB/s' if "bytes" in kernel else "",
+                   kernel.get("share_of_bandwidth")),
+                  (f'{kernel["operations"] / time["median"] / 1e6:.0f} TFLOP/s' if "operations" in kernel else "",
+                   kernel.get("share_of_matrix_rate"))]
+        rate, share = next(((rate, share) for rate, share in shares if share is not None), ("", None))
+        rows.append([kernel["what"], f'{time["median"]:.2f} ({time["p10"]:.2f} .. {time["p90"]:.2f})', rate,
+                     f"{100 * share:.0f} %" if share is not None else ""])
+    yield table(["kernel", "µs (p10 .. p90)", "rate", "of the ceiling"], rows)
+
+
+def logits(result):
+    rows = [[step, str(point["rows"]), f'{point["error_median"]:.4f}', f'{point["error_p90"]:.4f}',
+             f'{point["error_max"]:.4f}', f'{point["same_token_percent"]:.1f} %', f'{point["kl_nats"]:.1e}']
+            for step, point in ((step, result[step]) for step in ("prefill", "decode"))]
+    yield table(["step", "rows", "error, median", "p90", "max", "same greedy token", "KL, nats"], rows)
+
+
+def ceiling_ours_theirs(decoded, forwarded, rested, peers):
+    """Decode steps, encodes and prefills: the ceiling's time, ours, the peers', and the fastest of them over ours."""
     ours = []
     for point in decoded["points"]:
         step = point["step_ms"]["median"]
-        ours.append(("decode", f'{point["rows"]} rows', step, step * point["percent_of_ceiling"] / 100))
+        ours.append(("decode", f'{point["rows"]} rows', step, step * point["percent_of_ceiling"] / 100, None))
     for what in ("encode", "prefill"):
+        after_rest = {point["size"]: point["ms"]["median"] for point in rested[what + "s"]}
         for point in forwarded[what + "s"]:
             time = point["ms"]["median"]
             size = point["size"].replace("x", " x ") if what == "prefill" else f'{point["size"]} crops'
-            ours.append((what, size, time, time * point["percent_of_ceiling"] / 100))
+            ours.append((what, size, time, time * point["percent_of_ceiling"] / 100, after_rest.get(point["size"])))
     ways = ("eager", "graph", "compiled")
     theirs = {(row["what"], row["size"]): [row[f"{way}_ms"]["median"] for way in ways]
               for row in peers["reference"]}
+    batching = {}
+    for row in peers.get("transformers", []):
+        key = row["what"], row["size"]
+        batching[key] = min(row["step_ms"], batching.get(key, row["step_ms"]))
     rows = []
-    for what, size, time, floor in ours:
+    for what, size, time, floor, rest in ours:
         if (what, size) not in theirs:
             continue
         times = theirs[what, size]
+        other = batching.get((what, size))
         rows.append([what, size, f"{floor:.2f}", f"{time:.2f}", f"{100 * floor / time:.0f} %",
-                     *(f"{other:.2f}" for other in times), f"{min(times) / time:.2f}"])
-    yield table(["step", "size", "ceiling ms", "ours ms", "of the ceiling",
-                 *(f"PyTorch {way} ms" for way in ways), "fastest of them / ours"], rows)
+                     f"{rest:.2f}" if rest else "", *(f"{t:.2f}" for t in times), f"{other:.2f}" if other else "",
+                     f"{min(times + ([other] if other else [])) / time:.2f}"])
+    yield table(["step", "size", "ceiling ms", "ours ms", "of the ceiling", "ours after rest",
+                 *(f"PyTorch {way} ms" for way in ways), "transformers ms", "fastest of them / ours"], rows)
 
 
-TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start, "serve": serve}
+TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
+          "serve": serve, "kernels": kernels, "logits": logits}
 
 
 def read(path):
