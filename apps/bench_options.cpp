@@ -44,9 +44,10 @@ void add_workload_options(CLI::App& command, Workload& workload) {
       "!--no-image", workload.image,
       "Prompts of text alone, computed anew for each answer; otherwise they begin with "
       "an image prefix, which is cached");
-  command.add_flag("--shared-image", workload.shared_image,
-                   "All streams ask about one picture, so that their rows read the same pages of its "
-                   "prefix; otherwise each has its own");
+  command.add_flag(
+      "--shared-image", workload.shared_image,
+      "All streams ask about one picture, so that their rows read the same pages of its "
+      "prefix; otherwise each has its own");
   command.add_option("--seed", workload.seed, "Of the answers' lengths")->capture_default_str();
 }
 

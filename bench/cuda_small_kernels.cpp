@@ -292,12 +292,11 @@ void bench_loading(CudaBench& b) {
     const bool fp8 = format == PreparedFormat::kFp8;
     repeat(b, std::string("prepare_linear, 8192 x 2048, ") + (fp8 ? "8 bits" : "native"),
            (fp8 ? 3 : 4) * elements, [&] {
-             return b.kernels().prepare_linear(
-                 b.stream(), {.weights = w,
-                              .prepared = prepared,
-                              .format = format,
-                              .total_in = kDim,
-                              .total_out = kFfDim});
+             return b.kernels().prepare_linear(b.stream(), {.weights = w,
+                                                            .prepared = prepared,
+                                                            .format = format,
+                                                            .total_in = kDim,
+                                                            .total_out = kFfDim});
            });
   }
   b.free_all();

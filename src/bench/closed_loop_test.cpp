@@ -131,14 +131,14 @@ TEST(PromptSourceTest, ClientsSharePicturesOnlyIfAskedTo) {
   workload.context = 5 + 1 + (*model)->info().image_tokens + 1;
   for (const bool shared : {false, true}) {
     workload.shared_image = shared;
-    const auto prompts = PromptSource::create(
-        device, (*model)->info(), {kFakeCoordId, kFakeSizeId, kFakeStopId}, workload);
+    const auto prompts = PromptSource::create(device, (*model)->info(),
+                                              {kFakeCoordId, kFakeSizeId, kFakeStopId}, workload);
     ASSERT_TRUE(prompts.ok()) << prompts.status().to_string();
     const auto hash_of = [&](int client, std::int64_t answer) {
       const PreparedPrompt prompt = prompts->make(client, answer);
       EXPECT_EQ(prompt.images.size(), 1u);
-      EXPECT_EQ(prompt.images[0].hash, prompt.images[0].prefix_hash);
-      return prompt.images[0].hash;
+      EXPECT_EQ(prompt.images.at(0).hash, prompt.images.at(0).prefix_hash);
+      return prompt.images.at(0).hash;
     };
     EXPECT_EQ(hash_of(0, 0) == hash_of(1, 0), shared);
     EXPECT_EQ(hash_of(1, 0), hash_of(1, 7));

@@ -8,8 +8,8 @@
 // shorter, so that the clients do not end in step.
 //
 // With an image, every client asks about a picture of its own: encoded once, then found in the
-// prefix cache. So no two rows read the same pages. When all ask about one picture they do, and much
-// of what a step reads comes from the GPU's second-level cache instead of its memory.
+// prefix cache. So no two rows read the same pages. When all ask about one picture they do, and
+// much of what a step reads comes from the GPU's second-level cache instead of its memory.
 #pragma once
 
 #include <cstdint>

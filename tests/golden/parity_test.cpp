@@ -175,8 +175,8 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<std::st
     const GoldenTensor& golden = golden_.tensors.at(name);
     const auto logits = region_logits(*loaded_, driver_->hidden_dev(), fc1, fc2);
     ASSERT_TRUE(logits.ok()) << logits.status().to_string();
-    // One row. PyTorch's own bfloat16 run is off by up to 0.018 here, and by 0.019 in the hidden state
-    // of the row (pair, request 1) that is off the most in ours too.
+    // One row. PyTorch's own bfloat16 run is off by up to 0.018 here, and by 0.019 in the hidden
+    // state of the row (pair, request 1) that is off the most in ours too.
     EXPECT_TRUE(
         rows_close(*logits, golden.rows, static_cast<int>(golden.rows.size()), row_tolerance()))
         << name;

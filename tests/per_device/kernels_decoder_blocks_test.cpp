@@ -456,6 +456,16 @@ TEST_P(DecoderBlocksTest, AnyNumberOfRows) {
   }
 }
 
+// So many keys that each of 132 multiprocessors has several batches of them to look up and ask for
+// in a layer, and the same again in the next; some rows between have none.
+TEST_P(DecoderBlocksTest, ManyKeys) {
+  std::vector<int> cached;
+  for (int i = 0; i < 40; ++i) cached.push_back(i % 7 == 3 ? -1 : 250 + 17 * i);
+  std::fill(cached.begin() + 20, cached.begin() + 25, -1);
+  check(make_problem({.num_heads = 8, .ff_dim = 128, .num_blocks = 2, .vocab = 16}, cached),
+        {0, 30});
+}
+
 TEST_P(DecoderBlocksTest, OtherWidths) {
   check(make_problem({.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16}, contexts(5)),
         {1});

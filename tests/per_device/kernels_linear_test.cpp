@@ -189,10 +189,9 @@ TEST_F(LinearTest, PreparedWeightsGiveTheSameBits) {
     const Inputs inputs = make_inputs(c);
     const Buffer prepared = poisoned_bytes(bytes);
     const LinearWeights plain{.weight = inputs.weight.dev(), .in = c.in, .out = c.out};
-    run(kernels_->prepare_linear(*stream_, {.weights = plain,
-                                            .prepared = prepared.data(),
-                                            .total_in = c.in,
-                                            .total_out = c.out}));
+    run(kernels_->prepare_linear(
+        *stream_,
+        {.weights = plain, .prepared = prepared.data(), .total_in = c.in, .total_out = c.out}));
     const std::vector<float> expected = run_device(c, inputs, 0, c.num_rows);
     prepared_ = prepared.data();
     EXPECT_TRUE(bits_equal(run_device(c, inputs, 0, c.num_rows), expected));

@@ -110,8 +110,9 @@ Part part_of(int in, int out) {
 
 std::size_t prepared_linear_bytes(int in, int out, PreparedFormat format) {
   const Part whole = part_of(in, out);
-  const int tile_bytes = format == PreparedFormat::kFp8 ? kPreparedTileBytes<PreparedFormat::kFp8>
-                                                      : kPreparedTileBytes<PreparedFormat::kNative>;
+  const int tile_bytes = format == PreparedFormat::kFp8
+                             ? kPreparedTileBytes<PreparedFormat::kFp8>
+                             : kPreparedTileBytes<PreparedFormat::kNative>;
   return static_cast<std::size_t>(whole.num_tiles) * static_cast<std::size_t>(whole.num_chunks) *
          static_cast<std::size_t>(tile_bytes);
 }

@@ -11,7 +11,8 @@ namespace gapless {
 
 // Tiles of 16 rows x 128 columns, column of tiles after column of tiles, so that what a block
 // multiplies at a time, several tiles of the same columns, is one piece; edges are padded with
-// zeros. In a tile lie, per 16 columns, the A fragments of mma.m16n8k16 (device/mma.cuh), lane after lane.
+// zeros. In a tile lie, per 16 columns, the A fragments of mma.m16n8k16 (device/mma.cuh), lane
+// after lane.
 //   kNative: 16 bytes a lane.
 //   kFp8:    8 bytes a lane, two such steps beside each other: for each of a lane's registers its
 //            two e4m3 numbers. Behind the tile, a byte for each row: its power of two

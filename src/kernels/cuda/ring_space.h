@@ -1,14 +1,38 @@
-// Where the stages of a ring lie: pieces of one array, taken and given back first in, first out.
+// A ring's bookkeeping (device/stage_ring.cuh): which stage is in a slot, and where stages lie.
 // Host and device, so that it is tested without a GPU.
-//
-// Positions count bytes since the beginning, those that were left unused included: what lies in the
-// ring is what was taken and not given back, a difference of two positions.
 #pragma once
+
+#include <algorithm>
+#include <bit>
 
 #include "base/host_device.h"
 
 namespace gapless {
 
+// Stage s has slot s % kRingStages.
+inline constexpr unsigned kRingStages = 32;
+
+// Of the stages before `next`, the latest in a slot. Meaningless where there is none.
+GAPLESS_HOST_DEVICE inline unsigned latest_in_slot(unsigned slot, unsigned next) {
+  return next - 1 - (next - 1 - slot) % kRingStages;
+}
+
+// Of the stages from `first` to `next` - 1, how many in turn have the bit of their slot set in
+// `slots`. At most kRingStages of them.
+GAPLESS_HOST_DEVICE inline unsigned stages_in_turn(unsigned slots, unsigned first, unsigned next) {
+  const unsigned limit = next - first;
+#ifdef __CUDA_ARCH__
+  const unsigned in_turn = __funnelshift_r(slots, slots, first % kRingStages);
+  return min(static_cast<unsigned>(__clz(__brev(~in_turn))), limit);
+#else
+  const unsigned in_turn = std::rotr(slots, static_cast<int>(first % kRingStages));
+  return std::min(static_cast<unsigned>(std::countr_one(in_turn)), limit);
+#endif
+}
+
+// Where stages lie: pieces of one array, taken and given back first in, first out. Positions count
+// bytes since the beginning, those that were left unused included: what lies in the ring is what
+// was taken and not given back, a difference of two positions.
 class RingSpace {
  public:
   // `bytes` hold any stage twice.

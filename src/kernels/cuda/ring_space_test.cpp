@@ -75,17 +75,64 @@ TEST_F(RingSpaceTest, StagesStayInsideAndApart) {
   EXPECT_GT(largest_batch_, 10);
 }
 
+TEST_F(RingSpaceTest, HoldsTheLargestStagesTwice) {
+  constexpr int kBytes = 1000;
+  RingSpace space(kBytes);
+  std::mt19937 random(2);
+  for (int i = 0; i < 10'000; ++i) {
+    push(space, kBytes, 1 + static_cast<int>(random() % 3),
+         10 * (1 + static_cast<int>(random() % 50)));
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_F(RingSpaceTest, AStageIsNotCutInTwo) {
   RingSpace space(100);
-  EXPECT_EQ(before_end(space, 70), 1);
-  EXPECT_EQ(space.at(0, 70, 1), 0);
-  EXPECT_EQ(space.end(0, 70, 1), 70u);
-  space.take(1, 70, 1);
+  EXPECT_EQ(before_end(space, 35), 2);
+  EXPECT_EQ(space.at(1, 35, 2), 35);
+  EXPECT_EQ(space.end(1, 35, 2), 70u);
+  space.take(2, 35, 2);
   EXPECT_EQ(before_end(space, 40), 0);
   EXPECT_EQ(space.at(0, 40, 0), 0);
   EXPECT_EQ(space.end(0, 40, 0), 140u);  // 30 are left unused
-  EXPECT_FALSE(space.has_room(140, 0));
-  EXPECT_TRUE(space.has_room(140, 70));
+  EXPECT_FALSE(space.has_room(140, 35));
+  EXPECT_TRUE(space.has_room(140, 40));
+}
+
+// Stages are used up in any order; slots are looked at as a set.
+TEST(RingSlotsTest, StagesAreCountedInTurn) {
+  std::mt19937 random(3);
+  std::deque<bool> used_up;  // from the oldest stage on
+  unsigned oldest = 0, next = 0;
+  int most = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    if (used_up.size() < kRingStages && random() % 2 == 0) {
+      used_up.push_back(false);
+      ++next;
+    } else if (!used_up.empty()) {
+      used_up[random() % used_up.size()] = true;
+    }
+    unsigned slots = 0;
+    for (unsigned slot = 0; slot < kRingStages; ++slot) {
+      const unsigned latest = latest_in_slot(slot, next);
+      const unsigned place = latest - oldest;
+      // Slots of stages that are gone: as barriers of an earlier turn, past or not.
+      const bool is_set = place < used_up.size() ? used_up[place] : random() % 2 == 0;
+      ASSERT_EQ(latest % kRingStages, slot);
+      slots |= static_cast<unsigned>(is_set) << slot;
+    }
+    unsigned expected = 0;
+    while (expected < used_up.size() && used_up[expected]) ++expected;
+    ASSERT_EQ(stages_in_turn(slots, oldest, next), expected) << "from " << oldest << " to " << next;
+    most = std::max(most, static_cast<int>(expected));
+    // Not always at once, as who is busy elsewhere.
+    if (random() % 8 == 0) {
+      oldest += expected;
+      used_up.erase(used_up.begin(), used_up.begin() + expected);
+    }
+  }
+  EXPECT_GT(most, 4);
+  EXPECT_GT(next, 10 * kRingStages);
 }
 
 }  // namespace

@@ -16,8 +16,8 @@
 // place among them, on how tiles are grouped, or on whether the weights are prepared.
 //
 // Prepared weights (prepared_linear.h) arrive in one contiguous piece per stage, a quarter faster
-// than boxes of a row-major matrix: the memory likes long runs. Those of the first stages are asked for
-// before wait_for_predecessor: weights are never written in a step.
+// than boxes of a row-major matrix: the memory likes long runs. Those of the first stages are asked
+// for before wait_for_predecessor: weights are never written in a step.
 #include <algorithm>
 
 #include "kernels/cuda/device/async.cuh"

@@ -16,8 +16,8 @@ namespace gapless {
 //     one with nothing to do, so each kernel's completion implies that of all before it.
 //   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
 //   anyway.
-// Two kernels read before they wait: row_linear its weights, which no step writes, and
-// decode_attention the cache (its file says why it may).
+// Three kernels read before they wait: row_linear and decoder_kernel weights, which no step writes,
+// and decode_attention the cache (its file says why it may).
 
 __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -139,8 +139,8 @@ __device__ __forceinline__ void copy_bytes_async(std::uint32_t to_shared, const 
       : "memory");
 }
 
-// The same, of what is read once: it is the first to leave the second-level cache again, and what
-// else lies there stays.
+// The same, of what is read once in a step: it is the first to leave the second-level cache again,
+// and what else lies there stays. (Pages that rows share are read again by the next row.)
 __device__ __forceinline__ void copy_bytes_once_async(std::uint32_t to_shared, const void* from,
                                                       int bytes, std::uint32_t barrier) {
   std::uint64_t policy;

@@ -1,7 +1,7 @@
 // Attention of one new token per row, as decoder_kernel.cuh runs it.
 //
 // unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values:
-// two pages of bfloat16, four of e4m3, a stage of the ring of up to 16 KB. One warp attends to it,
+// two pages of bfloat16, four of e4m3, a stage of the ring of 16 KB. One warp attends to it,
 // and leaves a softmax, its sum and its output per head in global memory; all of a row and head
 // are combined later.
 //
@@ -126,9 +126,10 @@ class PageStream {
     first_row_ = __shfl_sync(kFullWarp, unit_.row, 0);
   }
 
-  // All of a layer. max_in_flight: bytes.
-  template <int kMaxInFlight>
+  // All of a layer.
+  template <int kInFlightBytes>
   __device__ __forceinline__ void ask_for(const DecoderLayer& layer, RingProducer& producer) {
+    static_assert(kInFlightBytes >= Shape::kBytes);
     const int piece = threadIdx.x % Shape::kPieces;
     const char* plane = static_cast<const char*>(piece % 2 == 0 ? layer.keys : layer.values);
     for (int first = range_.begin; first < range_.end; first += kBatch) {
@@ -141,7 +142,7 @@ class PageStream {
       producer.push<Shape::kPieces>({.x_bytes = 0,
                                      .streamed = Shape::kBytes,
                                      .piece_bytes = Shape::kPieceBytes,
-                                     .max_in_flight = kMaxInFlight / Shape::kBytes},
+                                     .max_in_flight = kInFlightBytes / Shape::kBytes},
                                     min(kBatch, range_.end - first), asked, from);
     }
   }

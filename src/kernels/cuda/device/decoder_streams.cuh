@@ -9,9 +9,11 @@ namespace gapless::cuda {
 
 // ---- The streaming warp.
 
-// What it asks for ahead. Few rows are bound by the latency of small accesses, many are not.
+// What it asks for ahead: so many bytes in stages that are full. (Those that are not count as much:
+// more of them instead, up to the same bytes, take longer.) Few rows are bound by the latency of
+// small accesses, many are not.
 template <int kRows>
-inline constexpr int kInFlight = (kRows <= 16 ? 64 : 80) << 10;
+inline constexpr int kInFlightBytes = (kRows <= 16 ? 64 : 80) << 10;
 
 // Columns of some rows of a matrix.
 struct WeightRun {
@@ -24,7 +26,9 @@ struct WeightRun {
 template <PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
-  constexpr int kMaxInFlight = kInFlight<kRows> / (kGroupTiles * kTileBytes);
+  constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
+  static_assert(kMaxInFlight >= 1);
+  static_assert(DecoderLayout::kRingBytes >= 2 * (kXBytes<kRows> + kGroupTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   for (int tile = run.tiles.begin; tile < run.tiles.end; tile += kGroupTiles) {
     const int bytes = min(kGroupTiles, run.tiles.end - tile) * kTileBytes;
@@ -67,7 +71,7 @@ __device__ void stream(const DecoderBlockState& block) {
           wait_barrier(shared_address(&block.small.rows_ready), 0);
           pages.start();
         }
-        pages.template ask_for<kInFlight<kRows>>(layer, producer);
+        pages.template ask_for<kInFlightBytes<kRows>>(layer, producer);
         run = {layer.input_weights, work.all_input_tiles(), work.inner_tiles(), norm_chunks};
       } else {
         const bool is_inner = i % 2 == 0;

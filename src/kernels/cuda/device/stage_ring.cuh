@@ -15,10 +15,10 @@
 
 namespace gapless {
 
-inline constexpr int kRingConsumers = 8;   // warps
-inline constexpr int kRingStages = kWarp;  // at most; each has a lane of the streaming warp
+inline constexpr int kRingConsumers = 8;  // warps
 // Where stages begin, whatever they hold: who reads one may reckon with it.
 inline constexpr int kStageAlignment = 128;
+static_assert(kRingStages == kWarp, "each slot has a lane of the streaming warp");
 static_assert(kRingStages % kRingConsumers == 0);
 
 // Where a stage lies, in one word that says of which stage it speaks.
@@ -127,6 +127,7 @@ class RingProducer {
     for (int done = 0; done < count;) {
       int num_before_end = 0;
       const int ready = wait_for_room(count - done, kind.max_in_flight, size, num_before_end);
+      __syncwarp();  // what other lanes saw used up is so for this one, too
       const int k = lane / kPieces - done;
       const bool is_ready = 0 <= k && k < ready;
       const unsigned stage = stage_ + k;
@@ -180,16 +181,11 @@ class RingProducer {
     const int lane = threadIdx.x % kWarp;
     wait_barrier(shared_address(&barriers[stage % kRingStages]), parity(stage));
     ++stage;
-    const unsigned latest = stage_ - 1 - (stage_ - 1 - lane) % kRingStages;
+    const unsigned latest = latest_in_slot(lane, stage_);
     // Barriers are looked at one after the other, so only at those that may have changed.
     const bool is_past = latest - stage < stage_ - stage &&
                          barrier_is_past(shared_address(&barriers[lane]), parity(latest));
-    return stage + leading(__ballot_sync(kFullWarp, is_past), stage);
-  }
-  // Of stages from `first` on, how many in turn have their slot's bit.
-  __device__ unsigned leading(unsigned slots, unsigned first) const {
-    const unsigned in_turn = __funnelshift_r(slots, slots, first % kRingStages);
-    return min(static_cast<unsigned>(__clz(__brev(~in_turn))), stage_ - first);
+    return stage + stages_in_turn(__ballot_sync(kFullWarp, is_past), stage, stage_);
   }
   __device__ static int parity(unsigned stage) { return stage / kRingStages & 1; }
 
