@@ -257,7 +257,8 @@ void bench_sample(CudaBench& b) {
         }
         return ok_status();
       });
-      b.print(std::string("sample ") + s.name + ", rows " + std::to_string(rows), spread, 0, 0);
+      b.print(std::string("sample ") + s.name + ", rows " + std::to_string(rows), spread,
+              4.0 * rows * kVocab + rows * sizeof(RowState), 0);
     }
     b.free_all();
   }

@@ -167,48 +167,52 @@ void bench_steps(CudaBench& b) {
     auto* sequences =
         static_cast<AttentionSequence*>(b.allocate(count * sizeof(AttentionSequence)));
     auto* outputs = static_cast<StepOutput*>(b.allocate(count * sizeof(StepOutput)));
-    repeat(b, of("plan_decode", rows, "rows"), 0, [&] {
-      return b.kernels().plan_decode(b.stream(), {.rows = rows_dev,
-                                                  .row_states = states_dev,
-                                                  .page_table = table,
-                                                  .page_table_stride = pages,
-                                                  .num_rows = rows,
-                                                  .positions = positions,
-                                                  .cache_slots = slots,
-                                                  .sequences = sequences,
-                                                  .input_index = index});
-    });
+    const double state_bytes = sizeof(RowState);
+    repeat(b, of("plan_decode", rows, "rows"),
+           rows * (state_bytes + sizeof(AttentionSequence) + 4 * sizeof(std::int32_t)), [&] {
+             return b.kernels().plan_decode(b.stream(), {.rows = rows_dev,
+                                                         .row_states = states_dev,
+                                                         .page_table = table,
+                                                         .page_table_stride = pages,
+                                                         .num_rows = rows,
+                                                         .positions = positions,
+                                                         .cache_slots = slots,
+                                                         .sequences = sequences,
+                                                         .input_index = index});
+           });
     const std::vector<AutomatonState> none(1);
     const auto* automata = b.upload(none);
     const std::vector<std::int32_t> no_tokens(count, 0);
     const auto* consumed = b.upload(no_tokens);  // positions stay where they are
-    repeat(b, of("advance_rows", rows, "rows"), 0, [&] {
-      return b.kernels().advance_rows(b.stream(), {.rows = rows_dev,
-                                                   .tokens = tokens,
-                                                   .logprobs = logprobs,
-                                                   .values = values,
-                                                   .tokens_consumed = consumed,
-                                                   .automata = automata,
-                                                   .row_states = states_dev,
-                                                   .outputs = outputs,
-                                                   .num_rows = rows,
-                                                   .coord_id = -1,
-                                                   .size_id = -1});
-    });
+    repeat(b, of("advance_rows", rows, "rows"),
+           rows * (2 * state_bytes + sizeof(StepOutput) + 6 * sizeof(std::int32_t)), [&] {
+             return b.kernels().advance_rows(b.stream(), {.rows = rows_dev,
+                                                          .tokens = tokens,
+                                                          .logprobs = logprobs,
+                                                          .values = values,
+                                                          .tokens_consumed = consumed,
+                                                          .automata = automata,
+                                                          .row_states = states_dev,
+                                                          .outputs = outputs,
+                                                          .num_rows = rows,
+                                                          .coord_id = -1,
+                                                          .size_id = -1});
+           });
     const auto* one = b.upload(std::vector<std::int32_t>{1});
     const auto* deltas = b.upload(std::vector<PageTableDelta>(1));
-    repeat(b, of("begin_step, one new row and page;", rows, "rows"), 0, [&] {
-      return b.kernels().begin_step(b.stream(), {.install_rows = rows_dev,
-                                                 .installs = states_dev,
-                                                 .deltas = deltas,
-                                                 .num_installs = one,
-                                                 .num_deltas = one,
-                                                 .max_installs = 8,
-                                                 .max_deltas = 1024,
-                                                 .row_states = states_dev,
-                                                 .page_table = table,
-                                                 .page_table_stride = pages});
-    });
+    repeat(b, of("begin_step, one new row and page;", rows, "rows"),
+           2 * state_bytes + sizeof(PageTableDelta) + 4 * sizeof(std::int32_t), [&] {
+             return b.kernels().begin_step(b.stream(), {.install_rows = rows_dev,
+                                                        .installs = states_dev,
+                                                        .deltas = deltas,
+                                                        .num_installs = one,
+                                                        .num_deltas = one,
+                                                        .max_installs = 8,
+                                                        .max_deltas = 1024,
+                                                        .row_states = states_dev,
+                                                        .page_table = table,
+                                                        .page_table_stride = pages});
+           });
     b.free_all();
   }
   const std::int64_t page_bytes = std::int64_t{kHeads} * kPageTokens * kHeadDim * 2, num_pages = 64;
