@@ -21,9 +21,9 @@ struct Part {
 template <PreparedFormat kFormat>
 __device__ char* tile_at(const PrepareLinearParams& p, std::int64_t tile, int chunk) {
   const std::int64_t all_tiles = (p.total_out + kPreparedTileRows - 1) / kPreparedTileRows;
-  const std::int64_t index = (p.first_in / kPreparedTileColumns + chunk) * all_tiles +
-                             p.first_out / kPreparedTileRows + tile;
-  return static_cast<char*>(p.prepared) + index * kPreparedTileBytes<kFormat>;
+  return static_cast<char*>(p.prepared) +
+         prepared_tile_offset<kFormat>(all_tiles, p.first_out / kPreparedTileRows + tile,
+                                       p.first_in / kPreparedTileColumns + chunk);
 }
 
 // One thread per lane's fragment of one mma step: 16 bytes.

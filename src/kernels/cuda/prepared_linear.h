@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
+#include "base/host_device.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
@@ -24,6 +26,13 @@ template <PreparedFormat kFormat>
 inline constexpr int kPreparedTileBytes = kPreparedTileRows*(kFormat == PreparedFormat::kFp8
                                                                  ? kPreparedTileColumns + 1
                                                                  : 2 * kPreparedTileColumns);
+
+// Bytes from the matrix' start to a tile, for `all_tiles` tiles in a column of them.
+template <PreparedFormat kFormat>
+GAPLESS_HOST_DEVICE constexpr std::int64_t prepared_tile_offset(std::int64_t all_tiles,
+                                                                std::int64_t tile, int chunk) {
+  return (chunk * all_tiles + tile) * kPreparedTileBytes<kFormat>;
+}
 
 namespace cuda {
 

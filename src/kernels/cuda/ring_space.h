@@ -12,6 +12,11 @@ namespace gapless {
 // Stage s has slot s % kRingStages.
 inline constexpr unsigned kRingStages = 32;
 
+// The phase of its slot's barriers that a stage waits for, as they count.
+GAPLESS_HOST_DEVICE inline int phase_parity(unsigned stage) {
+  return stage / kRingStages & 1;
+}
+
 // Of the stages before `next`, the latest in a slot. Meaningless where there is none.
 GAPLESS_HOST_DEVICE inline unsigned latest_in_slot(unsigned slot, unsigned next) {
   return next - 1 - (next - 1 - slot) % kRingStages;

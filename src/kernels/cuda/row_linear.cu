@@ -163,7 +163,9 @@ __device__ void copy_weights(const Work& work, int step, std::uint32_t stage,
   const int first_tile = walk.group_begin(group);
   if (work.job.prepared != nullptr) {
     const std::int64_t all_tiles = (work.job.out + kTileRows - 1) / kTileRows;
-    copy_bytes_async(stage, work.job.prepared + (chunk * all_tiles + first_tile) * kTileBytes,
+    copy_bytes_async(stage,
+                     work.job.prepared + prepared_tile_offset<PreparedFormat::kNative>(
+                                             all_tiles, first_tile, chunk),
                      num_tiles * kTileBytes, barrier);
     return;
   }

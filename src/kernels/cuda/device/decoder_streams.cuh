@@ -34,7 +34,7 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
     const int bytes = min(kGroupTiles, run.tiles.end - tile) * kTileBytes;
     for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
       const char* from =
-          run.weights + (std::int64_t{chunk + lane} * run.all_tiles + tile) * kTileBytes;
+          run.weights + prepared_tile_offset<kFormat>(run.all_tiles, tile, chunk + lane);
       producer.push<1>({.x_bytes = kXBytes<kRows>,
                         .streamed = bytes,
                         .piece_bytes = bytes,

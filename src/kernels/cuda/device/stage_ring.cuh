@@ -61,12 +61,12 @@ class StageRing {
   // The warp whose stage it is: until what was streamed has arrived. Returns its address.
   __device__ std::uint32_t wait(unsigned stage) const {
     const int slot = stage % kRingStages;
-    wait_barrier(shared_address(&control_.full[slot]), stage / kRingStages & 1);
+    wait_barrier(shared_address(&control_.full[slot]), phase_parity(stage));
     return StagePlace::address(place(slot));
   }
   // Until its activations have, too.
   __device__ std::uint32_t wait_with_x(unsigned stage) const {
-    wait_barrier(shared_address(&control_.x_full[stage % kRingStages]), stage / kRingStages & 1);
+    wait_barrier(shared_address(&control_.x_full[stage % kRingStages]), phase_parity(stage));
     return wait(stage);
   }
   // One lane of it, after the others are through.
@@ -179,15 +179,14 @@ class RingProducer {
   // Waits for a stage's barrier; returns the first one behind it that would have to be waited for.
   __device__ unsigned wait_for_stages(std::uint64_t* barriers, unsigned stage) const {
     const int lane = threadIdx.x % kWarp;
-    wait_barrier(shared_address(&barriers[stage % kRingStages]), parity(stage));
+    wait_barrier(shared_address(&barriers[stage % kRingStages]), phase_parity(stage));
     ++stage;
     const unsigned latest = latest_in_slot(lane, stage_);
     // Barriers are looked at one after the other, so only at those that may have changed.
     const bool is_past = latest - stage < stage_ - stage &&
-                         barrier_is_past(shared_address(&barriers[lane]), parity(latest));
+                         barrier_is_past(shared_address(&barriers[lane]), phase_parity(latest));
     return stage + stages_in_turn(__ballot_sync(kFullWarp, is_past), stage, stage_);
   }
-  __device__ static int parity(unsigned stage) { return stage / kRingStages & 1; }
 
   RingControl& control_;
   const std::uint32_t data_;
