@@ -140,12 +140,24 @@ void CudaBench::print(const std::string& what, const Spread& spread, double byte
 
 Status CudaBench::write(const std::string& path, const std::string& commit) const {
   GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device_->info());
-  const ResultHeader header{.command = {},
-                            .commit = commit,
-                            .device = info.name,
-                            .model = "Moondream 2's shapes",
-                            .ceiling = "read bandwidth 4.55 TB/s, matrix rate 790 TFLOP/s"};
+  const ResultHeader header{
+      .command = {},
+      .commit = commit,
+      .device = info.name,
+      .model = "Moondream 2's shapes",
+      .ceiling = fmt::format("read bandwidth {} TB/s, matrix rate {} TFLOP/s",
+                             kReadBytesPerSecond / 1e12, kMatrixOpsPerSecond / 1e12)};
   return write_result(path, header, {{"benchmark", "kernels"}, {"kernels", lines_}});
+}
+
+void repeat(CudaBench& b, const std::string& what, double bytes,
+            const std::function<Status()>& call) {
+  constexpr int kCalls = 20;
+  const Spread spread = b.time(kCalls, [&] {
+    for (int i = 0; i < kCalls; ++i) GAPLESS_RETURN_IF_ERROR(call());
+    return ok_status();
+  });
+  b.print(what, spread, bytes, 0);
 }
 
 }  // namespace gapless::bench

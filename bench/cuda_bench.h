@@ -63,6 +63,11 @@ class CudaBench {
   boost::json::array lines_;
 };
 
+// Times `call` again and again and prints it, on data that L2 may hold: in a step these kernels'
+// inputs were written just before.
+void repeat(CudaBench& b, const std::string& what, double bytes,
+            const std::function<Status()>& call);
+
 // Stops the program with the error: a benchmark has nothing better to do.
 void require(const Status& status);
 

@@ -16,7 +16,6 @@ namespace gapless::bench {
 namespace {
 
 constexpr int kVisionFfDim = 4352, kVisionLayers = 27, kVisionHeads = 16;
-constexpr int kContext = 850;
 constexpr std::int64_t kColdBytes = 256 << 20;  // more than the L2 holds
 
 // Lays parts out as one matrix: below each other, or (`side_by_side`) beside each other.
@@ -167,19 +166,6 @@ void bench_decode_attention(CudaBench& b) {
   }
 }
 
-std::vector<RowState> row_states(int rows, float temperature, float top_p) {
-  std::vector<RowState> states(static_cast<std::size_t>(rows));
-  for (int i = 0; i < rows; ++i) {
-    RowState& state = states[static_cast<std::size_t>(i)];
-    state.position = kContext - 1;
-    state.max_generated = 1 << 30;
-    state.temperature = temperature;
-    state.top_p = top_p;
-    state.seed = static_cast<std::uint64_t>(i);
-  }
-  return states;
-}
-
 // Normal-looking float logits of the given size.
 float* make_logits(CudaBench& b, int rows) {
   const LinearWeights w = weights(b, kDim, kVocab);
@@ -216,20 +202,16 @@ void bench_top_logprobs(CudaBench& b) {
       std::vector<RowState> states = row_states(rows, 0, 1);
       for (RowState& state : states) state.num_top_logprobs = count;
       const auto* states_dev = b.upload(states);
-      const Spread spread = b.time(20, [&] {
-        for (int i = 0; i < 20; ++i) {
-          GAPLESS_RETURN_IF_ERROR(b.kernels().top_logprobs(b.stream(), {.logits = logits,
-                                                                        .logits_stride = kVocab,
-                                                                        .rows = rows_dev,
-                                                                        .row_states = states_dev,
-                                                                        .top = top,
-                                                                        .num_rows = rows,
-                                                                        .vocab = kVocab}));
-        }
-        return ok_status();
-      });
-      b.print(fmt::format("top_logprobs {}, rows {}", count, rows), spread,
-              count > 0 ? 4.0 * kVocab * rows : 0, 0);
+      repeat(b, fmt::format("top_logprobs {}, rows {}", count, rows),
+             count > 0 ? 4.0 * kVocab * rows : 0, [&] {
+               return b.kernels().top_logprobs(b.stream(), {.logits = logits,
+                                                            .logits_stride = kVocab,
+                                                            .rows = rows_dev,
+                                                            .row_states = states_dev,
+                                                            .top = top,
+                                                            .num_rows = rows,
+                                                            .vocab = kVocab});
+             });
     }
     b.free_all();
   }
@@ -249,16 +231,11 @@ void bench_sample(CudaBench& b) {
     for (const Setting& s : {Setting{"greedy", 0, 1}, Setting{"T 0.5 top_p 0.3", 0.5f, 0.3f},
                              Setting{"T 1 top_p 0.9", 1, 0.9f}, Setting{"T 1", 1, 1}}) {
       const auto* states = b.upload(row_states(rows, s.temperature, s.top_p));
-      const Spread spread = b.time(20, [&] {
-        for (int i = 0; i < 20; ++i) {
-          GAPLESS_RETURN_IF_ERROR(b.kernels().sample(
-              b.stream(),
-              sample_params(logits, rows_dev, states, tokens, logprobs, rows, scratch)));
-        }
-        return ok_status();
-      });
-      b.print(std::string("sample ") + s.name + ", rows " + std::to_string(rows), spread,
-              4.0 * rows * kVocab + rows * sizeof(RowState), 0);
+      repeat(b, fmt::format("sample {}, rows {}", s.name, rows),
+             4.0 * rows * kVocab + rows * sizeof(RowState), [&] {
+               return b.kernels().sample(b.stream(), sample_params(logits, rows_dev, states, tokens,
+                                                                   logprobs, rows, scratch));
+             });
     }
     b.free_all();
   }

@@ -13,18 +13,6 @@ namespace {
 
 constexpr int kGrid = 27, kCropSize = 378, kPatchSize = 14, kPatchStride = 592;
 constexpr int kRegionInner = 8192, kCoordBins = 1024, kSizeBins = 1024;
-constexpr int kCalls = 20;
-
-// `call` again and again, on data that L2 may hold: in a step these kernels' inputs were written
-// just before.
-template <typename Call>
-void repeat(CudaBench& b, const std::string& what, double bytes, const Call& call) {
-  const Spread spread = b.time(kCalls, [&] {
-    for (int i = 0; i < kCalls; ++i) GAPLESS_RETURN_IF_ERROR(call());
-    return ok_status();
-  });
-  b.print(what, spread, bytes, 0);
-}
 
 std::string of(const std::string& what, int count, const char* unit) {
   return what + ", " + std::to_string(count) + " " + unit;
@@ -149,12 +137,7 @@ void bench_tokens(CudaBench& b) {
 void bench_steps(CudaBench& b) {
   for (const int rows : {1, 64}) {
     const auto count = static_cast<std::size_t>(rows);
-    std::vector<RowState> states(count);
-    for (RowState& state : states) {
-      state.position = 849;
-      state.max_generated = 1 << 30;
-    }
-    auto* states_dev = b.upload(states);
+    auto* states_dev = b.upload(row_states(rows, 0, 1));
     const int pages = kMaxContext / kPageTokens;
     auto* table = b.upload(std::vector<std::int32_t>(count * static_cast<std::size_t>(pages), 1));
     const auto* rows_dev = b.upload(seats(rows));
@@ -244,7 +227,7 @@ void bench_regions(CudaBench& b) {
                                    .size_fc2 = weights(b, kRegionInner, 2 * kSizeBins)};
   for (const int rows : {1, 32}) {
     const auto count = static_cast<std::size_t>(rows);
-    std::vector<RowState> states(count);
+    std::vector<RowState> states = row_states(rows, 0, 1);
     for (RowState& state : states) state.flags = kRowDecodesRegions;
     const auto* states_dev = b.upload(states);
     const auto* rows_dev = b.upload(seats(rows));

@@ -150,13 +150,14 @@ def kernels(result):
     rows = []
     for kernel in result["kernels"]:
         time = kernel["us"]
-        shares = [(f'{kernel["bytes"] / time["median"] / 1e3:.0f} GB/s' if "bytes" in kernel else "",
-                   kernel.get("share_of_bandwidth")),
-                  (f'{kernel["operations"] / time["median"] / 1e6:.0f} TFLOP/s' if "operations" in kernel else "",
-                   kernel.get("share_of_matrix_rate"))]
-        rate, share = next(((rate, share) for rate, share in shares if share is not None), ("", None))
-        rows.append([kernel["what"], f'{time["median"]:.2f} ({time["p10"]:.2f} .. {time["p90"]:.2f})', rate,
-                     f"{100 * share:.0f} %" if share is not None else ""])
+        rate = share = ""
+        if "bytes" in kernel:
+            rate = f'{kernel["bytes"] / time["median"] / 1e3:.0f} GB/s'
+            share = f'{100 * kernel["share_of_bandwidth"]:.0f} %'
+        elif "operations" in kernel:
+            rate = f'{kernel["operations"] / time["median"] / 1e6:.0f} TFLOP/s'
+            share = f'{100 * kernel["share_of_matrix_rate"]:.0f} %'
+        rows.append([kernel["what"], f'{time["median"]:.2f} ({time["p10"]:.2f} .. {time["p90"]:.2f})', rate, share])
     yield table(["kernel", "µs (p10 .. p90)", "rate", "of the ceiling"], rows)
 
 
