@@ -4,6 +4,7 @@ option(GAPLESS_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(GAPLESS_WERROR "Treat warnings as errors" ON)
 set(GAPLESS_CUDA "AUTO" CACHE STRING "CUDA backend: AUTO (when a toolkit is found), ON (required), OFF")
 set_property(CACHE GAPLESS_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(GAPLESS_RACECHECK "Barriers as compute-sanitizer's racecheck understands them, slower" OFF)
 set(GAPLESS_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -11,33 +11,28 @@ class ComposedBlocks {
   ComposedBlocks(Kernels& kernels, Stream& stream, const DecoderBlocksParams& params)
       : kernels_(kernels), stream_(stream), p_(params), dim_(params.blocks[0].qkv.in) {}
 
+  // All but the last block, or the last one too where all tokens' results are wanted.
   Status run_block(const DecoderBlock& block) const {
-    // qkv and fc1 read the same rows: both in 8 bits or neither.
-    const bool norm_is_fp8 = !p_.decode && block.qkv.fp8 != nullptr && block.fc1.fp8 != nullptr;
-    LayerNormParams norm =
-        dense_layer_norm(p_.x, block.gamma, block.beta, p_.norm, dim_, p_.num_tokens);
-    if (norm_is_fp8) norm = with_fp8_output(kernels_, norm, p_.row_scales);
-    GAPLESS_RETURN_IF_ERROR(kernels_.layer_norm(stream_, norm));
-    GAPLESS_RETURN_IF_ERROR(
-        linear(dense_linear(kernels_, p_.norm, block.qkv, p_.qkv, p_.num_tokens), norm_is_fp8));
     GAPLESS_RETURN_IF_ERROR(run_attention(block));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
-    void* const after_attention = p_.decode ? p_.x : p_.qkv;
-    GAPLESS_RETURN_IF_ERROR(linear(
-        residual_linear(kernels_, p_.attention, block.proj, p_.x, after_attention, p_.num_tokens)));
-    LinearParams fc1 = dense_linear(kernels_, p_.norm, block.fc1, p_.inner, p_.num_tokens);
-    fc1.activation = Activation::kGeluTanh;
-    GAPLESS_RETURN_IF_ERROR(linear(fc1, norm_is_fp8));
-    const bool inner_is_fp8 = !p_.decode && block.fc2.fp8 != nullptr;
-    if (inner_is_fp8) {
-      GAPLESS_RETURN_IF_ERROR(kernels_.rows_to_fp8(
-          stream_,
-          in_place_rows_to_fp8(kernels_, p_.inner, block.fc2.in, p_.row_scales, p_.num_tokens)));
-    }
-    return linear(
-        residual_linear(kernels_, p_.inner, block.fc2, after_attention, p_.x, p_.num_tokens),
-        inner_is_fp8);
+    return run_outputs(block, {.x = p_.x,
+                               .attention = p_.attention,
+                               .after_attention = p_.decode ? p_.x : p_.qkv,
+                               .num_rows = p_.num_tokens});
+  }
+
+  // The last block where some tokens' results are wanted: their rows become rows of their own.
+  Status run_last_block(const DecoderBlock& block) const {
+    GAPLESS_RETURN_IF_ERROR(run_attention(block));
+    const Rows rows{.x = p_.wanted_x,
+                    .attention = p_.qkv,
+                    .after_attention = p_.attention,
+                    .num_rows = p_.num_wanted};
+    GAPLESS_RETURN_IF_ERROR(gather(p_.x, rows.x));
+    GAPLESS_RETURN_IF_ERROR(gather(p_.attention, rows.attention));
+    GAPLESS_RETURN_IF_ERROR(normalise(block, rows.x, rows.num_rows));
+    return run_outputs(block, rows);
   }
 
   Status run_head(const DecoderHead& head) const {
@@ -51,14 +46,59 @@ class ComposedBlocks {
   }
 
  private:
+  // What follows a block's attention. `norm` is that of x.
+  struct Rows {
+    void* x;  // in and out
+    void* attention;
+    void* after_attention;  // x + proj(attention); may be x
+    int num_rows;
+  };
+
+  // qkv and fc1 read the same rows: both in 8 bits or neither.
+  bool norm_is_fp8(const DecoderBlock& block) const {
+    return !p_.decode && block.qkv.fp8 != nullptr && block.fc1.fp8 != nullptr;
+  }
+
+  Status normalise(const DecoderBlock& block, const void* x, int num_rows) const {
+    LayerNormParams norm = dense_layer_norm(x, block.gamma, block.beta, p_.norm, dim_, num_rows);
+    if (norm_is_fp8(block)) norm = with_fp8_output(kernels_, norm, p_.row_scales);
+    return kernels_.layer_norm(stream_, norm);
+  }
+
+  Status run_outputs(const DecoderBlock& block, const Rows& rows) const {
+    GAPLESS_RETURN_IF_ERROR(linear(residual_linear(kernels_, rows.attention, block.proj, rows.x,
+                                                   rows.after_attention, rows.num_rows)));
+    LinearParams fc1 = dense_linear(kernels_, p_.norm, block.fc1, p_.inner, rows.num_rows);
+    fc1.activation = Activation::kGeluTanh;
+    GAPLESS_RETURN_IF_ERROR(linear(fc1, norm_is_fp8(block)));
+    const bool inner_is_fp8 = !p_.decode && block.fc2.fp8 != nullptr;
+    if (inner_is_fp8) {
+      GAPLESS_RETURN_IF_ERROR(kernels_.rows_to_fp8(
+          stream_,
+          in_place_rows_to_fp8(kernels_, p_.inner, block.fc2.in, p_.row_scales, rows.num_rows)));
+    }
+    return linear(
+        residual_linear(kernels_, p_.inner, block.fc2, rows.after_attention, rows.x, rows.num_rows),
+        inner_is_fp8);
+  }
+
+  Status gather(const void* x, void* y) const {
+    return kernels_.gather_rows(
+        stream_,
+        {.x = x, .index = p_.wanted_tokens, .y = y, .num_rows = p_.num_wanted, .dim = dim_});
+  }
+
   Status linear(LinearParams params, bool input_is_fp8 = false) const {
     params.decode = p_.decode;
     if (input_is_fp8) params = with_fp8_input(kernels_, params, p_.row_scales);
     return kernels_.linear(stream_, params);
   }
 
-  // Rotates and caches queries, keys and values, then attends.
+  // Normalises, makes queries, keys and values, rotates and caches them, and attends.
   Status run_attention(const DecoderBlock& block) const {
+    GAPLESS_RETURN_IF_ERROR(normalise(block, p_.x, p_.num_tokens));
+    GAPLESS_RETURN_IF_ERROR(linear(
+        dense_linear(kernels_, p_.norm, block.qkv, p_.qkv, p_.num_tokens), norm_is_fp8(block)));
     const std::int64_t qkv_stride = 3 * std::int64_t{dim_};
     GAPLESS_RETURN_IF_ERROR(kernels_.rope_and_cache(stream_, {.qkv = p_.qkv,
                                                               .qkv_stride = qkv_stride,
@@ -98,9 +138,13 @@ class ComposedBlocks {
 Status Kernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
   if (params.num_blocks == 0) return ok_status();
   const ComposedBlocks blocks(*this, stream, params);
-  for (int i = 0; i < params.num_blocks; ++i) {
+  const int last = params.num_blocks - 1;
+  for (int i = 0; i < last; ++i) {
     GAPLESS_RETURN_IF_ERROR(blocks.run_block(params.blocks[i]));
   }
+  GAPLESS_RETURN_IF_ERROR(params.wanted_tokens == nullptr
+                              ? blocks.run_block(params.blocks[last])
+                              : blocks.run_last_block(params.blocks[last]));
   return params.head == nullptr ? ok_status() : blocks.run_head(*params.head);
 }
 

@@ -274,7 +274,9 @@ struct DecoderHead {
 };
 
 // Runs blocks in order over the new tokens of several sequences, in place. A decode step (one token
-// per sequence) may end with the head. Scratch contents are undefined afterwards.
+// per sequence) may end with the head. A prefill may name the tokens whose results are wanted: the
+// last block then computes, behind its attention, theirs alone, the same bits as among all. Scratch
+// contents are undefined afterwards.
 struct DecoderBlocksParams {
   const DecoderBlock* blocks = nullptr;  // [num_blocks], host memory, read during the call
   int num_blocks = 0;
@@ -294,12 +296,15 @@ struct DecoderBlocksParams {
   int head_dim = 0;
   int rotary_dim = 0;
   bool decode = false;
-  // Scratch.
-  void* norm = nullptr;               // [num_tokens, dim] T
-  void* qkv = nullptr;                // [num_tokens, 3 * dim] T
-  void* attention = nullptr;          // [num_tokens, dim] T
-  void* inner = nullptr;              // [num_tokens, fc1.out] T
-  float* row_scales = nullptr;        // [num_tokens]; nullptr: only without weights in 8 bits
+  const std::int32_t* wanted_tokens = nullptr;  // [num_wanted]; nullptr: the results are in x
+  int num_wanted = 0;
+  void* wanted_x = nullptr;  // out [num_wanted, dim] T; x is undefined then
+  // Scratch. N = max(num_tokens, num_wanted).
+  void* norm = nullptr;               // [N, dim] T
+  void* qkv = nullptr;                // [N, 3 * dim] T
+  void* attention = nullptr;          // [N, dim] T
+  void* inner = nullptr;              // [N, fc1.out] T
+  float* row_scales = nullptr;        // [N]; nullptr: only without weights in 8 bits
   void* attention_scratch = nullptr;  // attention_scratch_bytes()
   void* block_scratch = nullptr;      // decoder_blocks_scratch_bytes()
 };

@@ -92,13 +92,8 @@ DecoderHead TextDecoder::head(float* logits) const {
           .logits = logits};
 }
 
-Status TextDecoder::run_blocks(Stream& stream, const DecoderBatch& batch) const {
+Status TextDecoder::record_blocks(Stream& stream, const DecoderBatch& batch) const {
   DecoderBlocksParams params = blocks_params(batch);
-  if (context_.recorder == nullptr) {
-    params.blocks = blocks_.data();
-    params.num_blocks = shape_.num_layers;
-    return context_.kernels->decoder_blocks(stream, params);
-  }
   params.num_blocks = 1;
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
     params.blocks = &blocks_[static_cast<std::size_t>(layer)];
@@ -109,9 +104,26 @@ Status TextDecoder::run_blocks(Stream& stream, const DecoderBatch& batch) const 
   return ok_status();
 }
 
+Status TextDecoder::run_prefill(Stream& stream, const DecoderBatch& batch,
+                                const std::int32_t* last_tokens, int num_rows, void* hidden) const {
+  if (context_.recorder != nullptr) {
+    GAPLESS_RETURN_IF_ERROR(record_blocks(stream, batch));
+    return context_.kernels->gather_rows(
+        stream,
+        {.x = batch.x, .index = last_tokens, .y = hidden, .num_rows = num_rows, .dim = shape_.dim});
+  }
+  DecoderBlocksParams params = blocks_params(batch);
+  params.blocks = blocks_.data();
+  params.num_blocks = shape_.num_layers;
+  params.wanted_tokens = last_tokens;
+  params.num_wanted = num_rows;
+  params.wanted_x = hidden;
+  return context_.kernels->decoder_blocks(stream, params);
+}
+
 Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float* logits) const {
   if (context_.recorder != nullptr) {
-    GAPLESS_RETURN_IF_ERROR(run_blocks(stream, batch));
+    GAPLESS_RETURN_IF_ERROR(record_blocks(stream, batch));
     return compute_logits(stream, batch.x, batch.num_tokens, logits);
   }
   const DecoderHead with_head = head(logits);

@@ -28,17 +28,20 @@ struct DecoderBatch {
   bool decode = false;     // one token per sequence: few rows
 };
 
+// The page tables of a batch's rows must be set.
 class TextDecoder {
  public:
   TextDecoder(const ModelContext& context, const TextShape& shape, const TextWeights& weights,
               const TextWorkspace& workspace, const DeviceState& state,
               const float* rope_table_dev);
 
-  // Runs all blocks over batch.x in place. The page tables of its rows must be set.
-  Status run_blocks(Stream& stream, const DecoderBatch& batch) const;
-
   // Tunes the products of prefills of up to max_tokens tokens (Kernels::tune_linear; start-up).
   Status tune(Stream& stream, int max_tokens) const;
+
+  // A prefill: hidden[i] is what becomes of token last_tokens[i]; batch.x is scratch. last_tokens:
+  // [num_rows], device; hidden: [num_rows, D] T before post_ln.
+  Status run_prefill(Stream& stream, const DecoderBatch& batch, const std::int32_t* last_tokens,
+                     int num_rows, void* hidden) const;
 
   // A decode step: all blocks, then the logits of every row. logits: [num_tokens, vocab] float32.
   Status run_decode(Stream& stream, const DecoderBatch& batch, float* logits) const;
@@ -47,6 +50,8 @@ class TextDecoder {
   Status compute_logits(Stream& stream, const void* hidden, int num_rows, float* logits) const;
 
  private:
+  // All blocks over batch.x in place, recording what comes out of each.
+  Status record_blocks(Stream& stream, const DecoderBatch& batch) const;
   DecoderBlocksParams blocks_params(const DecoderBatch& batch) const;
   DecoderHead head(float* logits) const;
 

@@ -173,20 +173,17 @@ Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
   void* x = workspace_->text().x;
   GAPLESS_RETURN_IF_ERROR(
       embed(compute, {.inputs = buffers.inputs, .out = x, .num_tokens = shape.num_tokens}));
-  GAPLESS_RETURN_IF_ERROR(
-      text_decoder_->run_blocks(compute, {.x = x,
-                                          .positions = buffers.positions,
-                                          .cache_slots = buffers.cache_slots,
-                                          .sequences = buffers.sequences,
-                                          .num_sequences = shape.num_segments,
-                                          .num_tokens = shape.num_tokens,
-                                          .max_new_tokens = shape.max_new_tokens,
-                                          .decode = false}));
-  GAPLESS_RETURN_IF_ERROR(context_.kernels->gather_rows(compute, {.x = x,
-                                                                  .index = buffers.last_tokens,
-                                                                  .y = buffers.hidden,
-                                                                  .num_rows = shape.num_rows,
-                                                                  .dim = text_shape_.dim}));
+  GAPLESS_RETURN_IF_ERROR(text_decoder_->run_prefill(compute,
+                                                     {.x = x,
+                                                      .positions = buffers.positions,
+                                                      .cache_slots = buffers.cache_slots,
+                                                      .sequences = buffers.sequences,
+                                                      .num_sequences = shape.num_segments,
+                                                      .num_tokens = shape.num_tokens,
+                                                      .max_new_tokens = shape.max_new_tokens,
+                                                      .decode = false},
+                                                     buffers.last_tokens, shape.num_rows,
+                                                     buffers.hidden));
   GAPLESS_RETURN_IF_ERROR(
       text_decoder_->compute_logits(compute, buffers.hidden, shape.num_rows, buffers.logits));
   return record_outputs(compute, buffers, shape.num_rows);

@@ -20,6 +20,7 @@ struct Shape {
   int num_blocks = 2;
   int vocab = 536;
   KvFormat kv_format = KvFormat::kNative;
+  bool shares_pages = false;  // rows have all pages but their last in common
 
   int dim() const { return num_heads * kHeadDim; }
 };
@@ -156,20 +157,38 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
         *stream_, {.weight = m.weight.device.data(), .num_rows = m.out, .row_size = m.in}));
   }
 
+  static int num_pages(const Problem& p) {
+    int all = 1, most = 0;
+    for (const int cached : p.cached) {
+      all += pages_of(cached);
+      most = std::max(most, pages_of(cached));
+    }
+    return p.shape.shares_pages ? 1 + most + static_cast<int>(p.cached.size()) : all;
+  }
+
   void place_rows(Problem& p) {
-    int num_pages = 1;
-    for (const int cached : p.cached) num_pages += pages_of(cached);
-    std::vector<std::int32_t> free_pages(num_pages - 1);
+    std::vector<std::int32_t> free_pages(num_pages(p) - 1);
     std::iota(free_pages.begin(), free_pages.end(), 1);
     std::shuffle(free_pages.begin(), free_pages.end(), random_);
+    std::vector<std::int32_t> shared;
+    const auto take_page = [&] {
+      const std::int32_t page = free_pages.back();
+      free_pages.pop_back();
+      return page;
+    };
     const int num_rows = static_cast<int>(p.cached.size());
     p.page_table.assign(static_cast<std::size_t>(num_rows + 1) * kPagesPerRow, 0);
     for (int i = 0; i < num_rows; ++i) {
       const int cached = p.cached[i], seat = num_rows - i;  // not the place in the batch
       std::int32_t* pages = p.page_table.data() + seat * std::int64_t{kPagesPerRow};
       for (int page = 0; page < pages_of(cached); ++page) {
-        pages[page] = free_pages.back();
-        free_pages.pop_back();
+        if (!p.shape.shares_pages || page + 1 == pages_of(cached)) {
+          pages[page] = take_page();
+          continue;
+        }
+        const auto n = static_cast<std::size_t>(page);
+        if (n == shared.size()) shared.push_back(take_page());
+        pages[page] = shared[n];
       }
       const bool done = cached < 0;
       p.sequences.push_back({.row = seat,
@@ -186,17 +205,16 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
   static int pages_of(int cached) { return (cached + kPageTokens) / kPageTokens * (cached >= 0); }
 
   TestTensor cache(const Problem& p, float stddev) {
-    int num_pages = 1;
-    for (const int cached : p.cached) num_pages += pages_of(cached);
     std::vector<float> values(
-        static_cast<std::size_t>(num_pages) * p.shape.num_heads * kPageTokens * kHeadDim, NAN);
+        static_cast<std::size_t>(num_pages(p)) * p.shape.num_heads * kPageTokens * kHeadDim, NAN);
     for (const AttentionSequence& s : p.sequences) {
       const std::int32_t* pages = p.page_table.data() + s.row * std::int64_t{kPagesPerRow};
       for (int position = 0; position < s.num_cached; ++position) {
         for (int h = 0; h < p.shape.num_heads; ++h) {
+          float* to = &values[kv_index(kv_slot(pages, position), h, p.shape.num_heads, kHeadDim)];
+          if (!std::isnan(*to)) continue;  // shared, and filled in for an earlier row
           const std::vector<float> head = random_values(kHeadDim, stddev);
-          std::copy(head.begin(), head.end(),
-                    &values[kv_index(kv_slot(pages, position), h, p.shape.num_heads, kHeadDim)]);
+          std::copy(head.begin(), head.end(), to);
         }
       }
     }
@@ -464,6 +482,20 @@ TEST_P(DecoderBlocksTest, ManyKeys) {
   std::fill(cached.begin() + 20, cached.begin() + 25, -1);
   check(make_problem({.num_heads = 8, .ff_dim = 128, .num_blocks = 2, .vocab = 16}, cached),
         {0, 30});
+}
+
+// On 132 multiprocessors each one's turns of the ring come and go twice over while it attends:
+// whoever follows other stages alone must not take one turn for another.
+TEST_P(DecoderBlocksTest, TurnsOfTheRingWithoutActivations) {
+  for (const int rows : {12, 40}) {
+    SCOPED_TRACE(std::to_string(rows) + " rows");
+    std::vector<int> cached;
+    for (int i = 0; i < rows; ++i) cached.push_back(2047 - 3 * i);
+    check(make_problem(
+              {.num_heads = 16, .ff_dim = 128, .num_blocks = 2, .vocab = 16, .shares_pages = true},
+              cached),
+          {1});
+  }
 }
 
 TEST_P(DecoderBlocksTest, OtherWidths) {

@@ -1,6 +1,8 @@
 // Into and inside the paged cache: rotate and store, copy pages.
 #include <algorithm>
+#include <type_traits>
 
+#include "base/host_device.h"
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
@@ -13,23 +15,25 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kCopyThreads = 256;
 
-// One work item of one token and head: kPack elements, or for a rotated part kPack pairs.
-// Items of a head, in order: rotations of q, rotations of k, copies of the rest of k, copies of v.
+// Tokens of a thread. It loads its part of all of them before it computes: memory is far away, and
+// there is little to compute.
+constexpr int kTokens = 4;
+
+// kPack neighbouring elements as they lie in memory.
 template <int kPack>
 struct Pack {
-  float values[kPack];
+  using Raw = std::conditional_t<kPack == kVector, uint4, Bf16>;
 
-  __device__ static Pack load(const Bf16* from) {
-    Pack pack;
+  __device__ static Raw load(const Bf16* from) { return *reinterpret_cast<const Raw*>(from); }
+  __device__ static void unpack(const Raw& raw, float (&values)[kPack]) {
     if constexpr (kPack == kVector) {
-      load_vector(from, pack.values);
+      gapless::unpack(raw, values);
     } else {
-      pack.values[0] = __bfloat162float(*from);
+      values[0] = __bfloat162float(raw);
     }
-    return pack;
   }
   template <typename Element>
-  __device__ void store(Element* to) const {
+  __device__ static void store(const float (&values)[kPack], Element* to) {
     if constexpr (kPack == kVector) {
       using Vector = KvVector<Element>;
       *reinterpret_cast<typename Vector::Raw*>(to) = Vector::pack(values);
@@ -39,64 +43,98 @@ struct Pack {
   }
 };
 
-// Pairs (from[j], from[j + half]) turned by the angles table[2j], table[2j + 1] = cos, sin.
-template <int kPack, typename Element>
-__device__ void rotate(const Bf16* from, Element* to, int half, const float* table) {
-  const Pack<kPack> a = Pack<kPack>::load(from), b = Pack<kPack>::load(from + half);
-  Pack<kPack> real, imaginary;
+// Pairs (a[j], b[j]) turned by the angles table[2j], table[2j + 1] = cos, sin.
+template <int kPack>
+__device__ void rotate(float (&a)[kPack], float (&b)[kPack], const float* table) {
+  using Load = std::conditional_t<kPack == kVector, float4, float2>;
+  constexpr int kLoads = 2 * kPack * sizeof(float) / sizeof(Load);
+  Load loads[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) loads[i] = __ldg(reinterpret_cast<const Load*>(table) + i);
+  const float* angles = reinterpret_cast<const float*>(loads);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
-    const float cosine = table[2 * i], sine = table[2 * i + 1];
-    real.values[i] = a.values[i] * cosine - b.values[i] * sine;
-    imaginary.values[i] = a.values[i] * sine + b.values[i] * cosine;
+    const float cosine = angles[2 * i], sine = angles[2 * i + 1];
+    const float real = a[i] * cosine - b[i] * sine;
+    b[i] = a[i] * sine + b[i] * cosine;
+    a[i] = real;
   }
-  real.store(to);
-  imaginary.store(to + half);
 }
+
+// What a thread has of each token: kPack elements of a head, or for what is rotated kPack pairs.
+// Parts of a head, in order: rotations of q, rotations of k, the rest of k, v.
+template <int kPack>
+struct HeadPart {
+  int plane;  // 0: q, 1: k, 2: v
+  int first;  // element
+  bool rotates;
+
+  // 2 * rotations + rest + those of v.
+  GAPLESS_HOST_DEVICE static int count(const RopeAndCacheParams& p) {
+    return 2 * p.head_dim / kPack;
+  }
+  __device__ HeadPart(const RopeAndCacheParams& p, int index) {
+    const int rotations = p.rotary_dim / 2 / kPack, rest = (p.head_dim - p.rotary_dim) / kPack;
+    rotates = index < 2 * rotations;
+    if (rotates) {
+      plane = index / rotations;
+      first = index % rotations * kPack;
+      return;
+    }
+    index -= 2 * rotations;
+    plane = index < rest ? 1 : 2;
+    first = index < rest ? p.rotary_dim + index * kPack : (index - rest) * kPack;
+  }
+};
 
 // Element: of the cache.
 template <int kPack, typename Element>
 __global__ void __launch_bounds__(kThreads) rope_and_cache_kernel(RopeAndCacheParams p) {
   wait_for_predecessor();
   let_successor_start();  // in this order: decode_attention.cu counts on it
-  const int half = p.rotary_dim / 2;
-  const int rotations = half / kPack;
-  const int rest = (p.head_dim - p.rotary_dim) / kPack;
-  const int per_head = 2 * rotations + rest + p.head_dim / kPack;
-  const int i = blockIdx.y * kThreads + threadIdx.x;
-  if (i >= p.num_heads * per_head) return;
-  const int head = i / per_head;
-  int item = i % per_head;
+  const int index = blockIdx.y * kThreads + threadIdx.x;
+  const int num_parts = HeadPart<kPack>::count(p);
+  if (index >= p.num_heads * num_parts) return;
+  const int head = index / num_parts, half = p.rotary_dim / 2;
+  const HeadPart<kPack> part(p, index % num_parts);
+  const int first_token = blockIdx.x * kTokens;
+  Bf16* const rows = static_cast<Bf16*>(p.qkv) + first_token * p.qkv_stride +
+                     (part.plane * p.num_heads + head) * p.head_dim + part.first;
 
-  const std::int64_t token = blockIdx.x;
-  const int width = p.num_heads * p.head_dim;
-  Bf16* q = static_cast<Bf16*>(p.qkv) + token * p.qkv_stride + head * p.head_dim;
-  const Bf16* k = q + width;
-  const Bf16* v = k + width;
-  const std::int64_t slot = p.cache_slots[token];
-  const std::int64_t to =
-      ((slot / kPageTokens * p.num_heads + head) * kPageTokens + slot % kPageTokens) * p.head_dim;
-  Element* k_cache = static_cast<Element*>(p.kv.k) + to;
-  Element* v_cache = static_cast<Element*>(p.kv.v) + to;
-  const float* table = p.rope_table + std::int64_t{p.positions[token]} * 2 * half;
-
-  if (item < rotations) {
-    rotate<kPack>(q + item * kPack, q + item * kPack, half, table + 2 * item * kPack);
-    return;
+  typename Pack<kPack>::Raw raw[kTokens], partners[kTokens];
+  int slots[kTokens], positions[kTokens];
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    if (first_token + t >= p.num_tokens) break;
+    raw[t] = Pack<kPack>::load(rows + t * p.qkv_stride);
+    if (part.rotates) partners[t] = Pack<kPack>::load(rows + t * p.qkv_stride + half);
+    slots[t] = p.cache_slots[first_token + t];
+    positions[t] = p.positions[first_token + t];
   }
-  item -= rotations;
-  if (item < rotations) {
-    rotate<kPack>(k + item * kPack, k_cache + item * kPack, half, table + 2 * item * kPack);
-    return;
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    if (first_token + t >= p.num_tokens) break;
+    float values[kPack], partner[kPack];
+    Pack<kPack>::unpack(raw[t], values);
+    if (part.rotates) {
+      Pack<kPack>::unpack(partners[t], partner);
+      rotate<kPack>(values, partner,
+                    p.rope_table + (std::int64_t{positions[t]} * half + part.first) * 2);
+    }
+    const auto store = [&](auto* to) {
+      Pack<kPack>::store(values, to);
+      if (part.rotates) Pack<kPack>::store(partner, to + half);
+    };
+    if (part.plane == 0) {
+      store(rows + t * p.qkv_stride);
+    } else {
+      const std::int64_t slot = slots[t];
+      const std::int64_t key =
+          (slot / kPageTokens * p.num_heads + head) * kPageTokens + slot % kPageTokens;
+      store(static_cast<Element*>(part.plane == 1 ? p.kv.k : p.kv.v) + key * p.head_dim +
+            part.first);
+    }
   }
-  item -= rotations;
-  if (item < rest) {
-    const int at = p.rotary_dim + item * kPack;
-    Pack<kPack>::load(k + at).store(k_cache + at);
-    return;
-  }
-  item -= rest;
-  Pack<kPack>::load(v + item * kPack).store(v_cache + item * kPack);
 }
 
 // Blocks: x = part of a page, y = plane (keys or values of a layer), z = copy.
@@ -116,26 +154,29 @@ __global__ void __launch_bounds__(kCopyThreads) copy_pages_kernel(CopyPagesParam
   }
 }
 
-template <typename Element>
+template <int kPack, typename Element>
 Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+  return launch(
+      "rope_and_cache", stream,
+      {.grid = dim3(blocks_for(params.num_tokens, kTokens),
+                    blocks_for(params.num_heads * HeadPart<kPack>::count(params), kThreads)),
+       .block = dim3(kThreads)},
+      rope_and_cache_kernel<kPack, Element>, params);
+}
+
+template <typename Element>
+Status rope_and_cache_into(Stream& stream, const RopeAndCacheParams& params) {
   const bool vectors = params.rotary_dim % (2 * kVector) == 0 && params.head_dim % kVector == 0 &&
                        params.qkv_stride % kVector == 0;
-  const int pack = vectors ? kVector : 1;
-  const int per_head = 2 * params.head_dim / pack;
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.num_tokens),
-                                       blocks_for(params.num_heads * per_head, kThreads)),
-                          .block = dim3(kThreads)};
-  return launch(
-      "rope_and_cache", stream, shape,
-      vectors ? rope_and_cache_kernel<kVector, Element> : rope_and_cache_kernel<1, Element>,
-      params);
+  return vectors ? launch_rope_and_cache<kVector, Element>(stream, params)
+                 : launch_rope_and_cache<1, Element>(stream, params);
 }
 
 }  // namespace
 
 Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
-  return params.kv.format == KvFormat::kFp8 ? launch_rope_and_cache<E4m3>(stream, params)
-                                            : launch_rope_and_cache<Bf16>(stream, params);
+  return params.kv.format == KvFormat::kFp8 ? rope_and_cache_into<E4m3>(stream, params)
+                                            : rope_and_cache_into<Bf16>(stream, params);
 }
 
 Status copy_pages(Stream& stream, const CopyPagesParams& params) {

@@ -318,8 +318,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
     const std::int64_t part = (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
                               unit.first_key / Shape::kKeys;
     attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part);
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) ring.give_back(first_stage + i);
+    ring.give_back(first_stage + i);
   }
 }
 

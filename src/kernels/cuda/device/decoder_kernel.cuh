@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
   let_successor_start();
   if (threadIdx.x == 0) {
     small.ring.init();
-    init_barrier(shared_address(&small.rows_ready), 1);
+    init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint64_t& barrier : small.written) {
       init_barrier(shared_address(&barrier), kProductWarps);
     }
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     } else if (warp == kXWarp) {
       wait_for_predecessor();
       small.rows.load<CacheElement>(p);
-      if (threadIdx.x % kWarp == 0) arrive(shared_address(&small.rows_ready));
+      arrive(shared_address(&small.rows_ready));  // each lane what it wrote
       if (!kXFromMemory<kRows> && threadIdx.x % kWarp == 0) bring_x<kRows>(block);
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();

@@ -253,8 +253,7 @@ __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsign
       }
     };
     multiply_stage<kFormat, kTiles, kRows>(place + kXBytes<kRows>, load_x, sums);
-    __syncwarp();
-    if (lane == 0) ring.give_back(first_stage + chunk);
+    ring.give_back(first_stage + chunk);
   }
   scales.apply(sums);
 }
@@ -300,8 +299,7 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
         scales.change(place, sums);
       }
       multiply_stage<kFormat, kTiles, 8>(place, load_x, sums);
-      __syncwarp();
-      if (lane == 0) ring.give_back(first_stage + at);
+      ring.give_back(first_stage + at);
     }
   }
   scales.apply(sums);

@@ -92,14 +92,15 @@ __device__ void bring_x(const DecoderBlockState& block) {
   const DecoderLaunch& p = block.p;
   const DecoderWork& work = block.work;
   const DecoderCounters& counters = *p.counters;
-  unsigned stage = 0;
+  unsigned stage = 0, x_stage = 0;
   auto wait = [](const GridCounter& counter, unsigned target) {
     wait_for_count(counter, target);
     publish_to_copy_engine();
   };
   auto bring = [&](const Bf16* activations, ChunkRange chunks) {
     for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-      block.ring.bring_x(stage++, activations + chunk * (kRows * kProductColumns), kXBytes<kRows>);
+      block.ring.bring_x(stage++, x_stage++, activations + chunk * (kRows * kProductColumns),
+                         kXBytes<kRows>);
     }
   };
   auto bring_norm = [&](TileRange tiles) {

@@ -21,34 +21,28 @@ inline constexpr int kStageAlignment = 128;
 static_assert(kRingStages == kWarp, "each slot has a lane of the streaming warp");
 static_assert(kRingStages % kRingConsumers == 0);
 
-// Where a stage lies, in one word that says of which stage it speaks.
-struct StagePlace {
-  static constexpr int kAddressBits = 18;
-
-  __device__ static std::uint32_t make(unsigned stage, std::uint32_t address) {
-    return stage / kRingStages << kAddressBits | address;
-  }
-  __device__ static bool is_of(std::uint32_t place, unsigned stage) {
-    return place >> kAddressBits == (stage / kRingStages & (~0u >> kAddressBits));
-  }
-  __device__ static std::uint32_t address(std::uint32_t place) {
-    return place & ((1u << kAddressBits) - 1);
-  }
-};
+// Whether each lane arrives at the barriers and waits there, or one does for its warp. The tool
+// racecheck does not see what __syncwarp hands on to that one.
+#ifdef GAPLESS_RACECHECK
+inline constexpr bool kEveryLaneSynchronizes = true;
+#else
+inline constexpr bool kEveryLaneSynchronizes = false;
+#endif
 
 // In shared memory.
 struct RingControl {
   std::uint64_t full[kRingStages];    // mbarriers: what was streamed has arrived
-  std::uint64_t x_full[kRingStages];  // the activations have; arrives for stages with room for them
+  std::uint64_t x_full[kRingStages];  // the activations have, or there are none
   std::uint64_t empty[kRingStages];   // used up
-  std::uint32_t places[kRingStages];  // StagePlace of the latest stage
+  // A stage with room for activations has a place. These stages alone have turns here: who brings
+  // activations waits for each of them, and for no other.
+  std::uint64_t x_placed[kRingStages];
+  std::uint32_t places[kRingStages];  // address of the latest stage in a slot
 
   __device__ void init() {
-    for (int i = 0; i < kRingStages; ++i) {
-      init_barrier(shared_address(&full[i]), 1);
-      init_barrier(shared_address(&x_full[i]), 1);
-      init_barrier(shared_address(&empty[i]), 1);
-      places[i] = ~0u;
+    for (auto* barriers : {&full, &x_full, &empty, &x_placed}) {
+      const int arrivals = barriers == &empty && kEveryLaneSynchronizes ? kWarp : 1;
+      for (std::uint64_t& barrier : *barriers) init_barrier(shared_address(&barrier), arrivals);
     }
   }
 };
@@ -62,35 +56,32 @@ class StageRing {
   __device__ std::uint32_t wait(unsigned stage) const {
     const int slot = stage % kRingStages;
     wait_barrier(shared_address(&control_.full[slot]), phase_parity(stage));
-    return StagePlace::address(place(slot));
+    return control_.places[slot];
   }
   // Until its activations have, too.
   __device__ std::uint32_t wait_with_x(unsigned stage) const {
     wait_barrier(shared_address(&control_.x_full[stage % kRingStages]), phase_parity(stage));
     return wait(stage);
   }
-  // One lane of it, after the others are through.
+  // It is through with the stage.
   __device__ void give_back(unsigned stage) const {
-    arrive(shared_address(&control_.empty[stage % kRingStages]));
+    __syncwarp();
+    if (kEveryLaneSynchronizes || threadIdx.x % kWarp == 0) {
+      arrive(shared_address(&control_.empty[stage % kRingStages]));
+    }
   }
 
-  // A thread: fills in the activations as soon as the stage has a place.
-  __device__ void bring_x(unsigned stage, const void* from, int bytes) const {
+  // A thread: fills in the activations as soon as the stage has a place. It is the x_stage-th with
+  // room for them.
+  __device__ void bring_x(unsigned stage, unsigned x_stage, const void* from, int bytes) const {
     const int slot = stage % kRingStages;
-    std::uint32_t where;
-    do {
-      where = place(slot);
-    } while (!StagePlace::is_of(where, stage));
+    wait_barrier(shared_address(&control_.x_placed[x_stage % kRingStages]), phase_parity(x_stage));
     const std::uint32_t barrier = shared_address(&control_.x_full[slot]);
     arrive_expecting(barrier, bytes);
-    copy_bytes_async(StagePlace::address(where), from, bytes, barrier);
+    copy_bytes_async(control_.places[slot], from, bytes, barrier);
   }
 
  private:
-  __device__ std::uint32_t place(int slot) const {
-    return *const_cast<const volatile std::uint32_t*>(&control_.places[slot]);
-  }
-
   RingControl& control_;
 };
 
@@ -135,9 +126,10 @@ class RingProducer {
       const std::uint32_t barrier = shared_address(&control_.full[stage % kRingStages]);
       if (is_ready && lane % kPieces == 0) {
         // Before the copies: who sees that they have arrived may read it.
-        *const_cast<volatile std::uint32_t*>(&control_.places[stage % kRingStages]) =
-            StagePlace::make(stage, place);
-        if (kind.x_bytes == 0) arrive(shared_address(&control_.x_full[stage % kRingStages]));
+        control_.places[stage % kRingStages] = place;
+        arrive(shared_address(kind.x_bytes == 0
+                                  ? &control_.x_full[stage % kRingStages]
+                                  : &control_.x_placed[(x_stage_ + k) % kRingStages]));
         arrive_expecting(barrier, asked);
       }
       __syncwarp();
@@ -149,6 +141,7 @@ class RingProducer {
       if (own < ready) end_ = space_.end(own, size, num_before_end);
       space_.take(ready, size, num_before_end);
       stage_ += ready;
+      if (kind.x_bytes != 0) x_stage_ += ready;
       done += ready;
     }
   }
@@ -185,7 +178,13 @@ class RingProducer {
     // Barriers are looked at one after the other, so only at those that may have changed.
     const bool is_past = latest - stage < stage_ - stage &&
                          barrier_is_past(shared_address(&barriers[lane]), phase_parity(latest));
-    return stage + stages_in_turn(__ballot_sync(kFullWarp, is_past), stage, stage_);
+    const unsigned end = stage + stages_in_turn(__ballot_sync(kFullWarp, is_past), stage, stage_);
+    if (kEveryLaneSynchronizes) {
+      for (; stage != end; ++stage) {
+        wait_barrier(shared_address(&barriers[stage % kRingStages]), phase_parity(stage));
+      }
+    }
+    return end;
   }
 
   RingControl& control_;
@@ -194,6 +193,7 @@ class RingProducer {
   unsigned end_ = 0;         // position behind the latest stage in this lane's slot
   unsigned given_back_ = 0;  // position up to which stages are used up
   unsigned stage_ = 0;
+  unsigned x_stage_ = 0;   // those with room for activations
   unsigned oldest_ = 0;    // stage that is not known to be used up
   unsigned arriving_ = 0;  // stage that is not known to have arrived
 };
