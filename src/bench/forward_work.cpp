@@ -39,9 +39,14 @@ double prefill_flop(const ModelConfig& config, int num_sequences, int num_tokens
   const double d = text.dim;
   // A token behind the prefix sees everything up to itself.
   const double pairs = prefix * prefix + (tokens * (tokens + 1) - prefix * (prefix + 1)) / 2;
-  const double layer = product_flop(rows, d, 4 * d) + 2 * product_flop(rows, d, text.ff_dim) +
-                       attention_flop(num_sequences * pairs, d);
-  return text.n_layers * layer + product_flop(num_sequences, d, text.vocab_size);
+  const auto layer = [&](double queries, double all_pairs) {
+    return product_flop(rows, d, 2 * d) +  // k and v
+           product_flop(queries, d, 2 * d) + 2 * product_flop(queries, d, text.ff_dim) +
+           attention_flop(num_sequences * all_pairs, d);
+  };
+  // Of the last layer only the last token's output is read.
+  return (text.n_layers - 1) * layer(rows, pairs) + layer(num_sequences, tokens) +
+         product_flop(num_sequences, d, text.vocab_size);
 }
 
 }  // namespace gapless

@@ -31,13 +31,16 @@ TEST(ForwardWork, EncodeByHand) {
 TEST(ForwardWork, PrefillByHand) {
   // 5 tokens, 3 of them prefix: 9 pairs among those, then 4 and 5.
   const double layer = 2 * (5 * 4 * 16 + 2 * 5 * 4 * 8 + 2 * 18 * 4);
+  // Keys and values of all, the rest of the last token, which sees 5.
+  const double last_layer = 2 * (5 * 4 * 8 + 4 * 8 + 2 * 4 * 8 + 2 * 5 * 4);
   const double logits = 2 * 4 * 10;
-  EXPECT_EQ(prefill_flop(small_config(), 1, 5, 3), 3 * layer + logits);
-  EXPECT_EQ(prefill_flop(small_config(), 4, 5, 3), 4 * (3 * layer + logits));
+  const double all = 2 * layer + last_layer + logits;
+  EXPECT_EQ(prefill_flop(small_config(), 1, 5, 3), all);
+  EXPECT_EQ(prefill_flop(small_config(), 4, 5, 3), 4 * all);
   // All prefix, and no prefix: 25 and 15 pairs.
-  const double pair = 3 * 4 * 4;
-  EXPECT_EQ(prefill_flop(small_config(), 1, 5, 9), 3 * layer + logits + 7 * pair);
-  EXPECT_EQ(prefill_flop(small_config(), 1, 5, 0), 3 * layer + logits - 3 * pair);
+  const double pair = 2 * 4 * 4;
+  EXPECT_EQ(prefill_flop(small_config(), 1, 5, 9), all + 7 * pair);
+  EXPECT_EQ(prefill_flop(small_config(), 1, 5, 0), all - 3 * pair);
 }
 
 }  // namespace

@@ -21,12 +21,13 @@ inline constexpr int kStageAlignment = 128;
 static_assert(kRingStages == kWarp, "each slot has a lane of the streaming warp");
 static_assert(kRingStages % kRingConsumers == 0);
 
-// Whether each lane arrives at the barriers and waits there, or one does for its warp. The tool
-// racecheck does not see what __syncwarp hands on to that one.
+// The tool racecheck follows barriers at which threads arrive and wait themselves; not what
+// __syncwarp hands on to one lane that does it for its warp, nor who looks and does not wait. So
+// for it all do.
 #ifdef GAPLESS_RACECHECK
-inline constexpr bool kEveryLaneSynchronizes = true;
+inline constexpr bool kForRacecheck = true;
 #else
-inline constexpr bool kEveryLaneSynchronizes = false;
+inline constexpr bool kForRacecheck = false;
 #endif
 
 // In shared memory.
@@ -41,7 +42,7 @@ struct RingControl {
 
   __device__ void init() {
     for (auto* barriers : {&full, &x_full, &empty, &x_placed}) {
-      const int arrivals = barriers == &empty && kEveryLaneSynchronizes ? kWarp : 1;
+      const int arrivals = barriers == &empty && kForRacecheck ? kWarp : 1;
       for (std::uint64_t& barrier : *barriers) init_barrier(shared_address(&barrier), arrivals);
     }
   }
@@ -66,7 +67,7 @@ class StageRing {
   // It is through with the stage.
   __device__ void give_back(unsigned stage) const {
     __syncwarp();
-    if (kEveryLaneSynchronizes || threadIdx.x % kWarp == 0) {
+    if (kForRacecheck || threadIdx.x % kWarp == 0) {
       arrive(shared_address(&control_.empty[stage % kRingStages]));
     }
   }
@@ -75,7 +76,11 @@ class StageRing {
   // room for them.
   __device__ void bring_x(unsigned stage, unsigned x_stage, const void* from, int bytes) const {
     const int slot = stage % kRingStages;
-    wait_barrier(shared_address(&control_.x_placed[x_stage % kRingStages]), phase_parity(x_stage));
+    const std::uint32_t placed = shared_address(&control_.x_placed[x_stage % kRingStages]);
+    // Who waits may sleep a little longer than that, and the stage's warp waits for this thread.
+    while (!barrier_is_past(placed, phase_parity(x_stage))) {
+    }
+    if (kForRacecheck) wait_barrier(placed, phase_parity(x_stage));
     const std::uint32_t barrier = shared_address(&control_.x_full[slot]);
     arrive_expecting(barrier, bytes);
     copy_bytes_async(control_.places[slot], from, bytes, barrier);
@@ -179,7 +184,7 @@ class RingProducer {
     const bool is_past = latest - stage < stage_ - stage &&
                          barrier_is_past(shared_address(&barriers[lane]), phase_parity(latest));
     const unsigned end = stage + stages_in_turn(__ballot_sync(kFullWarp, is_past), stage, stage_);
-    if (kEveryLaneSynchronizes) {
+    if (kForRacecheck) {
       for (; stage != end; ++stage) {
         wait_barrier(shared_address(&barriers[stage % kRingStages]), phase_parity(stage));
       }
