@@ -355,12 +355,12 @@ awaitable<bool> Connection::write_response(std::shared_ptr<ConnectionExchange> e
     if (error) continue;
     // Nothing came for too long.
     if (status_ == 0) {
-      exchange->abort();
       ApiError late;
       late.status = 504;
       late.message = "no answer in time";
       late.code = "timeout";
       exchange->respond(error_response(late));
+      exchange->abort();  // now: what it makes the handler say comes too late
       continue;
     }
     co_return false;

@@ -205,6 +205,8 @@ TEST_F(ConnectionTest, AnAnswerThatNeverComesIsATimeout) {
   // In the middle of a stream there is no status left to send: the stream breaks off.
   EXPECT_EQ(post("/v1/query", R"({"question":"hang","stream":true})").status, 0);
   EXPECT_TRUE(service->wait_cancelled(2));
+  // What the service says when it is cancelled comes too late.
+  EXPECT_EQ(post("/v1/query", R"({"question":"obedient"})").status, 504);
 }
 
 TEST_F(ConnectionTest, IdleConnectionsAreClosed) {

@@ -28,6 +28,7 @@ StatusOr<RequestId> FakeService::submit(SkillRequest request, std::shared_ptr<Re
   ++num_running_;
   threads_.emplace_back([this, job] {
     run(*job);
+    job->ended.store(true);
     job->sink.reset();
     --num_running_;
   });
@@ -35,8 +36,14 @@ StatusOr<RequestId> FakeService::submit(SkillRequest request, std::shared_ptr<Re
 }
 
 void FakeService::cancel(RequestId id) {
-  std::lock_guard lock(mutex_);
-  jobs_.at(id)->cancelled.store(true);
+  std::shared_ptr<Job> job;
+  {
+    std::lock_guard lock(mutex_);
+    job = jobs_.at(id);
+  }
+  job->cancelled.store(true);
+  if (job->request.text != "obedient") return;
+  while (!job->ended.load()) std::this_thread::yield();
 }
 
 bool FakeService::wait_cancelled(int count) {
@@ -95,7 +102,7 @@ void FakeService::run(Job& job) {
   } else if (text == "hang") {
     say("first ");
     wait_for_cancel();
-  } else if (text == "silent") {
+  } else if (text == "silent" || text == "obedient") {
     wait_for_cancel();
   } else if (text == "flood") {
     // Large enough that the kernel's own socket buffers, megabytes, are full soon on a busy

@@ -4,6 +4,7 @@
 //   "words N [MS]"   N chunks "w0 ", "w1 ", ... (MS milliseconds between two)
 //   "hang"           one chunk, then nothing until it is cancelled
 //   "silent"         nothing at all until it is cancelled
+//   "obedient"       the same, and cancel() returns only when its end has been told
 //   "flood"          chunks as fast as it can, until it is cancelled
 //   "corrupt"        an error before any text: data loss, as of a corrupt picture
 //   "break"          one chunk, then a device error
@@ -55,6 +56,7 @@ class FakeService final : public InferenceService {
     SkillRequest request;
     std::shared_ptr<ResponseSink> sink;
     std::atomic<bool> cancelled{false};
+    std::atomic<bool> ended{false};
   };
   void run(Job& job);
   // False once the job is cancelled.
