@@ -33,7 +33,7 @@ struct StepRecord {
   std::int64_t number = 0;  // in launch order
   StepKind kind = StepKind::kDecode;
   int slot = 0;
-  int num_rows = 0;     // sequences in the step, zombies included; encode: images
+  int num_rows = 0;     // sequences in the step, zombies included
   int num_zombies = 0;  // of those, finalized before the commit
   int num_host_masked = 0;
   int num_tokens = 0;         // prefill: packed tokens

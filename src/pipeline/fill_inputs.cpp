@@ -140,9 +140,9 @@ StepShape fill_encode(const StepPlan& plan, const Seating& seating, std::size_t 
   lists.images.clear();
   lists.copies.clear();
   int num_crops = 0;
-  for (const RowId row : plan.rows()) {
-    const Sequence& sequence = *seating.at(row);
-    const auto index = static_cast<std::size_t>(seating.image_to_encode(row));
+  for (const PlannedImage& planned : plan.images()) {
+    const Sequence& sequence = *seating.at(planned.row);
+    const auto index = static_cast<std::size_t>(planned.image);
     const PreparedImage& image = sequence.prompt.images[index];
     lists.images.push_back({.first_crop = num_crops,
                             .num_crops = static_cast<int>(image.crops_pinned.size()),

@@ -66,12 +66,13 @@ void Loop::note_launched(SlotId slot_id) {
   record.slot = slot_id.value;
   record.num_rows = plan.num_rows;
   record.num_host_masked = plan.num_host_masked;
+  fill_turn_.launched(plan.kind);
+  if (plan.kind == StepKind::kEncode) {
+    seating_.encode_launched(plan.images());
+    return;
+  }
   for (const RowId row : plan.rows()) {
     Sequence& sequence = *seating_.at(row);
-    if (plan.kind == StepKind::kEncode) {
-      seating_.encode_launched(row);
-      continue;
-    }
     const int num_before = sequence.is_prefilled()
                                ? sequence.prompt_tokens() + sequence.num_launched - 1
                                : sequence.num_cached;
@@ -85,7 +86,6 @@ void Loop::note_launched(SlotId slot_id) {
     seating_.prefill_launched(plan.rows());
     seats_changed_ = true;  // the first in line may need fewer pages now
   }
-  fill_turn_.launched(plan.kind);
 }
 
 // ---- finalize

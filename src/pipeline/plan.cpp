@@ -42,15 +42,19 @@ void pack_encode(std::span<const SeatView> seats, const StepLimits& limits, Step
   int num_crops = 0;
   for (const SeatView& seat : seats) {
     if (seat.need != SeatNeed::kEncode) continue;
-    const auto packed_end = image_slots.begin() + plan.num_rows;
+    const auto packed_end = image_slots.begin() + plan.num_images;
     if (std::find(image_slots.begin(), packed_end, seat.image_slot) != packed_end) continue;
     // An image of more crops than a launch takes goes alone; the model runs it in chunks.
     const bool fits = num_crops + seat.num_crops <= limits.max_crops_per_encode;
-    if (plan.num_rows > 0 && !fits) break;
-    if (plan.num_rows == limits.max_images_per_encode) break;
-    image_slots[static_cast<std::size_t>(plan.num_rows)] = seat.image_slot;
+    if (plan.num_images > 0 && !fits) break;
+    if (plan.num_images == std::min(limits.max_images_per_encode, kMaxRows)) break;
+    const auto at = static_cast<std::size_t>(plan.num_images++);
+    image_slots[at] = seat.image_slot;
+    plan.image_list[at] = {.row = seat.row, .image = seat.image};
     num_crops += seat.num_crops;
-    plan.row_ids[static_cast<std::size_t>(plan.num_rows++)] = seat.row;
+    if (plan.num_rows == 0 || plan.rows().back() != seat.row) {
+      plan.row_ids[static_cast<std::size_t>(plan.num_rows++)] = seat.row;
+    }
   }
 }
 

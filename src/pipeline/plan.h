@@ -34,7 +34,8 @@
 
 namespace gapless {
 
-// What one seated sequence needs next.
+// What one seated sequence needs next. One with several images to encode has a view for each, one
+// behind the other.
 enum class SeatNeed : std::uint8_t { kNothing, kEncode, kPrefill, kDecode };
 
 struct SeatView {
@@ -44,6 +45,7 @@ struct SeatView {
   bool decodes_regions = false;
   bool asks_top_logprobs = false;
   // kEncode
+  int image = 0;  // of the sequence's
   int num_crops = 0;
   int image_slot = -1;  // seats that share an image share its slot; it is encoded once
   // kPrefill
@@ -54,16 +56,26 @@ struct SeatView {
   std::uint64_t prefix_group = 0;  // same prefix, same group; 0: computes no prefix worth sharing
 };
 
+struct PlannedImage {
+  RowId row;
+  int image = 0;  // of the sequence's
+};
+
 struct StepPlan {
   StepKind kind = StepKind::kDecode;
   int num_rows = 0;
   int num_host_masked = 0;  // they come first
   bool with_regions = false;
   bool with_top_logprobs = false;
-  std::array<RowId, kMaxRows> row_ids;
+  std::array<RowId, kMaxRows> row_ids;  // each once
+  int num_images = 0;                   // of an encode
+  std::array<PlannedImage, kMaxRows> image_list;
 
   std::span<const RowId> rows() const {
     return std::span(row_ids).first(static_cast<std::size_t>(num_rows));
+  }
+  std::span<const PlannedImage> images() const {
+    return std::span(image_list).first(static_cast<std::size_t>(num_images));
   }
 };
 

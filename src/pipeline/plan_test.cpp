@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 namespace gapless {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
 StepLimits small_limits() {
@@ -29,11 +31,22 @@ SeatView decoding(int row) {
 SeatView prompt(int row, int num_tokens) {
   return {.row = RowId(row), .need = SeatNeed::kPrefill, .num_tokens = num_tokens, .num_pages = 1};
 }
-SeatView image(int row, int num_crops, int image_slot) {
+SeatView image(int row, int num_crops, int image_slot, int image = 0) {
   return {.row = RowId(row),
           .need = SeatNeed::kEncode,
+          .image = image,
           .num_crops = num_crops,
           .image_slot = image_slot};
+}
+// Pairs of row and image.
+std::vector<std::pair<int, int>> images_of(const std::optional<StepPlan>& plan) {
+  std::vector<std::pair<int, int>> images;
+  if (plan) {
+    for (const PlannedImage& planned : plan->images()) {
+      images.emplace_back(planned.row.value, planned.image);
+    }
+  }
+  return images;
 }
 
 std::vector<int> rows_of(const std::optional<StepPlan>& plan) {
@@ -124,6 +137,22 @@ TEST(PlanTest, AnImageLargerThanTheBudgetGoesAlone) {
 
 TEST(PlanTest, ASharedImageIsEncodedOnce) {
   EXPECT_THAT(rows_of(plan({image(0, 5, 4), image(1, 5, 4), image(2, 5, 5)})), ElementsAre(0, 2));
+}
+
+TEST(PlanTest, SeveralImagesOfASequenceGoTogether) {
+  const auto step = plan({image(4, 2, 0), image(4, 3, 1, 1), image(2, 1, 2)});
+  EXPECT_THAT(rows_of(step), ElementsAre(4, 2)) << "each row once";
+  EXPECT_THAT(images_of(step), ElementsAre(Pair(4, 0), Pair(4, 1), Pair(2, 0)));
+  // As many as fit, and the rest later.
+  EXPECT_THAT(images_of(plan({image(4, 5, 0), image(4, 6, 1, 1), image(2, 1, 2)})),
+              ElementsAre(Pair(4, 0)));
+  EXPECT_THAT(
+      images_of(plan({image(4, 1, 0), image(4, 1, 1, 1), image(4, 1, 2, 2), image(4, 1, 3, 3)})),
+      ElementsAre(Pair(4, 0), Pair(4, 1), Pair(4, 2)));
+  // Images that an earlier row or the row itself encodes are left out.
+  EXPECT_THAT(
+      images_of(plan({image(4, 1, 7), image(4, 1, 7, 1), image(2, 1, 7), image(2, 1, 8, 1)})),
+      ElementsAre(Pair(4, 0), Pair(2, 1)));
 }
 
 TEST(PlanTest, EncodeAndPrefillAlternate) {

@@ -91,7 +91,7 @@ Seating::Seating(const StepModelInfo& info, const StepLimits& limits, int max_ca
   seats_.reserve(num_rows);
   for (std::size_t i = 0; i < num_rows; ++i) seats_.emplace_back(limits.max_pages_per_row);
   order_.reserve(num_rows);
-  views_.reserve(num_rows);
+  views_.reserve(num_rows + static_cast<std::size_t>(limits.num_image_slots));
 }
 
 Status Seating::check_fits(const PreparedPrompt& prompt) const {
@@ -236,7 +236,7 @@ std::unique_ptr<Sequence> Seating::vacate(RowId row) {
   return std::move(seat.sequence);
 }
 
-SeatView Seating::view(RowId row) const {
+void Seating::add_views(RowId row) {
   const Sequence& sequence = *at(row);
   SeatView view{.row = row,
                 .host_masked = sequence.host_masked(),
@@ -247,15 +247,21 @@ SeatView Seating::view(RowId row) const {
     const bool may_go_on =
         !foresees_limits_ || sequence.num_launched < sequence.prompt.row.max_generated;
     view.need = may_go_on ? SeatNeed::kDecode : SeatNeed::kNothing;
-    return view;
+    views_.push_back(view);
+    return;
   }
-  if (const int image = image_to_encode(row); image >= 0) {
-    const auto at = static_cast<std::size_t>(image);
-    view.need = SeatNeed::kEncode;
-    view.num_crops = static_cast<int>(sequence.prompt.images[at].crops_pinned.size());
-    view.image_slot = sequence.image_slots[at].value;
-    return view;
+  view.need = SeatNeed::kEncode;
+  bool all_encoded = true;
+  for (int image = sequence.num_cached_images; image < sequence.num_images(); ++image) {
+    if (!is_to_encode(sequence, image)) continue;
+    const auto i = static_cast<std::size_t>(image);
+    view.image = image;
+    view.num_crops = static_cast<int>(sequence.prompt.images[i].crops_pinned.size());
+    view.image_slot = sequence.image_slots[i].value;
+    views_.push_back(view);
+    all_encoded = false;
   }
+  if (!all_encoded) return;
   view.need = SeatNeed::kPrefill;
   view.num_tokens = sequence.prompt_tokens() - sequence.num_cached;
   view.num_pages = pages(row).size();
@@ -266,21 +272,18 @@ SeatView Seating::view(RowId row) const {
     view.prefix_group =
         short_hash(sequence.prompt.images[static_cast<std::size_t>(next)].prefix_hash);
   }
-  return view;
+  views_.push_back(view);
 }
 
-int Seating::image_to_encode(RowId row) const {
-  const Sequence& sequence = *at(row);
-  for (int i = sequence.num_cached_images; i < sequence.num_images(); ++i) {
-    const ImageSlotId slot = sequence.image_slots[static_cast<std::size_t>(i)];
-    if (slot.valid() && !image_slots_.is_encoded(slot)) return i;
+bool Seating::is_to_encode(const Sequence& sequence, int image) const {
+  const ImageSlotId slot = sequence.image_slots[static_cast<std::size_t>(image)];
+  return slot.valid() && !image_slots_.is_encoded(slot);
+}
+
+void Seating::encode_launched(std::span<const PlannedImage> images) {
+  for (const PlannedImage& planned : images) {
+    image_slots_.set_encoded(at(planned.row)->image_slots[static_cast<std::size_t>(planned.image)]);
   }
-  return -1;
-}
-
-void Seating::encode_launched(RowId row) {
-  const auto image = static_cast<std::size_t>(image_to_encode(row));
-  image_slots_.set_encoded(at(row)->image_slots[image]);
 }
 
 void Seating::prefill_launched(std::span<const RowId> rows) {

@@ -55,21 +55,19 @@ class Seating {
   std::span<const RowId> order() const { return order_; }  // in order of seating
   bool is_empty() const { return order_.empty(); }
 
-  // What every seat needs next, in order of seating; `is_finalized(row)` seats need nothing. Valid
-  // until the next call.
+  // What every seat needs next, in order of seating (plan.h); `is_finalized(row)` seats need
+  // nothing. Valid until the next call.
   template <typename IsFinalized>
   std::span<const SeatView> views(IsFinalized&& is_finalized) {
     views_.clear();
     for (const RowId row : order_) {
-      if (!is_finalized(row)) views_.push_back(view(row));
+      if (!is_finalized(row)) add_views(row);
     }
     return views_;
   }
 
-  // The first of the row's images whose encode step is still to be launched; -1: none.
-  int image_to_encode(RowId row) const;
-  // The step that encodes that image was launched.
-  void encode_launched(RowId row);
+  // The step that encodes these images was launched.
+  void encode_launched(std::span<const PlannedImage> images);
   // The prefill of these rows was launched (is_prefilled() says so already): their prefixes enter
   // the cache, and seats that wait to compute the same prefix take it from there.
   void prefill_launched(std::span<const RowId> rows);
@@ -88,7 +86,8 @@ class Seating {
     PageTable pages;
   };
   std::size_t index(RowId row) const { return static_cast<std::size_t>(row.value); }
-  SeatView view(RowId row) const;
+  void add_views(RowId row);
+  bool is_to_encode(const Sequence& sequence, int image) const;
   // The longest prefix in the cache, if it is longer than what the sequence has.
   struct PrefixHit {
     PrefixCache::Hit pages;
