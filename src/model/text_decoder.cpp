@@ -59,6 +59,8 @@ Status TextDecoder::tune(Stream& stream, int max_tokens) const {
 
 DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const {
   DecoderBlocksParams params;
+  params.blocks = blocks_.data();
+  params.num_blocks = shape_.num_layers;
   params.x = batch.x;
   params.positions = batch.positions;
   params.cache_slots = batch.cache_slots;
@@ -113,8 +115,6 @@ Status TextDecoder::run_prefill(Stream& stream, const DecoderBatch& batch,
         {.x = batch.x, .index = last_tokens, .y = hidden, .num_rows = num_rows, .dim = shape_.dim});
   }
   DecoderBlocksParams params = blocks_params(batch);
-  params.blocks = blocks_.data();
-  params.num_blocks = shape_.num_layers;
   params.wanted_tokens = last_tokens;
   params.num_wanted = num_rows;
   params.wanted_x = hidden;
@@ -128,8 +128,6 @@ Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float*
   }
   const DecoderHead with_head = head(logits);
   DecoderBlocksParams params = blocks_params(batch);
-  params.blocks = blocks_.data();
-  params.num_blocks = shape_.num_layers;
   params.head = &with_head;
   return context_.kernels->decoder_blocks(stream, params);
 }

@@ -129,11 +129,7 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     p.post_ln = norm(dim);
     p.head = matrix(dim, shape.vocab);
     p.x = random_tensor(static_cast<std::size_t>(num_rows) * dim);
-    for (int i = 0; i < kMaxContext * kRotaryDim / 2; ++i) {
-      const float angle = 0.37f * static_cast<float>(i % 1000);
-      p.rope_table.push_back(std::cos(angle));
-      p.rope_table.push_back(std::sin(angle));
-    }
+    p.rope_table = any_rope_table(kMaxContext, kRotaryDim);
     return p;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "kernels/kv_index.h"
 #include "weights/random_weights.h"
@@ -89,6 +90,20 @@ std::vector<float> KernelsTest::floats(const Buffer& buffer) {
   return values;
 }
 
+Fp8Buffers KernelsTest::rows_to_fp8(const TestTensor& x, int dim) {
+  const auto num_rows = x.host.size() / static_cast<std::size_t>(dim);
+  Fp8Buffers rows{.values = poisoned_bytes(x.host.size() * kernels_->fp8_element_bytes()),
+                  .scales = poisoned_bytes(num_rows * sizeof(float))};
+  run(kernels_->rows_to_fp8(*stream_, {.x = x.dev(),
+                                       .x_stride = dim,
+                                       .y = rows.values.data(),
+                                       .y_stride = dim,
+                                       .scales = rows.scales.as<float>(),
+                                       .num_rows = static_cast<int>(num_rows),
+                                       .dim = dim}));
+  return rows;
+}
+
 TestTensor KernelsTest::kv_tensor(KvFormat format, std::vector<float> values) {
   if (format == KvFormat::kNative) return tensor(std::move(values));
   for (float& value : values) value = float_from_e4m3(e4m3_from_float(value));
@@ -116,6 +131,16 @@ void KernelsTest::run(const Status& status) {
   ASSERT_TRUE(status.ok()) << status.to_string();
   const Status done = stream_->synchronize();
   ASSERT_TRUE(done.ok()) << done.to_string();
+}
+
+std::vector<float> any_rope_table(int max_context, int rotary_dim) {
+  std::vector<float> table;
+  for (int i = 0; i < max_context * rotary_dim / 2; ++i) {
+    const float angle = 0.37f * static_cast<float>(i % 1000);
+    table.push_back(std::cos(angle));
+    table.push_back(std::sin(angle));
+  }
+  return table;
 }
 
 bool is_poison(float value) {

@@ -34,6 +34,11 @@ struct TestTensor {
   const float* ref() const { return host.data(); }
 };
 
+// What rows_to_fp8 makes of rows.
+struct Fp8Buffers {
+  Buffer values, scales;
+};
+
 class KernelsTest : public DeviceTest {
  protected:
   void SetUp() override;
@@ -70,6 +75,9 @@ class KernelsTest : public DeviceTest {
   // Elements of T as float32.
   std::vector<float> floats(const Buffer& buffer);
 
+  // Of x: [*, dim].
+  Fp8Buffers rows_to_fp8(const TestTensor& x, int dim);
+
   // A KV cache. For kFp8 `tensor`'s host values are those that the e4m3 numbers stand for.
   TestTensor kv_tensor(KvFormat format, std::vector<float> values);
   std::vector<float> kv_floats(KvFormat format, const Buffer& buffer);
@@ -93,6 +101,9 @@ inline std::span<const float> rows_of(const std::vector<float>& values, std::siz
                                       std::size_t begin, std::size_t end) {
   return std::span(values).subspan(begin * row_size, (end - begin) * row_size);
 }
+
+// Cosines and sines of any angles, as RopeAndCacheParams::rope_table lays them out.
+std::vector<float> any_rope_table(int max_context, int rotary_dim);
 
 // Whether every byte of the element still is kPoison (in float32, read back from T).
 bool is_poison(float value);

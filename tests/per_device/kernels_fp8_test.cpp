@@ -81,18 +81,8 @@ class Fp8RowsTest : public KernelsTest {
   }
 
   Fp8Rows fp8_rows(const TestTensor& x, int dim) {
-    const auto num_rows = x.host.size() / static_cast<std::size_t>(dim);
-    Fp8Rows rows{.values = poisoned_bytes(x.host.size() * kernels_->fp8_element_bytes()),
-                 .scales = poisoned_bytes(num_rows * sizeof(float)),
-                 .host = rounded(x.host, dim)};
-    run(kernels_->rows_to_fp8(*stream_, {.x = x.dev(),
-                                         .x_stride = dim,
-                                         .y = rows.values.data(),
-                                         .y_stride = dim,
-                                         .scales = rows.scales.as<float>(),
-                                         .num_rows = static_cast<int>(num_rows),
-                                         .dim = dim}));
-    return rows;
+    auto [values, scales] = rows_to_fp8(x, dim);
+    return {std::move(values), std::move(scales), rounded(x.host, dim)};
   }
 
   LinearParams product(const Fp8Rows& x, int num_rows, const Fp8Rows& weights, int in, int out,

@@ -16,7 +16,7 @@ constexpr int kRotaryDim = 32, kMaxContext = 1024, kNumBlocks = 2;
 
 struct Matrix {
   TestTensor weight, bias;
-  Buffer fp8, fp8_scales;
+  Fp8Buffers fp8;
   LinearWeights dev;
 };
 
@@ -46,11 +46,6 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
       if (!GetParam()) continue;
       for (Matrix* m : {&blocks_.back().qkv, &blocks_.back().fc1, &blocks_.back().fc2}) to_fp8(*m);
     }
-    for (int i = 0; i < kMaxContext * kRotaryDim / 2; ++i) {
-      const float angle = 0.37f * static_cast<float>(i % 1000);
-      rope_.push_back(std::cos(angle));
-      rope_.push_back(std::sin(angle));
-    }
   }
 
   Matrix matrix(int in, int out) {
@@ -58,29 +53,22 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
                                      1.0f / std::sqrt(static_cast<float>(in))),
              .bias = random_tensor(out, 0.3f),
              .fp8 = {},
-             .fp8_scales = {},
              .dev = {}};
     m.dev = {.weight = m.weight.dev(), .bias = m.bias.dev(), .in = in, .out = out};
     return m;
   }
 
   void to_fp8(Matrix& m) {
-    m.fp8 = poisoned_bytes(m.weight.host.size() * kernels_->fp8_element_bytes());
-    m.fp8_scales = poisoned_bytes(static_cast<std::size_t>(m.dev.out) * sizeof(float));
-    run(kernels_->rows_to_fp8(*stream_, {.x = m.weight.dev(),
-                                         .x_stride = m.dev.in,
-                                         .y = m.fp8.data(),
-                                         .y_stride = m.dev.in,
-                                         .scales = m.fp8_scales.as<float>(),
-                                         .num_rows = m.dev.out,
-                                         .dim = m.dev.in}));
-    m.dev.fp8 = m.fp8.data();
-    m.dev.fp8_scales = m.fp8_scales.as<float>();
+    m.fp8 = rows_to_fp8(m.weight, m.dev.in);
+    m.dev.fp8 = m.fp8.values.data();
+    m.dev.fp8_scales = m.fp8.scales.as<float>();
   }
 
-  // Sequences of so many tokens, packed; half of each is a prefix that sees itself. The wanted
-  // tokens' results come in an order of their own; without any, all of x is the result.
-  Result prefill(const std::vector<int>& lengths, const std::vector<std::int32_t>& wanted) {
+  // Sequences of so many tokens, packed; half of each is a prefix that sees itself. embeddings:
+  // [their tokens, kDim]. The wanted tokens' results come in an order of their own; without any,
+  // all of x is the result.
+  Result prefill(const std::vector<int>& lengths, const std::vector<float>& embeddings,
+                 const std::vector<std::int32_t>& wanted) {
     std::vector<AttentionSequence> sequences;
     std::vector<std::int32_t> positions, slots, pages;
     const int pages_per_row = kMaxContext / kPageTokens;
@@ -117,12 +105,11 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
                         .fc2 = block.fc2.dev,
                         .kv = {caches.end()[-2].data(), caches.end()[-1].data()}});
     }
-    // The first tokens are the same however many there are.
-    random_.seed(7);
-    const TestTensor x = random_tensor(static_cast<std::size_t>(num_tokens) * kDim);
+    const TestTensor x = tensor(embeddings);
     const Buffer positions_dev = upload(positions), slots_dev = upload(slots);
     const Buffer pages_dev = upload(pages), sequences_dev = upload(sequences);
-    const Buffer rope = upload(rope_), wanted_dev = upload(wanted);
+    const Buffer rope = upload(any_rope_table(kMaxContext, kRotaryDim)),
+                 wanted_dev = upload(wanted);
     const Buffer wanted_x = poisoned(static_cast<std::size_t>(num_wanted) * kDim);
     const Buffer norm = poisoned(rows * kDim), qkv = poisoned(rows * 3 * kDim);
     const Buffer attention = poisoned(rows * kDim), inner = poisoned(rows * kFfDim);
@@ -157,7 +144,11 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
   }
 
   void check(const std::vector<int>& lengths, const std::vector<std::int32_t>& wanted) {
-    const Result all = prefill(lengths, {}), some = prefill(lengths, wanted);
+    const auto num_tokens =
+        static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), 0));
+    const std::vector<float> embeddings = random_values(num_tokens * kDim);
+    const Result all = prefill(lengths, embeddings, {});
+    const Result some = prefill(lengths, embeddings, wanted);
     ASSERT_TRUE(none_poison(some.wanted));
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       const auto token = static_cast<std::size_t>(wanted[i]);
@@ -171,7 +162,6 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
   }
 
   std::vector<Block> blocks_;
-  std::vector<float> rope_;
 };
 
 TEST_P(PrefillBlocksTest, WantedTokensAreTheSameBitsAsAmongAll) {
