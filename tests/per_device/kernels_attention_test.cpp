@@ -244,6 +244,13 @@ TEST_P(PagedAttentionTest, PrefillWithTheHeadsOfMoondream2) {
   check(make_context(32, {{0, 40, 35}, {5, 20, 0}}), false);
 }
 
+// More tiles of queries than multiprocessors with a list of 32 each: blocks go on to a second list.
+TEST_P(PagedAttentionTest, PrefillOfVeryManyTiles) {
+  std::vector<SequenceShape> sequences;
+  for (int i = 0; i < 70; ++i) sequences.push_back({i % 3, 1 + i % 2, 0});
+  check(make_context(64, sequences, 32), false);
+}
+
 // A query's bits do not depend on how many of its sequence's tokens were computed in earlier
 // launches: a prefix-cache hit and a miss give the same answer.
 TEST_P(PagedAttentionTest, QueriesDoNotDependOnHowMuchWasCached) {

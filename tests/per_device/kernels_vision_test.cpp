@@ -81,7 +81,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, VisionAttentionTest,
                                            AttentionCase{3, 81, 4, 72},
                                            AttentionCase{2, 729, 1, 72},
                                            AttentionCase{2, 65, 16, 72}, AttentionCase{1, 1, 2, 72},
-                                           AttentionCase{2, 17, 10, 72}));
+                                           AttentionCase{2, 17, 10, 72},
+                                           // more than a block lists at once
+                                           AttentionCase{300, 3, 16, 72}));
 
 struct TilingCase {
   int rows, cols, dim;

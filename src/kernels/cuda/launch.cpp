@@ -9,4 +9,14 @@ Status launch_status(cudaError_t error, const char* kernel_name) {
   return cuda_status(error, fmt::format("kernel {}", kernel_name));
 }
 
+Status check_registers(const char* kernel_name, const void* kernel, int expected) {
+  cudaFuncAttributes attributes;
+  GAPLESS_RETURN_IF_ERROR(launch_status(cudaFuncGetAttributes(&attributes, kernel), kernel_name));
+  // A thread has a multiple of 8.
+  if ((attributes.numRegs + 7) / 8 * 8 >= expected) return ok_status();
+  return make_error(StatusCode::kInternal,
+                    "{}: compiled to {} registers a thread, it reckons with {}", kernel_name,
+                    attributes.numRegs, expected);
+}
+
 }  // namespace gapless::cuda

@@ -25,6 +25,10 @@ inline cudaStream_t native_stream(Stream& stream) {
 // OK, or a device error that names the kernel.
 Status launch_status(cudaError_t error, const char* kernel_name);
 
+// An error where the kernel was compiled to fewer registers a thread than its warps reckon with
+// when they exchange them: who takes registers that are not there waits for ever.
+Status check_registers(const char* kernel_name, const void* kernel, int expected);
+
 // Launches with overlap allowed (device/async.cuh says what a kernel owes for that). An empty grid
 // is no work.
 template <typename... Params, typename... Args>

@@ -8,9 +8,9 @@
 namespace gapless::cuda {
 namespace {
 
-// Of a block, one per multiprocessor: as many as their registers allow.
+// One block per multiprocessor, of as many groups as registers allow.
 template <int kHeadDim>
-constexpr int kGroupsFor = kHeadDim <= 72 ? 4 : 2;
+using Shape = FlashShape<kHeadDim, kHeadDim <= 64 ? 4 : 2, 64>;
 
 // One tile of queries of one sequence and head. Query i has position num_cached + first_query + i.
 template <int kHeadDim, typename Element>
@@ -43,26 +43,35 @@ struct PagedProblem {
 // pack of its size, however long each sequence is.
 template <int kHeadDim, typename Element>
 struct PagedWork {
-  static constexpr int kTileQueries = kGroupsFor<kHeadDim> * kGroupQueries;
+  static constexpr int kTileQueries = Shape<kHeadDim>::kGroups * kGroupQueries;
   using Problem = PagedProblem<kHeadDim, Element>;
   const PagedAttentionParams& p;
-  int num_problems_ = 0;
+  int num_full_ = 0, num_problems_ = 0;
 
   __device__ explicit PagedWork(const PagedAttentionParams& params) : p(params) {
-    for (int s = 0; s < p.num_sequences; ++s) num_problems_ += tiles(s) * p.num_heads;
+    for (int s = 0; s < p.num_sequences; ++s) {
+      num_full_ += tiles(s, true) * p.num_heads;
+      num_problems_ += tiles(s, false) * p.num_heads;
+    }
+    num_problems_ += num_full_;
   }
-  __device__ int tiles(int sequence) const {
-    return (p.sequences[sequence].num_tokens + kTileQueries - 1) / kTileQueries;
+  // Full ones; or the last one, if it is not full.
+  __device__ int tiles(int sequence, bool full) const {
+    const int num_tokens = p.sequences[sequence].num_tokens;
+    return full ? num_tokens / kTileQueries : int{num_tokens % kTileQueries > 0};
   }
   __device__ int num_problems() const { return num_problems_; }
+  // Those of full tiles come first: blocks that have one less get more of the others.
   __device__ Problem problem(int index) const {
+    const bool full = index < num_full_;
+    if (!full) index -= num_full_;
     int s = 0;
-    for (; index >= tiles(s) * p.num_heads; ++s) index -= tiles(s) * p.num_heads;
+    for (; index >= tiles(s, full) * p.num_heads; ++s) index -= tiles(s, full) * p.num_heads;
     const AttentionSequence& sequence = p.sequences[s];
-    const int num_tiles = tiles(s);
+    const int num_tiles = tiles(s, full);
     const int head = index / num_tiles;
-    // The last tiles see the most keys: they come first.
-    const int first_query = (num_tiles - 1 - index % num_tiles) * kTileQueries;
+    const int tile = full ? index % num_tiles : tiles(s, true);
+    const int first_query = tile * kTileQueries;
     const std::int64_t in_row = std::int64_t{head} * kHeadDim;
     const std::int64_t head_start = std::int64_t{head} * kPageTokens * kHeadDim;
     const std::int64_t first_token = sequence.first_token;
@@ -88,31 +97,35 @@ struct PagedWork {
 };
 
 template <int kHeadDim, typename Element>
-__global__ void __launch_bounds__(kGroupsFor<kHeadDim>* kGroupThreads, 1)
+using Shared = FlashShared<Shape<kHeadDim>, PagedProblem<kHeadDim, Element>>;
+
+template <int kHeadDim, typename Element>
+__global__ void __launch_bounds__(kFlashThreads<Shape<kHeadDim>>, 1)
     prefill_attention_kernel(PagedAttentionParams p) {
-  constexpr int kGroups = kGroupsFor<kHeadDim>;
-  extern __shared__ __align__(16) char raw_shared[];
+  extern __shared__ __align__(1024) char raw_shared[];
   let_successor_start();
   wait_for_predecessor();
   const PagedWork<kHeadDim, Element> work(p);
-  flash_attention<kHeadDim, kGroups>(work, *reinterpret_cast<FlashShared<kHeadDim>*>(raw_shared));
+  flash_attention(work, *reinterpret_cast<Shared<kHeadDim, Element>*>(raw_shared));
 }
 
 template <int kHeadDim>
 Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_multiprocessors) {
-  constexpr int kGroups = kGroupsFor<kHeadDim>;
   // At most: every sequence may end with a tile that is not full.
-  const unsigned problems = (blocks_for(params.num_tokens, kGroups * kGroupQueries) +
-                             static_cast<unsigned>(params.num_sequences)) *
-                            static_cast<unsigned>(params.num_heads);
+  const unsigned problems =
+      (blocks_for(params.num_tokens, Shape<kHeadDim>::kGroups * kGroupQueries) +
+       static_cast<unsigned>(params.num_sequences)) *
+      static_cast<unsigned>(params.num_heads);
   const LaunchShape shape{
       .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
-      .block = dim3(kGroups * kGroupThreads),
-      .shared_bytes = sizeof(FlashShared<kHeadDim>)};
-  return launch("prefill_attention", stream, shape,
-                params.kv.format == KvFormat::kFp8 ? prefill_attention_kernel<kHeadDim, E4m3>
-                                                   : prefill_attention_kernel<kHeadDim, Bf16>,
-                params);
+      .block = dim3(kFlashThreads<Shape<kHeadDim>>),
+      .shared_bytes = sizeof(Shared<kHeadDim, Bf16>)};
+  const auto kernel = params.kv.format == KvFormat::kFp8 ? prefill_attention_kernel<kHeadDim, E4m3>
+                                                         : prefill_attention_kernel<kHeadDim, Bf16>;
+  GAPLESS_RETURN_IF_ERROR(check_registers("prefill_attention",
+                                          reinterpret_cast<const void*>(kernel),
+                                          FlashRegisters<Shape<kHeadDim>>::kStart));
+  return launch("prefill_attention", stream, shape, kernel, params);
 }
 
 }  // namespace

@@ -8,9 +8,12 @@
 namespace gapless::cuda {
 namespace {
 
-// Of a block, one per multiprocessor. Four fill its registers and read each key and value once;
-// fewer in several blocks took longer, for one crop as for 26.
-constexpr int kGroups = 4;
+// One block per multiprocessor. A head of 72 leaves registers for three groups; they take twice the
+// keys at a time.
+template <int kHeadDim>
+using Shape = FlashShape<kHeadDim, kHeadDim == 72 ? 3 : 4, kHeadDim == 72 ? 128 : 64>;
+template <int kHeadDim>
+constexpr int kTileQueries = Shape<kHeadDim>::kGroups* kGroupQueries;
 
 struct CropProblem {
   const Bf16* qkv;  // of this crop and head: q; k and v lie `width` and 2 `width` further
@@ -42,30 +45,33 @@ struct CropWork {
     const std::int64_t first_token = std::int64_t{index / tiles_per_head / p.num_heads} * p.seq_len;
     return {static_cast<const Bf16*>(p.qkv) + first_token * 3 * width + head * kHeadDim,
             static_cast<Bf16*>(p.out) + first_token * width + head * kHeadDim, width, p.seq_len,
-            tile * kGroups * kGroupQueries};
+            tile * kTileQueries<kHeadDim>};
   }
 };
 
 template <int kHeadDim>
-__global__ void __launch_bounds__(kGroups* kGroupThreads, 1)
+__global__ void __launch_bounds__(kFlashThreads<Shape<kHeadDim>>, 1)
     vision_attention_kernel(VisionAttentionParams p) {
-  extern __shared__ __align__(16) char raw_shared[];
+  extern __shared__ __align__(1024) char raw_shared[];
   let_successor_start();
   wait_for_predecessor();
-  const CropWork<kHeadDim> work{
-      p, (p.seq_len + kGroups * kGroupQueries - 1) / (kGroups * kGroupQueries)};
-  flash_attention<kHeadDim, kGroups>(work, *reinterpret_cast<FlashShared<kHeadDim>*>(raw_shared));
+  const CropWork<kHeadDim> work{p,
+                                (p.seq_len + kTileQueries<kHeadDim> - 1) / kTileQueries<kHeadDim>};
+  flash_attention(work, *reinterpret_cast<FlashShared<Shape<kHeadDim>, CropProblem>*>(raw_shared));
 }
 
 template <int kHeadDim>
 Status launch_for(Stream& stream, const VisionAttentionParams& params, int num_multiprocessors) {
-  const unsigned problems = blocks_for(params.seq_len, kGroups * kGroupQueries) *
+  const unsigned problems = blocks_for(params.seq_len, kTileQueries<kHeadDim>) *
                             static_cast<unsigned>(params.num_heads * params.num_crops);
   const LaunchShape shape{
       .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
-      .block = dim3(kGroups * kGroupThreads),
-      .shared_bytes = sizeof(FlashShared<kHeadDim>)};
-  return launch("vision_attention", stream, shape, vision_attention_kernel<kHeadDim>, params);
+      .block = dim3(kFlashThreads<Shape<kHeadDim>>),
+      .shared_bytes = sizeof(FlashShared<Shape<kHeadDim>, CropProblem>)};
+  const auto kernel = vision_attention_kernel<kHeadDim>;
+  GAPLESS_RETURN_IF_ERROR(check_registers("vision_attention", reinterpret_cast<const void*>(kernel),
+                                          FlashRegisters<Shape<kHeadDim>>::kStart));
+  return launch("vision_attention", stream, shape, kernel, params);
 }
 
 }  // namespace

@@ -109,15 +109,8 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int nu
     constexpr int kRows = decltype(rows)::value;
     const auto kernel = decoder_kernel<kFormat, kRows, CacheElement>;
     if constexpr (kExchangesRegisters<kRows>) {
-      cudaFuncAttributes attributes;
-      GAPLESS_RETURN_IF_ERROR(
-          launch_status(cudaFuncGetAttributes(&attributes, kernel), "decoder_blocks"));
-      // Who takes registers that are not there waits for ever. A thread has a multiple of 8.
-      if ((attributes.numRegs + 7) / 8 * 8 < kStartRegisters) {
-        return make_error(StatusCode::kInternal,
-                          "decoder_blocks: compiled to {} registers a thread, it reckons with {}",
-                          attributes.numRegs, kStartRegisters);
-      }
+      GAPLESS_RETURN_IF_ERROR(check_registers(
+          "decoder_blocks", reinterpret_cast<const void*>(kernel), kStartRegisters));
     }
     return launch("decoder_blocks", stream,
                   {.grid = dim3(static_cast<unsigned>(num_blocks)),

@@ -21,6 +21,27 @@ __device__ __forceinline__ std::uint64_t wgmma_operand(std::uint32_t address, in
          static_cast<std::uint64_t>(stride_bytes >> 4) << 32;
 }
 
+// The same with rows of kRowBytes (64 or 128) that are swizzled: 16 bytes number i of row r lie
+// where those number i ^ wgmma_swizzle(r) would. Rows lie one after the other, from a multiple of
+// eight rows' bytes. Not transposed: a row is a column's k's; 32 bytes are the next product's 16
+// k's. Transposed: a row is a k's columns; wide_bytes to the next kRowBytes / 2 columns.
+template <int kRowBytes>
+__device__ __forceinline__ std::uint64_t wgmma_swizzled_operand(std::uint32_t address,
+                                                                int wide_bytes = 16) {
+  static_assert(kRowBytes == 64 || kRowBytes == 128);
+  constexpr std::uint64_t kMode = kRowBytes == 128 ? 1 : 2;
+  return wgmma_operand(address, wide_bytes, 8 * kRowBytes) | kMode << 62;
+}
+template <int kRowBytes>
+__device__ __forceinline__ constexpr int wgmma_swizzle(int row) {
+  return kRowBytes == 128 ? row % 8 : row / 2 % 4;
+}
+
+// The same operand, `bytes` further on (a multiple of 16; both lie within shared memory).
+__device__ __forceinline__ std::uint64_t wgmma_moved(std::uint64_t operand, int bytes) {
+  return operand + static_cast<std::uint64_t>(bytes >> 4);
+}
+
 // Registers written before are seen by products enqueued after.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -43,6 +64,18 @@ __device__ __forceinline__ void fence_for_wgmma() {
 
 // d = a b (+ d when accumulate), bfloat16 in, float accumulators; 16 k's, twice as many columns as
 // d has values.
+template <bool kTransposed>
+__device__ __forceinline__ void wgmma_async(float (&d)[4], const std::uint32_t (&a)[4],
+                                            std::uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %9, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, "
+      "{%4, %5, %6, %7}, %8, accumulate, 1, 1, %10;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}),
+        "n"(int{kTransposed}));
+}
+
 template <bool kTransposed>
 __device__ __forceinline__ void wgmma_async(float (&d)[16], const std::uint32_t (&a)[4],
                                             std::uint64_t b, bool accumulate) {
@@ -72,26 +105,6 @@ __device__ __forceinline__ void wgmma_async(float (&d)[32], const std::uint32_t 
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
         "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
         "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}),
-        "n"(int{kTransposed}));
-}
-
-template <bool kTransposed>
-__device__ __forceinline__ void wgmma_async(float (&d)[36], const std::uint32_t (&a)[4],
-                                            std::uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %41, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35}, "
-      "{%36, %37, %38, %39}, %40, accumulate, 1, 1, %42;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-        "+f"(d[35])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}),
         "n"(int{kTransposed}));
 }
