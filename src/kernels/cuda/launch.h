@@ -16,6 +16,8 @@ struct LaunchShape {
   dim3 block;
   std::size_t shared_bytes = 0;
   unsigned cluster = 1;  // blocks along x that form a cluster
+  // That a thread starts with, where warps exchange some of them; 0: they do not.
+  int registers = 0;
 };
 
 inline cudaStream_t native_stream(Stream& stream) {
@@ -25,8 +27,8 @@ inline cudaStream_t native_stream(Stream& stream) {
 // OK, or a device error that names the kernel.
 Status launch_status(cudaError_t error, const char* kernel_name);
 
-// An error where the kernel was compiled to fewer registers a thread than its warps reckon with
-// when they exchange them: who takes registers that are not there waits for ever.
+// An error where the kernel was compiled to fewer registers a thread than LaunchShape says: who
+// takes registers that are not there waits for ever.
 Status check_registers(const char* kernel_name, const void* kernel, int expected);
 
 // Launches with overlap allowed (device/async.cuh says what a kernel owes for that). An empty grid
@@ -35,6 +37,10 @@ template <typename... Params, typename... Args>
 Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (*kernel)(Params...),
               Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return ok_status();
+  if (shape.registers > 0) {
+    GAPLESS_RETURN_IF_ERROR(
+        check_registers(name, reinterpret_cast<const void*>(kernel), shape.registers));
+  }
   // All kernels divide L1 and shared memory alike: a multiprocessor must be idle to change the
   // division, which would keep neighbouring kernels from overlapping.
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,

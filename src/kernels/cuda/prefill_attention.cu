@@ -119,13 +119,12 @@ Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_mu
   const LaunchShape shape{
       .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
       .block = dim3(kFlashThreads<Shape<kHeadDim>>),
-      .shared_bytes = sizeof(Shared<kHeadDim, Bf16>)};
-  const auto kernel = params.kv.format == KvFormat::kFp8 ? prefill_attention_kernel<kHeadDim, E4m3>
-                                                         : prefill_attention_kernel<kHeadDim, Bf16>;
-  GAPLESS_RETURN_IF_ERROR(check_registers("prefill_attention",
-                                          reinterpret_cast<const void*>(kernel),
-                                          FlashRegisters<Shape<kHeadDim>>::kStart));
-  return launch("prefill_attention", stream, shape, kernel, params);
+      .shared_bytes = sizeof(Shared<kHeadDim, Bf16>),
+      .registers = FlashRegisters<Shape<kHeadDim>>::kStart};
+  return launch("prefill_attention", stream, shape,
+                params.kv.format == KvFormat::kFp8 ? prefill_attention_kernel<kHeadDim, E4m3>
+                                                   : prefill_attention_kernel<kHeadDim, Bf16>,
+                params);
 }
 
 }  // namespace

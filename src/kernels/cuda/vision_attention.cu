@@ -67,11 +67,9 @@ Status launch_for(Stream& stream, const VisionAttentionParams& params, int num_m
   const LaunchShape shape{
       .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
       .block = dim3(kFlashThreads<Shape<kHeadDim>>),
-      .shared_bytes = sizeof(FlashShared<Shape<kHeadDim>, CropProblem>)};
-  const auto kernel = vision_attention_kernel<kHeadDim>;
-  GAPLESS_RETURN_IF_ERROR(check_registers("vision_attention", reinterpret_cast<const void*>(kernel),
-                                          FlashRegisters<Shape<kHeadDim>>::kStart));
-  return launch("vision_attention", stream, shape, kernel, params);
+      .shared_bytes = sizeof(FlashShared<Shape<kHeadDim>, CropProblem>),
+      .registers = FlashRegisters<Shape<kHeadDim>>::kStart};
+  return launch("vision_attention", stream, shape, vision_attention_kernel<kHeadDim>, params);
 }
 
 }  // namespace

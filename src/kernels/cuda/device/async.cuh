@@ -79,11 +79,6 @@ __device__ __forceinline__ void arrive_expecting(std::uint32_t barrier, int byte
                : "memory");
 }
 
-// Arrives when all cp.async copies of this thread so far are complete.
-__device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, int phase_parity) {
   asm volatile(
       "{\n"

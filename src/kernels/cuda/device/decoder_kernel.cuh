@@ -107,16 +107,12 @@ template <PreparedFormat kFormat, typename CacheElement>
 Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks) {
   const auto launch_rows = [&](auto rows) {
     constexpr int kRows = decltype(rows)::value;
-    const auto kernel = decoder_kernel<kFormat, kRows, CacheElement>;
-    if constexpr (kExchangesRegisters<kRows>) {
-      GAPLESS_RETURN_IF_ERROR(check_registers(
-          "decoder_blocks", reinterpret_cast<const void*>(kernel), kStartRegisters));
-    }
     return launch("decoder_blocks", stream,
                   {.grid = dim3(static_cast<unsigned>(num_blocks)),
                    .block = dim3(kDecoderThreads),
-                   .shared_bytes = DecoderLayout::kBytes},
-                  kernel, params);
+                   .shared_bytes = DecoderLayout::kBytes,
+                   .registers = kExchangesRegisters<kRows> ? kStartRegisters : 0},
+                  decoder_kernel<kFormat, kRows, CacheElement>, params);
   };
   switch (decoder_slice_rows(params.num_rows)) {
     case 8:

@@ -62,8 +62,9 @@ struct FlashStage {
 template <typename Shape, typename Problem>
 struct FlashShared {
   using Stage = FlashStage<Shape>;
-  static constexpr int kStages = 2 * Stage::kBytes * kProducers <= (200 << 10) ? 8 : 4;
-  static_assert(kStages % kProducers == 0);
+  // Of a producer: two where they fit.
+  static constexpr int kOwnStages = 2 * kProducers * Stage::kBytes <= (200 << 10) ? 2 : 1;
+  static constexpr int kStages = kProducers * kOwnStages;
   static constexpr int kProblems = 32;
 
   alignas(1024) char stages[kStages][Stage::kBytes];
@@ -126,7 +127,7 @@ class TileProducer {
  private:
   // The next of its stages.
   __device__ void fill(const Problem& problem, int first_key) {
-    constexpr unsigned kOwnStages = Shared::kStages / kProducers;
+    constexpr unsigned kOwnStages = Shared::kOwnStages;
     const unsigned stage = turn_ % kOwnStages * kProducers + producer_;
     wait_barrier(shared_address(&shared_.empty[stage]), (turn_ / kOwnStages & 1) ^ 1);
     ++turn_;
