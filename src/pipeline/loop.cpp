@@ -99,7 +99,8 @@ StatusOr<SequenceId> Loop::submit(PreparedPrompt prompt, std::shared_ptr<TokenSi
   sequence->prompt = std::move(prompt);
   sequence->image_slots.resize(sequence->prompt.images.size());
   sequence->sink = std::move(sink);
-  sequence->times.submitted_ns = clock_.now_ns();
+  const std::int64_t came_in_ns = sequence->prompt.submitted_ns;
+  sequence->times.submitted_ns = came_in_ns != 0 ? came_in_ns : clock_.now_ns();
   if (!mailbox_.post(sequence)) {
     num_waiting_.fetch_sub(1);
     return make_error(StatusCode::kUnavailable, "the engine is stopping");

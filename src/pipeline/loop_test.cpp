@@ -19,15 +19,17 @@ using ::testing::HasSubstr;
 
 struct Answer : TokenSink {
   void on_token(const CommittedToken& token) override { tokens.push_back(token); }
-  void on_finished(FinishReason why, const Status& what, const SequenceTimes&) override {
+  void on_finished(FinishReason why, const Status& what, const SequenceTimes& when) override {
     ++num_finished;
     reason = why;
     status = what;
+    times = when;
   }
   std::vector<CommittedToken> tokens;
   int num_finished = 0;
   FinishReason reason = FinishReason::kError;
   Status status;
+  SequenceTimes times;
 };
 
 class NothingAllowed : public TokenConstraint {
@@ -199,6 +201,21 @@ TEST_F(LoopTest, RefusesWhenTooManyWait) {
   EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kResourceExhausted);
   run();
   EXPECT_TRUE(refusal(text(1, 1)).ok()) << "seats were taken, so places are free again";
+}
+
+TEST_F(LoopTest, TimesCountFromWhenTheRequestCameIn) {
+  make_loop();
+  submit(text(5, 2));
+  run();
+  const std::int64_t now = device_->host_clock().now_ns();
+  ASSERT_GT(now, 7);
+  PreparedPrompt prompt = text(5, 2);
+  prompt.submitted_ns = 7;
+  const auto preprocessed = submit(std::move(prompt));
+  const auto bare = submit(text(5, 2));
+  run();
+  EXPECT_EQ(preprocessed->times.submitted_ns, 7);
+  EXPECT_EQ(bare->times.submitted_ns, now);
 }
 
 // ---- zombies (I6)
