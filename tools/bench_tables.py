@@ -168,6 +168,18 @@ def logits(result):
     yield table(["step", "rows", "error, median", "p90", "max", "same greedy token", "KL, nats"], rows)
 
 
+def power(result):
+    rows = []
+    for point in result["points"]:
+        rest = point["rest_ms"]
+        rows.append([point["what"], f'{rest["median"]:.2f} ({rest["min"]:.2f} .. {rest["max"]:.2f})',
+                     f'{point["rest_tflop_per_s"]:.0f}', f'{point["back_to_back_ms"]:.2f}',
+                     f'{point["back_to_back_tflop_per_s"]:.0f}', f'{point["watts"]:.0f}',
+                     f'{point["picojoules_per_operation"]:.2f}'])
+    yield table(["bare products, attention", "after rest ms (min .. max)", "TFLOP/s", "back to back ms", "TFLOP/s", "W",
+                 "pJ per operation"], rows)
+
+
 def ceiling_ours_theirs(decoded, forwarded, rested, peers):
     """Decode steps, encodes and prefills: the ceiling's time, ours, the peers', and the fastest of them over ours."""
     ours = []
@@ -201,7 +213,7 @@ def ceiling_ours_theirs(decoded, forwarded, rested, peers):
 
 
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
-          "serve": serve, "kernels": kernels, "logits": logits}
+          "serve": serve, "kernels": kernels, "logits": logits, "power": power}
 
 
 def read(path):

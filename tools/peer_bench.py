@@ -24,10 +24,7 @@ Needs torch with CUDA and safetensors; transformers for the second.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -39,6 +36,7 @@ from safetensors import safe_open
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from gapless_tools import bench_result  # noqa: E402
 from gapless_tools.config import MoondreamConfig  # noqa: E402
 from gapless_tools.image_crops import normalize, patchify  # noqa: E402
 from gapless_tools.reference_model import apply_rope, linear, parameter_shapes, rope_tables  # noqa: E402
@@ -322,14 +320,6 @@ def transformers_points(
     return points
 
 
-def current_commit() -> str:
-    try:
-        command = ["git", "describe", "--always", "--dirty"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
 # Not inference_mode: transformers' loop writes, in a thread of its own, to tensors made here.
 @torch.no_grad()
 def main() -> None:
@@ -343,12 +333,7 @@ def main() -> None:
     skip = set(arguments.skip.split(","))
     config = MoondreamConfig()
     result = {
-        "command": "tools/peer_bench.py " + " ".join(sys.argv[1:]),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "commit": arguments.commit or current_commit(),
-        "device": torch.cuda.get_device_name(),
-        "model": "random:moondream2",
-        "ceiling": "none",
+        **bench_result.header("random:moondream2", "none", torch.cuda.get_device_name(), arguments.commit),
         "benchmark": "peers",
         "torch": torch.__version__,
         "reference": [],
@@ -373,7 +358,7 @@ def main() -> None:
             result["transformers_error"] = f"{type(error).__name__}: {error}"
             print("transformers:", result["transformers_error"], f"after {time.monotonic() - begin:.0f} s")
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        bench_result.write(arguments.json, result)
 
 
 if __name__ == "__main__":
