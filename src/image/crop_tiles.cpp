@@ -80,28 +80,32 @@ int num_crops(const Tiling& tiling) {
 void make_crops_into(const Image& image, const Tiling& tiling, const CropGeometry& geometry,
                      std::span<std::uint8_t* const> crops, ThreadPool* pool) {
   GAPLESS_CHECK(crops.size() == static_cast<std::size_t>(num_crops(tiling)));
-  resize_lanczos_into(image, geometry.crop_size, geometry.crop_size, crops[0], pool);
-  if (num_crops(tiling) == 1) return;
-
-  const Image canvas = resize_lanczos(image, geometry.canvas_pixels(tiling.cols),
-                                      geometry.canvas_pixels(tiling.rows), pool);
-  const std::size_t canvas_row_bytes = static_cast<std::size_t>(canvas.width) * 3;
   const std::size_t crop_row_bytes = static_cast<std::size_t>(geometry.crop_size) * 3;
-  const auto window = static_cast<std::size_t>(geometry.window_pixels());
-  std::size_t tile = 1;
-  for (int r = 0; r < tiling.rows; ++r) {
-    for (int c = 0; c < tiling.cols; ++c) {
-      const std::uint8_t* from = canvas.rgb.data() +
-                                 static_cast<std::size_t>(r) * window * canvas_row_bytes +
-                                 static_cast<std::size_t>(c) * window * 3;
-      std::uint8_t* to = crops[tile++];
-      for (int y = 0; y < geometry.crop_size; ++y) {
-        std::memcpy(to, from, crop_row_bytes);
-        from += canvas_row_bytes;
-        to += crop_row_bytes;
+  const auto row_of_crop = [&](std::size_t crop, int y) {
+    return crops[crop] + static_cast<std::size_t>(y) * crop_row_bytes;
+  };
+  std::vector<LanczosResize> resizes;
+  resizes.emplace_back(
+      image, geometry.crop_size, geometry.crop_size,
+      [&](int y, const std::uint8_t* row) { std::memcpy(row_of_crop(0, y), row, crop_row_bytes); });
+  // The canvas is never whole: each of its rows goes to the rows of tiles that it is in.
+  const int window = geometry.window_pixels();
+  const auto cut_row = [&](int canvas_y, const std::uint8_t* row) {
+    for (int r = 0; r < tiling.rows; ++r) {
+      const int y = canvas_y - r * window;
+      if (y < 0 || y >= geometry.crop_size) continue;
+      for (int c = 0; c < tiling.cols; ++c) {
+        std::memcpy(row_of_crop(static_cast<std::size_t>(1 + r * tiling.cols + c), y),
+                    row + static_cast<std::size_t>(c) * static_cast<std::size_t>(window) * 3,
+                    crop_row_bytes);
       }
     }
+  };
+  if (num_crops(tiling) > 1) {
+    resizes.emplace_back(image, geometry.canvas_pixels(tiling.cols),
+                         geometry.canvas_pixels(tiling.rows), cut_row);
   }
+  run_resizes(resizes, pool);
 }
 
 StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry) {

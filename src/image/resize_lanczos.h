@@ -13,19 +13,58 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "image/image.h"
+#include "image/lanczos_taps.h"
 
 namespace gapless {
 
-// Both sizes at least 1 (checked: sizes come from select_tiling, not from a user).
-// The work is shared with `pool`, if there is one; the result is the same.
-Image resize_lanczos(const Image& image, int out_width, int out_height, ThreadPool* pool = nullptr);
+// One resize as tasks, so that several share the loops of a pool (run_resizes).
+class LanczosResize {
+ public:
+  // Gets row y of the result, out_width * 3 bytes, which are gone when it returns. Every row once,
+  // in any order, several from different threads at once.
+  using RowSink = std::function<void(int y, const std::uint8_t* row)>;
 
-// The same into the caller's memory: out_rgb holds out_width * out_height * 3 bytes, packed, and
-// does not overlap the image.
-void resize_lanczos_into(const Image& image, int out_width, int out_height, std::uint8_t* out_rgb,
-                         ThreadPool* pool = nullptr);
+  // `image` must outlive this. Both sizes at least 1 (checked: sizes come from select_tiling, not
+  // from a user).
+  LanczosResize(const Image& image, int out_width, int out_height, RowSink sink);
+
+  // A stage's tasks may run at once, after all of the stage before.
+  static constexpr int kNumStages = 3;
+  int num_tasks(int stage) const;
+  void run_task(int stage, int task);
+
+ private:
+  enum Stage { kTaps, kFirstPass, kLastPass };  // kFirstPass: of two, into middle_
+  struct Pass {
+    bool is_horizontal;
+    LanczosTaps taps;
+  };
+
+  static int num_tasks_of(const Pass& pass, int in_height);
+  void compute_taps(int task);
+  static void run_pass(const Pass& pass, const std::uint8_t* in, int in_width, int in_height,
+                       int task, const RowSink& sink);
+  void hand_on_rows(int task) const;
+
+  const Image& image_;
+  RowSink sink_;
+  std::vector<Pass> passes_;  // of the axes whose size changes, in order
+  int middle_width_ = 0;
+  int middle_height_ = 0;
+  std::unique_ptr<std::uint8_t[]> middle_;  // between two passes; else nullptr
+};
+
+// The work is shared with `pool`, if there is one; the result is the same.
+void run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool);
+
+// One into memory of its own.
+Image resize_lanczos(const Image& image, int out_width, int out_height, ThreadPool* pool = nullptr);
 
 }  // namespace gapless

@@ -1,0 +1,39 @@
+// Which inputs an output of a Lanczos resize is the weighted sum of, along one axis, as Pillow
+// reckons it (resize_lanczos.h says how).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gapless {
+
+// Weights are fixed-point numbers: 32 bits less 8 of pixel and 2 of headroom.
+inline constexpr int kLanczosPrecisionBits = 22;
+
+class LanczosTaps {
+ public:
+  // Both sizes at least 1.
+  LanczosTaps(int in_size, int out_size);
+
+  int out_size() const { return static_cast<int>(first_.size()); }
+
+  // Those of outputs [begin, end). Parts that do not overlap may be computed at once: a weight
+  // takes two sines.
+  void compute(int begin, int end);
+
+  // Output o, once computed, reads inputs first(o) .. first(o) + num_taps(o) - 1.
+  int first(int o) const { return first_[static_cast<std::size_t>(o)]; }
+  int num_taps(int o) const { return num_taps_[static_cast<std::size_t>(o)]; }
+  const std::int32_t* weights(int o) const { return fixed_weights_.data() + o * max_taps_; }
+
+ private:
+  int in_size_ = 0;
+  double scale_ = 1;
+  double support_ = 0;
+  std::ptrdiff_t max_taps_ = 0;
+  std::vector<int> first_, num_taps_;
+  std::vector<std::int32_t> fixed_weights_;
+};
+
+}  // namespace gapless
