@@ -40,8 +40,7 @@ struct ServeBenchOptions {
   int num_distinct_images = 8;
   std::vector<std::string> image_sizes{"800x600"};
 
-  LoadOptions load;
-  double warm_up_s = 2;
+  LoadOptions load{.warm_up_s = 2};
   bool check_answers = false;
   double soak_minutes = 0;
   std::string json, commit, note;
@@ -136,18 +135,10 @@ class ServeBench {
 
   Status measure(const LoadRequests& requests, const LoadOptions& load,
                  boost::json::array& points) {
-    if (options_.warm_up_s > 0) {
-      LoadOptions warm_up = load;
-      warm_up.duration_s = options_.warm_up_s;
-      warm_up.max_requests = 0;
-      warm_up.abandon_share = 0;
-      warm_up.first_request = next_request_;
-      GAPLESS_ASSIGN_OR_RETURN(const LoadRun warm, run_load(url_, requests, warm_up));
-      next_request_ += warm.num_sent;
-    }
-    const ServerGauges before = gauges();
+    ServerGauges before;
     LoadOptions measured = load;
     measured.first_request = next_request_;
+    measured.window_begins = [&] { before = gauges(); };
     GAPLESS_ASSIGN_OR_RETURN(LoadRun run, run_load(url_, requests, measured));
     next_request_ += run.num_sent;
     const ServerGauges after = gauges();
@@ -204,7 +195,7 @@ class ServeBench {
                          {"ends", options_.natural_ends ? "stop tokens" : "max_tokens"},
                          {"answers_checked", options_.check_answers},
                          {"abandon_share", options_.load.abandon_share},
-                         {"warm_up_s", options_.warm_up_s},
+                         {"warm_up_s", options_.load.warm_up_s},
                          {"points", points}});
   }
 
@@ -296,7 +287,10 @@ void add_load_options(CLI::App& command, ServeBenchOptions& options) {
   command.add_option("--duration", load.duration_s, "Seconds per point")->capture_default_str();
   command.add_option("--requests", load.max_requests,
                      "Requests per point, if they are sent before --duration; 0: any number");
-  command.add_option("--warm-up", options.warm_up_s, "Seconds of the same load before each point")
+  command
+      .add_option(
+          "--warm-up", load.warm_up_s,
+          "Seconds of each point's load before it is measured; it goes on into the measurement")
       ->capture_default_str();
   command.add_option("--timeout", load.request_timeout_s, "Seconds for one answer")
       ->capture_default_str();

@@ -190,10 +190,12 @@ class Load {
         requests_(requests),
         options_(options),
         random_(options.seed),
+        window_begin_ns_(static_cast<std::int64_t>(options.warm_up_s * 1e9)),
         zero_(std::chrono::steady_clock::now()),
         tick_(io) {}
 
   LoadRun run() {
+    if (options_.window_begins) spawn(begin_window());
     if (options_.rate > 0) {
       spawn(arrivals());
     } else {
@@ -203,8 +205,12 @@ class Load {
     io_.run();
     run_.num_sent = num_sent_;
     run_.elapsed_ns = now_ns();
-    const auto duration_ns = static_cast<std::int64_t>(options_.duration_s * 1e9);
-    run_.window_ns = duration_ns > 0 ? std::min(duration_ns, run_.elapsed_ns) : run_.elapsed_ns;
+    run_.window_begin_ns = window_begin_ns_;
+    run_.window_ns = std::max<std::int64_t>(0, run_.elapsed_ns - window_begin_ns_);
+    if (options_.duration_s > 0) {
+      run_.window_ns =
+          std::min(run_.window_ns, static_cast<std::int64_t>(options_.duration_s * 1e9));
+    }
     return std::move(run_);
   }
 
@@ -219,16 +225,29 @@ class Load {
     });
   }
 
-  bool may_send() const {
-    const bool in_count = options_.max_requests == 0 || num_sent_ < options_.max_requests;
-    const bool in_time =
-        options_.duration_s <= 0 || static_cast<double>(now_ns()) < options_.duration_s * 1e9;
-    return in_count && in_time;
+  // Whether one more request may be sent at that time; counts it.
+  bool take_turn(std::int64_t at_ns) {
+    if (at_ns >= window_begin_ns_) {
+      const double in_window_s = static_cast<double>(at_ns - window_begin_ns_) / 1e9;
+      if (options_.duration_s > 0 && in_window_s >= options_.duration_s) return false;
+      if (options_.max_requests > 0 && num_sent_in_window_ >= options_.max_requests) return false;
+      ++num_sent_in_window_;
+    }
+    ++num_sent_;
+    return true;
+  }
+
+  awaitable<void> begin_window() {
+    asio::steady_timer timer(io_, zero_ + std::chrono::nanoseconds(window_begin_ns_));
+    co_await timer.async_wait(kAsTuple);
+    options_.window_begins();
   }
 
   awaitable<void> client() {
     Client client(io_, endpoints_, zero_);
-    while (may_send()) co_await send_one(client, num_sent_++, now_ns());
+    for (std::int64_t now = now_ns(); take_turn(now); now = now_ns()) {
+      co_await send_one(client, num_sent_ - 1, now);
+    }
   }
 
   awaitable<void> arrivals() {
@@ -238,11 +257,10 @@ class Load {
     while (true) {
       due_s += gap_s(random_);
       const auto due_ns = static_cast<std::int64_t>(due_s * 1e9);
-      if (options_.duration_s > 0 && due_s >= options_.duration_s) break;
+      if (!take_turn(due_ns)) break;
       timer.expires_at(zero_ + std::chrono::nanoseconds(due_ns));
       co_await timer.async_wait(kAsTuple);
-      if (options_.max_requests > 0 && num_sent_ >= options_.max_requests) break;
-      spawn(arrival(num_sent_++, due_ns));
+      spawn(arrival(num_sent_ - 1, due_ns));
     }
   }
 
@@ -275,6 +293,7 @@ class Load {
     if (asked.outcome == LoadOutcome::kAnswered) {
       asked.times.intended_ns = intended_ns;
       run_.answers.push_back(asked.times);
+      if (intended_ns < window_begin_ns_) co_return;
       run_.inter_token_ns.insert(run_.inter_token_ns.end(), asked.gaps.begin(), asked.gaps.end());
     } else if (asked.outcome != LoadOutcome::kAbandoned) {
       if (run_.first_error.empty()) run_.first_error = asked.error;
@@ -313,10 +332,12 @@ class Load {
   const LoadRequests& requests_;
   const LoadOptions& options_;
   std::mt19937_64 random_;
+  const std::int64_t window_begin_ns_;
   const std::chrono::steady_clock::time_point zero_;
   asio::steady_timer tick_;
   std::vector<std::unique_ptr<Client>> idle_;
   std::int64_t num_sent_ = 0;
+  std::int64_t num_sent_in_window_ = 0;
   int num_tasks_ = 0;
   int num_in_flight_ = 0;
   LoadRun run_;

@@ -27,7 +27,12 @@ struct LoadOptions {
   int concurrency = 1;
   double rate = 0;         // requests per second; 0: closed loop
   std::uint64_t seed = 1;  // of arrivals and of who goes away
-  // The load ends (no request is sent any more) after whichever comes first; 0: no bound.
+  // The load is measured in a window that begins when it has run for so long. It goes on into the
+  // window: clients that all begin there would have no answer for as long as one takes, and rates
+  // would be too low by that.
+  double warm_up_s = 0;
+  // The load ends (no request is sent any more) after whichever comes first in the window; 0: no
+  // bound.
   std::int64_t max_requests = 0;
   double duration_s = 10;
   double abandon_share = 0;
@@ -37,7 +42,8 @@ struct LoadOptions {
   double request_timeout_s = 300;
   // One per request, from requests sent alone; empty: answers are not compared.
   std::vector<std::string> expected_answers;
-  // Called every second; for progress and gauges. Must be quick.
+  // Called when the window begins, and every second; for progress and gauges. Must be quick.
+  std::function<void()> window_begins;
   std::function<void()> every_second;
 };
 
@@ -54,7 +60,7 @@ enum class LoadOutcome : std::uint8_t {
 inline constexpr int kNumLoadOutcomes = 8;
 const char* load_outcome_name(LoadOutcome outcome);
 
-// Of one answered request; nanoseconds since the load began.
+// Of one answered request; nanoseconds since the load began, warm-up included.
 struct LoadAnswer {
   std::int64_t intended_ns = 0;
   std::int64_t first_text_ns = 0;  // its first bytes of text; of what is not streamed, the answer
@@ -63,14 +69,16 @@ struct LoadAnswer {
 };
 
 struct LoadRun {
-  std::array<std::int64_t, kNumLoadOutcomes> outcomes{};
-  std::string first_error;  // of the first request that was neither answered nor abandoned
-  std::vector<LoadAnswer> answers;
+  std::array<std::int64_t, kNumLoadOutcomes> outcomes{};  // of the warm-up too
+  std::string first_error;          // of the first request that was neither answered nor abandoned
+  std::vector<LoadAnswer> answers;  // of the warm-up too
   // Between two arrivals of text in one stream, divided by the tokens of the later one: one value
-  // for each token. Nanoseconds.
+  // for each token. Nanoseconds. Of requests of the window.
   std::vector<float> inter_token_ns;
   std::int64_t elapsed_ns = 0;  // until the last one ended
-  std::int64_t window_ns = 0;   // the duration asked for, or elapsed_ns where that is shorter
+  std::int64_t window_begin_ns = 0;
+  std::int64_t window_ns =
+      0;  // the duration asked for, or until the last one ended if that is shorter
   int max_in_flight = 0;
   std::int64_t num_sent = 0;
 

@@ -40,20 +40,23 @@ Percentiles percentiles_of(std::vector<double> values) {
 LoadSummary summarise_load(LoadRun run) {
   LoadSummary summary;
   std::vector<double> ttft, latency;
-  std::int64_t num_in_window = 0;
-  std::int64_t tokens_in_window = 0;
+  std::int64_t num_ended = 0;
+  std::int64_t num_tokens = 0;
   for (const LoadAnswer& answer : run.answers) {
-    ttft.push_back(static_cast<double>(answer.first_text_ns - answer.intended_ns) / 1e6);
-    latency.push_back(static_cast<double>(answer.end_ns - answer.intended_ns) / 1e6);
-    if (answer.end_ns > run.window_ns) continue;
-    ++num_in_window;
-    tokens_in_window += answer.num_tokens;
+    if (answer.intended_ns >= run.window_begin_ns) {
+      ttft.push_back(static_cast<double>(answer.first_text_ns - answer.intended_ns) / 1e6);
+      latency.push_back(static_cast<double>(answer.end_ns - answer.intended_ns) / 1e6);
+    }
+    const std::int64_t end_ns = answer.end_ns - run.window_begin_ns;
+    if (end_ns < 0 || end_ns > run.window_ns) continue;
+    ++num_ended;
+    num_tokens += answer.num_tokens;
   }
   summary.seconds = static_cast<double>(run.window_ns) / 1e9;
-  summary.num_answers = static_cast<std::int64_t>(run.answers.size());
+  summary.num_answers = static_cast<std::int64_t>(latency.size());
   if (summary.seconds > 0) {
-    summary.requests_per_s = static_cast<double>(num_in_window) / summary.seconds;
-    summary.tokens_per_s = static_cast<double>(tokens_in_window) / summary.seconds;
+    summary.requests_per_s = static_cast<double>(num_ended) / summary.seconds;
+    summary.tokens_per_s = static_cast<double>(num_tokens) / summary.seconds;
   }
   summary.ttft_ms = percentiles_of(std::move(ttft));
   summary.latency_ms = percentiles_of(std::move(latency));

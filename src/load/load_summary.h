@@ -24,8 +24,8 @@ struct LoadSummary {
   int concurrency = 0;  // closed loop
   double rate = 0;      // open loop
   int max_tokens = 0;
-  double seconds = 0;  // LoadRun::window_ns; the rates are of what ended within
-  std::int64_t num_answers = 0;
+  double seconds = 0;            // LoadRun::window_ns; the rates are of what ended within
+  std::int64_t num_answers = 0;  // to requests of the window; so are the times
   double requests_per_s = 0;
   double tokens_per_s = 0;
   Percentiles ttft_ms;         // from the intended start

@@ -153,6 +153,22 @@ TEST(LoadSummary, TimesCountFromTheIntendedArrivalAndRatesFromTheWindow) {
   EXPECT_DOUBLE_EQ(summary.latency_ms.p99, 2000);
 }
 
+TEST(LoadSummary, TheWarmUpsRequestsCountInTheRatesTheyEndInOnly) {
+  LoadRun run;
+  run.window_begin_ns = 1'000'000'000;
+  run.window_ns = 2'000'000'000;
+  run.answers.push_back({0, 100'000'000, 900'000'000, 10});             // before the window
+  run.answers.push_back({500'000'000, 600'000'000, 2'500'000'000, 6});  // ends in it
+  run.answers.push_back({1'000'000'000, 1'250'000'000, 3'000'000'000, 8});
+  run.answers.push_back({2'000'000'000, 2'250'000'000, 3'500'000'000, 10});  // ends behind it
+  const LoadSummary summary = summarise_load(run);
+  EXPECT_EQ(summary.num_answers, 2);
+  EXPECT_DOUBLE_EQ(summary.requests_per_s, 1);
+  EXPECT_DOUBLE_EQ(summary.tokens_per_s, 7);
+  EXPECT_DOUBLE_EQ(summary.ttft_ms.p99, 250);
+  EXPECT_DOUBLE_EQ(summary.latency_ms.p99, 2000);
+}
+
 TEST(ServerMetricsOf, SharesBetweenTwoReadings) {
   const auto reading = [](double busy, double starved, double bubble) {
     return parse_server_gauges(

@@ -137,6 +137,27 @@ TEST_F(LoadTest, ClientsThatDieTakeNobodysWords) {
   EXPECT_GT(steps.num_cancelled(), 100);
 }
 
+TEST_F(LoadTest, TheWarmUpGoesOnIntoTheWindow) {
+  start_load(LoadApi::kMoondream, 4);
+  options.concurrency = 3;
+  options.warm_up_s = 0.1;
+  options.max_requests = 20;
+  int num_begun = 0;
+  options.window_begins = [&] { ++num_begun; };
+  const LoadRun run = run_to_end();
+  EXPECT_EQ(num_begun, 1);
+  EXPECT_EQ(run.window_begin_ns, 100'000'000);
+  EXPECT_EQ(run.window_begin_ns + run.window_ns, run.elapsed_ns);
+  EXPECT_EQ(run.count(LoadOutcome::kAnswered), run.num_sent);
+  std::size_t num_of_window = 0;
+  for (const LoadAnswer& answer : run.answers) {
+    num_of_window += answer.intended_ns >= run.window_begin_ns ? 1 : 0;
+  }
+  EXPECT_EQ(num_of_window, 20);
+  EXPECT_GE(run.answers.size(), num_of_window + 3) << "each client's first one at least";
+  EXPECT_LE(run.inter_token_ns.size(), num_of_window * 3) << "between an answer's four tokens";
+}
+
 // More arrive than are answered: times count from when they should have been sent.
 TEST_F(LoadTest, AnOpenLoopDoesNotWaitForAnswers) {
   start_load(LoadApi::kMoondream, 40);
