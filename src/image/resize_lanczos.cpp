@@ -179,18 +179,37 @@ bool is_vertical_first(const Image& image, int out_width, int out_height) {
 LanczosResize::LanczosResize(const Image& image, int out_width, int out_height, RowSink sink)
     : image_(image), sink_(std::move(sink)) {
   GAPLESS_CHECK(image.width > 0 && image.height > 0 && out_width > 0 && out_height > 0);
-  const auto add_pass = [&](bool is_horizontal, int in_size, int out_size) {
-    if (in_size != out_size) passes_.push_back({is_horizontal, LanczosTaps(in_size, out_size)});
-  };
   const bool vertical_first = is_vertical_first(image, out_width, out_height);
-  if (vertical_first) add_pass(false, image.height, out_height);
-  add_pass(true, image.width, out_width);
-  if (!vertical_first) add_pass(false, image.height, out_height);
-  if (passes_.size() < 2) return;
-  middle_width_ = vertical_first ? image.width : out_width;
-  middle_height_ = vertical_first ? out_height : image.height;
-  middle_ = std::make_unique_for_overwrite<std::uint8_t[]>(
-      bytes_of_row(middle_width_) * static_cast<std::size_t>(middle_height_));
+  const std::uint8_t* in = image.rgb.data();
+  int width = image.width, height = image.height;  // of `in`
+  for (const bool is_horizontal : {!vertical_first, vertical_first}) {
+    int& size = is_horizontal ? width : height;
+    const int out_size = is_horizontal ? out_width : out_height;
+    if (size == out_size) continue;
+    if (!passes_.empty()) {
+      middle_row_bytes_ = bytes_of_row(width);
+      middle_ = std::make_unique_for_overwrite<std::uint8_t[]>(middle_row_bytes_ *
+                                                               static_cast<std::size_t>(height));
+      in = middle_.get();
+    }
+    passes_.push_back({is_horizontal, in, width, height, LanczosTaps(size, out_size)});
+    size = out_size;
+  }
+}
+
+int LanczosResize::Pass::num_tasks() const {
+  return is_horizontal ? num_parts(in_height, kBlockRows) : num_parts(taps.out_size(), kTaskRows);
+}
+
+void LanczosResize::Pass::run_task(int task, const RowSink& sink) const {
+  if (is_horizontal) {
+    const int first = task * kBlockRows;
+    return resize_block_horizontally(in, in_width, taps, first,
+                                     std::min(kBlockRows, in_height - first), sink);
+  }
+  const int first = task * kTaskRows;
+  resize_rows_vertically(in, in_width, taps, first, std::min(kTaskRows, taps.out_size() - first),
+                         sink);
 }
 
 int LanczosResize::num_tasks(int stage) const {
@@ -201,37 +220,23 @@ int LanczosResize::num_tasks(int stage) const {
       return num_tasks;
     }
     case kFirstPass:
-      return passes_.size() < 2 ? 0 : num_tasks_of(passes_.front(), image_.height);
+      return passes_.size() < 2 ? 0 : passes_.front().num_tasks();
     default:
-      if (passes_.empty()) return num_parts(image_.height, kTaskRows);
-      return num_tasks_of(passes_.back(), middle_ ? middle_height_ : image_.height);
+      return passes_.empty() ? num_parts(image_.height, kTaskRows) : passes_.back().num_tasks();
   }
 }
 
-int LanczosResize::num_tasks_of(const Pass& pass, int in_height) {
-  return pass.is_horizontal ? num_parts(in_height, kBlockRows)
-                            : num_parts(pass.taps.out_size(), kTaskRows);
-}
-
 void LanczosResize::run_task(int stage, int task) {
-  const std::uint8_t* const pixels = image_.rgb.data();
   switch (stage) {
     case kTaps:
       return compute_taps(task);
-    case kFirstPass: {
-      const std::size_t row_bytes = bytes_of_row(middle_width_);
-      return run_pass(passes_.front(), pixels, image_.width, image_.height, task,
-                      [this, row_bytes](int y, const std::uint8_t* row) {
-                        std::memcpy(middle_.get() + static_cast<std::size_t>(y) * row_bytes, row,
-                                    row_bytes);
-                      });
-    }
+    case kFirstPass:
+      return passes_.front().run_task(task, [this](int y, const std::uint8_t* row) {
+        std::memcpy(middle_.get() + static_cast<std::size_t>(y) * middle_row_bytes_, row,
+                    middle_row_bytes_);
+      });
     default:
-      if (passes_.empty()) return hand_on_rows(task);
-      if (middle_ == nullptr) {
-        return run_pass(passes_.back(), pixels, image_.width, image_.height, task, sink_);
-      }
-      return run_pass(passes_.back(), middle_.get(), middle_width_, middle_height_, task, sink_);
+      return passes_.empty() ? hand_on_rows(task) : passes_.back().run_task(task, sink_);
   }
 }
 
@@ -244,18 +249,6 @@ void LanczosResize::compute_taps(int task) {
     }
     task -= num_tasks;
   }
-}
-
-void LanczosResize::run_pass(const Pass& pass, const std::uint8_t* in, int in_width, int in_height,
-                             int task, const RowSink& sink) {
-  if (pass.is_horizontal) {
-    const int first = task * kBlockRows;
-    return resize_block_horizontally(in, in_width, pass.taps, first,
-                                     std::min(kBlockRows, in_height - first), sink);
-  }
-  const int first = task * kTaskRows;
-  resize_rows_vertically(in, in_width, pass.taps, first,
-                         std::min(kTaskRows, pass.taps.out_size() - first), sink);
 }
 
 void LanczosResize::hand_on_rows(int task) const {

@@ -12,6 +12,7 @@
 // horizontally first even so, and differ from us in the rounding of such shapes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,21 +45,22 @@ class LanczosResize {
   enum Stage { kTaps, kFirstPass, kLastPass };  // kFirstPass: of two, into middle_
   struct Pass {
     bool is_horizontal;
+    const std::uint8_t* in;
+    int in_width, in_height;
     LanczosTaps taps;
+
+    int num_tasks() const;
+    void run_task(int task, const RowSink& sink) const;
   };
 
-  static int num_tasks_of(const Pass& pass, int in_height);
   void compute_taps(int task);
-  static void run_pass(const Pass& pass, const std::uint8_t* in, int in_width, int in_height,
-                       int task, const RowSink& sink);
   void hand_on_rows(int task) const;
 
   const Image& image_;
   RowSink sink_;
-  std::vector<Pass> passes_;  // of the axes whose size changes, in order
-  int middle_width_ = 0;
-  int middle_height_ = 0;
-  std::unique_ptr<std::uint8_t[]> middle_;  // between two passes; else nullptr
+  std::vector<Pass> passes_;                // of the axes whose size changes, in order
+  std::unique_ptr<std::uint8_t[]> middle_;  // between two passes
+  std::size_t middle_row_bytes_ = 0;
 };
 
 // The work is shared with `pool`, if there is one; the result is the same.
