@@ -18,23 +18,44 @@ StatusOr<std::shared_ptr<CropPool>> CropPool::create(Device& device, int num_cro
 }
 
 CropPool::CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes)
-    : memory_(std::move(memory)), crop_bytes_(crop_bytes), free_(), capacity_(num_crops) {
-  free_.resize(static_cast<std::size_t>(num_crops));
+    : memory_(std::move(memory)),
+      crop_bytes_(crop_bytes),
+      buffers_(static_cast<std::size_t>(num_crops)),
+      free_(static_cast<std::size_t>(num_crops)) {
   std::iota(free_.begin(), free_.end(), 0);
 }
 
 std::shared_ptr<CropPool::Lease> CropPool::acquire(int count) {
-  GAPLESS_CHECK(count >= 1 && count <= capacity_);
+  GAPLESS_CHECK(count >= 1 && count <= capacity());
   const auto wanted = static_cast<std::size_t>(count);
   std::unique_lock lock(mutex_);
   const std::uint64_t turn = next_turn_++;
   changed_.wait(lock, [&] { return closed_ || (turn == turn_ && free_.size() >= wanted); });
   if (closed_) return nullptr;
-  std::vector<int> indices(free_.end() - count, free_.end());
-  free_.resize(free_.size() - wanted);
+  std::vector<int> taken(free_.begin(), free_.begin() + count);
+  for (const int index : taken) forget_picture_of(index);
   ++turn_;
   changed_.notify_all();
-  return std::make_shared<Lease>(shared_from_this(), std::move(indices));
+  return lease(std::move(taken));
+}
+
+void CropPool::remember(const ContentHash& name, const Lease& lease, int first, int count,
+                        int tile_rows, int tile_cols) {
+  std::lock_guard lock(mutex_);
+  // Another worker prepared it at the same time.
+  if (pictures_.contains(name)) return;
+  const auto begin = lease.buffers_.begin() + first;
+  const Known known{{begin, begin + count}, tile_rows, tile_cols};
+  for (const int index : known.buffers) buffer(index).picture = name;
+  pictures_.emplace(name, known);
+}
+
+std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
+  std::lock_guard lock(mutex_);
+  const auto found = pictures_.find(name);
+  if (found == pictures_.end() || turn_ != next_turn_ || closed_) return std::nullopt;
+  const Known& known = found->second;
+  return Picture{lease(known.buffers), known.tile_rows, known.tile_cols};
 }
 
 void CropPool::close() {
@@ -55,24 +76,41 @@ int CropPool::num_waiting() const {
   return static_cast<int>(next_turn_ - turn_);
 }
 
-void CropPool::release(const std::vector<int>& indices) {
+// All of it: what is left of a picture is of no use.
+void CropPool::forget_picture_of(int index) {
+  if (!buffer(index).picture) return;
+  const auto found = pictures_.find(*buffer(index).picture);
+  for (const int other : found->second.buffers) buffer(other).picture.reset();
+  pictures_.erase(found);
+}
+
+std::shared_ptr<CropPool::Lease> CropPool::lease(std::vector<int> buffers) {
+  for (const int index : buffers) {
+    if (buffer(index).num_leases++ == 0) std::erase(free_, index);
+  }
+  return std::make_shared<Lease>(shared_from_this(), std::move(buffers));
+}
+
+void CropPool::release(const std::vector<int>& buffers) {
   {
     std::lock_guard lock(mutex_);
-    free_.insert(free_.end(), indices.begin(), indices.end());
+    for (const int index : buffers) {
+      if (--buffer(index).num_leases == 0) free_.push_back(index);
+    }
   }
   changed_.notify_all();
 }
 
-CropPool::Lease::Lease(std::shared_ptr<CropPool> pool, std::vector<int> indices)
-    : pool_(std::move(pool)), indices_(std::move(indices)) {}
+CropPool::Lease::Lease(std::shared_ptr<CropPool> pool, std::vector<int> buffers)
+    : pool_(std::move(pool)), buffers_(std::move(buffers)) {}
 
 CropPool::Lease::~Lease() {
-  pool_->release(indices_);
+  pool_->release(buffers_);
 }
 
 std::uint8_t* CropPool::Lease::crop_pinned(int i) const {
   return pool_->memory_.as<std::uint8_t>() +
-         static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]) * pool_->crop_bytes_;
+         static_cast<std::size_t>(buffers_[static_cast<std::size_t>(i)]) * pool_->crop_bytes_;
 }
 
 }  // namespace gapless

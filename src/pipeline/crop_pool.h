@@ -2,15 +2,22 @@
 // pixels wait. A fixed number of crop buffers, so pictures in flight are bounded; workers wait here
 // when the device is behind.
 //
+// A free buffer keeps what is in it until it is taken again, the longest free one first. So the
+// crops of a picture that comes once more (the next question about it) are mostly still there, at
+// no memory of their own: find().
+//
 // Threads: any.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "base/content_hash.h"
 #include "base/status.h"
 #include "device/device.h"
 
@@ -22,20 +29,21 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   static StatusOr<std::shared_ptr<CropPool>> create(Device& device, int num_crops,
                                                     std::size_t crop_bytes);
 
-  // Crop buffers that go back to the pool with the lease.
+  // Crop buffers that go back to the pool with the last lease of them.
   class Lease {
    public:
-    Lease(std::shared_ptr<CropPool> pool, std::vector<int> indices);
+    Lease(std::shared_ptr<CropPool> pool, std::vector<int> buffers);
     ~Lease();
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
-    int size() const { return static_cast<int>(indices_.size()); }
+    int size() const { return static_cast<int>(buffers_.size()); }
     std::uint8_t* crop_pinned(int i) const;
 
    private:
+    friend class CropPool;
     std::shared_ptr<CropPool> pool_;
-    std::vector<int> indices_;
+    std::vector<int> buffers_;
   };
 
   // Waits until `count` buffers, at most capacity(), are free: all or none, so that two workers
@@ -43,23 +51,51 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   // overtaken for ever. nullptr after close().
   std::shared_ptr<Lease> acquire(int count);
 
+  // A picture's crops, whole and not to be written to any more, and how it was tiled.
+  struct Picture {
+    std::shared_ptr<Lease> crops;
+    int tile_rows = 1;
+    int tile_cols = 1;
+  };
+
+  // From now on find(name) knows the picture whose crops are the lease's [first, first + count).
+  void remember(const ContentHash& name, const Lease& lease, int first, int count, int tile_rows,
+                int tile_cols);
+
+  // A picture of which no buffer was taken since. Never waits; does not overtake who does.
+  std::optional<Picture> find(const ContentHash& name);
+
   void close();
 
   int num_free() const;
   int num_waiting() const;  // callers of acquire()
-  int capacity() const { return capacity_; }
+  int capacity() const { return static_cast<int>(buffers_.size()); }
   std::size_t crop_bytes() const { return crop_bytes_; }
 
  private:
+  struct Buffer {
+    int num_leases = 0;
+    std::optional<ContentHash> picture;  // that it holds a crop of
+  };
+  struct Known {
+    std::vector<int> buffers;
+    int tile_rows = 1;
+    int tile_cols = 1;
+  };
+
   CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes);
-  void release(const std::vector<int>& indices);
+  Buffer& buffer(int index) { return buffers_[static_cast<std::size_t>(index)]; }
+  void forget_picture_of(int index);
+  std::shared_ptr<Lease> lease(std::vector<int> buffers);
+  void release(const std::vector<int>& buffers);
 
   PinnedBuffer memory_;
   const std::size_t crop_bytes_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<int> free_;
-  const int capacity_;
+  std::vector<Buffer> buffers_;
+  std::vector<int> free_;  // the longest free one first
+  std::map<ContentHash, Known> pictures_;
   std::uint64_t next_turn_ = 0;  // of whoever comes next
   std::uint64_t turn_ = 0;       // whose it is
   bool closed_ = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,7 +39,6 @@ Status check_sizes(const SkillRequest& request) {
 }
 
 StatusOr<std::vector<Image>> decode_images(const SkillRequest& request) {
-  GAPLESS_RETURN_IF_ERROR(check_sizes(request));
   DecodeOptions options;
   options.exif =
       request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
@@ -56,6 +56,12 @@ ContentHash hash_of_image(const std::string& encoded, bool apply_exif_orientatio
   // Orientation changes the pixels, so it is part of the key.
   if (!apply_exif_orientation) hash.back() ^= 1;
   return hash;
+}
+
+// The lease's crops [first, first + count) become the image's.
+void hand_over(std::shared_ptr<CropPool::Lease> lease, int first, int count, PreparedImage& image) {
+  for (int i = 0; i < count; ++i) image.crops_pinned.push_back(lease->crop_pinned(first + i));
+  image.crops_owner = std::move(lease);
 }
 
 ContentHash hash_of_both(const ContentHash& first, const ContentHash& second) {
@@ -82,8 +88,39 @@ StatusOr<PreparedPrompt> Preprocessor::prepare(const SkillRequest& request) cons
 
 StatusOr<std::vector<PreparedImage>> Preprocessor::prepare_images(
     const SkillRequest& request) const {
-  std::vector<PreparedImage> prepared;
-  if (request.images.empty()) return prepared;
+  std::vector<PreparedImage> images;
+  if (request.images.empty()) return images;
+  GAPLESS_RETURN_IF_ERROR(check_sizes(request));
+  for (const auto& encoded : request.images) {
+    PreparedImage image;
+    image.hash = hash_of_image(*encoded, request.apply_exif_orientation);
+    image.prefix_hash =
+        images.empty() ? image.hash : hash_of_both(images.back().prefix_hash, image.hash);
+    images.push_back(std::move(image));
+  }
+  if (find_crops(images)) return images;
+  GAPLESS_RETURN_IF_ERROR(make_crops(request, images));
+  return images;
+}
+
+bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
+  std::vector<CropPool::Picture> found;
+  for (const PreparedImage& image : images) {
+    std::optional<CropPool::Picture> picture = crops_->find(image.hash);
+    if (!picture) return false;
+    found.push_back(std::move(*picture));
+  }
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    images[i].tile_rows = found[i].tile_rows;
+    images[i].tile_cols = found[i].tile_cols;
+    hand_over(std::move(found[i].crops), 0, num_crops({found[i].tile_rows, found[i].tile_cols}),
+              images[i]);
+  }
+  return true;
+}
+
+Status Preprocessor::make_crops(const SkillRequest& request,
+                                std::vector<PreparedImage>& prepared) const {
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<Image> images, decode_images(request));
   const CropGeometry geometry = model_.crop_geometry();
   std::vector<Tiling> tilings;
@@ -102,23 +139,19 @@ StatusOr<std::vector<PreparedImage>> Preprocessor::prepare_images(
   // For all images at once: workers that hold some and wait for more would hold each other up.
   const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(num_all_crops);
   if (!lease) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
-  int next_crop = 0;
+  int first = 0;
   for (std::size_t i = 0; i < images.size(); ++i) {
+    const int count = num_crops(tilings[i]);
     std::vector<std::uint8_t*> crops_pinned;
-    while (static_cast<int>(crops_pinned.size()) < num_crops(tilings[i])) {
-      crops_pinned.push_back(lease->crop_pinned(next_crop++));
-    }
+    for (int c = 0; c < count; ++c) crops_pinned.push_back(lease->crop_pinned(first + c));
     make_crops_into(images[i], tilings[i], geometry, crops_pinned, resize_pool_);
-    PreparedImage image;
-    image.hash = hash_of_image(*request.images[i], request.apply_exif_orientation);
-    image.prefix_hash = i == 0 ? image.hash : hash_of_both(prepared.back().prefix_hash, image.hash);
-    image.tile_rows = tilings[i].rows;
-    image.tile_cols = tilings[i].cols;
-    image.crops_pinned.assign(crops_pinned.begin(), crops_pinned.end());
-    image.crops_owner = lease;
-    prepared.push_back(std::move(image));
+    prepared[i].tile_rows = tilings[i].rows;
+    prepared[i].tile_cols = tilings[i].cols;
+    crops_->remember(prepared[i].hash, *lease, first, count, tilings[i].rows, tilings[i].cols);
+    hand_over(lease, first, count, prepared[i]);
+    first += count;
   }
-  return prepared;
+  return ok_status();
 }
 
 }  // namespace gapless

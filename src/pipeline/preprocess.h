@@ -23,13 +23,16 @@ class Preprocessor {
         // On the CPU device these threads compute the model.
         resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &ThreadPool::shared()) {}
 
-  // Decodes, hashes and tiles the images into pinned crops; tokenises the prompt. Waits for crop
-  // buffers when too many pictures are in flight. An error of one image among several says which.
-  // Any thread.
+  // Hashes, decodes and tiles the images into pinned crops; tokenises the prompt. Of images whose
+  // crops are all still there nothing is decoded. Waits for crop buffers when too many pictures are
+  // in flight. An error of one image among several says which. Any thread.
   StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
  private:
   StatusOr<std::vector<PreparedImage>> prepare_images(const SkillRequest& request) const;
+  // Of all images or of none: who holds some crops and waits for others may hold somebody up.
+  bool find_crops(std::vector<PreparedImage>& images) const;
+  Status make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared) const;
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;

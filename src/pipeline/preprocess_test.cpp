@@ -99,6 +99,46 @@ TEST_F(PreprocessTest, CropsComeBackWithTheLastImage) {
   EXPECT_EQ(crops_->num_free(), kPoolCrops);
 }
 
+// The next question about a picture: its crops are still there.
+TEST_F(PreprocessTest, AKnownPictureIsNotDecodedAgain) {
+  const auto mark_first_crop_of = [](const PreparedImage& image, std::uint8_t mark) {
+    *const_cast<std::uint8_t*>(image.crops_pinned[0]) = mark;  // NOLINT: to know it again
+  };
+  const SkillRequest one = about_files({"wide.png"});
+  const SkillRequest two = about_files({"single.png", "tall.png"});
+  PreparedImage wide = std::move(preprocessor_->prepare(one)->images[0]);
+  const std::uint8_t truth = *wide.crops_pinned[0];
+  const auto mark = static_cast<std::uint8_t>(truth + 1);
+  mark_first_crop_of(wide, mark);
+  EXPECT_EQ(crops_->num_free(), kPoolCrops - 9);
+  {
+    const auto again = preprocessor_->prepare(one);
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(*again->images[0].crops_pinned[0], mark);
+    EXPECT_EQ(again->images[0].crops_pinned, wide.crops_pinned);
+    EXPECT_EQ(again->images[0].hash, wide.hash);
+    EXPECT_EQ(crops_->num_free(), kPoolCrops - 9) << "both share the crops";
+  }
+  mark_first_crop_of(wide, truth);
+  wide = {};
+  EXPECT_EQ(crops_->num_free(), kPoolCrops);
+  expect_crops_of("wide.png", preprocessor_->prepare(one)->images[0]);
+
+  // Of several all are known or all are made.
+  for (int i = 0; i < 2; ++i) {
+    const auto both = preprocessor_->prepare(two);
+    ASSERT_TRUE(both.ok());
+    expect_crops_of("single.png", both->images[0]);
+    expect_crops_of("tall.png", both->images[1]);
+  }
+  SkillRequest stored = one;
+  stored.apply_exif_orientation = false;
+  const auto otherwise = preprocessor_->prepare(stored);
+  ASSERT_TRUE(otherwise.ok());
+  EXPECT_NE(otherwise->images[0].crops_pinned, preprocessor_->prepare(one)->images[0].crops_pinned)
+      << "upright and as stored are two pictures";
+}
+
 // What a cached prefix stands for.
 TEST_F(PreprocessTest, ThePrefixHashNamesTheImagesSoFarInOrder) {
   const auto hashes = [&](const std::vector<std::string>& names, bool exif = true) {
