@@ -38,13 +38,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gapless_tools import bench_result  # noqa: E402
 from gapless_tools.config import MoondreamConfig  # noqa: E402
+from gapless_tools.gpu_timing import WARM_UPS, in_graph, milliseconds  # noqa: E402
 from gapless_tools.image_crops import normalize, patchify  # noqa: E402
 from gapless_tools.reference_model import apply_rope, linear, parameter_shapes, rope_tables  # noqa: E402
 from gapless_tools.training_model import block_weights, vision_block  # noqa: E402
 
 DTYPE = torch.bfloat16
 PROMPT, CONTEXT = 770, 850
-WARM_UPS, RUNS = 3, 15
+RUNS = 15
 
 
 def load_weights(folder: Path, config: MoondreamConfig, device: str) -> dict[str, torch.Tensor]:
@@ -139,31 +140,10 @@ def decode_block(x, w, keys, values, n_heads, context, cos, sin):  # noqa: ANN00
     return finish_block(x, n, attended, w)
 
 
-def in_graph(run: Callable[[], object]) -> Callable[[], object]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UPS):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
-
-
 def times_ms(run: Callable[[], object]) -> dict[str, float]:
     for _ in range(WARM_UPS):
         run()
-    times = []
-    for _ in range(RUNS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    times.sort()
+    times = sorted(milliseconds(run) for _ in range(RUNS))
     return {
         "median": round(statistics.median(times), 4),
         "p10": round(times[RUNS // 10], 4),

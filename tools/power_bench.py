@@ -32,10 +32,11 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gapless_tools import bench_result  # noqa: E402
+from gapless_tools.config import MoondreamConfig  # noqa: E402
+from gapless_tools.gpu_timing import in_graph, milliseconds  # noqa: E402
 
 REST_S, RUNS, HOT_S = 0.1, 9, 1.0
-CROPS, PATCHES, VISION_LAYERS, VISION_DIM, VISION_HEADS, VISION_FF = 13, 729, 27, 1152, 16, 4304
-PROMPTS, TOKENS, TEXT_LAYERS, TEXT_DIM, TEXT_HEADS, TEXT_FF = 8, 770, 24, 2048, 32, 8192
+CROPS, PROMPTS, TOKENS = 13, 8, 770
 
 
 class EnergyCounter:
@@ -78,8 +79,9 @@ class Work:
         return Work(both, self.operations + other.operations)
 
 
-def products(rows: int, shapes: list[tuple[int, int]], layers: int) -> Work:
-    """x W^T for each (in, out) of a layer, every layer with weights of its own."""
+def products(rows: int, dim: int, inner: int, layers: int) -> Work:
+    """x W^T of qkv, proj, fc1 and fc2, every layer with weights of its own."""
+    shapes = [(dim, 3 * dim), (dim, dim), (dim, inner), (inner, dim)]  # in, out
     inputs = [noise(rows, k) for k, _ in shapes]
     weights = [[noise(n, k, scale=0.02) for k, n in shapes] for _ in range(layers)]
     outputs = [torch.empty(rows, n, device="cuda", dtype=torch.bfloat16) for _, n in shapes]
@@ -114,31 +116,18 @@ def matrix(of: Callable[[int, int], torch.Tensor], size: int = 8192, repeats: in
     return Work(run, 2.0 * repeats * size**3)
 
 
-def milliseconds(replay: Callable[[], None], times: int) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(times):
-        replay()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / times
-
-
 def measure(what: str, work: Work, energy: EnergyCounter) -> dict:
-    work.run()
+    replay = in_graph(work.run)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work.run()
     rested = []
     for _ in range(RUNS):
         time.sleep(REST_S)
-        rested.append(milliseconds(graph.replay, 1))
+        rested.append(milliseconds(replay))
     rest_ms = statistics.median(rested)
     count = max(1, round(HOT_S * 1e3 / rest_ms))
-    milliseconds(graph.replay, count)
+    milliseconds(replay, count)
     joules, begin = energy.joules(), time.monotonic()
-    hot_ms = milliseconds(graph.replay, count)
+    hot_ms = milliseconds(replay, count)
     watts = (energy.joules() - joules) / (time.monotonic() - begin)
     point = {
         "what": what,
@@ -159,19 +148,13 @@ def measure(what: str, work: Work, energy: EnergyCounter) -> dict:
 
 
 def all_points(energy: EnergyCounter) -> list[dict]:
-    rows = CROPS * PATCHES
-    vision = [
-        (VISION_DIM, 3 * VISION_DIM),
-        (VISION_DIM, VISION_DIM),
-        (VISION_DIM, VISION_FF),
-        (VISION_FF, VISION_DIM),
-    ]
-    tokens = PROMPTS * TOKENS
-    text = [(TEXT_DIM, 3 * TEXT_DIM), (TEXT_DIM, TEXT_DIM), (TEXT_DIM, TEXT_FF), (TEXT_FF, TEXT_DIM)]
-    encode = products(rows, vision, VISION_LAYERS)
-    encode_attention = attention(CROPS, PATCHES, VISION_HEADS, VISION_DIM, VISION_LAYERS)
-    prefill = products(tokens, text, TEXT_LAYERS)
-    prefill_attention = attention(PROMPTS, TOKENS, TEXT_HEADS, TEXT_DIM, TEXT_LAYERS)
+    config = MoondreamConfig()
+    vision, text = config.vision, config.text
+    patches = vision.num_patches
+    encode = products(CROPS * patches, vision.enc_dim, vision.enc_ff_dim, vision.enc_n_layers)
+    encode_attention = attention(CROPS, patches, vision.enc_n_heads, vision.enc_dim, vision.enc_n_layers)
+    prefill = products(PROMPTS * TOKENS, text.dim, text.inner_dim, text.n_layers)
+    prefill_attention = attention(PROMPTS, TOKENS, text.n_heads, text.dim, text.n_layers)
     return [
         measure(what, work, energy)
         for what, work in (

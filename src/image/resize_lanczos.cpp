@@ -160,9 +160,10 @@ void resize_rows_vertically(const std::uint8_t* in, int width, const LanczosTaps
                             int num_rows, const LanczosResize::RowSink& sink) {
   const std::size_t row_bytes = bytes_of_row(width);
   const auto row = std::make_unique_for_overwrite<std::uint8_t[]>(row_bytes);
+  const WeighRow weigh = kernels().row;
   for (int o = first; o < first + num_rows; ++o) {
-    kernels().row(in + static_cast<std::size_t>(taps.first(o)) * row_bytes, row_bytes,
-                  taps.weights(o), taps.num_taps(o), row.get());
+    weigh(in + static_cast<std::size_t>(taps.first(o)) * row_bytes, row_bytes, taps.weights(o),
+          taps.num_taps(o), row.get());
     sink(o, row.get());
   }
 }
@@ -276,17 +277,6 @@ void run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool) {
       for (int i = 0; i < num_tasks; ++i) run_task(i);
     }
   }
-}
-
-Image resize_lanczos(const Image& image, int out_width, int out_height, ThreadPool* pool) {
-  Image out{out_width, out_height, {}};
-  const std::size_t row_bytes = bytes_of_row(out_width);
-  out.rgb.resize(row_bytes * static_cast<std::size_t>(out_height));
-  LanczosResize resize(image, out_width, out_height, [&](int y, const std::uint8_t* row) {
-    std::memcpy(out.rgb.data() + static_cast<std::size_t>(y) * row_bytes, row, row_bytes);
-  });
-  run_resizes({&resize, 1}, pool);
-  return out;
 }
 
 }  // namespace gapless

@@ -66,7 +66,4 @@ class LanczosResize {
 // The work is shared with `pool`, if there is one; the result is the same.
 void run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool);
 
-// One into memory of its own.
-Image resize_lanczos(const Image& image, int out_width, int out_height, ThreadPool* pool = nullptr);
-
 }  // namespace gapless

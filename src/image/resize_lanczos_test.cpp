@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "image/pillow_goldens.h"
 #include "image/test_images.h"
 
@@ -12,6 +14,17 @@ namespace {
 
 using ::testing::ElementsAreArray;
 using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
+
+Image resize_lanczos(const Image& image, int out_width, int out_height) {
+  const std::size_t row_bytes = static_cast<std::size_t>(out_width) * 3;
+  Image out{out_width, out_height, {}};
+  out.rgb.resize(row_bytes * static_cast<std::size_t>(out_height));
+  LanczosResize resize(image, out_width, out_height, [&](int y, const std::uint8_t* row) {
+    std::copy_n(row, row_bytes, out.rgb.begin() + y * static_cast<std::ptrdiff_t>(row_bytes));
+  });
+  run_resizes({&resize, 1}, nullptr);
+  return out;
+}
 
 TEST(ResizeLanczosTest, BitEqualToPillow) {
   for (const ResizeGolden& golden : kResizeGoldens) {

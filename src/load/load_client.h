@@ -77,8 +77,8 @@ struct LoadRun {
   std::vector<float> inter_token_ns;
   std::int64_t elapsed_ns = 0;  // until the last one ended
   std::int64_t window_begin_ns = 0;
-  std::int64_t window_ns =
-      0;  // the duration asked for, or until the last one ended if that is shorter
+  // The duration asked for, or until the last one ended if that is shorter.
+  std::int64_t window_ns = 0;
   int max_in_flight = 0;
   std::int64_t num_sent = 0;
 

@@ -40,12 +40,12 @@ std::shared_ptr<CropPool::Lease> CropPool::acquire(int count) {
 }
 
 void CropPool::remember(const ContentHash& name, const Lease& lease, int first, int count,
-                        int tile_rows, int tile_cols) {
+                        const Tiling& tiling) {
   std::lock_guard lock(mutex_);
   // Another worker prepared it at the same time.
   if (pictures_.contains(name)) return;
   const auto begin = lease.buffers_.begin() + first;
-  const Known known{{begin, begin + count}, tile_rows, tile_cols};
+  const Known known{{begin, begin + count}, tiling};
   for (const int index : known.buffers) buffer(index).picture = name;
   pictures_.emplace(name, known);
 }
@@ -55,7 +55,7 @@ std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
   const auto found = pictures_.find(name);
   if (found == pictures_.end() || turn_ != next_turn_ || closed_) return std::nullopt;
   const Known& known = found->second;
-  return Picture{lease(known.buffers), known.tile_rows, known.tile_cols};
+  return Picture{lease(known.buffers), known.tiling};
 }
 
 void CropPool::close() {

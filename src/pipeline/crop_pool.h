@@ -20,6 +20,7 @@
 #include "base/content_hash.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "image/crop_tiles.h"
 
 namespace gapless {
 
@@ -54,13 +55,12 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   // A picture's crops, whole and not to be written to any more, and how it was tiled.
   struct Picture {
     std::shared_ptr<Lease> crops;
-    int tile_rows = 1;
-    int tile_cols = 1;
+    Tiling tiling;
   };
 
   // From now on find(name) knows the picture whose crops are the lease's [first, first + count).
-  void remember(const ContentHash& name, const Lease& lease, int first, int count, int tile_rows,
-                int tile_cols);
+  void remember(const ContentHash& name, const Lease& lease, int first, int count,
+                const Tiling& tiling);
 
   // A picture of which no buffer was taken since. Never waits; does not overtake who does.
   std::optional<Picture> find(const ContentHash& name);
@@ -79,8 +79,7 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   };
   struct Known {
     std::vector<int> buffers;
-    int tile_rows = 1;
-    int tile_cols = 1;
+    Tiling tiling;
   };
 
   CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes);

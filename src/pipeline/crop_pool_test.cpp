@@ -24,7 +24,7 @@ class CropPoolTest : public ::testing::Test {
   void pass_through(std::uint8_t name, int count) {
     const auto lease = pool_->acquire(count);
     for (int i = 0; i < count; ++i) std::memset(lease->crop_pinned(i), name + i, 16);
-    pool_->remember(hash(name), *lease, 0, count, 1, count);
+    pool_->remember(hash(name), *lease, 0, count, {1, count});
   }
   static ContentHash hash(std::uint8_t name) {
     ContentHash hash{};
@@ -86,8 +86,8 @@ TEST_F(CropPoolTest, FreeBuffersKeepTheirPicture) {
   {
     const auto picture = pool_->find(hash(10));
     ASSERT_TRUE(picture);
-    EXPECT_EQ(picture->tile_rows, 1);
-    EXPECT_EQ(picture->tile_cols, 3);
+    EXPECT_EQ(picture->tiling.rows, 1);
+    EXPECT_EQ(picture->tiling.cols, 3);
     ASSERT_EQ(picture->crops->size(), 3);
     for (int i = 0; i < 3; ++i) EXPECT_EQ(*picture->crops->crop_pinned(i), 10 + i);
     EXPECT_EQ(pool_->num_free(), kCapacity - 3);
@@ -103,8 +103,8 @@ TEST_F(CropPoolTest, OneOfSeveralPicturesOfALeaseIsFoundAlone) {
   {
     const auto both = pool_->acquire(5);
     for (int i = 0; i < 5; ++i) std::memset(both->crop_pinned(i), 50 + i, 16);
-    pool_->remember(hash(1), *both, 0, 2, 1, 1);
-    pool_->remember(hash(2), *both, 2, 3, 1, 2);
+    pool_->remember(hash(1), *both, 0, 2, {1, 1});
+    pool_->remember(hash(2), *both, 2, 3, {1, 2});
   }
   const auto second = pool_->find(hash(2));
   ASSERT_TRUE(second);
@@ -143,8 +143,8 @@ TEST_F(CropPoolTest, TheLongestUnusedPictureGoesFirst) {
 
 TEST_F(CropPoolTest, WhoFindsAPictureThatIsInUseSharesIt) {
   auto first = pool_->acquire(4);
-  pool_->remember(hash(1), *first, 0, 4, 1, 3);
-  pool_->remember(hash(1), *pool_->acquire(4), 0, 4, 1, 3);  // two workers at once
+  pool_->remember(hash(1), *first, 0, 4, {1, 3});
+  pool_->remember(hash(1), *pool_->acquire(4), 0, 4, {1, 3});  // two workers at once
   auto second = pool_->find(hash(1));
   ASSERT_TRUE(second);
   EXPECT_EQ(second->crops->crop_pinned(0), first->crop_pinned(0));

@@ -59,7 +59,10 @@ ContentHash hash_of_image(const std::string& encoded, bool apply_exif_orientatio
 }
 
 // The lease's crops [first, first + count) become the image's.
-void hand_over(std::shared_ptr<CropPool::Lease> lease, int first, int count, PreparedImage& image) {
+void hand_over(std::shared_ptr<CropPool::Lease> lease, int first, int count, const Tiling& tiling,
+               PreparedImage& image) {
+  image.tile_rows = tiling.rows;
+  image.tile_cols = tiling.cols;
   for (int i = 0; i < count; ++i) image.crops_pinned.push_back(lease->crop_pinned(first + i));
   image.crops_owner = std::move(lease);
 }
@@ -111,10 +114,7 @@ bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
     found.push_back(std::move(*picture));
   }
   for (std::size_t i = 0; i < images.size(); ++i) {
-    images[i].tile_rows = found[i].tile_rows;
-    images[i].tile_cols = found[i].tile_cols;
-    hand_over(std::move(found[i].crops), 0, num_crops({found[i].tile_rows, found[i].tile_cols}),
-              images[i]);
+    hand_over(found[i].crops, 0, found[i].crops->size(), found[i].tiling, images[i]);
   }
   return true;
 }
@@ -145,10 +145,8 @@ Status Preprocessor::make_crops(const SkillRequest& request,
     std::vector<std::uint8_t*> crops_pinned;
     for (int c = 0; c < count; ++c) crops_pinned.push_back(lease->crop_pinned(first + c));
     make_crops_into(images[i], tilings[i], geometry, crops_pinned, resize_pool_);
-    prepared[i].tile_rows = tilings[i].rows;
-    prepared[i].tile_cols = tilings[i].cols;
-    crops_->remember(prepared[i].hash, *lease, first, count, tilings[i].rows, tilings[i].cols);
-    hand_over(lease, first, count, prepared[i]);
+    crops_->remember(prepared[i].hash, *lease, first, count, tilings[i]);
+    hand_over(lease, first, count, tilings[i], prepared[i]);
     first += count;
   }
   return ok_status();
