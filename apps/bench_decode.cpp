@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "bench/measured_run.h"
 #include "bench_options.h"
 #include "engine_options.h"
+#include "measure/measured_run.h"
 
 namespace gapless {
 namespace {

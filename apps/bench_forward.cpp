@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/forward_work.h"
-#include "bench/step_statistics.h"
 #include "bench_options.h"
 #include "engine_options.h"
-#include "testing/step_driver.h"
+#include "measure/forward_work.h"
+#include "measure/step_statistics.h"
+#include "model/step_driver.h"
 
 namespace gapless {
 namespace {

@@ -14,10 +14,10 @@
 #include <random>
 #include <vector>
 
-#include "bench/step_statistics.h"
 #include "bench_options.h"
 #include "engine_options.h"
-#include "testing/step_driver.h"
+#include "measure/step_statistics.h"
+#include "model/step_driver.h"
 
 namespace gapless {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "base/status.h"
-#include "bench/result_file.h"
-#include "bench/workload.h"
 #include "commands.h"
 #include "constraint/spatial_automaton.h"
+#include "measure/result_file.h"
+#include "measure/workload.h"
 #include "model/model_loader.h"
 
 namespace gapless {

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "bench/gain_plot.h"
-#include "bench/measured_run.h"
-#include "bench/overlap_report.h"
-#include "bench/timeline_svg.h"
 #include "bench_options.h"
 #include "engine_options.h"
+#include "measure/gain_plot.h"
+#include "measure/measured_run.h"
+#include "measure/overlap_report.h"
+#include "measure/timeline_svg.h"
 #include "observe/trace.h"
 
 namespace gapless {

@@ -7,7 +7,7 @@
 #include "base/limits.h"
 #include "bench_options.h"
 #include "engine_options.h"
-#include "testing/simulate_overlap.h"
+#include "sim/simulate_overlap.h"
 
 namespace gapless {
 namespace {

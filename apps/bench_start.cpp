@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bench/step_statistics.h"
 #include "bench_options.h"
 #include "engine_options.h"
+#include "measure/step_statistics.h"
 
 extern char** environ;
 

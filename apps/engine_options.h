@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/engine.h"
 #include "kernels/kv_format.h"
 #include "model/weight_format.h"
-#include "pipeline/engine.h"
 
 namespace gapless {
 

@@ -15,8 +15,8 @@
 #include "base/log.h"
 #include "commands.h"
 #include "engine_options.h"
+#include "engine_service/engine_service.h"
 #include "server/api_handler.h"
-#include "server/engine_service.h"
 #include "server/http_server.h"
 
 namespace gapless {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "bench/result_file.h"
+#include "measure/result_file.h"
 
 namespace gapless::bench {
 namespace {

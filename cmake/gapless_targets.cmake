@@ -1,6 +1,9 @@
 # gapless_library(NAME SOURCES ... DEPS ... [PRIVATE_DEPS ...])
-#   One static library per folder, target gapless_NAME. Includes are written from src/
-#   ("base/status.h"), and only the folders named in DEPS are linked.
+#   A static library of one folder of src/, target gapless_NAME. Includes are written from src/
+#   ("base/status.h"). Its include path is its own folder and those of DEPS, nothing else: an
+#   undeclared include does not build. PRIVATE_DEPS are for the sources alone.
+# gapless_interface_library(NAME DEPS ...)
+#   The same for a folder of headers.
 # gapless_test(NAME SOURCES ... DEPS ...)
 #   One GoogleTest binary; unit tests sit beside the code they test.
 set(GAPLESS_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast
@@ -23,14 +26,36 @@ function(gapless_compile_options target)
   foreach(flag IN LISTS GAPLESS_WARNINGS)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${flag}>)
   endforeach()
-  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+endfunction()
+
+# Sets `out` to a directory through which this folder of src/ can be included, and no other:
+# BUILD/rooms/NAME holds one link, NAME -> src/NAME.
+function(gapless_include_root out)
+  file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REGEX REPLACE "/.*" "" room "${path}")
+  set(root ${PROJECT_BINARY_DIR}/rooms/${room})
+  if(NOT EXISTS ${root}/${room})
+    file(MAKE_DIRECTORY ${root})
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${room} ${root}/${room} SYMBOLIC)
+  endif()
+  set(${out} ${root} PARENT_SCOPE)
 endfunction()
 
 function(gapless_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(gapless_${name} STATIC ${ARG_SOURCES})
   gapless_compile_options(gapless_${name})
+  gapless_include_root(include_root)
+  target_include_directories(gapless_${name} PUBLIC ${include_root})
   target_link_libraries(gapless_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
+
+function(gapless_interface_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  add_library(gapless_${name} INTERFACE)
+  gapless_include_root(include_root)
+  target_include_directories(gapless_${name} INTERFACE ${include_root})
+  target_link_libraries(gapless_${name} INTERFACE ${ARG_DEPS})
 endfunction()
 
 function(gapless_test name)

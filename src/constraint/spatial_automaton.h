@@ -16,8 +16,8 @@
 #include <memory>
 #include <span>
 
-#include "constraint/token_constraint.h"
-#include "kernels/row_state.h"
+#include "step/row_state.h"
+#include "step/token_constraint.h"
 
 namespace gapless {
 

@@ -28,8 +28,8 @@
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_format.h"
-#include "kernels/row_state.h"
 #include "kernels/prepared_format.h"
+#include "step/row_state.h"
 
 namespace gapless {
 
@@ -130,8 +130,9 @@ struct VisionAttentionParams {
 // them beside the global crop's: out[p] = [global[p] | pooled[p]]. With one tile (rows = cols = 1)
 // the local crop is the global crop.
 struct StitchAndPoolParams {
-  const void* features = nullptr;  // [num_crops, grid*grid, dim] T: global crop, then tiles row-major
-  void* out = nullptr;             // [grid*grid, 2*dim] T
+  const void* features =
+      nullptr;          // [num_crops, grid*grid, dim] T: global crop, then tiles row-major
+  void* out = nullptr;  // [grid*grid, 2*dim] T
   int tile_rows = 1;
   int tile_cols = 1;
   int grid = 0;            // patches per crop side (27)
@@ -166,15 +167,15 @@ struct EmbedParams {
 
 // Puts new sequences into their rows and page-table entries before a launch; both lists may be empty.
 struct BeginStepParams {
-  const std::int32_t* install_rows = nullptr;   // [num_installs]
-  const RowState* installs = nullptr;           // [num_installs]
-  const PageTableDelta* deltas = nullptr;       // [num_deltas]
-  const std::int32_t* num_installs = nullptr;   // read on the device
-  const std::int32_t* num_deltas = nullptr;     // read on the device
-  int max_installs = 0;                         // bounds for the launch
+  const std::int32_t* install_rows = nullptr;  // [num_installs]
+  const RowState* installs = nullptr;          // [num_installs]
+  const PageTableDelta* deltas = nullptr;      // [num_deltas]
+  const std::int32_t* num_installs = nullptr;  // read on the device
+  const std::int32_t* num_deltas = nullptr;    // read on the device
+  int max_installs = 0;                        // bounds for the launch
   int max_deltas = 0;
-  RowState* row_states = nullptr;               // [max rows]
-  std::int32_t* page_table = nullptr;           // [max rows, page_table_stride]
+  RowState* row_states = nullptr;      // [max rows]
+  std::int32_t* page_table = nullptr;  // [max rows, page_table_stride]
   int page_table_stride = 0;
 };
 
@@ -188,10 +189,10 @@ struct PlanDecodeParams {
   const std::int32_t* page_table = nullptr;
   int page_table_stride = 0;
   int num_rows = 0;
-  std::int32_t* positions = nullptr;         // out [num_rows]
-  std::int32_t* cache_slots = nullptr;       // out [num_rows]: page * kPageTokens + offset
-  AttentionSequence* sequences = nullptr;    // out [num_rows]
-  std::int32_t* input_index = nullptr;       // out [num_rows]: row, or 0 for padding (EmbedParams)
+  std::int32_t* positions = nullptr;       // out [num_rows]
+  std::int32_t* cache_slots = nullptr;     // out [num_rows]: page * kPageTokens + offset
+  AttentionSequence* sequences = nullptr;  // out [num_rows]
+  std::int32_t* input_index = nullptr;     // out [num_rows]: row, or 0 for padding (EmbedParams)
 };
 
 // The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] elements of
@@ -205,7 +206,7 @@ struct KvLayer {
 // Rotates q and k (half-split pairs (j, j + rotary_dim/2) of the first rotary_dim dims), q in
 // place, and writes k and v, as numbers of type T, into the cache in its format.
 struct RopeAndCacheParams {
-  void* qkv = nullptr;                        // [num_tokens, 3*num_heads*head_dim] T
+  void* qkv = nullptr;  // [num_tokens, 3*num_heads*head_dim] T
   std::int64_t qkv_stride = 0;
   const std::int32_t* positions = nullptr;    // [num_tokens]
   const std::int32_t* cache_slots = nullptr;  // [num_tokens]
@@ -220,11 +221,11 @@ struct RopeAndCacheParams {
 // Copies whole pages in every layer, keys and values: a sequence that shares a cached prefix gets its own
 // copy of the prefix's last, partly filled page.
 struct CopyPagesParams {
-  void* kv_base = nullptr;             // the whole cache: [num_layers, 2, num_pages, page_bytes]
-  std::int64_t page_bytes = 0;         // num_heads * kPageTokens * head_dim * kv_element_bytes()
+  void* kv_base = nullptr;      // the whole cache: [num_layers, 2, num_pages, page_bytes]
+  std::int64_t page_bytes = 0;  // num_heads * kPageTokens * head_dim * kv_element_bytes()
   std::int64_t num_pages = 0;
   int num_layers = 0;
-  const PageCopy* copies = nullptr;    // [max_copies]
+  const PageCopy* copies = nullptr;          // [max_copies]
   const std::int32_t* num_copies = nullptr;  // read on the device
   int max_copies = 0;
 };
@@ -234,18 +235,18 @@ struct CopyPagesParams {
 struct PagedAttentionParams {
   const void* qkv = nullptr;  // [num_tokens, 3*num_heads*head_dim] T; only the rotated q is read
   std::int64_t qkv_stride = 0;
-  void* out = nullptr;        // [num_tokens, num_heads*head_dim] T; rows of done sequences: undefined
+  void* out = nullptr;  // [num_tokens, num_heads*head_dim] T; rows of done sequences: undefined
   std::int64_t out_stride = 0;
   KvLayer kv;
   const std::int32_t* page_table = nullptr;
   int page_table_stride = 0;
   const AttentionSequence* sequences = nullptr;  // [num_sequences]
   int num_sequences = 0;
-  int num_tokens = 0;      // of the whole launch (an upper bound)
+  int num_tokens = 0;  // of the whole launch (an upper bound)
   // The longest sequence's num_tokens (an upper bound). 1 says that this is a decode step; a prefill
   // passes at least 2, so that a sequence of one token takes the same path alone and in a pack.
   int max_new_tokens = 1;
-  int max_context = 0;     // upper bound of num_cached + num_tokens
+  int max_context = 0;  // upper bound of num_cached + num_tokens
   int num_heads = 0;
   int head_dim = 0;
   void* scratch = nullptr;  // attention_scratch_bytes()
@@ -268,8 +269,8 @@ struct DecoderBlock {
 struct DecoderHead {
   const void* gamma = nullptr;  // [dim] T
   const void* beta = nullptr;
-  LinearWeights linear;  // [vocab, dim]
-  void* norm = nullptr;  // scratch, [num_tokens, dim] T
+  LinearWeights linear;     // [vocab, dim]
+  void* norm = nullptr;     // scratch, [num_tokens, dim] T
   float* logits = nullptr;  // out [num_tokens, vocab]
 };
 
@@ -280,8 +281,8 @@ struct DecoderHead {
 struct DecoderBlocksParams {
   const DecoderBlock* blocks = nullptr;  // [num_blocks], host memory, read during the call
   int num_blocks = 0;
-  const DecoderHead* head = nullptr;  // host memory; nullptr: none
-  void* x = nullptr;                  // [num_tokens, dim] T
+  const DecoderHead* head = nullptr;          // host memory; nullptr: none
+  void* x = nullptr;                          // [num_tokens, dim] T
   const std::int32_t* positions = nullptr;    // [num_tokens]
   const std::int32_t* cache_slots = nullptr;  // [num_tokens]
   const float* rope_table = nullptr;          // as in RopeAndCacheParams
@@ -338,13 +339,14 @@ struct GatherRowsParams {
 // logprob = logit - log(sum of exp(logit)) over the whole vocabulary (finite logits only), before
 // masks, temperature and filters; kImpossibleLogprob when the token's own logit is not finite.
 struct SampleParams {
-  const float* logits = nullptr;       // [num_rows, vocab]
+  const float* logits = nullptr;  // [num_rows, vocab]
   std::int64_t logits_stride = 0;
   const std::int32_t* rows = nullptr;  // [num_rows], -1 = padding
   const RowState* row_states = nullptr;
   const AutomatonState* automata = nullptr;
-  const std::uint32_t* host_masks = nullptr;  // [num_rows, host_mask_stride] bits, 1 = allowed; read only for kRowHostMask rows
-  int host_mask_stride = 0;                   // words
+  const std::uint32_t* host_masks =
+      nullptr;  // [num_rows, host_mask_stride] bits, 1 = allowed; read only for kRowHostMask rows
+  int host_mask_stride = 0;        // words
   std::int32_t* tokens = nullptr;  // out [num_rows]; -1 for padding and done rows
   float* logprobs = nullptr;       // out [num_rows]
   int num_rows = 0;
@@ -360,18 +362,19 @@ struct SampleParams {
 //
 // Reads nothing that the sampling changes, so it may come after it.
 struct TopLogprobsParams {
-  const float* logits = nullptr;       // [num_rows, vocab]
+  const float* logits = nullptr;  // [num_rows, vocab]
   std::int64_t logits_stride = 0;
   const std::int32_t* rows = nullptr;  // [num_rows], -1 = padding
   const RowState* row_states = nullptr;
-  TopLogprob* top = nullptr;           // out [num_rows, kMaxTopLogprobs]
+  TopLogprob* top = nullptr;  // out [num_rows, kMaxTopLogprobs]
   int num_rows = 0;
   int vocab = 0;
 };
 
 struct RegionDecoderWeights {
   LinearWeights coord_fc1, coord_fc2;  // [inner, dim], [coord_bins, inner]; tanh GELU between
-  LinearWeights size_fc1, size_fc2;    // [inner, dim], [2*size_bins, inner]: width bins, then height bins
+  LinearWeights size_fc1,
+      size_fc2;  // [inner, dim], [2*size_bins, inner]: width bins, then height bins
 };
 
 // For rows whose sampled token is coord_id or size_id and whose kRowDecodesRegions is set: argmax of
@@ -406,7 +409,7 @@ struct AdvanceRowsParams {
   const std::int32_t* rows = nullptr;    // [num_rows], -1 = padding
   const std::int32_t* tokens = nullptr;  // [num_rows]
   const float* logprobs = nullptr;
-  const float* values = nullptr;                // [num_rows, 2]
+  const float* values = nullptr;                  // [num_rows, 2]
   const std::int32_t* tokens_consumed = nullptr;  // [num_rows]; nullptr: 1 each (decode)
   const AutomatonState* automata = nullptr;
   RowState* row_states = nullptr;

@@ -10,7 +10,7 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 #include "model/model_shape.h"
-#include "model/step_model.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "model/model_context.h"
-#include "model/step_model.h"
 #include "model/workspace.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

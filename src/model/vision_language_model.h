@@ -16,10 +16,10 @@
 #include "model/model_weights.h"
 #include "model/projector.h"
 #include "model/region_heads.h"
-#include "model/step_model.h"
 #include "model/text_decoder.h"
 #include "model/vision_encoder.h"
 #include "model/workspace.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

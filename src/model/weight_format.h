@@ -13,7 +13,7 @@ enum class WeightFormat {
   kFp8,     // matrices of the vision encoder, the projector, the text decoder and lm_head in 8 bits
             // (fp8.h)
   kW8A8,    // kFp8, and products in 8 bits where they are faster: rows of activations are rounded
-          // too, each with a scale of its own, in the vision encoder and in prefills
+            // too, each with a scale of its own, in the vision encoder and in prefills
 };
 
 // How decode steps of a model in this format read its matrices.

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
-#include "model/step_model.h"
+#include "step/step_model.h"
 #include "weights/model_config.h"
 
 namespace gapless {

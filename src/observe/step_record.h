@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "model/step_model.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

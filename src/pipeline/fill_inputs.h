@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/step_model.h"
 #include "pipeline/plan.h"
 #include "pipeline/seating.h"
 #include "pipeline/step_layout.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

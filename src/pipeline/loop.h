@@ -33,7 +33,6 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "device/device.h"
-#include "model/step_model.h"
 #include "observe/ledger.h"
 #include "pipeline/mailbox.h"
 #include "pipeline/pipeline_state.h"
@@ -41,6 +40,7 @@
 #include "pipeline/prepared_prompt.h"
 #include "pipeline/seating.h"
 #include "pipeline/step_slot.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

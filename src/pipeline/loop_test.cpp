@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "testing/fake_model.h"
-#include "testing/sim_device.h"
+#include "sim/fake_model.h"
+#include "sim/sim_device.h"
 
 namespace gapless {
 namespace {

@@ -30,7 +30,7 @@
 
 #include "base/ids.h"
 #include "base/limits.h"
-#include "model/step_model.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

@@ -10,8 +10,8 @@
 #include "base/finish_reason.h"
 #include "base/ids.h"
 #include "base/status.h"
-#include "constraint/token_constraint.h"
-#include "kernels/row_state.h"
+#include "step/row_state.h"
+#include "step/token_constraint.h"
 
 namespace gapless {
 

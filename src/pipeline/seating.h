@@ -22,10 +22,10 @@
 #include "kv/page_pool.h"
 #include "kv/page_table.h"
 #include "kv/prefix_cache.h"
-#include "model/step_model.h"
 #include "pipeline/image_slots.h"
 #include "pipeline/plan.h"
 #include "pipeline/sequence.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

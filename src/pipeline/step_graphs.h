@@ -22,7 +22,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
-#include "model/step_model.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

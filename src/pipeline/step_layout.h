@@ -11,8 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/row_state.h"
-#include "model/step_model.h"
+#include "step/row_state.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

@@ -30,10 +30,10 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "device/device.h"
-#include "model/step_model.h"
 #include "pipeline/fill_inputs.h"
 #include "pipeline/step_graphs.h"
 #include "pipeline/step_layout.h"
+#include "step/step_model.h"
 
 namespace gapless {
 

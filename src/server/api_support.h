@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "pipeline/response_sink.h"
 #include "server/api_error.h"
 #include "server/exchange.h"
 #include "server/server_state.h"
+#include "skill/response_sink.h"
 
 namespace gapless {
 

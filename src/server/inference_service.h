@@ -11,7 +11,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
-#include "pipeline/response_sink.h"
+#include "skill/response_sink.h"
 #include "skill/skill_request.h"
 
 namespace gapless {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "constraint/token_constraint.h"
-#include "kernels/row_state.h"
 #include "skill/skill_request.h"
+#include "step/row_state.h"
+#include "step/token_constraint.h"
 #include "text/prompt_template.h"
 
 namespace gapless {

@@ -6,9 +6,9 @@
 #include <functional>
 #include <span>
 
+#include "base/random_weights.h"
 #include "base/status.h"
 #include "weights/model_config.h"
-#include "weights/random_weights.h"
 #include "weights/weight_map.h"
 
 namespace gapless {

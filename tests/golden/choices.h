@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "kernels/row_state.h"
+#include "step/row_state.h"
 #include "tests/golden/golden_case.h"
 #include "weights/model_config.h"
 

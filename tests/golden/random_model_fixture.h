@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "model/prepared_weights.h"
+#include "model/step_driver.h"
 #include "model/vision_language_model.h"
 #include "model/weight_loading.h"
-#include "testing/step_driver.h"
 #include "testing/tensor_compare.h"
 #include "tests/per_device/test_device.h"
 

@@ -18,11 +18,11 @@
 #include "base/host_clock.h"
 #include "base/limits.h"
 #include "constraint/spatial_automaton.h"
+#include "engine/crop_pool.h"
+#include "engine/preprocess.h"
 #include "kernels/fp8.h"
 #include "model/model_loader.h"
-#include "pipeline/crop_pool.h"
 #include "pipeline/loop.h"
-#include "pipeline/preprocess.h"
 #include "tests/per_device/test_device.h"
 
 namespace gapless {

@@ -12,10 +12,10 @@
 
 #include "base/host_clock.h"
 #include "base/limits.h"
+#include "engine/crop_pool.h"
+#include "engine/preprocess.h"
 #include "model/model_loader.h"
-#include "pipeline/crop_pool.h"
 #include "pipeline/loop.h"
-#include "pipeline/preprocess.h"
 #include "tests/per_device/test_device.h"
 
 namespace gapless {

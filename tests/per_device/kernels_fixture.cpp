@@ -4,8 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "base/random_weights.h"
 #include "kernels/kv_index.h"
-#include "weights/random_weights.h"
 
 namespace gapless {
 

@@ -1,7 +1,7 @@
 #include <vector>
 
+#include "base/random_weights.h"
 #include "tests/per_device/kernels_fixture.h"
-#include "weights/random_weights.h"
 
 namespace gapless {
 namespace {

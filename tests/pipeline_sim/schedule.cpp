@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "pipeline/step_graphs.h"
-#include "testing/sim_device.h"
+#include "sim/sim_device.h"
 
 namespace gapless {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "pipeline/loop.h"
-#include "testing/fake_model.h"
-#include "testing/sim_device.h"
+#include "sim/fake_model.h"
+#include "sim/sim_device.h"
 
 namespace gapless {
 

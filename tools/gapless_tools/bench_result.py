@@ -1,4 +1,4 @@
-"""Result files of benchmarks in Python, with the fields that `gapless bench` writes (src/bench/result_file.h)."""
+"""Result files of benchmarks in Python, with the fields that `gapless bench` writes (src/measure/result_file.h)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/row_state.h"
+#include "step/row_state.h"
 
 namespace gapless::cpu {
 

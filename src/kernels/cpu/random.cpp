@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "base/random_weights.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "weights/random_weights.h"
 
 namespace gapless::cpu {
 

@@ -1,9 +1,9 @@
 // Random weights, made where they are used.
+#include "base/random_weights.h"
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
-#include "weights/random_weights.h"
 
 namespace gapless::cuda {
 namespace {

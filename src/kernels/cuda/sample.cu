@@ -90,9 +90,9 @@ __device__ ExpSum merge(ExpSum a, ExpSum b) {
 }
 
 struct Summary {
-  Best best;        // candidate; token INT_MAX: there is none
-  ExpSum all;       // of the whole vocabulary
-  int all_finite;   // every candidate's logit was finite
+  Best best;       // candidate; token INT_MAX: there is none
+  ExpSum all;      // of the whole vocabulary
+  int all_finite;  // every candidate's logit was finite
 };
 
 __device__ Summary merge(const Summary& a, const Summary& b) {
@@ -154,12 +154,11 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   const std::int64_t i = blockIdx.y;
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return;
-  const Allowed allowed(p.row_states[row_index], p.automata,
-                        p.host_masks + i * p.host_mask_stride);
+  const Allowed allowed(p.row_states[row_index], p.automata, p.host_masks + i * p.host_mask_stride);
   const int part = blockIdx.x;
-  const Summary own = merge_lanes<kWarp>(
-      summarize(p.logits + i * p.logits_stride, part * p.vocab / kParts,
-                (part + 1) * p.vocab / kParts, allowed));
+  const Summary own =
+      merge_lanes<kWarp>(summarize(p.logits + i * p.logits_stride, part * p.vocab / kParts,
+                                   (part + 1) * p.vocab / kParts, allowed));
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   if (lane == 0) warps[warp] = own;
   __syncthreads();
@@ -172,7 +171,8 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
 __device__ Summary merge_parts(const Summary* parts) {
   __shared__ Summary whole;
   if (threadIdx.x < kWarp) {
-    const Summary s = merge_lanes<kParts>(threadIdx.x < kParts ? parts[threadIdx.x] : empty_summary());
+    const Summary s =
+        merge_lanes<kParts>(threadIdx.x < kParts ? parts[threadIdx.x] : empty_summary());
     if (threadIdx.x == 0) whole = s;
   }
   __syncthreads();
@@ -262,10 +262,10 @@ Status sample(Stream& stream, const SampleParams& params) {
     return Status(StatusCode::kInvalidArgument,
                   "sample: the vocabulary must have 1 to 65536 tokens");
   }
-  GAPLESS_RETURN_IF_ERROR(launch("summarize", stream,
-                                 {.grid = dim3(kParts, static_cast<unsigned>(params.num_rows)),
-                                  .block = dim3(kPartThreads)},
-                                 summarize_kernel, params));
+  GAPLESS_RETURN_IF_ERROR(launch(
+      "summarize", stream,
+      {.grid = dim3(kParts, static_cast<unsigned>(params.num_rows)), .block = dim3(kPartThreads)},
+      summarize_kernel, params));
   return launch("sample", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)),
                  .block = dim3(kSampleThreads),

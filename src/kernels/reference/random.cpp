@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "base/random_weights.h"
 #include "kernels/reference/reference_ops.h"
-#include "weights/random_weights.h"
 
 namespace gapless::reference {
 

@@ -6,7 +6,7 @@
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/row_product.cuh"
-#include "kernels/row_state.h"
+#include "step/row_state.h"
 
 namespace gapless {
 

@@ -1,0 +1,116 @@
+#include "engine/crop_pool.h"
+
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/limits.h"
+
+namespace gapless {
+
+StatusOr<std::shared_ptr<CropPool>> CropPool::create(Device& device, int num_crops,
+                                                     std::size_t crop_bytes) {
+  GAPLESS_CHECK(num_crops >= kMaxTilesPerImage + 1);
+  GAPLESS_ASSIGN_OR_RETURN(
+      PinnedBuffer memory,
+      device.allocate_pinned(static_cast<std::size_t>(num_crops) * crop_bytes));
+  return std::shared_ptr<CropPool>(new CropPool(std::move(memory), num_crops, crop_bytes));
+}
+
+CropPool::CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes)
+    : memory_(std::move(memory)),
+      crop_bytes_(crop_bytes),
+      buffers_(static_cast<std::size_t>(num_crops)),
+      free_(static_cast<std::size_t>(num_crops)) {
+  std::iota(free_.begin(), free_.end(), 0);
+}
+
+std::shared_ptr<CropPool::Lease> CropPool::acquire(int count) {
+  GAPLESS_CHECK(count >= 1 && count <= capacity());
+  const auto wanted = static_cast<std::size_t>(count);
+  std::unique_lock lock(mutex_);
+  const std::uint64_t turn = next_turn_++;
+  changed_.wait(lock, [&] { return closed_ || (turn == turn_ && free_.size() >= wanted); });
+  if (closed_) return nullptr;
+  std::vector<int> taken(free_.begin(), free_.begin() + count);
+  for (const int index : taken) forget_picture_of(index);
+  ++turn_;
+  changed_.notify_all();
+  return lease(std::move(taken));
+}
+
+void CropPool::remember(const ContentHash& name, const Lease& lease, int first, int count,
+                        const Tiling& tiling) {
+  std::lock_guard lock(mutex_);
+  // Another worker prepared it at the same time.
+  if (pictures_.contains(name)) return;
+  const auto begin = lease.buffers_.begin() + first;
+  const Known known{{begin, begin + count}, tiling};
+  for (const int index : known.buffers) buffer(index).picture = name;
+  pictures_.emplace(name, known);
+}
+
+std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
+  std::lock_guard lock(mutex_);
+  const auto found = pictures_.find(name);
+  if (found == pictures_.end() || turn_ != next_turn_ || closed_) return std::nullopt;
+  const Known& known = found->second;
+  return Picture{lease(known.buffers), known.tiling};
+}
+
+void CropPool::close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_all();
+}
+
+int CropPool::num_free() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(free_.size());
+}
+
+int CropPool::num_waiting() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(next_turn_ - turn_);
+}
+
+// All of it: what is left of a picture is of no use.
+void CropPool::forget_picture_of(int index) {
+  if (!buffer(index).picture) return;
+  const auto found = pictures_.find(*buffer(index).picture);
+  for (const int other : found->second.buffers) buffer(other).picture.reset();
+  pictures_.erase(found);
+}
+
+std::shared_ptr<CropPool::Lease> CropPool::lease(std::vector<int> buffers) {
+  for (const int index : buffers) {
+    if (buffer(index).num_leases++ == 0) std::erase(free_, index);
+  }
+  return std::make_shared<Lease>(shared_from_this(), std::move(buffers));
+}
+
+void CropPool::release(const std::vector<int>& buffers) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const int index : buffers) {
+      if (--buffer(index).num_leases == 0) free_.push_back(index);
+    }
+  }
+  changed_.notify_all();
+}
+
+CropPool::Lease::Lease(std::shared_ptr<CropPool> pool, std::vector<int> buffers)
+    : pool_(std::move(pool)), buffers_(std::move(buffers)) {}
+
+CropPool::Lease::~Lease() {
+  pool_->release(buffers_);
+}
+
+std::uint8_t* CropPool::Lease::crop_pinned(int i) const {
+  return pool_->memory_.as<std::uint8_t>() +
+         static_cast<std::size_t>(buffers_[static_cast<std::size_t>(i)]) * pool_->crop_bytes_;
+}
+
+}  // namespace gapless

@@ -1,0 +1,178 @@
+#include "engine/crop_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "base/limits.h"
+
+namespace gapless {
+namespace {
+
+constexpr int kCapacity = kMaxTilesPerImage + 1;
+
+class CropPoolTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    device_ = open_device("cpu").value();
+    pool_ = CropPool::create(*device_, kCapacity, 16).value();
+  }
+
+  // A picture of so many crops, remembered and given back.
+  void pass_through(std::uint8_t name, int count) {
+    const auto lease = pool_->acquire(count);
+    for (int i = 0; i < count; ++i) std::memset(lease->crop_pinned(i), name + i, 16);
+    pool_->remember(hash(name), *lease, 0, count, {1, count});
+  }
+  static ContentHash hash(std::uint8_t name) {
+    ContentHash hash{};
+    hash.fill(name);
+    return hash;
+  }
+  bool knows(std::uint8_t name) { return pool_->find(hash(name)).has_value(); }
+
+  std::unique_ptr<Device> device_;
+  std::shared_ptr<CropPool> pool_;
+};
+
+TEST_F(CropPoolTest, BuffersAreDistinctAndComeBackWithTheirLease) {
+  auto some = pool_->acquire(3);
+  auto all_others = pool_->acquire(kCapacity - 3);
+  EXPECT_EQ(pool_->num_free(), 0);
+  EXPECT_NE(some->crop_pinned(0), some->crop_pinned(1));
+  for (int i = 0; i < all_others->size(); ++i) {
+    EXPECT_NE(some->crop_pinned(2), all_others->crop_pinned(i));
+  }
+  some.reset();
+  EXPECT_EQ(pool_->num_free(), 3);
+  all_others.reset();
+  EXPECT_EQ(pool_->num_free(), kCapacity);
+}
+
+TEST_F(CropPoolTest, AWaiterIsServedWhenBuffersComeBack) {
+  auto held = pool_->acquire(kCapacity);
+  std::thread waiter([&] { EXPECT_EQ(pool_->acquire(2)->size(), 2); });
+  held.reset();
+  waiter.join();
+  EXPECT_EQ(pool_->num_free(), kCapacity);
+}
+
+// A request for many buffers is not overtaken by small ones that would fit already.
+TEST_F(CropPoolTest, FirstComeFirstServed) {
+  auto held = pool_->acquire(kCapacity - 1);
+  std::atomic<bool> large_served{false};
+  std::thread large([&] {
+    const auto lease = pool_->acquire(kCapacity);
+    large_served = true;
+  });
+  while (pool_->num_waiting() == 0) std::this_thread::yield();
+  std::atomic<bool> small_served{false};
+  std::thread small([&] {
+    const auto lease = pool_->acquire(1);
+    EXPECT_TRUE(large_served);
+    small_served = true;
+  });
+  while (pool_->num_waiting() == 1 && !small_served) std::this_thread::yield();
+  held.reset();
+  large.join();
+  small.join();
+}
+
+TEST_F(CropPoolTest, FreeBuffersKeepTheirPicture) {
+  pass_through(10, 3);
+  EXPECT_EQ(pool_->num_free(), kCapacity);
+  {
+    const auto picture = pool_->find(hash(10));
+    ASSERT_TRUE(picture);
+    EXPECT_EQ(picture->tiling.rows, 1);
+    EXPECT_EQ(picture->tiling.cols, 3);
+    ASSERT_EQ(picture->crops->size(), 3);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(*picture->crops->crop_pinned(i), 10 + i);
+    EXPECT_EQ(pool_->num_free(), kCapacity - 3);
+    EXPECT_EQ(pool_->acquire(kCapacity - 3)->size(), kCapacity - 3) << "none of the picture's";
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(*picture->crops->crop_pinned(i), 10 + i);
+  }
+  EXPECT_EQ(pool_->num_free(), kCapacity);
+  EXPECT_TRUE(knows(10));
+  EXPECT_FALSE(knows(11));
+}
+
+TEST_F(CropPoolTest, OneOfSeveralPicturesOfALeaseIsFoundAlone) {
+  {
+    const auto both = pool_->acquire(5);
+    for (int i = 0; i < 5; ++i) std::memset(both->crop_pinned(i), 50 + i, 16);
+    pool_->remember(hash(1), *both, 0, 2, {1, 1});
+    pool_->remember(hash(2), *both, 2, 3, {1, 2});
+  }
+  const auto second = pool_->find(hash(2));
+  ASSERT_TRUE(second);
+  ASSERT_EQ(second->crops->size(), 3);
+  EXPECT_EQ(*second->crops->crop_pinned(0), 52);
+  EXPECT_EQ(pool_->num_free(), kCapacity - 3);
+}
+
+TEST_F(CropPoolTest, ABufferThatIsTakenTakesItsPictureAway) {
+  pass_through(10, 3);
+  pass_through(20, kCapacity - 4);
+  EXPECT_TRUE(knows(10));  // and is now the last in line
+  EXPECT_TRUE(knows(20));
+  pass_through(30, 2);  // the one that was never used, and one of picture 10 or 20
+  EXPECT_NE(knows(10), knows(20));
+  pass_through(40, kCapacity);
+  EXPECT_FALSE(knows(10));
+  EXPECT_FALSE(knows(20));
+  EXPECT_FALSE(knows(30));
+  // What is left of a forgotten picture does not speak for it when it comes again.
+  pass_through(30, 2);
+  EXPECT_FALSE(knows(40));
+  pass_through(20, kCapacity - 2);
+  EXPECT_TRUE(knows(30));
+  EXPECT_TRUE(knows(20));
+}
+
+TEST_F(CropPoolTest, TheLongestUnusedPictureGoesFirst) {
+  pass_through(10, 30);
+  pass_through(20, 30);
+  EXPECT_TRUE(knows(10));  // used once more
+  pass_through(30, kCapacity - 60 + 1);
+  EXPECT_TRUE(knows(10));
+  EXPECT_FALSE(knows(20));
+}
+
+TEST_F(CropPoolTest, WhoFindsAPictureThatIsInUseSharesIt) {
+  auto first = pool_->acquire(4);
+  pool_->remember(hash(1), *first, 0, 4, {1, 3});
+  pool_->remember(hash(1), *pool_->acquire(4), 0, 4, {1, 3});  // two workers at once
+  auto second = pool_->find(hash(1));
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->crops->crop_pinned(0), first->crop_pinned(0));
+  EXPECT_EQ(pool_->num_free(), kCapacity - 4);
+  first.reset();
+  EXPECT_EQ(pool_->num_free(), kCapacity - 4);
+  second.reset();
+  EXPECT_EQ(pool_->num_free(), kCapacity);
+}
+
+TEST_F(CropPoolTest, FindingDoesNotOvertakeAWaiter) {
+  pass_through(10, 3);
+  auto held = pool_->acquire(1);
+  std::thread waiter([&] { EXPECT_EQ(pool_->acquire(kCapacity)->size(), kCapacity); });
+  while (pool_->num_waiting() == 0) std::this_thread::yield();
+  EXPECT_FALSE(knows(10));
+  held.reset();
+  waiter.join();
+}
+
+TEST_F(CropPoolTest, ClosingSendsWaitersAway) {
+  auto held = pool_->acquire(kCapacity);
+  std::thread waiter([&] { EXPECT_EQ(pool_->acquire(1), nullptr); });
+  while (pool_->num_waiting() == 0) std::this_thread::yield();
+  pool_->close();
+  waiter.join();
+  EXPECT_EQ(pool_->acquire(1), nullptr);
+}
+
+}  // namespace
+}  // namespace gapless

@@ -1,0 +1,150 @@
+#include "engine/emit.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace gapless {
+namespace {
+
+double ms_between(std::int64_t from_ns, std::int64_t to_ns) {
+  return from_ns > 0 && to_ns > from_ns ? static_cast<double>(to_ns - from_ns) * 1e-6 : 0.0;
+}
+
+TokenLogprob describe_logprobs(const CommittedToken& token, const Tokenizer& tokenizer) {
+  TokenLogprob described{score_token(tokenizer, token.token, token.logprob), {}};
+  for (const TopLogprob& one : token.top_logprobs) {
+    described.top.push_back(score_token(tokenizer, TokenId(one.token), one.logprob));
+  }
+  return described;
+}
+
+}  // namespace
+
+void ActiveRequest::fail(const Status& status) {
+  emit_.post_end(
+      shared_from_this(),
+      status.code() == StatusCode::kCancelled ? FinishReason::kCancelled : FinishReason::kError,
+      status, SequenceTimes());
+}
+
+void ActiveRequest::on_token(const CommittedToken& token) {
+  emit_.post_token(shared_from_this(), token);
+}
+
+void ActiveRequest::on_finished(FinishReason reason, const Status& status,
+                                const SequenceTimes& times) {
+  emit_.post_end(shared_from_this(), reason, status, times);
+}
+
+void ActiveRequest::emit_token(const CommittedToken& token) {
+  if (ended_early_) return;  // sampled before the engine heard of the stop string
+  ++num_output_tokens_;
+  const std::string chunk = setup_.decoder->push({token.token, token.x, token.y});
+  if (setup_.tokenizer != nullptr) {
+    pending_logprobs_.push_back(describe_logprobs(token, *setup_.tokenizer));
+    hand_on_logprobs();
+  }
+  if (!chunk.empty()) setup_.sink->on_text(chunk, num_output_tokens_);
+  if (setup_.decoder->stopped()) {
+    ended_early_ = true;
+    setup_.end_early();
+  }
+}
+
+void ActiveRequest::hand_on_logprobs() {
+  std::vector<TokenLogprob> tokens;
+  for (; num_logprobs_handed_on_ < setup_.decoder->num_final_tokens(); ++num_logprobs_handed_on_) {
+    tokens.push_back(std::move(pending_logprobs_.front()));
+    pending_logprobs_.pop_front();
+  }
+  if (!tokens.empty()) setup_.sink->on_logprobs(std::move(tokens));
+}
+
+void ActiveRequest::emit_end(FinishReason reason, const Status& status,
+                             const SequenceTimes& times) {
+  if (ended_early_ && reason == FinishReason::kCancelled) reason = FinishReason::kStop;
+  if (reason == FinishReason::kError || reason == FinishReason::kCancelled) {
+    setup_.sink->on_error(status.ok() ? Status(StatusCode::kCancelled, "the request was cancelled")
+                                      : status);
+  } else {
+    const std::string tail = setup_.decoder->finish();
+    if (setup_.tokenizer != nullptr) hand_on_logprobs();
+    if (!tail.empty()) setup_.sink->on_text(tail, num_output_tokens_);
+    SkillResult result;
+    result.request_id = setup_.public_id;
+    result.skill = setup_.skill;
+    result.finish_reason = reason;
+    result.metrics.input_tokens = num_input_tokens_.load();
+    result.metrics.output_tokens = num_output_tokens_;
+    result.metrics.prefill_time_ms = ms_between(times.prefill_launched_ns, times.first_token_ns);
+    result.metrics.decode_time_ms = ms_between(times.first_token_ns, times.finished_ns);
+    result.metrics.ttft_ms = ms_between(times.submitted_ns, times.first_token_ns);
+    setup_.decoder->fill(result);
+    setup_.sink->on_done(result);
+  }
+  setup_.on_retired();
+}
+
+EmitPool::EmitPool(int num_workers) {
+  GAPLESS_CHECK(num_workers >= 1);
+  for (int i = 0; i < num_workers; ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+    Worker& worker = *workers_.back();
+    worker.thread = std::thread([&worker] { run(worker); });
+  }
+}
+
+EmitPool::~EmitPool() {
+  for (const auto& worker : workers_) {
+    {
+      std::lock_guard lock(worker->mutex);
+      worker->stopping = true;
+    }
+    worker->wake.notify_one();
+  }
+  for (const auto& worker : workers_) worker->thread.join();
+}
+
+void EmitPool::post_token(std::shared_ptr<ActiveRequest> request, const CommittedToken& token) {
+  post({std::move(request), token, nullptr});
+}
+
+void EmitPool::post_end(std::shared_ptr<ActiveRequest> request, FinishReason reason, Status status,
+                        const SequenceTimes& times) {
+  post({std::move(request), {}, std::make_unique<End>(End{reason, std::move(status), times})});
+}
+
+void EmitPool::post(Item item) {
+  const auto index = static_cast<std::size_t>(item.request->id().value) % workers_.size();
+  Worker& worker = *workers_[index];
+  bool was_empty = false;
+  {
+    std::lock_guard lock(worker.mutex);
+    was_empty = worker.queue.empty();
+    worker.queue.push_back(std::move(item));
+  }
+  if (was_empty) worker.wake.notify_one();
+}
+
+void EmitPool::run(Worker& worker) {
+  std::vector<Item> batch;
+  while (true) {
+    {
+      std::unique_lock lock(worker.mutex);
+      worker.wake.wait(lock, [&] { return worker.stopping || !worker.queue.empty(); });
+      if (worker.queue.empty()) return;  // stopping, and everything was emitted
+      batch.swap(worker.queue);
+    }
+    for (Item& item : batch) {
+      if (item.end) {
+        item.request->emit_end(item.end->reason, item.end->status, item.end->times);
+      } else {
+        item.request->emit_token(item.token);
+      }
+    }
+    batch.clear();
+  }
+}
+
+}  // namespace gapless

@@ -1,0 +1,109 @@
+// The emit stage: tokens leave the engine thread here and become text, points and boxes on worker
+// threads. Detokenising, stop strings and formatting never hold the engine up.
+//
+// A request always goes to the same worker, so its events stay in order. The queues need no bound
+// of their own: they hold at most max_generated tokens for each admitted request.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "pipeline/prepared_prompt.h"
+#include "skill/response_sink.h"
+#include "skill/skill_decoder.h"
+
+namespace gapless {
+
+class EmitPool;
+
+// One admitted request from submission to its last event.
+class ActiveRequest final : public TokenSink, public std::enable_shared_from_this<ActiveRequest> {
+ public:
+  struct Setup {
+    RequestId id;
+    std::string public_id;
+    Skill skill = Skill::kQuery;
+    std::unique_ptr<SkillDecoder> decoder;
+    const Tokenizer* tokenizer = nullptr;  // set when the request asks for logprobs; outlives this
+    std::shared_ptr<ResponseSink> sink;
+    // Asks the engine to end the sequence early (a stop string was found). Any thread.
+    std::function<void()> end_early;
+    // Called once, after the last event. Any thread.
+    std::function<void()> on_retired;
+  };
+  ActiveRequest(Setup setup, EmitPool& emit_pool) : setup_(std::move(setup)), emit_(emit_pool) {}
+
+  RequestId id() const { return setup_.id; }
+
+  // Set by preprocessing before submission to the loop.
+  void set_num_input_tokens(int count) { num_input_tokens_ = count; }
+
+  void request_cancel() { cancelled_.store(true); }
+  bool cancel_requested() const { return cancelled_.load(); }
+
+  // A request that never reached the loop.
+  void fail(const Status& status);
+
+  // TokenSink, on the engine thread: hand over and return.
+  void on_token(const CommittedToken& token) override;
+  void on_finished(FinishReason reason, const Status& status, const SequenceTimes& times) override;
+
+ private:
+  friend class EmitPool;
+  // On the emit worker.
+  void emit_token(const CommittedToken& token);
+  void emit_end(FinishReason reason, const Status& status, const SequenceTimes& times);
+  void hand_on_logprobs();
+
+  Setup setup_;
+  EmitPool& emit_;
+  std::atomic<bool> cancelled_{false};
+  std::atomic<int> num_input_tokens_{0};
+  int num_output_tokens_ = 0;
+  int num_logprobs_handed_on_ = 0;
+  std::deque<TokenLogprob> pending_logprobs_;  // of tokens that are not final
+  bool ended_early_ = false;
+};
+
+class EmitPool {
+ public:
+  explicit EmitPool(int num_workers);
+  // Emits what is queued, then ends the workers.
+  ~EmitPool();
+
+  void post_token(std::shared_ptr<ActiveRequest> request, const CommittedToken& token);
+  void post_end(std::shared_ptr<ActiveRequest> request, FinishReason reason, Status status,
+                const SequenceTimes& times);
+
+ private:
+  struct End {
+    FinishReason reason;
+    Status status;
+    SequenceTimes times;
+  };
+  struct Item {
+    std::shared_ptr<ActiveRequest> request;
+    CommittedToken token;
+    std::unique_ptr<End> end;  // set for a request's last item
+  };
+  struct Worker {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::vector<Item> queue;
+    bool stopping = false;
+    std::thread thread;
+  };
+  void post(Item item);
+  static void run(Worker& worker);
+
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace gapless

@@ -1,0 +1,118 @@
+// Tokens in at the engine's end, events out at the user's.
+#include "engine/emit.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <optional>
+
+namespace gapless {
+namespace {
+
+// Events as text, in order.
+struct Recorder : ResponseSink {
+  void on_text(std::string_view chunk, int) override { events += fmt::format("text({})", chunk); }
+  void on_logprobs(std::vector<TokenLogprob> tokens) override {
+    for (const TokenLogprob& token : tokens) {
+      events += fmt::format("token({} {}", token.token.text, token.token.logprob);
+      for (const ScoredToken& one : token.top)
+        events += fmt::format(" {} {}", one.text, one.logprob);
+      events += ")";
+    }
+  }
+  void on_done(const SkillResult& result) override {
+    events += fmt::format("done({})", result.text);
+    ended.set_value();
+  }
+  void on_error(const Status& status) override {
+    events += "error(" + status.message() + ")";
+    ended.set_value();
+  }
+  std::string events;
+  std::promise<void> ended;
+};
+
+class EmitTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto loaded = Tokenizer::load(GAPLESS_SOURCE_DIR "/models/tiny/tokenizer.json");
+    ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+    tokenizer_.emplace(std::move(loaded).value());
+  }
+
+  // What the user sees of these tokens. A stop string ends the request as a cancellation.
+  std::string events_of(const SkillRequest& request, const std::vector<CommittedToken>& tokens) {
+    EmitPool pool(1);
+    auto sink = std::make_shared<Recorder>();
+    bool ended_early = false;
+    ActiveRequest::Setup setup;
+    setup.id = RequestId(1);
+    setup.skill = request.skill;
+    setup.decoder = make_skill_decoder(request, *tokenizer_, {TokenId(5), TokenId(6)});
+    if (request.settings.logprobs) setup.tokenizer = &*tokenizer_;
+    setup.sink = sink;
+    setup.end_early = [&] { ended_early = true; };
+    setup.on_retired = [] {};
+    auto active = std::make_shared<ActiveRequest>(std::move(setup), pool);
+    for (const CommittedToken& token : tokens) active->on_token(token);
+    active->on_finished(
+        request.settings.stop.empty() ? FinishReason::kLength : FinishReason::kCancelled,
+        ok_status(), {});
+    sink->ended.get_future().wait();
+    EXPECT_EQ(ended_early, !request.settings.stop.empty());
+    return sink->events;
+  }
+
+  // One token for each of the text's tokens, the n-th with logprob -n.
+  std::vector<CommittedToken> tokens_of(const std::string& text) {
+    std::vector<CommittedToken> tokens;
+    for (const TokenId id : tokenizer_->encode(text).value()) {
+      tokens.push_back({.token = id, .logprob = -static_cast<float>(tokens.size()) - 1});
+    }
+    return tokens;
+  }
+
+  static SkillRequest query(std::vector<std::string> stop = {}) {
+    SkillRequest request;
+    request.settings.logprobs = true;
+    request.settings.stop = std::move(stop);
+    return request;
+  }
+
+  std::optional<Tokenizer> tokenizer_;
+};
+
+TEST_F(EmitTest, LogprobsComeJustBeforeTheirText) {
+  std::vector<CommittedToken> tokens = tokens_of("x\u2605");
+  ASSERT_EQ(tokens.size(), 4u);
+  tokens[0].top_logprobs = {{tokens[0].token.value, -1}, {tokens[1].token.value, -7}, {5, -9999}};
+  EXPECT_EQ(events_of(query(), tokens),
+            "token(x -1 x -1 \\xe2 -7 <|coord|> -9999)text(x)"
+            "token(\\xe2 -2)token(\\x98 -3)token(\\x85 -4)text(\u2605)done(x\u2605)");
+}
+
+TEST_F(EmitTest, NobodyHearsOfLogprobsUnasked) {
+  SkillRequest request = query();
+  request.settings.logprobs = false;
+  EXPECT_EQ(events_of(request, tokens_of("xy")), "text(x)text(y)done(xy)");
+}
+
+TEST_F(EmitTest, HeldBackTokensComeWithTheirTextOrNever) {
+  EXPECT_EQ(events_of(query({"yz"}), tokens_of("xyyzx")),
+            "token(x -1)text(x)token(y -2)text(y)done(xy)");
+  std::vector<CommittedToken> cut = tokens_of("xy");
+  cut.pop_back();
+  cut.push_back(tokens_of("\u2605")[0]);  // the length limit splits a character
+  EXPECT_EQ(events_of(query(), cut), "token(x -1)text(x)token(\\xe2 -1)text(\uFFFD)done(x\uFFFD)");
+}
+
+TEST_F(EmitTest, LogprobsOfValues) {
+  SkillRequest request = query();
+  request.skill = Skill::kPoint;
+  EXPECT_EQ(events_of(request, {{.token = TokenId(5), .x = 0.5f, .logprob = -1},
+                                {.token = TokenId(5), .x = 0.25f, .logprob = -2}}),
+            "token(<|coord|> -1)token(<|coord|> -2)done()");
+}
+
+}  // namespace
+}  // namespace gapless

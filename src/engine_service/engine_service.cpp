@@ -1,0 +1,151 @@
+#include "engine_service/engine_service.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "image/image.h"
+#include "image/write_png.h"
+#include "observe/ledger.h"
+#include "observe/trace.h"
+
+namespace gapless {
+namespace {
+
+double to_seconds(std::int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+// "checkpoints/moondream2/" and "models/tiny/model.safetensors" are moondream2 and tiny.
+std::string short_name(const std::string& name) {
+  std::filesystem::path path(name);
+  if (path.extension() == ".safetensors") path = path.parent_path();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename().empty() ? "gapless" : path.filename().string();
+}
+
+}  // namespace
+
+EngineService::EngineService(std::unique_ptr<Engine> engine, std::string model)
+    : engine_(std::move(engine)) {
+  const LoadedModel& loaded = engine_->model();
+  info_.model = model.empty() ? short_name(loaded.name) : std::move(model);
+  info_.max_context = loaded.config.text.max_context;
+  const StatusOr<DeviceInfo> device = loaded.device->info();
+  info_.device = device.ok() ? device->name : "";
+}
+
+StatusOr<RequestId> EngineService::submit(SkillRequest request,
+                                          std::shared_ptr<ResponseSink> sink) {
+  return engine_->submit(std::move(request), std::move(sink));
+}
+
+void EngineService::cancel(RequestId id) {
+  engine_->cancel(id);
+}
+
+ServiceMetrics EngineService::metrics() const {
+  Loop& loop = engine_->loop();
+  const Loop::Counts counts = loop.counts();
+  const LedgerTotals totals = loop.ledger().totals();
+  const int num_pages = engine_->model().model->limits().num_pages;
+  ServiceMetrics metrics;
+  metrics.num_running = counts.seats.rows_in_use;
+  // With those that are being preprocessed: for a router they wait as well.
+  metrics.num_waiting = std::max(0, engine_->num_active() - counts.seats.rows_in_use);
+  metrics.num_pages = num_pages;
+  metrics.page_tokens = kPageTokens;
+  metrics.kv_usage =
+      num_pages == 0 ? 0 : static_cast<double>(counts.seats.pages_in_use) / num_pages;
+  metrics.busy_s = to_seconds(totals.busy_ns);
+  metrics.starved_s = to_seconds(totals.starved_ns);
+  metrics.bubble_s = to_seconds(totals.bubble_ns);
+  for (int i = 0; i < kNumHostPhaseKinds; ++i) {
+    const auto kind = static_cast<HostPhaseKind>(i);
+    if (kind == HostPhaseKind::kIdle) continue;  // its time is starved, never a bubble
+    metrics.bubble_by_phase.push_back(
+        {host_phase_name(kind),
+         to_seconds(totals.bubble_by_phase_ns[static_cast<std::size_t>(i)])});
+  }
+  metrics.num_encode_steps = totals.num_steps[static_cast<std::size_t>(StepKind::kEncode)];
+  metrics.num_prefill_steps = totals.num_steps[static_cast<std::size_t>(StepKind::kPrefill)];
+  metrics.num_decode_steps = totals.num_steps[static_cast<std::size_t>(StepKind::kDecode)];
+  metrics.num_decode_rows = totals.num_decode_rows;
+  metrics.num_zombie_rows = totals.num_zombie_rows;
+  metrics.num_forbidden_calls = loop.forbidden_calls();
+  return metrics;
+}
+
+StatusOr<std::vector<TokenId>> EngineService::tokenize(std::string_view text) const {
+  return engine_->model().tokenizer.encode(text);
+}
+
+StatusOr<std::string> EngineService::detokenize(const std::vector<TokenId>& ids) const {
+  const Tokenizer& tokenizer = engine_->model().tokenizer;
+  for (const TokenId id : ids) {
+    if (!tokenizer.has(id)) return invalid_argument("tokens: there is no token {}", id.value);
+  }
+  return tokenizer.decode(ids, SpecialTokens::kKeep);
+}
+
+StatusOr<ServiceTimeline> EngineService::timeline(int max_steps) const {
+  Loop& loop = engine_->loop();
+  ServiceTimeline timeline;
+  timeline.depth = loop.active_depth();
+  timeline.max_depth = loop.depth();
+  const auto most = static_cast<std::size_t>(max_steps);
+  for (const StepRecord& record : loop.ledger().records(most)) {
+    timeline.steps.push_back({record.number, step_kind_name(record.kind), record.num_rows,
+                              record.num_zombies, record.forward_begin_ns, record.forward_end_ns,
+                              record.sampling_begin_ns, record.sampling_end_ns});
+  }
+  for (const HostPhase& phase : loop.ledger().phases(most * kPhasesPerStep)) {
+    if (phase.kind == HostPhaseKind::kIdle) {
+      timeline.idle.push_back({phase.begin_ns, phase.end_ns});
+    }
+  }
+  return timeline;
+}
+
+StatusOr<std::string> EngineService::trace(int max_steps) const {
+  const Ledger& ledger = engine_->loop().ledger();
+  const auto most = static_cast<std::size_t>(max_steps);
+  return chrome_trace(ledger.records(most), ledger.phases(most * kPhasesPerStep));
+}
+
+Status EngineService::set_depth(int depth) {
+  Loop& loop = engine_->loop();
+  if (depth < 1 || depth > loop.depth()) {
+    return invalid_argument("depth: this server was started for 1 to {}", loop.depth());
+  }
+  loop.set_active_depth(depth);
+  return ok_status();
+}
+
+TokenId EngineService::bos_id() const {
+  return engine_->model().config.tokenizer.bos_id;
+}
+
+Status EngineService::warm_up() {
+  Image image;
+  image.width = 64;
+  image.height = 64;
+  image.rgb.assign(64 * 64 * 3, 128);
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<std::byte> png, encode_png(image));
+  const auto picture =
+      std::make_shared<const std::string>(reinterpret_cast<const char*>(png.data()), png.size());
+  for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+    SkillRequest request;
+    request.skill = skill;
+    request.images = {picture};
+    request.text = skill == Skill::kCaption ? "" : "square";
+    request.settings.max_tokens = 4;
+    request.settings.max_objects = 1;
+    const StatusOr<SkillResult> result = engine_->run(std::move(request));
+    // A model may lack a skill.
+    if (result.ok() || result.status().code() == StatusCode::kInvalidArgument) continue;
+    return result.status().with_context("warm-up");
+  }
+  return ok_status();
+}
+
+}  // namespace gapless

@@ -1,0 +1,52 @@
+#include "measure/forward_work.h"
+
+#include <algorithm>
+
+namespace gapless {
+namespace {
+
+// x W^T with x of `rows` rows.
+double product_flop(double rows, double in, double out) {
+  return 2 * rows * in * out;
+}
+
+// Scores and weighted sums of so many (query, key) pairs in all heads together.
+double attention_flop(double pairs, double width) {
+  return 4 * pairs * width;
+}
+
+}  // namespace
+
+double encode_flop(const ModelConfig& config, int num_images, int crops_per_image) {
+  const VisionConfig& vision = config.vision;
+  const double patches = vision.num_image_tokens();
+  const double crops = static_cast<double>(num_images) * crops_per_image;
+  const double rows = crops * patches;
+  const double e = vision.enc_dim;
+  const double layer = product_flop(rows, e, 4 * e) +  // q, k, v and the projection
+                       2 * product_flop(rows, e, vision.enc_ff_dim) +
+                       attention_flop(crops * patches * patches, e);
+  const double projection = product_flop(patches, 2 * e, vision.proj_inner_dim) +
+                            product_flop(patches, vision.proj_inner_dim, vision.proj_out_dim);
+  return product_flop(rows, vision.patch_values(), e) + vision.enc_n_layers * layer +
+         num_images * projection;
+}
+
+double prefill_flop(const ModelConfig& config, int num_sequences, int num_tokens, int prefix_len) {
+  const TextConfig& text = config.text;
+  const double tokens = num_tokens, prefix = std::min(num_tokens, prefix_len);
+  const double rows = tokens * num_sequences;
+  const double d = text.dim;
+  // A token behind the prefix sees everything up to itself.
+  const double pairs = prefix * prefix + (tokens * (tokens + 1) - prefix * (prefix + 1)) / 2;
+  const auto layer = [&](double queries, double all_pairs) {
+    return product_flop(rows, d, 2 * d) +  // k and v
+           product_flop(queries, d, 2 * d) + 2 * product_flop(queries, d, text.ff_dim) +
+           attention_flop(num_sequences * all_pairs, d);
+  };
+  // Of the last layer only the last token's output is read.
+  return (text.n_layers - 1) * layer(rows, pairs) + layer(num_sequences, tokens) +
+         product_flop(num_sequences, d, text.vocab_size);
+}
+
+}  // namespace gapless

@@ -1,0 +1,81 @@
+// One measured point of `gapless bench overlap`, and what two of them say about the gain of
+// pipelining.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "measure/closed_loop.h"
+#include "measure/step_statistics.h"
+
+namespace gapless {
+
+// What a run's accounts come to, per step of any kind.
+struct StepAccounts {
+  std::int64_t num_steps = 0;
+  std::int64_t busy_ns = 0;
+  std::int64_t starved_ns = 0;
+  std::int64_t bubble_ns = 0;
+  std::array<std::int64_t, kNumHostPhaseKinds> bubble_by_phase_ns{};
+  std::array<std::int64_t, kNumHostPhaseKinds>
+      host_by_phase_ns{};  // kOther: the rest of the thread
+  std::int64_t forbidden_calls = 0;
+  std::int64_t decode_bytes = 0;  // read by decode steps
+  std::int64_t decode_ns = 0;     // their forwards and samplings
+
+  void add(const ClosedLoopWindow& window);
+  double busy_share() const;
+  double decode_gb_per_s() const;
+  double bubble_us_per_step() const;
+  double host_us_per_step(HostPhaseKind kind) const;
+  // All of the engine thread but waiting and idling.
+  double host_work_us_per_step() const;
+  // The phase to which most of the bubble is charged.
+  HostPhaseKind guilty_phase() const;
+};
+
+struct MeasuredRun {
+  std::string workload;
+  double host_delay_us = 0;
+  int num_streams = 1;
+  int depth = 1;
+
+  StepStatistics steps;
+  StepAccounts accounts;
+  // One per repeat: their range is the spread.
+  std::vector<double> periods_ms;
+  std::vector<double> tokens_per_s;
+
+  void add(const ClosedLoopWindow& window);
+  double forward_ms() const { return spread_of(steps.forward_ns).median / 1e6; }
+  double sampling_ms() const { return spread_of(steps.sampling_ns).median / 1e6; }
+  double period_ms() const { return spread_of(steps.period_ns).median / 1e6; }
+  // T: a throughput is made of means, also where steps have two typical lengths.
+  double mean_period_ms() const { return mean_of(steps.period_ns) / 1e6; }
+  double zombie_share() const;
+};
+
+// Depth d against depth 1, everything else the same.
+struct OverlapGain {
+  std::string workload;
+  double host_delay_us = 0;
+  int num_streams = 1;
+  int depth = 2;
+  double blocking_ms = 0;           // T_block
+  double pipelined_ms = 0;          // T_pipe
+  double mean_tokens = 0;           // L
+  double growing_share = 0;         // s
+  double zombie_tax = 0;            // z
+  double predicted = 0;             // T_block / T_pipe x (1 - z) - 1
+  double observed_decode = 0;       // tokens per second of decode steps
+  double predicted_with_fills = 0;  // from the time of one answer
+  double observed = 0;              // tokens per second, everything included
+};
+
+// For every run with depth > 1 that has a blocking twin with full decode steps.
+std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs);
+
+}  // namespace gapless

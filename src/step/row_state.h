@@ -1,0 +1,121 @@
+// The state of a sequence that lives on the device, and what one step reports of it.
+// Plain structs, shared byte for byte by the host, the CPU kernels and the CUDA kernels.
+//
+// Indexed by row (the sequence's seat), never by the position in a batch: a decode launch sends a list
+// of rows, and the kernels gather the rest from here. That gather is the carry-over: the token
+// sampled by step t is read by step t+1 from device memory and never waits for the host.
+#pragma once
+
+#include <cstdint>
+
+#include "base/limits.h"
+
+namespace gapless {
+
+// Where one input embedding comes from.
+enum class InputKind : std::int32_t {
+  kText = 0,   // wte[id]
+  kImage = 1,  // row `id` of the image-embedding pool
+  kCoord = 2,  // coordinate encoder of x in [0, 1]
+  kSize = 3,   // size encoder of (x, y) = (width, height) in [0, 1]
+};
+
+struct TokenInput {
+  InputKind kind = InputKind::kText;
+  std::int32_t id = 0;
+  float x = 0;
+  float y = 0;
+};
+static_assert(sizeof(TokenInput) == 16);
+
+// A device automaton: closed and finite; states of all automata lie in one pool. In a state exactly
+// the listed tokens may be sampled; sampling tokens[i] moves to next[i] (an index into the pool).
+inline constexpr int kMaxAutomatonEdges = 4;
+struct AutomatonState {
+  std::int32_t num_edges = 0;
+  std::int32_t tokens[kMaxAutomatonEdges] = {};
+  std::int32_t next[kMaxAutomatonEdges] = {};
+};
+
+enum RowFlags : std::int32_t {
+  kRowDecodesRegions = 1,  // a sampled coord_id / size_id is decoded by the region heads
+  kRowHostMask = 2,        // the host uploads this row's mask each step; sampling waits for it
+};
+
+inline constexpr int kMaxDeniedIds = 4;
+inline constexpr std::int32_t kNoAutomaton = -1;
+
+struct RowState {
+  TokenInput input;           // the next step's input
+  std::int32_t position = 0;  // its position in the sequence = number of cached tokens
+  std::int32_t num_generated = 0;
+  std::int32_t max_generated = 0;         // length limit, >= 1
+  std::int32_t done = 0;                  // set by the device at a stop id or at the limit
+  std::int32_t automaton = kNoAutomaton;  // index of the current AutomatonState, or kNoAutomaton
+  std::int32_t flags = 0;                 // RowFlags
+  std::int32_t num_stop_ids = 0;
+  std::int32_t num_denied_ids = 0;
+  std::int32_t stop_ids[kMaxStopIds] = {};
+  std::int32_t denied_ids[kMaxDeniedIds] = {};  // never sampled (ignored under an automaton)
+  float temperature = 0;                        // <= 0: greedy
+  float top_p = 1;                              // (0, 1]
+  float min_p = 0;                              // [0, 1]
+  std::int32_t top_k = 0;                       // 0: off
+  std::int32_t num_top_logprobs = 0;  // alternatives reported beside each token, <= kMaxTopLogprobs
+  std::uint64_t seed = 0;             // Philox key; the counter is (num_generated, 0, 0, 0)
+};
+static_assert(sizeof(RowState) % 8 == 0);
+
+enum class StepOutcome : std::int32_t {
+  kContinues = 0,
+  kStopped = 1,      // the sampled token is a stop id (it is not part of the answer)
+  kLength = 2,       // the sampled token is the last one allowed (it is part of the answer)
+  kAlreadyDone = 3,  // a zombie: the row was done before this step; nothing changed
+};
+
+// Logprob of a token whose logit is not finite: it still prints as a number.
+inline constexpr float kImpossibleLogprob = -9999.0f;
+
+// One of the most likely tokens of a row. token -1: there is none (any more).
+struct TopLogprob {
+  std::int32_t token = -1;
+  float logprob = kImpossibleLogprob;
+
+  friend bool operator==(const TopLogprob&, const TopLogprob&) = default;
+};
+static_assert(sizeof(TopLogprob) == 8);
+
+// One row of one step, copied to the host.
+struct StepOutput {
+  std::int32_t token = 0;
+  StepOutcome outcome = StepOutcome::kContinues;
+  float x = 0;        // coordinate, or width
+  float y = 0;        // height
+  float logprob = 0;  // natural log of its probability before masks, temperature and filters
+  std::int32_t position = 0;  // of the token this step consumed
+};
+static_assert(sizeof(StepOutput) == 24);
+
+// One sequence of a launch, for attention.
+struct AttentionSequence {
+  std::int32_t row = 0;
+  std::int32_t first_token = 0;  // its first token in the packed batch
+  std::int32_t num_tokens = 0;   // new tokens; 0 = a done row, nothing to do
+  std::int32_t num_cached = 0;   // tokens already in the cache before this launch
+  std::int32_t prefix_len =
+      0;  // positions [0, prefix_len) see each other both ways (BOS + image); 0: causal
+};
+
+// One entry of the page table to set before a launch.
+struct PageTableDelta {
+  std::int32_t row = 0;
+  std::int32_t index = 0;  // page number within the sequence
+  std::int32_t page = 0;
+};
+
+struct PageCopy {
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+};
+
+}  // namespace gapless
