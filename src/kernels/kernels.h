@@ -1,20 +1,17 @@
 // The op table: everything that the model asks of a device, one params struct per op.
 //
 // Contract for every op
-//   * Pointers are device memory of the stream's device unless they say otherwise. Tensors are
-//   dense
-//     and row-major; `*_stride` is in elements between rows. T is activation_dtype() of the backend
-//     (float32 on the CPU, bfloat16 on CUDA): weights, activations and, unless KvFormat says
-//     otherwise, the KV cache are of type T.
-//     Statistics, softmax, GELU, RoPE and every accumulation are float32, with one rounding to T at
+//   * Pointers are device memory of the stream's device unless they say otherwise.
+//   * Tensors are dense and row-major; `*_stride` is in elements between rows.
+//   * T is activation_dtype() of the backend (float32 on the CPU, bfloat16 on CUDA): weights,
+//     activations and, unless KvFormat says otherwise, the KV cache are of type T.
+//   * Statistics, softmax, GELU, RoPE and every accumulation are float32, with one rounding to T at
 //     the end of the op.
 //   * An op only enqueues work on `stream` (or records it during a capture). It allocates nothing
-//   and
-//     never waits. Sizes fixed at call time may be captured in a graph; sizes that change from step
-//     to step are read from device memory.
+//     and never waits. Sizes fixed at call time may be captured in a graph; sizes that change from
+//     step to step are read from device memory.
 //   * *Row invariance*: row r of an output depends on row r of the input (and its sequence), and
-//   not on
-//     how many rows there are or what they hold, bit for bit. Invariant I8 stands on this.
+//     not on how many rows there are or what they hold, bit for bit. Invariant I8 stands on this.
 //   * Policy stays out: kernels know nothing of requests, skills or slots.
 //
 // Backends: reference/ (float32, obvious: the oracle), cpu/ (float32, fast), cuda/ (bfloat16).

@@ -13,8 +13,8 @@
 //                            row costs, times B. dT/dB is taken towards the next smaller
 //                            number of streams that was measured.
 //   s(1) = 1                 a dead step costs a whole one; or, where the device lets dead steps
-//   exit
-//                            early, the measured period of a dead step over that of a live one.
+//                            exit early, the measured period of a dead step over that of a live
+//                            one.
 //
 // With the article's own periods this gives its predicted column.
 //

@@ -25,9 +25,9 @@
 //       launched while the newest one still awaits its sampling.
 //   I2  Steps commit in the order in which they were launched.
 //   I3  0 <= inflight_refs <= depth for every row: the number of slots whose step has it as a
-//   member. I4  A slot is reused only after its commit has finished reading: begin_commit takes the
-//   step out
-//       of the queue, end_commit frees the slot.
+//       member.
+//   I4  A slot is reused only after its commit has finished reading: begin_commit takes the step
+//       out of the queue, end_commit frees the slot.
 //   I5  Commit before finalize: the sampling of a step is launched only when the previous token of
 //       each of its host-masked rows is committed, so when that row is in no other step in flight.
 //   I6  A finished sequence is finalized at the commit that saw its end, and released only when

@@ -8,10 +8,9 @@
 //      kMaxFillsInARow of them one decode step runs, if any row can decode.
 //   2. When an image and a prompt both wait, encode and prefill alternate.
 //   3. Within a kind, first come (in order of seating), first served. A step is packed until the
-//   next
-//      in line does not fit; nobody overtakes the one who does not fit. One exception: a prompt
-//      whose image prefix is being computed by an earlier prompt of the same pack waits for the
-//      next pack, where it finds the prefix in the cache.
+//      next in line does not fit; nobody overtakes the one who does not fit. One exception: a
+//      prompt whose image prefix is being computed by an earlier prompt of the same pack waits for
+//      the next pack, where it finds the prefix in the cache.
 // So a row that can decode waits for at most kMaxFillsInARow steps, and the first seat in line for
 // a fill waits for at most kMaxFillsInARow + 1 (one decode, one step of the other fill kind). Seats
 // are given in order of arrival (seating.h), so the first request in line is seated as soon as

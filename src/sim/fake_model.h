@@ -5,14 +5,13 @@
 // pool) and reads a step's inputs from the slot's device buffers. Per position p of a sequence:
 //   value(p)   the input: token id, or the image's digest and the index in it, or a coordinate
 //   entry(p)   what the KV cache holds: a hash of value(p), p and acc(p-1); inside an image's block
-//   a
-//              hash of value(p), p, acc before the block and a digest of the block (whose positions
-//              see each other both ways)
+//              a hash of value(p), p, acc before the block and a digest of the block (whose
+//              positions see each other both ways)
 //   acc(p)     the sum of the hashed entries 0..p, read through the page table
 // The next token is a hash of acc(last), the seed and the number of tokens so far, and so are its
 // alternatives. So one wrong page, row, position, input, mask or embedding changes every token from
-// there on. An entry also
-// carries its position, and one that is read at another position is counted in num_faults().
+// there on. An entry also carries its position, and one that is read at another position is
+// counted in num_faults().
 //
 // Runs on the CPU device (asynchronous, for ThreadSanitizer) and on the simulated device (virtual
 // time, scripted durations; inputs that change while a kernel runs are counted in num_faults()).

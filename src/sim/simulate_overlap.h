@@ -3,9 +3,8 @@
 // blocking period.
 //
 //   gain = T_block / T_pipe * (1 - z) - 1          (Photon article, "A cost model for the bubble")
-//   z    = s(B) / L, s(1) = 1                      the zombie tax: at B streams a zombie is one
-//   more s(B) = B * dT/dB / T                           row, so it costs what a row adds to the
-//   step
+//   z    = s(B) / L, s(1) = 1                      the zombie tax: at B streams a zombie is one more
+//   s(B) = B * dT/dB / T                           row, so it costs what a row adds to the step
 //
 // What is simulated: B streams, each of which sends its next request when the last one ends;
 // answers of random length, mean L, that end with a stop token; real scheduling at depth 1 and at

@@ -4,8 +4,7 @@
 // A token's key rises with its logit and falls with its id, so no two are equal.
 //   1. Each thread finds the best key of its share of the vocabulary, every kThreads-th token.
 //   2. The k-th largest of these is the threshold: k tokens at least reach it, and all that do
-//   belong
-//      to k threads, so they are k * share at most, whatever the logits are.
+//      belong to k threads, so they are k * share at most, whatever the logits are.
 //   3. A second pass collects them, and adds up exp(logit - largest).
 //   4. A token's place is the number of collected keys above its own.
 #include <cmath>
