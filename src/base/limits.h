@@ -87,15 +87,14 @@ inline constexpr int kMaxContext = 1 << 20;
 inline constexpr std::size_t kMaxTemplateTokens = 64;
 
 // Server. The head of a request: browsers send 2 KiB, and cookies of other services on the same
-// host may add some.
+// host may add some. Also the lines around a chunk of a body, and its trailers.
 inline constexpr std::size_t kMaxHttpHeaderBytes = 32u << 10;
 // The largest picture as base64, and the JSON around it.
 inline constexpr std::size_t kMaxHttpBodyBytes = 96u << 20;
 // Bodies of all requests together, from their first byte until the answer: what they hold in memory
 // is about this. One more is refused with 503.
 inline constexpr std::size_t kMaxHttpBodyBytesInFlight = std::size_t{1} << 30;
-// Bytes that a client may send ahead of the answer that it waits for, and the longest line between
-// two chunks of a body.
+// Bytes that a client may send ahead of the answer that it waits for.
 inline constexpr std::size_t kMaxHttpReadAheadBytes = 16u << 10;
 // Open connections: each takes a file descriptor and about 20 KiB.
 inline constexpr int kMaxHttpConnections = 4096;

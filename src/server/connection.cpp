@@ -197,10 +197,6 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
         co_return true;
       }
       if (used > 0) continue;
-      if (input_.size() > kMaxHttpReadAheadBytes) {
-        co_await refuse(400, "a chunk's head is too long");
-        co_return false;
-      }
     }
     if (!co_await read_more()) {
       if (expired_) co_await refuse(408, "the request's body took too long");

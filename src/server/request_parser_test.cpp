@@ -63,6 +63,42 @@ TEST(RequestParser, ChunkedBodiesInAnyCut) {
   }
 }
 
+// Found by tests/fuzz/http_request_fuzz: what was refused depended on where a line was cut.
+TEST(RequestParser, AnyCutGivesTheSameError) {
+  const std::string chunked = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string& bytes : {
+           std::string("POST /tokenize HTTP/1.1POST /tokeniz\rX"),
+           std::string("GET / HTTP/1.0\r\nCo/nne\r\nHost: x\r\xF5\n"),
+           std::string("GET / HTTP/1.1\nHost: x\n\n"),
+           std::string("GET / HTTP/1.1\r\nHost: x\r\nBad Name: 1\r\n\r\n"),
+           chunked + "24;a=\"\r\nhello, this is more than the quote\"\r\n0\r\n\r\n",
+           chunked + "5\r\nhelloo\r\n",
+           chunked + "5 \r\nhello\r\n0\r\n\r\n",
+           chunked + "\r\nhello\r\n0\r\n\r\n",
+           chunked + "1ffffffffffffffff\r\nhello",
+           chunked + "1;" + std::string(2 * kMaxHead, 'e'),
+           chunked + "0\r\nTrailer: " + std::string(2 * kMaxHead, 't'),
+       }) {
+    SCOPED_TRACE(bytes);
+    const RequestParser whole = parse(bytes, bytes.size());
+    EXPECT_EQ(whole.state(), RequestParser::State::kFailed);
+    for (std::size_t piece = 1; piece < bytes.size(); ++piece) {
+      const RequestParser cut = parse(bytes, piece);
+      ASSERT_EQ(cut.state(), whole.state()) << piece;
+      ASSERT_EQ(cut.error_status(), whole.error_status()) << piece;
+      ASSERT_EQ(cut.error(), whole.error()) << piece;
+    }
+  }
+}
+
+// Not after the time that a head may take.
+TEST(RequestParser, ABadRequestLineIsRefusedAsSoonAsItIsComplete) {
+  EXPECT_EQ(status_of("GET / \r\n"), 400);
+  EXPECT_EQ(status_of("GET /\r\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.1\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/3.0\r\n"), 505);
+}
+
 TEST(RequestParser, WaitsForMore) {
   EXPECT_EQ(parse("GET / HTTP/1.1\r\nHost: x\r\n", 7).state(), RequestParser::State::kHead);
   EXPECT_EQ(parse("GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhell", 7).state(),
