@@ -98,7 +98,7 @@ EmitPool::EmitPool(int num_workers) {
 EmitPool::~EmitPool() {
   for (const auto& worker : workers_) {
     {
-      std::lock_guard lock(worker->mutex);
+      MutexLock lock(worker->mutex);
       worker->stopping = true;
     }
     worker->wake.notify_one();
@@ -120,7 +120,7 @@ void EmitPool::post(Item item) {
   Worker& worker = *workers_[index];
   bool was_empty = false;
   {
-    std::lock_guard lock(worker.mutex);
+    MutexLock lock(worker.mutex);
     was_empty = worker.queue.empty();
     worker.queue.push_back(std::move(item));
   }
@@ -131,8 +131,8 @@ void EmitPool::run(Worker& worker) {
   std::vector<Item> batch;
   while (true) {
     {
-      std::unique_lock lock(worker.mutex);
-      worker.wake.wait(lock, [&] { return worker.stopping || !worker.queue.empty(); });
+      MutexLock lock(worker.mutex);
+      while (!worker.stopping && worker.queue.empty()) worker.wake.wait(lock);
       if (worker.queue.empty()) return;  // stopping, and everything was emitted
       batch.swap(worker.queue);
     }

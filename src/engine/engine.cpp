@@ -66,14 +66,14 @@ Status Engine::start_threads() {
 Engine::~Engine() {
   std::vector<RequestId> running;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     for (const auto& [id, entry] : active_) running.push_back(id);
   }
   for (const RequestId id : running) cancel(id);
   {
-    std::unique_lock lock(mutex_);
-    all_retired_.wait(lock, [&] { return active_.empty(); });
+    MutexLock lock(mutex_);
+    while (!active_.empty()) all_retired_.wait(lock);
   }
   jobs_.close();
   if (crops_) crops_->close();
@@ -92,7 +92,7 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
   setup.decoder = make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
   if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
 
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
   if (static_cast<int>(active_.size()) >= options_.max_active_requests) {
     return make_error(StatusCode::kResourceExhausted, "{} requests are running already",
@@ -112,7 +112,7 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
 
 void Engine::cancel(RequestId id) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = active_.find(id);
     if (found == active_.end()) return;
     found->second.active->request_cancel();
@@ -128,7 +128,7 @@ StatusOr<SkillResult> Engine::run(SkillRequest request) {
 }
 
 int Engine::num_active() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(active_.size());
 }
 
@@ -144,7 +144,7 @@ void Engine::submit_to_loop(Job& job) {
   prompt->submitted_ns = job.submitted_ns;
   job.active->set_num_input_tokens(static_cast<int>(prompt->inputs.size()));
 
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (job.active->cancel_requested()) {
     lock.unlock();
     return job.active->fail(cancelled);
@@ -161,7 +161,7 @@ void Engine::submit_to_loop(Job& job) {
 }
 
 void Engine::end_sequence(RequestId id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = active_.find(id);
   if (found != active_.end() && found->second.sequence.valid()) {
     loop_->cancel(found->second.sequence);
@@ -169,7 +169,7 @@ void Engine::end_sequence(RequestId id) {
 }
 
 void Engine::retire(RequestId id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   active_.erase(id);
   if (active_.empty()) all_retired_.notify_all();
 }

@@ -13,6 +13,7 @@
 
 #include "base/bounded_queue.h"
 #include "base/host_clock.h"
+#include "base/mutex.h"
 #include "engine/crop_pool.h"
 #include "engine/emit.h"
 #include "engine/preprocess.h"
@@ -79,11 +80,11 @@ class Engine {
     std::shared_ptr<ActiveRequest> active;
     SequenceId sequence;  // invalid until the loop has it
   };
-  mutable std::mutex mutex_;
-  std::condition_variable all_retired_;
-  std::unordered_map<RequestId, Entry> active_;
-  std::int64_t next_id_ = 1;
-  bool stopping_ = false;
+  mutable Mutex mutex_;
+  ConditionVariable all_retired_;
+  std::unordered_map<RequestId, Entry> active_ GAPLESS_GUARDED_BY(mutex_);
+  std::int64_t next_id_ GAPLESS_GUARDED_BY(mutex_) = 1;
+  bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
 
   std::shared_ptr<CropPool> crops_;
   BoundedQueue<Job> jobs_;

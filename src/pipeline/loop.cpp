@@ -85,7 +85,7 @@ Loop::~Loop() {
 StatusOr<SequenceId> Loop::submit(PreparedPrompt prompt, std::shared_ptr<TokenSink> sink) {
   GAPLESS_RETURN_IF_ERROR(seating_.check_fits(prompt));
   {
-    std::lock_guard lock(shared_mutex_);
+    MutexLock lock(shared_mutex_);
     GAPLESS_RETURN_IF_ERROR(shared_lost_);
   }
   if (num_waiting_.fetch_add(1) >= options_.max_waiting) {
@@ -117,7 +117,7 @@ void Loop::set_active_depth(int depth) {
 }
 
 Loop::Counts Loop::counts() const {
-  std::lock_guard lock(shared_mutex_);
+  MutexLock lock(shared_mutex_);
   return counts_;
 }
 

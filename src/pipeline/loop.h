@@ -24,13 +24,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/host_clock.h"
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "observe/ledger.h"
@@ -175,9 +175,9 @@ class Loop {
   std::atomic<int> num_waiting_{0};
   std::atomic<bool> cancel_everything_{false};
   std::atomic<int> active_depth_;
-  mutable std::mutex shared_mutex_;
-  Counts counts_;       // guarded by shared_mutex_
-  Status shared_lost_;  // guarded by shared_mutex_
+  mutable Mutex shared_mutex_;
+  Counts counts_ GAPLESS_GUARDED_BY(shared_mutex_);
+  Status shared_lost_ GAPLESS_GUARDED_BY(shared_mutex_);
   std::thread thread_;
 };
 

@@ -232,7 +232,7 @@ void Loop::fail_launch(SlotId slot_id, const Status& status) {
 void Loop::lose_device(const Status& status) {
   lost_ = status.with_context("the device is lost");
   {
-    std::lock_guard lock(shared_mutex_);
+    MutexLock lock(shared_mutex_);
     shared_lost_ = lost_;
   }
   while (const auto slot = state_.newest()) must(state_.abandon(*slot));
@@ -253,7 +253,7 @@ void Loop::lose_device(const Status& status) {
 // ---- accounts
 
 void Loop::publish_counts() {
-  std::lock_guard lock(shared_mutex_);
+  MutexLock lock(shared_mutex_);
   counts_.waiting = static_cast<int>(waiting_.size());
   counts_.steps_in_flight = state_.num_in_flight();
   counts_.seats = seating_.counts();

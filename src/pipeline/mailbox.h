@@ -5,12 +5,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "pipeline/sequence.h"
 
 namespace gapless {
@@ -24,7 +23,7 @@ class Mailbox {
  public:
   // False, and the sequence stays with the caller, when the box is closed.
   [[nodiscard]] bool post(std::unique_ptr<Sequence>& sequence) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return false;
     mail_.arrivals.push_back(std::move(sequence));
     has_mail_.store(true, std::memory_order_release);
@@ -33,7 +32,7 @@ class Mailbox {
   }
 
   void post_cancellation(SequenceId sequence) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     mail_.cancellations.push_back(sequence);
     has_mail_.store(true, std::memory_order_release);
     arrived_.notify_one();
@@ -41,7 +40,7 @@ class Mailbox {
 
   // No more arrivals.
   void close() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     arrived_.notify_one();
   }
@@ -49,24 +48,24 @@ class Mailbox {
   // Engine: swaps the mail into `mail`, whose lists must be empty.
   void collect(Mail& mail) {
     if (!has_mail_.load(std::memory_order_acquire)) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::swap(mail_, mail);
     has_mail_.store(false, std::memory_order_relaxed);
   }
 
   // Engine: blocks until there is mail. False: closed, and the box is empty.
   bool wait() {
-    std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [this] { return closed_ || has_mail_.load(std::memory_order_relaxed); });
+    MutexLock lock(mutex_);
+    while (!closed_ && !has_mail_.load(std::memory_order_relaxed)) arrived_.wait(lock);
     return has_mail_.load(std::memory_order_relaxed);
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
+  Mutex mutex_;
+  ConditionVariable arrived_;
   std::atomic<bool> has_mail_{false};
-  Mail mail_;            // guarded by mutex_
-  bool closed_ = false;  // guarded by mutex_
+  Mail mail_ GAPLESS_GUARDED_BY(mutex_);
+  bool closed_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gapless

@@ -101,7 +101,7 @@ std::shared_ptr<ResponseSink> ChatResponder::sink_of_choice(int index) {
 
 void ChatResponder::add_running(RequestId id) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     running_.push_back(id);
     if (!cancelled_) return;
   }
@@ -111,7 +111,7 @@ void ChatResponder::add_running(RequestId id) {
 void ChatResponder::cancel_all() {
   std::vector<RequestId> running;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
     running = running_;
   }
@@ -120,7 +120,7 @@ void ChatResponder::cancel_all() {
 
 void ChatResponder::fail(const ApiError& error) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return;
     ended_ = true;
     if (stream_begun_) {
@@ -134,7 +134,7 @@ void ChatResponder::fail(const ApiError& error) {
 }
 
 void ChatResponder::on_text(int index, std::string_view chunk) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_ || !stream_) return;
   start_choice(index);
   send_delta(index, {{"content", chunk}}, nullptr);
@@ -143,13 +143,13 @@ void ChatResponder::on_text(int index, std::string_view chunk) {
 void ChatResponder::on_logprobs(int index, const std::vector<TokenLogprob>& tokens) {
   json::array shown;
   for (const TokenLogprob& token : tokens) shown.push_back(logprob_json(token));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   json::array& pending = choices_[static_cast<std::size_t>(index)].logprobs;
   for (json::value& token : shown) pending.push_back(std::move(token));
 }
 
 void ChatResponder::on_done(int index, const SkillResult& result) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_) return;
   Choice& choice = choices_[static_cast<std::size_t>(index)];
   choice.result = result;

@@ -12,14 +12,13 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <condition_variable>
 #include <list>
-#include <mutex>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "server/connection.h"
 
 namespace gapless {
@@ -103,7 +102,7 @@ class HttpServer::Impl {
   }
 
   std::vector<std::shared_ptr<Connection>> live_connections() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<std::shared_ptr<Connection>> live;
     for (auto at = connections_.begin(); at != connections_.end();) {
       if (auto connection = at->lock()) {
@@ -117,7 +116,7 @@ class HttpServer::Impl {
   }
 
   void remember(const std::shared_ptr<Connection>& connection) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // Dead ones are swept when they may be half of the list: a constant amount of work each.
     if (connections_.size() >= 2 * num_live_at_sweep_ + 64) {
       std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
@@ -158,9 +157,9 @@ class HttpServer::Impl {
   tcp::acceptor acceptor_;
   std::uint16_t port_ = 0;
   std::shared_ptr<ConnectionContext> context_;
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<Connection>> connections_;  // guarded by mutex_
-  std::size_t num_live_at_sweep_ = 0;                   // guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::weak_ptr<Connection>> connections_ GAPLESS_GUARDED_BY(mutex_);
+  std::size_t num_live_at_sweep_ GAPLESS_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_;
 };
 

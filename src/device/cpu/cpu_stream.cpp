@@ -32,20 +32,20 @@ Status run_op(const CpuOp& op) {
 
 void CpuPoint::reach(const Status& state) {
   // Notified under the lock: a waiter may let go of the last reference as soon as it has the lock.
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   reached_ = true;
   state_ = state;
   reached_changed_.notify_all();
 }
 
 bool CpuPoint::is_reached() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return reached_;
 }
 
 Status CpuPoint::wait() {
-  std::unique_lock lock(mutex_);
-  reached_changed_.wait(lock, [this] { return reached_; });
+  MutexLock lock(mutex_);
+  while (!reached_) reached_changed_.wait(lock);
   return state_;
 }
 
@@ -82,13 +82,13 @@ CpuStream::CpuStream(CpuDevice& device, std::string_view name)
     : device_(device), name_(name), queue_(kMaxQueuedCpuOps), thread_([this] { run(); }) {
   name_thread(thread_, name_);
   ++device_.num_live_;
-  std::lock_guard lock(device_.streams_mutex_);
+  MutexLock lock(device_.streams_mutex_);
   device_.streams_.push_back(this);
 }
 
 CpuStream::~CpuStream() {
   {
-    std::lock_guard lock(device_.streams_mutex_);
+    MutexLock lock(device_.streams_mutex_);
     std::erase(device_.streams_, this);
   }
   queue_.close();

@@ -2,15 +2,14 @@
 // a queue, so that ThreadSanitizer finds a buffer reused too early on any machine.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/bounded_queue.h"
+#include "base/mutex.h"
 #include "device/device.h"
 
 namespace gapless {
@@ -30,10 +29,10 @@ class CpuPoint {
   Status wait();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable reached_changed_;
-  bool reached_ = false;
-  Status state_;
+  Mutex mutex_;
+  ConditionVariable reached_changed_;
+  bool reached_ GAPLESS_GUARDED_BY(mutex_) = false;
+  Status state_ GAPLESS_GUARDED_BY(mutex_);
 };
 
 // Holds the point of its latest record. A wait keeps the point that was the latest when the wait
