@@ -15,6 +15,7 @@ namespace gapless {
 namespace {
 
 constexpr int kMoreSteps = 8;  // than are counted
+constexpr int kTurns = 4;      // of a measurement with and one without dead rows
 
 class DeadRows {
  public:
@@ -36,10 +37,9 @@ class DeadRows {
     GAPLESS_ASSIGN_OR_RETURN(point.live_ns, time(rows, 0));
     if (rows > 1) {
       const int half = rows / 2;
-      GAPLESS_ASSIGN_OR_RETURN(point.without_one_ns, time(rows - 1, 0));
-      GAPLESS_ASSIGN_OR_RETURN(point.with_one_ns, time(rows - 1, 1));
-      GAPLESS_ASSIGN_OR_RETURN(point.without_half_ns, time(half, 0));
-      GAPLESS_ASSIGN_OR_RETURN(point.with_half_ns, time(half, rows - half));
+      GAPLESS_RETURN_IF_ERROR(time_pair(rows - 1, 1, point.without_one_ns, point.with_one_ns));
+      GAPLESS_RETURN_IF_ERROR(
+          time_pair(half, rows - half, point.without_half_ns, point.with_half_ns));
     }
     GAPLESS_ASSIGN_OR_RETURN(point.dead_ns, time(0, rows));
     return point;
@@ -57,14 +57,33 @@ class DeadRows {
     return driver_.prefill({&prompt, 1}, false).status();
   }
 
+  // By turns: the difference is small, and the machine drifts.
+  Status time_pair(int num_live, int num_dead, Spread& without, Spread& with) {
+    std::vector<double> without_ns, with_ns;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      GAPLESS_RETURN_IF_ERROR(add_times(num_live, 0, without_ns));
+      GAPLESS_RETURN_IF_ERROR(add_times(num_live, num_dead, with_ns));
+    }
+    without = spread_of(std::move(without_ns));
+    with = spread_of(std::move(with_ns));
+    return ok_status();
+  }
+
   StatusOr<Spread> time(int num_live, int num_dead) {
+    std::vector<double> times;
+    GAPLESS_RETURN_IF_ERROR(add_times(num_live, num_dead, times));
+    return spread_of(std::move(times));
+  }
+
+  Status add_times(int num_live, int num_dead, std::vector<double>& all) {
     const int count = num_live + num_dead;
     for (int row = 0; row < count; ++row) GAPLESS_RETURN_IF_ERROR(fill(row, row < num_live));
     std::vector<std::int32_t> rows(
         static_cast<std::size_t>(decode_bucket(count, model_.limits().max_seats)), -1);
     std::iota(rows.begin(), rows.begin() + count, 0);
-    GAPLESS_ASSIGN_OR_RETURN(std::vector<double> times, driver_.time_decode(rows, repeats_));
-    return spread_of(std::move(times));
+    GAPLESS_ASSIGN_OR_RETURN(const std::vector<double> times, driver_.time_decode(rows, repeats_));
+    all.insert(all.end(), times.begin(), times.end());
+    return ok_status();
   }
 
   StepDriver& driver_;

@@ -26,13 +26,14 @@ std::int64_t decode_ns(int rows) {
 FakeModelConfig h200() {
   FakeModelConfig config;
   config.max_context = 64;
-  config.limits = {.max_seats = kMaxSeats,
-                   .max_prefill_tokens = 4096,
-                   .max_prefill_sequences = 32,
-                   .num_pages = 1 + kMaxSeats * 8,
-                   .max_pages_per_row = 4,
-                   .num_image_slots = 1,
-                   .max_page_deltas = 32 * 4};
+  config.limits = {
+      .max_seats = kMaxSeats,
+      .max_prefill_tokens = 4096,
+      .max_prefill_sequences = 16,  // as many as tails of prefixes are copied in a step
+      .num_pages = 1 + kMaxSeats * 8,
+      .max_pages_per_row = 4,
+      .num_image_slots = 1,
+      .max_page_deltas = 16 * 4};
   config.forward_ns = [](const StepShape& shape) {
     // 100 tokens behind the image's for each sequence.
     return shape.kind == StepKind::kDecode ? decode_ns(shape.num_rows)

@@ -175,17 +175,17 @@ Loop::Tick Loop::tick() {
 
 // Fewer steps than slots may be wanted; those that are in flight already are committed first.
 bool Loop::may_launch() const {
-  return state_.can_launch() && state_.num_in_flight() < active_depth();
+  return state_.can_launch() && state_.num_in_flight() < active_depth() && !awaits_ends();
 }
 
-// Decode steps behind decode steps only while running ahead pays; fills always do.
-bool Loop::pays_now(const StepPlan& plan) const {
-  if (plan.kind != StepKind::kDecode || run_ahead_.pays(plan.num_rows)) return true;
+// A decode step is in flight in which so many rows may end that it does not pay to run ahead of it.
+bool Loop::awaits_ends() const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const bool in_flight = state_.phase(SlotId(static_cast<std::int32_t>(i))) != SlotPhase::kFree;
-    if (in_flight && steps_[i].plan.kind == StepKind::kDecode) return false;
+    const StepPlan& plan = steps_[i].plan;
+    if (in_flight && plan.kind == StepKind::kDecode && !run_ahead_.pays(plan.num_rows)) return true;
   }
-  return true;
+  return false;
 }
 
 bool Loop::has_work() const {
@@ -230,7 +230,7 @@ bool Loop::launch_next() {
   const auto plan =
       plan_step(seating_.views([this](RowId row) { return state_.is_finalized(row); }),
                 model_.limits(), fill_turn_);
-  if (!plan || !pays_now(*plan)) return false;
+  if (!plan) return false;
   record.number = num_steps_++;
   record.launch_begin_ns = clock_.now_ns();
   step(slot) = {*plan, record, 0};

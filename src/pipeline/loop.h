@@ -3,9 +3,9 @@
 // A tick launches the next step (t+1), commits the oldest one when the pipeline is full (t), and
 // finalizes t+1 if rows of it wait for masks. It is the same for depth 1 (blocking: nothing is
 // launched before the step before it is committed) and for depth 2 to 4, and for every kind of
-// step. The order of things is pipeline_state.h's, the choice of the next step plan.h's, whether a
-// decode step is worth launching before the one ahead of it is known run_ahead.h's; rows and pages
-// are seating.h's, buffers and streams step_slot.h's.
+// step. The order of things is pipeline_state.h's, the choice of the next step plan.h's, whether it
+// is worth launching before the decode step ahead of it is known run_ahead.h's; rows and pages are
+// seating.h's, buffers and streams step_slot.h's.
 //
 // In steady state the engine thread makes no device allocation, no pageable copy and no
 // synchronisation but the wait of each commit (I7): forbidden_calls() stays 0 after create().
@@ -129,7 +129,7 @@ class Loop {
   // The parts of a tick (loop.cpp).
   bool has_work() const;
   bool may_launch() const;
-  bool pays_now(const StepPlan& plan) const;
+  bool awaits_ends() const;
   void take_mail();
   void seat_waiting();
   bool launch_next();

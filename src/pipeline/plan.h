@@ -18,7 +18,8 @@
 // others end.
 //
 // A decode step takes every row that can decode: each has a seat, and there is a graph for each
-// batch bucket. Whether it is launched before the decode step ahead of it is known, run_ahead.h says.
+// batch bucket. Whether anything is launched behind a decode step that is not known yet, run_ahead.h
+// says.
 //
 // Threads: any; no state but the caller's.
 #pragma once

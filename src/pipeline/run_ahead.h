@@ -1,9 +1,10 @@
-// Whether to launch a decode step behind one whose tokens are not known yet.
+// Whether to launch anything behind a decode step whose tokens are not known yet.
 //
 // Running ahead hides the host's work. It costs something when rows end in the step in flight: they
-// are zombies in the next one, and whoever takes their seats starts a step later. With answers of a
-// hundred tokens that is nothing; with answers of three tokens half of the rows are zombies in half
-// of the steps, and the blocking loop is faster. So for each decode step two times are compared:
+// are zombies in a decode step behind it, and whoever takes their seats starts a step later, or in a
+// fill of its own behind one for few. With answers of a hundred tokens that is nothing; with answers
+// of three tokens half of the rows are zombies in half of the steps, and the blocking loop is
+// faster. So for each decode step two times are compared:
 //
 //   loss  p (1 - p^(B-1)) T   B rows in a step of T, each of which ends with probability p: its
 //                             share of the next step is lost. A step that all rows have left costs
@@ -32,7 +33,7 @@ class RunAhead {
   // A decode step with live rows was committed.
   void committed(const Step& step);
 
-  // Whether to launch a decode step of num_rows rows now. True until something is known.
+  // Whether to launch behind a decode step of num_rows rows. True until something is known.
   bool pays(int num_rows) const;
 
   double ending_share() const { return ending_share_; }  // p
