@@ -14,8 +14,14 @@ inline constexpr int kMaxFillsInARow = 2;
 inline constexpr int kMaxWaitingRequests = 1024;
 // Image prefixes that the prefix cache keeps track of; pages run out first on today's GPUs.
 inline constexpr int kMaxCachedPrefixes = 512;
-// Rows (sequences that hold a seat on the device). The largest decode batch.
-inline constexpr int kMaxRows = 64;
+// Seats: sequences that run at once. The largest decode batch.
+inline constexpr int kMaxSeats = 64;
+// Rows: places on the device. A sequence that has ended gives its seat back at once, but its row
+// when no step in flight refers to it. When somebody is seated at most depth - 1 steps are in
+// flight, with at most a seat's worth of such rows each: with so many rows to a seat there is
+// always one for whoever gets a seat. A row takes some 700 bytes.
+inline constexpr int kRowsPerSeat = kMaxDepth;
+inline constexpr int kMaxRows = kMaxSeats * kRowsPerSeat;
 // Tokens per KV page: one page of one head is 16 x 64 x 2 bytes = 2 KiB in bf16, a good burst.
 inline constexpr int kPageTokens = 16;
 // Stop token ids per sequence that the device itself checks.

@@ -49,9 +49,9 @@ ServiceMetrics EngineService::metrics() const {
   const LedgerTotals totals = loop.ledger().totals();
   const int num_pages = engine_->model().model->limits().num_pages;
   ServiceMetrics metrics;
-  metrics.num_running = counts.seats.rows_in_use;
+  metrics.num_running = counts.running;
   // With those that are being preprocessed: for a router they wait as well.
-  metrics.num_waiting = std::max(0, engine_->num_active() - counts.seats.rows_in_use);
+  metrics.num_waiting = std::max(0, engine_->num_active() - counts.running);
   metrics.num_pages = num_pages;
   metrics.page_tokens = kPageTokens;
   metrics.kv_usage =

@@ -145,8 +145,9 @@ struct RegionEncoderWeights {
   const void* size_features = nullptr;   // [2, size_feat_dim/2] T
 };
 
-// out[i] = embedding of inputs[index ? index[i] : i]. A text id outside the vocabulary reads row 0:
-// a padding row may see a row state that was never installed (row states start as zeros).
+// out[i] = embedding of inputs[index ? index[i] : i], zeros where the index is negative: a decode step
+// has nothing to embed for padding and for rows that are done. A text id outside the vocabulary
+// reads row 0.
 // Intermediate Fourier values are rounded to T where the published reference rounds them: x, 2*pi*x,
 // z, cos/sin.
 struct EmbedParams {
@@ -189,7 +190,7 @@ struct PlanDecodeParams {
   std::int32_t* positions = nullptr;       // out [num_rows]
   std::int32_t* cache_slots = nullptr;     // out [num_rows]: page * kPageTokens + offset
   AttentionSequence* sequences = nullptr;  // out [num_rows]
-  std::int32_t* input_index = nullptr;     // out [num_rows]: row, or 0 for padding (EmbedParams)
+  std::int32_t* input_index = nullptr;     // out [num_rows]: a live row, or -1 (EmbedParams)
 };
 
 // The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] elements of
@@ -275,6 +276,10 @@ struct DecoderHead {
 // per sequence) may end with the head. A prefill may name the tokens whose results are wanted: the
 // last block then computes, behind its attention, theirs alone, the same bits as among all. Scratch
 // contents are undefined afterwards.
+//
+// A decode step: a sequence without new tokens is a row that is done, or padding. It reads no page and
+// writes none but page 0; its x and logits are undefined. When no sequence has a token, the fast
+// paths do nothing at all.
 struct DecoderBlocksParams {
   const DecoderBlock* blocks = nullptr;  // [num_blocks], host memory, read during the call
   int num_blocks = 0;
@@ -286,6 +291,12 @@ struct DecoderBlocksParams {
   const std::int32_t* page_table = nullptr;
   int page_table_stride = 0;
   const AttentionSequence* sequences = nullptr;  // [num_sequences]; decode: sequence i is token i
+  // A decode step's rows and their states, as PlanDecodeParams has them; nullptr: not told. Where they
+  // are told, a backend may look whether anybody lives before the launches ahead of this one have
+  // ended, so only what ended before the step's first launch may have written them (a decode step
+  // installs no row). `sequences` has the last word.
+  const std::int32_t* rows = nullptr;    // [num_sequences]
+  const RowState* row_states = nullptr;  // [max rows]
   int num_sequences = 0;
   int num_tokens = 0;
   int max_new_tokens = 1;  // as in PagedAttentionParams

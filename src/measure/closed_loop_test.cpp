@@ -21,7 +21,7 @@ constexpr std::int64_t kHostNs = 400'000;
 
 FakeModelConfig model_config() {
   FakeModelConfig config = FakeModelConfig::small();
-  config.limits.max_rows = 8;
+  config.limits.max_seats = 8;
   config.limits.num_pages = 64;
   config.forward_ns = [](const StepShape&) { return kForwardNs; };
   config.sampling_ns = [](const StepShape&) { return kSamplingNs; };

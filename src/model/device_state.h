@@ -31,7 +31,7 @@ class DeviceState {
                                       std::span<const AutomatonState> automata);
 
   RowState* row_states() const { return row_states_; }
-  std::int32_t* page_table() const { return page_table_; }  // [max_rows, page_table_stride]
+  std::int32_t* page_table() const { return page_table_; }  // [num_rows, page_table_stride]
   int page_table_stride() const { return page_table_stride_; }
   AutomatonState* automata() const { return automata_; }  // [kMaxAutomatonStates]
 

@@ -46,7 +46,7 @@ TEST(KvPages, TheStateHasPagesOfItsFormat) {
   ASSERT_TRUE(stream.ok());
   const TextShape shape{.dim = 128, .num_layers = 3, .max_context = 64};
   StepLimits limits;
-  limits.max_rows = 2;
+  limits.max_seats = 2;
   limits.num_pages = 5;
   limits.max_pages_per_row = 4;
   limits.num_image_slots = 1;

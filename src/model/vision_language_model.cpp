@@ -192,7 +192,7 @@ Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
 // Everything that changes from step to step is read from device memory, so this can be captured.
 Status VisionLanguageModel::decode(Stream& compute, const StepShape& shape,
                                    const StepBuffers& buffers) {
-  GAPLESS_CHECK(shape.num_rows <= limits_.max_rows);
+  GAPLESS_CHECK(shape.num_rows <= limits_.max_seats);
   GAPLESS_RETURN_IF_ERROR(begin_step(compute, buffers));
   const TextWorkspace& text = workspace_->text();
   PlanDecodeParams plan;
@@ -218,6 +218,7 @@ Status VisionLanguageModel::decode(Stream& compute, const StepShape& shape,
                                                      .positions = text.positions,
                                                      .cache_slots = text.cache_slots,
                                                      .sequences = text.sequences,
+                                                     .rows = buffers.rows,
                                                      .num_sequences = shape.num_rows,
                                                      .num_tokens = shape.num_rows,
                                                      .max_new_tokens = 1,

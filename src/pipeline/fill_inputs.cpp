@@ -98,7 +98,7 @@ StepShape fill_decode(const StepPlan& plan, const StepLimits& limits, const Step
   set_no_changes(inputs);
   StepShape shape;
   shape.kind = StepKind::kDecode;
-  shape.num_rows = decode_bucket(plan.num_rows, limits.max_rows);
+  shape.num_rows = decode_bucket(plan.num_rows, limits.max_seats);
   shape.with_regions = plan.with_regions;
   shape.with_top_logprobs = plan.with_top_logprobs;
   std::int32_t* out = inputs.rows;

@@ -145,7 +145,7 @@ TEST_F(LoopTest, RefusesOptionsAndLimitsOutOfRange) {
   device_ = std::make_unique<SimDevice>(device_config_);
   const auto refused = [&](int depth, int max_rows, int max_page_deltas) {
     FakeModelConfig config = model_config_;
-    config.limits.max_rows = max_rows;
+    config.limits.max_seats = max_rows;
     config.limits.max_page_deltas = max_page_deltas;
     auto model = FakeModel::create(*device_, config).value();
     LoopOptions options;
@@ -154,7 +154,7 @@ TEST_F(LoopTest, RefusesOptionsAndLimitsOutOfRange) {
   };
   EXPECT_EQ(refused(0, 4, 16), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused(kMaxDepth + 1, 4, 16), StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused(2, kMaxRows + 1, 16), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(2, kMaxSeats + 1, 16), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused(2, 4, 1), StatusCode::kInvalidArgument) << "a row's pages do not fit a step";
 }
 
@@ -242,7 +242,67 @@ TEST_F(LoopTest, AnAnswerAtItsLengthLeavesNoZombie) {
   EXPECT_EQ(loop_->ledger().totals().num_zombie_rows, 0);
 }
 
+// With one seat: who waits is seated at the commit that finalizes the one before, while steps in
+// flight still refer to that one's row.
+TEST_F(LoopTest, AZombieKeepsItsRowAndNotTheSeat) {
+  model_config_.limits.max_seats = 1;
+  model_config_.limits.max_prefill_sequences = 1;
+  for (int depth = 2; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE(depth);
+    options_.depth = depth;
+    make_loop();
+    const auto first = submit(text(3, 50, 10));
+    const auto second = submit(text(3, 50, 10));
+    while (first->num_finished == 0) (void)loop_->tick();
+    EXPECT_EQ(loop_->counts().running, 0);
+    EXPECT_EQ(loop_->counts().seats.rows_in_use, 1) << "a zombie";
+    (void)loop_->tick();
+    EXPECT_EQ(loop_->counts().running, 1);
+    EXPECT_EQ(loop_->counts().seats.rows_in_use, depth == 2 ? 1 : 2)
+        << "at depth 2 the same tick has committed the zombie's last step";
+    run();
+    EXPECT_EQ(second->tokens.size(), 10u);
+    // The second one's prefill is behind the first one's zombies, and was launched before the first
+    // of them was committed.
+    const std::vector<StepRecord> prefills = records_of(StepKind::kPrefill);
+    ASSERT_EQ(prefills.size(), 2u);
+    const std::vector<StepRecord> all = loop_->ledger().records();
+    const StepRecord& zombies = all[static_cast<std::size_t>(prefills[1].number - depth + 1)];
+    EXPECT_EQ(zombies.num_zombies, 1);
+    EXPECT_LT(prefills[1].launch_begin_ns, zombies.commit_end_ns);
+    for (const StepRecord& record : all) EXPECT_EQ(record.num_rows, 1) << "no more than the seats";
+  }
+}
+
 // ---- running ahead
+
+// Where rows end in every other step it does not pay (run_ahead.h).
+TEST_F(LoopTest, RunsAheadOfDecodeStepsOnlyWhileThatPays) {
+  device_config_.times = SimTimes();
+  options_.foresees_limits = false;
+  for (const int num_tokens : {3, 60}) {
+    SCOPED_TRACE(num_tokens);
+    make_loop();
+    for (int i = 0; i < 400; ++i) submit(text(3, num_tokens - i % 2));
+    for (int i = 0; i < 300; ++i) (void)loop_->tick();
+    const std::vector<StepRecord> records = loop_->ledger().records(100);
+    int behind_decode = 0, ahead = 0;
+    for (std::size_t i = 1; i < records.size(); ++i) {
+      const StepRecord &before = records[i - 1], &step = records[i];
+      if (before.kind != StepKind::kDecode) continue;
+      ++behind_decode;
+      ahead += step.launch_begin_ns < before.commit_end_ns ? 1 : 0;
+    }
+    if (num_tokens == 3) {
+      EXPECT_EQ(ahead, 0);
+      EXPECT_EQ(records.back().num_zombies, 0);
+    } else {
+      EXPECT_GT(behind_decode, 50);
+      EXPECT_GE(ahead, behind_decode - 1) << "but for the last one, perhaps";
+    }
+    loop_->stop();
+  }
+}
 
 TEST_F(LoopTest, PipeliningHidesTheHostAndBlockingDoesNot) {
   options_.host_delay_ns = 60'000;

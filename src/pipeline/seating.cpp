@@ -87,7 +87,7 @@ Seating::Seating(const StepModelInfo& info, const StepLimits& limits, int max_ca
       page_pool_(limits.num_pages),
       prefix_cache_(page_pool_, max_cached_prefixes, limits.max_pages_per_row),
       image_slots_(limits.num_image_slots) {
-  const auto num_rows = static_cast<std::size_t>(limits.max_rows);
+  const auto num_rows = static_cast<std::size_t>(limits.num_rows());
   seats_.reserve(num_rows);
   for (std::size_t i = 0; i < num_rows; ++i) seats_.emplace_back(limits.max_pages_per_row);
   order_.reserve(num_rows);

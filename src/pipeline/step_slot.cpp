@@ -52,7 +52,7 @@ StepSlot::StepSlot(StepModel& model, PipelineStreams& streams)
 Status StepSlot::allocate(Device& device) {
   const StepLimits& limits = model_.limits();
   const StepModelInfo& info = model_.info();
-  const auto max_rows = static_cast<std::size_t>(limits.max_rows);
+  const auto max_rows = static_cast<std::size_t>(limits.max_seats);  // of a step
   const auto vocab = static_cast<std::size_t>(info.vocab);
 
   GAPLESS_ASSIGN_OR_RETURN(inputs_dev_, device.allocate(layout_.total_bytes()));
@@ -219,7 +219,7 @@ Status StepSlot::finish_step(const StepShape& shape) {
 }
 
 std::span<const StepOutput> StepSlot::outputs() const {
-  return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_rows)};
+  return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_seats)};
 }
 
 std::span<const TopLogprob, kMaxTopLogprobs> StepSlot::top_logprobs(int i) const {

@@ -168,7 +168,7 @@ TopLogprob alternative(std::uint64_t hidden, int place, int vocab) {
 
 FakeModelConfig FakeModelConfig::small() {
   FakeModelConfig config;
-  config.limits = {.max_rows = 6,
+  config.limits = {.max_seats = 6,
                    .max_prefill_tokens = 96,
                    .max_prefill_sequences = 3,
                    .max_crops_per_encode = 4,
@@ -209,10 +209,10 @@ FakeModel::FakeModel(Device& device, FakeModelConfig config)
 Status FakeModel::allocate() {
   const auto size = [](int count) { return static_cast<std::size_t>(count); };
   const StepLimits& limits = config_.limits;
-  GAPLESS_ASSIGN_OR_RETURN(rows_dev_, device_.allocate(size(limits.max_rows) * sizeof(RowState)));
-  GAPLESS_ASSIGN_OR_RETURN(page_table_dev_,
-                           device_.allocate(size(limits.max_rows) * size(limits.max_pages_per_row) *
-                                            sizeof(std::int32_t)));
+  GAPLESS_ASSIGN_OR_RETURN(rows_dev_, device_.allocate(size(limits.num_rows()) * sizeof(RowState)));
+  GAPLESS_ASSIGN_OR_RETURN(
+      page_table_dev_, device_.allocate(size(limits.num_rows()) * size(limits.max_pages_per_row) *
+                                        sizeof(std::int32_t)));
   GAPLESS_ASSIGN_OR_RETURN(
       entries_dev_, device_.allocate(size(limits.num_pages) * kPageTokens * sizeof(std::uint64_t)));
   GAPLESS_ASSIGN_OR_RETURN(image_pool_dev_,

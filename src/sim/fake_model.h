@@ -98,8 +98,8 @@ class FakeModel : public StepModel {
   Device& device_;
   const FakeModelConfig config_;
   StepModelInfo info_;
-  Buffer rows_dev_;        // [max_rows] RowState
-  Buffer page_table_dev_;  // [max_rows, max_pages_per_row] int32
+  Buffer rows_dev_;        // [num_rows] RowState
+  Buffer page_table_dev_;  // [num_rows, max_pages_per_row] int32
   Buffer entries_dev_;     // [num_pages, kPageTokens] uint64
   Buffer image_pool_dev_;  // [num_image_slots] uint64
   std::atomic<std::int64_t> num_faults_{0};

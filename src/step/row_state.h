@@ -1,7 +1,7 @@
 // The state of a sequence that lives on the device, and what one step reports of it.
 // Plain structs, shared byte for byte by the host, the CPU kernels and the CUDA kernels.
 //
-// Indexed by row (the sequence's seat), never by the position in a batch: a decode launch sends a list
+// Indexed by row (a place of the sequence's own), never by the position in a batch: a decode launch sends a list
 // of rows, and the kernels gather the rest from here. That gather is the carry-over: the token
 // sampled by step t is read by step t+1 from device memory and never waits for the host.
 #pragma once

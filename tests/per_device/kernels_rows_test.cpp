@@ -85,7 +85,7 @@ TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
   const Buffer states_dev = upload(states), table_dev = upload(table), rows_dev = upload(rows);
   const std::size_t ints = (num_rows + 1) * sizeof(std::int32_t);
   const Buffer positions = poisoned_bytes(ints), slots = poisoned_bytes(ints);
-  const Buffer index = poisoned_bytes(ints);
+  const Buffer index = upload(std::vector<std::int32_t>(num_rows + 1, -7));
   const Buffer sequences = poisoned_bytes((num_rows + 1) * sizeof(AttentionSequence));
   run(kernels_->plan_decode(*stream_, {.rows = rows_dev.as<std::int32_t>(),
                                        .row_states = states_dev.as<RowState>(),
@@ -98,7 +98,7 @@ TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
                                        .input_index = index.as<std::int32_t>()}));
   using Ints = std::vector<std::int32_t>;
   EXPECT_EQ(download<std::int32_t>(positions), (Ints{16, 2047, 0, 0, 0, 15, 0, -1}));
-  EXPECT_EQ(download<std::int32_t>(index), (Ints{4, 2, 3, 0, 0, 1, 0, -1}));
+  EXPECT_EQ(download<std::int32_t>(index), (Ints{4, 2, -1, -1, 0, 1, -1, -7}));
   const Ints slot = download<std::int32_t>(slots);
   EXPECT_EQ(slot[0], (1000 + 4 * kStride + 1) * kPageTokens);
   EXPECT_EQ(slot[1], (1000 + 2 * kStride + 127) * kPageTokens + 15);

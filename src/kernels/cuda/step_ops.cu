@@ -40,8 +40,8 @@ __global__ void plan_decode_kernel(PlanDecodeParams p) {
   if (i >= p.num_rows) return;
   const std::int32_t row = p.rows[i];
   const bool padding = row < 0;
-  p.input_index[i] = padding ? 0 : row;
   if (padding || p.row_states[row].done != 0) {
+    p.input_index[i] = -1;
     p.positions[i] = 0;
     p.cache_slots[i] = i % kPageTokens;  // page 0 is trash
     p.sequences[i] = {padding ? 0 : row, i, 0, 0, 0};
@@ -50,6 +50,7 @@ __global__ void plan_decode_kernel(PlanDecodeParams p) {
   const std::int32_t position = p.row_states[row].position;
   const std::int32_t page =
       p.page_table[std::int64_t{row} * p.page_table_stride + position / kPageTokens];
+  p.input_index[i] = row;
   p.positions[i] = position;
   p.cache_slots[i] = page * kPageTokens + position % kPageTokens;
   p.sequences[i] = {row, i, 1, position, 0};

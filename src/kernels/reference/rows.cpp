@@ -22,8 +22,8 @@ void plan_decode(const PlanDecodeParams& params) {
   for (int i = 0; i < params.num_rows; ++i) {
     const std::int32_t row = params.rows[i];
     const bool padding = row < 0;
-    params.input_index[i] = padding ? 0 : row;
     if (padding || params.row_states[row].done != 0) {
+      params.input_index[i] = -1;
       params.positions[i] = 0;
       params.cache_slots[i] = i % kPageTokens;  // page 0 is trash
       params.sequences[i] = {.row = padding ? 0 : row, .first_token = i};
@@ -32,6 +32,7 @@ void plan_decode(const PlanDecodeParams& params) {
     const std::int32_t position = params.row_states[row].position;
     const std::int32_t* page_table_row =
         params.page_table + std::int64_t{row} * params.page_table_stride;
+    params.input_index[i] = row;
     params.positions[i] = position;
     params.cache_slots[i] = static_cast<std::int32_t>(kv_slot(page_table_row, position));
     params.sequences[i] = {
