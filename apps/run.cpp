@@ -1,5 +1,4 @@
 // gapless run SKILL --image FILE ...: one request, its answer on standard output.
-#include <boost/json/serialize.hpp>
 #include <cstdio>
 #include <future>
 #include <iostream>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "base/file_bytes.h"
+#include "base/json.h"
 #include "base/limits.h"
 #include "commands.h"
 #include "engine_options.h"
@@ -78,7 +78,7 @@ StatusOr<SkillRequest> make_request(const RunOptions& options) {
 
 void print_answer(const RunOptions& options, const SkillResult& result) {
   if (options.json) {
-    std::cout << boost::json::serialize(response_json(result)) << "\n";
+    std::cout << json_text(response_json(result)) << "\n";
     return;
   }
   switch (result.skill) {
