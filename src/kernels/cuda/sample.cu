@@ -29,7 +29,6 @@ constexpr int kPartThreads = 256;
 template <int kThreads, int kInFlight, typename Use>
 __device__ __forceinline__ void scan_logits(const float* logits, int begin, int end,
                                             const Use& use) {
-#pragma unroll 1
   for (int base = begin + threadIdx.x; base < end; base += kThreads * kInFlight) {
     float values[kInFlight];
 #pragma unroll
