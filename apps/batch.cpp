@@ -1,7 +1,6 @@
 // gapless batch --in requests.jsonl --out answers.jsonl: many requests through one engine, batched
 // continuously. Answers keep the order of the requests.
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "base/file_bytes.h"
+#include "base/json.h"
 #include "base/limits.h"
 #include "commands.h"
 #include "engine_options.h"
@@ -58,6 +58,7 @@ StatusOr<SkillRequest> read_line(const boost::json::object& line,
   if (skill == nullptr || !skill->is_string()) return invalid_argument("skill is missing");
   GAPLESS_ASSIGN_OR_RETURN(const Skill parsed_skill, skill_from_name(skill->get_string()));
   GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(parsed_skill, line));
+  request.cut_max_tokens = true;  // as Moondream's API does
   const boost::json::value* image = line.if_contains("image");
   if (image != nullptr && !image->is_null()) {
     GAPLESS_RETURN_IF_ERROR(add_image(*image, folder, request));
@@ -102,7 +103,7 @@ bool write_answer(std::ostream& out, Pending& pending) {
     line["error"] = {{"code", status_code_name(result.status().code())},
                      {"message", result.status().message()}};
   }
-  out << boost::json::serialize(line) << "\n";
+  out << json_text(line) << "\n";
   return result.ok();
 }
 

@@ -24,8 +24,18 @@ inline constexpr int kRowsPerSeat = kMaxDepth;
 inline constexpr int kMaxRows = kMaxSeats * kRowsPerSeat;
 // Tokens per KV page: one page of one head is 16 x 64 x 2 bytes = 2 KiB in bf16, a good burst.
 inline constexpr int kPageTokens = 16;
-// Stop token ids per sequence that the device itself checks.
-inline constexpr int kMaxStopIds = 8;
+// Stop token ids that a request may name; and with the model's own, all that the device checks.
+inline constexpr int kMaxStopTokenIds = 16;
+inline constexpr int kMaxStopIds = kMaxStopTokenIds + 4;
+// Tokens that a request may bias. OpenAI allows 300; a step takes so many for each row it seats.
+inline constexpr int kMaxLogitBiases = 1024;
+// A bias is between -100, which nothing survives, and 100, which nothing withstands; presence and
+// frequency penalties between -2 and 2: OpenAI's bounds.
+inline constexpr float kMaxLogitBias = 100;
+inline constexpr float kMaxPenalty = 2;
+// A repetition penalty is a factor, of either side of 1. Useful ones are under 2.
+inline constexpr float kMinRepetitionPenalty = 0.1f;
+inline constexpr float kMaxRepetitionPenalty = 10;
 // Most likely tokens that a request may ask for beside each of its answer: OpenAI's bound.
 inline constexpr int kMaxTopLogprobs = 20;
 // Fourier features of a coordinate or size (cosines and sines): 256 and 512 in every known model; a

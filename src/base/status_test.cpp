@@ -34,5 +34,18 @@ TEST(StatusDeathTest, ValueOfAnErrorStopsTheProcess) {
   EXPECT_DEATH({ (void)half(3).value(); }, "3 is odd");
 }
 
+TEST(StatusTest, AnErrorMayNameAField) {
+  const Status status = invalid_field("top_p", "must be at most {}", 1);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "top_p must be at most 1");
+  EXPECT_EQ(status.field(), "top_p");
+  EXPECT_EQ(status.with_context("line 3").field(), "top_p") << "a context keeps it";
+  EXPECT_EQ(status.with_context("line 3").message(), "line 3: top_p must be at most 1");
+  EXPECT_EQ(status.with_field("messages").field(), "top_p") << "who knows best names it first";
+  EXPECT_EQ(invalid_argument("bad").field(), "");
+  EXPECT_EQ(invalid_argument("bad").with_field("messages").field(), "messages");
+  EXPECT_EQ(ok_status().with_field("messages").field(), "");
+}
+
 }  // namespace
 }  // namespace gapless

@@ -27,6 +27,7 @@
 #include "kernels/kv_format.h"
 #include "kernels/prepared_format.h"
 #include "step/row_state.h"
+#include "step/token_memory.h"
 
 namespace gapless {
 
@@ -164,9 +165,14 @@ struct EmbedParams {
 };
 
 // Puts new sequences into their rows and page-table entries before a launch; both lists may be empty.
+// A new row with kRowAdjustsLogits also gets its token memory: zeros, then its notes, of which no two
+// are of the same token. Other rows' memories are left alone.
 struct BeginStepParams {
   const std::int32_t* install_rows = nullptr;  // [num_installs]
   const RowState* installs = nullptr;          // [num_installs]
+  const std::int32_t* first_notes =
+      nullptr;  // [num_installs + 1]: install i has notes [i] to [i+1]
+  const TokenNote* notes = nullptr;
   const PageTableDelta* deltas = nullptr;      // [num_deltas]
   const std::int32_t* num_installs = nullptr;  // read on the device
   const std::int32_t* num_deltas = nullptr;    // read on the device
@@ -175,6 +181,7 @@ struct BeginStepParams {
   RowState* row_states = nullptr;      // [max rows]
   std::int32_t* page_table = nullptr;  // [max rows, page_table_stride]
   int page_table_stride = 0;
+  TokenMemory token_memory;
 };
 
 // From the rows of a decode step: positions, cache slots and attention lengths. A done row, and a
@@ -327,25 +334,36 @@ struct GatherRowsParams {
   int dim = 0;
 };
 
-// Picks one token per row.
+// Picks one token per row. The settings are those of RowState::sampling.
 //
 // 1. Candidates: with an automaton, the tokens of the current state's edges, whatever the denied ids
 //    and masks say; otherwise every token but the denied ids and, in a kRowHostMask row, those whose
-//    bit is 0. Candidates whose logit is not finite drop out. When none is left: the row's first
-//    stop id, or token 0 if it has none.
-// 2. Greedy when temperature <= 0 (or NaN), or when a candidate's logit was not finite: the largest
+//    bit is 0. While num_generated < min_tokens stop ids drop out, and candidates whose logit is not
+//    finite always do. When none is left: the row's first stop id, or token 0 if it has none.
+// 2. In a kRowAdjustsLogits row a candidate's logit l becomes, in float32 and in this order, with
+//    `bias` and `uses` from the row's token memory and n the number of uses in the answer:
+//      l + bias
+//      repetition_penalty r, for tokens of the prompt or the answer: l > 0 ? l / r : l * r
+//      l - n * frequency_penalty - (n > 0 ? presence_penalty : 0)
+//    Sources: bias, presence and frequency as in OpenAI's API reference ("prior to sampling";
+//    mu[j] - c[j] * frequency - (c[j] > 0) * presence, c counting the answer's tokens); repetition as
+//    in CTRL (Keskar et al. 2019, section 4.1) with the sign rule of Hugging Face's
+//    RepetitionPenaltyLogitsProcessor, which counts the prompt too; the order is vLLM's.
+//    Everything below sees the adjusted logits.
+// 3. Greedy when temperature <= 0 (or NaN), or when a candidate's logit was not finite: the largest
 //    logit, the lowest id among equals.
-// 3. Otherwise p = softmax(logit / temperature) over the candidates, in order of falling logit, the
+// 4. Otherwise p = softmax(logit / temperature) over the candidates, in order of falling logit, the
 //    lower id first among equals. Each filter keeps a prefix of that order, of at least one token;
 //    all look at the same p (nothing is renormalised in between), so the shortest prefix wins:
 //      top_k > 0: the first top_k
 //      min_p > 0: those with p >= min_p * (p of the first)
 //      top_p < 1: those where the sum of the p before them is <= top_p
-// 4. u = sampling_uniform(seed, num_generated), see sampling_uniform.h; the token is the first kept
+// 5. u = sampling_uniform(seed, num_generated), see sampling_uniform.h; the token is the first kept
 //    one at which the running sum of p exceeds u * (sum of the kept p).
 //
 // logprob = logit - log(sum of exp(logit)) over the whole vocabulary (finite logits only), before
-// masks, temperature and filters; kImpossibleLogprob when the token's own logit is not finite.
+// masks, adjustments, temperature and filters; kImpossibleLogprob when the token's own logit is not
+// finite.
 struct SampleParams {
   const float* logits = nullptr;  // [num_rows, vocab]
   std::int64_t logits_stride = 0;
@@ -355,6 +373,7 @@ struct SampleParams {
   const std::uint32_t* host_masks =
       nullptr;  // [num_rows, host_mask_stride] bits, 1 = allowed; read only for kRowHostMask rows
   int host_mask_stride = 0;        // words
+  TokenMemory token_memory;        // read only for kRowAdjustsLogits rows
   std::int32_t* tokens = nullptr;  // out [num_rows]; -1 for padding and done rows
   float* logprobs = nullptr;       // out [num_rows]
   int num_rows = 0;
@@ -364,7 +383,7 @@ struct SampleParams {
 
 // The most likely tokens of the rows that ask: for k = num_top_logprobs, the k tokens of the largest
 // logits in falling order, the lower id first among equals, each with its logprob as SampleParams
-// defines it (so whatever masks, denied ids, temperature and filters say). Tokens whose logit is not
+// defines it (so whatever masks, denied ids, adjustments, temperature and filters say). Tokens whose logit is not
 // finite are left out; when fewer than k are left, {-1, kImpossibleLogprob} follows. Only the first k
 // entries of a row are written, and none for rows that do not ask and for padding.
 //
@@ -411,6 +430,7 @@ struct DecodeRegionsParams {
 //                    output carries the same x and y.
 //   automaton        the first edge with tokens[e] == token moves to next[e] (kNoAutomaton: free from
 //                    here on); a token without an edge (only when nothing was allowed) stays put.
+//   token memory     of a kRowAdjustsLogits row: the token's uses + 1, up to kMaxTokenUses.
 //   output.position  of the last token consumed: position + n - 1, with the old position.
 // A done row's output is {-1, kAlreadyDone, 0, 0, 0, its position}; padding's is the same at 0.
 struct AdvanceRowsParams {
@@ -421,6 +441,7 @@ struct AdvanceRowsParams {
   const std::int32_t* tokens_consumed = nullptr;  // [num_rows]; nullptr: 1 each (decode)
   const AutomatonState* automata = nullptr;
   RowState* row_states = nullptr;
+  TokenMemory token_memory;
   StepOutput* outputs = nullptr;  // out [num_rows]
   int num_rows = 0;
   std::int32_t coord_id = 0;

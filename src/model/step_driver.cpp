@@ -247,6 +247,7 @@ void StepDriver::add_prompt(const DriverPrompt& prompt, int index, StepShape& sh
   }
   in_.rows[index] = prompt.row;
   in_.install_rows[index] = prompt.row;
+  GAPLESS_CHECK((prompt.state.flags & kRowAdjustsLogits) == 0);  // there are no notes here
   in_.installs[index] = prompt.state;
   in_.installs[index].position = prompt.num_cached;
   GAPLESS_CHECK(shape.num_segments + static_cast<int>(prompt.block_ends.size()) <

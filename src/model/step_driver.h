@@ -35,7 +35,8 @@ struct DriverPrompt {
   int prefix_len = 0;
   // Of several images: where the blocks of all but the last end, past num_cached.
   std::vector<int> block_ends;
-  RowState state;  // sampling parameters and limits; the driver sets the position
+  // Sampling settings and limits; the driver sets the position. No penalties, no biases.
+  RowState state;
 };
 
 class StepDriver {

@@ -56,7 +56,8 @@ StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
   const std::size_t image_pool_bytes = static_cast<std::size_t>(limits.num_image_slots) *
                                        vision_shape(config).patches_per_crop *
                                        static_cast<std::size_t>(shape.dim) * dtype_bytes(dtype);
-  const std::size_t needed = workspace_bytes(kernels, config, limits) + image_pool_bytes;
+  const std::size_t needed = workspace_bytes(kernels, config, limits) + image_pool_bytes +
+                             token_memory_bytes(shape.vocab, limits);
   std::size_t budget = kCpuKvBytes;
   if (device.kind() != DeviceKind::kCpu) {
     const std::size_t taken = needed + kGpuReserveBytes;

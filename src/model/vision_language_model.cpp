@@ -239,6 +239,9 @@ Status VisionLanguageModel::begin_step(Stream& compute, const StepBuffers& buffe
   params.row_states = state_->row_states();
   params.page_table = state_->page_table();
   params.page_table_stride = state_->page_table_stride();
+  params.first_notes = buffers.first_notes;
+  params.notes = buffers.notes;
+  params.token_memory = state_->token_memory();
   return context_.kernels->begin_step(compute, params);
 }
 
@@ -286,6 +289,7 @@ Status VisionLanguageModel::sample(Stream& compute, const StepShape& shape,
   sampling.automata = state_->automata();
   sampling.host_masks = buffers.host_masks;
   sampling.host_mask_stride = (text_shape_.vocab + 31) / 32;
+  sampling.token_memory = state_->token_memory();
   sampling.tokens = buffers.tokens;
   sampling.logprobs = buffers.logprobs;
   sampling.num_rows = shape.num_rows;
@@ -304,6 +308,7 @@ Status VisionLanguageModel::sample(Stream& compute, const StepShape& shape,
   if (shape.kind == StepKind::kPrefill) advance.tokens_consumed = buffers.tokens_consumed;
   advance.automata = state_->automata();
   advance.row_states = state_->row_states();
+  advance.token_memory = state_->token_memory();
   advance.outputs = buffers.outputs;
   advance.num_rows = shape.num_rows;
   advance.coord_id = config_.tokenizer.coord_id.value;

@@ -139,16 +139,17 @@ void Loop::commit_outputs(SlotId slot_id) {
 void Loop::commit_row(Sequence& sequence, const StepSlot& slot, int i) {
   const StepOutput& output = slot.outputs()[static_cast<std::size_t>(i)];
   const RowId row = sequence.row;
+  // A stop id is a token too: an answer without any took until here.
+  if (sequence.num_sampled++ == 0) sequence.times.first_token_ns = clock_.now_ns();
   switch (output.outcome) {
     case StepOutcome::kContinues:
     case StepOutcome::kLength: {
       CommittedToken token{TokenId(output.token), output.x, output.y, output.logprob, {}};
       if (sequence.asks_top_logprobs()) {
-        add_alternatives(slot.top_logprobs(i).first(
-                             static_cast<std::size_t>(sequence.prompt.row.num_top_logprobs)),
+        add_alternatives(slot.top_logprobs(i).first(static_cast<std::size_t>(
+                             sequence.prompt.row.sampling.num_top_logprobs)),
                          token);
       }
-      if (sequence.num_committed++ == 0) sequence.times.first_token_ns = clock_.now_ns();
       sequence.sink->on_token(token);
       if (output.outcome == StepOutcome::kLength) {
         finish_seated(row, FinishReason::kLength, ok_status());

@@ -68,7 +68,7 @@ class LoopTest : public ::testing::Test {
     PreparedPrompt prompt;
     for (int i = 0; i < num_tokens; ++i) prompt.inputs.push_back({.id = 3 + i % 50});
     prompt.row.max_generated = max_generated;
-    prompt.row.seed = fake_seed(1, stop_after);
+    prompt.row.sampling.seed = fake_seed(1, stop_after);
     prompt.row.num_stop_ids = 1;
     prompt.row.stop_ids[0] = kFakeStopId;
     return prompt;
@@ -369,7 +369,7 @@ TEST_F(LoopTest, AutomatonRowsRunAheadLikePlainOnes) {
 TEST_F(LoopTest, AlternativesAreThoseOfTheirTokenAtEveryDepth) {
   const auto prompt_of = [&](int i) {
     PreparedPrompt prompt = text(3 + i, 12 + i, i % 2 == 0 ? 9 : -1);
-    prompt.row.num_top_logprobs = i == 0 ? kMaxTopLogprobs : i == 1 ? 0 : i;
+    prompt.row.sampling.num_top_logprobs = i == 0 ? kMaxTopLogprobs : i == 1 ? 0 : i;
     if (i == 3) prompt = host_masked(std::move(prompt));
     return prompt;
   };
@@ -404,7 +404,7 @@ TEST_F(LoopTest, AlternativesAreComputedInTheStepsOfThoseWhoAskOnly) {
   run();
   EXPECT_EQ(model_->num_top_logprobs_calls(), 0);
   PreparedPrompt asking = text(3, 4);
-  asking.row.num_top_logprobs = 2;
+  asking.row.sampling.num_top_logprobs = 2;
   submit(text(3, 20));
   submit(std::move(asking));
   run();
@@ -414,8 +414,74 @@ TEST_F(LoopTest, AlternativesAreComputedInTheStepsOfThoseWhoAskOnly) {
 TEST_F(LoopTest, RefusesMoreAlternativesThanThereIsRoomFor) {
   make_loop();
   PreparedPrompt prompt = text(3, 4);
-  prompt.row.num_top_logprobs = kMaxTopLogprobs + 1;
+  prompt.row.sampling.num_top_logprobs = kMaxTopLogprobs + 1;
   EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("top_logprobs"));
+}
+
+// ---- token notes
+
+// They come with the row that they belong to, whatever else the prefill installs.
+TEST_F(LoopTest, EveryRowGetsItsOwnNotes) {
+  const auto prompt_of = [&](int i) {
+    PreparedPrompt prompt = i % 2 == 0 ? text(3 + i, 9) : about_image(7, 5, 9);
+    if (i == 2) return prompt;
+    prompt.row.flags |= kRowAdjustsLogits;
+    for (int n = 0; n < 2 * i; ++n) prompt.token_notes.push_back({n, n % 2, 0.5f * n - i});
+    return prompt;
+  };
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE(depth);
+    options_.depth = depth;
+    make_loop();
+    std::vector<std::shared_ptr<Answer>> answers;
+    for (int i = 0; i < 6; ++i) answers.push_back(submit(prompt_of(i)));
+    run();
+    for (int i = 0; i < 6; ++i) {
+      const FakeAnswer expected = fake_answer(model_config_, prompt_of(i), nullptr);
+      const auto& tokens = answers[static_cast<std::size_t>(i)]->tokens;
+      ASSERT_EQ(tokens.size(), expected.tokens.size());
+      for (std::size_t t = 0; t < tokens.size(); ++t) {
+        EXPECT_EQ(tokens[t].token, expected.tokens[t].token) << "request " << i;
+      }
+    }
+    EXPECT_EQ(loop_->forbidden_calls(), 0) << "I7";
+  }
+}
+
+TEST_F(LoopTest, RefusesNotesThatMakeNoSense) {
+  make_loop();
+  PreparedPrompt prompt = text(3, 4);
+  prompt.token_notes = {{1, 1, 0}};
+  EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("kRowAdjustsLogits"));
+  prompt = text(3, 4);
+  prompt.row.flags |= kRowAdjustsLogits;
+  prompt.token_notes = {{model_config_.vocab, 1, 0}};
+  EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("a note of token 64"));
+  prompt = about_image(7, 3, 4);
+  prompt.row.flags |= kRowAdjustsLogits;
+  prompt.token_notes.resize(3 + 1 + kMaxLogitBiases);
+  EXPECT_TRUE(refusal(std::move(prompt)).ok()) << "as many as there is room for";
+  prompt = about_image(7, 3, 4);
+  prompt.row.flags |= kRowAdjustsLogits;
+  prompt.token_notes.resize(3 + 2 + kMaxLogitBiases);
+  EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("token notes for 3 tokens"));
+  run();
+}
+
+// ---- times
+
+TEST_F(LoopTest, AnAnswerWithoutTokensHasAFirstTokenTime) {
+  make_loop();
+  const auto nothing = submit(text(3, 9, /*stop_after=*/0));
+  run();
+  EXPECT_EQ(nothing->reason, FinishReason::kStop);
+  EXPECT_TRUE(nothing->tokens.empty());
+  EXPECT_GE(nothing->times.first_token_ns, nothing->times.prefill_launched_ns + 110'000)
+      << "a forward and a sampling later";
+  EXPECT_LE(nothing->times.first_token_ns, nothing->times.finished_ns);
+  const auto some = submit(text(3, 9));
+  run();
+  EXPECT_LT(some->times.first_token_ns, some->times.finished_ns);
 }
 
 // ---- images

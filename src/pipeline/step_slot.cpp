@@ -151,8 +151,9 @@ Status StepSlot::upload_inputs(const StepShape& shape) {
                                                  copy.from_pinned, copy.bytes));
     }
   } else {
-    const std::size_t bytes =
-        shape.kind == StepKind::kDecode ? layout_.decode_bytes() : layout_.total_bytes();
+    const std::size_t bytes = shape.kind == StepKind::kDecode
+                                  ? layout_.decode_bytes()
+                                  : layout_.prefill_bytes(shape.num_token_notes);
     GAPLESS_RETURN_IF_ERROR(
         h2d.copy_to_device(inputs_dev_.data(), inputs_block_pinned_.data(), bytes));
   }

@@ -2,7 +2,6 @@
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 
 #include "server/api_support.h"
 #include "server/image_url.h"
@@ -73,11 +72,14 @@ class MoondreamSink final : public ResponseSink {
 
 StatusOr<SkillRequest> read_skill_request(Skill skill, const json::object& body) {
   GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(skill, body));
+  // Moondream's servers answer as far as the context goes, and its clients ask for round numbers.
+  request.cut_max_tokens = true;
   const json::value* image = find_field(body, "image_url");
   if (image == nullptr) return request;
-  if (!image->is_string()) return invalid_argument("image_url must be a string");
-  GAPLESS_ASSIGN_OR_RETURN(std::string bytes, image_bytes_from_url(image->get_string()));
-  request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
+  if (!image->is_string()) return invalid_field("image_url", "must be a string");
+  StatusOr<std::string> bytes = image_bytes_from_url(image->get_string());
+  if (!bytes.ok()) return bytes.status().with_field("image_url");
+  request.images.push_back(std::make_shared<const std::string>(std::move(bytes).value()));
   return request;
 }
 

@@ -110,9 +110,11 @@ void with_remote_images(ServerState& state, const std::shared_ptr<Exchange>& exc
   auto fetching = std::make_shared<Fetching>(*fetcher, exchange, std::move(body), then);
   if (!fetching->prepare()) return then(fetching->take_body());
   if (fetching->num_addresses() > kMaxFetchedImages) {
-    return respond_error(*exchange, error_of_request(invalid_argument(
-                                        "image_url: at most {} pictures are fetched for a request",
-                                        kMaxFetchedImages)));
+    return respond_error(
+        *exchange, error_of_request(
+                       invalid_argument("image_url: at most {} pictures are fetched for a request",
+                                        kMaxFetchedImages)
+                           .with_field("image_url")));
   }
   fetching->next();
 }

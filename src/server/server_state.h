@@ -46,10 +46,6 @@ class ServerState {
   UrlFetcher* fetcher() const { return fetcher_.get(); }
   void set_fetcher(std::unique_ptr<UrlFetcher> fetcher) { fetcher_ = std::move(fetcher); }
 
-  // Whether requests for this model are for us: the served id, or a name under which Moondream's
-  // models go about. Absent names are.
-  static bool knows_model(const ServiceInfo& info, std::string_view name);
-
  private:
   const ServerStateOptions options_;
   const ApiKeys keys_;

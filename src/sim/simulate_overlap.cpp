@@ -71,7 +71,7 @@ class Streams {
     prompt.inputs.resize(1, TokenInput{.id = 3});
     prompt.row.max_generated = kMaxAnswer;
     // The stop token is the last of the tokens that the answer's length counts.
-    prompt.row.seed = fake_seed(static_cast<std::uint32_t>(random_()), length - 1);
+    prompt.row.sampling.seed = fake_seed(static_cast<std::uint32_t>(random_()), length - 1);
     prompt.row.num_stop_ids = 1;
     prompt.row.stop_ids[0] = kFakeStopId;
     const auto id = loop_.submit(std::move(prompt), std::make_shared<Sink>(*this));

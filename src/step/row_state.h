@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/limits.h"
+#include "step/sampling_settings.h"
 
 namespace gapless {
 
@@ -40,6 +41,7 @@ struct AutomatonState {
 enum RowFlags : std::int32_t {
   kRowDecodesRegions = 1,  // a sampled coord_id / size_id is decoded by the region heads
   kRowHostMask = 2,        // the host uploads this row's mask each step; sampling waits for it
+  kRowAdjustsLogits = 4,   // penalties or biases: the row has a token memory (token_memory.h)
 };
 
 inline constexpr int kMaxDeniedIds = 4;
@@ -57,12 +59,7 @@ struct RowState {
   std::int32_t num_denied_ids = 0;
   std::int32_t stop_ids[kMaxStopIds] = {};
   std::int32_t denied_ids[kMaxDeniedIds] = {};  // never sampled (ignored under an automaton)
-  float temperature = 0;                        // <= 0: greedy
-  float top_p = 1;                              // (0, 1]
-  float min_p = 0;                              // [0, 1]
-  std::int32_t top_k = 0;                       // 0: off
-  std::int32_t num_top_logprobs = 0;  // alternatives reported beside each token, <= kMaxTopLogprobs
-  std::uint64_t seed = 0;             // Philox key; the counter is (num_generated, 0, 0, 0)
+  SamplingSettings sampling;                    // the user's
 };
 static_assert(sizeof(RowState) % 8 == 0);
 

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "step/row_state.h"
+#include "step/token_memory.h"
 
 namespace gapless {
 
@@ -40,6 +41,12 @@ struct StepLimits {
   int num_rows() const { return max_seats * kRowsPerSeat; }
 };
 
+// Notes of one prefill, at most: of the tokens that it computes, for each of its sequences of BOS,
+// which may lie in a cached prefix, and of what requests bias.
+inline int max_token_notes(const StepLimits& limits) {
+  return limits.max_prefill_tokens + limits.max_prefill_sequences * (1 + kMaxLogitBiases);
+}
+
 // One image of an encode step. Its crops lie in StepBuffers::crops from first_crop on: the global
 // crop, then the tiles row-major (none when 1x1: the global crop is the tile).
 struct EncodeImage {
@@ -59,6 +66,7 @@ struct StepShape {
   int num_segments = 0;            // prefill: entries of StepBuffers::sequences, at least num_rows
   int max_new_tokens = 1;          // prefill: the longest segment (an upper bound)
   int num_crops = 0;               // encode
+  int num_token_notes = 0;         // prefill: of all the rows that it installs
   bool with_regions = false;       // some row may sample a coordinate or a size
   bool with_top_logprobs = false;  // some row asks for alternatives
 };
@@ -86,6 +94,9 @@ struct StepBuffers {
   const std::int32_t* last_tokens =
       nullptr;  // [max_prefill_sequences]: index of each one's last token
   const std::int32_t* tokens_consumed = nullptr;  // [max_prefill_sequences]
+  // Install i has notes first_notes[i] to first_notes[i + 1].
+  const std::int32_t* first_notes = nullptr;  // [max_prefill_sequences + 1]
+  const TokenNote* notes = nullptr;           // [max_token_notes(limits)]
   // Inputs of an encode: uint8 crops [max crops of one image or launch, crop, crop, 3].
   const std::uint8_t* crops = nullptr;
   // Host masks, uploaded between forward and sampling; rows without one are not read.

@@ -47,6 +47,15 @@ class ServerTest : public ::testing::Test {
     return HttpClient(server->port()).get(path, more_headers);
   }
 
+  // The field that an error names; "" for null.
+  static std::string error_field_of(const ClientResponse& response) {
+    boost::system::error_code failed;
+    const boost::json::value value = boost::json::parse(response.body, failed);
+    if (failed || !value.is_object() || !value.get_object().contains("error")) return "?";
+    const boost::json::value& param = value.at("error").at("param");
+    return param.is_null() ? "" : std::string(param.as_string());
+  }
+
   // An error's code, after checking that its shape is the documented one.
   static std::string error_code_of(const ClientResponse& response) {
     boost::system::error_code failed;

@@ -215,8 +215,8 @@ std::size_t CudaKernels::decoder_blocks_scratch_bytes(int max_rows, int dim, int
   return cuda::decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, num_heads);
 }
 
-std::size_t CudaKernels::sample_scratch_bytes(int max_rows, int) const {
-  return cuda::sample_scratch_bytes(max_rows);
+std::size_t CudaKernels::sample_scratch_bytes(int max_rows, int vocab) const {
+  return cuda::sample_scratch_bytes(max_rows, vocab);
 }
 
 std::size_t CudaKernels::region_scratch_bytes(int max_rows, int inner_dim, int max_out) const {

@@ -174,21 +174,22 @@ TEST(ReferenceTest, SampleRowFollowsTheInverseCdf) {
   // p = 0.5, 0.125, 0.25, 0.125 in order of ids; best first: 0, 2, 1, 3.
   const float logits[] = {std::log(4.0f), 0, std::log(2.0f), 0};
   RowState row;
-  row.temperature = 1;
+  row.sampling.temperature = 1;
   auto token_at = [&](double u) { return sample_row(logits, 4, row, nullptr, nullptr, u).token; };
   EXPECT_EQ(token_at(0), 0);
   EXPECT_EQ(token_at(0.499), 0);
   EXPECT_EQ(token_at(0.501), 2);
   EXPECT_EQ(token_at(0.76), 1);
   EXPECT_EQ(token_at(0.88), 3);
-  row.top_k = 2;  // 0 and 2, at 2/3 and 1/3
+  row.sampling.top_k = 2;  // 0 and 2, at 2/3 and 1/3
   EXPECT_EQ(token_at(0.66), 0);
   EXPECT_EQ(token_at(0.67), 2);
-  row.top_k = 0, row.top_p = 0.6f;  // 0.5 before token 2: kept; 0.75 before token 1: not
+  row.sampling.top_k = 0,
+  row.sampling.top_p = 0.6f;  // 0.5 before token 2: kept; 0.75 before token 1: not
   EXPECT_EQ(token_at(0.99), 2);
-  row.top_p = 1, row.min_p = 0.3f;  // tokens 1 and 3 have a quarter of the first
+  row.sampling.top_p = 1, row.sampling.min_p = 0.3f;  // tokens 1 and 3 have a quarter of the first
   EXPECT_EQ(token_at(0.99), 2);
-  row.temperature = 0;
+  row.sampling.temperature = 0;
   EXPECT_EQ(token_at(0.99), 0);
   EXPECT_NEAR(sample_row(logits, 4, row, nullptr, nullptr, 0).logprob, std::log(0.5), 1e-6);
 }
