@@ -283,8 +283,8 @@ TEST_F(LoopTest, RunsAheadOfDecodeStepsOnlyWhileThatPays) {
   for (const int num_tokens : {3, 60}) {
     SCOPED_TRACE(num_tokens);
     make_loop();
-    for (int i = 0; i < 400; ++i) submit(text(3, num_tokens - i % 2));
-    for (int i = 0; i < 300; ++i) (void)loop_->tick();
+    for (int i = 0; i < 1000; ++i) submit(text(3, num_tokens - i % 2));
+    for (int i = 0; i < 550; ++i) (void)loop_->tick();
     const std::vector<StepRecord> records = loop_->ledger().records(100);
     int behind_decode = 0, ahead = 0;
     for (std::size_t i = 1; i < records.size(); ++i) {

@@ -6,8 +6,9 @@
 namespace gapless {
 namespace {
 
-// Rows that p is an average of, and steps that T and H are: a tenth of a second of 8 rows.
-constexpr double kRowsRemembered = 512;
+// Rows that p is an average of, and steps that T and H are. When a batch of 64 ends all at once, p must
+// not look like short answers for the next ten steps.
+constexpr double kRowsRemembered = 2048;
 constexpr double kStepsRemembered = 32;
 // A device that waits for the host waits for a copy down, a wake-up and a launch as well: on an H200
 // 23 to 40 us a step where the host works 11 to 22. The rest leans towards running ahead, which is

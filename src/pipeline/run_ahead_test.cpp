@@ -27,28 +27,28 @@ TEST(RunAheadTest, PaysUntilSomethingIsKnown) {
 }
 
 TEST(RunAheadTest, PaysForLongAnswersAndNotForShortOnes) {
-  EXPECT_TRUE(after(400, 8, 110).pays(8));
-  EXPECT_FALSE(after(400, 8, 3).pays(8));
-  EXPECT_FALSE(after(400, 64, 3).pays(64));
+  EXPECT_TRUE(after(2000, 8, 110).pays(8));
+  EXPECT_FALSE(after(2000, 8, 3).pays(8));
+  EXPECT_FALSE(after(2000, 64, 3).pays(64));
 }
 
 // Its zombie is alone in its step, and a step that nobody lives in costs nothing.
 TEST(RunAheadTest, AlwaysPaysForALoneRow) {
-  EXPECT_TRUE(after(400, 1, 2).pays(1));
-  EXPECT_FALSE(after(400, 2, 2).pays(2));
+  EXPECT_TRUE(after(2000, 1, 2).pays(1));
+  EXPECT_FALSE(after(2000, 2, 2).pays(2));
 }
 
 TEST(RunAheadTest, PaysForShortAnswersWhereTheHostIsSlow) {
-  EXPECT_FALSE(after(400, 8, 3, 100'000).pays(8));
-  EXPECT_TRUE(after(400, 8, 3, 500'000).pays(8));
+  EXPECT_FALSE(after(2000, 8, 3, 100'000).pays(8));
+  EXPECT_TRUE(after(2000, 8, 3, 500'000).pays(8));
 }
 
-// The share is that of the last 512 rows or so, whatever the batch.
+// The share is that of the last 2048 rows or so, whatever the batch.
 TEST(RunAheadTest, FollowsWhatTheAnswersAreNow) {
   for (const int num_rows : {1, 8, 64}) {
-    RunAhead run_ahead = after(2000 / num_rows, num_rows, 4);
+    RunAhead run_ahead = after(20'000 / num_rows, num_rows, 4);
     EXPECT_NEAR(run_ahead.ending_share(), 0.25, 0.05);
-    for (int i = 0; i < 2000 / num_rows; ++i) {
+    for (int i = 0; i < 10'000 / num_rows; ++i) {
       run_ahead.committed(
           {.num_rows = num_rows, .num_ended = 0, .step_ns = 1'040'000, .host_ns = 16'000});
     }
@@ -57,8 +57,20 @@ TEST(RunAheadTest, FollowsWhatTheAnswersAreNow) {
   }
 }
 
+// Answers of one length that began together.
+TEST(RunAheadTest, ABatchThatEndsAllAtOnceDoesNotLookLikeShortAnswers) {
+  RunAhead run_ahead;
+  for (int i = 0; i < 1000; ++i) {
+    run_ahead.committed({.num_rows = 64,
+                         .num_ended = i % 110 == 109 ? 64 : 0,
+                         .step_ns = 4'050'000,
+                         .host_ns = 50'000});
+    ASSERT_TRUE(run_ahead.pays(64)) << i;
+  }
+}
+
 TEST(RunAheadTest, AStepOfZombiesSaysNothing) {
-  RunAhead run_ahead = after(400, 8, 3);
+  RunAhead run_ahead = after(2000, 8, 3);
   const double before = run_ahead.ending_share();
   run_ahead.committed({.num_rows = 0, .num_ended = 0, .step_ns = 10, .host_ns = 1'000'000'000});
   EXPECT_EQ(run_ahead.ending_share(), before);
