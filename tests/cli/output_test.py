@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import resource
 import subprocess
 import unittest
 
@@ -27,6 +28,18 @@ class OutputTest(FolderTest):
                        "--annotate", "/dev/full")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/dev/full", done.stderr)
+
+    def test_a_model_that_does_not_fit_on_the_disk_is_an_error(self):
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 20, resource.RLIM_INFINITY))
+
+        folder = self.folder / "model"
+        done = gapless("random-model", "--arch", "moondream-0.5b", "--out", folder, preexec_fn=small_files)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("could not be written", done.stderr)
+        self.assertNotIn("\r", done.stderr, "standard error is a pipe here")
+        self.assertFalse((folder / "model.safetensors").exists())
+        self.assertEqual([path for path in folder.iterdir() if path.stat().st_size > 1 << 20], [])
 
     def test_a_reader_that_leaves_is_an_error_and_no_signal(self):
         reading, writing = os.pipe()
