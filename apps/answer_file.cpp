@@ -22,28 +22,32 @@ StatusOr<AnswerFile> AnswerFile::open(const std::filesystem::path& path, Mode mo
                                       const BatchKeys& requests) {
   AnswerFile file;
   file.path_ = path;
-  GAPLESS_RETURN_IF_ERROR(file.open_descriptor(mode));
-  if (mode == Mode::kResume) GAPLESS_RETURN_IF_ERROR(file.read_answers(requests));
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) {
+    file.is_regular_ = S_ISREG(info.st_mode);
+    GAPLESS_RETURN_IF_ERROR(file.open_existing(mode));
+    if (mode == Mode::kResume) GAPLESS_RETURN_IF_ERROR(file.read_answers(requests));
+    return file;
+  }
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (errno != ENOENT || ::access(folder.c_str(), W_OK | X_OK) != 0) return file.error(errno);
   return file;
 }
 
-Status AnswerFile::open_descriptor(Mode mode) {
-  struct stat info {};
-  const bool exists = ::stat(path_.c_str(), &info) == 0;
-  is_regular_ = !exists || S_ISREG(info.st_mode);
-  if (is_regular_ && exists && mode == Mode::kNew) {
+Status AnswerFile::open_existing(Mode mode) {
+  if (is_regular_ && mode == Mode::kNew) {
     return invalid_argument(
         "{}: is there already; --resume goes on with it, --overwrite replaces it", path_.string());
   }
   if (!is_regular_ && mode == Mode::kResume) {
     return invalid_argument("{}: only a file can be resumed", path_.string());
   }
-  // Between stat() and open() somebody else may make it.
-  const int flags = O_WRONLY | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL);
-  descriptor_ = ::open(path_.c_str(), flags, 0666);
+  return open_descriptor(O_WRONLY);
+}
+
+Status AnswerFile::open_descriptor(int flags) {
+  descriptor_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0666);
   if (descriptor_ < 0) return error(errno);
-  is_ours_ = !exists;
-  to_be_cut_ = is_regular_ && exists;
   if (is_regular_ && ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     return make_error(StatusCode::kUnavailable, "{}: another process writes to it", path_.string());
   }
@@ -79,28 +83,29 @@ AnswerFile::AnswerFile(AnswerFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
       is_regular_(other.is_regular_),
-      is_ours_(std::exchange(other.is_ours_, false)),
-      to_be_cut_(other.to_be_cut_),
+      is_prepared_(other.is_prepared_),
       end_(other.end_),
       answered_(std::move(other.answered_)),
       num_failed_(other.num_failed_) {}
 
 AnswerFile::~AnswerFile() {
-  if (is_ours_) ::unlink(path_.c_str());
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Status AnswerFile::cut() {
-  if (!to_be_cut_) return ok_status();
-  if (::ftruncate(descriptor_, end_) != 0 || ::lseek(descriptor_, end_, SEEK_SET) < 0) {
+Status AnswerFile::prepare() {
+  if (is_prepared_) return ok_status();
+  // Somebody else may have made it meanwhile: that one is not ours to write.
+  if (descriptor_ < 0) GAPLESS_RETURN_IF_ERROR(open_descriptor(O_WRONLY | O_CREAT | O_EXCL));
+  if (is_regular_ &&
+      (::ftruncate(descriptor_, end_) != 0 || ::lseek(descriptor_, end_, SEEK_SET) < 0)) {
     return error(errno);
   }
-  to_be_cut_ = false;
+  is_prepared_ = true;
   return ok_status();
 }
 
 Status AnswerFile::append(std::string_view line) {
-  GAPLESS_RETURN_IF_ERROR(cut());
+  GAPLESS_RETURN_IF_ERROR(prepare());
   std::string bytes(line);
   bytes += '\n';
   for (std::size_t written = 0; written < bytes.size();) {
@@ -115,14 +120,13 @@ Status AnswerFile::append(std::string_view line) {
     written += static_cast<std::size_t>(count);
   }
   end_ += static_cast<std::int64_t>(bytes.size());
-  is_ours_ = false;
   return ok_status();
 }
 
 Status AnswerFile::close() {
-  Status status = cut();
-  is_ours_ = false;
-  if (is_regular_ && ::fsync(descriptor_) != 0 && status.ok()) status = error(errno);
+  GAPLESS_RETURN_IF_ERROR(prepare());
+  Status status;
+  if (is_regular_ && ::fsync(descriptor_) != 0) status = error(errno);
   // Even a close() that fails has closed it.
   if (::close(std::exchange(descriptor_, -1)) != 0 && status.ok()) status = error(errno);
   return status;

@@ -17,16 +17,15 @@ class AnswerFile {
  public:
   enum class Mode {
     kNew,        // there must be no such file
-    kResume,     // what it holds is kept, and `answered` gets its keys; it may be missing
-    kOverwrite,  // what it holds is lost, from the first append() on
+    kResume,     // what it holds is kept, and is_answered() knows it; it may be missing
+    kOverwrite,  // what it holds is lost
   };
 
-  // Changes no existing file yet. `requests`: those of the input; an answer to none of them means
+  // Changes and makes no file yet: the first append() or close() does. `requests`: those of the input; an answer to none of them means
   // that the file belongs to another input. Errors: the file exists (kNew), is no file of answers
   // (kResume), is written by another process, or cannot be written.
   static StatusOr<AnswerFile> open(const std::filesystem::path& path, Mode mode,
                                    const BatchKeys& requests);
-  // Removes the file if it was made by open() and got neither a line nor a close().
   ~AnswerFile();
   AnswerFile(AnswerFile&& other) noexcept;
   AnswerFile& operator=(AnswerFile&&) = delete;
@@ -42,17 +41,17 @@ class AnswerFile {
 
  private:
   AnswerFile() = default;
-  Status open_descriptor(Mode mode);
+  Status open_existing(Mode mode);
+  Status open_descriptor(int flags);
   Status read_answers(const BatchKeys& requests);
-  Status cut();
+  Status prepare();
   Status error(int code) const;
 
   std::filesystem::path path_;
   int descriptor_ = -1;
-  bool is_regular_ = true;  // not a device or a pipe
-  bool is_ours_ = false;    // made by open(), nothing in it yet
-  bool to_be_cut_ = false;  // to end_, before anything is written
-  std::int64_t end_ = 0;    // behind the last whole line
+  bool is_regular_ = true;    // not a device or a pipe
+  bool is_prepared_ = false;  // there, and cut behind end_
+  std::int64_t end_ = 0;      // behind the last whole line
   std::unordered_set<std::string> answered_;
   int num_failed_ = 0;
 };

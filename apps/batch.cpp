@@ -137,6 +137,13 @@ Pending submit_line(Engine& engine, const BatchLine& line, const std::filesystem
   return pending;
 }
 
+// Whether the error is the line's own and will come again: --resume need not ask it once more.
+bool is_of_the_line(const Status& status) {
+  const StatusCode code = status.code();
+  return code != StatusCode::kDeviceError && code != StatusCode::kUnavailable &&
+         code != StatusCode::kCancelled;
+}
+
 std::string answer_line(const Pending& pending, const StatusOr<SkillResult>& result) {
   boost::json::object line;
   line["id"] = pending.id;
@@ -163,7 +170,7 @@ class BatchRun {
         num_done_(answers.num_answered()),
         num_failed_(answers.num_failed()) {}
 
-  // An error: the input could not be read or the output not be written.
+  // An error: the input could not be read, the output not be written, or the engine not go on.
   Status run() {
     GAPLESS_ASSIGN_OR_RETURN(BatchReader reader, BatchReader::open(options_.in));
     BatchLine line;
@@ -194,6 +201,7 @@ class BatchRun {
   Status finish_oldest() {
     Pending& oldest = running_.front();
     const StatusOr<SkillResult> result = oldest.result.get();
+    if (!result.ok() && !is_of_the_line(result.status())) return result.status();
     GAPLESS_RETURN_IF_ERROR(answers_.append(answer_line(oldest, result)));
     ++num_done_;
     if (!result.ok()) show_error(oldest.number, result.status());

@@ -84,12 +84,13 @@ StatusOr<BatchReader> BatchReader::open(const std::filesystem::path& path) {
 StatusOr<bool> BatchReader::next(BatchLine& line) {
   std::string text;
   while (true) {
-    errno = 0;
-    const ReadLine read = read_line(file_, text);
-    if (read == ReadLine::kEnd) {
-      if (errno == 0) return false;
-      return data_loss("{}, line {}: {}", path_.string(), number_ + 1, std::strerror(errno));
+    ReadLine read = ReadLine::kEnd;
+    try {
+      read = read_line(file_, text);
+    } catch (const std::ios_base::failure& failure) {
+      return data_loss("{}, line {}: {}", path_.string(), number_ + 1, failure.what());
     }
+    if (read == ReadLine::kEnd) return false;
     ++number_;
     if (read == ReadLine::kLine && is_blank(text)) continue;
     line.number = number_;
