@@ -114,6 +114,10 @@ inline constexpr std::size_t kMaxHttpBodyBytesInFlight = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxHttpReadAheadBytes = 16u << 10;
 // Open connections: each takes a file descriptor and about 20 KiB.
 inline constexpr int kMaxHttpConnections = 4096;
+// Connections that have not yet sent the head of an admissible request: each may keep a head and a
+// read buffer, 50 MB in all. Clients send their head at once, so this many open ones within a
+// round trip.
+inline constexpr int kMaxHttpNewcomers = 1024;
 // What may wait for a client that does not read. The longest answer of a model with 2048 positions
 // is about 200 KB as events; with 20 alternatives to each token, an answer of 150 boxes is one
 // event of 1 MB.

@@ -105,15 +105,24 @@ void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
   submit(state, *service, exchange, std::move(request).value(), *stream && has_text);
 }
 
+// What submit_skill() would refuse.
+Status check_skill(Skill skill, const json::object& body) {
+  GAPLESS_RETURN_IF_ERROR(bool_or(body, "stream", false).status());
+  GAPLESS_ASSIGN_OR_RETURN(const SkillRequest request, read_skill_request(skill, body));
+  return validate(request);
+}
+
 void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
   std::optional<json::object> body = read_json_request(service->info(), *exchange);
   if (!body) return;
-  with_remote_images(state, exchange, std::move(*body),
-                     [&state, skill, exchange](const json::object& complete) {
-                       submit_skill(state, skill, exchange, complete);
-                     });
+  with_remote_images(
+      state, exchange, std::move(*body), ImagePlace::kTop,
+      [skill](const json::object& placeholder) { return check_skill(skill, placeholder); },
+      [&state, skill, exchange](const json::object& complete) {
+        submit_skill(state, skill, exchange, complete);
+      });
 }
 
 void handle_segment(const std::shared_ptr<Exchange>& exchange) {

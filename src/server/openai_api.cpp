@@ -62,7 +62,11 @@ void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
   std::optional<json::object> body = read_json_request(service->info(), *exchange);
   if (!body) return;
   with_remote_images(
-      state, exchange, std::move(*body),
+      state, exchange, std::move(*body), ImagePlace::kMessages,
+      [](const json::object& placeholder) -> Status {
+        GAPLESS_ASSIGN_OR_RETURN(const ChatRequest request, chat_request_from_json(placeholder));
+        return validate(request.skill);
+      },
       [&state, exchange](const json::object& complete) { submit_chat(state, exchange, complete); });
 }
 

@@ -19,6 +19,8 @@ class ServerTest : public ::testing::Test {
  protected:
   void start(ServerStateOptions state_options = {}, HttpLimits limits = {}) {
     state_options.version = "test";
+    state_options.allowed_hosts.push_back(
+        "x");  // as the tests that write whole requests are called
     state = std::make_unique<ServerState>(std::move(state_options));
     HttpServerOptions options;
     options.port = 0;
