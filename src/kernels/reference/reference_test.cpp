@@ -193,6 +193,38 @@ TEST(ReferenceTest, SampleRowFollowsTheInverseCdf) {
   EXPECT_NEAR(sample_row(logits, 4, row, nullptr, nullptr, 0).logprob, std::log(0.5), 1e-6);
 }
 
+TEST(ReferenceTest, TheFiltersBoundsAreInclusive) {
+  const float logits[] = {0, 0};
+  RowState row;
+  row.temperature = 1;
+  row.top_p = 0.5f;  // exactly what is before the second token
+  EXPECT_EQ(sample_row(logits, 2, row, nullptr, nullptr, 0.99).token, 1);
+  row.top_p = 1, row.min_p = 1;  // exactly the second one's share of the first
+  EXPECT_EQ(sample_row(logits, 2, row, nullptr, nullptr, 0.99).token, 1);
+}
+
+TEST(ReferenceTest, ARowWithALogitThatIsNotFiniteIsGreedy) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    const float logits[] = {1, bad, 1.5f, 1.4f};
+    RowState row;
+    row.temperature = 1;
+    for (const double u : {0.0, 0.5, 0.99}) {
+      EXPECT_EQ(sample_row(logits, 4, row, nullptr, nullptr, u).token, 2) << bad << " at " << u;
+    }
+  }
+}
+
+TEST(ReferenceTest, ARowWithoutCandidatesEnds) {
+  const float logits[] = {NAN, INFINITY, -INFINITY};
+  RowState row;
+  row.temperature = 1;
+  EXPECT_EQ(sample_row(logits, 3, row, nullptr, nullptr, 0.5).token, 0);
+  row.num_stop_ids = 2;
+  row.stop_ids[0] = 2;
+  row.stop_ids[1] = 1;
+  EXPECT_EQ(sample_row(logits, 3, row, nullptr, nullptr, 0.5).token, 2);
+}
+
 TEST(ReferenceTest, BinsToValues) {
   EXPECT_EQ(coordinate_of_bin(0, 1024), 0.0f);
   EXPECT_EQ(coordinate_of_bin(1023, 1024), 1.0f);
