@@ -124,9 +124,11 @@ TEST_F(PrefixCacheTest, TheOldestEntryMakesRoomForANewOne) {
 
 TEST_F(PrefixCacheTest, AnEmptyPlaceIsFilledBeforeALivePrefixIsGivenUp) {
   compute_and_leave(1);
+  const auto hit = cache_.find(image(1), 20);
+  const PageId tail = hit->tail_page;
   PageTable user(4);
-  user.share(pool_, cache_.find(image(1), 20)->full_pages);
-  pool_.add_ref(cache_.find(image(1), 20)->tail_page);
+  user.share(pool_, hit->full_pages);
+  pool_.add_ref(tail);
   compute_and_leave(2);  // used last
   ASSERT_TRUE(cache_.reclaim(6));
   EXPECT_EQ(cache_.num_entries(), 1) << "the place of prefix 2 is empty";
@@ -134,20 +136,22 @@ TEST_F(PrefixCacheTest, AnEmptyPlaceIsFilledBeforeALivePrefixIsGivenUp) {
   compute_and_leave(4);
   EXPECT_EQ(cache_.num_entries(), 3);
   EXPECT_TRUE(cache_.find(image(1), 20).has_value());
-  pool_.drop_ref(cache_.find(image(1), 20)->tail_page);
+  pool_.drop_ref(tail);
   user.release(pool_);
 }
 
 TEST_F(PrefixCacheTest, ReclaimForgetsNoPrefixWhosePagesAreAllInUse) {
   compute_and_leave(1);
+  const auto hit = cache_.find(image(1), 20);
+  const PageId tail = hit->tail_page;
   PageTable user(4);
-  user.share(pool_, cache_.find(image(1), 20)->full_pages);
-  pool_.add_ref(cache_.find(image(1), 20)->tail_page);
+  user.share(pool_, hit->full_pages);
+  pool_.add_ref(tail);
   compute_and_leave(2);
   ASSERT_TRUE(cache_.reclaim(6));
   EXPECT_TRUE(cache_.find(image(1), 20).has_value()) << "older, but dropping it frees nothing";
   EXPECT_FALSE(cache_.find(image(2), 20).has_value());
-  pool_.drop_ref(cache_.find(image(1), 20)->tail_page);
+  pool_.drop_ref(tail);
   user.release(pool_);
 }
 
