@@ -77,6 +77,22 @@ TEST_F(EmitPoolTest, TokensBehindAStopStringAreNotCounted) {
   EXPECT_EQ(num_ended_early_, 1);
 }
 
+TEST_F(EmitPoolTest, TimesOfAnAnswerAreMillisecondsBetweenItsEvents) {
+  {
+    EmitPool pool(1);
+    const auto active = make_active(pool);
+    active->on_token({.token = ids_of("x")[0]});
+    active->on_finished(FinishReason::kLength, ok_status(),
+                        {.submitted_ns = 1'000'000,
+                         .prefill_launched_ns = 3'000'000,
+                         .first_token_ns = 7'000'000,
+                         .finished_ns = 20'000'000});
+  }
+  EXPECT_DOUBLE_EQ(sink_->result.metrics.ttft_ms, 6);
+  EXPECT_DOUBLE_EQ(sink_->result.metrics.prefill_time_ms, 4);
+  EXPECT_DOUBLE_EQ(sink_->result.metrics.decode_time_ms, 13);
+}
+
 TEST_F(EmitPoolTest, WhatIsQueuedWhenThePoolEndsIsEmitted) {
   std::promise<void> open;
   sink_->gate = open.get_future().share();
