@@ -45,8 +45,9 @@ class CommandsTest(unittest.TestCase):
         whole = json.loads(self.answer(*QUESTION, "--json"))
         self.assertEqual(whole["answer"], plain)
         self.assertEqual(whole["finish_reason"], "stop")
-        short = json.loads(self.answer(*QUESTION, "--json", "--max-tokens", "1"))
-        self.assertEqual(short["metrics"]["output_tokens"], 1)
+        caption = ("run", "caption", "--device", "cpu", "--json", "--image", str(PICTURE))
+        short = json.loads(self.answer(*caption, "--max-tokens", "2"))
+        self.assertEqual((short["metrics"]["output_tokens"], short["finish_reason"]), (2, "length"))
 
     def test_stream(self):
         plain = self.answer(*QUESTION)
