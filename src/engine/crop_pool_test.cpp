@@ -159,6 +159,22 @@ TEST_F(CropPoolTest, WhoFindsAPictureThatIsInUseSharesIt) {
   EXPECT_EQ(pool_->num_free(), kCapacity);
 }
 
+// The second one's buffers hold the picture too, but do not speak for it.
+TEST_F(CropPoolTest, OfTwoWorkersThatPrepareAPictureTheFirstOneCounts) {
+  auto first = pool_->acquire(2);
+  auto second = pool_->acquire(2);
+  pool_->remember(hash(1), *first, 0, 2, {1, 1});
+  pool_->remember(hash(1), *second, 0, 2, {1, 1});
+  second.reset();
+  first.reset();
+  const auto never_used = pool_->acquire(kCapacity - 4);
+  auto of_second = pool_->acquire(2);
+  EXPECT_TRUE(knows(1));
+  of_second.reset();
+  EXPECT_EQ(pool_->acquire(4)->size(), 4);
+  EXPECT_FALSE(knows(1));
+}
+
 TEST_F(CropPoolTest, FindingDoesNotOvertakeAWaiter) {
   pass_through(10, 3);
   auto held = pool_->acquire(1);

@@ -1,6 +1,7 @@
 // How answers end: at a stop string with tokens still in flight, and when the emit workers are ended.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <optional>
@@ -19,6 +20,7 @@ struct GatedSink : ResponseSink {
       gate->wait();
     }
     text += chunk;
+    ++num_texts;
   }
   void on_done(const SkillResult& done) override {
     result = done;
@@ -29,6 +31,7 @@ struct GatedSink : ResponseSink {
   std::optional<std::shared_future<void>> gate;
   std::promise<void> reached;
   std::promise<void> ended;
+  std::atomic<std::size_t> num_texts{0};
   std::string text;
   SkillResult result;
 };
@@ -91,6 +94,22 @@ TEST_F(EmitPoolTest, TimesOfAnAnswerAreMillisecondsBetweenItsEvents) {
   EXPECT_DOUBLE_EQ(sink_->result.metrics.ttft_ms, 6);
   EXPECT_DOUBLE_EQ(sink_->result.metrics.prefill_time_ms, 4);
   EXPECT_DOUBLE_EQ(sink_->result.metrics.decode_time_ms, 13);
+}
+
+// A worker that has nothing to do sleeps, and one token wakes it.
+TEST_F(EmitPoolTest, OneTokenAloneIsEmitted) {
+  EmitPool pool(1);
+  const auto active = make_active(pool);
+  const TokenId id = ids_of("x")[0];
+  for (std::size_t count = 1; count <= 20; ++count) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    active->on_token({.token = id});
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (sink_->num_texts < count && std::chrono::steady_clock::now() < until) {
+      std::this_thread::yield();
+    }
+    ASSERT_EQ(sink_->num_texts, count);
+  }
 }
 
 TEST_F(EmitPoolTest, WhatIsQueuedWhenThePoolEndsIsEmitted) {

@@ -96,24 +96,25 @@ TEST_F(EngineRequestsTest, WhoStillRunsWhenTheEngineGoesIsToldSo) {
   }
 }
 
-// The preparation of the picture in front ends before that of the question begins: the picture's
-// bytes go in between.
+// The preparation of the broken picture in front ends before that of the question begins: the
+// picture's bytes go in between.
 TEST_F(EngineRequestsTest, TheTimeToTheFirstTokenCountsFromTheSubmission) {
   EngineOptions options;
   options.num_preprocess_threads = 1;
   ASSERT_NO_FATAL_FAILURE(start(options));
-  Image white{2500, 2500, {}};
-  white.rgb.assign(std::size_t{3} * 2500 * 2500, 255);
+  constexpr int kSide = 4000;
+  Image white{kSide, kSide, {}};
+  white.rgb.assign(std::size_t{3} * kSide * kSide, 255);
   const std::vector<std::byte> png = encode_png(white).value();
   std::atomic<std::int64_t> gone_ns{0};
   SkillRequest about_a_picture = question(1);
   about_a_picture.images = {std::shared_ptr<const std::string>(
-      new std::string(reinterpret_cast<const char*>(png.data()), png.size()),
+      new std::string(reinterpret_cast<const char*>(png.data()), png.size() - 20),
       [&](const std::string* bytes) {
         delete bytes;
         gone_ns = host_now_ns();
       })};
-  const auto picture = submit(std::move(about_a_picture));
+  const auto broken = submit(std::move(about_a_picture));
   const auto text = submit(question(1));
   const std::int64_t submitted_ns = host_now_ns();
   const StatusOr<SkillResult> answer = text->ended.get_future().get();
@@ -121,7 +122,7 @@ TEST_F(EngineRequestsTest, TheTimeToTheFirstTokenCountsFromTheSubmission) {
   ASSERT_GT(gone_ns.load(), 0);
   EXPECT_GE(static_cast<double>(submitted_ns) + answer->metrics.ttft_ms * 1e6,
             static_cast<double>(gone_ns.load()));
-  EXPECT_TRUE(picture->ended.get_future().get().ok());
+  EXPECT_EQ(broken->ended.get_future().get().status().code(), StatusCode::kDataLoss);
 }
 
 }  // namespace

@@ -155,6 +155,14 @@ TEST_F(PrefixCacheTest, ReclaimForgetsNoPrefixWhosePagesAreAllInUse) {
   user.release(pool_);
 }
 
+TEST_F(PrefixCacheTest, APrefixOfAllThePagesOfAnEntryIsKept) {
+  PageTable table(4);
+  ASSERT_TRUE(table.extend(pool_, 4));
+  cache_.insert(image(1), 64, table.pages());
+  EXPECT_EQ(cache_.find(image(1), 64)->full_pages.size(), 4u);
+  table.release(pool_);
+}
+
 TEST_F(PrefixCacheTest, APrefixIsKeptOnce) {
   PageTable table(4);
   ASSERT_TRUE(table.extend(pool_, 2));
