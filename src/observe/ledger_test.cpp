@@ -106,6 +106,17 @@ TEST(LedgerTest, ZombieShareAndBytesCountDecodeRows) {
   EXPECT_DOUBLE_EQ(totals.decode_gb_per_s(), 1070.0 / static_cast<double>(decode_ns));
 }
 
+TEST(LedgerTest, RowsAndZombiesOfAllDecodeStepsAddUp) {
+  Ledger ledger(8);
+  for (const int num_zombies : {1, 2, 0}) {
+    StepRecord record = step(0, 10, 20);
+    record.num_zombies = num_zombies;
+    ledger.add(record);
+  }
+  EXPECT_EQ(ledger.totals().num_decode_rows, 12);
+  EXPECT_EQ(ledger.totals().num_zombie_rows, 3);
+}
+
 TEST(LedgerTest, AfterARestartTheGapBeforeTheNextStepIsNotCounted) {
   Ledger ledger(8);
   ledger.add(step(100, 180, 200));

@@ -191,6 +191,11 @@ TEST_F(LoopTest, RefusesWhatCanNeverFit) {
   EXPECT_THAT(refusal(text(50, 60)).message(), HasSubstr("context"));
   EXPECT_THAT(refusal(text(30, 4)).message(), HasSubstr("pages"));
   EXPECT_TRUE(refusal(text(30, 3)).ok()) << "the last token needs no place in the cache";
+  model_config_.limits.num_pages = 49;
+  model_config_.limits.max_pages_per_row = 2;
+  make_loop();
+  EXPECT_THAT(refusal(text(30, 4)).message(), HasSubstr("more than the 2 there are"));
+  EXPECT_TRUE(refusal(text(30, 3)).ok());
 }
 
 TEST_F(LoopTest, RefusesWhenTooManyWait) {
@@ -309,6 +314,19 @@ TEST_F(LoopTest, HostMaskedRowsNeverGetAheadOfTheirCommit) {
     most = std::max(most, loop_->state().num_in_flight());
   }
   EXPECT_LE(most, 2);
+}
+
+TEST_F(LoopTest, NoMoreStepsAreInFlightThanTheActiveDepthAllows) {
+  options_.depth = 4;
+  make_loop();
+  loop_->set_active_depth(2);
+  submit(text(3, 30));
+  submit(text(4, 30));
+  int most = 0;
+  while (loop_->tick() == Loop::Tick::kWorked) {
+    most = std::max(most, loop_->state().num_in_flight());
+  }
+  EXPECT_LE(most, 1) << "two, less the step that the tick has committed";
 }
 
 TEST_F(LoopTest, AutomatonRowsRunAheadLikePlainOnes) {
@@ -646,6 +664,16 @@ TEST_F(LoopTest, WhoWaitsForAnImagesPlaceIsSeatedWhenOneIsFree) {
   EXPECT_LT(prefills[1].number, 10) << "at the first one's prefill, not at its end";
 }
 
+TEST_F(LoopTest, WhoWaitsForAnImagesPlaceHoldsNoPages) {
+  model_config_.limits.num_image_slots = 1;
+  make_loop();
+  submit(about_image(1, 2, 40));  // 62 places: 4 pages
+  submit(about_image(2, 2, 3));
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 1);
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 4);
+}
+
 TEST_F(LoopTest, CropsGoBackToTheirPoolWhenThePrefillIsCommitted) {
   make_loop();
   auto owner = std::make_shared<int>(0);
@@ -734,6 +762,7 @@ TEST_F(LoopTest, ACancelledSequenceEndsAtTheNextTick) {
 }
 
 TEST_F(LoopTest, StoppingALoopWithoutAThreadEndsWhatItAccepted) {
+  options_.max_waiting = 2;
   make_loop();
   const auto seated = submit(text(3, 30));
   for (int i = 0; i < 4; ++i) (void)loop_->tick();
@@ -743,7 +772,9 @@ TEST_F(LoopTest, StoppingALoopWithoutAThreadEndsWhatItAccepted) {
     EXPECT_EQ(answer->num_finished, 1);
     EXPECT_EQ(answer->reason, FinishReason::kCancelled);
   }
-  EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kUnavailable);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kUnavailable) << "and takes no place in line";
+  }
 }
 
 TEST_F(LoopTest, AConstraintThatAllowsNothingFailsItsSequenceOnly) {
