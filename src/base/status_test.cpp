@@ -20,6 +20,11 @@ TEST(StatusTest, OkHasNoMessage) {
   EXPECT_EQ(ok_status().to_string(), "ok");
 }
 
+TEST(StatusTest, ContextComesBeforeTheMessageOfAnError) {
+  EXPECT_TRUE(ok_status().with_context("x.json").ok());
+  EXPECT_EQ(invalid_argument("is wrong").with_context("x.json").message(), "x.json: is wrong");
+}
+
 TEST(StatusTest, ErrorNamesCodeAndThing) {
   const Status status = data_loss("{}: truncated", "x.png").with_context("request 7");
   EXPECT_EQ(status.to_string(), "data loss: request 7: x.png: truncated");

@@ -189,6 +189,7 @@ TEST_F(PreprocessTest, ThePrefixHashNamesTheImagesSoFarInOrder) {
   EXPECT_EQ(single_tall, hashes({"single.png", "tall.png"}));
   EXPECT_NE(single_tall[1], tall_single[1]);
   EXPECT_NE(single_single[1], single_single[0]);
+  EXPECT_NE(single_single[1], single_tall[1]) << "the image itself counts";
   EXPECT_NE(single_single[1], tall_single[1]) << "what is before an image counts";
   EXPECT_NE(single_tall[1], hashes({"single.png", "tall.png"}, false)[1]);
 }

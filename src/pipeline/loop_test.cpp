@@ -191,6 +191,11 @@ TEST_F(LoopTest, RefusesWhatCanNeverFit) {
   EXPECT_THAT(refusal(text(50, 60)).message(), HasSubstr("context"));
   EXPECT_THAT(refusal(text(30, 4)).message(), HasSubstr("pages"));
   EXPECT_TRUE(refusal(text(30, 3)).ok()) << "the last token needs no place in the cache";
+  model_config_.limits.num_pages = 49;
+  model_config_.limits.max_pages_per_row = 2;
+  make_loop();
+  EXPECT_THAT(refusal(text(30, 4)).message(), HasSubstr("more than the 2 there are"));
+  EXPECT_TRUE(refusal(text(30, 3)).ok());
 }
 
 TEST_F(LoopTest, RefusesWhenTooManyWait) {
@@ -216,6 +221,29 @@ TEST_F(LoopTest, TimesCountFromWhenTheRequestCameIn) {
   run();
   EXPECT_EQ(preprocessed->times.submitted_ns, 7);
   EXPECT_EQ(bare->times.submitted_ns, now);
+}
+
+TEST_F(LoopTest, IdleTimeIsToldToTheLedgerOnce) {
+  make_loop();
+  EXPECT_EQ(loop_->tick(), Loop::Tick::kIdle);
+  device_->host_busy(3'000);
+  EXPECT_EQ(loop_->tick(), Loop::Tick::kIdle);
+  device_->host_busy(2'000);
+  submit(text(5, 4));
+  run();
+  const auto idle = static_cast<std::size_t>(HostPhaseKind::kIdle);
+  EXPECT_EQ(loop_->ledger().totals().host_ns[idle], 5'000);
+}
+
+TEST_F(LoopTest, ADecodeStepReadsThePromptAndTheTokensBeforeIt) {
+  make_loop();
+  submit(text(5, 4));
+  run();
+  std::vector<std::int64_t> cached;
+  for (const StepRecord& record : records_of(StepKind::kDecode)) {
+    cached.push_back(record.num_cached_tokens);
+  }
+  EXPECT_EQ(cached, (std::vector<std::int64_t>{5, 6, 7}));
 }
 
 // ---- zombies (I6)
@@ -346,6 +374,19 @@ TEST_F(LoopTest, HostMaskedRowsNeverGetAheadOfTheirCommit) {
     most = std::max(most, loop_->state().num_in_flight());
   }
   EXPECT_LE(most, 2);
+}
+
+TEST_F(LoopTest, NoMoreStepsAreInFlightThanTheActiveDepthAllows) {
+  options_.depth = 4;
+  make_loop();
+  loop_->set_active_depth(2);
+  submit(text(3, 30));
+  submit(text(4, 30));
+  int most = 0;
+  while (loop_->tick() == Loop::Tick::kWorked) {
+    most = std::max(most, loop_->state().num_in_flight());
+  }
+  EXPECT_LE(most, 1) << "two, less the step that the tick has committed";
 }
 
 TEST_F(LoopTest, AutomatonRowsRunAheadLikePlainOnes) {
@@ -512,6 +553,34 @@ TEST_F(LoopTest, PromptsAboutAnImageThatArriveTogetherShareItsEncodeAndItsPrefix
   ASSERT_EQ(prefills.size(), 2u);
   EXPECT_EQ(prefills[0].num_tokens, 26);
   EXPECT_EQ(prefills[1].num_tokens, 10);
+}
+
+// Its prefill's launch is enough: whatever reads the prefix is launched later.
+TEST_F(LoopTest, WhoCanShareAPrefixIsSeatedBeforeItsPrefillIsCommitted) {
+  options_.depth = 3;
+  model_config_.limits.num_pages = 4;  // 3 usable; a prompt takes 2, and 1 with the prefix shared
+  make_loop();
+  const auto first = submit(about_image(7, 5, 3));
+  const auto second = submit(about_image(7, 5, 3));
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 1);
+  while (loop_->counts().waiting > 0) (void)loop_->tick();
+  EXPECT_TRUE(first->tokens.empty());
+  run();
+  EXPECT_EQ(second->tokens.size(), 3u);
+}
+
+TEST_F(LoopTest, APromptThatEndsWithItsImageIsNeverAllCached) {
+  make_loop();
+  const FakeAnswer expected = fake_answer(model_config_, about_image(1, 0, 3), nullptr);
+  for (int i = 0; i < 2; ++i) {
+    const auto answer = submit(about_image(1, 0, 3));
+    run();
+    ASSERT_EQ(answer->tokens.size(), expected.tokens.size());
+    for (std::size_t t = 0; t < expected.tokens.size(); ++t) {
+      EXPECT_EQ(answer->tokens[t].token, expected.tokens[t].token) << "request " << i;
+    }
+  }
 }
 
 TEST_F(LoopTest, WithoutThePrefixCacheTheImageIsStillEncodedOnce) {
@@ -721,6 +790,16 @@ TEST_F(LoopTest, WhoWaitsForAnImagesPlaceIsSeatedWhenOneIsFree) {
   EXPECT_LT(prefills[1].number, 10) << "at the first one's prefill, not at its end";
 }
 
+TEST_F(LoopTest, WhoWaitsForAnImagesPlaceHoldsNoPages) {
+  model_config_.limits.num_image_slots = 1;
+  make_loop();
+  submit(about_image(1, 2, 40));  // 62 places: 4 pages
+  submit(about_image(2, 2, 3));
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 1);
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 4);
+}
+
 TEST_F(LoopTest, CropsGoBackToTheirPoolWhenThePrefillIsCommitted) {
   make_loop();
   auto owner = std::make_shared<int>(0);
@@ -772,6 +851,22 @@ TEST_F(LoopTest, TheFirstInLineIsNotOvertakenBySmallerOnes) {
   EXPECT_EQ(large->num_finished, 1);
 }
 
+TEST_F(LoopTest, WhenTheFirstInLineIsCancelledTheNextOnesAreSeated) {
+  model_config_.limits.num_pages = 7;
+  make_loop();
+  const auto running = submit(text(40, 20));                                   // 4 of 6 pages
+  const auto large = loop_->submit(text(60, 20), std::make_shared<Answer>());  // 5 pages: waits
+  ASSERT_TRUE(large.ok());
+  const auto small = submit(text(2, 2));  // 1 page: would fit
+  while (running->tokens.size() < 4) (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 2);
+  loop_->cancel(*large);
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 0);
+  run();
+  EXPECT_EQ(small->tokens.size(), 2u);
+}
+
 // ---- ends
 
 TEST_F(LoopTest, ACancelledSequenceEndsAtTheNextTick) {
@@ -790,6 +885,22 @@ TEST_F(LoopTest, ACancelledSequenceEndsAtTheNextTick) {
   EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
   loop_->cancel(*id);  // too late: nothing happens
   EXPECT_EQ(loop_->tick(), Loop::Tick::kIdle);
+}
+
+TEST_F(LoopTest, StoppingALoopWithoutAThreadEndsWhatItAccepted) {
+  options_.max_waiting = 2;
+  make_loop();
+  const auto seated = submit(text(3, 30));
+  for (int i = 0; i < 4; ++i) (void)loop_->tick();
+  const auto unseen = submit(text(3, 30));
+  loop_->stop();
+  for (const auto& answer : {seated, unseen}) {
+    EXPECT_EQ(answer->num_finished, 1);
+    EXPECT_EQ(answer->reason, FinishReason::kCancelled);
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kUnavailable) << "and takes no place in line";
+  }
 }
 
 TEST_F(LoopTest, AConstraintThatAllowsNothingFailsItsSequenceOnly) {
@@ -817,6 +928,23 @@ TEST_F(LoopTest, AFailingLaunchFailsItsStepOnlyAndSaysWhichCall) {
   EXPECT_EQ(second->status.code(), StatusCode::kDeviceError);
   EXPECT_THAT(second->status.message(), HasSubstr("launching a prefill step"));
   EXPECT_THAT(second->status.message(), HasSubstr("copy_to_device"));
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
+}
+
+TEST_F(LoopTest, ALostDeviceKeepsNoCachedPrefix) {
+  const auto ask_about_an_image = [&] {
+    make_loop();
+    submit(about_image(1, 5, 3));
+    run();
+    EXPECT_GT(loop_->num_cached_pages(), 0);
+  };
+  ask_about_an_image();
+  device_config_.faults.failing_ops = {device_->faults().num_ops() + 5};
+  ask_about_an_image();
+  const auto lost = submit(text(3, 40));
+  run();
+  EXPECT_EQ(lost->status.code(), StatusCode::kDeviceError);
+  EXPECT_EQ(loop_->num_cached_pages(), 0);
   EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
 }
 

@@ -36,6 +36,15 @@ TEST(RequestJsonTest, AcceptsCamelCaseAndFlatSettings) {
   EXPECT_EQ(request->settings.max_tokens, 9);
 }
 
+TEST(RequestJsonTest, EverySeedOf64BitsIsASeed) {
+  for (const char* json :
+       {R"({"question": "q", "seed": 18446744073709551615})", R"({"question": "q", "seed": -1})"}) {
+    const auto request = parse(Skill::kQuery, json);
+    ASSERT_TRUE(request.ok()) << request.status().to_string();
+    EXPECT_EQ(request->settings.seed, ~0ull);
+  }
+}
+
 TEST(RequestJsonTest, TwoNumbersAreAPointAndFourABox) {
   const auto request =
       parse(Skill::kPoint, R"({"object": "x", "spatial_refs": [[0.25, 0.5], [0, 0.5, 0.5, 1]]})");
@@ -103,6 +112,10 @@ INSTANTIATE_TEST_SUITE_P(
                    "stop_token_ids names no token with 99999999"},
         BadRequest{Skill::kQuery, R"({"question": "q", "min_tokens": "1"})",
                    "min_tokens must be an integer"},
+        BadRequest{
+            Skill::kPoint, R"({"object": "o", "spatial_refs": [[0, 0.9, 1, 0.1]]})",
+            "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
+            "from 0 to 1"},
         BadRequest{
             Skill::kPoint, R"({"object": "o", "spatial_refs": [[0.9, 0, 0.1, 1]]})",
             "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "

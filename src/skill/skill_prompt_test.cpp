@@ -231,6 +231,22 @@ TEST_F(SkillPromptTest, ARowWithPenaltiesOrBiasesKnowsItsTokens) {
   EXPECT_EQ(build(request).status().field(), "logit_bias");
 }
 
+TEST_F(SkillPromptTest, OfTwoLimitsTheSmallerOneHolds) {
+  SkillRequest request = with_image(Skill::kDetect, "star");
+  request.settings.max_objects = 4;  // 3 tokens each, and the one that ends the list
+  request.settings.max_tokens = 100;
+  EXPECT_EQ(build(request)->row.max_generated, 13);
+  request.settings.max_tokens = 10;
+  EXPECT_EQ(build(request)->row.max_generated, 10);
+}
+
+TEST_F(SkillPromptTest, AnAnswerNeverHoldsTheTokenThatBeginsIt) {
+  const auto query = build(with_image(Skill::kQuery, "why?"));
+  ASSERT_TRUE(query.ok());
+  ASSERT_EQ(query->row.num_denied_ids, 1);
+  EXPECT_EQ(query->row.denied_ids[0], builder_->config().answer_id.value);
+}
+
 TEST_F(SkillPromptTest, IgnoreEosHasNoStopId) {
   SkillRequest request = with_image(Skill::kQuery, "why?");
   EXPECT_EQ(build(request)->row.num_stop_ids, 1);

@@ -292,6 +292,26 @@ TEST_F(SamplingTest, TopPKeepsTheTokenThatStartsWithinIt) {
   }
 }
 
+// Two equal logits and two that weigh nothing: what lies exactly on a bound is kept.
+TEST_F(SamplingTest, TheFiltersBoundsAreInclusive) {
+  Batch b = make_batch(64, 4);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    const float logits[] = {0, 0, -100, -100};
+    std::copy_n(logits, 4, b.row(i));
+    state_of(b, i).temperature = 1;
+  }
+  const std::set<std::int32_t> both = {0, 1};
+  const auto drawn = [&](float top_p, float min_p) {
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      state_of(b, i).top_p = top_p, state_of(b, i).min_p = min_p;
+    }
+    const Result result = run_device(b);
+    return std::set<std::int32_t>(result.tokens.begin(), result.tokens.end());
+  };
+  EXPECT_EQ(drawn(0.5f, 0), both) << "half of the probability comes before the second token";
+  EXPECT_EQ(drawn(1, 1), both) << "both are as likely as the likeliest";
+}
+
 TEST_F(SamplingTest, DrawsFollowTheDistribution) {
   constexpr int kVocab = 16, kRows = 64, kLaunches = 160;
   Batch b = make_batch(kRows, kVocab, 1.0f);
@@ -451,6 +471,7 @@ TEST_F(SamplingTest, NonFiniteLogitsFallBackToGreedy) {
         row.num_generated = generated;
         EXPECT_EQ(token_of(b), 3) << bad << " at temperature " << temperature;
       }
+      expect_reference(b);
       EXPECT_TRUE(std::isfinite(run_device(b).logprobs[0]));
     }
   }
@@ -478,6 +499,7 @@ TEST_F(SamplingTest, ARowWithoutAnyFiniteLogitStillEnds) {
     const Result result = run_device(b);
     EXPECT_EQ(result.tokens[0], 3);
     EXPECT_EQ(result.logprobs[0], kImpossibleLogprob);
+    expect_reference(b);
   }
 }
 
