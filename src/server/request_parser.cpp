@@ -123,7 +123,8 @@ std::size_t RequestParser::feed_body(std::string_view bytes) {
     const std::string_view rest = bytes.substr(used);
     if (body_part_ == BodyPart::kWhole || body_part_ == BodyPart::kChunk) {
       // Not before: a request that is refused for its head gets no memory.
-      if (body_part_ == BodyPart::kWhole) request_.body.reserve(request_.body.size() + num_body_left_);
+      if (body_part_ == BodyPart::kWhole)
+        request_.body.reserve(request_.body.size() + num_body_left_);
       const std::string_view part = rest.substr(0, num_body_left_);
       request_.body += part;
       num_body_left_ -= part.size();
