@@ -89,16 +89,18 @@ class Pages(unittest.TestCase):
         for page in PAGES:
             parts = re.split(r"^(#+ .*)$", text_of(page), flags=re.MULTILINE)
             for heading, section in zip(["top", *parts[1::2]], parts[0::2]):
-                if not re.search(rf"\d\s?{UNIT}", section):
+                if not re.search(rf"\d\s?{UNIT}|\|\s*\d+\.\d+ *[|(]", section):
                     continue
                 with self.subTest(f"{page}: {heading}"):
-                    self.assertTrue(re.search(r"\.json\b|bench/results/|_test\b|Test\.\w|no result file|limits\.h", section),
+                    self.assertTrue(re.search(r"\.json\b|bench/results/|_test\b|Test\.\w|[Nn]o result file|limits\.h", section),
                                     "names no result file and no test")
 
     def test_tests_that_pages_name_are_there(self):
         sources = subprocess.run(["git", "grep", "-hE", r"^(TEST|TEST_F|TEST_P|TYPED_TEST)\(|^ *def test_|^class "], cwd=ROOT,
                                  capture_output=True, text=True, check=True).stdout
         tests = {f"{a}.{b}" for a, b in re.findall(r"^TEST\w*\((\w+), *(\w+)", sources, re.MULTILINE)}
+        binaries = {path.stem for path in files() if path.suffix in (".cpp", ".py")} | set(
+            re.findall(r"gapless_test\((\w+)", "".join(p.read_text() for p in files() if p.name == "CMakeLists.txt")))
         named = 0
         for page in PAGES:
             pattern = r"`(?:(\w+Test|Published\w+)|…)\.([A-Z]\w+)…?`"
@@ -108,7 +110,11 @@ class Pages(unittest.TestCase):
                           if one.split(".")[1].startswith(test) and (not suite or one.startswith(suite + "."))]
                 with self.subTest(f"{page} names {suite}.{test}"):
                     self.assertTrue(wanted)
-        self.assertGreaterEqual(named, 10)
+            for binary in re.findall(r"`(\w+_test)`", outside_of_blocks(page)):
+                named += 1
+                with self.subTest(f"{page} names {binary}"):
+                    self.assertIn(binary, binaries)
+        self.assertGreaterEqual(named, 15)
 
 
 if __name__ == "__main__":
