@@ -23,7 +23,8 @@ StatusOr<ModelWeights> read_weights(Device& device, Kernels& kernels, Stream& st
   GAPLESS_ASSIGN_OR_RETURN(const WeightSource files, open_weights(source));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            allocate_weights(device, stream, source.config, dtype));
-  GAPLESS_RETURN_IF_ERROR(load_weights(device, stream, files, source.config, dtype, weights));
+  GAPLESS_RETURN_IF_ERROR(with_expected_weights(
+      load_weights(device, stream, files, source.config, dtype, weights), source));
   return weights;
 }
 

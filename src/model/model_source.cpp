@@ -99,22 +99,24 @@ StatusOr<Tokenizer> load_tokenizer(const ModelSource& source) {
   return load_tokenizer(source.tokenizer, {source.profile, source.config});
 }
 
+Status with_expected_weights(const Status& status, const ModelSource& source) {
+  if (status.ok() || source.profile == nullptr) return status;
+  return make_error(status.code(), "{}; expected is model.safetensors of {}", status.message(),
+                    source.profile->weights_from);
+}
+
 StatusOr<WeightSource> open_weights(const ModelSource& source) {
   StatusOr<WeightSource> weights = WeightSource::open(*source.checkpoint, source.config);
-  if (source.profile == nullptr) return weights;
-  const std::string expected =
-      fmt::format("expected is model.safetensors of {}", source.profile->weights_from);
-  if (!weights.ok()) {
-    return make_error(weights.status().code(), "{}; {}", weights.status().message(), expected);
-  }
-  if (weights->stored_bytes().size() == 1) return weights;
+  if (!weights.ok()) return with_expected_weights(weights.status(), source);
+  if (source.profile == nullptr || weights->stored_bytes().size() == 1) return weights;
   std::string found;
   for (const auto& [dtype, bytes] : weights->stored_bytes()) {
     found += fmt::format("{}{}", found.empty() ? "" : " and ", tensor_dtype_name(dtype));
   }
-  return invalid_argument("{}: its tensors are {}, where {} has one dtype; {}",
-                          weights->checkpoint().files().front(), found, source.profile->title,
-                          expected);
+  return with_expected_weights(
+      invalid_argument("{}: its tensors are {}, where {} has one dtype",
+                       weights->checkpoint().files().front(), found, source.profile->title),
+      source);
 }
 
 StatusOr<std::string> describe_source(const ModelSource& source) {

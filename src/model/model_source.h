@@ -41,6 +41,9 @@ StatusOr<Tokenizer> load_tokenizer(const ModelSource& source);
 // The tensors of a stored model, all found. The error names the tensor and says what was expected.
 StatusOr<WeightSource> open_weights(const ModelSource& source);
 
+// An error of reading its weights, with where a published model's are to be had.
+Status with_expected_weights(const Status& status, const ModelSource& source);
+
 // "moondream2" or "moondream-0.5b": shapes of published models, with the special ids and templates
 // of Moondream 2 (2025-06-21).
 StatusOr<ModelConfig> published_architecture(std::string_view name);

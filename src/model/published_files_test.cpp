@@ -289,6 +289,8 @@ TEST_F(PublishedFiles, AnythingElseIsUnknown) {
                 }
               }),
               HasSubstr("(592 tensors, 'text.wte' [50304, 2048] BF16)"));
+  remove("config.json");
+  EXPECT_THAT(error(), HasSubstr("BF16, no config.json beside them)"));
 }
 
 TEST_F(PublishedFiles, ConfigMissingOrOfAnotherModel) {
@@ -334,6 +336,16 @@ TEST_F(PublishedFiles, TokenizerMissingOrOfOtherWeights) {
   other.token(51200, "one too many");
   EXPECT_THAT(error_with(other), AllOf(HasSubstr("it has 51201 tokens"), HasSubstr("only 51200")));
   EXPECT_EQ(error_with(june_tokenizer()), kRuns);
+}
+
+// What loading says of a value that is no number; reading 3.9 GB of them is not needed for it.
+TEST_F(PublishedFiles, ErrorsOfReadingSayWhereTheWeightsAre) {
+  const ModelSource source = find_model(folder_.path().string()).value();
+  EXPECT_EQ(
+      with_expected_weights(data_loss("model.safetensors: tensor 'x' is nan"), source).message(),
+      "model.safetensors: tensor 'x' is nan; expected is model.safetensors of "
+      "vikhyatk/moondream2, revision 2025-06-21");
+  EXPECT_TRUE(with_expected_weights(ok_status(), source).ok());
 }
 
 TEST_F(PublishedFiles, TensorsMissingSurplusOrOfAnotherKind) {

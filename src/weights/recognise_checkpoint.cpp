@@ -80,10 +80,12 @@ std::string describe_tensors(const Files& files) {
   const TensorMark& mark = checkpoint_profiles().front().marks.front();
   const CheckpointTensor* embeddings = files.find(mark);
   std::string text = fmt::format("{} tensors, ", files.tensors.size());
-  return text + (embeddings == nullptr
-                     ? fmt::format("none of them '{}'", mark.name)
-                     : fmt::format("'{}' {} {}", mark.name, shape_to_string(embeddings->shape),
-                                   tensor_dtype_name(embeddings->dtype)));
+  return text +
+         (embeddings == nullptr
+              ? fmt::format("none of them '{}'", mark.name)
+              : fmt::format("'{}' {} {}", mark.name, shape_to_string(embeddings->shape),
+                            tensor_dtype_name(embeddings->dtype))) +
+         (files.exists("config.json") ? "" : ", no config.json beside them");
 }
 
 // The row of the table, and by what it was told from others of the same tensors.
