@@ -7,7 +7,6 @@
 #include <map>
 
 #include "weights/checkpoint_profile.h"
-#include "weights/checkpoint_profile.h"
 #include "weights/float_conversion.h"
 #include "weights/test_files.h"
 
