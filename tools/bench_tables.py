@@ -5,8 +5,8 @@
     tools/bench_tables.py --update docs/benchmarks.md            in place, between the marks
                                                                  <!-- FILE --> and <!-- end -->
 
-A mark may begin with "headline": README's table. Without that, several files are those of decode, forward, forward after rest and peers, in this order,
-make one table of ceiling, ours and theirs.
+A mark may name several files: those of decode, forward, forward after rest and peers, in this order,
+make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table.
 
 Needs nothing but Python 3.
 """
@@ -14,6 +14,8 @@ Needs nothing but Python 3.
 import json
 import re
 import sys
+
+import headline_table
 
 
 def table(header, rows):
@@ -241,58 +243,6 @@ def ceiling_ours_theirs(decoded, forwarded, rested, peers):
                  *(f"PyTorch {way} ms" for way in ways), "transformers ms", "fastest of them / ours"], rows)
 
 
-def headline(decode_file, fp8_file, peers_file, forward_file, overlap_file, serve_file, known_file):
-    """README's table: each figure with the file that it comes from, and that file's commit."""
-    results = {path: read(path) for path in (decode_file, fp8_file, peers_file, forward_file, overlap_file, serve_file,
-                                             known_file)}
-    rows_of_interest = (1, 8, 32)
-
-    def steps(path):
-        return [point["step_ms"]["median"] for point in results[path]["points"] if point["rows"] in rows_of_interest]
-
-    def joined(times):
-        return " / ".join(f"{time:.2f}" for time in times) + " ms"
-
-    def peer(what, size, ways):
-        row = next(row for row in results[peers_file]["reference"] if (row["what"], row["size"]) == (what, size))
-        return min(row[f"{way}_ms"]["median"] for way in ways)
-
-    def batching(size):
-        return min(row["step_ms"] for row in results[peers_file]["transformers"] if row["size"] == size)
-
-    def ours(kind, size):
-        return next(point["ms"]["median"] for point in results[forward_file][kind] if point["size"] == size)
-
-    sizes = [f"{rows} rows" for rows in rows_of_interest]
-    plain = [run["bubble_us_per_step"] for run in results[overlap_file]["runs"]
-             if run["workload"] == "plain" and run["depth"] == 2 and not run["host_delay_us"]]
-    served = {(point["concurrency"], point["max_tokens"]): point for point in results[serve_file]["points"]}
-    known = results[known_file]["runs"][-1]["known picture"][0]
-
-    def line(what, ours, compiled, transformers, *paths):
-        files = ", ".join(f"`{path.split('/')[-1]}` ({results[path]['commit'].split()[-1]})" for path in paths)
-        return [what, ours, compiled, transformers, files]
-
-    yield table(["what", "gapless", "PyTorch, the faster of CUDA graph and compiled", "transformers",
-                 "result file (commit)"], [
-        line("decode step at 1 / 8 / 32 streams", joined(steps(decode_file)),
-             joined(peer("decode", size, ("graph", "compiled")) for size in sizes),
-             joined(batching(size) for size in sizes), decode_file, peers_file),
-        line("the same with 8-bit weights and 16-bit activations", joined(steps(fp8_file)), "", "", fp8_file),
-        line("device idle between decode steps, 1 to 64 streams", f"{min(plain):.1f} to {max(plain):.1f} µs", "", "", overlap_file),
-        line("13 crops through the vision encoder, back to back", f"{ours('encodes', '13'):.1f} ms",
-             f"{peer('encode', '13 crops', ('graph', 'compiled')):.1f} ms", "", forward_file, peers_file),
-        line("a prompt of 770 tokens", f"{ours('prefills', '1x770'):.1f} ms",
-             f"{peer('prefill', '1 x 770', ('graph', 'compiled')):.1f} ms", "", forward_file, peers_file),
-        line("first token of a lone request about a new 800×600 picture, over HTTP (median)",
-             f"{served[1, 3]['ttft_ms']['p50']:.1f} ms", "", "", serve_file),
-        line("requests a second, each about a new 800×600 picture, 16 clients",
-             f"{served[16, 3]['requests_per_s']:.0f}", "", "", serve_file),
-        line("first token of the next question about a picture (median)", f"{known['ttft_ms']['p50']:.1f} ms", "", "",
-             known_file),
-    ])
-
-
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
           "serve": serve, "short-answers": short_answers, "kernels": kernels, "logits": logits, "power": power}
 
@@ -304,7 +254,7 @@ def read(path):
 
 def tables_of(paths):
     if paths.startswith("headline "):
-        return "\n".join(headline(*paths.split()[1:]))
+        return "".join(headline_table.headline(*paths.split()[1:]))
     if len(paths.split()) > 1:
         return "\n".join(ceiling_ours_theirs(*map(read, paths.split())))
     result = read(paths)
