@@ -298,12 +298,12 @@ TEST_F(SamplingTest, TheFiltersBoundsAreInclusive) {
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
     const float logits[] = {0, 0, -100, -100};
     std::copy_n(logits, 4, b.row(i));
-    state_of(b, i).temperature = 1;
+    state_of(b, i).sampling.temperature = 1;
   }
   const std::set<std::int32_t> both = {0, 1};
   const auto drawn = [&](float top_p, float min_p) {
     for (std::size_t i = 0; i < b.seats.size(); ++i) {
-      state_of(b, i).top_p = top_p, state_of(b, i).min_p = min_p;
+      state_of(b, i).sampling.top_p = top_p, state_of(b, i).sampling.min_p = min_p;
     }
     const Result result = run_device(b);
     return std::set<std::int32_t>(result.tokens.begin(), result.tokens.end());

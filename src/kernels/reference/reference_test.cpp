@@ -198,10 +198,10 @@ TEST(ReferenceTest, SampleRowFollowsTheInverseCdf) {
 TEST(ReferenceTest, TheFiltersBoundsAreInclusive) {
   const float logits[] = {0, 0};
   RowState row;
-  row.temperature = 1;
-  row.top_p = 0.5f;  // exactly what is before the second token
+  row.sampling.temperature = 1;
+  row.sampling.top_p = 0.5f;  // exactly what is before the second token
   EXPECT_EQ(sample_row(logits, 2, row, nullptr, nullptr, 0.99).token, 1);
-  row.top_p = 1, row.min_p = 1;  // exactly the second one's share of the first
+  row.sampling.top_p = 1, row.sampling.min_p = 1;  // exactly the second one's share of the first
   EXPECT_EQ(sample_row(logits, 2, row, nullptr, nullptr, 0.99).token, 1);
 }
 
@@ -209,7 +209,7 @@ TEST(ReferenceTest, ARowWithALogitThatIsNotFiniteIsGreedy) {
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     const float logits[] = {1, bad, 1.5f, 1.4f};
     RowState row;
-    row.temperature = 1;
+    row.sampling.temperature = 1;
     for (const double u : {0.0, 0.5, 0.99}) {
       EXPECT_EQ(sample_row(logits, 4, row, nullptr, nullptr, u).token, 2) << bad << " at " << u;
     }
@@ -219,7 +219,7 @@ TEST(ReferenceTest, ARowWithALogitThatIsNotFiniteIsGreedy) {
 TEST(ReferenceTest, ARowWithoutCandidatesEnds) {
   const float logits[] = {NAN, INFINITY, -INFINITY};
   RowState row;
-  row.temperature = 1;
+  row.sampling.temperature = 1;
   EXPECT_EQ(sample_row(logits, 3, row, nullptr, nullptr, 0.5).token, 0);
   row.num_stop_ids = 2;
   row.stop_ids[0] = 2;
@@ -231,8 +231,8 @@ TEST(ReferenceTest, EachTokenOfARowIsDrawnWithItsOwnNumber) {
   constexpr int kVocab = 64;
   const std::vector<float> logits(kVocab, 1.0f);
   RowState row;
-  row.temperature = 1;
-  row.seed = 7;
+  row.sampling.temperature = 1;
+  row.sampling.seed = 7;
   const std::int32_t seat = 0;
   for (const int num_generated : {0, 1, 2, 9}) {
     row.num_generated = num_generated;
@@ -245,7 +245,7 @@ TEST(ReferenceTest, EachTokenOfARowIsDrawnWithItsOwnNumber) {
             .logprobs = &logprob,
             .num_rows = 1,
             .vocab = kVocab});
-    const double u = sampling_uniform(row.seed, num_generated);
+    const double u = sampling_uniform(row.sampling.seed, num_generated);
     EXPECT_EQ(token, static_cast<std::int32_t>(u * kVocab)) << num_generated;
   }
 }
@@ -254,7 +254,7 @@ TEST(ReferenceTest, EachTokenOfARowIsDrawnWithItsOwnNumber) {
 TEST(ReferenceTest, BeginStepKeepsToTheLaunchsBounds) {
   RowState states[2];
   RowState installs[2];
-  installs[0].seed = 5, installs[1].seed = 6;
+  installs[0].sampling.seed = 5, installs[1].sampling.seed = 6;
   const std::int32_t install_rows[] = {0, 1};
   const PageTableDelta deltas[] = {{.row = 0, .index = 0, .page = 8},
                                    {.row = 0, .index = 1, .page = 9}};
@@ -270,8 +270,8 @@ TEST(ReferenceTest, BeginStepKeepsToTheLaunchsBounds) {
               .row_states = states,
               .page_table = page_table,
               .page_table_stride = 2});
-  EXPECT_EQ(states[0].seed, 5u);
-  EXPECT_EQ(states[1].seed, 0u);
+  EXPECT_EQ(states[0].sampling.seed, 5u);
+  EXPECT_EQ(states[1].sampling.seed, 0u);
   EXPECT_EQ(page_table[0], 8);
   EXPECT_EQ(page_table[1], -1);
 }
