@@ -1,15 +1,20 @@
 // The one door into the engine thread: submissions and cancellations from any thread.
 //
 // The engine collects its mail once per tick; an atomic flag makes an empty box cost no lock. It
-// blocks in wait() only when it has nothing else to do.
+// blocks in wait() only when it has nothing else to do. Sleeping there and being woken costs up to
+// some hundred microseconds on a virtual machine, so somebody who is about to post may say so
+// (announce): the engine then waits awake, for a bounded time.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "pipeline/sequence.h"
 
@@ -22,6 +27,21 @@ struct Mail {
 
 class Mailbox {
  public:
+  // `most_awake_ns`: the longest time after an announcement to wait awake; 0: never.
+  explicit Mailbox(std::int64_t most_awake_ns = 0) : most_awake_ns_(most_awake_ns) {}
+
+  // Mail is on its way, until `retract`, which follows the post or the decision not to.
+  void announce() {
+    if (most_awake_ns_ == 0) return;
+    std::lock_guard lock(mutex_);
+    num_expected_.fetch_add(1, std::memory_order_relaxed);
+    has_news_ = true;
+    arrived_.notify_one();
+  }
+  void retract() {
+    if (most_awake_ns_ != 0) num_expected_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
   // False, and the sequence stays with the caller, when the box is closed.
   [[nodiscard]] bool post(std::unique_ptr<Sequence>& sequence) {
     std::lock_guard lock(mutex_);
@@ -57,16 +77,35 @@ class Mailbox {
   // Engine: blocks until there is mail. False: closed, and the box is empty.
   bool wait() {
     std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [this] { return closed_ || has_mail_.load(std::memory_order_relaxed); });
-    return has_mail_.load(std::memory_order_relaxed);
+    while (true) {
+      arrived_.wait(lock, [this] { return closed_ || has_news_ || has_mail(); });
+      if (closed_ || has_mail()) return has_mail();
+      has_news_ = false;
+      lock.unlock();
+      look_for_mail();
+      lock.lock();
+    }
   }
 
  private:
+  bool has_mail() const { return has_mail_.load(std::memory_order_acquire); }
+
+  void look_for_mail() const {
+    const std::int64_t end_ns = host_now_ns() + most_awake_ns_;
+    while (!has_mail() && num_expected_.load(std::memory_order_relaxed) > 0 &&
+           host_now_ns() < end_ns) {
+      std::this_thread::yield();
+    }
+  }
+
+  const std::int64_t most_awake_ns_;
+  std::atomic<int> num_expected_{0};
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::atomic<bool> has_mail_{false};
-  Mail mail_;            // guarded by mutex_
-  bool closed_ = false;  // guarded by mutex_
+  Mail mail_;              // guarded by mutex_
+  bool closed_ = false;    // guarded by mutex_
+  bool has_news_ = false;  // guarded by mutex_: announced since the engine last looked
 };
 
 }  // namespace gapless

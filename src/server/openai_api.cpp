@@ -55,6 +55,7 @@ void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange,
   const std::uint64_t first_seed = request->skill.settings.seed.value_or(0);
   for (int i = 0; i < request->num_choices; ++i) {
     SkillRequest one = request->skill;
+    one.received_ns = exchange->request().received_ns;
     one.settings.seed = first_seed + static_cast<std::uint64_t>(i);
     const StatusOr<RequestId> id = service->submit(std::move(one), responder->sink_of_choice(i));
     if (!id.ok()) return responder->fail(error_of_submit(id.status()));
