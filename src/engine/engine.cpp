@@ -104,8 +104,11 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
   setup.end_early = [this, id] { end_sequence(id); };
   setup.on_retired = [this, id] { retire(id); };
   auto active = std::make_shared<ActiveRequest>(std::move(setup), *emit_);
+  const std::int64_t now_ns = host_now_ns();
+  const std::int64_t since_ns = request.received_ns != 0 ? request.received_ns : now_ns;
   // The queue is as large as the number of active requests, so it has room.
-  GAPLESS_CHECK(jobs_.try_push(Job{std::move(request), active, host_now_ns()}));
+  GAPLESS_CHECK(
+      jobs_.try_push(Job{std::move(request), active, now_ns, Loop::Preparation(*loop_, since_ns)}));
   active_.emplace(id, Entry{std::move(active), SequenceId()});
   return id;
 }
@@ -139,10 +142,17 @@ void Engine::preprocess_jobs() {
 void Engine::submit_to_loop(Job& job) {
   const Status cancelled(StatusCode::kCancelled, "the request was cancelled");
   if (job.active->cancel_requested()) return job.active->fail(cancelled);
-  StatusOr<PreparedPrompt> prompt = preprocessor_->prepare(job.request);
+  const std::int64_t taken_ns = host_now_ns();
+  StageTimes stages;
+  StatusOr<PreparedPrompt> prompt = preprocessor_->prepare(job.request, &stages);
   if (!prompt.ok()) return job.active->fail(prompt.status());
   prompt->submitted_ns = job.submitted_ns;
   job.active->set_num_input_tokens(static_cast<int>(prompt->inputs.size()));
+  if (job.request.received_ns != 0) {
+    stages[RequestStage::kRead] = job.submitted_ns - job.request.received_ns;
+  }
+  stages[RequestStage::kQueue] = taken_ns - job.submitted_ns;
+  job.active->set_preparation(stages, taken_ns);
 
   std::unique_lock lock(mutex_);
   if (job.active->cancel_requested()) {

@@ -58,6 +58,7 @@ class Engine {
     SkillRequest request;
     std::shared_ptr<ActiveRequest> active;
     std::int64_t submitted_ns = 0;
+    Loop::Preparation preparation;
   };
 
   Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options);
