@@ -2,11 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace gapless {
 
@@ -52,12 +53,12 @@ class ThreadPool {
 
   std::mutex caller_mutex_;  // held by the thread whose loop runs
 
-  std::mutex mutex_;
-  std::condition_variable loop_started_, workers_left_;
-  Loop loop_;                                // guarded by mutex_
-  bool loop_open_ = false;                   // guarded by mutex_: workers may still join
+  Mutex mutex_;
+  ConditionVariable loop_started_, workers_left_;
+  Loop loop_ GAPLESS_GUARDED_BY(mutex_);
+  bool loop_open_ GAPLESS_GUARDED_BY(mutex_) = false;  // workers may still join
+  bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
   std::atomic<int> num_joined_{0};           // written under mutex_
-  bool stopping_ = false;                    // guarded by mutex_
   std::atomic<std::uint64_t> num_loops_{0};  // written under mutex_
   std::atomic<std::int64_t> next_task_{0};
 

@@ -19,6 +19,7 @@ StatusOr<std::shared_ptr<CropPool>> CropPool::create(Device& device, int num_cro
 
 CropPool::CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes)
     : memory_(std::move(memory)),
+      num_crops_(num_crops),
       crop_bytes_(crop_bytes),
       buffers_(static_cast<std::size_t>(num_crops)),
       free_(static_cast<std::size_t>(num_crops)) {
@@ -28,9 +29,9 @@ CropPool::CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes)
 std::shared_ptr<CropPool::Lease> CropPool::acquire(int count) {
   GAPLESS_CHECK(count >= 1 && count <= capacity());
   const auto wanted = static_cast<std::size_t>(count);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::uint64_t turn = next_turn_++;
-  changed_.wait(lock, [&] { return closed_ || (turn == turn_ && free_.size() >= wanted); });
+  while (!closed_ && (turn != turn_ || free_.size() < wanted)) changed_.wait(lock);
   if (closed_) return nullptr;
   std::vector<int> taken(free_.begin(), free_.begin() + count);
   for (const int index : taken) forget_picture_of(index);
@@ -41,7 +42,7 @@ std::shared_ptr<CropPool::Lease> CropPool::acquire(int count) {
 
 void CropPool::remember(const ContentHash& name, const Lease& lease, int first, int count,
                         const Tiling& tiling) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Another worker prepared it at the same time.
   if (pictures_.contains(name)) return;
   const auto begin = lease.buffers_.begin() + first;
@@ -51,7 +52,7 @@ void CropPool::remember(const ContentHash& name, const Lease& lease, int first, 
 }
 
 std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = pictures_.find(name);
   if (found == pictures_.end() || turn_ != next_turn_ || closed_) return std::nullopt;
   const Known& known = found->second;
@@ -60,19 +61,19 @@ std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
 
 void CropPool::close() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
   }
   changed_.notify_all();
 }
 
 int CropPool::num_free() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(free_.size());
 }
 
 int CropPool::num_waiting() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(next_turn_ - turn_);
 }
 
@@ -93,7 +94,7 @@ std::shared_ptr<CropPool::Lease> CropPool::lease(std::vector<int> buffers) {
 
 void CropPool::release(const std::vector<int>& buffers) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const int index : buffers) {
       if (--buffer(index).num_leases == 0) free_.push_back(index);
     }

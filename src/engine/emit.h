@@ -6,15 +6,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "pipeline/prepared_prompt.h"
 #include "skill/response_sink.h"
 #include "skill/skill_decoder.h"
@@ -104,10 +103,10 @@ class EmitPool {
     std::unique_ptr<End> end;  // set for a request's last item
   };
   struct Worker {
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::vector<Item> queue;
-    bool stopping = false;
+    Mutex mutex;
+    ConditionVariable wake;
+    std::vector<Item> queue GAPLESS_GUARDED_BY(mutex);
+    bool stopping GAPLESS_GUARDED_BY(mutex) = false;
     std::thread thread;
   };
   void post(Item item);

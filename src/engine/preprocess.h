@@ -30,10 +30,18 @@ class Preprocessor {
   // Hashes, decodes and tiles the images into pinned crops; tokenises the prompt. Of images whose
   // crops are all still there nothing is decoded. Waits for crop buffers when too many pictures are
   // in flight, before it decodes: what waits holds no pixels. An error of one image among several
-  // says which. Any thread. Notes in *stages, unless that is null, what took how long.
-  StatusOr<PreparedPrompt> prepare(const SkillRequest& request, StageTimes* stages = nullptr) const;
+  // says which. Any thread.
+  StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
+
+  // As many prompts of the same request, whose images are prepared once: they share the crops. Notes
+  // in *stages, unless that is null, what took how long.
+  StatusOr<std::vector<PreparedPrompt>> prepare_choices(const SkillRequest& request,
+                                                        int num_choices,
+                                                        StageTimes* stages = nullptr) const;
 
  private:
+  // Everything but the images.
+  StatusOr<PreparedPrompt> prepare_text(const SkillRequest& request) const;
   StatusOr<std::vector<PreparedImage>> prepare_images(const SkillRequest& request,
                                                       StageTimes& stages) const;
   // Of all images or of none: who holds some crops and waits for others may hold somebody up.

@@ -70,6 +70,12 @@ TEST(TraceTest, TheGapsAreTheOnesThatTheLedgerCharged) {
   EXPECT_TRUE(find_slice(trace, "bubble").empty());
 }
 
+TEST(TraceTest, NothingBeginsBeforeZeroWithoutPhasesEither) {
+  const StepRecord records[] = {record_with_zombie()};
+  const auto trace = boost::json::parse(chrome_trace(records, {}));
+  EXPECT_DOUBLE_EQ(find_slice(trace, "inputs up").at("ts").to_number<double>(), 1.0);
+}
+
 TEST(TraceTest, AnEmptyLedgerIsAnEmptyTrace) {
   const auto path = std::filesystem::temp_directory_path() / "gapless_trace_test.json";
   ASSERT_TRUE(write_chrome_trace(Ledger(4), path).ok());

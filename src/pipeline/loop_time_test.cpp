@@ -53,6 +53,7 @@ struct Sink : TokenSink {
 class LoopTimeTest : public ::testing::Test {
  protected:
   void make_loop(int depth, std::int64_t clock_offset_ns = 0) {
+    TearDown();  // of the one before
     FakeModelConfig config = FakeModelConfig::small();
     config.forward_ns = [](const StepShape& shape) {
       return shape.kind == StepKind::kDecode ? std::int64_t{100'000} : 5 * kSecondNs;
@@ -77,7 +78,7 @@ class LoopTimeTest : public ::testing::Test {
     PreparedPrompt prompt;
     prompt.inputs.resize(5, TokenInput{.id = 3});
     prompt.row.max_generated = num_tokens;
-    prompt.row.seed = fake_seed(1, -1);
+    prompt.row.sampling.seed = fake_seed(1, -1);
     auto sink = std::make_shared<Sink>([this] { reader_->read(); });
     EXPECT_TRUE(loop_->submit(std::move(prompt), sink).ok());
     return sink;

@@ -7,15 +7,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "pipeline/sequence.h"
 
 namespace gapless {
@@ -33,7 +32,7 @@ class Mailbox {
   // Mail is on its way, until `retract`, which follows the post or the decision not to.
   void announce() {
     if (most_awake_ns_ == 0) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     num_expected_.fetch_add(1, std::memory_order_relaxed);
     has_news_ = true;
     arrived_.notify_one();
@@ -44,7 +43,7 @@ class Mailbox {
 
   // False, and the sequence stays with the caller, when the box is closed.
   [[nodiscard]] bool post(std::unique_ptr<Sequence>& sequence) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return false;
     mail_.arrivals.push_back(std::move(sequence));
     has_mail_.store(true, std::memory_order_release);
@@ -53,7 +52,7 @@ class Mailbox {
   }
 
   void post_cancellation(SequenceId sequence) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     mail_.cancellations.push_back(sequence);
     has_mail_.store(true, std::memory_order_release);
     arrived_.notify_one();
@@ -61,7 +60,7 @@ class Mailbox {
 
   // No more arrivals.
   void close() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     arrived_.notify_one();
   }
@@ -69,21 +68,21 @@ class Mailbox {
   // Engine: swaps the mail into `mail`, whose lists must be empty.
   void collect(Mail& mail) {
     if (!has_mail_.load(std::memory_order_acquire)) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::swap(mail_, mail);
     has_mail_.store(false, std::memory_order_relaxed);
   }
 
   // Engine: blocks until there is mail. False: closed, and the box is empty.
   bool wait() {
-    std::unique_lock lock(mutex_);
     while (true) {
-      arrived_.wait(lock, [this] { return closed_ || has_news_ || has_mail(); });
-      if (closed_ || has_mail()) return has_mail();
-      has_news_ = false;
-      lock.unlock();
+      {
+        MutexLock lock(mutex_);
+        while (!closed_ && !has_news_ && !has_mail()) arrived_.wait(lock);
+        if (closed_ || has_mail()) return has_mail();
+        has_news_ = false;
+      }
       look_for_mail();
-      lock.lock();
     }
   }
 
@@ -100,12 +99,13 @@ class Mailbox {
 
   const std::int64_t most_awake_ns_;
   std::atomic<int> num_expected_{0};
-  std::mutex mutex_;
-  std::condition_variable arrived_;
+  Mutex mutex_;
+  ConditionVariable arrived_;
   std::atomic<bool> has_mail_{false};
-  Mail mail_;              // guarded by mutex_
-  bool closed_ = false;    // guarded by mutex_
-  bool has_news_ = false;  // guarded by mutex_: announced since the engine last looked
+  Mail mail_ GAPLESS_GUARDED_BY(mutex_);
+  bool closed_ GAPLESS_GUARDED_BY(mutex_) = false;
+  // Announced since the engine last looked.
+  bool has_news_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gapless

@@ -1,6 +1,5 @@
 // config.json <-> ModelConfig.
 #include <array>
-#include <boost/json/serialize.hpp>
 
 #include "base/file_bytes.h"
 #include "base/json.h"
@@ -235,7 +234,7 @@ std::string model_config_to_json(const ModelConfig& original) {
   for (const TemplateField& field : template_fields(config.tokenizer)) {
     section_of(templates, field.skill)[field.key] = list_of(*field.value);
   }
-  return boost::json::serialize(root) + "\n";
+  return json_text(root) + "\n";
 }
 
 }  // namespace gapless
