@@ -53,6 +53,7 @@ struct Sink : TokenSink {
 class LoopTimeTest : public ::testing::Test {
  protected:
   void make_loop(int depth, std::int64_t clock_offset_ns = 0) {
+    TearDown();  // of the one before
     FakeModelConfig config = FakeModelConfig::small();
     config.forward_ns = [](const StepShape& shape) {
       return shape.kind == StepKind::kDecode ? std::int64_t{100'000} : 5 * kSecondNs;
