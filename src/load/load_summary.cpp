@@ -106,7 +106,7 @@ void add_server_figures(const ServerGauges& before, const ServerGauges& after,
 }
 
 std::string stage_table(const LoadSummary& summary) {
-  if (summary.stages.empty()) return {};
+  if (summary.stages.empty() || summary.num_answers == 0) return {};
   std::string table =
       fmt::format("        to the first text, mean ms: {:.2f} =", summary.mean_ttft_ms);
   for (std::size_t i = 0; i < summary.stages.size(); ++i) {
@@ -181,7 +181,7 @@ boost::json::object load_json(const LoadSummary& summary) {
   if (summary.host_us_per_step) {
     json["engine_thread_us_per_step"] = to_decimals(*summary.host_us_per_step, 2);
   }
-  if (!summary.stages.empty()) {
+  if (!summary.stages.empty() && summary.num_answers > 0) {
     boost::json::object stages = to_json(summary.stages);
     stages["outside"] = to_decimals(outside_ms(summary), 3);
     json["mean_ttft_ms"] = to_decimals(summary.mean_ttft_ms, 3);
