@@ -6,7 +6,7 @@
                                                                  <!-- FILE --> and <!-- end -->
 
 A mark may name several files: those of decode, forward, forward after rest and peers, in this order,
-make one table of ceiling, ours and theirs.
+make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table.
 
 Needs nothing but Python 3.
 """
@@ -14,6 +14,8 @@ Needs nothing but Python 3.
 import json
 import re
 import sys
+
+import headline_table
 
 
 def table(header, rows):
@@ -301,6 +303,8 @@ def read(path):
 
 
 def tables_of(paths):
+    if paths.startswith("headline "):
+        return "".join(headline_table.headline(*paths.split()[1:]))
     if len(paths.split()) > 1:
         return "\n".join(ceiling_ours_theirs(*map(read, paths.split())))
     result = read(paths)
@@ -309,12 +313,16 @@ def tables_of(paths):
     return "\n".join([source + "\n", *TABLES[result["benchmark"]](result)])
 
 
-def update(page):
-    with open(page, encoding="utf-8") as file:
-        text = file.read()
-    text = re.sub(r"<!-- (\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
+def with_tables(text):
+    """The page with the tables between its marks made anew."""
+    return re.sub(r"<!-- ((?:headline )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
                   lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
                   flags=re.DOTALL)
+
+
+def update(page):
+    with open(page, encoding="utf-8") as file:
+        text = with_tables(file.read())
     with open(page, "w", encoding="utf-8") as file:
         file.write(text)
 

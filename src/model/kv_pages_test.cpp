@@ -75,7 +75,7 @@ TEST(KvPages, TheStateHasPagesOfItsFormat) {
     EXPECT_EQ(static_cast<const std::byte*>(last.k) - base, 4 * 5 * 128 * 16 * element);
     EXPECT_EQ(static_cast<const std::byte*>(last.v) - base, 5 * 5 * 128 * 16 * element);
     // On the CPU device memory can be looked at.
-    for (int row = 0; row < limits.max_rows; ++row) {
+    for (int row = 0; row < limits.num_rows(); ++row) {
       EXPECT_EQ(state->row_states()[row].done, 1) << "a row that was never installed";
       EXPECT_EQ(state->row_states()[row].num_generated, 0);
     }

@@ -20,7 +20,7 @@ constexpr std::uint8_t kStale = 0x5a;  // what an earlier step left
 class FillInputsTest : public ::testing::Test {
  protected:
   FillInputsTest() {
-    limits_.max_rows = 4;
+    limits_.max_seats = 4;
     limits_.max_prefill_tokens = 96;
     limits_.max_prefill_sequences = 3;
     limits_.num_pages = 32;

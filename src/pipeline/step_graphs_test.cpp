@@ -30,7 +30,7 @@ TEST(StepGraphsTest, BucketsTakeWhatTheyAreAskedFor) {
 class StepGraphsCaptureTest : public ::testing::Test {
  protected:
   StepGraphsCaptureTest() {
-    limits_.max_rows = 4;
+    limits_.max_seats = 4;
     limits_.max_prefill_sequences = 2;
     limits_.max_graph_tokens = 32;
     limits_.max_graph_crops = 3;
