@@ -29,8 +29,8 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls task(i) once for every i in [0, num_tasks) and returns when all are done. Any thread, but
-  // not from inside a task.
+  // Begins task(i) once for every i in [0, num_tasks), in order, and returns when all are done. A
+  // task may wait for an earlier one. Any thread, but not from inside a task.
   template <typename Task>
   void parallel_for(std::int64_t num_tasks, const Task& task) {
     run({.call = [](const void* t, std::int64_t i) { (*static_cast<const Task*>(t))(i); },

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace gapless {
 namespace {
@@ -45,7 +46,10 @@ void ActiveRequest::emit_token(const CommittedToken& token) {
     pending_logprobs_.push_back(describe_logprobs(token, *setup_.tokenizer));
     hand_on_logprobs();
   }
-  if (!chunk.empty()) setup_.sink->on_text(chunk, num_output_tokens_);
+  if (!chunk.empty()) {
+    setup_.sink->on_text(chunk, num_output_tokens_);
+    if (first_text_ns_ == 0) first_text_ns_ = host_now_ns();
+  }
   if (setup_.decoder->stopped()) {
     ended_early_ = true;
     setup_.end_early();
@@ -84,10 +88,24 @@ void ActiveRequest::emit_end(FinishReason reason, const Status& status,
     result.metrics.prefill_time_ms = ms_between(times.prefill_launched_ns, times.first_token_ns);
     result.metrics.decode_time_ms = ms_between(times.first_token_ns, times.finished_ns);
     result.metrics.ttft_ms = ms_between(times.submitted_ns, times.first_token_ns);
+    result.metrics.stages = stages_until_first_text(times);
     setup_.decoder->fill(result);
     setup_.sink->on_done(result);
   }
   setup_.on_retired();
+}
+
+StageTimes ActiveRequest::stages_until_first_text(const SequenceTimes& times) const {
+  StageTimes stages = stages_;
+  const std::int64_t first_text_ns = first_text_ns_ != 0 ? first_text_ns_ : host_now_ns();
+  stages[RequestStage::kPrepare] = times.queued_ns - prepare_begin_ns_;
+  stages[RequestStage::kAdmit] = times.first_launched_ns - times.queued_ns;
+  // An answer without a token ends where its first token would be.
+  const std::int64_t token_ns =
+      times.first_token_ns != 0 ? times.first_token_ns : times.finished_ns;
+  stages[RequestStage::kDevice] = token_ns - times.first_launched_ns;
+  stages[RequestStage::kEmit] = first_text_ns - token_ns;
+  return stages;
 }
 
 EmitPool::EmitPool(int num_workers) {

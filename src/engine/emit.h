@@ -44,6 +44,12 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
   // Set by preprocessing before submission to the loop.
   void set_num_input_tokens(int count) { num_input_tokens_ = count; }
 
+  // The stages up to kQueue and the parts of kPrepare, which began at begin_ns.
+  void set_preparation(const StageTimes& stages, std::int64_t begin_ns) {
+    stages_ = stages;
+    prepare_begin_ns_ = begin_ns;
+  }
+
   void request_cancel() { cancelled_.store(true); }
   bool cancel_requested() const { return cancelled_.load(); }
 
@@ -60,11 +66,15 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
   void emit_token(const CommittedToken& token);
   void emit_end(FinishReason reason, const Status& status, const SequenceTimes& times);
   void hand_on_logprobs();
+  StageTimes stages_until_first_text(const SequenceTimes& times) const;
 
   Setup setup_;
   EmitPool& emit_;
   std::atomic<bool> cancelled_{false};
   std::atomic<int> num_input_tokens_{0};
+  StageTimes stages_;  // of the preparation
+  std::int64_t prepare_begin_ns_ = 0;
+  std::int64_t first_text_ns_ = 0;
   int num_output_tokens_ = 0;
   int num_logprobs_handed_on_ = 0;
   std::deque<TokenLogprob> pending_logprobs_;  // of tokens that are not final

@@ -6,6 +6,8 @@
 #include <future>
 #include <optional>
 
+#include "base/clock.h"
+
 namespace gapless {
 namespace {
 
@@ -113,6 +115,36 @@ TEST_F(EmitTest, HeldBackTokensComeWithTheirTextOrNever) {
   cut.pop_back();
   cut.push_back(tokens_of("\u2605")[0]);  // the length limit splits a character
   EXPECT_EQ(events_of(query(), cut), "token(x -1)text(x)token(\\xe2 -1)text(\uFFFD)done(x\uFFFD)");
+}
+
+TEST_F(EmitTest, TheWayToTheFirstTextIsAccountedForStageByStage) {
+  EmitPool pool(1);
+  auto sink = std::make_shared<Recorder>();
+  ActiveRequest::Setup setup;
+  setup.id = RequestId(1);
+  setup.decoder = make_skill_decoder(query(), *tokenizer_, {TokenId(5), TokenId(6)});
+  setup.sink = sink;
+  setup.end_early = [] {};
+  setup.on_retired = [] {};
+  auto active = std::make_shared<ActiveRequest>(std::move(setup), pool);
+  StageTimes preparation;
+  preparation[RequestStage::kRead] = 3;
+  preparation[RequestStage::kDecode] = 5;
+  const std::int64_t now_ns = host_now_ns();
+  active->set_preparation(preparation, now_ns - 100);
+  active->on_token(tokens_of("x")[0]);
+  active->on_finished(FinishReason::kLength, ok_status(),
+                      {.queued_ns = now_ns - 90,
+                       .first_launched_ns = now_ns - 70,
+                       .first_token_ns = now_ns - 30,
+                       .finished_ns = now_ns});
+  sink->ended.get_future().wait();
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kRead], 3);
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kDecode], 5);
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kPrepare], 10);
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kAdmit], 20);
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kDevice], 40);
+  EXPECT_GE(sink->done.metrics.stages[RequestStage::kEmit], 30) << "until the text was handed on";
 }
 
 // Whatever the loop believes: the length limit may fall on the stop string's last token, or on one of

@@ -108,7 +108,9 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
                       active_.size());
   }
   std::vector<RequestId> ids;
-  Job job{.submitted_ns = host_now_ns()};
+  const std::int64_t now_ns = host_now_ns();
+  const std::int64_t since_ns = request.received_ns != 0 ? request.received_ns : now_ns;
+  Job job{.submitted_ns = now_ns, .preparation = Loop::Preparation(*loop_, since_ns)};
   for (std::shared_ptr<ResponseSink>& sink : sinks) {
     ids.emplace_back(next_id_++);
     const auto active = make_active(request, ids.back(), std::move(sink));
@@ -170,7 +172,13 @@ void Engine::prepare_job(Job& job) {
   });
   if (job.choices.empty()) return;
   const int num_choices = static_cast<int>(job.choices.size());
-  auto prompts = preprocessor_->prepare_choices(job.request, num_choices);
+  StageTimes stages;
+  const std::int64_t taken_ns = host_now_ns();
+  if (job.request.received_ns != 0) {
+    stages[RequestStage::kRead] = job.submitted_ns - job.request.received_ns;
+  }
+  stages[RequestStage::kQueue] = taken_ns - job.submitted_ns;
+  auto prompts = preprocessor_->prepare_choices(job.request, num_choices, &stages);
   for (std::size_t i = 0; i < job.choices.size(); ++i) {
     const Choice& choice = job.choices[i];
     if (!prompts.ok()) {
@@ -180,6 +188,7 @@ void Engine::prepare_job(Job& job) {
     PreparedPrompt& prompt = (*prompts)[i];
     prompt.submitted_ns = job.submitted_ns;
     prompt.row.sampling.seed = choice.seed;
+    choice.active->set_preparation(stages, taken_ns);
     submit_to_loop(choice.active, std::move(prompt));
   }
 }

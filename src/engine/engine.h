@@ -71,6 +71,7 @@ class Engine {
     SkillRequest request;
     std::vector<Choice> choices;
     std::int64_t submitted_ns = 0;
+    Loop::Preparation preparation;
   };
 
   Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options);

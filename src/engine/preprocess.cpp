@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "image/crop_tiles.h"
 #include "image/decode_image.h"
 #include "image/image_hash.h"
@@ -20,9 +21,15 @@ Status at_image(std::size_t index, std::size_t num_images, const Status& status)
   return status.with_context(fmt::format("image {} of {}", index + 1, num_images));
 }
 
-// All are decoded at once, so the bound of one holds for their sum too. Before any is decoded.
-Status check_sizes(const SkillRequest& request) {
+ExifOrientation exif_mode(const SkillRequest& request) {
+  return request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
+}
+
+// From the headers, before any image is decoded. The bound of one image holds for the sum of a
+// request's too.
+StatusOr<std::vector<ImageInfo>> probe_images(const SkillRequest& request) {
   const std::size_t num_images = request.images.size();
+  std::vector<ImageInfo> infos;
   std::int64_t num_pixels = 0;
   for (std::size_t i = 0; i < num_images; ++i) {
     const auto info = probe_image(std::as_bytes(std::span(*request.images[i])));
@@ -30,26 +37,42 @@ Status check_sizes(const SkillRequest& request) {
     const Status bounds = check_image_bounds(*info, {});
     if (!bounds.ok()) return at_image(i, num_images, bounds);
     num_pixels += std::int64_t{info->width} * info->height;
+    infos.push_back(*info);
   }
   if (num_pixels > kMaxImagePixels) {
     return invalid_argument("the {} images have {} pixels together, more than the {} allowed",
                             num_images, num_pixels, kMaxImagePixels);
   }
-  return ok_status();
+  return infos;
 }
 
-StatusOr<std::vector<Image>> decode_images(const SkillRequest& request) {
-  DecodeOptions options;
-  options.exif =
-      request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
-  std::vector<Image> images;
-  for (const auto& encoded : request.images) {
-    StatusOr<Image> image = decode_image(std::as_bytes(std::span(*encoded)), options);
-    if (!image.ok()) return at_image(images.size(), request.images.size(), image.status());
-    images.push_back(std::move(image).value());
+StatusOr<std::vector<Tiling>> select_tilings(const SkillRequest& request,
+                                             const CropGeometry& geometry) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<ImageInfo> infos, probe_images(request));
+  std::vector<Tiling> tilings;
+  for (const ImageInfo& info : infos) {
+    const DecodedSize size = decoded_size(info, exif_mode(request));
+    const StatusOr<Tiling> tiling = select_tiling(size.width, size.height, geometry);
+    if (!tiling.ok()) return at_image(tilings.size(), infos.size(), tiling.status());
+    tilings.push_back(*tiling);
   }
-  return images;
+  return tilings;
 }
+
+// Adds the time from its making to its end.
+class StageTimer {
+ public:
+  StageTimer(StageTimes& stages, RequestStage stage)
+      : stages_(stages), stage_(stage), begin_ns_(host_now_ns()) {}
+  ~StageTimer() { stages_[stage_] += host_now_ns() - begin_ns_; }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  StageTimes& stages_;
+  const RequestStage stage_;
+  const std::int64_t begin_ns_;
+};
 
 ContentHash hash_of_image(const std::string& encoded, bool apply_exif_orientation) {
   ContentHash hash = hash_image_bytes(std::as_bytes(std::span(encoded))).bytes;
@@ -81,13 +104,19 @@ StatusOr<PreparedPrompt> Preprocessor::prepare(const SkillRequest& request) cons
 }
 
 StatusOr<std::vector<PreparedPrompt>> Preprocessor::prepare_choices(const SkillRequest& request,
-                                                                    int num_choices) const {
+                                                                    int num_choices,
+                                                                    StageTimes* stages) const {
+  StageTimes unwanted;
+  StageTimes& times = stages != nullptr ? *stages : unwanted;
   std::vector<PreparedPrompt> prompts;
-  for (int i = 0; i < num_choices; ++i) {
-    GAPLESS_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_text(request));
-    prompts.push_back(std::move(prompt));
+  {
+    const StageTimer timer(times, RequestStage::kTokenise);
+    for (int i = 0; i < num_choices; ++i) {
+      GAPLESS_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_text(request));
+      prompts.push_back(std::move(prompt));
+    }
   }
-  StatusOr<std::vector<PreparedImage>> images = prepare_images(request);
+  StatusOr<std::vector<PreparedImage>> images = prepare_images(request, times);
   if (!images.ok()) return images.status().with_field("image_url");
   for (PreparedPrompt& prompt : prompts) prompt.images = *images;
   return prompts;
@@ -107,20 +136,23 @@ StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request)
   return prompt;
 }
 
-StatusOr<std::vector<PreparedImage>> Preprocessor::prepare_images(
-    const SkillRequest& request) const {
+StatusOr<std::vector<PreparedImage>> Preprocessor::prepare_images(const SkillRequest& request,
+                                                                  StageTimes& stages) const {
   std::vector<PreparedImage> images;
   if (request.images.empty()) return images;
-  GAPLESS_RETURN_IF_ERROR(check_sizes(request));
-  for (const auto& encoded : request.images) {
-    PreparedImage image;
-    image.hash = hash_of_image(*encoded, request.apply_exif_orientation);
-    image.prefix_hash =
-        images.empty() ? image.hash : hash_of_both(images.back().prefix_hash, image.hash);
-    images.push_back(std::move(image));
+  GAPLESS_RETURN_IF_ERROR(probe_images(request).status());
+  {
+    const StageTimer timer(stages, RequestStage::kHash);
+    for (const auto& encoded : request.images) {
+      PreparedImage image;
+      image.hash = hash_of_image(*encoded, request.apply_exif_orientation);
+      image.prefix_hash =
+          images.empty() ? image.hash : hash_of_both(images.back().prefix_hash, image.hash);
+      images.push_back(std::move(image));
+    }
   }
   if (find_crops(images)) return images;
-  GAPLESS_RETURN_IF_ERROR(make_crops(request, images));
+  GAPLESS_RETURN_IF_ERROR(make_crops(request, images, stages));
   return images;
 }
 
@@ -137,37 +169,65 @@ bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
   return true;
 }
 
-Status Preprocessor::make_crops(const SkillRequest& request,
-                                std::vector<PreparedImage>& prepared) const {
-  GAPLESS_ASSIGN_OR_RETURN(const std::vector<Image> images, decode_images(request));
-  const CropGeometry geometry = model_.crop_geometry();
-  std::vector<Tiling> tilings;
+Status Preprocessor::make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared,
+                                StageTimes& stages) const {
+  const std::size_t num_images = prepared.size();
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<Tiling> tilings,
+                           select_tilings(request, model_.crop_geometry()));
   int num_all_crops = 0;
-  for (const Image& image : images) {
-    const StatusOr<Tiling> tiling = select_tiling(image.width, image.height, geometry);
-    if (!tiling.ok()) return at_image(tilings.size(), images.size(), tiling.status());
-    tilings.push_back(*tiling);
-    num_all_crops += num_crops(*tiling);
-  }
+  for (const Tiling& tiling : tilings) num_all_crops += num_crops(tiling);
   if (num_all_crops > crops_->capacity()) {
     return invalid_argument(
-        "the {} images are cut into {} crops, more than the {} there is room for", images.size(),
+        "the {} images are cut into {} crops, more than the {} there is room for", num_images,
         num_all_crops, crops_->capacity());
   }
-  // For all images at once: workers that hold some and wait for more would hold each other up.
-  const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(num_all_crops);
+  std::shared_ptr<CropPool::Lease> lease;
+  {
+    // For all images at once: workers that hold some and wait for more would hold each other up.
+    const StageTimer timer(stages, RequestStage::kCropWait);
+    lease = crops_->acquire(num_all_crops);
+  }
   if (!lease) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
   int first = 0;
-  for (std::size_t i = 0; i < images.size(); ++i) {
+  for (std::size_t i = 0; i < num_images; ++i) {
     const int count = num_crops(tilings[i]);
     std::vector<std::uint8_t*> crops_pinned;
     for (int c = 0; c < count; ++c) crops_pinned.push_back(lease->crop_pinned(first + c));
-    make_crops_into(images[i], tilings[i], geometry, crops_pinned, resize_pool_);
+    const Status cut = cut_image(*request.images[i], request.apply_exif_orientation, tilings[i],
+                                 crops_pinned, stages);
+    if (!cut.ok()) return at_image(i, num_images, cut);
     crops_->remember(prepared[i].hash, *lease, first, count, tilings[i]);
     hand_over(lease, first, count, tilings[i], prepared[i]);
     first += count;
   }
   return ok_status();
+}
+
+Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orientation,
+                               const Tiling& tiling, std::span<std::uint8_t* const> crops,
+                               StageTimes& stages) const {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(encoded));
+  DecodeOptions options;
+  options.exif = apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
+  GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
+  const DecodedSize size = decoded_size(info, options.exif);
+  Image image;
+  PictureRows rows;
+  Status decoded;
+  std::int64_t decoded_ns = 0;
+  const std::int64_t begin_ns = host_now_ns();
+  const auto decode = [&] {
+    decoded = decode_image_by_rows(
+        bytes, options, [&](const std::uint8_t* rgb, int num_rows) { rows.publish(rgb, num_rows); },
+        image);
+    if (!decoded.ok()) rows.give_up();
+    decoded_ns = host_now_ns();
+  };
+  make_crops_into(rows, size.width, size.height, tiling, model_.crop_geometry(), crops,
+                  resize_pool_, decode);
+  stages[RequestStage::kDecode] += decoded_ns - begin_ns;
+  stages[RequestStage::kCut] += host_now_ns() - decoded_ns;
+  return decoded;
 }
 
 }  // namespace gapless

@@ -12,14 +12,17 @@ namespace {
 
 using internal::Raster;
 
-StatusOr<Raster> decode_raster(std::span<const std::byte> bytes, const ImageInfo& info) {
+Status decode_raster(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
+                     Raster& raster) {
   switch (info.format) {
     case ImageFormat::kJpeg:
-      return internal::decode_jpeg(bytes, info);
+      return internal::decode_jpeg(bytes, info, on_rows, raster);
     case ImageFormat::kPng:
-      return internal::decode_png(bytes, info);
-    case ImageFormat::kWebp:
-      return internal::decode_webp(bytes, info);
+      return internal::decode_png(bytes, info, on_rows, raster);
+    case ImageFormat::kWebp: {
+      GAPLESS_ASSIGN_OR_RETURN(raster, internal::decode_webp(bytes, info));
+      return ok_status();
+    }
   }
   return make_error(StatusCode::kInternal, "no decoder for this format");
 }
@@ -34,13 +37,18 @@ std::vector<std::uint8_t> drop_alpha(std::vector<std::uint8_t> pixels) {
   return pixels;
 }
 
-StatusOr<Image> decode_within_bounds(std::span<const std::byte> bytes, const ImageInfo& info,
-                                     const DecodeOptions& options) {
-  GAPLESS_ASSIGN_OR_RETURN(Raster raster, decode_raster(bytes, info));
-  Image image{raster.width, raster.height, std::move(raster.pixels)};
+Status decode_within_bounds(std::span<const std::byte> bytes, const ImageInfo& info,
+                            const DecodeOptions& options, const OnRows& on_rows, Image& image) {
+  const bool turns = options.exif == ExifOrientation::kApply && info.orientation != 1;
+  Raster raster;
+  const Status decoded = decode_raster(bytes, info, turns ? nullptr : on_rows, raster);
+  image = {raster.width, raster.height, std::move(raster.pixels)};
+  GAPLESS_RETURN_IF_ERROR(decoded);
   if (raster.num_channels == 4) image.rgb = drop_alpha(std::move(image.rgb));
-  if (options.exif == ExifOrientation::kIgnore) return image;
-  return apply_orientation(std::move(image), info.orientation);
+  if (turns) image = apply_orientation(std::move(image), info.orientation);
+  // Where the rows were told as they came this says nothing new.
+  if (on_rows) on_rows(image.rgb.data(), image.height);
+  return ok_status();
 }
 
 }  // namespace
@@ -55,6 +63,12 @@ std::string_view image_format_name(ImageFormat format) {
       return "WebP";
   }
   return "unknown";
+}
+
+DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif) {
+  const bool swaps = exif == ExifOrientation::kApply && info.orientation >= 5;
+  if (swaps) return {info.height, info.width};
+  return {info.width, info.height};
 }
 
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options) {
@@ -72,15 +86,22 @@ Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options) {
   return ok_status();
 }
 
-StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
+Status decode_image_by_rows(std::span<const std::byte> bytes, const DecodeOptions& options,
+                            const OnRows& on_rows, Image& image) {
   GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
   GAPLESS_RETURN_IF_ERROR(check_image_bounds(info, options));
   try {
-    return decode_within_bounds(bytes, info, options);
+    return decode_within_bounds(bytes, info, options, on_rows, image);
   } catch (const std::bad_alloc&) {
     return make_error(StatusCode::kResourceExhausted, "no memory for a {} image of {}x{}",
                       image_format_name(info.format), info.width, info.height);
   }
+}
+
+StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
+  Image image;
+  GAPLESS_RETURN_IF_ERROR(decode_image_by_rows(bytes, options, nullptr, image));
+  return image;
 }
 
 }  // namespace gapless

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -48,6 +49,13 @@ struct ImageInfo {
   int orientation = 1;
 };
 
+struct DecodedSize {
+  int width = 0;
+  int height = 0;
+};
+// What decode_image makes of it.
+DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif);
+
 // Reads the header only; allocates nothing that grows with the picture. Errors: not one of the
 // three formats (the message says what it looks like), a broken header, a side of 0.
 StatusOr<ImageInfo> probe_image(std::span<const std::byte> bytes);
@@ -56,5 +64,15 @@ StatusOr<ImageInfo> probe_image(std::span<const std::byte> bytes);
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
 
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
+
+// Told while a picture is decoded: its first num_rows rows are final, and are at `rgb`, the same
+// address each time.
+using OnRows = std::function<void(const std::uint8_t* rgb, int num_rows)>;
+
+// The same, for those who read the rows while the rest is decoded: on_rows is called whenever more
+// rows are final, from the top, in the end with all of them. The rows stay valid as long as `image`
+// is left alone, also when decoding fails, and lie in image.rgb when it does not.
+Status decode_image_by_rows(std::span<const std::byte> bytes, const DecodeOptions& options,
+                            const OnRows& on_rows, Image& image);
 
 }  // namespace gapless

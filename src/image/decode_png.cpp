@@ -15,6 +15,8 @@ namespace {
 // Deflate cannot expand further than this (258 bytes from two bits).
 constexpr std::size_t kMaxDeflateRatio = 1032;
 
+constexpr int kStripRows = 32;
+
 struct PngReader {
   png_structp png = nullptr;
   png_infop info = nullptr;
@@ -67,9 +69,21 @@ bool start(PngReader& reader) {
   return true;
 }
 
-bool read_pixels(PngReader& reader, png_bytep* rows) {
+bool read_rows(PngReader& reader, png_bytep* rows, png_uint_32 num_rows) {
+  if (setjmp(png_jmpbuf(reader.png))) return false;
+  png_read_rows(reader.png, rows, nullptr, num_rows);
+  return true;
+}
+
+// Every pass of an interlaced picture.
+bool read_passes(PngReader& reader, png_bytep* rows) {
   if (setjmp(png_jmpbuf(reader.png))) return false;
   png_read_image(reader.png, rows);
+  return true;
+}
+
+bool finish(PngReader& reader) {
+  if (setjmp(png_jmpbuf(reader.png))) return false;
   png_read_end(reader.png, nullptr);
   return true;
 }
@@ -81,7 +95,8 @@ Status failed(const PngReader& reader) {
 
 }  // namespace
 
-StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& info) {
+Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
+                  Raster& raster) {
   PngReader reader;
   reader.data = bytes.data();
   reader.num_bytes = bytes.size();
@@ -102,7 +117,7 @@ StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& i
   }
   if (!start(reader)) return failed(reader);
 
-  Raster raster{info.width, info.height, png_get_channels(reader.png, reader.info), {}};
+  raster = {info.width, info.height, png_get_channels(reader.png, reader.info), {}};
   const std::size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
   if (png_get_image_width(reader.png, reader.info) != static_cast<png_uint_32>(info.width) ||
       png_get_image_height(reader.png, reader.info) != static_cast<png_uint_32>(info.height) ||
@@ -114,8 +129,20 @@ StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& i
   raster.pixels.resize(row_bytes * height);
   std::vector<png_bytep> rows(height);
   for (std::size_t y = 0; y < height; ++y) rows[y] = raster.pixels.data() + y * row_bytes;
-  if (!read_pixels(reader, rows.data())) return failed(reader);
-  return raster;
+  if (png_get_interlace_type(reader.png, reader.info) != PNG_INTERLACE_NONE) {
+    if (!read_passes(reader, rows.data())) return failed(reader);
+  } else {
+    for (int y = 0; y < info.height; y += kStripRows) {
+      const int num_rows = std::min(kStripRows, info.height - y);
+      if (!read_rows(reader, &rows[static_cast<std::size_t>(y)],
+                     static_cast<png_uint_32>(num_rows))) {
+        return failed(reader);
+      }
+      if (on_rows && raster.num_channels == 3) on_rows(raster.pixels.data(), y + num_rows);
+    }
+  }
+  if (!finish(reader)) return failed(reader);
+  return ok_status();
 }
 
 }  // namespace gapless::internal

@@ -8,6 +8,9 @@
 namespace gapless {
 namespace {
 
+// A picture takes some milliseconds to be decoded and cut.
+constexpr std::int64_t kMostAwakeNs = 20'000'000;
+
 // An illegal transition is a bug of the loop.
 void must(const Status& transition) {
   GAPLESS_CHECK_MSG(transition.ok(), transition.message());
@@ -40,6 +43,8 @@ Loop::Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions
       seating_(model.info(), model.limits(), options.max_cached_prefixes, options.foresees_limits),
       ledger_(options.ledger_capacity, {.weight_bytes = model.info().decode_weight_bytes,
                                         .kv_token_bytes = model.info().kv_token_bytes}),
+      // The CPU device needs every core for the model.
+      mailbox_(device.kind() == DeviceKind::kCuda ? kMostAwakeNs : 0),
       active_depth_(options.depth) {}
 
 // Bounds without which a request that fits alone could never run.
@@ -69,6 +74,7 @@ Status Loop::allocate() {
   GAPLESS_RETURN_IF_ERROR(streams_.synchronize());
   GAPLESS_ASSIGN_OR_RETURN(const std::int64_t offset_ns, device_.clock_offset_ns());
   ledger_.set_clock_offset_ns(offset_ns);
+  ledger_.start(clock_.now_ns());
   forbidden_before_ = device_.counters().forbidden_in_steady_state();
   return ok_status();
 }
@@ -100,12 +106,24 @@ StatusOr<SequenceId> Loop::submit(PreparedPrompt prompt, std::shared_ptr<TokenSi
   sequence->image_slots.resize(sequence->prompt.images.size());
   sequence->sink = std::move(sink);
   const std::int64_t came_in_ns = sequence->prompt.submitted_ns;
-  sequence->times.submitted_ns = came_in_ns != 0 ? came_in_ns : clock_.now_ns();
+  sequence->times.queued_ns = clock_.now_ns();
+  sequence->times.submitted_ns = came_in_ns != 0 ? came_in_ns : sequence->times.queued_ns;
   if (!mailbox_.post(sequence)) {
     num_waiting_.fetch_sub(1);
     return make_error(StatusCode::kUnavailable, "the engine is stopping");
   }
   return id;
+}
+
+Loop::Preparation::Preparation(Loop& loop, std::int64_t since_ns) : loop_(&loop) {
+  loop.ledger_.begin_preparing(since_ns);
+  loop.mailbox_.announce();
+}
+
+Loop::Preparation::~Preparation() {
+  if (loop_ == nullptr) return;
+  loop_->mailbox_.retract();
+  loop_->ledger_.end_preparing(loop_->clock_.now_ns());
 }
 
 void Loop::cancel(SequenceId sequence) {
@@ -156,12 +174,17 @@ void Loop::stop() {
 Loop::Tick Loop::tick() {
   take_mail();
   if (!has_work()) {
-    if (!idle_since_ns_) idle_since_ns_ = clock_.now_ns();
+    if (!idle_since_ns_) {
+      idle_since_ns_ = clock_.now_ns();
+      ledger_.idle_since(*idle_since_ns_);
+    }
     publish_counts();
     return Tick::kIdle;
   }
   if (idle_since_ns_) {
-    ledger_.add_phase(HostPhaseKind::kIdle, -1, *idle_since_ns_, clock_.now_ns());
+    // Waking up is not idling: work was queued.
+    ledger_.add_phase(HostPhaseKind::kIdle, -1, *idle_since_ns_,
+                      std::max(*idle_since_ns_, idle_until_ns_));
     idle_since_ns_.reset();
   }
   seat_waiting();
@@ -194,6 +217,7 @@ bool Loop::has_work() const {
 
 void Loop::take_mail() {
   mailbox_.collect(mail_);
+  if (!mail_.arrivals.empty()) idle_until_ns_ = mail_.arrivals.front()->times.queued_ns;
   for (auto& sequence : mail_.arrivals) {
     if (lost_.ok()) {
       waiting_.push_back(std::move(sequence));
@@ -243,6 +267,7 @@ bool Loop::launch_next() {
     return false;
   }
   note_launched(slot);
+  ledger_.launched(record.number, record.launch_begin_ns);
   return true;
 }
 

@@ -27,6 +27,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/host_clock.h"
@@ -75,6 +76,26 @@ class Loop {
 
   // Finishes the sequence with kCancelled at the next tick; nothing when it has finished already.
   void cancel(SequenceId sequence);
+
+  // A request that is on its way to submit(). While one lives, idle time of the device counts as
+  // preparing, and the engine thread waits awake for its prompt for a while, where the device leaves
+  // it a core. To be held until submit() has returned, or until it is known that there will be none;
+  // at most as long as the loop.
+  class Preparation {
+   public:
+    Preparation() = default;
+    // Since then it was there.
+    Preparation(Loop& loop, std::int64_t since_ns);
+    Preparation(Preparation&& other) noexcept : loop_(std::exchange(other.loop_, nullptr)) {}
+    Preparation& operator=(Preparation&& other) noexcept {
+      std::swap(loop_, other.loop_);
+      return *this;
+    }
+    ~Preparation();
+
+   private:
+    Loop* loop_ = nullptr;
+  };
 
   // Starts the engine thread. Without it the caller ticks, after drain() too, until kIdle.
   void start();
@@ -172,7 +193,8 @@ class Loop {
   Mail mail_;
   std::int64_t num_steps_ = 0;
   std::optional<std::int64_t> idle_since_ns_;
-  Status lost_;  // not OK: the device is gone
+  std::int64_t idle_until_ns_ = 0;  // when the first prompt of the mail was posted
+  Status lost_;                     // not OK: the device is gone
   Ledger ledger_;
   std::int64_t forbidden_before_ = 0;
 

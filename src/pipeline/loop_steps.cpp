@@ -67,7 +67,13 @@ void Loop::note_launched(SlotId slot_id) {
   record.num_rows = plan.num_rows;
   record.num_host_masked = plan.num_host_masked;
   fill_turn_.launched(plan.kind);
+  const auto note_first_launch = [&](Sequence& sequence) {
+    if (sequence.times.first_launched_ns == 0) {
+      sequence.times.first_launched_ns = record.launch_begin_ns;
+    }
+  };
   if (plan.kind == StepKind::kEncode) {
+    for (const PlannedImage& image : plan.images()) note_first_launch(*seating_.at(image.row));
     seating_.encode_launched(plan.images());
     return;
   }
@@ -80,6 +86,7 @@ void Loop::note_launched(SlotId slot_id) {
     ++sequence.num_launched;
     if (plan.kind == StepKind::kPrefill) {
       sequence.times.prefill_launched_ns = record.launch_begin_ns;
+      note_first_launch(sequence);
     }
   }
   if (plan.kind == StepKind::kPrefill) {
@@ -222,6 +229,7 @@ void Loop::cancel_all() {
 void Loop::fail_launch(SlotId slot_id, const Status& status) {
   const StepPlan plan = step(slot_id).plan;
   must(state_.abandon(slot_id));
+  ledger_.abandoned(step(slot_id).record.number);
   // What was enqueued must not meet the slot's next step.
   if (const Status drained = streams_.synchronize(); !drained.ok()) return lose_device(drained);
   const Status reason =
@@ -238,8 +246,12 @@ void Loop::lose_device(const Status& status) {
     MutexLock lock(shared_mutex_);
     shared_lost_ = lost_;
   }
-  while (const auto slot = state_.newest()) must(state_.abandon(*slot));
-  if (const auto slot = state_.committing()) must(state_.abandon(*slot));
+  const auto abandon = [this](SlotId slot) {
+    must(state_.abandon(slot));
+    ledger_.abandoned(step(slot).record.number);
+  };
+  while (const auto slot = state_.newest()) abandon(*slot);
+  if (const auto slot = state_.committing()) abandon(*slot);
   while (!seating_.is_empty()) {
     const RowId row = seating_.order().front();
     if (!state_.is_finalized(row)) finish_seated(row, FinishReason::kError, lost_);

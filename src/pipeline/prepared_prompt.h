@@ -71,6 +71,8 @@ struct CommittedToken {
 
 struct SequenceTimes {  // host_now_ns()
   std::int64_t submitted_ns = 0;
+  std::int64_t queued_ns = 0;          // ready to run, in the loop's hands
+  std::int64_t first_launched_ns = 0;  // its first step: an encode, or the prefill
   std::int64_t prefill_launched_ns = 0;
   std::int64_t first_token_ns = 0;  // the first token's commit, be it a stop id
   std::int64_t finished_ns = 0;

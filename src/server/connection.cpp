@@ -11,6 +11,7 @@
 #include <exception>
 #include <random>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "server/api_error.h"
 
@@ -262,6 +263,7 @@ awaitable<bool> Connection::serve(HttpRequest request, HeadVerdict verdict, bool
   const std::string_view given_id = request.headers.find("X-Request-Id");
   request.request_id = is_request_id(given_id) ? std::string(given_id) : new_request_id();
   request.client = client_;
+  request.received_ns = host_now_ns();
   const bool keep_alive = whole && request.keep_alive && !context_->draining.load();
 
   auto exchange = std::make_shared<ConnectionExchange>(socket_.get_executor(), std::move(request),

@@ -39,13 +39,16 @@ struct ServiceMetrics {
   int page_tokens = 0;
   // The bubble ledger, seconds and counts.
   double busy_s = 0;
+  double preparing_s = 0;
   double starved_s = 0;
   double bubble_s = 0;
-  struct PhaseTime {
-    std::string_view phase;
+  struct NamedTime {
+    std::string_view name;
     double seconds = 0;
   };
-  std::vector<PhaseTime> bubble_by_phase;
+  std::vector<NamedTime> bubble_by_phase;
+  std::vector<NamedTime> host_work_by_phase;  // of the engine thread
+  std::vector<NamedTime> device_by_step;      // forwards and samplings by kind of step
   std::int64_t num_encode_steps = 0;
   std::int64_t num_prefill_steps = 0;
   std::int64_t num_decode_steps = 0;
@@ -70,11 +73,13 @@ struct ServiceTimeline {
   int depth = 1;                    // steps in flight now, at most
   int max_depth = 1;                // what it may be set to
   std::vector<TimelineStep> steps;  // the last ones, oldest first
-  struct Interval {
+  struct Gap {
+    std::string_view state;  // "preparing", "starved", "bubble"
+    std::string_view phase;  // of a bubble: what the host was doing
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
   };
-  std::vector<Interval> idle;  // when there was nothing to do: gaps that are no bubbles
+  std::vector<Gap> gaps;  // between steps, as the ledger charged them
 };
 
 // Every function may be called from any thread and none blocks for long.

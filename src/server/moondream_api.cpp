@@ -86,6 +86,7 @@ StatusOr<SkillRequest> read_skill_request(Skill skill, const json::object& body)
 // Of a request with one generation: wires the client's end to the engine's.
 void submit(ServerState& state, InferenceService& service,
             const std::shared_ptr<Exchange>& exchange, SkillRequest request, bool stream) {
+  request.received_ns = exchange->request().received_ns;
   auto sink = std::make_shared<MoondreamSink>(state, exchange, stream);
   const StatusOr<RequestId> id = service.submit(std::move(request), std::move(sink));
   if (!id.ok()) return respond_error(*exchange, error_of_submit(id.status()));

@@ -47,6 +47,7 @@ void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange,
   StatusOr<ChatRequest> request = chat_request_from_json(body);
   if (!request.ok()) return respond_error(*exchange, error_of_request(request.status()));
   auto responder = std::make_shared<ChatResponder>(state, *service, exchange, *request);
+  request->skill.received_ns = exchange->request().received_ns;
   std::vector<std::shared_ptr<ResponseSink>> sinks;
   for (int i = 0; i < request->num_choices; ++i) sinks.push_back(responder->sink_of_choice(i));
   const StatusOr<std::vector<RequestId>> ids =

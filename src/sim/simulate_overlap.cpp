@@ -38,9 +38,7 @@ FakeModelConfig model_config(const OverlapCase& overlap_case) {
                    .num_image_slots = 1,
                    .max_page_copies = 1,
                    .max_page_deltas = seats * pages_per_row};
-  const double idle_ms =
-      overlap_case.period_ms - overlap_case.forward_ms - overlap_case.sampling_ms;
-  const std::int64_t forward_ns = to_ns(overlap_case.forward_ms + idle_ms);
+  const std::int64_t forward_ns = to_ns(overlap_case.forward_ms);
   // Long enough to hide the host's work on the step before it.
   const std::int64_t prefill_ns = to_ns(overlap_case.block_ms);
   config.forward_ns = [=](const StepShape& shape) {
@@ -112,7 +110,7 @@ StatusOr<OverlapRun> run(const OverlapCase& overlap_case, const OverlapOptions& 
   LoopOptions loop_options;
   loop_options.depth = depth;
   loop_options.max_cached_prefixes = 0;
-  loop_options.host_delay_ns = to_ns(overlap_case.block_ms - overlap_case.period_ms);
+  loop_options.host_delay_ns = to_ns(overlap_case.host_ms());
   GAPLESS_ASSIGN_OR_RETURN(auto loop,
                            Loop::create(device, *model, device.host_clock(), loop_options));
   Streams streams(*loop, overlap_case, options);
@@ -165,6 +163,13 @@ std::vector<OverlapCase> article_cases() {
 double predicted_gain(const OverlapCase& overlap_case) {
   const double zombie_tax = overlap_case.row_share / overlap_case.mean_tokens;
   return (overlap_case.block_ms / overlap_case.period_ms * (1 - zombie_tax) - 1) * 100;
+}
+
+OverlapMiss miss_of(const OverlapCase& overlap_case, const OverlapResult& result) {
+  return {result.blocking.period_ms - overlap_case.block_ms,
+          result.pipelined.period_ms - overlap_case.period_ms,
+          result.gain_percent - overlap_case.article_predicted,
+          result.gain_percent - overlap_case.article_observed};
 }
 
 StatusOr<OverlapResult> simulate_overlap(const OverlapCase& overlap_case,

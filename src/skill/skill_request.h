@@ -73,6 +73,8 @@ struct SkillRequest {
   bool cut_max_tokens = false;
   ConstraintMode constraint_mode = ConstraintMode::kDeviceAutomaton;
   bool apply_exif_orientation = true;
+  // host_now_ns() when the whole request was there; 0: when it is submitted.
+  std::int64_t received_ns = 0;
 };
 
 // Everything about a request that can be judged without its image's pixels and without a tokenizer.

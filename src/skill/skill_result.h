@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/finish_reason.h"
+#include "base/request_stages.h"
 #include "skill/skill_request.h"
 
 namespace gapless {
@@ -27,6 +28,7 @@ struct GenerationMetrics {
   double prefill_time_ms = 0;  // from the prefill's launch to the first token
   double decode_time_ms = 0;   // from the first token to the last
   double ttft_ms = 0;          // from submission to the first token, be it the end token
+  StageTimes stages;           // up to the first text; not in the answer
 };
 
 struct SkillResult {

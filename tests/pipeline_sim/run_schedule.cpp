@@ -144,7 +144,23 @@ class Run {
     violation("the loop does not come to an end");
   }
 
+  // The states of the device are all of the time, at every moment, and none goes back.
+  void check_device_time() {
+    const DeviceTime time = loop_->ledger().device_time(device_.now_ns());
+    const DeviceTime growth = time - last_time_;
+    last_time_ = time;
+    if (time.all_ns() != device_.now_ns() - start_ns_) {
+      violation(fmt::format("ledger: {} ns in all states after {} ns", time.all_ns(),
+                            device_.now_ns() - start_ns_));
+    }
+    if (growth.busy_ns() < 0 || growth.preparing_ns() < 0 || growth.starved_ns() < 0 ||
+        growth.bubble_ns() < 0) {
+      violation("ledger: a state goes back");
+    }
+  }
+
   void check_tick() {
+    check_device_time();
     if (options_.check_state) {
       if (const Status status = loop_->state().check(); !status.ok()) violation(status.message());
     }
@@ -248,6 +264,7 @@ class Run {
   std::unique_ptr<FakeModel> model_;
   std::unique_ptr<RequestMaker> maker_;
   std::unique_ptr<Loop> loop_;
+  DeviceTime last_time_;
   std::vector<Live> live_;
   std::int64_t start_ns_ = 0;
   SimVerdict verdict_;
