@@ -159,7 +159,7 @@ TEST_F(EmitTest, AStopStringIsAStop) {
       EXPECT_TRUE(ended_early_);
       EXPECT_EQ(seen->done.text, "xy");
       EXPECT_EQ(seen->done.finish_reason, FinishReason::kStop);
-      EXPECT_EQ(seen->done.metrics.output_tokens, 2) << "x and y";
+      EXPECT_EQ(seen->done.metrics.output_tokens, 4) << "the stop string was sampled too";
     }
   }
   // One that the text never reaches leaves the reason alone, and its beginning in the text.
@@ -177,7 +177,7 @@ TEST_F(EmitTest, AStopStringInTheHeldBackTextIsAStop) {
   const auto seen = emit(query({"\uFFFD"}), tokens, FinishReason::kLength);
   EXPECT_EQ(seen->done.text, "x");
   EXPECT_EQ(seen->done.finish_reason, FinishReason::kStop);
-  EXPECT_EQ(seen->done.metrics.output_tokens, 1);
+  EXPECT_EQ(seen->done.metrics.output_tokens, 2);
 }
 
 TEST_F(EmitTest, LogprobsOfValues) {
