@@ -6,7 +6,7 @@
                                                                  <!-- FILE --> and <!-- end -->
 
 A mark may name several files: those of decode, forward, forward after rest and peers, in this order,
-make one table of ceiling, ours and theirs.
+make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table.
 
 Needs nothing but Python 3.
 """
@@ -14,6 +14,8 @@ Needs nothing but Python 3.
 import json
 import re
 import sys
+
+import headline_table
 
 
 def table(header, rows):
@@ -87,6 +89,35 @@ def decode(result):
                      f'{point["bubble_us_per_step"]:.1f}'])
     yield table(["rows", "context", "step ms (p10 .. p90)", "period ms", "GB/step", "GB/s",
                  "of the ceiling", "bubble µs/step"], rows)
+    if result.get("dead_rows"):
+        yield dead_rows(result)
+
+
+def dead_rows(result):
+    def median(point, name):
+        return f'{point[name]["median"]:.4f}' if name in point else ""
+
+    rows = [[str(point["rows"]), median(point, "live_step_ms"), median(point, "dead_step_ms"),
+             f'{point["dead_step_percent"]:.2f} %', median(point, "one_row_less_ms"),
+             median(point, "one_row_dead_ms"), median(point, "half_the_rows_ms"),
+             median(point, "half_the_rows_dead_ms"), f'{point["zombie_tax_percent"]:.3f} %']
+            for point in result["dead_rows"]]
+    return table(["rows B", "all live, ms", "all done, ms", "of a live step", "B - 1 live", "B - 1 live, 1 done",
+                  "B / 2 live", "B / 2 live, B / 2 done", f'z at L = {result["zombie_tax_of_answers_of"]:.0f}'], rows)
+
+
+def short_answers(result):
+    rows = []
+    for run in result["runs"]:
+        each = run["tokens_per_s_of_each_repeat"]
+        dead = run.get("dead_step_us")
+        rows.append([str(run["streams"]), str(run["depth"]),
+                     f'{run["tokens_per_s"]:.0f} ({min(each):.0f} .. {max(each):.0f})',
+                     gain(run["gain"]) if "gain" in run else "", f'{run["mean_answer_tokens"]:.2f}',
+                     str(run["decode_steps"]), str(run["fill_steps"]), f'{100 * run["zombie_share"]:.1f} %',
+                     f'{dead["median"]:.1f}' if dead else "", str(run["forbidden_calls"])])
+    yield table(["streams", "depth", "tokens/s (lowest .. highest)", "gain", "L", "decode steps", "fill steps", "zombies",
+                 "dead step, µs", "forbidden calls"], rows)
 
 
 def forward(result):
@@ -213,7 +244,7 @@ def ceiling_ours_theirs(decoded, forwarded, rested, peers):
 
 
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
-          "serve": serve, "kernels": kernels, "logits": logits, "power": power}
+          "serve": serve, "short-answers": short_answers, "kernels": kernels, "logits": logits, "power": power}
 
 
 def read(path):
@@ -222,6 +253,8 @@ def read(path):
 
 
 def tables_of(paths):
+    if paths.startswith("headline "):
+        return "".join(headline_table.headline(*paths.split()[1:]))
     if len(paths.split()) > 1:
         return "\n".join(ceiling_ours_theirs(*map(read, paths.split())))
     result = read(paths)
@@ -230,12 +263,16 @@ def tables_of(paths):
     return "\n".join([source + "\n", *TABLES[result["benchmark"]](result)])
 
 
-def update(page):
-    with open(page, encoding="utf-8") as file:
-        text = file.read()
-    text = re.sub(r"<!-- (\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
+def with_tables(text):
+    """The page with the tables between its marks made anew."""
+    return re.sub(r"<!-- ((?:headline )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
                   lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
                   flags=re.DOTALL)
+
+
+def update(page):
+    with open(page, encoding="utf-8") as file:
+        text = with_tables(file.read())
     with open(page, "w", encoding="utf-8") as file:
         file.write(text)
 

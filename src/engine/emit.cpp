@@ -63,20 +63,24 @@ void ActiveRequest::hand_on_logprobs() {
 
 void ActiveRequest::emit_end(FinishReason reason, const Status& status,
                              const SequenceTimes& times) {
-  if (ended_early_ && reason == FinishReason::kCancelled) reason = FinishReason::kStop;
+  // Nothing that came behind the stop string is part of the answer: no token, no limit, no error.
+  if (setup_.decoder->stopped()) reason = FinishReason::kStop;
   if (reason == FinishReason::kError || reason == FinishReason::kCancelled) {
     setup_.sink->on_error(status.ok() ? Status(StatusCode::kCancelled, "the request was cancelled")
                                       : status);
   } else {
     const std::string tail = setup_.decoder->finish();
     if (setup_.tokenizer != nullptr) hand_on_logprobs();
-    if (!tail.empty()) setup_.sink->on_text(tail, num_output_tokens_);
+    // The text that was held back may end in a stop string as well.
+    if (setup_.decoder->stopped()) reason = FinishReason::kStop;
+    const int num_tokens = setup_.decoder->num_final_tokens();
+    if (!tail.empty()) setup_.sink->on_text(tail, num_tokens);
     SkillResult result;
     result.request_id = setup_.public_id;
     result.skill = setup_.skill;
     result.finish_reason = reason;
     result.metrics.input_tokens = num_input_tokens_.load();
-    result.metrics.output_tokens = num_output_tokens_;
+    result.metrics.output_tokens = num_tokens;
     result.metrics.prefill_time_ms = ms_between(times.prefill_launched_ns, times.first_token_ns);
     result.metrics.decode_time_ms = ms_between(times.first_token_ns, times.finished_ns);
     result.metrics.ttft_ms = ms_between(times.submitted_ns, times.first_token_ns);

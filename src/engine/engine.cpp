@@ -17,6 +17,11 @@ std::string random_id_prefix() {
   return fmt::format("{:08x}", device());
 }
 
+std::uint64_t random_seed() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
 class PromiseSink final : public ResponseSink {
  public:
   void on_text(std::string_view, int) override {}
@@ -41,6 +46,7 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options)
     : model_(std::move(model)),
       options_(options),
       id_prefix_(random_id_prefix()),
+      seeds_(random_seed()),
       jobs_(static_cast<std::size_t>(options.max_active_requests)) {}
 
 Status Engine::start_threads() {
@@ -83,31 +89,51 @@ Engine::~Engine() {
 }
 
 StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) {
-  GAPLESS_RETURN_IF_ERROR(validate(request));
+  std::vector<std::shared_ptr<ResponseSink>> sinks;
+  sinks.push_back(std::move(sink));
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<RequestId> ids,
+                           submit_choices(std::move(request), std::move(sinks)));
+  return ids.front();
+}
 
+StatusOr<std::vector<RequestId>> Engine::submit_choices(
+    SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
+  GAPLESS_RETURN_IF_ERROR(validate(request));
+  const std::optional<std::uint64_t> seed = request.settings.seed;
+
+  MutexLock lock(mutex_);
+  if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
+  if (active_.size() + sinks.size() > static_cast<std::size_t>(options_.max_active_requests)) {
+    return make_error(StatusCode::kResourceExhausted, "{} requests are running already",
+                      active_.size());
+  }
+  std::vector<RequestId> ids;
+  Job job{.submitted_ns = host_now_ns()};
+  for (std::shared_ptr<ResponseSink>& sink : sinks) {
+    ids.emplace_back(next_id_++);
+    const auto active = make_active(request, ids.back(), std::move(sink));
+    job.choices.push_back({active, seed ? *seed + job.choices.size() : seeds_()});
+    active_.emplace(ids.back(), Entry{active, SequenceId()});
+  }
+  job.request = std::move(request);
+  // The queue is as large as the number of active requests, so it has room.
+  GAPLESS_CHECK(jobs_.try_push(std::move(job)));
+  return ids;
+}
+
+std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, RequestId id,
+                                                   std::shared_ptr<ResponseSink> sink) {
   ActiveRequest::Setup setup;
+  setup.id = id;
+  setup.public_id = fmt::format("{}-{}", id_prefix_, id.value);
   setup.skill = request.skill;
   setup.sink = std::move(sink);
   const TokenizerConfig& tokens = model_->config.tokenizer;
   setup.decoder = make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
   if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
-
-  MutexLock lock(mutex_);
-  if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
-  if (static_cast<int>(active_.size()) >= options_.max_active_requests) {
-    return make_error(StatusCode::kResourceExhausted, "{} requests are running already",
-                      active_.size());
-  }
-  const RequestId id(next_id_++);
-  setup.id = id;
-  setup.public_id = fmt::format("{}-{}", id_prefix_, id.value);
   setup.end_early = [this, id] { end_sequence(id); };
   setup.on_retired = [this, id] { retire(id); };
-  auto active = std::make_shared<ActiveRequest>(std::move(setup), *emit_);
-  // The queue is as large as the number of active requests, so it has room.
-  GAPLESS_CHECK(jobs_.try_push(Job{std::move(request), active, host_now_ns()}));
-  active_.emplace(id, Entry{std::move(active), SequenceId()});
-  return id;
+  return std::make_shared<ActiveRequest>(std::move(setup), *emit_);
 }
 
 void Engine::cancel(RequestId id) {
@@ -133,31 +159,47 @@ int Engine::num_active() const {
 }
 
 void Engine::preprocess_jobs() {
-  while (std::optional<Job> job = jobs_.pop()) submit_to_loop(*job);
+  while (std::optional<Job> job = jobs_.pop()) prepare_job(*job);
 }
 
-void Engine::submit_to_loop(Job& job) {
-  const Status cancelled(StatusCode::kCancelled, "the request was cancelled");
-  if (job.active->cancel_requested()) return job.active->fail(cancelled);
-  StatusOr<PreparedPrompt> prompt = preprocessor_->prepare(job.request);
-  if (!prompt.ok()) return job.active->fail(prompt.status());
-  prompt->submitted_ns = job.submitted_ns;
-  job.active->set_num_input_tokens(static_cast<int>(prompt->inputs.size()));
+void Engine::prepare_job(Job& job) {
+  std::erase_if(job.choices, [](const Choice& choice) {
+    if (!choice.active->cancel_requested()) return false;
+    choice.active->fail(Status(StatusCode::kCancelled, "the request was cancelled"));
+    return true;
+  });
+  if (job.choices.empty()) return;
+  const int num_choices = static_cast<int>(job.choices.size());
+  auto prompts = preprocessor_->prepare_choices(job.request, num_choices);
+  for (std::size_t i = 0; i < job.choices.size(); ++i) {
+    const Choice& choice = job.choices[i];
+    if (!prompts.ok()) {
+      choice.active->fail(prompts.status());
+      continue;
+    }
+    PreparedPrompt& prompt = (*prompts)[i];
+    prompt.submitted_ns = job.submitted_ns;
+    prompt.row.sampling.seed = choice.seed;
+    submit_to_loop(choice.active, std::move(prompt));
+  }
+}
 
+void Engine::submit_to_loop(const std::shared_ptr<ActiveRequest>& active, PreparedPrompt prompt) {
+  active->set_num_input_tokens(static_cast<int>(prompt.inputs.size()));
   MutexLock lock(mutex_);
-  if (job.active->cancel_requested()) {
+  if (active->cancel_requested()) {
     lock.unlock();
-    return job.active->fail(cancelled);
+    return active->fail(Status(StatusCode::kCancelled, "the request was cancelled"));
   }
   // Under the lock, so that a cancel from now on finds the sequence.
-  const StatusOr<SequenceId> sequence = loop_->submit(std::move(prompt).value(), job.active);
+  const StatusOr<SequenceId> sequence = loop_->submit(std::move(prompt), active);
   if (sequence.ok()) {
-    const auto found = active_.find(job.active->id());
+    const auto found = active_.find(active->id());
     if (found != active_.end()) found->second.sequence = *sequence;
     return;
   }
   lock.unlock();
-  job.active->fail(sequence.status());
+  active->fail(sequence.status());
 }
 
 void Engine::end_sequence(RequestId id) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -42,7 +43,14 @@ class Engine {
 
   // Validates and queues. ResourceExhausted when max_active_requests are running: try again later.
   // Errors that only show later (a corrupt image, a prompt that is too long) go to the sink.
+  // Without a seed every request takes a random one.
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink);
+
+  // Several answers to one request, each with an id and a sink of its own. Its pictures and its prompt
+  // are prepared once. Choice i takes seed + i; without a seed each takes a random one. All are accepted
+  // or none.
+  StatusOr<std::vector<RequestId>> submit_choices(SkillRequest request,
+                                                  std::vector<std::shared_ptr<ResponseSink>> sinks);
 
   // The request ends within a step with an error of code kCancelled, unless it ended before.
   void cancel(RequestId id);
@@ -55,16 +63,23 @@ class Engine {
   Loop& loop() { return *loop_; }
 
  private:
+  struct Choice {
+    std::shared_ptr<ActiveRequest> active;
+    std::uint64_t seed = 0;
+  };
   struct Job {
     SkillRequest request;
-    std::shared_ptr<ActiveRequest> active;
+    std::vector<Choice> choices;
     std::int64_t submitted_ns = 0;
   };
 
   Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options);
   Status start_threads();
   void preprocess_jobs();
-  void submit_to_loop(Job& job);
+  std::shared_ptr<ActiveRequest> make_active(const SkillRequest& request, RequestId id,
+                                             std::shared_ptr<ResponseSink> sink);
+  void prepare_job(Job& job);
+  void submit_to_loop(const std::shared_ptr<ActiveRequest>& active, PreparedPrompt prompt);
   void end_sequence(RequestId id);
   void retire(RequestId id);
 
@@ -84,6 +99,7 @@ class Engine {
   ConditionVariable all_retired_;
   std::unordered_map<RequestId, Entry> active_ GAPLESS_GUARDED_BY(mutex_);
   std::int64_t next_id_ GAPLESS_GUARDED_BY(mutex_) = 1;
+  std::mt19937_64 seeds_ GAPLESS_GUARDED_BY(mutex_);  // of requests without one
   bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
 
   std::shared_ptr<CropPool> crops_;

@@ -76,16 +76,34 @@ ContentHash hash_of_both(const ContentHash& first, const ContentHash& second) {
 }  // namespace
 
 StatusOr<PreparedPrompt> Preprocessor::prepare(const SkillRequest& request) const {
+  GAPLESS_ASSIGN_OR_RETURN(std::vector<PreparedPrompt> prompts, prepare_choices(request, 1));
+  return std::move(prompts.front());
+}
+
+StatusOr<std::vector<PreparedPrompt>> Preprocessor::prepare_choices(const SkillRequest& request,
+                                                                    int num_choices) const {
+  std::vector<PreparedPrompt> prompts;
+  for (int i = 0; i < num_choices; ++i) {
+    GAPLESS_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_text(request));
+    prompts.push_back(std::move(prompt));
+  }
+  StatusOr<std::vector<PreparedImage>> images = prepare_images(request);
+  if (!images.ok()) return images.status().with_field("image_url");
+  for (PreparedPrompt& prompt : prompts) prompt.images = *images;
+  return prompts;
+}
+
+StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request) const {
   const StepModelInfo& info = model_.model->info();
-  GAPLESS_ASSIGN_OR_RETURN(
-      SkillPrompt skill_prompt,
-      build_skill_prompt(request, model_.prompts, {info.max_context, info.image_tokens}));
+  GAPLESS_ASSIGN_OR_RETURN(SkillPrompt skill_prompt,
+                           build_skill_prompt(request, model_.prompts,
+                                              {info.max_context, info.image_tokens, info.vocab}));
   PreparedPrompt prompt;
   prompt.inputs = std::move(skill_prompt.inputs);
   prompt.prefix_len = skill_prompt.prefix_len;
   prompt.row = skill_prompt.row;
+  prompt.token_notes = std::move(skill_prompt.token_notes);
   prompt.host_constraint = std::move(skill_prompt.host_constraint);
-  GAPLESS_ASSIGN_OR_RETURN(prompt.images, prepare_images(request));
   return prompt;
 }
 

@@ -28,7 +28,13 @@ class Preprocessor {
   // in flight. An error of one image among several says which. Any thread.
   StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
+  // As many prompts of the same request, whose images are prepared once: they share the crops.
+  StatusOr<std::vector<PreparedPrompt>> prepare_choices(const SkillRequest& request,
+                                                        int num_choices) const;
+
  private:
+  // Everything but the images.
+  StatusOr<PreparedPrompt> prepare_text(const SkillRequest& request) const;
   StatusOr<std::vector<PreparedImage>> prepare_images(const SkillRequest& request) const;
   // Of all images or of none: who holds some crops and waits for others may hold somebody up.
   bool find_crops(std::vector<PreparedImage>& images) const;

@@ -99,6 +99,37 @@ TEST_F(PreprocessTest, CropsComeBackWithTheLastImage) {
   EXPECT_EQ(crops_->num_free(), kPoolCrops);
 }
 
+TEST_F(PreprocessTest, ChoicesShareTheirPicture) {
+  SkillRequest request = about_files({"wide.png"});
+  request.settings.logit_bias = {{TokenId(9), 1.5f}};
+  auto prompts = preprocessor_->prepare_choices(request, 3);
+  ASSERT_TRUE(prompts.ok()) << prompts.status().to_string();
+  ASSERT_EQ(prompts->size(), 3u);
+  EXPECT_EQ(crops_->num_free(), kPoolCrops - 9) << "crops of one picture";
+  for (const PreparedPrompt& prompt : *prompts) {
+    EXPECT_EQ(prompt.images[0].crops_pinned, prompts->front().images[0].crops_pinned);
+    EXPECT_EQ(prompt.images[0].prefix_hash, prompts->front().images[0].prefix_hash);
+    EXPECT_EQ(prompt.inputs.size(), prompts->front().inputs.size());
+    EXPECT_EQ(prompt.token_notes.size(), 1u);
+  }
+  expect_crops_of("wide.png", prompts->back().images[0]);
+  prompts->pop_back();
+  prompts->pop_back();
+  EXPECT_EQ(crops_->num_free(), kPoolCrops - 9) << "as long as one is there";
+  prompts->pop_back();
+  EXPECT_EQ(crops_->num_free(), kPoolCrops);
+}
+
+TEST_F(PreprocessTest, EveryChoiceHasAConstraintOfItsOwn) {
+  SkillRequest request = about_files({"single.png"});
+  request.skill = Skill::kDetect;
+  request.constraint_mode = ConstraintMode::kHostMask;
+  const auto prompts = preprocessor_->prepare_choices(request, 2);
+  ASSERT_TRUE(prompts.ok()) << prompts.status().to_string();
+  ASSERT_NE((*prompts)[0].host_constraint, nullptr);
+  ASSERT_NE((*prompts)[1].host_constraint, nullptr);
+}
+
 // The next question about a picture: its crops are still there.
 TEST_F(PreprocessTest, AKnownPictureIsNotDecodedAgain) {
   const auto mark_first_crop_of = [](const PreparedImage& image, std::uint8_t mark) {
@@ -158,6 +189,7 @@ TEST_F(PreprocessTest, ThePrefixHashNamesTheImagesSoFarInOrder) {
   EXPECT_EQ(single_tall, hashes({"single.png", "tall.png"}));
   EXPECT_NE(single_tall[1], tall_single[1]);
   EXPECT_NE(single_single[1], single_single[0]);
+  EXPECT_NE(single_single[1], single_tall[1]) << "the image itself counts";
   EXPECT_NE(single_single[1], tall_single[1]) << "what is before an image counts";
   EXPECT_NE(single_tall[1], hashes({"single.png", "tall.png"}, false)[1]);
 }
@@ -169,6 +201,7 @@ TEST_F(PreprocessTest, ErrorsSayWhichImage) {
   EXPECT_THAT(refusal(about({good, corrupt})).message(), StartsWith("image 2 of 2: "));
   EXPECT_THAT(refusal(about({none, good})).message(), StartsWith("image 1 of 2: "));
   EXPECT_EQ(refusal(about({good, corrupt})).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(refusal(about({good, corrupt})).field(), "image_url");
   EXPECT_THAT(refusal(about({corrupt})).message(), ::testing::Not(HasSubstr(" of ")));
   EXPECT_EQ(crops_->num_free(), kPoolCrops);
 }

@@ -5,6 +5,7 @@
 
 #include "image/image.h"
 #include "image/write_png.h"
+#include "model/model_source.h"
 #include "observe/ledger.h"
 #include "observe/trace.h"
 
@@ -23,12 +24,26 @@ std::string short_name(const std::string& name) {
   return path.filename().empty() ? "gapless" : path.filename().string();
 }
 
+// What clients and examples call the published models whose shape this is. A model of another shape
+// has its own name only.
+std::vector<std::string> published_names(const ModelConfig& config) {
+  if (config.text == moondream2_config().text) {
+    return {"moondream", "moondream2", "moondream-2", "moondream-2B", "vikhyatk/moondream2"};
+  }
+  const StatusOr<ModelConfig> small = published_architecture("moondream-0.5b");
+  if (small.ok() && config.text == small->text) {
+    return {"moondream", "moondream-0.5b", "moondream-0.5B"};
+  }
+  return {};
+}
+
 }  // namespace
 
 EngineService::EngineService(std::unique_ptr<Engine> engine, std::string model)
     : engine_(std::move(engine)) {
   const LoadedModel& loaded = engine_->model();
   info_.model = model.empty() ? short_name(loaded.name) : std::move(model);
+  info_.other_names = published_names(loaded.config);
   info_.max_context = loaded.config.text.max_context;
   const StatusOr<DeviceInfo> device = loaded.device->info();
   info_.device = device.ok() ? device->name : "";
@@ -37,6 +52,11 @@ EngineService::EngineService(std::unique_ptr<Engine> engine, std::string model)
 StatusOr<RequestId> EngineService::submit(SkillRequest request,
                                           std::shared_ptr<ResponseSink> sink) {
   return engine_->submit(std::move(request), std::move(sink));
+}
+
+StatusOr<std::vector<RequestId>> EngineService::submit_choices(
+    SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
+  return engine_->submit_choices(std::move(request), std::move(sinks));
 }
 
 void EngineService::cancel(RequestId id) {
@@ -49,9 +69,9 @@ ServiceMetrics EngineService::metrics() const {
   const LedgerTotals totals = loop.ledger().totals();
   const int num_pages = engine_->model().model->limits().num_pages;
   ServiceMetrics metrics;
-  metrics.num_running = counts.seats.rows_in_use;
+  metrics.num_running = counts.running;
   // With those that are being preprocessed: for a router they wait as well.
-  metrics.num_waiting = std::max(0, engine_->num_active() - counts.seats.rows_in_use);
+  metrics.num_waiting = std::max(0, engine_->num_active() - counts.running);
   metrics.num_pages = num_pages;
   metrics.page_tokens = kPageTokens;
   metrics.kv_usage =

@@ -15,6 +15,8 @@ class EngineService final : public InferenceService {
   EngineService(std::unique_ptr<Engine> engine, std::string model);
 
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
+  StatusOr<std::vector<RequestId>> submit_choices(
+      SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) override;
   void cancel(RequestId id) override;
   ServiceInfo info() const override { return info_; }
   ServiceMetrics metrics() const override;

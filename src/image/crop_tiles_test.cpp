@@ -58,6 +58,12 @@ TEST(SelectTilingTest, MoreTilesThanTheLimitIsAnError) {
   const auto tiling = select_tiling(65535, 32, small);
   ASSERT_FALSE(tiling.ok());
   EXPECT_THAT(tiling.status().message(), HasSubstr("image of 65535x32 needs 774x1 crops"));
+  int most_tiles = 0;
+  for (int width = 30; width < 4000; ++width) {
+    const auto wider = select_tiling(width, 32, small);
+    if (wider.ok()) most_tiles = std::max(most_tiles, wider->rows * wider->cols);
+  }
+  EXPECT_EQ(most_tiles, kMaxTilesPerImage);
 }
 
 TEST(CropGeometryTest, DefaultsAreMoondreams) {

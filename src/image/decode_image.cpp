@@ -24,21 +24,12 @@ StatusOr<Raster> decode_raster(std::span<const std::byte> bytes, const ImageInfo
   return make_error(StatusCode::kInternal, "no decoder for this format");
 }
 
-// round((colour * alpha + 255 * (255 - alpha)) / 255), exactly.
-std::uint8_t over_white(unsigned colour, unsigned alpha) {
-  const unsigned sum = colour * alpha + 255 * (255 - alpha) + 128;
-  return static_cast<std::uint8_t>((sum + (sum >> 8)) >> 8);
-}
-
 // RGBA to RGB within the same memory: the write position never passes the read position.
-std::vector<std::uint8_t> remove_alpha(std::vector<std::uint8_t> pixels, AlphaMode mode) {
+std::vector<std::uint8_t> drop_alpha(std::vector<std::uint8_t> pixels) {
   const std::size_t num_pixels = pixels.size() / 4;
   const std::uint8_t* from = pixels.data();
   std::uint8_t* to = pixels.data();
-  for (std::size_t i = 0; i < num_pixels; ++i, from += 4, to += 3) {
-    const unsigned alpha = mode == AlphaMode::kDrop ? 255 : from[3];
-    for (int c = 0; c < 3; ++c) to[c] = over_white(from[c], alpha);
-  }
+  for (std::size_t i = 0; i < num_pixels; ++i, from += 4, to += 3) std::copy(from, from + 3, to);
   pixels.resize(num_pixels * 3);
   return pixels;
 }
@@ -47,7 +38,7 @@ StatusOr<Image> decode_within_bounds(std::span<const std::byte> bytes, const Ima
                                      const DecodeOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(Raster raster, decode_raster(bytes, info));
   Image image{raster.width, raster.height, std::move(raster.pixels)};
-  if (raster.num_channels == 4) image.rgb = remove_alpha(std::move(image.rgb), options.alpha);
+  if (raster.num_channels == 4) image.rgb = drop_alpha(std::move(image.rgb));
   if (options.exif == ExifOrientation::kIgnore) return image;
   return apply_orientation(std::move(image), info.orientation);
 }

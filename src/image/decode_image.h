@@ -6,7 +6,9 @@
 //
 // What is accepted: JPEG (8-bit, baseline or progressive; grey, YCbCr, RGB, CMYK, YCCK), PNG (all
 // colour types and depths, interlaced or not; of 16-bit samples the high byte), WebP (lossy,
-// lossless, alpha; of an animation the first frame). ICC profiles and gamma are not applied: the
+// lossless, alpha; of an animation the first frame). Transparency is dropped: what is under it shows in
+// its stored colour, as Pillow's convert("RGB") has it, which is what Moondream's clients and its
+// reference code feed. ICC profiles and gamma are not applied: the
 // Moondream reference feeds encoded values. JPEG pixels equal Pillow's (slow integer DCT, fancy
 // upsampling, Adobe's inverted CMYK with its plain conversion to RGB).
 #pragma once
@@ -31,14 +33,8 @@ enum class ExifOrientation {
   kIgnore,  // pixels as stored, as Pillow's Image.open() gives them
 };
 
-enum class AlphaMode {
-  kCompositeOnWhite,
-  kDrop,  // colour under alpha as stored, as Pillow's convert("RGB") does
-};
-
 struct DecodeOptions {
   ExifOrientation exif = ExifOrientation::kApply;
-  AlphaMode alpha = AlphaMode::kCompositeOnWhite;
   std::int64_t max_pixels = kMaxImagePixels;  // a smaller bound than limits.h's, never a larger one
 };
 

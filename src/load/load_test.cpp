@@ -88,7 +88,8 @@ TEST(AnswerReader, WhatIsNotWholeIsNotComplete) {
   for (const std::string& broken :
        {std::string(kStream.substr(0, last_event)),
         std::string(kStream.substr(0, kStream.size() - 1)), std::string(kStream) + "data: {}\n\n",
-        "noise\n\n" + std::string(kStream), "data: {\n\n" + std::string(kStream),
+        std::string(kStream) + "data: {}", "noise\n\n" + std::string(kStream),
+        "data: {\n\n" + std::string(kStream),
         "data: {\"chunk\":\"lost\"}\n\n" + std::string(kStream)}) {
     AnswerReader reader(LoadApi::kMoondream, true);
     reader.feed(broken);

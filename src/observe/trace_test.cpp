@@ -48,6 +48,12 @@ TEST(TraceTest, ShowsPhasesForwardsSamplingsCopiesAndZombies) {
   EXPECT_EQ(forward.at("args").at("step").as_int64(), 5);
 }
 
+TEST(TraceTest, NothingBeginsBeforeZeroWithoutPhasesEither) {
+  const StepRecord records[] = {record_with_zombie()};
+  const auto trace = boost::json::parse(chrome_trace(records, {}));
+  EXPECT_DOUBLE_EQ(find_slice(trace, "inputs up").at("ts").to_number<double>(), 1.0);
+}
+
 TEST(TraceTest, AnEmptyLedgerIsAnEmptyTrace) {
   const auto path = std::filesystem::temp_directory_path() / "gapless_trace_test.json";
   ASSERT_TRUE(write_chrome_trace(Ledger(4), path).ok());

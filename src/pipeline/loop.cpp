@@ -21,8 +21,8 @@ StatusOr<std::unique_ptr<Loop>> Loop::create(Device& device, StepModel& model, H
     return invalid_argument("depth {}: allowed are 1 to {}", options.depth, kMaxDepth);
   }
   const StepLimits& limits = model.limits();
-  if (limits.max_rows < 1 || limits.max_rows > kMaxRows) {
-    return invalid_argument("max_rows {}: allowed are 1 to {}", limits.max_rows, kMaxRows);
+  if (limits.max_seats < 1 || limits.max_seats > kMaxSeats) {
+    return invalid_argument("max_seats {}: allowed are 1 to {}", limits.max_seats, kMaxSeats);
   }
   if (limits.num_pages < 2) return invalid_argument("num_pages {}: too few", limits.num_pages);
   std::unique_ptr<Loop> loop(new Loop(device, model, clock, options));
@@ -36,7 +36,7 @@ Loop::Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions
       model_(model),
       clock_(clock),
       options_(options),
-      state_(options.depth, model.limits().max_rows),
+      state_(options.depth, model.limits().max_seats),
       seating_(model.info(), model.limits(), options.max_cached_prefixes, options.foresees_limits),
       ledger_(options.ledger_capacity, {.weight_bytes = model.info().decode_weight_bytes,
                                         .kv_token_bytes = model.info().kv_token_bytes}),
@@ -45,9 +45,9 @@ Loop::Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions
 // Bounds without which a request that fits alone could never run.
 Status Loop::check_limits() const {
   const StepLimits& limits = model_.limits();
-  if (limits.max_prefill_sequences < 1 || limits.max_prefill_sequences > limits.max_rows) {
-    return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_rows = {}",
-                            limits.max_prefill_sequences, limits.max_rows);
+  if (limits.max_prefill_sequences < 1 || limits.max_prefill_sequences > limits.max_seats) {
+    return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_seats = {}",
+                            limits.max_prefill_sequences, limits.max_seats);
   }
   if (limits.max_graph_tokens > limits.max_prefill_tokens ||
       limits.max_graph_crops > limits.max_crops_per_encode) {
@@ -175,7 +175,17 @@ Loop::Tick Loop::tick() {
 
 // Fewer steps than slots may be wanted; those that are in flight already are committed first.
 bool Loop::may_launch() const {
-  return state_.can_launch() && state_.num_in_flight() < active_depth();
+  return state_.can_launch() && state_.num_in_flight() < active_depth() && !awaits_ends();
+}
+
+// A decode step is in flight in which so many rows may end that it does not pay to run ahead of it.
+bool Loop::awaits_ends() const {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const bool in_flight = state_.phase(SlotId(static_cast<std::int32_t>(i))) != SlotPhase::kFree;
+    const StepPlan& plan = steps_[i].plan;
+    if (in_flight && plan.kind == StepKind::kDecode && !run_ahead_.pays(plan.num_rows)) return true;
+  }
+  return false;
 }
 
 bool Loop::has_work() const {
@@ -201,7 +211,7 @@ void Loop::take_mail() {
 void Loop::seat_waiting() {
   while (seats_changed_ && !waiting_.empty()) {
     Sequence* const first = waiting_.front().get();
-    if (!seating_.seat(waiting_.front())) {
+    if (!state_.has_free_seat() || !seating_.seat(waiting_.front())) {
       GAPLESS_CHECK_MSG(!seating_.is_empty(), "a request that fits was not seated");
       seats_changed_ = false;
       return;
@@ -223,7 +233,7 @@ bool Loop::launch_next() {
   if (!plan) return false;
   record.number = num_steps_++;
   record.launch_begin_ns = clock_.now_ns();
-  step(slot) = {*plan, record};
+  step(slot) = {*plan, record, 0};
   const Status status = launch(slot);
   step(slot).record.launch_end_ns = clock_.now_ns();
   add_phase(HostPhaseKind::kPlan, slot, record.plan_begin_ns, record.launch_begin_ns);
@@ -267,6 +277,7 @@ void Loop::commit_oldest() {
   for (const RowId row : step(*slot).plan.rows()) release_if_done(row);
   record.commit_end_ns = clock_.now_ns();
   add_phase(HostPhaseKind::kCommit, *slot, record.wait_end_ns, record.commit_end_ns);
+  remember(step(*slot));
   ledger_.add(record);
 }
 

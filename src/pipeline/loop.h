@@ -3,8 +3,9 @@
 // A tick launches the next step (t+1), commits the oldest one when the pipeline is full (t), and
 // finalizes t+1 if rows of it wait for masks. It is the same for depth 1 (blocking: nothing is
 // launched before the step before it is committed) and for depth 2 to 4, and for every kind of
-// step. The order of things is pipeline_state.h's, the choice of the next step plan.h's, rows and
-// pages are seating.h's, buffers and streams step_slot.h's.
+// step. The order of things is pipeline_state.h's, the choice of the next step plan.h's, whether it
+// is worth launching before the decode step ahead of it is known run_ahead.h's; rows and pages are
+// seating.h's, buffers and streams step_slot.h's.
 //
 // In steady state the engine thread makes no device allocation, no pageable copy and no
 // synchronisation but the wait of each commit (I7): forbidden_calls() stays 0 after create().
@@ -38,6 +39,7 @@
 #include "pipeline/pipeline_state.h"
 #include "pipeline/plan.h"
 #include "pipeline/prepared_prompt.h"
+#include "pipeline/run_ahead.h"
 #include "pipeline/seating.h"
 #include "pipeline/step_slot.h"
 #include "step/step_model.h"
@@ -87,6 +89,7 @@ class Loop {
 
   struct Counts {
     int waiting = 0;
+    int running = 0;  // have a seat
     int steps_in_flight = 0;
     SeatingCounts seats;
   };
@@ -115,6 +118,7 @@ class Loop {
   struct Step {
     StepPlan plan;
     StepRecord record;
+    int num_ended = 0;  // rows that ended at its commit
   };
 
   Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions& options);
@@ -125,6 +129,7 @@ class Loop {
   // The parts of a tick (loop.cpp).
   bool has_work() const;
   bool may_launch() const;
+  bool awaits_ends() const;
   void take_mail();
   void seat_waiting();
   bool launch_next();
@@ -144,6 +149,7 @@ class Loop {
   void lose_device(const Status& status);
   void cancel_one(SequenceId sequence);
   void cancel_all();
+  void remember(const Step& step);
   void publish_counts();
   void add_phase(HostPhaseKind kind, SlotId slot, std::int64_t begin_ns, std::int64_t end_ns);
   static std::size_t index(SlotId slot) { return static_cast<std::size_t>(slot.value); }
@@ -159,9 +165,10 @@ class Loop {
   PipelineState state_;
   Seating seating_;
   FillTurn fill_turn_;
+  RunAhead run_ahead_;
   std::deque<std::unique_ptr<Sequence>>
       waiting_;                // accepted, no seat yet; first come, first served
-  bool seats_changed_ = true;  // since the first in line did not fit
+  bool seats_changed_ = true;  // or rows, pages, image places: since the first in line did not fit
   Mail mail_;
   std::int64_t num_steps_ = 0;
   std::optional<std::int64_t> idle_since_ns_;

@@ -31,7 +31,7 @@ void add_alternatives(std::span<const TopLogprob> alternatives, CommittedToken& 
 Status Loop::launch(SlotId slot_id) {
   const StepPlan& plan = step(slot_id).plan;
   StepSlot& slot = *slots_[index(slot_id)];
-  std::array<StepMember, kMaxRows> members;
+  std::array<StepMember, kMaxSeats> members;
   for (int i = 0; i < plan.num_rows; ++i) {
     const auto at = static_cast<std::size_t>(i);
     members[at] = {plan.row_ids[at], i < plan.num_host_masked};
@@ -131,6 +131,7 @@ void Loop::commit_outputs(SlotId slot_id) {
       ++record.num_zombies;
     } else if (plan.kind != StepKind::kEncode) {
       commit_row(*seating_.at(row), slot, i);
+      if (state_.is_finalized(row)) ++step(slot_id).num_ended;
     }
   }
 }
@@ -138,16 +139,17 @@ void Loop::commit_outputs(SlotId slot_id) {
 void Loop::commit_row(Sequence& sequence, const StepSlot& slot, int i) {
   const StepOutput& output = slot.outputs()[static_cast<std::size_t>(i)];
   const RowId row = sequence.row;
+  // A stop id is a token too: an answer without any took until here.
+  if (sequence.num_sampled++ == 0) sequence.times.first_token_ns = clock_.now_ns();
   switch (output.outcome) {
     case StepOutcome::kContinues:
     case StepOutcome::kLength: {
       CommittedToken token{TokenId(output.token), output.x, output.y, output.logprob, {}};
       if (sequence.asks_top_logprobs()) {
-        add_alternatives(slot.top_logprobs(i).first(
-                             static_cast<std::size_t>(sequence.prompt.row.num_top_logprobs)),
+        add_alternatives(slot.top_logprobs(i).first(static_cast<std::size_t>(
+                             sequence.prompt.row.sampling.num_top_logprobs)),
                          token);
       }
-      if (sequence.num_committed++ == 0) sequence.times.first_token_ns = clock_.now_ns();
       sequence.sink->on_token(token);
       if (output.outcome == StepOutcome::kLength) {
         finish_seated(row, FinishReason::kLength, ok_status());
@@ -177,6 +179,7 @@ void Loop::finish(Sequence& sequence, FinishReason reason, const Status& status)
 
 void Loop::finish_seated(RowId row, FinishReason reason, const Status& status) {
   must(state_.finalize_sequence(row));
+  seats_changed_ = true;  // its seat is free; row and pages may come later
   finish(*seating_.at(row), reason, status);
 }
 
@@ -208,7 +211,7 @@ void Loop::cancel_one(SequenceId id) {
 
 void Loop::cancel_all() {
   while (!waiting_.empty()) cancel_one(waiting_.back()->id);
-  for (int i = 0; i < model_.limits().max_rows; ++i) {
+  for (int i = 0; i < model_.limits().num_rows(); ++i) {
     const RowId row(i);
     if (state_.is_seated(row) && !state_.is_finalized(row)) cancel_one(state_.sequence(row));
   }
@@ -252,9 +255,21 @@ void Loop::lose_device(const Status& status) {
 
 // ---- accounts
 
+void Loop::remember(const Step& step) {
+  const StepRecord& record = step.record;
+  if (record.kind != StepKind::kDecode) return;
+  run_ahead_.committed({.num_rows = record.num_rows - record.num_zombies,
+                        .num_ended = step.num_ended,
+                        .step_ns = record.sampling_end_ns - record.forward_begin_ns,
+                        .host_ns = record.launch_end_ns - record.plan_begin_ns +
+                                   record.finalize_end_ns - record.finalize_begin_ns +
+                                   record.commit_end_ns - record.wait_end_ns});
+}
+
 void Loop::publish_counts() {
   MutexLock lock(shared_mutex_);
   counts_.waiting = static_cast<int>(waiting_.size());
+  counts_.running = state_.num_seated();
   counts_.steps_in_flight = state_.num_in_flight();
   counts_.seats = seating_.counts();
 }

@@ -2,9 +2,9 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <utility>
 
+#include "base/json.h"
 #include "server/sse.h"
 #include "skill/response_json.h"
 
@@ -23,7 +23,7 @@ std::string content_of(const SkillResult& result) {
   if (is_text_skill(result.skill)) return result.text;
   json::object answer = response_json(result);
   const char* field = result.skill == Skill::kPoint ? "points" : "objects";
-  return json::serialize(json::object{{field, answer.at(field)}});
+  return json_text(json::object{{field, answer.at(field)}});
 }
 
 // A token as OpenAI's logprobs show it.
@@ -73,7 +73,7 @@ class ChatResponder::ChoiceSink final : public ResponseSink {
   }
   void on_error(const Status& status) override {
     meter_.on_error(status);
-    responder_->fail(error_of_request(status));
+    responder_->fail(error_of_request(as_chat_error(status)));
   }
 
  private:

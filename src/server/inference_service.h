@@ -2,6 +2,7 @@
 // their own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,6 +21,13 @@ struct ServiceInfo {
   std::string model;  // the id that /v1/models lists
   int max_context = 0;
   std::string device;  // "NVIDIA H200", "CPU"
+  // Other names of the same model. A request for any other one is not for us.
+  std::vector<std::string> other_names = {};
+
+  bool is_named(std::string_view name) const {
+    return name == model ||
+           std::find(other_names.begin(), other_names.end(), name) != other_names.end();
+  }
 };
 
 // Gauges and totals since the start, for /metrics.
@@ -77,6 +85,10 @@ class InferenceService {
   // As Engine::submit: errors here are the request's (ResourceExhausted: try again later), and the
   // sink is then not called. Otherwise the sink gets exactly one of on_done and on_error, last.
   virtual StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) = 0;
+  // Several answers to one request, each with an id and a sink of its own; choice i takes seed + i, if
+  // there is a seed. All are accepted or none. The default submits them one by one.
+  virtual StatusOr<std::vector<RequestId>> submit_choices(
+      SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks);
   // The request ends within a step with kCancelled, unless it has ended.
   virtual void cancel(RequestId id) = 0;
 

@@ -2,7 +2,6 @@
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 
 #include "server/api_support.h"
 #include "server/image_url.h"
@@ -73,11 +72,14 @@ class MoondreamSink final : public ResponseSink {
 
 StatusOr<SkillRequest> read_skill_request(Skill skill, const json::object& body) {
   GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(skill, body));
+  // Moondream's servers answer as far as the context goes, and its clients ask for round numbers.
+  request.cut_max_tokens = true;
   const json::value* image = find_field(body, "image_url");
   if (image == nullptr) return request;
-  if (!image->is_string()) return invalid_argument("image_url must be a string");
-  GAPLESS_ASSIGN_OR_RETURN(std::string bytes, image_bytes_from_url(image->get_string()));
-  request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
+  if (!image->is_string()) return invalid_field("image_url", "must be a string");
+  StatusOr<std::string> bytes = image_bytes_from_url(image->get_string());
+  if (!bytes.ok()) return bytes.status().with_field("image_url");
+  request.images.push_back(std::make_shared<const std::string>(std::move(bytes).value()));
   return request;
 }
 
@@ -103,15 +105,24 @@ void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
   submit(state, *service, exchange, std::move(request).value(), *stream && has_text);
 }
 
+// What submit_skill() would refuse.
+Status check_skill(Skill skill, const json::object& body) {
+  GAPLESS_RETURN_IF_ERROR(bool_or(body, "stream", false).status());
+  GAPLESS_ASSIGN_OR_RETURN(const SkillRequest request, read_skill_request(skill, body));
+  return validate(request);
+}
+
 void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
   std::optional<json::object> body = read_json_request(service->info(), *exchange);
   if (!body) return;
-  with_remote_images(state, exchange, std::move(*body),
-                     [&state, skill, exchange](const json::object& complete) {
-                       submit_skill(state, skill, exchange, complete);
-                     });
+  with_remote_images(
+      state, exchange, std::move(*body), ImagePlace::kTop,
+      [skill](const json::object& placeholder) { return check_skill(skill, placeholder); },
+      [&state, skill, exchange](const json::object& complete) {
+        submit_skill(state, skill, exchange, complete);
+      });
 }
 
 void handle_segment(const std::shared_ptr<Exchange>& exchange) {

@@ -114,7 +114,6 @@ void RequestParser::begin_body() {
     body_part_ = BodyPart::kChunkHead;
   } else if (state_ == State::kBody) {
     num_body_left_ = static_cast<std::size_t>(parser.content_length().value());
-    request_.body.reserve(num_body_left_);
   }
 }
 
@@ -123,6 +122,9 @@ std::size_t RequestParser::feed_body(std::string_view bytes) {
   while (state_ == State::kBody && used < bytes.size()) {
     const std::string_view rest = bytes.substr(used);
     if (body_part_ == BodyPart::kWhole || body_part_ == BodyPart::kChunk) {
+      // Not before: a request that is refused for its head gets no memory.
+      if (body_part_ == BodyPart::kWhole)
+        request_.body.reserve(request_.body.size() + num_body_left_);
       const std::string_view part = rest.substr(0, num_body_left_);
       request_.body += part;
       num_body_left_ -= part.size();
@@ -191,7 +193,8 @@ void RequestParser::check_head() {
   if (message.count(http::field::transfer_encoding) > 0 && request_.minor_version == 0) {
     return fail(400, "HTTP/1.0 has no transfer codings");
   }
-  if (message.count(http::field::host) != 1 && request_.minor_version != 0) {
+  const std::size_t num_hosts = message.count(http::field::host);
+  if (num_hosts > 1 || (num_hosts == 0 && request_.minor_version != 0)) {
     return fail(400, "exactly one Host header is needed");
   }
   const std::string_view coding = request_.headers.find("Content-Encoding");
@@ -202,8 +205,22 @@ void RequestParser::check_head() {
   if (!expect.empty() && !equals_ignoring_case(expect, "100-continue")) {
     return fail(417, "the only expectation known is 100-continue");
   }
+  check_target();
+}
 
-  const std::string_view target = request_.target;
+void RequestParser::check_target() {
+  std::string_view target = request_.target;
+  // What clients send to a proxy: "http://host/path". Such a client's Host says the same.
+  constexpr std::string_view kScheme = "http://";
+  if (equals_ignoring_case(target.substr(0, kScheme.size()), kScheme)) {
+    target.remove_prefix(kScheme.size());
+    const std::string_view host = target.substr(0, target.find_first_of("/?"));
+    if (!equals_ignoring_case(host, request_.headers.find("Host"))) {
+      return fail(400, "the target and the Host header name two hosts");
+    }
+    target.remove_prefix(host.size());
+    if (target.empty()) target = "/";
+  }
   const std::size_t question = target.find('?');
   if (target.empty() || (target[0] != '/' && target != "*")) {
     return fail(400, "the target must be a path");

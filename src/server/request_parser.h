@@ -33,11 +33,12 @@ class RequestParser {
   int error_status() const { return error_status_; }
   const std::string& error() const { return error_; }
 
-  // From kBody on.
+  // From kBody on. The request without its body.
+  const HttpRequest& head() const { return request_; }
   bool expects_continue() const;
   std::size_t body_bytes_so_far() const;
 
-  // kDone.
+  // kDone; or kBody, for a request whose body is not wanted.
   HttpRequest take();
 
  private:
@@ -52,6 +53,7 @@ class RequestParser {
   // Hands whole lines of the head to Beast. Returns how many bytes it used.
   std::size_t put(std::string_view lines);
   void check_head();
+  void check_target();
   void begin_body();
   void take_line_of_body(std::string_view line);
   void begin_chunk(std::string_view line);

@@ -25,6 +25,7 @@ class ServerStorm : public ::testing::TestWithParam<int> {
     service_ = std::make_unique<EngineService>(std::move(engine).value(), "storm");
     ServerStateOptions state_options;
     state_options.version = "test";
+    state_options.allowed_hosts.push_back("x");  // as post_request() calls the server
     state_ = std::make_unique<ServerState>(std::move(state_options));
     HttpServerOptions http;
     http.port = 0;

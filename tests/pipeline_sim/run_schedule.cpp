@@ -149,6 +149,14 @@ class Run {
       if (const Status status = loop_->state().check(); !status.ok()) violation(status.message());
     }
     if (loop_->state().num_in_flight() > schedule_.loop.depth) violation("more steps than slots");
+    const Loop::Counts counts = loop_->counts();
+    const StepLimits& limits = schedule_.model.limits;
+    if (counts.running > limits.max_seats) violation("more sequences run than there are seats");
+    if (counts.running < limits.max_seats && counts.seats.rows_in_use == limits.num_rows()) {
+      violation("a seat is free and no row");
+    }
+    verdict_.stats.seated_beside_zombies |=
+        counts.running > 0 && counts.seats.rows_in_use > limits.max_seats;
     if (device_.num_races() > 0) violation("I4: " + device_.first_race());
     if (model_->num_faults() > 0)
       violation("I4 or I6: a kernel's inputs or pages changed under it");
@@ -179,7 +187,7 @@ class Run {
     }
     // A launch that fails takes one step with it, no more.
     const auto most = static_cast<int>(schedule_.device.faults.failing_calls.size()) *
-                      schedule_.model.limits.max_rows;
+                      schedule_.model.limits.max_seats;
     if (!verdict_.stats.device_lost && verdict_.stats.num_failed > most) {
       violation(fmt::format("{} sequences failed", verdict_.stats.num_failed));
     }

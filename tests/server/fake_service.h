@@ -34,7 +34,9 @@ class FakeService final : public InferenceService {
 
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
   void cancel(RequestId id) override;
-  ServiceInfo info() const override { return {"fake-model", 2048, "CPU"}; }
+  ServiceInfo info() const override {
+    return {"fake-model", 2048, "CPU", {"moondream2", "vikhyatk/moondream2"}};
+  }
   ServiceMetrics metrics() const override;
   StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const override;
   StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const override;

@@ -105,7 +105,19 @@ void CpuStream::push(Item item) {
   GAPLESS_CHECK(queue_.push(std::move(item)));
 }
 
+CpuStream::OnlyIf::OnlyIf(CpuStream& stream, std::function<bool()> holds) : stream_(stream) {
+  GAPLESS_CHECK_MSG(!stream_.condition_, "conditions of a stream are not nested");
+  stream_.condition_ = std::move(holds);
+}
+
+CpuStream::OnlyIf::~OnlyIf() {
+  stream_.condition_ = nullptr;
+}
+
 Status CpuStream::enqueue(CpuOp op) {
+  if (condition_) {
+    op = [holds = condition_, then = std::move(op)] { return holds() ? then() : ok_status(); };
+  }
   if (capturing_) {
     captured_.push_back(std::move(op));
     return ok_status();

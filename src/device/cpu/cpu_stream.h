@@ -92,6 +92,19 @@ class CpuStream : public Stream {
   Status synchronize() override;
   void* native_handle() override { return this; }
 
+  // For kernels/cpu: what is enqueued while it lives runs only where `holds` is true when its turn
+  // comes, in a graph at each launch. Not nested.
+  class OnlyIf {
+   public:
+    OnlyIf(CpuStream& stream, std::function<bool()> holds);
+    ~OnlyIf();
+    OnlyIf(const OnlyIf&) = delete;
+    OnlyIf& operator=(const OnlyIf&) = delete;
+
+   private:
+    CpuStream& stream_;
+  };
+
  private:
   friend class CpuDevice;
   // Reads and may set the stream's state: not OK once poisoned.
@@ -108,6 +121,7 @@ class CpuStream : public Stream {
   const std::string name_;
   bool capturing_ = false;
   std::vector<CpuOp> captured_;
+  std::function<bool()> condition_;  // OnlyIf's; empty: none
   BoundedQueue<Item> queue_;
   std::thread thread_;  // last: it uses everything above
 };

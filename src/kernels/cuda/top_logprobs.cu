@@ -22,7 +22,7 @@ constexpr int kNumWarps = kThreads / kWarp;
 static_assert(kNumWarps == kWarp, "one warp holds the best keys of all");
 // Loads in flight per thread.
 constexpr int kUnroll = 8;
-// What the list of step 3 fits into shared memory for.
+// Largest vocabulary whose list (step 3) fits in shared memory.
 constexpr int kMaxVocab = 1 << 18;
 
 using Key = std::uint64_t;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) top_logprobs_kernel(TopLogprobsParam
   wait_for_predecessor();
   const std::int64_t i = blockIdx.x;
   const int row = p.rows[i];
-  const int num_wanted = row < 0 ? 0 : p.row_states[row].num_top_logprobs;
+  const int num_wanted = row < 0 ? 0 : p.row_states[row].sampling.num_top_logprobs;
   if (num_wanted <= 0) return;
   const float* logits = p.logits + i * p.logits_stride;
 

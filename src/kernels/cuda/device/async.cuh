@@ -16,7 +16,8 @@ namespace gapless {
 //   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
 //     anyway.
 // Three kernels read before they wait: row_linear and decoder_kernel weights, which no step writes,
-// and decode_attention the cache (its file says why it may).
+// decoder_kernel also the row states (DecoderBlocksParams), and decode_attention the cache (its
+// file says why it may).
 
 __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
