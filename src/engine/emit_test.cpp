@@ -148,11 +148,11 @@ TEST_F(EmitTest, TheWayToTheFirstTextIsAccountedForStageByStage) {
 }
 
 // Whatever the loop believes: the length limit may fall on the stop string's last token, or on one of
-// those that were in flight behind it, and so may the end token.
+// those that were in flight behind it, and so may the end token or a failure.
 TEST_F(EmitTest, AStopStringIsAStop) {
   for (const int num_behind : {0, 1, 5}) {
-    for (const FinishReason reason :
-         {FinishReason::kLength, FinishReason::kStop, FinishReason::kCancelled}) {
+    for (const FinishReason reason : {FinishReason::kLength, FinishReason::kStop,
+                                      FinishReason::kCancelled, FinishReason::kError}) {
       SCOPED_TRACE(fmt::format("{} behind, {}", num_behind, finish_reason_name(reason)));
       const auto seen =
           emit(query({"yz"}), tokens_of("xyyz" + std::string(num_behind, 'x')), reason);
