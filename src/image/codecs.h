@@ -19,8 +19,12 @@ struct Raster {
   std::vector<std::uint8_t> pixels;  // [height][width][num_channels]
 };
 
-StatusOr<Raster> decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info);
-StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& info);
-StatusOr<Raster> decode_webp(std::span<const std::byte> bytes, const ImageInfo& info);
+// Cancelled: `stop` said so.
+StatusOr<Raster> decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info,
+                             const StopCheck& stop);
+StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& info,
+                            const StopCheck& stop);
+StatusOr<Raster> decode_webp(std::span<const std::byte> bytes, const ImageInfo& info,
+                             const StopCheck& stop);
 
 }  // namespace gapless::internal

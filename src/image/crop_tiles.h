@@ -23,6 +23,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "image/image.h"
+#include "image/stop_check.h"
 
 namespace gapless {
 
@@ -68,9 +69,15 @@ StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry);
 
 // The same into the caller's memory (pinned, for one): each of num_crops(tiling) crops takes
 // geometry.crop_bytes() bytes, and tiling is select_tiling's answer for this image. The work is
-// shared with `pool`, if there is one; the result is the same.
-void make_crops_into(const Image& image, const Tiling& tiling, const CropGeometry& geometry,
-                     std::span<std::uint8_t* const> crops, ThreadPool* pool = nullptr);
+// shared with `pool`, if there is one; the result is the same. False: `stop` said so, and the crops
+// are not whole.
+bool make_crops_into(const Image& image, const Tiling& tiling, const CropGeometry& geometry,
+                     std::span<std::uint8_t* const> crops, ThreadPool* pool = nullptr,
+                     const StopCheck& stop = {});
+
+// What that holds in memory beside the image and the crops.
+std::int64_t crop_memory_bytes(int width, int height, const Tiling& tiling,
+                               const CropGeometry& geometry);
 
 // Where a patch of the stitched grid comes from.
 struct StitchSource {

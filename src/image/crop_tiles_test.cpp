@@ -183,5 +183,36 @@ TEST(PoolWindowTest, WindowsOfTheReference) {
   EXPECT_EQ(pool_window(26, 84, 27), (W{80, 84}));
 }
 
+// A task is some 16 or 32 rows.
+TEST(MakeCropsTest, AsksBeforeEveryTaskAndDoesNothingAfterTheAnswer) {
+  const Image image = pattern_image(900, 1600);
+  const Tiling tiling = *select_tiling(image.width, image.height, kMoondream);
+  std::vector<std::vector<std::uint8_t>> crops(static_cast<std::size_t>(num_crops(tiling)),
+                                               std::vector<std::uint8_t>(kMoondream.crop_bytes()));
+  std::vector<std::uint8_t*> to;
+  for (auto& crop : crops) to.push_back(crop.data());
+  int num_questions = 0;
+  EXPECT_TRUE(make_crops_into(image, tiling, kMoondream, to, nullptr, [&] {
+    ++num_questions;
+    return false;
+  }));
+  EXPECT_GE(num_questions, 2 * 1600 / 32) << "of both resizes";
+  for (int stop_at = 1; stop_at <= num_questions; stop_at += 5) {
+    int asked = 0;
+    EXPECT_FALSE(make_crops_into(image, tiling, kMoondream, to, nullptr,
+                                 [&] { return ++asked >= stop_at; }));
+    EXPECT_EQ(asked, stop_at);
+  }
+}
+
+// Between the two passes of a resize: rows of the width that is made first, or columns of the height.
+TEST(MakeCropsTest, MemoryIsThatBetweenThePasses) {
+  const Tiling tiling{2, 4};
+  const std::int64_t canvas = kMoondream.canvas_pixels(4);
+  EXPECT_EQ(crop_memory_bytes(4000, 3000, tiling, kMoondream), 3 * 3000 * (378 + canvas));
+  EXPECT_EQ(crop_memory_bytes(300, 2000, {1, 1}, kMoondream), 3 * 300 * 378) << "vertical first";
+  EXPECT_EQ(crop_memory_bytes(378, 378, {1, 1}, kMoondream), 0) << "nothing to resize";
+}
+
 }  // namespace
 }  // namespace gapless

@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
 
-constexpr DecodeOptions kAsPillow{.exif = ExifOrientation::kIgnore, .alpha = AlphaMode::kDrop};
+const DecodeOptions kAsPillow{.exif = ExifOrientation::kIgnore, .alpha = AlphaMode::kDrop};
 
 TEST(DecodeGoldenTest, EveryTestFileEqualsPillow) {
   for (const DecodeGolden& golden : kDecodeGoldens) {

@@ -15,12 +15,19 @@ namespace {
 // Deflate cannot expand further than this (258 bytes from two bits).
 constexpr std::size_t kMaxDeflateRatio = 1032;
 
+// Rows decoded per call. The raster grows with them in the first pass, so that memory is touched as
+// the rows come.
+constexpr std::size_t kStripRows = 64;
+
 struct PngReader {
   png_structp png = nullptr;
   png_infop info = nullptr;
   const std::byte* data = nullptr;
   std::size_t num_bytes = 0;
   std::size_t position = 0;
+  int num_passes = 1;  // 7 when it is interlaced
+  const StopCheck* stop = nullptr;
+  bool stopped = false;
   bool is_truncated = false;
   char message[128] = "";
 
@@ -62,27 +69,39 @@ bool start(PngReader& reader) {
   png_set_expand(png);    // palette and small greys to 8 bits, tRNS to alpha
   png_set_strip_16(png);  // the high byte of 16-bit samples
   png_set_gray_to_rgb(png);
-  png_set_interlace_handling(png);
+  reader.num_passes = png_set_interlace_handling(png);
   png_read_update_info(png, reader.info);
   return true;
 }
 
-bool read_pixels(PngReader& reader, png_bytep* rows) {
+bool read_rows(PngReader& reader, std::uint8_t* to, std::size_t row_bytes, std::size_t num_rows) {
   if (setjmp(png_jmpbuf(reader.png))) return false;
-  png_read_image(reader.png, rows);
+  for (std::size_t i = 0; i < num_rows; ++i) {
+    reader.stopped = is_stopped(*reader.stop);
+    if (reader.stopped) return false;
+    png_read_row(reader.png, to + i * row_bytes, nullptr);
+  }
+  return true;
+}
+
+bool finish(PngReader& reader) {
+  if (setjmp(png_jmpbuf(reader.png))) return false;
   png_read_end(reader.png, nullptr);
   return true;
 }
 
 Status failed(const PngReader& reader) {
+  if (reader.stopped) return stopped_status();
   if (reader.is_truncated) return data_loss("PNG: truncated after {} bytes", reader.num_bytes);
   return data_loss("PNG: {}", reader.message);
 }
 
 }  // namespace
 
-StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& info) {
+StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& info,
+                            const StopCheck& stop) {
   PngReader reader;
+  reader.stop = &stop;
   reader.data = bytes.data();
   reader.num_bytes = bytes.size();
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, on_error, on_warning);
@@ -111,10 +130,16 @@ StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& i
           static_cast<std::size_t>(info.width) * static_cast<std::size_t>(raster.num_channels)) {
     return make_error(StatusCode::kInternal, "PNG: unexpected raster layout");
   }
-  raster.pixels.resize(row_bytes * height);
-  std::vector<png_bytep> rows(height);
-  for (std::size_t y = 0; y < height; ++y) rows[y] = raster.pixels.data() + y * row_bytes;
-  if (!read_pixels(reader, rows.data())) return failed(reader);
+  raster.pixels.reserve(row_bytes * height);
+  for (int pass = 0; pass < reader.num_passes; ++pass) {
+    for (std::size_t y = 0; y < height; y += kStripRows) {
+      const std::size_t num_rows = std::min(kStripRows, height - y);
+      if (pass == 0) raster.pixels.resize((y + num_rows) * row_bytes);
+      std::uint8_t* const to = raster.pixels.data() + y * row_bytes;
+      if (!read_rows(reader, to, row_bytes, num_rows)) return failed(reader);
+    }
+  }
+  if (!finish(reader)) return failed(reader);
   return raster;
 }
 

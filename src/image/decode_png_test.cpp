@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
 
-constexpr DecodeOptions kDropAlpha{.alpha = AlphaMode::kDrop};
+const DecodeOptions kDropAlpha{.alpha = AlphaMode::kDrop};
 
 std::vector<std::uint8_t> decoded(const FileBytes& file, const DecodeOptions& options = {}) {
   const auto image = decode_image(file, options);

@@ -1,6 +1,7 @@
 #include "image/resize_lanczos.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -169,9 +170,9 @@ void resize_rows_vertically(const std::uint8_t* in, int width, const LanczosTaps
 }
 
 // Which pass goes first changes the rounding, so this is Pillow 13's rule to the letter.
-bool is_vertical_first(const Image& image, int out_width, int out_height) {
-  const int rows_removed = image.height - out_height;
-  const int columns_removed = image.width - out_width;
+bool is_vertical_first(int width, int height, int out_width, int out_height) {
+  const int rows_removed = height - out_height;
+  const int columns_removed = width - out_width;
   return rows_removed > 0 && rows_removed > 2 * columns_removed;
 }
 
@@ -180,7 +181,8 @@ bool is_vertical_first(const Image& image, int out_width, int out_height) {
 LanczosResize::LanczosResize(const Image& image, int out_width, int out_height, RowSink sink)
     : image_(image), sink_(std::move(sink)) {
   GAPLESS_CHECK(image.width > 0 && image.height > 0 && out_width > 0 && out_height > 0);
-  const bool vertical_first = is_vertical_first(image, out_width, out_height);
+  const bool vertical_first = 
+      is_vertical_first(image.width, image.height, out_width, out_height);
   const std::uint8_t* in = image.rgb.data();
   int width = image.width, height = image.height;  // of `in`
   for (const bool is_horizontal : {!vertical_first, vertical_first}) {
@@ -196,6 +198,13 @@ LanczosResize::LanczosResize(const Image& image, int out_width, int out_height, 
     passes_.push_back({is_horizontal, in, width, height, LanczosTaps(size, out_size)});
     size = out_size;
   }
+}
+
+std::int64_t LanczosResize::memory_bytes(int width, int height, int out_width, int out_height) {
+  if (width == out_width || height == out_height) return 0;
+  const bool vertical_first = is_vertical_first(width, height, out_width, out_height);
+  return std::int64_t{kChannels} * (vertical_first ? width : out_width) *
+         (vertical_first ? out_height : height);
 }
 
 int LanczosResize::Pass::num_tasks() const {
@@ -259,11 +268,14 @@ void LanczosResize::hand_on_rows(int task) const {
   }
 }
 
-void run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool) {
+bool run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool, const StopCheck& stop) {
+  std::atomic<bool> stopped{false};
   for (int stage = 0; stage < LanczosResize::kNumStages; ++stage) {
     int num_tasks = 0;
     for (const LanczosResize& resize : resizes) num_tasks += resize.num_tasks(stage);
-    const auto run_task = [&resizes, stage](std::int64_t index) {
+    const auto run_task = [&resizes, &stop, &stopped, stage](std::int64_t index) {
+      if (stopped.load(std::memory_order_relaxed)) return;
+      if (is_stopped(stop)) return stopped.store(true, std::memory_order_relaxed);
       int task = static_cast<int>(index);
       for (LanczosResize& resize : resizes) {
         const int count = resize.num_tasks(stage);
@@ -277,6 +289,7 @@ void run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool) {
       for (int i = 0; i < num_tasks; ++i) run_task(i);
     }
   }
+  return !stopped.load();
 }
 
 }  // namespace gapless

@@ -22,6 +22,7 @@
 #include "base/thread_pool.h"
 #include "image/image.h"
 #include "image/lanczos_taps.h"
+#include "image/stop_check.h"
 
 namespace gapless {
 
@@ -35,6 +36,9 @@ class LanczosResize {
   // `image` must outlive this. Both sizes at least 1 (checked: sizes come from select_tiling, not
   // from a user).
   LanczosResize(const Image& image, int out_width, int out_height, RowSink sink);
+
+  // What the resize of such an image holds beside the image.
+  static std::int64_t memory_bytes(int width, int height, int out_width, int out_height);
 
   // A stage's tasks may run at once, after all of the stage before.
   static constexpr int kNumStages = 3;
@@ -63,7 +67,8 @@ class LanczosResize {
   std::size_t middle_row_bytes_ = 0;
 };
 
-// The work is shared with `pool`, if there is one; the result is the same.
-void run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool);
+// The work is shared with `pool`, if there is one; the result is the same. False: `stop`, asked
+// before each task (some 16 or 32 rows), said so, and rows are missing.
+bool run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool, const StopCheck& stop = {});
 
 }  // namespace gapless
