@@ -25,17 +25,21 @@ CropPool::CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes)
   std::iota(free_.begin(), free_.end(), 0);
 }
 
-std::shared_ptr<CropPool::Lease> CropPool::acquire(int count) {
+std::shared_ptr<CropPool::Lease> CropPool::acquire(int count, const std::stop_token& stop) {
   GAPLESS_CHECK(count >= 1 && count <= capacity());
   const auto wanted = static_cast<std::size_t>(count);
   std::unique_lock lock(mutex_);
   const std::uint64_t turn = next_turn_++;
-  changed_.wait(lock, [&] { return closed_ || (turn == turn_ && free_.size() >= wanted); });
-  if (closed_) return nullptr;
+  waiting_.push_back(turn);
+  const auto is_my_turn = [&] {
+    return closed_ || (waiting_.front() == turn && free_.size() >= wanted);
+  };
+  const bool has_turn = changed_.wait(lock, stop, is_my_turn);
+  std::erase(waiting_, turn);
+  changed_.notify_all();
+  if (!has_turn || closed_) return nullptr;
   std::vector<int> taken(free_.begin(), free_.begin() + count);
   for (const int index : taken) forget_picture_of(index);
-  ++turn_;
-  changed_.notify_all();
   return lease(std::move(taken));
 }
 
@@ -53,7 +57,7 @@ void CropPool::remember(const ContentHash& name, const Lease& lease, int first, 
 std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
   std::lock_guard lock(mutex_);
   const auto found = pictures_.find(name);
-  if (found == pictures_.end() || turn_ != next_turn_ || closed_) return std::nullopt;
+  if (found == pictures_.end() || !waiting_.empty() || closed_) return std::nullopt;
   const Known& known = found->second;
   return Picture{lease(known.buffers), known.tiling};
 }
@@ -73,7 +77,7 @@ int CropPool::num_free() const {
 
 int CropPool::num_waiting() const {
   std::lock_guard lock(mutex_);
-  return static_cast<int>(next_turn_ - turn_);
+  return static_cast<int>(waiting_.size());
 }
 
 // All of it: what is left of a picture is of no use.

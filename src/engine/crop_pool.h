@@ -11,10 +11,12 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "base/content_hash.h"
@@ -49,8 +51,8 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
 
   // Waits until `count` buffers, at most capacity(), are free: all or none, so that two workers
   // cannot hold each other up; first come, first served, so that a request for many is not
-  // overtaken for ever. nullptr after close().
-  std::shared_ptr<Lease> acquire(int count);
+  // overtaken for ever. nullptr after close(), and when `stop` is requested before they are free.
+  std::shared_ptr<Lease> acquire(int count, const std::stop_token& stop = {});
 
   // A picture's crops, whole and not to be written to any more, and how it was tiled.
   struct Picture {
@@ -91,12 +93,12 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   PinnedBuffer memory_;
   const std::size_t crop_bytes_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::vector<Buffer> buffers_;
   std::vector<int> free_;  // the longest free one first
   std::map<ContentHash, Known> pictures_;
-  std::uint64_t next_turn_ = 0;  // of whoever comes next
-  std::uint64_t turn_ = 0;       // whose it is
+  std::deque<std::uint64_t> waiting_;  // turns of callers of acquire(), whose it is first
+  std::uint64_t next_turn_ = 0;
   bool closed_ = false;
 };
 

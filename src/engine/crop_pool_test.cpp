@@ -165,6 +165,22 @@ TEST_F(CropPoolTest, FindingDoesNotOvertakeAWaiter) {
   waiter.join();
 }
 
+// Who gives up waiting makes room for the next one, whose turn it is then.
+TEST_F(CropPoolTest, WhoIsStoppedWaitsNoLongerAndHoldsNobodyUp) {
+  auto held = pool_->acquire(kCapacity - 1);
+  std::stop_source stop;
+  std::thread stopped([&] { EXPECT_EQ(pool_->acquire(kCapacity, stop.get_token()), nullptr); });
+  while (pool_->num_waiting() < 1) std::this_thread::yield();
+  std::thread next([&] { EXPECT_EQ(pool_->acquire(1)->size(), 1); });
+  while (pool_->num_waiting() < 2) std::this_thread::yield();
+  (void)stop.request_stop();
+  stopped.join();
+  next.join();
+  EXPECT_EQ(pool_->num_waiting(), 0);
+  // There is enough for both again.
+  EXPECT_NE(pool_->acquire(1, stop.get_token()), nullptr) << "what is free needs no wait";
+}
+
 TEST_F(CropPoolTest, ClosingSendsWaitersAway) {
   auto held = pool_->acquire(kCapacity);
   std::thread waiter([&] { EXPECT_EQ(pool_->acquire(1), nullptr); });

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -45,8 +46,10 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
   // Set by preprocessing before submission to the loop.
   void set_num_input_tokens(int count) { num_input_tokens_ = count; }
 
-  void request_cancel() { cancelled_.store(true); }
-  bool cancel_requested() const { return cancelled_.load(); }
+  // Preprocessing looks at the token.
+  void request_cancel() { (void)stop_.request_stop(); }
+  std::stop_token stop_token() const { return stop_.get_token(); }
+  bool cancel_requested() const { return stop_.stop_requested(); }
 
   // A request that never reached the loop.
   void fail(const Status& status);
@@ -64,7 +67,7 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
 
   Setup setup_;
   EmitPool& emit_;
-  std::atomic<bool> cancelled_{false};
+  std::stop_source stop_;
   std::atomic<int> num_input_tokens_{0};
   int num_output_tokens_ = 0;
   int num_logprobs_handed_on_ = 0;

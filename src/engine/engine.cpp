@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <future>
+#include <iterator>
+#include <limits>
 #include <random>
 #include <thread>
 #include <utility>
@@ -41,7 +43,12 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options)
     : model_(std::move(model)),
       options_(options),
       id_prefix_(random_id_prefix()),
-      jobs_(static_cast<std::size_t>(options.max_active_requests)) {}
+      quick_({.capacity = static_cast<std::size_t>(options.max_active_requests),
+              .budget = std::numeric_limits<std::int64_t>::max(),
+              .max_overtaken = kMaxOvertaken}),
+      decoding_({.capacity = static_cast<std::size_t>(options.max_active_requests),
+                 .budget = options.picture_memory_bytes,
+                 .max_overtaken = kMaxOvertaken}) {}
 
 Status Engine::start_threads() {
   StepModel& step_model = *model_->model;
@@ -51,6 +58,7 @@ Status Engine::start_threads() {
   emit_ = std::make_unique<EmitPool>(options_.num_emit_threads);
   LoopOptions loop_options = options_.loop;
   loop_options.max_waiting = options_.max_active_requests;
+  loop_options.on_device_lost = [this](const Status& status) { on_device_lost(status); };
   GAPLESS_ASSIGN_OR_RETURN(loop_, Loop::create(*model_->device, step_model, clock_, loop_options));
   loop_->start();
   int num_threads = options_.num_preprocess_threads;
@@ -58,9 +66,25 @@ Status Engine::start_threads() {
     num_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
   }
   for (int i = 0; i < num_threads; ++i) {
-    preprocess_threads_.emplace_back([this] { preprocess_jobs(); });
+    preprocess_threads_.emplace_back([this] { decode_jobs(); });
   }
+  preprocess_threads_.emplace_back([this] { begin_jobs(); });
   return ok_status();
+}
+
+// Calls that would give something back to a lost device may never return, so that is left to the end
+// of the process.
+void Engine::keep_what_the_device_holds() {
+  struct Kept {
+    std::unique_ptr<Loop> loop;
+    std::shared_ptr<CropPool> crops;
+    std::unique_ptr<LoadedModel> model;
+  };
+  static std::mutex mutex;
+  static auto& all_kept = *new std::vector<Kept>();
+  loop_->stop();
+  std::lock_guard lock(mutex);
+  all_kept.push_back({std::move(loop_), std::move(crops_), std::move(model_)});
 }
 
 Engine::~Engine() {
@@ -75,15 +99,22 @@ Engine::~Engine() {
     std::unique_lock lock(mutex_);
     all_retired_.wait(lock, [&] { return active_.empty(); });
   }
-  jobs_.close();
+  quick_.close();
+  decoding_.close();
   if (crops_) crops_->close();
   for (std::thread& thread : preprocess_threads_) thread.join();
-  loop_.reset();  // before the emit workers: its last events go there
+  // Before the emit workers: the loop's last events go there.
+  if (loop_ && !device_status().ok()) {
+    preprocessor_.reset();
+    keep_what_the_device_holds();
+  }
+  loop_.reset();
   emit_.reset();
 }
 
 StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) {
   GAPLESS_RETURN_IF_ERROR(validate(request));
+  GAPLESS_RETURN_IF_ERROR(device_status());
 
   ActiveRequest::Setup setup;
   setup.skill = request.skill;
@@ -105,7 +136,10 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
   setup.on_retired = [this, id] { retire(id); };
   auto active = std::make_shared<ActiveRequest>(std::move(setup), *emit_);
   // The queue is as large as the number of active requests, so it has room.
-  GAPLESS_CHECK(jobs_.try_push(Job{std::move(request), active, host_now_ns()}));
+  Job job{std::move(request), active, host_now_ns(), {}};
+  std::int64_t num_bytes = 0;
+  for (const auto& image : job.request.images) num_bytes += std::ssize(*image);
+  GAPLESS_CHECK(quick_.try_push(job, num_bytes));
   active_.emplace(id, Entry{std::move(active), SequenceId()});
   return id;
 }
@@ -117,6 +151,7 @@ void Engine::cancel(RequestId id) {
     if (found == active_.end()) return;
     found->second.active->request_cancel();
   }
+  drop_waiting(id);
   end_sequence(id);
 }
 
@@ -132,25 +167,84 @@ int Engine::num_active() const {
   return static_cast<int>(active_.size());
 }
 
-void Engine::preprocess_jobs() {
-  while (std::optional<Job> job = jobs_.pop()) submit_to_loop(*job);
+// ---- preprocessing
+
+void Engine::begin_jobs() {
+  while (std::optional<Lane::Turn> turn = quick_.pop()) begin_job(turn->job());
+}
+
+void Engine::begin_job(Job& job) {
+  if (!is_wanted(job)) return;
+  StatusOr<Preprocessor::Begun> begun = preprocessor_->begin(job.request);
+  if (!begun.ok()) return job.active->fail(begun.status());
+  job.prompt = std::move(begun->prompt);
+  if (begun->decode_bytes == 0) return submit_to_loop(job);
+  if (begun->decode_bytes > decoding_.budget()) {
+    return job.active->fail(invalid_argument(
+        "the picture takes {} MB to decode, more than the {} MB that this server has for pictures",
+        begun->decode_bytes >> 20, decoding_.budget() >> 20));
+  }
+  const std::shared_ptr<ActiveRequest> active = job.active;
+  if (!decoding_.try_push(job, begun->decode_bytes)) return active->fail(stop_reason());
+  // Whoever cancelled it meanwhile found it in neither lane.
+  if (active->cancel_requested()) drop_waiting(active->id());
+}
+
+void Engine::decode_jobs() {
+  while (std::optional<Lane::Turn> turn = decoding_.pop()) {
+    Job& job = turn->job();
+    if (!is_wanted(job)) continue;
+    const Status status = preprocessor_->finish(job.request, job.prompt, job.active->stop_token());
+    if (status.ok()) {
+      submit_to_loop(job);
+    } else {
+      job.active->fail(status.code() == StatusCode::kCancelled ? stop_reason() : status);
+    }
+  }
+}
+
+bool Engine::is_wanted(const Job& job) const {
+  if (!job.active->cancel_requested()) return true;
+  job.active->fail(stop_reason());
+  return false;
+}
+
+void Engine::drop_waiting(RequestId id) {
+  const auto is_it = [id](const Job& job) { return job.active->id() == id; };
+  for (Lane* lane : {&quick_, &decoding_}) {
+    for (const Job& job : lane->take_if(is_it)) job.active->fail(stop_reason());
+  }
+}
+
+Status Engine::stop_reason() const {
+  const Status lost = device_status();
+  return lost.ok() ? Status(StatusCode::kCancelled, "the request was cancelled") : lost;
+}
+
+// What has not reached the loop ends here; the rest the loop ends.
+void Engine::on_device_lost(const Status& status) {
+  if (options_.loop.on_device_lost) options_.loop.on_device_lost(status);
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : active_) entry.active->request_cancel();
+  }
+  for (Lane* lane : {&quick_, &decoding_}) {
+    for (const Job& job : lane->take_if([](const Job&) { return true; })) job.active->fail(status);
+  }
 }
 
 void Engine::submit_to_loop(Job& job) {
-  const Status cancelled(StatusCode::kCancelled, "the request was cancelled");
-  if (job.active->cancel_requested()) return job.active->fail(cancelled);
-  StatusOr<PreparedPrompt> prompt = preprocessor_->prepare(job.request);
-  if (!prompt.ok()) return job.active->fail(prompt.status());
-  prompt->submitted_ns = job.submitted_ns;
-  job.active->set_num_input_tokens(static_cast<int>(prompt->inputs.size()));
+  PreparedPrompt prompt = std::move(job.prompt);
+  prompt.submitted_ns = job.submitted_ns;
+  job.active->set_num_input_tokens(static_cast<int>(prompt.inputs.size()));
 
   std::unique_lock lock(mutex_);
   if (job.active->cancel_requested()) {
     lock.unlock();
-    return job.active->fail(cancelled);
+    return job.active->fail(stop_reason());
   }
   // Under the lock, so that a cancel from now on finds the sequence.
-  const StatusOr<SequenceId> sequence = loop_->submit(std::move(prompt).value(), job.active);
+  const StatusOr<SequenceId> sequence = loop_->submit(std::move(prompt), job.active);
   if (sequence.ok()) {
     const auto found = active_.find(job.active->id());
     if (found != active_.end()) found->second.sequence = *sequence;

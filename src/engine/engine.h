@@ -11,11 +11,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/bounded_queue.h"
 #include "base/host_clock.h"
+#include "base/limits.h"
 #include "engine/crop_pool.h"
 #include "engine/emit.h"
 #include "engine/preprocess.h"
+#include "engine/smallest_first_queue.h"
 #include "model/model_loader.h"
 #include "pipeline/loop.h"
 #include "skill/response_sink.h"
@@ -24,7 +25,10 @@ namespace gapless {
 
 struct EngineOptions {
   LoopOptions loop;
-  int num_preprocess_threads = 0;  // 0: half the cores, 2 to 8
+  int num_preprocess_threads = 0;  // that decode pictures; 0: half the cores, 2 to 8
+  // Memory for all pictures that are being decoded, rasters and codecs. A picture that takes more
+  // alone is refused, others wait for their turn.
+  std::int64_t picture_memory_bytes = kDefaultPictureMemoryBytes;
   int num_emit_threads = 2;
   // Requests between submit and their last event; one more is refused.
   int max_active_requests = 1024;
@@ -49,7 +53,15 @@ class Engine {
   // Submits and waits.
   StatusOr<SkillResult> run(SkillRequest request);
 
+  // Not OK once the device is lost: then every request ends with this error, those that have not
+  // reached the device included, and nothing is accepted any more. loop.on_device_lost of the
+  // options is told first.
+  Status device_status() const { return loop_->device_status(); }
+
   int num_active() const;
+  // Pictures that wait to be decoded, and the memory of those that are.
+  std::size_t num_pictures_waiting() const { return decoding_.num_waiting(); }
+  std::int64_t picture_memory_in_use() const { return decoding_.cost_running(); }
   const LoadedModel& model() const { return *model_; }
   Loop& loop() { return *loop_; }
 
@@ -58,12 +70,26 @@ class Engine {
     SkillRequest request;
     std::shared_ptr<ActiveRequest> active;
     std::int64_t submitted_ns = 0;
+    PreparedPrompt prompt;  // its quick part, once it waits to be decoded
   };
+  // Two lanes, each with threads of its own, so that a text or a known picture never waits for a
+  // decoder: first every job gets its quick part (the cost is bytes to hash), then those with new
+  // pictures are decoded (the cost is memory).
+  using Lane = SmallestFirstQueue<Job>;
 
   Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options);
   Status start_threads();
-  void preprocess_jobs();
+  void begin_jobs();
+  void begin_job(Job& job);
+  void decode_jobs();
   void submit_to_loop(Job& job);
+  // False, and the job is ended: nobody wants it any more.
+  bool is_wanted(const Job& job) const;
+  // Ends the request's job if it waits in a lane.
+  void drop_waiting(RequestId id);
+  void on_device_lost(const Status& status);
+  void keep_what_the_device_holds();
+  Status stop_reason() const;
   void end_sequence(RequestId id);
   void retire(RequestId id);
 
@@ -86,7 +112,8 @@ class Engine {
   bool stopping_ = false;
 
   std::shared_ptr<CropPool> crops_;
-  BoundedQueue<Job> jobs_;
+  Lane quick_;
+  Lane decoding_;
   std::vector<std::thread> preprocess_threads_;
 };
 

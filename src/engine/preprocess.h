@@ -1,8 +1,13 @@
 // The preprocess stage: image bytes and text in, a prompt that is ready to run out. On worker
 // threads; never touches the device.
+//
+// In two parts, because they differ by a factor of a thousand: begin() takes what a hash of the
+// pictures takes, and is all that a text or a known picture needs; finish() decodes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "base/status.h"
@@ -23,16 +28,28 @@ class Preprocessor {
         // On the CPU device these threads compute the model.
         resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &ThreadPool::shared()) {}
 
-  // Hashes, decodes and tiles the images into pinned crops; tokenises the prompt. Of images whose
-  // crops are all still there nothing is decoded. Waits for crop buffers when too many pictures are
-  // in flight. An error of one image among several says which. Any thread.
+  struct Begun {
+    PreparedPrompt prompt;
+    // Memory that finish() takes at most; 0: the prompt is complete.
+    std::int64_t decode_bytes = 0;
+  };
+  // Tokenises the prompt, judges the images by their headers, hashes them, and takes their crops if
+  // all are still there. An error of one image among several says which. Any thread.
+  StatusOr<Begun> begin(const SkillRequest& request) const;
+
+  // Decodes the images and tiles them into pinned crops. Waits for crop buffers when too many
+  // pictures are in flight. Cancelled soon after `stop` is requested. Any thread.
+  Status finish(const SkillRequest& request, PreparedPrompt& prompt,
+                const std::stop_token& stop) const;
+
+  // Both parts.
   StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
  private:
-  StatusOr<std::vector<PreparedImage>> prepare_images(const SkillRequest& request) const;
   // Of all images or of none: who holds some crops and waits for others may hold somebody up.
   bool find_crops(std::vector<PreparedImage>& images) const;
-  Status make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared) const;
+  Status make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared,
+                    const std::stop_token& stop) const;
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;
