@@ -1,9 +1,11 @@
 #include <malloc.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "commands.h"
+#include "engine_options.h"
 
 namespace {
 
@@ -36,7 +38,11 @@ int main(int argc, char** argv) {
 
   CLI11_PARSE(app, argc, argv);
   try {
-    return chosen();
+    const int status = chosen();
+    if (status != gapless::kExitDeviceError) return status;
+    // The device's library would wait for a device that may not answer any more.
+    std::fflush(nullptr);
+    std::_Exit(status);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gapless: %s\n", error.what());
     return 1;

@@ -16,6 +16,7 @@ class EngineService final : public InferenceService {
 
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
   void cancel(RequestId id) override;
+  Status health() const override { return engine_->device_status(); }
   ServiceInfo info() const override { return info_; }
   ServiceMetrics metrics() const override;
   StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const override;

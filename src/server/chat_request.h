@@ -21,7 +21,8 @@ struct ChatRequest {
 };
 
 // What is known and cannot be done is an error that names the field (tools, response_format other
-// than text, penalties); unknown fields are ignored.
-StatusOr<ChatRequest> chat_request_from_json(const boost::json::object& body);
+// than text, penalties); unknown fields are ignored. Frees the text of the images in `body`, which
+// they are decoded from.
+StatusOr<ChatRequest> chat_request_from_json(boost::json::object& body);
 
 }  // namespace gapless

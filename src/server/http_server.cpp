@@ -11,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <condition_variable>
 #include <list>
@@ -31,11 +32,15 @@ using boost::system::error_code;
 class HttpServer::Impl {
  public:
   Impl(const HttpServerOptions& options, RequestHandler handler, ServerMetrics& metrics)
-      : io_(options.num_threads), strand_(asio::make_strand(io_)), acceptor_(strand_) {
+      : io_(options.num_threads),
+        body_threads_(static_cast<std::size_t>(options.num_body_threads)),
+        strand_(asio::make_strand(io_)),
+        acceptor_(strand_) {
     context_ = std::make_shared<ConnectionContext>();
     context_->options = options;
     context_->handler = std::move(handler);
     context_->metrics = &metrics;
+    context_->body_threads = &body_threads_;
   }
 
   Status listen() {
@@ -91,6 +96,9 @@ class HttpServer::Impl {
     io_.stop();
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
+    // What still runs there finds its exchange; what waits is dropped.
+    body_threads_.stop();
+    body_threads_.join();
     // What begin_drain() posted may not have run before io_ stopped; a socket left listening would
     // take connections that nobody answers.
     close_acceptor();
@@ -154,6 +162,7 @@ class HttpServer::Impl {
   // Until stop(). Otherwise threads end when the acceptor and the last connection do, and what is
   // posted to a connection just then is never run: it would stay open for ever.
   asio::executor_work_guard<asio::io_context::executor_type> work_{asio::make_work_guard(io_)};
+  asio::thread_pool body_threads_;
   asio::strand<asio::io_context::executor_type> strand_;  // the acceptor's
   tcp::acceptor acceptor_;
   std::uint16_t port_ = 0;

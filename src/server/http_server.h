@@ -36,13 +36,16 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address
   std::uint16_t port = 2020;       // 0: any free one
   int num_threads = 2;
+  int num_body_threads = 2;  // for handlers of bodies over kMaxInlineBodyBytes
   bool log_requests = true;
   HttpLimits limits;
 };
 
 class HttpServer {
  public:
-  // The handler runs on the server's threads and must not block. `metrics` outlives the server.
+  // The handler runs on the server's threads and must not block; that of a large body, whose JSON
+  // and base64 take a while, on threads of its own, so that other connections do not wait for it.
+  // `metrics` outlives the server.
   // Unavailable: the address cannot be used.
   using RequestHandler = std::function<void(const std::shared_ptr<Exchange>&)>;
   static StatusOr<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options,

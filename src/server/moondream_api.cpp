@@ -71,12 +71,12 @@ class MoondreamSink final : public ResponseSink {
   bool started_ = false;
 };
 
-StatusOr<SkillRequest> read_skill_request(Skill skill, const json::object& body) {
+StatusOr<SkillRequest> read_skill_request(Skill skill, json::object& body) {
   GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(skill, body));
-  const json::value* image = find_field(body, "image_url");
-  if (image == nullptr) return request;
-  if (!image->is_string()) return invalid_argument("image_url must be a string");
-  GAPLESS_ASSIGN_OR_RETURN(std::string bytes, image_bytes_from_url(image->get_string()));
+  if (find_field(body, "image_url") == nullptr) return request;
+  json::value& image = body["image_url"];
+  if (!image.is_string()) return invalid_argument("image_url must be a string");
+  GAPLESS_ASSIGN_OR_RETURN(std::string bytes, take_image_bytes(image));
   request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
   return request;
 }
@@ -91,7 +91,7 @@ void submit(ServerState& state, InferenceService& service,
 }
 
 void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange,
-                  const json::object& body) {
+                  json::object body) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
   const StatusOr<bool> stream = bool_or(body, "stream", false);
@@ -109,8 +109,8 @@ void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
   std::optional<json::object> body = read_json_request(service->info(), *exchange);
   if (!body) return;
   with_remote_images(state, exchange, std::move(*body),
-                     [&state, skill, exchange](const json::object& complete) {
-                       submit_skill(state, skill, exchange, complete);
+                     [&state, skill, exchange](json::object complete) {
+                       submit_skill(state, skill, exchange, std::move(complete));
                      });
 }
 

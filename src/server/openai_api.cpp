@@ -45,8 +45,7 @@ void show_model(ServerState& state, Exchange& exchange, std::string_view name) {
   respond_error(exchange, error);
 }
 
-void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange,
-                 const json::object& body) {
+void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange, json::object body) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
   StatusOr<ChatRequest> request = chat_request_from_json(body);
@@ -68,9 +67,9 @@ void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
   if (service == nullptr) return;
   std::optional<json::object> body = read_json_request(service->info(), *exchange);
   if (!body) return;
-  with_remote_images(
-      state, exchange, std::move(*body),
-      [&state, exchange](const json::object& complete) { submit_chat(state, exchange, complete); });
+  with_remote_images(state, exchange, std::move(*body), [&state, exchange](json::object complete) {
+    submit_chat(state, exchange, std::move(complete));
+  });
 }
 
 void tokenize(ServerState& state, Exchange& exchange) {
