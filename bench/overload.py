@@ -5,7 +5,7 @@
 
 Starts `gapless serve`, sends pictures of 100 megapixels (files of about 2 MB, half of them JPEG, half PNG, no two alike)
 all at once, and asks beside them, again and again, for /health, a text question, and a question about a small picture
-that the server knows. Needs Pillow. Clients and server share the machine's cores (--cores limits both).
+that the server knows. Before that, clients go away in the middle of the decoding, and it is measured how soon it ends. Needs Pillow. Clients and server share the machine's cores (--cores limits both).
 """
 
 import argparse
@@ -48,7 +48,6 @@ def make_png(side, file_bytes):
 
 def make_jpeg(side, file_bytes):
     from PIL import Image
-    Image.MAX_IMAGE_PIXELS = None
     noisy_rows = 16
     while True:  # more noise until the file is large enough
         image = Image.new("RGB", (side, side), (90, 120, 150))
@@ -60,11 +59,32 @@ def make_jpeg(side, file_bytes):
         noisy_rows = int(noisy_rows * 1.5)
 
 
+def make_webp(side, lossless):
+    from PIL import Image
+    side = min(side, 9_999)
+    image = Image.new("RGB", (side, side), (90, 120, 150))
+    image.paste(Image.effect_noise((side, 400), 80).convert("RGB"), (0, 4000))
+    out = io.BytesIO()
+    image.save(out, "WEBP", lossless=lossless, method=0, quality=50)
+    return out.getvalue()
+
+
+def make_progressive_jpeg(side):
+    from PIL import Image
+    image = Image.new("RGB", (side, side), (90, 120, 150))
+    image.paste(Image.effect_noise((side, 400), 80).convert("RGB"), (0, 4000))
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=85, progressive=True)
+    return out.getvalue()
+
+
 def variant(picture, number):
     """The same pixels in a file of its own: a comment with a number."""
     comment = f"variant {number}".encode()
     if picture[:2] == b"\xff\xd8":
         return picture[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + picture[2:]
+    if picture[:4] == b"RIFF":  # behind the end that its header names
+        return picture + comment
     return picture[:33] + png_chunk(b"tEXt", b"n\0" + comment) + picture[33:]
 
 
@@ -155,6 +175,40 @@ class Probe(threading.Thread):
                 "max_ms": round(ordered[-1], 2)}
 
 
+def cancel_ms(port, body, after_s):
+    """A client that goes away in the middle of the decoding; how long until its request has ended."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("POST", "/v1/query", body)
+    time.sleep(after_s)
+    connection.sock.close()
+    connection.close()
+    begin = time.perf_counter()
+    while True:
+        metrics = ask(port, "GET", "/metrics")[1].decode()
+        if all(float(number) == 0 for number in
+               re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", metrics, re.MULTILINE)):
+            return (time.perf_counter() - begin) * 1e3
+
+
+def measure_cancels(port, originals, num_tries):
+    """Of each format, at moments all over the decoding."""
+    result = {}
+    for name, picture in originals.items():
+        begin = time.perf_counter()
+        assert ask(port, "POST", "/v1/query", body_of("What?", variant(picture, "whole"), 1))[0] == 200, name
+        whole_s = time.perf_counter() - begin
+        # Asked again the picture is known: what is missing then is the decoding.
+        begin = time.perf_counter()
+        assert ask(port, "POST", "/v1/query", body_of("What?", variant(picture, "whole"), 1))[0] == 200, name
+        decode_s = whole_s - (time.perf_counter() - begin)
+        times = [cancel_ms(port, body_of("What?", variant(picture, f"cancel {i}"), 1),
+                           0.03 + decode_s * 0.9 * i / num_tries) for i in range(num_tries)]
+        result[name] = {"whole_ms": round(whole_s * 1e3), "decode_ms": round(decode_s * 1e3), "tries": num_tries, "max_ms": round(max(times), 1),
+                        "median_ms": round(sorted(times)[num_tries // 2], 1)}
+        print("cancelled", name, result[name], flush=True)
+    return result
+
+
 def measure(options):
     print("making the pictures", flush=True)
     originals = [make_jpeg(SIDE, options.file_bytes), make_png(SIDE, options.file_bytes)]
@@ -172,6 +226,11 @@ def measure(options):
     alone.done.set()
     alone.join()
     idle_mb = server.memory_mb("VmRSS")
+    cancels = {}
+    if options.cancels > 0:
+        cancels = measure_cancels(server.port, {
+            "jpeg": originals[0], "progressive jpeg": make_progressive_jpeg(SIDE), "png": originals[1],
+            "webp": make_webp(SIDE, False), "lossless webp": make_webp(SIDE, True)}, options.cancels)
 
     probes = {"health": Probe(server.port, "GET", "/health", None, 0.02),
               "text": Probe(server.port, "POST", "/v1/query", text, 0.2),
@@ -205,6 +264,7 @@ def measure(options):
         "resident_idle_mb": round(idle_mb, 1),
         "resident_peak_mb": round(peak_mb, 1),
         "peak_beyond_budget_mb": round(peak_mb - options.picture_memory_mb * 1.048576, 1),
+        "cancelled": cancels,
         "text_alone": alone.summary(),
         **{name: probe.summary() for name, probe in probes.items()},
         "load_average_before": [round(value, 2) for value in load],
@@ -219,6 +279,7 @@ def main():
     parser.add_argument("--count", type=int, default=64)
     parser.add_argument("--file-bytes", type=int, default=2_000_000)
     parser.add_argument("--picture-memory-mb", type=int, default=1024)
+    parser.add_argument("--cancels", type=int, default=10, help="clients of each format that go away, before the load")
     parser.add_argument("--note", default="")
     parser.add_argument("--json")
     options = parser.parse_args()

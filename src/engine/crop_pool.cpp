@@ -35,6 +35,7 @@ std::shared_ptr<CropPool::Lease> CropPool::acquire(int count, const std::stop_to
     return closed_ || (waiting_.front() == turn && free_.size() >= wanted);
   };
   const bool has_turn = changed_.wait(lock, stop, is_my_turn);
+  if (waiting_.front() == turn) num_overtaken_ = 0;
   std::erase(waiting_, turn);
   changed_.notify_all();
   if (!has_turn || closed_) return nullptr;
@@ -57,7 +58,9 @@ void CropPool::remember(const ContentHash& name, const Lease& lease, int first, 
 std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
   std::lock_guard lock(mutex_);
   const auto found = pictures_.find(name);
-  if (found == pictures_.end() || !waiting_.empty() || closed_) return std::nullopt;
+  if (found == pictures_.end() || closed_) return std::nullopt;
+  // It may take buffers that somebody waits for.
+  if (!waiting_.empty() && num_overtaken_++ >= kMaxOvertaken) return std::nullopt;
   const Known& known = found->second;
   return Picture{lease(known.buffers), known.tiling};
 }

@@ -64,7 +64,8 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   void remember(const ContentHash& name, const Lease& lease, int first, int count,
                 const Tiling& tiling);
 
-  // A picture of which no buffer was taken since. Never waits; does not overtake who does.
+  // A picture of which no buffer was taken since. Never waits. Of who does it overtakes nobody more
+  // than kMaxOvertaken times.
   std::optional<Picture> find(const ContentHash& name);
 
   void close();
@@ -99,6 +100,7 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   std::map<ContentHash, Known> pictures_;
   std::deque<std::uint64_t> waiting_;  // turns of callers of acquire(), whose it is first
   std::uint64_t next_turn_ = 0;
+  int num_overtaken_ = 0;  // how often find() overtook the first of them
   bool closed_ = false;
 };
 

@@ -49,7 +49,7 @@ class EngineDeviceLostTest : public ::testing::TestWithParam<DeviceFault::Kind> 
 
 TEST_P(EngineDeviceLostTest, EverybodyHearsOfItAndNobodyIsAcceptedAnyMore) {
   std::vector<std::shared_ptr<const std::string>> pictures;
-  for (int i = 0; i < 6; ++i) pictures.push_back(flat_picture(3000, 3000, i));
+  for (int i = 0; i < 6; ++i) pictures.push_back(flat_picture(300, 30'000, i));
   start(60);
   EXPECT_TRUE(engine_->device_status().ok());
   std::vector<std::shared_ptr<JournalSink>> sinks = {ask("running", question(500))};
