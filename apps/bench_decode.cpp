@@ -1,5 +1,5 @@
 // gapless bench decode: the time of a whole decode step (forward and sampling, stamped by the
-// device) at depth 2, beside the bytes that it must move.
+// device) at depth 2, beside the bytes that it must move; and what rows that are done cost a step.
 #include <boost/json/array.hpp>
 #include <cmath>
 #include <cstdio>
@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "bench_options.h"
+#include "dead_rows.h"
 #include "engine_options.h"
 #include "measure/measured_run.h"
 
@@ -22,6 +23,8 @@ struct DecodeOptions {
   int depth = 2;
   double seconds = 3;
 };
+
+constexpr int kDeadRowsRepeats = 40;  // steps of each measurement
 
 struct DecodePoint {
   int rows = 0;
@@ -116,13 +119,14 @@ Status run_decode(const DecodeOptions& options) {
   loop_options.ledger_capacity = std::size_t{1} << 15;
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Loop> loop,
                            Loop::create(*model->device, *model->model, clock, loop_options));
+  const double mean_tokens = options.workload.mean_tokens;
   fmt::print("{} on {}, depth {}\n", header.model, header.device, options.depth);
   print_header();
   boost::json::array points;
   for (const int rows : options.rows) {
-    if (rows > model->model->limits().max_rows) {
-      fmt::print("{:>4} rows: this model has {} on this device\n", rows,
-                 model->model->limits().max_rows);
+    if (rows > model->model->limits().max_seats) {
+      fmt::print("{:>4} rows: this model has {} seats on this device\n", rows,
+                 model->model->limits().max_seats);
       continue;
     }
     GAPLESS_ASSIGN_OR_RETURN(const DecodePoint point,
@@ -130,12 +134,19 @@ Status run_decode(const DecodeOptions& options) {
     print_point(point, options.bench.peak_bandwidth_tb_s);
     points.push_back(to_json(point, options.bench.peak_bandwidth_tb_s));
   }
+  GAPLESS_ASSIGN_OR_RETURN(
+      const std::vector<DeadRowsPoint> dead_rows,
+      measure_dead_rows(*model, options.rows, options.workload.context, kDeadRowsRepeats));
+  fmt::print("\nrows that are done; zombie tax of answers of {} tokens at depth 2\n{}", mean_tokens,
+             dead_rows_table(dead_rows, mean_tokens));
   if (options.bench.json.empty()) return ok_status();
   return write_result(options.bench.json, header,
                       {{"benchmark", "decode"},
                        {"depth", options.depth},
                        {"spread", "p10 and p90 of the steps; step = forward and sampling"},
-                       {"points", points}});
+                       {"points", points},
+                       {"zombie_tax_of_answers_of", mean_tokens},
+                       {"dead_rows", to_json(dead_rows, mean_tokens)}});
 }
 
 }  // namespace
@@ -148,7 +159,7 @@ void add_bench_decode_command(CLI::App& bench, Command& chosen) {
   add_workload_options(*command, options->workload);
   command->add_option("--rows", options->rows, "Sequences in a step")
       ->delimiter(',')
-      ->check(CLI::Range(1, kMaxRows))
+      ->check(CLI::Range(1, kMaxSeats))
       ->capture_default_str();
   command->add_option("--depth", options->depth, "Steps in flight")
       ->check(CLI::Range(1, kMaxDepth))

@@ -95,7 +95,7 @@ StatusOr<ForwardPoint> time_prefill(const ForwardOptions& options, LoadedModel& 
                                     StepDriver& driver, int num_sequences) {
   const StepLimits& limits = model.model->limits();
   const StepModelInfo& info = model.model->info();
-  if (num_sequences > limits.max_prefill_sequences || num_sequences > limits.max_rows ||
+  if (num_sequences > limits.max_prefill_sequences || num_sequences > limits.max_seats ||
       num_sequences * options.tokens > limits.max_prefill_tokens ||
       options.tokens >= info.max_context) {
     return invalid_argument("--sequences: {} x {} tokens are more than one launch takes here",

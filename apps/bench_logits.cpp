@@ -83,7 +83,7 @@ StatusOr<Steps> run_steps(const LogitsOptions& options, LoadedModel& model, cons
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream,
                            model.device->create_stream("force"));
   const StepLimits& limits = model.model->limits();
-  if (options.rows > limits.max_rows ||
+  if (options.rows > limits.max_seats ||
       options.context + options.tokens >= model.model->info().max_context ||
       options.context > limits.max_prefill_tokens) {
     return invalid_argument("{} rows, {} + {} tokens: more than this model takes here",

@@ -44,6 +44,7 @@ void add_bench_forward_command(CLI::App& bench, Command& chosen);
 void add_bench_logits_command(CLI::App& bench, Command& chosen);
 void add_bench_start_command(CLI::App& bench, Command& chosen);
 void add_bench_serve_command(CLI::App& bench, Command& chosen);
+void add_bench_pictures_command(CLI::App& bench, Command& chosen);
 void add_bench_simulate_command(CLI::App& bench, Command& chosen);
 
 }  // namespace gapless

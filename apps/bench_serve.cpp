@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "bench_options.h"
 #include "engine_options.h"
+#include "load/depth_gain.h"
 #include "load/load_client.h"
 #include "load/load_summary.h"
 #include "load/load_target.h"
@@ -26,7 +27,7 @@ struct ServeBenchOptions {
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
-  int depth = 2;
+  std::vector<int> depths{2};
   int max_requests_of_server = 1024;
   int cores = 0;  // 0: all
 
@@ -39,8 +40,10 @@ struct ServeBenchOptions {
   std::vector<std::string> images;
   int num_distinct_images = 8;
   std::vector<std::string> image_sizes{"800x600"};
+  std::string image_format = "jpeg";
 
   LoadOptions load{.warm_up_s = 2};
+  int repeats = 1;
   bool check_answers = false;
   double soak_minutes = 0;
   std::string json, commit, note;
@@ -58,12 +61,13 @@ Status read_pictures(ServeBenchOptions& options) {
     GAPLESS_ASSIGN_OR_RETURN(const PictureSize size, parse_picture_size(text));
     sizes.push_back(size);
   }
-  GAPLESS_ASSIGN_OR_RETURN(pictures,
-                           make_pictures(options.num_distinct_images, sizes, options.load.seed));
+  GAPLESS_ASSIGN_OR_RETURN(const PictureFormat format, parse_picture_format(options.image_format));
+  GAPLESS_ASSIGN_OR_RETURN(
+      pictures, make_pictures(options.num_distinct_images, sizes, options.load.seed, format));
   return ok_status();
 }
 
-// One server and its points.
+// Servers of one depth after another, and their points.
 class ServeBench {
  public:
   explicit ServeBench(ServeBenchOptions options) : options_(std::move(options)) {}
@@ -71,31 +75,43 @@ class ServeBench {
   Status run() {
     if (options_.cores > 0) GAPLESS_RETURN_IF_ERROR(use_cores(options_.cores));
     GAPLESS_RETURN_IF_ERROR(read_pictures(options_));
-    GAPLESS_RETURN_IF_ERROR(find_server());
-    fmt::print("{} {} of {} on {}, {} distinct requests\n", options_.api, options_.workload.skill,
-               url_text_, device_, std::max<std::size_t>(1, options_.workload.pictures.size()));
-    fmt::print("{}", load_table_header());
-    boost::json::array points;
-    for (const int max_tokens : options_.max_tokens) {
-      options_.workload.max_tokens = max_tokens;
-      GAPLESS_ASSIGN_OR_RETURN(const LoadRequests requests,
-                               make_load_requests(url_, options_.workload));
-      GAPLESS_RETURN_IF_ERROR(measure_all(requests, points));
+    // Depths take turns, so that a drift of the machine does not look like a difference between
+    // them.
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      for (const int depth : options_.depths) GAPLESS_RETURN_IF_ERROR(run_server(depth, repeat));
     }
-    if (server_) GAPLESS_RETURN_IF_ERROR(server_->stop());
-    if (!options_.json.empty()) GAPLESS_RETURN_IF_ERROR(write(points));
+    const std::vector<DepthGain> gains = depth_gains(points_);
+    fmt::print("{}", depth_gain_table(gains));
+    if (!options_.json.empty()) GAPLESS_RETURN_IF_ERROR(write(gains));
     if (num_errors_ == 0) return ok_status();
     return make_error(StatusCode::kInternal, "{} requests failed; the first: {}", num_errors_,
                       first_error_);
   }
 
  private:
-  Status find_server() {
+  Status run_server(int depth, int repeat) {
+    GAPLESS_RETURN_IF_ERROR(find_server(depth));
+    fmt::print("{} {} of {} on {}, {} distinct requests", options_.api, options_.workload.skill,
+               url_text_, device_, std::max<std::size_t>(1, options_.workload.pictures.size()));
+    if (server_) fmt::print(", depth {}", depth);
+    fmt::print("\n{}", load_table_header());
+    for (const int max_tokens : options_.max_tokens) {
+      options_.workload.max_tokens = max_tokens;
+      GAPLESS_ASSIGN_OR_RETURN(const LoadRequests requests,
+                               make_load_requests(url_, options_.workload));
+      GAPLESS_RETURN_IF_ERROR(measure_all(requests, depth, repeat));
+    }
+    if (server_) GAPLESS_RETURN_IF_ERROR(server_->stop());
+    server_.reset();
+    return ok_status();
+  }
+
+  Status find_server(int depth) {
     url_text_ = options_.url;
     if (url_text_.empty()) {
       std::vector<std::string> arguments{
           "--device",       options_.device,
-          "--depth",        std::to_string(options_.depth),
+          "--depth",        std::to_string(depth),
           "--max-requests", std::to_string(options_.max_requests_of_server)};
       if (!options_.model.empty()) arguments.insert(arguments.end(), {"--model", options_.model});
       const std::vector<std::string> formats =
@@ -116,25 +132,24 @@ class ServeBench {
     return text.ok() ? parse_server_gauges(*text) : ServerGauges();
   }
 
-  Status measure_all(const LoadRequests& requests, boost::json::array& points) {
+  Status measure_all(const LoadRequests& requests, int depth, int repeat) {
     LoadOptions load = options_.load;
     if (options_.check_answers) {
       GAPLESS_ASSIGN_OR_RETURN(load.expected_answers, ask_alone(url_, requests));
     }
     for (const double rate : options_.rates) {
       load.rate = rate;
-      GAPLESS_RETURN_IF_ERROR(measure(requests, load, points));
+      GAPLESS_RETURN_IF_ERROR(measure(requests, load, depth, repeat));
     }
     if (!options_.rates.empty()) return ok_status();
     for (const int concurrency : options_.concurrency) {
       load.concurrency = concurrency;
-      GAPLESS_RETURN_IF_ERROR(measure(requests, load, points));
+      GAPLESS_RETURN_IF_ERROR(measure(requests, load, depth, repeat));
     }
     return ok_status();
   }
 
-  Status measure(const LoadRequests& requests, const LoadOptions& load,
-                 boost::json::array& points) {
+  Status measure(const LoadRequests& requests, const LoadOptions& load, int depth, int repeat) {
     ServerGauges before;
     LoadOptions measured = load;
     measured.first_request = next_request_;
@@ -146,23 +161,21 @@ class ServeBench {
     summary.concurrency = load.concurrency;
     summary.rate = load.rate;
     summary.max_tokens = options_.workload.max_tokens;
-    summary.shares = device_shares(before, after);
-    const auto megabytes = [](std::optional<double> bytes) {
-      if (bytes) *bytes /= 1e6;
-      return bytes;
-    };
-    summary.rss_begin_mb = megabytes(before.resident_bytes);
-    summary.rss_end_mb = megabytes(after.resident_bytes);
-    if (server_) summary.rss_peak_mb = megabytes(server_->peak_resident_bytes());
+    add_server_figures(before, after, summary);
+    if (server_) {
+      summary.rss_peak_mb = server_->peak_resident_bytes();
+      if (summary.rss_peak_mb) *summary.rss_peak_mb /= 1e6;
+    }
     num_errors_ += summary.run.num_errors();
     if (first_error_.empty()) first_error_ = summary.run.first_error;
     print(summary);
-    points.push_back(load_json(summary));
+    points_.push_back({depth, repeat, std::move(summary)});
     return ok_status();
   }
 
   void print(const LoadSummary& summary) const {
     fmt::print("{}", load_table_row(summary));
+    if (summary.concurrency == 1) fmt::print("{}", stage_table(summary));
     if (options_.load.abandon_share > 0 || options_.check_answers) {
       fmt::print(
           "        {} abandoned, {} wrong answers, {} at once; resident {:.1f} -> {:.1f} MB\n",
@@ -173,7 +186,18 @@ class ServeBench {
     std::fflush(stdout);
   }
 
-  Status write(const boost::json::array& points) const {
+  boost::json::array points_json() const {
+    boost::json::array list;
+    for (const DepthPoint& point : points_) {
+      boost::json::object entry = load_json(point.summary);
+      if (options_.url.empty()) entry["depth"] = point.depth;
+      if (options_.repeats > 1) entry["repeat"] = point.repeat;
+      list.push_back(std::move(entry));
+    }
+    return list;
+  }
+
+  Status write(const std::vector<DepthGain>& gains) const {
     ResultHeader header;
     header.commit = options_.commit;
     header.device =
@@ -192,11 +216,14 @@ class ServeBench {
                          {"skill", options_.workload.skill},
                          {"distinct_images", options_.workload.pictures.size()},
                          {"image_sizes", generated ? sizes : boost::json::array()},
+                         {"image_format", generated ? options_.image_format : "as given"},
                          {"ends", options_.natural_ends ? "stop tokens" : "max_tokens"},
                          {"answers_checked", options_.check_answers},
                          {"abandon_share", options_.load.abandon_share},
                          {"warm_up_s", options_.load.warm_up_s},
-                         {"points", points}});
+                         {"repeats", options_.repeats},
+                         {"points", points_json()},
+                         {"gains", depth_gain_json(gains)}});
   }
 
   ServeBenchOptions options_;
@@ -204,12 +231,16 @@ class ServeBench {
   std::string url_text_;
   ServerUrl url_;
   std::string device_;
+  std::vector<DepthPoint> points_;
   std::int64_t num_errors_ = 0;
   std::int64_t next_request_ = 0;
   std::string first_error_;
 };
 
 Status run_serve_bench(ServeBenchOptions options) {
+  if (!options.url.empty() && options.depths.size() > 1) {
+    return invalid_argument("--depth: a server that runs already has the depth that it has");
+  }
   options.workload.api = options.api == "openai" ? LoadApi::kOpenai : LoadApi::kMoondream;
   options.workload.ignore_eos = !options.natural_ends;
   if (options.soak_minutes > 0) {
@@ -230,7 +261,13 @@ void add_server_options(CLI::App& command, ServeBenchOptions& options) {
       ->capture_default_str();
   add_weights_option(command, options.weights);
   add_kv_cache_option(command, options.kv_cache);
-  command.add_option("--depth", options.depth, "Steps in flight")->capture_default_str();
+  command
+      .add_option("--depth", options.depths,
+                  "Steps in flight of the started server; several: servers in turn, compared with "
+                  "depth 1")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxDepth))
+      ->capture_default_str();
   command
       .add_option("--max-requests", options.max_requests_of_server,
                   "Requests that the started server lets run or wait")
@@ -267,6 +304,11 @@ void add_request_options(CLI::App& command, ServeBenchOptions& options) {
   command.add_option("--image-size", options.image_sizes, "Of made pictures; several take turns")
       ->delimiter(',')
       ->capture_default_str();
+  command
+      .add_option("--image-format", options.image_format,
+                  "Of made pictures: jpeg (grain as of a photograph) or png (flat areas)")
+      ->check(CLI::IsMember({"jpeg", "png"}))
+      ->capture_default_str();
 }
 
 void add_load_options(CLI::App& command, ServeBenchOptions& options) {
@@ -285,6 +327,10 @@ void add_load_options(CLI::App& command, ServeBenchOptions& options) {
   command.add_option("--seed", load.seed, "Of arrivals, pictures and departures")
       ->capture_default_str();
   command.add_option("--duration", load.duration_s, "Seconds per point")->capture_default_str();
+  command
+      .add_option("--repeats", options.repeats, "Go through all depths so many times, one by one")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
   command.add_option("--requests", load.max_requests,
                      "Requests per point, if they are sent before --duration; 0: any number");
   command

@@ -45,7 +45,7 @@ void add_info_command(CLI::App& app, Command& chosen) {
   add_weights_option(*command, options->weights);
   add_kv_cache_option(*command, options->kv_cache);
   command->add_option("--rows", options->rows, "Sequences in the decode step")
-      ->check(CLI::Range(1, kMaxRows))
+      ->check(CLI::Range(1, kMaxSeats))
       ->capture_default_str();
   command->add_option("--context", options->context, "Cached tokens of each sequence")
       ->check(CLI::Range(0, 1 << 20))

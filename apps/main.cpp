@@ -1,7 +1,10 @@
 #include <malloc.h>
+#include <signal.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 
 #include "commands.h"
@@ -20,10 +23,27 @@ void keep_freed_memory() {
 #endif
 }
 
+// A write that nobody reads any more, or that is over the limit on a file's size, is an error of
+// that write. By default either ends the process: a server whose log is read by `head`, say.
+void turn_signals_of_writes_into_errors() {
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
+// Answers that did not arrive are no success, whatever command they are from.
+int check_standard_output(int status) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fprintf(stderr, "gapless: standard output could not be written%s%s\n",
+               errno == 0 ? "" : ": ", errno == 0 ? "" : std::strerror(errno));
+  return status == 0 ? 1 : status;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   keep_freed_memory();
+  turn_signals_of_writes_into_errors();
   CLI::App app("gapless: a vision-language engine whose GPU never waits for the CPU", "gapless");
   app.require_subcommand(1);
   app.set_version_flag("--version", GAPLESS_VERSION);
@@ -38,7 +58,7 @@ int main(int argc, char** argv) {
 
   CLI11_PARSE(app, argc, argv);
   try {
-    const int status = chosen();
+    const int status = check_standard_output(chosen());
     if (status != gapless::kExitDeviceError) return status;
     // The device's library would wait for a device that may not answer any more.
     std::fflush(nullptr);

@@ -2,13 +2,14 @@
 #include "weights/random_model.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "commands.h"
 #include "engine_options.h"
 #include "model/model_source.h"
+#include "progress.h"
 
 namespace gapless {
 namespace {
@@ -22,12 +23,14 @@ struct RandomModelOptions {
 int write_model(const RandomModelOptions& options) {
   const StatusOr<ModelConfig> config = published_architecture(options.architecture);
   if (!config.ok()) return report(config.status());
-  auto progress = [](std::int64_t done_bytes, std::int64_t total_bytes) {
-    std::fprintf(stderr, "\r%6.0f of %.0f MB", static_cast<double>(done_bytes) / 1e6,
-                 static_cast<double>(total_bytes) / 1e6);
+  std::optional<Progress> progress;
+  const auto show = [&progress](std::int64_t done_bytes, std::int64_t total_bytes) {
+    constexpr std::int64_t kMegabyte = 1'000'000;
+    if (!progress) progress.emplace("MB written", total_bytes / kMegabyte);
+    progress->update(done_bytes / kMegabyte);
   };
-  const Status status = write_random_model(*config, options.seed, options.folder, progress);
-  std::fprintf(stderr, "\n");
+  const Status status = write_random_model(*config, options.seed, options.folder, show);
+  if (progress) progress->clear();
   return report(status);
 }
 

@@ -1,5 +1,4 @@
 // gapless run SKILL --image FILE ...: one request, its answer on standard output.
-#include <boost/json/serialize.hpp>
 #include <cstdio>
 #include <future>
 #include <iostream>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "base/file_bytes.h"
+#include "base/json.h"
 #include "base/limits.h"
 #include "commands.h"
 #include "engine_options.h"
@@ -78,7 +78,7 @@ StatusOr<SkillRequest> make_request(const RunOptions& options) {
 
 void print_answer(const RunOptions& options, const SkillResult& result) {
   if (options.json) {
-    std::cout << boost::json::serialize(response_json(result)) << "\n";
+    std::cout << json_text(response_json(result)) << "\n";
     return;
   }
   switch (result.skill) {
@@ -163,9 +163,9 @@ void add_run_command(CLI::App& app, Command& chosen) {
   GenerationSettings& settings = options->settings;
   command->add_option("--temperature", settings.temperature, "0 (the default) is greedy");
   command->add_option("--top-p", settings.top_p, "Nucleus sampling, (0, 1]");
-  command->add_option("--top-k", settings.top_k, "Keep the k best tokens; 0 is off");
+  command->add_option("--top-k", settings.top_k, "Keep the k best tokens; 0 and -1 are off");
   command->add_option("--min-p", settings.min_p, "Drop tokens below this share of the best one");
-  command->add_option("--seed", settings.seed, "Same seed, same answer");
+  command->add_option("--seed", settings.seed, "Same seed, same answer; without one a random one");
   command->add_option("--max-tokens", settings.max_tokens, "Longest answer in tokens");
   command->add_option("--max-objects", settings.max_objects, "Most objects of point and detect");
   command->add_option("--stop", settings.stop, "End the text before this string (repeatable)");

@@ -16,9 +16,11 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "commands.h"
+#include "config_file.h"
 #include "engine_options.h"
 #include "engine_service/engine_service.h"
 #include "server/api_handler.h"
+#include "server/host_policy.h"
 #include "server/http_server.h"
 
 namespace gapless {
@@ -30,6 +32,7 @@ struct ServeOptions {
   std::string model_name;
   std::vector<std::string> api_keys;
   std::vector<std::string> cors_origins;
+  std::vector<std::string> allowed_hosts;
   FetchPolicy fetch;
   std::size_t max_fetch_mb = kMaxFetchBytes >> 20;
   int drain_seconds = 30;
@@ -138,8 +141,25 @@ class Loader {
   std::thread thread_;  // last: it uses the others
 };
 
-bool is_loopback(const std::string& host) {
-  return host.starts_with("127.") || host == "::1";
+constexpr const char* kKeyVariable = "GAPLESS_API_KEY";
+
+// CLI11 takes an empty variable for none, and the server would be open to everybody.
+Status check_key_variable() {
+  const char* key = std::getenv(kKeyVariable);
+  if (key == nullptr || *key != '\0') return ok_status();
+  return invalid_argument("{} is empty: unset it, or set it to a key", kKeyVariable);
+}
+
+// Empty, or what is wrong with it. Headers are trimmed and in ASCII: no client could send another.
+std::string check_key(const std::string& key) {
+  const bool visible =
+      std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 0x7F; });
+  return !key.empty() && visible ? "" : "a key must be one or more visible ASCII characters";
+}
+
+std::string check_host(const std::string& host) {
+  if (host == "*" || !host_of_authority(host).empty()) return "";
+  return "'" + host + "' is neither a host name, an address ([...] for IPv6), nor *";
 }
 
 // Lets running answers finish; a second signal or the time limit ends them.
@@ -161,9 +181,20 @@ int serve(const ServeOptions& options) {
   raise_descriptor_limit();
   if (options.quiet) set_log_level(LogLevel::kWarning);
 
+  if (const Status status = check_key_variable(); !status.ok()) return report(status);
+  const bool local = is_loopback_address(options.http.host);
+  if (!local && options.api_keys.empty()) {
+    log_warning("everybody who reaches {} may use this server: there is no --api-key",
+                options.http.host);
+  }
+  ServerStateOptions state_options;
+  state_options.api_keys = options.api_keys;
+  state_options.cors_origins = options.cors_origins;
+  state_options.allowed_hosts = options.allowed_hosts;
+  state_options.version = GAPLESS_VERSION;
   // On this machine alone nobody else can turn the switch.
-  const bool debug = options.debug || is_loopback(options.http.host);
-  ServerState state({options.api_keys, options.cors_origins, GAPLESS_VERSION, debug});
+  state_options.debug = options.debug || local;
+  ServerState state(std::move(state_options));
   if (!options.fetch.allowed_hosts.empty()) {
     FetchPolicy policy = options.fetch;
     policy.max_bytes = options.max_fetch_mb << 20;
@@ -208,9 +239,7 @@ int serve(const ServeOptions& options) {
 void add_serve_command(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand("serve", "Answer Moondream's and OpenAI's HTTP APIs");
-  // [serve] of the file holds the options below without their dashes.
-  app.set_config("--config", "", "Read options from a TOML file with a [serve] section");
-  command->fallthrough();
+  add_config_option(*command);
   add_engine_options(*command, options->engine);
   HttpServerOptions& http = options->http;
   command->add_option("--host", http.host, "Address to listen on; 0.0.0.0 for everywhere")
@@ -224,7 +253,13 @@ void add_serve_command(CLI::App& app, Command& chosen) {
   command
       ->add_option("--api-key", options->api_keys,
                    "Ask clients for this key (repeatable): Authorization: Bearer, X-Moondream-Auth")
-      ->envname("GAPLESS_API_KEY");
+      ->envname(kKeyVariable)
+      ->check(CLI::Validator(check_key, "KEY"));
+  command
+      ->add_option("--allowed-host", options->allowed_hosts,
+                   "Answer requests to this host name too (repeatable), beside localhost and the "
+                   "address that clients connect to; * for all")
+      ->check(CLI::Validator(check_host, "HOST"));
   command->add_option("--cors-origin", options->cors_origins,
                       "Let pages of this origin use the server (repeatable); * for all");
   command->add_option("--fetch-host", options->fetch.allowed_hosts,

@@ -200,7 +200,7 @@ void bench_top_logprobs(CudaBench& b) {
         b.allocate(sizeof(TopLogprob) * kMaxTopLogprobs * static_cast<std::size_t>(rows)));
     for (const int count : {0, 1, 5, 20}) {
       std::vector<RowState> states = row_states(rows, 0, 1);
-      for (RowState& state : states) state.num_top_logprobs = count;
+      for (RowState& state : states) state.sampling.num_top_logprobs = count;
       const auto* states_dev = b.upload(states);
       repeat(b, fmt::format("top_logprobs {}, rows {}", count, rows),
              count > 0 ? 4.0 * kVocab * rows : 0, [&] {
@@ -221,6 +221,7 @@ void bench_sample(CudaBench& b) {
   struct Setting {
     const char* name;
     float temperature, top_p;
+    bool adjusts = false;
   };
   for (const int rows : {1, 8, 32}) {
     const float* logits = make_logits(b, rows);
@@ -228,14 +229,37 @@ void bench_sample(CudaBench& b) {
     auto* tokens = static_cast<std::int32_t*>(b.allocate(256));
     auto* logprobs = static_cast<float*>(b.allocate(256));
     void* scratch = b.allocate(b.kernels().sample_scratch_bytes(rows, kVocab));
+    // Every fifth token was used, every third is biased.
+    const std::int64_t stride = token_memory_stride(kVocab);
+    const auto entries = static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride);
+    std::vector<std::uint16_t> uses(entries);
+    std::vector<float> biases(entries);
+    for (std::size_t i = 0; i < entries; ++i) {
+      uses[i] = i % 5 == 0 ? 1 : 0;
+      biases[i] = i % 3 == 0 ? -0.5f : 0.0f;
+    }
+    const TokenMemory memory{b.upload(uses), b.upload(biases), stride};
     for (const Setting& s : {Setting{"greedy", 0, 1}, Setting{"T 0.5 top_p 0.3", 0.5f, 0.3f},
-                             Setting{"T 1 top_p 0.9", 1, 0.9f}, Setting{"T 1", 1, 1}}) {
-      const auto* states = b.upload(row_states(rows, s.temperature, s.top_p));
+                             Setting{"T 1 top_p 0.9", 1, 0.9f}, Setting{"T 1", 1, 1},
+                             Setting{"greedy with penalties", 0, 1, true},
+                             Setting{"T 1 with penalties", 1, 1, true}}) {
+      std::vector<RowState> rows_host = row_states(rows, s.temperature, s.top_p);
+      if (s.adjusts) {
+        for (RowState& row : rows_host) {
+          row.flags |= kRowAdjustsLogits;
+          row.sampling.repetition_penalty = 1.1f;
+          row.sampling.frequency_penalty = 0.5f;
+        }
+      }
+      const auto* states = b.upload(rows_host);
+      SampleParams params =
+          sample_params(logits, rows_dev, states, tokens, logprobs, rows, scratch);
+      params.token_memory = memory;
+      // Uses, biases, and the adjusted logits on their way to the draw.
+      const double more = s.adjusts ? 10.0 : 0.0;
       repeat(b, fmt::format("sample {}, rows {}", s.name, rows),
-             4.0 * rows * kVocab + rows * sizeof(RowState), [&] {
-               return b.kernels().sample(b.stream(), sample_params(logits, rows_dev, states, tokens,
-                                                                   logprobs, rows, scratch));
-             });
+             (4.0 + more) * rows * kVocab + rows * sizeof(RowState),
+             [&] { return b.kernels().sample(b.stream(), params); });
     }
     b.free_all();
   }

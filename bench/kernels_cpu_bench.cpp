@@ -97,8 +97,8 @@ void bench_sample(benchmark::State& state, float temperature, float top_p) {
   constexpr int kVocab = 51200;
   const auto logits = random_values(kVocab);
   RowState row;
-  row.temperature = temperature;
-  row.top_p = top_p;
+  row.sampling.temperature = temperature;
+  row.sampling.top_p = top_p;
   const std::int32_t seat = 0;
   std::int32_t token = 0;
   float logprob = 0;

@@ -36,9 +36,9 @@ inline std::vector<RowState> row_states(int rows, float temperature, float top_p
     RowState& state = states[static_cast<std::size_t>(i)];
     state.position = kContext - 1;
     state.max_generated = 1 << 30;
-    state.temperature = temperature;
-    state.top_p = top_p;
-    state.seed = static_cast<std::uint64_t>(i);
+    state.sampling.temperature = temperature;
+    state.sampling.top_p = top_p;
+    state.sampling.seed = static_cast<std::uint64_t>(i);
   }
   return states;
 }

@@ -9,6 +9,8 @@ add_library(gapless_boost_json STATIC ${CMAKE_CURRENT_LIST_DIR}/boost_json.cpp)
 target_link_libraries(gapless_boost_json PUBLIC Boost::headers)
 add_library(Boost::json ALIAS gapless_boost_json)
 find_package(CLI11 REQUIRED)
+# Header only.
+find_path(GAPLESS_TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(JPEG REQUIRED)

@@ -8,6 +8,9 @@
 #   One GoogleTest binary; unit tests sit beside the code they test.
 set(GAPLESS_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast
                      -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  list(APPEND GAPLESS_WARNINGS -Wthread-safety)  # base/mutex.h
+endif()
 if(GAPLESS_WERROR)
   list(APPEND GAPLESS_WARNINGS -Werror)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -6,7 +6,7 @@
                                                                  <!-- FILE --> and <!-- end -->
 
 A mark may name several files: those of decode, forward, forward after rest and peers, in this order,
-make one table of ceiling, ours and theirs.
+make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table.
 
 Needs nothing but Python 3.
 """
@@ -14,6 +14,8 @@ Needs nothing but Python 3.
 import json
 import re
 import sys
+
+import headline_table
 
 
 def table(header, rows):
@@ -24,6 +26,11 @@ def table(header, rows):
 
 def gain(share):
     return f"{100 * share:+.1f} %"
+
+
+def spread(shares):
+    """Median of the repeats, least and most."""
+    return f'{gain(shares["median"])} ({100 * shares["min"]:+.1f} .. {100 * shares["max"]:+.1f})'
 
 
 def ms(times, decimals=3):
@@ -60,16 +67,23 @@ def overlap(result):
         host.append(name + [f"{thread[phase]:.1f}" for phase in
                             ("plan", "launch", "commit", "finalize", "other", "work")] +
                     [f'{decode["median"]:.1f}' if decode else ""])
-    gains = [[name_of(entry), str(entry["streams"]), str(entry["depth"]),
-              f'{entry["blocking_ms"]:.3f}', f'{entry["pipelined_ms"]:.3f}', f'{entry["L"]:.0f}',
-              f'{100 * entry["z"]:.2f} %', gain(entry["predicted"]),
-              gain(entry["observed_decode"]), gain(entry["predicted_with_fills"]),
-              gain(entry["observed"])] for entry in result["gains"]]
+    gains = []
+    for entry in result["gains"]:
+        known = entry.get("from_depth_1")
+        if known is None:  # of a file from before predictions were made from depth 1 alone
+            continue
+        gains.append([name_of(entry), str(entry["streams"]), str(entry["depth"]), f'{known["forward_ms"]:.3f}',
+                      f'{known["sampling_ms"]:.3f}', f'{known["host_us"]:.1f}', f'{known["L"]:.0f}',
+                      f'{100 * known["z"]:.2f} %', f'{entry["blocking_ms"]:.3f}', f'{entry["pipelined_ms"]:.3f}',
+                      spread(entry["predicted"]), spread(entry["observed"]),
+                      spread(entry["observed_minus_predicted"]), gain(entry["of_it_device_work"]["median"]),
+                      gain(entry["of_it_device_idle"]["median"])])
     key = ["workload", "streams", "depth"]
     yield table(key + ["forward ms", "sampling ms", "period ms (p10 .. p90)", "device busy",
                        "bubble µs/step", "decode GB/s", "zombies", "forbidden calls", "tokens/s"], steps)
-    yield table(key + ["blocking ms", "pipelined ms", "L", "z", "predicted", "observed",
-                       "with fills: predicted", "observed"], gains)
+    yield table(key + ["depth 1: forward ms", "sampling ms", "host µs", "L", "z", "period, depth 1 ms",
+                       "this depth ms", "predicted", "observed", "observed − predicted", "of it device work",
+                       "of it idle"], gains) if gains else ""
     yield table(key + ["plan µs", "launch µs", "commit µs", "finalize µs", "other µs", "all µs",
                        "decode step µs"],
                 host)
@@ -87,6 +101,35 @@ def decode(result):
                      f'{point["bubble_us_per_step"]:.1f}'])
     yield table(["rows", "context", "step ms (p10 .. p90)", "period ms", "GB/step", "GB/s",
                  "of the ceiling", "bubble µs/step"], rows)
+    if result.get("dead_rows"):
+        yield dead_rows(result)
+
+
+def dead_rows(result):
+    def median(point, name):
+        return f'{point[name]["median"]:.4f}' if name in point else ""
+
+    rows = [[str(point["rows"]), median(point, "live_step_ms"), median(point, "dead_step_ms"),
+             f'{point["dead_step_percent"]:.2f} %', median(point, "one_row_less_ms"),
+             median(point, "one_row_dead_ms"), median(point, "half_the_rows_ms"),
+             median(point, "half_the_rows_dead_ms"), f'{point["zombie_tax_percent"]:.3f} %']
+            for point in result["dead_rows"]]
+    return table(["rows B", "all live, ms", "all done, ms", "of a live step", "B - 1 live", "B - 1 live, 1 done",
+                  "B / 2 live", "B / 2 live, B / 2 done", f'z at L = {result["zombie_tax_of_answers_of"]:.0f}'], rows)
+
+
+def short_answers(result):
+    rows = []
+    for run in result["runs"]:
+        each = run["tokens_per_s_of_each_repeat"]
+        dead = run.get("dead_step_us")
+        rows.append([str(run["streams"]), str(run["depth"]),
+                     f'{run["tokens_per_s"]:.0f} ({min(each):.0f} .. {max(each):.0f})',
+                     gain(run["gain"]) if "gain" in run else "", f'{run["mean_answer_tokens"]:.2f}',
+                     str(run["decode_steps"]), str(run["fill_steps"]), f'{100 * run["zombie_share"]:.1f} %',
+                     f'{dead["median"]:.1f}' if dead else "", str(run["forbidden_calls"])])
+    yield table(["streams", "depth", "tokens/s (lowest .. highest)", "gain", "L", "decode steps", "fill steps", "zombies",
+                 "dead step, µs", "forbidden calls"], rows)
 
 
 def forward(result):
@@ -103,13 +146,26 @@ def forward(result):
 
 
 def simulate(result):
-    rows = [[row["gpu"], str(row["streams"]), f'{row["blocking"]["period_ms"]:.2f}',
-             f'{row["pipelined"]["period_ms"]:.2f}', f'{row["given"]["L"]:.0f}',
-             f'{row["gain_percent"]:+.1f} %', f'{row["formula_percent"]:+.1f} %',
-             f'{row["article_predicted_percent"]:+.1f} %',
-             f'{row["article_observed_percent"]:+.1f} %'] for row in result["rows"]]
-    yield table(["GPU", "streams", "blocking ms", "pipelined ms", "L", "simulated", "formula",
-                 "article: predicted", "observed"], rows)
+    rows = []
+    for row in result["rows"]:
+        given, article, off = row["given"], row["article"], row["off_by"]
+        rows.append([row["gpu"], str(row["streams"]), f'{given["forward_ms"]:.2f}', f'{given["sampling_ms"]:.2f}',
+                     f'{given["host_ms"]:.2f}', f'{given["L"]:.0f}',
+                     f'{row["blocking"]["period_ms"]:.2f} ({off["blocking_ms"]:+.3f})',
+                     f'{row["pipelined"]["period_ms"]:.2f} ({off["pipelined_ms"]:+.3f})',
+                     f'{100 * row["pipelined"]["zombie_share"]:.2f} %', f'{row["gain_percent"]:+.1f} %',
+                     f'{article["predicted_percent"]:+.1f} % ({off["predicted_points"]:+.2f})',
+                     f'{article["observed_percent"]:+.1f} % ({off["observed_points"]:+.2f})'])
+    yield table(["GPU", "streams", "forward ms", "sampling ms", "host ms", "L", "blocking ms (off by)",
+                 "pipelined ms (off by)", "zombies", "gain", "article's prediction (off by points)",
+                 "its observation (off by points)"], rows)
+
+
+def pictures(result):
+    rows = [[kind["format"], kind["size"], f'{kind["bytes"] / 1e3:.0f}', name,
+             f'{time["median"]:.2f} ({time["p10"]:.2f} .. {time["p90"]:.2f})']
+            for kind in result["kinds"] for name, time in kind["stage_ms"].items()]
+    yield table(["format", "size", "KB", "stage", "ms (p10 .. p90)"], rows)
 
 
 def start(result):
@@ -132,18 +188,42 @@ def serve(result):
         if "server_rss_begin_mb" in point:
             resident = f'{point["server_rss_begin_mb"]:.0f} → {point["server_rss_end_mb"]:.0f}'
         clients = f'{point["rate_per_s"]:g}/s' if "rate_per_s" in point else str(point["concurrency"])
-        rows.append([clients, str(point["max_tokens"]), f'{point["seconds"]:.0f}',
+        depth = str(point.get("depth", ""))
+        rows.append([clients, str(point["max_tokens"]), depth, f'{point["seconds"]:.0f}',
                      str(point["answers"]), str(point.get("abandoned", 0)), errors,
                      f'{point["requests_per_s"]:.1f}', f'{point["output_tokens_per_s"]:.0f}',
                      three(point["ttft_ms"]), three(point["inter_token_ms"]),
                      three(point["latency_ms"]), share(point, "device_busy_share"),
-                     share(point, "device_bubble_share"), resident])
+                     share(point, "device_preparing_share"), share(point, "device_bubble_share"), resident])
     sizes = ", ".join(result["image_sizes"]) or "given"
     checked = "compared with a lone client's" if result["answers_checked"] else "not compared"
-    yield (f'{result["api"]} {result["skill"]}, {result["distinct_images"]} pictures ({sizes}), answers '
+    kind = result.get("image_format", "png")
+    yield (f'{result["api"]} {result["skill"]}, {result["distinct_images"]} pictures ({sizes}, {kind}), answers '
            f'{checked}, {result["note"] or "no note"}; times p50 / p90 / p99\n')
-    yield table(["clients", "tokens", "s", "answers", "abandoned", "errors", "answers/s", "tokens/s",
-                 "TTFT ms", "inter-token ms", "latency ms", "device busy", "bubble", "server MB"], rows)
+    yield table(["clients", "tokens", "depth", "s", "answers", "abandoned", "errors", "answers/s", "tokens/s",
+                 "TTFT ms", "inter-token ms", "latency ms", "device busy", "preparing", "bubble", "server MB"], rows)
+    yield from stages(result)
+    if result.get("gains"):
+        yield table(["clients", "tokens", "depth", "tokens/s against depth 1", "first token", "latency",
+                     "engine thread µs/step, depth 1", "this depth"],
+                    [[str(entry.get("concurrency", f'{entry.get("rate_per_s")}/s')), str(entry["max_tokens"]),
+                      str(entry["depth"]), spread(entry["tokens_per_s_gain"]), spread(entry["ttft_p50_change"]),
+                      spread(entry["latency_p50_change"]),
+                      f'{entry["engine_thread_us_per_step_at_depth_1"]["median"]:.1f}',
+                      f'{entry["engine_thread_us_per_step"]["median"]:.1f}'] for entry in result["gains"]])
+
+
+def stages(result):
+    """A lone client's mean request on its way to its first text."""
+    points = [point for point in result["points"] if point.get("concurrency") == 1 and "mean_stage_ms" in point]
+    if not points:
+        return
+    names = list(points[0]["mean_stage_ms"])
+    rows = [[str(point["max_tokens"]), str(point.get("depth", "")), f'{point["mean_ttft_ms"]:.2f}'] +
+            [f'{point["mean_stage_ms"][name]:.2f}' for name in names] +
+            [", ".join(f"{kind} {ms:.2f}" for kind, ms in point["mean_device_step_ms"].items())] for point in points]
+    yield "One client, mean ms of a request up to its first text, by stage (docs/http_api.md):\n"
+    yield table(["tokens", "depth", "first text"] + names + ["steps on the device"], rows)
 
 
 def kernels(result):
@@ -213,7 +293,8 @@ def ceiling_ours_theirs(decoded, forwarded, rested, peers):
 
 
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
-          "serve": serve, "kernels": kernels, "logits": logits, "power": power}
+          "pictures": pictures, "serve": serve, "short-answers": short_answers, "kernels": kernels, "logits": logits,
+          "power": power}
 
 
 def read(path):
@@ -222,6 +303,8 @@ def read(path):
 
 
 def tables_of(paths):
+    if paths.startswith("headline "):
+        return "".join(headline_table.headline(*paths.split()[1:]))
     if len(paths.split()) > 1:
         return "\n".join(ceiling_ours_theirs(*map(read, paths.split())))
     result = read(paths)
@@ -230,12 +313,16 @@ def tables_of(paths):
     return "\n".join([source + "\n", *TABLES[result["benchmark"]](result)])
 
 
-def update(page):
-    with open(page, encoding="utf-8") as file:
-        text = file.read()
-    text = re.sub(r"<!-- (\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
+def with_tables(text):
+    """The page with the tables between its marks made anew."""
+    return re.sub(r"<!-- ((?:headline )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
                   lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
                   flags=re.DOTALL)
+
+
+def update(page):
+    with open(page, encoding="utf-8") as file:
+        text = with_tables(file.read())
     with open(page, "w", encoding="utf-8") as file:
         file.write(text)
 

@@ -10,6 +10,8 @@ a new version of Pillow's encoders changes the files.
 
 import math
 import pathlib
+import struct
+import zlib
 
 import numpy as np
 import PIL
@@ -75,6 +77,19 @@ def crops(array):
     return rows, cols, np.stack(made)
 
 
+def png_16(samples, colour_type):
+    """A PNG of 16-bit samples: Pillow reads it, but writes none with alpha."""
+    height, width, _ = samples.shape
+
+    def chunk(kind, data):
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
 def write_pictures():
     picture = pattern(37, 29)
     rgb = Image.fromarray(picture)
@@ -94,6 +109,14 @@ def write_pictures():
     rgb.convert("1", dither=Image.Dither.NONE).save(DATA / "one_bit.png")
     alpha.convert("LA").save(DATA / "grey_alpha.png")
     alpha.save(DATA / "rgba.png")
+    rgb.save(DATA / "rgb_transparent.png", transparency=tuple(int(c) for c in picture[5, 7]))
+    rgb.convert("L").save(DATA / "grey_transparent.png", transparency=int(picture[5, 7, 0]))
+    # Half of the palette is see-through, each entry to another degree.
+    quantized = rgb.quantize(16, method=Image.Quantize.FASTOCTREE)
+    quantized.save(DATA / "palette_alpha.png", transparency=bytes(range(0, 256, 32)))
+    deep = np.dstack([picture, picture[:, ::-1, 0]]).astype(np.uint16) * 257 - (picture[..., :1] // 3)
+    (DATA / "rgba_16.png").write_bytes(png_16(deep, 6))
+    (DATA / "grey_alpha_16.png").write_bytes(png_16(deep[..., 2:], 4))
     rgb.save(DATA / "lossy.webp", quality=70)
     alpha.save(DATA / "lossy_alpha.webp", quality=70)
     alpha.save(DATA / "lossless_alpha.webp", lossless=True, exact=True)

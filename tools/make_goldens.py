@@ -20,9 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from gapless_tools.config import VisionConfig, load_config  # noqa: E402
 from gapless_tools.goldens import write_golden  # noqa: E402
-from gapless_tools.image_crops import normalize, pool_windows, tiling_of_image  # noqa: E402
+from gapless_tools.image_crops import normalize, pool_windows  # noqa: E402
 from gapless_tools.reference_model import ReferenceModel, coord_value, size_value  # noqa: E402
 from gapless_tools.scenes import make_scene  # noqa: E402
+from gapless_tools.tiling import tiling_of_image  # noqa: E402
 
 SEED = 7
 

@@ -18,7 +18,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gapless_tools.config import VisionConfig  # noqa: E402
-from gapless_tools.image_crops import tiling_of_image  # noqa: E402
 from gapless_tools.prompts import (  # noqa: E402
     Task,
     caption_task,
@@ -31,6 +30,7 @@ from gapless_tools.prompts import (  # noqa: E402
     shape_task,
 )
 from gapless_tools.scenes import Scene, make_scene  # noqa: E402
+from gapless_tools.tiling import tiling_of_image  # noqa: E402
 
 ARGUMENT_FIELD = {"query": "question", "detect": "object", "point": "object", "caption": "length"}
 TILED_SHARE = 5  # every fifth image has several local crops

@@ -9,11 +9,17 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 
+PROMPT_WORDS = [" caption", " short", " normal", " long", " query", " detect", " point"]
+
+
 def tiny_config(tokenizer: Tokenizer) -> dict:
     def word(text: str) -> list[int]:
         return tokenizer.encode(text).ids
 
+    # What tells this tokenizer.json from another one: its size, the special tokens, the words of the prompts.
+    named = list(range(10)) + [id for text in PROMPT_WORDS for id in word(text)]
     return {
+        "gapless": {"format": 1},
         "text": {
             "dim": 256,
             "ff_dim": 1024,
@@ -55,6 +61,8 @@ def tiny_config(tokenizer: Tokenizer) -> dict:
             "size_id": 6,
             "start_ground_points_id": 7,
             "end_ground_id": 9,
+            "vocab_size": tokenizer.get_vocab_size(),
+            "spellings": {str(id): tokenizer.id_to_token(id).replace("Ġ", " ") for id in named},
             "templates": {
                 "caption": {
                     length: [1, *word(" caption"), 2, *word(" " + length), 3] for length in ("short", "normal", "long")

@@ -1,5 +1,5 @@
 // The device's last steps as a strip, drawn from /debug/timeline: forwards, samplings, and the gaps
-// between them. A gap in which there was nothing to do is idle; any other one is a bubble.
+// between them as the server's ledger names them: preparing, starved or bubble.
 
 const kSvg = "http://www.w3.org/2000/svg";
 const kPollMs = 500;
@@ -28,31 +28,25 @@ function intervals(steps) {
   return all.sort((a, b) => a.begin - b.begin);
 }
 
-// The parts of [begin, end) outside and inside of the idle intervals.
-function splitGap(begin, end, idle) {
-  const parts = [];
-  let at = begin;
-  for (const [from, to] of idle) {
-    if (to <= at || from >= end) continue;
-    if (from > at) parts.push({ name: "bubble", begin: at, end: from });
-    parts.push({ name: "idle", begin: Math.max(at, from), end: Math.min(end, to) });
-    at = Math.min(end, to);
+// Steps and gaps in order of time, and how long each kind took in all. Gaps from before the first
+// step are left out.
+export function accountFor(steps, gaps) {
+  const parts = intervals(steps);
+  const first = parts.length > 0 ? parts[0].begin : Infinity;
+  const last = parts.length > 0 ? parts[parts.length - 1].end : -Infinity;
+  for (const { state, span } of gaps) {
+    if (span[0] >= first && span[1] <= last) parts.push({ name: state, begin: span[0], end: span[1] });
   }
-  if (at < end) parts.push({ name: "bubble", begin: at, end });
-  return parts;
-}
-
-export function accountFor(steps, idle) {
-  const parts = [];
-  let until = null;
-  for (const interval of intervals(steps)) {
-    if (until !== null && interval.begin > until) parts.push(...splitGap(until, interval.begin, idle));
-    parts.push(interval);
-    until = Math.max(until ?? interval.end, interval.end);
-  }
+  parts.sort((a, b) => a.begin - b.begin);
   const sum = (...names) =>
     parts.filter((part) => names.includes(part.name)).reduce((total, part) => total + part.end - part.begin, 0);
-  return { parts, busy: sum("forward", "sampling", "fill"), bubble: sum("bubble"), idle: sum("idle") };
+  return {
+    parts,
+    busy: sum("forward", "sampling", "fill"),
+    bubble: sum("bubble"),
+    preparing: sum("preparing"),
+    starved: sum("starved"),
+  };
 }
 
 export class Timeline {
@@ -100,10 +94,10 @@ export class Timeline {
     const newest = steps.length > 0 ? steps[steps.length - 1].number : -1;
     const fresh = steps.filter((step) => step.number > this.lastStep);
     if (newest !== this.lastStep) {
-      this.#draw(steps.slice(-kShownSteps), timeline.idle);
-      this.#showFigures(fresh, timeline.idle);
+      this.#draw(steps.slice(-kShownSteps), timeline.gaps);
+      this.#showFigures(fresh, timeline.gaps);
     }
-    const account = accountFor(fresh, timeline.idle);
+    const account = accountFor(fresh, timeline.gaps);
     const share = account.busy > 0 ? account.bubble / (account.busy + account.bubble) : null;
     this.history = [...this.history, { share, depth: timeline.depth }].slice(-kHistory);
     this.lastStep = newest;
@@ -128,16 +122,17 @@ export class Timeline {
     for (const input of depths.querySelectorAll("input")) input.checked = Number(input.value) === depth;
   }
 
-  #draw(steps, idle) {
+  #draw(steps, gaps) {
     const { strip, text } = this.parts;
     strip.replaceChildren();
-    const { parts } = accountFor(steps, idle);
+    const { parts } = accountFor(steps, gaps);
     if (parts.length === 0) return;
     const begin = parts[0].begin;
     // Long pauses would squeeze the steps: they take a twentieth of the strip at most.
-    const busy = parts.filter((part) => part.name !== "idle").reduce((sum, part) => sum + part.end - part.begin, 0);
+    const isPause = (part) => part.name === "starved" || part.name === "preparing";
+    const busy = parts.filter((part) => !isPause(part)).reduce((sum, part) => sum + part.end - part.begin, 0);
     const widest = busy / 20;
-    const widths = parts.map((part) => (part.name === "idle" ? Math.min(widest, part.end - part.begin) : part.end - part.begin));
+    const widths = parts.map((part) => (isPause(part) ? Math.min(widest, part.end - part.begin) : part.end - part.begin));
     const scale = 1000 / widths.reduce((sum, width) => sum + width, 0);
     let x = 0;
     parts.forEach((part, i) => {
@@ -152,14 +147,15 @@ export class Timeline {
     text.textContent = `the last ${steps.length} steps, ${((end - begin) / 1e6).toFixed(1)} ms, ${rows} rows in the last one`;
   }
 
-  #showFigures(steps, idle) {
+  #showFigures(steps, gaps) {
     const decodes = steps.filter((step) => step.kind === "decode");
     if (decodes.length < 2) return;
-    const account = accountFor(steps, idle);
-    const all = account.busy + account.bubble + account.idle;
+    const account = accountFor(steps, gaps);
+    const all = account.busy + account.bubble + account.preparing + account.starved;
     const mean = (value) => decodes.reduce((sum, step) => sum + value(step), 0) / decodes.length / 1e6;
     const rows = [
       ["device busy", `${((100 * account.busy) / all).toFixed(1)} %`],
+      ["preparing", `${((100 * account.preparing) / all).toFixed(1)} %`],
       ["bubble", `${(account.bubble / steps.length / 1e3).toFixed(0)} µs/step`],
       ["forward", `${mean((step) => step.forward[1] - step.forward[0]).toFixed(2)} ms`],
       ["sampling", `${mean((step) => step.sampling[1] - step.sampling[0]).toFixed(2)} ms`],

@@ -4,14 +4,13 @@
 // push then fails, pop drains what is left and then returns nullopt.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace gapless {
 
@@ -25,7 +24,7 @@ class BoundedQueue {
   // False when full or closed; `item` is moved from only on success.
   [[nodiscard]] bool try_push(T& item) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (closed_ || items_.size() >= capacity_) return false;
       items_.push_back(std::move(item));
     }
@@ -37,8 +36,8 @@ class BoundedQueue {
   // Blocks while full. False when closed.
   [[nodiscard]] bool push(T item) {
     {
-      std::unique_lock lock(mutex_);
-      not_full_.wait(lock, [&] { return closed_ || items_.size() < capacity_; });
+      MutexLock lock(mutex_);
+      while (!closed_ && items_.size() >= capacity_) not_full_.wait(lock);
       if (closed_) return false;
       items_.push_back(std::move(item));
     }
@@ -48,19 +47,29 @@ class BoundedQueue {
 
   // Blocks while empty. nullopt once closed and drained.
   std::optional<T> pop() {
-    std::unique_lock lock(mutex_);
-    not_empty_.wait(lock, [&] { return closed_ || !items_.empty(); });
-    return take(lock);
+    std::optional<T> item;
+    {
+      MutexLock lock(mutex_);
+      while (!closed_ && items_.empty()) not_empty_.wait(lock);
+      item = take();
+    }
+    if (item) not_full_.notify_one();
+    return item;
   }
 
   std::optional<T> try_pop() {
-    std::unique_lock lock(mutex_);
-    return take(lock);
+    std::optional<T> item;
+    {
+      MutexLock lock(mutex_);
+      item = take();
+    }
+    if (item) not_full_.notify_one();
+    return item;
   }
 
   void close() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       closed_ = true;
     }
     not_empty_.notify_all();
@@ -68,27 +77,25 @@ class BoundedQueue {
   }
 
   std::size_t size() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return items_.size();
   }
   std::size_t capacity() const { return capacity_; }
 
  private:
-  std::optional<T> take(std::unique_lock<std::mutex>& lock) {
+  std::optional<T> take() GAPLESS_REQUIRES(mutex_) {
     if (items_.empty()) return std::nullopt;
     std::optional<T> item(std::move(items_.front()));
     items_.pop_front();
-    lock.unlock();
-    not_full_.notify_one();
     return item;
   }
 
   const std::size_t capacity_;
-  mutable std::mutex mutex_;
-  std::condition_variable not_empty_;
-  std::condition_variable not_full_;
-  std::deque<T> items_;
-  bool closed_ = false;
+  mutable Mutex mutex_;
+  ConditionVariable not_empty_;
+  ConditionVariable not_full_;
+  std::deque<T> items_ GAPLESS_GUARDED_BY(mutex_);
+  bool closed_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gapless

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -24,6 +26,26 @@ TEST(BoundedQueueTest, CloseDrainsThenEnds) {
   EXPECT_FALSE(queue.try_push(2));
   EXPECT_EQ(queue.pop(), 1);
   EXPECT_EQ(queue.pop(), std::nullopt);
+}
+
+TEST(BoundedQueueTest, EveryConsumerThatWaitsHearsOfTheEnd) {
+  for (int round = 0; round < 30; ++round) {
+    BoundedQueue<int> queue(1);
+    std::vector<std::future<std::optional<int>>> consumers;
+    for (int i = 0; i < 4; ++i) {
+      consumers.push_back(std::async(std::launch::async, [&] { return queue.pop(); }));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // they wait by now
+    queue.close();
+    for (auto& consumer : consumers) {
+      const bool heard = consumer.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+      while (consumer.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+        queue.close();  // so that the test ends
+      }
+      ASSERT_TRUE(heard) << "round " << round;
+      EXPECT_EQ(consumer.get(), std::nullopt);
+    }
+  }
 }
 
 TEST(BoundedQueueTest, EveryItemArrivesOnce) {

@@ -1,11 +1,62 @@
 #include "base/json.h"
 
 #include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/json/stream_parser.hpp>
+#include <charconv>
+#include <cmath>
 
 #include "base/limits.h"
 
 namespace gapless {
+namespace {
+
+void append_number(std::string& out, double number) {
+  if (!std::isfinite(number)) {
+    out += "null";
+    return;
+  }
+  char text[400];  // the longest, -5e-324, has 327
+  const auto end = std::to_chars(text, text + sizeof(text), number, std::chars_format::fixed).ptr;
+  const std::string_view decimals(text, static_cast<std::size_t>(end - text));
+  out += decimals;
+  if (decimals.find('.') == std::string_view::npos) out += ".0";
+}
+
+void append_json(std::string& out, const boost::json::value& value) {
+  if (value.is_double()) return append_number(out, value.get_double());
+  if (value.is_array()) {
+    char separator = '[';
+    for (const boost::json::value& item : value.get_array()) {
+      out += separator;
+      append_json(out, item);
+      separator = ',';
+    }
+    out += value.get_array().empty() ? "[]" : "]";
+    return;
+  }
+  if (value.is_object()) {
+    char separator = '{';
+    for (const auto& field : value.get_object()) {
+      out += separator;
+      out += boost::json::serialize(field.key());
+      out += ':';
+      append_json(out, field.value());
+      separator = ',';
+    }
+    out += value.get_object().empty() ? "{}" : "}";
+    return;
+  }
+  out += boost::json::serialize(value);
+}
+
+}  // namespace
+
+std::string json_text(const boost::json::value& value) {
+  std::string out;
+  append_json(out, value);
+  return out;
+}
 
 StatusOr<boost::json::value> parse_json(std::string_view text, std::string_view name) {
   boost::json::parse_options options;

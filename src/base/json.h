@@ -1,4 +1,5 @@
-// Reads JSON that came from a file: bounded depth, and errors that name the file and the field.
+// JSON as this project writes and reads it: numbers in plain decimals; what comes from a file with a
+// bounded depth and errors that name the file and the field.
 #pragma once
 
 #include <boost/json/array.hpp>
@@ -17,6 +18,11 @@ namespace gapless {
 // Strict JSON, UTF-8, at most kMaxJsonDepth deep. `name` (a path) begins the error. The caller
 // bounds the size.
 StatusOr<boost::json::value> parse_json(std::string_view text, std::string_view name);
+
+// The value as text, without spaces. Unlike Boost's own writer numbers are plain decimals, the shortest
+// that read back as the same double: 0.312055, not 3.12055E-1; a whole one has a point too (2.0), so
+// that a number keeps its type. Values must be finite, as all that is parsed is; others become null.
+std::string json_text(const boost::json::value& value);
 
 // A view of one object inside a parsed document that remembers where it is, for error messages such
 // as "config.json: text.n_heads must be an integer". A field that is null counts as absent. The

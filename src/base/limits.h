@@ -14,12 +14,29 @@ inline constexpr int kMaxFillsInARow = 2;
 inline constexpr int kMaxWaitingRequests = 1024;
 // Image prefixes that the prefix cache keeps track of; pages run out first on today's GPUs.
 inline constexpr int kMaxCachedPrefixes = 512;
-// Rows (sequences that hold a seat on the device). The largest decode batch.
-inline constexpr int kMaxRows = 64;
+// Seats: sequences that run at once. The largest decode batch.
+inline constexpr int kMaxSeats = 64;
+// Rows: places on the device. A sequence that has ended gives its seat back at once, but its row
+// when no step in flight refers to it. When somebody is seated at most depth - 1 steps are in
+// flight, with at most a seat's worth of such rows each: with so many rows to a seat there is
+// always one for whoever gets a seat. A row takes its page table and 6 bytes for each token of the
+// vocabulary (step/token_memory.h): with Moondream 2's 51,200 the rows of 64 seats are 79 MB.
+inline constexpr int kRowsPerSeat = kMaxDepth;
+inline constexpr int kMaxRows = kMaxSeats * kRowsPerSeat;
 // Tokens per KV page: one page of one head is 16 x 64 x 2 bytes = 2 KiB in bf16, a good burst.
 inline constexpr int kPageTokens = 16;
-// Stop token ids per sequence that the device itself checks.
-inline constexpr int kMaxStopIds = 8;
+// Stop token ids that a request may name; and with the model's own, all that the device checks.
+inline constexpr int kMaxStopTokenIds = 16;
+inline constexpr int kMaxStopIds = kMaxStopTokenIds + 4;
+// Tokens that a request may bias. OpenAI allows 300; a step takes so many for each row it seats.
+inline constexpr int kMaxLogitBiases = 1024;
+// A bias is between -100, which nothing survives, and 100, which nothing withstands; presence and
+// frequency penalties between -2 and 2: OpenAI's bounds.
+inline constexpr float kMaxLogitBias = 100;
+inline constexpr float kMaxPenalty = 2;
+// A repetition penalty is a factor, of either side of 1. Useful ones are under 2.
+inline constexpr float kMinRepetitionPenalty = 0.1f;
+inline constexpr float kMaxRepetitionPenalty = 10;
 // Most likely tokens that a request may ask for beside each of its answer: OpenAI's bound.
 inline constexpr int kMaxTopLogprobs = 20;
 // Fourier features of a coordinate or size (cosines and sines): 256 and 512 in every known model; a
@@ -101,7 +118,7 @@ inline constexpr int kMaxContext = 1 << 20;
 inline constexpr std::size_t kMaxTemplateTokens = 64;
 
 // Server. The head of a request: browsers send 2 KiB, and cookies of other services on the same
-// host may add some.
+// host may add some. Also the lines around a chunk of a body, and its trailers.
 inline constexpr std::size_t kMaxHttpHeaderBytes = 32u << 10;
 // The largest picture as base64, and the JSON around it.
 inline constexpr std::size_t kMaxHttpBodyBytes = 96u << 20;
@@ -111,11 +128,14 @@ inline constexpr std::size_t kMaxHttpBodyBytesInFlight = std::size_t{1} << 30;
 // A body up to this size is read where it arrived; JSON and base64 of a larger one would hold up
 // other connections of that thread for milliseconds, at 96 MiB for 400.
 inline constexpr std::size_t kMaxInlineBodyBytes = 1u << 20;
-// Bytes that a client may send ahead of the answer that it waits for, and the longest line between
-// two chunks of a body.
+// Bytes that a client may send ahead of the answer that it waits for.
 inline constexpr std::size_t kMaxHttpReadAheadBytes = 16u << 10;
 // Open connections: each takes a file descriptor and about 20 KiB.
 inline constexpr int kMaxHttpConnections = 4096;
+// Connections that have not yet sent the head of an admissible request: each may keep a head and a
+// read buffer, 50 MB in all. Clients send their head at once, so this many open ones within a
+// round trip.
+inline constexpr int kMaxHttpNewcomers = 1024;
 // What may wait for a client that does not read. The longest answer of a model with 2048 positions
 // is about 200 KB as events; with 20 alternatives to each token, an answer of 150 boxes is one
 // event of 1 MB.

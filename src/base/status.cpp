@@ -33,7 +33,13 @@ std::string Status::to_string() const {
 
 Status Status::with_context(std::string_view context) const {
   if (ok()) return *this;
-  return Status(code_, fmt::format("{}: {}", context, message_));
+  return Status(code_, fmt::format("{}: {}", context, message_)).with_field(field_);
+}
+
+Status Status::with_field(std::string_view field) const {
+  Status named = *this;
+  if (!ok() && field_.empty()) named.field_ = field;
+  return named;
 }
 
 }  // namespace gapless

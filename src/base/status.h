@@ -40,6 +40,11 @@ class [[nodiscard]] Status {
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
 
+  // The field of a request that is at fault, by the name that its sender knows; empty: none.
+  const std::string& field() const { return field_; }
+  // The same error, which is that field's fault unless it is known to be another's.
+  Status with_field(std::string_view field) const;
+
   // "invalid argument: max_tokens must be at least 1"
   std::string to_string() const;
 
@@ -49,6 +54,7 @@ class [[nodiscard]] Status {
  private:
   StatusCode code_ = StatusCode::kOk;
   std::string message_;
+  std::string field_;
 };
 
 inline Status ok_status() {
@@ -63,6 +69,13 @@ Status make_error(StatusCode code, fmt::format_string<Args...> format, Args&&...
 template <typename... Args>
 Status invalid_argument(fmt::format_string<Args...> format, Args&&... args) {
   return make_error(StatusCode::kInvalidArgument, format, std::forward<Args>(args)...);
+}
+
+// "max_tokens must be at least 1": the message begins with the field.
+template <typename... Args>
+Status invalid_field(std::string_view field, fmt::format_string<Args...> format, Args&&... args) {
+  return invalid_argument("{} {}", field, fmt::format(format, std::forward<Args>(args)...))
+      .with_field(field);
 }
 
 template <typename... Args>

@@ -47,7 +47,7 @@ ThreadPool::ThreadPool(int num_threads) {
 
 ThreadPool::~ThreadPool() {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     num_loops_.fetch_add(1, std::memory_order_release);
   }
@@ -70,7 +70,7 @@ void ThreadPool::run(const Loop& loop) {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     loop_ = loop;
     loop_open_ = true;
     next_task_.store(0, std::memory_order_relaxed);
@@ -80,20 +80,20 @@ void ThreadPool::run(const Loop& loop) {
   run_tasks(loop);
   // Every task is taken. Workers that have not joined yet need not; those that have may still work.
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     loop_open_ = false;
   }
   const auto all_left = [this] { return num_joined_.load(std::memory_order_acquire) == 0; };
   if (look_for(all_left)) return;
-  std::unique_lock lock(mutex_);
-  workers_left_.wait(lock, all_left);
+  MutexLock lock(mutex_);
+  while (!all_left()) workers_left_.wait(lock);
 }
 
 void ThreadPool::wait_for_loop(std::uint64_t seen) {
   const auto is_newer = [&] { return num_loops_.load(std::memory_order_acquire) != seen; };
   if (look_for(is_newer)) return;
-  std::unique_lock lock(mutex_);
-  loop_started_.wait(lock, is_newer);
+  MutexLock lock(mutex_);
+  while (!is_newer()) loop_started_.wait(lock);
 }
 
 void ThreadPool::run_worker() {
@@ -102,7 +102,7 @@ void ThreadPool::run_worker() {
     wait_for_loop(seen);
     Loop loop;
     {
-      const std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (stopping_) return;
       seen = num_loops_.load(std::memory_order_relaxed);
       if (!loop_open_) continue;
@@ -110,7 +110,7 @@ void ThreadPool::run_worker() {
       num_joined_.fetch_add(1, std::memory_order_relaxed);
     }
     run_tasks(loop);
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (num_joined_.fetch_sub(1, std::memory_order_release) == 1) workers_left_.notify_one();
   }
 }

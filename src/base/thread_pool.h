@@ -2,11 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace gapless {
 
@@ -28,8 +29,8 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls task(i) once for every i in [0, num_tasks) and returns when all are done. Any thread, but
-  // not from inside a task.
+  // Begins task(i) once for every i in [0, num_tasks), in order, and returns when all are done. A
+  // task may wait for an earlier one. Any thread, but not from inside a task.
   template <typename Task>
   void parallel_for(std::int64_t num_tasks, const Task& task) {
     run({.call = [](const void* t, std::int64_t i) { (*static_cast<const Task*>(t))(i); },
@@ -52,12 +53,12 @@ class ThreadPool {
 
   std::mutex caller_mutex_;  // held by the thread whose loop runs
 
-  std::mutex mutex_;
-  std::condition_variable loop_started_, workers_left_;
-  Loop loop_;                                // guarded by mutex_
-  bool loop_open_ = false;                   // guarded by mutex_: workers may still join
+  Mutex mutex_;
+  ConditionVariable loop_started_, workers_left_;
+  Loop loop_ GAPLESS_GUARDED_BY(mutex_);
+  bool loop_open_ GAPLESS_GUARDED_BY(mutex_) = false;  // workers may still join
+  bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
   std::atomic<int> num_joined_{0};           // written under mutex_
-  bool stopping_ = false;                    // guarded by mutex_
   std::atomic<std::uint64_t> num_loops_{0};  // written under mutex_
   std::atomic<std::int64_t> next_task_{0};
 

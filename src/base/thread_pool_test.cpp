@@ -46,5 +46,21 @@ TEST(ThreadPoolTest, LoopsFromSeveralThreads) {
   EXPECT_EQ(total.load(), 4 * 500 * 7);
 }
 
+// A task that waits for an earlier one always sees it done, also when its caller is alone.
+TEST(ThreadPoolTest, ATaskMayWaitForAnEarlierOne) {
+  for (const int num_threads : {1, 2, 5}) {
+    ThreadPool pool(num_threads);
+    for (int loop = 0; loop < 200; ++loop) {
+      std::vector<std::atomic<int>> done(20);
+      pool.parallel_for(20, [&](std::int64_t i) {
+        if (i > 0) done[static_cast<std::size_t>(i - 1)].wait(0);
+        done[static_cast<std::size_t>(i)].store(1);
+        done[static_cast<std::size_t>(i)].notify_all();
+      });
+      EXPECT_EQ(done.back().load(), 1);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gapless

@@ -14,17 +14,17 @@ std::uintptr_t address(const void* data) {
 }  // namespace
 
 void PinnedRanges::add(const void* data, std::size_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   bytes_by_begin_[address(data)] = bytes;
 }
 
 void PinnedRanges::remove(const void* data) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   GAPLESS_CHECK(bytes_by_begin_.erase(address(data)) == 1);
 }
 
 bool PinnedRanges::contains(const void* data, std::size_t bytes) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto after = bytes_by_begin_.upper_bound(address(data));
   if (after == bytes_by_begin_.begin()) return false;
   const auto& [begin, size] = *std::prev(after);

@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace gapless {
 
@@ -17,8 +18,8 @@ class PinnedRanges {
   bool contains(const void* data, std::size_t bytes) const;
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::uintptr_t, std::size_t> bytes_by_begin_;
+  mutable Mutex mutex_;
+  std::map<std::uintptr_t, std::size_t> bytes_by_begin_ GAPLESS_GUARDED_BY(mutex_);
 };
 
 }  // namespace gapless

@@ -19,6 +19,7 @@ StatusOr<std::shared_ptr<CropPool>> CropPool::create(Device& device, int num_cro
 
 CropPool::CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes)
     : memory_(std::move(memory)),
+      num_crops_(num_crops),
       crop_bytes_(crop_bytes),
       buffers_(static_cast<std::size_t>(num_crops)),
       free_(static_cast<std::size_t>(num_crops)) {
@@ -28,17 +29,23 @@ CropPool::CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes)
 std::shared_ptr<CropPool::Lease> CropPool::acquire(int count, const std::stop_token& stop) {
   GAPLESS_CHECK(count >= 1 && count <= capacity());
   const auto wanted = static_cast<std::size_t>(count);
-  std::unique_lock lock(mutex_);
+  // Before the lock: its end waits for a call that waits for the mutex.
+  const std::stop_callback wake(stop, [this] {
+    MutexLock lock(mutex_);
+    changed_.notify_all();
+  });
+  MutexLock lock(mutex_);
   const std::uint64_t turn = next_turn_++;
   waiting_.push_back(turn);
-  const auto is_my_turn = [&] {
-    return closed_ || (waiting_.front() == turn && free_.size() >= wanted);
-  };
-  const bool has_turn = changed_.wait(lock, stop, is_my_turn);
+  while (!closed_ && (waiting_.front() != turn || free_.size() < wanted) &&
+         !stop.stop_requested()) {
+    changed_.wait(lock);
+  }
+  const bool has_turn = !closed_ && waiting_.front() == turn && free_.size() >= wanted;
   if (waiting_.front() == turn) num_overtaken_ = 0;
   std::erase(waiting_, turn);
   changed_.notify_all();
-  if (!has_turn || closed_) return nullptr;
+  if (!has_turn) return nullptr;
   std::vector<int> taken(free_.begin(), free_.begin() + count);
   for (const int index : taken) forget_picture_of(index);
   return lease(std::move(taken));
@@ -46,7 +53,7 @@ std::shared_ptr<CropPool::Lease> CropPool::acquire(int count, const std::stop_to
 
 void CropPool::remember(const ContentHash& name, const Lease& lease, int first, int count,
                         const Tiling& tiling) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Another worker prepared it at the same time.
   if (pictures_.contains(name)) return;
   const auto begin = lease.buffers_.begin() + first;
@@ -56,7 +63,7 @@ void CropPool::remember(const ContentHash& name, const Lease& lease, int first, 
 }
 
 std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = pictures_.find(name);
   if (found == pictures_.end() || closed_) return std::nullopt;
   // It may take buffers that somebody waits for.
@@ -67,19 +74,19 @@ std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
 
 void CropPool::close() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
   }
   changed_.notify_all();
 }
 
 int CropPool::num_free() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(free_.size());
 }
 
 int CropPool::num_waiting() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(waiting_.size());
 }
 
@@ -100,7 +107,7 @@ std::shared_ptr<CropPool::Lease> CropPool::lease(std::vector<int> buffers) {
 
 void CropPool::release(const std::vector<int>& buffers) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const int index : buffers) {
       if (--buffer(index).num_leases == 0) free_.push_back(index);
     }

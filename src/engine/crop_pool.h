@@ -9,17 +9,16 @@
 // Threads: any.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <vector>
 
 #include "base/content_hash.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "image/crop_tiles.h"
@@ -72,7 +71,7 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
 
   int num_free() const;
   int num_waiting() const;  // callers of acquire()
-  int capacity() const { return static_cast<int>(buffers_.size()); }
+  int capacity() const { return num_crops_; }
   std::size_t crop_bytes() const { return crop_bytes_; }
 
  private:
@@ -86,22 +85,26 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   };
 
   CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes);
-  Buffer& buffer(int index) { return buffers_[static_cast<std::size_t>(index)]; }
-  void forget_picture_of(int index);
-  std::shared_ptr<Lease> lease(std::vector<int> buffers);
+  Buffer& buffer(int index) GAPLESS_REQUIRES(mutex_) {
+    return buffers_[static_cast<std::size_t>(index)];
+  }
+  void forget_picture_of(int index) GAPLESS_REQUIRES(mutex_);
+  std::shared_ptr<Lease> lease(std::vector<int> buffers) GAPLESS_REQUIRES(mutex_);
   void release(const std::vector<int>& buffers);
 
   PinnedBuffer memory_;
+  const int num_crops_;
   const std::size_t crop_bytes_;
-  mutable std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::vector<Buffer> buffers_;
-  std::vector<int> free_;  // the longest free one first
-  std::map<ContentHash, Known> pictures_;
-  std::deque<std::uint64_t> waiting_;  // turns of callers of acquire(), whose it is first
-  std::uint64_t next_turn_ = 0;
-  int num_overtaken_ = 0;  // how often find() overtook the first of them
-  bool closed_ = false;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  std::vector<Buffer> buffers_ GAPLESS_GUARDED_BY(mutex_);
+  std::vector<int> free_ GAPLESS_GUARDED_BY(mutex_);  // the longest free one first
+  std::map<ContentHash, Known> pictures_ GAPLESS_GUARDED_BY(mutex_);
+  // Turns of callers of acquire(), whose it is first.
+  std::deque<std::uint64_t> waiting_ GAPLESS_GUARDED_BY(mutex_);
+  std::uint64_t next_turn_ GAPLESS_GUARDED_BY(mutex_) = 0;  // of whoever comes next
+  int num_overtaken_ GAPLESS_GUARDED_BY(mutex_) = 0;  // how often find() overtook the first one
+  bool closed_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gapless

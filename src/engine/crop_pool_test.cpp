@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <latch>
 #include <thread>
+#include <vector>
 
 #include "base/limits.h"
 
@@ -155,6 +159,22 @@ TEST_F(CropPoolTest, WhoFindsAPictureThatIsInUseSharesIt) {
   EXPECT_EQ(pool_->num_free(), kCapacity);
 }
 
+// The second one's buffers hold the picture too, but do not speak for it.
+TEST_F(CropPoolTest, OfTwoWorkersThatPrepareAPictureTheFirstOneCounts) {
+  auto first = pool_->acquire(2);
+  auto second = pool_->acquire(2);
+  pool_->remember(hash(1), *first, 0, 2, {1, 1});
+  pool_->remember(hash(1), *second, 0, 2, {1, 1});
+  second.reset();
+  first.reset();
+  const auto never_used = pool_->acquire(kCapacity - 4);
+  auto of_second = pool_->acquire(2);
+  EXPECT_TRUE(knows(1));
+  of_second.reset();
+  EXPECT_EQ(pool_->acquire(4)->size(), 4);
+  EXPECT_FALSE(knows(1));
+}
+
 TEST_F(CropPoolTest, FindingOvertakesAWaiterSoManyTimesOnly) {
   pass_through(10, 3);
   auto held = pool_->acquire(1);
@@ -187,6 +207,58 @@ TEST_F(CropPoolTest, WhoIsStoppedWaitsNoLongerAndHoldsNobodyUp) {
   EXPECT_EQ(pool_->num_waiting(), 0);
   // There is enough for both again.
   EXPECT_NE(pool_->acquire(1, stop.get_token()), nullptr) << "what is free needs no wait";
+}
+
+// The deadlock guard of those below: generous, and never waited for where all is well.
+constexpr std::chrono::seconds kGuard{20};
+
+// A release wakes whoever is first in line, also when somebody else would be woken first.
+TEST_F(CropPoolTest, WhoWaitsForTwoIsServedByTwoReleasesOfOne) {
+  for (int round = 0; round < 50; ++round) {
+    auto rest = pool_->acquire(kCapacity - 2);
+    auto one = pool_->acquire(1);
+    auto other = pool_->acquire(1);
+    auto first = std::async(std::launch::async, [&] { return pool_->acquire(2) != nullptr; });
+    while (pool_->num_waiting() < 1) std::this_thread::yield();
+    auto second = std::async(std::launch::async, [&] { return pool_->acquire(1) != nullptr; });
+    while (pool_->num_waiting() < 2) std::this_thread::yield();
+    one.reset();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // who was woken sleeps again
+    other.reset();
+    const bool served = first.wait_for(kGuard) == std::future_status::ready &&
+                        second.wait_for(kGuard) == std::future_status::ready;
+    if (!served) pool_->close();
+    ASSERT_TRUE(served) << "round " << round;
+  }
+}
+
+// All buffers come back at once: each of those in line is served while those before it still hold.
+TEST_F(CropPoolTest, OneReleaseServesAllInLine) {
+  constexpr int kWaiters = 6;
+  for (int round = 0; round < 100; ++round) {
+    auto all = pool_->acquire(kCapacity);
+    std::latch let_go(1);
+    std::latch served(kWaiters);
+    std::vector<std::thread> waiters;
+    for (int i = 0; i < kWaiters; ++i) {
+      waiters.emplace_back([&] {
+        const auto lease = pool_->acquire(1);
+        served.count_down();
+        let_go.wait();
+      });
+    }
+    while (pool_->num_waiting() < kWaiters) std::this_thread::yield();
+    all.reset();
+    const auto until = std::chrono::steady_clock::now() + kGuard;
+    while (!served.try_wait() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::yield();
+    }
+    const bool all_served = served.try_wait();
+    let_go.count_down();
+    if (!all_served) pool_->close();
+    for (std::thread& waiter : waiters) waiter.join();
+    ASSERT_TRUE(all_served) << "round " << round;
+  }
 }
 
 TEST_F(CropPoolTest, ClosingSendsWaitersAway) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace gapless {
 namespace {
@@ -45,7 +46,10 @@ void ActiveRequest::emit_token(const CommittedToken& token) {
     pending_logprobs_.push_back(describe_logprobs(token, *setup_.tokenizer));
     hand_on_logprobs();
   }
-  if (!chunk.empty()) setup_.sink->on_text(chunk, num_output_tokens_);
+  if (!chunk.empty()) {
+    setup_.sink->on_text(chunk, num_output_tokens_);
+    if (first_text_ns_ == 0) first_text_ns_ = host_now_ns();
+  }
   if (setup_.decoder->stopped()) {
     ended_early_ = true;
     setup_.end_early();
@@ -63,27 +67,45 @@ void ActiveRequest::hand_on_logprobs() {
 
 void ActiveRequest::emit_end(FinishReason reason, const Status& status,
                              const SequenceTimes& times) {
-  if (ended_early_ && reason == FinishReason::kCancelled) reason = FinishReason::kStop;
+  // Nothing that came behind the stop string is part of the answer: no token, no limit, no error.
+  if (setup_.decoder->stopped()) reason = FinishReason::kStop;
   if (reason == FinishReason::kError || reason == FinishReason::kCancelled) {
     setup_.sink->on_error(status.ok() ? Status(StatusCode::kCancelled, "the request was cancelled")
                                       : status);
   } else {
     const std::string tail = setup_.decoder->finish();
     if (setup_.tokenizer != nullptr) hand_on_logprobs();
-    if (!tail.empty()) setup_.sink->on_text(tail, num_output_tokens_);
+    // The text that was held back may end in a stop string as well.
+    if (setup_.decoder->stopped()) reason = FinishReason::kStop;
+    const int num_tokens = setup_.decoder->num_final_tokens();
+    if (!tail.empty()) setup_.sink->on_text(tail, num_tokens);
     SkillResult result;
     result.request_id = setup_.public_id;
     result.skill = setup_.skill;
     result.finish_reason = reason;
     result.metrics.input_tokens = num_input_tokens_.load();
-    result.metrics.output_tokens = num_output_tokens_;
+    result.metrics.output_tokens = num_tokens;
     result.metrics.prefill_time_ms = ms_between(times.prefill_launched_ns, times.first_token_ns);
     result.metrics.decode_time_ms = ms_between(times.first_token_ns, times.finished_ns);
     result.metrics.ttft_ms = ms_between(times.submitted_ns, times.first_token_ns);
+    result.metrics.stages = stages_until_first_text(times);
     setup_.decoder->fill(result);
     setup_.sink->on_done(result);
   }
   setup_.on_retired();
+}
+
+StageTimes ActiveRequest::stages_until_first_text(const SequenceTimes& times) const {
+  StageTimes stages = stages_;
+  const std::int64_t first_text_ns = first_text_ns_ != 0 ? first_text_ns_ : host_now_ns();
+  stages[RequestStage::kPrepare] = times.queued_ns - prepare_begin_ns_;
+  stages[RequestStage::kAdmit] = times.first_launched_ns - times.queued_ns;
+  // An answer without a token ends where its first token would be.
+  const std::int64_t token_ns =
+      times.first_token_ns != 0 ? times.first_token_ns : times.finished_ns;
+  stages[RequestStage::kDevice] = token_ns - times.first_launched_ns;
+  stages[RequestStage::kEmit] = first_text_ns - token_ns;
+  return stages;
 }
 
 EmitPool::EmitPool(int num_workers) {
@@ -98,7 +120,7 @@ EmitPool::EmitPool(int num_workers) {
 EmitPool::~EmitPool() {
   for (const auto& worker : workers_) {
     {
-      std::lock_guard lock(worker->mutex);
+      MutexLock lock(worker->mutex);
       worker->stopping = true;
     }
     worker->wake.notify_one();
@@ -120,7 +142,7 @@ void EmitPool::post(Item item) {
   Worker& worker = *workers_[index];
   bool was_empty = false;
   {
-    std::lock_guard lock(worker.mutex);
+    MutexLock lock(worker.mutex);
     was_empty = worker.queue.empty();
     worker.queue.push_back(std::move(item));
   }
@@ -131,8 +153,8 @@ void EmitPool::run(Worker& worker) {
   std::vector<Item> batch;
   while (true) {
     {
-      std::unique_lock lock(worker.mutex);
-      worker.wake.wait(lock, [&] { return worker.stopping || !worker.queue.empty(); });
+      MutexLock lock(worker.mutex);
+      while (!worker.stopping && worker.queue.empty()) worker.wake.wait(lock);
       if (worker.queue.empty()) return;  // stopping, and everything was emitted
       batch.swap(worker.queue);
     }

@@ -6,16 +6,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <stop_token>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "pipeline/prepared_prompt.h"
 #include "skill/response_sink.h"
 #include "skill/skill_decoder.h"
@@ -46,10 +44,15 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
   // Set by preprocessing before submission to the loop.
   void set_num_input_tokens(int count) { num_input_tokens_ = count; }
 
-  // Preprocessing looks at the token.
-  void request_cancel() { (void)stop_.request_stop(); }
-  std::stop_token stop_token() const { return stop_.get_token(); }
-  bool cancel_requested() const { return stop_.stop_requested(); }
+  // The stages up to kQueue and the parts of kPrepare, which began at begin_ns.
+  void set_preparation(const StageTimes& stages, std::int64_t begin_ns) {
+    stages_ = stages;
+    prepare_begin_ns_ = begin_ns;
+  }
+
+  // True the first time.
+  bool request_cancel() { return !cancelled_.exchange(true); }
+  bool cancel_requested() const { return cancelled_.load(); }
 
   // A request that never reached the loop.
   void fail(const Status& status);
@@ -64,11 +67,15 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
   void emit_token(const CommittedToken& token);
   void emit_end(FinishReason reason, const Status& status, const SequenceTimes& times);
   void hand_on_logprobs();
+  StageTimes stages_until_first_text(const SequenceTimes& times) const;
 
   Setup setup_;
   EmitPool& emit_;
-  std::stop_source stop_;
+  std::atomic<bool> cancelled_{false};
   std::atomic<int> num_input_tokens_{0};
+  StageTimes stages_;  // of the preparation
+  std::int64_t prepare_begin_ns_ = 0;
+  std::int64_t first_text_ns_ = 0;
   int num_output_tokens_ = 0;
   int num_logprobs_handed_on_ = 0;
   std::deque<TokenLogprob> pending_logprobs_;  // of tokens that are not final
@@ -97,10 +104,10 @@ class EmitPool {
     std::unique_ptr<End> end;  // set for a request's last item
   };
   struct Worker {
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::vector<Item> queue;
-    bool stopping = false;
+    Mutex mutex;
+    ConditionVariable wake;
+    std::vector<Item> queue GAPLESS_GUARDED_BY(mutex);
+    bool stopping GAPLESS_GUARDED_BY(mutex) = false;
     std::thread thread;
   };
   void post(Item item);

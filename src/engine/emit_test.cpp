@@ -6,6 +6,8 @@
 #include <future>
 #include <optional>
 
+#include "base/clock.h"
+
 namespace gapless {
 namespace {
 
@@ -22,6 +24,7 @@ struct Recorder : ResponseSink {
   }
   void on_done(const SkillResult& result) override {
     events += fmt::format("done({})", result.text);
+    done = result;
     ended.set_value();
   }
   void on_error(const Status& status) override {
@@ -29,6 +32,7 @@ struct Recorder : ResponseSink {
     ended.set_value();
   }
   std::string events;
+  SkillResult done;
   std::promise<void> ended;
 };
 
@@ -42,25 +46,30 @@ class EmitTest : public testing::Test {
 
   // What the user sees of these tokens. A stop string ends the request as a cancellation.
   std::string events_of(const SkillRequest& request, const std::vector<CommittedToken>& tokens) {
+    const auto reason =
+        request.settings.stop.empty() ? FinishReason::kLength : FinishReason::kCancelled;
+    return emit(request, tokens, reason)->events;
+  }
+
+  // The loop ends the request with `reason` after these tokens.
+  std::shared_ptr<Recorder> emit(const SkillRequest& request,
+                                 const std::vector<CommittedToken>& tokens, FinishReason reason) {
     EmitPool pool(1);
     auto sink = std::make_shared<Recorder>();
-    bool ended_early = false;
+    ended_early_ = false;
     ActiveRequest::Setup setup;
     setup.id = RequestId(1);
     setup.skill = request.skill;
     setup.decoder = make_skill_decoder(request, *tokenizer_, {TokenId(5), TokenId(6)});
     if (request.settings.logprobs) setup.tokenizer = &*tokenizer_;
     setup.sink = sink;
-    setup.end_early = [&] { ended_early = true; };
+    setup.end_early = [this] { ended_early_ = true; };
     setup.on_retired = [] {};
     auto active = std::make_shared<ActiveRequest>(std::move(setup), pool);
     for (const CommittedToken& token : tokens) active->on_token(token);
-    active->on_finished(
-        request.settings.stop.empty() ? FinishReason::kLength : FinishReason::kCancelled,
-        ok_status(), {});
+    active->on_finished(reason, ok_status(), {});
     sink->ended.get_future().wait();
-    EXPECT_EQ(ended_early, !request.settings.stop.empty());
-    return sink->events;
+    return sink;
   }
 
   // One token for each of the text's tokens, the n-th with logprob -n.
@@ -80,6 +89,7 @@ class EmitTest : public testing::Test {
   }
 
   std::optional<Tokenizer> tokenizer_;
+  bool ended_early_ = false;  // the last request asked for its end
 };
 
 TEST_F(EmitTest, LogprobsComeJustBeforeTheirText) {
@@ -100,10 +110,74 @@ TEST_F(EmitTest, NobodyHearsOfLogprobsUnasked) {
 TEST_F(EmitTest, HeldBackTokensComeWithTheirTextOrNever) {
   EXPECT_EQ(events_of(query({"yz"}), tokens_of("xyyzx")),
             "token(x -1)text(x)token(y -2)text(y)done(xy)");
+  EXPECT_TRUE(ended_early_);
   std::vector<CommittedToken> cut = tokens_of("xy");
   cut.pop_back();
   cut.push_back(tokens_of("\u2605")[0]);  // the length limit splits a character
   EXPECT_EQ(events_of(query(), cut), "token(x -1)text(x)token(\\xe2 -1)text(\uFFFD)done(x\uFFFD)");
+}
+
+TEST_F(EmitTest, TheWayToTheFirstTextIsAccountedForStageByStage) {
+  EmitPool pool(1);
+  auto sink = std::make_shared<Recorder>();
+  ActiveRequest::Setup setup;
+  setup.id = RequestId(1);
+  setup.decoder = make_skill_decoder(query(), *tokenizer_, {TokenId(5), TokenId(6)});
+  setup.sink = sink;
+  setup.end_early = [] {};
+  setup.on_retired = [] {};
+  auto active = std::make_shared<ActiveRequest>(std::move(setup), pool);
+  StageTimes preparation;
+  preparation[RequestStage::kRead] = 3;
+  preparation[RequestStage::kDecode] = 5;
+  const std::int64_t now_ns = host_now_ns();
+  active->set_preparation(preparation, now_ns - 100);
+  active->on_token(tokens_of("x")[0]);
+  active->on_finished(FinishReason::kLength, ok_status(),
+                      {.queued_ns = now_ns - 90,
+                       .first_launched_ns = now_ns - 70,
+                       .first_token_ns = now_ns - 30,
+                       .finished_ns = now_ns});
+  sink->ended.get_future().wait();
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kRead], 3);
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kDecode], 5);
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kPrepare], 10);
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kAdmit], 20);
+  EXPECT_EQ(sink->done.metrics.stages[RequestStage::kDevice], 40);
+  EXPECT_GE(sink->done.metrics.stages[RequestStage::kEmit], 30) << "until the text was handed on";
+}
+
+// Whatever the loop believes: the length limit may fall on the stop string's last token, or on one of
+// those that were in flight behind it, and so may the end token.
+TEST_F(EmitTest, AStopStringIsAStop) {
+  for (const int num_behind : {0, 1, 5}) {
+    for (const FinishReason reason :
+         {FinishReason::kLength, FinishReason::kStop, FinishReason::kCancelled}) {
+      SCOPED_TRACE(fmt::format("{} behind, {}", num_behind, finish_reason_name(reason)));
+      const auto seen =
+          emit(query({"yz"}), tokens_of("xyyz" + std::string(num_behind, 'x')), reason);
+      EXPECT_TRUE(ended_early_);
+      EXPECT_EQ(seen->done.text, "xy");
+      EXPECT_EQ(seen->done.finish_reason, FinishReason::kStop);
+      EXPECT_EQ(seen->done.metrics.output_tokens, 2) << "x and y";
+    }
+  }
+  // One that the text never reaches leaves the reason alone, and its beginning in the text.
+  const auto seen = emit(query({"yz"}), tokens_of("xyy"), FinishReason::kLength);
+  EXPECT_FALSE(ended_early_);
+  EXPECT_EQ(seen->done.text, "xyy");
+  EXPECT_EQ(seen->done.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(seen->done.metrics.output_tokens, 3);
+}
+
+// A token's text may be known at the end only.
+TEST_F(EmitTest, AStopStringInTheHeldBackTextIsAStop) {
+  std::vector<CommittedToken> tokens = tokens_of("x");
+  tokens.push_back(tokens_of("\u2605")[0]);  // the length limit splits a character
+  const auto seen = emit(query({"\uFFFD"}), tokens, FinishReason::kLength);
+  EXPECT_EQ(seen->done.text, "x");
+  EXPECT_EQ(seen->done.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(seen->done.metrics.output_tokens, 1);
 }
 
 TEST_F(EmitTest, LogprobsOfValues) {

@@ -22,8 +22,20 @@ std::string random_id_prefix() {
   return fmt::format("{:08x}", device());
 }
 
-// What a decoder's thread adds to the process's own niceness: a quarter of another thread's share.
+std::uint64_t random_seed() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+// What a decoder's thread adds to the process's own niceness: a third of another thread's share.
 constexpr int kDecoderNiceness = 5;
+
+// Below the threads that answer: on a machine whose cores are all decoding, a text or a probe that
+// takes a millisecond should not wait for its share. Linux gives every thread a value of its own.
+void yield_to_other_threads() {
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()),
+                    getpriority(PRIO_PROCESS, 0) + kDecoderNiceness);
+}
 
 class PromiseSink final : public ResponseSink {
  public:
@@ -35,13 +47,6 @@ class PromiseSink final : public ResponseSink {
  private:
   std::promise<StatusOr<SkillResult>> promise_;
 };
-
-// Below the threads that answer: on a machine whose cores are all decoding, a text or a probe that
-// takes a millisecond should not wait for its share. Linux gives every thread a value of its own.
-void yield_to_other_threads() {
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()),
-                    getpriority(PRIO_PROCESS, 0) + kDecoderNiceness);
-}
 
 }  // namespace
 
@@ -56,6 +61,7 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options)
     : model_(std::move(model)),
       options_(options),
       id_prefix_(random_id_prefix()),
+      seeds_(random_seed()),
       quick_({.capacity = static_cast<std::size_t>(options.max_active_requests),
               .budget = std::numeric_limits<std::int64_t>::max(),
               .max_overtaken = kMaxOvertaken}),
@@ -93,24 +99,24 @@ void Engine::keep_what_the_device_holds() {
     std::shared_ptr<CropPool> crops;
     std::unique_ptr<LoadedModel> model;
   };
-  static std::mutex mutex;
+  static Mutex mutex;
   static auto& all_kept = *new std::vector<Kept>();
   loop_->stop();
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   all_kept.push_back({std::move(loop_), std::move(crops_), std::move(model_)});
 }
 
 Engine::~Engine() {
   std::vector<RequestId> running;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     for (const auto& [id, entry] : active_) running.push_back(id);
   }
   for (const RequestId id : running) cancel(id);
   {
-    std::unique_lock lock(mutex_);
-    all_retired_.wait(lock, [&] { return active_.empty(); });
+    MutexLock lock(mutex_);
+    while (!active_.empty()) all_retired_.wait(lock);
   }
   quick_.close();
   decoding_.close();
@@ -126,45 +132,71 @@ Engine::~Engine() {
 }
 
 StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) {
+  std::vector<std::shared_ptr<ResponseSink>> sinks;
+  sinks.push_back(std::move(sink));
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<RequestId> ids,
+                           submit_choices(std::move(request), std::move(sinks)));
+  return ids.front();
+}
+
+StatusOr<std::vector<RequestId>> Engine::submit_choices(
+    SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
   GAPLESS_RETURN_IF_ERROR(validate(request));
   GAPLESS_RETURN_IF_ERROR(device_status());
+  const std::optional<std::uint64_t> seed = request.settings.seed;
 
+  MutexLock lock(mutex_);
+  if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
+  if (active_.size() + sinks.size() > static_cast<std::size_t>(options_.max_active_requests)) {
+    return make_error(StatusCode::kResourceExhausted, "{} requests are running already",
+                      active_.size());
+  }
+  std::vector<RequestId> ids;
+  const std::int64_t now_ns = host_now_ns();
+  const std::int64_t since_ns = request.received_ns != 0 ? request.received_ns : now_ns;
+  Job job{.submitted_ns = now_ns, .preparation = Loop::Preparation(*loop_, since_ns)};
+  job.interest = std::make_shared<Interest>();
+  job.interest->num_choices.store(static_cast<int>(sinks.size()));
+  for (std::shared_ptr<ResponseSink>& sink : sinks) {
+    ids.emplace_back(next_id_++);
+    const auto active = make_active(request, ids.back(), std::move(sink));
+    job.choices.push_back({active, seed ? *seed + job.choices.size() : seeds_()});
+    active_.emplace(ids.back(), Entry{active, SequenceId(), job.interest});
+  }
+  job.request = std::move(request);
+  std::int64_t num_bytes = 0;
+  for (const auto& image : job.request.images) num_bytes += std::ssize(*image);
+  // The lane is as large as the number of active requests, so it has room.
+  GAPLESS_CHECK(quick_.try_push(job, num_bytes));
+  return ids;
+}
+
+std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, RequestId id,
+                                                   std::shared_ptr<ResponseSink> sink) {
   ActiveRequest::Setup setup;
+  setup.id = id;
+  setup.public_id = fmt::format("{}-{}", id_prefix_, id.value);
   setup.skill = request.skill;
   setup.sink = std::move(sink);
   const TokenizerConfig& tokens = model_->config.tokenizer;
   setup.decoder = make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
   if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
-
-  std::lock_guard lock(mutex_);
-  if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
-  if (static_cast<int>(active_.size()) >= options_.max_active_requests) {
-    return make_error(StatusCode::kResourceExhausted, "{} requests are running already",
-                      active_.size());
-  }
-  const RequestId id(next_id_++);
-  setup.id = id;
-  setup.public_id = fmt::format("{}-{}", id_prefix_, id.value);
   setup.end_early = [this, id] { end_sequence(id); };
   setup.on_retired = [this, id] { retire(id); };
-  auto active = std::make_shared<ActiveRequest>(std::move(setup), *emit_);
-  // The queue is as large as the number of active requests, so it has room.
-  Job job{std::move(request), active, host_now_ns(), {}};
-  std::int64_t num_bytes = 0;
-  for (const auto& image : job.request.images) num_bytes += std::ssize(*image);
-  GAPLESS_CHECK(quick_.try_push(job, num_bytes));
-  active_.emplace(id, Entry{std::move(active), SequenceId()});
-  return id;
+  return std::make_shared<ActiveRequest>(std::move(setup), *emit_);
 }
 
 void Engine::cancel(RequestId id) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = active_.find(id);
     if (found == active_.end()) return;
-    found->second.active->request_cancel();
+    const Entry& entry = found->second;
+    if (entry.active->request_cancel() && entry.interest->num_choices.fetch_sub(1) == 1) {
+      (void)entry.interest->given_up.request_stop();
+    }
   }
-  drop_waiting(id);
+  drop_unwanted();
   end_sequence(id);
 }
 
@@ -176,7 +208,7 @@ StatusOr<SkillResult> Engine::run(SkillRequest request) {
 }
 
 int Engine::num_active() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(active_.size());
 }
 
@@ -187,46 +219,75 @@ void Engine::begin_jobs() {
 }
 
 void Engine::begin_job(Job& job) {
-  if (!is_wanted(job)) return;
-  StatusOr<Preprocessor::Begun> begun = preprocessor_->begin(job.request);
-  if (!begun.ok()) return job.active->fail(begun.status());
-  job.prompt = std::move(begun->prompt);
-  if (begun->decode_bytes == 0) return submit_to_loop(job);
-  if (begun->decode_bytes > decoding_.budget()) {
-    return job.active->fail(invalid_argument(
-        "the picture takes {} MB to decode, more than the {} MB that this server has for pictures",
-        begun->decode_bytes >> 20, decoding_.budget() >> 20));
+  if (!keep_wanted(job)) return;
+  job.taken_ns = host_now_ns();
+  if (job.request.received_ns != 0) {
+    job.stages[RequestStage::kRead] = job.submitted_ns - job.request.received_ns;
   }
-  const std::shared_ptr<ActiveRequest> active = job.active;
-  if (!decoding_.try_push(job, begun->decode_bytes)) return active->fail(stop_reason());
+  job.stages[RequestStage::kQueue] = job.taken_ns - job.submitted_ns;
+  StatusOr<Preprocessor::Begun> begun =
+      preprocessor_->begin(job.request, static_cast<int>(job.choices.size()), job.stages);
+  if (!begun.ok()) return fail_job(job, begun.status());
+  job.prompts = std::move(begun->prompts);
+  if (begun->decode_bytes == 0) return submit_job(job);
+  if (begun->decode_bytes > decoding_.budget()) {
+    return fail_job(job, invalid_field("image_url",
+                                       "the picture takes {} MB to decode, more than the {} MB "
+                                       "that this server has for pictures",
+                                       begun->decode_bytes >> 20, decoding_.budget() >> 20));
+  }
+  const std::shared_ptr<Interest> interest = job.interest;
+  if (!decoding_.try_push(job, begun->decode_bytes)) return fail_job(job, stop_reason());
   // Whoever cancelled it meanwhile found it in neither lane.
-  if (active->cancel_requested()) drop_waiting(active->id());
+  if (interest->given_up.stop_requested()) drop_unwanted();
 }
 
 void Engine::decode_jobs() {
   yield_to_other_threads();
   while (std::optional<Lane::Turn> turn = decoding_.pop()) {
     Job& job = turn->job();
-    if (!is_wanted(job)) continue;
-    const Status status = preprocessor_->finish(job.request, job.prompt, job.active->stop_token());
+    if (job.interest->given_up.stop_requested()) {
+      fail_job(job, stop_reason());
+      continue;
+    }
+    const Status status = preprocessor_->finish(job.request, job.prompts,
+                                                job.interest->given_up.get_token(), job.stages);
     if (status.ok()) {
-      submit_to_loop(job);
+      submit_job(job);
     } else {
-      job.active->fail(status.code() == StatusCode::kCancelled ? stop_reason() : status);
+      fail_job(job, status.code() == StatusCode::kCancelled ? stop_reason() : status);
     }
   }
 }
 
-bool Engine::is_wanted(const Job& job) const {
-  if (!job.active->cancel_requested()) return true;
-  job.active->fail(stop_reason());
-  return false;
+void Engine::submit_job(Job& job) {
+  for (std::size_t i = 0; i < job.choices.size(); ++i) {
+    const Choice& choice = job.choices[i];
+    PreparedPrompt& prompt = job.prompts[i];
+    prompt.submitted_ns = job.submitted_ns;
+    prompt.row.sampling.seed = choice.seed;
+    choice.active->set_preparation(job.stages, job.taken_ns);
+    submit_to_loop(choice.active, std::move(prompt));
+  }
 }
 
-void Engine::drop_waiting(RequestId id) {
-  const auto is_it = [id](const Job& job) { return job.active->id() == id; };
+void Engine::fail_job(const Job& job, const Status& status) {
+  for (const Choice& choice : job.choices) choice.active->fail(status);
+}
+
+bool Engine::keep_wanted(Job& job) const {
+  std::erase_if(job.choices, [this](const Choice& choice) {
+    if (!choice.active->cancel_requested()) return false;
+    choice.active->fail(stop_reason());
+    return true;
+  });
+  return !job.choices.empty();
+}
+
+void Engine::drop_unwanted() {
+  const auto is_given_up = [](const Job& job) { return job.interest->given_up.stop_requested(); };
   for (Lane* lane : {&quick_, &decoding_}) {
-    for (const Job& job : lane->take_if(is_it)) job.active->fail(stop_reason());
+    for (const Job& job : lane->take_if(is_given_up)) fail_job(job, stop_reason());
   }
 }
 
@@ -239,37 +300,35 @@ Status Engine::stop_reason() const {
 void Engine::on_device_lost(const Status& status) {
   if (options_.loop.on_device_lost) options_.loop.on_device_lost(status);
   {
-    std::lock_guard lock(mutex_);
-    for (const auto& [id, entry] : active_) entry.active->request_cancel();
+    MutexLock lock(mutex_);
+    for (const auto& [id, entry] : active_) {
+      (void)entry.active->request_cancel();
+      (void)entry.interest->given_up.request_stop();
+    }
   }
-  for (Lane* lane : {&quick_, &decoding_}) {
-    for (const Job& job : lane->take_if([](const Job&) { return true; })) job.active->fail(status);
-  }
+  drop_unwanted();
 }
 
-void Engine::submit_to_loop(Job& job) {
-  PreparedPrompt prompt = std::move(job.prompt);
-  prompt.submitted_ns = job.submitted_ns;
-  job.active->set_num_input_tokens(static_cast<int>(prompt.inputs.size()));
-
-  std::unique_lock lock(mutex_);
-  if (job.active->cancel_requested()) {
+void Engine::submit_to_loop(const std::shared_ptr<ActiveRequest>& active, PreparedPrompt prompt) {
+  active->set_num_input_tokens(static_cast<int>(prompt.inputs.size()));
+  MutexLock lock(mutex_);
+  if (active->cancel_requested()) {
     lock.unlock();
-    return job.active->fail(stop_reason());
+    return active->fail(stop_reason());
   }
   // Under the lock, so that a cancel from now on finds the sequence.
-  const StatusOr<SequenceId> sequence = loop_->submit(std::move(prompt), job.active);
+  const StatusOr<SequenceId> sequence = loop_->submit(std::move(prompt), active);
   if (sequence.ok()) {
-    const auto found = active_.find(job.active->id());
+    const auto found = active_.find(active->id());
     if (found != active_.end()) found->second.sequence = *sequence;
     return;
   }
   lock.unlock();
-  job.active->fail(sequence.status());
+  active->fail(sequence.status());
 }
 
 void Engine::end_sequence(RequestId id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = active_.find(id);
   if (found != active_.end() && found->second.sequence.valid()) {
     loop_->cancel(found->second.sequence);
@@ -277,7 +336,7 @@ void Engine::end_sequence(RequestId id) {
 }
 
 void Engine::retire(RequestId id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   active_.erase(id);
   if (active_.empty()) all_retired_.notify_all();
 }

@@ -4,8 +4,11 @@
 // preprocessing workers, one engine thread (loop.h), emit workers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <random>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -13,6 +16,7 @@
 
 #include "base/host_clock.h"
 #include "base/limits.h"
+#include "base/mutex.h"
 #include "engine/crop_pool.h"
 #include "engine/emit.h"
 #include "engine/preprocess.h"
@@ -45,7 +49,14 @@ class Engine {
 
   // Validates and queues. ResourceExhausted when max_active_requests are running: try again later.
   // Errors that only show later (a corrupt image, a prompt that is too long) go to the sink.
+  // Without a seed every request takes a random one.
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink);
+
+  // Several answers to one request, each with an id and a sink of its own. Its pictures and its prompt
+  // are prepared once. Choice i takes seed + i; without a seed each takes a random one. All are accepted
+  // or none.
+  StatusOr<std::vector<RequestId>> submit_choices(SkillRequest request,
+                                                  std::vector<std::shared_ptr<ResponseSink>> sinks);
 
   // The request ends within a step with an error of code kCancelled, unless it ended before.
   void cancel(RequestId id);
@@ -59,18 +70,32 @@ class Engine {
   Status device_status() const { return loop_->device_status(); }
 
   int num_active() const;
-  // Pictures that wait to be decoded, and the memory of those that are.
+  // Requests whose pictures wait to be decoded, and the memory of those that are.
   std::size_t num_pictures_waiting() const { return decoding_.num_waiting(); }
   std::int64_t picture_memory_in_use() const { return decoding_.cost_running(); }
   const LoadedModel& model() const { return *model_; }
   Loop& loop() { return *loop_; }
 
  private:
+  struct Choice {
+    std::shared_ptr<ActiveRequest> active;
+    std::uint64_t seed = 0;
+  };
+  // Who still wants a job's work: when nobody does, it is given up.
+  struct Interest {
+    std::atomic<int> num_choices{0};  // that were not cancelled
+    std::stop_source given_up;
+  };
   struct Job {
     SkillRequest request;
-    std::shared_ptr<ActiveRequest> active;
+    std::vector<Choice> choices;
     std::int64_t submitted_ns = 0;
-    PreparedPrompt prompt;  // its quick part, once it waits to be decoded
+    Loop::Preparation preparation;
+    std::shared_ptr<Interest> interest;
+    // Once its quick part is done.
+    std::vector<PreparedPrompt> prompts;
+    StageTimes stages;
+    std::int64_t taken_ns = 0;
   };
   // Two lanes, each with threads of its own, so that a text or a known picture never waits for a
   // decoder: first every job gets its quick part (the cost is bytes to hash), then those with new
@@ -80,16 +105,21 @@ class Engine {
   Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options);
   Status start_threads();
   void begin_jobs();
-  void begin_job(Job& job);
   void decode_jobs();
-  void submit_to_loop(Job& job);
-  // False, and the job is ended: nobody wants it any more.
-  bool is_wanted(const Job& job) const;
-  // Ends the request's job if it waits in a lane.
-  void drop_waiting(RequestId id);
+  std::shared_ptr<ActiveRequest> make_active(const SkillRequest& request, RequestId id,
+                                             std::shared_ptr<ResponseSink> sink);
+  // Its quick part; then it is in the loop's hands, or waits to be decoded.
+  void begin_job(Job& job);
+  void submit_job(Job& job);
+  static void fail_job(const Job& job, const Status& status);
+  // Ends the choices that were cancelled. False: there are no others.
+  bool keep_wanted(Job& job) const;
+  // Ends the jobs in the lanes that nobody wants any more.
+  void drop_unwanted();
   void on_device_lost(const Status& status);
   void keep_what_the_device_holds();
   Status stop_reason() const;
+  void submit_to_loop(const std::shared_ptr<ActiveRequest>& active, PreparedPrompt prompt);
   void end_sequence(RequestId id);
   void retire(RequestId id);
 
@@ -104,12 +134,14 @@ class Engine {
   struct Entry {
     std::shared_ptr<ActiveRequest> active;
     SequenceId sequence;  // invalid until the loop has it
+    std::shared_ptr<Interest> interest;
   };
-  mutable std::mutex mutex_;
-  std::condition_variable all_retired_;
-  std::unordered_map<RequestId, Entry> active_;
-  std::int64_t next_id_ = 1;
-  bool stopping_ = false;
+  mutable Mutex mutex_;
+  ConditionVariable all_retired_;
+  std::unordered_map<RequestId, Entry> active_ GAPLESS_GUARDED_BY(mutex_);
+  std::int64_t next_id_ GAPLESS_GUARDED_BY(mutex_) = 1;
+  std::mt19937_64 seeds_ GAPLESS_GUARDED_BY(mutex_);  // of requests without one
+  bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
 
   std::shared_ptr<CropPool> crops_;
   Lane quick_;

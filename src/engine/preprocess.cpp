@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "image/crop_tiles.h"
 #include "image/decode_image.h"
 #include "image/image_hash.h"
@@ -20,16 +21,13 @@ Status at_image(std::size_t index, std::size_t num_images, const Status& status)
   return status.with_context(fmt::format("image {} of {}", index + 1, num_images));
 }
 
-DecodeOptions decode_options(const SkillRequest& request) {
-  DecodeOptions options;
-  options.exif =
-      request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
-  return options;
+ExifOrientation exif_mode(const SkillRequest& request) {
+  return request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
 }
 
-// What the images say about themselves. All are decoded at once, so the bound of one holds for their
-// sum too. Before any is decoded.
-StatusOr<std::vector<ImageInfo>> read_headers(const SkillRequest& request) {
+// From the headers, before any image is decoded. The bound of one image holds for the sum of a
+// request's too.
+StatusOr<std::vector<ImageInfo>> probe_images(const SkillRequest& request) {
   const std::size_t num_images = request.images.size();
   std::vector<ImageInfo> infos;
   std::int64_t num_pixels = 0;
@@ -48,38 +46,50 @@ StatusOr<std::vector<ImageInfo>> read_headers(const SkillRequest& request) {
   return infos;
 }
 
-// Memory that the images take until their crops are made: one is decoded, then resized, after the
-// other, and the rasters of all are held.
-std::int64_t decode_bytes_of(const std::vector<ImageInfo>& infos, const DecodeOptions& options,
+// Memory that the images take until their crops are made. One is decoded, and cut beside that, after
+// the other.
+std::int64_t decode_bytes_of(const std::vector<ImageInfo>& infos, ExifOrientation exif,
                              const CropGeometry& geometry) {
-  std::int64_t rasters_bytes = 0;
-  std::int64_t most_beside_bytes = 0;
+  std::int64_t most_bytes = 0;
   for (const ImageInfo& info : infos) {
-    const DecodeMemory memory = decode_memory(info, options);
-    rasters_bytes += memory.image_bytes;
-    most_beside_bytes = std::max(most_beside_bytes, memory.peak_bytes - memory.image_bytes);
-    int width = info.width, height = info.height;
-    if (options.exif == ExifOrientation::kApply && info.orientation >= 5) std::swap(width, height);
-    // What has no tiling is refused once it is decoded.
-    const StatusOr<Tiling> tiling = select_tiling(width, height, geometry);
-    if (!tiling.ok()) continue;
-    most_beside_bytes =
-        std::max(most_beside_bytes, crop_memory_bytes(width, height, *tiling, geometry));
+    std::int64_t bytes = decode_memory(info, {.exif = exif}).peak_bytes;
+    const DecodedSize size = decoded_size(info, exif);
+    // What has no tiling is refused before it is decoded.
+    if (const auto tiling = select_tiling(size.width, size.height, geometry); tiling.ok()) {
+      bytes += crop_memory_bytes(size.width, size.height, *tiling, geometry);
+    }
+    most_bytes = std::max(most_bytes, bytes);
   }
-  return rasters_bytes + most_beside_bytes;
+  return most_bytes;
 }
 
-StatusOr<std::vector<Image>> decode_images(const SkillRequest& request, const StopCheck& stop) {
-  DecodeOptions options = decode_options(request);
-  options.stop = stop;
-  std::vector<Image> images;
-  for (const auto& encoded : request.images) {
-    StatusOr<Image> image = decode_image(std::as_bytes(std::span(*encoded)), options);
-    if (!image.ok()) return at_image(images.size(), request.images.size(), image.status());
-    images.push_back(std::move(image).value());
+StatusOr<std::vector<Tiling>> select_tilings(const SkillRequest& request,
+                                             const CropGeometry& geometry) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<ImageInfo> infos, probe_images(request));
+  std::vector<Tiling> tilings;
+  for (const ImageInfo& info : infos) {
+    const DecodedSize size = decoded_size(info, exif_mode(request));
+    const StatusOr<Tiling> tiling = select_tiling(size.width, size.height, geometry);
+    if (!tiling.ok()) return at_image(tilings.size(), infos.size(), tiling.status());
+    tilings.push_back(*tiling);
   }
-  return images;
+  return tilings;
 }
+
+// Adds the time from its making to its end.
+class StageTimer {
+ public:
+  StageTimer(StageTimes& stages, RequestStage stage)
+      : stages_(stages), stage_(stage), begin_ns_(host_now_ns()) {}
+  ~StageTimer() { stages_[stage_] += host_now_ns() - begin_ns_; }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  StageTimes& stages_;
+  const RequestStage stage_;
+  const std::int64_t begin_ns_;
+};
 
 ContentHash hash_of_image(const std::string& encoded, bool apply_exif_orientation) {
   ContentHash hash = hash_image_bytes(std::as_bytes(std::span(encoded))).bytes;
@@ -106,45 +116,81 @@ ContentHash hash_of_both(const ContentHash& first, const ContentHash& second) {
 }  // namespace
 
 StatusOr<PreparedPrompt> Preprocessor::prepare(const SkillRequest& request) const {
-  GAPLESS_ASSIGN_OR_RETURN(Begun begun, begin(request));
-  if (begun.decode_bytes > 0) GAPLESS_RETURN_IF_ERROR(finish(request, begun.prompt, {}));
-  return std::move(begun.prompt);
+  GAPLESS_ASSIGN_OR_RETURN(std::vector<PreparedPrompt> prompts, prepare_choices(request, 1));
+  return std::move(prompts.front());
 }
 
-StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request) const {
-  const StepModelInfo& info = model_.model->info();
-  GAPLESS_ASSIGN_OR_RETURN(
-      SkillPrompt skill_prompt,
-      build_skill_prompt(request, model_.prompts, {info.max_context, info.image_tokens}));
-  Begun begun;
-  PreparedPrompt& prompt = begun.prompt;
-  prompt.inputs = std::move(skill_prompt.inputs);
-  prompt.prefix_len = skill_prompt.prefix_len;
-  prompt.row = skill_prompt.row;
-  prompt.host_constraint = std::move(skill_prompt.host_constraint);
-  if (request.images.empty()) return begun;
+StatusOr<std::vector<PreparedPrompt>> Preprocessor::prepare_choices(const SkillRequest& request,
+                                                                    int num_choices) const {
+  StageTimes stages;
+  GAPLESS_ASSIGN_OR_RETURN(Begun begun, begin(request, num_choices, stages));
+  if (begun.decode_bytes > 0) {
+    GAPLESS_RETURN_IF_ERROR(finish(request, begun.prompts, {}, stages));
+  }
+  return std::move(begun.prompts);
+}
 
-  GAPLESS_ASSIGN_OR_RETURN(const std::vector<ImageInfo> headers, read_headers(request));
-  for (const auto& encoded : request.images) {
-    PreparedImage image;
-    image.hash = hash_of_image(*encoded, request.apply_exif_orientation);
-    image.prefix_hash = prompt.images.empty()
-                            ? image.hash
-                            : hash_of_both(prompt.images.back().prefix_hash, image.hash);
-    prompt.images.push_back(std::move(image));
+StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, int num_choices,
+                                                  StageTimes& stages) const {
+  Begun begun;
+  {
+    const StageTimer timer(stages, RequestStage::kTokenise);
+    for (int i = 0; i < num_choices; ++i) {
+      GAPLESS_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_text(request));
+      begun.prompts.push_back(std::move(prompt));
+    }
   }
-  if (!find_crops(prompt.images)) {
-    begun.decode_bytes =
-        decode_bytes_of(headers, decode_options(request), model_.crop_geometry());
-  }
+  if (request.images.empty()) return begun;
+  std::vector<PreparedImage> images;
+  const StatusOr<std::int64_t> bytes = begin_images(request, images, stages);
+  if (!bytes.ok()) return bytes.status().with_field("image_url");
+  begun.decode_bytes = *bytes;
+  for (PreparedPrompt& prompt : begun.prompts) prompt.images = images;
   return begun;
 }
 
-Status Preprocessor::finish(const SkillRequest& request, PreparedPrompt& prompt,
-                            const std::stop_token& stop) const {
+Status Preprocessor::finish(const SkillRequest& request, std::span<PreparedPrompt> prompts,
+                            const std::stop_token& stop, StageTimes& stages) const {
+  std::vector<PreparedImage> images = prompts.front().images;
   // Another request about the same picture may have come first.
-  if (find_crops(prompt.images)) return ok_status();
-  return make_crops(request, prompt.images, stop);
+  if (!find_crops(images)) {
+    const Status made = make_crops(request, images, stop, stages);
+    if (!made.ok()) return made.with_field("image_url");
+  }
+  for (PreparedPrompt& prompt : prompts) prompt.images = images;
+  return ok_status();
+}
+
+StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request) const {
+  const StepModelInfo& info = model_.model->info();
+  GAPLESS_ASSIGN_OR_RETURN(SkillPrompt skill_prompt,
+                           build_skill_prompt(request, model_.prompts,
+                                              {info.max_context, info.image_tokens, info.vocab}));
+  PreparedPrompt prompt;
+  prompt.inputs = std::move(skill_prompt.inputs);
+  prompt.prefix_len = skill_prompt.prefix_len;
+  prompt.row = skill_prompt.row;
+  prompt.token_notes = std::move(skill_prompt.token_notes);
+  prompt.host_constraint = std::move(skill_prompt.host_constraint);
+  return prompt;
+}
+
+StatusOr<std::int64_t> Preprocessor::begin_images(const SkillRequest& request,
+                                                  std::vector<PreparedImage>& images,
+                                                  StageTimes& stages) const {
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<ImageInfo> infos, probe_images(request));
+  {
+    const StageTimer timer(stages, RequestStage::kHash);
+    for (const auto& encoded : request.images) {
+      PreparedImage image;
+      image.hash = hash_of_image(*encoded, request.apply_exif_orientation);
+      image.prefix_hash =
+          images.empty() ? image.hash : hash_of_both(images.back().prefix_hash, image.hash);
+      images.push_back(std::move(image));
+    }
+  }
+  if (find_crops(images)) return std::int64_t{0};
+  return decode_bytes_of(infos, exif_mode(request), model_.crop_geometry());
 }
 
 bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
@@ -160,44 +206,69 @@ bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
   return true;
 }
 
-Status Preprocessor::make_crops(const SkillRequest& request,
-                                std::vector<PreparedImage>& prepared,
-                                const std::stop_token& stop) const {
-  const StopCheck is_stop_requested = [&stop] { return stop.stop_requested(); };
-  GAPLESS_ASSIGN_OR_RETURN(const std::vector<Image> images,
-                           decode_images(request, is_stop_requested));
-  const CropGeometry geometry = model_.crop_geometry();
-  std::vector<Tiling> tilings;
+Status Preprocessor::make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared,
+                                const std::stop_token& stop, StageTimes& stages) const {
+  const std::size_t num_images = prepared.size();
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<Tiling> tilings,
+                           select_tilings(request, model_.crop_geometry()));
   int num_all_crops = 0;
-  for (const Image& image : images) {
-    const StatusOr<Tiling> tiling = select_tiling(image.width, image.height, geometry);
-    if (!tiling.ok()) return at_image(tilings.size(), images.size(), tiling.status());
-    tilings.push_back(*tiling);
-    num_all_crops += num_crops(*tiling);
-  }
+  for (const Tiling& tiling : tilings) num_all_crops += num_crops(tiling);
   if (num_all_crops > crops_->capacity()) {
     return invalid_argument(
-        "the {} images are cut into {} crops, more than the {} there is room for", images.size(),
+        "the {} images are cut into {} crops, more than the {} there is room for", num_images,
         num_all_crops, crops_->capacity());
   }
-  // For all images at once: workers that hold some and wait for more would hold each other up.
-  const std::shared_ptr<CropPool::Lease> lease = crops_->acquire(num_all_crops, stop);
+  std::shared_ptr<CropPool::Lease> lease;
+  {
+    // For all images at once: workers that hold some and wait for more would hold each other up.
+    const StageTimer timer(stages, RequestStage::kCropWait);
+    lease = crops_->acquire(num_all_crops, stop);
+  }
   if (!lease && stop.stop_requested()) return stopped_status();
   if (!lease) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
   int first = 0;
-  for (std::size_t i = 0; i < images.size(); ++i) {
+  for (std::size_t i = 0; i < num_images; ++i) {
     const int count = num_crops(tilings[i]);
     std::vector<std::uint8_t*> crops_pinned;
     for (int c = 0; c < count; ++c) crops_pinned.push_back(lease->crop_pinned(first + c));
-    if (!make_crops_into(images[i], tilings[i], geometry, crops_pinned, resize_pool_,
-                         is_stop_requested)) {
-      return stopped_status();
-    }
+    const Status cut = cut_image(
+        *request.images[i], request.apply_exif_orientation, tilings[i], crops_pinned,
+        [&stop] { return stop.stop_requested(); }, stages);
+    if (!cut.ok()) return at_image(i, num_images, cut);
     crops_->remember(prepared[i].hash, *lease, first, count, tilings[i]);
     hand_over(lease, first, count, tilings[i], prepared[i]);
     first += count;
   }
   return ok_status();
+}
+
+Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orientation,
+                               const Tiling& tiling, std::span<std::uint8_t* const> crops,
+                               const StopCheck& stop, StageTimes& stages) const {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(encoded));
+  DecodeOptions options;
+  options.exif = apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
+  options.stop = stop;
+  GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
+  const DecodedSize size = decoded_size(info, options.exif);
+  Image image;
+  PictureRows rows;
+  Status decoded;
+  std::int64_t decoded_ns = 0;
+  const std::int64_t begin_ns = host_now_ns();
+  const auto decode = [&] {
+    decoded = decode_image_by_rows(
+        bytes, options, [&](const std::uint8_t* rgb, int num_rows) { rows.publish(rgb, num_rows); },
+        image);
+    if (!decoded.ok()) rows.give_up();
+    decoded_ns = host_now_ns();
+  };
+  const bool is_whole = make_crops_into(rows, size.width, size.height, tiling,
+                                        model_.crop_geometry(), crops, resize_pool_, decode, stop);
+  stages[RequestStage::kDecode] += decoded_ns - begin_ns;
+  stages[RequestStage::kCut] += host_now_ns() - decoded_ns;
+  if (decoded.ok() && !is_whole) return stopped_status();
+  return decoded;
 }
 
 }  // namespace gapless

@@ -7,12 +7,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <stop_token>
+#include <string>
 #include <vector>
 
+#include "base/request_stages.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/crop_pool.h"
+#include "image/stop_check.h"
 #include "model/model_loader.h"
 #include "pipeline/prepared_prompt.h"
 #include "skill/skill_request.h"
@@ -29,27 +33,40 @@ class Preprocessor {
         resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &ThreadPool::shared()) {}
 
   struct Begun {
-    PreparedPrompt prompt;
-    // Memory that finish() takes at most; 0: the prompt is complete.
+    std::vector<PreparedPrompt> prompts;  // one for each choice
+    // Memory that finish() takes at most; 0: the prompts are complete.
     std::int64_t decode_bytes = 0;
   };
-  // Tokenises the prompt, judges the images by their headers, hashes them, and takes their crops if
-  // all are still there. An error of one image among several says which. Any thread.
-  StatusOr<Begun> begin(const SkillRequest& request) const;
+  // Tokenises the prompts, judges the images by their headers, hashes them, and takes their crops if
+  // all are still there. The prompts are of the same request and share the images. An error of one
+  // image among several says which. Adds to `stages` what took how long. Any thread.
+  StatusOr<Begun> begin(const SkillRequest& request, int num_choices, StageTimes& stages) const;
 
   // Decodes the images and tiles them into pinned crops. Waits for crop buffers when too many
-  // pictures are in flight. Cancelled soon after `stop` is requested. Any thread.
-  Status finish(const SkillRequest& request, PreparedPrompt& prompt,
-                const std::stop_token& stop) const;
+  // pictures are in flight, before it decodes: what waits holds no pixels. Cancelled soon after
+  // `stop` is requested. Any thread.
+  Status finish(const SkillRequest& request, std::span<PreparedPrompt> prompts,
+                const std::stop_token& stop, StageTimes& stages) const;
 
   // Both parts.
+  StatusOr<std::vector<PreparedPrompt>> prepare_choices(const SkillRequest& request,
+                                                        int num_choices) const;
   StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
  private:
+  // Everything but the images.
+  StatusOr<PreparedPrompt> prepare_text(const SkillRequest& request) const;
+  // The images' names, with their crops where all are known. What finish() takes.
+  StatusOr<std::int64_t> begin_images(const SkillRequest& request,
+                                      std::vector<PreparedImage>& images, StageTimes& stages) const;
   // Of all images or of none: who holds some crops and waits for others may hold somebody up.
   bool find_crops(std::vector<PreparedImage>& images) const;
   Status make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared,
-                    const std::stop_token& stop) const;
+                    const std::stop_token& stop, StageTimes& stages) const;
+  // Decodes an image and cuts it, both at once where resize_pool_ is free.
+  Status cut_image(const std::string& encoded, bool apply_exif_orientation, const Tiling& tiling,
+                   std::span<std::uint8_t* const> crops, const StopCheck& stop,
+                   StageTimes& stages) const;
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;

@@ -99,6 +99,37 @@ TEST_F(PreprocessTest, CropsComeBackWithTheLastImage) {
   EXPECT_EQ(crops_->num_free(), kPoolCrops);
 }
 
+TEST_F(PreprocessTest, ChoicesShareTheirPicture) {
+  SkillRequest request = about_files({"wide.png"});
+  request.settings.logit_bias = {{TokenId(9), 1.5f}};
+  auto prompts = preprocessor_->prepare_choices(request, 3);
+  ASSERT_TRUE(prompts.ok()) << prompts.status().to_string();
+  ASSERT_EQ(prompts->size(), 3u);
+  EXPECT_EQ(crops_->num_free(), kPoolCrops - 9) << "crops of one picture";
+  for (const PreparedPrompt& prompt : *prompts) {
+    EXPECT_EQ(prompt.images[0].crops_pinned, prompts->front().images[0].crops_pinned);
+    EXPECT_EQ(prompt.images[0].prefix_hash, prompts->front().images[0].prefix_hash);
+    EXPECT_EQ(prompt.inputs.size(), prompts->front().inputs.size());
+    EXPECT_EQ(prompt.token_notes.size(), 1u);
+  }
+  expect_crops_of("wide.png", prompts->back().images[0]);
+  prompts->pop_back();
+  prompts->pop_back();
+  EXPECT_EQ(crops_->num_free(), kPoolCrops - 9) << "as long as one is there";
+  prompts->pop_back();
+  EXPECT_EQ(crops_->num_free(), kPoolCrops);
+}
+
+TEST_F(PreprocessTest, EveryChoiceHasAConstraintOfItsOwn) {
+  SkillRequest request = about_files({"single.png"});
+  request.skill = Skill::kDetect;
+  request.constraint_mode = ConstraintMode::kHostMask;
+  const auto prompts = preprocessor_->prepare_choices(request, 2);
+  ASSERT_TRUE(prompts.ok()) << prompts.status().to_string();
+  ASSERT_NE((*prompts)[0].host_constraint, nullptr);
+  ASSERT_NE((*prompts)[1].host_constraint, nullptr);
+}
+
 // The next question about a picture: its crops are still there.
 TEST_F(PreprocessTest, AKnownPictureIsNotDecodedAgain) {
   const auto mark_first_crop_of = [](const PreparedImage& image, std::uint8_t mark) {
@@ -158,6 +189,7 @@ TEST_F(PreprocessTest, ThePrefixHashNamesTheImagesSoFarInOrder) {
   EXPECT_EQ(single_tall, hashes({"single.png", "tall.png"}));
   EXPECT_NE(single_tall[1], tall_single[1]);
   EXPECT_NE(single_single[1], single_single[0]);
+  EXPECT_NE(single_single[1], single_tall[1]) << "the image itself counts";
   EXPECT_NE(single_single[1], tall_single[1]) << "what is before an image counts";
   EXPECT_NE(single_tall[1], hashes({"single.png", "tall.png"}, false)[1]);
 }
@@ -169,6 +201,7 @@ TEST_F(PreprocessTest, ErrorsSayWhichImage) {
   EXPECT_THAT(refusal(about({good, corrupt})).message(), StartsWith("image 2 of 2: "));
   EXPECT_THAT(refusal(about({none, good})).message(), StartsWith("image 1 of 2: "));
   EXPECT_EQ(refusal(about({good, corrupt})).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(refusal(about({good, corrupt})).field(), "image_url");
   EXPECT_THAT(refusal(about({corrupt})).message(), ::testing::Not(HasSubstr(" of ")));
   EXPECT_EQ(crops_->num_free(), kPoolCrops);
 }
@@ -206,33 +239,32 @@ TEST_F(PreprocessTest, ImagesOfMoreCropsThanThereAreBuffersAreRefused) {
 
 // What a lane needs to know before anything is decoded.
 TEST_F(PreprocessTest, TheQuickPartTellsWhatTheRestTakes) {
+  StageTimes stages;
   const SkillRequest text = about({});
-  EXPECT_EQ(preprocessor_->begin(text)->decode_bytes, 0);
+  EXPECT_EQ(preprocessor_->begin(text, 1, stages)->decode_bytes, 0);
   const SkillRequest one = about_files({"wide.png"});
-  auto begun = preprocessor_->begin(one);
+  auto begun = preprocessor_->begin(one, 2, stages);
   ASSERT_TRUE(begun.ok());
   const auto info = probe_image(std::as_bytes(std::span(*one.images[0]))).value();
   const std::int64_t raster_bytes = std::int64_t{info.width} * info.height * info.num_channels;
   EXPECT_GT(begun->decode_bytes, raster_bytes);
   EXPECT_LT(begun->decode_bytes, raster_bytes * 3 + (4 << 20));
-  EXPECT_TRUE(begun->prompt.images[0].crops_pinned.empty());
-  ASSERT_TRUE(preprocessor_->finish(one, begun->prompt, {}).ok());
-  expect_crops_of("wide.png", begun->prompt.images[0]);
-  EXPECT_EQ(preprocessor_->begin(one)->decode_bytes, 0) << "known now";
-  const std::int64_t both =
-      preprocessor_->begin(about_files({"wide.png", "tall.png"}))->decode_bytes;
-  EXPECT_GT(both, begun->decode_bytes) << "the rasters of all are held";
+  EXPECT_TRUE(begun->prompts[0].images[0].crops_pinned.empty());
+  ASSERT_TRUE(preprocessor_->finish(one, begun->prompts, {}, stages).ok());
+  for (const PreparedPrompt& prompt : begun->prompts) expect_crops_of("wide.png", prompt.images[0]);
+  EXPECT_EQ(preprocessor_->begin(one, 1, stages)->decode_bytes, 0) << "known now";
 }
 
 TEST_F(PreprocessTest, AStoppedPictureLeavesNoCrops) {
+  StageTimes stages;
   const SkillRequest one = about_files({"wide.png"});
-  auto begun = preprocessor_->begin(one);
+  auto begun = preprocessor_->begin(one, 1, stages);
   std::stop_source stop;
   (void)stop.request_stop();
-  EXPECT_EQ(preprocessor_->finish(one, begun->prompt, stop.get_token()).code(),
+  EXPECT_EQ(preprocessor_->finish(one, begun->prompts, stop.get_token(), stages).code(),
             StatusCode::kCancelled);
   EXPECT_EQ(crops_->num_free(), kPoolCrops);
-  EXPECT_GT(preprocessor_->begin(one)->decode_bytes, 0) << "nothing half is remembered";
+  EXPECT_GT(preprocessor_->begin(one, 1, stages)->decode_bytes, 0) << "nothing half is remembered";
 }
 
 }  // namespace

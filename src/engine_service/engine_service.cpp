@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/clock.h"
 #include "image/image.h"
 #include "image/write_png.h"
+#include "model/model_source.h"
 #include "observe/ledger.h"
 #include "observe/trace.h"
 
@@ -23,12 +25,26 @@ std::string short_name(const std::string& name) {
   return path.filename().empty() ? "gapless" : path.filename().string();
 }
 
+// What clients and examples call the published models whose shape this is. A model of another shape
+// has its own name only.
+std::vector<std::string> published_names(const ModelConfig& config) {
+  if (config.text == moondream2_config().text) {
+    return {"moondream", "moondream2", "moondream-2", "moondream-2B", "vikhyatk/moondream2"};
+  }
+  const StatusOr<ModelConfig> small = published_architecture("moondream-0.5b");
+  if (small.ok() && config.text == small->text) {
+    return {"moondream", "moondream-0.5b", "moondream-0.5B"};
+  }
+  return {};
+}
+
 }  // namespace
 
 EngineService::EngineService(std::unique_ptr<Engine> engine, std::string model)
     : engine_(std::move(engine)) {
   const LoadedModel& loaded = engine_->model();
   info_.model = model.empty() ? short_name(loaded.name) : std::move(model);
+  info_.other_names = published_names(loaded.config);
   info_.max_context = loaded.config.text.max_context;
   const StatusOr<DeviceInfo> device = loaded.device->info();
   info_.device = device.ok() ? device->name : "";
@@ -37,6 +53,11 @@ EngineService::EngineService(std::unique_ptr<Engine> engine, std::string model)
 StatusOr<RequestId> EngineService::submit(SkillRequest request,
                                           std::shared_ptr<ResponseSink> sink) {
   return engine_->submit(std::move(request), std::move(sink));
+}
+
+StatusOr<std::vector<RequestId>> EngineService::submit_choices(
+    SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
+  return engine_->submit_choices(std::move(request), std::move(sinks));
 }
 
 void EngineService::cancel(RequestId id) {
@@ -49,22 +70,30 @@ ServiceMetrics EngineService::metrics() const {
   const LedgerTotals totals = loop.ledger().totals();
   const int num_pages = engine_->model().model->limits().num_pages;
   ServiceMetrics metrics;
-  metrics.num_running = counts.seats.rows_in_use;
+  metrics.num_running = counts.running;
   // With those that are being preprocessed: for a router they wait as well.
-  metrics.num_waiting = std::max(0, engine_->num_active() - counts.seats.rows_in_use);
+  metrics.num_waiting = std::max(0, engine_->num_active() - counts.running);
   metrics.num_pages = num_pages;
   metrics.page_tokens = kPageTokens;
   metrics.kv_usage =
       num_pages == 0 ? 0 : static_cast<double>(counts.seats.pages_in_use) / num_pages;
-  metrics.busy_s = to_seconds(totals.busy_ns);
-  metrics.starved_s = to_seconds(totals.starved_ns);
-  metrics.bubble_s = to_seconds(totals.bubble_ns);
+  const DeviceTime time = loop.ledger().device_time(host_now_ns());
+  metrics.busy_s = to_seconds(time.busy_ns());
+  metrics.preparing_s = to_seconds(time.preparing_ns());
+  metrics.starved_s = to_seconds(time.starved_ns());
+  metrics.bubble_s = to_seconds(time.bubble_ns());
   for (int i = 0; i < kNumHostPhaseKinds; ++i) {
     const auto kind = static_cast<HostPhaseKind>(i);
-    if (kind == HostPhaseKind::kIdle) continue;  // its time is starved, never a bubble
-    metrics.bubble_by_phase.push_back(
-        {host_phase_name(kind),
-         to_seconds(totals.bubble_by_phase_ns[static_cast<std::size_t>(i)])});
+    if (kind == HostPhaseKind::kIdle) continue;  // its time is never a bubble
+    metrics.bubble_by_phase.push_back({host_phase_name(kind), to_seconds(time.bubble_ns(kind))});
+    if (kind == HostPhaseKind::kWait || kind == HostPhaseKind::kOther) continue;
+    metrics.host_work_by_phase.push_back(
+        {host_phase_name(kind), to_seconds(totals.host_ns[static_cast<std::size_t>(i)])});
+  }
+  for (const StepKind kind : {StepKind::kEncode, StepKind::kPrefill, StepKind::kDecode}) {
+    const auto at = static_cast<std::size_t>(kind);
+    metrics.device_by_step.push_back(
+        {step_kind_name(kind), to_seconds(totals.forward_ns[at] + totals.sampling_ns[at])});
   }
   metrics.num_encode_steps = totals.num_steps[static_cast<std::size_t>(StepKind::kEncode)];
   metrics.num_prefill_steps = totals.num_steps[static_cast<std::size_t>(StepKind::kPrefill)];
@@ -98,18 +127,17 @@ StatusOr<ServiceTimeline> EngineService::timeline(int max_steps) const {
                               record.num_zombies, record.forward_begin_ns, record.forward_end_ns,
                               record.sampling_begin_ns, record.sampling_end_ns});
   }
-  for (const HostPhase& phase : loop.ledger().phases(most * kPhasesPerStep)) {
-    if (phase.kind == HostPhaseKind::kIdle) {
-      timeline.idle.push_back({phase.begin_ns, phase.end_ns});
-    }
+  for (const IdlePart& part : loop.ledger().idle_parts(most * kPhasesPerStep)) {
+    const bool is_bubble = part.state == DeviceActivity::kBubble;
+    timeline.gaps.push_back({device_activity_name(part.state),
+                             is_bubble ? host_phase_name(part.phase) : "", part.begin_ns,
+                             part.end_ns});
   }
   return timeline;
 }
 
 StatusOr<std::string> EngineService::trace(int max_steps) const {
-  const Ledger& ledger = engine_->loop().ledger();
-  const auto most = static_cast<std::size_t>(max_steps);
-  return chrome_trace(ledger.records(most), ledger.phases(most * kPhasesPerStep));
+  return chrome_trace(engine_->loop().ledger(), static_cast<std::size_t>(max_steps));
 }
 
 Status EngineService::set_depth(int depth) {

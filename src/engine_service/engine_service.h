@@ -15,6 +15,8 @@ class EngineService final : public InferenceService {
   EngineService(std::unique_ptr<Engine> engine, std::string model);
 
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
+  StatusOr<std::vector<RequestId>> submit_choices(
+      SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) override;
   void cancel(RequestId id) override;
   Status health() const override { return engine_->device_status(); }
   ServiceInfo info() const override { return info_; }

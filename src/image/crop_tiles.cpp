@@ -77,9 +77,9 @@ int num_crops(const Tiling& tiling) {
   return num_tiles == 1 ? 1 : 1 + num_tiles;
 }
 
-bool make_crops_into(const Image& image, const Tiling& tiling, const CropGeometry& geometry,
-                     std::span<std::uint8_t* const> crops, ThreadPool* pool,
-                     const StopCheck& stop) {
+bool make_crops_into(PictureRows& rows, int width, int height, const Tiling& tiling,
+                     const CropGeometry& geometry, std::span<std::uint8_t* const> crops,
+                     ThreadPool* pool, const std::function<void()>& decode, const StopCheck& stop) {
   GAPLESS_CHECK(crops.size() == static_cast<std::size_t>(num_crops(tiling)));
   const std::size_t crop_row_bytes = static_cast<std::size_t>(geometry.crop_size) * 3;
   const auto row_of_crop = [&](std::size_t crop, int y) {
@@ -87,7 +87,7 @@ bool make_crops_into(const Image& image, const Tiling& tiling, const CropGeometr
   };
   std::vector<LanczosResize> resizes;
   resizes.emplace_back(
-      image, geometry.crop_size, geometry.crop_size,
+      width, height, geometry.crop_size, geometry.crop_size,
       [&](int y, const std::uint8_t* row) { std::memcpy(row_of_crop(0, y), row, crop_row_bytes); });
   // The canvas is never whole: each of its rows goes to the rows of tiles that it is in.
   const int window = geometry.window_pixels();
@@ -103,10 +103,10 @@ bool make_crops_into(const Image& image, const Tiling& tiling, const CropGeometr
     }
   };
   if (num_crops(tiling) > 1) {
-    resizes.emplace_back(image, geometry.canvas_pixels(tiling.cols),
+    resizes.emplace_back(width, height, geometry.canvas_pixels(tiling.cols),
                          geometry.canvas_pixels(tiling.rows), cut_row);
   }
-  return run_resizes(resizes, pool, stop);
+  return run_resizes(resizes, rows, pool, decode, stop);
 }
 
 std::int64_t crop_memory_bytes(int width, int height, const Tiling& tiling,
@@ -128,7 +128,8 @@ StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry) {
   for (int i = 0; i < set.num_crops; ++i) {
     crops.push_back(set.pixels.data() + static_cast<std::size_t>(i) * geometry.crop_bytes());
   }
-  make_crops_into(image, tiling, geometry, crops);
+  PictureRows rows(image.rgb.data(), image.height);
+  make_crops_into(rows, image.width, image.height, tiling, geometry, crops);
   return set;
 }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "base/limits.h"
 #include "image/pillow_goldens.h"
@@ -58,6 +60,12 @@ TEST(SelectTilingTest, MoreTilesThanTheLimitIsAnError) {
   const auto tiling = select_tiling(65535, 32, small);
   ASSERT_FALSE(tiling.ok());
   EXPECT_THAT(tiling.status().message(), HasSubstr("image of 65535x32 needs 774x1 crops"));
+  int most_tiles = 0;
+  for (int width = 30; width < 4000; ++width) {
+    const auto wider = select_tiling(width, 32, small);
+    if (wider.ok()) most_tiles = std::max(most_tiles, wider->rows * wider->cols);
+  }
+  EXPECT_EQ(most_tiles, kMaxTilesPerImage);
 }
 
 TEST(CropGeometryTest, DefaultsAreMoondreams) {
@@ -105,8 +113,65 @@ TEST(MakeCropsTest, SharedWorkGivesTheSamePixels) {
     for (std::size_t i = 0; i < count; ++i) {
       crops.push_back(pixels.data() + i * kMoondream.crop_bytes());
     }
-    make_crops_into(image, tiling, kMoondream, crops, &pool);
+    PictureRows rows(image.rgb.data(), image.height);
+    make_crops_into(rows, image.width, image.height, tiling, kMoondream, crops, &pool);
     EXPECT_EQ(fnv1a(pixels), golden.fnv1a);
+  }
+}
+
+// While a decoder publishes the rows, slowly, a few at a time, or all at once.
+TEST(MakeCropsTest, CutsWhileTheRowsCome) {
+  ThreadPool pool(4);
+  for (const CropsGolden& golden : kCropsGoldens) {
+    if (golden.width * golden.height > 1'000'000) continue;  // takes long, shows nothing new
+    SCOPED_TRACE(fmt::format("{}x{}", golden.width, golden.height));
+    const Image image = pattern_image(golden.width, golden.height);
+    const Tiling tiling{golden.rows, golden.cols};
+    const auto count = static_cast<std::size_t>(num_crops(tiling));
+    for (const int strip : {7, 1 << 20}) {
+      for (ThreadPool* const used : {&pool, static_cast<ThreadPool*>(nullptr)}) {
+        std::vector<std::uint8_t> pixels(count * kMoondream.crop_bytes());
+        std::vector<std::uint8_t*> crops;
+        for (std::size_t i = 0; i < count; ++i) {
+          crops.push_back(pixels.data() + i * kMoondream.crop_bytes());
+        }
+        // Rows that did not come yet have other pixels.
+        std::vector<std::uint8_t> raster(image.rgb.size(), 0xEE);
+        const std::size_t row_bytes = static_cast<std::size_t>(image.width) * 3;
+        PictureRows rows;
+        make_crops_into(rows, image.width, image.height, tiling, kMoondream, crops, used, [&] {
+          for (int y = 0; y < image.height; y += strip) {
+            const int end = std::min(image.height, y + strip);
+            std::copy(image.rgb.begin() + static_cast<std::ptrdiff_t>(row_bytes) * y,
+                      image.rgb.begin() + static_cast<std::ptrdiff_t>(row_bytes) * end,
+                      raster.begin() + static_cast<std::ptrdiff_t>(row_bytes) * y);
+            rows.publish(raster.data(), end);
+            std::this_thread::yield();
+          }
+        });
+        ASSERT_EQ(fnv1a(pixels), golden.fnv1a) << "rows by " << strip;
+      }
+    }
+  }
+}
+
+TEST(MakeCropsTest, ADecoderThatGivesUpEndsTheCutting) {
+  ThreadPool pool(4);
+  const Image image = pattern_image(800, 600);
+  const Tiling tiling = *select_tiling(800, 600, kMoondream);
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(num_crops(tiling)) *
+                                   kMoondream.crop_bytes());
+  std::vector<std::uint8_t*> crops;
+  for (int i = 0; i < num_crops(tiling); ++i) {
+    crops.push_back(pixels.data() + static_cast<std::size_t>(i) * kMoondream.crop_bytes());
+  }
+  for (const int rows_that_come : {0, 1, 300, 599}) {
+    PictureRows rows;
+    make_crops_into(rows, 800, 600, tiling, kMoondream, crops, &pool, [&] {
+      if (rows_that_come > 0) rows.publish(image.rgb.data(), rows_that_come);
+      rows.give_up();
+    });
+    EXPECT_EQ(rows.wait_for(1), nullptr);
   }
 }
 
@@ -191,17 +256,28 @@ TEST(MakeCropsTest, AsksBeforeEveryTaskAndDoesNothingAfterTheAnswer) {
                                                std::vector<std::uint8_t>(kMoondream.crop_bytes()));
   std::vector<std::uint8_t*> to;
   for (auto& crop : crops) to.push_back(crop.data());
+  const auto cut = [&](ThreadPool* pool, const StopCheck& stop) {
+    PictureRows rows(image.rgb.data(), image.height);
+    return make_crops_into(rows, image.width, image.height, tiling, kMoondream, to, pool, nullptr,
+                           stop);
+  };
   int num_questions = 0;
-  EXPECT_TRUE(make_crops_into(image, tiling, kMoondream, to, nullptr, [&] {
+  EXPECT_TRUE(cut(nullptr, [&] {
     ++num_questions;
     return false;
   }));
   EXPECT_GE(num_questions, 2 * 1600 / 32) << "of both resizes";
   for (int stop_at = 1; stop_at <= num_questions; stop_at += 5) {
     int asked = 0;
-    EXPECT_FALSE(make_crops_into(image, tiling, kMoondream, to, nullptr,
-                                 [&] { return ++asked >= stop_at; }));
+    EXPECT_FALSE(cut(nullptr, [&] { return ++asked >= stop_at; }));
     EXPECT_EQ(asked, stop_at);
+  }
+  // Of several threads none waits for what is skipped.
+  ThreadPool pool(4);
+  for (int stop_at = 1; stop_at <= num_questions; stop_at += 11) {
+    std::atomic<int> asked{0};
+    EXPECT_FALSE(cut(&pool, [&] { return ++asked >= stop_at; }));
+    EXPECT_LE(asked.load(), stop_at + 3);
   }
 }
 

@@ -19,49 +19,51 @@ constexpr std::size_t kPixelsPerCheck = std::size_t{1} << 16;
 constexpr std::int64_t kCodecRows = 64;
 constexpr std::int64_t kCodecBytes = 1 << 20;
 
-StatusOr<Raster> decode_raster(std::span<const std::byte> bytes, const ImageInfo& info,
-                               const StopCheck& stop) {
+Status decode_raster(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
+                     const StopCheck& stop, Raster& raster) {
   switch (info.format) {
     case ImageFormat::kJpeg:
-      return internal::decode_jpeg(bytes, info, stop);
+      return internal::decode_jpeg(bytes, info, on_rows, stop, raster);
     case ImageFormat::kPng:
-      return internal::decode_png(bytes, info, stop);
-    case ImageFormat::kWebp:
-      return internal::decode_webp(bytes, info, stop);
+      return internal::decode_png(bytes, info, on_rows, stop, raster);
+    case ImageFormat::kWebp: {
+      GAPLESS_ASSIGN_OR_RETURN(raster, internal::decode_webp(bytes, info, stop));
+      return ok_status();
+    }
   }
   return make_error(StatusCode::kInternal, "no decoder for this format");
 }
 
-// round((colour * alpha + 255 * (255 - alpha)) / 255), exactly.
-std::uint8_t over_white(unsigned colour, unsigned alpha) {
-  const unsigned sum = colour * alpha + 255 * (255 - alpha) + 128;
-  return static_cast<std::uint8_t>((sum + (sum >> 8)) >> 8);
-}
-
 // RGBA to RGB within the same memory: the write position never passes the read position. False:
 // stopped.
-bool remove_alpha(std::vector<std::uint8_t>& pixels, AlphaMode mode, const StopCheck& stop) {
+bool drop_alpha(std::vector<std::uint8_t>& pixels, const StopCheck& stop) {
   const std::size_t num_pixels = pixels.size() / 4;
   const std::uint8_t* from = pixels.data();
   std::uint8_t* to = pixels.data();
   for (std::size_t i = 0; i < num_pixels; ++i, from += 4, to += 3) {
     if (i % kPixelsPerCheck == 0 && is_stopped(stop)) return false;
-    const unsigned alpha = mode == AlphaMode::kDrop ? 255 : from[3];
-    for (int c = 0; c < 3; ++c) to[c] = over_white(from[c], alpha);
+    std::copy(from, from + 3, to);
   }
   pixels.resize(num_pixels * 3);
   return true;
 }
 
-StatusOr<Image> decode_within_bounds(std::span<const std::byte> bytes, const ImageInfo& info,
-                                     const DecodeOptions& options) {
-  GAPLESS_ASSIGN_OR_RETURN(Raster raster, decode_raster(bytes, info, options.stop));
-  Image image{raster.width, raster.height, std::move(raster.pixels)};
-  if (raster.num_channels == 4 && !remove_alpha(image.rgb, options.alpha, options.stop)) {
-    return stopped_status();
+Status decode_within_bounds(std::span<const std::byte> bytes, const ImageInfo& info,
+                            const DecodeOptions& options, const OnRows& on_rows, Image& image) {
+  const bool turns = options.exif == ExifOrientation::kApply && info.orientation != 1;
+  Raster raster;
+  const Status decoded =
+      decode_raster(bytes, info, turns ? nullptr : on_rows, options.stop, raster);
+  image = {raster.width, raster.height, std::move(raster.pixels)};
+  GAPLESS_RETURN_IF_ERROR(decoded);
+  if (raster.num_channels == 4 && !drop_alpha(image.rgb, options.stop)) return stopped_status();
+  if (turns) {
+    GAPLESS_ASSIGN_OR_RETURN(image,
+                             apply_orientation(std::move(image), info.orientation, options.stop));
   }
-  if (options.exif == ExifOrientation::kIgnore) return image;
-  return apply_orientation(std::move(image), info.orientation, options.stop);
+  // Where the rows were told as they came this says nothing new.
+  if (on_rows) on_rows(image.rgb.data(), image.height);
+  return ok_status();
 }
 
 }  // namespace
@@ -76,6 +78,12 @@ std::string_view image_format_name(ImageFormat format) {
       return "WebP";
   }
   return "unknown";
+}
+
+DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif) {
+  const bool swaps = exif == ExifOrientation::kApply && info.orientation >= 5;
+  if (swaps) return {info.height, info.width};
+  return {info.width, info.height};
 }
 
 DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options) {
@@ -106,15 +114,22 @@ Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options) {
   return ok_status();
 }
 
-StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
+Status decode_image_by_rows(std::span<const std::byte> bytes, const DecodeOptions& options,
+                            const OnRows& on_rows, Image& image) {
   GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
   GAPLESS_RETURN_IF_ERROR(check_image_bounds(info, options));
   try {
-    return decode_within_bounds(bytes, info, options);
+    return decode_within_bounds(bytes, info, options, on_rows, image);
   } catch (const std::bad_alloc&) {
     return make_error(StatusCode::kResourceExhausted, "no memory for a {} image of {}x{}",
                       image_format_name(info.format), info.width, info.height);
   }
+}
+
+StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
+  Image image;
+  GAPLESS_RETURN_IF_ERROR(decode_image_by_rows(bytes, options, nullptr, image));
+  return image;
 }
 
 }  // namespace gapless

@@ -6,13 +6,16 @@
 //
 // What is accepted: JPEG (8-bit, baseline or progressive; grey, YCbCr, RGB, CMYK, YCCK), PNG (all
 // colour types and depths, interlaced or not; of 16-bit samples the high byte), WebP (lossy,
-// lossless, alpha; of an animation the first frame). ICC profiles and gamma are not applied: the
+// lossless, alpha; of an animation the first frame). Transparency is dropped: what is under it shows in
+// its stored colour, as Pillow's convert("RGB") has it, which is what Moondream's clients and its
+// reference code feed. ICC profiles and gamma are not applied: the
 // Moondream reference feeds encoded values. JPEG pixels equal Pillow's (slow integer DCT, fancy
 // upsampling, Adobe's inverted CMYK with its plain conversion to RGB).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -32,14 +35,8 @@ enum class ExifOrientation {
   kIgnore,  // pixels as stored, as Pillow's Image.open() gives them
 };
 
-enum class AlphaMode {
-  kCompositeOnWhite,
-  kDrop,  // colour under alpha as stored, as Pillow's convert("RGB") does
-};
-
 struct DecodeOptions {
   ExifOrientation exif = ExifOrientation::kApply;
-  AlphaMode alpha = AlphaMode::kCompositeOnWhite;
   std::int64_t max_pixels = kMaxImagePixels;  // a smaller bound than limits.h's, never a larger one
   StopCheck stop = {};                        // Cancelled when it says so
 };
@@ -59,6 +56,13 @@ struct ImageInfo {
   std::int64_t codec_bytes = 0;
 };
 
+struct DecodedSize {
+  int width = 0;
+  int height = 0;
+};
+// What decode_image makes of it.
+DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif);
+
 // Reads the header only; allocates nothing that grows with the picture. Errors: not one of the
 // three formats (the message says what it looks like), a broken header, a side of 0.
 StatusOr<ImageInfo> probe_image(std::span<const std::byte> bytes);
@@ -77,5 +81,15 @@ Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
 // WebP is handed to its library in pieces of about 64 rows, and options.stop is asked between them; the
 // other two ask it for every row.
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
+
+// Told while a picture is decoded: its first num_rows rows are final, and are at `rgb`, the same
+// address each time.
+using OnRows = std::function<void(const std::uint8_t* rgb, int num_rows)>;
+
+// The same, for those who read the rows while the rest is decoded: on_rows is called whenever more
+// rows are final, from the top, in the end with all of them. The rows stay valid as long as `image`
+// is left alone, also when decoding fails, and lie in image.rgb when it does not.
+Status decode_image_by_rows(std::span<const std::byte> bytes, const DecodeOptions& options,
+                            const OnRows& on_rows, Image& image);
 
 }  // namespace gapless

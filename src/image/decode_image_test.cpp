@@ -195,6 +195,71 @@ TEST(BrokenFileTest, FlippedBitsNeverCrash) {
   }
 }
 
+// Whoever reads rows as they are told reads what the picture has there in the end.
+TEST(DecodeByRowsTest, RowsAreFinalWhenTheyAreTold) {
+  const Image picture = pattern_image(50, 200);
+  std::vector<std::uint8_t> rgba;
+  for (std::size_t i = 0; i < picture.rgb.size(); i += 3) {
+    rgba.insert(rgba.end(), {picture.rgb[i], picture.rgb[i + 1], picture.rgb[i + 2],
+                             static_cast<std::uint8_t>(i)});
+  }
+  const FileBytes jpeg = make_jpeg(50, 200, picture.rgb);
+  const struct {
+    FileBytes file;
+    bool in_parts;
+  } cases[] = {{jpeg, true},
+               {with_jpeg_exif(jpeg, exif_block(6)), false},  // turned as a whole
+               {make_jpeg(50, 200, std::span(rgba), {.num_components = 4}), true},
+               {make_png(50, 200, picture.rgb), true},
+               {make_png(50, 200, picture.rgb, {.interlaced = true}), false},
+               {make_png(50, 200, rgba, {.colour_type = 6}), false},
+               {make_webp(50, 200, picture.rgb, 3), false}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(&c - cases);
+    const Image whole = decode_image(c.file).value();
+    Image image;
+    int num_told = 0;
+    int num_calls = 0;
+    const std::uint8_t* told_at = nullptr;
+    const auto on_rows = [&](const std::uint8_t* rgb, int num_rows) {
+      ++num_calls;
+      if (told_at == nullptr) told_at = rgb;
+      EXPECT_EQ(rgb, told_at);
+      EXPECT_GE(num_rows, num_told);
+      num_told = num_rows;
+      const auto num_bytes =
+          static_cast<std::ptrdiff_t>(whole.width) * static_cast<std::ptrdiff_t>(num_rows) * 3;
+      EXPECT_TRUE(std::equal(rgb, rgb + num_bytes, whole.rgb.begin()));
+    };
+    ASSERT_TRUE(decode_image_by_rows(c.file, {}, on_rows, image).ok());
+    EXPECT_EQ(num_told, whole.height);
+    EXPECT_EQ(num_calls > 1, c.in_parts);
+    EXPECT_EQ(image.rgb, whole.rgb);
+    EXPECT_EQ(image.rgb.data(), told_at);
+    const DecodedSize size = decoded_size(*probe_image(c.file), ExifOrientation::kApply);
+    EXPECT_EQ(size.width, whole.width);
+    EXPECT_EQ(size.height, whole.height);
+  }
+}
+
+// Others may still be reading them when the decoder finds the file to be broken.
+TEST(DecodeByRowsTest, ToldRowsOutliveAnError) {
+  const Image picture = pattern_image(50, 200);
+  for (const FileBytes& file : {make_jpeg(50, 200, picture.rgb), make_png(50, 200, picture.rgb)}) {
+    const FileBytes half(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(file.size() / 2));
+    Image image;
+    std::vector<std::uint8_t> seen;
+    const std::uint8_t* told_at = nullptr;
+    const auto on_rows = [&](const std::uint8_t* rgb, int num_rows) {
+      told_at = rgb;
+      seen.assign(rgb, rgb + static_cast<std::ptrdiff_t>(50) * num_rows * 3);
+    };
+    EXPECT_FALSE(decode_image_by_rows(half, {}, on_rows, image).ok());
+    ASSERT_NE(told_at, nullptr) << "half of it was there";
+    EXPECT_TRUE(std::equal(seen.begin(), seen.end(), told_at));
+  }
+}
+
 // ---- giving up, and what decoding takes
 
 // A flat picture: all of it is in a few bytes.

@@ -18,7 +18,7 @@ namespace {
 
 // Rows decoded per call. The raster grows with them, so a header that promises a large picture
 // over a few bytes of data does not touch memory for all of it.
-constexpr int kStripRows = 64;
+constexpr int kStripRows = 32;
 
 struct JpegReader {
   jpeg_decompress_struct info;
@@ -150,8 +150,8 @@ Status failed(const JpegReader& reader) {
 
 }  // namespace
 
-StatusOr<Raster> decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info,
-                             const StopCheck& stop) {
+Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
+                   const StopCheck& stop, Raster& raster) {
   JpegReader reader;
   reader.stop = &stop;
   if (!read_header(reader, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size())) {
@@ -170,7 +170,7 @@ StatusOr<Raster> decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& 
   if (!start(reader)) return failed(reader);
 
   const auto width = static_cast<std::size_t>(info.width);
-  Raster raster{info.width, info.height, 3, {}};
+  raster = {info.width, info.height, 3, {}};
   raster.pixels.reserve(width * static_cast<std::size_t>(info.height) * 3);
   std::vector<std::uint8_t> cmyk_strip(is_cmyk ? width * 4 * kStripRows : 0);
   for (int y = 0; y < info.height; y += kStripRows) {
@@ -185,9 +185,10 @@ StatusOr<Raster> decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& 
       if (!read_rows(reader, cmyk_strip.data(), width * 4, num_rows)) return failed(reader);
       adobe_cmyk_to_rgb(cmyk_strip.data(), num_pixels, rgb);
     }
+    if (on_rows) on_rows(raster.pixels.data(), y + num_rows);
   }
   if (!finish(reader)) return failed(reader);
-  return raster;
+  return ok_status();
 }
 
 }  // namespace gapless::internal

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "image/decode_image.h"
@@ -13,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
 
-const DecodeOptions kAsPillow{.exif = ExifOrientation::kIgnore, .alpha = AlphaMode::kDrop};
+const DecodeOptions kAsPillow{.exif = ExifOrientation::kIgnore};
 
 TEST(DecodeGoldenTest, EveryTestFileEqualsPillow) {
   for (const DecodeGolden& golden : kDecodeGoldens) {
@@ -23,6 +24,50 @@ TEST(DecodeGoldenTest, EveryTestFileEqualsPillow) {
     EXPECT_EQ(image->width, golden.width);
     EXPECT_EQ(image->height, golden.height);
     EXPECT_EQ(fnv1a(image->rgb), golden.fnv1a);
+  }
+}
+
+// The segments of a JPEG from its second marker up to the first scan's, each with its marker.
+std::vector<FileBytes> header_segments(const FileBytes& jpeg) {
+  std::vector<FileBytes> segments;
+  const auto byte = [&](std::size_t at) { return std::to_integer<std::size_t>(jpeg[at]); };
+  for (std::size_t at = 2; byte(at + 1) != 0xDA;) {
+    const std::size_t end = at + 2 + (byte(at + 2) << 8 | byte(at + 3));
+    segments.emplace_back(jpeg.begin() + static_cast<std::ptrdiff_t>(at),
+                          jpeg.begin() + static_cast<std::ptrdiff_t>(end));
+    at = end;
+  }
+  return segments;
+}
+
+TEST(DecodeJpegTest, HuffmanTablesMayComeBeforeTheFrame) {
+  const Image picture = pattern_image(40, 24);
+  const FileBytes jpeg = make_jpeg(40, 24, picture.rgb);
+  std::vector<FileBytes> segments = header_segments(jpeg);
+  std::size_t header_bytes = 2;
+  for (const FileBytes& segment : segments) header_bytes += segment.size();
+  std::stable_partition(segments.begin(), segments.end(),
+                        [](const FileBytes& segment) { return segment[1] == std::byte{0xC4}; });
+  ASSERT_EQ(segments[0][1], std::byte{0xC4});
+  FileBytes reordered(jpeg.begin(), jpeg.begin() + 2);
+  for (const FileBytes& segment : segments) {
+    reordered.insert(reordered.end(), segment.begin(), segment.end());
+  }
+  reordered.insert(reordered.end(), jpeg.begin() + static_cast<std::ptrdiff_t>(header_bytes),
+                   jpeg.end());
+  const auto image = decode_image(reordered);
+  ASSERT_TRUE(image.ok()) << image.status().to_string();
+  EXPECT_EQ(image->rgb, decode_image(jpeg)->rgb);
+}
+
+TEST(DecodeJpegTest, AFileCutInsideASegmentIsSaidToBe) {
+  const Image picture = pattern_image(8, 8);
+  FileBytes jpeg = make_jpeg(8, 8, picture.rgb);
+  std::size_t at = 2;
+  for (const FileBytes& segment : header_segments(jpeg)) {
+    const FileBytes cut(jpeg.begin(), jpeg.begin() + static_cast<std::ptrdiff_t>(at + 5));
+    EXPECT_THAT(decode_image(cut).status().message(), HasSubstr("truncated inside segment"));
+    at += segment.size();
   }
 }
 

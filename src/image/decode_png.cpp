@@ -15,9 +15,7 @@ namespace {
 // Deflate cannot expand further than this (258 bytes from two bits).
 constexpr std::size_t kMaxDeflateRatio = 1032;
 
-// Rows decoded per call. The raster grows with them in the first pass, so that memory is touched as
-// the rows come.
-constexpr std::size_t kStripRows = 64;
+constexpr int kStripRows = 32;
 
 struct PngReader {
   png_structp png = nullptr;
@@ -74,12 +72,12 @@ bool start(PngReader& reader) {
   return true;
 }
 
-bool read_rows(PngReader& reader, std::uint8_t* to, std::size_t row_bytes, std::size_t num_rows) {
+bool read_rows(PngReader& reader, std::uint8_t* to, std::size_t row_bytes, int num_rows) {
   if (setjmp(png_jmpbuf(reader.png))) return false;
-  for (std::size_t i = 0; i < num_rows; ++i) {
+  for (int i = 0; i < num_rows; ++i) {
     reader.stopped = is_stopped(*reader.stop);
     if (reader.stopped) return false;
-    png_read_row(reader.png, to + i * row_bytes, nullptr);
+    png_read_row(reader.png, to + static_cast<std::size_t>(i) * row_bytes, nullptr);
   }
   return true;
 }
@@ -98,8 +96,8 @@ Status failed(const PngReader& reader) {
 
 }  // namespace
 
-StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& info,
-                            const StopCheck& stop) {
+Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
+                  const StopCheck& stop, Raster& raster) {
   PngReader reader;
   reader.stop = &stop;
   reader.data = bytes.data();
@@ -121,7 +119,7 @@ StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& i
   }
   if (!start(reader)) return failed(reader);
 
-  Raster raster{info.width, info.height, png_get_channels(reader.png, reader.info), {}};
+  raster = {info.width, info.height, png_get_channels(reader.png, reader.info), {}};
   const std::size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
   if (png_get_image_width(reader.png, reader.info) != static_cast<png_uint_32>(info.width) ||
       png_get_image_height(reader.png, reader.info) != static_cast<png_uint_32>(info.height) ||
@@ -130,17 +128,22 @@ StatusOr<Raster> decode_png(std::span<const std::byte> bytes, const ImageInfo& i
           static_cast<std::size_t>(info.width) * static_cast<std::size_t>(raster.num_channels)) {
     return make_error(StatusCode::kInternal, "PNG: unexpected raster layout");
   }
+  // It grows with the rows of the first pass, so that memory is touched as they come.
   raster.pixels.reserve(row_bytes * height);
+  const bool tells_rows = on_rows && raster.num_channels == 3 && reader.num_passes == 1;
   for (int pass = 0; pass < reader.num_passes; ++pass) {
-    for (std::size_t y = 0; y < height; y += kStripRows) {
-      const std::size_t num_rows = std::min(kStripRows, height - y);
-      if (pass == 0) raster.pixels.resize((y + num_rows) * row_bytes);
-      std::uint8_t* const to = raster.pixels.data() + y * row_bytes;
-      if (!read_rows(reader, to, row_bytes, num_rows)) return failed(reader);
+    for (int y = 0; y < info.height; y += kStripRows) {
+      const int num_rows = std::min(kStripRows, info.height - y);
+      const std::size_t at = static_cast<std::size_t>(y) * row_bytes;
+      if (pass == 0) {
+        raster.pixels.resize(at + static_cast<std::size_t>(num_rows) * row_bytes);
+      }
+      if (!read_rows(reader, raster.pixels.data() + at, row_bytes, num_rows)) return failed(reader);
+      if (tells_rows) on_rows(raster.pixels.data(), y + num_rows);
     }
   }
   if (!finish(reader)) return failed(reader);
-  return raster;
+  return ok_status();
 }
 
 }  // namespace gapless::internal

@@ -36,6 +36,10 @@ LanczosTaps::LanczosTaps(int in_size, int out_size)
       num_taps_(static_cast<std::size_t>(out_size)),
       fixed_weights_(static_cast<std::size_t>(out_size * max_taps_)) {}
 
+int LanczosTaps::end_of(int o) const {
+  return std::min(in_size_, static_cast<int>((o + 0.5) * scale_ + support_ + 0.5));
+}
+
 void LanczosTaps::compute(int begin, int end) {
   const double inverse_filter_scale = 1.0 / std::max(1.0, scale_);
   std::vector<double> weights(static_cast<std::size_t>(max_taps_));
@@ -43,7 +47,7 @@ void LanczosTaps::compute(int begin, int end) {
     const double centre = (o + 0.5) * scale_;
     // Truncation, not floor: Pillow casts to int, and the lower end is cut at 0 anyway.
     const int from = std::max(0, static_cast<int>(centre - support_ + 0.5));
-    const int to = std::min(in_size_, static_cast<int>(centre + support_ + 0.5));
+    const int to = end_of(o);
     double sum = 0.0;
     for (int x = from; x < to; ++x) {
       const double weight = lanczos((x - centre + 0.5) * inverse_filter_scale);

@@ -22,6 +22,9 @@ class LanczosTaps {
   // takes two sines.
   void compute(int begin, int end);
 
+  // Output o reads inputs before this one, whether it is computed or not.
+  int end_of(int o) const;
+
   // Output o, once computed, reads inputs first(o) .. first(o) + num_taps(o) - 1.
   int first(int o) const { return first_[static_cast<std::size_t>(o)]; }
   int num_taps(int o) const { return num_taps_[static_cast<std::size_t>(o)]; }

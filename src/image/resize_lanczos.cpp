@@ -1,7 +1,6 @@
 #include "image/resize_lanczos.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -170,21 +169,26 @@ void resize_rows_vertically(const std::uint8_t* in, int width, const LanczosTaps
 }
 
 // Which pass goes first changes the rounding, so this is Pillow 13's rule to the letter.
-bool is_vertical_first(int width, int height, int out_width, int out_height) {
-  const int rows_removed = height - out_height;
-  const int columns_removed = width - out_width;
+bool is_vertical_first(int in_width, int in_height, int out_width, int out_height) {
+  const int rows_removed = in_height - out_height;
+  const int columns_removed = in_width - out_width;
   return rows_removed > 0 && rows_removed > 2 * columns_removed;
+}
+
+void wait_until_not(const std::atomic<int>& value, int unwanted) {
+  while (value.load(std::memory_order_acquire) == unwanted) {
+    value.wait(unwanted, std::memory_order_acquire);
+  }
 }
 
 }  // namespace
 
-LanczosResize::LanczosResize(const Image& image, int out_width, int out_height, RowSink sink)
-    : image_(image), sink_(std::move(sink)) {
-  GAPLESS_CHECK(image.width > 0 && image.height > 0 && out_width > 0 && out_height > 0);
-  const bool vertical_first = 
-      is_vertical_first(image.width, image.height, out_width, out_height);
-  const std::uint8_t* in = image.rgb.data();
-  int width = image.width, height = image.height;  // of `in`
+LanczosResize::LanczosResize(int in_width, int in_height, int out_width, int out_height,
+                             RowSink sink)
+    : in_width_(in_width), in_height_(in_height), sink_(std::move(sink)) {
+  GAPLESS_CHECK(in_width > 0 && in_height > 0 && out_width > 0 && out_height > 0);
+  const bool vertical_first = is_vertical_first(in_width, in_height, out_width, out_height);
+  int width = in_width, height = in_height;  // of the next pass's input
   for (const bool is_horizontal : {!vertical_first, vertical_first}) {
     int& size = is_horizontal ? width : height;
     const int out_size = is_horizontal ? out_width : out_height;
@@ -193,25 +197,32 @@ LanczosResize::LanczosResize(const Image& image, int out_width, int out_height, 
       middle_row_bytes_ = bytes_of_row(width);
       middle_ = std::make_unique_for_overwrite<std::uint8_t[]>(middle_row_bytes_ *
                                                                static_cast<std::size_t>(height));
-      in = middle_.get();
     }
-    passes_.push_back({is_horizontal, in, width, height, LanczosTaps(size, out_size)});
+    passes_.push_back({is_horizontal, width, height, LanczosTaps(size, out_size)});
     size = out_size;
   }
+  progress_ = std::make_unique<Progress>(num_tasks(kFirstPass));
+  progress_->taps_left.store(num_tasks(kTaps), std::memory_order_relaxed);
 }
 
-std::int64_t LanczosResize::memory_bytes(int width, int height, int out_width, int out_height) {
-  if (width == out_width || height == out_height) return 0;
-  const bool vertical_first = is_vertical_first(width, height, out_width, out_height);
-  return std::int64_t{kChannels} * (vertical_first ? width : out_width) *
-         (vertical_first ? out_height : height);
+std::int64_t LanczosResize::memory_bytes(int in_width, int in_height, int out_width,
+                                         int out_height) {
+  if (in_width == out_width || in_height == out_height) return 0;
+  const bool vertical_first = is_vertical_first(in_width, in_height, out_width, out_height);
+  return std::int64_t{kChannels} * (vertical_first ? in_width : out_width) *
+         (vertical_first ? out_height : in_height);
 }
 
 int LanczosResize::Pass::num_tasks() const {
   return is_horizontal ? num_parts(in_height, kBlockRows) : num_parts(taps.out_size(), kTaskRows);
 }
 
-void LanczosResize::Pass::run_task(int task, const RowSink& sink) const {
+int LanczosResize::Pass::rows_needed(int task) const {
+  if (is_horizontal) return std::min(in_height, (task + 1) * kBlockRows);
+  return taps.end_of(std::min(taps.out_size(), (task + 1) * kTaskRows) - 1);
+}
+
+void LanczosResize::Pass::run_task(int task, const std::uint8_t* in, const RowSink& sink) const {
   if (is_horizontal) {
     const int first = task * kBlockRows;
     return resize_block_horizontally(in, in_width, taps, first,
@@ -222,7 +233,7 @@ void LanczosResize::Pass::run_task(int task, const RowSink& sink) const {
                          sink);
 }
 
-int LanczosResize::num_tasks(int stage) const {
+int LanczosResize::num_tasks(Stage stage) const {
   switch (stage) {
     case kTaps: {
       int num_tasks = 0;
@@ -231,63 +242,128 @@ int LanczosResize::num_tasks(int stage) const {
     }
     case kFirstPass:
       return passes_.size() < 2 ? 0 : passes_.front().num_tasks();
-    default:
-      return passes_.empty() ? num_parts(image_.height, kTaskRows) : passes_.back().num_tasks();
+    case kLastPass:
+      break;
   }
+  return passes_.empty() ? num_parts(in_height_, kTaskRows) : passes_.back().num_tasks();
 }
 
-void LanczosResize::run_task(int stage, int task) {
+int LanczosResize::first_tasks_needed(int last_task) const {
+  const int middle_rows = passes_.back().rows_needed(last_task);
+  return num_parts(middle_rows, passes_.front().is_horizontal ? kBlockRows : kTaskRows);
+}
+
+int LanczosResize::rows_needed(Stage stage, int task) const {
   switch (stage) {
     case kTaps:
-      return compute_taps(task);
+      return 0;
     case kFirstPass:
-      return passes_.front().run_task(task, [this](int y, const std::uint8_t* row) {
+      return passes_.front().rows_needed(task);
+    case kLastPass:
+      break;
+  }
+  if (passes_.empty()) return std::min(in_height_, (task + 1) * kTaskRows);
+  if (passes_.size() < 2) return passes_.back().rows_needed(task);
+  return passes_.front().rows_needed(first_tasks_needed(task) - 1);
+}
+
+void LanczosResize::run_task(Stage stage, int task, const PictureRows& rows) {
+  if (stage == kTaps) return compute_taps(task);
+  // Acquire, for all threads' taps: the count is a chain of their decrements.
+  for (int left = progress_->taps_left.load(std::memory_order_acquire); left > 0;
+       left = progress_->taps_left.load(std::memory_order_acquire)) {
+    progress_->taps_left.wait(left, std::memory_order_acquire);
+  }
+  if (stage == kFirstPass) {
+    if (const std::uint8_t* const rgb = rows.wait_for(rows_needed(stage, task))) {
+      passes_.front().run_task(task, rgb, [this](int y, const std::uint8_t* row) {
         std::memcpy(middle_.get() + static_cast<std::size_t>(y) * middle_row_bytes_, row,
                     middle_row_bytes_);
       });
-    default:
-      return passes_.empty() ? hand_on_rows(task) : passes_.back().run_task(task, sink_);
+    }
+    return end_first_task(task);
   }
+  if (passes_.size() == 2) {
+    for (int i = 0; i < first_tasks_needed(task); ++i) {
+      wait_until_not(progress_->first_tasks[static_cast<std::size_t>(i)], 0);
+    }
+  }
+  // Also when they were there: a decoder that gave up left the pass before without rows.
+  const std::uint8_t* const rgb = rows.wait_for(rows_needed(stage, task));
+  if (rgb == nullptr) return;
+  if (passes_.empty()) return hand_on_rows(task, rgb);
+  passes_.back().run_task(task, middle_ ? middle_.get() : rgb, sink_);
+}
+
+void LanczosResize::skip_task(Stage stage, int task) {
+  GAPLESS_CHECK(stage != kTaps);
+  if (stage == kFirstPass) end_first_task(task);
+}
+
+void LanczosResize::end_first_task(int task) {
+  std::atomic<int>& done = progress_->first_tasks[static_cast<std::size_t>(task)];
+  done.store(1, std::memory_order_release);
+  done.notify_all();
 }
 
 void LanczosResize::compute_taps(int task) {
   for (Pass& pass : passes_) {
     const int num_tasks = num_parts(pass.taps.out_size(), kTaskTaps);
     if (task < num_tasks) {
-      return pass.taps.compute(task * kTaskTaps,
-                               std::min((task + 1) * kTaskTaps, pass.taps.out_size()));
+      pass.taps.compute(task * kTaskTaps, std::min((task + 1) * kTaskTaps, pass.taps.out_size()));
+      if (progress_->taps_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        progress_->taps_left.notify_all();
+      }
+      return;
     }
     task -= num_tasks;
   }
 }
 
-void LanczosResize::hand_on_rows(int task) const {
-  const int end = std::min(image_.height, (task + 1) * kTaskRows);
+void LanczosResize::hand_on_rows(int task, const std::uint8_t* rgb) const {
+  const int end = std::min(in_height_, (task + 1) * kTaskRows);
   for (int y = task * kTaskRows; y < end; ++y) {
-    sink_(y, image_.rgb.data() + static_cast<std::size_t>(y) * bytes_of_row(image_.width));
+    sink_(y, rgb + static_cast<std::size_t>(y) * bytes_of_row(in_width_));
   }
 }
 
-bool run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool, const StopCheck& stop) {
-  std::atomic<bool> stopped{false};
-  for (int stage = 0; stage < LanczosResize::kNumStages; ++stage) {
-    int num_tasks = 0;
-    for (const LanczosResize& resize : resizes) num_tasks += resize.num_tasks(stage);
-    const auto run_task = [&resizes, &stop, &stopped, stage](std::int64_t index) {
-      if (stopped.load(std::memory_order_relaxed)) return;
-      if (is_stopped(stop)) return stopped.store(true, std::memory_order_relaxed);
-      int task = static_cast<int>(index);
-      for (LanczosResize& resize : resizes) {
-        const int count = resize.num_tasks(stage);
-        if (task < count) return resize.run_task(stage, task);
-        task -= count;
+bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
+                 const std::function<void()>& decode, const StopCheck& stop) {
+  struct Task {
+    int rows_needed;
+    LanczosResize::Stage stage;
+    LanczosResize* resize;
+    int index;
+  };
+  std::vector<Task> tasks;
+  for (LanczosResize& resize : resizes) {
+    for (const auto stage :
+         {LanczosResize::kTaps, LanczosResize::kFirstPass, LanczosResize::kLastPass}) {
+      for (int i = 0; i < resize.num_tasks(stage); ++i) {
+        tasks.push_back({resize.rows_needed(stage, i), stage, &resize, i});
       }
-    };
-    if (pool != nullptr) {
-      pool->parallel_for(num_tasks, run_task);
-    } else {
-      for (int i = 0; i < num_tasks; ++i) run_task(i);
     }
+  }
+  // A task comes after those that it waits for, so one thread gets through as well as many.
+  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) {
+    return a.rows_needed != b.rows_needed ? a.rows_needed < b.rows_needed : a.stage < b.stage;
+  });
+  const int num_before = decode ? 1 : 0;
+  std::atomic<bool> stopped{false};
+  const auto run_task = [&](std::int64_t index) {
+    if (index < num_before) return decode();
+    const Task& task = tasks[static_cast<std::size_t>(index - num_before)];
+    if (task.stage != LanczosResize::kTaps) {
+      if (!stopped.load(std::memory_order_relaxed) && is_stopped(stop)) stopped.store(true);
+      if (stopped.load()) return task.resize->skip_task(task.stage, task.index);
+    }
+    task.resize->run_task(task.stage, task.index, rows);
+  };
+  const auto num_tasks = static_cast<std::int64_t>(tasks.size()) + num_before;
+  if (pool != nullptr) {
+    pool->parallel_for(num_tasks, run_task);
+  } else {
+    for (std::int64_t i = 0; i < num_tasks; ++i) run_task(i);
   }
   return !stopped.load();
 }

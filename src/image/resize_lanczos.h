@@ -12,6 +12,7 @@
 // horizontally first even so, and differ from us in the rounding of such shapes.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,55 +21,75 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "image/image.h"
 #include "image/lanczos_taps.h"
+#include "image/picture_rows.h"
 #include "image/stop_check.h"
 
 namespace gapless {
 
-// One resize as tasks, so that several share the loops of a pool (run_resizes).
+// One resize as tasks, so that several share the loop of a pool (run_resizes).
 class LanczosResize {
  public:
   // Gets row y of the result, out_width * 3 bytes, which are gone when it returns. Every row once,
   // in any order, several from different threads at once.
   using RowSink = std::function<void(int y, const std::uint8_t* row)>;
 
-  // `image` must outlive this. Both sizes at least 1 (checked: sizes come from select_tiling, not
-  // from a user).
-  LanczosResize(const Image& image, int out_width, int out_height, RowSink sink);
+  // Sizes at least 1 (checked: they come from select_tiling, not from a user).
+  LanczosResize(int in_width, int in_height, int out_width, int out_height, RowSink sink);
 
   // What the resize of such an image holds beside the image.
-  static std::int64_t memory_bytes(int width, int height, int out_width, int out_height);
+  static std::int64_t memory_bytes(int in_width, int in_height, int out_width, int out_height);
 
-  // A stage's tasks may run at once, after all of the stage before.
-  static constexpr int kNumStages = 3;
-  int num_tasks(int stage) const;
-  void run_task(int stage, int task);
+  enum Stage { kTaps, kFirstPass, kLastPass };  // kFirstPass: of two, into middle_
+  int num_tasks(Stage stage) const;
+  // The first rows of the picture without which the task and those that it waits for cannot run.
+  int rows_needed(Stage stage, int task) const;
+  // Waits for these rows, and for tasks that need no more rows or belong to an earlier stage. Does
+  // nothing when the rows do not come.
+  void run_task(Stage stage, int task, const PictureRows& rows);
+  // Instead, when nobody wants the result any more; others go on. Not for kTaps, which have to be
+  // right where they are read.
+  void skip_task(Stage stage, int task);
 
  private:
-  enum Stage { kTaps, kFirstPass, kLastPass };  // kFirstPass: of two, into middle_
   struct Pass {
     bool is_horizontal;
-    const std::uint8_t* in;
     int in_width, in_height;
     LanczosTaps taps;
 
     int num_tasks() const;
-    void run_task(int task, const RowSink& sink) const;
+    // Input rows [0, ...) that the task reads.
+    int rows_needed(int task) const;
+    void run_task(int task, const std::uint8_t* in, const RowSink& sink) const;
+  };
+  // What tasks tell each other.
+  struct Progress {
+    explicit Progress(int num_first_tasks)
+        : first_tasks(static_cast<std::size_t>(num_first_tasks)) {}
+    std::atomic<int> taps_left{0};
+    std::vector<std::atomic<int>> first_tasks;  // 1: done
   };
 
   void compute_taps(int task);
-  void hand_on_rows(int task) const;
+  void end_first_task(int task);
+  // Tasks of the first pass, from the first one on, that a task of the last one reads.
+  int first_tasks_needed(int last_task) const;
+  void hand_on_rows(int task, const std::uint8_t* rgb) const;
 
-  const Image& image_;
+  int in_width_ = 0;
+  int in_height_ = 0;
   RowSink sink_;
   std::vector<Pass> passes_;                // of the axes whose size changes, in order
   std::unique_ptr<std::uint8_t[]> middle_;  // between two passes
   std::size_t middle_row_bytes_ = 0;
+  std::unique_ptr<Progress> progress_;
 };
 
-// The work is shared with `pool`, if there is one; the result is the same. False: `stop`, asked
-// before each task (some 16 or 32 rows), said so, and rows are missing.
-bool run_resizes(std::span<LanczosResize> resizes, ThreadPool* pool, const StopCheck& stop = {});
+// Resizes one picture in several ways. `decode` publishes its rows, or gives up, and runs first;
+// without one they are there already. The work is shared with `pool`, if there is one, and begins
+// with the rows that are there; the result is the same. False: `stop`, asked before each task (some
+// 16 or 32 rows), said so, and rows are missing.
+bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
+                 const std::function<void()>& decode = nullptr, const StopCheck& stop = {});
 
 }  // namespace gapless

@@ -19,10 +19,12 @@ Image resize_lanczos(const Image& image, int out_width, int out_height) {
   const std::size_t row_bytes = static_cast<std::size_t>(out_width) * 3;
   Image out{out_width, out_height, {}};
   out.rgb.resize(row_bytes * static_cast<std::size_t>(out_height));
-  LanczosResize resize(image, out_width, out_height, [&](int y, const std::uint8_t* row) {
-    std::copy_n(row, row_bytes, out.rgb.begin() + y * static_cast<std::ptrdiff_t>(row_bytes));
-  });
-  run_resizes({&resize, 1}, nullptr);
+  LanczosResize resize(
+      image.width, image.height, out_width, out_height, [&](int y, const std::uint8_t* row) {
+        std::copy_n(row, row_bytes, out.rgb.begin() + y * static_cast<std::ptrdiff_t>(row_bytes));
+      });
+  PictureRows rows(image.rgb.data(), image.height);
+  run_resizes({&resize, 1}, rows, nullptr);
   return out;
 }
 

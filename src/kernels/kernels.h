@@ -1,20 +1,17 @@
 // The op table: everything that the model asks of a device, one params struct per op.
 //
 // Contract for every op
-//   * Pointers are device memory of the stream's device unless they say otherwise. Tensors are
-//   dense
-//     and row-major; `*_stride` is in elements between rows. T is activation_dtype() of the backend
-//     (float32 on the CPU, bfloat16 on CUDA): weights, activations and, unless KvFormat says
-//     otherwise, the KV cache are of type T.
-//     Statistics, softmax, GELU, RoPE and every accumulation are float32, with one rounding to T at
+//   * Pointers are device memory of the stream's device unless they say otherwise.
+//   * Tensors are dense and row-major; `*_stride` is in elements between rows.
+//   * T is activation_dtype() of the backend (float32 on the CPU, bfloat16 on CUDA): weights,
+//     activations and, unless KvFormat says otherwise, the KV cache are of type T.
+//   * Statistics, softmax, GELU, RoPE and every accumulation are float32, with one rounding to T at
 //     the end of the op.
 //   * An op only enqueues work on `stream` (or records it during a capture). It allocates nothing
-//   and
-//     never waits. Sizes fixed at call time may be captured in a graph; sizes that change from step
-//     to step are read from device memory.
+//     and never waits. Sizes fixed at call time may be captured in a graph; sizes that change from
+//     step to step are read from device memory.
 //   * *Row invariance*: row r of an output depends on row r of the input (and its sequence), and
-//   not on
-//     how many rows there are or what they hold, bit for bit. Invariant I8 stands on this.
+//     not on how many rows there are or what they hold, bit for bit. Invariant I8 stands on this.
 //   * Policy stays out: kernels know nothing of requests, skills or slots.
 //
 // Backends: reference/ (float32, obvious: the oracle), cpu/ (float32, fast), cuda/ (bfloat16).
@@ -30,6 +27,7 @@
 #include "kernels/kv_format.h"
 #include "kernels/prepared_format.h"
 #include "step/row_state.h"
+#include "step/token_memory.h"
 
 namespace gapless {
 
@@ -148,8 +146,9 @@ struct RegionEncoderWeights {
   const void* size_features = nullptr;   // [2, size_feat_dim/2] T
 };
 
-// out[i] = embedding of inputs[index ? index[i] : i]. A text id outside the vocabulary reads row 0:
-// a padding row may see a row state that was never installed (row states start as zeros).
+// out[i] = embedding of inputs[index ? index[i] : i], zeros where the index is negative: a decode step
+// has nothing to embed for padding and for rows that are done. A text id outside the vocabulary
+// reads row 0.
 // Intermediate Fourier values are rounded to T where the published reference rounds them: x, 2*pi*x,
 // z, cos/sin.
 struct EmbedParams {
@@ -166,9 +165,14 @@ struct EmbedParams {
 };
 
 // Puts new sequences into their rows and page-table entries before a launch; both lists may be empty.
+// A new row with kRowAdjustsLogits also gets its token memory: zeros, then its notes, of which no two
+// are of the same token. Other rows' memories are left alone.
 struct BeginStepParams {
   const std::int32_t* install_rows = nullptr;  // [num_installs]
   const RowState* installs = nullptr;          // [num_installs]
+  const std::int32_t* first_notes =
+      nullptr;  // [num_installs + 1]: install i has notes [i] to [i+1]
+  const TokenNote* notes = nullptr;
   const PageTableDelta* deltas = nullptr;      // [num_deltas]
   const std::int32_t* num_installs = nullptr;  // read on the device
   const std::int32_t* num_deltas = nullptr;    // read on the device
@@ -177,6 +181,7 @@ struct BeginStepParams {
   RowState* row_states = nullptr;      // [max rows]
   std::int32_t* page_table = nullptr;  // [max rows, page_table_stride]
   int page_table_stride = 0;
+  TokenMemory token_memory;
 };
 
 // From the rows of a decode step: positions, cache slots and attention lengths. A done row, and a
@@ -192,7 +197,7 @@ struct PlanDecodeParams {
   std::int32_t* positions = nullptr;       // out [num_rows]
   std::int32_t* cache_slots = nullptr;     // out [num_rows]: page * kPageTokens + offset
   AttentionSequence* sequences = nullptr;  // out [num_rows]
-  std::int32_t* input_index = nullptr;     // out [num_rows]: row, or 0 for padding (EmbedParams)
+  std::int32_t* input_index = nullptr;     // out [num_rows]: a live row, or -1 (EmbedParams)
 };
 
 // The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] elements of
@@ -278,6 +283,10 @@ struct DecoderHead {
 // per sequence) may end with the head. A prefill may name the tokens whose results are wanted: the
 // last block then computes, behind its attention, theirs alone, the same bits as among all. Scratch
 // contents are undefined afterwards.
+//
+// A decode step: a sequence without new tokens is a row that is done, or padding. It reads no page and
+// writes none but page 0; its x and logits are undefined. When no sequence has a token, the fast
+// paths do nothing at all.
 struct DecoderBlocksParams {
   const DecoderBlock* blocks = nullptr;  // [num_blocks], host memory, read during the call
   int num_blocks = 0;
@@ -289,6 +298,12 @@ struct DecoderBlocksParams {
   const std::int32_t* page_table = nullptr;
   int page_table_stride = 0;
   const AttentionSequence* sequences = nullptr;  // [num_sequences]; decode: sequence i is token i
+  // A decode step's rows and their states, as PlanDecodeParams has them; nullptr: not told. Where they
+  // are told, a backend may look whether anybody lives before the launches ahead of this one have
+  // ended, so only what ended before the step's first launch may have written them (a decode step
+  // installs no row). `sequences` has the last word.
+  const std::int32_t* rows = nullptr;    // [num_sequences]
+  const RowState* row_states = nullptr;  // [max rows]
   int num_sequences = 0;
   int num_tokens = 0;
   int max_new_tokens = 1;  // as in PagedAttentionParams
@@ -319,25 +334,36 @@ struct GatherRowsParams {
   int dim = 0;
 };
 
-// Picks one token per row.
+// Picks one token per row. The settings are those of RowState::sampling.
 //
 // 1. Candidates: with an automaton, the tokens of the current state's edges, whatever the denied ids
 //    and masks say; otherwise every token but the denied ids and, in a kRowHostMask row, those whose
-//    bit is 0. Candidates whose logit is not finite drop out. When none is left: the row's first
-//    stop id, or token 0 if it has none.
-// 2. Greedy when temperature <= 0 (or NaN), or when a candidate's logit was not finite: the largest
+//    bit is 0. While num_generated < min_tokens stop ids drop out, and candidates whose logit is not
+//    finite always do. When none is left: the row's first stop id, or token 0 if it has none.
+// 2. In a kRowAdjustsLogits row a candidate's logit l becomes, in float32 and in this order, with
+//    `bias` and `uses` from the row's token memory and n the number of uses in the answer:
+//      l + bias
+//      repetition_penalty r, for tokens of the prompt or the answer: l > 0 ? l / r : l * r
+//      l - n * frequency_penalty - (n > 0 ? presence_penalty : 0)
+//    Sources: bias, presence and frequency as in OpenAI's API reference ("prior to sampling";
+//    mu[j] - c[j] * frequency - (c[j] > 0) * presence, c counting the answer's tokens); repetition as
+//    in CTRL (Keskar et al. 2019, section 4.1) with the sign rule of Hugging Face's
+//    RepetitionPenaltyLogitsProcessor, which counts the prompt too; the order is vLLM's.
+//    Everything below sees the adjusted logits.
+// 3. Greedy when temperature <= 0 (or NaN), or when a candidate's logit was not finite: the largest
 //    logit, the lowest id among equals.
-// 3. Otherwise p = softmax(logit / temperature) over the candidates, in order of falling logit, the
+// 4. Otherwise p = softmax(logit / temperature) over the candidates, in order of falling logit, the
 //    lower id first among equals. Each filter keeps a prefix of that order, of at least one token;
 //    all look at the same p (nothing is renormalised in between), so the shortest prefix wins:
 //      top_k > 0: the first top_k
 //      min_p > 0: those with p >= min_p * (p of the first)
 //      top_p < 1: those where the sum of the p before them is <= top_p
-// 4. u = sampling_uniform(seed, num_generated), see sampling_uniform.h; the token is the first kept
+// 5. u = sampling_uniform(seed, num_generated), see sampling_uniform.h; the token is the first kept
 //    one at which the running sum of p exceeds u * (sum of the kept p).
 //
 // logprob = logit - log(sum of exp(logit)) over the whole vocabulary (finite logits only), before
-// masks, temperature and filters; kImpossibleLogprob when the token's own logit is not finite.
+// masks, adjustments, temperature and filters; kImpossibleLogprob when the token's own logit is not
+// finite.
 struct SampleParams {
   const float* logits = nullptr;  // [num_rows, vocab]
   std::int64_t logits_stride = 0;
@@ -347,6 +373,7 @@ struct SampleParams {
   const std::uint32_t* host_masks =
       nullptr;  // [num_rows, host_mask_stride] bits, 1 = allowed; read only for kRowHostMask rows
   int host_mask_stride = 0;        // words
+  TokenMemory token_memory;        // read only for kRowAdjustsLogits rows
   std::int32_t* tokens = nullptr;  // out [num_rows]; -1 for padding and done rows
   float* logprobs = nullptr;       // out [num_rows]
   int num_rows = 0;
@@ -356,7 +383,7 @@ struct SampleParams {
 
 // The most likely tokens of the rows that ask: for k = num_top_logprobs, the k tokens of the largest
 // logits in falling order, the lower id first among equals, each with its logprob as SampleParams
-// defines it (so whatever masks, denied ids, temperature and filters say). Tokens whose logit is not
+// defines it (so whatever masks, denied ids, adjustments, temperature and filters say). Tokens whose logit is not
 // finite are left out; when fewer than k are left, {-1, kImpossibleLogprob} follows. Only the first k
 // entries of a row are written, and none for rows that do not ask and for padding.
 //
@@ -403,6 +430,7 @@ struct DecodeRegionsParams {
 //                    output carries the same x and y.
 //   automaton        the first edge with tokens[e] == token moves to next[e] (kNoAutomaton: free from
 //                    here on); a token without an edge (only when nothing was allowed) stays put.
+//   token memory     of a kRowAdjustsLogits row: the token's uses + 1, up to kMaxTokenUses.
 //   output.position  of the last token consumed: position + n - 1, with the old position.
 // A done row's output is {-1, kAlreadyDone, 0, 0, 0, its position}; padding's is the same at 0.
 struct AdvanceRowsParams {
@@ -413,6 +441,7 @@ struct AdvanceRowsParams {
   const std::int32_t* tokens_consumed = nullptr;  // [num_rows]; nullptr: 1 each (decode)
   const AutomatonState* automata = nullptr;
   RowState* row_states = nullptr;
+  TokenMemory token_memory;
   StepOutput* outputs = nullptr;  // out [num_rows]
   int num_rows = 0;
   std::int32_t coord_id = 0;

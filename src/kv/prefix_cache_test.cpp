@@ -122,6 +122,56 @@ TEST_F(PrefixCacheTest, TheOldestEntryMakesRoomForANewOne) {
   EXPECT_EQ(pool_.num_in_use(), 0);
 }
 
+TEST_F(PrefixCacheTest, AnEmptyPlaceIsFilledBeforeALivePrefixIsGivenUp) {
+  compute_and_leave(1);
+  const auto hit = cache_.find(image(1), 20);
+  const PageId tail = hit->tail_page;
+  PageTable user(4);
+  user.share(pool_, hit->full_pages);
+  pool_.add_ref(tail);
+  compute_and_leave(2);  // used last
+  ASSERT_TRUE(cache_.reclaim(6));
+  EXPECT_EQ(cache_.num_entries(), 1) << "the place of prefix 2 is empty";
+  compute_and_leave(3);
+  compute_and_leave(4);
+  EXPECT_EQ(cache_.num_entries(), 3);
+  EXPECT_TRUE(cache_.find(image(1), 20).has_value());
+  pool_.drop_ref(tail);
+  user.release(pool_);
+}
+
+TEST_F(PrefixCacheTest, ReclaimForgetsNoPrefixWhosePagesAreAllInUse) {
+  compute_and_leave(1);
+  const auto hit = cache_.find(image(1), 20);
+  const PageId tail = hit->tail_page;
+  PageTable user(4);
+  user.share(pool_, hit->full_pages);
+  pool_.add_ref(tail);
+  compute_and_leave(2);
+  ASSERT_TRUE(cache_.reclaim(6));
+  EXPECT_TRUE(cache_.find(image(1), 20).has_value()) << "older, but dropping it frees nothing";
+  EXPECT_FALSE(cache_.find(image(2), 20).has_value());
+  pool_.drop_ref(tail);
+  user.release(pool_);
+}
+
+TEST_F(PrefixCacheTest, APrefixOfAllThePagesOfAnEntryIsKept) {
+  PageTable table(4);
+  ASSERT_TRUE(table.extend(pool_, 4));
+  cache_.insert(image(1), 64, table.pages());
+  EXPECT_EQ(cache_.find(image(1), 64)->full_pages.size(), 4u);
+  table.release(pool_);
+}
+
+TEST_F(PrefixCacheTest, APrefixIsKeptOnce) {
+  PageTable table(4);
+  ASSERT_TRUE(table.extend(pool_, 2));
+  cache_.insert(image(1), 20, table.pages());
+  cache_.insert(image(1), 20, table.pages());
+  table.release(pool_);
+  EXPECT_EQ(cache_.num_entries(), 1);
+}
+
 TEST(PrefixCacheOffTest, KeepsNothing) {
   PagePool pool(4);
   PrefixCache cache(pool, 0, 4);

@@ -1,7 +1,8 @@
 #include "load/answer_reader.h"
 
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
+
+#include "base/json.h"
 
 namespace gapless {
 namespace {
@@ -72,7 +73,7 @@ void AnswerReader::read_moondream(const json::object& event) {
     for (const char* name : {"answer", "caption", "objects", "points"}) {
       const json::value* value = event.if_contains(name);
       if (value == nullptr) continue;
-      answer_ = value->is_string() ? std::string(value->get_string()) : json::serialize(*value);
+      answer_ = value->is_string() ? std::string(value->get_string()) : json_text(*value);
       complete_ = true;
     }
     num_tokens_ = std::max(0, count_at(event, "metrics", "output_tokens"));

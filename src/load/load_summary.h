@@ -32,11 +32,24 @@ struct LoadSummary {
   Percentiles inter_token_ms;  // of streams
   Percentiles latency_ms;      // from the intended start to the end
   LoadRun run;                 // its counts; the series are dropped
+  double mean_ttft_ms = 0;
   std::optional<DeviceShares> shares;
+  std::optional<double> host_us_per_step;  // the engine thread's work
+  std::vector<NamedMean> stages;           // of the way to the first text, on the server
+  std::vector<NamedMean> steps;            // device time of a step by kind
   std::optional<double> rss_begin_mb, rss_end_mb, rss_peak_mb;
 };
 
 LoadSummary summarise_load(LoadRun run);
+
+// What the server says about the time between two readings of its metrics.
+void add_server_figures(const ServerGauges& before, const ServerGauges& after,
+                        LoadSummary& summary);
+
+// A mean request on its way to its first text, one line for each stage, and what is left of the
+// time that the client saw: its own, the network's and the socket's. Empty where the server does
+// not say.
+std::string stage_table(const LoadSummary& summary);
 
 std::string load_table_header();
 std::string load_table_row(const LoadSummary& summary);

@@ -4,9 +4,9 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 
 #include "base/base64.h"
+#include "base/json.h"
 
 namespace gapless {
 namespace {
@@ -105,7 +105,7 @@ StatusOr<LoadRequests> make_load_requests(const ServerUrl& url, const LoadWorklo
   for (std::size_t i = 0; i < std::max<std::size_t>(1, workload.pictures.size()); ++i) {
     const std::string image = workload.pictures.empty() ? "" : data_uri(workload.pictures[i]);
     const std::string body =
-        json::serialize(moondream ? moondream_body(workload, image) : openai_body(workload, image));
+        json_text(moondream ? moondream_body(workload, image) : openai_body(workload, image));
     requests.bytes.push_back(
         fmt::format("POST {} HTTP/1.1\r\nHost: {}:{}\r\nUser-Agent: gapless-bench\r\n{}"
                     "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",

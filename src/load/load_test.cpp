@@ -44,21 +44,27 @@ TEST(LoadTarget, OneRequestForEachPicture) {
   EXPECT_FALSE(make_load_requests(*parse_server_url("http://h:1"), workload).ok());
 }
 
-TEST(LoadPictures, AreDistinctAndOfTheirSizes) {
-  const auto sizes = {*parse_picture_size("64x48"), *parse_picture_size("30x50")};
-  const auto pictures = make_pictures(4, sizes, 1);
-  ASSERT_TRUE(pictures.ok());
-  EXPECT_EQ(std::set<std::string>(pictures->begin(), pictures->end()).size(), 4u);
-  const auto many = make_pictures(200, sizes, 1);
-  ASSERT_TRUE(many.ok());
-  EXPECT_EQ(std::set<std::string>(many->begin(), many->end()).size(), 200u) << "all are different";
-  const auto last = decode_image(std::as_bytes(std::span(many->back())), {});
-  ASSERT_TRUE(last.ok()) << last.status().to_string();
-  EXPECT_EQ(*pictures, *make_pictures(4, sizes, 1));
-  const auto image = decode_image(std::as_bytes(std::span((*pictures)[1])));
-  ASSERT_TRUE(image.ok());
-  EXPECT_EQ(image->width, 30);
-  EXPECT_EQ(image->height, 50);
+TEST(LoadPictures, DifferInTheirPixelsAndHaveTheirSizes) {
+  const std::vector<PictureSize> sizes = {*parse_picture_size("64x48"),
+                                          *parse_picture_size("30x50")};
+  for (const char* format_name : {"jpeg", "png"}) {
+    SCOPED_TRACE(format_name);
+    const PictureFormat format = *parse_picture_format(format_name);
+    const auto pictures = make_pictures(200, sizes, 1, format);
+    ASSERT_TRUE(pictures.ok());
+    std::set<std::string> rasters;
+    for (std::size_t i = 0; i < pictures->size(); ++i) {
+      const auto image = decode_image(std::as_bytes(std::span((*pictures)[i])));
+      ASSERT_TRUE(image.ok()) << image.status().to_string();
+      EXPECT_EQ(image->width, sizes[i % 2].width);
+      EXPECT_EQ(image->height, sizes[i % 2].height);
+      rasters.emplace(image->rgb.begin(), image->rgb.end());
+    }
+    EXPECT_EQ(rasters.size(), 200u) << "all pixels differ, not the files alone";
+    EXPECT_EQ(*pictures, *make_pictures(200, sizes, 1, format)) << "the same in every run";
+    EXPECT_NE(*pictures, *make_pictures(200, sizes, 2, format));
+  }
+  EXPECT_FALSE(parse_picture_format("gif").ok());
   for (const char* bad : {"", "x", "1x", "0x5", "5x5x", "100000x1", "60000x60000", "-1x5"}) {
     EXPECT_FALSE(parse_picture_size(bad).ok()) << bad;
   }
@@ -88,7 +94,8 @@ TEST(AnswerReader, WhatIsNotWholeIsNotComplete) {
   for (const std::string& broken :
        {std::string(kStream.substr(0, last_event)),
         std::string(kStream.substr(0, kStream.size() - 1)), std::string(kStream) + "data: {}\n\n",
-        "noise\n\n" + std::string(kStream), "data: {\n\n" + std::string(kStream),
+        std::string(kStream) + "data: {}", "noise\n\n" + std::string(kStream),
+        "data: {\n\n" + std::string(kStream),
         "data: {\"chunk\":\"lost\"}\n\n" + std::string(kStream)}) {
     AnswerReader reader(LoadApi::kMoondream, true);
     reader.feed(broken);
@@ -170,22 +177,55 @@ TEST(LoadSummary, TheWarmUpsRequestsCountInTheRatesTheyEndInOnly) {
 }
 
 TEST(ServerMetricsOf, SharesBetweenTwoReadings) {
-  const auto reading = [](double busy, double starved, double bubble) {
+  const auto reading = [](double busy, double preparing, double starved, double bubble) {
     return parse_server_gauges(
         fmt::format("# HELP x y\n"
                     "gapless_info{{model_name=\"m\",device=\"A, \\\"B\\\"\"}} 1\n"
                     "gapless_device_seconds_total{{model_name=\"m\",state=\"busy\"}} {}\n"
+                    "gapless_device_seconds_total{{model_name=\"m\",state=\"preparing\"}} {}\n"
                     "gapless_device_seconds_total{{model_name=\"m\",state=\"starved\"}} {}\n"
                     "gapless_device_seconds_total{{model_name=\"m\",state=\"bubble\"}} {}\n"
                     "process_resident_memory_bytes 1048576\n",
-                    busy, starved, bubble));
+                    busy, preparing, starved, bubble));
   };
-  const auto shares = device_shares(reading(1, 1, 1), reading(7, 2, 3));
+  const auto shares = device_shares(reading(1, 1, 1, 1), reading(7, 5, 2, 3));
   ASSERT_TRUE(shares);
-  EXPECT_DOUBLE_EQ(shares->busy, 6.0 / 9);
+  EXPECT_DOUBLE_EQ(shares->busy, 6.0 / 13);
+  EXPECT_DOUBLE_EQ(shares->preparing, 4.0 / 13);
+  EXPECT_DOUBLE_EQ(shares->starved, 1.0 / 13);
   EXPECT_DOUBLE_EQ(shares->bubble, 2.0 / 8);
-  EXPECT_EQ(reading(1, 1, 1).resident_bytes, 1048576);
-  EXPECT_FALSE(device_shares(parse_server_gauges("vllm:x 1\n"), reading(1, 1, 1)));
+  EXPECT_EQ(reading(1, 1, 1, 1).resident_bytes, 1048576);
+  EXPECT_FALSE(device_shares(parse_server_gauges("vllm:x 1\n"), reading(1, 1, 1, 1)));
+}
+
+TEST(ServerMetricsOf, WhatARequestAndAStepTookBetweenTwoReadings) {
+  const auto reading = [](double read_s, double device_s, int requests, int steps) {
+    return parse_server_gauges(fmt::format(
+        "gapless_request_stage_seconds_sum{{model_name=\"m\",stage=\"read\"}} {0}\n"
+        "gapless_request_stage_seconds_count{{model_name=\"m\",stage=\"read\"}} {2}\n"
+        "gapless_request_stage_seconds_sum{{model_name=\"m\",stage=\"device\"}} {1}\n"
+        "gapless_request_stage_seconds_count{{model_name=\"m\",stage=\"device\"}} {2}\n"
+        "gapless_steps_total{{model_name=\"m\",kind=\"encode\"}} {3}\n"
+        "gapless_steps_total{{model_name=\"m\",kind=\"decode\"}} {3}\n"
+        "gapless_step_seconds_total{{model_name=\"m\",kind=\"encode\"}} {1}\n"
+        "gapless_engine_thread_seconds_total{{model_name=\"m\",phase=\"plan\"}} {0}\n"
+        "gapless_engine_thread_seconds_total{{model_name=\"m\",phase=\"commit\"}} {0}\n",
+        read_s, device_s, requests, steps));
+  };
+  const ServerGauges before = reading(1, 2, 10, 100);
+  const ServerGauges after = reading(1.5, 6, 20, 300);
+  const std::vector<NamedMean> stages = mean_stages(before, after);
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_EQ(stages[0].name, "read");
+  EXPECT_DOUBLE_EQ(stages[0].ms, 50);
+  EXPECT_DOUBLE_EQ(stages[1].ms, 400);
+  const std::vector<NamedMean> steps = mean_steps(before, after);
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].name, "encode");
+  EXPECT_DOUBLE_EQ(steps[0].ms, 20);
+  EXPECT_DOUBLE_EQ(*host_us_per_step(before, after), 2500);
+  EXPECT_TRUE(mean_stages(before, before).empty()) << "nobody asked";
+  EXPECT_FALSE(host_us_per_step(ServerGauges(), after));
 }
 
 }  // namespace

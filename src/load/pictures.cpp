@@ -1,18 +1,29 @@
 #include "load/pictures.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <random>
 
 #include "base/limits.h"
+#include "base/thread_pool.h"
+#include "image/write_jpeg.h"
 #include "image/write_png.h"
 
 namespace gapless {
 namespace {
 
-constexpr int kMaxDrawn = 64;
+constexpr int kJpegQuality = 85;
+// Of a photograph, either way, on each channel.
+constexpr int kGrain = 8;
+
+void add_grain(Image& image, std::mt19937_64& random) {
+  std::uint64_t bits = 0;
+  for (std::size_t i = 0; i < image.rgb.size(); ++i, bits >>= 8) {
+    if (i % 8 == 0) bits = random();
+    const int grain = static_cast<int>(bits % (2 * kGrain + 1)) - kGrain;
+    image.rgb[i] = static_cast<std::uint8_t>(std::clamp(image.rgb[i] + grain, 0, 255));
+  }
+}
 
 Image draw(PictureSize size, std::mt19937_64& random) {
   const auto upto = [&random](int bound) {
@@ -52,6 +63,26 @@ Image draw(PictureSize size, std::mt19937_64& random) {
   return image;
 }
 
+StatusOr<std::string> make_picture(PictureSize size, std::uint64_t seed, int number,
+                                   PictureFormat format) {
+  std::seed_seq seeds{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32),
+                      static_cast<std::uint32_t>(number)};
+  std::mt19937_64 random(seeds);
+  Image image = draw(size, random);
+  // Two pictures whose rectangles happen to be the same differ here.
+  const std::size_t num_pixels = image.rgb.size() / 3;
+  std::uint8_t* const own = image.rgb.data() + static_cast<std::size_t>(number) % num_pixels * 3;
+  for (int channel = 0; channel < 3; ++channel) own[channel] ^= 0x80;
+  std::vector<std::byte> bytes;
+  if (format == PictureFormat::kJpeg) {
+    add_grain(image, random);
+    GAPLESS_ASSIGN_OR_RETURN(bytes, encode_jpeg(image, kJpegQuality));
+  } else {
+    GAPLESS_ASSIGN_OR_RETURN(bytes, encode_png(image));
+  }
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
 }  // namespace
 
 StatusOr<PictureSize> parse_picture_size(std::string_view text) {
@@ -69,20 +100,23 @@ StatusOr<PictureSize> parse_picture_size(std::string_view text) {
   return invalid_argument("'{}': a size such as 800x600 is needed", text);
 }
 
+StatusOr<PictureFormat> parse_picture_format(std::string_view text) {
+  if (text == "jpeg") return PictureFormat::kJpeg;
+  if (text == "png") return PictureFormat::kPng;
+  return invalid_argument("'{}': jpeg or png is needed", text);
+}
+
 StatusOr<std::vector<std::string>> make_pictures(int count, const std::vector<PictureSize>& sizes,
-                                                 std::uint64_t seed) {
-  std::mt19937_64 random(seed);
+                                                 std::uint64_t seed, PictureFormat format) {
+  std::vector<StatusOr<std::string>> made(static_cast<std::size_t>(count), std::string());
+  ThreadPool::shared().parallel_for(count, [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    made[at] = make_picture(sizes[at % sizes.size()], seed, static_cast<int>(i), format);
+  });
   std::vector<std::string> pictures;
-  for (int i = 0; i < count; ++i) {
-    if (i >= kMaxDrawn) {
-      // What follows a PNG's end is not part of the picture, but of the bytes.
-      std::string again = pictures[static_cast<std::size_t>(i % kMaxDrawn)];
-      pictures.push_back(again + fmt::format("copy {}", i));
-      continue;
-    }
-    const PictureSize size = sizes[static_cast<std::size_t>(i) % sizes.size()];
-    GAPLESS_ASSIGN_OR_RETURN(const std::vector<std::byte> png, encode_png(draw(size, random)));
-    pictures.emplace_back(reinterpret_cast<const char*>(png.data()), png.size());
+  for (StatusOr<std::string>& picture : made) {
+    GAPLESS_RETURN_IF_ERROR(picture.status());
+    pictures.push_back(std::move(*picture));
   }
   return pictures;
 }

@@ -72,17 +72,17 @@ std::string series_name(const OverlapGain& gain) {
   return fmt::format("{}, {} streams, depth {}", gain.workload, gain.num_streams, gain.depth);
 }
 
-std::string tooltip(const OverlapGain& gain, double predicted, double observed) {
+std::string tooltip(const OverlapGain& gain) {
   return fmt::format("{}, delay {:.0f} us: predicted {:+.1f} %, observed {:+.1f} %",
-                     series_name(gain), gain.host_delay_us, 100 * predicted, 100 * observed);
+                     series_name(gain), gain.host_delay_us, 100 * gain.predicted.median,
+                     100 * gain.observed.median);
 }
 
 void draw_scatter(Svg& svg, std::span<const OverlapGain> gains,
                   const std::vector<std::string>& workloads) {
   double low = 0, high = 0.02;
   for (const OverlapGain& gain : gains) {
-    for (const double value :
-         {gain.predicted, gain.observed_decode, gain.predicted_with_fills, gain.observed}) {
+    for (const double value : {gain.predicted.median, gain.observed.min, gain.observed.max}) {
       low = std::min(low, value);
       high = std::max(high, value);
     }
@@ -103,10 +103,9 @@ void draw_scatter(Svg& svg, std::span<const OverlapGain> gains,
     const auto workload = std::find(workloads.begin(), workloads.end(), gain.workload);
     const char* colour =
         kColours[static_cast<std::size_t>(workload - workloads.begin()) % kColours.size()];
-    svg.circle(panel.to_x(gain.predicted), panel.to_y(gain.observed_decode), 4, colour, true,
-               tooltip(gain, gain.predicted, gain.observed_decode));
-    svg.circle(panel.to_x(gain.predicted_with_fills), panel.to_y(gain.observed), 5, colour, false,
-               tooltip(gain, gain.predicted_with_fills, gain.observed));
+    const double x = panel.to_x(gain.predicted.median);
+    svg.line(x, panel.to_y(gain.observed.min), x, panel.to_y(gain.observed.max), colour, 1);
+    svg.circle(x, panel.to_y(gain.observed.median), 4, colour, true, tooltip(gain));
   }
   double y = kTop + kPanel + 60;
   for (std::size_t i = 0; i < workloads.size(); ++i) {
@@ -115,10 +114,10 @@ void draw_scatter(Svg& svg, std::span<const OverlapGain> gains,
     svg.text(x + 8, y, workloads[i], TextAnchor::kStart, 11);
     if (i % 3 == 2) y += 16;
   }
-  svg.text(kLeft, kTop + kPanel + 112, "filled: decode steps, T_block / T_pipe x (1 - z)",
+  svg.text(kLeft, kTop + kPanel + 112, "across: from depth-1 runs alone; up: runs of that depth",
            TextAnchor::kStart, 11);
   svg.text(kLeft, kTop + kPanel + 127,
-           "hollow: prefills included; band: 2 points; answers of a few tokens left out",
+           "bars: least to most of the repeats; band: 2 points; answers of a few tokens left out",
            TextAnchor::kStart, 11);
 }
 
@@ -127,8 +126,8 @@ void draw_sweep(Svg& svg, std::span<const OverlapGain> gains,
   double low = 0, high = 0.02;
   std::vector<std::string> series;
   for (const OverlapGain& gain : gains) {
-    low = std::min({low, gain.predicted, gain.observed_decode});
-    high = std::max({high, gain.predicted, gain.observed_decode});
+    low = std::min({low, gain.predicted.median, gain.observed.median});
+    high = std::max({high, gain.predicted.median, gain.observed.median});
     if (std::find(series.begin(), series.end(), series_name(gain)) == series.end()) {
       series.push_back(series_name(gain));
     }
@@ -143,11 +142,11 @@ void draw_sweep(Svg& svg, std::span<const OverlapGain> gains,
     for (const OverlapGain& gain : gains) {
       if (series_name(gain) != series[s]) continue;
       if (before != nullptr) {
-        svg.line(panel.to_x(before->host_delay_us), panel.to_y(before->predicted),
-                 panel.to_x(gain.host_delay_us), panel.to_y(gain.predicted), colour, 1.5);
+        svg.line(panel.to_x(before->host_delay_us), panel.to_y(before->predicted.median),
+                 panel.to_x(gain.host_delay_us), panel.to_y(gain.predicted.median), colour, 1.5);
       }
-      svg.circle(panel.to_x(gain.host_delay_us), panel.to_y(gain.observed_decode), 4, colour, true,
-                 tooltip(gain, gain.predicted, gain.observed_decode));
+      svg.circle(panel.to_x(gain.host_delay_us), panel.to_y(gain.observed.median), 4, colour, true,
+                 tooltip(gain));
       before = &gain;
     }
     svg.text(panel.x, kTop + kPanel + 60 + 16 * static_cast<double>(s),

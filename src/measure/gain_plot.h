@@ -8,14 +8,13 @@
 
 namespace gapless {
 
-// Shorter answers are left out: their gain is far below zero, and the formula for decode steps says
-// nothing about them.
+// Shorter answers are left out: prefills are most of their time, and their gain far from the
+// others'.
 inline constexpr double kMinPlottedTokens = 10;
 
-// Left: every gain as a point, predicted across, observed up (filled: decode steps alone against
-// T_block / T_pipe x (1 - z); hollow: everything included), with the diagonal and a band of two
-// points around it. Right, when host delays were swept: the gain over the delay, predicted as
-// lines and observed as points.
+// Left: every gain as a point, predicted from depth 1 across, observed up (medians of the repeats;
+// a bar from least to most), with the diagonal and a band of two points around it. Right, when host
+// delays were swept: the gain over the delay, predicted as lines and observed as points.
 Svg gain_plot(std::span<const OverlapGain> gains, std::string_view title);
 
 }  // namespace gapless

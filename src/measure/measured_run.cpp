@@ -20,62 +20,58 @@ bool same_but_depth(const MeasuredRun& a, const MeasuredRun& b) {
          a.num_streams == b.num_streams;
 }
 
-// s of a pipelined run, from its own periods and those of the same workload at other numbers of
-// streams.
-double growing_share_of(const MeasuredRun& run, std::span<const MeasuredRun> runs) {
+// s of a depth-1 window, from its own decode steps and those of the same workload and repeat at
+// other numbers of streams.
+double growing_share_of(const MeasuredRun& blocking, std::size_t repeat,
+                        std::span<const MeasuredRun> runs) {
   std::vector<PeriodPoint> points;
   for (const MeasuredRun& other : runs) {
-    if (other.workload == run.workload && other.host_delay_us == run.host_delay_us &&
-        other.depth == run.depth) {
-      points.push_back({other.num_streams, other.mean_period_ms()});
+    if (other.workload == blocking.workload && other.host_delay_us == blocking.host_delay_us &&
+        other.depth == 1 && repeat < other.windows.size()) {
+      points.push_back({other.num_streams, other.windows[repeat].mean_decode_device_ns()});
     }
   }
   std::sort(points.begin(), points.end(), [](const PeriodPoint& a, const PeriodPoint& b) {
     return a.num_streams < b.num_streams;
   });
-  const double dead_ms = mean_of(run.steps.dead_period_ns) / 1e6;
-  const double dead_share = dead_ms > 0 ? dead_ms / run.mean_period_ms() : 1;
-  return std::max(0.0, growing_share(points, run.num_streams, dead_share));
-}
-
-// F: what a fill step takes, and what the decode step behind it takes more or less than others.
-double fill_period_ns(const StepStatistics& steps) {
-  const double after_ns = mean_of(steps.after_fill_period_ns);
-  const double behind_ns = after_ns > 0 ? after_ns - mean_of(steps.period_ns) : 0;
-  return per(steps.fill_ns, steps.num_fill_steps) + behind_ns;
-}
-
-double answer_time_of(const MeasuredRun& run, double growing_share) {
-  const StepStatistics& steps = run.steps;
-  return answer_time(
-      {.depth = run.depth,
-       .mean_tokens = steps.mean_answer_tokens(),
-       .fills_per_answer = per(static_cast<double>(steps.num_fill_steps), steps.num_first_tokens),
-       .fill_period = fill_period_ns(steps),
-       .decode_period = mean_of(steps.period_ns),
-       .num_streams = run.num_streams,
-       .growing_share = growing_share});
+  return std::max(0.0, growing_share(points, blocking.num_streams));
 }
 
 OverlapGain compare(const MeasuredRun& blocking, const MeasuredRun& run,
-                    std::span<const MeasuredRun> runs) {
+                    std::span<const MeasuredRun> runs, double dead_row_share) {
   OverlapGain gain;
   gain.workload = run.workload;
   gain.host_delay_us = run.host_delay_us;
   gain.num_streams = run.num_streams;
   gain.depth = run.depth;
+  gain.forward_ms = blocking.forward_ms();
+  gain.sampling_ms = blocking.sampling_ms();
+  gain.host_us = spread_of(blocking.steps.host_work_ns).median / 1e3;
+  gain.mean_tokens = blocking.steps.mean_answer_tokens();
+  gain.growing_share = growing_share_of(blocking, 0, runs);
+  gain.zombie_tax = zombie_tax(run.depth, gain.mean_tokens, gain.growing_share) * dead_row_share;
   gain.blocking_ms = blocking.mean_period_ms();
   gain.pipelined_ms = run.mean_period_ms();
-  gain.mean_tokens = run.steps.mean_answer_tokens();
-  gain.growing_share = growing_share_of(run, runs);
-  gain.zombie_tax = zombie_tax(run.depth, gain.mean_tokens, gain.growing_share);
-  gain.predicted = predicted_gain(gain.blocking_ms, gain.pipelined_ms, gain.zombie_tax);
-  gain.observed_decode = run.steps.decode_tokens_per_s() / blocking.steps.decode_tokens_per_s() - 1;
-  // Tokens per second: each run's answers have the length that they happened to have.
-  const double blocking_token = answer_time_of(blocking, 0) / blocking.steps.mean_answer_tokens();
-  const double token = answer_time_of(run, gain.growing_share) / gain.mean_tokens;
-  gain.predicted_with_fills = blocking_token / token - 1;
-  gain.observed = run.steps.tokens_per_s() / blocking.steps.tokens_per_s() - 1;
+  std::vector<double> predicted, observed, miss, by_device, by_idle;
+  const std::size_t num_repeats = std::min(blocking.windows.size(), run.windows.size());
+  for (std::size_t repeat = 0; repeat < num_repeats; ++repeat) {
+    const GainComparison comparison =
+        compare_windows(blocking.windows[repeat], run.windows[repeat],
+                        {.depth = run.depth,
+                         .num_streams = run.num_streams,
+                         .growing_share = growing_share_of(blocking, repeat, runs),
+                         .dead_row_share = dead_row_share});
+    predicted.push_back(comparison.predicted);
+    observed.push_back(comparison.observed);
+    miss.push_back(comparison.miss);
+    by_device.push_back(comparison.by_device);
+    by_idle.push_back(comparison.by_idle);
+  }
+  gain.predicted = range_of_repeats(std::move(predicted));
+  gain.observed = range_of_repeats(std::move(observed));
+  gain.miss = range_of_repeats(std::move(miss));
+  gain.by_device = range_of_repeats(std::move(by_device));
+  gain.by_idle = range_of_repeats(std::move(by_idle));
   return gain;
 }
 
@@ -136,22 +132,28 @@ void MeasuredRun::add(const ClosedLoopWindow& window) {
   steps.add(statistics);
   accounts.add(window);
   periods_ms.push_back(spread_of(statistics.period_ns).median / 1e6);
-  tokens_per_s.push_back(statistics.tokens_per_s());
+  windows.push_back(window_figures(window));
+  tokens_per_s.push_back(windows.back().tokens_per_s());
 }
 
 double MeasuredRun::zombie_share() const {
   return per(static_cast<double>(steps.num_zombies), steps.num_rows);
 }
 
-std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs) {
+RepeatRange range_of_repeats(std::vector<double> values) {
+  if (values.empty()) return {};
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  return {spread_of(values).median, *min, *max};
+}
+
+std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs, double dead_row_share) {
   std::vector<OverlapGain> gains;
   for (const MeasuredRun& run : runs) {
     const auto blocking = std::find_if(runs.begin(), runs.end(), [&](const MeasuredRun& other) {
       return other.depth == 1 && same_but_depth(run, other);
     });
     if (run.depth == 1 || blocking == runs.end()) continue;
-    if (run.steps.period_ns.empty() || blocking->steps.period_ns.empty()) continue;
-    gains.push_back(compare(*blocking, run, runs));
+    gains.push_back(compare(*blocking, run, runs, dead_row_share));
   }
   return gains;
 }

@@ -10,6 +10,7 @@
 
 #include "measure/closed_loop.h"
 #include "measure/step_statistics.h"
+#include "measure/window_figures.h"
 
 namespace gapless {
 
@@ -48,6 +49,7 @@ struct MeasuredRun {
   // One per repeat: their range is the spread.
   std::vector<double> periods_ms;
   std::vector<double> tokens_per_s;
+  std::vector<WindowFigures> windows;
 
   void add(const ClosedLoopWindow& window);
   double forward_ms() const { return spread_of(steps.forward_ns).median / 1e6; }
@@ -58,24 +60,41 @@ struct MeasuredRun {
   double zombie_share() const;
 };
 
-// Depth d against depth 1, everything else the same.
+// Of the repeats: median, least and most.
+struct RepeatRange {
+  double median = 0;
+  double min = 0;
+  double max = 0;
+};
+RepeatRange range_of_repeats(std::vector<double> values);  // all 0 for none
+
+// Depth d against depth 1, everything else the same: what depth-1 runs predict, what the runs of
+// depth d show on the host's clock. Each repeat is compared with itself.
 struct OverlapGain {
   std::string workload;
   double host_delay_us = 0;
   int num_streams = 1;
   int depth = 2;
-  double blocking_ms = 0;           // T_block
-  double pipelined_ms = 0;          // T_pipe
-  double mean_tokens = 0;           // L
-  double growing_share = 0;         // s
-  double zombie_tax = 0;            // z
-  double predicted = 0;             // T_block / T_pipe x (1 - z) - 1
-  double observed_decode = 0;       // tokens per second of decode steps
-  double predicted_with_fills = 0;  // from the time of one answer
-  double observed = 0;              // tokens per second, everything included
+  // Of depth 1: what the prediction is made of.
+  double forward_ms = 0;
+  double sampling_ms = 0;
+  double host_us = 0;        // work per decode step
+  double mean_tokens = 0;    // L
+  double growing_share = 0;  // s
+  double zombie_tax = 0;     // z, of a dead row that costs kDeadRowShare of a live one
+  double blocking_ms = 0;    // period of a full decode step
+  // Of depth d.
+  double pipelined_ms = 0;
+  // Gains in tokens per second, everything included.
+  RepeatRange predicted;
+  RepeatRange observed;
+  RepeatRange miss;  // observed - predicted
+  RepeatRange by_device;
+  RepeatRange by_idle;
 };
 
-// For every run with depth > 1 that has a blocking twin with full decode steps.
-std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs);
+// For every run with depth > 1 that has a blocking twin.
+std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs,
+                                       double dead_row_share = kDeadRowShare);
 
 }  // namespace gapless

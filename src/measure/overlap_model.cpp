@@ -27,10 +27,4 @@ double predicted_gain(double blocking_period, double pipelined_period, double zo
   return blocking_period / pipelined_period * (1 - zombie_tax) - 1;
 }
 
-double answer_time(const AnswerCost& cost) {
-  const double decode_steps = cost.mean_tokens - 1 + (cost.depth - 1) * cost.growing_share;
-  return cost.fills_per_answer * cost.fill_period +
-         decode_steps * cost.decode_period / cost.num_streams;
-}
-
 }  // namespace gapless

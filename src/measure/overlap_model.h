@@ -12,17 +12,14 @@
 //   s(B) = B x dT/dB / T     the share of the step that grows with its rows B: what one
 //                            row costs, times B. dT/dB is taken towards the next smaller
 //                            number of streams that was measured.
-//   s(1) = 1                 a dead step costs a whole one; or, where the device lets dead steps
-//   exit
-//                            early, the measured period of a dead step over that of a live one.
+//   s(1) = 1                 a dead step costs a whole one; where the device lets dead steps exit
+//                            early, that share of it.
 //
 // With the article's own periods this gives its predicted column.
 //
-// The formula knows nothing of prefills. With short answers they are much of the time, so the
-// second prediction compares the time of one whole answer at each depth:
-//
-//   S = f x F + (L - 1 + (d - 1) x s) x T / B      f fill steps (encode, prefill) per answer, of
-//                                                  period F each
+// `gapless bench overlap` predicts a pipelined run from a blocking one step by step
+// (window_figures.h), where T_pipe is what device and host need for a step, and takes s(B) from
+// here.
 #pragma once
 
 #include <span>
@@ -45,17 +42,5 @@ double zombie_tax(int depth, double mean_tokens, double growing_share);
 
 // Speedup minus 1.
 double predicted_gain(double blocking_period, double pipelined_period, double zombie_tax);
-
-// Time of one answer, S, at one depth.
-struct AnswerCost {
-  int depth = 1;
-  double mean_tokens = 0;       // L
-  double fills_per_answer = 0;  // f
-  double fill_period = 0;       // F
-  double decode_period = 0;     // T
-  int num_streams = 1;          // B
-  double growing_share = 0;     // s
-};
-double answer_time(const AnswerCost& cost);
 
 }  // namespace gapless

@@ -54,18 +54,5 @@ TEST(OverlapModel, EveryStepInFlightBeyondOneIsTaxed) {
   EXPECT_DOUBLE_EQ(zombie_tax(4, 100, 0.5), 0.015);
 }
 
-// Three tokens: one prefill of 5, two decode steps of 2 shared by 4 streams, and a zombie's row of
-// half a step.
-TEST(OverlapModel, AnswerTimeCountsFillsDecodesAndZombies) {
-  const AnswerCost cost{.depth = 2,
-                        .mean_tokens = 3,
-                        .fills_per_answer = 1,
-                        .fill_period = 5,
-                        .decode_period = 2,
-                        .num_streams = 4,
-                        .growing_share = 0.5};
-  EXPECT_DOUBLE_EQ(answer_time(cost), 5 + 2.5 * 2 / 4);
-}
-
 }  // namespace
 }  // namespace gapless

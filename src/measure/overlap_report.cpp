@@ -29,6 +29,17 @@ std::string percent(double share, int decimals = 1) {
   return fmt::format("{:+.{}f}%", 100 * share, decimals);
 }
 
+std::string percent(const RepeatRange& range) {
+  return fmt::format("{} ({} .. {})", percent(range.median), percent(range.min),
+                     percent(range.max));
+}
+
+boost::json::object range_json(const RepeatRange& range) {
+  return {{"median", rounded(range.median, 5)},
+          {"min", rounded(range.min, 5)},
+          {"max", rounded(range.max, 5)}};
+}
+
 std::string us_per_step(const MeasuredRun& run, HostPhaseKind kind) {
   return fmt::format(" {:>8.1f}", run.accounts.host_us_per_step(kind));
 }
@@ -122,16 +133,20 @@ std::string host_table(std::span<const MeasuredRun> runs) {
 }
 
 std::string gain_table(std::span<const OverlapGain> gains) {
-  std::string out =
-      fmt::format("{:<26} {:>7} {:>5} | {:>9} {:>9} {:>6} {:>6} | {:>9} {:>9} | {:>9} {:>9}\n",
-                  "times in ms", "streams", "depth", "blocking", "pipelined", "L", "z", "predicted",
-                  "observed", "+ fills", "observed");
+  std::string out = fmt::format(
+      "{:<26} {:>7} {:>5} | {:>8} {:>8} {:>8} {:>6} {:>6} | {:>9} {:>9} | {:>24} {:>24} {:>24} | "
+      "{:>8} {:>8}\n",
+      "depth 1 predicts depth d", "streams", "depth", "forward", "sampling", "host us", "L", "z",
+      "blocking", "pipelined", "predicted (least..most)", "observed", "observed - predicted",
+      "device", "idle");
   for (const OverlapGain& gain : gains) {
-    out += fmt::format("{} | {:>9.4f} {:>9.4f} {:>6.1f} {:>5.2f}% | {:>9} {:>9} | {:>9} {:>9}\n",
-                       run_name(gain.workload, gain.host_delay_us, gain.num_streams, gain.depth),
-                       gain.blocking_ms, gain.pipelined_ms, gain.mean_tokens, 100 * gain.zombie_tax,
-                       percent(gain.predicted), percent(gain.observed_decode),
-                       percent(gain.predicted_with_fills), percent(gain.observed));
+    out += fmt::format(
+        "{} | {:>8.4f} {:>8.4f} {:>8.1f} {:>6.1f} {:>5.2f}% | {:>9.4f} {:>9.4f} | {:>24} {:>24} "
+        "{:>24} | {:>8} {:>8}\n",
+        run_name(gain.workload, gain.host_delay_us, gain.num_streams, gain.depth), gain.forward_ms,
+        gain.sampling_ms, gain.host_us, gain.mean_tokens, 100 * gain.zombie_tax, gain.blocking_ms,
+        gain.pipelined_ms, percent(gain.predicted), percent(gain.observed), percent(gain.miss),
+        percent(gain.by_device.median), percent(gain.by_idle.median));
   }
   return out;
 }
@@ -175,20 +190,24 @@ boost::json::array to_json(std::span<const MeasuredRun> runs) {
 boost::json::array to_json(std::span<const OverlapGain> gains) {
   boost::json::array list;
   for (const OverlapGain& gain : gains) {
-    list.push_back(
-        boost::json::object{{"workload", gain.workload},
-                            {"host_delay_us", gain.host_delay_us},
-                            {"streams", gain.num_streams},
-                            {"depth", gain.depth},
-                            {"blocking_ms", rounded(gain.blocking_ms, 5)},
-                            {"pipelined_ms", rounded(gain.pipelined_ms, 5)},
-                            {"L", rounded(gain.mean_tokens, 2)},
-                            {"s", rounded(gain.growing_share, 4)},
-                            {"z", rounded(gain.zombie_tax, 6)},
-                            {"predicted", rounded(gain.predicted, 5)},
-                            {"observed_decode", rounded(gain.observed_decode, 5)},
-                            {"predicted_with_fills", rounded(gain.predicted_with_fills, 5)},
-                            {"observed", rounded(gain.observed, 5)}});
+    list.push_back(boost::json::object{
+        {"workload", gain.workload},
+        {"host_delay_us", gain.host_delay_us},
+        {"streams", gain.num_streams},
+        {"depth", gain.depth},
+        {"from_depth_1", boost::json::object{{"forward_ms", rounded(gain.forward_ms, 5)},
+                                             {"sampling_ms", rounded(gain.sampling_ms, 5)},
+                                             {"host_us", rounded(gain.host_us, 2)},
+                                             {"L", rounded(gain.mean_tokens, 2)},
+                                             {"s", rounded(gain.growing_share, 4)},
+                                             {"z", rounded(gain.zombie_tax, 6)}}},
+        {"blocking_ms", rounded(gain.blocking_ms, 5)},
+        {"pipelined_ms", rounded(gain.pipelined_ms, 5)},
+        {"predicted", range_json(gain.predicted)},
+        {"observed", range_json(gain.observed)},
+        {"observed_minus_predicted", range_json(gain.miss)},
+        {"of_it_device_work", range_json(gain.by_device)},
+        {"of_it_device_idle", range_json(gain.by_idle)}});
   }
   return list;
 }

@@ -13,7 +13,8 @@ namespace gapless {
 std::string step_table(std::span<const MeasuredRun> runs);
 // The engine thread's microseconds per step of any kind by phase, and per decode step (median).
 std::string host_table(std::span<const MeasuredRun> runs);
-// Blocking against pipelined, predicted against observed.
+// Blocking against pipelined: what the blocking runs predict, what the pipelined ones show, by how
+// much the one misses the other and why.
 std::string gain_table(std::span<const OverlapGain> gains);
 
 boost::json::array to_json(std::span<const MeasuredRun> runs);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/json/array.hpp>
-#include <boost/json/serialize.hpp>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -11,6 +10,8 @@
 #include <ctime>
 #include <fstream>
 #include <sstream>
+
+#include "base/json.h"
 
 namespace gapless {
 namespace {
@@ -65,12 +66,12 @@ void append(std::string& out, const boost::json::value& value, int indent) {
   if (value.is_double()) {
     out += number_text(value.get_double());
   } else if (is_plain(value)) {
-    out += boost::json::serialize(value);
+    out += json_text(value);
   } else if (value.is_object()) {
     out += "{";
     const char* separator = "\n";
     for (const auto& field : value.get_object()) {
-      out += separator + inner + boost::json::serialize(field.key()) + ": ";
+      out += separator + inner + json_text(field.key()) + ": ";
       append(out, field.value(), indent + 2);
       separator = ",\n";
     }

@@ -28,12 +28,6 @@ std::int64_t end_of(const StepRecord& record) {
   return std::max(record.forward_end_ns, record.sampling_end_ns);
 }
 
-double host_work_ns(const StepRecord& record) {
-  return static_cast<double>((record.launch_end_ns - record.plan_begin_ns) +
-                             (record.finalize_end_ns - record.finalize_begin_ns) +
-                             (record.commit_end_ns - record.wait_end_ns));
-}
-
 void add_decode(StepStatistics& statistics, const StepRecord& record, const StepRecord& before,
                 double period_ns) {
   ++statistics.num_decode_steps;
@@ -65,6 +59,12 @@ void add_decode(StepStatistics& statistics, const StepRecord& record, const Step
 }
 
 }  // namespace
+
+double host_work_ns(const StepRecord& record) {
+  return static_cast<double>((record.launch_end_ns - record.plan_begin_ns) +
+                             (record.finalize_end_ns - record.finalize_begin_ns) +
+                             (record.commit_end_ns - record.wait_end_ns));
+}
 
 Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};

@@ -23,6 +23,9 @@ struct Spread {
 Spread spread_of(std::vector<double> values);
 double mean_of(std::span<const double> values);  // 0 for an empty series
 
+// The engine thread's work on one step: plan, launch, finalize, commit.
+double host_work_ns(const StepRecord& record);
+
 // Device time, in nanoseconds, of one window with B streams.
 struct StepStatistics {
   int num_streams = 0;  // B

@@ -67,11 +67,12 @@ TEST(GainPlot, HasAPointForEveryGainAndALineForASweep) {
     gains[i].workload = "plain";
     gains[i].mean_tokens = 100;
     gains[i].host_delay_us = 100.0 * static_cast<double>(i);
-    gains[i].predicted = gains[i].observed_decode = 0.1 * static_cast<double>(i);
+    const double gain = 0.1 * static_cast<double>(i);
+    gains[i].predicted = gains[i].observed = {gain, gain - 0.01, gain + 0.01};
   }
   const std::string text = gain_plot(gains, "title").str();
-  // Filled and hollow on the left, filled on the right.
-  EXPECT_EQ(count(text, "predicted +"), 9);
+  // One on the left, one on the right.
+  EXPECT_EQ(count(text, "predicted +"), 6);
   EXPECT_EQ(count(text, "stroke-width=\"1.5\""), 2);
   gains.push_back({.workload = "short", .mean_tokens = 3});
   EXPECT_EQ(gain_plot(gains, "title").str(), text);

@@ -122,7 +122,7 @@ PreparedPrompt PromptSource::make(int client, std::int64_t answer) const {
     image.crops_owner = crop_;
   }
   prompt.row.max_generated = answer_tokens(client, answer);
-  prompt.row.seed = workload_.seed;
+  prompt.row.sampling.seed = workload_.seed;
   set_constraint(prompt);
   return prompt;
 }

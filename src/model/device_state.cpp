@@ -19,13 +19,22 @@ std::size_t kv_page_bytes(const TextShape& shape, DType dtype, KvFormat format) 
          static_cast<std::size_t>(shape.dim) * kPageTokens * kv_element_bytes(format, dtype);
 }
 
+std::size_t token_memory_bytes(int vocab, const StepLimits& limits) {
+  return static_cast<std::size_t>(limits.num_rows() * token_memory_stride(vocab)) *
+         (sizeof(*TokenMemory::uses) + sizeof(*TokenMemory::biases));
+}
+
 void DeviceState::carve(void* base, const TextShape& shape, int image_tokens, DType dtype,
                         const StepLimits& limits, std::size_t* total_bytes) {
   BumpLayout layout(base);
-  const auto max_rows = static_cast<std::size_t>(limits.max_rows);
-  row_states_ = layout.take_array<RowState>(max_rows);
-  page_table_ = layout.take_array<std::int32_t>(max_rows *
+  const auto num_rows = static_cast<std::size_t>(limits.num_rows());
+  row_states_ = layout.take_array<RowState>(num_rows);
+  page_table_ = layout.take_array<std::int32_t>(num_rows *
                                                 static_cast<std::size_t>(limits.max_pages_per_row));
+  token_memory_.stride = token_memory_stride(shape.vocab);
+  const std::size_t entries = num_rows * static_cast<std::size_t>(token_memory_.stride);
+  token_memory_.uses = layout.take_array<std::uint16_t>(entries);
+  token_memory_.biases = layout.take_array<float>(entries);
   automata_ = layout.take_array<AutomatonState>(kMaxAutomatonStates);
   image_slot_bytes_ = static_cast<std::size_t>(image_tokens) * static_cast<std::size_t>(shape.dim) *
                       dtype_bytes(dtype);
@@ -55,7 +64,8 @@ StatusOr<DeviceState> DeviceState::create(Device& device, Stream& stream, const 
   // Zero, so that a masked key or value that a kernel loads with its page is never a NaN.
   GAPLESS_RETURN_IF_ERROR(stream.fill_bytes(state.kv_.data(), 0, kv_bytes));
   GAPLESS_RETURN_IF_ERROR(stream.fill_bytes(state.buffer_.data(), 0, bytes));
-  const std::vector<RowState> rows(static_cast<std::size_t>(limits.max_rows), RowState{.done = 1});
+  const std::vector<RowState> rows(static_cast<std::size_t>(limits.num_rows()),
+                                   RowState{.done = 1});
   GAPLESS_ASSIGN_OR_RETURN(StagedUpload upload,
                            StagedUpload::create(device, stream, kUploadPieceBytes));
   GAPLESS_RETURN_IF_ERROR(upload.copy(state.row_states_, bytes_of(rows)));

@@ -1,4 +1,4 @@
-// The state that lives on the device across steps: the rows, the page table, the KV cache, the pool
+// The state that lives on the device across steps: the rows, what they remember of tokens, the page table, the KV cache, the pool
 // of image embeddings and the pool of automata. Allocated once from StepLimits.
 #pragma once
 
@@ -18,6 +18,9 @@ namespace gapless {
 // requests.
 inline constexpr int kMaxAutomatonStates = 4096;
 
+// Bytes of the rows' token memories.
+std::size_t token_memory_bytes(int vocab, const StepLimits& limits);
+
 // Bytes of one KV page: keys and values, all layers. `dtype` is T.
 std::size_t kv_page_bytes(const TextShape& shape, DType dtype, KvFormat format);
 
@@ -31,8 +34,9 @@ class DeviceState {
                                       std::span<const AutomatonState> automata);
 
   RowState* row_states() const { return row_states_; }
-  std::int32_t* page_table() const { return page_table_; }  // [max_rows, page_table_stride]
+  std::int32_t* page_table() const { return page_table_; }  // [num_rows, page_table_stride]
   int page_table_stride() const { return page_table_stride_; }
+  TokenMemory token_memory() const { return token_memory_; }
   AutomatonState* automata() const { return automata_; }  // [kMaxAutomatonStates]
 
   void* image_embeddings() const { return image_embeddings_; }  // [num_image_slots * 729, D] T
@@ -54,6 +58,7 @@ class DeviceState {
   Buffer kv_;
   RowState* row_states_ = nullptr;
   std::int32_t* page_table_ = nullptr;
+  TokenMemory token_memory_;
   AutomatonState* automata_ = nullptr;
   void* image_embeddings_ = nullptr;
   int page_table_stride_ = 0;

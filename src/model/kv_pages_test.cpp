@@ -39,6 +39,19 @@ TEST(KvPages, SmallerPagesAreMoreOfThem) {
   EXPECT_EQ(pages(KvFormat::kFp8), 4 * native);  // T is float32 here
 }
 
+// One more than the pages of a row: page 0 holds nothing.
+TEST(KvPages, ALargeModelOnTheCpuStillHasOneContext) {
+  auto device = open_device("cpu");
+  ASSERT_TRUE(device.ok());
+  auto kernels = make_kernels(**device);
+  ASSERT_TRUE(kernels.ok());
+  const auto limits =
+      choose_step_limits(**device, **kernels, moondream2_config(), KvFormat::kNative);
+  ASSERT_TRUE(limits.ok()) << limits.status().to_string();
+  EXPECT_EQ(limits->max_pages_per_row, 2048 / 16);
+  EXPECT_EQ(limits->num_pages, 1 + 2048 / 16);
+}
+
 TEST(KvPages, TheStateHasPagesOfItsFormat) {
   auto device = open_device("cpu");
   ASSERT_TRUE(device.ok());
@@ -46,7 +59,7 @@ TEST(KvPages, TheStateHasPagesOfItsFormat) {
   ASSERT_TRUE(stream.ok());
   const TextShape shape{.dim = 128, .num_layers = 3, .max_context = 64};
   StepLimits limits;
-  limits.max_rows = 2;
+  limits.max_seats = 2;
   limits.num_pages = 5;
   limits.max_pages_per_row = 4;
   limits.num_image_slots = 1;
@@ -61,6 +74,11 @@ TEST(KvPages, TheStateHasPagesOfItsFormat) {
     const auto* base = static_cast<const std::byte*>(state->kv_base());
     EXPECT_EQ(static_cast<const std::byte*>(last.k) - base, 4 * 5 * 128 * 16 * element);
     EXPECT_EQ(static_cast<const std::byte*>(last.v) - base, 5 * 5 * 128 * 16 * element);
+    // On the CPU device memory can be looked at.
+    for (int row = 0; row < limits.num_rows(); ++row) {
+      EXPECT_EQ(state->row_states()[row].done, 1) << "a row that was never installed";
+      EXPECT_EQ(state->row_states()[row].num_generated, 0);
+    }
   }
 }
 

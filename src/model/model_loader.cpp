@@ -6,7 +6,6 @@
 #include "model/prepared_weights.h"
 #include "model/step_limits.h"
 #include "model/weight_loading.h"
-#include "weights/weight_map.h"
 
 namespace gapless {
 namespace {
@@ -21,11 +20,11 @@ StatusOr<ModelWeights> read_weights(Device& device, Kernels& kernels, Stream& st
         fill_random_weights(kernels, stream, source.config, *source.random_seed, weights));
     return weights;
   }
-  GAPLESS_ASSIGN_OR_RETURN(const WeightSource files,
-                           WeightSource::open(*source.checkpoint, source.config));
+  GAPLESS_ASSIGN_OR_RETURN(const WeightSource files, open_weights(source));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            allocate_weights(device, stream, source.config, dtype));
-  GAPLESS_RETURN_IF_ERROR(load_weights(device, stream, files, source.config, dtype, weights));
+  GAPLESS_RETURN_IF_ERROR(with_expected_weights(
+      load_weights(device, stream, files, source.config, dtype, weights), source));
   return weights;
 }
 
@@ -67,11 +66,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
                                                   const ModelOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
   GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
-  GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(source.tokenizer));
-  if (tokenizer.vocab_size() > source.config.text.vocab_size) {
-    return invalid_argument("{}: its tokenizer has {} tokens, the model only {}", source.name,
-                            tokenizer.vocab_size(), source.config.text.vocab_size);
-  }
+  GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, load_tokenizer(source));
   // User text must never become one of them, whether or not tokenizer.json marks them.
   tokenizer.mark_special(source.config.tokenizer.all_ids());
 

@@ -3,8 +3,6 @@
 #include <charconv>
 #include <system_error>
 
-#include "weights/weight_map.h"
-
 namespace gapless {
 namespace {
 
@@ -46,7 +44,8 @@ StatusOr<ModelSource> random_model(std::string_view text) {
     GAPLESS_ASSIGN_OR_RETURN(source.random_seed, parse_seed(text.substr(colon + 1)));
   }
   // Any tokenizer will do: it names tokens that mean nothing.
-  GAPLESS_ASSIGN_OR_RETURN(source.tokenizer, shipped_model_folder());
+  GAPLESS_ASSIGN_OR_RETURN(const fs::path folder, shipped_model_folder());
+  source.tokenizer = folder / "tokenizer.json";
   return source;
 }
 
@@ -61,8 +60,11 @@ StatusOr<ModelSource> stored_model(const fs::path& path) {
   ModelSource source;
   source.name = path.string();
   source.checkpoint = path;
-  source.tokenizer = fs::is_directory(path, error) ? path : path.parent_path();
-  GAPLESS_ASSIGN_OR_RETURN(source.config, load_model_config(path));
+  const fs::path folder = fs::is_directory(path, error) ? path : path.parent_path();
+  source.tokenizer = folder / "tokenizer.json";
+  GAPLESS_ASSIGN_OR_RETURN(RecognisedModel model, recognise_checkpoint(path));
+  source.profile = model.profile;
+  source.config = std::move(model.config);
   return source;
 }
 
@@ -93,14 +95,45 @@ StatusOr<ModelSource> find_model(std::string_view name) {
   return stored_model(folder);
 }
 
+StatusOr<Tokenizer> load_tokenizer(const ModelSource& source) {
+  return load_tokenizer(source.tokenizer, {source.profile, source.config});
+}
+
+Status with_expected_weights(const Status& status, const ModelSource& source) {
+  if (status.ok() || source.profile == nullptr) return status;
+  return make_error(status.code(), "{}; expected is model.safetensors of {}", status.message(),
+                    source.profile->weights_from);
+}
+
+StatusOr<WeightSource> open_weights(const ModelSource& source) {
+  StatusOr<WeightSource> weights = WeightSource::open(*source.checkpoint, source.config);
+  if (!weights.ok()) return with_expected_weights(weights.status(), source);
+  if (source.profile == nullptr || weights->stored_bytes().size() == 1) return weights;
+  std::string found;
+  for (const auto& [dtype, bytes] : weights->stored_bytes()) {
+    found += fmt::format("{}{}", found.empty() ? "" : " and ", tensor_dtype_name(dtype));
+  }
+  return with_expected_weights(
+      invalid_argument("{}: its tensors are {}, where {} has one dtype",
+                       weights->checkpoint().files().front(), found, source.profile->title),
+      source);
+}
+
 StatusOr<std::string> describe_source(const ModelSource& source) {
   std::string out = fmt::format("{}\n", source.name);
   if (source.random_seed) {
     return out +
            fmt::format("  random weights of seed {}, made on the device\n", *source.random_seed);
   }
-  GAPLESS_ASSIGN_OR_RETURN(const WeightSource weights,
-                           WeightSource::open(*source.checkpoint, source.config));
+  GAPLESS_ASSIGN_OR_RETURN(const WeightSource weights, open_weights(source));
+  out += fmt::format("  {}\n", RecognisedModel{source.profile, source.config}.title());
+  std::error_code error;
+  if (fs::exists(source.tokenizer, error)) {
+    GAPLESS_ASSIGN_OR_RETURN(const Tokenizer tokenizer, load_tokenizer(source));
+    out += fmt::format("  {}: {} tokens\n", source.tokenizer.string(), tokenizer.vocab_size());
+  } else {
+    out += fmt::format("  {}: missing, it cannot run without\n", source.tokenizer.string());
+  }
   for (const std::string& file : weights.checkpoint().files()) out += fmt::format("  {}\n", file);
   for (const auto& [dtype, bytes] : weights.stored_bytes()) {
     out += fmt::format("  {:.1f} MB of {}\n", static_cast<double>(bytes) / 1e6,

@@ -13,21 +13,36 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "text/tokenizer.h"
+#include "weights/checkpoint_profile.h"
 #include "weights/model_config.h"
+#include "weights/weight_map.h"
 
 namespace gapless {
 
 struct ModelSource {
   std::string name;  // as a person would call it
   ModelConfig config;
+  // Of the table of published models; nullptr: random weights, or a model made for gapless.
+  const CheckpointProfile* profile = nullptr;
   // Exactly one of the two is set.
   std::optional<std::filesystem::path> checkpoint;  // for WeightSource::open
   std::optional<std::uint64_t> random_seed;
-  std::filesystem::path tokenizer;  // for Tokenizer::load
+  std::filesystem::path tokenizer;  // tokenizer.json
 };
 
-// Reads the configuration, not the weights. The error names the file or lists the known names.
+// Reads the configuration and recognises the model (weights/checkpoint_profile.h); of the weights
+// only the headers. The error names the file and what was expected, or lists the known names.
 StatusOr<ModelSource> find_model(std::string_view name);
+
+// Its tokenizer; an error if it belongs to other weights.
+StatusOr<Tokenizer> load_tokenizer(const ModelSource& source);
+
+// The tensors of a stored model, all found. The error names the tensor and says what was expected.
+StatusOr<WeightSource> open_weights(const ModelSource& source);
+
+// An error of reading its weights, with where a published model's are to be had.
+Status with_expected_weights(const Status& status, const ModelSource& source);
 
 // "moondream2" or "moondream-0.5b": shapes of published models, with the special ids and templates
 // of Moondream 2 (2025-06-21).
@@ -37,7 +52,8 @@ StatusOr<ModelConfig> published_architecture(std::string_view name);
 // that this program was built from.
 StatusOr<std::filesystem::path> shipped_model_folder();
 
-// Where the model comes from and what its files hold, as text for a person.
+// Where the model comes from and what its files hold, as text for a person. Fails as loading would,
+// but for a missing tokenizer.json and for what only reading the weights can tell.
 StatusOr<std::string> describe_source(const ModelSource& source);
 
 }  // namespace gapless

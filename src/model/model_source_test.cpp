@@ -37,6 +37,8 @@ TEST(ModelSource, ErrorsSayWhatIsWrong) {
   EXPECT_THAT(error_of("random:moondream2:7x"), HasSubstr("'7x' is not a seed"));
   EXPECT_THAT(error_of("/no/such/model"), HasSubstr("/no/such/model: no such file"));
   const TemporaryFolder folder;
+  EXPECT_THAT(error_of(folder.path().string()), HasSubstr("has neither model.safetensors nor"));
+  ASSERT_TRUE(write_random_model(testing_files::very_small_config(), 1, folder.path()).ok());
   folder.write("config.json", "{\"text\": {\"dim\": ");
   EXPECT_THAT(error_of(folder.path().string()), HasSubstr("config.json"));
 }

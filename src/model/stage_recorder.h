@@ -9,11 +9,13 @@
 //   vision.patch_embedding  [crops*729, E]              with position embedding
 //   vision.block.{i}        [crops*729, E]
 //   vision.post_ln          [crops*729, E]
-//   vision.pooled           [729, 2E]                   global features | pooled tile features, per
-//   image vision.projection       [729, D]                    per image text.input [tokens, D]
-//   embeddings text.block.{i}          [tokens, D] text.hidden             [rows, D] each row's
-//   last token, before post_ln text.post_ln            [rows, D] text.logits             [rows,
-//   vocab]               float32
+//   vision.pooled           [729, 2E]                   global | pooled tile features, per image
+//   vision.projection       [729, D]                    per image
+//   text.input              [tokens, D]                 embeddings
+//   text.block.{i}          [tokens, D]
+//   text.hidden             [rows, D]                   each row's last token, before post_ln
+//   text.post_ln            [rows, D]
+//   text.logits             [rows, vocab]               float32
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ StatusOr<std::unique_ptr<StepDriver>> StepDriver::create(Device& device, StepMod
 
 StepDriver::Inputs StepDriver::carve_inputs(void* base, std::size_t* bytes) const {
   const StepLimits& limits = model_.limits();
-  const std::size_t rows = to_size(std::max(limits.max_rows, limits.max_prefill_sequences));
+  const std::size_t rows = to_size(std::max(limits.max_seats, limits.max_prefill_sequences));
   const std::size_t tokens = to_size(limits.max_prefill_tokens);
   BumpLayout layout(base);
   Inputs in{};
@@ -60,7 +60,7 @@ StepDriver::Inputs StepDriver::carve_inputs(void* base, std::size_t* bytes) cons
 Status StepDriver::allocate() {
   const StepLimits& limits = model_.limits();
   const StepModelInfo& info = model_.info();
-  mapped_pages_.assign(to_size(limits.max_rows), 0);
+  mapped_pages_.assign(to_size(limits.num_rows()), 0);
   GAPLESS_ASSIGN_OR_RETURN(stream_, device_.create_stream("compute"));
   carve_inputs(nullptr, &input_bytes_);
   GAPLESS_ASSIGN_OR_RETURN(inputs_dev_, device_.allocate(input_bytes_));
@@ -73,7 +73,7 @@ Status StepDriver::allocate() {
   in_ = carve_inputs(inputs_pinned_.data(), &bytes);
   const Inputs dev = carve_inputs(inputs_dev_.data(), &bytes);
 
-  const std::size_t rows = to_size(std::max(limits.max_rows, limits.max_prefill_sequences));
+  const std::size_t rows = to_size(std::max(limits.max_seats, limits.max_prefill_sequences));
   auto carve_outputs = [&](BumpLayout layout) {
     buffers_.hidden = layout.take(rows * info.hidden_bytes);
     buffers_.logits = layout.take_array<float>(rows * to_size(info.vocab));
@@ -162,16 +162,37 @@ StatusOr<std::vector<double>> StepDriver::time_forward(const StepShape& shape,
   GAPLESS_RETURN_IF_ERROR(model_.project(*stream_, images, buffers_));
   GAPLESS_RETURN_IF_ERROR(model_.stamp(*stream_, buffers_.stamps + kForwardEnd));
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Graph> graph, stream_->end_capture());
+  return time_graph(*graph, kForwardBegin, kForwardEnd, repeats);
+}
+
+// Stamps where the pipeline puts them.
+StatusOr<std::vector<double>> StepDriver::time_decode(std::span<const std::int32_t> rows,
+                                                      int repeats) {
+  const StepShape shape = set_decode_rows(rows, false);
+  GAPLESS_RETURN_IF_ERROR(
+      stream_->copy_to_device(inputs_dev_.data(), inputs_pinned_.data(), input_bytes_));
+  GAPLESS_RETURN_IF_ERROR(stream_->begin_capture());
+  GAPLESS_RETURN_IF_ERROR(model_.stamp(*stream_, buffers_.stamps + kForwardBegin));
+  GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, shape, buffers_));
+  GAPLESS_RETURN_IF_ERROR(model_.stamp(*stream_, buffers_.stamps + kForwardEnd));
+  GAPLESS_RETURN_IF_ERROR(model_.sample(*stream_, shape, buffers_));
+  GAPLESS_RETURN_IF_ERROR(model_.stamp(*stream_, buffers_.stamps + kSamplingEnd));
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Graph> graph, stream_->end_capture());
+  return time_graph(*graph, kForwardBegin, kSamplingEnd, repeats);
+}
+
+StatusOr<std::vector<double>> StepDriver::time_graph(Graph& graph, StepStamp from, StepStamp to,
+                                                     int repeats) {
   std::vector<double> times;
   const auto* stamps = transfer_pinned_.as<std::uint64_t>();
   for (int run = 0; run < kUncountedRuns + repeats; ++run) {
     if (rest_.count() > 0) std::this_thread::sleep_for(rest_);
-    GAPLESS_RETURN_IF_ERROR(stream_->launch(*graph));
+    GAPLESS_RETURN_IF_ERROR(stream_->launch(graph));
     GAPLESS_RETURN_IF_ERROR(stream_->copy_to_host(transfer_pinned_.data(), buffers_.stamps,
                                                   kNumStamps * sizeof(std::uint64_t)));
     GAPLESS_RETURN_IF_ERROR(stream_->synchronize());
     if (run < kUncountedRuns) continue;
-    times.push_back(static_cast<double>(stamps[kForwardEnd] - stamps[kForwardBegin]));
+    times.push_back(static_cast<double>(stamps[to] - stamps[from]));
   }
   return times;
 }
@@ -226,6 +247,7 @@ void StepDriver::add_prompt(const DriverPrompt& prompt, int index, StepShape& sh
   }
   in_.rows[index] = prompt.row;
   in_.install_rows[index] = prompt.row;
+  GAPLESS_CHECK((prompt.state.flags & kRowAdjustsLogits) == 0);  // there are no notes here
   in_.installs[index] = prompt.state;
   in_.installs[index].position = prompt.num_cached;
   GAPLESS_CHECK(shape.num_segments + static_cast<int>(prompt.block_ends.size()) <
@@ -262,13 +284,16 @@ StatusOr<std::vector<StepOutput>> StepDriver::prefill(std::span<const DriverProm
 
 StatusOr<std::vector<StepOutput>> StepDriver::decode(std::span<const std::int32_t> rows,
                                                      bool with_regions) {
+  return run(set_decode_rows(rows, with_regions));
+}
+
+StepShape StepDriver::set_decode_rows(std::span<const std::int32_t> rows, bool with_regions) {
   std::fill_n(in_.counts, kNumCounts, 0);
   std::copy(rows.begin(), rows.end(), in_.rows);
-  const StepShape shape{.kind = StepKind::kDecode,
-                        .num_rows = static_cast<int>(rows.size()),
-                        .num_tokens = static_cast<int>(rows.size()),
-                        .with_regions = with_regions};
-  return run(shape);
+  return {.kind = StepKind::kDecode,
+          .num_rows = static_cast<int>(rows.size()),
+          .num_tokens = static_cast<int>(rows.size()),
+          .with_regions = with_regions};
 }
 
 Status StepDriver::launch(const StepShape& shape) {

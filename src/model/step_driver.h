@@ -35,7 +35,8 @@ struct DriverPrompt {
   int prefix_len = 0;
   // Of several images: where the blocks of all but the last end, past num_cached.
   std::vector<int> block_ends;
-  RowState state;  // sampling parameters and limits; the driver sets the position
+  // Sampling settings and limits; the driver sets the position. No penalties, no biases.
+  RowState state;
 };
 
 class StepDriver {
@@ -53,6 +54,9 @@ class StepDriver {
   // in nanoseconds, after a few that do not count.
   StatusOr<std::vector<double>> time_encode(std::span<const DriverImage> images, int repeats);
   StatusOr<std::vector<double>> time_prefill(std::span<const DriverPrompt> prompts, int repeats);
+  // Forward and sampling of a decode step of these rows (-1: padding), as one graph: the rows that
+  // live go on by a token in each run.
+  StatusOr<std::vector<double>> time_decode(std::span<const std::int32_t> rows, int repeats);
   // From now on the device rests before each timed run: back to back, long runs reach the limit of
   // its power, and its clock falls.
   void rest_between_runs(std::chrono::milliseconds rest) { rest_ = rest; }
@@ -105,6 +109,9 @@ class StepDriver {
   StepShape add_prompts(std::span<const DriverPrompt> prompts, bool with_regions);
   StatusOr<std::vector<double>> time_forward(const StepShape& shape,
                                              std::span<const EncodeImage> images, int repeats);
+  // From one stamp of the graph to another.
+  StatusOr<std::vector<double>> time_graph(Graph& graph, StepStamp from, StepStamp to, int repeats);
+  StepShape set_decode_rows(std::span<const std::int32_t> rows, bool with_regions);
   Status launch(const StepShape& shape);
   Status launch_graph(const StepShape& shape);
   StatusOr<std::vector<StepOutput>> run(const StepShape& shape);

@@ -18,21 +18,21 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 constexpr std::size_t kCpuKvBytes = 96 * kMiB;
 // Left free on a GPU: the pipeline's slots and graphs, the driver, other processes.
 constexpr std::size_t kGpuReserveBytes = 3 * kGiB;
-// Room beyond every row's full context, for prefixes that stay cached without a sequence.
+// Room beyond every seat's full context, for prefixes that stay cached without a sequence.
 constexpr int kCacheFactor = 2;
 
 StepLimits limits_without_pages(DeviceKind kind, const TextShape& shape) {
   StepLimits limits;
   limits.max_pages_per_row = (shape.max_context + kPageTokens - 1) / kPageTokens;
   if (kind == DeviceKind::kCpu) {
-    limits.max_rows = 16;
+    limits.max_seats = 16;
     limits.max_prefill_tokens = shape.max_context;
     limits.max_prefill_sequences = 8;
     limits.max_crops_per_encode = 4;  // two cores are busy with one
     limits.max_images_per_encode = 4;
     limits.num_image_slots = 16;
   } else {
-    limits.max_rows = kMaxRows;
+    limits.max_seats = kMaxSeats;
     limits.max_prefill_tokens = std::max(8192, shape.max_context);
     limits.max_prefill_sequences = 32;
     // Two images with their questions; more keeps the device busy for 10 ms and longer.
@@ -40,7 +40,7 @@ StepLimits limits_without_pages(DeviceKind kind, const TextShape& shape) {
     limits.max_graph_crops = limits.max_crops_per_encode;
   }
   limits.max_page_deltas =
-      std::max(limits.max_rows, limits.max_prefill_sequences * limits.max_pages_per_row);
+      std::max(limits.max_seats, limits.max_prefill_sequences * limits.max_pages_per_row);
   return limits;
 }
 
@@ -56,7 +56,8 @@ StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
   const std::size_t image_pool_bytes = static_cast<std::size_t>(limits.num_image_slots) *
                                        vision_shape(config).patches_per_crop *
                                        static_cast<std::size_t>(shape.dim) * dtype_bytes(dtype);
-  const std::size_t needed = workspace_bytes(kernels, config, limits) + image_pool_bytes;
+  const std::size_t needed = workspace_bytes(kernels, config, limits) + image_pool_bytes +
+                             token_memory_bytes(shape.vocab, limits);
   std::size_t budget = kCpuKvBytes;
   if (device.kind() != DeviceKind::kCpu) {
     const std::size_t taken = needed + kGpuReserveBytes;
@@ -65,7 +66,7 @@ StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
   // A large model on the CPU still gets one full context.
   const std::size_t page_bytes = kv_page_bytes(shape, dtype, kv_format);
   const int one_context = 1 + limits.max_pages_per_row;  // page 0 is trash
-  const int useful = 1 + kCacheFactor * limits.max_rows * limits.max_pages_per_row;
+  const int useful = 1 + kCacheFactor * limits.max_seats * limits.max_pages_per_row;
   const auto affordable = static_cast<int>(
       std::min<std::size_t>(budget / page_bytes, static_cast<std::size_t>(useful)));
   limits.num_pages =

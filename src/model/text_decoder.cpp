@@ -68,6 +68,8 @@ DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const 
   params.page_table = state_.page_table();
   params.page_table_stride = state_.page_table_stride();
   params.sequences = batch.sequences;
+  params.rows = batch.rows;
+  params.row_states = state_.row_states();
   params.num_sequences = batch.num_sequences;
   params.num_tokens = batch.num_tokens;
   params.max_new_tokens = batch.max_new_tokens;

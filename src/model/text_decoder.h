@@ -22,6 +22,7 @@ struct DecoderBatch {
   const std::int32_t* positions = nullptr;       // [num_tokens]
   const std::int32_t* cache_slots = nullptr;     // [num_tokens]
   const AttentionSequence* sequences = nullptr;  // [num_sequences]
+  const std::int32_t* rows = nullptr;            // decode: [num_sequences] (DecoderBlocksParams)
   int num_sequences = 0;
   int num_tokens = 0;
   int max_new_tokens = 1;  // of one sequence

@@ -192,7 +192,7 @@ Status VisionLanguageModel::prefill(Stream& compute, const StepShape& shape,
 // Everything that changes from step to step is read from device memory, so this can be captured.
 Status VisionLanguageModel::decode(Stream& compute, const StepShape& shape,
                                    const StepBuffers& buffers) {
-  GAPLESS_CHECK(shape.num_rows <= limits_.max_rows);
+  GAPLESS_CHECK(shape.num_rows <= limits_.max_seats);
   GAPLESS_RETURN_IF_ERROR(begin_step(compute, buffers));
   const TextWorkspace& text = workspace_->text();
   PlanDecodeParams plan;
@@ -218,6 +218,7 @@ Status VisionLanguageModel::decode(Stream& compute, const StepShape& shape,
                                                      .positions = text.positions,
                                                      .cache_slots = text.cache_slots,
                                                      .sequences = text.sequences,
+                                                     .rows = buffers.rows,
                                                      .num_sequences = shape.num_rows,
                                                      .num_tokens = shape.num_rows,
                                                      .max_new_tokens = 1,
@@ -238,6 +239,9 @@ Status VisionLanguageModel::begin_step(Stream& compute, const StepBuffers& buffe
   params.row_states = state_->row_states();
   params.page_table = state_->page_table();
   params.page_table_stride = state_->page_table_stride();
+  params.first_notes = buffers.first_notes;
+  params.notes = buffers.notes;
+  params.token_memory = state_->token_memory();
   return context_.kernels->begin_step(compute, params);
 }
 
@@ -285,6 +289,7 @@ Status VisionLanguageModel::sample(Stream& compute, const StepShape& shape,
   sampling.automata = state_->automata();
   sampling.host_masks = buffers.host_masks;
   sampling.host_mask_stride = (text_shape_.vocab + 31) / 32;
+  sampling.token_memory = state_->token_memory();
   sampling.tokens = buffers.tokens;
   sampling.logprobs = buffers.logprobs;
   sampling.num_rows = shape.num_rows;
@@ -303,6 +308,7 @@ Status VisionLanguageModel::sample(Stream& compute, const StepShape& shape,
   if (shape.kind == StepKind::kPrefill) advance.tokens_consumed = buffers.tokens_consumed;
   advance.automata = state_->automata();
   advance.row_states = state_->row_states();
+  advance.token_memory = state_->token_memory();
   advance.outputs = buffers.outputs;
   advance.num_rows = shape.num_rows;
   advance.coord_id = config_.tokenizer.coord_id.value;

@@ -12,14 +12,13 @@
 namespace gapless {
 namespace {
 
-void read_elements(const WeightSource& source, const std::string& name, DType dtype, std::byte* to,
-                   std::int64_t count, std::int64_t first) {
+Status read_elements(const WeightSource& source, const std::string& name, DType dtype,
+                     std::byte* to, std::int64_t count, std::int64_t first) {
   const auto size = static_cast<std::size_t>(count);
   if (dtype == DType::kF32) {
-    source.read_as_f32(name, std::span(reinterpret_cast<float*>(to), size), first);
-  } else {
-    source.read_as_bf16(name, std::span(reinterpret_cast<std::uint16_t*>(to), size), first);
+    return source.read_as_f32(name, std::span(reinterpret_cast<float*>(to), size), first);
   }
+  return source.read_as_bf16(name, std::span(reinterpret_cast<std::uint16_t*>(to), size), first);
 }
 
 // A tensor without padding is one run of elements, cut anywhere.
@@ -31,7 +30,7 @@ Status load_dense(StagedUpload& upload, const WeightSource& source, const Tensor
     GAPLESS_ASSIGN_OR_RETURN(const std::span<std::byte> piece, upload.begin_piece());
     const std::int64_t now =
         std::min(count - first, static_cast<std::int64_t>(piece.size() / element_bytes));
-    read_elements(source, tensor.name, dtype, piece.data(), now, first);
+    GAPLESS_RETURN_IF_ERROR(read_elements(source, tensor.name, dtype, piece.data(), now, first));
     GAPLESS_RETURN_IF_ERROR(
         upload.end_piece(to_dev + static_cast<std::size_t>(first) * element_bytes,
                          static_cast<std::size_t>(now) * element_bytes));
@@ -52,9 +51,9 @@ Status load_padded(StagedUpload& upload, const WeightSource& source, const Tenso
     const std::size_t bytes = static_cast<std::size_t>(rows) * stride_bytes;
     std::memset(piece.data(), 0, bytes);
     for (std::int64_t i = 0; i < rows; ++i) {
-      read_elements(source, tensor.name, dtype,
-                    piece.data() + static_cast<std::size_t>(i) * stride_bytes, tensor.row_size,
-                    (row + i) * tensor.row_size);
+      std::byte* to = piece.data() + static_cast<std::size_t>(i) * stride_bytes;
+      GAPLESS_RETURN_IF_ERROR(read_elements(source, tensor.name, dtype, to, tensor.row_size,
+                                            (row + i) * tensor.row_size));
     }
     GAPLESS_RETURN_IF_ERROR(
         upload.end_piece(to_dev + static_cast<std::size_t>(row) * stride_bytes, bytes));

@@ -75,6 +75,32 @@ TEST_F(WeightLoadingTest, RandomWeightsAreTheSameOnDiskAndOnTheDevice) {
   }
 }
 
+// Loading reads every value, so it is where one that is no number is found: in a dense tensor and in
+// one whose rows are padded.
+TEST_F(WeightLoadingTest, ValuesThatAreNotFiniteAreRefused) {
+  for (const char* victim : {"model.text.wte", "model.vision.blocks.1.mlp.fc2.weight"}) {
+    const testing_files::TemporaryFolder folder;
+    ASSERT_TRUE(write_random_model(config_, kSeed, folder.path()).ok());
+    const auto file = folder.path() / "model.safetensors";
+    const auto bytes = read_file(file, 1u << 24).value();
+    for (const TensorEntry& entry :
+         parse_safetensors(std::as_bytes(std::span(bytes)), "file").value()) {
+      if (entry.name != victim) continue;
+      std::string changed = bytes;
+      changed[entry.end - 1] = '\x7F';  // the last value: NaN
+      changed[entry.end - 2] = '\xC0';
+      folder.write("model.safetensors", changed);
+    }
+    const auto source = WeightSource::open(folder.path(), config_);
+    ASSERT_TRUE(source.ok());
+    const auto weights = allocate_weights(*device_, *stream_, config_, DType::kF32);
+    const Status status = load_weights(*device_, *stream_, *source, config_, DType::kF32, *weights);
+    EXPECT_NE(status.message().find(fmt::format("tensor '{}' is nan at [", victim)),
+              std::string::npos)
+        << status.to_string();
+  }
+}
+
 TEST_F(WeightLoadingTest, PaddingIsZero) {
   const std::vector<float> made = random_contents();
   std::size_t num_padded = 0;

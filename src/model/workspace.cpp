@@ -41,8 +41,8 @@ VisionWorkspace carve_vision(Carver take, const ModelConfig& config, const StepL
 TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig& config,
                          const StepLimits& limits) {
   const TextShape shape = text_shape(config);
-  const int tokens = std::max(limits.max_prefill_tokens, limits.max_rows);
-  const int rows = std::max(limits.max_prefill_sequences, limits.max_rows);
+  const int tokens = std::max(limits.max_prefill_tokens, limits.max_seats);
+  const int rows = std::max(limits.max_prefill_sequences, limits.max_seats);
   TextWorkspace text;
   text.x = take(tokens, shape.dim);
   text.norm = take(tokens, shape.dim);
@@ -56,19 +56,19 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
       kernels.attention_scratch_bytes(limits.max_prefill_tokens, limits.max_prefill_sequences,
                                       shape.max_context, shape.num_heads, shape.head_dim);
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
-      limits.max_rows, limits.max_rows, shape.max_context, shape.num_heads, shape.head_dim);
+      limits.max_seats, limits.max_seats, shape.max_context, shape.num_heads, shape.head_dim);
   text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));
   text.block_scratch = layout.take(kernels.decoder_blocks_scratch_bytes(
-      limits.max_rows, shape.dim, shape.ff_dim, shape.num_heads));
+      limits.max_seats, shape.dim, shape.ff_dim, shape.num_heads));
   text.sample_scratch = layout.take(kernels.sample_scratch_bytes(rows, shape.vocab));
   text.region_scratch = layout.take(kernels.region_scratch_bytes(
       rows, config.region.inner_dim,
       std::max(config.region.coord_out_dim, config.region.size_out_dim)));
-  const auto max_rows = static_cast<std::size_t>(limits.max_rows);
-  text.positions = layout.take_array<std::int32_t>(max_rows);
-  text.cache_slots = layout.take_array<std::int32_t>(max_rows);
-  text.sequences = layout.take_array<AttentionSequence>(max_rows);
-  text.input_index = layout.take_array<std::int32_t>(max_rows);
+  const auto seats = static_cast<std::size_t>(limits.max_seats);
+  text.positions = layout.take_array<std::int32_t>(seats);
+  text.cache_slots = layout.take_array<std::int32_t>(seats);
+  text.sequences = layout.take_array<AttentionSequence>(seats);
+  text.input_index = layout.take_array<std::int32_t>(seats);
   return text;
 }
 

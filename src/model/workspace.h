@@ -43,10 +43,10 @@ struct TextWorkspace {
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;
   // A decode step's plan, made on the device from the rows' states.
-  std::int32_t* positions = nullptr;       // [max_rows]
-  std::int32_t* cache_slots = nullptr;     // [max_rows]
-  AttentionSequence* sequences = nullptr;  // [max_rows]
-  std::int32_t* input_index = nullptr;     // [max_rows]
+  std::int32_t* positions = nullptr;       // [max_seats]
+  std::int32_t* cache_slots = nullptr;     // [max_seats]
+  AttentionSequence* sequences = nullptr;  // [max_seats]
+  std::int32_t* input_index = nullptr;     // [max_seats]
 };
 
 // The most crops that one encode launch may hold, in chunks of max_crops_per_encode.

@@ -106,6 +106,30 @@ TEST(LedgerTest, ZombieShareAndBytesCountDecodeRows) {
   EXPECT_DOUBLE_EQ(totals.decode_gb_per_s(), 1070.0 / static_cast<double>(decode_ns));
 }
 
+TEST(LedgerTest, RowsAndZombiesOfAllDecodeStepsAddUp) {
+  Ledger ledger(8);
+  for (const int num_zombies : {1, 2, 0}) {
+    StepRecord record = step(0, 10, 20);
+    record.num_zombies = num_zombies;
+    ledger.add(record);
+  }
+  EXPECT_EQ(ledger.totals().num_decode_rows, 12);
+  EXPECT_EQ(ledger.totals().num_zombie_rows, 3);
+}
+
+TEST(LedgerTest, AfterARestartTheGapBeforeTheNextStepIsNotCounted) {
+  Ledger ledger(8);
+  ledger.add(step(100, 180, 200));
+  ledger.restart();
+  ledger.add(step(900, 980, 1000));
+  ledger.add_phase(HostPhaseKind::kCommit, 1, 1000, 1010);
+  ledger.add(step(1010, 1050, 1060));
+  const LedgerTotals totals = ledger.totals();
+  EXPECT_EQ(totals.busy_ns, 150);
+  EXPECT_EQ(totals.bubble_ns, 10);
+  EXPECT_EQ(totals.elapsed_ns(), 160);
+}
+
 TEST(LedgerTest, KeepsTheLastRecordsOnly) {
   Ledger ledger(2);
   for (std::int64_t i = 0; i < 5; ++i) {

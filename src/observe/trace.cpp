@@ -5,13 +5,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <vector>
 
 #include "base/file_bytes.h"
 
 namespace gapless {
 namespace {
 
-enum Track : int { kHostTrack = 1, kDeviceTrack = 2, kCopyTrack = 3, kZombieTrack = 4 };
+enum Track : int {
+  kHostTrack = 1,
+  kDeviceTrack = 2,
+  kCopyTrack = 3,
+  kZombieTrack = 4,
+  kGapTrack = 5
+};
 
 class TraceText {
  public:
@@ -65,30 +72,49 @@ void add_step(const StepRecord& record, TraceText& trace) {
 
 }  // namespace
 
-std::string chrome_trace(std::span<const StepRecord> records, std::span<const HostPhase> phases) {
+std::string chrome_trace(std::span<const StepRecord> records, std::span<const HostPhase> phases,
+                         std::span<const IdlePart> idle_parts) {
   std::int64_t zero_ns = std::numeric_limits<std::int64_t>::max();
   for (const StepRecord& record : records) {
     zero_ns = std::min({zero_ns, record.plan_begin_ns, record.forward_begin_ns});
   }
   for (const HostPhase& phase : phases) zero_ns = std::min(zero_ns, phase.begin_ns);
+  for (const IdlePart& part : idle_parts) zero_ns = std::min(zero_ns, part.begin_ns);
 
   TraceText trace(zero_ns);
   trace.name_track(kHostTrack, "engine thread");
   trace.name_track(kDeviceTrack, "device: compute");
   trace.name_track(kCopyTrack, "copies (bounds)");
   trace.name_track(kZombieTrack, "zombies");
+  trace.name_track(kGapTrack, "device: gaps");
   for (const HostPhase& phase : phases) {
     trace.slice(kHostTrack, host_phase_name(phase.kind), phase.begin_ns, phase.end_ns,
                 fmt::format(R"("step":{})", phase.step));
+  }
+  for (const IdlePart& part : idle_parts) {
+    trace.slice(kGapTrack, device_activity_name(part.state), part.begin_ns, part.end_ns,
+                fmt::format(R"("phase":"{}")", host_phase_name(part.phase)));
   }
   for (const StepRecord& record : records) add_step(record, trace);
   return std::move(trace).take();
 }
 
+std::string chrome_trace(const Ledger& ledger, std::size_t most_steps) {
+  const std::size_t most_parts =
+      most_steps > SIZE_MAX / kPhasesPerStep ? SIZE_MAX : most_steps * kPhasesPerStep;
+  std::vector<IdlePart> idle_parts = ledger.idle_parts(most_parts);
+  const std::vector<StepRecord> records = ledger.records(most_steps);
+  // There are fewer gaps than steps: older ones would stand alone.
+  if (!records.empty()) {
+    std::erase_if(idle_parts, [begin_ns = records.front().plan_begin_ns](const IdlePart& part) {
+      return part.end_ns < begin_ns;
+    });
+  }
+  return chrome_trace(records, ledger.phases(most_parts), idle_parts);
+}
+
 Status write_chrome_trace(const Ledger& ledger, const std::filesystem::path& path) {
-  const auto records = ledger.records();
-  const auto phases = ledger.phases();
-  const std::string text = chrome_trace(records, phases);
+  const std::string text = chrome_trace(ledger);
   return write_file(path, std::as_bytes(std::span(text)));
 }
 

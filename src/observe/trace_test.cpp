@@ -37,15 +37,43 @@ boost::json::object find_slice(const boost::json::value& trace, std::string_view
 TEST(TraceTest, ShowsPhasesForwardsSamplingsCopiesAndZombies) {
   const StepRecord records[] = {record_with_zombie()};
   const HostPhase phases[] = {{HostPhaseKind::kCommit, 4, 8'000, 9'000}};
-  const auto trace = boost::json::parse(chrome_trace(records, phases));
-  for (const char* name :
-       {"commit", "decode", "sampling", "inputs up", "outputs down", "1 of 8 rows"}) {
+  const IdlePart idle_parts[] = {{DeviceActivity::kPreparing, HostPhaseKind::kIdle, 8'500, 9'500},
+                                 {DeviceActivity::kBubble, HostPhaseKind::kLaunch, 9'500, 11'000}};
+  const auto trace = boost::json::parse(chrome_trace(records, phases, idle_parts));
+  for (const char* name : {"commit", "decode", "sampling", "inputs up", "outputs down",
+                           "1 of 8 rows", "preparing", "bubble"}) {
     EXPECT_FALSE(find_slice(trace, name).empty()) << name;
   }
   const auto forward = find_slice(trace, "decode");
   EXPECT_DOUBLE_EQ(forward.at("ts").to_number<double>(), 3.0) << "from the earliest time, 8 us";
   EXPECT_DOUBLE_EQ(forward.at("dur").to_number<double>(), 9.0);
   EXPECT_EQ(forward.at("args").at("step").as_int64(), 5);
+  EXPECT_EQ(find_slice(trace, "bubble").at("args").at("phase").as_string(), "launch");
+  EXPECT_DOUBLE_EQ(find_slice(trace, "preparing").at("dur").to_number<double>(), 1.0);
+}
+
+TEST(TraceTest, TheGapsAreTheOnesThatTheLedgerCharged) {
+  Ledger ledger(8);
+  StepRecord record = record_with_zombie();
+  ledger.add(record);
+  ledger.begin_preparing(21'500);
+  ledger.end_preparing(29'500);
+  ledger.add_phase(HostPhaseKind::kIdle, -1, 21'500, 30'000);
+  record.number = 6;
+  record.forward_begin_ns = 30'000;
+  record.forward_end_ns = record.sampling_begin_ns = record.sampling_end_ns = 31'000;
+  record.wait_end_ns = 32'000;
+  ledger.add(record);
+  const auto trace = boost::json::parse(chrome_trace(ledger));
+  EXPECT_DOUBLE_EQ(find_slice(trace, "preparing").at("dur").to_number<double>(), 8.0);
+  EXPECT_DOUBLE_EQ(find_slice(trace, "starved").at("dur").to_number<double>(), 0.5);
+  EXPECT_TRUE(find_slice(trace, "bubble").empty());
+}
+
+TEST(TraceTest, NothingBeginsBeforeZeroWithoutPhasesEither) {
+  const StepRecord records[] = {record_with_zombie()};
+  const auto trace = boost::json::parse(chrome_trace(records, {}));
+  EXPECT_DOUBLE_EQ(find_slice(trace, "inputs up").at("ts").to_number<double>(), 1.0);
 }
 
 TEST(TraceTest, AnEmptyLedgerIsAnEmptyTrace) {

@@ -72,6 +72,15 @@ void fill_segments(const Sequence& sequence, int image_tokens, int first_token, 
   }
 }
 
+// What the row that is installed as the i-th one knows of tokens.
+void fill_notes(const Sequence& sequence, int i, StepShape& shape, const StepInputs& inputs) {
+  const std::vector<TokenNote>& notes = sequence.prompt.token_notes;
+  std::copy(notes.begin(), notes.end(), inputs.notes + shape.num_token_notes);
+  inputs.first_notes[i] = shape.num_token_notes;
+  shape.num_token_notes += static_cast<int>(notes.size());
+  inputs.first_notes[i + 1] = shape.num_token_notes;
+}
+
 // Up to the bucket; nothing to do where the shape is exact already.
 void pad_prefill(const StepLimits& limits, StepShape& shape, const StepInputs& inputs) {
   if (shape.num_tokens > limits.max_graph_tokens) return;
@@ -98,7 +107,7 @@ StepShape fill_decode(const StepPlan& plan, const StepLimits& limits, const Step
   set_no_changes(inputs);
   StepShape shape;
   shape.kind = StepKind::kDecode;
-  shape.num_rows = decode_bucket(plan.num_rows, limits.max_rows);
+  shape.num_rows = decode_bucket(plan.num_rows, limits.max_seats);
   shape.with_regions = plan.with_regions;
   shape.with_top_logprobs = plan.with_top_logprobs;
   std::int32_t* out = inputs.rows;
@@ -124,6 +133,7 @@ StepShape fill_prefill(const StepPlan& plan, const StepLimits& limits, const Sea
     inputs.rows[i] = row.value;
     inputs.install_rows[i] = row.value;
     inputs.installs[i] = installed_row(sequence);
+    fill_notes(sequence, i, shape, inputs);
     fill_segments(sequence, image_tokens, shape.num_tokens, shape, inputs);
     inputs.last_tokens[i] = shape.num_tokens + num_tokens - 1;
     inputs.tokens_consumed[i] = num_tokens;

@@ -8,6 +8,9 @@
 namespace gapless {
 namespace {
 
+// A picture takes some milliseconds to be decoded and cut.
+constexpr std::int64_t kMostAwakeNs = 20'000'000;
+
 // An illegal transition is a bug of the loop.
 void must(const Status& transition) {
   GAPLESS_CHECK_MSG(transition.ok(), transition.message());
@@ -21,8 +24,8 @@ StatusOr<std::unique_ptr<Loop>> Loop::create(Device& device, StepModel& model, H
     return invalid_argument("depth {}: allowed are 1 to {}", options.depth, kMaxDepth);
   }
   const StepLimits& limits = model.limits();
-  if (limits.max_rows < 1 || limits.max_rows > kMaxRows) {
-    return invalid_argument("max_rows {}: allowed are 1 to {}", limits.max_rows, kMaxRows);
+  if (limits.max_seats < 1 || limits.max_seats > kMaxSeats) {
+    return invalid_argument("max_seats {}: allowed are 1 to {}", limits.max_seats, kMaxSeats);
   }
   if (limits.num_pages < 2) return invalid_argument("num_pages {}: too few", limits.num_pages);
   std::unique_ptr<Loop> loop(new Loop(device, model, clock, options));
@@ -36,18 +39,20 @@ Loop::Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions
       model_(model),
       clock_(clock),
       options_(options),
-      state_(options.depth, model.limits().max_rows),
+      state_(options.depth, model.limits().max_seats),
       seating_(model.info(), model.limits(), options.max_cached_prefixes, options.foresees_limits),
       ledger_(options.ledger_capacity, {.weight_bytes = model.info().decode_weight_bytes,
                                         .kv_token_bytes = model.info().kv_token_bytes}),
+      // The CPU device needs every core for the model.
+      mailbox_(device.kind() == DeviceKind::kCuda ? kMostAwakeNs : 0),
       active_depth_(options.depth) {}
 
 // Bounds without which a request that fits alone could never run.
 Status Loop::check_limits() const {
   const StepLimits& limits = model_.limits();
-  if (limits.max_prefill_sequences < 1 || limits.max_prefill_sequences > limits.max_rows) {
-    return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_rows = {}",
-                            limits.max_prefill_sequences, limits.max_rows);
+  if (limits.max_prefill_sequences < 1 || limits.max_prefill_sequences > limits.max_seats) {
+    return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_seats = {}",
+                            limits.max_prefill_sequences, limits.max_seats);
   }
   if (limits.max_graph_tokens > limits.max_prefill_tokens ||
       limits.max_graph_crops > limits.max_crops_per_encode) {
@@ -69,6 +74,7 @@ Status Loop::allocate() {
   GAPLESS_RETURN_IF_ERROR(streams_.synchronize());
   GAPLESS_ASSIGN_OR_RETURN(const std::int64_t offset_ns, device_.clock_offset_ns());
   ledger_.set_clock_offset_ns(offset_ns);
+  ledger_.start(clock_.now_ns());
   forbidden_before_ = device_.counters().forbidden_in_steady_state();
   return ok_status();
 }
@@ -96,12 +102,24 @@ StatusOr<SequenceId> Loop::submit(PreparedPrompt prompt, std::shared_ptr<TokenSi
   sequence->image_slots.resize(sequence->prompt.images.size());
   sequence->sink = std::move(sink);
   const std::int64_t came_in_ns = sequence->prompt.submitted_ns;
-  sequence->times.submitted_ns = came_in_ns != 0 ? came_in_ns : clock_.now_ns();
+  sequence->times.queued_ns = clock_.now_ns();
+  sequence->times.submitted_ns = came_in_ns != 0 ? came_in_ns : sequence->times.queued_ns;
   if (!mailbox_.post(sequence)) {
     num_waiting_.fetch_sub(1);
     return make_error(StatusCode::kUnavailable, "the engine is stopping");
   }
   return id;
+}
+
+Loop::Preparation::Preparation(Loop& loop, std::int64_t since_ns) : loop_(&loop) {
+  loop.ledger_.begin_preparing(since_ns);
+  loop.mailbox_.announce();
+}
+
+Loop::Preparation::~Preparation() {
+  if (loop_ == nullptr) return;
+  loop_->mailbox_.retract();
+  loop_->ledger_.end_preparing(loop_->clock_.now_ns());
 }
 
 void Loop::cancel(SequenceId sequence) {
@@ -113,12 +131,12 @@ void Loop::set_active_depth(int depth) {
 }
 
 Loop::Counts Loop::counts() const {
-  std::lock_guard lock(shared_mutex_);
+  MutexLock lock(shared_mutex_);
   return counts_;
 }
 
 Status Loop::device_status() const {
-  std::lock_guard lock(shared_mutex_);
+  MutexLock lock(shared_mutex_);
   return shared_lost_;
 }
 
@@ -157,12 +175,17 @@ void Loop::stop() {
 Loop::Tick Loop::tick() {
   take_mail();
   if (!has_work()) {
-    if (!idle_since_ns_) idle_since_ns_ = clock_.now_ns();
+    if (!idle_since_ns_) {
+      idle_since_ns_ = clock_.now_ns();
+      ledger_.idle_since(*idle_since_ns_);
+    }
     publish_counts();
     return Tick::kIdle;
   }
   if (idle_since_ns_) {
-    ledger_.add_phase(HostPhaseKind::kIdle, -1, *idle_since_ns_, clock_.now_ns());
+    // Waking up is not idling: work was queued.
+    ledger_.add_phase(HostPhaseKind::kIdle, -1, *idle_since_ns_,
+                      std::max(*idle_since_ns_, idle_until_ns_));
     idle_since_ns_.reset();
   }
   seat_waiting();
@@ -176,7 +199,17 @@ Loop::Tick Loop::tick() {
 
 // Fewer steps than slots may be wanted; those that are in flight already are committed first.
 bool Loop::may_launch() const {
-  return state_.can_launch() && state_.num_in_flight() < active_depth();
+  return state_.can_launch() && state_.num_in_flight() < active_depth() && !awaits_ends();
+}
+
+// A decode step is in flight in which so many rows may end that it does not pay to run ahead of it.
+bool Loop::awaits_ends() const {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const bool in_flight = state_.phase(SlotId(static_cast<std::int32_t>(i))) != SlotPhase::kFree;
+    const StepPlan& plan = steps_[i].plan;
+    if (in_flight && plan.kind == StepKind::kDecode && !run_ahead_.pays(plan.num_rows)) return true;
+  }
+  return false;
 }
 
 bool Loop::has_work() const {
@@ -185,6 +218,7 @@ bool Loop::has_work() const {
 
 void Loop::take_mail() {
   mailbox_.collect(mail_);
+  if (!mail_.arrivals.empty()) idle_until_ns_ = mail_.arrivals.front()->times.queued_ns;
   for (auto& sequence : mail_.arrivals) {
     if (lost_.ok()) {
       waiting_.push_back(std::move(sequence));
@@ -202,7 +236,7 @@ void Loop::take_mail() {
 void Loop::seat_waiting() {
   while (seats_changed_ && !waiting_.empty()) {
     Sequence* const first = waiting_.front().get();
-    if (!seating_.seat(waiting_.front())) {
+    if (!state_.has_free_seat() || !seating_.seat(waiting_.front())) {
       GAPLESS_CHECK_MSG(!seating_.is_empty(), "a request that fits was not seated");
       seats_changed_ = false;
       return;
@@ -224,7 +258,7 @@ bool Loop::launch_next() {
   if (!plan) return false;
   record.number = num_steps_++;
   record.launch_begin_ns = clock_.now_ns();
-  step(slot) = {*plan, record};
+  step(slot) = {*plan, record, 0};
   const Status status = launch(slot);
   step(slot).record.launch_end_ns = clock_.now_ns();
   add_phase(HostPhaseKind::kPlan, slot, record.plan_begin_ns, record.launch_begin_ns);
@@ -234,6 +268,7 @@ bool Loop::launch_next() {
     return false;
   }
   note_launched(slot);
+  ledger_.launched(record.number, record.launch_begin_ns);
   return true;
 }
 
@@ -268,6 +303,7 @@ void Loop::commit_oldest() {
   for (const RowId row : step(*slot).plan.rows()) release_if_done(row);
   record.commit_end_ns = clock_.now_ns();
   add_phase(HostPhaseKind::kCommit, *slot, record.wait_end_ns, record.commit_end_ns);
+  remember(step(*slot));
   ledger_.add(record);
 }
 

@@ -3,8 +3,9 @@
 // A tick launches the next step (t+1), commits the oldest one when the pipeline is full (t), and
 // finalizes t+1 if rows of it wait for masks. It is the same for depth 1 (blocking: nothing is
 // launched before the step before it is committed) and for depth 2 to 4, and for every kind of
-// step. The order of things is pipeline_state.h's, the choice of the next step plan.h's, rows and
-// pages are seating.h's, buffers and streams step_slot.h's.
+// step. The order of things is pipeline_state.h's, the choice of the next step plan.h's, whether it
+// is worth launching before the decode step ahead of it is known run_ahead.h's; rows and pages are
+// seating.h's, buffers and streams step_slot.h's.
 //
 // In steady state the engine thread makes no device allocation, no pageable copy and no
 // synchronisation but the wait of each commit (I7): forbidden_calls() stays 0 after create().
@@ -27,13 +28,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/host_clock.h"
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "observe/ledger.h"
@@ -41,6 +43,7 @@
 #include "pipeline/pipeline_state.h"
 #include "pipeline/plan.h"
 #include "pipeline/prepared_prompt.h"
+#include "pipeline/run_ahead.h"
 #include "pipeline/seating.h"
 #include "pipeline/step_slot.h"
 #include "step/step_model.h"
@@ -83,6 +86,26 @@ class Loop {
   // Finishes the sequence with kCancelled at the next tick; nothing when it has finished already.
   void cancel(SequenceId sequence);
 
+  // A request that is on its way to submit(). While one lives, idle time of the device counts as
+  // preparing, and the engine thread waits awake for its prompt for a while, where the device leaves
+  // it a core. To be held until submit() has returned, or until it is known that there will be none;
+  // at most as long as the loop.
+  class Preparation {
+   public:
+    Preparation() = default;
+    // Since then it was there.
+    Preparation(Loop& loop, std::int64_t since_ns);
+    Preparation(Preparation&& other) noexcept : loop_(std::exchange(other.loop_, nullptr)) {}
+    Preparation& operator=(Preparation&& other) noexcept {
+      std::swap(loop_, other.loop_);
+      return *this;
+    }
+    ~Preparation();
+
+   private:
+    Loop* loop_ = nullptr;
+  };
+
   // Starts the engine thread. Without it the caller ticks, after drain() too, until kIdle.
   void start();
   // Refuses new prompts, finishes those that were accepted, ends the engine thread.
@@ -96,6 +119,7 @@ class Loop {
 
   struct Counts {
     int waiting = 0;
+    int running = 0;  // have a seat
     int steps_in_flight = 0;
     SeatingCounts seats;
   };
@@ -126,6 +150,7 @@ class Loop {
   struct Step {
     StepPlan plan;
     StepRecord record;
+    int num_ended = 0;  // rows that ended at its commit
   };
 
   Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions& options);
@@ -136,6 +161,7 @@ class Loop {
   // The parts of a tick (loop.cpp).
   bool has_work() const;
   bool may_launch() const;
+  bool awaits_ends() const;
   void take_mail();
   void seat_waiting();
   bool launch_next();
@@ -156,6 +182,7 @@ class Loop {
   void lose_device(const Status& status);
   void cancel_one(SequenceId sequence);
   void cancel_all();
+  void remember(const Step& step);
   void publish_counts();
   void add_phase(HostPhaseKind kind, SlotId slot, std::int64_t begin_ns, std::int64_t end_ns);
   static std::size_t index(SlotId slot) { return static_cast<std::size_t>(slot.value); }
@@ -171,13 +198,15 @@ class Loop {
   PipelineState state_;
   Seating seating_;
   FillTurn fill_turn_;
+  RunAhead run_ahead_;
   std::deque<std::unique_ptr<Sequence>>
       waiting_;                // accepted, no seat yet; first come, first served
-  bool seats_changed_ = true;  // since the first in line did not fit
+  bool seats_changed_ = true;  // or rows, pages, image places: since the first in line did not fit
   Mail mail_;
   std::int64_t num_steps_ = 0;
   std::optional<std::int64_t> idle_since_ns_;
-  Status lost_;  // not OK: the device is gone
+  std::int64_t idle_until_ns_ = 0;  // when the first prompt of the mail was posted
+  Status lost_;                     // not OK: the device is gone
   Ledger ledger_;
   std::int64_t forbidden_before_ = 0;
 
@@ -187,9 +216,9 @@ class Loop {
   std::atomic<int> num_waiting_{0};
   std::atomic<bool> cancel_everything_{false};
   std::atomic<int> active_depth_;
-  mutable std::mutex shared_mutex_;
-  Counts counts_;       // guarded by shared_mutex_
-  Status shared_lost_;  // guarded by shared_mutex_
+  mutable Mutex shared_mutex_;
+  Counts counts_ GAPLESS_GUARDED_BY(shared_mutex_);
+  Status shared_lost_ GAPLESS_GUARDED_BY(shared_mutex_);
   std::thread thread_;
 };
 

@@ -31,7 +31,7 @@ void add_alternatives(std::span<const TopLogprob> alternatives, CommittedToken& 
 Status Loop::launch(SlotId slot_id) {
   const StepPlan& plan = step(slot_id).plan;
   StepSlot& slot = *slots_[index(slot_id)];
-  std::array<StepMember, kMaxRows> members;
+  std::array<StepMember, kMaxSeats> members;
   for (int i = 0; i < plan.num_rows; ++i) {
     const auto at = static_cast<std::size_t>(i);
     members[at] = {plan.row_ids[at], i < plan.num_host_masked};
@@ -67,7 +67,13 @@ void Loop::note_launched(SlotId slot_id) {
   record.num_rows = plan.num_rows;
   record.num_host_masked = plan.num_host_masked;
   fill_turn_.launched(plan.kind);
+  const auto note_first_launch = [&](Sequence& sequence) {
+    if (sequence.times.first_launched_ns == 0) {
+      sequence.times.first_launched_ns = record.launch_begin_ns;
+    }
+  };
   if (plan.kind == StepKind::kEncode) {
+    for (const PlannedImage& image : plan.images()) note_first_launch(*seating_.at(image.row));
     seating_.encode_launched(plan.images());
     return;
   }
@@ -80,6 +86,7 @@ void Loop::note_launched(SlotId slot_id) {
     ++sequence.num_launched;
     if (plan.kind == StepKind::kPrefill) {
       sequence.times.prefill_launched_ns = record.launch_begin_ns;
+      note_first_launch(sequence);
     }
   }
   if (plan.kind == StepKind::kPrefill) {
@@ -143,6 +150,7 @@ void Loop::commit_outputs(SlotId slot_id) {
       ++record.num_zombies;
     } else if (plan.kind != StepKind::kEncode) {
       commit_row(*seating_.at(row), slot, i);
+      if (state_.is_finalized(row)) ++step(slot_id).num_ended;
     }
   }
 }
@@ -150,16 +158,17 @@ void Loop::commit_outputs(SlotId slot_id) {
 void Loop::commit_row(Sequence& sequence, const StepSlot& slot, int i) {
   const StepOutput& output = slot.outputs()[static_cast<std::size_t>(i)];
   const RowId row = sequence.row;
+  // A stop id is a token too: an answer without any took until here.
+  if (sequence.num_sampled++ == 0) sequence.times.first_token_ns = clock_.now_ns();
   switch (output.outcome) {
     case StepOutcome::kContinues:
     case StepOutcome::kLength: {
       CommittedToken token{TokenId(output.token), output.x, output.y, output.logprob, {}};
       if (sequence.asks_top_logprobs()) {
-        add_alternatives(slot.top_logprobs(i).first(
-                             static_cast<std::size_t>(sequence.prompt.row.num_top_logprobs)),
+        add_alternatives(slot.top_logprobs(i).first(static_cast<std::size_t>(
+                             sequence.prompt.row.sampling.num_top_logprobs)),
                          token);
       }
-      if (sequence.num_committed++ == 0) sequence.times.first_token_ns = clock_.now_ns();
       sequence.sink->on_token(token);
       if (output.outcome == StepOutcome::kLength) {
         finish_seated(row, FinishReason::kLength, ok_status());
@@ -189,6 +198,7 @@ void Loop::finish(Sequence& sequence, FinishReason reason, const Status& status)
 
 void Loop::finish_seated(RowId row, FinishReason reason, const Status& status) {
   must(state_.finalize_sequence(row));
+  seats_changed_ = true;  // its seat is free; row and pages may come later
   finish(*seating_.at(row), reason, status);
 }
 
@@ -220,7 +230,7 @@ void Loop::cancel_one(SequenceId id) {
 
 void Loop::cancel_all() {
   while (!waiting_.empty()) cancel_one(waiting_.back()->id);
-  for (int i = 0; i < model_.limits().max_rows; ++i) {
+  for (int i = 0; i < model_.limits().num_rows(); ++i) {
     const RowId row(i);
     if (state_.is_seated(row) && !state_.is_finalized(row)) cancel_one(state_.sequence(row));
   }
@@ -231,6 +241,7 @@ void Loop::cancel_all() {
 void Loop::fail_launch(SlotId slot_id, const Status& status) {
   const StepPlan plan = step(slot_id).plan;
   must(state_.abandon(slot_id));
+  ledger_.abandoned(step(slot_id).record.number);
   const Status reason =
       status.with_context(fmt::format("launching a {} step", step_kind_name(plan.kind)));
   // What was enqueued must not meet the slot's next step.
@@ -247,12 +258,16 @@ void Loop::fail_launch(SlotId slot_id, const Status& status) {
 void Loop::lose_device(const Status& status) {
   lost_ = status.with_context("the device is lost");
   {
-    std::lock_guard lock(shared_mutex_);
+    MutexLock lock(shared_mutex_);
     shared_lost_ = lost_;
   }
   if (options_.on_device_lost) options_.on_device_lost(lost_);
-  while (const auto slot = state_.newest()) must(state_.abandon(*slot));
-  if (const auto slot = state_.committing()) must(state_.abandon(*slot));
+  const auto abandon = [this](SlotId slot) {
+    must(state_.abandon(slot));
+    ledger_.abandoned(step(slot).record.number);
+  };
+  while (const auto slot = state_.newest()) abandon(*slot);
+  if (const auto slot = state_.committing()) abandon(*slot);
   while (!seating_.is_empty()) {
     const RowId row = seating_.order().front();
     if (!state_.is_finalized(row)) finish_seated(row, FinishReason::kError, lost_);
@@ -268,9 +283,21 @@ void Loop::lose_device(const Status& status) {
 
 // ---- accounts
 
+void Loop::remember(const Step& step) {
+  const StepRecord& record = step.record;
+  if (record.kind != StepKind::kDecode) return;
+  run_ahead_.committed({.num_rows = record.num_rows - record.num_zombies,
+                        .num_ended = step.num_ended,
+                        .step_ns = record.sampling_end_ns - record.forward_begin_ns,
+                        .host_ns = record.launch_end_ns - record.plan_begin_ns +
+                                   record.finalize_end_ns - record.finalize_begin_ns +
+                                   record.commit_end_ns - record.wait_end_ns});
+}
+
 void Loop::publish_counts() {
-  std::lock_guard lock(shared_mutex_);
+  MutexLock lock(shared_mutex_);
   counts_.waiting = static_cast<int>(waiting_.size());
+  counts_.running = state_.num_seated();
   counts_.steps_in_flight = state_.num_in_flight();
   counts_.seats = seating_.counts();
 }

@@ -69,7 +69,7 @@ class LoopTest : public ::testing::Test {
     PreparedPrompt prompt;
     for (int i = 0; i < num_tokens; ++i) prompt.inputs.push_back({.id = 3 + i % 50});
     prompt.row.max_generated = max_generated;
-    prompt.row.seed = fake_seed(1, stop_after);
+    prompt.row.sampling.seed = fake_seed(1, stop_after);
     prompt.row.num_stop_ids = 1;
     prompt.row.stop_ids[0] = kFakeStopId;
     return prompt;
@@ -146,7 +146,7 @@ TEST_F(LoopTest, RefusesOptionsAndLimitsOutOfRange) {
   device_ = std::make_unique<SimDevice>(device_config_);
   const auto refused = [&](int depth, int max_rows, int max_page_deltas) {
     FakeModelConfig config = model_config_;
-    config.limits.max_rows = max_rows;
+    config.limits.max_seats = max_rows;
     config.limits.max_page_deltas = max_page_deltas;
     auto model = FakeModel::create(*device_, config).value();
     LoopOptions options;
@@ -155,7 +155,7 @@ TEST_F(LoopTest, RefusesOptionsAndLimitsOutOfRange) {
   };
   EXPECT_EQ(refused(0, 4, 16), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused(kMaxDepth + 1, 4, 16), StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused(2, kMaxRows + 1, 16), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(2, kMaxSeats + 1, 16), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused(2, 4, 1), StatusCode::kInvalidArgument) << "a row's pages do not fit a step";
 }
 
@@ -192,6 +192,11 @@ TEST_F(LoopTest, RefusesWhatCanNeverFit) {
   EXPECT_THAT(refusal(text(50, 60)).message(), HasSubstr("context"));
   EXPECT_THAT(refusal(text(30, 4)).message(), HasSubstr("pages"));
   EXPECT_TRUE(refusal(text(30, 3)).ok()) << "the last token needs no place in the cache";
+  model_config_.limits.num_pages = 49;
+  model_config_.limits.max_pages_per_row = 2;
+  make_loop();
+  EXPECT_THAT(refusal(text(30, 4)).message(), HasSubstr("more than the 2 there are"));
+  EXPECT_TRUE(refusal(text(30, 3)).ok());
 }
 
 TEST_F(LoopTest, RefusesWhenTooManyWait) {
@@ -219,6 +224,29 @@ TEST_F(LoopTest, TimesCountFromWhenTheRequestCameIn) {
   EXPECT_EQ(bare->times.submitted_ns, now);
 }
 
+TEST_F(LoopTest, IdleTimeIsToldToTheLedgerOnce) {
+  make_loop();
+  EXPECT_EQ(loop_->tick(), Loop::Tick::kIdle);
+  device_->host_busy(3'000);
+  EXPECT_EQ(loop_->tick(), Loop::Tick::kIdle);
+  device_->host_busy(2'000);
+  submit(text(5, 4));
+  run();
+  const auto idle = static_cast<std::size_t>(HostPhaseKind::kIdle);
+  EXPECT_EQ(loop_->ledger().totals().host_ns[idle], 5'000);
+}
+
+TEST_F(LoopTest, ADecodeStepReadsThePromptAndTheTokensBeforeIt) {
+  make_loop();
+  submit(text(5, 4));
+  run();
+  std::vector<std::int64_t> cached;
+  for (const StepRecord& record : records_of(StepKind::kDecode)) {
+    cached.push_back(record.num_cached_tokens);
+  }
+  EXPECT_EQ(cached, (std::vector<std::int64_t>{5, 6, 7}));
+}
+
 // ---- zombies (I6)
 
 TEST_F(LoopTest, AStoppedAnswerLeavesAZombieInEveryStepAhead) {
@@ -243,7 +271,67 @@ TEST_F(LoopTest, AnAnswerAtItsLengthLeavesNoZombie) {
   EXPECT_EQ(loop_->ledger().totals().num_zombie_rows, 0);
 }
 
+// With one seat: who waits is seated at the commit that finalizes the one before, while steps in
+// flight still refer to that one's row.
+TEST_F(LoopTest, AZombieKeepsItsRowAndNotTheSeat) {
+  model_config_.limits.max_seats = 1;
+  model_config_.limits.max_prefill_sequences = 1;
+  for (int depth = 2; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE(depth);
+    options_.depth = depth;
+    make_loop();
+    const auto first = submit(text(3, 50, 10));
+    const auto second = submit(text(3, 50, 10));
+    while (first->num_finished == 0) (void)loop_->tick();
+    EXPECT_EQ(loop_->counts().running, 0);
+    EXPECT_EQ(loop_->counts().seats.rows_in_use, 1) << "a zombie";
+    (void)loop_->tick();
+    EXPECT_EQ(loop_->counts().running, 1);
+    EXPECT_EQ(loop_->counts().seats.rows_in_use, depth == 2 ? 1 : 2)
+        << "at depth 2 the same tick has committed the zombie's last step";
+    run();
+    EXPECT_EQ(second->tokens.size(), 10u);
+    // The second one's prefill is behind the first one's zombies, and was launched before the first
+    // of them was committed.
+    const std::vector<StepRecord> prefills = records_of(StepKind::kPrefill);
+    ASSERT_EQ(prefills.size(), 2u);
+    const std::vector<StepRecord> all = loop_->ledger().records();
+    const StepRecord& zombies = all[static_cast<std::size_t>(prefills[1].number - depth + 1)];
+    EXPECT_EQ(zombies.num_zombies, 1);
+    EXPECT_LT(prefills[1].launch_begin_ns, zombies.commit_end_ns);
+    for (const StepRecord& record : all) EXPECT_EQ(record.num_rows, 1) << "no more than the seats";
+  }
+}
+
 // ---- running ahead
+
+// Where rows end in every other step it does not pay (run_ahead.h).
+TEST_F(LoopTest, RunsAheadOfDecodeStepsOnlyWhileThatPays) {
+  device_config_.times = SimTimes();
+  options_.foresees_limits = false;
+  for (const int num_tokens : {3, 60}) {
+    SCOPED_TRACE(num_tokens);
+    make_loop();
+    for (int i = 0; i < 1000; ++i) submit(text(3, num_tokens - i % 2));
+    for (int i = 0; i < 550; ++i) (void)loop_->tick();
+    const std::vector<StepRecord> records = loop_->ledger().records(100);
+    int behind_decode = 0, ahead = 0;
+    for (std::size_t i = 1; i < records.size(); ++i) {
+      const StepRecord &before = records[i - 1], &step = records[i];
+      if (before.kind != StepKind::kDecode) continue;
+      ++behind_decode;
+      ahead += step.launch_begin_ns < before.commit_end_ns ? 1 : 0;
+    }
+    if (num_tokens == 3) {
+      EXPECT_EQ(ahead, 0);
+      EXPECT_EQ(records.back().num_zombies, 0);
+    } else {
+      EXPECT_GT(behind_decode, 50);
+      EXPECT_GE(ahead, behind_decode - 1) << "but for the last one, perhaps";
+    }
+    loop_->stop();
+  }
+}
 
 TEST_F(LoopTest, PipeliningHidesTheHostAndBlockingDoesNot) {
   options_.host_delay_ns = 60'000;
@@ -289,6 +377,19 @@ TEST_F(LoopTest, HostMaskedRowsNeverGetAheadOfTheirCommit) {
   EXPECT_LE(most, 2);
 }
 
+TEST_F(LoopTest, NoMoreStepsAreInFlightThanTheActiveDepthAllows) {
+  options_.depth = 4;
+  make_loop();
+  loop_->set_active_depth(2);
+  submit(text(3, 30));
+  submit(text(4, 30));
+  int most = 0;
+  while (loop_->tick() == Loop::Tick::kWorked) {
+    most = std::max(most, loop_->state().num_in_flight());
+  }
+  EXPECT_LE(most, 1) << "two, less the step that the tick has committed";
+}
+
 TEST_F(LoopTest, AutomatonRowsRunAheadLikePlainOnes) {
   options_.depth = 4;
   make_loop();
@@ -310,7 +411,7 @@ TEST_F(LoopTest, AutomatonRowsRunAheadLikePlainOnes) {
 TEST_F(LoopTest, AlternativesAreThoseOfTheirTokenAtEveryDepth) {
   const auto prompt_of = [&](int i) {
     PreparedPrompt prompt = text(3 + i, 12 + i, i % 2 == 0 ? 9 : -1);
-    prompt.row.num_top_logprobs = i == 0 ? kMaxTopLogprobs : i == 1 ? 0 : i;
+    prompt.row.sampling.num_top_logprobs = i == 0 ? kMaxTopLogprobs : i == 1 ? 0 : i;
     if (i == 3) prompt = host_masked(std::move(prompt));
     return prompt;
   };
@@ -345,7 +446,7 @@ TEST_F(LoopTest, AlternativesAreComputedInTheStepsOfThoseWhoAskOnly) {
   run();
   EXPECT_EQ(model_->num_top_logprobs_calls(), 0);
   PreparedPrompt asking = text(3, 4);
-  asking.row.num_top_logprobs = 2;
+  asking.row.sampling.num_top_logprobs = 2;
   submit(text(3, 20));
   submit(std::move(asking));
   run();
@@ -355,8 +456,74 @@ TEST_F(LoopTest, AlternativesAreComputedInTheStepsOfThoseWhoAskOnly) {
 TEST_F(LoopTest, RefusesMoreAlternativesThanThereIsRoomFor) {
   make_loop();
   PreparedPrompt prompt = text(3, 4);
-  prompt.row.num_top_logprobs = kMaxTopLogprobs + 1;
+  prompt.row.sampling.num_top_logprobs = kMaxTopLogprobs + 1;
   EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("top_logprobs"));
+}
+
+// ---- token notes
+
+// They come with the row that they belong to, whatever else the prefill installs.
+TEST_F(LoopTest, EveryRowGetsItsOwnNotes) {
+  const auto prompt_of = [&](int i) {
+    PreparedPrompt prompt = i % 2 == 0 ? text(3 + i, 9) : about_image(7, 5, 9);
+    if (i == 2) return prompt;
+    prompt.row.flags |= kRowAdjustsLogits;
+    for (int n = 0; n < 2 * i; ++n) prompt.token_notes.push_back({n, n % 2, 0.5f * n - i});
+    return prompt;
+  };
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE(depth);
+    options_.depth = depth;
+    make_loop();
+    std::vector<std::shared_ptr<Answer>> answers;
+    for (int i = 0; i < 6; ++i) answers.push_back(submit(prompt_of(i)));
+    run();
+    for (int i = 0; i < 6; ++i) {
+      const FakeAnswer expected = fake_answer(model_config_, prompt_of(i), nullptr);
+      const auto& tokens = answers[static_cast<std::size_t>(i)]->tokens;
+      ASSERT_EQ(tokens.size(), expected.tokens.size());
+      for (std::size_t t = 0; t < tokens.size(); ++t) {
+        EXPECT_EQ(tokens[t].token, expected.tokens[t].token) << "request " << i;
+      }
+    }
+    EXPECT_EQ(loop_->forbidden_calls(), 0) << "I7";
+  }
+}
+
+TEST_F(LoopTest, RefusesNotesThatMakeNoSense) {
+  make_loop();
+  PreparedPrompt prompt = text(3, 4);
+  prompt.token_notes = {{1, 1, 0}};
+  EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("kRowAdjustsLogits"));
+  prompt = text(3, 4);
+  prompt.row.flags |= kRowAdjustsLogits;
+  prompt.token_notes = {{model_config_.vocab, 1, 0}};
+  EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("a note of token 64"));
+  prompt = about_image(7, 3, 4);
+  prompt.row.flags |= kRowAdjustsLogits;
+  prompt.token_notes.resize(3 + 1 + kMaxLogitBiases);
+  EXPECT_TRUE(refusal(std::move(prompt)).ok()) << "as many as there is room for";
+  prompt = about_image(7, 3, 4);
+  prompt.row.flags |= kRowAdjustsLogits;
+  prompt.token_notes.resize(3 + 2 + kMaxLogitBiases);
+  EXPECT_THAT(refusal(std::move(prompt)).message(), HasSubstr("token notes for 3 tokens"));
+  run();
+}
+
+// ---- times
+
+TEST_F(LoopTest, AnAnswerWithoutTokensHasAFirstTokenTime) {
+  make_loop();
+  const auto nothing = submit(text(3, 9, /*stop_after=*/0));
+  run();
+  EXPECT_EQ(nothing->reason, FinishReason::kStop);
+  EXPECT_TRUE(nothing->tokens.empty());
+  EXPECT_GE(nothing->times.first_token_ns, nothing->times.prefill_launched_ns + 110'000)
+      << "a forward and a sampling later";
+  EXPECT_LE(nothing->times.first_token_ns, nothing->times.finished_ns);
+  const auto some = submit(text(3, 9));
+  run();
+  EXPECT_LT(some->times.first_token_ns, some->times.finished_ns);
 }
 
 // ---- images
@@ -387,6 +554,34 @@ TEST_F(LoopTest, PromptsAboutAnImageThatArriveTogetherShareItsEncodeAndItsPrefix
   ASSERT_EQ(prefills.size(), 2u);
   EXPECT_EQ(prefills[0].num_tokens, 26);
   EXPECT_EQ(prefills[1].num_tokens, 10);
+}
+
+// Its prefill's launch is enough: whatever reads the prefix is launched later.
+TEST_F(LoopTest, WhoCanShareAPrefixIsSeatedBeforeItsPrefillIsCommitted) {
+  options_.depth = 3;
+  model_config_.limits.num_pages = 4;  // 3 usable; a prompt takes 2, and 1 with the prefix shared
+  make_loop();
+  const auto first = submit(about_image(7, 5, 3));
+  const auto second = submit(about_image(7, 5, 3));
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 1);
+  while (loop_->counts().waiting > 0) (void)loop_->tick();
+  EXPECT_TRUE(first->tokens.empty());
+  run();
+  EXPECT_EQ(second->tokens.size(), 3u);
+}
+
+TEST_F(LoopTest, APromptThatEndsWithItsImageIsNeverAllCached) {
+  make_loop();
+  const FakeAnswer expected = fake_answer(model_config_, about_image(1, 0, 3), nullptr);
+  for (int i = 0; i < 2; ++i) {
+    const auto answer = submit(about_image(1, 0, 3));
+    run();
+    ASSERT_EQ(answer->tokens.size(), expected.tokens.size());
+    for (std::size_t t = 0; t < expected.tokens.size(); ++t) {
+      EXPECT_EQ(answer->tokens[t].token, expected.tokens[t].token) << "request " << i;
+    }
+  }
 }
 
 TEST_F(LoopTest, WithoutThePrefixCacheTheImageIsStillEncodedOnce) {
@@ -596,6 +791,16 @@ TEST_F(LoopTest, WhoWaitsForAnImagesPlaceIsSeatedWhenOneIsFree) {
   EXPECT_LT(prefills[1].number, 10) << "at the first one's prefill, not at its end";
 }
 
+TEST_F(LoopTest, WhoWaitsForAnImagesPlaceHoldsNoPages) {
+  model_config_.limits.num_image_slots = 1;
+  make_loop();
+  submit(about_image(1, 2, 40));  // 62 places: 4 pages
+  submit(about_image(2, 2, 3));
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 1);
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 4);
+}
+
 TEST_F(LoopTest, CropsGoBackToTheirPoolWhenThePrefillIsCommitted) {
   make_loop();
   auto owner = std::make_shared<int>(0);
@@ -647,6 +852,22 @@ TEST_F(LoopTest, TheFirstInLineIsNotOvertakenBySmallerOnes) {
   EXPECT_EQ(large->num_finished, 1);
 }
 
+TEST_F(LoopTest, WhenTheFirstInLineIsCancelledTheNextOnesAreSeated) {
+  model_config_.limits.num_pages = 7;
+  make_loop();
+  const auto running = submit(text(40, 20));                                   // 4 of 6 pages
+  const auto large = loop_->submit(text(60, 20), std::make_shared<Answer>());  // 5 pages: waits
+  ASSERT_TRUE(large.ok());
+  const auto small = submit(text(2, 2));  // 1 page: would fit
+  while (running->tokens.size() < 4) (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 2);
+  loop_->cancel(*large);
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().waiting, 0);
+  run();
+  EXPECT_EQ(small->tokens.size(), 2u);
+}
+
 // ---- ends
 
 TEST_F(LoopTest, ACancelledSequenceEndsAtTheNextTick) {
@@ -665,6 +886,22 @@ TEST_F(LoopTest, ACancelledSequenceEndsAtTheNextTick) {
   EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
   loop_->cancel(*id);  // too late: nothing happens
   EXPECT_EQ(loop_->tick(), Loop::Tick::kIdle);
+}
+
+TEST_F(LoopTest, StoppingALoopWithoutAThreadEndsWhatItAccepted) {
+  options_.max_waiting = 2;
+  make_loop();
+  const auto seated = submit(text(3, 30));
+  for (int i = 0; i < 4; ++i) (void)loop_->tick();
+  const auto unseen = submit(text(3, 30));
+  loop_->stop();
+  for (const auto& answer : {seated, unseen}) {
+    EXPECT_EQ(answer->num_finished, 1);
+    EXPECT_EQ(answer->reason, FinishReason::kCancelled);
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kUnavailable) << "and takes no place in line";
+  }
 }
 
 TEST_F(LoopTest, AConstraintThatAllowsNothingFailsItsSequenceOnly) {
@@ -692,6 +929,23 @@ TEST_F(LoopTest, AFailingLaunchFailsItsStepOnlyAndSaysWhichCall) {
   EXPECT_EQ(second->status.code(), StatusCode::kDeviceError);
   EXPECT_THAT(second->status.message(), HasSubstr("launching a prefill step"));
   EXPECT_THAT(second->status.message(), HasSubstr("copy_to_device"));
+  EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
+}
+
+TEST_F(LoopTest, ALostDeviceKeepsNoCachedPrefix) {
+  const auto ask_about_an_image = [&] {
+    make_loop();
+    submit(about_image(1, 5, 3));
+    run();
+    EXPECT_GT(loop_->num_cached_pages(), 0);
+  };
+  ask_about_an_image();
+  device_config_.faults.failing_ops = {device_->faults().num_ops() + 5};
+  ask_about_an_image();
+  const auto lost = submit(text(3, 40));
+  run();
+  EXPECT_EQ(lost->status.code(), StatusCode::kDeviceError);
+  EXPECT_EQ(loop_->num_cached_pages(), 0);
   EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
 }
 

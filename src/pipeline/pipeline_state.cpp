@@ -24,10 +24,10 @@ std::string_view phase_name(SlotPhase phase) {
 
 }  // namespace
 
-PipelineState::PipelineState(int depth, int max_rows) : depth_(depth) {
+PipelineState::PipelineState(int depth, int max_seats) : depth_(depth), max_seats_(max_seats) {
   GAPLESS_CHECK_MSG(depth >= 1 && depth <= kMaxDepth, "depth out of range");
-  GAPLESS_CHECK_MSG(max_rows >= 1 && max_rows <= kMaxRows, "max_rows out of range");
-  rows_.resize(static_cast<std::size_t>(max_rows));
+  GAPLESS_CHECK_MSG(max_seats >= 1 && max_seats <= kMaxSeats, "max_seats out of range");
+  rows_.resize(static_cast<std::size_t>(max_seats * kRowsPerSeat));
 }
 
 // ---- sequences
@@ -36,7 +36,9 @@ Status PipelineState::seat(RowId row, SequenceId sequence) {
   Row& seat = rows_[index(row)];
   if (!sequence.valid()) return illegal("seat", row, "the sequence has no id");
   if (seat.sequence.valid()) return illegal("seat", row, "the row is taken");
+  if (!has_free_seat()) return illegal("seat", row, "all seats are taken");
   seat = Row{sequence, false, 0};
+  ++num_seated_;
   return ok_status();
 }
 
@@ -45,6 +47,7 @@ Status PipelineState::finalize_sequence(RowId row) {
   if (!seat.sequence.valid()) return illegal("finalize_sequence", row, "the row is vacant");
   if (seat.finalized) return illegal("finalize_sequence", row, "it is finalized already (I6)");
   seat.finalized = true;
+  --num_seated_;
   return ok_status();
 }
 
@@ -66,7 +69,9 @@ Status PipelineState::launch(SlotId slot_id, std::span<const StepMember> members
     return illegal("launch", slot_id, "the newest step awaits its sampling (I1)");
   }
   if (members.empty()) return illegal("launch", slot_id, "a step without members");
-  if (members.size() > rows_.size()) return illegal("launch", slot_id, "more members than rows");
+  if (members.size() > static_cast<std::size_t>(max_seats_)) {
+    return illegal("launch", slot_id, "more members than seats");
+  }
   std::bitset<kMaxRows> seen;
   for (const StepMember& member : members) {
     const std::size_t row = index(member.row);
@@ -236,6 +241,13 @@ Status PipelineState::check() const {
     if (refs[i] > 0 && !rows_[i].sequence.valid()) {
       return illegal("check", row, "released while steps refer to it (I6)");
     }
+  }
+  const auto has_seat = [](const Row& row) { return row.sequence.valid() && !row.finalized; };
+  const auto num_seated = std::count_if(rows_.begin(), rows_.end(), has_seat);
+  if (num_seated_ != num_seated || num_seated > max_seats_) {
+    return make_error(StatusCode::kInternal,
+                      "pipeline: check: {} seats of {} are taken, by {} sequences", num_seated_,
+                      max_seats_, num_seated);
   }
   return ok_status();
 }

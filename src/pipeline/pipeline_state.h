@@ -19,19 +19,23 @@
 //               (launch)  (sampling_launched) (begin_commit) (end_commit)
 // A row goes    vacant -> seated -> finalized -> vacant
 //               (seat)   (finalize_sequence)  (release)
+// A seat is the right to be in steps, a row the place on the device. There are kRowsPerSeat times
+// as many rows as seats: finalize_sequence frees the seat, release the row. At most max_seats
+// sequences are seated and not finalized, and no step has more members.
 //
 // Invariants, cited by the tests that hold them:
 //   I1  One compute stream carries every forward and every sampling, in launch order: no step is
 //       launched while the newest one still awaits its sampling.
 //   I2  Steps commit in the order in which they were launched.
 //   I3  0 <= inflight_refs <= depth for every row: the number of slots whose step has it as a
-//   member. I4  A slot is reused only after its commit has finished reading: begin_commit takes the
-//   step out
-//       of the queue, end_commit frees the slot.
+//       member.
+//   I4  A slot is reused only after its commit has finished reading: begin_commit takes the step
+//       out of the queue, end_commit frees the slot.
 //   I5  Commit before finalize: the sampling of a step is launched only when the previous token of
 //       each of its host-masked rows is committed, so when that row is in no other step in flight.
 //   I6  A finished sequence is finalized at the commit that saw its end, and released only when
-//       inflight_refs reaches 0. In between it is a zombie: commits of it change nothing.
+//       inflight_refs reaches 0. In between it is a zombie: it has its row and its pages, but no
+//       seat, and commits of it change nothing.
 //   I7  In steady state the engine thread makes no device allocation, no pageable copy and no
 //       synchronisation but the wait of a commit. (Counted by the device; see loop.h.)
 //   I8  The tokens of a request do not depend on the depth. (Follows from the others, from the row
@@ -67,10 +71,12 @@ struct StepMember {
 
 class PipelineState {
  public:
-  // 1 <= depth <= kMaxDepth; 1 <= max_rows <= kMaxRows.
-  PipelineState(int depth, int max_rows);
+  // 1 <= depth <= kMaxDepth; 1 <= max_seats <= kMaxSeats. Rows: max_seats * kRowsPerSeat.
+  PipelineState(int depth, int max_seats);
 
-  // Sequences.
+  // Sequences. To be seated takes a seat and a vacant row.
+  bool has_free_seat() const { return num_seated_ < max_seats_; }
+  int num_seated() const { return num_seated_; }  // without zombies
   Status seat(RowId row, SequenceId sequence);
   Status finalize_sequence(RowId row);
   Status release(RowId row);
@@ -103,7 +109,8 @@ class PipelineState {
   int inflight_refs(RowId row) const { return rows_[index(row)].inflight_refs; }
   SequenceId sequence(RowId row) const { return rows_[index(row)].sequence; }
 
-  // Looks at the whole state: an error that names the invariant which does not hold (I1 to I4, I6).
+  // Looks at the whole state: an error that names the invariant which does not hold (I1 to I4, I6), or
+  // the seats that are not what they should be.
   Status check() const;
 
  private:
@@ -113,7 +120,7 @@ class PipelineState {
     SlotPhase phase = SlotPhase::kFree;
     std::int64_t launch_number = 0;
     int num_members = 0;
-    std::array<StepMember, kMaxRows> members;
+    std::array<StepMember, kMaxSeats> members;
   };
   struct Row {
     SequenceId sequence;  // invalid: vacant
@@ -129,6 +136,8 @@ class PipelineState {
   void drop_members(Slot& slot);
 
   const int depth_;
+  const int max_seats_;
+  int num_seated_ = 0;
   std::int64_t num_launches_ = 0;
   std::array<Slot, kMaxDepth> slots_;
   std::array<SlotId, kMaxDepth> queue_;  // in flight, oldest first

@@ -40,7 +40,7 @@ class PipelineStateTest : public ::testing::Test {
     EXPECT_TRUE(state_.check().ok()) << state_.check().to_string();
   }
 
-  PipelineState state_{3, 4};
+  PipelineState state_{3, 4};  // 3 slots, 4 seats
 };
 
 TEST_F(PipelineStateTest, ASlotGoesAroundOnce) {
@@ -55,6 +55,49 @@ TEST_F(PipelineStateTest, ASlotGoesAroundOnce) {
   ASSERT_TRUE(state_.end_commit(kSlot0).ok());
   EXPECT_EQ(state_.phase(kSlot0), SlotPhase::kFree);
   EXPECT_TRUE(state_.is_empty());
+}
+
+// Two seats, and kRowsPerSeat rows to each.
+TEST_F(PipelineStateTest, AFinalizedSequenceHasItsRowButNoSeat) {
+  PipelineState state(3, 2);
+  const RowId row2(2), last_row(2 * kRowsPerSeat - 1);
+  ASSERT_TRUE(state.seat(kRow0, SequenceId(1)).ok());
+  EXPECT_TRUE(state.has_free_seat());
+  ASSERT_TRUE(state.seat(kRow1, SequenceId(2)).ok());
+  EXPECT_FALSE(state.has_free_seat());
+  EXPECT_THAT(state.seat(row2, SequenceId(3)).message(), HasSubstr("all seats are taken"));
+  ASSERT_TRUE(state.launch(kSlot0, std::vector<StepMember>{{kRow0}, {kRow1}}).ok());
+  ASSERT_TRUE(state.sampling_launched(kSlot0).ok());
+  ASSERT_TRUE(state.finalize_sequence(kRow0).ok());
+  EXPECT_EQ(state.num_seated(), 1);
+  EXPECT_THAT(state.seat(kRow0, SequenceId(3)).message(), HasSubstr("the row is taken"));
+  ASSERT_TRUE(state.seat(last_row, SequenceId(3)).ok());
+  EXPECT_FALSE(state.has_free_seat());
+  EXPECT_TRUE(state.check().ok()) << state.check().to_string();
+  // To release the row changes nothing about the seats.
+  ASSERT_TRUE(state.begin_commit(kSlot0).ok());
+  ASSERT_TRUE(state.end_commit(kSlot0).ok());
+  ASSERT_TRUE(state.release(kRow0).ok());
+  EXPECT_EQ(state.num_seated(), 2);
+  EXPECT_THAT(state.seat(kRow0, SequenceId(4)).message(), HasSubstr("all seats are taken"));
+  EXPECT_TRUE(state.check().ok()) << state.check().to_string();
+}
+
+TEST_F(PipelineStateTest, AStepHasNoMoreMembersThanThereAreSeats) {
+  PipelineState state(2, 1);
+  ASSERT_TRUE(state.seat(kRow0, SequenceId(1)).ok());
+  const std::vector<StepMember> two{{kRow0}, {kRow1}};
+  EXPECT_THAT(state.launch(kSlot0, two).message(), HasSubstr("more members than seats"));
+}
+
+TEST_F(PipelineStateTest, CheckSeesSeatsThatAreTakenTwice) {
+  PipelineState state(2, 1);
+  ASSERT_TRUE(state.seat(kRow0, SequenceId(1)).ok());
+  ASSERT_TRUE(state.finalize_sequence(kRow0).ok());
+  ASSERT_TRUE(state.seat(kRow1, SequenceId(2)).ok());
+  EXPECT_TRUE(state.check().ok());
+  PipelineStateSaboteur::revive(state, kRow0);
+  EXPECT_THAT(state.check().message(), HasSubstr("1 seats of 1 are taken, by 2 sequences"));
 }
 
 TEST_F(PipelineStateTest, I1NothingIsLaunchedWhileTheNewestAwaitsItsSampling) {

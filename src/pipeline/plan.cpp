@@ -38,7 +38,7 @@ void add(StepPlan& plan, const SeatView& seat) {
 }
 
 void pack_encode(std::span<const SeatView> seats, const StepLimits& limits, StepPlan& plan) {
-  std::array<int, kMaxRows> image_slots;
+  std::array<int, kMaxSeats> image_slots;
   int num_crops = 0;
   for (const SeatView& seat : seats) {
     if (seat.need != SeatNeed::kEncode) continue;
@@ -47,7 +47,7 @@ void pack_encode(std::span<const SeatView> seats, const StepLimits& limits, Step
     // An image of more crops than a launch takes goes alone; the model runs it in chunks.
     const bool fits = num_crops + seat.num_crops <= limits.max_crops_per_encode;
     if (plan.num_images > 0 && !fits) break;
-    if (plan.num_images == std::min(limits.max_images_per_encode, kMaxRows)) break;
+    if (plan.num_images == std::min(limits.max_images_per_encode, kMaxSeats)) break;
     const auto at = static_cast<std::size_t>(plan.num_images++);
     image_slots[at] = seat.image_slot;
     plan.image_list[at] = {.row = seat.row, .image = seat.image};
@@ -59,7 +59,7 @@ void pack_encode(std::span<const SeatView> seats, const StepLimits& limits, Step
 }
 
 void pack_prefill(std::span<const SeatView> seats, const StepLimits& limits, StepPlan& plan) {
-  std::array<std::uint64_t, kMaxRows> groups;
+  std::array<std::uint64_t, kMaxSeats> groups;
   int num_tokens = 0;
   int num_pages = 0;
   int num_copies = 0;

@@ -8,17 +8,17 @@
 //      kMaxFillsInARow of them one decode step runs, if any row can decode.
 //   2. When an image and a prompt both wait, encode and prefill alternate.
 //   3. Within a kind, first come (in order of seating), first served. A step is packed until the
-//   next
-//      in line does not fit; nobody overtakes the one who does not fit. One exception: a prompt
-//      whose image prefix is being computed by an earlier prompt of the same pack waits for the
-//      next pack, where it finds the prefix in the cache.
+//      next in line does not fit; nobody overtakes the one who does not fit. One exception: a
+//      prompt whose image prefix is being computed by an earlier prompt of the same pack waits for
+//      the next pack, where it finds the prefix in the cache.
 // So a row that can decode waits for at most kMaxFillsInARow steps, and the first seat in line for
 // a fill waits for at most kMaxFillsInARow + 1 (one decode, one step of the other fill kind). Seats
 // are given in order of arrival (seating.h), so the first request in line is seated as soon as
 // others end.
 //
-// A decode step takes every row that can decode: rows are seats, and there is a graph for each
-// batch bucket.
+// A decode step takes every row that can decode: each has a seat, and there is a graph for each
+// batch bucket. Whether anything is launched behind a decode step that is not known yet, run_ahead.h
+// says.
 //
 // Threads: any; no state but the caller's.
 #pragma once
@@ -67,9 +67,9 @@ struct StepPlan {
   int num_host_masked = 0;  // they come first
   bool with_regions = false;
   bool with_top_logprobs = false;
-  std::array<RowId, kMaxRows> row_ids;  // each once
-  int num_images = 0;                   // of an encode
-  std::array<PlannedImage, kMaxRows> image_list;
+  std::array<RowId, kMaxSeats> row_ids;  // each once
+  int num_images = 0;                    // of an encode
+  std::array<PlannedImage, kMaxSeats> image_list;
 
   std::span<const RowId> rows() const {
     return std::span(row_ids).first(static_cast<std::size_t>(num_rows));

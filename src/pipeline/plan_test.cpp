@@ -15,7 +15,7 @@ using ::testing::UnorderedElementsAre;
 
 StepLimits small_limits() {
   StepLimits limits;
-  limits.max_rows = 16;
+  limits.max_seats = 16;
   limits.max_prefill_tokens = 100;
   limits.max_prefill_sequences = 4;
   limits.max_crops_per_encode = 10;

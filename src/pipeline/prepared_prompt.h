@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "step/row_state.h"
 #include "step/token_constraint.h"
+#include "step/token_memory.h"
 
 namespace gapless {
 
@@ -41,6 +42,9 @@ struct PreparedPrompt {
   // Sampling parameters, stop ids, denied ids, length limit, automaton start and flags. The loop
   // fills in input, position and the counters.
   RowState row;
+  // Rows with kRowAdjustsLogits only: its tokens (once each, none of an image) and the biases. At most
+  // one per token behind the prefix, one for BOS, and kMaxLogitBiases.
+  std::vector<TokenNote> token_notes;
   // Host-masked rows only (kRowHostMask).
   std::unique_ptr<TokenConstraint> host_constraint;
   // host_now_ns() when the request came in; 0: when the loop gets the prompt.
@@ -60,15 +64,17 @@ struct CommittedToken {
   float x = 0;
   float y = 0;
   float logprob = 0;
-  // The most likely tokens at its place, when the prompt's row asks (RowState::num_top_logprobs);
+  // The most likely tokens at its place, when the prompt's row asks (SamplingSettings::num_top_logprobs);
   // fewer than asked for where the model has no more.
   std::vector<TopLogprob> top_logprobs;
 };
 
 struct SequenceTimes {  // host_now_ns()
   std::int64_t submitted_ns = 0;
+  std::int64_t queued_ns = 0;          // ready to run, in the loop's hands
+  std::int64_t first_launched_ns = 0;  // its first step: an encode, or the prefill
   std::int64_t prefill_launched_ns = 0;
-  std::int64_t first_token_ns = 0;
+  std::int64_t first_token_ns = 0;  // the first token's commit, be it a stop id
   std::int64_t finished_ns = 0;
 };
 

@@ -31,9 +31,30 @@ Status check_tokens(const PreparedPrompt& prompt, const StepModelInfo& info) {
     return invalid_argument("prompt: {} denied ids, at most {}", prompt.row.num_denied_ids,
                             kMaxDeniedIds);
   }
-  if (prompt.row.num_top_logprobs < 0 || prompt.row.num_top_logprobs > kMaxTopLogprobs) {
-    return invalid_argument("prompt: {} top_logprobs, at most {}", prompt.row.num_top_logprobs,
+  const int num_top_logprobs = prompt.row.sampling.num_top_logprobs;
+  if (num_top_logprobs < 0 || num_top_logprobs > kMaxTopLogprobs) {
+    return invalid_argument("prompt: {} top_logprobs, at most {}", num_top_logprobs,
                             kMaxTopLogprobs);
+  }
+  return ok_status();
+}
+
+Status check_notes(const PreparedPrompt& prompt, const StepModelInfo& info) {
+  const std::size_t num_notes = prompt.token_notes.size();
+  if (num_notes > 0 && (prompt.row.flags & kRowAdjustsLogits) == 0) {
+    return invalid_argument("prompt: token notes without kRowAdjustsLogits");
+  }
+  // Images' positions have no notes, and their blocks may be cached.
+  const std::size_t num_computed =
+      prompt.inputs.size() - static_cast<std::size_t>(prompt.prefix_len);
+  if (num_notes > num_computed + 1 + kMaxLogitBiases) {
+    return invalid_argument("prompt: {} token notes for {} tokens", num_notes, num_computed);
+  }
+  for (const TokenNote& note : prompt.token_notes) {
+    if (note.token < 0 || note.token >= info.vocab) {
+      return invalid_argument("prompt: a note of token {} of a vocabulary of {}", note.token,
+                              info.vocab);
+    }
   }
   return ok_status();
 }
@@ -87,7 +108,7 @@ Seating::Seating(const StepModelInfo& info, const StepLimits& limits, int max_ca
       page_pool_(limits.num_pages),
       prefix_cache_(page_pool_, max_cached_prefixes, limits.max_pages_per_row),
       image_slots_(limits.num_image_slots) {
-  const auto num_rows = static_cast<std::size_t>(limits.max_rows);
+  const auto num_rows = static_cast<std::size_t>(limits.num_rows());
   seats_.reserve(num_rows);
   for (std::size_t i = 0; i < num_rows; ++i) seats_.emplace_back(limits.max_pages_per_row);
   order_.reserve(num_rows);
@@ -108,6 +129,7 @@ Status Seating::check_fits(const PreparedPrompt& prompt) const {
     return invalid_argument("prompt: kRowHostMask and host_constraint disagree");
   }
   GAPLESS_RETURN_IF_ERROR(check_tokens(prompt, info_));
+  GAPLESS_RETURN_IF_ERROR(check_notes(prompt, info_));
   GAPLESS_RETURN_IF_ERROR(check_images(prompt, info_, limits_));
   if (num_tokens > info_.max_context || max_generated > info_.max_context - num_tokens) {
     return make_error(StatusCode::kResourceExhausted,

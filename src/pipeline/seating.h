@@ -1,4 +1,5 @@
-// Who sits where: gives a sequence its row, its pages and its image's place, and takes them back.
+// Where a sequence lies: gives it its row, its pages and its image's place, and takes them back.
+// Whether there is a seat for it says PipelineState.
 //
 // A sequence gets everything it can ever need when it is seated: a row, pages for its prompt and
 // all the tokens it may generate, a place for its image. So a running sequence never runs out of
@@ -45,7 +46,8 @@ class Seating {
   // InvalidArgument when the prompt makes no sense; ResourceExhausted when it can never fit.
   Status check_fits(const PreparedPrompt& prompt) const;
 
-  // Seats the sequence and sets its row, or leaves it with the caller when there is no room now.
+  // Seats the sequence and sets its row, or leaves it with the caller when there is no room now: no
+  // vacant row, too few pages or image places.
   [[nodiscard]] bool seat(std::unique_ptr<Sequence>& sequence);
   // Takes everything back.
   std::unique_ptr<Sequence> vacate(RowId row);

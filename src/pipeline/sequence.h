@@ -29,7 +29,7 @@ struct Sequence {
   // By image. Invalid: found in the prefix cache, or the prefill is committed.
   std::vector<ImageSlotId> image_slots;
   int num_launched = 0;  // tokens whose step was launched, committed or not
-  int num_committed = 0;
+  int num_sampled = 0;   // tokens committed, a stop id among them
 
   int prompt_tokens() const { return static_cast<int>(prompt.inputs.size()); }
   int num_images() const { return static_cast<int>(prompt.images.size()); }
@@ -38,7 +38,7 @@ struct Sequence {
   int num_segments() const { return std::max(1, num_images() - num_cached_images); }
   bool host_masked() const { return (prompt.row.flags & kRowHostMask) != 0; }
   bool decodes_regions() const { return (prompt.row.flags & kRowDecodesRegions) != 0; }
-  bool asks_top_logprobs() const { return prompt.row.num_top_logprobs > 0; }
+  bool asks_top_logprobs() const { return prompt.row.sampling.num_top_logprobs > 0; }
   bool is_prefilled() const { return num_launched > 0; }
 };
 

@@ -27,8 +27,8 @@ void for_each_bucket(int limit, const BucketOf& bucket_of, const Use& use) {
 }
 
 void add_decodes(const StepLimits& limits, std::vector<Launch>& launches) {
-  const auto bucket_of = [&](int rows) { return decode_bucket(rows, limits.max_rows); };
-  for_each_bucket(limits.max_rows, bucket_of, [&](int rows) {
+  const auto bucket_of = [&](int rows) { return decode_bucket(rows, limits.max_seats); };
+  for_each_bucket(limits.max_seats, bucket_of, [&](int rows) {
     for (const bool with_regions : {false, true}) {
       const StepShape shape{
           .kind = StepKind::kDecode, .num_rows = rows, .with_regions = with_regions};

@@ -27,7 +27,7 @@ void place_decode(Packer& packer, const StepLimits& limits, StepInputs& inputs) 
   packer.place(inputs.num_installs, 1);
   packer.place(inputs.num_deltas, 1);
   packer.place(inputs.num_copies, 1);
-  packer.place(inputs.rows, limits.max_rows);
+  packer.place(inputs.rows, limits.max_seats);
 }
 
 void place_prefill(Packer& packer, const StepLimits& limits, StepInputs& inputs) {
@@ -41,6 +41,11 @@ void place_prefill(Packer& packer, const StepLimits& limits, StepInputs& inputs)
   packer.place(inputs.sequences, limits.max_prefill_sequences);
   packer.place(inputs.last_tokens, limits.max_prefill_sequences);
   packer.place(inputs.tokens_consumed, limits.max_prefill_sequences);
+  packer.place(inputs.first_notes, limits.max_prefill_sequences + 1);
+}
+
+void place_notes(Packer& packer, const StepLimits& limits, StepInputs& inputs) {
+  packer.place(inputs.notes, max_token_notes(limits));
 }
 
 }  // namespace
@@ -51,6 +56,8 @@ StepLayout::StepLayout(const StepLimits& limits) : limits_(limits) {
   place_decode(packer, limits_, unused);
   decode_bytes_ = packer.offset();
   place_prefill(packer, limits_, unused);
+  prefill_bytes_ = packer.offset();
+  place_notes(packer, limits_, unused);
   total_bytes_ = packer.offset();
 }
 
@@ -59,6 +66,7 @@ StepInputs StepLayout::at(void* base) const {
   Packer packer(base);
   place_decode(packer, limits_, inputs);
   place_prefill(packer, limits_, inputs);
+  place_notes(packer, limits_, inputs);
   return inputs;
 }
 
@@ -77,6 +85,8 @@ void point_at(const StepInputs& inputs_dev, StepBuffers& buffers) {
   buffers.sequences = inputs_dev.sequences;
   buffers.last_tokens = inputs_dev.last_tokens;
   buffers.tokens_consumed = inputs_dev.tokens_consumed;
+  buffers.first_notes = inputs_dev.first_notes;
+  buffers.notes = inputs_dev.notes;
 }
 
 }  // namespace gapless

@@ -1,11 +1,12 @@
 // The packed input block of a step slot: every input of every kind of step at a fixed offset, the
 // same in pinned memory and on the device, so that one copy uploads a step.
 //
-//   offset 0                          decode_bytes                                    total_bytes
+//   offset 0                          decode_bytes                        prefill_bytes   total_bytes
 //   | num_installs num_deltas num_copies | rows | install_rows | installs | deltas | copies |
-//     inputs | positions | cache_slots | sequences | last_tokens | tokens_consumed |
+//     inputs | positions | cache_slots | sequences | last_tokens | tokens_consumed | first_notes | notes |
 //
-// A decode step needs the first part only: the list of rows is all that changes (with three zeros).
+// A decode step needs the first part only: the list of rows is all that changes (with three zeros). Of
+// the notes a prefill uploads those that it has, usually none.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,8 @@ struct StepInputs {
   AttentionSequence* sequences = nullptr;
   std::int32_t* last_tokens = nullptr;
   std::int32_t* tokens_consumed = nullptr;
+  std::int32_t* first_notes = nullptr;
+  TokenNote* notes = nullptr;
 };
 
 class StepLayout {
@@ -39,12 +42,16 @@ class StepLayout {
   explicit StepLayout(const StepLimits& limits);
 
   std::size_t decode_bytes() const { return decode_bytes_; }
+  std::size_t prefill_bytes(int num_token_notes) const {
+    return prefill_bytes_ + sizeof(TokenNote) * static_cast<std::size_t>(num_token_notes);
+  }
   std::size_t total_bytes() const { return total_bytes_; }
   StepInputs at(void* base) const;
 
  private:
   StepLimits limits_;
   std::size_t decode_bytes_ = 0;
+  std::size_t prefill_bytes_ = 0;  // without notes
   std::size_t total_bytes_ = 0;
 };
 

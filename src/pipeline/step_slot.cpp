@@ -66,7 +66,7 @@ StepSlot::StepSlot(StepModel& model, PipelineStreams& streams)
 Status StepSlot::allocate(Device& device) {
   const StepLimits& limits = model_.limits();
   const StepModelInfo& info = model_.info();
-  const auto max_rows = static_cast<std::size_t>(limits.max_rows);
+  const auto max_rows = static_cast<std::size_t>(limits.max_seats);  // of a step
   const auto vocab = static_cast<std::size_t>(info.vocab);
 
   GAPLESS_ASSIGN_OR_RETURN(inputs_dev_, device.allocate(layout_.total_bytes()));
@@ -165,8 +165,9 @@ Status StepSlot::upload_inputs(const StepShape& shape) {
                                                  copy.from_pinned, copy.bytes));
     }
   } else {
-    const std::size_t bytes =
-        shape.kind == StepKind::kDecode ? layout_.decode_bytes() : layout_.total_bytes();
+    const std::size_t bytes = shape.kind == StepKind::kDecode
+                                  ? layout_.decode_bytes()
+                                  : layout_.prefill_bytes(shape.num_token_notes);
     GAPLESS_RETURN_IF_ERROR(
         h2d.copy_to_device(inputs_dev_.data(), inputs_block_pinned_.data(), bytes));
   }
@@ -239,7 +240,7 @@ StatusOr<bool> StepSlot::wait(std::int64_t timeout_ns) {
 }
 
 std::span<const StepOutput> StepSlot::outputs() const {
-  return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_rows)};
+  return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_seats)};
 }
 
 std::span<const TopLogprob, kMaxTopLogprobs> StepSlot::top_logprobs(int i) const {

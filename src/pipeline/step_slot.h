@@ -103,7 +103,8 @@ class StepSlot {
   Buffer crops_dev_;
   Buffer masks_dev_;
   Buffer intermediates_dev_;
-  Buffer outputs_dev_;  // [max_rows] StepOutput, the stamps, [max_rows, kMaxTopLogprobs] TopLogprob
+  Buffer
+      outputs_dev_;  // [max_seats] StepOutput, the stamps, [max_seats, kMaxTopLogprobs] TopLogprob
   std::size_t plain_outputs_bytes_ = 0;  // up to the stamps' end
   PinnedBuffer inputs_block_pinned_;
   PinnedBuffer masks_pinned_;

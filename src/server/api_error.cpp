@@ -1,9 +1,10 @@
 #include "server/api_error.h"
 
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 
+#include "base/json.h"
 #include "base/limits.h"
+#include "server/inference_service.h"
 
 namespace gapless {
 namespace {
@@ -22,6 +23,7 @@ ApiError make_api_error(int status, const Status& cause, std::string code) {
   ApiError error;
   error.status = status;
   error.message = cause.message();
+  error.param = cause.field();
   error.code = std::move(code);
   return error;
 }
@@ -44,11 +46,11 @@ std::string_view ApiError::type() const {
 }
 
 std::string ApiError::json() const {
-  return boost::json::serialize(boost::json::object{{"error", error_fields(*this)}});
+  return json_text(boost::json::object{{"error", error_fields(*this)}});
 }
 
 std::string ApiError::error_object() const {
-  return boost::json::serialize(error_fields(*this));
+  return json_text(error_fields(*this));
 }
 
 ApiError error_of_submit(const Status& status) {
@@ -79,6 +81,15 @@ ApiError error_of_request(const Status& status) {
     default:
       return make_api_error(500, status, "internal_error");
   }
+}
+
+ApiError model_not_found_error(const ServiceInfo& info, std::string_view name) {
+  ApiError error;
+  error.status = 404;
+  error.message = fmt::format("model '{}' is not served here; '{}' is", name, info.model);
+  error.param = "model";
+  error.code = "model_not_found";
+  return error;
 }
 
 ApiError not_ready_error(std::string_view message) {

@@ -11,6 +11,8 @@
 
 namespace gapless {
 
+struct ServiceInfo;
+
 struct ApiError {
   int status = 400;
   std::string message;
@@ -31,6 +33,7 @@ ApiError error_of_submit(const Status& status);
 // the picture is corrupt (400).
 ApiError error_of_request(const Status& status);
 
+ApiError model_not_found_error(const ServiceInfo& info, std::string_view name);
 ApiError not_ready_error(std::string_view message);
 
 HttpResponse error_response(const ApiError& error);

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <boost/json/serialize.hpp>
-
+#include "base/json.h"
 #include "server/json_body.h"
 
 namespace gapless {
@@ -12,7 +11,7 @@ using Clock = std::chrono::steady_clock;
 
 void respond_json(Exchange& exchange, const boost::json::value& value) {
   HttpResponse response;
-  response.body = boost::json::serialize(value);
+  response.body = json_text(value);
   exchange.respond(std::move(response));
 }
 
@@ -49,19 +48,13 @@ std::optional<boost::json::object> read_json_request(const ServiceInfo& info, Ex
     return std::nullopt;
   }
   const StatusOr<std::optional<std::string>> model = optional_string(*object, "model");
-  ApiError error;
-  error.param = "model";
   if (!model.ok()) {
-    error.message = model.status().message();
-    error.code = "invalid_request";
-  } else if (*model && !ServerState::knows_model(info, **model)) {
-    error.status = 404;
-    error.message = fmt::format("model '{}' is not served here; '{}' is", **model, info.model);
-    error.code = "model_not_found";
+    respond_error(exchange, error_of_request(model.status()));
+  } else if (*model && !info.is_named(**model)) {
+    respond_error(exchange, model_not_found_error(info, **model));
   } else {
     return std::move(object).value();
   }
-  respond_error(exchange, error);
   return std::nullopt;
 }
 

@@ -8,6 +8,7 @@
 #include "server/image_url.h"
 #include "server/json_body.h"
 #include "skill/request_json.h"
+#include "skill/unsupported_fields.h"
 
 namespace gapless {
 namespace {
@@ -127,51 +128,17 @@ std::string question_of(const Conversation& conversation) {
   return text;
 }
 
-// Fields that change the answer and that we do not have: refusing beats ignoring.
-Status refuse_unsupported(const json::object& body) {
-  const auto is_empty_list = [](const json::value& value) {
-    return value.is_array() && value.get_array().empty();
-  };
-  const json::value* tool_choice = find_field(body, "tool_choice");
-  const bool no_tools = tool_choice != nullptr && *tool_choice == "none";
-  for (const char* name : {"tools", "functions"}) {
-    const json::value* tools = find_field(body, name);
-    if (tools != nullptr && !is_empty_list(*tools) && !no_tools) {
-      return invalid_argument("{}: this model was not trained to call tools", name);
-    }
-  }
-  if (const json::value* format = find_field(body, "response_format")) {
-    const json::value* type =
-        format->is_object() ? find_field(format->get_object(), "type") : nullptr;
-    if (type == nullptr || *type != "text") {
-      return invalid_argument("response_format: only {{\"type\": \"text\"}} is supported");
-    }
-  }
-  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
-    GAPLESS_ASSIGN_OR_RETURN(const auto penalty, optional_number(body, name));
-    if (penalty.value_or(0) != 0) return invalid_argument("{} other than 0 is not supported", name);
-  }
-  GAPLESS_ASSIGN_OR_RETURN(const auto repetition, optional_number(body, "repetition_penalty"));
-  if (repetition.value_or(1) != 1) {
-    return invalid_argument("repetition_penalty other than 1 is not supported");
-  }
-  const json::value* bias = find_field(body, "logit_bias");
-  if (bias != nullptr && !(bias->is_object() && bias->get_object().empty())) {
-    return invalid_argument("logit_bias is not supported");
-  }
-  return ok_status();
-}
-
 // The object that skill_request_from_json reads: sampling fields of the chat request, then those of
 // the extension.
 StatusOr<json::object> skill_fields(const json::object& body, const json::object* extension) {
   json::object fields;
-  for (const char* name :
-       {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "ignore_eos"}) {
+  for (const char* name : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+                           "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop",
+                           "stop_token_ids", "max_tokens", "min_tokens", "ignore_eos"}) {
     if (const json::value* value = find_field(body, name)) fields[name] = *value;
   }
   if (const json::value* limit = find_field(body, "max_completion_tokens")) {
-    if (!limit->is_int64()) return invalid_argument("max_completion_tokens must be an integer");
+    if (!limit->is_int64()) return invalid_field("max_completion_tokens", "must be an integer");
     fields["max_tokens"] = *limit;
   }
   if (extension != nullptr) {
@@ -186,7 +153,7 @@ Status read_stream_options(const json::object& body, ChatRequest& request) {
   GAPLESS_ASSIGN_OR_RETURN(request.stream, bool_or(body, "stream", false));
   const json::value* options = find_field(body, "stream_options");
   if (options == nullptr) return ok_status();
-  if (!options->is_object()) return invalid_argument("stream_options must be an object");
+  if (!options->is_object()) return invalid_field("stream_options", "must be an object");
   GAPLESS_ASSIGN_OR_RETURN(request.include_usage,
                            bool_or(options->get_object(), "include_usage", false));
   return ok_status();
@@ -196,38 +163,39 @@ Status read_logprobs(const json::object& body, GenerationSettings& settings) {
   GAPLESS_ASSIGN_OR_RETURN(settings.logprobs, bool_or(body, "logprobs", false));
   GAPLESS_ASSIGN_OR_RETURN(const auto top, optional_integer(body, "top_logprobs"));
   if (!top) return ok_status();
-  if (!settings.logprobs) return invalid_argument("top_logprobs needs logprobs to be true");
+  if (!settings.logprobs) return invalid_field("top_logprobs", "needs logprobs to be true");
   if (*top < 0 || *top > kMaxTopLogprobs) {
-    return invalid_argument("top_logprobs must lie between 0 and {}", kMaxTopLogprobs);
+    return invalid_field("top_logprobs", "must lie between 0 and {}", kMaxTopLogprobs);
   }
   settings.top_logprobs = static_cast<std::int32_t>(*top);
   return ok_status();
 }
 
-}  // namespace
-
-StatusOr<ChatRequest> chat_request_from_json(json::object& body) {
+StatusOr<ChatRequest> read_request(json::object& body) {
   ChatRequest request;
   GAPLESS_RETURN_IF_ERROR(refuse_unsupported(body));
   GAPLESS_RETURN_IF_ERROR(read_stream_options(body, request));
   GAPLESS_ASSIGN_OR_RETURN(const auto n, optional_integer(body, "n"));
   if (n.value_or(1) < 1 || n.value_or(1) > kMaxChoices) {
-    return invalid_argument("n must lie between 1 and {}", kMaxChoices);
+    return invalid_field("n", "must lie between 1 and {}", kMaxChoices);
   }
   request.num_choices = static_cast<int>(n.value_or(1));
 
   const json::value* extension = find_field(body, "moondream");
   if (extension != nullptr && !extension->is_object()) {
-    return invalid_argument("moondream must be an object");
+    return invalid_field("moondream", "must be an object");
   }
   const json::object* fields_of_skill = extension == nullptr ? nullptr : &extension->get_object();
   Skill skill = Skill::kQuery;
   if (fields_of_skill != nullptr) {
+    GAPLESS_RETURN_IF_ERROR(refuse_unsupported(*fields_of_skill));
     GAPLESS_ASSIGN_OR_RETURN(const auto name, optional_string(*fields_of_skill, "skill"));
     GAPLESS_ASSIGN_OR_RETURN(skill, skill_from_name(name.value_or("query")));
   }
 
-  GAPLESS_ASSIGN_OR_RETURN(Conversation conversation, read_messages(body));
+  StatusOr<Conversation> read = read_messages(body);
+  if (!read.ok()) return read.status().with_field("messages");
+  Conversation conversation = std::move(read).value();
   GAPLESS_ASSIGN_OR_RETURN(json::object fields, skill_fields(body, fields_of_skill));
   if (skill == Skill::kQuery) fields["question"] = question_of(conversation);
   const bool names_object = fields.contains("object") || fields.contains("obj");
@@ -236,6 +204,21 @@ StatusOr<ChatRequest> chat_request_from_json(json::object& body) {
   request.skill.images = std::move(conversation.images);
   GAPLESS_RETURN_IF_ERROR(read_logprobs(body, request.skill.settings));
   return request;
+}
+
+}  // namespace
+
+StatusOr<ChatRequest> chat_request_from_json(json::object& body) {
+  StatusOr<ChatRequest> request = read_request(body);
+  if (!request.ok()) return as_chat_error(request.status());
+  return request;
+}
+
+Status as_chat_error(const Status& status) {
+  if (status.ok()) return status;
+  const std::string& field = status.field();
+  const bool lies_in_messages = field == "question" || field == "image_url";
+  return Status(status.code(), status.message()).with_field(lies_in_messages ? "messages" : field);
 }
 
 }  // namespace gapless

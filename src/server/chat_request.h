@@ -15,14 +15,18 @@ namespace gapless {
 
 struct ChatRequest {
   SkillRequest skill;
-  int num_choices = 1;  // n; choice i takes seed + i
+  int num_choices = 1;  // n
   bool stream = false;
   bool include_usage = false;
 };
 
-// What is known and cannot be done is an error that names the field (tools, response_format other
-// than text, penalties); unknown fields are ignored. Frees the text of the images in `body`, which
-// they are decoded from.
+// What would change the answer and cannot be done is an error that names the field
+// (skill/unsupported_fields.h); other unknown fields are ignored. Frees the text of the images in
+// `body`, which they are decoded from.
 StatusOr<ChatRequest> chat_request_from_json(boost::json::object& body);
+
+// The same error, its field under the name that it has in a chat request: questions and pictures lie in
+// "messages".
+Status as_chat_error(const Status& status);
 
 }  // namespace gapless

@@ -2,9 +2,9 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <utility>
 
+#include "base/json.h"
 #include "server/sse.h"
 #include "skill/response_json.h"
 
@@ -23,7 +23,7 @@ std::string content_of(const SkillResult& result) {
   if (is_text_skill(result.skill)) return result.text;
   json::object answer = response_json(result);
   const char* field = result.skill == Skill::kPoint ? "points" : "objects";
-  return json::serialize(json::object{{field, answer.at(field)}});
+  return json_text(json::object{{field, answer.at(field)}});
 }
 
 // A token as OpenAI's logprobs show it.
@@ -73,7 +73,7 @@ class ChatResponder::ChoiceSink final : public ResponseSink {
   }
   void on_error(const Status& status) override {
     meter_.on_error(status);
-    responder_->fail(error_of_request(status));
+    responder_->fail(error_of_request(as_chat_error(status)));
   }
 
  private:
@@ -101,7 +101,7 @@ std::shared_ptr<ResponseSink> ChatResponder::sink_of_choice(int index) {
 
 void ChatResponder::add_running(RequestId id) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     running_.push_back(id);
     if (!cancelled_) return;
   }
@@ -111,7 +111,7 @@ void ChatResponder::add_running(RequestId id) {
 void ChatResponder::cancel_all() {
   std::vector<RequestId> running;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
     running = running_;
   }
@@ -120,7 +120,7 @@ void ChatResponder::cancel_all() {
 
 void ChatResponder::fail(const ApiError& error) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return;
     ended_ = true;
     if (stream_begun_) {
@@ -134,7 +134,7 @@ void ChatResponder::fail(const ApiError& error) {
 }
 
 void ChatResponder::on_text(int index, std::string_view chunk) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_ || !stream_) return;
   start_choice(index);
   send_delta(index, {{"content", chunk}}, nullptr);
@@ -143,13 +143,13 @@ void ChatResponder::on_text(int index, std::string_view chunk) {
 void ChatResponder::on_logprobs(int index, const std::vector<TokenLogprob>& tokens) {
   json::array shown;
   for (const TokenLogprob& token : tokens) shown.push_back(logprob_json(token));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   json::array& pending = choices_[static_cast<std::size_t>(index)].logprobs;
   for (json::value& token : shown) pending.push_back(std::move(token));
 }
 
 void ChatResponder::on_done(int index, const SkillResult& result) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_) return;
   Choice& choice = choices_[static_cast<std::size_t>(index)];
   choice.result = result;

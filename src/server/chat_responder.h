@@ -6,10 +6,10 @@
 
 #include <boost/json/object.hpp>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "server/api_support.h"
 #include "server/chat_request.h"
 
@@ -41,16 +41,16 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   void on_logprobs(int index, const std::vector<TokenLogprob>& tokens);
   void on_done(int index, const SkillResult& result);
 
-  // Under the mutex.
   boost::json::object head(const char* object_name) const;
-  void send_chunk(boost::json::array choices, bool with_usage);
-  void send_delta(int index, boost::json::object delta, boost::json::value finish_reason);
+  void send_chunk(boost::json::array choices, bool with_usage) GAPLESS_REQUIRES(mutex_);
+  void send_delta(int index, boost::json::object delta, boost::json::value finish_reason)
+      GAPLESS_REQUIRES(mutex_);
   // {"content": [...]} of the tokens since the last call; null when nobody asked.
   boost::json::value take_logprobs(Choice& choice) const;
-  void start_choice(int index);
-  void finish();
-  boost::json::object usage() const;
-  boost::json::object whole_answer();
+  void start_choice(int index) GAPLESS_REQUIRES(mutex_);
+  void finish() GAPLESS_REQUIRES(mutex_);
+  boost::json::object usage() const GAPLESS_REQUIRES(mutex_);
+  boost::json::object whole_answer() GAPLESS_REQUIRES(mutex_);
 
   InferenceService& service_;
   ServerState& state_;
@@ -62,12 +62,12 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   const bool include_usage_;
   const bool with_logprobs_;
 
-  std::mutex mutex_;  // guards everything below
-  std::vector<Choice> choices_;
-  std::vector<RequestId> running_;
-  bool cancelled_ = false;
-  bool stream_begun_ = false;
-  bool ended_ = false;
+  Mutex mutex_;
+  std::vector<Choice> choices_ GAPLESS_GUARDED_BY(mutex_);
+  std::vector<RequestId> running_ GAPLESS_GUARDED_BY(mutex_);
+  bool cancelled_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool stream_begun_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool ended_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gapless

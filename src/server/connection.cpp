@@ -11,6 +11,7 @@
 #include <exception>
 #include <random>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "server/api_error.h"
 
@@ -71,13 +72,23 @@ Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<ConnectionC
   error_code error;
   const auto peer = socket_.remote_endpoint(error);
   if (!error) client_ = fmt::format("{}:{}", peer.address().to_string(), peer.port());
+  const auto local = socket_.local_endpoint(error);
+  if (!error) local_address_ = local.address().to_string();
   socket_.set_option(asio::ip::tcp::no_delay(true), error);
   buffer_.resize(kReadBytes);
   ++context_->metrics->num_connections;
+  ++context_->num_newcomers;
 }
 
 Connection::~Connection() {
+  end_newcomer();
   --context_->metrics->num_connections;
+}
+
+bool Connection::end_newcomer() {
+  if (!newcomer_.exchange(false)) return false;
+  --context_->num_newcomers;
+  return true;
 }
 
 void Connection::start() {
@@ -128,8 +139,15 @@ awaitable<void> Connection::run() {
       idle_ = true;
       const bool has_head = co_await read_head(parser);
       idle_ = false;
-      if (!has_head || !co_await read_body(parser, reservation)) break;
-      open = co_await serve(parser.take());
+      if (!has_head) break;
+      disarm();
+      // Before a byte of the body is read: nobody gets memory who may not use the server.
+      HeadVerdict verdict = context_->handlers.judge(parser.head(), local_address_);
+      if (verdict.admitted) end_newcomer();
+      if (!verdict.refusal && !co_await read_body(parser, reservation)) break;
+      const bool whole = parser.state() == RequestParser::State::kDone;
+      open = co_await serve(parser.take(), std::move(verdict), whole);
+      if (!whole) co_await linger();
     }
   } catch (const std::exception& error) {
     log_warning("client={} connection failed: {}", client_, error.what());
@@ -197,10 +215,6 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
         co_return true;
       }
       if (used > 0) continue;
-      if (input_.size() > kMaxHttpReadAheadBytes) {
-        co_await refuse(400, "a chunk's head is too long");
-        co_return false;
-      }
     }
     if (!co_await read_more()) {
       if (expired_) co_await refuse(408, "the request's body took too long");
@@ -244,21 +258,27 @@ awaitable<void> Connection::linger() {
   disarm();
 }
 
-awaitable<bool> Connection::serve(HttpRequest request) {
+awaitable<bool> Connection::serve(HttpRequest request, HeadVerdict verdict, bool whole) {
   const auto began = std::chrono::steady_clock::now();
   const std::string_view given_id = request.headers.find("X-Request-Id");
   request.request_id = is_request_id(given_id) ? std::string(given_id) : new_request_id();
   request.client = client_;
-  bool keep_alive = request.keep_alive && !context_->draining.load();
+  request.received_ns = host_now_ns();
+  const bool keep_alive = whole && request.keep_alive && !context_->draining.load();
 
   auto exchange = std::make_shared<ConnectionExchange>(socket_.get_executor(), std::move(request),
                                                        limits_.max_outbox_bytes);
   exchange->add_header("X-Request-Id", exchange->request().request_id);
+  for (const auto& [name, value] : verdict.headers.fields()) exchange->add_header(name, value);
   status_ = 0;
   sent_bytes_ = 0;
   aborted_ = false;
   client_gone_ = false;
-  call_handler(exchange);
+  if (verdict.refusal) {
+    exchange->respond(*std::move(verdict.refusal));
+  } else {
+    call_handler(exchange);
+  }
 
   if (!exchange->is_complete()) watch_client(exchange);
   const bool sent = co_await write_response(exchange, keep_alive);
@@ -278,7 +298,7 @@ awaitable<bool> Connection::serve(HttpRequest request) {
 void Connection::call_handler(const std::shared_ptr<ConnectionExchange>& exchange) {
   const auto call = [context = context_](const std::shared_ptr<Exchange>& handle) {
     try {
-      context->handler(handle);
+      context->handlers.answer(handle);
     } catch (const std::exception& error) {
       log_error("request_id={} handler failed: {}", handle->request().request_id, error.what());
     }

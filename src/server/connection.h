@@ -23,9 +23,10 @@ namespace gapless {
 // What all connections of a server share.
 struct ConnectionContext {
   HttpServerOptions options;
-  HttpServer::RequestHandler handler;
+  HttpHandlers handlers;
   ServerMetrics* metrics = nullptr;
   boost::asio::thread_pool* body_threads = nullptr;
+  std::atomic<int> num_newcomers{0};
   std::atomic<bool> draining{false};
   std::atomic<std::size_t> body_bytes_in_flight{0};
 };
@@ -56,6 +57,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // From any thread.
   void close_if_idle();
   void close_now();
+  // See HttpServer. The second returns whether it was one until now.
+  bool is_newcomer() const { return newcomer_.load(); }
+  bool end_newcomer();
 
  private:
   boost::asio::awaitable<void> run();
@@ -65,8 +69,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> read_more();
   boost::asio::awaitable<void> refuse(int status, std::string message);
 
-  // True when the connection can take another request.
-  boost::asio::awaitable<bool> serve(HttpRequest request);
+  // True when the connection can take another request. `whole`: nothing of the request is unread.
+  boost::asio::awaitable<bool> serve(HttpRequest request, HeadVerdict verdict, bool whole);
   void call_handler(const std::shared_ptr<ConnectionExchange>& exchange);
   boost::asio::awaitable<bool> write_response(std::shared_ptr<ConnectionExchange> exchange,
                                               bool keep_alive);
@@ -92,6 +96,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool expired_ = false;
   bool idle_ = true;
   std::string client_;
+  std::string local_address_;
+  std::atomic<bool> newcomer_{true};
   std::string input_;   // read and not yet parsed
   std::string buffer_;  // for reading
 

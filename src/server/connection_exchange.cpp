@@ -21,7 +21,7 @@ std::shared_ptr<Exchange> ConnectionExchange::handle() {
 // A stream without its end must not look like a whole one, so it is broken off.
 void ConnectionExchange::handler_dropped() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_ || aborted_ || finished_) return;
     broken_ = is_stream_;
   }
@@ -36,13 +36,13 @@ void ConnectionExchange::handler_dropped() {
 // Several events may be written before the strand comes round: one wake-up is enough for them.
 void ConnectionExchange::notify() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (wake_posted_) return;
     wake_posted_ = true;
   }
   boost::asio::post(strand_, [self = shared_from_this()] {
     {
-      std::lock_guard lock(self->mutex_);
+      MutexLock lock(self->mutex_);
       self->wake_posted_ = false;
     }
     self->wake_.cancel();
@@ -55,7 +55,7 @@ void ConnectionExchange::add_header(std::string name, std::string value) {
 
 void ConnectionExchange::respond(HttpResponse response) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (started_) return;
     started_ = true;
     ended_ = true;
@@ -66,7 +66,7 @@ void ConnectionExchange::respond(HttpResponse response) {
 
 void ConnectionExchange::begin_stream(HttpResponse head) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (started_) return;
     started_ = true;
     is_stream_ = true;
@@ -77,7 +77,7 @@ void ConnectionExchange::begin_stream(HttpResponse head) {
 
 bool ConnectionExchange::write(std::string bytes) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!is_stream_ || ended_ || aborted_ || broken_) return false;
     if (outbox_.size() + bytes.size() > max_outbox_bytes_) {
       broken_ = true;
@@ -91,7 +91,7 @@ bool ConnectionExchange::write(std::string bytes) {
 
 void ConnectionExchange::end_stream() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!is_stream_ || ended_) return;
     ended_ = true;
   }
@@ -100,7 +100,7 @@ void ConnectionExchange::end_stream() {
 
 void ConnectionExchange::on_abort(std::function<void()> abort) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (finished_ && !aborted_) return;
     if (!aborted_) {
       abort_ = std::move(abort);
@@ -111,12 +111,12 @@ void ConnectionExchange::on_abort(std::function<void()> abort) {
 }
 
 void ConnectionExchange::annotate(std::string_view text) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   annotations_ += text;
 }
 
 ConnectionExchange::Output ConnectionExchange::take() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Output output;
   output.head = std::exchange(head_, std::nullopt);
   output.is_stream = is_stream_;
@@ -127,14 +127,14 @@ ConnectionExchange::Output ConnectionExchange::take() {
 }
 
 bool ConnectionExchange::is_complete() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ended_;
 }
 
 void ConnectionExchange::abort() {
   std::function<void()> abort;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     aborted_ = true;
     outbox_ = {};
     abort = std::exchange(abort_, nullptr);
@@ -145,14 +145,14 @@ void ConnectionExchange::abort() {
 void ConnectionExchange::finish() {
   std::function<void()> forgotten;  // destroyed outside of the lock: it may hold the last handle
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     finished_ = true;
     forgotten = std::exchange(abort_, nullptr);
   }
 }
 
 std::string ConnectionExchange::annotations() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return annotations_;
 }
 

@@ -5,10 +5,10 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "server/exchange.h"
 
 namespace gapless {
@@ -66,18 +66,18 @@ class ConnectionExchange final : public Exchange,
   boost::asio::steady_timer wake_;
   HttpHeaders more_headers_;
 
-  mutable std::mutex mutex_;  // guards everything below
-  std::optional<HttpResponse> head_;
-  std::string outbox_;
-  std::string annotations_;
-  std::function<void()> abort_;
-  bool started_ = false;
-  bool is_stream_ = false;
-  bool ended_ = false;
-  bool aborted_ = false;
-  bool broken_ = false;
-  bool finished_ = false;
-  bool wake_posted_ = false;
+  mutable Mutex mutex_;
+  std::optional<HttpResponse> head_ GAPLESS_GUARDED_BY(mutex_);
+  std::string outbox_ GAPLESS_GUARDED_BY(mutex_);
+  std::string annotations_ GAPLESS_GUARDED_BY(mutex_);
+  std::function<void()> abort_ GAPLESS_GUARDED_BY(mutex_);
+  bool started_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool is_stream_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool ended_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool aborted_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool broken_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool finished_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool wake_posted_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gapless

@@ -39,12 +39,16 @@ json::object to_json(const ServiceTimeline& timeline) {
                      {"forward", interval(step.forward_begin_ns, step.forward_end_ns)},
                      {"sampling", interval(step.sampling_begin_ns, step.sampling_end_ns)}});
   }
-  json::array idle;
-  for (const auto& [begin_ns, end_ns] : timeline.idle) idle.push_back(interval(begin_ns, end_ns));
+  json::array gaps;
+  for (const ServiceTimeline::Gap& gap : timeline.gaps) {
+    json::object entry{{"state", gap.state}, {"span", interval(gap.begin_ns, gap.end_ns)}};
+    if (!gap.phase.empty()) entry["phase"] = gap.phase;
+    gaps.push_back(std::move(entry));
+  }
   return {{"depth", timeline.depth},
           {"max_depth", timeline.max_depth},
           {"steps", std::move(steps)},
-          {"idle", std::move(idle)}};
+          {"gaps", std::move(gaps)}};
 }
 
 void show_timeline(InferenceService& service, Exchange& exchange) {

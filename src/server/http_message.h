@@ -1,6 +1,7 @@
 // HTTP requests and responses as plain values: what the handlers see. No network library here.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,8 +36,9 @@ struct HttpRequest {
   std::string body;
 
   // Set by the connection.
-  std::string request_id;  // the client's x-request-id, or a new one
-  std::string client;      // address:port
+  std::string request_id;        // the client's x-request-id, or a new one
+  std::string client;            // address:port
+  std::int64_t received_ns = 0;  // host_now_ns() when it was whole
 };
 
 struct HttpResponse {

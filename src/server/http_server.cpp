@@ -13,14 +13,12 @@
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <condition_variable>
-#include <list>
-#include <mutex>
+#include <deque>
 #include <thread>
-#include <unordered_set>
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "server/connection.h"
 
 namespace gapless {
@@ -31,14 +29,14 @@ using boost::system::error_code;
 
 class HttpServer::Impl {
  public:
-  Impl(const HttpServerOptions& options, RequestHandler handler, ServerMetrics& metrics)
+  Impl(const HttpServerOptions& options, HttpHandlers handlers, ServerMetrics& metrics)
       : io_(options.num_threads),
         body_threads_(static_cast<std::size_t>(options.num_body_threads)),
         strand_(asio::make_strand(io_)),
         acceptor_(strand_) {
     context_ = std::make_shared<ConnectionContext>();
     context_->options = options;
-    context_->handler = std::move(handler);
+    context_->handlers = std::move(handlers);
     context_->metrics = &metrics;
     context_->body_threads = &body_threads_;
   }
@@ -111,7 +109,7 @@ class HttpServer::Impl {
   }
 
   std::vector<std::shared_ptr<Connection>> live_connections() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<std::shared_ptr<Connection>> live;
     for (auto at = connections_.begin(); at != connections_.end();) {
       if (auto connection = at->lock()) {
@@ -125,7 +123,7 @@ class HttpServer::Impl {
   }
 
   void remember(const std::shared_ptr<Connection>& connection) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // Dead ones are swept when they may be half of the list: a constant amount of work each.
     if (connections_.size() >= 2 * num_live_at_sweep_ + 64) {
       std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
@@ -147,15 +145,43 @@ class HttpServer::Impl {
         co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
         continue;
       }
-      const int max_connections = context_->options.limits.max_connections;
-      if (context_->metrics->num_connections.load() >= max_connections) {
-        log_warning("{} connections are open: one more was closed", max_connections);
+      if (!make_room()) {
+        log_warning("{} connections are open: one more was closed",
+                    context_->options.limits.max_connections);
         continue;
       }
       auto connection = std::make_shared<Connection>(std::move(socket), context_);
       remember(connection);
+      newcomers_.push_back(connection);
       connection->start();
     }
+  }
+
+  // False: there is no room for one more connection.
+  bool make_room() {
+    const HttpLimits& limits = context_->options.limits;
+    const auto max_newcomers = static_cast<std::size_t>(limits.max_newcomers);
+    // Those that were admitted or have ended are swept out when they may be half of the list.
+    if (newcomers_.size() >= 2 * max_newcomers) {
+      std::erase_if(newcomers_, [](const auto& weak) {
+        const auto connection = weak.lock();
+        return !connection || !connection->is_newcomer();
+      });
+    }
+    const bool full = context_->metrics->num_connections.load() >= limits.max_connections;
+    if (!full && context_->num_newcomers.load() < limits.max_newcomers) return true;
+    return turn_out_oldest_newcomer() || !full;
+  }
+
+  bool turn_out_oldest_newcomer() {
+    while (!newcomers_.empty()) {
+      const auto oldest = newcomers_.front().lock();
+      newcomers_.pop_front();
+      if (!oldest || !oldest->end_newcomer()) continue;
+      oldest->close_now();
+      return true;
+    }
+    return false;
   }
 
   asio::io_context io_;
@@ -167,16 +193,18 @@ class HttpServer::Impl {
   tcp::acceptor acceptor_;
   std::uint16_t port_ = 0;
   std::shared_ptr<ConnectionContext> context_;
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<Connection>> connections_;  // guarded by mutex_
-  std::size_t num_live_at_sweep_ = 0;                   // guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::weak_ptr<Connection>> connections_ GAPLESS_GUARDED_BY(mutex_);
+  std::size_t num_live_at_sweep_ GAPLESS_GUARDED_BY(mutex_) = 0;
+  // In the order in which they came, with some that are none any more. Of accept_clients() alone.
+  std::deque<std::weak_ptr<Connection>> newcomers_;
   std::vector<std::thread> threads_;
 };
 
 StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& options,
-                                                        RequestHandler handler,
+                                                        HttpHandlers handlers,
                                                         ServerMetrics& metrics) {
-  auto impl = std::make_unique<Impl>(options, std::move(handler), metrics);
+  auto impl = std::make_unique<Impl>(options, std::move(handlers), metrics);
   GAPLESS_RETURN_IF_ERROR(impl->listen());
   impl->start_threads();
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));

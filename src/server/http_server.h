@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/limits.h"
 #include "base/status.h"
@@ -25,6 +27,7 @@ struct HttpLimits {
   std::size_t max_body_bytes_in_flight = kMaxHttpBodyBytesInFlight;
   std::size_t max_outbox_bytes = kMaxHttpOutboxBytes;
   int max_connections = kMaxHttpConnections;
+  int max_newcomers = kMaxHttpNewcomers;
   std::chrono::milliseconds idle{kHttpIdleSeconds * 1000};
   std::chrono::milliseconds head{kHttpHeadSeconds * 1000};
   std::chrono::milliseconds body{kHttpBodySeconds * 1000};
@@ -36,21 +39,36 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address
   std::uint16_t port = 2020;       // 0: any free one
   int num_threads = 2;
-  int num_body_threads = 2;  // for handlers of bodies over kMaxInlineBodyBytes
+  int num_body_threads = 2;  // that answer requests with bodies over kMaxInlineBodyBytes
   bool log_requests = true;
   HttpLimits limits;
 };
 
+// What is done with a request of which only the head has been read.
+struct HeadVerdict {
+  // Answered with this: the body is neither read nor kept, and a connection with one is closed.
+  std::optional<HttpResponse> refusal;
+  HttpHeaders headers;    // of the answer, whichever it is
+  bool admitted = false;  // the client may use the server: its connection is a newcomer no more
+};
+
+// Both run on the server's threads and must not block.
+struct HttpHandlers {
+  // `local_address`: the one of ours that the client has connected to.
+  std::function<HeadVerdict(const HttpRequest& head, std::string_view local_address)> judge;
+  // A whole request that was not refused. Of a large body, whose JSON and base64 take a while, on
+  // threads of their own, so that other connections do not wait for it.
+  std::function<void(const std::shared_ptr<Exchange>&)> answer;
+};
+
+// A connection is a *newcomer* until a request of it was admitted. When newcomers are too many, or
+// connections are, the longest-standing newcomer is closed for the next one: so strangers cannot
+// keep clients out by holding connections, and what they hold is small (a head each).
 class HttpServer {
  public:
-  // The handler runs on the server's threads and must not block; that of a large body, whose JSON
-  // and base64 take a while, on threads of its own, so that other connections do not wait for it.
-  // `metrics` outlives the server.
-  // Unavailable: the address cannot be used.
-  using RequestHandler = std::function<void(const std::shared_ptr<Exchange>&)>;
+  // `metrics` outlives the server. Unavailable: the address cannot be used.
   static StatusOr<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options,
-                                                     RequestHandler handler,
-                                                     ServerMetrics& metrics);
+                                                     HttpHandlers handlers, ServerMetrics& metrics);
   // stop(), when that has not been done.
   ~HttpServer();
 

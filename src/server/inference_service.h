@@ -2,6 +2,7 @@
 // their own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,6 +21,13 @@ struct ServiceInfo {
   std::string model;  // the id that /v1/models lists
   int max_context = 0;
   std::string device;  // "NVIDIA H200", "CPU"
+  // Other names of the same model. A request for any other one is not for us.
+  std::vector<std::string> other_names = {};
+
+  bool is_named(std::string_view name) const {
+    return name == model ||
+           std::find(other_names.begin(), other_names.end(), name) != other_names.end();
+  }
 };
 
 // Gauges and totals since the start, for /metrics.
@@ -31,13 +39,16 @@ struct ServiceMetrics {
   int page_tokens = 0;
   // The bubble ledger, seconds and counts.
   double busy_s = 0;
+  double preparing_s = 0;
   double starved_s = 0;
   double bubble_s = 0;
-  struct PhaseTime {
-    std::string_view phase;
+  struct NamedTime {
+    std::string_view name;
     double seconds = 0;
   };
-  std::vector<PhaseTime> bubble_by_phase;
+  std::vector<NamedTime> bubble_by_phase;
+  std::vector<NamedTime> host_work_by_phase;  // of the engine thread
+  std::vector<NamedTime> device_by_step;      // forwards and samplings by kind of step
   std::int64_t num_encode_steps = 0;
   std::int64_t num_prefill_steps = 0;
   std::int64_t num_decode_steps = 0;
@@ -62,11 +73,13 @@ struct ServiceTimeline {
   int depth = 1;                    // steps in flight now, at most
   int max_depth = 1;                // what it may be set to
   std::vector<TimelineStep> steps;  // the last ones, oldest first
-  struct Interval {
+  struct Gap {
+    std::string_view state;  // "preparing", "starved", "bubble"
+    std::string_view phase;  // of a bubble: what the host was doing
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
   };
-  std::vector<Interval> idle;  // when there was nothing to do: gaps that are no bubbles
+  std::vector<Gap> gaps;  // between steps, as the ledger charged them
 };
 
 // Every function may be called from any thread and none blocks for long.
@@ -77,6 +90,10 @@ class InferenceService {
   // As Engine::submit: errors here are the request's (ResourceExhausted: try again later), and the
   // sink is then not called. Otherwise the sink gets exactly one of on_done and on_error, last.
   virtual StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) = 0;
+  // Several answers to one request, each with an id and a sink of its own; choice i takes seed + i, if
+  // there is a seed. All are accepted or none. The default submits them one by one.
+  virtual StatusOr<std::vector<RequestId>> submit_choices(
+      SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks);
   // The request ends within a step with kCancelled, unless it has ended.
   virtual void cancel(RequestId id) = 0;
 

@@ -34,14 +34,14 @@ StatusOr<std::optional<std::string>> optional_string(const json::object& object,
                                                      std::string_view name) {
   const json::value* value = find_field(object, name);
   if (value == nullptr) return std::optional<std::string>();
-  if (!value->is_string()) return invalid_argument("{} must be a string", name);
+  if (!value->is_string()) return invalid_field(name, "must be a string");
   return std::optional<std::string>(value->get_string());
 }
 
 StatusOr<bool> bool_or(const json::object& object, std::string_view name, bool fallback) {
   const json::value* value = find_field(object, name);
   if (value == nullptr) return fallback;
-  if (!value->is_bool()) return invalid_argument("{} must be true or false", name);
+  if (!value->is_bool()) return invalid_field(name, "must be true or false");
   return value->get_bool();
 }
 
@@ -49,7 +49,7 @@ StatusOr<std::optional<std::int64_t>> optional_integer(const json::object& objec
                                                        std::string_view name) {
   const json::value* value = find_field(object, name);
   if (value == nullptr) return std::optional<std::int64_t>();
-  if (!value->is_int64()) return invalid_argument("{} must be an integer", name);
+  if (!value->is_int64()) return invalid_field(name, "must be an integer");
   return std::optional<std::int64_t>(value->get_int64());
 }
 
@@ -64,9 +64,9 @@ StatusOr<std::optional<double>> optional_number(const json::object& object, std:
   } else if (value->is_uint64()) {
     number = static_cast<double>(value->get_uint64());
   } else {
-    return invalid_argument("{} must be a number", name);
+    return invalid_field(name, "must be a number");
   }
-  if (!std::isfinite(number)) return invalid_argument("{} must be finite", name);
+  if (!std::isfinite(number)) return invalid_field(name, "must be finite");
   return std::optional<double>(number);
 }
 

@@ -107,14 +107,24 @@ void write_service(Exposition& out, const ServiceMetrics& now) {
 
   out.family(
       "gapless_device_seconds_total", "counter",
-      "Device time since the first step: busy, starved (nothing to do), bubble (work waited)");
+      "The device's time since the start, up to now: busy, preparing (requests are on their way), "
+      "starved (nobody asked), bubble (work waited)");
   out.sample("gapless_device_seconds_total", now.busy_s, "state=\"busy\"");
+  out.sample("gapless_device_seconds_total", now.preparing_s, "state=\"preparing\"");
   out.sample("gapless_device_seconds_total", now.starved_s, "state=\"starved\"");
   out.sample("gapless_device_seconds_total", now.bubble_s, "state=\"bubble\"");
   out.family("gapless_bubble_seconds_total", "counter", "Bubble by the host phase that caused it");
-  for (const auto& [phase, seconds] : now.bubble_by_phase) {
-    out.sample("gapless_bubble_seconds_total", seconds, fmt::format("phase=\"{}\"", phase));
-  }
+  const auto by_name = [&out](std::string_view family, std::string_view label,
+                              const std::vector<ServiceMetrics::NamedTime>& times) {
+    for (const auto& [name, seconds] : times) {
+      out.sample(family, seconds, fmt::format("{}=\"{}\"", label, name));
+    }
+  };
+  by_name("gapless_bubble_seconds_total", "phase", now.bubble_by_phase);
+  out.family("gapless_engine_thread_seconds_total", "counter", "The engine thread's work by phase");
+  by_name("gapless_engine_thread_seconds_total", "phase", now.host_work_by_phase);
+  out.family("gapless_step_seconds_total", "counter", "Device time of committed steps by kind");
+  by_name("gapless_step_seconds_total", "kind", now.device_by_step);
   out.family("gapless_steps_total", "counter", "Steps by kind");
   out.sample("gapless_steps_total", static_cast<double>(now.num_encode_steps), "kind=\"encode\"");
   out.sample("gapless_steps_total", static_cast<double>(now.num_prefill_steps), "kind=\"prefill\"");
@@ -162,6 +172,11 @@ void ServerMetrics::count_result(const SkillResult& result, double e2e_s) {
   generation_tokens_.observe(metrics.output_tokens);
   num_prompt_tokens_.fetch_add(static_cast<std::uint64_t>(metrics.input_tokens));
   num_generation_tokens_.fetch_add(static_cast<std::uint64_t>(metrics.output_tokens));
+  for (std::size_t i = 0; i < kNumRequestStages; ++i) {
+    const std::int64_t ns = metrics.stages[static_cast<RequestStage>(i)];
+    stages_[i].seconds.fetch_add(static_cast<double>(ns) * 1e-9, std::memory_order_relaxed);
+    stages_[i].num_requests.fetch_add(1, std::memory_order_relaxed);
+  }
   num_finished_[static_cast<std::size_t>(result.finish_reason)].fetch_add(1);
   num_by_skill_[static_cast<std::size_t>(result.skill)].fetch_add(1);
 }
@@ -236,6 +251,15 @@ std::string ServerMetrics::text(const InferenceService* service) const {
               "Prefill's launch to first token", prefill_);
   out.latency("vllm:request_decode_time_seconds", "gapless_decode_seconds",
               "First token to last token", decode_);
+  out.family("gapless_request_stage_seconds", "summary",
+             "From the request to its first text: read, queue, prepare, admit, device and emit one "
+             "behind the other; hash, decode, crop_wait, cut and tokenise are parts of prepare");
+  for (std::size_t i = 0; i < kNumRequestStages; ++i) {
+    const std::string label =
+        fmt::format("stage=\"{}\"", request_stage_name(static_cast<RequestStage>(i)));
+    out.sample("gapless_request_stage_seconds_sum", stages_[i].seconds.load(), label);
+    out.sample("gapless_request_stage_seconds_count", number(stages_[i].num_requests), label);
+  }
   out.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", prompt_tokens_);
   out.histogram("vllm:request_generation_tokens", "Tokens generated for a request",
                 generation_tokens_);

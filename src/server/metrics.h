@@ -66,6 +66,11 @@ class ServerMetrics {
   LatencyHistograms e2e_;
   LatencyHistograms prefill_;
   LatencyHistograms decode_;
+  struct StageSum {
+    std::atomic<double> seconds{0};
+    std::atomic<std::uint64_t> num_requests{0};
+  };
+  std::array<StageSum, kNumRequestStages> stages_;
   Histogram prompt_tokens_;
   Histogram generation_tokens_;
   std::atomic<std::uint64_t> num_prompt_tokens_{0};

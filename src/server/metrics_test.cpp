@@ -22,12 +22,16 @@ TEST(ServerMetrics, BucketsAreCumulativeAndReasonsCounted) {
   result.metrics.input_tokens = 740;
   result.metrics.output_tokens = 3;
   result.metrics.ttft_ms = 15;
+  result.metrics.stages[RequestStage::kDecode] = 2'500'000;
   metrics.count_result(result, 0.02);
   metrics.count_failure(Status(StatusCode::kCancelled, "x"));
   metrics.count_response(429);
   const std::string text = metrics.text(nullptr);
   for (const char* line :
-       {"vllm:prompt_tokens_total{model_name=\"\"} 740\n",
+       {"gapless_request_stage_seconds_sum{model_name=\"\",stage=\"decode\"} 0.0025\n",
+        "gapless_request_stage_seconds_count{model_name=\"\",stage=\"decode\"} 1\n",
+        "gapless_request_stage_seconds_sum{model_name=\"\",stage=\"device\"} 0\n",
+        "vllm:prompt_tokens_total{model_name=\"\"} 740\n",
         "vllm:generation_tokens_total{model_name=\"\"} 3\n",
         "vllm:request_success_total{model_name=\"\",finished_reason=\"length\"} 1\n",
         "vllm:request_success_total{model_name=\"\",finished_reason=\"abort\"} 1\n",

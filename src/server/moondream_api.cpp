@@ -2,7 +2,6 @@
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 
 #include "server/api_support.h"
 #include "server/image_url.h"
@@ -73,17 +72,21 @@ class MoondreamSink final : public ResponseSink {
 
 StatusOr<SkillRequest> read_skill_request(Skill skill, json::object& body) {
   GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(skill, body));
+  // Moondream's servers answer as far as the context goes, and its clients ask for round numbers.
+  request.cut_max_tokens = true;
   if (find_field(body, "image_url") == nullptr) return request;
   json::value& image = body["image_url"];
-  if (!image.is_string()) return invalid_argument("image_url must be a string");
-  GAPLESS_ASSIGN_OR_RETURN(std::string bytes, take_image_bytes(image));
-  request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
+  if (!image.is_string()) return invalid_field("image_url", "must be a string");
+  StatusOr<std::string> bytes = take_image_bytes(image);
+  if (!bytes.ok()) return bytes.status().with_field("image_url");
+  request.images.push_back(std::make_shared<const std::string>(std::move(bytes).value()));
   return request;
 }
 
 // Of a request with one generation: wires the client's end to the engine's.
 void submit(ServerState& state, InferenceService& service,
             const std::shared_ptr<Exchange>& exchange, SkillRequest request, bool stream) {
+  request.received_ns = exchange->request().received_ns;
   auto sink = std::make_shared<MoondreamSink>(state, exchange, stream);
   const StatusOr<RequestId> id = service.submit(std::move(request), std::move(sink));
   if (!id.ok()) return respond_error(*exchange, error_of_submit(id.status()));
@@ -103,15 +106,24 @@ void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
   submit(state, *service, exchange, std::move(request).value(), *stream && has_text);
 }
 
+// What submit_skill() would refuse.
+Status check_skill(Skill skill, json::object body) {
+  GAPLESS_RETURN_IF_ERROR(bool_or(body, "stream", false).status());
+  GAPLESS_ASSIGN_OR_RETURN(const SkillRequest request, read_skill_request(skill, body));
+  return validate(request);
+}
+
 void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
   std::optional<json::object> body = read_json_request(service->info(), *exchange);
   if (!body) return;
-  with_remote_images(state, exchange, std::move(*body),
-                     [&state, skill, exchange](json::object complete) {
-                       submit_skill(state, skill, exchange, std::move(complete));
-                     });
+  with_remote_images(
+      state, exchange, std::move(*body), ImagePlace::kTop,
+      [skill](json::object placeholder) { return check_skill(skill, std::move(placeholder)); },
+      [&state, skill, exchange](json::object complete) {
+        submit_skill(state, skill, exchange, std::move(complete));
+      });
 }
 
 void handle_segment(const std::shared_ptr<Exchange>& exchange) {

@@ -36,13 +36,8 @@ void show_model(ServerState& state, Exchange& exchange, std::string_view name) {
   InferenceService* service = ready_service(state, exchange);
   if (service == nullptr) return;
   const ServiceInfo info = service->info();
-  if (ServerState::knows_model(info, name)) return respond_json(exchange, model_json(state, info));
-  ApiError error;
-  error.status = 404;
-  error.message = fmt::format("model '{}' is not served here; '{}' is", name, info.model);
-  error.param = "model";
-  error.code = "model_not_found";
-  respond_error(exchange, error);
+  if (info.is_named(name)) return respond_json(exchange, model_json(state, info));
+  respond_error(exchange, model_not_found_error(info, name));
 }
 
 void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange, json::object body) {
@@ -51,14 +46,13 @@ void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange, 
   StatusOr<ChatRequest> request = chat_request_from_json(body);
   if (!request.ok()) return respond_error(*exchange, error_of_request(request.status()));
   auto responder = std::make_shared<ChatResponder>(state, *service, exchange, *request);
-  const std::uint64_t first_seed = request->skill.settings.seed.value_or(0);
-  for (int i = 0; i < request->num_choices; ++i) {
-    SkillRequest one = request->skill;
-    one.settings.seed = first_seed + static_cast<std::uint64_t>(i);
-    const StatusOr<RequestId> id = service->submit(std::move(one), responder->sink_of_choice(i));
-    if (!id.ok()) return responder->fail(error_of_submit(id.status()));
-    responder->add_running(*id);
-  }
+  request->skill.received_ns = exchange->request().received_ns;
+  std::vector<std::shared_ptr<ResponseSink>> sinks;
+  for (int i = 0; i < request->num_choices; ++i) sinks.push_back(responder->sink_of_choice(i));
+  const StatusOr<std::vector<RequestId>> ids =
+      service->submit_choices(std::move(request->skill), std::move(sinks));
+  if (!ids.ok()) return responder->fail(error_of_submit(as_chat_error(ids.status())));
+  for (const RequestId id : *ids) responder->add_running(id);
   exchange->on_abort([responder] { responder->cancel_all(); });
 }
 
@@ -67,9 +61,15 @@ void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
   if (service == nullptr) return;
   std::optional<json::object> body = read_json_request(service->info(), *exchange);
   if (!body) return;
-  with_remote_images(state, exchange, std::move(*body), [&state, exchange](json::object complete) {
-    submit_chat(state, exchange, std::move(complete));
-  });
+  with_remote_images(
+      state, exchange, std::move(*body), ImagePlace::kMessages,
+      [](json::object placeholder) -> Status {
+        GAPLESS_ASSIGN_OR_RETURN(const ChatRequest request, chat_request_from_json(placeholder));
+        return validate(request.skill);
+      },
+      [&state, exchange](json::object complete) {
+        submit_chat(state, exchange, std::move(complete));
+      });
 }
 
 void tokenize(ServerState& state, Exchange& exchange) {
@@ -80,10 +80,11 @@ void tokenize(ServerState& state, Exchange& exchange) {
   if (!body) return;
   const auto answer = [&]() -> StatusOr<json::object> {
     if (find_field(*body, "messages") != nullptr) {
-      return invalid_argument("messages: only prompt is taken; there is no chat template");
+      return invalid_argument("messages: only prompt is taken; there is no chat template")
+          .with_field("messages");
     }
     GAPLESS_ASSIGN_OR_RETURN(const auto prompt, optional_string(*body, "prompt"));
-    if (!prompt) return invalid_argument("prompt is missing");
+    if (!prompt) return invalid_field("prompt", "is missing");
     GAPLESS_ASSIGN_OR_RETURN(const bool add_special, bool_or(*body, "add_special_tokens", true));
     GAPLESS_ASSIGN_OR_RETURN(const bool strings, bool_or(*body, "return_token_strs", false));
     GAPLESS_ASSIGN_OR_RETURN(std::vector<TokenId> ids, service->tokenize(*prompt));
@@ -108,11 +109,11 @@ void tokenize(ServerState& state, Exchange& exchange) {
 
 StatusOr<std::vector<TokenId>> read_tokens(const json::object& body) {
   const json::value* tokens = find_field(body, "tokens");
-  if (tokens == nullptr || !tokens->is_array()) return invalid_argument("tokens must be a list");
+  if (tokens == nullptr || !tokens->is_array()) return invalid_field("tokens", "must be a list");
   std::vector<TokenId> ids;
   for (const json::value& token : tokens->get_array()) {
     if (!token.is_int64() || token.get_int64() < 0 || token.get_int64() >= kMaxVocabSize) {
-      return invalid_argument("tokens: each must be the number of a token");
+      return invalid_field("tokens", "must each be the number of a token");
     }
     ids.emplace_back(static_cast<std::int32_t>(token.get_int64()));
   }

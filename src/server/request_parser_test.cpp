@@ -63,6 +63,42 @@ TEST(RequestParser, ChunkedBodiesInAnyCut) {
   }
 }
 
+// Found by tests/fuzz/http_request_fuzz: what was refused depended on where a line was cut.
+TEST(RequestParser, AnyCutGivesTheSameError) {
+  const std::string chunked = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string& bytes : {
+           std::string("POST /tokenize HTTP/1.1POST /tokeniz\rX"),
+           std::string("GET / HTTP/1.0\r\nCo/nne\r\nHost: x\r\xF5\n"),
+           std::string("GET / HTTP/1.1\nHost: x\n\n"),
+           std::string("GET / HTTP/1.1\r\nHost: x\r\nBad Name: 1\r\n\r\n"),
+           chunked + "24;a=\"\r\nhello, this is more than the quote\"\r\n0\r\n\r\n",
+           chunked + "5\r\nhelloo\r\n",
+           chunked + "5 \r\nhello\r\n0\r\n\r\n",
+           chunked + "\r\nhello\r\n0\r\n\r\n",
+           chunked + "1ffffffffffffffff\r\nhello",
+           chunked + "1;" + std::string(2 * kMaxHead, 'e'),
+           chunked + "0\r\nTrailer: " + std::string(2 * kMaxHead, 't'),
+       }) {
+    SCOPED_TRACE(bytes);
+    const RequestParser whole = parse(bytes, bytes.size());
+    EXPECT_EQ(whole.state(), RequestParser::State::kFailed);
+    for (std::size_t piece = 1; piece < bytes.size(); ++piece) {
+      const RequestParser cut = parse(bytes, piece);
+      ASSERT_EQ(cut.state(), whole.state()) << piece;
+      ASSERT_EQ(cut.error_status(), whole.error_status()) << piece;
+      ASSERT_EQ(cut.error(), whole.error()) << piece;
+    }
+  }
+}
+
+// Not after the time that a head may take.
+TEST(RequestParser, ABadRequestLineIsRefusedAsSoonAsItIsComplete) {
+  EXPECT_EQ(status_of("GET / \r\n"), 400);
+  EXPECT_EQ(status_of("GET /\r\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.1\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/3.0\r\n"), 505);
+}
+
 TEST(RequestParser, WaitsForMore) {
   EXPECT_EQ(parse("GET / HTTP/1.1\r\nHost: x\r\n", 7).state(), RequestParser::State::kHead);
   EXPECT_EQ(parse("GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhell", 7).state(),
@@ -98,11 +134,44 @@ TEST(RequestParser, WhatCouldBeReadInTwoWaysIsRefused) {
   EXPECT_EQ(status_of(head + "Content-Encoding: gzip\r\n\r\n"), 415);
   EXPECT_EQ(status_of(head + "Expect: tea\r\n\r\n"), 417);
   EXPECT_EQ(status_of("GET / HTTP/2.0\r\nHost: x\r\n\r\n"), 505);
-  EXPECT_EQ(status_of("GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET http://y/ HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET http://x/ HTTP/1.0\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET https://x/ HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET http://x?y HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n"), 400);
   EXPECT_EQ(status_of("GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
   EXPECT_EQ(status_of("GET /%00 HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
   EXPECT_EQ(status_of("\x16\x03\x01\x02"), 400);  // TLS
   EXPECT_EQ(status_of(head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n"), 400);
+}
+
+TEST(RequestParser, ATargetMayNameTheHost) {
+  const std::string head = " HTTP/1.1\r\nHost: X:80\r\n\r\n";
+  EXPECT_EQ(parse("GET HTTP://x:80/a%20b?c=d" + head, 99).take().path, "/a b");
+  EXPECT_EQ(parse("GET http://x:80/a?c=d" + head, 99).take().query, "c=d");
+  EXPECT_EQ(parse("GET http://x:80" + head, 99).take().path, "/");
+}
+
+TEST(RequestParser, AFirstLineWithoutAVersionIsRefusedWhereItEnds) {
+  for (const char* line :
+       {"GET / \r\n", "GET /\r\n", "GET\r\n", "GET / \n", "POST /tokenize xHTTP/1.1\r\n"}) {
+    for (const std::size_t piece : {1, 99}) {
+      RequestParser parser = parse(line, piece);
+      EXPECT_EQ(parser.state(), RequestParser::State::kFailed) << line;
+      EXPECT_EQ(parser.error_status(), 400) << line;
+    }
+  }
+  EXPECT_EQ(parse("GET / ", 99).state(), RequestParser::State::kHead);
+  EXPECT_EQ(parse("GET / HTTP/1.1\r\n", 99).state(), RequestParser::State::kHead);
+}
+
+TEST(RequestParser, TheHeadIsThereBeforeTheBody) {
+  RequestParser parser(kMaxHead, kMaxBody);
+  parser.feed("POST /a HTTP/1.1\r\nHost: x\r\nX-A: b\r\nContent-Length: 100\r\n\r\n");
+  ASSERT_EQ(parser.state(), RequestParser::State::kBody);
+  EXPECT_EQ(parser.head().path, "/a");
+  EXPECT_EQ(parser.head().headers.find("X-A"), "b");
+  EXPECT_EQ(parser.take().body, "");
 }
 
 TEST(RequestParser, KeepAliveFollowsTheVersion) {

@@ -12,6 +12,7 @@
 
 #include "server/api_error.h"
 #include "server/auth.h"
+#include "server/host_policy.h"
 #include "server/inference_service.h"
 #include "server/metrics.h"
 #include "server/url_fetcher.h"
@@ -19,8 +20,9 @@
 namespace gapless {
 
 struct ServerStateOptions {
-  std::vector<std::string> api_keys;      // none: open to everybody
-  std::vector<std::string> cors_origins;  // "*", or origins such as "https://example.org"
+  std::vector<std::string> api_keys;       // none: open to everybody
+  std::vector<std::string> cors_origins;   // "*", or origins such as "https://example.org"
+  std::vector<std::string> allowed_hosts;  // beyond those that HostPolicy always allows
   std::string version;
   bool debug = false;  // the paths under /debug/
 };
@@ -38,6 +40,7 @@ class ServerState {
   void begin_drain() { draining_.store(true); }
 
   const ApiKeys& keys() const { return keys_; }
+  const HostPolicy& hosts() const { return hosts_; }
   const ServerStateOptions& options() const { return options_; }
   std::int64_t started_unix_s() const { return started_unix_s_; }
   ServerMetrics& metrics() { return metrics_; }
@@ -46,13 +49,10 @@ class ServerState {
   UrlFetcher* fetcher() const { return fetcher_.get(); }
   void set_fetcher(std::unique_ptr<UrlFetcher> fetcher) { fetcher_ = std::move(fetcher); }
 
-  // Whether requests for this model are for us: the served id, or a name under which Moondream's
-  // models go about. Absent names are.
-  static bool knows_model(const ServiceInfo& info, std::string_view name);
-
  private:
   const ServerStateOptions options_;
   const ApiKeys keys_;
+  const HostPolicy hosts_;
   const std::int64_t started_unix_s_;
   std::atomic<InferenceService*> service_{nullptr};
   std::atomic<bool> draining_{false};

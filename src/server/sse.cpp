@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <boost/json/serialize.hpp>
 #include <cstdint>
 #include <iterator>
 
+#include "base/json.h"
 #include "text/utf8.h"
 
 namespace gapless {
@@ -60,7 +60,7 @@ std::string ascii_json(std::string_view text) {
 }
 
 std::string sse_event(const boost::json::value& value) {
-  return "data: " + ascii_json(boost::json::serialize(value)) + "\n\n";
+  return "data: " + ascii_json(json_text(value)) + "\n\n";
 }
 
 }  // namespace gapless

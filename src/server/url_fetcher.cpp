@@ -88,6 +88,11 @@ class UrlFetcher::Impl {
     });
   }
 
+  Status check(std::string_view text) const {
+    GAPLESS_ASSIGN_OR_RETURN(const FetchUrl url, parse_fetch_url(text));
+    return check_host(url);
+  }
+
   void stop() {
     if (!thread_.joinable()) return;
     io_->stop();
@@ -121,9 +126,14 @@ class UrlFetcher::Impl {
 
   awaitable<void> run(std::shared_ptr<Job> job) {
     StatusOr<std::string> result = co_await follow(*job);
+    const auto end = job->deadline.expiry();
     job->deadline.cancel();
     job->close();
     --num_running_;
+    if (!result.ok() && result.status().code() == StatusCode::kNotFound) {
+      job->deadline.expires_at(end);
+      co_await job->deadline.async_wait(kAsTuple);
+    }
     job->finish(std::move(result));
   }
 
@@ -139,10 +149,13 @@ class UrlFetcher::Impl {
     co_return make_error(StatusCode::kUnavailable, "more than {} redirects", policy_.max_redirects);
   }
 
+  Status check_host(const FetchUrl& url) const {
+    if (policy_.allows_host(url.host)) return ok_status();
+    return invalid_argument("host '{}' is not allowed", url.host);
+  }
+
   awaitable<StatusOr<Hop>> visit(Job& job, const FetchUrl& url) {
-    if (!policy_.allows_host(url.host)) {
-      co_return invalid_argument("host '{}' is not allowed", url.host);
-    }
+    if (const Status allowed = check_host(url); !allowed.ok()) co_return allowed;
     const Status connected = co_await connect(job, url);
     if (!connected.ok()) co_return connected;
     if (!url.tls) co_return co_await ask(job.socket, url);
@@ -164,13 +177,18 @@ class UrlFetcher::Impl {
   awaitable<Status> connect(Job& job, const FetchUrl& url) {
     tcp::resolver resolver(*io_);
     const auto [error, found] = co_await resolver.async_resolve(url.host, url.port, kAsTuple);
-    if (error) co_return unavailable("resolving", error);
-    Status last = invalid_argument("'{}' has no address", url.host);
+    if (error) {
+      co_return make_error(StatusCode::kNotFound, "resolving '{}': {}", url.host, error.message());
+    }
+    Status last = make_error(StatusCode::kNotFound, "'{}' has no address", url.host);
     for (const auto& entry : found) {
       if (job.is_over()) co_return make_error(StatusCode::kUnavailable, "no answer in time");
       const tcp::endpoint endpoint = entry.endpoint();
-      last = check_address(endpoint);
-      if (!last.ok()) continue;
+      if (const Status allowed = check_address(endpoint); !allowed.ok()) {
+        // A reason from an address that was tried says more.
+        if (last.code() == StatusCode::kNotFound) last = allowed;
+        continue;
+      }
       job.close();
       const auto [connect_error] = co_await job.socket.async_connect(endpoint, kAsTuple);
       if (connect_error) {
@@ -193,7 +211,7 @@ class UrlFetcher::Impl {
   Status check_address(const tcp::endpoint& endpoint) const {
     const std::string address = endpoint.address().to_string();
     if (policy_.allows_address(address)) return ok_status();
-    return invalid_argument("the address {} is not allowed", address);
+    return make_error(StatusCode::kNotFound, "the address {} is not allowed", address);
   }
 
   template <typename Stream>
@@ -253,6 +271,10 @@ UrlFetcher::~UrlFetcher() {
 
 void UrlFetcher::fetch(std::string_view url, Done done) {
   impl_->fetch(std::string(url), std::move(done));
+}
+
+Status UrlFetcher::check(std::string_view url) const {
+  return impl_->check(url);
 }
 
 void UrlFetcher::stop() {

@@ -24,10 +24,17 @@ class UrlFetcher {
   static StatusOr<std::unique_ptr<UrlFetcher>> create(FetchPolicy policy);
   ~UrlFetcher();
 
-  // The whole body of a 200. Errors: InvalidArgument: the URL, its host or an address is not
-  // allowed, or it leads nowhere; ResourceExhausted: too large, or too many fetches at once;
-  // Unavailable: no answer (in time), another status. The message is for the log: it may say things
-  // about the network that clients should not learn.
+  // What can be said about a URL without looking at the network. InvalidArgument: it is none, or its
+  // host is not allowed.
+  Status check(std::string_view url) const;
+
+  // The whole body of a 200. Errors: InvalidArgument: the URL, or that of a redirect, fails check();
+  // NotFound: its name leads to no address that is allowed, or to none at all; ResourceExhausted:
+  // too large, or too many fetches at once; Unavailable: no answer (in time), another status. The
+  // message is for the log: it may say things about the network that clients should not learn.
+  //
+  // NotFound comes when the policy's timeout is over, not sooner: how long a name takes to resolve
+  // would tell names of the network that the server stands in from names that do not exist.
   using Done = std::function<void(StatusOr<std::string> body)>;
   void fetch(std::string_view url, Done done);
 

@@ -33,6 +33,11 @@ std::uint64_t hash_bytes(const void* data, std::size_t bytes) {
   return hash;
 }
 
+// Of what a row with kRowAdjustsLogits knows of tokens.
+std::uint64_t notes_digest(const TokenNote* begin, const TokenNote* end) {
+  return hash_bytes(begin, static_cast<std::size_t>(end - begin) * sizeof(TokenNote));
+}
+
 // ---- what the model computes, for it and for its oracle alike
 
 constexpr std::uint64_t kPositionBits = 0xffff;
@@ -76,19 +81,20 @@ bool is_stop(const RowState& row, std::int32_t token) {
 }
 
 bool wants_to_stop(const RowState& row) {
-  const auto length = static_cast<std::uint32_t>(row.seed >> 32);
+  const auto length = static_cast<std::uint32_t>(row.sampling.seed >> 32);
   return length != 0 && static_cast<std::uint32_t>(row.num_generated) + 1 >= length;
 }
 
 // `is_allowed` speaks for the automaton or the mask; it allows one token at least.
 template <typename IsAllowed>
-std::int32_t choose_token(const RowState& row, std::uint64_t hidden, int vocab,
+std::int32_t choose_token(const RowState& row, std::uint64_t hidden, std::uint64_t notes, int vocab,
                           IsAllowed&& is_allowed) {
   if (wants_to_stop(row) && row.num_stop_ids > 0 && is_allowed(row.stop_ids[0])) {
     return row.stop_ids[0];
   }
   const std::uint64_t random =
-      mix(hidden, mix(row.seed, static_cast<std::uint64_t>(row.num_generated)));
+      mix((row.flags & kRowAdjustsLogits) != 0 ? mix(hidden, notes) : hidden,
+          mix(row.sampling.seed, static_cast<std::uint64_t>(row.num_generated)));
   const auto first = static_cast<std::int32_t>(random % static_cast<std::uint64_t>(vocab));
   std::int32_t only_stop = -1;
   for (std::int32_t i = 0; i < vocab; ++i) {
@@ -146,9 +152,9 @@ bool is_denied(const RowState& row, std::int32_t token) {
          row.denied_ids + row.num_denied_ids;
 }
 
-std::int32_t sample_token(const RowState& row, std::uint64_t hidden, const FakeModelConfig& config,
-                          const std::uint32_t* mask) {
-  return choose_token(row, hidden, config.vocab, [&](std::int32_t token) {
+std::int32_t sample_token(const RowState& row, std::uint64_t hidden, std::uint64_t notes,
+                          const FakeModelConfig& config, const std::uint32_t* mask) {
+  return choose_token(row, hidden, notes, config.vocab, [&](std::int32_t token) {
     if (row.automaton != kNoAutomaton) {
       return automaton_allows(config.automata[static_cast<std::size_t>(row.automaton)], token);
     }
@@ -168,7 +174,7 @@ TopLogprob alternative(std::uint64_t hidden, int place, int vocab) {
 
 FakeModelConfig FakeModelConfig::small() {
   FakeModelConfig config;
-  config.limits = {.max_rows = 6,
+  config.limits = {.max_seats = 6,
                    .max_prefill_tokens = 96,
                    .max_prefill_sequences = 3,
                    .max_crops_per_encode = 4,
@@ -209,15 +215,18 @@ FakeModel::FakeModel(Device& device, FakeModelConfig config)
 Status FakeModel::allocate() {
   const auto size = [](int count) { return static_cast<std::size_t>(count); };
   const StepLimits& limits = config_.limits;
-  GAPLESS_ASSIGN_OR_RETURN(rows_dev_, device_.allocate(size(limits.max_rows) * sizeof(RowState)));
-  GAPLESS_ASSIGN_OR_RETURN(page_table_dev_,
-                           device_.allocate(size(limits.max_rows) * size(limits.max_pages_per_row) *
-                                            sizeof(std::int32_t)));
+  GAPLESS_ASSIGN_OR_RETURN(rows_dev_, device_.allocate(size(limits.num_rows()) * sizeof(RowState)));
+  GAPLESS_ASSIGN_OR_RETURN(notes_dev_,
+                           device_.allocate(size(limits.num_rows()) * sizeof(std::uint64_t)));
+  GAPLESS_ASSIGN_OR_RETURN(
+      page_table_dev_, device_.allocate(size(limits.num_rows()) * size(limits.max_pages_per_row) *
+                                        sizeof(std::int32_t)));
   GAPLESS_ASSIGN_OR_RETURN(
       entries_dev_, device_.allocate(size(limits.num_pages) * kPageTokens * sizeof(std::uint64_t)));
   GAPLESS_ASSIGN_OR_RETURN(image_pool_dev_,
                            device_.allocate(size(limits.num_image_slots) * sizeof(std::uint64_t)));
-  for (const Buffer* buffer : {&rows_dev_, &page_table_dev_, &entries_dev_, &image_pool_dev_}) {
+  for (const Buffer* buffer :
+       {&rows_dev_, &notes_dev_, &page_table_dev_, &entries_dev_, &image_pool_dev_}) {
     std::memset(buffer->data(), 0, buffer->size_bytes());  // both devices live in host memory
   }
   return ok_status();
@@ -311,6 +320,9 @@ void FakeModel::encode(std::span<const EncodeImage> images, const StepBuffers& b
 void FakeModel::begin_step(const StepBuffers& buffers) {
   for (int i = 0; i < *buffers.num_installs; ++i) {
     rows_dev_.as<RowState>()[buffers.install_rows[i]] = buffers.installs[i];
+    if ((buffers.installs[i].flags & kRowAdjustsLogits) == 0) continue;
+    notes_dev_.as<std::uint64_t>()[buffers.install_rows[i]] = notes_digest(
+        buffers.notes + buffers.first_notes[i], buffers.notes + buffers.first_notes[i + 1]);
   }
   for (int i = 0; i < *buffers.num_deltas; ++i) {
     const PageTableDelta& delta = buffers.deltas[i];
@@ -416,8 +428,8 @@ void FakeModel::sample_rows(const StepShape& shape, const StepBuffers& buffers) 
       buffers.outputs[i] = {.token = -1, .outcome = StepOutcome::kAlreadyDone};
       continue;
     }
-    const std::int32_t token =
-        sample_token(row, hidden[i], config_, buffers.host_masks + i * mask_words);
+    const std::int32_t token = sample_token(row, hidden[i], notes_dev_.as<std::uint64_t>()[row_id],
+                                            config_, buffers.host_masks + i * mask_words);
     const int consumed = shape.kind == StepKind::kPrefill ? buffers.tokens_consumed[i] : 1;
     buffers.outputs[i] = advance_row(row, token, hidden[i], consumed, config_.automata);
   }
@@ -428,7 +440,7 @@ void FakeModel::rank_tokens(const StepShape& shape, const StepBuffers& buffers) 
   for (int i = 0; i < shape.num_rows; ++i) {
     if (buffers.rows[i] < 0) continue;
     const RowState& row = rows_dev_.as<RowState>()[buffers.rows[i]];
-    for (int place = 0; place < row.num_top_logprobs; ++place) {
+    for (int place = 0; place < row.sampling.num_top_logprobs; ++place) {
       buffers.top_logprobs[i * kMaxTopLogprobs + place] =
           alternative(hidden[i], place, config_.vocab);
     }
@@ -488,18 +500,20 @@ FakeAnswer fake_answer(const FakeModelConfig& config, const PreparedPrompt& prom
   row.num_generated = 0;
   row.done = 0;
   FakeAnswer answer;
+  const TokenNote* const first_note = prompt.token_notes.data();
+  const std::uint64_t notes = notes_digest(first_note, first_note + prompt.token_notes.size());
   std::vector<std::uint32_t> mask(static_cast<std::size_t>(config.vocab + 31) / 32);
   while (true) {
     std::fill(mask.begin(), mask.end(), 0u);
     if (constraint != nullptr) constraint->allowed(mask);
-    const std::int32_t token = sample_token(row, acc, config, mask.data());
+    const std::int32_t token = sample_token(row, acc, notes, config, mask.data());
     const StepOutput output = advance_row(row, token, acc, 1, config.automata);
     if (output.outcome == StepOutcome::kStopped) {
       answer.reason = FinishReason::kStop;
       return answer;
     }
     answer.tokens.push_back({TokenId(token), output.x, output.y, 0, {}});
-    for (int place = 0; place < row.num_top_logprobs; ++place) {
+    for (int place = 0; place < row.sampling.num_top_logprobs; ++place) {
       TopLogprob one = alternative(acc, place, config.vocab);
       if (one.token == token) one.logprob = 0;  // the loop gives it the token's own
       answer.tokens.back().top_logprobs.push_back(one);

@@ -5,14 +5,13 @@
 // pool) and reads a step's inputs from the slot's device buffers. Per position p of a sequence:
 //   value(p)   the input: token id, or the image's digest and the index in it, or a coordinate
 //   entry(p)   what the KV cache holds: a hash of value(p), p and acc(p-1); inside an image's block
-//   a
-//              hash of value(p), p, acc before the block and a digest of the block (whose positions
-//              see each other both ways)
+//              a hash of value(p), p, acc before the block and a digest of the block (whose
+//              positions see each other both ways)
 //   acc(p)     the sum of the hashed entries 0..p, read through the page table
-// The next token is a hash of acc(last), the seed and the number of tokens so far, and so are its
-// alternatives. So one wrong page, row, position, input, mask or embedding changes every token from
-// there on. An entry also
-// carries its position, and one that is read at another position is counted in num_faults().
+// The next token is a hash of acc(last), the seed, the number of tokens so far and, of a row with
+// kRowAdjustsLogits, its notes of tokens; and so are its alternatives. So one wrong page, row,
+// position, input, mask or embedding changes every token from there on. An entry also carries its
+// position, and one that is read at another position is counted in num_faults().
 //
 // Runs on the CPU device (asynchronous, for ThreadSanitizer) and on the simulated device (virtual
 // time, scripted durations; inputs that change while a kernel runs are counted in num_faults()).
@@ -99,8 +98,9 @@ class FakeModel : public StepModel {
   Device& device_;
   const FakeModelConfig config_;
   StepModelInfo info_;
-  Buffer rows_dev_;        // [max_rows] RowState
-  Buffer page_table_dev_;  // [max_rows, max_pages_per_row] int32
+  Buffer rows_dev_;        // [num_rows] RowState
+  Buffer notes_dev_;       // [num_rows] digest of a kRowAdjustsLogits row's notes
+  Buffer page_table_dev_;  // [num_rows, max_pages_per_row] int32
   Buffer entries_dev_;     // [num_pages, kPageTokens] uint64
   Buffer image_pool_dev_;  // [num_image_slots] uint64
   std::atomic<std::int64_t> num_faults_{0};

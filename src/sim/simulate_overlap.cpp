@@ -23,23 +23,22 @@ std::int64_t to_ns(double ms) {
 
 FakeModelConfig model_config(const OverlapCase& overlap_case) {
   FakeModelConfig config;
-  // A zombie keeps its seat until it is released; its stream's next request needs another one.
-  const int rows = std::min(overlap_case.streams + kMaxDepth, kMaxRows);
+  const int seats = overlap_case.streams;
+  // A zombie keeps its pages, and its stream's next request needs others.
+  const int num_sequences = seats * kRowsPerSeat;
   config.max_context = kMaxAnswer + 2 * kPageTokens;
   const int pages_per_row = config.max_context / kPageTokens;
-  config.limits = {.max_rows = rows,
+  config.limits = {.max_seats = seats,
                    .max_prefill_tokens = config.max_context,
-                   .max_prefill_sequences = rows,
+                   .max_prefill_sequences = seats,
                    .max_crops_per_encode = 1,
                    .max_images_per_encode = 1,
-                   .num_pages = rows * pages_per_row + 1,
+                   .num_pages = num_sequences * pages_per_row + 1,
                    .max_pages_per_row = pages_per_row,
                    .num_image_slots = 1,
                    .max_page_copies = 1,
-                   .max_page_deltas = rows * pages_per_row};
-  const double idle_ms =
-      overlap_case.period_ms - overlap_case.forward_ms - overlap_case.sampling_ms;
-  const std::int64_t forward_ns = to_ns(overlap_case.forward_ms + idle_ms);
+                   .max_page_deltas = seats * pages_per_row};
+  const std::int64_t forward_ns = to_ns(overlap_case.forward_ms);
   // Long enough to hide the host's work on the step before it.
   const std::int64_t prefill_ns = to_ns(overlap_case.block_ms);
   config.forward_ns = [=](const StepShape& shape) {
@@ -70,7 +69,7 @@ class Streams {
     prompt.inputs.resize(1, TokenInput{.id = 3});
     prompt.row.max_generated = kMaxAnswer;
     // The stop token is the last of the tokens that the answer's length counts.
-    prompt.row.seed = fake_seed(static_cast<std::uint32_t>(random_()), length - 1);
+    prompt.row.sampling.seed = fake_seed(static_cast<std::uint32_t>(random_()), length - 1);
     prompt.row.num_stop_ids = 1;
     prompt.row.stop_ids[0] = kFakeStopId;
     const auto id = loop_.submit(std::move(prompt), std::make_shared<Sink>(*this));
@@ -111,7 +110,7 @@ StatusOr<OverlapRun> run(const OverlapCase& overlap_case, const OverlapOptions& 
   LoopOptions loop_options;
   loop_options.depth = depth;
   loop_options.max_cached_prefixes = 0;
-  loop_options.host_delay_ns = to_ns(overlap_case.block_ms - overlap_case.period_ms);
+  loop_options.host_delay_ns = to_ns(overlap_case.host_ms());
   GAPLESS_ASSIGN_OR_RETURN(auto loop,
                            Loop::create(device, *model, device.host_clock(), loop_options));
   Streams streams(*loop, overlap_case, options);
@@ -164,6 +163,13 @@ std::vector<OverlapCase> article_cases() {
 double predicted_gain(const OverlapCase& overlap_case) {
   const double zombie_tax = overlap_case.row_share / overlap_case.mean_tokens;
   return (overlap_case.block_ms / overlap_case.period_ms * (1 - zombie_tax) - 1) * 100;
+}
+
+OverlapMiss miss_of(const OverlapCase& overlap_case, const OverlapResult& result) {
+  return {result.blocking.period_ms - overlap_case.block_ms,
+          result.pipelined.period_ms - overlap_case.period_ms,
+          result.gain_percent - overlap_case.article_predicted,
+          result.gain_percent - overlap_case.article_observed};
 }
 
 StatusOr<OverlapResult> simulate_overlap(const OverlapCase& overlap_case,

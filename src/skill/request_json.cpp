@@ -1,10 +1,15 @@
 #include "skill/request_json.h"
 
 #include <boost/json/array.hpp>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <system_error>
+
+#include "base/limits.h"
+#include "skill/unsupported_fields.h"
 
 namespace gapless {
 namespace {
@@ -26,12 +31,12 @@ StatusOr<double> as_number(const json::value& value, std::string_view name) {
   if (value.is_double() && std::isfinite(value.get_double())) return value.get_double();
   if (value.is_int64()) return static_cast<double>(value.get_int64());
   if (value.is_uint64()) return static_cast<double>(value.get_uint64());
-  return invalid_argument("{} must be a number", name);
+  return invalid_field(name, "must be a number");
 }
 
 StatusOr<std::int64_t> as_integer(const json::value& value, std::string_view name) {
   if (value.is_int64()) return value.get_int64();
-  return invalid_argument("{} must be an integer", name);
+  return invalid_field(name, "must be an integer");
 }
 
 // The readers below leave `out` as it is when the field is absent.
@@ -61,7 +66,7 @@ struct FieldReader {
     GAPLESS_ASSIGN_OR_RETURN(const std::int64_t number, as_integer(*value, name));
     if (number < std::numeric_limits<std::int32_t>::min() ||
         number > std::numeric_limits<std::int32_t>::max()) {
-      return invalid_argument("{} is out of range", name);
+      return invalid_field(name, "is out of range");
     }
     out = static_cast<std::int32_t>(number);
     return ok_status();
@@ -87,10 +92,48 @@ Status read_stop(const json::value* value, std::vector<std::string>& stop) {
     stop.emplace_back(value->get_string());
     return ok_status();
   }
-  if (!value->is_array()) return invalid_argument("stop must be a string or a list of strings");
+  if (!value->is_array()) return invalid_field("stop", "must be a string or a list of strings");
   for (const json::value& item : value->get_array()) {
-    if (!item.is_string()) return invalid_argument("stop must be a string or a list of strings");
+    if (!item.is_string()) return invalid_field("stop", "must be a string or a list of strings");
     stop.emplace_back(item.get_string());
+  }
+  return ok_status();
+}
+
+// Any id that may name a token; which ones do, the vocabulary decides later.
+StatusOr<TokenId> as_token_id(std::string_view name, std::int64_t id) {
+  if (id < 0 || id >= kMaxVocabSize) return invalid_field(name, "names no token with {}", id);
+  return TokenId(static_cast<std::int32_t>(id));
+}
+
+Status read_token_ids(const json::value* value, std::vector<TokenId>& ids) {
+  constexpr std::string_view kName = "stop_token_ids";
+  if (value == nullptr) return ok_status();
+  if (!value->is_array()) return invalid_field(kName, "must be a list of integers");
+  for (const json::value& item : value->get_array()) {
+    if (!item.is_int64()) return invalid_field(kName, "must be a list of integers");
+    GAPLESS_ASSIGN_OR_RETURN(const TokenId id, as_token_id(kName, item.get_int64()));
+    ids.push_back(id);
+  }
+  return ok_status();
+}
+
+// {"TOKEN": bias}
+Status read_logit_bias(const json::value* value, std::vector<LogitBias>& biases) {
+  constexpr std::string_view kName = "logit_bias";
+  if (value == nullptr) return ok_status();
+  if (!value->is_object()) return invalid_field(kName, "must be an object of tokens and biases");
+  for (const auto& [key, number] : value->get_object()) {
+    std::int64_t id = 0;
+    const char* const end = key.data() + key.size();
+    const auto [rest, error] = std::from_chars(key.data(), end, id);
+    if (error != std::errc() || rest != end) {
+      return invalid_field(kName, "must have numbers of tokens as its keys, not '{}'",
+                           std::string_view(key));
+    }
+    GAPLESS_ASSIGN_OR_RETURN(const TokenId token, as_token_id(kName, id));
+    GAPLESS_ASSIGN_OR_RETURN(const double bias, as_number(number, kName));
+    biases.push_back({token, static_cast<float>(bias)});
   }
   return ok_status();
 }
@@ -98,8 +141,10 @@ Status read_stop(const json::value* value, std::vector<std::string>& stop) {
 StatusOr<SpatialRef> read_spatial_ref(const json::value& value) {
   const auto wrong = [] {
     return invalid_argument(
-        "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers from 0 "
-        "to 1");
+               "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
+               "from 0 "
+               "to 1")
+        .with_field("spatial_refs");
   };
   if (!value.is_array()) return wrong();
   const json::array& numbers = value.get_array();
@@ -129,13 +174,13 @@ Status read_text(const json::object& object, SkillRequest& request) {
     case Skill::kCaption: {
       const json::value* length = find_field(object, "length");
       if (length == nullptr) return ok_status();
-      if (!length->is_string()) return invalid_argument("length must be a string");
+      if (!length->is_string()) return invalid_field("length", "must be a string");
       GAPLESS_ASSIGN_OR_RETURN(request.length, caption_length_from_name(length->get_string()));
       return ok_status();
     }
   }
-  if (text == nullptr) return invalid_argument("{} is missing", name);
-  if (!text->is_string()) return invalid_argument("{} must be a string", name);
+  if (text == nullptr) return invalid_field(name, "is missing");
+  if (!text->is_string()) return invalid_field(name, "must be a string");
   request.text = std::string(text->get_string());
   return ok_status();
 }
@@ -145,12 +190,23 @@ Status read_settings(const FieldReader& reader, GenerationSettings& settings) {
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.top_p, "top_p", "topP"));
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.min_p, "min_p", "minP"));
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.top_k, "top_k", "topK"));
+  GAPLESS_RETURN_IF_ERROR(
+      reader.read(settings.repetition_penalty, "repetition_penalty", "repetitionPenalty"));
+  GAPLESS_RETURN_IF_ERROR(
+      reader.read(settings.presence_penalty, "presence_penalty", "presencePenalty"));
+  GAPLESS_RETURN_IF_ERROR(
+      reader.read(settings.frequency_penalty, "frequency_penalty", "frequencyPenalty"));
+  GAPLESS_RETURN_IF_ERROR(
+      read_logit_bias(reader.find("logit_bias", "logitBias"), settings.logit_bias));
+  GAPLESS_RETURN_IF_ERROR(reader.read(settings.min_tokens, "min_tokens", "minTokens"));
+  GAPLESS_RETURN_IF_ERROR(
+      read_token_ids(reader.find("stop_token_ids", "stopTokenIds"), settings.stop_token_ids));
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.max_tokens, "max_tokens", "maxTokens"));
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.max_objects, "max_objects", "maxObjects"));
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.seed, "seed"));
   GAPLESS_RETURN_IF_ERROR(read_stop(reader.find("stop"), settings.stop));
   if (const json::value* ignore = reader.find("ignore_eos")) {
-    if (!ignore->is_bool()) return invalid_argument("ignore_eos must be true or false");
+    if (!ignore->is_bool()) return invalid_field("ignore_eos", "must be true or false");
     settings.ignore_eos = ignore->get_bool();
   }
   return ok_status();
@@ -161,25 +217,23 @@ Status read_settings(const FieldReader& reader, GenerationSettings& settings) {
 StatusOr<SkillRequest> skill_request_from_json(Skill skill, const json::object& object) {
   SkillRequest request;
   request.skill = skill;
+  GAPLESS_RETURN_IF_ERROR(refuse_unsupported(object));
   GAPLESS_RETURN_IF_ERROR(read_text(object, request));
 
   const json::value* settings = find_field(object, "settings");
   if (settings != nullptr && !settings->is_object()) {
-    return invalid_argument("settings must be an object");
+    return invalid_field("settings", "must be an object");
   }
+  if (settings != nullptr) GAPLESS_RETURN_IF_ERROR(refuse_unsupported(settings->get_object()));
   const FieldReader reader{object, settings == nullptr ? nullptr : &settings->get_object()};
   GAPLESS_RETURN_IF_ERROR(read_settings(reader, request.settings));
 
   if (const json::value* refs = find_field(object, "spatial_refs", "spatialRefs")) {
-    if (!refs->is_array()) return invalid_argument("spatial_refs must be a list");
+    if (!refs->is_array()) return invalid_field("spatial_refs", "must be a list");
     for (const json::value& ref : refs->get_array()) {
       GAPLESS_ASSIGN_OR_RETURN(const SpatialRef parsed, read_spatial_ref(ref));
       request.spatial_refs.push_back(parsed);
     }
-  }
-  if (const json::value* reasoning = find_field(object, "reasoning")) {
-    if (!reasoning->is_bool()) return invalid_argument("reasoning must be true or false");
-    if (reasoning->get_bool()) return invalid_argument("reasoning is not supported");
   }
   return request;
 }

@@ -10,11 +10,13 @@ namespace gapless {
 
 // Everything but the image:
 //   question (query), object (point, detect; "obj" too), length (caption), spatial_refs ([x, y] or
-//   [x_min, y_min, x_max, y_max]), settings {temperature, top_p, top_k, min_p, seed, max_tokens,
-//   max_objects, stop, ignore_eos}.
-// Settings may be snake_case or camelCase and may also stand at the top level; unknown fields are
-// ignored. A field of a wrong type is an error that names it. `reasoning: true` is refused: it is
-// not there yet. Does not call validate(): the image is still missing.
+//   [x_min, y_min, x_max, y_max]), settings {temperature, top_p, top_k, min_p, repetition_penalty,
+//   presence_penalty, frequency_penalty, logit_bias ({"TOKEN": number}), seed, max_tokens, min_tokens,
+//   max_objects, stop, stop_token_ids, ignore_eos}.
+// Settings may be snake_case or camelCase and may also stand at the top level. A field of a wrong type
+// is an error that names it, and so is one that would change the answer and is not there
+// (unsupported_fields.h); other unknown fields are ignored. Does not call validate(): the image is still
+// missing.
 StatusOr<SkillRequest> skill_request_from_json(Skill skill, const boost::json::object& json);
 
 }  // namespace gapless

@@ -7,12 +7,12 @@
 
 namespace gapless {
 
-// query   {"request_id", "finish_reason", "answer", "metrics"}
-// caption {"request_id", "finish_reason", "caption", "metrics"}
-// point   {"request_id", "finish_reason", "points": [{"x", "y"}], "metrics"}
-// detect  {"request_id", "finish_reason", "objects": [{"x_min", "y_min", "x_max", "y_max"}],
-// "metrics"} metrics {"input_tokens", "output_tokens", "prefill_time_ms", "decode_time_ms",
-// "ttft_ms"}
+// query    {"request_id", "finish_reason", "answer", "metrics"}
+// caption  {"request_id", "finish_reason", "caption", "metrics"}
+// point    {"request_id", "finish_reason", "points": [{"x", "y"}], "metrics"}
+// detect   {"request_id", "finish_reason", "objects": [{"x_min", "y_min", "x_max", "y_max"}],
+//           "metrics"}
+// metrics  {"input_tokens", "output_tokens", "prefill_time_ms", "decode_time_ms", "ttft_ms"}
 boost::json::object response_json(const SkillResult& result);
 
 }  // namespace gapless

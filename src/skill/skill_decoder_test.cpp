@@ -140,6 +140,16 @@ TEST_F(SkillDecoderTest, PointsPairUpAndAnOddCoordinateIsDropped) {
   EXPECT_FLOAT_EQ(result.points[1].y, 0.4f);
 }
 
+TEST_F(SkillDecoderTest, ABoxHasTheLastTwoCoordinatesBeforeItsSize) {
+  auto decoder = make(Skill::kDetect);
+  for (const float value : {0.1f, 0.2f, 0.5f, 0.25f}) decoder->push({kIds.coord, value, 0});
+  decoder->push({kIds.size, 0.5f, 0.5f});
+  const SkillResult result = result_of(*decoder);
+  ASSERT_EQ(result.boxes.size(), 1u);
+  EXPECT_FLOAT_EQ(result.boxes[0].x_min, 0.25f);
+  EXPECT_FLOAT_EQ(result.boxes[0].y_max, 0.5f);
+}
+
 TEST_F(SkillDecoderTest, BoxesAreCentreAndSizeClampedToTheImage) {
   auto decoder = make(Skill::kDetect);
   decoder->push({kIds.coord, 0.5f, 0});

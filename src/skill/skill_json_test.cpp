@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
+#include <cmath>
 
+#include "base/json.h"
+#include "base/limits.h"
 #include "skill/request_json.h"
 #include "skill/response_json.h"
 
@@ -34,6 +36,15 @@ TEST(RequestJsonTest, AcceptsCamelCaseAndFlatSettings) {
   EXPECT_EQ(request->settings.max_tokens, 9);
 }
 
+TEST(RequestJsonTest, EverySeedOf64BitsIsASeed) {
+  for (const char* json :
+       {R"({"question": "q", "seed": 18446744073709551615})", R"({"question": "q", "seed": -1})"}) {
+    const auto request = parse(Skill::kQuery, json);
+    ASSERT_TRUE(request.ok()) << request.status().to_string();
+    EXPECT_EQ(request->settings.seed, ~0ull);
+  }
+}
+
 TEST(RequestJsonTest, TwoNumbersAreAPointAndFourABox) {
   const auto request =
       parse(Skill::kPoint, R"({"object": "x", "spatial_refs": [[0.25, 0.5], [0, 0.5, 0.5, 1]]})");
@@ -58,6 +69,9 @@ TEST_P(BadRequestTest, IsRefusedWithTheFieldsName) {
   const auto request = parse(GetParam().skill, GetParam().json);
   ASSERT_FALSE(request.ok());
   EXPECT_EQ(request.status().message(), GetParam().message);
+  EXPECT_FALSE(request.status().field().empty());
+  EXPECT_NE(std::string(GetParam().message).find(request.status().field()), std::string::npos)
+      << request.status().field();
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -80,10 +94,161 @@ INSTANTIATE_TEST_SUITE_P(
                    "stop must be a string or a list of strings"},
         BadRequest{Skill::kQuery, R"({"question": "q", "reasoning": true})",
                    "reasoning is not supported"},
+        BadRequest{Skill::kCaption, R"({"settings": {"guided_json": {"type": "object"}}})",
+                   "guided_json is not supported"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "variant": "finetune"})",
+                   "variant names a variant of the model, and none is served"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "logit_bias": [1]})",
+                   "logit_bias must be an object of tokens and biases"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "logit_bias": {"dog": 1}})",
+                   "logit_bias must have numbers of tokens as its keys, not 'dog'"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "logit_bias": {"-5": 1}})",
+                   "logit_bias names no token with -5"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "logit_bias": {"5": "1"}})",
+                   "logit_bias must be a number"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "stop_token_ids": 5})",
+                   "stop_token_ids must be a list of integers"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "stop_token_ids": [99999999]})",
+                   "stop_token_ids names no token with 99999999"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "min_tokens": "1"})",
+                   "min_tokens must be an integer"},
+        BadRequest{
+            Skill::kPoint, R"({"object": "o", "spatial_refs": [[0, 0.9, 1, 0.1]]})",
+            "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
+            "from 0 to 1"},
         BadRequest{
             Skill::kPoint, R"({"object": "o", "spatial_refs": [[0.9, 0, 0.1, 1]]})",
             "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
             "from 0 to 1"}));
+
+TEST(RequestJsonTest, ReadsPenaltiesBiasesAndStops) {
+  const auto request = parse(Skill::kQuery, R"({"question": "q", "settings":
+      {"repetition_penalty": 1.25, "presencePenalty": 0.5, "frequency_penalty": -2, "min_tokens": 4,
+       "logit_bias": {"17": -100, "4": 0.5}, "stop_token_ids": [3, 5], "top_k": -1}})");
+  ASSERT_TRUE(request.ok()) << request.status().to_string();
+  const GenerationSettings& settings = request->settings;
+  EXPECT_EQ(settings.repetition_penalty, 1.25f);
+  EXPECT_EQ(settings.presence_penalty, 0.5f);
+  EXPECT_EQ(settings.frequency_penalty, -2.0f);
+  EXPECT_EQ(settings.min_tokens, 4);
+  EXPECT_EQ(settings.logit_bias, (std::vector<LogitBias>{{TokenId(17), -100}, {TokenId(4), 0.5f}}));
+  EXPECT_EQ(settings.stop_token_ids, (std::vector<TokenId>{TokenId(3), TokenId(5)}));
+  EXPECT_TRUE(validate(*request).ok()) << validate(*request).to_string();
+}
+
+// What would change the answer is refused; what means "off" is not.
+TEST(RequestJsonTest, WhatIsNotThereIsRefusedUnlessItIsOff) {
+  const char* const refused[] = {R"("reasoning": true)",
+                                 R"("reasoning": {"effort": "low"})",
+                                 R"("reasoning_effort": "low")",
+                                 R"("guided_json": {"a": 1})",
+                                 R"("guided_choice": ["a"])",
+                                 R"("guided_regex": "a")",
+                                 R"("structured_outputs": {"json": {}, "regex": "x"})",
+                                 R"("modalities": ["text", "audio"])",
+                                 R"("modalities": ["audio"])",
+                                 R"("variant": "x")",
+                                 R"("adapter": "a@1")",
+                                 R"("tools": [{"type": "function"}])",
+                                 R"("tool_choice": "required")",
+                                 R"("response_format": {"type": "json_object"})",
+                                 R"("best_of": 2)",
+                                 R"("num_beams": 4)",
+                                 R"("use_beam_search": true)",
+                                 R"("typical_p": 0.9)",
+                                 R"("repeat_penalty": 1.1)",
+                                 R"("skip_special_tokens": false)",
+                                 R"("include_stop_str_in_output": true)",
+                                 R"("web_search_options": {})",
+                                 R"("bad_words": ["x"])",
+                                 R"("allowed_token_ids": [1])",
+                                 R"("chat_template_kwargs": {"enable_thinking": true})",
+                                 R"("continue_final_message": true)",
+                                 R"("thinking": {"type": "enabled"})",
+                                 R"("mirostat": 2)",
+                                 R"("prompt_logprobs": 1)"};
+  for (const std::string field : refused) {
+    const auto request = parse(Skill::kQuery, (R"({"question": "q", )" + field + "}").c_str());
+    ASSERT_FALSE(request.ok()) << field;
+    EXPECT_EQ(request.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ('"' + request.status().field() + '"', field.substr(0, field.find(':')));
+  }
+  const char* const accepted[] = {R"("reasoning": false)",
+                                  R"("reasoning": null)",
+                                  R"("reasoning": {"effort": "none"})",
+                                  R"("reasoning_effort": "none")",
+                                  R"("guided_json": null)",
+                                  R"("structured_outputs": {})",
+                                  R"("modalities": ["text"])",
+                                  R"("variant": null)",
+                                  R"("variant": "")",
+                                  R"("tools": [])",
+                                  R"("tools": [{"type": "function"}], "tool_choice": "none")",
+                                  R"("tool_choice": "auto")",
+                                  R"("response_format": {"type": "text"})",
+                                  R"("best_of": 1)",
+                                  R"("typical_p": 1.0)",
+                                  R"("skip_special_tokens": true)",
+                                  R"("include_stop_str_in_output": false)",
+                                  R"("web_search_options": null)",
+                                  R"("chat_template_kwargs": {"enable_thinking": false})",
+                                  R"("thinking": {"type": "disabled"})",
+                                  R"("user": "me")",
+                                  R"("service_tier": "auto")",
+                                  R"("store": true)",
+                                  R"("metadata": {"a": "b"})",
+                                  R"("what_is_this": [1, 2])"};
+  for (const std::string field : accepted) {
+    const auto request = parse(Skill::kQuery, (R"({"question": "q", )" + field + "}").c_str());
+    EXPECT_TRUE(request.ok()) << field << ": " << request.status().to_string();
+  }
+}
+
+TEST(ValidateTest, SettingsHaveBoundsAndErrorsNameThem) {
+  const auto field_at_fault = [](auto&& change) {
+    SkillRequest request;
+    request.text = "q";
+    change(request.settings);
+    return validate(request).field();
+  };
+  using S = GenerationSettings&;
+  const float nan = std::nanf("");
+  EXPECT_EQ(field_at_fault([](S) {}), "");
+  EXPECT_EQ(field_at_fault([](S s) { s.top_k = -1; }), "");
+  EXPECT_EQ(field_at_fault([](S s) { s.top_k = -2; }), "top_k");
+  EXPECT_EQ(field_at_fault([](S s) { s.temperature = -1; }), "temperature");
+  EXPECT_EQ(field_at_fault([](S s) { s.top_p = 0; }), "top_p");
+  EXPECT_EQ(field_at_fault([](S s) { s.min_p = 1.5f; }), "min_p");
+  EXPECT_EQ(field_at_fault([](S s) { s.presence_penalty = 2; }), "");
+  EXPECT_EQ(field_at_fault([](S s) { s.presence_penalty = 2.01f; }), "presence_penalty");
+  EXPECT_EQ(field_at_fault([&](S s) { s.presence_penalty = nan; }), "presence_penalty");
+  EXPECT_EQ(field_at_fault([](S s) { s.frequency_penalty = -2.01f; }), "frequency_penalty");
+  EXPECT_EQ(field_at_fault([](S s) { s.repetition_penalty = 0; }), "repetition_penalty");
+  EXPECT_EQ(field_at_fault([](S s) { s.repetition_penalty = 11; }), "repetition_penalty");
+  EXPECT_EQ(field_at_fault([](S s) { s.min_tokens = -1; }), "min_tokens");
+  EXPECT_EQ(field_at_fault([](S s) { s.min_tokens = 9, s.max_tokens = 8; }), "min_tokens");
+  EXPECT_EQ(field_at_fault([](S s) { s.min_tokens = 8, s.max_tokens = 8; }), "");
+  EXPECT_EQ(field_at_fault([](S s) { s.max_tokens = 0; }), "max_tokens");
+  EXPECT_EQ(field_at_fault([](S s) { s.max_objects = 1000; }), "max_objects");
+  EXPECT_EQ(field_at_fault([](S s) { s.stop = {""}; }), "stop");
+  EXPECT_EQ(field_at_fault([](S s) { s.stop_token_ids.resize(kMaxStopTokenIds); }), "");
+  EXPECT_EQ(field_at_fault([](S s) { s.stop_token_ids.resize(kMaxStopTokenIds + 1); }),
+            "stop_token_ids");
+  EXPECT_EQ(field_at_fault([](S s) { s.top_logprobs = 2; }), "top_logprobs");
+  EXPECT_EQ(field_at_fault([](S s) { s.logit_bias = {{TokenId(1), 100.5f}}; }), "logit_bias");
+  EXPECT_EQ(field_at_fault([](S s) {
+              s.logit_bias = {{TokenId(1), 1}, {TokenId(1), 2}};
+            }),
+            "logit_bias");
+  const auto biases = [](int count) {
+    return [count](S s) {
+      for (int token = 0; token < count; ++token) s.logit_bias.push_back({TokenId(token), 1});
+    };
+  };
+  static_assert(kMaxLogitBiases >= 300);
+  EXPECT_EQ(field_at_fault(biases(kMaxLogitBiases)), "");
+  EXPECT_EQ(field_at_fault(biases(kMaxLogitBiases + 1)), "logit_bias");
+}
 
 TEST(ValidateTest, JudgesWithoutPixels) {
   SkillRequest request;
@@ -107,10 +272,10 @@ TEST(ResponseJsonTest, KeysAreThoseThatClientsRead) {
   result.skill = Skill::kDetect;
   result.boxes = {{0.25f, 0.5f, 0.75f, 1.0f}};
   result.metrics = {10, 4, 1.5, 2.25, 3};
-  EXPECT_EQ(boost::json::serialize(response_json(result)),
-            R"({"request_id":"r-1","finish_reason":"stop","objects":[{"x_min":2.5E-1,"y_min":5E-1,)"
-            R"("x_max":7.5E-1,"y_max":1E0}],"metrics":{"input_tokens":10,"output_tokens":4,)"
-            R"("prefill_time_ms":1.5E0,"decode_time_ms":2.25E0,"ttft_ms":3E0}})");
+  EXPECT_EQ(json_text(response_json(result)),
+            R"({"request_id":"r-1","finish_reason":"stop","objects":[{"x_min":0.25,"y_min":0.5,)"
+            R"("x_max":0.75,"y_max":1.0}],"metrics":{"input_tokens":10,"output_tokens":4,)"
+            R"("prefill_time_ms":1.5,"decode_time_ms":2.25,"ttft_ms":3.0}})");
   result.skill = Skill::kQuery;
   result.text = "yes";
   EXPECT_EQ(response_json(result).at("answer").as_string(), "yes");

@@ -1,6 +1,7 @@
 #include "skill/skill_prompt.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -84,24 +85,67 @@ StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs
     const std::int32_t for_objects = spatial_max_generated(*spatial, objects);
     wanted = settings.max_tokens ? std::min(*settings.max_tokens, for_objects) : for_objects;
   }
-  if (wanted > room && settings.max_tokens) {
+  if (wanted > room && settings.max_tokens && !request.cut_max_tokens) {
     return make_error(StatusCode::kResourceExhausted,
                       "max_tokens is {}, but the prompt takes {} of the {} positions of the "
                       "context and leaves {}",
-                      *settings.max_tokens, num_inputs, max_context, room);
+                      *settings.max_tokens, num_inputs, max_context, room)
+        .with_field("max_tokens");
   }
   return std::min(wanted, room);
 }
 
-void set_sampling(const SkillRequest& request, const TokenizerConfig& tokens, RowState& row) {
-  const GenerationSettings& settings = request.settings;
-  row.temperature = settings.temperature.value_or(0.0f);
-  row.top_p = settings.top_p.value_or(1.0f);
-  row.top_k = settings.top_k.value_or(0);
-  row.min_p = settings.min_p.value_or(0.0f);
-  row.seed = settings.seed.value_or(0);
-  row.num_top_logprobs = settings.top_logprobs;
+void set_sampling(const GenerationSettings& settings, SamplingSettings& sampling) {
+  sampling.temperature = settings.temperature.value_or(0.0f);
+  sampling.top_p = settings.top_p.value_or(1.0f);
+  sampling.top_k = std::max(0, settings.top_k.value_or(0));
+  sampling.min_p = settings.min_p.value_or(0.0f);
+  sampling.repetition_penalty = settings.repetition_penalty.value_or(1.0f);
+  sampling.presence_penalty = settings.presence_penalty.value_or(0.0f);
+  sampling.frequency_penalty = settings.frequency_penalty.value_or(0.0f);
+  sampling.min_tokens = settings.min_tokens.value_or(0);
+  sampling.num_top_logprobs = settings.top_logprobs;
+  sampling.seed = settings.seed.value_or(0);
+}
+
+Status check_token(std::string_view field, TokenId token, int vocab) {
+  if (token.value >= 0 && token.value < vocab) return ok_status();
+  return invalid_field(field, "names token {} of a vocabulary of {}", token.value, vocab);
+}
+
+Status set_stop_ids(const GenerationSettings& settings, const TokenizerConfig& tokens, int vocab,
+                    RowState& row) {
   if (!settings.ignore_eos) row.stop_ids[row.num_stop_ids++] = tokens.eos_id.value;
+  for (const TokenId token : settings.stop_token_ids) {
+    GAPLESS_RETURN_IF_ERROR(check_token("stop_token_ids", token, vocab));
+    row.stop_ids[row.num_stop_ids++] = token.value;
+  }
+  return ok_status();
+}
+
+// What penalties and biases need to know of tokens. A plain row has no notes and no memory.
+Status note_tokens(const GenerationSettings& settings, int vocab, SkillPrompt& prompt) {
+  const SamplingSettings& sampling = prompt.row.sampling;
+  if (sampling.repetition_penalty == 1 && sampling.presence_penalty == 0 &&
+      sampling.frequency_penalty == 0 && settings.logit_bias.empty()) {
+    return ok_status();
+  }
+  prompt.row.flags |= kRowAdjustsLogits;
+  std::map<std::int32_t, TokenNote> notes;
+  for (const LogitBias& one : settings.logit_bias) {
+    GAPLESS_RETURN_IF_ERROR(check_token("logit_bias", one.token, vocab));
+    notes[one.token.value].bias = one.bias;
+  }
+  if (sampling.repetition_penalty != 1) {
+    for (const TokenInput& input : prompt.inputs) {
+      if (input.kind != InputKind::kImage) notes[input.id].in_prompt = 1;
+    }
+  }
+  for (auto& [token, note] : notes) {
+    note.token = token;
+    prompt.token_notes.push_back(note);
+  }
+  return ok_status();
 }
 
 void set_constraint(const SkillRequest& request, const TokenizerConfig& tokens,
@@ -134,8 +178,11 @@ StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const Prom
   place_inputs(tokens, num_image_tokens, prompt);
   GAPLESS_ASSIGN_OR_RETURN(prompt.row.max_generated,
                            max_generated(request, static_cast<int>(prompt.inputs.size()), limits));
-  set_sampling(request, builder.config(), prompt.row);
+  set_sampling(request.settings, prompt.row.sampling);
+  GAPLESS_RETURN_IF_ERROR(
+      set_stop_ids(request.settings, builder.config(), limits.vocab, prompt.row));
   set_constraint(request, builder.config(), prompt);
+  GAPLESS_RETURN_IF_ERROR(note_tokens(request.settings, limits.vocab, prompt));
   return prompt;
 }
 

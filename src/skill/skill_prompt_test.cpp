@@ -2,13 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/limits.h"
 #include "constraint/spatial_automaton.h"
 
 namespace gapless {
 namespace {
 
-constexpr PromptLimits kLimits{2048, 729};
+constexpr PromptLimits kLimits{2048, 729, 1024};
 
 class SkillPromptTest : public testing::Test {
  protected:
@@ -137,12 +139,112 @@ TEST_F(SkillPromptTest, PromptLongerThanTheContextIsRefused) {
 
 TEST_F(SkillPromptTest, MaxTokensAskedForMustFitAndTheDefaultIsCut) {
   SkillRequest request = with_image(Skill::kQuery, "why?");
-  const PromptLimits tight{800, 729};
+  const PromptLimits tight{800, 729, 1024};
   const auto cut = build(request, tight);
   ASSERT_TRUE(cut.ok());
   EXPECT_EQ(static_cast<int>(cut->inputs.size()) + cut->row.max_generated, 800);
   request.settings.max_tokens = 500;
   EXPECT_FALSE(build(request, tight).ok());
+  EXPECT_EQ(build(request, tight).status().field(), "max_tokens");
+}
+
+TEST_F(SkillPromptTest, MaxTokensAreCutWhereTheRequestSaysSo) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  request.cut_max_tokens = true;
+  for (const int max_tokens : {500, 100'000}) {
+    request.settings.max_tokens = max_tokens;
+    const auto cut = build(request, {800, 729, 1024});
+    ASSERT_TRUE(cut.ok()) << cut.status().to_string();
+    EXPECT_EQ(static_cast<int>(cut->inputs.size()) + cut->row.max_generated, 800);
+  }
+  request.settings.max_tokens = 3;
+  EXPECT_EQ(build(request)->row.max_generated, 3);
+}
+
+TEST_F(SkillPromptTest, SettingsReachTheRow) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  GenerationSettings& settings = request.settings;
+  settings.temperature = 0.5f;
+  settings.top_p = 0.25f;
+  settings.min_p = 0.125f;
+  settings.top_k = -1;
+  settings.repetition_penalty = 1.5f;
+  settings.presence_penalty = -1;
+  settings.frequency_penalty = 2;
+  settings.min_tokens = 7;
+  settings.seed = 99;
+  settings.logprobs = true;
+  settings.top_logprobs = 4;
+  settings.stop_token_ids = {TokenId(17), TokenId(1023)};
+  const auto prompt = build(request);
+  ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+  const SamplingSettings& sampling = prompt->row.sampling;
+  EXPECT_EQ(sampling.temperature, 0.5f);
+  EXPECT_EQ(sampling.top_p, 0.25f);
+  EXPECT_EQ(sampling.min_p, 0.125f);
+  EXPECT_EQ(sampling.top_k, 0) << "-1 is off";
+  EXPECT_EQ(sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(sampling.presence_penalty, -1);
+  EXPECT_EQ(sampling.frequency_penalty, 2);
+  EXPECT_EQ(sampling.min_tokens, 7);
+  EXPECT_EQ(sampling.seed, 99u);
+  EXPECT_EQ(sampling.num_top_logprobs, 4);
+  ASSERT_EQ(prompt->row.num_stop_ids, 3);
+  EXPECT_EQ(prompt->row.stop_ids[0], 0);
+  EXPECT_EQ(prompt->row.stop_ids[1], 17);
+  EXPECT_EQ(prompt->row.stop_ids[2], 1023);
+  settings.ignore_eos = true;
+  EXPECT_EQ(build(request)->row.num_stop_ids, 2) << "the request's own stay";
+  settings.stop_token_ids.emplace_back(1024);
+  EXPECT_EQ(build(request).status().field(), "stop_token_ids");
+}
+
+TEST_F(SkillPromptTest, ARowWithPenaltiesOrBiasesKnowsItsTokens) {
+  SkillRequest request = with_image(Skill::kQuery, "why oh why?");
+  EXPECT_TRUE(build(request)->token_notes.empty());
+  EXPECT_EQ(build(request)->row.flags & kRowAdjustsLogits, 0);
+
+  request.settings.frequency_penalty = 0.5f;
+  auto prompt = build(request);
+  EXPECT_NE(prompt->row.flags & kRowAdjustsLogits, 0);
+  EXPECT_TRUE(prompt->token_notes.empty()) << "the prompt does not count for it";
+
+  request.settings.logit_bias = {{TokenId(1000), 100}, {TokenId(0), -5}};
+  request.settings.repetition_penalty = 1.1f;
+  prompt = build(request);
+  std::map<std::int32_t, TokenNote> notes;
+  for (const TokenNote& note : prompt->token_notes) {
+    EXPECT_TRUE(notes.emplace(note.token, note).second) << note.token << " twice";
+  }
+  for (const TokenInput& input : prompt->inputs) {
+    if (input.kind == InputKind::kText) {
+      EXPECT_EQ(notes[input.id].in_prompt, 1) << input.id;
+    }
+  }
+  EXPECT_LE(notes.size(), prompt->inputs.size() - 730 + 2) << "images' positions are no tokens";
+  EXPECT_EQ(notes[1000].bias, 100);
+  EXPECT_EQ(notes[1000].in_prompt, 0);
+  EXPECT_EQ(notes[0].bias, -5);
+  EXPECT_EQ(notes[0].in_prompt, 1) << "BOS is a token of the prompt";
+
+  request.settings.logit_bias = {{TokenId(1024), 1}};
+  EXPECT_EQ(build(request).status().field(), "logit_bias");
+}
+
+TEST_F(SkillPromptTest, OfTwoLimitsTheSmallerOneHolds) {
+  SkillRequest request = with_image(Skill::kDetect, "star");
+  request.settings.max_objects = 4;  // 3 tokens each, and the one that ends the list
+  request.settings.max_tokens = 100;
+  EXPECT_EQ(build(request)->row.max_generated, 13);
+  request.settings.max_tokens = 10;
+  EXPECT_EQ(build(request)->row.max_generated, 10);
+}
+
+TEST_F(SkillPromptTest, AnAnswerNeverHoldsTheTokenThatBeginsIt) {
+  const auto query = build(with_image(Skill::kQuery, "why?"));
+  ASSERT_TRUE(query.ok());
+  ASSERT_EQ(query->row.num_denied_ids, 1);
+  EXPECT_EQ(query->row.denied_ids[0], builder_->config().answer_id.value);
 }
 
 TEST_F(SkillPromptTest, IgnoreEosHasNoStopId) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <set>
 
 #include "base/limits.h"
 
@@ -14,40 +16,96 @@ bool is_blank(std::string_view text) {
   });
 }
 
-Status validate_settings(const GenerationSettings& settings) {
+template <typename Number>
+Status check_range(std::string_view field, const std::optional<Number>& value, Number least,
+                   Number most) {
+  // Written so that NaN fails.
+  if (!value || (*value >= least && *value <= most)) return ok_status();
+  return invalid_field(field, "must lie between {} and {}", least, most);
+}
+
+Status validate_filters(const GenerationSettings& settings) {
   if (settings.temperature &&
       !(*settings.temperature >= 0 && std::isfinite(*settings.temperature))) {
-    return invalid_argument("temperature must be a finite number of at least 0");
+    return invalid_field("temperature", "must be a finite number of at least 0");
   }
   if (settings.top_p && !(*settings.top_p > 0 && *settings.top_p <= 1)) {
-    return invalid_argument("top_p must be above 0 and at most 1");
+    return invalid_field("top_p", "must be above 0 and at most 1");
   }
-  if (settings.min_p && !(*settings.min_p >= 0 && *settings.min_p <= 1)) {
-    return invalid_argument("min_p must lie between 0 and 1");
+  GAPLESS_RETURN_IF_ERROR(check_range("min_p", settings.min_p, 0.0f, 1.0f));
+  if (settings.top_k && *settings.top_k < -1) {
+    return invalid_field("top_k", "must be at least 1, or 0 or -1 for off");
   }
-  if (settings.top_k && *settings.top_k < 0) return invalid_argument("top_k must be at least 0");
-  if (settings.max_tokens && *settings.max_tokens < 1) {
-    return invalid_argument("max_tokens must be at least 1");
+  return ok_status();
+}
+
+Status validate_penalties(const GenerationSettings& settings) {
+  GAPLESS_RETURN_IF_ERROR(check_range("repetition_penalty", settings.repetition_penalty,
+                                      kMinRepetitionPenalty, kMaxRepetitionPenalty));
+  GAPLESS_RETURN_IF_ERROR(
+      check_range("presence_penalty", settings.presence_penalty, -kMaxPenalty, kMaxPenalty));
+  GAPLESS_RETURN_IF_ERROR(
+      check_range("frequency_penalty", settings.frequency_penalty, -kMaxPenalty, kMaxPenalty));
+  if (settings.logit_bias.size() > kMaxLogitBiases) {
+    return invalid_field("logit_bias", "has {} entries, at most {} are allowed",
+                         settings.logit_bias.size(), kMaxLogitBiases);
   }
-  if (settings.max_objects && (*settings.max_objects < 1 || *settings.max_objects > kMaxObjects)) {
-    return invalid_argument("max_objects must lie between 1 and {}", kMaxObjects);
-  }
-  if (settings.top_logprobs < 0 || settings.top_logprobs > kMaxTopLogprobs) {
-    return invalid_argument("top_logprobs must lie between 0 and {}", kMaxTopLogprobs);
-  }
-  if (settings.top_logprobs > 0 && !settings.logprobs) {
-    return invalid_argument("top_logprobs needs logprobs to be true");
-  }
-  if (settings.stop.size() > kMaxStopStrings) {
-    return invalid_argument("at most {} stop strings are allowed", kMaxStopStrings);
-  }
-  for (const std::string& stop : settings.stop) {
-    if (stop.empty()) return invalid_argument("a stop string must not be empty");
-    if (stop.size() > kMaxStopStringBytes) {
-      return invalid_argument("a stop string may have at most {} bytes", kMaxStopStringBytes);
+  std::set<TokenId> biased;
+  for (const LogitBias& one : settings.logit_bias) {
+    if (!(one.bias >= -kMaxLogitBias && one.bias <= kMaxLogitBias)) {
+      return invalid_field("logit_bias", "must lie between {} and {}", -kMaxLogitBias,
+                           kMaxLogitBias);
+    }
+    if (!biased.insert(one.token).second) {
+      return invalid_field("logit_bias", "names token {} twice", one.token.value);
     }
   }
   return ok_status();
+}
+
+Status validate_lengths(const GenerationSettings& settings) {
+  constexpr std::int32_t kAny = std::numeric_limits<std::int32_t>::max();
+  if (settings.max_tokens && *settings.max_tokens < 1) {
+    return invalid_field("max_tokens", "must be at least 1");
+  }
+  GAPLESS_RETURN_IF_ERROR(
+      check_range("min_tokens", settings.min_tokens, 0, settings.max_tokens.value_or(kAny)));
+  return check_range("max_objects", settings.max_objects, 1, kMaxObjects);
+}
+
+Status validate_stops(const GenerationSettings& settings) {
+  if (settings.stop.size() > kMaxStopStrings) {
+    return invalid_field("stop", "may have at most {} strings", kMaxStopStrings);
+  }
+  for (const std::string& stop : settings.stop) {
+    if (stop.empty()) return invalid_field("stop", "must not hold an empty string");
+    if (stop.size() > kMaxStopStringBytes) {
+      return invalid_field("stop", "may have strings of at most {} bytes", kMaxStopStringBytes);
+    }
+  }
+  if (settings.stop_token_ids.size() > kMaxStopTokenIds) {
+    return invalid_field("stop_token_ids", "may have at most {} ids", kMaxStopTokenIds);
+  }
+  return ok_status();
+}
+
+Status validate_settings(const GenerationSettings& settings) {
+  GAPLESS_RETURN_IF_ERROR(validate_filters(settings));
+  GAPLESS_RETURN_IF_ERROR(validate_penalties(settings));
+  GAPLESS_RETURN_IF_ERROR(validate_lengths(settings));
+  GAPLESS_RETURN_IF_ERROR(validate_stops(settings));
+  if (settings.top_logprobs < 0 || settings.top_logprobs > kMaxTopLogprobs) {
+    return invalid_field("top_logprobs", "must lie between 0 and {}", kMaxTopLogprobs);
+  }
+  if (settings.top_logprobs > 0 && !settings.logprobs) {
+    return invalid_field("top_logprobs", "needs logprobs to be true");
+  }
+  return ok_status();
+}
+
+// Where a request has its text.
+std::string_view text_field(Skill skill) {
+  return skill == Skill::kQuery ? "question" : "object";
 }
 
 Status validate_images(const SkillRequest& request) {
@@ -74,13 +132,14 @@ Status validate_images(const SkillRequest& request) {
 
 Status validate_spatial_refs(const SkillRequest& request) {
   if (request.spatial_refs.empty()) return ok_status();
-  if (request.images.empty()) return invalid_argument("spatial_refs need an image");
-  if (request.images.size() > 1) return invalid_argument("spatial_refs need exactly one image");
+  if (request.images.empty()) return invalid_field("spatial_refs", "need an image");
+  if (request.images.size() > 1) return invalid_field("spatial_refs", "need exactly one image");
   if (request.skill != Skill::kQuery && request.skill != Skill::kPoint) {
-    return invalid_argument("{} takes no spatial_refs", skill_name(request.skill));
+    return invalid_argument("{} takes no spatial_refs", skill_name(request.skill))
+        .with_field("spatial_refs");
   }
   if (request.spatial_refs.size() > kMaxSpatialRefs) {
-    return invalid_argument("at most {} spatial_refs are allowed", kMaxSpatialRefs);
+    return invalid_field("spatial_refs", "may be at most {}", kMaxSpatialRefs);
   }
   return ok_status();
 }
@@ -106,29 +165,34 @@ StatusOr<Skill> skill_from_name(std::string_view name) {
     if (name == skill_name(skill)) return skill;
   }
   if (name == "segment") {
-    return invalid_argument("this model has no segment skill (Moondream 3 introduced it)");
+    return invalid_argument("this model has no segment skill (Moondream 3 introduced it)")
+        .with_field("skill");
   }
-  return invalid_argument("unknown skill '{}'; there are query, caption, point and detect", name);
+  return invalid_argument("unknown skill '{}'; there are query, caption, point and detect", name)
+      .with_field("skill");
 }
 
 StatusOr<CaptionLength> caption_length_from_name(std::string_view name) {
   if (name == "short") return CaptionLength::kShort;
   if (name == "normal") return CaptionLength::kNormal;
   if (name == "long") return CaptionLength::kLong;
-  return invalid_argument("unknown caption length '{}'; there are short, normal and long", name);
+  return invalid_argument("unknown caption length '{}'; there are short, normal and long", name)
+      .with_field("length");
 }
 
 Status validate(const SkillRequest& request) {
   const bool needs_text = request.skill != Skill::kCaption;
   if (needs_text && is_blank(request.text)) {
-    return invalid_argument("{} must not be empty",
-                            request.skill == Skill::kQuery ? "question" : "object");
+    return invalid_field(text_field(request.skill), "must not be empty");
   }
   if (request.text.size() > kMaxPromptBytes) {
     return invalid_argument("the prompt has {} bytes, more than the {} allowed",
-                            request.text.size(), kMaxPromptBytes);
+                            request.text.size(), kMaxPromptBytes)
+        .with_field(text_field(request.skill));
   }
-  GAPLESS_RETURN_IF_ERROR(validate_images(request));
+  if (const Status images = validate_images(request); !images.ok()) {
+    return images.with_field("image_url");
+  }
   GAPLESS_RETURN_IF_ERROR(validate_spatial_refs(request));
   return validate_settings(request.settings);
 }

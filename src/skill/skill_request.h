@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/status.h"
 #include "text/prompt_types.h"
 
@@ -22,16 +23,30 @@ StatusOr<Skill> skill_from_name(std::string_view name);
 
 StatusOr<CaptionLength> caption_length_from_name(std::string_view name);
 
-// Every field that is not set takes the default named beside it.
+struct LogitBias {
+  TokenId token;
+  float bias = 0;
+
+  friend bool operator==(const LogitBias&, const LogitBias&) = default;
+};
+
+// Every field that is not set takes the default named beside it. SampleParams in kernels/kernels.h
+// defines what those that pick tokens do.
 struct GenerationSettings {
   std::optional<float> temperature;         // 0 = greedy
   std::optional<float> top_p;               // 1
-  std::optional<std::int32_t> top_k;        // 0 = off
+  std::optional<std::int32_t> top_k;        // 0 or -1 = off
   std::optional<float> min_p;               // 0
-  std::optional<std::uint64_t> seed;        // 0; matters only above temperature 0
+  std::optional<float> repetition_penalty;  // 1 = off
+  std::optional<float> presence_penalty;    // 0 = off
+  std::optional<float> frequency_penalty;   // 0 = off
+  std::vector<LogitBias> logit_bias;        // each token once
+  std::optional<std::uint64_t> seed;        // a random one; matters only above temperature 0
   std::optional<std::int32_t> max_tokens;   // kDefaultMaxTokens or what fits into the context
+  std::optional<std::int32_t> min_tokens;   // 0; at most max_tokens
   std::optional<std::int32_t> max_objects;  // kDefaultMaxObjects (point, detect)
   std::vector<std::string> stop;            // text ends before any of these
+  std::vector<TokenId> stop_token_ids;      // and so do these tokens
   bool ignore_eos = false;                  // benchmarks: run to max_tokens
   bool logprobs = false;                    // tell each token's log probability
   std::int32_t top_logprobs = 0;            // and that many alternatives; needs logprobs
@@ -54,8 +69,12 @@ struct SkillRequest {
   std::vector<std::shared_ptr<const std::string>> images;
   std::vector<SpatialRef> spatial_refs;
   GenerationSettings settings;
+  // max_tokens that do not fit into the context: cut to what does, or refused.
+  bool cut_max_tokens = false;
   ConstraintMode constraint_mode = ConstraintMode::kDeviceAutomaton;
   bool apply_exif_orientation = true;
+  // host_now_ns() when the whole request was there; 0: when it is submitted.
+  std::int64_t received_ns = 0;
 };
 
 // Everything about a request that can be judged without its image's pixels and without a tokenizer.

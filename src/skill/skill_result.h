@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/finish_reason.h"
+#include "base/request_stages.h"
 #include "skill/skill_request.h"
 
 namespace gapless {
@@ -23,10 +24,11 @@ struct Box {
 
 struct GenerationMetrics {
   int input_tokens = 0;        // BOS, image positions and prompt
-  int output_tokens = 0;       // without the end token
+  int output_tokens = 0;       // of the answer: no end token, none that a stop string cuts off
   double prefill_time_ms = 0;  // from the prefill's launch to the first token
   double decode_time_ms = 0;   // from the first token to the last
-  double ttft_ms = 0;          // from submission to the first token
+  double ttft_ms = 0;          // from submission to the first token, be it the end token
+  StageTimes stages;           // up to the first text; not in the answer
 };
 
 struct SkillResult {

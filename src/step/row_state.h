@@ -1,7 +1,7 @@
 // The state of a sequence that lives on the device, and what one step reports of it.
 // Plain structs, shared byte for byte by the host, the CPU kernels and the CUDA kernels.
 //
-// Indexed by row (the sequence's seat), never by the position in a batch: a decode launch sends a list
+// Indexed by row (a place of the sequence's own), never by the position in a batch: a decode launch sends a list
 // of rows, and the kernels gather the rest from here. That gather is the carry-over: the token
 // sampled by step t is read by step t+1 from device memory and never waits for the host.
 #pragma once
@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/limits.h"
+#include "step/sampling_settings.h"
 
 namespace gapless {
 
@@ -40,6 +41,7 @@ struct AutomatonState {
 enum RowFlags : std::int32_t {
   kRowDecodesRegions = 1,  // a sampled coord_id / size_id is decoded by the region heads
   kRowHostMask = 2,        // the host uploads this row's mask each step; sampling waits for it
+  kRowAdjustsLogits = 4,   // penalties or biases: the row has a token memory (token_memory.h)
 };
 
 inline constexpr int kMaxDeniedIds = 4;
@@ -57,12 +59,7 @@ struct RowState {
   std::int32_t num_denied_ids = 0;
   std::int32_t stop_ids[kMaxStopIds] = {};
   std::int32_t denied_ids[kMaxDeniedIds] = {};  // never sampled (ignored under an automaton)
-  float temperature = 0;                        // <= 0: greedy
-  float top_p = 1;                              // (0, 1]
-  float min_p = 0;                              // [0, 1]
-  std::int32_t top_k = 0;                       // 0: off
-  std::int32_t num_top_logprobs = 0;  // alternatives reported beside each token, <= kMaxTopLogprobs
-  std::uint64_t seed = 0;             // Philox key; the counter is (num_generated, 0, 0, 0)
+  SamplingSettings sampling;                    // the user's
 };
 static_assert(sizeof(RowState) % 8 == 0);
 

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "step/row_state.h"
+#include "step/token_memory.h"
 
 namespace gapless {
 
@@ -20,7 +21,7 @@ enum class StepKind : std::uint8_t { kEncode, kPrefill, kDecode };
 
 // Bounds that size every buffer; fixed at start-up.
 struct StepLimits {
-  int max_rows = 32;               // seats; the largest decode batch
+  int max_seats = 32;              // sequences that run at once: the largest decode batch
   int max_prefill_tokens = 4096;   // token budget of one prefill launch (>= max_context)
   int max_prefill_sequences = 16;  // and segments: a prompt of n images counts as n
   int max_crops_per_encode = 26;   // crops of one encode launch; larger images run in chunks
@@ -34,7 +35,17 @@ struct StepLimits {
   // max_graph_tokens <= max_prefill_tokens, max_graph_crops <= max_crops_per_encode.
   int max_graph_tokens = 0;
   int max_graph_crops = 0;
+
+  // Places on the device for sequences: those that have a seat, and those that have ended and that
+  // steps in flight still refer to (kRowsPerSeat).
+  int num_rows() const { return max_seats * kRowsPerSeat; }
 };
+
+// Notes of one prefill, at most: of the tokens that it computes, for each of its sequences of BOS,
+// which may lie in a cached prefix, and of what requests bias.
+inline int max_token_notes(const StepLimits& limits) {
+  return limits.max_prefill_tokens + limits.max_prefill_sequences * (1 + kMaxLogitBiases);
+}
 
 // One image of an encode step. Its crops lie in StepBuffers::crops from first_crop on: the global
 // crop, then the tiles row-major (none when 1x1: the global crop is the tile).
@@ -55,6 +66,7 @@ struct StepShape {
   int num_segments = 0;            // prefill: entries of StepBuffers::sequences, at least num_rows
   int max_new_tokens = 1;          // prefill: the longest segment (an upper bound)
   int num_crops = 0;               // encode
+  int num_token_notes = 0;         // prefill: of all the rows that it installs
   bool with_regions = false;       // some row may sample a coordinate or a size
   bool with_top_logprobs = false;  // some row asks for alternatives
 };
@@ -63,7 +75,7 @@ struct StepShape {
 // are written by one packed copy before the forward.
 struct StepBuffers {
   // Inputs of every kind.
-  const std::int32_t* rows = nullptr;  // [max_rows], -1 = padding
+  const std::int32_t* rows = nullptr;  // [max_seats], -1 = padding
   const std::int32_t* num_installs = nullptr;
   const std::int32_t* install_rows = nullptr;  // [max_prefill_sequences]
   const RowState* installs = nullptr;          // [max_prefill_sequences]
@@ -82,21 +94,24 @@ struct StepBuffers {
   const std::int32_t* last_tokens =
       nullptr;  // [max_prefill_sequences]: index of each one's last token
   const std::int32_t* tokens_consumed = nullptr;  // [max_prefill_sequences]
+  // Install i has notes first_notes[i] to first_notes[i + 1].
+  const std::int32_t* first_notes = nullptr;  // [max_prefill_sequences + 1]
+  const TokenNote* notes = nullptr;           // [max_token_notes(limits)]
   // Inputs of an encode: uint8 crops [max crops of one image or launch, crop, crop, 3].
   const std::uint8_t* crops = nullptr;
   // Host masks, uploaded between forward and sampling; rows without one are not read.
-  const std::uint32_t* host_masks = nullptr;  // [max_rows, mask_words]
+  const std::uint32_t* host_masks = nullptr;  // [max_seats, mask_words]
   // Between forward and sampling.
-  void* hidden = nullptr;          // [max_rows, dim] T, before post_ln
-  float* logits = nullptr;         // [max_rows, vocab]
-  std::int32_t* tokens = nullptr;  // [max_rows]
-  float* logprobs = nullptr;       // [max_rows]
-  float* values = nullptr;         // [max_rows, 2]
+  void* hidden = nullptr;          // [max_seats, dim] T, before post_ln
+  float* logits = nullptr;         // [max_seats, vocab]
+  std::int32_t* tokens = nullptr;  // [max_seats]
+  float* logprobs = nullptr;       // [max_seats]
+  float* values = nullptr;         // [max_seats, 2]
   // Outputs: one block, copied to the host as it is.
-  StepOutput* outputs = nullptr;    // [max_rows]
+  StepOutput* outputs = nullptr;    // [max_seats]
   std::uint64_t* stamps = nullptr;  // [kNumStamps] device time, ns
   // The block's end, copied only for a step with_top_logprobs.
-  TopLogprob* top_logprobs = nullptr;  // [max_rows, kMaxTopLogprobs]
+  TopLogprob* top_logprobs = nullptr;  // [max_seats, kMaxTopLogprobs]
 };
 
 enum StepStamp { kForwardBegin, kForwardEnd, kSamplingBegin, kSamplingEnd, kNumStamps };

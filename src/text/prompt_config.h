@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -14,6 +15,14 @@ struct SkillTemplate {
   std::vector<TokenId> suffix;
 
   friend bool operator==(const SkillTemplate&, const SkillTemplate&) = default;
+};
+
+// A token that a tokenizer must have: the bytes that `id` stands for, as in "<|endoftext|>" or " caption".
+struct TokenSpelling {
+  TokenId id;
+  std::string text;
+
+  friend bool operator==(const TokenSpelling&, const TokenSpelling&) = default;
 };
 
 // An empty token list means that the model does not have that skill (or caption length).
@@ -43,6 +52,10 @@ struct TokenizerConfig {
   SkillTemplate point{ids({1, 2581, 2}), ids({3})};
   // Whether the object's name of detect and point is tokenized with a space before it.
   bool object_leading_space = true;
+
+  // What tells the tokenizer.json of these weights from another one. Nothing, and 0: not said.
+  std::vector<TokenSpelling> spellings;
+  int vocab_size = 0;  // 1 + the largest id
 
   // Every id above, with repetitions: for Tokenizer::mark_special and for validation.
   std::vector<TokenId> all_ids() const {

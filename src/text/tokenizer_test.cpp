@@ -69,6 +69,18 @@ TEST(Tokenizer, MergingLettersNeverMakesASpecialToken) {
   EXPECT_THAT(tokenizer.encode("he", AddedTokens::kAsTokens).value(), Each(he));
 }
 
+TEST(Tokenizer, AWholeWordNeverIsASpecialTokenEither) {
+  auto document = boost::json::parse(read_file(kFolder + "gpt2_style.json", 1u << 20).value());
+  document.at("model").as_object()["ignore_merges"] = true;
+  const auto id = document.at("model").at("vocab").at("he").as_int64();
+  document.at("added_tokens")
+      .as_array()
+      .push_back({{"id", id}, {"content", "he"}, {"special", true}});
+  const auto tokenizer = Tokenizer::parse(boost::json::serialize(document), "t.json").value();
+  EXPECT_THAT(tokenizer.encode("he").value(),
+              Not(Contains(TokenId(static_cast<std::int32_t>(id)))));
+}
+
 TEST(Tokenizer, MarkSpecialOnlyTouchesAddedTokens) {
   Tokenizer tokenizer = load("gpt2_style.json");
   const TokenId spaces = *tokenizer.id_of("   "), letter = *tokenizer.id_of("a");

@@ -1,7 +1,7 @@
 // The configuration of a model of the Moondream family, read from its config.json.
 //
-// Defaults are those of the Moondream 2 release of 2025-06-21; a field that the file leaves out,
-// and a checkpoint without the file, take them. (The Moondream reference has the same defaults.)
+// Defaults are those of the Moondream 2 release of 2025-06-21; a field that the file leaves out
+// takes them. (The Moondream reference has the same defaults.)
 //
 // Token ids: the config.json files that circulate with Moondream checkpoints still carry the ids of
 // the older tokenizer (50256, 198, ...), so a file's "tokenizer" section counts only when the file
@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -83,12 +82,15 @@ inline ModelConfig moondream2_config() {
   return ModelConfig();
 }
 
-// `path`: a config.json, a checkpoint's folder, or a file in it. Without a config.json the
-// defaults.
-StatusOr<ModelConfig> load_model_config(const std::filesystem::path& path);
-
 // Parses and validates. `name` begins every error.
 StatusOr<ModelConfig> parse_model_config(std::string_view json, std::string_view name);
+
+// Whether the file says "gapless": {"format": 1}.
+StatusOr<bool> is_made_for_gapless(std::string_view json, std::string_view name);
+
+// The first size in which `found`, of the file `name`, differs from what `whose` model has.
+Status expect_sizes(const ModelConfig& found, const ModelConfig& expected, std::string_view name,
+                    std::string_view whose);
 
 // Sizes positive and bounded, divisible where they must be, equal where they must be; token ids
 // inside of the vocabulary. The error names the field.

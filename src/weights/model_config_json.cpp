@@ -1,6 +1,6 @@
 // config.json <-> ModelConfig.
 #include <array>
-#include <boost/json/serialize.hpp>
+#include <charconv>
 
 #include "base/file_bytes.h"
 #include "base/json.h"
@@ -143,6 +143,26 @@ StatusOr<std::vector<TokenId>> read_ids(const JsonObject& section, std::string_v
   return ids;
 }
 
+// {"0": "<|endoftext|>", "566": " caption"}
+Status read_spellings(const JsonObject& section, std::vector<TokenSpelling>& spellings) {
+  if (section.find("spellings") == nullptr) return ok_status();
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject list, section.object("spellings"));
+  if (list.fields().size() > kMaxTemplateTokens) {
+    return section.error("spellings", fmt::format("of at most {} tokens", kMaxTemplateTokens));
+  }
+  for (const auto& field : list.fields()) {
+    const std::string_view key = field.key();
+    std::int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabSize) {
+      return section.error("spellings", "an object from token ids to their texts");
+    }
+    GAPLESS_ASSIGN_OR_RETURN(const std::string_view text, list.string(key));
+    spellings.push_back({TokenId(id), std::string(text)});
+  }
+  return ok_status();
+}
+
 // A template that the file leaves out is a skill that the model does not have.
 Status read_tokenizer(const JsonObject& section, TokenizerConfig& tokenizer) {
   for (const IdField& field : id_fields(tokenizer)) {
@@ -153,6 +173,10 @@ Status read_tokenizer(const JsonObject& section, TokenizerConfig& tokenizer) {
   }
   GAPLESS_ASSIGN_OR_RETURN(tokenizer.object_leading_space,
                            section.boolean_or("object_leading_space", true));
+  GAPLESS_RETURN_IF_ERROR(read_spellings(section, tokenizer.spellings));
+  GAPLESS_ASSIGN_OR_RETURN(const std::int64_t vocab_size,
+                           section.integer_or("vocab_size", 0, 0, kMaxVocabSize));
+  tokenizer.vocab_size = static_cast<int>(vocab_size);
   GAPLESS_ASSIGN_OR_RETURN(const JsonObject templates, section.object("templates"));
   for (const TemplateField& field : template_fields(tokenizer)) {
     field.value->clear();
@@ -162,6 +186,13 @@ Status read_tokenizer(const JsonObject& section, TokenizerConfig& tokenizer) {
     GAPLESS_ASSIGN_OR_RETURN(*field.value, read_ids(skill, field.key));
   }
   return ok_status();
+}
+
+// Files made by Hugging Face's transformers wrap Moondream's own configuration.
+StatusOr<JsonObject> configuration_of(const boost::json::value& document, std::string_view name) {
+  GAPLESS_ASSIGN_OR_RETURN(JsonObject root, JsonObject::of(document, name));
+  if (root.find("text") == nullptr && root.find("config") != nullptr) return root.object("config");
+  return root;
 }
 
 StatusOr<bool> has_our_token_ids(const JsonObject& root) {
@@ -174,13 +205,15 @@ StatusOr<bool> has_our_token_ids(const JsonObject& root) {
 
 }  // namespace
 
+StatusOr<bool> is_made_for_gapless(std::string_view json, std::string_view name) {
+  GAPLESS_ASSIGN_OR_RETURN(const boost::json::value document, parse_json(json, name));
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject root, configuration_of(document, name));
+  return has_our_token_ids(root);
+}
+
 StatusOr<ModelConfig> parse_model_config(std::string_view json, std::string_view name) {
   GAPLESS_ASSIGN_OR_RETURN(const boost::json::value document, parse_json(json, name));
-  GAPLESS_ASSIGN_OR_RETURN(JsonObject root, JsonObject::of(document, name));
-  // Files made by Hugging Face's transformers wrap Moondream's own configuration.
-  if (root.find("text") == nullptr && root.find("config") != nullptr) {
-    GAPLESS_ASSIGN_OR_RETURN(root, root.object("config"));
-  }
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject root, configuration_of(document, name));
   ModelConfig config;
   GAPLESS_RETURN_IF_ERROR(refuse_other_architectures(root));
   GAPLESS_RETURN_IF_ERROR(read_sizes(root, config));
@@ -197,17 +230,19 @@ StatusOr<ModelConfig> parse_model_config(std::string_view json, std::string_view
   return config;
 }
 
-StatusOr<ModelConfig> load_model_config(const std::filesystem::path& path) {
-  std::error_code ec;
-  std::filesystem::path file = path;
-  if (std::filesystem::is_directory(path, ec)) {
-    file = path / "config.json";
-  } else if (path.filename() != "config.json") {
-    file = path.parent_path() / "config.json";
+Status expect_sizes(const ModelConfig& found, const ModelConfig& expected, std::string_view name,
+                    std::string_view whose) {
+  ModelConfig a = found, b = expected;  // the field lists point into them
+  const std::vector<IntField> fields = int_fields(a), wanted = int_fields(b);
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (*fields[i].value != *wanted[i].value) {
+      return invalid_argument("{}: {}.{} is {}; {} has {}", name, fields[i].section, fields[i].key,
+                              *fields[i].value, whose, *wanted[i].value);
+    }
   }
-  if (!std::filesystem::exists(file, ec)) return moondream2_config();
-  GAPLESS_ASSIGN_OR_RETURN(const std::string json, read_file(file, kMaxModelConfigBytes));
-  return parse_model_config(json, file.string());
+  if (found.text.rope_theta == expected.text.rope_theta) return ok_status();
+  return invalid_argument("{}: text.rope_theta is {}; {} has {}", name, found.text.rope_theta,
+                          whose, expected.text.rope_theta);
 }
 
 std::string model_config_to_json(const ModelConfig& original) {
@@ -231,11 +266,15 @@ std::string model_config_to_json(const ModelConfig& original) {
   for (const IdField& field : id_fields(config.tokenizer))
     tokenizer[field.key] = field.value->value;
   tokenizer["object_leading_space"] = config.tokenizer.object_leading_space;
+  if (config.tokenizer.vocab_size > 0) tokenizer["vocab_size"] = config.tokenizer.vocab_size;
+  for (const TokenSpelling& token : config.tokenizer.spellings) {
+    section_of(tokenizer, "spellings")[std::to_string(token.id.value)] = token.text;
+  }
   boost::json::object& templates = section_of(tokenizer, "templates");
   for (const TemplateField& field : template_fields(config.tokenizer)) {
     section_of(templates, field.skill)[field.key] = list_of(*field.value);
   }
-  return boost::json::serialize(root) + "\n";
+  return json_text(root) + "\n";
 }
 
 }  // namespace gapless

@@ -14,7 +14,6 @@ namespace gapless {
 namespace {
 
 using ::testing::HasSubstr;
-using testing_files::TemporaryFolder;
 using testing_files::very_small_config;
 
 ModelConfig parsed(std::string_view json) {
@@ -42,16 +41,6 @@ TEST(ModelConfig, NothingSaidIsMoondream2) {
   EXPECT_EQ(moondream2_config().text.head_dim(), 64);
   EXPECT_EQ(moondream2_config().text.rotary_dim(), 32);
   EXPECT_EQ(moondream2_config().vision.head_dim(), 72);
-  const TemporaryFolder folder;
-  EXPECT_EQ(load_model_config(folder.path()).value(), moondream2_config());
-}
-
-TEST(ModelConfig, FoundBesideTheWeights) {
-  const TemporaryFolder folder;
-  const auto file = folder.write("config.json", R"({"text": {"n_layers": 3}})");
-  for (const auto& path : {file, folder.path(), folder.path() / "model.safetensors"}) {
-    EXPECT_EQ(load_model_config(path).value().text.n_layers, 3);
-  }
 }
 
 TEST(ModelConfig, Moondream05B) {
@@ -101,7 +90,27 @@ TEST(ModelConfig, WrittenAndReadAgain) {
   ModelConfig changed = moondream2_config();
   changed.tokenizer.object_leading_space = false;
   changed.text.rope_theta = 1'500'000;
+  changed.tokenizer.vocab_size = 50'000;
+  changed.tokenizer.spellings = {{TokenId(0), "<|endoftext|>"}, {TokenId(9), " caption"}};
   EXPECT_EQ(parsed(model_config_to_json(changed)), changed);
+}
+
+TEST(ModelConfig, SaysForWhomItWasWritten) {
+  const auto says = [](std::string_view json) {
+    return is_made_for_gapless(json, "config.json").value();
+  };
+  EXPECT_TRUE(says(model_config_to_json(moondream2_config())));
+  EXPECT_TRUE(says(R"({"config": {"gapless": {"format": 1}}})"));
+  EXPECT_FALSE(says(R"({"model_type": "moondream1", "config": {}})"));
+  EXPECT_FALSE(is_made_for_gapless(R"({"gapless": {"format": 2}})", "config.json").ok());
+}
+
+TEST(ModelConfig, SizesThatDifferAreNamed) {
+  ModelConfig other = moondream2_config();
+  EXPECT_TRUE(expect_sizes(other, moondream2_config(), "config.json", "it").ok());
+  other.region.inner_dim = 4096;
+  EXPECT_EQ(expect_sizes(other, moondream2_config(), "config.json", "it").message(),
+            "config.json: region.inner_dim is 4096; it has 8192");
 }
 
 TEST(ModelConfig, WrongFieldsAreNamed) {
@@ -137,6 +146,11 @@ TEST(ModelConfig, WrongFieldsAreNamed) {
   EXPECT_THAT(with("region", "use_ln", true), HasSubstr("region.use_ln"));
   EXPECT_THAT(with("tokenizer", "eos_id", 96), HasSubstr("ids 0 to 96, but text.vocab_size is 96"));
   EXPECT_THAT(with("tokenizer", "templates", nullptr), HasSubstr("tokenizer.templates"));
+  EXPECT_THAT(with("tokenizer", "vocab_size", -1), HasSubstr("tokenizer.vocab_size"));
+  EXPECT_THAT(with("tokenizer", "spellings", boost::json::object{{"x", "y"}}),
+              HasSubstr("tokenizer.spellings must be an object from token ids to their texts"));
+  EXPECT_THAT(with("tokenizer", "spellings", boost::json::object{{"7", 1}}),
+              HasSubstr("tokenizer.spellings.7 must be a string"));
   EXPECT_THAT(error_of(R"({"text": {"vocab_size": 768}})"), HasSubstr("must give its ids"));
   EXPECT_THAT(error_of(R"({"text": []})"), HasSubstr("text must be an object"));
   EXPECT_THAT(error_of("[]"), HasSubstr("must be a JSON object"));

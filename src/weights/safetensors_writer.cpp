@@ -3,10 +3,11 @@
 #include <array>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <cerrno>
 #include <cstring>
 #include <set>
+
+#include "base/json.h"
 
 namespace gapless {
 namespace {
@@ -29,7 +30,7 @@ std::string header_json(std::span<const SafetensorsWriter::Tensor> tensors,
                            {"data_offsets", boost::json::array{data_bytes, data_bytes + bytes}}};
     data_bytes += bytes;
   }
-  std::string json = boost::json::serialize(header);
+  std::string json = json_text(header);
   json.resize((json.size() + 7) / 8 * 8, ' ');
   return json;
 }

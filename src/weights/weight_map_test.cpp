@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <set>
 
 #include "weights/float_conversion.h"
@@ -35,6 +37,7 @@ struct Stored {
   std::vector<std::int64_t> shape;
   TensorDType dtype = TensorDType::kF32;
   bool transposed = false;
+  std::optional<std::pair<std::int64_t, float>> change;  // of one published element
 };
 
 // Writes the very small model; `edit` may change how each tensor is stored, or leave it out
@@ -50,6 +53,8 @@ std::filesystem::path write_model(const TemporaryFolder& folder,
     std::int64_t count = 1;
     for (const std::int64_t side : stored.shape) count *= side;
     std::vector<float> values = values_of(weight);
+    if (stored.change)
+      values[static_cast<std::size_t>(stored.change->first)] = stored.change->second;
     if (stored.transposed) {
       const std::int64_t columns = weight.shape[1];
       const std::vector<float> published = values;
@@ -80,7 +85,7 @@ void expect_same_values(const std::filesystem::path& path) {
   ASSERT_TRUE(source.ok()) << source.status().message();
   for (const WeightSpec& weight : weight_specs(very_small_config())) {
     std::vector<float> values(static_cast<std::size_t>(source->num_elements(weight.name)));
-    source->read_as_f32(weight.name, values);
+    EXPECT_TRUE(source->read_as_f32(weight.name, values).ok());
     EXPECT_EQ(values, values_of(weight)) << weight.name;
   }
 }
@@ -136,7 +141,7 @@ TEST(WeightMap, LegacyNamesWithTransposedFourierMatrices) {
   EXPECT_EQ(num_transposed, 2);
 }
 
-TEST(WeightMap, CompiledNamesAndUnknownTensors) {
+TEST(WeightMap, CompiledNamesAndSurplusTensors) {
   const TemporaryFolder folder;
   expect_same_values(write_model(folder, [&](const WeightSpec& weight, Stored& stored) {
     if (weight.name.find(".blocks.1.") != std::string::npos) stored.name += "._orig_mod";
@@ -149,6 +154,12 @@ TEST(WeightMap, CompiledNamesAndUnknownTensors) {
                 return true;
               }),
               HasSubstr("are the same parameter"));
+  const TemporaryFolder other;
+  const auto path = write_model(other, [](const auto&, Stored&) { return true; });
+  ModelConfig shorter = very_small_config();
+  shorter.text.n_layers = 1;
+  EXPECT_THAT(WeightSource::open(path, shorter).status().message(),
+              AllOf(HasSubstr("model.text.blocks.1."), HasSubstr("is not one of this model's")));
 }
 
 TEST(WeightMap, ReadsPartsAndRoundsToBf16) {
@@ -157,9 +168,9 @@ TEST(WeightMap, ReadsPartsAndRoundsToBf16) {
   const WeightSource source = WeightSource::open(path, very_small_config()).value();
   for (const char* name : {"model.text.wte", "model.region.size_features"}) {
     std::vector<float> whole(static_cast<std::size_t>(source.num_elements(name)));
-    source.read_as_f32(name, whole);
+    ASSERT_TRUE(source.read_as_f32(name, whole).ok());
     std::vector<std::uint16_t> part(7);
-    source.read_as_bf16(name, part, 11);
+    ASSERT_TRUE(source.read_as_bf16(name, part, 11).ok());
     for (std::size_t i = 0; i < part.size(); ++i) {
       EXPECT_EQ(part[i], bf16_from_f32(whole[11 + i])) << name;
     }
@@ -178,9 +189,9 @@ TEST(WeightMap, StoredAsBf16) {
   for (const WeightSpec& weight : specs) {
     const std::vector<float> expected = values_of(weight);
     std::vector<std::uint16_t> bits(expected.size());
-    source.read_as_bf16(weight.name, bits);
+    ASSERT_TRUE(source.read_as_bf16(weight.name, bits).ok());
     std::vector<float> values(expected.size());
-    source.read_as_f32(weight.name, values);
+    ASSERT_TRUE(source.read_as_f32(weight.name, values).ok());
     for (std::size_t i = 0; i < bits.size(); ++i) {
       ASSERT_EQ(bits[i], bf16_from_f32(expected[i]));
       ASSERT_EQ(values[i], f32_from_bf16(bits[i]));
@@ -188,6 +199,48 @@ TEST(WeightMap, StoredAsBf16) {
     total += weight.num_elements();
   }
   EXPECT_EQ(source.stored_bytes().at(TensorDType::kBF16), 2 * total);
+}
+
+// One bad value anywhere is found, whatever the file's dtype and the device's, and named.
+TEST(WeightMap, ValuesThatAreNotFinite) {
+  const std::string victim = "model.region.size_decoder.fc2.weight";  // [128, 48]
+  const float huge = 3.4e38f;  // finite, but beyond bfloat16's rounding
+  for (const TensorDType dtype : {TensorDType::kF32, TensorDType::kBF16}) {
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+          -std::numeric_limits<float>::infinity(), huge}) {
+      for (const std::int64_t at : {0, 47, 48, 4095, 4096, 6143}) {
+        const TemporaryFolder folder;
+        const auto path = write_model(folder, [&](const auto& weight, Stored& stored) {
+          stored.dtype = dtype;
+          if (weight.name == victim) stored.change = {at, bad};
+          return true;
+        });
+        const WeightSource source = WeightSource::open(path, very_small_config()).value();
+        std::vector<float> values(6144);
+        std::vector<std::uint16_t> bits(6144);
+        const Status as_f32 = source.read_as_f32(victim, values);
+        const Status as_bf16 = source.read_as_bf16(victim, bits);
+        const std::string where = fmt::format("at [{}, {}], where", at / 48, at % 48);
+        if (bad == huge && dtype == TensorDType::kF32) {
+          EXPECT_TRUE(as_f32.ok());
+          EXPECT_THAT(as_bf16.message(), AllOf(HasSubstr(where), HasSubstr("bfloat16 can hold")));
+          continue;
+        }
+        for (const Status& status : {as_f32, as_bf16}) {
+          EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+          EXPECT_THAT(status.message(),
+                      AllOf(HasSubstr("model.safetensors: tensor '" + victim + "' is "),
+                            HasSubstr(std::isnan(bad) ? "nan"
+                                      : bad > 0       ? "inf"
+                                                      : "-inf"),
+                            HasSubstr(where)));
+        }
+        // A part that does not hold it is good.
+        EXPECT_EQ(source.read_as_f32(victim, std::span(values).first(16), 100).ok(), true);
+      }
+    }
+  }
 }
 
 TEST(WeightMap, MissingShapeDtype) {

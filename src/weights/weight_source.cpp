@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "weights/float_conversion.h"
@@ -9,10 +12,12 @@
 namespace gapless {
 namespace {
 
-std::string without_orig_mod(std::string name) {
-  constexpr std::string_view kPart = "._orig_mod";
-  for (std::size_t at; (at = name.find(kPart)) != std::string::npos;) name.erase(at, kPart.size());
-  return name;
+constexpr std::string_view kModelPrefix = "model.";
+
+// What the reference model's code registers as buffers and may have saved with its weights.
+bool is_buffer_of_the_reference(std::string_view name) {
+  return name.ends_with(".kv_cache.k_cache") || name.ends_with(".kv_cache.v_cache") ||
+         name.ends_with("freqs_cis") || name.ends_with("attn_mask");
 }
 
 bool is_readable(TensorDType dtype) {
@@ -53,15 +58,59 @@ void convert_tensor(TensorDType dtype, std::span<const std::byte> data, std::int
   }
 }
 
+// The first element whose exponent is all ones: an infinity or NaN. A loop without branches looks
+// at all of them first, and vectorises: `mask` clears the sign, and adding `step` to an exponent of
+// ones reaches the sign's bit.
+template <typename Bits, typename Value>
+std::optional<std::size_t> find_not_finite(std::span<const Value> values, Bits mask, Bits step) {
+  const auto is_bad = [&](Value value) {
+    return static_cast<Bits>((std::bit_cast<Bits>(value) & mask) + step);
+  };
+  Bits any = 0;
+  for (const Value value : values) any |= is_bad(value);
+  if (any <= mask) return std::nullopt;
+  const auto first = std::ranges::find_if(values, [&](Value v) { return is_bad(v) > mask; });
+  return static_cast<std::size_t>(first - values.begin());
+}
+
+std::optional<std::size_t> find_not_finite(std::span<const float> values) {
+  return find_not_finite<std::uint32_t>(values, 0x7FFFFFFFu, 0x00800000u);
+}
+std::optional<std::size_t> find_not_finite(std::span<const std::uint16_t> bf16) {
+  return find_not_finite<std::uint16_t>(bf16, 0x7FFFu, 0x0080u);
+}
+
+// Calls work(piece, first) for pieces of `out` that stay in the first-level cache between the
+// conversion and the look at its results.
+template <typename Out, typename Work>
+std::optional<std::size_t> in_pieces(std::span<Out> out, Work work) {
+  constexpr std::size_t kPiece = 4096;
+  for (std::size_t done = 0; done < out.size(); done += kPiece) {
+    const std::span<Out> piece = out.subspan(done, std::min(kPiece, out.size() - done));
+    work(piece, static_cast<std::int64_t>(done));
+    const auto bad = find_not_finite(std::span<const Out>(piece));
+    if (bad) return done + *bad;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::string parameter_name(std::string_view stored) {
+  constexpr std::string_view kPart = "._orig_mod";
+  std::string name(stored);
+  for (std::size_t at; (at = name.find(kPart)) != std::string::npos;) name.erase(at, kPart.size());
+  if (name.starts_with(kModelPrefix)) name.erase(0, kModelPrefix.size());
+  return name;
+}
 
 StatusOr<WeightSource> WeightSource::open(const std::filesystem::path& path,
                                           const ModelConfig& config) {
   WeightSource source;
   GAPLESS_ASSIGN_OR_RETURN(source.checkpoint_, Checkpoint::open(path));
-  std::map<std::string, std::string> stored_names;  // by the name without "._orig_mod"
+  std::map<std::string, std::string> stored_names;  // by parameter_name
   for (const auto& [name, tensor] : source.checkpoint_.tensors()) {
-    const auto [other, is_new] = stored_names.emplace(without_orig_mod(name), name);
+    const auto [other, is_new] = stored_names.emplace(parameter_name(name), name);
     if (!is_new) {
       return data_loss("{}: tensors '{}' and '{}' are the same parameter",
                        source.checkpoint_.files()[tensor.file], other->second, name);
@@ -70,16 +119,27 @@ StatusOr<WeightSource> WeightSource::open(const std::filesystem::path& path,
   for (const WeightSpec& spec : weight_specs(config)) {
     GAPLESS_RETURN_IF_ERROR(source.locate(spec, stored_names));
   }
+  GAPLESS_RETURN_IF_ERROR(source.refuse_surplus(stored_names));
   return source;
 }
 
-Status WeightSource::locate(const WeightSpec& spec,
-                            const std::map<std::string, std::string>& stored_names) {
-  const std::string without_model = spec.name.substr(std::string_view("model.").size());
-  auto found = stored_names.end();
-  for (const std::string& name : {spec.name, without_model, spec.legacy_name}) {
-    if (found == stored_names.end()) found = stored_names.find(name);
+Status WeightSource::refuse_surplus(const std::map<std::string, std::string>& stored_names) const {
+  const std::string* surplus = nullptr;
+  int num_surplus = 0;
+  for (const auto& [name, stored] : stored_names) {
+    if (is_buffer_of_the_reference(name)) continue;
+    if (num_surplus++ == 0) surplus = &stored;
   }
+  if (surplus == nullptr) return ok_status();
+  const std::string& file = checkpoint_.files()[checkpoint_.tensors().at(*surplus).file];
+  return invalid_argument("{}: tensor '{}' is not one of this model's{}", file, *surplus,
+                          num_surplus == 1 ? "" : fmt::format(" ({} such)", num_surplus));
+}
+
+Status WeightSource::locate(const WeightSpec& spec,
+                            std::map<std::string, std::string>& stored_names) {
+  auto found = stored_names.find(spec.name.substr(kModelPrefix.size()));
+  if (found == stored_names.end()) found = stored_names.find(spec.legacy_name);
   if (found == stored_names.end()) {
     return make_error(StatusCode::kNotFound, "{}: tensor '{}' (or '{}') is missing",
                       fmt::join(checkpoint_.files(), ", "), spec.name, spec.legacy_name);
@@ -90,7 +150,7 @@ Status WeightSource::locate(const WeightSpec& spec,
     return invalid_argument("{}: tensor '{}' has dtype {}; F16, BF16 or F32 is expected", file,
                             found->second, tensor_dtype_name(tensor.dtype));
   }
-  Location location{tensor.dtype, tensor.data, spec.num_elements()};
+  Location location{tensor.dtype, tensor.data, spec.shape, spec.num_elements(), tensor.file};
   std::vector<std::int64_t> expected = spec.shape;
   if (spec.legacy_transposed && found->first == spec.legacy_name) {
     std::ranges::reverse(expected);
@@ -104,6 +164,7 @@ Status WeightSource::locate(const WeightSpec& spec,
   }
   stored_bytes_[tensor.dtype] += static_cast<std::int64_t>(tensor.data.size());
   locations_.emplace(spec.name, location);
+  stored_names.erase(found);
   return ok_status();
 }
 
@@ -117,13 +178,22 @@ std::int64_t WeightSource::num_elements(std::string_view name) const {
   return location(name).num_elements;
 }
 
-template <typename Out, typename Convert>
-void WeightSource::read(std::string_view name, std::span<Out> out, std::int64_t first,
-                        Convert convert) const {
+Status WeightSource::not_finite(std::string_view name, std::int64_t element) const {
   const Location& tensor = location(name);
-  GAPLESS_CHECK_MSG(first >= 0 && first <= tensor.num_elements &&
-                        static_cast<std::int64_t>(out.size()) <= tensor.num_elements - first,
-                    name);
+  float value = 0;
+  read(tensor, std::span(&value, 1), element, [](float stored) { return stored; });
+  std::vector<std::int64_t> index(tensor.shape.size());
+  for (std::size_t side = index.size(); side-- > 0; element /= tensor.shape[side]) {
+    index[side] = element % tensor.shape[side];
+  }
+  return data_loss("{}: tensor '{}' is {} at {}, where weights are finite numbers{}",
+                   checkpoint_.files()[tensor.file], name, value, shape_to_string(index),
+                   std::isfinite(value) ? " that bfloat16 can hold" : "");
+}
+
+template <typename Out, typename Convert>
+void WeightSource::read(const Location& tensor, std::span<Out> out, std::int64_t first,
+                        Convert convert) const {
   if (tensor.transposed_rows == 0) {
     return convert_tensor(tensor.dtype, tensor.data, first, out, convert);
   }
@@ -137,22 +207,36 @@ void WeightSource::read(std::string_view name, std::span<Out> out, std::int64_t 
   }
 }
 
-void WeightSource::read_as_f32(std::string_view name, std::span<float> out,
-                               std::int64_t first) const {
-  read(name, out, first, [](float value) { return value; });
+const WeightSource::Location& WeightSource::range(std::string_view name, std::int64_t first,
+                                                  std::size_t count) const {
+  const Location& tensor = location(name);
+  GAPLESS_CHECK_MSG(first >= 0 && first <= tensor.num_elements &&
+                        static_cast<std::int64_t>(count) <= tensor.num_elements - first,
+                    name);
+  return tensor;
 }
 
-void WeightSource::read_as_bf16(std::string_view name, std::span<std::uint16_t> out,
-                                std::int64_t first) const {
-  const Location& tensor = location(name);
-  if (tensor.dtype == TensorDType::kBF16 && tensor.transposed_rows == 0) {  // nothing to convert
-    GAPLESS_CHECK_MSG(first >= 0 && first <= tensor.num_elements &&
-                          static_cast<std::int64_t>(out.size()) <= tensor.num_elements - first,
-                      name);
-    std::memcpy(out.data(), tensor.data.data() + 2 * first, out.size_bytes());
-    return;
-  }
-  read(name, out, first, [](float value) { return bf16_from_f32(value); });
+Status WeightSource::read_as_f32(std::string_view name, std::span<float> out,
+                                 std::int64_t first) const {
+  const Location& tensor = range(name, first, out.size());
+  const auto bad = in_pieces(out, [&](std::span<float> piece, std::int64_t done) {
+    read(tensor, piece, first + done, [](float value) { return value; });
+  });
+  return bad ? not_finite(name, first + static_cast<std::int64_t>(*bad)) : ok_status();
+}
+
+Status WeightSource::read_as_bf16(std::string_view name, std::span<std::uint16_t> out,
+                                  std::int64_t first) const {
+  const Location& tensor = range(name, first, out.size());
+  const bool is_bf16 = tensor.dtype == TensorDType::kBF16 && tensor.transposed_rows == 0;
+  const auto bad = in_pieces(out, [&](std::span<std::uint16_t> piece, std::int64_t done) {
+    if (is_bf16) {  // nothing to convert
+      std::memcpy(piece.data(), tensor.data.data() + 2 * (first + done), piece.size_bytes());
+    } else {
+      read(tensor, piece, first + done, [](float value) { return bf16_from_f32(value); });
+    }
+  });
+  return bad ? not_finite(name, first + static_cast<std::int64_t>(*bad)) : ok_status();
 }
 
 }  // namespace gapless

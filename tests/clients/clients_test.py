@@ -17,6 +17,7 @@ from serving import KEY, PICTURE, ROOT, Server
 
 QUESTION = "How many circles are there?"
 GOLDENS = ROOT / "tests/golden/tiny"
+MODEL = "tiny"  # the id of the model that ships
 
 
 def data_uri(picture=PICTURE):
@@ -38,7 +39,7 @@ class ClientsTest(unittest.TestCase):
     def chat(self, *parts, **more):
         content = [{"type": "image_url", "image_url": {"url": data_uri()}}, *parts]
         return self.openai.chat.completions.create(
-            model="moondream2", messages=[{"role": "user", "content": content}], **more
+            model=MODEL, messages=[{"role": "user", "content": content}], **more
         )
 
     # Moondream
@@ -170,6 +171,128 @@ class ClientsTest(unittest.TestCase):
         stopped = self.chat(extra_body=caption, stop=[stop]).choices[0].message.content
         self.assertEqual(stopped, text[: text.index(stop)])
 
+    def ask(self, text, **more):
+        """A question without a picture."""
+        return self.openai.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": text}], **more
+        )
+
+    def token_ids(self, text):
+        body = {"prompt": text, "add_special_tokens": False}
+        return json.loads(self._post("/tokenize", body))["tokens"]
+
+    def test_openai_a_stop_string_is_a_stop(self):
+        caption = {"moondream": {"skill": "caption"}}
+        whole = self.chat(extra_body=caption, logprobs=True).choices[0]
+        tokens = [token.token for token in whole.logprobs.content]
+        stop = tokens[3]
+        first = tokens.index(stop)
+        # The limit falls on the stop string's token, on those in flight behind it, and far away.
+        for limit in (first + 1, first + 2, first + 3, 200):
+            for stream in (False, True):
+                options = dict(extra_body=caption, stop=[stop], max_tokens=limit, stream=stream)
+                if not stream:
+                    answer = self.chat(**options)
+                    reason = answer.choices[0].finish_reason
+                    self.assertEqual(answer.choices[0].message.content, "".join(tokens[:first]))
+                    self.assertEqual(answer.usage.completion_tokens, first)
+                else:
+                    reason = [c.choices[0].finish_reason for c in self.chat(**options)][-1]
+                self.assertEqual(reason, "stop", (limit, stream))
+
+    def test_openai_without_a_seed_answers_differ(self):
+        options = dict(temperature=1.5, max_tokens=24, extra_body={"ignore_eos": True})
+        answers = {self.ask("Say anything.", **options).choices[0].message.content for _ in range(10)}
+        self.assertGreater(len(answers), 8)
+        seeded = {self.ask("Say anything.", seed=5, **options).choices[0].message.content for _ in range(3)}
+        self.assertEqual(len(seeded), 1)
+        several = self.ask("Say anything.", n=6, **options).choices
+        self.assertGreater(len({choice.message.content for choice in several}), 4)
+        # Choice i takes seed + i.
+        seeded_choices = self.ask("Say anything.", n=3, seed=4, **options).choices
+        self.assertEqual({seeded_choices[1].message.content}, seeded)
+
+    def test_openai_penalties_and_biases(self):
+        (x,), (y,) = self.token_ids("x"), self.token_ids("y")
+        limits = dict(max_tokens=20)
+        both = {str(x): 100, str(y): 100}
+        self.assertEqual(self.ask("Say anything.", logit_bias={str(x): 100}, **limits).choices[0].message.content, "x" * 20)
+        for penalty in (dict(frequency_penalty=2), dict(extra_body={"repetition_penalty": 3})):
+            text = self.ask("Say anything.", logit_bias=both, **penalty, **limits).choices[0].message.content
+            self.assertEqual(set(text), {"x", "y"}, penalty)
+        greedy = self.ask("Say anything.", **limits, extra_body={"ignore_eos": True}).choices[0].message.content
+        varied = self.ask("Say anything.", **limits, presence_penalty=2, frequency_penalty=2, extra_body={"ignore_eos": True})
+        self.assertNotEqual(varied.choices[0].message.content, greedy)
+        # 300 biases, as OpenAI allows; -100 is a ban.
+        banned = {str(token): -100 for token in [*self.token_ids(greedy), *range(20, 300)][:300]}
+        other = self.ask("Say anything.", logit_bias=banned, **limits).choices[0].message.content
+        self.assertFalse(set(self.token_ids(greedy)) & set(self.token_ids(other)) - {0})
+
+    def test_openai_min_tokens_and_stop_token_ids(self):
+        whole = self.chat(extra_body={"moondream": {"skill": "caption"}}, logprobs=True).choices[0]
+        tokens = whole.logprobs.content
+        stop = self.token_ids(tokens[2].token)
+        self.assertEqual(len(stop), 1)
+        extra = {"moondream": {"skill": "caption"}, "stop_token_ids": stop}
+        stopped = self.chat(extra_body=extra)
+        self.assertEqual(stopped.choices[0].finish_reason, "stop")
+        self.assertEqual(stopped.usage.completion_tokens, [t.token for t in tokens].index(tokens[2].token))
+        longer = self.chat(extra_body={"moondream": {"skill": "caption"}, "min_tokens": len(tokens) + 10}, max_tokens=len(tokens) + 20)
+        self.assertGreaterEqual(longer.usage.completion_tokens, len(tokens) + 10)
+
+    def test_openai_top_k_of_minus_one_is_off(self):
+        options = dict(temperature=1.2, seed=9, max_tokens=12)
+        self.assertEqual(
+            self.ask("Say anything.", **options, extra_body={"top_k": -1}).choices[0].message.content,
+            self.ask("Say anything.", **options).choices[0].message.content,
+        )
+
+    def test_openai_what_is_not_there_is_refused_by_name(self):
+        cases = [
+            ("reasoning_effort", dict(reasoning_effort="high")),
+            ("modalities", dict(modalities=["text", "audio"])),
+            ("tools", dict(tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])),
+            ("response_format", dict(response_format={"type": "json_object"})),
+            ("guided_json", dict(extra_body={"guided_json": {"type": "object"}})),
+            ("structured_outputs", dict(extra_body={"structured_outputs": {"choice": ["a", "b"]}})),
+            ("reasoning", dict(extra_body={"reasoning": True})),
+            ("variant", dict(extra_body={"variant": "mine"})),
+            ("presence_penalty", dict(presence_penalty=5)),
+            ("max_tokens", dict(max_tokens=100_000)),
+        ]
+        for field, options in cases:
+            with self.assertRaises(openai.BadRequestError, msg=field) as caught:
+                self.ask("Say anything.", **options)
+            self.assertEqual(caught.exception.param, field)
+        self.ask("Say anything.", max_tokens=2, modalities=["text"], user="u", store=False, service_tier="auto", metadata={})
+
+    def test_moondream_max_tokens_are_cut(self):
+        answer = self.moondream.query(question="Hello?", settings={"max_tokens": 100_000})["answer"]
+        self.assertEqual(answer, self.moondream.query(question="Hello?")["answer"])
+
+    def test_model_names(self):
+        self.moondream.query(question="Hello?", settings={"max_tokens": 2})  # names none
+        for name in ("moondream2", "moondream3-preview", "other"):
+            client = moondream.vl(endpoint=self.server.url + "/v1", api_key=KEY, model=name)
+            with self.assertRaises(urllib.error.HTTPError, msg=name) as caught:
+                client.query(question="Hello?", settings={"max_tokens": 2})
+            self.assertEqual(caught.exception.code, 404)
+            error = json.loads(caught.exception.read())["error"]
+            self.assertEqual((error["code"], error["param"]), ("model_not_found", "model"))
+
+    def test_numbers_are_plain_decimals(self):
+        body = self._post("/v1/detect", {"object": "circle", "image_url": data_uri()})
+        self.assertNotRegex(body, r"\d[eE][-+]?\d")
+        self.assertRegex(body, r'"x_min":0\.\d+')
+
+    def test_an_answer_without_tokens_has_a_first_token_time(self):
+        body = {"question": "Hello?", "logit_bias": {"0": 100}}  # the end token comes first
+        answer = json.loads(self._post("/v1/query", body))
+        self.assertEqual(answer["answer"], "")
+        self.assertEqual(answer["metrics"]["output_tokens"], 0)
+        self.assertGreater(answer["metrics"]["ttft_ms"], 0)
+        self.assertGreater(answer["metrics"]["prefill_time_ms"], 0)
+
     def test_openai_skills_extension(self):
         answer = self.chat(extra_body={"moondream": {"skill": "detect", "object": "circle"}})
         objects = json.loads(answer.choices[0].message.content)["objects"]
@@ -180,7 +303,7 @@ class ClientsTest(unittest.TestCase):
         parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
         content = [*parts, {"type": "text", "text": question}]
         return self.openai.chat.completions.create(
-            model="moondream2", messages=[{"role": "user", "content": content}], **more
+            model=MODEL, messages=[{"role": "user", "content": content}], **more
         )
 
     def test_openai_several_images(self):
@@ -228,12 +351,12 @@ class ClientsTest(unittest.TestCase):
                   {"type": "text", "text": "a"}]
         with self.assertRaises(openai.BadRequestError):
             self.openai.chat.completions.create(
-                model="moondream2", messages=[{"role": "user", "content": broken}], stream=True
+                model=MODEL, messages=[{"role": "user", "content": broken}], stream=True
             )
 
     def test_request_ids_go_from_end_to_end(self):
         raw = self.openai.chat.completions.with_raw_response.create(
-            model="moondream2",
+            model=MODEL,
             messages=[{"role": "user", "content": "Hello?"}],
             max_tokens=2,
             extra_headers={"x-request-id": "trace-me-1"},

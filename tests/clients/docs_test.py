@@ -1,10 +1,13 @@
 """The examples of docs/http_api.md and README.md, run as they stand (on another port)."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 
 from serving import ROOT, Server
 
@@ -62,6 +65,52 @@ class DocsTest(unittest.TestCase):
             for path in re.findall(r'"(/[a-z_/]+)"', source.read_text()):
                 if path not in ("/v1/", "/v1/health", "/healthz", "/v1/tokenize", "/v1/detokenize"):
                     self.assertIn(path, page, source.name)
+
+    def test_readme_commands(self):
+        """The console block: each command's output beneath it. Numbers may differ in their last places."""
+        block = re.sub(r"^\$ gapless=.*\n", "", blocks("README.md", "console")[0], flags=re.MULTILINE)
+        examples = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+        self.assertGreaterEqual(len(examples), 4)
+        with tempfile.TemporaryDirectory() as folder:
+            for command, expected in examples:
+                with self.subTest(command):
+                    output = self.run_command(command, folder)
+                    self.assertEqual(len(output.splitlines()), len(expected.splitlines()), output)
+                    for word, wanted in zip(output.split(), expected.split()):
+                        if re.fullmatch(r"0\.\d+", wanted):
+                            self.assertAlmostEqual(float(word), float(wanted), delta=0.01)
+                        else:
+                            self.assertEqual(word, wanted)
+            self.assertEqual((Path(folder) / "out.png").read_bytes()[1:4], b"PNG")
+
+    def test_readme_other_commands(self):
+        """Those without an output that run to their end; serving and measuring have tests of their own."""
+        lines = re.findall(r"^    \$gapless (.*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        ran = 0
+        with tempfile.TemporaryDirectory() as folder:
+            request = {"skill": "query", "question": "How many circles are there?",
+                       "image": str(ROOT / "models/tiny/examples/shapes.png")}
+            (Path(folder) / "requests.jsonl").write_text(json.dumps(request) + "\n")
+            for line in lines:
+                if "DIR" in line or line.split()[0] in ("serve", "bench"):
+                    continue
+                with self.subTest(line):
+                    output = self.run_command("$gapless " + line, folder)
+                    ran += 1
+                    if line.startswith("batch"):
+                        self.assertIn('"answer"', (Path(folder) / "answers.jsonl").read_text())
+                    else:
+                        self.assertNotEqual(output.strip(), "")
+        self.assertGreaterEqual(ran, 4)
+
+    def run_command(self, command, folder):
+        """In the repository, its own files in `folder`."""
+        for name in ("out.png", "requests.jsonl", "answers.jsonl"):
+            command = command.replace(" " + name, f" {folder}/{name}")
+        done = subprocess.run(["bash", "-e", "-c", command], cwd=ROOT, capture_output=True, text=True,
+                              env={**os.environ, "gapless": os.environ["GAPLESS_BINARY"]})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
 
     def test_readme(self):
         answer = json.loads(self.run_shell(blocks("README.md", "sh")[0]))

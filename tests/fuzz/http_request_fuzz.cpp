@@ -1,5 +1,5 @@
 // Any bytes as what a connection reads: an error with a status, a wait for more, or a request; and
-// the same one whether the bytes come at once or one by one.
+// the same one however the bytes are cut into pieces.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,9 +15,15 @@ using gapless::RequestParser;
 constexpr std::size_t kMaxHeader = 1024;
 constexpr std::size_t kMaxBody = 2048;
 
+struct Outcome {
+  RequestParser parser{kMaxHeader, kMaxBody};
+  std::size_t used = 0;
+};
+
 // As Connection feeds it; `piece`: bytes of one network read.
-RequestParser parse(std::string_view bytes, std::size_t piece) {
-  RequestParser parser(kMaxHeader, kMaxBody);
+Outcome parse(std::string_view bytes, std::size_t piece) {
+  Outcome outcome;
+  RequestParser& parser = outcome.parser;
   std::string input;
   while (true) {
     while (!input.empty() && parser.state() != RequestParser::State::kDone &&
@@ -26,31 +32,46 @@ RequestParser parse(std::string_view bytes, std::size_t piece) {
       const std::size_t used = parser.feed(input);
       GAPLESS_CHECK(used <= input.size());
       input.erase(0, used);
+      outcome.used += used;
       if (used == 0 && parser.state() == before) break;
     }
     if (parser.state() == RequestParser::State::kDone ||
         parser.state() == RequestParser::State::kFailed || bytes.empty()) {
-      return parser;
+      return outcome;
     }
     input += bytes.substr(0, piece);
     bytes.remove_prefix(std::min(piece, bytes.size()));
   }
 }
 
+void expect_same(Outcome& a, Outcome& b) {
+  GAPLESS_CHECK(a.parser.state() == b.parser.state());
+  if (a.parser.state() == RequestParser::State::kFailed) {
+    GAPLESS_CHECK(a.parser.error_status() == b.parser.error_status());
+    GAPLESS_CHECK(a.parser.error() == b.parser.error());
+  }
+  if (a.parser.state() != RequestParser::State::kDone) return;
+  // What follows belongs to the next request.
+  GAPLESS_CHECK(a.used == b.used);
+  const HttpRequest one = a.parser.take();
+  const HttpRequest other = b.parser.take();
+  GAPLESS_CHECK(one.method == other.method && one.path == other.path && one.query == other.query);
+  GAPLESS_CHECK(one.headers.fields() == other.headers.fields());
+  GAPLESS_CHECK(one.body == other.body && one.keep_alive == other.keep_alive);
+  GAPLESS_CHECK(one.body.size() <= kMaxBody && one.path.find('\0') == std::string::npos);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  RequestParser whole = parse(bytes, size + 1);
-  RequestParser bitwise = parse(bytes, 1);
-  GAPLESS_CHECK(whole.state() == bitwise.state());
-  if (whole.state() == RequestParser::State::kFailed) {
-    GAPLESS_CHECK(whole.error_status() >= 400 && !whole.error().empty());
+  for (const std::size_t piece : {1, 7}) {
+    Outcome whole = parse(bytes, size + 1);
+    Outcome in_pieces = parse(bytes, piece);
+    if (whole.parser.state() == RequestParser::State::kFailed) {
+      GAPLESS_CHECK(whole.parser.error_status() >= 400 && !whole.parser.error().empty());
+    }
+    expect_same(whole, in_pieces);
   }
-  if (whole.state() != RequestParser::State::kDone) return 0;
-  const HttpRequest a = whole.take();
-  const HttpRequest b = bitwise.take();
-  GAPLESS_CHECK(a.method == b.method && a.path == b.path && a.body == b.body);
-  GAPLESS_CHECK(a.body.size() <= kMaxBody && a.path.find('\0') == std::string::npos);
   return 0;
 }

@@ -11,8 +11,8 @@ class DecodeGraphTest : public RandomModelTest {
  protected:
   std::vector<StepOutput> generate(int row) {
     DriverPrompt prompt = image_prompt(row, {1, 20, 2, 30, 3}, 24);
-    prompt.state.temperature = 1.0f;
-    prompt.state.seed = 11;
+    prompt.state.sampling.temperature = 1.0f;
+    prompt.state.sampling.seed = 11;
     auto outputs = driver_->generate(prompt);
     EXPECT_TRUE(outputs.ok()) << outputs.status().to_string();
     return outputs.ok() ? std::move(outputs).value() : std::vector<StepOutput>();

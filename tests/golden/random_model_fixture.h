@@ -39,14 +39,14 @@ inline ModelConfig small_random_config() {
 
 inline StepLimits small_limits(const ModelConfig& config) {
   StepLimits limits;
-  limits.max_rows = 4;
+  limits.max_seats = 4;
   limits.max_prefill_tokens = 2048;
   limits.max_prefill_sequences = 4;
   limits.max_crops_per_encode = 2;
   limits.max_pages_per_row = config.text.max_context / kPageTokens;
-  limits.num_pages = 1 + limits.max_rows * limits.max_pages_per_row;
+  limits.num_pages = 1 + limits.max_seats * limits.max_pages_per_row;
   limits.num_image_slots = 3;
-  limits.max_page_deltas = limits.max_rows * limits.max_pages_per_row;
+  limits.max_page_deltas = limits.max_seats * limits.max_pages_per_row;
   return limits;
 }
 

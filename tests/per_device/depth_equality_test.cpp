@@ -159,6 +159,26 @@ class DepthEqualityTest : public DeviceTest {
     long_text(add(ask_about("And the colours?", {"single.png", "tall.png"}), 8), 16, 0.8f);
     long_text(add(ask_about("What is new?", {"tall.png", "single.png"}), 8), 16, 0.0f);
     long_text(add(ask_about("What is gone?", {"wide.png", "wide.png"}), 9, 20), 200, 0.0f);
+    // What they may sample depends on what they sampled, and on their prompts, cached or not.
+    SkillRequest* varied = add(ask(Skill::kQuery, "And what colour is it?", "single.png"), 10);
+    long_text(varied, 40, 0.0f);
+    varied->settings.repetition_penalty = 1.4f;
+    varied = add(ask(Skill::kQuery, "Say it again.", ""), 11);
+    long_text(with_alternatives(varied, 4), 40, 0.9f);
+    varied->settings.presence_penalty = 0.8f;
+    varied->settings.frequency_penalty = 1.2f;
+    varied->settings.logit_bias = {{TokenId(300), 4}, {TokenId(301), -100}, {TokenId(40), 3.5f}};
+    varied = add(ask(Skill::kCaption, "", "tall.png"), 12);
+    varied->settings.min_tokens = 25;
+    varied->settings.max_tokens = 60;
+    varied->settings.stop_token_ids = {TokenId(20), TokenId(21), TokenId(22)};
+    varied = add(ask(Skill::kDetect, "circle", "wide.png"), 12);
+    varied->settings.repetition_penalty = 1.1f;
+    varied->settings.max_objects = 8;
+    varied = add(ask_about("What is new?", {"single.png", "tall.png"}), 13, 22);
+    long_text(varied, 200, 0.7f);
+    varied->settings.repetition_penalty = 0.8f;
+    varied->settings.frequency_penalty = 2;
     SkillRequest* spread = add(ask(Skill::kDetect, "square", "single.png"), 15);
     spread->settings.temperature = 0.8f;
     spread->settings.seed = 3;
@@ -280,6 +300,48 @@ TEST_F(DepthEqualityTest, EveryDepthGivesTheTokensOfEachRequestAlone) {
     }
     EXPECT_GE(num_cancelled, 2) << "the cancellations came too late";
     EXPECT_EQ(mixed.totals.num_zombie_rows > 0, depth > 1);
+  }
+}
+
+// The penalty of a token is there at the very next one, without the host: two tokens that nothing else
+// can beat, each paid for when it is used, have to take turns at every depth.
+TEST_F(DepthEqualityTest, AFrequencyPenaltySeesTheTokenBefore) {
+  constexpr int kTokens = 48;
+  const TokenId pair[] = {TokenId(300), TokenId(301)};
+  SkillRequest request = ask(Skill::kQuery, "Go on and on.", "");
+  request.settings.ignore_eos = true;
+  request.settings.max_tokens = kTokens;
+  request.settings.logit_bias = {{pair[0], 100}, {pair[1], 100}};
+  const auto tokens_at = [&](int depth) {
+    std::vector<Ask> asks;
+    asks.push_back({request});
+    const Run result = run(depth, asks);
+    std::vector<TokenId> tokens;
+    for (const CommittedToken& token : result.answers[0]->tokens) tokens.push_back(token.token);
+    return tokens;
+  };
+  const auto longest_run = [](const std::vector<TokenId>& tokens) {
+    int longest = 0, length = 0;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      length = i > 0 && tokens[i] == tokens[i - 1] ? length + 1 : 1;
+      longest = std::max(longest, length);
+    }
+    return longest;
+  };
+  const std::vector<TokenId> unpunished = tokens_at(1);
+  request.settings.frequency_penalty = 2;
+  std::vector<TokenId> at_depth_1;
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    const std::vector<TokenId> tokens = tokens_at(depth);
+    ASSERT_EQ(tokens.size(), static_cast<std::size_t>(kTokens));
+    for (const TokenId token : tokens) EXPECT_TRUE(token == pair[0] || token == pair[1]);
+    const auto uses = std::count(tokens.begin(), tokens.end(), pair[0]);
+    EXPECT_GT(uses, kTokens / 4);
+    EXPECT_LT(uses, kTokens - kTokens / 4);
+    EXPECT_LT(longest_run(tokens), longest_run(unpunished));
+    if (depth == 1) at_depth_1 = tokens;
+    EXPECT_EQ(tokens, at_depth_1);
   }
 }
 

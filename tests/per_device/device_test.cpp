@@ -255,6 +255,36 @@ TEST_F(DeviceContractTest, PageableMemoryIsRefusedAndCounted) {
   EXPECT_EQ(device_->counters().pageable_copies, 3);
 }
 
+TEST_F(DeviceContractTest, PinnedMemoryThatWasFreedIsPageable) {
+  const auto work = stream();
+  const Buffer data = buffer(kSmallBytes);
+  void* freed = nullptr;
+  {
+    const PinnedBuffer host = pinned(kSmallBytes);
+    freed = host.data();
+    GAPLESS_ASSERT_OK(work->copy_to_host(freed, data.data(), kSmallBytes));
+    GAPLESS_ASSERT_OK(work->synchronize());
+  }
+  EXPECT_EQ(work->copy_to_host(freed, data.data(), kSmallBytes).code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(DeviceContractTest, ASecondCaptureBeginsEmpty) {
+  const auto work = stream();
+  const Buffer data = buffer(kSmallBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 1, kSmallBytes));
+  const std::unique_ptr<Graph> fills = work->end_capture().value();
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  const std::unique_ptr<Graph> nothing = work->end_capture().value();
+  GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 9, kSmallBytes));
+  GAPLESS_ASSERT_OK(work->launch(*nothing));
+  GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_TRUE(all_equal(out, 9));
+}
+
 void expect_counters(const DeviceCounters& before, const DeviceCounters& after,
                      const DeviceCounters& expected) {
   EXPECT_EQ(after.allocations - before.allocations, expected.allocations);
@@ -323,7 +353,9 @@ TEST_F(DeviceContractTest, FreedMemoryComesBack) {
   std::size_t free_bytes_during = 0;
   {
     const Buffer data = buffer(kLargeBytes);
-    free_bytes_during = device_->info().value().free_memory_bytes;
+    const DeviceInfo info = device_->info().value();
+    EXPECT_LT(info.free_memory_bytes, info.total_memory_bytes);
+    free_bytes_during = info.free_memory_bytes;
   }
   EXPECT_GE(device_->info().value().free_memory_bytes, free_bytes_during + kLargeBytes);
 }

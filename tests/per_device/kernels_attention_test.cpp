@@ -236,6 +236,7 @@ TEST_P(PagedAttentionTest, PrefixEdges) {
                          {10, 15, 20},  // the prefix ends inside the new tokens
                          {20, 5, 20},   // and just before them
                          {19, 5, 20},   // and one after their start
+                         {0, 10, 20},   // the new tokens end inside the prefix
                          {0, 65, 64}}),
         false);
 }

@@ -59,6 +59,8 @@ struct Problem {
   std::vector<int> cached;
   std::vector<AttentionSequence> sequences;
   std::vector<std::int32_t> positions, cache_slots, page_table;
+  bool tells_rows = true;  // the op is told the rows and their states
+  std::vector<RowState> row_states;
   std::vector<float> rope_table;
   TestTensor x;
 };
@@ -174,6 +176,7 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     };
     const int num_rows = static_cast<int>(p.cached.size());
     p.page_table.assign(static_cast<std::size_t>(num_rows + 1) * kPagesPerRow, 0);
+    p.row_states.resize(static_cast<std::size_t>(num_rows) + 1);
     for (int i = 0; i < num_rows; ++i) {
       const int cached = p.cached[i], seat = num_rows - i;  // not the place in the batch
       std::int32_t* pages = p.page_table.data() + seat * std::int64_t{kPagesPerRow};
@@ -187,6 +190,7 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
         pages[page] = shared[n];
       }
       const bool done = cached < 0;
+      p.row_states[static_cast<std::size_t>(seat)].done = done ? 1 : 0;
       p.sequences.push_back({.row = seat,
                              .first_token = i,
                              .num_tokens = done ? 0 : 1,
@@ -277,6 +281,9 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     const Buffer slots = upload(std::vector<std::int32_t>(p.cache_slots.begin() + first,
                                                           p.cache_slots.begin() + first + count));
     const Buffer pages = upload(p.page_table);
+    std::vector<std::int32_t> seats;
+    for (const AttentionSequence& sequence : sequences) seats.push_back(sequence.row);
+    const Buffer rows_dev = upload(seats), states_dev = upload(p.row_states);
     const Buffer norm_scratch = poisoned(rows * dim), qkv = poisoned(rows * 3 * dim);
     const Buffer attention = poisoned(rows * dim), inner = poisoned(rows * p.shape.ff_dim);
     const Buffer head_norm = poisoned(rows * dim);
@@ -298,6 +305,10 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     b.rope_table = rope.as<float>();
     b.page_table = pages.as<std::int32_t>();
     b.sequences = sequences_dev.as<AttentionSequence>();
+    if (p.tells_rows) {
+      b.rows = rows_dev.as<std::int32_t>();
+      b.row_states = states_dev.as<RowState>();
+    }
     b.norm = norm_scratch.data(), b.qkv = qkv.data();
     b.attention = attention.data(), b.inner = inner.data();
     b.attention_scratch = attention_scratch.data(), b.block_scratch = block_scratch.data();
@@ -563,8 +574,65 @@ TEST_P(DecoderBlocksTest, FewColumns) {
   for (const float x : first.x) ASSERT_TRUE(std::isfinite(x));
 }
 
-TEST_P(DecoderBlocksTest, DoneRowsOnly) {
-  run_device(make_problem({}, {-1, -1, -1}), 0, 3);
+// A done row beside live ones touches no page: its page table names pages that do not exist.
+TEST_P(DecoderBlocksTest, DoneRowsBesideLiveOnesTouchNoPage) {
+  for (const int count : {2, 8, 12, 24, 40}) {
+    SCOPED_TRACE(std::to_string(count) + " rows");
+    std::vector<int> cached = contexts(count);
+    for (int i = 0; i < count; i += 2) cached[static_cast<std::size_t>(i)] = -1;
+    cached[1] = 300;
+    Problem p = make_problem({}, cached);
+    const Result expected = run_device(p, 0, count);
+    for (int i = 0; i < count; ++i) {
+      if (p.cached[i] >= 0) continue;
+      const auto from = p.page_table.begin() + p.sequences[i].row * std::int64_t{kPagesPerRow};
+      std::fill(from, from + kPagesPerRow, 1 << 28);
+    }
+    const Result actual = run_device(p, 0, count);
+    expect_same_rows(p, actual, expected, 0, count);
+    for (int b = 0; b < p.shape.num_blocks; ++b) {
+      EXPECT_TRUE(
+          bits_equal(old_entries(p, actual.keys[b]), old_entries(p, p.blocks[b].keys.host)));
+      EXPECT_TRUE(
+          bits_equal(old_entries(p, actual.values[b]), old_entries(p, p.blocks[b].values.host)));
+    }
+    expect_same_rows(p, run_device(p, 1, 1), actual, 1, 1);
+  }
+}
+
+// Nothing is computed for them, and the launches before and after do not notice.
+TEST_P(DecoderBlocksTest, AStepOfDoneRowsDoesNothing) {
+  for (const int count : {1, 8, 12, 24, 40}) {
+    SCOPED_TRACE(std::to_string(count) + " rows");
+    const Problem live = make_problem({}, contexts(count));
+    const Problem dead = make_problem({}, std::vector<int>(static_cast<std::size_t>(count), -1));
+    const Result before = run_device(live, 0, count);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const Result nothing = run_device(dead, 0, count);
+      EXPECT_TRUE(bits_equal(nothing.x, dead.x.host));
+      for (const float logit : nothing.logits) ASSERT_TRUE(std::isnan(logit)) << "poison";
+    }
+    expect_same_rows(live, run_device(live, 0, count), before, 0, count);
+  }
+}
+
+// The rows' states are looked at early and may say less than the plan: the plan has the last word.
+TEST_P(DecoderBlocksTest, ThePlanSaysWhoLives) {
+  for (const int count : {3, 12}) {
+    SCOPED_TRACE(std::to_string(count) + " rows");
+    Problem p = make_problem({}, contexts(count));
+    const Result expected = run_device(p, 0, count);
+    for (RowState& row : p.row_states) row.done = 1;
+    expect_same_rows(p, run_device(p, 0, count), expected, 0, count);
+    p.tells_rows = false;
+    expect_same_rows(p, run_device(p, 0, count), expected, 0, count);
+    // Nobody lives, and nobody was told so early.
+    Problem dead = make_problem({}, std::vector<int>(static_cast<std::size_t>(count), -1));
+    for (RowState& row : dead.row_states) row.done = 0;
+    run_device(dead, 0, count);
+    p.tells_rows = true;
+    expect_same_rows(p, run_device(p, 0, count), expected, 0, count);
+  }
 }
 
 TEST_P(DecoderBlocksTest, Moondream2) {

@@ -119,6 +119,20 @@ TEST_F(EmbedTest, ReadsInputsFromRowStates) {
   p.out = gathered.data();
   run(kernels_->embed(*stream_, p));
   EXPECT_TRUE(bits_equal(floats(gathered), floats(packed)));
+
+  // Padding and rows that are done.
+  for (std::size_t i = 0; i < index.size(); i += 2) index[i] = -1;
+  const Buffer with_gaps_dev = upload(index);
+  p.index = with_gaps_dev.as<std::int32_t>();
+  run(kernels_->embed(*stream_, p));
+  const std::vector<float> with_gaps = floats(gathered), whole = floats(packed);
+  const std::vector<float> zeros(static_cast<std::size_t>(s.dim));
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    EXPECT_TRUE(
+        bits_equal(rows_of(with_gaps, s.dim, i, i + 1),
+                   index[i] < 0 ? std::span<const float>(zeros) : rows_of(whole, s.dim, i, i + 1)))
+        << "input " << i;
+  }
 }
 
 }  // namespace

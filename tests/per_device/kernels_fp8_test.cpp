@@ -87,8 +87,11 @@ class Fp8RowsTest : public KernelsTest {
 
   LinearParams product(const Fp8Rows& x, int num_rows, const Fp8Rows& weights, int in, int out,
                        const Buffer& y) {
+    const std::size_t bytes =
+        static_cast<std::size_t>(in) * static_cast<std::size_t>(out) * dtype_bytes(dtype());
+    if (not_to_be_read_.size_bytes() < bytes) not_to_be_read_ = poisoned_bytes(bytes);
     LinearParams p{.x = x.values.data(), .x_stride = in};
-    p.weights = {.weight = weights.values.data(),  // not to be read
+    p.weights = {.weight = not_to_be_read_.data(),
                  .in = in,
                  .out = out,
                  .fp8 = weights.values.data(),
@@ -108,6 +111,8 @@ class Fp8RowsTest : public KernelsTest {
                          product(x, static_cast<int>(x.host.size()) / dim, weights, dim, dim, y)));
     return floats(y);
   }
+
+  Buffer not_to_be_read_;  // the 16-bit weights
 };
 
 TEST_F(Fp8RowsTest, AreTheHostsRounding) {

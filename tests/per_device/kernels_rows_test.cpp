@@ -18,7 +18,7 @@ RowState numbered_row(int number) {
   RowState row;
   row.input = {InputKind::kText, number, 0, 0};
   row.position = 100 + number;
-  row.seed = 0x1234567890ull + number;
+  row.sampling.seed = 0x1234567890ull + number;
   return row;
 }
 
@@ -68,6 +68,60 @@ TEST_F(RowsTest, BeginStepInstallsRowsAndPages) {
   EXPECT_TRUE(same_bytes(download<RowState>(states_dev)[4], installs[0]));
 }
 
+TEST_F(RowsTest, BeginStepGivesAdjustingRowsTheirTokenMemory) {
+  constexpr int kRows = 5, kVocab = 1021;
+  const std::int64_t stride = token_memory_stride(kVocab);
+  const std::size_t entries = static_cast<std::size_t>(kRows * stride);
+  const std::vector<std::uint16_t> old_uses(entries, 7);
+  const std::vector<float> old_biases(entries, 7.5f);
+  const std::vector<std::int32_t> install_rows = {3, 1, 4, 0};
+  std::vector<RowState> installs(4);
+  for (const int i : {0, 2, 3}) installs[i].flags = kRowAdjustsLogits;
+  const std::vector<std::int32_t> first_notes = {0, 2, 2, 2, 5};
+  const std::vector<TokenNote> notes = {{.token = 0, .in_prompt = 1},
+                                        {.token = kVocab - 1, .bias = -3},
+                                        {.token = 8, .in_prompt = 1, .bias = 2},
+                                        {.token = 9, .in_prompt = 1},
+                                        {.token = 500, .bias = 100}};
+  const std::vector<std::int32_t> num_installs = {4}, num_deltas = {0};
+
+  std::vector<std::uint16_t> uses = old_uses;
+  std::vector<float> biases = old_biases;
+  for (const int row : {3, 4, 0}) {  // row 1 is plain, row 2 is not seated
+    std::fill_n(uses.begin() + row * stride, stride, 0);
+    std::fill_n(biases.begin() + row * stride, stride, 0.0f);
+  }
+  uses[3 * stride + 0] = uses[8] = uses[9] = kTokenInPrompt;
+  biases[3 * stride + kVocab - 1] = -3;
+  biases[8] = 2;
+  biases[500] = 100;
+
+  const Buffer states_dev = upload(std::vector<RowState>(kRows));
+  const Buffer table_dev = upload(std::vector<std::int32_t>(kRows * 8));
+  const Buffer rows_dev = upload(install_rows), installs_dev = upload(installs);
+  const Buffer first_dev = upload(first_notes), notes_dev = upload(notes);
+  const Buffer num_installs_dev = upload(num_installs), num_deltas_dev = upload(num_deltas);
+  const Buffer uses_dev = upload(old_uses), biases_dev = upload(old_biases);
+  const Buffer deltas_dev = upload(std::vector<PageTableDelta>(1));
+  run(kernels_->begin_step(*stream_, {.install_rows = rows_dev.as<std::int32_t>(),
+                                      .installs = installs_dev.as<RowState>(),
+                                      .first_notes = first_dev.as<std::int32_t>(),
+                                      .notes = notes_dev.as<TokenNote>(),
+                                      .deltas = deltas_dev.as<PageTableDelta>(),
+                                      .num_installs = num_installs_dev.as<std::int32_t>(),
+                                      .num_deltas = num_deltas_dev.as<std::int32_t>(),
+                                      .max_installs = 4,
+                                      .max_deltas = 1,
+                                      .row_states = states_dev.as<RowState>(),
+                                      .page_table = table_dev.as<std::int32_t>(),
+                                      .page_table_stride = 8,
+                                      .token_memory = {.uses = uses_dev.as<std::uint16_t>(),
+                                                       .biases = biases_dev.as<float>(),
+                                                       .stride = stride}}));
+  EXPECT_EQ(download<std::uint16_t>(uses_dev), uses);
+  EXPECT_EQ(download<float>(biases_dev), biases);
+}
+
 TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
   constexpr int kSeats = 5, kStride = 128;
   std::vector<RowState> states(kSeats);
@@ -85,7 +139,7 @@ TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
   const Buffer states_dev = upload(states), table_dev = upload(table), rows_dev = upload(rows);
   const std::size_t ints = (num_rows + 1) * sizeof(std::int32_t);
   const Buffer positions = poisoned_bytes(ints), slots = poisoned_bytes(ints);
-  const Buffer index = poisoned_bytes(ints);
+  const Buffer index = upload(std::vector<std::int32_t>(num_rows + 1, -7));
   const Buffer sequences = poisoned_bytes((num_rows + 1) * sizeof(AttentionSequence));
   run(kernels_->plan_decode(*stream_, {.rows = rows_dev.as<std::int32_t>(),
                                        .row_states = states_dev.as<RowState>(),
@@ -98,7 +152,7 @@ TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
                                        .input_index = index.as<std::int32_t>()}));
   using Ints = std::vector<std::int32_t>;
   EXPECT_EQ(download<std::int32_t>(positions), (Ints{16, 2047, 0, 0, 0, 15, 0, -1}));
-  EXPECT_EQ(download<std::int32_t>(index), (Ints{4, 2, 3, 0, 0, 1, 0, -1}));
+  EXPECT_EQ(download<std::int32_t>(index), (Ints{4, 2, -1, -1, 0, 1, -1, -7}));
   const Ints slot = download<std::int32_t>(slots);
   EXPECT_EQ(slot[0], (1000 + 4 * kStride + 1) * kPageTokens);
   EXPECT_EQ(slot[1], (1000 + 2 * kStride + 127) * kPageTokens + 15);
@@ -150,6 +204,7 @@ class AdvanceRowsTest : public KernelsTest {
     std::vector<std::int32_t> consumed;  // empty: 1 each
     std::vector<RowState> states;
     std::vector<AutomatonState> automata;
+    std::vector<std::uint16_t> uses;  // [seats, 104]
 
     // Adds a row on a new seat.
     RowState& add(std::int32_t token, float x = 0, float y = 0) {
@@ -170,6 +225,8 @@ class AdvanceRowsTest : public KernelsTest {
 
   std::vector<StepOutput> outputs_;
   std::vector<RowState> states_;
+  std::vector<std::uint16_t> uses_;
+  static constexpr int kMemoryStride = 104;
 
   void advance(const Batch& b) {
     const int num_rows = static_cast<int>(b.seats.size());
@@ -178,6 +235,7 @@ class AdvanceRowsTest : public KernelsTest {
     const Buffer consumed = upload(b.consumed), states = upload(b.states);
     const Buffer automata = upload(b.automata);
     const Buffer outputs = poisoned_bytes((num_rows + 1) * sizeof(StepOutput));
+    const Buffer uses = upload(b.uses);
     run(kernels_->advance_rows(
         *stream_, {.rows = seats.as<std::int32_t>(),
                    .tokens = tokens.as<std::int32_t>(),
@@ -186,6 +244,7 @@ class AdvanceRowsTest : public KernelsTest {
                    .tokens_consumed = b.consumed.empty() ? nullptr : consumed.as<std::int32_t>(),
                    .automata = automata.as<AutomatonState>(),
                    .row_states = states.as<RowState>(),
+                   .token_memory = {.uses = uses.as<std::uint16_t>(), .stride = kMemoryStride},
                    .outputs = outputs.as<StepOutput>(),
                    .num_rows = num_rows,
                    .coord_id = kCoordId,
@@ -195,6 +254,7 @@ class AdvanceRowsTest : public KernelsTest {
     EXPECT_EQ(static_cast<std::int32_t>(outputs_.back().outcome), -1) << "wrote past the last row";
     outputs_.pop_back();
     states_ = download<RowState>(states);
+    uses_ = download<std::uint16_t>(uses);
   }
 
   void expect_output(int i, std::int32_t token, StepOutcome outcome, float x, float y,
@@ -281,6 +341,30 @@ TEST_F(AdvanceRowsTest, AutomatonMovesAlongTheEdge) {
   EXPECT_EQ(states_[4].automaton, kNoAutomaton);
 }
 
+TEST_F(AdvanceRowsTest, AdjustingRowsCountTheirTokens) {
+  Batch b;
+  b.add(42).flags = kRowAdjustsLogits;  // 0: the first time
+  b.add(42).flags = kRowAdjustsLogits;  // 1: once more, and the prompt has it
+  b.add(42);                            // 2 has no memory
+  b.add(7).flags = kRowAdjustsLogits;   // 3: as often as can be counted
+  b.add(42).flags = kRowAdjustsLogits;  // 4 a zombie
+  b.states[4].done = 1;
+  b.add(0).flags = kRowAdjustsLogits;  // 5: a stop id counts too, and nobody reads it
+  b.seats.push_back(-1);               // padding
+  b.tokens.push_back(42);
+  b.logprobs.push_back(0);
+  b.values.insert(b.values.end(), {0, 0});
+  b.uses.assign(6 * kMemoryStride, 0);
+  b.uses[1 * kMemoryStride + 42] = kTokenInPrompt | 5;
+  b.uses[3 * kMemoryStride + 7] = kTokenInPrompt | kMaxTokenUses;
+  std::vector<std::uint16_t> expected = b.uses;
+  expected[42] = 1;
+  expected[1 * kMemoryStride + 42] = kTokenInPrompt | 6;
+  expected[5 * kMemoryStride + 0] = 1;
+  advance(b);
+  EXPECT_EQ(uses_, expected);
+}
+
 TEST_F(AdvanceRowsTest, PrefillConsumesManyTokens) {
   Batch b;
   b.add(42).position = 0;
@@ -296,7 +380,8 @@ TEST_F(AdvanceRowsTest, PrefillConsumesManyTokens) {
 TEST_F(AdvanceRowsTest, LeavesTheRestOfTheRowAlone) {
   Batch b;
   RowState& row = b.add(42);
-  row.temperature = 0.5f, row.top_p = 0.3f, row.min_p = 0.1f, row.top_k = 9, row.seed = 77;
+  row.sampling.temperature = 0.5f, row.sampling.top_p = 0.3f, row.sampling.min_p = 0.1f,
+  row.sampling.top_k = 9, row.sampling.seed = 77;
   row.num_denied_ids = 2, row.denied_ids[1] = 4, row.flags = kRowHostMask;
   advance(b);
   RowState expected = b.states[0];

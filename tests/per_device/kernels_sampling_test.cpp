@@ -22,11 +22,20 @@ struct Batch {
   std::vector<AutomatonState> automata;
   std::vector<std::uint32_t> host_masks;
   int mask_words = 0;
+  // Token memory, [seats, memory_stride()]; empty: none. The entries of seats without
+  // kRowAdjustsLogits are rubbish that would win.
+  std::vector<std::uint16_t> uses;
+  std::vector<float> biases;
 
   static constexpr int kPad = 4;
   int stride() const { return vocab + kPad; }
   const float* row(std::size_t i) const { return logits.data() + i * stride(); }
   float* row(std::size_t i) { return logits.data() + i * stride(); }
+  std::int64_t memory_stride() const { return token_memory_stride(vocab); }
+  reference::RowMemory memory_of(std::int32_t seat) const {
+    if (uses.empty()) return {};
+    return {uses.data() + seat * memory_stride(), biases.data() + seat * memory_stride()};
+  }
 };
 
 class SamplingTest : public KernelsTest {
@@ -47,7 +56,7 @@ class SamplingTest : public KernelsTest {
       b.seats[i] = num_rows + 2 - i;
       // The padding of a row would win every argmax.
       std::fill_n(b.row(i) + vocab, Batch::kPad, 1e30f);
-      b.states[b.seats[i]].seed = 1000 + i;
+      b.states[b.seats[i]].sampling.seed = 1000 + i;
       b.states[b.seats[i]].num_generated = 7 * i;
     }
     b.mask_words = (vocab + 31) / 32;
@@ -59,6 +68,7 @@ class SamplingTest : public KernelsTest {
     const int num_rows = static_cast<int>(b.seats.size());
     const Buffer logits = upload(b.logits), seats = upload(b.seats), states = upload(b.states);
     const Buffer automata = upload(b.automata), masks = upload(b.host_masks);
+    const Buffer uses = upload(b.uses), biases = upload(b.biases);
     const Buffer tokens = poisoned_bytes((num_rows + 1) * sizeof(std::int32_t));
     const Buffer logprobs = poisoned_bytes((num_rows + 1) * sizeof(float));
     const Buffer scratch = poisoned_bytes(kernels_->sample_scratch_bytes(num_rows, b.vocab));
@@ -69,6 +79,9 @@ class SamplingTest : public KernelsTest {
                                     .automata = automata.as<AutomatonState>(),
                                     .host_masks = masks.as<std::uint32_t>(),
                                     .host_mask_stride = b.mask_words,
+                                    .token_memory = {.uses = uses.as<std::uint16_t>(),
+                                                     .biases = biases.as<float>(),
+                                                     .stride = b.memory_stride()},
                                     .tokens = tokens.as<std::int32_t>(),
                                     .logprobs = logprobs.as<float>(),
                                     .num_rows = num_rows,
@@ -80,6 +93,30 @@ class SamplingTest : public KernelsTest {
     result.tokens.pop_back();
     result.logprobs.pop_back();
     return result;
+  }
+
+  // Gives every seat a memory: of those that adjust a third of the tokens biased, some used, some in
+  // the prompt; of the others one that would win.
+  void remember_tokens(Batch& b) {
+    const std::size_t stride = static_cast<std::size_t>(b.memory_stride());
+    b.uses.assign(b.states.size() * stride, 0);
+    b.biases.assign(b.states.size() * stride, 0);
+    for (std::size_t seat = 0; seat < b.states.size(); ++seat) {
+      const bool adjusts = (b.states[seat].flags & kRowAdjustsLogits) != 0;
+      for (int token = 0; token < b.vocab; ++token) {
+        const std::uint64_t draw = random_();
+        std::uint16_t& uses = b.uses[seat * stride + token];
+        float& bias = b.biases[seat * stride + token];
+        if (!adjusts) {
+          uses = 0xffff;
+          bias = 100.0f * static_cast<float>(draw % 2);
+          continue;
+        }
+        if (draw % 3 == 0) bias = static_cast<float>(draw >> 8 & 0xff) / 32.0f - 4.0f;
+        if (draw % 5 == 0) uses |= kTokenInPrompt;
+        if (draw % 7 == 0) uses |= static_cast<std::uint16_t>(1 + (draw >> 20) % 3);
+      }
+    }
   }
 
   // One live row with these logits.
@@ -100,9 +137,10 @@ class SamplingTest : public KernelsTest {
     for (int i = 0; i < num_rows; ++i) {
       const RowState& row = b.states[b.seats[i]];
       const std::uint32_t* mask = b.host_masks.data() + std::size_t(i) * b.mask_words;
-      const double u = sampling_uniform(row.seed, row.num_generated);
+      const double u = sampling_uniform(row.sampling.seed, row.num_generated);
       auto sample = [&](const RowState& state, double at) {
-        return reference::sample_row(b.row(i), b.vocab, state, b.automata.data(), mask, at);
+        return reference::sample_row(b.row(i), b.vocab, state, b.automata.data(), mask, at,
+                                     b.memory_of(b.seats[i]));
       };
       const reference::SampledToken exact = sample(row, u);
       num_exact += exact.token == actual.tokens[i];
@@ -110,8 +148,8 @@ class SamplingTest : public KernelsTest {
       for (const double shift : {-1e-6, 0.0, 1e-6}) {
         for (const float nudge : {-1e-6f, 0.0f, 1e-6f}) {
           RowState state = row;
-          if (row.top_p < 1) state.top_p = row.top_p + nudge;
-          if (row.min_p > 0) state.min_p = row.min_p * (1 + 4 * nudge);
+          if (row.sampling.top_p < 1) state.sampling.top_p = row.sampling.top_p + nudge;
+          if (row.sampling.min_p > 0) state.sampling.min_p = row.sampling.min_p * (1 + 4 * nudge);
           accepted.insert(sample(state, std::clamp(u + shift, 0.0, 1.0 - 1e-9)).token);
         }
       }
@@ -154,8 +192,8 @@ TEST_F(SamplingTest, LogprobIsBeforeMasksAndTemperature) {
   RowState& row = state_of(b);
   row.num_denied_ids = 1;
   row.denied_ids[0] = 3;
-  row.temperature = 0.001f;
-  row.top_k = 1;
+  row.sampling.temperature = 0.001f;
+  row.sampling.top_k = 1;
   const Result result = run_device(b);
   EXPECT_EQ(result.tokens[0], 2);
   // log(e^3 / (e + e^2 + e^3 + e^4))
@@ -177,8 +215,9 @@ TEST_F(SamplingTest, SampledTokensAgreeWithReference) {
     for (std::size_t i = 0; i < b.seats.size(); ++i) {
       const Filters& f = filters[i % std::size(filters)];
       RowState& row = state_of(b, i);
-      row.temperature = f.temperature, row.top_p = f.top_p, row.min_p = f.min_p;
-      row.top_k = f.top_k;
+      row.sampling.temperature = f.temperature, row.sampling.top_p = f.top_p,
+      row.sampling.min_p = f.min_p;
+      row.sampling.top_k = f.top_k;
       if (i % 5 == 0) {  // many equal logits: their order decides
         for (int t = 0; t < vocab; ++t) b.row(i)[t] = std::round(b.row(i)[t]);
       }
@@ -193,10 +232,10 @@ TEST_F(SamplingTest, SampledTokensAgreeWithReferenceAtTheFullVocabulary) {
   const float top_p[] = {1, 0.3f, 0.9f, 0.99f, 1, 1, 0.9999f};
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
     RowState& row = state_of(b, i);
-    row.temperature = i % 2 == 0 ? 1.0f : 0.5f;
-    row.top_p = top_p[i % std::size(top_p)];
-    row.top_k = i % 7 == 4 ? 1000 : 0;
-    row.min_p = i % 7 == 5 ? 0.001f : 0.0f;
+    row.sampling.temperature = i % 2 == 0 ? 1.0f : 0.5f;
+    row.sampling.top_p = top_p[i % std::size(top_p)];
+    row.sampling.top_k = i % 7 == 4 ? 1000 : 0;
+    row.sampling.min_p = i % 7 == 5 ? 0.001f : 0.0f;
   }
   expect_reference(b);
 }
@@ -206,7 +245,7 @@ TEST_F(SamplingTest, FlatLogitsReachEveryToken) {
   Batch b = make_batch(64, 512);
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
     std::fill_n(b.row(i), 512, 2.5f);
-    state_of(b, i).temperature = 1;
+    state_of(b, i).sampling.temperature = 1;
   }
   expect_reference(b);
   const Result result = run_device(b);
@@ -216,24 +255,24 @@ TEST_F(SamplingTest, FlatLogitsReachEveryToken) {
 TEST_F(SamplingTest, FiltersKeepAtLeastOneToken) {
   Batch b = one_row({1, 5, 2, 5, 3});
   RowState& row = state_of(b);
-  row.temperature = 1;
+  row.sampling.temperature = 1;
   for (int generated = 0; generated < 20; ++generated) {
     row.num_generated = generated;
-    row.top_p = 0, row.min_p = 0;
+    row.sampling.top_p = 0, row.sampling.min_p = 0;
     EXPECT_EQ(token_of(b), 1);
-    row.top_p = -1;
+    row.sampling.top_p = -1;
     EXPECT_EQ(token_of(b), 1);
-    row.top_p = 1, row.top_k = 1;
+    row.sampling.top_p = 1, row.sampling.top_k = 1;
     EXPECT_EQ(token_of(b), 1);
-    row.top_k = 0, row.min_p = 2;
+    row.sampling.top_k = 0, row.sampling.min_p = 2;
     EXPECT_EQ(token_of(b), 1);
-    row.min_p = 1;  // both fives, and nothing else
+    row.sampling.min_p = 1;  // both fives, and nothing else
     const std::int32_t token = token_of(b);
     EXPECT_TRUE(token == 1 || token == 3) << token;
-    row.min_p = 0, row.top_k = 2;
+    row.sampling.min_p = 0, row.sampling.top_k = 2;
     const std::int32_t of_two = token_of(b);
     EXPECT_TRUE(of_two == 1 || of_two == 3) << of_two;
-    row.top_k = 0;
+    row.sampling.top_k = 0;
   }
 }
 
@@ -243,14 +282,34 @@ TEST_F(SamplingTest, TopPKeepsTheTokenThatStartsWithinIt) {
   for (const auto& [top_p, num_kept] : {std::pair{0.2f, 1}, {0.3f, 2}, {0.6f, 3}, {0.9f, 4}}) {
     for (std::size_t i = 0; i < b.seats.size(); ++i) {
       std::fill_n(b.row(i), 4, 1.0f);
-      state_of(b, i).temperature = 1;
-      state_of(b, i).top_p = top_p;
+      state_of(b, i).sampling.temperature = 1;
+      state_of(b, i).sampling.top_p = top_p;
     }
     const Result result = run_device(b);
     const std::set<std::int32_t> seen(result.tokens.begin(), result.tokens.end());
     EXPECT_EQ(seen.size(), static_cast<std::size_t>(num_kept)) << "top_p " << top_p;
     EXPECT_EQ(*seen.rbegin(), num_kept - 1) << "top_p " << top_p;
   }
+}
+
+// Two equal logits and two that weigh nothing: what lies exactly on a bound is kept.
+TEST_F(SamplingTest, TheFiltersBoundsAreInclusive) {
+  Batch b = make_batch(64, 4);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    const float logits[] = {0, 0, -100, -100};
+    std::copy_n(logits, 4, b.row(i));
+    state_of(b, i).sampling.temperature = 1;
+  }
+  const std::set<std::int32_t> both = {0, 1};
+  const auto drawn = [&](float top_p, float min_p) {
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      state_of(b, i).sampling.top_p = top_p, state_of(b, i).sampling.min_p = min_p;
+    }
+    const Result result = run_device(b);
+    return std::set<std::int32_t>(result.tokens.begin(), result.tokens.end());
+  };
+  EXPECT_EQ(drawn(0.5f, 0), both) << "half of the probability comes before the second token";
+  EXPECT_EQ(drawn(1, 1), both) << "both are as likely as the likeliest";
 }
 
 TEST_F(SamplingTest, DrawsFollowTheDistribution) {
@@ -261,7 +320,7 @@ TEST_F(SamplingTest, DrawsFollowTheDistribution) {
   for (int launch = 0; launch < kLaunches; ++launch) {
     for (int i = 0; i < kRows; ++i) {
       RowState& row = state_of(b, i);
-      row.temperature = 0.8f;
+      row.sampling.temperature = 0.8f;
       row.num_generated = launch;
     }
     for (const std::int32_t token : run_device(b).tokens) ++counts.at(token);
@@ -279,8 +338,8 @@ TEST_F(SamplingTest, TheSeedAndTheCountDecideAndTheSeatDoesNot) {
   Batch b = make_batch(3, 1000, 1.0f);
   for (int i = 0; i < 3; ++i) {
     std::copy_n(b.row(0), 1000, b.row(i));
-    state_of(b, i).temperature = 1;
-    state_of(b, i).seed = i < 2 ? 42 : 43;
+    state_of(b, i).sampling.temperature = 1;
+    state_of(b, i).sampling.seed = i < 2 ? 42 : 43;
     state_of(b, i).num_generated = 5;
   }
   int num_different = 0;
@@ -297,7 +356,7 @@ TEST_F(SamplingTest, DeniedIdsAreNeverSampled) {
   Batch b = make_batch(64, 50);
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
     RowState& row = state_of(b, i);
-    row.temperature = i % 2 == 0 ? 0.0f : 1.5f;
+    row.sampling.temperature = i % 2 == 0 ? 0.0f : 1.5f;
     row.num_denied_ids = kMaxDeniedIds;
     for (int d = 0; d < kMaxDeniedIds; ++d) {
       row.denied_ids[d] = (static_cast<int>(i) * 3 + d * 11) % 50;
@@ -328,7 +387,7 @@ TEST_F(SamplingTest, AutomatonAllowsItsEdgesAndIgnoresDeniedIds) {
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
     RowState& row = state_of(b, i);
     row.automaton = static_cast<std::int32_t>(i % 3);
-    row.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    row.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
     row.num_denied_ids = 1;
     row.denied_ids[0] = 5;
     b.row(i)[7] = 40;  // listed beyond num_edges: not an edge
@@ -353,7 +412,7 @@ TEST_F(SamplingTest, HostMaskBindsOnlyTheRowsThatAskForIt) {
   Batch b = make_batch(32, 70);
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
     RowState& row = state_of(b, i);
-    row.temperature = i % 3 == 0 ? 0.0f : 1.0f;
+    row.sampling.temperature = i % 3 == 0 ? 0.0f : 1.0f;
     if (i % 2 == 1) continue;  // its mask stays all zeros, and is not read
     row.flags = kRowHostMask;
     for (const int token : {0, 31, 32, 69}) {
@@ -387,7 +446,7 @@ TEST_F(SamplingTest, NothingAllowedGivesTheFirstStopIdOrZero) {
   for (const float temperature : {0.0f, 1.0f}) {
     Batch b = one_row({4, 3, 2, 1});
     RowState& row = state_of(b);
-    row.temperature = temperature;
+    row.sampling.temperature = temperature;
     row.flags = kRowHostMask;  // a mask of zeros
     EXPECT_EQ(token_of(b), 0);
     row.num_stop_ids = 2;
@@ -407,11 +466,12 @@ TEST_F(SamplingTest, NonFiniteLogitsFallBackToGreedy) {
     for (const float temperature : {0.0f, 1.0f, 50.0f}) {
       Batch b = one_row({1, bad, 2, 2.5f, 2.4f});
       RowState& row = state_of(b);
-      row.temperature = temperature;
+      row.sampling.temperature = temperature;
       for (int generated = 0; generated < 8; ++generated) {
         row.num_generated = generated;
         EXPECT_EQ(token_of(b), 3) << bad << " at temperature " << temperature;
       }
+      expect_reference(b);
       EXPECT_TRUE(std::isfinite(run_device(b).logprobs[0]));
     }
   }
@@ -419,7 +479,7 @@ TEST_F(SamplingTest, NonFiniteLogitsFallBackToGreedy) {
   Batch b = make_batch(64, 40);
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
     RowState& row = state_of(b, i);
-    row.temperature = 1.5f;
+    row.sampling.temperature = 1.5f;
     row.num_denied_ids = 1;
     row.denied_ids[0] = 11;
     b.row(i)[11] = i % 2 == 0 ? kNan : kInf;
@@ -433,12 +493,184 @@ TEST_F(SamplingTest, ARowWithoutAnyFiniteLogitStillEnds) {
   for (const float temperature : {0.0f, 1.0f}) {
     Batch b = one_row({kNan, kNan, kInf, -kInf});
     RowState& row = state_of(b);
-    row.temperature = temperature;
+    row.sampling.temperature = temperature;
     row.num_stop_ids = 1;
     row.stop_ids[0] = 3;
     const Result result = run_device(b);
     EXPECT_EQ(result.tokens[0], 3);
     EXPECT_EQ(result.logprobs[0], kImpossibleLogprob);
+    expect_reference(b);
+  }
+}
+
+TEST_F(SamplingTest, PenaltiesAndBiasesFollowTheReference) {
+  for (const int vocab : {1000, 1003, 4096}) {
+    Batch b = make_batch(64, vocab);
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      RowState& row = state_of(b, i);
+      if (i % 5 == 4) continue;  // a plain row among them
+      row.flags = kRowAdjustsLogits;
+      row.sampling.temperature = i % 2 == 0 ? 0.0f : 0.8f;
+      row.sampling.repetition_penalty = i % 3 == 0 ? 1.3f : i % 3 == 1 ? 0.7f : 1.0f;
+      row.sampling.presence_penalty = i % 4 == 0 ? 0.0f : 1.5f;
+      row.sampling.frequency_penalty = i % 4 == 1 ? 0.0f : -0.9f;
+      if (i % 6 == 1) row.sampling.top_k = 7;
+      if (i % 6 == 3) row.sampling.top_p = 0.6f;
+      if (i % 6 == 5) row.sampling.min_p = 0.2f;
+    }
+    remember_tokens(b);
+    expect_reference(b);
+    // They matter: most rows pick another token than without.
+    const Result adjusted = run_device(b);
+    for (RowState& row : b.states) row.flags = 0;
+    const Result plain = run_device(b);
+    int num_changed = 0, num_adjusting = 0;
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      const bool adjusts = i % 5 != 4;
+      num_adjusting += adjusts;
+      num_changed += adjusted.tokens[i] != plain.tokens[i];
+      if (!adjusts) {
+        EXPECT_EQ(adjusted.tokens[i], plain.tokens[i]) << "row " << i;
+      }
+    }
+    EXPECT_GT(num_changed, num_adjusting / 3);
+  }
+}
+
+// Numbers worked out by hand, so that an error in the reference shows.
+TEST_F(SamplingTest, WhatEachPenaltyDoes) {
+  Batch b = one_row({2.0f, 1.9f, -1.0f, 0.5f});
+  RowState& row = state_of(b);
+  row.flags = kRowAdjustsLogits;
+  const auto remember = [&](std::vector<std::uint16_t> uses, std::vector<float> biases) {
+    const auto begin = b.seats[0] * b.memory_stride();
+    b.uses.assign(b.states.size() * b.memory_stride(), 0);
+    b.biases.assign(b.states.size() * b.memory_stride(), 0);
+    std::copy(uses.begin(), uses.end(), b.uses.begin() + begin);
+    std::copy(biases.begin(), biases.end(), b.biases.begin() + begin);
+    return token_of(b);
+  };
+  EXPECT_EQ(remember({}, {}), 0);
+  EXPECT_EQ(remember({}, {0, 0.11f, 0, 0}), 1) << "1.9 + 0.11 > 2";
+  EXPECT_EQ(remember({}, {-100, 0, 0, 0}), 1);
+  EXPECT_EQ(remember({}, {0, 0, 100, 0}), 2);
+  row.sampling.presence_penalty = 0.2f;
+  EXPECT_EQ(remember({1, 0, 0, 0}, {}), 1) << "2 - 0.2 < 1.9";
+  EXPECT_EQ(remember({kTokenInPrompt, 0, 0, 0}, {}), 0) << "the prompt does not count";
+  EXPECT_EQ(remember({1, 9, 0, 0}, {}), 0) << "nor does how often";
+  row.sampling.presence_penalty = 0;
+  row.sampling.frequency_penalty = 0.06f;
+  EXPECT_EQ(remember({1, 0, 0, 0}, {}), 0) << "2 - 0.06 > 1.9";
+  EXPECT_EQ(remember({2, 0, 0, 0}, {}), 1) << "2 - 2 * 0.06 < 1.9";
+  EXPECT_EQ(remember({kTokenInPrompt | 2, 0, 0, 0}, {}), 1);
+  EXPECT_EQ(remember({kTokenInPrompt, 0, 0, 0}, {}), 0) << "the prompt does not count";
+  row.sampling.frequency_penalty = 0;
+  row.sampling.repetition_penalty = 1.1f;
+  EXPECT_EQ(remember({1, 0, 0, 0}, {}), 1) << "2 / 1.1 < 1.9";
+  EXPECT_EQ(remember({kTokenInPrompt, 0, 0, 0}, {}), 1) << "the prompt counts";
+  EXPECT_EQ(remember({5, 1, 0, 0}, {}), 0) << "how often does not";
+  // A negative logit falls too: -1 * 1.1 < -1.05.
+  EXPECT_EQ(remember({0, 0, 1, 0}, {-99, -99, 0, -1.55f}), 3);
+  // The bias comes before the factor: (0.5 + 1) / 1.1 = 1.36 < 1.4 < 0.5 / 1.1 + 1 = 1.45.
+  EXPECT_EQ(remember({0, 0, 0, 1}, {-0.6f, -100, 0, 1}), 0);
+}
+
+TEST_F(SamplingTest, TheLogprobIsTheModelsOwnWhateverTheAdjustments) {
+  Batch b = one_row({4, 3, 2, 1});
+  state_of(b).flags = kRowAdjustsLogits;
+  remember_tokens(b);
+  std::fill(b.uses.begin(), b.uses.end(), 0);
+  std::fill(b.biases.begin(), b.biases.end(), 0.0f);
+  b.biases[b.seats[0] * b.memory_stride() + 2] = 50;
+  const Result result = run_device(b);
+  EXPECT_EQ(result.tokens[0], 2);
+  EXPECT_NEAR(result.logprobs[0], -2.4401897f, 1e-5f);  // log(e^2 / (e + e^2 + e^3 + e^4))
+}
+
+TEST_F(SamplingTest, StopIdsAreHeldBackUntilMinTokens) {
+  for (const float temperature : {0.0f, 1.2f}) {
+    for (const bool adjusts : {false, true}) {
+      Batch b = make_batch(48, 90);
+      for (std::size_t i = 0; i < b.seats.size(); ++i) {
+        RowState& row = state_of(b, i);
+        row.num_stop_ids = 3;
+        row.stop_ids[0] = 5;
+        row.stop_ids[1] = 89;
+        row.stop_ids[2] = static_cast<int>(i);
+        for (int s = 0; s < row.num_stop_ids; ++s) b.row(i)[row.stop_ids[s]] = 40;
+        row.sampling.temperature = temperature;
+        row.sampling.min_tokens = 4;
+        row.num_generated = static_cast<int>(i % 6);
+        if (adjusts) row.flags = kRowAdjustsLogits;
+        if (i % 7 == 0) row.sampling.top_k = 89;
+      }
+      if (adjusts) remember_tokens(b);
+      const Result result = run_device(b);
+      for (std::size_t i = 0; i < b.seats.size(); ++i) {
+        const RowState& row = state_of(b, i);
+        const bool stopped =
+            std::count(row.stop_ids, row.stop_ids + row.num_stop_ids, result.tokens[i]) > 0;
+        EXPECT_EQ(stopped, row.num_generated >= 4) << "row " << i;
+      }
+      expect_reference(b);
+    }
+  }
+}
+
+TEST_F(SamplingTest, WhereOnlyHeldBackTokensMayBeSampledTheRowEnds) {
+  Batch b = one_row({4, 3, 2, 1});
+  RowState& row = state_of(b);
+  row.num_stop_ids = 1;
+  row.stop_ids[0] = 3;
+  row.sampling.min_tokens = 100;
+  b.automata = {{.num_edges = 1, .tokens = {3}, .next = {0}}};
+  row.automaton = 0;
+  for (const float temperature : {0.0f, 1.0f}) {
+    row.sampling.temperature = temperature;
+    EXPECT_EQ(token_of(b), 3);
+  }
+}
+
+TEST_F(SamplingTest, PenaltiesHoldUnderAutomataAndMasksToo) {
+  Batch b = make_batch(40, 300);
+  b.automata = {{.num_edges = 4, .tokens = {100, 0, 200, 150}, .next = {0, 0, 0, 0}}};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.flags = kRowAdjustsLogits;
+    row.sampling.temperature = i % 4 < 2 ? 0.0f : 1.0f;
+    row.sampling.repetition_penalty = 1.5f;
+    row.sampling.presence_penalty = 1;
+    if (i % 2 == 0) {
+      row.automaton = 0;
+    } else {
+      row.flags |= kRowHostMask;
+      for (int word = 0; word < b.mask_words; ++word) {
+        b.host_masks[i * b.mask_words + word] = static_cast<std::uint32_t>(random_());
+      }
+    }
+  }
+  remember_tokens(b);
+  expect_reference(b);
+}
+
+TEST_F(SamplingTest, AnAdjustedRowDoesNotDependOnItsNeighbours) {
+  Batch many = make_batch(33, 2000);
+  for (std::size_t i = 0; i < many.seats.size(); ++i) {
+    RowState& row = state_of(many, i);
+    row.sampling.temperature = 1;
+    if (i % 2 == 0) row.flags = kRowAdjustsLogits;
+    row.sampling.repetition_penalty = 1.2f;
+    row.sampling.frequency_penalty = 0.5f;
+  }
+  remember_tokens(many);
+  const Result together = run_device(many);
+  for (std::size_t i = 0; i < many.seats.size(); i += 4) {
+    Batch alone = many;
+    alone.seats = {many.seats[i]};
+    alone.logits.assign(many.row(i), many.row(i) + many.stride());
+    const Result result = run_device(alone);
+    EXPECT_EQ(result.tokens[0], together.tokens[i]);
+    EXPECT_EQ(result.logprobs[0], together.logprobs[i]);
   }
 }
 
@@ -459,8 +691,8 @@ TEST_F(SamplingTest, ExtremeTemperaturesAreWellDefined) {
   Batch b = make_batch(64, 100);
   const float temperatures[] = {1e-38f, 1e-6f, 1e6f, kInf, kNan, -1};
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
-    state_of(b, i).temperature = temperatures[i % std::size(temperatures)];
-    state_of(b, i).top_p = 0.9f;
+    state_of(b, i).sampling.temperature = temperatures[i % std::size(temperatures)];
+    state_of(b, i).sampling.top_p = 0.9f;
   }
   expect_reference(b);
 }

@@ -37,7 +37,7 @@ class TopLogprobsTest : public KernelsTest {
     b.seats.resize(num_rows);
     for (int i = 0; i < num_rows; ++i) {
       b.seats[i] = num_rows + 2 - i;
-      b.state(i).num_top_logprobs = num_wanted;
+      b.state(i).sampling.num_top_logprobs = num_wanted;
       // The padding of a row would win everywhere.
       std::fill_n(b.row(i) + vocab, Batch::kPad, 1e30f);
     }
@@ -103,7 +103,7 @@ class TopLogprobsTest : public KernelsTest {
       SCOPED_TRACE("row " + std::to_string(i));
       const int row = b.seats[i];
       const auto num_wanted =
-          row < 0 ? 0 : static_cast<std::size_t>(b.states[row].num_top_logprobs);
+          row < 0 ? 0 : static_cast<std::size_t>(b.states[row].sampling.num_top_logprobs);
       for (std::size_t place = 0; place < num_wanted; ++place) {
         SCOPED_TRACE("place " + std::to_string(place));
         EXPECT_EQ(actual[i][place].token, expected[i][place].token);
@@ -143,8 +143,8 @@ TEST_F(TopLogprobsTest, MasksTemperatureAndFiltersDoNotCount) {
   row.num_denied_ids = 1;
   row.flags = kRowHostMask;
   row.automaton = 0;
-  row.temperature = 0.1f;
-  row.top_k = 1;
+  row.sampling.temperature = 0.1f;
+  row.sampling.top_k = 1;
   const auto masked = run_device(b);
   for (std::size_t place = 0; place < 2; ++place) {
     EXPECT_EQ(masked[0][place].token, plain[0][place].token);
@@ -206,7 +206,7 @@ TEST_F(TopLogprobsTest, LogitsThatAreNotFiniteAreLeftOut) {
 TEST_F(TopLogprobsTest, RowsAskForThemselves) {
   Batch b = make_batch(33, 4096, 0);
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
-    b.state(i).num_top_logprobs = static_cast<std::int32_t>(i % 3 == 0 ? 0 : i % 21);
+    b.state(i).sampling.num_top_logprobs = static_cast<std::int32_t>(i % 3 == 0 ? 0 : i % 21);
     b.state(i).done = i % 5 == 0 ? 1 : 0;  // the sampling before may have ended it
   }
   b.seats[4] = -1;  // padding

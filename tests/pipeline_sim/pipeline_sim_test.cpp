@@ -29,6 +29,7 @@ TEST(PipelineSimTest, RandomSchedulesHoldI1ToI8) {
       only_seed >= 0 ? 1 : number_from_environment("GAPLESS_SIM_SCHEDULES", kNumSchedules);
   SimStats sum;
   int num_lost = 0;
+  int num_beside_zombies = 0;
   for (int seed = first; seed < first + count; ++seed) {
     const Schedule schedule = make_schedule(static_cast<std::uint64_t>(seed));
     const SimVerdict verdict = run_schedule(schedule);
@@ -41,13 +42,14 @@ TEST(PipelineSimTest, RandomSchedulesHoldI1ToI8) {
     sum.num_steps += verdict.stats.num_steps;
     sum.num_zombie_rows += verdict.stats.num_zombie_rows;
     num_lost += verdict.stats.device_lost ? 1 : 0;
+    num_beside_zombies += verdict.stats.seated_beside_zombies ? 1 : 0;
   }
   std::printf(
       "%d schedules, %lld steps: %d stopped, %d at their length, %d cancelled, %d failed, "
-      "%d refused, %lld zombie rows, %d devices lost\n",
+      "%d refused, %lld zombie rows, %d devices lost, %d with more rows taken than seats\n",
       count, static_cast<long long>(sum.num_steps), sum.num_stopped, sum.num_length,
       sum.num_cancelled, sum.num_failed, sum.num_refused,
-      static_cast<long long>(sum.num_zombie_rows), num_lost);
+      static_cast<long long>(sum.num_zombie_rows), num_lost, num_beside_zombies);
   if (only_seed >= 0 || count < 500) return;
   // The schedules reach what they are meant to reach.
   EXPECT_GT(sum.num_stopped, count / 10);
@@ -57,6 +59,7 @@ TEST(PipelineSimTest, RandomSchedulesHoldI1ToI8) {
   EXPECT_GT(sum.num_refused, 0);
   EXPECT_GT(sum.num_zombie_rows, count / 10);
   EXPECT_GT(num_lost, 0);
+  EXPECT_GT(num_beside_zombies, count / 100) << "seats are given while zombies hold rows";
 }
 
 // The depth is switched between any two ticks, and no token, row or page is lost.
@@ -111,7 +114,7 @@ TEST(PipelineSimTest, StopsAtEveryStepI6) {
         Schedule schedule = make_schedule(1);
         schedule.loop.depth = depth;
         schedule.device.faults = {};
-        schedule.model.limits.max_rows = 3;
+        schedule.model.limits.max_seats = 3;
         schedule.model.limits.num_pages = 40;
         schedule.requests.clear();
         for (int i = 0; i < 3; ++i) {

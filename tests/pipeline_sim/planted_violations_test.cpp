@@ -23,7 +23,7 @@ Schedule calm_schedule(int depth, RowKind kind) {
   Schedule schedule = make_schedule(5);
   schedule.loop = LoopOptions{.depth = depth, .ledger_capacity = 16};
   schedule.model.limits = FakeModelConfig::small().limits;
-  schedule.model.limits.max_rows = 3;
+  schedule.model.limits.max_seats = 3;
   schedule.model.limits.max_prefill_sequences = 1;
   schedule.model.limits.num_pages = 40;
   schedule.device.faults = {};

@@ -66,9 +66,16 @@ PreparedPrompt RequestMaker::prompt(const SimRequest& request) const {
     prompt.inputs.push_back({.id = random.between(3, schedule_.model.vocab - 1)});
   }
   prompt.row.max_generated = request.max_generated;
-  prompt.row.seed = fake_seed(request.seed, request.stop_after);
+  prompt.row.sampling.seed = fake_seed(request.seed, request.stop_after);
   // Drawn last, so that the rest of a seed's schedule is what it was.
-  if (random.chance(0.3)) prompt.row.num_top_logprobs = random.between(1, kMaxTopLogprobs);
+  if (random.chance(0.3)) prompt.row.sampling.num_top_logprobs = random.between(1, kMaxTopLogprobs);
+  if (random.chance(0.3)) {
+    prompt.row.flags |= kRowAdjustsLogits;
+    const int num_notes = random.between(0, request.num_text_tokens);
+    for (int token = 0; token < num_notes; ++token) {
+      prompt.token_notes.push_back({token, random.between(0, 1), 0.5f * random.between(-9, 9)});
+    }
+  }
   prompt.row.num_stop_ids = 1;
   prompt.row.stop_ids[0] = kFakeStopId;
   if (request.kind == RowKind::kAutomaton) {

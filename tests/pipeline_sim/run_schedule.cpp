@@ -144,11 +144,35 @@ class Run {
     violation("the loop does not come to an end");
   }
 
+  // The states of the device are all of the time, at every moment, and none goes back.
+  void check_device_time() {
+    const DeviceTime time = loop_->ledger().device_time(device_.now_ns());
+    const DeviceTime growth = time - last_time_;
+    last_time_ = time;
+    if (time.all_ns() != device_.now_ns() - start_ns_) {
+      violation(fmt::format("ledger: {} ns in all states after {} ns", time.all_ns(),
+                            device_.now_ns() - start_ns_));
+    }
+    if (growth.busy_ns() < 0 || growth.preparing_ns() < 0 || growth.starved_ns() < 0 ||
+        growth.bubble_ns() < 0) {
+      violation("ledger: a state goes back");
+    }
+  }
+
   void check_tick() {
+    check_device_time();
     if (options_.check_state) {
       if (const Status status = loop_->state().check(); !status.ok()) violation(status.message());
     }
     if (loop_->state().num_in_flight() > schedule_.loop.depth) violation("more steps than slots");
+    const Loop::Counts counts = loop_->counts();
+    const StepLimits& limits = schedule_.model.limits;
+    if (counts.running > limits.max_seats) violation("more sequences run than there are seats");
+    if (counts.running < limits.max_seats && counts.seats.rows_in_use == limits.num_rows()) {
+      violation("a seat is free and no row");
+    }
+    verdict_.stats.seated_beside_zombies |=
+        counts.running > 0 && counts.seats.rows_in_use > limits.max_seats;
     if (device_.num_races() > 0) violation("I4: " + device_.first_race());
     if (model_->num_faults() > 0)
       violation("I4 or I6: a kernel's inputs or pages changed under it");
@@ -179,7 +203,7 @@ class Run {
     }
     // A launch that fails takes one step with it, no more.
     const auto most = static_cast<int>(schedule_.device.faults.failing_calls.size()) *
-                      schedule_.model.limits.max_rows;
+                      schedule_.model.limits.max_seats;
     if (!verdict_.stats.device_lost && verdict_.stats.num_failed > most) {
       violation(fmt::format("{} sequences failed", verdict_.stats.num_failed));
     }
@@ -240,6 +264,7 @@ class Run {
   std::unique_ptr<FakeModel> model_;
   std::unique_ptr<RequestMaker> maker_;
   std::unique_ptr<Loop> loop_;
+  DeviceTime last_time_;
   std::vector<Live> live_;
   std::int64_t start_ns_ = 0;
   SimVerdict verdict_;

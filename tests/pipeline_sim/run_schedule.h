@@ -19,6 +19,7 @@ struct SimStats {
   int num_refused = 0;
   std::int64_t num_steps = 0;
   std::int64_t num_zombie_rows = 0;
+  bool seated_beside_zombies = false;  // more rows were taken than there are seats
   bool device_lost = false;
 };
 

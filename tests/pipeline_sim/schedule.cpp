@@ -26,8 +26,8 @@ SimTimes random_times(SimRandom& random) {
 FakeModelConfig random_model(SimRandom& random) {
   FakeModelConfig config = FakeModelConfig::small();
   StepLimits& limits = config.limits;
-  limits.max_rows = random.between(1, 6);
-  limits.max_prefill_sequences = random.between(1, std::min(3, limits.max_rows));
+  limits.max_seats = random.between(1, 6);
+  limits.max_prefill_sequences = random.between(1, std::min(3, limits.max_seats));
   limits.num_pages = random.between(8, 40);
   limits.num_image_slots = random.between(1, 4);
   limits.max_images_per_encode = random.between(1, 3);
@@ -170,8 +170,8 @@ std::int64_t num_captured_kernels(const LoopOptions& loop, const StepLimits& lim
 
 std::string describe(const Schedule& schedule) {
   return fmt::format(
-      "seed {}: depth {}, {} rows, {} pages, {} requests, {} failing calls, {} failing ops",
-      schedule.seed, schedule.loop.depth, schedule.model.limits.max_rows,
+      "seed {}: depth {}, {} seats, {} pages, {} requests, {} failing calls, {} failing ops",
+      schedule.seed, schedule.loop.depth, schedule.model.limits.max_seats,
       schedule.model.limits.num_pages, schedule.requests.size(),
       schedule.device.faults.failing_calls.size(), schedule.device.faults.failing_ops.size());
 }

@@ -43,7 +43,7 @@ Schedule soak_engine(int depth) {
   schedule.loop = {
       .depth = depth, .max_waiting = 64, .max_cached_prefixes = 3, .ledger_capacity = 16};
   StepLimits& limits = schedule.model.limits;
-  limits.max_rows = 6;
+  limits.max_seats = 6;
   limits.max_prefill_sequences = 3;
   limits.num_pages = 30;
   limits.num_image_slots = 2;

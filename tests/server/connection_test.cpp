@@ -140,6 +140,42 @@ TEST_F(ConnectionTest, AVanishedClientThatPipelinedIsNoticed) {
   EXPECT_EQ(service->num_submitted(), 1);
 }
 
+// What a client sends behind a request that is being answered stays in the sockets, which hold a few
+// megabytes, once the server holds its share.
+TEST_F(ConnectionTest, AClientCannotSendAheadWithoutBound) {
+  start();
+  HttpClient client(server->port());
+  client.send(post_request("/v1/query", R"({"question":"silent"})"));
+  while (service->num_submitted() == 0) std::this_thread::yield();
+  const std::size_t taken = client.send_what_is_taken(std::string(64u << 20, 'x'));
+  EXPECT_LT(taken, 32u << 20);
+  client.reset();
+}
+
+// From the head on the body has its own time: neither the head's limit cuts it nor does it wait for it.
+TEST_F(ConnectionTest, ABodyHasATimeOfItsOwn) {
+  const std::string body = R"({"question":"hi"})";
+  const std::string head = fmt::format(
+      "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.size());
+  HttpLimits limits;
+  limits.head = milliseconds(50);
+  limits.body = milliseconds(60'000);
+  start({}, limits);
+  HttpClient slow(server->port());
+  slow.send(head);
+  std::this_thread::sleep_for(milliseconds(300));
+  slow.send(body);
+  EXPECT_EQ(slow.read_response().status, 200);
+
+  TearDown();
+  limits.head = milliseconds(60'000);
+  limits.body = milliseconds(50);
+  start({}, limits);
+  HttpClient stalled(server->port());
+  stalled.send(head + body.substr(1));
+  EXPECT_EQ(stalled.read_response().status, 408);
+}
+
 TEST_F(ConnectionTest, AClientThatDoesNotReadIsCancelledAndHoldsLittle) {
   HttpLimits limits;
   limits.max_outbox_bytes = 64 << 10;
@@ -331,7 +367,12 @@ TEST(BodyThreadsTest, AHandlerOfALargeBodyHoldsNobodyUp) {
   options.num_threads = 1;
   options.num_body_threads = 1;
   options.log_requests = false;
-  auto server = HttpServer::start(options, handler, metrics).value();
+  const auto judge = [](const HttpRequest&, std::string_view) {
+    HeadVerdict verdict;
+    verdict.admitted = true;
+    return verdict;
+  };
+  auto server = HttpServer::start(options, {judge, handler}, metrics).value();
   const std::string large(kMaxInlineBodyBytes + 1, 'x');
   HttpClient first(server->port());
   ASSERT_TRUE(first.send(post_request("/large", large)));

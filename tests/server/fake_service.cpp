@@ -143,7 +143,7 @@ StatusOr<ServiceTimeline> FakeService::timeline(int) const {
   timeline.depth = depth_.load();
   timeline.max_depth = 2;
   timeline.steps = {{7, "decode", 3, 1, 100, 200, 200, 210}};
-  timeline.idle = {{210, 300}};
+  timeline.gaps = {{"starved", "", 210, 300}};
   return timeline;
 }
 

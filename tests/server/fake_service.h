@@ -34,7 +34,9 @@ class FakeService final : public InferenceService {
 
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
   void cancel(RequestId id) override;
-  ServiceInfo info() const override { return {"fake-model", 2048, "CPU"}; }
+  ServiceInfo info() const override {
+    return {"fake-model", 2048, "CPU", {"moondream2", "vikhyatk/moondream2"}};
+  }
   Status health() const override {
     if (!lost_.load()) return ok_status();
     return Status(StatusCode::kDeviceError, "the device is lost: step 7: some call");

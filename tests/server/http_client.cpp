@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -67,6 +68,18 @@ bool HttpClient::send(std::string_view bytes) {
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
   return true;
+}
+
+std::size_t HttpClient::send_what_is_taken(std::string_view bytes) {
+  std::size_t taken = 0;
+  pollfd writable{socket_, POLLOUT, 0};
+  while (taken < bytes.size() && ::poll(&writable, 1, 500) > 0) {
+    const ssize_t count =
+        ::send(socket_, bytes.data() + taken, bytes.size() - taken, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count <= 0) break;
+    taken += static_cast<std::size_t>(count);
+  }
+  return taken;
 }
 
 std::string HttpClient::receive() {

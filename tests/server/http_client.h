@@ -26,6 +26,8 @@ class HttpClient {
 
   // False when the server has closed.
   bool send(std::string_view bytes);
+  // Sends until the other side has taken nothing for half a second; how many bytes it took.
+  std::size_t send_what_is_taken(std::string_view bytes);
   // Whatever comes next, or nothing at the end of the stream (or after 10 s).
   std::string receive();
   // Reads until `count` bytes or the text `until` are there, or the end.

@@ -45,7 +45,7 @@ TEST_F(MoondreamApiTest, TheRequestReachesTheEngineWhole) {
   const ClientResponse good =
       post("/v1/query",
            R"({"question":"Q","image_url":"data:x/y;base64,Zm9\nv","spatial_refs":[[0.5,0.25]],)"
-           R"("settings":{"temperature":0.5,"maxTokens":7},"top_p":0.25,"variant":"x"})");
+           R"("settings":{"temperature":0.5,"maxTokens":7},"top_p":0.25,"variant":null})");
   ASSERT_EQ(good.status, 200) << good.body;
   const SkillRequest request = service->last_request();
   ASSERT_EQ(request.images.size(), 1u);
@@ -53,6 +53,15 @@ TEST_F(MoondreamApiTest, TheRequestReachesTheEngineWhole) {
   EXPECT_EQ(request.settings.max_tokens, 7);
   EXPECT_EQ(request.settings.top_p, 0.25f);
   EXPECT_EQ(request.spatial_refs.size(), 1u);
+  EXPECT_TRUE(request.cut_max_tokens) << "as Moondream's clients expect";
+}
+
+TEST_F(MoondreamApiTest, NumbersArePlainDecimals) {
+  const ClientResponse point = post("/v1/point", body_with_image(R"("object":"dog")"));
+  EXPECT_NE(point.body.find(R"("points":[{"x":0.25,"y":0.5}])"), std::string::npos) << point.body;
+  EXPECT_NE(point.body.find(R"("ttft_ms":3.5})"), std::string::npos) << point.body;
+  const ClientResponse stream = post("/v1/query", R"({"question":"words 1","stream":true})");
+  EXPECT_NE(stream.events().back().find(R"("ttft_ms":3.5})"), std::string::npos);
 }
 
 TEST_F(MoondreamApiTest, TextOnlyQueriesNeedNoImage) {
@@ -160,15 +169,54 @@ TEST_F(MoondreamApiTest, BadRequestsSayWhatIsWrong) {
   }
 }
 
+TEST_F(MoondreamApiTest, ErrorsNameTheField) {
+  const struct {
+    const char* path;
+    std::string body;
+    const char* field;
+  } cases[] = {
+      {"/v1/query", "{}", "question"},
+      {"/v1/query", R"({"question":" "})", "question"},
+      {"/v1/query", R"({"question":"a","stream":"yes"})", "stream"},
+      {"/v1/query", R"({"question":"a","reasoning":true})", "reasoning"},
+      {"/v1/query", R"({"question":"a","variant":"x"})", "variant"},
+      {"/v1/query", R"({"question":"a","settings":{"guided_json":{"a":1}}})", "guided_json"},
+      {"/v1/query", R"({"question":"a","image_url":{"url":"x"}})", "image_url"},
+      {"/v1/query", R"({"question":"a","image_url":"data:x,???"})", "image_url"},
+      {"/v1/query", R"({"question":"a","image_url":"http://x/y.png"})", "image_url"},
+      {"/v1/query", R"({"question":"a","temperature":-1})", "temperature"},
+      {"/v1/query", R"({"question":"a","settings":{"top_k":-5}})", "top_k"},
+      {"/v1/query", R"({"question":"a","settings":[]})", "settings"},
+      {"/v1/query", R"({"question":"a","model":5})", "model"},
+      {"/v1/query", R"({"question":"a","spatial_refs":[[0,0]]})", "spatial_refs"},
+      {"/v1/caption", "{}", "image_url"},
+      {"/v1/caption", body_with_image(R"("length":"huge")"), "length"},
+      {"/v1/detect", body_with_image(""), "object"},
+      {"/v1/segment", body_with_image(R"("object":"x")"), "skill"},
+      {"/v1/query", "", ""},
+  };
+  for (const auto& [path, body, field] : cases) {
+    const ClientResponse response = post(path, body);
+    EXPECT_EQ(response.status, 400) << body;
+    EXPECT_EQ(error_field_of(response), field) << body << ": " << response.body;
+  }
+}
+
 TEST_F(MoondreamApiTest, ModelNames) {
-  for (const char* model : {"fake-model", "moondream2", "moondream-2B", "moondream3-preview"}) {
+  for (const char* model : {"fake-model", "moondream2", "vikhyatk/moondream2"}) {
     EXPECT_EQ(post("/v1/query", fmt::format(R"({{"question":"a","model":"{}"}})", model)).status,
               200)
         << model;
   }
-  const ClientResponse response = post("/v1/query", R"({"question":"a","model":"gpt-x"})");
-  EXPECT_EQ(response.status, 404);
-  EXPECT_EQ(error_code_of(response), "model_not_found");
+  EXPECT_EQ(post("/v1/query", R"({"question":"a"})").status, 200) << "none: the one that is served";
+  // Another model is not this one, be it of the same family.
+  for (const char* model : {"gpt-x", "moondream3-preview", "moondream-3-preview", ""}) {
+    const ClientResponse response =
+        post("/v1/query", fmt::format(R"({{"question":"a","model":"{}"}})", model));
+    EXPECT_EQ(response.status, 404) << model;
+    EXPECT_EQ(error_code_of(response), "model_not_found");
+    EXPECT_EQ(error_field_of(response), "model");
+  }
 }
 
 }  // namespace

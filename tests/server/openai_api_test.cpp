@@ -35,6 +35,11 @@ TEST_F(OpenAiApiTest, Models) {
   EXPECT_EQ(json::parse(get("/v1/models/fake-model").body).at("id"), "fake-model");
   EXPECT_EQ(get("/v1/models/vikhyatk%2Fmoondream2").status, 200);
   EXPECT_EQ(get("/v1/models/other").status, 404);
+  EXPECT_EQ(get("/v1/models/moondream3-preview").status, 404);
+  const ClientResponse other = complete(chat("a", R"("model":"gpt-4o")"));
+  EXPECT_EQ(other.status, 404);
+  EXPECT_EQ(error_code_of(other), "model_not_found");
+  EXPECT_EQ(error_field_of(other), "model");
 }
 
 TEST_F(OpenAiApiTest, AWholeAnswer) {
@@ -300,6 +305,65 @@ TEST_F(OpenAiApiTest, SettingsReachTheEngine) {
   EXPECT_EQ(settings.stop, (std::vector<std::string>{"x", "y"}));
   EXPECT_EQ(settings.max_tokens, 8);
   EXPECT_TRUE(settings.ignore_eos);
+  EXPECT_FALSE(service->last_request().cut_max_tokens) << "OpenAI refuses what does not fit";
+
+  ASSERT_EQ(complete(chat("a", R"("top_k":-1,"min_tokens":3,"presence_penalty":0.5,)"
+                               R"("frequency_penalty":-0.5,"repetition_penalty":1.25,)"
+                               R"("logit_bias":{"7":-100,"8":2.5},"stop_token_ids":[9,10])"))
+                .status,
+            200);
+  const GenerationSettings more = service->last_request().settings;
+  EXPECT_EQ(more.top_k, -1);
+  EXPECT_EQ(more.min_tokens, 3);
+  EXPECT_EQ(more.presence_penalty, 0.5f);
+  EXPECT_EQ(more.frequency_penalty, -0.5f);
+  EXPECT_EQ(more.repetition_penalty, 1.25f);
+  EXPECT_EQ(more.logit_bias, (std::vector<LogitBias>{{TokenId(7), -100}, {TokenId(8), 2.5f}}));
+  EXPECT_EQ(more.stop_token_ids, (std::vector<TokenId>{TokenId(9), TokenId(10)}));
+  EXPECT_FALSE(more.seed) << "the engine draws one";
+}
+
+TEST_F(OpenAiApiTest, ErrorsNameTheField) {
+  const struct {
+    std::string body;
+    const char* field;
+  } cases[] = {
+      {chat("a", R"("temperature":"hot")"), "temperature"},
+      {chat("a", R"("temperature":-1)"), "temperature"},
+      {chat("a", R"("presence_penalty":3)"), "presence_penalty"},
+      {chat("a", R"("frequency_penalty":-3)"), "frequency_penalty"},
+      {chat("a", R"("repetition_penalty":0)"), "repetition_penalty"},
+      {chat("a", R"("logit_bias":{"7":101})"), "logit_bias"},
+      {chat("a", R"("logit_bias":[7])"), "logit_bias"},
+      {chat("a", R"("min_tokens":5,"max_tokens":4)"), "min_tokens"},
+      {chat("a", R"("stop_token_ids":["a"])"), "stop_token_ids"},
+      {chat("a", R"("stop":["",""])"), "stop"},
+      {chat("a", R"("reasoning":true)"), "reasoning"},
+      {chat("a", R"("reasoning_effort":"high")"), "reasoning_effort"},
+      {chat("a", R"("guided_json":{"type":"object"})"), "guided_json"},
+      {chat("a", R"("structured_outputs":{"choice":["a"]})"), "structured_outputs"},
+      {chat("a", R"("modalities":["text","audio"])"), "modalities"},
+      {chat("a", R"("variant":"x")"), "variant"},
+      {chat("a", R"("moondream":{"skill":"query","reasoning":true})"), "reasoning"},
+      {chat("a", R"("moondream":{"skill":"segment"})"), "skill"},
+      {chat("a", R"("tools":[{"type":"function"}])"), "tools"},
+      {chat("a", R"("response_format":{"type":"json_object"})"), "response_format"},
+      {chat("a", R"("n":0)"), "n"},
+      {chat("a", R"("stream_options":5)"), "stream_options"},
+      {chat("a", R"("max_completion_tokens":"5")"), "max_completion_tokens"},
+      {chat("a", R"("top_logprobs":5)"), "top_logprobs"},
+      {chat("  "), "messages"},
+      {"{}", "messages"},
+      {R"({"messages":[{"role":"tool","content":"a"}]})", "messages"},
+      {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
+       "messages"},
+      {chat("corrupt"), ""},
+  };
+  for (const auto& [body, field] : cases) {
+    const ClientResponse response = complete(body);
+    EXPECT_EQ(response.status, 400) << body;
+    EXPECT_EQ(error_field_of(response), field) << body << ": " << response.body;
+  }
 }
 
 TEST_F(OpenAiApiTest, SkillsThroughTheExtension) {
@@ -316,7 +380,7 @@ TEST_F(OpenAiApiTest, SkillsThroughTheExtension) {
   const ClientResponse stream =
       complete(body + R"("stream":true,"moondream":{"skill":"point","object":"dog"}})");
   const json::value delta = json::parse(stream.events()[1]).at("choices").at(0).at("delta");
-  EXPECT_EQ(delta.at("content"), R"({"points":[{"x":2.5E-1,"y":5E-1}]})");
+  EXPECT_EQ(delta.at("content"), R"({"points":[{"x":0.25,"y":0.5}]})");
 
   ASSERT_EQ(complete(body + R"("moondream":{"skill":"caption","length":"long"}})").status, 200);
   EXPECT_EQ(service->last_request().length, CaptionLength::kLong);
@@ -337,8 +401,8 @@ TEST_F(OpenAiApiTest, WhatIsNotThereIsRefusedAndNamed) {
       {chat("a", R"("logprobs":true,"top_logprobs":21)"), "between 0 and 20"},
       {chat("a", R"("logprobs":true,"top_logprobs":-1)"), "between 0 and 20"},
       {chat("a", R"("logprobs":true,"top_logprobs":1.5)"), "top_logprobs"},
-      {chat("a", R"("presence_penalty":0.5)"), "presence_penalty"},
-      {chat("a", R"("logit_bias":{"5":1})"), "logit_bias"},
+      {chat("a", R"("presence_penalty":2.5)"), "presence_penalty"},
+      {chat("a", R"("logit_bias":{"5":1000})"), "logit_bias"},
       {chat("a", R"("n":0)"), "n must lie"},
       {chat("a", R"("n":1000)"), "n must lie"},
       {chat("a", R"("stream_options":5)"), "stream_options"},

@@ -155,7 +155,8 @@ TEST_F(OperationsTest, TheTimelineAndTheDepthSwitch) {
   EXPECT_EQ(step.at("kind"), "decode");
   EXPECT_EQ(step.at("forward"), (boost::json::array{100, 200}));
   EXPECT_EQ(step.at("sampling"), (boost::json::array{200, 210}));
-  EXPECT_EQ(timeline.at("idle").at(0), (boost::json::array{210, 300}));
+  EXPECT_EQ(timeline.at("gaps").at(0).at("state").as_string(), "starved");
+  EXPECT_EQ(timeline.at("gaps").at(0).at("span"), (boost::json::array{210, 300}));
 
   EXPECT_EQ(boost::json::parse(post("/debug/depth", R"({"depth":1})").body).at("depth"), 1);
   for (const char* bad : {R"({"depth":0})", R"({"depth":3})", R"({"depth":99999999999})", "{}",

@@ -19,6 +19,8 @@ class ServerTest : public ::testing::Test {
  protected:
   void start(ServerStateOptions state_options = {}, HttpLimits limits = {}) {
     state_options.version = "test";
+    state_options.allowed_hosts.push_back(
+        "x");  // as the tests that write whole requests are called
     state = std::make_unique<ServerState>(std::move(state_options));
     HttpServerOptions options;
     options.port = 0;
@@ -45,6 +47,15 @@ class ServerTest : public ::testing::Test {
   }
   ClientResponse get(std::string_view path, std::string_view more_headers = "") {
     return HttpClient(server->port()).get(path, more_headers);
+  }
+
+  // The field that an error names; "" for null.
+  static std::string error_field_of(const ClientResponse& response) {
+    boost::system::error_code failed;
+    const boost::json::value value = boost::json::parse(response.body, failed);
+    if (failed || !value.is_object() || !value.get_object().contains("error")) return "?";
+    const boost::json::value& param = value.at("error").at("param");
+    return param.is_null() ? "" : std::string(param.as_string());
   }
 
   // An error's code, after checking that its shape is the documented one.

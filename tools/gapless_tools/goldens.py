@@ -17,9 +17,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from .image_crops import tiling_of_image
 from .reference_model import ReferenceModel
 from .skills import Generation, Limits, encode_images, run_skill
+from .tiling import tiling_of_image
 
 Request = tuple[str, str]  # skill and argument
 

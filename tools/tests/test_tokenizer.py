@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from train_tokenizer import RESERVED  # noqa: E402
+from write_tiny_config import tiny_config  # noqa: E402
 
 MODEL = Path(__file__).parents[2] / "models" / "tiny"
 
@@ -41,6 +42,9 @@ class ShippedTokenizer(unittest.TestCase):
         self.assertEqual(templates["query"]["prefix"], [1, *self.tokenizer.encode(" query").ids, 2])
         self.assertEqual(templates["query"]["suffix"], [3, 3])
         self.assertEqual(templates["detect"]["suffix"], [3])
+
+    def test_the_shipped_config_is_the_one_that_is_written(self) -> None:
+        self.assertEqual(json.loads((MODEL / "config.json").read_text()), tiny_config(self.tokenizer))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ CpuDevice::~CpuDevice() {
 }
 
 StatusOr<DeviceInfo> CpuDevice::info() {
-  std::lock_guard lock(memory_mutex_);
+  MutexLock lock(memory_mutex_);
   return DeviceInfo{.kind = DeviceKind::kCpu,
                     .name = "CPU",
                     .total_memory_bytes = total_memory_bytes_,
@@ -56,7 +56,7 @@ StatusOr<DeviceInfo> CpuDevice::info() {
 
 StatusOr<void*> CpuDevice::allocate_bytes(std::size_t bytes) {
   count(counter_cells_.allocations);
-  std::lock_guard lock(memory_mutex_);
+  MutexLock lock(memory_mutex_);
   // Linux would promise more than there is, and end the process when the promise is called in.
   void* data = nullptr;
   if (bytes <= total_memory_bytes_ - allocated_bytes_) {
@@ -78,7 +78,7 @@ void CpuDevice::free_bytes(void* data) {
   count(counter_cells_.synchronizations);
   drain_streams();
   {
-    std::lock_guard lock(memory_mutex_);
+    MutexLock lock(memory_mutex_);
     const auto found = bytes_by_allocation_.find(data);
     GAPLESS_CHECK(found != bytes_by_allocation_.end());
     allocated_bytes_ -= found->second;
@@ -112,7 +112,7 @@ void CpuDevice::free_pinned(void* data) {
 
 void CpuDevice::drain_streams() {
   // Held throughout, so that no stream goes away meanwhile.
-  std::lock_guard lock(streams_mutex_);
+  MutexLock lock(streams_mutex_);
   for (CpuStream* stream : streams_) {
     GAPLESS_CHECK_MSG(stream->thread_.get_id() != std::this_thread::get_id(),
                       "work on a stream owns a buffer");

@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "device/counter_cells.h"
 #include "device/device.h"
 #include "device/pinned_ranges.h"
@@ -51,12 +51,12 @@ class CpuDevice : public Device {
   PinnedRanges pinned_ranges_;
   std::atomic<int> num_live_{0};  // buffers, streams, events and graphs
 
-  std::mutex streams_mutex_;
-  std::vector<CpuStream*> streams_;  // guarded by streams_mutex_
+  Mutex streams_mutex_;
+  std::vector<CpuStream*> streams_ GAPLESS_GUARDED_BY(streams_mutex_);
 
-  std::mutex memory_mutex_;
-  std::map<void*, std::size_t> bytes_by_allocation_;  // guarded by memory_mutex_
-  std::size_t allocated_bytes_ = 0;                   // guarded by memory_mutex_
+  Mutex memory_mutex_;
+  std::map<void*, std::size_t> bytes_by_allocation_ GAPLESS_GUARDED_BY(memory_mutex_);
+  std::size_t allocated_bytes_ GAPLESS_GUARDED_BY(memory_mutex_) = 0;
 };
 
 }  // namespace gapless

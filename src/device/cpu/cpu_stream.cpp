@@ -33,20 +33,20 @@ Status run_op(const CpuOp& op) {
 
 void CpuPoint::reach(const Status& state) {
   // Notified under the lock: a waiter may let go of the last reference as soon as it has the lock.
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   reached_ = true;
   state_ = state;
   reached_changed_.notify_all();
 }
 
 bool CpuPoint::is_reached() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return reached_;
 }
 
 Status CpuPoint::wait() {
-  std::unique_lock lock(mutex_);
-  reached_changed_.wait(lock, [this] { return reached_; });
+  MutexLock lock(mutex_);
+  while (!reached_) reached_changed_.wait(lock);
   return state_;
 }
 
@@ -97,13 +97,13 @@ CpuStream::CpuStream(CpuDevice& device, std::string_view name)
     : device_(device), name_(name), queue_(kMaxQueuedCpuOps), thread_([this] { run(); }) {
   name_thread(thread_, name_);
   ++device_.num_live_;
-  std::lock_guard lock(device_.streams_mutex_);
+  MutexLock lock(device_.streams_mutex_);
   device_.streams_.push_back(this);
 }
 
 CpuStream::~CpuStream() {
   {
-    std::lock_guard lock(device_.streams_mutex_);
+    MutexLock lock(device_.streams_mutex_);
     std::erase(device_.streams_, this);
   }
   queue_.close();
@@ -120,7 +120,19 @@ void CpuStream::push(Item item) {
   GAPLESS_CHECK(queue_.push(std::move(item)));
 }
 
+CpuStream::OnlyIf::OnlyIf(CpuStream& stream, std::function<bool()> holds) : stream_(stream) {
+  GAPLESS_CHECK_MSG(!stream_.condition_, "conditions of a stream are not nested");
+  stream_.condition_ = std::move(holds);
+}
+
+CpuStream::OnlyIf::~OnlyIf() {
+  stream_.condition_ = nullptr;
+}
+
 Status CpuStream::enqueue(CpuOp op) {
+  if (condition_) {
+    op = [holds = condition_, then = std::move(op)] { return holds() ? then() : ok_status(); };
+  }
   if (capturing_) {
     captured_.push_back(std::move(op));
     return ok_status();

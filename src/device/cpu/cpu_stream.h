@@ -2,15 +2,14 @@
 // a queue, so that ThreadSanitizer finds a buffer reused too early on any machine.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/bounded_queue.h"
+#include "base/mutex.h"
 #include "device/device.h"
 
 namespace gapless {
@@ -32,10 +31,10 @@ class CpuPoint {
   bool wait_for(std::int64_t timeout_ns);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable reached_changed_;
-  bool reached_ = false;
-  Status state_;
+  Mutex mutex_;
+  ConditionVariable reached_changed_;
+  bool reached_ GAPLESS_GUARDED_BY(mutex_) = false;
+  Status state_ GAPLESS_GUARDED_BY(mutex_);
 };
 
 // Holds the point of its latest record. A wait keeps the point that was the latest when the wait
@@ -96,6 +95,19 @@ class CpuStream : public Stream {
   Status synchronize() override;
   void* native_handle() override { return this; }
 
+  // For kernels/cpu: what is enqueued while it lives runs only where `holds` is true when its turn
+  // comes, in a graph at each launch. Not nested.
+  class OnlyIf {
+   public:
+    OnlyIf(CpuStream& stream, std::function<bool()> holds);
+    ~OnlyIf();
+    OnlyIf(const OnlyIf&) = delete;
+    OnlyIf& operator=(const OnlyIf&) = delete;
+
+   private:
+    CpuStream& stream_;
+  };
+
  private:
   friend class CpuDevice;
   // Reads and may set the stream's state: not OK once poisoned.
@@ -112,6 +124,7 @@ class CpuStream : public Stream {
   const std::string name_;
   bool capturing_ = false;
   std::vector<CpuOp> captured_;
+  std::function<bool()> condition_;  // OnlyIf's; empty: none
   BoundedQueue<Item> queue_;
   std::thread thread_;  // last: it uses everything above
 };

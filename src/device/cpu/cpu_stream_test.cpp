@@ -54,6 +54,33 @@ TEST_F(CpuStreamTest, EnqueueDoesNotWaitForTheWork) {
   EXPECT_TRUE(done.is_complete().value());
 }
 
+// Looked at when the work's turn comes, and at each launch of a graph.
+TEST_F(CpuStreamTest, ConditionalWorkRunsOnlyWhereTheConditionHoldsThen) {
+  const auto work = stream();
+  std::vector<int> log;
+  bool holds = false;
+  ASSERT_TRUE(work->begin_capture().ok());
+  {
+    const CpuStream::OnlyIf only_if(*work, [&holds] { return holds; });
+    ASSERT_TRUE(work->enqueue(append(log, 1)).ok());
+    ASSERT_TRUE(work->enqueue(append(log, 2)).ok());
+  }
+  ASSERT_TRUE(work->enqueue(append(log, 3)).ok());
+  const auto graph = work->end_capture();
+  ASSERT_TRUE(graph.ok());
+  ASSERT_TRUE(work->launch(**graph).ok());
+  ASSERT_TRUE(work->synchronize().ok());
+  EXPECT_EQ(log, (std::vector<int>{3}));
+  ASSERT_TRUE(work->enqueue([&holds] {
+                    holds = true;
+                    return ok_status();
+                  })
+                  .ok());
+  ASSERT_TRUE(work->launch(**graph).ok());
+  ASSERT_TRUE(work->synchronize().ok());
+  EXPECT_EQ(log, (std::vector<int>{3, 1, 2, 3}));
+}
+
 TEST_F(CpuStreamTest, StreamsRunSideBySide) {
   const auto held = stream("held");
   const auto free = stream("free");

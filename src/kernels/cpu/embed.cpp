@@ -44,9 +44,13 @@ void embed(const VectorOps& ops, const EmbedParams& params) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(params.inputs);
   for (std::int64_t i = 0; i < params.num_tokens; ++i) {
     const std::int64_t at = params.index != nullptr ? params.index[i] : i;
+    float* out = static_cast<float*>(params.out) + i * dim;
+    if (at < 0) {
+      std::fill_n(out, dim, 0.0f);
+      continue;
+    }
     const auto& input =
         *reinterpret_cast<const TokenInput*>(bytes + at * params.input_stride_bytes);
-    float* out = static_cast<float*>(params.out) + i * dim;
     if (input.kind == InputKind::kCoord || input.kind == InputKind::kSize) {
       embed_region(ops, params.region, input, out);
     } else if (input.kind == InputKind::kImage) {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/thread_pool.h"
+#include "kernels/adjusted_logit.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/logprob.h"
 #include "kernels/sampling_uniform.h"
@@ -51,29 +52,51 @@ class Ranking {
   std::int64_t num_sorted_ = 0;
 };
 
-struct Candidates {
-  std::int64_t count = 0;
-  bool all_finite = true;
-
-  void add(Candidate* to, const float* logits, std::int32_t token) {
-    if (std::isfinite(logits[token])) {
-      to[count++] = {logits[token], token};
-    } else {
-      all_finite = false;
-    }
+// The tokens that a row may take, with the logits that it picks them by.
+class Candidates {
+ public:
+  Candidates(const SampleParams& params, const RowState& row, std::int64_t i, Candidate* to)
+      : row_(row), logits_(params.logits + i * params.logits_stride), to_(to) {
+    if ((row.flags & kRowAdjustsLogits) == 0) return;
+    const std::int64_t begin = params.rows[i] * params.token_memory.stride;
+    uses_ = params.token_memory.uses + begin;
+    biases_ = params.token_memory.biases + begin;
   }
+
+  void add(std::int32_t token) {
+    float logit = logits_[token];
+    if (is_held_back(row_, token)) return;
+    if (!std::isfinite(logit)) {
+      all_finite_ = false;
+      return;
+    }
+    if (uses_ != nullptr)
+      logit = adjusted_logit(logit, row_.sampling, uses_[token], biases_[token]);
+    to_[count_++] = {logit, token};
+  }
+
+  std::int64_t count() const { return count_; }
+  bool all_finite() const { return all_finite_; }
+
+ private:
+  const RowState& row_;
+  const float* logits_;
+  Candidate* to_;
+  const std::uint16_t* uses_ = nullptr;  // nullptr: the row has no token memory
+  const float* biases_ = nullptr;
+  std::int64_t count_ = 0;
+  bool all_finite_ = true;
 };
 
 Candidates collect(const SampleParams& params, const RowState& row, std::int64_t i, Candidate* to) {
-  const float* logits = params.logits + i * params.logits_stride;
-  Candidates found;
+  Candidates found(params, row, i, to);
   if (row.automaton != kNoAutomaton) {
     const AutomatonState& state = params.automata[row.automaton];
     for (int edge = 0; edge < state.num_edges; ++edge) {
       const std::int32_t token = state.tokens[edge];
       const bool repeated =
           std::find(state.tokens, state.tokens + edge, token) != state.tokens + edge;
-      if (token >= 0 && token < params.vocab && !repeated) found.add(to, logits, token);
+      if (token >= 0 && token < params.vocab && !repeated) found.add(token);
     }
     return found;
   }
@@ -83,27 +106,30 @@ Candidates collect(const SampleParams& params, const RowState& row, std::int64_t
   for (std::int32_t token = 0; token < params.vocab; ++token) {
     if (mask != nullptr && ((mask[token / 32] >> (token % 32)) & 1u) == 0) continue;
     if (std::find(row.denied_ids, denied_end, token) != denied_end) continue;
-    found.add(to, logits, token);
+    found.add(token);
   }
   return found;
 }
 
 // The token at u of the filtered distribution. Weights are relative to the first candidate's.
-std::int32_t draw(Ranking& ranking, const RowState& row, double u) {
+std::int32_t draw(Ranking& ranking, const SamplingSettings& settings, double u) {
   const double largest = ranking[0].logit;
-  auto weight = [&](const Candidate& c) { return std::exp((c.logit - largest) / row.temperature); };
+  auto weight = [&](const Candidate& c) {
+    return std::exp((c.logit - largest) / settings.temperature);
+  };
   double total = 0;
   for (const Candidate& candidate : ranking.all()) total += weight(candidate);
 
   std::int64_t kept = ranking.size();
   double kept_sum = total;
-  if (row.top_k > 0 || row.min_p > 0 || row.top_p < 1) {
-    const std::int64_t limit = row.top_k > 0 ? std::min<std::int64_t>(kept, row.top_k) : kept;
+  if (settings.top_k > 0 || settings.min_p > 0 || settings.top_p < 1) {
+    const std::int64_t limit =
+        settings.top_k > 0 ? std::min<std::int64_t>(kept, settings.top_k) : kept;
     kept_sum = 0;
     for (kept = 0; kept < limit; ++kept) {
       const double next = weight(ranking[kept]);
-      const bool too_unlikely = row.min_p > 0 && next < row.min_p;
-      const bool past_nucleus = row.top_p < 1 && kept_sum > row.top_p * total;
+      const bool too_unlikely = settings.min_p > 0 && next < settings.min_p;
+      const bool past_nucleus = settings.top_p < 1 && kept_sum > settings.top_p * total;
       if (kept > 0 && (too_unlikely || past_nucleus)) break;
       kept_sum += next;
     }
@@ -119,12 +145,12 @@ std::int32_t draw(Ranking& ranking, const RowState& row, double u) {
 std::int32_t choose(const SampleParams& params, const RowState& row, std::int64_t i,
                     Candidate* scratch) {
   const Candidates found = collect(params, row, i, scratch);
-  if (found.count == 0) return row.num_stop_ids > 0 ? row.stop_ids[0] : 0;
-  if (!(row.temperature > 0) || !found.all_finite) {
-    return std::min_element(scratch, scratch + found.count, comes_before)->token;
+  if (found.count() == 0) return row.num_stop_ids > 0 ? row.stop_ids[0] : 0;
+  if (!(row.sampling.temperature > 0) || !found.all_finite()) {
+    return std::min_element(scratch, scratch + found.count(), comes_before)->token;
   }
-  Ranking ranking(scratch, found.count);
-  return draw(ranking, row, sampling_uniform(row.seed, row.num_generated));
+  Ranking ranking(scratch, found.count());
+  return draw(ranking, row.sampling, sampling_uniform(row.sampling.seed, row.num_generated));
 }
 
 }  // namespace

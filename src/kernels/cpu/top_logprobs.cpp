@@ -41,7 +41,7 @@ void top_of_row(const float* logits, int vocab, int num_wanted, TopLogprob* top)
 void top_logprobs(const TopLogprobsParams& params) {
   ThreadPool::shared().parallel_for(params.num_rows, [&](std::int64_t i) {
     if (params.rows[i] < 0) return;
-    const int num_wanted = params.row_states[params.rows[i]].num_top_logprobs;
+    const int num_wanted = params.row_states[params.rows[i]].sampling.num_top_logprobs;
     if (num_wanted <= 0) return;
     top_of_row(params.logits + i * params.logits_stride, params.vocab, num_wanted,
                params.top + i * kMaxTopLogprobs);

@@ -13,7 +13,7 @@ namespace {
 
 // Decode attention of the largest batch, 32 heads in Moondream.
 constexpr int kMaxDecodeHeads = 128;
-constexpr std::size_t kArrivalsBytes = sizeof(unsigned) * kMaxRows * kMaxDecodeHeads;
+constexpr std::size_t kArrivalsBytes = sizeof(unsigned) * kMaxSeats * kMaxDecodeHeads;
 static_assert(kArrivalsBytes % 256 == 0);  // the other counters behind it stay aligned
 
 // decode_regions' scratch: the hidden layers of both heads, then both heads' logits.
@@ -117,9 +117,9 @@ Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& 
   if (params.max_new_tokens > 1) {
     return cuda::prefill_attention(stream, params, num_multiprocessors_);
   }
-  if (params.num_sequences > kMaxRows || params.num_heads > kMaxDecodeHeads) {
+  if (params.num_sequences > kMaxSeats || params.num_heads > kMaxDecodeHeads) {
     return invalid_argument("paged_attention: a decode step has at most {} sequences and {} heads",
-                            kMaxRows, kMaxDecodeHeads);
+                            kMaxSeats, kMaxDecodeHeads);
   }
   return cuda::decode_attention(stream, params, counters_dev_.as<unsigned>());
 }
@@ -206,7 +206,7 @@ Status CudaKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {
 std::size_t CudaKernels::attention_scratch_bytes(int, int max_sequences, int max_context,
                                                  int num_heads, int head_dim) const {
   // A prefill needs none.
-  return cuda::decode_attention_scratch_bytes(std::min(max_sequences, kMaxRows), max_context,
+  return cuda::decode_attention_scratch_bytes(std::min(max_sequences, kMaxSeats), max_context,
                                               num_heads, head_dim);
 }
 
@@ -215,8 +215,8 @@ std::size_t CudaKernels::decoder_blocks_scratch_bytes(int max_rows, int dim, int
   return cuda::decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, num_heads);
 }
 
-std::size_t CudaKernels::sample_scratch_bytes(int max_rows, int) const {
-  return cuda::sample_scratch_bytes(max_rows);
+std::size_t CudaKernels::sample_scratch_bytes(int max_rows, int vocab) const {
+  return cuda::sample_scratch_bytes(max_rows, vocab);
 }
 
 std::size_t CudaKernels::region_scratch_bytes(int max_rows, int inner_dim, int max_out) const {

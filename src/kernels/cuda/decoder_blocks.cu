@@ -55,7 +55,7 @@ DecoderLayer make_layer(const DecoderBlock& block) {
 bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multiprocessors) {
   const DecoderBlocksParams& p = params;
   if (!p.decode || p.num_blocks < 1 || p.num_blocks > kMaxDecoderLayers) return false;
-  const int max_rows = std::min(kMaxRows, num_multiprocessors);
+  const int max_rows = std::min(kMaxSeats, num_multiprocessors);
   if (p.num_tokens < 1 || p.num_tokens > max_rows || p.num_sequences != p.num_tokens) return false;
   const DecoderBlock& first = p.blocks[0];
   const int dim = first.qkv.in, ff_dim = first.fc1.out;
@@ -93,6 +93,8 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
   p.num_rows = params.num_tokens;
   p.x = static_cast<Bf16*>(params.x);
   p.sequences = params.sequences;
+  p.rows = params.rows;
+  p.row_states = params.row_states;
   p.page_table = params.page_table;
   p.page_table_stride = params.page_table_stride;
   p.rope_table = params.rope_table;

@@ -64,10 +64,16 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slic
   wait_for_predecessor();
   const std::int64_t token = blockIdx.x;
   const std::int64_t index = p.index != nullptr ? p.index[token] : token;
-  const auto& input = *reinterpret_cast<const TokenInput*>(reinterpret_cast<const char*>(p.inputs) +
-                                                           index * p.input_stride_bytes);
   Bf16* out = static_cast<Bf16*>(p.out) + token * p.dim;
   const int begin = blockIdx.y * slice, end = min(begin + slice, p.dim);
+  if (index < 0) {
+    for (int d = begin + threadIdx.x * kVector; d < end; d += kThreads * kVector) {
+      *reinterpret_cast<uint4*>(out + d) = uint4{};
+    }
+    return;
+  }
+  const auto& input = *reinterpret_cast<const TokenInput*>(reinterpret_cast<const char*>(p.inputs) +
+                                                           index * p.input_stride_bytes);
 
   if (input.kind == InputKind::kCoord || input.kind == InputKind::kSize) {
     const bool is_size = input.kind == InputKind::kSize;

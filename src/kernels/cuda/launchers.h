@@ -49,7 +49,7 @@ std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, i
 
 // sample.cu
 Status sample(Stream& stream, const SampleParams& params);
-std::size_t sample_scratch_bytes(int max_rows);
+std::size_t sample_scratch_bytes(int max_rows, int vocab);
 
 // top_logprobs.cu
 Status top_logprobs(Stream& stream, const TopLogprobsParams& params);

@@ -1,7 +1,12 @@
 // Picks each row's token; SampleParams in kernels.h says how. Several blocks per row summarise a part
 // of its logits each; then one block per row merges them and, unless the row is greedy, draws.
+//
+// A row with biases, penalties or held-back stop ids is picked by other logits than the model's. The
+// blocks that summarise it leave those in scratch memory, where the draw finds them. Other rows take
+// neither the time nor the path.
 #include <cmath>
 
+#include "kernels/adjusted_logit.h"
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/token_order.cuh"
 #include "kernels/cuda/launch.h"
@@ -11,26 +16,28 @@
 namespace gapless::cuda {
 namespace {
 
-// Loads in flight per thread.
+// Loads in flight per thread. Where each logit brings others along, fewer: no row may pay in registers
+// for what another one asks.
 constexpr int kUnroll = 8;
+constexpr int kAdjustedUnroll = 1;
 
 // Parts of a row, and threads of the block that summarises one.
 constexpr int kParts = 16;
 constexpr int kPartThreads = 256;
 
 // Calls use(token, logit) for the tokens of [begin, end), spread over a block of kThreads.
-template <int kThreads, typename Use>
+template <int kThreads, int kInFlight, typename Use>
 __device__ __forceinline__ void scan_logits(const float* logits, int begin, int end,
                                             const Use& use) {
-  for (int base = begin + threadIdx.x; base < end; base += kThreads * kUnroll) {
-    float values[kUnroll];
+  for (int base = begin + threadIdx.x; base < end; base += kThreads * kInFlight) {
+    float values[kInFlight];
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
+    for (int i = 0; i < kInFlight; ++i) {
       const int token = base + i * kThreads;
       values[i] = token < end ? logits[token] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
+    for (int i = 0; i < kInFlight; ++i) {
       const int token = base + i * kThreads;
       if (token < end) use(token, values[i]);
     }
@@ -118,10 +125,36 @@ __device__ Summary empty_summary() {
   return {{-INFINITY, 0x7fffffff}, {-INFINITY, 0}, 1};
 }
 
+// A row without adjustments.
+struct AsTheModelSays {
+  static constexpr int kInFlight = kUnroll;
+  __device__ bool operator()(int, float&) const { return true; }
+};
+
+// Turns a candidate's logit into the one that it is picked by, and remembers that. False: the token
+// is held back.
+struct Adjusted {
+  static constexpr int kInFlight = kAdjustedUnroll;
+  const RowState& row;
+  const std::uint16_t* uses;  // nullptr: the row has no token memory
+  const float* biases;
+  float* adjusted;  // out [vocab]
+
+  __device__ bool operator()(int token, float& logit) const {
+    const bool held_back = is_held_back(row, token);
+    if (uses != nullptr) logit = adjusted_logit(logit, row.sampling, uses[token], biases[token]);
+    // The draw gives this no weight.
+    adjusted[token] = held_back ? -INFINITY : logit;
+    return !held_back;
+  }
+};
+
 // One thread's share of the tokens of [begin, end).
-__device__ Summary summarize(const float* logits, int begin, int end, const Allowed& allowed) {
+template <typename Adjust>
+__device__ Summary summarize(const float* logits, int begin, int end, const Allowed& allowed,
+                             const Adjust& adjust) {
   Summary s = empty_summary();
-  scan_logits<kPartThreads>(logits, begin, end, [&](int token, float logit) {
+  scan_logits<kPartThreads, Adjust::kInFlight>(logits, begin, end, [&](int token, float logit) {
     const bool finite = isfinite(logit);
     if (finite) {
       if (logit > s.all.largest) {
@@ -130,7 +163,7 @@ __device__ Summary summarize(const float* logits, int begin, int end, const Allo
       }
       s.all.sum += __expf(logit - s.all.largest);
     }
-    if (!allowed(token)) return;
+    if (!allowed(token) || !adjust(token, logit)) return;
     if (finite) {
       s.best = better(s.best, {logit, token});
     } else {
@@ -138,6 +171,22 @@ __device__ Summary summarize(const float* logits, int begin, int end, const Allo
     }
   });
   return s;
+}
+
+// Of the i-th row of the batch, behind all summaries; see Adjusted.
+__device__ float* adjusted_logits(const SampleParams& p, std::int64_t i) {
+  auto* first = reinterpret_cast<float*>(static_cast<Summary*>(p.scratch) + p.num_rows * kParts);
+  return first + i * p.vocab;
+}
+
+__device__ Adjusted make_adjusted(const SampleParams& p, const RowState& row, int row_index,
+                                  std::int64_t i) {
+  Adjusted adjust{row, nullptr, nullptr, adjusted_logits(p, i)};
+  if ((row.flags & kRowAdjustsLogits) != 0) {
+    adjust.uses = p.token_memory.uses + row_index * p.token_memory.stride;
+    adjust.biases = p.token_memory.biases + row_index * p.token_memory.stride;
+  }
+  return adjust;
 }
 
 // Whether there is nothing to sample.
@@ -154,11 +203,15 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   const std::int64_t i = blockIdx.y;
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return;
-  const Allowed allowed(p.row_states[row_index], p.automata, p.host_masks + i * p.host_mask_stride);
+  const RowState& row = p.row_states[row_index];
+  const Allowed allowed(row, p.automata, p.host_masks + i * p.host_mask_stride);
+  const float* logits = p.logits + i * p.logits_stride;
   const int part = blockIdx.x;
-  const Summary own =
-      merge_lanes<kWarp>(summarize(p.logits + i * p.logits_stride, part * p.vocab / kParts,
-                                   (part + 1) * p.vocab / kParts, allowed));
+  const int begin = part * p.vocab / kParts, end = (part + 1) * p.vocab / kParts;
+  const Summary share =
+      is_adjusted(row) ? summarize(logits, begin, end, allowed, make_adjusted(p, row, row_index, i))
+                       : summarize(logits, begin, end, allowed, AsTheModelSays());
+  const Summary own = merge_lanes<kWarp>(share);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   if (lane == 0) warps[warp] = own;
   __syncthreads();
@@ -180,39 +233,41 @@ __device__ Summary merge_parts(const Summary* parts) {
 }
 
 // The filters keep a prefix of the order; the draw is at a share of the prefix's weight.
-__device__ int draw(const float* logits, int vocab, const RowState& row, const Allowed& allowed,
-                    float largest, TokenOrderShared& shared) {
+__device__ int draw(const float* logits, int vocab, const SamplingSettings& settings,
+                    int num_generated, const Allowed& allowed, float largest,
+                    TokenOrderShared& shared) {
   const auto scan = [&](auto use) {
-    scan_logits<kSampleThreads>(logits, 0, vocab, [&](int token, float logit) {
+    scan_logits<kSampleThreads, kUnroll>(logits, 0, vocab, [&](int token, float logit) {
       if (allowed(token)) use(token, logit);
     });
   };
-  TokenOrder order(scan, largest, row.temperature, shared);
+  TokenOrder order(scan, largest, settings.temperature, shared);
   const std::uint64_t total = order.total_weight();
   std::uint64_t kept = total;
-  if (row.top_k > 0) {
-    const std::uint64_t last = static_cast<std::uint64_t>(row.top_k) - 1;
+  if (settings.top_k > 0) {
+    const std::uint64_t last = static_cast<std::uint64_t>(settings.top_k) - 1;
     kept = min(kept, order.find({.by_count = true, .amount = last}).weight);
   }
-  if (row.top_p < 1) {
-    const double before = fmax(0.0, static_cast<double>(row.top_p)) * static_cast<double>(total);
+  if (settings.top_p < 1) {
+    const double before =
+        fmax(0.0, static_cast<double>(settings.top_p)) * static_cast<double>(total);
     kept = min(
         kept, order.find({.by_count = false, .amount = static_cast<std::uint64_t>(before)}).weight);
   }
-  if (row.min_p > 0) {
+  if (settings.min_p > 0) {
     __shared__ unsigned long long likely;
     if (threadIdx.x == 0) likely = 0;
     __syncthreads();
     std::uint64_t mine = 0;
     scan([&](int, float logit) {
-      if (order.relative_probability(logit) >= row.min_p) mine += order.weight(logit);
+      if (order.relative_probability(logit) >= settings.min_p) mine += order.weight(logit);
     });
     atomicAdd(&likely, static_cast<unsigned long long>(mine));
     __syncthreads();
     // At least the first token stays.
     kept = min(kept, max(std::uint64_t{likely}, std::uint64_t{kFullWeight}));
   }
-  const double share = sampling_uniform(row.seed, row.num_generated);
+  const double share = sampling_uniform(settings.seed, num_generated);
   const auto amount = static_cast<std::uint64_t>(share * static_cast<double>(kept));
   return order.find({.by_count = false, .amount = min(amount, kept - 1)}).token;
 }
@@ -243,10 +298,11 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   int token;
   if (summary.best.token >= p.vocab) {
     token = row.num_stop_ids > 0 ? row.stop_ids[0] : 0;  // nothing is allowed
-  } else if (!(row.temperature > 0) || summary.all_finite == 0) {
+  } else if (!(row.sampling.temperature > 0) || summary.all_finite == 0) {
     token = summary.best.token;
   } else {
-    token = draw(logits, p.vocab, row, allowed, summary.best.logit,
+    const float* picked_by = is_adjusted(row) ? adjusted_logits(p, i) : logits;
+    token = draw(picked_by, p.vocab, row.sampling, row.num_generated, allowed, summary.best.logit,
                  *reinterpret_cast<TokenOrderShared*>(raw_shared));
   }
   if (threadIdx.x == 0) {
@@ -273,8 +329,9 @@ Status sample(Stream& stream, const SampleParams& params) {
                 sample_kernel, params);
 }
 
-std::size_t sample_scratch_bytes(int max_rows) {
-  return static_cast<std::size_t>(max_rows) * kParts * sizeof(Summary);
+std::size_t sample_scratch_bytes(int max_rows, int vocab) {
+  return static_cast<std::size_t>(max_rows) *
+         (kParts * sizeof(Summary) + static_cast<std::size_t>(vocab) * sizeof(float));
 }
 
 }  // namespace gapless::cuda

@@ -16,6 +16,27 @@ __device__ void copy_row_state(RowState* to, const RowState* from) {
   }
 }
 
+// The block's install gets zeros, then its notes.
+__device__ void fill_memory(const BeginStepParams& p, int install) {
+  const TokenMemory& memory = p.token_memory;
+  const std::int64_t begin = p.install_rows[install] * memory.stride;
+  std::uint16_t* uses = memory.uses + begin;
+  float* biases = memory.biases + begin;
+  // Rows begin and end at whole words of 8 uses; what lies behind the vocabulary is nobody's.
+  for (int word = threadIdx.x; word < memory.stride / 8; word += blockDim.x) {
+    reinterpret_cast<uint4*>(uses)[word] = uint4{};
+    reinterpret_cast<float4*>(biases)[2 * word] = float4{};
+    reinterpret_cast<float4*>(biases)[2 * word + 1] = float4{};
+  }
+  __syncthreads();
+  const int end = p.first_notes[install + 1];
+  for (int n = p.first_notes[install] + threadIdx.x; n < end; n += blockDim.x) {
+    const TokenNote note = p.notes[n];
+    uses[note.token] = note.in_prompt != 0 ? kTokenInPrompt : 0;
+    biases[note.token] = note.bias;
+  }
+}
+
 // Blocks [0, max_installs) install one row each, the others set kThreads page-table entries each.
 __global__ void begin_step_kernel(BeginStepParams p) {
   let_successor_start();
@@ -24,6 +45,7 @@ __global__ void begin_step_kernel(BeginStepParams p) {
   if (block < p.max_installs) {
     if (block < *p.num_installs) {
       copy_row_state(&p.row_states[p.install_rows[block]], &p.installs[block]);
+      if ((p.installs[block].flags & kRowAdjustsLogits) != 0) fill_memory(p, block);
     }
     return;
   }
@@ -40,8 +62,8 @@ __global__ void plan_decode_kernel(PlanDecodeParams p) {
   if (i >= p.num_rows) return;
   const std::int32_t row = p.rows[i];
   const bool padding = row < 0;
-  p.input_index[i] = padding ? 0 : row;
   if (padding || p.row_states[row].done != 0) {
+    p.input_index[i] = -1;
     p.positions[i] = 0;
     p.cache_slots[i] = i % kPageTokens;  // page 0 is trash
     p.sequences[i] = {padding ? 0 : row, i, 0, 0, 0};
@@ -50,6 +72,7 @@ __global__ void plan_decode_kernel(PlanDecodeParams p) {
   const std::int32_t position = p.row_states[row].position;
   const std::int32_t page =
       p.page_table[std::int64_t{row} * p.page_table_stride + position / kPageTokens];
+  p.input_index[i] = row;
   p.positions[i] = position;
   p.cache_slots[i] = page * kPageTokens + position % kPageTokens;
   p.sequences[i] = {row, i, 1, position, 0};
@@ -90,6 +113,11 @@ __device__ StepOutput advance(const AdvanceRowsParams& p, RowState& row, int i) 
   return {token, outcome, row.input.x, row.input.y, p.logprobs[i], row.position - 1};
 }
 
+__device__ void count_use(const TokenMemory& memory, std::int32_t row, std::int32_t token) {
+  std::uint16_t& uses = memory.uses[row * memory.stride + token];
+  if ((uses & kMaxTokenUses) < kMaxTokenUses) ++uses;
+}
+
 __global__ void advance_rows_kernel(AdvanceRowsParams p) {
   let_successor_start();
   wait_for_predecessor();
@@ -103,6 +131,7 @@ __global__ void advance_rows_kernel(AdvanceRowsParams p) {
       output.position = state.position;
     } else {
       output = advance(p, state, i);
+      if ((state.flags & kRowAdjustsLogits) != 0) count_use(p.token_memory, row, output.token);
     }
   }
   p.outputs[i] = output;

@@ -4,8 +4,7 @@
 // A token's key rises with its logit and falls with its id, so no two are equal.
 //   1. Each thread finds the best key of its share of the vocabulary, every kThreads-th token.
 //   2. The k-th largest of these is the threshold: k tokens at least reach it, and all that do
-//   belong
-//      to k threads, so they are k * share at most, whatever the logits are.
+//      belong to k threads, so they are k * share at most, whatever the logits are.
 //   3. A second pass collects them, and adds up exp(logit - largest).
 //   4. A token's place is the number of collected keys above its own.
 #include <cmath>
@@ -23,7 +22,7 @@ constexpr int kNumWarps = kThreads / kWarp;
 static_assert(kNumWarps == kWarp, "one warp holds the best keys of all");
 // Loads in flight per thread.
 constexpr int kUnroll = 8;
-// What the list of step 3 fits into shared memory for.
+// Largest vocabulary whose list (step 3) fits in shared memory.
 constexpr int kMaxVocab = 1 << 18;
 
 using Key = std::uint64_t;
@@ -110,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) top_logprobs_kernel(TopLogprobsParam
   wait_for_predecessor();
   const std::int64_t i = blockIdx.x;
   const int row = p.rows[i];
-  const int num_wanted = row < 0 ? 0 : p.row_states[row].num_top_logprobs;
+  const int num_wanted = row < 0 ? 0 : p.row_states[row].sampling.num_top_logprobs;
   if (num_wanted <= 0) return;
   const float* logits = p.logits + i * p.logits_stride;
 

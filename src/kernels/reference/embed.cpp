@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -39,9 +40,12 @@ std::vector<float> fourier_features(const float* values, int num_values, const f
 void embed(const EmbedParams& params, DType round_as) {
   const std::int64_t dim = params.dim;
   for (std::int64_t i = 0; i < params.num_tokens; ++i) {
-    const TokenInput& input = input_at(params, i);
     float* out = static_cast<float*>(params.out) + i * dim;
-
+    if (params.index != nullptr && params.index[i] < 0) {
+      std::fill(out, out + dim, 0.0f);
+      continue;
+    }
+    const TokenInput& input = input_at(params, i);
     if (input.kind == InputKind::kCoord || input.kind == InputKind::kSize) {
       const bool is_size = input.kind == InputKind::kSize;
       const LinearWeights& encoder =

@@ -38,9 +38,16 @@ struct SampledToken {
   std::int32_t token = 0;
   float logprob = 0;
 };
-// One row. host_mask is read only for a kRowHostMask row; u is the uniform number in [0, 1).
+// One row's part of TokenMemory.
+struct RowMemory {
+  const std::uint16_t* uses = nullptr;
+  const float* biases = nullptr;
+};
+// One row. host_mask is read only for a kRowHostMask row, memory only for a kRowAdjustsLogits one; u
+// is the uniform number in [0, 1).
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
-                        const AutomatonState* automata, const std::uint32_t* host_mask, double u);
+                        const AutomatonState* automata, const std::uint32_t* host_mask, double u,
+                        const RowMemory& memory = {});
 void sample(const SampleParams& params);
 // Of one token of one row; kImpossibleLogprob when its logit is not finite.
 float logprob_of(const float* logits, int vocab, std::int32_t token);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/reference/reference_ops.h"
+#include "kernels/sampling_uniform.h"
 
 namespace gapless::reference {
 namespace {
@@ -174,23 +175,105 @@ TEST(ReferenceTest, SampleRowFollowsTheInverseCdf) {
   // p = 0.5, 0.125, 0.25, 0.125 in order of ids; best first: 0, 2, 1, 3.
   const float logits[] = {std::log(4.0f), 0, std::log(2.0f), 0};
   RowState row;
-  row.temperature = 1;
+  row.sampling.temperature = 1;
   auto token_at = [&](double u) { return sample_row(logits, 4, row, nullptr, nullptr, u).token; };
   EXPECT_EQ(token_at(0), 0);
   EXPECT_EQ(token_at(0.499), 0);
   EXPECT_EQ(token_at(0.501), 2);
   EXPECT_EQ(token_at(0.76), 1);
   EXPECT_EQ(token_at(0.88), 3);
-  row.top_k = 2;  // 0 and 2, at 2/3 and 1/3
+  row.sampling.top_k = 2;  // 0 and 2, at 2/3 and 1/3
   EXPECT_EQ(token_at(0.66), 0);
   EXPECT_EQ(token_at(0.67), 2);
-  row.top_k = 0, row.top_p = 0.6f;  // 0.5 before token 2: kept; 0.75 before token 1: not
+  row.sampling.top_k = 0,
+  row.sampling.top_p = 0.6f;  // 0.5 before token 2: kept; 0.75 before token 1: not
   EXPECT_EQ(token_at(0.99), 2);
-  row.top_p = 1, row.min_p = 0.3f;  // tokens 1 and 3 have a quarter of the first
+  row.sampling.top_p = 1, row.sampling.min_p = 0.3f;  // tokens 1 and 3 have a quarter of the first
   EXPECT_EQ(token_at(0.99), 2);
-  row.temperature = 0;
+  row.sampling.temperature = 0;
   EXPECT_EQ(token_at(0.99), 0);
   EXPECT_NEAR(sample_row(logits, 4, row, nullptr, nullptr, 0).logprob, std::log(0.5), 1e-6);
+}
+
+TEST(ReferenceTest, TheFiltersBoundsAreInclusive) {
+  const float logits[] = {0, 0};
+  RowState row;
+  row.sampling.temperature = 1;
+  row.sampling.top_p = 0.5f;  // exactly what is before the second token
+  EXPECT_EQ(sample_row(logits, 2, row, nullptr, nullptr, 0.99).token, 1);
+  row.sampling.top_p = 1, row.sampling.min_p = 1;  // exactly the second one's share of the first
+  EXPECT_EQ(sample_row(logits, 2, row, nullptr, nullptr, 0.99).token, 1);
+}
+
+TEST(ReferenceTest, ARowWithALogitThatIsNotFiniteIsGreedy) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    const float logits[] = {1, bad, 1.5f, 1.4f};
+    RowState row;
+    row.sampling.temperature = 1;
+    for (const double u : {0.0, 0.5, 0.99}) {
+      EXPECT_EQ(sample_row(logits, 4, row, nullptr, nullptr, u).token, 2) << bad << " at " << u;
+    }
+  }
+}
+
+TEST(ReferenceTest, ARowWithoutCandidatesEnds) {
+  const float logits[] = {NAN, INFINITY, -INFINITY};
+  RowState row;
+  row.sampling.temperature = 1;
+  EXPECT_EQ(sample_row(logits, 3, row, nullptr, nullptr, 0.5).token, 0);
+  row.num_stop_ids = 2;
+  row.stop_ids[0] = 2;
+  row.stop_ids[1] = 1;
+  EXPECT_EQ(sample_row(logits, 3, row, nullptr, nullptr, 0.5).token, 2);
+}
+
+TEST(ReferenceTest, EachTokenOfARowIsDrawnWithItsOwnNumber) {
+  constexpr int kVocab = 64;
+  const std::vector<float> logits(kVocab, 1.0f);
+  RowState row;
+  row.sampling.temperature = 1;
+  row.sampling.seed = 7;
+  const std::int32_t seat = 0;
+  for (const int num_generated : {0, 1, 2, 9}) {
+    row.num_generated = num_generated;
+    std::int32_t token = -1;
+    float logprob = 0;
+    sample({.logits = logits.data(),
+            .rows = &seat,
+            .row_states = &row,
+            .tokens = &token,
+            .logprobs = &logprob,
+            .num_rows = 1,
+            .vocab = kVocab});
+    const double u = sampling_uniform(row.sampling.seed, num_generated);
+    EXPECT_EQ(token, static_cast<std::int32_t>(u * kVocab)) << num_generated;
+  }
+}
+
+// Counts are read on the device; the launch's bounds hold whatever they say.
+TEST(ReferenceTest, BeginStepKeepsToTheLaunchsBounds) {
+  RowState states[2];
+  RowState installs[2];
+  installs[0].sampling.seed = 5, installs[1].sampling.seed = 6;
+  const std::int32_t install_rows[] = {0, 1};
+  const PageTableDelta deltas[] = {{.row = 0, .index = 0, .page = 8},
+                                   {.row = 0, .index = 1, .page = 9}};
+  const std::int32_t two = 2;
+  std::int32_t page_table[] = {-1, -1};
+  begin_step({.install_rows = install_rows,
+              .installs = installs,
+              .deltas = deltas,
+              .num_installs = &two,
+              .num_deltas = &two,
+              .max_installs = 1,
+              .max_deltas = 1,
+              .row_states = states,
+              .page_table = page_table,
+              .page_table_stride = 2});
+  EXPECT_EQ(states[0].sampling.seed, 5u);
+  EXPECT_EQ(states[1].sampling.seed, 0u);
+  EXPECT_EQ(page_table[0], 8);
+  EXPECT_EQ(page_table[1], -1);
 }
 
 TEST(ReferenceTest, BinsToValues) {

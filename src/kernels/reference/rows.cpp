@@ -5,10 +5,32 @@
 
 namespace gapless::reference {
 
+namespace {
+
+void fill_memory(const BeginStepParams& params, int install) {
+  const TokenMemory& memory = params.token_memory;
+  const std::int64_t begin = params.install_rows[install] * memory.stride;
+  std::fill_n(memory.uses + begin, memory.stride, std::uint16_t{0});
+  std::fill_n(memory.biases + begin, memory.stride, 0.0f);
+  for (int n = params.first_notes[install]; n < params.first_notes[install + 1]; ++n) {
+    const TokenNote& note = params.notes[n];
+    memory.uses[begin + note.token] = note.in_prompt != 0 ? kTokenInPrompt : 0;
+    memory.biases[begin + note.token] = note.bias;
+  }
+}
+
+void count_use(const TokenMemory& memory, std::int32_t row, std::int32_t token) {
+  std::uint16_t& uses = memory.uses[row * memory.stride + token];
+  if ((uses & kMaxTokenUses) < kMaxTokenUses) ++uses;
+}
+
+}  // namespace
+
 void begin_step(const BeginStepParams& params) {
   const int num_installs = std::min(*params.num_installs, params.max_installs);
   for (int i = 0; i < num_installs; ++i) {
     params.row_states[params.install_rows[i]] = params.installs[i];
+    if ((params.installs[i].flags & kRowAdjustsLogits) != 0) fill_memory(params, i);
   }
   const int num_deltas = std::min(*params.num_deltas, params.max_deltas);
   for (int i = 0; i < num_deltas; ++i) {
@@ -22,8 +44,8 @@ void plan_decode(const PlanDecodeParams& params) {
   for (int i = 0; i < params.num_rows; ++i) {
     const std::int32_t row = params.rows[i];
     const bool padding = row < 0;
-    params.input_index[i] = padding ? 0 : row;
     if (padding || params.row_states[row].done != 0) {
+      params.input_index[i] = -1;
       params.positions[i] = 0;
       params.cache_slots[i] = i % kPageTokens;  // page 0 is trash
       params.sequences[i] = {.row = padding ? 0 : row, .first_token = i};
@@ -32,6 +54,7 @@ void plan_decode(const PlanDecodeParams& params) {
     const std::int32_t position = params.row_states[row].position;
     const std::int32_t* page_table_row =
         params.page_table + std::int64_t{row} * params.page_table_stride;
+    params.input_index[i] = row;
     params.positions[i] = position;
     params.cache_slots[i] = static_cast<std::int32_t>(kv_slot(page_table_row, position));
     params.sequences[i] = {
@@ -109,6 +132,9 @@ void advance_rows(const AdvanceRowsParams& params) {
       output.position = row.position;
     } else {
       output = advance(params, row, i);
+      if ((row.flags & kRowAdjustsLogits) != 0) {
+        count_use(params.token_memory, params.rows[i], output.token);
+      }
     }
   }
 }

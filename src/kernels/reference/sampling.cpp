@@ -18,6 +18,11 @@ struct Candidate {
 
 bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* automata,
                 const std::uint32_t* host_mask) {
+  const std::int32_t* const stop_end = row.stop_ids + row.num_stop_ids;
+  if (row.num_generated < row.sampling.min_tokens &&
+      std::find(row.stop_ids, stop_end, token) != stop_end) {
+    return false;
+  }
   if (row.automaton != kNoAutomaton) {
     const AutomatonState& state = automata[row.automaton];
     return std::find(state.tokens, state.tokens + state.num_edges, token) !=
@@ -30,14 +35,30 @@ bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* a
   return (row.flags & kRowHostMask) == 0 || ((host_mask[token / 32] >> (token % 32)) & 1u) != 0;
 }
 
+// Biases and penalties, one after the other.
+float adjust(float logit, std::int32_t token, const RowState& row, const RowMemory& memory) {
+  if ((row.flags & kRowAdjustsLogits) == 0) return logit;
+  const SamplingSettings& settings = row.sampling;
+  const bool in_prompt = (memory.uses[token] & kTokenInPrompt) != 0;
+  const int times_generated = memory.uses[token] & kMaxTokenUses;
+  logit += memory.biases[token];
+  if (in_prompt || times_generated > 0) {
+    logit = logit > 0 ? logit / settings.repetition_penalty : logit * settings.repetition_penalty;
+  }
+  logit -= settings.frequency_penalty * static_cast<float>(times_generated);
+  if (times_generated > 0) logit -= settings.presence_penalty;
+  return logit;
+}
+
 // How many of the sorted candidates survive the filters: at least one.
-std::size_t num_kept(const std::vector<Candidate>& sorted, const RowState& row) {
+std::size_t num_kept(const std::vector<Candidate>& sorted, const SamplingSettings& settings) {
   std::size_t kept = sorted.size();
-  if (row.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(row.top_k));
+  if (settings.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(settings.top_k));
   double before = 0;
   for (std::size_t i = 0; i < kept; ++i) {
-    const bool too_unlikely = row.min_p > 0 && sorted[i].p < double{row.min_p} * sorted[0].p;
-    const bool past_nucleus = row.top_p < 1 && before > row.top_p;
+    const bool too_unlikely =
+        settings.min_p > 0 && sorted[i].p < double{settings.min_p} * sorted[0].p;
+    const bool past_nucleus = settings.top_p < 1 && before > settings.top_p;
     if (i > 0 && (too_unlikely || past_nucleus)) return i;
     before += sorted[i].p;
   }
@@ -45,13 +66,14 @@ std::size_t num_kept(const std::vector<Candidate>& sorted, const RowState& row) 
 }
 
 std::int32_t choose(const float* logits, int vocab, const RowState& row,
-                    const AutomatonState* automata, const std::uint32_t* host_mask, double u) {
+                    const AutomatonState* automata, const std::uint32_t* host_mask, double u,
+                    const RowMemory& memory) {
   std::vector<Candidate> candidates;
   bool all_finite = true;
   for (std::int32_t token = 0; token < vocab; ++token) {
     if (!is_allowed(token, row, automata, host_mask)) continue;
     if (std::isfinite(logits[token])) {
-      candidates.push_back({.token = token, .logit = logits[token]});
+      candidates.push_back({.token = token, .logit = adjust(logits[token], token, row, memory)});
     } else {
       all_finite = false;
     }
@@ -60,16 +82,16 @@ std::int32_t choose(const float* logits, int vocab, const RowState& row,
   // Stable: equal logits stay in the order of their ids.
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
-  if (!(row.temperature > 0) || !all_finite) return candidates[0].token;
+  if (!(row.sampling.temperature > 0) || !all_finite) return candidates[0].token;
 
   double sum = 0;
   for (Candidate& candidate : candidates) {
-    candidate.p = std::exp((candidate.logit - candidates[0].logit) / row.temperature);
+    candidate.p = std::exp((candidate.logit - candidates[0].logit) / row.sampling.temperature);
     sum += candidate.p;
   }
   for (Candidate& candidate : candidates) candidate.p /= sum;
 
-  candidates.resize(num_kept(candidates, row));
+  candidates.resize(num_kept(candidates, row.sampling));
   double kept_sum = 0, running = 0;
   for (const Candidate& candidate : candidates) kept_sum += candidate.p;
   for (const Candidate& candidate : candidates) {
@@ -94,8 +116,9 @@ float logprob_of(const float* logits, int vocab, std::int32_t token) {
 }
 
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
-                        const AutomatonState* automata, const std::uint32_t* host_mask, double u) {
-  const std::int32_t token = choose(logits, vocab, row, automata, host_mask, u);
+                        const AutomatonState* automata, const std::uint32_t* host_mask, double u,
+                        const RowMemory& memory) {
+  const std::int32_t token = choose(logits, vocab, row, automata, host_mask, u, memory);
   return {.token = token, .logprob = logprob_of(logits, vocab, token)};
 }
 
@@ -107,10 +130,12 @@ void sample(const SampleParams& params) {
       continue;
     }
     const RowState& row = params.row_states[params.rows[i]];
+    const std::int64_t memory_at = params.rows[i] * params.token_memory.stride;
     const SampledToken sampled =
         sample_row(params.logits + i * params.logits_stride, params.vocab, row, params.automata,
                    params.host_masks + i * params.host_mask_stride,
-                   sampling_uniform(row.seed, row.num_generated));
+                   sampling_uniform(row.sampling.seed, row.num_generated),
+                   {params.token_memory.uses + memory_at, params.token_memory.biases + memory_at});
     params.tokens[i] = sampled.token;
     params.logprobs[i] = sampled.logprob;
   }
@@ -127,7 +152,7 @@ void top_logprobs(const TopLogprobsParams& params) {
     std::stable_sort(tokens.begin(), tokens.end(),
                      [logits](std::int32_t a, std::int32_t b) { return logits[a] > logits[b]; });
     const auto num_wanted =
-        static_cast<std::size_t>(params.row_states[params.rows[i]].num_top_logprobs);
+        static_cast<std::size_t>(params.row_states[params.rows[i]].sampling.num_top_logprobs);
     TopLogprob* top = params.top + i * kMaxTopLogprobs;
     for (std::size_t place = 0; place < num_wanted; ++place) {
       top[place] = TopLogprob();

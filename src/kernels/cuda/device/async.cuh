@@ -10,14 +10,14 @@
 namespace gapless {
 
 // ---- Launch overlap (programmatic dependent launch). Every kernel of this folder may be started
-// while its predecessor still runs. It owes for that:
+// while its predecessor still runs. In return it calls
 //   * wait_for_predecessor before it touches what an earlier kernel writes or reads. Every kernel
-//   waits, even
-//     one with nothing to do, so each kernel's completion implies that of all before it.
+//     waits, even one with nothing to do, so each kernel's completion implies that of all before it.
 //   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
-//   anyway.
+//     anyway.
 // Three kernels read before they wait: row_linear and decoder_kernel weights, which no step writes,
-// and decode_attention the cache (its file says why it may).
+// decoder_kernel also the row states (DecoderBlocksParams), and decode_attention the cache (its
+// file says why it may).
 
 __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");

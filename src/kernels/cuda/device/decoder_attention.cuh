@@ -38,9 +38,9 @@ inline constexpr int kMaxDecoderContext = kMaxUnits * UnitShape<Bf16>::kKeys;
 
 // Of all rows, in shared memory.
 struct AttentionRows {
-  int num_keys[kMaxRows];        // the new one included; 0: nothing to do
-  int seat[kMaxRows];            // row of the page table
-  int first_unit[kMaxRows + 1];  // of all rows' pairs of heads
+  int num_keys[kMaxSeats];        // the new one included; 0: nothing to do
+  int seat[kMaxSeats];            // row of the page table
+  int first_unit[kMaxSeats + 1];  // of all rows' pairs of heads
 
   template <typename Element>
   __device__ int units(int row) const {

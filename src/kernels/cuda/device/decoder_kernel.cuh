@@ -23,6 +23,12 @@
 // (activations.cuh). In all these waits the ring holds 5 us of what comes next, and memory stays
 // busy.
 //
+// A step of done rows costs a launch: before anything else a block looks whether any row lives, in
+// the row states, which no launch of the step writes. So those who stream need not wait for the
+// launches ahead. If nobody lives there, the plan's sequences are asked when they are ready, and if
+// nobody lives there either, all blocks leave: counters are zeros as they found them, and of scratch
+// a launch expects nothing.
+//
 // Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128,
 // then over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns,
 // then over these in order. The attention: decoder_attention.cuh.
@@ -53,6 +59,17 @@ __device__ inline void finish(DecoderCounters& counters) {
   }
 }
 
+// Whether a thread's row lives, one thread to a row: as the row states say, and as the plan says.
+__device__ inline bool may_live(const DecoderLaunch& p, int row) {
+  if (row >= p.num_rows) return false;
+  if (p.rows == nullptr) return true;
+  const std::int32_t index = __ldcg(p.rows + row);
+  return index >= 0 && __ldcg(&p.row_states[index].done) == 0;
+}
+__device__ inline bool lives(const DecoderLaunch& p, int row) {
+  return row < p.num_rows && __ldcg(&p.sequences[row].num_tokens) != 0;
+}
+
 template <PreparedFormat kFormat, int kRows, typename CacheElement>
 __global__ void __launch_bounds__(kDecoderThreads, 1)
     decoder_kernel(const __grid_constant__ DecoderLaunch p) {
@@ -67,6 +84,9 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
                                 DecoderWork(p)};
 
   let_successor_start();
+  const int thread = static_cast<int>(threadIdx.x);
+  static_assert(kMaxSeats <= kDecoderThreads);
+  const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init();
     init_barrier(shared_address(&small.rows_ready), kWarp);
@@ -75,7 +95,10 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     }
     fence_barrier_init();
   }
-  __syncthreads();
+  if (!__syncthreads_or(row_may_live)) {
+    wait_for_predecessor();
+    if (!__syncthreads_or(lives(p, thread))) return;
+  }
   const int warp = threadIdx.x / kWarp;
   if (warp < kProductWarps) {
     if constexpr (kExchangesRegisters<kRows>) {

@@ -54,6 +54,8 @@ struct DecoderLaunch {
   int num_rows;
   Bf16* x;  // [num_rows, dim]
   const AttentionSequence* sequences;
+  const std::int32_t* rows;  // and their states: DecoderBlocksParams
+  const RowState* row_states;
   const std::int32_t* page_table;
   int page_table_stride;
   const float* rope_table;

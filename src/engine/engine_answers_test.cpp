@@ -1,0 +1,150 @@
+// What answers are, whatever else runs: the shipped model behind the whole engine.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/file_bytes.h"
+#include "base/limits.h"
+#include "engine/engine.h"
+
+namespace gapless {
+namespace {
+
+struct Answer final : ResponseSink {
+  void on_text(std::string_view, int) override {}
+  void on_done(const SkillResult& result) override { promise.set_value(result); }
+  void on_error(const Status& status) override { promise.set_value(status); }
+  std::promise<StatusOr<SkillResult>> promise;
+};
+
+class EngineAnswersTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    auto model = load_model(open_device("cpu").value(), "");
+    ASSERT_TRUE(model.ok()) << model.status().to_string();
+    engine_ = Engine::start(std::move(model).value(), {}).value().release();
+  }
+  static void TearDownTestSuite() {
+    delete engine_;
+    engine_ = nullptr;
+  }
+
+  static SkillRequest wild(int max_tokens = 24) {
+    SkillRequest request;
+    request.text = "Say anything.";
+    request.settings.temperature = 1.5f;
+    request.settings.ignore_eos = true;
+    request.settings.max_tokens = max_tokens;
+    return request;
+  }
+
+  static SkillResult run(const SkillRequest& request) {
+    const StatusOr<SkillResult> result = engine_->run(request);
+    EXPECT_TRUE(result.ok()) << result.status().to_string();
+    return result.ok() ? *result : SkillResult();
+  }
+
+  static std::vector<SkillResult> run_choices(const SkillRequest& request, int count) {
+    std::vector<std::shared_ptr<Answer>> answers;
+    for (int i = 0; i < count; ++i) answers.push_back(std::make_shared<Answer>());
+    const auto ids = engine_->submit_choices(request, {answers.begin(), answers.end()});
+    EXPECT_TRUE(ids.ok()) << ids.status().to_string();
+    if (!ids.ok()) return {};
+    EXPECT_EQ(std::set<RequestId>(ids->begin(), ids->end()).size(), answers.size());
+    std::vector<SkillResult> results;
+    for (const auto& answer : answers) {
+      const StatusOr<SkillResult> result = answer->promise.get_future().get();
+      EXPECT_TRUE(result.ok()) << result.status().to_string();
+      if (result.ok()) results.push_back(*result);
+    }
+    return results;
+  }
+
+  static Engine* engine_;
+};
+
+Engine* EngineAnswersTest::engine_ = nullptr;
+
+TEST_F(EngineAnswersTest, WithoutASeedTheyDifferAndWithOneTheyDoNot) {
+  std::set<std::string> texts;
+  for (int i = 0; i < 10; ++i) texts.insert(run(wild()).text);
+  EXPECT_GT(texts.size(), 8u);
+  SkillRequest seeded = wild();
+  seeded.settings.seed = 5;
+  EXPECT_EQ(run(seeded).text, run(seeded).text);
+}
+
+TEST_F(EngineAnswersTest, ChoicesAreRequestsWithTheNextSeeds) {
+  std::set<std::string> texts;
+  for (const SkillResult& result : run_choices(wild(), 6)) texts.insert(result.text);
+  EXPECT_GT(texts.size(), 4u) << "without a seed each has its own";
+
+  SkillRequest seeded = wild();
+  seeded.settings.seed = 40;
+  const std::vector<SkillResult> choices = run_choices(seeded, 3);
+  ASSERT_EQ(choices.size(), 3u);
+  for (const SkillResult& choice : choices) {
+    EXPECT_EQ(choice.text, run(seeded).text);
+    ++*seeded.settings.seed;
+  }
+}
+
+TEST_F(EngineAnswersTest, ChoicesThatCannotBePreparedAllEnd) {
+  SkillRequest request = wild();
+  request.images = {std::make_shared<const std::string>("no picture at all")};
+  std::vector<std::shared_ptr<Answer>> answers = {std::make_shared<Answer>(),
+                                                  std::make_shared<Answer>()};
+  ASSERT_TRUE(engine_->submit_choices(request, {answers.begin(), answers.end()}).ok());
+  for (const auto& answer : answers) {
+    const StatusOr<SkillResult> result = answer->promise.get_future().get();
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.status().field(), "image_url");
+  }
+}
+
+// On every token of a real answer, and with later ones in flight.
+TEST_F(EngineAnswersTest, AStopStringIsAStopWhereverTheLimitLies) {
+  SkillRequest request = wild(30);
+  request.settings.seed = 7;
+  const SkillResult whole = run(request);
+  ASSERT_EQ(whole.finish_reason, FinishReason::kLength);
+  ASSERT_EQ(whole.metrics.output_tokens, 30);
+  const std::string stop = whole.text.substr(whole.text.size() / 2, 4);
+  const std::size_t at = whole.text.find(stop);
+  request.settings.stop = {stop};
+  int least = 0;  // tokens until the stop string is whole
+  for (int limit = 1; limit <= 30; ++limit) {
+    request.settings.max_tokens = limit;
+    const SkillResult result = run(request);
+    if (result.finish_reason == FinishReason::kStop) {
+      if (least == 0) least = limit;
+      EXPECT_EQ(result.text, whole.text.substr(0, at));
+      EXPECT_LE(result.metrics.output_tokens, least) << "tokens of the answer only";
+    } else {
+      EXPECT_EQ(least, 0) << "limit " << limit << " is past the stop string";
+      EXPECT_EQ(result.metrics.output_tokens, limit);
+    }
+  }
+  EXPECT_GT(least, 0);
+  EXPECT_LT(least, 30);
+}
+
+TEST_F(EngineAnswersTest, OneWithoutTokensHasTimes) {
+  SkillRequest request = wild();
+  request.settings.ignore_eos = false;
+  request.settings.logit_bias = {{engine_->model().config.tokenizer.eos_id, 100}};
+  request.settings.temperature = 0;
+  const SkillResult result = run(request);
+  EXPECT_EQ(result.text, "");
+  EXPECT_EQ(result.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(result.metrics.output_tokens, 0);
+  EXPECT_GT(result.metrics.ttft_ms, 0);
+  EXPECT_GT(result.metrics.prefill_time_ms, 0);
+}
+
+}  // namespace
+}  // namespace gapless

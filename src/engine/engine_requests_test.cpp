@@ -1,0 +1,129 @@
+// What the engine promises its callers, with the model that ships: bounds, cancellation, ends.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "image/write_png.h"
+
+namespace gapless {
+namespace {
+
+struct WaitingSink final : ResponseSink {
+  void on_text(std::string_view, int) override {
+    if (!has_text.exchange(true)) began.set_value();
+  }
+  void on_done(const SkillResult& result) override { ended.set_value(result); }
+  void on_error(const Status& status) override { ended.set_value(status); }
+  std::atomic<bool> has_text{false};
+  std::promise<void> began;
+  std::promise<StatusOr<SkillResult>> ended;
+};
+
+class EngineRequestsTest : public ::testing::Test {
+ protected:
+  void start(EngineOptions options = {}) {
+    auto model = load_model(open_device("cpu").value(), "");
+    ASSERT_TRUE(model.ok()) << model.status().to_string();
+    engine_ = Engine::start(std::move(model).value(), options).value();
+  }
+  static SkillRequest question(int max_tokens) {
+    SkillRequest request;
+    request.text = "why?";
+    request.settings.max_tokens = max_tokens;
+    request.settings.ignore_eos = true;
+    return request;
+  }
+  std::shared_ptr<WaitingSink> submit(SkillRequest request) {
+    auto sink = std::make_shared<WaitingSink>();
+    const auto id = engine_->submit(std::move(request), sink);
+    EXPECT_TRUE(id.ok()) << id.status().to_string();
+    if (id.ok()) last_id_ = *id;
+    return sink;
+  }
+  // A request is let go just after its last event.
+  bool becomes_idle() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (engine_->num_active() > 0 && std::chrono::steady_clock::now() < until) {
+      std::this_thread::yield();
+    }
+    return engine_->num_active() == 0;
+  }
+
+  std::unique_ptr<Engine> engine_;
+  RequestId last_id_;
+};
+
+constexpr int kLong = 1500;
+
+TEST_F(EngineRequestsTest, OneRequestTooManyIsRefusedAndAnEndMakesRoom) {
+  EngineOptions options;
+  options.max_active_requests = 1;
+  ASSERT_NO_FATAL_FAILURE(start(options));
+  const auto running = submit(question(kLong));
+  const auto refused = engine_->submit(question(1), std::make_shared<WaitingSink>());
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  engine_->cancel(last_id_);
+  (void)running->ended.get_future().get();
+  ASSERT_TRUE(becomes_idle());
+  EXPECT_EQ(engine_->run(question(3))->metrics.output_tokens, 3);
+}
+
+TEST_F(EngineRequestsTest, ACancelledRequestEndsBeforeItsAnswer) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const auto running = submit(question(kLong));
+  running->began.get_future().wait();
+  engine_->cancel(last_id_);
+  const StatusOr<SkillResult> end = running->ended.get_future().get();
+  ASSERT_FALSE(end.ok()) << "it ran to its end";
+  EXPECT_EQ(end.status().code(), StatusCode::kCancelled);
+}
+
+TEST_F(EngineRequestsTest, WhoStillRunsWhenTheEngineGoesIsToldSo) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const auto running = submit(question(kLong));
+  running->began.get_future().wait();
+  const auto waiting = submit(question(kLong));
+  engine_.reset();
+  for (const auto& sink : {running, waiting}) {
+    EXPECT_EQ(sink->ended.get_future().get().status().code(), StatusCode::kCancelled);
+  }
+}
+
+// The preparation of the broken picture in front ends before that of the question begins: the
+// picture's bytes go in between.
+TEST_F(EngineRequestsTest, TheTimeToTheFirstTokenCountsFromTheSubmission) {
+  EngineOptions options;
+  options.num_preprocess_threads = 1;
+  ASSERT_NO_FATAL_FAILURE(start(options));
+  constexpr int kSide = 4000;
+  Image white{kSide, kSide, {}};
+  white.rgb.assign(std::size_t{3} * kSide * kSide, 255);
+  const std::vector<std::byte> png = encode_png(white).value();
+  std::atomic<std::int64_t> gone_ns{0};
+  SkillRequest about_a_picture = question(1);
+  about_a_picture.images = {std::shared_ptr<const std::string>(
+      new std::string(reinterpret_cast<const char*>(png.data()), png.size() - 20),
+      [&](const std::string* bytes) {
+        delete bytes;
+        gone_ns = host_now_ns();
+      })};
+  const auto broken = submit(std::move(about_a_picture));
+  const auto text = submit(question(1));
+  const std::int64_t submitted_ns = host_now_ns();
+  const StatusOr<SkillResult> answer = text->ended.get_future().get();
+  ASSERT_TRUE(answer.ok()) << answer.status().to_string();
+  ASSERT_GT(gone_ns.load(), 0);
+  EXPECT_GE(static_cast<double>(submitted_ns) + answer->metrics.ttft_ms * 1e6,
+            static_cast<double>(gone_ns.load()));
+  EXPECT_EQ(broken->ended.get_future().get().status().code(), StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace gapless
