@@ -1,6 +1,7 @@
 #include "engine_options.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/limits.h"
 #include "model/model_loader.h"
 #include "observe/trace.h"
+#include "sim/faulty_device.h"
 
 namespace gapless {
 
@@ -63,6 +65,19 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
       ->check(CLI::Range(1, kMaxDepth))
       ->capture_default_str();
+  command
+      .add_option("--step-timeout", options.step_timeout_s,
+                  fmt::format("Seconds after which a step of the device counts as hung, and the "
+                              "device as lost; 0: never. Default: {} on a GPU, {} on the CPU",
+                              kStepTimeoutSeconds, kCpuStepTimeoutSeconds))
+      ->check(CLI::Range(0.0, 86'400.0));
+  command
+      .add_option(
+          "--picture-memory-mb", options.picture_memory_mb,
+          "Memory in MiB for all pictures that are being decoded; a picture that takes more "
+          "is refused")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->capture_default_str();
 }
 
 void add_trace_option(CLI::App& command, EngineCommandOptions& options) {
@@ -70,10 +85,28 @@ void add_trace_option(CLI::App& command, EngineCommandOptions& options) {
                      "Write a Chrome trace of the last steps (open it in ui.perfetto.dev)");
 }
 
-StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
+namespace {
+
+StatusOr<std::unique_ptr<Device>> open_named_device(const std::string& name) {
   if (name != "auto") return open_device(name);
   StatusOr<std::unique_ptr<Device>> cuda = open_device("cuda");
   return cuda.ok() ? std::move(cuda) : open_device("cpu");
+}
+
+std::int64_t step_timeout_ns(const EngineCommandOptions& options, DeviceKind kind) {
+  const double usual = kind == DeviceKind::kCpu ? kCpuStepTimeoutSeconds : kStepTimeoutSeconds;
+  return static_cast<std::int64_t>(options.step_timeout_s.value_or(usual) * 1e9);
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_named_device(name));
+  // For tests of the whole program (tests/faults).
+  const char* const fault = std::getenv("GAPLESS_TEST_FAULT");
+  if (fault == nullptr) return device;
+  GAPLESS_ASSIGN_OR_RETURN(const DeviceFault parsed, parse_device_fault(fault));
+  return make_faulty_device(std::move(device), parsed);
 }
 
 StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options) {
@@ -85,6 +118,9 @@ StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& optio
           {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr}));
   EngineOptions engine_options;
   engine_options.loop.depth = options.depth;
+  engine_options.loop.step_timeout_ns = step_timeout_ns(options, model->device->kind());
+  engine_options.loop.on_device_lost = options.on_device_lost;
+  engine_options.picture_memory_bytes = options.picture_memory_mb << 20;
   engine_options.max_active_requests = options.max_active_requests;
   return Engine::start(std::move(model), engine_options);
 }
@@ -97,7 +133,7 @@ Status write_trace(const EngineCommandOptions& options, Engine& engine) {
 int report(const Status& status) {
   if (status.ok()) return 0;
   std::fprintf(stderr, "gapless: %s\n", status.to_string().c_str());
-  return 1;
+  return status.code() == StatusCode::kDeviceError ? kExitDeviceError : 1;
 }
 
 }  // namespace gapless

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "kernels/kv_format.h"
@@ -19,8 +23,11 @@ struct EngineCommandOptions {
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
   int depth = 2;
-  int max_active_requests = 1024;  // one more is refused
-  std::string trace;               // file for write_trace; empty: none
+  int max_active_requests = 1024;        // one more is refused
+  std::optional<double> step_timeout_s;  // 0: none; absent: what suits the device
+  std::int64_t picture_memory_mb = kDefaultPictureMemoryBytes >> 20;
+  std::function<void(const Status&)> on_device_lost = {};  // see LoopOptions
+  std::string trace;                                       // file for write_trace; empty: none
 };
 
 // --weights
@@ -42,7 +49,12 @@ StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& optio
 // last request has ended.
 Status write_trace(const EngineCommandOptions& options, Engine& engine);
 
-// Prints "gapless: ..." to standard error; returns the exit status for it.
+// The process ends with this status when a call of the device failed or a step did not end: a
+// supervisor should start it again. sysexits.h calls it EX_IOERR.
+inline constexpr int kExitDeviceError = 74;
+
+// Prints "gapless: ..." to standard error; returns the exit status for it: 0, kExitDeviceError for
+// an error of the device, 1 for any other.
 int report(const Status& status);
 
 }  // namespace gapless

@@ -3,10 +3,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 
 #include "commands.h"
+#include "engine_options.h"
 
 namespace {
 
@@ -56,7 +58,11 @@ int main(int argc, char** argv) {
 
   CLI11_PARSE(app, argc, argv);
   try {
-    return check_standard_output(chosen());
+    const int status = check_standard_output(chosen());
+    if (status != gapless::kExitDeviceError) return status;
+    // The device's library would wait for a device that may not answer any more.
+    std::fflush(nullptr);
+    std::_Exit(status);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gapless: %s\n", error.what());
     return 1;

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,6 +56,56 @@ void raise_descriptor_limit() {
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65'536);
   setrlimit(RLIMIT_NOFILE, &limit);
 }
+
+// Ends the process when the device is lost, whatever the main thread is doing: a lost CUDA context
+// cannot be made anew inside of the process, and calls that would give its memory back may never
+// return. Before that, requests get the answers that say so.
+class DeviceLossExit {
+ public:
+  explicit DeviceLossExit(HttpServer& server) : server_(server), thread_([this] { wait(); }) {}
+  // Nothing was lost.
+  ~DeviceLossExit() {
+    {
+      std::lock_guard lock(mutex_);
+      dismissed_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  DeviceLossExit(const DeviceLossExit&) = delete;
+  DeviceLossExit& operator=(const DeviceLossExit&) = delete;
+
+  // Any thread; returns at once.
+  void on_device_lost(const Status& status) {
+    {
+      std::lock_guard lock(mutex_);
+      lost_ = status;
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void wait() {
+    Status lost;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return dismissed_ || !lost_.ok(); });
+      lost = lost_;
+    }
+    if (lost.ok()) return;
+    log_error("{}: leaving with exit status {}", lost.message(), kExitDeviceError);
+    server_.begin_drain();
+    (void)server_.wait_drained(std::chrono::seconds(kLostDrainSeconds));
+    std::_Exit(kExitDeviceError);
+  }
+
+  HttpServer& server_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Status lost_;             // guarded by mutex_
+  bool dismissed_ = false;  // guarded by mutex_
+  std::thread thread_;      // last: it uses the others
+};
 
 // Loads the model and warms it up while the server already answers /health, then opens the door.
 class Loader {
@@ -157,9 +209,14 @@ int serve(const ServeOptions& options) {
   if (!server.ok()) return report(server.status());
   log_info("listening url=http://{}:{}", options.http.host, (*server)->port());
 
+  DeviceLossExit loss_exit(**server);
+  ServeOptions load_options = options;
+  load_options.engine.on_device_lost = [&loss_exit](const Status& lost) {
+    loss_exit.on_device_lost(lost);
+  };
   Status status;
   {
-    Loader loader(options, state, pthread_self());
+    Loader loader(load_options, state, pthread_self());
     int signal = 0;
     sigwait(&signals, &signal);
     // A model that is being loaded cannot be interrupted, and nothing of ours needs tidying.

@@ -45,6 +45,14 @@ inline constexpr int kMaxRegionFeatures = 2048;
 // Objects that one point or detect request may return.
 inline constexpr int kMaxObjects = 150;
 
+// A step of the device that takes longer hangs (--step-timeout). The longest on a GPU, an encode of
+// many crops, takes a tenth of a second; on two CPU cores the full-size model takes minutes for one.
+inline constexpr int kStepTimeoutSeconds = 30;
+inline constexpr int kCpuStepTimeoutSeconds = 600;
+// Once the device is lost: the answers that say so are small and ready, a client that does not take
+// them in this time will not.
+inline constexpr int kLostDrainSeconds = 5;
+
 // Work queued on one CPU stream before the host has to wait: a hundred steps of a large model. Only
 // a runaway host gets there.
 inline constexpr std::size_t kMaxQueuedCpuOps = 65'536;
@@ -64,6 +72,12 @@ inline constexpr std::size_t kMaxImagesPerPrompt = 8;
 // libjpeg's working memory: the coefficients of a progressive CMYK picture of kMaxImagePixels
 // take 2 x 4 bytes a pixel, and nothing legitimate takes more.
 inline constexpr long kMaxJpegWorkBytes = 1L << 30;
+// Memory for all pictures that are being decoded at once, unless --picture-memory-mb says otherwise:
+// the largest progressive JPEG (coefficients and raster) or lossless WebP with transparency takes
+// 0.9 GB, three other pictures of 100 MPix as much together.
+inline constexpr std::int64_t kDefaultPictureMemoryBytes = std::int64_t{1} << 30;
+// A picture that waits to be decoded is overtaken by so many smaller ones at most.
+inline constexpr int kMaxOvertaken = 16;
 // One metadata chunk of a PNG in memory; what we read of them (PLTE, tRNS) is under 1 KiB.
 inline constexpr std::size_t kMaxPngChunkBytes = 8u << 20;
 // The side of a crop in pixels that a model's configuration may ask for: with kMaxTilesPerImage
@@ -111,6 +125,9 @@ inline constexpr std::size_t kMaxHttpBodyBytes = 96u << 20;
 // Bodies of all requests together, from their first byte until the answer: what they hold in memory
 // is about this. One more is refused with 503.
 inline constexpr std::size_t kMaxHttpBodyBytesInFlight = std::size_t{1} << 30;
+// A body up to this size is read where it arrived; JSON and base64 of a larger one would hold up
+// other connections of that thread for milliseconds, at 96 MiB for 400.
+inline constexpr std::size_t kMaxInlineBodyBytes = 1u << 20;
 // Bytes that a client may send ahead of the answer that it waits for.
 inline constexpr std::size_t kMaxHttpReadAheadBytes = 16u << 10;
 // Open connections: each takes a file descriptor and about 20 KiB.

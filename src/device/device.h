@@ -119,6 +119,8 @@ class Event {
   virtual StatusOr<bool> is_complete() = 0;
   // The host waits until then. Counted as an event wait.
   virtual Status synchronize() = 0;
+  // The same, for timeout_ns at most. False: the work was not done by then.
+  virtual StatusOr<bool> synchronize_within(std::int64_t timeout_ns) = 0;
 };
 
 class Graph {

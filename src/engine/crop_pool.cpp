@@ -26,17 +26,28 @@ CropPool::CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes)
   std::iota(free_.begin(), free_.end(), 0);
 }
 
-std::shared_ptr<CropPool::Lease> CropPool::acquire(int count) {
+std::shared_ptr<CropPool::Lease> CropPool::acquire(int count, const std::stop_token& stop) {
   GAPLESS_CHECK(count >= 1 && count <= capacity());
   const auto wanted = static_cast<std::size_t>(count);
+  // Before the lock: its end waits for a call that waits for the mutex.
+  const std::stop_callback wake(stop, [this] {
+    MutexLock lock(mutex_);
+    changed_.notify_all();
+  });
   MutexLock lock(mutex_);
   const std::uint64_t turn = next_turn_++;
-  while (!closed_ && (turn != turn_ || free_.size() < wanted)) changed_.wait(lock);
-  if (closed_) return nullptr;
+  waiting_.push_back(turn);
+  while (!closed_ && (waiting_.front() != turn || free_.size() < wanted) &&
+         !stop.stop_requested()) {
+    changed_.wait(lock);
+  }
+  const bool has_turn = !closed_ && waiting_.front() == turn && free_.size() >= wanted;
+  if (waiting_.front() == turn) num_overtaken_ = 0;
+  std::erase(waiting_, turn);
+  changed_.notify_all();
+  if (!has_turn) return nullptr;
   std::vector<int> taken(free_.begin(), free_.begin() + count);
   for (const int index : taken) forget_picture_of(index);
-  ++turn_;
-  changed_.notify_all();
   return lease(std::move(taken));
 }
 
@@ -54,7 +65,9 @@ void CropPool::remember(const ContentHash& name, const Lease& lease, int first, 
 std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
   MutexLock lock(mutex_);
   const auto found = pictures_.find(name);
-  if (found == pictures_.end() || turn_ != next_turn_ || closed_) return std::nullopt;
+  if (found == pictures_.end() || closed_) return std::nullopt;
+  // It may take buffers that somebody waits for.
+  if (!waiting_.empty() && num_overtaken_++ >= kMaxOvertaken) return std::nullopt;
   const Known& known = found->second;
   return Picture{lease(known.buffers), known.tiling};
 }
@@ -74,7 +87,7 @@ int CropPool::num_free() const {
 
 int CropPool::num_waiting() const {
   MutexLock lock(mutex_);
-  return static_cast<int>(next_turn_ - turn_);
+  return static_cast<int>(waiting_.size());
 }
 
 // All of it: what is left of a picture is of no use.

@@ -10,9 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "base/content_hash.h"
@@ -48,8 +50,8 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
 
   // Waits until `count` buffers, at most capacity(), are free: all or none, so that two workers
   // cannot hold each other up; first come, first served, so that a request for many is not
-  // overtaken for ever. nullptr after close().
-  std::shared_ptr<Lease> acquire(int count);
+  // overtaken for ever. nullptr after close(), and when `stop` is requested before they are free.
+  std::shared_ptr<Lease> acquire(int count, const std::stop_token& stop = {});
 
   // A picture's crops, whole and not to be written to any more, and how it was tiled.
   struct Picture {
@@ -61,7 +63,8 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   void remember(const ContentHash& name, const Lease& lease, int first, int count,
                 const Tiling& tiling);
 
-  // A picture of which no buffer was taken since. Never waits; does not overtake who does.
+  // A picture of which no buffer was taken since. Never waits. Of who does it overtakes nobody more
+  // than kMaxOvertaken times.
   std::optional<Picture> find(const ContentHash& name);
 
   void close();
@@ -97,8 +100,10 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   std::vector<Buffer> buffers_ GAPLESS_GUARDED_BY(mutex_);
   std::vector<int> free_ GAPLESS_GUARDED_BY(mutex_);  // the longest free one first
   std::map<ContentHash, Known> pictures_ GAPLESS_GUARDED_BY(mutex_);
+  // Turns of callers of acquire(), whose it is first.
+  std::deque<std::uint64_t> waiting_ GAPLESS_GUARDED_BY(mutex_);
   std::uint64_t next_turn_ GAPLESS_GUARDED_BY(mutex_) = 0;  // of whoever comes next
-  std::uint64_t turn_ GAPLESS_GUARDED_BY(mutex_) = 0;       // whose it is
+  int num_overtaken_ GAPLESS_GUARDED_BY(mutex_) = 0;  // how often find() overtook the first one
   bool closed_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 

@@ -175,14 +175,38 @@ TEST_F(CropPoolTest, OfTwoWorkersThatPrepareAPictureTheFirstOneCounts) {
   EXPECT_FALSE(knows(1));
 }
 
-TEST_F(CropPoolTest, FindingDoesNotOvertakeAWaiter) {
+TEST_F(CropPoolTest, FindingOvertakesAWaiterSoManyTimesOnly) {
   pass_through(10, 3);
   auto held = pool_->acquire(1);
-  std::thread waiter([&] { EXPECT_EQ(pool_->acquire(kCapacity)->size(), kCapacity); });
-  while (pool_->num_waiting() == 0) std::this_thread::yield();
-  EXPECT_FALSE(knows(10));
-  held.reset();
-  waiter.join();
+  for (int round = 0; round < 2; ++round) {
+    // With these three and the one that is held too few are free.
+    auto more = pool_->find(hash(10));
+    std::thread waiter([&] { EXPECT_EQ(pool_->acquire(kCapacity - 3)->size(), kCapacity - 3); });
+    while (pool_->num_waiting() == 0) std::this_thread::yield();
+    for (int i = 0; i < kMaxOvertaken; ++i) EXPECT_TRUE(knows(10)) << i;
+    EXPECT_FALSE(knows(10));
+    more.reset();
+    held.reset();
+    waiter.join();
+    held = pool_->acquire(1);
+    pass_through(10, 3);
+  }
+}
+
+// Who gives up waiting makes room for the next one, whose turn it is then.
+TEST_F(CropPoolTest, WhoIsStoppedWaitsNoLongerAndHoldsNobodyUp) {
+  auto held = pool_->acquire(kCapacity - 1);
+  std::stop_source stop;
+  std::thread stopped([&] { EXPECT_EQ(pool_->acquire(kCapacity, stop.get_token()), nullptr); });
+  while (pool_->num_waiting() < 1) std::this_thread::yield();
+  std::thread next([&] { EXPECT_EQ(pool_->acquire(1)->size(), 1); });
+  while (pool_->num_waiting() < 2) std::this_thread::yield();
+  (void)stop.request_stop();
+  stopped.join();
+  next.join();
+  EXPECT_EQ(pool_->num_waiting(), 0);
+  // There is enough for both again.
+  EXPECT_NE(pool_->acquire(1, stop.get_token()), nullptr) << "what is free needs no wait";
 }
 
 // The deadlock guard of those below: generous, and never waited for where all is well.

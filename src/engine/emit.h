@@ -50,7 +50,8 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
     prepare_begin_ns_ = begin_ns;
   }
 
-  void request_cancel() { cancelled_.store(true); }
+  // True the first time.
+  bool request_cancel() { return !cancelled_.exchange(true); }
   bool cancel_requested() const { return cancelled_.load(); }
 
   // A request that never reached the loop.

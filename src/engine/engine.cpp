@@ -1,7 +1,12 @@
 #include "engine/engine.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <future>
+#include <iterator>
+#include <limits>
 #include <random>
 #include <thread>
 #include <utility>
@@ -20,6 +25,16 @@ std::string random_id_prefix() {
 std::uint64_t random_seed() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();
+}
+
+// What a decoder's thread adds to the process's own niceness: a third of another thread's share.
+constexpr int kDecoderNiceness = 5;
+
+// Below the threads that answer: on a machine whose cores are all decoding, a text or a probe that
+// takes a millisecond should not wait for its share. Linux gives every thread a value of its own.
+void yield_to_other_threads() {
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()),
+                    getpriority(PRIO_PROCESS, 0) + kDecoderNiceness);
 }
 
 class PromiseSink final : public ResponseSink {
@@ -47,7 +62,12 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options)
       options_(options),
       id_prefix_(random_id_prefix()),
       seeds_(random_seed()),
-      jobs_(static_cast<std::size_t>(options.max_active_requests)) {}
+      quick_({.capacity = static_cast<std::size_t>(options.max_active_requests),
+              .budget = std::numeric_limits<std::int64_t>::max(),
+              .max_overtaken = kMaxOvertaken}),
+      decoding_({.capacity = static_cast<std::size_t>(options.max_active_requests),
+                 .budget = options.picture_memory_bytes,
+                 .max_overtaken = kMaxOvertaken}) {}
 
 Status Engine::start_threads() {
   StepModel& step_model = *model_->model;
@@ -57,6 +77,7 @@ Status Engine::start_threads() {
   emit_ = std::make_unique<EmitPool>(options_.num_emit_threads);
   LoopOptions loop_options = options_.loop;
   loop_options.max_waiting = options_.max_active_requests;
+  loop_options.on_device_lost = [this](const Status& status) { on_device_lost(status); };
   GAPLESS_ASSIGN_OR_RETURN(loop_, Loop::create(*model_->device, step_model, clock_, loop_options));
   loop_->start();
   int num_threads = options_.num_preprocess_threads;
@@ -64,9 +85,25 @@ Status Engine::start_threads() {
     num_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
   }
   for (int i = 0; i < num_threads; ++i) {
-    preprocess_threads_.emplace_back([this] { preprocess_jobs(); });
+    preprocess_threads_.emplace_back([this] { decode_jobs(); });
   }
+  preprocess_threads_.emplace_back([this] { begin_jobs(); });
   return ok_status();
+}
+
+// Calls that would give something back to a lost device may never return, so that is left to the end
+// of the process.
+void Engine::keep_what_the_device_holds() {
+  struct Kept {
+    std::unique_ptr<Loop> loop;
+    std::shared_ptr<CropPool> crops;
+    std::unique_ptr<LoadedModel> model;
+  };
+  static Mutex mutex;
+  static auto& all_kept = *new std::vector<Kept>();
+  loop_->stop();
+  MutexLock lock(mutex);
+  all_kept.push_back({std::move(loop_), std::move(crops_), std::move(model_)});
 }
 
 Engine::~Engine() {
@@ -81,10 +118,16 @@ Engine::~Engine() {
     MutexLock lock(mutex_);
     while (!active_.empty()) all_retired_.wait(lock);
   }
-  jobs_.close();
+  quick_.close();
+  decoding_.close();
   if (crops_) crops_->close();
   for (std::thread& thread : preprocess_threads_) thread.join();
-  loop_.reset();  // before the emit workers: its last events go there
+  // Before the emit workers: the loop's last events go there.
+  if (loop_ && !device_status().ok()) {
+    preprocessor_.reset();
+    keep_what_the_device_holds();
+  }
+  loop_.reset();
   emit_.reset();
 }
 
@@ -99,6 +142,7 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
 StatusOr<std::vector<RequestId>> Engine::submit_choices(
     SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
   GAPLESS_RETURN_IF_ERROR(validate(request));
+  GAPLESS_RETURN_IF_ERROR(device_status());
   const std::optional<std::uint64_t> seed = request.settings.seed;
 
   MutexLock lock(mutex_);
@@ -111,15 +155,19 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
   const std::int64_t now_ns = host_now_ns();
   const std::int64_t since_ns = request.received_ns != 0 ? request.received_ns : now_ns;
   Job job{.submitted_ns = now_ns, .preparation = Loop::Preparation(*loop_, since_ns)};
+  job.interest = std::make_shared<Interest>();
+  job.interest->num_choices.store(static_cast<int>(sinks.size()));
   for (std::shared_ptr<ResponseSink>& sink : sinks) {
     ids.emplace_back(next_id_++);
     const auto active = make_active(request, ids.back(), std::move(sink));
     job.choices.push_back({active, seed ? *seed + job.choices.size() : seeds_()});
-    active_.emplace(ids.back(), Entry{active, SequenceId()});
+    active_.emplace(ids.back(), Entry{active, SequenceId(), job.interest});
   }
   job.request = std::move(request);
-  // The queue is as large as the number of active requests, so it has room.
-  GAPLESS_CHECK(jobs_.try_push(std::move(job)));
+  std::int64_t num_bytes = 0;
+  for (const auto& image : job.request.images) num_bytes += std::ssize(*image);
+  // The lane is as large as the number of active requests, so it has room.
+  GAPLESS_CHECK(quick_.try_push(job, num_bytes));
   return ids;
 }
 
@@ -143,8 +191,12 @@ void Engine::cancel(RequestId id) {
     MutexLock lock(mutex_);
     const auto found = active_.find(id);
     if (found == active_.end()) return;
-    found->second.active->request_cancel();
+    const Entry& entry = found->second;
+    if (entry.active->request_cancel() && entry.interest->num_choices.fetch_sub(1) == 1) {
+      (void)entry.interest->given_up.request_stop();
+    }
   }
+  drop_unwanted();
   end_sequence(id);
 }
 
@@ -160,37 +212,101 @@ int Engine::num_active() const {
   return static_cast<int>(active_.size());
 }
 
-void Engine::preprocess_jobs() {
-  while (std::optional<Job> job = jobs_.pop()) prepare_job(*job);
+// ---- preprocessing
+
+void Engine::begin_jobs() {
+  while (std::optional<Lane::Turn> turn = quick_.pop()) begin_job(turn->job());
 }
 
-void Engine::prepare_job(Job& job) {
-  std::erase_if(job.choices, [](const Choice& choice) {
-    if (!choice.active->cancel_requested()) return false;
-    choice.active->fail(Status(StatusCode::kCancelled, "the request was cancelled"));
-    return true;
-  });
-  if (job.choices.empty()) return;
-  const int num_choices = static_cast<int>(job.choices.size());
-  StageTimes stages;
-  const std::int64_t taken_ns = host_now_ns();
+void Engine::begin_job(Job& job) {
+  if (!keep_wanted(job)) return;
+  job.taken_ns = host_now_ns();
   if (job.request.received_ns != 0) {
-    stages[RequestStage::kRead] = job.submitted_ns - job.request.received_ns;
+    job.stages[RequestStage::kRead] = job.submitted_ns - job.request.received_ns;
   }
-  stages[RequestStage::kQueue] = taken_ns - job.submitted_ns;
-  auto prompts = preprocessor_->prepare_choices(job.request, num_choices, &stages);
-  for (std::size_t i = 0; i < job.choices.size(); ++i) {
-    const Choice& choice = job.choices[i];
-    if (!prompts.ok()) {
-      choice.active->fail(prompts.status());
+  job.stages[RequestStage::kQueue] = job.taken_ns - job.submitted_ns;
+  StatusOr<Preprocessor::Begun> begun =
+      preprocessor_->begin(job.request, static_cast<int>(job.choices.size()), job.stages);
+  if (!begun.ok()) return fail_job(job, begun.status());
+  job.prompts = std::move(begun->prompts);
+  if (begun->decode_bytes == 0) return submit_job(job);
+  if (begun->decode_bytes > decoding_.budget()) {
+    return fail_job(job, invalid_field("image_url",
+                                       "the picture takes {} MB to decode, more than the {} MB "
+                                       "that this server has for pictures",
+                                       begun->decode_bytes >> 20, decoding_.budget() >> 20));
+  }
+  const std::shared_ptr<Interest> interest = job.interest;
+  if (!decoding_.try_push(job, begun->decode_bytes)) return fail_job(job, stop_reason());
+  // Whoever cancelled it meanwhile found it in neither lane.
+  if (interest->given_up.stop_requested()) drop_unwanted();
+}
+
+void Engine::decode_jobs() {
+  yield_to_other_threads();
+  while (std::optional<Lane::Turn> turn = decoding_.pop()) {
+    Job& job = turn->job();
+    if (job.interest->given_up.stop_requested()) {
+      fail_job(job, stop_reason());
       continue;
     }
-    PreparedPrompt& prompt = (*prompts)[i];
+    const Status status = preprocessor_->finish(job.request, job.prompts,
+                                                job.interest->given_up.get_token(), job.stages);
+    if (status.ok()) {
+      submit_job(job);
+    } else {
+      fail_job(job, status.code() == StatusCode::kCancelled ? stop_reason() : status);
+    }
+  }
+}
+
+void Engine::submit_job(Job& job) {
+  for (std::size_t i = 0; i < job.choices.size(); ++i) {
+    const Choice& choice = job.choices[i];
+    PreparedPrompt& prompt = job.prompts[i];
     prompt.submitted_ns = job.submitted_ns;
     prompt.row.sampling.seed = choice.seed;
-    choice.active->set_preparation(stages, taken_ns);
+    choice.active->set_preparation(job.stages, job.taken_ns);
     submit_to_loop(choice.active, std::move(prompt));
   }
+}
+
+void Engine::fail_job(const Job& job, const Status& status) {
+  for (const Choice& choice : job.choices) choice.active->fail(status);
+}
+
+bool Engine::keep_wanted(Job& job) const {
+  std::erase_if(job.choices, [this](const Choice& choice) {
+    if (!choice.active->cancel_requested()) return false;
+    choice.active->fail(stop_reason());
+    return true;
+  });
+  return !job.choices.empty();
+}
+
+void Engine::drop_unwanted() {
+  const auto is_given_up = [](const Job& job) { return job.interest->given_up.stop_requested(); };
+  for (Lane* lane : {&quick_, &decoding_}) {
+    for (const Job& job : lane->take_if(is_given_up)) fail_job(job, stop_reason());
+  }
+}
+
+Status Engine::stop_reason() const {
+  const Status lost = device_status();
+  return lost.ok() ? Status(StatusCode::kCancelled, "the request was cancelled") : lost;
+}
+
+// What has not reached the loop ends here; the rest the loop ends.
+void Engine::on_device_lost(const Status& status) {
+  if (options_.loop.on_device_lost) options_.loop.on_device_lost(status);
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, entry] : active_) {
+      (void)entry.active->request_cancel();
+      (void)entry.interest->given_up.request_stop();
+    }
+  }
+  drop_unwanted();
 }
 
 void Engine::submit_to_loop(const std::shared_ptr<ActiveRequest>& active, PreparedPrompt prompt) {
@@ -198,7 +314,7 @@ void Engine::submit_to_loop(const std::shared_ptr<ActiveRequest>& active, Prepar
   MutexLock lock(mutex_);
   if (active->cancel_requested()) {
     lock.unlock();
-    return active->fail(Status(StatusCode::kCancelled, "the request was cancelled"));
+    return active->fail(stop_reason());
   }
   // Under the lock, so that a cancel from now on finds the sequence.
   const StatusOr<SequenceId> sequence = loop_->submit(std::move(prompt), active);

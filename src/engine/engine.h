@@ -4,20 +4,23 @@
 // preprocessing workers, one engine thread (loop.h), emit workers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
-#include "base/bounded_queue.h"
 #include "base/host_clock.h"
+#include "base/limits.h"
 #include "base/mutex.h"
 #include "engine/crop_pool.h"
 #include "engine/emit.h"
 #include "engine/preprocess.h"
+#include "engine/smallest_first_queue.h"
 #include "model/model_loader.h"
 #include "pipeline/loop.h"
 #include "skill/response_sink.h"
@@ -26,7 +29,10 @@ namespace gapless {
 
 struct EngineOptions {
   LoopOptions loop;
-  int num_preprocess_threads = 0;  // 0: half the cores, 2 to 8
+  int num_preprocess_threads = 0;  // that decode pictures; 0: half the cores, 2 to 8
+  // Memory for all pictures that are being decoded, rasters and codecs. A picture that takes more
+  // alone is refused, others wait for their turn.
+  std::int64_t picture_memory_bytes = kDefaultPictureMemoryBytes;
   int num_emit_threads = 2;
   // Requests between submit and their last event; one more is refused.
   int max_active_requests = 1024;
@@ -58,7 +64,15 @@ class Engine {
   // Submits and waits.
   StatusOr<SkillResult> run(SkillRequest request);
 
+  // Not OK once the device is lost: then every request ends with this error, those that have not
+  // reached the device included, and nothing is accepted any more. loop.on_device_lost of the
+  // options is told first.
+  Status device_status() const { return loop_->device_status(); }
+
   int num_active() const;
+  // Requests whose pictures wait to be decoded, and the memory of those that are.
+  std::size_t num_pictures_waiting() const { return decoding_.num_waiting(); }
+  std::int64_t picture_memory_in_use() const { return decoding_.cost_running(); }
   const LoadedModel& model() const { return *model_; }
   Loop& loop() { return *loop_; }
 
@@ -67,19 +81,44 @@ class Engine {
     std::shared_ptr<ActiveRequest> active;
     std::uint64_t seed = 0;
   };
+  // Who still wants a job's work: when nobody does, it is given up.
+  struct Interest {
+    std::atomic<int> num_choices{0};  // that were not cancelled
+    std::stop_source given_up;
+  };
   struct Job {
     SkillRequest request;
     std::vector<Choice> choices;
     std::int64_t submitted_ns = 0;
     Loop::Preparation preparation;
+    std::shared_ptr<Interest> interest;
+    // Once its quick part is done.
+    std::vector<PreparedPrompt> prompts;
+    StageTimes stages;
+    std::int64_t taken_ns = 0;
   };
+  // Two lanes, each with threads of its own, so that a text or a known picture never waits for a
+  // decoder: first every job gets its quick part (the cost is bytes to hash), then those with new
+  // pictures are decoded (the cost is memory).
+  using Lane = SmallestFirstQueue<Job>;
 
   Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options);
   Status start_threads();
-  void preprocess_jobs();
+  void begin_jobs();
+  void decode_jobs();
   std::shared_ptr<ActiveRequest> make_active(const SkillRequest& request, RequestId id,
                                              std::shared_ptr<ResponseSink> sink);
-  void prepare_job(Job& job);
+  // Its quick part; then it is in the loop's hands, or waits to be decoded.
+  void begin_job(Job& job);
+  void submit_job(Job& job);
+  static void fail_job(const Job& job, const Status& status);
+  // Ends the choices that were cancelled. False: there are no others.
+  bool keep_wanted(Job& job) const;
+  // Ends the jobs in the lanes that nobody wants any more.
+  void drop_unwanted();
+  void on_device_lost(const Status& status);
+  void keep_what_the_device_holds();
+  Status stop_reason() const;
   void submit_to_loop(const std::shared_ptr<ActiveRequest>& active, PreparedPrompt prompt);
   void end_sequence(RequestId id);
   void retire(RequestId id);
@@ -95,6 +134,7 @@ class Engine {
   struct Entry {
     std::shared_ptr<ActiveRequest> active;
     SequenceId sequence;  // invalid until the loop has it
+    std::shared_ptr<Interest> interest;
   };
   mutable Mutex mutex_;
   ConditionVariable all_retired_;
@@ -104,7 +144,8 @@ class Engine {
   bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
 
   std::shared_ptr<CropPool> crops_;
-  BoundedQueue<Job> jobs_;
+  Lane quick_;
+  Lane decoding_;
   std::vector<std::thread> preprocess_threads_;
 };
 

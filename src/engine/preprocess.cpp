@@ -46,6 +46,23 @@ StatusOr<std::vector<ImageInfo>> probe_images(const SkillRequest& request) {
   return infos;
 }
 
+// Memory that the images take until their crops are made. One is decoded, and cut beside that, after
+// the other.
+std::int64_t decode_bytes_of(const std::vector<ImageInfo>& infos, ExifOrientation exif,
+                             const CropGeometry& geometry) {
+  std::int64_t most_bytes = 0;
+  for (const ImageInfo& info : infos) {
+    std::int64_t bytes = decode_memory(info, {.exif = exif}).peak_bytes;
+    const DecodedSize size = decoded_size(info, exif);
+    // What has no tiling is refused before it is decoded.
+    if (const auto tiling = select_tiling(size.width, size.height, geometry); tiling.ok()) {
+      bytes += crop_memory_bytes(size.width, size.height, *tiling, geometry);
+    }
+    most_bytes = std::max(most_bytes, bytes);
+  }
+  return most_bytes;
+}
+
 StatusOr<std::vector<Tiling>> select_tilings(const SkillRequest& request,
                                              const CropGeometry& geometry) {
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<ImageInfo> infos, probe_images(request));
@@ -104,22 +121,44 @@ StatusOr<PreparedPrompt> Preprocessor::prepare(const SkillRequest& request) cons
 }
 
 StatusOr<std::vector<PreparedPrompt>> Preprocessor::prepare_choices(const SkillRequest& request,
-                                                                    int num_choices,
-                                                                    StageTimes* stages) const {
-  StageTimes unwanted;
-  StageTimes& times = stages != nullptr ? *stages : unwanted;
-  std::vector<PreparedPrompt> prompts;
+                                                                    int num_choices) const {
+  StageTimes stages;
+  GAPLESS_ASSIGN_OR_RETURN(Begun begun, begin(request, num_choices, stages));
+  if (begun.decode_bytes > 0) {
+    GAPLESS_RETURN_IF_ERROR(finish(request, begun.prompts, {}, stages));
+  }
+  return std::move(begun.prompts);
+}
+
+StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, int num_choices,
+                                                  StageTimes& stages) const {
+  Begun begun;
   {
-    const StageTimer timer(times, RequestStage::kTokenise);
+    const StageTimer timer(stages, RequestStage::kTokenise);
     for (int i = 0; i < num_choices; ++i) {
       GAPLESS_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_text(request));
-      prompts.push_back(std::move(prompt));
+      begun.prompts.push_back(std::move(prompt));
     }
   }
-  StatusOr<std::vector<PreparedImage>> images = prepare_images(request, times);
-  if (!images.ok()) return images.status().with_field("image_url");
-  for (PreparedPrompt& prompt : prompts) prompt.images = *images;
-  return prompts;
+  if (request.images.empty()) return begun;
+  std::vector<PreparedImage> images;
+  const StatusOr<std::int64_t> bytes = begin_images(request, images, stages);
+  if (!bytes.ok()) return bytes.status().with_field("image_url");
+  begun.decode_bytes = *bytes;
+  for (PreparedPrompt& prompt : begun.prompts) prompt.images = images;
+  return begun;
+}
+
+Status Preprocessor::finish(const SkillRequest& request, std::span<PreparedPrompt> prompts,
+                            const std::stop_token& stop, StageTimes& stages) const {
+  std::vector<PreparedImage> images = prompts.front().images;
+  // Another request about the same picture may have come first.
+  if (!find_crops(images)) {
+    const Status made = make_crops(request, images, stop, stages);
+    if (!made.ok()) return made.with_field("image_url");
+  }
+  for (PreparedPrompt& prompt : prompts) prompt.images = images;
+  return ok_status();
 }
 
 StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request) const {
@@ -136,11 +175,10 @@ StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request)
   return prompt;
 }
 
-StatusOr<std::vector<PreparedImage>> Preprocessor::prepare_images(const SkillRequest& request,
-                                                                  StageTimes& stages) const {
-  std::vector<PreparedImage> images;
-  if (request.images.empty()) return images;
-  GAPLESS_RETURN_IF_ERROR(probe_images(request).status());
+StatusOr<std::int64_t> Preprocessor::begin_images(const SkillRequest& request,
+                                                  std::vector<PreparedImage>& images,
+                                                  StageTimes& stages) const {
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<ImageInfo> infos, probe_images(request));
   {
     const StageTimer timer(stages, RequestStage::kHash);
     for (const auto& encoded : request.images) {
@@ -151,9 +189,8 @@ StatusOr<std::vector<PreparedImage>> Preprocessor::prepare_images(const SkillReq
       images.push_back(std::move(image));
     }
   }
-  if (find_crops(images)) return images;
-  GAPLESS_RETURN_IF_ERROR(make_crops(request, images, stages));
-  return images;
+  if (find_crops(images)) return std::int64_t{0};
+  return decode_bytes_of(infos, exif_mode(request), model_.crop_geometry());
 }
 
 bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
@@ -170,7 +207,7 @@ bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
 }
 
 Status Preprocessor::make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared,
-                                StageTimes& stages) const {
+                                const std::stop_token& stop, StageTimes& stages) const {
   const std::size_t num_images = prepared.size();
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<Tiling> tilings,
                            select_tilings(request, model_.crop_geometry()));
@@ -185,16 +222,18 @@ Status Preprocessor::make_crops(const SkillRequest& request, std::vector<Prepare
   {
     // For all images at once: workers that hold some and wait for more would hold each other up.
     const StageTimer timer(stages, RequestStage::kCropWait);
-    lease = crops_->acquire(num_all_crops);
+    lease = crops_->acquire(num_all_crops, stop);
   }
+  if (!lease && stop.stop_requested()) return stopped_status();
   if (!lease) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
   int first = 0;
   for (std::size_t i = 0; i < num_images; ++i) {
     const int count = num_crops(tilings[i]);
     std::vector<std::uint8_t*> crops_pinned;
     for (int c = 0; c < count; ++c) crops_pinned.push_back(lease->crop_pinned(first + c));
-    const Status cut = cut_image(*request.images[i], request.apply_exif_orientation, tilings[i],
-                                 crops_pinned, stages);
+    const Status cut = cut_image(
+        *request.images[i], request.apply_exif_orientation, tilings[i], crops_pinned,
+        [&stop] { return stop.stop_requested(); }, stages);
     if (!cut.ok()) return at_image(i, num_images, cut);
     crops_->remember(prepared[i].hash, *lease, first, count, tilings[i]);
     hand_over(lease, first, count, tilings[i], prepared[i]);
@@ -205,10 +244,11 @@ Status Preprocessor::make_crops(const SkillRequest& request, std::vector<Prepare
 
 Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orientation,
                                const Tiling& tiling, std::span<std::uint8_t* const> crops,
-                               StageTimes& stages) const {
+                               const StopCheck& stop, StageTimes& stages) const {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(encoded));
   DecodeOptions options;
   options.exif = apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
+  options.stop = stop;
   GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
   const DecodedSize size = decoded_size(info, options.exif);
   Image image;
@@ -223,10 +263,11 @@ Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orien
     if (!decoded.ok()) rows.give_up();
     decoded_ns = host_now_ns();
   };
-  make_crops_into(rows, size.width, size.height, tiling, model_.crop_geometry(), crops,
-                  resize_pool_, decode);
+  const bool is_whole = make_crops_into(rows, size.width, size.height, tiling,
+                                        model_.crop_geometry(), crops, resize_pool_, decode, stop);
   stages[RequestStage::kDecode] += decoded_ns - begin_ns;
   stages[RequestStage::kCut] += host_now_ns() - decoded_ns;
+  if (decoded.ok() && !is_whole) return stopped_status();
   return decoded;
 }
 

@@ -1,10 +1,14 @@
 // The preprocess stage: image bytes and text in, a prompt that is ready to run out. On worker
 // threads; never touches the device.
+//
+// In two parts, because they differ by a factor of a thousand: begin() takes what a hash of the
+// pictures takes, and is all that a text or a known picture needs; finish() decodes.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -12,6 +16,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/crop_pool.h"
+#include "image/stop_check.h"
 #include "model/model_loader.h"
 #include "pipeline/prepared_prompt.h"
 #include "skill/skill_request.h"
@@ -27,30 +32,41 @@ class Preprocessor {
         // On the CPU device these threads compute the model.
         resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &ThreadPool::shared()) {}
 
-  // Hashes, decodes and tiles the images into pinned crops; tokenises the prompt. Of images whose
-  // crops are all still there nothing is decoded. Waits for crop buffers when too many pictures are
-  // in flight, before it decodes: what waits holds no pixels. An error of one image among several
-  // says which. Any thread.
-  StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
+  struct Begun {
+    std::vector<PreparedPrompt> prompts;  // one for each choice
+    // Memory that finish() takes at most; 0: the prompts are complete.
+    std::int64_t decode_bytes = 0;
+  };
+  // Tokenises the prompts, judges the images by their headers, hashes them, and takes their crops if
+  // all are still there. The prompts are of the same request and share the images. An error of one
+  // image among several says which. Adds to `stages` what took how long. Any thread.
+  StatusOr<Begun> begin(const SkillRequest& request, int num_choices, StageTimes& stages) const;
 
-  // As many prompts of the same request, whose images are prepared once: they share the crops. Notes
-  // in *stages, unless that is null, what took how long.
+  // Decodes the images and tiles them into pinned crops. Waits for crop buffers when too many
+  // pictures are in flight, before it decodes: what waits holds no pixels. Cancelled soon after
+  // `stop` is requested. Any thread.
+  Status finish(const SkillRequest& request, std::span<PreparedPrompt> prompts,
+                const std::stop_token& stop, StageTimes& stages) const;
+
+  // Both parts.
   StatusOr<std::vector<PreparedPrompt>> prepare_choices(const SkillRequest& request,
-                                                        int num_choices,
-                                                        StageTimes* stages = nullptr) const;
+                                                        int num_choices) const;
+  StatusOr<PreparedPrompt> prepare(const SkillRequest& request) const;
 
  private:
   // Everything but the images.
   StatusOr<PreparedPrompt> prepare_text(const SkillRequest& request) const;
-  StatusOr<std::vector<PreparedImage>> prepare_images(const SkillRequest& request,
-                                                      StageTimes& stages) const;
+  // The images' names, with their crops where all are known. What finish() takes.
+  StatusOr<std::int64_t> begin_images(const SkillRequest& request,
+                                      std::vector<PreparedImage>& images, StageTimes& stages) const;
   // Of all images or of none: who holds some crops and waits for others may hold somebody up.
   bool find_crops(std::vector<PreparedImage>& images) const;
   Status make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared,
-                    StageTimes& stages) const;
+                    const std::stop_token& stop, StageTimes& stages) const;
   // Decodes an image and cuts it, both at once where resize_pool_ is free.
   Status cut_image(const std::string& encoded, bool apply_exif_orientation, const Tiling& tiling,
-                   std::span<std::uint8_t* const> crops, StageTimes& stages) const;
+                   std::span<std::uint8_t* const> crops, const StopCheck& stop,
+                   StageTimes& stages) const;
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;

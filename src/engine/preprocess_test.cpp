@@ -237,5 +237,35 @@ TEST_F(PreprocessTest, ImagesOfMoreCropsThanThereAreBuffersAreRefused) {
   EXPECT_TRUE(preprocessor_->prepare(about({bytes})).ok());
 }
 
+// What a lane needs to know before anything is decoded.
+TEST_F(PreprocessTest, TheQuickPartTellsWhatTheRestTakes) {
+  StageTimes stages;
+  const SkillRequest text = about({});
+  EXPECT_EQ(preprocessor_->begin(text, 1, stages)->decode_bytes, 0);
+  const SkillRequest one = about_files({"wide.png"});
+  auto begun = preprocessor_->begin(one, 2, stages);
+  ASSERT_TRUE(begun.ok());
+  const auto info = probe_image(std::as_bytes(std::span(*one.images[0]))).value();
+  const std::int64_t raster_bytes = std::int64_t{info.width} * info.height * info.num_channels;
+  EXPECT_GT(begun->decode_bytes, raster_bytes);
+  EXPECT_LT(begun->decode_bytes, raster_bytes * 3 + (4 << 20));
+  EXPECT_TRUE(begun->prompts[0].images[0].crops_pinned.empty());
+  ASSERT_TRUE(preprocessor_->finish(one, begun->prompts, {}, stages).ok());
+  for (const PreparedPrompt& prompt : begun->prompts) expect_crops_of("wide.png", prompt.images[0]);
+  EXPECT_EQ(preprocessor_->begin(one, 1, stages)->decode_bytes, 0) << "known now";
+}
+
+TEST_F(PreprocessTest, AStoppedPictureLeavesNoCrops) {
+  StageTimes stages;
+  const SkillRequest one = about_files({"wide.png"});
+  auto begun = preprocessor_->begin(one, 1, stages);
+  std::stop_source stop;
+  (void)stop.request_stop();
+  EXPECT_EQ(preprocessor_->finish(one, begun->prompts, stop.get_token(), stages).code(),
+            StatusCode::kCancelled);
+  EXPECT_EQ(crops_->num_free(), kPoolCrops);
+  EXPECT_GT(preprocessor_->begin(one, 1, stages)->decode_bytes, 0) << "nothing half is remembered";
+}
+
 }  // namespace
 }  // namespace gapless

@@ -18,6 +18,7 @@ class EngineService final : public InferenceService {
   StatusOr<std::vector<RequestId>> submit_choices(
       SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) override;
   void cancel(RequestId id) override;
+  Status health() const override { return engine_->device_status(); }
   ServiceInfo info() const override { return info_; }
   ServiceMetrics metrics() const override;
   StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const override;

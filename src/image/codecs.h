@@ -20,14 +20,15 @@ struct Raster {
 };
 
 // Rows that on_rows was told of stay where they are in raster.pixels, also after an error. It may
-// be empty.
+// be empty. Cancelled: `stop` said so.
 // on_rows is called after every few rows.
 Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                   Raster& raster);
+                   const StopCheck& stop, Raster& raster);
 // on_rows is called after every few rows where these are final: of a picture
 // without alpha that is not interlaced. Otherwise never.
 Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                  Raster& raster);
-StatusOr<Raster> decode_webp(std::span<const std::byte> bytes, const ImageInfo& info);
+                  const StopCheck& stop, Raster& raster);
+StatusOr<Raster> decode_webp(std::span<const std::byte> bytes, const ImageInfo& info,
+                             const StopCheck& stop);
 
 }  // namespace gapless::internal

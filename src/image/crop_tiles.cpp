@@ -77,9 +77,9 @@ int num_crops(const Tiling& tiling) {
   return num_tiles == 1 ? 1 : 1 + num_tiles;
 }
 
-void make_crops_into(PictureRows& rows, int width, int height, const Tiling& tiling,
+bool make_crops_into(PictureRows& rows, int width, int height, const Tiling& tiling,
                      const CropGeometry& geometry, std::span<std::uint8_t* const> crops,
-                     ThreadPool* pool, const std::function<void()>& decode) {
+                     ThreadPool* pool, const std::function<void()>& decode, const StopCheck& stop) {
   GAPLESS_CHECK(crops.size() == static_cast<std::size_t>(num_crops(tiling)));
   const std::size_t crop_row_bytes = static_cast<std::size_t>(geometry.crop_size) * 3;
   const auto row_of_crop = [&](std::size_t crop, int y) {
@@ -106,7 +106,18 @@ void make_crops_into(PictureRows& rows, int width, int height, const Tiling& til
     resizes.emplace_back(width, height, geometry.canvas_pixels(tiling.cols),
                          geometry.canvas_pixels(tiling.rows), cut_row);
   }
-  run_resizes(resizes, rows, pool, decode);
+  return run_resizes(resizes, rows, pool, decode, stop);
+}
+
+std::int64_t crop_memory_bytes(int width, int height, const Tiling& tiling,
+                               const CropGeometry& geometry) {
+  const int side = geometry.crop_size;
+  std::int64_t bytes = LanczosResize::memory_bytes(width, height, side, side);
+  if (num_crops(tiling) > 1) {
+    bytes += LanczosResize::memory_bytes(width, height, geometry.canvas_pixels(tiling.cols),
+                                         geometry.canvas_pixels(tiling.rows));
+  }
+  return bytes;
 }
 
 StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry) {

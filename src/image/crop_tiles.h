@@ -25,6 +25,7 @@
 #include "base/thread_pool.h"
 #include "image/image.h"
 #include "image/picture_rows.h"
+#include "image/stop_check.h"
 
 namespace gapless {
 
@@ -72,10 +73,15 @@ StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry);
 // geometry.crop_bytes() bytes, and tiling is select_tiling's answer for a picture of width x
 // height, whose rows are in `rows`. The work is shared with `pool`, if there is one. With `decode`,
 // which publishes the rows or gives up, it goes on while they come (run_resizes). The result is the
-// same.
-void make_crops_into(PictureRows& rows, int width, int height, const Tiling& tiling,
+// same. False: `stop` said so, and the crops are not whole.
+bool make_crops_into(PictureRows& rows, int width, int height, const Tiling& tiling,
                      const CropGeometry& geometry, std::span<std::uint8_t* const> crops,
-                     ThreadPool* pool = nullptr, const std::function<void()>& decode = nullptr);
+                     ThreadPool* pool = nullptr, const std::function<void()>& decode = nullptr,
+                     const StopCheck& stop = {});
+
+// What that holds in memory beside the picture and the crops.
+std::int64_t crop_memory_bytes(int width, int height, const Tiling& tiling,
+                               const CropGeometry& geometry);
 
 // Where a patch of the stitched grid comes from.
 struct StitchSource {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "base/limits.h"
@@ -245,6 +246,48 @@ TEST(PoolWindowTest, WindowsOfTheReference) {
   EXPECT_EQ(pool_window(26, 46, 27), (W{44, 46}));
   EXPECT_EQ(pool_window(26, 65, 27), (W{62, 65}));
   EXPECT_EQ(pool_window(26, 84, 27), (W{80, 84}));
+}
+
+// A task is some 16 or 32 rows.
+TEST(MakeCropsTest, AsksBeforeEveryTaskAndDoesNothingAfterTheAnswer) {
+  const Image image = pattern_image(900, 1600);
+  const Tiling tiling = *select_tiling(image.width, image.height, kMoondream);
+  std::vector<std::vector<std::uint8_t>> crops(static_cast<std::size_t>(num_crops(tiling)),
+                                               std::vector<std::uint8_t>(kMoondream.crop_bytes()));
+  std::vector<std::uint8_t*> to;
+  for (auto& crop : crops) to.push_back(crop.data());
+  const auto cut = [&](ThreadPool* pool, const StopCheck& stop) {
+    PictureRows rows(image.rgb.data(), image.height);
+    return make_crops_into(rows, image.width, image.height, tiling, kMoondream, to, pool, nullptr,
+                           stop);
+  };
+  int num_questions = 0;
+  EXPECT_TRUE(cut(nullptr, [&] {
+    ++num_questions;
+    return false;
+  }));
+  EXPECT_GE(num_questions, 2 * 1600 / 32) << "of both resizes";
+  for (int stop_at = 1; stop_at <= num_questions; stop_at += 5) {
+    int asked = 0;
+    EXPECT_FALSE(cut(nullptr, [&] { return ++asked >= stop_at; }));
+    EXPECT_EQ(asked, stop_at);
+  }
+  // Of several threads none waits for what is skipped.
+  ThreadPool pool(4);
+  for (int stop_at = 1; stop_at <= num_questions; stop_at += 11) {
+    std::atomic<int> asked{0};
+    EXPECT_FALSE(cut(&pool, [&] { return ++asked >= stop_at; }));
+    EXPECT_LE(asked.load(), stop_at + 3);
+  }
+}
+
+// Between the two passes of a resize: rows of the width that is made first, or columns of the height.
+TEST(MakeCropsTest, MemoryIsThatBetweenThePasses) {
+  const Tiling tiling{2, 4};
+  const std::int64_t canvas = kMoondream.canvas_pixels(4);
+  EXPECT_EQ(crop_memory_bytes(4000, 3000, tiling, kMoondream), 3 * 3000 * (378 + canvas));
+  EXPECT_EQ(crop_memory_bytes(300, 2000, {1, 1}, kMoondream), 3 * 300 * 378) << "vertical first";
+  EXPECT_EQ(crop_memory_bytes(378, 378, {1, 1}, kMoondream), 0) << "nothing to resize";
 }
 
 }  // namespace

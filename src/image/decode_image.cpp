@@ -12,40 +12,55 @@ namespace {
 
 using internal::Raster;
 
+// Pixels between two looks at the stop check, where there are no rows.
+constexpr std::size_t kPixelsPerCheck = std::size_t{1} << 16;
+
+// Buffers of rows, tables and the codec itself.
+constexpr std::int64_t kCodecRows = 64;
+constexpr std::int64_t kCodecBytes = 1 << 20;
+
 Status decode_raster(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                     Raster& raster) {
+                     const StopCheck& stop, Raster& raster) {
   switch (info.format) {
     case ImageFormat::kJpeg:
-      return internal::decode_jpeg(bytes, info, on_rows, raster);
+      return internal::decode_jpeg(bytes, info, on_rows, stop, raster);
     case ImageFormat::kPng:
-      return internal::decode_png(bytes, info, on_rows, raster);
+      return internal::decode_png(bytes, info, on_rows, stop, raster);
     case ImageFormat::kWebp: {
-      GAPLESS_ASSIGN_OR_RETURN(raster, internal::decode_webp(bytes, info));
+      GAPLESS_ASSIGN_OR_RETURN(raster, internal::decode_webp(bytes, info, stop));
       return ok_status();
     }
   }
   return make_error(StatusCode::kInternal, "no decoder for this format");
 }
 
-// RGBA to RGB within the same memory: the write position never passes the read position.
-std::vector<std::uint8_t> drop_alpha(std::vector<std::uint8_t> pixels) {
+// RGBA to RGB within the same memory: the write position never passes the read position. False:
+// stopped.
+bool drop_alpha(std::vector<std::uint8_t>& pixels, const StopCheck& stop) {
   const std::size_t num_pixels = pixels.size() / 4;
   const std::uint8_t* from = pixels.data();
   std::uint8_t* to = pixels.data();
-  for (std::size_t i = 0; i < num_pixels; ++i, from += 4, to += 3) std::copy(from, from + 3, to);
+  for (std::size_t i = 0; i < num_pixels; ++i, from += 4, to += 3) {
+    if (i % kPixelsPerCheck == 0 && is_stopped(stop)) return false;
+    std::copy(from, from + 3, to);
+  }
   pixels.resize(num_pixels * 3);
-  return pixels;
+  return true;
 }
 
 Status decode_within_bounds(std::span<const std::byte> bytes, const ImageInfo& info,
                             const DecodeOptions& options, const OnRows& on_rows, Image& image) {
   const bool turns = options.exif == ExifOrientation::kApply && info.orientation != 1;
   Raster raster;
-  const Status decoded = decode_raster(bytes, info, turns ? nullptr : on_rows, raster);
+  const Status decoded =
+      decode_raster(bytes, info, turns ? nullptr : on_rows, options.stop, raster);
   image = {raster.width, raster.height, std::move(raster.pixels)};
   GAPLESS_RETURN_IF_ERROR(decoded);
-  if (raster.num_channels == 4) image.rgb = drop_alpha(std::move(image.rgb));
-  if (turns) image = apply_orientation(std::move(image), info.orientation);
+  if (raster.num_channels == 4 && !drop_alpha(image.rgb, options.stop)) return stopped_status();
+  if (turns) {
+    GAPLESS_ASSIGN_OR_RETURN(image,
+                             apply_orientation(std::move(image), info.orientation, options.stop));
+  }
   // Where the rows were told as they came this says nothing new.
   if (on_rows) on_rows(image.rgb.data(), image.height);
   return ok_status();
@@ -69,6 +84,19 @@ DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif) {
   const bool swaps = exif == ExifOrientation::kApply && info.orientation >= 5;
   if (swaps) return {info.height, info.width};
   return {info.width, info.height};
+}
+
+DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options) {
+  const std::int64_t num_pixels = std::int64_t{info.width} * info.height;
+  const std::int64_t raster_bytes = num_pixels * info.num_channels;
+  const std::int64_t codec_bytes =
+      info.codec_bytes + kCodecRows * info.width * info.num_channels + kCodecBytes;
+  DecodeMemory memory{raster_bytes + codec_bytes, raster_bytes};
+  if (options.exif == ExifOrientation::kApply && info.orientation != 1) {
+    memory.image_bytes = num_pixels * 3;  // turned into a raster of its own
+    memory.peak_bytes = std::max(memory.peak_bytes, raster_bytes + memory.image_bytes);
+  }
+  return memory;
 }
 
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options) {

@@ -22,6 +22,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "image/image.h"
+#include "image/stop_check.h"
 
 namespace gapless {
 
@@ -37,6 +38,7 @@ enum class ExifOrientation {
 struct DecodeOptions {
   ExifOrientation exif = ExifOrientation::kApply;
   std::int64_t max_pixels = kMaxImagePixels;  // a smaller bound than limits.h's, never a larger one
+  StopCheck stop = {};                        // Cancelled when it says so
 };
 
 // What the header says, before any bound is applied to its size.
@@ -47,6 +49,11 @@ struct ImageInfo {
   // EXIF orientation 1..8 from JPEG's APP1, PNG's eXIf or WebP's EXIF chunk; 1 (upright) where
   // there is none or where it cannot be read.
   int orientation = 1;
+  // What decoding takes. The raster has num_channels bytes a pixel (4 with transparency); the codec
+  // holds codec_bytes beside it for pictures that it cannot decode row by row (progressive JPEG,
+  // lossless WebP), 0 for the others.
+  int num_channels = 3;
+  std::int64_t codec_bytes = 0;
 };
 
 struct DecodedSize {
@@ -60,9 +67,19 @@ DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif);
 // three formats (the message says what it looks like), a broken header, a side of 0.
 StatusOr<ImageInfo> probe_image(std::span<const std::byte> bytes);
 
+// An upper bound of the memory that decode_image takes for this picture, the result included, and of
+// what the result takes.
+struct DecodeMemory {
+  std::int64_t peak_bytes = 0;
+  std::int64_t image_bytes = 0;
+};
+DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options);
+
 // The bounds of limits.h and of the options, as decode_image applies them.
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
 
+// WebP is handed to its library in pieces of about 64 rows, and options.stop is asked between them; the
+// other two ask it for every row.
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 
 // Told while a picture is decoded: its first num_rows rows are final, and are at `rgb`, the same

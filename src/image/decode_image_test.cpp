@@ -260,5 +260,126 @@ TEST(DecodeByRowsTest, ToldRowsOutliveAnError) {
   }
 }
 
+// ---- giving up, and what decoding takes
+
+// A flat picture: all of it is in a few bytes.
+FileBytes flat_png(int width, int height, bool interlaced = false) {
+  const std::vector<std::uint8_t> rows(static_cast<std::size_t>(width) *
+                                       static_cast<std::size_t>(height) * 3);
+  return make_png(width, height, rows, {.interlaced = interlaced});
+}
+FileBytes noisy_webp(int width, int height) {
+  std::vector<std::uint8_t> samples(static_cast<std::size_t>(width) *
+                                    static_cast<std::size_t>(height) * 3);
+  std::uint32_t state = 1;
+  for (std::uint8_t& sample : samples) {
+    state = state * 1664525u + 1013904223u;
+    sample = static_cast<std::uint8_t>(state >> 24);
+  }
+  return make_webp(width, height, samples, 3);
+}
+FileBytes grey_jpeg(int width, int height, int num_refined_scans) {
+  const std::vector<std::uint8_t> samples(
+      static_cast<std::size_t>(width) * static_cast<std::size_t>(height), 90);
+  return make_jpeg(width, height, samples,
+                   {.num_components = 1, .num_refined_scans = num_refined_scans});
+}
+
+// How often decoding asks whether to go on; it is told to stop at question `stop_at`.
+struct Asked {
+  int num_questions = 0;
+  Status status;
+};
+Asked ask(const FileBytes& file, int stop_at) {
+  Asked asked;
+  DecodeOptions options;
+  options.stop = [&asked, stop_at] { return ++asked.num_questions >= stop_at; };
+  asked.status = decode_image(file, options).status();
+  return asked;
+}
+
+// For every row, so that the rest of one row is all that is decoded after a cancel.
+TEST(DecodeStopTest, EachRowAsksAndNothingIsDecodedAfterTheAnswer) {
+  constexpr int kNever = 1 << 30;
+  constexpr int kHeight = 400;
+  FileBytes turned = with_jpeg_exif(grey_jpeg(40, kHeight, 0), exif_block(6));
+  const std::vector<std::pair<std::string, FileBytes>> files = {
+      {"png", flat_png(30, kHeight)},
+      {"interlaced png", flat_png(30, kHeight, true)},
+      {"jpeg", grey_jpeg(30, kHeight, 0)},
+      {"progressive jpeg", grey_jpeg(30, kHeight, 3)},
+      {"turned jpeg", turned}};
+  for (const auto& [name, file] : files) {
+    const Asked whole = ask(file, kNever);
+    ASSERT_TRUE(whole.status.ok()) << name << ": " << whole.status.to_string();
+    EXPECT_GE(whole.num_questions, kHeight) << name;
+    for (int stop_at = 1; stop_at <= whole.num_questions; stop_at += 7) {
+      const Asked stopped = ask(file, stop_at);
+      EXPECT_EQ(stopped.status.code(), StatusCode::kCancelled) << name << " at " << stop_at;
+      EXPECT_EQ(stopped.num_questions, stop_at) << name << ": decoded on";
+    }
+  }
+}
+
+// Scans are collected before the first row comes out; each of their rows of blocks asks.
+TEST(DecodeStopTest, TheScansOfAProgressiveJpegAsk) {
+  const int in_one_scan = ask(grey_jpeg(30, 400, 0), 1 << 30).num_questions;
+  EXPECT_GE(ask(grey_jpeg(30, 400, 20), 1 << 30).num_questions, in_one_scan + 20 * 400 / 8);
+}
+
+// The library is handed pieces of about 64 rows.
+TEST(DecodeStopTest, WebpAsksForEveryPiece) {
+  const FileBytes file = noisy_webp(300, 4000);
+  const Asked whole = ask(file, 1 << 30);
+  ASSERT_TRUE(whole.status.ok()) << whole.status.to_string();
+  EXPECT_GE(whole.num_questions, 4000 / 64 / 2);
+  EXPECT_LE(whole.num_questions, 4000 / 4) << "pieces of no rows are decoded again and again";
+  for (const int stop_at : {1, 2, whole.num_questions / 2, whole.num_questions}) {
+    const Asked stopped = ask(file, stop_at);
+    EXPECT_EQ(stopped.status.code(), StatusCode::kCancelled) << stop_at;
+    EXPECT_EQ(stopped.num_questions, stop_at);
+  }
+}
+
+DecodeMemory memory_of(const FileBytes& file, DecodeOptions options = {}) {
+  return decode_memory(probe_image(file).value(), options);
+}
+
+// Rasters and whole-picture buffers of the codecs; rows and tables are the small rest.
+TEST(DecodeMemoryTest, CountsRasterCodecAndTurning) {
+  constexpr std::int64_t kSmall = (1 << 20) + 64 * 800 * 4;
+  constexpr int kWidth = 800, kHeight = 1600;
+  constexpr std::int64_t kPixels = std::int64_t{kWidth} * kHeight;
+  const auto expect_bytes = [](const DecodeMemory& memory, std::int64_t image, std::int64_t peak) {
+    EXPECT_EQ(memory.image_bytes, image);
+    EXPECT_GE(memory.peak_bytes, peak);
+    EXPECT_LE(memory.peak_bytes, peak + kSmall);
+  };
+  expect_bytes(memory_of(flat_png(kWidth, kHeight)), 3 * kPixels, 3 * kPixels);
+  const std::vector<std::uint8_t> rgba(kPixels * 4, 7);
+  expect_bytes(memory_of(make_png(kWidth, kHeight, rgba, {.colour_type = 6})), 4 * kPixels,
+               4 * kPixels);
+  const std::vector<std::uint8_t> indices(kPixels);
+  const PngSpec palette{.colour_type = 3, .palette = {1, 2, 3}, .palette_alpha = {9}};
+  expect_bytes(memory_of(make_png(kWidth, kHeight, indices, palette)), 4 * kPixels, 4 * kPixels);
+
+  const FileBytes baseline = grey_jpeg(kWidth, kHeight, 0);
+  expect_bytes(memory_of(baseline), 3 * kPixels, 3 * kPixels);
+  expect_bytes(memory_of(grey_jpeg(kWidth, kHeight, 2)), 3 * kPixels, (3 + 2) * kPixels);
+  const FileBytes turned = with_jpeg_exif(baseline, exif_block(6));
+  expect_bytes(memory_of(turned), 3 * kPixels, (3 + 3) * kPixels);
+  expect_bytes(memory_of(turned, {.exif = ExifOrientation::kIgnore}), 3 * kPixels, 3 * kPixels);
+
+  expect_bytes(memory_of(noisy_webp(kWidth, kHeight)), 3 * kPixels, (3 + 4) * kPixels);
+}
+
+// 4:2:0: one block of each chroma for four of luma.
+TEST(DecodeMemoryTest, ProgressiveColourHoldsCoefficientsOfAllComponents) {
+  const ImageInfo info = probe_image(testdata_file("progressive.jpg")).value();
+  const std::int64_t num_pixels = std::int64_t{info.width} * info.height;
+  EXPECT_GE(info.codec_bytes, num_pixels * 2 * 3 / 2);
+  EXPECT_LE(info.codec_bytes, (num_pixels + 32 * (info.width + info.height)) * 2 * 3);
+}
+
 }  // namespace
 }  // namespace gapless

@@ -26,7 +26,9 @@ struct JpegReader {
   jpeg_progress_mgr progress;
   std::jmp_buf on_error;
   char message[JMSG_LENGTH_MAX] = "";
+  const StopCheck* stop = nullptr;
   bool created = false;
+  bool stopped = false;
 
   JpegReader() = default;
   JpegReader(const JpegReader&) = delete;
@@ -61,11 +63,16 @@ void on_message(j_common_ptr info, int level) {
   }
 }
 
-// Each scan of a progressive file costs a pass over the whole picture, however few bytes it has.
+// Called for every row of blocks, also while the scans of a progressive file are collected. Each of
+// them costs a pass over the whole picture, however few bytes it has.
 void on_progress(j_common_ptr info) {
+  JpegReader& reader = reader_of(info);
+  if (is_stopped(*reader.stop)) {
+    reader.stopped = true;
+    std::longjmp(reader.on_error, 1);
+  }
   const int scan = reinterpret_cast<j_decompress_ptr>(info)->input_scan_number;
   if (scan <= kMaxJpegScans) return;
-  JpegReader& reader = reader_of(info);
   std::snprintf(reader.message, sizeof(reader.message), "more than %d scans", kMaxJpegScans);
   std::longjmp(reader.on_error, 1);
 }
@@ -97,6 +104,8 @@ bool start(JpegReader& reader) {
 bool read_rows(JpegReader& reader, std::uint8_t* to, std::size_t row_bytes, int num_rows) {
   if (setjmp(reader.on_error)) return false;
   for (int i = 0; i < num_rows; ++i) {
+    reader.stopped = is_stopped(*reader.stop);
+    if (reader.stopped) return false;
     JSAMPROW row = to + static_cast<std::size_t>(i) * row_bytes;
     jpeg_read_scanlines(&reader.info, &row, 1);
   }
@@ -129,6 +138,7 @@ void adobe_cmyk_to_rgb(const std::uint8_t* cmyk, std::size_t num_pixels, std::ui
 }
 
 Status failed(const JpegReader& reader) {
+  if (reader.stopped) return stopped_status();
   switch (reader.errors.msg_code) {
     case JWRN_JPEG_EOF:
     case JWRN_HIT_MARKER:
@@ -141,8 +151,9 @@ Status failed(const JpegReader& reader) {
 }  // namespace
 
 Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                   Raster& raster) {
+                   const StopCheck& stop, Raster& raster) {
   JpegReader reader;
+  reader.stop = &stop;
   if (!read_header(reader, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size())) {
     return failed(reader);
   }

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
 
-constexpr DecodeOptions kAsPillow{.exif = ExifOrientation::kIgnore};
+const DecodeOptions kAsPillow{.exif = ExifOrientation::kIgnore};
 
 TEST(DecodeGoldenTest, EveryTestFileEqualsPillow) {
   for (const DecodeGolden& golden : kDecodeGoldens) {

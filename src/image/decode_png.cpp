@@ -23,6 +23,9 @@ struct PngReader {
   const std::byte* data = nullptr;
   std::size_t num_bytes = 0;
   std::size_t position = 0;
+  int num_passes = 1;  // 7 when it is interlaced
+  const StopCheck* stop = nullptr;
+  bool stopped = false;
   bool is_truncated = false;
   char message[128] = "";
 
@@ -64,21 +67,18 @@ bool start(PngReader& reader) {
   png_set_expand(png);    // palette and small greys to 8 bits, tRNS to alpha
   png_set_strip_16(png);  // the high byte of 16-bit samples
   png_set_gray_to_rgb(png);
-  png_set_interlace_handling(png);
+  reader.num_passes = png_set_interlace_handling(png);
   png_read_update_info(png, reader.info);
   return true;
 }
 
-bool read_rows(PngReader& reader, png_bytep* rows, png_uint_32 num_rows) {
+bool read_rows(PngReader& reader, std::uint8_t* to, std::size_t row_bytes, int num_rows) {
   if (setjmp(png_jmpbuf(reader.png))) return false;
-  png_read_rows(reader.png, rows, nullptr, num_rows);
-  return true;
-}
-
-// Every pass of an interlaced picture.
-bool read_passes(PngReader& reader, png_bytep* rows) {
-  if (setjmp(png_jmpbuf(reader.png))) return false;
-  png_read_image(reader.png, rows);
+  for (int i = 0; i < num_rows; ++i) {
+    reader.stopped = is_stopped(*reader.stop);
+    if (reader.stopped) return false;
+    png_read_row(reader.png, to + static_cast<std::size_t>(i) * row_bytes, nullptr);
+  }
   return true;
 }
 
@@ -89,6 +89,7 @@ bool finish(PngReader& reader) {
 }
 
 Status failed(const PngReader& reader) {
+  if (reader.stopped) return stopped_status();
   if (reader.is_truncated) return data_loss("PNG: truncated after {} bytes", reader.num_bytes);
   return data_loss("PNG: {}", reader.message);
 }
@@ -96,8 +97,9 @@ Status failed(const PngReader& reader) {
 }  // namespace
 
 Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                  Raster& raster) {
+                  const StopCheck& stop, Raster& raster) {
   PngReader reader;
+  reader.stop = &stop;
   reader.data = bytes.data();
   reader.num_bytes = bytes.size();
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, on_error, on_warning);
@@ -126,19 +128,18 @@ Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const
           static_cast<std::size_t>(info.width) * static_cast<std::size_t>(raster.num_channels)) {
     return make_error(StatusCode::kInternal, "PNG: unexpected raster layout");
   }
-  raster.pixels.resize(row_bytes * height);
-  std::vector<png_bytep> rows(height);
-  for (std::size_t y = 0; y < height; ++y) rows[y] = raster.pixels.data() + y * row_bytes;
-  if (png_get_interlace_type(reader.png, reader.info) != PNG_INTERLACE_NONE) {
-    if (!read_passes(reader, rows.data())) return failed(reader);
-  } else {
+  // It grows with the rows of the first pass, so that memory is touched as they come.
+  raster.pixels.reserve(row_bytes * height);
+  const bool tells_rows = on_rows && raster.num_channels == 3 && reader.num_passes == 1;
+  for (int pass = 0; pass < reader.num_passes; ++pass) {
     for (int y = 0; y < info.height; y += kStripRows) {
       const int num_rows = std::min(kStripRows, info.height - y);
-      if (!read_rows(reader, &rows[static_cast<std::size_t>(y)],
-                     static_cast<png_uint_32>(num_rows))) {
-        return failed(reader);
+      const std::size_t at = static_cast<std::size_t>(y) * row_bytes;
+      if (pass == 0) {
+        raster.pixels.resize(at + static_cast<std::size_t>(num_rows) * row_bytes);
       }
-      if (on_rows && raster.num_channels == 3) on_rows(raster.pixels.data(), y + num_rows);
+      if (!read_rows(reader, raster.pixels.data() + at, row_bytes, num_rows)) return failed(reader);
+      if (tells_rows) on_rows(raster.pixels.data(), y + num_rows);
     }
   }
   if (!finish(reader)) return failed(reader);

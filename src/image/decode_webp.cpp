@@ -1,8 +1,9 @@
 #include <webp/decode.h>
 #include <webp/demux.h>
 
-#include <cstring>
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "image/codecs.h"
 
@@ -28,9 +29,49 @@ const char* webp_error_text(VP8StatusCode code) {
   }
 }
 
+// The library decodes what it is given and asks nobody meanwhile, so it is given pieces that make
+// about this many rows each. How many bytes that are shows as it goes: a piece that makes fewer
+// rows is followed by one twice as long, one that makes more by one half as long. (A fixed length
+// would cost a file of a few large rows many times over: each piece begins with the rows that the
+// one before could not end.)
+constexpr int kPieceRows = 64;
+constexpr std::size_t kMinPieceBytes = 64;
+
+Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::size_t num_bytes,
+                        const StopCheck& stop) {
+  std::size_t piece_bytes = kMinPieceBytes;
+  int num_rows = 0;
+  for (std::size_t given = 0;;) {
+    if (is_stopped(stop)) return stopped_status();
+    given += std::min(piece_bytes, num_bytes - given);
+    const VP8StatusCode code = WebPIUpdate(decoder, data, given);
+    if (code == VP8_STATUS_OK) return ok_status();
+    if (code != VP8_STATUS_SUSPENDED || given == num_bytes) {
+      return data_loss("WebP: {}", webp_error_text(code));
+    }
+    int last_row = 0;
+    (void)WebPIDecGetRGB(decoder, &last_row, nullptr, nullptr, nullptr);
+    piece_bytes = last_row - num_rows < kPieceRows ? 2 * piece_bytes
+                                                   : std::max(kMinPieceBytes, piece_bytes / 2);
+    num_rows = last_row;
+  }
+}
+
+// Memory for the raster, touched in strips: the kernel's clearing of 400 MB takes a while.
+Status make_room(std::vector<std::uint8_t>& pixels, std::size_t num_bytes, const StopCheck& stop) {
+  constexpr std::size_t kStripBytes = std::size_t{4} << 20;
+  pixels.reserve(num_bytes);
+  while (pixels.size() < num_bytes) {
+    if (is_stopped(stop)) return stopped_status();
+    pixels.resize(std::min(num_bytes, pixels.size() + kStripBytes));
+  }
+  return ok_status();
+}
+
 // Decodes one still bitstream of exactly width x height into `to`, whose rows are row_bytes apart.
 Status decode_bitstream(const std::uint8_t* data, std::size_t num_bytes, int width, int height,
-                        WEBP_CSP_MODE mode, std::uint8_t* to, std::size_t row_bytes) {
+                        WEBP_CSP_MODE mode, std::uint8_t* to, std::size_t row_bytes,
+                        const StopCheck& stop) {
   WebPDecoderConfig config;
   if (!WebPInitDecoderConfig(&config)) {
     return make_error(StatusCode::kInternal, "WebP: the library's version does not match");
@@ -47,15 +88,17 @@ Status decode_bitstream(const std::uint8_t* data, std::size_t num_bytes, int wid
   config.output.u.RGBA.stride = static_cast<int>(row_bytes);
   config.output.u.RGBA.size = row_bytes * static_cast<std::size_t>(height - 1) +
                               static_cast<std::size_t>(width) * num_channels;
-  const VP8StatusCode code = WebPDecode(data, num_bytes, &config);
-  WebPFreeDecBuffer(&config.output);
-  if (code != VP8_STATUS_OK) return data_loss("WebP: {}", webp_error_text(code));
-  return ok_status();
+  const std::unique_ptr<WebPIDecoder, void (*)(WebPIDecoder*)> decoder(
+      WebPIDecode(nullptr, 0, &config), WebPIDelete);
+  if (decoder == nullptr) {
+    return make_error(StatusCode::kResourceExhausted, "WebP: the decoder cannot start");
+  }
+  return decode_in_pieces(decoder.get(), data, num_bytes, stop);
 }
 
 // The first frame on a transparent canvas, which is what a player shows at time 0.
 StatusOr<Raster> decode_first_frame(const std::uint8_t* data, std::size_t num_bytes,
-                                    const ImageInfo& info) {
+                                    const ImageInfo& info, const StopCheck& stop) {
   const WebPData webp{data, num_bytes};
   const std::unique_ptr<WebPDemuxer, void (*)(WebPDemuxer*)> demuxer(WebPDemux(&webp),
                                                                      WebPDemuxDelete);
@@ -72,30 +115,33 @@ StatusOr<Raster> decode_first_frame(const std::uint8_t* data, std::size_t num_by
   }
   Raster raster{info.width, info.height, 4, {}};
   const std::size_t row_bytes = static_cast<std::size_t>(info.width) * 4;
-  raster.pixels.resize(row_bytes * static_cast<std::size_t>(info.height));
+  GAPLESS_RETURN_IF_ERROR(
+      make_room(raster.pixels, row_bytes * static_cast<std::size_t>(info.height), stop));
   std::uint8_t* to = raster.pixels.data() + static_cast<std::size_t>(frame.y_offset) * row_bytes +
                      static_cast<std::size_t>(frame.x_offset) * 4;
   GAPLESS_RETURN_IF_ERROR(decode_bitstream(frame.fragment.bytes, frame.fragment.size, frame.width,
-                                           frame.height, MODE_RGBA, to, row_bytes));
+                                           frame.height, MODE_RGBA, to, row_bytes, stop));
   return raster;
 }
 
 }  // namespace
 
-StatusOr<Raster> decode_webp(std::span<const std::byte> bytes, const ImageInfo& info) {
+StatusOr<Raster> decode_webp(std::span<const std::byte> bytes, const ImageInfo& info,
+                             const StopCheck& stop) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
   WebPBitstreamFeatures features;
   const VP8StatusCode code = WebPGetFeatures(data, bytes.size(), &features);
   if (code != VP8_STATUS_OK) return data_loss("WebP: {}", webp_error_text(code));
-  if (features.has_animation) return decode_first_frame(data, bytes.size(), info);
+  if (features.has_animation) return decode_first_frame(data, bytes.size(), info, stop);
 
   Raster raster{info.width, info.height, features.has_alpha ? 4 : 3, {}};
   const std::size_t row_bytes =
       static_cast<std::size_t>(info.width) * static_cast<std::size_t>(raster.num_channels);
-  raster.pixels.resize(row_bytes * static_cast<std::size_t>(info.height));
+  GAPLESS_RETURN_IF_ERROR(
+      make_room(raster.pixels, row_bytes * static_cast<std::size_t>(info.height), stop));
   GAPLESS_RETURN_IF_ERROR(decode_bitstream(data, bytes.size(), info.width, info.height,
                                            features.has_alpha ? MODE_RGBA : MODE_RGB,
-                                           raster.pixels.data(), row_bytes));
+                                           raster.pixels.data(), row_bytes, stop));
   return raster;
 }
 

@@ -67,7 +67,7 @@ int exif_orientation(std::span<const std::byte> block) {
   return 1;
 }
 
-Image apply_orientation(Image stored, int orientation) {
+StatusOr<Image> apply_orientation(Image stored, int orientation, const StopCheck& stop) {
   GAPLESS_CHECK(orientation >= 1 && orientation <= 8);
   if (orientation == 1) return stored;
 
@@ -89,11 +89,14 @@ Image apply_orientation(Image stored, int orientation) {
 
   Image upright{stored.width, stored.height, {}};
   if (swaps_sides) std::swap(upright.width, upright.height);
-  upright.rgb.resize(stored.rgb.size());
+  upright.rgb.reserve(stored.rgb.size());
+  const std::size_t row_bytes = static_cast<std::size_t>(upright.width) * 3;
   // Square blocks, so that the strided side of a turn stays in the cache.
   constexpr int kBlock = 64;
   for (int block_y = 0; block_y < upright.height; block_y += kBlock) {
     const int end_y = std::min(block_y + kBlock, upright.height);
+    if (is_stopped(stop)) return stopped_status();
+    upright.rgb.resize(static_cast<std::size_t>(end_y) * row_bytes);
     for (int block_x = 0; block_x < upright.width; block_x += kBlock) {
       const int end_x = std::min(block_x + kBlock, upright.width);
       for (int y = block_y; y < end_y; ++y) {

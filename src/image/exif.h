@@ -5,6 +5,7 @@
 #include <span>
 
 #include "image/image.h"
+#include "image/stop_check.h"
 
 namespace gapless {
 
@@ -13,7 +14,7 @@ namespace gapless {
 // picture.
 int exif_orientation(std::span<const std::byte> block);
 
-// Turns the stored raster upright. Values 5..8 swap width and height.
-Image apply_orientation(Image stored, int orientation);
+// Turns the stored raster upright. Values 5..8 swap width and height. Cancelled: `stop` said so.
+StatusOr<Image> apply_orientation(Image stored, int orientation, const StopCheck& stop = {});
 
 }  // namespace gapless

@@ -106,12 +106,39 @@ constexpr bool stands_alone(std::uint32_t marker) {
   return marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8);
 }
 
+// Coefficients that libjpeg holds of a picture whose components do not come together: 64 of 2 bytes
+// for each block of 8x8 samples, whole MCUs.
+std::int64_t jpeg_coefficient_bytes(Bytes frame, int width, int height) {
+  const std::size_t num_components = byte_at(frame, 5);
+  if (frame.size() < 6 + 3 * num_components) return 0;  // broken: the decoder will say so
+  std::int64_t max_h = 1, max_v = 1;
+  for (std::size_t i = 0; i < num_components; ++i) {
+    max_h = std::max<std::int64_t>(max_h, byte_at(frame, 6 + 3 * i + 1) >> 4);
+    max_v = std::max<std::int64_t>(max_v, byte_at(frame, 6 + 3 * i + 1) & 15);
+  }
+  const std::int64_t num_mcus =
+      (width + 8 * max_h - 1) / (8 * max_h) * ((height + 8 * max_v - 1) / (8 * max_v));
+  std::int64_t num_blocks = 0;
+  for (std::size_t i = 0; i < num_components; ++i) {
+    const std::uint32_t sampling = byte_at(frame, 6 + 3 * i + 1);
+    num_blocks += num_mcus * (sampling >> 4) * (sampling & 15);
+  }
+  return num_blocks * 128;
+}
+
+constexpr bool is_progressive(std::uint32_t frame_marker) {
+  return frame_marker % 4 == 2;  // C2, C6, CA, CE
+}
+
 // Walks the segments up to the first scan. The size comes from the start of frame, the orientation
 // from the first EXIF segment.
 StatusOr<ImageInfo> probe_jpeg(Bytes bytes) {
   ImageInfo info{.format = ImageFormat::kJpeg};
   bool has_frame = false;
   bool has_exif = false;
+  bool in_one_scan = true;
+  std::uint32_t num_components = 0;
+  std::int64_t coefficient_bytes = 0;
   std::size_t at = 2;
   while (true) {
     while (at < bytes.size() && byte_at(bytes, at) != 0xFF) ++at;
@@ -128,11 +155,17 @@ StatusOr<ImageInfo> probe_jpeg(Bytes bytes) {
     }
     const Bytes payload = bytes.subspan(at + 2, segment_bytes - 2);
     at += segment_bytes;
-    if (marker == 0xDA) break;
+    if (marker == 0xDA) {
+      in_one_scan = in_one_scan && !payload.empty() && byte_at(payload, 0) == num_components;
+      break;
+    }
     if (is_start_of_frame(marker) && !has_frame) {
       if (payload.size() < 6) return data_loss("JPEG: the frame header is too short");
       info.height = static_cast<int>(big_endian_16(payload, 1));
       info.width = static_cast<int>(big_endian_16(payload, 3));
+      in_one_scan = !is_progressive(marker);
+      num_components = byte_at(payload, 5);
+      coefficient_bytes = jpeg_coefficient_bytes(payload, info.width, info.height);
       has_frame = true;
     } else if (marker == 0xE1 && !has_exif && has_at(payload, 0, "Exif\0\0"sv)) {
       info.orientation = exif_orientation(payload);
@@ -140,22 +173,29 @@ StatusOr<ImageInfo> probe_jpeg(Bytes bytes) {
     }
   }
   if (!has_frame) return data_loss("JPEG: has no frame header before its first scan");
+  if (!in_one_scan) info.codec_bytes = coefficient_bytes;
   return info;
 }
 
-// The orientation in the first eXIf chunk, which may stand before or after the pixels.
-int png_orientation(Bytes bytes) {
+// The orientation is in the first eXIf chunk, which may stand before or after the pixels.
+// Transparency is in the colour type, or in a chunk of its own.
+void read_png_chunks(Bytes bytes, ImageInfo& info) {
   constexpr std::size_t kChunkFrame = 12;  // length, type, CRC
+  constexpr std::size_t kColourTypeAt = 25;
+  constexpr std::uint32_t kHasAlpha = 4;
+  bool has_exif = false;
+  if ((byte_at(bytes, kColourTypeAt) & kHasAlpha) != 0) info.num_channels = 4;
   std::size_t at = kPngSignature.size();
   while (bytes.size() - at >= kChunkFrame) {
     const std::size_t chunk_bytes = big_endian_32(bytes, at);
     if (bytes.size() - at - kChunkFrame < chunk_bytes) break;
-    if (has_at(bytes, at + 4, "eXIf")) {
-      return exif_orientation(bytes.subspan(at + 8, chunk_bytes));
+    if (has_at(bytes, at + 4, "tRNS")) info.num_channels = 4;
+    if (has_at(bytes, at + 4, "eXIf") && !has_exif) {
+      info.orientation = exif_orientation(bytes.subspan(at + 8, chunk_bytes));
+      has_exif = true;
     }
     at += kChunkFrame + chunk_bytes;
   }
-  return 1;
 }
 
 StatusOr<ImageInfo> probe_png(Bytes bytes) {
@@ -169,10 +209,11 @@ StatusOr<ImageInfo> probe_png(Bytes bytes) {
   if (width > 0x7fffffff || height > 0x7fffffff) {
     return data_loss("PNG: header with a size of {}x{}", width, height);
   }
-  return ImageInfo{.format = ImageFormat::kPng,
-                   .width = static_cast<int>(width),
-                   .height = static_cast<int>(height),
-                   .orientation = png_orientation(bytes)};
+  ImageInfo info{.format = ImageFormat::kPng,
+                 .width = static_cast<int>(width),
+                 .height = static_cast<int>(height)};
+  read_png_chunks(bytes, info);
+  return info;
 }
 
 // The orientation in the first EXIF chunk of the RIFF container.
@@ -197,10 +238,18 @@ StatusOr<ImageInfo> probe_webp(Bytes bytes) {
   const VP8StatusCode code =
       WebPGetFeatures(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size(), &features);
   if (code != VP8_STATUS_OK) return data_loss("WebP: broken header");
+  constexpr int kLossy = 1;
+  const std::int64_t num_pixels = std::int64_t{features.width} * features.height;
+  const bool has_alpha = features.has_alpha != 0 || features.has_animation != 0;
+  // A lossless picture is held whole, 4 bytes a pixel; so is a plane of transparency, by two of its
+  // decoder's buffers. What an animation's frame is made of is not known here.
+  const int codec_bytes_per_pixel = features.format != kLossy ? 4 : has_alpha ? 2 : 0;
   return ImageInfo{.format = ImageFormat::kWebp,
                    .width = features.width,
                    .height = features.height,
-                   .orientation = webp_orientation(bytes.first(riff_bytes))};
+                   .orientation = webp_orientation(bytes.first(riff_bytes)),
+                   .num_channels = has_alpha ? 4 : 3,
+                   .codec_bytes = num_pixels * codec_bytes_per_pixel};
 }
 
 StatusOr<ImageInfo> probe_by_magic(Bytes bytes) {

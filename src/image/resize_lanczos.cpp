@@ -205,6 +205,14 @@ LanczosResize::LanczosResize(int in_width, int in_height, int out_width, int out
   progress_->taps_left.store(num_tasks(kTaps), std::memory_order_relaxed);
 }
 
+std::int64_t LanczosResize::memory_bytes(int in_width, int in_height, int out_width,
+                                         int out_height) {
+  if (in_width == out_width || in_height == out_height) return 0;
+  const bool vertical_first = is_vertical_first(in_width, in_height, out_width, out_height);
+  return std::int64_t{kChannels} * (vertical_first ? in_width : out_width) *
+         (vertical_first ? out_height : in_height);
+}
+
 int LanczosResize::Pass::num_tasks() const {
   return is_horizontal ? num_parts(in_height, kBlockRows) : num_parts(taps.out_size(), kTaskRows);
 }
@@ -273,10 +281,7 @@ void LanczosResize::run_task(Stage stage, int task, const PictureRows& rows) {
                     middle_row_bytes_);
       });
     }
-    std::atomic<int>& done = progress_->first_tasks[static_cast<std::size_t>(task)];
-    done.store(1, std::memory_order_release);
-    done.notify_all();
-    return;
+    return end_first_task(task);
   }
   if (passes_.size() == 2) {
     for (int i = 0; i < first_tasks_needed(task); ++i) {
@@ -288,6 +293,17 @@ void LanczosResize::run_task(Stage stage, int task, const PictureRows& rows) {
   if (rgb == nullptr) return;
   if (passes_.empty()) return hand_on_rows(task, rgb);
   passes_.back().run_task(task, middle_ ? middle_.get() : rgb, sink_);
+}
+
+void LanczosResize::skip_task(Stage stage, int task) {
+  GAPLESS_CHECK(stage != kTaps);
+  if (stage == kFirstPass) end_first_task(task);
+}
+
+void LanczosResize::end_first_task(int task) {
+  std::atomic<int>& done = progress_->first_tasks[static_cast<std::size_t>(task)];
+  done.store(1, std::memory_order_release);
+  done.notify_all();
 }
 
 void LanczosResize::compute_taps(int task) {
@@ -311,8 +327,8 @@ void LanczosResize::hand_on_rows(int task, const std::uint8_t* rgb) const {
   }
 }
 
-void run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
-                 const std::function<void()>& decode) {
+bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
+                 const std::function<void()>& decode, const StopCheck& stop) {
   struct Task {
     int rows_needed;
     LanczosResize::Stage stage;
@@ -333,9 +349,14 @@ void run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool
     return a.rows_needed != b.rows_needed ? a.rows_needed < b.rows_needed : a.stage < b.stage;
   });
   const int num_before = decode ? 1 : 0;
+  std::atomic<bool> stopped{false};
   const auto run_task = [&](std::int64_t index) {
     if (index < num_before) return decode();
     const Task& task = tasks[static_cast<std::size_t>(index - num_before)];
+    if (task.stage != LanczosResize::kTaps) {
+      if (!stopped.load(std::memory_order_relaxed) && is_stopped(stop)) stopped.store(true);
+      if (stopped.load()) return task.resize->skip_task(task.stage, task.index);
+    }
     task.resize->run_task(task.stage, task.index, rows);
   };
   const auto num_tasks = static_cast<std::int64_t>(tasks.size()) + num_before;
@@ -344,6 +365,7 @@ void run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool
   } else {
     for (std::int64_t i = 0; i < num_tasks; ++i) run_task(i);
   }
+  return !stopped.load();
 }
 
 }  // namespace gapless

@@ -23,6 +23,7 @@
 #include "base/thread_pool.h"
 #include "image/lanczos_taps.h"
 #include "image/picture_rows.h"
+#include "image/stop_check.h"
 
 namespace gapless {
 
@@ -36,6 +37,9 @@ class LanczosResize {
   // Sizes at least 1 (checked: they come from select_tiling, not from a user).
   LanczosResize(int in_width, int in_height, int out_width, int out_height, RowSink sink);
 
+  // What the resize of such an image holds beside the image.
+  static std::int64_t memory_bytes(int in_width, int in_height, int out_width, int out_height);
+
   enum Stage { kTaps, kFirstPass, kLastPass };  // kFirstPass: of two, into middle_
   int num_tasks(Stage stage) const;
   // The first rows of the picture without which the task and those that it waits for cannot run.
@@ -43,6 +47,9 @@ class LanczosResize {
   // Waits for these rows, and for tasks that need no more rows or belong to an earlier stage. Does
   // nothing when the rows do not come.
   void run_task(Stage stage, int task, const PictureRows& rows);
+  // Instead, when nobody wants the result any more; others go on. Not for kTaps, which have to be
+  // right where they are read.
+  void skip_task(Stage stage, int task);
 
  private:
   struct Pass {
@@ -64,6 +71,7 @@ class LanczosResize {
   };
 
   void compute_taps(int task);
+  void end_first_task(int task);
   // Tasks of the first pass, from the first one on, that a task of the last one reads.
   int first_tasks_needed(int last_task) const;
   void hand_on_rows(int task, const std::uint8_t* rgb) const;
@@ -79,8 +87,9 @@ class LanczosResize {
 
 // Resizes one picture in several ways. `decode` publishes its rows, or gives up, and runs first;
 // without one they are there already. The work is shared with `pool`, if there is one, and begins
-// with the rows that are there; the result is the same.
-void run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
-                 const std::function<void()>& decode = nullptr);
+// with the rows that are there; the result is the same. False: `stop`, asked before each task (some
+// 16 or 32 rows), said so, and rows are missing.
+bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
+                 const std::function<void()>& decode = nullptr, const StopCheck& stop = {});
 
 }  // namespace gapless

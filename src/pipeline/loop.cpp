@@ -81,19 +81,15 @@ Status Loop::allocate() {
 
 Loop::~Loop() {
   stop();
-  // Copies and kernels in flight use the slots' buffers. A lost device answers with an error that
-  // is known already.
-  if (streams_.h2d && streams_.compute && streams_.d2h) (void)streams_.synchronize();
+  // Copies and kernels in flight use the slots' buffers. A lost device may never be done.
+  if (lost_.ok() && streams_.h2d && streams_.compute && streams_.d2h) (void)streams_.synchronize();
 }
 
 // ---- any thread
 
 StatusOr<SequenceId> Loop::submit(PreparedPrompt prompt, std::shared_ptr<TokenSink> sink) {
   GAPLESS_RETURN_IF_ERROR(seating_.check_fits(prompt));
-  {
-    MutexLock lock(shared_mutex_);
-    GAPLESS_RETURN_IF_ERROR(shared_lost_);
-  }
+  GAPLESS_RETURN_IF_ERROR(device_status());
   if (num_waiting_.fetch_add(1) >= options_.max_waiting) {
     num_waiting_.fetch_sub(1);
     return make_error(StatusCode::kResourceExhausted, "{} requests are waiting already",
@@ -137,6 +133,11 @@ void Loop::set_active_depth(int depth) {
 Loop::Counts Loop::counts() const {
   MutexLock lock(shared_mutex_);
   return counts_;
+}
+
+Status Loop::device_status() const {
+  MutexLock lock(shared_mutex_);
+  return shared_lost_;
 }
 
 std::int64_t Loop::forbidden_calls() const {
@@ -290,7 +291,7 @@ void Loop::commit_oldest() {
   StepRecord& record = step(*slot).record;
   record.commit_begin_ns = clock_.now_ns();
   must(state_.begin_commit(*slot));
-  const Status status = slots_[index(*slot)]->wait();
+  const Status status = wait_for(*slot);
   record.wait_end_ns = clock_.now_ns();
   add_phase(HostPhaseKind::kWait, *slot, record.commit_begin_ns, record.wait_end_ns);
   if (!status.ok()) return lose_device(status);

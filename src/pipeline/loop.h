@@ -11,11 +11,13 @@
 // synchronisation but the wait of each commit (I7): forbidden_calls() stays 0 after create().
 //
 // Errors. A sequence whose step cannot be launched finishes with an error that says which call
-// failed; the others go on. When the device is lost (a wait fails, or it does not drain) every
-// sequence finishes with that error, and so does every later submit. on_finished comes exactly once
-// for each accepted prompt, whatever happens.
+// failed; the others go on. When the device is lost (a wait fails, a step does not end within
+// step_timeout_ns, or it does not drain) every sequence finishes with that error, and so does every
+// later submit. The error names the step and the call. on_finished comes exactly once for each
+// accepted prompt, whatever happens.
 //
-// Threads: submit, cancel, counts, ledger, forbidden_calls and set_active_depth from any. start,
+// Threads: submit, cancel, counts, device_status, ledger, forbidden_calls and set_active_depth from
+// any. start,
 // stop and drain from one thread. tick() from the engine thread: the one that start() makes, or,
 // when start() is not called, the caller's (tests, simulations).
 #pragma once
@@ -24,6 +26,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -57,6 +60,12 @@ struct LoopOptions {
   int max_waiting = kMaxWaitingRequests;         // accepted prompts that have no seat yet
   int max_cached_prefixes = kMaxCachedPrefixes;  // 0: no prefix cache
   std::size_t ledger_capacity = 4096;            // steps
+  // The host waits so long for a step, then takes the device for lost. 0: for ever. The wait for a
+  // step begins when the steps before it have ended, so this bounds one step, not a queue of them.
+  std::int64_t step_timeout_ns = 0;
+  // Called once, when the device is lost: after device_status() says so, before any sequence
+  // finishes because of it. On the engine thread.
+  std::function<void(const Status&)> on_device_lost = {};
 };
 
 class Loop {
@@ -116,6 +125,8 @@ class Loop {
   };
   // As of the end of the last tick.
   Counts counts() const;
+  // Not OK once the device is lost. It stays so.
+  Status device_status() const;
   const Ledger& ledger() const { return ledger_; }
   Ledger& ledger() { return ledger_; }
   // Calls since create() that may stall the device; I7 wants 0.
@@ -161,6 +172,7 @@ class Loop {
   Status launch(SlotId slot);
   void note_launched(SlotId slot);
   void build_masks(SlotId slot);
+  Status wait_for(SlotId slot);
   void commit_outputs(SlotId slot);
   void commit_row(Sequence& sequence, const StepSlot& slot, int i);
   void finish(Sequence& sequence, FinishReason reason, const Status& status);

@@ -119,6 +119,18 @@ void Loop::build_masks(SlotId slot_id) {
 
 // ---- commit
 
+// An error says which step it was.
+Status Loop::wait_for(SlotId slot_id) {
+  const StatusOr<bool> ended = slots_[index(slot_id)]->wait(options_.step_timeout_ns);
+  if (ended.ok() && *ended) return ok_status();
+  const StepRecord& record = step(slot_id).record;
+  const std::string name = fmt::format("{} step {} of {} rows", step_kind_name(record.kind),
+                                       record.number, record.num_rows);
+  if (!ended.ok()) return ended.status().with_context(name);
+  return make_error(StatusCode::kDeviceError, "{} did not end within {} s", name,
+                    static_cast<double>(options_.step_timeout_ns) / 1e9);
+}
+
 void Loop::commit_outputs(SlotId slot_id) {
   const StepPlan& plan = step(slot_id).plan;
   StepRecord& record = step(slot_id).record;
@@ -230,10 +242,13 @@ void Loop::fail_launch(SlotId slot_id, const Status& status) {
   const StepPlan plan = step(slot_id).plan;
   must(state_.abandon(slot_id));
   ledger_.abandoned(step(slot_id).record.number);
-  // What was enqueued must not meet the slot's next step.
-  if (const Status drained = streams_.synchronize(); !drained.ok()) return lose_device(drained);
   const Status reason =
       status.with_context(fmt::format("launching a {} step", step_kind_name(plan.kind)));
+  // What was enqueued must not meet the slot's next step.
+  if (const Status drained = streams_.drain(options_.step_timeout_ns); !drained.ok()) {
+    return lose_device(
+        make_error(drained.code(), "{}; then {}", reason.message(), drained.message()));
+  }
   for (const RowId row : plan.rows()) {
     if (!state_.is_finalized(row)) finish_seated(row, FinishReason::kError, reason);
     release_if_done(row);
@@ -246,6 +261,7 @@ void Loop::lose_device(const Status& status) {
     MutexLock lock(shared_mutex_);
     shared_lost_ = lost_;
   }
+  if (options_.on_device_lost) options_.on_device_lost(lost_);
   const auto abandon = [this](SlotId slot) {
     must(state_.abandon(slot));
     ledger_.abandoned(step(slot).record.number);

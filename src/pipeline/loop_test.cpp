@@ -16,6 +16,7 @@ namespace gapless {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 struct Answer : TokenSink {
   void on_token(const CommittedToken& token) override { tokens.push_back(token); }
@@ -962,6 +963,81 @@ TEST_F(LoopTest, ALostDeviceFailsEverybodyAndEveryLaterSubmit) {
   EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kDeviceError);
   EXPECT_EQ(loop_->counts().seats.rows_in_use, 0);
   EXPECT_EQ(loop_->counts().seats.pages_in_use, 0);
+}
+
+// Whoever watches over the engine hears of it first, and once.
+TEST_F(LoopTest, ALostDeviceIsToldBeforeAnybodyEndsAndNamesStepAndCall) {
+  device_config_.faults.failing_ops = {30};
+  std::vector<Status> told;
+  std::vector<std::shared_ptr<Answer>> answers;
+  options_.on_device_lost = [&](const Status& status) {
+    told.push_back(status);
+    EXPECT_EQ(loop_->device_status().to_string(), status.to_string());
+    for (const auto& answer : answers) EXPECT_EQ(answer->num_finished, 0);
+  };
+  make_loop();
+  EXPECT_TRUE(loop_->device_status().ok());
+  for (int i = 0; i < 3; ++i) answers.push_back(submit(text(3, 40)));
+  run();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0].message(), MatchesRegex("the device is lost: decode step [0-9]+ of 3 rows: "
+                                              "simulated fault: op 30 .*"));
+  for (const auto& answer : answers) EXPECT_EQ(answer->status.message(), told[0].message());
+  EXPECT_FALSE(loop_->device_status().ok());
+}
+
+// ---- a step that never ends
+
+// Ops of a run without faults; a number in the middle of them hangs one.
+TEST_F(LoopTest, AStepThatNeverEndsLosesTheDeviceAndIsNamed) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  options_.step_timeout_ns = 3 * kSecond;
+  device_config_.faults.hanging_ops = {30};
+  make_loop();
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < 3; ++i) answers.push_back(submit(text(3, 40)));
+  run();
+  for (const auto& answer : answers) {
+    EXPECT_EQ(answer->num_finished, 1);
+    EXPECT_EQ(answer->reason, FinishReason::kError);
+    EXPECT_THAT(answer->status.message(),
+                MatchesRegex("the device is lost: decode step [0-9]+ of 3 rows did not end within "
+                             "3 s"));
+  }
+  EXPECT_LT(device_->now_ns(), 4 * kSecond) << "one wait, no longer than the bound";
+  EXPECT_EQ(refusal(text(1, 1)).code(), StatusCode::kDeviceError);
+  EXPECT_EQ(loop_->counts().seats.rows_in_use, 0);
+}
+
+TEST_F(LoopTest, ALongStepIsNoHangAndTheBoundIsOfEachStep) {
+  // 40 steps that take longer than the bound together, not one by one.
+  make_loop();
+  const auto measured = submit(text(3, 40));
+  run();
+  const std::int64_t all_ns = device_->now_ns();
+  options_.step_timeout_ns = all_ns / 4;
+  make_loop();
+  const auto answer = submit(text(3, 40));
+  run();
+  EXPECT_EQ(answer->tokens.size(), measured->tokens.size());
+  EXPECT_TRUE(loop_->device_status().ok());
+  EXPECT_EQ(loop_->forbidden_calls(), 0) << "I7";
+}
+
+// A launch fails while the step before it hangs: the drain is bounded too.
+TEST_F(LoopTest, AHangBehindAFailedLaunchIsNoEndlessDrain) {
+  options_.step_timeout_ns = 1'000'000'000;
+  device_config_.faults.hanging_ops = {30};
+  device_config_.faults.failing_calls = {{SimCall::kLaunch, 12}, {SimCall::kLaunch, 13},
+                                         {SimCall::kLaunch, 14}, {SimCall::kLaunch, 15},
+                                         {SimCall::kLaunch, 16}, {SimCall::kLaunch, 17}};
+  make_loop();
+  const auto answer = submit(text(3, 40));
+  const auto other = submit(text(3, 40));
+  run();
+  EXPECT_EQ(answer->num_finished, 1);
+  EXPECT_EQ(other->num_finished, 1);
+  EXPECT_LT(device_->now_ns(), 10'000'000'000);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ StatusOr<PipelineStreams> PipelineStreams::create(Device& device) {
   GAPLESS_ASSIGN_OR_RETURN(streams.h2d, device.create_stream("h2d"));
   GAPLESS_ASSIGN_OR_RETURN(streams.compute, device.create_stream("compute"));
   GAPLESS_ASSIGN_OR_RETURN(streams.d2h, device.create_stream("d2h"));
+  GAPLESS_ASSIGN_OR_RETURN(streams.drained, device.create_event());
   return streams;
 }
 
@@ -30,6 +31,19 @@ Status PipelineStreams::synchronize() {
     if (first.ok()) first = std::move(status);
   }
   return first;
+}
+
+Status PipelineStreams::drain(std::int64_t timeout_ns) {
+  if (timeout_ns == 0) return synchronize();
+  for (Stream* stream : {h2d.get(), compute.get(), d2h.get()}) {
+    GAPLESS_RETURN_IF_ERROR(stream->record(*drained));
+    GAPLESS_ASSIGN_OR_RETURN(const bool done, drained->synchronize_within(timeout_ns));
+    if (!done) {
+      return make_error(StatusCode::kDeviceError, "stream {} is not done after {} s",
+                        stream->name(), static_cast<double>(timeout_ns) / 1e9);
+    }
+  }
+  return ok_status();
 }
 
 StatusOr<std::unique_ptr<StepSlot>> StepSlot::create(Device& device, StepModel& model,
@@ -217,6 +231,12 @@ Status StepSlot::finish_step(const StepShape& shape) {
   GAPLESS_RETURN_IF_ERROR(
       streams_.d2h->copy_to_host(outputs_pinned_.data(), outputs_dev_.data(), bytes));
   return streams_.d2h->record(*outputs_landed_);
+}
+
+StatusOr<bool> StepSlot::wait(std::int64_t timeout_ns) {
+  if (timeout_ns > 0) return outputs_landed_->synchronize_within(timeout_ns);
+  GAPLESS_RETURN_IF_ERROR(outputs_landed_->synchronize());
+  return true;
 }
 
 std::span<const StepOutput> StepSlot::outputs() const {

@@ -44,8 +44,13 @@ struct PipelineStreams {
   std::unique_ptr<Stream> d2h;
 
   static StatusOr<PipelineStreams> create(Device& device);
-  // Waits for all three. Start-up, shutdown and after a failed launch only.
+  // Waits for all three. Start-up and shutdown only.
   Status synchronize();
+  // The same after a failed launch, when a step may hang: an error when a stream is not done after
+  // timeout_ns. 0: waits for ever.
+  Status drain(std::int64_t timeout_ns);
+
+  std::unique_ptr<Event> drained;
 };
 
 class StepSlot {
@@ -67,8 +72,9 @@ class StepSlot {
   // Uploads the first num_masks masks and launches the sampling of launch_forward's step.
   Status launch_sampling(int num_masks);
 
-  // The one wait of a step. An error means that the device is lost.
-  Status wait() { return outputs_landed_->synchronize(); }
+  // The one wait of a step. An error means that the device is lost. False: the step did not end
+  // within timeout_ns; 0 waits for ever.
+  StatusOr<bool> wait(std::int64_t timeout_ns);
   std::span<const StepOutput> outputs() const;
   // Of the i-th row of the batch, when it asks: the first num_top_logprobs entries are valid.
   std::span<const TopLogprob, kMaxTopLogprobs> top_logprobs(int i) const;

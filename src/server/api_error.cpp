@@ -70,6 +70,8 @@ ApiError error_of_request(const Status& status) {
       return make_api_error(400, status, "does_not_fit");
     case StatusCode::kNotFound:
       return make_api_error(404, status, "not_found");
+    case StatusCode::kDeviceError:
+      return make_api_error(500, status, "device_error");
     case StatusCode::kUnavailable:
     case StatusCode::kCancelled: {
       ApiError error = make_api_error(503, status, "unavailable");

@@ -25,7 +25,16 @@ InferenceService* ready_service(ServerState& state, Exchange& exchange) {
     respond_error(exchange, not_ready_error("the server is shutting down"));
     return nullptr;
   }
-  if (service == nullptr) respond_error(exchange, not_ready_error("the model is loading"));
+  if (service == nullptr) {
+    respond_error(exchange, not_ready_error("the model is loading"));
+    return nullptr;
+  }
+  if (const Status health = service->health(); !health.ok()) {
+    ApiError error = not_ready_error(health.message());
+    error.code = "device_lost";
+    respond_error(exchange, error);
+    return nullptr;
+  }
   return service;
 }
 

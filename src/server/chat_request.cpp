@@ -31,21 +31,22 @@ void append_paragraph(std::string& text, std::string_view more) {
   text += more;
 }
 
-StatusOr<std::string> bytes_of_image_part(const json::object& part) {
-  const json::value* url = find_field(part, "image_url");
-  if (url != nullptr && url->is_object()) url = find_field(url->get_object(), "url");
+// Frees the part's text.
+StatusOr<std::string> take_bytes_of_image_part(json::object& part) {
+  json::value* url = part.if_contains("image_url");
+  if (url != nullptr && url->is_object()) url = url->get_object().if_contains("url");
   if (url == nullptr || !url->is_string()) {
     return invalid_argument("image_url must be a string or an object with a string 'url'");
   }
-  return image_bytes_from_url(url->get_string());
+  return take_image_bytes(*url);
 }
 
-Status read_image_part(const json::object& part, Conversation& conversation) {
+Status read_image_part(json::object& part, Conversation& conversation) {
   const std::size_t num_images = conversation.images.size();
   if (num_images == kMaxImagesPerPrompt) {
     return invalid_argument("messages: at most {} images are allowed", kMaxImagesPerPrompt);
   }
-  StatusOr<std::string> bytes = bytes_of_image_part(part);
+  StatusOr<std::string> bytes = take_bytes_of_image_part(part);
   if (!bytes.ok()) {
     return bytes.status().with_context(fmt::format("messages: image {}", num_images + 1));
   }
@@ -54,10 +55,10 @@ Status read_image_part(const json::object& part, Conversation& conversation) {
 }
 
 // `text` gets the message's text, the conversation its images.
-Status read_content(const json::object& message, bool may_have_image, Conversation& conversation,
+Status read_content(json::object& message, bool may_have_image, Conversation& conversation,
                     std::string& text) {
-  const json::value* content = find_field(message, "content");
-  if (content == nullptr) return ok_status();
+  if (find_field(message, "content") == nullptr) return ok_status();
+  json::value* const content = message.if_contains("content");
   if (content->is_string()) {
     text = std::string(content->get_string());
     return ok_status();
@@ -65,9 +66,9 @@ Status read_content(const json::object& message, bool may_have_image, Conversati
   if (!content->is_array()) {
     return invalid_argument("messages: content must be a string or a list of parts");
   }
-  for (const json::value& part : content->get_array()) {
+  for (json::value& part : content->get_array()) {
     if (!part.is_object()) return invalid_argument("messages: a part must be an object");
-    const json::object& fields = part.get_object();
+    json::object& fields = part.get_object();
     GAPLESS_ASSIGN_OR_RETURN(const auto type, optional_string(fields, "type"));
     if (type == "text") {
       GAPLESS_ASSIGN_OR_RETURN(const auto piece, optional_string(fields, "text"));
@@ -82,9 +83,9 @@ Status read_content(const json::object& message, bool may_have_image, Conversati
   return ok_status();
 }
 
-Status read_message(const json::value& value, Conversation& conversation) {
+Status read_message(json::value& value, Conversation& conversation) {
   if (!value.is_object()) return invalid_argument("messages: a message must be an object");
-  const json::object& message = value.get_object();
+  json::object& message = value.get_object();
   GAPLESS_ASSIGN_OR_RETURN(const auto role, optional_string(message, "role"));
   std::string text;
   GAPLESS_RETURN_IF_ERROR(read_content(message, role == "user", conversation, text));
@@ -98,8 +99,8 @@ Status read_message(const json::value& value, Conversation& conversation) {
   return ok_status();
 }
 
-StatusOr<Conversation> read_messages(const json::object& body) {
-  const json::value* messages = find_field(body, "messages");
+StatusOr<Conversation> read_messages(json::object& body) {
+  json::value* const messages = body.if_contains("messages");
   if (messages == nullptr || !messages->is_array() || messages->get_array().empty()) {
     return invalid_argument("messages must be a list that is not empty");
   }
@@ -107,7 +108,7 @@ StatusOr<Conversation> read_messages(const json::object& body) {
     return invalid_argument("messages: at most {} are allowed", kMaxChatMessages);
   }
   Conversation conversation;
-  for (const json::value& message : messages->get_array()) {
+  for (json::value& message : messages->get_array()) {
     GAPLESS_RETURN_IF_ERROR(read_message(message, conversation));
   }
   if (conversation.turns.empty() || !conversation.turns.back().from_user) {
@@ -170,7 +171,7 @@ Status read_logprobs(const json::object& body, GenerationSettings& settings) {
   return ok_status();
 }
 
-StatusOr<ChatRequest> read_request(const json::object& body) {
+StatusOr<ChatRequest> read_request(json::object& body) {
   ChatRequest request;
   GAPLESS_RETURN_IF_ERROR(refuse_unsupported(body));
   GAPLESS_RETURN_IF_ERROR(read_stream_options(body, request));
@@ -207,7 +208,7 @@ StatusOr<ChatRequest> read_request(const json::object& body) {
 
 }  // namespace
 
-StatusOr<ChatRequest> chat_request_from_json(const json::object& body) {
+StatusOr<ChatRequest> chat_request_from_json(json::object& body) {
   StatusOr<ChatRequest> request = read_request(body);
   if (!request.ok()) return as_chat_error(request.status());
   return request;

@@ -21,8 +21,9 @@ struct ChatRequest {
 };
 
 // What would change the answer and cannot be done is an error that names the field
-// (skill/unsupported_fields.h); other unknown fields are ignored.
-StatusOr<ChatRequest> chat_request_from_json(const boost::json::object& body);
+// (skill/unsupported_fields.h); other unknown fields are ignored. Frees the text of the images in
+// `body`, which they are decoded from.
+StatusOr<ChatRequest> chat_request_from_json(boost::json::object& body);
 
 // The same error, its field under the name that it has in a chat request: questions and pictures lie in
 // "messages".

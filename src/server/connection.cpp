@@ -296,11 +296,15 @@ awaitable<bool> Connection::serve(HttpRequest request, HeadVerdict verdict, bool
 
 // Of a handler that throws the last handle goes, and the exchange answers 500 by itself.
 void Connection::call_handler(const std::shared_ptr<ConnectionExchange>& exchange) {
-  try {
-    context_->handlers.answer(exchange->handle());
-  } catch (const std::exception& error) {
-    log_error("request_id={} handler failed: {}", exchange->request().request_id, error.what());
-  }
+  const auto call = [context = context_](const std::shared_ptr<Exchange>& handle) {
+    try {
+      context->handlers.answer(handle);
+    } catch (const std::exception& error) {
+      log_error("request_id={} handler failed: {}", handle->request().request_id, error.what());
+    }
+  };
+  if (exchange->request().body.size() <= kMaxInlineBodyBytes) return call(exchange->handle());
+  asio::post(*context_->body_threads, [call, handle = exchange->handle()] { call(handle); });
 }
 
 // Reads while an answer is on its way: the end of the stream says that nobody waits for it any

@@ -9,6 +9,7 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,6 +25,7 @@ struct ConnectionContext {
   HttpServerOptions options;
   HttpHandlers handlers;
   ServerMetrics* metrics = nullptr;
+  boost::asio::thread_pool* body_threads = nullptr;
   std::atomic<int> num_newcomers{0};
   std::atomic<bool> draining{false};
   std::atomic<std::size_t> body_bytes_in_flight{0};

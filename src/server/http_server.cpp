@@ -11,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <deque>
 #include <thread>
@@ -29,11 +30,15 @@ using boost::system::error_code;
 class HttpServer::Impl {
  public:
   Impl(const HttpServerOptions& options, HttpHandlers handlers, ServerMetrics& metrics)
-      : io_(options.num_threads), strand_(asio::make_strand(io_)), acceptor_(strand_) {
+      : io_(options.num_threads),
+        body_threads_(static_cast<std::size_t>(options.num_body_threads)),
+        strand_(asio::make_strand(io_)),
+        acceptor_(strand_) {
     context_ = std::make_shared<ConnectionContext>();
     context_->options = options;
     context_->handlers = std::move(handlers);
     context_->metrics = &metrics;
+    context_->body_threads = &body_threads_;
   }
 
   Status listen() {
@@ -89,6 +94,9 @@ class HttpServer::Impl {
     io_.stop();
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
+    // What still runs there finds its exchange; what waits is dropped.
+    body_threads_.stop();
+    body_threads_.join();
     // What begin_drain() posted may not have run before io_ stopped; a socket left listening would
     // take connections that nobody answers.
     close_acceptor();
@@ -180,6 +188,7 @@ class HttpServer::Impl {
   // Until stop(). Otherwise threads end when the acceptor and the last connection do, and what is
   // posted to a connection just then is never run: it would stay open for ever.
   asio::executor_work_guard<asio::io_context::executor_type> work_{asio::make_work_guard(io_)};
+  asio::thread_pool body_threads_;
   asio::strand<asio::io_context::executor_type> strand_;  // the acceptor's
   tcp::acceptor acceptor_;
   std::uint16_t port_ = 0;

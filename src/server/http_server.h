@@ -39,6 +39,7 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address
   std::uint16_t port = 2020;       // 0: any free one
   int num_threads = 2;
+  int num_body_threads = 2;  // that answer requests with bodies over kMaxInlineBodyBytes
   bool log_requests = true;
   HttpLimits limits;
 };
@@ -55,7 +56,8 @@ struct HeadVerdict {
 struct HttpHandlers {
   // `local_address`: the one of ours that the client has connected to.
   std::function<HeadVerdict(const HttpRequest& head, std::string_view local_address)> judge;
-  // A whole request that was not refused.
+  // A whole request that was not refused. Of a large body, whose JSON and base64 take a while, on
+  // threads of their own, so that other connections do not wait for it.
   std::function<void(const std::shared_ptr<Exchange>&)> answer;
 };
 

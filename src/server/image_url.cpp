@@ -48,4 +48,10 @@ StatusOr<std::string> image_bytes_from_url(std::string_view url) {
   return bytes;
 }
 
+StatusOr<std::string> take_image_bytes(boost::json::value& url) {
+  StatusOr<std::string> bytes = image_bytes_from_url(url.get_string());
+  url.emplace_string();
+  return bytes;
+}
+
 }  // namespace gapless

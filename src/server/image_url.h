@@ -1,6 +1,7 @@
 // The `image_url` of both APIs: where the bytes of a picture are.
 #pragma once
 
+#include <boost/json/value.hpp>
 #include <string>
 #include <string_view>
 
@@ -12,5 +13,8 @@ namespace gapless {
 // from the bytes) or from raw base64. http(s) and file URLs are refused here: what may be fetched
 // (remote_images.h) is a data: URI by now.
 StatusOr<std::string> image_bytes_from_url(std::string_view url);
+
+// The same from a string of a parsed body, whose text is freed, so that a picture is not held twice.
+StatusOr<std::string> take_image_bytes(boost::json::value& url);
 
 }  // namespace gapless

@@ -30,5 +30,15 @@ TEST(ImageUrl, EmptyAndBrokenOnesAreErrors) {
   }
 }
 
+// The text is gone when the bytes are there, and when they cannot be had.
+TEST(ImageUrl, TakingTheBytesFreesTheText) {
+  boost::json::value good = "data:;base64,Zm9v";
+  EXPECT_EQ(*take_image_bytes(good), "foo");
+  EXPECT_TRUE(good.get_string().empty());
+  boost::json::value bad(boost::json::string(1 << 20, '@'));
+  EXPECT_FALSE(take_image_bytes(bad).ok());
+  EXPECT_LT(bad.get_string().capacity(), 1000u);
+}
+
 }  // namespace
 }  // namespace gapless

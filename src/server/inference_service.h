@@ -97,6 +97,9 @@ class InferenceService {
   // The request ends within a step with kCancelled, unless it has ended.
   virtual void cancel(RequestId id) = 0;
 
+  // Not OK once nothing can be answered any more: the device is lost.
+  virtual Status health() const { return ok_status(); }
+
   virtual ServiceInfo info() const = 0;
   virtual ServiceMetrics metrics() const = 0;
 

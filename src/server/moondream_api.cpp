@@ -70,14 +70,14 @@ class MoondreamSink final : public ResponseSink {
   bool started_ = false;
 };
 
-StatusOr<SkillRequest> read_skill_request(Skill skill, const json::object& body) {
+StatusOr<SkillRequest> read_skill_request(Skill skill, json::object& body) {
   GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(skill, body));
   // Moondream's servers answer as far as the context goes, and its clients ask for round numbers.
   request.cut_max_tokens = true;
-  const json::value* image = find_field(body, "image_url");
-  if (image == nullptr) return request;
-  if (!image->is_string()) return invalid_field("image_url", "must be a string");
-  StatusOr<std::string> bytes = image_bytes_from_url(image->get_string());
+  if (find_field(body, "image_url") == nullptr) return request;
+  json::value& image = body["image_url"];
+  if (!image.is_string()) return invalid_field("image_url", "must be a string");
+  StatusOr<std::string> bytes = take_image_bytes(image);
   if (!bytes.ok()) return bytes.status().with_field("image_url");
   request.images.push_back(std::make_shared<const std::string>(std::move(bytes).value()));
   return request;
@@ -94,7 +94,7 @@ void submit(ServerState& state, InferenceService& service,
 }
 
 void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange,
-                  const json::object& body) {
+                  json::object body) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
   const StatusOr<bool> stream = bool_or(body, "stream", false);
@@ -107,7 +107,7 @@ void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
 }
 
 // What submit_skill() would refuse.
-Status check_skill(Skill skill, const json::object& body) {
+Status check_skill(Skill skill, json::object body) {
   GAPLESS_RETURN_IF_ERROR(bool_or(body, "stream", false).status());
   GAPLESS_ASSIGN_OR_RETURN(const SkillRequest request, read_skill_request(skill, body));
   return validate(request);
@@ -120,9 +120,9 @@ void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
   if (!body) return;
   with_remote_images(
       state, exchange, std::move(*body), ImagePlace::kTop,
-      [skill](const json::object& placeholder) { return check_skill(skill, placeholder); },
-      [&state, skill, exchange](const json::object& complete) {
-        submit_skill(state, skill, exchange, complete);
+      [skill](json::object placeholder) { return check_skill(skill, std::move(placeholder)); },
+      [&state, skill, exchange](json::object complete) {
+        submit_skill(state, skill, exchange, std::move(complete));
       });
 }
 

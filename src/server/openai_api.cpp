@@ -40,8 +40,7 @@ void show_model(ServerState& state, Exchange& exchange, std::string_view name) {
   respond_error(exchange, model_not_found_error(info, name));
 }
 
-void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange,
-                 const json::object& body) {
+void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange, json::object body) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
   StatusOr<ChatRequest> request = chat_request_from_json(body);
@@ -64,11 +63,13 @@ void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
   if (!body) return;
   with_remote_images(
       state, exchange, std::move(*body), ImagePlace::kMessages,
-      [](const json::object& placeholder) -> Status {
+      [](json::object placeholder) -> Status {
         GAPLESS_ASSIGN_OR_RETURN(const ChatRequest request, chat_request_from_json(placeholder));
         return validate(request.skill);
       },
-      [&state, exchange](const json::object& complete) { submit_chat(state, exchange, complete); });
+      [&state, exchange](json::object complete) {
+        submit_chat(state, exchange, std::move(complete));
+      });
 }
 
 void tokenize(ServerState& state, Exchange& exchange) {

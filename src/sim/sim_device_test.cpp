@@ -446,6 +446,28 @@ TEST(SimFaultTest, WorkOfAGraphCountsAtEveryLaunch) {
   EXPECT_EQ(rig.compute->synchronize().code(), StatusCode::kDeviceError);
 }
 
+TEST(SimFaultTest, AHangingOpEndsNoWaitWithABound) {
+  SimConfig config = free_config();
+  config.faults.hanging_ops = {2};
+  Rig rig(config);
+  const auto before = rig.event();
+  const auto after = rig.event();
+  std::string log;
+  ASSERT_TRUE(kernel(*rig.compute, 10, [&] { log += "1"; }).ok());
+  ASSERT_TRUE(rig.compute->record(*before).ok());
+  ASSERT_TRUE(kernel(*rig.compute, 10, [&] { log += "2"; }).ok());
+  ASSERT_TRUE(rig.compute->record(*after).ok());
+  EXPECT_TRUE(before->synchronize_within(10).value());
+  EXPECT_EQ(rig.device.now_ns(), 10);
+  EXPECT_FALSE(after->synchronize_within(500).value());
+  EXPECT_EQ(rig.device.now_ns(), 510) << "not longer than it was told";
+  EXPECT_FALSE(after->is_complete().value());
+  EXPECT_EQ(log, "1");
+  ASSERT_TRUE(after->synchronize().ok()) << "who has no bound sits it out";
+  EXPECT_GE(rig.device.now_ns(), kSimHangNs);
+  EXPECT_EQ(log, "12");
+}
+
 std::int64_t slow_run_ns(std::uint64_t seed) {
   SimConfig config = free_config();
   config.faults.slow_probability = 0.3;

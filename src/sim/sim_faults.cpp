@@ -76,6 +76,9 @@ Status SimFaults::on_op(std::string_view label, std::string_view stream) {
 }
 
 std::int64_t SimFaults::slowed_ns(std::int64_t duration_ns) {
+  if (std::ranges::find(script_.hanging_ops, num_ops_) != script_.hanging_ops.end()) {
+    return kSimHangNs;
+  }
   if (script_.slow_probability <= 0 || next_uniform() >= script_.slow_probability) {
     return duration_ns;
   }

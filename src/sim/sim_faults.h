@@ -35,6 +35,10 @@ enum class SimCall : std::uint8_t {
 
 std::string_view sim_call_name(SimCall call);
 
+// 30 years. Whoever waits without a bound sits them out in virtual time, so that a simulation with
+// a step that hangs can still be torn down.
+inline constexpr std::int64_t kSimHangNs = 1'000'000'000'000'000'000;
+
 struct SimFaultScript {
   // The number-th call of its kind (kAny: of all) returns DeviceError and does nothing. From 1.
   struct FailingCall {
@@ -45,6 +49,8 @@ struct SimFaultScript {
   // The number-th piece of device work (copy, fill or kernel, in the order of enqueueing; those of
   // a graph count at each launch) fails when it runs, and poisons its stream. From 1.
   std::vector<std::int64_t> failing_ops;
+  // These, counted alike, never end: they take kSimHangNs.
+  std::vector<std::int64_t> hanging_ops;
   // Each piece of work is slowed down with this probability, by a factor drawn between 1 and
   // max_slowdown.
   double slow_probability = 0;
@@ -61,7 +67,7 @@ class SimFaults {
   Status on_call(SimCall call, std::string_view stream);
   // Counts one piece of work; the error when the script wants it to fail.
   Status on_op(std::string_view label, std::string_view stream);
-  // The duration that the work takes this time.
+  // The duration that the work last counted takes this time.
   std::int64_t slowed_ns(std::int64_t duration_ns);
 
   // Counted so far; kAny: all calls.

@@ -57,6 +57,18 @@ Status SimEvent::synchronize() {
   return state_;
 }
 
+StatusOr<bool> SimEvent::synchronize_within(std::int64_t timeout_ns) {
+  const std::int64_t deadline_ns = device_.now_ns() + timeout_ns;
+  if (time_ns_ <= deadline_ns) {
+    GAPLESS_RETURN_IF_ERROR(synchronize());
+    return true;
+  }
+  count(device_.counter_cells_.event_waits);
+  GAPLESS_RETURN_IF_ERROR(device_.begin_call(SimCall::kEventSynchronize, ""));
+  device_.advance_to(deadline_ns);
+  return false;
+}
+
 SimGraph::SimGraph(SimDevice& device, std::vector<SimOp> ops)
     : device_(device), ops_(std::make_shared<const std::vector<SimOp>>(std::move(ops))) {
   ++device_.num_live_;

@@ -31,6 +31,7 @@ class SimEvent : public Event {
 
   StatusOr<bool> is_complete() override;
   Status synchronize() override;
+  StatusOr<bool> synchronize_within(std::int64_t timeout_ns) override;
 
   // Virtual time of the latest record; 0 when never recorded.
   std::int64_t time_ns() const { return time_ns_; }

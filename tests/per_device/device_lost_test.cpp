@@ -2,7 +2,9 @@
 // error that says so, and nothing hangs, crashes or leaks. A suite of its own, since a CUDA context
 // does not recover: the process is poisoned from here on.
 //
-// Only where a wild write is an error of the device. On the CPU device it is one of the process;
+// A step that does not end is taken for the same. No step ends within a nanosecond.
+//
+// A fault: only where a wild write is an error of the device. On the CPU device it is one of the process;
 // there the simulated device stands in (tests/pipeline_sim).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,6 +46,40 @@ SkillRequest long_question() {
   request.settings.ignore_eos = true;
   request.settings.max_tokens = 200;
   return request;
+}
+
+// First: the test below leaves nothing for others.
+TEST(DeviceLostTest, AStepThatDoesNotEndInTimeEndsEveryRequestAndIsNamed) {
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  auto loaded = load_model(std::move(device).value(), "");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  LoadedModel& model = **loaded;
+  std::shared_ptr<CropPool> crops =
+      CropPool::create(*model.device, kMaxTilesPerImage + 1, model.model->info().crop_bytes)
+          .value();
+  RealHostClock clock;
+  std::vector<Status> told;
+  LoopOptions options{.depth = 2, .step_timeout_ns = 1};
+  options.on_device_lost = [&](const Status& status) { told.push_back(status); };
+  auto loop = Loop::create(*model.device, *model.model, clock, options).value();
+  const Preprocessor preprocessor(model, crops);
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < 3; ++i) {
+    answers.push_back(std::make_shared<Answer>());
+    ASSERT_TRUE(loop->submit(preprocessor.prepare(long_question()).value(), answers.back()).ok());
+  }
+  int num_ticks = 0;
+  while (loop->tick() == Loop::Tick::kWorked) ASSERT_LT(++num_ticks, 1000);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0].message(), AllOf(HasSubstr("the device is lost: prefill step 0 of 3 rows"),
+                                       HasSubstr("did not end within")));
+  for (const auto& answer : answers) {
+    EXPECT_EQ(answer->num_finished, 1);
+    EXPECT_EQ(answer->status.message(), told[0].message());
+  }
+  const auto late = loop->submit(preprocessor.prepare(long_question()).value(), answers.front());
+  EXPECT_EQ(late.status().code(), StatusCode::kDeviceError);
 }
 
 TEST(DeviceLostTest, AFaultingKernelEndsEveryRequestWithAnErrorThatSaysSo) {

@@ -149,10 +149,29 @@ TEST_F(DeviceContractTest, TheHostWaitsForAnEvent) {
   }
 }
 
+// 4 GB of writing take every device longer than the host takes to ask.
+TEST_F(DeviceContractTest, ABoundedWaitSaysWhetherTheWorkIsDone) {
+  constexpr std::int64_t kHour = 3'600'000'000'000;
+  const auto work = stream();
+  const auto done = event();
+  const Buffer data = buffer(4 * kLargeBytes);
+  for (int i = 0; i < 64; ++i) {
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 1, data.size_bytes()));
+  }
+  GAPLESS_ASSERT_OK(work->record(*done));
+  const std::int64_t num_before = device_->counters().event_waits;
+  EXPECT_FALSE(done->synchronize_within(0).value());
+  EXPECT_FALSE(done->synchronize_within(1000).value());
+  EXPECT_TRUE(done->synchronize_within(kHour).value());
+  EXPECT_TRUE(done->synchronize_within(0).value()) << "it stays done";
+  EXPECT_EQ(device_->counters().event_waits - num_before, 4) << "the wait that I7 counts";
+}
+
 TEST_F(DeviceContractTest, AnEventThatWasNeverRecordedPasses) {
   const auto work = stream();
   const auto never = event();
   EXPECT_TRUE(never->is_complete().value());
+  EXPECT_TRUE(never->synchronize_within(0).value());
   GAPLESS_ASSERT_OK(never->synchronize());
   GAPLESS_ASSERT_OK(work->wait(*never));
   GAPLESS_ASSERT_OK(work->synchronize());

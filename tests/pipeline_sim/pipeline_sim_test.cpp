@@ -84,6 +84,28 @@ TEST(PipelineSimTest, TheActiveDepthMaySwitchAtAnyTickI8) {
   EXPECT_GT(num_fewer, 0);
 }
 
+// A step hangs anywhere, among whatever else goes wrong: everybody still gets one end.
+TEST(PipelineSimTest, AStepThatHangsAnywhereEndsEveryRequestOnce) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  int num_lost = 0;
+  for (std::uint64_t seed = 1; seed <= kNumSchedules / 10; ++seed) {
+    Schedule schedule = make_schedule(seed);
+    SimRandom random(seed);
+    schedule.loop.step_timeout_ns = kSecond;
+    schedule.device.faults.hanging_ops = {random.between(1, 2000)};
+    int num_told = 0;
+    schedule.loop.on_device_lost = [&](const Status& status) {
+      ++num_told;
+      EXPECT_FALSE(status.ok());
+    };
+    const SimVerdict verdict = run_schedule(schedule);
+    ASSERT_EQ(verdict.violation, "") << "seed " << seed;
+    EXPECT_LE(num_told, 1);
+    num_lost += num_told;
+  }
+  EXPECT_GT(num_lost, kNumSchedules / 100);
+}
+
 // Every place where an answer can end, for every depth and kind of row.
 TEST(PipelineSimTest, StopsAtEveryStepI6) {
   for (int depth = 1; depth <= kMaxDepth; ++depth) {

@@ -41,7 +41,8 @@ struct Schedule {
   std::vector<SimImage> images;
   std::vector<SimRequest> requests;
   bool has_faults() const {
-    return !device.faults.failing_calls.empty() || !device.faults.failing_ops.empty();
+    return !device.faults.failing_calls.empty() || !device.faults.failing_ops.empty() ||
+           !device.faults.hanging_ops.empty();
   }
 };
 

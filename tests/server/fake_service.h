@@ -37,6 +37,11 @@ class FakeService final : public InferenceService {
   ServiceInfo info() const override {
     return {"fake-model", 2048, "CPU", {"moondream2", "vikhyatk/moondream2"}};
   }
+  Status health() const override {
+    if (!lost_.load()) return ok_status();
+    return Status(StatusCode::kDeviceError, "the device is lost: step 7: some call");
+  }
+  void lose_device() { lost_.store(true); }
   ServiceMetrics metrics() const override;
   StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const override;
   StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const override;
@@ -68,6 +73,7 @@ class FakeService final : public InferenceService {
   std::map<RequestId, std::shared_ptr<Job>> jobs_;
   std::vector<std::thread> threads_;
   SkillRequest last_request_;
+  std::atomic<bool> lost_{false};
   std::atomic<int> depth_{2};
   std::atomic<int> num_submitted_{0};
   std::atomic<int> num_running_{0};

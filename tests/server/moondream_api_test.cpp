@@ -132,6 +132,8 @@ TEST_F(MoondreamApiTest, AFailureInTheMiddleEndsTheStreamWithAnEvent) {
   EXPECT_EQ(last.at("error").at("type"), "server_error");
   const ClientResponse whole = post("/v1/query", R"({"question":"break"})");
   EXPECT_EQ(whole.status, 500);
+  EXPECT_EQ(error_code_of(whole), "device_error");
+  EXPECT_NE(whole.body.find("the device is lost"), std::string::npos) << "what it was is told";
 }
 
 TEST_F(MoondreamApiTest, BadRequestsSayWhatIsWrong) {

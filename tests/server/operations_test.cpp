@@ -27,6 +27,21 @@ TEST_F(OperationsTest, ReadyFollowsTheModelAndTheDrain) {
   EXPECT_EQ(get("/health").status, 200);
 }
 
+// At once, and with the call's name: whoever routes requests sends them elsewhere.
+TEST_F(OperationsTest, ALostDeviceIsNotReadyAndAnswersWithItsError) {
+  start();
+  service->lose_device();
+  for (const char* path : {"/ready", "/healthz", "/v1/models"}) {
+    const ClientResponse response = get(path);
+    EXPECT_EQ(response.status, 503) << path;
+    EXPECT_EQ(error_code_of(response), "device_lost");
+    EXPECT_NE(response.body.find("step 7: some call"), std::string::npos) << response.body;
+  }
+  EXPECT_EQ(error_code_of(post("/v1/query", R"({"question":"a"})")), "device_lost");
+  EXPECT_EQ(get("/health").status, 200) << "the process lives";
+  EXPECT_EQ(get("/metrics").status, 200);
+}
+
 TEST_F(OperationsTest, KeysGuardEverythingButHealth) {
   start({.api_keys = {"secret"}});
   for (const char* path : {"/metrics", "/v1/models", "/version", "/nothing"}) {

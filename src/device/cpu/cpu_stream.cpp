@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -49,6 +50,12 @@ Status CpuPoint::wait() {
   return state_;
 }
 
+bool CpuPoint::wait_for(std::int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  return reached_changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                                   [this] { return reached_; });
+}
+
 CpuEvent::CpuEvent(CpuDevice& device) : device_(device) {
   ++device_.num_live_;
 }
@@ -67,6 +74,14 @@ StatusOr<bool> CpuEvent::is_complete() {
 Status CpuEvent::synchronize() {
   count(device_.counter_cells_.event_waits);
   return latest_ == nullptr ? ok_status() : latest_->wait();
+}
+
+StatusOr<bool> CpuEvent::synchronize_within(std::int64_t timeout_ns) {
+  count(device_.counter_cells_.event_waits);
+  if (latest_ == nullptr) return true;
+  if (!latest_->wait_for(timeout_ns)) return false;
+  GAPLESS_RETURN_IF_ERROR(latest_->wait());
+  return true;
 }
 
 CpuGraph::CpuGraph(CpuDevice& device, std::vector<CpuOp> ops)

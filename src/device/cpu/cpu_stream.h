@@ -27,6 +27,8 @@ class CpuPoint {
   bool is_reached();
   // Blocks until reached; the state of the stream there.
   Status wait();
+  // False: not reached within timeout_ns.
+  bool wait_for(std::int64_t timeout_ns);
 
  private:
   Mutex mutex_;
@@ -47,6 +49,7 @@ class CpuEvent : public Event {
 
   StatusOr<bool> is_complete() override;
   Status synchronize() override;
+  StatusOr<bool> synchronize_within(std::int64_t timeout_ns) override;
 
  private:
   friend class CpuStream;

@@ -1,5 +1,8 @@
 #include "device/cuda/cuda_stream.h"
 
+#include <chrono>
+#include <thread>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/cuda/cuda_error.h"
@@ -11,6 +14,8 @@ namespace {
 // waited for awake: the longest, an encode of many crops or a prefill of thousands of tokens, take
 // this long.
 constexpr std::int64_t kSpinNs = 30'000'000;
+// Between two looks at a step that takes longer: a thousandth of it.
+constexpr std::chrono::microseconds kNap{30};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -53,6 +58,23 @@ Status CudaEvent::synchronize() {
     pause_briefly();
   } while (host_now_ns() < deadline_ns);
   return cuda_status(cudaEventSynchronize(event_), "cudaEventSynchronize");
+}
+
+StatusOr<bool> CudaEvent::synchronize_within(std::int64_t timeout_ns) {
+  count(device_.counter_cells_.event_waits);
+  const std::int64_t begin_ns = host_now_ns();
+  while (true) {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaSuccess) return true;
+    if (error != cudaErrorNotReady) return cuda_status(error, "cudaEventQuery");
+    const std::int64_t waited_ns = host_now_ns() - begin_ns;
+    if (waited_ns >= timeout_ns) return false;
+    if (waited_ns < kSpinNs) {
+      pause_briefly();
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
 }
 
 CudaGraph::CudaGraph(CudaDevice& device, cudaGraphExec_t graph) : device_(device), graph_(graph) {

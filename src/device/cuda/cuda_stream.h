@@ -22,6 +22,8 @@ class CudaEvent : public Event {
   StatusOr<bool> is_complete() override;
   // Spins for about as long as a decode step lasts, then lets the thread sleep.
   Status synchronize() override;
+  // Spins as long, then looks again after short naps: CUDA's own wait has no time limit.
+  StatusOr<bool> synchronize_within(std::int64_t timeout_ns) override;
 
  private:
   friend class CudaStream;

@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""What an overload of large pictures costs everybody else: memory, /health, text and known pictures.
+
+    bench/overload.py --binary build/cpu-release/apps/gapless --json bench/results/overload-cpu.json
+
+Starts `gapless serve`, sends pictures of 100 megapixels (files of about 2 MB, half of them JPEG, half PNG, no two alike)
+all at once, and asks beside them, again and again, for /health, a text question, and a question about a small picture
+that the server knows. Before that, clients go away in the middle of the decoding, and it is measured how soon it ends. Needs Pillow. Clients and server share the machine's cores (--cores limits both).
+"""
+
+import argparse
+import base64
+import http.client
+import io
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SIDE = 10_000
+
+
+def png_chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def make_png(side, file_bytes):
+    """RGB; noise in the first columns makes the file as large as asked for."""
+    noise = random.Random(1)
+    compressor = zlib.compressobj(6)
+    num_noisy = max(0, file_bytes - side * side * 3 // 1000) // side
+    plain = bytes(side * 3 - num_noisy)
+    data = [compressor.compress(b"\0" + noise.randbytes(num_noisy) + plain) for _ in range(side)]
+    data.append(compressor.flush())
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", b"".join(data)) + png_chunk(b"IEND", b"")
+
+
+def make_jpeg(side, file_bytes):
+    from PIL import Image
+    noisy_rows = 16
+    while True:  # more noise until the file is large enough
+        image = Image.new("RGB", (side, side), (90, 120, 150))
+        image.paste(Image.effect_noise((side, noisy_rows), 80).convert("RGB"), (0, 0))
+        out = io.BytesIO()
+        image.save(out, "JPEG", quality=85)
+        if out.tell() >= file_bytes or noisy_rows >= side:
+            return out.getvalue()
+        noisy_rows = int(noisy_rows * 1.5)
+
+
+def make_webp(side, lossless):
+    from PIL import Image
+    side = min(side, 9_999)
+    image = Image.new("RGB", (side, side), (90, 120, 150))
+    image.paste(Image.effect_noise((side, 400), 80).convert("RGB"), (0, 4000))
+    out = io.BytesIO()
+    image.save(out, "WEBP", lossless=lossless, method=0, quality=50)
+    return out.getvalue()
+
+
+def make_progressive_jpeg(side):
+    from PIL import Image
+    image = Image.new("RGB", (side, side), (90, 120, 150))
+    image.paste(Image.effect_noise((side, 400), 80).convert("RGB"), (0, 4000))
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=85, progressive=True)
+    return out.getvalue()
+
+
+def variant(picture, number):
+    """The same pixels in a file of its own: a comment with a number."""
+    comment = f"variant {number}".encode()
+    if picture[:2] == b"\xff\xd8":
+        return picture[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + picture[2:]
+    if picture[:4] == b"RIFF":  # behind the end that its header names
+        return picture + comment
+    return picture[:33] + png_chunk(b"tEXt", b"n\0" + comment) + picture[33:]
+
+
+def body_of(question, picture=None, max_tokens=8):
+    body = {"question": question, "settings": {"max_tokens": max_tokens, "ignore_eos": True}}
+    if picture is not None:
+        body["image_url"] = "data:;base64," + base64.b64encode(picture).decode()
+    return json.dumps(body).encode()
+
+
+class Server:
+    def __init__(self, binary, arguments):
+        self.log = tempfile.NamedTemporaryFile("w", prefix="gapless-overload-", suffix=".log")
+        self.process = subprocess.Popen([binary, "serve", "--port", "0", "--quiet", *arguments], stderr=self.log)
+        self.port = None
+        while True:
+            if self.process.poll() is not None:
+                sys.exit("gapless serve ended:\n" + self.text())
+            found = re.search(r"127\.0\.0\.1:(\d+)", self.listening())
+            if found and self.ready(int(found.group(1))):
+                self.port = int(found.group(1))
+                return
+            time.sleep(0.05)
+
+    def listening(self):
+        """--quiet logs no address; the socket is in /proc."""
+        inodes = set()
+        for name in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            try:
+                inodes.update(re.findall(r"socket:\[(\d+)\]", os.readlink(name)))
+            except OSError:
+                pass
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                return f"127.0.0.1:{int(fields[1].split(':')[1], 16)}"
+        return ""
+
+    def ready(self, port):
+        try:
+            return ask(port, "GET", "/ready")[0] == 200
+        except OSError:
+            return False
+
+    def text(self):
+        return Path(self.log.name).read_text()
+
+    def memory_mb(self, field):
+        found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
+        return int(found.group(1)) * 1024 / 1e6
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def ask(port, method, path, body=None, timeout=1200):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    connection.request(method, path, body)
+    response = connection.getresponse()
+    answer = response.status, response.read()
+    connection.close()
+    return answer
+
+
+class Probe(threading.Thread):
+    """Asks again and again, `pause_s` after each answer, and notes how long each took."""
+
+    def __init__(self, port, method, path, body, pause_s):
+        super().__init__(daemon=True)
+        self.request = (port, method, path, body)
+        self.pause_s = pause_s
+        self.milliseconds = []
+        self.failures = 0
+        self.done = threading.Event()
+
+    def run(self):
+        while not self.done.wait(self.pause_s):
+            begin = time.perf_counter()
+            status, _ = ask(*self.request)
+            self.milliseconds.append((time.perf_counter() - begin) * 1e3)
+            self.failures += status != 200
+
+    def summary(self):
+        ordered = sorted(self.milliseconds)
+        at = lambda share: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
+        return {"asked": len(ordered), "failures": self.failures, "p50_ms": at(0.5), "p99_ms": at(0.99),
+                "max_ms": round(ordered[-1], 2)}
+
+
+def cancel_ms(port, body, after_s):
+    """A client that goes away in the middle of the decoding; how long until its request has ended."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("POST", "/v1/query", body)
+    time.sleep(after_s)
+    connection.sock.close()
+    connection.close()
+    begin = time.perf_counter()
+    while True:
+        metrics = ask(port, "GET", "/metrics")[1].decode()
+        if all(float(number) == 0 for number in
+               re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", metrics, re.MULTILINE)):
+            return (time.perf_counter() - begin) * 1e3
+
+
+def measure_cancels(port, originals, num_tries):
+    """Of each format, at moments all over the decoding."""
+    result = {}
+    for name, picture in originals.items():
+        begin = time.perf_counter()
+        assert ask(port, "POST", "/v1/query", body_of("What?", variant(picture, "whole"), 1))[0] == 200, name
+        whole_s = time.perf_counter() - begin
+        # Asked again the picture is known: what is missing then is the decoding.
+        begin = time.perf_counter()
+        assert ask(port, "POST", "/v1/query", body_of("What?", variant(picture, "whole"), 1))[0] == 200, name
+        decode_s = whole_s - (time.perf_counter() - begin)
+        times = [cancel_ms(port, body_of("What?", variant(picture, f"cancel {i}"), 1),
+                           0.03 + decode_s * 0.9 * i / num_tries) for i in range(num_tries)]
+        result[name] = {"whole_ms": round(whole_s * 1e3), "decode_ms": round(decode_s * 1e3), "tries": num_tries, "max_ms": round(max(times), 1),
+                        "median_ms": round(sorted(times)[num_tries // 2], 1)}
+        print("cancelled", name, result[name], flush=True)
+    return result
+
+
+def measure(options):
+    print("making the pictures", flush=True)
+    originals = [make_jpeg(SIDE, options.file_bytes), make_png(SIDE, options.file_bytes)]
+    bodies = [body_of("What is it?", variant(originals[i % 2], i)) for i in range(options.count)]
+    small = body_of("How many circles?", (ROOT / "models/tiny/examples/small.png").read_bytes())
+    text = body_of("How many circles?")
+    server = Server(options.binary,
+                    ["--device", options.device, "--picture-memory-mb", str(options.picture_memory_mb)])
+    for _ in range(3):
+        assert ask(server.port, "POST", "/v1/query", text)[0] == 200
+        assert ask(server.port, "POST", "/v1/query", small)[0] == 200
+    alone = Probe(server.port, "POST", "/v1/query", text, 0)
+    alone.start()
+    time.sleep(3)
+    alone.done.set()
+    alone.join()
+    idle_mb = server.memory_mb("VmRSS")
+    cancels = {}
+    if options.cancels > 0:
+        cancels = measure_cancels(server.port, {
+            "jpeg": originals[0], "progressive jpeg": make_progressive_jpeg(SIDE), "png": originals[1],
+            "webp": make_webp(SIDE, False), "lossless webp": make_webp(SIDE, True)}, options.cancels)
+
+    probes = {"health": Probe(server.port, "GET", "/health", None, 0.02),
+              "text": Probe(server.port, "POST", "/v1/query", text, 0.2),
+              "known_picture": Probe(server.port, "POST", "/v1/query", small, 0.2)}
+    statuses = [None] * options.count
+    finished_s = [None] * options.count
+    begin = time.perf_counter()
+
+    def send(i):
+        statuses[i], _ = ask(server.port, "POST", "/v1/query", bodies[i])
+        finished_s[i] = time.perf_counter() - begin
+
+    load = os.getloadavg()
+    senders = [threading.Thread(target=send, args=(i,)) for i in range(options.count)]
+    for thread in [*probes.values(), *senders]:
+        thread.start()
+    for thread in senders:
+        thread.join()
+    for probe in probes.values():
+        probe.done.set()
+    for probe in probes.values():
+        probe.join()
+    peak_mb = server.memory_mb("VmHWM")
+    server.stop()
+    return {
+        "picture": {"megapixels": SIDE * SIDE / 1e6, "count": options.count,
+                    "file_mb": [round(len(one) / 1e6, 2) for one in originals], "formats": ["jpeg", "png"]},
+        "picture_memory_mb": round(options.picture_memory_mb * 1.048576, 1),
+        "answers": {str(status): statuses.count(status) for status in sorted(set(statuses))},
+        "seconds": round(max(finished_s), 1),
+        "resident_idle_mb": round(idle_mb, 1),
+        "resident_peak_mb": round(peak_mb, 1),
+        "peak_beyond_budget_mb": round(peak_mb - options.picture_memory_mb * 1.048576, 1),
+        "cancelled": cancels,
+        "text_alone": alone.summary(),
+        **{name: probe.summary() for name, probe in probes.items()},
+        "load_average_before": [round(value, 2) for value in load],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="build/cpu-release/apps/gapless")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cores", type=int, default=2, help="for the server and its clients together; 0: all")
+    parser.add_argument("--count", type=int, default=64)
+    parser.add_argument("--file-bytes", type=int, default=2_000_000)
+    parser.add_argument("--picture-memory-mb", type=int, default=1024)
+    parser.add_argument("--cancels", type=int, default=10, help="clients of each format that go away, before the load")
+    parser.add_argument("--note", default="")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    if options.cores > 0:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:options.cores])
+    result = measure(options)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT, capture_output=True,
+                            text=True).stdout.strip()
+    result = {"command": " ".join(["bench/overload.py", *sys.argv[1:]]),
+              "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit,
+              "device": f"{options.device.upper()}, {options.cores or os.cpu_count()} cores", "model": "models/tiny",
+              "ceiling": "none", "benchmark": "overload", "spread": "p50, p99 and the largest of all that were asked",
+              "note": options.note, **result}
+    print(json.dumps(result, indent=2))
+    if options.json:
+        Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
