@@ -195,7 +195,7 @@ class ClientsTest(unittest.TestCase):
                     answer = self.chat(**options)
                     reason = answer.choices[0].finish_reason
                     self.assertEqual(answer.choices[0].message.content, "".join(tokens[:first]))
-                    self.assertEqual(answer.usage.completion_tokens, first)
+                    self.assertEqual(answer.usage.completion_tokens, first + 1)
                 else:
                     reason = [c.choices[0].finish_reason for c in self.chat(**options)][-1]
                 self.assertEqual(reason, "stop", (limit, stream))
