@@ -51,9 +51,11 @@ Status CpuPoint::wait() {
 }
 
 bool CpuPoint::wait_for(std::int64_t timeout_ns) {
-  std::unique_lock lock(mutex_);
-  return reached_changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                                   [this] { return reached_; });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+  MutexLock lock(mutex_);
+  while (!reached_ && reached_changed_.wait_until(lock, deadline)) {
+  }
+  return reached_;
 }
 
 CpuEvent::CpuEvent(CpuDevice& device) : device_(device) {
