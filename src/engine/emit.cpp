@@ -77,14 +77,13 @@ void ActiveRequest::emit_end(FinishReason reason, const Status& status,
     if (setup_.tokenizer != nullptr) hand_on_logprobs();
     // The text that was held back may end in a stop string as well.
     if (setup_.decoder->stopped()) reason = FinishReason::kStop;
-    const int num_tokens = setup_.decoder->num_final_tokens();
-    if (!tail.empty()) setup_.sink->on_text(tail, num_tokens);
+    if (!tail.empty()) setup_.sink->on_text(tail, num_output_tokens_);
     SkillResult result;
     result.request_id = setup_.public_id;
     result.skill = setup_.skill;
     result.finish_reason = reason;
     result.metrics.input_tokens = num_input_tokens_.load();
-    result.metrics.output_tokens = num_tokens;
+    result.metrics.output_tokens = num_output_tokens_;
     result.metrics.prefill_time_ms = ms_between(times.prefill_launched_ns, times.first_token_ns);
     result.metrics.decode_time_ms = ms_between(times.first_token_ns, times.finished_ns);
     result.metrics.ttft_ms = ms_between(times.submitted_ns, times.first_token_ns);

@@ -148,18 +148,18 @@ TEST_F(EmitTest, TheWayToTheFirstTextIsAccountedForStageByStage) {
 }
 
 // Whatever the loop believes: the length limit may fall on the stop string's last token, or on one of
-// those that were in flight behind it, and so may the end token.
+// those that were in flight behind it, and so may the end token or a failure.
 TEST_F(EmitTest, AStopStringIsAStop) {
   for (const int num_behind : {0, 1, 5}) {
-    for (const FinishReason reason :
-         {FinishReason::kLength, FinishReason::kStop, FinishReason::kCancelled}) {
+    for (const FinishReason reason : {FinishReason::kLength, FinishReason::kStop,
+                                      FinishReason::kCancelled, FinishReason::kError}) {
       SCOPED_TRACE(fmt::format("{} behind, {}", num_behind, finish_reason_name(reason)));
       const auto seen =
           emit(query({"yz"}), tokens_of("xyyz" + std::string(num_behind, 'x')), reason);
       EXPECT_TRUE(ended_early_);
       EXPECT_EQ(seen->done.text, "xy");
       EXPECT_EQ(seen->done.finish_reason, FinishReason::kStop);
-      EXPECT_EQ(seen->done.metrics.output_tokens, 2) << "x and y";
+      EXPECT_EQ(seen->done.metrics.output_tokens, 4) << "the stop string was sampled too";
     }
   }
   // One that the text never reaches leaves the reason alone, and its beginning in the text.
@@ -177,7 +177,7 @@ TEST_F(EmitTest, AStopStringInTheHeldBackTextIsAStop) {
   const auto seen = emit(query({"\uFFFD"}), tokens, FinishReason::kLength);
   EXPECT_EQ(seen->done.text, "x");
   EXPECT_EQ(seen->done.finish_reason, FinishReason::kStop);
-  EXPECT_EQ(seen->done.metrics.output_tokens, 1);
+  EXPECT_EQ(seen->done.metrics.output_tokens, 2);
 }
 
 TEST_F(EmitTest, LogprobsOfValues) {

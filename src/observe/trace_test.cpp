@@ -72,7 +72,7 @@ TEST(TraceTest, TheGapsAreTheOnesThatTheLedgerCharged) {
 
 TEST(TraceTest, NothingBeginsBeforeZeroWithoutPhasesEither) {
   const StepRecord records[] = {record_with_zombie()};
-  const auto trace = boost::json::parse(chrome_trace(records, {}));
+  const auto trace = boost::json::parse(chrome_trace(records, {}, {}));
   EXPECT_DOUBLE_EQ(find_slice(trace, "inputs up").at("ts").to_number<double>(), 1.0);
 }
 

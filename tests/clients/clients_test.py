@@ -195,13 +195,13 @@ class ClientsTest(unittest.TestCase):
                     answer = self.chat(**options)
                     reason = answer.choices[0].finish_reason
                     self.assertEqual(answer.choices[0].message.content, "".join(tokens[:first]))
-                    self.assertEqual(answer.usage.completion_tokens, first)
+                    self.assertEqual(answer.usage.completion_tokens, first + 1)
                 else:
                     reason = [c.choices[0].finish_reason for c in self.chat(**options)][-1]
                 self.assertEqual(reason, "stop", (limit, stream))
 
     def test_openai_without_a_seed_answers_differ(self):
-        options = dict(temperature=1.5, max_tokens=24, extra_body={"ignore_eos": True})
+        options = dict(temperature=5, max_tokens=24, extra_body={"ignore_eos": True})  # all but even
         answers = {self.ask("Say anything.", **options).choices[0].message.content for _ in range(10)}
         self.assertGreater(len(answers), 8)
         seeded = {self.ask("Say anything.", seed=5, **options).choices[0].message.content for _ in range(3)}
@@ -218,7 +218,7 @@ class ClientsTest(unittest.TestCase):
         both = {str(x): 100, str(y): 100}
         self.assertEqual(self.ask("Say anything.", logit_bias={str(x): 100}, **limits).choices[0].message.content, "x" * 20)
         for penalty in (dict(frequency_penalty=2), dict(extra_body={"repetition_penalty": 3})):
-            text = self.ask("Say anything.", logit_bias=both, **penalty, **limits).choices[0].message.content
+            text = self.ask("Go on.", logit_bias=both, **penalty, **limits).choices[0].message.content
             self.assertEqual(set(text), {"x", "y"}, penalty)
         greedy = self.ask("Say anything.", **limits, extra_body={"ignore_eos": True}).choices[0].message.content
         varied = self.ask("Say anything.", **limits, presence_penalty=2, frequency_penalty=2, extra_body={"ignore_eos": True})
@@ -282,7 +282,7 @@ class ClientsTest(unittest.TestCase):
 
     def test_numbers_are_plain_decimals(self):
         body = self._post("/v1/detect", {"object": "circle", "image_url": data_uri()})
-        self.assertNotRegex(body, r"\d[eE][-+]?\d")
+        self.assertNotRegex(body, r'[:,\[]-?\d[\d.]*[eE]')
         self.assertRegex(body, r'"x_min":0\.\d+')
 
     def test_an_answer_without_tokens_has_a_first_token_time(self):
