@@ -1,11 +1,10 @@
-#include "base/json.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <string>
 
+#include "base/json.h"
 #include "base/limits.h"
 
 namespace gapless {

@@ -13,16 +13,15 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace gapless {
 
@@ -67,7 +66,7 @@ class SmallestFirstQueue {
   [[nodiscard]] bool try_push(T& job, std::int64_t cost) {
     GAPLESS_CHECK(cost >= 0 && cost <= options_.budget);
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (closed_ || waiting_.size() >= options_.capacity) return false;
       waiting_.push_back({std::move(job), cost, 0});
     }
@@ -77,8 +76,8 @@ class SmallestFirstQueue {
 
   // Blocks until a job is there and fits. nullopt once closed.
   std::optional<Turn> pop() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return closed_ || next_fits(); });
+    MutexLock lock(mutex_);
+    while (!closed_ && !next_fits()) changed_.wait(lock);
     if (closed_) return std::nullopt;
     const auto next = find_next();
     for (auto one = waiting_.begin(); one != next; ++one) ++one->num_overtaken;
@@ -96,7 +95,7 @@ class SmallestFirstQueue {
   std::vector<T> take_if(const Predicate& predicate) {
     std::vector<T> taken;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (auto one = waiting_.begin(); one != waiting_.end();) {
         if (predicate(one->job)) {
           taken.push_back(std::move(one->job));
@@ -113,18 +112,18 @@ class SmallestFirstQueue {
   // Wakes everybody: nothing is handed out or taken any more.
   void close() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       closed_ = true;
     }
     changed_.notify_all();
   }
 
   std::size_t num_waiting() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return waiting_.size();
   }
   std::int64_t cost_running() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return cost_running_;
   }
   std::int64_t budget() const { return options_.budget; }
@@ -138,7 +137,7 @@ class SmallestFirstQueue {
   using Iterator = typename std::list<Waiting>::iterator;
 
   // waiting_ is in order of arrival.
-  Iterator find_next() {
+  Iterator find_next() GAPLESS_REQUIRES(mutex_) {
     const auto due = std::find_if(waiting_.begin(), waiting_.end(), [this](const Waiting& one) {
       return one.num_overtaken >= options_.max_overtaken;
     });
@@ -146,25 +145,25 @@ class SmallestFirstQueue {
     return std::min_element(waiting_.begin(), waiting_.end(),
                             [](const Waiting& a, const Waiting& b) { return a.cost < b.cost; });
   }
-  bool next_fits() {
+  bool next_fits() GAPLESS_REQUIRES(mutex_) {
     if (waiting_.empty()) return false;
     return find_next()->cost <= options_.budget - cost_running_;
   }
 
   void give_back(std::int64_t cost) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       cost_running_ -= cost;
     }
     changed_.notify_one();
   }
 
   const Options options_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::list<Waiting> waiting_;     // guarded by mutex_
-  std::int64_t cost_running_ = 0;  // guarded by mutex_
-  bool closed_ = false;            // guarded by mutex_
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  std::list<Waiting> waiting_ GAPLESS_GUARDED_BY(mutex_);
+  std::int64_t cost_running_ GAPLESS_GUARDED_BY(mutex_) = 0;
+  bool closed_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gapless

@@ -23,8 +23,8 @@ struct Box {
 };
 
 struct GenerationMetrics {
-  int input_tokens = 0;        // BOS, image positions and prompt
-  int output_tokens = 0;       // sampled for it: a stop string's too, but no end token and none behind
+  int input_tokens = 0;   // BOS, image positions and prompt
+  int output_tokens = 0;  // sampled for it: a stop string's too, but no end token and none behind
   double prefill_time_ms = 0;  // from the prefill's launch to the first token
   double decode_time_ms = 0;   // from the first token to the last
   double ttft_ms = 0;          // from submission to the first token, be it the end token
