@@ -256,6 +256,10 @@ bool Loop::launch_next() {
       plan_step(seating_.views([this](RowId row) { return state_.is_finalized(row); }),
                 model_.limits(), fill_turn_);
   if (!plan) return false;
+  // Rule 4.
+  if (fill_turn_.last_fill_was_long && plan->kind != StepKind::kDecode && !state_.is_empty()) {
+    return false;
+  }
   record.number = num_steps_++;
   record.launch_begin_ns = clock_.now_ns();
   step(slot) = {*plan, record, 0};
@@ -296,6 +300,7 @@ void Loop::commit_oldest() {
   add_phase(HostPhaseKind::kWait, *slot, record.commit_begin_ns, record.wait_end_ns);
   if (!status.ok()) return lose_device(status);
   commit_outputs(*slot);
+  fill_turn_.ended(record.kind, record.sampling_end_ns - record.forward_begin_ns);
   if (options_.host_delay_ns > 0 && record.kind == StepKind::kDecode) {
     clock_.spend_ns(options_.host_delay_ns);
   }

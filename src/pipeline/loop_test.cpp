@@ -986,6 +986,31 @@ TEST_F(LoopTest, ALostDeviceIsToldBeforeAnybodyEndsAndNamesStepAndCall) {
   EXPECT_FALSE(loop_->device_status().ok());
 }
 
+// ---- long fills
+
+// A dozen images wait, each half a second of encoding: a short text waits for the one that runs, not
+// for one with each of its tokens.
+TEST_F(LoopTest, AShortTextWaitsForOneLongFill) {
+  constexpr std::int64_t kEncodeNs = 500'000'000;
+  model_config_.forward_ns = [](const StepShape& shape) {
+    return shape.kind == StepKind::kEncode ? kEncodeNs : std::int64_t{100'000};
+  };
+  model_config_.limits.max_images_per_encode = 1;
+  for (const int depth : {1, 2, 3}) {
+    options_.depth = depth;
+    make_loop();
+    std::vector<std::shared_ptr<Answer>> about;
+    for (std::uint8_t name = 1; name <= 3; ++name) about.push_back(submit(about_image(name, 1, 2)));
+    while (about[0]->tokens.empty()) (void)loop_->tick();
+    const auto answer = submit(text(3, 20));
+    const std::int64_t submitted_ns = device_->now_ns();
+    run();
+    EXPECT_EQ(answer->tokens.size(), 20u);
+    EXPECT_LT(answer->times.finished_ns - submitted_ns, 2 * kEncodeNs) << "depth " << depth;
+    for (const auto& one : about) EXPECT_EQ(one->tokens.size(), 2u);
+  }
+}
+
 // ---- a step that never ends
 
 // Ops of a run without faults; a number in the middle of them hangs one.

@@ -11,12 +11,13 @@ bool any_needs(std::span<const SeatView> seats, SeatNeed need) {
                      [need](const SeatView& seat) { return seat.need == need; });
 }
 
-// Rules 1 and 2.
+// Rules 1, 2 and 4.
 std::optional<StepKind> choose_kind(std::span<const SeatView> seats, const FillTurn& turn) {
   const bool encode = any_needs(seats, SeatNeed::kEncode);
   const bool prefill = any_needs(seats, SeatNeed::kPrefill);
   const bool decode = any_needs(seats, SeatNeed::kDecode);
-  if (decode && (turn.fills_in_a_row >= kMaxFillsInARow || !(encode || prefill))) {
+  if (decode &&
+      (turn.fills_in_a_row >= kMaxFillsInARow || turn.decode_owed_ns > 0 || !(encode || prefill))) {
     return StepKind::kDecode;
   }
   if (encode && prefill) {
@@ -99,6 +100,15 @@ void FillTurn::launched(StepKind kind) {
   }
   ++fills_in_a_row;
   last_fill = kind;
+}
+
+void FillTurn::ended(StepKind kind, std::int64_t duration_ns) {
+  if (kind == StepKind::kDecode) {
+    decode_owed_ns = std::max<std::int64_t>(0, decode_owed_ns - duration_ns);
+    return;
+  }
+  last_fill_was_long = duration_ns > kLongFillNs;
+  if (last_fill_was_long) decode_owed_ns = duration_ns;
 }
 
 std::optional<StepPlan> plan_step(std::span<const SeatView> seats, const StepLimits& limits,

@@ -11,6 +11,10 @@
 //      next in line does not fit; nobody overtakes the one who does not fit. One exception: a
 //      prompt whose image prefix is being computed by an earlier prompt of the same pack waits for
 //      the next pack, where it finds the prefix in the cache.
+//   4. A fill that took longer than kLongFillNs, as an image does on a CPU, is followed by as much time
+//      of decode steps, as long as any row can decode, and nothing but a decode step is launched
+//      behind such a fill while it runs. So rows that decode get half of the device at least, where
+//      one step per fill would give them a hundredth, and a short request waits for one long fill.
 // So a row that can decode waits for at most kMaxFillsInARow steps, and the first seat in line for
 // a fill waits for at most kMaxFillsInARow + 1 (one decode, one step of the other fill kind). Seats
 // are given in order of arrival (seating.h), so the first request in line is seated as soon as
@@ -33,6 +37,10 @@
 #include "step/step_model.h"
 
 namespace gapless {
+
+// A fill that takes longer owes the decode steps as much time. The longest on a GPU, images packed to
+// the brim, takes 60 ms; one image on two CPU cores takes half a second.
+inline constexpr std::int64_t kLongFillNs = 150'000'000;
 
 // What one seated sequence needs next. One with several images to encode has a view for each, one
 // behind the other.
@@ -79,12 +87,16 @@ struct StepPlan {
   }
 };
 
-// What rule 1 and 2 remember of the past.
+// What rules 1, 2 and 4 remember of the past.
 struct FillTurn {
   int fills_in_a_row = 0;
   StepKind last_fill = StepKind::kPrefill;
+  bool last_fill_was_long = false;  // of those that have ended
+  std::int64_t decode_owed_ns = 0;  // time of decode steps before the next fill
 
   void launched(StepKind kind);
+  // It took the device so long.
+  void ended(StepKind kind, std::int64_t duration_ns);
 };
 
 // The next step over `seats` (in order of seating), or nothing when nobody can go on now.

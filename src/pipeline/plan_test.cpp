@@ -181,6 +181,23 @@ TEST(PlanTest, NobodyStarvesWhenEverythingWaitsAllTheTime) {
   }
 }
 
+// Rule 4: half of the device for those who decode, where one step would be next to nothing.
+TEST(PlanTest, ALongFillOwesDecodeStepsAsMuchTime) {
+  constexpr std::int64_t kStepNs = 10'000'000;
+  const std::vector<SeatView> seats = {decoding(0), image(1, 4, 0), prompt(2, 30)};
+  FillTurn turn;
+  turn.ended(StepKind::kEncode, kLongFillNs);
+  EXPECT_NE(plan(seats, turn)->kind, StepKind::kDecode) << "not long yet";
+  turn.ended(StepKind::kEncode, 50 * kStepNs);
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_EQ(plan(seats, turn)->kind, StepKind::kDecode) << i;
+    turn.ended(StepKind::kDecode, kStepNs);
+  }
+  EXPECT_NE(plan(seats, turn)->kind, StepKind::kDecode) << "and no more than that";
+  turn.ended(StepKind::kPrefill, 50 * kStepNs);
+  EXPECT_NE(plan({image(1, 4, 0)}, turn)->kind, StepKind::kDecode) << "nobody decodes";
+}
+
 TEST(PlanTest, FillsGoOnWhenNoRowCanDecode) {
   FillTurn turn;
   turn.fills_in_a_row = 10;
