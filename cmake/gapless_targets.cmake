@@ -20,7 +20,7 @@ if(GAPLESS_WERROR)
     if(GAPLESS_SANITIZE MATCHES "thread")
       # ThreadSanitizer does not see the fences by which Asio's strands hand over; -Wtsan says so for
       # each. They stand beside atomic operations that it does see.
-      list(APPEND GAPLESS_WARNINGS -Wno-tsan)
+      list(APPEND GAPLESS_WARNINGS -Wno-tsan -Wno-error=mismatched-new-delete)
     endif()
   endif()
 endif()

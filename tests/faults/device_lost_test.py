@@ -19,7 +19,7 @@ from pathlib import Path
 GUARD = 120  # seconds; everything takes far less
 EXIT_DEVICE_ERROR = 74
 # Behind the steps of the warm-up.
-STEP = 200
+STEP = 400
 
 
 class Server:
@@ -48,12 +48,16 @@ class Server:
         self.url = self.wait_for(r"listening url=(\S+)").group(1)
         self.wait_for(r" ready model=")
 
-    def ask(self, path, body=None):
-        """Status and body; (0, reason) when the connection ends without an answer."""
+    def ask(self, path, body=None, on_begin=None):
+        """Status and body; (0, reason) when the connection ends without an answer. on_begin is called with the first
+        line of the body."""
         data = None if body is None else json.dumps(body).encode()
         try:
             with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=GUARD) as response:
-                return response.status, response.read().decode()
+                begin = response.readline() if on_begin else b""
+                if on_begin:
+                    on_begin()
+                return response.status, (begin + response.read()).decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
         except OSError as error:
@@ -73,7 +77,7 @@ class DeviceLostTest(unittest.TestCase):
         return server
 
     def run_into(self, fault, *options):
-        """Long questions and a stream run into the fault. Their answers, the probe's, and the server."""
+        """A stream and then long questions run into the fault. Their answers, the probe's, and the server."""
         server = self.serve(f"{fault}@{STEP}", *options)
         server.start()
         self.assertEqual(server.ask("/ready")[0], 200)
@@ -81,15 +85,23 @@ class DeviceLostTest(unittest.TestCase):
         answers = [None] * 5
         probes = []
 
+        streams = threading.Event()
+
+        def stream():
+            answers[4] = server.ask("/v1/query", {**question, "stream": True}, streams.set)
+
         def ask(i):
-            answers[i] = server.ask("/v1/query", {**question, "stream": i == 4})
+            answers[i] = server.ask("/v1/query", question)
 
         def probe():
             while server.process.poll() is None:
                 probes.append(server.ask("/ready"))
 
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(5)] + [threading.Thread(target=probe)]
-        for thread in threads:
+        threads = [threading.Thread(target=stream)]
+        threads[0].start()
+        self.assertTrue(streams.wait(GUARD))
+        threads += [threading.Thread(target=ask, args=(i,)) for i in range(4)] + [threading.Thread(target=probe)]
+        for thread in threads[1:]:
             thread.start()
         for thread in threads:
             thread.join(GUARD)
@@ -137,11 +149,11 @@ class DeviceLostTest(unittest.TestCase):
         host, port = server.url[7:].split(":")
         slow = socket.create_connection((host, int(port)))
         self.addCleanup(slow.close)
-        slow.sendall(b"POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        slow.sendall(b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         probe = socket.create_connection((host, int(port)))
         self.addCleanup(probe.close)
         # A request on its way when the device is lost: the connection is in use, so the drain lets it end.
-        probe.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\n")
+        probe.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n")
         time.sleep(0.1)
         status, body = server.ask("/v1/query", {"question": "Go on.",
                                                 "settings": {"max_tokens": 1500, "ignore_eos": True}})

