@@ -345,7 +345,7 @@ bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool
     }
   }
   // A task comes after those that it waits for, so one thread gets through as well as many.
-  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) {
+  std::sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) {
     return a.rows_needed != b.rows_needed ? a.rows_needed < b.rows_needed : a.stage < b.stage;
   });
   const int num_before = decode ? 1 : 0;
