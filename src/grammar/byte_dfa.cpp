@@ -65,9 +65,7 @@ class NfaBuilder {
     states_.push_back(state);
     return static_cast<std::int32_t>(states_.size() - 1);
   }
-  StatusOr<std::int32_t> either(std::int32_t a, std::int32_t b) {
-    return add({.epsilon = {a, b}});
-  }
+  StatusOr<std::int32_t> either(std::int32_t a, std::int32_t b) { return add({.epsilon = {a, b}}); }
 
   const std::vector<NfaState>& states() const { return states_; }
 
@@ -142,7 +140,8 @@ class StateSets {
   struct Hash {
     std::size_t operator()(const std::vector<std::int32_t>& set) const {
       std::size_t hash = 1469598103934665603u;
-      for (const std::int32_t state : set) hash = (hash ^ static_cast<std::size_t>(state)) * 1099511628211u;
+      for (const std::int32_t state : set)
+        hash = (hash ^ static_cast<std::size_t>(state)) * 1099511628211u;
       return hash;
     }
   };
@@ -272,8 +271,8 @@ StatusOr<ByteDfa> product(const ByteDfa& a, const ByteDfa& b, Combine combine) {
   ByteDfa dfa;
   std::array<bool, 257> starts_class{};
   for (std::size_t byte = 1; byte < 256; ++byte) {
-    starts_class[byte] = a.class_of[byte] != a.class_of[byte - 1] ||
-                         b.class_of[byte] != b.class_of[byte - 1];
+    starts_class[byte] =
+        a.class_of[byte] != a.class_of[byte - 1] || b.class_of[byte] != b.class_of[byte - 1];
   }
   number_classes(starts_class, dfa);
   const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);

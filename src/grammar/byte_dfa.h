@@ -29,9 +29,10 @@ struct ByteDfa {
   int num_states() const { return static_cast<int>(labels.size()); }
   bool empty() const { return labels.empty(); }
   std::int32_t step(std::int32_t state, std::uint8_t byte) const {
-    return state == kDead ? kDead
-                          : next[static_cast<std::size_t>(state) * static_cast<std::size_t>(num_classes) +
-                                 class_of[byte]];
+    return state == kDead
+               ? kDead
+               : next[static_cast<std::size_t>(state) * static_cast<std::size_t>(num_classes) +
+                      class_of[byte]];
   }
   // Of the whole string; 0: none.
   LabelSet match(std::string_view bytes) const;

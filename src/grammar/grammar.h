@@ -74,12 +74,12 @@ struct Grammar {
   int num_classes = 0;
   int num_states = 0;
   std::uint16_t start = 0;
-  std::uint16_t root_table = 0;  // the first frame's next
-  std::vector<GrammarEdge> edges;            // [num_states, num_classes]
-  std::vector<std::uint8_t> may_end;         // [num_states]: the answer may stop here, in the first frame
-  std::vector<GrammarAction> actions;        // [0] is none
+  std::uint16_t root_table = 0;        // the first frame's next
+  std::vector<GrammarEdge> edges;      // [num_states, num_classes]
+  std::vector<std::uint8_t> may_end;   // [num_states]: the answer may stop here, in the first frame
+  std::vector<GrammarAction> actions;  // [0] is none
   std::vector<GrammarCondition> conditions;
-  std::vector<std::uint16_t> next_states;    // lists of states, one entry for each result
+  std::vector<std::uint16_t> next_states;  // lists of states, one entry for each result
 
   std::size_t bytes() const;
 };

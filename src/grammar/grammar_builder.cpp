@@ -39,7 +39,8 @@ void GrammarBuilder::set_may_end(BuildState state) {
 }
 
 std::uint16_t GrammarBuilder::table(const std::vector<BuildState>& states) {
-  const auto [at, is_new] = tables_.emplace(states, static_cast<std::uint16_t>(next_states_.size()));
+  const auto [at, is_new] =
+      tables_.emplace(states, static_cast<std::uint16_t>(next_states_.size()));
   if (is_new) {
     table_sizes_.resize(next_states_.size(), 0);
     table_sizes_.push_back(static_cast<std::uint16_t>(states.size()));
@@ -51,8 +52,8 @@ std::uint16_t GrammarBuilder::table(const std::vector<BuildState>& states) {
 
 void GrammarBuilder::set_conditions(GrammarAction& what,
                                     const std::vector<GrammarCondition>& conditions) {
-  const auto found = std::search(conditions_.begin(), conditions_.end(), conditions.begin(),
-                                 conditions.end());
+  const auto found =
+      std::search(conditions_.begin(), conditions_.end(), conditions.begin(), conditions.end());
   what.first_condition = static_cast<std::uint16_t>(found - conditions_.begin());
   what.num_conditions = static_cast<std::uint16_t>(conditions.size());
   if (found == conditions_.end()) {
@@ -132,9 +133,8 @@ std::vector<char> GrammarBuilder::live_states() const {
     open.pop_back();
     if (live[state]) continue;
     const State& s = states_[state];
-    live[state] = s.may_end || std::any_of(s.edges.begin(), s.edges.end(), [&](const Edge& edge) {
-      return leads_on(edge, live);
-    });
+    live[state] = s.may_end || std::any_of(s.edges.begin(), s.edges.end(),
+                                           [&](const Edge& edge) { return leads_on(edge, live); });
     if (live[state]) open.insert(open.end(), waiting[state].begin(), waiting[state].end());
   }
   return live;

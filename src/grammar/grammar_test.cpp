@@ -37,7 +37,8 @@ bool may_begin(const Grammar& grammar, std::string_view text) {
 TEST(GrammarTest, AnyJsonObjectOfAnyDepth) {
   const Grammar g = compile_any_json_object().value();
   EXPECT_TRUE(accepts(g, "{}"));
-  EXPECT_TRUE(accepts(g, R"( {"a": [1, -2.5e3, {"b": [[], {}]}], "c" : "x\n\u00e9\ud83d\ude00é", "d":null} )"));
+  EXPECT_TRUE(accepts(
+      g, R"( {"a": [1, -2.5e3, {"b": [[], {}]}], "c" : "x\n\u00e9\ud83d\ude00é", "d":null} )"));
   EXPECT_FALSE(accepts(g, "[]"));
   EXPECT_FALSE(accepts(g, "{\"a\":1,}"));
   EXPECT_FALSE(accepts(g, "{\"a\":01}"));
@@ -104,7 +105,8 @@ TEST(GrammarTest, RecursionNeedsNoMoreStates) {
   const Grammar g = schema(R"({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object",
       "properties": {"value": {"type": "integer"}, "children": {"type": "array",
       "items": {"$ref": "#/$defs/tree"}}}, "required": ["value"], "additionalProperties": false}}})");
-  EXPECT_TRUE(accepts(g, R"({"value": 1, "children": [{"value": 2}, {"children": [], "value": 3}]})"));
+  EXPECT_TRUE(
+      accepts(g, R"({"value": 1, "children": [{"value": 2}, {"children": [], "value": 3}]})"));
   EXPECT_FALSE(accepts(g, R"({"value": 1, "children": [{"children": []}]})"));
   EXPECT_THAT(refusal(R"({"$ref": "#"})"), HasSubstr("comes back to itself"));
   EXPECT_THAT(refusal(R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"],
@@ -146,18 +148,26 @@ struct NumberCase {
 TEST(GrammarTest, NumbersBetweenBounds) {
   const NumberCase cases[] = {
       {R"({"type": "integer", "minimum": 8, "maximum": 123})",
-       {"8", "9", "10", "99", "100", "119", "123"}, {"7", "0", "-8", "124", "200", "1000", "08", "8.0"}},
+       {"8", "9", "10", "99", "100", "119", "123"},
+       {"7", "0", "-8", "124", "200", "1000", "08", "8.0"}},
       {R"({"type": "integer", "exclusiveMinimum": -3, "maximum": 2})",
-       {"-2", "-1", "0", "2"}, {"-3", "3", "-10", "10"}},
+       {"-2", "-1", "0", "2"},
+       {"-3", "3", "-10", "10"}},
       {R"({"type": "integer", "minimum": -205, "maximum": -7})",
-       {"-7", "-8", "-99", "-205", "-199"}, {"-6", "0", "7", "-206", "-1000"}},
+       {"-7", "-8", "-99", "-205", "-199"},
+       {"-6", "0", "7", "-206", "-1000"}},
       {R"({"type": "number", "minimum": 0, "maximum": 1})",
-       {"0", "0.0", "0.5", "1", "1.00", "0.999"}, {"1.01", "-0.1", "2", "1.001", "10"}},
+       {"0", "0.0", "0.5", "1", "1.00", "0.999"},
+       {"1.01", "-0.1", "2", "1.001", "10"}},
       {R"({"type": "number", "exclusiveMinimum": 0.25, "exclusiveMaximum": 1.5})",
-       {"0.26", "0.3", "0.2501", "1", "1.4999", "1.49"}, {"0.25", "0.250", "0.2", "1.5", "1.50", "0"}},
+       {"0.26", "0.3", "0.2501", "1", "1.4999", "1.49"},
+       {"0.25", "0.250", "0.2", "1.5", "1.50", "0"}},
       {R"({"type": "number", "minimum": -1.5, "maximum": -0.5})",
-       {"-1.5", "-1", "-0.5", "-0.75"}, {"-1.51", "-0.49", "0", "-2", "1"}},
-      {R"({"type": "integer", "multipleOf": 7, "minimum": 0})", {"0", "7", "14", "700"}, {"1", "8", "-7"}},
+       {"-1.5", "-1", "-0.5", "-0.75"},
+       {"-1.51", "-0.49", "0", "-2", "1"}},
+      {R"({"type": "integer", "multipleOf": 7, "minimum": 0})",
+       {"0", "7", "14", "700"},
+       {"1", "8", "-7"}},
       {R"({"type": "number", "multipleOf": 0.01})", {"1", "0.5", "-3.25"}, {"0.125", "1e2"}},
       {R"({"type": "number"})", {"-0", "1E-7", "3.14e+10"}, {"01", ".5", "1.", "+1"}},
   };
@@ -172,8 +182,8 @@ TEST(GrammarTest, NumbersBetweenBounds) {
 TEST(GrammarTest, IntegerBoundsByBruteForce) {
   for (const auto& [low, high] : {std::pair(-17, 203), std::pair(5, 5), std::pair(-999, -100),
                                   std::pair(0, 9), std::pair(99, 101)}) {
-    const Grammar g = schema(fmt::format(
-        R"({{"type": "integer", "minimum": {}, "maximum": {}}})", low, high));
+    const Grammar g =
+        schema(fmt::format(R"({{"type": "integer", "minimum": {}, "maximum": {}}})", low, high));
     for (int n = -1100; n <= 1100; ++n) {
       EXPECT_EQ(accepts(g, std::to_string(n)), low <= n && n <= high) << n;
     }
@@ -185,7 +195,8 @@ TEST(GrammarTest, EnumsConstantsAndNot) {
   for (const char* text : {"\"a\"", "1", "null", R"({"x": [true, 2.5]})"}) {
     EXPECT_TRUE(accepts(g, text)) << text;
   }
-  for (const char* text : {"\"b\"", "2", "true", R"({"x": [true]})", R"({"x": [true, 2.5, 1]})", "{}"}) {
+  for (const char* text :
+       {"\"b\"", "2", "true", R"({"x": [true]})", R"({"x": [true, 2.5, 1]})", "{}"}) {
     EXPECT_FALSE(accepts(g, text)) << text;
   }
   const Grammar other = schema(R"({"type": "string", "not": {"enum": ["no", "never"]}})");
@@ -194,7 +205,8 @@ TEST(GrammarTest, EnumsConstantsAndNot) {
 }
 
 TEST(GrammarTest, OneOfWhereBranchesAreApart) {
-  const Grammar g = schema(R"({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "type": "object"})");
+  const Grammar g =
+      schema(R"({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "type": "object"})");
   EXPECT_TRUE(accepts(g, R"({"a": 1})"));
   EXPECT_TRUE(accepts(g, R"({"b": 1, "c": 2})"));
   EXPECT_FALSE(accepts(g, R"({"a": 1, "b": 2})"));
@@ -219,8 +231,8 @@ TEST(GrammarTest, ConditionsAndDependencies) {
 TEST(GrammarTest, WhatIsNotHeldIsRefusedWithItsPlace) {
   EXPECT_THAT(refusal(R"({"properties": {"tags": {"type": "array", "uniqueItems": true}}})"),
               HasSubstr("#/properties/tags: uniqueItems is not supported"));
-  EXPECT_THAT(refusal(R"({"pattern": "a(?=b)"})"), HasSubstr("lookahead"));
-  EXPECT_THAT(refusal(R"({"pattern": "(a)\\1"})"), HasSubstr("backreferences"));
+  EXPECT_THAT(refusal(R"x({"pattern": "a(?=b)"})x"), HasSubstr("lookahead"));
+  EXPECT_THAT(refusal(R"x({"pattern": "(a)\\1"})x"), HasSubstr("backreferences"));
   EXPECT_THAT(refusal(R"({"$ref": "http://example.org/other.json"})"), HasSubstr("leads out of"));
   EXPECT_THAT(refusal(R"({"type": "strin"})"), HasSubstr("'strin' is unknown"));
   EXPECT_THAT(refusal(R"({"items": 3})"), HasSubstr("must be an object or a boolean"));

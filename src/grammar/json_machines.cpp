@@ -153,7 +153,8 @@ Status JsonMachines::fill_strings(JsonMachine& machine,
     all_any &= is_any_string(*a.spec) && counts;
   }
   const bool is_listed = first.strings.has_value();  // its lengths were looked at
-  const bool bounded = counts && !is_listed && (first.min_length > 0 || first.max_length != kNoLimit);
+  const bool bounded =
+      counts && !is_listed && (first.min_length > 0 || first.max_length != kNoLimit);
   if (bounded && first.max_length != kNoLimit && first.max_length < first.min_length) {
     return ok_status();
   }

@@ -50,16 +50,16 @@ RegexPtr same_length(std::string_view limit, bool greater) {
 
 RegexPtr whole_above(const std::string& limit) {
   const int length = static_cast<int>(limit.size());
-  return regex_alternate({same_length(limit, true),
-                          regex_concat({digit_range('1', '9'), digits(length)})});
+  return regex_alternate(
+      {same_length(limit, true), regex_concat({digit_range('1', '9'), digits(length)})});
 }
 
 RegexPtr whole_below(const std::string& limit) {
   std::vector<RegexPtr> ways = {same_length(limit, false)};
   if (limit.size() > 1) {
     ways.push_back(text("0"));
-    ways.push_back(regex_concat(
-        {digit_range('1', '9'), digits(0, static_cast<int>(limit.size()) - 2)}));
+    ways.push_back(
+        regex_concat({digit_range('1', '9'), digits(0, static_cast<int>(limit.size()) - 2)}));
   }
   return regex_alternate(std::move(ways));
 }
@@ -86,9 +86,9 @@ RegexPtr fraction_at_least(const std::string& limit, bool exclusive) {
 RegexPtr fraction_at_most(const std::string& limit, bool exclusive) {
   if (limit.empty()) {
     return exclusive ? nothing()
-                     : regex_repeat(regex_concat({text("."), regex_repeat(text("0"), 1,
-                                                                         Regex::kUnbounded)}),
-                                    0, 1);
+                     : regex_repeat(
+                           regex_concat({text("."), regex_repeat(text("0"), 1, Regex::kUnbounded)}),
+                           0, 1);
   }
   std::vector<RegexPtr> ways = {regex_concat({})};
   // A proper beginning of the limit is less: its last digit is not zero.
@@ -99,16 +99,16 @@ RegexPtr fraction_at_most(const std::string& limit, bool exclusive) {
                                  digit_range('0', static_cast<char>(limit[i] - 1)), digits(0)}));
   }
   if (!exclusive) {
-    ways.push_back(regex_concat({text("." + limit), regex_repeat(text("0"), 0, Regex::kUnbounded)}));
+    ways.push_back(
+        regex_concat({text("." + limit), regex_repeat(text("0"), 0, Regex::kUnbounded)}));
   }
   return regex_alternate(std::move(ways));
 }
 
 // Magnitudes: numbers without a sign.
 RegexPtr at_least(const Decimal& d, bool exclusive) {
-  return regex_alternate(
-      {regex_concat({whole_above(d.whole), any_fraction()}),
-       regex_concat({text(d.whole), fraction_at_least(d.fraction, exclusive)})});
+  return regex_alternate({regex_concat({whole_above(d.whole), any_fraction()}),
+                          regex_concat({text(d.whole), fraction_at_least(d.fraction, exclusive)})});
 }
 RegexPtr at_most(const Decimal& d, bool exclusive) {
   return regex_alternate({regex_concat({whole_below(d.whole), any_fraction()}),
@@ -144,12 +144,12 @@ RegexPtr decimal_text() {
   return regex_alternate({any_magnitude(), any_negative()});
 }
 RegexPtr json_number_text() {
-  return regex_concat({regex_repeat(text("-"), 0, 1), any_magnitude(),
-                       regex_repeat(regex_concat({regex_set({{'E', 'E'}, {'e', 'e'}}),
-                                                  regex_repeat(regex_set({{'+', '+'}, {'-', '-'}}),
-                                                               0, 1),
-                                                  digits(1)}),
-                                    0, 1)});
+  return regex_concat(
+      {regex_repeat(text("-"), 0, 1), any_magnitude(),
+       regex_repeat(
+           regex_concat({regex_set({{'E', 'E'}, {'e', 'e'}}),
+                         regex_repeat(regex_set({{'+', '+'}, {'-', '-'}}), 0, 1), digits(1)}),
+           0, 1)});
 }
 
 // Whole numbers that `divisor` divides.
@@ -158,7 +158,8 @@ ByteDfa multiples_of(int divisor) {
   // Classes: others, '-', each digit.
   dfa.num_classes = 12;
   dfa.class_of['-'] = 1;
-  for (int d = 0; d < 10; ++d) dfa.class_of[static_cast<std::size_t>('0' + d)] = static_cast<std::uint8_t>(2 + d);
+  for (int d = 0; d < 10; ++d)
+    dfa.class_of[static_cast<std::size_t>('0' + d)] = static_cast<std::uint8_t>(2 + d);
   // States: the start, behind a minus, then one for each remainder.
   const auto remainder = [](int r) { return 2 + r; };
   for (int state = 0; state < 2 + divisor; ++state) {
@@ -184,9 +185,9 @@ StatusOr<ByteDfa> multiples_dfa(const Decimal& step) {
       !step.is_zero()) {
     return multiples_of(std::stoi(step.whole));
   }
-  const bool power_of_ten =
-      step.whole == "0" && step.fraction.find_first_not_of('0') == step.fraction.size() - 1 &&
-      step.fraction.back() == '1';
+  const bool power_of_ten = step.whole == "0" &&
+                            step.fraction.find_first_not_of('0') == step.fraction.size() - 1 &&
+                            step.fraction.back() == '1';
   if (power_of_ten) return of_digits_behind_point(step.fraction.size());
   return invalid_argument("multipleOf must be a whole number up to {} or a power of ten",
                           kMaxDivisor);
@@ -246,7 +247,8 @@ StatusOr<ByteDfa> number_dfa(const NumberBounds& bounds) {
   };
   if (bounds.min) GAPLESS_RETURN_IF_ERROR(keep(dfa_of(not_below(*bounds.min))));
   if (bounds.max) GAPLESS_RETURN_IF_ERROR(keep(dfa_of(not_above(*bounds.max))));
-  for (const Decimal& step : bounds.multiples_of) GAPLESS_RETURN_IF_ERROR(keep(multiples_dfa(step)));
+  for (const Decimal& step : bounds.multiples_of)
+    GAPLESS_RETURN_IF_ERROR(keep(multiples_dfa(step)));
   return dfa;
 }
 

@@ -21,7 +21,7 @@ using AliveSet = std::uint64_t;
 
 // What a name of this kind may hold under each alternative.
 struct NameClass {
-  int bit = -1;  // of a declared name; -1: any other
+  int bit = -1;                                                // of a declared name; -1: any other
   std::vector<std::optional<std::vector<SchemaRef>>> schemas;  // by alternative; nothing: forbidden
 };
 
@@ -78,9 +78,8 @@ class ObjectStates {
     int bit = 0;
     for (auto& [name, number] : bits_) {
       number = bit++;
-      const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
-        return static_cast<unsigned char>(c) >= 0x20;
-      });
+      const bool plain = std::all_of(name.begin(), name.end(),
+                                     [](char c) { return static_cast<unsigned char>(c) >= 0x20; });
       if (!plain) return invalid_argument("properties: a name with a control character");
     }
     return ok_status();
@@ -100,7 +99,8 @@ class ObjectStates {
           languages.push_back(std::move(dfa));
         }
         if (clause.names == nullptr || names_labels_.contains(clause.names)) continue;
-        GAPLESS_ASSIGN_OR_RETURN(const auto* const specs, machines_.expander().expand(clause.names));
+        GAPLESS_ASSIGN_OR_RETURN(const auto* const specs,
+                                 machines_.expander().expand(clause.names));
         ByteDfa names;
         std::vector<ByteDfa> ways;
         for (const SchemaSpec& way : *specs) {
@@ -185,8 +185,9 @@ class ObjectStates {
                    clause.additional->is_bool() && !clause.additional->get_bool();
           });
       if (!declared_only) {
-        return invalid_argument("minProperties: with names that are not declared it must be at "
-                                "most 1 or the number of required ones");
+        return invalid_argument(
+            "minProperties: with names that are not declared it must be at "
+            "most 1 or the number of required ones");
       }
     }
     return ok_status();
@@ -262,8 +263,8 @@ class ObjectStates {
     std::vector<std::pair<int, std::int32_t>> pairs;
     std::unordered_map<std::uint64_t, std::int32_t> numbers;
     const auto number_of = [&](int node, std::int32_t language) {
-      const std::uint64_t key =
-          std::uint64_t{static_cast<std::uint32_t>(node)} << 32 | static_cast<std::uint32_t>(language);
+      const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(node)} << 32 |
+                                static_cast<std::uint32_t>(language);
       const auto [at, is_new] = numbers.emplace(key, static_cast<std::int32_t>(pairs.size()));
       if (is_new) pairs.emplace_back(node, language);
       return at->second;

@@ -109,11 +109,17 @@ SchemaExpander::SchemaExpander(const json::value& schema) : root_(schema) {
 
 const json::value* SchemaExpander::keyword(const json::object& object,
                                            std::string_view name) const {
-  static constexpr std::pair<std::string_view, int> kSince[] = {
-      {"const", 6},           {"contains", 6},         {"propertyNames", 6},
-      {"if", 7},              {"dependentRequired", 2019}, {"dependentSchemas", 2019},
-      {"unevaluatedItems", 2019}, {"unevaluatedProperties", 2019}, {"$recursiveRef", 2019},
-      {"prefixItems", 2020},  {"$dynamicRef", 2020}};
+  static constexpr std::pair<std::string_view, int> kSince[] = {{"const", 6},
+                                                                {"contains", 6},
+                                                                {"propertyNames", 6},
+                                                                {"if", 7},
+                                                                {"dependentRequired", 2019},
+                                                                {"dependentSchemas", 2019},
+                                                                {"unevaluatedItems", 2019},
+                                                                {"unevaluatedProperties", 2019},
+                                                                {"$recursiveRef", 2019},
+                                                                {"prefixItems", 2020},
+                                                                {"$dynamicRef", 2020}};
   for (const auto& [keyword_name, draft] : kSince) {
     if (keyword_name == name && draft_ < draft) return nullptr;
   }
@@ -216,8 +222,8 @@ StatusOr<Specs> SchemaExpander::both(const Specs& a, const Specs& b, SchemaRef a
     }
   }
   if (result.size() > kMaxSchemaAlternatives) {
-    return refuse(at, "the schema", fmt::format("has more than {} alternatives",
-                                                kMaxSchemaAlternatives));
+    return refuse(at, "the schema",
+                  fmt::format("has more than {} alternatives", kMaxSchemaAlternatives));
   }
   return result;
 }
@@ -331,8 +337,8 @@ StatusOr<Specs> SchemaExpander::one_of(SchemaRef schema, const Specs& base,
     result.insert(result.end(), alone.begin(), alone.end());
   }
   if (result.size() > kMaxSchemaAlternatives) {
-    return refuse(schema, "oneOf", fmt::format("has more than {} alternatives",
-                                               kMaxSchemaAlternatives));
+    return refuse(schema, "oneOf",
+                  fmt::format("has more than {} alternatives", kMaxSchemaAlternatives));
   }
   return result;
 }
@@ -421,8 +427,8 @@ StatusOr<Specs> SchemaExpander::enumerated(SchemaRef schema, const json::value* 
   }
   if (scalars.types != 0) result.push_back(std::move(scalars));
   if (result.size() > kMaxSchemaAlternatives) {
-    return refuse(schema, "enum", fmt::format("has more than {} objects and lists",
-                                              kMaxSchemaAlternatives));
+    return refuse(schema, "enum",
+                  fmt::format("has more than {} objects and lists", kMaxSchemaAlternatives));
   }
   return result;
 }
@@ -443,10 +449,11 @@ StatusOr<SchemaSpec> SchemaExpander::own_spec(SchemaRef schema, const json::obje
   GAPLESS_RETURN_IF_ERROR(read_object(schema, object, spec));
   GAPLESS_RETURN_IF_ERROR(read_array(schema, object, spec));
   // Draft 4: a boolean beside the bound.
-  for (const auto& [keyword, bound] :
-       {std::pair("exclusiveMinimum", &spec.number.min), std::pair("exclusiveMaximum", &spec.number.max)}) {
+  for (const auto& [keyword, bound] : {std::pair("exclusiveMinimum", &spec.number.min),
+                                       std::pair("exclusiveMaximum", &spec.number.max)}) {
     const json::value* flag = find(object, keyword);
-    if (flag != nullptr && flag->is_bool() && flag->get_bool() && *bound) (*bound)->exclusive = true;
+    if (flag != nullptr && flag->is_bool() && flag->get_bool() && *bound)
+      (*bound)->exclusive = true;
   }
   return spec;
 }
@@ -642,9 +649,9 @@ StatusOr<Specs> SchemaExpander::negate_now(SchemaRef schema) {
 StatusOr<Specs> SchemaExpander::negate_keyword(SchemaRef schema, std::string_view keyword,
                                                const json::value& value) {
   static constexpr std::string_view kSaysNothing[] = {
-      "title", "description", "default",    "examples", "example",     "$comment",
-      "$id",   "$schema",     "definitions", "$defs",    "deprecated",  "readOnly",
-      "id",    "writeOnly",   "$anchor"};
+      "title",      "description", "default", "examples",    "example",
+      "$comment",   "$id",         "$schema", "definitions", "$defs",
+      "deprecated", "readOnly",    "id",      "writeOnly",   "$anchor"};
   if (std::find(std::begin(kSaysNothing), std::end(kSaysNothing), keyword) !=
       std::end(kSaysNothing)) {
     return Specs{};
@@ -689,8 +696,8 @@ StatusOr<Specs> SchemaExpander::negate_keyword(SchemaRef schema, std::string_vie
       return refuse(schema, "not", "of objects and lists in an enum is not supported");
     }
     SchemaSpec others;
-    others.types &= static_cast<std::uint8_t>(
-        ~(listed[0].types & (kNullType | kFalseType | kTrueType)));
+    others.types &=
+        static_cast<std::uint8_t>(~(listed[0].types & (kNullType | kFalseType | kTrueType)));
     others.not_strings = *listed[0].strings;
     others.not_number_texts = *listed[0].number_texts;
     return Specs{others};

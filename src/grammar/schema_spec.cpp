@@ -17,7 +17,8 @@ void take_smaller_limit(int& value, int other) {
 }
 
 // The tighter of two bounds; sign 1: of two lower bounds.
-std::optional<Bound> tighter(const std::optional<Bound>& a, const std::optional<Bound>& b, int sign) {
+std::optional<Bound> tighter(const std::optional<Bound>& a, const std::optional<Bound>& b,
+                             int sign) {
   if (!a) return b;
   if (!b) return a;
   const int order = compare(a->value, b->value) * sign;
@@ -102,9 +103,9 @@ StatusOr<ByteDfa> string_values(const SchemaSpec& spec, bool bounded) {
     GAPLESS_ASSIGN_OR_RETURN(dfa, literals(left));
   } else {
     const bool limits = bounded && (spec.min_length > 0 || spec.max_length != kNoLimit);
-    const RegexPtr all = limits ? regex_repeat(regex_set(CodePointSet::all()), spec.min_length,
-                                               spec.max_length)
-                                : regex_anything();
+    const RegexPtr all =
+        limits ? regex_repeat(regex_set(CodePointSet::all()), spec.min_length, spec.max_length)
+               : regex_anything();
     if (spec.max_length != kNoLimit && spec.max_length < spec.min_length) return ByteDfa();
     const bool first_pattern_is_all = !limits && !spec.patterns.empty();
     GAPLESS_ASSIGN_OR_RETURN(
@@ -130,18 +131,16 @@ StatusOr<ByteDfa> number_texts(const SchemaSpec& spec) {
   GAPLESS_ASSIGN_OR_RETURN(ByteDfa dfa, number_dfa(spec.number));
   if (spec.number_texts) {
     if (spec.number_texts->empty()) return ByteDfa();
-    GAPLESS_ASSIGN_OR_RETURN(
-        const ByteDfa texts,
-        literals({spec.number_texts->begin(), spec.number_texts->end()}));
+    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa texts,
+                             literals({spec.number_texts->begin(), spec.number_texts->end()}));
     // An enum's 1.0 is an integer whatever its text.
     GAPLESS_ASSIGN_OR_RETURN(dfa, spec.number.any() || spec.number.integer
                                       ? intersection(texts, dfa)
                                       : StatusOr<ByteDfa>(texts));
   }
   if (!spec.not_number_texts.empty()) {
-    GAPLESS_ASSIGN_OR_RETURN(
-        const ByteDfa texts,
-        literals({spec.not_number_texts.begin(), spec.not_number_texts.end()}));
+    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa texts, literals({spec.not_number_texts.begin(),
+                                                            spec.not_number_texts.end()}));
     GAPLESS_ASSIGN_OR_RETURN(dfa, difference(dfa, texts));
   }
   return dfa;

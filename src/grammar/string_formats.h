@@ -8,7 +8,8 @@ namespace gapless {
 
 struct StringFormat {
   std::string_view name;
-  std::string_view pattern;  // of the whole string; empty: the standard names it, no automaton holds it
+  std::string_view
+      pattern;         // of the whole string; empty: the standard names it, no automaton holds it
   int max_length = 0;  // in characters; 0: unlimited
 };
 
