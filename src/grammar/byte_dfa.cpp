@@ -1,0 +1,372 @@
+#include "grammar/byte_dfa.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "grammar/grammar_limits.h"
+
+namespace gapless {
+namespace {
+
+Status too_large() {
+  return make_error(StatusCode::kResourceExhausted,
+                    "the automaton of a string has more than {} states", kMaxStringStates);
+}
+
+// Thompson's construction: states have one range of bytes out, or up to two ways without any.
+struct NfaState {
+  std::uint8_t first = 1, last = 0;  // first > last: none
+  std::int32_t to = -1;
+  std::int32_t epsilon[2] = {-1, -1};
+  LabelSet labels = 0;
+};
+
+class NfaBuilder {
+ public:
+  // The automaton of the regex in front of `after`; ends in a state of its own.
+  StatusOr<std::int32_t> build(const Regex& regex, std::int32_t after) {
+    switch (regex.kind) {
+      case Regex::Kind::kSet:
+        return build_set(regex.set, after);
+      case Regex::Kind::kConcat: {
+        std::int32_t state = after;
+        for (auto part = regex.parts.rbegin(); part != regex.parts.rend(); ++part) {
+          GAPLESS_ASSIGN_OR_RETURN(state, build(**part, state));
+        }
+        return state;
+      }
+      case Regex::Kind::kAlternate: {
+        std::int32_t state = -1;
+        for (const RegexPtr& part : regex.parts) {
+          GAPLESS_ASSIGN_OR_RETURN(const std::int32_t way, build(*part, after));
+          if (state < 0) {
+            state = way;
+          } else {
+            GAPLESS_ASSIGN_OR_RETURN(state, either(way, state));
+          }
+        }
+        return state;
+      }
+      case Regex::Kind::kRepeat:
+        return build_repeat(regex, after);
+      case Regex::Kind::kBegin:
+      case Regex::Kind::kEnd:
+        break;
+    }
+    return make_error(StatusCode::kInternal, "an anchor was left in a regular expression");
+  }
+
+  StatusOr<std::int32_t> add(NfaState state) {
+    if (states_.size() >= kMaxRegexNodes) {
+      return make_error(StatusCode::kResourceExhausted,
+                        "a regular expression has more than {} parts", kMaxRegexNodes);
+    }
+    states_.push_back(state);
+    return static_cast<std::int32_t>(states_.size() - 1);
+  }
+  StatusOr<std::int32_t> either(std::int32_t a, std::int32_t b) { return add({.epsilon = {a, b}}); }
+
+  const std::vector<NfaState>& states() const { return states_; }
+
+ private:
+  StatusOr<std::int32_t> build_set(const CodePointSet& set, std::int32_t after) {
+    std::int32_t state = -1;
+    for (const CodePointRange& range : set.ranges()) {
+      for (const Utf8Sequence& sequence : utf8_sequences(range)) {
+        std::int32_t way = after;
+        for (int i = sequence.length; i-- > 0;) {
+          GAPLESS_ASSIGN_OR_RETURN(way, byte_range(sequence.bytes[i], way));
+        }
+        if (state < 0) {
+          state = way;
+        } else {
+          GAPLESS_ASSIGN_OR_RETURN(state, either(way, state));
+        }
+      }
+    }
+    if (state < 0) return add({});  // no character at all: a dead end
+    return state;
+  }
+
+  // Tails of UTF-8 sequences are alike: one state for each (range, successor).
+  StatusOr<std::int32_t> byte_range(Utf8Sequence::ByteRange bytes, std::int32_t to) {
+    const std::uint64_t key = std::uint64_t{bytes.first} << 40 | std::uint64_t{bytes.last} << 32 |
+                              static_cast<std::uint32_t>(to);
+    if (const auto found = ranges_.find(key); found != ranges_.end()) return found->second;
+    GAPLESS_ASSIGN_OR_RETURN(const std::int32_t state,
+                             add({.first = bytes.first, .last = bytes.last, .to = to}));
+    ranges_.emplace(key, state);
+    return state;
+  }
+
+  StatusOr<std::int32_t> build_repeat(const Regex& regex, std::int32_t after) {
+    const Regex& part = *regex.parts.front();
+    std::int32_t state = after;
+    if (regex.max == Regex::kUnbounded) {
+      GAPLESS_ASSIGN_OR_RETURN(const std::int32_t loop, add({}));
+      GAPLESS_ASSIGN_OR_RETURN(const std::int32_t body, build(part, loop));
+      states_[static_cast<std::size_t>(loop)].epsilon[0] = body;
+      states_[static_cast<std::size_t>(loop)].epsilon[1] = after;
+      state = loop;
+    } else {
+      for (int i = regex.min; i < regex.max; ++i) {
+        GAPLESS_ASSIGN_OR_RETURN(const std::int32_t body, build(part, state));
+        GAPLESS_ASSIGN_OR_RETURN(state, either(body, after));
+      }
+    }
+    for (int i = 0; i < regex.min; ++i) {
+      GAPLESS_ASSIGN_OR_RETURN(state, build(part, state));
+    }
+    return state;
+  }
+
+  std::vector<NfaState> states_;
+  std::unordered_map<std::uint64_t, std::int32_t> ranges_;
+};
+
+// Sets of states as sorted lists, numbered in the order in which they are met.
+class StateSets {
+ public:
+  std::int32_t number_of(const std::vector<std::int32_t>& set) {
+    const auto [at, is_new] = numbers_.emplace(set, static_cast<std::int32_t>(sets_.size()));
+    if (is_new) sets_.push_back(&at->first);
+    return at->second;
+  }
+  std::size_t size() const { return sets_.size(); }
+  const std::vector<std::int32_t>& at(std::size_t i) const { return *sets_[i]; }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const std::vector<std::int32_t>& set) const {
+      std::size_t hash = 1469598103934665603u;
+      for (const std::int32_t state : set)
+        hash = (hash ^ static_cast<std::size_t>(state)) * 1099511628211u;
+      return hash;
+    }
+  };
+  std::unordered_map<std::vector<std::int32_t>, std::int32_t, Hash> numbers_;
+  std::vector<const std::vector<std::int32_t>*> sets_;
+};
+
+class Determinizer {
+ public:
+  explicit Determinizer(const std::vector<NfaState>& nfa) : nfa_(nfa), seen_(nfa.size(), 0) {}
+
+  StatusOr<ByteDfa> run(std::int32_t start) {
+    ByteDfa dfa;
+    std::array<bool, 257> starts_class{};
+    for (const NfaState& state : nfa_) {
+      if (state.first > state.last) continue;
+      starts_class[state.first] = true;
+      starts_class[std::size_t{state.last} + 1] = true;
+    }
+    number_classes(starts_class, dfa);
+    const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);
+
+    StateSets sets;
+    std::vector<std::int32_t> set;
+    begin_set();
+    close(start, set);
+    std::sort(set.begin(), set.end());
+    sets.number_of(set);
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      if (sets.size() > kMaxStringStates) return too_large();
+      LabelSet labels = 0;
+      for (const std::int32_t state : sets.at(i)) labels |= at(state).labels;
+      dfa.labels.push_back(labels);
+      for (const std::uint8_t byte : bytes) {
+        set.clear();
+        begin_set();
+        for (const std::int32_t state : sets.at(i)) {
+          if (at(state).first <= byte && byte <= at(state).last) close(at(state).to, set);
+        }
+        std::sort(set.begin(), set.end());
+        dfa.next.push_back(set.empty() ? ByteDfa::kDead : sets.number_of(set));
+      }
+    }
+    return trimmed(dfa);
+  }
+
+ private:
+  const NfaState& at(std::int32_t state) const { return nfa_[static_cast<std::size_t>(state)]; }
+  void begin_set() { ++generation_; }
+
+  // Adds what is reached without a byte; only states that say something themselves.
+  void close(std::int32_t state, std::vector<std::int32_t>& set) {
+    open_.push_back(state);
+    while (!open_.empty()) {
+      const std::int32_t s = open_.back();
+      open_.pop_back();
+      if (s < 0 || seen_[static_cast<std::size_t>(s)] == generation_) continue;
+      seen_[static_cast<std::size_t>(s)] = generation_;
+      if (at(s).first <= at(s).last || at(s).labels != 0) set.push_back(s);
+      open_.push_back(at(s).epsilon[0]);
+      open_.push_back(at(s).epsilon[1]);
+    }
+  }
+
+  const std::vector<NfaState>& nfa_;
+  std::vector<std::uint32_t> seen_;
+  std::uint32_t generation_ = 0;
+  std::vector<std::int32_t> open_;
+};
+
+}  // namespace
+
+ByteDfa trimmed(const ByteDfa& dfa) {
+  const auto num_states = static_cast<std::size_t>(dfa.num_states());
+  const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
+  std::vector<std::vector<std::int32_t>> before(num_states);
+  for (std::size_t state = 0; state < num_states; ++state) {
+    for (std::size_t c = 0; c < num_classes; ++c) {
+      const std::int32_t to = dfa.next[state * num_classes + c];
+      if (to == ByteDfa::kDead) continue;
+      auto& sources = before[static_cast<std::size_t>(to)];
+      if (sources.empty() || sources.back() != static_cast<std::int32_t>(state)) {
+        sources.push_back(static_cast<std::int32_t>(state));
+      }
+    }
+  }
+  std::vector<char> lives(num_states, 0);
+  std::vector<std::int32_t> open;
+  for (std::size_t state = 0; state < num_states; ++state) {
+    if (dfa.labels[state] == 0) continue;
+    lives[state] = 1;
+    open.push_back(static_cast<std::int32_t>(state));
+  }
+  while (!open.empty()) {
+    const std::int32_t state = open.back();
+    open.pop_back();
+    for (const std::int32_t source : before[static_cast<std::size_t>(state)]) {
+      if (lives[static_cast<std::size_t>(source)]) continue;
+      lives[static_cast<std::size_t>(source)] = 1;
+      open.push_back(source);
+    }
+  }
+  ByteDfa out{.class_of = dfa.class_of, .num_classes = dfa.num_classes, .next = {}, .labels = {}};
+  if (num_states == 0 || !lives[0]) return out;
+  std::vector<std::int32_t> number(num_states, ByteDfa::kDead);
+  std::int32_t count = 0;
+  for (std::size_t state = 0; state < num_states; ++state) {
+    if (lives[state]) number[state] = count++;
+  }
+  for (std::size_t state = 0; state < num_states; ++state) {
+    if (!lives[state]) continue;
+    out.labels.push_back(dfa.labels[state]);
+    for (std::size_t c = 0; c < num_classes; ++c) {
+      const std::int32_t to = dfa.next[state * num_classes + c];
+      out.next.push_back(to == ByteDfa::kDead ? to : number[static_cast<std::size_t>(to)]);
+    }
+  }
+  return out;
+}
+
+namespace {
+
+// Walks both at once, a string that one of them lacks included. combine(a, b) of their labels is the
+// result's; 0: not in it.
+template <typename Combine>
+StatusOr<ByteDfa> product(const ByteDfa& a, const ByteDfa& b, Combine combine) {
+  ByteDfa dfa;
+  std::array<bool, 257> starts_class{};
+  for (std::size_t byte = 1; byte < 256; ++byte) {
+    starts_class[byte] =
+        a.class_of[byte] != a.class_of[byte - 1] || b.class_of[byte] != b.class_of[byte - 1];
+  }
+  number_classes(starts_class, dfa);
+  const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);
+  using Pair = std::pair<std::int32_t, std::int32_t>;
+  std::map<Pair, std::int32_t> numbers;
+  std::vector<Pair> pairs;
+  const auto number_of = [&](Pair pair) {
+    const auto [at, is_new] = numbers.emplace(pair, static_cast<std::int32_t>(pairs.size()));
+    if (is_new) pairs.push_back(pair);
+    return at->second;
+  };
+  const auto labels_of = [](const ByteDfa& d, std::int32_t state) {
+    return state == ByteDfa::kDead ? LabelSet{0} : d.labels[static_cast<std::size_t>(state)];
+  };
+  number_of({a.empty() ? ByteDfa::kDead : 0, b.empty() ? ByteDfa::kDead : 0});
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    if (pairs.size() > kMaxStringStates) return too_large();
+    const Pair pair = pairs[i];
+    dfa.labels.push_back(combine(labels_of(a, pair.first), labels_of(b, pair.second)));
+    for (const std::uint8_t byte : bytes) {
+      const Pair to{a.step(pair.first, byte), b.step(pair.second, byte)};
+      const bool dead = to.first == ByteDfa::kDead && to.second == ByteDfa::kDead;
+      dfa.next.push_back(dead ? ByteDfa::kDead : number_of(to));
+    }
+  }
+  return trimmed(dfa);
+}
+
+}  // namespace
+
+void number_classes(const std::array<bool, 257>& starts_class, ByteDfa& dfa) {
+  int current = -1;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (byte == 0 || starts_class[static_cast<std::size_t>(byte)]) ++current;
+    dfa.class_of[static_cast<std::size_t>(byte)] = static_cast<std::uint8_t>(current);
+  }
+  dfa.num_classes = current + 1;
+}
+
+std::vector<std::uint8_t> byte_of_each_class(const ByteDfa& dfa) {
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(dfa.num_classes));
+  for (int byte = 255; byte >= 0; --byte) {
+    bytes[dfa.class_of[static_cast<std::size_t>(byte)]] = static_cast<std::uint8_t>(byte);
+  }
+  return bytes;
+}
+
+LabelSet ByteDfa::match(std::string_view bytes) const {
+  if (empty()) return 0;
+  std::int32_t state = 0;
+  for (const char byte : bytes) state = step(state, static_cast<std::uint8_t>(byte));
+  return state == kDead ? 0 : labels[static_cast<std::size_t>(state)];
+}
+
+StatusOr<ByteDfa> make_dfa(std::span<const RegexPtr> regexes) {
+  GAPLESS_CHECK(!regexes.empty() && regexes.size() <= kMaxLabels);
+  NfaBuilder builder;
+  std::int32_t start = -1;
+  for (std::size_t i = 0; i < regexes.size(); ++i) {
+    GAPLESS_ASSIGN_OR_RETURN(const std::int32_t end, builder.add({.labels = LabelSet{1} << i}));
+    GAPLESS_ASSIGN_OR_RETURN(const std::int32_t way, builder.build(*regexes[i], end));
+    if (start < 0) {
+      start = way;
+    } else {
+      GAPLESS_ASSIGN_OR_RETURN(start, builder.either(way, start));
+    }
+  }
+  return Determinizer(builder.states()).run(start);
+}
+
+StatusOr<ByteDfa> intersection(const ByteDfa& a, const ByteDfa& b) {
+  return product(a, b, [](LabelSet x, LabelSet y) { return y == 0 ? 0 : x; });
+}
+
+StatusOr<ByteDfa> difference(const ByteDfa& a, const ByteDfa& b) {
+  return product(a, b, [](LabelSet x, LabelSet y) { return y == 0 ? x : 0; });
+}
+
+StatusOr<ByteDfa> labelled_union(std::span<const ByteDfa> parts) {
+  GAPLESS_CHECK(!parts.empty() && parts.size() <= kMaxLabels);
+  ByteDfa all = parts.front();
+  for (LabelSet& labels : all.labels) labels = labels != 0 ? 1 : 0;
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const LabelSet bit = LabelSet{1} << i;
+    GAPLESS_ASSIGN_OR_RETURN(all, product(all, parts[i], [bit](LabelSet x, LabelSet y) {
+                               return x | (y != 0 ? bit : 0);
+                             }));
+  }
+  return all;
+}
+
+bool intersects(const ByteDfa& a, const ByteDfa& b) {
+  const auto both = intersection(a, b);
+  return !both.ok() || !both->empty();
+}
+
+}  // namespace gapless

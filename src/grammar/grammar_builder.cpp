@@ -1,0 +1,198 @@
+#include "grammar/grammar_builder.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace gapless {
+namespace {
+
+constexpr std::size_t kMaxTableEntries = std::numeric_limits<std::uint16_t>::max();
+
+bool is_whitespace(std::uint8_t byte) {
+  return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
+}
+
+}  // namespace
+
+GrammarBuilder::GrammarBuilder() : actions_(1) {}
+
+BuildState GrammarBuilder::add_state() {
+  states_.emplace_back();
+  return static_cast<BuildState>(states_.size() - 1);
+}
+
+void GrammarBuilder::add_edge(BuildState from, std::uint8_t first, std::uint8_t last, BuildState to,
+                              const GrammarAction& what) {
+  states_[from].edges.push_back({first, last, to, action(what)});
+}
+
+void GrammarBuilder::add_whitespace(BuildState state) {
+  add_edge(state, ' ', state);
+  add_edge(state, '\t', '\n', state);
+  add_edge(state, '\r', state);
+}
+
+void GrammarBuilder::set_may_end(BuildState state) {
+  states_[state].may_end = true;
+}
+
+std::uint16_t GrammarBuilder::table(const std::vector<BuildState>& states) {
+  const auto [at, is_new] =
+      tables_.emplace(states, static_cast<std::uint16_t>(next_states_.size()));
+  if (is_new) {
+    table_sizes_.resize(next_states_.size(), 0);
+    table_sizes_.push_back(static_cast<std::uint16_t>(states.size()));
+    next_states_.insert(next_states_.end(), states.begin(), states.end());
+    table_sizes_.resize(next_states_.size(), 0);
+  }
+  return at->second;
+}
+
+void GrammarBuilder::set_conditions(GrammarAction& what,
+                                    const std::vector<GrammarCondition>& conditions) {
+  const auto found =
+      std::search(conditions_.begin(), conditions_.end(), conditions.begin(), conditions.end());
+  what.first_condition = static_cast<std::uint16_t>(found - conditions_.begin());
+  what.num_conditions = static_cast<std::uint16_t>(conditions.size());
+  if (found == conditions_.end()) {
+    conditions_.insert(conditions_.end(), conditions.begin(), conditions.end());
+  }
+}
+
+std::size_t GrammarBuilder::ActionHash::operator()(const GrammarAction& a) const {
+  std::uint64_t hash = 1469598103934665603u;
+  for (const std::uint64_t part :
+       {static_cast<std::uint64_t>(a.op), std::uint64_t{a.table}, std::uint64_t{a.result},
+        std::uint64_t{a.first_condition}, std::uint64_t{a.num_conditions},
+        std::uint64_t{static_cast<std::uint32_t>(a.min)},
+        std::uint64_t{static_cast<std::uint32_t>(a.max)}}) {
+    hash = (hash ^ part) * 1099511628211u;
+  }
+  return hash;
+}
+
+std::uint32_t GrammarBuilder::action(const GrammarAction& what) {
+  if (what == GrammarAction()) return 0;
+  const auto [at, is_new] =
+      action_numbers_.emplace(what, static_cast<std::uint32_t>(actions_.size()));
+  if (is_new) actions_.push_back(what);
+  return at->second;
+}
+
+Status GrammarBuilder::check_size() const {
+  if (states_.size() > kMaxGrammarStates || actions_.size() > kMaxTableEntries ||
+      next_states_.size() > kMaxTableEntries || conditions_.size() > kMaxTableEntries) {
+    return make_error(StatusCode::kResourceExhausted, "the grammar has more than {} states",
+                      kMaxGrammarStates);
+  }
+  return ok_status();
+}
+
+bool GrammarBuilder::leads_on(const Edge& edge, const std::vector<char>& live) const {
+  const GrammarAction& what = actions_[edge.action];
+  switch (what.op) {
+    case GrammarOp::kReturn:
+    case GrammarOp::kRedo:
+    case GrammarOp::kStringEnd:
+      return true;
+    case GrammarOp::kClose:
+      return what.num_conditions > 0;
+    case GrammarOp::kCall:
+    case GrammarOp::kComma: {
+      if (!live[edge.to]) return false;
+      const auto begin = next_states_.begin() + what.table;
+      return std::any_of(begin, begin + table_sizes_[what.table],
+                         [&](BuildState state) { return live[state] != 0; });
+    }
+    default:
+      return live[edge.to] != 0;
+  }
+}
+
+// States from which the value that they belong to can end.
+std::vector<char> GrammarBuilder::live_states() const {
+  std::vector<char> live(states_.size(), 0);
+  // Who may come to life when a state does.
+  std::vector<std::vector<BuildState>> waiting(states_.size());
+  std::vector<BuildState> open;
+  for (BuildState from = 0; from < states_.size(); ++from) {
+    for (const Edge& edge : states_[from].edges) {
+      waiting[edge.to].push_back(from);
+      const GrammarAction& what = actions_[edge.action];
+      if (what.op != GrammarOp::kCall && what.op != GrammarOp::kComma) continue;
+      for (std::uint16_t i = 0; i < table_sizes_[what.table]; ++i) {
+        waiting[next_states_[what.table + i]].push_back(from);
+      }
+    }
+    open.push_back(from);
+  }
+  while (!open.empty()) {
+    const BuildState state = open.back();
+    open.pop_back();
+    if (live[state]) continue;
+    const State& s = states_[state];
+    live[state] = s.may_end || std::any_of(s.edges.begin(), s.edges.end(),
+                                           [&](const Edge& edge) { return leads_on(edge, live); });
+    if (live[state]) open.insert(open.end(), waiting[state].begin(), waiting[state].end());
+  }
+  return live;
+}
+
+StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
+  for (const auto& [from, to] : copies_) {
+    for (const Edge& edge : states_[from].edges) {
+      if (!is_whitespace(edge.first)) states_[to].edges.push_back(edge);
+    }
+  }
+  GAPLESS_RETURN_IF_ERROR(check_size());
+  const std::vector<char> live = live_states();
+  if (!live[start]) return invalid_argument("no value satisfies the schema");
+
+  Grammar grammar;
+  std::array<bool, 257> starts_class{};
+  std::vector<std::uint16_t> number(states_.size(), kDeadGrammarState);
+  for (BuildState state = 0; state < states_.size(); ++state) {
+    if (!live[state]) continue;
+    number[state] = static_cast<std::uint16_t>(grammar.num_states++);
+    for (const Edge& edge : states_[state].edges) {
+      starts_class[edge.first] = true;
+      starts_class[std::size_t{edge.last} + 1] = true;
+    }
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    if (byte > 0 && starts_class[byte]) ++grammar.num_classes;
+    grammar.class_of[byte] = static_cast<std::uint8_t>(grammar.num_classes);
+  }
+  ++grammar.num_classes;
+  const auto num_classes = static_cast<std::size_t>(grammar.num_classes);
+  const std::size_t num_edges = static_cast<std::size_t>(grammar.num_states) * num_classes;
+  if (num_edges * sizeof(GrammarEdge) > kMaxGrammarTableBytes) {
+    return make_error(StatusCode::kResourceExhausted, "the grammar's table has more than {} bytes",
+                      kMaxGrammarTableBytes);
+  }
+  grammar.edges.resize(num_edges);
+  for (BuildState state = 0; state < states_.size(); ++state) {
+    if (!live[state]) continue;
+    grammar.may_end.push_back(states_[state].may_end ? 1 : 0);
+    GrammarEdge* const row = grammar.edges.data() + number[state] * num_classes;
+    for (const Edge& edge : states_[state].edges) {
+      if (!leads_on(edge, live)) continue;
+      // A state that is not gone to (a return's) is any that lives.
+      const std::uint16_t to = live[edge.to] ? number[edge.to] : number[start];
+      for (std::size_t c = grammar.class_of[edge.first]; c <= grammar.class_of[edge.last]; ++c) {
+        if (row[c].state == kDeadGrammarState) {
+          row[c] = {.state = to, .action = static_cast<std::uint16_t>(edge.action)};
+        }
+      }
+    }
+  }
+  grammar.start = number[start];
+  grammar.actions = actions_;
+  grammar.conditions = conditions_;
+  for (const BuildState state : next_states_) grammar.next_states.push_back(number[state]);
+  return grammar;
+}
+
+}  // namespace gapless

@@ -1,0 +1,75 @@
+// Collects states and edges while a grammar is compiled, and turns them into tables.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/grammar.h"
+
+namespace gapless {
+
+using BuildState = std::uint32_t;
+
+class GrammarBuilder {
+ public:
+  GrammarBuilder();
+
+  BuildState add_state();
+  // Bytes [first, last] lead from `from` to `to`. An earlier edge on one of them stays: edges are
+  // added in order of precedence.
+  void add_edge(BuildState from, std::uint8_t first, std::uint8_t last, BuildState to,
+                const GrammarAction& action = {});
+  void add_edge(BuildState from, char byte, BuildState to, const GrammarAction& action = {}) {
+    add_edge(from, static_cast<std::uint8_t>(byte), static_cast<std::uint8_t>(byte), to, action);
+  }
+  // Space, tab and line ends.
+  void add_whitespace(BuildState state);
+  // When all edges are there: `to` gets those of `from` but its whitespace.
+  void copy_edges_later(BuildState from, BuildState to) { copies_.push_back({from, to}); }
+  void set_may_end(BuildState state);
+
+  // A list of states for kCall and its like; the same list once.
+  std::uint16_t table(const std::vector<BuildState>& states);
+  // Sets first_condition and num_conditions.
+  void set_conditions(GrammarAction& action, const std::vector<GrammarCondition>& conditions);
+
+  // A value that calls a machine at `start` can only come back if that machine has an answer. States from
+  // which no answer can be completed are dropped; InvalidArgument when the start is one.
+  StatusOr<Grammar> finish(BuildState start);
+
+  std::size_t num_states() const { return states_.size(); }
+  // Past the bounds of grammar_limits.h.
+  Status check_size() const;
+
+ private:
+  struct Edge {
+    std::uint8_t first, last;
+    std::uint32_t to;
+    std::uint32_t action;
+  };
+  struct State {
+    std::vector<Edge> edges;
+    bool may_end = false;
+  };
+
+  std::uint32_t action(const GrammarAction& action);
+  std::vector<char> live_states() const;
+  bool leads_on(const Edge& edge, const std::vector<char>& live) const;
+
+  std::vector<State> states_;
+  std::vector<std::pair<BuildState, BuildState>> copies_;
+  std::vector<GrammarAction> actions_;
+  std::vector<GrammarCondition> conditions_;
+  std::vector<BuildState> next_states_;
+  std::vector<std::uint16_t> table_sizes_;  // at each table's first entry
+  std::map<std::vector<BuildState>, std::uint16_t> tables_;
+  struct ActionHash {
+    std::size_t operator()(const GrammarAction& action) const;
+  };
+  std::unordered_map<GrammarAction, std::uint32_t, ActionHash> action_numbers_;
+};
+
+}  // namespace gapless

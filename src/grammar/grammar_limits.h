@@ -1,0 +1,30 @@
+// Bounds of grammars and what they are for. Past one of them a grammar is refused with its name.
+#pragma once
+
+#include <cstddef>
+
+namespace gapless {
+
+// States of a compiled grammar: numbered in 16 bits on the device, of which some are reserved.
+inline constexpr int kMaxGrammarStates = 60'000;
+// Bytes of its transition table: what the device keeps of one grammar.
+inline constexpr std::size_t kMaxGrammarTableBytes = 32u << 20;
+// Open objects and arrays of an answer. Each takes a frame of the row's state on the device.
+inline constexpr int kMaxGrammarDepth = 32;
+// States of one automaton over strings, before it becomes part of a grammar: `(a|b)*a(a|b){20}`
+// would have a million.
+inline constexpr int kMaxStringStates = 6'000;
+// Nodes of a parsed regular expression, repetitions unrolled.
+inline constexpr int kMaxRegexNodes = 20'000;
+inline constexpr int kMaxRegexDepth = 64;
+// Ways in which a value may satisfy a schema once anyOf, allOf, oneOf and if are multiplied out.
+inline constexpr std::size_t kMaxSchemaAlternatives = 48;
+// Declared names of one object: each has a bit in its frame.
+inline constexpr int kMaxObjectNames = 256;
+// Schemas that a schema's text may hold, and the length of that text.
+inline constexpr int kMaxSchemaNodes = 20'000;
+inline constexpr std::size_t kMaxSchemaBytes = 1u << 20;
+// Steps of the compiler: about half a second.
+inline constexpr long kMaxGrammarWork = 20'000'000;
+
+}  // namespace gapless

@@ -1,0 +1,307 @@
+#include "grammar/grammar.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "grammar/json_grammar.h"
+#include "grammar/regex_grammar.h"
+
+namespace gapless {
+namespace {
+
+using ::testing::HasSubstr;
+
+Grammar schema(std::string_view text) {
+  StatusOr<Grammar> grammar = compile_json_schema(text);
+  EXPECT_TRUE(grammar.ok()) << text << ": " << grammar.status().message();
+  return grammar.ok() ? *grammar : compile_any_json_object().value();
+}
+
+std::string refusal(std::string_view text) {
+  const StatusOr<Grammar> grammar = compile_json_schema(text);
+  EXPECT_FALSE(grammar.ok()) << text;
+  return grammar.status().message();
+}
+
+// Whether some text that begins so is an answer: every byte is legal.
+bool may_begin(const Grammar& grammar, std::string_view text) {
+  GrammarRow row = begin_row(grammar);
+  for (const char byte : text) {
+    if (!advance(grammar, row, static_cast<std::uint8_t>(byte))) return false;
+  }
+  return true;
+}
+
+TEST(GrammarTest, AnyJsonObjectOfAnyDepth) {
+  const Grammar g = compile_any_json_object().value();
+  EXPECT_TRUE(accepts(g, "{}"));
+  EXPECT_TRUE(accepts(
+      g, R"( {"a": [1, -2.5e3, {"b": [[], {}]}], "c" : "x\n\u00e9\ud83d\ude00é", "d":null} )"));
+  EXPECT_FALSE(accepts(g, "[]"));
+  EXPECT_FALSE(accepts(g, "{\"a\":1,}"));
+  EXPECT_FALSE(accepts(g, "{\"a\":01}"));
+  EXPECT_FALSE(accepts(g, "{\"a\":\"\\ud83d\"}")) << "half a pair";
+  EXPECT_FALSE(accepts(g, "{\"a\":\"\xff\"}")) << "not UTF-8";
+  EXPECT_FALSE(accepts(g, "{\"a\":\"\n\"}")) << "a control character";
+  EXPECT_FALSE(accepts(g, "{\"a\":1"));
+  EXPECT_FALSE(accepts(g, "{}{}"));
+  std::string deep = "{\"a\":";
+  for (int i = 1; i < kMaxGrammarDepth; ++i) deep += "[";
+  EXPECT_TRUE(may_begin(g, deep));
+  EXPECT_FALSE(may_begin(g, deep + "[")) << "one more than there are frames";
+}
+
+TEST(GrammarTest, MembersInAnyOrderEachOnce) {
+  const Grammar g = schema(R"({"type": "object", "properties": {"a": {"type": "integer"},
+      "ab": {"type": "string"}}, "required": ["a"], "additionalProperties": false})");
+  EXPECT_TRUE(accepts(g, R"({"a": 1})"));
+  EXPECT_TRUE(accepts(g, R"({"ab": "x", "a": -7})"));
+  EXPECT_FALSE(accepts(g, R"({"ab": "x"})")) << "a is required";
+  EXPECT_FALSE(accepts(g, R"({"a": 1, "a": 2})")) << "twice";
+  EXPECT_FALSE(may_begin(g, R"({"a": 1, "b)")) << "no such name";
+  EXPECT_FALSE(may_begin(g, R"({"a": 1.)"));
+}
+
+// A name that is spelled with an escape is the same name.
+TEST(GrammarTest, OtherNamesAreNotDeclaredOnesInDisguise) {
+  const Grammar g = schema(R"({"properties": {"a": {"type": "integer"}, "q\"": {"type": "null"}},
+      "additionalProperties": {"type": "string"}, "type": "object"})");
+  EXPECT_TRUE(accepts(g, R"({"b": "x", "a": 1, "": "y"})"));
+  EXPECT_FALSE(accepts(g, R"({"b": 1})"));
+  EXPECT_FALSE(accepts(g, R"({"a": "x"})"));
+  EXPECT_FALSE(accepts(g, "{\"\\u0061\": \"x\"}"));
+  EXPECT_TRUE(accepts(g, R"({"q\"": null})"));
+  EXPECT_FALSE(accepts(g, R"({"q\"": "x"})"));
+  EXPECT_TRUE(accepts(g, R"({"q\"\\": "x", "aa": ""})"));
+}
+
+TEST(GrammarTest, PatternsOfNames) {
+  const Grammar g = schema(R"({"type": "object", "properties": {"x1": {"type": "integer"}},
+      "patternProperties": {"^x": {"type": "number"}, "9$": {"minimum": 5}},
+      "additionalProperties": {"type": "null"}})");
+  EXPECT_TRUE(accepts(g, R"({"x1": 3, "x2": 2.5, "x9": 5, "y": null, "y9": 7})"));
+  EXPECT_FALSE(accepts(g, R"({"x1": 2.5})")) << "integer and number";
+  EXPECT_FALSE(accepts(g, R"({"x9": 4.5})"));
+  EXPECT_FALSE(accepts(g, R"({"y": 1})"));
+  EXPECT_TRUE(accepts(g, R"({"y9": "any type: minimum is for numbers"})"));
+}
+
+TEST(GrammarTest, AlternativesAreReadAtOnce) {
+  const Grammar g = schema(R"({"anyOf": [
+      {"type": "object", "properties": {"kind": {"const": "circle"}, "r": {"type": "number"}},
+       "required": ["kind", "r"], "additionalProperties": false},
+      {"type": "object", "properties": {"kind": {"const": "box"}, "w": {"type": "number"}},
+       "required": ["kind", "w"], "additionalProperties": false}]})");
+  EXPECT_TRUE(accepts(g, R"({"kind": "circle", "r": 1})"));
+  EXPECT_TRUE(accepts(g, R"({"w": 1, "kind": "box"})"));
+  EXPECT_FALSE(may_begin(g, R"({"kind": "circle", "w)")) << "only the circle is left";
+  EXPECT_FALSE(may_begin(g, R"({"w": 1, "kind": "c)"));
+  EXPECT_FALSE(accepts(g, R"({"kind": "box"})"));
+}
+
+TEST(GrammarTest, RecursionNeedsNoMoreStates) {
+  const Grammar g = schema(R"({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object",
+      "properties": {"value": {"type": "integer"}, "children": {"type": "array",
+      "items": {"$ref": "#/$defs/tree"}}}, "required": ["value"], "additionalProperties": false}}})");
+  EXPECT_TRUE(
+      accepts(g, R"({"value": 1, "children": [{"value": 2}, {"children": [], "value": 3}]})"));
+  EXPECT_FALSE(accepts(g, R"({"value": 1, "children": [{"children": []}]})"));
+  EXPECT_THAT(refusal(R"({"$ref": "#"})"), HasSubstr("comes back to itself"));
+  EXPECT_THAT(refusal(R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"],
+                          "maxProperties": 0})"),
+              HasSubstr("no value"));
+}
+
+TEST(GrammarTest, ArraysCountTheirItems) {
+  const Grammar g = schema(R"({"type": "array", "prefixItems": [{"type": "string"}],
+      "items": {"type": "integer"}, "minItems": 2, "maxItems": 4})");
+  EXPECT_TRUE(accepts(g, R"(["a", 1])"));
+  EXPECT_TRUE(accepts(g, R"([ "a" , 1 , 2,3 ])"));
+  EXPECT_FALSE(accepts(g, R"(["a"])"));
+  EXPECT_FALSE(accepts(g, R"([])"));
+  EXPECT_FALSE(may_begin(g, R"(["a", 1, 2, 3,)")) << "four are enough";
+  EXPECT_FALSE(may_begin(g, R"([1)"));
+  EXPECT_FALSE(may_begin(g, R"(["a", ])"));
+  EXPECT_TRUE(accepts(schema(R"({"type": "array", "maxItems": 0})"), "[ ]"));
+  EXPECT_FALSE(may_begin(schema(R"({"type": "array", "maxItems": 0})"), "[1"));
+}
+
+TEST(GrammarTest, StringsCountCodePoints) {
+  const Grammar g = schema(R"({"type": "string", "minLength": 2, "maxLength": 3})");
+  EXPECT_TRUE(accepts(g, "\"é\\n\""));
+  EXPECT_TRUE(accepts(g, "\"\\ud83d\\ude00a\\u0041\""));
+  EXPECT_FALSE(accepts(g, "\"é\""));
+  EXPECT_FALSE(may_begin(g, "\"abcd"));
+  const Grammar pattern = schema(R"({"type": "string", "pattern": "^[a-c]+$", "maxLength": 2})");
+  EXPECT_TRUE(accepts(pattern, "\"ab\""));
+  EXPECT_FALSE(accepts(pattern, "\"abc\""));
+  EXPECT_FALSE(accepts(pattern, "\"d\""));
+}
+
+struct NumberCase {
+  const char* schema;
+  std::vector<const char*> in, out;
+};
+
+TEST(GrammarTest, NumbersBetweenBounds) {
+  const NumberCase cases[] = {
+      {R"({"type": "integer", "minimum": 8, "maximum": 123})",
+       {"8", "9", "10", "99", "100", "119", "123"},
+       {"7", "0", "-8", "124", "200", "1000", "08", "8.0"}},
+      {R"({"type": "integer", "exclusiveMinimum": -3, "maximum": 2})",
+       {"-2", "-1", "0", "2"},
+       {"-3", "3", "-10", "10"}},
+      {R"({"type": "integer", "minimum": -205, "maximum": -7})",
+       {"-7", "-8", "-99", "-205", "-199"},
+       {"-6", "0", "7", "-206", "-1000"}},
+      {R"({"type": "number", "minimum": 0, "maximum": 1})",
+       {"0", "0.0", "0.5", "1", "1.00", "0.999"},
+       {"1.01", "-0.1", "2", "1.001", "10"}},
+      {R"({"type": "number", "exclusiveMinimum": 0.25, "exclusiveMaximum": 1.5})",
+       {"0.26", "0.3", "0.2501", "1", "1.4999", "1.49"},
+       {"0.25", "0.250", "0.2", "1.5", "1.50", "0"}},
+      {R"({"type": "number", "minimum": -1.5, "maximum": -0.5})",
+       {"-1.5", "-1", "-0.5", "-0.75"},
+       {"-1.51", "-0.49", "0", "-2", "1"}},
+      {R"({"type": "integer", "multipleOf": 7, "minimum": 0})",
+       {"0", "7", "14", "700"},
+       {"1", "8", "-7"}},
+      {R"({"type": "number", "multipleOf": 0.01})", {"1", "0.5", "-3.25"}, {"0.125", "1e2"}},
+      {R"({"type": "number"})", {"-0", "1E-7", "3.14e+10"}, {"01", ".5", "1.", "+1"}},
+  };
+  for (const NumberCase& c : cases) {
+    const Grammar g = schema(c.schema);
+    for (const char* text : c.in) EXPECT_TRUE(accepts(g, text)) << c.schema << " " << text;
+    for (const char* text : c.out) EXPECT_FALSE(accepts(g, text)) << c.schema << " " << text;
+  }
+}
+
+// Every whole number of three digits and less, against the bounds themselves.
+TEST(GrammarTest, IntegerBoundsByBruteForce) {
+  for (const auto& [low, high] : {std::pair(-17, 203), std::pair(5, 5), std::pair(-999, -100),
+                                  std::pair(0, 9), std::pair(99, 101)}) {
+    const Grammar g =
+        schema(fmt::format(R"({{"type": "integer", "minimum": {}, "maximum": {}}})", low, high));
+    for (int n = -1100; n <= 1100; ++n) {
+      EXPECT_EQ(accepts(g, std::to_string(n)), low <= n && n <= high) << n;
+    }
+  }
+}
+
+TEST(GrammarTest, EnumsConstantsAndNot) {
+  const Grammar g = schema(R"({"enum": ["a", 1, null, {"x": [true, 2.5]}]})");
+  for (const char* text : {"\"a\"", "1", "null", R"({"x": [true, 2.5]})"}) {
+    EXPECT_TRUE(accepts(g, text)) << text;
+  }
+  for (const char* text :
+       {"\"b\"", "2", "true", R"({"x": [true]})", R"({"x": [true, 2.5, 1]})", "{}"}) {
+    EXPECT_FALSE(accepts(g, text)) << text;
+  }
+  const Grammar other = schema(R"({"type": "string", "not": {"enum": ["no", "never"]}})");
+  EXPECT_TRUE(accepts(other, "\"nobody\""));
+  EXPECT_FALSE(accepts(other, "\"no\""));
+}
+
+TEST(GrammarTest, OneOfWhereBranchesAreApart) {
+  const Grammar g =
+      schema(R"({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "type": "object"})");
+  EXPECT_TRUE(accepts(g, R"({"a": 1})"));
+  EXPECT_TRUE(accepts(g, R"({"b": 1, "c": 2})"));
+  EXPECT_FALSE(accepts(g, R"({"a": 1, "b": 2})"));
+  EXPECT_FALSE(accepts(g, R"({})"));
+  EXPECT_THAT(refusal(R"({"oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]})"),
+              HasSubstr("#: oneOf branches 0 and 1 may hold at once"));
+}
+
+TEST(GrammarTest, ConditionsAndDependencies) {
+  const Grammar g = schema(R"({"type": "object", "properties": {"kind": {"enum": ["a", "b"]},
+      "n": {"type": "integer"}}, "required": ["kind"], "additionalProperties": false,
+      "if": {"properties": {"kind": {"const": "a"}}}, "then": {"required": ["n"]}})");
+  EXPECT_TRUE(accepts(g, R"({"kind": "b"})"));
+  EXPECT_TRUE(accepts(g, R"({"kind": "a", "n": 1})"));
+  EXPECT_FALSE(accepts(g, R"({"kind": "a"})"));
+  const Grammar d = schema(R"({"type": "object", "dependentRequired": {"card": ["address"]}})");
+  EXPECT_TRUE(accepts(d, R"({"x": 1})"));
+  EXPECT_TRUE(accepts(d, R"({"card": 1, "address": 2})"));
+  EXPECT_FALSE(accepts(d, R"({"card": 1})"));
+}
+
+TEST(GrammarTest, WhatIsNotHeldIsRefusedWithItsPlace) {
+  EXPECT_THAT(refusal(R"({"properties": {"tags": {"type": "array", "uniqueItems": true}}})"),
+              HasSubstr("#/properties/tags: uniqueItems is not supported"));
+  EXPECT_THAT(refusal(R"x({"pattern": "a(?=b)"})x"), HasSubstr("lookahead"));
+  EXPECT_THAT(refusal(R"x({"pattern": "(a)\\1"})x"), HasSubstr("backreferences"));
+  EXPECT_THAT(refusal(R"({"$ref": "http://example.org/other.json"})"), HasSubstr("leads out of"));
+  EXPECT_THAT(refusal(R"({"type": "strin"})"), HasSubstr("'strin' is unknown"));
+  EXPECT_THAT(refusal(R"({"items": 3})"), HasSubstr("must be an object or a boolean"));
+  EXPECT_THAT(refusal("{"), HasSubstr("not valid JSON"));
+}
+
+TEST(GrammarTest, WhatWouldExplodeIsRefused) {
+  EXPECT_EQ(compile_regex("(a|b)*a(a|b){20}").status().code(), StatusCode::kResourceExhausted);
+  EXPECT_FALSE(compile_regex("((((a{1,100}){1,100}){1,100}){1,100})").ok());
+  std::string nested = "{}";
+  for (int i = 0; i < 200; ++i) nested = R"({"anyOf": [)" + nested + "]}";
+  EXPECT_FALSE(compile_json_schema(std::string_view(nested)).ok());
+}
+
+TEST(GrammarTest, RegularExpressionsAndChoices) {
+  const Grammar date = compile_regex(R"(\d{4}-(0[1-9]|1[0-2]))").value();
+  EXPECT_TRUE(accepts(date, "2026-11"));
+  EXPECT_FALSE(accepts(date, "2026-13"));
+  EXPECT_FALSE(accepts(date, " 2026-11"));
+  const Grammar anchored = compile_regex("^(yes|no)$").value();
+  EXPECT_TRUE(accepts(anchored, "yes"));
+  EXPECT_FALSE(accepts(anchored, "yess"));
+  const std::string choices[] = {"red", "rot", "grün"};
+  const Grammar g = compile_choices(choices).value();
+  EXPECT_TRUE(accepts(g, "grün"));
+  EXPECT_FALSE(may_begin(g, "gra"));
+  EXPECT_FALSE(accepts(g, "re"));
+  EXPECT_FALSE(compile_choices({}).ok());
+}
+
+TEST(GrammarTest, CharacterClassesOfPatterns) {
+  struct Case {
+    const char* pattern;
+    std::vector<const char*> in, out;
+  };
+  const Case cases[] = {{"[^a-c]", {"d", "é", "\n"}, {"a", "", "dd"}},
+                        {R"(\w+\s\D)", {"ab_1 x"}, {"ab_1 7", "- x"}},
+                        {"[a-z&&x-]*", {"", "q&-"}, {"Q"}},
+                        {R"(\u00e9\x41\.)", {"éA."}, {"éAx"}},
+                        {".", {"x", "語"}, {"\n", "xy"}},
+                        {"a{2,3}b?", {"aa", "aaab"}, {"a", "aaaa"}},
+                        {"x{,2}", {"x{,2}"}, {"x", "xx"}},
+                        {"(?:ab|(?<n>c))*", {"", "abcab"}, {"a"}}};
+  for (const Case& c : cases) {
+    const StatusOr<Grammar> g = compile_regex(c.pattern);
+    ASSERT_TRUE(g.ok()) << c.pattern << g.status().message();
+    for (const char* text : c.in) EXPECT_TRUE(accepts(*g, text)) << c.pattern << " " << text;
+    for (const char* text : c.out) EXPECT_FALSE(accepts(*g, text)) << c.pattern << " " << text;
+  }
+}
+
+TEST(GrammarTest, Formats) {
+  const auto check = [](const char* format, const char* good, const char* bad) {
+    const Grammar g = schema(fmt::format(R"({{"type": "string", "format": "{}"}})", format));
+    EXPECT_TRUE(accepts(g, fmt::format("\"{}\"", good))) << format << " " << good;
+    EXPECT_FALSE(accepts(g, fmt::format("\"{}\"", bad))) << format << " " << bad;
+  };
+  check("date", "2024-02-29", "2023-02-29");
+  check("date", "1900-02-28", "1900-02-29");
+  check("date-time", "2026-11-22T12:00:00.5Z", "2026-11-22 12:00:00Z");
+  check("time", "23:59:59+01:30", "24:00:00Z");
+  check("email", "a.b@example.org", "a@b@c");
+  check("ipv4", "255.0.10.99", "256.0.0.1");
+  check("ipv6", "2001:db8::1", "1::2::3");
+  check("uuid", "123e4567-e89b-12d3-a456-426614174000", "123e4567-e89b-12d3-a456-42661417400");
+  check("uri", "https://example.org:80/a?b=c#d", "example.org/a");
+  check("hostname", "a-b.example", "-a.example");
+  check("duration", "P1DT2H", "P");
+}
+
+}  // namespace
+}  // namespace gapless

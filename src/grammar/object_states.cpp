@@ -1,0 +1,403 @@
+// Objects: names in any order, each declared one at most once.
+//
+//   {  -->  first  -- " -->  name ...  -- " -->  colon  -- : -->  (value)  -->  after
+//             |                                                                  |  |
+//             }                                   next  <---------- , -----------+  }
+//
+// Several alternatives (anyOf of objects) are read at once: the states exist for each set of those that may
+// still hold. A name or a value that an alternative does not allow takes it out of the set.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "grammar/json_machines.h"
+
+namespace gapless {
+namespace {
+
+using AliveSet = std::uint64_t;
+
+// What a name of this kind may hold under each alternative.
+struct NameClass {
+  int bit = -1;                                                // of a declared name; -1: any other
+  std::vector<std::optional<std::vector<SchemaRef>>> schemas;  // by alternative; nothing: forbidden
+};
+
+class ObjectStates {
+ public:
+  ObjectStates(JsonMachines& machines, const ContainerJob& job)
+      : machines_(machines), builder_(machines.builder()), job_(job) {}
+
+  Status fill() {
+    GAPLESS_RETURN_IF_ERROR(collect_names());
+    GAPLESS_RETURN_IF_ERROR(make_name_languages());
+    GAPLESS_RETURN_IF_ERROR(check_counts());
+    AliveSet all = 0;
+    for (std::size_t i = 0; i < job_.specs.size(); ++i) {
+      GAPLESS_ASSIGN_OR_RETURN(const bool possible, is_possible(*job_.specs[i]));
+      if (possible) all |= AliveSet{1} << i;
+    }
+    if (all == 0) return ok_status();
+    const BuildState first = builder_.add_state();
+    builder_.add_whitespace(first);
+    GAPLESS_ASSIGN_OR_RETURN(const BuildState name, name_state(all));
+    builder_.add_edge(first, '"', name);
+    add_close(first, all);
+    builder_.add_edge(job_.start, '{', first, {.op = GrammarOp::kPush});
+    while (!unfilled_.empty()) {
+      const auto [state, alive] = unfilled_.back();
+      unfilled_.pop_back();
+      builder_.add_whitespace(state);
+      add_close(state, alive);
+      const BuildState next = builder_.add_state();
+      builder_.add_whitespace(next);
+      builder_.add_edge(state, ',', next);
+      GAPLESS_ASSIGN_OR_RETURN(const BuildState next_name, name_state(alive));
+      builder_.add_edge(next, '"', next_name);
+    }
+    return ok_status();
+  }
+
+ private:
+  // ---- names
+
+  Status collect_names() {
+    for (const SchemaSpec* spec : job_.specs) {
+      for (const ObjectClause& clause : spec->objects) {
+        for (const auto& [name, schema] : clause.properties) bits_.emplace(name, 0);
+      }
+      for (const std::string& name : spec->required) bits_.emplace(name, 0);
+      for (const std::string& name : spec->forbidden) bits_.emplace(name, 0);
+    }
+    if (bits_.size() > kMaxObjectNames) {
+      return make_error(StatusCode::kResourceExhausted, "properties: more than {} names",
+                        kMaxObjectNames);
+    }
+    int bit = 0;
+    for (auto& [name, number] : bits_) {
+      number = bit++;
+      const bool plain = std::all_of(name.begin(), name.end(),
+                                     [](char c) { return static_cast<unsigned char>(c) >= 0x20; });
+      if (!plain) return invalid_argument("properties: a name with a control character");
+    }
+    return ok_status();
+  }
+
+  // Languages that tell names apart: all strings, then each pattern, then each propertyNames.
+  Status make_name_languages() {
+    const RegexPtr anything = regex_anything();
+    GAPLESS_ASSIGN_OR_RETURN(ByteDfa all, make_dfa(std::span(&anything, 1)));
+    std::vector<ByteDfa> languages = {std::move(all)};
+    for (const SchemaSpec* spec : job_.specs) {
+      for (const ObjectClause& clause : spec->objects) {
+        for (const auto& [pattern, schema] : clause.patterns) {
+          if (pattern_labels_.contains(pattern.get())) continue;
+          pattern_labels_.emplace(pattern.get(), languages.size());
+          GAPLESS_ASSIGN_OR_RETURN(ByteDfa dfa, make_dfa(std::span(&pattern, 1)));
+          languages.push_back(std::move(dfa));
+        }
+        if (clause.names == nullptr || names_labels_.contains(clause.names)) continue;
+        GAPLESS_ASSIGN_OR_RETURN(const auto* const specs,
+                                 machines_.expander().expand(clause.names));
+        ByteDfa names;
+        std::vector<ByteDfa> ways;
+        for (const SchemaSpec& way : *specs) {
+          if ((way.types & kStringType) == 0) continue;
+          GAPLESS_ASSIGN_OR_RETURN(ByteDfa dfa, string_values(way, /*bounded=*/true));
+          ways.push_back(std::move(dfa));
+        }
+        if (!ways.empty()) {
+          GAPLESS_ASSIGN_OR_RETURN(names, labelled_union(ways));
+        }
+        names_labels_.emplace(clause.names, languages.size());
+        languages.push_back(std::move(names));
+      }
+    }
+    if (languages.size() > kMaxLabels) {
+      return make_error(StatusCode::kResourceExhausted, "patternProperties: more than {}",
+                        kMaxLabels - 1);
+    }
+    GAPLESS_ASSIGN_OR_RETURN(languages_, labelled_union(languages));
+    return ok_status();
+  }
+
+  bool has(LabelSet labels, std::size_t label) const { return (labels >> label & 1) != 0; }
+
+  // The schemas of a member under one alternative. `name`: nullptr for one that no clause declares.
+  std::optional<std::vector<SchemaRef>> schemas_of(const SchemaSpec& spec, const std::string* name,
+                                                   LabelSet labels) const {
+    if (name != nullptr && spec.forbidden.contains(*name)) return std::nullopt;
+    std::vector<SchemaRef> schemas;
+    for (const ObjectClause& clause : spec.objects) {
+      if (clause.names != nullptr && !has(labels, names_labels_.at(clause.names))) {
+        return std::nullopt;
+      }
+      bool named = false;
+      for (const auto& [property, schema] : clause.properties) {
+        if (name == nullptr || property != *name) continue;
+        schemas.push_back(schema);
+        named = true;
+      }
+      for (const auto& [pattern, schema] : clause.patterns) {
+        if (!has(labels, pattern_labels_.at(pattern.get()))) continue;
+        schemas.push_back(schema);
+        named = true;
+      }
+      if (!named && clause.additional != nullptr) schemas.push_back(clause.additional);
+    }
+    return schemas;
+  }
+
+  NameClass class_of(const std::string* name, LabelSet labels) const {
+    NameClass c;
+    if (name != nullptr) c.bit = bits_.at(*name);
+    for (const SchemaSpec* spec : job_.specs) c.schemas.push_back(schemas_of(*spec, name, labels));
+    return c;
+  }
+
+  // Whether what it requires is there to be had.
+  StatusOr<bool> is_possible(const SchemaSpec& spec) {
+    if (spec.max_properties != kNoLimit &&
+        (spec.max_properties < spec.min_properties ||
+         spec.max_properties < static_cast<int>(spec.required.size()))) {
+      return false;
+    }
+    for (const std::string& name : spec.required) {
+      const auto schemas = schemas_of(spec, &name, languages_.match(name));
+      if (!schemas) return false;
+      GAPLESS_ASSIGN_OR_RETURN(const JsonMachine* const value,
+                               machines_.machine({machines_.role_of(*schemas)}));
+      if (value->results.empty()) return false;
+    }
+    return true;
+  }
+
+  // A name that nobody declares may come twice, so members cannot be counted by their names.
+  Status check_counts() const {
+    for (const SchemaSpec* spec : job_.specs) {
+      const int sure = std::max<int>(1, static_cast<int>(spec->required.size()));
+      if (spec->min_properties <= sure) continue;
+      const bool declared_only =
+          std::any_of(spec->objects.begin(), spec->objects.end(), [](const ObjectClause& clause) {
+            return clause.patterns.empty() && clause.additional != nullptr &&
+                   clause.additional->is_bool() && !clause.additional->get_bool();
+          });
+      if (!declared_only) {
+        return invalid_argument(
+            "minProperties: with names that are not declared it must be at "
+            "most 1 or the number of required ones");
+      }
+    }
+    return ok_status();
+  }
+
+  // ---- states
+
+  // Behind a name's opening quote.
+  StatusOr<BuildState> name_state(AliveSet alive) {
+    if (const auto known = name_states_.find(alive); known != name_states_.end()) {
+      return known->second;
+    }
+    // Classes of names that some alternative allows, and where each one leads.
+    std::vector<std::pair<BuildState, GrammarAction>> ends;
+    std::map<std::string, std::size_t> named;  // name -> end; absent: not allowed
+    for (const auto& [name, bit] : bits_) {
+      GAPLESS_ASSIGN_OR_RETURN(const auto colon,
+                               colon_state(class_of(&name, languages_.match(name)), alive));
+      if (!colon) continue;
+      GrammarAction action{.op = GrammarOp::kKey, .result = static_cast<std::uint16_t>(bit)};
+      set_room(action, alive);
+      named.emplace(name, ends.size());
+      ends.emplace_back(*colon, action);
+    }
+    std::map<LabelSet, std::size_t> others;
+    for (const LabelSet labels : languages_.labels) {
+      if (labels == 0 || others.contains(labels)) continue;
+      GAPLESS_ASSIGN_OR_RETURN(const auto colon, colon_state(class_of(nullptr, labels), alive));
+      if (!colon) continue;
+      GrammarAction action{.op = GrammarOp::kOtherKey};
+      set_room(action, alive);
+      others.emplace(labels, ends.size());
+      ends.emplace_back(*colon, action);
+    }
+    const ByteDfa names = name_dfa(named, others);
+    if (names.empty()) return name_states_[alive] = builder_.add_state();
+    const auto on_quote = [&](int q, BuildState state) {
+      const LabelSet label = names.labels[static_cast<std::size_t>(q)];
+      if (label == 0) return;
+      const auto& [colon, action] = ends[label - 1];
+      builder_.add_edge(state, '"', colon, action);
+    };
+    const std::vector<BuildState> states =
+        add_string_states(builder_, names, {}, /*any_escape=*/false, on_quote);
+    return name_states_[alive] = states.front();
+  }
+
+  // An automaton whose label is the number of the name's end, plus one. States are pairs: how far the
+  // name is a declared one, and where it stands among the languages.
+  ByteDfa name_dfa(const std::map<std::string, std::size_t>& named,
+                   const std::map<LabelSet, std::size_t>& others) const {
+    struct Node {
+      std::map<std::uint8_t, int> children;
+      bool is_name = false;
+      std::size_t label = 0;
+    };
+    std::vector<Node> trie(1);
+    for (const auto& [name, bit] : bits_) {
+      int at = 0;
+      for (const char c : name) {
+        const auto byte = static_cast<std::uint8_t>(c);
+        const auto [child, is_new] = trie[static_cast<std::size_t>(at)].children.emplace(
+            byte, static_cast<int>(trie.size()));
+        at = child->second;
+        if (is_new) trie.emplace_back();
+      }
+      Node& end = trie[static_cast<std::size_t>(at)];
+      end.is_name = true;
+      if (const auto found = named.find(name); found != named.end()) end.label = found->second + 1;
+    }
+    ByteDfa dfa = empty_name_dfa();
+    const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);
+    std::vector<std::pair<int, std::int32_t>> pairs;
+    std::unordered_map<std::uint64_t, std::int32_t> numbers;
+    const auto number_of = [&](int node, std::int32_t language) {
+      const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(node)} << 32 |
+                                static_cast<std::uint32_t>(language);
+      const auto [at, is_new] = numbers.emplace(key, static_cast<std::int32_t>(pairs.size()));
+      if (is_new) pairs.emplace_back(node, language);
+      return at->second;
+    };
+    number_of(0, others.empty() ? ByteDfa::kDead : 0);
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const auto [node, language] = pairs[i];
+      const Node* const at = node < 0 ? nullptr : &trie[static_cast<std::size_t>(node)];
+      LabelSet label = 0;
+      if (at != nullptr && at->is_name) {
+        label = at->label;
+      } else if (language != ByteDfa::kDead) {
+        const auto found = others.find(languages_.labels[static_cast<std::size_t>(language)]);
+        if (found != others.end()) label = found->second + 1;
+      }
+      dfa.labels.push_back(label);
+      for (const std::uint8_t byte : bytes) {
+        int child = -1;
+        if (at != nullptr) {
+          const auto found = at->children.find(byte);
+          if (found != at->children.end()) child = found->second;
+        }
+        const std::int32_t to = languages_.step(language, byte);
+        const bool dead = child < 0 && to == ByteDfa::kDead;
+        dfa.next.push_back(dead ? ByteDfa::kDead : number_of(child, to));
+      }
+    }
+    return trimmed(dfa);
+  }
+
+  // Classes of the bytes that names and languages tell apart.
+  ByteDfa empty_name_dfa() const {
+    std::array<bool, 257> starts_class{};
+    for (std::size_t byte = 1; byte < 256; ++byte) {
+      starts_class[byte] = languages_.class_of[byte] != languages_.class_of[byte - 1];
+    }
+    for (const auto& [name, bit] : bits_) {
+      for (const char c : name) {
+        const auto byte = static_cast<std::uint8_t>(c);
+        starts_class[byte] = starts_class[std::size_t{byte} + 1] = true;
+      }
+    }
+    ByteDfa dfa;
+    number_classes(starts_class, dfa);
+    return dfa;
+  }
+
+  // Behind a name's closing quote; nothing where no alternative allows it.
+  StatusOr<std::optional<BuildState>> colon_state(const NameClass& name, AliveSet alive) {
+    std::vector<Role> roles;
+    std::vector<int> role_of_alternative(job_.specs.size(), -1);
+    for (std::size_t i = 0; i < job_.specs.size(); ++i) {
+      if ((alive >> i & 1) == 0 || !name.schemas[i]) continue;
+      const Role role = machines_.role_of(*name.schemas[i]);
+      const auto found = std::find(roles.begin(), roles.end(), role);
+      role_of_alternative[i] = static_cast<int>(found - roles.begin());
+      if (found == roles.end()) roles.push_back(role);
+    }
+    if (roles.empty()) return std::optional<BuildState>();
+    // The same value leads the same way.
+    const auto key = std::make_pair(roles, role_of_alternative);
+    if (const auto known = colons_.find(key); known != colons_.end()) return known->second;
+    GAPLESS_ASSIGN_OR_RETURN(const JsonMachine* const value, machines_.machine(roles));
+    if (value->results.empty()) return colons_[key] = std::nullopt;
+    std::vector<BuildState> next;
+    for (const RoleSet result : value->results) {
+      AliveSet left = 0;
+      for (std::size_t i = 0; i < job_.specs.size(); ++i) {
+        const int role = role_of_alternative[i];
+        if (role >= 0 && (result >> role & 1) != 0) left |= AliveSet{1} << i;
+      }
+      next.push_back(after_state(left));
+    }
+    const BuildState colon = builder_.add_state();
+    builder_.add_whitespace(colon);
+    builder_.add_edge(colon, ':', value->start,
+                      {.op = GrammarOp::kCall, .table = builder_.table(next)});
+    return colons_[key] = colon;
+  }
+
+  BuildState after_state(AliveSet alive) {
+    const auto [at, is_new] = after_states_.emplace(alive, 0);
+    if (is_new) {
+      at->second = builder_.add_state();
+      unfilled_.emplace_back(at->second, alive);
+    }
+    return at->second;
+  }
+
+  std::vector<GrammarCondition> conditions(AliveSet alive) const {
+    std::vector<GrammarCondition> list;
+    for (std::size_t i = 0; i < job_.specs.size(); ++i) {
+      if ((alive >> i & 1) == 0) continue;
+      const SchemaSpec& spec = *job_.specs[i];
+      GrammarCondition condition{.required = {},
+                                 .min = spec.min_properties,
+                                 .max = spec.max_properties,
+                                 .role = static_cast<std::uint32_t>(job_.roles[i])};
+      for (const std::string& name : spec.required) {
+        const int bit = bits_.at(name);
+        condition.required[static_cast<std::size_t>(bit) / 32] |= 1u << bit % 32;
+      }
+      if (std::find(list.begin(), list.end(), condition) == list.end()) list.push_back(condition);
+    }
+    return list;
+  }
+
+  void set_room(GrammarAction& action, AliveSet alive) {
+    builder_.set_conditions(action, conditions(alive));
+  }
+
+  void add_close(BuildState state, AliveSet alive) {
+    GrammarAction action{.op = GrammarOp::kClose};
+    builder_.set_conditions(action, conditions(alive));
+    builder_.add_edge(state, '}', state, action);
+  }
+
+  JsonMachines& machines_;
+  GrammarBuilder& builder_;
+  const ContainerJob& job_;
+  std::map<std::string, int> bits_;
+  std::map<const Regex*, std::size_t> pattern_labels_;
+  std::map<SchemaRef, std::size_t> names_labels_;
+  ByteDfa languages_;
+  std::map<AliveSet, BuildState> name_states_, after_states_;
+  std::map<std::pair<std::vector<Role>, std::vector<int>>, std::optional<BuildState>> colons_;
+  std::vector<std::pair<BuildState, AliveSet>> unfilled_;
+};
+
+}  // namespace
+
+Status fill_objects(JsonMachines& machines, const ContainerJob& job) {
+  return ObjectStates(machines, job).fill();
+}
+
+}  // namespace gapless

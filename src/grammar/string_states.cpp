@@ -1,0 +1,140 @@
+#include "grammar/string_states.h"
+
+#include <cstdint>
+
+namespace gapless {
+namespace {
+
+constexpr std::uint8_t kFirstContinuation = 0x80, kLastContinuation = 0xBF;
+
+struct ShortEscape {
+  char letter;
+  std::uint8_t byte;
+};
+constexpr ShortEscape kShortEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'b', '\b'},
+                                         {'f', '\f'}, {'n', '\n'},  {'r', '\r'}, {'t', '\t'}};
+
+bool has_short_escape(int byte) {
+  for (const ShortEscape& escape : kShortEscapes) {
+    if (escape.byte == byte) return true;
+  }
+  return false;
+}
+
+void add_hex(GrammarBuilder& builder, BuildState from, int first, int last, BuildState to,
+             const GrammarAction& action = {}) {
+  const auto add = [&](int low, int high, int zero, char base) {
+    if (low > high) return;
+    builder.add_edge(from, static_cast<std::uint8_t>(base + low - zero),
+                     static_cast<std::uint8_t>(base + high - zero), to, action);
+  };
+  add(first, last < 9 ? last : 9, 0, '0');
+  add(first > 10 ? first : 10, last, 10, 'a');
+  add(first > 10 ? first : 10, last, 10, 'A');
+}
+
+}  // namespace
+
+// Bytes that stand for themselves. Runs of bytes that lead to the same state are one edge.
+void StringStates::add_plain(int q) {
+  for (int byte = 0x20; byte < 256;) {
+    const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(byte));
+    int last = byte;
+    while (last + 1 < 256 && dfa_.step(q, static_cast<std::uint8_t>(last + 1)) == to) ++last;
+    if (to != ByteDfa::kDead) {
+      const auto add = [&](int first_byte, int last_byte, const GrammarAction& action) {
+        if (first_byte > last_byte) return;
+        builder_.add_edge(state(q), static_cast<std::uint8_t>(first_byte),
+                          static_cast<std::uint8_t>(last_byte), state(to), action);
+      };
+      // Around the quote and the backslash; continuation bytes begin no character.
+      const auto between = [&](int low, int high, const GrammarAction& action) {
+        add(byte > low ? byte : low, last < high ? last : high, action);
+      };
+      between(0x20, '"' - 1, on_char_);
+      between('"' + 1, '\\' - 1, on_char_);
+      between('\\' + 1, kFirstContinuation - 1, on_char_);
+      between(kFirstContinuation, kLastContinuation, GrammarAction());
+      between(kLastContinuation + 1, 0xFF, on_char_);
+    }
+    byte = last + 1;
+  }
+}
+
+void StringStates::add_escapes(int q) {
+  bool any = false;
+  for (const ShortEscape& escape : kShortEscapes) {
+    any |= dfa_.step(q, escape.byte) != ByteDfa::kDead;
+  }
+  for (int byte = 0; byte < 0x20; ++byte) {
+    any |= dfa_.step(q, static_cast<std::uint8_t>(byte)) != ByteDfa::kDead;
+  }
+  if (!any) return;
+  const BuildState escape = builder_.add_state();
+  builder_.add_edge(state(q), '\\', escape);
+  for (const ShortEscape& e : kShortEscapes) {
+    const std::int32_t to = dfa_.step(q, e.byte);
+    if (to != ByteDfa::kDead) builder_.add_edge(escape, e.letter, state(to), on_char_);
+  }
+  if (any_escape_) {
+    add_any_escape(q, escape);
+  } else {
+    add_control_escapes(q, escape);
+  }
+}
+
+// \u00XX of control characters that have no short escape.
+void StringStates::add_control_escapes(int q, BuildState escape) {
+  BuildState halves[2];
+  bool has_half[2] = {false, false};
+  for (int byte = 0; byte < 0x20; ++byte) {
+    const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(byte));
+    if (to == ByteDfa::kDead || has_short_escape(byte)) continue;
+    const int half = byte / 16;
+    if (!has_half[half]) {
+      halves[half] = builder_.add_state();
+      has_half[half] = true;
+    }
+    add_hex(builder_, halves[half], byte % 16, byte % 16, state(to), on_char_);
+  }
+  if (!has_half[0] && !has_half[1]) return;
+  const BuildState u = builder_.add_state(), zero = builder_.add_state();
+  const BuildState zeros = builder_.add_state();
+  builder_.add_edge(escape, 'u', u);
+  builder_.add_edge(u, '0', zero);
+  builder_.add_edge(zero, '0', zeros);
+  for (int half = 0; half < 2; ++half) {
+    if (has_half[half]) add_hex(builder_, zeros, half, half, halves[half]);
+  }
+}
+
+// Any \uXXXX, surrogates in pairs only. Digits of the first four: one, two, three.
+void StringStates::add_any_escape(int q, BuildState escape) {
+  const auto add = [this] { return builder_.add_state(); };
+  const auto hex = [this](BuildState from, int first, int last, BuildState to) {
+    add_hex(builder_, from, first, last, to);
+  };
+  const BuildState u = add(), one = add(), two = add(), three = add(), d = add();
+  builder_.add_edge(escape, 'u', u);
+  hex(u, 0, 12, one);
+  hex(u, 14, 15, one);
+  hex(u, 13, 13, d);
+  hex(one, 0, 15, two);
+  hex(d, 0, 7, two);  // U+D000 to U+D7FF
+  hex(two, 0, 15, three);
+  add_hex(builder_, three, 0, 15, state(q), on_char_);
+  // The first half of a pair, U+D800 to U+DBFF, and the second, U+DC00 to U+DFFF.
+  const BuildState high_two = add(), high_three = add(), pair = add(), pair_u = add();
+  const BuildState low = add(), low_one = add(), low_two = add(), low_three = add();
+  hex(d, 8, 11, high_two);
+  hex(high_two, 0, 15, high_three);
+  hex(high_three, 0, 15, pair);
+  builder_.add_edge(pair, '\\', pair_u);
+  builder_.add_edge(pair_u, 'u', low);
+  hex(low, 13, 13, low_one);
+  hex(low_one, 12, 15, low_two);
+  hex(low_two, 0, 15, low_three);
+  add_hex(builder_, low_three, 0, 15, state(q), on_char_);
+}
+
+}  // namespace gapless
