@@ -16,11 +16,12 @@ if(GAPLESS_WERROR)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Found by data flow after inlining, and wrong about the standard library in each version anew.
     list(APPEND GAPLESS_WARNINGS -Wno-error=array-bounds -Wno-error=stringop-overflow
-                                 -Wno-error=maybe-uninitialized -Wno-error=restrict)
+                                 -Wno-error=maybe-uninitialized -Wno-error=restrict
+                                 -Wno-error=mismatched-new-delete)
     if(GAPLESS_SANITIZE MATCHES "thread")
       # ThreadSanitizer does not see the fences by which Asio's strands hand over; -Wtsan says so for
       # each. They stand beside atomic operations that it does see.
-      list(APPEND GAPLESS_WARNINGS -Wno-tsan -Wno-error=mismatched-new-delete)
+      list(APPEND GAPLESS_WARNINGS -Wno-tsan)
     endif()
   endif()
 endif()
