@@ -32,6 +32,8 @@ struct LoadSummary {
   Percentiles inter_token_ms;  // of streams
   Percentiles latency_ms;      // from the intended start to the end
   LoadRun run;                 // its counts; the series are dropped
+  // Of all that ended after the window began, whenever they were asked: those whose stages the
+  // server counts between the window's begin and the run's end.
   double mean_ttft_ms = 0;
   std::optional<DeviceShares> shares;
   std::optional<double> host_us_per_step;  // the engine thread's work

@@ -174,6 +174,7 @@ TEST(LoadSummary, TheWarmUpsRequestsCountInTheRatesTheyEndInOnly) {
   EXPECT_DOUBLE_EQ(summary.tokens_per_s, 7);
   EXPECT_DOUBLE_EQ(summary.ttft_ms.p99, 250);
   EXPECT_DOUBLE_EQ(summary.latency_ms.p99, 2000);
+  EXPECT_DOUBLE_EQ(summary.mean_ttft_ms, 200) << "of the three that the server counts, too";
 }
 
 TEST(ServerMetricsOf, SharesBetweenTwoReadings) {
