@@ -68,8 +68,8 @@ LoadSummary summarise_load(LoadRun run) {
     }
     const std::int64_t end_ns = answer.end_ns - run.window_begin_ns;
     if (end_ns < 0) continue;
-    ttft_as_server_counts.push_back(
-        static_cast<double>(answer.first_text_ns - answer.intended_ns) / 1e6);
+    ttft_as_server_counts.push_back(static_cast<double>(answer.first_text_ns - answer.intended_ns) /
+                                    1e6);
     if (end_ns > run.window_ns) continue;
     ++num_ended;
     num_tokens += answer.num_tokens;
