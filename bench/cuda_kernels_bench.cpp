@@ -135,13 +135,12 @@ PagedAttentionParams attention(const Cache& cache, int layer, const void* qkv, v
           .num_tokens = num_tokens,
           .max_new_tokens = max_new_tokens,
           .max_context = kMaxContext,
-          .num_heads = kHeads,
-          .head_dim = kHeadDim,
+          .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
           .scratch = scratch};
 }
 
 void* attention_scratch(CudaBench& b, int rows) {
-  return b.allocate(b.kernels().attention_scratch_bytes(rows, rows, kMaxContext, kHeads, kHeadDim));
+  return b.allocate(b.kernels().attention_scratch_bytes(rows, rows, kMaxContext, {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim}));
 }
 
 void bench_decode_attention(CudaBench& b) {
@@ -265,17 +264,12 @@ void bench_sample(CudaBench& b) {
   }
 }
 
-struct Norm {
-  const void* gamma;
-  const void* beta;
-};
-
-Norm norm(CudaBench& b, int dim) {
-  return {b.noise(dim), b.noise(dim)};
+NormWeights norm(CudaBench& b, int dim) {
+  return {.gamma = b.noise(dim), .beta = b.noise(dim)};
 }
 
-Status run_norm(CudaBench& b, const Norm& n, const void* x, void* y, int rows, int dim) {
-  return b.kernels().layer_norm(b.stream(), dense_layer_norm(x, n.gamma, n.beta, y, dim, rows));
+Status run_norm(CudaBench& b, const NormWeights& n, const void* x, void* y, int rows, int dim) {
+  return b.kernels().norm(b.stream(), dense_norm(x, n, y, dim, rows));
 }
 
 void bench_vision(CudaBench& b) {
@@ -444,8 +438,7 @@ struct TextModel {
                                                                       .rope_table = rope_table,
                                                                       .kv = cache.layers[i],
                                                                       .num_tokens = rows,
-                                                                      .num_heads = kHeads,
-                                                                      .head_dim = kHeadDim,
+                                                                      .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
                                                                       .rotary_dim = 32}));
       PagedAttentionParams a = attend;
       a.kv = cache.layers[i];
@@ -498,8 +491,7 @@ struct TextModel {
                                                                       .rope_table = rope_table,
                                                                       .kv = cache.layers[i],
                                                                       .num_tokens = tokens,
-                                                                      .num_heads = kHeads,
-                                                                      .head_dim = kHeadDim,
+                                                                      .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
                                                                       .rotary_dim = 32}));
       PagedAttentionParams a = attend;
       a.kv = cache.layers[i];

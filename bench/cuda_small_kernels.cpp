@@ -79,8 +79,8 @@ void bench_tokens(CudaBench& b) {
     const void* gamma = b.noise(kDim);
     const void* beta = b.noise(kDim);
     repeat(b, of("layer norm", tokens, "tokens"), 4.0 * tokens * kDim, [&] {
-      return b.kernels().layer_norm(b.stream(),
-                                    dense_layer_norm(x, gamma, beta, norm, kDim, tokens));
+      return b.kernels().norm(b.stream(),
+                                    dense_norm(x, {.gamma = gamma, .beta = beta}, norm, kDim, tokens));
     });
     const int rows = std::min(tokens, 64);
     const auto* index = b.upload(seats(rows));
@@ -112,8 +112,7 @@ void bench_tokens(CudaBench& b) {
                                                      .rope_table = table,
                                                      .kv = kv,
                                                      .num_tokens = tokens,
-                                                     .num_heads = kHeads,
-                                                     .head_dim = kHeadDim,
+                                                     .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
                                                      .rotary_dim = kRotaryDim});
     });
     const void* inner = b.noise(std::int64_t{tokens} * kFfDim);

@@ -87,8 +87,7 @@ void bench_paged_attention(benchmark::State& state, const VectorOps& ops, int nu
                           .num_tokens = num_new,
                           .max_new_tokens = num_new,
                           .max_context = kContext,
-                          .num_heads = kHeads,
-                          .head_dim = kHeadDim});
+                          .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim}});
   }
   count_flops(state, 4.0 * num_new * kContext * kWidth);
 }

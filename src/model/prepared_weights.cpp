@@ -45,8 +45,8 @@ class PreparedLayout {
 };
 
 Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
-                     const PreparedLayout::Block& to, TextBlockWeights& block) {
-  const int d = block.qkv.in, f = block.fc1.out;
+                     const PreparedLayout::Block& to, DecoderBlock& block) {
+  const int d = block.qkv.in, f = block.ff.up.out;
   auto prepare = [&](const LinearWeights& part, void* prepared, int total_in, int total_out,
                      int first_out, int first_in) {
     return kernels.prepare_linear(stream, {.weights = part,
@@ -58,9 +58,9 @@ Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
                                            .first_in = first_in});
   };
   GAPLESS_RETURN_IF_ERROR(prepare(block.qkv, to.in, d, 3 * d + f, 0, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.fc1, to.in, d, 3 * d + f, 3 * d, 0));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.ff.up, to.in, d, 3 * d + f, 3 * d, 0));
   GAPLESS_RETURN_IF_ERROR(prepare(block.proj, to.out, d + f, d, 0, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.fc2, to.out, d + f, d, 0, d));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.ff.down, to.out, d + f, d, 0, d));
   block.prepared_in = to.in;
   block.prepared_out = to.out;
   block.prepared_format = format;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "constraint/spatial_automaton.h"
 #include "image/normalize.h"
 #include "model/bump_layout.h"
@@ -76,6 +77,9 @@ Status VisionLanguageModel::prepare() {
       state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens, context_.dtype,
                                   kv_format_, limits_, build_spatial_automata(tokens)));
   build_parts();
+  if (const Status fast = text_decoder_->check_fast_decode(limits_.max_rows); !fast.ok()) {
+    log_info("decode steps are composed of single ops: {}", fast.message());
+  }
   return tune();
 }
 

@@ -40,56 +40,91 @@ struct ScratchLayout {
 DecoderLayer make_layer(const DecoderBlock& block) {
   return {.input_weights = static_cast<const char*>(block.prepared_in),
           .output_weights = static_cast<const char*>(block.prepared_out),
-          .gamma = static_cast<const Bf16*>(block.gamma),
-          .beta = static_cast<const Bf16*>(block.beta),
+          .gamma = static_cast<const Bf16*>(block.norm.gamma),
+          .beta = static_cast<const Bf16*>(block.norm.beta),
           .qkv_bias = static_cast<const Bf16*>(block.qkv.bias),
-          .fc1_bias = static_cast<const Bf16*>(block.fc1.bias),
+          .fc1_bias = static_cast<const Bf16*>(block.ff.up.bias),
           .proj_bias = static_cast<const Bf16*>(block.proj.bias),
-          .fc2_bias = static_cast<const Bf16*>(block.fc2.bias),
+          .fc2_bias = static_cast<const Bf16*>(block.ff.down.bias),
           .keys = block.kv.k,
           .values = block.kv.v};
 }
 
+template <typename... Args>
+Status no(fmt::format_string<Args...> format, Args&&... args) {
+  return make_error(StatusCode::kUnavailable, format, std::forward<Args>(args)...);
+}
+
 }  // namespace
 
-bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multiprocessors) {
+Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiprocessors) {
   const DecoderBlocksParams& p = params;
-  if (!p.decode || p.num_blocks < 1 || p.num_blocks > kMaxDecoderLayers) return false;
+  if (!p.decode) return no("it is not a decode step");
+  if (p.num_blocks < 1 || p.num_blocks > kMaxDecoderLayers) {
+    return no("{} layers, at most {}", p.num_blocks, kMaxDecoderLayers);
+  }
   const int max_rows = std::min(kMaxSeats, num_multiprocessors);
-  if (p.num_tokens < 1 || p.num_tokens > max_rows || p.num_sequences != p.num_tokens) return false;
+  if (p.num_tokens < 1 || p.num_tokens > max_rows || p.num_sequences != p.num_tokens) {
+    return no("{} rows, at most {}", p.num_tokens, max_rows);
+  }
   const DecoderBlock& first = p.blocks[0];
-  const int dim = first.qkv.in, ff_dim = first.fc1.out;
+  const int dim = first.qkv.in, ff_dim = first.ff.up.out;
   for (int i = 0; i < p.num_blocks; ++i) {
     const DecoderBlock& b = p.blocks[i];
-    if (b.prepared_in == nullptr || b.prepared_out == nullptr) return false;
-    if (b.prepared_format != first.prepared_format || b.kv.format != first.kv.format) return false;
-    for (const LinearWeights* w : {&b.qkv, &b.proj, &b.fc1, &b.fc2}) {
-      if (w->bias == nullptr) return false;
+    if (b.residual != Residual::kParallel) return no("the blocks are sequential");
+    if (b.norm.kind != NormKind::kLayer) return no("the norms are RMS norms");
+    if (b.q_norm.gamma != nullptr) return no("q and k heads are normalised");
+    if (b.ff.kind != FeedForwardKind::kDense || b.ff.activation != Activation::kGeluTanh) {
+      return no("the feed-forward is not gelu(up), down");
+    }
+    if (b.prepared_in == nullptr || b.prepared_out == nullptr) return no("weights not prepared");
+    if (b.prepared_format != first.prepared_format || b.kv.format != first.kv.format ||
+        b.norm.eps != first.norm.eps) {
+      return no("the blocks differ in format or eps");
+    }
+    for (const LinearWeights* w : {&b.qkv, &b.proj, &b.ff.up, &b.ff.down}) {
+      if (w->bias == nullptr) return no("a product has no bias");
     }
   }
-  const bool head_fits =
-      p.head == nullptr || (p.head->linear.prepared != nullptr &&
-                            p.head->linear.prepared_format == first.prepared_format);
-  return head_fits && p.head_dim == kDecoderHeadDim && p.num_heads % 2 == 0 &&
-         p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 && p.rotary_dim > 0 &&
-         p.rotary_dim <= kDecoderHeadDim && dim % kProductColumns == 0 &&
-         ff_dim % kProductColumns == 0 && dim <= kMaxDecoderDim &&
-         p.max_context <= kMaxDecoderContext;
+  if (p.head != nullptr && (p.head->linear.prepared == nullptr ||
+                            p.head->linear.prepared_format != first.prepared_format ||
+                            p.head->linear.bias == nullptr ||
+                            p.head->norm.kind != NormKind::kLayer)) {
+    return no("the head is not a prepared product with a bias behind a LayerNorm");
+  }
+  if (p.heads.head_dim != kDecoderHeadDim) {
+    return no("heads of {}, not {}", p.heads.head_dim, kDecoderHeadDim);
+  }
+  if (p.heads.num_kv_heads != p.heads.num_heads) return no("grouped queries");
+  if (p.heads.num_heads % 2 != 0 || p.heads.q_width() != dim) {
+    return no("{} heads of {} in a width of {}", p.heads.num_heads, p.heads.head_dim, dim);
+  }
+  if (p.rotary_dim % (2 * kVector) != 0 || p.rotary_dim <= 0 || p.rotary_dim > kDecoderHeadDim) {
+    return no("{} rotary dims", p.rotary_dim);
+  }
+  if (dim % kProductColumns != 0 || ff_dim % kProductColumns != 0 || dim > kMaxDecoderDim) {
+    return no("a width of {} and {}: multiples of {}, the first at most {}", dim, ff_dim,
+              kProductColumns, kMaxDecoderDim);
+  }
+  if (p.max_context > kMaxDecoderContext) {
+    return no("a context of {}, at most {}", p.max_context, kMaxDecoderContext);
+  }
+  return ok_status();
 }
 
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
                       int num_multiprocessors) {
-  const int dim = params.blocks[0].qkv.in, ff_dim = params.blocks[0].fc1.out;
-  const ScratchLayout layout(params.num_tokens, dim, ff_dim, params.num_heads);
+  const int dim = params.blocks[0].qkv.in, ff_dim = params.blocks[0].ff.up.out;
+  const ScratchLayout layout(params.num_tokens, dim, ff_dim, params.heads.num_heads);
   auto* scratch = static_cast<char*>(params.block_scratch);
   DecoderLaunch p = {};
   p.num_layers = params.num_blocks;
   for (int i = 0; i < params.num_blocks; ++i) p.layers[i] = make_layer(params.blocks[i]);
   p.dim = dim;
   p.ff_dim = ff_dim;
-  p.num_heads = params.num_heads;
+  p.num_heads = params.heads.num_heads;
   p.rotary_dim = params.rotary_dim;
-  p.eps = LayerNormParams{}.eps;
+  p.eps = params.blocks[0].norm.eps;
   p.num_rows = params.num_tokens;
   p.x = static_cast<Bf16*>(params.x);
   p.sequences = params.sequences;
@@ -108,8 +143,8 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
   if (params.head != nullptr) {
     const DecoderHead& head = *params.head;
     p.head_weights = static_cast<const char*>(head.linear.prepared);
-    p.head_gamma = static_cast<const Bf16*>(head.gamma);
-    p.head_beta = static_cast<const Bf16*>(head.beta);
+    p.head_gamma = static_cast<const Bf16*>(head.norm.gamma);
+    p.head_beta = static_cast<const Bf16*>(head.norm.beta);
     p.head_bias = static_cast<const Bf16*>(head.linear.bias);
     p.logits = head.logits;
     p.vocab = head.linear.out;
