@@ -140,7 +140,9 @@ PagedAttentionParams attention(const Cache& cache, int layer, const void* qkv, v
 }
 
 void* attention_scratch(CudaBench& b, int rows) {
-  return b.allocate(b.kernels().attention_scratch_bytes(rows, rows, kMaxContext, {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim}));
+  return b.allocate(b.kernels().attention_scratch_bytes(
+      rows, rows, kMaxContext,
+      {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim}));
 }
 
 void bench_decode_attention(CudaBench& b) {
@@ -431,15 +433,16 @@ struct TextModel {
       p.activation = Activation::kGeluTanh;
       p.activation_begin = 3 * kDim;
       GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
-      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(b.stream(), {.qkv = wide,
-                                                                      .qkv_stride = kWide,
-                                                                      .positions = positions,
-                                                                      .cache_slots = slots,
-                                                                      .rope_table = rope_table,
-                                                                      .kv = cache.layers[i],
-                                                                      .num_tokens = rows,
-                                                                      .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
-                                                                      .rotary_dim = 32}));
+      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(
+          b.stream(), {.qkv = wide,
+                       .qkv_stride = kWide,
+                       .positions = positions,
+                       .cache_slots = slots,
+                       .rope_table = rope_table,
+                       .kv = cache.layers[i],
+                       .num_tokens = rows,
+                       .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
+                       .rotary_dim = 32}));
       PagedAttentionParams a = attend;
       a.kv = cache.layers[i];
       a.qkv = wide, a.qkv_stride = kWide, a.out = both, a.out_stride = kWide;
@@ -484,15 +487,16 @@ struct TextModel {
       GAPLESS_RETURN_IF_ERROR(run_norm(b, layer.ln, x, n, tokens, kDim));
       GAPLESS_RETURN_IF_ERROR(
           b.kernels().linear(b.stream(), linear(layer.qkv, n, qkv, tokens, decode)));
-      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(b.stream(), {.qkv = qkv,
-                                                                      .qkv_stride = 3 * kDim,
-                                                                      .positions = positions,
-                                                                      .cache_slots = slots,
-                                                                      .rope_table = rope_table,
-                                                                      .kv = cache.layers[i],
-                                                                      .num_tokens = tokens,
-                                                                      .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
-                                                                      .rotary_dim = 32}));
+      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(
+          b.stream(), {.qkv = qkv,
+                       .qkv_stride = 3 * kDim,
+                       .positions = positions,
+                       .cache_slots = slots,
+                       .rope_table = rope_table,
+                       .kv = cache.layers[i],
+                       .num_tokens = tokens,
+                       .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
+                       .rotary_dim = 32}));
       PagedAttentionParams a = attend;
       a.kv = cache.layers[i];
       GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(b.stream(), a));

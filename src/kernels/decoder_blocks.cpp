@@ -38,8 +38,8 @@ class ComposedBlocks {
   }
 
   Status run_head(const DecoderHead& head) const {
-    GAPLESS_RETURN_IF_ERROR(kernels_.norm(
-        stream_, dense_norm(p_.x, head.norm, head.normed, dim_, p_.num_tokens)));
+    GAPLESS_RETURN_IF_ERROR(
+        kernels_.norm(stream_, dense_norm(p_.x, head.norm, head.normed, dim_, p_.num_tokens)));
     LinearParams params =
         dense_linear(kernels_, head.normed, head.linear, head.logits, p_.num_tokens);
     params.y_dtype = DType::kF32;
@@ -72,8 +72,7 @@ class ComposedBlocks {
     GAPLESS_RETURN_IF_ERROR(linear(residual_linear(kernels_, rows.attention, block.proj, rows.x,
                                                    rows.after_attention, rows.num_rows)));
     if (block.residual == Residual::kSequential) {
-      GAPLESS_RETURN_IF_ERROR(
-          normalise(block, block.ff_norm, rows.after_attention, rows.num_rows));
+      GAPLESS_RETURN_IF_ERROR(normalise(block, block.ff_norm, rows.after_attention, rows.num_rows));
     }
     GAPLESS_RETURN_IF_ERROR(run_up(block, rows.num_rows));
     LinearParams down = residual_linear(kernels_, p_.inner, block.ff.down, rows.after_attention,
@@ -82,9 +81,8 @@ class ComposedBlocks {
     const bool inner_is_fp8 = !p_.decode && block.ff.down.fp8 != nullptr;
     if (inner_is_fp8) {
       GAPLESS_RETURN_IF_ERROR(kernels_.rows_to_fp8(
-          stream_,
-          in_place_rows_to_fp8(kernels_, p_.inner, block.ff.inner(), down.x_stride, p_.row_scales,
-                               rows.num_rows)));
+          stream_, in_place_rows_to_fp8(kernels_, p_.inner, block.ff.inner(), down.x_stride,
+                                        p_.row_scales, rows.num_rows)));
     }
     return linear(down, inner_is_fp8);
   }
@@ -108,7 +106,8 @@ class ComposedBlocks {
 
   Status gather(const void* x, void* y, int dim) const {
     return kernels_.gather_rows(
-        stream_, {.x = x, .index = p_.wanted_tokens, .y = y, .num_rows = p_.num_wanted, .dim = dim});
+        stream_,
+        {.x = x, .index = p_.wanted_tokens, .y = y, .num_rows = p_.num_wanted, .dim = dim});
   }
 
   Status linear(LinearParams params, bool input_is_fp8 = false) const {

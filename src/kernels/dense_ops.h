@@ -56,8 +56,7 @@ inline LinearParams with_fp8_input(const Kernels& kernels, LinearParams params,
 }
 
 // Makes a norm end in 8 bits, as with_fp8_input() reads them.
-inline NormParams with_fp8_output(const Kernels& kernels, NormParams params,
-                                       float* row_scales) {
+inline NormParams with_fp8_output(const Kernels& kernels, NormParams params, float* row_scales) {
   params.y_scales = row_scales;
   params.y_stride *= fp8_elements_per_t(kernels);
   return params;

@@ -333,9 +333,9 @@ struct DecoderBlock {
 // logits = norm(x) W^T + b.
 struct DecoderHead {
   NormWeights norm;
-  LinearWeights linear;      // [vocab, dim]
-  void* normed = nullptr;    // scratch, [num_tokens, dim] T
-  float* logits = nullptr;   // out [num_tokens, vocab]
+  LinearWeights linear;     // [vocab, dim]
+  void* normed = nullptr;   // scratch, [num_tokens, dim] T
+  float* logits = nullptr;  // out [num_tokens, vocab]
 };
 
 // Runs blocks in order over the new tokens of several sequences, in place. A decode step (one token

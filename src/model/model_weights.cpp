@@ -56,8 +56,7 @@ class Placer {
     return weights;
   }
   NormWeights layer_norm(const std::string& name, int dim) {
-    return {.gamma = vector(name + ".weight", dim, dim),
-            .beta = vector(name + ".bias", dim, dim)};
+    return {.gamma = vector(name + ".weight", dim, dim), .beta = vector(name + ".bias", dim, dim)};
   }
 
   std::vector<TensorPlacement> take_tensors() { return std::move(tensors_); }
@@ -148,7 +147,9 @@ WeightLayout lay_out_weights(const ModelConfig& config, DType dtype) {
   Placer placer(nullptr, dtype);
   ModelWeights weights;
   place_all(placer, config, weights);
-  return {.tensors = placer.take_tensors(), .total_bytes = placer.total_bytes()};
+  return {.tensors = placer.take_tensors(),
+          .total_bytes = placer.total_bytes(),
+          .text = std::move(weights.text)};
 }
 
 StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,

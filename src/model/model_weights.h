@@ -19,12 +19,12 @@
 namespace gapless {
 
 struct VisionBlockWeights {
-  NormWeights ln1;  // [E]
-  LinearWeights qkv;     // [3E, E]: Q, K, V thirds, each head-major
-  LinearWeights proj;    // [E, E]
-  NormWeights ln2;  // [E]
-  LinearWeights fc1;     // [G', E]
-  LinearWeights fc2;     // [E, G']
+  NormWeights ln1;     // [E]
+  LinearWeights qkv;   // [3E, E]: Q, K, V thirds, each head-major
+  LinearWeights proj;  // [E, E]
+  NormWeights ln2;     // [E]
+  LinearWeights fc1;   // [G', E]
+  LinearWeights fc2;   // [E, G']
 };
 
 struct VisionWeights {
@@ -44,8 +44,8 @@ struct TextWeights {
   // Without their KV cache (DecoderBlock::kv), which is not a weight. What a block prepares for decode
   // steps is in prepared_weights.h.
   std::vector<DecoderBlock> blocks;
-  NormWeights post_ln;  // [D]
-  LinearWeights lm_head;     // [V, D], not tied to wte
+  NormWeights post_ln;    // [D]
+  LinearWeights lm_head;  // [V, D], not tied to wte
 };
 
 struct RegionWeights {
@@ -78,6 +78,7 @@ struct ModelWeights {
 struct WeightLayout {
   std::vector<TensorPlacement> tensors;
   std::size_t total_bytes = 0;
+  TextWeights text;  // which products and norms there are; the addresses mean nothing
 };
 WeightLayout lay_out_weights(const ModelConfig& config, DType dtype);
 

@@ -37,8 +37,8 @@ Status TextDecoder::tune(Stream& stream, int max_tokens) const {
   if (block.ff.kind == FeedForwardKind::kDense) up.activation = block.ff.activation;
   // As decoder_blocks() lays a prefill's products out.
   void* after_attention = w.qkv;
-  LinearParams down = residual_linear(*context_.kernels, w.inner, block.ff.down, after_attention,
-                                      w.x, max_tokens);
+  LinearParams down =
+      residual_linear(*context_.kernels, w.inner, block.ff.down, after_attention, w.x, max_tokens);
   down.x_stride = block.ff.up.out;
   for (const LinearParams& plain :
        {dense_linear(*context_.kernels, w.norm, block.qkv, w.qkv, max_tokens),

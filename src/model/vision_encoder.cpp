@@ -47,17 +47,16 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
       kernels.norm(stream, norm_for(block.fc1, w.after_attention, block.ln2, rows)));
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_in(block, rows)));
   if (block.fc2.fp8 != nullptr) {
-    GAPLESS_RETURN_IF_ERROR(kernels.rows_to_fp8(
-        stream,
-        in_place_rows_to_fp8(*context_.kernels, w.inner, block.fc2.in, block.fc2.in, w.row_scales, rows)));
+    GAPLESS_RETURN_IF_ERROR(
+        kernels.rows_to_fp8(stream, in_place_rows_to_fp8(*context_.kernels, w.inner, block.fc2.in,
+                                                         block.fc2.in, w.row_scales, rows)));
   }
   return kernels.linear(stream, mlp_out(block, rows));
 }
 
 NormParams VisionEncoder::norm_for(const LinearWeights& product, const void* x,
-                                        const NormWeights& weights, int rows) const {
-  const NormParams params =
-      dense_norm(x, weights, workspace_.norm, shape_.dim, rows);
+                                   const NormWeights& weights, int rows) const {
+  const NormParams params = dense_norm(x, weights, workspace_.norm, shape_.dim, rows);
   if (product.fp8 == nullptr) return params;
   return with_fp8_output(*context_.kernels, params, workspace_.row_scales);
 }
@@ -123,8 +122,7 @@ Status VisionEncoder::encode(Stream& stream, const std::uint8_t* crops, int num_
         context_.record(stream, "vision.block", i, workspace_.x, rows, shape_.dim));
   }
   GAPLESS_RETURN_IF_ERROR(context_.kernels->norm(
-      stream, dense_norm(workspace_.x, weights_.post_ln,
-                               features, shape_.dim, rows)));
+      stream, dense_norm(workspace_.x, weights_.post_ln, features, shape_.dim, rows)));
   return context_.record(stream, "vision.post_ln", features, rows, shape_.dim);
 }
 

@@ -52,9 +52,8 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   text.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(tokens));
   text.last_norm = take(rows, shape.dim);
   BumpLayout& layout = take.layout;
-  const std::size_t prefill_scratch =
-      kernels.attention_scratch_bytes(limits.max_prefill_tokens, limits.max_prefill_sequences,
-                                      shape.max_context, shape.heads);
+  const std::size_t prefill_scratch = kernels.attention_scratch_bytes(
+      limits.max_prefill_tokens, limits.max_prefill_sequences, shape.max_context, shape.heads);
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
       limits.max_seats, limits.max_seats, shape.max_context, shape.heads);
   text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));

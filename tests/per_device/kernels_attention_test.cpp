@@ -39,9 +39,8 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
   PagedContext make_context(int num_heads, std::vector<SequenceShape> shapes, int head_dim = 64,
                             int group_size = 1) {
     PagedContext c;
-    c.heads = {.num_heads = num_heads,
-               .num_kv_heads = num_heads / group_size,
-               .head_dim = head_dim};
+    c.heads = {
+        .num_heads = num_heads, .num_kv_heads = num_heads / group_size, .head_dim = head_dim};
     const int num_kv_heads = c.heads.num_kv_heads;
     c.shapes = std::move(shapes);
     int num_pages = 1;
@@ -126,8 +125,8 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
     for (const AttentionSequence& s : sequences) {
       p.max_new_tokens = std::max(p.max_new_tokens, s.num_tokens);
     }
-    const Buffer scratch = poisoned_bytes(kernels_->attention_scratch_bytes(
-        c.num_tokens, num_sequences, kMaxContext, c.heads));
+    const Buffer scratch = poisoned_bytes(
+        kernels_->attention_scratch_bytes(c.num_tokens, num_sequences, kMaxContext, c.heads));
     p.qkv = d.qkv.dev();
     p.kv = {d.keys.device.data(), d.values.device.data(), d.format};
     p.page_table = d.page_table.as<std::int32_t>();
@@ -289,7 +288,8 @@ TEST_P(PagedAttentionTest, GroupedQueries) {
   for (const int head_dim : {64, 128}) {
     SCOPED_TRACE(std::to_string(head_dim));
     check(make_context(8, {{849, 1}, {0, 1}, {0, 0}, {300, 1}}, head_dim, 4), true);
-    check(make_context(8, {{0, 130, 0}, {730, 12, 730}, {0, 0, 0}, {40, 1, 0}}, head_dim, 4), false);
+    check(make_context(8, {{0, 130, 0}, {730, 12, 730}, {0, 0, 0}, {40, 1, 0}}, head_dim, 4),
+          false);
   }
 }
 

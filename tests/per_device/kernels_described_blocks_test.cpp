@@ -215,9 +215,8 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
   }
   NormWeights dev(const Norm& n) const {
     const bool layer = GetParam().norm == NormKind::kLayer;
-    return {.kind = GetParam().norm,
-            .gamma = n.gamma.dev(),
-            .beta = layer ? n.beta.dev() : nullptr};
+    return {
+        .kind = GetParam().norm, .gamma = n.gamma.dev(), .beta = layer ? n.beta.dev() : nullptr};
   }
   static NormWeights head_norm(const Norm& n) {
     return {.kind = NormKind::kRms, .gamma = n.gamma.dev(), .eps = 1e-6f};
@@ -251,9 +250,10 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
                                 bool decode, const std::vector<std::int32_t>& wanted = {}) {
     const Description& d = GetParam();
     const auto dim = static_cast<std::size_t>(d.dim);
-    const auto rows = static_cast<std::size_t>(std::max<int>(count, static_cast<int>(wanted.size())));
-    const TestTensor x = tensor({embeddings.begin() + first * d.dim,
-                                 embeddings.begin() + (first + count) * d.dim});
+    const auto rows =
+        static_cast<std::size_t>(std::max<int>(count, static_cast<int>(wanted.size())));
+    const TestTensor x =
+        tensor({embeddings.begin() + first * d.dim, embeddings.begin() + (first + count) * d.dim});
     std::vector<std::int32_t> positions(static_cast<std::size_t>(count)), slots;
     std::iota(positions.begin(), positions.end(), first);
     for (const std::int32_t position : positions) {
@@ -332,34 +332,34 @@ TEST_P(DescribedBlocksTest, PrefillAndDecodeAreThePlainTransformer) {
 // Each thing that tells the families apart, alone and together.
 INSTANTIATE_TEST_SUITE_P(
     Models, DescribedBlocksTest,
-    ::testing::Values(
-        Description{.name = "moondream2",
-                    .rotary_dim = 32,
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .ff = FeedForwardKind::kDense,
-                    .biases = true},
-        Description{.name = "llama3",
-                    .dim = 256,
-                    .heads = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64}},
-        Description{.name = "qwen3",
-                    .dim = 128,  // narrower than its heads, as in Qwen3 0.6B
-                    .heads = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
-                    .rotary_dim = 128,
-                    .qk_norm = true},
-        Description{.name = "sequential_layer_norm_dense",
-                    .norm = NormKind::kLayer,
-                    .ff = FeedForwardKind::kDense,
-                    .biases = true},
-        Description{.name = "parallel_rms_gated_no_bias", .residual = Residual::kParallel},
-        Description{.name = "parallel_grouped",
-                    .dim = 192,  // wider than its heads
-                    .heads = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64},
-                    .rotary_dim = 32,
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .qk_norm = true,
-                    .biases = true}),
+    ::testing::Values(Description{.name = "moondream2",
+                                  .rotary_dim = 32,
+                                  .residual = Residual::kParallel,
+                                  .norm = NormKind::kLayer,
+                                  .ff = FeedForwardKind::kDense,
+                                  .biases = true},
+                      Description{.name = "llama3",
+                                  .dim = 256,
+                                  .heads = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64}},
+                      Description{.name = "qwen3",
+                                  .dim = 128,  // narrower than its heads, as in Qwen3 0.6B
+                                  .heads = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
+                                  .rotary_dim = 128,
+                                  .qk_norm = true},
+                      Description{.name = "sequential_layer_norm_dense",
+                                  .norm = NormKind::kLayer,
+                                  .ff = FeedForwardKind::kDense,
+                                  .biases = true},
+                      Description{.name = "parallel_rms_gated_no_bias",
+                                  .residual = Residual::kParallel},
+                      Description{.name = "parallel_grouped",
+                                  .dim = 192,  // wider than its heads
+                                  .heads = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64},
+                                  .rotary_dim = 32,
+                                  .residual = Residual::kParallel,
+                                  .norm = NormKind::kLayer,
+                                  .qk_norm = true,
+                                  .biases = true}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -115,8 +115,8 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     const Buffer attention = poisoned(rows * kDim), inner = poisoned(rows * kFfDim);
     const Buffer scales = poisoned_bytes(rows * sizeof(float));
     const int num_sequences = static_cast<int>(sequences.size());
-    const Buffer scratch = poisoned_bytes(kernels_->attention_scratch_bytes(
-        num_tokens, num_sequences, kMaxContext, kAttentionHeads));
+    const Buffer scratch = poisoned_bytes(
+        kernels_->attention_scratch_bytes(num_tokens, num_sequences, kMaxContext, kAttentionHeads));
 
     DecoderBlocksParams p;
     p.blocks = blocks.data(), p.num_blocks = kNumBlocks;

@@ -170,8 +170,7 @@ TEST_F(KernelsTest, RopeAndCacheOfGroupedNormalisedHeads) {
       return NormWeights{.kind = NormKind::kRms, .gamma = gamma, .eps = 1e-6f};
     };
     const TestTensor qkv = random_tensor(static_cast<std::size_t>(num_tokens) * p.qkv_stride, 2.0f);
-    const auto cache_size =
-        static_cast<std::size_t>(kNumPages) * kPageTokens * heads.kv_width();
+    const auto cache_size = static_cast<std::size_t>(kNumPages) * kPageTokens * heads.kv_width();
 
     std::vector<float> expected_qkv = qkv.host;
     std::vector<float> expected_k(cache_size, NAN), expected_v(cache_size, NAN);

@@ -93,7 +93,8 @@ void paged_attention(const VectorOps& ops, const PagedAttentionParams& params) {
   const std::int64_t tasks_per_head = divide_up(params.max_new_tokens, kQueriesPerTask);
   const std::int64_t num_tasks = params.num_sequences * params.heads.num_heads * tasks_per_head;
   ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
-    const AttentionSequence& sequence = params.sequences[task / tasks_per_head / params.heads.num_heads];
+    const AttentionSequence& sequence =
+        params.sequences[task / tasks_per_head / params.heads.num_heads];
     const std::int64_t head = task / tasks_per_head % params.heads.num_heads;
     const std::int64_t first = task % tasks_per_head * kQueriesPerTask;
     const std::int64_t last = std::min<std::int64_t>(first + kQueriesPerTask, sequence.num_tokens);

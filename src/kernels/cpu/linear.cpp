@@ -56,15 +56,13 @@ void over_rows(std::int64_t num_rows, int dim, const Rows& rows) {
 }  // namespace
 
 void norm(const VectorOps& ops, const NormParams& params) {
-  over_rows(params.num_rows, params.dim, [&](std::int64_t begin, std::int64_t end) {
-    ops.norm_rows(params, begin, end);
-  });
+  over_rows(params.num_rows, params.dim,
+            [&](std::int64_t begin, std::int64_t end) { ops.norm_rows(params, begin, end); });
 }
 
 void gate(const VectorOps& ops, const GateParams& params) {
-  over_rows(params.num_rows, params.dim, [&](std::int64_t begin, std::int64_t end) {
-    ops.gate_rows(params, begin, end);
-  });
+  over_rows(params.num_rows, params.dim,
+            [&](std::int64_t begin, std::int64_t end) { ops.gate_rows(params, begin, end); });
 }
 
 }  // namespace gapless::cpu

@@ -126,10 +126,9 @@ void norm_rows(const NormParams& params, std::int64_t row_begin, std::int64_t ro
     for_lanes<Simd>(
         params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
           const Vector normal = Simd::mul(Simd::sub(load_count<Simd>(x + at, lanes), mean), scale);
-          const Vector shift =
-              beta == nullptr ? Simd::zero() : load_count<Simd>(beta + at, lanes);
-          store_count<Simd>(
-              y + at, Simd::fma(normal, load_count<Simd>(gamma + at, lanes), shift), lanes);
+          const Vector shift = beta == nullptr ? Simd::zero() : load_count<Simd>(beta + at, lanes);
+          store_count<Simd>(y + at, Simd::fma(normal, load_count<Simd>(gamma + at, lanes), shift),
+                            lanes);
         });
   }
 }
@@ -146,8 +145,8 @@ void gate_rows(const GateParams& params, std::int64_t row_begin, std::int64_t ro
           auto value = load_count<Simd>(x + at, lanes);
           if (is_silu) value = silu<Simd>(value);
           if (is_gelu) value = gelu_tanh<Simd>(value);
-          store_count<Simd>(
-              y + at, Simd::mul(value, load_count<Simd>(x + params.dim + at, lanes)), lanes);
+          store_count<Simd>(y + at, Simd::mul(value, load_count<Simd>(x + params.dim + at, lanes)),
+                            lanes);
         });
   }
 }

@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/one_launch_decoder.h"
 
 namespace gapless::cuda {
 
@@ -12,6 +13,13 @@ template <PreparedFormat kFormat, typename CacheElement>
 Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks);
 
 namespace {
+
+static_assert(OneLaunchDecoder::kMaxLayers == kMaxDecoderLayers);
+static_assert(OneLaunchDecoder::kHeadDim == kDecoderHeadDim);
+static_assert(OneLaunchDecoder::kMaxDim == kMaxDecoderDim);
+static_assert(OneLaunchDecoder::kMaxContext == kMaxDecoderContext);
+static_assert(OneLaunchDecoder::kWidthMultiple == kProductColumns);
+static_assert(OneLaunchDecoder::kRotaryMultiple == 2 * kVector);
 
 // Where the scratch's arrays lie.
 struct ScratchLayout {
@@ -59,55 +67,23 @@ Status no(fmt::format_string<Args...> format, Args&&... args) {
 
 Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiprocessors) {
   const DecoderBlocksParams& p = params;
-  if (!p.decode) return no("it is not a decode step");
-  if (p.num_blocks < 1 || p.num_blocks > kMaxDecoderLayers) {
-    return no("{} layers, at most {}", p.num_blocks, kMaxDecoderLayers);
-  }
+  if (!p.decode || p.num_sequences != p.num_tokens) return no("it is not a decode step");
+  GAPLESS_RETURN_IF_ERROR(check_one_launch_decoder(params));
   const int max_rows = std::min(kMaxSeats, num_multiprocessors);
-  if (p.num_tokens < 1 || p.num_tokens > max_rows || p.num_sequences != p.num_tokens) {
-    return no("{} rows, at most {}", p.num_tokens, max_rows);
+  if (p.num_tokens < 1 || p.num_tokens > max_rows) {
+    return no("{} rows, more than {}", p.num_tokens, max_rows);
   }
   const DecoderBlock& first = p.blocks[0];
-  const int dim = first.qkv.in, ff_dim = first.ff.up.out;
   for (int i = 0; i < p.num_blocks; ++i) {
     const DecoderBlock& b = p.blocks[i];
-    if (b.residual != Residual::kParallel) return no("the blocks are sequential");
-    if (b.norm.kind != NormKind::kLayer) return no("the norms are RMS norms");
-    if (b.q_norm.gamma != nullptr) return no("q and k heads are normalised");
-    if (b.ff.kind != FeedForwardKind::kDense || b.ff.activation != Activation::kGeluTanh) {
-      return no("the feed-forward is not gelu(up), down");
-    }
-    if (b.prepared_in == nullptr || b.prepared_out == nullptr) return no("weights not prepared");
-    if (b.prepared_format != first.prepared_format || b.kv.format != first.kv.format ||
-        b.norm.eps != first.norm.eps) {
-      return no("the blocks differ in format or eps");
-    }
-    for (const LinearWeights* w : {&b.qkv, &b.proj, &b.ff.up, &b.ff.down}) {
-      if (w->bias == nullptr) return no("a product has no bias");
+    if (b.prepared_in == nullptr || b.prepared_out == nullptr ||
+        b.prepared_format != first.prepared_format) {
+      return no("its weights are not prepared");
     }
   }
   if (p.head != nullptr && (p.head->linear.prepared == nullptr ||
-                            p.head->linear.prepared_format != first.prepared_format ||
-                            p.head->linear.bias == nullptr ||
-                            p.head->norm.kind != NormKind::kLayer)) {
-    return no("the head is not a prepared product with a bias behind a LayerNorm");
-  }
-  if (p.heads.head_dim != kDecoderHeadDim) {
-    return no("heads of {}, not {}", p.heads.head_dim, kDecoderHeadDim);
-  }
-  if (p.heads.num_kv_heads != p.heads.num_heads) return no("grouped queries");
-  if (p.heads.num_heads % 2 != 0 || p.heads.q_width() != dim) {
-    return no("{} heads of {} in a width of {}", p.heads.num_heads, p.heads.head_dim, dim);
-  }
-  if (p.rotary_dim % (2 * kVector) != 0 || p.rotary_dim <= 0 || p.rotary_dim > kDecoderHeadDim) {
-    return no("{} rotary dims", p.rotary_dim);
-  }
-  if (dim % kProductColumns != 0 || ff_dim % kProductColumns != 0 || dim > kMaxDecoderDim) {
-    return no("a width of {} and {}: multiples of {}, the first at most {}", dim, ff_dim,
-              kProductColumns, kMaxDecoderDim);
-  }
-  if (p.max_context > kMaxDecoderContext) {
-    return no("a context of {}, at most {}", p.max_context, kMaxDecoderContext);
+                            p.head->linear.prepared_format != first.prepared_format)) {
+    return no("the weights of its logits are not prepared");
   }
   return ok_status();
 }

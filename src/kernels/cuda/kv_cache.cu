@@ -75,7 +75,8 @@ struct HeadPart {
     return 2 * p.heads.head_dim / kPack;
   }
   __device__ HeadPart(const RopeAndCacheParams& p, int index) {
-    const int rotations = p.rotary_dim / 2 / kPack, rest = (p.heads.head_dim - p.rotary_dim) / kPack;
+    const int rotations = p.rotary_dim / 2 / kPack,
+              rest = (p.heads.head_dim - p.rotary_dim) / kPack;
     rotates = index < 2 * rotations;
     if (rotates) {
       plane = index / rotations;
@@ -193,8 +194,8 @@ Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
 
 template <typename Element>
 Status rope_and_cache_into(Stream& stream, const RopeAndCacheParams& params) {
-  const bool vectors = params.rotary_dim % (2 * kVector) == 0 && params.heads.head_dim % kVector == 0 &&
-                       params.qkv_stride % kVector == 0;
+  const bool vectors = params.rotary_dim % (2 * kVector) == 0 &&
+                       params.heads.head_dim % kVector == 0 && params.qkv_stride % kVector == 0;
   return vectors ? launch_rope_and_cache<kVector, Element>(stream, params)
                  : launch_rope_and_cache<1, Element>(stream, params);
 }

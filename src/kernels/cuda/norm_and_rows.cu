@@ -156,9 +156,8 @@ Status norm(Stream& stream, const NormParams& params) {
   constexpr int kMaxDim = kMaxRowWarps * kWarp * kMaxNormVectors * kVector;
   if (params.dim <= 0 || params.dim % kVector != 0 || params.dim > kMaxDim ||
       params.x_stride % kVector != 0 || params.y_stride % kVector != 0) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        "norm: the width and strides must be multiples of 8, the width at most 8192");
+    return Status(StatusCode::kInvalidArgument,
+                  "norm: the width and strides must be multiples of 8, the width at most 8192");
   }
   const unsigned per_lane = blocks_for(params.dim, kWarp * kVector);
   auto launch_rows = [&](int row_warps, auto kernel) {

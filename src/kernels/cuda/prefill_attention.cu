@@ -66,7 +66,8 @@ struct PagedWork {
     const bool full = index < num_full_;
     if (!full) index -= num_full_;
     int s = 0;
-    for (; index >= tiles(s, full) * p.heads.num_heads; ++s) index -= tiles(s, full) * p.heads.num_heads;
+    for (; index >= tiles(s, full) * p.heads.num_heads; ++s)
+      index -= tiles(s, full) * p.heads.num_heads;
     const AttentionSequence& sequence = p.sequences[s];
     const int num_tiles = tiles(s, full);
     const int head = index / num_tiles;
