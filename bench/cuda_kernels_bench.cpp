@@ -135,13 +135,14 @@ PagedAttentionParams attention(const Cache& cache, int layer, const void* qkv, v
           .num_tokens = num_tokens,
           .max_new_tokens = max_new_tokens,
           .max_context = kMaxContext,
-          .num_heads = kHeads,
-          .head_dim = kHeadDim,
+          .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
           .scratch = scratch};
 }
 
 void* attention_scratch(CudaBench& b, int rows) {
-  return b.allocate(b.kernels().attention_scratch_bytes(rows, rows, kMaxContext, kHeads, kHeadDim));
+  return b.allocate(b.kernels().attention_scratch_bytes(
+      rows, rows, kMaxContext,
+      {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim}));
 }
 
 void bench_decode_attention(CudaBench& b) {
@@ -265,17 +266,12 @@ void bench_sample(CudaBench& b) {
   }
 }
 
-struct Norm {
-  const void* gamma;
-  const void* beta;
-};
-
-Norm norm(CudaBench& b, int dim) {
-  return {b.noise(dim), b.noise(dim)};
+NormWeights norm(CudaBench& b, int dim) {
+  return {.gamma = b.noise(dim), .beta = b.noise(dim)};
 }
 
-Status run_norm(CudaBench& b, const Norm& n, const void* x, void* y, int rows, int dim) {
-  return b.kernels().layer_norm(b.stream(), dense_layer_norm(x, n.gamma, n.beta, y, dim, rows));
+Status run_norm(CudaBench& b, const NormWeights& n, const void* x, void* y, int rows, int dim) {
+  return b.kernels().norm(b.stream(), dense_norm(x, n, y, dim, rows));
 }
 
 void bench_vision(CudaBench& b) {
@@ -437,16 +433,16 @@ struct TextModel {
       p.activation = Activation::kGeluTanh;
       p.activation_begin = 3 * kDim;
       GAPLESS_RETURN_IF_ERROR(b.kernels().linear(b.stream(), p));
-      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(b.stream(), {.qkv = wide,
-                                                                      .qkv_stride = kWide,
-                                                                      .positions = positions,
-                                                                      .cache_slots = slots,
-                                                                      .rope_table = rope_table,
-                                                                      .kv = cache.layers[i],
-                                                                      .num_tokens = rows,
-                                                                      .num_heads = kHeads,
-                                                                      .head_dim = kHeadDim,
-                                                                      .rotary_dim = 32}));
+      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(
+          b.stream(), {.qkv = wide,
+                       .qkv_stride = kWide,
+                       .positions = positions,
+                       .cache_slots = slots,
+                       .rope_table = rope_table,
+                       .kv = cache.layers[i],
+                       .num_tokens = rows,
+                       .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
+                       .rotary_dim = 32}));
       PagedAttentionParams a = attend;
       a.kv = cache.layers[i];
       a.qkv = wide, a.qkv_stride = kWide, a.out = both, a.out_stride = kWide;
@@ -491,16 +487,16 @@ struct TextModel {
       GAPLESS_RETURN_IF_ERROR(run_norm(b, layer.ln, x, n, tokens, kDim));
       GAPLESS_RETURN_IF_ERROR(
           b.kernels().linear(b.stream(), linear(layer.qkv, n, qkv, tokens, decode)));
-      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(b.stream(), {.qkv = qkv,
-                                                                      .qkv_stride = 3 * kDim,
-                                                                      .positions = positions,
-                                                                      .cache_slots = slots,
-                                                                      .rope_table = rope_table,
-                                                                      .kv = cache.layers[i],
-                                                                      .num_tokens = tokens,
-                                                                      .num_heads = kHeads,
-                                                                      .head_dim = kHeadDim,
-                                                                      .rotary_dim = 32}));
+      GAPLESS_RETURN_IF_ERROR(b.kernels().rope_and_cache(
+          b.stream(), {.qkv = qkv,
+                       .qkv_stride = 3 * kDim,
+                       .positions = positions,
+                       .cache_slots = slots,
+                       .rope_table = rope_table,
+                       .kv = cache.layers[i],
+                       .num_tokens = tokens,
+                       .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
+                       .rotary_dim = 32}));
       PagedAttentionParams a = attend;
       a.kv = cache.layers[i];
       GAPLESS_RETURN_IF_ERROR(b.kernels().paged_attention(b.stream(), a));

@@ -79,8 +79,8 @@ void bench_tokens(CudaBench& b) {
     const void* gamma = b.noise(kDim);
     const void* beta = b.noise(kDim);
     repeat(b, of("layer norm", tokens, "tokens"), 4.0 * tokens * kDim, [&] {
-      return b.kernels().layer_norm(b.stream(),
-                                    dense_layer_norm(x, gamma, beta, norm, kDim, tokens));
+      return b.kernels().norm(b.stream(),
+                              dense_norm(x, {.gamma = gamma, .beta = beta}, norm, kDim, tokens));
     });
     const int rows = std::min(tokens, 64);
     const auto* index = b.upload(seats(rows));
@@ -105,16 +105,16 @@ void bench_tokens(CudaBench& b) {
     // Reads q's and k's rotated part and what goes into the cache, writes the one and the other.
     const double bytes = 2.0 * tokens * (2.0 * kHeads * kRotaryDim + 4.0 * kDim);
     repeat(b, of("rope and cache", tokens, "tokens"), bytes, [&] {
-      return b.kernels().rope_and_cache(b.stream(), {.qkv = qkv,
-                                                     .qkv_stride = 3 * kDim,
-                                                     .positions = positions_dev,
-                                                     .cache_slots = slots_dev,
-                                                     .rope_table = table,
-                                                     .kv = kv,
-                                                     .num_tokens = tokens,
-                                                     .num_heads = kHeads,
-                                                     .head_dim = kHeadDim,
-                                                     .rotary_dim = kRotaryDim});
+      return b.kernels().rope_and_cache(
+          b.stream(), {.qkv = qkv,
+                       .qkv_stride = 3 * kDim,
+                       .positions = positions_dev,
+                       .cache_slots = slots_dev,
+                       .rope_table = table,
+                       .kv = kv,
+                       .num_tokens = tokens,
+                       .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim},
+                       .rotary_dim = kRotaryDim});
     });
     const void* inner = b.noise(std::int64_t{tokens} * kFfDim);
     void* bytes_of_rows = b.allocate(static_cast<std::size_t>(tokens) * kFfDim);

@@ -75,20 +75,20 @@ void bench_paged_attention(benchmark::State& state, const VectorOps& ops, int nu
   const AttentionSequence sequence{
       .num_tokens = num_new, .num_cached = kContext - num_new, .prefix_len = 730};
   for (auto _ : state) {
-    paged_attention(ops, {.qkv = qkv.data(),
-                          .qkv_stride = 3 * kWidth,
-                          .out = out.data(),
-                          .out_stride = kWidth,
-                          .kv = {keys.data(), values.data()},
-                          .page_table = page_table.data(),
-                          .page_table_stride = kPages,
-                          .sequences = &sequence,
-                          .num_sequences = 1,
-                          .num_tokens = num_new,
-                          .max_new_tokens = num_new,
-                          .max_context = kContext,
-                          .num_heads = kHeads,
-                          .head_dim = kHeadDim});
+    paged_attention(ops,
+                    {.qkv = qkv.data(),
+                     .qkv_stride = 3 * kWidth,
+                     .out = out.data(),
+                     .out_stride = kWidth,
+                     .kv = {keys.data(), values.data()},
+                     .page_table = page_table.data(),
+                     .page_table_stride = kPages,
+                     .sequences = &sequence,
+                     .num_sequences = 1,
+                     .num_tokens = num_new,
+                     .max_new_tokens = num_new,
+                     .max_context = kContext,
+                     .heads = {.num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim}});
   }
   count_flops(state, 4.0 * num_new * kContext * kWidth);
 }

@@ -29,24 +29,26 @@ class ComposedBlocks {
                     .attention = p_.qkv,
                     .after_attention = p_.attention,
                     .num_rows = p_.num_wanted};
-    GAPLESS_RETURN_IF_ERROR(gather(p_.x, rows.x));
-    GAPLESS_RETURN_IF_ERROR(gather(p_.attention, rows.attention));
-    GAPLESS_RETURN_IF_ERROR(normalise(block, rows.x, rows.num_rows));
+    GAPLESS_RETURN_IF_ERROR(gather(p_.x, rows.x, dim_));
+    GAPLESS_RETURN_IF_ERROR(gather(p_.attention, rows.attention, p_.heads.q_width()));
+    if (block.residual == Residual::kParallel) {
+      GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, rows.x, rows.num_rows));
+    }
     return run_outputs(block, rows);
   }
 
   Status run_head(const DecoderHead& head) const {
-    GAPLESS_RETURN_IF_ERROR(kernels_.layer_norm(
-        stream_, dense_layer_norm(p_.x, head.gamma, head.beta, head.norm, dim_, p_.num_tokens)));
+    GAPLESS_RETURN_IF_ERROR(
+        kernels_.norm(stream_, dense_norm(p_.x, head.norm, head.normed, dim_, p_.num_tokens)));
     LinearParams params =
-        dense_linear(kernels_, head.norm, head.linear, head.logits, p_.num_tokens);
+        dense_linear(kernels_, head.normed, head.linear, head.logits, p_.num_tokens);
     params.y_dtype = DType::kF32;
     params.decode = true;
     return kernels_.linear(stream_, params);
   }
 
  private:
-  // What follows a block's attention. `norm` is that of x.
+  // What follows a block's attention. In a parallel block `norm` is already that of x.
   struct Rows {
     void* x;  // in and out
     void* attention;
@@ -54,38 +56,58 @@ class ComposedBlocks {
     int num_rows;
   };
 
-  // qkv and fc1 read the same rows: both in 8 bits or neither.
+  // A parallel block's qkv and ff.up read the same rows: both in 8 bits or neither.
   bool norm_is_fp8(const DecoderBlock& block) const {
-    return !p_.decode && block.qkv.fp8 != nullptr && block.fc1.fp8 != nullptr;
+    return !p_.decode && block.qkv.fp8 != nullptr && block.ff.up.fp8 != nullptr;
   }
 
-  Status normalise(const DecoderBlock& block, const void* x, int num_rows) const {
-    LayerNormParams norm = dense_layer_norm(x, block.gamma, block.beta, p_.norm, dim_, num_rows);
+  Status normalise(const DecoderBlock& block, const NormWeights& weights, const void* x,
+                   int num_rows) const {
+    NormParams norm = dense_norm(x, weights, p_.norm, dim_, num_rows);
     if (norm_is_fp8(block)) norm = with_fp8_output(kernels_, norm, p_.row_scales);
-    return kernels_.layer_norm(stream_, norm);
+    return kernels_.norm(stream_, norm);
   }
 
   Status run_outputs(const DecoderBlock& block, const Rows& rows) const {
     GAPLESS_RETURN_IF_ERROR(linear(residual_linear(kernels_, rows.attention, block.proj, rows.x,
                                                    rows.after_attention, rows.num_rows)));
-    LinearParams fc1 = dense_linear(kernels_, p_.norm, block.fc1, p_.inner, rows.num_rows);
-    fc1.activation = Activation::kGeluTanh;
-    GAPLESS_RETURN_IF_ERROR(linear(fc1, norm_is_fp8(block)));
-    const bool inner_is_fp8 = !p_.decode && block.fc2.fp8 != nullptr;
+    if (block.residual == Residual::kSequential) {
+      GAPLESS_RETURN_IF_ERROR(normalise(block, block.ff_norm, rows.after_attention, rows.num_rows));
+    }
+    GAPLESS_RETURN_IF_ERROR(run_up(block, rows.num_rows));
+    LinearParams down = residual_linear(kernels_, p_.inner, block.ff.down, rows.after_attention,
+                                        rows.x, rows.num_rows);
+    down.x_stride = block.ff.up.out;
+    const bool inner_is_fp8 = !p_.decode && block.ff.down.fp8 != nullptr;
     if (inner_is_fp8) {
       GAPLESS_RETURN_IF_ERROR(kernels_.rows_to_fp8(
-          stream_,
-          in_place_rows_to_fp8(kernels_, p_.inner, block.fc2.in, p_.row_scales, rows.num_rows)));
+          stream_, in_place_rows_to_fp8(kernels_, p_.inner, block.ff.inner(), down.x_stride,
+                                        p_.row_scales, rows.num_rows)));
     }
-    return linear(
-        residual_linear(kernels_, p_.inner, block.fc2, rows.after_attention, rows.x, rows.num_rows),
-        inner_is_fp8);
+    return linear(down, inner_is_fp8);
   }
 
-  Status gather(const void* x, void* y) const {
+  // Into the first ff.inner() columns of each row of `inner`, whose rows are ff.up.out apart.
+  Status run_up(const DecoderBlock& block, int num_rows) const {
+    const FeedForward& ff = block.ff;
+    LinearParams up = dense_linear(kernels_, p_.norm, ff.up, p_.inner, num_rows);
+    const bool gated = ff.kind == FeedForwardKind::kGated;
+    if (!gated) up.activation = ff.activation;
+    GAPLESS_RETURN_IF_ERROR(linear(up, norm_is_fp8(block)));
+    if (!gated) return ok_status();
+    return kernels_.gate(stream_, {.x = p_.inner,
+                                   .x_stride = ff.up.out,
+                                   .y = p_.inner,
+                                   .y_stride = ff.up.out,
+                                   .num_rows = num_rows,
+                                   .dim = ff.inner(),
+                                   .activation = ff.activation});
+  }
+
+  Status gather(const void* x, void* y, int dim) const {
     return kernels_.gather_rows(
         stream_,
-        {.x = x, .index = p_.wanted_tokens, .y = y, .num_rows = p_.num_wanted, .dim = dim_});
+        {.x = x, .index = p_.wanted_tokens, .y = y, .num_rows = p_.num_wanted, .dim = dim});
   }
 
   Status linear(LinearParams params, bool input_is_fp8 = false) const {
@@ -96,24 +118,24 @@ class ComposedBlocks {
 
   // Normalises, makes queries, keys and values, rotates and caches them, and attends.
   Status run_attention(const DecoderBlock& block) const {
-    GAPLESS_RETURN_IF_ERROR(normalise(block, p_.x, p_.num_tokens));
+    GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, p_.x, p_.num_tokens));
     GAPLESS_RETURN_IF_ERROR(linear(
         dense_linear(kernels_, p_.norm, block.qkv, p_.qkv, p_.num_tokens), norm_is_fp8(block)));
-    const std::int64_t qkv_stride = 3 * std::int64_t{dim_};
     GAPLESS_RETURN_IF_ERROR(kernels_.rope_and_cache(stream_, {.qkv = p_.qkv,
-                                                              .qkv_stride = qkv_stride,
+                                                              .qkv_stride = p_.heads.qkv_width(),
                                                               .positions = p_.positions,
                                                               .cache_slots = p_.cache_slots,
                                                               .rope_table = p_.rope_table,
+                                                              .q_norm = block.q_norm,
+                                                              .k_norm = block.k_norm,
                                                               .kv = block.kv,
                                                               .num_tokens = p_.num_tokens,
-                                                              .num_heads = p_.num_heads,
-                                                              .head_dim = p_.head_dim,
+                                                              .heads = p_.heads,
                                                               .rotary_dim = p_.rotary_dim}));
     return kernels_.paged_attention(stream_, {.qkv = p_.qkv,
-                                              .qkv_stride = qkv_stride,
+                                              .qkv_stride = p_.heads.qkv_width(),
                                               .out = p_.attention,
-                                              .out_stride = dim_,
+                                              .out_stride = p_.heads.q_width(),
                                               .kv = block.kv,
                                               .page_table = p_.page_table,
                                               .page_table_stride = p_.page_table_stride,
@@ -122,8 +144,7 @@ class ComposedBlocks {
                                               .num_tokens = p_.num_tokens,
                                               .max_new_tokens = p_.max_new_tokens,
                                               .max_context = p_.max_context,
-                                              .num_heads = p_.num_heads,
-                                              .head_dim = p_.head_dim,
+                                              .heads = p_.heads,
                                               .scratch = p_.attention_scratch});
   }
 

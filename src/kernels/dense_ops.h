@@ -28,12 +28,11 @@ inline LinearParams residual_linear(const Kernels& kernels, const void* input,
   return params;
 }
 
-inline LayerNormParams dense_layer_norm(const void* x, const void* gamma, const void* beta, void* y,
-                                        int dim, int num_rows) {
+inline NormParams dense_norm(const void* x, const NormWeights& weights, void* y, int dim,
+                             int num_rows) {
   return {.x = x,
           .x_stride = dim,
-          .gamma = gamma,
-          .beta = beta,
+          .weights = weights,
           .y = y,
           .y_stride = dim,
           .num_rows = num_rows,
@@ -56,21 +55,20 @@ inline LinearParams with_fp8_input(const Kernels& kernels, LinearParams params,
   return params;
 }
 
-// Makes a LayerNorm end in 8 bits, as with_fp8_input() reads them.
-inline LayerNormParams with_fp8_output(const Kernels& kernels, LayerNormParams params,
-                                       float* row_scales) {
+// Makes a norm end in 8 bits, as with_fp8_input() reads them.
+inline NormParams with_fp8_output(const Kernels& kernels, NormParams params, float* row_scales) {
   params.y_scales = row_scales;
   params.y_stride *= fp8_elements_per_t(kernels);
   return params;
 }
 
-// Dense rows of type T become rows in 8 bits where they lie.
-inline RowsToFp8Params in_place_rows_to_fp8(const Kernels& kernels, void* x, int dim, float* scales,
-                                            int num_rows) {
+// Rows of type T, `stride` elements apart, become rows in 8 bits where they lie.
+inline RowsToFp8Params in_place_rows_to_fp8(const Kernels& kernels, void* x, int dim,
+                                            std::int64_t stride, float* scales, int num_rows) {
   return {.x = x,
-          .x_stride = dim,
+          .x_stride = stride,
           .y = x,
-          .y_stride = dim * fp8_elements_per_t(kernels),
+          .y_stride = stride * fp8_elements_per_t(kernels),
           .scales = scales,
           .num_rows = num_rows,
           .dim = dim};

@@ -21,6 +21,7 @@
 #include <memory>
 #include <span>
 
+#include "base/host_device.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
@@ -62,7 +63,8 @@ struct PrepareLinearParams {
   int first_in = 0;
 };
 
-enum class Activation { kNone, kGeluTanh };
+// kSilu: x / (1 + exp(-x)); of gate() alone, a product does not end in it.
+enum class Activation { kNone, kGeluTanh, kSilu };
 
 // x and y must not overlap.
 struct LinearParams {
@@ -79,7 +81,7 @@ struct LinearParams {
   const void* residual = nullptr;  // [residual_rows, out] T
   std::int64_t residual_stride = 0;
   int residual_rows = 0;
-  // Unless nullptr: [num_rows], and x is in 8 bits (rows_to_fp8, LayerNormParams::y_scales), row r
+  // Unless nullptr: [num_rows], and x is in 8 bits (rows_to_fp8, NormParams::y_scales), row r
   // times x_scales[r]; the product is with weights.fp8. Not with `decode`; `in` is a multiple of
   // 16; x_scales lies on 16 bytes.
   const float* x_scales = nullptr;
@@ -88,16 +90,25 @@ struct LinearParams {
   bool decode = false;
 };
 
-struct LayerNormParams {
+//   kLayer  y = (x - mean(x)) / sqrt(variance(x) + eps) * gamma + beta
+//   kRms    y = x / sqrt(mean(x^2) + eps) * gamma                        (arXiv 1910.07467)
+enum class NormKind { kLayer, kRms };
+
+struct NormWeights {
+  NormKind kind = NormKind::kLayer;
+  const void* gamma = nullptr;  // [dim] T
+  const void* beta = nullptr;   // [dim] T; kLayer only
+  float eps = 1e-5f;
+};
+
+struct NormParams {
   const void* x = nullptr;  // [num_rows, dim] T
   std::int64_t x_stride = 0;
-  const void* gamma = nullptr;  // [dim] T
-  const void* beta = nullptr;   // [dim] T
-  void* y = nullptr;            // [num_rows, dim] T; may be x
+  NormWeights weights;
+  void* y = nullptr;  // [num_rows, dim] T; may be x
   std::int64_t y_stride = 0;
   int num_rows = 0;
   int dim = 0;
-  float eps = 1e-5f;
   // Unless nullptr: out [num_rows], and y is in 8 bits, as rows_to_fp8 makes it.
   float* y_scales = nullptr;
 };
@@ -200,7 +211,22 @@ struct PlanDecodeParams {
   std::int32_t* input_index = nullptr;     // out [num_rows]: a live row, or -1 (EmbedParams)
 };
 
-// The KV cache of one layer. k, v: [num_pages, num_heads, kPageTokens, head_dim] elements of
+// The heads of an attention. Query head h reads the keys and values of head h / (num_heads / num_kv_heads)
+// (grouped queries, arXiv 2305.13245); num_kv_heads divides num_heads.
+struct AttentionHeads {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+
+  GAPLESS_HOST_DEVICE int q_width() const { return num_heads * head_dim; }
+  GAPLESS_HOST_DEVICE int kv_width() const { return num_kv_heads * head_dim; }
+  GAPLESS_HOST_DEVICE int qkv_width() const { return q_width() + 2 * kv_width(); }
+  GAPLESS_HOST_DEVICE int group_size() const { return num_heads / num_kv_heads; }
+
+  friend bool operator==(const AttentionHeads&, const AttentionHeads&) = default;
+};
+
+// The KV cache of one layer. k, v: [num_pages, num_kv_heads, kPageTokens, head_dim] elements of
 // `format` each.
 struct KvLayer {
   void* k = nullptr;
@@ -208,18 +234,20 @@ struct KvLayer {
   KvFormat format = KvFormat::kNative;
 };
 
-// Rotates q and k (half-split pairs (j, j + rotary_dim/2) of the first rotary_dim dims), q in
-// place, and writes k and v, as numbers of type T, into the cache in its format.
+// Normalises each head of q and k where there are weights for it, rotates q and k (half-split pairs
+// (j, j + rotary_dim/2) of the first rotary_dim dims), q in place, and writes k and v, as numbers of
+// type T, into the cache in its format.
 struct RopeAndCacheParams {
-  void* qkv = nullptr;  // [num_tokens, 3*num_heads*head_dim] T
+  void* qkv = nullptr;  // [num_tokens, heads.qkv_width()] T: Q | K | V, each head-major
   std::int64_t qkv_stride = 0;
   const std::int32_t* positions = nullptr;    // [num_tokens]
   const std::int32_t* cache_slots = nullptr;  // [num_tokens]
   const float* rope_table = nullptr;          // [max_context, rotary_dim/2, 2]: cos, sin
+  // kRms over head_dim, before the rotation; gamma nullptr: none. Both or neither.
+  NormWeights q_norm, k_norm;
   KvLayer kv;
   int num_tokens = 0;
-  int num_heads = 0;
-  int head_dim = 0;
+  AttentionHeads heads;
   int rotary_dim = 0;
 };
 
@@ -227,7 +255,7 @@ struct RopeAndCacheParams {
 // copy of the prefix's last, partly filled page.
 struct CopyPagesParams {
   void* kv_base = nullptr;      // the whole cache: [num_layers, 2, num_pages, page_bytes]
-  std::int64_t page_bytes = 0;  // num_heads * kPageTokens * head_dim * kv_element_bytes()
+  std::int64_t page_bytes = 0;  // num_kv_heads * kPageTokens * head_dim * kv_element_bytes()
   std::int64_t num_pages = 0;
   int num_layers = 0;
   const PageCopy* copies = nullptr;          // [max_copies]
@@ -238,9 +266,9 @@ struct CopyPagesParams {
 // Query at position p of a sequence sees key k iff k <= p, or p and k are both below prefix_len.
 // Keys and values come from the cache alone (this launch's were written by RopeAndCache).
 struct PagedAttentionParams {
-  const void* qkv = nullptr;  // [num_tokens, 3*num_heads*head_dim] T; only the rotated q is read
+  const void* qkv = nullptr;  // [num_tokens, heads.qkv_width()] T; only the rotated q is read
   std::int64_t qkv_stride = 0;
-  void* out = nullptr;  // [num_tokens, num_heads*head_dim] T; rows of done sequences: undefined
+  void* out = nullptr;  // [num_tokens, heads.q_width()] T; rows of done sequences: undefined
   std::int64_t out_stride = 0;
   KvLayer kv;
   const std::int32_t* page_table = nullptr;
@@ -252,30 +280,61 @@ struct PagedAttentionParams {
   // passes at least 2, so that a sequence of one token takes the same path alone and in a pack.
   int max_new_tokens = 1;
   int max_context = 0;  // upper bound of num_cached + num_tokens
-  int num_heads = 0;
-  int head_dim = 0;
+  AttentionHeads heads;
   void* scratch = nullptr;  // attention_scratch_bytes()
 };
 
-// One parallel block of the text decoder: x <- x + proj(attention(n)) + fc2(gelu(fc1(n))), n = LN(x).
+// y = activation(gate) * up, for x = [gate | up].
+struct GateParams {
+  const void* x = nullptr;  // [num_rows, 2*dim] T
+  std::int64_t x_stride = 0;
+  void* y = nullptr;  // [num_rows, dim] T; may be x
+  std::int64_t y_stride = 0;
+  int num_rows = 0;
+  int dim = 0;
+  Activation activation = Activation::kSilu;
+};
+
+// A block's feed-forward: kDense  down(activation(up(n)))
+//                         kGated  down(activation(gate) * up), [gate | up] = up(n)  (arXiv 2002.05202)
+enum class FeedForwardKind { kDense, kGated };
+
+struct FeedForward {
+  FeedForwardKind kind = FeedForwardKind::kDense;
+  Activation activation = Activation::kGeluTanh;
+  LinearWeights up;    // [inner, dim]; kGated: [2*inner, dim], the gate's rows first
+  LinearWeights down;  // [dim, inner]
+
+  int inner() const { return down.in; }
+};
+
+// How a block's two branches meet the residual stream.
+//   kParallel    x <- x + proj(attention(n)) + ff(n), n = norm(x)
+//   kSequential  x <- x + proj(attention(norm(x))); x <- x + ff(ff_norm(x))
+enum class Residual { kParallel, kSequential };
+
+// One block of a decoder: a layer is data. Biases are optional (LinearWeights::bias).
 struct DecoderBlock {
-  const void* gamma = nullptr;  // [dim] T
-  const void* beta = nullptr;
-  LinearWeights qkv, proj, fc1, fc2;
-  // What prepare_linear made of qkv and fc1 below each other, and of proj and fc2 beside each other;
-  // nullptr: not prepared.
+  Residual residual = Residual::kParallel;
+  NormWeights norm;
+  NormWeights ff_norm;         // kSequential only
+  LinearWeights qkv;           // [heads.qkv_width(), dim]
+  NormWeights q_norm, k_norm;  // as in RopeAndCacheParams
+  LinearWeights proj;          // [dim, heads.q_width()]
+  FeedForward ff;
+  // What prepare_linear made of qkv and ff.up below each other, and of proj and ff.down beside each
+  // other; nullptr: not prepared.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
   PreparedFormat prepared_format = PreparedFormat::kNative;
   KvLayer kv;  // the same format in all blocks
 };
 
-// logits = LN(x) W^T + b.
+// logits = norm(x) W^T + b.
 struct DecoderHead {
-  const void* gamma = nullptr;  // [dim] T
-  const void* beta = nullptr;
+  NormWeights norm;
   LinearWeights linear;     // [vocab, dim]
-  void* norm = nullptr;     // scratch, [num_tokens, dim] T
+  void* normed = nullptr;   // scratch, [num_tokens, dim] T
   float* logits = nullptr;  // out [num_tokens, vocab]
 };
 
@@ -308,8 +367,7 @@ struct DecoderBlocksParams {
   int num_tokens = 0;
   int max_new_tokens = 1;  // as in PagedAttentionParams
   int max_context = 0;
-  int num_heads = 0;
-  int head_dim = 0;
+  AttentionHeads heads;
   int rotary_dim = 0;
   bool decode = false;
   const std::int32_t* wanted_tokens = nullptr;  // [num_wanted]; nullptr: the results are in x
@@ -317,9 +375,9 @@ struct DecoderBlocksParams {
   void* wanted_x = nullptr;  // out [num_wanted, dim] T; x is undefined then
   // Scratch. N = max(num_tokens, num_wanted).
   void* norm = nullptr;               // [N, dim] T
-  void* qkv = nullptr;                // [N, 3 * dim] T
-  void* attention = nullptr;          // [N, dim] T
-  void* inner = nullptr;              // [N, fc1.out] T
+  void* qkv = nullptr;                // [N, max(heads.qkv_width(), dim)] T
+  void* attention = nullptr;          // [N, max(heads.q_width(), dim)] T
+  void* inner = nullptr;              // [N, ff.up.out] T
   float* row_scales = nullptr;        // [N]; nullptr: only without weights in 8 bits
   void* attention_scratch = nullptr;  // attention_scratch_bytes()
   void* block_scratch = nullptr;      // decoder_blocks_scratch_bytes()
@@ -504,7 +562,7 @@ class Kernels {
                              std::span<const int> /*row_counts*/) {
     return ok_status();
   }
-  virtual Status layer_norm(Stream& stream, const LayerNormParams& params) = 0;
+  virtual Status norm(Stream& stream, const NormParams& params) = 0;
   virtual Status patchify(Stream& stream, const PatchifyParams& params) = 0;
   virtual Status vision_attention(Stream& stream, const VisionAttentionParams& params) = 0;
   virtual Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) = 0;
@@ -516,6 +574,12 @@ class Kernels {
   virtual Status paged_attention(Stream& stream, const PagedAttentionParams& params) = 0;
   // Composed of the ops above (decoder_blocks.cpp) where a backend has nothing better.
   virtual Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params);
+  // Ok where the backend runs these blocks in its fastest way; otherwise unavailable, with the reason why it
+  // composes them. For a decode step of `params`, whose pointers to activations are not looked at.
+  virtual Status check_fast_decoder(const DecoderBlocksParams& /*params*/) const {
+    return ok_status();
+  }
+  virtual Status gate(Stream& stream, const GateParams& params) = 0;
   virtual Status gather_rows(Stream& stream, const GatherRowsParams& params) = 0;
   virtual Status sample(Stream& stream, const SampleParams& params) = 0;
   virtual Status top_logprobs(Stream& stream, const TopLogprobsParams& params) = 0;
@@ -532,7 +596,7 @@ class Kernels {
 
   // Upper bounds of the scratch that the ops above need at these sizes; 0 when none.
   virtual std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
-                                              int num_heads, int head_dim) const = 0;
+                                              const AttentionHeads& heads) const = 0;
   virtual std::size_t decoder_blocks_scratch_bytes(int /*max_rows*/, int /*dim*/, int /*ff_dim*/,
                                                    int /*num_heads*/) const {
     return 0;

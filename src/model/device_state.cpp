@@ -16,7 +16,8 @@ constexpr std::size_t kUploadPieceBytes = 1u << 20;
 
 std::size_t kv_page_bytes(const TextShape& shape, DType dtype, KvFormat format) {
   return std::size_t{2} * static_cast<std::size_t>(shape.num_layers) *
-         static_cast<std::size_t>(shape.dim) * kPageTokens * kv_element_bytes(format, dtype);
+         static_cast<std::size_t>(shape.heads.kv_width()) * kPageTokens *
+         kv_element_bytes(format, dtype);
 }
 
 std::size_t token_memory_bytes(int vocab, const StepLimits& limits) {

@@ -57,7 +57,10 @@ TEST(KvPages, TheStateHasPagesOfItsFormat) {
   ASSERT_TRUE(device.ok());
   auto stream = (*device)->create_stream("test");
   ASSERT_TRUE(stream.ok());
-  const TextShape shape{.dim = 128, .num_layers = 3, .max_context = 64};
+  const TextShape shape{.dim = 192,  // not that of the keys
+                        .num_layers = 3,
+                        .heads = {.num_heads = 6, .num_kv_heads = 2, .head_dim = 64},
+                        .max_context = 64};
   StepLimits limits;
   limits.max_seats = 2;
   limits.num_pages = 5;

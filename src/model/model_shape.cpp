@@ -51,8 +51,8 @@ TextShape text_shape(const ModelConfig& config) {
   TextShape shape;
   shape.dim = text.dim;
   shape.num_layers = text.n_layers;
-  shape.num_heads = text.n_heads;
-  shape.head_dim = text.head_dim();
+  shape.heads = {
+      .num_heads = text.n_heads, .num_kv_heads = text.n_kv_heads, .head_dim = text.head_dim()};
   shape.rotary_dim = text.rotary_dim();
   shape.ff_dim = pad_inner(text.ff_dim);
   shape.vocab = text.vocab_size;

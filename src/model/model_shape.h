@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "kernels/kernels.h"
 #include "weights/model_config.h"
 
 namespace gapless {
@@ -41,9 +42,8 @@ struct VisionShape {
 struct TextShape {
   int dim = 0;  // D
   int num_layers = 0;
-  int num_heads = 0;
-  int head_dim = 0;    // 64
-  int rotary_dim = 0;  // 32: the first half of each head
+  AttentionHeads heads;
+  int rotary_dim = 0;  // the first dims of each head
   int ff_dim = 0;      // padded
   int vocab = 0;
   int max_context = 0;

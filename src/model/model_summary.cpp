@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "model/decode_path.h"
 #include "weights/weight_map.h"
 
 namespace gapless {
@@ -125,7 +126,8 @@ std::string describe_model(const ModelConfig& config, PreparedFormat weights, Kv
   out += describe_traffic(step);
   out += fmt::format("  {:<24} {:>10.1f} MB\n", "total", megabytes(total_bytes(step)));
   out += "on top, in a step that samples a coordinate or a size\n";
-  return out + describe_traffic(region_step_traffic(config, DType::kBF16));
+  out += describe_traffic(region_step_traffic(config, DType::kBF16));
+  return out + describe_decode_path(config);
 }
 
 }  // namespace gapless

@@ -87,5 +87,18 @@ TEST(ModelSummary, TheDescriptionNamesTheTotals) {
   EXPECT_NE(fp8.find("1510.8 MB"), std::string::npos) << fp8;
 }
 
+TEST(ModelSummary, TheDescriptionSaysHowDecodeStepsRun) {
+  ModelConfig config = moondream2_config();
+  const auto describe = [&] {
+    return describe_model(config, PreparedFormat::kNative, KvFormat::kNative, 1, 1000);
+  };
+  EXPECT_NE(describe().find("decode steps on a GPU: one launch each"), std::string::npos);
+  config.text.max_context = 4096;
+  EXPECT_NE(describe().find("decode steps on a GPU: composed of single ops, because its context is "
+                            "4096 tokens, more than 2048"),
+            std::string::npos)
+      << describe();
+}
+
 }  // namespace
 }  // namespace gapless

@@ -55,10 +55,8 @@ class Placer {
     weights.bias = vector(name + ".bias", out, out);
     return weights;
   }
-  LayerNormWeights layer_norm(const std::string& name, int dim) {
-    return {.gamma = vector(name + ".weight", dim, dim),
-            .beta = vector(name + ".bias", dim, dim),
-            .dim = dim};
+  NormWeights layer_norm(const std::string& name, int dim) {
+    return {.gamma = vector(name + ".weight", dim, dim), .beta = vector(name + ".bias", dim, dim)};
   }
 
   std::vector<TensorPlacement> take_tensors() { return std::move(tensors_); }
@@ -99,12 +97,12 @@ TextWeights place_text(Placer& placer, const ModelConfig& config) {
   text.wte = placer.matrix("model.text.wte", shape.vocab_size, d);
   for (int i = 0; i < shape.n_layers; ++i) {
     const std::string name = fmt::format("model.text.blocks.{}", i);
-    TextBlockWeights block;
-    block.ln = placer.layer_norm(name + ".ln", d);
+    DecoderBlock block;
+    block.norm = placer.layer_norm(name + ".ln", d);
     block.qkv = placer.linear(name + ".attn.qkv", 3 * d, d);
     block.proj = placer.linear(name + ".attn.proj", d, d);
-    block.fc1 = placer.linear_into_mlp(name + ".mlp.fc1", shape.ff_dim, d);
-    block.fc2 = placer.linear_out_of_mlp(name + ".mlp.fc2", d, shape.ff_dim);
+    block.ff.up = placer.linear_into_mlp(name + ".mlp.fc1", shape.ff_dim, d);
+    block.ff.down = placer.linear_out_of_mlp(name + ".mlp.fc2", d, shape.ff_dim);
     text.blocks.push_back(block);
   }
   text.post_ln = placer.layer_norm("model.text.post_ln", d);
@@ -149,7 +147,9 @@ WeightLayout lay_out_weights(const ModelConfig& config, DType dtype) {
   Placer placer(nullptr, dtype);
   ModelWeights weights;
   place_all(placer, config, weights);
-  return {.tensors = placer.take_tensors(), .total_bytes = placer.total_bytes()};
+  return {.tensors = placer.take_tensors(),
+          .total_bytes = placer.total_bytes(),
+          .text = std::move(weights.text)};
 }
 
 StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,

@@ -18,26 +18,20 @@
 
 namespace gapless {
 
-struct LayerNormWeights {
-  const void* gamma = nullptr;  // [dim]
-  const void* beta = nullptr;   // [dim]
-  int dim = 0;
-};
-
 struct VisionBlockWeights {
-  LayerNormWeights ln1;  // [E]
-  LinearWeights qkv;     // [3E, E]: Q, K, V thirds, each head-major
-  LinearWeights proj;    // [E, E]
-  LayerNormWeights ln2;  // [E]
-  LinearWeights fc1;     // [G', E]
-  LinearWeights fc2;     // [E, G']
+  NormWeights ln1;     // [E]
+  LinearWeights qkv;   // [3E, E]: Q, K, V thirds, each head-major
+  LinearWeights proj;  // [E, E]
+  NormWeights ln2;     // [E]
+  LinearWeights fc1;   // [G', E]
+  LinearWeights fc2;   // [E, G']
 };
 
 struct VisionWeights {
   LinearWeights patch_emb;        // [E, 592]
   const void* pos_emb = nullptr;  // [729, E]
   std::vector<VisionBlockWeights> blocks;
-  LayerNormWeights post_ln;  // [E]
+  NormWeights post_ln;  // [E]
 };
 
 struct ProjectorWeights {
@@ -45,23 +39,13 @@ struct ProjectorWeights {
   LinearWeights fc2;  // [D, P]
 };
 
-struct TextBlockWeights {
-  LayerNormWeights ln;  // [D]: feeds attention and MLP
-  LinearWeights qkv;    // [3D, D]: Q, K, V thirds, each head-major
-  LinearWeights proj;   // [D, D]
-  LinearWeights fc1;    // [F', D]
-  LinearWeights fc2;    // [D, F']
-  // [qkv | fc1] and [proj | fc2] for decode steps (prepared_weights.h); nullptr: not prepared.
-  const void* prepared_in = nullptr;
-  const void* prepared_out = nullptr;
-  PreparedFormat prepared_format = PreparedFormat::kNative;
-};
-
 struct TextWeights {
   const void* wte = nullptr;  // [V, D]
-  std::vector<TextBlockWeights> blocks;
-  LayerNormWeights post_ln;  // [D]
-  LinearWeights lm_head;     // [V, D], not tied to wte
+  // Without their KV cache (DecoderBlock::kv), which is not a weight. What a block prepares for decode
+  // steps is in prepared_weights.h.
+  std::vector<DecoderBlock> blocks;
+  NormWeights post_ln;    // [D]
+  LinearWeights lm_head;  // [V, D], not tied to wte
 };
 
 struct RegionWeights {
@@ -94,6 +78,7 @@ struct ModelWeights {
 struct WeightLayout {
   std::vector<TensorPlacement> tensors;
   std::size_t total_bytes = 0;
+  TextWeights text;  // which products and norms there are; the addresses mean nothing
 };
 WeightLayout lay_out_weights(const ModelConfig& config, DType dtype);
 

@@ -3,22 +3,24 @@
 #include <vector>
 
 #include "model/bump_layout.h"
+#include "model/decode_path.h"
 #include "model/model_shape.h"
 
 namespace gapless {
 namespace {
 
-// What starts of prepared parts must be multiples of (PrepareLinearParams).
-constexpr int kPartRows = 16;
-constexpr int kPartColumns = 128;
+// Any shape that every backend which prepares weights can prepare.
+constexpr int kAnyIn = 128;
+constexpr int kAnyOut = 16;
 
 // Where the prepared matrices lie.
 class PreparedLayout {
  public:
-  PreparedLayout(const Kernels& kernels, const TextShape& shape, PreparedFormat format, void* base)
+  // `joins`: the blocks too, whose two products each read as one; otherwise the head alone.
+  PreparedLayout(const Kernels& kernels, const TextShape& shape, PreparedFormat format, bool joins,
+                 void* base)
       : kernels_(kernels), format_(format), layout_(base) {
     const int d = shape.dim, f = shape.ff_dim;
-    const bool joins = d % kPartColumns == 0 && 3 * d % kPartRows == 0;
     for (int i = 0; joins && i < shape.num_layers; ++i) {
       blocks.push_back({take(d, 3 * d + f), take(d + f, d)});
     }
@@ -31,7 +33,7 @@ class PreparedLayout {
     void* in;
     void* out;
   };
-  std::vector<Block> blocks;  // empty where the shapes do not allow two matrices in one
+  std::vector<Block> blocks;  // empty where no launch would read them
   void* head = nullptr;
 
  private:
@@ -45,8 +47,8 @@ class PreparedLayout {
 };
 
 Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
-                     const PreparedLayout::Block& to, TextBlockWeights& block) {
-  const int d = block.qkv.in, f = block.fc1.out;
+                     const PreparedLayout::Block& to, DecoderBlock& block) {
+  const int d = block.qkv.in, f = block.ff.up.out;
   auto prepare = [&](const LinearWeights& part, void* prepared, int total_in, int total_out,
                      int first_out, int first_in) {
     return kernels.prepare_linear(stream, {.weights = part,
@@ -58,9 +60,9 @@ Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
                                            .first_in = first_in});
   };
   GAPLESS_RETURN_IF_ERROR(prepare(block.qkv, to.in, d, 3 * d + f, 0, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.fc1, to.in, d, 3 * d + f, 3 * d, 0));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.ff.up, to.in, d, 3 * d + f, 3 * d, 0));
   GAPLESS_RETURN_IF_ERROR(prepare(block.proj, to.out, d + f, d, 0, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.fc2, to.out, d + f, d, 0, d));
+  GAPLESS_RETURN_IF_ERROR(prepare(block.ff.down, to.out, d + f, d, 0, d));
   block.prepared_in = to.in;
   block.prepared_out = to.out;
   block.prepared_format = format;
@@ -71,8 +73,11 @@ Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
 
 std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config,
                                    PreparedFormat format) {
-  if (kernels.prepared_linear_bytes(kPartColumns, kPartRows, format) == 0) return 0;
-  return PreparedLayout(kernels, text_shape(config), format, nullptr).total_bytes();
+  if (kernels.prepared_linear_bytes(kAnyIn, kAnyOut, format) == 0) return 0;
+  const TextShape shape = text_shape(config);
+  const bool joins =
+      check_one_launch_decode(shape, lay_out_weights(config, kernels.activation_dtype()).text).ok();
+  return PreparedLayout(kernels, shape, format, joins, nullptr).total_bytes();
 }
 
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
@@ -81,7 +86,9 @@ Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
   const std::size_t bytes = prepared_weights_bytes(kernels, config, format);
   if (bytes == 0) return ok_status();
   GAPLESS_ASSIGN_OR_RETURN(weights.prepared, device.allocate(bytes));
-  const PreparedLayout layout(kernels, text_shape(config), format, weights.prepared.data());
+  const TextShape shape = text_shape(config);
+  const bool joins = check_one_launch_decode(shape, weights.text).ok();
+  const PreparedLayout layout(kernels, shape, format, joins, weights.prepared.data());
   for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
     GAPLESS_RETURN_IF_ERROR(
         prepare_block(kernels, stream, format, layout.blocks[i], weights.text.blocks[i]));

@@ -1,5 +1,6 @@
 // A second copy of the text decoder's matrices, in the layout that the backend's decode products
-// want, in T or in 8 bits. Prefill keeps reading the rows of the first: a copy in T costs as much
+// want, in T or in 8 bits: of the logits' matrix, and of the blocks' where a decode step is one launch
+// (decode_path.h). Prefill keeps reading the rows of the first: a copy in T costs as much
 // memory again as those matrices take (2.6 GB for Moondream 2 in bfloat16).
 #pragma once
 

@@ -16,17 +16,9 @@ TextDecoder::TextDecoder(const ModelContext& context, const TextShape& shape,
       state_(state),
       rope_table_dev_(rope_table_dev) {
   for (int layer = 0; layer < shape.num_layers; ++layer) {
-    const TextBlockWeights& block = weights.blocks[static_cast<std::size_t>(layer)];
-    blocks_.push_back({.gamma = block.ln.gamma,
-                       .beta = block.ln.beta,
-                       .qkv = block.qkv,
-                       .proj = block.proj,
-                       .fc1 = block.fc1,
-                       .fc2 = block.fc2,
-                       .prepared_in = block.prepared_in,
-                       .prepared_out = block.prepared_out,
-                       .prepared_format = block.prepared_format,
-                       .kv = state.kv_layer(layer)});
+    DecoderBlock block = weights.blocks[static_cast<std::size_t>(layer)];
+    block.kv = state.kv_layer(layer);
+    blocks_.push_back(block);
   }
 }
 
@@ -39,18 +31,20 @@ Status TextDecoder::tune(Stream& stream, int max_tokens) const {
     rows += rows < 1024 ? 16 : rows < 2048 ? 32 : rows < 4096 ? 64 : 128;
   }
   row_counts.push_back(max_tokens);
-  const TextBlockWeights& block = weights_.blocks.front();
+  const DecoderBlock& block = weights_.blocks.front();
   const TextWorkspace& w = workspace_;
-  LinearParams fc1 = dense_linear(*context_.kernels, w.norm, block.fc1, w.inner, max_tokens);
-  fc1.activation = Activation::kGeluTanh;
+  LinearParams up = dense_linear(*context_.kernels, w.norm, block.ff.up, w.inner, max_tokens);
+  if (block.ff.kind == FeedForwardKind::kDense) up.activation = block.ff.activation;
   // As decoder_blocks() lays a prefill's products out.
   void* after_attention = w.qkv;
+  LinearParams down =
+      residual_linear(*context_.kernels, w.inner, block.ff.down, after_attention, w.x, max_tokens);
+  down.x_stride = block.ff.up.out;
   for (const LinearParams& plain :
        {dense_linear(*context_.kernels, w.norm, block.qkv, w.qkv, max_tokens),
         residual_linear(*context_.kernels, w.attention, block.proj, w.x, after_attention,
                         max_tokens),
-        fc1,
-        residual_linear(*context_.kernels, w.inner, block.fc2, after_attention, w.x, max_tokens)}) {
+        up, down}) {
     const LinearParams params = with_fp8_input(*context_.kernels, plain, w.row_scales);
     GAPLESS_RETURN_IF_ERROR(context_.kernels->tune_linear(stream, params, row_counts));
   }
@@ -74,8 +68,7 @@ DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const 
   params.num_tokens = batch.num_tokens;
   params.max_new_tokens = batch.max_new_tokens;
   params.max_context = shape_.max_context;
-  params.num_heads = shape_.num_heads;
-  params.head_dim = shape_.head_dim;
+  params.heads = shape_.heads;
   params.rotary_dim = shape_.rotary_dim;
   params.decode = batch.decode;
   params.norm = workspace_.norm;
@@ -89,10 +82,9 @@ DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const 
 }
 
 DecoderHead TextDecoder::head(float* logits) const {
-  return {.gamma = weights_.post_ln.gamma,
-          .beta = weights_.post_ln.beta,
+  return {.norm = weights_.post_ln,
           .linear = weights_.lm_head,
-          .norm = workspace_.last_norm,
+          .normed = workspace_.last_norm,
           .logits = logits};
 }
 
@@ -134,11 +126,18 @@ Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float*
   return context_.kernels->decoder_blocks(stream, params);
 }
 
+Status TextDecoder::check_fast_decode(int num_rows) const {
+  const DecoderHead with_head = head(nullptr);
+  DecoderBlocksParams params = blocks_params(
+      {.num_sequences = num_rows, .num_tokens = num_rows, .max_new_tokens = 1, .decode = true});
+  params.head = &with_head;
+  return context_.kernels->check_fast_decoder(params);
+}
+
 Status TextDecoder::compute_logits(Stream& stream, const void* hidden, int num_rows,
                                    float* logits) const {
-  GAPLESS_RETURN_IF_ERROR(context_.kernels->layer_norm(
-      stream, dense_layer_norm(hidden, weights_.post_ln.gamma, weights_.post_ln.beta,
-                               workspace_.last_norm, weights_.post_ln.dim, num_rows)));
+  GAPLESS_RETURN_IF_ERROR(context_.kernels->norm(
+      stream, dense_norm(hidden, weights_.post_ln, workspace_.last_norm, shape_.dim, num_rows)));
   GAPLESS_RETURN_IF_ERROR(
       context_.record(stream, "text.post_ln", workspace_.last_norm, num_rows, shape_.dim));
   LinearParams head =

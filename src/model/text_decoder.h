@@ -47,6 +47,10 @@ class TextDecoder {
   // A decode step: all blocks, then the logits of every row. logits: [num_tokens, vocab] float32.
   Status run_decode(Stream& stream, const DecoderBatch& batch, float* logits) const;
 
+  // Ok where the backend runs decode steps of num_rows rows in its fastest way; otherwise the reason
+  // why it composes them of single ops (Kernels::check_fast_decoder).
+  Status check_fast_decode(int num_rows) const;
+
   // hidden: [num_rows, D] T before post_ln; logits: [num_rows, vocab] float32.
   Status compute_logits(Stream& stream, const void* hidden, int num_rows, float* logits) const;
 

@@ -31,7 +31,7 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   const int rows = num_crops * shape_.patches_per_crop;
   const VisionWorkspace& w = workspace_;
 
-  GAPLESS_RETURN_IF_ERROR(kernels.layer_norm(stream, norm_for(block.qkv, w.x, block.ln1, rows)));
+  GAPLESS_RETURN_IF_ERROR(kernels.norm(stream, norm_for(block.qkv, w.x, block.ln1, rows)));
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, qkv(block, rows)));
   VisionAttentionParams attention;
   attention.qkv = w.qkv;
@@ -44,20 +44,19 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, projection(block, rows)));
 
   GAPLESS_RETURN_IF_ERROR(
-      kernels.layer_norm(stream, norm_for(block.fc1, w.after_attention, block.ln2, rows)));
+      kernels.norm(stream, norm_for(block.fc1, w.after_attention, block.ln2, rows)));
   GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_in(block, rows)));
   if (block.fc2.fp8 != nullptr) {
-    GAPLESS_RETURN_IF_ERROR(kernels.rows_to_fp8(
-        stream,
-        in_place_rows_to_fp8(*context_.kernels, w.inner, block.fc2.in, w.row_scales, rows)));
+    GAPLESS_RETURN_IF_ERROR(
+        kernels.rows_to_fp8(stream, in_place_rows_to_fp8(*context_.kernels, w.inner, block.fc2.in,
+                                                         block.fc2.in, w.row_scales, rows)));
   }
   return kernels.linear(stream, mlp_out(block, rows));
 }
 
-LayerNormParams VisionEncoder::norm_for(const LinearWeights& product, const void* x,
-                                        const LayerNormWeights& weights, int rows) const {
-  const LayerNormParams params =
-      dense_layer_norm(x, weights.gamma, weights.beta, workspace_.norm, weights.dim, rows);
+NormParams VisionEncoder::norm_for(const LinearWeights& product, const void* x,
+                                   const NormWeights& weights, int rows) const {
+  const NormParams params = dense_norm(x, weights, workspace_.norm, shape_.dim, rows);
   if (product.fp8 == nullptr) return params;
   return with_fp8_output(*context_.kernels, params, workspace_.row_scales);
 }
@@ -122,9 +121,8 @@ Status VisionEncoder::encode(Stream& stream, const std::uint8_t* crops, int num_
     GAPLESS_RETURN_IF_ERROR(
         context_.record(stream, "vision.block", i, workspace_.x, rows, shape_.dim));
   }
-  GAPLESS_RETURN_IF_ERROR(context_.kernels->layer_norm(
-      stream, dense_layer_norm(workspace_.x, weights_.post_ln.gamma, weights_.post_ln.beta,
-                               features, weights_.post_ln.dim, rows)));
+  GAPLESS_RETURN_IF_ERROR(context_.kernels->norm(
+      stream, dense_norm(workspace_.x, weights_.post_ln, features, shape_.dim, rows)));
   return context_.record(stream, "vision.post_ln", features, rows, shape_.dim);
 }
 

@@ -39,8 +39,8 @@ class VisionEncoder {
   // Residuals alternate between VisionWorkspace::x and after_attention: a product whose output is
   // its own residual costs the backend a copy.
   // Into VisionWorkspace::norm, as the product that reads it wants it.
-  LayerNormParams norm_for(const LinearWeights& product, const void* x,
-                           const LayerNormWeights& weights, int rows) const;
+  NormParams norm_for(const LinearWeights& product, const void* x, const NormWeights& weights,
+                      int rows) const;
   LinearParams patch_embedding(int rows) const;
   LinearParams qkv(const VisionBlockWeights& block, int rows) const;
   LinearParams projection(const VisionBlockWeights& block, int rows) const;

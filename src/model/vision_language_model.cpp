@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "constraint/spatial_automaton.h"
 #include "image/normalize.h"
 #include "model/bump_layout.h"
@@ -76,7 +77,17 @@ Status VisionLanguageModel::prepare() {
       state_, DeviceState::create(device_, *stream, text_shape_, info_.image_tokens, context_.dtype,
                                   kv_format_, limits_, build_spatial_automata(tokens)));
   build_parts();
+  log_decode_path();
   return tune();
+}
+
+void VisionLanguageModel::log_decode_path() const {
+  if (const Status fast = text_decoder_->check_fast_decode(1); !fast.ok()) {
+    log_info("decode steps are composed of single ops, because {}", fast.message());
+  } else if (const Status large = text_decoder_->check_fast_decode(limits_.max_seats);
+             !large.ok()) {
+    log_info("the largest decode steps are composed of single ops, because {}", large.message());
+  }
 }
 
 Status VisionLanguageModel::tune() {

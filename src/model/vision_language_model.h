@@ -60,6 +60,7 @@ class VisionLanguageModel final : public StepModel {
   Status prepare();           // allocates and fills everything but the weights
   Status upload_constants();  // normalisation and rope tables
   void build_parts();
+  void log_decode_path() const;  // only where it is not the fastest
   Status tune();
 
   Status encode(Stream& compute, int num_crops, const std::uint8_t* crops);

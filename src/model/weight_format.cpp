@@ -12,8 +12,8 @@ Status round_weights_to_fp8(Kernels& kernels, Stream& stream, const ModelWeights
   for (const VisionBlockWeights& block : weights.vision.blocks) {
     matrices.insert(matrices.end(), {block.qkv, block.proj, block.fc1, block.fc2});
   }
-  for (const TextBlockWeights& block : weights.text.blocks) {
-    matrices.insert(matrices.end(), {block.qkv, block.proj, block.fc1, block.fc2});
+  for (const DecoderBlock& block : weights.text.blocks) {
+    matrices.insert(matrices.end(), {block.qkv, block.proj, block.ff.up, block.ff.down});
   }
   for (const LinearWeights& matrix : matrices) {
     // They lie in weights.buffer, which is not const: only the layers see them so.
@@ -34,8 +34,8 @@ std::vector<LinearWeights*> fp8_products(ModelWeights& weights) {
   for (VisionBlockWeights& block : weights.vision.blocks) {
     matrices.insert(matrices.end(), {&block.qkv, &block.fc1, &block.fc2});
   }
-  for (TextBlockWeights& block : weights.text.blocks) {
-    matrices.insert(matrices.end(), {&block.qkv, &block.fc1, &block.fc2});
+  for (DecoderBlock& block : weights.text.blocks) {
+    matrices.insert(matrices.end(), {&block.qkv, &block.ff.up, &block.ff.down});
   }
   return matrices;
 }

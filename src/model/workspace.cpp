@@ -46,20 +46,19 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   TextWorkspace text;
   text.x = take(tokens, shape.dim);
   text.norm = take(tokens, shape.dim);
-  text.qkv = take(tokens, 3 * shape.dim);
-  text.attention = take(tokens, shape.dim);
+  text.qkv = take(tokens, std::max(shape.heads.qkv_width(), shape.dim));
+  text.attention = take(tokens, std::max(shape.heads.q_width(), shape.dim));
   text.inner = take(tokens, shape.ff_dim);
   text.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(tokens));
   text.last_norm = take(rows, shape.dim);
   BumpLayout& layout = take.layout;
-  const std::size_t prefill_scratch =
-      kernels.attention_scratch_bytes(limits.max_prefill_tokens, limits.max_prefill_sequences,
-                                      shape.max_context, shape.num_heads, shape.head_dim);
+  const std::size_t prefill_scratch = kernels.attention_scratch_bytes(
+      limits.max_prefill_tokens, limits.max_prefill_sequences, shape.max_context, shape.heads);
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
-      limits.max_seats, limits.max_seats, shape.max_context, shape.num_heads, shape.head_dim);
+      limits.max_seats, limits.max_seats, shape.max_context, shape.heads);
   text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));
   text.block_scratch = layout.take(kernels.decoder_blocks_scratch_bytes(
-      limits.max_seats, shape.dim, shape.ff_dim, shape.num_heads));
+      limits.max_seats, shape.dim, shape.ff_dim, shape.heads.num_heads));
   text.sample_scratch = layout.take(kernels.sample_scratch_bytes(rows, shape.vocab));
   text.region_scratch = layout.take(kernels.region_scratch_bytes(
       rows, config.region.inner_dim,

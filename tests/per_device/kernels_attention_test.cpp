@@ -23,8 +23,7 @@ struct SequenceShape {
 // Sequences whose keys and values lie in shuffled pages. Whatever no sequence owns stays NaN: the
 // tail of a last page, the trash page, and the page numbers past the end of a sequence (page 0).
 struct PagedContext {
-  int num_heads = 0;
-  int head_dim = 0;
+  AttentionHeads heads;
   std::vector<SequenceShape> shapes;
   std::vector<AttentionSequence> sequences;
   std::vector<std::int32_t> page_table;  // row of sequence s: rows[s]
@@ -37,10 +36,12 @@ struct PagedContext {
 // The parameter: of the cache.
 class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterface<KvFormat> {
  protected:
-  PagedContext make_context(int num_heads, std::vector<SequenceShape> shapes, int head_dim = 64) {
+  PagedContext make_context(int num_heads, std::vector<SequenceShape> shapes, int head_dim = 64,
+                            int group_size = 1) {
     PagedContext c;
-    c.num_heads = num_heads;
-    c.head_dim = head_dim;
+    c.heads = {
+        .num_heads = num_heads, .num_kv_heads = num_heads / group_size, .head_dim = head_dim};
+    const int num_kv_heads = c.heads.num_kv_heads;
     c.shapes = std::move(shapes);
     int num_pages = 1;
     for (const SequenceShape& s : c.shapes) num_pages += pages_of(s.context());
@@ -51,7 +52,7 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
     const std::size_t num_rows = c.shapes.size() + 3;
     c.page_table.assign(num_rows * kPagesPerRow, 0);
     const std::size_t cache_size =
-        static_cast<std::size_t>(num_pages) * num_heads * kPageTokens * head_dim;
+        static_cast<std::size_t>(num_pages) * num_kv_heads * kPageTokens * head_dim;
     c.keys.assign(cache_size, NAN);
     c.values.assign(cache_size, NAN);
     for (std::size_t i = 0; i < c.shapes.size(); ++i) {
@@ -69,14 +70,14 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
         free_pages.pop_back();
       }
       for (int position = 0; position < s.context(); ++position) {
-        for (int h = 0; h < num_heads; ++h) {
-          const std::int64_t at = kv_index(kv_slot(pages, position), h, num_heads, head_dim);
+        for (int h = 0; h < num_kv_heads; ++h) {
+          const std::int64_t at = kv_index(kv_slot(pages, position), h, num_kv_heads, head_dim);
           fill_random(&c.keys[at], head_dim, 1.5f);
           fill_random(&c.values[at], head_dim, 1.0f);
         }
       }
     }
-    c.qkv_stride = 3 * num_heads * head_dim + 8;
+    c.qkv_stride = c.heads.qkv_width() + 8;
     c.qkv = random_values(static_cast<std::size_t>(c.num_tokens) * c.qkv_stride, 1.5f);
     return c;
   }
@@ -105,10 +106,9 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
   PagedAttentionParams params(const PagedContext& c) {
     PagedAttentionParams p;
     p.qkv_stride = c.qkv_stride;
-    p.out_stride = c.num_heads * c.head_dim;
+    p.out_stride = c.heads.q_width();
     p.page_table_stride = kPagesPerRow;
-    p.num_heads = c.num_heads;
-    p.head_dim = c.head_dim;
+    p.heads = c.heads;
     p.max_context = kMaxContext;
     return p;
   }
@@ -125,8 +125,8 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
     for (const AttentionSequence& s : sequences) {
       p.max_new_tokens = std::max(p.max_new_tokens, s.num_tokens);
     }
-    const Buffer scratch = poisoned_bytes(kernels_->attention_scratch_bytes(
-        c.num_tokens, num_sequences, kMaxContext, c.num_heads, c.head_dim));
+    const Buffer scratch = poisoned_bytes(
+        kernels_->attention_scratch_bytes(c.num_tokens, num_sequences, kMaxContext, c.heads));
     p.qkv = d.qkv.dev();
     p.kv = {d.keys.device.data(), d.values.device.data(), d.format};
     p.page_table = d.page_table.as<std::int32_t>();
@@ -161,7 +161,7 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
     const OnDevice d = upload_context(c);
     const std::vector<float> together = run_device(c, d, c.sequences, decode);
     const std::vector<float> expected = run_reference(c, d);
-    const int width = c.num_heads * c.head_dim;
+    const int width = c.heads.q_width();
     OnDevice native = upload_context(c);
     native.keys = tensor(d.keys.host);
     native.values = tensor(d.values.host);
@@ -269,8 +269,8 @@ TEST_P(PagedAttentionTest, QueriesDoNotDependOnHowMuchWasCached) {
       rest.num_cached = num_cached;
       rest.num_tokens = 200 - num_cached;
       const std::vector<float> suffix = run_device(c, d, {rest}, false);
-      EXPECT_TRUE(bits_equal(rows_of(suffix, 4 * c.head_dim, num_cached, 200),
-                             rows_of(whole, 4 * c.head_dim, num_cached, 200)))
+      EXPECT_TRUE(bits_equal(rows_of(suffix, c.heads.q_width(), num_cached, 200),
+                             rows_of(whole, c.heads.q_width(), num_cached, 200)))
           << num_cached << " cached";
     }
   }
@@ -281,6 +281,15 @@ TEST_P(PagedAttentionTest, OtherHeadSizes) {
     SCOPED_TRACE(std::to_string(head_dim));
     check(make_context(2, {{849, 1}, {0, 1}, {0, 0}, {300, 1}}, head_dim), true);
     check(make_context(2, {{0, 130, 70}, {730, 12, 730}, {0, 0, 0}, {40, 1, 0}}, head_dim), false);
+  }
+}
+
+TEST_P(PagedAttentionTest, GroupedQueries) {
+  for (const int head_dim : {64, 128}) {
+    SCOPED_TRACE(std::to_string(head_dim));
+    check(make_context(8, {{849, 1}, {0, 1}, {0, 0}, {300, 1}}, head_dim, 4), true);
+    check(make_context(8, {{0, 130, 0}, {730, 12, 730}, {0, 0, 0}, {40, 1, 0}}, head_dim, 4),
+          false);
   }
 }
 

@@ -23,6 +23,9 @@ struct Shape {
   bool shares_pages = false;  // rows have all pages but their last in common
 
   int dim() const { return num_heads * kHeadDim; }
+  AttentionHeads heads() const {
+    return {.num_heads = num_heads, .num_kv_heads = num_heads, .head_dim = kHeadDim};
+  }
 };
 
 struct Matrix {
@@ -228,8 +231,7 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     params.num_sequences = num_rows;
     params.num_tokens = num_rows;
     params.max_context = kMaxContext;
-    params.num_heads = p.shape.num_heads;
-    params.head_dim = kHeadDim;
+    params.heads = p.shape.heads();
     params.rotary_dim = kRotaryDim;
     params.decode = true;
     return params;
@@ -246,12 +248,10 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
       caches.push_back(kv_tensor(p.shape.kv_format, block.keys.host));
       caches.push_back(kv_tensor(p.shape.kv_format, block.values.host));
       const bool prepared = prepares(dim);
-      blocks.push_back({.gamma = block.ln.gamma.dev(),
-                        .beta = block.ln.beta.dev(),
+      blocks.push_back({.norm = {.gamma = block.ln.gamma.dev(), .beta = block.ln.beta.dev()},
                         .qkv = block.qkv.dev(),
                         .proj = block.proj.dev(),
-                        .fc1 = block.fc1.dev(),
-                        .fc2 = block.fc2.dev(),
+                        .ff = {.up = block.fc1.dev(), .down = block.fc2.dev()},
                         .prepared_in = prepared ? block.prepared_in.data() : nullptr,
                         .prepared_out = prepared ? block.prepared_out.data() : nullptr,
                         .prepared_format = p.format,
@@ -289,13 +289,12 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     const Buffer head_norm = poisoned(rows * dim);
     const Buffer logits = poisoned_bytes(rows * p.shape.vocab * sizeof(float));
     const Buffer attention_scratch = poisoned_bytes(
-        kernels_->attention_scratch_bytes(count, count, kMaxContext, p.shape.num_heads, kHeadDim));
+        kernels_->attention_scratch_bytes(count, count, kMaxContext, p.shape.heads()));
     const Buffer block_scratch = poisoned_bytes(
         kernels_->decoder_blocks_scratch_bytes(count, dim, p.shape.ff_dim, p.shape.num_heads));
-    const DecoderHead head{.gamma = p.post_ln.gamma.dev(),
-                           .beta = p.post_ln.beta.dev(),
+    const DecoderHead head{.norm = {.gamma = p.post_ln.gamma.dev(), .beta = p.post_ln.beta.dev()},
                            .linear = head_weights,
-                           .norm = head_norm.data(),
+                           .normed = head_norm.data(),
                            .logits = logits.as<float>()};
     b.blocks = blocks.data();
     b.head = &head;
@@ -340,20 +339,17 @@ class DecoderBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     std::vector<DecoderBlock> blocks;
     for (std::size_t i = 0; i < p.blocks.size(); ++i) {
       const Block& block = p.blocks[i];
-      blocks.push_back({.gamma = block.ln.gamma.ref(),
-                        .beta = block.ln.beta.ref(),
+      blocks.push_back({.norm = {.gamma = block.ln.gamma.ref(), .beta = block.ln.beta.ref()},
                         .qkv = block.qkv.ref(),
                         .proj = block.proj.ref(),
-                        .fc1 = block.fc1.ref(),
-                        .fc2 = block.fc2.ref(),
+                        .ff = {.up = block.fc1.ref(), .down = block.fc2.ref()},
                         .kv = {caches[2 * i].data(), caches[2 * i + 1].data(), p.shape.kv_format}});
     }
     std::vector<float> norm(rows * dim), qkv(rows * 3 * dim), attention(rows * dim),
         inner(rows * p.shape.ff_dim), head_norm(rows * dim);
-    const DecoderHead head{.gamma = p.post_ln.gamma.ref(),
-                           .beta = p.post_ln.beta.ref(),
+    const DecoderHead head{.norm = {.gamma = p.post_ln.gamma.ref(), .beta = p.post_ln.beta.ref()},
                            .linear = p.head.ref(),
-                           .norm = head_norm.data(),
+                           .normed = head_norm.data(),
                            .logits = r.logits.data()};
     DecoderBlocksParams b = params(p, num_rows);
     b.blocks = blocks.data();

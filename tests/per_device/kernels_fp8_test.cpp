@@ -155,17 +155,18 @@ TEST_F(Fp8RowsTest, LayerNormEndsInThem) {
     constexpr int kRows = 9;
     const TestTensor x = random_tensor(static_cast<std::size_t>(kRows * dim), 1.0f, 8.0f);
     const TestTensor gamma = random_tensor(dim, 0.5f, 1.0f), beta = random_tensor(dim, 0.5f);
-    LayerNormParams p{.x_stride = dim, .y_stride = dim, .num_rows = kRows, .dim = dim};
+    NormParams p{.x_stride = dim, .y_stride = dim, .num_rows = kRows, .dim = dim};
     std::vector<float> exact(x.host.size());
-    p.x = x.ref(), p.gamma = gamma.ref(), p.beta = beta.ref(), p.y = exact.data();
-    reference::layer_norm(p);
+    p.x = x.ref(), p.weights = {.gamma = gamma.ref(), .beta = beta.ref()}, p.y = exact.data();
+    reference::norm(p);
 
     Fp8Rows rows{.values = poisoned_bytes(exact.size() * kernels_->fp8_element_bytes()),
                  .scales = poisoned_bytes(kRows * sizeof(float)),
                  .host = exact};
-    p.x = x.dev(), p.gamma = gamma.dev(), p.beta = beta.dev(), p.y = rows.values.data();
+    p.x = x.dev(), p.weights = {.gamma = gamma.dev(), .beta = beta.dev()};
+    p.y = rows.values.data();
     p.y_scales = rows.scales.as<float>();
-    run(kernels_->layer_norm(*stream_, p));
+    run(kernels_->norm(*stream_, p));
     const std::vector<float> actual = numbers(rows, dim);
     EXPECT_EQ(rounded(actual, dim), actual) << "numbers of 8 bits";
     for (int r = 0; r < kRows; ++r) {

@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kHeadDim = 64, kNumHeads = 4, kDim = kNumHeads * kHeadDim, kFfDim = 512;
 constexpr int kRotaryDim = 32, kMaxContext = 1024, kNumBlocks = 2;
+constexpr AttentionHeads kAttentionHeads{
+    .num_heads = kNumHeads, .num_kv_heads = kNumHeads, .head_dim = kHeadDim};
 
 struct Matrix {
   TestTensor weight, bias;
@@ -97,12 +99,10 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     std::vector<Buffer> caches;
     for (const Block& block : blocks_) {
       for (int i = 0; i < 2; ++i) caches.push_back(poisoned(cache_size));
-      blocks.push_back({.gamma = block.gamma.dev(),
-                        .beta = block.beta.dev(),
+      blocks.push_back({.norm = {.gamma = block.gamma.dev(), .beta = block.beta.dev()},
                         .qkv = block.qkv.dev,
                         .proj = block.proj.dev,
-                        .fc1 = block.fc1.dev,
-                        .fc2 = block.fc2.dev,
+                        .ff = {.up = block.fc1.dev, .down = block.fc2.dev},
                         .kv = {caches.end()[-2].data(), caches.end()[-1].data()}});
     }
     const TestTensor x = tensor(embeddings);
@@ -115,8 +115,8 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     const Buffer attention = poisoned(rows * kDim), inner = poisoned(rows * kFfDim);
     const Buffer scales = poisoned_bytes(rows * sizeof(float));
     const int num_sequences = static_cast<int>(sequences.size());
-    const Buffer scratch = poisoned_bytes(kernels_->attention_scratch_bytes(
-        num_tokens, num_sequences, kMaxContext, kNumHeads, kHeadDim));
+    const Buffer scratch = poisoned_bytes(
+        kernels_->attention_scratch_bytes(num_tokens, num_sequences, kMaxContext, kAttentionHeads));
 
     DecoderBlocksParams p;
     p.blocks = blocks.data(), p.num_blocks = kNumBlocks;
@@ -129,7 +129,7 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     p.num_tokens = num_tokens;
     p.max_new_tokens = std::max(2, *std::max_element(lengths.begin(), lengths.end()));
     p.max_context = kMaxContext;
-    p.num_heads = kNumHeads, p.head_dim = kHeadDim, p.rotary_dim = kRotaryDim;
+    p.heads = kAttentionHeads, p.rotary_dim = kRotaryDim;
     if (num_wanted > 0) {
       p.wanted_tokens = wanted_dev.as<std::int32_t>();
       p.num_wanted = num_wanted, p.wanted_x = wanted_x.data();

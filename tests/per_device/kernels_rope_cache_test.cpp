@@ -36,8 +36,7 @@ TEST_P(RopeAndCacheTest, AgreesWithReferenceAndTouchesNothingElse) {
   RopeAndCacheParams p;
   p.qkv_stride = 3 * width + 8;
   p.num_tokens = num_tokens;
-  p.num_heads = num_heads;
-  p.head_dim = kHeadDim;
+  p.heads = {.num_heads = num_heads, .num_kv_heads = num_heads, .head_dim = kHeadDim};
   p.rotary_dim = kRotaryDim;
   const TestTensor qkv = random_tensor(static_cast<std::size_t>(num_tokens) * p.qkv_stride);
   const std::size_t cache_size =
@@ -105,8 +104,7 @@ TEST_P(RopeAndCacheTest, AnFp8CacheHoldsTheNativeOneRounded) {
     RopeAndCacheParams p;
     p.qkv_stride = 3 * width + padding;
     p.num_tokens = num_tokens;
-    p.num_heads = num_heads;
-    p.head_dim = kHeadDim;
+    p.heads = {.num_heads = num_heads, .num_kv_heads = num_heads, .head_dim = kHeadDim};
     p.rotary_dim = rotary_dim;
     // Small numbers, ordinary ones, and some that saturate.
     std::vector<float> values = random_values(static_cast<std::size_t>(num_tokens) * p.qkv_stride);
@@ -148,6 +146,80 @@ TEST_P(RopeAndCacheTest, AnFp8CacheHoldsTheNativeOneRounded) {
       }
     }
     EXPECT_GT(num_saturated, 0);
+  }
+}
+
+// 8 query heads on 2 key heads, each normalised before it turns: what the oracle says, and the same
+// bits for a token alone.
+TEST_F(KernelsTest, RopeAndCacheOfGroupedNormalisedHeads) {
+  for (const int head_dim : {64, 128}) {
+    SCOPED_TRACE(std::to_string(head_dim));
+    constexpr int kNumPages = 4;
+    const AttentionHeads heads{.num_heads = 8, .num_kv_heads = 2, .head_dim = head_dim};
+    const std::vector<std::int32_t> positions = {0, 5, 730, 12, 799}, slots = {17, 18, 31, 32, 63};
+    const int num_tokens = static_cast<int>(positions.size());
+    const std::vector<float> table = rope_table(800, head_dim);
+    const TestTensor q_gamma = random_tensor(head_dim, 0.3f, 1.0f);
+    const TestTensor k_gamma = random_tensor(head_dim, 0.3f, 1.0f);
+    RopeAndCacheParams p;
+    p.qkv_stride = heads.qkv_width() + 8;
+    p.num_tokens = num_tokens;
+    p.heads = heads;
+    p.rotary_dim = head_dim;
+    const auto weights = [](const void* gamma) {
+      return NormWeights{.kind = NormKind::kRms, .gamma = gamma, .eps = 1e-6f};
+    };
+    const TestTensor qkv = random_tensor(static_cast<std::size_t>(num_tokens) * p.qkv_stride, 2.0f);
+    const auto cache_size = static_cast<std::size_t>(kNumPages) * kPageTokens * heads.kv_width();
+
+    std::vector<float> expected_qkv = qkv.host;
+    std::vector<float> expected_k(cache_size, NAN), expected_v(cache_size, NAN);
+    p.qkv = expected_qkv.data(), p.rope_table = table.data();
+    p.q_norm = weights(q_gamma.ref()), p.k_norm = weights(k_gamma.ref());
+    p.positions = positions.data(), p.cache_slots = slots.data();
+    p.kv = {expected_k.data(), expected_v.data()};
+    reference::rope_and_cache(p);
+
+    const Buffer positions_dev = upload(positions), slots_dev = upload(slots);
+    const Buffer table_dev = upload(table);
+    p.rope_table = table_dev.as<float>();
+    p.q_norm = weights(q_gamma.dev()), p.k_norm = weights(k_gamma.dev());
+    struct Run {
+      std::vector<float> qkv, k, v;
+    };
+    // Tokens [first, first + count) in a launch of their own.
+    auto run_tokens = [&](int first, int count) {
+      const TestTensor rows = tensor(qkv.host);
+      const Buffer k = poisoned(cache_size), v = poisoned(cache_size);
+      p.qkv = static_cast<char*>(rows.device.data()) +
+              static_cast<std::size_t>(first) * p.qkv_stride * dtype_bytes(dtype());
+      p.positions = positions_dev.as<std::int32_t>() + first;
+      p.cache_slots = slots_dev.as<std::int32_t>() + first;
+      p.kv = {k.data(), v.data()};
+      p.num_tokens = count;
+      run(kernels_->rope_and_cache(*stream_, p));
+      return Run{floats(rows.device), floats(k), floats(v)};
+    };
+    const Run all = run_tokens(0, num_tokens), alone = run_tokens(3, 1);
+    for (int t = 0; t < num_tokens; ++t) {
+      EXPECT_TRUE(rows_close(rows_of(all.qkv, p.qkv_stride, t, t + 1).first(heads.q_width()),
+                             rows_of(expected_qkv, p.qkv_stride, t, t + 1).first(heads.q_width()),
+                             head_dim, tolerance()))
+          << "q of token " << t;
+      for (int h = 0; h < heads.num_kv_heads; ++h) {
+        const auto at =
+            static_cast<std::size_t>(kv_index(slots[t], h, heads.num_kv_heads, head_dim));
+        EXPECT_TRUE(rows_close(std::span(all.k).subspan(at, head_dim),
+                               std::span(expected_k).subspan(at, head_dim), head_dim, tolerance()));
+        EXPECT_TRUE(bits_equal(std::span(all.v).subspan(at, head_dim),
+                               std::span(expected_v).subspan(at, head_dim)));
+        if (t != 3) continue;
+        EXPECT_TRUE(bits_equal(std::span(alone.k).subspan(at, head_dim),
+                               std::span(all.k).subspan(at, head_dim)));
+      }
+    }
+    EXPECT_TRUE(bits_equal(rows_of(alone.qkv, p.qkv_stride, 3, 4).first(heads.q_width()),
+                           rows_of(all.qkv, p.qkv_stride, 3, 4).first(heads.q_width())));
   }
 }
 

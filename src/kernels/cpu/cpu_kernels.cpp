@@ -28,11 +28,11 @@ Status CpuKernels::linear(Stream& stream, const LinearParams& params) {
       stream, [&ops = ops_](const LinearParams& p) { cpu::linear(ops, p); }, product);
 }
 
-Status CpuKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
+Status CpuKernels::norm(Stream& stream, const NormParams& params) {
   return enqueue_on_cpu(
       stream,
-      [&ops = ops_](const LayerNormParams& p) {
-        cpu::layer_norm(ops, p);
+      [&ops = ops_](const NormParams& p) {
+        cpu::norm(ops, p);
         if (p.y_scales == nullptr) return;
         reference::rows_to_fp8({.x = p.y,
                                 .x_stride = p.y_stride,
@@ -43,6 +43,11 @@ Status CpuKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
                                 .dim = p.dim});
       },
       params);
+}
+
+Status CpuKernels::gate(Stream& stream, const GateParams& params) {
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const GateParams& p) { cpu::gate(ops, p); }, params);
 }
 
 Status CpuKernels::patchify(Stream& stream, const PatchifyParams& params) {
@@ -72,12 +77,13 @@ Status CpuKernels::embed(Stream& stream, const EmbedParams& params) {
 }
 
 Status CpuKernels::rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
-  GAPLESS_RETURN_IF_ERROR(check_head_dim("rope_and_cache", params.head_dim));
-  return enqueue_on_cpu(stream, cpu::rope_and_cache, params);
+  GAPLESS_RETURN_IF_ERROR(check_head_dim("rope_and_cache", params.heads.head_dim));
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const RopeAndCacheParams& p) { cpu::rope_and_cache(ops, p); }, params);
 }
 
 Status CpuKernels::paged_attention(Stream& stream, const PagedAttentionParams& params) {
-  GAPLESS_RETURN_IF_ERROR(check_head_dim("paged_attention", params.head_dim));
+  GAPLESS_RETURN_IF_ERROR(check_head_dim("paged_attention", params.heads.head_dim));
   return enqueue_on_cpu(
       stream, [&ops = ops_](const PagedAttentionParams& p) { cpu::paged_attention(ops, p); },
       params);

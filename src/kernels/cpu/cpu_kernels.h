@@ -15,7 +15,8 @@ class CpuKernels final : public ReferenceKernels {
   const char* name() const override { return "cpu"; }
 
   Status linear(Stream& stream, const LinearParams& params) override;
-  Status layer_norm(Stream& stream, const LayerNormParams& params) override;
+  Status norm(Stream& stream, const NormParams& params) override;
+  Status gate(Stream& stream, const GateParams& params) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
   Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;

@@ -9,7 +9,8 @@ namespace gapless::cpu {
 
 // linear.cpp
 void linear(const VectorOps& ops, const LinearParams& params);
-void layer_norm(const VectorOps& ops, const LayerNormParams& params);
+void norm(const VectorOps& ops, const NormParams& params);
+void gate(const VectorOps& ops, const GateParams& params);
 
 // vision.cpp
 void patchify(const PatchifyParams& params);
@@ -18,7 +19,7 @@ void stitch_and_pool(const StitchAndPoolParams& params);
 // attention.cpp; head_dim at most kMaxHeadDim
 void vision_attention(const VectorOps& ops, const VisionAttentionParams& params);
 void paged_attention(const VectorOps& ops, const PagedAttentionParams& params);
-void rope_and_cache(const RopeAndCacheParams& params);
+void rope_and_cache(const VectorOps& ops, const RopeAndCacheParams& params);
 
 // embed.cpp; at most kMaxRegionFeatures features per encoder
 void embed(const VectorOps& ops, const EmbedParams& params);

@@ -38,16 +38,31 @@ void linear(const VectorOps& ops, const LinearParams& params) {
   });
 }
 
-void layer_norm(const VectorOps& ops, const LayerNormParams& params) {
-  const std::int64_t num_rows = params.num_rows;
-  if (num_rows * params.dim < kMinParallelElements) {
-    ops.layer_norm_rows(params, 0, num_rows);
+namespace {
+
+// rows(begin, end) over all rows, on several threads where that pays.
+template <typename Rows>
+void over_rows(std::int64_t num_rows, int dim, const Rows& rows) {
+  if (num_rows * dim < kMinParallelElements) {
+    rows(0, num_rows);
     return;
   }
   constexpr std::int64_t kRows = 32;
   ThreadPool::shared().parallel_for(divide_up(num_rows, kRows), [&](std::int64_t task) {
-    ops.layer_norm_rows(params, task * kRows, std::min((task + 1) * kRows, num_rows));
+    rows(task * kRows, std::min((task + 1) * kRows, num_rows));
   });
+}
+
+}  // namespace
+
+void norm(const VectorOps& ops, const NormParams& params) {
+  over_rows(params.num_rows, params.dim,
+            [&](std::int64_t begin, std::int64_t end) { ops.norm_rows(params, begin, end); });
+}
+
+void gate(const VectorOps& ops, const GateParams& params) {
+  over_rows(params.num_rows, params.dim,
+            [&](std::int64_t begin, std::int64_t end) { ops.gate_rows(params, begin, end); });
 }
 
 }  // namespace gapless::cpu

@@ -91,20 +91,24 @@ void linear_block(const LinearParams& params, const LinearBlock& block) {
 }
 
 template <typename Simd>
-void layer_norm_rows(const LayerNormParams& params, std::int64_t row_begin, std::int64_t row_end) {
+void norm_rows(const NormParams& params, std::int64_t row_begin, std::int64_t row_end) {
   using Vector = typename Simd::Vector;
-  const auto* gamma = static_cast<const float*>(params.gamma);
-  const auto* beta = static_cast<const float*>(params.beta);
+  const auto* gamma = static_cast<const float*>(params.weights.gamma);
+  const auto* beta = static_cast<const float*>(params.weights.beta);
+  const bool centres = params.weights.kind == NormKind::kLayer;
   const auto dim = static_cast<float>(params.dim);
   for (std::int64_t r = row_begin; r < row_end; ++r) {
     const float* x = static_cast<const float*>(params.x) + r * params.x_stride;
     float* y = static_cast<float*>(params.y) + r * params.y_stride;
-    Vector sum = Simd::zero();
-    for_lanes<Simd>(
-        params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
-          sum = Simd::add(sum, load_count<Simd>(x + at, lanes));
-        });
-    const Vector mean = Simd::broadcast(Simd::sum(sum) / dim);
+    Vector mean = Simd::zero();
+    if (centres) {
+      Vector sum = Simd::zero();
+      for_lanes<Simd>(
+          params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
+            sum = Simd::add(sum, load_count<Simd>(x + at, lanes));
+          });
+      mean = Simd::broadcast(Simd::sum(sum) / dim);
+    }
     Vector squares = Simd::zero();
     for_lanes<Simd>(
         params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
@@ -118,13 +122,30 @@ void layer_norm_rows(const LayerNormParams& params, std::int64_t row_begin, std:
           squares = Simd::fma(centred, centred, squares);
         });
     const float variance = Simd::sum(squares) / dim;
-    const Vector scale = Simd::broadcast(1.0f / __builtin_sqrtf(variance + params.eps));
+    const Vector scale = Simd::broadcast(1.0f / __builtin_sqrtf(variance + params.weights.eps));
     for_lanes<Simd>(
         params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
           const Vector normal = Simd::mul(Simd::sub(load_count<Simd>(x + at, lanes), mean), scale);
-          store_count<Simd>(y + at,
-                            Simd::fma(normal, load_count<Simd>(gamma + at, lanes),
-                                      load_count<Simd>(beta + at, lanes)),
+          const Vector shift = beta == nullptr ? Simd::zero() : load_count<Simd>(beta + at, lanes);
+          store_count<Simd>(y + at, Simd::fma(normal, load_count<Simd>(gamma + at, lanes), shift),
+                            lanes);
+        });
+  }
+}
+
+template <typename Simd>
+void gate_rows(const GateParams& params, std::int64_t row_begin, std::int64_t row_end) {
+  const bool is_silu = params.activation == Activation::kSilu;
+  const bool is_gelu = params.activation == Activation::kGeluTanh;
+  for (std::int64_t r = row_begin; r < row_end; ++r) {
+    const float* x = static_cast<const float*>(params.x) + r * params.x_stride;
+    float* y = static_cast<float*>(params.y) + r * params.y_stride;
+    for_lanes<Simd>(
+        params.dim, [&](int at, int lanes) __attribute__((always_inline)) {
+          auto value = load_count<Simd>(x + at, lanes);
+          if (is_silu) value = silu<Simd>(value);
+          if (is_gelu) value = gelu_tanh<Simd>(value);
+          store_count<Simd>(y + at, Simd::mul(value, load_count<Simd>(x + params.dim + at, lanes)),
                             lanes);
         });
   }
@@ -311,7 +332,8 @@ constexpr VectorOps make_vector_ops() {
       .name = Simd::kName,
       .tile_rows = Simd::kTileRows,
       .linear_block = linear_block<Simd>,
-      .layer_norm_rows = layer_norm_rows<Simd>,
+      .norm_rows = norm_rows<Simd>,
+      .gate_rows = gate_rows<Simd>,
       .attend = attend<Simd>,
       .exp = [](float* values,
                 std::int64_t count) { map_in_place<Simd>(values, count, exp<Simd>); },

@@ -1,4 +1,4 @@
-// exp and GELU over the lanes of a simd_*.h, within a few units in the last place.
+// exp, GELU and SiLU over the lanes of a simd_*.h, within a few units in the last place.
 #pragma once
 
 namespace gapless::cpu {
@@ -38,6 +38,13 @@ template <typename Simd>
   const Vector cubic = Simd::fma(Simd::mul(Simd::broadcast(0.044715f), Simd::mul(x, x)), x, x);
   // -2 sqrt(2/pi)
   const Vector exponential = exp<Simd>(Simd::mul(Simd::broadcast(-1.5957691216057308f), cubic));
+  return Simd::div(x, Simd::add(Simd::broadcast(1.0f), exponential));
+}
+
+// x / (1 + e^-x).
+template <typename Simd>
+[[gnu::always_inline]] inline typename Simd::Vector silu(typename Simd::Vector x) {
+  const auto exponential = exp<Simd>(Simd::sub(Simd::zero(), x));
   return Simd::div(x, Simd::add(Simd::broadcast(1.0f), exponential));
 }
 

@@ -48,8 +48,8 @@ struct VectorOps {
   const char* name;  // "avx512", "avx2", "portable"
   int tile_rows;     // rows of a tile: a LinearBlock's rows best are a multiple of it
   void (*linear_block)(const LinearParams& params, const LinearBlock& block);
-  void (*layer_norm_rows)(const LayerNormParams& params, std::int64_t row_begin,
-                          std::int64_t row_end);
+  void (*norm_rows)(const NormParams& params, std::int64_t row_begin, std::int64_t row_end);
+  void (*gate_rows)(const GateParams& params, std::int64_t row_begin, std::int64_t row_end);
   void (*attend)(const AttentionTile& tile);
   // In place, for the tests of vector_math.h.
   void (*exp)(float* values, std::int64_t count);

@@ -130,23 +130,53 @@ TEST_P(VectorOpsTest, LinearDoesNotDependOnItsBlocks) {
   EXPECT_EQ(std::memcmp(whole.data(), cut.data(), sizeof(float) * whole.size()), 0);
 }
 
-TEST_P(VectorOpsTest, LayerNormOfOddSizes) {
+TEST_P(VectorOpsTest, NormsOfOddSizes) {
   for (const int dim : {1, 3, 16, 31, 288}) {
     const auto x = random(5 * static_cast<std::size_t>(dim)), gamma = random(dim);
     const auto beta = random(dim);
-    std::vector<float> actual(x.size()), expected(x.size());
-    LayerNormParams params{.x = x.data(),
-                           .x_stride = dim,
-                           .gamma = gamma.data(),
-                           .beta = beta.data(),
-                           .y = actual.data(),
-                           .y_stride = dim,
-                           .num_rows = 5,
-                           .dim = dim};
-    layer_norm(ops(), params);
-    params.y = expected.data();
-    reference::layer_norm(params);
-    expect_close(actual, expected, 1e-5f);
+    for (const NormWeights& weights :
+         {NormWeights{.gamma = gamma.data(), .beta = beta.data()},
+          NormWeights{.kind = NormKind::kRms, .gamma = gamma.data(), .eps = 1e-6f}}) {
+      std::vector<float> actual(x.size()), expected(x.size());
+      NormParams params{.x = x.data(),
+                        .x_stride = dim,
+                        .weights = weights,
+                        .y = actual.data(),
+                        .y_stride = dim,
+                        .num_rows = 5,
+                        .dim = dim};
+      norm(ops(), params);
+      params.y = expected.data();
+      reference::norm(params);
+      expect_close(actual, expected, 1e-5f);
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, GatesOfOddSizes) {
+  for (const int dim : {1, 3, 16, 31, 288}) {
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+      auto x = random(5 * static_cast<std::size_t>(2 * dim));
+      x[0] = 90, x[static_cast<std::size_t>(dim) - 1] = -90;  // where e^x is at its limits
+      std::vector<float> actual(5 * static_cast<std::size_t>(dim)), expected(actual.size());
+      GateParams params{.x = x.data(),
+                        .x_stride = 2 * dim,
+                        .y = actual.data(),
+                        .y_stride = dim,
+                        .num_rows = 5,
+                        .dim = dim,
+                        .activation = activation};
+      gate(ops(), params);
+      params.y = expected.data();
+      reference::gate(params);
+      expect_close(actual, expected, 1e-5f);
+      // In place: y in the gate's columns of x.
+      params.x = x.data(), params.y = x.data(), params.y_stride = 2 * dim;
+      gate(ops(), params);
+      for (int r = 0; r < 5; ++r) {
+        for (int i = 0; i < dim; ++i) EXPECT_EQ(x[r * 2 * dim + i], actual[r * dim + i]);
+      }
+    }
   }
 }
 

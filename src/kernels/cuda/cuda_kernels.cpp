@@ -77,8 +77,12 @@ Status CudaKernels::tune_linear(Stream& stream, const LinearParams& params,
   return matrix_linear_->tune(stream, params, row_counts);
 }
 
-Status CudaKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
-  return cuda::layer_norm(stream, params);
+Status CudaKernels::norm(Stream& stream, const NormParams& params) {
+  return cuda::norm(stream, params);
+}
+
+Status CudaKernels::gate(Stream& stream, const GateParams& params) {
+  return cuda::gate(stream, params);
 }
 
 Status CudaKernels::patchify(Stream& stream, const PatchifyParams& params) {
@@ -117,7 +121,7 @@ Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& 
   if (params.max_new_tokens > 1) {
     return cuda::prefill_attention(stream, params, num_multiprocessors_);
   }
-  if (params.num_sequences > kMaxSeats || params.num_heads > kMaxDecodeHeads) {
+  if (params.num_sequences > kMaxSeats || params.heads.num_heads > kMaxDecodeHeads) {
     return invalid_argument("paged_attention: a decode step has at most {} sequences and {} heads",
                             kMaxSeats, kMaxDecodeHeads);
   }
@@ -125,11 +129,15 @@ Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& 
 }
 
 Status CudaKernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
-  if (!cuda::decoder_blocks_supports(params, num_multiprocessors_)) {
+  if (!cuda::check_decoder_kernel(params, num_multiprocessors_).ok()) {
     return Kernels::decoder_blocks(stream, params);
   }
   return cuda::decoder_blocks(stream, params, counters_dev_.as<char>() + kArrivalsBytes,
                               num_multiprocessors_);
+}
+
+Status CudaKernels::check_fast_decoder(const DecoderBlocksParams& params) const {
+  return cuda::check_decoder_kernel(params, num_multiprocessors_);
 }
 
 Status CudaKernels::gather_rows(Stream& stream, const GatherRowsParams& params) {
@@ -204,10 +212,10 @@ Status CudaKernels::stamp_time(Stream& stream, std::uint64_t* stamp) {
 }
 
 std::size_t CudaKernels::attention_scratch_bytes(int, int max_sequences, int max_context,
-                                                 int num_heads, int head_dim) const {
+                                                 const AttentionHeads& heads) const {
   // A prefill needs none.
   return cuda::decode_attention_scratch_bytes(std::min(max_sequences, kMaxSeats), max_context,
-                                              num_heads, head_dim);
+                                              heads.num_heads, heads.head_dim);
 }
 
 std::size_t CudaKernels::decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,

@@ -22,7 +22,8 @@ class CudaKernels : public Kernels {
   Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override;
   Status tune_linear(Stream& stream, const LinearParams& params,
                      std::span<const int> row_counts) override;
-  Status layer_norm(Stream& stream, const LayerNormParams& params) override;
+  Status norm(Stream& stream, const NormParams& params) override;
+  Status gate(Stream& stream, const GateParams& params) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
   Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;
@@ -33,6 +34,7 @@ class CudaKernels : public Kernels {
   Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) override;
   Status paged_attention(Stream& stream, const PagedAttentionParams& params) override;
   Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params) override;
+  Status check_fast_decoder(const DecoderBlocksParams& params) const override;
   Status gather_rows(Stream& stream, const GatherRowsParams& params) override;
   Status sample(Stream& stream, const SampleParams& params) override;
   Status top_logprobs(Stream& stream, const TopLogprobsParams& params) override;
@@ -45,7 +47,7 @@ class CudaKernels : public Kernels {
   Status stamp_time(Stream& stream, std::uint64_t* stamp) override;
 
   std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
-                                      int num_heads, int head_dim) const override;
+                                      const AttentionHeads& heads) const override;
   std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
                                            int num_heads) const override;
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;

@@ -71,8 +71,9 @@ __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::in
   constexpr int kTurns = kWarpKeys / kKeysAtOnce;
   const int lane = threadIdx.x % kWarp;
   const int chunk = lane % kLanes, key_in_turn = lane / kLanes;
-  const std::int64_t page_stride = std::int64_t{p.num_heads} * kPageTokens * kHeadDim;
-  const std::int64_t in_page = std::int64_t{head} * kPageTokens * kHeadDim + chunk * kVector;
+  const std::int64_t page_stride = std::int64_t{p.heads.num_kv_heads} * kPageTokens * kHeadDim;
+  const std::int64_t kv_head = head / p.heads.group_size();
+  const std::int64_t in_page = kv_head * kPageTokens * kHeadDim + chunk * kVector;
 
   using Vector = KvVector<Element>;
   using Raw = typename Vector::Raw;
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
   const int num_splits = (num_keys + kSplitKeys - 1) / kSplitKeys;
   const int d = threadIdx.x;
   Bf16* out = static_cast<Bf16*>(p.out) + token * p.out_stride + head * kHeadDim;
-  const std::int64_t pair = std::int64_t{blockIdx.z} * p.num_heads + head;
+  const std::int64_t pair = std::int64_t{blockIdx.z} * p.heads.num_heads + head;
   auto* split_parts = static_cast<Partial<kHeadDim>*>(p.scratch) + pair * gridDim.x;
   if (d < kHeadDim) {
     const Partial<1> whole = combine(warp_parts, kWarps, d);
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int kHeadDim>
 Status launch_for(Stream& stream, const PagedAttentionParams& params, unsigned* arrivals) {
   const LaunchShape shape{.grid = dim3(blocks_for(params.max_context, kSplitKeys),
-                                       static_cast<unsigned>(params.num_heads),
+                                       static_cast<unsigned>(params.heads.num_heads),
                                        static_cast<unsigned>(params.num_sequences)),
                           .block = dim3(kThreads)};
   return launch("decode_attention", stream, shape,
@@ -213,7 +214,7 @@ Status launch_for(Stream& stream, const PagedAttentionParams& params, unsigned* 
 }  // namespace
 
 Status decode_attention(Stream& stream, const PagedAttentionParams& params, unsigned* arrivals) {
-  switch (params.head_dim) {
+  switch (params.heads.head_dim) {
     case 32:
       return launch_for<32>(stream, params, arrivals);
     case 64:

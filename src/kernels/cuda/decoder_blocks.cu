@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/one_launch_decoder.h"
 
 namespace gapless::cuda {
 
@@ -12,6 +13,13 @@ template <PreparedFormat kFormat, typename CacheElement>
 Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks);
 
 namespace {
+
+static_assert(OneLaunchDecoder::kMaxLayers == kMaxDecoderLayers);
+static_assert(OneLaunchDecoder::kHeadDim == kDecoderHeadDim);
+static_assert(OneLaunchDecoder::kMaxDim == kMaxDecoderDim);
+static_assert(OneLaunchDecoder::kMaxContext == kMaxDecoderContext);
+static_assert(OneLaunchDecoder::kWidthMultiple == kProductColumns);
+static_assert(OneLaunchDecoder::kRotaryMultiple == 2 * kVector);
 
 // Where the scratch's arrays lie.
 struct ScratchLayout {
@@ -40,56 +48,59 @@ struct ScratchLayout {
 DecoderLayer make_layer(const DecoderBlock& block) {
   return {.input_weights = static_cast<const char*>(block.prepared_in),
           .output_weights = static_cast<const char*>(block.prepared_out),
-          .gamma = static_cast<const Bf16*>(block.gamma),
-          .beta = static_cast<const Bf16*>(block.beta),
+          .gamma = static_cast<const Bf16*>(block.norm.gamma),
+          .beta = static_cast<const Bf16*>(block.norm.beta),
           .qkv_bias = static_cast<const Bf16*>(block.qkv.bias),
-          .fc1_bias = static_cast<const Bf16*>(block.fc1.bias),
+          .fc1_bias = static_cast<const Bf16*>(block.ff.up.bias),
           .proj_bias = static_cast<const Bf16*>(block.proj.bias),
-          .fc2_bias = static_cast<const Bf16*>(block.fc2.bias),
+          .fc2_bias = static_cast<const Bf16*>(block.ff.down.bias),
           .keys = block.kv.k,
           .values = block.kv.v};
 }
 
+template <typename... Args>
+Status no(fmt::format_string<Args...> format, Args&&... args) {
+  return make_error(StatusCode::kUnavailable, format, std::forward<Args>(args)...);
+}
+
 }  // namespace
 
-bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multiprocessors) {
+Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiprocessors) {
   const DecoderBlocksParams& p = params;
-  if (!p.decode || p.num_blocks < 1 || p.num_blocks > kMaxDecoderLayers) return false;
+  if (!p.decode || p.num_sequences != p.num_tokens) return no("it is not a decode step");
+  GAPLESS_RETURN_IF_ERROR(check_one_launch_decoder(params));
   const int max_rows = std::min(kMaxSeats, num_multiprocessors);
-  if (p.num_tokens < 1 || p.num_tokens > max_rows || p.num_sequences != p.num_tokens) return false;
+  if (p.num_tokens < 1 || p.num_tokens > max_rows) {
+    return no("{} rows, more than {}", p.num_tokens, max_rows);
+  }
   const DecoderBlock& first = p.blocks[0];
-  const int dim = first.qkv.in, ff_dim = first.fc1.out;
   for (int i = 0; i < p.num_blocks; ++i) {
     const DecoderBlock& b = p.blocks[i];
-    if (b.prepared_in == nullptr || b.prepared_out == nullptr) return false;
-    if (b.prepared_format != first.prepared_format || b.kv.format != first.kv.format) return false;
-    for (const LinearWeights* w : {&b.qkv, &b.proj, &b.fc1, &b.fc2}) {
-      if (w->bias == nullptr) return false;
+    if (b.prepared_in == nullptr || b.prepared_out == nullptr ||
+        b.prepared_format != first.prepared_format) {
+      return no("its weights are not prepared");
     }
   }
-  const bool head_fits =
-      p.head == nullptr || (p.head->linear.prepared != nullptr &&
-                            p.head->linear.prepared_format == first.prepared_format);
-  return head_fits && p.head_dim == kDecoderHeadDim && p.num_heads % 2 == 0 &&
-         p.num_heads * p.head_dim == dim && p.rotary_dim % (2 * kVector) == 0 && p.rotary_dim > 0 &&
-         p.rotary_dim <= kDecoderHeadDim && dim % kProductColumns == 0 &&
-         ff_dim % kProductColumns == 0 && dim <= kMaxDecoderDim &&
-         p.max_context <= kMaxDecoderContext;
+  if (p.head != nullptr && (p.head->linear.prepared == nullptr ||
+                            p.head->linear.prepared_format != first.prepared_format)) {
+    return no("the weights of its logits are not prepared");
+  }
+  return ok_status();
 }
 
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
                       int num_multiprocessors) {
-  const int dim = params.blocks[0].qkv.in, ff_dim = params.blocks[0].fc1.out;
-  const ScratchLayout layout(params.num_tokens, dim, ff_dim, params.num_heads);
+  const int dim = params.blocks[0].qkv.in, ff_dim = params.blocks[0].ff.up.out;
+  const ScratchLayout layout(params.num_tokens, dim, ff_dim, params.heads.num_heads);
   auto* scratch = static_cast<char*>(params.block_scratch);
   DecoderLaunch p = {};
   p.num_layers = params.num_blocks;
   for (int i = 0; i < params.num_blocks; ++i) p.layers[i] = make_layer(params.blocks[i]);
   p.dim = dim;
   p.ff_dim = ff_dim;
-  p.num_heads = params.num_heads;
+  p.num_heads = params.heads.num_heads;
   p.rotary_dim = params.rotary_dim;
-  p.eps = LayerNormParams{}.eps;
+  p.eps = params.blocks[0].norm.eps;
   p.num_rows = params.num_tokens;
   p.x = static_cast<Bf16*>(params.x);
   p.sequences = params.sequences;
@@ -108,8 +119,8 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
   if (params.head != nullptr) {
     const DecoderHead& head = *params.head;
     p.head_weights = static_cast<const char*>(head.linear.prepared);
-    p.head_gamma = static_cast<const Bf16*>(head.gamma);
-    p.head_beta = static_cast<const Bf16*>(head.beta);
+    p.head_gamma = static_cast<const Bf16*>(head.norm.gamma);
+    p.head_beta = static_cast<const Bf16*>(head.norm.beta);
     p.head_bias = static_cast<const Bf16*>(head.linear.bias);
     p.logits = head.logits;
     p.vocab = head.linear.out;

@@ -9,10 +9,9 @@
 
 namespace gapless::cuda {
 
-// Whether decoder_blocks can run it: a decode step over prepared weights, heads of 64, widths that
-// are multiples of 128 (the model's at most 2048), contexts up to 2048, no more rows than
-// multiprocessors. Others are composed of single ops.
-bool decoder_blocks_supports(const DecoderBlocksParams& params, int num_multiprocessors);
+// Ok where decoder_blocks can run it; otherwise unavailable, with the first reason why not. What it cannot run
+// is composed of single ops.
+Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiprocessors);
 
 // `counters`: decoder_blocks_counter_bytes() of zeros, left as zeros. One launch at a time may use
 // them. Starts one block per multiprocessor, which wait for each other: whatever else runs on the

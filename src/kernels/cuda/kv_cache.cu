@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
@@ -71,10 +72,11 @@ struct HeadPart {
 
   // 2 * rotations + rest + those of v.
   GAPLESS_HOST_DEVICE static int count(const RopeAndCacheParams& p) {
-    return 2 * p.head_dim / kPack;
+    return 2 * p.heads.head_dim / kPack;
   }
   __device__ HeadPart(const RopeAndCacheParams& p, int index) {
-    const int rotations = p.rotary_dim / 2 / kPack, rest = (p.head_dim - p.rotary_dim) / kPack;
+    const int rotations = p.rotary_dim / 2 / kPack,
+              rest = (p.heads.head_dim - p.rotary_dim) / kPack;
     rotates = index < 2 * rotations;
     if (rotates) {
       plane = index / rotations;
@@ -94,12 +96,16 @@ __global__ void __launch_bounds__(kThreads) rope_and_cache_kernel(RopeAndCachePa
   let_successor_start();  // in this order: decode_attention.cu counts on it
   const int index = blockIdx.y * kThreads + threadIdx.x;
   const int num_parts = HeadPart<kPack>::count(p);
-  if (index >= p.num_heads * num_parts) return;
+  if (index >= p.heads.num_heads * num_parts) return;
   const int head = index / num_parts, half = p.rotary_dim / 2;
   const HeadPart<kPack> part(p, index % num_parts);
+  if (part.plane > 0 && head >= p.heads.num_kv_heads) return;
   const int first_token = blockIdx.x * kTokens;
-  Bf16* const rows = static_cast<Bf16*>(p.qkv) + first_token * p.qkv_stride +
-                     (part.plane * p.num_heads + head) * p.head_dim + part.first;
+  const int plane_start = part.plane == 0   ? 0
+                          : part.plane == 1 ? p.heads.q_width()
+                                            : p.heads.q_width() + p.heads.kv_width();
+  Bf16* const rows = static_cast<Bf16*>(p.qkv) + first_token * p.qkv_stride + plane_start +
+                     head * p.heads.head_dim + part.first;
 
   typename Pack<kPack>::Raw raw[kTokens], partners[kTokens];
   int slots[kTokens], positions[kTokens];
@@ -130,10 +136,32 @@ __global__ void __launch_bounds__(kThreads) rope_and_cache_kernel(RopeAndCachePa
     } else {
       const std::int64_t slot = slots[t];
       const std::int64_t key =
-          (slot / kPageTokens * p.num_heads + head) * kPageTokens + slot % kPageTokens;
-      store(static_cast<Element*>(part.plane == 1 ? p.kv.k : p.kv.v) + key * p.head_dim +
+          (slot / kPageTokens * p.heads.num_kv_heads + head) * kPageTokens + slot % kPageTokens;
+      store(static_cast<Element*>(part.plane == 1 ? p.kv.k : p.kv.v) + key * p.heads.head_dim +
             part.first);
     }
+  }
+}
+
+// The q and k heads of every token, in place, one warp each. Blocks: x = token, y = some heads.
+__global__ void __launch_bounds__(kThreads) norm_heads_kernel(RopeAndCacheParams p) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int lane = threadIdx.x % kWarp;
+  const int head = blockIdx.y * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (head >= p.heads.num_heads + p.heads.num_kv_heads) return;
+  const NormWeights& norm = head < p.heads.num_heads ? p.q_norm : p.k_norm;
+  // The heads of k follow those of q.
+  Bf16* row = static_cast<Bf16*>(p.qkv) + blockIdx.x * p.qkv_stride + head * p.heads.head_dim;
+  float squares = 0;
+  for (int i = lane; i < p.heads.head_dim; i += kWarp) {
+    const float x = __bfloat162float(row[i]);
+    squares += x * x;
+  }
+  const float scale = rsqrtf(warp_sum(squares) / p.heads.head_dim + norm.eps);
+  const auto* gamma = static_cast<const Bf16*>(norm.gamma);
+  for (int i = lane; i < p.heads.head_dim; i += kWarp) {
+    row[i] = __float2bfloat16_rn(__bfloat162float(row[i]) * scale * __bfloat162float(gamma[i]));
   }
 }
 
@@ -159,15 +187,15 @@ Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
   return launch(
       "rope_and_cache", stream,
       {.grid = dim3(blocks_for(params.num_tokens, kTokens),
-                    blocks_for(params.num_heads * HeadPart<kPack>::count(params), kThreads)),
+                    blocks_for(params.heads.num_heads * HeadPart<kPack>::count(params), kThreads)),
        .block = dim3(kThreads)},
       rope_and_cache_kernel<kPack, Element>, params);
 }
 
 template <typename Element>
 Status rope_and_cache_into(Stream& stream, const RopeAndCacheParams& params) {
-  const bool vectors = params.rotary_dim % (2 * kVector) == 0 && params.head_dim % kVector == 0 &&
-                       params.qkv_stride % kVector == 0;
+  const bool vectors = params.rotary_dim % (2 * kVector) == 0 &&
+                       params.heads.head_dim % kVector == 0 && params.qkv_stride % kVector == 0;
   return vectors ? launch_rope_and_cache<kVector, Element>(stream, params)
                  : launch_rope_and_cache<1, Element>(stream, params);
 }
@@ -175,6 +203,14 @@ Status rope_and_cache_into(Stream& stream, const RopeAndCacheParams& params) {
 }  // namespace
 
 Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+  if (params.q_norm.gamma != nullptr) {
+    const int num_heads = params.heads.num_heads + params.heads.num_kv_heads;
+    GAPLESS_RETURN_IF_ERROR(launch("norm_heads", stream,
+                                   {.grid = dim3(static_cast<unsigned>(params.num_tokens),
+                                                 blocks_for(num_heads, kThreads / kWarp)),
+                                    .block = dim3(kThreads)},
+                                   norm_heads_kernel, params));
+  }
   return params.kv.format == KvFormat::kFp8 ? rope_and_cache_into<E4m3>(stream, params)
                                             : rope_and_cache_into<Bf16>(stream, params);
 }

@@ -11,7 +11,8 @@
 namespace gapless::cuda {
 
 // norm_and_rows.cu
-Status layer_norm(Stream& stream, const LayerNormParams& params);
+Status norm(Stream& stream, const NormParams& params);
+Status gate(Stream& stream, const GateParams& params);
 Status gather_rows(Stream& stream, const GatherRowsParams& params);
 // to[i] = residual[(first_row + i) % residual_rows] of a linear; `to` is dense.
 Status copy_residual(Stream& stream, const LinearParams& params, int first_row, int num_rows,

@@ -1,4 +1,4 @@
-// LayerNorm and row copies.
+// LayerNorm, RMS norm, gates and row copies.
 #include <algorithm>
 #include <type_traits>
 
@@ -19,7 +19,7 @@ constexpr int kMaxRowWarps = 4;
 // kRowWarps warps per row, the row in registers. How many depends on the width alone, and so does
 // the order of the sums. kToFp8: the row ends in 8 bits, with a scale.
 template <int kVectors, int kRowWarps, bool kToFp8>
-__global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNormParams p) {
+__global__ void __launch_bounds__(kNormWarps* kWarp) norm_kernel(NormParams p) {
   constexpr int kRows = kNormWarps / kRowWarps, kLanes = kRowWarps * kWarp;
   __shared__ float shared[kWarp];
   const int lane = threadIdx.x % kLanes;
@@ -33,8 +33,9 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNorm
     return block_sum(value, shared);
   };
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
-  const auto* gamma = static_cast<const Bf16*>(p.gamma);
-  const auto* beta = static_cast<const Bf16*>(p.beta);
+  const auto* gamma = static_cast<const Bf16*>(p.weights.gamma);
+  const auto* beta = static_cast<const Bf16*>(p.weights.beta);
+  const bool centres = p.weights.kind == NormKind::kLayer;
   uint4 raw[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNorm
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum += values[v][i];
   }
-  const float mean = row_sum(sum) / p.dim;
+  const float mean = centres ? row_sum(sum) / p.dim : 0.0f;
   float squares = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -61,15 +62,15 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNorm
       squares += difference * difference;
     }
   }
-  const float scale = rsqrtf(row_sum(squares) / p.dim + p.eps);
+  const float scale = rsqrtf(row_sum(squares) / p.dim + p.weights.eps);
   float largest = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int at = (v * kLanes + lane) * kVector;
     if (at >= p.dim) continue;
-    float g[kVector], b[kVector];
+    float g[kVector], b[kVector] = {};
     load_vector(gamma + at, g);
-    load_vector(beta + at, b);
+    if (beta != nullptr) load_vector(beta + at, b);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) values[v][i] = (values[v][i] - mean) * scale * g[i] + b[i];
     if constexpr (kToFp8) {
@@ -90,6 +91,34 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) layer_norm_kernel(LayerNorm
     }
     if (lane == 0) p.y_scales[row] = row_scale.scale;
   }
+}
+
+__device__ float activate(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kGeluTanh:
+      return gelu_tanh(x);
+    case Activation::kSilu:
+      return x / (1.0f + expf(-x));
+  }
+  return x;
+}
+
+__global__ void gate_kernel(GateParams p) {
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.y;
+  const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
+  auto* y = static_cast<Bf16*>(p.y) + row * p.y_stride;
+  const int at = (blockIdx.x * blockDim.x + threadIdx.x) * kVector;
+  if (at >= p.dim) return;
+  float gate[kVector], up[kVector];
+  load_vector(x + at, gate);
+  load_vector(x + p.dim + at, up);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) gate[i] = activate(p.activation, gate[i]) * up[i];
+  store_vector(y + at, gate);
 }
 
 __global__ void count_differences_kernel(const uint4* a, const uint4* b, std::int64_t num_vectors,
@@ -123,31 +152,44 @@ constexpr int kCopyThreads = 128;
 
 }  // namespace
 
-Status layer_norm(Stream& stream, const LayerNormParams& params) {
+Status norm(Stream& stream, const NormParams& params) {
   constexpr int kMaxDim = kMaxRowWarps * kWarp * kMaxNormVectors * kVector;
   if (params.dim <= 0 || params.dim % kVector != 0 || params.dim > kMaxDim ||
       params.x_stride % kVector != 0 || params.y_stride % kVector != 0) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        "layer_norm: the width and strides must be multiples of 8, the width at most 8192");
+    return Status(StatusCode::kInvalidArgument,
+                  "norm: the width and strides must be multiples of 8, the width at most 8192");
   }
   const unsigned per_lane = blocks_for(params.dim, kWarp * kVector);
   auto launch_rows = [&](int row_warps, auto kernel) {
-    return launch("layer_norm", stream,
+    return launch("norm", stream,
                   {.grid = dim3(blocks_for(params.num_rows, kNormWarps / row_warps)),
                    .block = dim3(kNormWarps * kWarp)},
                   kernel, params);
   };
   auto launch_width = [&](auto to_fp8) {
     constexpr bool kToFp8 = decltype(to_fp8)::value;
-    if (per_lane <= 1) return launch_rows(1, layer_norm_kernel<1, 1, kToFp8>);
-    if (per_lane <= 2) return launch_rows(1, layer_norm_kernel<2, 1, kToFp8>);
-    if (per_lane <= 5) return launch_rows(1, layer_norm_kernel<5, 1, kToFp8>);
-    if (per_lane <= 8) return launch_rows(1, layer_norm_kernel<8, 1, kToFp8>);
-    return launch_rows(kMaxRowWarps, layer_norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8>);
+    if (per_lane <= 1) return launch_rows(1, norm_kernel<1, 1, kToFp8>);
+    if (per_lane <= 2) return launch_rows(1, norm_kernel<2, 1, kToFp8>);
+    if (per_lane <= 5) return launch_rows(1, norm_kernel<5, 1, kToFp8>);
+    if (per_lane <= 8) return launch_rows(1, norm_kernel<8, 1, kToFp8>);
+    return launch_rows(kMaxRowWarps, norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8>);
   };
   if (params.y_scales != nullptr) return launch_width(std::true_type());
   return launch_width(std::false_type());
+}
+
+Status gate(Stream& stream, const GateParams& params) {
+  if (params.dim % kVector != 0 || params.x_stride % kVector != 0 ||
+      params.y_stride % kVector != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "gate: the width and strides must be multiples of 8");
+  }
+  constexpr unsigned kGateThreads = 128;
+  return launch("gate", stream,
+                {.grid = dim3(blocks_for(params.dim, kGateThreads * kVector),
+                              static_cast<unsigned>(params.num_rows)),
+                 .block = dim3(kGateThreads)},
+                gate_kernel, params);
 }
 
 Status gather_rows(Stream& stream, const GatherRowsParams& params) {

@@ -50,8 +50,8 @@ struct PagedWork {
 
   __device__ explicit PagedWork(const PagedAttentionParams& params) : p(params) {
     for (int s = 0; s < p.num_sequences; ++s) {
-      num_full_ += tiles(s, true) * p.num_heads;
-      num_problems_ += tiles(s, false) * p.num_heads;
+      num_full_ += tiles(s, true) * p.heads.num_heads;
+      num_problems_ += tiles(s, false) * p.heads.num_heads;
     }
     num_problems_ += num_full_;
   }
@@ -66,14 +66,16 @@ struct PagedWork {
     const bool full = index < num_full_;
     if (!full) index -= num_full_;
     int s = 0;
-    for (; index >= tiles(s, full) * p.num_heads; ++s) index -= tiles(s, full) * p.num_heads;
+    for (; index >= tiles(s, full) * p.heads.num_heads; ++s)
+      index -= tiles(s, full) * p.heads.num_heads;
     const AttentionSequence& sequence = p.sequences[s];
     const int num_tiles = tiles(s, full);
     const int head = index / num_tiles;
     const int tile = full ? index % num_tiles : tiles(s, true);
     const int first_query = tile * kTileQueries;
     const std::int64_t in_row = std::int64_t{head} * kHeadDim;
-    const std::int64_t head_start = std::int64_t{head} * kPageTokens * kHeadDim;
+    const std::int64_t head_start =
+        std::int64_t{head / p.heads.group_size()} * kPageTokens * kHeadDim;
     const std::int64_t first_token = sequence.first_token;
     Problem problem{
         .queries = static_cast<const Bf16*>(p.qkv) + first_token * p.qkv_stride + in_row,
@@ -83,7 +85,7 @@ struct PagedWork {
         .keys_ = static_cast<const Element*>(p.kv.k) + head_start,
         .values_ = static_cast<const Element*>(p.kv.v) + head_start,
         .pages = p.page_table + std::int64_t{sequence.row} * p.page_table_stride,
-        .page_stride = std::int64_t{p.num_heads} * kPageTokens * kHeadDim,
+        .page_stride = std::int64_t{p.heads.num_kv_heads} * kPageTokens * kHeadDim,
         .first_query = first_query,
         .num_queries = sequence.num_tokens,
         .num_cached = sequence.num_cached,
@@ -115,7 +117,7 @@ Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_mu
   const unsigned problems =
       (blocks_for(params.num_tokens, Shape<kHeadDim>::kGroups * kGroupQueries) +
        static_cast<unsigned>(params.num_sequences)) *
-      static_cast<unsigned>(params.num_heads);
+      static_cast<unsigned>(params.heads.num_heads);
   const LaunchShape shape{
       .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
       .block = dim3(kFlashThreads<Shape<kHeadDim>>),
@@ -131,7 +133,7 @@ Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_mu
 
 Status prefill_attention(Stream& stream, const PagedAttentionParams& params,
                          int num_multiprocessors) {
-  switch (params.head_dim) {
+  switch (params.heads.head_dim) {
     case 32:
       return launch_for<32>(stream, params, num_multiprocessors);
     case 64:

@@ -11,12 +11,14 @@ namespace {
 // One query of one head: softmax(q k^T / sqrt(head_dim)) v over the first num_visible positions.
 void attend(const PagedAttentionParams& params, const std::int32_t* page_table_row, int head,
             std::int64_t num_visible, const float* q, float* out) {
-  const double scale = 1.0 / std::sqrt(static_cast<double>(params.head_dim));
-  std::vector<float> cached(static_cast<std::size_t>(params.head_dim));
+  const int head_dim = params.heads.head_dim, num_kv_heads = params.heads.num_kv_heads;
+  const int kv_head = head / params.heads.group_size();
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  std::vector<float> cached(static_cast<std::size_t>(head_dim));
   auto load = [&](const void* from, std::int64_t position) {
     const std::int64_t at =
-        kv_index(kv_slot(page_table_row, position), head, params.num_heads, params.head_dim);
-    load_kv(params.kv.format, from, at, cached.data(), params.head_dim);
+        kv_index(kv_slot(page_table_row, position), kv_head, num_kv_heads, head_dim);
+    load_kv(params.kv.format, from, at, cached.data(), head_dim);
   };
 
   std::vector<double> weights(static_cast<std::size_t>(num_visible));
@@ -24,19 +26,19 @@ void attend(const PagedAttentionParams& params, const std::int32_t* page_table_r
   for (std::int64_t j = 0; j < num_visible; ++j) {
     load(params.kv.k, j);
     double dot = 0;
-    for (int d = 0; d < params.head_dim; ++d) dot += static_cast<double>(q[d]) * cached[d];
+    for (int d = 0; d < head_dim; ++d) dot += static_cast<double>(q[d]) * cached[d];
     weights[j] = dot * scale;
     largest = std::max(largest, weights[j]);
   }
   double sum = 0;
   for (double& weight : weights) sum += weight = std::exp(weight - largest);
 
-  std::vector<double> mean(static_cast<std::size_t>(params.head_dim), 0.0);
+  std::vector<double> mean(static_cast<std::size_t>(head_dim), 0.0);
   for (std::int64_t j = 0; j < num_visible; ++j) {
     load(params.kv.v, j);
-    for (int d = 0; d < params.head_dim; ++d) mean[d] += weights[j] * cached[d];
+    for (int d = 0; d < head_dim; ++d) mean[d] += weights[j] * cached[d];
   }
-  for (int d = 0; d < params.head_dim; ++d) out[d] = static_cast<float>(mean[d] / sum);
+  for (int d = 0; d < head_dim; ++d) out[d] = static_cast<float>(mean[d] / sum);
 }
 
 }  // namespace
@@ -53,8 +55,8 @@ void paged_attention(const PagedAttentionParams& params) {
                                            ? std::min<std::int64_t>(sequence.prefix_len, context)
                                            : position + 1;
       const std::int64_t token = sequence.first_token + t;
-      for (int h = 0; h < params.num_heads; ++h) {
-        const std::int64_t offset = std::int64_t{h} * params.head_dim;
+      for (int h = 0; h < params.heads.num_heads; ++h) {
+        const std::int64_t offset = std::int64_t{h} * params.heads.head_dim;
         attend(params, page_table_row, h, num_visible,
                static_cast<const float*>(params.qkv) + token * params.qkv_stride + offset,
                static_cast<float*>(params.out) + token * params.out_stride + offset);

@@ -4,24 +4,26 @@
 
 namespace gapless::reference {
 
-void layer_norm(const LayerNormParams& params) {
-  const auto* gamma = static_cast<const float*>(params.gamma);
-  const auto* beta = static_cast<const float*>(params.beta);
-  const int dim = params.dim;
-
-  for (std::int64_t r = 0; r < params.num_rows; ++r) {
-    const float* x = static_cast<const float*>(params.x) + r * params.x_stride;
-    float* y = static_cast<float*>(params.y) + r * params.y_stride;
-    double mean = 0;
+void norm_row(const NormWeights& weights, const float* x, float* y, int dim) {
+  const auto* gamma = static_cast<const float*>(weights.gamma);
+  const auto* beta = static_cast<const float*>(weights.beta);
+  double mean = 0;
+  if (weights.kind == NormKind::kLayer) {
     for (int i = 0; i < dim; ++i) mean += x[i];
     mean /= dim;
-    double variance = 0;
-    for (int i = 0; i < dim; ++i) variance += (x[i] - mean) * (x[i] - mean);
-    variance /= dim;
-    const double scale = 1.0 / std::sqrt(variance + params.eps);
-    for (int i = 0; i < dim; ++i) {
-      y[i] = static_cast<float>((x[i] - mean) * scale * gamma[i] + beta[i]);
-    }
+  }
+  double squares = 0;
+  for (int i = 0; i < dim; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  const double scale = 1.0 / std::sqrt(squares / dim + weights.eps);
+  for (int i = 0; i < dim; ++i) {
+    y[i] = static_cast<float>((x[i] - mean) * scale * gamma[i] + (beta == nullptr ? 0 : beta[i]));
+  }
+}
+
+void norm(const NormParams& params) {
+  for (std::int64_t r = 0; r < params.num_rows; ++r) {
+    norm_row(params.weights, static_cast<const float*>(params.x) + r * params.x_stride,
+             static_cast<float*>(params.y) + r * params.y_stride, params.dim);
   }
   if (params.y_scales != nullptr) {
     rows_to_fp8({.x = params.y,
@@ -30,7 +32,7 @@ void layer_norm(const LayerNormParams& params) {
                  .y_stride = params.y_stride,
                  .scales = params.y_scales,
                  .num_rows = params.num_rows,
-                 .dim = dim});
+                 .dim = params.dim});
   }
 }
 

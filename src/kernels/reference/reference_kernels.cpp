@@ -13,8 +13,12 @@ Status ReferenceKernels::linear(Stream& stream, const LinearParams& params) {
   return enqueue_on_cpu(stream, reference::linear, params);
 }
 
-Status ReferenceKernels::layer_norm(Stream& stream, const LayerNormParams& params) {
-  return enqueue_on_cpu(stream, reference::layer_norm, params);
+Status ReferenceKernels::norm(Stream& stream, const NormParams& params) {
+  return enqueue_on_cpu(stream, reference::norm, params);
+}
+
+Status ReferenceKernels::gate(Stream& stream, const GateParams& params) {
+  return enqueue_on_cpu(stream, reference::gate, params);
 }
 
 Status ReferenceKernels::patchify(Stream& stream, const PatchifyParams& params) {

@@ -15,7 +15,8 @@ class ReferenceKernels : public Kernels {
   DType activation_dtype() const override { return DType::kF32; }
 
   Status linear(Stream& stream, const LinearParams& params) override;
-  Status layer_norm(Stream& stream, const LayerNormParams& params) override;
+  Status norm(Stream& stream, const NormParams& params) override;
+  Status gate(Stream& stream, const GateParams& params) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
   Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;
@@ -35,7 +36,9 @@ class ReferenceKernels : public Kernels {
   Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) override;
   Status stamp_time(Stream& stream, std::uint64_t* stamp) override;
 
-  std::size_t attention_scratch_bytes(int, int, int, int, int) const override { return 0; }
+  std::size_t attention_scratch_bytes(int, int, int, const AttentionHeads&) const override {
+    return 0;
+  }
   std::size_t sample_scratch_bytes(int, int) const override { return 0; }
   std::size_t region_scratch_bytes(int, int, int) const override { return 0; }
 };

@@ -16,7 +16,14 @@ void linear(const LinearParams& params);
 double gelu_tanh(double x);  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 
 // norm.cpp
-void layer_norm(const LayerNormParams& params);
+void norm(const NormParams& params);
+// One row; y may be x.
+void norm_row(const NormWeights& weights, const float* x, float* y, int dim);
+
+// gate.cpp
+void gate(const GateParams& params);
+double silu(double x);  // x / (1 + exp(-x))
+double activate(Activation activation, double x);
 
 // vision.cpp
 void patchify(const PatchifyParams& params);

@@ -38,7 +38,11 @@ TEST(ReferenceTest, LinearAddsBiasThenActivatesThenAddsTheResidual) {
 TEST(ReferenceTest, LayerNormOfThreeValues) {
   const float x[] = {1, 2, 6}, gamma[] = {1, 1, 2}, beta[] = {0, 0, 5};
   float y[3];
-  layer_norm({.x = x, .gamma = gamma, .beta = beta, .y = y, .num_rows = 1, .dim = 3, .eps = 0});
+  norm({.x = x,
+        .weights = {.gamma = gamma, .beta = beta, .eps = 0},
+        .y = y,
+        .num_rows = 1,
+        .dim = 3});
   const float deviation = std::sqrt(14.0f / 3);  // biased: (4 + 1 + 9) / 3
   EXPECT_FLOAT_EQ(y[0], -2 / deviation);
   EXPECT_FLOAT_EQ(y[1], -1 / deviation);
@@ -109,6 +113,69 @@ TEST(ReferenceTest, OneTileIsTheGlobalCropTwice) {
   }
 }
 
+// 3 and 4 have a root mean square of sqrt(12.5); nothing is subtracted.
+TEST(ReferenceTest, RmsNormOfTwoValues) {
+  const float x[] = {3, 4}, gamma[] = {1, 2};
+  float y[2];
+  norm({.x = x,
+        .weights = {.kind = NormKind::kRms, .gamma = gamma, .eps = 0},
+        .y = y,
+        .num_rows = 1,
+        .dim = 2});
+  EXPECT_FLOAT_EQ(y[0], 3 / std::sqrt(12.5f));
+  EXPECT_FLOAT_EQ(y[1], 2 * 4 / std::sqrt(12.5f));
+}
+
+TEST(ReferenceTest, GateTimesUp) {
+  const float x[] = {0, 2, 5, 7};  // gates 0 and 2, ups 5 and 7
+  float y[2];
+  gate({.x = x, .x_stride = 4, .y = y, .y_stride = 2, .num_rows = 1, .dim = 2});
+  EXPECT_EQ(y[0], 0);
+  EXPECT_FLOAT_EQ(y[1], 7 * 2 / (1 + std::exp(-2.0f)));
+}
+
+// Two query heads on one key head: [q0 q1 k v] of one value each. The second head's query is
+// normalised and turned like the first's, and both see the same key.
+TEST(ReferenceTest, GroupedQueriesShareAKeyHead) {
+  float qkv[8] = {3, 4, 0, 2, 6, 8, 10, 20};  // heads of 2
+  const float table[] = {1, 0}, ones[] = {1, 1};
+  const std::int32_t position = 0, slot = 16;
+  const NormWeights norm{.kind = NormKind::kRms, .gamma = ones, .eps = 0};
+  const AttentionHeads heads{.num_heads = 2, .num_kv_heads = 1, .head_dim = 2};
+  std::vector<float> k(2 * 16 * 2, 0.0f), v = k;
+  rope_and_cache({.qkv = qkv,
+                  .qkv_stride = 8,
+                  .positions = &position,
+                  .cache_slots = &slot,
+                  .rope_table = table,
+                  .q_norm = norm,
+                  .k_norm = norm,
+                  .kv = {k.data(), v.data()},
+                  .num_tokens = 1,
+                  .heads = heads,
+                  .rotary_dim = 2});
+  const float root = std::sqrt(12.5f);
+  EXPECT_FLOAT_EQ(qkv[0], 3 / root);
+  EXPECT_FLOAT_EQ(qkv[3], std::sqrt(2.0f));  // (0, 2)
+  EXPECT_FLOAT_EQ(k[16 * 2], 6 / (2 * root));
+  EXPECT_EQ(v[16 * 2 + 1], 20);
+  const std::int32_t page_table[] = {1};
+  const AttentionSequence sequence{.num_tokens = 1};
+  float out[4] = {};
+  paged_attention({.qkv = qkv,
+                   .qkv_stride = 8,
+                   .out = out,
+                   .out_stride = 4,
+                   .kv = {k.data(), v.data()},
+                   .page_table = page_table,
+                   .page_table_stride = 1,
+                   .sequences = &sequence,
+                   .num_sequences = 1,
+                   .num_tokens = 1,
+                   .heads = heads});
+  EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{10, 20, 10, 20}));
+}
+
 TEST(ReferenceTest, RopeTurnsHalfSplitPairs) {
   // One head of 4, rotary over all of it; position 1 of the table turns pair 0 by 90 degrees and
   // leaves pair 1.
@@ -123,8 +190,7 @@ TEST(ReferenceTest, RopeTurnsHalfSplitPairs) {
                   .rope_table = table,
                   .kv = {k.data(), v.data()},
                   .num_tokens = 1,
-                  .num_heads = 1,
-                  .head_dim = 4,
+                  .heads = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 4},
                   .rotary_dim = 4});
   EXPECT_EQ(std::vector<float>(qkv, qkv + 4), (std::vector<float>{-3, 2, 1, 4}));
   EXPECT_EQ(std::vector<float>(&k[12], &k[12] + 4), (std::vector<float>{-7, 6, 5, 8}));
@@ -147,8 +213,7 @@ TEST(ReferenceTest, PrefixSeesItselfBothWaysAndTheRestIsCausal) {
                    .page_table_stride = 1,
                    .sequences = &sequence,
                    .num_sequences = 1,
-                   .num_heads = 1,
-                   .head_dim = 1});
+                   .heads = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 1}});
   for (int i = 0; i < 3; ++i) EXPECT_FLOAT_EQ(out[i], 7.0f / 3) << i;
   EXPECT_FLOAT_EQ(out[3], 15.0f / 4);
   EXPECT_FLOAT_EQ(out[4], 31.0f / 5);

@@ -21,23 +21,26 @@ void rotate(float* x, const float* table, int half) {
 }  // namespace
 
 void rope_and_cache(const RopeAndCacheParams& params) {
-  const int half = params.rotary_dim / 2;
-  const std::int64_t width = std::int64_t{params.num_heads} * params.head_dim;
-  std::vector<float> rotated(static_cast<std::size_t>(params.head_dim));
+  const AttentionHeads& heads = params.heads;
+  const int half = params.rotary_dim / 2, head_dim = heads.head_dim;
+  std::vector<float> key(static_cast<std::size_t>(head_dim));
+  auto turn = [&](float* head, const NormWeights& norm, const float* table) {
+    if (norm.gamma != nullptr) norm_row(norm, head, head, head_dim);
+    rotate(head, table, half);
+  };
 
   for (std::int64_t t = 0; t < params.num_tokens; ++t) {
-    float* qkv = static_cast<float*>(params.qkv) + t * params.qkv_stride;
+    float* q = static_cast<float*>(params.qkv) + t * params.qkv_stride;
+    const float* k = q + heads.q_width();
+    const float* v = k + heads.kv_width();
     const float* table = params.rope_table + std::int64_t{params.positions[t]} * 2 * half;
-    for (int h = 0; h < params.num_heads; ++h) {
-      float* q = qkv + std::int64_t{h} * params.head_dim;
-      const float* k = q + width;
-      const float* v = q + 2 * width;
-      const std::int64_t to = kv_index(params.cache_slots[t], h, params.num_heads, params.head_dim);
-      rotate(q, table, half);
-      std::copy(k, k + params.head_dim, rotated.begin());
-      rotate(rotated.data(), table, half);
-      store_kv(params.kv.format, params.kv.k, to, rotated.data(), params.head_dim);
-      store_kv(params.kv.format, params.kv.v, to, v, params.head_dim);
+    for (int h = 0; h < heads.num_heads; ++h) turn(q + h * head_dim, params.q_norm, table);
+    for (int h = 0; h < heads.num_kv_heads; ++h) {
+      const std::int64_t to = kv_index(params.cache_slots[t], h, heads.num_kv_heads, head_dim);
+      std::copy_n(k + h * head_dim, head_dim, key.begin());
+      turn(key.data(), params.k_norm, table);
+      store_kv(params.kv.format, params.kv.k, to, key.data(), head_dim);
+      store_kv(params.kv.format, params.kv.v, to, v + h * head_dim, head_dim);
     }
   }
 }

@@ -1,0 +1,104 @@
+#include "kernels/one_launch_decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gapless {
+namespace {
+
+// Moondream 2's decoder. Addresses are not looked at.
+struct Described {
+  Described() {
+    static const char kThere = 0;
+    auto product = [&](int in, int out) {
+      return LinearWeights{.weight = &kThere, .bias = &kThere, .in = in, .out = out};
+    };
+    const NormWeights norm{.gamma = &kThere, .beta = &kThere};
+    for (int i = 0; i < 24; ++i) {
+      blocks.push_back({.norm = norm,
+                        .qkv = product(2048, 6144),
+                        .proj = product(2048, 2048),
+                        .ff = {.up = product(2048, 8192), .down = product(8192, 2048)}});
+    }
+    head = {.norm = norm, .linear = product(2048, 51200)};
+    params.heads = {.num_heads = 32, .num_kv_heads = 32, .head_dim = 64};
+    params.rotary_dim = 32;
+    params.max_context = 2048;
+    params.decode = true;
+  }
+  Status check() {
+    params.blocks = blocks.data();
+    params.num_blocks = static_cast<int>(blocks.size());
+    params.head = &head;
+    return check_one_launch_decoder(params);
+  }
+
+  std::vector<DecoderBlock> blocks;
+  DecoderHead head;
+  DecoderBlocksParams params;
+};
+
+TEST(OneLaunchDecoderTest, TakesMoondream2) {
+  EXPECT_TRUE(Described().check().ok()) << Described().check().message();
+}
+
+struct Difference {
+  std::string reason;
+  std::function<void(Described&)> make;
+};
+
+// One difference at a time, in the last block where it is a block's.
+TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTake) {
+  static const float kGamma = 1;
+  const std::vector<Difference> differences = {
+      {"sequential", [](Described& d) { d.blocks.back().residual = Residual::kSequential; }},
+      {"RMS", [](Described& d) { d.blocks.back().norm.kind = NormKind::kRms; }},
+      {"normalised", [](Described& d) { d.blocks.back().q_norm.gamma = &kGamma; }},
+      {"normalised", [](Described& d) { d.blocks.back().k_norm.gamma = &kGamma; }},
+      {"gated", [](Described& d) { d.blocks.back().ff.kind = FeedForwardKind::kGated; }},
+      {"not GELU", [](Described& d) { d.blocks.back().ff.activation = Activation::kSilu; }},
+      {"no bias", [](Described& d) { d.blocks.back().qkv.bias = nullptr; }},
+      {"no bias", [](Described& d) { d.blocks.back().ff.down.bias = nullptr; }},
+      {"differ in eps", [](Described& d) { d.blocks.back().norm.eps = 1e-6f; }},
+      {"KV cache", [](Described& d) { d.blocks.back().kv.format = KvFormat::kFp8; }},
+      {"last norm", [](Described& d) { d.head.norm.kind = NormKind::kRms; }},
+      {"last norm", [](Described& d) { d.head.norm.eps = 1e-6f; }},
+      {"logits has no bias", [](Described& d) { d.head.linear.bias = nullptr; }},
+      {"65 layers", [](Described& d) { d.blocks.resize(65, d.blocks.front()); }},
+      {"128 dims", [](Described& d) { d.params.heads.head_dim = 128; }},
+      {"32 query heads share 8 key heads", [](Described& d) { d.params.heads.num_kv_heads = 8; }},
+      {"odd number of heads",
+       [](Described& d) {
+         d.params.heads = {.num_heads = 31, .num_kv_heads = 31, .head_dim = 64};
+       }},
+      {"1920 wide together, the model 2048",
+       [](Described& d) {
+         d.params.heads = {.num_heads = 30, .num_kv_heads = 30, .head_dim = 64};
+       }},
+      {"4096 wide, more than 2048",
+       [](Described& d) {
+         for (DecoderBlock& block : d.blocks) block.qkv.in = 4096;
+         d.params.heads = {.num_heads = 64, .num_kv_heads = 64, .head_dim = 64};
+       }},
+      {"8200 is no multiple of 128",
+       [](Described& d) {
+         for (DecoderBlock& block : d.blocks) block.ff.down.in = 8200;
+       }},
+      {"40 rotary dims", [](Described& d) { d.params.rotary_dim = 40; }},
+      {"2049 tokens, more than 2048", [](Described& d) { d.params.max_context = 2049; }},
+  };
+  for (const Difference& difference : differences) {
+    Described described;
+    difference.make(described);
+    const Status status = described.check();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << difference.reason;
+    EXPECT_NE(status.message().find(difference.reason), std::string::npos)
+        << difference.reason << " in: " << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace gapless

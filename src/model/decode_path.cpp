@@ -1,0 +1,30 @@
+#include "model/decode_path.h"
+
+#include <fmt/format.h>
+
+#include "kernels/one_launch_decoder.h"
+
+namespace gapless {
+
+Status check_one_launch_decode(const TextShape& shape, const TextWeights& weights) {
+  const DecoderHead head{.norm = weights.post_ln, .linear = weights.lm_head};
+  DecoderBlocksParams params;
+  params.blocks = weights.blocks.data();
+  params.num_blocks = shape.num_layers;
+  params.head = &head;
+  params.heads = shape.heads;
+  params.rotary_dim = shape.rotary_dim;
+  params.max_context = shape.max_context;
+  params.decode = true;
+  return check_one_launch_decoder(params);
+}
+
+std::string describe_decode_path(const ModelConfig& config) {
+  const Status one_launch =
+      check_one_launch_decode(text_shape(config), lay_out_weights(config, DType::kBF16).text);
+  if (one_launch.ok()) return "decode steps on a GPU: one launch each\n";
+  return fmt::format("decode steps on a GPU: composed of single ops, because {}\n",
+                     one_launch.message());
+}
+
+}  // namespace gapless
