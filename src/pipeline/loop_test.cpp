@@ -1006,7 +1006,8 @@ TEST_F(LoopTest, AShortTextWaitsForOneLongFill) {
     const std::int64_t submitted_ns = device_->now_ns();
     run();
     EXPECT_EQ(answer->tokens.size(), 20u);
-    EXPECT_LT(answer->times.finished_ns - submitted_ns, 2 * kEncodeNs) << "depth " << depth;
+    EXPECT_LT(answer->times.finished_ns - submitted_ns, kEncodeNs + kEncodeNs / 10)
+        << "depth " << depth;
     for (const auto& one : about) EXPECT_EQ(one->tokens.size(), 2u);
   }
 }
@@ -1053,16 +1054,20 @@ TEST_F(LoopTest, ALongStepIsNoHangAndTheBoundIsOfEachStep) {
 TEST_F(LoopTest, AHangBehindAFailedLaunchIsNoEndlessDrain) {
   options_.step_timeout_ns = 1'000'000'000;
   device_config_.faults.hanging_ops = {30};
-  device_config_.faults.failing_calls = {{SimCall::kLaunch, 12}, {SimCall::kLaunch, 13},
-                                         {SimCall::kLaunch, 14}, {SimCall::kLaunch, 15},
-                                         {SimCall::kLaunch, 16}, {SimCall::kLaunch, 17}};
-  make_loop();
-  const auto answer = submit(text(3, 40));
-  const auto other = submit(text(3, 40));
-  run();
-  EXPECT_EQ(answer->num_finished, 1);
-  EXPECT_EQ(other->num_finished, 1);
-  EXPECT_LT(device_->now_ns(), 10'000'000'000);
+  int num_drains = 0;
+  for (std::int64_t number = 1; number <= 30; ++number) {
+    device_config_.faults.failing_calls = {{SimCall::kCopyToDevice, number}};
+    make_loop();
+    const auto answer = submit(text(3, 40));
+    const auto other = submit(text(3, 40));
+    run();
+    EXPECT_EQ(answer->num_finished, 1);
+    EXPECT_EQ(other->num_finished, 1);
+    EXPECT_LT(device_->now_ns(), 10'000'000'000) << "call " << number;
+    const std::string& what = answer->status.message();
+    num_drains += what.find("; then stream") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GT(num_drains, 0);
 }
 
 }  // namespace
