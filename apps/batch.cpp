@@ -42,7 +42,8 @@ paths; image_url: a data: URI or base64. question (query), object (point, detect
 spatial_refs and settings are those of the HTTP API. id: a string or an integer of its own, else the
 line's number.
 A line of --out is the answer of the HTTP API with "id" and "line", or {"id", "line", "error":
-{"code", "message"}}. The exit status is 0 if no line has an error. docs/batch.md says more.)";
+{"code", "message"}}. The exit status is 0 if no line has an error, 74 if the device was
+lost: --resume goes on. docs/batch.md says more.)";
 
 // Errors of lines that are shown beside being written to the output: the first ones say it all.
 constexpr int kMaxShownErrors = 20;

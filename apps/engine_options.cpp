@@ -93,6 +93,10 @@ StatusOr<std::unique_ptr<Device>> open_named_device(const std::string& name) {
   return cuda.ok() ? std::move(cuda) : open_device("cpu");
 }
 
+// On a CPU, where their encode is what pictures wait for: ten of a camera, with ten crops each, 48 MB.
+// More that wait would not be answered sooner.
+constexpr int kCpuStagedCrops = 112;
+
 std::int64_t step_timeout_ns(const EngineCommandOptions& options, DeviceKind kind) {
   const double usual = kind == DeviceKind::kCpu ? kCpuStepTimeoutSeconds : kStepTimeoutSeconds;
   return static_cast<std::int64_t>(options.step_timeout_s.value_or(usual) * 1e9);
@@ -120,6 +124,9 @@ StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& optio
   engine_options.loop.depth = options.depth;
   engine_options.loop.step_timeout_ns = step_timeout_ns(options, model->device->kind());
   engine_options.loop.on_device_lost = options.on_device_lost;
+  if (model->device->kind() == DeviceKind::kCpu) {
+    engine_options.num_staged_crops = kCpuStagedCrops;
+  }
   engine_options.picture_memory_bytes = options.picture_memory_mb << 20;
   engine_options.max_active_requests = options.max_active_requests;
   return Engine::start(std::move(model), engine_options);

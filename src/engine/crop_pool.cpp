@@ -46,9 +46,21 @@ std::shared_ptr<CropPool::Lease> CropPool::acquire(int count, const std::stop_to
   std::erase(waiting_, turn);
   changed_.notify_all();
   if (!has_turn) return nullptr;
-  std::vector<int> taken(free_.begin(), free_.begin() + count);
+  std::vector<int> taken = choose_free(wanted);
   for (const int index : taken) forget_picture_of(index);
   return lease(std::move(taken));
+}
+
+std::vector<int> CropPool::choose_free(std::size_t count) {
+  std::vector<int> chosen;
+  for (const bool was_found : {false, true}) {
+    for (const int index : free_) {
+      if (chosen.size() == count) return chosen;
+      const auto& picture = buffer(index).picture;
+      if ((picture && pictures_.at(*picture).was_found) == was_found) chosen.push_back(index);
+    }
+  }
+  return chosen;
 }
 
 void CropPool::remember(const ContentHash& name, const Lease& lease, int first, int count,
@@ -57,7 +69,7 @@ void CropPool::remember(const ContentHash& name, const Lease& lease, int first, 
   // Another worker prepared it at the same time.
   if (pictures_.contains(name)) return;
   const auto begin = lease.buffers_.begin() + first;
-  const Known known{{begin, begin + count}, tiling};
+  const Known known{{begin, begin + count}, tiling, false};
   for (const int index : known.buffers) buffer(index).picture = name;
   pictures_.emplace(name, known);
 }
@@ -68,7 +80,8 @@ std::optional<CropPool::Picture> CropPool::find(const ContentHash& name) {
   if (found == pictures_.end() || closed_) return std::nullopt;
   // It may take buffers that somebody waits for.
   if (!waiting_.empty() && num_overtaken_++ >= kMaxOvertaken) return std::nullopt;
-  const Known& known = found->second;
+  Known& known = found->second;
+  known.was_found = true;
   return Picture{lease(known.buffers), known.tiling};
 }
 

@@ -4,7 +4,8 @@
 //
 // A free buffer keeps what is in it until it is taken again, the longest free one first. So the
 // crops of a picture that comes once more (the next question about it) are mostly still there, at
-// no memory of their own: find().
+// no memory of their own: find(). Pictures that were found are taken last, so that many new ones,
+// each of which comes once, do not drive out the one that everybody asks about.
 //
 // Threads: any.
 #pragma once
@@ -82,12 +83,15 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   struct Known {
     std::vector<int> buffers;
     Tiling tiling;
+    bool was_found = false;
   };
 
   CropPool(PinnedBuffer memory, int num_crops, std::size_t crop_bytes);
   Buffer& buffer(int index) GAPLESS_REQUIRES(mutex_) {
     return buffers_[static_cast<std::size_t>(index)];
   }
+  // Of the free buffers, of which there are so many.
+  std::vector<int> choose_free(std::size_t count) GAPLESS_REQUIRES(mutex_);
   void forget_picture_of(int index) GAPLESS_REQUIRES(mutex_);
   std::shared_ptr<Lease> lease(std::vector<int> buffers) GAPLESS_REQUIRES(mutex_);
   void release(const std::vector<int>& buffers);

@@ -145,6 +145,18 @@ TEST_F(CropPoolTest, TheLongestUnusedPictureGoesFirst) {
   EXPECT_FALSE(knows(20));
 }
 
+// Pictures that come once, in any number, leave it where it is.
+TEST_F(CropPoolTest, APictureThatWasFoundIsTakenLast) {
+  pass_through(10, 3);
+  pass_through(20, 3);
+  EXPECT_TRUE(knows(10));
+  for (std::uint8_t name = 30; name < 60; ++name) pass_through(name, 10);
+  EXPECT_TRUE(knows(10));
+  EXPECT_FALSE(knows(20));
+  pass_through(60, kCapacity - 2);
+  EXPECT_FALSE(knows(10)) << "no others were left";
+}
+
 TEST_F(CropPoolTest, WhoFindsAPictureThatIsInUseSharesIt) {
   auto first = pool_->acquire(4);
   pool_->remember(hash(1), *first, 0, 4, {1, 3});

@@ -1,8 +1,5 @@
 #include "engine/engine.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <future>
 #include <iterator>
@@ -12,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/thread_priority.h"
 
 namespace gapless {
 namespace {
@@ -25,16 +23,6 @@ std::string random_id_prefix() {
 std::uint64_t random_seed() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();
-}
-
-// What a decoder's thread adds to the process's own niceness: a third of another thread's share.
-constexpr int kDecoderNiceness = 5;
-
-// Below the threads that answer: on a machine whose cores are all decoding, a text or a probe that
-// takes a millisecond should not wait for its share. Linux gives every thread a value of its own.
-void yield_to_other_threads() {
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()),
-                    getpriority(PRIO_PROCESS, 0) + kDecoderNiceness);
 }
 
 class PromiseSink final : public ResponseSink {

@@ -94,6 +94,20 @@ TEST_F(EngineLanesTest, ASmallPictureWaitsForThoseThatRunOnly) {
   }
 }
 
+// A picture of 27 crops is encoded in as many steps on the CPU.
+TEST_F(EngineLanesTest, ATextGoesBetweenThePartsOfAPicturesEncode) {
+  start({});
+  ask("picture", question_about(flat_picture(30'000, 400, 7), 1));
+  const auto num_encodes = [this] {
+    return engine_->loop().ledger().totals().num_steps[static_cast<std::size_t>(StepKind::kEncode)];
+  };
+  while (num_encodes() == 0) std::this_thread::yield();
+  ask("text", question(4));
+  const int text_at = journal_.wait_for("text ends");
+  EXPECT_LT(text_at, journal_.wait_for("picture ends"));
+  EXPECT_EQ(num_encodes(), 27);
+}
+
 TEST_F(EngineLanesTest, WhatIsDecodedStaysWithinTheBudget) {
   // A picture takes 27 MB of raster and 1 MB beside it.
   constexpr std::int64_t kBudget = 40'000'000;

@@ -73,6 +73,8 @@ ServiceMetrics EngineService::metrics() const {
   metrics.num_running = counts.running;
   // With those that are being preprocessed: for a router they wait as well.
   metrics.num_waiting = std::max(0, engine_->num_active() - counts.running);
+  metrics.num_pictures_waiting = static_cast<std::int64_t>(engine_->num_pictures_waiting());
+  metrics.picture_memory_bytes = engine_->picture_memory_in_use();
   metrics.num_pages = num_pages;
   metrics.page_tokens = kPageTokens;
   metrics.kv_usage =

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <thread>
@@ -66,6 +67,35 @@ TEST_F(EngineServiceTest, ARequestRunsOrWaitsAndItsPrefixStays) {
   EXPECT_GT(idle.num_encode_steps, 0);
   EXPECT_GT(idle.num_decode_steps, 0);
   EXPECT_EQ(idle.num_forbidden_calls, 0) << "I7";
+}
+
+// 48 MB of raster, while they are decoded.
+TEST_F(EngineServiceTest, PicturesThatAreDecodedShowTheirMemory) {
+  EXPECT_EQ(service_->metrics().picture_memory_bytes, 0);
+  constexpr int kSide = 4000;
+  std::int64_t most = 0;
+  // We may look too late, but not every time.
+  for (std::uint8_t shade = 0; shade < 20 && most == 0; ++shade) {
+    const Image image{kSide, kSide,
+                      std::vector<std::uint8_t>(std::size_t{3} * kSide * kSide, shade)};
+    const std::vector<std::byte> png = encode_png(image).value();
+    SkillRequest request;
+    request.text = "why?";
+    request.images = {
+        std::make_shared<const std::string>(reinterpret_cast<const char*>(png.data()), png.size())};
+    auto sink = std::make_shared<EndSink>();
+    auto ended = sink->ended.get_future();
+    const auto id = service_->submit(std::move(request), sink);
+    ASSERT_TRUE(id.ok()) << id.status().to_string();
+    while (most == 0 && ended.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      most = service_->metrics().picture_memory_bytes;
+    }
+    service_->cancel(*id);
+    ended.wait();
+  }
+  EXPECT_GE(most, std::int64_t{3} * kSide * kSide);
+  while (service_->metrics().picture_memory_bytes > 0) std::this_thread::yield();
+  EXPECT_EQ(service_->metrics().num_pictures_waiting, 0);
 }
 
 TEST_F(EngineServiceTest, TheDepthMayBeWhatItWasStartedFor) {

@@ -78,7 +78,8 @@ DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options);
 // The bounds of limits.h and of the options, as decode_image applies them.
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
 
-// WebP is handed to its library in pieces of about 64 rows, and options.stop is asked between them; the
+// WebP is handed to its library in pieces, and options.stop is asked between them: 1 KiB of a lossy
+// file, about 64 rows of a lossless one, but the library waits for an eighth of that first. The
 // other two ask it for every row.
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 

@@ -32,13 +32,15 @@ const char* webp_error_text(VP8StatusCode code) {
 // The library decodes what it is given and asks nobody meanwhile, so it is given pieces that make
 // about this many rows each. How many bytes that are shows as it goes: a piece that makes fewer
 // rows is followed by one twice as long, one that makes more by one half as long. (A fixed length
-// would cost a file of a few large rows many times over: each piece begins with the rows that the
-// one before could not end.)
+// would cost a lossless file of a few large rows many times over: each piece begins with the rows
+// that the one before could not end. A lossy one goes on where it stopped, so its pieces are always
+// short, and a flat part behind a detailed one is no surprise.)
 constexpr int kPieceRows = 64;
 constexpr std::size_t kMinPieceBytes = 64;
+constexpr std::size_t kMaxLossyPieceBytes = 1024;
 
 Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::size_t num_bytes,
-                        const StopCheck& stop) {
+                        bool is_lossy, const StopCheck& stop) {
   std::size_t piece_bytes = kMinPieceBytes;
   int num_rows = 0;
   for (std::size_t given = 0;;) {
@@ -53,6 +55,7 @@ Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::si
     (void)WebPIDecGetRGB(decoder, &last_row, nullptr, nullptr, nullptr);
     piece_bytes = last_row - num_rows < kPieceRows ? 2 * piece_bytes
                                                    : std::max(kMinPieceBytes, piece_bytes / 2);
+    if (is_lossy) piece_bytes = std::min(piece_bytes, kMaxLossyPieceBytes);
     num_rows = last_row;
   }
 }
@@ -93,7 +96,8 @@ Status decode_bitstream(const std::uint8_t* data, std::size_t num_bytes, int wid
   if (decoder == nullptr) {
     return make_error(StatusCode::kResourceExhausted, "WebP: the decoder cannot start");
   }
-  return decode_in_pieces(decoder.get(), data, num_bytes, stop);
+  constexpr int kLossy = 1;
+  return decode_in_pieces(decoder.get(), data, num_bytes, config.input.format == kLossy, stop);
 }
 
 // The first frame on a transparent canvas, which is what a player shows at time 0.

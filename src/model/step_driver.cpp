@@ -66,8 +66,8 @@ Status StepDriver::allocate() {
   GAPLESS_ASSIGN_OR_RETURN(inputs_dev_, device_.allocate(input_bytes_));
   GAPLESS_ASSIGN_OR_RETURN(inputs_pinned_, device_.allocate_pinned(input_bytes_));
   GAPLESS_ASSIGN_OR_RETURN(transfer_pinned_, device_.allocate_pinned(kTransferBytes));
-  GAPLESS_ASSIGN_OR_RETURN(
-      crops_dev_, device_.allocate(to_size(max_crops_per_launch(limits)) * info.crop_bytes));
+  GAPLESS_ASSIGN_OR_RETURN(crops_dev_,
+                           device_.allocate(to_size(max_feature_crops(limits)) * info.crop_bytes));
   std::memset(inputs_pinned_.data(), 0, input_bytes_);
   std::size_t bytes = 0;
   in_ = carve_inputs(inputs_pinned_.data(), &bytes);
@@ -116,7 +116,7 @@ StatusOr<std::vector<EncodeImage>> StepDriver::upload_crops(std::span<const Driv
                       .tile_rows = image.tile_rows,
                       .tile_cols = image.tile_cols,
                       .image_slot = image.image_slot});
-    GAPLESS_CHECK(num_crops + count <= max_crops_per_launch(model_.limits()));
+    GAPLESS_CHECK(num_crops + count <= max_feature_crops(model_.limits()));
     for (std::size_t done = 0; done < image.crops.size();) {
       const std::size_t bytes = std::min(kTransferBytes, image.crops.size() - done);
       std::memcpy(transfer_pinned_.data(), image.crops.data() + done, bytes);
@@ -131,10 +131,25 @@ StatusOr<std::vector<EncodeImage>> StepDriver::upload_crops(std::span<const Driv
   return launch;
 }
 
+// Crops by as many as a launch takes.
+Status StepDriver::forward(const StepShape& shape) {
+  if (shape.kind != StepKind::kEncode) return model_.forward(*stream_, shape, buffers_);
+  const int most = model_.limits().max_crops_per_encode;
+  for (int first = 0; first < shape.num_crops; first += most) {
+    StepShape part = shape;
+    part.first_crop = first;
+    part.num_crops = std::min(most, shape.num_crops - first);
+    StepBuffers buffers = buffers_;
+    buffers.crops += to_size(first) * model_.info().crop_bytes;
+    GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, part, buffers));
+  }
+  return ok_status();
+}
+
 Status StepDriver::encode(std::span<const DriverImage> images) {
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<EncodeImage> launch, upload_crops(images));
   const StepShape shape = encode_shape(launch);
-  GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, shape, buffers_));
+  GAPLESS_RETURN_IF_ERROR(forward(shape));
   GAPLESS_RETURN_IF_ERROR(model_.project(*stream_, launch, buffers_));
   return stream_->synchronize();
 }
@@ -158,7 +173,7 @@ StatusOr<std::vector<double>> StepDriver::time_forward(const StepShape& shape,
                                                        int repeats) {
   GAPLESS_RETURN_IF_ERROR(stream_->begin_capture());
   GAPLESS_RETURN_IF_ERROR(model_.stamp(*stream_, buffers_.stamps + kForwardBegin));
-  GAPLESS_RETURN_IF_ERROR(model_.forward(*stream_, shape, buffers_));
+  GAPLESS_RETURN_IF_ERROR(forward(shape));
   GAPLESS_RETURN_IF_ERROR(model_.project(*stream_, images, buffers_));
   GAPLESS_RETURN_IF_ERROR(model_.stamp(*stream_, buffers_.stamps + kForwardEnd));
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Graph> graph, stream_->end_capture());

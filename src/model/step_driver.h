@@ -43,7 +43,7 @@ class StepDriver {
  public:
   static StatusOr<std::unique_ptr<StepDriver>> create(Device& device, StepModel& model);
 
-  // All images in one launch.
+  // All images, in one launch where they fit.
   Status encode(std::span<const DriverImage> images);
 
   // One launch; the outputs come in the order of the prompts.
@@ -106,6 +106,7 @@ class StepDriver {
   void share_pages(const DriverPrompt& prompt);
   void map_pages(const DriverPrompt& prompt);
   StatusOr<std::vector<EncodeImage>> upload_crops(std::span<const DriverImage> images);
+  Status forward(const StepShape& shape);
   StepShape add_prompts(std::span<const DriverPrompt> prompts, bool with_regions);
   StatusOr<std::vector<double>> time_forward(const StepShape& shape,
                                              std::span<const EncodeImage> images, int repeats);

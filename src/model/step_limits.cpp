@@ -28,8 +28,10 @@ StepLimits limits_without_pages(DeviceKind kind, const TextShape& shape) {
     limits.max_seats = 16;
     limits.max_prefill_tokens = shape.max_context;
     limits.max_prefill_sequences = 8;
-    limits.max_crops_per_encode = 4;  // two cores are busy with one
-    limits.max_images_per_encode = 4;
+    // Two cores are busy with one, and who does not wait for it waits for no more than that.
+    limits.max_crops_per_encode = 1;
+    limits.max_images_per_encode = 1;
+    limits.long_fill_ns = kCpuLongFillNs;
     limits.num_image_slots = 16;
   } else {
     limits.max_seats = kMaxSeats;

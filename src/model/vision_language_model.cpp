@@ -135,7 +135,7 @@ Status VisionLanguageModel::forward(Stream& compute, const StepShape& shape,
                                     const StepBuffers& buffers) {
   switch (shape.kind) {
     case StepKind::kEncode:
-      return encode(compute, shape.num_crops, buffers.crops);
+      return encode(compute, shape, buffers.crops);
     case StepKind::kPrefill:
       return prefill(compute, shape, buffers);
     case StepKind::kDecode:
@@ -152,15 +152,11 @@ std::byte* VisionLanguageModel::crop_features(int crop) const {
          static_cast<std::size_t>(crop) * crop_elements * dtype_bytes(context_.dtype);
 }
 
-// Crops of all images run through the encoder in chunks.
-Status VisionLanguageModel::encode(Stream& compute, int num_crops, const std::uint8_t* crops) {
-  GAPLESS_CHECK(num_crops <= max_crops_per_launch(limits_));
-  for (int first = 0; first < num_crops; first += limits_.max_crops_per_encode) {
-    const int chunk = std::min(limits_.max_crops_per_encode, num_crops - first);
-    const std::uint8_t* from = crops + static_cast<std::size_t>(first) * info_.crop_bytes;
-    GAPLESS_RETURN_IF_ERROR(vision_encoder_->encode(compute, from, chunk, crop_features(first)));
-  }
-  return ok_status();
+Status VisionLanguageModel::encode(Stream& compute, const StepShape& shape,
+                                   const std::uint8_t* crops) {
+  GAPLESS_CHECK(shape.num_crops <= limits_.max_crops_per_encode);
+  GAPLESS_CHECK(shape.first_crop + shape.num_crops <= max_feature_crops(limits_));
+  return vision_encoder_->encode(compute, crops, shape.num_crops, crop_features(shape.first_crop));
 }
 
 Status VisionLanguageModel::project(Stream& compute, std::span<const EncodeImage> images,

@@ -63,7 +63,7 @@ class VisionLanguageModel final : public StepModel {
   void log_decode_path() const;  // only where it is not the fastest
   Status tune();
 
-  Status encode(Stream& compute, int num_crops, const std::uint8_t* crops);
+  Status encode(Stream& compute, const StepShape& shape, const std::uint8_t* crops);
   Status prefill(Stream& compute, const StepShape& shape, const StepBuffers& buffers);
   Status decode(Stream& compute, const StepShape& shape, const StepBuffers& buffers);
   Status begin_step(Stream& compute, const StepBuffers& buffers);

@@ -31,8 +31,6 @@ VisionWorkspace carve_vision(Carver take, const ModelConfig& config, const StepL
   vision.attention = take(rows, shape.dim);
   vision.inner = take(rows, shape.ff_dim);
   vision.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(rows));
-  vision.features =
-      take(std::int64_t{max_crops_per_launch(limits)} * shape.patches_per_crop, shape.dim);
   vision.pooled = take(shape.patches_per_crop, 2 * shape.dim);
   vision.projector_inner = take(shape.patches_per_crop, shape.projector_dim);
   return vision;
@@ -73,16 +71,20 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
 
 void carve(BumpLayout& layout, const Kernels& kernels, const ModelConfig& config,
            const StepLimits& limits, VisionWorkspace& vision, TextWorkspace& text) {
-  const Carver take{layout, dtype_bytes(kernels.activation_dtype())};
+  Carver take{layout, dtype_bytes(kernels.activation_dtype())};
+  const VisionShape shape = vision_shape(config);
+  void* const features =
+      take(std::int64_t{max_feature_crops(limits)} * shape.patches_per_crop, shape.dim);
   const std::size_t start = layout.mark();
   vision = carve_vision(take, config, limits);
+  vision.features = features;
   layout.rewind(start);
   text = carve_text(take, kernels, config, limits);
 }
 
 }  // namespace
 
-int max_crops_per_launch(const StepLimits& limits) {
+int max_feature_crops(const StepLimits& limits) {
   return std::max(limits.max_crops_per_encode, 1 + kMaxTilesPerImage);
 }
 

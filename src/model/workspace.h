@@ -1,6 +1,7 @@
 // Activations of one step. One workspace serves every step of every slot, because all forwards and
 // all samplings run in order on one compute stream (I1): a step's activations are dead when the
-// next begins. Vision and text never run at once, so they share the same bytes.
+// next begins. Vision and text never run at once, so they share the same bytes. The features of crops
+// are apart: an image of many crops is encoded in several steps, and others may run in between.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,7 @@ struct VisionWorkspace {
   void* after_attention = nullptr;  // [R, E] T: x + attention, in the place of qkv
   void* inner = nullptr;            // [R, G] T
   float* row_scales = nullptr;      // [R]: of norm or inner, while they are in 8 bits
-  void* features = nullptr;         // [max crops of a launch * 729, E] T: the encoder's output
+  void* features = nullptr;         // [max_feature_crops * 729, E] T: the encoder's output
   void* pooled = nullptr;           // [729, 2E] T
   void* projector_inner = nullptr;  // [729, proj_inner_dim] T
 };
@@ -49,8 +50,8 @@ struct TextWorkspace {
   std::int32_t* input_index = nullptr;     // [max_seats]
 };
 
-// The most crops that one encode launch may hold, in chunks of max_crops_per_encode.
-int max_crops_per_launch(const StepLimits& limits);
+// Crops that have a place for their features: those of a launch, or all of one image.
+int max_feature_crops(const StepLimits& limits);
 
 // Bytes that Workspace::create will allocate.
 std::size_t workspace_bytes(const Kernels& kernels, const ModelConfig& config,

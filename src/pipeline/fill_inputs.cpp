@@ -1,6 +1,7 @@
 #include "pipeline/fill_inputs.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 #include "pipeline/step_graphs.h"
@@ -149,30 +150,34 @@ StepShape fill_encode(const StepPlan& plan, const Seating& seating, std::size_t 
                       EncodeLists& lists) {
   lists.images.clear();
   lists.copies.clear();
-  int num_crops = 0;
+  StepShape shape;
+  shape.kind = StepKind::kEncode;
+  // Not 0 only where one image goes on alone.
+  shape.first_crop = plan.images().front().first_crop;
   for (const PlannedImage& planned : plan.images()) {
     const Sequence& sequence = *seating.at(planned.row);
     const auto index = static_cast<std::size_t>(planned.image);
     const PreparedImage& image = sequence.prompt.images[index];
-    lists.images.push_back({.first_crop = num_crops,
-                            .num_crops = static_cast<int>(image.crops_pinned.size()),
-                            .tile_rows = image.tile_rows,
-                            .tile_cols = image.tile_cols,
-                            .image_slot = sequence.image_slots[index].value});
-    for (const std::uint8_t* crop : image.crops_pinned) {
+    const int end_crop = planned.first_crop + planned.num_crops;
+    if (end_crop == std::ssize(image.crops_pinned)) {
+      lists.images.push_back({.first_crop = shape.first_crop + shape.num_crops - planned.first_crop,
+                              .num_crops = end_crop,
+                              .tile_rows = image.tile_rows,
+                              .tile_cols = image.tile_cols,
+                              .image_slot = sequence.image_slots[index].value});
+    }
+    for (int i = planned.first_crop; i < end_crop; ++i) {
+      const std::uint8_t* const crop = image.crops_pinned[static_cast<std::size_t>(i)];
       CropCopy* last = lists.copies.empty() ? nullptr : &lists.copies.back();
       if (last != nullptr && last->from_pinned + last->bytes == crop) {
         last->bytes += crop_bytes;  // neighbours in pinned memory go up in one copy
       } else {
-        lists.copies.push_back(
-            {crop, crop_bytes * static_cast<std::size_t>(num_crops), crop_bytes});
+        const auto place = static_cast<std::size_t>(shape.num_crops);
+        lists.copies.push_back({crop, crop_bytes * place, crop_bytes});
       }
-      ++num_crops;
+      ++shape.num_crops;
     }
   }
-  StepShape shape;
-  shape.kind = StepKind::kEncode;
-  shape.num_crops = num_crops;
   return shape;
 }
 

@@ -1,5 +1,7 @@
 #include "pipeline/image_slots.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace gapless {
@@ -25,12 +27,25 @@ std::optional<ImageSlotId> ImageSlots::acquire(const ContentHash& image) {
   return ImageSlotId(static_cast<std::int32_t>(chosen - places_.data()));
 }
 
+bool ImageSlots::holds(const ContentHash& image) const {
+  return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
+    return place.known && place.encoded && place.image == image;
+  });
+}
+
 void ImageSlots::release(ImageSlotId slot) {
   Place& place = places_[index(slot)];
   GAPLESS_CHECK_MSG(place.num_refs > 0, "an image slot released twice");
   --place.num_refs;
+  if (place.num_refs > 0 || place.encoded) return;
   // Nobody is left to encode it.
-  if (place.num_refs == 0 && !place.encoded) place = Place{};
+  place = Place{};
+  if (in_part_.slot == slot) in_part_ = {};
+}
+
+void ImageSlots::crops_launched(ImageSlotId slot, int end_crop, bool is_whole) {
+  places_[index(slot)].encoded = is_whole;
+  in_part_ = is_whole ? InPart{} : InPart{slot, end_crop};
 }
 
 void ImageSlots::clear() {
@@ -42,6 +57,12 @@ void ImageSlots::clear() {
 int ImageSlots::num_in_use() const {
   int count = 0;
   for (const Place& place : places_) count += place.num_refs > 0 ? 1 : 0;
+  return count;
+}
+
+int ImageSlots::num_to_encode() const {
+  int count = 0;
+  for (const Place& place : places_) count += place.num_refs > 0 && !place.encoded ? 1 : 0;
   return count;
 }
 

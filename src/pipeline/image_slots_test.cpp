@@ -27,7 +27,7 @@ TEST(ImageSlotsTest, AnEncodedImageStaysUntilItsPlaceIsNeeded) {
   ImageSlots slots(2);
   for (const std::uint8_t name : {1, 2}) {
     const auto slot = slots.acquire(image(name));
-    slots.set_encoded(*slot);
+    slots.crops_launched(*slot, 1, true);
     slots.release(*slot);
   }
   EXPECT_TRUE(slots.is_encoded(*slots.acquire(image(1))));
@@ -45,10 +45,47 @@ TEST(ImageSlotsTest, AnImageThatWasNeverEncodedIsForgotten) {
   EXPECT_FALSE(slots.is_encoded(*slots.acquire(image(1))));
 }
 
+TEST(ImageSlotsTest, AnImageGoesOnWhereItsLastPartEnded) {
+  ImageSlots slots(2);
+  const auto large = slots.acquire(image(1)), other = slots.acquire(image(2));
+  EXPECT_EQ(slots.num_to_encode(), 2);
+  slots.crops_launched(*large, 4, false);
+  EXPECT_EQ(slots.num_encoded_crops(*large), 4);
+  EXPECT_EQ(slots.num_encoded_crops(*other), 0);
+  EXPECT_FALSE(slots.is_encoded(*large));
+  slots.crops_launched(*large, 8, false);
+  slots.crops_launched(*large, 9, true);
+  EXPECT_TRUE(slots.is_encoded(*large));
+  EXPECT_EQ(slots.num_encoded_crops(*large), 0) << "nothing is left in part";
+  EXPECT_EQ(slots.num_to_encode(), 1);
+  EXPECT_TRUE(slots.holds(image(1)));
+  EXPECT_FALSE(slots.holds(image(2)));
+}
+
+// Another image's features take the place of its own.
+TEST(ImageSlotsTest, AnImageInPartBeginsAnewBehindAnother) {
+  ImageSlots slots(2);
+  const auto first = slots.acquire(image(1)), second = slots.acquire(image(2));
+  slots.crops_launched(*first, 4, false);
+  slots.crops_launched(*second, 1, true);
+  EXPECT_EQ(slots.num_encoded_crops(*first), 0);
+  slots.crops_launched(*first, 4, false);
+  slots.forget_part();
+  EXPECT_EQ(slots.num_encoded_crops(*first), 0);
+}
+
+TEST(ImageSlotsTest, APlaceHasNothingOfTheImageThatWasGivenUpInIt) {
+  ImageSlots slots(1);
+  const auto first = slots.acquire(image(1));
+  slots.crops_launched(*first, 4, false);
+  slots.release(*first);
+  EXPECT_EQ(slots.num_encoded_crops(*slots.acquire(image(2))), 0);
+}
+
 TEST(ImageSlotsTest, ClearForgetsWhatNobodyUses) {
   ImageSlots slots(1);
   const auto slot = slots.acquire(image(1));
-  slots.set_encoded(*slot);
+  slots.crops_launched(*slot, 1, true);
   slots.clear();
   EXPECT_TRUE(slots.is_encoded(*slot));
   slots.release(*slot);

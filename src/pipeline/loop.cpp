@@ -54,6 +54,9 @@ Status Loop::check_limits() const {
     return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_seats = {}",
                             limits.max_prefill_sequences, limits.max_seats);
   }
+  if (limits.max_crops_per_encode < 1) {
+    return invalid_argument("max_crops_per_encode {}: at least 1", limits.max_crops_per_encode);
+  }
   if (limits.max_graph_tokens > limits.max_prefill_tokens ||
       limits.max_graph_crops > limits.max_crops_per_encode) {
     return invalid_argument("limits: what has a graph must fit a step");
@@ -221,6 +224,8 @@ void Loop::take_mail() {
   if (!mail_.arrivals.empty()) idle_until_ns_ = mail_.arrivals.front()->times.queued_ns;
   for (auto& sequence : mail_.arrivals) {
     if (lost_.ok()) {
+      sequence->needs_encode = seating_.needs_encode(*sequence);
+      seats_changed_ |= !sequence->needs_encode;
       waiting_.push_back(std::move(sequence));
     } else {
       num_waiting_.fetch_sub(1);
@@ -235,16 +240,28 @@ void Loop::take_mail() {
 
 void Loop::seat_waiting() {
   while (seats_changed_ && !waiting_.empty()) {
-    Sequence* const first = waiting_.front().get();
-    if (!state_.has_free_seat() || !seating_.seat(waiting_.front())) {
+    const auto next = next_to_seat();
+    seats_changed_ = next != waiting_.end() && state_.has_free_seat();
+    if (!seats_changed_) return;
+    Sequence* const sequence = next->get();
+    seats_changed_ = seating_.seat(*next);
+    if (!seats_changed_) {
       GAPLESS_CHECK_MSG(!seating_.is_empty(), "a request that fits was not seated");
-      seats_changed_ = false;
       return;
     }
-    must(state_.seat(first->row, first->id));
-    waiting_.pop_front();
+    must(state_.seat(sequence->row, sequence->id));
+    waiting_.erase(next);
     num_waiting_.fetch_sub(1);
   }
+}
+
+// The first in line. Who waits for an encode would only hold a seat while as many images as a step
+// takes wait for one already, so those who need none pass.
+std::deque<std::unique_ptr<Sequence>>::iterator Loop::next_to_seat() {
+  const bool encodes_wait = seating_.num_to_encode() >= model_.limits().max_images_per_encode;
+  return std::find_if(waiting_.begin(), waiting_.end(), [encodes_wait](const auto& sequence) {
+    return !(encodes_wait && sequence->needs_encode);
+  });
 }
 
 bool Loop::launch_next() {
@@ -256,7 +273,7 @@ bool Loop::launch_next() {
       plan_step(seating_.views([this](RowId row) { return state_.is_finalized(row); }),
                 model_.limits(), fill_turn_);
   if (!plan) return false;
-  // Rule 4.
+  // Rule 5.
   if (fill_turn_.last_fill_was_long && plan->kind != StepKind::kDecode && !state_.is_empty()) {
     return false;
   }
@@ -300,7 +317,8 @@ void Loop::commit_oldest() {
   add_phase(HostPhaseKind::kWait, *slot, record.commit_begin_ns, record.wait_end_ns);
   if (!status.ok()) return lose_device(status);
   commit_outputs(*slot);
-  fill_turn_.ended(record.kind, record.sampling_end_ns - record.forward_begin_ns);
+  fill_turn_.ended(record.kind, record.sampling_end_ns - record.forward_begin_ns,
+                   model_.limits().long_fill_ns);
   if (options_.host_delay_ns > 0 && record.kind == StepKind::kDecode) {
     clock_.spend_ns(options_.host_delay_ns);
   }

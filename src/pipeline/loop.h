@@ -164,6 +164,7 @@ class Loop {
   bool awaits_ends() const;
   void take_mail();
   void seat_waiting();
+  std::deque<std::unique_ptr<Sequence>>::iterator next_to_seat();
   bool launch_next();
   void commit_oldest();
   void finalize_ready();
@@ -199,8 +200,7 @@ class Loop {
   Seating seating_;
   FillTurn fill_turn_;
   RunAhead run_ahead_;
-  std::deque<std::unique_ptr<Sequence>>
-      waiting_;                // accepted, no seat yet; first come, first served
+  std::deque<std::unique_ptr<Sequence>> waiting_;  // accepted, no seat yet, in order of arrival
   bool seats_changed_ = true;  // or rows, pages, image places: since the first in line did not fit
   Mail mail_;
   std::int64_t num_steps_ = 0;

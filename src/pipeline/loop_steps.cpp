@@ -75,6 +75,7 @@ void Loop::note_launched(SlotId slot_id) {
   if (plan.kind == StepKind::kEncode) {
     for (const PlannedImage& image : plan.images()) note_first_launch(*seating_.at(image.row));
     seating_.encode_launched(plan.images());
+    seats_changed_ = true;  // fewer images wait for an encode
     return;
   }
   for (const RowId row : plan.rows()) {
@@ -241,6 +242,7 @@ void Loop::cancel_all() {
 void Loop::fail_launch(SlotId slot_id, const Status& status) {
   const StepPlan plan = step(slot_id).plan;
   must(state_.abandon(slot_id));
+  if (plan.kind == StepKind::kEncode) seating_.encode_failed();
   ledger_.abandoned(step(slot_id).record.number);
   const Status reason =
       status.with_context(fmt::format("launching a {} step", step_kind_name(plan.kind)));

@@ -11,7 +11,7 @@ bool any_needs(std::span<const SeatView> seats, SeatNeed need) {
                      [need](const SeatView& seat) { return seat.need == need; });
 }
 
-// Rules 1, 2 and 4.
+// Rules 1, 2 and 5.
 std::optional<StepKind> choose_kind(std::span<const SeatView> seats, const FillTurn& turn) {
   const bool encode = any_needs(seats, SeatNeed::kEncode);
   const bool prefill = any_needs(seats, SeatNeed::kPrefill);
@@ -45,13 +45,17 @@ void pack_encode(std::span<const SeatView> seats, const StepLimits& limits, Step
     if (seat.need != SeatNeed::kEncode) continue;
     const auto packed_end = image_slots.begin() + plan.num_images;
     if (std::find(image_slots.begin(), packed_end, seat.image_slot) != packed_end) continue;
-    // An image of more crops than a launch takes goes alone; the model runs it in chunks.
+    // Rule 4: an image that does not fit at all fills the launch for everybody behind it.
     const bool fits = num_crops + seat.num_crops <= limits.max_crops_per_encode;
     if (plan.num_images > 0 && !fits) break;
     if (plan.num_images == std::min(limits.max_images_per_encode, kMaxSeats)) break;
     const auto at = static_cast<std::size_t>(plan.num_images++);
     image_slots[at] = seat.image_slot;
-    plan.image_list[at] = {.row = seat.row, .image = seat.image};
+    plan.image_list[at] = {
+        .row = seat.row,
+        .image = seat.image,
+        .first_crop = seat.first_crop,
+        .num_crops = std::min(seat.num_crops - seat.first_crop, limits.max_crops_per_encode)};
     num_crops += seat.num_crops;
     if (plan.num_rows == 0 || plan.rows().back() != seat.row) {
       plan.row_ids[static_cast<std::size_t>(plan.num_rows++)] = seat.row;
@@ -102,12 +106,12 @@ void FillTurn::launched(StepKind kind) {
   last_fill = kind;
 }
 
-void FillTurn::ended(StepKind kind, std::int64_t duration_ns) {
+void FillTurn::ended(StepKind kind, std::int64_t duration_ns, std::int64_t long_fill_ns) {
   if (kind == StepKind::kDecode) {
     decode_owed_ns = std::max<std::int64_t>(0, decode_owed_ns - duration_ns);
     return;
   }
-  last_fill_was_long = duration_ns > kLongFillNs;
+  last_fill_was_long = duration_ns > long_fill_ns;
   if (last_fill_was_long) decode_owed_ns = duration_ns;
 }
 

@@ -11,14 +11,19 @@
 //      next in line does not fit; nobody overtakes the one who does not fit. One exception: a
 //      prompt whose image prefix is being computed by an earlier prompt of the same pack waits for
 //      the next pack, where it finds the prefix in the cache.
-//   4. A fill that took longer than kLongFillNs, as an image does on a CPU, is followed by as much time
-//      of decode steps, as long as any row can decode, and nothing but a decode step is launched
-//      behind such a fill while it runs. So rows that decode get half of the device at least, where
-//      one step per fill would give them a hundredth, and a short request waits for one long fill.
+//   4. An image of more crops than a launch takes goes alone, a launch's worth of crops in each
+//      step, and steps of every kind may come in between. Its features stay until another image
+//      is encoded.
+//   5. A fill that took longer than StepLimits::long_fill_ns, as a crop does on a CPU, is followed by
+//      as much time of decode steps, as long as any row can decode, and nothing but a decode step
+//      is launched behind such a fill while it runs. So rows that decode get half of the device at
+//      least, where one step per fill would give them a tenth, and a short request waits for one
+//      long fill.
 // So a row that can decode waits for at most kMaxFillsInARow steps, and the first seat in line for
 // a fill waits for at most kMaxFillsInARow + 1 (one decode, one step of the other fill kind). Seats
-// are given in order of arrival (seating.h), so the first request in line is seated as soon as
-// others end.
+// are given in order of arrival, so the first request in line is seated as soon as others end; but
+// while as many images as a step takes wait for their encode, a request that would add one is passed
+// by those that need none (Loop::next_to_seat).
 //
 // A decode step takes every row that can decode: each has a seat, and there is a graph for each
 // batch bucket. Whether anything is launched behind a decode step that is not known yet, run_ahead.h
@@ -38,10 +43,6 @@
 
 namespace gapless {
 
-// A fill that takes longer owes the decode steps as much time. The longest on a GPU, images packed to
-// the brim, takes 60 ms; one image on two CPU cores takes half a second.
-inline constexpr std::int64_t kLongFillNs = 150'000'000;
-
 // What one seated sequence needs next. One with several images to encode has a view for each, one
 // behind the other.
 enum class SeatNeed : std::uint8_t { kNothing, kEncode, kPrefill, kDecode };
@@ -53,8 +54,9 @@ struct SeatView {
   bool decodes_regions = false;
   bool asks_top_logprobs = false;
   // kEncode
-  int image = 0;  // of the sequence's
-  int num_crops = 0;
+  int image = 0;        // of the sequence's
+  int num_crops = 0;    // all of the image's
+  int first_crop = 0;   // that is not encoded yet
   int image_slot = -1;  // seats that share an image share its slot; it is encoded once
   // kPrefill
   int num_tokens = 0;  // prompt tokens that are not in the cache
@@ -67,6 +69,9 @@ struct SeatView {
 struct PlannedImage {
   RowId row;
   int image = 0;  // of the sequence's
+  // Crops [first_crop, first_crop + num_crops) of the image.
+  int first_crop = 0;
+  int num_crops = 0;
 };
 
 struct StepPlan {
@@ -87,7 +92,7 @@ struct StepPlan {
   }
 };
 
-// What rules 1, 2 and 4 remember of the past.
+// What rules 1, 2 and 5 remember of the past.
 struct FillTurn {
   int fills_in_a_row = 0;
   StepKind last_fill = StepKind::kPrefill;
@@ -95,8 +100,8 @@ struct FillTurn {
   std::int64_t decode_owed_ns = 0;  // time of decode steps before the next fill
 
   void launched(StepKind kind);
-  // It took the device so long.
-  void ended(StepKind kind, std::int64_t duration_ns);
+  // It took the device so long. `long_fill_ns`: StepLimits.
+  void ended(StepKind kind, std::int64_t duration_ns, std::int64_t long_fill_ns);
 };
 
 // The next step over `seats` (in order of seating), or nothing when nobody can go on now.

@@ -131,8 +131,40 @@ TEST(PlanTest, ImagesArePackedUnderTheCropBudget) {
               ElementsAre(0, 1, 2));
 }
 
-TEST(PlanTest, AnImageLargerThanTheBudgetGoesAlone) {
-  EXPECT_THAT(rows_of(plan({image(0, 40, 0), image(1, 1, 1)})), ElementsAre(0));
+// Rule 4.
+TEST(PlanTest, AnImageLargerThanTheBudgetGoesAloneInParts) {
+  std::vector<std::pair<int, int>> parts;
+  SeatView large = image(0, 23, 0);
+  while (large.first_crop < large.num_crops) {
+    const auto step = plan({large, image(1, 1, 1)});
+    EXPECT_THAT(images_of(step), ElementsAre(Pair(0, 0)));
+    const PlannedImage& part = step->images().front();
+    parts.emplace_back(part.first_crop, part.num_crops);
+    large.first_crop += part.num_crops;
+  }
+  EXPECT_THAT(parts, ElementsAre(Pair(0, 10), Pair(10, 10), Pair(20, 3)));
+  EXPECT_THAT(images_of(plan({image(1, 1, 1), large})), ElementsAre(Pair(1, 0)))
+      << "nor behind another one";
+  const auto whole = plan({image(1, 6, 1), image(2, 4, 2)});
+  EXPECT_EQ(whole->images()[1].first_crop, 0);
+  EXPECT_EQ(whole->images()[1].num_crops, 4);
+}
+
+// Between two parts of one image everybody else gets their turn.
+TEST(PlanTest, PromptsAndRowsGoBetweenThePartsOfAnImage) {
+  SeatView large = image(0, 100, 0);
+  const std::vector<SeatView> others = {prompt(1, 5), decoding(2)};
+  FillTurn turn;
+  std::vector<StepKind> kinds;
+  for (int i = 0; i < 6; ++i) {
+    const auto step = plan({large, others[0], others[1]}, turn);
+    turn.launched(step->kind);
+    kinds.push_back(step->kind);
+    if (step->kind == StepKind::kEncode) large.first_crop += step->images().front().num_crops;
+  }
+  EXPECT_THAT(kinds, ElementsAre(StepKind::kEncode, StepKind::kPrefill, StepKind::kDecode,
+                                 StepKind::kEncode, StepKind::kPrefill, StepKind::kDecode));
+  EXPECT_EQ(large.first_crop, 20);
 }
 
 TEST(PlanTest, ASharedImageIsEncodedOnce) {
@@ -181,20 +213,20 @@ TEST(PlanTest, NobodyStarvesWhenEverythingWaitsAllTheTime) {
   }
 }
 
-// Rule 4: half of the device for those who decode, where one step would be next to nothing.
+// Rule 5: half of the device for those who decode, where one step would be next to nothing.
 TEST(PlanTest, ALongFillOwesDecodeStepsAsMuchTime) {
   constexpr std::int64_t kStepNs = 10'000'000;
   const std::vector<SeatView> seats = {decoding(0), image(1, 4, 0), prompt(2, 30)};
   FillTurn turn;
-  turn.ended(StepKind::kEncode, kLongFillNs);
+  turn.ended(StepKind::kEncode, kLongFillNs, kLongFillNs);
   EXPECT_NE(plan(seats, turn)->kind, StepKind::kDecode) << "not long yet";
-  turn.ended(StepKind::kEncode, 50 * kStepNs);
+  turn.ended(StepKind::kEncode, 50 * kStepNs, kLongFillNs);
   for (int i = 0; i < 50; ++i) {
     ASSERT_EQ(plan(seats, turn)->kind, StepKind::kDecode) << i;
-    turn.ended(StepKind::kDecode, kStepNs);
+    turn.ended(StepKind::kDecode, kStepNs, kLongFillNs);
   }
   EXPECT_NE(plan(seats, turn)->kind, StepKind::kDecode) << "and no more than that";
-  turn.ended(StepKind::kPrefill, 50 * kStepNs);
+  turn.ended(StepKind::kPrefill, 50 * kStepNs, kLongFillNs);
   EXPECT_NE(plan({image(1, 4, 0)}, turn)->kind, StepKind::kDecode) << "nobody decodes";
 }
 

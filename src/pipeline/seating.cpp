@@ -151,6 +151,14 @@ Status Seating::check_fits(const PreparedPrompt& prompt) const {
   return ok_status();
 }
 
+bool Seating::needs_encode(const Sequence& sequence) {
+  const auto hit = find_longer_prefix(sequence);
+  const auto& images = sequence.prompt.images;
+  return std::any_of(
+      images.begin() + (hit ? hit->num_images : 0), images.end(),
+      [this](const PreparedImage& image) { return !image_slots_.holds(image.hash); });
+}
+
 bool Seating::seat(std::unique_ptr<Sequence>& sequence) {
   const auto vacant = std::find_if(seats_.begin(), seats_.end(),
                                    [](const Seat& seat) { return seat.sequence == nullptr; });
@@ -279,6 +287,7 @@ void Seating::add_views(RowId row) {
     const auto i = static_cast<std::size_t>(image);
     view.image = image;
     view.num_crops = static_cast<int>(sequence.prompt.images[i].crops_pinned.size());
+    view.first_crop = image_slots_.num_encoded_crops(sequence.image_slots[i]);
     view.image_slot = sequence.image_slots[i].value;
     views_.push_back(view);
     all_encoded = false;
@@ -304,7 +313,11 @@ bool Seating::is_to_encode(const Sequence& sequence, int image) const {
 
 void Seating::encode_launched(std::span<const PlannedImage> images) {
   for (const PlannedImage& planned : images) {
-    image_slots_.set_encoded(at(planned.row)->image_slots[static_cast<std::size_t>(planned.image)]);
+    const Sequence& sequence = *at(planned.row);
+    const auto i = static_cast<std::size_t>(planned.image);
+    const int end_crop = planned.first_crop + planned.num_crops;
+    image_slots_.crops_launched(sequence.image_slots[i], end_crop,
+                                end_crop == std::ssize(sequence.prompt.images[i].crops_pinned));
   }
 }
 

@@ -46,6 +46,12 @@ class Seating {
   // InvalidArgument when the prompt makes no sense; ResourceExhausted when it can never fit.
   Status check_fits(const PreparedPrompt& prompt) const;
 
+  // As far as can be told now: some image of the sequence, which has no seat yet, is in neither
+  // cache.
+  bool needs_encode(const Sequence& sequence);
+  // Images of those who are seated that are to be encoded.
+  int num_to_encode() const { return image_slots_.num_to_encode(); }
+
   // Seats the sequence and sets its row, or leaves it with the caller when there is no room now: no
   // vacant row, too few pages or image places.
   [[nodiscard]] bool seat(std::unique_ptr<Sequence>& sequence);
@@ -70,6 +76,8 @@ class Seating {
 
   // The step that encodes these images was launched.
   void encode_launched(std::span<const PlannedImage> images);
+  // Or could not be.
+  void encode_failed() { image_slots_.forget_part(); }
   // The prefill of these rows was launched (is_prefilled() says so already): their prefixes enter
   // the cache, and seats that wait to compute the same prefix take it from there.
   void prefill_launched(std::span<const RowId> rows);

@@ -20,6 +20,7 @@ struct Sequence {
   PreparedPrompt prompt;
   std::shared_ptr<TokenSink> sink;
   SequenceTimes times;
+  bool needs_encode = false;  // when it came in
 
   // While seated.
   RowId row;

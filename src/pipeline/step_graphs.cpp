@@ -91,6 +91,7 @@ StepGraphs::Key StepGraphs::key_of(StepPart part, const StepShape& shape) {
   if (part == StepPart::kForward) {
     key.num_tokens = shape.num_tokens;
     key.num_crops = shape.num_crops;
+    key.first_crop = shape.first_crop;
   } else {
     key.with_regions = shape.with_regions;
   }

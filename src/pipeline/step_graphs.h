@@ -6,7 +6,8 @@
 //   prefill  tokens: 16, 32, 64, 128, then   padding tokens belong to no sequence and write to the
 //            every 128                       trash page; padding sequences have no tokens, row -1
 //            sequences: 1, 4, all          (segments where prompts have several images)
-//   encode   crops: every number             (no padding: a crop is worth milliseconds)
+//   encode   crops: every number             (no padding: a crop is worth milliseconds; an image
+//                                            that goes on in a later step goes op by op)
 //
 // Steps of 128 tokens cost little where matrix products work on tiles of some 128 rows: on an H200
 // 741 tokens take what 768 do, and 770 a tenth less than 896 (3.79 and 4.19 ms). Prefills and
@@ -56,6 +57,7 @@ class StepGraphs {
     int num_rows = 0;
     int num_tokens = 0;
     int num_crops = 0;
+    int first_crop = 0;
     bool with_regions = false;
     auto operator<=>(const Key&) const = default;
   };

@@ -72,6 +72,10 @@ TEST_F(StepGraphsCaptureTest, EveryBucketHasItsGraphs) {
     EXPECT_NE(graphs.find(StepPart::kForward, encode), nullptr) << crops << " crops";
   }
   EXPECT_EQ(graphs.find(StepPart::kForward, {.kind = StepKind::kEncode, .num_crops = 4}), nullptr);
+  EXPECT_EQ(
+      graphs.find(StepPart::kForward, {.kind = StepKind::kEncode, .num_crops = 3, .first_crop = 3}),
+      nullptr)
+      << "a graph writes its features to the first places";
   EXPECT_EQ(graphs.find(StepPart::kForward, {.num_rows = 3}), nullptr);
 }
 

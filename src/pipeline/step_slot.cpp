@@ -74,8 +74,7 @@ Status StepSlot::allocate(Device& device) {
   inputs_pinned_ = layout_.at(inputs_block_pinned_.data());
   point_at(layout_.at(inputs_dev_.data()), buffers_);
 
-  const auto max_crops =
-      static_cast<std::size_t>(std::max(limits.max_crops_per_encode, kMaxTilesPerImage + 1));
+  const auto max_crops = static_cast<std::size_t>(limits.max_crops_per_encode);
   GAPLESS_ASSIGN_OR_RETURN(crops_dev_, device.allocate(max_crops * info.crop_bytes));
   buffers_.crops = crops_dev_.as<std::uint8_t>();
   encode_lists_.images.reserve(static_cast<std::size_t>(limits.max_images_per_encode));

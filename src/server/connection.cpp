@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread_priority.h"
 #include "server/api_error.h"
 
 namespace gapless {
@@ -304,7 +305,10 @@ void Connection::call_handler(const std::shared_ptr<ConnectionExchange>& exchang
     }
   };
   if (exchange->request().body.size() <= kMaxInlineBodyBytes) return call(exchange->handle());
-  asio::post(*context_->body_threads, [call, handle = exchange->handle()] { call(handle); });
+  asio::post(*context_->body_threads, [call, handle = exchange->handle()] {
+    yield_to_other_threads();
+    call(handle);
+  });
 }
 
 // Reads while an answer is on its way: the end of the stream says that nobody waits for it any

@@ -34,7 +34,9 @@ struct ServiceInfo {
 struct ServiceMetrics {
   int num_running = 0;  // seated
   int num_waiting = 0;
-  double kv_usage = 0;  // share of the pages in use, 0 to 1
+  double kv_usage = 0;                    // share of the pages in use, 0 to 1
+  std::int64_t num_pictures_waiting = 0;  // for a decoder
+  std::int64_t picture_memory_bytes = 0;  // of those that are being decoded
   int num_pages = 0;
   int page_tokens = 0;
   // The bubble ledger, seconds and counts.

@@ -99,6 +99,11 @@ void write_service(Exposition& out, const ServiceMetrics& now) {
   out.single("vllm:num_requests_running", "gauge", "Requests that hold a seat", now.num_running);
   out.single("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat",
              now.num_waiting);
+  out.single("gapless_pictures_waiting", "gauge", "Pictures that wait for a decoder",
+             static_cast<double>(now.num_pictures_waiting));
+  out.single("gapless_picture_memory_bytes", "gauge",
+             "Memory set aside for the pictures that are being decoded (--picture-memory-mb)",
+             static_cast<double>(now.picture_memory_bytes));
   out.single("vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use, 0 to 1", now.kv_usage);
   out.family("vllm:cache_config_info", "gauge", "The KV cache's shape");
   out.sample(

@@ -66,9 +66,8 @@ class ImageDigest {
   ImageDigest(int tile_rows, int tile_cols)
       : digest_(mix(static_cast<std::uint64_t>(tile_rows), static_cast<std::uint64_t>(tile_cols))) {
   }
-  void add(const std::uint8_t* crop, std::size_t bytes) {
-    digest_ = mix(digest_, hash_bytes(crop, bytes));
-  }
+  void add(const std::uint8_t* crop, std::size_t bytes) { add_feature(hash_bytes(crop, bytes)); }
+  void add_feature(std::uint64_t feature) { digest_ = mix(digest_, feature); }
   std::uint64_t value() const { return digest_; }
 
  private:
@@ -225,8 +224,11 @@ Status FakeModel::allocate() {
       entries_dev_, device_.allocate(size(limits.num_pages) * kPageTokens * sizeof(std::uint64_t)));
   GAPLESS_ASSIGN_OR_RETURN(image_pool_dev_,
                            device_.allocate(size(limits.num_image_slots) * sizeof(std::uint64_t)));
-  for (const Buffer* buffer :
-       {&rows_dev_, &notes_dev_, &page_table_dev_, &entries_dev_, &image_pool_dev_}) {
+  const int max_crops = std::max(limits.max_crops_per_encode, kMaxTilesPerImage + 1);
+  GAPLESS_ASSIGN_OR_RETURN(features_dev_,
+                           device_.allocate(size(max_crops) * sizeof(std::uint64_t)));
+  for (const Buffer* buffer : {&rows_dev_, &notes_dev_, &page_table_dev_, &entries_dev_,
+                               &image_pool_dev_, &features_dev_}) {
     std::memset(buffer->data(), 0, buffer->size_bytes());  // both devices live in host memory
   }
   return ok_status();
@@ -252,7 +254,7 @@ Status FakeModel::forward(Stream& compute, const StepShape& shape, const StepBuf
   const std::int64_t duration_ns = config_.forward_ns ? config_.forward_ns(shape) : 0;
   if (shape.kind == StepKind::kEncode) {
     return enqueue(
-        compute, duration_ns, {}, [] {}, "encode");
+        compute, duration_ns, {}, [this, shape, buffers] { encode(shape, buffers); }, "encode");
   }
   // The list of rows must be there when the kernel begins and stay until it ends.
   auto rows_at_begin = std::make_shared<std::uint64_t>(0);
@@ -274,11 +276,10 @@ Status FakeModel::forward(Stream& compute, const StepShape& shape, const StepBuf
 }
 
 Status FakeModel::project(Stream& compute, std::span<const EncodeImage> images,
-                          const StepBuffers& buffers) {
+                          const StepBuffers&) {
   std::vector<EncodeImage> kept(images.begin(), images.end());
   return enqueue(
-      compute, 0, {}, [this, kept = std::move(kept), buffers] { encode(kept, buffers); },
-      "project");
+      compute, 0, {}, [this, kept = std::move(kept)] { place_images(kept); }, "project");
 }
 
 Status FakeModel::sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) {
@@ -306,12 +307,19 @@ Status FakeModel::stamp(Stream& compute, std::uint64_t* stamp_dev) {
 
 // ---- kernels
 
-void FakeModel::encode(std::span<const EncodeImage> images, const StepBuffers& buffers) {
+void FakeModel::encode(const StepShape& shape, const StepBuffers& buffers) {
+  GAPLESS_CHECK(shape.num_crops <= config_.limits.max_crops_per_encode);
+  for (int i = 0; i < shape.num_crops; ++i) {
+    features_dev_.as<std::uint64_t>()[shape.first_crop + i] = hash_bytes(
+        buffers.crops + static_cast<std::size_t>(i) * info_.crop_bytes, info_.crop_bytes);
+  }
+}
+
+void FakeModel::place_images(std::span<const EncodeImage> images) {
   for (const EncodeImage& image : images) {
     ImageDigest digest(image.tile_rows, image.tile_cols);
     for (int i = 0; i < image.num_crops; ++i) {
-      digest.add(buffers.crops + static_cast<std::size_t>(image.first_crop + i) * info_.crop_bytes,
-                 info_.crop_bytes);
+      digest.add_feature(features_dev_.as<std::uint64_t>()[image.first_crop + i]);
     }
     image_pool_dev_.as<std::uint64_t>()[image.image_slot] = digest.value();
   }

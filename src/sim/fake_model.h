@@ -85,7 +85,8 @@ class FakeModel : public StepModel {
   Status enqueue(Stream& stream, std::int64_t duration_ns, std::function<void()> begin,
                  std::function<void()> end, const char* label);
 
-  void encode(std::span<const EncodeImage> images, const StepBuffers& buffers);
+  void encode(const StepShape& shape, const StepBuffers& buffers);
+  void place_images(std::span<const EncodeImage> images);
   void begin_step(const StepBuffers& buffers);
   void prefill(const StepShape& shape, const StepBuffers& buffers);
   void decode(const StepShape& shape, const StepBuffers& buffers);
@@ -103,6 +104,7 @@ class FakeModel : public StepModel {
   Buffer page_table_dev_;  // [num_rows, max_pages_per_row] int32
   Buffer entries_dev_;     // [num_pages, kPageTokens] uint64
   Buffer image_pool_dev_;  // [num_image_slots] uint64
+  Buffer features_dev_;    // by crop, uint64
   std::atomic<std::int64_t> num_faults_{0};
   int num_top_logprobs_calls_ = 0;
 };

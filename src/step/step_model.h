@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "step/row_state.h"
@@ -24,11 +25,12 @@ struct StepLimits {
   int max_seats = 32;              // sequences that run at once: the largest decode batch
   int max_prefill_tokens = 4096;   // token budget of one prefill launch (>= max_context)
   int max_prefill_sequences = 16;  // and segments: a prompt of n images counts as n
-  int max_crops_per_encode = 26;   // crops of one encode launch; larger images run in chunks
+  int max_crops_per_encode = 26;   // crops of one encode launch; a larger image takes several
   int max_images_per_encode = 8;
-  int num_pages = 0;          // KV pages, page 0 is trash
-  int max_pages_per_row = 0;  // ceil(max_context / kPageTokens)
-  int num_image_slots = 64;   // places in the image-embedding pool
+  std::int64_t long_fill_ns = kLongFillNs;  // pipeline/plan.h, rule 5
+  int num_pages = 0;                        // KV pages, page 0 is trash
+  int max_pages_per_row = 0;                // ceil(max_context / kPageTokens)
+  int num_image_slots = 64;                 // places in the image-embedding pool
   int max_page_copies = 16;
   int max_page_deltas = 0;  // per launch
   // The largest prefill and encode that are captured in graphs (pipeline/step_graphs.h); 0: none.
@@ -47,8 +49,9 @@ inline int max_token_notes(const StepLimits& limits) {
   return limits.max_prefill_tokens + limits.max_prefill_sequences * (1 + kMaxLogitBiases);
 }
 
-// One image of an encode step. Its crops lie in StepBuffers::crops from first_crop on: the global
-// crop, then the tiles row-major (none when 1x1: the global crop is the tile).
+// An image whose last crop an encode step encodes. Its crops' features lie from first_crop on, some
+// from earlier steps: the global crop, then the tiles row-major (none when 1x1: the global crop is
+// the tile).
 struct EncodeImage {
   int first_crop = 0;
   int num_crops = 0;
@@ -65,7 +68,8 @@ struct StepShape {
   int num_tokens = 0;              // prefill: packed tokens
   int num_segments = 0;            // prefill: entries of StepBuffers::sequences, at least num_rows
   int max_new_tokens = 1;          // prefill: the longest segment (an upper bound)
-  int num_crops = 0;               // encode
+  int num_crops = 0;               // encode: of this step
+  int first_crop = 0;              // encode: where their features go; not 0 where an image goes on
   int num_token_notes = 0;         // prefill: of all the rows that it installs
   bool with_regions = false;       // some row may sample a coordinate or a size
   bool with_top_logprobs = false;  // some row asks for alternatives
@@ -97,7 +101,7 @@ struct StepBuffers {
   // Install i has notes first_notes[i] to first_notes[i + 1].
   const std::int32_t* first_notes = nullptr;  // [max_prefill_sequences + 1]
   const TokenNote* notes = nullptr;           // [max_token_notes(limits)]
-  // Inputs of an encode: uint8 crops [max crops of one image or launch, crop, crop, 3].
+  // Inputs of an encode: uint8 crops [max_crops_per_encode, crop, crop, 3].
   const std::uint8_t* crops = nullptr;
   // Host masks, uploaded between forward and sampling; rows without one are not read.
   const std::uint32_t* host_masks = nullptr;  // [max_seats, mask_words]
@@ -135,11 +139,12 @@ class StepModel {
   virtual const StepModelInfo& info() const = 0;
   virtual const StepLimits& limits() const = 0;
 
-  // Encode: crops to features. Prefill, decode: installs rows and applies page-table deltas (a
-  // prefill page copies too), runs the decoder, writes hidden and logits of each row.
+  // Encode: crops to features, those of crop i to place first_crop + i, where only encode steps
+  // write. Prefill, decode: installs rows and applies page-table deltas (a prefill page copies too),
+  // runs the decoder, writes hidden and logits of each row.
   virtual Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) = 0;
 
-  // Encode, after the forward: each image's features into its slot. Never captured: a few launches
+  // Encode, after the forward: each whole image's features into its slot. Never captured: a few launches
   // per image, whose sizes and places differ.
   virtual Status project(Stream& compute, std::span<const EncodeImage> images,
                          const StepBuffers& buffers) = 0;

@@ -173,6 +173,30 @@ class DeviceLostTest(unittest.TestCase):
         self.assertEqual(done.returncode, EXIT_DEVICE_ERROR, done.stderr)
         self.assertRegex(done.stderr, r"the device is lost: decode step 1 of 1 rows did not end within 5 s")
 
+    def test_batch_has_the_same_exit_status_and_resume_goes_on(self):
+        device = os.environ.get("GAPLESS_TEST_DEVICE", "cpu")
+        picture = str(Path(__file__).resolve().parents[2] / "models/tiny/examples/small.png")
+        line = {"skill": "query", "settings": {"max_tokens": 30, "ignore_eos": True}}
+        lines = [{**line, "question": "Go on."}, {**line, "question": "How many?", "image": picture}] * 6
+        for fault in ["lose@25", "hang@25"]:
+            with self.subTest(fault), tempfile.TemporaryDirectory() as folder:
+                source, out = Path(folder, "in.jsonl"), Path(folder, "out.jsonl")
+                source.write_text("".join(json.dumps(one) + "\n" for one in lines))
+                command = [os.environ["GAPLESS_BINARY"], "batch", "--device", device, "--in", str(source), "--out",
+                           str(out), "--concurrency", "3", "--step-timeout", "10"]
+                done = subprocess.run(command, env={**os.environ, "GAPLESS_TEST_FAULT": fault}, capture_output=True,
+                                      text=True, timeout=GUARD)
+                self.assertEqual(done.returncode, EXIT_DEVICE_ERROR, done.stderr)
+                self.assertRegex(done.stderr, r"\d+ left, --resume goes on")
+                self.assertIn("the device is lost: ", done.stderr)
+                answered = out.read_text().splitlines() if out.exists() else []
+                self.assertLess(len(answered), len(lines))
+                self.assertFalse([one for one in answered if "error" in json.loads(one)])
+                done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=GUARD)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual([json.loads(one)["line"] for one in out.read_text().splitlines()],
+                                 list(range(1, len(lines) + 1)))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -478,6 +478,29 @@ TEST_F(DepthEqualityTest, GraphsOfFillStepsChangeNoToken) {
   expect_same(asks, runs[0].answers, runs[1].answers);
 }
 
+// Images in one launch or in several, the first of them by a graph where there is one.
+TEST_F(DepthEqualityTest, EncodesInPartsChangeNoToken) {
+  std::vector<Ask> asks = sorted_by_submission(mixed_load());
+  for (Ask& asked : asks) asked.cancel_tick = kNever;
+  std::vector<Run> runs;
+  for (const int max_crops : {13, 1, 2}) {
+    auto device = open_device(test_device_name());
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    ModelOptions options;
+    options.adjust_limits = [max_crops](StepLimits& limits) {
+      limits.max_crops_per_encode = max_crops;
+      limits.max_graph_crops = std::min(limits.max_graph_crops, max_crops);
+      limits.max_images_per_encode = 4;
+    };
+    load(std::move(device).value(), options);
+    if (HasFatalFailure()) return;
+    runs.push_back(run(2, asks));
+  }
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    expect_same(asks, runs[0].answers, runs[i].answers);
+  }
+}
+
 TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
   std::vector<Ask> asks;
   const auto add_twins = [&](Skill skill, const char* image_name, bool gaze) {

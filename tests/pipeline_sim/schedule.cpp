@@ -31,6 +31,7 @@ FakeModelConfig random_model(SimRandom& random) {
   limits.num_pages = random.between(8, 40);
   limits.num_image_slots = random.between(1, 4);
   limits.max_images_per_encode = random.between(1, 3);
+  limits.max_crops_per_encode = random.between(1, limits.max_crops_per_encode);
   limits.max_page_copies = random.between(1, 3);
   limits.max_page_deltas = limits.max_pages_per_row * random.between(1, 3);
   if (random.chance(0.5)) limits.max_graph_tokens = random.between(1, limits.max_prefill_tokens);
