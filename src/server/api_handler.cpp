@@ -6,6 +6,7 @@
 
 #include "server/api_support.h"
 #include "server/debug_api.h"
+#include "server/info_api.h"
 #include "server/moondream_api.h"
 #include "server/openai_api.h"
 #include "server/operations_api.h"
@@ -131,6 +132,7 @@ void route(const Router& router, const std::shared_ptr<Exchange>& exchange) {
 HttpHandlers make_api_handler(ServerState& state) {
   auto router = std::make_shared<Router>();
   add_operations_routes(*router, state);
+  add_info_routes(*router, state);
   add_moondream_routes(*router, state);
   add_openai_routes(*router, state);
   add_debug_routes(*router, state);
