@@ -16,7 +16,7 @@ void respond_json(Exchange& exchange, const boost::json::value& value) {
 }
 
 void respond_error(Exchange& exchange, const ApiError& error) {
-  exchange.respond(error_response(error));
+  exchange.respond(error_response(error, error_style_of(exchange.request().path)));
 }
 
 InferenceService* ready_service(ServerState& state, Exchange& exchange) {

@@ -33,7 +33,10 @@ struct ServiceInfo {
   bool on_gpu = false;
   int max_running = 0;  // seats
 
+  // "NAME:latest" is NAME: so Ollama's clients spell names.
   bool is_named(std::string_view name) const {
+    constexpr std::string_view kTag = ":latest";
+    if (name.ends_with(kTag)) name.remove_suffix(kTag.size());
     return name == model ||
            std::find(other_names.begin(), other_names.end(), name) != other_names.end();
   }

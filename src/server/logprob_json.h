@@ -1,4 +1,4 @@
-// Log probabilities as OpenAI's chat API shows them.
+// Log probabilities as OpenAI's chat API shows them, and Ollama's after it.
 #pragma once
 
 #include <boost/json/object.hpp>
