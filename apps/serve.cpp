@@ -208,6 +208,9 @@ int serve(const ServeOptions& options) {
       HttpServer::start(http, make_api_handler(state), state.metrics());
   if (!server.ok()) return report(server.status());
   log_info("listening url=http://{}:{}", options.http.host, (*server)->port());
+  if (options.http.second_port) {
+    log_info("listening ollama_url=http://{}:{}", options.http.host, (*server)->second_port());
+  }
 
   DeviceLossExit loss_exit(**server);
   ServeOptions load_options = options;
@@ -238,13 +241,18 @@ int serve(const ServeOptions& options) {
 
 void add_serve_command(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<ServeOptions>();
-  CLI::App* command = app.add_subcommand("serve", "Answer Moondream's and OpenAI's HTTP APIs");
+  CLI::App* command =
+      app.add_subcommand("serve", "Answer Moondream's, OpenAI's and Ollama's HTTP APIs");
   add_config_option(*command);
   add_engine_options(*command, options->engine);
   HttpServerOptions& http = options->http;
   command->add_option("--host", http.host, "Address to listen on; 0.0.0.0 for everywhere")
       ->capture_default_str();
   command->add_option("--port", http.port, "0: any free one")->capture_default_str();
+  command->add_option(
+      "--ollama-port", http.second_port,
+      "A second port, the same in all else, for clients that expect Ollama at 11434; "
+      "0: any free one");
   command->add_option("--threads", http.num_threads, "Threads for connections")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

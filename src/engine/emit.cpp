@@ -88,6 +88,7 @@ void ActiveRequest::emit_end(FinishReason reason, const Status& status,
     result.metrics.decode_time_ms = ms_between(times.first_token_ns, times.finished_ns);
     result.metrics.ttft_ms = ms_between(times.submitted_ns, times.first_token_ns);
     result.metrics.stages = stages_until_first_text(times);
+    result.metrics.cached_tokens = times.num_cached_tokens;
     setup_.decoder->fill(result);
     setup_.sink->on_done(result);
   }

@@ -1,12 +1,17 @@
 #include "engine_service/engine_service.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "base/clock.h"
 #include "image/image.h"
+#include "image/image_hash.h"
 #include "image/write_png.h"
 #include "model/model_source.h"
+#include "model/model_summary.h"
 #include "observe/ledger.h"
 #include "observe/trace.h"
 
@@ -23,6 +28,26 @@ std::string short_name(const std::string& name) {
   if (path.extension() == ".safetensors") path = path.parent_path();
   if (!path.has_filename()) path = path.parent_path();
   return path.filename().empty() ? "gapless" : path.filename().string();
+}
+
+std::string_view weight_type_name(const LoadedModel& loaded) {
+  const std::vector<TextBlockWeights>& blocks = loaded.model->weights().text.blocks;
+  const bool fp8 = !blocks.empty() && blocks[0].prepared_format == PreparedFormat::kFp8;
+  if (fp8) return "FP8";
+  return loaded.kernels->activation_dtype() == DType::kF32 ? "F32" : "BF16";
+}
+
+// What clients describe a model by.
+void describe_weights(const LoadedModel& loaded, ServiceInfo& info) {
+  const ModelWeights& weights = loaded.model->weights();
+  info.weight_type = weight_type_name(loaded);
+  info.num_parameters = model_size(loaded.config).total();
+  info.weight_bytes = static_cast<std::int64_t>(
+      weights.buffer.size_bytes() + weights.prepared.size_bytes() + weights.fp8.size_bytes());
+  info.max_running = loaded.model->limits().max_seats;
+  const std::string facts = fmt::format("{} {} {} {}", info.model, info.weight_type,
+                                        info.num_parameters, info.weight_bytes);
+  info.digest = hash_image_bytes(std::as_bytes(std::span(facts))).hex();
 }
 
 // What clients and examples call the published models whose shape this is. A model of another shape
@@ -48,6 +73,8 @@ EngineService::EngineService(std::unique_ptr<Engine> engine, std::string model)
   info_.max_context = loaded.config.text.max_context;
   const StatusOr<DeviceInfo> device = loaded.device->info();
   info_.device = device.ok() ? device->name : "";
+  info_.on_gpu = device.ok() && device->kind == DeviceKind::kCuda;
+  describe_weights(loaded, info_);
 }
 
 StatusOr<RequestId> EngineService::submit(SkillRequest request,
@@ -77,8 +104,7 @@ ServiceMetrics EngineService::metrics() const {
   metrics.picture_memory_bytes = engine_->picture_memory_in_use();
   metrics.num_pages = num_pages;
   metrics.page_tokens = kPageTokens;
-  metrics.kv_usage =
-      num_pages == 0 ? 0 : static_cast<double>(counts.seats.pages_in_use) / num_pages;
+  metrics.kv_usage = num_pages == 0 ? 0 : static_cast<double>(counts.seats.pages_held) / num_pages;
   const DeviceTime time = loop.ledger().device_time(host_now_ns());
   metrics.busy_s = to_seconds(time.busy_ns());
   metrics.preparing_s = to_seconds(time.preparing_ns());

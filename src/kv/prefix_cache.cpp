@@ -9,7 +9,6 @@ namespace gapless {
 
 PrefixCache::PrefixCache(PagePool& pool, int max_entries, int max_pages_per_entry) : pool_(pool) {
   entries_.resize(static_cast<std::size_t>(max_entries));
-  num_entries_of_.resize(static_cast<std::size_t>(pool.num_usable()) + 1);
   for (Entry& entry : entries_) entry.pages.reserve(static_cast<std::size_t>(max_pages_per_entry));
 }
 
@@ -34,8 +33,7 @@ void PrefixCache::insert(const ContentHash& images, int prefix_len, std::span<co
   entry->prefix_len = prefix_len;
   entry->last_use = ++num_uses_;
   for (const PageId page : pages) {
-    pool_.add_ref(page);
-    ++num_entries_of_[static_cast<std::size_t>(page.value)];
+    pool_.add_cache_ref(page);
     entry->pages.push_back(page);
   }
 }
@@ -65,14 +63,6 @@ int PrefixCache::num_entries() const {
   return count;
 }
 
-int PrefixCache::num_reclaimable() const {
-  int count = 0;
-  for (std::size_t page = 0; page < num_entries_of_.size(); ++page) {
-    count += is_reclaimable(PageId(static_cast<std::int32_t>(page))) ? 1 : 0;
-  }
-  return count;
-}
-
 PrefixCache::Entry* PrefixCache::find_entry(const ContentHash& images, int prefix_len) {
   for (Entry& entry : entries_) {
     if (entry.prefix_len == prefix_len && prefix_len > 0 && entry.images == images) return &entry;
@@ -80,21 +70,13 @@ PrefixCache::Entry* PrefixCache::find_entry(const ContentHash& images, int prefi
   return nullptr;
 }
 
-bool PrefixCache::is_reclaimable(PageId page) const {
-  const int num_entries = num_entries_of_[static_cast<std::size_t>(page.value)];
-  return num_entries > 0 && pool_.num_refs(page) == num_entries;
-}
-
 bool PrefixCache::has_reclaimable_pages(const Entry& entry) const {
   return std::any_of(entry.pages.begin(), entry.pages.end(),
-                     [this](PageId page) { return is_reclaimable(page); });
+                     [this](PageId page) { return !pool_.is_held(page); });
 }
 
 void PrefixCache::drop(Entry& entry) {
-  for (const PageId page : entry.pages) {
-    --num_entries_of_[static_cast<std::size_t>(page.value)];
-    pool_.drop_ref(page);
-  }
+  for (const PageId page : entry.pages) pool_.drop_cache_ref(page);
   entry.pages.clear();
   entry.prefix_len = 0;
   entry.last_use = 0;

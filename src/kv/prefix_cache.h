@@ -57,7 +57,7 @@ class PrefixCache {
 
   int num_entries() const;
   // Pages that only the cache refers to.
-  int num_reclaimable() const;
+  int num_reclaimable() const { return pool_.num_in_use() - pool_.num_held(); }
 
  private:
   struct Entry {
@@ -68,15 +68,13 @@ class PrefixCache {
   };
 
   Entry* find_entry(const ContentHash& images, int prefix_len);
-  bool is_reclaimable(PageId page) const;
   bool has_reclaimable_pages(const Entry& entry) const;
   void drop(Entry& entry);
   Entry* least_recently_used();
 
   PagePool& pool_;
   std::vector<Entry> entries_;
-  std::vector<int> num_entries_of_;  // by page
-  std::int64_t num_uses_ = 0;        // the clock of last_use
+  std::int64_t num_uses_ = 0;  // the clock of last_use
 };
 
 }  // namespace gapless

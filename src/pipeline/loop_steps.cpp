@@ -87,6 +87,7 @@ void Loop::note_launched(SlotId slot_id) {
     ++sequence.num_launched;
     if (plan.kind == StepKind::kPrefill) {
       sequence.times.prefill_launched_ns = record.launch_begin_ns;
+      sequence.times.num_cached_tokens = sequence.num_cached;
       note_first_launch(sequence);
     }
   }

@@ -413,8 +413,10 @@ TEST_F(LoopTest, AnAnswerWithoutTokensHasAFirstTokenTime) {
 
 TEST_F(LoopTest, ASecondPromptAboutAnImageComputesItsSuffixOnly) {
   make_loop();
-  submit(about_image(7, 5, 3));
+  const auto first = submit(about_image(7, 5, 3));
   run();
+  EXPECT_EQ(loop_->counts().seats.pages_held, 0) << "the cache's are nobody's";
+  EXPECT_GT(loop_->counts().seats.pages_in_use, 0);
   const auto second = submit(about_image(7, 5, 3));
   run();
   EXPECT_EQ(records_of(StepKind::kEncode).size(), 1u);
@@ -423,6 +425,8 @@ TEST_F(LoopTest, ASecondPromptAboutAnImageComputesItsSuffixOnly) {
   EXPECT_EQ(prefills[0].num_tokens, 26);
   EXPECT_EQ(prefills[1].num_tokens, 5);
   EXPECT_EQ(prefills[1].num_cached_tokens, 21);
+  EXPECT_EQ(first->times.num_cached_tokens, 0);
+  EXPECT_EQ(second->times.num_cached_tokens, 21);
   const FakeAnswer expected = fake_answer(model_config_, about_image(7, 5, 3), nullptr);
   ASSERT_EQ(second->tokens.size(), expected.tokens.size());
   EXPECT_EQ(second->tokens.back().token, expected.tokens.back().token) << "I8";

@@ -69,13 +69,15 @@ struct CommittedToken {
   std::vector<TopLogprob> top_logprobs;
 };
 
-struct SequenceTimes {  // host_now_ns()
+// When things happened to a sequence, host_now_ns(), and what was spared.
+struct SequenceTimes {
   std::int64_t submitted_ns = 0;
   std::int64_t queued_ns = 0;          // ready to run, in the loop's hands
   std::int64_t first_launched_ns = 0;  // its first step: an encode, or the prefill
   std::int64_t prefill_launched_ns = 0;
   std::int64_t first_token_ns = 0;  // the first token's commit, be it a stop id
   std::int64_t finished_ns = 0;
+  int num_cached_tokens = 0;  // of the prompt, found in the prefix cache
 };
 
 // Receives a sequence's tokens on the engine thread; must return at once (it hands them to a

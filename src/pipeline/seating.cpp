@@ -355,7 +355,8 @@ void Seating::clear_caches() {
 SeatingCounts Seating::counts() const {
   return {.rows_in_use = static_cast<int>(order_.size()),
           .image_slots_in_use = image_slots_.num_in_use(),
-          .pages_in_use = page_pool_.num_in_use()};
+          .pages_in_use = page_pool_.num_in_use(),
+          .pages_held = page_pool_.num_held()};
 }
 
 }  // namespace gapless

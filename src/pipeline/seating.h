@@ -35,6 +35,7 @@ struct SeatingCounts {
   int rows_in_use = 0;
   int image_slots_in_use = 0;
   int pages_in_use = 0;
+  int pages_held = 0;  // by those who are seated: without what only the prefix cache keeps
 };
 
 class Seating {

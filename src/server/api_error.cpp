@@ -45,7 +45,12 @@ std::string_view ApiError::type() const {
   }
 }
 
-std::string ApiError::json() const {
+ErrorStyle error_style_of(std::string_view path) {
+  return path.starts_with("/api/") ? ErrorStyle::kText : ErrorStyle::kObject;
+}
+
+std::string ApiError::json(ErrorStyle style) const {
+  if (style == ErrorStyle::kText) return json_text(boost::json::object{{"error", message}});
   return json_text(boost::json::object{{"error", error_fields(*this)}});
 }
 
@@ -101,10 +106,10 @@ ApiError not_ready_error(std::string_view message) {
   return error;
 }
 
-HttpResponse error_response(const ApiError& error) {
+HttpResponse error_response(const ApiError& error, ErrorStyle style) {
   HttpResponse response;
   response.status = error.status;
-  response.body = error.json();
+  response.body = error.json(style);
   if (error.retry_after_s > 0) {
     response.headers.add("Retry-After", std::to_string(error.retry_after_s));
   }

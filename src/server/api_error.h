@@ -1,5 +1,5 @@
 // Errors as clients read them: {"error": {"message", "type", "param", "code"}} with the right
-// status.
+// status; below /api/, where Ollama's clients ask, {"error": "message"}.
 #pragma once
 
 #include <memory>
@@ -13,6 +13,9 @@ namespace gapless {
 
 struct ServiceInfo;
 
+enum class ErrorStyle { kObject, kText };
+ErrorStyle error_style_of(std::string_view path);
+
 struct ApiError {
   int status = 400;
   std::string message;
@@ -22,7 +25,7 @@ struct ApiError {
 
   // "invalid_request_error", "authentication_error", "rate_limit_error", ... from the status.
   std::string_view type() const;
-  std::string json() const;
+  std::string json(ErrorStyle style = ErrorStyle::kObject) const;
   // The value of "error" alone, for the last event of a stream.
   std::string error_object() const;
 };
@@ -36,6 +39,6 @@ ApiError error_of_request(const Status& status);
 ApiError model_not_found_error(const ServiceInfo& info, std::string_view name);
 ApiError not_ready_error(std::string_view message);
 
-HttpResponse error_response(const ApiError& error);
+HttpResponse error_response(const ApiError& error, ErrorStyle style = ErrorStyle::kObject);
 
 }  // namespace gapless

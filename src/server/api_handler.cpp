@@ -6,7 +6,9 @@
 
 #include "server/api_support.h"
 #include "server/debug_api.h"
+#include "server/info_api.h"
 #include "server/moondream_api.h"
+#include "server/ollama_api.h"
 #include "server/openai_api.h"
 #include "server/operations_api.h"
 #include "server/playground.h"
@@ -91,7 +93,7 @@ HeadVerdict judge_head(const ServerState& state, const HttpRequest& request,
   const bool has_key = state.keys().admit(request.headers);
   HeadVerdict verdict;
   if (const auto error = judge(state, request, local_address, origin, has_key)) {
-    verdict.refusal = error_response(*error);
+    verdict.refusal = error_response(*error, error_style_of(request.path));
   }
   verdict.admitted = has_key && !verdict.refusal;
   if (origin == OriginVerdict::kAllowed) {
@@ -131,8 +133,10 @@ void route(const Router& router, const std::shared_ptr<Exchange>& exchange) {
 HttpHandlers make_api_handler(ServerState& state) {
   auto router = std::make_shared<Router>();
   add_operations_routes(*router, state);
+  add_info_routes(*router, state);
   add_moondream_routes(*router, state);
   add_openai_routes(*router, state);
+  add_ollama_routes(*router, state);
   add_debug_routes(*router, state);
   add_playground_routes(*router);
   HttpHandlers handlers;

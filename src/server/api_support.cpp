@@ -16,7 +16,7 @@ void respond_json(Exchange& exchange, const boost::json::value& value) {
 }
 
 void respond_error(Exchange& exchange, const ApiError& error) {
-  exchange.respond(error_response(error));
+  exchange.respond(error_response(error, error_style_of(exchange.request().path)));
 }
 
 InferenceService* ready_service(ServerState& state, Exchange& exchange) {
@@ -58,11 +58,11 @@ std::optional<boost::json::object> read_json_request(const ServiceInfo& info, Ex
   return std::nullopt;
 }
 
-HttpResponse sse_head() {
+HttpResponse stream_head(std::string content_type) {
   HttpResponse head;
-  head.content_type = "text/event-stream";
+  head.content_type = std::move(content_type);
   head.headers.add("Cache-Control", "no-cache");
-  // Proxies of the nginx kind must not collect events.
+  // Proxies of the nginx kind must not collect what comes.
   head.headers.add("X-Accel-Buffering", "no");
   return head;
 }

@@ -25,8 +25,8 @@ InferenceService* ready_service(ServerState& state, Exchange& exchange);
 // body.
 std::optional<boost::json::object> read_json_request(const ServiceInfo& info, Exchange& exchange);
 
-// Head of a stream of server-sent events.
-HttpResponse sse_head();
+// Head of an answer in pieces; of server-sent events unless told otherwise.
+HttpResponse stream_head(std::string content_type = "text/event-stream");
 
 // Counts what a sink sees, and writes it into the access log. Used by one thread at a time.
 class RequestMeter {

@@ -214,11 +214,12 @@ StatusOr<ChatRequest> chat_request_from_json(json::object& body) {
   return request;
 }
 
-Status as_chat_error(const Status& status) {
+Status as_chat_error(const Status& status, ChatRequest::Form form) {
   if (status.ok()) return status;
   const std::string& field = status.field();
-  const bool lies_in_messages = field == "question" || field == "image_url";
-  return Status(status.code(), status.message()).with_field(lies_in_messages ? "messages" : field);
+  const bool lies_in_text = field == "question" || field == "image_url";
+  const char* const text = form == ChatRequest::Form::kChat ? "messages" : "prompt";
+  return Status(status.code(), status.message()).with_field(lies_in_text ? text : field);
 }
 
 }  // namespace gapless

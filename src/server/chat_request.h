@@ -14,6 +14,9 @@
 namespace gapless {
 
 struct ChatRequest {
+  // What the answer looks like: a message, or the text of /v1/completions (completion_request.h).
+  enum class Form { kChat, kCompletion };
+  Form form = Form::kChat;
   SkillRequest skill;
   int num_choices = 1;  // n
   bool stream = false;
@@ -25,8 +28,8 @@ struct ChatRequest {
 // `body`, which they are decoded from.
 StatusOr<ChatRequest> chat_request_from_json(boost::json::object& body);
 
-// The same error, its field under the name that it has in a chat request: questions and pictures lie in
-// "messages".
-Status as_chat_error(const Status& status);
+// The same error, its field under the name that it has in a request of this form: questions and pictures
+// lie in "messages", or in "prompt".
+Status as_chat_error(const Status& status, ChatRequest::Form form = ChatRequest::Form::kChat);
 
 }  // namespace gapless

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "server/logprob_json.h"
 #include "server/sse.h"
 #include "skill/response_json.h"
 
@@ -26,25 +27,6 @@ std::string content_of(const SkillResult& result) {
   return json_text(json::object{{field, answer.at(field)}});
 }
 
-// A token as OpenAI's logprobs show it.
-json::object token_json(const ScoredToken& token) {
-  json::value bytes = nullptr;
-  if (token.bytes) {
-    json::array numbers;
-    for (const char c : *token.bytes) numbers.emplace_back(static_cast<unsigned char>(c));
-    bytes = std::move(numbers);
-  }
-  return {{"token", token.text}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
-}
-
-json::object logprob_json(const TokenLogprob& token) {
-  json::object shown = token_json(token.token);
-  json::array top;
-  for (const ScoredToken& one : token.top) top.push_back(token_json(one));
-  shown["top_logprobs"] = std::move(top);
-  return shown;
-}
-
 std::int64_t unix_now_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -55,7 +37,7 @@ std::int64_t unix_now_s() {
 
 class ChatResponder::ChoiceSink final : public ResponseSink {
  public:
-  ChoiceSink(std::shared_ptr<ChatResponder> responder, int index)
+  ChoiceSink(std::shared_ptr<ChatResponder> responder, std::size_t index)
       : responder_(std::move(responder)),
         index_(index),
         meter_(responder_->state_, responder_->exchange_) {}
@@ -73,12 +55,12 @@ class ChatResponder::ChoiceSink final : public ResponseSink {
   }
   void on_error(const Status& status) override {
     meter_.on_error(status);
-    responder_->fail(error_of_request(as_chat_error(status)));
+    responder_->fail(error_of_request(as_chat_error(status, responder_->form_)));
   }
 
  private:
   const std::shared_ptr<ChatResponder> responder_;
-  const int index_;
+  const std::size_t index_;
   RequestMeter meter_;
 };
 
@@ -87,7 +69,8 @@ ChatResponder::ChatResponder(ServerState& state, InferenceService& service,
     : service_(service),
       state_(state),
       exchange_(std::move(exchange)),
-      id_("chatcmpl-" + exchange_->request().request_id),
+      form_(request.form),
+      id_((form_ == Form::kChat ? "chatcmpl-" : "cmpl-") + exchange_->request().request_id),
       model_(service.info().model),
       created_unix_s_(unix_now_s()),
       stream_(request.stream),
@@ -95,7 +78,7 @@ ChatResponder::ChatResponder(ServerState& state, InferenceService& service,
       with_logprobs_(request.skill.settings.logprobs),
       choices_(static_cast<std::size_t>(request.num_choices)) {}
 
-std::shared_ptr<ResponseSink> ChatResponder::sink_of_choice(int index) {
+std::shared_ptr<ResponseSink> ChatResponder::sink_of_choice(std::size_t index) {
   return std::make_shared<ChoiceSink>(shared_from_this(), index);
 }
 
@@ -133,25 +116,25 @@ void ChatResponder::fail(const ApiError& error) {
   cancel_all();
 }
 
-void ChatResponder::on_text(int index, std::string_view chunk) {
+void ChatResponder::on_text(std::size_t index, std::string_view chunk) {
   MutexLock lock(mutex_);
   if (ended_ || !stream_) return;
   start_choice(index);
   send_delta(index, {{"content", chunk}}, nullptr);
 }
 
-void ChatResponder::on_logprobs(int index, const std::vector<TokenLogprob>& tokens) {
+void ChatResponder::on_logprobs(std::size_t index, const std::vector<TokenLogprob>& tokens) {
   json::array shown;
   for (const TokenLogprob& token : tokens) shown.push_back(logprob_json(token));
   MutexLock lock(mutex_);
-  json::array& pending = choices_[static_cast<std::size_t>(index)].logprobs;
+  json::array& pending = choices_[index].logprobs;
   for (json::value& token : shown) pending.push_back(std::move(token));
 }
 
-void ChatResponder::on_done(int index, const SkillResult& result) {
+void ChatResponder::on_done(std::size_t index, const SkillResult& result) {
   MutexLock lock(mutex_);
   if (ended_) return;
-  Choice& choice = choices_[static_cast<std::size_t>(index)];
+  Choice& choice = choices_[index];
   choice.result = result;
   choice.done = true;
   if (stream_) {
@@ -167,28 +150,37 @@ void ChatResponder::on_done(int index, const SkillResult& result) {
   finish();
 }
 
-json::object ChatResponder::head(const char* object_name) const {
+json::object ChatResponder::head(bool of_chunk) const {
+  const char* const of_chat = of_chunk ? "chat.completion.chunk" : "chat.completion";
+  const char* const object_name = form_ == Form::kChat ? of_chat : "text_completion";
   return {{"id", id_}, {"object", object_name}, {"created", created_unix_s_}, {"model", model_}};
 }
 
 void ChatResponder::send_chunk(json::array choices, bool with_usage) {
-  if (!stream_begun_) exchange_->begin_stream(sse_head());
+  if (!stream_begun_) exchange_->begin_stream(stream_head());
   stream_begun_ = true;
-  json::object chunk = head("chat.completion.chunk");
+  json::object chunk = head(true);
   chunk["choices"] = std::move(choices);
   if (include_usage_) chunk["usage"] = with_usage ? json::value(usage()) : json::value(nullptr);
   exchange_->write(sse_event(chunk));
 }
 
-void ChatResponder::send_delta(int index, json::object delta, json::value finish_reason) {
-  Choice& choice = choices_[static_cast<std::size_t>(index)];
+void ChatResponder::send_delta(std::size_t index, json::object delta, json::value finish_reason) {
+  Choice& choice = choices_[index];
   json::value logprobs = nullptr;
   if (!choice.logprobs.empty() && !delta.contains("role")) logprobs = take_logprobs(choice);
-  send_chunk({json::object{{"index", index},
-                           {"delta", std::move(delta)},
-                           {"logprobs", std::move(logprobs)},
-                           {"finish_reason", std::move(finish_reason)}}},
-             false);
+  json::object shown = choice_json(index, "delta", std::move(delta));
+  shown["logprobs"] = std::move(logprobs);
+  shown["finish_reason"] = std::move(finish_reason);
+  send_chunk({std::move(shown)}, false);
+}
+
+// `message` under its field; of a completion its text alone.
+json::object ChatResponder::choice_json(std::size_t index, const char* field,
+                                        json::object message) const {
+  if (form_ == Form::kChat) return {{"index", index}, {field, std::move(message)}};
+  const json::value* text = message.if_contains("content");
+  return {{"index", index}, {"text", text == nullptr ? json::value("") : *text}};
 }
 
 json::value ChatResponder::take_logprobs(Choice& choice) const {
@@ -196,10 +188,11 @@ json::value ChatResponder::take_logprobs(Choice& choice) const {
   return json::object{{"content", std::exchange(choice.logprobs, {})}, {"refusal", nullptr}};
 }
 
-void ChatResponder::start_choice(int index) {
-  Choice& choice = choices_[static_cast<std::size_t>(index)];
+void ChatResponder::start_choice(std::size_t index) {
+  Choice& choice = choices_[index];
   if (choice.started) return;
   choice.started = true;
+  if (form_ == Form::kCompletion) return;  // has no roles
   send_delta(index, {{"role", "assistant"}, {"content", ""}}, nullptr);
 }
 
@@ -212,12 +205,14 @@ void ChatResponder::finish() {
 }
 
 json::object ChatResponder::usage() const {
-  const int prompt_tokens = choices_.front().result.metrics.input_tokens;
+  const GenerationMetrics& first = choices_.front().result.metrics;
+  const int prompt_tokens = first.input_tokens;
   int completion_tokens = 0;
   for (const Choice& choice : choices_) completion_tokens += choice.result.metrics.output_tokens;
   return {{"prompt_tokens", prompt_tokens},
           {"completion_tokens", completion_tokens},
-          {"total_tokens", prompt_tokens + completion_tokens}};
+          {"total_tokens", prompt_tokens + completion_tokens},
+          {"prompt_tokens_details", json::object{{"cached_tokens", first.cached_tokens}}}};
 }
 
 json::object ChatResponder::whole_answer() {
@@ -225,12 +220,12 @@ json::object ChatResponder::whole_answer() {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const SkillResult& result = choices_[i].result;
     json::object message = {{"role", "assistant"}, {"content", content_of(result)}};
-    choices.push_back(json::object{{"index", i},
-                                   {"message", std::move(message)},
-                                   {"logprobs", take_logprobs(choices_[i])},
-                                   {"finish_reason", finish_reason_name(result.finish_reason)}});
+    json::object choice = choice_json(i, "message", std::move(message));
+    choice["logprobs"] = take_logprobs(choices_[i]);
+    choice["finish_reason"] = finish_reason_name(result.finish_reason);
+    choices.push_back(std::move(choice));
   }
-  json::object answer = head("chat.completion");
+  json::object answer = head(false);
   answer["choices"] = std::move(choices);
   answer["usage"] = usage();
   return answer;

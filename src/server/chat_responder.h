@@ -1,4 +1,4 @@
-// Collects the choices of one chat request and answers its exchange, in one piece or as a stream.
+// Collects the choices of one chat request, or completion, and answers its exchange, in one piece or as a stream.
 //
 // Each choice is a generation of its own with a sink of its own; they may end in any order, on any
 // thread. The first that fails ends the answer, and the others are cancelled.
@@ -20,7 +20,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   ChatResponder(ServerState& state, InferenceService& service, std::shared_ptr<Exchange> exchange,
                 const ChatRequest& request);
 
-  std::shared_ptr<ResponseSink> sink_of_choice(int index);
+  std::shared_ptr<ResponseSink> sink_of_choice(std::size_t index);
 
   // After a choice was submitted.
   void add_running(RequestId id);
@@ -29,6 +29,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   void cancel_all();
 
  private:
+  using Form = ChatRequest::Form;
   class ChoiceSink;
   struct Choice {
     boost::json::array logprobs;  // not sent yet
@@ -37,17 +38,19 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
     bool done = false;
   };
 
-  void on_text(int index, std::string_view chunk);
-  void on_logprobs(int index, const std::vector<TokenLogprob>& tokens);
-  void on_done(int index, const SkillResult& result);
+  void on_text(std::size_t index, std::string_view chunk);
+  void on_logprobs(std::size_t index, const std::vector<TokenLogprob>& tokens);
+  void on_done(std::size_t index, const SkillResult& result);
 
-  boost::json::object head(const char* object_name) const;
+  boost::json::object head(bool of_chunk) const;
+  boost::json::object choice_json(std::size_t index, const char* field,
+                                  boost::json::object message) const;
   void send_chunk(boost::json::array choices, bool with_usage) GAPLESS_REQUIRES(mutex_);
-  void send_delta(int index, boost::json::object delta, boost::json::value finish_reason)
+  void send_delta(std::size_t index, boost::json::object delta, boost::json::value finish_reason)
       GAPLESS_REQUIRES(mutex_);
   // {"content": [...]} of the tokens since the last call; null when nobody asked.
   boost::json::value take_logprobs(Choice& choice) const;
-  void start_choice(int index) GAPLESS_REQUIRES(mutex_);
+  void start_choice(std::size_t index) GAPLESS_REQUIRES(mutex_);
   void finish() GAPLESS_REQUIRES(mutex_);
   boost::json::object usage() const GAPLESS_REQUIRES(mutex_);
   boost::json::object whole_answer() GAPLESS_REQUIRES(mutex_);
@@ -55,6 +58,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   InferenceService& service_;
   ServerState& state_;
   const std::shared_ptr<Exchange> exchange_;
+  const Form form_;
   const std::string id_;
   const std::string model_;
   const std::int64_t created_unix_s_;

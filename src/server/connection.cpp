@@ -198,17 +198,18 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
       !co_await write_bytes("HTTP/1.1 100 Continue\r\n\r\n")) {
     co_return false;
   }
+  const ErrorStyle style = error_style_of(parser.head().path);
   arm(limits_.body);
   while (true) {
     if (!input_.empty()) {
       const std::size_t used = parser.feed(input_);
       input_.erase(0, used);
       if (parser.state() == RequestParser::State::kFailed) {
-        co_await refuse(parser.error_status(), parser.error());
+        co_await refuse(parser.error_status(), parser.error(), style);
         co_return false;
       }
       if (!reservation.grow_to(parser.body_bytes_so_far())) {
-        co_await refuse(503, "too many large requests are running");
+        co_await refuse(503, "too many large requests are running", style);
         co_return false;
       }
       if (parser.state() == RequestParser::State::kDone) {
@@ -218,20 +219,20 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
       if (used > 0) continue;
     }
     if (!co_await read_more()) {
-      if (expired_) co_await refuse(408, "the request's body took too long");
+      if (expired_) co_await refuse(408, "the request's body took too long", style);
       co_return false;
     }
   }
 }
 
 // Answers what was not (wholly) read and gives the client time to see the answer.
-awaitable<void> Connection::refuse(int status, std::string message) {
+awaitable<void> Connection::refuse(int status, std::string message, ErrorStyle style) {
   ApiError error;
   error.status = status;
   error.message = std::move(message);
   error.code = status == 413 ? "body_too_large" : "bad_http";
   if (status == 503) error.retry_after_s = kRetryAfterSeconds;
-  HttpResponse response = error_response(error);
+  HttpResponse response = error_response(error, style);
   context_->metrics->count_response(status);
   if (context_->options.log_requests) {
     log_warning("client={} status={} refused={}", client_, status, quote_for_log(error.message));
@@ -387,7 +388,7 @@ awaitable<bool> Connection::write_response(std::shared_ptr<ConnectionExchange> e
       late.status = 504;
       late.message = "no answer in time";
       late.code = "timeout";
-      exchange->respond(error_response(late));
+      exchange->respond(error_response(late, error_style_of(request.path)));
       exchange->abort();  // now: what it makes the handler say comes too late
       continue;
     }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "server/api_error.h"
 #include "server/connection_exchange.h"
 #include "server/http_server.h"
 #include "server/request_parser.h"
@@ -67,7 +68,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> read_head(RequestParser& parser);
   boost::asio::awaitable<bool> read_body(RequestParser& parser, BodyReservation& reservation);
   boost::asio::awaitable<bool> read_more();
-  boost::asio::awaitable<void> refuse(int status, std::string message);
+  boost::asio::awaitable<void> refuse(int status, std::string message,
+                                      ErrorStyle style = ErrorStyle::kObject);
 
   // True when the connection can take another request. `whole`: nothing of the request is unread.
   boost::asio::awaitable<bool> serve(HttpRequest request, HeadVerdict verdict, bool whole);

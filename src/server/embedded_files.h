@@ -1,4 +1,5 @@
-// Files that were compiled into the binary (cmake/embed_files.cmake): the playground of web/.
+// Files that were compiled into the binary (cmake/embed_files.cmake): the playground of web/, and
+// docs/openapi.json.
 #pragma once
 
 #include <span>

@@ -32,8 +32,7 @@ class HttpServer::Impl {
   Impl(const HttpServerOptions& options, HttpHandlers handlers, ServerMetrics& metrics)
       : io_(options.num_threads),
         body_threads_(static_cast<std::size_t>(options.num_body_threads)),
-        strand_(asio::make_strand(io_)),
-        acceptor_(strand_) {
+        strand_(asio::make_strand(io_)) {
     context_ = std::make_shared<ConnectionContext>();
     context_->options = options;
     context_->handlers = std::move(handlers);
@@ -43,34 +42,26 @@ class HttpServer::Impl {
 
   Status listen() {
     const HttpServerOptions& options = context_->options;
-    error_code error;
-    const asio::ip::address address = asio::ip::make_address(options.host, error);
-    if (error) return invalid_argument("'{}' is not an address to listen on", options.host);
-    const tcp::endpoint endpoint(address, options.port);
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (!error) port_ = acceptor_.local_endpoint(error).port();
-    if (error) {
-      return make_error(StatusCode::kUnavailable, "cannot listen on {}:{}: {}", options.host,
-                        options.port, error.message());
-    }
-    return ok_status();
+    GAPLESS_RETURN_IF_ERROR(listen(options.port));
+    return options.second_port ? listen(*options.second_port) : ok_status();
   }
 
   void start_threads() {
-    asio::co_spawn(strand_, accept_clients(), asio::detached);
+    for (Listener& listener : listeners_) {
+      asio::co_spawn(strand_, accept_clients(listener), asio::detached);
+    }
     for (int i = 0; i < context_->options.num_threads; ++i) {
       threads_.emplace_back([this] { io_.run(); });
     }
   }
 
-  std::uint16_t port() const { return port_; }
+  std::uint16_t port(std::size_t index) const {
+    return index < listeners_.size() ? listeners_[index].port : 0;
+  }
 
   void begin_drain() {
     context_->draining.store(true);
-    asio::post(strand_, [this] { close_acceptor(); });
+    asio::post(strand_, [this] { close_listeners(); });
     for (const auto& connection : live_connections()) connection->close_if_idle();
   }
 
@@ -99,13 +90,38 @@ class HttpServer::Impl {
     body_threads_.join();
     // What begin_drain() posted may not have run before io_ stopped; a socket left listening would
     // take connections that nobody answers.
-    close_acceptor();
+    close_listeners();
   }
 
  private:
-  void close_acceptor() {
+  struct Listener {
+    tcp::acceptor acceptor;
+    std::uint16_t port = 0;
+  };
+
+  Status listen(std::uint16_t port) {
+    const std::string& host = context_->options.host;
+    error_code error;
+    const asio::ip::address address = asio::ip::make_address(host, error);
+    if (error) return invalid_argument("'{}' is not an address to listen on", host);
+    const tcp::endpoint endpoint(address, port);
+    Listener& listener = listeners_.emplace_back(Listener{tcp::acceptor(strand_)});
+    tcp::acceptor& acceptor = listener.acceptor;
+    acceptor.open(endpoint.protocol(), error);
+    if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (!error) listener.port = acceptor.local_endpoint(error).port();
+    if (error) {
+      return make_error(StatusCode::kUnavailable, "cannot listen on {}:{}: {}", host, port,
+                        error.message());
+    }
+    return ok_status();
+  }
+
+  void close_listeners() {
     error_code ignored;
-    acceptor_.close(ignored);
+    for (Listener& listener : listeners_) listener.acceptor.close(ignored);
   }
 
   std::vector<std::shared_ptr<Connection>> live_connections() {
@@ -132,12 +148,13 @@ class HttpServer::Impl {
     connections_.push_back(connection);
   }
 
-  asio::awaitable<void> accept_clients() {
+  asio::awaitable<void> accept_clients(Listener& listener) {
+    tcp::acceptor& acceptor = listener.acceptor;
     asio::steady_timer pause(strand_);
-    while (acceptor_.is_open()) {
-      auto [error, socket] = co_await acceptor_.async_accept(asio::make_strand(io_),
-                                                             asio::as_tuple(asio::use_awaitable));
-      if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
+    while (acceptor.is_open()) {
+      auto [error, socket] = co_await acceptor.async_accept(asio::make_strand(io_),
+                                                            asio::as_tuple(asio::use_awaitable));
+      if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return;
       if (error) {
         // Out of file descriptors, most likely: they come back.
         log_warning("cannot accept a connection: {}", error.message());
@@ -189,14 +206,13 @@ class HttpServer::Impl {
   // posted to a connection just then is never run: it would stay open for ever.
   asio::executor_work_guard<asio::io_context::executor_type> work_{asio::make_work_guard(io_)};
   asio::thread_pool body_threads_;
-  asio::strand<asio::io_context::executor_type> strand_;  // the acceptor's
-  tcp::acceptor acceptor_;
-  std::uint16_t port_ = 0;
+  asio::strand<asio::io_context::executor_type> strand_;  // the acceptors'
+  std::deque<Listener> listeners_;                        // all there before the threads start
   std::shared_ptr<ConnectionContext> context_;
   Mutex mutex_;
   std::vector<std::weak_ptr<Connection>> connections_ GAPLESS_GUARDED_BY(mutex_);
   std::size_t num_live_at_sweep_ GAPLESS_GUARDED_BY(mutex_) = 0;
-  // In the order in which they came, with some that are none any more. Of accept_clients() alone.
+  // In the order in which they came, with some that are none any more. Of accept_clients() alone, on strand_.
   std::deque<std::weak_ptr<Connection>> newcomers_;
   std::vector<std::thread> threads_;
 };
@@ -217,7 +233,11 @@ HttpServer::~HttpServer() {
 }
 
 std::uint16_t HttpServer::port() const {
-  return impl_->port();
+  return impl_->port(0);
+}
+
+std::uint16_t HttpServer::second_port() const {
+  return impl_->port(1);
 }
 
 void HttpServer::begin_drain() {

@@ -38,6 +38,8 @@ struct HttpLimits {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address
   std::uint16_t port = 2020;       // 0: any free one
+  // A second port that answers the same, for clients that expect another one; 0: any free one.
+  std::optional<std::uint16_t> second_port;
   int num_threads = 2;
   int num_body_threads = 2;  // that answer requests with bodies over kMaxInlineBodyBytes
   bool log_requests = true;
@@ -73,6 +75,8 @@ class HttpServer {
   ~HttpServer();
 
   std::uint16_t port() const;
+  // 0: there is none.
+  std::uint16_t second_port() const;
 
   // Takes no more connections, closes those that are idle, lets running answers finish and closes
   // their connections then. Any thread.

@@ -24,7 +24,19 @@ struct ServiceInfo {
   // Other names of the same model. A request for any other one is not for us.
   std::vector<std::string> other_names = {};
 
+  // Of what is loaded, for clients that describe it to people.
+  std::string family = "moondream";
+  std::string weight_type = "";  // "F32", "BF16", "FP8"
+  std::string digest = "";       // SHA-256 of the name and the sizes below, in hexadecimal digits
+  std::int64_t num_parameters = 0;
+  std::int64_t weight_bytes = 0;  // in the device's memory
+  bool on_gpu = false;
+  int max_running = 0;  // seats
+
+  // "NAME:latest" is NAME: so Ollama's clients spell names.
   bool is_named(std::string_view name) const {
+    constexpr std::string_view kTag = ":latest";
+    if (name.ends_with(kTag)) name.remove_suffix(kTag.size());
     return name == model ||
            std::find(other_names.begin(), other_names.end(), name) != other_names.end();
   }
@@ -34,7 +46,7 @@ struct ServiceInfo {
 struct ServiceMetrics {
   int num_running = 0;  // seated
   int num_waiting = 0;
-  double kv_usage = 0;                    // share of the pages in use, 0 to 1
+  double kv_usage = 0;                    // share of the pages that running requests hold, 0 to 1
   std::int64_t num_pictures_waiting = 0;  // for a decoder
   std::int64_t picture_memory_bytes = 0;  // of those that are being decoded
   int num_pages = 0;

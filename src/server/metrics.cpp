@@ -1,11 +1,12 @@
 #include "server/metrics.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <chrono>
+
+#include "server/exposition.h"
+#include "server/process_metrics.h"
 
 namespace gapless {
 namespace {
@@ -28,71 +29,28 @@ std::vector<double> to_vector(std::span<const double> bounds) {
   return {bounds.begin(), bounds.end()};
 }
 
-// Writes families: a comment line for each, then its samples.
-class Exposition {
- public:
-  explicit Exposition(std::string model) : model_(escape(model)) {}
+double unix_now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
-  void family(std::string_view name, std::string_view type, std::string_view help) {
-    fmt::format_to(std::back_inserter(text_), "# HELP {} {}\n# TYPE {} {}\n", name, help, name,
-                   type);
+// In vLLM's buckets and in ours.
+void write_latency(Exposition& out, std::string_view vllm_name, std::string_view gapless_name,
+                   std::string_view help, const LatencyHistograms& histograms) {
+  out.histogram(vllm_name, help, histograms.coarse);
+  out.histogram(gapless_name, help, histograms.fine);
+}
+
+// How many tokens of prompts were looked for in the prefix cache, and how many were there; with the
+// older names.
+void write_prefix_cache(Exposition& out, double queries, double hits) {
+  for (const std::string_view prefix : {"vllm:prefix_cache", "vllm:gpu_prefix_cache"}) {
+    out.single(fmt::format("{}_queries_total", prefix), "counter",
+               "Prompt tokens looked for in the prefix cache", queries);
+    out.single(fmt::format("{}_hits_total", prefix), "counter",
+               "Prompt tokens found in the prefix cache", hits);
   }
-
-  void sample(std::string_view name, double value, std::string_view more_labels = {}) {
-    fmt::format_to(std::back_inserter(text_), "{}{{model_name=\"{}\"{}{}}} {}\n", name, model_,
-                   more_labels.empty() ? "" : ",", more_labels, value);
-  }
-
-  void single(std::string_view name, std::string_view type, std::string_view help, double value) {
-    family(name, type, help);
-    sample(name, value);
-  }
-
-  void histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
-    family(name, "histogram", help);
-    const std::string bucket_name = fmt::format("{}_bucket", name);
-    std::uint64_t count = 0;
-    for (std::size_t i = 0; i < histogram.bounds().size(); ++i) {
-      count += histogram.count_in(i);
-      sample(bucket_name, static_cast<double>(count),
-             fmt::format("le=\"{}\"", histogram.bounds()[i]));
-    }
-    count += histogram.count_in(histogram.bounds().size());
-    sample(bucket_name, static_cast<double>(count), "le=\"+Inf\"");
-    sample(fmt::format("{}_sum", name), histogram.sum());
-    sample(fmt::format("{}_count", name), static_cast<double>(count));
-  }
-
-  void latency(std::string_view vllm_name, std::string_view gapless_name, std::string_view help,
-               const LatencyHistograms& histograms) {
-    histogram(vllm_name, help, histograms.coarse);
-    histogram(gapless_name, help, histograms.fine);
-  }
-
-  std::string take() { return std::move(text_); }
-
-  // A label's value.
-  static std::string escape(std::string_view value) {
-    std::string out;
-    for (const char c : value) {
-      if (c == '\\' || c == '"') out += '\\';
-      out += c == '\n' ? ' ' : c;
-    }
-    return out;
-  }
-
- private:
-  std::string model_;
-  std::string text_;
-};
-
-// Of this process; 0 where the system does not say.
-double resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  double total_pages = 0;
-  double resident_pages = 0;
-  file >> total_pages >> resident_pages;
-  return resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE));
+  out.single("vllm:gpu_prefix_cache_hit_rate", "gauge", "Hits of queries since the start, 0 to 1",
+             queries > 0 ? hits / queries : 0);
 }
 
 void write_service(Exposition& out, const ServiceMetrics& now) {
@@ -104,11 +62,18 @@ void write_service(Exposition& out, const ServiceMetrics& now) {
   out.single("gapless_picture_memory_bytes", "gauge",
              "Memory set aside for the pictures that are being decoded (--picture-memory-mb)",
              static_cast<double>(now.picture_memory_bytes));
-  out.single("vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use, 0 to 1", now.kv_usage);
+  constexpr std::string_view kUsage = "Share of KV pages that running requests hold, 0 to 1";
+  out.single("vllm:kv_cache_usage_perc", "gauge", kUsage, now.kv_usage);
+  out.single("vllm:gpu_cache_usage_perc", "gauge", kUsage, now.kv_usage);  // its older name
   out.family("vllm:cache_config_info", "gauge", "The KV cache's shape");
   out.sample(
       "vllm:cache_config_info", 1,
       fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\"", now.page_tokens, now.num_pages));
+  out.single("vllm:num_preemptions_total", "counter",
+             "Running requests that had to give way: a seated request has all it can need", 0);
+  out.family("vllm:lora_requests_info", "gauge", "Adapters in use: none are served");
+  out.sample("vllm:lora_requests_info", unix_now_s(),
+             "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"");
 
   out.family(
       "gapless_device_seconds_total", "counter",
@@ -164,6 +129,9 @@ ServerMetrics::ServerMetrics()
       e2e_(kVllmLatency),
       prefill_(kVllmLatency),
       decode_(kVllmLatency),
+      queue_(kVllmLatency),
+      inference_(kVllmLatency),
+      time_per_token_(kVllmInterToken),
       prompt_tokens_(to_vector(kTokenCounts)),
       generation_tokens_(to_vector(kTokenCounts)) {}
 
@@ -173,13 +141,22 @@ void ServerMetrics::count_result(const SkillResult& result, double e2e_s) {
   prefill_.observe(metrics.prefill_time_ms / 1e3);
   decode_.observe(metrics.decode_time_ms / 1e3);
   e2e_.observe(e2e_s);
+  const auto seconds_of = [&metrics](RequestStage stage) {
+    return static_cast<double>(metrics.stages[stage]) * 1e-9;
+  };
+  queue_.observe(seconds_of(RequestStage::kQueue) + seconds_of(RequestStage::kAdmit));
+  inference_.observe(seconds_of(RequestStage::kDevice) + metrics.decode_time_ms / 1e3);
+  if (metrics.output_tokens > 1) {
+    time_per_token_.observe(metrics.decode_time_ms / 1e3 / (metrics.output_tokens - 1));
+  }
   prompt_tokens_.observe(metrics.input_tokens);
   generation_tokens_.observe(metrics.output_tokens);
   num_prompt_tokens_.fetch_add(static_cast<std::uint64_t>(metrics.input_tokens));
+  num_cached_tokens_.fetch_add(static_cast<std::uint64_t>(metrics.cached_tokens));
   num_generation_tokens_.fetch_add(static_cast<std::uint64_t>(metrics.output_tokens));
   for (std::size_t i = 0; i < kNumRequestStages; ++i) {
-    const std::int64_t ns = metrics.stages[static_cast<RequestStage>(i)];
-    stages_[i].seconds.fetch_add(static_cast<double>(ns) * 1e-9, std::memory_order_relaxed);
+    stages_[i].seconds.fetch_add(seconds_of(static_cast<RequestStage>(i)),
+                                 std::memory_order_relaxed);
     stages_[i].num_requests.fetch_add(1, std::memory_order_relaxed);
   }
   num_finished_[static_cast<std::size_t>(result.finish_reason)].fetch_add(1);
@@ -210,8 +187,7 @@ std::string ServerMetrics::text(const InferenceService* service) const {
                fmt::format("device=\"{}\"", Exposition::escape(service->info().device)));
     write_service(out, service->metrics());
   }
-  out.single("process_resident_memory_bytes", "gauge", "Memory of the server's process",
-             resident_bytes());
+  write_process(out);
 
   const auto number = [](const std::atomic<std::uint64_t>& counter) {
     return static_cast<double>(counter.load());
@@ -220,6 +196,7 @@ std::string ServerMetrics::text(const InferenceService* service) const {
              number(num_prompt_tokens_));
   out.single("vllm:generation_tokens_total", "counter", "Tokens generated",
              number(num_generation_tokens_));
+  write_prefix_cache(out, number(num_prompt_tokens_), number(num_cached_tokens_));
   out.family("vllm:request_success_total", "counter", "Requests that ended, by reason");
   for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
                                     FinishReason::kCancelled, FinishReason::kError}) {
@@ -246,16 +223,22 @@ std::string ServerMetrics::text(const InferenceService* service) const {
              number(num_aborted_));
   out.single("gapless_http_connections", "gauge", "Open connections", num_connections.load());
 
-  out.latency("vllm:time_to_first_token_seconds", "gapless_ttft_seconds",
-              "Submission to first token", ttft_);
-  out.latency("vllm:inter_token_latency_seconds", "gapless_inter_token_seconds",
-              "Between two tokens of a stream", inter_token_);
-  out.latency("vllm:e2e_request_latency_seconds", "gapless_e2e_seconds", "Submission to answer",
-              e2e_);
-  out.latency("vllm:request_prefill_time_seconds", "gapless_prefill_seconds",
-              "Prefill's launch to first token", prefill_);
-  out.latency("vllm:request_decode_time_seconds", "gapless_decode_seconds",
-              "First token to last token", decode_);
+  write_latency(out, "vllm:time_to_first_token_seconds", "gapless_ttft_seconds",
+                "Submission to first token", ttft_);
+  write_latency(out, "vllm:inter_token_latency_seconds", "gapless_inter_token_seconds",
+                "Between two tokens of a stream", inter_token_);
+  write_latency(out, "vllm:e2e_request_latency_seconds", "gapless_e2e_seconds",
+                "Submission to answer", e2e_);
+  write_latency(out, "vllm:request_prefill_time_seconds", "gapless_prefill_seconds",
+                "Prefill's launch to first token", prefill_);
+  write_latency(out, "vllm:request_decode_time_seconds", "gapless_decode_seconds",
+                "First token to last token", decode_);
+  write_latency(out, "vllm:request_queue_time_seconds", "gapless_queue_seconds",
+                "Waiting for a worker and for a seat", queue_);
+  write_latency(out, "vllm:request_inference_time_seconds", "gapless_inference_seconds",
+                "First step's launch to last token", inference_);
+  write_latency(out, "vllm:request_time_per_output_token_seconds", "gapless_time_per_token_seconds",
+                "First token to last token, by the tokens behind the first", time_per_token_);
   out.family("gapless_request_stage_seconds", "summary",
              "From the request to its first text: read, queue, prepare, admit, device and emit one "
              "behind the other; hash, decode, crop_wait, cut and tokenise are parts of prepare");

@@ -66,6 +66,9 @@ class ServerMetrics {
   LatencyHistograms e2e_;
   LatencyHistograms prefill_;
   LatencyHistograms decode_;
+  LatencyHistograms queue_;
+  LatencyHistograms inference_;
+  LatencyHistograms time_per_token_;
   struct StageSum {
     std::atomic<double> seconds{0};
     std::atomic<std::uint64_t> num_requests{0};
@@ -74,6 +77,7 @@ class ServerMetrics {
   Histogram prompt_tokens_;
   Histogram generation_tokens_;
   std::atomic<std::uint64_t> num_prompt_tokens_{0};
+  std::atomic<std::uint64_t> num_cached_tokens_{0};  // of the prompts
   std::atomic<std::uint64_t> num_generation_tokens_{0};
   std::array<std::atomic<std::uint64_t>, 4> num_finished_{};   // by FinishReason
   std::array<std::atomic<std::uint64_t>, 4> num_by_skill_{};   // by Skill

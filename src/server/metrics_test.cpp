@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 namespace gapless {
 namespace {
 
@@ -22,7 +24,13 @@ TEST(ServerMetrics, BucketsAreCumulativeAndReasonsCounted) {
   result.metrics.input_tokens = 740;
   result.metrics.output_tokens = 3;
   result.metrics.ttft_ms = 15;
+  result.metrics.cached_tokens = 185;
+  result.metrics.decode_time_ms = 60;
   result.metrics.stages[RequestStage::kDecode] = 2'500'000;
+  result.metrics.stages[RequestStage::kQueue] = 100'000'000;
+  result.metrics.stages[RequestStage::kPrepare] = 900'000'000;
+  result.metrics.stages[RequestStage::kAdmit] = 25'000'000;
+  result.metrics.stages[RequestStage::kDevice] = 15'000'000;
   metrics.count_result(result, 0.02);
   metrics.count_failure(Status(StatusCode::kCancelled, "x"));
   metrics.count_response(429);
@@ -30,7 +38,14 @@ TEST(ServerMetrics, BucketsAreCumulativeAndReasonsCounted) {
   for (const char* line :
        {"gapless_request_stage_seconds_sum{model_name=\"\",stage=\"decode\"} 0.0025\n",
         "gapless_request_stage_seconds_count{model_name=\"\",stage=\"decode\"} 1\n",
-        "gapless_request_stage_seconds_sum{model_name=\"\",stage=\"device\"} 0\n",
+        "gapless_request_stage_seconds_sum{model_name=\"\",stage=\"emit\"} 0\n",
+        "vllm:prefix_cache_queries_total{model_name=\"\"} 740\n",
+        "vllm:prefix_cache_hits_total{model_name=\"\"} 185\n",
+        "vllm:gpu_prefix_cache_hits_total{model_name=\"\"} 185\n",
+        "vllm:gpu_prefix_cache_hit_rate{model_name=\"\"} 0.25\n",
+        "vllm:request_queue_time_seconds_sum{model_name=\"\"} 0.125\n",
+        "vllm:request_inference_time_seconds_sum{model_name=\"\"} 0.075\n",
+        "vllm:request_time_per_output_token_seconds_sum{model_name=\"\"} 0.03\n",
         "vllm:prompt_tokens_total{model_name=\"\"} 740\n",
         "vllm:generation_tokens_total{model_name=\"\"} 3\n",
         "vllm:request_success_total{model_name=\"\",finished_reason=\"length\"} 1\n",
@@ -43,6 +58,25 @@ TEST(ServerMetrics, BucketsAreCumulativeAndReasonsCounted) {
         "gapless_ttft_seconds_count{model_name=\"\"} 1\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line;
   }
+}
+
+double value_of(const std::string& text, const std::string& name) {
+  const std::size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
+TEST(ServerMetrics, TheProcessIsDescribed) {
+  const std::string text = "\n" + ServerMetrics().text(nullptr);
+  EXPECT_GT(value_of(text, "process_resident_memory_bytes"), 1e6);
+  EXPECT_GT(value_of(text, "process_virtual_memory_bytes"),
+            value_of(text, "process_resident_memory_bytes"));
+  EXPECT_GE(value_of(text, "process_cpu_seconds_total"), 0);
+  EXPECT_GE(value_of(text, "process_open_fds"), 3);
+  EXPECT_GE(value_of(text, "process_max_fds"), value_of(text, "process_open_fds"));
+  const double now = static_cast<double>(std::time(nullptr));
+  const double started = value_of(text, "process_start_time_seconds");
+  EXPECT_GT(started, now - 86'400) << "today";
+  EXPECT_LE(started, now + 2);
 }
 
 // Every line is a comment or "name{labels} value", and no family is announced twice.
@@ -60,12 +94,12 @@ TEST(ServerMetrics, TheFormatHolds) {
       continue;
     }
     if (line.starts_with("# HELP ")) continue;
-    const std::size_t brace = line.find('{');
-    ASSERT_NE(brace, std::string::npos) << line;
-    EXPECT_TRUE(line.substr(0, brace).starts_with(families.back())) << line;
-    const std::size_t value = line.rfind("} ");
+    EXPECT_TRUE(line.starts_with(families.back())) << line;
+    const bool of_process = line.starts_with("process_");
+    const std::size_t value = line.rfind(of_process ? " " : "} ");
     ASSERT_NE(value, std::string::npos) << line;
-    EXPECT_NO_THROW((void)std::stod(line.substr(value + 2))) << line;
+    EXPECT_EQ(line.find('{') == std::string::npos, of_process) << line;
+    EXPECT_NO_THROW((void)std::stod(line.substr(value + (of_process ? 1 : 2)))) << line;
   }
   std::vector<std::string> sorted = families;
   std::sort(sorted.begin(), sorted.end());

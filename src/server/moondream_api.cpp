@@ -58,7 +58,7 @@ class MoondreamSink final : public ResponseSink {
 
  private:
   void send(const json::object& event) {
-    if (!started_) exchange_->begin_stream(sse_head());
+    if (!started_) exchange_->begin_stream(stream_head());
     started_ = true;
     exchange_->write(sse_event(event));
   }

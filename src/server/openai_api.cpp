@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "server/api_support.h"
 #include "server/chat_responder.h"
+#include "server/completion_request.h"
 #include "server/json_body.h"
 #include "server/remote_images.h"
 #include "text/utf8.h"
@@ -40,18 +41,20 @@ void show_model(ServerState& state, Exchange& exchange, std::string_view name) {
   respond_error(exchange, model_not_found_error(info, name));
 }
 
-void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange, json::object body) {
+void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange,
+                 StatusOr<ChatRequest> request) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
-  StatusOr<ChatRequest> request = chat_request_from_json(body);
   if (!request.ok()) return respond_error(*exchange, error_of_request(request.status()));
   auto responder = std::make_shared<ChatResponder>(state, *service, exchange, *request);
   request->skill.received_ns = exchange->request().received_ns;
   std::vector<std::shared_ptr<ResponseSink>> sinks;
-  for (int i = 0; i < request->num_choices; ++i) sinks.push_back(responder->sink_of_choice(i));
+  const auto num_choices = static_cast<std::size_t>(request->num_choices);
+  for (std::size_t i = 0; i < num_choices; ++i) sinks.push_back(responder->sink_of_choice(i));
   const StatusOr<std::vector<RequestId>> ids =
       service->submit_choices(std::move(request->skill), std::move(sinks));
-  if (!ids.ok()) return responder->fail(error_of_submit(as_chat_error(ids.status())));
+  if (!ids.ok())
+    return responder->fail(error_of_submit(as_chat_error(ids.status(), request->form)));
   for (const RequestId id : *ids) responder->add_running(id);
   exchange->on_abort([responder] { responder->cancel_all(); });
 }
@@ -68,8 +71,15 @@ void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
         return validate(request.skill);
       },
       [&state, exchange](json::object complete) {
-        submit_chat(state, exchange, std::move(complete));
+        submit_chat(state, exchange, chat_request_from_json(complete));
       });
+}
+
+void complete(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
+  InferenceService* service = ready_service(state, *exchange);
+  if (service == nullptr) return;
+  std::optional<json::object> body = read_json_request(service->info(), *exchange);
+  if (body) submit_chat(state, exchange, completion_request_from_json(*body));
 }
 
 void tokenize(ServerState& state, Exchange& exchange) {
@@ -145,6 +155,11 @@ void add_openai_routes(Router& router, ServerState& state) {
   for (const char* path : {"/v1/chat/completions", "/chat/completions"}) {
     router.add("POST", path,
                [&state](const ExchangePtr& exchange, std::string_view) { chat(state, exchange); });
+  }
+  for (const char* path : {"/v1/completions", "/completions"}) {
+    router.add("POST", path, [&state](const ExchangePtr& exchange, std::string_view) {
+      complete(state, exchange);
+    });
   }
   for (const char* path : {"/tokenize", "/v1/tokenize"}) {
     router.add("POST", path, [&state](const ExchangePtr& exchange, std::string_view) {

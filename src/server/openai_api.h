@@ -1,4 +1,4 @@
-// OpenAI's API: /v1/models, /v1/chat/completions; /tokenize and /detokenize as vLLM has them.
+// OpenAI's API: /v1/models, /v1/chat/completions, /v1/completions; /tokenize and /detokenize as vLLM has them.
 #pragma once
 
 #include "server/router.h"

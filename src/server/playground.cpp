@@ -1,5 +1,7 @@
 #include "server/playground.h"
 
+#include <fmt/format.h>
+
 #include "server/embedded_files.h"
 
 namespace gapless {
@@ -9,6 +11,7 @@ std::string_view content_type_of(std::string_view name) {
   if (name.ends_with(".html")) return "text/html; charset=utf-8";
   if (name.ends_with(".js")) return "text/javascript; charset=utf-8";
   if (name.ends_with(".css")) return "text/css; charset=utf-8";
+  if (name.ends_with(".json")) return "application/json";
   return "image/png";
 }
 
@@ -27,14 +30,20 @@ HttpResponse file_response(const EmbeddedFile& file) {
   return response;
 }
 
+std::string path_of(std::string_view name) {
+  if (name == "index.html") return "/";
+  if (name == "openapi.json") return "/openapi.json";
+  return fmt::format("/web/{}", name);
+}
+
 }  // namespace
 
 void add_playground_routes(Router& router) {
   for (const EmbeddedFile& file : embedded_files()) {
-    const std::string path = file.name == "index.html" ? "/" : "/web/" + std::string(file.name);
-    router.add("GET", path, [&file](const std::shared_ptr<Exchange>& exchange, std::string_view) {
-      exchange->respond(file_response(file));
-    });
+    router.add("GET", path_of(file.name),
+               [&file](const std::shared_ptr<Exchange>& exchange, std::string_view) {
+                 exchange->respond(file_response(file));
+               });
   }
 }
 

@@ -1,4 +1,4 @@
-// The playground: the page at / and its files under /web/, out of the binary.
+// Files out of the binary: the playground, at / and under /web/, and the API's description, /openapi.json.
 #pragma once
 
 #include "server/router.h"

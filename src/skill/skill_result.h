@@ -29,6 +29,7 @@ struct GenerationMetrics {
   double decode_time_ms = 0;   // from the first token to the last
   double ttft_ms = 0;          // from submission to the first token, be it the end token
   StageTimes stages;           // up to the first text; not in the answer
+  int cached_tokens = 0;       // of input_tokens: found in the prefix cache, not computed
 };
 
 struct SkillResult {

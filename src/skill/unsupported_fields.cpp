@@ -35,7 +35,7 @@ constexpr Unsupported kUnsupported[] = {
     {"tool_choice", R"("auto")", kNoTools},
     {"function_call", R"("auto")", kNoTools},
     // What the answer must look like.
-    {"response_format", R"({"type": "text"})", R"(may only be {"type": "text"})"},
+    {"response_format", R"({"type": "text"})", "asks for a form that answers cannot be held to"},
     {"structured_outputs"},
     {"guided_json"},
     {"guided_regex"},

@@ -40,7 +40,7 @@ class DocsTest(unittest.TestCase):
         outputs = [self.run_shell(examples[0] + text) for text in examples]
         everything = "\n".join(outputs)
         self.assertNotIn('"error"', everything)
-        for field in ("answer", "caption", "objects", "points", "choices", "tokens", "data", "prompt", "version",
+        for field in ("response", "models", "model_info", "answer", "caption", "objects", "points", "choices", "tokens", "data", "prompt", "version",
                       "max_depth", "usage"):
             self.assertIn(f'"{field}":', everything)
         self.assertIn('gapless_device_seconds_total{', everything)

@@ -6,8 +6,10 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "server/chat_request.h"
+#include "server/completion_request.h"
 #include "server/image_url.h"
 #include "server/json_body.h"
+#include "server/ollama_request.h"
 #include "skill/request_json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -21,6 +23,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
     const auto request = skill_request_from_json(skill, *object);
     if (request.ok()) (void)validate(*request);
+  }
+  for (const OllamaRoute route : {OllamaRoute::kChat, OllamaRoute::kGenerate}) {
+    auto copy = *object;
+    const auto request = ollama_request_from_json(route, copy);
+    if (request.ok() && !request->only_loads) (void)validate(request->chat.skill);
+  }
+  {
+    auto copy = *object;
+    const auto completion = completion_request_from_json(copy);
+    if (completion.ok()) (void)validate(completion->skill);
   }
   const auto chat = chat_request_from_json(*object);
   if (chat.ok()) {

@@ -3,6 +3,7 @@ figures are those of the result files that they name. Needs nothing but Python 3
 
     python3 tests/pages/pages_test.py
     tools/bench_tables.py --update README.md docs/*.md      makes the tables anew
+    tools/api_tables.py --update                            those of docs/http_api.md, and docs/openapi.json
 """
 
 import os
@@ -63,6 +64,10 @@ class Pages(unittest.TestCase):
             with self.subTest(page):
                 self.assertEqual(text, bench_tables.with_tables(text))
         self.assertGreater(marks, 15)
+
+    def test_the_fields_of_the_api_are_those_of_its_file(self):
+        done = subprocess.run([sys.executable, str(ROOT / "tools/api_tables.py")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_files_that_pages_name_are_there(self):
         ends = set()

@@ -72,6 +72,8 @@ void FakeService::run(Job& job) {
   result.request_id = "fake";
   result.skill = job.request.skill;
   result.metrics = {740, 0, 1.5, 2.5, 3.5};
+  result.metrics.stages[RequestStage::kDevice] = 7'000'000;
+  result.metrics.cached_tokens = 730;
   const GenerationSettings& settings = job.request.settings;
   const auto tell_logprobs = [&](std::string_view token, bool special) {
     if (!settings.logprobs) return;

@@ -35,7 +35,13 @@ class FakeService final : public InferenceService {
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
   void cancel(RequestId id) override;
   ServiceInfo info() const override {
-    return {"fake-model", 2048, "CPU", {"moondream2", "vikhyatk/moondream2"}};
+    ServiceInfo info{"fake-model", 2048, "CPU", {"moondream2", "vikhyatk/moondream2"}};
+    info.weight_type = "BF16";
+    info.digest = "fa4e";
+    info.num_parameters = 27'000'000;
+    info.weight_bytes = 54'000'000;
+    info.max_running = 8;
+    return info;
   }
   Status health() const override {
     if (!lost_.load()) return ok_status();

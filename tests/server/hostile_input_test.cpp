@@ -16,6 +16,12 @@ class HostileInputTest : public ServerTest {
   // After whatever happened.
   void expect_alive() { EXPECT_EQ(post("/v1/query", R"({"question":"hi"})").status, 200); }
 
+  // Every path that reads a JSON body.
+  static constexpr const char* kJsonPaths[] = {
+      "/v1/query",       "/v1/caption", "/v1/point",   "/v1/detect", "/v1/chat/completions",
+      "/v1/completions", "/tokenize",   "/detokenize", "/api/chat",  "/api/generate",
+      "/api/show",       "/api/pull"};
+
   ClientResponse send_raw(std::string_view bytes) {
     HttpClient client(server->port());
     client.send(bytes);
@@ -160,7 +166,62 @@ TEST_F(HostileInputTest, BrokenJsonOfEveryKind) {
     EXPECT_EQ(response.status, 400) << body.substr(0, 60) << " " << response.body;
     EXPECT_NE(error_code_of(response), "?");
   }
+  // What no parser takes, at every door.
+  for (const char* path : kJsonPaths) {
+    for (const std::string& body : std::vector<std::string>{
+             deep, object_bomb, "", "{", "[]", "null", R"({"model":7})", "{\"model\":\"\xFF\"}",
+             R"({"model":"\ud800"})", std::string("\0{}", 3), "{} {}"}) {
+      const ClientResponse response = post(path, body);
+      EXPECT_EQ(response.status, 400) << path << " " << body.substr(0, 60) << " " << response.body;
+    }
+  }
   EXPECT_EQ(service->num_submitted(), 0);
+  expect_alive();
+}
+
+// Fields of every type where another one belongs: an answer or an error, and a server that lives.
+TEST_F(HostileInputTest, OllamaFieldsOfEveryType) {
+  start();
+  const char* const values[] = {"null",
+                                "true",
+                                "-1",
+                                "1e308",
+                                "-0.0",
+                                "18446744073709551615",
+                                R"("")",
+                                "[]",
+                                "{}",
+                                R"(["x"])",
+                                R"("\u0000\uffff")",
+                                "[[[[]]]]",
+                                "9223372036854775807",
+                                R"({"":{"":[]}})"};
+  const char* const fields[] = {"messages", "prompt",  "system",     "images",       "options",
+                                "format",   "stream",  "keep_alive", "think",        "tools",
+                                "raw",      "context", "logprobs",   "top_logprobs", "template"};
+  const char* const options[] = {"temperature",    "top_k",       "top_p",
+                                 "min_p",          "seed",        "stop",
+                                 "mirostat",       "num_predict", "presence_penalty",
+                                 "repeat_penalty", "num_ctx",     "repeat_last_n"};
+  const auto answers = [&](const std::string& more) {
+    for (const auto& [path, text] :
+         {std::pair{"/api/chat", R"("messages":[{"role":"user","content":"hi"}])"},
+          std::pair{"/api/generate", R"("prompt":"hi")"}}) {
+      const int status = post(path, std::string("{") + text + "," + more + "}").status;
+      EXPECT_TRUE(status == 200 || status == 400) << path << " " << more << " " << status;
+    }
+  };
+  for (const std::string value : values) {
+    for (const char* field : fields) answers(fmt::format(R"("{}":{})", field, value));
+    for (const char* option : options) {
+      answers(fmt::format(R"("options":{{"{}":{}}})", option, value));
+    }
+    for (const char* field : {"role", "content", "images", "tool_calls"}) {
+      const std::string message = fmt::format(R"({{"{}":{}}})", field, value);
+      answers(R"("messages":[{"role":"user","content":"a"},)" + message + "]");
+      answers(R"("messages":[)" + value + "]");
+    }
+  }
   expect_alive();
 }
 
@@ -174,7 +235,19 @@ TEST_F(HostileInputTest, Base64WithNoise) {
         post("/v1/caption", R"({"image_url":"data:image/png;base64,)" + noise + "\"}");
     EXPECT_EQ(response.status, 400);
     EXPECT_NE(response.body.find("not base64"), std::string::npos);
+    const ClientResponse list =
+        post("/api/generate", R"({"prompt":"hi","images":[")" + noise + "\"]}");
+    EXPECT_EQ(list.status, 400);
+    EXPECT_NE(list.body.find("not base64"), std::string::npos);
   }
+  // An address is not fetched, whatever it is written like.
+  for (const char* image : {"http://127.0.0.1/x.png", "file:///etc/passwd", "", " ", "data:"}) {
+    EXPECT_EQ(
+        post("/api/generate", fmt::format(R"({{"prompt":"hi","images":["{}"]}})", image)).status,
+        400)
+        << image;
+  }
+  EXPECT_EQ(service->num_submitted(), 0);
   expect_alive();
 }
 
@@ -187,6 +260,16 @@ TEST_F(HostileInputTest, AThousandImages) {
   for (const std::string& messages : {turn, turn + "," + turn}) {
     const ClientResponse response =
         post("/v1/chat/completions", R"({"messages":[)" + messages + "]}");
+    EXPECT_EQ(response.status, 400);
+    EXPECT_NE(response.body.find("at most 8 images"), std::string::npos) << response.body;
+  }
+  std::string list = "\"iVBORw0KGgo=\"";
+  for (int i = 1; i < 1000; ++i) list += ",\"iVBORw0KGgo=\"";
+  const std::string message = R"({"role":"user","content":"a","images":[)" + list + "]}";
+  for (const auto& [path, body] :
+       {std::pair{"/api/generate", R"({"prompt":"a","images":[)" + list + "]}"},
+        std::pair{"/api/chat", R"({"messages":[)" + message + "," + message + "]}"}}) {
+    const ClientResponse response = post(path, body);
     EXPECT_EQ(response.status, 400);
     EXPECT_NE(response.body.find("at most 8 images"), std::string::npos) << response.body;
   }
@@ -203,6 +286,9 @@ TEST_F(HostileInputTest, MutatedRequests) {
   const std::string seeds[] = {
       post_request("/v1/query", R"({"question":"words 2","stream":true})"),
       post_request("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"n":2})"),
+      post_request("/api/chat",
+                   R"({"messages":[{"role":"user","content":"a","images":["AAAA"]}]})"),
+      post_request("/api/generate", R"({"prompt":"words 2","options":{"seed":1,"stop":["a"]}})"),
       "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
       "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
       "chunked\r\n\r\nf\r\n{\"prompt\":\"ab\"}"

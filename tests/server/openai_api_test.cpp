@@ -56,7 +56,8 @@ TEST_F(OpenAiApiTest, AWholeAnswer) {
   EXPECT_EQ(choice.at("message").at("content"), "Hello");
   EXPECT_EQ(choice.at("finish_reason"), "stop");
   EXPECT_EQ(answer.at("usage"),
-            json::parse(R"({"prompt_tokens":740,"completion_tokens":1,"total_tokens":741})"));
+            json::parse(R"({"prompt_tokens":740,"completion_tokens":1,"total_tokens":741,
+                            "prompt_tokens_details":{"cached_tokens":730}})"));
 }
 
 TEST_F(OpenAiApiTest, AStreamWithUsage) {

@@ -44,7 +44,7 @@ TEST_F(OperationsTest, ALostDeviceIsNotReadyAndAnswersWithItsError) {
 
 TEST_F(OperationsTest, KeysGuardEverythingButHealth) {
   start({.api_keys = {"secret"}});
-  for (const char* path : {"/metrics", "/v1/models", "/version", "/nothing"}) {
+  for (const char* path : {"/metrics", "/v1/models", "/version", "/openapi.json", "/nothing"}) {
     const ClientResponse response = get(path);
     EXPECT_EQ(response.status, 401) << path;
     EXPECT_EQ(error_code_of(response), "invalid_api_key");
@@ -183,6 +183,9 @@ TEST_F(OperationsTest, DebugPathsAreNotThereUnlessAskedForAndNeedTheKey) {
 TEST_F(OperationsTest, VersionsPathsAndMethods) {
   start();
   EXPECT_EQ(get("/version").body, R"({"version":"test"})");
+  const ClientResponse described = get("/openapi.json");
+  EXPECT_EQ(described.header("Content-Type"), "application/json");
+  EXPECT_TRUE(boost::json::parse(described.body).at("paths").as_object().contains("/v1/query"));
   EXPECT_EQ(error_code_of(get("/v2/query")), "not_found");
   const ClientResponse wrong = get("/v1/query");
   EXPECT_EQ(wrong.status, 405);

@@ -18,14 +18,19 @@ namespace gapless {
 class ServerTest : public ::testing::Test {
  protected:
   void start(ServerStateOptions state_options = {}, HttpLimits limits = {}) {
+    HttpServerOptions options;
+    options.limits = limits;
+    start_with(options, std::move(state_options));
+  }
+
+  // On any free port.
+  void start_with(HttpServerOptions options, ServerStateOptions state_options = {}) {
     state_options.version = "test";
     state_options.allowed_hosts.push_back(
         "x");  // as the tests that write whole requests are called
     state = std::make_unique<ServerState>(std::move(state_options));
-    HttpServerOptions options;
     options.port = 0;
     options.log_requests = false;
-    options.limits = limits;
     auto started = HttpServer::start(options, make_api_handler(*state), state->metrics());
     ASSERT_TRUE(started.ok()) << started.status().to_string();
     server = std::move(started).value();

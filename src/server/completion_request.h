@@ -1,0 +1,16 @@
+// The body of POST /v1/completions as a chat request of one turn: the prompt is what the user says. (A
+// model with a template has no other way to read text; gateways of Kubernetes demand the route.)
+#pragma once
+
+#include <boost/json/object.hpp>
+
+#include "base/status.h"
+#include "server/chat_request.h"
+
+namespace gapless {
+
+// "prompt" is a string, or a list of one. Everything else is as in chat_request.h, but for "logprobs", which
+// has another form in this API and is refused. Changes `body`.
+StatusOr<ChatRequest> completion_request_from_json(boost::json::object& body);
+
+}  // namespace gapless
