@@ -31,7 +31,7 @@ std::string short_name(const std::string& name) {
 }
 
 std::string_view weight_type_name(const LoadedModel& loaded) {
-  const std::vector<TextBlockWeights>& blocks = loaded.model->weights().text.blocks;
+  const std::vector<DecoderBlock>& blocks = loaded.model->weights().text.blocks;
   const bool fp8 = !blocks.empty() && blocks[0].prepared_format == PreparedFormat::kFp8;
   if (fp8) return "FP8";
   return loaded.kernels->activation_dtype() == DType::kF32 ? "F32" : "BF16";
