@@ -51,6 +51,7 @@ std::string log_of(const ModelConfig& config, int max_seats) {
   EXPECT_TRUE(stream->synchronize().ok());
   StepLimits limits = choose_step_limits(*device, kernels, config, KvFormat::kNative).value();
   limits.max_seats = max_seats;
+  limits.num_pages = 1 + limits.max_pages_per_row;
   testing::internal::CaptureStderr();
   const auto model = VisionLanguageModel::create(*device, kernels, config, std::move(weights),
                                                  limits, KvFormat::kNative);
