@@ -24,8 +24,8 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 SUFFIXES = r"(?:h|cuh|cpp|cu|py|md|json|svg|png|jpg|txt|cmake|safetensors)"
-# Of published models and of readers, so not in the repository.
-OTHERS = {"moondream.py", "model.safetensors.index.json", "NAME.safetensors", "NAME.json"}
+# Of published models, of readers and of the server, so not in the repository.
+OTHERS = {"/openapi.json", "moondream.py", "model.safetensors.index.json", "NAME.safetensors", "NAME.json"}
 UNIT = r"(?:ms|µs|%|TB/s|GB/s|TFLOP/s|tokens/s)"
 
 
