@@ -199,8 +199,11 @@ TEST_F(LoopPartsTest, ATextBehindPicturesThatWaitIsSeatedAtOnce) {
 TEST_F(LoopPartsTest, KnownPicturesPassThoseThatWaitForTheirEncode) {
   for (const int num_prefixes : {0, 8}) {
     options_.max_cached_prefixes = num_prefixes;
+    model_config_.limits.num_image_slots = num_prefixes == 0 ? 4 : 1;
     make_loop();
     submit(about_large(30, 1));
+    run();
+    submit(about_large(31, 1));  // takes its place, where there is one only
     run();
     std::vector<std::shared_ptr<Answer>> about;
     for (std::uint8_t name = 1; name <= 3; ++name) about.push_back(submit(about_large(name, 2)));
