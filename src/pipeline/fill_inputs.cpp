@@ -160,7 +160,8 @@ StepShape fill_encode(const StepPlan& plan, const Seating& seating, std::size_t 
     const PreparedImage& image = sequence.prompt.images[index];
     const int end_crop = planned.first_crop + planned.num_crops;
     if (end_crop == std::ssize(image.crops_pinned)) {
-      lists.images.push_back({.first_crop = shape.first_crop + shape.num_crops - planned.first_crop,
+      // One that goes on is alone: its features begin with the first place.
+      lists.images.push_back({.first_crop = shape.num_crops,
                               .num_crops = end_crop,
                               .tile_rows = image.tile_rows,
                               .tile_cols = image.tile_cols,

@@ -172,12 +172,38 @@ TEST_F(LoopPartsTest, PicturesThatWaitForTheirEncodeLeaveSeatsToTexts) {
   }
 }
 
+TEST_F(LoopPartsTest, TheNextPictureHasItsSeatWhenTheEncodeBeforeItIsLaunched) {
+  make_loop();
+  submit(about_image(1, 3, 2));
+  submit(about_image(2, 3, 2));
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().running, 1);
+  EXPECT_EQ(loop_->counts().steps_in_flight, 1);
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().running, 2);
+}
+
+// While others decode and nobody's seat becomes free.
+TEST_F(LoopPartsTest, ATextBehindPicturesThatWaitIsSeatedAtOnce) {
+  make_loop();
+  for (std::uint8_t name = 1; name <= 3; ++name) submit(about_large(name, 2));
+  const auto running = submit(text(3, 60));
+  while (running->tokens.size() < 10) (void)loop_->tick();
+  ASSERT_EQ(loop_->counts().running, 2);
+  const auto late = submit(text(3, 4));
+  (void)loop_->tick();
+  EXPECT_EQ(loop_->counts().running, 3);
+}
+
 // What is cached, pages of the prefix or an image in its place, needs no encode.
 TEST_F(LoopPartsTest, KnownPicturesPassThoseThatWaitForTheirEncode) {
   for (const int num_prefixes : {0, 8}) {
     options_.max_cached_prefixes = num_prefixes;
+    model_config_.limits.num_image_slots = num_prefixes == 0 ? 4 : 1;
     make_loop();
     submit(about_large(30, 1));
+    run();
+    submit(about_large(31, 1));  // takes its place, where there is one only
     run();
     std::vector<std::shared_ptr<Answer>> about;
     for (std::uint8_t name = 1; name <= 3; ++name) about.push_back(submit(about_large(name, 2)));
