@@ -38,20 +38,4 @@ struct FetchPolicy {
   bool allows_host(std::string_view host) const;
 };
 
-struct FetchUrl {
-  bool tls = false;
-  std::string host;    // lower case; of an IPv6 literal without its brackets
-  std::string port;    // "443"
-  std::string target;  // path and query, at least "/"
-  std::string host_header() const;
-};
-
-// InvalidArgument: not http or https, a user name, no host, characters that a URL cannot have.
-StatusOr<FetchUrl> parse_fetch_url(std::string_view url);
-
-// Where a Location header leads from `base`: absolute, "//host/path", "/path" or relative.
-StatusOr<FetchUrl> resolve_redirect(const FetchUrl& base, std::string_view location);
-
-bool is_fetchable_url(std::string_view url);  // begins with http: or https:
-
 }  // namespace gapless
