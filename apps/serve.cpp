@@ -268,7 +268,10 @@ void add_serve_command(CLI::App& app, Command& chosen) {
   add_config_option(*command);
   add_engine_options(*command, options->engine);
   HttpServerOptions& http = options->http;
-  command->add_option("--host", http.host, "Address to listen on; 0.0.0.0 for everywhere")
+  command
+      ->add_option("--host", http.host,
+                   "Address to listen on, or localhost (127.0.0.1); 0.0.0.0 for everywhere")
+      ->transform([](std::string host) { return host == "localhost" ? "127.0.0.1" : host; })
       ->capture_default_str();
   command->add_option("--port", http.port, "0: any free one")->capture_default_str();
   command->add_option(

@@ -32,6 +32,9 @@ struct FetchPolicy {
   int max_redirects = kMaxFetchRedirects;
   // Of the address that is connected to. Tests, whose servers are on loopback, bring their own.
   std::function<bool(std::string_view address)> allows_address = is_public_address;
+  // Whether names that do not exist are told apart from slow ones only when the timeout is over: who
+  // asks a server must not learn the names of its network.
+  bool hide_names = true;
   // Certificates to trust instead of the system's: a PEM file. For tests and private authorities.
   std::string ca_file;
 

@@ -132,7 +132,7 @@ class UrlFetcher::Impl {
     job->deadline.cancel();
     job->close();
     --num_running_;
-    if (!result.ok() && result.status().code() == StatusCode::kNotFound) {
+    if (policy_.hide_names && result.status().code() == StatusCode::kNotFound) {
       job->deadline.expires_at(end);
       co_await job->deadline.async_wait(kAsTuple);
     }
