@@ -7,13 +7,12 @@
 
 #include "base/limits.h"
 #include "engine_options.h"
+#include "model/load_source.h"
 
 namespace gapless {
 
 void add_bench_options(CLI::App& command, BenchOptions& options) {
-  command.add_option("--model", options.model,
-                     "Folder or file of published weights, random:moondream2, or nothing: the "
-                     "small model that ships");
+  add_model_option(command, options.model);
   command
       .add_option("--device", options.device,
                   "cpu, cuda, cuda:N, or auto: the first GPU where there is one")
@@ -53,8 +52,9 @@ void add_workload_options(CLI::App& command, Workload& workload) {
 
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
+  GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
   return load_model(
-      std::move(device), options.model,
+      std::move(device), source,
       {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr});
 }
 
@@ -63,7 +63,7 @@ StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& m
   ResultHeader header;
   header.commit = options.commit;
   header.device = info.name;
-  header.model = options.model.empty() ? "models/tiny" : options.model;
+  header.model = options.model.name.empty() ? "models/tiny" : options.model.name;
   header.ceiling = options.peak_bandwidth_tb_s > 0
                        ? fmt::format("read bandwidth {} TB/s", options.peak_bandwidth_tb_s)
                        : "none";

@@ -11,11 +11,12 @@
 #include "measure/result_file.h"
 #include "measure/workload.h"
 #include "model/model_loader.h"
+#include "model_option.h"
 
 namespace gapless {
 
 struct BenchOptions {
-  std::string model;
+  ModelOption model;
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;

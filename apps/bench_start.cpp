@@ -41,8 +41,8 @@ std::vector<std::string> command_line(const StartOptions& options) {
   std::vector<std::string> arguments{"/proc/self/exe", "run",         "query",
                                      "--image",        options.image, "--question",
                                      options.question, "--device",    options.bench.device};
-  if (!options.bench.model.empty()) {
-    arguments.insert(arguments.end(), {"--model", options.bench.model});
+  if (!options.bench.model.name.empty()) {
+    arguments.insert(arguments.end(), {"--model", options.bench.model.name});
   }
   const std::vector<std::string> formats =
       format_arguments(options.bench.weights, options.bench.kv_cache);
@@ -116,7 +116,7 @@ Status run_start(const StartOptions& options) {
   ResultHeader header;
   header.commit = options.bench.commit;
   header.device = fmt::format("{}, {} cores", options.bench.device, options.cores);
-  header.model = options.bench.model.empty() ? "models/tiny" : options.bench.model;
+  header.model = options.bench.model.name.empty() ? "models/tiny" : options.bench.model.name;
   header.ceiling = "none";
   return write_result(options.bench.json, header,
                       {{"benchmark", "start"},

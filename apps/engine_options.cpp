@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "model/model_loader.h"
+#include "model/load_source.h"
 #include "observe/trace.h"
 #include "sim/faulty_device.h"
 
@@ -52,10 +52,7 @@ std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cach
 }
 
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
-  command.add_option(
-      "--model", options.model,
-      "Folder or file of published weights, random:moondream2[:SEED], or nothing: the "
-      "small model that ships");
+  add_model_option(command, options.model);
   command
       .add_option("--device", options.device,
                   "cpu, cuda, cuda:N, or auto: the first GPU where there is one")
@@ -115,10 +112,11 @@ StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
 
 StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
+  GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
   GAPLESS_ASSIGN_OR_RETURN(
       std::unique_ptr<LoadedModel> model,
       load_model(
-          std::move(device), options.model,
+          std::move(device), source,
           {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr}));
   EngineOptions engine_options;
   engine_options.loop.depth = options.depth;

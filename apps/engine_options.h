@@ -14,11 +14,12 @@
 #include "engine/engine.h"
 #include "kernels/kv_format.h"
 #include "model/weight_format.h"
+#include "model_option.h"
 
 namespace gapless {
 
 struct EngineCommandOptions {
-  std::string model;  // empty: the model that ships
+  ModelOption model;
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;

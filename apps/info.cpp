@@ -10,12 +10,13 @@
 #include "model/model_source.h"
 #include "model/model_summary.h"
 #include "model/weight_format.h"
+#include "model_option.h"
 
 namespace gapless {
 namespace {
 
 struct InfoOptions {
-  std::string model;
+  ModelOption model;
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
   int rows = 1;
@@ -23,7 +24,7 @@ struct InfoOptions {
 };
 
 int print_info(const InfoOptions& options) {
-  const StatusOr<ModelSource> source = find_model(options.model);
+  const StatusOr<ModelSource> source = find_chosen_model(options.model);
   if (!source.ok()) return report(source.status());
   const StatusOr<std::string> files = describe_source(*source);
   if (!files.ok()) return report(files.status());
@@ -39,9 +40,7 @@ void add_info_command(CLI::App& app, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("info", "Print a model's configuration, sizes, and bytes per decode step");
   auto options = std::make_shared<InfoOptions>();
-  command->add_option("--model", options->model,
-                      "Folder or file of published weights, random:moondream2, "
-                      "random:moondream-0.5b, or nothing: the small model that ships");
+  add_model_option(*command, options->model);
   add_weights_option(*command, options->weights);
   add_kv_cache_option(*command, options->kv_cache);
   command->add_option("--rows", options->rows, "Sequences in the decode step")

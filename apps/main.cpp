@@ -6,9 +6,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string>
 
 #include "commands.h"
 #include "engine_options.h"
+#include "suggestion.h"
 
 namespace {
 
@@ -39,6 +41,21 @@ int check_standard_output(int status) {
   return status == 0 ? 1 : status;
 }
 
+constexpr int kExitUsage = 2;
+
+constexpr const char* kExitStatuses =
+    "Exit status: 0 done; 1 it failed, and standard error says why; 2 the command line or "
+    "--config is not understood; 74 the device was lost; 128 + N ended by signal N.";
+
+// --help and --version are no failures.
+int explain(const CLI::App& app, const CLI::ParseError& error) {
+  const int status = app.exit(error);
+  if (status == 0) return 0;
+  const std::string suggestion = gapless::suggestion_after(app);
+  if (!suggestion.empty()) std::fprintf(stderr, "%s\n", suggestion.c_str());
+  return kExitUsage;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -56,7 +73,13 @@ int main(int argc, char** argv) {
   gapless::add_info_command(app, chosen);
   gapless::add_random_model_command(app, chosen);
 
-  CLI11_PARSE(app, argc, argv);
+  app.footer(kExitStatuses);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return explain(app, error);
+  }
   try {
     const int status = check_standard_output(chosen());
     if (status != gapless::kExitDeviceError) return status;

@@ -1,12 +1,14 @@
-// gapless run SKILL --image FILE ...: one request, its answer on standard output.
+// gapless run SKILL --image FILE ...: one request, its answer on standard output. Of the skills that
+// take one picture, several pictures are requests one after another.
+#include <charconv>
 #include <cstdio>
 #include <future>
 #include <iostream>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "base/file_bytes.h"
 #include "base/json.h"
 #include "base/limits.h"
 #include "commands.h"
@@ -14,6 +16,7 @@
 #include "image/annotate.h"
 #include "image/decode_image.h"
 #include "image/write_png.h"
+#include "picture_source.h"
 #include "skill/response_json.h"
 
 namespace gapless {
@@ -54,13 +57,15 @@ class ConsoleSink final : public ResponseSink {
   std::promise<StatusOr<SkillResult>> promise_;
 };
 
-StatusOr<SkillRequest> make_request(const RunOptions& options) {
+// Of these pictures; their bytes are read here.
+StatusOr<SkillRequest> make_request(const RunOptions& options,
+                                    std::span<const std::string> pictures) {
   SkillRequest request;
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_from_name(options.skill));
   GAPLESS_ASSIGN_OR_RETURN(request.length, caption_length_from_name(options.length));
-  for (const std::string& image : options.images) {
-    GAPLESS_ASSIGN_OR_RETURN(std::string bytes, read_file(image, kMaxImageBytes));
-    request.images.push_back(std::make_shared<const std::string>(std::move(bytes)));
+  for (const std::string& picture : pictures) {
+    GAPLESS_ASSIGN_OR_RETURN(std::shared_ptr<const std::string> bytes, read_picture(picture));
+    request.images.push_back(std::move(bytes));
   }
   if (request.skill == Skill::kQuery) {
     if (options.question.empty()) return invalid_argument("query needs --question");
@@ -76,28 +81,35 @@ StatusOr<SkillRequest> make_request(const RunOptions& options) {
   return request;
 }
 
-void print_answer(const RunOptions& options, const SkillResult& result) {
-  if (options.json) {
-    std::cout << json_text(response_json(result)) << "\n";
-    return;
-  }
+// `label` begins each line: "a.jpg: ", or nothing.
+void print_answer(const RunOptions& options, const SkillResult& result, const std::string& label) {
   switch (result.skill) {
     case Skill::kQuery:
     case Skill::kCaption:
       // Streamed text is on the screen already.
-      std::cout << (options.stream ? "" : result.text) << "\n";
+      std::cout << (options.stream ? "" : label + result.text) << "\n";
       break;
     case Skill::kPoint:
-      for (const Point& point : result.points) fmt::print("{:.4f} {:.4f}\n", point.x, point.y);
-      if (result.points.empty()) fmt::print("none there\n");
+      for (const Point& point : result.points) {
+        fmt::print("{}{:.4f} {:.4f}\n", label, point.x, point.y);
+      }
+      if (result.points.empty()) fmt::print("{}none there\n", label);
       break;
     case Skill::kDetect:
       for (const Box& box : result.boxes) {
-        fmt::print("{:.4f} {:.4f} {:.4f} {:.4f}\n", box.x_min, box.y_min, box.x_max, box.y_max);
+        fmt::print("{}{:.4f} {:.4f} {:.4f} {:.4f}\n", label, box.x_min, box.y_min, box.x_max,
+                   box.y_max);
       }
-      if (result.boxes.empty()) fmt::print("none there\n");
+      if (result.boxes.empty()) fmt::print("{}none there\n", label);
       break;
   }
+}
+
+// One object to a line; of several pictures each says which.
+void print_json(const SkillResult& result, const std::string& picture, bool several) {
+  boost::json::object object = response_json(result);
+  if (several) object["image"] = picture;
+  std::cout << json_text(object) << "\n";
 }
 
 Status annotate_image(const RunOptions& options, const SkillRequest& request,
@@ -117,28 +129,124 @@ Status annotate_image(const RunOptions& options, const SkillRequest& request,
   return write_png(options.annotate, image);
 }
 
-int run(const RunOptions& options) {
-  const StatusOr<SkillRequest> request = make_request(options);
-  if (!request.ok()) {
-    return report(request.status());
-  }
-  StatusOr<std::unique_ptr<Engine>> engine = start_engine(options.engine);
-  if (!engine.ok()) return report(engine.status());
-
-  auto sink = std::make_shared<ConsoleSink>(options.stream && !options.json);
-  const StatusOr<RequestId> id = (*engine)->submit(*request, sink);
-  if (!id.ok()) return report(id.status());
+// Asks about these pictures and prints the answer. With `several` others like it follow or went
+// before.
+Status answer_one(const RunOptions& options, Engine& engine, const SkillRequest& request,
+                  std::span<const std::string> pictures, bool several) {
+  const std::string picture = pictures.size() == 1 ? pictures.front() : "";
+  const std::string label = several ? picture + ": " : "";
+  const bool stream = options.stream && !options.json;
+  const bool is_text = request.skill == Skill::kQuery || request.skill == Skill::kCaption;
+  if (stream && is_text) std::cout << label << std::flush;
+  auto sink = std::make_shared<ConsoleSink>(stream);
+  GAPLESS_ASSIGN_OR_RETURN([[maybe_unused]] const RequestId id, engine.submit(request, sink));
   const StatusOr<SkillResult> result = sink->wait();
   if (!result.ok()) {
-    return report(options.images.size() == 1 ? result.status().with_context(options.images[0])
-                                             : result.status());
+    return picture.empty() ? result.status() : result.status().with_context(picture);
   }
-  print_answer(options, *result);
-  if (const Status traced = write_trace(options.engine, **engine); !traced.ok()) {
-    return report(traced);
+  if (options.json) {
+    print_json(*result, picture, several);
+  } else {
+    print_answer(options, *result, label);
   }
-  if (!options.annotate.empty()) return report(annotate_image(options, *request, *result));
-  return 0;
+  std::cout << std::flush;
+  return options.annotate.empty() ? ok_status() : annotate_image(options, request, *result);
+}
+
+// The pictures of each request.
+StatusOr<std::vector<std::span<const std::string>>> requests_of(
+    const RunOptions& options, std::span<const std::string> pictures) {
+  const bool takes_several = options.skill == skill_name(Skill::kQuery);
+  if (takes_several || pictures.size() < 2) {
+    if (pictures.size() <= kMaxImagesPerPrompt) return std::vector{pictures};
+    return invalid_argument("--image: {} pictures, of which a question takes {} at most",
+                            pictures.size(), kMaxImagesPerPrompt);
+  }
+  if (!options.annotate.empty()) return invalid_argument("--annotate takes one --image");
+  std::vector<std::span<const std::string>> requests;
+  for (std::size_t i = 0; i < pictures.size(); ++i) requests.push_back(pictures.subspan(i, 1));
+  return requests;
+}
+
+Status run(const RunOptions& options) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<std::string> pictures,
+                           expand_pictures(options.images));
+  GAPLESS_ASSIGN_OR_RETURN(const auto requests, requests_of(options, pictures));
+  // What is wrong with the first one shows before a model is loaded.
+  StatusOr<SkillRequest> request = make_request(options, requests.front());
+  if (!request.ok()) return request.status();
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, start_engine(options.engine));
+  const bool several = requests.size() > 1;
+  Status first_error;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (i > 0) request = make_request(options, requests[i]);
+    const Status status = request.ok()
+                              ? answer_one(options, *engine, *request, requests[i], several)
+                              : request.status();
+    if (status.ok()) continue;
+    if (!several || status.code() == StatusCode::kDeviceError) return status;
+    // The others have their answers all the same.
+    if (first_error.ok()) {
+      first_error = status;
+    } else {
+      (void)report(status);
+    }
+  }
+  GAPLESS_RETURN_IF_ERROR(write_trace(options.engine, *engine));
+  return first_error;
+}
+
+template <typename Number>
+bool parse_number(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// "50=-1.5". False: it is not that.
+bool parse_logit_bias(std::string_view text, LogitBias& bias) {
+  const std::size_t equals = text.find('=');
+  return equals != text.npos && parse_number(text.substr(0, equals), bias.token.value) &&
+         bias.token.value >= 0 && bias.token.value < kMaxVocabSize &&
+         parse_number(text.substr(equals + 1), bias.bias);
+}
+
+void add_sampling_options(CLI::App& command, GenerationSettings& settings) {
+  command.add_option("--temperature", settings.temperature, "0 (the default) is greedy");
+  command.add_option("--top-p", settings.top_p, "Nucleus sampling, (0, 1]");
+  command.add_option("--top-k", settings.top_k, "Keep the k best tokens; 0 and -1 are off");
+  command.add_option("--min-p", settings.min_p, "Drop tokens below this share of the best one");
+  command.add_option("--repetition-penalty", settings.repetition_penalty,
+                     "Makes tokens of the prompt and the answer less likely; 1 is off");
+  command.add_option("--presence-penalty", settings.presence_penalty,
+                     "Makes tokens of the answer less likely, [-2, 2]");
+  command.add_option("--frequency-penalty", settings.frequency_penalty,
+                     "The same, for each time that they are in it");
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--logit-bias",
+          [&settings](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) {
+              if (parse_logit_bias(text, settings.logit_bias.emplace_back())) continue;
+              throw CLI::ValidationError("--logit-bias",
+                                         "'" + text + "' is not TOKEN=BIAS, such as 50=-1.5");
+            }
+          },
+          "TOKEN=BIAS: added to this token's logit, [-100, 100] (repeatable)")
+      ->allow_extra_args(false);
+  command.add_option("--seed", settings.seed, "Same seed, same answer; without one a random one");
+  command.add_option("--max-tokens", settings.max_tokens, "Longest answer in tokens");
+  command.add_option("--min-tokens", settings.min_tokens, "Shortest answer in tokens");
+  command.add_option("--max-objects", settings.max_objects, "Most objects of point and detect");
+  command.add_option("--stop", settings.stop, "End the text before this string (repeatable)");
+  command
+      .add_option_function<std::vector<std::int32_t>>(
+          "--stop-token-id",
+          [&settings](const std::vector<std::int32_t>& ids) {
+            for (const std::int32_t id : ids) settings.stop_token_ids.emplace_back(id);
+          },
+          "End the answer before this token (repeatable)")
+      ->check(CLI::Range(0, kMaxVocabSize - 1))
+      ->allow_extra_args(false);
 }
 
 }  // namespace
@@ -147,7 +255,11 @@ void add_run_command(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = app.add_subcommand("run", "Answer one request about a picture, or several");
   command->add_option("skill", options->skill, "query, caption, point or detect")->required();
-  command->add_option("--image", options->images, "JPEG, PNG or WebP file; query takes several")
+  command
+      ->add_option("--image", options->images,
+                   "JPEG, PNG, WebP or GIF: a file, an http(s) address, - for standard input, or a "
+                   "pattern in quotes ('photos/*.jpg'). Of several, query asks about all at once, "
+                   "the other skills about one after the other")
       ->allow_extra_args(false);
   command->add_option("--question", options->question, "query: the question");
   command->add_option("--object", options->object, "point, detect: what to look for");
@@ -160,18 +272,10 @@ void add_run_command(CLI::App& app, Command& chosen) {
   command->add_flag("--ignore-exif", options->ignore_exif, "Do not apply the EXIF orientation");
   command->add_flag("--host-masks", options->host_masks,
                     "Constrain point and detect with masks from the host instead of on the device");
-  GenerationSettings& settings = options->settings;
-  command->add_option("--temperature", settings.temperature, "0 (the default) is greedy");
-  command->add_option("--top-p", settings.top_p, "Nucleus sampling, (0, 1]");
-  command->add_option("--top-k", settings.top_k, "Keep the k best tokens; 0 and -1 are off");
-  command->add_option("--min-p", settings.min_p, "Drop tokens below this share of the best one");
-  command->add_option("--seed", settings.seed, "Same seed, same answer; without one a random one");
-  command->add_option("--max-tokens", settings.max_tokens, "Longest answer in tokens");
-  command->add_option("--max-objects", settings.max_objects, "Most objects of point and detect");
-  command->add_option("--stop", settings.stop, "End the text before this string (repeatable)");
+  add_sampling_options(*command, options->settings);
   add_engine_options(*command, options->engine);
   add_trace_option(*command, options->engine);
-  command->callback([options, &chosen] { chosen = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen = [options] { return report(run(*options)); }; });
 }
 
 }  // namespace gapless

@@ -35,6 +35,7 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;
   FetchPolicy fetch;
   std::size_t max_fetch_mb = kMaxFetchBytes >> 20;
+  int drain_lead_seconds = 5;
   int drain_seconds = 30;
   std::size_t max_body_mb = kMaxHttpBodyBytes >> 20;
   bool debug = false;
@@ -162,10 +163,31 @@ std::string check_host(const std::string& host) {
   return "'" + host + "' is neither a host name, an address ([...] for IPv6), nor *";
 }
 
-// Lets running answers finish; a second signal or the time limit ends them.
+constexpr timespec kTenthOfASecond{.tv_sec = 0, .tv_nsec = 100'000'000};
+
+// Whether no further signal came in this time.
+bool quiet_for(int seconds) {
+  const sigset_t signals = end_signals();
+  for (int tenth = 0; tenth < seconds * 10; ++tenth) {
+    if (sigtimedwait(&signals, nullptr, &kTenthOfASecond) > 0) return false;
+  }
+  return true;
+}
+
+// Those who route requests ask /ready every second or so. Until they have all seen that this server
+// is leaving, what they send is answered as before. False: a further signal came.
+bool let_routers_leave(ServerState& state, HttpServer& server, int seconds) {
+  log_info("leaving: /ready is 503, requests are taken for {} s more", seconds);
+  state.begin_drain();
+  server.end_keep_alive();
+  return quiet_for(seconds);
+}
+
+// Lets running answers finish; a further signal or the time limit ends them.
 void drain(HttpServer& server, int seconds) {
   const sigset_t signals = end_signals();
   const timespec no_wait{};
+  log_info("draining");
   server.begin_drain();
   for (int tenth = 0; tenth < seconds * 10; ++tenth) {
     if (server.wait_drained(std::chrono::milliseconds(100))) return;
@@ -225,9 +247,9 @@ int serve(const ServeOptions& options) {
     // A model that is being loaded cannot be interrupted, and nothing of ours needs tidying.
     if (!loader.done()) std::_Exit(128 + signal);
     status = loader.status();
-    state.begin_drain();
-    if (status.ok()) {
-      log_info("draining");
+    // Whoever presses Ctrl-C routes nothing here.
+    const int lead = signal == SIGTERM ? options.drain_lead_seconds : 0;
+    if (status.ok() && let_routers_leave(state, **server, lead)) {
       drain(**server, options.drain_seconds);
     }
     (*server)->stop();
@@ -246,7 +268,10 @@ void add_serve_command(CLI::App& app, Command& chosen) {
   add_config_option(*command);
   add_engine_options(*command, options->engine);
   HttpServerOptions& http = options->http;
-  command->add_option("--host", http.host, "Address to listen on; 0.0.0.0 for everywhere")
+  command
+      ->add_option("--host", http.host,
+                   "Address to listen on, or localhost (127.0.0.1); 0.0.0.0 for everywhere")
+      ->transform([](std::string host) { return host == "localhost" ? "127.0.0.1" : host; })
       ->capture_default_str();
   command->add_option("--port", http.port, "0: any free one")->capture_default_str();
   command->add_option(
@@ -285,8 +310,15 @@ void add_serve_command(CLI::App& app, Command& chosen) {
       ->check(CLI::Range(std::size_t{1}, kMaxHttpBodyBytes >> 20))
       ->capture_default_str();
   command
+      ->add_option(
+          "--drain-lead", options->drain_lead_seconds,
+          "Seconds after SIGTERM in which /ready says 503 and requests are still taken, so "
+          "that routers have time to notice")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str();
+  command
       ->add_option("--drain-seconds", options->drain_seconds,
-                   "How long SIGTERM lets running requests finish")
+                   "How long running requests may take to finish after that")
       ->check(CLI::Range(0, 3600))
       ->capture_default_str();
   command->add_flag("--debug", options->debug,

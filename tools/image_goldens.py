@@ -90,6 +90,21 @@ def png_16(samples, colour_type):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
+def gif_on_canvas(file, width, height, left, top):
+    """The same GIF with its first picture elsewhere on a canvas of another size."""
+    data = bytearray(file.read_bytes())
+    struct.pack_into("<HH", data, 6, width, height)
+    palette_bytes = 3 << ((data[10] & 7) + 1) if data[10] & 0x80 else 0
+    at = 13 + palette_bytes
+    while data[at] != ord(","):  # blocks before the picture
+        at += 2
+        while data[at]:
+            at += 1 + data[at]
+        at += 1
+    struct.pack_into("<HH", data, at + 1, left, top)
+    return bytes(data)
+
+
 def write_pictures():
     picture = pattern(37, 29)
     rgb = Image.fromarray(picture)
@@ -121,6 +136,12 @@ def write_pictures():
     alpha.save(DATA / "lossy_alpha.webp", quality=70)
     alpha.save(DATA / "lossless_alpha.webp", lossless=True, exact=True)
     alpha.save(DATA / "animated.webp", save_all=True, append_images=[second], quality=70)
+    quantized.save(DATA / "plain.gif", interlace=0)
+    quantized.save(DATA / "interlaced.gif", interlace=1, transparency=3, comment=b"a comment")
+    (DATA / "on_canvas.gif").write_bytes(gif_on_canvas(DATA / "interlaced.gif", 50, 40, 7, 5))
+    (DATA / "beyond_canvas.gif").write_bytes(gif_on_canvas(DATA / "plain.gif", 20, 10, 3, 2))
+    rgb.convert("L").save(DATA / "grey.gif")
+    rgb.save(DATA / "animated.gif", save_all=True, append_images=[second], duration=100, loop=0)
 
 
 def main():

@@ -70,6 +70,7 @@ EngineService::EngineService(std::unique_ptr<Engine> engine, std::string model)
   const LoadedModel& loaded = engine_->model();
   info_.model = model.empty() ? short_name(loaded.name) : std::move(model);
   info_.other_names = published_names(loaded.config);
+  info_.other_names.push_back(loaded.name);  // OWNER/NAME, where it has one
   info_.max_context = loaded.config.text.max_context;
   const StatusOr<DeviceInfo> device = loaded.device->info();
   info_.device = device.ok() ? device->name : "";

@@ -1,4 +1,4 @@
-// The three decoders behind decode_image. Each gets bytes whose header was parsed and found within
+// The four decoders behind decode_image. Each gets bytes whose header was parsed and found within
 // bounds, and refuses a file whose own idea of the size differs from that header's.
 #pragma once
 
@@ -30,5 +30,7 @@ Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const
                   const StopCheck& stop, Raster& raster);
 StatusOr<Raster> decode_webp(std::span<const std::byte> bytes, const ImageInfo& info,
                              const StopCheck& stop);
+StatusOr<Raster> decode_gif(std::span<const std::byte> bytes, const ImageInfo& info,
+                            const StopCheck& stop);
 
 }  // namespace gapless::internal

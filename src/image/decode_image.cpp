@@ -30,6 +30,10 @@ Status decode_raster(std::span<const std::byte> bytes, const ImageInfo& info, co
       GAPLESS_ASSIGN_OR_RETURN(raster, internal::decode_webp(bytes, info, stop));
       return ok_status();
     }
+    case ImageFormat::kGif: {
+      GAPLESS_ASSIGN_OR_RETURN(raster, internal::decode_gif(bytes, info, stop));
+      return ok_status();
+    }
   }
   return make_error(StatusCode::kInternal, "no decoder for this format");
 }
@@ -76,6 +80,8 @@ std::string_view image_format_name(ImageFormat format) {
       return "PNG";
     case ImageFormat::kWebp:
       return "WebP";
+    case ImageFormat::kGif:
+      return "GIF";
   }
   return "unknown";
 }

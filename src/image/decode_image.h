@@ -1,4 +1,4 @@
-// Encoded picture bytes (JPEG, PNG, WebP) to 8-bit RGB.
+// Encoded picture bytes (JPEG, PNG, WebP, GIF) to 8-bit RGB.
 //
 // Bytes come from users: nothing they hold may crash, hang or use unbounded memory. The header is
 // parsed and held against limits.h before any raster is allocated; truncated and corrupt files are
@@ -6,7 +6,8 @@
 //
 // What is accepted: JPEG (8-bit, baseline or progressive; grey, YCbCr, RGB, CMYK, YCCK), PNG (all
 // colour types and depths, interlaced or not; of 16-bit samples the high byte), WebP (lossy,
-// lossless, alpha; of an animation the first frame). Transparency is dropped: what is under it shows in
+// lossless, alpha; of an animation the first frame), GIF (of an animation the first frame; its canvas
+// grows where that frame does not fit). Transparency is dropped: what is under it shows in
 // its stored colour, as Pillow's convert("RGB") has it, which is what Moondream's clients and its
 // reference code feed. ICC profiles and gamma are not applied: the
 // Moondream reference feeds encoded values. JPEG pixels equal Pillow's (slow integer DCT, fancy
@@ -26,9 +27,9 @@
 
 namespace gapless {
 
-enum class ImageFormat { kJpeg, kPng, kWebp };
+enum class ImageFormat { kJpeg, kPng, kWebp, kGif };
 
-std::string_view image_format_name(ImageFormat format);  // "JPEG", "PNG", "WebP"
+std::string_view image_format_name(ImageFormat format);  // "JPEG", "PNG", "WebP", "GIF"
 
 enum class ExifOrientation {
   kApply,   // the picture is returned upright; coordinates refer to the upright picture
@@ -64,7 +65,7 @@ struct DecodedSize {
 DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif);
 
 // Reads the header only; allocates nothing that grows with the picture. Errors: not one of the
-// three formats (the message says what it looks like), a broken header, a side of 0.
+// four formats (the message says what it looks like), a broken header, a side of 0.
 StatusOr<ImageInfo> probe_image(std::span<const std::byte> bytes);
 
 // An upper bound of the memory that decode_image takes for this picture, the result included, and of
@@ -80,7 +81,7 @@ Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
 
 // WebP is handed to its library in pieces, and options.stop is asked between them: 1 KiB of a lossy
 // file, about 64 rows of a lossless one, but the library waits for an eighth of that first. The
-// other two ask it for every row.
+// others ask it for every row.
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 
 // Told while a picture is decoded: its first num_rows rows are final, and are at `rgb`, the same

@@ -51,7 +51,7 @@ TEST(ProbeImageTest, TellsFormatSizeAndOrientation) {
 
 TEST(ProbeImageTest, NamesWhatItCannotRead) {
   EXPECT_THAT(error_of(""), HasSubstr("empty"));
-  EXPECT_THAT(error_of("GIF89a......"), HasSubstr("a GIF image"));
+  EXPECT_THAT(error_of("GIF88a......"), HasSubstr("47 49 46 38"));
   EXPECT_THAT(error_of("BM......"), HasSubstr("a BMP image"));
   EXPECT_THAT(error_of(std::string_view("II*\0\x08\0\0\0", 8)), HasSubstr("a TIFF image"));
   EXPECT_THAT(error_of(std::string_view("\0\0\0\x20"
@@ -140,6 +140,19 @@ TEST(OrientationTest, BrokenMetadataMeansUpright) {
   EXPECT_EQ(exif_orientation(far_directory), 1);
 }
 
+std::vector<std::uint8_t> grey_palette() {
+  std::vector<std::uint8_t> rgb;
+  for (int i = 0; i < 256; ++i) rgb.insert(rgb.end(), 3, static_cast<std::uint8_t>(255 - i));
+  return rgb;
+}
+
+// A GIF up to the end of its first picture: what follows (the trailer, more pictures) is not read, so
+// a file without it is whole.
+FileBytes without_end(FileBytes gif) {
+  gif.resize(gif.size() - 1);
+  return gif;
+}
+
 std::vector<FileBytes> small_files() {
   const Image picture = pattern_image(24, 18);
   std::vector<std::uint8_t> rgba;
@@ -147,6 +160,8 @@ std::vector<FileBytes> small_files() {
     rgba.insert(rgba.end(), {picture.rgb[i], picture.rgb[i + 1], picture.rgb[i + 2],
                              static_cast<std::uint8_t>(i)});
   }
+  std::vector<std::uint8_t> indices;
+  for (std::size_t i = 0; i < picture.rgb.size(); i += 3) indices.push_back(picture.rgb[i]);
   return {
       testdata_file("ycc420.jpg"),
       testdata_file("progressive.jpg"),
@@ -159,6 +174,15 @@ std::vector<FileBytes> small_files() {
       testdata_file("lossy_alpha.webp"),
       testdata_file("animated.webp"),
       with_webp_exif(make_webp(24, 18, picture.rgb, 3), 24, 18, exif_block(7)),
+      without_end(make_gif(24, 18, indices, {.palette = grey_palette(), .comment = true})),
+      without_end(make_gif(24, 18, indices,
+                           {.local_palette = grey_palette(),
+                            .transparent = 3,
+                            .interlaced = true,
+                            .left = 3,
+                            .top = 2,
+                            .canvas_width = 40,
+                            .canvas_height = 30})),
   };
 }
 

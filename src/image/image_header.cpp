@@ -32,6 +32,9 @@ std::uint32_t big_endian_16(Bytes bytes, std::size_t at) {
 std::uint32_t big_endian_32(Bytes bytes, std::size_t at) {
   return big_endian_16(bytes, at) << 16 | big_endian_16(bytes, at + 2);
 }
+std::uint32_t little_endian_16(Bytes bytes, std::size_t at) {
+  return byte_at(bytes, at) | byte_at(bytes, at + 1) << 8;
+}
 std::uint32_t little_endian_32(Bytes bytes, std::size_t at) {
   return byte_at(bytes, at) | byte_at(bytes, at + 1) << 8 | byte_at(bytes, at + 2) << 16 |
          byte_at(bytes, at + 3) << 24;
@@ -45,7 +48,6 @@ std::string_view known_other_format(Bytes bytes) {
     std::string_view name;
   };
   static constexpr std::array kMagics = {
-      Magic{0, "GIF8"sv, "a GIF image"},
       Magic{0, "BM"sv, "a BMP image"},
       Magic{0, "II*\0"sv, "a TIFF image"},
       Magic{0, "MM\0*"sv, "a TIFF image"},
@@ -72,6 +74,7 @@ std::string_view known_other_format(Bytes bytes) {
       Magic{0, "data:"sv, "a data URI (its base64 must be decoded first)"},
       Magic{0, "/9j/"sv, "base64 text (it must be decoded first)"},
       Magic{0, "iVBORw0KGgo"sv, "base64 text (it must be decoded first)"},
+      Magic{0, "R0lGOD"sv, "base64 text (it must be decoded first)"},
       Magic{0, "UklGR"sv, "base64 text (it must be decoded first)"},
       Magic{0, "RIFF"sv, "a RIFF file other than WebP"},
   };
@@ -85,16 +88,19 @@ Status unsupported(Bytes bytes) {
   if (bytes.empty()) return invalid_argument("the image is empty (0 bytes)");
   const std::string_view name = known_other_format(bytes);
   if (!name.empty()) {
-    return invalid_argument("unsupported image: looks like {}; JPEG, PNG and WebP are accepted",
-                            name);
+    return invalid_argument(
+        "unsupported image: looks like {}; JPEG, PNG, WebP and GIF are "
+        "accepted",
+        name);
   }
   std::string start;
   for (std::size_t i = 0; i < std::min<std::size_t>(bytes.size(), 8); ++i) {
     start += fmt::format("{}{:02x}", i == 0 ? "" : " ", byte_at(bytes, i));
   }
   return invalid_argument(
-      "unsupported image: starts with bytes {}, which no known format does; JPEG, PNG and WebP are "
-      "accepted",
+      "unsupported image: starts with bytes {}, which no known format does; JPEG, PNG, WebP and "
+      "GIF "
+      "are accepted",
       start);
 }
 
@@ -252,10 +258,51 @@ StatusOr<ImageInfo> probe_webp(Bytes bytes) {
                    .codec_bytes = num_pixels * codec_bytes_per_pixel};
 }
 
+// Behind a block's label: pieces of a length byte and so many bytes, until one of length 0.
+StatusOr<std::size_t> end_of_gif_pieces(Bytes bytes, std::size_t at) {
+  while (at < bytes.size()) {
+    const std::size_t piece_bytes = byte_at(bytes, at++);
+    if (piece_bytes == 0) return at;
+    if (bytes.size() - at < piece_bytes) break;
+    at += piece_bytes;
+  }
+  return data_loss("GIF: truncated before its first picture");
+}
+
+// The canvas, or what the first picture needs of it where that is more.
+StatusOr<ImageInfo> probe_gif(Bytes bytes) {
+  constexpr std::size_t kHeaderBytes = 6 + 7;
+  constexpr std::size_t kPictureHeaderBytes = 10;
+  constexpr std::uint32_t kHasPalette = 0x80;
+  if (bytes.size() < kHeaderBytes) return data_loss("GIF: truncated inside its header");
+  std::uint32_t width = little_endian_16(bytes, 6);
+  std::uint32_t height = little_endian_16(bytes, 8);
+  const std::uint32_t flags = byte_at(bytes, 10);
+  std::size_t at = kHeaderBytes;
+  if ((flags & kHasPalette) != 0) at += std::size_t{3} << ((flags & 7) + 1);
+  while (at < bytes.size()) {
+    const std::uint32_t type = byte_at(bytes, at);
+    if (type == ',') {
+      if (bytes.size() - at < kPictureHeaderBytes) break;
+      width = std::max(width, little_endian_16(bytes, at + 1) + little_endian_16(bytes, at + 5));
+      height = std::max(height, little_endian_16(bytes, at + 3) + little_endian_16(bytes, at + 7));
+      return ImageInfo{.format = ImageFormat::kGif,
+                       .width = static_cast<int>(width),
+                       .height = static_cast<int>(height)};
+    }
+    if (type == ';') return data_loss("GIF: has no picture");
+    if (type != '!') return data_loss("GIF: has a block of an unknown kind");
+    if (bytes.size() - at < 2) break;
+    GAPLESS_ASSIGN_OR_RETURN(at, end_of_gif_pieces(bytes, at + 2));
+  }
+  return data_loss("GIF: truncated before its first picture");
+}
+
 StatusOr<ImageInfo> probe_by_magic(Bytes bytes) {
   if (has_at(bytes, 0, "\xff\xd8\xff"sv)) return probe_jpeg(bytes);
   if (has_at(bytes, 0, kPngSignature)) return probe_png(bytes);
   if (has_at(bytes, 0, "RIFF") && has_at(bytes, 8, "WEBP")) return probe_webp(bytes);
+  if (has_at(bytes, 0, "GIF87a") || has_at(bytes, 0, "GIF89a")) return probe_gif(bytes);
   return unsupported(bytes);
 }
 

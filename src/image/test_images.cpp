@@ -1,10 +1,12 @@
 #include "image/test_images.h"
 
+#include <gif_lib.h>
 #include <png.h>
 #include <webp/encode.h>
 
 #include <array>
 #include <cstdlib>
+#include <memory>
 
 // jpeglib.h needs stdio before it.
 // clang-format off
@@ -252,6 +254,69 @@ FileBytes png_header_only(std::uint32_t width, std::uint32_t height) {
   append_big_endian(file, 0, 4);  // a wrong CRC: bounds come before it is looked at
   append_big_endian(file, 0, 4);
   append(file, "IEND\xae\x42\x60\x82");
+  return file;
+}
+
+namespace {
+
+using GifColours = std::unique_ptr<ColorMapObject, decltype(&GifFreeMapObject)>;
+
+GifColours gif_colours(std::span<const std::uint8_t> rgb) {
+  if (rgb.empty()) return {nullptr, GifFreeMapObject};
+  std::vector<GifColorType> colours;
+  for (std::size_t i = 0; i < rgb.size(); i += 3) {
+    colours.push_back({rgb[i], rgb[i + 1], rgb[i + 2]});
+  }
+  return {GifMakeMapObject(static_cast<int>(colours.size()), colours.data()), GifFreeMapObject};
+}
+
+int append_to_file(GifFileType* gif, const GifByteType* bytes, int size) {
+  auto& file = *static_cast<FileBytes*>(gif->UserData);
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes);
+  file.insert(file.end(), begin, begin + size);
+  return size;
+}
+
+void put_gif_picture(GifFileType* gif, int width, int height, std::span<const std::uint8_t> indices,
+                     const GifSpec& spec) {
+  const GifColours local = gif_colours(spec.local_palette);
+  GAPLESS_CHECK(EGifPutImageDesc(gif, spec.left, spec.top, width, height, spec.interlaced,
+                                 local.get()) == GIF_OK);
+  // The encoder takes rows in the order in which they are stored.
+  const int firsts[] = {0, 4, 2, 1}, steps[] = {8, 8, 4, 2};
+  for (int pass = 0; pass < (spec.interlaced ? 4 : 1); ++pass) {
+    const int step = spec.interlaced ? steps[pass] : 1;
+    for (int y = spec.interlaced ? firsts[pass] : 0; y < height; y += step) {
+      std::vector<GifPixelType> row(indices.begin() + y * width, indices.begin() + (y + 1) * width);
+      GAPLESS_CHECK(EGifPutLine(gif, row.data(), width) == GIF_OK);
+    }
+  }
+}
+
+}  // namespace
+
+FileBytes make_gif(int width, int height, std::span<const std::uint8_t> indices,
+                   const GifSpec& spec) {
+  GAPLESS_CHECK(indices.size() == area(width, height));
+  FileBytes file;
+  int error = 0;
+  GifFileType* const gif = EGifOpen(&file, append_to_file, &error);
+  GAPLESS_CHECK(gif != nullptr);
+  EGifSetGifVersion(gif, true);
+  const GifColours colours = gif_colours(spec.palette);
+  const int canvas_width = spec.canvas_width > 0 ? spec.canvas_width : width;
+  const int canvas_height = spec.canvas_height > 0 ? spec.canvas_height : height;
+  GAPLESS_CHECK(EGifPutScreenDesc(gif, canvas_width, canvas_height, 8, 0, colours.get()) == GIF_OK);
+  if (spec.comment) GAPLESS_CHECK(EGifPutComment(gif, std::string(600, 'c').c_str()) == GIF_OK);
+  if (spec.transparent >= 0) {
+    const GifByteType control[] = {1, 0, 0, static_cast<GifByteType>(spec.transparent)};
+    GAPLESS_CHECK(EGifPutExtension(gif, GRAPHICS_EXT_FUNC_CODE, 4, control) == GIF_OK);
+  }
+  put_gif_picture(gif, width, height, indices, spec);
+  if (!spec.second_picture.empty()) {
+    put_gif_picture(gif, width, height, spec.second_picture, spec);
+  }
+  GAPLESS_CHECK(EGifCloseFile(gif, &error) == GIF_OK);
   return file;
 }
 

@@ -61,6 +61,19 @@ FileBytes with_webp_exif(const FileBytes& webp, int width, int height, const Fil
 FileBytes webp_animation(const FileBytes& frame, int width, int height, int x, int y,
                          int canvas_width, int canvas_height);
 
+struct GifSpec {
+  std::vector<std::uint8_t> palette;        // RGB triples, a power of two of them; empty: none
+  std::vector<std::uint8_t> local_palette;  // of the picture alone
+  int transparent = -1;                     // the index, in a graphics control block
+  bool interlaced = false;
+  int left = 0, top = 0;                       // of the picture on the canvas
+  int canvas_width = 0, canvas_height = 0;     // 0: the picture's size
+  bool comment = false;                        // a block before the picture
+  std::vector<std::uint8_t> second_picture{};  // indices of another frame of the same size
+};
+FileBytes make_gif(int width, int height, std::span<const std::uint8_t> indices,
+                   const GifSpec& spec = {});
+
 // What a camera held the other way would store: the raster whose EXIF orientation is `orientation`
 // and whose upright picture is `upright`. Written from the standard's words ("0th row is the visual
 // right side, ..."), not from the decoder's formulas.

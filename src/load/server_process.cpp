@@ -37,7 +37,8 @@ std::string url_in(const std::string& log) {
 }  // namespace
 
 StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::start(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {"/proc/self/exe", "serve", "--port", "0"});
+  arguments.insert(arguments.begin(),
+                   {"/proc/self/exe", "serve", "--port", "0", "--drain-lead", "0"});
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "model/model_source.h"
+#include "model/load_source.h"
 #include "model/prepared_weights.h"
 #include "model/step_limits.h"
 #include "model/weight_loading.h"
@@ -65,6 +65,12 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
                                                   const std::string& name,
                                                   const ModelOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(name));
+  return load_model(std::move(device), source, options);
+}
+
+StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
+                                                  const ModelSource& source,
+                                                  const ModelOptions& options) {
   GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
   GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, load_tokenizer(source));
   // User text must never become one of them, whether or not tokenizer.json marks them.

@@ -54,7 +54,7 @@ StatusOr<ModelSource> stored_model(const fs::path& path) {
   if (!fs::exists(path, error)) {
     return make_error(StatusCode::kNotFound,
                       "{}: no such file or folder (nor random:moondream2[:SEED], "
-                      "random:moondream-0.5b[:SEED])",
+                      "random:moondream-0.5b[:SEED], or OWNER/NAME[@REVISION] of the hub)",
                       path.string());
   }
   ModelSource source;

@@ -17,7 +17,14 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing_files::StoredTensor;
 using testing_files::TemporaryFolder;
+using testing_files::Tensors;
+using testing_files::tensors_of;
+
+void write_weights(const TemporaryFolder& folder, const Tensors& tensors) {
+  testing_files::write_weights(folder.path() / "model.safetensors", tensors);
+}
 
 constexpr const char* kJuneConfig =
     R"({"architectures": ["HfMoondream"], "model_type": "moondream1", "config": {},
@@ -30,22 +37,6 @@ constexpr const char* kJanuaryCode =
 constexpr const char* kWhereJuneIs =
     "It runs Moondream 2 of June 2025 (model.safetensors and config.json of vikhyatk/moondream2, "
     "revision 2025-06-21; tokenizer.json of moondream/starmie-v1)";
-
-struct StoredTensor {
-  std::string name;
-  TensorDType dtype;
-  std::vector<std::int64_t> shape;
-};
-using Tensors = std::vector<StoredTensor>;
-
-Tensors tensors_of(const ModelConfig& config, TensorDType dtype, bool legacy = false) {
-  Tensors tensors;
-  for (const WeightSpec& spec : weight_specs(config)) {
-    tensors.push_back({legacy ? spec.legacy_name : spec.name, dtype, spec.shape});
-    if (legacy && spec.legacy_transposed) std::ranges::reverse(tensors.back().shape);
-  }
-  return tensors;
-}
 
 // Moondream 3's layers: the first four as Moondream 2's, twenty with experts.
 Tensors moondream3(bool legacy) {
@@ -72,27 +63,6 @@ Tensors moondream3(bool legacy) {
        TensorDType::kBF16,
        {1024, 2048}});
   return tensors;
-}
-
-// All tensors at their full size in a sparse file.
-void write_weights(const TemporaryFolder& folder, const Tensors& tensors) {
-  boost::json::object header;
-  std::size_t end = 0;
-  for (const StoredTensor& tensor : tensors) {
-    std::size_t bytes = tensor_dtype_bytes(tensor.dtype);
-    boost::json::array shape;
-    for (const std::int64_t side : tensor.shape) {
-      bytes *= static_cast<std::size_t>(side);
-      shape.emplace_back(side);
-    }
-    header[tensor.name] = {{"dtype", tensor_dtype_name(tensor.dtype)},
-                           {"shape", shape},
-                           {"data_offsets", {end, end + bytes}}};
-    end += bytes;
-  }
-  const std::string head = testing_files::safetensors_bytes(boost::json::serialize(header), "");
-  const auto file = folder.write("model.safetensors", head);
-  std::filesystem::resize_file(file, head.size() + end);
 }
 
 struct TokenizerText {

@@ -21,10 +21,6 @@ void respond_error(Exchange& exchange, const ApiError& error) {
 
 InferenceService* ready_service(ServerState& state, Exchange& exchange) {
   InferenceService* service = state.service();
-  if (state.draining()) {
-    respond_error(exchange, not_ready_error("the server is shutting down"));
-    return nullptr;
-  }
   if (service == nullptr) {
     respond_error(exchange, not_ready_error("the model is loading"));
     return nullptr;

@@ -128,6 +128,12 @@ std::string question_of(const Conversation& conversation) {
   return text;
 }
 
+// The limit by which an answer is held; without one either name will do.
+std::string_view limit_field_of(const json::object& body) {
+  return find_field(body, "max_completion_tokens") != nullptr ? "max_completion_tokens"
+                                                              : "max_tokens";
+}
+
 // The object that skill_request_from_json reads: sampling fields of the chat request, then those of
 // the extension.
 StatusOr<json::object> skill_fields(const json::object& body, const json::object* extension) {
@@ -137,8 +143,7 @@ StatusOr<json::object> skill_fields(const json::object& body, const json::object
                            "stop_token_ids", "max_tokens", "min_tokens", "ignore_eos"}) {
     if (const json::value* value = find_field(body, name)) fields[name] = *value;
   }
-  if (const json::value* limit = find_field(body, "max_completion_tokens")) {
-    if (!limit->is_int64()) return invalid_field("max_completion_tokens", "must be an integer");
+  if (const json::value* limit = find_field(body, limit_field_of(body))) {
     fields["max_tokens"] = *limit;
   }
   if (extension != nullptr) {
@@ -173,6 +178,7 @@ Status read_logprobs(const json::object& body, GenerationSettings& settings) {
 
 StatusOr<ChatRequest> read_request(json::object& body) {
   ChatRequest request;
+  request.limit_field = limit_field_of(body);
   GAPLESS_RETURN_IF_ERROR(refuse_unsupported(body));
   GAPLESS_RETURN_IF_ERROR(read_stream_options(body, request));
   GAPLESS_ASSIGN_OR_RETURN(const auto n, optional_integer(body, "n"));
@@ -210,16 +216,24 @@ StatusOr<ChatRequest> read_request(json::object& body) {
 
 StatusOr<ChatRequest> chat_request_from_json(json::object& body) {
   StatusOr<ChatRequest> request = read_request(body);
-  if (!request.ok()) return as_chat_error(request.status());
+  if (!request.ok())
+    return as_chat_error(request.status(), ChatRequest::Form::kChat, limit_field_of(body));
   return request;
 }
 
-Status as_chat_error(const Status& status, ChatRequest::Form form) {
+Status as_chat_error(const Status& status, ChatRequest::Form form, std::string_view limit_field) {
   if (status.ok()) return status;
-  const std::string& field = status.field();
-  const bool lies_in_text = field == "question" || field == "image_url";
-  const char* const text = form == ChatRequest::Form::kChat ? "messages" : "prompt";
-  return Status(status.code(), status.message()).with_field(lies_in_text ? text : field);
+  constexpr std::string_view kLimit = "max_tokens";
+  std::string message = status.message();
+  std::string_view field = status.field();
+  if (field == "question" || field == "image_url") {
+    field = form == ChatRequest::Form::kChat ? "messages" : "prompt";
+  }
+  if (field == kLimit) {
+    field = limit_field;
+    if (message.starts_with(kLimit)) message.replace(0, kLimit.size(), limit_field);
+  }
+  return Status(status.code(), std::move(message)).with_field(field);
 }
 
 }  // namespace gapless

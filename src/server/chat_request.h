@@ -21,6 +21,8 @@ struct ChatRequest {
   int num_choices = 1;  // n
   bool stream = false;
   bool include_usage = false;
+  // By which name the request has limited its answer: "max_completion_tokens" or "max_tokens".
+  std::string_view limit_field = "max_tokens";
 };
 
 // What would change the answer and cannot be done is an error that names the field
@@ -29,7 +31,8 @@ struct ChatRequest {
 StatusOr<ChatRequest> chat_request_from_json(boost::json::object& body);
 
 // The same error, its field under the name that it has in a request of this form: questions and pictures
-// lie in "messages", or in "prompt".
-Status as_chat_error(const Status& status, ChatRequest::Form form = ChatRequest::Form::kChat);
+// lie in "messages", or in "prompt"; max_tokens may have been given as `limit_field`.
+Status as_chat_error(const Status& status, ChatRequest::Form form = ChatRequest::Form::kChat,
+                     std::string_view limit_field = "max_tokens");
 
 }  // namespace gapless

@@ -55,7 +55,8 @@ class ChatResponder::ChoiceSink final : public ResponseSink {
   }
   void on_error(const Status& status) override {
     meter_.on_error(status);
-    responder_->fail(error_of_request(as_chat_error(status, responder_->form_)));
+    responder_->fail(
+        error_of_request(as_chat_error(status, responder_->form_, responder_->limit_field_)));
   }
 
  private:
@@ -76,6 +77,7 @@ ChatResponder::ChatResponder(ServerState& state, InferenceService& service,
       stream_(request.stream),
       include_usage_(request.include_usage),
       with_logprobs_(request.skill.settings.logprobs),
+      limit_field_(request.limit_field),
       choices_(static_cast<std::size_t>(request.num_choices)) {}
 
 std::shared_ptr<ResponseSink> ChatResponder::sink_of_choice(std::size_t index) {

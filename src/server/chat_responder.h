@@ -65,6 +65,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   const bool stream_;
   const bool include_usage_;
   const bool with_logprobs_;
+  const std::string_view limit_field_;
 
   Mutex mutex_;
   std::vector<Choice> choices_ GAPLESS_GUARDED_BY(mutex_);

@@ -266,7 +266,8 @@ awaitable<bool> Connection::serve(HttpRequest request, HeadVerdict verdict, bool
   request.request_id = is_request_id(given_id) ? std::string(given_id) : new_request_id();
   request.client = client_;
   request.received_ns = host_now_ns();
-  const bool keep_alive = whole && request.keep_alive && !context_->draining.load();
+  const bool keep_alive =
+      whole && request.keep_alive && context_->keep_alive.load() && !context_->draining.load();
 
   auto exchange = std::make_shared<ConnectionExchange>(socket_.get_executor(), std::move(request),
                                                        limits_.max_outbox_bytes);

@@ -28,6 +28,7 @@ struct ConnectionContext {
   ServerMetrics* metrics = nullptr;
   boost::asio::thread_pool* body_threads = nullptr;
   std::atomic<int> num_newcomers{0};
+  std::atomic<bool> keep_alive{true};
   std::atomic<bool> draining{false};
   std::atomic<std::size_t> body_bytes_in_flight{0};
 };

@@ -32,26 +32,13 @@ struct FetchPolicy {
   int max_redirects = kMaxFetchRedirects;
   // Of the address that is connected to. Tests, whose servers are on loopback, bring their own.
   std::function<bool(std::string_view address)> allows_address = is_public_address;
+  // Whether names that do not exist are told apart from slow ones only when the timeout is over: who
+  // asks a server must not learn the names of its network.
+  bool hide_names = true;
   // Certificates to trust instead of the system's: a PEM file. For tests and private authorities.
   std::string ca_file;
 
   bool allows_host(std::string_view host) const;
 };
-
-struct FetchUrl {
-  bool tls = false;
-  std::string host;    // lower case; of an IPv6 literal without its brackets
-  std::string port;    // "443"
-  std::string target;  // path and query, at least "/"
-  std::string host_header() const;
-};
-
-// InvalidArgument: not http or https, a user name, no host, characters that a URL cannot have.
-StatusOr<FetchUrl> parse_fetch_url(std::string_view url);
-
-// Where a Location header leads from `base`: absolute, "//host/path", "/path" or relative.
-StatusOr<FetchUrl> resolve_redirect(const FetchUrl& base, std::string_view location);
-
-bool is_fetchable_url(std::string_view url);  // begins with http: or https:
 
 }  // namespace gapless

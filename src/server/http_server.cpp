@@ -59,6 +59,8 @@ class HttpServer::Impl {
     return index < listeners_.size() ? listeners_[index].port : 0;
   }
 
+  void end_keep_alive() { context_->keep_alive.store(false); }
+
   void begin_drain() {
     context_->draining.store(true);
     asio::post(strand_, [this] { close_listeners(); });
@@ -238,6 +240,10 @@ std::uint16_t HttpServer::port() const {
 
 std::uint16_t HttpServer::second_port() const {
   return impl_->port(1);
+}
+
+void HttpServer::end_keep_alive() {
+  impl_->end_keep_alive();
 }
 
 void HttpServer::begin_drain() {

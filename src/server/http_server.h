@@ -78,6 +78,9 @@ class HttpServer {
   // 0: there is none.
   std::uint16_t second_port() const;
 
+  // Closes every connection after its next answer, and says so there, so that clients that keep
+  // connections leave them. New ones are taken as before. Any thread.
+  void end_keep_alive();
   // Takes no more connections, closes those that are idle, lets running answers finish and closes
   // their connections then. Any thread.
   void begin_drain();

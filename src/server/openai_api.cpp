@@ -53,8 +53,10 @@ void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange,
   for (std::size_t i = 0; i < num_choices; ++i) sinks.push_back(responder->sink_of_choice(i));
   const StatusOr<std::vector<RequestId>> ids =
       service->submit_choices(std::move(request->skill), std::move(sinks));
-  if (!ids.ok())
-    return responder->fail(error_of_submit(as_chat_error(ids.status(), request->form)));
+  if (!ids.ok()) {
+    return responder->fail(
+        error_of_submit(as_chat_error(ids.status(), request->form, request->limit_field)));
+  }
   for (const RequestId id : *ids) responder->add_running(id);
   exchange->on_abort([responder] { responder->cancel_all(); });
 }
@@ -68,7 +70,7 @@ void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
       state, exchange, std::move(*body), ImagePlace::kMessages,
       [](json::object placeholder) -> Status {
         GAPLESS_ASSIGN_OR_RETURN(const ChatRequest request, chat_request_from_json(placeholder));
-        return validate(request.skill);
+        return as_chat_error(validate(request.skill), request.form, request.limit_field);
       },
       [&state, exchange](json::object complete) {
         submit_chat(state, exchange, chat_request_from_json(complete));

@@ -10,6 +10,9 @@ namespace {
 namespace json = boost::json;
 
 void ready(ServerState& state, Exchange& exchange) {
+  if (state.draining()) {
+    return respond_error(exchange, not_ready_error("the server is shutting down"));
+  }
   if (ready_service(state, exchange) == nullptr) return;
   respond_json(exchange, json::object{{"status", "ready"}});
 }

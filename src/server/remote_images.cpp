@@ -9,6 +9,7 @@
 #include "base/base64.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/url.h"
 #include "server/api_support.h"
 #include "server/url_fetcher.h"
 
@@ -23,7 +24,7 @@ constexpr std::string_view kStandIn = "data:;base64,AA==";
 void add_address(json::object& fields, std::vector<json::string*>& found) {
   json::value* url = fields.if_contains("image_url");
   if (url != nullptr && url->is_object()) url = url->get_object().if_contains("url");
-  if (url != nullptr && url->is_string() && is_fetchable_url(url->get_string())) {
+  if (url != nullptr && url->is_string() && is_web_url(url->get_string())) {
     found.push_back(&url->get_string());
   }
 }

@@ -36,8 +36,10 @@ class ServerState {
   // The service lives until the state is told of its end with nullptr.
   void set_service(InferenceService* service) { service_.store(service); }
 
-  bool draining() const { return draining_.load(); }
+  // From now on /ready says that the server is leaving. What it is asked is still answered: a request
+  // that is on its way has nowhere else to go. Any thread.
   void begin_drain() { draining_.store(true); }
+  bool draining() const { return draining_.load(); }
 
   const ApiKeys& keys() const { return keys_; }
   const HostPolicy& hosts() const { return hosts_; }

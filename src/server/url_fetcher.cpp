@@ -21,6 +21,8 @@
 #include <thread>
 #include <variant>
 
+#include "base/url.h"
+
 namespace gapless {
 
 namespace asio = boost::asio;
@@ -89,7 +91,7 @@ class UrlFetcher::Impl {
   }
 
   Status check(std::string_view text) const {
-    GAPLESS_ASSIGN_OR_RETURN(const FetchUrl url, parse_fetch_url(text));
+    GAPLESS_ASSIGN_OR_RETURN(const Url url, parse_url(text));
     return check_host(url);
   }
 
@@ -122,7 +124,7 @@ class UrlFetcher::Impl {
     tcp::socket socket;
   };
 
-  using Hop = std::variant<std::string, FetchUrl>;  // the body, or where to go next
+  using Hop = std::variant<std::string, Url>;  // the body, or where to go next
 
   awaitable<void> run(std::shared_ptr<Job> job) {
     StatusOr<std::string> result = co_await follow(*job);
@@ -130,7 +132,7 @@ class UrlFetcher::Impl {
     job->deadline.cancel();
     job->close();
     --num_running_;
-    if (!result.ok() && result.status().code() == StatusCode::kNotFound) {
+    if (policy_.hide_names && result.status().code() == StatusCode::kNotFound) {
       job->deadline.expires_at(end);
       co_await job->deadline.async_wait(kAsTuple);
     }
@@ -138,23 +140,23 @@ class UrlFetcher::Impl {
   }
 
   awaitable<StatusOr<std::string>> follow(Job& job) {
-    StatusOr<FetchUrl> url = parse_fetch_url(job.url);
+    StatusOr<Url> url = parse_url(job.url);
     for (int hop = 0; hop <= policy_.max_redirects; ++hop) {
       if (!url.ok()) co_return url.status();
       StatusOr<Hop> next = co_await visit(job, *url);
       if (!next.ok()) co_return next.status();
       if (auto* body = std::get_if<std::string>(&next.value())) co_return std::move(*body);
-      url = std::get<FetchUrl>(next.value());
+      url = std::get<Url>(next.value());
     }
     co_return make_error(StatusCode::kUnavailable, "more than {} redirects", policy_.max_redirects);
   }
 
-  Status check_host(const FetchUrl& url) const {
+  Status check_host(const Url& url) const {
     if (policy_.allows_host(url.host)) return ok_status();
     return invalid_argument("host '{}' is not allowed", url.host);
   }
 
-  awaitable<StatusOr<Hop>> visit(Job& job, const FetchUrl& url) {
+  awaitable<StatusOr<Hop>> visit(Job& job, const Url& url) {
     if (const Status allowed = check_host(url); !allowed.ok()) co_return allowed;
     const Status connected = co_await connect(job, url);
     if (!connected.ok()) co_return connected;
@@ -174,7 +176,7 @@ class UrlFetcher::Impl {
   }
 
   // To the first address that is allowed and answers.
-  awaitable<Status> connect(Job& job, const FetchUrl& url) {
+  awaitable<Status> connect(Job& job, const Url& url) {
     tcp::resolver resolver(*io_);
     const auto [error, found] = co_await resolver.async_resolve(url.host, url.port, kAsTuple);
     if (error) {
@@ -215,7 +217,7 @@ class UrlFetcher::Impl {
   }
 
   template <typename Stream>
-  awaitable<StatusOr<Hop>> ask(Stream& stream, const FetchUrl& url) {
+  awaitable<StatusOr<Hop>> ask(Stream& stream, const Url& url) {
     const std::string request = fmt::format(
         "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: gapless\r\nAccept: image/*\r\n"
         "Accept-Encoding: identity\r\nConnection: close\r\n\r\n",
@@ -232,7 +234,7 @@ class UrlFetcher::Impl {
     if (head_error) co_return read_error(head_error);
     const unsigned status = parser.get().result_int();
     if (is_redirect(status)) {
-      const StatusOr<FetchUrl> next =
+      const StatusOr<Url> next =
           resolve_redirect(url, std::string(parser.get()[http::field::location]));
       if (!next.ok()) co_return next.status();
       co_return Hop(*next);

@@ -33,8 +33,9 @@ class UrlFetcher {
   // too large, or too many fetches at once; Unavailable: no answer (in time), another status. The
   // message is for the log: it may say things about the network that clients should not learn.
   //
-  // NotFound comes when the policy's timeout is over, not sooner: how long a name takes to resolve
-  // would tell names of the network that the server stands in from names that do not exist.
+  // With the policy's hide_names NotFound comes when its timeout is over, not sooner: how long a
+  // name takes to resolve would tell names of the network that the server stands in from names that
+  // do not exist.
   using Done = std::function<void(StatusOr<std::string> body)>;
   void fetch(std::string_view url, Done done);
 

@@ -1,9 +1,9 @@
 // The files of a checkpoint: one, or the shards of an index.
-#include <map>
 #include <set>
 
 #include "base/json.h"
 #include "base/limits.h"
+#include "weights/checkpoint_shards.h"
 #include "weights/safetensors.h"
 
 namespace gapless {
@@ -19,6 +19,30 @@ bool is_plain_file_name(std::string_view name) {
 }
 
 }  // namespace
+
+StatusOr<ShardIndex> read_shard_index(const std::filesystem::path& index) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::string json, read_file(index, kMaxSafetensorsHeaderBytes));
+  GAPLESS_ASSIGN_OR_RETURN(const boost::json::value document, parse_json(json, index.string()));
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::of(document, index.string()));
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject weight_map, root.object("weight_map"));
+  ShardIndex shards;
+  std::set<std::string> files;
+  for (const auto& field : weight_map.fields()) {
+    const std::string tensor(field.key());
+    GAPLESS_ASSIGN_OR_RETURN(const std::string_view file, weight_map.string(tensor));
+    if (!is_plain_file_name(file)) {
+      return invalid_argument("{}: '{}' is not the name of a file beside it", index.string(), file);
+    }
+    shards.file_of_tensor.emplace(tensor, file);
+    files.emplace(file);
+  }
+  if (files.size() > kMaxSafetensorsShards) {
+    return invalid_argument("{}: {} shards, more than the {} allowed", index.string(), files.size(),
+                            kMaxSafetensorsShards);
+  }
+  shards.files.assign(files.begin(), files.end());
+  return shards;
+}
 
 StatusOr<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   std::error_code ec;
@@ -56,31 +80,11 @@ Status Checkpoint::add_file(const std::filesystem::path& path) {
 }
 
 Status Checkpoint::add_shards(const std::filesystem::path& index) {
-  GAPLESS_ASSIGN_OR_RETURN(const std::string json, read_file(index, kMaxSafetensorsHeaderBytes));
-  GAPLESS_ASSIGN_OR_RETURN(const boost::json::value document, parse_json(json, index.string()));
-  GAPLESS_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::of(document, index.string()));
-  GAPLESS_ASSIGN_OR_RETURN(const JsonObject weight_map, root.object("weight_map"));
-
-  std::map<std::string, std::string> shard_of;
-  std::set<std::string> shards;
-  for (const auto& field : weight_map.fields()) {
-    const std::string tensor(field.key());
-    GAPLESS_ASSIGN_OR_RETURN(const std::string_view shard, weight_map.string(tensor));
-    if (!is_plain_file_name(shard)) {
-      return invalid_argument("{}: '{}' is not the name of a file beside it", index.string(),
-                              shard);
-    }
-    shard_of.emplace(tensor, shard);
-    shards.emplace(shard);
-  }
-  if (shards.size() > kMaxSafetensorsShards) {
-    return invalid_argument("{}: {} shards, more than the {} allowed", index.string(),
-                            shards.size(), kMaxSafetensorsShards);
-  }
-  for (const std::string& shard : shards) {
+  GAPLESS_ASSIGN_OR_RETURN(const ShardIndex shards, read_shard_index(index));
+  for (const std::string& shard : shards.files) {
     GAPLESS_RETURN_IF_ERROR(add_file(index.parent_path() / shard).with_context(index.string()));
   }
-  for (const auto& [tensor, shard] : shard_of) {
+  for (const auto& [tensor, shard] : shards.file_of_tensor) {
     const auto found = tensors_.find(tensor);
     const std::string expected = (index.parent_path() / shard).string();
     if (found == tensors_.end() || file_names_[found->second.file] != expected) {

@@ -4,14 +4,19 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <boost/json/serialize.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file_bytes.h"
 #include "weights/model_config.h"
+#include "weights/safetensors.h"
+#include "weights/weight_map.h"
 
 namespace gapless::testing_files {
 
@@ -84,6 +89,43 @@ inline ModelConfig very_small_config() {
   tokenizer.detect = {TokenizerConfig::ids({1, 14, 2}), TokenizerConfig::ids({3})};
   tokenizer.point = {TokenizerConfig::ids({1, 15, 2}), TokenizerConfig::ids({3})};
   return config;
+}
+
+struct StoredTensor {
+  std::string name;
+  TensorDType dtype;
+  std::vector<std::int64_t> shape;
+};
+using Tensors = std::vector<StoredTensor>;
+
+inline Tensors tensors_of(const ModelConfig& config, TensorDType dtype, bool legacy = false) {
+  Tensors tensors;
+  for (const WeightSpec& spec : weight_specs(config)) {
+    tensors.push_back({legacy ? spec.legacy_name : spec.name, dtype, spec.shape});
+    if (legacy && spec.legacy_transposed) std::ranges::reverse(tensors.back().shape);
+  }
+  return tensors;
+}
+
+// All tensors at their full size in a sparse file.
+inline void write_weights(const std::filesystem::path& path, const Tensors& tensors) {
+  boost::json::object header;
+  std::size_t end = 0;
+  for (const StoredTensor& tensor : tensors) {
+    std::size_t bytes = tensor_dtype_bytes(tensor.dtype);
+    boost::json::array shape;
+    for (const std::int64_t side : tensor.shape) {
+      bytes *= static_cast<std::size_t>(side);
+      shape.emplace_back(side);
+    }
+    header[tensor.name] = {{"dtype", tensor_dtype_name(tensor.dtype)},
+                           {"shape", shape},
+                           {"data_offsets", {end, end + bytes}}};
+    end += bytes;
+  }
+  const std::string head = safetensors_bytes(boost::json::serialize(header), "");
+  ASSERT_TRUE(write_file(path, std::as_bytes(std::span(head))).ok());
+  std::filesystem::resize_file(path, head.size() + end);
 }
 
 }  // namespace gapless::testing_files

@@ -88,6 +88,15 @@ class ServeOptionsTest(FolderTest):
             self.assertEqual(status_of(port, key="second"), 401, "the command line wins over the file")
             self.assertEqual(status_of(port, key="typed"), 200)
 
+    def test_localhost_is_an_address(self):
+        path = self.write("serve.toml", '[serve]\nhost = "localhost"\n')
+        for options in (("--host", "localhost"), ("--config", path)):
+            with self.serving(*options) as server:
+                self.assertEqual(status_of(server.port()), 200)
+                self.assertIn(status_of(server.port(), path="/debug/timeline"), (200, 503), "as on a loopback address")
+                self.assertNotIn("may use this server", server.text())
+        self.assertIn("not an address", self.refused("--host", "no.such.host.test"))
+
     def test_an_open_door_to_the_network_is_said_aloud(self):
         warning = r" warning everybody who reaches 0\.0\.0\.0 may use this server"
         with self.serving("--host", "0.0.0.0") as server:

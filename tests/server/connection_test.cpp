@@ -302,6 +302,37 @@ TEST_F(ConnectionTest, ADrainFinishesWhatRunsAndClosesTheRest) {
   EXPECT_TRUE(server->wait_drained(milliseconds(10'000)));
 }
 
+// Between /ready's 503 and the end of the listener.
+TEST_F(ConnectionTest, WhatComesBeforeTheDrainIsAnsweredAndItsConnectionLeft) {
+  start();
+  HttpClient kept(server->port());
+  EXPECT_EQ(kept.get("/health").header("Connection"), "keep-alive");
+  server->end_keep_alive();
+  const ClientResponse last = kept.get("/health");  // it may have been on its way
+  EXPECT_EQ(last.status, 200);
+  EXPECT_EQ(last.header("Connection"), "close");
+  EXPECT_TRUE(kept.wait_closed());
+  HttpClient newcomer(server->port());
+  EXPECT_EQ(newcomer.get("/health").status, 200);
+  EXPECT_TRUE(newcomer.wait_closed());
+}
+
+// A request of which the head came before the drain began.
+TEST_F(ConnectionTest, ADrainAnswersWhatItHasBegunToRead) {
+  start();
+  HttpClient slow(server->port());
+  const std::string request =
+      post_request("/v1/query", R"({"question":"words 2 1"})", "Expect: 100-continue\r\n");
+  const std::size_t head = request.find("\r\n\r\n") + 4;
+  slow.send(request.substr(0, head));
+  EXPECT_EQ(slow.receive_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  state->begin_drain();
+  server->begin_drain();
+  slow.send(request.substr(head));
+  EXPECT_EQ(slow.read_response().status, 200);
+  EXPECT_TRUE(server->wait_drained(milliseconds(10'000)));
+}
+
 // The last connection may end just when it is asked to.
 TEST_F(ConnectionTest, DrainsWheneverTheLastConnectionEnds) {
   for (int round = 0; round < 40; ++round) {

@@ -182,7 +182,7 @@ TEST_F(LoadTest, ARefusalAWrongAnswerAndADeadServerAreCountedAsWhatTheyAre) {
   options.expected_answers[3] = "something else";
   EXPECT_EQ(run_load(url, requests, options)->count(LoadOutcome::kWrongAnswer), 2);
   options.expected_answers.clear();
-  state->begin_drain();
+  state->set_service(nullptr);
   EXPECT_EQ(run_load(url, requests, options)->count(LoadOutcome::kRefused), 26);
   server->stop();
   const LoadRun run = *run_load(url, requests, options);

@@ -23,8 +23,11 @@ TEST_F(OperationsTest, ReadyFollowsTheModelAndTheDrain) {
   EXPECT_EQ(get("/metrics").status, 200);
   state->set_service(service.get());
   state->begin_drain();
-  EXPECT_EQ(get("/ready").status, 503);
+  const ClientResponse leaving = get("/ready");
+  EXPECT_EQ(leaving.status, 503);
+  EXPECT_EQ(error_code_of(leaving), "not_ready");
   EXPECT_EQ(get("/health").status, 200);
+  EXPECT_EQ(post("/v1/query", R"({"question":"a"})").status, 200) << "it has nowhere else to go";
 }
 
 // At once, and with the call's name: whoever routes requests sends them elsewhere.
