@@ -63,7 +63,7 @@ TEST(UrlFetch, LoopbackIsRefusedByDefaultWhateverItsName) {
   FetchPolicy policy = test_policy();
   policy.allows_address = FetchPolicy().allows_address;
   policy.allowed_hosts = {"*"};
-  policy.timeout = std::chrono::milliseconds(20);
+  policy.hide_names = false;  // what is refused is said at once
   for (const char* name : {"127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001",
                            "[::ffff:127.0.0.1]", "0.0.0.0"}) {
     expect_refused(fetch(policy, host.url("/", name)), StatusCode::kNotFound, "not allowed");
@@ -101,7 +101,7 @@ TEST(UrlFetch, RedirectsAreFollowedAndJudgedEach) {
   expect_refused(fetch(policy, host.url("/host")), StatusCode::kInvalidArgument, "'localhost'");
   EXPECT_EQ(inner.num_connections(), 0);
   // ... and its address.
-  policy.timeout = std::chrono::milliseconds(200);
+  policy.hide_names = false;  // what is refused is said at once
   expect_refused(fetch(policy, host.url("/address")), StatusCode::kNotFound, "127.0.0.2");
   for (const char* path : {"/file", "/user", "/nowhere"}) {
     EXPECT_FALSE(fetch(policy, host.url(path)).ok()) << path;
@@ -336,7 +336,7 @@ TEST_F(RemoteImages, NothingIsFetchedForFieldsThatAreNotRead) {
 
 TEST_F(RemoteImages, WhatCannotBeFetchedIsA400) {
   FetchPolicy policy = test_policy();
-  policy.timeout = std::chrono::milliseconds(200);
+  policy.timeout = std::chrono::seconds(1);
   start_fetching(policy);
   PictureHost host({{"/silent", std::string(PictureHost::kSilence)}});
   for (const char* path : {"/silent", "/missing"}) {
