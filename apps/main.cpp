@@ -34,11 +34,12 @@ void turn_signals_of_writes_into_errors() {
 
 // Answers that did not arrive are no success, whatever command they are from.
 int check_standard_output(int status) {
+  if (status != 0) return status;  // the command has said why
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
   std::fprintf(stderr, "gapless: standard output could not be written%s%s\n",
                errno == 0 ? "" : ": ", errno == 0 ? "" : std::strerror(errno));
-  return status == 0 ? 1 : status;
+  return 1;
 }
 
 constexpr int kExitUsage = 2;

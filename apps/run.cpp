@@ -1,7 +1,9 @@
 // gapless run SKILL --image FILE ...: one request, its answer on standard output. Of the skills that
 // take one picture, several pictures are requests one after another.
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <future>
 #include <iostream>
 #include <memory>
@@ -149,7 +151,11 @@ Status answer_one(const RunOptions& options, Engine& engine, const SkillRequest&
   } else {
     print_answer(options, *result, label);
   }
-  std::cout << std::flush;
+  // An answer is read while the next one is computed; where nobody reads, none is.
+  if (std::fflush(stdout) != 0) {
+    return make_error(StatusCode::kDataLoss, "standard output could not be written: {}",
+                      std::strerror(errno));
+  }
   return options.annotate.empty() ? ok_status() : annotate_image(options, request, *result);
 }
 
