@@ -39,11 +39,11 @@ class Fault:
     """What happens to the next requests of a method for a file, in place of the usual answer or to it."""
 
     def __init__(self, method, file, times=1, status=None, headers=None, cut_at=None, stall_at=None, content=None, no_ranges=False,
-                 not_before=None):
+                 pause=None):
         self.method, self.file, self.times = method, file, times
         self.status, self.headers = status, headers or {}
         self.cut_at, self.stall_at, self.content, self.no_ranges = cut_at, stall_at, content, no_ranges
-        self.not_before = not_before
+        self.pause, self.not_before = pause, None  # whoever comes back within `pause` seconds gets the same once more
 
 
 class FakeHub:
@@ -123,8 +123,11 @@ class FakeHub:
         file = path.rsplit("/", 1)[1]
         fault = self.take_fault(server, request.command, file)
         if fault and fault.status:
-            if fault.not_before is not None and time.monotonic() < fault.not_before:
-                fault.times += 1
+            if fault.pause is not None:
+                now = time.monotonic()
+                if fault.not_before is not None and now < fault.not_before:
+                    fault.times += 1
+                fault.not_before = now + fault.pause
             return self.reply(request, fault.status, fault.headers)
         if server == "cdn":
             return self.send_large(request, path, fault)

@@ -84,7 +84,7 @@ TEST_F(HubHostileTest, HeadsThatAreNone) {
         std::string("HTTP/1.1 abc OK\r\n\r\n"),
         std::string("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"),
         std::string("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"),
-        std::string("HTTP/1.1 200 OK\r\n\0: x\r\n\r\n", 27),
+        std::string("HTTP/1.1 200 OK\r\n\0: x\r\n\r\n", 25),
         std::string("\x16\x03\x01\x02", 4),
         long_head,
         many_fields,

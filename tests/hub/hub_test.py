@@ -127,7 +127,7 @@ class HubTest(FolderTest):
         self.assert_whole(other, commit)
         self.good(self.info(model=f"org/tiny@{self.commit}"))
         self.assertFalse((self.repository / "refs/main").exists())
-        self.assertEqual(self.hub.sent[WEIGHTS], SIZE, "both commits have the same weights: they are not sent twice")
+        self.assertLess(self.hub.sent[WEIGHTS], SIZE + (1 << 20), "both commits have the same weights: their headers are looked at, and no more")
         self.bad(self.info(model="org/tiny@v9"), "org/tiny", "v9")
         for name in ("org/../x", "org/tiny@../x", "org/tiny@", "org/ti ny"):
             self.bad(self.info(model=name), "is not the name of")
@@ -280,10 +280,9 @@ class HubTest(FolderTest):
         self.bad(self.info(model="org/empty"), "neither model.safetensors nor model.safetensors.index.json")
 
     def test_a_busy_hub_is_asked_again_when_it_says(self):
-        self.hub.faults = [Fault("HEAD", "config.json", times=1, status=429, headers={"Retry-After": "2"},
-                                 not_before=time.monotonic() + 1.9)]
+        self.hub.faults = [Fault("HEAD", "config.json", times=2, status=429, headers={"Retry-After": "2"}, pause=1.9)]
         done = self.good(self.info())
-        self.assertEqual(done.stderr.count("trying again in 2 s"), 1)
+        self.assertEqual(done.stderr.count("trying again in 2 s"), 2, "not sooner than it was told to")
         self.hub.faults = [Fault("HEAD", "tokenizer.json", status=429, headers={"Retry-After": "3600"})]
         (self.repository / "snapshots" / self.commit / "tokenizer.json").unlink()
         self.bad(self.info(), "429", "come back in 3600 s")
