@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -52,6 +54,11 @@ std::vector<std::uint8_t> byte_of_each_class(const ByteDfa& dfa);
 
 // Without the states from which no label can be reached; the start stays state 0, or all go.
 ByteDfa trimmed(const ByteDfa& dfa);
+
+// These strings, label 1. ResourceExhausted past kMaxGrammarStates.
+StatusOr<ByteDfa> dfa_of_strings(const std::set<std::string>& strings);
+// Every string of UTF-8, label 1.
+const ByteDfa& dfa_of_all_strings();
 
 // Whether some string has labels in both.
 bool intersects(const ByteDfa& a, const ByteDfa& b);

@@ -1,5 +1,6 @@
 #include "grammar/grammar.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace gapless {
@@ -48,6 +49,17 @@ bool act(const Grammar& g, const GrammarAction& action, GrammarRow& row, bool& r
   switch (action.op) {
     case GrammarOp::kNone:
       return true;
+    case GrammarOp::kSpace:
+    case GrammarOp::kChar:
+      return ++row.length <= action.max || action.max < 0;
+    case GrammarOp::kStringEnd:
+      if (row.length < action.min) return false;
+      break;
+    default:
+      break;
+  }
+  row.length = 0;
+  switch (action.op) {
     case GrammarOp::kCall:
       frame.next = action.table;
       return true;
@@ -63,13 +75,10 @@ bool act(const Grammar& g, const GrammarAction& action, GrammarRow& row, bool& r
       row.state = g.next_states[frame.next + action.result];
       return true;
     case GrammarOp::kStringBegin:
-      row.length = 0;
       return true;
-    case GrammarOp::kChar:
-      return ++row.length <= action.max || action.max < 0;
     case GrammarOp::kStringEnd:
       row.state = g.next_states[frame.next + action.result];
-      return row.length >= action.min;
+      return true;
     case GrammarOp::kKey: {
       std::uint32_t& word = frame.seen[action.result / 32];
       const std::uint32_t bit = 1u << action.result % 32;
@@ -87,11 +96,20 @@ bool act(const Grammar& g, const GrammarAction& action, GrammarRow& row, bool& r
       return has_room(g, action, frame, 1);
     case GrammarOp::kClose:
       return close(g, action, row);
+    default:
+      return false;
   }
-  return false;
 }
 
 }  // namespace
+
+int Grammar::largest_count() const {
+  int largest = 0;
+  for (const GrammarCondition& condition : conditions) {
+    largest = std::max({largest, condition.min, condition.max});
+  }
+  return largest;
+}
 
 std::size_t Grammar::bytes() const {
   return edges.size() * sizeof(GrammarEdge) + may_end.size() +
@@ -109,9 +127,7 @@ GrammarRow begin_row(const Grammar& grammar) {
 bool advance(const Grammar& grammar, GrammarRow& row, std::uint8_t byte) {
   // A number ends at most once; what follows it is no number.
   for (int turn = 0; turn < 2; ++turn) {
-    const std::size_t at = std::size_t{row.state} * static_cast<std::size_t>(grammar.num_classes) +
-                           grammar.class_of[byte];
-    const GrammarEdge edge = grammar.edges[at];
+    const GrammarEdge edge = grammar.edge(row.state, byte);
     if (edge.state == kDeadGrammarState) return false;
     row.state = edge.state;
     bool redo = false;

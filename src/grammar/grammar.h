@@ -10,11 +10,15 @@
 // where to go on (kCall), and the value's end goes there (kReturn). So a schema's states exist once,
 // however often it is referred to, itself included.
 //
+// What an operation other than kSpace, kChar and kStringBegin does sets `length` to 0: it ends a string or a run of
+// whitespace.
+//
 // A value may satisfy several alternatives of a schema at once (anyOf): it returns a result, a number
 // that says which; frame.next names a list of states, one for each result.
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -29,6 +33,7 @@ inline constexpr std::uint16_t kDeadGrammarState = 0xFFFF;
 
 enum class GrammarOp : std::uint16_t {
   kNone,
+  kSpace,        // length + 1, at most `max`: whitespace between tokens is a run of bounded length
   kCall,         // frame.next = table
   kPush,         // a new frame with next = table
   kReturn,       // state = next of the frame, for `result`
@@ -61,7 +66,7 @@ struct GrammarCondition {
   std::int32_t min = 0, max = 0;                     // members or items; max < 0: unlimited
   std::uint32_t role = 0;                            // bit of the result
 
-  friend bool operator==(const GrammarCondition&, const GrammarCondition&) = default;
+  friend auto operator<=>(const GrammarCondition&, const GrammarCondition&) = default;
 };
 
 struct GrammarEdge {
@@ -82,6 +87,12 @@ struct Grammar {
   std::vector<std::uint16_t> next_states;  // lists of states, one entry for each result
 
   std::size_t bytes() const;
+  // No condition tells larger counts of members or items apart.
+  int largest_count() const;
+
+  GrammarEdge edge(std::uint16_t state, std::uint8_t byte) const {
+    return edges[std::size_t{state} * static_cast<std::size_t>(num_classes) + class_of[byte]];
+  }
 };
 
 struct GrammarFrame {
@@ -94,7 +105,7 @@ struct GrammarFrame {
 struct GrammarRow {
   std::uint16_t state = 0;
   std::uint16_t depth = 0;  // frames in use, less one
-  std::int32_t length = 0;  // code points of the string that goes on
+  std::int32_t length = 0;  // code points of the string that goes on, or bytes of whitespace
   std::array<GrammarFrame, kMaxGrammarDepth + 1> frames{};
 };
 

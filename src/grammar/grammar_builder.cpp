@@ -29,9 +29,10 @@ void GrammarBuilder::add_edge(BuildState from, std::uint8_t first, std::uint8_t 
 }
 
 void GrammarBuilder::add_whitespace(BuildState state) {
-  add_edge(state, ' ', state);
-  add_edge(state, '\t', '\n', state);
-  add_edge(state, '\r', state);
+  const GrammarAction space{.op = GrammarOp::kSpace, .max = kMaxWhitespaceRun};
+  add_edge(state, ' ', state, space);
+  add_edge(state, '\t', '\n', state, space);
+  add_edge(state, '\r', state, space);
 }
 
 void GrammarBuilder::set_may_end(BuildState state) {
@@ -52,13 +53,11 @@ std::uint16_t GrammarBuilder::table(const std::vector<BuildState>& states) {
 
 void GrammarBuilder::set_conditions(GrammarAction& what,
                                     const std::vector<GrammarCondition>& conditions) {
-  const auto found =
-      std::search(conditions_.begin(), conditions_.end(), conditions.begin(), conditions.end());
-  what.first_condition = static_cast<std::uint16_t>(found - conditions_.begin());
+  const auto [at, is_new] =
+      condition_lists_.emplace(conditions, static_cast<std::uint16_t>(conditions_.size()));
+  if (is_new) conditions_.insert(conditions_.end(), conditions.begin(), conditions.end());
+  what.first_condition = at->second;
   what.num_conditions = static_cast<std::uint16_t>(conditions.size());
-  if (found == conditions_.end()) {
-    conditions_.insert(conditions_.end(), conditions.begin(), conditions.end());
-  }
 }
 
 std::size_t GrammarBuilder::ActionHash::operator()(const GrammarAction& a) const {

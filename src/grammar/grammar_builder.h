@@ -63,6 +63,7 @@ class GrammarBuilder {
   std::vector<std::pair<BuildState, BuildState>> copies_;
   std::vector<GrammarAction> actions_;
   std::vector<GrammarCondition> conditions_;
+  std::map<std::vector<GrammarCondition>, std::uint16_t> condition_lists_;
   std::vector<BuildState> next_states_;
   std::vector<std::uint16_t> table_sizes_;  // at each table's first entry
   std::map<std::vector<BuildState>, std::uint16_t> tables_;

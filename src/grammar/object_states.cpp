@@ -9,9 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <unordered_map>
 
-#include "base/check.h"
+#include "grammar/compile_work.h"
 #include "grammar/json_machines.h"
 
 namespace gapless {
@@ -33,6 +32,7 @@ class ObjectStates {
   Status fill() {
     GAPLESS_RETURN_IF_ERROR(collect_names());
     GAPLESS_RETURN_IF_ERROR(make_name_languages());
+    GAPLESS_RETURN_IF_ERROR(make_trie());
     GAPLESS_RETURN_IF_ERROR(check_counts());
     AliveSet all = 0;
     for (std::size_t i = 0; i < job_.specs.size(); ++i) {
@@ -87,9 +87,7 @@ class ObjectStates {
 
   // Languages that tell names apart: all strings, then each pattern, then each propertyNames.
   Status make_name_languages() {
-    const RegexPtr anything = regex_anything();
-    GAPLESS_ASSIGN_OR_RETURN(ByteDfa all, make_dfa(std::span(&anything, 1)));
-    std::vector<ByteDfa> languages = {std::move(all)};
+    std::vector<ByteDfa> languages = {dfa_of_all_strings()};
     for (const SchemaSpec* spec : job_.specs) {
       for (const ObjectClause& clause : spec->objects) {
         for (const auto& [pattern, schema] : clause.patterns) {
@@ -200,15 +198,20 @@ class ObjectStates {
     if (const auto known = name_states_.find(alive); known != name_states_.end()) {
       return known->second;
     }
+    GAPLESS_RETURN_IF_ERROR(builder_.check_size());
+    GrammarAction room;
+    builder_.set_conditions(room, conditions(alive));
     // Classes of names that some alternative allows, and where each one leads.
     std::vector<std::pair<BuildState, GrammarAction>> ends;
     std::map<std::string, std::size_t> named;  // name -> end; absent: not allowed
     for (const auto& [name, bit] : bits_) {
+      GAPLESS_RETURN_IF_ERROR(CompileWork::spend(work_of_a_name()));
       GAPLESS_ASSIGN_OR_RETURN(const auto colon,
                                colon_state(class_of(&name, languages_.match(name)), alive));
       if (!colon) continue;
-      GrammarAction action{.op = GrammarOp::kKey, .result = static_cast<std::uint16_t>(bit)};
-      set_room(action, alive);
+      GrammarAction action = room;
+      action.op = GrammarOp::kKey;
+      action.result = static_cast<std::uint16_t>(bit);
       named.emplace(name, ends.size());
       ends.emplace_back(*colon, action);
     }
@@ -217,12 +220,12 @@ class ObjectStates {
       if (labels == 0 || others.contains(labels)) continue;
       GAPLESS_ASSIGN_OR_RETURN(const auto colon, colon_state(class_of(nullptr, labels), alive));
       if (!colon) continue;
-      GrammarAction action{.op = GrammarOp::kOtherKey};
-      set_room(action, alive);
+      GrammarAction action = room;
+      action.op = GrammarOp::kOtherKey;
       others.emplace(labels, ends.size());
       ends.emplace_back(*colon, action);
     }
-    const ByteDfa names = name_dfa(named, others);
+    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa names, name_dfa(named, others));
     if (names.empty()) return name_states_[alive] = builder_.add_state();
     const auto on_quote = [&](int q, BuildState state) {
       const LabelSet label = names.labels[static_cast<std::size_t>(q)];
@@ -235,59 +238,76 @@ class ObjectStates {
     return name_states_[alive] = states.front();
   }
 
+  // The declared names as a tree, made once. child[node][class] is -1 where no name goes on.
+  struct NameTrie {
+    ByteDfa classes;  // of the bytes that names and languages tell apart; no states
+    std::vector<std::vector<int>> child = {{}};
+    std::vector<const std::string*> name = {nullptr};  // that ends here
+  };
+
+  Status make_trie() {
+    trie_.classes = empty_name_dfa();
+    const auto num_classes = static_cast<std::size_t>(trie_.classes.num_classes);
+    trie_.child[0].assign(num_classes, -1);
+    for (const auto& [name, bit] : bits_) {
+      std::size_t at = 0;
+      for (const char c : name) {
+        const std::size_t byte_class = trie_.classes.class_of[static_cast<std::uint8_t>(c)];
+        if (trie_.child[at][byte_class] < 0) {
+          if (trie_.child.size() >= kMaxGrammarStates) {
+            return make_error(StatusCode::kResourceExhausted,
+                              "properties: names that differ in more than {} characters",
+                              kMaxGrammarStates);
+          }
+          trie_.child[at][byte_class] = static_cast<int>(trie_.child.size());
+          trie_.child.emplace_back(num_classes, -1);
+          trie_.name.push_back(nullptr);
+        }
+        at = static_cast<std::size_t>(trie_.child[at][byte_class]);
+      }
+      trie_.name[at] = &name;
+    }
+    return ok_status();
+  }
+
   // An automaton whose label is the number of the name's end, plus one. States are pairs: how far the
   // name is a declared one, and where it stands among the languages.
-  ByteDfa name_dfa(const std::map<std::string, std::size_t>& named,
-                   const std::map<LabelSet, std::size_t>& others) const {
-    struct Node {
-      std::map<std::uint8_t, int> children;
-      bool is_name = false;
-      std::size_t label = 0;
-    };
-    std::vector<Node> trie(1);
-    for (const auto& [name, bit] : bits_) {
-      int at = 0;
-      for (const char c : name) {
-        const auto byte = static_cast<std::uint8_t>(c);
-        const auto [child, is_new] = trie[static_cast<std::size_t>(at)].children.emplace(
-            byte, static_cast<int>(trie.size()));
-        at = child->second;
-        if (is_new) trie.emplace_back();
-      }
-      Node& end = trie[static_cast<std::size_t>(at)];
-      end.is_name = true;
-      if (const auto found = named.find(name); found != named.end()) end.label = found->second + 1;
-    }
-    ByteDfa dfa = empty_name_dfa();
+  StatusOr<ByteDfa> name_dfa(const std::map<std::string, std::size_t>& named,
+                             const std::map<LabelSet, std::size_t>& others) const {
+    ByteDfa dfa = trie_.classes;
     const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);
     std::vector<std::pair<int, std::int32_t>> pairs;
-    std::unordered_map<std::uint64_t, std::int32_t> numbers;
+    // Of pairs off the tree, and of those on it: a node of a tree is reached in one way only.
+    std::vector<std::int32_t> off_tree(static_cast<std::size_t>(languages_.num_states()), -1);
     const auto number_of = [&](int node, std::int32_t language) {
-      const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(node)} << 32 |
-                                static_cast<std::uint32_t>(language);
-      const auto [at, is_new] = numbers.emplace(key, static_cast<std::int32_t>(pairs.size()));
-      if (is_new) pairs.emplace_back(node, language);
-      return at->second;
+      if (node >= 0) {
+        pairs.emplace_back(node, language);
+        return static_cast<std::int32_t>(pairs.size() - 1);
+      }
+      std::int32_t& number = off_tree[static_cast<std::size_t>(language)];
+      if (number < 0) {
+        number = static_cast<std::int32_t>(pairs.size());
+        pairs.emplace_back(node, language);
+      }
+      return number;
     };
     number_of(0, others.empty() ? ByteDfa::kDead : 0);
     for (std::size_t i = 0; i < pairs.size(); ++i) {
+      GAPLESS_RETURN_IF_ERROR(CompileWork::spend(dfa.num_classes));
       const auto [node, language] = pairs[i];
-      const Node* const at = node < 0 ? nullptr : &trie[static_cast<std::size_t>(node)];
+      const auto at = static_cast<std::size_t>(node);
       LabelSet label = 0;
-      if (at != nullptr && at->is_name) {
-        label = at->label;
+      if (node >= 0 && trie_.name[at] != nullptr) {
+        const auto found = named.find(*trie_.name[at]);
+        if (found != named.end()) label = found->second + 1;
       } else if (language != ByteDfa::kDead) {
         const auto found = others.find(languages_.labels[static_cast<std::size_t>(language)]);
         if (found != others.end()) label = found->second + 1;
       }
       dfa.labels.push_back(label);
-      for (const std::uint8_t byte : bytes) {
-        int child = -1;
-        if (at != nullptr) {
-          const auto found = at->children.find(byte);
-          if (found != at->children.end()) child = found->second;
-        }
-        const std::int32_t to = languages_.step(language, byte);
+      for (std::size_t c = 0; c < bytes.size(); ++c) {
+        const int child = node < 0 ? -1 : trie_.child[at][c];
+        const std::int32_t to = languages_.step(language, bytes[c]);
         const bool dead = child < 0 && to == ByteDfa::kDead;
         dfa.next.push_back(dead ? ByteDfa::kDead : number_of(child, to));
       }
@@ -372,8 +392,13 @@ class ObjectStates {
     return list;
   }
 
-  void set_room(GrammarAction& action, AliveSet alive) {
-    builder_.set_conditions(action, conditions(alive));
+  // Steps of finding out what a name may hold: its schemas are looked for in every clause.
+  long work_of_a_name() const {
+    std::size_t work = 20;
+    for (const SchemaSpec* spec : job_.specs) {
+      for (const ObjectClause& clause : spec->objects) work += 2 + clause.properties.size() / 2;
+    }
+    return static_cast<long>(work);
   }
 
   void add_close(BuildState state, AliveSet alive) {
@@ -389,6 +414,7 @@ class ObjectStates {
   std::map<const Regex*, std::size_t> pattern_labels_;
   std::map<SchemaRef, std::size_t> names_labels_;
   ByteDfa languages_;
+  NameTrie trie_;
   std::map<AliveSet, BuildState> name_states_, after_states_;
   std::map<std::pair<std::vector<Role>, std::vector<int>>, std::optional<BuildState>> colons_;
   std::vector<std::pair<BuildState, AliveSet>> unfilled_;

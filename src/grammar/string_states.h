@@ -1,6 +1,7 @@
 // add_string_states() of json_machines.h.
 #pragma once
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -27,9 +28,14 @@ class StringStates {
  private:
   BuildState state(std::int32_t q) const { return states_[static_cast<std::size_t>(q)]; }
 
+  // Where a string goes on behind each character that is written as an escape: the short ones, then the
+  // control characters.
+  using EscapeTargets = std::vector<std::int32_t>;
+
   void add_plain(int q);
   void add_escapes(int q);
-  void add_control_escapes(int q, BuildState escape);
+  EscapeTargets escape_targets(int q) const;
+  void add_control_escapes(const EscapeTargets& targets, BuildState escape);
   void add_any_escape(int q, BuildState escape);
 
   GrammarBuilder& builder_;
@@ -37,6 +43,9 @@ class StringStates {
   const GrammarAction& on_char_;
   const bool any_escape_;
   std::vector<BuildState> states_;
+  // States behind a backslash. Most states of a string's automaton go on alike there and share one: in the
+  // tree of an object's names nearly all do.
+  std::map<EscapeTargets, BuildState> escapes_;
 };
 
 template <typename OnQuote>
