@@ -232,7 +232,7 @@ class Determinizer {
 
 }  // namespace
 
-ByteDfa trimmed(const ByteDfa& dfa) {
+ByteDfa trimmed(const ByteDfa& dfa, std::vector<std::int32_t>* kept) {
   const auto num_states = static_cast<std::size_t>(dfa.num_states());
   const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
   std::vector<std::vector<std::int32_t>> before(num_states);
@@ -267,7 +267,9 @@ ByteDfa trimmed(const ByteDfa& dfa) {
   std::vector<std::int32_t> number(num_states, ByteDfa::kDead);
   std::int32_t count = 0;
   for (std::size_t state = 0; state < num_states; ++state) {
-    if (lives[state]) number[state] = count++;
+    if (!lives[state]) continue;
+    number[state] = count++;
+    if (kept != nullptr) kept->push_back(static_cast<std::int32_t>(state));
   }
   for (std::size_t state = 0; state < num_states; ++state) {
     if (!lives[state]) continue;

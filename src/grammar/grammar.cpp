@@ -27,6 +27,27 @@ bool has_room(const Grammar& g, const GrammarAction& action, const GrammarFrame&
   return false;
 }
 
+// Whether a member of these names, or another one, may still come: what is required must find room behind it.
+bool may_come(const Grammar& g, const GrammarAction& action, const GrammarFrame& frame) {
+  const NameSet& names = g.name_sets[action.result];
+  const auto any = [&](const NameSet* among) {
+    std::uint32_t left = 0;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      left |= names[i] & ~frame.seen[i] & (among == nullptr ? ~0u : (*among)[i]);
+    }
+    return left != 0;
+  };
+  for (const GrammarCondition& condition : conditions_of(g, action)) {
+    const int room =
+        condition.max < 0 ? 1 : condition.max - frame.count - num_missing(condition, frame);
+    // In the last places only what is required may come.
+    if (room > 0 ? action.table == 1 || any(nullptr) : room == 0 && any(&condition.required)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool close(const Grammar& g, const GrammarAction& action, GrammarRow& row) {
   if (row.depth == 0) return false;
   const GrammarFrame& frame = row.frames[row.depth];
@@ -79,6 +100,8 @@ bool act(const Grammar& g, const GrammarAction& action, GrammarRow& row, bool& r
     case GrammarOp::kStringEnd:
       row.state = g.next_states[frame.next + action.result];
       return true;
+    case GrammarOp::kName:
+      return may_come(g, action, frame);
     case GrammarOp::kKey: {
       std::uint32_t& word = frame.seen[action.result / 32];
       const std::uint32_t bit = 1u << action.result % 32;
@@ -114,7 +137,7 @@ int Grammar::largest_count() const {
 std::size_t Grammar::bytes() const {
   return edges.size() * sizeof(GrammarEdge) + may_end.size() +
          actions.size() * sizeof(GrammarAction) + conditions.size() * sizeof(GrammarCondition) +
-         next_states.size() * sizeof(std::uint16_t);
+         name_sets.size() * sizeof(NameSet) + next_states.size() * sizeof(std::uint16_t);
 }
 
 GrammarRow begin_row(const Grammar& grammar) {

@@ -41,10 +41,11 @@ enum class GrammarOp : std::uint16_t {
   kStringBegin,  // length = 0
   kChar,         // length + 1, at most `max`
   kStringEnd,    // length at least `min`: kReturn
-  kKey,          // name `bit` was not there yet: now it is; one more member, if `conditions` allow
-  kOtherKey,     // one more member, if `conditions` allow
-  kComma,        // one more item, if `conditions` allow: kCall
-  kClose,        // drops the frame and returns what `conditions` say; without any of them: illegal
+  kName,  // some name of name_sets[result] that is not there yet may come, or (table = 1) another one
+  kKey,       // name `bit` was not there yet: now it is; one more member, if `conditions` allow
+  kOtherKey,  // one more member, if `conditions` allow
+  kComma,     // one more item, if `conditions` allow: kCall
+  kClose,     // drops the frame and returns what `conditions` say; without any of them: illegal
 };
 
 // What to do on an edge besides going to its state.
@@ -69,6 +70,8 @@ struct GrammarCondition {
   friend auto operator<=>(const GrammarCondition&, const GrammarCondition&) = default;
 };
 
+using NameSet = std::array<std::uint32_t, kNameWords>;  // name bits
+
 struct GrammarEdge {
   std::uint16_t state = kDeadGrammarState;
   std::uint16_t action = 0;  // 0: none
@@ -84,6 +87,7 @@ struct Grammar {
   std::vector<std::uint8_t> may_end;   // [num_states]: the answer may stop here, in the first frame
   std::vector<GrammarAction> actions;  // [0] is none
   std::vector<GrammarCondition> conditions;
+  std::vector<NameSet> name_sets;
   std::vector<std::uint16_t> next_states;  // lists of states, one entry for each result
 
   std::size_t bytes() const;

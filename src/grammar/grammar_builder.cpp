@@ -60,6 +60,19 @@ void GrammarBuilder::set_conditions(GrammarAction& what,
   what.num_conditions = static_cast<std::uint16_t>(conditions.size());
 }
 
+bool GrammarBuilder::is_bounded(const GrammarAction& action) const {
+  const auto begin = conditions_.begin() + action.first_condition;
+  return std::all_of(begin, begin + action.num_conditions,
+                     [](const GrammarCondition& condition) { return condition.max >= 0; });
+}
+
+std::uint16_t GrammarBuilder::name_set(const NameSet& names) {
+  const auto [at, is_new] =
+      name_set_numbers_.emplace(names, static_cast<std::uint16_t>(name_sets_.size()));
+  if (is_new) name_sets_.push_back(names);
+  return at->second;
+}
+
 std::size_t GrammarBuilder::ActionHash::operator()(const GrammarAction& a) const {
   std::uint64_t hash = 1469598103934665603u;
   for (const std::uint64_t part :
@@ -82,7 +95,8 @@ std::uint32_t GrammarBuilder::action(const GrammarAction& what) {
 
 Status GrammarBuilder::check_size() const {
   if (states_.size() > kMaxGrammarStates || actions_.size() > kMaxTableEntries ||
-      next_states_.size() > kMaxTableEntries || conditions_.size() > kMaxTableEntries) {
+      next_states_.size() > kMaxTableEntries || conditions_.size() > kMaxTableEntries ||
+      name_sets_.size() > kMaxTableEntries) {
     return make_error(StatusCode::kResourceExhausted, "the grammar has more than {} states",
                       kMaxGrammarStates);
   }
@@ -190,6 +204,7 @@ StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
   grammar.start = number[start];
   grammar.actions = actions_;
   grammar.conditions = conditions_;
+  grammar.name_sets = name_sets_;
   for (const BuildState state : next_states_) grammar.next_states.push_back(number[state]);
   return grammar;
 }

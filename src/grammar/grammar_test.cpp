@@ -69,6 +69,26 @@ TEST(GrammarTest, MembersInAnyOrderEachOnce) {
   EXPECT_FALSE(may_begin(g, R"({"a": 1.)"));
 }
 
+// A beginning is legal only where an answer goes on so.
+TEST(GrammarTest, WhatWasThereLeadsIntoNoDeadEnd) {
+  const Grammar g = schema(R"({"type": "object", "properties": {"name": {}, "names": {}, "r": {}},
+      "required": ["name"], "additionalProperties": false})");
+  EXPECT_TRUE(may_begin(g, R"({"name": 1, "name)"));
+  EXPECT_TRUE(may_begin(g, R"({"name": 1, "names": 2, "r)"));
+  EXPECT_FALSE(may_begin(g, R"({"name": 1, "names": 2, "n)")) << "only r is left";
+  EXPECT_FALSE(may_begin(g, R"({"r": 1, "names": 2, "r)"));
+  EXPECT_FALSE(may_begin(g, R"({"name": 1, "names": 2, "r": 3,)")) << "nothing is left";
+  const Grammar bounded = schema(R"({"type": "object", "properties": {"a": {}, "b": {}},
+      "required": ["b"], "maxProperties": 2})");
+  EXPECT_TRUE(may_begin(bounded, R"({"x": 1, "b)"));
+  EXPECT_FALSE(may_begin(bounded, R"({"x": 1, "a)")) << "the last place is for b";
+  EXPECT_FALSE(may_begin(bounded, R"({"x": 1, "b": 2,)"));
+  EXPECT_FALSE(may_begin(schema(R"({"type": "object", "maxProperties": 0})"), R"({")"));
+  EXPECT_THAT(refusal(R"({"type": "object", "properties": {"a": {}}, "minProperties": 2,
+                          "additionalProperties": false})"),
+              HasSubstr("no value"));
+}
+
 // A name that is spelled with an escape is the same name.
 TEST(GrammarTest, OtherNamesAreNotDeclaredOnesInDisguise) {
   const Grammar g = schema(R"({"properties": {"a": {"type": "integer"}, "q\"": {"type": "null"}},

@@ -42,8 +42,8 @@ class ObjectStates {
     if (all == 0) return ok_status();
     const BuildState first = builder_.add_state();
     builder_.add_whitespace(first);
-    GAPLESS_ASSIGN_OR_RETURN(const BuildState name, name_state(all));
-    builder_.add_edge(first, '"', name);
+    GAPLESS_ASSIGN_OR_RETURN(const Names names, names_under(all));
+    if (names.any) builder_.add_edge(first, '"', names.start, names.may_begin);
     add_close(first, all);
     builder_.add_edge(job_.start, '{', first, {.op = GrammarOp::kPush});
     while (!unfilled_.empty()) {
@@ -51,11 +51,12 @@ class ObjectStates {
       unfilled_.pop_back();
       builder_.add_whitespace(state);
       add_close(state, alive);
+      GAPLESS_ASSIGN_OR_RETURN(const Names next_names, names_under(alive));
+      if (!next_names.any) continue;
       const BuildState next = builder_.add_state();
       builder_.add_whitespace(next);
-      builder_.add_edge(state, ',', next);
-      GAPLESS_ASSIGN_OR_RETURN(const BuildState next_name, name_state(alive));
-      builder_.add_edge(next, '"', next_name);
+      builder_.add_edge(state, ',', next, next_names.may_begin);
+      builder_.add_edge(next, '"', next_names.start);
     }
     return ok_status();
   }
@@ -157,6 +158,14 @@ class ObjectStates {
 
   // Whether what it requires is there to be had.
   StatusOr<bool> is_possible(const SchemaSpec& spec) {
+    if (spec.min_properties > 0 && is_declared_only(spec)) {
+      // What is declared under patterns or forbidden may be fewer still; their values are looked at elsewhere.
+      std::size_t num_allowed = 0;
+      for (const auto& [name, bit] : bits_) {
+        num_allowed += schemas_of(spec, &name, languages_.match(name)).has_value() ? 1 : 0;
+      }
+      if (num_allowed < static_cast<std::size_t>(spec.min_properties)) return false;
+    }
     if (spec.max_properties != kNoLimit &&
         (spec.max_properties < spec.min_properties ||
          spec.max_properties < static_cast<int>(spec.required.size()))) {
@@ -172,17 +181,19 @@ class ObjectStates {
     return true;
   }
 
+  static bool is_declared_only(const SchemaSpec& spec) {
+    return std::any_of(spec.objects.begin(), spec.objects.end(), [](const ObjectClause& clause) {
+      return clause.patterns.empty() && clause.additional != nullptr &&
+             clause.additional->is_bool() && !clause.additional->get_bool();
+    });
+  }
+
   // A name that nobody declares may come twice, so members cannot be counted by their names.
   Status check_counts() const {
     for (const SchemaSpec* spec : job_.specs) {
       const int sure = std::max<int>(1, static_cast<int>(spec->required.size()));
       if (spec->min_properties <= sure) continue;
-      const bool declared_only =
-          std::any_of(spec->objects.begin(), spec->objects.end(), [](const ObjectClause& clause) {
-            return clause.patterns.empty() && clause.additional != nullptr &&
-                   clause.additional->is_bool() && !clause.additional->get_bool();
-          });
-      if (!declared_only) {
+      if (!is_declared_only(*spec)) {
         return invalid_argument(
             "minProperties: with names that are not declared it must be at "
             "most 1 or the number of required ones");
@@ -193,11 +204,16 @@ class ObjectStates {
 
   // ---- states
 
-  // Behind a name's opening quote.
-  StatusOr<BuildState> name_state(AliveSet alive) {
-    if (const auto known = name_states_.find(alive); known != name_states_.end()) {
-      return known->second;
-    }
+  // The names that may come while some alternatives hold. What was there may not come again, so a beginning is
+  // legal only where some name that is left goes on so: otherwise an answer could run into a dead end.
+  struct Names {
+    bool any = false;
+    BuildState start = 0;  // behind the opening quote
+    GrammarAction may_begin;
+  };
+
+  StatusOr<Names> names_under(AliveSet alive) {
+    if (const auto known = names_.find(alive); known != names_.end()) return known->second;
     GAPLESS_RETURN_IF_ERROR(builder_.check_size());
     GrammarAction room;
     builder_.set_conditions(room, conditions(alive));
@@ -225,17 +241,18 @@ class ObjectStates {
       others.emplace(labels, ends.size());
       ends.emplace_back(*colon, action);
     }
-    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa names, name_dfa(named, others));
-    if (names.empty()) return name_states_[alive] = builder_.add_state();
+    GAPLESS_ASSIGN_OR_RETURN(const NameDfa names, name_dfa(named, others, room));
+    if (names.dfa.empty()) return names_[alive] = Names();
     const auto on_quote = [&](int q, BuildState state) {
-      const LabelSet label = names.labels[static_cast<std::size_t>(q)];
+      const LabelSet label = names.dfa.labels[static_cast<std::size_t>(q)];
       if (label == 0) return;
       const auto& [colon, action] = ends[label - 1];
       builder_.add_edge(state, '"', colon, action);
     };
     const std::vector<BuildState> states =
-        add_string_states(builder_, names, {}, /*any_escape=*/false, on_quote);
-    return name_states_[alive] = states.front();
+        add_string_states(builder_, names.dfa, {}, /*any_escape=*/false, on_quote, names.may_enter);
+    return names_[alive] = {
+               .any = true, .start = states.front(), .may_begin = names.may_enter.front()};
   }
 
   // The declared names as a tree, made once. child[node][class] is -1 where no name goes on.
@@ -243,6 +260,7 @@ class ObjectStates {
     ByteDfa classes;  // of the bytes that names and languages tell apart; no states
     std::vector<std::vector<int>> child = {{}};
     std::vector<const std::string*> name = {nullptr};  // that ends here
+    std::vector<int> parent = {-1};
   };
 
   Status make_trie() {
@@ -262,6 +280,7 @@ class ObjectStates {
           trie_.child[at][byte_class] = static_cast<int>(trie_.child.size());
           trie_.child.emplace_back(num_classes, -1);
           trie_.name.push_back(nullptr);
+          trie_.parent.push_back(static_cast<int>(at));
         }
         at = static_cast<std::size_t>(trie_.child[at][byte_class]);
       }
@@ -270,31 +289,87 @@ class ObjectStates {
     return ok_status();
   }
 
+  // Of the languages' states, those from which a name that nobody declares can end.
+  std::vector<char> reach_others(const std::map<LabelSet, std::size_t>& others) const {
+    const auto num_states = static_cast<std::size_t>(languages_.num_states());
+    const auto num_classes = static_cast<std::size_t>(languages_.num_classes);
+    std::vector<char> reach(num_states, 0);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (std::size_t state = num_states; state-- > 0;) {
+        if (reach[state]) continue;
+        bool now = others.contains(languages_.labels[state]);
+        for (std::size_t c = 0; c < num_classes && !now; ++c) {
+          const std::int32_t to = languages_.next[state * num_classes + c];
+          now = to != ByteDfa::kDead && reach[static_cast<std::size_t>(to)];
+        }
+        if (now) reach[state] = 1, changed = true;
+      }
+    }
+    return reach;
+  }
+
+  // Of the tree's nodes, the declared names that go on from there and are allowed.
+  std::vector<NameSet> names_behind(const std::map<std::string, std::size_t>& named) const {
+    std::vector<NameSet> sets(trie_.name.size(), NameSet{});
+    for (std::size_t node = sets.size(); node-- > 0;) {
+      if (trie_.name[node] != nullptr && named.contains(*trie_.name[node])) {
+        const int bit = bits_.at(*trie_.name[node]);
+        sets[node][static_cast<std::size_t>(bit) / 32] |= 1u << bit % 32;
+      }
+      if (trie_.parent[node] < 0) continue;
+      NameSet& above = sets[static_cast<std::size_t>(trie_.parent[node])];
+      for (std::size_t i = 0; i < above.size(); ++i) above[i] |= sets[node][i];
+    }
+    return sets;
+  }
+
+  // What must hold where only these names, or (others) any other one, may follow.
+  GrammarAction may_follow(const GrammarAction& room, const NameSet& names, bool others) {
+    if (others && !is_bounded(room)) return {};
+    GrammarAction action = room;
+    action.op = GrammarOp::kName;
+    action.result = builder_.name_set(names);
+    action.table = others ? 1 : 0;
+    return action;
+  }
+
   // An automaton whose label is the number of the name's end, plus one. States are pairs: how far the
   // name is a declared one, and where it stands among the languages.
-  StatusOr<ByteDfa> name_dfa(const std::map<std::string, std::size_t>& named,
-                             const std::map<LabelSet, std::size_t>& others) const {
+  struct NameDfa {
+    ByteDfa dfa;
+    std::vector<GrammarAction> may_enter;  // of each state
+  };
+
+  StatusOr<NameDfa> name_dfa(const std::map<std::string, std::size_t>& named,
+                             const std::map<LabelSet, std::size_t>& others,
+                             const GrammarAction& room) {
     ByteDfa dfa = trie_.classes;
     const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);
-    std::vector<std::pair<int, std::int32_t>> pairs;
+    struct Pair {
+      int node;
+      std::int32_t language;
+      std::int32_t from;  // the one before it, of a pair on the tree
+    };
+    std::vector<Pair> pairs;
     // Of pairs off the tree, and of those on it: a node of a tree is reached in one way only.
     std::vector<std::int32_t> off_tree(static_cast<std::size_t>(languages_.num_states()), -1);
-    const auto number_of = [&](int node, std::int32_t language) {
+    const auto number_of = [&](int node, std::int32_t language, std::int32_t from) {
       if (node >= 0) {
-        pairs.emplace_back(node, language);
+        pairs.push_back({node, language, from});
         return static_cast<std::int32_t>(pairs.size() - 1);
       }
       std::int32_t& number = off_tree[static_cast<std::size_t>(language)];
       if (number < 0) {
         number = static_cast<std::int32_t>(pairs.size());
-        pairs.emplace_back(node, language);
+        pairs.push_back({node, language, from});
       }
       return number;
     };
-    number_of(0, others.empty() ? ByteDfa::kDead : 0);
+    number_of(0, others.empty() ? ByteDfa::kDead : 0, -1);
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       GAPLESS_RETURN_IF_ERROR(CompileWork::spend(dfa.num_classes));
-      const auto [node, language] = pairs[i];
+      const auto [node, language, from] = pairs[i];
       const auto at = static_cast<std::size_t>(node);
       LabelSet label = 0;
       if (node >= 0 && trie_.name[at] != nullptr) {
@@ -309,10 +384,49 @@ class ObjectStates {
         const int child = node < 0 ? -1 : trie_.child[at][c];
         const std::int32_t to = languages_.step(language, bytes[c]);
         const bool dead = child < 0 && to == ByteDfa::kDead;
-        dfa.next.push_back(dead ? ByteDfa::kDead : number_of(child, to));
+        dfa.next.push_back(dead ? ByteDfa::kDead
+                                : number_of(child, to, static_cast<std::int32_t>(i)));
       }
     }
-    return trimmed(dfa);
+    // From the tree's leaves up: whether a name that nobody declares may come of it.
+    const std::vector<char> off_tree_others = reach_others(others);
+    std::vector<char> has_others(pairs.size(), 0);
+    for (std::size_t i = pairs.size(); i-- > 0;) {
+      if (pairs[i].node < 0) {
+        has_others[i] = off_tree_others[static_cast<std::size_t>(pairs[i].language)];
+        continue;
+      }
+      const bool is_name = trie_.name[static_cast<std::size_t>(pairs[i].node)] != nullptr;
+      has_others[i] = dfa.labels[i] != 0 && !is_name;
+      for (std::size_t c = 0; c < bytes.size() && !has_others[i]; ++c) {
+        const std::int32_t to = dfa.next[i * bytes.size() + c];
+        if (to == ByteDfa::kDead) continue;
+        const Pair& next = pairs[static_cast<std::size_t>(to)];
+        has_others[i] = next.node < 0 ? off_tree_others[static_cast<std::size_t>(next.language)]
+                                      : has_others[static_cast<std::size_t>(to)];
+      }
+    }
+    const std::vector<NameSet> behind = names_behind(named);
+    std::vector<std::int32_t> kept;
+    NameDfa result{.dfa = trimmed(dfa, &kept), .may_enter = {}};
+    if (result.dfa.empty()) return result;
+    for (const std::int32_t number : kept) {
+      const Pair& pair = pairs[static_cast<std::size_t>(number)];
+      GrammarAction action;
+      if (pair.node >= 0) {
+        const NameSet& names = behind[static_cast<std::size_t>(pair.node)];
+        const bool with_others = has_others[static_cast<std::size_t>(number)] != 0;
+        // As before it: then it was looked at there.
+        const bool is_new =
+            pair.from < 0 ||
+            names !=
+                behind[static_cast<std::size_t>(pairs[static_cast<std::size_t>(pair.from)].node)] ||
+            with_others != (has_others[static_cast<std::size_t>(pair.from)] != 0);
+        if (is_new) action = may_follow(room, names, with_others);
+      }
+      result.may_enter.push_back(action);
+    }
+    return result;
   }
 
   // Classes of the bytes that names and languages tell apart.
@@ -392,6 +506,8 @@ class ObjectStates {
     return list;
   }
 
+  bool is_bounded(const GrammarAction& room) const { return builder_.is_bounded(room); }
+
   // Steps of finding out what a name may hold: its schemas are looked for in every clause.
   long work_of_a_name() const {
     std::size_t work = 20;
@@ -415,7 +531,8 @@ class ObjectStates {
   std::map<SchemaRef, std::size_t> names_labels_;
   ByteDfa languages_;
   NameTrie trie_;
-  std::map<AliveSet, BuildState> name_states_, after_states_;
+  std::map<AliveSet, Names> names_;
+  std::map<AliveSet, BuildState> after_states_;
   std::map<std::pair<std::vector<Role>, std::vector<int>>, std::optional<BuildState>> colons_;
   std::vector<std::pair<BuildState, AliveSet>> unfilled_;
 };

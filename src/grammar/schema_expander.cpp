@@ -267,7 +267,9 @@ StatusOr<Specs> SchemaExpander::expand_keywords(SchemaRef schema, const json::ob
   for (const char* keyword : {"$dynamicRef", "$recursiveRef", "unevaluatedProperties",
                               "unevaluatedItems", "contains", "dependentSchemas"}) {
     const json::value* value = this->keyword(object, keyword);
-    if (value == nullptr || (value->is_bool() && value->get_bool())) continue;
+    const bool allows_anything = value != nullptr && value->is_bool() && value->get_bool() &&
+                                 std::string_view(keyword).starts_with("unevaluated");
+    if (value == nullptr || allows_anything) continue;
     return refuse(schema, keyword, "is not supported");
   }
   GAPLESS_ASSIGN_OR_RETURN(const SchemaSpec own, own_spec(schema, object));

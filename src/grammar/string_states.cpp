@@ -52,14 +52,14 @@ void StringStates::add_plain(int q) {
                              {kFirstContinuation, kLastContinuation, false},
                              {kLastContinuation + 1, 0xFF, true}};
   for (const Part& part : kParts) {
-    const GrammarAction& action = part.begins_character ? on_char_ : GrammarAction();
     for (int byte = part.first; byte <= part.last;) {
       const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(byte));
       int last = byte;
       while (last < part.last && dfa_.step(q, static_cast<std::uint8_t>(last + 1)) == to) ++last;
       if (to != ByteDfa::kDead) {
-        builder_.add_edge(state(q), static_cast<std::uint8_t>(byte),
-                          static_cast<std::uint8_t>(last), state(to), action);
+        builder_.add_edge(
+            state(q), static_cast<std::uint8_t>(byte), static_cast<std::uint8_t>(last), state(to),
+            part.begins_character || !may_enter_.empty() ? on_char(to) : GrammarAction());
       }
       byte = last + 1;
     }
@@ -87,7 +87,7 @@ void StringStates::add_escapes(int q) {
     const BuildState escape = at->second = builder_.add_state();
     for (std::size_t i = 0; i < std::size(kShortEscapes); ++i) {
       if (targets[i] == ByteDfa::kDead) continue;
-      builder_.add_edge(escape, kShortEscapes[i].letter, state(targets[i]), on_char_);
+      builder_.add_edge(escape, kShortEscapes[i].letter, state(targets[i]), on_char(targets[i]));
     }
     if (any_escape_) {
       add_any_escape(q, escape);
@@ -110,7 +110,7 @@ void StringStates::add_control_escapes(const EscapeTargets& targets, BuildState 
       halves[half] = builder_.add_state();
       has_half[half] = true;
     }
-    add_hex(builder_, halves[half], byte % 16, byte % 16, state(to), on_char_);
+    add_hex(builder_, halves[half], byte % 16, byte % 16, state(to), on_char(to));
   }
   if (!has_half[0] && !has_half[1]) return;
   const BuildState u = builder_.add_state(), zero = builder_.add_state();
