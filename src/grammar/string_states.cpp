@@ -87,7 +87,8 @@ void StringStates::add_escapes(int q) {
     const BuildState escape = at->second = builder_.add_state();
     for (std::size_t i = 0; i < std::size(kShortEscapes); ++i) {
       if (targets[i] == ByteDfa::kDead) continue;
-      builder_.add_edge(escape, kShortEscapes[i].letter, state(targets[i]), on_char(targets[i]));
+      builder_.add_edge(escape, kShortEscapes[i].letter, state(targets[i]),
+                        behind_escape(targets[i]));
     }
     if (any_escape_) {
       add_any_escape(q, escape);
@@ -95,7 +96,8 @@ void StringStates::add_escapes(int q) {
       add_control_escapes(targets, escape);
     }
   }
-  builder_.add_edge(state(q), '\\', at->second);
+  // A character is counted where it begins: an escape behind the last one allowed would be a dead end.
+  builder_.add_edge(state(q), '\\', at->second, may_enter_.empty() ? on_char_ : GrammarAction());
 }
 
 // \u00XX of control characters that have no short escape.
@@ -110,7 +112,7 @@ void StringStates::add_control_escapes(const EscapeTargets& targets, BuildState 
       halves[half] = builder_.add_state();
       has_half[half] = true;
     }
-    add_hex(builder_, halves[half], byte % 16, byte % 16, state(to), on_char(to));
+    add_hex(builder_, halves[half], byte % 16, byte % 16, state(to), behind_escape(to));
   }
   if (!has_half[0] && !has_half[1]) return;
   const BuildState u = builder_.add_state(), zero = builder_.add_state();
@@ -137,7 +139,7 @@ void StringStates::add_any_escape(int q, BuildState escape) {
   hex(one, 0, 15, two);
   hex(d, 0, 7, two);  // U+D000 to U+D7FF
   hex(two, 0, 15, three);
-  add_hex(builder_, three, 0, 15, state(q), on_char_);
+  add_hex(builder_, three, 0, 15, state(q));
   // The first half of a pair, U+D800 to U+DBFF, and the second, U+DC00 to U+DFFF.
   const BuildState high_two = add(), high_three = add(), pair = add(), pair_u = add();
   const BuildState low = add(), low_one = add(), low_two = add(), low_three = add();
@@ -149,7 +151,7 @@ void StringStates::add_any_escape(int q, BuildState escape) {
   hex(low, 13, 13, low_one);
   hex(low_one, 12, 15, low_two);
   hex(low_two, 0, 15, low_three);
-  add_hex(builder_, low_three, 0, 15, state(q), on_char_);
+  add_hex(builder_, low_three, 0, 15, state(q));
 }
 
 }  // namespace gapless

@@ -35,6 +35,10 @@ class StringStates {
   const GrammarAction& on_char(std::int32_t to) const {
     return may_enter_.empty() ? on_char_ : may_enter_[static_cast<std::size_t>(to)];
   }
+  // On the last byte of an escape, whose backslash has counted it.
+  GrammarAction behind_escape(std::int32_t to) const {
+    return may_enter_.empty() ? GrammarAction() : on_char(to);
+  }
   BuildState state(std::int32_t q) const { return states_[static_cast<std::size_t>(q)]; }
 
   // Where a string goes on behind each character that is written as an escape: the short ones, then the
