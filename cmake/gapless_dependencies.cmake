@@ -22,6 +22,7 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(WEBP REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
 if(GAPLESS_BUILD_TESTS)
   find_package(GTest REQUIRED)
+  find_package(ZLIB REQUIRED)  # of libpng
   include(GoogleTest)
 endif()
 if(GAPLESS_BUILD_BENCHMARKS)

@@ -2,8 +2,10 @@
 //
 // Several alternatives are read at once, as objects' are (object_states.cpp).
 #include <algorithm>
+#include <iterator>
 #include <map>
 
+#include "grammar/compile_work.h"
 #include "grammar/json_machines.h"
 
 namespace gapless {
@@ -75,6 +77,7 @@ class ArrayStates {
 
   // The item that comes at a place; nothing where none may.
   StatusOr<std::optional<Item>> item_at(const Place& place) {
+    GAPLESS_RETURN_IF_ERROR(CompileWork::spend(50 * std::ssize(job_.specs)));
     std::vector<Role> roles;
     std::vector<int> role_of_alternative(job_.specs.size(), -1);
     for (std::size_t i = 0; i < job_.specs.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "grammar/compile_work.h"
 #include "grammar/grammar_limits.h"
 
 namespace gapless {
@@ -26,6 +27,7 @@ class NfaBuilder {
  public:
   // The automaton of the regex in front of `after`; ends in a state of its own.
   StatusOr<std::int32_t> build(const Regex& regex, std::int32_t after) {
+    GAPLESS_RETURN_IF_ERROR(CompileWork::spend(1));
     switch (regex.kind) {
       case Regex::Kind::kSet:
         return build_set(regex.set, after);
@@ -162,48 +164,64 @@ class Determinizer {
       starts_class[std::size_t{state.last} + 1] = true;
     }
     number_classes(starts_class, dfa);
-    const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);
 
     StateSets sets;
     std::vector<std::int32_t> set;
-    begin_set();
-    close(start, set);
-    std::sort(set.begin(), set.end());
+    closure_of({start}, set);
     sets.number_of(set);
+    // Where a set goes by the bytes of each class, before what is reached without a byte.
+    std::vector<std::vector<std::int32_t>> targets(static_cast<std::size_t>(dfa.num_classes));
     for (std::size_t i = 0; i < sets.size(); ++i) {
       if (sets.size() > kMaxStringStates) return too_large();
+      long work = dfa.num_classes;
       LabelSet labels = 0;
-      for (const std::int32_t state : sets.at(i)) labels |= at(state).labels;
-      dfa.labels.push_back(labels);
-      for (const std::uint8_t byte : bytes) {
-        set.clear();
-        begin_set();
-        for (const std::int32_t state : sets.at(i)) {
-          if (at(state).first <= byte && byte <= at(state).last) close(at(state).to, set);
-        }
-        std::sort(set.begin(), set.end());
-        dfa.next.push_back(set.empty() ? ByteDfa::kDead : sets.number_of(set));
+      for (const std::int32_t state : sets.at(i)) {
+        labels |= at(state).labels;
+        if (at(state).first > at(state).last) continue;
+        const std::size_t first = dfa.class_of[at(state).first];
+        const std::size_t last = dfa.class_of[at(state).last];
+        for (std::size_t c = first; c <= last; ++c) targets[c].push_back(at(state).to);
+        work += static_cast<long>(last - first) + 1;
       }
+      dfa.labels.push_back(labels);
+      for (std::size_t c = 0; c < targets.size(); ++c) {
+        std::int32_t to = ByteDfa::kDead;
+        if (c > 0 && targets[c] == targets[c - 1]) {
+          to = dfa.next.back();
+        } else if (!targets[c].empty()) {
+          work += closure_of(targets[c], set);
+          to = sets.number_of(set);
+        }
+        dfa.next.push_back(to);
+      }
+      for (std::vector<std::int32_t>& list : targets) list.clear();
+      GAPLESS_RETURN_IF_ERROR(CompileWork::spend(work));
     }
     return trimmed(dfa);
   }
 
  private:
   const NfaState& at(std::int32_t state) const { return nfa_[static_cast<std::size_t>(state)]; }
-  void begin_set() { ++generation_; }
 
-  // Adds what is reached without a byte; only states that say something themselves.
-  void close(std::int32_t state, std::vector<std::int32_t>& set) {
-    open_.push_back(state);
+  // What is reached from `from` without a byte; only states that say something themselves. Returns how
+  // many were looked at.
+  long closure_of(const std::vector<std::int32_t>& from, std::vector<std::int32_t>& set) {
+    ++generation_;
+    set.clear();
+    open_ = from;
+    long num_seen = 0;
     while (!open_.empty()) {
       const std::int32_t s = open_.back();
       open_.pop_back();
       if (s < 0 || seen_[static_cast<std::size_t>(s)] == generation_) continue;
       seen_[static_cast<std::size_t>(s)] = generation_;
+      ++num_seen;
       if (at(s).first <= at(s).last || at(s).labels != 0) set.push_back(s);
       open_.push_back(at(s).epsilon[0]);
       open_.push_back(at(s).epsilon[1]);
     }
+    std::sort(set.begin(), set.end());
+    return num_seen + static_cast<long>(set.size());
   }
 
   const std::vector<NfaState>& nfa_;
@@ -214,7 +232,7 @@ class Determinizer {
 
 }  // namespace
 
-ByteDfa trimmed(const ByteDfa& dfa) {
+ByteDfa trimmed(const ByteDfa& dfa, std::vector<std::int32_t>* kept) {
   const auto num_states = static_cast<std::size_t>(dfa.num_states());
   const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
   std::vector<std::vector<std::int32_t>> before(num_states);
@@ -249,7 +267,9 @@ ByteDfa trimmed(const ByteDfa& dfa) {
   std::vector<std::int32_t> number(num_states, ByteDfa::kDead);
   std::int32_t count = 0;
   for (std::size_t state = 0; state < num_states; ++state) {
-    if (lives[state]) number[state] = count++;
+    if (!lives[state]) continue;
+    number[state] = count++;
+    if (kept != nullptr) kept->push_back(static_cast<std::int32_t>(state));
   }
   for (std::size_t state = 0; state < num_states; ++state) {
     if (!lives[state]) continue;
@@ -290,6 +310,7 @@ StatusOr<ByteDfa> product(const ByteDfa& a, const ByteDfa& b, Combine combine) {
   number_of({a.empty() ? ByteDfa::kDead : 0, b.empty() ? ByteDfa::kDead : 0});
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     if (pairs.size() > kMaxStringStates) return too_large();
+    GAPLESS_RETURN_IF_ERROR(CompileWork::spend(dfa.num_classes));
     const Pair pair = pairs[i];
     dfa.labels.push_back(combine(labels_of(a, pair.first), labels_of(b, pair.second)));
     for (const std::uint8_t byte : bytes) {
@@ -362,6 +383,94 @@ StatusOr<ByteDfa> labelled_union(std::span<const ByteDfa> parts) {
                              }));
   }
   return all;
+}
+
+namespace {
+
+// Of a tree whose states come before their successors: equal ends become one.
+ByteDfa with_shared_ends(const ByteDfa& tree) {
+  const auto num_classes = static_cast<std::size_t>(tree.num_classes);
+  const auto num_states = static_cast<std::size_t>(tree.num_states());
+  std::vector<std::int32_t> kept(num_states);  // itself, or the equal one that stands for it
+  std::map<std::vector<std::int32_t>, std::int32_t> known;
+  std::vector<std::int32_t> row(num_classes + 1);
+  for (std::size_t state = num_states; state-- > 0;) {
+    for (std::size_t c = 0; c < num_classes; ++c) {
+      const std::int32_t to = tree.next[state * num_classes + c];
+      row[c] = to == ByteDfa::kDead ? to : kept[static_cast<std::size_t>(to)];
+    }
+    row[num_classes] = tree.labels[state] != 0 ? 1 : 0;
+    kept[state] = known.emplace(row, static_cast<std::int32_t>(state)).first->second;
+  }
+  std::vector<std::int32_t> number(num_states, ByteDfa::kDead);
+  ByteDfa out{.class_of = tree.class_of, .num_classes = tree.num_classes, .next = {}, .labels = {}};
+  for (std::size_t state = 0; state < num_states; ++state) {
+    if (kept[state] != static_cast<std::int32_t>(state)) continue;
+    number[state] = out.num_states();
+    out.labels.push_back(tree.labels[state]);
+  }
+  for (std::size_t state = 0; state < num_states; ++state) {
+    if (number[state] == ByteDfa::kDead) continue;
+    for (std::size_t c = 0; c < num_classes; ++c) {
+      const std::int32_t to = tree.next[state * num_classes + c];
+      out.next.push_back(
+          to == ByteDfa::kDead
+              ? to
+              : number[static_cast<std::size_t>(kept[static_cast<std::size_t>(to)])]);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+StatusOr<ByteDfa> dfa_of_strings(const std::set<std::string>& strings) {
+  if (strings.empty()) return ByteDfa();
+  ByteDfa dfa;
+  std::array<bool, 257> starts_class{};
+  for (const std::string& string : strings) {
+    for (const char c : string) {
+      const auto byte = static_cast<std::uint8_t>(c);
+      starts_class[byte] = starts_class[std::size_t{byte} + 1] = true;
+    }
+  }
+  number_classes(starts_class, dfa);
+  const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
+  const auto add_state = [&] {
+    dfa.labels.push_back(0);
+    dfa.next.insert(dfa.next.end(), num_classes, ByteDfa::kDead);
+    return static_cast<std::int32_t>(dfa.labels.size() - 1);
+  };
+  std::int32_t at = add_state();
+  for (const std::string& string : strings) {
+    GAPLESS_RETURN_IF_ERROR(CompileWork::spend(std::ssize(string) + 1));
+    at = 0;
+    for (const char c : string) {
+      const std::size_t edge =
+          static_cast<std::size_t>(at) * num_classes + dfa.class_of[static_cast<std::uint8_t>(c)];
+      if (dfa.next[edge] == ByteDfa::kDead) {
+        if (dfa.num_states() >= kMaxGrammarStates) {
+          return make_error(StatusCode::kResourceExhausted,
+                            "enum: strings that differ in more than {} characters",
+                            kMaxGrammarStates);
+        }
+        const std::int32_t next = add_state();
+        dfa.next[edge] = next;
+      }
+      at = dfa.next[edge];
+    }
+    dfa.labels[static_cast<std::size_t>(at)] = 1;
+  }
+  GAPLESS_RETURN_IF_ERROR(CompileWork::spend(std::ssize(dfa.next)));
+  return with_shared_ends(dfa);
+}
+
+const ByteDfa& dfa_of_all_strings() {
+  static const ByteDfa dfa = [] {
+    const RegexPtr anything = regex_anything();
+    return make_dfa(std::span(&anything, 1)).value();
+  }();
+  return dfa;
 }
 
 bool intersects(const ByteDfa& a, const ByteDfa& b) {

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,8 +52,14 @@ StatusOr<ByteDfa> labelled_union(std::span<const ByteDfa> parts);
 void number_classes(const std::array<bool, 257>& starts_class, ByteDfa& dfa);
 std::vector<std::uint8_t> byte_of_each_class(const ByteDfa& dfa);
 
-// Without the states from which no label can be reached; the start stays state 0, or all go.
-ByteDfa trimmed(const ByteDfa& dfa);
+// Without the states from which no label can be reached; the start stays state 0, or all go. `kept` gets the old
+// numbers of those that stay, in order.
+ByteDfa trimmed(const ByteDfa& dfa, std::vector<std::int32_t>* kept = nullptr);
+
+// These strings, label 1. ResourceExhausted past kMaxGrammarStates.
+StatusOr<ByteDfa> dfa_of_strings(const std::set<std::string>& strings);
+// Every string of UTF-8, label 1.
+const ByteDfa& dfa_of_all_strings();
 
 // Whether some string has labels in both.
 bool intersects(const ByteDfa& a, const ByteDfa& b);

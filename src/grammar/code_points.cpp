@@ -129,6 +129,24 @@ std::string utf8_of(char32_t c) {
   return out;
 }
 
+bool is_utf8(std::string_view bytes) {
+  for (std::size_t i = 0; i < bytes.size();) {
+    const auto lead = static_cast<unsigned char>(bytes[i]);
+    const std::size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (lead >= 0x80 && lead < 0xC0) return false;
+    if (i + length > bytes.size()) return false;
+    char32_t c = length == 1 ? lead : lead & (0x7Fu >> length);
+    for (std::size_t k = 1; k < length; ++k) {
+      c = c << 6 | (static_cast<unsigned char>(bytes[i + k]) & 0x3Fu);
+    }
+    const bool is_surrogate = c >= kFirstSurrogate && c <= kLastSurrogate;
+    // The shortest encoding of a character, with continuation bytes behind the first.
+    if (c > kLastCodePoint || is_surrogate || bytes.substr(i, length) != utf8_of(c)) return false;
+    i += length;
+  }
+  return true;
+}
+
 std::u32string code_points_of(std::string_view utf8) {
   std::u32string out;
   for (std::size_t i = 0; i < utf8.size();) {

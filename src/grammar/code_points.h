@@ -49,6 +49,7 @@ struct Utf8Sequence {
 std::vector<Utf8Sequence> utf8_sequences(CodePointRange range);
 
 std::string utf8_of(char32_t code_point);
+bool is_utf8(std::string_view bytes);
 // Of valid UTF-8.
 std::u32string code_points_of(std::string_view utf8);
 

@@ -1,5 +1,6 @@
 #include "grammar/grammar.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace gapless {
@@ -26,6 +27,27 @@ bool has_room(const Grammar& g, const GrammarAction& action, const GrammarFrame&
   return false;
 }
 
+// Whether a member of these names, or another one, may still come: what is required must find room behind it.
+bool may_come(const Grammar& g, const GrammarAction& action, const GrammarFrame& frame) {
+  const NameSet& names = g.name_sets[action.result];
+  const auto any = [&](const NameSet* among) {
+    std::uint32_t left = 0;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      left |= names[i] & ~frame.seen[i] & (among == nullptr ? ~0u : (*among)[i]);
+    }
+    return left != 0;
+  };
+  for (const GrammarCondition& condition : conditions_of(g, action)) {
+    const int room =
+        condition.max < 0 ? 1 : condition.max - frame.count - num_missing(condition, frame);
+    // In the last places only what is required may come.
+    if (room > 0 ? action.table == 1 || any(nullptr) : room == 0 && any(&condition.required)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool close(const Grammar& g, const GrammarAction& action, GrammarRow& row) {
   if (row.depth == 0) return false;
   const GrammarFrame& frame = row.frames[row.depth];
@@ -48,6 +70,17 @@ bool act(const Grammar& g, const GrammarAction& action, GrammarRow& row, bool& r
   switch (action.op) {
     case GrammarOp::kNone:
       return true;
+    case GrammarOp::kSpace:
+    case GrammarOp::kChar:
+      return ++row.length <= action.max || action.max < 0;
+    case GrammarOp::kStringEnd:
+      if (row.length < action.min) return false;
+      break;
+    default:
+      break;
+  }
+  row.length = 0;
+  switch (action.op) {
     case GrammarOp::kCall:
       frame.next = action.table;
       return true;
@@ -63,13 +96,12 @@ bool act(const Grammar& g, const GrammarAction& action, GrammarRow& row, bool& r
       row.state = g.next_states[frame.next + action.result];
       return true;
     case GrammarOp::kStringBegin:
-      row.length = 0;
       return true;
-    case GrammarOp::kChar:
-      return ++row.length <= action.max || action.max < 0;
     case GrammarOp::kStringEnd:
       row.state = g.next_states[frame.next + action.result];
-      return row.length >= action.min;
+      return true;
+    case GrammarOp::kName:
+      return may_come(g, action, frame);
     case GrammarOp::kKey: {
       std::uint32_t& word = frame.seen[action.result / 32];
       const std::uint32_t bit = 1u << action.result % 32;
@@ -87,16 +119,25 @@ bool act(const Grammar& g, const GrammarAction& action, GrammarRow& row, bool& r
       return has_room(g, action, frame, 1);
     case GrammarOp::kClose:
       return close(g, action, row);
+    default:
+      return false;
   }
-  return false;
 }
 
 }  // namespace
 
+int Grammar::largest_count() const {
+  int largest = 0;
+  for (const GrammarCondition& condition : conditions) {
+    largest = std::max({largest, condition.min, condition.max});
+  }
+  return largest;
+}
+
 std::size_t Grammar::bytes() const {
   return edges.size() * sizeof(GrammarEdge) + may_end.size() +
          actions.size() * sizeof(GrammarAction) + conditions.size() * sizeof(GrammarCondition) +
-         next_states.size() * sizeof(std::uint16_t);
+         name_sets.size() * sizeof(NameSet) + next_states.size() * sizeof(std::uint16_t);
 }
 
 GrammarRow begin_row(const Grammar& grammar) {
@@ -109,9 +150,7 @@ GrammarRow begin_row(const Grammar& grammar) {
 bool advance(const Grammar& grammar, GrammarRow& row, std::uint8_t byte) {
   // A number ends at most once; what follows it is no number.
   for (int turn = 0; turn < 2; ++turn) {
-    const std::size_t at = std::size_t{row.state} * static_cast<std::size_t>(grammar.num_classes) +
-                           grammar.class_of[byte];
-    const GrammarEdge edge = grammar.edges[at];
+    const GrammarEdge edge = grammar.edge(row.state, byte);
     if (edge.state == kDeadGrammarState) return false;
     row.state = edge.state;
     bool redo = false;

@@ -10,11 +10,15 @@
 // where to go on (kCall), and the value's end goes there (kReturn). So a schema's states exist once,
 // however often it is referred to, itself included.
 //
+// What an operation other than kSpace, kChar and kStringBegin does sets `length` to 0: it ends a string or a run of
+// whitespace.
+//
 // A value may satisfy several alternatives of a schema at once (anyOf): it returns a result, a number
 // that says which; frame.next names a list of states, one for each result.
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -29,6 +33,7 @@ inline constexpr std::uint16_t kDeadGrammarState = 0xFFFF;
 
 enum class GrammarOp : std::uint16_t {
   kNone,
+  kSpace,        // length + 1, at most `max`: whitespace between tokens is a run of bounded length
   kCall,         // frame.next = table
   kPush,         // a new frame with next = table
   kReturn,       // state = next of the frame, for `result`
@@ -36,10 +41,11 @@ enum class GrammarOp : std::uint16_t {
   kStringBegin,  // length = 0
   kChar,         // length + 1, at most `max`
   kStringEnd,    // length at least `min`: kReturn
-  kKey,          // name `bit` was not there yet: now it is; one more member, if `conditions` allow
-  kOtherKey,     // one more member, if `conditions` allow
-  kComma,        // one more item, if `conditions` allow: kCall
-  kClose,        // drops the frame and returns what `conditions` say; without any of them: illegal
+  kName,  // some name of name_sets[result] that is not there yet may come, or (table = 1) another one
+  kKey,       // name `bit` was not there yet: now it is; one more member, if `conditions` allow
+  kOtherKey,  // one more member, if `conditions` allow
+  kComma,     // one more item, if `conditions` allow: kCall
+  kClose,     // drops the frame and returns what `conditions` say; without any of them: illegal
 };
 
 // What to do on an edge besides going to its state.
@@ -61,8 +67,10 @@ struct GrammarCondition {
   std::int32_t min = 0, max = 0;                     // members or items; max < 0: unlimited
   std::uint32_t role = 0;                            // bit of the result
 
-  friend bool operator==(const GrammarCondition&, const GrammarCondition&) = default;
+  friend auto operator<=>(const GrammarCondition&, const GrammarCondition&) = default;
 };
+
+using NameSet = std::array<std::uint32_t, kNameWords>;  // name bits
 
 struct GrammarEdge {
   std::uint16_t state = kDeadGrammarState;
@@ -79,9 +87,16 @@ struct Grammar {
   std::vector<std::uint8_t> may_end;   // [num_states]: the answer may stop here, in the first frame
   std::vector<GrammarAction> actions;  // [0] is none
   std::vector<GrammarCondition> conditions;
+  std::vector<NameSet> name_sets;
   std::vector<std::uint16_t> next_states;  // lists of states, one entry for each result
 
   std::size_t bytes() const;
+  // No condition tells larger counts of members or items apart.
+  int largest_count() const;
+
+  GrammarEdge edge(std::uint16_t state, std::uint8_t byte) const {
+    return edges[std::size_t{state} * static_cast<std::size_t>(num_classes) + class_of[byte]];
+  }
 };
 
 struct GrammarFrame {
@@ -94,7 +109,7 @@ struct GrammarFrame {
 struct GrammarRow {
   std::uint16_t state = 0;
   std::uint16_t depth = 0;  // frames in use, less one
-  std::int32_t length = 0;  // code points of the string that goes on
+  std::int32_t length = 0;  // code points of the string that goes on, or bytes of whitespace
   std::array<GrammarFrame, kMaxGrammarDepth + 1> frames{};
 };
 

@@ -29,9 +29,10 @@ void GrammarBuilder::add_edge(BuildState from, std::uint8_t first, std::uint8_t 
 }
 
 void GrammarBuilder::add_whitespace(BuildState state) {
-  add_edge(state, ' ', state);
-  add_edge(state, '\t', '\n', state);
-  add_edge(state, '\r', state);
+  const GrammarAction space{.op = GrammarOp::kSpace, .max = kMaxWhitespaceRun};
+  add_edge(state, ' ', state, space);
+  add_edge(state, '\t', '\n', state, space);
+  add_edge(state, '\r', state, space);
 }
 
 void GrammarBuilder::set_may_end(BuildState state) {
@@ -52,13 +53,24 @@ std::uint16_t GrammarBuilder::table(const std::vector<BuildState>& states) {
 
 void GrammarBuilder::set_conditions(GrammarAction& what,
                                     const std::vector<GrammarCondition>& conditions) {
-  const auto found =
-      std::search(conditions_.begin(), conditions_.end(), conditions.begin(), conditions.end());
-  what.first_condition = static_cast<std::uint16_t>(found - conditions_.begin());
+  const auto [at, is_new] =
+      condition_lists_.emplace(conditions, static_cast<std::uint16_t>(conditions_.size()));
+  if (is_new) conditions_.insert(conditions_.end(), conditions.begin(), conditions.end());
+  what.first_condition = at->second;
   what.num_conditions = static_cast<std::uint16_t>(conditions.size());
-  if (found == conditions_.end()) {
-    conditions_.insert(conditions_.end(), conditions.begin(), conditions.end());
-  }
+}
+
+bool GrammarBuilder::is_bounded(const GrammarAction& action) const {
+  const auto begin = conditions_.begin() + action.first_condition;
+  return std::all_of(begin, begin + action.num_conditions,
+                     [](const GrammarCondition& condition) { return condition.max >= 0; });
+}
+
+std::uint16_t GrammarBuilder::name_set(const NameSet& names) {
+  const auto [at, is_new] =
+      name_set_numbers_.emplace(names, static_cast<std::uint16_t>(name_sets_.size()));
+  if (is_new) name_sets_.push_back(names);
+  return at->second;
 }
 
 std::size_t GrammarBuilder::ActionHash::operator()(const GrammarAction& a) const {
@@ -83,7 +95,8 @@ std::uint32_t GrammarBuilder::action(const GrammarAction& what) {
 
 Status GrammarBuilder::check_size() const {
   if (states_.size() > kMaxGrammarStates || actions_.size() > kMaxTableEntries ||
-      next_states_.size() > kMaxTableEntries || conditions_.size() > kMaxTableEntries) {
+      next_states_.size() > kMaxTableEntries || conditions_.size() > kMaxTableEntries ||
+      name_sets_.size() > kMaxTableEntries) {
     return make_error(StatusCode::kResourceExhausted, "the grammar has more than {} states",
                       kMaxGrammarStates);
   }
@@ -191,6 +204,7 @@ StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
   grammar.start = number[start];
   grammar.actions = actions_;
   grammar.conditions = conditions_;
+  grammar.name_sets = name_sets_;
   for (const BuildState state : next_states_) grammar.next_states.push_back(number[state]);
   return grammar;
 }

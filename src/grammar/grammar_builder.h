@@ -35,6 +35,10 @@ class GrammarBuilder {
   std::uint16_t table(const std::vector<BuildState>& states);
   // Sets first_condition and num_conditions.
   void set_conditions(GrammarAction& action, const std::vector<GrammarCondition>& conditions);
+  // Whether all of its conditions have a maximum.
+  bool is_bounded(const GrammarAction& action) const;
+  // The number of a set of names, for kName; the same set once.
+  std::uint16_t name_set(const NameSet& names);
 
   // A value that calls a machine at `start` can only come back if that machine has an answer. States from
   // which no answer can be completed are dropped; InvalidArgument when the start is one.
@@ -63,6 +67,9 @@ class GrammarBuilder {
   std::vector<std::pair<BuildState, BuildState>> copies_;
   std::vector<GrammarAction> actions_;
   std::vector<GrammarCondition> conditions_;
+  std::map<std::vector<GrammarCondition>, std::uint16_t> condition_lists_;
+  std::map<NameSet, std::uint16_t> name_set_numbers_;
+  std::vector<NameSet> name_sets_;
   std::vector<BuildState> next_states_;
   std::vector<std::uint16_t> table_sizes_;  // at each table's first entry
   std::map<std::vector<BuildState>, std::uint16_t> tables_;

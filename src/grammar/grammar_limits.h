@@ -11,6 +11,9 @@ inline constexpr int kMaxGrammarStates = 60'000;
 inline constexpr std::size_t kMaxGrammarTableBytes = 32u << 20;
 // Open objects and arrays of an answer. Each takes a frame of the row's state on the device.
 inline constexpr int kMaxGrammarDepth = 32;
+// Bytes of whitespace between two tokens of JSON: a line end and the indentation of a dozen levels. Without a
+// bound a model that likes spaces never ends.
+inline constexpr int kMaxWhitespaceRun = 25;
 // States of one automaton over strings, before it becomes part of a grammar: `(a|b)*a(a|b){20}`
 // would have a million.
 inline constexpr int kMaxStringStates = 6'000;
@@ -24,7 +27,9 @@ inline constexpr int kMaxObjectNames = 256;
 // Schemas that a schema's text may hold, and the length of that text.
 inline constexpr int kMaxSchemaNodes = 20'000;
 inline constexpr std::size_t kMaxSchemaBytes = 1u << 20;
-// Steps of the compiler: about half a second.
+// Text of one regular expression.
+inline constexpr std::size_t kMaxPatternBytes = 64u << 10;
+// Steps of the compiler (compile_work.h): about 0.15 s. Of the schemas of a sample of MaskBench one takes more.
 inline constexpr long kMaxGrammarWork = 20'000'000;
 
 }  // namespace gapless

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 
 #include "grammar/json_grammar.h"
@@ -38,7 +39,11 @@ TEST(GrammarTest, AnyJsonObjectOfAnyDepth) {
   const Grammar g = compile_any_json_object().value();
   EXPECT_TRUE(accepts(g, "{}"));
   EXPECT_TRUE(accepts(
-      g, R"( {"a": [1, -2.5e3, {"b": [[], {}]}], "c" : "x\n\u00e9\ud83d\ude00é", "d":null} )"));
+      g, R"( {"a": [1, -2.5e3, {"b": [[], {}]}], "c" : "x\n\u00e9\ud83d\ude00é", "d":null})"));
+  EXPECT_TRUE(accepts(g, "{" + std::string(kMaxWhitespaceRun, ' ') + "}"));
+  EXPECT_FALSE(accepts(g, "{" + std::string(kMaxWhitespaceRun + 1, ' ') + "}"));
+  EXPECT_TRUE(accepts(g, "{ \"a\" :\n\n[ 1" + std::string(kMaxWhitespaceRun, ' ') + "]}"));
+  EXPECT_FALSE(may_begin(g, "{} ")) << "nothing behind the end";
   EXPECT_FALSE(accepts(g, "[]"));
   EXPECT_FALSE(accepts(g, "{\"a\":1,}"));
   EXPECT_FALSE(accepts(g, "{\"a\":01}"));
@@ -62,6 +67,26 @@ TEST(GrammarTest, MembersInAnyOrderEachOnce) {
   EXPECT_FALSE(accepts(g, R"({"a": 1, "a": 2})")) << "twice";
   EXPECT_FALSE(may_begin(g, R"({"a": 1, "b)")) << "no such name";
   EXPECT_FALSE(may_begin(g, R"({"a": 1.)"));
+}
+
+// A beginning is legal only where an answer goes on so.
+TEST(GrammarTest, WhatWasThereLeadsIntoNoDeadEnd) {
+  const Grammar g = schema(R"({"type": "object", "properties": {"name": {}, "names": {}, "r": {}},
+      "required": ["name"], "additionalProperties": false})");
+  EXPECT_TRUE(may_begin(g, R"({"name": 1, "name)"));
+  EXPECT_TRUE(may_begin(g, R"({"name": 1, "names": 2, "r)"));
+  EXPECT_FALSE(may_begin(g, R"({"name": 1, "names": 2, "n)")) << "only r is left";
+  EXPECT_FALSE(may_begin(g, R"({"r": 1, "names": 2, "r)"));
+  EXPECT_FALSE(may_begin(g, R"({"name": 1, "names": 2, "r": 3,)")) << "nothing is left";
+  const Grammar bounded = schema(R"({"type": "object", "properties": {"a": {}, "b": {}},
+      "required": ["b"], "maxProperties": 2})");
+  EXPECT_TRUE(may_begin(bounded, R"({"x": 1, "b)"));
+  EXPECT_FALSE(may_begin(bounded, R"({"x": 1, "a)")) << "the last place is for b";
+  EXPECT_FALSE(may_begin(bounded, R"({"x": 1, "b": 2,)"));
+  EXPECT_FALSE(may_begin(schema(R"({"type": "object", "maxProperties": 0})"), R"({")"));
+  EXPECT_THAT(refusal(R"({"type": "object", "properties": {"a": {}}, "minProperties": 2,
+                          "additionalProperties": false})"),
+              HasSubstr("no value"));
 }
 
 // A name that is spelled with an escape is the same name.
@@ -242,9 +267,84 @@ TEST(GrammarTest, WhatIsNotHeldIsRefusedWithItsPlace) {
 TEST(GrammarTest, WhatWouldExplodeIsRefused) {
   EXPECT_EQ(compile_regex("(a|b)*a(a|b){20}").status().code(), StatusCode::kResourceExhausted);
   EXPECT_FALSE(compile_regex("((((a{1,100}){1,100}){1,100}){1,100})").ok());
+  EXPECT_EQ(compile_regex("((((){9999}){9999}){9999}){9999}").status().code(),
+            StatusCode::kResourceExhausted)
+      << "no states, and a million million turns";
+  EXPECT_FALSE(compile_regex("a" + std::string(60'000, '*')).ok()) << "nested as deep";
+  EXPECT_FALSE(compile_regex("a" + std::string(kMaxPatternBytes, 'a')).ok());
+  EXPECT_FALSE(compile_regex("\xc3").ok()) << "half a character";
   std::string nested = "{}";
   for (int i = 0; i < 200; ++i) nested = R"({"anyOf": [)" + nested + "]}";
   EXPECT_FALSE(compile_json_schema(std::string_view(nested)).ok());
+}
+
+std::string list_of(int count, const std::function<std::string(int)>& item) {
+  std::string list;
+  for (int i = 0; i < count; ++i) list += (i == 0 ? "" : ",") + item(i);
+  return list;
+}
+
+// What is refused is refused after kMaxGrammarWork steps at most, however little of a schema asks for it.
+TEST(GrammarTest, SchemasThatMultiplyOutAreRefused) {
+  const std::string schemas[] = {
+      // Branches times branches times branches.
+      "{\"allOf\":[" +
+          list_of(12,
+                  [](int i) {
+                    return "{\"anyOf\":[" +
+                           list_of(40,
+                                   [i](int k) {
+                                     return fmt::format(R"({{"required":["p{}_{}"]}})", i, k);
+                                   }) +
+                           "]}";
+                  }) +
+          "]}",
+      // Bounds in bounds, each array's items counted apart.
+      R"({"$ref":"#/$defs/a0","$defs":{)" +
+          list_of(70,
+                  [](int i) {
+                    return fmt::format(
+                        R"("a{}":{{"allOf":[{{"$ref":"#/$defs/a{}"}},{{"$ref":"#/$defs/a{}"}}]}})",
+                        i, i + 1, i + 1);
+                  }) +
+          R"(,"a70":{}}})",
+      // Patterns that only their intersection shows to be many.
+      R"({"type":"string","allOf":[)" +
+          list_of(
+              12,
+              [](int i) { return fmt::format(R"({{"pattern":"^(a|b)*a(a|b){{{}}}$"}})", i + 3); }) +
+          "]}",
+      // Long names, each of which opens a set of alternatives of its own.
+      "{\"anyOf\":[" +
+          list_of(
+              40,
+              [](int i) {
+                return fmt::format(
+                    R"({{"type":"object","properties":{{"n{}":{{"const":{}}},"m{}":{{"type":"null"}}}},
+                            "required":["n{}"]}})",
+                    i, i, (i * 7) % 40, i);
+              }) +
+          "]}",
+      R"({"type":"object","properties":{"x)" + std::string(200'000, 'y') + "\":{}}}",
+      R"({"enum":[")" + std::string(200'000, 'y') + "\"]}",
+      R"({"oneOf":[)" + list_of(300, [](int i) {
+        return fmt::format(R"({{"type":"string","pattern":"^.*{}.*$"}})", i);
+      }) + "]}"};
+  for (const std::string& text : schemas) {
+    const StatusOr<Grammar> grammar = compile_json_schema(std::string_view(text));
+    EXPECT_FALSE(grammar.ok()) << text.substr(0, 300);
+  }
+}
+
+// Long lists are held, not refused.
+TEST(GrammarTest, TenThousandChoices) {
+  const std::string schema_text =
+      "{\"enum\":[" + list_of(10'000, [](int i) { return fmt::format("\"item-{}\"", i); }) + "]}";
+  const Grammar g = schema(schema_text);
+  EXPECT_TRUE(accepts(g, "\"item-0\""));
+  EXPECT_TRUE(accepts(g, "\"item-9999\""));
+  EXPECT_FALSE(accepts(g, "\"item-10000\""));
+  EXPECT_LT(g.num_states, 200) << "equal ends are one";
 }
 
 TEST(GrammarTest, RegularExpressionsAndChoices) {

@@ -1,11 +1,14 @@
 #include "grammar/json_grammar.h"
 
 #include "base/json.h"
+#include "grammar/compile_work.h"
+#include "grammar/grammar_limits.h"
 #include "grammar/json_machines.h"
 
 namespace gapless {
 
 StatusOr<Grammar> compile_json_schema(const boost::json::value& schema) {
+  const CompileWork work(kMaxGrammarWork);
   SchemaExpander expander(schema);
   GrammarBuilder builder;
   JsonMachines machines(expander, builder);
@@ -13,7 +16,6 @@ StatusOr<Grammar> compile_json_schema(const boost::json::value& schema) {
   if (root->results.empty()) return invalid_argument("no value satisfies the schema");
   const BuildState end = builder.add_state();
   builder.set_may_end(end);
-  builder.add_whitespace(end);
   const std::uint16_t table = builder.table(std::vector<BuildState>(root->results.size(), end));
   GAPLESS_RETURN_IF_ERROR(machines.fill_all());
   GAPLESS_ASSIGN_OR_RETURN(Grammar grammar, builder.finish(root->start));

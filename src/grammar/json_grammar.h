@@ -9,8 +9,8 @@
 
 namespace gapless {
 
-// Exactly the values of a JSON Schema (draft 2020-12 or 7), each in at least one spelling: whitespace between
-// tokens is free, members come in any order and each declared name at most once, numbers with bounds
+// Exactly the values of a JSON Schema (draft 2020-12 or 7), each in at least one spelling: between tokens and
+// before the first one there may be kMaxWhitespaceRun bytes of whitespace, behind the last one none; members come in any order and each declared name at most once, numbers with bounds
 // have no exponent, and strings escape what they must (" \ and control characters; any character where the
 // schema does not look at it).
 //

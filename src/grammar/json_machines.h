@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -81,7 +82,8 @@ Status fill_arrays(JsonMachines& machines, const ContainerJob& job);
 template <typename OnQuote>
 std::vector<BuildState> add_string_states(GrammarBuilder& builder, const ByteDfa& dfa,
                                           const GrammarAction& on_char, bool any_escape,
-                                          const OnQuote& on_quote);
+                                          const OnQuote& on_quote,
+                                          std::span<const GrammarAction> may_enter = {});
 
 }  // namespace gapless
 

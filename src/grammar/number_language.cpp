@@ -238,8 +238,11 @@ int compare(const Decimal& a, const Decimal& b) {
 }
 
 StatusOr<ByteDfa> number_dfa(const NumberBounds& bounds) {
-  if (!bounds.any()) return dfa_of(bounds.integer ? integer_text() : json_number_text());
-  GAPLESS_ASSIGN_OR_RETURN(ByteDfa dfa, dfa_of(bounds.integer ? integer_text() : decimal_text()));
+  static const ByteDfa integers = dfa_of(integer_text()).value();
+  static const ByteDfa decimals = dfa_of(decimal_text()).value();
+  static const ByteDfa json_numbers = dfa_of(json_number_text()).value();
+  if (!bounds.any()) return bounds.integer ? integers : json_numbers;
+  ByteDfa dfa = bounds.integer ? integers : decimals;
   const auto keep = [&dfa](StatusOr<ByteDfa> other) -> Status {
     if (!other.ok()) return other.status();
     GAPLESS_ASSIGN_OR_RETURN(dfa, intersection(dfa, *other));

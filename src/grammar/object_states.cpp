@@ -9,9 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <unordered_map>
 
-#include "base/check.h"
+#include "grammar/compile_work.h"
 #include "grammar/json_machines.h"
 
 namespace gapless {
@@ -33,6 +32,7 @@ class ObjectStates {
   Status fill() {
     GAPLESS_RETURN_IF_ERROR(collect_names());
     GAPLESS_RETURN_IF_ERROR(make_name_languages());
+    GAPLESS_RETURN_IF_ERROR(make_trie());
     GAPLESS_RETURN_IF_ERROR(check_counts());
     AliveSet all = 0;
     for (std::size_t i = 0; i < job_.specs.size(); ++i) {
@@ -42,8 +42,8 @@ class ObjectStates {
     if (all == 0) return ok_status();
     const BuildState first = builder_.add_state();
     builder_.add_whitespace(first);
-    GAPLESS_ASSIGN_OR_RETURN(const BuildState name, name_state(all));
-    builder_.add_edge(first, '"', name);
+    GAPLESS_ASSIGN_OR_RETURN(const Names names, names_under(all));
+    if (names.any) builder_.add_edge(first, '"', names.start, names.may_begin);
     add_close(first, all);
     builder_.add_edge(job_.start, '{', first, {.op = GrammarOp::kPush});
     while (!unfilled_.empty()) {
@@ -51,11 +51,12 @@ class ObjectStates {
       unfilled_.pop_back();
       builder_.add_whitespace(state);
       add_close(state, alive);
+      GAPLESS_ASSIGN_OR_RETURN(const Names next_names, names_under(alive));
+      if (!next_names.any) continue;
       const BuildState next = builder_.add_state();
       builder_.add_whitespace(next);
-      builder_.add_edge(state, ',', next);
-      GAPLESS_ASSIGN_OR_RETURN(const BuildState next_name, name_state(alive));
-      builder_.add_edge(next, '"', next_name);
+      builder_.add_edge(state, ',', next, next_names.may_begin);
+      builder_.add_edge(next, '"', next_names.start);
     }
     return ok_status();
   }
@@ -87,9 +88,7 @@ class ObjectStates {
 
   // Languages that tell names apart: all strings, then each pattern, then each propertyNames.
   Status make_name_languages() {
-    const RegexPtr anything = regex_anything();
-    GAPLESS_ASSIGN_OR_RETURN(ByteDfa all, make_dfa(std::span(&anything, 1)));
-    std::vector<ByteDfa> languages = {std::move(all)};
+    std::vector<ByteDfa> languages = {dfa_of_all_strings()};
     for (const SchemaSpec* spec : job_.specs) {
       for (const ObjectClause& clause : spec->objects) {
         for (const auto& [pattern, schema] : clause.patterns) {
@@ -159,6 +158,14 @@ class ObjectStates {
 
   // Whether what it requires is there to be had.
   StatusOr<bool> is_possible(const SchemaSpec& spec) {
+    if (spec.min_properties > 0 && is_declared_only(spec)) {
+      // What is declared under patterns or forbidden may be fewer still; their values are looked at elsewhere.
+      std::size_t num_allowed = 0;
+      for (const auto& [name, bit] : bits_) {
+        num_allowed += schemas_of(spec, &name, languages_.match(name)).has_value() ? 1 : 0;
+      }
+      if (num_allowed < static_cast<std::size_t>(spec.min_properties)) return false;
+    }
     if (spec.max_properties != kNoLimit &&
         (spec.max_properties < spec.min_properties ||
          spec.max_properties < static_cast<int>(spec.required.size()))) {
@@ -174,17 +181,19 @@ class ObjectStates {
     return true;
   }
 
+  static bool is_declared_only(const SchemaSpec& spec) {
+    return std::any_of(spec.objects.begin(), spec.objects.end(), [](const ObjectClause& clause) {
+      return clause.patterns.empty() && clause.additional != nullptr &&
+             clause.additional->is_bool() && !clause.additional->get_bool();
+    });
+  }
+
   // A name that nobody declares may come twice, so members cannot be counted by their names.
   Status check_counts() const {
     for (const SchemaSpec* spec : job_.specs) {
       const int sure = std::max<int>(1, static_cast<int>(spec->required.size()));
       if (spec->min_properties <= sure) continue;
-      const bool declared_only =
-          std::any_of(spec->objects.begin(), spec->objects.end(), [](const ObjectClause& clause) {
-            return clause.patterns.empty() && clause.additional != nullptr &&
-                   clause.additional->is_bool() && !clause.additional->get_bool();
-          });
-      if (!declared_only) {
+      if (!is_declared_only(*spec)) {
         return invalid_argument(
             "minProperties: with names that are not declared it must be at "
             "most 1 or the number of required ones");
@@ -195,20 +204,30 @@ class ObjectStates {
 
   // ---- states
 
-  // Behind a name's opening quote.
-  StatusOr<BuildState> name_state(AliveSet alive) {
-    if (const auto known = name_states_.find(alive); known != name_states_.end()) {
-      return known->second;
-    }
+  // The names that may come while some alternatives hold. What was there may not come again, so a beginning is
+  // legal only where some name that is left goes on so: otherwise an answer could run into a dead end.
+  struct Names {
+    bool any = false;
+    BuildState start = 0;  // behind the opening quote
+    GrammarAction may_begin;
+  };
+
+  StatusOr<Names> names_under(AliveSet alive) {
+    if (const auto known = names_.find(alive); known != names_.end()) return known->second;
+    GAPLESS_RETURN_IF_ERROR(builder_.check_size());
+    GrammarAction room;
+    builder_.set_conditions(room, conditions(alive));
     // Classes of names that some alternative allows, and where each one leads.
     std::vector<std::pair<BuildState, GrammarAction>> ends;
     std::map<std::string, std::size_t> named;  // name -> end; absent: not allowed
     for (const auto& [name, bit] : bits_) {
+      GAPLESS_RETURN_IF_ERROR(CompileWork::spend(work_of_a_name()));
       GAPLESS_ASSIGN_OR_RETURN(const auto colon,
                                colon_state(class_of(&name, languages_.match(name)), alive));
       if (!colon) continue;
-      GrammarAction action{.op = GrammarOp::kKey, .result = static_cast<std::uint16_t>(bit)};
-      set_room(action, alive);
+      GrammarAction action = room;
+      action.op = GrammarOp::kKey;
+      action.result = static_cast<std::uint16_t>(bit);
       named.emplace(name, ends.size());
       ends.emplace_back(*colon, action);
     }
@@ -217,82 +236,197 @@ class ObjectStates {
       if (labels == 0 || others.contains(labels)) continue;
       GAPLESS_ASSIGN_OR_RETURN(const auto colon, colon_state(class_of(nullptr, labels), alive));
       if (!colon) continue;
-      GrammarAction action{.op = GrammarOp::kOtherKey};
-      set_room(action, alive);
+      GrammarAction action = room;
+      action.op = GrammarOp::kOtherKey;
       others.emplace(labels, ends.size());
       ends.emplace_back(*colon, action);
     }
-    const ByteDfa names = name_dfa(named, others);
-    if (names.empty()) return name_states_[alive] = builder_.add_state();
+    GAPLESS_ASSIGN_OR_RETURN(const NameDfa names, name_dfa(named, others, room));
+    if (names.dfa.empty()) return names_[alive] = Names();
     const auto on_quote = [&](int q, BuildState state) {
-      const LabelSet label = names.labels[static_cast<std::size_t>(q)];
+      const LabelSet label = names.dfa.labels[static_cast<std::size_t>(q)];
       if (label == 0) return;
       const auto& [colon, action] = ends[label - 1];
       builder_.add_edge(state, '"', colon, action);
     };
     const std::vector<BuildState> states =
-        add_string_states(builder_, names, {}, /*any_escape=*/false, on_quote);
-    return name_states_[alive] = states.front();
+        add_string_states(builder_, names.dfa, {}, /*any_escape=*/false, on_quote, names.may_enter);
+    return names_[alive] = {
+               .any = true, .start = states.front(), .may_begin = names.may_enter.front()};
+  }
+
+  // The declared names as a tree, made once. child[node][class] is -1 where no name goes on.
+  struct NameTrie {
+    ByteDfa classes;  // of the bytes that names and languages tell apart; no states
+    std::vector<std::vector<int>> child = {{}};
+    std::vector<const std::string*> name = {nullptr};  // that ends here
+    std::vector<int> parent = {-1};
+  };
+
+  Status make_trie() {
+    trie_.classes = empty_name_dfa();
+    const auto num_classes = static_cast<std::size_t>(trie_.classes.num_classes);
+    trie_.child[0].assign(num_classes, -1);
+    for (const auto& [name, bit] : bits_) {
+      std::size_t at = 0;
+      for (const char c : name) {
+        const std::size_t byte_class = trie_.classes.class_of[static_cast<std::uint8_t>(c)];
+        if (trie_.child[at][byte_class] < 0) {
+          if (trie_.child.size() >= kMaxGrammarStates) {
+            return make_error(StatusCode::kResourceExhausted,
+                              "properties: names that differ in more than {} characters",
+                              kMaxGrammarStates);
+          }
+          trie_.child[at][byte_class] = static_cast<int>(trie_.child.size());
+          trie_.child.emplace_back(num_classes, -1);
+          trie_.name.push_back(nullptr);
+          trie_.parent.push_back(static_cast<int>(at));
+        }
+        at = static_cast<std::size_t>(trie_.child[at][byte_class]);
+      }
+      trie_.name[at] = &name;
+    }
+    return ok_status();
+  }
+
+  // Of the languages' states, those from which a name that nobody declares can end.
+  std::vector<char> reach_others(const std::map<LabelSet, std::size_t>& others) const {
+    const auto num_states = static_cast<std::size_t>(languages_.num_states());
+    const auto num_classes = static_cast<std::size_t>(languages_.num_classes);
+    std::vector<char> reach(num_states, 0);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (std::size_t state = num_states; state-- > 0;) {
+        if (reach[state]) continue;
+        bool now = others.contains(languages_.labels[state]);
+        for (std::size_t c = 0; c < num_classes && !now; ++c) {
+          const std::int32_t to = languages_.next[state * num_classes + c];
+          now = to != ByteDfa::kDead && reach[static_cast<std::size_t>(to)];
+        }
+        if (now) reach[state] = 1, changed = true;
+      }
+    }
+    return reach;
+  }
+
+  // Of the tree's nodes, the declared names that go on from there and are allowed.
+  std::vector<NameSet> names_behind(const std::map<std::string, std::size_t>& named) const {
+    std::vector<NameSet> sets(trie_.name.size(), NameSet{});
+    for (std::size_t node = sets.size(); node-- > 0;) {
+      if (trie_.name[node] != nullptr && named.contains(*trie_.name[node])) {
+        const int bit = bits_.at(*trie_.name[node]);
+        sets[node][static_cast<std::size_t>(bit) / 32] |= 1u << bit % 32;
+      }
+      if (trie_.parent[node] < 0) continue;
+      NameSet& above = sets[static_cast<std::size_t>(trie_.parent[node])];
+      for (std::size_t i = 0; i < above.size(); ++i) above[i] |= sets[node][i];
+    }
+    return sets;
+  }
+
+  // What must hold where only these names, or (others) any other one, may follow.
+  GrammarAction may_follow(const GrammarAction& room, const NameSet& names, bool others) {
+    if (others && !is_bounded(room)) return {};
+    GrammarAction action = room;
+    action.op = GrammarOp::kName;
+    action.result = builder_.name_set(names);
+    action.table = others ? 1 : 0;
+    return action;
   }
 
   // An automaton whose label is the number of the name's end, plus one. States are pairs: how far the
   // name is a declared one, and where it stands among the languages.
-  ByteDfa name_dfa(const std::map<std::string, std::size_t>& named,
-                   const std::map<LabelSet, std::size_t>& others) const {
-    struct Node {
-      std::map<std::uint8_t, int> children;
-      bool is_name = false;
-      std::size_t label = 0;
-    };
-    std::vector<Node> trie(1);
-    for (const auto& [name, bit] : bits_) {
-      int at = 0;
-      for (const char c : name) {
-        const auto byte = static_cast<std::uint8_t>(c);
-        const auto [child, is_new] = trie[static_cast<std::size_t>(at)].children.emplace(
-            byte, static_cast<int>(trie.size()));
-        at = child->second;
-        if (is_new) trie.emplace_back();
-      }
-      Node& end = trie[static_cast<std::size_t>(at)];
-      end.is_name = true;
-      if (const auto found = named.find(name); found != named.end()) end.label = found->second + 1;
-    }
-    ByteDfa dfa = empty_name_dfa();
+  struct NameDfa {
+    ByteDfa dfa;
+    std::vector<GrammarAction> may_enter;  // of each state
+  };
+
+  StatusOr<NameDfa> name_dfa(const std::map<std::string, std::size_t>& named,
+                             const std::map<LabelSet, std::size_t>& others,
+                             const GrammarAction& room) {
+    ByteDfa dfa = trie_.classes;
     const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);
-    std::vector<std::pair<int, std::int32_t>> pairs;
-    std::unordered_map<std::uint64_t, std::int32_t> numbers;
-    const auto number_of = [&](int node, std::int32_t language) {
-      const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(node)} << 32 |
-                                static_cast<std::uint32_t>(language);
-      const auto [at, is_new] = numbers.emplace(key, static_cast<std::int32_t>(pairs.size()));
-      if (is_new) pairs.emplace_back(node, language);
-      return at->second;
+    struct Pair {
+      int node;
+      std::int32_t language;
+      std::int32_t from;  // the one before it, of a pair on the tree
     };
-    number_of(0, others.empty() ? ByteDfa::kDead : 0);
+    std::vector<Pair> pairs;
+    // Of pairs off the tree, and of those on it: a node of a tree is reached in one way only.
+    std::vector<std::int32_t> off_tree(static_cast<std::size_t>(languages_.num_states()), -1);
+    const auto number_of = [&](int node, std::int32_t language, std::int32_t from) {
+      if (node >= 0) {
+        pairs.push_back({node, language, from});
+        return static_cast<std::int32_t>(pairs.size() - 1);
+      }
+      std::int32_t& number = off_tree[static_cast<std::size_t>(language)];
+      if (number < 0) {
+        number = static_cast<std::int32_t>(pairs.size());
+        pairs.push_back({node, language, from});
+      }
+      return number;
+    };
+    number_of(0, others.empty() ? ByteDfa::kDead : 0, -1);
     for (std::size_t i = 0; i < pairs.size(); ++i) {
-      const auto [node, language] = pairs[i];
-      const Node* const at = node < 0 ? nullptr : &trie[static_cast<std::size_t>(node)];
+      GAPLESS_RETURN_IF_ERROR(CompileWork::spend(dfa.num_classes));
+      const auto [node, language, from] = pairs[i];
+      const auto at = static_cast<std::size_t>(node);
       LabelSet label = 0;
-      if (at != nullptr && at->is_name) {
-        label = at->label;
+      if (node >= 0 && trie_.name[at] != nullptr) {
+        const auto found = named.find(*trie_.name[at]);
+        if (found != named.end()) label = found->second + 1;
       } else if (language != ByteDfa::kDead) {
         const auto found = others.find(languages_.labels[static_cast<std::size_t>(language)]);
         if (found != others.end()) label = found->second + 1;
       }
       dfa.labels.push_back(label);
-      for (const std::uint8_t byte : bytes) {
-        int child = -1;
-        if (at != nullptr) {
-          const auto found = at->children.find(byte);
-          if (found != at->children.end()) child = found->second;
-        }
-        const std::int32_t to = languages_.step(language, byte);
+      for (std::size_t c = 0; c < bytes.size(); ++c) {
+        const int child = node < 0 ? -1 : trie_.child[at][c];
+        const std::int32_t to = languages_.step(language, bytes[c]);
         const bool dead = child < 0 && to == ByteDfa::kDead;
-        dfa.next.push_back(dead ? ByteDfa::kDead : number_of(child, to));
+        dfa.next.push_back(dead ? ByteDfa::kDead
+                                : number_of(child, to, static_cast<std::int32_t>(i)));
       }
     }
-    return trimmed(dfa);
+    // From the tree's leaves up: whether a name that nobody declares may come of it.
+    const std::vector<char> off_tree_others = reach_others(others);
+    std::vector<char> has_others(pairs.size(), 0);
+    for (std::size_t i = pairs.size(); i-- > 0;) {
+      if (pairs[i].node < 0) {
+        has_others[i] = off_tree_others[static_cast<std::size_t>(pairs[i].language)];
+        continue;
+      }
+      const bool is_name = trie_.name[static_cast<std::size_t>(pairs[i].node)] != nullptr;
+      has_others[i] = dfa.labels[i] != 0 && !is_name;
+      for (std::size_t c = 0; c < bytes.size() && !has_others[i]; ++c) {
+        const std::int32_t to = dfa.next[i * bytes.size() + c];
+        if (to == ByteDfa::kDead) continue;
+        const Pair& next = pairs[static_cast<std::size_t>(to)];
+        has_others[i] = next.node < 0 ? off_tree_others[static_cast<std::size_t>(next.language)]
+                                      : has_others[static_cast<std::size_t>(to)];
+      }
+    }
+    const std::vector<NameSet> behind = names_behind(named);
+    std::vector<std::int32_t> kept;
+    NameDfa result{.dfa = trimmed(dfa, &kept), .may_enter = {}};
+    if (result.dfa.empty()) return result;
+    for (const std::int32_t number : kept) {
+      const Pair& pair = pairs[static_cast<std::size_t>(number)];
+      GrammarAction action;
+      if (pair.node >= 0) {
+        const NameSet& names = behind[static_cast<std::size_t>(pair.node)];
+        const bool with_others = has_others[static_cast<std::size_t>(number)] != 0;
+        // As before it: then it was looked at there.
+        const bool is_new =
+            pair.from < 0 ||
+            names !=
+                behind[static_cast<std::size_t>(pairs[static_cast<std::size_t>(pair.from)].node)] ||
+            with_others != (has_others[static_cast<std::size_t>(pair.from)] != 0);
+        if (is_new) action = may_follow(room, names, with_others);
+      }
+      result.may_enter.push_back(action);
+    }
+    return result;
   }
 
   // Classes of the bytes that names and languages tell apart.
@@ -372,8 +506,15 @@ class ObjectStates {
     return list;
   }
 
-  void set_room(GrammarAction& action, AliveSet alive) {
-    builder_.set_conditions(action, conditions(alive));
+  bool is_bounded(const GrammarAction& room) const { return builder_.is_bounded(room); }
+
+  // Steps of finding out what a name may hold: its schemas are looked for in every clause.
+  long work_of_a_name() const {
+    std::size_t work = 20;
+    for (const SchemaSpec* spec : job_.specs) {
+      for (const ObjectClause& clause : spec->objects) work += 2 + clause.properties.size() / 2;
+    }
+    return static_cast<long>(work);
   }
 
   void add_close(BuildState state, AliveSet alive) {
@@ -389,7 +530,9 @@ class ObjectStates {
   std::map<const Regex*, std::size_t> pattern_labels_;
   std::map<SchemaRef, std::size_t> names_labels_;
   ByteDfa languages_;
-  std::map<AliveSet, BuildState> name_states_, after_states_;
+  NameTrie trie_;
+  std::map<AliveSet, Names> names_;
+  std::map<AliveSet, BuildState> after_states_;
   std::map<std::pair<std::vector<Role>, std::vector<int>>, std::optional<BuildState>> colons_;
   std::vector<std::pair<BuildState, AliveSet>> unfilled_;
 };

@@ -1,5 +1,8 @@
 #include "grammar/regex_ast.h"
 
+#include <iterator>
+
+#include "grammar/compile_work.h"
 #include "grammar/grammar_limits.h"
 
 namespace gapless {
@@ -77,29 +80,37 @@ class Parser {
     if (take('^')) return node({.kind = Regex::Kind::kBegin});
     if (take('$')) return node({.kind = Regex::Kind::kEnd});
     GAPLESS_ASSIGN_OR_RETURN(RegexPtr part, atom());
-    while (!at_end()) {
-      int min = 0, max = Regex::kUnbounded;
-      if (take('*')) {
-      } else if (take('+')) {
-        min = 1;
-      } else if (take('?')) {
-        max = 1;
-      } else if (next_is('{')) {
-        const std::size_t brace = at_;
-        const bool is_count = counts(min, max);
-        if (!is_count) {
-          at_ = brace;
-          break;  // a brace that stands for itself: the next atom
-        }
-        if (max != Regex::kUnbounded && max < min) return error("a repetition {n,m} with n > m");
-        if (min > kMaxRepeat || max > kMaxRepeat) return error("a repetition of more than 10000");
-      } else {
-        break;
-      }
-      take('?');  // lazy: the same strings
-      part = regex_repeat(std::move(part), min, max);
+    int min = 0, max = Regex::kUnbounded;
+    GAPLESS_ASSIGN_OR_RETURN(const bool repeats, repetition(min, max));
+    if (!repeats) return part;
+    take('?');  // lazy: the same strings
+    int again_min = 0, again_max = 0;
+    GAPLESS_ASSIGN_OR_RETURN(const bool repeats_again, repetition(again_min, again_max));
+    if (repeats_again) return error("a repetition of a repetition");
+    return regex_repeat(std::move(part), min, max);
+  }
+
+  // Whether a repetition follows, and how often.
+  StatusOr<bool> repetition(int& min, int& max) {
+    min = 0;
+    max = Regex::kUnbounded;
+    if (take('*')) return true;
+    if (take('+')) {
+      min = 1;
+      return true;
     }
-    return part;
+    if (take('?')) {
+      max = 1;
+      return true;
+    }
+    const std::size_t brace = at_;
+    if (!counts(min, max)) {
+      at_ = brace;  // a brace that stands for itself: the next atom
+      return false;
+    }
+    if (max != Regex::kUnbounded && max < min) return error("a repetition {n,m} with n > m");
+    if (min > kMaxRepeat || max > kMaxRepeat) return error("a repetition of more than 10000");
+    return true;
   }
 
   bool number(int& value) {
@@ -273,6 +284,7 @@ class Parser {
       GAPLESS_RETURN_IF_ERROR(class_item(low, is_class));
       const bool is_range =
           next_is('-') && at_ + 1 < text_.size() && text_[at_ + 1] != ']' && !is_class;
+      GAPLESS_RETURN_IF_ERROR(CompileWork::spend(std::ssize(set.ranges()) + 10));
       if (!is_range) {
         set.add(low);
         continue;
@@ -392,13 +404,26 @@ RegexPtr regex_anything() {
   return anything;
 }
 
+namespace {
+
+StatusOr<RegexPtr> parse(std::string_view pattern) {
+  if (pattern.size() > kMaxPatternBytes) {
+    return make_error(StatusCode::kResourceExhausted, "pattern: more than {} bytes",
+                      kMaxPatternBytes);
+  }
+  if (!is_utf8(pattern)) return invalid_argument("pattern: not UTF-8");
+  return Parser(pattern).parse();
+}
+
+}  // namespace
+
 StatusOr<RegexPtr> parse_regex(std::string_view pattern) {
-  GAPLESS_ASSIGN_OR_RETURN(const RegexPtr regex, Parser(pattern).parse());
+  GAPLESS_ASSIGN_OR_RETURN(const RegexPtr regex, parse(pattern));
   return Unanchored::of(regex, /*search=*/false);
 }
 
 StatusOr<RegexPtr> parse_search_regex(std::string_view pattern) {
-  GAPLESS_ASSIGN_OR_RETURN(const RegexPtr regex, Parser(pattern).parse());
+  GAPLESS_ASSIGN_OR_RETURN(const RegexPtr regex, parse(pattern));
   return Unanchored::of(regex, /*search=*/true);
 }
 

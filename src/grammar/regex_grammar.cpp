@@ -1,14 +1,18 @@
 #include "grammar/regex_grammar.h"
 
+#include <set>
+
 #include "grammar/byte_dfa.h"
+#include "grammar/code_points.h"
+#include "grammar/compile_work.h"
 #include "grammar/grammar_builder.h"
+#include "grammar/grammar_limits.h"
 #include "grammar/regex_ast.h"
 
 namespace gapless {
 namespace {
 
-StatusOr<Grammar> compile(const RegexPtr& regex) {
-  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, make_dfa(std::span(&regex, 1)));
+StatusOr<Grammar> grammar_of(const ByteDfa& dfa) {
   if (dfa.empty()) return invalid_argument("pattern: no text matches it");
   GrammarBuilder builder;
   for (int state = 0; state < dfa.num_states(); ++state) builder.add_state();
@@ -27,18 +31,23 @@ StatusOr<Grammar> compile(const RegexPtr& regex) {
 }  // namespace
 
 StatusOr<Grammar> compile_regex(std::string_view pattern) {
+  const CompileWork work(kMaxGrammarWork);
   GAPLESS_ASSIGN_OR_RETURN(const RegexPtr regex, parse_regex(pattern));
-  return compile(regex);
+  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, make_dfa(std::span(&regex, 1)));
+  return grammar_of(dfa);
 }
 
 StatusOr<Grammar> compile_choices(std::span<const std::string> choices) {
   if (choices.empty()) return invalid_argument("choice: the list is empty");
-  std::vector<RegexPtr> ways;
+  const CompileWork work(kMaxGrammarWork);
+  std::set<std::string> strings;
   for (const std::string& choice : choices) {
     if (choice.empty()) return invalid_argument("choice: one is empty");
-    ways.push_back(regex_literal(choice));
+    if (!is_utf8(choice)) return invalid_argument("choice: one is not UTF-8");
+    strings.insert(choice);
   }
-  return compile(regex_alternate(std::move(ways)));
+  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, dfa_of_strings(strings));
+  return grammar_of(dfa);
 }
 
 }  // namespace gapless

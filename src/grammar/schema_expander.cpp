@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "grammar/compile_work.h"
 #include "grammar/grammar_limits.h"
 #include "grammar/string_formats.h"
 
@@ -48,6 +49,19 @@ std::optional<int> count_of(const json::value& value) {
     return static_cast<int>(value.get_double());
   }
   return std::nullopt;
+}
+
+// Steps that copying and merging it take.
+long weight_of(const SchemaSpec& spec) {
+  std::size_t weight = 20 + spec.not_number_texts.size() + spec.not_strings.size() +
+                       spec.required.size() + spec.forbidden.size() + spec.patterns.size();
+  if (spec.strings) weight += spec.strings->size();
+  if (spec.number_texts) weight += spec.number_texts->size();
+  for (const ObjectClause& clause : spec.objects) {
+    weight += 5 + clause.properties.size() + clause.patterns.size();
+  }
+  for (const ArrayClause& clause : spec.arrays) weight += 5 + clause.prefix.size();
+  return static_cast<long>(weight * 5);
 }
 
 std::optional<Decimal> decimal_of(const json::value& value) {
@@ -218,6 +232,7 @@ StatusOr<Specs> SchemaExpander::both(const Specs& a, const Specs& b, SchemaRef a
   Specs result;
   for (const SchemaSpec& x : a) {
     for (const SchemaSpec& y : b) {
+      GAPLESS_RETURN_IF_ERROR(CompileWork::spend(weight_of(x) + weight_of(y)));
       if (std::optional<SchemaSpec> spec = merge(x, y)) result.push_back(std::move(*spec));
     }
   }
@@ -252,7 +267,9 @@ StatusOr<Specs> SchemaExpander::expand_keywords(SchemaRef schema, const json::ob
   for (const char* keyword : {"$dynamicRef", "$recursiveRef", "unevaluatedProperties",
                               "unevaluatedItems", "contains", "dependentSchemas"}) {
     const json::value* value = this->keyword(object, keyword);
-    if (value == nullptr || (value->is_bool() && value->get_bool())) continue;
+    const bool allows_anything = value != nullptr && value->is_bool() && value->get_bool() &&
+                                 std::string_view(keyword).starts_with("unevaluated");
+    if (value == nullptr || allows_anything) continue;
     return refuse(schema, keyword, "is not supported");
   }
   GAPLESS_ASSIGN_OR_RETURN(const SchemaSpec own, own_spec(schema, object));
@@ -768,6 +785,7 @@ StatusOr<bool> SchemaExpander::disjoint_all(const Specs& a, const Specs& b, int 
 }
 
 StatusOr<bool> SchemaExpander::disjoint(const SchemaSpec& a, const SchemaSpec& b, int depth) {
+  GAPLESS_RETURN_IF_ERROR(CompileWork::spend(weight_of(a) + weight_of(b)));
   const std::uint8_t common = a.types & b.types;
   if ((common & (kNullType | kFalseType | kTrueType)) != 0) return false;
   if ((common & kNumberType) != 0) {

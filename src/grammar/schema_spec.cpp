@@ -31,13 +31,6 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-StatusOr<ByteDfa> literals(const std::set<std::string>& strings) {
-  std::vector<RegexPtr> ways;
-  for (const std::string& string : strings) ways.push_back(regex_literal(string));
-  const RegexPtr all = regex_alternate(std::move(ways));
-  return make_dfa(std::span(&all, 1));
-}
-
 }  // namespace
 
 std::optional<SchemaSpec> merge(const SchemaSpec& a, const SchemaSpec& b) {
@@ -100,18 +93,21 @@ StatusOr<ByteDfa> string_values(const SchemaSpec& spec, bool bounded) {
       if (fits) left.insert(string);
     }
     if (left.empty()) return ByteDfa();
-    GAPLESS_ASSIGN_OR_RETURN(dfa, literals(left));
+    GAPLESS_ASSIGN_OR_RETURN(dfa, dfa_of_strings(left));
   } else {
     const bool limits = bounded && (spec.min_length > 0 || spec.max_length != kNoLimit);
-    const RegexPtr all =
-        limits ? regex_repeat(regex_set(CodePointSet::all()), spec.min_length, spec.max_length)
-               : regex_anything();
     if (spec.max_length != kNoLimit && spec.max_length < spec.min_length) return ByteDfa();
     const bool first_pattern_is_all = !limits && !spec.patterns.empty();
-    GAPLESS_ASSIGN_OR_RETURN(
-        dfa, make_dfa(std::span(first_pattern_is_all ? &spec.patterns.front() : &all, 1)));
+    if (limits || first_pattern_is_all) {
+      const RegexPtr all =
+          limits ? regex_repeat(regex_set(CodePointSet::all()), spec.min_length, spec.max_length)
+                 : spec.patterns.front();
+      GAPLESS_ASSIGN_OR_RETURN(dfa, make_dfa(std::span(&all, 1)));
+    } else {
+      dfa = dfa_of_all_strings();
+    }
     if (!spec.not_strings.empty()) {
-      GAPLESS_ASSIGN_OR_RETURN(const ByteDfa others, literals(spec.not_strings));
+      GAPLESS_ASSIGN_OR_RETURN(const ByteDfa others, dfa_of_strings(spec.not_strings));
       GAPLESS_ASSIGN_OR_RETURN(dfa, difference(dfa, others));
     }
     if (first_pattern_is_all && spec.patterns.size() == 1 && spec.not_patterns.empty()) return dfa;
@@ -131,16 +127,16 @@ StatusOr<ByteDfa> number_texts(const SchemaSpec& spec) {
   GAPLESS_ASSIGN_OR_RETURN(ByteDfa dfa, number_dfa(spec.number));
   if (spec.number_texts) {
     if (spec.number_texts->empty()) return ByteDfa();
-    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa texts,
-                             literals({spec.number_texts->begin(), spec.number_texts->end()}));
+    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa texts, dfa_of_strings({spec.number_texts->begin(),
+                                                                  spec.number_texts->end()}));
     // An enum's 1.0 is an integer whatever its text.
     GAPLESS_ASSIGN_OR_RETURN(dfa, spec.number.any() || spec.number.integer
                                       ? intersection(texts, dfa)
                                       : StatusOr<ByteDfa>(texts));
   }
   if (!spec.not_number_texts.empty()) {
-    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa texts, literals({spec.not_number_texts.begin(),
-                                                            spec.not_number_texts.end()}));
+    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa texts, dfa_of_strings({spec.not_number_texts.begin(),
+                                                                  spec.not_number_texts.end()}));
     GAPLESS_ASSIGN_OR_RETURN(dfa, difference(dfa, texts));
   }
   return dfa;

@@ -1,10 +1,14 @@
 #include "grammar/string_states.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 namespace gapless {
 namespace {
 
+// Characters that a JSON string must escape, besides the quote and the backslash.
+constexpr int kNumControls = 0x20;
 constexpr std::uint8_t kFirstContinuation = 0x80, kLastContinuation = 0xBF;
 
 struct ShortEscape {
@@ -37,65 +41,78 @@ void add_hex(GrammarBuilder& builder, BuildState from, int first, int last, Buil
 
 // Bytes that stand for themselves. Runs of bytes that lead to the same state are one edge.
 void StringStates::add_plain(int q) {
-  for (int byte = 0x20; byte < 256;) {
-    const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(byte));
-    int last = byte;
-    while (last + 1 < 256 && dfa_.step(q, static_cast<std::uint8_t>(last + 1)) == to) ++last;
-    if (to != ByteDfa::kDead) {
-      const auto add = [&](int first_byte, int last_byte, const GrammarAction& action) {
-        if (first_byte > last_byte) return;
-        builder_.add_edge(state(q), static_cast<std::uint8_t>(first_byte),
-                          static_cast<std::uint8_t>(last_byte), state(to), action);
-      };
-      // Around the quote and the backslash; continuation bytes begin no character.
-      const auto between = [&](int low, int high, const GrammarAction& action) {
-        add(byte > low ? byte : low, last < high ? last : high, action);
-      };
-      between(0x20, '"' - 1, on_char_);
-      between('"' + 1, '\\' - 1, on_char_);
-      between('\\' + 1, kFirstContinuation - 1, on_char_);
-      between(kFirstContinuation, kLastContinuation, GrammarAction());
-      between(kLastContinuation + 1, 0xFF, on_char_);
+  // Around the quote and the backslash; continuation bytes begin no character.
+  struct Part {
+    int first, last;
+    bool begins_character;
+  };
+  constexpr Part kParts[] = {{0x20, '"' - 1, true},
+                             {'"' + 1, '\\' - 1, true},
+                             {'\\' + 1, kFirstContinuation - 1, true},
+                             {kFirstContinuation, kLastContinuation, false},
+                             {kLastContinuation + 1, 0xFF, true}};
+  for (const Part& part : kParts) {
+    for (int byte = part.first; byte <= part.last;) {
+      const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(byte));
+      int last = byte;
+      while (last < part.last && dfa_.step(q, static_cast<std::uint8_t>(last + 1)) == to) ++last;
+      if (to != ByteDfa::kDead) {
+        builder_.add_edge(
+            state(q), static_cast<std::uint8_t>(byte), static_cast<std::uint8_t>(last), state(to),
+            part.begins_character || !may_enter_.empty() ? on_char(to) : GrammarAction());
+      }
+      byte = last + 1;
     }
-    byte = last + 1;
   }
+}
+
+StringStates::EscapeTargets StringStates::escape_targets(int q) const {
+  EscapeTargets targets;
+  for (const ShortEscape& escape : kShortEscapes) targets.push_back(dfa_.step(q, escape.byte));
+  for (int byte = 0; byte < kNumControls; ++byte) {
+    targets.push_back(dfa_.step(q, static_cast<std::uint8_t>(byte)));
+  }
+  return targets;
 }
 
 void StringStates::add_escapes(int q) {
-  bool any = false;
-  for (const ShortEscape& escape : kShortEscapes) {
-    any |= dfa_.step(q, escape.byte) != ByteDfa::kDead;
+  EscapeTargets targets = escape_targets(q);
+  if (std::all_of(targets.begin(), targets.end(),
+                  [](std::int32_t to) { return to == ByteDfa::kDead; })) {
+    return;
   }
-  for (int byte = 0; byte < 0x20; ++byte) {
-    any |= dfa_.step(q, static_cast<std::uint8_t>(byte)) != ByteDfa::kDead;
+  if (any_escape_) targets.push_back(q);  // any character comes back to q
+  const auto [at, is_new] = escapes_.emplace(targets, 0);
+  if (is_new) {
+    const BuildState escape = at->second = builder_.add_state();
+    for (std::size_t i = 0; i < std::size(kShortEscapes); ++i) {
+      if (targets[i] == ByteDfa::kDead) continue;
+      builder_.add_edge(escape, kShortEscapes[i].letter, state(targets[i]),
+                        behind_escape(targets[i]));
+    }
+    if (any_escape_) {
+      add_any_escape(q, escape);
+    } else {
+      add_control_escapes(targets, escape);
+    }
   }
-  if (!any) return;
-  const BuildState escape = builder_.add_state();
-  builder_.add_edge(state(q), '\\', escape);
-  for (const ShortEscape& e : kShortEscapes) {
-    const std::int32_t to = dfa_.step(q, e.byte);
-    if (to != ByteDfa::kDead) builder_.add_edge(escape, e.letter, state(to), on_char_);
-  }
-  if (any_escape_) {
-    add_any_escape(q, escape);
-  } else {
-    add_control_escapes(q, escape);
-  }
+  // A character is counted where it begins: an escape behind the last one allowed would be a dead end.
+  builder_.add_edge(state(q), '\\', at->second, may_enter_.empty() ? on_char_ : GrammarAction());
 }
 
 // \u00XX of control characters that have no short escape.
-void StringStates::add_control_escapes(int q, BuildState escape) {
+void StringStates::add_control_escapes(const EscapeTargets& targets, BuildState escape) {
   BuildState halves[2];
   bool has_half[2] = {false, false};
-  for (int byte = 0; byte < 0x20; ++byte) {
-    const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(byte));
+  for (int byte = 0; byte < kNumControls; ++byte) {
+    const std::int32_t to = targets[std::size(kShortEscapes) + static_cast<std::size_t>(byte)];
     if (to == ByteDfa::kDead || has_short_escape(byte)) continue;
     const int half = byte / 16;
     if (!has_half[half]) {
       halves[half] = builder_.add_state();
       has_half[half] = true;
     }
-    add_hex(builder_, halves[half], byte % 16, byte % 16, state(to), on_char_);
+    add_hex(builder_, halves[half], byte % 16, byte % 16, state(to), behind_escape(to));
   }
   if (!has_half[0] && !has_half[1]) return;
   const BuildState u = builder_.add_state(), zero = builder_.add_state();
@@ -122,7 +139,7 @@ void StringStates::add_any_escape(int q, BuildState escape) {
   hex(one, 0, 15, two);
   hex(d, 0, 7, two);  // U+D000 to U+D7FF
   hex(two, 0, 15, three);
-  add_hex(builder_, three, 0, 15, state(q), on_char_);
+  add_hex(builder_, three, 0, 15, state(q));
   // The first half of a pair, U+D800 to U+DBFF, and the second, U+DC00 to U+DFFF.
   const BuildState high_two = add(), high_three = add(), pair = add(), pair_u = add();
   const BuildState low = add(), low_one = add(), low_two = add(), low_three = add();
@@ -134,7 +151,7 @@ void StringStates::add_any_escape(int q, BuildState escape) {
   hex(low, 13, 13, low_one);
   hex(low_one, 12, 15, low_two);
   hex(low_two, 0, 15, low_three);
-  add_hex(builder_, low_three, 0, 15, state(q), on_char_);
+  add_hex(builder_, low_three, 0, 15, state(q));
 }
 
 }  // namespace gapless

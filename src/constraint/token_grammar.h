@@ -1,0 +1,147 @@
+// A grammar over a vocabulary, with the sets of legal tokens that were found so far; and the constraint of one
+// sequence under it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "constraint/legal_tokens.h"
+#include "constraint/vocabulary_trie.h"
+#include "grammar/grammar_spec.h"
+#include "step/token_constraint.h"
+
+namespace gapless {
+
+using TokenMask = std::vector<std::uint32_t>;
+
+// Thread-safe; shared by all sequences that asked for the same grammar.
+class TokenGrammar {
+ public:
+  TokenGrammar(Grammar grammar, std::shared_ptr<const VocabularyTrie> vocabulary,
+               std::int32_t eos_id);
+
+  const Grammar& grammar() const { return grammar_; }
+  const VocabularyTrie& vocabulary() const { return *vocabulary_; }
+  std::int32_t eos_id() const { return eos_id_; }
+
+  // The legal tokens at `row`; nullptr: not found out yet.
+  std::shared_ptr<const TokenMask> find(const GrammarRow& row) const;
+  // The same, found out now: takes a fraction of a millisecond.
+  std::shared_ptr<const TokenMask> find_or_make(const GrammarRow& row);
+
+  std::size_t num_masks() const;
+
+ private:
+  struct Entry {
+    LengthInterval lengths;
+    std::shared_ptr<const TokenMask> mask;
+  };
+
+  std::string key_of(const GrammarRow& row) const;
+
+  const Grammar grammar_;
+  const std::shared_ptr<const VocabularyTrie> vocabulary_;
+  const std::int32_t eos_id_;
+  const std::int32_t largest_count_;
+  const std::size_t max_masks_;
+  mutable Mutex mutex_;
+  std::unordered_map<std::string, std::vector<Entry>> masks_ GAPLESS_GUARDED_BY(mutex_);
+  std::size_t num_masks_ GAPLESS_GUARDED_BY(mutex_) = 0;
+};
+
+// Threads that find legal tokens beside the engine thread. Ends when nobody needs it.
+class MaskWorkers {
+ public:
+  explicit MaskWorkers(int num_threads);
+  ~MaskWorkers();
+  MaskWorkers(const MaskWorkers&) = delete;
+  MaskWorkers& operator=(const MaskWorkers&) = delete;
+
+  // One set that somebody waits for.
+  class Job {
+   public:
+    Job(std::shared_ptr<TokenGrammar> grammar, const GrammarRow& row)
+        : grammar_(std::move(grammar)), row_(row) {}
+    // Waits until it is there.
+    std::shared_ptr<const TokenMask> wait();
+
+   private:
+    friend class MaskWorkers;
+    void run();
+
+    const std::shared_ptr<TokenGrammar> grammar_;
+    const GrammarRow row_;
+    Mutex mutex_;
+    ConditionVariable done_;
+    std::shared_ptr<const TokenMask> mask_ GAPLESS_GUARDED_BY(mutex_);
+  };
+
+  // At most one for each sequence that has a seat, so the queue is bounded.
+  std::shared_ptr<Job> begin(std::shared_ptr<TokenGrammar> grammar, const GrammarRow& row);
+
+ private:
+  void run();
+
+  Mutex mutex_;
+  ConditionVariable wake_;
+  std::deque<std::shared_ptr<Job>> queue_ GAPLESS_GUARDED_BY(mutex_);
+  bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+// One sequence. The set for the first token is found out when this is made; those that are not known when a token
+// comes are begun by a worker at once, and allowed() waits for it.
+class GrammarConstraint final : public TokenConstraint {
+ public:
+  GrammarConstraint(std::shared_ptr<TokenGrammar> grammar, std::shared_ptr<MaskWorkers> workers);
+
+  void allowed(std::span<std::uint32_t> mask) const override;
+  // A token that is not legal ends the sequence: nothing is allowed behind it. (The sampler cannot return one.)
+  void advance(TokenId token) override;
+
+ private:
+  const std::shared_ptr<TokenGrammar> grammar_;
+  const std::shared_ptr<MaskWorkers> workers_;
+  GrammarRow row_;
+  bool broken_ = false;
+  mutable std::shared_ptr<const TokenMask> mask_;
+  mutable std::shared_ptr<MaskWorkers::Job> job_;  // while mask_ is not there
+};
+
+// The grammars of an engine by their content: compiled once, the last used ones kept. What cannot be held is
+// remembered as well. Thread-safe.
+class GrammarStore {
+ public:
+  // bytes[i]: of token i (vocabulary_trie.h).
+  GrammarStore(std::vector<std::string> bytes, std::int32_t eos_id);
+
+  // What is known of the spec, at no cost; nothing: it has to be compiled.
+  std::optional<StatusOr<std::shared_ptr<TokenGrammar>>> find(const GrammarSpec& spec);
+  // Compiles unless it is known. Takes up to a second.
+  StatusOr<std::shared_ptr<TokenGrammar>> get(const GrammarSpec& spec);
+  std::unique_ptr<TokenConstraint> constraint(std::shared_ptr<TokenGrammar> grammar) const;
+
+ private:
+  struct Entry {
+    std::string key;
+    Status refusal;                         // not OK: cannot be held
+    std::shared_ptr<TokenGrammar> grammar;  // otherwise
+  };
+
+  const std::shared_ptr<const VocabularyTrie> vocabulary_;
+  const std::int32_t eos_id_;
+  const std::shared_ptr<MaskWorkers> workers_;
+  Mutex mutex_;
+  std::list<Entry> entries_ GAPLESS_GUARDED_BY(mutex_);  // the last used first
+};
+
+}  // namespace gapless
