@@ -105,11 +105,6 @@ inline constexpr std::size_t kMaxRegexJitStackBytes = 1u << 20;
 // Stop strings are matched against every chunk of text; OpenAI allows 4, others more.
 inline constexpr std::size_t kMaxStopStrings = 16;
 inline constexpr std::size_t kMaxStopStringBytes = 256;
-// Grammars that are kept by their content, refused ones included. Each has a table of up to 32 MB (typically 0.2) and
-// kMaxMaskCacheBytes of sets of tokens.
-inline constexpr std::size_t kMaxCachedGrammars = 16;
-// Sets of legal tokens that are kept of one grammar: some 1300 with a vocabulary of 51,200.
-inline constexpr std::size_t kMaxMaskCacheBytes = 8u << 20;
 // Points and boxes that one prompt may refer to: each costs two or three tokens of context.
 inline constexpr std::size_t kMaxSpatialRefs = 64;
 

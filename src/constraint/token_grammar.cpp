@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/limits.h"
+#include "grammar/grammar_limits.h"
 
 namespace gapless {
 namespace {

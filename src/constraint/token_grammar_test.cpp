@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "base/limits.h"
+#include "grammar/grammar_limits.h"
 #include "grammar/json_grammar.h"
 
 namespace gapless {

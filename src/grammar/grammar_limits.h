@@ -31,5 +31,10 @@ inline constexpr std::size_t kMaxSchemaBytes = 1u << 20;
 inline constexpr std::size_t kMaxPatternBytes = 64u << 10;
 // Steps of the compiler (compile_work.h): about 0.15 s. Of the schemas of a sample of MaskBench one takes more.
 inline constexpr long kMaxGrammarWork = 20'000'000;
+// Grammars that are kept by their content, refused ones included. Each has a table of up to 32 MB (typically 0.2) and
+// kMaxMaskCacheBytes of sets of tokens.
+inline constexpr std::size_t kMaxCachedGrammars = 16;
+// Sets of legal tokens that are kept of one grammar: some 1300 with a vocabulary of 51,200.
+inline constexpr std::size_t kMaxMaskCacheBytes = 8u << 20;
 
 }  // namespace gapless
