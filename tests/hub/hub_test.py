@@ -129,7 +129,8 @@ class HubTest(FolderTest):
         self.assertFalse((self.repository / "refs/main").exists())
         self.assertLess(self.hub.sent[WEIGHTS], SIZE + (1 << 20), "both commits have the same weights: their headers are looked at, and no more")
         self.bad(self.info(model="org/tiny@v9"), "org/tiny", "v9")
-        for name in ("org/../x", "org/tiny@../x", "org/tiny@", "org/ti ny"):
+        self.bad(self.info(model="org/../x"), "no such file or folder")
+        for name in ("org/tiny@../x", "org/tiny@", "org/ti ny"):
             self.bad(self.info(model=name), "is not the name of")
 
     def test_all_files_are_of_one_commit(self):
