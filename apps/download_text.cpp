@@ -8,7 +8,6 @@ namespace gapless {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kInterval = kSecond / 10;
 constexpr std::uint64_t kBarCells = 24;
 
 }  // namespace
@@ -27,12 +26,11 @@ DownloadText::DownloadText(std::string file, std::uint64_t done, std::uint64_t t
       done_before_(done),
       total_(total),
       began_ns_(now_ns),
-      printed_ns_(now_ns - kInterval) {}
+      printed_ns_(now_ns - WrittenOverLine::kIntervalNs) {}
 
 std::string DownloadText::update(std::uint64_t done, std::int64_t now_ns) {
-  if (now_ns - printed_ns_ < kInterval || total_ == 0) return {};
+  if (now_ns - printed_ns_ < WrittenOverLine::kIntervalNs || total_ == 0) return {};
   printed_ns_ = now_ns;
-  line_is_open_ = true;
   const std::uint64_t cells = std::min(done, total_) * kBarCells / total_;
   std::string line = fmt::format("{} [{:<{}}] {} of {}", file_, std::string(cells, '#'), kBarCells,
                                  bytes_text(done), bytes_text(total_));
@@ -43,13 +41,7 @@ std::string DownloadText::update(std::uint64_t done, std::int64_t now_ns) {
     line += fmt::format(", {}/s, {} left", bytes_text(static_cast<std::uint64_t>(speed)),
                         duration_text(static_cast<std::int64_t>(left + 0.5)));
   }
-  return "\r" + line + "\x1b[K";
-}
-
-std::string DownloadText::clear() {
-  if (!line_is_open_) return {};
-  line_is_open_ = false;
-  return "\r\x1b[K";
+  return line_.write(line);
 }
 
 }  // namespace gapless

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "written_over_line.h"
+
 namespace gapless {
 
 // One line that is written over, ten times a second at most. Without a clock and without a file, so
@@ -16,7 +18,7 @@ class DownloadText {
   // Empty while it is too soon for more.
   std::string update(std::uint64_t done, std::int64_t now_ns);
   // What takes the line back.
-  std::string clear();
+  std::string clear() { return line_.clear(); }
 
  private:
   const std::string file_;
@@ -24,7 +26,7 @@ class DownloadText {
   const std::uint64_t total_;
   const std::int64_t began_ns_;
   std::int64_t printed_ns_;
-  bool line_is_open_ = false;
+  WrittenOverLine line_;
 };
 
 // "512 B", "3.8 kB", "24.4 MB", "3.73 GB"

@@ -10,7 +10,6 @@ namespace gapless {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kTerminalInterval = kSecond / 10;
 constexpr std::int64_t kPlainInterval = 10 * kSecond;
 
 std::int64_t now_ns() {
@@ -36,7 +35,7 @@ ProgressText::ProgressText(std::string what, std::int64_t total, std::int64_t do
       printed_ns_(now_ns) {}
 
 std::string ProgressText::update(std::int64_t done, std::int64_t now_ns) {
-  if (now_ns - printed_ns_ < (terminal_ ? kTerminalInterval : kPlainInterval)) return {};
+  if (now_ns - printed_ns_ < (terminal_ ? WrittenOverLine::kIntervalNs : kPlainInterval)) return {};
   printed_ns_ = now_ns;
   std::string line = fmt::format("{} of {} {}", done, total_, what_);
   if (done > done_before_ && done < total_) {
@@ -46,14 +45,7 @@ std::string ProgressText::update(std::int64_t done, std::int64_t now_ns) {
     line += fmt::format(", {} left", duration_text(static_cast<std::int64_t>(seconds + 0.5)));
   }
   if (!terminal_) return line + "\n";
-  line_is_open_ = true;
-  return "\r" + line + "\x1b[K";
-}
-
-std::string ProgressText::clear() {
-  if (!line_is_open_) return {};
-  line_is_open_ = false;
-  return "\r\x1b[K";
+  return line_.write(line);
 }
 
 std::string duration_text(std::int64_t seconds) {

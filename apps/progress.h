@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "written_over_line.h"
+
 namespace gapless {
 
 // What to print, and when: without a clock and without a file, so that it can be tested.
@@ -18,7 +20,7 @@ class ProgressText {
   // Empty while it is too soon for more.
   std::string update(std::int64_t done, std::int64_t now_ns);
   // What takes the line back from a terminal, so that something else can be printed.
-  std::string clear();
+  std::string clear() { return line_.clear(); }
 
  private:
   const std::string what_;
@@ -27,7 +29,7 @@ class ProgressText {
   const bool terminal_;
   const std::int64_t began_ns_;
   std::int64_t printed_ns_;
-  bool line_is_open_ = false;
+  WrittenOverLine line_;
 };
 
 // "7 s", "3:05", "1:02:03"

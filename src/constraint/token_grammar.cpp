@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "grammar/grammar_limits.h"
 
 namespace gapless {
@@ -82,37 +83,19 @@ MaskWorkers::MaskWorkers(int num_threads) {
 }
 
 MaskWorkers::~MaskWorkers() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
+  queue_.close();
   for (std::thread& thread : threads_) thread.join();
 }
 
 std::shared_ptr<MaskWorkers::Job> MaskWorkers::begin(std::shared_ptr<TokenGrammar> grammar,
                                                      const GrammarRow& row) {
   auto job = std::make_shared<Job>(std::move(grammar), row);
-  {
-    MutexLock lock(mutex_);
-    queue_.push_back(job);
-  }
-  wake_.notify_one();
+  GAPLESS_CHECK(queue_.push(job));
   return job;
 }
 
 void MaskWorkers::run() {
-  while (true) {
-    std::shared_ptr<Job> job;
-    {
-      MutexLock lock(mutex_);
-      while (!stopping_ && queue_.empty()) wake_.wait(lock);
-      if (queue_.empty()) return;
-      job = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    job->run();
-  }
+  while (const auto job = queue_.pop()) (*job)->run();
 }
 
 void MaskWorkers::Job::run() {

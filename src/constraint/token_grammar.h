@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <memory>
 #include <optional>
@@ -12,6 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/bounded_queue.h"
+#include "base/limits.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "constraint/legal_tokens.h"
@@ -85,16 +86,14 @@ class MaskWorkers {
     std::shared_ptr<const TokenMask> mask_ GAPLESS_GUARDED_BY(mutex_);
   };
 
-  // At most one for each sequence that has a seat, so the queue is bounded.
+  // At most one for each sequence that has a seat. Waits for a worker where those of sequences that
+  // were cancelled fill the queue.
   std::shared_ptr<Job> begin(std::shared_ptr<TokenGrammar> grammar, const GrammarRow& row);
 
  private:
   void run();
 
-  Mutex mutex_;
-  ConditionVariable wake_;
-  std::deque<std::shared_ptr<Job>> queue_ GAPLESS_GUARDED_BY(mutex_);
-  bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
+  BoundedQueue<std::shared_ptr<Job>> queue_{kMaxSeats};
   std::vector<std::thread> threads_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "grammar/compile_work.h"
 #include "grammar/json_machines.h"
+#include "grammar/states_to_fill.h"
 
 namespace gapless {
 namespace {
@@ -41,9 +42,8 @@ class ArrayStates {
       if (has_room(all)) builder_.copy_edges_later(item->start, first);
     }
     builder_.add_edge(job_.start, '[', first, {.op = GrammarOp::kPush, .table = table});
-    while (!unfilled_.empty()) {
-      const auto [state, place] = unfilled_.back();
-      unfilled_.pop_back();
+    while (const auto unfilled = after_states_.next()) {
+      const auto& [state, place] = *unfilled;
       builder_.add_whitespace(state);
       add_close(state, place.alive, 1);
       GAPLESS_ASSIGN_OR_RETURN(const auto next, item_at(place));
@@ -106,14 +106,7 @@ class ArrayStates {
     return std::optional<Item>({value->start, builder_.table(next)});
   }
 
-  BuildState after_state(const Place& place) {
-    const auto [at, is_new] = after_states_.emplace(place, 0);
-    if (is_new) {
-      at->second = builder_.add_state();
-      unfilled_.emplace_back(at->second, place);
-    }
-    return at->second;
-  }
+  BuildState after_state(const Place& place) { return after_states_.state(builder_, place); }
 
   std::vector<GrammarCondition> conditions(AliveSet alive) const {
     std::vector<GrammarCondition> list;
@@ -138,8 +131,7 @@ class ArrayStates {
   GrammarBuilder& builder_;
   const ContainerJob& job_;
   std::size_t longest_prefix_ = 0;
-  std::map<Place, BuildState> after_states_;
-  std::vector<std::pair<BuildState, Place>> unfilled_;
+  StatesToFill<Place> after_states_;
 };
 
 }  // namespace

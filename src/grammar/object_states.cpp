@@ -12,6 +12,7 @@
 
 #include "grammar/compile_work.h"
 #include "grammar/json_machines.h"
+#include "grammar/states_to_fill.h"
 
 namespace gapless {
 namespace {
@@ -46,9 +47,8 @@ class ObjectStates {
     if (names.any) builder_.add_edge(first, '"', names.start, names.may_begin);
     add_close(first, all);
     builder_.add_edge(job_.start, '{', first, {.op = GrammarOp::kPush});
-    while (!unfilled_.empty()) {
-      const auto [state, alive] = unfilled_.back();
-      unfilled_.pop_back();
+    while (const auto unfilled = after_states_.next()) {
+      const auto& [state, alive] = *unfilled;
       builder_.add_whitespace(state);
       add_close(state, alive);
       GAPLESS_ASSIGN_OR_RETURN(const Names next_names, names_under(alive));
@@ -479,14 +479,7 @@ class ObjectStates {
     return colons_[key] = colon;
   }
 
-  BuildState after_state(AliveSet alive) {
-    const auto [at, is_new] = after_states_.emplace(alive, 0);
-    if (is_new) {
-      at->second = builder_.add_state();
-      unfilled_.emplace_back(at->second, alive);
-    }
-    return at->second;
-  }
+  BuildState after_state(AliveSet alive) { return after_states_.state(builder_, alive); }
 
   std::vector<GrammarCondition> conditions(AliveSet alive) const {
     std::vector<GrammarCondition> list;
@@ -532,9 +525,8 @@ class ObjectStates {
   ByteDfa languages_;
   NameTrie trie_;
   std::map<AliveSet, Names> names_;
-  std::map<AliveSet, BuildState> after_states_;
+  StatesToFill<AliveSet> after_states_;
   std::map<std::pair<std::vector<Role>, std::vector<int>>, std::optional<BuildState>> colons_;
-  std::vector<std::pair<BuildState, AliveSet>> unfilled_;
 };
 
 }  // namespace

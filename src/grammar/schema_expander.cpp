@@ -552,6 +552,16 @@ Status SchemaExpander::read_string(SchemaRef schema, std::string_view keyword,
   return ok_status();
 }
 
+Status SchemaExpander::read_count(SchemaRef schema, const json::object& object, const char* keyword,
+                                  int& count) const {
+  const json::value* const value = find(object, keyword);
+  if (value == nullptr) return ok_status();
+  const std::optional<int> found = count_of(*value);
+  if (!found) return refuse(schema, keyword, "must be a whole number, not negative");
+  count = *found;
+  return ok_status();
+}
+
 Status SchemaExpander::read_object(SchemaRef schema, const json::object& object,
                                    SchemaSpec& spec) const {
   ObjectClause clause;
@@ -588,13 +598,8 @@ Status SchemaExpander::read_object(SchemaRef schema, const json::object& object,
       spec.required.insert(std::string(name.get_string()));
     }
   }
-  for (const char* keyword : {"minProperties", "maxProperties"}) {
-    const json::value* value = find(object, keyword);
-    if (value == nullptr) continue;
-    const std::optional<int> count = count_of(*value);
-    if (!count) return refuse(schema, keyword, "must be a whole number, not negative");
-    (keyword[1] == 'i' ? spec.min_properties : spec.max_properties) = *count;
-  }
+  GAPLESS_RETURN_IF_ERROR(read_count(schema, object, "minProperties", spec.min_properties));
+  GAPLESS_RETURN_IF_ERROR(read_count(schema, object, "maxProperties", spec.max_properties));
   return ok_status();
 }
 
@@ -618,13 +623,8 @@ Status SchemaExpander::read_array(SchemaRef schema, const json::object& object,
     says_something = true;
   }
   if (says_something) spec.arrays.push_back(std::move(clause));
-  for (const char* keyword : {"minItems", "maxItems"}) {
-    const json::value* value = find(object, keyword);
-    if (value == nullptr) continue;
-    const std::optional<int> count = count_of(*value);
-    if (!count) return refuse(schema, keyword, "must be a whole number, not negative");
-    (keyword[1] == 'i' ? spec.min_items : spec.max_items) = *count;
-  }
+  GAPLESS_RETURN_IF_ERROR(read_count(schema, object, "minItems", spec.min_items));
+  GAPLESS_RETURN_IF_ERROR(read_count(schema, object, "maxItems", spec.max_items));
   const json::value* unique = find(object, "uniqueItems");
   if (unique != nullptr && unique->is_bool() && unique->get_bool() &&
       (spec.max_items == kNoLimit || spec.max_items > 1)) {

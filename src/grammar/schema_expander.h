@@ -51,6 +51,9 @@ class SchemaExpander {
                      SchemaSpec& spec) const;
   Status read_string(SchemaRef schema, std::string_view keyword, const boost::json::value& value,
                      SchemaSpec& spec) const;
+  // Leaves `count` where the keyword is not there.
+  Status read_count(SchemaRef schema, const boost::json::object& object, const char* keyword,
+                    int& count) const;
   Status read_object(SchemaRef schema, const boost::json::object& object, SchemaSpec& spec) const;
   Status read_array(SchemaRef schema, const boost::json::object& object, SchemaSpec& spec) const;
 

@@ -34,6 +34,19 @@ InferenceService* ready_service(ServerState& state, Exchange& exchange) {
   return service;
 }
 
+bool names_our_model(const ServiceInfo& info, Exchange& exchange, const boost::json::object& body,
+                     std::string_view field) {
+  const StatusOr<std::optional<std::string>> name = optional_string(body, field);
+  if (!name.ok()) {
+    respond_error(exchange, error_of_request(name.status()));
+  } else if (*name && !info.is_named(**name)) {
+    respond_error(exchange, model_not_found_error(info, **name));
+  } else {
+    return true;
+  }
+  return false;
+}
+
 std::optional<boost::json::object> read_json_request(const ServiceInfo& info, Exchange& exchange) {
   const std::string body = std::move(exchange.request().body);
   StatusOr<boost::json::object> object = parse_json_body(body);
@@ -43,15 +56,8 @@ std::optional<boost::json::object> read_json_request(const ServiceInfo& info, Ex
     respond_error(exchange, error);
     return std::nullopt;
   }
-  const StatusOr<std::optional<std::string>> model = optional_string(*object, "model");
-  if (!model.ok()) {
-    respond_error(exchange, error_of_request(model.status()));
-  } else if (*model && !info.is_named(**model)) {
-    respond_error(exchange, model_not_found_error(info, **model));
-  } else {
-    return std::move(object).value();
-  }
-  return std::nullopt;
+  if (!names_our_model(info, exchange, *object, "model")) return std::nullopt;
+  return std::move(object).value();
 }
 
 HttpResponse stream_head(std::string content_type) {

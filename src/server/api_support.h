@@ -21,6 +21,10 @@ void respond_error(Exchange& exchange, const ApiError& error);
 // The service, or nullptr after answering 503.
 InferenceService* ready_service(ServerState& state, Exchange& exchange);
 
+// Whether this field of a body, where it is there, names our model; false after answering 400 or 404.
+bool names_our_model(const ServiceInfo& info, Exchange& exchange, const boost::json::object& body,
+                     std::string_view field);
+
 // The body as a JSON object whose "model" is ours, or nothing after answering 400 or 404. Frees the
 // body.
 std::optional<boost::json::object> read_json_request(const ServiceInfo& info, Exchange& exchange);

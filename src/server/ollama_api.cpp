@@ -111,25 +111,16 @@ void list_running(ServerState& state, Exchange& exchange) {
 }
 
 // The body of a request that names a model ("model", once "name") and no more. False: it was answered.
-bool names_our_model(const ServiceInfo& info, Exchange& exchange) {
+bool asks_for_our_model(const ServiceInfo& info, Exchange& exchange) {
   const std::optional<json::object> body = read_json_request(info, exchange);
-  if (!body) return false;
-  const StatusOr<std::optional<std::string>> name = optional_string(*body, "name");
-  if (!name.ok()) {
-    respond_error(exchange, error_of_request(name.status()));
-  } else if (*name && !info.is_named(**name)) {
-    respond_error(exchange, model_not_found_error(info, **name));
-  } else {
-    return true;
-  }
-  return false;
+  return body && names_our_model(info, exchange, *body, "name");
 }
 
 void show(ServerState& state, Exchange& exchange) {
   InferenceService* service = ready_service(state, exchange);
   if (service == nullptr) return;
   const ServiceInfo info = service->info();
-  if (!names_our_model(info, exchange)) return;
+  if (!asks_for_our_model(info, exchange)) return;
   json::object facts = {{"general.architecture", info.family},
                         {"general.basename", info.model},
                         {"general.parameter_count", info.num_parameters},
@@ -146,7 +137,7 @@ void show(ServerState& state, Exchange& exchange) {
 // Home Assistant pulls what the list does not name, such as "moondream:latest" for another name of ours.
 void pull(ServerState& state, Exchange& exchange) {
   InferenceService* service = ready_service(state, exchange);
-  if (service == nullptr || !names_our_model(service->info(), exchange)) return;
+  if (service == nullptr || !asks_for_our_model(service->info(), exchange)) return;
   respond_json(exchange, json::object{{"status", "success"}});
 }
 
