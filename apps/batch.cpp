@@ -1,5 +1,6 @@
-// gapless batch --in requests.jsonl --out answers.jsonl: many requests through one engine, batched
-// continuously. Answers keep the order of the requests. docs/batch.md describes both files.
+// gapless batch --in requests.jsonl --out answers.jsonl: many requests through one engine for each
+// device, batched continuously. Answers keep the order of the requests. docs/batch.md describes both
+// files.
 #include <signal.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "answer_file.h"
@@ -17,6 +19,7 @@
 #include "batch_lines.h"
 #include "commands.h"
 #include "engine_options.h"
+#include "parent_watch.h"
 #include "progress.h"
 #include "server/image_url.h"
 #include "skill/request_json.h"
@@ -30,6 +33,7 @@ struct BatchOptions {
   std::string in;
   std::string out;
   int concurrency = 16;
+  std::optional<int> parent;
   bool resume = false;
   bool overwrite = false;
 };
@@ -124,7 +128,8 @@ StatusOr<SkillRequest> read_line(const boost::json::object& line,
   return request;
 }
 
-Pending submit_line(Engine& engine, const BatchLine& line, const std::filesystem::path& folder) {
+Pending submit_line(EngineGroup& engines, const BatchLine& line,
+                    const std::filesystem::path& folder) {
   Pending pending;
   pending.number = line.number;
   pending.id = line.id;
@@ -133,7 +138,7 @@ Pending submit_line(Engine& engine, const BatchLine& line, const std::filesystem
   const auto submit = [&]() -> Status {
     if (!line.fields.ok()) return line.fields.status();
     GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, read_line(*line.fields, folder));
-    return engine.submit(std::move(request), sink).status();
+    return engines.submit(std::move(request), sink).status();
   };
   if (const Status status = submit(); !status.ok()) sink->promise.set_value(status);
   return pending;
@@ -162,12 +167,12 @@ std::string answer_line(const Pending& pending, const StatusOr<SkillResult>& res
 // One run: the lines of the input that the output has no answer to yet.
 class BatchRun {
  public:
-  BatchRun(const BatchOptions& options, int num_lines, AnswerFile& answers, Engine& engine)
+  BatchRun(const BatchOptions& options, int num_lines, AnswerFile& answers, EngineGroup& engines)
       : options_(options),
         num_lines_(num_lines),
         folder_(std::filesystem::path(options.in).parent_path()),
         answers_(answers),
-        engine_(engine),
+        engines_(engines),
         progress_("answered", num_lines, answers.num_answered()),
         num_done_(answers.num_answered()),
         num_failed_(answers.num_failed()) {}
@@ -180,10 +185,10 @@ class BatchRun {
       GAPLESS_ASSIGN_OR_RETURN(const bool more, reader.next(line));
       if (!more) break;
       if (answers_.is_answered(line.key)) continue;
-      if (static_cast<int>(running_.size()) >= options_.concurrency) {
+      if (static_cast<int>(running_.size()) >= options_.concurrency * engines_.size()) {
         GAPLESS_RETURN_IF_ERROR(finish_oldest());
       }
-      running_.push_back(submit_line(engine_, line, folder_));
+      running_.push_back(submit_line(engines_, line, folder_));
     }
     if (interrupting_signal.load() != 0) say("interrupted: finishing what runs; once more ends it");
     while (!running_.empty()) GAPLESS_RETURN_IF_ERROR(finish_oldest());
@@ -228,7 +233,7 @@ class BatchRun {
   const int num_lines_;
   const std::filesystem::path folder_;
   AnswerFile& answers_;
-  Engine& engine_;
+  EngineGroup& engines_;
   Progress progress_;
   std::deque<Pending> running_;
   int num_done_ = 0;
@@ -253,15 +258,16 @@ int run_batch(const BatchOptions& options) {
   if (!requests.ok()) return report(requests.status());
   StatusOr<AnswerFile> answers = open_answers(options, *requests);
   if (!answers.ok()) return report(answers.status());
-  StatusOr<std::unique_ptr<Engine>> engine = start_engine(options.engine);
-  if (!engine.ok()) return report(engine.status());
+  StatusOr<std::unique_ptr<EngineGroup>> engines = start_engines(options.engine);
+  if (!engines.ok()) return report(engines.status());
 
   catch_interrupts();
-  BatchRun run(options, static_cast<int>(requests->size()), *answers, **engine);
+  const ParentWatch parent_watch(options.parent);
+  BatchRun run(options, static_cast<int>(requests->size()), *answers, **engines);
   const Status status = run.run();
   run.say_result();
   if (!status.ok()) return report(status);
-  if (const Status traced = write_trace(options.engine, **engine); !traced.ok()) {
+  if (const Status traced = write_trace(options.engine, **engines); !traced.ok()) {
     return report(traced);
   }
   const int signal = interrupting_signal.load();
@@ -284,11 +290,12 @@ void add_batch_command(CLI::App& app, Command& chosen) {
       "--resume", options->resume, "Keep the answers of --out and ask what has none, by id");
   command->add_flag("--overwrite", options->overwrite, "Replace the answers of --out")
       ->excludes(resume);
-  command->add_option("--concurrency", options->concurrency, "Requests at a time")
+  command->add_option("--concurrency", options->concurrency, "Requests at a time, for each device")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   add_engine_options(*command, options->engine);
   add_trace_option(*command, options->engine);
+  add_parent_option(*command, options->parent);
   command->footer(kLineFormat);
   command->callback([options, &chosen] { chosen = [options] { return run_batch(*options); }; });
 }

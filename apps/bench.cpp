@@ -10,10 +10,12 @@ void add_bench_command(CLI::App& app, Command& chosen) {
   add_bench_decode_command(*bench, chosen);
   add_bench_forward_command(*bench, chosen);
   add_bench_logits_command(*bench, chosen);
+  add_bench_grammar_command(*bench, chosen);
   add_bench_start_command(*bench, chosen);
   add_bench_serve_command(*bench, chosen);
   add_bench_pictures_command(*bench, chosen);
   add_bench_simulate_command(*bench, chosen);
+  add_bench_replicas_command(*bench, chosen);
 }
 
 }  // namespace gapless

@@ -16,7 +16,7 @@
 namespace gapless {
 namespace {
 
-struct DecodeOptions {
+struct DecodeBenchOptions {
   BenchOptions bench;
   Workload workload{.name = "plain", .random_lengths = false};
   std::vector<int> rows{1, 8, 32};
@@ -37,8 +37,9 @@ struct DecodePoint {
   double gb_per_s() const { return static_cast<double>(bytes) / step_ns.median; }
 };
 
-StatusOr<DecodePoint> measure_point(const DecodeOptions& options, LoadedModel& model, Loop& loop,
-                                    HostClock& clock, const PromptSource& prompts, int rows) {
+StatusOr<DecodePoint> measure_point(const DecodeBenchOptions& options, LoadedModel& model,
+                                    Loop& loop, HostClock& clock, const PromptSource& prompts,
+                                    int rows) {
   ClosedLoopOptions loop_options;
   loop_options.num_streams = rows;
   loop_options.warm_up_ns = static_cast<std::int64_t>(options.seconds * 0.2e9);
@@ -106,7 +107,7 @@ boost::json::object to_json(const DecodePoint& point, double peak_tb_s) {
   return json;
 }
 
-Status run_decode(const DecodeOptions& options) {
+Status run_decode(const DecodeBenchOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model,
                            load_bench_model(options.bench));
   GAPLESS_ASSIGN_OR_RETURN(const ResultHeader header, result_header(options.bench, *model));
@@ -152,7 +153,7 @@ Status run_decode(const DecodeOptions& options) {
 }  // namespace
 
 void add_bench_decode_command(CLI::App& bench, Command& chosen) {
-  auto options = std::make_shared<DecodeOptions>();
+  auto options = std::make_shared<DecodeBenchOptions>();
   CLI::App* command =
       bench.add_subcommand("decode", "Time and bandwidth of whole decode steps in steady state");
   add_bench_options(*command, options->bench);

@@ -121,7 +121,7 @@ StatusOr<ForwardPoint> time_prefill(const ForwardOptions& options, LoadedModel& 
       .flop = prefill_flop(model.config, num_sequences, options.tokens, prefix_len)};
 }
 
-void print_header() {
+void print_columns() {
   fmt::print("{:<8} {:>8} | {:>9} {:>20} | {:>8} {:>8} {:>6}\n", "", "size", "ms", "p10 .. p90",
              "TFLOP", "TFLOP/s", "peak");
 }
@@ -149,6 +149,7 @@ boost::json::object to_json(const ForwardPoint& point, double peak) {
 Status run_forward(const ForwardOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model,
                            load_bench_model(options.bench));
+  GAPLESS_RETURN_IF_ERROR(expect_pictures(*model));
   GAPLESS_ASSIGN_OR_RETURN(ResultHeader header, result_header(options.bench, *model));
   const double peak = options.peak_tflop_s;
   if (peak > 0) header.ceiling = fmt::format("matrix rate {} TFLOP/s", peak);
@@ -156,7 +157,7 @@ Status run_forward(const ForwardOptions& options) {
                            StepDriver::create(*model->device, *model->model));
   driver->rest_between_runs(std::chrono::milliseconds(options.rest_ms));
   fmt::print("{} on {}\n", header.model, header.device);
-  print_header();
+  print_columns();
   boost::json::array encodes, prefills;
   for (const std::string& size : options.encodes) {
     GAPLESS_ASSIGN_OR_RETURN(const ForwardPoint point, time_encode(options, *model, *driver, size));

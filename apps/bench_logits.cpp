@@ -118,6 +118,7 @@ StatusOr<Steps> load_and_run(const LogitsOptions& options, const BenchOptions& m
                              const Steps* forced, ResultHeader& header) {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model,
                            load_bench_model(model_options));
+  GAPLESS_RETURN_IF_ERROR(expect_pictures(*model));
   GAPLESS_ASSIGN_OR_RETURN(header, result_header(model_options, *model));
   return run_steps(options, *model, forced);
 }

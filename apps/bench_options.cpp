@@ -11,6 +11,11 @@
 
 namespace gapless {
 
+void add_result_options(CLI::App& command, std::string& json, std::string& commit) {
+  command.add_option("--json", json, "File to write the result to");
+  command.add_option("--commit", commit, "Commit to note in the result, where git cannot be asked");
+}
+
 void add_bench_options(CLI::App& command, BenchOptions& options) {
   add_model_option(command, options.model);
   command
@@ -19,9 +24,8 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->capture_default_str();
   add_weights_option(command, options.weights);
   add_kv_cache_option(command, options.kv_cache);
-  command.add_option("--json", options.json, "File to write the result to");
-  command.add_option("--commit", options.commit,
-                     "Commit to note in the result, where git cannot be asked");
+  add_max_context_option(command, options.max_context);
+  add_result_options(command, options.json, options.commit);
   command
       .add_option("--peak-bandwidth", options.peak_bandwidth_tb_s,
                   "The device's read bandwidth in TB/s, the ceiling of a decode step")
@@ -53,9 +57,11 @@ void add_workload_options(CLI::App& command, Workload& workload) {
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
-  return load_model(
-      std::move(device), source,
-      {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr});
+  return load_model(std::move(device), source,
+                    {.weights = options.weights,
+                     .kv_cache = options.kv_cache,
+                     .max_context = options.max_context,
+                     .adjust_limits = nullptr});
 }
 
 StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& model) {
@@ -91,8 +97,14 @@ Status use_cores(int count) {
   return ok_status();
 }
 
+Status expect_pictures(const LoadedModel& model) {
+  if (model.vision_language_model() != nullptr) return ok_status();
+  return invalid_argument("{} is a text model; this measures models that take pictures",
+                          model.name);
+}
+
 SpatialTokens spatial_tokens(const LoadedModel& model) {
-  const TokenizerConfig& tokens = model.config.tokenizer;
+  const TokenizerConfig& tokens = model.prompts.config();
   return {tokens.coord_id.value, tokens.size_id.value, tokens.eos_id.value};
 }
 

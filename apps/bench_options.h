@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -20,10 +21,14 @@ struct BenchOptions {
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
+  std::optional<int> max_context;
   std::string json;                // file for the result; empty: none
   std::string commit;              // for the result; empty: asked of git
   double peak_bandwidth_tb_s = 0;  // 0: unknown
 };
+
+// --json, --commit
+void add_result_options(CLI::App& command, std::string& json, std::string& commit);
 
 void add_bench_options(CLI::App& command, BenchOptions& options);
 
@@ -37,15 +42,20 @@ StatusOr<ResultHeader> result_header(const BenchOptions& options, LoadedModel& m
 // Keeps this process, and the processes that it starts, on so many of the cores that it may use.
 Status use_cores(int count);
 
+// InvalidArgument for a text model.
+Status expect_pictures(const LoadedModel& model);
+
 SpatialTokens spatial_tokens(const LoadedModel& model);
 
 void add_bench_overlap_command(CLI::App& bench, Command& chosen);
 void add_bench_decode_command(CLI::App& bench, Command& chosen);
 void add_bench_forward_command(CLI::App& bench, Command& chosen);
 void add_bench_logits_command(CLI::App& bench, Command& chosen);
+void add_bench_grammar_command(CLI::App& bench, Command& chosen);
 void add_bench_start_command(CLI::App& bench, Command& chosen);
 void add_bench_serve_command(CLI::App& bench, Command& chosen);
 void add_bench_pictures_command(CLI::App& bench, Command& chosen);
 void add_bench_simulate_command(CLI::App& bench, Command& chosen);
+void add_bench_replicas_command(CLI::App& bench, Command& chosen);
 
 }  // namespace gapless

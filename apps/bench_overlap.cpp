@@ -114,7 +114,7 @@ class OverlapBenchmark {
     }
     std::fprintf(stderr, "\r%-72s\r", "");
     if (options_.trace.empty()) return ok_status();
-    return write_chrome_trace(loop->ledger(), options_.trace);
+    return write_chrome_trace({trace_of(loop->ledger(), "device")}, options_.trace);
   }
 
   // Of the first workload and delay, with the fewest streams, where steps are shortest and so the

@@ -121,7 +121,7 @@ class ServeBench {
       url_text_ = server_->url();
     }
     GAPLESS_ASSIGN_OR_RETURN(url_, parse_server_url(url_text_));
-    device_ = gauges().device;
+    device_ = gauges().device();
     if (device_.empty()) device_ = "unknown";
     return ok_status();
   }
@@ -348,9 +348,7 @@ void add_load_options(CLI::App& command, ServeBenchOptions& options) {
       ->check(CLI::Range(0.0, 1.0));
   command.add_option("--soak", options.soak_minutes,
                      "Minutes: --duration so long, --abandon 0.1, --check-answers");
-  command.add_option("--json", options.json, "File to write the result to");
-  command.add_option("--commit", options.commit,
-                     "Commit to note in the result, where git cannot be asked");
+  add_result_options(command, options.json, options.commit);
   command.add_option("--note", options.note, "To keep with the result");
 }
 

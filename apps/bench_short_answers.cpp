@@ -13,7 +13,7 @@ namespace gapless {
 namespace {
 
 constexpr std::array kDepths{1, 2};
-constexpr int kMaxWindowSteps = 1 << 15;
+constexpr int kMaxShortAnswerSteps = 1 << 15;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Status run_short_answers(const ShortAnswersOptions& options) {
   LoopOptions loop_options;
   loop_options.depth = kDepths.back();
   loop_options.foresees_limits = false;
-  loop_options.ledger_capacity = kMaxWindowSteps;
+  loop_options.ledger_capacity = kMaxShortAnswerSteps;
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Loop> loop,
                            Loop::create(*model->device, *model->model, clock, loop_options));
   std::vector<DepthRun> runs;
@@ -44,7 +44,7 @@ Status run_short_answers(const ShortAnswersOptions& options) {
     window.num_streams = streams;
     window.warm_up_ns = static_cast<std::int64_t>(options.warm_up_seconds * 1e9);
     window.window_ns = static_cast<std::int64_t>(options.seconds * 1e9);
-    window.max_window_steps = kMaxWindowSteps;
+    window.max_window_steps = kMaxShortAnswerSteps;
     GAPLESS_ASSIGN_OR_RETURN(
         const std::vector<DepthRun> both,
         compare_depths(*loop, clock, prompts, window, kDepths, options.repeats));

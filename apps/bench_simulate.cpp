@@ -128,9 +128,7 @@ void add_bench_simulate_command(CLI::App& bench, Command& chosen) {
   command->add_option("--answers", options->overlap.requests_per_stream, "Per stream")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  command->add_option("--json", options->json, "File to write the result to");
-  command->add_option("--commit", options->commit,
-                      "Commit to note in the result, where git cannot be asked");
+  add_result_options(*command, options->json, options->commit);
   command->callback(
       [options, &chosen] { chosen = [options] { return report(run_simulate(*options)); }; });
 }

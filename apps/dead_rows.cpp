@@ -19,7 +19,7 @@ constexpr int kTurns = 4;      // of a measurement with and one without dead row
 
 class DeadRows {
  public:
-  DeadRows(StepDriver& driver, const VisionLanguageModel& model, int context, int repeats)
+  DeadRows(StepDriver& driver, const StepModel& model, int context, int repeats)
       : driver_(driver),
         model_(model),
         num_tokens_(std::max(1, context - repeats / 2)),
@@ -87,7 +87,7 @@ class DeadRows {
   }
 
   StepDriver& driver_;
-  const VisionLanguageModel& model_;
+  const StepModel& model_;
   const int num_tokens_;  // of every prompt
   const int repeats_;
 };

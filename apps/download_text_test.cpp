@@ -6,7 +6,7 @@ namespace gapless {
 namespace {
 
 constexpr std::int64_t kMs = 1'000'000;
-constexpr std::int64_t kSecond = 1000 * kMs;
+constexpr std::int64_t kSeconds = 1000 * kMs;
 
 TEST(DownloadText, OneLineThatIsWrittenOver) {
   DownloadText text("org/name/a.bin", 0, 1000, 0);
@@ -25,11 +25,11 @@ TEST(DownloadText, OneLineThatIsWrittenOver) {
 
 TEST(DownloadText, SpeedAndTimeLeftAreOfThisRun) {
   // 1 GB of 4 was there before; another 1 GB took 10 s.
-  DownloadText text("f", 1'000'000'000, 4'000'000'000, 5 * kSecond);
-  EXPECT_EQ(text.update(2'000'000'000, 15 * kSecond),
+  DownloadText text("f", 1'000'000'000, 4'000'000'000, 5 * kSeconds);
+  EXPECT_EQ(text.update(2'000'000'000, 15 * kSeconds),
             "\rf [############            ] 2.00 GB of 4.00 GB, 100.0 MB/s, 20 s left\x1b[K");
   DownloadText nothing_yet("f", 500, 1000, 0);
-  EXPECT_EQ(nothing_yet.update(500, kSecond),
+  EXPECT_EQ(nothing_yet.update(500, kSeconds),
             "\rf [############            ] 500 B of 1.0 kB\x1b[K");
 }
 

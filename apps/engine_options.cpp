@@ -1,5 +1,6 @@
 #include "engine_options.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -7,8 +8,9 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "device/device_list.h"
+#include "engine_service/engine_service.h"
 #include "model/load_source.h"
-#include "observe/trace.h"
 #include "sim/faulty_device.h"
 
 namespace gapless {
@@ -40,6 +42,46 @@ void add_kv_cache_option(CLI::App& command, KvFormat& format) {
       ->transform(CLI::CheckedTransformer(kKvFormats));
 }
 
+void add_max_context_option(CLI::App& command, std::optional<int>& max_context) {
+  command
+      .add_option(
+          "--max-context", max_context,
+          fmt::format(
+              "Positions of a sequence, prompt and answer, at most as many as the model was "
+              "trained for. Default: those that its config.json says, {} at most",
+              kDefaultTextContext))
+      ->check(CLI::Range(1, kMaxContext));
+}
+
+namespace {
+
+void add_numerics_option(CLI::App& command, std::vector<std::string>& numerics) {
+  std::string list;
+  for (const NumericsOption& option : numerics_options()) {
+    for (const NumericsChoice& choice : option.choices) {
+      list += fmt::format("{}{}={}", list.empty() ? "" : ", ", option.name, choice.name);
+    }
+  }
+  command
+      .add_option(
+          "--numerics", numerics,
+          "How to compute where public implementations of Moondream 3 differ, any of: " + list)
+      ->delimiter(',');
+}
+
+// "tau_gelu=erf"
+std::vector<std::pair<std::string, std::string>> split_numerics(
+    const std::vector<std::string>& numerics) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const std::string& one : numerics) {
+    const std::size_t equals = std::min(one.find('='), one.size());
+    pairs.emplace_back(one.substr(0, equals), one.substr(std::min(equals + 1, one.size())));
+  }
+  return pairs;
+}
+
+}  // namespace
+
 std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cache) {
   std::vector<std::string> arguments;
   for (const auto& [name, format] : kWeightFormats) {
@@ -54,11 +96,16 @@ std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cach
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   add_model_option(command, options.model);
   command
-      .add_option("--device", options.device,
-                  "cpu, cuda, cuda:N, or auto: the first GPU where there is one")
+      .add_option(
+          "--device", options.device,
+          "cpu, cuda, cuda:N, or auto: the first GPU where there is one. Several, with commas "
+          "between them (cuda:0,cuda:2), or all GPUs (all): an engine on each, and requests "
+          "are shared out. cpu,cpu: two engines on the same cores, to try that without a GPU")
       ->capture_default_str();
   add_weights_option(command, options.weights);
   add_kv_cache_option(command, options.kv_cache);
+  add_max_context_option(command, options.max_context);
+  add_numerics_option(command, options.numerics);
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
       ->check(CLI::Range(1, kMaxDepth))
       ->capture_default_str();
@@ -71,8 +118,8 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   command
       .add_option(
           "--picture-memory-mb", options.picture_memory_mb,
-          "Memory in MiB for all pictures that are being decoded; a picture that takes more "
-          "is refused")
+          "Memory in MiB for all pictures that are being decoded for one device; a picture that "
+          "takes more is refused")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
 }
@@ -99,40 +146,93 @@ std::int64_t step_timeout_ns(const EngineCommandOptions& options, DeviceKind kin
   return static_cast<std::int64_t>(options.step_timeout_s.value_or(usual) * 1e9);
 }
 
-}  // namespace
-
-StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
-  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_named_device(name));
-  // For tests of the whole program (tests/faults).
-  const char* const fault = std::getenv("GAPLESS_TEST_FAULT");
-  if (fault == nullptr) return device;
+// For tests of the whole program (tests/faults): GAPLESS_TEST_FAULT is a fault of every device, or
+// LABEL=FAULT of one of several.
+StatusOr<std::unique_ptr<Device>> with_test_fault(std::unique_ptr<Device> device,
+                                                  std::string_view label) {
+  const char* const variable = std::getenv("GAPLESS_TEST_FAULT");
+  if (variable == nullptr) return device;
+  std::string_view fault = variable;
+  if (const std::size_t end = fault.find('='); end != std::string_view::npos) {
+    if (fault.substr(0, end) != label) return device;
+    fault.remove_prefix(end + 1);
+  }
   GAPLESS_ASSIGN_OR_RETURN(const DeviceFault parsed, parse_device_fault(fault));
   return make_faulty_device(std::move(device), parsed);
 }
 
-StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options) {
-  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
-  GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
-  GAPLESS_ASSIGN_OR_RETURN(
-      std::unique_ptr<LoadedModel> model,
-      load_model(
-          std::move(device), source,
-          {.weights = options.weights, .kv_cache = options.kv_cache, .adjust_limits = nullptr}));
-  EngineOptions engine_options;
-  engine_options.loop.depth = options.depth;
-  engine_options.loop.step_timeout_ns = step_timeout_ns(options, model->device->kind());
-  engine_options.loop.on_device_lost = options.on_device_lost;
-  if (model->device->kind() == DeviceKind::kCpu) {
-    engine_options.num_staged_crops = kCpuStagedCrops;
-  }
-  engine_options.picture_memory_bytes = options.picture_memory_mb << 20;
-  engine_options.max_active_requests = options.max_active_requests;
-  return Engine::start(std::move(model), engine_options);
+StatusOr<std::unique_ptr<LoadedModel>> load_on(std::unique_ptr<Device> device,
+                                               const ModelSource& source,
+                                               const EngineCommandOptions& options) {
+  return load_model(std::move(device), source,
+                    {.weights = options.weights,
+                     .kv_cache = options.kv_cache,
+                     .max_context = options.max_context,
+                     .numerics = split_numerics(options.numerics),
+                     .adjust_limits = nullptr});
 }
 
-Status write_trace(const EngineCommandOptions& options, Engine& engine) {
+EngineOptions engine_options(const EngineCommandOptions& options, DeviceKind kind) {
+  EngineOptions made;
+  made.loop.depth = options.depth;
+  made.loop.step_timeout_ns = step_timeout_ns(options, kind);
+  made.loop.on_device_lost = options.on_device_lost;
+  if (kind == DeviceKind::kCpu) made.num_staged_crops = kCpuStagedCrops;
+  made.picture_memory_bytes = options.picture_memory_mb << 20;
+  made.max_active_requests = options.max_active_requests;
+  return made;
+}
+
+// Opened, in the order of the option.
+struct OpenDevices {
+  std::vector<std::string> labels;
+  std::vector<std::unique_ptr<Device>> devices;
+};
+
+StatusOr<OpenDevices> open_chosen_devices(const std::string& text) {
+  OpenDevices open;
+  const auto add = [&open](std::string label, std::unique_ptr<Device> device) -> Status {
+    GAPLESS_ASSIGN_OR_RETURN(device, with_test_fault(std::move(device), label));
+    open.labels.push_back(std::move(label));
+    open.devices.push_back(std::move(device));
+    return ok_status();
+  };
+  if (text == "auto") {
+    GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_named_device(text));
+    const bool is_cpu = device->kind() == DeviceKind::kCpu;
+    GAPLESS_RETURN_IF_ERROR(add(is_cpu ? "cpu" : "cuda:0", std::move(device)));
+    return open;
+  }
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<NamedDevice> named,
+                           parse_device_list(text, num_cuda_devices));
+  for (const NamedDevice& one : named) {
+    GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_device(one.spec));
+    GAPLESS_RETURN_IF_ERROR(add(one.label, std::move(device)));
+  }
+  return open;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name) {
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_named_device(name));
+  return with_test_fault(std::move(device), name);
+}
+
+StatusOr<std::unique_ptr<EngineGroup>> start_engines(const EngineCommandOptions& options) {
+  GAPLESS_ASSIGN_OR_RETURN(OpenDevices open, open_chosen_devices(options.device));
+  const DeviceKind kind = open.devices.front()->kind();
+  // Found, and downloaded, once; each device reads the same mapped files.
+  GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
+  return EngineGroup::start(
+      std::move(open.labels),
+      [&](std::size_t index) { return load_on(std::move(open.devices[index]), source, options); },
+      engine_options(options, kind));
+}
+
+Status write_trace(const EngineCommandOptions& options, const EngineGroup& engines) {
   if (options.trace.empty()) return ok_status();
-  return write_chrome_trace(engine.loop().ledger(), options.trace);
+  return write_chrome_trace(traces_of(engines), options.trace);
 }
 
 int report(const Status& status) {

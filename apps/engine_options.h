@@ -11,7 +11,7 @@
 
 #include "base/limits.h"
 #include "base/status.h"
-#include "engine/engine.h"
+#include "engine/engine_group.h"
 #include "kernels/kv_format.h"
 #include "model/weight_format.h"
 #include "model_option.h"
@@ -23,6 +23,8 @@ struct EngineCommandOptions {
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
+  std::optional<int> max_context;     // ModelOptions::max_context
+  std::vector<std::string> numerics;  // ModelOptions::numerics, as "tau_gelu=erf"
   int depth = 2;
   int max_active_requests = 1024;        // one more is refused
   std::optional<double> step_timeout_s;  // 0: none; absent: what suits the device
@@ -35,6 +37,7 @@ struct EngineCommandOptions {
 void add_weights_option(CLI::App& command, WeightFormat& weights);
 // --kv-cache
 void add_kv_cache_option(CLI::App& command, KvFormat& format);
+void add_max_context_option(CLI::App& command, std::optional<int>& max_context);
 // Both again, as the arguments of a process to be started.
 std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cache);
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);
@@ -44,11 +47,12 @@ void add_trace_option(CLI::App& command, EngineCommandOptions& options);
 // "auto": the first GPU, or the CPU where there is none.
 StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name);
 
-StatusOr<std::unique_ptr<Engine>> start_engine(const EngineCommandOptions& options);
+// One engine on each device of --device, loaded side by side.
+StatusOr<std::unique_ptr<EngineGroup>> start_engines(const EngineCommandOptions& options);
 
-// Writes the last steps of the engine as a Chrome trace, if the options ask for one. Call when the
-// last request has ended.
-Status write_trace(const EngineCommandOptions& options, Engine& engine);
+// Writes the last steps of each device as a Chrome trace, if the options ask for one. Call when the last
+// request has ended.
+Status write_trace(const EngineCommandOptions& options, const EngineGroup& engines);
 
 // The process ends with this status when a call of the device failed or a step did not end: a
 // supervisor should start it again. sysexits.h calls it EX_IOERR.

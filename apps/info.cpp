@@ -28,8 +28,12 @@ int print_info(const InfoOptions& options) {
   if (!source.ok()) return report(source.status());
   const StatusOr<std::string> files = describe_source(*source);
   if (!files.ok()) return report(files.status());
-  const std::string text = *files + describe_model(source->config, prepared_format(options.weights),
-                                                   options.kv_cache, options.rows, options.context);
+  const auto describe = [&](const auto& config) {
+    return describe_model(config, prepared_format(options.weights), options.kv_cache, options.rows,
+                          options.context);
+  };
+  const std::string text =
+      *files + (source->llama ? describe(*source->llama) : describe(source->config));
   std::fputs(text.c_str(), stdout);
   return 0;
 }

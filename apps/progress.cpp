@@ -9,8 +9,8 @@
 namespace gapless {
 namespace {
 
-constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kPlainInterval = 10 * kSecond;
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+constexpr std::int64_t kPlainInterval = 10 * kSecondNs;
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -41,7 +41,7 @@ std::string ProgressText::update(std::int64_t done, std::int64_t now_ns) {
   if (done > done_before_ && done < total_) {
     const double ns_each =
         static_cast<double>(now_ns - began_ns_) / static_cast<double>(done - done_before_);
-    const double seconds = ns_each * static_cast<double>(total_ - done) / kSecond;
+    const double seconds = ns_each * static_cast<double>(total_ - done) / kSecondNs;
     line += fmt::format(", {} left", duration_text(static_cast<std::int64_t>(seconds + 0.5)));
   }
   if (!terminal_) return line + "\n";

@@ -5,14 +5,14 @@
 namespace gapless {
 namespace {
 
-constexpr std::int64_t kMs = 1'000'000;
+constexpr std::int64_t kMillisecond = 1'000'000;
 
 TEST(Progress, APipeGetsALineEveryTenSecondsAtMost) {
   ProgressText text("answered", 1000, 0, false, 0);
   int num_lines = 0;
   // 35 s, a thousand updates.
   for (std::int64_t i = 1; i <= 1000; ++i) {
-    const std::string printed = text.update(i, i * 35 * kMs);
+    const std::string printed = text.update(i, i * 35 * kMillisecond);
     if (printed.empty()) continue;
     ++num_lines;
     EXPECT_EQ(printed.find('\r'), std::string::npos);
@@ -26,7 +26,7 @@ TEST(Progress, ATerminalGetsOneLineThatIsWrittenOver) {
   ProgressText text("answered", 1000, 0, true, 0);
   int num_lines = 0;
   for (std::int64_t i = 1; i <= 1000; ++i) {
-    const std::string printed = text.update(i, i * kMs);
+    const std::string printed = text.update(i, i * kMillisecond);
     if (printed.empty()) continue;
     ++num_lines;
     EXPECT_TRUE(printed.starts_with("\r"));
@@ -39,12 +39,12 @@ TEST(Progress, ATerminalGetsOneLineThatIsWrittenOver) {
 
 TEST(Progress, TheTimeLeftFollowsFromWhatWasDoneInThisRun) {
   // 400 were there before: 100 in 20 s, so the other 500 take 100 s.
-  ProgressText text("answered", 1000, 400, false, 5'000 * kMs);
-  EXPECT_EQ(text.update(500, 25'000 * kMs), "500 of 1000 answered, 1:40 left\n");
+  ProgressText text("answered", 1000, 400, false, 5'000 * kMillisecond);
+  EXPECT_EQ(text.update(500, 25'000 * kMillisecond), "500 of 1000 answered, 1:40 left\n");
   ProgressText nothing_yet("answered", 1000, 400, false, 0);
-  EXPECT_EQ(nothing_yet.update(400, 10'000 * kMs), "400 of 1000 answered\n");
+  EXPECT_EQ(nothing_yet.update(400, 10'000 * kMillisecond), "400 of 1000 answered\n");
   ProgressText all("MB written", 7, 0, false, 0);
-  EXPECT_EQ(all.update(7, 10'000 * kMs), "7 of 7 MB written\n");
+  EXPECT_EQ(all.update(7, 10'000 * kMillisecond), "7 of 7 MB written\n");
 }
 
 TEST(Progress, Durations) {

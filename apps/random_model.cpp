@@ -1,5 +1,5 @@
 // gapless random-model: writes a checkpoint of seeded random weights in the published naming.
-#include "weights/random_model.h"
+#include "model/random_model.h"
 
 #include <cstdint>
 #include <memory>
@@ -21,15 +21,16 @@ struct RandomModelOptions {
 };
 
 int write_model(const RandomModelOptions& options) {
-  const StatusOr<ModelConfig> config = published_architecture(options.architecture);
-  if (!config.ok()) return report(config.status());
+  const StatusOr<ModelSource> source =
+      find_model(fmt::format("random:{}:{}", options.architecture, options.seed));
+  if (!source.ok()) return report(source.status());
   std::optional<Progress> progress;
   const auto show = [&progress](std::int64_t done_bytes, std::int64_t total_bytes) {
     constexpr std::int64_t kMegabyte = 1'000'000;
     if (!progress) progress.emplace("MB written", total_bytes / kMegabyte);
     progress->update(done_bytes / kMegabyte);
   };
-  const Status status = write_random_model(*config, options.seed, options.folder, show);
+  const Status status = write_random_model(*source, options.folder, show);
   if (progress) progress->clear();
   return report(status);
 }
@@ -40,7 +41,11 @@ void add_random_model_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand(
       "random-model", "Write a model of the full shape with random weights, for benchmarks");
   auto options = std::make_shared<RandomModelOptions>();
-  command->add_option("--arch", options->architecture, "moondream2 or moondream-0.5b")
+  command
+      ->add_option(
+          "--arch", options->architecture,
+          "moondream2, moondream3, moondream3-small, moondream-0.5b, llama3-8b, llama3-1b, "
+          "qwen3-8b or qwen3-1.7b")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "The same seed gives the same weights")
       ->capture_default_str();

@@ -7,14 +7,17 @@
 #include <future>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/file_bytes.h"
 #include "base/json.h"
 #include "base/limits.h"
 #include "commands.h"
 #include "engine_options.h"
+#include "grammar/grammar_limits.h"
 #include "image/annotate.h"
 #include "image/decode_image.h"
 #include "image/write_png.h"
@@ -29,6 +32,8 @@ struct RunOptions {
   std::string skill;
   std::vector<std::string> images;
   std::string question;
+  std::string prompt;
+  std::string system;
   std::string object;
   std::string length = "normal";
   std::string annotate;
@@ -36,6 +41,10 @@ struct RunOptions {
   bool stream = false;
   bool ignore_exif = false;
   bool host_masks = false;
+  std::string json_schema;
+  std::string regex;
+  std::vector<std::string> choices;
+  bool no_thinking = false;
   GenerationSettings settings;
 };
 
@@ -59,9 +68,53 @@ class ConsoleSink final : public ResponseSink {
   std::promise<StatusOr<SkillResult>> promise_;
 };
 
+// What --json-schema, --regex and --choice ask for.
+StatusOr<std::optional<GrammarSpec>> make_grammar(const RunOptions& options) {
+  const int num_asked = (options.json_schema.empty() ? 0 : 1) + (options.regex.empty() ? 0 : 1) +
+                        (options.choices.empty() ? 0 : 1);
+  if (num_asked > 1) {
+    return invalid_argument("--json-schema, --regex and --choice cannot be combined");
+  }
+  if (!options.json_schema.empty()) {
+    GAPLESS_ASSIGN_OR_RETURN(std::string text, read_file(options.json_schema, kMaxSchemaBytes));
+    return std::optional(GrammarSpec{
+        .kind = GrammarSpec::Kind::kJsonSchema, .text = std::move(text), .field = "--json-schema"});
+  }
+  if (!options.regex.empty()) {
+    return std::optional(
+        GrammarSpec{.kind = GrammarSpec::Kind::kRegex, .text = options.regex, .field = "--regex"});
+  }
+  if (options.choices.empty()) return std::optional<GrammarSpec>();
+  return std::optional(GrammarSpec{
+      .kind = GrammarSpec::Kind::kChoice, .choices = options.choices, .field = "--choice"});
+}
+
+constexpr std::string_view kChat = "chat", kComplete = "complete";
+
+// Of a text model.
+StatusOr<SkillRequest> make_text_request(const RunOptions& options) {
+  if (options.prompt.empty()) return invalid_argument("{} needs --prompt", options.skill);
+  if (!options.images.empty()) return invalid_argument("{} takes no --image", options.skill);
+  SkillRequest request;
+  request.text = options.prompt;
+  if (options.skill == kChat) {
+    request.form = QueryForm::kChat;
+    if (!options.system.empty()) request.messages.push_back({ChatRole::kSystem, options.system});
+    request.messages.push_back({ChatRole::kUser, options.prompt});
+    if (options.no_thinking) request.thinking = false;
+  } else {
+    request.form = QueryForm::kCompletion;
+  }
+  request.settings = options.settings;
+  GAPLESS_ASSIGN_OR_RETURN(request.settings.grammar, make_grammar(options));
+  GAPLESS_RETURN_IF_ERROR(validate(request));
+  return request;
+}
+
 // Of these pictures; their bytes are read here.
 StatusOr<SkillRequest> make_request(const RunOptions& options,
                                     std::span<const std::string> pictures) {
+  if (options.skill == kChat || options.skill == kComplete) return make_text_request(options);
   SkillRequest request;
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_from_name(options.skill));
   GAPLESS_ASSIGN_OR_RETURN(request.length, caption_length_from_name(options.length));
@@ -77,6 +130,7 @@ StatusOr<SkillRequest> make_request(const RunOptions& options,
     request.text = options.object;
   }
   request.settings = options.settings;
+  GAPLESS_ASSIGN_OR_RETURN(request.settings.grammar, make_grammar(options));
   request.apply_exif_orientation = !options.ignore_exif;
   if (options.host_masks) request.constraint_mode = ConstraintMode::kHostMask;
   GAPLESS_RETURN_IF_ERROR(validate(request));
@@ -133,7 +187,7 @@ Status annotate_image(const RunOptions& options, const SkillRequest& request,
 
 // Asks about these pictures and prints the answer. With `several` others like it follow or went
 // before.
-Status answer_one(const RunOptions& options, Engine& engine, const SkillRequest& request,
+Status answer_one(const RunOptions& options, EngineGroup& engines, const SkillRequest& request,
                   std::span<const std::string> pictures, bool several) {
   const std::string picture = pictures.size() == 1 ? pictures.front() : "";
   const std::string label = several ? picture + ": " : "";
@@ -141,7 +195,7 @@ Status answer_one(const RunOptions& options, Engine& engine, const SkillRequest&
   const bool is_text = request.skill == Skill::kQuery || request.skill == Skill::kCaption;
   if (stream && is_text) std::cout << label << std::flush;
   auto sink = std::make_shared<ConsoleSink>(stream);
-  GAPLESS_ASSIGN_OR_RETURN([[maybe_unused]] const RequestId id, engine.submit(request, sink));
+  GAPLESS_ASSIGN_OR_RETURN([[maybe_unused]] const RequestId id, engines.submit(request, sink));
   const StatusOr<SkillResult> result = sink->wait();
   if (!result.ok()) {
     return picture.empty() ? result.status() : result.status().with_context(picture);
@@ -181,13 +235,14 @@ Status run(const RunOptions& options) {
   // What is wrong with the first one shows before a model is loaded.
   StatusOr<SkillRequest> request = make_request(options, requests.front());
   if (!request.ok()) return request.status();
-  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, start_engine(options.engine));
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<EngineGroup> engines,
+                           start_engines(options.engine));
   const bool several = requests.size() > 1;
   Status first_error;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (i > 0) request = make_request(options, requests[i]);
     const Status status = request.ok()
-                              ? answer_one(options, *engine, *request, requests[i], several)
+                              ? answer_one(options, *engines, *request, requests[i], several)
                               : request.status();
     if (status.ok()) continue;
     if (!several || status.code() == StatusCode::kDeviceError) return status;
@@ -198,7 +253,7 @@ Status run(const RunOptions& options) {
       (void)report(status);
     }
   }
-  GAPLESS_RETURN_IF_ERROR(write_trace(options.engine, *engine));
+  GAPLESS_RETURN_IF_ERROR(write_trace(options.engine, *engines));
   return first_error;
 }
 
@@ -259,8 +314,12 @@ void add_sampling_options(CLI::App& command, GenerationSettings& settings) {
 
 void add_run_command(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = app.add_subcommand("run", "Answer one request about a picture, or several");
-  command->add_option("skill", options->skill, "query, caption, point or detect")->required();
+  CLI::App* command = app.add_subcommand(
+      "run", "Answer one request about a picture, or several; or one to a text model");
+  command
+      ->add_option("skill", options->skill,
+                   "query, caption, point or detect; of text models chat or complete")
+      ->required();
   command
       ->add_option("--image", options->images,
                    "JPEG, PNG, WebP or GIF: a file, an http(s) address, - for standard input, or a "
@@ -268,6 +327,11 @@ void add_run_command(CLI::App& app, Command& chosen) {
                    "the other skills about one after the other")
       ->allow_extra_args(false);
   command->add_option("--question", options->question, "query: the question");
+  command->add_option("--prompt", options->prompt,
+                      "chat: what the user says; complete: the text to go on with");
+  command->add_option("--system", options->system, "chat: the system's message");
+  command->add_flag("--no-thinking", options->no_thinking,
+                    "chat: answer at once, of a model that would think first");
   command->add_option("--object", options->object, "point, detect: what to look for");
   command->add_option("--length", options->length, "caption: short, normal or long")
       ->capture_default_str();
@@ -278,6 +342,14 @@ void add_run_command(CLI::App& app, Command& chosen) {
   command->add_flag("--ignore-exif", options->ignore_exif, "Do not apply the EXIF orientation");
   command->add_flag("--host-masks", options->host_masks,
                     "Constrain point and detect with masks from the host instead of on the device");
+  command->add_option("--json-schema", options->json_schema,
+                      "query: a file with the JSON Schema that the answer keeps to");
+  command->add_option("--regex", options->regex,
+                      "query: the regular expression that the whole answer matches");
+  command->add_option("--choice", options->choices, "query: answer with one of these (repeatable)")
+      ->allow_extra_args(false);
+  command->add_flag("--complete", options->settings.complete,
+                    "With one of these: the answer is whole within --max-tokens");
   add_sampling_options(*command, options->settings);
   add_engine_options(*command, options->engine);
   add_trace_option(*command, options->engine);

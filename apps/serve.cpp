@@ -9,6 +9,7 @@
 #include <ctime>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "config_file.h"
 #include "engine_options.h"
 #include "engine_service/engine_service.h"
+#include "parent_watch.h"
 #include "server/api_handler.h"
 #include "server/host_policy.h"
 #include "server/http_server.h"
@@ -35,6 +37,7 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;
   FetchPolicy fetch;
   std::size_t max_fetch_mb = kMaxFetchBytes >> 20;
+  std::optional<int> parent;
   int drain_lead_seconds = 5;
   int drain_seconds = 30;
   std::size_t max_body_mb = kMaxHttpBodyBytes >> 20;
@@ -58,8 +61,8 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Ends the process when the device is lost, whatever the main thread is doing: a lost CUDA context
-// cannot be made anew inside of the process, and calls that would give its memory back may never
+// Ends the process when the last device is lost, whatever the main thread is doing: a lost CUDA
+// context cannot be made anew inside of the process, and calls that would give its memory back may never
 // return. Before that, requests get the answers that say so.
 class DeviceLossExit {
  public:
@@ -126,8 +129,8 @@ class Loader {
 
  private:
   Status load(const ServeOptions& options, ServerState& state) {
-    GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, start_engine(options.engine));
-    service_ = std::make_unique<EngineService>(std::move(engine), options.model_name);
+    GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<EngineGroup> engines, start_engines(options.engine));
+    service_ = std::make_unique<EngineService>(std::move(engines), options.model_name);
     GAPLESS_RETURN_IF_ERROR(service_->warm_up());
     const ServiceInfo info = service_->info();
     log_info("ready model={} device=\"{}\" max_context={}", info.model, info.device,
@@ -196,11 +199,20 @@ void drain(HttpServer& server, int seconds) {
   log_warning("ending requests that still run");
 }
 
+void say_where(const HttpServerOptions& http, const HttpServer& server) {
+  if (http.unix_socket) return log_info("listening unix_socket={}", *http.unix_socket);
+  log_info("listening url=http://{}:{}", http.host, server.port());
+  if (http.second_port) {
+    log_info("listening ollama_url=http://{}:{}", http.host, server.second_port());
+  }
+}
+
 int serve(const ServeOptions& options) {
   // Before any thread starts, so that only this one takes them.
   const sigset_t signals = end_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   raise_descriptor_limit();
+  const ParentWatch parent_watch(options.parent);
   if (options.quiet) set_log_level(LogLevel::kWarning);
 
   if (const Status status = check_key_variable(); !status.ok()) return report(status);
@@ -229,10 +241,7 @@ int serve(const ServeOptions& options) {
   StatusOr<std::unique_ptr<HttpServer>> server =
       HttpServer::start(http, make_api_handler(state), state.metrics());
   if (!server.ok()) return report(server.status());
-  log_info("listening url=http://{}:{}", options.http.host, (*server)->port());
-  if (options.http.second_port) {
-    log_info("listening ollama_url=http://{}:{}", options.http.host, (*server)->second_port());
-  }
+  say_where(options.http, **server);
 
   DeviceLossExit loss_exit(**server);
   ServeOptions load_options = options;
@@ -244,8 +253,11 @@ int serve(const ServeOptions& options) {
     Loader loader(load_options, state, pthread_self());
     int signal = 0;
     sigwait(&signals, &signal);
-    // A model that is being loaded cannot be interrupted, and nothing of ours needs tidying.
-    if (!loader.done()) std::_Exit(128 + signal);
+    if (!loader.done()) {
+      // Loading cannot be interrupted. The server is stopped so that it removes its socket's file.
+      (*server)->stop();
+      std::_Exit(128 + signal);
+    }
     status = loader.status();
     // Whoever presses Ctrl-C routes nothing here.
     const int lead = signal == SIGTERM ? options.drain_lead_seconds : 0;
@@ -254,6 +266,10 @@ int serve(const ServeOptions& options) {
     }
     (*server)->stop();
     if (state.fetcher() != nullptr) state.fetcher()->stop();
+    // Calls that give something back to a lost device may never return, those of the process's own
+    // end included.
+    const InferenceService* service = state.service();
+    if (service != nullptr && !service->lost_devices().empty()) std::_Exit(report(status));
     state.set_service(nullptr);
   }
   return report(status);
@@ -278,6 +294,10 @@ void add_serve_command(CLI::App& app, Command& chosen) {
       "--ollama-port", http.second_port,
       "A second port, the same in all else, for clients that expect Ollama at 11434; "
       "0: any free one");
+  command
+      ->add_option("--unix-socket", http.unix_socket,
+                   "Listen on this Unix socket instead, which only your user may connect to")
+      ->excludes("--host", "--port", "--ollama-port");
   command->add_option("--threads", http.num_threads, "Threads for connections")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -303,7 +323,7 @@ void add_serve_command(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command
       ->add_option("--max-requests", options->engine.max_active_requests,
-                   "Requests that run or wait; one more is answered with 429")
+                   "Requests that run or wait, for each device; one more is answered with 429")
       ->check(CLI::Range(1, kMaxWaitingRequests))
       ->capture_default_str();
   command->add_option("--max-body-mb", options->max_body_mb, "Largest request, in MiB")
@@ -324,6 +344,7 @@ void add_serve_command(CLI::App& app, Command& chosen) {
   command->add_flag("--debug", options->debug,
                     "Serve /debug/timeline, /debug/trace and /debug/depth, which the playground "
                     "shows, also when --host is not a loopback address");
+  add_parent_option(*command, options->parent);
   command->add_flag("--quiet", options->quiet, "Log warnings only, no line per request");
   command->callback([options, &chosen] { chosen = [options] { return serve(*options); }; });
 }

@@ -233,7 +233,8 @@ void bench_regions(CudaBench& b) {
     const auto* rows_dev = b.upload(seats(rows));
     const void* hidden = b.noise(std::int64_t{rows} * kDim);
     auto* values = static_cast<float*>(b.allocate(count * 2 * sizeof(float)));
-    void* scratch = b.allocate(b.kernels().region_scratch_bytes(rows, kRegionInner, 2 * kSizeBins));
+    void* scratch =
+        b.allocate(b.kernels().region_scratch_bytes(rows, kDim, kRegionInner, 2 * kSizeBins));
     for (const int token : {kCoord, kSize, 0}) {
       const auto* tokens = b.upload(std::vector<std::int32_t>(count, token));
       const int bins = token == kCoord ? kCoordBins : 2 * kSizeBins;

@@ -30,11 +30,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from gapless_tools.plain_png import plain_png, png_chunk  # noqa: E402
+
 SIDE = 10_000
-
-
-def png_chunk(kind, data):
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def make_png(side, file_bytes):
@@ -45,8 +45,7 @@ def make_png(side, file_bytes):
     plain = bytes(side * 3 - num_noisy)
     data = [compressor.compress(b"\0" + noise.randbytes(num_noisy) + plain) for _ in range(side)]
     data.append(compressor.flush())
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", b"".join(data)) + png_chunk(b"IEND", b"")
+    return plain_png(side, side, b"".join(data))
 
 
 def make_jpeg(side, file_bytes):

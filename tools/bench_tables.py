@@ -213,6 +213,45 @@ def serve(result):
                       f'{entry["engine_thread_us_per_step"]["median"]:.1f}'] for entry in result["gains"]])
 
 
+def replicas(result):
+    rows = [[label, f'{result[kind + "_per_s"]:.1f} ({min(each):.1f} .. {max(each):.1f})'] +
+            [f'{100 * result["runs"][kind][0][share]:.1f} %' for share in ("device_busy_share", "device_preparing_share")]
+            for kind, label in (("one", "1"), ("all", str(result["devices"])))
+            for each in [[run["requests_per_s"] for run in result["runs"][kind]]]]
+    yield table(["devices", "answers/s, median (least .. most)", "device busy", "preparing"], rows)
+    yield (f'{result["ratio"]:.2f} times one (goal {result["goal"]:g}); of {result["questions"]} questions asked of both '
+           f'{result["answers_that_differ"]} answers differ.\n')
+
+
+def routers(result):
+    def three(values):
+        return " / ".join(f"{values[key]:.1f}" for key in ("p50", "p90", "p99"))
+
+    rows = []
+    for row in result["rows"]:
+        restart = row.get("rolling_restart")
+        lost = [str(restart["answered"]), str(restart["lost"])] if restart else ["", ""]
+        rows.append([row["router"], str(row["replicas"]), str(row["load"]["clients"]), f'{row["load"]["requests_per_s"]:.0f}',
+                     three(row["load"]["latency_ms"]), *lost])
+    yield table(["router", "replicas", "clients", "requests/s", "latency ms, p50 / p90 / p99", "rolling restart: answered", "lost"], rows)
+
+
+def scaling(result):
+    def row(entry):
+        latency = entry["latency_ms"]
+        policy = entry["policy"] + (f', worth {entry["picture_worth"]}' if "picture_worth" in entry else "")
+        overloaded = entry["busy_share"] >= 1
+        times = ["overloaded"] * 3 if overloaded else [f"{latency[key]:.1f}" for key in ("p50", "p90", "p99")]
+        return [entry["pictures"], f'{entry["requests_per_s_and_replica"]:g}', policy, f'{100 * entry["known_share"]:.1f} %',
+                f'{entry["work_ms"]:.2f}', f'{entry["capacity_per_s_and_replica"]:.0f}', f'{entry["busy_share"]:.2f}',
+                f'{entry["busiest_share"]:.2f}', *times]
+
+    head = ["pictures", "requests/s each", "policy", "known", "work ms", "capacity/s each", "busy", "busiest", "p50 ms", "p90 ms", "p99 ms"]
+    for name, entries in (("behind a router", result["routers"]), ("devices of one process", result["devices"])):
+        yield f'{entries[0]["replicas"]} {"replicas " if name.startswith("behind") else ""}{name}:\n'
+        yield table(head, [row(entry) for entry in entries])
+
+
 def stages(result):
     """A lone client's mean request on its way to its first text."""
     points = [point for point in result["points"] if point.get("concurrency") == 1 and "mean_stage_ms" in point]
@@ -292,9 +331,20 @@ def ceiling_ours_theirs(decoded, forwarded, rested, peers):
                  *(f"PyTorch {way} ms" for way in ways), "transformers ms", "fastest of them / ours"], rows)
 
 
+def grammar(result):
+    named = (("compile, ms", "compile_ms"), ("legal tokens at a place, µs", "mask_us"), ("tables, KB", "table_kb"), ("states", "states"))
+    quantiles = ("p50", "p95", "p99", "p99_9", "max")
+    yield table(["", "p50", "p95", "p99", "p99.9", "most"],
+                [[name, *(f"{result[key][quantile]:g}" for quantile in quantiles)] for name, key in named])
+    yield (f"{result['supported']} of {result['schemas']} schemas are held; of their values {result['valid_refused']} of "
+           f"{result['valid_values']} valid ones are refused, and {result['invalid_accepted']} of {result['invalid_values']} "
+           "invalid ones accepted.\n")
+
+
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
           "pictures": pictures, "serve": serve, "short-answers": short_answers, "kernels": kernels, "logits": logits,
-          "power": power}
+          "power": power, "grammar": grammar, "replicas": replicas, "routers": routers,
+          "scaling": scaling}
 
 
 def read(path):

@@ -15,6 +15,7 @@ import zlib
 
 import numpy as np
 import PIL
+from gapless_tools.plain_png import plain_png
 from PIL import Image
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -80,14 +81,8 @@ def crops(array):
 def png_16(samples, colour_type):
     """A PNG of 16-bit samples: Pillow reads it, but writes none with alpha."""
     height, width, _ = samples.shape
-
-    def chunk(kind, data):
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
-    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return plain_png(width, height, zlib.compress(rows), bits=16, colour_type=colour_type)
 
 
 def gif_on_canvas(file, width, height, left, top):

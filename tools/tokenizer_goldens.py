@@ -13,7 +13,7 @@ import random
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SPECIAL = ("<|endoftext|>", "<|separator_1|>", "<|separator_2|>", "<|coord|>")
 
@@ -68,6 +68,18 @@ TEXTS = (
     "x" * 300,
     " " * 100 + "y",
     "ab" * 150 + "\n" * 20,
+)
+
+
+# What NFC changes: composed, reordered, Hangul, singletons, and what it must leave apart.
+COMPOSED = (
+    "<think>re\u0301sume\u0301 <mark>r\u00e9sum\u00e9",
+    "<think>\u0338 <mark>\u0338",  # '>' and the stroke through it are one character in NFC
+    "q\u0307\u0323 a\u0323\u0302 \u1eb7 d\u0307\u0323",
+    "\u1112\u1161\u11ab\u1100\u1173\u11af \ud558\u11ab",
+    "\u212b \u2126 \u00c5 \uf900 \u2adc \u0958 \u0344",
+    "\u0301 leading \u0308\u0301",
+    "e" + "\u0301" * 12 + "\u0323",
 )
 
 
@@ -132,6 +144,28 @@ def split_style() -> dict:
     return document
 
 
+def qwen_style() -> dict:
+    """NFC first, digits one by one, and added tokens that are not special: one matched before NFC, one after."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+"
+    )
+    tokenizer = train(
+        pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        ),
+        380,
+    )
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens(
+        [AddedToken("<think>", special=False, normalized=False), AddedToken("<mark>", special=False, normalized=True)]
+    )
+    return json.loads(tokenizer.to_str())
+
+
 def steps_style() -> dict:
     """Several steps: digits one by one, dashes removed, a space in front of each piece."""
     tokenizer = train(
@@ -160,9 +194,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tests/golden/tokenizer")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    texts = list(TEXTS) + ["an xyzzy xyzzy"] + random_texts(80, seed=7)
+    texts = list(TEXTS) + list(COMPOSED) + ["an xyzzy xyzzy"] + random_texts(80, seed=7)
     cases = []
-    for style in (gpt2_style, split_style, steps_style):
+    for style in (gpt2_style, split_style, qwen_style, steps_style):
         document = style()
         name = style.__name__ + ".json"
         (args.out / name).write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")

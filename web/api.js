@@ -1,20 +1,26 @@
 // The server's Moondream API.
 
-export class ApiError extends Error {}
+export class ApiError extends Error {
+  constructor(message, status = null) {
+    super(message);
+    this.status = status;
+  }
+}
 
-function headers(key) {
+export function headers(key) {
   const made = { "Content-Type": "application/json" };
   if (key) made["Authorization"] = `Bearer ${key}`;
   return made;
 }
 
-async function failure(response) {
+export async function failure(response) {
+  let message = `the server answered ${response.status}`;
   try {
-    const body = await response.json();
-    return new ApiError(body.error.message);
+    message = (await response.json()).error.message;
   } catch {
-    return new ApiError(`the server answered ${response.status}`);
+    // It is no answer of ours: the status has to do.
   }
+  return new ApiError(message, response.status);
 }
 
 export async function servedModel(key) {
@@ -23,16 +29,27 @@ export async function servedModel(key) {
   return (await response.json()).data[0];
 }
 
+// The names of its skills.
+export async function skillsOfModel(key) {
+  const response = await fetch("/model_info", { headers: headers(key) });
+  if (!response.ok) throw await failure(response);
+  return (await response.json()).skills;
+}
+
+// Of a device; empty: the first one.
+const ofDevice = (device) => (device ? `?device=${encodeURIComponent(device)}` : "");
+
 // null: the server shows no timeline.
-export async function timeline(key) {
-  const response = await fetch("/debug/timeline", { headers: headers(key) });
+export async function timeline(key, device) {
+  const response = await fetch("/debug/timeline" + ofDevice(device), { headers: headers(key) });
   if (response.status === 404) return null;
   if (!response.ok) throw await failure(response);
   return response.json();
 }
 
-export async function setDepth(key, depth) {
-  const response = await fetch("/debug/depth", {
+// Of all devices; answers the timeline of this one.
+export async function setDepth(key, depth, device) {
+  const response = await fetch("/debug/depth" + ofDevice(device), {
     method: "POST",
     headers: headers(key),
     body: JSON.stringify({ depth }),
@@ -48,7 +65,7 @@ export async function trace(key) {
 }
 
 // The data of each server-sent event of a response, as objects.
-async function* events(response) {
+export async function* events(response) {
   const decoder = new TextDecoder();
   const reader = response.body.getReader();
   let text = "";
@@ -60,7 +77,7 @@ async function* events(response) {
     while ((end = text.indexOf("\n\n")) >= 0) {
       const event = text.slice(0, end);
       text = text.slice(end + 2);
-      if (event.startsWith("data: ")) yield JSON.parse(event.slice(6));
+      if (event.startsWith("data: {")) yield JSON.parse(event.slice(6));
     }
   }
 }

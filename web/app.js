@@ -1,8 +1,11 @@
 // The playground: wires the page to the server.
-import { ApiError, ask, servedModel, setDepth, timeline, trace } from "/web/api.js";
+import { ApiError, ask, servedModel, setDepth, skillsOfModel, timeline, trace } from "/web/api.js";
 import { BackgroundLoad } from "/web/background_load.js";
+import { askChat, chatBody } from "/web/chat.js";
+import { examples } from "/web/examples.js";
 import { Overlay } from "/web/overlay.js";
-import { Picture } from "/web/picture.js";
+import { Pictures } from "/web/pictures.js";
+import { fileNames, snippets } from "/web/snippets.js";
 import { Timeline } from "/web/timeline.js";
 
 const at = (id) => document.getElementById(id);
@@ -11,27 +14,35 @@ const kTextOf = {
   point: ["What to point at", "circle"],
   detect: ["What to find", "circle"],
   segment: ["What to outline", "circle"],
+  chat: ["Message", "Hello!"],
 };
 
 let skill = "query";
 let running = null; // the AbortController of the request under way
 
 const overlay = new Overlay(at("overlay"), at("labels"), at("found"));
-const picture = new Picture(
+const pictures = new Pictures(
   {
     stage: at("stage"), frame: at("frame"), drop: at("drop"), image: at("picture"), file: at("file"),
     choose: at("choose"), sample: at("sample"), another: at("another"), name: at("picture-name"),
+    strip: at("strip-of-pictures"), refused: at("refused"),
   },
-  clearAnswer,
+  () => {
+    clearAnswer();
+    showExamples();
+    showRequest();
+  },
 );
 
 const key = () => at("key").value;
 const device = new Timeline(
   {
-    section: at("device"), strip: at("strip"), text: at("strip-text"), depths: at("depths"),
+    section: at("device"), strip: at("strip"), text: at("strip-text"), depths: at("depths"), which: at("which"), devices: at("devices"),
     figures: at("device-figures"), history: at("history"), trace: at("trace"),
   },
-  { timeline: () => timeline(key()), setDepth: (depth) => setDepth(key(), depth), trace: () => trace(key()) },
+  {
+    timeline: (name) => timeline(key(), name), setDepth: (depth, name) => setDepth(key(), depth, name), trace: () => trace(key()),
+  },
 );
 const load = new BackgroundLoad((signal) =>
   ask("query", { question: "Tell me a story.", stream: true, settings: { max_tokens: 256, ignore_eos: true } }, {
@@ -56,6 +67,37 @@ function chooseSkill(name) {
   at("text-row").hidden = name === "caption";
   at("length-row").hidden = name !== "caption";
   if (kTextOf[name]) [at("text-label").textContent, at("text").placeholder] = kTextOf[name];
+  showExamples();
+  showRequest();
+}
+
+const shownTabs = () => [...at("tabs").children].filter((tab) => !tab.hidden);
+
+// A tab for each skill that the model has.
+function showSkills(names) {
+  for (const tab of at("tabs").children) tab.hidden = !names.includes(tab.dataset.skill);
+  const tabs = shownTabs();
+  at("form").hidden = tabs.length === 0;
+  at("no-skill").hidden = tabs.length > 0;
+  // A text model is asked about no pictures.
+  at("stage").hidden = tabs.every((tab) => tab.dataset.skill === "chat");
+  if (tabs.length > 0 && !names.includes(skill)) chooseSkill(tabs[0].dataset.skill);
+}
+
+function showExamples() {
+  at("examples").replaceChildren(
+    ...(examples[asksAboutAll() ? "several" : skill] ?? []).map((text) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = text;
+      button.addEventListener("click", () => {
+        at("text").value = text;
+        showRequest();
+        at("text").focus();
+      });
+      return button;
+    }),
+  );
 }
 
 function settings() {
@@ -71,11 +113,26 @@ function requestBody(imageUrl) {
   if (imageUrl) body.image_url = imageUrl;
   if (skill === "query") body.question = at("text").value;
   else if (skill === "caption") body.length = at("length").value;
+  else if (skill === "chat") body.question = at("text").value;
   else body.object = at("text").value;
   if (skill === "query" || skill === "caption") body.stream = true;
   const chosen = settings();
   if (Object.keys(chosen).length > 0) body.settings = chosen;
   return body;
+}
+
+// The other skills are about the picture that is shown, a question is about all.
+const asksAboutAll = () => skill === "query" && pictures.list.length > 1;
+
+// What is sent, and where.
+function currentRequest() {
+  const body = requestBody(skill === "chat" ? null : pictures.dataUrl);
+  if (skill !== "chat" && !asksAboutAll()) return { skill, path: `/v1/${skill}`, body };
+  return { skill, path: "/v1/chat/completions", body: chatBody(body, skill === "chat" ? [] : pictures.dataUrls) };
+}
+
+function send(request, options) {
+  return request.path === "/v1/chat/completions" ? askChat(request.body, options) : ask(skill, request.body, options);
 }
 
 function showMetrics(metrics) {
@@ -108,7 +165,7 @@ async function run() {
   at("stop").hidden = false;
   at("answer").classList.add("running");
   try {
-    const result = await ask(skill, requestBody(picture.dataUrl), {
+    const result = await send(currentRequest(), {
       key: at("key").value,
       signal: running.signal,
       onText: (chunk) => at("answer").append(chunk),
@@ -126,23 +183,46 @@ async function run() {
 }
 
 function showError(error) {
+  if (error.status === 401) askForKey();
   at("error").textContent = error instanceof ApiError ? error.message : `no answer: ${error.message}`;
   at("error").hidden = false;
 }
 
-function curlCommand() {
-  const body = JSON.stringify(requestBody(picture.dataUrl ? "data:image/png;base64,'$IMAGE'" : null));
-  const key = at("key").value ? " -H 'Authorization: Bearer KEY'" : "";
-  const image = picture.dataUrl ? "IMAGE=$(base64 -w0 PICTURE)\n" : "";
-  return `${image}echo '${body.replaceAll("'", "'\\''").replace("'\\''$IMAGE'\\''", "'$IMAGE'")}' |\n` +
-    `  curl -N ${location.origin}/v1/${skill} -H 'Content-Type: application/json'${key} -d @-`;
+function askForKey() {
+  at("key-row").hidden = false;
 }
 
-async function copyCurl() {
+// How many pictures the request is about, and its code.
+function showRequest() {
+  const { length } = pictures.list;
+  at("about").textContent = length < 2 ? "" : asksAboutAll() ? `about all ${length} pictures` : "about the picture that is shown";
+  if (!at("code").open) return;
+  const request = currentRequest();
+  const all = fileNames(pictures.list.map((one) => one.type));
+  const isAboutAll = request.path === "/v1/chat/completions";
+  const files = skill === "chat" ? [] : isAboutAll ? all : all.slice(pictures.shown, pictures.shown + 1);
+  const language = document.querySelector("#languages input:checked").value;
+  const made = { ...request, files, origin: location.origin, key: !at("key-row").hidden };
+  at("snippet").textContent = snippets[language](made);
+}
+
+function showLanguages() {
+  at("languages").replaceChildren(
+    ...Object.keys(snippets).map((name, index) => {
+      const label = document.createElement("label");
+      const input = document.createElement("input");
+      Object.assign(input, { type: "radio", name: "language", value: name, checked: index === 0 });
+      label.append(input, name);
+      return label;
+    }),
+  );
+}
+
+async function copyCode() {
   const button = at("copy");
   const label = button.textContent;
   try {
-    await navigator.clipboard.writeText(curlCommand());
+    await navigator.clipboard.writeText(at("snippet").textContent);
     button.textContent = "Copied";
   } catch {
     button.textContent = "Cannot copy here";
@@ -160,15 +240,17 @@ function toggleTheme() {
 async function greet() {
   try {
     const model = await servedModel(at("key").value);
+    showSkills(await skillsOfModel(at("key").value));
     at("server").textContent = `${model.id} · context ${model.max_model_len}`;
   } catch (error) {
     at("server").textContent = error.message;
+    if (error.status === 401) return askForKey();
     setTimeout(greet, 2000);
   }
 }
 
 function moveTab(step) {
-  const tabs = [...at("tabs").children];
+  const tabs = shownTabs();
   const now = tabs.findIndex((tab) => tab.dataset.skill === skill);
   const next = tabs[(now + step + tabs.length) % tabs.length];
   chooseSkill(next.dataset.skill);
@@ -193,7 +275,10 @@ at("text").addEventListener("keydown", (event) => {
   }
 });
 at("stop").addEventListener("click", () => running?.abort());
-at("copy").addEventListener("click", copyCurl);
+at("copy").addEventListener("click", copyCode);
+at("code").addEventListener("toggle", showRequest);
+at("form").addEventListener("input", showRequest);
+at("key").addEventListener("change", greet);
 at("load").addEventListener("change", () => load.setStreams(Number(at("load").value)));
 at("theme").addEventListener("click", toggleTheme);
 document.addEventListener("keydown", (event) => {
@@ -204,8 +289,10 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "o") at("file").click();
   if (event.key === "t") toggleTheme();
   if (event.key === "b") device.toggleDepth();
-  if (event.key >= "1" && event.key <= "5") chooseSkill(at("tabs").children[event.key - 1].dataset.skill);
+  const tab = shownTabs()[event.key - 1];
+  if (tab) chooseSkill(tab.dataset.skill);
 });
 
+showLanguages();
 chooseSkill("query");
 greet();

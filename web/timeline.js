@@ -50,13 +50,15 @@ export function accountFor(steps, gaps) {
 }
 
 export class Timeline {
-  // `parts`: elements; `api`: timeline(), setDepth(depth), downloadTrace().
+  // `parts`: elements; `api`: timeline(device), setDepth(depth, device), trace().
   constructor(parts, api) {
     this.parts = parts;
     this.api = api;
     this.depth = 0;
+    this.device = ""; // the first one
     this.lastStep = -1;
     this.history = [];
+    parts.devices.addEventListener("change", () => this.#choose(parts.devices.value));
     parts.trace.addEventListener("click", () => this.#download());
     this.#poll();
   }
@@ -68,7 +70,7 @@ export class Timeline {
 
   async setDepth(depth) {
     try {
-      this.#show(await this.api.setDepth(depth));
+      this.#show(await this.api.setDepth(depth, this.device));
     } catch (error) {
       this.parts.text.textContent = error.message;
     }
@@ -77,7 +79,7 @@ export class Timeline {
   async #poll() {
     try {
       if (!document.hidden) {
-        const timeline = await this.api.timeline();
+        const timeline = await this.api.timeline(this.device);
         if (timeline === null) return; // this server shows none
         this.#show(timeline);
       }
@@ -87,8 +89,24 @@ export class Timeline {
     setTimeout(() => this.#poll(), kPollMs);
   }
 
+  // Steps of another device have numbers of their own.
+  #choose(device) {
+    this.device = device;
+    this.lastStep = -1;
+    this.history = [];
+  }
+
+  #showDevices({ device, devices }) {
+    const { which, devices: select } = this.parts;
+    which.hidden = devices.length < 2;
+    if (select.options.length !== devices.length) select.replaceChildren(...devices.map((name) => new Option(name)));
+    if (document.activeElement !== select) select.value = device;
+  }
+
   #show(timeline) {
+    if (this.device !== "" && timeline.device !== this.device) return; // asked for before another was chosen
     this.parts.section.hidden = false;
+    this.#showDevices(timeline);
     this.#showDepths(timeline);
     const steps = timeline.steps;
     const newest = steps.length > 0 ? steps[steps.length - 1].number : -1;

@@ -30,9 +30,11 @@ inline constexpr int kRowsPerSeat = kMaxDepth;
 inline constexpr int kMaxRows = kMaxSeats * kRowsPerSeat;
 // Tokens per KV page: one page of one head is 16 x 64 x 2 bytes = 2 KiB in bf16, a good burst.
 inline constexpr int kPageTokens = 16;
-// Stop token ids that a request may name; and with the model's own, all that the device checks.
+// Stop token ids that a request may name, and those that a model may have (Llama 3.1 has three); the
+// device checks all of them.
 inline constexpr int kMaxStopTokenIds = 16;
-inline constexpr int kMaxStopIds = kMaxStopTokenIds + 4;
+inline constexpr int kMaxModelStopIds = 4;
+inline constexpr int kMaxStopIds = kMaxStopTokenIds + kMaxModelStopIds;
 // Tokens that a request may bias. OpenAI allows 300; a step takes so many for each row it seats.
 inline constexpr int kMaxLogitBiases = 1024;
 // A bias is between -100, which nothing survives, and 100, which nothing withstands; presence and
@@ -94,6 +96,8 @@ inline constexpr std::size_t kMaxPromptBytes = 1u << 20;
 // Largest published vocabularies have 2^18 entries and a tokenizer.json of 35 MB.
 inline constexpr int kMaxVocabSize = 1 << 20;
 inline constexpr std::size_t kMaxTokenizerJsonBytes = 64u << 20;
+// tokenizer_config.json lists every added token once more, and holds a chat template.
+inline constexpr std::size_t kMaxTokenizerConfigBytes = 8u << 20;
 // Longest spelling of one token: bounds what one token may add to an answer.
 inline constexpr std::size_t kMaxTokenBytes = 4096;
 // The pre-tokenizer's regular expressions: the longest one, how many, and how far one match may
@@ -118,8 +122,15 @@ inline constexpr std::size_t kMaxTensorRank = 8;
 // Sides of a model: far above any that fits a device, low enough that no product of them overflows.
 inline constexpr int kMaxModelDim = 1 << 16;
 inline constexpr int kMaxModelLayers = 256;
+// Experts of a layer, and those that a token goes through: published models have up to 256 and 8. A GPU block has
+// a counter for each expert, a CPU kernel a list of the chosen ones on its stack.
+inline constexpr int kMaxExperts = 256;
+inline constexpr int kMaxExpertsPerToken = 16;
 inline constexpr int kMaxCropSide = 4096;
 inline constexpr int kMaxContext = 1 << 20;
+// Of a model that was trained for more: 64 seats of Llama 3.1 8B at this length hold 69 GB of keys and
+// values in bf16.
+inline constexpr int kDefaultTextContext = 8192;
 inline constexpr std::size_t kMaxTemplateTokens = 64;
 
 // Server. The head of a request: browsers send 2 KiB, and cookies of other services on the same

@@ -32,6 +32,13 @@ TEST(Url, Parts) {
   }
 }
 
+// Nobody should have to guess which part was read as the host.
+TEST(Url, AUserNameIsRefusedByName) {
+  for (const char* url : {"http://user@h/", "http://u:p@h/", "http://u:80@h/", "http://[::1]@h/"}) {
+    EXPECT_EQ(parse_url(url).status().message(), "the address has a user name in it") << url;
+  }
+}
+
 TEST(Url, RedirectsAreResolvedAgainstTheirPage) {
   const Url base = *parse_url("https://a.org:444/dir/page?q=/x/y");
   const auto leads_to = [&base](std::string_view location) {

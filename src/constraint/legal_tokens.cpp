@@ -63,6 +63,7 @@ class Walk {
   }
 
   LengthInterval lengths() const { return lengths_; }
+  const GrammarRow& row() const { return row_; }
 
  private:
   struct Undo {
@@ -104,11 +105,9 @@ class Walk {
   std::vector<Undo> undo_;
 };
 
-}  // namespace
-
-LengthInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
-                                 const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask) {
-  Walk walk(grammar, row, vocabulary.longest());
+// All tokens once, each beginning of a token once.
+template <typename Visit>
+void walk_vocabulary(Walk& walk, const VocabularyTrie& vocabulary, const Visit& visit) {
   const std::span<const VocabularyTrie::Node> nodes = vocabulary.nodes();
   for (std::size_t i = 0; i < nodes.size();) {
     const VocabularyTrie::Node& node = nodes[i];
@@ -117,12 +116,30 @@ LengthInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
       i = static_cast<std::size_t>(node.end);
       continue;
     }
-    for (const std::int32_t token : vocabulary.tokens_of(node)) {
-      mask[static_cast<std::size_t>(token) / 32] |= 1u << (token % 32);
-    }
+    if (node.num_tokens > 0) visit(vocabulary.tokens_of(node));
     ++i;
   }
+}
+
+}  // namespace
+
+LengthInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
+                                 const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask) {
+  Walk walk(grammar, row, vocabulary.longest());
+  walk_vocabulary(walk, vocabulary, [mask](std::span<const std::int32_t> tokens) {
+    for (const std::int32_t token : tokens) {
+      mask[static_cast<std::size_t>(token) / 32] |= 1u << (token % 32);
+    }
+  });
   return walk.lengths();
+}
+
+void visit_legal_tokens(
+    const Grammar& grammar, const GrammarRow& row, const VocabularyTrie& vocabulary,
+    const std::function<void(const GrammarRow&, std::span<const std::int32_t>)>& visit) {
+  Walk walk(grammar, row, vocabulary.longest());
+  walk_vocabulary(walk, vocabulary,
+                  [&](std::span<const std::int32_t> tokens) { visit(walk.row(), tokens); });
 }
 
 }  // namespace gapless

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "constraint/vocabulary_trie.h"
@@ -21,5 +22,10 @@ struct LengthInterval {
 // One pass over the vocabulary, which leaves out what begins illegally.
 LengthInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
                                  const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask);
+
+// Calls `visit` with all legal tokens, those of the same bytes together, and where the row stands behind them.
+void visit_legal_tokens(
+    const Grammar& grammar, const GrammarRow& row, const VocabularyTrie& vocabulary,
+    const std::function<void(const GrammarRow&, std::span<const std::int32_t>)>& visit);
 
 }  // namespace gapless

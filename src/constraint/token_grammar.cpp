@@ -9,11 +9,11 @@ namespace gapless {
 namespace {
 
 constexpr int kNumMaskThreads = 2;
-
-template <typename T>
-void append(std::string& key, const T& value) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
+// Open objects and lists from which on frames may run out: a value that needs more of them than are left must not begin. No
+// token opens as many as are left from here.
+constexpr int kDeep = kMaxGrammarDepth / 2;
+// Tokens that are more than any answer has.
+constexpr int kNoLimit = 1 << 29;
 
 }  // namespace
 
@@ -30,17 +30,7 @@ TokenGrammar::TokenGrammar(Grammar grammar, std::shared_ptr<const VocabularyTrie
 
 // All that legal tokens depend on but the length. Counts beyond the largest that is asked for are alike.
 std::string TokenGrammar::key_of(const GrammarRow& row) const {
-  std::string key;
-  key.reserve(16 + row.depth * sizeof(GrammarFrame));
-  append(key, row.state);
-  append(key, row.depth);
-  for (std::size_t i = 0; i <= row.depth; ++i) {
-    const GrammarFrame& frame = row.frames[i];
-    append(key, frame.next);
-    append(key, std::min(frame.count, largest_count_ + 1));
-    append(key, frame.seen);
-  }
-  return key;
+  return key_of_row(row, largest_count_ + 1);
 }
 
 std::shared_ptr<const TokenMask> TokenGrammar::find(const GrammarRow& row) const {
@@ -58,7 +48,8 @@ std::shared_ptr<const TokenMask> TokenGrammar::find_or_make(const GrammarRow& ro
   if (auto known = find(row)) return known;
   auto mask = std::make_shared<TokenMask>(static_cast<std::size_t>(vocabulary_->vocab() + 31) / 32);
   const LengthInterval lengths = find_legal_tokens(grammar_, row, *vocabulary_, *mask);
-  if (may_end(grammar_, row)) {
+  // A model without an end in its tokenizer stops at its limit, or where nothing is legal any more.
+  if (may_end(grammar_, row) && eos_id_ >= 0 && eos_id_ < vocabulary_->vocab()) {
     (*mask)[static_cast<std::size_t>(eos_id_) / 32] |= 1u << (eos_id_ % 32);
   }
   MutexLock lock(mutex_);
@@ -69,6 +60,28 @@ std::shared_ptr<const TokenMask> TokenGrammar::find_or_make(const GrammarRow& ro
   masks_[key_of(row)].push_back({lengths, mask});
   ++num_masks_;
   return mask;
+}
+
+const ClosingTokens& TokenGrammar::closing() {
+  MutexLock lock(closing_mutex_);
+  if (closing_ == nullptr) closing_ = std::make_unique<ClosingTokens>(grammar_, *vocabulary_);
+  return *closing_;
+}
+
+TokenGrammar::Closable TokenGrammar::make_closable(const GrammarRow& row, int num_left,
+                                                   std::vector<std::int32_t> way) {
+  const auto legal = find_or_make(row);
+  auto shorter = closing().find(row);
+  if (shorter && (way.empty() || shorter->size() < way.size())) way = std::move(*shorter);
+  if (!shorter && way.empty()) return {legal, {}};
+  auto mask = std::make_shared<TokenMask>(*legal);
+  // Behind a token there must be room for the rest and the end token.
+  closing().keep_closable(row, key_of(row), num_left - 2, *mask);
+  // The way that is known may be a better one than is found from behind its first token.
+  if (!way.empty()) {
+    (*mask)[static_cast<std::size_t>(way.front()) / 32] |= 1u << (way.front() % 32);
+  }
+  return {std::move(mask), std::move(way)};
 }
 
 std::size_t TokenGrammar::num_masks() const {
@@ -87,11 +100,8 @@ MaskWorkers::~MaskWorkers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-std::shared_ptr<MaskWorkers::Job> MaskWorkers::begin(std::shared_ptr<TokenGrammar> grammar,
-                                                     const GrammarRow& row) {
-  auto job = std::make_shared<Job>(std::move(grammar), row);
-  GAPLESS_CHECK(queue_.push(job));
-  return job;
+void MaskWorkers::begin(std::shared_ptr<Job> job) {
+  GAPLESS_CHECK(queue_.push(std::move(job)));
 }
 
 void MaskWorkers::run() {
@@ -99,33 +109,49 @@ void MaskWorkers::run() {
 }
 
 void MaskWorkers::Job::run() {
-  auto mask = grammar_->find_or_make(row_);
+  TokenGrammar::Closable found;
+  if (num_left_) {
+    found = grammar_->make_closable(row_, *num_left_, way_);
+  } else {
+    found.mask = grammar_->find_or_make(row_);
+  }
   {
     MutexLock lock(mutex_);
-    mask_ = std::move(mask);
+    found_ = std::move(found);
   }
   done_.notify_all();
 }
 
-std::shared_ptr<const TokenMask> MaskWorkers::Job::wait() {
+TokenGrammar::Closable MaskWorkers::Job::wait() {
   MutexLock lock(mutex_);
-  while (mask_ == nullptr) done_.wait(lock);
-  return mask_;
+  while (found_.mask == nullptr) done_.wait(lock);
+  return std::move(found_);
 }
 
 // ---- GrammarConstraint
 
 GrammarConstraint::GrammarConstraint(std::shared_ptr<TokenGrammar> grammar,
-                                     std::shared_ptr<MaskWorkers> workers)
+                                     std::shared_ptr<MaskWorkers> workers,
+                                     std::optional<int> max_tokens)
     : grammar_(std::move(grammar)),
       workers_(std::move(workers)),
       row_(begin_row(grammar_->grammar())),
-      mask_(grammar_->find_or_make(row_)) {}
+      num_left_(max_tokens) {
+  if (!num_left_) {
+    mask_ = grammar_->find_or_make(row_);
+    return;
+  }
+  TokenGrammar::Closable found = grammar_->make_closable(row_, *num_left_, {});
+  mask_ = std::move(found.mask);
+  way_ = std::move(found.way);
+}
 
 void GrammarConstraint::allowed(std::span<std::uint32_t> mask) const {
   if (broken_) return;
   if (mask_ == nullptr) {
-    mask_ = job_->wait();
+    TokenGrammar::Closable found = job_->wait();
+    mask_ = std::move(found.mask);
+    way_ = std::move(found.way);
     job_.reset();
   }
   std::copy_n(mask_->begin(), std::min(mask.size(), mask_->size()), mask.begin());
@@ -145,8 +171,19 @@ void GrammarConstraint::advance(TokenId token) {
       return;
     }
   }
-  mask_ = grammar_->find(row_);
-  if (mask_ == nullptr) job_ = workers_->begin(grammar_, row_);
+  if (num_left_) --*num_left_;
+  if (!num_left_ && row_.depth < kDeep) {
+    way_.clear();
+    mask_ = grammar_->find(row_);
+    if (mask_ != nullptr) return;
+    job_ = std::make_shared<MaskWorkers::Job>(grammar_, row_);
+  } else {
+    const bool is_on_way = !way_.empty() && way_.front() == token.value;
+    way_.erase(way_.begin(), is_on_way ? way_.begin() + 1 : way_.end());
+    mask_ = nullptr;
+    job_ = std::make_shared<MaskWorkers::Job>(grammar_, row_, num_left_.value_or(kNoLimit), way_);
+  }
+  workers_->begin(job_);
 }
 
 // ---- GrammarStore
@@ -159,6 +196,11 @@ GrammarStore::GrammarStore(std::vector<std::string> bytes, std::int32_t eos_id)
 std::optional<StatusOr<std::shared_ptr<TokenGrammar>>> GrammarStore::find(const GrammarSpec& spec) {
   const std::string key = spec.key();
   MutexLock lock(mutex_);
+  return find_key(key);
+}
+
+std::optional<StatusOr<std::shared_ptr<TokenGrammar>>> GrammarStore::find_key(
+    const std::string& key) {
   const auto found = std::find_if(entries_.begin(), entries_.end(),
                                   [&key](const Entry& entry) { return entry.key == key; });
   if (found == entries_.end()) return std::nullopt;
@@ -174,18 +216,34 @@ StatusOr<std::shared_ptr<TokenGrammar>> GrammarStore::get(const GrammarSpec& spe
   if (grammar.ok()) {
     entry.grammar =
         std::make_shared<TokenGrammar>(std::move(grammar).value(), vocabulary_, eos_id_);
+    (void)entry.grammar->find_or_make(begin_row(entry.grammar->grammar()));
   }
-  const std::shared_ptr<TokenGrammar> made = entry.grammar;
   MutexLock lock(mutex_);
-  entries_.push_front(std::move(entry));
-  if (entries_.size() > kMaxCachedGrammars) entries_.pop_back();
-  if (!grammar.ok()) return grammar.status();
-  return made;
+  // Another thread may have compiled the same meanwhile: sequences share the masks of one.
+  if (!find_key(entry.key)) {
+    entries_.push_front(std::move(entry));
+    if (entries_.size() > kMaxCachedGrammars) entries_.pop_back();
+  }
+  return *find_key(spec.key());
 }
 
 std::unique_ptr<TokenConstraint> GrammarStore::constraint(
     std::shared_ptr<TokenGrammar> grammar) const {
   return std::make_unique<GrammarConstraint>(std::move(grammar), workers_);
+}
+
+StatusOr<std::unique_ptr<TokenConstraint>> GrammarStore::complete_constraint(
+    std::shared_ptr<TokenGrammar> grammar, int max_tokens) const {
+  const auto shortest = grammar->closing().find(begin_row(grammar->grammar()));
+  if (!shortest) return invalid_field("complete", "cannot be kept: no short answer is known");
+  const int num_tokens = static_cast<int>(shortest->size()) + 1;
+  if (num_tokens > max_tokens) {
+    return invalid_field("complete",
+                         "cannot be kept: the answer takes {} tokens, and it may have {}",
+                         num_tokens, max_tokens);
+  }
+  return std::unique_ptr<TokenConstraint>(
+      std::make_unique<GrammarConstraint>(std::move(grammar), workers_, max_tokens));
 }
 
 }  // namespace gapless

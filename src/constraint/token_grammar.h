@@ -15,6 +15,7 @@
 #include "base/limits.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "constraint/closing_tokens.h"
 #include "constraint/legal_tokens.h"
 #include "constraint/vocabulary_trie.h"
 #include "grammar/grammar_spec.h"
@@ -39,6 +40,16 @@ class TokenGrammar {
   // The same, found out now: takes a fraction of a millisecond.
   std::shared_ptr<const TokenMask> find_or_make(const GrammarRow& row);
 
+  // Where the answer must be whole (closing_tokens.h). The first call takes some milliseconds.
+  const ClosingTokens& closing();
+  struct Closable {
+    std::shared_ptr<const TokenMask> mask;
+    std::vector<std::int32_t> way;  // tokens that end the answer, and are allowed
+  };
+  // find_or_make(), without the tokens behind which the answer is not known to end within `num_left` tokens from here, the
+  // end token included. `way`: one that was known before and goes on here, or none.
+  Closable make_closable(const GrammarRow& row, int num_left, std::vector<std::int32_t> way);
+
   std::size_t num_masks() const;
 
  private:
@@ -54,6 +65,8 @@ class TokenGrammar {
   const std::int32_t eos_id_;
   const std::int32_t largest_count_;
   const std::size_t max_masks_;
+  Mutex closing_mutex_;
+  std::unique_ptr<const ClosingTokens> closing_ GAPLESS_GUARDED_BY(closing_mutex_);
   mutable Mutex mutex_;
   std::unordered_map<std::string, std::vector<Entry>> masks_ GAPLESS_GUARDED_BY(mutex_);
   std::size_t num_masks_ GAPLESS_GUARDED_BY(mutex_) = 0;
@@ -70,10 +83,12 @@ class MaskWorkers {
   // One set that somebody waits for.
   class Job {
    public:
-    Job(std::shared_ptr<TokenGrammar> grammar, const GrammarRow& row)
-        : grammar_(std::move(grammar)), row_(row) {}
-    // Waits until it is there.
-    std::shared_ptr<const TokenMask> wait();
+    // `num_left`, `way`: of an answer that must be whole, for TokenGrammar::make_closable().
+    Job(std::shared_ptr<TokenGrammar> grammar, const GrammarRow& row,
+        std::optional<int> num_left = std::nullopt, std::vector<std::int32_t> way = {})
+        : grammar_(std::move(grammar)), row_(row), num_left_(num_left), way_(std::move(way)) {}
+    // Waits until it is there. At most once.
+    TokenGrammar::Closable wait();
 
    private:
     friend class MaskWorkers;
@@ -81,14 +96,16 @@ class MaskWorkers {
 
     const std::shared_ptr<TokenGrammar> grammar_;
     const GrammarRow row_;
+    const std::optional<int> num_left_;
+    const std::vector<std::int32_t> way_;
     Mutex mutex_;
     ConditionVariable done_;
-    std::shared_ptr<const TokenMask> mask_ GAPLESS_GUARDED_BY(mutex_);
+    TokenGrammar::Closable found_ GAPLESS_GUARDED_BY(mutex_);
   };
 
   // At most one for each sequence that has a seat. Waits for a worker where those of sequences that
   // were cancelled fill the queue.
-  std::shared_ptr<Job> begin(std::shared_ptr<TokenGrammar> grammar, const GrammarRow& row);
+  void begin(std::shared_ptr<Job> job);
 
  private:
   void run();
@@ -101,7 +118,9 @@ class MaskWorkers {
 // comes are begun by a worker at once, and allowed() waits for it.
 class GrammarConstraint final : public TokenConstraint {
  public:
-  GrammarConstraint(std::shared_ptr<TokenGrammar> grammar, std::shared_ptr<MaskWorkers> workers);
+  // `max_tokens`: of an answer that must be whole within so many, its end token included.
+  GrammarConstraint(std::shared_ptr<TokenGrammar> grammar, std::shared_ptr<MaskWorkers> workers,
+                    std::optional<int> max_tokens = std::nullopt);
 
   void allowed(std::span<std::uint32_t> mask) const override;
   // A token that is not legal ends the sequence: nothing is allowed behind it. (The sampler cannot return one.)
@@ -111,6 +130,8 @@ class GrammarConstraint final : public TokenConstraint {
   const std::shared_ptr<TokenGrammar> grammar_;
   const std::shared_ptr<MaskWorkers> workers_;
   GrammarRow row_;
+  std::optional<int> num_left_;
+  mutable std::vector<std::int32_t> way_;  // TokenGrammar::Closable
   bool broken_ = false;
   mutable std::shared_ptr<const TokenMask> mask_;
   mutable std::shared_ptr<MaskWorkers::Job> job_;  // while mask_ is not there
@@ -125,9 +146,12 @@ class GrammarStore {
 
   // What is known of the spec, at no cost; nothing: it has to be compiled.
   std::optional<StatusOr<std::shared_ptr<TokenGrammar>>> find(const GrammarSpec& spec);
-  // Compiles unless it is known. Takes up to a second.
+  // Compiles unless it is known, and finds the legal tokens of an answer's beginning. Takes up to a second.
   StatusOr<std::shared_ptr<TokenGrammar>> get(const GrammarSpec& spec);
   std::unique_ptr<TokenConstraint> constraint(std::shared_ptr<TokenGrammar> grammar) const;
+  // Of an answer that is whole within max_tokens. InvalidArgument: no text is known that is so short.
+  StatusOr<std::unique_ptr<TokenConstraint>> complete_constraint(
+      std::shared_ptr<TokenGrammar> grammar, int max_tokens) const;
 
  private:
   struct Entry {
@@ -135,6 +159,9 @@ class GrammarStore {
     Status refusal;                         // not OK: cannot be held
     std::shared_ptr<TokenGrammar> grammar;  // otherwise
   };
+
+  std::optional<StatusOr<std::shared_ptr<TokenGrammar>>> find_key(const std::string& key)
+      GAPLESS_REQUIRES(mutex_);
 
   const std::shared_ptr<const VocabularyTrie> vocabulary_;
   const std::int32_t eos_id_;

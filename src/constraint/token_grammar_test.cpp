@@ -64,6 +64,10 @@ const char* const kSchemas[] = {
     R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"a": {"type": "array",
         "items": {"$ref": "#/$defs/t"}}}, "additionalProperties": false, "maxProperties": 1}}})",
     R"({"type": "string", "format": "date"})",
+    R"({"type": "object", "properties": {"a\"": {"type": "null"}, "a\\": {"type": "null"}, "e/": {"const": 1},
+        "name": {"const": "\"\\"}}, "required": ["e/"], "additionalProperties": false})",
+    R"({"type": "object", "properties": {"\"": {"type": "null"}, "a": {"type": "null"}}, "required": ["\"", "a"],
+        "maxProperties": 3, "additionalProperties": {"type": "null"}})",
     R"({"enum": ["yes", "no", {"a": [1, null]}, 12.5]})"};
 
 class TokenGrammarTest : public ::testing::Test {
@@ -179,6 +183,133 @@ TEST(GrammarStoreTest, KeepsWhatItCompiledAndWhatItRefused) {
     ASSERT_TRUE(store.get(other).ok());
   }
   EXPECT_FALSE(store.find(spec).has_value());
+}
+
+const char* const kMoreSchemas[] = {
+    // Alternatives that are told apart late, and one with much to say.
+    R"({"anyOf": [{"type": "object", "properties": {"kind": {"const": "circle"}, "r": {"type": "number"}},
+        "required": ["kind", "r"]}, {"type": "object", "properties": {"kind": {"enum": ["box", "name"]},
+        "a": {"type": "string", "minLength": 9}, "b": {"type": "string", "minLength": 9}},
+        "required": ["kind", "a", "b"], "additionalProperties": false}]})",
+    // Values in values.
+    R"({"type": "object", "properties": {"a": {"type": "array", "minItems": 2, "items": {"type": "object",
+        "properties": {"name": {"type": "string", "minLength": 12}, "r": {"type": "integer", "minimum": 100}},
+        "required": ["name", "r"], "additionalProperties": false}}}, "required": ["a"],
+        "additionalProperties": {"type": "array", "minItems": 3, "items": {"type": "boolean"}}})",
+    // What ends only by another alternative than the one that refers to itself.
+    R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"a": {"anyOf": [
+        {"$ref": "#/$defs/t"}, {"type": "null"}]}, "kind": {"const": "circle"}}, "required": ["a", "kind"],
+        "additionalProperties": false}}})",
+    R"({"type": "object", "minProperties": 1, "maxProperties": 3, "additionalProperties": {"type": "number"}})",
+    R"({"type": "array", "prefixItems": [{"const": "yes"}, {"type": "string", "pattern": "^e{5}$"}], "minItems": 2,
+        "items": {"type": "string", "format": "date"}})",
+    R"({"type": "string", "minLength": 5, "maxLength": 9})"};
+
+std::vector<const char*> all_schemas() {
+  std::vector<const char*> schemas(std::begin(kSchemas), std::end(kSchemas));
+  schemas.insert(schemas.end(), std::begin(kMoreSchemas), std::end(kMoreSchemas));
+  return schemas;
+}
+
+// Random answers under limits from the least that is possible on: each one ends within its limit, whatever is drawn.
+TEST(CompleteTest, EveryAnswerIsWholeWithinItsLimit) {
+  GrammarStore store(small_vocabulary(), kEos);
+  const VocabularyTrie vocabulary(small_vocabulary());
+  std::mt19937 random(21);
+  for (const char* text : all_schemas()) {
+    const GrammarSpec spec{.kind = GrammarSpec::Kind::kJsonSchema, .text = text};
+    const auto grammar = store.get(spec).value();
+    const auto shortest = grammar->closing().find(begin_row(grammar->grammar()));
+    ASSERT_TRUE(shortest.has_value()) << text;
+    const int least = static_cast<int>(shortest->size()) + 1;
+    EXPECT_EQ(store.complete_constraint(grammar, least - 1).status().field(), "complete");
+    for (int i = 0; i < 60; ++i) {
+      const int limit = least + (i < 20 ? 0 : i < 40 ? i - 20 : 3 * i);
+      auto made = store.complete_constraint(grammar, limit);
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      std::string answer;
+      int num_tokens = 0;
+      bool ended = false;
+      while (num_tokens < limit && !ended) {
+        TokenMask mask(static_cast<std::size_t>(vocabulary.vocab() + 31) / 32);
+        (*made)->allowed(mask);
+        std::vector<std::int32_t> allowed;
+        for (std::int32_t token = 0; token < vocabulary.vocab(); ++token) {
+          if (is_set(mask, token)) allowed.push_back(token);
+        }
+        ASSERT_FALSE(allowed.empty()) << text << ": " << answer;
+        const std::int32_t token = allowed[random() % allowed.size()];
+        ++num_tokens;
+        ended = token == kEos;
+        answer += vocabulary.bytes_of(token);
+        (*made)->advance(TokenId(token));
+      }
+      EXPECT_TRUE(ended) << text << ": of " << limit << " tokens: " << answer;
+      EXPECT_TRUE(accepts(grammar->grammar(), answer)) << text << ": " << answer;
+    }
+  }
+}
+
+// Objects in objects until there are no more frames: the last one may not begin another.
+TEST(CompleteTest, DeepAnswersComeBack) {
+  GrammarStore store(small_vocabulary(), kEos);
+  const VocabularyTrie vocabulary(small_vocabulary());
+  const GrammarSpec spec{
+      .kind = GrammarSpec::Kind::kJsonSchema,
+      .text = R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {
+      "name": {"$ref": "#/$defs/t"}, "kind": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/t"}}},
+      "additionalProperties": false}}})"};
+  const auto grammar = store.get(spec).value();
+  std::mt19937 random(22);
+  for (int i = 0; i < 20; ++i) {
+    const auto constraint = store.constraint(grammar);
+    GrammarRow row = begin_row(grammar->grammar());
+    std::string answer;
+    int deepest = 0;
+    bool is_outwards = false;
+    for (int step = 0; step < 2000; ++step) {
+      TokenMask mask(static_cast<std::size_t>(vocabulary.vocab() + 31) / 32);
+      constraint->allowed(mask);
+      // Inwards, as long as it goes; then outwards.
+      std::vector<std::int32_t> inwards, outwards, allowed;
+      for (std::int32_t token = 0; token < vocabulary.vocab(); ++token) {
+        if (!is_set(mask, token)) continue;
+        allowed.push_back(token);
+        const std::string& bytes = vocabulary.bytes_of(token);
+        if (bytes.find_first_of("}] \t\n\r") == std::string::npos) inwards.push_back(token);
+        if (bytes.find_first_not_of("}]") == std::string::npos) outwards.push_back(token);
+      }
+      ASSERT_FALSE(allowed.empty()) << answer;
+      is_outwards = is_outwards || inwards.empty();
+      const auto& wanted = is_outwards ? outwards : inwards;
+      const auto& among = wanted.empty() ? allowed : wanted;
+      const std::int32_t token = among[random() % among.size()];
+      answer += vocabulary.bytes_of(token);
+      constraint->advance(TokenId(token));
+      if (token == kEos) break;
+      for (const char byte : vocabulary.bytes_of(token)) {
+        ASSERT_TRUE(advance(grammar->grammar(), row, static_cast<std::uint8_t>(byte)));
+      }
+      deepest = std::max<int>(deepest, row.depth);
+    }
+    EXPECT_TRUE(accepts(grammar->grammar(), answer)) << answer;
+    EXPECT_GE(deepest, kMaxGrammarDepth - 1);
+  }
+}
+
+// Far from its end an answer is as free as without a limit.
+TEST(CompleteTest, FarFromTheLimitNothingIsMasked) {
+  GrammarStore store(small_vocabulary(), kEos);
+  for (const char* text : all_schemas()) {
+    const auto grammar = store.get({.kind = GrammarSpec::Kind::kJsonSchema, .text = text}).value();
+    const auto complete = store.complete_constraint(grammar, 3000);
+    ASSERT_TRUE(complete.ok()) << complete.status().message();
+    TokenMask limited(static_cast<std::size_t>(grammar->vocabulary().vocab() + 31) / 32);
+    TokenMask free = limited;
+    (*complete)->allowed(limited);
+    store.constraint(grammar)->allowed(free);
+    EXPECT_EQ(limited, free) << text;
+  }
 }
 
 }  // namespace

@@ -49,4 +49,19 @@ VocabularyTrie::VocabularyTrie(std::vector<std::string> bytes) : bytes_(std::mov
   close(0);
 }
 
+std::int32_t VocabularyTrie::longest_token(std::string_view text) const {
+  std::int32_t longest = -1;
+  std::size_t node = 0, end = nodes_.size();
+  for (const char byte : text) {
+    while (node < end && nodes_[node].byte != static_cast<std::uint8_t>(byte)) {
+      node = static_cast<std::size_t>(nodes_[node].end);
+    }
+    if (node >= end) break;
+    if (nodes_[node].num_tokens > 0) longest = tokens_of(nodes_[node]).front();
+    end = static_cast<std::size_t>(nodes_[node].end);
+    ++node;
+  }
+  return longest;
+}
+
 }  // namespace gapless

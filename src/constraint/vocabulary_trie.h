@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gapless {
@@ -30,6 +31,8 @@ class VocabularyTrie {
   const std::string& bytes_of(std::int32_t token) const {
     return bytes_[static_cast<std::size_t>(token)];
   }
+  // The token that takes most of the text's beginning; -1: there is none.
+  std::int32_t longest_token(std::string_view text) const;
   int vocab() const { return static_cast<int>(bytes_.size()); }
   int longest() const { return longest_; }  // bytes of the longest token
 

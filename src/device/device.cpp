@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "device/device_list.h"
+
 namespace gapless {
 namespace {
 
@@ -25,13 +27,14 @@ PinnedBuffer::~PinnedBuffer() {
   if (data_ != nullptr) device_->free_pinned(data_);
 }
 
+int cuda_ordinal(std::string_view name) {
+  if (name == "cuda") return 0;
+  return name.starts_with(kCudaPrefix) ? parse_ordinal(name.substr(kCudaPrefix.size())) : -1;
+}
+
 StatusOr<std::unique_ptr<Device>> open_device(std::string_view name) {
   if (name == "cpu") return open_cpu_device();
-  if (name == "cuda") return open_cuda_device(0);
-  if (name.starts_with(kCudaPrefix)) {
-    const int ordinal = parse_ordinal(name.substr(kCudaPrefix.size()));
-    if (ordinal >= 0) return open_cuda_device(ordinal);
-  }
+  if (const int ordinal = cuda_ordinal(name); ordinal >= 0) return open_cuda_device(ordinal);
   return invalid_argument("device '{}': expected cpu, cuda or cuda:N", name);
 }
 

@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <future>
 #include <iterator>
 #include <limits>
 #include <random>
@@ -10,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/thread_priority.h"
+#include "engine/promise_sink.h"
 
 namespace gapless {
 namespace {
@@ -25,16 +25,15 @@ std::uint64_t random_seed() {
   return std::uint64_t{device()} << 32 | device();
 }
 
-class PromiseSink final : public ResponseSink {
- public:
-  void on_text(std::string_view, int) override {}
-  void on_done(const SkillResult& result) override { promise_.set_value(result); }
-  void on_error(const Status& status) override { promise_.set_value(status); }
-  std::future<StatusOr<SkillResult>> future() { return promise_.get_future(); }
+// Threads that compile grammars: a long one does not keep a short one waiting.
+constexpr int kNumCompilers = 2;
 
- private:
-  std::promise<StatusOr<SkillResult>> promise_;
-};
+// How long its compiling may take, compared with others'.
+std::int64_t cost_of(const GrammarSpec& spec) {
+  std::int64_t num_bytes = std::ssize(spec.text);
+  for (const std::string& choice : spec.choices) num_bytes += std::ssize(choice);
+  return num_bytes;
+}
 
 }  // namespace
 
@@ -50,6 +49,9 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options)
       options_(options),
       id_prefix_(random_id_prefix()),
       seeds_(random_seed()),
+      compiling_({.capacity = static_cast<std::size_t>(options.max_active_requests),
+                  .budget = std::numeric_limits<std::int64_t>::max(),
+                  .max_overtaken = kMaxOvertaken}),
       quick_({.capacity = static_cast<std::size_t>(options.max_active_requests),
               .budget = std::numeric_limits<std::int64_t>::max(),
               .max_overtaken = kMaxOvertaken}),
@@ -61,7 +63,13 @@ Status Engine::start_threads() {
   StepModel& step_model = *model_->model;
   GAPLESS_ASSIGN_OR_RETURN(crops_, CropPool::create(*model_->device, options_.num_staged_crops,
                                                     step_model.info().crop_bytes));
-  preprocessor_ = std::make_unique<Preprocessor>(*model_, crops_);
+  if (options_.num_resize_threads > 0) {
+    resize_pool_ = std::make_unique<ThreadPool>(options_.num_resize_threads);
+  }
+  preprocessor_ = std::make_unique<Preprocessor>(
+      *model_, crops_, resize_pool_ ? *resize_pool_ : ThreadPool::shared());
+  grammars_ = std::make_unique<GrammarStore>(model_->tokenizer.text_of_tokens(),
+                                             model_->prompts.config().eos_id.value);
   emit_ = std::make_unique<EmitPool>(options_.num_emit_threads);
   LoopOptions loop_options = options_.loop;
   loop_options.max_waiting = options_.max_active_requests;
@@ -76,6 +84,9 @@ Status Engine::start_threads() {
     preprocess_threads_.emplace_back([this] { decode_jobs(); });
   }
   preprocess_threads_.emplace_back([this] { begin_jobs(); });
+  for (int i = 0; i < kNumCompilers; ++i) {
+    preprocess_threads_.emplace_back([this] { compile_jobs(); });
+  }
   return ok_status();
 }
 
@@ -106,6 +117,7 @@ Engine::~Engine() {
     MutexLock lock(mutex_);
     while (!active_.empty()) all_retired_.wait(lock);
   }
+  compiling_.close();
   quick_.close();
   decoding_.close();
   if (crops_) crops_->close();
@@ -132,6 +144,13 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
   GAPLESS_RETURN_IF_ERROR(validate(request));
   GAPLESS_RETURN_IF_ERROR(device_status());
   const std::optional<std::uint64_t> seed = request.settings.seed;
+  // A grammar that is known costs no wait; what it takes to be whole is found out by the compilers as well.
+  std::shared_ptr<TokenGrammar> grammar;
+  if (request.settings.grammar && !request.settings.complete) {
+    if (const auto known = grammars_->find(*request.settings.grammar)) {
+      GAPLESS_ASSIGN_OR_RETURN(grammar, *known);
+    }
+  }
 
   MutexLock lock(mutex_);
   if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
@@ -152,11 +171,21 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
     active_.emplace(ids.back(), Entry{active, SequenceId(), job.interest});
   }
   job.request = std::move(request);
+  job.grammar = std::move(grammar);
+  // The lanes are as large as the number of active requests, so they have room.
+  if (job.request.settings.grammar && job.grammar == nullptr) {
+    const std::int64_t cost = cost_of(*job.request.settings.grammar);
+    GAPLESS_CHECK(compiling_.try_push(job, cost));
+  } else {
+    GAPLESS_CHECK(enter(job));
+  }
+  return ids;
+}
+
+bool Engine::enter(Job& job) {
   std::int64_t num_bytes = 0;
   for (const auto& image : job.request.images) num_bytes += std::ssize(*image);
-  // The lane is as large as the number of active requests, so it has room.
-  GAPLESS_CHECK(quick_.try_push(job, num_bytes));
-  return ids;
+  return quick_.try_push(job, num_bytes);
 }
 
 std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, RequestId id,
@@ -166,7 +195,7 @@ std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, 
   setup.public_id = fmt::format("{}-{}", id_prefix_, id.value);
   setup.skill = request.skill;
   setup.sink = std::move(sink);
-  const TokenizerConfig& tokens = model_->config.tokenizer;
+  const TokenizerConfig& tokens = model_->prompts.config();
   setup.decoder = make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
   if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
   setup.end_early = [this, id] { end_sequence(id); };
@@ -202,6 +231,28 @@ int Engine::num_active() const {
 
 // ---- preprocessing
 
+void Engine::compile_jobs() {
+  yield_to_other_threads();
+  while (std::optional<Lane::Turn> turn = compiling_.pop()) {
+    Job& job = turn->job();
+    if (!keep_wanted(job)) continue;
+    StatusOr<std::shared_ptr<TokenGrammar>> grammar = grammars_->get(*job.request.settings.grammar);
+    if (!grammar.ok()) {
+      fail_job(job, grammar.status());
+      continue;
+    }
+    job.grammar = std::move(grammar).value();
+    if (job.request.settings.complete) (void)job.grammar->closing();
+    const std::shared_ptr<Interest> interest = job.interest;
+    if (!enter(job)) {
+      fail_job(job, stop_reason());
+      continue;
+    }
+    // Whoever cancelled it meanwhile found it in no lane.
+    if (interest->given_up.stop_requested()) drop_unwanted();
+  }
+}
+
 void Engine::begin_jobs() {
   while (std::optional<Lane::Turn> turn = quick_.pop()) begin_job(turn->job());
 }
@@ -213,8 +264,15 @@ void Engine::begin_job(Job& job) {
     job.stages[RequestStage::kRead] = job.submitted_ns - job.request.received_ns;
   }
   job.stages[RequestStage::kQueue] = job.taken_ns - job.submitted_ns;
-  StatusOr<Preprocessor::Begun> begun =
-      preprocessor_->begin(job.request, static_cast<int>(job.choices.size()), job.stages);
+  Preprocessor::MakeConstraint make_constraint;
+  if (job.grammar != nullptr) {
+    make_constraint = [&](std::int32_t max_tokens) -> StatusOr<std::unique_ptr<TokenConstraint>> {
+      if (!job.request.settings.complete) return grammars_->constraint(job.grammar);
+      return grammars_->complete_constraint(job.grammar, max_tokens);
+    };
+  }
+  StatusOr<Preprocessor::Begun> begun = preprocessor_->begin(
+      job.request, static_cast<int>(job.choices.size()), job.stages, make_constraint);
   if (!begun.ok()) return fail_job(job, begun.status());
   job.prompts = std::move(begun->prompts);
   if (begun->decode_bytes == 0) return submit_job(job);
@@ -274,7 +332,7 @@ bool Engine::keep_wanted(Job& job) const {
 
 void Engine::drop_unwanted() {
   const auto is_given_up = [](const Job& job) { return job.interest->given_up.stop_requested(); };
-  for (Lane* lane : {&quick_, &decoding_}) {
+  for (Lane* lane : {&compiling_, &quick_, &decoding_}) {
     for (const Job& job : lane->take_if(is_given_up)) fail_job(job, stop_reason());
   }
 }

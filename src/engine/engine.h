@@ -17,6 +17,8 @@
 #include "base/host_clock.h"
 #include "base/limits.h"
 #include "base/mutex.h"
+#include "base/thread_pool.h"
+#include "constraint/token_grammar.h"
 #include "engine/crop_pool.h"
 #include "engine/emit.h"
 #include "engine/preprocess.h"
@@ -33,6 +35,9 @@ struct EngineOptions {
   // Memory for all pictures that are being decoded, rasters and codecs. A picture that takes more
   // alone is refused, others wait for their turn.
   std::int64_t picture_memory_bytes = kDefaultPictureMemoryBytes;
+  // Threads that share the cutting of one picture, where the device is not the CPU; 0: all cores, shared
+  // with every other engine of the process.
+  int num_resize_threads = 0;
   int num_emit_threads = 2;
   // Requests between submit and their last event; one more is refused.
   int max_active_requests = 1024;
@@ -96,15 +101,20 @@ class Engine {
     std::vector<PreparedPrompt> prompts;
     StageTimes stages;
     std::int64_t taken_ns = 0;
+    std::shared_ptr<TokenGrammar> grammar;  // of a request that asks for one
   };
   // Two lanes, each with threads of its own, so that a text or a known picture never waits for a
   // decoder: first every job gets its quick part (the cost is bytes to hash), then those with new
-  // pictures are decoded (the cost is memory).
+  // pictures are decoded (the cost is memory). In front of both, a request with a grammar waits until it is compiled
+  // (the cost is the length of its text), so that nobody waits for another's.
   using Lane = SmallestFirstQueue<Job>;
 
   Engine(std::unique_ptr<LoadedModel> model, const EngineOptions& options);
   Status start_threads();
   void begin_jobs();
+  void compile_jobs();
+  // Into the quick lane. False: the engine is closing.
+  bool enter(Job& job);
   void decode_jobs();
   std::shared_ptr<ActiveRequest> make_active(const SkillRequest& request, RequestId id,
                                              std::shared_ptr<ResponseSink> sink);
@@ -127,6 +137,7 @@ class Engine {
   std::unique_ptr<LoadedModel> model_;
   const EngineOptions options_;
   const std::string id_prefix_;
+  std::unique_ptr<ThreadPool> resize_pool_;  // nullptr: the shared one
   std::unique_ptr<Preprocessor> preprocessor_;
   std::unique_ptr<EmitPool> emit_;
   std::unique_ptr<Loop> loop_;
@@ -144,6 +155,8 @@ class Engine {
   bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
 
   std::shared_ptr<CropPool> crops_;
+  std::unique_ptr<GrammarStore> grammars_;
+  Lane compiling_;
   Lane quick_;
   Lane decoding_;
   std::vector<std::thread> preprocess_threads_;

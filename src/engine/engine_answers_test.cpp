@@ -10,16 +10,12 @@
 #include "base/file_bytes.h"
 #include "base/limits.h"
 #include "engine/engine.h"
+#include "engine/engine_test_kit.h"
 
 namespace gapless {
 namespace {
 
-struct Answer final : ResponseSink {
-  void on_text(std::string_view, int) override {}
-  void on_done(const SkillResult& result) override { promise.set_value(result); }
-  void on_error(const Status& status) override { promise.set_value(status); }
-  std::promise<StatusOr<SkillResult>> promise;
-};
+using testing::Answer;
 
 class EngineAnswersTest : public ::testing::Test {
  protected:
@@ -140,7 +136,7 @@ TEST_F(EngineAnswersTest, AStopStringIsAStopWhereverTheLimitLies) {
 TEST_F(EngineAnswersTest, OneWithoutTokensHasTimes) {
   SkillRequest request = wild();
   request.settings.ignore_eos = false;
-  request.settings.logit_bias = {{engine_->model().config.tokenizer.eos_id, 100}};
+  request.settings.logit_bias = {{engine_->model().prompts.config().eos_id, 100}};
   request.settings.temperature = 0;
   const SkillResult result = run(request);
   EXPECT_EQ(result.text, "");

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -71,6 +72,15 @@ class JournalSink final : public ResponseSink {
   const std::string name_;
   bool started_ = false;
   Status status_;
+};
+
+// What a request was told, to be waited for.
+struct Answer final : ResponseSink {
+  void on_text(std::string_view chunk, int) override { streamed += chunk; }
+  void on_done(const SkillResult& result) override { promise.set_value(result); }
+  void on_error(const Status& status) override { promise.set_value(status); }
+  std::string streamed;
+  std::promise<StatusOr<SkillResult>> promise;
 };
 
 inline SkillRequest question(int max_tokens) {

@@ -48,12 +48,12 @@ StatusOr<std::vector<ImageInfo>> probe_images(const SkillRequest& request) {
 
 // Memory that the images take until their crops are made. One is decoded, and cut beside that, after
 // the other.
-std::int64_t decode_bytes_of(const std::vector<ImageInfo>& infos, ExifOrientation exif,
+std::int64_t decode_bytes_of(const std::vector<ImageInfo>& infos, const DecodeOptions& options,
                              const CropGeometry& geometry) {
   std::int64_t most_bytes = 0;
   for (const ImageInfo& info : infos) {
-    std::int64_t bytes = decode_memory(info, {.exif = exif}).peak_bytes;
-    const DecodedSize size = decoded_size(info, exif);
+    std::int64_t bytes = decode_memory(info, options).peak_bytes;
+    const DecodedSize size = decoded_size(info, options.exif);
     // What has no tiling is refused before it is decoded.
     if (const auto tiling = select_tiling(size.width, size.height, geometry); tiling.ok()) {
       bytes += crop_memory_bytes(size.width, size.height, *tiling, geometry);
@@ -131,12 +131,13 @@ StatusOr<std::vector<PreparedPrompt>> Preprocessor::prepare_choices(const SkillR
 }
 
 StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, int num_choices,
-                                                  StageTimes& stages) const {
+                                                  StageTimes& stages,
+                                                  const MakeConstraint& make_constraint) const {
   Begun begun;
   {
     const StageTimer timer(stages, RequestStage::kTokenise);
     for (int i = 0; i < num_choices; ++i) {
-      GAPLESS_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_text(request));
+      GAPLESS_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_text(request, make_constraint));
       begun.prompts.push_back(std::move(prompt));
     }
   }
@@ -161,7 +162,8 @@ Status Preprocessor::finish(const SkillRequest& request, std::span<PreparedPromp
   return ok_status();
 }
 
-StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request) const {
+StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request,
+                                                    const MakeConstraint& make_constraint) const {
   const StepModelInfo& info = model_.model->info();
   GAPLESS_ASSIGN_OR_RETURN(SkillPrompt skill_prompt,
                            build_skill_prompt(request, model_.prompts,
@@ -172,6 +174,10 @@ StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request)
   prompt.row = skill_prompt.row;
   prompt.token_notes = std::move(skill_prompt.token_notes);
   prompt.host_constraint = std::move(skill_prompt.host_constraint);
+  if (make_constraint) {
+    prompt.row.flags |= kRowHostMask;
+    GAPLESS_ASSIGN_OR_RETURN(prompt.host_constraint, make_constraint(prompt.row.max_generated));
+  }
   return prompt;
 }
 
@@ -190,7 +196,9 @@ StatusOr<std::int64_t> Preprocessor::begin_images(const SkillRequest& request,
     }
   }
   if (find_crops(images)) return std::int64_t{0};
-  return decode_bytes_of(infos, exif_mode(request), model_.crop_geometry());
+  DecodeHelpers helpers = decode_helpers();
+  return decode_bytes_of(infos, {.exif = exif_mode(request), .helpers = &helpers},
+                         model_.crop_geometry());
 }
 
 bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
@@ -242,6 +250,10 @@ Status Preprocessor::make_crops(const SkillRequest& request, std::vector<Prepare
   return ok_status();
 }
 
+DecodeHelpers Preprocessor::decode_helpers() const {
+  return DecodeHelpers(resize_pool_ != nullptr ? resize_pool_->num_threads() : 0);
+}
+
 Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orientation,
                                const Tiling& tiling, std::span<std::uint8_t* const> crops,
                                const StopCheck& stop, StageTimes& stages) const {
@@ -249,6 +261,8 @@ Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orien
   DecodeOptions options;
   options.exif = apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
   options.stop = stop;
+  DecodeHelpers helpers = decode_helpers();
+  options.helpers = &helpers;
   GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
   const DecodedSize size = decoded_size(info, options.exif);
   Image image;
@@ -263,8 +277,9 @@ Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orien
     if (!decoded.ok()) rows.give_up();
     decoded_ns = host_now_ns();
   };
-  const bool is_whole = make_crops_into(rows, size.width, size.height, tiling,
-                                        model_.crop_geometry(), crops, resize_pool_, decode, stop);
+  const bool is_whole =
+      make_crops_into(rows, size.width, size.height, tiling, model_.crop_geometry(), crops,
+                      resize_pool_, decode, stop, &helpers);
   stages[RequestStage::kDecode] += decoded_ns - begin_ns;
   stages[RequestStage::kCut] += host_now_ns() - decoded_ns;
   if (decoded.ok() && !is_whole) return stopped_status();

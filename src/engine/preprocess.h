@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stop_token>
@@ -16,6 +17,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/crop_pool.h"
+#include "image/decode_helpers.h"
 #include "image/stop_check.h"
 #include "model/model_loader.h"
 #include "pipeline/prepared_prompt.h"
@@ -25,12 +27,13 @@ namespace gapless {
 
 class Preprocessor {
  public:
-  // `model` must outlive this.
-  Preprocessor(const LoadedModel& model, std::shared_ptr<CropPool> crops)
+  // `model` and `resize_pool` must outlive this.
+  Preprocessor(const LoadedModel& model, std::shared_ptr<CropPool> crops,
+               ThreadPool& resize_pool = ThreadPool::shared())
       : model_(model),
         crops_(std::move(crops)),
-        // On the CPU device these threads compute the model.
-        resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &ThreadPool::shared()) {}
+        // On the CPU device the cores compute the model.
+        resize_pool_(model.device->kind() == DeviceKind::kCpu ? nullptr : &resize_pool) {}
 
   struct Begun {
     std::vector<PreparedPrompt> prompts;  // one for each choice
@@ -39,8 +42,12 @@ class Preprocessor {
   };
   // Tokenises the prompts, judges the images by their headers, hashes them, and takes their crops if
   // all are still there. The prompts are of the same request and share the images. An error of one
-  // image among several says which. Adds to `stages` what took how long. Any thread.
-  StatusOr<Begun> begin(const SkillRequest& request, int num_choices, StageTimes& stages) const;
+  // image among several says which. Adds to `stages` what took how long. `make_constraint` is called
+  // with the length limit of each prompt of a request with a grammar. Any thread.
+  using MakeConstraint =
+      std::function<StatusOr<std::unique_ptr<TokenConstraint>>(std::int32_t max_tokens)>;
+  StatusOr<Begun> begin(const SkillRequest& request, int num_choices, StageTimes& stages,
+                        const MakeConstraint& make_constraint = nullptr) const;
 
   // Decodes the images and tiles them into pinned crops. Waits for crop buffers when too many
   // pictures are in flight, before it decodes: what waits holds no pixels. Cancelled soon after
@@ -55,7 +62,8 @@ class Preprocessor {
 
  private:
   // Everything but the images.
-  StatusOr<PreparedPrompt> prepare_text(const SkillRequest& request) const;
+  StatusOr<PreparedPrompt> prepare_text(const SkillRequest& request,
+                                        const MakeConstraint& make_constraint) const;
   // The images' names, with their crops where all are known. What finish() takes.
   StatusOr<std::int64_t> begin_images(const SkillRequest& request,
                                       std::vector<PreparedImage>& images, StageTimes& stages) const;
@@ -67,6 +75,8 @@ class Preprocessor {
   Status cut_image(const std::string& encoded, bool apply_exif_orientation, const Tiling& tiling,
                    std::span<std::uint8_t* const> crops, const StopCheck& stop,
                    StageTimes& stages) const;
+  // Those of resize_pool_.
+  DecodeHelpers decode_helpers() const;
 
   const LoadedModel& model_;
   std::shared_ptr<CropPool> crops_;

@@ -1,6 +1,7 @@
 #include "engine_service/engine_service.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,9 +12,7 @@
 #include "image/image_hash.h"
 #include "image/write_png.h"
 #include "model/model_source.h"
-#include "model/model_summary.h"
 #include "observe/ledger.h"
-#include "observe/trace.h"
 
 namespace gapless {
 namespace {
@@ -37,17 +36,37 @@ std::string_view weight_type_name(const LoadedModel& loaded) {
   return loaded.kernels->activation_dtype() == DType::kF32 ? "F32" : "BF16";
 }
 
+// What the driver calls it; empty when it cannot say.
+std::string device_name(const Engine& engine) {
+  const StatusOr<DeviceInfo> info = engine.model().device->info();
+  return info.ok() ? info->name : "";
+}
+
 // What clients describe a model by.
 void describe_weights(const LoadedModel& loaded, ServiceInfo& info) {
-  const ModelWeights& weights = loaded.model->weights();
+  const DecoderWeights& weights = loaded.model->weights();
   info.weight_type = weight_type_name(loaded);
-  info.num_parameters = model_size(loaded.config).total();
+  info.num_parameters = weights.layout.num_parameters();
   info.weight_bytes = static_cast<std::int64_t>(
       weights.buffer.size_bytes() + weights.prepared.size_bytes() + weights.fp8.size_bytes());
-  info.max_running = loaded.model->limits().max_seats;
   const std::string facts = fmt::format("{} {} {} {}", info.model, info.weight_type,
                                         info.num_parameters, info.weight_bytes);
   info.digest = hash_image_bytes(std::as_bytes(std::span(facts))).hex();
+}
+
+std::vector<std::string> skill_names(const TokenizerConfig& prompts) {
+  std::vector<std::string> names;
+  const auto add = [&names](bool is_there, std::string name) {
+    if (is_there) names.push_back(std::move(name));
+  };
+  add(!prompts.query.prefix.empty(), "query");
+  add(!prompts.caption_short.empty() || !prompts.caption_normal.empty() ||
+          !prompts.caption_long.empty(),
+      "caption");
+  add(!prompts.point.prefix.empty(), "point");
+  add(!prompts.detect.prefix.empty(), "detect");
+  add(prompts.chat.has_value(), "chat");
+  return names;
 }
 
 // What clients and examples call the published models whose shape this is. A model of another shape
@@ -63,46 +82,25 @@ std::vector<std::string> published_names(const ModelConfig& config) {
   return {};
 }
 
-}  // namespace
-
-EngineService::EngineService(std::unique_ptr<Engine> engine, std::string model)
-    : engine_(std::move(engine)) {
-  const LoadedModel& loaded = engine_->model();
-  info_.model = model.empty() ? short_name(loaded.name) : std::move(model);
-  info_.other_names = published_names(loaded.config);
-  info_.other_names.push_back(loaded.name);  // OWNER/NAME, where it has one
-  info_.max_context = loaded.config.text.max_context;
-  const StatusOr<DeviceInfo> device = loaded.device->info();
-  info_.device = device.ok() ? device->name : "";
-  info_.on_gpu = device.ok() && device->kind == DeviceKind::kCuda;
-  describe_weights(loaded, info_);
+// "NVIDIA H200", "2 x NVIDIA H200", "NVIDIA H200, NVIDIA H100".
+std::string together(const std::vector<std::string>& names) {
+  if (std::count(names.begin(), names.end(), names[0]) == std::ssize(names)) {
+    return names.size() == 1 ? names[0] : fmt::format("{} x {}", names.size(), names[0]);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
-StatusOr<RequestId> EngineService::submit(SkillRequest request,
-                                          std::shared_ptr<ResponseSink> sink) {
-  return engine_->submit(std::move(request), std::move(sink));
-}
-
-StatusOr<std::vector<RequestId>> EngineService::submit_choices(
-    SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
-  return engine_->submit_choices(std::move(request), std::move(sinks));
-}
-
-void EngineService::cancel(RequestId id) {
-  engine_->cancel(id);
-}
-
-ServiceMetrics EngineService::metrics() const {
-  Loop& loop = engine_->loop();
+ServiceMetrics metrics_of(const Engine& engine, Loop& loop) {
   const Loop::Counts counts = loop.counts();
   const LedgerTotals totals = loop.ledger().totals();
-  const int num_pages = engine_->model().model->limits().num_pages;
+  const int num_pages = engine.model().model->limits().num_pages;
   ServiceMetrics metrics;
+  metrics.lost = !engine.device_status().ok();
   metrics.num_running = counts.running;
   // With those that are being preprocessed: for a router they wait as well.
-  metrics.num_waiting = std::max(0, engine_->num_active() - counts.running);
-  metrics.num_pictures_waiting = static_cast<std::int64_t>(engine_->num_pictures_waiting());
-  metrics.picture_memory_bytes = engine_->picture_memory_in_use();
+  metrics.num_waiting = std::max(0, engine.num_active() - counts.running);
+  metrics.num_pictures_waiting = static_cast<std::int64_t>(engine.num_pictures_waiting());
+  metrics.picture_memory_bytes = engine.picture_memory_in_use();
   metrics.num_pages = num_pages;
   metrics.page_tokens = kPageTokens;
   metrics.kv_usage = num_pages == 0 ? 0 : static_cast<double>(counts.seats.pages_held) / num_pages;
@@ -133,21 +131,89 @@ ServiceMetrics EngineService::metrics() const {
   return metrics;
 }
 
+}  // namespace
+
+std::vector<DeviceTrace> traces_of(const EngineGroup& engines, std::size_t most_steps) {
+  std::vector<DeviceTrace> traces;
+  for (int i = 0; i < engines.size(); ++i) {
+    traces.push_back(trace_of(engines.engine(i).loop().ledger(), engines.label(i), most_steps));
+  }
+  return traces;
+}
+
+EngineService::EngineService(std::unique_ptr<EngineGroup> engines, std::string model)
+    : engines_(std::move(engines)) {
+  const LoadedModel& loaded = first().model();
+  info_.model = model.empty() ? short_name(loaded.name) : std::move(model);
+  info_.family = loaded.family;
+  if (loaded.vision_language_model() != nullptr) {
+    info_.other_names = published_names(loaded.config);
+  }
+  info_.other_names.push_back(loaded.name);  // OWNER/NAME, where it has one
+  info_.max_context = loaded.model->info().max_context;
+  for (int i = 0; i < engines_->size(); ++i) {
+    device_names_.push_back(device_name(engines_->engine(i)));
+  }
+  info_.device = together(device_names_);
+  info_.on_gpu = loaded.device->kind() == DeviceKind::kCuda;
+  info_.skills = skill_names(loaded.prompts.config());
+  describe_weights(loaded, info_);
+  info_.max_running = 0;
+  for (int i = 0; i < engines_->size(); ++i) {
+    info_.max_running += engines_->engine(i).model().model->limits().max_seats;
+  }
+}
+
+StatusOr<RequestId> EngineService::submit(SkillRequest request,
+                                          std::shared_ptr<ResponseSink> sink) {
+  return engines_->submit(std::move(request), std::move(sink));
+}
+
+StatusOr<std::vector<RequestId>> EngineService::submit_choices(
+    SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
+  return engines_->submit_choices(std::move(request), std::move(sinks));
+}
+
+void EngineService::cancel(RequestId id) {
+  engines_->cancel(id);
+}
+
+std::vector<ServiceMetrics> EngineService::device_metrics() const {
+  std::vector<ServiceMetrics> all;
+  for (int i = 0; i < engines_->size(); ++i) {
+    Engine& engine = engines_->engine(i);
+    all.push_back(metrics_of(engine, engine.loop()));
+    all.back().device = engines_->label(i);
+    all.back().device_name = device_names_[static_cast<std::size_t>(i)];
+  }
+  return all;
+}
+
 StatusOr<std::vector<TokenId>> EngineService::tokenize(std::string_view text) const {
-  return engine_->model().tokenizer.encode(text);
+  return first().model().tokenizer.encode(text);
 }
 
 StatusOr<std::string> EngineService::detokenize(const std::vector<TokenId>& ids) const {
-  const Tokenizer& tokenizer = engine_->model().tokenizer;
+  const Tokenizer& tokenizer = first().model().tokenizer;
   for (const TokenId id : ids) {
     if (!tokenizer.has(id)) return invalid_argument("tokens: there is no token {}", id.value);
   }
   return tokenizer.decode(ids, SpecialTokens::kKeep);
 }
 
-StatusOr<ServiceTimeline> EngineService::timeline(int max_steps) const {
-  Loop& loop = engine_->loop();
+StatusOr<ServiceTimeline> EngineService::timeline(int max_steps, std::string_view device) const {
   ServiceTimeline timeline;
+  int chosen = device.empty() ? 0 : -1;
+  for (int i = 0; i < engines_->size(); ++i) {
+    timeline.devices.push_back(engines_->label(i));
+    if (engines_->label(i) == device) chosen = i;
+  }
+  if (chosen < 0) {
+    return invalid_argument("device: there is no '{}', only {}", device,
+                            fmt::join(timeline.devices, ", "));
+  }
+  timeline.device = engines_->label(chosen);
+  Loop& loop = engines_->engine(chosen).loop();
   timeline.depth = loop.active_depth();
   timeline.max_depth = loop.depth();
   const auto most = static_cast<std::size_t>(max_steps);
@@ -166,23 +232,32 @@ StatusOr<ServiceTimeline> EngineService::timeline(int max_steps) const {
 }
 
 StatusOr<std::string> EngineService::trace(int max_steps) const {
-  return chrome_trace(engine_->loop().ledger(), static_cast<std::size_t>(max_steps));
+  return chrome_trace(traces_of(*engines_, static_cast<std::size_t>(max_steps)));
 }
 
 Status EngineService::set_depth(int depth) {
-  Loop& loop = engine_->loop();
-  if (depth < 1 || depth > loop.depth()) {
-    return invalid_argument("depth: this server was started for 1 to {}", loop.depth());
+  const int max_depth = first().loop().depth();  // that of all
+  if (depth < 1 || depth > max_depth) {
+    return invalid_argument("depth: this server was started for 1 to {}", max_depth);
   }
-  loop.set_active_depth(depth);
+  for (int i = 0; i < engines_->size(); ++i) engines_->engine(i).loop().set_active_depth(depth);
   return ok_status();
 }
 
 TokenId EngineService::bos_id() const {
-  return engine_->model().config.tokenizer.bos_id;
+  return first().model().prompts.config().bos_id;
 }
 
 Status EngineService::warm_up() {
+  for (int i = 0; i < engines_->size(); ++i) {
+    const Status status = warm_up_one(engines_->engine(i));
+    if (!status.ok())
+      return engines_->size() == 1 ? status : status.with_context(engines_->label(i));
+  }
+  return ok_status();
+}
+
+Status EngineService::warm_up_one(Engine& engine) {
   Image image;
   image.width = 64;
   image.height = 64;
@@ -194,10 +269,15 @@ Status EngineService::warm_up() {
     SkillRequest request;
     request.skill = skill;
     request.images = {picture};
+    if (engine.model().vision_language_model() == nullptr) {
+      if (skill != Skill::kQuery) continue;
+      request.images.clear();
+      request.form = QueryForm::kCompletion;
+    }
     request.text = skill == Skill::kCaption ? "" : "square";
     request.settings.max_tokens = 4;
     request.settings.max_objects = 1;
-    const StatusOr<SkillResult> result = engine_->run(std::move(request));
+    const StatusOr<SkillResult> result = engine.run(std::move(request));
     // A model may lack a skill.
     if (result.ok() || result.status().code() == StatusCode::kInvalidArgument) continue;
     return result.status().with_context("warm-up");

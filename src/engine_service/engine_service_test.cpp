@@ -21,11 +21,13 @@ struct EndSink final : ResponseSink {
   std::promise<void> ended;
 };
 
-std::unique_ptr<EngineService> make_service(const std::string& model, const std::string& name) {
-  auto loaded = load_model(open_device("cpu").value(), model);
-  GAPLESS_CHECK_MSG(loaded.ok(), loaded.status().to_string());
-  return std::make_unique<EngineService>(Engine::start(std::move(loaded).value(), {}).value(),
-                                         name);
+std::unique_ptr<EngineService> make_service(const std::string& model, const std::string& name,
+                                            std::vector<std::string> devices = {"cpu"}) {
+  auto engines = EngineGroup::start(
+      std::move(devices),
+      [&](std::size_t) { return load_model(open_device("cpu").value(), model); }, {});
+  GAPLESS_CHECK_MSG(engines.ok(), engines.status().to_string());
+  return std::make_unique<EngineService>(std::move(engines).value(), name);
 }
 
 class EngineServiceTest : public ::testing::Test {
@@ -57,9 +59,11 @@ TEST_F(EngineServiceTest, ARequestRunsOrWaitsAndItsPrefixStays) {
   const auto id = service_->submit(std::move(request), sink);
   ASSERT_TRUE(id.ok()) << id.status().to_string();
   while (service_->metrics().num_running == 0) std::this_thread::yield();
-  EXPECT_GT(service_->metrics().kv_usage, 0);
-  EXPECT_LT(service_->metrics().kv_usage, 1);
-  EXPECT_EQ(service_->metrics().num_waiting, 0);
+  const ServiceMetrics running = service_->metrics();
+  EXPECT_GE(running.kv_usage * running.num_pages * running.page_tokens, 1500)
+      << "it holds all that it may ever need";
+  EXPECT_LT(running.kv_usage, 1);
+  EXPECT_EQ(running.num_waiting, 0);
   service_->cancel(*id);
   sink->ended.get_future().wait();
   while (service_->metrics().num_running > 0) std::this_thread::yield();
@@ -118,6 +122,62 @@ TEST_F(EngineServiceTest, TheDepthMayBeWhatItWasStartedFor) {
   EXPECT_TRUE(service_->set_depth(max_depth).ok());
   EXPECT_EQ(service_->set_depth(max_depth + 1).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(service_->set_depth(0).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineServiceTest, OneDeviceIsToldFromAnother) {
+  const std::unique_ptr<EngineService> service = make_service("", "two", {"cpu:0", "cpu:1"});
+  ASSERT_TRUE(service->warm_up().ok());
+  const int max_running = service_->info().max_running;
+  EXPECT_EQ(service->info().max_running, 2 * max_running);
+  EXPECT_EQ(service->info().device.substr(0, 4), "2 x ");
+  const std::vector<ServiceMetrics> devices = service->device_metrics();
+  ASSERT_EQ(devices.size(), 2u);
+  EXPECT_EQ(devices[0].device, "cpu:0");
+  EXPECT_EQ(devices[1].device, "cpu:1");
+  for (const ServiceMetrics& device : devices) {
+    EXPECT_GT(device.num_encode_steps, 0) << "warm";
+    EXPECT_FALSE(device.lost);
+    EXPECT_EQ(device.num_pages, service_->metrics().num_pages);
+  }
+  const ServiceMetrics all = service->metrics();
+  EXPECT_EQ(all.num_pages, 2 * devices[0].num_pages);
+  EXPECT_EQ(all.num_decode_steps, devices[0].num_decode_steps + devices[1].num_decode_steps);
+
+  // A request is seen where it runs, and in the sum.
+  SkillRequest request;
+  request.text = "why?";
+  request.settings.max_tokens = 1500;
+  request.settings.ignore_eos = true;
+  auto sink = std::make_shared<EndSink>();
+  const auto id = service->submit(std::move(request), sink);
+  ASSERT_TRUE(id.ok()) << id.status().to_string();
+  while (service->metrics().num_running == 0) std::this_thread::yield();
+  const std::vector<ServiceMetrics> running = service->device_metrics();
+  EXPECT_EQ(running[0].num_running + running[1].num_running, 1);
+  // Each timeline is its own device's: only one of them goes on.
+  const std::string busy = running[running[0].num_running == 1 ? 0 : 1].device;
+  const auto last_step = [&](const std::string& device) {
+    return service->timeline(1, device)->steps.back().number;
+  };
+  const std::int64_t idle_step = last_step(busy == "cpu:0" ? "cpu:1" : "cpu:0");
+  while (last_step(busy) < idle_step + 100) std::this_thread::yield();
+  EXPECT_EQ(last_step(busy == "cpu:0" ? "cpu:1" : "cpu:0"), idle_step);
+  EXPECT_NEAR(service->metrics().kv_usage, (running[0].kv_usage + running[1].kv_usage) / 2, 1e-9);
+  service->cancel(*id);
+  sink->ended.get_future().wait();
+
+  const auto timeline = service->timeline(50, "cpu:1");
+  ASSERT_TRUE(timeline.ok());
+  EXPECT_EQ(timeline->device, "cpu:1");
+  EXPECT_EQ(timeline->devices, (std::vector<std::string>{"cpu:0", "cpu:1"}));
+  EXPECT_EQ(service->timeline(50)->device, "cpu:0");
+  EXPECT_EQ(service->timeline(50, "cpu").status().code(), StatusCode::kInvalidArgument);
+  const std::string trace = service->trace(10).value();
+  EXPECT_NE(trace.find("cpu:0"), std::string::npos);
+  EXPECT_NE(trace.find("cpu:1"), std::string::npos);
+  ASSERT_TRUE(service->set_depth(1).ok());
+  EXPECT_EQ(service->timeline(1, "cpu:0")->depth, 1);
+  EXPECT_EQ(service->timeline(1, "cpu:1")->depth, 1);
 }
 
 TEST_F(EngineServiceTest, IdsThatAreNoTokensAreRefused) {

@@ -118,7 +118,9 @@ class NfaBuilder {
       }
     }
     for (int i = 0; i < regex.min; ++i) {
-      GAPLESS_ASSIGN_OR_RETURN(state, build(part, state));
+      GAPLESS_ASSIGN_OR_RETURN(const std::int32_t before, build(part, state));
+      if (before == state) break;  // the empty text, however often
+      state = before;
     }
     return state;
   }
@@ -235,15 +237,19 @@ class Determinizer {
 ByteDfa trimmed(const ByteDfa& dfa, std::vector<std::int32_t>* kept) {
   const auto num_states = static_cast<std::size_t>(dfa.num_states());
   const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
-  std::vector<std::vector<std::int32_t>> before(num_states);
+  // Who leads to a state: before[first[state]] up to before[first[state + 1]].
+  std::vector<std::uint32_t> first(num_states + 1, 0);
+  for (const std::int32_t to : dfa.next) {
+    if (to != ByteDfa::kDead) ++first[static_cast<std::size_t>(to) + 1];
+  }
+  for (std::size_t i = 1; i <= num_states; ++i) first[i] += first[i - 1];
+  std::vector<std::int32_t> before(first.back());
+  std::vector<std::uint32_t> end(first.begin(), first.end() - 1);
   for (std::size_t state = 0; state < num_states; ++state) {
     for (std::size_t c = 0; c < num_classes; ++c) {
       const std::int32_t to = dfa.next[state * num_classes + c];
       if (to == ByteDfa::kDead) continue;
-      auto& sources = before[static_cast<std::size_t>(to)];
-      if (sources.empty() || sources.back() != static_cast<std::int32_t>(state)) {
-        sources.push_back(static_cast<std::int32_t>(state));
-      }
+      before[end[static_cast<std::size_t>(to)]++] = static_cast<std::int32_t>(state);
     }
   }
   std::vector<char> lives(num_states, 0);
@@ -254,12 +260,13 @@ ByteDfa trimmed(const ByteDfa& dfa, std::vector<std::int32_t>* kept) {
     open.push_back(static_cast<std::int32_t>(state));
   }
   while (!open.empty()) {
-    const std::int32_t state = open.back();
+    const auto state = static_cast<std::size_t>(open.back());
     open.pop_back();
-    for (const std::int32_t source : before[static_cast<std::size_t>(state)]) {
-      if (lives[static_cast<std::size_t>(source)]) continue;
-      lives[static_cast<std::size_t>(source)] = 1;
-      open.push_back(source);
+    for (std::uint32_t i = first[state]; i < first[state + 1]; ++i) {
+      const auto source = static_cast<std::size_t>(before[i]);
+      if (lives[source]) continue;
+      lives[source] = 1;
+      open.push_back(before[i]);
     }
   }
   ByteDfa out{.class_of = dfa.class_of, .num_classes = dfa.num_classes, .next = {}, .labels = {}};

@@ -10,14 +10,6 @@ std::span<const GrammarCondition> conditions_of(const Grammar& g, const GrammarA
   return std::span(g.conditions).subspan(action.first_condition, action.num_conditions);
 }
 
-int num_missing(const GrammarCondition& condition, const GrammarFrame& frame) {
-  int missing = 0;
-  for (std::size_t i = 0; i < frame.seen.size(); ++i) {
-    missing += std::popcount(condition.required[i] & ~frame.seen[i]);
-  }
-  return missing;
-}
-
 // Whether some alternative still has room for what is there and for what it requires.
 bool has_room(const Grammar& g, const GrammarAction& action, const GrammarFrame& frame, int extra) {
   for (const GrammarCondition& condition : conditions_of(g, action)) {
@@ -125,6 +117,14 @@ bool act(const Grammar& g, const GrammarAction& action, GrammarRow& row, bool& r
 }
 
 }  // namespace
+
+int num_missing(const GrammarCondition& condition, const GrammarFrame& frame) {
+  int missing = 0;
+  for (std::size_t i = 0; i < frame.seen.size(); ++i) {
+    missing += std::popcount(condition.required[i] & ~frame.seen[i]);
+  }
+  return missing;
+}
 
 int Grammar::largest_count() const {
   int largest = 0;

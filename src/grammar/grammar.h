@@ -113,6 +113,9 @@ struct GrammarRow {
   std::array<GrammarFrame, kMaxGrammarDepth + 1> frames{};
 };
 
+// Of the names that a condition requires, how many an object has not.
+int num_missing(const GrammarCondition& condition, const GrammarFrame& frame);
+
 GrammarRow begin_row(const Grammar& grammar);
 // False: the byte is illegal here, and the row is undefined.
 bool advance(const Grammar& grammar, GrammarRow& row, std::uint8_t byte);

@@ -25,7 +25,20 @@ BuildState GrammarBuilder::add_state() {
 
 void GrammarBuilder::add_edge(BuildState from, std::uint8_t first, std::uint8_t last, BuildState to,
                               const GrammarAction& what) {
-  states_[from].edges.push_back({first, last, to, action(what)});
+  append_edge(from, {.first = first, .last = last, .to = to, .action = action(what)});
+}
+
+void GrammarBuilder::append_edge(BuildState from, Edge edge) {
+  edge.next = -1;
+  const auto at = static_cast<std::int32_t>(edges_.size());
+  edges_.push_back(edge);
+  State& state = states_[from];
+  if (state.last_edge < 0) {
+    state.first_edge = at;
+  } else {
+    edges_[static_cast<std::size_t>(state.last_edge)].next = at;
+  }
+  state.last_edge = at;
 }
 
 void GrammarBuilder::add_whitespace(BuildState state) {
@@ -124,39 +137,56 @@ bool GrammarBuilder::leads_on(const Edge& edge, const std::vector<char>& live) c
   }
 }
 
+// Calls visit(to) for each state whose coming to life may bring this edge's own to life.
+template <typename Visit>
+void GrammarBuilder::each_it_waits_for(const Edge& edge, const Visit& visit) const {
+  visit(edge.to);
+  const GrammarAction& what = actions_[edge.action];
+  if (what.op != GrammarOp::kCall && what.op != GrammarOp::kComma) return;
+  for (std::uint16_t i = 0; i < table_sizes_[what.table]; ++i) visit(next_states_[what.table + i]);
+}
+
 // States from which the value that they belong to can end.
 std::vector<char> GrammarBuilder::live_states() const {
-  std::vector<char> live(states_.size(), 0);
-  // Who may come to life when a state does.
-  std::vector<std::vector<BuildState>> waiting(states_.size());
+  // Who may come to life when a state does: waiting[first[state]] up to waiting[first[state + 1]].
+  std::vector<std::uint32_t> first(states_.size() + 1, 0);
+  for (const Edge& edge : edges_) {
+    each_it_waits_for(edge, [&](BuildState to) { ++first[to + 1]; });
+  }
+  for (std::size_t i = 1; i < first.size(); ++i) first[i] += first[i - 1];
+  std::vector<BuildState> waiting(first.back());
+  std::vector<std::uint32_t> end(first.begin(), first.end() - 1);
   std::vector<BuildState> open;
   for (BuildState from = 0; from < states_.size(); ++from) {
-    for (const Edge& edge : states_[from].edges) {
-      waiting[edge.to].push_back(from);
-      const GrammarAction& what = actions_[edge.action];
-      if (what.op != GrammarOp::kCall && what.op != GrammarOp::kComma) continue;
-      for (std::uint16_t i = 0; i < table_sizes_[what.table]; ++i) {
-        waiting[next_states_[what.table + i]].push_back(from);
-      }
+    for (const Edge* edge = first_edge(from); edge != nullptr; edge = edge_behind(*edge)) {
+      each_it_waits_for(*edge, [&](BuildState to) { waiting[end[to]++] = from; });
     }
     open.push_back(from);
   }
+  std::vector<char> live(states_.size(), 0);
   while (!open.empty()) {
     const BuildState state = open.back();
     open.pop_back();
     if (live[state]) continue;
-    const State& s = states_[state];
-    live[state] = s.may_end || std::any_of(s.edges.begin(), s.edges.end(),
-                                           [&](const Edge& edge) { return leads_on(edge, live); });
-    if (live[state]) open.insert(open.end(), waiting[state].begin(), waiting[state].end());
+    bool lives = states_[state].may_end;
+    for (const Edge* edge = first_edge(state); edge != nullptr && !lives;
+         edge = edge_behind(*edge)) {
+      lives = leads_on(*edge, live);
+    }
+    live[state] = lives ? 1 : 0;
+    if (lives) {
+      open.insert(open.end(), waiting.begin() + first[state], waiting.begin() + first[state + 1]);
+    }
   }
   return live;
 }
 
 StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
   for (const auto& [from, to] : copies_) {
-    for (const Edge& edge : states_[from].edges) {
-      if (!is_whitespace(edge.first)) states_[to].edges.push_back(edge);
+    for (std::int32_t at = states_[from].first_edge; at >= 0;) {
+      const Edge edge = *edge_at(at);
+      if (!is_whitespace(edge.first)) append_edge(to, edge);
+      at = edge.next;
     }
   }
   GAPLESS_RETURN_IF_ERROR(check_size());
@@ -169,9 +199,9 @@ StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
   for (BuildState state = 0; state < states_.size(); ++state) {
     if (!live[state]) continue;
     number[state] = static_cast<std::uint16_t>(grammar.num_states++);
-    for (const Edge& edge : states_[state].edges) {
-      starts_class[edge.first] = true;
-      starts_class[std::size_t{edge.last} + 1] = true;
+    for (const Edge* edge = first_edge(state); edge != nullptr; edge = edge_behind(*edge)) {
+      starts_class[edge->first] = true;
+      starts_class[std::size_t{edge->last} + 1] = true;
     }
   }
   for (std::size_t byte = 0; byte < 256; ++byte) {
@@ -190,13 +220,13 @@ StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
     if (!live[state]) continue;
     grammar.may_end.push_back(states_[state].may_end ? 1 : 0);
     GrammarEdge* const row = grammar.edges.data() + number[state] * num_classes;
-    for (const Edge& edge : states_[state].edges) {
-      if (!leads_on(edge, live)) continue;
+    for (const Edge* edge = first_edge(state); edge != nullptr; edge = edge_behind(*edge)) {
+      if (!leads_on(*edge, live)) continue;
       // A state that is not gone to (a return's) is any that lives.
-      const std::uint16_t to = live[edge.to] ? number[edge.to] : number[start];
-      for (std::size_t c = grammar.class_of[edge.first]; c <= grammar.class_of[edge.last]; ++c) {
+      const std::uint16_t to = live[edge->to] ? number[edge->to] : number[start];
+      for (std::size_t c = grammar.class_of[edge->first]; c <= grammar.class_of[edge->last]; ++c) {
         if (row[c].state == kDeadGrammarState) {
-          row[c] = {.state = to, .action = static_cast<std::uint16_t>(edge.action)};
+          row[c] = {.state = to, .action = static_cast<std::uint16_t>(edge->action)};
         }
       }
     }

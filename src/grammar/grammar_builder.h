@@ -53,17 +53,27 @@ class GrammarBuilder {
     std::uint8_t first, last;
     std::uint32_t to;
     std::uint32_t action;
+    std::int32_t next = -1;  // of the same state, in the order in which they were added
   };
   struct State {
-    std::vector<Edge> edges;
+    std::int32_t first_edge = -1, last_edge = -1;
     bool may_end = false;
   };
 
   std::uint32_t action(const GrammarAction& action);
+  void append_edge(BuildState from, Edge edge);
+  const Edge* first_edge(BuildState state) const { return edge_at(states_[state].first_edge); }
+  const Edge* edge_behind(const Edge& edge) const { return edge_at(edge.next); }
+  const Edge* edge_at(std::int32_t at) const {
+    return at < 0 ? nullptr : &edges_[static_cast<std::size_t>(at)];
+  }
+  template <typename Visit>
+  void each_it_waits_for(const Edge& edge, const Visit& visit) const;
   std::vector<char> live_states() const;
   bool leads_on(const Edge& edge, const std::vector<char>& live) const;
 
   std::vector<State> states_;
+  std::vector<Edge> edges_;  // of all states
   std::vector<std::pair<BuildState, BuildState>> copies_;
   std::vector<GrammarAction> actions_;
   std::vector<GrammarCondition> conditions_;

@@ -37,4 +37,13 @@ inline constexpr std::size_t kMaxCachedGrammars = 16;
 // Sets of legal tokens that are kept of one grammar: some 1300 with a vocabulary of 51,200.
 inline constexpr std::size_t kMaxMaskCacheBytes = 8u << 20;
 
+// Steps of finding out what values cost (closing_text.h): about 0.1 s. What is not known then counts as without an end.
+inline constexpr long kMaxClosingWork = 20'000'000;
+// Steps of finding out, of all tokens that are legal at one place, how long the rest takes: some milliseconds, in which other
+// sequences' steps may wait. What is not known then is not allowed.
+inline constexpr long kMaxClosableWork = 3'000'000;
+// Bytes of one way from a state to the next operation, a name for example; and of all ways that are kept.
+inline constexpr std::size_t kMaxClosingPath = 2048;
+inline constexpr std::size_t kMaxKeptPathBytes = 4u << 20;
+
 }  // namespace gapless

@@ -36,10 +36,11 @@ StatusOr<Grammar> compile_grammar(const GrammarSpec& spec) {
   StatusOr<Grammar> grammar = compile(spec);
   if (grammar.ok()) return grammar;
   const Status& status = grammar.status();
-  if (status.code() != StatusCode::kResourceExhausted &&
-      status.code() != StatusCode::kInvalidArgument) {
-    return status;
-  }
+  // The last: a schema that is no JSON.
+  const bool is_the_specs = status.code() == StatusCode::kInvalidArgument ||
+                            status.code() == StatusCode::kResourceExhausted ||
+                            status.code() == StatusCode::kDataLoss;
+  if (!is_the_specs) return status;
   return invalid_field(spec.field.empty() ? "grammar" : spec.field, "cannot be held: {}",
                        status.message());
 }

@@ -29,8 +29,8 @@ struct GrammarSpec {
 };
 
 // InvalidArgument: not a schema or pattern, without an answer, or one that cannot be held exactly; the message names
-// the keyword and its place. ResourceExhausted becomes InvalidArgument too: the same spec will never fit.
-// Both carry the spec's field. Takes up to a second; see grammar_limits.h.
+// the keyword and its place. One that is too large is InvalidArgument too: it will never fit.
+// It carries the spec's field. Takes up to a second; see grammar_limits.h.
 StatusOr<Grammar> compile_grammar(const GrammarSpec& spec);
 
 }  // namespace gapless

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "grammar/closing_text.h"
+#include "grammar/grammar_limits.h"
 #include "grammar/json_grammar.h"
 #include "grammar/regex_grammar.h"
 
@@ -87,6 +90,85 @@ TEST(GrammarTest, WhatWasThereLeadsIntoNoDeadEnd) {
   EXPECT_THAT(refusal(R"({"type": "object", "properties": {"a": {}}, "minProperties": 2,
                           "additionalProperties": false})"),
               HasSubstr("no value"));
+}
+
+// The same where the character that tells names apart is spelled with a backslash.
+TEST(GrammarTest, EscapesOfNamesLeadIntoNoDeadEnd) {
+  const Grammar g = schema(R"({"type": "object", "properties": {"a\"b": {}, "a\\c": {}, "ad": {},
+      "e/f": {}}, "required": ["ad"], "additionalProperties": false})");
+  EXPECT_TRUE(accepts(g, R"({"a\"b": 1, "a\\c": 2, "ad": 3, "e\/f": 4})"));
+  EXPECT_TRUE(may_begin(g, R"({"a\"b": 1, "a\)")) << "the name with a backslash is left";
+  EXPECT_FALSE(may_begin(g, R"({"a\"b": 1, "a\")"));
+  EXPECT_TRUE(may_begin(g, R"({"a\"b": 1, "a\\c": 2, "a)")) << "ad is left";
+  EXPECT_FALSE(may_begin(g, R"({"a\"b": 1, "a\\c": 2, "a\)")) << "both with escapes were there";
+  EXPECT_FALSE(may_begin(g, R"({"e/f": 1, "e)"));
+  EXPECT_FALSE(may_begin(g, R"({"a\"b": 1, "a\\c": 2, "ad": 3, "e\/f": 4,)"));
+  const Grammar bounded = schema(R"({"type": "object", "properties": {"q\"": {}, "r": {}},
+      "required": ["q\""], "maxProperties": 1})");
+  EXPECT_TRUE(may_begin(bounded, R"({"q\")"));
+  EXPECT_FALSE(may_begin(bounded, R"({"\)")) << "the only place is for the required name";
+  const Grammar two = schema(R"({"type": "object", "properties": {"\"": {}}, "required": ["\""],
+      "maxProperties": 1})");
+  EXPECT_TRUE(may_begin(two, R"({"\")"));
+  EXPECT_FALSE(may_begin(two, R"({"\u)")) << "a control character would be another name";
+}
+
+std::optional<std::string> closing(const Grammar& g, std::string_view begun) {
+  GrammarRow row = begin_row(g);
+  for (const char byte : begun) {
+    EXPECT_TRUE(advance(g, row, static_cast<std::uint8_t>(byte))) << begun;
+  }
+  long work = kMaxClosableWork;
+  const auto pieces = ClosingText(g).find(row, work);
+  if (!pieces) return std::nullopt;
+  std::string text;
+  for (const std::string& piece : *pieces) text += piece;
+  EXPECT_TRUE(accepts(g, std::string(begun) + text)) << begun << text;
+  return text;
+}
+
+TEST(ClosingTextTest, EndsWhatWasBegun) {
+  const Grammar any = compile_any_json_object().value();
+  EXPECT_EQ(closing(any, ""), "{}");
+  EXPECT_EQ(closing(any, R"({"a": [1, {"b": 12)"), "}]}");
+  EXPECT_EQ(closing(any, R"({"a": "x\u0)"), R"(aaa"})");
+  EXPECT_EQ(closing(any, "{\"a\": \"\xc3")->size(), 3u) << "the rest of a character";
+  EXPECT_EQ(closing(any, "{\"a\": {}}"), "");
+  const Grammar g = schema(R"({"type": "object", "properties": {"kind": {"enum": ["circle", "box"]},
+      "n": {"type": "integer", "minimum": 10}, "s": {"type": "string", "minLength": 4}, "free": {}},
+      "required": ["kind", "n", "s"], "additionalProperties": false})");
+  EXPECT_EQ(closing(g, ""), R"({"n":10,"s":"aaaa","kind":"box"})");
+  EXPECT_EQ(closing(g, R"({"kind": "c)"), R"(ircle","n":10,"s":"aaaa"})");
+  EXPECT_EQ(closing(g, R"({"s": "xé12", "n": 1)"), R"(0,"kind":"box"})");
+}
+
+// Its work is bounded whatever the grammar is; what is not known then is not there.
+TEST(ClosingTextTest, LooksNoLongerThanItMay) {
+  const Grammar g = compile_regex("(a|b){3000}c").value();
+  EXPECT_EQ(closing(g, "ab"), std::nullopt) << "too long to be looked for";
+  GrammarRow row = begin_row(g);
+  for (int i = 0; i < 1500; ++i) ASSERT_TRUE(advance(g, row, 'a'));
+  const ClosingText text(g);
+  long work = kMaxClosableWork;
+  EXPECT_TRUE(text.find(row, work).has_value());
+  EXPECT_LT(work, kMaxClosableWork);
+  row = begin_row(g);
+  for (int i = 0; i < 1600; ++i) ASSERT_TRUE(advance(g, row, 'a'));
+  work = 1000;
+  EXPECT_FALSE(text.find(row, work).has_value());
+  EXPECT_LE(work, 0);
+}
+
+TEST(ClosingTextTest, TakesTheWayThatEnds) {
+  const Grammar tree = schema(R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "object",
+      "properties": {"a": {"anyOf": [{"$ref": "#/$defs/t"}, {"const": "the end of it all"}]}}, "required": ["a"],
+      "additionalProperties": false}}})");
+  EXPECT_EQ(closing(tree, ""), R"({"a":"the end of it all"})");
+  const Grammar list =
+      schema(R"({"type": "array", "minItems": 3, "items": {"type": "array", "minItems": 2,
+      "items": {"type": "boolean"}}})");
+  EXPECT_EQ(closing(list, "[[false"), ",true],[true,true],[true,true]]");
+  EXPECT_EQ(closing(compile_regex("a{3}(b|cde)").value(), "a"), "aab");
 }
 
 // A name that is spelled with an escape is the same name.
@@ -267,9 +349,13 @@ TEST(GrammarTest, WhatIsNotHeldIsRefusedWithItsPlace) {
 TEST(GrammarTest, WhatWouldExplodeIsRefused) {
   EXPECT_EQ(compile_regex("(a|b)*a(a|b){20}").status().code(), StatusCode::kResourceExhausted);
   EXPECT_FALSE(compile_regex("((((a{1,100}){1,100}){1,100}){1,100})").ok());
-  EXPECT_EQ(compile_regex("((((){9999}){9999}){9999}){9999}").status().code(),
-            StatusCode::kResourceExhausted)
-      << "no states, and a million million turns";
+  EXPECT_EQ(compile_regex("((((a|){9999}){9999}){9999}){9999}").status().code(),
+            StatusCode::kResourceExhausted);
+  // The empty text ten thousand times is the empty text, and costs no more.
+  const auto nothing = compile_regex("((((){9999}){9999}){9999}){9999}");
+  ASSERT_TRUE(nothing.ok()) << nothing.status().to_string();
+  EXPECT_TRUE(accepts(*nothing, ""));
+  EXPECT_FALSE(accepts(*nothing, "a"));
   EXPECT_FALSE(compile_regex("a" + std::string(60'000, '*')).ok()) << "nested as deep";
   EXPECT_FALSE(compile_regex("a" + std::string(kMaxPatternBytes, 'a')).ok());
   EXPECT_FALSE(compile_regex("\xc3").ok()) << "half a character";

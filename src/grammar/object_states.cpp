@@ -250,39 +250,47 @@ class ObjectStates {
       builder_.add_edge(state, '"', colon, action);
     };
     const std::vector<BuildState> states =
-        add_string_states(builder_, names.dfa, {}, /*any_escape=*/false, on_quote, names.may_enter);
+        add_string_states(builder_, names.dfa, {}, /*any_escape=*/false, on_quote, &names.guards);
     return names_[alive] = {
-               .any = true, .start = states.front(), .may_begin = names.may_enter.front()};
+               .any = true, .start = states.front(), .may_begin = names.guards.enter.front()};
   }
 
-  // The declared names as a tree, made once. child[node][class] is -1 where no name goes on.
+  struct NameChild {
+    std::size_t byte_class;
+    int node;
+  };
+
+  // The declared names as a tree, made once.
   struct NameTrie {
     ByteDfa classes;  // of the bytes that names and languages tell apart; no states
-    std::vector<std::vector<int>> child = {{}};
+    std::vector<std::vector<NameChild>> children = {{}};
     std::vector<const std::string*> name = {nullptr};  // that ends here
     std::vector<int> parent = {-1};
   };
 
   Status make_trie() {
     trie_.classes = empty_name_dfa();
-    const auto num_classes = static_cast<std::size_t>(trie_.classes.num_classes);
-    trie_.child[0].assign(num_classes, -1);
     for (const auto& [name, bit] : bits_) {
       std::size_t at = 0;
       for (const char c : name) {
         const std::size_t byte_class = trie_.classes.class_of[static_cast<std::uint8_t>(c)];
-        if (trie_.child[at][byte_class] < 0) {
-          if (trie_.child.size() >= kMaxGrammarStates) {
-            return make_error(StatusCode::kResourceExhausted,
-                              "properties: names that differ in more than {} characters",
-                              kMaxGrammarStates);
-          }
-          trie_.child[at][byte_class] = static_cast<int>(trie_.child.size());
-          trie_.child.emplace_back(num_classes, -1);
-          trie_.name.push_back(nullptr);
-          trie_.parent.push_back(static_cast<int>(at));
+        // The names come in order: it goes on where the last one did, or nowhere yet.
+        const std::vector<NameChild>& children = trie_.children[at];
+        if (!children.empty() && children.back().byte_class == byte_class) {
+          at = static_cast<std::size_t>(children.back().node);
+          continue;
         }
-        at = static_cast<std::size_t>(trie_.child[at][byte_class]);
+        const std::size_t node = trie_.children.size();
+        if (node >= kMaxGrammarStates) {
+          return make_error(StatusCode::kResourceExhausted,
+                            "properties: names that differ in more than {} characters",
+                            kMaxGrammarStates);
+        }
+        trie_.children[at].push_back({byte_class, static_cast<int>(node)});
+        trie_.children.emplace_back();
+        trie_.name.push_back(nullptr);
+        trie_.parent.push_back(static_cast<int>(at));
+        at = node;
       }
       trie_.name[at] = &name;
     }
@@ -324,13 +332,21 @@ class ObjectStates {
     return sets;
   }
 
-  // What must hold where only these names, or (others) any other one, may follow.
-  GrammarAction may_follow(const GrammarAction& room, const NameSet& names, bool others) {
-    if (others && !is_bounded(room)) return {};
+  // What may come of a beginning of a name.
+  struct Ways {
+    NameSet names{};      // declared ones
+    bool others = false;  // any other one
+
+    friend bool operator==(const Ways&, const Ways&) = default;
+  };
+
+  // What must hold where only these may follow.
+  GrammarAction may_follow(const GrammarAction& room, const Ways& ways) {
+    if (ways.others && !is_bounded(room)) return {};
     GrammarAction action = room;
     action.op = GrammarOp::kName;
-    action.result = builder_.name_set(names);
-    action.table = others ? 1 : 0;
+    action.result = builder_.name_set(ways.names);
+    action.table = ways.others ? 1 : 0;
     return action;
   }
 
@@ -338,7 +354,7 @@ class ObjectStates {
   // name is a declared one, and where it stands among the languages.
   struct NameDfa {
     ByteDfa dfa;
-    std::vector<GrammarAction> may_enter;  // of each state
+    NameGuards guards;
   };
 
   StatusOr<NameDfa> name_dfa(const std::map<std::string, std::size_t>& named,
@@ -380,12 +396,20 @@ class ObjectStates {
         if (found != others.end()) label = found->second + 1;
       }
       dfa.labels.push_back(label);
+      const std::size_t row = dfa.next.size();
+      dfa.next.resize(row + bytes.size(), ByteDfa::kDead);
+      const auto here = static_cast<std::int32_t>(i);
+      if (node >= 0) {
+        for (const NameChild& child : trie_.children[at]) {
+          const std::int32_t to = languages_.step(language, bytes[child.byte_class]);
+          dfa.next[row + child.byte_class] = number_of(child.node, to, here);
+        }
+      }
+      if (language == ByteDfa::kDead) continue;
       for (std::size_t c = 0; c < bytes.size(); ++c) {
-        const int child = node < 0 ? -1 : trie_.child[at][c];
+        if (dfa.next[row + c] != ByteDfa::kDead) continue;
         const std::int32_t to = languages_.step(language, bytes[c]);
-        const bool dead = child < 0 && to == ByteDfa::kDead;
-        dfa.next.push_back(dead ? ByteDfa::kDead
-                                : number_of(child, to, static_cast<std::int32_t>(i)));
+        if (to != ByteDfa::kDead) dfa.next[row + c] = number_of(-1, to, here);
       }
     }
     // From the tree's leaves up: whether a name that nobody declares may come of it.
@@ -407,26 +431,59 @@ class ObjectStates {
       }
     }
     const std::vector<NameSet> behind = names_behind(named);
+    const auto ways_at = [&](std::size_t number) {
+      Ways ways{.names = {}, .others = has_others[number] != 0};
+      const int node = pairs[number].node;
+      if (node >= 0) ways.names = behind[static_cast<std::size_t>(node)];
+      return ways;
+    };
     std::vector<std::int32_t> kept;
-    NameDfa result{.dfa = trimmed(dfa, &kept), .may_enter = {}};
+    NameDfa result{.dfa = trimmed(dfa, &kept), .guards = {}};
     if (result.dfa.empty()) return result;
+    std::vector<Ways> ways;
     for (const std::int32_t number : kept) {
-      const Pair& pair = pairs[static_cast<std::size_t>(number)];
-      GrammarAction action;
-      if (pair.node >= 0) {
-        const NameSet& names = behind[static_cast<std::size_t>(pair.node)];
-        const bool with_others = has_others[static_cast<std::size_t>(number)] != 0;
-        // As before it: then it was looked at there.
-        const bool is_new =
-            pair.from < 0 ||
-            names !=
-                behind[static_cast<std::size_t>(pairs[static_cast<std::size_t>(pair.from)].node)] ||
-            with_others != (has_others[static_cast<std::size_t>(pair.from)] != 0);
-        if (is_new) action = may_follow(room, names, with_others);
-      }
-      result.may_enter.push_back(action);
+      const auto at = static_cast<std::size_t>(number);
+      ways.push_back(ways_at(at));
+      // As before it: then it was looked at there.
+      const std::int32_t from = pairs[at].from;
+      const bool is_new = pairs[at].node >= 0 &&
+                          (from < 0 || !(ways.back() == ways_at(static_cast<std::size_t>(from))));
+      result.guards.enter.push_back(is_new ? may_follow(room, ways.back()) : GrammarAction());
     }
+    const std::vector<std::size_t> escape_classes = classes_with_escapes(result.dfa);
+    for (std::size_t q = 0; q < ways.size(); ++q) {
+      const Ways escaped = ways_of_escapes(result.dfa, q, ways, escape_classes);
+      result.guards.escape.push_back(
+          escaped == ways[q] || escaped == Ways() ? GrammarAction() : may_follow(room, escaped));
+    }
+    // No declared name has a control character.
+    result.guards.control = may_follow(room, {.names = {}, .others = true});
     return result;
+  }
+
+  static std::vector<std::size_t> classes_with_escapes(const ByteDfa& dfa) {
+    std::vector<std::size_t> classes;
+    for (int byte = 0; byte < 256; ++byte) {
+      if (!has_escape(static_cast<std::uint8_t>(byte))) continue;
+      const std::size_t byte_class = dfa.class_of[static_cast<std::size_t>(byte)];
+      if (classes.empty() || classes.back() != byte_class) classes.push_back(byte_class);
+    }
+    return classes;
+  }
+
+  // What may come of state q when the next character is spelled with a backslash.
+  static Ways ways_of_escapes(const ByteDfa& dfa, std::size_t q, std::span<const Ways> ways,
+                              std::span<const std::size_t> escape_classes) {
+    Ways escaped;
+    const std::size_t row = q * static_cast<std::size_t>(dfa.num_classes);
+    for (const std::size_t byte_class : escape_classes) {
+      const std::int32_t to = dfa.next[row + byte_class];
+      if (to == ByteDfa::kDead) continue;
+      const Ways& next = ways[static_cast<std::size_t>(to)];
+      escaped.others = escaped.others || next.others;
+      for (std::size_t i = 0; i < next.names.size(); ++i) escaped.names[i] |= next.names[i];
+    }
+    return escaped;
   }
 
   // Classes of the bytes that names and languages tell apart.

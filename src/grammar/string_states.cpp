@@ -18,7 +18,7 @@ struct ShortEscape {
 constexpr ShortEscape kShortEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'b', '\b'},
                                          {'f', '\f'}, {'n', '\n'},  {'r', '\r'}, {'t', '\t'}};
 
-bool has_short_escape(int byte) {
+bool has_short_escape(std::uint8_t byte) {
   for (const ShortEscape& escape : kShortEscapes) {
     if (escape.byte == byte) return true;
   }
@@ -39,35 +39,72 @@ void add_hex(GrammarBuilder& builder, BuildState from, int first, int last, Buil
 
 }  // namespace
 
-// Bytes that stand for themselves. Runs of bytes that lead to the same state are one edge.
-void StringStates::add_plain(int q) {
+bool has_escape(std::uint8_t byte) {
+  return byte < kNumControls || has_short_escape(byte);
+}
+
+std::vector<StringStates::Run> StringStates::plain_runs(const ByteDfa& dfa) {
   // Around the quote and the backslash; continuation bytes begin no character.
-  struct Part {
-    int first, last;
-    bool begins_character;
-  };
-  constexpr Part kParts[] = {{0x20, '"' - 1, true},
-                             {'"' + 1, '\\' - 1, true},
-                             {'\\' + 1, kFirstContinuation - 1, true},
-                             {kFirstContinuation, kLastContinuation, false},
-                             {kLastContinuation + 1, 0xFF, true}};
-  for (const Part& part : kParts) {
-    for (int byte = part.first; byte <= part.last;) {
-      const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(byte));
-      int last = byte;
-      while (last < part.last && dfa_.step(q, static_cast<std::uint8_t>(last + 1)) == to) ++last;
-      if (to != ByteDfa::kDead) {
-        builder_.add_edge(
-            state(q), static_cast<std::uint8_t>(byte), static_cast<std::uint8_t>(last), state(to),
-            part.begins_character || !may_enter_.empty() ? on_char(to) : GrammarAction());
+  constexpr Run kParts[] = {{0x20, '"' - 1, true},
+                            {'"' + 1, '\\' - 1, true},
+                            {'\\' + 1, kFirstContinuation - 1, true},
+                            {kFirstContinuation, kLastContinuation, false},
+                            {kLastContinuation + 1, 0xFF, true}};
+  std::vector<Run> runs;
+  for (const Run& part : kParts) {
+    for (int first = part.first; first <= part.last;) {
+      int last = first;
+      while (last < part.last && dfa.class_of[static_cast<std::size_t>(last) + 1] ==
+                                     dfa.class_of[static_cast<std::size_t>(first)]) {
+        ++last;
       }
-      byte = last + 1;
+      runs.push_back({first, last, part.begins_character});
+      first = last + 1;
     }
   }
+  return runs;
+}
+
+// One byte of each class that holds bytes with escapes.
+std::vector<std::uint8_t> StringStates::escaped_bytes(const ByteDfa& dfa) {
+  std::vector<std::uint8_t> bytes;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (!has_escape(static_cast<std::uint8_t>(byte))) continue;
+    if (!bytes.empty() &&
+        dfa.class_of[bytes.back()] == dfa.class_of[static_cast<std::size_t>(byte)])
+      continue;
+    bytes.push_back(static_cast<std::uint8_t>(byte));
+  }
+  return bytes;
+}
+
+// Bytes that stand for themselves. Neighbours that lead to the same state are one edge.
+void StringStates::add_plain(int q) {
+  for (std::size_t i = 0; i < runs_.size();) {
+    const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(runs_[i].first));
+    const Run& run = runs_[i];
+    int last = run.last;
+    for (++i; i < runs_.size() && runs_[i].first == last + 1 &&
+              runs_[i].begins_character == run.begins_character &&
+              dfa_.step(q, static_cast<std::uint8_t>(runs_[i].first)) == to;
+         ++i) {
+      last = runs_[i].last;
+    }
+    if (to == ByteDfa::kDead) continue;
+    builder_.add_edge(state(q), static_cast<std::uint8_t>(run.first),
+                      static_cast<std::uint8_t>(last), state(to),
+                      run.begins_character || guards_ != nullptr ? on_char(to) : GrammarAction());
+  }
+}
+
+bool StringStates::has_escapes(int q) const {
+  const auto leads_on = [&](std::uint8_t byte) { return dfa_.step(q, byte) != ByteDfa::kDead; };
+  return std::any_of(std::begin(escaped_bytes_), std::end(escaped_bytes_), leads_on);
 }
 
 StringStates::EscapeTargets StringStates::escape_targets(int q) const {
   EscapeTargets targets;
+  targets.reserve(std::size(kShortEscapes) + kNumControls + 1);
   for (const ShortEscape& escape : kShortEscapes) targets.push_back(dfa_.step(q, escape.byte));
   for (int byte = 0; byte < kNumControls; ++byte) {
     targets.push_back(dfa_.step(q, static_cast<std::uint8_t>(byte)));
@@ -76,11 +113,8 @@ StringStates::EscapeTargets StringStates::escape_targets(int q) const {
 }
 
 void StringStates::add_escapes(int q) {
+  if (!has_escapes(q)) return;
   EscapeTargets targets = escape_targets(q);
-  if (std::all_of(targets.begin(), targets.end(),
-                  [](std::int32_t to) { return to == ByteDfa::kDead; })) {
-    return;
-  }
   if (any_escape_) targets.push_back(q);  // any character comes back to q
   const auto [at, is_new] = escapes_.emplace(targets, 0);
   if (is_new) {
@@ -96,8 +130,7 @@ void StringStates::add_escapes(int q) {
       add_control_escapes(targets, escape);
     }
   }
-  // A character is counted where it begins: an escape behind the last one allowed would be a dead end.
-  builder_.add_edge(state(q), '\\', at->second, may_enter_.empty() ? on_char_ : GrammarAction());
+  builder_.add_edge(state(q), '\\', at->second, on_backslash(q));
 }
 
 // \u00XX of control characters that have no short escape.
@@ -106,7 +139,7 @@ void StringStates::add_control_escapes(const EscapeTargets& targets, BuildState 
   bool has_half[2] = {false, false};
   for (int byte = 0; byte < kNumControls; ++byte) {
     const std::int32_t to = targets[std::size(kShortEscapes) + static_cast<std::size_t>(byte)];
-    if (to == ByteDfa::kDead || has_short_escape(byte)) continue;
+    if (to == ByteDfa::kDead || has_short_escape(static_cast<std::uint8_t>(byte))) continue;
     const int half = byte / 16;
     if (!has_half[half]) {
       halves[half] = builder_.add_state();
@@ -117,7 +150,7 @@ void StringStates::add_control_escapes(const EscapeTargets& targets, BuildState 
   if (!has_half[0] && !has_half[1]) return;
   const BuildState u = builder_.add_state(), zero = builder_.add_state();
   const BuildState zeros = builder_.add_state();
-  builder_.add_edge(escape, 'u', u);
+  builder_.add_edge(escape, 'u', u, guards_ == nullptr ? GrammarAction() : guards_->control);
   builder_.add_edge(u, '0', zero);
   builder_.add_edge(zero, '0', zeros);
   for (int half = 0; half < 2; ++half) {

@@ -7,7 +7,8 @@
 #include "base/file_bytes.h"
 #include "base/limits.h"
 #include "hub/hub_limits.h"
-#include "weights/checkpoint_profile.h"
+#include "model/model_source.h"
+#include "model/registry.h"
 #include "weights/checkpoint_shards.h"
 
 namespace gapless {
@@ -20,6 +21,9 @@ constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 constexpr std::string_view kConfigFile = "config.json";
 constexpr std::string_view kCodeFile = "moondream.py";
 constexpr std::string_view kTokenizerFile = "tokenizer.json";
+// Of text models, where they are published: the ends of an answer, and the chat template.
+constexpr std::string_view kTextFiles[] = {"generation_config.json", "tokenizer_config.json",
+                                           "chat_template.jinja"};
 
 class TemporaryFolder {
  public:
@@ -90,13 +94,21 @@ Status expect_a_model_that_runs(HubRepository& repository, const fs::path& confi
   fs::copy_file(config, folder.path() / kConfigFile, error);
   if (!error && code) fs::copy_file(*code, folder.path() / kCodeFile, error);
   if (error) return ok_status();
-  return without_folder(recognise_checkpoint(weights).status(), folder.path());
+  return without_folder(find_model(weights.string()).status(), folder.path());
 }
 
 Status get_shards(HubRepository& repository, const fs::path& index) {
   GAPLESS_ASSIGN_OR_RETURN(const ShardIndex shards, read_shard_index(index));
   for (const std::string& file : shards.files) {
     GAPLESS_RETURN_IF_ERROR(repository.get(file).status());
+  }
+  return ok_status();
+}
+
+Status get_text_files(HubRepository& repository, bool offline) {
+  for (const std::string_view file : kTextFiles) {
+    if (offline || repository.cached(file)) continue;
+    GAPLESS_RETURN_IF_ERROR(repository.get_if_any(file).status());
   }
   return ok_status();
 }
@@ -125,6 +137,7 @@ StatusOr<HubModel> find_hub_model(const HubName& name, const HubSettings& settin
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<HubHttp> http, HubHttp::create(settings));
   HubRepository repository(name, settings, *http, events);
   GAPLESS_ASSIGN_OR_RETURN(const fs::path config, repository.get(kConfigFile));
+  GAPLESS_RETURN_IF_ERROR(choose_family(config).status().with_context(name.to_string()));
   if (!settings.offline && !repository.cached(kSingleFile) && !repository.cached(kIndexFile)) {
     GAPLESS_ASSIGN_OR_RETURN(const std::optional<fs::path> code, repository.get_if_any(kCodeFile));
     GAPLESS_RETURN_IF_ERROR(
@@ -134,10 +147,10 @@ StatusOr<HubModel> find_hub_model(const HubName& name, const HubSettings& settin
 
   HubModel model;
   model.checkpoint = repository.snapshot();
-  GAPLESS_ASSIGN_OR_RETURN(const RecognisedModel recognised,
-                           recognise_checkpoint(model.checkpoint));
+  GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_model(model.checkpoint.string()));
+  if (source.llama) GAPLESS_RETURN_IF_ERROR(get_text_files(repository, settings.offline));
   const std::string_view from =
-      recognised.profile != nullptr ? recognised.profile->tokenizer_from : name.repository;
+      source.profile != nullptr ? source.profile->tokenizer_from : name.repository;
   if (from == name.repository) {
     GAPLESS_ASSIGN_OR_RETURN(model.tokenizer, repository.get(kTokenizerFile));
     return model;

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "weights/test_files.h"
+#include "model/moondream/test_config.h"
 
 namespace gapless {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing_files::TemporaryFolder;
 
-constexpr const char* kCommit = "0123456789abcdef0123456789abcdef01234567";
+constexpr const char* kRevision = "0123456789abcdef0123456789abcdef01234567";
 constexpr const char* kOtherCommit = "89abcdef0123456789abcdef0123456789abcdef";
 
 // A cache without blobs: the library reads links and files alike.
@@ -39,10 +39,10 @@ class HubModelTest : public ::testing::Test {
 };
 
 TEST_F(HubModelTest, TheTokenizerIsTakenFromWhereTheseWeightsHaveIt) {
-  const fs::path weights = snapshot("vikhyatk/moondream2", kCommit);
+  const fs::path weights = snapshot("vikhyatk/moondream2", kRevision);
   write(weights / "config.json", "{}");
   testing_files::write_weights(weights / "model.safetensors",
-                               testing_files::tensors_of(moondream2_config(), TensorDType::kBF16));
+                               testing_config::tensors_of(moondream2_config(), TensorDType::kBF16));
   // That of the older releases, which lies beside the weights of this one.
   write(weights / "tokenizer.json", "{}");
   const auto missing = find("vikhyatk/moondream2");
@@ -65,12 +65,12 @@ TEST_F(HubModelTest, TheTokenizerIsTakenFromWhereTheseWeightsHaveIt) {
     const auto model = find(name);
     ASSERT_TRUE(model.ok()) << model.status().message();
     EXPECT_EQ(model->tokenizer, tokenizer);
-    EXPECT_EQ(model->checkpoint.filename(), kCommit);
+    EXPECT_EQ(model->checkpoint.filename(), kRevision);
   }
 }
 
 TEST_F(HubModelTest, AModelMadeForGaplessHasItsOwn) {
-  const fs::path weights = snapshot("org/tiny", kCommit);
+  const fs::path weights = snapshot("org/tiny", kRevision);
   const fs::path shipped = fs::path(GAPLESS_SOURCE_DIR) / "models/tiny";
   for (const char* file : {"config.json", "model.safetensors"}) {
     fs::create_symlink(shipped / file, weights / file);
@@ -82,11 +82,35 @@ TEST_F(HubModelTest, AModelMadeForGaplessHasItsOwn) {
   EXPECT_EQ(model->tokenizer, weights / "tokenizer.json");
 }
 
+TEST_F(HubModelTest, ATextModelHasItsOwnInShardsToo) {
+  const fs::path weights = snapshot("org/text", kRevision);
+  const fs::path published =
+      fs::path(GAPLESS_SOURCE_DIR) / "tests/golden/llama/llama-grouped-scaled-tied";
+  for (const auto& file : fs::directory_iterator(published)) {
+    fs::create_symlink(file.path(), weights / file.path().filename());
+  }
+  const auto model = find("org/text");
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->checkpoint, weights);
+  EXPECT_EQ(model->tokenizer, weights / "tokenizer.json");
+  fs::remove(weights / "model-00002-of-00005.safetensors");
+  EXPECT_NE(find("org/text").status().message().find("model-00002-of-00005.safetensors is not in"),
+            std::string::npos);
+}
+
+TEST_F(HubModelTest, AnUnknownArchitectureIsRefusedByItsConfigAlone) {
+  const fs::path weights = snapshot("org/other", kRevision);
+  write(weights / "config.json", R"({"architectures": ["BertModel"], "model_type": "bert"})");
+  const auto model = find("org/other");
+  EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(model.status().message().find("'BertModel'"), std::string::npos);
+}
+
 TEST_F(HubModelTest, WhatDoesNotRunIsRefused) {
-  const fs::path weights = snapshot("vikhyatk/moondream2", kCommit);
+  const fs::path weights = snapshot("vikhyatk/moondream2", kRevision);
   write(weights / "config.json", "{}");
   testing_files::write_weights(weights / "model.safetensors",
-                               testing_files::tensors_of(moondream2_config(), TensorDType::kF16));
+                               testing_config::tensors_of(moondream2_config(), TensorDType::kF16));
   const auto model = find("vikhyatk/moondream2");
   EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(model.status().message().find("January to April 2025"), std::string::npos);

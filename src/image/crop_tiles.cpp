@@ -79,7 +79,8 @@ int num_crops(const Tiling& tiling) {
 
 bool make_crops_into(PictureRows& rows, int width, int height, const Tiling& tiling,
                      const CropGeometry& geometry, std::span<std::uint8_t* const> crops,
-                     ThreadPool* pool, const std::function<void()>& decode, const StopCheck& stop) {
+                     ThreadPool* pool, const std::function<void()>& decode, const StopCheck& stop,
+                     DecodeHelpers* helpers) {
   GAPLESS_CHECK(crops.size() == static_cast<std::size_t>(num_crops(tiling)));
   const std::size_t crop_row_bytes = static_cast<std::size_t>(geometry.crop_size) * 3;
   const auto row_of_crop = [&](std::size_t crop, int y) {
@@ -106,7 +107,7 @@ bool make_crops_into(PictureRows& rows, int width, int height, const Tiling& til
     resizes.emplace_back(width, height, geometry.canvas_pixels(tiling.cols),
                          geometry.canvas_pixels(tiling.rows), cut_row);
   }
-  return run_resizes(resizes, rows, pool, decode, stop);
+  return run_resizes(resizes, rows, pool, decode, stop, helpers);
 }
 
 std::int64_t crop_memory_bytes(int width, int height, const Tiling& tiling,

@@ -23,6 +23,7 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "image/decode_helpers.h"
 #include "image/image.h"
 #include "image/picture_rows.h"
 #include "image/stop_check.h"
@@ -72,12 +73,12 @@ StatusOr<CropSet> make_crops(const Image& image, const CropGeometry& geometry);
 // The same into the caller's memory (pinned, for one): each of num_crops(tiling) crops takes
 // geometry.crop_bytes() bytes, and tiling is select_tiling's answer for a picture of width x
 // height, whose rows are in `rows`. The work is shared with `pool`, if there is one. With `decode`,
-// which publishes the rows or gives up, it goes on while they come (run_resizes). The result is the
+// which publishes the rows or gives up, it goes on while they come, and `decode`'s helpers are threads of the pool (run_resizes). The result is the
 // same. False: `stop` said so, and the crops are not whole.
 bool make_crops_into(PictureRows& rows, int width, int height, const Tiling& tiling,
                      const CropGeometry& geometry, std::span<std::uint8_t* const> crops,
                      ThreadPool* pool = nullptr, const std::function<void()>& decode = nullptr,
-                     const StopCheck& stop = {});
+                     const StopCheck& stop = {}, DecodeHelpers* helpers = nullptr);
 
 // What that holds in memory beside the picture and the crops.
 std::int64_t crop_memory_bytes(int width, int height, const Tiling& tiling,

@@ -115,20 +115,20 @@ TEST(DecodeGifTest, WithoutAPaletteItIsGrey) {
   EXPECT_THAT(image->rgb, ElementsAre(0, 0, 0, 50, 50, 50, 100, 100, 100, 127, 127, 127));
 }
 
-std::string error_of(std::string_view text) {
+std::string gif_error(std::string_view text) {
   return decode_image(std::as_bytes(std::span(text))).status().message();
 }
 
 TEST(DecodeGifTest, WhatHasNoPictureSaysSo) {
   using std::string_view_literals::operator""sv;
-  EXPECT_THAT(error_of("GIF89a"sv), HasSubstr("truncated inside its header"));
-  EXPECT_THAT(error_of("GIF89a\1\0\1\0\0\0\0;"sv), HasSubstr("has no picture"));
-  EXPECT_THAT(error_of("GIF89a\1\0\1\0\0\0\0"sv), HasSubstr("truncated before its first picture"));
-  EXPECT_THAT(error_of("GIF89a\1\0\1\0\x80\0\0abc"sv), HasSubstr("truncated"));
-  EXPECT_THAT(error_of("GIF89a\1\0\1\0\0\0\0x"sv), HasSubstr("unknown kind"));
-  EXPECT_THAT(error_of("GIF89a\1\0\1\0\0\0\0!"sv), HasSubstr("truncated"));
-  EXPECT_THAT(error_of("GIF89a\1\0\1\0\0\0\0!\xfe\5abc"sv), HasSubstr("truncated"));
-  EXPECT_THAT(error_of("GIF89a\0\0\0\0\0\0\0,\0\0\0\0\0\0\0\0\0"sv), HasSubstr("a side of zero"));
+  EXPECT_THAT(gif_error("GIF89a"sv), HasSubstr("truncated inside its header"));
+  EXPECT_THAT(gif_error("GIF89a\1\0\1\0\0\0\0;"sv), HasSubstr("has no picture"));
+  EXPECT_THAT(gif_error("GIF89a\1\0\1\0\0\0\0"sv), HasSubstr("truncated before its first picture"));
+  EXPECT_THAT(gif_error("GIF89a\1\0\1\0\x80\0\0abc"sv), HasSubstr("truncated"));
+  EXPECT_THAT(gif_error("GIF89a\1\0\1\0\0\0\0x"sv), HasSubstr("unknown kind"));
+  EXPECT_THAT(gif_error("GIF89a\1\0\1\0\0\0\0!"sv), HasSubstr("truncated"));
+  EXPECT_THAT(gif_error("GIF89a\1\0\1\0\0\0\0!\xfe\5abc"sv), HasSubstr("truncated"));
+  EXPECT_THAT(gif_error("GIF89a\0\0\0\0\0\0\0,\0\0\0\0\0\0\0\0\0"sv), HasSubstr("a side of zero"));
   // A picture of nought by nought on a canvas; a code size that none can have.
   EXPECT_FALSE(decode_image(std::as_bytes(std::span(
                                 "GIF89a\1\0\1\0\0\0\0,\0\0\0\0\0\0\0\0\0\2\2\x4c\1\0;"sv)))
@@ -143,9 +143,9 @@ TEST(DecodeGifTest, WhatHasNoPictureSaysSo) {
 // 65,535 x 65,535 in thirty bytes.
 TEST(DecodeGifTest, ABombIsRefusedByItsHeader) {
   using std::string_view_literals::operator""sv;
-  EXPECT_THAT(error_of("GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\1\0\1\0\0\2\2\x4c\1\0;"sv),
+  EXPECT_THAT(gif_error("GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\1\0\1\0\0\2\2\x4c\1\0;"sv),
               HasSubstr("pixels, more than the 100000000 allowed"));
-  EXPECT_THAT(error_of("GIF89a\1\0\1\0\0\0\0,\xff\xff\0\0\xff\xff\1\0\0\2\2\x4c\1\0;"sv),
+  EXPECT_THAT(gif_error("GIF89a\1\0\1\0\0\0\0,\xff\xff\0\0\xff\xff\1\0\0\2\2\x4c\1\0;"sv),
               HasSubstr("131070"));
 }
 
@@ -157,10 +157,10 @@ TEST(DecodeGifTest, BlocksBeforeThePictureAreReadOver) {
   const std::string whole = file + picture;
   const auto image = decode_image(std::as_bytes(std::span(whole)));
   EXPECT_NE(image.status().code(), StatusCode::kInternal) << image.status().to_string();
-  EXPECT_THAT(error_of(file), HasSubstr("truncated before its first picture"));
+  EXPECT_THAT(gif_error(file), HasSubstr("truncated before its first picture"));
   std::string endless("GIF89a\2\0\1\0\0\0\0!\xfe", 15);
   for (int i = 0; i < 100'000; ++i) endless += std::string("\3abc");
-  EXPECT_THAT(error_of(endless), HasSubstr("truncated before its first picture"));
+  EXPECT_THAT(gif_error(endless), HasSubstr("truncated before its first picture"));
 }
 
 }  // namespace

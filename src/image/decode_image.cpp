@@ -20,10 +20,12 @@ constexpr std::int64_t kCodecRows = 64;
 constexpr std::int64_t kCodecBytes = 1 << 20;
 
 Status decode_raster(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                     const StopCheck& stop, Raster& raster) {
+                     const DecodeOptions& options, Raster& raster) {
+  const StopCheck& stop = options.stop;
+  if (info.format != ImageFormat::kJpeg && options.helpers != nullptr) options.helpers->close();
   switch (info.format) {
     case ImageFormat::kJpeg:
-      return internal::decode_jpeg(bytes, info, on_rows, stop, raster);
+      return internal::decode_jpeg(bytes, info, on_rows, stop, options.helpers, raster);
     case ImageFormat::kPng:
       return internal::decode_png(bytes, info, on_rows, stop, raster);
     case ImageFormat::kWebp: {
@@ -56,8 +58,7 @@ Status decode_within_bounds(std::span<const std::byte> bytes, const ImageInfo& i
                             const DecodeOptions& options, const OnRows& on_rows, Image& image) {
   const bool turns = options.exif == ExifOrientation::kApply && info.orientation != 1;
   Raster raster;
-  const Status decoded =
-      decode_raster(bytes, info, turns ? nullptr : on_rows, options.stop, raster);
+  const Status decoded = decode_raster(bytes, info, turns ? nullptr : on_rows, options, raster);
   image = {raster.width, raster.height, std::move(raster.pixels)};
   GAPLESS_RETURN_IF_ERROR(decoded);
   if (raster.num_channels == 4 && !drop_alpha(image.rgb, options.stop)) return stopped_status();
@@ -95,8 +96,10 @@ DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif) {
 DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options) {
   const std::int64_t num_pixels = std::int64_t{info.width} * info.height;
   const std::int64_t raster_bytes = num_pixels * info.num_channels;
+  const bool is_shared = options.helpers != nullptr && internal::jpeg_decodes_in_bands(info);
+  const int num_readers = is_shared ? 1 + options.helpers->count() : 1;
   const std::int64_t codec_bytes =
-      info.codec_bytes + kCodecRows * info.width * info.num_channels + kCodecBytes;
+      info.codec_bytes + num_readers * kCodecRows * info.width * info.num_channels + kCodecBytes;
   DecodeMemory memory{raster_bytes + codec_bytes, raster_bytes};
   if (options.exif == ExifOrientation::kApply && info.orientation != 1) {
     memory.image_bytes = num_pixels * 3;  // turned into a raster of its own
@@ -122,6 +125,13 @@ Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options) {
 
 Status decode_image_by_rows(std::span<const std::byte> bytes, const DecodeOptions& options,
                             const OnRows& on_rows, Image& image) {
+  // Whatever becomes of it.
+  struct Closing {
+    DecodeHelpers* helpers;
+    ~Closing() {
+      if (helpers != nullptr) helpers->close();
+    }
+  } const closing{options.helpers};
   GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
   GAPLESS_RETURN_IF_ERROR(check_image_bounds(info, options));
   try {

@@ -22,6 +22,7 @@
 
 #include "base/limits.h"
 #include "base/status.h"
+#include "image/decode_helpers.h"
 #include "image/image.h"
 #include "image/stop_check.h"
 
@@ -40,6 +41,7 @@ struct DecodeOptions {
   ExifOrientation exif = ExifOrientation::kApply;
   std::int64_t max_pixels = kMaxImagePixels;  // a smaller bound than limits.h's, never a larger one
   StopCheck stop = {};                        // Cancelled when it says so
+  DecodeHelpers* helpers = nullptr;           // closed when decoding ends; nullptr: none
 };
 
 // What the header says, before any bound is applied to its size.
@@ -68,8 +70,8 @@ DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif);
 // four formats (the message says what it looks like), a broken header, a side of 0.
 StatusOr<ImageInfo> probe_image(std::span<const std::byte> bytes);
 
-// An upper bound of the memory that decode_image takes for this picture, the result included, and of
-// what the result takes.
+// An upper bound of the memory that decode_image takes for this picture with these options, the result and helpers'
+// readers included, and of what the result takes.
 struct DecodeMemory {
   std::int64_t peak_bytes = 0;
   std::int64_t image_bytes = 0;
@@ -80,7 +82,7 @@ DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options);
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
 
 // WebP is handed to its library in pieces, and options.stop is asked between them: 1 KiB of a lossy
-// file, about 64 rows of a lossless one, but the library waits for an eighth of that first. The
+// file, about 32 rows of a lossless one, but the library waits for an eighth of that first. The
 // others ask it for every row.
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 
@@ -89,7 +91,7 @@ StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptio
 using OnRows = std::function<void(const std::uint8_t* rgb, int num_rows)>;
 
 // The same, for those who read the rows while the rest is decoded: on_rows is called whenever more
-// rows are final, from the top, in the end with all of them. The rows stay valid as long as `image`
+// rows are final, from the top, in the end with all of them, by one thread at a time. The rows stay valid as long as `image`
 // is left alone, also when decoding fails, and lie in image.rgb when it does not.
 Status decode_image_by_rows(std::span<const std::byte> bytes, const DecodeOptions& options,
                             const OnRows& on_rows, Image& image);

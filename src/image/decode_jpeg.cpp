@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstring>
+#include <optional>
 
 // jpeglib.h needs stdio before it, jerror.h needs jpeglib.h.
 // clang-format off
@@ -12,6 +13,7 @@
 // clang-format on
 
 #include "image/codecs.h"
+#include "image/row_bands.h"
 
 namespace gapless::internal {
 namespace {
@@ -19,6 +21,11 @@ namespace {
 // Rows decoded per call. The raster grows with them, so a header that promises a large picture
 // over a few bytes of data does not touch memory for all of it.
 constexpr int kStripRows = 32;
+
+// Pictures that helpers are worth their start for, and whose whole raster may be touched on the word of
+// their header.
+constexpr std::int64_t kMinBandedPixels = 1 << 17;
+constexpr std::int64_t kMaxBandedPixels = 1 << 24;
 
 struct JpegReader {
   jpeg_decompress_struct info;
@@ -101,6 +108,13 @@ bool start(JpegReader& reader) {
   return true;
 }
 
+// Past rows that another thread decodes: their bits are read, their pixels are not made.
+bool skip_rows(JpegReader& reader, int num_rows) {
+  if (setjmp(reader.on_error)) return false;
+  jpeg_skip_scanlines(&reader.info, static_cast<JDIMENSION>(num_rows));
+  return true;
+}
+
 bool read_rows(JpegReader& reader, std::uint8_t* to, std::size_t row_bytes, int num_rows) {
   if (setjmp(reader.on_error)) return false;
   for (int i = 0; i < num_rows; ++i) {
@@ -148,11 +162,9 @@ Status failed(const JpegReader& reader) {
   }
 }
 
-}  // namespace
-
-Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                   const StopCheck& stop, Raster& raster) {
-  JpegReader reader;
+// Ready to read rows.
+Status open(JpegReader& reader, std::span<const std::byte> bytes, const ImageInfo& info,
+            const StopCheck& stop) {
   reader.stop = &stop;
   if (!read_header(reader, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size())) {
     return failed(reader);
@@ -165,12 +177,69 @@ Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, cons
   if (num_components != 1 && num_components != 3 && num_components != 4) {
     return data_loss("JPEG: {} colour components; 1, 3 and 4 are known", num_components);
   }
-  const bool is_cmyk = num_components == 4;
-  reader.info.out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
-  if (!start(reader)) return failed(reader);
+  reader.info.out_color_space = num_components == 4 ? JCS_CMYK : JCS_RGB;
+  return start(reader) ? ok_status() : failed(reader);
+}
 
+// Decodes bands as long as there are some, going past those of others.
+void decode_bands(JpegReader& reader, RowBands& bands, std::size_t row_bytes, std::uint8_t* rgb) {
+  int row = 0;
+  while (const std::optional<int> band = bands.claim()) {
+    if (const int others = bands.first_row(*band) - row; others > 0 && !skip_rows(reader, others)) {
+      return bands.fail(*band, failed(reader));
+    }
+    for (row = bands.first_row(*band); row < bands.end_row(*band);) {
+      if (bands.failed()) return;
+      const int count = std::min(kStripRows, bands.end_row(*band) - row);
+      std::uint8_t* const to = rgb + static_cast<std::size_t>(row) * row_bytes;
+      if (!read_rows(reader, to, row_bytes, count)) return bands.fail(*band, failed(reader));
+      row += count;
+      // The last rows count when the file's end has been seen.
+      if (row == bands.end_row(*band) && bands.is_last(*band) && !finish(reader)) {
+        return bands.fail(*band, failed(reader));
+      }
+      bands.publish(*band, row);
+    }
+  }
+}
+
+Status decode_with_helpers(JpegReader& reader, std::span<const std::byte> bytes,
+                           const ImageInfo& info, const OnRows& on_rows, const StopCheck& stop,
+                           DecodeHelpers& helpers, Raster& raster) {
+  const std::size_t row_bytes = static_cast<std::size_t>(info.width) * 3;
+  raster.pixels.resize(row_bytes * static_cast<std::size_t>(info.height));
+  std::uint8_t* const rgb = raster.pixels.data();
+  RowBands bands(info.height, helpers.count() + 1, kStripRows, rgb, on_rows);
+  const std::function<void()> work = [&] {
+    JpegReader own;
+    // The first reader got as far with the same bytes.
+    if (open(own, bytes, info, stop).ok()) decode_bands(own, bands, row_bytes, rgb);
+  };
+  helpers.offer(work);
+  decode_bands(reader, bands, row_bytes, rgb);
+  helpers.close();
+  return bands.status();
+}
+
+}  // namespace
+
+bool jpeg_decodes_in_bands(const ImageInfo& info) {
+  const std::int64_t num_pixels = std::int64_t{info.width} * info.height;
+  return info.format == ImageFormat::kJpeg && info.codec_bytes == 0 &&
+         num_pixels >= kMinBandedPixels && num_pixels <= kMaxBandedPixels;
+}
+
+Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
+                   const StopCheck& stop, DecodeHelpers* helpers, Raster& raster) {
+  JpegReader reader;
+  GAPLESS_RETURN_IF_ERROR(open(reader, bytes, info, stop));
   const auto width = static_cast<std::size_t>(info.width);
   raster = {info.width, info.height, 3, {}};
+  const bool is_cmyk = reader.info.num_components == 4;
+  if (helpers != nullptr && helpers->count() > 0 && jpeg_decodes_in_bands(info) && !is_cmyk) {
+    return decode_with_helpers(reader, bytes, info, on_rows, stop, *helpers, raster);
+  }
+  if (helpers != nullptr) helpers->close();
   raster.pixels.reserve(width * static_cast<std::size_t>(info.height) * 3);
   std::vector<std::uint8_t> cmyk_strip(is_cmyk ? width * 4 * kStripRows : 0);
   for (int y = 0; y < info.height; y += kStripRows) {

@@ -1,8 +1,13 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
 
 #include "image/decode_image.h"
 #include "image/pillow_goldens.h"
@@ -188,6 +193,106 @@ TEST(DecodeJpegTest, TwelveBitsAreNamed) {
   const auto image = decode_image(with_frame_bytes(testdata_file("ycc420.jpg"), 4, {12}));
   ASSERT_FALSE(image.ok());
   EXPECT_THAT(image.status().message(), HasSubstr("precision 12"));
+}
+
+// ---- several threads decode bands of one picture
+
+constexpr int kBandedWidth = 500;
+constexpr int kBandedHeight = 301;
+
+// Decodes with every helper there is. kMeet: each thread waits at its first row until all of them have one, so that
+// every band is somebody else's.
+enum class Helpers { kMeet, kDoNotMeet };
+StatusOr<Image> decode_with_all_helpers(const FileBytes& file, Helpers how,
+                                        Image* rows_seen = nullptr) {
+  DecodeHelpers helpers(4 * kMaxDecodeHelpers);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<std::thread::id> decoding;
+  const auto is_met = [&] {
+    return decoding.size() == static_cast<std::size_t>(kMaxDecodeHelpers + 1);
+  };
+  DecodeOptions options{.exif = ExifOrientation::kIgnore, .helpers = &helpers};
+  options.stop = [&] {
+    if (how == Helpers::kDoNotMeet) return false;
+    std::unique_lock lock(mutex);
+    if (decoding.insert(std::this_thread::get_id()).second) changed.notify_all();
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), is_met)) << "helpers stay away";
+    return false;
+  };
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < helpers.count(); ++i) threads.emplace_back([&] { helpers.help(); });
+  Image image;
+  const auto on_rows = [&](const std::uint8_t* rgb, int num_rows) {
+    if (rows_seen == nullptr) return;
+    rows_seen->height = num_rows;
+    rows_seen->rgb.assign(rgb, rgb + std::ptrdiff_t{kBandedWidth} * num_rows * 3);
+  };
+  GAPLESS_RETURN_IF_ERROR(decode_image_by_rows(file, options, on_rows, image));
+  return image;
+}
+
+TEST(DecodeJpegBandsTest, TheSamePixelsAsByOneThread) {
+  const Image picture = pattern_image(kBandedWidth, kBandedHeight);
+  const JpegSpec specs[] = {{},
+                            {.luma_columns = 1, .luma_rows = 1},
+                            {.luma_columns = 2, .luma_rows = 1},
+                            {.luma_columns = 1, .luma_rows = 2},
+                            {.luma_columns = 4, .luma_rows = 2},
+                            {.restart_rows = 1},
+                            {.quality = 30, .arithmetic = true}};
+  for (const JpegSpec& spec : specs) {
+    SCOPED_TRACE(
+        fmt::format("{}x{}, restart {}", spec.luma_columns, spec.luma_rows, spec.restart_rows));
+    const FileBytes file = make_jpeg(kBandedWidth, kBandedHeight, picture.rgb, spec);
+    const auto image = decode_with_all_helpers(file, Helpers::kMeet);
+    ASSERT_TRUE(image.ok()) << image.status().to_string();
+    EXPECT_EQ(image->rgb, decode_image(file, kAsPillow)->rgb);
+  }
+}
+
+TEST(DecodeJpegBandsTest, HelpersThatNeverComeAreNotWaitedFor) {
+  const Image picture = pattern_image(kBandedWidth, kBandedHeight);
+  const FileBytes file = make_jpeg(kBandedWidth, kBandedHeight, picture.rgb);
+  DecodeHelpers helpers(4 * kMaxDecodeHelpers);
+  DecodeOptions options = kAsPillow;
+  options.helpers = &helpers;
+  const auto image = decode_image(file, options);
+  ASSERT_TRUE(image.ok()) << image.status().to_string();
+  EXPECT_EQ(image->rgb, decode_image(file, kAsPillow)->rgb);
+  helpers.help();  // returns: all is done
+}
+
+TEST(DecodeJpegBandsTest, HelpersOfOtherPicturesAreLetGo) {
+  const Image small = pattern_image(40, 24);
+  std::vector<std::uint8_t> cmyk(std::size_t{kBandedWidth} * kBandedHeight * 4, 90);
+  for (const FileBytes& file :
+       {make_jpeg(40, 24, small.rgb), make_png(40, 24, small.rgb), FileBytes(100),
+        make_jpeg(kBandedWidth, kBandedHeight, cmyk, {.num_components = 4})}) {
+    DecodeHelpers helpers(4);
+    DecodeOptions options = kAsPillow;
+    options.helpers = &helpers;
+    std::jthread helper([&] { helpers.help(); });
+    EXPECT_EQ(decode_image(file, options).ok(), decode_image(file, kAsPillow).ok());
+  }
+}
+
+// What is told is right, and the error is the one that a single reader finds.
+TEST(DecodeJpegBandsTest, AFileCutInAnyBandIsRefused) {
+  const Image picture = pattern_image(kBandedWidth, kBandedHeight);
+  const FileBytes file = make_jpeg(kBandedWidth, kBandedHeight, picture.rgb);
+  const Image whole = decode_image(file, kAsPillow).value();
+  for (const double share : {0.3, 0.5, 0.7, 0.9, 1.0}) {
+    // Behind the last byte that counts, the end marker is missing.
+    const auto size = static_cast<std::ptrdiff_t>(static_cast<double>(file.size() - 2) * share);
+    const FileBytes cut(file.begin(), file.begin() + size);
+    Image seen;
+    const Status status = decode_with_all_helpers(cut, Helpers::kDoNotMeet, &seen).status();
+    EXPECT_EQ(status.message(), decode_image(cut, kAsPillow).status().message());
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_LT(seen.height, kBandedHeight);
+    EXPECT_TRUE(std::equal(seen.rgb.begin(), seen.rgb.end(), whole.rgb.begin())) << share;
+  }
 }
 
 }  // namespace

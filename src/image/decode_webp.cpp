@@ -35,7 +35,7 @@ const char* webp_error_text(VP8StatusCode code) {
 // would cost a lossless file of a few large rows many times over: each piece begins with the rows
 // that the one before could not end. A lossy one goes on where it stopped, so its pieces are always
 // short, and a flat part behind a detailed one is no surprise.)
-constexpr int kPieceRows = 64;
+constexpr int kPieceRows = 32;
 constexpr std::size_t kMinPieceBytes = 64;
 constexpr std::size_t kMaxLossyPieceBytes = 1024;
 

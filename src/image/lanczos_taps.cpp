@@ -25,6 +25,17 @@ std::int32_t to_fixed(double weight) {
   return static_cast<std::int32_t>(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
 }
 
+std::int32_t halves(std::int32_t first, std::int32_t second) {
+  return static_cast<std::int32_t>((static_cast<std::uint32_t>(second) << 16) |
+                                   (static_cast<std::uint32_t>(first) & 0xffffu));
+}
+
+LanczosTapPair pair_of(std::int32_t first, std::int32_t second) {
+  constexpr std::int32_t kLowMask = (1 << kLanczosLowBits) - 1;
+  return {halves(first & kLowMask, second & kLowMask),
+          halves(first >> kLanczosLowBits, second >> kLanczosLowBits)};
+}
+
 }  // namespace
 
 LanczosTaps::LanczosTaps(int in_size, int out_size)
@@ -34,7 +45,8 @@ LanczosTaps::LanczosTaps(int in_size, int out_size)
       max_taps_(static_cast<std::ptrdiff_t>(std::ceil(support_)) * 2 + 1),
       first_(static_cast<std::size_t>(out_size)),
       num_taps_(static_cast<std::size_t>(out_size)),
-      fixed_weights_(static_cast<std::size_t>(out_size * max_taps_)) {}
+      fixed_weights_(static_cast<std::size_t>(out_size * max_taps_)),
+      pairs_(static_cast<std::size_t>(out_size * max_pairs())) {}
 
 int LanczosTaps::end_of(int o) const {
   return std::min(in_size_, static_cast<int>((o + 0.5) * scale_ + support_ + 0.5));
@@ -61,6 +73,10 @@ void LanczosTaps::compute(int begin, int end) {
       double weight = weights[static_cast<std::size_t>(i)];
       if (sum != 0.0) weight /= sum;
       fixed[i] = to_fixed(weight);
+    }
+    LanczosTapPair* const pairs = pairs_.data() + o * max_pairs();
+    for (int i = 0; i < to - from; i += 2) {
+      pairs[i / 2] = pair_of(fixed[i], i + 1 < to - from ? fixed[i + 1] : 0);
     }
   }
 }

@@ -11,6 +11,14 @@ namespace gapless {
 // Weights are fixed-point numbers: 32 bits less 8 of pixel and 2 of headroom.
 inline constexpr int kLanczosPrecisionBits = 22;
 
+// Two neighbouring taps' weights as processors multiply and add them at once: 16 bits times 16. A weight is
+// high * 2^12 + low; the pair's first tap lies in the lower half of each word.
+struct LanczosTapPair {
+  std::int32_t low = 0;
+  std::int32_t high = 0;
+};
+inline constexpr int kLanczosLowBits = 12;
+
 class LanczosTaps {
  public:
   // Both sizes at least 1.
@@ -29,14 +37,19 @@ class LanczosTaps {
   int first(int o) const { return first_[static_cast<std::size_t>(o)]; }
   int num_taps(int o) const { return num_taps_[static_cast<std::size_t>(o)]; }
   const std::int32_t* weights(int o) const { return fixed_weights_.data() + o * max_taps_; }
+  // The same weights: (num_taps(o) + 1) / 2 of them, the last one's second weight 0 where taps are odd.
+  const LanczosTapPair* pairs(int o) const { return pairs_.data() + o * max_pairs(); }
 
  private:
+  std::ptrdiff_t max_pairs() const { return (max_taps_ + 1) / 2; }
+
   int in_size_ = 0;
   double scale_ = 1;
   double support_ = 0;
   std::ptrdiff_t max_taps_ = 0;
   std::vector<int> first_, num_taps_;
   std::vector<std::int32_t> fixed_weights_;
+  std::vector<LanczosTapPair> pairs_;
 };
 
 }  // namespace gapless

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "image/lanczos_sums.h"
 
 namespace gapless {
 namespace {
@@ -18,10 +19,11 @@ constexpr int kChannels = 3;
 constexpr int kTaskTaps = 128;
 constexpr int kTaskRows = 32;
 
-// Both passes are sums of weighted rows of bytes, made kLanes neighbouring bytes at a time. The
-// horizontal pass gets there by turning kBlockRows rows of pixels into columns first.
+// Both passes are weighted sums of rows of bytes (lanczos_sums.h). The horizontal pass gets there by
+// turning kBlockRows rows of pixels into columns first.
 constexpr int kBlockRows = 16;
-constexpr int kLanes = kBlockRows * kChannels;
+constexpr int kLanes = kLanczosLanes;
+static_assert(kLanes == kBlockRows * kChannels);
 
 std::size_t bytes_of_row(int width) {
   return static_cast<std::size_t>(width) * kChannels;
@@ -31,128 +33,63 @@ int num_parts(int whole, int part) {
   return (whole + part - 1) / part;
 }
 
-std::uint8_t clamp_to_byte(std::int32_t fixed) {
-  return static_cast<std::uint8_t>(std::clamp(fixed >> kLanczosPrecisionBits, 0, 255));
-}
-
-// out[i] = clamp(sum over t of weights[t] * in[t * stride + i]) for i < num_lanes.
-[[gnu::always_inline]] inline void weigh_lanes(const std::uint8_t* in, std::size_t stride,
-                                               const std::int32_t* weights, int num_taps,
-                                               int num_lanes, std::uint8_t* out) {
-  std::int32_t sums[kLanes];
-  for (int i = 0; i < num_lanes; ++i) sums[i] = 1 << (kLanczosPrecisionBits - 1);
-  for (int t = 0; t < num_taps; ++t) {
-    const std::int32_t weight = weights[t];
-    for (int i = 0; i < num_lanes; ++i) sums[i] += in[i] * weight;
-    in += stride;
-  }
-  for (int i = 0; i < num_lanes; ++i) out[i] = clamp_to_byte(sums[i]);
-}
-
-// One row of the vertical pass: row_bytes columns, kLanes at a time. The last chunk of a wide row
-// steps back to end at the row's end, so only rows narrower than one chunk take the slow loop.
-[[gnu::always_inline]] inline void weigh_row(const std::uint8_t* in, std::size_t row_bytes,
-                                             const std::int32_t* weights, int num_taps,
-                                             std::uint8_t* out) {
-  if (row_bytes < kLanes) {
-    weigh_lanes(in, row_bytes, weights, num_taps, static_cast<int>(row_bytes), out);
-    return;
-  }
-  for (std::size_t begin = 0; begin < row_bytes; begin += kLanes) {
-    const std::size_t at = std::min(begin, row_bytes - kLanes);
-    weigh_lanes(in + at, row_bytes, weights, num_taps, kLanes, out + at);
-  }
-}
-
-// One block of the horizontal pass: columns is [in_width][kLanes], out_columns [out_width][kLanes].
-[[gnu::always_inline]] inline void weigh_columns(const std::uint8_t* columns,
-                                                 const LanczosTaps& taps,
-                                                 std::uint8_t* out_columns) {
-  for (int o = 0; o < taps.out_size(); ++o) {
-    weigh_lanes(columns + static_cast<std::size_t>(taps.first(o)) * kLanes, kLanes, taps.weights(o),
-                taps.num_taps(o), kLanes, out_columns + static_cast<std::size_t>(o) * kLanes);
-  }
-}
-
-using WeighRow = void (*)(const std::uint8_t*, std::size_t, const std::int32_t*, int,
-                          std::uint8_t*);
-using WeighColumns = void (*)(const std::uint8_t*, const LanczosTaps&, std::uint8_t*);
-
-struct Kernels {
-  WeighRow row;
-  WeighColumns columns;
-};
-
-void weigh_row_portable(const std::uint8_t* in, std::size_t row_bytes, const std::int32_t* weights,
-                        int num_taps, std::uint8_t* out) {
-  weigh_row(in, row_bytes, weights, num_taps, out);
-}
-void weigh_columns_portable(const std::uint8_t* columns, const LanczosTaps& taps,
-                            std::uint8_t* out_columns) {
-  weigh_columns(columns, taps, out_columns);
-}
-
-#if defined(__x86_64__)
-// The same loops compiled for AVX2, whose 32-bit multiply baseline x86-64 lacks.
-[[gnu::target("avx2")]] void weigh_row_avx2(const std::uint8_t* in, std::size_t row_bytes,
-                                            const std::int32_t* weights, int num_taps,
-                                            std::uint8_t* out) {
-  weigh_row(in, row_bytes, weights, num_taps, out);
-}
-[[gnu::target("avx2")]] void weigh_columns_avx2(const std::uint8_t* columns,
-                                                const LanczosTaps& taps,
-                                                std::uint8_t* out_columns) {
-  weigh_columns(columns, taps, out_columns);
-}
-
-Kernels kernels() {
-  if (__builtin_cpu_supports("avx2")) return {weigh_row_avx2, weigh_columns_avx2};
-  return {weigh_row_portable, weigh_columns_portable};
-}
-#else
-Kernels kernels() {
-  return {weigh_row_portable, weigh_columns_portable};
-}
-#endif
-
 // One pixel every `step` bytes to one every `to_step`. kSpills: four bytes at a time, which is
 // faster; what it writes behind a pixel must come later, or not matter. It stays within `count`
-// pixels.
+// pixels. Two loops: of one with both sizes, gcc 13 makes a call of memcpy for each pixel.
 template <bool kSpills>
 void copy_pixels(const std::uint8_t* from, std::size_t step, std::uint8_t* to, std::size_t to_step,
                  int count) {
-  for (int i = 0; i < count; ++i, from += step, to += to_step) {
-    if (kSpills && i + 1 < count) {
-      std::memcpy(to, from, kChannels + 1);
-    } else {
-      std::memcpy(to, from, kChannels);
-    }
+  int i = 0;
+  for (const int num_spilling = kSpills ? count - 1 : 0; i < num_spilling; ++i) {
+    std::uint32_t pixel;
+    std::memcpy(&pixel, from, sizeof(pixel));
+    std::memcpy(to, &pixel, sizeof(pixel));
+    from += step;
+    to += to_step;
   }
+  for (; i < count; ++i, from += step, to += to_step) std::copy_n(from, kChannels, to);
 }
+
+// Pixels of a block's rows that are turned together: their columns stay in the first cache.
+constexpr int kTurnedPixels = 64;
 
 // Rows [first, first + num_rows) of in, at most kBlockRows, each resized and handed to sink.
 void resize_block_horizontally(const std::uint8_t* in, int in_width, const LanczosTaps& taps,
                                int first, int num_rows, const LanczosResize::RowSink& sink) {
   const int out_width = taps.out_size();
+  const std::size_t out_row_bytes = bytes_of_row(out_width);
   const auto columns =
       std::make_unique_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(in_width) * kLanes);
   const auto out_columns =
       std::make_unique_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(out_width) * kLanes);
-  const auto row = std::make_unique_for_overwrite<std::uint8_t[]>(bytes_of_row(out_width));
-  for (int r = 0; r < num_rows; ++r) {
-    const std::uint8_t* from = in + static_cast<std::size_t>(first + r) * bytes_of_row(in_width);
-    std::uint8_t* to = columns.get() + r * kChannels;
-    // Behind a pixel of the block's last row lies the first row's next one.
-    if (r + 1 < kBlockRows) {
-      copy_pixels<true>(from, kChannels, to, kLanes, in_width);
-    } else {
-      copy_pixels<false>(from, kChannels, to, kLanes, in_width);
+  const auto rows = std::make_unique_for_overwrite<std::uint8_t[]>(
+      out_row_bytes * static_cast<std::size_t>(num_rows));
+  for (int x = 0; x < in_width; x += kTurnedPixels) {
+    const int count = std::min(kTurnedPixels, in_width - x);
+    for (int r = 0; r < num_rows; ++r) {
+      const std::uint8_t* from =
+          in + static_cast<std::size_t>(first + r) * bytes_of_row(in_width) + bytes_of_row(x);
+      std::uint8_t* to = columns.get() + static_cast<std::size_t>(x) * kLanes + r * kChannels;
+      // Behind a pixel of the block's last row lies the first row's next one.
+      if (r + 1 < kBlockRows) {
+        copy_pixels<true>(from, kChannels, to, kLanes, count);
+      } else {
+        copy_pixels<false>(from, kChannels, to, kLanes, count);
+      }
     }
   }
-  kernels().columns(columns.get(), taps, out_columns.get());
+  lanczos_sums().columns(columns.get(), taps, out_columns.get());
+  for (int x = 0; x < out_width; x += kTurnedPixels) {
+    const int count = std::min(kTurnedPixels, out_width - x);
+    for (int r = 0; r < num_rows; ++r) {
+      copy_pixels<true>(out_columns.get() + static_cast<std::size_t>(x) * kLanes + r * kChannels,
+                        kLanes,
+                        rows.get() + static_cast<std::size_t>(r) * out_row_bytes + bytes_of_row(x),
+                        kChannels, count);
+    }
+  }
   for (int r = 0; r < num_rows; ++r) {
-    copy_pixels<true>(out_columns.get() + r * kChannels, kLanes, row.get(), kChannels, out_width);
-    sink(first + r, row.get());
+    sink(first + r, rows.get() + static_cast<std::size_t>(r) * out_row_bytes);
   }
 }
 
@@ -160,10 +97,10 @@ void resize_rows_vertically(const std::uint8_t* in, int width, const LanczosTaps
                             int num_rows, const LanczosResize::RowSink& sink) {
   const std::size_t row_bytes = bytes_of_row(width);
   const auto row = std::make_unique_for_overwrite<std::uint8_t[]>(row_bytes);
-  const WeighRow weigh = kernels().row;
+  const auto sum_row = lanczos_sums().row;
   for (int o = first; o < first + num_rows; ++o) {
-    weigh(in + static_cast<std::size_t>(taps.first(o)) * row_bytes, row_bytes, taps.weights(o),
-          taps.num_taps(o), row.get());
+    sum_row(in + static_cast<std::size_t>(taps.first(o)) * row_bytes, row_bytes, taps, o,
+            row.get());
     sink(o, row.get());
   }
 }
@@ -328,7 +265,8 @@ void LanczosResize::hand_on_rows(int task, const std::uint8_t* rgb) const {
 }
 
 bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
-                 const std::function<void()>& decode, const StopCheck& stop) {
+                 const std::function<void()>& decode, const StopCheck& stop,
+                 DecodeHelpers* helpers) {
   struct Task {
     int rows_needed;
     LanczosResize::Stage stage;
@@ -348,10 +286,10 @@ bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool
   std::sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) {
     return a.rows_needed != b.rows_needed ? a.rows_needed < b.rows_needed : a.stage < b.stage;
   });
-  const int num_before = decode ? 1 : 0;
+  const int num_before = decode ? 1 + (helpers != nullptr ? helpers->count() : 0) : 0;
   std::atomic<bool> stopped{false};
   const auto run_task = [&](std::int64_t index) {
-    if (index < num_before) return decode();
+    if (index < num_before) return index == 0 ? decode() : helpers->help();
     const Task& task = tasks[static_cast<std::size_t>(index - num_before)];
     if (task.stage != LanczosResize::kTaps) {
       if (!stopped.load(std::memory_order_relaxed) && is_stopped(stop)) stopped.store(true);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "image/decode_helpers.h"
 #include "image/lanczos_taps.h"
 #include "image/picture_rows.h"
 #include "image/stop_check.h"
@@ -86,10 +87,11 @@ class LanczosResize {
 };
 
 // Resizes one picture in several ways. `decode` publishes its rows, or gives up, and runs first;
-// without one they are there already. The work is shared with `pool`, if there is one, and begins
+// without one they are there already. Its helpers, if it has any, are threads of the pool. The work is shared with `pool`, if there is one, and begins
 // with the rows that are there; the result is the same. False: `stop`, asked before each task (some
 // 16 or 32 rows), said so, and rows are missing.
 bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
-                 const std::function<void()>& decode = nullptr, const StopCheck& stop = {});
+                 const std::function<void()>& decode = nullptr, const StopCheck& stop = {},
+                 DecodeHelpers* helpers = nullptr);
 
 }  // namespace gapless

@@ -187,6 +187,11 @@ FileBytes make_jpeg(int width, int height, std::span<const std::uint8_t> samples
   if (spec.ycck) jpeg_set_colorspace(&info, JCS_YCCK);
   jpeg_set_quality(&info, spec.quality, TRUE);
   info.arith_code = spec.arithmetic ? TRUE : FALSE;
+  if (spec.num_components == 3) {
+    info.comp_info[0].h_samp_factor = spec.luma_columns;
+    info.comp_info[0].v_samp_factor = spec.luma_rows;
+  }
+  info.restart_in_rows = spec.restart_rows;
   const auto scans = refining_scans(spec.num_refined_scans);
   if (spec.num_refined_scans > 0) {
     info.scan_info = scans.data();

@@ -31,6 +31,8 @@ struct JpegSpec {
   int quality = 95;
   int num_refined_scans = 0;  // grey only: progressive, two scans for each of this many AC terms
   bool arithmetic = false;
+  int luma_columns = 2, luma_rows = 2;  // of RGB: samples of luma for one of each chroma
+  int restart_rows = 0;                 // of blocks, between restart markers
 };
 FileBytes make_jpeg(int width, int height, std::span<const std::uint8_t> samples,
                     const JpegSpec& spec = {});

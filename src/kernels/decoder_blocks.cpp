@@ -74,6 +74,7 @@ class ComposedBlocks {
     if (block.residual == Residual::kSequential) {
       GAPLESS_RETURN_IF_ERROR(normalise(block, block.ff_norm, rows.after_attention, rows.num_rows));
     }
+    if (block.ff.kind == FeedForwardKind::kExperts) return run_experts(block, rows);
     GAPLESS_RETURN_IF_ERROR(run_up(block, rows.num_rows));
     LinearParams down = residual_linear(kernels_, p_.inner, block.ff.down, rows.after_attention,
                                         rows.x, rows.num_rows);
@@ -85,6 +86,16 @@ class ComposedBlocks {
                                         p_.row_scales, rows.num_rows)));
     }
     return linear(down, inner_is_fp8);
+  }
+
+  Status run_experts(const DecoderBlock& block, const Rows& rows) const {
+    return kernels_.experts(stream_, {.x = p_.norm,
+                                      .residual = rows.after_attention,
+                                      .y = rows.x,
+                                      .num_rows = rows.num_rows,
+                                      .ff = block.ff,
+                                      .decode = p_.decode,
+                                      .scratch = p_.op_scratch});
   }
 
   // Into the first ff.inner() columns of each row of `inner`, whose rows are ff.up.out apart.
@@ -101,7 +112,8 @@ class ComposedBlocks {
                                    .y_stride = ff.up.out,
                                    .num_rows = num_rows,
                                    .dim = ff.inner(),
-                                   .activation = ff.activation});
+                                   .activation = ff.activation,
+                                   .up_offset = ff.up_offset});
   }
 
   Status gather(const void* x, void* y, int dim) const {
@@ -116,11 +128,21 @@ class ComposedBlocks {
     return kernels_.linear(stream_, params);
   }
 
-  // Normalises, makes queries, keys and values, rotates and caches them, and attends.
+  // Normalises, makes queries, keys and values, scales, rotates and caches them, and attends.
   Status run_attention(const DecoderBlock& block) const {
     GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, p_.x, p_.num_tokens));
     GAPLESS_RETURN_IF_ERROR(linear(
         dense_linear(kernels_, p_.norm, block.qkv, p_.qkv, p_.num_tokens), norm_is_fp8(block)));
+    if (block.head_scales.alpha != nullptr) {
+      GAPLESS_RETURN_IF_ERROR(kernels_.scale_heads(stream_, {.qkv = p_.qkv,
+                                                             .qkv_stride = p_.heads.qkv_width(),
+                                                             .positions = p_.positions,
+                                                             .scales = block.head_scales,
+                                                             .num_tokens = p_.num_tokens,
+                                                             .heads = p_.heads,
+                                                             .decode = p_.decode,
+                                                             .scratch = p_.op_scratch}));
+    }
     GAPLESS_RETURN_IF_ERROR(kernels_.rope_and_cache(stream_, {.qkv = p_.qkv,
                                                               .qkv_stride = p_.heads.qkv_width(),
                                                               .positions = p_.positions,

@@ -1,4 +1,4 @@
-// Params of ops on dense rows of type T, and of the same rows in 8 bits.
+// Params of ops on dense rows of type T, and of the same rows in 8 bits; sizes of a feed-forward of experts.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -26,6 +26,13 @@ inline LinearParams residual_linear(const Kernels& kernels, const void* input,
   params.residual_stride = weights.out;
   params.residual_rows = num_rows;
   return params;
+}
+
+inline ExpertSizes expert_sizes(const FeedForward& ff) {
+  return {.dim = ff.up.in,
+          .inner = ff.inner(),
+          .num_experts = ff.num_experts,
+          .experts_per_token = ff.experts_per_token};
 }
 
 inline NormParams dense_norm(const void* x, const NormWeights& weights, void* y, int dim,

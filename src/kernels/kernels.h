@@ -63,8 +63,10 @@ struct PrepareLinearParams {
   int first_in = 0;
 };
 
-// kSilu: x / (1 + exp(-x)); of gate() alone, a product does not end in it.
-enum class Activation { kNone, kGeluTanh, kSilu };
+//   kSilu     x / (1 + exp(-x))
+//   kGeluErf  x / 2 (1 + erf(x / sqrt(2)))
+// A product does not end in these two.
+enum class Activation { kNone, kGeluTanh, kSilu, kGeluErf };
 
 // x and y must not overlap.
 struct LinearParams {
@@ -284,7 +286,7 @@ struct PagedAttentionParams {
   void* scratch = nullptr;  // attention_scratch_bytes()
 };
 
-// y = activation(gate) * up, for x = [gate | up].
+// y = activation(gate) * (up + up_offset), for x = [gate | up].
 struct GateParams {
   const void* x = nullptr;  // [num_rows, 2*dim] T
   std::int64_t x_stride = 0;
@@ -293,19 +295,78 @@ struct GateParams {
   int num_rows = 0;
   int dim = 0;
   Activation activation = Activation::kSilu;
+  float up_offset = 0;
 };
 
-// A block's feed-forward: kDense  down(activation(up(n)))
-//                         kGated  down(activation(gate) * up), [gate | up] = up(n)  (arXiv 2002.05202)
-enum class FeedForwardKind { kDense, kGated };
+// A block's feed-forward:
+//   kDense    down(activation(up(n)))
+//   kGated    down(activation(gate) * (up + up_offset)), [gate | up] = up(n)  (arXiv 2002.05202)
+//   kExperts  the weighted sum of some of many gated ones, which a router chooses (ExpertsParams)
+enum class FeedForwardKind { kDense, kGated, kExperts };
 
 struct FeedForward {
   FeedForwardKind kind = FeedForwardKind::kDense;
   Activation activation = Activation::kGeluTanh;
-  LinearWeights up;    // [inner, dim]; kGated: [2*inner, dim], the gate's rows first
+  float up_offset = 0;
+  LinearWeights up;    // [inner, dim]; gated: [2*inner, dim], the gate's rows first
   LinearWeights down;  // [dim, inner]
+  // kExperts: up and down are those of the first expert, without biases and in T. The others' lie
+  // right behind, one after the other.
+  int num_experts = 0;        // at most kMaxExperts
+  int experts_per_token = 0;  // at most kMaxExpertsPerToken
+  LinearWeights router;       // [num_experts, dim]
 
   int inner() const { return down.in; }
+};
+
+// What the sizes of an experts op follow from. num_experts 0: there are none.
+struct ExpertSizes {
+  int dim = 0;
+  int inner = 0;  // of one expert
+  int num_experts = 0;
+  int experts_per_token = 0;
+
+  friend bool operator==(const ExpertSizes&, const ExpertSizes&) = default;
+};
+
+// For each row, with logits = router(x) rounded to T: the experts_per_token experts of the largest
+// logits, the lower index first among equals; their weights are the softmax of the chosen logits,
+// computed in float32 and rounded to T. y = residual + sum over the chosen e of weight_e * out_e,
+// where out_e is expert e's gated feed-forward of x, rounded to T.
+//
+// Weights of an expert that no row chose are not read; those of a chosen one are read once for many
+// rows.
+struct ExpertsParams {
+  const void* x = nullptr;         // [num_rows, dim] T
+  const void* residual = nullptr;  // [num_rows, dim] T
+  void* y = nullptr;               // [num_rows, dim] T; may be the residual, not x
+  int num_rows = 0;
+  FeedForward ff;  // kExperts
+  bool decode = false;
+  void* scratch = nullptr;  // experts_scratch_bytes()
+};
+
+// Scales of the query and value heads that depend on a token and its position p (Moondream 3 calls it tau).
+// Keys are not scaled.
+//   u = activation(qkv); t = tanh(u W^T): num_heads of them for the queries, then as many for the values
+//   q_h <- q_h (t_q[h] + s[h]),  v_h <- v_h (t_v[h] + s[h]),  s[h] = 1/2 + sigmoid(alpha[h] ln(p + 1))
+struct HeadScales {
+  LinearWeights products;       // W: [2*num_heads, heads.qkv_width()], without a bias
+  const void* alpha = nullptr;  // [num_heads] T; nullptr: heads are not scaled
+  Activation activation = Activation::kGeluTanh;
+  bool bf16_positions = true;  // s is rounded to bfloat16 on every backend (tau_position.h)
+};
+
+// Scales q and v in place. There are as many value heads as query heads.
+struct ScaleHeadsParams {
+  void* qkv = nullptr;  // [num_tokens, heads.qkv_width()] T: Q | K | V, each head-major
+  std::int64_t qkv_stride = 0;
+  const std::int32_t* positions = nullptr;  // [num_tokens]
+  HeadScales scales;
+  int num_tokens = 0;
+  AttentionHeads heads;
+  bool decode = false;
+  void* scratch = nullptr;  // scale_heads_scratch_bytes()
 };
 
 // How a block's two branches meet the residual stream.
@@ -319,6 +380,7 @@ struct DecoderBlock {
   NormWeights norm;
   NormWeights ff_norm;         // kSequential only
   LinearWeights qkv;           // [heads.qkv_width(), dim]
+  HeadScales head_scales;      // before everything else that is done to heads
   NormWeights q_norm, k_norm;  // as in RopeAndCacheParams
   LinearWeights proj;          // [dim, heads.q_width()]
   FeedForward ff;
@@ -380,7 +442,9 @@ struct DecoderBlocksParams {
   void* inner = nullptr;              // [N, ff.up.out] T
   float* row_scales = nullptr;        // [N]; nullptr: only without weights in 8 bits
   void* attention_scratch = nullptr;  // attention_scratch_bytes()
-  void* block_scratch = nullptr;      // decoder_blocks_scratch_bytes()
+  void* op_scratch =
+      nullptr;  // the larger of scale_heads_scratch_bytes() and experts_scratch_bytes()
+  void* block_scratch = nullptr;  // decoder_blocks_scratch_bytes()
 };
 
 // y[i] = x[index[i]].
@@ -456,16 +520,20 @@ struct TopLogprobsParams {
   int vocab = 0;
 };
 
+// A head is fc2(gelu(fc1(h))) with tanh GELU, or fc2(h) alone where fc1 has no outputs. h is the hidden
+// state after each of the norms that there are, in order.
 struct RegionDecoderWeights {
-  LinearWeights coord_fc1, coord_fc2;  // [inner, dim], [coord_bins, inner]; tanh GELU between
-  LinearWeights size_fc1,
-      size_fc2;  // [inner, dim], [2*size_bins, inner]: width bins, then height bins
+  NormWeights norms[2];                // gamma nullptr: none
+  LinearWeights coord_fc1, coord_fc2;  // [inner, dim], [coord_bins, inner or dim]
+  LinearWeights size_fc1, size_fc2;    // [2*size_bins, inner or dim]: width bins, then height bins
+
+  int dim() const { return coord_fc1.out > 0 ? coord_fc1.in : coord_fc2.in; }
 };
 
 // For rows whose sampled token is coord_id or size_id and whose kRowDecodesRegions is set: argmax of
 // the region heads on the same step's hidden state, the lowest bin among equals. values[i] =
-// {bin/(bins-1), 0} for a coordinate, {width, height}, each 2^(10*bin/(bins-1) - 10), for a size.
-// Other rows cost nothing and keep their values.
+// {bin/coord_divisor, 0} for a coordinate, {width, height}, each 2^(10*bin/(bins-1) - 10), for a
+// size. Other rows keep their values.
 struct DecodeRegionsParams {
   const void* hidden = nullptr;  // [num_rows, dim] T: last hidden state before post_ln
   const std::int32_t* tokens = nullptr;
@@ -475,6 +543,7 @@ struct DecodeRegionsParams {
   float* values = nullptr;  // out [num_rows, 2]
   int num_rows = 0;
   int dim = 0;
+  int coord_divisor = 0;  // 0: the number of bins less one
   std::int32_t coord_id = 0;
   std::int32_t size_id = 0;
   void* scratch = nullptr;  // region_scratch_bytes()
@@ -580,6 +649,8 @@ class Kernels {
     return ok_status();
   }
   virtual Status gate(Stream& stream, const GateParams& params) = 0;
+  virtual Status experts(Stream& stream, const ExpertsParams& params) = 0;
+  virtual Status scale_heads(Stream& stream, const ScaleHeadsParams& params) = 0;
   virtual Status gather_rows(Stream& stream, const GatherRowsParams& params) = 0;
   virtual Status sample(Stream& stream, const SampleParams& params) = 0;
   virtual Status top_logprobs(Stream& stream, const TopLogprobsParams& params) = 0;
@@ -602,7 +673,12 @@ class Kernels {
     return 0;
   }
   virtual std::size_t sample_scratch_bytes(int max_rows, int vocab) const = 0;
-  virtual std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const = 0;
+  virtual std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) const = 0;
+  virtual std::size_t scale_heads_scratch_bytes(int max_tokens,
+                                                const AttentionHeads& heads) const = 0;
+  // inner_dim 0: heads of one product.
+  virtual std::size_t region_scratch_bytes(int max_rows, int dim, int inner_dim,
+                                           int max_out) const = 0;
 };
 
 // The kernels that fit a device: cpu/ for DeviceKind::kCpu, cuda/ for kCuda.

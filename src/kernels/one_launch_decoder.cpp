@@ -15,9 +15,11 @@ Status no(fmt::format_string<Args...> format, Args&&... args) {
 Status check_block(const DecoderBlock& block, const DecoderBlock& first) {
   if (block.residual != Residual::kParallel) return no("its blocks are sequential");
   if (block.norm.kind != NormKind::kLayer) return no("its norms are RMS norms");
+  if (block.head_scales.alpha != nullptr) return no("its query and value heads are scaled (tau)");
   if (block.q_norm.gamma != nullptr || block.k_norm.gamma != nullptr) {
     return no("its query and key heads are normalised");
   }
+  if (block.ff.kind == FeedForwardKind::kExperts) return no("its feed-forward has experts");
   if (block.ff.kind != FeedForwardKind::kDense) return no("its feed-forward is gated");
   if (block.ff.activation != Activation::kGeluTanh) return no("its activation is not GELU");
   for (const LinearWeights* product : {&block.qkv, &block.proj, &block.ff.up, &block.ff.down}) {

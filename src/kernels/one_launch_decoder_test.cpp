@@ -58,6 +58,8 @@ TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTake) {
       {"RMS", [](Described& d) { d.blocks.back().norm.kind = NormKind::kRms; }},
       {"normalised", [](Described& d) { d.blocks.back().q_norm.gamma = &kGamma; }},
       {"normalised", [](Described& d) { d.blocks.back().k_norm.gamma = &kGamma; }},
+      {"heads are scaled", [](Described& d) { d.blocks.back().head_scales.alpha = &kGamma; }},
+      {"has experts", [](Described& d) { d.blocks.back().ff.kind = FeedForwardKind::kExperts; }},
       {"gated", [](Described& d) { d.blocks.back().ff.kind = FeedForwardKind::kGated; }},
       {"not GELU", [](Described& d) { d.blocks.back().ff.activation = Activation::kSilu; }},
       {"no bias", [](Described& d) { d.blocks.back().qkv.bias = nullptr; }},

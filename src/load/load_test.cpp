@@ -181,7 +181,7 @@ TEST(ServerMetricsOf, SharesBetweenTwoReadings) {
   const auto reading = [](double busy, double preparing, double starved, double bubble) {
     return parse_server_gauges(
         fmt::format("# HELP x y\n"
-                    "gapless_info{{model_name=\"m\",device=\"A, \\\"B\\\"\"}} 1\n"
+                    "gapless_info{{model_name=\"m\",device=\"cuda:0\",device_name=\"A\"}} 1\n"
                     "gapless_device_seconds_total{{model_name=\"m\",state=\"busy\"}} {}\n"
                     "gapless_device_seconds_total{{model_name=\"m\",state=\"preparing\"}} {}\n"
                     "gapless_device_seconds_total{{model_name=\"m\",state=\"starved\"}} {}\n"
@@ -197,6 +197,28 @@ TEST(ServerMetricsOf, SharesBetweenTwoReadings) {
   EXPECT_DOUBLE_EQ(shares->bubble, 2.0 / 8);
   EXPECT_EQ(reading(1, 1, 1, 1).resident_bytes, 1048576);
   EXPECT_FALSE(device_shares(parse_server_gauges("vllm:x 1\n"), reading(1, 1, 1, 1)));
+}
+
+TEST(ServerMetricsOf, DevicesAreAddedUp) {
+  const auto reading = [](const char* second_name) {
+    return parse_server_gauges(fmt::format(
+        "gapless_info{{model_name=\"m\",device=\"cuda:0\",device_name=\"A\"}} 1\n"
+        "gapless_info{{model_name=\"m\",device=\"cuda:1\",device_name=\"{}\"}} 1\n"
+        "gapless_device_seconds_total{{model_name=\"m\",device=\"cuda:0\",state=\"busy\"}} 3\n"
+        "gapless_device_seconds_total{{model_name=\"m\",device=\"cuda:1\",state=\"busy\"}} 4\n"
+        "gapless_steps_total{{model_name=\"m\",device=\"cuda:0\",kind=\"decode\"}} 10\n"
+        "gapless_steps_total{{model_name=\"m\",device=\"cuda:1\",kind=\"decode\"}} 20\n"
+        "gapless_step_seconds_total{{model_name=\"m\",device=\"cuda:0\",kind=\"decode\"}} 1\n"
+        "gapless_step_seconds_total{{model_name=\"m\",device=\"cuda:1\",kind=\"decode\"}} 2\n",
+        second_name));
+  };
+  const ServerGauges gauges = reading("A");
+  EXPECT_EQ(gauges.device(), "2 x A");
+  EXPECT_EQ(reading("B").device(), "A, B");
+  EXPECT_EQ(ServerGauges().device(), "");
+  EXPECT_DOUBLE_EQ(*gauges.busy_s, 7);
+  EXPECT_DOUBLE_EQ(gauges.num_steps.at("decode"), 30);
+  EXPECT_DOUBLE_EQ(gauges.step_s.at("decode"), 3);
 }
 
 TEST(ServerMetricsOf, WhatARequestAndAStepTookBetweenTwoReadings) {

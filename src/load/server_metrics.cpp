@@ -1,5 +1,6 @@
 #include "load/server_metrics.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace gapless {
@@ -21,20 +22,21 @@ void read_sample(std::string_view line, ServerGauges& gauges) {
   const std::size_t brace = sample.find('{');
   const std::string_view name = sample.substr(0, brace);
   const std::string_view labels = brace == std::string_view::npos ? "" : sample.substr(brace);
-  if (name == "gapless_info") gauges.device = label_of(labels, "device");
+  if (name == "gapless_info") gauges.devices.push_back(label_of(labels, "device_name"));
   if (name == "process_resident_memory_bytes") gauges.resident_bytes = value;
   if (name == "gapless_device_seconds_total") {
     const std::string state = label_of(labels, "state");
-    if (state == "busy") gauges.busy_s = value;
-    if (state == "preparing") gauges.preparing_s = value;
-    if (state == "starved") gauges.starved_s = value;
-    if (state == "bubble") gauges.bubble_s = value;
+    const auto add = [value](std::optional<double>& sum) { sum = sum.value_or(0) + value; };
+    if (state == "busy") add(gauges.busy_s);
+    if (state == "preparing") add(gauges.preparing_s);
+    if (state == "starved") add(gauges.starved_s);
+    if (state == "bubble") add(gauges.bubble_s);
   }
   if (name == "gapless_engine_thread_seconds_total") {
     gauges.engine_thread_s = gauges.engine_thread_s.value_or(0) + value;
   }
-  if (name == "gapless_steps_total") gauges.num_steps[label_of(labels, "kind")] = value;
-  if (name == "gapless_step_seconds_total") gauges.step_s[label_of(labels, "kind")] = value;
+  if (name == "gapless_steps_total") gauges.num_steps[label_of(labels, "kind")] += value;
+  if (name == "gapless_step_seconds_total") gauges.step_s[label_of(labels, "kind")] += value;
   if (name == "gapless_request_stage_seconds_sum") {
     gauges.stages.push_back({label_of(labels, "stage"), value, 0});
   }
@@ -56,6 +58,17 @@ double value_of(const std::map<std::string, double>& values, const std::string& 
 }
 
 }  // namespace
+
+std::string ServerGauges::device() const {
+  if (devices.empty()) return "";
+  const bool alike = std::count(devices.begin(), devices.end(), devices[0]) == std::ssize(devices);
+  if (alike && devices.size() > 1) {
+    return std::to_string(devices.size()) + " x " + devices[0];
+  }
+  std::string names = devices[0];
+  for (std::size_t i = 1; i < devices.size(); ++i) names += ", " + devices[i];
+  return names;
+}
 
 ServerGauges parse_server_gauges(std::string_view text) {
   ServerGauges gauges;

@@ -9,10 +9,12 @@
 
 namespace gapless {
 
-// Nothing where the server has no such metric.
+// Nothing where the server has no such metric. Of several devices, the sum.
 struct ServerGauges {
-  std::string device;
-  std::optional<double> busy_s, preparing_s, starved_s, bubble_s;  // of the device
+  std::vector<std::string> devices;  // what they are called: "NVIDIA H200"
+  // "NVIDIA H200", "2 x NVIDIA H200"
+  std::string device() const;
+  std::optional<double> busy_s, preparing_s, starved_s, bubble_s;  // of the devices
   std::optional<double> resident_bytes;
   std::optional<double> engine_thread_s;    // its work, all phases
   std::map<std::string, double> num_steps;  // by kind

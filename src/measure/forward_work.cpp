@@ -39,14 +39,23 @@ double prefill_flop(const ModelConfig& config, int num_sequences, int num_tokens
   const double d = text.dim;
   // A token behind the prefix sees everything up to itself.
   const double pairs = prefix * prefix + (tokens * (tokens + 1) - prefix * (prefix + 1)) / 2;
-  const auto layer = [&](double queries, double all_pairs) {
+  const MoeConfig& moe = text.moe;
+  const auto feed_forward = [&](int index, double queries) {
+    if (!text.has_experts(index)) return 2 * product_flop(queries, d, text.ff_dim);
+    // Gate, up and down of each chosen expert.
+    return product_flop(queries, d, moe.num_experts) +
+           3 * product_flop(queries * moe.experts_per_token, d, moe.expert_inner_dim);
+  };
+  const double head_scales = text.tau_attn ? product_flop(rows, 3 * d, 2 * text.n_heads) : 0;
+  const auto layer = [&](int index, double queries, double all_pairs) {
     return product_flop(rows, d, 2 * d) +  // k and v
-           product_flop(queries, d, 2 * d) + 2 * product_flop(queries, d, text.ff_dim) +
+           product_flop(queries, d, 2 * d) + feed_forward(index, queries) + head_scales +
            attention_flop(num_sequences * all_pairs, d);
   };
   // Of the last layer only the last token's output is read.
-  return (text.n_layers - 1) * layer(rows, pairs) + layer(num_sequences, tokens) +
-         product_flop(num_sequences, d, text.vocab_size);
+  double flop = product_flop(num_sequences, d, text.vocab_size);
+  for (int i = 0; i + 1 < text.n_layers; ++i) flop += layer(i, rows, pairs);
+  return flop + layer(text.n_layers - 1, num_sequences, tokens);
 }
 
 }  // namespace gapless

@@ -2,7 +2,7 @@
 // beside a measured time. Padding is not counted; of attention, only what a query sees.
 #pragma once
 
-#include "weights/model_config.h"
+#include "model/moondream/model_config.h"
 
 namespace gapless {
 

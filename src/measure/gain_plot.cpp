@@ -48,7 +48,7 @@ struct Panel {
   double to_y(double value) const { return kTop + (1 - up.share(value)) * kPanel; }
 };
 
-std::string percent(double share) {
+std::string percent_label(double share) {
   return fmt::format("{:.0f} %", std::round(100 * share) + 0.0);  // no "-0"
 }
 
@@ -62,7 +62,7 @@ void draw_frame(Svg& svg, const Panel& panel, std::string_view across, std::stri
   }
   for (double v = panel.up.low; v <= panel.up.high + panel.up.step / 2; v += panel.up.step) {
     svg.line(panel.x, panel.to_y(v), panel.x + kPanel, panel.to_y(v), "#e6e6e6");
-    svg.text(panel.x - 6, panel.to_y(v) + 4, percent(v), TextAnchor::kEnd, 11);
+    svg.text(panel.x - 6, panel.to_y(v) + 4, percent_label(v), TextAnchor::kEnd, 11);
   }
   svg.text(panel.x + kPanel / 2, kTop + kPanel + 34, across, TextAnchor::kMiddle);
   svg.text(panel.x, kTop - 8, up);
@@ -89,7 +89,7 @@ void draw_scatter(Svg& svg, std::span<const OverlapGain> gains,
   }
   const Axis axis = Axis::around(low, high);
   const Panel panel{kLeft, axis, axis};
-  draw_frame(svg, panel, "predicted gain", "observed gain", percent);
+  draw_frame(svg, panel, "predicted gain", "observed gain", percent_label);
   constexpr double kBand = 0.02;
   svg.line(panel.to_x(axis.low), panel.to_y(axis.low), panel.to_x(axis.high), panel.to_y(axis.high),
            "#999999");

@@ -3,16 +3,13 @@
 #include <algorithm>
 
 #include "measure/overlap_model.h"
+#include "measure/ratio.h"
 
 namespace gapless {
 namespace {
 
 constexpr std::size_t at(HostPhaseKind kind) {
   return static_cast<std::size_t>(kind);
-}
-
-double per(double value, std::int64_t count) {
-  return count > 0 ? value / static_cast<double>(count) : 0;
 }
 
 bool same_but_depth(const MeasuredRun& a, const MeasuredRun& b) {
@@ -97,19 +94,19 @@ void StepAccounts::add(const ClosedLoopWindow& window) {
 }
 
 double StepAccounts::decode_gb_per_s() const {
-  return per(static_cast<double>(decode_bytes), decode_ns);
+  return ratio(static_cast<double>(decode_bytes), static_cast<double>(decode_ns));
 }
 
 double StepAccounts::busy_share() const {
-  return per(static_cast<double>(busy_ns), busy_ns + starved_ns + bubble_ns);
+  return ratio(static_cast<double>(busy_ns), static_cast<double>(busy_ns + starved_ns + bubble_ns));
 }
 
 double StepAccounts::bubble_us_per_step() const {
-  return per(static_cast<double>(bubble_ns) / 1e3, num_steps);
+  return ratio(static_cast<double>(bubble_ns) / 1e3, num_steps);
 }
 
 double StepAccounts::host_us_per_step(HostPhaseKind kind) const {
-  return per(static_cast<double>(host_by_phase_ns[at(kind)]) / 1e3, num_steps);
+  return ratio(static_cast<double>(host_by_phase_ns[at(kind)]) / 1e3, num_steps);
 }
 
 double StepAccounts::host_work_us_per_step() const {
@@ -137,7 +134,7 @@ void MeasuredRun::add(const ClosedLoopWindow& window) {
 }
 
 double MeasuredRun::zombie_share() const {
-  return per(static_cast<double>(steps.num_zombies), steps.num_rows);
+  return ratio(static_cast<double>(steps.num_zombies), steps.num_rows);
 }
 
 RepeatRange range_of_repeats(std::vector<double> values) {

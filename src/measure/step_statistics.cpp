@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "measure/ratio.h"
+
 namespace gapless {
 namespace {
 
@@ -14,10 +16,6 @@ double quantile(const std::vector<double>& sorted, double q) {
 
 double rate(std::int64_t count, double ns) {
   return ns > 0 ? static_cast<double>(count) * 1e9 / ns : 0;
-}
-
-double ratio(std::int64_t a, std::int64_t b) {
-  return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0;
 }
 
 void append(std::vector<double>& to, const std::vector<double>& from) {

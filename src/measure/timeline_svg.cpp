@@ -9,12 +9,12 @@
 namespace gapless {
 namespace {
 
-constexpr double kLeft = 110;
+constexpr double kTimelineLeft = 110;
 constexpr double kRight = 20;
 constexpr double kWidth = 960;  // of the lanes
 constexpr double kLane = 30;
 constexpr double kSample = 130;  // height of one sample
-constexpr double kTop = 20;
+constexpr double kTimelineTop = 20;
 
 const char* phase_colour(HostPhaseKind kind) {
   switch (kind) {
@@ -46,7 +46,7 @@ struct Scale {
   double ns_per_pixel = 1;
 
   double x(std::int64_t ns) const {
-    return kLeft + static_cast<double>(ns - begin_ns) / ns_per_pixel;
+    return kTimelineLeft + static_cast<double>(ns - begin_ns) / ns_per_pixel;
   }
 };
 
@@ -64,21 +64,21 @@ std::string duration(std::int64_t begin_ns, std::int64_t end_ns) {
 
 void draw_interval(Svg& svg, const Scale& scale, double y, std::int64_t begin_ns,
                    std::int64_t end_ns, const char* colour, const std::string& what) {
-  const double x = std::clamp(scale.x(begin_ns), kLeft, kLeft + kWidth);
-  const double end = std::clamp(scale.x(end_ns), kLeft, kLeft + kWidth);
+  const double x = std::clamp(scale.x(begin_ns), kTimelineLeft, kTimelineLeft + kWidth);
+  const double end = std::clamp(scale.x(end_ns), kTimelineLeft, kTimelineLeft + kWidth);
   if (end <= x) return;
   svg.rectangle(x, y, std::max(end - x, 0.4), kLane, colour,
                 what + ", " + duration(begin_ns, end_ns));
 }
 
 void draw_sample(Svg& svg, const TimelineSample& sample, const Scale& scale, double y) {
-  svg.text(kLeft, y + 12, sample.title, TextAnchor::kStart, 13);
+  svg.text(kTimelineLeft, y + 12, sample.title, TextAnchor::kStart, 13);
   const double host_y = y + 22;
   const double device_y = host_y + kLane + 8;
-  svg.text(kLeft - 8, host_y + 20, "engine thread", TextAnchor::kEnd);
-  svg.text(kLeft - 8, device_y + 20, "device", TextAnchor::kEnd);
-  svg.line(kLeft, host_y + kLane, kLeft + kWidth, host_y + kLane, "#dddddd");
-  svg.line(kLeft, device_y + kLane, kLeft + kWidth, device_y + kLane, "#dddddd");
+  svg.text(kTimelineLeft - 8, host_y + 20, "engine thread", TextAnchor::kEnd);
+  svg.text(kTimelineLeft - 8, device_y + 20, "device", TextAnchor::kEnd);
+  svg.line(kTimelineLeft, host_y + kLane, kTimelineLeft + kWidth, host_y + kLane, "#dddddd");
+  svg.line(kTimelineLeft, device_y + kLane, kTimelineLeft + kWidth, device_y + kLane, "#dddddd");
   for (const HostPhase& phase : sample.phases) {
     draw_interval(svg, scale, host_y, phase.begin_ns, phase.end_ns, phase_colour(phase.kind),
                   fmt::format("{} of step {}", host_phase_name(phase.kind), phase.step));
@@ -89,7 +89,7 @@ void draw_sample(Svg& svg, const TimelineSample& sample, const Scale& scale, dou
     draw_interval(svg, scale, device_y, record.sampling_begin_ns, record.sampling_end_ns,
                   kSamplingColour, fmt::format("sampling of step {}", record.number));
     const double middle = (scale.x(record.forward_begin_ns) + scale.x(record.sampling_end_ns)) / 2;
-    if (middle < kLeft + kWidth) {
+    if (middle < kTimelineLeft + kWidth) {
       const auto index = record.number - sample.records.front().number;
       svg.text(middle, device_y + 20, fmt::format("{}", index + 1), TextAnchor::kMiddle, 12,
                "#ffffff");
@@ -98,7 +98,7 @@ void draw_sample(Svg& svg, const TimelineSample& sample, const Scale& scale, dou
 }
 
 void draw_legend(Svg& svg, double y) {
-  double x = kLeft;
+  double x = kTimelineLeft;
   const auto entry = [&](const char* colour, std::string_view name) {
     svg.rectangle(x, y - 10, 12, 12, colour);
     svg.text(x + 16, y, name, TextAnchor::kStart, 11);
@@ -120,9 +120,9 @@ void draw_ruler(Svg& svg, const Scale& scale, double y) {
   const double length_ns = unit_ns * (tenth_ns / unit_ns >= 5   ? 5
                                       : tenth_ns / unit_ns >= 2 ? 2
                                                                 : 1);
-  const double x = kLeft + kWidth - length_ns / scale.ns_per_pixel;
-  svg.line(x, y, kLeft + kWidth, y, "#333333", 2);
-  svg.text((x + kLeft + kWidth) / 2, y - 5, fmt::format("{:g} us", length_ns / 1e3),
+  const double x = kTimelineLeft + kWidth - length_ns / scale.ns_per_pixel;
+  svg.line(x, y, kTimelineLeft + kWidth, y, "#333333", 2);
+  svg.text((x + kTimelineLeft + kWidth) / 2, y - 5, fmt::format("{:g} us", length_ns / 1e3),
            TextAnchor::kMiddle, 11);
 }
 
@@ -154,8 +154,8 @@ TimelineSample pick_decode_steps(std::string title, std::span<const StepRecord> 
 }
 
 Svg timeline_svg(std::span<const TimelineSample> samples) {
-  const double legend_y = kTop + kSample * static_cast<double>(samples.size()) + 10;
-  Svg svg(kLeft + kWidth + kRight, legend_y + 20);
+  const double legend_y = kTimelineTop + kSample * static_cast<double>(samples.size()) + 10;
+  Svg svg(kTimelineLeft + kWidth + kRight, legend_y + 20);
   double longest_ns = 1;
   for (const TimelineSample& sample : samples) {
     if (sample.records.empty()) continue;
@@ -163,7 +163,7 @@ Svg timeline_svg(std::span<const TimelineSample> samples) {
   }
   Scale scale;
   scale.ns_per_pixel = longest_ns / kWidth;
-  double y = kTop;
+  double y = kTimelineTop;
   for (const TimelineSample& sample : samples) {
     if (sample.records.empty()) continue;
     scale.begin_ns = begin_of(sample);

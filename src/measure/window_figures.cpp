@@ -2,23 +2,17 @@
 
 #include <algorithm>
 
+#include "measure/ratio.h"
 #include "measure/step_statistics.h"
 
 namespace gapless {
-namespace {
-
-double per(double value, double count) {
-  return count > 0 ? value / count : 0;
-}
-
-}  // namespace
 
 double WindowFigures::tokens_per_s() const {
-  return per(static_cast<double>(num_tokens) * 1e9, wall_ns);
+  return ratio(static_cast<double>(num_tokens) * 1e9, wall_ns);
 }
 
 double WindowFigures::mean_decode_device_ns() const {
-  return per(decode_device_ns, static_cast<double>(num_decode_steps));
+  return ratio(decode_device_ns, static_cast<double>(num_decode_steps));
 }
 
 WindowFigures window_figures(const ClosedLoopWindow& window) {

@@ -6,8 +6,8 @@ namespace gapless {
 namespace {
 
 // A step whose device work and host work take so long.
-StepRecord step(StepKind kind, std::int64_t forward_ns, std::int64_t sampling_ns,
-                std::int64_t host_ns) {
+StepRecord worked_step(StepKind kind, std::int64_t forward_ns, std::int64_t sampling_ns,
+                       std::int64_t host_ns) {
   StepRecord record;
   record.kind = kind;
   record.forward_begin_ns = 1'000;
@@ -23,8 +23,9 @@ StepRecord step(StepKind kind, std::int64_t forward_ns, std::int64_t sampling_ns
 
 ClosedLoopWindow blocking_window() {
   ClosedLoopWindow window;
-  window.records = {step(StepKind::kPrefill, 900, 100, 300), step(StepKind::kDecode, 400, 100, 200),
-                    step(StepKind::kDecode, 400, 100, 800)};
+  window.records = {worked_step(StepKind::kPrefill, 900, 100, 300),
+                    worked_step(StepKind::kDecode, 400, 100, 200),
+                    worked_step(StepKind::kDecode, 400, 100, 800)};
   window.host_ns = 3'300;  // 1300 + 700 + 1300, one after the other
   window.num_tokens = 30;
   window.num_answers = 2;

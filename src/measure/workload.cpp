@@ -63,7 +63,11 @@ StatusOr<Workload> named_workload(std::string_view name, const Workload& base) {
 
 StatusOr<PromptSource> PromptSource::create(Device& device, const StepModelInfo& info,
                                             const SpatialTokens& tokens, Workload workload) {
+  if (workload.constraint != RowConstraint::kNone && tokens.coord_id < 0) {
+    return invalid_argument("workload '{}': a text model has no coordinates", workload.name);
+  }
   if (workload.mean_tokens < 1) return invalid_argument("an answer has at least one token");
+  workload.image = workload.image && info.image_tokens > 0;  // a text model sees none
   PromptSource source(info, tokens, std::move(workload));
   const int num_tokens = source.prompt_tokens();
   const int prefix = source.workload_.image ? 1 + info.image_tokens : 1;

@@ -40,8 +40,8 @@ struct Workload {
   double mean_tokens = 110;      // L
   bool random_lengths = true;    // false: every answer has mean_tokens tokens, the first ones too
   int context = 850;             // cached tokens in the middle of an answer
-  bool image = true;
-  bool shared_image = false;  // all clients ask about one picture
+  bool image = true;             // of a model that takes pictures
+  bool shared_image = false;     // all clients ask about one picture
   std::uint64_t seed = 1;
 };
 

@@ -19,9 +19,8 @@ Status check_one_launch_decode(const TextShape& shape, const TextWeights& weight
   return check_one_launch_decoder(params);
 }
 
-std::string describe_decode_path(const ModelConfig& config) {
-  const Status one_launch =
-      check_one_launch_decode(text_shape(config), lay_out_weights(config, DType::kBF16).text);
+std::string describe_decode_path(const TextShape& shape, const TextWeights& weights) {
+  const Status one_launch = check_one_launch_decode(shape, weights);
   if (one_launch.ok()) return "decode steps on a GPU: one launch each\n";
   return fmt::format("decode steps on a GPU: composed of single ops, because {}\n",
                      one_launch.message());

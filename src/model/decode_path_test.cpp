@@ -8,8 +8,8 @@
 
 #include "kernels/one_launch_decoder.h"
 #include "kernels/reference/reference_kernels.h"
+#include "model/moondream/vision_language_model.h"
 #include "model/step_limits.h"
-#include "model/vision_language_model.h"
 
 namespace gapless {
 namespace {
@@ -49,7 +49,8 @@ std::string log_of(const ModelConfig& config, int max_seats) {
   const auto stream = device->create_stream("test").value();
   ModelWeights weights = allocate_weights(*device, *stream, config, DType::kF32).value();
   EXPECT_TRUE(stream->synchronize().ok());
-  StepLimits limits = choose_step_limits(*device, kernels, config, KvFormat::kNative).value();
+  StepLimits limits =
+      choose_step_limits(*device, kernels, model_shape(config), KvFormat::kNative).value();
   limits.max_seats = max_seats;
   limits.num_pages = 1 + limits.max_pages_per_row;
   testing::internal::CaptureStderr();
@@ -69,6 +70,15 @@ TEST(DecodePathTest, TheLogSaysWhyDecodeStepsAreComposed) {
   config.text.ff_dim = 200;  // padded to 208
   EXPECT_NE(log_of(config, 8).find("decode steps are composed of single ops, because a width of "
                                    "208 is no multiple of 128"),
+            std::string::npos);
+  config = small_config();
+  config.text.tau_attn = true;
+  EXPECT_NE(log_of(config, 8).find("decode steps are composed of single ops, because its query and "
+                                   "value heads are scaled (tau)"),
+            std::string::npos);
+  config = small_config();
+  config.text.moe = {.num_experts = 4, .experts_per_token = 2, .expert_inner_dim = 16};
+  EXPECT_NE(log_of(config, 8).find("composed of single ops, because its feed-forward has experts"),
             std::string::npos);
 }
 

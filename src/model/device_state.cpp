@@ -4,15 +4,10 @@
 
 #include "base/check.h"
 #include "base/limits.h"
-#include "model/bump_layout.h"
+#include "device/bump_layout.h"
 #include "model/staged_upload.h"
 
 namespace gapless {
-namespace {
-
-constexpr std::size_t kUploadPieceBytes = 1u << 20;
-
-}  // namespace
 
 std::size_t kv_page_bytes(const TextShape& shape, DType dtype, KvFormat format) {
   return std::size_t{2} * static_cast<std::size_t>(shape.num_layers) *

@@ -1,6 +1,7 @@
 // How large pages are and how many fit, by the format of the cache.
 #include <gtest/gtest.h>
 
+#include "base/limits.h"
 #include "device/device.h"
 #include "model/device_state.h"
 #include "model/model_shape.h"
@@ -30,7 +31,7 @@ TEST(KvPages, SmallerPagesAreMoreOfThem) {
   config.text.n_heads = config.text.n_kv_heads = 8;
   config.text.n_layers = 6;
   const auto pages = [&](KvFormat format) {
-    const auto limits = choose_step_limits(**device, **kernels, config, format);
+    const auto limits = choose_step_limits(**device, **kernels, model_shape(config), format);
     EXPECT_TRUE(limits.ok()) << limits.status().to_string();
     return limits.ok() ? limits->num_pages : 0;
   };
@@ -46,10 +47,47 @@ TEST(KvPages, ALargeModelOnTheCpuStillHasOneContext) {
   auto kernels = make_kernels(**device);
   ASSERT_TRUE(kernels.ok());
   const auto limits =
-      choose_step_limits(**device, **kernels, moondream2_config(), KvFormat::kNative);
+      choose_step_limits(**device, **kernels, model_shape(moondream2_config()), KvFormat::kNative);
   ASSERT_TRUE(limits.ok()) << limits.status().to_string();
   EXPECT_EQ(limits->max_pages_per_row, 2048 / 16);
   EXPECT_EQ(limits->num_pages, 1 + 2048 / 16);
+}
+
+// What does not fit is refused with a context that does.
+TEST(KvPages, AContextLongerThanMemoryAllowsIsRefusedWithOneThatFits) {
+  auto device = open_device("cpu");
+  ASSERT_TRUE(device.ok());
+  auto kernels = make_kernels(**device);
+  ASSERT_TRUE(kernels.ok());
+  // A context of a million positions takes 2 TB of keys and values, whatever machine this is.
+  ModelShape model{.text = {.dim = 4096,
+                            .num_layers = 128,
+                            .heads = {.num_heads = 32, .num_kv_heads = 16, .head_dim = 128},
+                            .rotary_dim = 128,
+                            .ff_dim = 128,
+                            .up_dim = 256,
+                            .vocab = 1000,
+                            .max_context = kMaxContext},
+                   .vision = {},
+                   .region = {}};
+  const auto refused = choose_step_limits(**device, **kernels, model, KvFormat::kNative);
+  ASSERT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  const std::string& message = refused.status().message();
+  constexpr std::string_view kOption = "; --max-context ";
+  const std::size_t at = message.find(kOption);
+  ASSERT_NE(at, message.npos) << message;
+  const int fits = std::stoi(message.substr(at + kOption.size()));
+  EXPECT_GT(fits, 0);
+  model.text.max_context = fits;
+  EXPECT_TRUE(choose_step_limits(**device, **kernels, model, KvFormat::kNative).ok());
+  model.text.max_context = fits + kPageTokens;
+  EXPECT_FALSE(choose_step_limits(**device, **kernels, model, KvFormat::kNative).ok());
+  const auto limits = choose_step_limits(
+      **device, **kernels,
+      {.text = {.dim = 16, .num_layers = 1, .heads = {1, 1, 16}, .max_context = 64}},
+      KvFormat::kNative);
+  ASSERT_TRUE(limits.ok());
+  EXPECT_EQ(limits->num_image_slots, 1) << "a text model has no pictures to hold";
 }
 
 TEST(KvPages, TheStateHasPagesOfItsFormat) {

@@ -1,58 +1,164 @@
 #include "model/model_loader.h"
 
+#include <algorithm>
+#include <type_traits>
 #include <utility>
 
+#include "base/limits.h"
+#include "base/log.h"
+#include "model/llama/llama_prompts.h"
+#include "model/llama/tensors.h"
 #include "model/load_source.h"
 #include "model/prepared_weights.h"
+#include "model/rope_table.h"
 #include "model/step_limits.h"
 #include "model/weight_loading.h"
 
 namespace gapless {
 namespace {
 
-StatusOr<ModelWeights> read_weights(Device& device, Kernels& kernels, Stream& stream,
-                                    const ModelSource& source) {
-  const DType dtype = kernels.activation_dtype();
+// Fills allocated weights from the source.
+Status fill_weights(Device& device, Kernels& kernels, Stream& stream, const ModelSource& source,
+                    const WeightSource* files, const DecoderWeights& weights) {
   if (source.random_seed) {
-    GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
-                             allocate_weights(device, stream, source.config, dtype));
-    GAPLESS_RETURN_IF_ERROR(
-        fill_random_weights(kernels, stream, source.config, *source.random_seed, weights));
-    return weights;
+    return fill_random_weights(kernels, stream, weight_specs(source), *source.random_seed,
+                               weights.layout, weights.buffer.data());
   }
-  GAPLESS_ASSIGN_OR_RETURN(const WeightSource files, open_weights(source));
-  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
-                           allocate_weights(device, stream, source.config, dtype));
-  GAPLESS_RETURN_IF_ERROR(with_expected_weights(
-      load_weights(device, stream, files, source.config, dtype, weights), source));
-  return weights;
+  return with_expected_weights(load_weights(device, stream, *files, weights.layout,
+                                            kernels.activation_dtype(), weights.buffer.data()),
+                               source);
 }
 
-StatusOr<ModelWeights> make_weights(Device& device, Kernels& kernels, const ModelSource& source,
-                                    WeightFormat format) {
+// The weights of a family's configuration, in their format, ready for prefill and decode.
+template <typename Weights, typename Config>
+StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSource& source,
+                               const Config& config, WeightFormat format) {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
-  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, read_weights(device, kernels, *stream, source));
+  std::optional<WeightSource> files;
+  if (!source.random_seed) {
+    GAPLESS_ASSIGN_OR_RETURN(files, open_weights(source));
+  }
+  GAPLESS_ASSIGN_OR_RETURN(Weights weights,
+                           allocate_weights(device, *stream, config, kernels.activation_dtype()));
+  GAPLESS_RETURN_IF_ERROR(
+      fill_weights(device, kernels, *stream, source, files ? &*files : nullptr, weights));
   if (format != WeightFormat::kNative) {
-    GAPLESS_RETURN_IF_ERROR(round_weights_to_fp8(kernels, *stream, weights));
+    GAPLESS_RETURN_IF_ERROR(
+        round_weights_to_fp8(kernels, *stream, weights.layout, weights.buffer.data()));
   }
-  if (format == WeightFormat::kW8A8) {
-    GAPLESS_RETURN_IF_ERROR(make_fp8_products(device, kernels, *stream, weights));
+  // Llama's products stay in T: its list has no matrix with Fp8Use::kMultiplied.
+  if constexpr (std::is_same_v<Weights, ModelWeights>) {
+    if (format == WeightFormat::kW8A8) {
+      GAPLESS_RETURN_IF_ERROR(make_fp8_products(device, kernels, *stream, config, weights));
+    }
   }
-  GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(device, kernels, *stream, source.config,
+  GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(device, kernels, *stream, text_shape(config),
                                                  prepared_format(format), weights));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }
 
+// What of `trained` positions a sequence may have.
+StatusOr<int> choose_context(int trained, int usual, const ModelOptions& options) {
+  if (!options.max_context) return std::min(trained, usual);
+  if (*options.max_context >= 1 && *options.max_context <= trained) return *options.max_context;
+  return invalid_argument("a context of {} positions: the model was trained for {}",
+                          *options.max_context, trained);
+}
+
+StatusOr<StepLimits> choose_limits(LoadedModel& loaded, const ModelShape& shape,
+                                   const ModelOptions& options) {
+  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits, choose_step_limits(*loaded.device, *loaded.kernels,
+                                                                 shape, options.kv_cache));
+  if (options.adjust_limits) options.adjust_limits(limits);
+  return limits;
+}
+
+StatusOr<std::unique_ptr<LoadedModel>> load_moondream(std::unique_ptr<Device> device,
+                                                      const ModelSource& source,
+                                                      const ModelOptions& options) {
+  GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
+  GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, load_tokenizer(source));
+  // User text must never become one of them, whether or not tokenizer.json marks them.
+  tokenizer.mark_special(source.config.tokenizer.all_ids());
+
+  auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, std::move(tokenizer),
+                                              source.config.tokenizer);
+  loaded->family = "moondream";
+  loaded->config = source.config;
+  for (const auto& [option, choice] : options.numerics) {
+    GAPLESS_RETURN_IF_ERROR(set_numerics(option, choice, loaded->config.numerics));
+  }
+  // A published config.json may say less than the model takes.
+  const int said = source.config.text.max_context;
+  const int trained =
+      source.profile != nullptr ? std::max(said, source.profile->config.text.max_context) : said;
+  GAPLESS_ASSIGN_OR_RETURN(loaded->config.text.max_context,
+                           choose_context(trained, std::min(said, kDefaultTextContext), options));
+  GAPLESS_RETURN_IF_ERROR(loaded->crop_geometry().validate().with_context(source.name));
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
+  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
+                           make_weights<ModelWeights>(*loaded->device, *loaded->kernels, source,
+                                                      loaded->config, options.weights));
+  GAPLESS_ASSIGN_OR_RETURN(const StepLimits limits,
+                           choose_limits(*loaded, model_shape(loaded->config), options));
+  GAPLESS_ASSIGN_OR_RETURN(
+      loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, loaded->config,
+                                                 std::move(weights), limits, options.kv_cache));
+  return loaded;
+}
+
+StatusOr<std::unique_ptr<LoadedModel>> load_llama(std::unique_ptr<Device> device,
+                                                  const ModelSource& source,
+                                                  const ModelOptions& options) {
+  LlamaConfig config = *source.llama;
+  if (!options.numerics.empty()) {
+    return invalid_argument("{}: has no option of numerics '{}': it is a text model", source.name,
+                            options.numerics.front().first);
+  }
+  GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, load_tokenizer(source));
+  GAPLESS_ASSIGN_OR_RETURN(
+      TokenizerConfig prompts,
+      read_llama_prompts(source.random_seed ? "" : source.tokenizer.parent_path(), config,
+                         tokenizer));
+  const int trained = config.max_context;
+  GAPLESS_ASSIGN_OR_RETURN(config.max_context,
+                           choose_context(trained, kDefaultTextContext, options));
+  if (config.max_context < trained && !options.max_context) {
+    log_info("context {} of the {} that {} was trained for; --max-context takes up to that",
+             config.max_context, trained, source.name);
+  }
+  auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, std::move(tokenizer),
+                                              std::move(prompts));
+  loaded->family = config.qk_norm ? "qwen3" : "llama";
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
+  GAPLESS_ASSIGN_OR_RETURN(DecoderWeights weights,
+                           make_weights<DecoderWeights>(*loaded->device, *loaded->kernels, source,
+                                                        config, options.weights));
+  const TextShape shape = text_shape(config);
+  GAPLESS_ASSIGN_OR_RETURN(
+      const StepLimits limits,
+      choose_limits(*loaded, {.text = shape, .vision = {}, .region = {}}, options));
+  GAPLESS_ASSIGN_OR_RETURN(
+      loaded->model, TextModel::create(*loaded->device, *loaded->kernels, shape, std::move(weights),
+                                       make_rope_table(shape.max_context, shape.rotary_dim,
+                                                       config.rope_theta, config.rope_scaling),
+                                       limits, options.kv_cache));
+  return loaded;
+}
+
 }  // namespace
 
 LoadedModel::LoadedModel(std::unique_ptr<Device> device_in, std::string name_in,
-                         ModelConfig config_in, Tokenizer tokenizer_in)
+                         Tokenizer tokenizer_in, TokenizerConfig prompts_in)
     : device(std::move(device_in)),
       name(std::move(name_in)),
-      config(std::move(config_in)),
       tokenizer(std::move(tokenizer_in)),
-      prompts(tokenizer, config.tokenizer) {}
+      prompts(tokenizer, std::move(prompts_in)) {}
+
+VisionLanguageModel* LoadedModel::vision_language_model() const {
+  return dynamic_cast<VisionLanguageModel*>(model.get());
+}
 
 CropGeometry LoadedModel::crop_geometry() const {
   return {.crop_size = config.vision.crop_size,
@@ -71,24 +177,8 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
 StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
                                                   const ModelSource& source,
                                                   const ModelOptions& options) {
-  GAPLESS_RETURN_IF_ERROR(check_model_shape(source.config).with_context(source.name));
-  GAPLESS_ASSIGN_OR_RETURN(Tokenizer tokenizer, load_tokenizer(source));
-  // User text must never become one of them, whether or not tokenizer.json marks them.
-  tokenizer.mark_special(source.config.tokenizer.all_ids());
-
-  auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, source.config,
-                                              std::move(tokenizer));
-  GAPLESS_RETURN_IF_ERROR(loaded->crop_geometry().validate().with_context(source.name));
-  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
-  GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, make_weights(*loaded->device, *loaded->kernels,
-                                                              source, options.weights));
-  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits, choose_step_limits(*loaded->device, *loaded->kernels,
-                                                                 source.config, options.kv_cache));
-  if (options.adjust_limits) options.adjust_limits(limits);
-  GAPLESS_ASSIGN_OR_RETURN(
-      loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, source.config,
-                                                 std::move(weights), limits, options.kv_cache));
-  return loaded;
+  return source.llama ? load_llama(std::move(device), source, options)
+                      : load_moondream(std::move(device), source, options);
 }
 
 }  // namespace gapless

@@ -3,41 +3,55 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "device/device.h"
 #include "image/crop_tiles.h"
 #include "kernels/kernels.h"
-#include "model/vision_language_model.h"
+#include "model/decoder_model.h"
+#include "model/moondream/model_config.h"
+#include "model/moondream/vision_language_model.h"
 #include "model/weight_format.h"
 #include "text/prompt_template.h"
 #include "text/tokenizer.h"
-#include "weights/model_config.h"
 
 namespace gapless {
 
 // A model with all it stands on. Members die in reverse order: the device last.
 struct LoadedModel {
-  LoadedModel(std::unique_ptr<Device> device_in, std::string name_in, ModelConfig config_in,
-              Tokenizer tokenizer_in);
+  LoadedModel(std::unique_ptr<Device> device_in, std::string name_in, Tokenizer tokenizer_in,
+              TokenizerConfig prompts_in);
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
 
+  // Of a model that takes pictures.
   CropGeometry crop_geometry() const;
 
+  // nullptr: a text model, for which `config` means nothing.
+  VisionLanguageModel* vision_language_model() const;
+
   std::unique_ptr<Device> device;
-  std::string name;  // as the --model option gave it
-  ModelConfig config;
+  std::string name;    // as the --model option gave it
+  std::string family;  // "moondream", "llama", "qwen3"
+  ModelConfig config;  // of the Moondream family
   Tokenizer tokenizer;
   PromptBuilder prompts;  // refers to `tokenizer`
   std::unique_ptr<Kernels> kernels;
-  std::unique_ptr<VisionLanguageModel> model;
+  std::unique_ptr<DecoderModel> model;
 };
 
 struct ModelOptions {
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
+  // Positions of a sequence, at most as many as the model was trained for; unset: those of its config.json, at
+  // most kDefaultTextContext.
+  std::optional<int> max_context = std::nullopt;
+  // Options of numerics and their choices (moondream/numerics.h), of models that have such options.
+  std::vector<std::pair<std::string, std::string>> numerics = {};
   // May change the limits that were chosen for the device (step_limits.h).
   std::function<void(StepLimits&)> adjust_limits;
 };

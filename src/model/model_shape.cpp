@@ -1,5 +1,6 @@
 #include "model/model_shape.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gapless {
@@ -25,6 +26,7 @@ Status check_model_shape(const ModelConfig& config) {
       {"vision.enc_dim", config.vision.enc_dim},
       {"vision.proj_inner_dim", config.vision.proj_inner_dim},
       {"region.inner_dim", config.region.inner_dim},
+      {"text.moe.expert_inner_dim", config.text.moe.expert_inner_dim},
       {"region.coord_feat_dim", config.region.coord_feat_dim},
       {"region.size_feat_dim", config.region.size_feat_dim}};
   for (const auto& [field, value] : fields) GAPLESS_RETURN_IF_ERROR(check_padded(field, value));
@@ -55,9 +57,25 @@ TextShape text_shape(const ModelConfig& config) {
       .num_heads = text.n_heads, .num_kv_heads = text.n_kv_heads, .head_dim = text.head_dim()};
   shape.rotary_dim = text.rotary_dim();
   shape.ff_dim = pad_inner(text.ff_dim);
+  shape.up_dim = shape.ff_dim;
   shape.vocab = text.vocab_size;
   shape.max_context = text.max_context;
+  if (text.moe.num_experts > 0) {
+    shape.experts = {.dim = text.dim,
+                     .inner = text.moe.expert_inner_dim,
+                     .num_experts = text.moe.num_experts,
+                     .experts_per_token = text.moe.experts_per_token};
+  }
+  shape.scales_heads = text.tau_attn;
   return shape;
+}
+
+ModelShape model_shape(const ModelConfig& config) {
+  return {
+      .text = text_shape(config),
+      .vision = vision_shape(config),
+      .region = {.inner_dim = config.region.linear_decoders ? 0 : config.region.inner_dim,
+                 .max_bins = std::max(config.region.coord_out_dim, config.region.size_out_dim)}};
 }
 
 }  // namespace gapless

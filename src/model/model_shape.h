@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "kernels/kernels.h"
-#include "weights/model_config.h"
+#include "model/moondream/model_config.h"
 
 namespace gapless {
 
@@ -45,8 +45,24 @@ struct TextShape {
   AttentionHeads heads;
   int rotary_dim = 0;  // the first dims of each head
   int ff_dim = 0;      // padded
+  int up_dim =
+      0;  // what the feed-forward's first product makes: ff_dim, and as much again for a gate
   int vocab = 0;
   int max_context = 0;
+  ExpertSizes experts;        // of the layers that have them
+  bool scales_heads = false;  // HeadScales
+};
+
+struct RegionShape {
+  int inner_dim = 0;  // 0: heads of one product
+  int max_bins = 0;   // of coordinates or sizes
+};
+
+// All of a model. Parts that it lacks are zero.
+struct ModelShape {
+  TextShape text;
+  VisionShape vision;
+  RegionShape region;
 };
 
 // InvalidArgument, naming the field, for a configuration that is valid (validate_model_config) but
@@ -55,5 +71,6 @@ Status check_model_shape(const ModelConfig& config);
 
 VisionShape vision_shape(const ModelConfig& config);
 TextShape text_shape(const ModelConfig& config);
+ModelShape model_shape(const ModelConfig& config);
 
 }  // namespace gapless

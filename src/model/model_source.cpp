@@ -3,6 +3,11 @@
 #include <charconv>
 #include <system_error>
 
+#include "model/llama/llama_prompts.h"
+#include "model/llama/tensors.h"
+#include "model/moondream/tensors.h"
+#include "model/registry.h"
+
 namespace gapless {
 namespace {
 
@@ -24,6 +29,35 @@ ModelConfig moondream_half_billion_config() {
   return config;
 }
 
+ModelConfig small_moondream3_config() {
+  ModelConfig config = moondream3_config();
+  config.text.dim = 128;
+  config.text.ff_dim = 256;
+  config.text.n_layers = 4;
+  config.text.n_heads = config.text.n_kv_heads = 2;
+  config.text.vocab_size = 768;
+  config.text.max_context = 2048;
+  config.text.moe = {
+      .num_experts = 16, .start_layer = 1, .experts_per_token = 4, .expert_inner_dim = 32};
+  config.vision.enc_dim = 48;
+  config.vision.enc_ff_dim = 90;
+  config.vision.enc_n_layers = 2;
+  config.vision.enc_n_heads = 3;
+  config.vision.proj_inner_dim = 64;
+  config.vision.proj_out_dim = 128;
+  config.region.dim = 128;
+  config.region.coord_feat_dim = config.region.size_feat_dim = 64;
+  TokenizerConfig& tokenizer = config.tokenizer;
+  tokenizer.vocab_size = 768;
+  tokenizer.caption_short = TokenizerConfig::ids({1, 566, 2, 485, 3});
+  tokenizer.caption_normal = TokenizerConfig::ids({1, 566, 2, 575, 3});
+  tokenizer.caption_long = TokenizerConfig::ids({1, 566, 2, 565, 3});
+  tokenizer.query.prefix = TokenizerConfig::ids({1, 567, 2});
+  tokenizer.detect.prefix = TokenizerConfig::ids({1, 568, 2});
+  tokenizer.point.prefix = TokenizerConfig::ids({1, 561, 2});
+  return config;
+}
+
 StatusOr<std::uint64_t> parse_seed(std::string_view text) {
   std::uint64_t seed = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
@@ -33,12 +67,27 @@ StatusOr<std::uint64_t> parse_seed(std::string_view text) {
   return seed;
 }
 
+Status set_architecture(std::string_view name, ModelSource& source) {
+  StatusOr<ModelConfig> moondream = published_architecture(name);
+  if (moondream.ok()) {
+    source.config = *std::move(moondream);
+    return ok_status();
+  }
+  StatusOr<LlamaConfig> llama = published_llama(name);
+  if (!llama.ok()) {
+    return invalid_argument("{}, {}", moondream.status().message(),
+                            fmt::join(published_llama_names(), ", "));
+  }
+  source.llama = *std::move(llama);
+  return ok_status();
+}
+
 // "moondream2:7"
 StatusOr<ModelSource> random_model(std::string_view text) {
   const std::size_t colon = text.find(':');
   ModelSource source;
   source.name = std::string(kRandomPrefix) + std::string(text);
-  GAPLESS_ASSIGN_OR_RETURN(source.config, published_architecture(text.substr(0, colon)));
+  GAPLESS_RETURN_IF_ERROR(set_architecture(text.substr(0, colon), source));
   source.random_seed = 0;
   if (colon != std::string_view::npos) {
     GAPLESS_ASSIGN_OR_RETURN(source.random_seed, parse_seed(text.substr(colon + 1)));
@@ -54,14 +103,21 @@ StatusOr<ModelSource> stored_model(const fs::path& path) {
   if (!fs::exists(path, error)) {
     return make_error(StatusCode::kNotFound,
                       "{}: no such file or folder (nor random:moondream2[:SEED], "
-                      "random:moondream-0.5b[:SEED], or OWNER/NAME[@REVISION] of the hub)",
+                      "random:moondream3[:SEED], random:moondream-0.5b[:SEED], "
+                      "random:llama3-8b[:SEED], or "
+                      "OWNER/NAME[@REVISION] of the hub)",
                       path.string());
   }
+  GAPLESS_ASSIGN_OR_RETURN(const ModelFamily family, choose_family(path));
   ModelSource source;
   source.name = path.string();
   source.checkpoint = path;
   const fs::path folder = fs::is_directory(path, error) ? path : path.parent_path();
   source.tokenizer = folder / "tokenizer.json";
+  if (family == ModelFamily::kLlama) {
+    GAPLESS_ASSIGN_OR_RETURN(source.llama, read_llama_config(folder));
+    return source;
+  }
   GAPLESS_ASSIGN_OR_RETURN(RecognisedModel model, recognise_checkpoint(path));
   source.profile = model.profile;
   source.config = std::move(model.config);
@@ -73,7 +129,11 @@ StatusOr<ModelSource> stored_model(const fs::path& path) {
 StatusOr<ModelConfig> published_architecture(std::string_view name) {
   if (name == "moondream2") return moondream2_config();
   if (name == "moondream-0.5b") return moondream_half_billion_config();
-  return invalid_argument("unknown architecture '{}': moondream2 or moondream-0.5b", name);
+  if (name == "moondream3") return moondream3_config();
+  if (name == "moondream3-small") return small_moondream3_config();
+  return invalid_argument(
+      "unknown architecture '{}': moondream2, moondream3, moondream3-small or moondream-0.5b",
+      name);
 }
 
 StatusOr<fs::path> shipped_model_folder() {
@@ -95,7 +155,12 @@ StatusOr<ModelSource> find_model(std::string_view name) {
   return stored_model(folder);
 }
 
+std::vector<WeightSpec> weight_specs(const ModelSource& source) {
+  return source.llama ? weight_specs(*source.llama) : weight_specs(source.config);
+}
+
 StatusOr<Tokenizer> load_tokenizer(const ModelSource& source) {
+  if (source.llama) return load_llama_tokenizer(source.tokenizer, *source.llama);
   return load_tokenizer(source.tokenizer, {source.profile, source.config});
 }
 
@@ -106,9 +171,12 @@ Status with_expected_weights(const Status& status, const ModelSource& source) {
 }
 
 StatusOr<WeightSource> open_weights(const ModelSource& source) {
-  StatusOr<WeightSource> weights = WeightSource::open(*source.checkpoint, source.config);
+  StatusOr<WeightSource> weights = WeightSource::open(*source.checkpoint, weight_specs(source));
   if (!weights.ok()) return with_expected_weights(weights.status(), source);
-  if (source.profile == nullptr || weights->stored_bytes().size() == 1) return weights;
+  const bool has_quantised = weights->stored_bytes().contains(TensorDType::kF8E4M3);
+  if (source.profile == nullptr || weights->stored_bytes().size() == (has_quantised ? 2 : 1)) {
+    return weights;
+  }
   std::string found;
   for (const auto& [dtype, bytes] : weights->stored_bytes()) {
     found += fmt::format("{}{}", found.empty() ? "" : " and ", tensor_dtype_name(dtype));
@@ -126,7 +194,9 @@ StatusOr<std::string> describe_source(const ModelSource& source) {
            fmt::format("  random weights of seed {}, made on the device\n", *source.random_seed);
   }
   GAPLESS_ASSIGN_OR_RETURN(const WeightSource weights, open_weights(source));
-  out += fmt::format("  {}\n", RecognisedModel{source.profile, source.config}.title());
+  out +=
+      fmt::format("  {}\n", source.llama ? source.llama->architecture
+                                         : RecognisedModel{source.profile, source.config}.title());
   std::error_code error;
   if (fs::exists(source.tokenizer, error)) {
     GAPLESS_ASSIGN_OR_RETURN(const Tokenizer tokenizer, load_tokenizer(source));

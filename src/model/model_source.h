@@ -2,7 +2,7 @@
 //
 //   FOLDER or FILE                    published weights (safetensors), config.json beside them
 //   random:moondream2[:SEED]          the full shape with seeded random weights, made on the device
-//   random:moondream-0.5b[:SEED]
+//   random:moondream-0.5b[:SEED], random:moondream3, random:moondream3-small, random:llama3-8b, random:llama3-1b, random:qwen3-8b, random:qwen3-1.7b
 //   nothing                           the small model that ships: models/tiny
 #pragma once
 
@@ -13,16 +13,19 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "model/llama/llama_config.h"
+#include "model/moondream/checkpoint_profile.h"
+#include "model/moondream/model_config.h"
 #include "text/tokenizer.h"
-#include "weights/checkpoint_profile.h"
-#include "weights/model_config.h"
 #include "weights/weight_map.h"
 
 namespace gapless {
 
 struct ModelSource {
   std::string name;  // as a person would call it
+  // Of the Moondream family; means nothing where `llama` is set.
   ModelConfig config;
+  std::optional<LlamaConfig> llama;
   // Of the table of published models; nullptr: random weights, or a model made for gapless.
   const CheckpointProfile* profile = nullptr;
   // Exactly one of the two is set.
@@ -31,12 +34,15 @@ struct ModelSource {
   std::filesystem::path tokenizer;  // tokenizer.json
 };
 
-// Reads the configuration and recognises the model (weights/checkpoint_profile.h); of the weights
+// Reads the configuration and recognises the model (model/moondream/checkpoint_profile.h); of the weights
 // only the headers. The error names the file and what was expected, or lists the known names.
 StatusOr<ModelSource> find_model(std::string_view name);
 
 // Its tokenizer; an error if it belongs to other weights.
 StatusOr<Tokenizer> load_tokenizer(const ModelSource& source);
+
+// The list of its tensors.
+std::vector<WeightSpec> weight_specs(const ModelSource& source);
 
 // The tensors of a stored model, all found. The error names the tensor and says what was expected.
 StatusOr<WeightSource> open_weights(const ModelSource& source);
@@ -44,8 +50,9 @@ StatusOr<WeightSource> open_weights(const ModelSource& source);
 // An error of reading its weights, with where a published model's are to be had.
 Status with_expected_weights(const Status& status, const ModelSource& source);
 
-// "moondream2" or "moondream-0.5b": shapes of published models, with the special ids and templates
-// of Moondream 2 (2025-06-21).
+// "moondream2", "moondream3" or "moondream-0.5b": shapes of published models, with the special ids and templates
+// of Moondream 2 (2025-06-21) or 3. "moondream3-small": all that tells Moondream 3 apart, in the size of a test,
+// with the prompts and the vocabulary of the shipped model.
 StatusOr<ModelConfig> published_architecture(std::string_view name);
 
 // models/tiny: beside the installed binary (../share/gapless/models/tiny), or in the source tree

@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weights/random_model.h"
+#include "model/moondream/test_config.h"
+#include "model/random_model.h"
 #include "weights/test_files.h"
 
 namespace gapless {
@@ -12,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing_files::TemporaryFolder;
 
-std::string error_of(std::string_view name) {
+std::string error_of_source(std::string_view name) {
   const auto source = find_model(name);
   EXPECT_FALSE(source.ok()) << name;
   return source.ok() ? "" : source.status().message();
@@ -32,21 +33,24 @@ TEST(ModelSource, RandomModels) {
 }
 
 TEST(ModelSource, ErrorsSayWhatIsWrong) {
-  EXPECT_THAT(error_of("random:moondream4"), HasSubstr("unknown architecture 'moondream4'"));
-  EXPECT_THAT(error_of("random:moondream2:-1"), HasSubstr("'-1' is not a seed"));
-  EXPECT_THAT(error_of("random:moondream2:7x"), HasSubstr("'7x' is not a seed"));
-  EXPECT_THAT(error_of("/no/such/model"), HasSubstr("/no/such/model: no such file"));
+  EXPECT_THAT(error_of_source("random:moondream4"), HasSubstr("unknown architecture 'moondream4'"));
+  EXPECT_THAT(error_of_source("random:moondream2:-1"), HasSubstr("'-1' is not a seed"));
+  EXPECT_THAT(error_of_source("random:moondream2:7x"), HasSubstr("'7x' is not a seed"));
+  EXPECT_THAT(error_of_source("/no/such/model"), HasSubstr("/no/such/model: no such file"));
   const TemporaryFolder folder;
-  EXPECT_THAT(error_of(folder.path().string()), HasSubstr("has neither model.safetensors nor"));
-  ASSERT_TRUE(write_random_model(testing_files::very_small_config(), 1, folder.path()).ok());
+  EXPECT_THAT(error_of_source(folder.path().string()),
+              HasSubstr("has neither model.safetensors nor"));
+  ASSERT_TRUE(write_random_model({.config = testing_config::very_small_config(), .random_seed = 1},
+                                 folder.path())
+                  .ok());
   folder.write("config.json", "{\"text\": {\"dim\": ");
-  EXPECT_THAT(error_of(folder.path().string()), HasSubstr("config.json"));
+  EXPECT_THAT(error_of_source(folder.path().string()), HasSubstr("config.json"));
 }
 
 TEST(ModelSource, AFolderAndTheFileInItAreTheSameModel) {
   const TemporaryFolder folder;
-  const ModelConfig config = testing_files::very_small_config();
-  ASSERT_TRUE(write_random_model(config, 1, folder.path()).ok());
+  const ModelConfig config = testing_config::very_small_config();
+  ASSERT_TRUE(write_random_model({.config = config, .random_seed = 1}, folder.path()).ok());
   const auto of_folder = find_model(folder.path().string());
   const auto of_file = find_model((folder.path() / "model.safetensors").string());
   ASSERT_TRUE(of_folder.ok()) << of_folder.status().to_string();

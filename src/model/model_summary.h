@@ -10,7 +10,9 @@
 #include "kernels/dtype.h"
 #include "kernels/kv_format.h"
 #include "kernels/prepared_format.h"
-#include "weights/model_config.h"
+#include "model/llama/llama_config.h"
+#include "model/moondream/model_config.h"
+#include "model/text_weights.h"
 
 namespace gapless {
 
@@ -34,10 +36,11 @@ struct StepTraffic {
 
 // One decode step of `num_rows` sequences with `context` cached tokens each, in elements of
 // `dtype`, the matrices and the KV cache in their formats. Activations stay on chip and are not
-// counted.
-std::vector<StepTraffic> decode_step_traffic(const ModelConfig& config, DType dtype,
-                                             PreparedFormat weights, KvFormat kv_format,
-                                             int num_rows, int context);
+// counted. Of experts those count that the rows (at least one) touch together when each takes its own at random: the
+// component's name says how many.
+std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextWeights& text,
+                                             DType dtype, PreparedFormat weights,
+                                             KvFormat kv_format, int num_rows, int context);
 
 // On top, in a step that samples a coordinate or a size.
 std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dtype);
@@ -46,6 +49,8 @@ std::int64_t total_bytes(const std::vector<StepTraffic>& traffic);
 
 // Everything above and the configuration, as text for a person; of a device whose T is bfloat16.
 std::string describe_model(const ModelConfig& config, PreparedFormat weights, KvFormat kv_format,
+                           int num_rows, int context);
+std::string describe_model(const LlamaConfig& config, PreparedFormat weights, KvFormat kv_format,
                            int num_rows, int context);
 
 }  // namespace gapless

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "model/moondream/model_weights.h"
+
 namespace gapless {
 namespace {
 
@@ -15,7 +17,9 @@ std::int64_t bytes_of_component(const std::vector<StepTraffic>& traffic, std::st
 
 std::vector<StepTraffic> step_of_moondream2(PreparedFormat weights, KvFormat kv_format, int rows,
                                             int context) {
-  return decode_step_traffic(moondream2_config(), DType::kBF16, weights, kv_format, rows, context);
+  const ModelConfig config = moondream2_config();
+  return decode_step_traffic(text_shape(config), describe_text_weights(config), DType::kBF16,
+                             weights, kv_format, rows, context);
 }
 
 std::int64_t step_megabytes(int rows) {

@@ -2,9 +2,8 @@
 
 #include <vector>
 
-#include "model/bump_layout.h"
+#include "device/bump_layout.h"
 #include "model/decode_path.h"
-#include "model/model_shape.h"
 
 namespace gapless {
 namespace {
@@ -71,22 +70,19 @@ Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
 
 }  // namespace
 
-std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config,
-                                   PreparedFormat format) {
+std::size_t prepared_weights_bytes(const Kernels& kernels, const TextShape& shape,
+                                   const TextWeights& text, PreparedFormat format) {
   if (kernels.prepared_linear_bytes(kAnyIn, kAnyOut, format) == 0) return 0;
-  const TextShape shape = text_shape(config);
-  const bool joins =
-      check_one_launch_decode(shape, lay_out_weights(config, kernels.activation_dtype()).text).ok();
+  const bool joins = check_one_launch_decode(shape, text).ok();
   return PreparedLayout(kernels, shape, format, joins, nullptr).total_bytes();
 }
 
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
-                              const ModelConfig& config, PreparedFormat format,
-                              ModelWeights& weights) {
-  const std::size_t bytes = prepared_weights_bytes(kernels, config, format);
+                              const TextShape& shape, PreparedFormat format,
+                              DecoderWeights& weights) {
+  const std::size_t bytes = prepared_weights_bytes(kernels, shape, weights.text, format);
   if (bytes == 0) return ok_status();
   GAPLESS_ASSIGN_OR_RETURN(weights.prepared, device.allocate(bytes));
-  const TextShape shape = text_shape(config);
   const bool joins = check_one_launch_decode(shape, weights.text).ok();
   const PreparedLayout layout(kernels, shape, format, joins, weights.prepared.data());
   for (std::size_t i = 0; i < layout.blocks.size(); ++i) {

@@ -9,19 +9,19 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
-#include "model/model_weights.h"
-#include "weights/model_config.h"
+#include "model/model_shape.h"
+#include "model/text_weights.h"
 
 namespace gapless {
 
-// Bytes of the copy; 0 where the backend has no such layout.
-std::size_t prepared_weights_bytes(const Kernels& kernels, const ModelConfig& config,
-                                   PreparedFormat format);
+// Bytes of the copy; 0 where the backend has no such layout. Addresses are not looked at.
+std::size_t prepared_weights_bytes(const Kernels& kernels, const TextShape& shape,
+                                   const TextWeights& text, PreparedFormat format);
 
 // Makes the copy. kFp8: of weights that round_weights_to_fp8 has rounded. The weights must be there
 // once `stream` gets there; so is the copy after it.
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
-                              const ModelConfig& config, PreparedFormat format,
-                              ModelWeights& weights);
+                              const TextShape& shape, PreparedFormat format,
+                              DecoderWeights& weights);
 
 }  // namespace gapless

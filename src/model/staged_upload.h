@@ -14,6 +14,9 @@
 
 namespace gapless {
 
+// Of a piece, where what is copied is small.
+inline constexpr std::size_t kUploadPieceBytes = 1u << 20;
+
 class StagedUpload {
  public:
   // `stream` must outlive the upload. piece_bytes is the size of each of the two pinned pieces.

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
-#include "model/bump_layout.h"
+#include "device/bump_layout.h"
 #include "model/workspace.h"
 
 namespace gapless {

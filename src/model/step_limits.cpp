@@ -1,10 +1,12 @@
 #include "model/step_limits.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "base/limits.h"
 #include "model/device_state.h"
-#include "model/model_shape.h"
 #include "model/workspace.h"
 
 namespace gapless {
@@ -21,7 +23,8 @@ constexpr std::size_t kGpuReserveBytes = 3 * kGiB;
 // Room beyond every seat's full context, for prefixes that stay cached without a sequence.
 constexpr int kCacheFactor = 2;
 
-StepLimits limits_without_pages(DeviceKind kind, const TextShape& shape) {
+StepLimits limits_without_pages(DeviceKind kind, const ModelShape& model) {
+  const TextShape& shape = model.text;
   StepLimits limits;
   limits.max_pages_per_row = (shape.max_context + kPageTokens - 1) / kPageTokens;
   if (kind == DeviceKind::kCpu) {
@@ -41,45 +44,88 @@ StepLimits limits_without_pages(DeviceKind kind, const TextShape& shape) {
     limits.max_graph_tokens = 2048;
     limits.max_graph_crops = limits.max_crops_per_encode;
   }
+  if (model.vision.dim == 0) {
+    // Nothing to encode; the least that the loop takes.
+    limits.max_crops_per_encode = limits.max_images_per_encode = limits.num_image_slots = 1;
+    limits.max_graph_crops = 0;
+  }
   limits.max_page_deltas =
       std::max(limits.max_seats, limits.max_prefill_sequences * limits.max_pages_per_row);
   return limits;
 }
 
+// What a model's state takes beside its weights.
+struct StateBytes {
+  std::size_t activations = 0;  // and all else that is not pages
+  std::size_t page = 0;
+  int one_context = 0;  // pages: of the longest sequence, and page 0, which is trash
+
+  std::size_t least() const { return activations + static_cast<std::size_t>(one_context) * page; }
+};
+
+StateBytes state_bytes(const Kernels& kernels, const ModelShape& model, KvFormat kv_format,
+                       const StepLimits& limits) {
+  const DType dtype = kernels.activation_dtype();
+  const std::size_t image_pool_bytes = static_cast<std::size_t>(limits.num_image_slots) *
+                                       static_cast<std::size_t>(model.vision.patches_per_crop) *
+                                       static_cast<std::size_t>(model.text.dim) *
+                                       dtype_bytes(dtype);
+  return {.activations = workspace_bytes(kernels, model, limits) + image_pool_bytes +
+                         token_memory_bytes(model.text.vocab, limits),
+          .page = kv_page_bytes(model.text, dtype, kv_format),
+          .one_context = 1 + limits.max_pages_per_row};
+}
+
+std::size_t reserve_bytes(DeviceKind kind) {
+  return kind == DeviceKind::kCpu ? 0 : kGpuReserveBytes;
+}
+
+// The longest context, in whole pages, of which one sequence fits; 0: none.
+int longest_context(DeviceKind kind, std::size_t free_bytes, const Kernels& kernels,
+                    ModelShape model, KvFormat kv_format) {
+  int fits = 0, too_long = (model.text.max_context + kPageTokens - 1) / kPageTokens;
+  while (too_long - fits > 1) {
+    const int pages = fits + (too_long - fits) / 2;
+    model.text.max_context = pages * kPageTokens;
+    const StateBytes state =
+        state_bytes(kernels, model, kv_format, limits_without_pages(kind, model));
+    (state.least() + reserve_bytes(kind) <= free_bytes ? fits : too_long) = pages;
+  }
+  return fits * kPageTokens;
+}
+
+Status does_not_fit(const DeviceInfo& info, const Kernels& kernels, const ModelShape& model,
+                    KvFormat kv_format, const StateBytes& state) {
+  const int context = longest_context(info.kind, info.free_memory_bytes, kernels, model, kv_format);
+  const std::string what_would = context > 0
+                                     ? fmt::format("; --max-context {} fits", context)
+                                     : std::string("; no context fits beside these weights");
+  return make_error(StatusCode::kResourceExhausted,
+                    "{}: {} MiB free after the weights; a KV cache for one context of {} tokens "
+                    "takes {} MiB, activations {} MiB{}",
+                    info.name, info.free_memory_bytes / kMiB, model.text.max_context,
+                    static_cast<std::size_t>(state.one_context) * state.page / kMiB,
+                    state.activations / kMiB, what_would);
+}
+
 }  // namespace
 
 StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
-                                        const ModelConfig& config, KvFormat kv_format) {
-  const TextShape shape = text_shape(config);
-  StepLimits limits = limits_without_pages(device.kind(), shape);
+                                        const ModelShape& model, KvFormat kv_format) {
+  StepLimits limits = limits_without_pages(device.kind(), model);
   GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
-
-  const DType dtype = kernels.activation_dtype();
-  const std::size_t image_pool_bytes = static_cast<std::size_t>(limits.num_image_slots) *
-                                       vision_shape(config).patches_per_crop *
-                                       static_cast<std::size_t>(shape.dim) * dtype_bytes(dtype);
-  const std::size_t needed = workspace_bytes(kernels, config, limits) + image_pool_bytes +
-                             token_memory_bytes(shape.vocab, limits);
-  std::size_t budget = kCpuKvBytes;
-  if (device.kind() != DeviceKind::kCpu) {
-    const std::size_t taken = needed + kGpuReserveBytes;
-    budget = info.free_memory_bytes > taken ? info.free_memory_bytes - taken : 0;
+  const StateBytes state = state_bytes(kernels, model, kv_format, limits);
+  const std::size_t taken = state.activations + reserve_bytes(device.kind());
+  if (state.least() + reserve_bytes(device.kind()) > info.free_memory_bytes) {
+    return does_not_fit(info, kernels, model, kv_format, state);
   }
-  // A large model on the CPU still gets one full context.
-  const std::size_t page_bytes = kv_page_bytes(shape, dtype, kv_format);
-  const int one_context = 1 + limits.max_pages_per_row;  // page 0 is trash
+  const bool on_cpu = device.kind() == DeviceKind::kCpu;
+  const std::size_t budget = on_cpu ? kCpuKvBytes : info.free_memory_bytes - taken;
   const int useful = 1 + kCacheFactor * limits.max_seats * limits.max_pages_per_row;
   const auto affordable = static_cast<int>(
-      std::min<std::size_t>(budget / page_bytes, static_cast<std::size_t>(useful)));
-  limits.num_pages =
-      device.kind() == DeviceKind::kCpu ? std::max(affordable, one_context) : affordable;
-  if (limits.num_pages < one_context) {
-    return make_error(StatusCode::kResourceExhausted,
-                      "{}: {} MiB free after the weights; a KV cache for one context of {} tokens "
-                      "takes {} MiB, activations {} MiB",
-                      info.name, info.free_memory_bytes / kMiB, shape.max_context,
-                      static_cast<std::size_t>(one_context) * page_bytes / kMiB, needed / kMiB);
-  }
+      std::min<std::size_t>(budget / state.page, static_cast<std::size_t>(useful)));
+  // A large model on the CPU still gets one full context.
+  limits.num_pages = std::max(affordable, state.one_context);
   return limits;
 }
 

@@ -1,5 +1,6 @@
 #include "model/text_decoder.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/dense_ops.h"
@@ -31,20 +32,29 @@ Status TextDecoder::tune(Stream& stream, int max_tokens) const {
     rows += rows < 1024 ? 16 : rows < 2048 ? 32 : rows < 4096 ? 64 : 128;
   }
   row_counts.push_back(max_tokens);
+  // The blocks' products have the same shapes, but for the feed-forward of blocks with experts, whose op finds
+  // its own way.
+  const Kernels& kernels = *context_.kernels;
   const DecoderBlock& block = weights_.blocks.front();
   const TextWorkspace& w = workspace_;
-  LinearParams up = dense_linear(*context_.kernels, w.norm, block.ff.up, w.inner, max_tokens);
-  if (block.ff.kind == FeedForwardKind::kDense) up.activation = block.ff.activation;
   // As decoder_blocks() lays a prefill's products out.
   void* after_attention = w.qkv;
-  LinearParams down =
-      residual_linear(*context_.kernels, w.inner, block.ff.down, after_attention, w.x, max_tokens);
-  down.x_stride = block.ff.up.out;
-  for (const LinearParams& plain :
-       {dense_linear(*context_.kernels, w.norm, block.qkv, w.qkv, max_tokens),
-        residual_linear(*context_.kernels, w.attention, block.proj, w.x, after_attention,
-                        max_tokens),
-        up, down}) {
+  std::vector<LinearParams> products = {
+      dense_linear(kernels, w.norm, block.qkv, w.qkv, max_tokens),
+      residual_linear(kernels, w.attention, block.proj, w.x, after_attention, max_tokens)};
+  const auto with_matrices = std::ranges::find_if(weights_.blocks, [](const DecoderBlock& one) {
+    return one.ff.kind != FeedForwardKind::kExperts;
+  });
+  if (with_matrices != weights_.blocks.end()) {
+    const FeedForward& ff = with_matrices->ff;
+    LinearParams up = dense_linear(kernels, w.norm, ff.up, w.inner, max_tokens);
+    if (ff.kind == FeedForwardKind::kDense) up.activation = ff.activation;
+    LinearParams down =
+        residual_linear(kernels, w.inner, ff.down, after_attention, w.x, max_tokens);
+    down.x_stride = ff.up.out;
+    products.insert(products.end(), {up, down});
+  }
+  for (const LinearParams& plain : products) {
     const LinearParams params = with_fp8_input(*context_.kernels, plain, w.row_scales);
     GAPLESS_RETURN_IF_ERROR(context_.kernels->tune_linear(stream, params, row_counts));
   }
@@ -77,6 +87,7 @@ DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const 
   params.inner = workspace_.inner;
   params.row_scales = workspace_.row_scales;
   params.attention_scratch = workspace_.attention_scratch;
+  params.op_scratch = workspace_.op_scratch;
   params.block_scratch = workspace_.block_scratch;
   return params;
 }

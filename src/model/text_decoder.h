@@ -10,7 +10,7 @@
 #include "model/device_state.h"
 #include "model/model_context.h"
 #include "model/model_shape.h"
-#include "model/model_weights.h"
+#include "model/text_weights.h"
 #include "model/workspace.h"
 
 namespace gapless {

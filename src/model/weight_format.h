@@ -1,10 +1,10 @@
-// Weights in another format than T.
+// Weights in another format than T. Which matrices take part is said in the family's list of tensors (Fp8Use).
 #pragma once
 
 #include "base/status.h"
 #include "kernels/kernels.h"
 #include "kernels/prepared_format.h"
-#include "model/model_weights.h"
+#include "model/tensor_layout.h"
 
 namespace gapless {
 
@@ -21,12 +21,13 @@ constexpr PreparedFormat prepared_format(WeightFormat format) {
   return format == WeightFormat::kNative ? PreparedFormat::kNative : PreparedFormat::kFp8;
 }
 
-// Rounds the matrices that kFp8 names to 8 bits, in place: embeddings, norms, biases and region
-// heads stay.
-Status round_weights_to_fp8(Kernels& kernels, Stream& stream, const ModelWeights& weights);
+// Rounds the matrices that take part to 8 bits, in place.
+Status round_weights_to_fp8(Kernels& kernels, Stream& stream, const TensorLayout& layout,
+                            void* weights_dev);
 
-// kW8A8: gives the matrices of those products what LinearWeights::fp8 asks for. Call after
+// kW8A8: writes the copies in 8 bits that LinearWeights::fp8 asks for. Call after
 // round_weights_to_fp8, so that decode steps work on the same numbers.
-Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream, ModelWeights& weights);
+Status fill_fp8_copies(Kernels& kernels, Stream& stream, const TensorLayout& layout,
+                       const void* weights_dev, const Fp8Layout& copies, void* copies_dev);
 
 }  // namespace gapless

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <unordered_map>
 
 #include "base/check.h"
 #include "model/staged_upload.h"
-#include "weights/random_model.h"
+#include "weights/random_tensors.h"
 
 namespace gapless {
 namespace {
@@ -65,14 +64,13 @@ Status load_padded(StagedUpload& upload, const WeightSource& source, const Tenso
 }  // namespace
 
 Status load_weights(Device& device, Stream& stream, const WeightSource& source,
-                    const ModelConfig& config, DType dtype, const ModelWeights& weights,
+                    const TensorLayout& layout, DType dtype, void* weights_dev,
                     std::size_t piece_bytes) {
-  const WeightLayout layout = lay_out_weights(config, dtype);
   GAPLESS_ASSIGN_OR_RETURN(
       StagedUpload upload,
       StagedUpload::create(device, stream, std::min(piece_bytes, layout.total_bytes)));
   for (const TensorPlacement& tensor : layout.tensors) {
-    std::byte* to_dev = weights.buffer.as<std::byte>() + tensor.offset_bytes;
+    std::byte* to_dev = static_cast<std::byte*>(weights_dev) + tensor.offset_bytes;
     const bool dense = tensor.row_stride == tensor.row_size;
     GAPLESS_RETURN_IF_ERROR(dense ? load_dense(upload, source, tensor, dtype, to_dev)
                                   : load_padded(upload, source, tensor, dtype, to_dev));
@@ -80,17 +78,14 @@ Status load_weights(Device& device, Stream& stream, const WeightSource& source,
   return upload.finish();
 }
 
-Status fill_random_weights(Kernels& kernels, Stream& stream, const ModelConfig& config,
-                           std::uint64_t seed, const ModelWeights& weights) {
-  std::unordered_map<std::string, RandomTensorSpec> specs;
-  for (const WeightSpec& weight : weight_specs(config)) {
-    specs.emplace(weight.name, random_tensor_spec(config, weight, seed));
-  }
-  for (const TensorPlacement& tensor :
-       lay_out_weights(config, kernels.activation_dtype()).tensors) {
-    const RandomTensorSpec& spec = specs.at(tensor.name);
+Status fill_random_weights(Kernels& kernels, Stream& stream, std::span<const WeightSpec> specs,
+                           std::uint64_t seed, const TensorLayout& layout, void* weights_dev) {
+  GAPLESS_CHECK(specs.size() == layout.tensors.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const TensorPlacement& tensor = layout.tensors[i];
+    const RandomTensorSpec spec = random_tensor_spec(specs[i], seed);
     FillRandomParams params;
-    params.out = weights.buffer.as<std::byte>() + tensor.offset_bytes;
+    params.out = static_cast<std::byte*>(weights_dev) + tensor.offset_bytes;
     params.num_rows = tensor.num_rows;
     params.row_size = tensor.row_size;
     params.row_stride = tensor.row_stride;

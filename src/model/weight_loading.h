@@ -7,8 +7,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
-#include "model/model_weights.h"
-#include "weights/model_config.h"
+#include "model/tensor_layout.h"
 #include "weights/weight_map.h"
 
 namespace gapless {
@@ -18,15 +17,15 @@ namespace gapless {
 inline constexpr std::size_t kWeightPieceBytes = 32u << 20;
 
 // Converts every tensor to `dtype` and copies it into its place, padding included. Returns when all
-// of it has arrived. `weights` come from allocate_weights with the same configuration, dtype and
-// stream. piece_bytes must hold a row of every padded tensor.
+// of it has arrived. `layout` and `weights_dev` are of an allocation of the same dtype, whose bytes are
+// zero; the source was opened with the same list. piece_bytes must hold a row of every padded tensor.
 Status load_weights(Device& device, Stream& stream, const WeightSource& source,
-                    const ModelConfig& config, DType dtype, const ModelWeights& weights,
+                    const TensorLayout& layout, DType dtype, void* weights_dev,
                     std::size_t piece_bytes = kWeightPieceBytes);
 
-// The values that write_random_model (weights/random_model.h) puts on disk for this seed, rounded
-// to T. Enqueues only.
-Status fill_random_weights(Kernels& kernels, Stream& stream, const ModelConfig& config,
-                           std::uint64_t seed, const ModelWeights& weights);
+// The values that write_random_weights (weights/random_tensors.h) puts on disk for this list and seed,
+// rounded to T. Enqueues only.
+Status fill_random_weights(Kernels& kernels, Stream& stream, std::span<const WeightSpec> specs,
+                           std::uint64_t seed, const TensorLayout& layout, void* weights_dev);
 
 }  // namespace gapless

@@ -5,19 +5,22 @@
 #include <cstring>
 #include <vector>
 
+#include "model/moondream/model_weights.h"
+#include "model/moondream/tensors.h"
+#include "model/moondream/test_config.h"
+#include "model/random_model.h"
 #include "weights/float_conversion.h"
-#include "weights/random_model.h"
 #include "weights/test_files.h"
 
 namespace gapless {
 namespace {
 
-constexpr std::uint64_t kSeed = 3;
+constexpr std::uint64_t kWeightsSeed = 3;
 
 class WeightLoadingTest : public testing::Test {
  protected:
   WeightLoadingTest() {
-    config_ = testing_files::very_small_config();
+    config_ = testing_config::very_small_config();
     config_.vision.enc_ff_dim = 42;  // padded to 48, as the patch length 48 is not
     stream_ = device_->create_stream("test").value();
     kernels_ = make_kernels(*device_).value();
@@ -33,18 +36,20 @@ class WeightLoadingTest : public testing::Test {
   std::vector<float> random_contents() {
     const auto weights = allocate_weights(*device_, *stream_, config_, DType::kF32);
     EXPECT_TRUE(weights.ok());
-    EXPECT_TRUE(fill_random_weights(*kernels_, *stream_, config_, kSeed, *weights).ok());
+    EXPECT_TRUE(fill_random_weights(*kernels_, *stream_, weight_specs(config_), kWeightsSeed,
+                                    weights->layout, weights->buffer.data())
+                    .ok());
     return contents(*weights);
   }
 
   std::vector<float> loaded_contents(const std::filesystem::path& folder, std::size_t piece_bytes) {
-    const auto source = WeightSource::open(folder, config_);
+    const auto source = WeightSource::open(folder, weight_specs(config_));
     EXPECT_TRUE(source.ok()) << source.status().to_string();
     const auto weights = allocate_weights(*device_, *stream_, config_, DType::kF32);
     EXPECT_TRUE(weights.ok());
-    EXPECT_TRUE(
-        load_weights(*device_, *stream_, *source, config_, DType::kF32, *weights, piece_bytes)
-            .ok());
+    EXPECT_TRUE(load_weights(*device_, *stream_, *source, weights->layout, DType::kF32,
+                             weights->buffer.data(), piece_bytes)
+                    .ok());
     return contents(*weights);
   }
 
@@ -58,7 +63,8 @@ class WeightLoadingTest : public testing::Test {
 // padding included: every byte of the allocation is compared.
 TEST_F(WeightLoadingTest, RandomWeightsAreTheSameOnDiskAndOnTheDevice) {
   const testing_files::TemporaryFolder folder;
-  ASSERT_TRUE(write_random_model(config_, kSeed, folder.path()).ok());
+  ASSERT_TRUE(
+      write_random_model({.config = config_, .random_seed = kWeightsSeed}, folder.path()).ok());
   const std::vector<float> made = random_contents();
   // In one piece, and in pieces that cut tensors.
   for (const std::size_t piece_bytes : {kWeightPieceBytes, std::size_t{1024}}) {
@@ -80,7 +86,8 @@ TEST_F(WeightLoadingTest, RandomWeightsAreTheSameOnDiskAndOnTheDevice) {
 TEST_F(WeightLoadingTest, ValuesThatAreNotFiniteAreRefused) {
   for (const char* victim : {"model.text.wte", "model.vision.blocks.1.mlp.fc2.weight"}) {
     const testing_files::TemporaryFolder folder;
-    ASSERT_TRUE(write_random_model(config_, kSeed, folder.path()).ok());
+    ASSERT_TRUE(
+        write_random_model({.config = config_, .random_seed = kWeightsSeed}, folder.path()).ok());
     const auto file = folder.path() / "model.safetensors";
     const auto bytes = read_file(file, 1u << 24).value();
     for (const TensorEntry& entry :
@@ -91,10 +98,11 @@ TEST_F(WeightLoadingTest, ValuesThatAreNotFiniteAreRefused) {
       changed[entry.end - 2] = '\xC0';
       folder.write("model.safetensors", changed);
     }
-    const auto source = WeightSource::open(folder.path(), config_);
+    const auto source = WeightSource::open(folder.path(), weight_specs(config_));
     ASSERT_TRUE(source.ok());
     const auto weights = allocate_weights(*device_, *stream_, config_, DType::kF32);
-    const Status status = load_weights(*device_, *stream_, *source, config_, DType::kF32, *weights);
+    const Status status = load_weights(*device_, *stream_, *source, weights->layout, DType::kF32,
+                                       weights->buffer.data());
     EXPECT_NE(status.message().find(fmt::format("tensor '{}' is nan at [", victim)),
               std::string::npos)
         << status.to_string();

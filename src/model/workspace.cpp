@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/limits.h"
-#include "model/bump_layout.h"
-#include "model/model_shape.h"
+#include "device/bump_layout.h"
 
 namespace gapless {
 namespace {
@@ -19,8 +18,7 @@ struct Carver {
   }
 };
 
-VisionWorkspace carve_vision(Carver take, const ModelConfig& config, const StepLimits& limits) {
-  const VisionShape shape = vision_shape(config);
+VisionWorkspace carve_vision(Carver take, const VisionShape& shape, const StepLimits& limits) {
   const std::int64_t rows = std::int64_t{limits.max_crops_per_encode} * shape.patches_per_crop;
   VisionWorkspace vision;
   vision.patches = take(rows, shape.patch_stride);
@@ -36,9 +34,9 @@ VisionWorkspace carve_vision(Carver take, const ModelConfig& config, const StepL
   return vision;
 }
 
-TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig& config,
+TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& model,
                          const StepLimits& limits) {
-  const TextShape shape = text_shape(config);
+  const TextShape& shape = model.text;
   const int tokens = std::max(limits.max_prefill_tokens, limits.max_seats);
   const int rows = std::max(limits.max_prefill_sequences, limits.max_seats);
   TextWorkspace text;
@@ -46,7 +44,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   text.norm = take(tokens, shape.dim);
   text.qkv = take(tokens, std::max(shape.heads.qkv_width(), shape.dim));
   text.attention = take(tokens, std::max(shape.heads.q_width(), shape.dim));
-  text.inner = take(tokens, shape.ff_dim);
+  text.inner = take(tokens, shape.up_dim);
   text.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(tokens));
   text.last_norm = take(rows, shape.dim);
   BumpLayout& layout = take.layout;
@@ -55,12 +53,14 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
       limits.max_seats, limits.max_seats, shape.max_context, shape.heads);
   text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));
+  text.op_scratch = layout.take(std::max(
+      shape.experts.num_experts > 0 ? kernels.experts_scratch_bytes(tokens, shape.experts) : 0,
+      shape.scales_heads ? kernels.scale_heads_scratch_bytes(tokens, shape.heads) : 0));
   text.block_scratch = layout.take(kernels.decoder_blocks_scratch_bytes(
       limits.max_seats, shape.dim, shape.ff_dim, shape.heads.num_heads));
   text.sample_scratch = layout.take(kernels.sample_scratch_bytes(rows, shape.vocab));
-  text.region_scratch = layout.take(kernels.region_scratch_bytes(
-      rows, config.region.inner_dim,
-      std::max(config.region.coord_out_dim, config.region.size_out_dim)));
+  text.region_scratch = layout.take(
+      kernels.region_scratch_bytes(rows, shape.dim, model.region.inner_dim, model.region.max_bins));
   const auto seats = static_cast<std::size_t>(limits.max_seats);
   text.positions = layout.take_array<std::int32_t>(seats);
   text.cache_slots = layout.take_array<std::int32_t>(seats);
@@ -69,17 +69,16 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelConfig&
   return text;
 }
 
-void carve(BumpLayout& layout, const Kernels& kernels, const ModelConfig& config,
+void carve(BumpLayout& layout, const Kernels& kernels, const ModelShape& shape,
            const StepLimits& limits, VisionWorkspace& vision, TextWorkspace& text) {
   Carver take{layout, dtype_bytes(kernels.activation_dtype())};
-  const VisionShape shape = vision_shape(config);
-  void* const features =
-      take(std::int64_t{max_feature_crops(limits)} * shape.patches_per_crop, shape.dim);
+  void* const features = take(
+      std::int64_t{max_feature_crops(limits)} * shape.vision.patches_per_crop, shape.vision.dim);
   const std::size_t start = layout.mark();
-  vision = carve_vision(take, config, limits);
+  vision = carve_vision(take, shape.vision, limits);
   vision.features = features;
   layout.rewind(start);
-  text = carve_text(take, kernels, config, limits);
+  text = carve_text(take, kernels, shape, limits);
 }
 
 }  // namespace
@@ -88,22 +87,22 @@ int max_feature_crops(const StepLimits& limits) {
   return std::max(limits.max_crops_per_encode, 1 + kMaxTilesPerImage);
 }
 
-std::size_t workspace_bytes(const Kernels& kernels, const ModelConfig& config,
+std::size_t workspace_bytes(const Kernels& kernels, const ModelShape& shape,
                             const StepLimits& limits) {
   BumpLayout layout;
   VisionWorkspace vision;
   TextWorkspace text;
-  carve(layout, kernels, config, limits, vision, text);
+  carve(layout, kernels, shape, limits, vision, text);
   return layout.peak_bytes();
 }
 
 StatusOr<Workspace> Workspace::create(Device& device, const Kernels& kernels,
-                                      const ModelConfig& config, const StepLimits& limits) {
+                                      const ModelShape& shape, const StepLimits& limits) {
   Workspace workspace;
   GAPLESS_ASSIGN_OR_RETURN(workspace.buffer_,
-                           device.allocate(workspace_bytes(kernels, config, limits)));
+                           device.allocate(workspace_bytes(kernels, shape, limits)));
   BumpLayout layout(workspace.buffer_.data());
-  carve(layout, kernels, config, limits, workspace.vision_, workspace.text_);
+  carve(layout, kernels, shape, limits, workspace.vision_, workspace.text_);
   return workspace;
 }
 

@@ -10,8 +10,8 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
+#include "model/model_shape.h"
 #include "step/step_model.h"
-#include "weights/model_config.h"
 
 namespace gapless {
 
@@ -30,16 +30,18 @@ struct VisionWorkspace {
   void* projector_inner = nullptr;  // [729, proj_inner_dim] T
 };
 
-// N = max_prefill_tokens, D = text dim, F = padded text ff_dim.
+// N = max_prefill_tokens, D = text dim, H = heads x head size, K = key heads x head size, F = padded ff_dim, twice
+// where it is gated.
 struct TextWorkspace {
   void* x = nullptr;          // [N, D] T: a prefill's residual stream (decode: StepBuffers::hidden)
   void* norm = nullptr;       // [N, D] T
-  void* qkv = nullptr;        // [N, 3D] T
-  void* attention = nullptr;  // [N, D] T
+  void* qkv = nullptr;        // [N, max(H + 2K, D)] T
+  void* attention = nullptr;  // [N, max(H, D)] T
   void* inner = nullptr;      // [N, F] T
   float* row_scales = nullptr;  // [N]: of norm or inner, while they are in 8 bits
   void* last_norm = nullptr;    // [max rows, D] T: post_ln of the rows' last tokens
   void* attention_scratch = nullptr;
+  void* op_scratch = nullptr;  // of experts, or of scaled heads
   void* block_scratch = nullptr;
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;
@@ -54,13 +56,13 @@ struct TextWorkspace {
 int max_feature_crops(const StepLimits& limits);
 
 // Bytes that Workspace::create will allocate.
-std::size_t workspace_bytes(const Kernels& kernels, const ModelConfig& config,
+std::size_t workspace_bytes(const Kernels& kernels, const ModelShape& shape,
                             const StepLimits& limits);
 
 class Workspace {
  public:
-  static StatusOr<Workspace> create(Device& device, const Kernels& kernels,
-                                    const ModelConfig& config, const StepLimits& limits);
+  static StatusOr<Workspace> create(Device& device, const Kernels& kernels, const ModelShape& shape,
+                                    const StepLimits& limits);
 
   const VisionWorkspace& vision() const { return vision_; }
   const TextWorkspace& text() const { return text_; }

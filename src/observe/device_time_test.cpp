@@ -8,7 +8,7 @@
 namespace gapless {
 namespace {
 
-StepRecord step(std::int64_t number, std::int64_t begin, std::int64_t end) {
+StepRecord device_step(std::int64_t number, std::int64_t begin, std::int64_t end) {
   StepRecord record;
   record.number = number;
   record.launch_begin_ns = begin - 1'000'000;  // no causality correction
@@ -44,7 +44,7 @@ TEST(DeviceTimeTest, ALongStepCountsWhileItRuns) {
   EXPECT_EQ(ledger.device_time(500'110).busy_ns(), 500'000);
   EXPECT_EQ(ledger.device_time(500'110).starved_ns(), 100);
   EXPECT_EQ(ledger.device_time(500'110).bubble_ns(HostPhaseKind::kOther), 10);
-  ledger.add(step(0, 120, 600'000));
+  ledger.add(device_step(0, 120, 600'000));
   EXPECT_EQ(ledger.totals().elapsed_ns(), 599'880);
   // Done, and nothing is known of what comes: the loop is at work on it.
   EXPECT_EQ(ledger.device_time(600'050).bubble_ns(), 50 + 20);
@@ -57,7 +57,7 @@ TEST(DeviceTimeTest, AStepThatIsTakenBackIsNotBusy) {
   ledger.launched(3, 0);
   ledger.launched(4, 0);
   ledger.abandoned(4);
-  ledger.add(step(3, 0, 50));
+  ledger.add(device_step(3, 0, 50));
   ledger.idle_since(50);
   EXPECT_EQ(ledger.device_time(1'050).starved_ns(), 1'000);
 }
@@ -69,12 +69,12 @@ TEST(DeviceTimeTest, ACorrectionTakesNothingBackAndIsMadeGood) {
   ledger.launched(0, 0);
   EXPECT_EQ(ledger.device_time(1'000).busy_ns(), 1'000);
   ledger.add_phase(HostPhaseKind::kCommit, 0, 400, 1'100);
-  ledger.add(step(0, 0, 400));
+  ledger.add(device_step(0, 0, 400));
   DeviceTime time = ledger.device_time(1'100);
   EXPECT_EQ(time.busy_ns(), 1'000) << "no counter goes back";
   EXPECT_EQ(time.bubble_ns(HostPhaseKind::kCommit), 100);
   ledger.launched(1, 1'100);
-  ledger.add(step(1, 1'100, 2'100));
+  ledger.add(device_step(1, 1'100, 2'100));
   time = ledger.device_time(2'100);
   EXPECT_EQ(time.busy_ns(), 1'400);
   EXPECT_EQ(time.bubble_ns(HostPhaseKind::kCommit), 700);
@@ -99,10 +99,10 @@ TEST(DeviceTimeTest, WhatLagsCatchesUpInProportion) {
 TEST(DeviceTimeTest, RestartingTheTotalsLeavesItAlone) {
   Ledger ledger(8);
   ledger.start(0);
-  ledger.add(step(0, 100, 200));
+  ledger.add(device_step(0, 100, 200));
   ledger.restart();
   EXPECT_EQ(ledger.totals().elapsed_ns(), 0);
-  ledger.add(step(1, 300, 350));
+  ledger.add(device_step(1, 300, 350));
   EXPECT_EQ(ledger.totals().busy_ns, 50);
   EXPECT_EQ(ledger.totals().elapsed_ns(), 50) << "the gap before it is not counted";
   EXPECT_EQ(ledger.device_time(350).busy_ns(), 150);
@@ -113,7 +113,7 @@ TEST(DeviceTimeTest, RestartingTheTotalsLeavesItAlone) {
 TEST(DeviceTimeTest, PreparationsThatOverlapCountOnce) {
   Ledger ledger(8);
   ledger.start(0);
-  ledger.add(step(0, 0, 100));
+  ledger.add(device_step(0, 0, 100));
   ledger.idle_since(100);
   ledger.begin_preparing(300);
   ledger.begin_preparing(200);
@@ -124,7 +124,7 @@ TEST(DeviceTimeTest, PreparationsThatOverlapCountOnce) {
   ledger.begin_preparing(450);  // told late
   ledger.end_preparing(600);
   ledger.add_phase(HostPhaseKind::kIdle, -1, 100, 700);
-  ledger.add(step(1, 700, 800));
+  ledger.add(device_step(1, 700, 800));
   const LedgerTotals totals = ledger.totals();
   EXPECT_EQ(totals.preparing_ns, 400);
   EXPECT_EQ(totals.starved_ns, 200);
@@ -147,10 +147,10 @@ TEST(DeviceTimeTest, PreparingExcusesNoBubble) {
   Ledger ledger(8);
   ledger.start(0);
   ledger.begin_preparing(0);
-  ledger.add(step(0, 0, 100));
+  ledger.add(device_step(0, 0, 100));
   ledger.add_phase(HostPhaseKind::kCommit, 0, 100, 160);
   ledger.add_phase(HostPhaseKind::kLaunch, 1, 160, 200);
-  ledger.add(step(1, 200, 300));
+  ledger.add(device_step(1, 200, 300));
   EXPECT_EQ(ledger.totals().preparing_ns, 0);
   EXPECT_EQ(ledger.totals().bubble_by_phase_ns[static_cast<std::size_t>(HostPhaseKind::kCommit)],
             60);

@@ -5,12 +5,12 @@
 // gaps between them, named as the ledger charged them; the copies; and the steps that carried
 // zombies. A copy is not stamped: its slice is the bound that is
 // known, from the launch to the forward's begin (inputs), and from the sampling's end to the moment
-// the host had the outputs.
+// the host had the outputs. Several devices are several processes of the trace, of one clock.
 #pragma once
 
 #include <filesystem>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "observe/ledger.h"
@@ -18,12 +18,20 @@
 
 namespace gapless {
 
-// The whole JSON text. Times count from the earliest one, in microseconds.
-std::string chrome_trace(std::span<const StepRecord> records, std::span<const HostPhase> phases,
-                         std::span<const IdlePart> idle_parts);
-// Of the ledger's last steps.
-std::string chrome_trace(const Ledger& ledger, std::size_t most_steps = SIZE_MAX);
+struct DeviceTrace {
+  std::string device;  // "cuda:0"
+  std::vector<StepRecord> records;
+  std::vector<HostPhase> phases;
+  std::vector<IdlePart> idle_parts;
+};
 
-Status write_chrome_trace(const Ledger& ledger, const std::filesystem::path& path);
+// The ledger's last steps.
+DeviceTrace trace_of(const Ledger& ledger, std::string device, std::size_t most_steps = SIZE_MAX);
+
+// The whole JSON text. Times count from the earliest one, in microseconds.
+std::string chrome_trace(const std::vector<DeviceTrace>& devices);
+
+Status write_chrome_trace(const std::vector<DeviceTrace>& devices,
+                          const std::filesystem::path& path);
 
 }  // namespace gapless

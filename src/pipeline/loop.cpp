@@ -11,11 +11,6 @@ namespace {
 // A picture takes some milliseconds to be decoded and cut.
 constexpr std::int64_t kMostAwakeNs = 20'000'000;
 
-// An illegal transition is a bug of the loop.
-void must(const Status& transition) {
-  GAPLESS_CHECK_MSG(transition.ok(), transition.message());
-}
-
 }  // namespace
 
 StatusOr<std::unique_ptr<Loop>> Loop::create(Device& device, StepModel& model, HostClock& clock,

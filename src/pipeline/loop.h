@@ -186,6 +186,8 @@ class Loop {
   void remember(const Step& step);
   void publish_counts();
   void add_phase(HostPhaseKind kind, SlotId slot, std::int64_t begin_ns, std::int64_t end_ns);
+  // An illegal transition is a bug of the loop.
+  static void must(const Status& transition);
   static std::size_t index(SlotId slot) { return static_cast<std::size_t>(slot.value); }
   Step& step(SlotId slot) { return steps_[index(slot)]; }
 

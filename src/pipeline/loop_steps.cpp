@@ -10,10 +10,6 @@
 namespace gapless {
 namespace {
 
-void must(const Status& transition) {
-  GAPLESS_CHECK_MSG(transition.ok(), transition.message());
-}
-
 void add_alternatives(std::span<const TopLogprob> alternatives, CommittedToken& token) {
   token.top_logprobs.reserve(alternatives.size());
   for (TopLogprob alternative : alternatives) {
@@ -25,6 +21,10 @@ void add_alternatives(std::span<const TopLogprob> alternatives, CommittedToken& 
 }
 
 }  // namespace
+
+void Loop::must(const Status& transition) {
+  GAPLESS_CHECK_MSG(transition.ok(), transition.message());
+}
 
 // ---- launch
 

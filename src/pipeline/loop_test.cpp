@@ -186,6 +186,21 @@ TEST_F(LoopTest, AZombieKeepsItsRowAndNotTheSeat) {
   }
 }
 
+// The seat is free at the commit that finalizes, the pages when nothing in flight refers to them.
+TEST_F(LoopTest, WhoWaitsForAZombiesPagesIsSeatedWhenTheyComeBack) {
+  model_config_.limits.num_pages = 7;
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE(depth);
+    options_.depth = depth;
+    make_loop();
+    const auto first = submit(text(40, 40, 10));  // 5 of 6 pages
+    const auto second = submit(text(40, 40, 10));
+    for (int i = 0; i < 1000 && second->num_finished == 0; ++i) (void)loop_->tick();
+    EXPECT_EQ(first->tokens.size(), 10u);
+    EXPECT_EQ(second->tokens.size(), 10u);
+  }
+}
+
 // ---- running ahead
 
 // Where rows end in every other step it does not pay (run_ahead.h).

@@ -153,6 +153,29 @@ TEST_F(LoopTimeTest, AClockThatIsOffChangesNothing) {
   EXPECT_NEAR(static_cast<double>(time.busy_ns()), 5e9, 5e6);
 }
 
+// A slot holds the stamps of its steps one after the other: prefills, which sample apart, and decode
+// steps, whose sampling begins where their forward ends.
+TEST_F(LoopTimeTest, EachStepHasTimesOfItsOwn) {
+  for (const int depth : {1, 2, 4}) {
+    SCOPED_TRACE(depth);
+    make_loop(depth);
+    for (int i = 0; i < 3; ++i) {
+      submit(12);
+      tick_until_idle();
+    }
+    int num_decodes = 0;
+    for (const StepRecord& record : loop_->ledger().records()) {
+      SCOPED_TRACE(record.number);
+      EXPECT_LT(record.forward_begin_ns, record.forward_end_ns);
+      EXPECT_LE(record.forward_end_ns, record.sampling_begin_ns);
+      EXPECT_LT(record.sampling_begin_ns, record.sampling_end_ns);
+      EXPECT_LE(record.sampling_end_ns, record.wait_end_ns);
+      num_decodes += record.kind == StepKind::kDecode ? 1 : 0;
+    }
+    EXPECT_GE(num_decodes, 3 * 11);
+  }
+}
+
 TEST_F(LoopTimeTest, ASequenceKnowsItsWay) {
   make_loop(2);
   tick_until_idle();

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "server/image_url.h"
 #include "server/json_body.h"
+#include "skill/grammar_fields.h"
 #include "skill/request_json.h"
 #include "skill/unsupported_fields.h"
 
@@ -15,14 +16,10 @@ namespace {
 
 namespace json = boost::json;
 
-struct Turn {
-  bool from_user = true;
-  std::string text;
-};
-
 struct Conversation {
   std::string system;
-  std::vector<Turn> turns;
+  std::vector<ChatMessage> turns;     // without the system's
+  std::vector<ChatMessage> messages;  // all
   std::vector<std::shared_ptr<const std::string>> images;
 };
 
@@ -91,8 +88,11 @@ Status read_message(json::value& value, Conversation& conversation) {
   GAPLESS_RETURN_IF_ERROR(read_content(message, role == "user", conversation, text));
   if (role == "system" || role == "developer") {
     append_paragraph(conversation.system, text);
+    conversation.messages.push_back({ChatRole::kSystem, std::move(text)});
   } else if (role == "user" || role == "assistant") {
-    conversation.turns.push_back({role == "user", std::move(text)});
+    conversation.turns.push_back(
+        {role == "user" ? ChatRole::kUser : ChatRole::kAssistant, std::move(text)});
+    conversation.messages.push_back(conversation.turns.back());
   } else {
     return invalid_argument("messages: role '{}' is not known", role.value_or(""));
   }
@@ -111,7 +111,7 @@ StatusOr<Conversation> read_messages(json::object& body) {
   for (json::value& message : messages->get_array()) {
     GAPLESS_RETURN_IF_ERROR(read_message(message, conversation));
   }
-  if (conversation.turns.empty() || !conversation.turns.back().from_user) {
+  if (conversation.turns.empty() || conversation.turns.back().role != ChatRole::kUser) {
     return invalid_argument("messages: the last one must be the user's");
   }
   return conversation;
@@ -121,8 +121,8 @@ std::string question_of(const Conversation& conversation) {
   std::string text = conversation.system;
   const std::size_t last = conversation.turns.size() - 1;
   for (std::size_t i = 0; i < last; ++i) {
-    const Turn& turn = conversation.turns[i];
-    append_paragraph(text, (turn.from_user ? "User: " : "Assistant: ") + turn.text);
+    const ChatMessage& turn = conversation.turns[i];
+    append_paragraph(text, (turn.role == ChatRole::kUser ? "User: " : "Assistant: ") + turn.text);
   }
   append_paragraph(text, conversation.turns[last].text);
   return text;
@@ -138,18 +138,26 @@ std::string_view limit_field_of(const json::object& body) {
 // the extension.
 StatusOr<json::object> skill_fields(const json::object& body, const json::object* extension) {
   json::object fields;
-  for (const char* name : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-                           "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop",
-                           "stop_token_ids", "max_tokens", "min_tokens", "ignore_eos"}) {
+  for (const char* name :
+       {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+        "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids", "max_tokens",
+        "min_tokens", "ignore_eos", "complete"}) {
     if (const json::value* value = find_field(body, name)) fields[name] = *value;
   }
   if (const json::value* limit = find_field(body, limit_field_of(body))) {
     fields["max_tokens"] = *limit;
   }
   if (extension != nullptr) {
-    for (const char* name : {"object", "obj", "length", "spatial_refs", "settings"}) {
+    for (const char* name : {"object", "obj", "length", "spatial_refs", "complete", "settings"}) {
       if (const json::value* value = find_field(*extension, name)) fields[name] = *value;
     }
+  }
+  for (const std::string_view name : kGrammarFields) {
+    if (const json::value* value = find_field(body, name)) fields[name] = *value;
+    const json::value* value = extension == nullptr ? nullptr : find_field(*extension, name);
+    if (value == nullptr) continue;
+    if (fields.contains(name)) return invalid_field(name, "is there twice");
+    fields[name] = *value;
   }
   return fields;
 }
@@ -176,9 +184,25 @@ Status read_logprobs(const json::object& body, GenerationSettings& settings) {
   return ok_status();
 }
 
+// {"enable_thinking": ...} and nothing else is taken out of the body; other templates' settings are refused
+// as all that is not supported.
+StatusOr<std::optional<bool>> take_thinking(json::object& body) {
+  constexpr std::string_view kField = "chat_template_kwargs", kThinking = "enable_thinking";
+  const json::value* kwargs = find_field(body, kField);
+  if (kwargs == nullptr || !kwargs->is_object()) return std::optional<bool>();
+  const json::object& fields = kwargs->get_object();
+  const json::value* thinking = fields.if_contains(kThinking);
+  if (thinking == nullptr || fields.size() != 1) return std::optional<bool>();
+  if (!thinking->is_bool()) return invalid_field(kField, "{} must be true or false", kThinking);
+  const bool value = thinking->get_bool();
+  body.erase(kField);
+  return std::optional<bool>(value);
+}
+
 StatusOr<ChatRequest> read_request(json::object& body) {
   ChatRequest request;
   request.limit_field = limit_field_of(body);
+  GAPLESS_ASSIGN_OR_RETURN(const std::optional<bool> thinking, take_thinking(body));
   GAPLESS_RETURN_IF_ERROR(refuse_unsupported(body));
   GAPLESS_RETURN_IF_ERROR(read_stream_options(body, request));
   GAPLESS_ASSIGN_OR_RETURN(const auto n, optional_integer(body, "n"));
@@ -208,6 +232,9 @@ StatusOr<ChatRequest> read_request(json::object& body) {
   if (!names_object) fields["object"] = conversation.turns.back().text;
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_request_from_json(skill, fields));
   request.skill.images = std::move(conversation.images);
+  request.skill.form = QueryForm::kChat;
+  request.skill.messages = std::move(conversation.messages);
+  request.skill.thinking = thinking;
   GAPLESS_RETURN_IF_ERROR(read_logprobs(body, request.skill.settings));
   return request;
 }

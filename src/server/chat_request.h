@@ -1,6 +1,8 @@
 // The body of POST /v1/chat/completions as a skill request.
 //
-// Moondream has no chat template: the last user turn is the question, system text goes in front of
+// A text model reads the messages by its chat template (text/chat_template.h), where
+// "chat_template_kwargs": {"enable_thinking": false} may tell Qwen3 to answer at once. Moondream has no chat
+// template: the last user turn is the question, system text goes in front of
 // it, and earlier turns go in front as "User: ..." and "Assistant: ..." lines. The images of all
 // turns come before the text, in order. The extension field "moondream": {"skill", "object",
 // "length", "spatial_refs", "settings"} reaches the other skills.

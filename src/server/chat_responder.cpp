@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "server/logprob_json.h"
 #include "server/sse.h"
+#include "server/unix_time.h"
 #include "skill/response_json.h"
 
 namespace gapless {
@@ -25,12 +26,6 @@ std::string content_of(const SkillResult& result) {
   json::object answer = response_json(result);
   const char* field = result.skill == Skill::kPoint ? "points" : "objects";
   return json_text(json::object{{field, answer.at(field)}});
-}
-
-std::int64_t unix_now_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 }  // namespace
@@ -73,7 +68,7 @@ ChatResponder::ChatResponder(ServerState& state, InferenceService& service,
       form_(request.form),
       id_((form_ == Form::kChat ? "chatcmpl-" : "cmpl-") + exchange_->request().request_id),
       model_(service.info().model),
-      created_unix_s_(unix_now_s()),
+      created_unix_s_(whole_unix_now_s()),
       stream_(request.stream),
       include_usage_(request.include_usage),
       with_logprobs_(request.skill.settings.logprobs),

@@ -40,6 +40,8 @@ StatusOr<ChatRequest> completion_request_from_json(json::object& body) {
         .with_field(of_prompt ? "prompt" : request.status().field());
   }
   request->form = ChatRequest::Form::kCompletion;
+  request->skill.form = QueryForm::kCompletion;
+  request->skill.messages.clear();
   return request;
 }
 

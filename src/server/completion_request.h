@@ -1,5 +1,6 @@
-// The body of POST /v1/completions as a chat request of one turn: the prompt is what the user says. (A
-// model with a template has no other way to read text; gateways of Kubernetes demand the route.)
+// The body of POST /v1/completions. A text model goes on with the prompt as it is. Otherwise it is a chat
+// request of one turn: the prompt is what the user says. (Moondream has no other way to read text; gateways of
+// Kubernetes demand the route.)
 #pragma once
 
 #include <boost/json/object.hpp>

@@ -2,19 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/use_awaitable.hpp>
+#include <cstring>
 #include <exception>
+#include <optional>
 #include <random>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread_priority.h"
 #include "server/api_error.h"
+#include "server/as_tuple.h"
 
 namespace gapless {
 
@@ -25,7 +27,6 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kReadBytes = 16u << 10;
-constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 
 bool is_request_id(std::string_view text) {
   if (text.empty() || text.size() > kMaxRequestIdBytes) return false;
@@ -55,6 +56,18 @@ std::string quote_for_log(std::string_view text) {
   return out + "\"";
 }
 
+// Nothing for the endpoint of a Unix socket.
+std::optional<asio::ip::tcp::endpoint> tcp_endpoint(
+    const asio::generic::stream_protocol::endpoint& endpoint) {
+  const int family = endpoint.protocol().family();
+  if (family != AF_INET && family != AF_INET6) return std::nullopt;
+  asio::ip::tcp::endpoint tcp;
+  if (endpoint.size() > tcp.capacity()) return std::nullopt;
+  std::memcpy(tcp.data(), endpoint.data(), endpoint.size());
+  tcp.resize(endpoint.size());
+  return tcp;
+}
+
 }  // namespace
 
 bool BodyReservation::grow_to(std::size_t bytes) {
@@ -65,17 +78,21 @@ bool BodyReservation::grow_to(std::size_t bytes) {
          context_.options.limits.max_body_bytes_in_flight;
 }
 
-Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<ConnectionContext> context)
+Connection::Connection(asio::generic::stream_protocol::socket socket,
+                       std::shared_ptr<ConnectionContext> context)
     : socket_(std::move(socket)),
       context_(std::move(context)),
       limits_(context_->options.limits),
       deadline_(socket_.get_executor()) {
   error_code error;
-  const auto peer = socket_.remote_endpoint(error);
-  if (!error) client_ = fmt::format("{}:{}", peer.address().to_string(), peer.port());
-  const auto local = socket_.local_endpoint(error);
-  if (!error) local_address_ = local.address().to_string();
-  socket_.set_option(asio::ip::tcp::no_delay(true), error);
+  if (const auto local = tcp_endpoint(socket_.local_endpoint(error))) {
+    local_address_ = local->address().to_string();
+    const auto peer = tcp_endpoint(socket_.remote_endpoint(error));
+    if (peer) client_ = fmt::format("{}:{}", peer->address().to_string(), peer->port());
+    socket_.set_option(asio::ip::tcp::no_delay(true), error);
+  } else {
+    client_ = "unix";
+  }
   buffer_.resize(kReadBytes);
   ++context_->metrics->num_connections;
   ++context_->num_newcomers;
@@ -161,6 +178,8 @@ awaitable<void> Connection::run() {
 awaitable<bool> Connection::read_more() {
   // Asio would wait for ever: it expects no event after the end of a stream.
   if (input_ended_) co_return false;
+  // It passed when a read had just ended, and so found none to cancel.
+  if (expired_) co_return false;
   const auto [error, count] = co_await socket_.async_read_some(asio::buffer(buffer_), kAsTuple);
   input_.append(buffer_, 0, count);
   co_return !error;
@@ -249,9 +268,9 @@ awaitable<void> Connection::linger() {
   constexpr std::size_t kMaxLingerBytes = 4u << 20;
   constexpr std::chrono::milliseconds kMaxLinger{1000};
   error_code error;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
+  socket_.shutdown(asio::socket_base::shutdown_send, error);
   arm(kMaxLinger);
-  for (std::size_t total = 0; total < kMaxLingerBytes;) {
+  for (std::size_t total = 0; total < kMaxLingerBytes && !expired_;) {
     const auto [read_error, count] =
         co_await socket_.async_read_some(asio::buffer(buffer_), kAsTuple);
     if (read_error) break;

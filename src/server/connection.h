@@ -7,7 +7,7 @@
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/cancellation_signal.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
@@ -51,8 +51,9 @@ class BodyReservation {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // The socket's executor is a strand.
-  Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<ConnectionContext> context);
+  // Of TCP or a Unix socket. The socket's executor is a strand.
+  Connection(boost::asio::generic::stream_protocol::socket socket,
+             std::shared_ptr<ConnectionContext> context);
   ~Connection();
 
   void start();
@@ -91,7 +92,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void log_request(const HttpRequest& request, const ConnectionExchange& exchange,
                    std::chrono::steady_clock::time_point began) const;
 
-  boost::asio::ip::tcp::socket socket_;
+  boost::asio::generic::stream_protocol::socket socket_;
   const std::shared_ptr<ConnectionContext> context_;
   const HttpLimits& limits_;
   boost::asio::steady_timer deadline_;

@@ -45,14 +45,26 @@ json::object to_json(const ServiceTimeline& timeline) {
     if (!gap.phase.empty()) entry["phase"] = gap.phase;
     gaps.push_back(std::move(entry));
   }
-  return {{"depth", timeline.depth},
-          {"max_depth", timeline.max_depth},
-          {"steps", std::move(steps)},
-          {"gaps", std::move(gaps)}};
+  json::array devices;
+  for (const std::string& device : timeline.devices) devices.emplace_back(device);
+  return {{"device", timeline.device}, {"devices", std::move(devices)},
+          {"depth", timeline.depth},   {"max_depth", timeline.max_depth},
+          {"steps", std::move(steps)}, {"gaps", std::move(gaps)}};
+}
+
+// DEVICE of "?device=DEVICE", the only parameter there is; empty without it.
+StatusOr<std::string> device_of(std::string_view query) {
+  constexpr std::string_view kName = "device=";
+  std::string device;
+  if (query.empty()) return device;
+  if (query.starts_with(kName) && percent_decode(query.substr(kName.size()), device)) return device;
+  return invalid_argument("the query may be device=NAME, with a device of /metrics");
 }
 
 void show_timeline(InferenceService& service, Exchange& exchange) {
-  const StatusOr<ServiceTimeline> timeline = service.timeline(kTimelineSteps);
+  const StatusOr<std::string> device = device_of(exchange.request().query);
+  if (!device.ok()) return respond_failure(exchange, device.status());
+  const StatusOr<ServiceTimeline> timeline = service.timeline(kTimelineSteps, *device);
   if (!timeline.ok()) return respond_failure(exchange, timeline.status());
   respond_json(exchange, to_json(*timeline));
 }

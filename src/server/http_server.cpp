@@ -3,27 +3,33 @@
 #include <fmt/format.h>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/log.h"
 #include "base/mutex.h"
 #include "server/connection.h"
+#include "server/unix_socket_file.h"
 
 namespace gapless {
 
 namespace asio = boost::asio;
+using asio::generic::stream_protocol;
 using asio::ip::tcp;
 using boost::system::error_code;
 
@@ -42,6 +48,7 @@ class HttpServer::Impl {
 
   Status listen() {
     const HttpServerOptions& options = context_->options;
+    if (options.unix_socket) return listen_on_unix_socket(*options.unix_socket);
     GAPLESS_RETURN_IF_ERROR(listen(options.port));
     return options.second_port ? listen(*options.second_port) : ok_status();
   }
@@ -97,8 +104,9 @@ class HttpServer::Impl {
 
  private:
   struct Listener {
-    tcp::acceptor acceptor;
-    std::uint16_t port = 0;
+    asio::basic_socket_acceptor<stream_protocol> acceptor;
+    std::uint16_t port = 0;                   // 0: of a Unix socket
+    std::optional<UnixSocketFile> file = {};  // removed when the listener closes
   };
 
   Status listen(std::uint16_t port) {
@@ -107,23 +115,45 @@ class HttpServer::Impl {
     const asio::ip::address address = asio::ip::make_address(host, error);
     if (error) return invalid_argument("'{}' is not an address to listen on", host);
     const tcp::endpoint endpoint(address, port);
-    Listener& listener = listeners_.emplace_back(Listener{tcp::acceptor(strand_)});
-    tcp::acceptor& acceptor = listener.acceptor;
+    tcp::acceptor acceptor(strand_);
     acceptor.open(endpoint.protocol(), error);
-    if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
     if (!error) acceptor.bind(endpoint, error);
     if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-    if (!error) listener.port = acceptor.local_endpoint(error).port();
+    if (!error) port = acceptor.local_endpoint(error).port();
     if (error) {
       return make_error(StatusCode::kUnavailable, "cannot listen on {}:{}: {}", host, port,
                         error.message());
     }
+    listeners_.push_back({.acceptor = std::move(acceptor), .port = port});
+    return ok_status();
+  }
+
+  Status listen_on_unix_socket(const std::string& path) {
+    GAPLESS_RETURN_IF_ERROR(UnixSocketFile::make_room(path));
+    asio::local::stream_protocol::acceptor acceptor(strand_);
+    error_code error;
+    acceptor.open({}, error);
+    if (!error) acceptor.bind(asio::local::stream_protocol::endpoint(path), error);
+    if (error) {
+      return make_error(StatusCode::kUnavailable, "cannot listen on {}: {}", path, error.message());
+    }
+    // Nobody can connect before listen(): by then the file is for its owner alone.
+    GAPLESS_ASSIGN_OR_RETURN(UnixSocketFile file, UnixSocketFile::take(path));
+    acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      return make_error(StatusCode::kUnavailable, "cannot listen on {}: {}", path, error.message());
+    }
+    listeners_.push_back({.acceptor = std::move(acceptor), .file = std::move(file)});
     return ok_status();
   }
 
   void close_listeners() {
     error_code ignored;
-    for (Listener& listener : listeners_) listener.acceptor.close(ignored);
+    for (Listener& listener : listeners_) {
+      listener.acceptor.close(ignored);
+      listener.file.reset();
+    }
   }
 
   std::vector<std::shared_ptr<Connection>> live_connections() {
@@ -151,7 +181,7 @@ class HttpServer::Impl {
   }
 
   asio::awaitable<void> accept_clients(Listener& listener) {
-    tcp::acceptor& acceptor = listener.acceptor;
+    auto& acceptor = listener.acceptor;
     asio::steady_timer pause(strand_);
     while (acceptor.is_open()) {
       auto [error, socket] = co_await acceptor.async_accept(asio::make_strand(io_),

@@ -38,6 +38,9 @@ struct HttpLimits {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address
   std::uint16_t port = 2020;       // 0: any free one
+  // Listened on in place of host and port. Only the user that the process runs as may connect. A
+  // socket that a dead server left there is replaced; ours is removed when the server stops listening.
+  std::optional<std::string> unix_socket;
   // A second port that answers the same, for clients that expect another one; 0: any free one.
   std::optional<std::uint16_t> second_port;
   int num_threads = 2;
@@ -56,7 +59,7 @@ struct HeadVerdict {
 
 // Both run on the server's threads and must not block.
 struct HttpHandlers {
-  // `local_address`: the one of ours that the client has connected to.
+  // `local_address`: the one of ours that the client has connected to; empty: a Unix socket.
   std::function<HeadVerdict(const HttpRequest& head, std::string_view local_address)> judge;
   // A whole request that was not refused. Of a large body, whose JSON and base64 take a while, on
   // threads of their own, so that other connections do not wait for it.
@@ -74,6 +77,7 @@ class HttpServer {
   // stop(), when that has not been done.
   ~HttpServer();
 
+  // 0: the server listens on a Unix socket.
   std::uint16_t port() const;
   // 0: there is none.
   std::uint16_t second_port() const;

@@ -32,6 +32,8 @@ struct ServiceInfo {
   std::int64_t weight_bytes = 0;  // in the device's memory
   bool on_gpu = false;
   int max_running = 0;  // seats
+  // What may be asked for: "query", "caption", "point", "detect"; "chat" of a text model.
+  std::vector<std::string> skills = {};
 
   // "NAME:latest" is NAME: so Ollama's clients spell names.
   bool is_named(std::string_view name) const {
@@ -42,9 +44,12 @@ struct ServiceInfo {
   }
 };
 
-// Gauges and totals since the start, for /metrics.
+// Gauges and totals since the start, for /metrics: of one device, or of all together.
 struct ServiceMetrics {
-  int num_running = 0;  // seated
+  std::string device;       // "cuda:0": unlike any other device's; empty: of all together
+  std::string device_name;  // "NVIDIA H200"
+  bool lost = false;        // the others may go on
+  int num_running = 0;      // seated
   int num_waiting = 0;
   double kv_usage = 0;                    // share of the pages that running requests hold, 0 to 1
   std::int64_t num_pictures_waiting = 0;  // for a decoder
@@ -71,6 +76,9 @@ struct ServiceMetrics {
   std::int64_t num_forbidden_calls = 0;
 };
 
+// Counts and times are added up; the share of the pages is that of all pages.
+ServiceMetrics sum_of(const std::vector<ServiceMetrics>& devices);
+
 // One step of the device, for the timeline: nanoseconds of one clock.
 struct TimelineStep {
   std::int64_t number = 0;
@@ -84,9 +92,11 @@ struct TimelineStep {
 };
 
 struct ServiceTimeline {
-  int depth = 1;                    // steps in flight now, at most
-  int max_depth = 1;                // what it may be set to
-  std::vector<TimelineStep> steps;  // the last ones, oldest first
+  std::string device;                // whose it is
+  std::vector<std::string> devices;  // that there are
+  int depth = 1;                     // steps in flight now, at most
+  int max_depth = 1;                 // what it may be set to
+  std::vector<TimelineStep> steps;   // the last ones, oldest first
   struct Gap {
     std::string_view state;  // "preparing", "starved", "bubble"
     std::string_view phase;  // of a bubble: what the host was doing
@@ -111,24 +121,30 @@ class InferenceService {
   // The request ends within a step with kCancelled, unless it has ended.
   virtual void cancel(RequestId id) = 0;
 
-  // Not OK once nothing can be answered any more: the device is lost.
+  // Not OK once nothing can be answered any more: every device is lost.
   virtual Status health() const { return ok_status(); }
+  // Those that are lost while others go on.
+  virtual std::vector<std::string> lost_devices() const { return {}; }
 
   virtual ServiceInfo info() const = 0;
-  virtual ServiceMetrics metrics() const = 0;
+  // At least one.
+  virtual std::vector<ServiceMetrics> device_metrics() const = 0;
+  ServiceMetrics metrics() const { return sum_of(device_metrics()); }
 
   virtual StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const = 0;
   // Bytes that need not be UTF-8. InvalidArgument: an id outside of the vocabulary.
   virtual StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const = 0;
-  // What the device did of late, for people who watch it. Unavailable where nothing is recorded.
-  virtual StatusOr<ServiceTimeline> timeline(int max_steps) const;
-  // The same with the host's phases, as a Chrome trace.
+  // What a device did of late, for people who watch it; `device` is empty for the first. Unavailable
+  // where nothing is recorded. InvalidArgument: there is no such device.
+  virtual StatusOr<ServiceTimeline> timeline(int max_steps, std::string_view device = {}) const;
+  // The same with the host's phases, as a Chrome trace of all devices.
   virtual StatusOr<std::string> trace(int max_steps) const;
-  // How many steps may be in flight, from 1 (blocking) to timeline().max_depth. Answers stay the
-  // same. InvalidArgument: another number.
+  // How many steps each device may have in flight, from 1 (blocking) to timeline().max_depth. Answers
+  // stay the same. InvalidArgument: another number.
   virtual Status set_depth(int depth);
 
   // What a sequence begins with.
+  // Invalid: prompts begin without one.
   virtual TokenId bos_id() const = 0;
 };
 

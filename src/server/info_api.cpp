@@ -1,5 +1,6 @@
 #include "server/info_api.h"
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 
@@ -21,9 +22,15 @@ json::object model_fields(const ServiceInfo& info) {
 void model_info(ServerState& state, Exchange& exchange) {
   InferenceService* service = ready_service(state, exchange);
   if (service == nullptr) return;
-  json::object answer = model_fields(service->info());
+  const ServiceInfo info = service->info();
+  json::object answer = model_fields(info);
   answer["is_generation"] = true;
-  answer["has_image_understanding"] = true;
+  const auto has = [&info](std::string_view skill) {
+    return std::find(info.skills.begin(), info.skills.end(), skill) != info.skills.end();
+  };
+  // Every skill of Moondream's is about a picture.
+  answer["has_image_understanding"] = has("query") || has("caption");
+  answer["skills"] = json::array(info.skills.begin(), info.skills.end());
   answer["has_audio_understanding"] = false;
   answer["preferred_sampling_params"] = nullptr;
   respond_json(exchange, answer);

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "server/exposition.h"
 #include "server/process_metrics.h"
+#include "server/unix_time.h"
 
 namespace gapless {
 namespace {
@@ -29,10 +29,6 @@ std::vector<double> to_vector(std::span<const double> bounds) {
   return {bounds.begin(), bounds.end()};
 }
 
-double unix_now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // In vLLM's buckets and in ours.
 void write_latency(Exposition& out, std::string_view vllm_name, std::string_view gapless_name,
                    std::string_view help, const LatencyHistograms& histograms) {
@@ -53,15 +49,11 @@ void write_prefix_cache(Exposition& out, double queries, double hits) {
              queries > 0 ? hits / queries : 0);
 }
 
-void write_service(Exposition& out, const ServiceMetrics& now) {
+// What routers read: of all devices together, because they see one server.
+void write_load(Exposition& out, const ServiceMetrics& now) {
   out.single("vllm:num_requests_running", "gauge", "Requests that hold a seat", now.num_running);
   out.single("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat",
              now.num_waiting);
-  out.single("gapless_pictures_waiting", "gauge", "Pictures that wait for a decoder",
-             static_cast<double>(now.num_pictures_waiting));
-  out.single("gapless_picture_memory_bytes", "gauge",
-             "Memory set aside for the pictures that are being decoded (--picture-memory-mb)",
-             static_cast<double>(now.picture_memory_bytes));
   constexpr std::string_view kUsage = "Share of KV pages that running requests hold, 0 to 1";
   out.single("vllm:kv_cache_usage_perc", "gauge", kUsage, now.kv_usage);
   out.single("vllm:gpu_cache_usage_perc", "gauge", kUsage, now.kv_usage);  // its older name
@@ -74,39 +66,94 @@ void write_service(Exposition& out, const ServiceMetrics& now) {
   out.family("vllm:lora_requests_info", "gauge", "Adapters in use: none are served");
   out.sample("vllm:lora_requests_info", unix_now_s(),
              "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"");
+}
 
-  out.family(
-      "gapless_device_seconds_total", "counter",
-      "The device's time since the start, up to now: busy, preparing (requests are on their way), "
-      "starved (nobody asked), bubble (work waited)");
-  out.sample("gapless_device_seconds_total", now.busy_s, "state=\"busy\"");
-  out.sample("gapless_device_seconds_total", now.preparing_s, "state=\"preparing\"");
-  out.sample("gapless_device_seconds_total", now.starved_s, "state=\"starved\"");
-  out.sample("gapless_device_seconds_total", now.bubble_s, "state=\"bubble\"");
-  out.family("gapless_bubble_seconds_total", "counter", "Bubble by the host phase that caused it");
-  const auto by_name = [&out](std::string_view family, std::string_view label,
-                              const std::vector<ServiceMetrics::NamedTime>& times) {
-    for (const auto& [name, seconds] : times) {
-      out.sample(family, seconds, fmt::format("{}=\"{}\"", label, name));
+// Families of which every device has samples of its own, with its label.
+class DeviceFamilies {
+ public:
+  DeviceFamilies(Exposition& out, const std::vector<ServiceMetrics>& devices)
+      : out_(out), devices_(devices) {}
+
+  // `value_of`: of one device.
+  template <typename ValueOf>
+  void write(std::string_view name, std::string_view type, std::string_view help,
+             const ValueOf& value_of) {
+    out_.family(name, type, help);
+    for (const ServiceMetrics& one : devices_) sample(name, one, {}, value_of(one));
+  }
+  // `times_of`: named values of one device.
+  template <typename TimesOf>
+  void write_by(std::string_view label, std::string_view name, std::string_view help,
+                const TimesOf& times_of) {
+    out_.family(name, "counter", help);
+    for (const ServiceMetrics& one : devices_) {
+      for (const auto& [value, seconds] : times_of(one)) {
+        sample(name, one, fmt::format(",{}=\"{}\"", label, value), seconds);
+      }
     }
-  };
-  by_name("gapless_bubble_seconds_total", "phase", now.bubble_by_phase);
-  out.family("gapless_engine_thread_seconds_total", "counter", "The engine thread's work by phase");
-  by_name("gapless_engine_thread_seconds_total", "phase", now.host_work_by_phase);
-  out.family("gapless_step_seconds_total", "counter", "Device time of committed steps by kind");
-  by_name("gapless_step_seconds_total", "kind", now.device_by_step);
-  out.family("gapless_steps_total", "counter", "Steps by kind");
-  out.sample("gapless_steps_total", static_cast<double>(now.num_encode_steps), "kind=\"encode\"");
-  out.sample("gapless_steps_total", static_cast<double>(now.num_prefill_steps), "kind=\"prefill\"");
-  out.sample("gapless_steps_total", static_cast<double>(now.num_decode_steps), "kind=\"decode\"");
-  out.single("gapless_decode_rows_total", "counter", "Rows of decode steps",
-             static_cast<double>(now.num_decode_rows));
-  out.single("gapless_zombie_rows_total", "counter",
-             "Rows of decode steps whose sequence had finished before the commit",
-             static_cast<double>(now.num_zombie_rows));
-  out.single("gapless_stalling_calls_total", "counter",
-             "Allocations, pageable copies and waits inside of steps; 0 in a healthy server",
-             static_cast<double>(now.num_forbidden_calls));
+  }
+
+ private:
+  void sample(std::string_view name, const ServiceMetrics& device, std::string_view more_labels,
+              double value) {
+    out_.sample(name, value,
+                fmt::format("device=\"{}\"{}", Exposition::escape(device.device), more_labels));
+  }
+
+  Exposition& out_;
+  const std::vector<ServiceMetrics>& devices_;
+};
+
+void write_devices(Exposition& out, const std::vector<ServiceMetrics>& devices) {
+  using Times = std::vector<ServiceMetrics::NamedTime>;
+  DeviceFamilies families(out, devices);
+  families.write("gapless_device_up", "gauge", "1; 0 once the device is lost",
+                 [](const ServiceMetrics& one) { return one.lost ? 0 : 1; });
+  families.write("gapless_requests_running", "gauge", "Requests that hold a seat",
+                 [](const ServiceMetrics& one) { return one.num_running; });
+  families.write("gapless_requests_waiting", "gauge", "Requests that wait for a seat",
+                 [](const ServiceMetrics& one) { return one.num_waiting; });
+  families.write(
+      "gapless_pictures_waiting", "gauge", "Pictures that wait for a decoder",
+      [](const ServiceMetrics& one) { return static_cast<double>(one.num_pictures_waiting); });
+  families.write(
+      "gapless_picture_memory_bytes", "gauge",
+      "Memory set aside for the pictures that are being decoded (--picture-memory-mb)",
+      [](const ServiceMetrics& one) { return static_cast<double>(one.picture_memory_bytes); });
+  families.write_by(
+      "state", "gapless_device_seconds_total",
+      "The device's time since the start, up to now: busy, preparing (requests are on their way), "
+      "starved (nobody asked), bubble (work waited)",
+      [](const ServiceMetrics& one) {
+        return Times{{"busy", one.busy_s},
+                     {"preparing", one.preparing_s},
+                     {"starved", one.starved_s},
+                     {"bubble", one.bubble_s}};
+      });
+  families.write_by("phase", "gapless_bubble_seconds_total",
+                    "Bubble by the host phase that caused it",
+                    [](const ServiceMetrics& one) { return one.bubble_by_phase; });
+  families.write_by("phase", "gapless_engine_thread_seconds_total",
+                    "The engine thread's work by phase",
+                    [](const ServiceMetrics& one) { return one.host_work_by_phase; });
+  families.write_by("kind", "gapless_step_seconds_total", "Device time of committed steps by kind",
+                    [](const ServiceMetrics& one) { return one.device_by_step; });
+  families.write_by("kind", "gapless_steps_total", "Steps by kind", [](const ServiceMetrics& one) {
+    return Times{{"encode", static_cast<double>(one.num_encode_steps)},
+                 {"prefill", static_cast<double>(one.num_prefill_steps)},
+                 {"decode", static_cast<double>(one.num_decode_steps)}};
+  });
+  families.write(
+      "gapless_decode_rows_total", "counter", "Rows of decode steps",
+      [](const ServiceMetrics& one) { return static_cast<double>(one.num_decode_rows); });
+  families.write(
+      "gapless_zombie_rows_total", "counter",
+      "Rows of decode steps whose sequence had finished before the commit",
+      [](const ServiceMetrics& one) { return static_cast<double>(one.num_zombie_rows); });
+  families.write(
+      "gapless_stalling_calls_total", "counter",
+      "Allocations, pageable copies and waits inside of steps; 0 in a healthy server",
+      [](const ServiceMetrics& one) { return static_cast<double>(one.num_forbidden_calls); });
 }
 
 }  // namespace
@@ -182,10 +229,15 @@ void ServerMetrics::count_response(int status) {
 std::string ServerMetrics::text(const InferenceService* service) const {
   Exposition out(service == nullptr ? "" : service->info().model);
   if (service != nullptr) {
-    out.family("gapless_info", "gauge", "What serves");
-    out.sample("gapless_info", 1,
-               fmt::format("device=\"{}\"", Exposition::escape(service->info().device)));
-    write_service(out, service->metrics());
+    const std::vector<ServiceMetrics> devices = service->device_metrics();
+    out.family("gapless_info", "gauge", "What serves: one sample for each device");
+    for (const ServiceMetrics& one : devices) {
+      out.sample("gapless_info", 1,
+                 fmt::format("device=\"{}\",device_name=\"{}\"", Exposition::escape(one.device),
+                             Exposition::escape(one.device_name)));
+    }
+    write_load(out, sum_of(devices));
+    write_devices(out, devices);
   }
   write_process(out);
 

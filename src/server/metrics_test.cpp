@@ -60,6 +60,18 @@ TEST(ServerMetrics, BucketsAreCumulativeAndReasonsCounted) {
   }
 }
 
+TEST(ServerMetrics, WhatIsAboveTheLastBoundIsInTheLastBucket) {
+  ServerMetrics metrics;
+  SkillResult result;
+  result.metrics.ttft_ms = 1e9;
+  metrics.count_result(result, 1e6);
+  const std::string text = metrics.text(nullptr);
+  for (const char* line : {"gapless_ttft_seconds_bucket{model_name=\"\",le=\"+Inf\"} 1\n",
+                           "gapless_ttft_seconds_count{model_name=\"\"} 1\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
+}
+
 double value_of(const std::string& text, const std::string& name) {
   const std::size_t at = text.find("\n" + name + " ");
   return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));

@@ -100,7 +100,8 @@ void tokenize(ServerState& state, Exchange& exchange) {
     GAPLESS_ASSIGN_OR_RETURN(const bool add_special, bool_or(*body, "add_special_tokens", true));
     GAPLESS_ASSIGN_OR_RETURN(const bool strings, bool_or(*body, "return_token_strs", false));
     GAPLESS_ASSIGN_OR_RETURN(std::vector<TokenId> ids, service->tokenize(*prompt));
-    if (add_special) ids.insert(ids.begin(), service->bos_id());
+    const TokenId bos = service->bos_id();
+    if (add_special && bos.valid()) ids.insert(ids.begin(), bos);
     json::array tokens;
     json::array token_strs;
     for (const TokenId id : ids) {

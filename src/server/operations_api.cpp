@@ -1,5 +1,6 @@
 #include "server/operations_api.h"
 
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 
 #include "server/api_support.h"
@@ -9,12 +10,22 @@ namespace {
 
 namespace json = boost::json;
 
+// With the devices that are lost, where others go on without them.
+void respond_alive(const InferenceService* service, Exchange& exchange, json::object answer) {
+  json::array lost;
+  if (service != nullptr) {
+    for (const std::string& device : service->lost_devices()) lost.emplace_back(device);
+  }
+  if (!lost.empty()) answer["lost_devices"] = std::move(lost);
+  respond_json(exchange, answer);
+}
+
 void ready(ServerState& state, Exchange& exchange) {
   if (state.draining()) {
     return respond_error(exchange, not_ready_error("the server is shutting down"));
   }
-  if (ready_service(state, exchange) == nullptr) return;
-  respond_json(exchange, json::object{{"status", "ready"}});
+  const InferenceService* service = ready_service(state, exchange);
+  if (service != nullptr) respond_alive(service, exchange, {{"status", "ready"}});
 }
 
 void metrics(ServerState& state, Exchange& exchange) {
@@ -28,8 +39,8 @@ void metrics(ServerState& state, Exchange& exchange) {
 
 void add_operations_routes(Router& router, ServerState& state) {
   using ExchangePtr = std::shared_ptr<Exchange>;
-  const auto health = [](const ExchangePtr& exchange, std::string_view) {
-    respond_json(*exchange, json::object{{"status", "ok"}, {"server", "gapless"}});
+  const auto health = [&state](const ExchangePtr& exchange, std::string_view) {
+    respond_alive(state.service(), *exchange, {{"status", "ok"}, {"server", "gapless"}});
   };
   router.add("GET", "/health", health);
   router.add("GET", "/v1/health", health);

@@ -125,6 +125,15 @@ TEST(RequestParser, WhatCouldBeReadInTwoWaysIsRefused) {
             400);
   EXPECT_EQ(status_of(head + "Transfer-Encoding: gzip\r\n\r\n"), 501);
   EXPECT_EQ(status_of(head + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 501);
+  for (const char* second : {"chunked", "gzip", "identity", ""}) {
+    EXPECT_EQ(status_of(head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: " + second +
+                        "\r\n\r\n0\r\n\r\n"),
+              400)
+        << second;
+  }
+  EXPECT_EQ(
+      status_of(head + "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+      501);
   EXPECT_EQ(status_of(head + "Content-Length: -1\r\n\r\n"), 400);
   EXPECT_EQ(status_of(head + "Content-Length: 99999999999999999999999\r\n\r\n"), 400);
   EXPECT_EQ(status_of(head + "Bad Name: 1\r\n\r\n"), 400);
@@ -143,6 +152,15 @@ TEST(RequestParser, WhatCouldBeReadInTwoWaysIsRefused) {
   EXPECT_EQ(status_of("GET /%00 HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
   EXPECT_EQ(status_of("\x16\x03\x01\x02"), 400);  // TLS
   EXPECT_EQ(status_of(head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n"), 400);
+}
+
+TEST(PercentDecode, ReadsNothingBehindItsText) {
+  const std::string_view text = "/%41%42";
+  std::string out;
+  EXPECT_TRUE(percent_decode(text.substr(0, 4), out));
+  EXPECT_EQ(out, "/A");
+  EXPECT_FALSE(percent_decode(text.substr(0, 3), out)) << "/%4 before a 1";
+  EXPECT_FALSE(percent_decode(text.substr(0, 2), out)) << "/% before 41";
 }
 
 TEST(RequestParser, ATargetMayNameTheHost) {

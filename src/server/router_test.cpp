@@ -44,6 +44,7 @@ TEST_F(RouterTest, UnknownPathsAndMethods) {
   EXPECT_EQ(call("GET", "/v1/query"), "405 POST");
   EXPECT_EQ(call("POST", "/v1/models"), "405 GET, HEAD");
   EXPECT_EQ(call("get", "/v1/models"), "405 GET, HEAD");
+  EXPECT_EQ(call("HEAD", "/v1/query"), "405 POST");
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -12,7 +11,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -22,6 +20,7 @@
 #include <variant>
 
 #include "base/url.h"
+#include "server/as_tuple.h"
 
 namespace gapless {
 
@@ -33,7 +32,6 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::uint32_t kMaxResponseHeadBytes = 16u << 10;
 
 Status unavailable(std::string_view what, const error_code& error) {

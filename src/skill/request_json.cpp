@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/limits.h"
+#include "skill/grammar_fields.h"
 #include "skill/unsupported_fields.h"
 
 namespace gapless {
@@ -69,6 +70,14 @@ struct FieldReader {
       return invalid_field(name, "is out of range");
     }
     out = static_cast<std::int32_t>(number);
+    return ok_status();
+  }
+
+  Status read(bool& out, std::string_view name) const {
+    const json::value* value = find(name);
+    if (value == nullptr) return ok_status();
+    if (!value->is_bool()) return invalid_field(name, "must be true or false");
+    out = value->get_bool();
     return ok_status();
   }
 
@@ -205,11 +214,12 @@ Status read_settings(const FieldReader& reader, GenerationSettings& settings) {
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.max_objects, "max_objects", "maxObjects"));
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.seed, "seed"));
   GAPLESS_RETURN_IF_ERROR(read_stop(reader.find("stop"), settings.stop));
-  if (const json::value* ignore = reader.find("ignore_eos")) {
-    if (!ignore->is_bool()) return invalid_field("ignore_eos", "must be true or false");
-    settings.ignore_eos = ignore->get_bool();
-  }
-  return ok_status();
+  return reader.read(settings.ignore_eos, "ignore_eos");
+}
+
+Status read_grammar(const FieldReader& reader, GenerationSettings& settings) {
+  GAPLESS_ASSIGN_OR_RETURN(settings.grammar, read_grammar_fields({&reader.top, reader.settings}));
+  return reader.read(settings.complete, "complete");
 }
 
 }  // namespace
@@ -226,6 +236,7 @@ StatusOr<SkillRequest> skill_request_from_json(Skill skill, const json::object& 
   }
   if (settings != nullptr) GAPLESS_RETURN_IF_ERROR(refuse_unsupported(settings->get_object()));
   const FieldReader reader{object, settings == nullptr ? nullptr : &settings->get_object()};
+  GAPLESS_RETURN_IF_ERROR(read_grammar(reader, request.settings));
   GAPLESS_RETURN_IF_ERROR(read_settings(reader, request.settings));
 
   if (const json::value* refs = find_field(object, "spatial_refs", "spatialRefs")) {

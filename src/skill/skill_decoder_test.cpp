@@ -150,6 +150,19 @@ TEST_F(SkillDecoderTest, ABoxHasTheLastTwoCoordinatesBeforeItsSize) {
   EXPECT_FLOAT_EQ(result.boxes[0].y_max, 0.5f);
 }
 
+TEST_F(SkillDecoderTest, WidthAndHeightAreApart) {
+  auto decoder = make(Skill::kDetect);
+  decoder->push({kIds.coord, 0.5f, 0});
+  decoder->push({kIds.coord, 0.5f, 0});
+  decoder->push({kIds.size, 0.25f, 0.75f});
+  const SkillResult result = result_of(*decoder);
+  ASSERT_EQ(result.boxes.size(), 1u);
+  EXPECT_FLOAT_EQ(result.boxes[0].x_min, 0.375f);
+  EXPECT_FLOAT_EQ(result.boxes[0].y_min, 0.125f);
+  EXPECT_FLOAT_EQ(result.boxes[0].x_max, 0.625f);
+  EXPECT_FLOAT_EQ(result.boxes[0].y_max, 0.875f);
+}
+
 TEST_F(SkillDecoderTest, BoxesAreCentreAndSizeClampedToTheImage) {
   auto decoder = make(Skill::kDetect);
   decoder->push({kIds.coord, 0.5f, 0});

@@ -36,6 +36,19 @@ TEST(RequestJsonTest, AcceptsCamelCaseAndFlatSettings) {
   EXPECT_EQ(request->settings.max_tokens, 9);
 }
 
+// Each under either name, with a value of its own.
+TEST(RequestJsonTest, EachFilterHasItsOwnField) {
+  const char* const requests[] = {R"({"question": "q", "top_p": 0.5, "min_p": 0.25, "top_k": 7})",
+                                  R"({"question": "q", "topP": 0.5, "minP": 0.25, "topK": 7})"};
+  for (const char* json : requests) {
+    const auto request = parse(Skill::kQuery, json);
+    ASSERT_TRUE(request.ok()) << request.status().to_string();
+    EXPECT_EQ(request->settings.top_p, 0.5f) << json;
+    EXPECT_EQ(request->settings.min_p, 0.25f) << json;
+    EXPECT_EQ(request->settings.top_k, 7) << json;
+  }
+}
+
 TEST(RequestJsonTest, EverySeedOf64BitsIsASeed) {
   for (const char* json :
        {R"({"question": "q", "seed": 18446744073709551615})", R"({"question": "q", "seed": -1})"}) {
@@ -47,14 +60,19 @@ TEST(RequestJsonTest, EverySeedOf64BitsIsASeed) {
 
 TEST(RequestJsonTest, TwoNumbersAreAPointAndFourABox) {
   const auto request =
-      parse(Skill::kPoint, R"({"object": "x", "spatial_refs": [[0.25, 0.5], [0, 0.5, 0.5, 1]]})");
+      parse(Skill::kPoint, R"({"object": "x", "spatial_refs": [[0.25, 0.5], [0, 0.5, 0.25, 1]]})");
   ASSERT_TRUE(request.ok()) << request.status().to_string();
   ASSERT_EQ(request->spatial_refs.size(), 2u);
-  EXPECT_FALSE(request->spatial_refs[0].is_box);
-  EXPECT_FLOAT_EQ(request->spatial_refs[0].x_center, 0.25f);
-  EXPECT_TRUE(request->spatial_refs[1].is_box);
-  EXPECT_FLOAT_EQ(request->spatial_refs[1].x_center, 0.25f);
-  EXPECT_FLOAT_EQ(request->spatial_refs[1].height, 0.5f);
+  const SpatialRef& point = request->spatial_refs[0];
+  EXPECT_FALSE(point.is_box);
+  EXPECT_FLOAT_EQ(point.x_center, 0.25f);
+  EXPECT_FLOAT_EQ(point.y_center, 0.5f);
+  const SpatialRef& box = request->spatial_refs[1];
+  EXPECT_TRUE(box.is_box);
+  EXPECT_FLOAT_EQ(box.x_center, 0.125f);
+  EXPECT_FLOAT_EQ(box.y_center, 0.75f);
+  EXPECT_FLOAT_EQ(box.width, 0.25f);
+  EXPECT_FLOAT_EQ(box.height, 0.5f);
 }
 
 struct BadRequest {
@@ -94,8 +112,21 @@ INSTANTIATE_TEST_SUITE_P(
                    "stop must be a string or a list of strings"},
         BadRequest{Skill::kQuery, R"({"question": "q", "reasoning": true})",
                    "reasoning is not supported"},
-        BadRequest{Skill::kCaption, R"({"settings": {"guided_json": {"type": "object"}}})",
-                   "guided_json is not supported"},
+        BadRequest{Skill::kCaption, R"({"settings": {"guided_grammar": "root ::= x"}})",
+                   "guided_grammar is not supported"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "guided_json": 5})",
+                   "guided_json must be a JSON Schema"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "guided_choice": ["a", 1]})",
+                   "guided_choice must be a list of strings"},
+        BadRequest{Skill::kQuery,
+                   R"({"question": "q", "guided_choice": ["a"], "guided_regex": "b"})",
+                   "guided_choice and guided_regex both say what the answer must look like"},
+        BadRequest{Skill::kQuery,
+                   R"({"question": "q", "response_format": {"type": "json_schema"}})",
+                   "response_format of type json_schema needs json_schema.schema"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "structured_outputs": {"grammar": "x"}})",
+                   "structured_outputs cannot have 'grammar'; it may have json, regex, choice or "
+                   "json_object"},
         BadRequest{Skill::kQuery, R"({"question": "q", "variant": "finetune"})",
                    "variant names a variant of the model, and none is served"},
         BadRequest{Skill::kQuery, R"({"question": "q", "logit_bias": [1]})",
@@ -112,6 +143,14 @@ INSTANTIATE_TEST_SUITE_P(
                    "stop_token_ids names no token with 99999999"},
         BadRequest{Skill::kQuery, R"({"question": "q", "min_tokens": "1"})",
                    "min_tokens must be an integer"},
+        BadRequest{
+            Skill::kPoint, R"({"object": "o", "spatial_refs": [[120, 0.5]]})",
+            "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
+            "from 0 to 1"},
+        BadRequest{
+            Skill::kPoint, R"({"object": "o", "spatial_refs": [[-0.1, 0.5]]})",
+            "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
+            "from 0 to 1"},
         BadRequest{
             Skill::kPoint, R"({"object": "o", "spatial_refs": [[0, 0.9, 1, 0.1]]})",
             "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
@@ -136,14 +175,55 @@ TEST(RequestJsonTest, ReadsPenaltiesBiasesAndStops) {
   EXPECT_TRUE(validate(*request).ok()) << validate(*request).to_string();
 }
 
+TEST(RequestJsonTest, ReadsWhatTheAnswerMustLookLike) {
+  using Kind = GrammarSpec::Kind;
+  const struct {
+    const char* field;
+    Kind kind;
+    const char* text;
+  } cases[] = {
+      {R"("response_format": {"type": "json_object"})", Kind::kJsonObject, ""},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true,
+          "schema": {"type": "null"}}})",
+       Kind::kJsonSchema, R"({"type":"null"})"},
+      {R"("structured_outputs": {"json": {"minimum": 0.5}, "regex": null})", Kind::kJsonSchema,
+       R"({"minimum":0.5})"},
+      {R"("structured_outputs": {"regex": "a+"})", Kind::kRegex, "a+"},
+      {R"("structured_outputs": {"json_object": true})", Kind::kJsonObject, ""},
+      {R"("guided_json": "{}")", Kind::kJsonSchema, "{}"},
+      {R"("guided_regex": "[0-9]")", Kind::kRegex, "[0-9]"},
+      {R"("settings": {"json_schema": {"type": "string"}})", Kind::kJsonSchema,
+       R"({"type":"string"})"},
+  };
+  for (const auto& [field, kind, text] : cases) {
+    const auto request =
+        parse(Skill::kQuery, (std::string(R"({"question": "q", )") + field + "}").c_str());
+    ASSERT_TRUE(request.ok()) << field << request.status().to_string();
+    ASSERT_TRUE(request->settings.grammar.has_value()) << field;
+    EXPECT_EQ(request->settings.grammar->kind, kind) << field;
+    EXPECT_EQ(request->settings.grammar->text, text) << field;
+    EXPECT_TRUE(validate(*request).ok());
+  }
+  const auto choice = parse(Skill::kQuery, R"({"question": "q", "guided_choice": ["a", "b"]})");
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->settings.grammar->choices, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(choice->settings.grammar->field, "guided_choice");
+  // Other skills have a form of their own, and what has ended has no more tokens.
+  auto request = parse(Skill::kPoint, R"({"object": "o", "guided_regex": "a"})").value();
+  request.images.push_back(std::make_shared<const std::string>("picture"));
+  EXPECT_EQ(validate(request).field(), "guided_regex");
+  request =
+      parse(Skill::kQuery, R"({"question": "q", "guided_regex": "a", "min_tokens": 2})").value();
+  EXPECT_EQ(validate(request).field(), "min_tokens");
+}
+
 // What would change the answer is refused; what means "off" is not.
 TEST(RequestJsonTest, WhatIsNotThereIsRefusedUnlessItIsOff) {
   const char* const refused[] = {R"("reasoning": true)",
                                  R"("reasoning": {"effort": "low"})",
                                  R"("reasoning_effort": "low")",
-                                 R"("guided_json": {"a": 1})",
-                                 R"("guided_choice": ["a"])",
-                                 R"("guided_regex": "a")",
+                                 R"("guided_grammar": "root ::= x")",
+                                 R"("structural_tag": {"a": 1})",
                                  R"("structured_outputs": {"json": {}, "regex": "x"})",
                                  R"("modalities": ["text", "audio"])",
                                  R"("modalities": ["audio"])",
@@ -151,7 +231,7 @@ TEST(RequestJsonTest, WhatIsNotThereIsRefusedUnlessItIsOff) {
                                  R"("adapter": "a@1")",
                                  R"("tools": [{"type": "function"}])",
                                  R"("tool_choice": "required")",
-                                 R"("response_format": {"type": "json_object"})",
+                                 R"("response_format": {"type": "grammar"})",
                                  R"("best_of": 2)",
                                  R"("num_beams": 4)",
                                  R"("use_beam_search": true)",
@@ -218,6 +298,8 @@ TEST(ValidateTest, SettingsHaveBoundsAndErrorsNameThem) {
   EXPECT_EQ(field_at_fault([](S s) { s.top_k = -2; }), "top_k");
   EXPECT_EQ(field_at_fault([](S s) { s.temperature = -1; }), "temperature");
   EXPECT_EQ(field_at_fault([](S s) { s.top_p = 0; }), "top_p");
+  EXPECT_EQ(field_at_fault([](S s) { s.top_p = 1; }), "");
+  EXPECT_EQ(field_at_fault([](S s) { s.top_p = 1.01f; }), "top_p");
   EXPECT_EQ(field_at_fault([](S s) { s.min_p = 1.5f; }), "min_p");
   EXPECT_EQ(field_at_fault([](S s) { s.presence_penalty = 2; }), "");
   EXPECT_EQ(field_at_fault([](S s) { s.presence_penalty = 2.01f; }), "presence_penalty");
@@ -229,8 +311,13 @@ TEST(ValidateTest, SettingsHaveBoundsAndErrorsNameThem) {
   EXPECT_EQ(field_at_fault([](S s) { s.min_tokens = 9, s.max_tokens = 8; }), "min_tokens");
   EXPECT_EQ(field_at_fault([](S s) { s.min_tokens = 8, s.max_tokens = 8; }), "");
   EXPECT_EQ(field_at_fault([](S s) { s.max_tokens = 0; }), "max_tokens");
-  EXPECT_EQ(field_at_fault([](S s) { s.max_objects = 1000; }), "max_objects");
+  EXPECT_EQ(field_at_fault([](S s) { s.max_objects = 0; }), "max_objects");
+  EXPECT_EQ(field_at_fault([](S s) { s.max_objects = kMaxObjects; }), "");
+  EXPECT_EQ(field_at_fault([](S s) { s.max_objects = kMaxObjects + 1; }), "max_objects");
   EXPECT_EQ(field_at_fault([](S s) { s.stop = {""}; }), "stop");
+  EXPECT_EQ(field_at_fault([](S s) { s.stop = {std::string(kMaxStopStringBytes, 's')}; }), "");
+  EXPECT_EQ(field_at_fault([](S s) { s.stop = {std::string(kMaxStopStringBytes + 1, 's')}; }),
+            "stop");
   EXPECT_EQ(field_at_fault([](S s) { s.stop_token_ids.resize(kMaxStopTokenIds); }), "");
   EXPECT_EQ(field_at_fault([](S s) { s.stop_token_ids.resize(kMaxStopTokenIds + 1); }),
             "stop_token_ids");

@@ -1,6 +1,9 @@
 #include "skill/skill_prompt.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <ctime>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,9 +14,46 @@
 namespace gapless {
 namespace {
 
+// As templates write it: "22 Nov 2026".
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%d %b %Y", &local)};
+}
+
+// A query of a text model.
+StatusOr<Prompt> build_text(const SkillRequest& request, const PromptBuilder& builder) {
+  if (!request.images.empty()) {
+    return invalid_field("image_url",
+                         "has a picture, but this is a text model; Moondream's take pictures");
+  }
+  switch (request.form) {
+    case QueryForm::kQuestion:
+      return builder.query(request.text, /*has_image=*/false);
+    case QueryForm::kChat:
+      return builder.chat(request.messages,
+                          {.today = today(), .thinking = request.thinking.value_or(true)});
+    case QueryForm::kCompletion:
+      return builder.completion(request.text);
+  }
+  return make_error(StatusCode::kInternal, "unknown form");
+}
+
+Status check_thinking(const SkillRequest& request, const PromptBuilder& builder) {
+  if (!request.thinking.value_or(false) || builder.config().chat == ChatTemplate::kQwen3) {
+    return ok_status();
+  }
+  return invalid_field("chat_template_kwargs",
+                       "asks this model to think before it answers, which it does not");
+}
+
 StatusOr<Prompt> build_tokens(const SkillRequest& request, const PromptBuilder& builder) {
+  GAPLESS_RETURN_IF_ERROR(check_thinking(request, builder));
   switch (request.skill) {
     case Skill::kQuery:
+      if (builder.config().completes_text) return build_text(request, builder);
       return builder.query(request.text, !request.images.empty(), request.spatial_refs);
     case Skill::kCaption:
       return builder.caption(request.length);
@@ -115,7 +155,10 @@ Status check_token(std::string_view field, TokenId token, int vocab) {
 
 Status set_stop_ids(const GenerationSettings& settings, const TokenizerConfig& tokens, int vocab,
                     RowState& row) {
-  if (!settings.ignore_eos) row.stop_ids[row.num_stop_ids++] = tokens.eos_id.value;
+  if (!settings.ignore_eos) {
+    if (tokens.eos_id.valid()) row.stop_ids[row.num_stop_ids++] = tokens.eos_id.value;
+    for (const TokenId id : tokens.more_eos_ids) row.stop_ids[row.num_stop_ids++] = id.value;
+  }
   for (const TokenId token : settings.stop_token_ids) {
     GAPLESS_RETURN_IF_ERROR(check_token("stop_token_ids", token, vocab));
     row.stop_ids[row.num_stop_ids++] = token.value;
@@ -154,7 +197,7 @@ void set_constraint(const SkillRequest& request, const TokenizerConfig& tokens,
   const auto spatial = spatial_skill(request.skill);
   if (!spatial) {
     // Ends reasoning; an answer never holds it.
-    row.denied_ids[row.num_denied_ids++] = tokens.answer_id.value;
+    if (tokens.answer_id.valid()) row.denied_ids[row.num_denied_ids++] = tokens.answer_id.value;
     return;
   }
   row.flags |= kRowDecodesRegions;

@@ -128,6 +128,20 @@ TEST_F(SkillPromptTest, DetectRunsOnTheDeviceAutomatonOrOnHostMasks) {
   EXPECT_NE(on_host->host_constraint, nullptr);
 }
 
+TEST_F(SkillPromptTest, PointsAndBoxesHaveValuesAndTextHasNone) {
+  for (const ConstraintMode mode : {ConstraintMode::kDeviceAutomaton, ConstraintMode::kHostMask}) {
+    for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+      SkillRequest request = with_image(skill, skill == Skill::kCaption ? "" : "star");
+      request.constraint_mode = mode;
+      const auto prompt = build(request);
+      ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+      EXPECT_EQ((prompt->row.flags & kRowDecodesRegions) != 0,
+                skill == Skill::kPoint || skill == Skill::kDetect)
+          << skill_name(skill);
+    }
+  }
+}
+
 TEST_F(SkillPromptTest, PromptLongerThanTheContextIsRefused) {
   std::string question;
   for (int i = 0; i < 3000; ++i) question += "word ";
@@ -252,6 +266,55 @@ TEST_F(SkillPromptTest, IgnoreEosHasNoStopId) {
   EXPECT_EQ(build(request)->row.num_stop_ids, 1);
   request.settings.ignore_eos = true;
   EXPECT_EQ(build(request)->row.num_stop_ids, 0);
+}
+
+// A model without skills goes on with text, and ends at any of its ends.
+TEST_F(SkillPromptTest, ATextModelCompletesTextAndHasSeveralEnds) {
+  TokenizerConfig config = TokenizerConfig::without_skills();
+  config.completes_text = true;
+  config.bos_id = TokenId(7);
+  config.eos_id = TokenId(8);
+  config.more_eos_ids = {TokenId(9), TokenId(10)};
+  builder_.emplace(*tokenizer_, config);
+  SkillRequest request;
+  request.text = " why?";
+  request.form = QueryForm::kCompletion;
+  request.settings.stop_token_ids = {TokenId(11)};
+  const auto prompt = build(request);
+  ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+  EXPECT_EQ(prompt->inputs.size(), 1 + tokenizer_->encode(" why?")->size());
+  EXPECT_EQ(prompt->inputs[0].id, 7);
+  EXPECT_EQ(prompt->prefix_len, 0);
+  EXPECT_EQ(prompt->row.num_stop_ids, 4);
+  EXPECT_EQ(std::vector(prompt->row.stop_ids, prompt->row.stop_ids + 4),
+            (std::vector<std::int32_t>{8, 9, 10, 11}));
+  EXPECT_EQ(prompt->row.num_denied_ids, 0);
+  request.settings.ignore_eos = true;
+  EXPECT_EQ(build(request)->row.num_stop_ids, 1);
+}
+
+TEST_F(SkillPromptTest, ATextModelRefusesWhatItCannotDo) {
+  TokenizerConfig config = TokenizerConfig::without_skills();
+  config.completes_text = true;
+  config.why_no_chat = ": none was published";
+  builder_.emplace(*tokenizer_, config);
+  const auto error = [&](const SkillRequest& request) {
+    const auto prompt = build(request);
+    EXPECT_EQ(prompt.status().code(), StatusCode::kInvalidArgument);
+    return prompt.status().message();
+  };
+  for (const Skill skill : {Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+    EXPECT_NE(error(with_image(skill, "x")).find("text model"), std::string::npos);
+  }
+  SkillRequest request;
+  request.text = "why?";
+  EXPECT_NE(error(request).find("no query skill: it is a text model"), std::string::npos);
+  request.form = QueryForm::kChat;
+  request.messages = {{ChatRole::kUser, "why?"}};
+  EXPECT_NE(error(request).find("no chat template: none was published"), std::string::npos);
+  request.thinking = true;
+  EXPECT_NE(error(request).find("think"), std::string::npos);
+  EXPECT_NE(error(with_image(Skill::kQuery, "why?")).find("picture"), std::string::npos);
 }
 
 }  // namespace

@@ -144,6 +144,27 @@ Status validate_spatial_refs(const SkillRequest& request) {
   return ok_status();
 }
 
+// The form itself is looked at where it is compiled.
+Status validate_grammar(const SkillRequest& request) {
+  const GenerationSettings& settings = request.settings;
+  if (!settings.grammar) {
+    if (settings.complete) return invalid_field("complete", "needs an answer of a given form");
+    return ok_status();
+  }
+  if (request.skill != Skill::kQuery) {
+    return invalid_field(settings.grammar->field, "is for query; {} has an answer of its own form",
+                         skill_name(request.skill));
+  }
+  // Where the form has ended, nothing may come but the end.
+  if (settings.min_tokens.value_or(0) > 0) {
+    return invalid_field("min_tokens", "cannot be kept by an answer of a given form");
+  }
+  if (settings.ignore_eos) {
+    return invalid_field("ignore_eos", "cannot be kept by an answer of a given form");
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 std::string_view skill_name(Skill skill) {
@@ -194,6 +215,7 @@ Status validate(const SkillRequest& request) {
     return images.with_field("image_url");
   }
   GAPLESS_RETURN_IF_ERROR(validate_spatial_refs(request));
+  GAPLESS_RETURN_IF_ERROR(validate_grammar(request));
   return validate_settings(request.settings);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "grammar/grammar_spec.h"
 #include "text/prompt_types.h"
 
 namespace gapless {
@@ -50,6 +51,8 @@ struct GenerationSettings {
   bool ignore_eos = false;                  // benchmarks: run to max_tokens
   bool logprobs = false;                    // tell each token's log probability
   std::int32_t top_logprobs = 0;            // and that many alternatives; needs logprobs
+  std::optional<GrammarSpec> grammar;       // what the text must look like (query)
+  bool complete = false;                    // with a grammar: whole within max_tokens
 };
 
 inline constexpr std::int32_t kDefaultMaxTokens = 768;
@@ -61,9 +64,20 @@ enum class ConstraintMode : std::uint8_t {
   kHostMask,         // the host uploads a mask between forward and sampling
 };
 
+// What the text of a query is. Models that answer questions about pictures take each as a question; text
+// models tell them apart, and have no questions.
+enum class QueryForm : std::uint8_t {
+  kQuestion,
+  kChat,        // `messages`, the last one the user's; `text` holds them in one
+  kCompletion,  // what the model goes on with, as it is
+};
+
 struct SkillRequest {
   Skill skill = Skill::kQuery;
   std::string text;  // query: the question; point, detect: the object; caption: unused
+  QueryForm form = QueryForm::kQuestion;
+  std::vector<ChatMessage> messages;  // kChat
+  std::optional<bool> thinking;       // of models that can be told; unset: as the model does
   CaptionLength length = CaptionLength::kNormal;
   // Encoded bytes (JPEG, PNG, WebP), in order. Query takes none, one or several, the others one.
   std::vector<std::shared_ptr<const std::string>> images;

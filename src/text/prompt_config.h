@@ -2,10 +2,12 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
+#include "text/chat_template.h"
 
 namespace gapless {
 
@@ -28,18 +30,34 @@ struct TokenSpelling {
 // An empty token list means that the model does not have that skill (or caption length).
 // The defaults are those of the Moondream 2 release of 2025-06-21.
 struct TokenizerConfig {
+  // Of a model that has none of the skills.
+  static TokenizerConfig without_skills() {
+    TokenizerConfig config;
+    for (TokenId* id :
+         {&config.bos_id, &config.eos_id, &config.answer_id, &config.thinking_id, &config.coord_id,
+          &config.size_id, &config.start_ground_points_id, &config.end_ground_id}) {
+      *id = TokenId();
+    }
+    for (auto* list : {&config.caption_short, &config.caption_normal, &config.caption_long}) {
+      list->clear();
+    }
+    for (SkillTemplate* skill : {&config.query, &config.detect, &config.point}) *skill = {};
+    return config;
+  }
+
   static std::vector<TokenId> ids(std::initializer_list<int> values) {
     std::vector<TokenId> list;
     for (const int value : values) list.emplace_back(value);
     return list;
   }
 
-  TokenId bos_id{0};
+  TokenId bos_id{0};  // an invalid one: prompts begin without
   TokenId eos_id{0};
-  TokenId answer_id{3};    // ends reasoning; never sampled in an answer
-  TokenId thinking_id{4};  // opens reasoning
-  TokenId coord_id{5};     // a coordinate: its value travels beside it
-  TokenId size_id{6};      // a width and height, likewise
+  std::vector<TokenId> more_eos_ids;  // end an answer too
+  TokenId answer_id{3};               // ends reasoning; never sampled in an answer
+  TokenId thinking_id{4};             // opens reasoning
+  TokenId coord_id{5};                // a coordinate: its value travels beside it
+  TokenId size_id{6};                 // a width and height, likewise
   TokenId start_ground_points_id{7};
   TokenId end_ground_id{9};
 
@@ -52,6 +70,12 @@ struct TokenizerConfig {
   SkillTemplate point{ids({1, 2581, 2}), ids({3})};
   // Whether the object's name of detect and point is tokenized with a space before it.
   bool object_leading_space = true;
+
+  // Whether the model goes on with plain text, and how it reads a conversation.
+  bool completes_text = false;
+  std::optional<ChatTemplate> chat;
+  // Why there is no chat template: ends the error.
+  std::string why_no_chat = {};
 
   // What tells the tokenizer.json of these weights from another one. Nothing, and 0: not said.
   std::vector<TokenSpelling> spellings;

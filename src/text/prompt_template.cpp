@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/check.h"
 #include "base/limits.h"
 
 namespace gapless {
@@ -21,9 +22,15 @@ bool in_unit_range(float value) {
 
 }  // namespace
 
+Status PromptBuilder::lacks(std::string_view skill) const {
+  if (!config_.completes_text) return invalid_argument("this model has no {} skill", skill);
+  return invalid_argument("this model has no {} skill: it is a text model; Moondream's have it",
+                          skill);
+}
+
 Prompt PromptBuilder::begin(bool has_image) const {
   Prompt prompt;
-  prompt.tokens.push_back({PromptToken::Kind::kText, config_.bos_id});
+  if (config_.bos_id.valid()) prompt.tokens.push_back({PromptToken::Kind::kText, config_.bos_id});
   if (has_image) prompt.image_position = prompt.tokens.size();
   return prompt;
 }
@@ -57,7 +64,7 @@ Status PromptBuilder::add_refs(std::span<const SpatialRef> refs, Prompt& prompt)
 
 StatusOr<Prompt> PromptBuilder::query(std::string_view question, bool has_image,
                                       std::span<const SpatialRef> refs) const {
-  if (config_.query.prefix.empty()) return invalid_argument("this model has no query skill");
+  if (config_.query.prefix.empty()) return lacks("query");
   if (strip(question).empty()) return invalid_argument("the question is empty");
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<TokenId> text, tokenizer_->encode(question));
   Prompt prompt = begin(has_image);
@@ -73,6 +80,7 @@ StatusOr<Prompt> PromptBuilder::caption(CaptionLength length) const {
   const std::vector<TokenId>& ids = is_short                         ? config_.caption_short
                                     : length == CaptionLength::kLong ? config_.caption_long
                                                                      : config_.caption_normal;
+  if (config_.completes_text) return lacks("caption");
   if (ids.empty()) return invalid_argument("this model has no caption of that length");
   Prompt prompt = begin(/*has_image=*/true);
   add_ids(ids, prompt);
@@ -88,11 +96,39 @@ StatusOr<Prompt> PromptBuilder::point(std::string_view object,
   return object_prompt("point", config_.point, object, refs);
 }
 
+StatusOr<Prompt> PromptBuilder::chat(std::span<const ChatMessage> messages,
+                                     const ChatOptions& options) const {
+  if (!config_.chat) {
+    return invalid_argument("this model has no chat template{}", config_.why_no_chat);
+  }
+  Prompt prompt;
+  for (const ChatPiece& piece : chat_pieces(*config_.chat, messages, options)) {
+    if (piece.is_special) {
+      const std::optional<TokenId> id = tokenizer_->id_of(piece.text);
+      GAPLESS_CHECK_MSG(id, piece.text);  // looked for when the model was loaded
+      add_ids(std::span(&*id, 1), prompt);
+      continue;
+    }
+    GAPLESS_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, tokenizer_->encode(piece.text));
+    add_ids(ids, prompt);
+  }
+  return prompt;
+}
+
+StatusOr<Prompt> PromptBuilder::completion(std::string_view text) const {
+  if (!config_.completes_text) return invalid_argument("this model does not complete text");
+  GAPLESS_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, tokenizer_->encode(text));
+  Prompt prompt = begin(/*has_image=*/false);
+  add_ids(ids, prompt);
+  if (prompt.tokens.empty()) return invalid_argument("the prompt is empty");
+  return prompt;
+}
+
 StatusOr<Prompt> PromptBuilder::object_prompt(std::string_view skill,
                                               const SkillTemplate& skill_template,
                                               std::string_view object,
                                               std::span<const SpatialRef> refs) const {
-  if (skill_template.prefix.empty()) return invalid_argument("this model has no {} skill", skill);
+  if (skill_template.prefix.empty()) return lacks(skill);
   const std::string_view name = strip(object);
   if (name.empty()) return invalid_argument("the object is empty");
   const std::string text = fmt::format("{}{}", config_.object_leading_space ? " " : "", name);

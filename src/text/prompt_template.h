@@ -52,8 +52,13 @@ class PromptBuilder {
   // Whitespace around the object's name is dropped.
   StatusOr<Prompt> detect(std::string_view object) const;
   StatusOr<Prompt> point(std::string_view object, std::span<const SpatialRef> refs = {}) const;
+  // A conversation whose last message is the user's (chat_template.h).
+  StatusOr<Prompt> chat(std::span<const ChatMessage> messages, const ChatOptions& options) const;
+  // Text that the model goes on with.
+  StatusOr<Prompt> completion(std::string_view text) const;
 
  private:
+  Status lacks(std::string_view skill) const;
   Prompt begin(bool has_image) const;
   void add_ids(std::span<const TokenId> ids, Prompt& prompt) const;
   Status add_refs(std::span<const SpatialRef> refs, Prompt& prompt) const;

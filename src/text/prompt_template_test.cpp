@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "base/limits.h"
+
 namespace gapless {
 namespace {
 
@@ -90,6 +92,10 @@ TEST_F(PromptBuilderTest, BadInputIsRefused) {
   const SpatialRef good;
   EXPECT_THAT(builder_.query("x", false, std::span(&good, 1)).status().message(),
               HasSubstr("need an image"));
+  const std::vector<SpatialRef> many(kMaxSpatialRefs + 1, good);
+  EXPECT_TRUE(builder_.query("x", true, std::span(many).first(kMaxSpatialRefs)).ok());
+  EXPECT_THAT(builder_.query("x", true, many).status().message(),
+              HasSubstr("65 spatial_refs, more than the 64 allowed"));
   TokenizerConfig without;
   without.caption_long.clear();
   without.point = {};

@@ -2,10 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace gapless {
 
 enum class CaptionLength : std::uint8_t { kShort, kNormal, kLong };
+
+enum class ChatRole : std::uint8_t { kSystem, kUser, kAssistant };
+
+// One turn of a conversation.
+struct ChatMessage {
+  ChatRole role = ChatRole::kUser;
+  std::string text;
+
+  friend bool operator==(const ChatMessage&, const ChatMessage&) = default;
+};
 
 // A place in the image that the prompt refers to; normalised to [0, 1]. Width and height are 0 for
 // a point.

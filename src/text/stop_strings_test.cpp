@@ -38,6 +38,10 @@ TEST(StopStrings, RepeatingPatterns) {
   EXPECT_EQ(matcher.push("aaaa"), "aa");
   EXPECT_EQ(matcher.push("b"), "");
   EXPECT_TRUE(matcher.stopped());
+  // After "aabaaa" a 'b' leaves "aab": the border of a border.
+  StopStrings nested({"aabaaac"});
+  EXPECT_EQ(nested.push("xaabaaabaaac"), "xaaba");
+  EXPECT_TRUE(nested.stopped());
 }
 
 // The reference: look at the whole text for the first end of any stop string.

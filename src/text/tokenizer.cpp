@@ -5,6 +5,7 @@
 #include "base/file_bytes.h"
 #include "base/limits.h"
 #include "text/byte_level.h"
+#include "text/normalize_nfc.h"
 #include "text/utf8.h"
 
 namespace gapless {
@@ -53,8 +54,10 @@ void Tokenizer::build_added_token_sets() {
     if (!token.added) continue;
     const TokenId id(static_cast<std::int32_t>(i));
     const std::size_t pass = token.normalized ? 1 : 0;
-    all_added_[pass].add(token.spelling, id);
-    if (!token.special) plain_added_[pass].add(token.spelling, id);
+    const std::string spelling =
+        token.normalized && normalizes_nfc_ ? normalize_nfc(token.spelling) : token.spelling;
+    all_added_[pass].add(spelling, id);
+    if (!token.special) plain_added_[pass].add(spelling, id);
   }
 }
 
@@ -73,8 +76,11 @@ StatusOr<std::vector<TokenId>> Tokenizer::encode(std::string_view text, AddedTok
   const auto on_text = [&](std::string_view part) {
     if (status.ok()) status = encode_text(part, ids);
   };
-  sets[0].split(
-      text, [&](std::string_view part) { sets[1].split(part, on_text, on_token); }, on_token);
+  const auto on_part = [&](std::string_view part) {
+    if (!normalizes_nfc_ || is_ascii(part)) return sets[1].split(part, on_text, on_token);
+    sets[1].split(normalize_nfc(part), on_text, on_token);
+  };
+  sets[0].split(text, on_part, on_token);
   GAPLESS_RETURN_IF_ERROR(status);
   return ids;
 }
@@ -102,6 +108,14 @@ const Tokenizer::Token* Tokenizer::find(TokenId id) const {
   if (id.value < 0 || id.value >= vocab_size()) return nullptr;
   const Token& token = tokens_[static_cast<std::size_t>(id.value)];
   return token.spelling.empty() ? nullptr : &token;
+}
+
+std::vector<std::string> Tokenizer::text_of_tokens() const {
+  std::vector<std::string> bytes;
+  for (const Token& token : tokens_) {
+    bytes.push_back(token.spelling.empty() || token.special ? std::string() : token.bytes);
+  }
+  return bytes;
 }
 
 bool Tokenizer::is_special(TokenId id) const {

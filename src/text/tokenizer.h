@@ -1,9 +1,9 @@
 // Byte-level byte-pair encoding, read from a Hugging Face tokenizer.json.
 //
-// Supported: model BPE (merges as "a b" or ["a", "b"], ignore_merges); added tokens; no normalizer;
+// Supported: model BPE (merges as "a b" or ["a", "b"], ignore_merges); added tokens; no normalizer, or NFC;
 // pre-tokenizer ByteLevel, or a Sequence of Split and Digits steps that ends with ByteLevel;
 // decoder ByteLevel. Anything else that would change tokens is refused with an error that names it.
-// The post_processor, truncation and padding sections are not applied: prompts are built from
+// The post_processor (but for begin_id()), truncation and padding sections are not applied: prompts are built from
 // templates (prompt_template.h), and encode() gives the tokens of the text alone.
 //
 // Immutable once loaded; any thread may call the const functions.
@@ -55,6 +55,9 @@ class Tokenizer {
   std::string decode(std::span<const TokenId> ids,
                      SpecialTokens special = SpecialTokens::kSkip) const;
 
+  // The bytes of each token of a text, by id; empty for special tokens and for ids without a token.
+  std::vector<std::string> text_of_tokens() const;
+
   // The bytes of one token. An id without a token (a model may have more rows than its tokenizer
   // has tokens) gives the visible placeholder "<|1234|>".
   std::string token_bytes(TokenId id) const;
@@ -63,6 +66,8 @@ class Tokenizer {
   bool is_special(TokenId id) const;
   // 1 + the largest id.
   int vocab_size() const { return static_cast<int>(tokens_.size()); }
+  // The token that the post_processor puts in front of a text ("<|begin_of_text|>"), if it does.
+  std::optional<TokenId> begin_id() const { return begin_id_; }
   // The token with this spelling in tokenizer.json ("Ġthe", "<|endoftext|>").
   std::optional<TokenId> id_of(std::string_view spelling) const;
 
@@ -88,6 +93,8 @@ class Tokenizer {
   Bpe bpe_;
   PreTokenizer pre_tokenizer_;
   bool ignore_merges_ = false;
+  bool normalizes_nfc_ = false;
+  std::optional<TokenId> begin_id_;
   // Matched one set after the other, for kAsText and for kAsTokens.
   std::array<AddedTokenSet, 2> plain_added_, all_added_;
 };

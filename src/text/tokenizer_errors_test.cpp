@@ -69,9 +69,9 @@ TEST(TokenizerErrors, UnsupportedPartsAreNamed) {
   using boost::json::object;
   using boost::json::parse;
   EXPECT_THAT(error_after([](auto& root) {
-                root["normalizer"] = object{{"type", "NFC"}};
+                root["normalizer"] = object{{"type", "NFKC"}};
               }),
-              HasSubstr("normalizer NFC is not supported"));
+              HasSubstr("normalizer NFKC is not supported"));
   EXPECT_THAT(error_after([](auto& root) {
                 root["pre_tokenizer"] = object{{"type", "Metaspace"}};
               }),

@@ -40,15 +40,22 @@ Status unsupported(const JsonObject& section, std::string_view key, std::string_
   return invalid_argument("{}: {} {} is not supported", section.name(), key, what);
 }
 
-// A section that must be missing, null or an empty Sequence.
-Status expect_no_normalizer(const JsonObject& root) {
-  if (root.find("normalizer") == nullptr) return ok_status();
+// Missing, null or an empty Sequence: false. NFC, also alone in a Sequence: true.
+StatusOr<bool> normalizes_nfc(const JsonObject& root) {
+  if (root.find("normalizer") == nullptr) return false;
   GAPLESS_ASSIGN_OR_RETURN(const JsonObject normalizer, root.object("normalizer"));
   GAPLESS_ASSIGN_OR_RETURN(const std::string_view type, normalizer.string("type"));
   if (type == "Sequence") {
     GAPLESS_ASSIGN_OR_RETURN(const auto* parts, normalizer.array("normalizers"));
-    if (parts->empty()) return ok_status();
+    if (parts->empty()) return false;
+    if (parts->size() == 1) {
+      GAPLESS_ASSIGN_OR_RETURN(const JsonObject only, JsonObject::of(parts->front(), root.name(),
+                                                                     "normalizer.normalizers[0]"));
+      GAPLESS_ASSIGN_OR_RETURN(const std::string_view only_type, only.string("type"));
+      if (only_type == "NFC") return true;
+    }
   }
+  if (type == "NFC") return true;
   return unsupported(root, "normalizer", type);
 }
 
@@ -119,6 +126,35 @@ StatusOr<PreTokenizer> read_pre_tokenizer(const JsonObject& root) {
     GAPLESS_RETURN_IF_ERROR(add_step(step, i + 1 == steps->size(), pre_tokenizer));
   }
   return pre_tokenizer;
+}
+
+// The special token with which a TemplateProcessing begins a single text; empty: none.
+StatusOr<std::string_view> begin_token_of(const JsonObject& processor) {
+  GAPLESS_ASSIGN_OR_RETURN(const std::string_view type, processor.string("type"));
+  if (type == "Sequence") {
+    GAPLESS_ASSIGN_OR_RETURN(const auto* parts, processor.array("processors"));
+    for (const boost::json::value& part : *parts) {
+      GAPLESS_ASSIGN_OR_RETURN(const JsonObject one,
+                               JsonObject::of(part, processor.name(), "post_processor.processors"));
+      GAPLESS_ASSIGN_OR_RETURN(const std::string_view kind, one.string("type"));
+      if (kind == "TemplateProcessing") return begin_token_of(one);
+    }
+    return std::string_view();
+  }
+  if (type != "TemplateProcessing") return std::string_view();
+  GAPLESS_ASSIGN_OR_RETURN(const auto* single, processor.array("single"));
+  if (single->empty()) return std::string_view();
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject first, JsonObject::of(single->front(), processor.name(),
+                                                                  "post_processor.single[0]"));
+  if (first.find("SpecialToken") == nullptr) return std::string_view();
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject token, first.object("SpecialToken"));
+  return token.string("id");
+}
+
+StatusOr<std::string_view> begin_token(const JsonObject& root) {
+  if (root.find("post_processor") == nullptr) return std::string_view();
+  GAPLESS_ASSIGN_OR_RETURN(const JsonObject processor, root.object("post_processor"));
+  return begin_token_of(processor);
 }
 
 // What BPE may be told besides its vocabulary and merges.
@@ -266,7 +302,7 @@ StatusOr<Tokenizer> TokenizerJson::read(const JsonObject& root) {
     return invalid_argument("{}: model type {} is not supported; only BPE is", root.name(), type);
   }
   GAPLESS_RETURN_IF_ERROR(check_model_options(model));
-  GAPLESS_RETURN_IF_ERROR(expect_no_normalizer(root));
+  GAPLESS_ASSIGN_OR_RETURN(const bool nfc, normalizes_nfc(root));
   GAPLESS_RETURN_IF_ERROR(expect_byte_level_decoder(root));
   GAPLESS_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, read_pre_tokenizer(root));
   GAPLESS_ASSIGN_OR_RETURN(const bool ignore_merges, model.boolean_or("ignore_merges", false));
@@ -276,8 +312,13 @@ StatusOr<Tokenizer> TokenizerJson::read(const JsonObject& root) {
   GAPLESS_ASSIGN_OR_RETURN(const auto byte_tokens, reader.byte_tokens());
   GAPLESS_RETURN_IF_ERROR(reader.read_merges(model));
   GAPLESS_RETURN_IF_ERROR(reader.read_added_tokens());
-  return Tokenizer(std::move(reader.tokens_), Bpe(byte_tokens, reader.merges_),
-                   std::move(pre_tokenizer), ignore_merges);
+  Tokenizer tokenizer(std::move(reader.tokens_), Bpe(byte_tokens, reader.merges_),
+                      std::move(pre_tokenizer), ignore_merges);
+  tokenizer.normalizes_nfc_ = nfc;
+  tokenizer.build_added_token_sets();
+  GAPLESS_ASSIGN_OR_RETURN(const std::string_view begin, begin_token(root));
+  tokenizer.begin_id_ = tokenizer.id_of(begin);
+  return tokenizer;
 }
 
 StatusOr<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view name) {

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
@@ -39,6 +42,43 @@ TEST(Tokenizer, IdsWithoutATokenAreVisible) {
   const Tokenizer tokenizer = load("gpt2_style.json");
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{TokenId(51199), TokenId(-1)}), "<|51199|><|-1|>");
   EXPECT_FALSE(tokenizer.has(TokenId(51199)));
+}
+
+TEST(Tokenizer, TheVocabularyEndsBehindItsLastToken) {
+#ifdef __GLIBC__
+  // Fresh memory is not zero, so what lies behind the last token does not pass for an id without one.
+  mallopt(M_PERTURB, 0x5A);
+#endif
+  const Tokenizer tokenizer = load("gpt2_style.json");
+#ifdef __GLIBC__
+  mallopt(M_PERTURB, 0);
+#endif
+  EXPECT_TRUE(tokenizer.has(TokenId(tokenizer.vocab_size() - 1)));
+  EXPECT_FALSE(tokenizer.has(TokenId(tokenizer.vocab_size())));
+}
+
+// As Hugging Face's tokenizers do.
+TEST(Tokenizer, OfAMergeListedTwiceTheLastCounts) {
+  const auto merged_with = [](boost::json::array merges) {
+    auto document =
+        boost::json::parse(read_file(kFolder + "gpt2_style.json", 1u << 20).value()).as_object();
+    boost::json::object& model = document["model"].as_object();
+    boost::json::object& vocab = model["vocab"].as_object();
+    for (const char* token : {"ab", "bc"}) {
+      if (!vocab.contains(token)) vocab[token] = 60'000 + token[0];
+    }
+    model["merges"] = std::move(merges);
+    const auto tokenizer = Tokenizer::parse(boost::json::serialize(document), "t.json");
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+    std::vector<std::string> pieces;
+    for (const TokenId id : tokenizer->encode("abc").value()) {
+      pieces.push_back(tokenizer->token_bytes(id));
+    }
+    return pieces;
+  };
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(merged_with({"a b", "b c"}), (Pieces{"ab", "c"}));
+  EXPECT_EQ(merged_with({"a b", "b c", "a b"}), (Pieces{"a", "bc"}));
 }
 
 TEST(Tokenizer, UserTextNeverBecomesASpecialToken) {

@@ -18,19 +18,21 @@ std::string one_tensor(const char* name, char value) {
       std::string(1, value));
 }
 
-std::string error_of(const std::filesystem::path& path) {
+std::string error_of_folder(const std::filesystem::path& path) {
   const auto checkpoint = Checkpoint::open(path);
   return checkpoint.ok() ? "no error" : checkpoint.status().to_string();
 }
 
 TEST(Checkpoint, FileOrFolder) {
   const TemporaryFolder folder;
-  EXPECT_THAT(error_of(folder.path()), AllOf(HasSubstr("not found"), HasSubstr("has neither")));
-  EXPECT_THAT(error_of(folder.path() / "x.safetensors"), HasSubstr("x.safetensors"));
+  EXPECT_THAT(error_of_folder(folder.path()),
+              AllOf(HasSubstr("not found"), HasSubstr("has neither")));
+  EXPECT_THAT(error_of_folder(folder.path() / "x.safetensors"), HasSubstr("x.safetensors"));
   const auto file = folder.write("model.safetensors", one_tensor("a", 'x'));
   EXPECT_EQ(Checkpoint::open(file).value().tensors().count("a"), 1u);
   EXPECT_EQ(Checkpoint::open(folder.path()).value().tensors().count("a"), 1u);
-  EXPECT_THAT(error_of(folder.write("empty.safetensors", "")), HasSubstr("0 bytes are too few"));
+  EXPECT_THAT(error_of_folder(folder.write("empty.safetensors", "")),
+              HasSubstr("0 bytes are too few"));
 }
 
 TEST(Checkpoint, Shards) {
@@ -50,12 +52,15 @@ TEST(Checkpoint, BadIndex) {
   folder.write("s1.safetensors", one_tensor("a", 'x'));
   folder.write("s2.safetensors", one_tensor("a", 'y'));
   const auto with = [&](std::string_view json) {
-    return error_of(folder.write("model.safetensors.index.json", json));
+    return error_of_folder(folder.write("model.safetensors.index.json", json));
   };
   EXPECT_EQ(with(R"({"weight_map":{"a":"s1.safetensors"}})"), "no error");
   EXPECT_THAT(with(R"({"weight_map":{"a":"s1.safetensors","c":"s1.safetensors"}})"),
               HasSubstr("tensor 'c' is not in s1.safetensors"));
   EXPECT_THAT(with(R"({"weight_map":{"a":"s3.safetensors"}})"), HasSubstr("s3.safetensors"));
+  folder.write("b.safetensors", one_tensor("b", 'z'));
+  EXPECT_THAT(with(R"({"weight_map":{"a":"b.safetensors","b":"s1.safetensors"}})"),
+              HasSubstr("tensor 'a' is not in b.safetensors"));
   EXPECT_THAT(with(R"({"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})"),
               HasSubstr("tensor 'a' is also in another file"));
   for (const char* name : {"../s1.safetensors", "/etc/passwd", "..", "", "a/b"}) {

@@ -32,4 +32,15 @@ inline float f32_from_f16(std::uint16_t bits) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | special | sign);
 }
 
+// Exact. e4m3: a sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinity, 0x7F is not a number.
+inline float f32_from_e4m3(std::uint8_t bits) {
+  // As f32_from_f16: here the bias differs by 120.
+  const std::uint32_t magnitude = bits & 0x7Fu;
+  const float value = std::bit_cast<float>(magnitude << 20) * 0x1p120f;
+  const std::uint32_t sign = (bits & 0x80u) << 24;
+  const std::uint32_t number =
+      magnitude == 0x7Fu ? 0x7FC00000u : std::bit_cast<std::uint32_t>(value);
+  return std::bit_cast<float>(number | sign);
+}
+
 }  // namespace gapless

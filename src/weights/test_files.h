@@ -1,4 +1,4 @@
-// Safetensors files and small configurations for the tests of this folder.
+// Safetensors files for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,9 +14,7 @@
 #include <vector>
 
 #include "base/file_bytes.h"
-#include "weights/model_config.h"
 #include "weights/safetensors.h"
-#include "weights/weight_map.h"
 
 namespace gapless::testing_files {
 
@@ -25,8 +23,10 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::temp_directory_path() /
-            fmt::format("gapless-{}-{}.{}", ::getpid(), test->test_suite_name(), test->name());
+    std::string name =
+        fmt::format("gapless-{}-{}.{}", ::getpid(), test->test_suite_name(), test->name());
+    std::ranges::replace(name, '/', '-');  // of a test with parameters
+    path_ = std::filesystem::temp_directory_path() / name;
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
@@ -56,56 +56,12 @@ inline std::string safetensors_bytes(std::string_view header, std::string_view d
   return safetensors_bytes(header, data, header.size());
 }
 
-// Moondream's shape in very small: about 50 thousand parameters.
-inline ModelConfig very_small_config() {
-  ModelConfig config;
-  config.text = {.dim = 32,
-                 .ff_dim = 64,
-                 .n_layers = 2,
-                 .vocab_size = 96,
-                 .max_context = 64,
-                 .n_heads = 4,
-                 .n_kv_heads = 4};
-  config.vision = {.enc_dim = 24,
-                   .enc_patch_size = 4,
-                   .enc_n_layers = 2,
-                   .enc_ff_dim = 40,
-                   .enc_n_heads = 2,
-                   .proj_inner_dim = 48,
-                   .proj_out_dim = 32,
-                   .crop_size = 20,
-                   .overlap_margin = 1};
-  config.region = {.dim = 32,
-                   .coord_feat_dim = 16,
-                   .coord_out_dim = 64,
-                   .size_feat_dim = 32,
-                   .size_out_dim = 128,
-                   .inner_dim = 48};
-  TokenizerConfig& tokenizer = config.tokenizer;
-  tokenizer.caption_short = TokenizerConfig::ids({1, 10, 2, 11, 3});
-  tokenizer.caption_normal = TokenizerConfig::ids({1, 10, 2, 12, 3});
-  tokenizer.caption_long = {};
-  tokenizer.query = {TokenizerConfig::ids({1, 13, 2}), TokenizerConfig::ids({3, 3})};
-  tokenizer.detect = {TokenizerConfig::ids({1, 14, 2}), TokenizerConfig::ids({3})};
-  tokenizer.point = {TokenizerConfig::ids({1, 15, 2}), TokenizerConfig::ids({3})};
-  return config;
-}
-
 struct StoredTensor {
   std::string name;
   TensorDType dtype;
   std::vector<std::int64_t> shape;
 };
 using Tensors = std::vector<StoredTensor>;
-
-inline Tensors tensors_of(const ModelConfig& config, TensorDType dtype, bool legacy = false) {
-  Tensors tensors;
-  for (const WeightSpec& spec : weight_specs(config)) {
-    tensors.push_back({legacy ? spec.legacy_name : spec.name, dtype, spec.shape});
-    if (legacy && spec.legacy_transposed) std::ranges::reverse(tensors.back().shape);
-  }
-  return tensors;
-}
 
 // All tensors at their full size in a sparse file.
 inline void write_weights(const std::filesystem::path& path, const Tensors& tensors) {

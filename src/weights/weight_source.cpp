@@ -17,7 +17,10 @@ constexpr std::string_view kModelPrefix = "model.";
 // What the reference model's code registers as buffers and may have saved with its weights.
 bool is_buffer_of_the_reference(std::string_view name) {
   return name.ends_with(".kv_cache.k_cache") || name.ends_with(".kv_cache.v_cache") ||
-         name.ends_with("freqs_cis") || name.ends_with("attn_mask");
+         name.ends_with("freqs_cis") || name.ends_with("attn_mask") ||
+         name.ends_with(".rotary_emb.inv_freq") ||
+         // Of an 8-bit KV cache with scales; ours has none (kernels/kv_format.h).
+         name.ends_with(".kv_quantizer.k_scale") || name.ends_with(".kv_quantizer.v_scale");
 }
 
 bool is_readable(TensorDType dtype) {
@@ -53,6 +56,9 @@ void convert_tensor(TensorDType dtype, std::span<const std::byte> data, std::int
           data, first, out, [&](std::uint16_t bits) { return finish(f32_from_bf16(bits)); });
     case TensorDType::kF32:
       return convert_range<float>(data, first, out, finish);
+    case TensorDType::kF8E4M3:
+      return convert_range<std::uint8_t>(
+          data, first, out, [&](std::uint8_t bits) { return finish(f32_from_e4m3(bits)); });
     default:
       GAPLESS_CHECK(false);  // locate() let only these pass
   }
@@ -104,11 +110,17 @@ std::string parameter_name(std::string_view stored) {
   return name;
 }
 
+std::int64_t WeightSpec::num_elements() const {
+  std::int64_t product = 1;
+  for (const std::int64_t side : shape) product *= side;
+  return product;
+}
+
 StatusOr<WeightSource> WeightSource::open(const std::filesystem::path& path,
-                                          const ModelConfig& config) {
+                                          std::span<const WeightSpec> tensors) {
   WeightSource source;
   GAPLESS_ASSIGN_OR_RETURN(source.checkpoint_, Checkpoint::open(path));
-  std::map<std::string, std::string> stored_names;  // by parameter_name
+  StoredNames stored_names;
   for (const auto& [name, tensor] : source.checkpoint_.tensors()) {
     const auto [other, is_new] = stored_names.emplace(parameter_name(name), name);
     if (!is_new) {
@@ -116,14 +128,17 @@ StatusOr<WeightSource> WeightSource::open(const std::filesystem::path& path,
                        source.checkpoint_.files()[tensor.file], other->second, name);
     }
   }
-  for (const WeightSpec& spec : weight_specs(config)) {
+  for (const WeightSpec& spec : tensors) {
     GAPLESS_RETURN_IF_ERROR(source.locate(spec, stored_names));
+  }
+  for (const WeightSpec& spec : tensors) {
+    if (!spec.legacy_whole.empty()) stored_names.erase(spec.legacy_whole);
   }
   GAPLESS_RETURN_IF_ERROR(source.refuse_surplus(stored_names));
   return source;
 }
 
-Status WeightSource::refuse_surplus(const std::map<std::string, std::string>& stored_names) const {
+Status WeightSource::refuse_surplus(const StoredNames& stored_names) const {
   const std::string* surplus = nullptr;
   int num_surplus = 0;
   for (const auto& [name, stored] : stored_names) {
@@ -136,17 +151,68 @@ Status WeightSource::refuse_surplus(const std::map<std::string, std::string>& st
                           num_surplus == 1 ? "" : fmt::format(" ({} such)", num_surplus));
 }
 
-Status WeightSource::locate(const WeightSpec& spec,
-                            std::map<std::string, std::string>& stored_names) {
-  auto found = stored_names.find(spec.name.substr(kModelPrefix.size()));
-  if (found == stored_names.end()) found = stored_names.find(spec.legacy_name);
+StatusOr<bool> WeightSource::locate_part(const WeightSpec& spec, const StoredNames& stored_names) {
+  const auto found = stored_names.find(spec.legacy_whole);
+  if (found == stored_names.end()) return false;
+  const CheckpointTensor& tensor = checkpoint_.tensors().at(found->second);
+  const std::string& file = checkpoint_.files()[tensor.file];
+  const std::vector<std::int64_t> expected = {spec.legacy_whole_rows, spec.row_size()};
+  if (!is_readable(tensor.dtype) || tensor.shape != expected) {
+    return invalid_argument(
+        "{}: tensor '{}' is {} {}; F16, BF16 or F32 {} is expected, rows {} to {} of it are '{}'",
+        file, found->second, tensor_dtype_name(tensor.dtype), shape_to_string(tensor.shape),
+        shape_to_string(expected), spec.legacy_first_row,
+        spec.legacy_first_row + spec.num_rows() - 1, spec.name);
+  }
+  const std::size_t row_bytes =
+      static_cast<std::size_t>(spec.row_size()) * tensor_dtype_bytes(tensor.dtype);
+  const auto part = tensor.data.subspan(static_cast<std::size_t>(spec.legacy_first_row) * row_bytes,
+                                        static_cast<std::size_t>(spec.num_rows()) * row_bytes);
+  stored_bytes_[tensor.dtype] += static_cast<std::int64_t>(part.size());
+  locations_.emplace(spec.name,
+                     Location{tensor.dtype, part, spec.shape, spec.num_elements(), tensor.file});
+  return true;
+}
+
+Status WeightSource::locate_scales(const WeightSpec& spec, StoredNames& stored_names,
+                                   Location& location) {
+  const auto found = stored_names.find(spec.legacy_row_scales);
   if (found == stored_names.end()) {
-    return make_error(StatusCode::kNotFound, "{}: tensor '{}' (or '{}') is missing",
-                      fmt::join(checkpoint_.files(), ", "), spec.name, spec.legacy_name);
+    return make_error(StatusCode::kNotFound,
+                      "{}: tensor '{}' is F8_E4M3, and '{}', the factors of its rows, is missing",
+                      fmt::join(checkpoint_.files(), ", "), spec.name, spec.legacy_row_scales);
+  }
+  const CheckpointTensor& scales = checkpoint_.tensors().at(found->second);
+  const std::vector<std::int64_t> expected(spec.shape.begin(), spec.shape.end() - 1);
+  if (scales.dtype != TensorDType::kF32 || scales.shape != expected) {
+    return invalid_argument("{}: tensor '{}' is {} {}; F32 {} is expected",
+                            checkpoint_.files()[scales.file], found->second,
+                            tensor_dtype_name(scales.dtype), shape_to_string(scales.shape),
+                            shape_to_string(expected));
+  }
+  location.row_scales = scales.data;
+  stored_bytes_[location.dtype] += static_cast<std::int64_t>(scales.data.size());
+  stored_names.erase(found);
+  return ok_status();
+}
+
+Status WeightSource::locate(const WeightSpec& spec, StoredNames& stored_names) {
+  auto found = stored_names.find(parameter_name(spec.name));
+  if (found == stored_names.end()) found = stored_names.find(spec.legacy_name);
+  if (found == stored_names.end() && !spec.legacy_whole.empty()) {
+    GAPLESS_ASSIGN_OR_RETURN(const bool is_part, locate_part(spec, stored_names));
+    if (is_part) return ok_status();
+  }
+  if (found == stored_names.end()) {
+    const std::string other =
+        spec.legacy_name.empty() ? "" : fmt::format(" (or '{}')", spec.legacy_name);
+    return make_error(StatusCode::kNotFound, "{}: tensor '{}'{} is missing",
+                      fmt::join(checkpoint_.files(), ", "), spec.name, other);
   }
   const CheckpointTensor& tensor = checkpoint_.tensors().at(found->second);
   const std::string& file = checkpoint_.files()[tensor.file];
-  if (!is_readable(tensor.dtype)) {
+  const bool has_scales = tensor.dtype == TensorDType::kF8E4M3 && !spec.legacy_row_scales.empty();
+  if (!is_readable(tensor.dtype) && !has_scales) {
     return invalid_argument("{}: tensor '{}' has dtype {}; F16, BF16 or F32 is expected", file,
                             found->second, tensor_dtype_name(tensor.dtype));
   }
@@ -163,8 +229,10 @@ Status WeightSource::locate(const WeightSpec& spec,
                             shape_to_string(expected));
   }
   stored_bytes_[tensor.dtype] += static_cast<std::int64_t>(tensor.data.size());
-  locations_.emplace(spec.name, location);
   stored_names.erase(found);
+  if (has_scales) GAPLESS_RETURN_IF_ERROR(locate_scales(spec, stored_names, location));
+  locations_.emplace(spec.name, location);
+  if (!spec.stored_again_as.empty()) stored_names.erase(parameter_name(spec.stored_again_as));
   return ok_status();
 }
 
@@ -194,6 +262,22 @@ Status WeightSource::not_finite(std::string_view name, std::int64_t element) con
 template <typename Out, typename Convert>
 void WeightSource::read(const Location& tensor, std::span<Out> out, std::int64_t first,
                         Convert convert) const {
+  if (!tensor.row_scales.empty()) {
+    // Row after row, as far as `out` reaches.
+    const std::int64_t row_size = tensor.shape.back();
+    for (std::size_t done = 0; done < out.size();) {
+      const std::int64_t element = first + static_cast<std::int64_t>(done);
+      const std::int64_t row = element / row_size;
+      const auto count =
+          std::min(out.size() - done, static_cast<std::size_t>((row + 1) * row_size - element));
+      float scale;
+      std::memcpy(&scale, tensor.row_scales.data() + row * sizeof(float), sizeof(scale));
+      convert_tensor(tensor.dtype, tensor.data, element, out.subspan(done, count),
+                     [&](float value) { return convert(value * scale); });
+      done += count;
+    }
+    return;
+  }
   if (tensor.transposed_rows == 0) {
     return convert_tensor(tensor.dtype, tensor.data, first, out, convert);
   }

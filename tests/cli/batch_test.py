@@ -31,6 +31,19 @@ class BatchTest(FolderTest):
         self.assertTrue(text == "" or text.endswith("\n"), "whole lines only")
         return [json.loads(line) for line in text.splitlines()]
 
+    def test_two_devices_give_the_answers_of_one_in_the_order_of_the_lines(self):
+        requests = self.write_lines("requests.jsonl", [question(i, image=str(PICTURE)) if i % 3 else question(i) for i in range(24)])
+        told = []
+        for devices in ("cpu", "cpu,cpu"):
+            out = self.folder / f"{devices}.jsonl"
+            trace = self.folder / f"{devices}.json"
+            done = gapless("batch", "--device", devices, "--in", requests, "--out", out, "--concurrency", 4, "--trace", trace)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            told.append([{key: line[key] for key in ("id", "line", "answer")} for line in map(json.loads, out.read_text().splitlines())])
+            processes = [event["args"]["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "process_name"]
+            self.assertEqual(processes, ["cpu"] if devices == "cpu" else ["cpu:0", "cpu:1"])
+        self.assertEqual(told[0], told[1])
+
     def test_every_way_to_name_a_picture(self):
         (self.folder / "shapes.png").write_bytes(PICTURE.read_bytes())
         encoded = base64.b64encode(PICTURE.read_bytes()).decode()

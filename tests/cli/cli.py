@@ -48,11 +48,11 @@ class FolderTest(unittest.TestCase):
 class Serving:
     """`gapless serve` on a free port. Its log is read from a pipe or goes where `stderr` says."""
 
-    def __init__(self, *options, env=None, log_path):
+    def __init__(self, *options, env=None, log_path, port=0):
         self.log_path = log_path
         self.log = open(log_path, "wb")
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--device", "cpu", "--port", "0", *map(str, options)],
+            [BINARY, "serve", "--device", "cpu", *([] if port is None else ["--port", str(port)]), *map(str, options)],
             stderr=self.log, env=env or environment())
 
     def wait_for(self, pattern):

@@ -1,9 +1,16 @@
 """gapless serve: a slip in its options or its file starts no server, least of all an open one."""
 
 import http.client
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
 import unittest
+from pathlib import Path
 
-from cli import FolderTest, Serving, environment, gapless
+from cli import BINARY, GUARD_SECONDS, FolderTest, Serving, environment, gapless
 
 
 def status_of(port, host=None, path="/version", key=None):
@@ -16,6 +23,36 @@ def status_of(port, host=None, path="/version", key=None):
     status = connection.getresponse().status
     connection.close()
     return status
+
+
+def unix_status_of(unix_socket, path):
+    connection = http.client.HTTPConnection("localhost", timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(unix_socket))
+    connection.request("GET", path)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def unix_server(path, log):
+    return Serving("--unix-socket", path, "--drain-lead", "0", log_path=log, port=None)
+
+
+def until(condition):
+    deadline = time.monotonic() + GUARD_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("not in time")
+        time.sleep(0.02)
+
+
+def ended(pid):
+    """Gone, or waiting to be collected by whoever has taken it over."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class ServeOptionsTest(FolderTest):
@@ -69,6 +106,13 @@ class ServeOptionsTest(FolderTest):
         self.assertIn("key", self.refused(env=environment(GAPLESS_API_KEY=" ")))
         self.assertIn("--allowed-host", self.refused("--allowed-host", "http://localhost"))
 
+    def test_devices_that_make_no_sense_are_refused(self):
+        for devices, word in (("cpu,", "expected cpu"), ("cpu,cuda:0", "not the same to the bit"), ("cuda:1,cuda:1", "named twice"),
+                              ("gpu", "expected cpu"), (",".join(["cpu"] * 65), "at most 64")):
+            done = gapless("serve", "--device", devices, "--port", "0")
+            self.assertEqual(done.returncode, 1, devices)
+            self.assertIn(word, done.stderr)
+
     def test_keys_come_from_the_file_the_environment_and_the_command_line(self):
         path = self.write("serve.toml", '[serve]\napi-key = ["first#1", "second"]  # two\nallowed-host = "box.test"\nquiet = false\n')
         with self.serving("--config", path) as server:
@@ -96,6 +140,52 @@ class ServeOptionsTest(FolderTest):
                 self.assertIn(status_of(server.port(), path="/debug/timeline"), (200, 503), "as on a loopback address")
                 self.assertNotIn("may use this server", server.text())
         self.assertIn("not an address", self.refused("--host", "no.such.host.test"))
+
+    def test_a_unix_socket_takes_the_place_of_the_port(self):
+        path = self.folder / "socket"
+        for more in (("--port", "0"), ("--host", "127.0.0.1"), ("--ollama-port", "0")):
+            done = gapless("serve", "--device", "cpu", "--unix-socket", path, *more)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--unix-socket", done.stderr)
+        with unix_server(path, self.folder / "log") as server:
+            server.wait_for(re.escape(f"listening unix_socket={path}"))
+            server.wait_for(" ready ")
+            self.assertEqual(unix_status_of(path, "/ready"), 200)
+            self.assertEqual(unix_status_of(path, "/debug/timeline"), 200, "as on a loopback address")
+            done = gapless("serve", "--device", "cpu", "--unix-socket", path)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("a server listens there", done.stderr)
+            server.process.send_signal(signal.SIGINT)
+            self.assertEqual(server.process.wait(GUARD_SECONDS), 0)
+            self.assertNotIn("may use this server", server.text())
+        self.assertFalse(path.exists())
+
+    def test_it_ends_with_its_parent(self):
+        """Which is killed; the server is then a child of another process."""
+        path = self.folder / "socket"
+        log = self.folder / "log"
+        starter = subprocess.Popen(
+            [sys.executable, "-c", f"""
+import os, subprocess, sys, time
+server = subprocess.Popen([{BINARY!r}, "serve", "--device", "cpu", "--unix-socket", {str(path)!r}, "--parent", str(os.getpid()),
+                           "--drain-lead", "0"], stderr=open({str(log)!r}, "wb"))
+print(server.pid, flush=True)
+time.sleep(1000)
+"""], stdout=subprocess.PIPE, text=True)
+        with starter:
+            pid = int(starter.stdout.readline())
+            until(lambda: log.exists() and " ready " in log.read_text())
+            starter.kill()
+        until(lambda: not path.exists() and ended(pid))
+        self.assertIn(f"process {starter.pid} has ended: leaving", log.read_text())
+        self.assertIn("draining", log.read_text())
+
+    def test_a_parent_that_is_none_ends_it_at_once(self):
+        done = gapless("serve", "--device", "cpu", "--unix-socket", self.folder / "socket", "--parent", "2147483647")
+        self.assertEqual(done.returncode, 128 + signal.SIGTERM, done.stderr)
+        self.assertFalse((self.folder / "socket").exists())
+        for word in ("0", "-1", "me"):
+            self.assertIn("--parent", self.refused("--parent", word))
 
     def test_an_open_door_to_the_network_is_said_aloud(self):
         warning = r" warning everybody who reaches 0\.0\.0\.0 may use this server"

@@ -252,9 +252,9 @@ class ClientsTest(unittest.TestCase):
             ("reasoning_effort", dict(reasoning_effort="high")),
             ("modalities", dict(modalities=["text", "audio"])),
             ("tools", dict(tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])),
-            ("response_format", dict(response_format={"type": "json_object"})),
-            ("guided_json", dict(extra_body={"guided_json": {"type": "object"}})),
-            ("structured_outputs", dict(extra_body={"structured_outputs": {"choice": ["a", "b"]}})),
+            ("response_format", dict(extra_body={"response_format": {"type": "grammar"}})),
+            ("guided_grammar", dict(extra_body={"guided_grammar": "root ::= x"})),
+            ("structured_outputs", dict(extra_body={"structured_outputs": {"grammar": "root ::= x"}})),
             ("reasoning", dict(extra_body={"reasoning": True})),
             ("variant", dict(extra_body={"variant": "mine"})),
             ("presence_penalty", dict(presence_penalty=5)),
@@ -341,7 +341,7 @@ class ClientsTest(unittest.TestCase):
 
     def test_openai_errors_have_their_types(self):
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.chat({"type": "text", "text": "a"}, response_format={"type": "json_object"})
+            self.chat({"type": "text", "text": "a"}, extra_body={"response_format": {"type": "xml"}})
         self.assertIn("response_format", str(caught.exception))
         with self.assertRaises(openai.NotFoundError):
             self.openai.chat.completions.create(model="other", messages=[{"role": "user", "content": "a"}])
@@ -373,7 +373,7 @@ class ClientsTest(unittest.TestCase):
         self.moondream.query(question="Hello?", settings={"max_tokens": 4})
         text = self.server.get("/metrics")
         for name in ("vllm:num_requests_running", "vllm:time_to_first_token_seconds_bucket",
-                     'gapless_steps_total{model_name="tiny",kind="decode"}'):
+                     'gapless_steps_total{model_name="tiny",device="cpu",kind="decode"}'):
             self.assertIn(name, text)
         self.assertRegex(text, r'gapless_device_seconds_total\{[^}]*state="busy"\} \d')
 

@@ -93,6 +93,25 @@ class MetricsTest(unittest.TestCase):
                 self.assertGreater(sample.value, 0, name)
         self.assertLess(abs(time.time() - self.value(self.families, "process_start_time_seconds")), 3600)
 
+    def test_several_devices_are_told_apart_and_routers_see_their_sum(self):
+        server = Server("--device", "cpu,cpu")
+        try:
+            families = {family.name: family for family in text_string_to_metric_families(server.get("/metrics"))}
+        finally:
+            self.assertEqual(server.stop(), 0)
+        blocks = lambda families: int(families["vllm:cache_config_info"].samples[0].labels["num_gpu_blocks"])
+        self.assertEqual(blocks(families), 2 * blocks(self.families))
+        for kind in ("gauge", "counter"):
+            for name in ROUTERS_NEED[kind]:
+                for sample in families[name].samples:
+                    self.assertNotIn("device", sample.labels, name)
+        self.assertEqual({sample.labels["device"] for sample in self.families["gapless_device_seconds"].samples}, {"cpu"})
+        for name, family in families.items():
+            devices = {sample.labels.get("device") for sample in family.samples}
+            if devices != {None}:
+                self.assertEqual(devices, {"cpu:0", "cpu:1"}, name)
+        self.assertIn("gapless_steps", [name for name, family in families.items() if "device" in family.samples[0].labels])
+
     def test_histograms_are_whole(self):
         for family in self.families.values():
             if family.type != "histogram":

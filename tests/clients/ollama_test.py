@@ -7,6 +7,7 @@ import unittest
 import urllib.error
 import urllib.request
 
+import jsonschema
 import ollama
 
 from serving import KEY, PICTURE, Server
@@ -78,6 +79,43 @@ class OllamaTest(unittest.TestCase):
         typed = ollama.Options(num_predict=2, num_ctx=2048, temperature=0.0, stop=["zzz"])
         self.assertEqual(self.client.generate(MODEL, "Say anything.", options=typed).eval_count, 2)
 
+    def test_format_is_kept(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+        options = {"temperature": 1.5, "num_predict": 120}
+        for seed in range(3):
+            answer = self.generate(format=schema, options={**options, "seed": seed})
+            self.assertEqual(answer.done_reason, "stop")
+            self.assertIn(json.loads(answer.response)["n"], range(10))
+        answer = self.generate(format="json", options={**options, "seed": 1})
+        self.assertTrue(answer.response.lstrip().startswith("{"))
+
+    # Its grammars' schemas without bounds of numbers, the options that it sets for local models.
+    def test_frigates_review(self):
+        schema = {"type": "object", "properties": {
+            "observations": {"type": "array", "items": {"type": "string", "minLength": 20, "maxLength": 60}, "minItems": 3, "maxItems": 4},
+            "title": {"type": "string", "maxLength": 80}, "confidence": {"type": "number"}, "threat": {"type": "integer"},
+            "time": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}},
+            "required": ["observations", "title", "confidence", "threat"], "additionalProperties": False}
+        answer = self.ask(format=schema, options={"temperature": 0.5, "repeat_penalty": 1.05, "presence_penalty": 0.3, "seed": 3})
+        self.assertEqual(answer.done_reason, "stop", answer.message.content)
+        jsonschema.validate(json.loads(answer.message.content), schema)
+
+    # A task's fields, streamed, with what its settings send along.
+    def test_home_assistants_task(self):
+        schema = {"type": "object", "properties": {"circles": {"type": "integer", "description": "How many"},
+                                                   "colour": {"type": "string", "enum": ["red", "green", "blue"]},
+                                                   "certain": {"type": "boolean"}}, "required": ["circles", "colour"]}
+        for closed in (False, True):
+            options = {"num_ctx": 8192, "seed": 1, "temperature": 1.5}
+            wanted = {**schema, "additionalProperties": False} if closed else schema
+            parts = list(self.ask(format=wanted, stream=True, keep_alive="-1s", think=False, options=options))
+            text = "".join(part.message.content for part in parts)
+            self.assertTrue(text.lstrip().startswith("{"))
+            # Names that the schema does not forbid may go on without an end.
+            if closed or parts[-1].done_reason != "length":
+                self.assertEqual(parts[-1].done_reason, "stop", text)
+                jsonschema.validate(json.loads(text), wanted)
+
     def test_logprobs(self):
         answer = self.ask(logprobs=True, top_logprobs=2, options={"num_predict": 6})
         self.assertEqual("".join(token.token for token in answer.logprobs), answer.message.content)
@@ -102,7 +140,7 @@ class OllamaTest(unittest.TestCase):
     def test_errors_are_texts_with_a_status(self):
         cases = [
             (404, "not served", lambda: self.client.chat("llama3", [{"role": "user", "content": "a"}])),
-            (400, "format", lambda: self.generate(format={"type": "object"})),
+            (400, "#/items: uniqueItems", lambda: self.generate(format={"items": {"uniqueItems": True}})),
             (400, "think", lambda: self.ask(think=True)),
             (400, "tools", lambda: self.ask(tools=[{"type": "function", "function": {"name": "f"}}])),
             (400, "temperature", lambda: self.ask(options={"temperature": -1})),

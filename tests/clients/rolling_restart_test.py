@@ -1,104 +1,19 @@
-"""Two replicas behind Envoy, restarted one after the other while clients ask: no request is lost."""
+"""Two replicas behind a router, restarted one after the other while clients ask: no request is lost."""
 
 import base64
 import json
-import re
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 import urllib.error
 import urllib.request
-from pathlib import Path
 
+from routers import GUARD_SECONDS, Envoy, VllmRouter
 from serving import PICTURE, Server
 
-# Envoy asks every half second; on a busy machine it may be late.
+# The routers ask every second or sooner; on a busy machine they may be late.
 LEAD_SECONDS = 8
-GUARD_SECONDS = 240
-
-ENVOY = """
-admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
-static_resources:
-  listeners:
-  - name: front
-    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: front
-          route_config:
-            virtual_hosts:
-            - name: all
-              domains: ["*"]
-              routes:
-              - match: {{prefix: /}}
-                route: {{cluster: gapless, timeout: 0s}}
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
-  clusters:
-  - name: gapless
-    connect_timeout: 2s
-    lb_policy: LEAST_REQUEST
-    common_lb_config: {{healthy_panic_threshold: {{value: 0}}}}
-    health_checks:
-    - timeout: 60s
-      interval: 0.5s
-      no_traffic_interval: 0.5s
-      unhealthy_threshold: 1
-      healthy_threshold: 1
-      http_health_check: {{path: /ready, host: localhost}}
-    load_assignment:
-      cluster_name: gapless
-      endpoints:
-      - lb_endpoints:
-{endpoints}
-"""
-ENDPOINT = "        - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}\n"
-
-
-class Envoy:
-    def __init__(self, ports):
-        self.folder = tempfile.TemporaryDirectory(prefix="gapless-envoy-")
-        folder = Path(self.folder.name)
-        (folder / "envoy.yaml").write_text(ENVOY.format(endpoints="".join(ENDPOINT.format(port=port) for port in ports)))
-        self.log = open(folder / "log", "wb")
-        # --use-dynamic-base-id: beside other Envoys of this machine.
-        self.process = subprocess.Popen(
-            [Path(sys.executable).parent / "envoy", "-c", folder / "envoy.yaml", "--use-dynamic-base-id", "--concurrency", "1",
-             "--admin-address-path", folder / "admin", "-l", "warning"], stdout=self.log, stderr=subprocess.STDOUT)
-        self.admin = "http://" + self.wait_for(lambda: (folder / "admin").read_text().strip())
-        self.url = "http://" + self.wait_for(lambda: re.search(r"front::(\S+)", self.ask("/listeners"))[1])
-        self.wait_for(lambda: self.num_healthy() == len(ports) or None)
-
-    def wait_for(self, what):
-        deadline = time.monotonic() + GUARD_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                if found := what():
-                    return found
-            except (OSError, TypeError):
-                pass
-            time.sleep(0.05)
-        raise AssertionError("envoy did not start:\n" + (Path(self.folder.name) / "log").read_text())
-
-    def ask(self, path):
-        with urllib.request.urlopen(self.admin + path, timeout=GUARD_SECONDS) as response:
-            return response.read().decode()
-
-    def num_healthy(self):
-        return len(re.findall(r"health_flags::healthy", self.ask("/clusters")))
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self.log.close()
-        self.folder.cleanup()
 
 
 class Client(threading.Thread):
@@ -158,11 +73,17 @@ class RollingRestartTest(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline, "nobody answers")
             time.sleep(0.02)
 
-    def test_no_request_is_lost(self):
+    def test_no_request_is_lost_behind_envoy(self):
+        self.restart_both(Envoy)
+
+    def test_no_request_is_lost_behind_vllm_router(self):
+        self.restart_both(VllmRouter)
+
+    def restart_both(self, kind):
         replicas = [self.start(), self.start()]
-        envoy = Envoy([replica.port() for replica in replicas])
+        router = kind([replica.port() for replica in replicas])
         picture = "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
-        clients = [Client(envoy.url, picture) for _ in range(4)]
+        clients = [Client(router.url, picture) for _ in range(4)]
         try:
             for client in clients:
                 client.start()
@@ -172,7 +93,7 @@ class RollingRestartTest(unittest.TestCase):
                 self.stop(replicas[number])
                 self.wait_for_answers(clients)
                 replicas[number] = self.start(port)
-                envoy.wait_for(lambda: envoy.num_healthy() == 2 or None)
+                router.wait_for(lambda: router.num_ready() == 2 or None)
             self.wait_for_answers(clients)
             for client in clients:
                 client.stopping = True
@@ -181,11 +102,11 @@ class RollingRestartTest(unittest.TestCase):
                 self.assertFalse(client.is_alive())
             self.assertEqual([lost for client in clients for lost in client.lost], [])
             self.assertGreaterEqual(sum(client.good for client in clients), 5 * len(clients))
-            print(f"{sum(client.good for client in clients)} requests, two restarts, none lost", file=sys.stderr)
+            print(f"{sum(client.good for client in clients)} requests behind {kind.__name__}, two restarts, none lost", file=sys.stderr)
         finally:
             for client in clients:
                 client.stopping = True
-            envoy.close()
+            router.close()
             for replica in replicas:
                 replica.process.kill()
                 replica.process.wait()

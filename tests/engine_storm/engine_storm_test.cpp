@@ -15,11 +15,20 @@
 namespace gapless {
 namespace {
 
-class EngineStorm : public ::testing::TestWithParam<int> {
+struct StormCase {
+  int depth = 1;
+  int num_devices = 1;
+};
+
+void PrintTo(const StormCase& storm, std::ostream* out) {
+  *out << "depth " << storm.depth << " on " << storm.num_devices << " devices";
+}
+
+class EngineStorm : public ::testing::TestWithParam<StormCase> {
  protected:
   static EngineOptions options() {
     EngineOptions options;
-    options.loop.depth = GetParam();
+    options.loop.depth = GetParam().depth;
     options.num_preprocess_threads = 2;
     options.num_emit_threads = 2;
     options.max_active_requests = 12;
@@ -28,7 +37,8 @@ class EngineStorm : public ::testing::TestWithParam<int> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Depth, EngineStorm, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Depth, EngineStorm,
+                         ::testing::Values(StormCase{1, 1}, StormCase{2, 1}, StormCase{2, 2}));
 
 // What happens to a request besides being answered.
 enum class Fate { kAnswered, kCancelledAtOnce, kCancelledByAnother, kCancelledFromItsSink };
@@ -113,6 +123,7 @@ void watch(EngineService& service, const std::atomic<bool>& is_over) {
     EXPECT_LE(metrics.kv_usage, 1.0);
     const auto timeline = service.timeline(64);
     ASSERT_TRUE(timeline.ok());
+    EXPECT_TRUE(service.timeline(4, timeline->devices.back()).ok());
     EXPECT_TRUE(service.trace(16).ok());
     depth = depth % timeline->max_depth + 1;
     EXPECT_TRUE(service.set_depth(depth).ok());
@@ -126,12 +137,12 @@ void watch(EngineService& service, const std::atomic<bool>& is_over) {
 TEST_P(EngineStorm, EveryRequestEndsOnceWithTheAnswerThatItGetsAlone) {
   constexpr int kNumClients = 3;
   constexpr int kRequestsPerClient = 30;
-  auto engine = start_storm_engine(options());
-  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+  auto engines = start_storm_group(GetParam().num_devices, options());
+  ASSERT_TRUE(engines.ok()) << engines.status().to_string();
   const std::vector<SkillRequest> requests = storm_requests();
   std::vector<StatusOr<SkillResult>> alone;
-  for (const SkillRequest& request : requests) alone.push_back((*engine)->run(request));
-  EngineService service(std::move(engine).value(), "storm");
+  for (const SkillRequest& request : requests) alone.push_back((*engines)->engine(0).run(request));
+  EngineService service(std::move(engines).value(), "storm");
 
   BoundedQueue<RequestId> to_cancel(kNumClients * kRequestsPerClient);
   std::atomic<bool> is_over{false};
@@ -190,9 +201,9 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithTheAnswerThatItGetsAlone) {
 
 // Cancelling races the end: of the two exactly one is told.
 TEST_P(EngineStorm, ACancelThatMeetsTheEnd) {
-  auto engine = start_storm_engine(options());
-  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
-  EngineService service(std::move(engine).value(), "storm");
+  auto engines = start_storm_group(GetParam().num_devices, options());
+  ASSERT_TRUE(engines.ok()) << engines.status().to_string();
+  EngineService service(std::move(engines).value(), "storm");
   SkillRequest request = long_request();
   for (int round = 0; round < 20; ++round) {
     request.settings.max_tokens = 1 + round % 3;

@@ -1,7 +1,11 @@
 // The whole server over the shipped model: clients that read their answers, clients that go away
 // in the middle, and an end while answers are on their way.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,9 +24,10 @@ class ServerStorm : public ::testing::TestWithParam<int> {
     EngineOptions options;
     options.loop.depth = GetParam();
     options.num_preprocess_threads = 2;
-    auto engine = start_storm_engine(options);
-    ASSERT_TRUE(engine.ok()) << engine.status().to_string();
-    service_ = std::make_unique<EngineService>(std::move(engine).value(), "storm");
+    // At depth 2 on two devices.
+    auto engines = start_storm_group(GetParam(), options);
+    ASSERT_TRUE(engines.ok()) << engines.status().to_string();
+    service_ = std::make_unique<EngineService>(std::move(engines).value(), "storm");
     ServerStateOptions state_options;
     state_options.version = "test";
     state_options.allowed_hosts.push_back("x");  // as post_request() calls the server
@@ -96,6 +101,94 @@ TEST_P(ServerStorm, ClientsThatGoAwayLeaveNothingBehind) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_EQ(service_->metrics().num_forbidden_calls, 0);
+}
+
+std::string list_of(int count, const std::function<std::string(int)>& item) {
+  std::string list;
+  for (int i = 0; i < count; ++i) list += (i == 0 ? "" : ",") + item(i);
+  return list;
+}
+
+// `round` makes each one new to the server, which remembers what it refused.
+std::vector<std::string> forms_that_explode(int round) {
+  const auto schema = [round](const std::string& text) {
+    return fmt::format(R"("guided_json": {{"$comment": "{}", {}}})", round, text);
+  };
+  const auto pattern = [](const std::string& text) {
+    return fmt::format(R"("guided_regex": "{}")", text);
+  };
+  std::string deep = R"("type": "null")";
+  for (int i = 0; i < 8; ++i) deep = R"("anyOf": [{)" + deep + R"(}, {"type": "array"}])";
+  return {
+      schema(R"("$ref": "#")"),
+      // Branches times branches.
+      schema(R"("allOf": [)" +
+             list_of(12,
+                     [](int i) {
+                       return R"({"anyOf": [)" +
+                              list_of(40,
+                                      [i](int k) {
+                                        return fmt::format(R"({{"required": ["p{}_{}"]}})", i, k);
+                                      }) +
+                              R"(]})";
+                     }) +
+             "]"),
+      // Bounds in bounds.
+      schema(
+          R"("$ref": "#/$defs/a0", "$defs": {)" +
+          list_of(
+              70,
+              [](int i) {
+                return fmt::format(
+                    R"("a{}": {{"allOf": [{{"$ref": "#/$defs/a{}"}}, {{"$ref": "#/$defs/a{}"}}]}})",
+                    i, i + 1, i + 1);
+              }) +
+          R"(, "a70": {}})"),
+      schema(R"("enum": [)" +
+             list_of(10'000, [](int i) { return fmt::format(R"({{"n": {}}})", i); }) + "]"),
+      schema(deep + R"(, "uniqueItems": true)"),
+      pattern(fmt::format("(a|b)*a(a|b){{{}}}", 20 + round)),
+      pattern(fmt::format("((((a{{1,100}}){{1,100}}){{1,100}}){{1,10{}}})", round)),
+      pattern(fmt::format("((((a|){{9999}}){{9999}}){{9999}}){{999{}}}", round)),
+  };
+}
+
+// By everybody who holds memory, of all threads.
+std::size_t allocated_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST_P(ServerStorm, GrammarsThatExplodeAreRefusedAndLeaveNothingBehind) {
+  constexpr int kRounds = 3;
+  std::size_t after_first_round = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    HttpClient reader(server_->port());
+    ASSERT_TRUE(reader.send(stream_request(12)));
+    std::vector<std::unique_ptr<HttpClient>> clients;
+    const std::vector<std::string> forms = forms_that_explode(round);
+    for (const std::string& form : forms) {
+      clients.push_back(std::make_unique<HttpClient>(server_->port()));
+      ASSERT_TRUE(clients.back()->send(
+          post_request("/v1/query", R"({"question": "What?", )" + form + "}")));
+    }
+    EXPECT_EQ(reader.read_response().status, 200);
+    for (std::size_t i = 0; i < forms.size(); ++i) {
+      const ClientResponse response = clients[i]->read_response();
+      EXPECT_EQ(response.status, 400) << forms[i].substr(0, 200);
+      EXPECT_NE(response.body.find("cannot be held: "), std::string::npos) << response.body;
+      EXPECT_NE(response.body.find(R"("param":"guided_)"), std::string::npos) << response.body;
+    }
+    if (round == 0) after_first_round = allocated_bytes();
+  }
+  // One that is held, behind them.
+  HttpClient client(server_->port());
+  const ClientResponse held =
+      client.post("/v1/query", R"({"question": "Which?", "guided_choice": ["yes"]})");
+  EXPECT_EQ(held.status, 200);
+  EXPECT_NE(held.body.find(R"("answer":"yes")"), std::string::npos) << held.body;
+  // What is kept of a refusal is its text and its reason.
+  EXPECT_LT(allocated_bytes(), after_first_round + (8u << 20));
 }
 
 TEST_P(ServerStorm, TheEndWhileAnswersAreOnTheirWay) {

@@ -95,10 +95,26 @@ void StormSink::end(StatusOr<SkillResult> result) {
   if (on_end) on_end();
 }
 
-StatusOr<std::unique_ptr<Engine>> start_storm_engine(const EngineOptions& options) {
+namespace {
+
+StatusOr<std::unique_ptr<LoadedModel>> load_storm_model() {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_device("cpu"));
-  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model, load_model(std::move(device), ""));
+  return load_model(std::move(device), "");
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Engine>> start_storm_engine(const EngineOptions& options) {
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model, load_storm_model());
   return Engine::start(std::move(model), options);
+}
+
+StatusOr<std::unique_ptr<EngineGroup>> start_storm_group(int num_devices,
+                                                         const EngineOptions& options) {
+  std::vector<std::string> labels;
+  for (int i = 0; i < num_devices; ++i) labels.push_back(fmt::format("cpu:{}", i));
+  return EngineGroup::start(
+      labels, [](std::size_t) { return load_storm_model(); }, options);
 }
 
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/engine.h"
+#include "engine/engine_group.h"
 #include "skill/response_sink.h"
 
 namespace gapless {
@@ -67,6 +67,9 @@ class StormSink final : public ResponseSink {
 
 // The shipped model on the CPU.
 StatusOr<std::unique_ptr<Engine>> start_storm_engine(const EngineOptions& options);
+// Several of them.
+StatusOr<std::unique_ptr<EngineGroup>> start_storm_group(int num_devices,
+                                                         const EngineOptions& options);
 
 // One of each sort: text and pictures, greedy and seeded, free and constrained both ways, with stop
 // strings and log probabilities; and some whose error shows late (a corrupt picture, too long a

@@ -1,7 +1,7 @@
 """The whole program when its device is lost or hangs: what clients, probes and a supervisor see.
 
 GAPLESS_TEST_FAULT=lose@N or hang@N wraps the device (src/sim/faulty_device.h): the N-th step's wait fails, or does
-not end. The device is the CPU, or what GAPLESS_TEST_DEVICE names.
+not end; LABEL=lose@N is the fault of one device of several. The device is the CPU, or what GAPLESS_TEST_DEVICE names.
 """
 
 import json
@@ -23,9 +23,8 @@ STEP = 400
 
 
 class Server:
-    def __init__(self, fault, *options):
+    def __init__(self, fault, *options, device=os.environ.get("GAPLESS_TEST_DEVICE", "cpu")):
         self.log = tempfile.NamedTemporaryFile("w", prefix="gapless-fault-", suffix=".log")
-        device = os.environ.get("GAPLESS_TEST_DEVICE", "cpu")
         self.process = subprocess.Popen(
             [os.environ["GAPLESS_BINARY"], "serve", "--device", device, "--port", "0", *options],
             stderr=self.log, env={**os.environ, "GAPLESS_TEST_FAULT": fault})
@@ -71,8 +70,8 @@ class Server:
 
 
 class DeviceLostTest(unittest.TestCase):
-    def serve(self, fault, *options):
-        server = Server(fault, *options)
+    def serve(self, fault, *options, **more):
+        server = Server(fault, *options, **more)
         self.addCleanup(server.close)
         return server
 
@@ -164,6 +163,53 @@ class DeviceLostTest(unittest.TestCase):
         self.assertIn("device_lost", answer)
         self.assertIn("injected fault", answer)
         self.assertEqual(server.process.wait(GUARD), EXIT_DEVICE_ERROR, server.text())
+
+    def test_one_lost_device_of_two(self):
+        """Only its own request is lost; probes and metrics name it, the other device serves on, SIGTERM ends cleanly."""
+        server = self.serve(f"cpu:1=lose@{STEP}", "--drain-lead", "0", device="cpu,cpu")
+        server.start()
+        self.assertEqual(json.loads(server.ask("/ready")[1]), {"status": "ready"})
+        question = {"question": "Go on.", "settings": {"max_tokens": 1500, "ignore_eos": True}}
+        answers = [None, None]
+
+        def ask(i):
+            answers[i] = server.ask("/v1/query", question)
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(GUARD)
+            self.assertFalse(thread.is_alive())
+        self.assertEqual(sorted(status for status, _ in answers), [200, 500], answers)
+        lost = next(body for status, body in answers if status == 500)
+        self.assertEqual(json.loads(lost)["error"]["code"], "device_error")
+        for path in ("/health", "/ready"):
+            status, body = server.ask(path)
+            self.assertEqual((status, json.loads(body)["lost_devices"]), (200, ["cpu:1"]), path)
+        metrics = server.ask("/metrics")[1]
+        self.assertRegex(metrics, r'gapless_device_up\{[^}]*device="cpu:0"\} 1\n')
+        self.assertRegex(metrics, r'gapless_device_up\{[^}]*device="cpu:1"\} 0\n')
+        for _ in range(4):
+            status, body = server.ask("/v1/query", {"question": "Go on.", "settings": {"max_tokens": 5}})
+            self.assertEqual(status, 200, body)
+        self.assertRegex(server.text(), r"cpu:1: the device is lost: .*: the other devices go on")
+        self.assertIsNone(server.process.poll())
+        server.process.terminate()
+        self.assertEqual(server.process.wait(GUARD), 0, server.text())
+
+    def test_when_both_are_lost_the_process_leaves(self):
+        server = self.serve(f"lose@{STEP}", device="cpu,cpu")
+        server.start()
+        question = {"question": "Go on.", "settings": {"max_tokens": 1500, "ignore_eos": True}}
+        threads = [threading.Thread(target=server.ask, args=("/v1/query", question)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(GUARD)
+            self.assertFalse(thread.is_alive())
+        self.assertEqual(server.process.wait(GUARD), EXIT_DEVICE_ERROR, server.text())
+        self.assertRegex(server.text(), "leaving with exit status 74")
 
     def test_run_has_the_same_exit_status(self):
         device = os.environ.get("GAPLESS_TEST_DEVICE", "cpu")

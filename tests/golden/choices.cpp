@@ -7,10 +7,13 @@
 namespace gapless {
 namespace {
 
-// A sampled value's bin: the inverse of coordinate = bin / (bins - 1) and of
+// A sampled value's bin: the inverse of coordinate = bin / divisor and of
 // size = 2^(10 bin / (bins - 1) - 10).
-std::int32_t coord_bin(float value, int num_bins) {
-  return static_cast<std::int32_t>(std::lround(value * static_cast<float>(num_bins - 1)));
+std::int32_t coord_bin(float value, const ModelConfig& config) {
+  const int num_bins = config.region.coord_out_dim;
+  const bool by_bins = config.numerics.coord_divisor == CoordDivisor::kNumBins;
+  const int divisor = by_bins ? num_bins : num_bins - 1;
+  return static_cast<std::int32_t>(std::lround(value * static_cast<float>(divisor)));
 }
 std::int32_t size_bin(float value, int num_bins) {
   const float position = (std::log2(value) + 10.0f) / 10.0f;
@@ -34,7 +37,7 @@ class Comparison {
     EXPECT_EQ(output.token, wanted);
     if (!expected_.is_spatial()) return true;
     if (wanted == tokenizer.coord_id.value) {
-      return bin(coord_bin(output.x, config_.region.coord_out_dim), errors_.coord);
+      return bin(coord_bin(output.x, config_), errors_.coord);
     }
     if (wanted == tokenizer.size_id.value) {
       const int num_bins = config_.region.size_out_dim / 2;

@@ -3,9 +3,9 @@
 
 #include <span>
 
+#include "model/moondream/model_config.h"
 #include "step/row_state.h"
 #include "tests/golden/golden_case.h"
-#include "weights/model_config.h"
 
 namespace gapless {
 

@@ -9,9 +9,10 @@
 #include <random>
 #include <vector>
 
+#include "model/moondream/tensors.h"
+#include "model/moondream/vision_language_model.h"
 #include "model/prepared_weights.h"
 #include "model/step_driver.h"
-#include "model/vision_language_model.h"
 #include "model/weight_loading.h"
 #include "testing/tensor_compare.h"
 #include "tests/per_device/test_device.h"
@@ -148,8 +149,9 @@ class RandomModelTest : public DeviceTest {
     GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_->create_stream("test"));
     GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, allocate_weights(*device_, *stream, config,
                                                                     kernels_->activation_dtype()));
-    GAPLESS_RETURN_IF_ERROR(fill_random_weights(*kernels_, *stream, config, 5, weights));
-    GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(*device_, *kernels_, *stream, config,
+    GAPLESS_RETURN_IF_ERROR(fill_random_weights(*kernels_, *stream, weight_specs(config), 5,
+                                                weights.layout, weights.buffer.data()));
+    GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(*device_, *kernels_, *stream, text_shape(config),
                                                    PreparedFormat::kNative, weights));
     GAPLESS_RETURN_IF_ERROR(stream->synchronize());
     GAPLESS_ASSIGN_OR_RETURN(

@@ -8,8 +8,10 @@
 
 namespace gapless {
 
-// fc2(gelu(fc1(hidden))) of one row, through the op table. hidden_dev: [dim] T.
+enum class RegionHead { kCoord, kSize };
+
+// Those of one row, through the op table. hidden_dev: [dim] T.
 StatusOr<std::vector<float>> region_logits(LoadedModel& loaded, const void* hidden_dev,
-                                           const LinearWeights& fc1, const LinearWeights& fc2);
+                                           RegionHead head);
 
 }  // namespace gapless

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -159,6 +160,9 @@ TEST_F(DeviceContractTest, ABoundedWaitSaysWhetherTheWorkIsDone) {
     GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 1, data.size_bytes()));
   }
   GAPLESS_ASSERT_OK(work->record(*done));
+  const StatusOr<bool> passed = done->is_complete();
+  ASSERT_TRUE(passed.ok()) << passed.status().to_string();
+  EXPECT_FALSE(*passed);
   const std::int64_t num_before = device_->counters().event_waits;
   EXPECT_FALSE(done->synchronize_within(0).value());
   EXPECT_FALSE(done->synchronize_within(1000).value());
@@ -448,6 +452,17 @@ TEST(OpenDeviceTest, SaysWhyThereIsNoSuchGpu) {
   ASSERT_FALSE(device.ok());
   EXPECT_EQ(device.status().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(device.status().message().starts_with("no CUDA device: cuda:4096: "))
+      << device.status().message();
+}
+
+TEST(OpenDeviceTest, TheGpuBehindTheLastIsNotThere) {
+  int num_gpus = 0;
+  const auto name = [&] { return "cuda:" + std::to_string(num_gpus); };
+  while (num_gpus < 64 && open_device(name()).ok()) ++num_gpus;
+  const auto device = open_device(name());
+  ASSERT_FALSE(device.ok());
+  EXPECT_EQ(device.status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(device.status().message().starts_with("no CUDA device: " + name() + ": "))
       << device.status().message();
 }
 

@@ -1,5 +1,6 @@
 // Decoder blocks of every description, as prefill and as decode steps, against a transformer written
 // out in plain loops that knows neither pages nor ops.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -24,6 +25,13 @@ struct Description {
   FeedForwardKind ff = FeedForwardKind::kGated;
   bool qk_norm = false;
   bool biases = false;
+  // From block first_with_experts on so many experts of ff_dim each.
+  int num_experts = 0, experts_per_token = 0, first_with_experts = 0;
+  bool scales_heads = false;
+
+  bool has_experts(std::size_t block) const {
+    return num_experts > 0 && static_cast<int>(block) >= first_with_experts;
+  }
 };
 
 void PrintTo(const Description& d, std::ostream* os) {
@@ -41,7 +49,9 @@ struct Norm {
 
 struct Block {
   Norm norm, ff_norm, q_norm, k_norm;
-  Matrix qkv, proj, up, down;
+  Matrix qkv, proj, up, down;  // of experts: all of them, one behind the other
+  Matrix router, scales;       // without outputs: none
+  TestTensor alpha;
 };
 
 using Rows = std::vector<std::vector<double>>;
@@ -76,11 +86,12 @@ class PlainTransformer {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
   }
 
-  static std::vector<double> product(const Matrix& m, const std::vector<double>& x) {
+  static std::vector<double> product(const Matrix& m, const std::vector<double>& x, int which = 0) {
     std::vector<double> y(static_cast<std::size_t>(m.out));
     for (int o = 0; o < m.out; ++o) {
       y[o] = m.bias.host.empty() ? 0 : m.bias.host[o];
-      for (int i = 0; i < m.in; ++i) y[o] += double{m.weight.host[o * m.in + i]} * x[i];
+      const std::size_t row = (static_cast<std::size_t>(which) * m.out + o) * m.in;
+      for (int i = 0; i < m.in; ++i) y[o] += double{m.weight.host[row + i]} * x[i];
     }
     return y;
   }
@@ -100,7 +111,50 @@ class PlainTransformer {
     return x;
   }
 
+  static double gelu_tanh(double x) {
+    return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+  }
+
+  std::vector<double> mixed_experts(const Block& block, const std::vector<double>& x) const {
+    const std::vector<double> logits = product(block.router, x);
+    std::vector<int> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return logits[a] > logits[b]; });
+    order.resize(static_cast<std::size_t>(d_.experts_per_token));
+    double sum = 0;
+    for (const int e : order) sum += std::exp(logits[e]);
+    std::vector<double> y(x.size());
+    for (const int e : order) {
+      const std::vector<double> up = product(block.up, x, e);
+      std::vector<double> inner(static_cast<std::size_t>(d_.ff_dim));
+      for (int i = 0; i < d_.ff_dim; ++i) {
+        inner[i] = 0.5 * up[i] * (1 + std::erf(up[i] / std::sqrt(2))) * (up[d_.ff_dim + i] + 1);
+      }
+      const std::vector<double> out = product(block.down, inner, e);
+      for (std::size_t i = 0; i < y.size(); ++i) y[i] += std::exp(logits[e]) / sum * out[i];
+    }
+    return y;
+  }
+
+  void scale_heads(const Block& block, std::vector<double>& qkv, std::size_t position) const {
+    std::vector<double> u = qkv;
+    for (double& value : u) value = gelu_tanh(value);
+    const std::vector<double> t = product(block.scales, u);
+    const int size = d_.heads.head_dim, heads = d_.heads.num_heads;
+    for (int h = 0; h < heads; ++h) {
+      const double slope = block.alpha.host[h] * std::log(static_cast<double>(position) + 1);
+      const double by_position =
+          round_to(DType::kBF16, static_cast<float>(0.5 + 1 / (1 + std::exp(-slope))));
+      for (int i = 0; i < size; ++i) {
+        qkv[h * size + i] *= std::tanh(t[h]) + by_position;
+        qkv[(2 * heads + h) * size + i] *= std::tanh(t[heads + h]) + by_position;
+      }
+    }
+  }
+
   std::vector<double> feed_forward(const Block& block, const std::vector<double>& x) const {
+    if (block.router.out > 0) return mixed_experts(block, x);
     const std::vector<double> up = product(block.up, x);
     std::vector<double> inner(static_cast<std::size_t>(d_.ff_dim));
     for (int i = 0; i < d_.ff_dim; ++i) {
@@ -108,7 +162,7 @@ class PlainTransformer {
       if (d_.ff == FeedForwardKind::kGated) {
         inner[i] = a / (1 + std::exp(-a)) * up[d_.ff_dim + i];
       } else {
-        inner[i] = 0.5 * a * (1 + std::tanh(0.7978845608028654 * (a + 0.044715 * a * a * a)));
+        inner[i] = gelu_tanh(a);
       }
     }
     return product(block.down, inner);
@@ -132,6 +186,7 @@ class PlainTransformer {
     const int size = d_.heads.head_dim, group = d_.heads.num_heads / d_.heads.num_kv_heads;
     Rows qkv;
     for (const auto& row : normed) qkv.push_back(product(block.qkv, row));
+    for (std::size_t t = 0; d_.scales_heads && t < qkv.size(); ++t) scale_heads(block, qkv[t], t);
     auto head_at = [&](std::size_t token, int head) {
       const auto begin = qkv[token].begin() + head * size;
       return std::vector<double>(begin, begin + size);
@@ -177,7 +232,22 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
                          .qkv = matrix(d.dim, d.heads.qkv_width()),
                          .proj = matrix(d.heads.q_width(), d.dim),
                          .up = matrix(d.dim, up_out),
-                         .down = matrix(d.ff_dim, d.dim)});
+                         .down = matrix(d.ff_dim, d.dim),
+                         .router = {},
+                         .scales = {},
+                         .alpha = {}});
+      Block& block = blocks_.back();
+      if (d.has_experts(static_cast<std::size_t>(i))) {
+        block.up = expert_matrices(d.dim, 2 * d.ff_dim);
+        block.down = expert_matrices(d.ff_dim, d.dim);
+        block.router = matrix(d.dim, d.num_experts);
+        block.router.bias = random_tensor(d.num_experts, 0.3f);
+      }
+      if (d.scales_heads) {
+        block.scales = matrix(d.heads.qkv_width(), 2 * d.heads.num_heads);
+        block.scales.bias = {};
+        block.alpha = random_tensor(d.heads.num_heads, 0.5f);
+      }
       caches_.push_back(poisoned(cache_elements()));
       caches_.push_back(poisoned(cache_elements()));
     }
@@ -199,6 +269,13 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
              .out = out};
     if (GetParam().biases) m.bias = random_tensor(out, 0.3f);
     return m;
+  }
+  Matrix expert_matrices(int in, int out) {
+    const auto size = static_cast<std::size_t>(GetParam().num_experts) * in * out;
+    return {.weight = random_tensor(size, 1.0f / std::sqrt(static_cast<float>(in))),
+            .bias = {},
+            .in = in,
+            .out = out};
   }
   Norm norm(int dim) {
     return {.gamma = random_tensor(dim, 0.2f, 1.0f), .beta = random_tensor(dim, 0.2f)};
@@ -237,6 +314,17 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
                             .up = dev(block.up),
                             .down = dev(block.down)},
                      .kv = {caches_[2 * i].data(), caches_[2 * i + 1].data()}};
+      if (d.has_experts(i)) {
+        b.ff.kind = FeedForwardKind::kExperts;
+        b.ff.activation = Activation::kGeluErf;
+        b.ff.up_offset = 1;
+        b.ff.num_experts = d.num_experts;
+        b.ff.experts_per_token = d.experts_per_token;
+        b.ff.router = dev(block.router);
+      }
+      if (d.scales_heads) {
+        b.head_scales = {.products = dev(block.scales), .alpha = block.alpha.dev()};
+      }
       if (d.residual == Residual::kSequential) b.ff_norm = dev(block.ff_norm);
       if (d.qk_norm) b.q_norm = head_norm(block.q_norm), b.k_norm = head_norm(block.k_norm);
       blocks.push_back(b);
@@ -270,6 +358,13 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
     const Buffer inner = poisoned(rows * 2 * d.ff_dim);
     const Buffer scratch =
         poisoned_bytes(kernels_->attention_scratch_bytes(count, 1, kMaxContext, d.heads));
+    const ExpertSizes experts{.dim = d.dim,
+                              .inner = d.ff_dim,
+                              .num_experts = d.num_experts,
+                              .experts_per_token = d.experts_per_token};
+    const Buffer op_scratch =
+        poisoned_bytes(std::max(kernels_->experts_scratch_bytes(static_cast<int>(rows), experts),
+                                kernels_->scale_heads_scratch_bytes(count, d.heads)));
     const std::vector<DecoderBlock> blocks = device_blocks();
     DecoderBlocksParams p;
     p.blocks = blocks.data(), p.num_blocks = kNumBlocks;
@@ -288,6 +383,7 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
     }
     p.norm = norm.data(), p.qkv = qkv.data(), p.attention = attention.data();
     p.inner = inner.data(), p.attention_scratch = scratch.data();
+    p.op_scratch = op_scratch.data();
     run(kernels_->decoder_blocks(*stream_, p));
     return wanted.empty() ? floats(x.device) : floats(wanted_x);
   }
@@ -301,6 +397,10 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
 
 TEST_P(DescribedBlocksTest, PrefillAndDecodeAreThePlainTransformer) {
   const Description& d = GetParam();
+  if (d.experts_per_token < d.num_experts && !is_f32()) {
+    GTEST_SKIP()
+        << "in bfloat16 a token may choose other experts; kernels_experts_test.cpp chooses exactly";
+  }
   constexpr int kPrompt = 37, kDecoded = 3, kTokens = kPrompt + kDecoded;
   const std::vector<float> embeddings = tensor(random_values(kTokens * d.dim)).host;
   Rows x;
@@ -332,34 +432,53 @@ TEST_P(DescribedBlocksTest, PrefillAndDecodeAreThePlainTransformer) {
 // Each thing that tells the families apart, alone and together.
 INSTANTIATE_TEST_SUITE_P(
     Models, DescribedBlocksTest,
-    ::testing::Values(Description{.name = "moondream2",
-                                  .rotary_dim = 32,
-                                  .residual = Residual::kParallel,
-                                  .norm = NormKind::kLayer,
-                                  .ff = FeedForwardKind::kDense,
-                                  .biases = true},
-                      Description{.name = "llama3",
-                                  .dim = 256,
-                                  .heads = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64}},
-                      Description{.name = "qwen3",
-                                  .dim = 128,  // narrower than its heads, as in Qwen3 0.6B
-                                  .heads = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
-                                  .rotary_dim = 128,
-                                  .qk_norm = true},
-                      Description{.name = "sequential_layer_norm_dense",
-                                  .norm = NormKind::kLayer,
-                                  .ff = FeedForwardKind::kDense,
-                                  .biases = true},
-                      Description{.name = "parallel_rms_gated_no_bias",
-                                  .residual = Residual::kParallel},
-                      Description{.name = "parallel_grouped",
-                                  .dim = 192,  // wider than its heads
-                                  .heads = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64},
-                                  .rotary_dim = 32,
-                                  .residual = Residual::kParallel,
-                                  .norm = NormKind::kLayer,
-                                  .qk_norm = true,
-                                  .biases = true}),
+    ::testing::Values(
+        Description{.name = "moondream2",
+                    .rotary_dim = 32,
+                    .residual = Residual::kParallel,
+                    .norm = NormKind::kLayer,
+                    .ff = FeedForwardKind::kDense,
+                    .biases = true},
+        Description{.name = "llama3",
+                    .dim = 256,
+                    .heads = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64}},
+        Description{.name = "qwen3",
+                    .dim = 128,  // narrower than its heads, as in Qwen3 0.6B
+                    .heads = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
+                    .rotary_dim = 128,
+                    .qk_norm = true},
+        Description{.name = "sequential_layer_norm_dense",
+                    .norm = NormKind::kLayer,
+                    .ff = FeedForwardKind::kDense,
+                    .biases = true},
+        Description{.name = "moondream3",
+                    .rotary_dim = 32,
+                    .ff_dim = 64,
+                    .residual = Residual::kParallel,
+                    .norm = NormKind::kLayer,
+                    .ff = FeedForwardKind::kDense,
+                    .biases = true,
+                    .num_experts = 8,
+                    .experts_per_token = 3,
+                    .first_with_experts = 1,
+                    .scales_heads = true},
+        Description{.name = "sequential_all_experts", .num_experts = 4, .experts_per_token = 4},
+        Description{.name = "scaled_heads",
+                    .rotary_dim = 32,
+                    .residual = Residual::kParallel,
+                    .norm = NormKind::kLayer,
+                    .ff = FeedForwardKind::kDense,
+                    .biases = true,
+                    .scales_heads = true},
+        Description{.name = "parallel_rms_gated_no_bias", .residual = Residual::kParallel},
+        Description{.name = "parallel_grouped",
+                    .dim = 192,  // wider than its heads
+                    .heads = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64},
+                    .rotary_dim = 32,
+                    .residual = Residual::kParallel,
+                    .norm = NormKind::kLayer,
+                    .qk_norm = true,
+                    .biases = true}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

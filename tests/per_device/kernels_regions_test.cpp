@@ -10,7 +10,9 @@ namespace {
 constexpr std::int32_t kCoordId = 5, kSizeId = 6;
 
 struct RegionShape {
-  int dim, inner, coord_bins, size_bins;
+  int dim, inner, coord_bins, size_bins;  // inner 0: heads of one product
+  int num_norms = 0;
+  int coord_divisor = 0;
 };
 
 class RegionsTest : public KernelsTest {
@@ -18,11 +20,29 @@ class RegionsTest : public KernelsTest {
   struct Weights {
     RegionShape shape;
     TestTensor coord_w1, coord_b1, coord_w2, coord_b2, size_w1, size_b1, size_w2, size_b2;
+    TestTensor gammas[2], betas[2];
 
     template <typename Pick>
     RegionDecoderWeights pick(Pick data) const {
       const RegionShape& s = shape;
-      return {.coord_fc1 = {data(coord_w1), data(coord_b1), s.dim, s.inner},
+      RegionDecoderWeights weights = products(data);
+      for (int i = 0; i < s.num_norms; ++i) {
+        // One norm is the second one, as in the model.
+        weights.norms[2 - s.num_norms + i] = {.gamma = data(gammas[i]), .beta = data(betas[i])};
+      }
+      return weights;
+    }
+    template <typename Pick>
+    RegionDecoderWeights products(Pick data) const {
+      const RegionShape& s = shape;
+      if (s.inner == 0) {
+        RegionDecoderWeights weights;
+        weights.coord_fc2 = {data(coord_w2), data(coord_b2), s.dim, s.coord_bins};
+        weights.size_fc2 = {data(size_w2), data(size_b2), s.dim, 2 * s.size_bins};
+        return weights;
+      }
+      return {.norms = {},
+              .coord_fc1 = {data(coord_w1), data(coord_b1), s.dim, s.inner},
               .coord_fc2 = {data(coord_w2), data(coord_b2), s.inner, s.coord_bins},
               .size_fc1 = {data(size_w1), data(size_b1), s.dim, s.inner},
               .size_fc2 = {data(size_w2), data(size_b2), s.inner, 2 * s.size_bins}};
@@ -33,15 +53,23 @@ class RegionsTest : public KernelsTest {
     auto matrix = [&](int out, int in) {
       return random_tensor(static_cast<std::size_t>(out) * in, 1 / std::sqrt(1.0f * in));
     };
-    return {.shape = s,
-            .coord_w1 = matrix(s.inner, s.dim),
-            .coord_b1 = random_tensor(s.inner, 0.1f),
-            .coord_w2 = matrix(s.coord_bins, s.inner),
-            .coord_b2 = random_tensor(s.coord_bins, 0.1f),
-            .size_w1 = matrix(s.inner, s.dim),
-            .size_b1 = random_tensor(s.inner, 0.1f),
-            .size_w2 = matrix(2 * s.size_bins, s.inner),
-            .size_b2 = random_tensor(2 * s.size_bins, 0.1f)};
+    const int last = s.inner > 0 ? s.inner : s.dim;
+    Weights w{.shape = s,
+              .coord_w1 = matrix(s.inner, s.dim),
+              .coord_b1 = random_tensor(s.inner, 0.1f),
+              .coord_w2 = matrix(s.coord_bins, last),
+              .coord_b2 = random_tensor(s.coord_bins, 0.1f),
+              .size_w1 = matrix(s.inner, s.dim),
+              .size_b1 = random_tensor(s.inner, 0.1f),
+              .size_w2 = matrix(2 * s.size_bins, last),
+              .size_b2 = random_tensor(2 * s.size_bins, 0.1f),
+              .gammas = {},
+              .betas = {}};
+    for (int i = 0; i < s.num_norms; ++i) {
+      w.gammas[i] = random_tensor(s.dim, 0.3f, 1.0f);
+      w.betas[i] = random_tensor(s.dim, 0.3f);
+    }
+    return w;
   }
 
   struct Rows {
@@ -66,8 +94,8 @@ class RegionsTest : public KernelsTest {
     const Buffer tokens = upload(rows.tokens), seats = upload(rows.seats);
     const Buffer states = upload(rows.states);
     const Buffer values = poisoned_bytes(num_rows * 2 * sizeof(float));
-    const Buffer scratch =
-        poisoned_bytes(kernels_->region_scratch_bytes(num_rows, w.shape.inner, max_out));
+    const Buffer scratch = poisoned_bytes(
+        kernels_->region_scratch_bytes(num_rows, w.shape.dim, w.shape.inner, max_out));
     run(kernels_->decode_regions(*stream_,
                                  {.hidden = hidden,
                                   .tokens = tokens.as<std::int32_t>(),
@@ -77,6 +105,7 @@ class RegionsTest : public KernelsTest {
                                   .values = values.as<float>(),
                                   .num_rows = num_rows,
                                   .dim = w.shape.dim,
+                                  .coord_divisor = w.shape.coord_divisor,
                                   .coord_id = kCoordId,
                                   .size_id = kSizeId,
                                   .scratch = scratch.data()}));
@@ -84,13 +113,19 @@ class RegionsTest : public KernelsTest {
   }
 
   // The oracle's logits of one row.
-  static std::vector<float> logits_of(const float* hidden, const LinearWeights& fc1,
-                                      const LinearWeights& fc2) {
-    std::vector<float> inner(fc1.out), logits(fc2.out);
-    LinearParams p{.x = hidden, .x_stride = fc1.in, .weights = fc1, .y = inner.data()};
+  static std::vector<float> logits_of(const float* hidden, const RegionDecoderWeights& weights,
+                                      const LinearWeights& fc1, const LinearWeights& fc2) {
+    std::vector<float> x(hidden, hidden + weights.dim()), inner(fc1.out), logits(fc2.out);
+    for (const NormWeights& norm : weights.norms) {
+      if (norm.gamma != nullptr) reference::norm_row(norm, x.data(), x.data(), weights.dim());
+    }
+    LinearParams p{.x = x.data(), .x_stride = fc1.in, .weights = fc1, .y = inner.data()};
     p.y_stride = fc1.out, p.num_rows = 1, p.activation = Activation::kGeluTanh;
-    reference::linear(p);
-    p = {.x = inner.data(), .x_stride = fc2.in, .weights = fc2, .y = logits.data()};
+    if (fc1.out > 0) reference::linear(p);
+    p = {.x = fc1.out > 0 ? inner.data() : x.data(),
+         .x_stride = fc2.in,
+         .weights = fc2,
+         .y = logits.data()};
     p.y_stride = fc2.out, p.num_rows = 1;
     reference::linear(p);
     return logits;
@@ -115,8 +150,11 @@ class RegionsTest : public KernelsTest {
 };
 
 TEST_F(RegionsTest, AgreesWithReference) {
-  for (const RegionShape& shape : {RegionShape{256, 512, 1024, 1024}, RegionShape{64, 96, 32, 16},
-                                   RegionShape{2048, 8192, 1024, 1024}}) {
+  for (const RegionShape& shape :
+       {RegionShape{256, 512, 1024, 1024}, RegionShape{64, 96, 32, 16},
+        RegionShape{2048, 8192, 1024, 1024}, RegionShape{256, 0, 1024, 1024, 1},
+        RegionShape{64, 0, 32, 16, 2}, RegionShape{64, 0, 32, 16, 0},
+        RegionShape{64, 96, 32, 16, 1}}) {
     const int num_rows = shape.dim == 2048 ? 2 : 12;
     const Weights w = make_weights(shape);
     const TestTensor hidden = random_tensor(static_cast<std::size_t>(num_rows) * shape.dim);
@@ -128,11 +166,11 @@ TEST_F(RegionsTest, AgreesWithReference) {
     for (int i = 0; i < num_rows; ++i) {
       const float* row = hidden.ref() + static_cast<std::size_t>(i) * shape.dim;
       if (i % 2 == 0) {
-        const std::vector<float> logits = logits_of(row, r.coord_fc1, r.coord_fc2);
+        const std::vector<float> logits = logits_of(row, r, r.coord_fc1, r.coord_fc2);
         expect_best_bin(values[2 * i], logits, reference::coordinate_of_bin);
         EXPECT_EQ(values[2 * i + 1], 0);
       } else {
-        const std::vector<float> logits = logits_of(row, r.size_fc1, r.size_fc2);
+        const std::vector<float> logits = logits_of(row, r, r.size_fc1, r.size_fc2);
         const std::span<const float> all(logits);
         expect_best_bin(values[2 * i], all.first(shape.size_bins), reference::size_of_bin);
         expect_best_bin(values[2 * i + 1], all.last(shape.size_bins), reference::size_of_bin);
@@ -182,17 +220,37 @@ TEST_F(RegionsTest, ValuesOfBinsAndTies) {
   }
 }
 
+// The option coord_divisor of the model (numerics.h); sizes stay as they are.
+TEST_F(RegionsTest, CoordinatesMayBeDividedByTheNumberOfBins) {
+  Weights w = make_weights({64, 0, 1024, 1024, 0, 1024});
+  const TestTensor hidden = random_tensor(64);
+  w.coord_w2 = tensor(std::vector<float>(1024 * 64, 0.0f));
+  w.size_w2 = tensor(std::vector<float>(2 * 1024 * 64, 0.0f));
+  for (const int bin : {0, 37, 1023}) {
+    std::vector<float> bias(1024, -1), size_bias(2048, -1);
+    bias[bin] = size_bias[bin] = size_bias[1024 + bin] = 3;
+    w.coord_b2 = tensor(bias);
+    w.size_b2 = tensor(size_bias);
+    EXPECT_EQ(run_device(w, hidden.dev(), rows_with_tokens({kCoordId}))[0],
+              static_cast<float>(bin) / 1024.0f);
+    EXPECT_FLOAT_EQ(run_device(w, hidden.dev(), rows_with_tokens({kSizeId}))[0],
+                    std::exp2(10.0f * bin / 1023.0f - 10.0f));
+  }
+}
+
 TEST_F(RegionsTest, RowsDoNotDependOnTheBatch) {
-  const RegionShape shape{256, 512, 1024, 1024};
-  const Weights w = make_weights(shape);
-  const TestTensor hidden = random_tensor(9 * 256);
-  std::vector<std::int32_t> tokens(9, kCoordId);
-  for (int i = 0; i < 9; i += 2) tokens[i] = kSizeId;
-  const std::vector<float> all = run_device(w, hidden.dev(), rows_with_tokens(tokens));
-  for (int i = 0; i < 9; ++i) {
-    const void* row = static_cast<const char*>(hidden.dev()) + i * 256 * dtype_bytes(dtype());
-    EXPECT_TRUE(
-        bits_equal(run_device(w, row, rows_with_tokens({tokens[i]})), rows_of(all, 2, i, i + 1)));
+  for (const RegionShape& shape :
+       {RegionShape{256, 512, 1024, 1024}, RegionShape{256, 0, 1024, 1024, 1}}) {
+    const Weights w = make_weights(shape);
+    const TestTensor hidden = random_tensor(9 * 256);
+    std::vector<std::int32_t> tokens(9, kCoordId);
+    for (int i = 0; i < 9; i += 2) tokens[i] = kSizeId;
+    const std::vector<float> all = run_device(w, hidden.dev(), rows_with_tokens(tokens));
+    for (int i = 0; i < 9; ++i) {
+      const void* row = static_cast<const char*>(hidden.dev()) + i * 256 * dtype_bytes(dtype());
+      EXPECT_TRUE(
+          bits_equal(run_device(w, row, rows_with_tokens({tokens[i]})), rows_of(all, 2, i, i + 1)));
+    }
   }
 }
 

@@ -68,6 +68,34 @@ TEST_F(RowsTest, BeginStepInstallsRowsAndPages) {
   EXPECT_TRUE(same_bytes(download<RowState>(states_dev)[4], installs[0]));
 }
 
+// More than one thread block of the GPU takes.
+TEST_F(RowsTest, BeginStepMakesEveryPageTableChangeOfALongList) {
+  constexpr int kRows = 8, kStride = 128, kNumDeltas = 1000;
+  std::vector<std::int32_t> table(kRows * kStride, 77);
+  std::vector<PageTableDelta> deltas;
+  for (int i = 0; i < kNumDeltas; ++i) deltas.push_back({i % kRows, i / kRows, 100 + i});
+  const Buffer states_dev = upload(std::vector<RowState>(kRows));
+  const Buffer table_dev = upload(table), deltas_dev = upload(deltas);
+  const Buffer rows_dev = upload(std::vector<std::int32_t>{0});
+  const Buffer installs_dev = upload(std::vector<RowState>(1));
+  const Buffer num_installs_dev = upload(std::vector<std::int32_t>{0});
+  const Buffer num_deltas_dev = upload(std::vector<std::int32_t>{kNumDeltas});
+  run(kernels_->begin_step(*stream_, {.install_rows = rows_dev.as<std::int32_t>(),
+                                      .installs = installs_dev.as<RowState>(),
+                                      .deltas = deltas_dev.as<PageTableDelta>(),
+                                      .num_installs = num_installs_dev.as<std::int32_t>(),
+                                      .num_deltas = num_deltas_dev.as<std::int32_t>(),
+                                      .max_installs = 1,
+                                      .max_deltas = kNumDeltas,
+                                      .row_states = states_dev.as<RowState>(),
+                                      .page_table = table_dev.as<std::int32_t>(),
+                                      .page_table_stride = kStride}));
+  for (const PageTableDelta& delta : deltas) {
+    table[static_cast<std::size_t>(delta.row * kStride + delta.index)] = delta.page;
+  }
+  EXPECT_EQ(download<std::int32_t>(table_dev), table);
+}
+
 TEST_F(RowsTest, BeginStepGivesAdjustingRowsTheirTokenMemory) {
   constexpr int kRows = 5, kVocab = 1021;
   const std::int64_t stride = token_memory_stride(kVocab);

@@ -178,7 +178,7 @@ TEST_F(SamplingTest, GreedyTakesTheLargestLogitAndTheLowestIdAmongEquals) {
 }
 
 TEST_F(SamplingTest, GreedyAtTheEdgesOfTheVocabulary) {
-  for (const int vocab : {1, 2, 31, 33, 1024, 51200}) {
+  for (const int vocab : {1, 2, 31, 33, 1024, 51200, 1 << 18}) {
     for (const int winner : {0, vocab / 2, vocab - 1}) {
       Batch b = make_batch(1, vocab);
       b.row(0)[winner] = 99;
@@ -227,29 +227,38 @@ TEST_F(SamplingTest, SampledTokensAgreeWithReference) {
   }
 }
 
-TEST_F(SamplingTest, SampledTokensAgreeWithReferenceAtTheFullVocabulary) {
-  Batch b = make_batch(14, 51200);
-  const float top_p[] = {1, 0.3f, 0.9f, 0.99f, 1, 1, 0.9999f};
-  for (std::size_t i = 0; i < b.seats.size(); ++i) {
-    RowState& row = state_of(b, i);
-    row.sampling.temperature = i % 2 == 0 ? 1.0f : 0.5f;
-    row.sampling.top_p = top_p[i % std::size(top_p)];
-    row.sampling.top_k = i % 7 == 4 ? 1000 : 0;
-    row.sampling.min_p = i % 7 == 5 ? 0.001f : 0.0f;
+// Moondream's, Qwen3's, and the largest.
+TEST_F(SamplingTest, SampledTokensAgreeWithReferenceAtFullVocabularies) {
+  for (const int vocab : {51200, 151936, 1 << 18}) {
+    SCOPED_TRACE(vocab);
+    Batch b = make_batch(14, vocab);
+    const float top_p[] = {1, 0.3f, 0.9f, 0.99f, 1, 1, 0.9999f};
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      RowState& row = state_of(b, i);
+      row.sampling.temperature = i % 2 == 0 ? 1.0f : 0.5f;
+      row.sampling.top_p = top_p[i % std::size(top_p)];
+      row.sampling.top_k = i % 7 == 4 ? 1000 : 0;
+      row.sampling.min_p = i % 7 == 5 ? 0.001f : 0.0f;
+    }
+    expect_reference(b);
   }
-  expect_reference(b);
 }
 
+// All equal: token floor(u * vocab). Every weight is the largest there is, so sums are too.
 TEST_F(SamplingTest, FlatLogitsReachEveryToken) {
-  // All equal: token floor(u * vocab).
-  Batch b = make_batch(64, 512);
-  for (std::size_t i = 0; i < b.seats.size(); ++i) {
-    std::fill_n(b.row(i), 512, 2.5f);
-    state_of(b, i).sampling.temperature = 1;
+  for (const int vocab : {512, 1 << 16, 1 << 18}) {
+    SCOPED_TRACE(vocab);
+    Batch b = make_batch(64, vocab);
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      std::fill_n(b.row(i), vocab, 2.5f);
+      state_of(b, i).sampling.temperature = 1;
+    }
+    expect_reference(b);
+    const Result result = run_device(b);
+    const std::set<std::int32_t> tokens(result.tokens.begin(), result.tokens.end());
+    EXPECT_GT(tokens.size(), 50u);
+    EXPECT_GT(*tokens.rbegin(), vocab * 3 / 4);
   }
-  expect_reference(b);
-  const Result result = run_device(b);
-  EXPECT_GT(std::set<std::int32_t>(result.tokens.begin(), result.tokens.end()).size(), 50u);
 }
 
 TEST_F(SamplingTest, FiltersKeepAtLeastOneToken) {

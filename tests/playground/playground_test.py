@@ -6,17 +6,22 @@ Without Chromium and chromedriver it exits with 77 (skipped), or fails where CI 
 pictures are kept there.
 """
 
+import base64
 import json
 import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
 from browser import Browser, is_installed
-from serving import Server
+from serving import PICTURE, ROOT, Server
 
 
 class PlaygroundTest(unittest.TestCase):
@@ -33,13 +38,40 @@ class PlaygroundTest(unittest.TestCase):
         assert cls.server.stop() == 0
         cls.kept.cleanup()
 
-    def page(self, width=1200, height=960, dark=False):
+    def page(self, width=1200, height=960, dark=False, server=None, before=None, greeted=True):
+        """`before`: a script that runs before the page's own."""
         browser = Browser(dark=dark, downloads=self.folder)
         self.addCleanup(browser.close)
         browser.size(width, height)
-        browser.open(self.server.url + "/")
-        browser.wait_for("document.getElementById('server').textContent.includes('context')")
+        if before:
+            browser.devtools("Page.addScriptToEvaluateOnNewDocument", {"source": before})
+        browser.open((server or self.server).url + "/")
+        if greeted:
+            browser.wait_for("document.getElementById('server').textContent.includes('context')")
         return browser
+
+    def serve(self, *options):
+        server = Server(*options)
+        self.addCleanup(server.stop)
+        return server
+
+    def tabs(self, browser):
+        return browser.run("return [...document.getElementById('tabs').children].filter((tab) => !tab.hidden)"
+                           ".map((tab) => tab.textContent)")
+
+    def drop(self, browser, *files):
+        """`files`: names and base64."""
+        browser.run("""
+            const transfer = new DataTransfer();
+            for (const [name, text] of arguments[0]) {
+              const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+              transfer.items.add(new File([bytes], name));
+            }
+            document.dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));""",
+                    [[name, base64.b64encode(data).decode()] for name, data in files])
+
+    def num_pictures(self, browser):
+        return browser.run("return document.querySelectorAll('#strip-of-pictures li').length")
 
     def detect(self, browser):
         browser.click("#sample")
@@ -116,16 +148,18 @@ class PlaygroundTest(unittest.TestCase):
         self.assert_sound(browser)
 
     def test_a_segment_is_drawn_in_its_box(self):
-        browser = self.page()
-        browser.click("#sample")
-        browser.wait_for("!document.getElementById('frame').hidden")
-        # No model that is served has the skill: the answer is made here.
-        browser.run("""
+        # No model that is served has the skill: it is made up here, and the answer too.
+        browser = self.page(before="""
             const real = window.fetch;
-            window.fetch = async (url, options) => url !== "/v1/segment" ? real(url, options) :
+            window.fetch = async (url, options) => url === "/model_info" ?
+              new Response(JSON.stringify({skills: ["query", "caption", "point", "detect", "segment"]})) :
+              url !== "/v1/segment" ? real(url, options) :
               new Response(JSON.stringify({path: "M 0 0 L 1 0 L 0.5 1 Z",
                 bbox: {x_min: 0.25, y_min: 0.5, x_max: 0.75, y_max: 0.75},
                 metrics: {ttft_ms: 1, input_tokens: 1, output_tokens: 1, decode_time_ms: 1}}));""")
+        self.assertEqual(self.tabs(browser), ["Query", "Caption", "Point", "Detect", "Segment"])
+        browser.click("#sample")
+        browser.wait_for("!document.getElementById('frame').hidden")
         browser.keys("5")
         browser.keys("thing\n", "#text")
         box = browser.wait_for("(() => { const path = document.querySelector('#overlay svg path'); if (!path) return 0;"
@@ -136,6 +170,222 @@ class PlaygroundTest(unittest.TestCase):
         for value, expected in zip(box, (0.25, 0.5, 0.75, 0.75)):
             self.assertAlmostEqual(value, expected, delta=0.02)
         self.assert_sound(browser)
+
+    def test_no_tab_for_a_skill_that_the_model_has_not(self):
+        browser = self.page()
+        self.assertEqual(self.tabs(browser), ["Query", "Caption", "Point", "Detect"])
+        browser.keys("5")
+        self.assertEqual(browser.run("return document.querySelector('[aria-selected=true]').dataset.skill"), "query")
+        browser.run("document.querySelector('[data-skill=query]').focus()")
+        browser.keys("\ue012", "[data-skill=query]")  # the left arrow goes round
+        self.assertEqual(browser.run("return document.querySelector('[aria-selected=true]').dataset.skill"), "detect")
+        self.assert_sound(browser)
+
+    def test_a_text_model_is_talked_to(self):
+        server = self.serve("--model", str(ROOT / "tests/golden/llama/qwen3"))
+        browser = self.page(server=server)
+        self.assertEqual(self.tabs(browser), ["Chat"])
+        self.assertTrue(browser.run("return document.getElementById('stage').hidden"))
+        browser.run("document.getElementById('max_tokens').value = 8")
+        browser.keys("Hello?\n", "#text")
+        browser.wait_for("!document.getElementById('metrics').hidden")
+        expected = self.post(server, "/v1/chat/completions",
+                             {"messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 8})
+        self.assertEqual(browser.run("return document.getElementById('answer').textContent"),
+                         expected["choices"][0]["message"]["content"])
+        self.assertIn("tokens out8", browser.run("return document.getElementById('metrics').textContent"))
+        self.assert_sound(browser)
+
+    def test_a_model_without_a_skill_says_so(self):
+        browser = self.page(server=self.serve("--model", str(ROOT / "tests/golden/llama/llama")))
+        self.assertEqual(self.tabs(browser), [])
+        self.assertTrue(browser.run("return document.getElementById('form').hidden"))
+        self.assertFalse(browser.run("return document.getElementById('no-skill').hidden"))
+        self.assert_sound(browser)
+
+    def test_several_pictures(self):
+        browser = self.page()
+        small = (ROOT / "models/tiny/examples/small.png").read_bytes()
+        browser.click("#sample")
+        browser.wait_for("!document.getElementById('frame').hidden")
+        self.drop(browser, ("small.png", small))
+        browser.wait_for("document.querySelectorAll('#strip-of-pictures li').length == 2")
+        self.assertIn("small.png", browser.run("return document.getElementById('picture-name').textContent"))
+        self.assertEqual(browser.run("return document.getElementById('about').textContent"), "about all 2 pictures")
+        self.assertIn("Which picture", browser.run("return document.getElementById('examples').textContent"))
+        question = "Which picture has more circles?"
+        browser.run("document.getElementById('max_tokens').value = 16")
+        browser.keys(question + "\n", "#text")
+        browser.wait_for("!document.getElementById('metrics').hidden")
+        parts = [{"type": "image_url", "image_url": {"url": base64.b64encode(data).decode()}}
+                 for data in (PICTURE.read_bytes(), small)]
+        expected = self.post(self.server, "/v1/chat/completions", {"max_tokens": 16, "messages": [
+            {"role": "user", "content": [*parts, {"type": "text", "text": question}]}]})
+        self.assertEqual(browser.run("return document.getElementById('answer').textContent"),
+                         expected["choices"][0]["message"]["content"])
+        browser.screenshot(self.folder / "several.png")
+        # Boxes are of the picture that is shown: the first one has two circles.
+        browser.click("#strip-of-pictures li:first-child button")
+        browser.click("[data-skill=detect]")
+        self.assertEqual(browser.run("return document.getElementById('about').textContent"), "about the picture that is shown")
+        browser.run("document.getElementById('text').value = ''")
+        browser.keys("circle\n", "#text")
+        browser.wait_for("document.querySelectorAll('#overlay rect').length == 2")
+        browser.click("#strip-of-pictures li:first-child [aria-label]")
+        self.assertEqual(self.num_pictures(browser), 1)
+        self.assertIn("small.png", browser.run("return document.getElementById('picture-name').textContent"))
+        self.assertEqual(browser.run("return document.querySelectorAll('#overlay rect').length"), 0)
+        browser.click("#strip-of-pictures [aria-label]")
+        self.assertFalse(browser.run("return document.getElementById('drop').hidden"))
+        self.assert_sound(browser)
+
+    def test_what_is_no_picture_is_refused_by_its_bytes(self):
+        browser = self.page()
+        refused = "document.getElementById('refused').textContent"
+        self.drop(browser, ("film.bmp", b"BM" + bytes(50)), ("page.png", b"<html>"), ("named.txt", PICTURE.read_bytes()),
+                  ("empty.jpg", b""))
+        browser.wait_for(refused)
+        self.assertEqual(browser.run("return " + refused).count("is no JPEG, PNG, WebP or GIF picture"), 3)
+        for name in ("film.bmp", "page.png", "empty.jpg"):
+            self.assertIn(name, browser.run("return " + refused))
+        browser.wait_for("document.querySelectorAll('#strip-of-pictures li').length == 1")
+        browser.keys("Hello?\n", "#text")
+        browser.wait_for("!document.getElementById('metrics').hidden")
+        gif = base64.b64decode("R0lGODdhAQABAIAAAP///////ywAAAAAAQABAAACAkQBADs=")
+        self.drop(browser, *[(f"{i}.gif", gif) for i in range(8)])
+        browser.wait_for(refused + ".includes('7.gif is one too many')")
+        self.assertEqual(self.num_pictures(browser), 8)
+        self.assert_sound(browser)
+
+    def test_examples_are_filled_in(self):
+        browser = self.page()
+        browser.click("[data-skill=detect]")
+        browser.click("#examples button:nth-child(2)")
+        self.assertEqual(browser.run("return document.getElementById('text').value"), "heart")
+        browser.click("[data-skill=caption]")
+        self.assertEqual(browser.run("return document.getElementById('examples').children.length"), 0)
+
+    def test_the_key_is_asked_for_where_one_is_needed(self):
+        browser = self.page()
+        self.assertTrue(browser.run("return document.getElementById('key-row').hidden"))
+        server = self.serve("--api-key", "secret")
+        browser = self.page(server=server, greeted=False)
+        browser.wait_for("!document.getElementById('key-row').hidden")
+        browser.screenshot(self.folder / "key.png")
+        browser.keys("secret\n", "#key")
+        browser.wait_for("document.getElementById('server').textContent.includes('context')")
+        self.assertEqual(self.tabs(browser), ["Query", "Caption", "Point", "Detect"])
+        browser.keys("Hello?\n", "#text")
+        browser.wait_for("!document.getElementById('metrics').hidden")
+        self.assertIn('Bearer $KEY', self.code_of(browser, "curl"))
+        # The browser itself notes each answer of 401.
+        self.assertTrue(all("401" in entry["message"] for entry in browser.complaints()))
+
+    # Code
+
+    def code_of(self, browser, language):
+        return browser.run("document.getElementById('code').open = true;"
+                           "document.querySelector(`#languages input[value=${arguments[0]}]`).click();"
+                           "document.getElementById('code').dispatchEvent(new Event('toggle'));"
+                           "return document.getElementById('snippet').textContent", language)
+
+    def run_code(self, language, code, folder):
+        command = {"curl": ["bash", "-e", "-o", "pipefail"], "Python": [sys.executable],
+                   "Node": ["node", "--input-type=module"]}[language]
+        done = subprocess.run(command, input=code, cwd=folder, capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "PYTHONPATH": f"{ROOT / 'python'}:{folder}"})
+        self.assertEqual(done.returncode, 0, code + done.stderr)
+        return done.stdout
+
+    def test_the_code_asks_the_same(self):
+        """Of each skill, with quotes in the text, and about several pictures. Node where there is one."""
+        languages = ["curl", "Python"] + (["Node"] if shutil.which("node") else [])
+        folder = Path(tempfile.mkdtemp(prefix="gapless-code-"))
+        self.addCleanup(shutil.rmtree, folder)
+        stand_ins(folder)
+        browser = self.page()
+        browser.click("#sample")
+        browser.wait_for("!document.getElementById('frame').hidden")
+        browser.run("document.getElementById('max_tokens').value = 20")
+        small = ROOT / "models/tiny/examples/small.png"
+        # To the second question the model says nothing; that it arrives whole shows in the number of its tokens.
+        for skill, text in (("query", "What's \"in\" the picture?"), ("query", "Is 'it' \"in\" $HOME \\n `ls` \u00e9?"),
+                            ("caption", ""), ("point", "circle"), ("detect", "circle"),
+                            ("both", "Which picture has 'more' circles?")):
+            if skill == "both":
+                browser.click("[data-skill=query]")
+                self.drop(browser, ("small.png", small.read_bytes()))
+                browser.wait_for("document.querySelectorAll('#strip-of-pictures li').length == 2")
+            else:
+                browser.click(f"[data-skill={skill}]")
+            browser.run("document.getElementById('text').value = arguments[0]", text)
+            shutil.copy(PICTURE, folder / "PICTURE-1.png")
+            shutil.copy(small, folder / "PICTURE-2.png")
+            browser.click("#go")
+            browser.wait_for("!document.getElementById('go').disabled && !document.getElementById('metrics').hidden")
+            answer = browser.run("return document.getElementById('answer').textContent").strip()
+            found = browser.run("return [...document.querySelectorAll('#found li')].map((one) => one.textContent)")
+            self.assertTrue(answer or found or "HOME" in text)
+            metrics = browser.run("return document.getElementById('metrics').textContent")
+            tokens_in = int(re.search(r"tokens in(\d+)tokens out", metrics)[1])
+            for language in languages:
+                with self.subTest(skill=skill, language=language):
+                    output = self.run_code(language, self.code_of(browser, language), folder)
+                    if language == "curl" and skill != "both":
+                        self.assertIn(f'"input_tokens":{tokens_in},', output)
+                    elif language == "Node":
+                        self.assertRegex(output, rf"(input|prompt)_tokens: {tokens_in},")
+                    if answer and language != "Node":
+                        # Streamed as pieces by curl, whole in the last event; of a chat in pieces only.
+                        pieces = re.findall(r'"content":"((?:[^"\\]|\\.)*)"', output)
+                        self.assertIn(answer, "".join(pieces) if skill == "both" and language == "curl" else output.replace("\\u00e9", "é"))
+                    elif answer:
+                        self.assertIn(answer.split()[0], output)
+                    numbers = [float(number) for line in found for number in line.split()]
+                    shown = [float(number) for number in re.findall(r"[xy](?:_\w+)?['\"]?: ?(\d\.\d+)", output)]
+                    self.assertEqual(len(shown), len(numbers), output)
+                    for one, other in zip(shown, numbers):
+                        self.assertAlmostEqual(one, other, delta=0.0006)
+        browser.run("document.getElementById('code').scrollIntoView()")
+        browser.screenshot(self.folder / "code.png")
+        self.assert_sound(browser)
+
+    def test_the_code_on_a_phone(self):
+        browser = self.page(width=390, height=844, dark=True)
+        self.detect(browser)
+        self.code_of(browser, "Python")
+        browser.run("document.getElementById('code').scrollIntoView()")
+        browser.screenshot(self.folder / "phone-code.png")
+        self.assert_sound(browser)
+
+    def post(self, server, path, body):
+        request = urllib.request.Request(server.url + path, json.dumps(body).encode())
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)
+
+
+def stand_ins(folder):
+    """What the Python code imports: the package of this repository, which files need no Pillow for, and so much of
+    OpenAI's client as is called (tests/clients has the real one)."""
+    (folder / "PIL").mkdir()
+    (folder / "PIL/__init__.py").write_text("")
+    (folder / "PIL/Image.py").write_text("class Image: pass\n")
+    (folder / "gapless-0.dist-info").mkdir()
+    (folder / "gapless-0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: gapless\nVersion: 0\n")
+    (folder / "openai.py").write_text("""
+import json, types, urllib.request
+class OpenAI:
+    def __init__(self, base_url, api_key):
+        self.url = base_url
+        self.chat = types.SimpleNamespace(completions=types.SimpleNamespace(create=self.create))
+        self.models = types.SimpleNamespace(list=lambda: self.ask("/models", None))
+    def ask(self, path, body):
+        data = None if body is None else json.dumps(body).encode()
+        text = urllib.request.urlopen(urllib.request.Request(self.url + path, data)).read()
+        return json.loads(text, object_hook=lambda fields: types.SimpleNamespace(**fields))
+    def create(self, model, messages, extra_body={}, **fields):
+        return self.ask("/chat/completions", {"model": model, "messages": messages, **fields, **extra_body})
+""")
 
 
 if __name__ == "__main__":

@@ -421,6 +421,34 @@ TEST(BodyThreadsTest, AHandlerOfALargeBodyHoldsNobodyUp) {
   EXPECT_NE(threads.at("/large"), threads.at("/small"));
 }
 
+// More than the sockets hold: it goes out in parts.
+TEST(LargeAnswerTest, WhatTheSocketDoesNotTakeAtOnceFollows) {
+  ServerMetrics metrics;
+  std::string large(32u << 20, 'x');
+  for (std::size_t i = 0; i < large.size(); i += 4096) {
+    large[i] = static_cast<char>('a' + i / 4096 % 26);
+  }
+  const auto handler = [&](const std::shared_ptr<Exchange>& exchange) {
+    HttpResponse response;
+    response.body = large;
+    exchange->respond(std::move(response));
+  };
+  const auto judge = [](const HttpRequest&, std::string_view) {
+    HeadVerdict verdict;
+    verdict.admitted = true;
+    return verdict;
+  };
+  HttpServerOptions options;
+  options.port = 0;
+  options.log_requests = false;
+  const auto server = HttpServer::start(options, {judge, handler}, metrics).value();
+  const ClientResponse response = HttpClient(server->port()).get("/", "Connection: close\r\n");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.body.size(), large.size());
+  EXPECT_TRUE(response.body == large);
+  server->stop();
+}
+
 TEST_F(ConnectionTest, ATakenPortIsAnErrorThatNamesIt) {
   start();
   HttpServerOptions options;

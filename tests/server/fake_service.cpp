@@ -19,11 +19,12 @@ StatusOr<RequestId> FakeService::submit(SkillRequest request, std::shared_ptr<Re
     return make_error(StatusCode::kResourceExhausted, "too many requests are running");
   }
   auto job = std::make_shared<Job>();
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   last_request_ = request;
   job->request = std::move(request);
   job->sink = std::move(sink);
   const RequestId id(++num_submitted_);
+  job->is_first = num_submitted_.load() == 1;
   jobs_[id] = job;
   ++num_running_;
   threads_.emplace_back([this, job] {
@@ -32,6 +33,10 @@ StatusOr<RequestId> FakeService::submit(SkillRequest request, std::shared_ptr<Re
     job->sink.reset();
     --num_running_;
   });
+  lock.unlock();
+  if (job->is_first && job->request.text == "first fails") {
+    while (!job->ended.load()) std::this_thread::yield();
+  }
   return id;
 }
 
@@ -104,7 +109,9 @@ void FakeService::run(Job& job) {
   } else if (text == "hang") {
     say("first ");
     wait_for_cancel();
-  } else if (text == "silent" || text == "obedient") {
+  } else if (text == "first fails" && job.is_first) {
+    return sink.on_error(Status(StatusCode::kDeviceError, "the device is lost"));
+  } else if (text == "silent" || text == "obedient" || text == "first fails") {
     wait_for_cancel();
   } else if (text == "flood") {
     // Large enough that the kernel's own socket buffers, megabytes, are full soon on a busy
@@ -133,15 +140,33 @@ void FakeService::run(Job& job) {
   sink.on_done(result);
 }
 
-ServiceMetrics FakeService::metrics() const {
-  ServiceMetrics metrics;
-  metrics.num_running = num_running();
-  metrics.bubble_by_phase = {{"plan", 0.5}};
-  return metrics;
+std::vector<ServiceMetrics> FakeService::device_metrics() const {
+  ServiceMetrics first;
+  first.device = "gpu:0";
+  first.device_name = "Fake";
+  first.num_running = num_running();
+  first.num_pages = 100;
+  first.page_tokens = 16;
+  first.kv_usage = 0.5;
+  first.bubble_by_phase = {{"plan", 0.5}};
+  ServiceMetrics second = first;
+  second.device = "gpu:1";
+  second.num_running = 0;
+  second.num_waiting = 3;
+  second.num_pages = 300;
+  second.kv_usage = 0.25;
+  second.bubble_by_phase = {{"plan", 0.25}};
+  second.lost = lost_one_.load();
+  return {first, second};
 }
 
-StatusOr<ServiceTimeline> FakeService::timeline(int) const {
+StatusOr<ServiceTimeline> FakeService::timeline(int, std::string_view device) const {
+  if (!device.empty() && device != "gpu:0" && device != "gpu:1") {
+    return invalid_argument("device: there is no '{}'", device);
+  }
   ServiceTimeline timeline;
+  timeline.device = device.empty() ? "gpu:0" : device;
+  timeline.devices = {"gpu:0", "gpu:1"};
   timeline.depth = depth_.load();
   timeline.max_depth = 2;
   timeline.steps = {{7, "decode", 3, 1, 100, 200, 200, 210}};

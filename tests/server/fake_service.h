@@ -9,6 +9,7 @@
 //   "corrupt"        an error before any text: data loss, as of a corrupt picture
 //   "break"          one chunk, then a device error
 //   "full"           refused by submit: ResourceExhausted
+//   "first fails"    the first one's error comes before submit returns; the others are "silent"
 //   "unicode"        chunks with characters outside of ASCII
 //   anything else    the text itself in one chunk; point and detect: one point or box
 //
@@ -41,6 +42,7 @@ class FakeService final : public InferenceService {
     info.num_parameters = 27'000'000;
     info.weight_bytes = 54'000'000;
     info.max_running = 8;
+    info.skills = {"query", "caption", "point", "detect"};
     return info;
   }
   Status health() const override {
@@ -48,12 +50,17 @@ class FakeService final : public InferenceService {
     return Status(StatusCode::kDeviceError, "the device is lost: step 7: some call");
   }
   void lose_device() { lost_.store(true); }
-  ServiceMetrics metrics() const override;
+  std::vector<std::string> lost_devices() const override {
+    return lost_one_.load() ? std::vector<std::string>{"gpu:1"} : std::vector<std::string>();
+  }
+  // The second of the two that it has.
+  void lose_one_device() { lost_one_.store(true); }
+  std::vector<ServiceMetrics> device_metrics() const override;
   StatusOr<std::vector<TokenId>> tokenize(std::string_view text) const override;
   StatusOr<std::string> detokenize(const std::vector<TokenId>& ids) const override;
   TokenId bos_id() const override { return TokenId(0); }
 
-  StatusOr<ServiceTimeline> timeline(int max_steps) const override;
+  StatusOr<ServiceTimeline> timeline(int max_steps, std::string_view device) const override;
   StatusOr<std::string> trace(int) const override { return std::string("{\"traceEvents\":[]}"); }
   Status set_depth(int depth) override;
 
@@ -70,6 +77,7 @@ class FakeService final : public InferenceService {
     std::shared_ptr<ResponseSink> sink;
     std::atomic<bool> cancelled{false};
     std::atomic<bool> ended{false};
+    bool is_first = false;
   };
   void run(Job& job);
   // False once the job is cancelled.
@@ -80,6 +88,7 @@ class FakeService final : public InferenceService {
   std::vector<std::thread> threads_;
   SkillRequest last_request_;
   std::atomic<bool> lost_{false};
+  std::atomic<bool> lost_one_{false};
   std::atomic<int> depth_{2};
   std::atomic<int> num_submitted_{0};
   std::atomic<int> num_running_{0};

@@ -4,6 +4,7 @@
 #include <random>
 #include <thread>
 
+#include "base/limits.h"
 #include "tests/server/server_fixture.h"
 
 namespace gapless {
@@ -11,8 +12,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class HostileInputTest : public ServerTest {
+// At both kinds of door.
+class HostileInputTest : public ServerTest, public ::testing::WithParamInterface<bool> {
  protected:
+  HostileInputTest() {
+    if (GetParam()) unix_socket = fresh_socket_path();
+  }
+
   // After whatever happened.
   void expect_alive() { EXPECT_EQ(post("/v1/query", R"({"question":"hi"})").status, 200); }
 
@@ -23,17 +29,20 @@ class HostileInputTest : public ServerTest {
       "/api/show",       "/api/pull"};
 
   ClientResponse send_raw(std::string_view bytes) {
-    HttpClient client(server->port());
+    HttpClient client(address());
     client.send(bytes);
     return client.read_response();
   }
 };
 
-TEST_F(HostileInputTest, ASlowHeadIsCutOff) {
+INSTANTIATE_TEST_SUITE_P(Doors, HostileInputTest, ::testing::Bool(),
+                         [](const auto& door) { return door.param ? "UnixSocket" : "Tcp"; });
+
+TEST_P(HostileInputTest, ASlowHeadIsCutOff) {
   HttpLimits limits;
   limits.head = milliseconds(100);
   start({}, limits);
-  HttpClient slow(server->port());
+  HttpClient slow(address());
   slow.send("GET / HTTP/1.1\r\n");
   // A byte now and then does not buy more time.
   bool open = true;
@@ -47,11 +56,11 @@ TEST_F(HostileInputTest, ASlowHeadIsCutOff) {
   expect_alive();
 }
 
-TEST_F(HostileInputTest, ASlowBodyIsCutOff) {
+TEST_P(HostileInputTest, ASlowBodyIsCutOff) {
   HttpLimits limits;
   limits.body = milliseconds(100);
   start({}, limits);
-  HttpClient slow(server->port());
+  HttpClient slow(address());
   slow.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
   EXPECT_EQ(slow.read_response().status, 408);
   EXPECT_TRUE(slow.wait_closed());
@@ -59,11 +68,11 @@ TEST_F(HostileInputTest, ASlowBodyIsCutOff) {
 }
 
 // A byte now and then does not buy more time.
-TEST_F(HostileInputTest, ABodyThatTricklesIsCutOff) {
+TEST_P(HostileInputTest, ABodyThatTricklesIsCutOff) {
   HttpLimits limits;
   limits.body = milliseconds(100);
   start({}, limits);
-  HttpClient slow(server->port());
+  HttpClient slow(address());
   slow.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
   for (int i = 0; i < 60; ++i) {
     if (!slow.send("1\r\n \r\n")) break;
@@ -74,7 +83,24 @@ TEST_F(HostileInputTest, ABodyThatTricklesIsCutOff) {
   expect_alive();
 }
 
-TEST_F(HostileInputTest, BytesOutsideOfAsciiInHeads) {
+// So many bytes that a read has ended whenever the time is over.
+TEST_P(HostileInputTest, ABodyThatPoursIsCutOff) {
+  HttpLimits limits;
+  limits.body = milliseconds(100);
+  start({}, limits);
+  for (int client = 0; client < 8; ++client) {
+    HttpClient pouring(address());
+    pouring.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    const auto end = std::chrono::steady_clock::now() + milliseconds(300);
+    while (std::chrono::steady_clock::now() < end && pouring.send("1\r\n \r\n")) {
+    }
+    EXPECT_EQ(pouring.read_response().status, 408) << client;
+    EXPECT_TRUE(pouring.wait_closed());
+  }
+  expect_alive();
+}
+
+TEST_P(HostileInputTest, BytesOutsideOfAsciiInHeads) {
   start();
   for (const char* head :
        {"GET /\xFF\xFE HTTP/1.1\r\nHost: x\r\n\r\n", "GET /%FF%C0%AF HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -84,19 +110,19 @@ TEST_F(HostileInputTest, BytesOutsideOfAsciiInHeads) {
     EXPECT_TRUE(status == 400 || status == 404 || status == 405) << head << status;
   }
   // An id and an origin that are not text reach neither the log nor the answer.
-  HttpClient client(server->port());
+  HttpClient client(address());
   const ClientResponse response = client.get("/health", "X-Request-Id: \xFF\xFE\r\n");
   EXPECT_EQ(response.header("X-Request-Id").find('\xFF'), std::string::npos);
   expect_alive();
 }
 
-TEST_F(HostileInputTest, TruncatedRequestsAreDropped) {
+TEST_P(HostileInputTest, TruncatedRequestsAreDropped) {
   start();
   const std::string whole =
       "POST /v1/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
       "11\r\n{\"question\":\"hi\"}\r\n0\r\n\r\n";
   for (std::size_t length = 0; length < whole.size(); length += 3) {
-    HttpClient client(server->port());
+    HttpClient client(address());
     client.send(whole.substr(0, length));
     client.finish_sending();
     EXPECT_TRUE(client.wait_closed()) << length;
@@ -105,7 +131,7 @@ TEST_F(HostileInputTest, TruncatedRequestsAreDropped) {
   expect_alive();
 }
 
-TEST_F(HostileInputTest, SizesAreBoundedAndTheAnswerArrives) {
+TEST_P(HostileInputTest, SizesAreBoundedAndTheAnswerArrives) {
   HttpLimits limits;
   limits.max_body_bytes = 1 << 20;
   start({}, limits);
@@ -125,12 +151,12 @@ TEST_F(HostileInputTest, SizesAreBoundedAndTheAnswerArrives) {
   expect_alive();
 }
 
-TEST_F(HostileInputTest, BodiesTogetherAreBounded) {
+TEST_P(HostileInputTest, BodiesTogetherAreBounded) {
   HttpLimits limits;
   limits.max_body_bytes_in_flight = 1 << 20;
   start({}, limits);
   // Holds most of it while its answer is awaited.
-  HttpClient holder(server->port());
+  HttpClient holder(address());
   holder.send(post_request(
       "/v1/query", fmt::format(R"({{"question":"silent","x":"{}"}})", std::string(800'000, 'x'))));
   while (service->num_submitted() == 0) std::this_thread::yield();
@@ -148,7 +174,19 @@ TEST_F(HostileInputTest, BodiesTogetherAreBounded) {
   EXPECT_TRUE(service->wait_cancelled(1));
 }
 
-TEST_F(HostileInputTest, BrokenJsonOfEveryKind) {
+// Whole, but deeper than any request; one level is the body itself.
+TEST_P(HostileInputTest, NestingIsBounded) {
+  start();
+  const auto nested = [](std::size_t depth) {
+    return R"({"question":"hi","x":)" + std::string(depth - 1, '[') + std::string(depth - 1, ']') +
+           "}";
+  };
+  EXPECT_EQ(post("/v1/query", nested(kMaxJsonDepth)).status, 200);
+  EXPECT_EQ(post("/v1/query", nested(kMaxJsonDepth + 1)).status, 400);
+  EXPECT_EQ(post("/v1/query", nested(100'000)).status, 400);
+}
+
+TEST_P(HostileInputTest, BrokenJsonOfEveryKind) {
   start();
   const std::string deep(100'000, '[');
   std::string object_bomb;
@@ -180,7 +218,7 @@ TEST_F(HostileInputTest, BrokenJsonOfEveryKind) {
 }
 
 // Fields of every type where another one belongs: an answer or an error, and a server that lives.
-TEST_F(HostileInputTest, OllamaFieldsOfEveryType) {
+TEST_P(HostileInputTest, OllamaFieldsOfEveryType) {
   start();
   const char* const values[] = {"null",
                                 "true",
@@ -225,7 +263,7 @@ TEST_F(HostileInputTest, OllamaFieldsOfEveryType) {
   expect_alive();
 }
 
-TEST_F(HostileInputTest, Base64WithNoise) {
+TEST_P(HostileInputTest, Base64WithNoise) {
   start();
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {
@@ -251,7 +289,7 @@ TEST_F(HostileInputTest, Base64WithNoise) {
   expect_alive();
 }
 
-TEST_F(HostileInputTest, AThousandImages) {
+TEST_P(HostileInputTest, AThousandImages) {
   start();
   const std::string image = R"({"type":"image_url","image_url":")" + std::string(kImageUrl) + "\"}";
   std::string parts = image;
@@ -279,7 +317,7 @@ TEST_F(HostileInputTest, AThousandImages) {
 
 // Bytes that once were requests, with a few of them changed: any answer will do, a live server must
 // come out.
-TEST_F(HostileInputTest, MutatedRequests) {
+TEST_P(HostileInputTest, MutatedRequests) {
   HttpLimits limits;
   limits.head = limits.body = limits.idle = milliseconds(200);
   start({}, limits);
@@ -310,7 +348,7 @@ TEST_F(HostileInputTest, MutatedRequests) {
       }
       if (bytes.empty()) bytes.assign(1, '\n');
     }
-    HttpClient client(server->port());
+    HttpClient client(address());
     client.send(bytes);
     client.finish_sending();
     client.wait_closed();

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -46,15 +47,28 @@ std::vector<std::string> ClientResponse::events() const {
   return events;
 }
 
-HttpClient::HttpClient(std::uint16_t port) {
-  socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
+HttpClient::HttpClient(std::uint16_t port) : HttpClient(ServerAddress{.port = port}) {}
+
+HttpClient::HttpClient(const ServerAddress& address) {
+  const bool local = !address.unix_socket.empty();
+  socket_ = ::socket(local ? AF_UNIX : AF_INET, SOCK_STREAM, 0);
   const timeval timeout{10, 0};
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  GAPLESS_CHECK(::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  int failed = 0;
+  if (local) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    GAPLESS_CHECK(address.unix_socket.size() < sizeof(name.sun_path));
+    address.unix_socket.copy(name.sun_path, address.unix_socket.size());
+    failed = ::connect(socket_, reinterpret_cast<sockaddr*>(&name), sizeof(name));
+  } else {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = htons(address.port);
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    failed = ::connect(socket_, reinterpret_cast<sockaddr*>(&name), sizeof(name));
+  }
+  GAPLESS_CHECK(failed == 0);
 }
 
 HttpClient::~HttpClient() {

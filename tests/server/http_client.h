@@ -17,9 +17,16 @@ struct ClientResponse {
   std::vector<std::string> events() const;
 };
 
+// Where a server listens.
+struct ServerAddress {
+  std::uint16_t port = 0;   // of 127.0.0.1
+  std::string unix_socket;  // in its place, unless empty
+};
+
 class HttpClient {
  public:
   explicit HttpClient(std::uint16_t port);
+  explicit HttpClient(const ServerAddress& address);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;

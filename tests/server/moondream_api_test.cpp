@@ -180,7 +180,7 @@ TEST_F(MoondreamApiTest, ErrorsNameTheField) {
       {"/v1/query", R"({"question":"a","stream":"yes"})", "stream"},
       {"/v1/query", R"({"question":"a","reasoning":true})", "reasoning"},
       {"/v1/query", R"({"question":"a","variant":"x"})", "variant"},
-      {"/v1/query", R"({"question":"a","settings":{"guided_json":{"a":1}}})", "guided_json"},
+      {"/v1/query", R"({"question":"a","settings":{"guided_json":1}})", "guided_json"},
       {"/v1/query", R"({"question":"a","image_url":{"url":"x"}})", "image_url"},
       {"/v1/query", R"({"question":"a","image_url":"data:x,???"})", "image_url"},
       {"/v1/query", R"({"question":"a","image_url":"http://x/y.png"})", "image_url"},

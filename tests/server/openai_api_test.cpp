@@ -126,6 +126,15 @@ TEST_F(OpenAiApiTest, SeveralChoices) {
   }
 }
 
+// The answer has ended before the server knows of the others.
+TEST_F(OpenAiApiTest, ChoicesThatAreSubmittedAfterOneFailedAreCancelled) {
+  EXPECT_EQ(post("/v1/chat/completions",
+                 R"({"n":3,"messages":[{"role":"user","content":"first fails"}]})")
+                .status,
+            500);
+  EXPECT_TRUE(service->wait_cancelled(2));
+}
+
 TEST_F(OpenAiApiTest, LogprobsOfAWholeAnswer) {
   const json::value answer =
       json::parse(complete(chat("words 2", R"("logprobs":true,"top_logprobs":2,"n":2)")).body);
@@ -322,6 +331,19 @@ TEST_F(OpenAiApiTest, SettingsReachTheEngine) {
   EXPECT_EQ(more.logit_bias, (std::vector<LogitBias>{{TokenId(7), -100}, {TokenId(8), 2.5f}}));
   EXPECT_EQ(more.stop_token_ids, (std::vector<TokenId>{TokenId(9), TokenId(10)}));
   EXPECT_FALSE(more.seed) << "the engine draws one";
+  EXPECT_FALSE(more.grammar);
+
+  ASSERT_EQ(complete(chat("a", R"("response_format":{"type":"json_schema","json_schema":)"
+                               R"({"name":"n","schema":{"type":"null"}}})"))
+                .status,
+            200);
+  const auto grammar = service->last_request().settings.grammar;
+  ASSERT_TRUE(grammar.has_value());
+  EXPECT_EQ(grammar->kind, GrammarSpec::Kind::kJsonSchema);
+  EXPECT_EQ(grammar->text, R"({"type":"null"})");
+  ASSERT_EQ(complete(chat("a", R"("guided_choice":["x","y"])")).status, 200);
+  EXPECT_EQ(service->last_request().settings.grammar->choices,
+            (std::vector<std::string>{"x", "y"}));
 }
 
 TEST_F(OpenAiApiTest, ErrorsNameTheField) {
@@ -341,14 +363,16 @@ TEST_F(OpenAiApiTest, ErrorsNameTheField) {
       {chat("a", R"("stop":["",""])"), "stop"},
       {chat("a", R"("reasoning":true)"), "reasoning"},
       {chat("a", R"("reasoning_effort":"high")"), "reasoning_effort"},
-      {chat("a", R"("guided_json":{"type":"object"})"), "guided_json"},
-      {chat("a", R"("structured_outputs":{"choice":["a"]})"), "structured_outputs"},
+      {chat("a", R"("guided_json":[])"), "guided_json"},
+      {chat("a", R"("structured_outputs":{"choice":"a"})"), "structured_outputs"},
+      {chat("a", R"("guided_regex":5)"), "guided_regex"},
+      {chat("a", R"("guided_grammar":"root ::= x")"), "guided_grammar"},
       {chat("a", R"("modalities":["text","audio"])"), "modalities"},
       {chat("a", R"("variant":"x")"), "variant"},
       {chat("a", R"("moondream":{"skill":"query","reasoning":true})"), "reasoning"},
       {chat("a", R"("moondream":{"skill":"segment"})"), "skill"},
       {chat("a", R"("tools":[{"type":"function"}])"), "tools"},
-      {chat("a", R"("response_format":{"type":"json_object"})"), "response_format"},
+      {chat("a", R"("response_format":{"type":"json_schema"})"), "response_format"},
       {chat("a", R"("n":0)"), "n"},
       {chat("a", R"("stream_options":5)"), "stream_options"},
       {chat("a", R"("max_completion_tokens":"5")"), "max_completion_tokens"},
@@ -400,7 +424,7 @@ TEST_F(OpenAiApiTest, WhatIsNotThereIsRefusedAndNamed) {
     const char* says;
   } cases[] = {
       {chat("a", R"("tools":[{"type":"function"}])"), "tools"},
-      {chat("a", R"("response_format":{"type":"json_object"})"), "response_format"},
+      {chat("a", R"("response_format":{"type":"xml"})"), "response_format"},
       {chat("a", R"("logprobs":5)"), "logprobs"},
       {chat("a", R"("top_logprobs":5)"), "top_logprobs needs logprobs"},
       {chat("a", R"("logprobs":false,"top_logprobs":0)"), "top_logprobs needs logprobs"},

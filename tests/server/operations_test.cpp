@@ -45,6 +45,43 @@ TEST_F(OperationsTest, ALostDeviceIsNotReadyAndAnswersWithItsError) {
   EXPECT_EQ(get("/metrics").status, 200);
 }
 
+TEST_F(OperationsTest, ALostDeviceOfSeveralIsNamedWhileTheOthersGoOn) {
+  start();
+  for (const char* path : {"/health", "/ready"}) {
+    EXPECT_EQ(get(path).body.find("lost"), std::string::npos) << path;
+  }
+  EXPECT_NE(get("/metrics")
+                .body.find("gapless_device_up{model_name=\"fake-model\",device=\"gpu:1\"} 1\n"),
+            std::string::npos);
+  service->lose_one_device();
+  for (const char* path : {"/health", "/v1/health", "/ready", "/healthz"}) {
+    const ClientResponse response = get(path);
+    EXPECT_EQ(response.status, 200) << path;
+    EXPECT_EQ(boost::json::parse(response.body).at("lost_devices"), (boost::json::array{"gpu:1"}));
+  }
+  EXPECT_EQ(post("/v1/query", R"({"question":"a"})").status, 200);
+  const std::string metrics = get("/metrics").body;
+  for (const char* line : {"gapless_device_up{model_name=\"fake-model\",device=\"gpu:0\"} 1\n",
+                           "gapless_device_up{model_name=\"fake-model\",device=\"gpu:1\"} 0\n"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line;
+  }
+}
+
+TEST_F(OperationsTest, RoutersSeeTheSumOfTheDevices) {
+  start();
+  const std::string metrics = get("/metrics").body;
+  for (const char* line :
+       {"vllm:num_requests_waiting{model_name=\"fake-model\"} 3\n",
+        "vllm:kv_cache_usage_perc{model_name=\"fake-model\"} 0.3125\n",
+        "vllm:cache_config_info{model_name=\"fake-model\",block_size=\"16\",num_gpu_blocks=\"400\"}"
+        " 1\n",
+        "gapless_requests_waiting{model_name=\"fake-model\",device=\"gpu:0\"} 0\n",
+        "gapless_requests_waiting{model_name=\"fake-model\",device=\"gpu:1\"} 3\n",
+        "gapless_info{model_name=\"fake-model\",device=\"gpu:1\",device_name=\"Fake\"} 1\n"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line << metrics;
+  }
+}
+
 TEST_F(OperationsTest, KeysGuardEverythingButHealth) {
   start({.api_keys = {"secret"}});
   for (const char* path : {"/metrics", "/v1/models", "/version", "/openapi.json", "/nothing"}) {
@@ -133,7 +170,8 @@ TEST_F(OperationsTest, MetricsCountWhatHappened) {
       "gapless_http_refused_total{model_name=\"fake-model\"} 1\n",
       "gapless_http_responses_total{model_name=\"fake-model\",status=\"4xx\"} 2\n",
       "vllm:num_requests_running{model_name=\"fake-model\"} 0\n",
-      "gapless_bubble_seconds_total{model_name=\"fake-model\",phase=\"plan\"} 0.5\n"};
+      "gapless_bubble_seconds_total{model_name=\"fake-model\",device=\"gpu:0\",phase=\"plan\"} "
+      "0.5\n"};
   // Things are counted when a connection is done with them, a moment after its client has the
   // answer.
   ClientResponse response;
@@ -167,6 +205,15 @@ TEST_F(OperationsTest, TheTimelineAndTheDepthSwitch) {
     EXPECT_EQ(post("/debug/depth", bad).status, 400) << bad;
   }
   EXPECT_EQ(boost::json::parse(get("/debug/timeline").body).at("depth"), 1);
+  EXPECT_EQ(timeline.at("device"), "gpu:0");
+  EXPECT_EQ(timeline.at("devices"), (boost::json::array{"gpu:0", "gpu:1"}));
+  for (const char* query : {"?device=gpu:1", "?device=gpu%3A1"}) {
+    const std::string path = std::string("/debug/timeline") + query;
+    EXPECT_EQ(boost::json::parse(get(path).body).at("device"), "gpu:1") << path;
+  }
+  for (const char* query : {"?device=gpu:2", "?device=%zz", "?x=1", "?device=gpu:1&a=b"}) {
+    EXPECT_EQ(get(std::string("/debug/timeline") + query).status, 400) << query;
+  }
   const ClientResponse trace = get("/debug/trace");
   EXPECT_NE(trace.header("Content-Disposition").find("gapless-trace.json"), std::string::npos);
   EXPECT_TRUE(boost::json::parse(trace.body).at("traceEvents").is_array());

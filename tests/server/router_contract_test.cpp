@@ -82,6 +82,7 @@ TEST_F(RouterContractTest, TheWorkerSaysWhatItIs) {
     EXPECT_EQ(info.at("model_path"), "fake-model");
     EXPECT_TRUE(info.at("is_generation").as_bool());
     EXPECT_TRUE(info.at("has_image_understanding").as_bool());
+    EXPECT_EQ(info.at("skills"), (json::array{"query", "caption", "point", "detect"}));
   }
   for (const char* path : {"/server_info", "/get_server_info"}) {
     const json::value info = json::parse(get(path).body);

@@ -1,11 +1,15 @@
 // A whole server on a free port of this machine, with the fake service behind it.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "server/api_handler.h"
@@ -14,6 +18,12 @@
 #include "tests/server/http_client.h"
 
 namespace gapless {
+
+// A path where nothing is, short enough for a socket.
+inline std::string fresh_socket_path() {
+  static std::atomic<int> number{0};
+  return fmt::format("/tmp/gapless-test-{}-{}.sock", ::getpid(), ++number);
+}
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -30,6 +40,7 @@ class ServerTest : public ::testing::Test {
         "x");  // as the tests that write whole requests are called
     state = std::make_unique<ServerState>(std::move(state_options));
     options.port = 0;
+    options.unix_socket = unix_socket;
     options.log_requests = false;
     auto started = HttpServer::start(options, make_api_handler(*state), state->metrics());
     ASSERT_TRUE(started.ok()) << started.status().to_string();
@@ -48,10 +59,13 @@ class ServerTest : public ::testing::Test {
 
   ClientResponse post(std::string_view path, std::string_view json,
                       std::string_view more_headers = "") {
-    return HttpClient(server->port()).post(path, json, more_headers);
+    return HttpClient(address()).post(path, json, more_headers);
   }
   ClientResponse get(std::string_view path, std::string_view more_headers = "") {
-    return HttpClient(server->port()).get(path, more_headers);
+    return HttpClient(address()).get(path, more_headers);
+  }
+  ServerAddress address() const {
+    return {.port = server->port(), .unix_socket = unix_socket.value_or("")};
   }
 
   // The field that an error names; "" for null.
@@ -75,6 +89,7 @@ class ServerTest : public ::testing::Test {
     return error.at("code").is_null() ? "" : std::string(error.at("code").as_string());
   }
 
+  std::optional<std::string> unix_socket;  // set before start(): it listens there
   std::unique_ptr<ServerState> state;
   std::unique_ptr<HttpServer> server;
   std::unique_ptr<FakeService> service;

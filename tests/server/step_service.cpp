@@ -50,10 +50,10 @@ void StepService::cancel(RequestId id) {
   cancellations_.push_back(id);
 }
 
-ServiceMetrics StepService::metrics() const {
+std::vector<ServiceMetrics> StepService::device_metrics() const {
   ServiceMetrics metrics;
   metrics.num_running = num_running();
-  return metrics;
+  return {metrics};
 }
 
 int StepService::num_running() const {

@@ -25,7 +25,7 @@ class StepService final : public InferenceService {
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
   void cancel(RequestId id) override;
   ServiceInfo info() const override { return {"step-model", 2048, "CPU"}; }
-  ServiceMetrics metrics() const override;
+  std::vector<ServiceMetrics> device_metrics() const override;
   StatusOr<std::vector<TokenId>> tokenize(std::string_view) const override {
     return std::vector<TokenId>();
   }

@@ -1,11 +1,15 @@
 // Pictures by address: what is fetched, and everything that is not.
 #include <gtest/gtest.h>
 
+#include <boost/asio/io_context.hpp>
 #include <future>
 #include <memory>
 #include <vector>
 
 #include "base/base64.h"
+#include "base/limits.h"
+#include "server/connection_exchange.h"
+#include "server/remote_images.h"
 #include "server/url_fetcher.h"
 #include "tests/server/picture_host.h"
 #include "tests/server/server_fixture.h"
@@ -95,7 +99,9 @@ TEST(UrlFetch, RedirectsAreFollowedAndJudgedEach) {
   const auto found = fetch(policy, host.url("/once"));
   ASSERT_TRUE(found.ok()) << found.status().to_string();
   EXPECT_EQ(*found, "found");
+  const int num_before = host.num_connections();
   expect_refused(fetch(policy, host.url("/loop")), StatusCode::kUnavailable, "3 redirects");
+  EXPECT_EQ(host.num_connections() - num_before, 1 + policy.max_redirects);
   // The next hop's host is judged ...
   policy.allowed_hosts = {"127.0.0.1", "127.0.0.2"};
   expect_refused(fetch(policy, host.url("/host")), StatusCode::kInvalidArgument, "'localhost'");
@@ -232,6 +238,48 @@ TEST_F(RemoteImages, OfSeveralTheOneThatFailsIsNamed) {
   const ClientResponse failed = post("/v1/chat/completions", chat_with("/missing.png"));
   EXPECT_EQ(failed.status, 400);
   EXPECT_NE(failed.body.find("(address 2 of 2)"), std::string::npos) << failed.body;
+}
+
+std::string chat_of_pictures(const std::string& url, std::size_t count) {
+  std::string body = R"({"messages":[{"role":"user","content":[)";
+  for (std::size_t i = 0; i < count; ++i) {
+    body += fmt::format(R"({{"type":"image_url","image_url":"{}"}},)", url);
+  }
+  return body + R"({"type":"text","text":"hi"}]}]})";
+}
+
+TEST_F(RemoteImages, OneMoreThanTheBoundAndNoneIsFetched) {
+  start_fetching(test_policy());
+  PictureHost host({{"/p.png", http_answer("x")}});
+  const ClientResponse refused =
+      post("/v1/chat/completions", chat_of_pictures(host.url("/p.png"), kMaxFetchedImages + 1));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(host.num_connections(), 0);
+  const std::string most = chat_of_pictures(host.url("/p.png"), kMaxFetchedImages);
+  EXPECT_EQ(post("/v1/chat/completions", most).status, 200);
+  EXPECT_EQ(host.num_connections(), int{kMaxFetchedImages});
+}
+
+// Whatever a handler lets pass.
+TEST_F(RemoteImages, TheBoundHoldsForEveryHandler) {
+  start_fetching(test_policy());
+  PictureHost host({{"/p.png", http_answer("x")}});
+  boost::asio::io_context io;
+  const auto exchange =
+      std::make_shared<ConnectionExchange>(io.get_executor(), HttpRequest(), 1 << 20);
+  bool went_on = false;
+  with_remote_images(
+      *state, exchange,
+      boost::json::parse(chat_of_pictures(host.url("/p.png"), kMaxFetchedImages + 1)).as_object(),
+      ImagePlace::kMessages, [](const boost::json::object&) { return ok_status(); },
+      [&](const boost::json::object&) { went_on = true; });
+  const ConnectionExchange::Output output = exchange->take();
+  ASSERT_TRUE(output.head) << "answered at once";
+  EXPECT_EQ(output.head->status, 400);
+  EXPECT_NE(output.head->body.find("at most 8 pictures"), std::string::npos) << output.head->body;
+  state->fetcher()->stop();
+  EXPECT_FALSE(went_on);
+  EXPECT_EQ(host.num_connections(), 0);
 }
 
 // Where an address leads nowhere, its answer comes when the time for fetching is over, whatever the

@@ -12,7 +12,7 @@ from pathlib import Path
 def header(model: str, ceiling: str, device: str, commit: str | None) -> dict:
     """What made the numbers: this process's command line, now. commit: asked of git where it is not given."""
     return {
-        "command": " ".join(["tools/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([f"{Path(sys.argv[0]).resolve().parent.name}/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit or _current_commit(),
         "device": device,

@@ -10,6 +10,16 @@ from typing import Any
 
 
 @dataclass
+class MoeConfig:
+    """From start_layer on, experts stand where the dense feed-forward was."""
+
+    num_experts: int
+    start_layer: int
+    experts_per_token: int
+    expert_inner_dim: int
+
+
+@dataclass
 class TextConfig:
     dim: int = 2048
     ff_dim: int | None = None  # 4 * dim when absent
@@ -18,6 +28,11 @@ class TextConfig:
     max_context: int = 2048
     n_heads: int = 32
     rope_theta: float = 10000.0
+    moe: MoeConfig | None = None
+    tau_attn: bool = False
+
+    def has_experts(self, layer: int) -> bool:
+        return self.moe is not None and layer >= self.moe.start_layer
 
     @property
     def inner_dim(self) -> int:
@@ -64,6 +79,18 @@ class RegionConfig:
     size_feat_dim: int = 512
     size_out_dim: int = 2048
     inner_dim: int = 8192
+    decoder_arch: str = "mlp"  # or "linear": one product each
+    use_ln: bool = False
+
+
+@dataclass
+class Numerics:
+    """Where public implementations of the same weights differ (docs/published_weights.md)."""
+
+    tau_gelu: str = "tanh"
+    tau_position: str = "bf16"
+    coord_divisor: str = "last_bin"
+    region_input: str = "norm"
 
 
 def _default_templates() -> dict[str, Any]:
@@ -94,6 +121,7 @@ class MoondreamConfig:
     vision: VisionConfig = field(default_factory=VisionConfig)
     region: RegionConfig = field(default_factory=RegionConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    numerics: Numerics = field(default_factory=Numerics)
 
     @property
     def prefix_length(self) -> int:
@@ -107,11 +135,15 @@ def _section(cls: type, values: dict[str, Any]) -> Any:
 
 
 def config_from_dict(data: dict[str, Any]) -> MoondreamConfig:
+    text = _section(TextConfig, data.get("text", {}))
+    if text.moe is not None:
+        text.moe = MoeConfig(**data["text"]["moe"])
     return MoondreamConfig(
-        text=_section(TextConfig, data.get("text", {})),
+        text=text,
         vision=_section(VisionConfig, data.get("vision", {})),
         region=_section(RegionConfig, data.get("region", {})),
         tokenizer=_section(TokenizerConfig, data.get("tokenizer", {})),
+        numerics=Numerics(**data.get("gapless", {}).get("numerics", {})),
     )
 
 

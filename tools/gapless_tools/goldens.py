@@ -8,6 +8,7 @@ JSON file beside the safetensors file has, per tensor: its full shape, the strid
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,10 @@ def write_golden(
     cache = encode_images(model, images, stages)
     if len(images) == 1:
         tiling = tiling_of_image(images[0].width, images[0].height, model.config.vision)
-        about |= {"image": image_paths[0].name, "tiling": tiling}
+        about |= {"image": os.path.relpath(image_paths[0], out.parent), "tiling": tiling}
         about["crop_crc32"] = [zlib.crc32(crop.numpy().tobytes()) for crop in stages["image.crops"]]
     elif images:
-        about["images"] = [path.name for path in image_paths]
+        about["images"] = [os.path.relpath(path, out.parent) for path in image_paths]
         stages = {name: tensor for name, tensor in stages.items() if name.startswith("text.")}
     about["requests"] = []
     for i, request in enumerate(requests):

@@ -1,4 +1,4 @@
-"""The oracle: a Moondream 2 (June 2025) model in plain PyTorch, obvious rather than fast.
+"""The oracle: a Moondream 2 (June 2025) or Moondream 3 model in plain PyTorch, obvious rather than fast.
 
 Weights are a flat dictionary in the published naming ("model.vision...", "model.text...", "model.region...").
 Every linear weight is [out, in]. All maths runs in the dtype of the weights, float32 unless told otherwise.
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from .config import MoondreamConfig
+from .config import MoeConfig, MoondreamConfig, Numerics
 from .image_crops import adaptive_pool, make_crops, normalize, patchify, stitch
 
 Weights = dict[str, torch.Tensor]
@@ -40,6 +40,43 @@ def layer_norm(weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
 def mlp(weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
     """fc2(gelu_tanh(fc1(x)))"""
     return linear(weights, name + ".fc2", F.gelu(linear(weights, name + ".fc1", x), approximate="tanh"))
+
+
+def experts(weights: Weights, name: str, n: torch.Tensor, moe: MoeConfig) -> torch.Tensor:
+    """n [T, D] -> [T, D]: the experts of the largest router logits, weighted by the softmax of these.
+
+    Among equal logits the lower index comes first. An expert: down(gelu(a) * (g + 1)) with a, g = the halves of up(n).
+    """
+    order = linear(weights, name + ".router", n).sort(dim=-1, descending=True, stable=True)
+    chosen = order.indices[:, : moe.experts_per_token]
+    shares = torch.softmax(order.values[:, : moe.experts_per_token].float(), dim=-1).to(n.dtype)
+    out = torch.zeros_like(n)
+    for expert in range(moe.num_experts):
+        token, place = (chosen == expert).nonzero(as_tuple=True)
+        a, g = F.linear(n[token], weights[name + ".fc1.weight"][expert]).chunk(2, dim=-1)
+        y = F.linear(F.gelu(a) * (g + 1), weights[name + ".fc2.weight"][expert])
+        out[token] += shares[token, place][:, None] * y
+    return out
+
+
+def scale_heads(
+    weights: Weights, name: str, qkv: torch.Tensor, positions: torch.Tensor, n_heads: int, numerics: Numerics
+) -> torch.Tensor:
+    """qkv [T, 3 * D] with its query and value heads scaled by their token and position ("tau")."""
+    u = F.gelu(qkv, approximate="tanh" if numerics.tau_gelu == "tanh" else "none")
+    alpha = weights[name + ".alpha"].double()
+    by_position = 0.5 + torch.sigmoid(alpha * torch.log(positions.double() + 1)[:, None])
+    by_position = by_position.float()
+    if numerics.tau_position == "bf16":
+        by_position = by_position.bfloat16()
+    by_position = by_position.to(qkv.dtype)
+    q, k, v = qkv.chunk(3, dim=-1)
+
+    def scaled(x: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+        scale = torch.tanh(F.linear(u, products)) + by_position
+        return (x.unflatten(-1, (n_heads, -1)) * scale[..., None]).flatten(-2)
+
+    return torch.cat([scaled(q, weights[name + ".wq"]), k, scaled(v, weights[name + ".wv"])], dim=-1)
 
 
 def split_heads(qkv: torch.Tensor, n_heads: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -181,10 +218,16 @@ class ReferenceModel:
         for i in range(text.n_layers):
             name = f"model.text.blocks.{i}"
             n = layer_norm(w, name + ".ln", x)
-            q, k, v = split_heads(linear(w, name + ".attn.qkv", n), text.n_heads)
+            qkv = linear(w, name + ".attn.qkv", n)
+            if text.tau_attn:
+                qkv = scale_heads(w, name + ".attn.tau", qkv, q_positions, text.n_heads, self.config.numerics)
+            q, k, v = split_heads(qkv, text.n_heads)
             k, v = cache.append(i, apply_rope(k, cos, sin), v)
             attended = linear(w, name + ".attn.proj", attention(apply_rope(q, cos, sin), k, v, visible))
-            x = x + attended + mlp(w, name + ".mlp", n)
+            if text.has_experts(i):
+                x = x + attended + experts(w, name + ".mlp", n, text.moe)
+            else:
+                x = x + attended + mlp(w, name + ".mlp", n)
             keep(capture, f"text.block.{i}", x)
         cache.length += x.shape[0]
         return x
@@ -195,13 +238,26 @@ class ReferenceModel:
 
     # ---- regions ----
 
+    def region_decoder(self, name: str, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [D] (before post_ln) -> its bins' logits."""
+        region, choice = self.config.region, self.config.numerics.region_input
+        if region.use_ln and choice != "hidden":
+            if choice == "post_norm":
+                hidden = layer_norm(self.weights, "model.text.post_ln", hidden)
+            hidden = layer_norm(self.weights, "model.region.ln", hidden)
+        return (linear if region.decoder_arch == "linear" else mlp)(self.weights, name, hidden)
+
     def coord_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [D] (before post_ln) -> [1024]"""
-        return mlp(self.weights, "model.region.coord_decoder", hidden)
+        return self.region_decoder("model.region.coord_decoder", hidden)
 
     def size_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [D] (before post_ln) -> [2, 1024]: width, height"""
-        return mlp(self.weights, "model.region.size_decoder", hidden).reshape(*hidden.shape[:-1], 2, -1)
+        return self.region_decoder("model.region.size_decoder", hidden).reshape(*hidden.shape[:-1], 2, -1)
+
+    def coord_value(self, bin_index: int) -> float:
+        bins = self.config.region.coord_out_dim
+        return bin_index / (bins if self.config.numerics.coord_divisor == "num_bins" else bins - 1)
 
     def encode_coord(self, value: torch.Tensor) -> torch.Tensor:
         """value [..., 1] in [0, 1] -> embedding [..., D]"""
@@ -265,16 +321,29 @@ def parameter_shapes(config: MoondreamConfig) -> dict[str, tuple[int, ...]]:
         add_norm(name + ".ln", d)
         add_linear(name + ".attn.qkv", 3 * d, d)
         add_linear(name + ".attn.proj", d, d)
+        if text.tau_attn:
+            shapes[name + ".attn.tau.wq"] = shapes[name + ".attn.tau.wv"] = (text.n_heads, 3 * d)
+            shapes[name + ".attn.tau.alpha"] = (text.n_heads,)
+        if text.has_experts(i):
+            add_linear(name + ".mlp.router", text.moe.num_experts, d)
+            shapes[name + ".mlp.fc1.weight"] = (text.moe.num_experts, 2 * text.moe.expert_inner_dim, d)
+            shapes[name + ".mlp.fc2.weight"] = (text.moe.num_experts, d, text.moe.expert_inner_dim)
+            continue
         add_linear(name + ".mlp.fc1", text.inner_dim, d)
         add_linear(name + ".mlp.fc2", d, text.inner_dim)
     add_norm("model.text.post_ln", d)
     add_linear("model.text.lm_head", text.vocab_size, d)
     add_linear("model.region.coord_encoder", region.dim, region.coord_feat_dim)
-    add_linear("model.region.coord_decoder.fc1", region.inner_dim, region.dim)
-    add_linear("model.region.coord_decoder.fc2", region.coord_out_dim, region.inner_dim)
     add_linear("model.region.size_encoder", region.dim, region.size_feat_dim)
-    add_linear("model.region.size_decoder.fc1", region.inner_dim, region.dim)
-    add_linear("model.region.size_decoder.fc2", region.size_out_dim, region.inner_dim)
+    for name, bins in (("coord", region.coord_out_dim), ("size", region.size_out_dim)):
+        decoder = f"model.region.{name}_decoder"
+        if region.decoder_arch == "linear":
+            add_linear(decoder, bins, region.dim)
+        else:
+            add_linear(decoder + ".fc1", region.inner_dim, region.dim)
+            add_linear(decoder + ".fc2", bins, region.inner_dim)
+    if region.use_ln:
+        add_norm("model.region.ln", region.dim)
     shapes["model.region.coord_features"] = (1, region.coord_feat_dim // 2)
     shapes["model.region.size_features"] = (2, region.size_feat_dim // 2)
     return shapes

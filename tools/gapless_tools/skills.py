@@ -9,7 +9,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from .config import MoondreamConfig
-from .reference_model import Capture, ReferenceModel, TextCache, coord_value, keep, layer_norm, size_value
+from .reference_model import Capture, ReferenceModel, TextCache, keep, layer_norm, size_value
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ def generate_regions(
         out.bin_margins.append(margin_of(logits))
         out.token_ids.append(special.coord_id)
         out.bins.append(index)
-        value = torch.tensor([coord_value(index)], dtype=model.dtype, device=model.device)
-        return coord_value(index), feed(model.encode_coord(value))
+        value = torch.tensor([model.coord_value(index)], dtype=model.dtype, device=model.device)
+        return model.coord_value(index), feed(model.encode_coord(value))
 
     while True:
         if len(out.points) == limits.max_objects:

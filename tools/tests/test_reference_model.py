@@ -1,5 +1,6 @@
 """Properties of the oracle that hold whatever its weights are."""
 
+import math
 import sys
 import unittest
 from pathlib import Path
@@ -9,16 +10,18 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gapless_tools.config import load_config  # noqa: E402
+from gapless_tools.config import MoeConfig, Numerics, load_config  # noqa: E402
 from gapless_tools.reference_model import (  # noqa: E402
     ReferenceModel,
     TextCache,
     apply_rope,
     coord_bin,
     coord_value,
+    experts,
     fourier_features,
     initial_weights,
     rope_tables,
+    scale_heads,
     size_bin,
     size_value,
 )
@@ -143,6 +146,65 @@ class Pieces(unittest.TestCase):
         for index in range(1024):
             self.assertAlmostEqual(coord_bin(coord_value(index)), index, places=6)
             self.assertAlmostEqual(size_bin(size_value(index)), index, places=6)
+
+
+class Moondream3PartsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        generator = torch.Generator().manual_seed(5)
+
+        def random(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator)
+
+        self.random = random
+
+    def test_experts_are_the_sum_over_each_tokens_choice(self) -> None:
+        moe = MoeConfig(num_experts=5, start_layer=0, experts_per_token=2, expert_inner_dim=3)
+        weights = {
+            "m.router.weight": self.random(5, 4),
+            "m.router.bias": self.random(5),
+            "m.fc1.weight": self.random(5, 6, 4),
+            "m.fc2.weight": self.random(5, 4, 3),
+        }
+        n = self.random(7, 4)
+        mixed = experts(weights, "m", n, moe)
+        for t in range(7):
+            logits = weights["m.router.weight"] @ n[t] + weights["m.router.bias"]
+            best = sorted(range(5), key=lambda e: -logits[e])[:2]
+            total = sum(math.exp(logits[e]) for e in best)
+            expected = torch.zeros(4)
+            for e in best:
+                up = weights["m.fc1.weight"][e] @ n[t]
+                a, g = up[:3], up[3:]
+                gelu = a / 2 * (1 + torch.erf(a / math.sqrt(2)))
+                expected += math.exp(logits[e]) / total * (weights["m.fc2.weight"][e] @ (gelu * (g + 1)))
+            torch.testing.assert_close(mixed[t], expected)
+
+    def test_equal_logits_choose_the_lowest_experts(self) -> None:
+        moe = MoeConfig(num_experts=4, start_layer=0, experts_per_token=2, expert_inner_dim=1)
+        fc2 = torch.arange(4.0).reshape(4, 1, 1)  # what an expert is worth
+        weights = {
+            "m.router.weight": torch.zeros(4, 1),
+            "m.router.bias": torch.zeros(4),
+            "m.fc1.weight": torch.tensor([[[10.0], [0.0]]] * 4),
+            "m.fc2.weight": fc2,
+        }
+        out = experts(weights, "m", torch.ones(1, 1), moe)
+        torch.testing.assert_close(out, torch.tensor([[5.0]]))  # gelu(10) (0 + 1) (0 + 1) / 2
+
+    def test_heads_are_scaled_by_token_and_position_and_keys_are_not(self) -> None:
+        weights = {"t.wq": self.random(2, 24), "t.wv": self.random(2, 24), "t.alpha": torch.tensor([0.5, -2.0])}
+        qkv = self.random(3, 24)
+        positions = torch.tensor([0, 8, 999])
+        scaled = scale_heads(weights, "t", qkv, positions, 2, Numerics(tau_gelu="erf", tau_position="f32"))
+        torch.testing.assert_close(scaled[:, 8:16], qkv[:, 8:16], rtol=0, atol=0)
+        for t, position in enumerate(positions.tolist()):
+            u = qkv[t] / 2 * (1 + torch.erf(qkv[t] / math.sqrt(2)))
+            for h in range(2):
+                s = 1 + (1 / (1 + math.exp(-weights["t.alpha"][h] * math.log(position + 1))) - 0.5)
+                for first, products in ((0, "t.wq"), (16, "t.wv")):
+                    part = slice(first + 4 * h, first + 4 * h + 4)
+                    expected = qkv[t, part] * (torch.tanh(weights[products][h] @ u) + s)
+                    torch.testing.assert_close(scaled[t, part], expected)
 
 
 if __name__ == "__main__":

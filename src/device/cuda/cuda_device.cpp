@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/device_list.h"
 
 namespace gapless {
 namespace {
@@ -200,6 +201,13 @@ StatusOr<std::int64_t> CudaDevice::clock_offset_ns() {
 
 StatusOr<std::unique_ptr<Device>> open_cuda_device(int ordinal) {
   return CudaDevice::open(ordinal);
+}
+
+int num_cuda_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();
+  return 0;
 }
 
 }  // namespace gapless

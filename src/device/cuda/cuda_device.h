@@ -46,7 +46,8 @@ class CudaDevice : public Device {
 
   CudaDevice(int ordinal, const cudaDeviceProp& properties);
   Status start();
-  // CUDA's current device belongs to the thread: every call that needs one starts with this.
+  // CUDA's current device belongs to the thread, and a thread may work for several devices: whatever
+  // calls CUDA for this one begins with this, so that nobody has to know which call needs it.
   Status make_current() const;
   void free_with(cudaError_t (*free_function)(void*), std::string_view call, void* data);
 

@@ -38,11 +38,13 @@ CudaEvent::CudaEvent(CudaDevice& device, cudaEvent_t event) : device_(device), e
 }
 
 CudaEvent::~CudaEvent() {
+  (void)device_.make_current();
   log_if_error(cudaEventDestroy(event_), "cudaEventDestroy");
   --device_.num_live_;
 }
 
 StatusOr<bool> CudaEvent::is_complete() {
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
   const cudaError_t error = cudaEventQuery(event_);
   if (error == cudaErrorNotReady) return false;
   GAPLESS_RETURN_IF_ERROR(cuda_status(error, "cudaEventQuery"));
@@ -51,6 +53,7 @@ StatusOr<bool> CudaEvent::is_complete() {
 
 Status CudaEvent::synchronize() {
   count(device_.counter_cells_.event_waits);
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
   const std::int64_t deadline_ns = host_now_ns() + kSpinNs;
   do {
     const cudaError_t error = cudaEventQuery(event_);
@@ -62,6 +65,7 @@ Status CudaEvent::synchronize() {
 
 StatusOr<bool> CudaEvent::synchronize_within(std::int64_t timeout_ns) {
   count(device_.counter_cells_.event_waits);
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
   const std::int64_t begin_ns = host_now_ns();
   while (true) {
     const cudaError_t error = cudaEventQuery(event_);
@@ -82,6 +86,7 @@ CudaGraph::CudaGraph(CudaDevice& device, cudaGraphExec_t graph) : device_(device
 }
 
 CudaGraph::~CudaGraph() {
+  (void)device_.make_current();
   log_if_error(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy");
   --device_.num_live_;
 }
@@ -92,6 +97,7 @@ CudaStream::CudaStream(CudaDevice& device, std::string_view name, cudaStream_t s
 }
 
 CudaStream::~CudaStream() {
+  (void)device_.make_current();
   if (capturing_) (void)end_capture();
   // Errors of the queued work belong to whoever waits for it.
   (void)cudaStreamSynchronize(stream_);
@@ -113,6 +119,14 @@ Status CudaStream::check_pinned(std::string_view call, const void* data, std::si
 Status CudaStream::refuse_during_capture(std::string_view call) const {
   if (!capturing_) return ok_status();
   return invalid_argument("stream {}: {} during a capture", name_, call);
+}
+
+StatusOr<CudaEvent*> CudaStream::own_event(Event& event) const {
+  auto* const cuda_event = dynamic_cast<CudaEvent*>(&event);
+  if (cuda_event == nullptr || &cuda_event->device_ != &device_) {
+    return invalid_argument("stream {}: event of another device", name_);
+  }
+  return cuda_event;
 }
 
 Status CudaStream::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -141,15 +155,15 @@ Status CudaStream::fill_bytes(void* to_dev, std::uint8_t value, std::size_t byte
 
 Status CudaStream::record(Event& event) {
   GAPLESS_RETURN_IF_ERROR(refuse_during_capture("record"));
-  auto* const cuda_event = dynamic_cast<CudaEvent*>(&event);
-  if (cuda_event == nullptr) return invalid_argument("stream {}: event of another device", name_);
+  GAPLESS_ASSIGN_OR_RETURN(CudaEvent* const cuda_event, own_event(event));
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
   return check(cudaEventRecord(cuda_event->event_, stream_), "cudaEventRecord");
 }
 
 Status CudaStream::wait(Event& event) {
   GAPLESS_RETURN_IF_ERROR(refuse_during_capture("wait"));
-  auto* const cuda_event = dynamic_cast<CudaEvent*>(&event);
-  if (cuda_event == nullptr) return invalid_argument("stream {}: event of another device", name_);
+  GAPLESS_ASSIGN_OR_RETURN(CudaEvent* const cuda_event, own_event(event));
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
   return check(cudaStreamWaitEvent(stream_, cuda_event->event_, 0), "cudaStreamWaitEvent");
 }
 
@@ -166,6 +180,7 @@ StatusOr<std::unique_ptr<Graph>> CudaStream::end_capture() {
   if (!capturing_) return invalid_argument("stream {}: end_capture without a capture", name_);
   capturing_ = false;
   count(device_.counter_cells_.allocations);
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
   cudaGraph_t recorded = nullptr;
   GAPLESS_RETURN_IF_ERROR(check(cudaStreamEndCapture(stream_, &recorded), "cudaStreamEndCapture"));
   cudaGraphExec_t executable = nullptr;
@@ -181,7 +196,9 @@ StatusOr<std::unique_ptr<Graph>> CudaStream::end_capture() {
 Status CudaStream::launch(Graph& graph) {
   GAPLESS_RETURN_IF_ERROR(refuse_during_capture("launch"));
   auto* const cuda_graph = dynamic_cast<CudaGraph*>(&graph);
-  if (cuda_graph == nullptr) return invalid_argument("stream {}: graph of another device", name_);
+  if (cuda_graph == nullptr || &cuda_graph->device_ != &device_) {
+    return invalid_argument("stream {}: graph of another device", name_);
+  }
   GAPLESS_RETURN_IF_ERROR(device_.make_current());
   return check(cudaGraphLaunch(cuda_graph->graph_, stream_), "cudaGraphLaunch");
 }
@@ -189,6 +206,7 @@ Status CudaStream::launch(Graph& graph) {
 Status CudaStream::synchronize() {
   GAPLESS_RETURN_IF_ERROR(refuse_during_capture("synchronize"));
   count(device_.counter_cells_.synchronizations);
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
   return check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 

@@ -74,6 +74,8 @@ class CudaStream : public Stream {
   Status check(cudaError_t error, std::string_view call) const;
   Status check_pinned(std::string_view call, const void* data, std::size_t bytes) const;
   Status refuse_during_capture(std::string_view call) const;
+  // InvalidArgument for an event of another device.
+  StatusOr<CudaEvent*> own_event(Event& event) const;
   Status copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 
   CudaDevice& device_;

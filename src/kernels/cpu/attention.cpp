@@ -2,6 +2,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/kv_index.h"
 
 namespace gapless::cpu {
@@ -9,10 +10,6 @@ namespace {
 
 // Queries of one task; a multiple of every tile_rows.
 constexpr std::int64_t kQueriesPerTask = 36;
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 }  // namespace
 

@@ -50,6 +50,16 @@ Status CpuKernels::gate(Stream& stream, const GateParams& params) {
       stream, [&ops = ops_](const GateParams& p) { cpu::gate(ops, p); }, params);
 }
 
+Status CpuKernels::experts(Stream& stream, const ExpertsParams& params) {
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const ExpertsParams& p) { cpu::experts(ops, p); }, params);
+}
+
+Status CpuKernels::scale_heads(Stream& stream, const ScaleHeadsParams& params) {
+  return enqueue_on_cpu(
+      stream, [&ops = ops_](const ScaleHeadsParams& p) { cpu::scale_heads(ops, p); }, params);
+}
+
 Status CpuKernels::patchify(Stream& stream, const PatchifyParams& params) {
   return enqueue_on_cpu(stream, cpu::patchify, params);
 }
@@ -125,8 +135,17 @@ std::size_t CpuKernels::sample_scratch_bytes(int max_rows, int vocab) const {
   return cpu::sample_scratch_bytes(max_rows, vocab);
 }
 
-std::size_t CpuKernels::region_scratch_bytes(int, int inner_dim, int max_out) const {
-  return cpu::region_scratch_bytes(inner_dim, max_out);
+std::size_t CpuKernels::experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) const {
+  return cpu::experts_scratch_bytes(max_rows, sizes);
+}
+
+std::size_t CpuKernels::scale_heads_scratch_bytes(int max_tokens,
+                                                  const AttentionHeads& heads) const {
+  return cpu::scale_heads_scratch_bytes(max_tokens, heads);
+}
+
+std::size_t CpuKernels::region_scratch_bytes(int, int dim, int inner_dim, int max_out) const {
+  return cpu::region_scratch_bytes(dim, inner_dim, max_out);
 }
 
 std::unique_ptr<Kernels> make_cpu_kernels() {

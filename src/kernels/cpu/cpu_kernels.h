@@ -17,6 +17,8 @@ class CpuKernels final : public ReferenceKernels {
   Status linear(Stream& stream, const LinearParams& params) override;
   Status norm(Stream& stream, const NormParams& params) override;
   Status gate(Stream& stream, const GateParams& params) override;
+  Status experts(Stream& stream, const ExpertsParams& params) override;
+  Status scale_heads(Stream& stream, const ScaleHeadsParams& params) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
   Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;
@@ -31,7 +33,10 @@ class CpuKernels final : public ReferenceKernels {
   Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
 
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
-  std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const override;
+  std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) const override;
+  std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads) const override;
+  std::size_t region_scratch_bytes(int max_rows, int dim, int inner_dim,
+                                   int max_out) const override;
 
  private:
   const cpu::VectorOps& ops_;

@@ -12,6 +12,14 @@ void linear(const VectorOps& ops, const LinearParams& params);
 void norm(const VectorOps& ops, const NormParams& params);
 void gate(const VectorOps& ops, const GateParams& params);
 
+// experts.cpp; scratch: experts_scratch_bytes()
+void experts(const VectorOps& ops, const ExpertsParams& params);
+std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes);
+
+// scale_heads.cpp; scratch: scale_heads_scratch_bytes()
+void scale_heads(const VectorOps& ops, const ScaleHeadsParams& params);
+std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads);
+
 // vision.cpp
 void patchify(const PatchifyParams& params);
 void stitch_and_pool(const StitchAndPoolParams& params);
@@ -26,7 +34,7 @@ void embed(const VectorOps& ops, const EmbedParams& params);
 
 // regions.cpp; scratch: region_scratch_bytes()
 void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params);
-std::size_t region_scratch_bytes(int inner_dim, int max_out);
+std::size_t region_scratch_bytes(int dim, int inner_dim, int max_out);
 
 // sampling.cpp; scratch: sample_scratch_bytes()
 void sample(const SampleParams& params);

@@ -2,19 +2,15 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
 
 namespace gapless::cpu {
 namespace {
 
-// Below this many multiplications, or elements, a loop costs less than waking a thread.
-constexpr std::int64_t kMinParallelProducts = 200'000;
+// As kMinParallelProducts, of elements.
 constexpr std::int64_t kMinParallelElements = 20'000;
 // Rows of one task: enough to reuse a panel of weights, few enough to share the work evenly.
 constexpr std::int64_t kRowsPerTask = 96;
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 }  // namespace
 

@@ -6,19 +6,40 @@
 namespace gapless::cpu {
 namespace {
 
-// fc2(gelu(fc1(hidden))): the logits, in scratch.
-const float* region_logits(const VectorOps& ops, const float* hidden, const LinearWeights& fc1,
+// One row's hidden state after the norms, in scratch where there are any.
+const float* normalised(const VectorOps& ops, const float* hidden,
+                        const RegionDecoderWeights& weights, int dim, float* scratch) {
+  for (const NormWeights& one : weights.norms) {
+    if (one.gamma == nullptr) continue;
+    ops.norm_rows({.x = hidden,
+                   .x_stride = dim,
+                   .weights = one,
+                   .y = scratch,
+                   .y_stride = dim,
+                   .num_rows = 1,
+                   .dim = dim},
+                  0, 1);
+    hidden = scratch;
+  }
+  return hidden;
+}
+
+// The logits, in scratch.
+const float* region_logits(const VectorOps& ops, const float* x, const LinearWeights& fc1,
                            const LinearWeights& fc2, float* scratch) {
   float* inner = scratch;
   float* logits = scratch + fc1.out;
-  linear(ops, {.x = hidden,
-               .x_stride = fc1.in,
-               .weights = fc1,
-               .y = inner,
-               .y_stride = fc1.out,
-               .num_rows = 1,
-               .activation = Activation::kGeluTanh});
-  linear(ops, {.x = inner,
+  if (fc1.out > 0) {
+    linear(ops, {.x = x,
+                 .x_stride = fc1.in,
+                 .weights = fc1,
+                 .y = inner,
+                 .y_stride = fc1.out,
+                 .num_rows = 1,
+                 .activation = Activation::kGeluTanh});
+    x = inner;
+  }
+  linear(ops, {.x = x,
                .x_stride = fc2.in,
                .weights = fc2,
                .y = logits,
@@ -33,26 +54,30 @@ int argmax(const float* values, int count) {
 
 }  // namespace
 
-std::size_t region_scratch_bytes(int inner_dim, int max_out) {
-  return (static_cast<std::size_t>(inner_dim) + static_cast<std::size_t>(max_out)) * sizeof(float);
+std::size_t region_scratch_bytes(int dim, int inner_dim, int max_out) {
+  return static_cast<std::size_t>(dim + inner_dim + max_out) * sizeof(float);
 }
 
 void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params) {
   const RegionDecoderWeights& weights = params.weights;
-  auto* scratch = static_cast<float*>(params.scratch);
+  auto* const normed = static_cast<float*>(params.scratch);
+  float* const scratch = normed + params.dim;
   for (std::int64_t i = 0; i < params.num_rows; ++i) {
     if (params.rows[i] < 0) continue;
     const RowState& row = params.row_states[params.rows[i]];
     if (row.done != 0 || (row.flags & kRowDecodesRegions) == 0) continue;
-    const float* hidden = static_cast<const float*>(params.hidden) + i * params.dim;
+    if (params.tokens[i] != params.coord_id && params.tokens[i] != params.size_id) continue;
+    const float* hidden = normalised(ops, static_cast<const float*>(params.hidden) + i * params.dim,
+                                     weights, params.dim, normed);
     float* values = params.values + i * 2;
     if (params.tokens[i] == params.coord_id) {
       const int num_bins = weights.coord_fc2.out;
       const float* logits =
           region_logits(ops, hidden, weights.coord_fc1, weights.coord_fc2, scratch);
-      values[0] = reference::coordinate_of_bin(argmax(logits, num_bins), num_bins);
+      values[0] =
+          reference::coordinate_of_bin(argmax(logits, num_bins), num_bins, params.coord_divisor);
       values[1] = 0;
-    } else if (params.tokens[i] == params.size_id) {
+    } else {
       const int num_bins = weights.size_fc2.out / 2;
       const float* logits = region_logits(ops, hidden, weights.size_fc1, weights.size_fc2, scratch);
       values[0] = reference::size_of_bin(argmax(logits, num_bins), num_bins);

@@ -137,6 +137,8 @@ template <typename Simd>
 void gate_rows(const GateParams& params, std::int64_t row_begin, std::int64_t row_end) {
   const bool is_silu = params.activation == Activation::kSilu;
   const bool is_gelu = params.activation == Activation::kGeluTanh;
+  const bool is_gelu_erf = params.activation == Activation::kGeluErf;
+  const auto offset = Simd::broadcast(params.up_offset);
   for (std::int64_t r = row_begin; r < row_end; ++r) {
     const float* x = static_cast<const float*>(params.x) + r * params.x_stride;
     float* y = static_cast<float*>(params.y) + r * params.y_stride;
@@ -145,8 +147,9 @@ void gate_rows(const GateParams& params, std::int64_t row_begin, std::int64_t ro
           auto value = load_count<Simd>(x + at, lanes);
           if (is_silu) value = silu<Simd>(value);
           if (is_gelu) value = gelu_tanh<Simd>(value);
-          store_count<Simd>(y + at, Simd::mul(value, load_count<Simd>(x + params.dim + at, lanes)),
-                            lanes);
+          if (is_gelu_erf) value = gelu_erf<Simd>(value);
+          const auto up = Simd::add(load_count<Simd>(x + params.dim + at, lanes), offset);
+          store_count<Simd>(y + at, Simd::mul(value, up), lanes);
         });
   }
 }
@@ -338,7 +341,9 @@ constexpr VectorOps make_vector_ops() {
       .exp = [](float* values,
                 std::int64_t count) { map_in_place<Simd>(values, count, exp<Simd>); },
       .gelu_tanh = [](float* values,
-                      std::int64_t count) { map_in_place<Simd>(values, count, gelu_tanh<Simd>); }};
+                      std::int64_t count) { map_in_place<Simd>(values, count, gelu_tanh<Simd>); },
+      .gelu_erf = [](float* values,
+                     std::int64_t count) { map_in_place<Simd>(values, count, gelu_erf<Simd>); }};
 }
 
 }  // namespace gapless::cpu

@@ -1,4 +1,4 @@
-// exp, GELU and SiLU over the lanes of a simd_*.h, within a few units in the last place.
+// exp, both GELUs and SiLU over the lanes of a simd_*.h, within a few units in the last place.
 #pragma once
 
 namespace gapless::cpu {
@@ -39,6 +39,27 @@ template <typename Simd>
   // -2 sqrt(2/pi)
   const Vector exponential = exp<Simd>(Simd::mul(Simd::broadcast(-1.5957691216057308f), cubic));
   return Simd::div(x, Simd::add(Simd::broadcast(1.0f), exponential));
+}
+
+// x / 2 (1 + erf(x / sqrt(2))). With z = |x| / sqrt(2) and q = erfc(z) / 2 that is max(x, 0) - |x| q: nothing
+// cancels. erfc is formula 7.1.26 of Abramowitz and Stegun, whose error is below 1.5e-7.
+template <typename Simd>
+[[gnu::always_inline]] inline typename Simd::Vector gelu_erf(typename Simd::Vector x) {
+  using Vector = typename Simd::Vector;
+  const Vector size = Simd::max(x, Simd::sub(Simd::zero(), x));
+  const Vector z = Simd::mul(size, Simd::broadcast(0.70710678118654752f));
+  const Vector one = Simd::broadcast(1.0f);
+  const Vector t = Simd::div(one, Simd::fma(Simd::broadcast(0.3275911f), z, one));
+  Vector p = Simd::broadcast(1.061405429f);
+  p = Simd::fma(p, t, Simd::broadcast(-1.453152027f));
+  p = Simd::fma(p, t, Simd::broadcast(1.421413741f));
+  p = Simd::fma(p, t, Simd::broadcast(-0.284496736f));
+  p = Simd::fma(p, t, Simd::broadcast(0.254829592f));
+  // e^(-z^2) is 0 from z = 10 on; without the bound z^2 overflows and |x| q is not a number.
+  const Vector bounded = Simd::min(z, Simd::broadcast(10.0f));
+  const Vector e = exp<Simd>(Simd::sub(Simd::zero(), Simd::mul(bounded, bounded)));
+  const Vector q = Simd::mul(Simd::broadcast(0.5f), Simd::mul(Simd::mul(p, t), e));
+  return Simd::sub(Simd::max(x, Simd::zero()), Simd::mul(size, q));
 }
 
 // x / (1 + e^-x).

@@ -51,9 +51,10 @@ struct VectorOps {
   void (*norm_rows)(const NormParams& params, std::int64_t row_begin, std::int64_t row_end);
   void (*gate_rows)(const GateParams& params, std::int64_t row_begin, std::int64_t row_end);
   void (*attend)(const AttentionTile& tile);
-  // In place, for the tests of vector_math.h.
-  void (*exp)(float* values, std::int64_t count);
+  // In place.
+  void (*exp)(float* values, std::int64_t count);  // for the tests of vector_math.h
   void (*gelu_tanh)(float* values, std::int64_t count);
+  void (*gelu_erf)(float* values, std::int64_t count);
 };
 
 // The best that this machine can run, or the one that GAPLESS_CPU_SIMD names if the machine has it.

@@ -76,6 +76,18 @@ TEST_P(VectorOpsTest, GeluIsTheTanhFormula) {
   }
 }
 
+TEST_P(VectorOpsTest, GeluIsTheErfFormula) {
+  std::vector<float> x;
+  for (double v = -12; v < 12; v += 0.00137) x.push_back(static_cast<float>(v));
+  x.insert(x.end(), {-1e4f, -1e19f, -1e38f, 1e4f, 1e19f, 1e38f, 0, 1e-20f, -1e-20f});
+  std::vector<float> y = x;
+  ops().gelu_erf(y.data(), static_cast<std::int64_t>(y.size()));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double exact = reference::gelu_erf(x[i]);
+    ASSERT_LE(std::abs(y[i] - exact), 2e-7 * std::abs(exact) + 3e-7) << "gelu(" << x[i] << ")";
+  }
+}
+
 TEST_P(VectorOpsTest, LinearOfOddShapes) {
   for (const int in : {1, 3, 15, 16, 17, 72}) {
     for (const int num_rows : {1, 2, 5, 6, 7, 13}) {
@@ -155,7 +167,8 @@ TEST_P(VectorOpsTest, NormsOfOddSizes) {
 
 TEST_P(VectorOpsTest, GatesOfOddSizes) {
   for (const int dim : {1, 3, 16, 31, 288}) {
-    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGeluTanh, Activation::kGeluErf}) {
       auto x = random(5 * static_cast<std::size_t>(2 * dim));
       x[0] = 90, x[static_cast<std::size_t>(dim) - 1] = -90;  // where e^x is at its limits
       std::vector<float> actual(5 * static_cast<std::size_t>(dim)), expected(actual.size());
@@ -165,11 +178,12 @@ TEST_P(VectorOpsTest, GatesOfOddSizes) {
                         .y_stride = dim,
                         .num_rows = 5,
                         .dim = dim,
-                        .activation = activation};
+                        .activation = activation,
+                        .up_offset = dim == 31 ? 1.0f : 0.0f};
       gate(ops(), params);
       params.y = expected.data();
       reference::gate(params);
-      expect_close(actual, expected, 1e-5f);
+      expect_close(actual, expected, 3e-5f);  // an ulp of 90 times 2
       // In place: y in the gate's columns of x.
       params.x = x.data(), params.y = x.data(), params.y_stride = 2 * dim;
       gate(ops(), params);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/prepared_linear.h"
 #include "kernels/cuda/row_linear.h"
+#include "kernels/dense_ops.h"
 
 namespace gapless {
 namespace {
@@ -16,7 +17,7 @@ constexpr int kMaxDecodeHeads = 128;
 constexpr std::size_t kArrivalsBytes = sizeof(unsigned) * kMaxSeats * kMaxDecodeHeads;
 static_assert(kArrivalsBytes % 256 == 0);  // the other counters behind it stay aligned
 
-// decode_regions' scratch: the hidden layers of both heads, then both heads' logits.
+// decode_regions' scratch: the normalised hidden state, the hidden layers of both heads, then both heads' logits.
 std::size_t round_up_256(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
@@ -83,6 +84,27 @@ Status CudaKernels::norm(Stream& stream, const NormParams& params) {
 
 Status CudaKernels::gate(Stream& stream, const GateParams& params) {
   return cuda::gate(stream, params);
+}
+
+Status CudaKernels::experts(Stream& stream, const ExpertsParams& params) {
+  LinearParams router =
+      dense_linear(*this, params.x, params.ff.router, params.scratch, params.num_rows);
+  router.decode = params.decode;
+  GAPLESS_RETURN_IF_ERROR(linear(stream, router));
+  return cuda::experts(stream, params);
+}
+
+Status CudaKernels::scale_heads(Stream& stream, const ScaleHeadsParams& params) {
+  GAPLESS_RETURN_IF_ERROR(cuda::activate_heads(stream, params, params.scratch));
+  void* const t =
+      static_cast<char*>(params.scratch) + static_cast<std::size_t>(params.num_tokens) *
+                                               static_cast<std::size_t>(params.heads.qkv_width()) *
+                                               dtype_bytes(DType::kBF16);
+  LinearParams product =
+      dense_linear(*this, params.scratch, params.scales.products, t, params.num_tokens);
+  product.decode = params.decode;
+  GAPLESS_RETURN_IF_ERROR(linear(stream, product));
+  return cuda::scale_heads(stream, params, t);
 }
 
 Status CudaKernels::patchify(Stream& stream, const PatchifyParams& params) {
@@ -152,18 +174,31 @@ Status CudaKernels::top_logprobs(Stream& stream, const TopLogprobsParams& params
   return cuda::top_logprobs(stream, params);
 }
 
+StatusOr<const void*> CudaKernels::normalise_regions(Stream& stream,
+                                                     const DecodeRegionsParams& params) {
+  const void* x = params.hidden;
+  for (const NormWeights& weights : params.weights.norms) {
+    if (weights.gamma == nullptr) continue;
+    GAPLESS_RETURN_IF_ERROR(
+        cuda::norm(stream, dense_norm(x, weights, params.scratch, params.dim, params.num_rows)));
+    x = params.scratch;
+  }
+  return x;
+}
+
 Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& params) {
   if (params.num_rows == 0) return ok_status();
   const RegionDecoderWeights& w = params.weights;
-  auto* coord_inner = static_cast<char*>(params.scratch);
+  GAPLESS_ASSIGN_OR_RETURN(const void* const x, normalise_regions(stream, params));
+  auto* coord_inner = static_cast<char*>(params.scratch) + inner_bytes(params.num_rows, params.dim);
   char* size_inner = coord_inner + inner_bytes(params.num_rows, w.coord_fc1.out);
   char* coord_logits = size_inner + inner_bytes(params.num_rows, w.size_fc1.out);
   char* size_logits = coord_logits + logits_bytes(params.num_rows, w.coord_fc2.out);
 
-  auto job = [&](const LinearWeights& weights, const void* x, void* y, bool first,
+  auto job = [&](const LinearWeights& weights, const void* from, void* y, bool first,
                  std::int32_t token_id) {
     cuda::RowLinearJob result;
-    result.linear = {.x = x,
+    result.linear = {.x = from,
                      .x_stride = weights.in,
                      .weights = weights,
                      .y = y,
@@ -179,13 +214,15 @@ Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& pa
                    .token_id = token_id};
     return result;
   };
-  const cuda::RowLinearJob hidden[] = {
-      job(w.coord_fc1, params.hidden, coord_inner, true, params.coord_id),
-      job(w.size_fc1, params.hidden, size_inner, true, params.size_id)};
+  const bool two_layers = w.coord_fc1.out > 0;
+  if (two_layers) {
+    const cuda::RowLinearJob hidden[] = {job(w.coord_fc1, x, coord_inner, true, params.coord_id),
+                                         job(w.size_fc1, x, size_inner, true, params.size_id)};
+    GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, hidden, 2, num_multiprocessors_));
+  }
   const cuda::RowLinearJob logits[] = {
-      job(w.coord_fc2, coord_inner, coord_logits, false, params.coord_id),
-      job(w.size_fc2, size_inner, size_logits, false, params.size_id)};
-  GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, hidden, 2, num_multiprocessors_));
+      job(w.coord_fc2, two_layers ? coord_inner : x, coord_logits, false, params.coord_id),
+      job(w.size_fc2, two_layers ? size_inner : x, size_logits, false, params.size_id)};
   GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, logits, 2, num_multiprocessors_));
   return cuda::pick_region_values(stream, params, reinterpret_cast<const float*>(coord_logits),
                                   reinterpret_cast<const float*>(size_logits));
@@ -227,8 +264,19 @@ std::size_t CudaKernels::sample_scratch_bytes(int max_rows, int vocab) const {
   return cuda::sample_scratch_bytes(max_rows, vocab);
 }
 
-std::size_t CudaKernels::region_scratch_bytes(int max_rows, int inner_dim, int max_out) const {
-  return 2 * inner_bytes(max_rows, inner_dim) + 2 * logits_bytes(max_rows, max_out);
+std::size_t CudaKernels::experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) const {
+  return cuda::experts_scratch_bytes(max_rows, sizes);
+}
+
+std::size_t CudaKernels::scale_heads_scratch_bytes(int max_tokens,
+                                                   const AttentionHeads& heads) const {
+  return cuda::scale_heads_scratch_bytes(max_tokens, heads);
+}
+
+std::size_t CudaKernels::region_scratch_bytes(int max_rows, int dim, int inner_dim,
+                                              int max_out) const {
+  return inner_bytes(max_rows, dim) + 2 * inner_bytes(max_rows, inner_dim) +
+         2 * logits_bytes(max_rows, max_out);
 }
 
 StatusOr<std::unique_ptr<Kernels>> make_cuda_kernels(Device& device) {

@@ -24,6 +24,8 @@ class CudaKernels : public Kernels {
                      std::span<const int> row_counts) override;
   Status norm(Stream& stream, const NormParams& params) override;
   Status gate(Stream& stream, const GateParams& params) override;
+  Status experts(Stream& stream, const ExpertsParams& params) override;
+  Status scale_heads(Stream& stream, const ScaleHeadsParams& params) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
   Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;
@@ -51,7 +53,10 @@ class CudaKernels : public Kernels {
   std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
                                            int num_heads) const override;
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
-  std::size_t region_scratch_bytes(int max_rows, int inner_dim, int max_out) const override;
+  std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) const override;
+  std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads) const override;
+  std::size_t region_scratch_bytes(int max_rows, int dim, int inner_dim,
+                                   int max_out) const override;
 
  private:
   CudaKernels(std::unique_ptr<cuda::MatrixLinear> matrix_linear, Buffer counters,
@@ -59,6 +64,9 @@ class CudaKernels : public Kernels {
       : matrix_linear_(std::move(matrix_linear)),
         counters_dev_(std::move(counters)),
         num_multiprocessors_(num_multiprocessors) {}
+
+  // The hidden state as the region heads read it.
+  static StatusOr<const void*> normalise_regions(Stream& stream, const DecodeRegionsParams& params);
 
   std::unique_ptr<cuda::MatrixLinear> matrix_linear_;
   Buffer counters_dev_;  // of decode_attention, then of decoder_blocks; zeros between launches

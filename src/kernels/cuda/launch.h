@@ -20,6 +20,7 @@ struct LaunchShape {
   int registers = 0;
 };
 
+// Makes the stream's device the calling thread's current one.
 inline cudaStream_t native_stream(Stream& stream) {
   return static_cast<cudaStream_t>(stream.native_handle());
 }
@@ -37,6 +38,8 @@ template <typename... Params, typename... Args>
 Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (*kernel)(Params...),
               Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return ok_status();
+  // First: a kernel's attributes are those of the current device.
+  const cudaStream_t native = native_stream(stream);
   if (shape.registers > 0) {
     GAPLESS_RETURN_IF_ERROR(
         check_registers(name, reinterpret_cast<const void*>(kernel), shape.registers));
@@ -61,7 +64,7 @@ Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = native_stream(stream);
+  config.stream = native;
   config.attrs = attributes;
   config.numAttrs = shape.cluster > 1 ? 2 : 1;
   return launch_status(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);

@@ -21,6 +21,17 @@ Status copy_residual(Stream& stream, const LinearParams& params, int first_row, 
 Status count_differences(Stream& stream, const void* a, const void* b, std::size_t bytes,
                          unsigned* count);
 
+// experts.cu. The router's logits lie at the beginning of params.scratch: [num_rows, num_experts] T, dense.
+Status experts(Stream& stream, const ExpertsParams& params);
+std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes);
+
+// scale_heads.cu. The first fills u: [num_tokens, heads.qkv_width()] T, dense; the second takes the products
+// of its rows, t: [num_tokens, 2 * num_heads] T, dense.
+Status activate_heads(Stream& stream, const ScaleHeadsParams& params, void* u);
+Status scale_heads(Stream& stream, const ScaleHeadsParams& params, const void* t);
+// Of u and t.
+std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads);
+
 // image_ops.cu
 Status patchify(Stream& stream, const PatchifyParams& params);
 Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params);

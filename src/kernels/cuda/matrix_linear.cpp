@@ -259,6 +259,8 @@ cublasLtMatmulAlgo_t MatrixLinear::first_fitting(const LinearParams& params, int
 }
 
 Status MatrixLinear::run(Stream& stream, const LinearParams& params) {
+  // cuBLASLt asks the current device which algorithms there are.
+  (void)native_stream(stream);
   if (params.num_rows == 0) return ok_status();
   if (params.residual == nullptr) return multiply(stream, params);
   if (params.residual == params.y) return run_aside(stream, params);

@@ -134,6 +134,7 @@ Status MatrixLinear::take_first(const LinearParams& params, std::span<const int>
 Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
                           std::span<const int> row_counts) {
   if (row_counts.empty()) return ok_status();
+  (void)native_stream(stream);  // makes its device current, for cuBLASLt and the timer's events
   // Of products in 8 bits cuBLASLt knows one algorithm for a number of rows.
   if (params.x_scales != nullptr) return take_first(params, row_counts);
   const int max_rows = *std::max_element(row_counts.begin(), row_counts.end());

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/fp8.cuh"
@@ -93,31 +94,21 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) norm_kernel(NormParams p) {
   }
 }
 
-__device__ float activate(Activation activation, float x) {
-  switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kGeluTanh:
-      return gelu_tanh(x);
-    case Activation::kSilu:
-      return x / (1.0f + expf(-x));
-  }
-  return x;
-}
-
+// Blocks: x = row, y = part of it.
 __global__ void gate_kernel(GateParams p) {
   let_successor_start();
   wait_for_predecessor();
-  const std::int64_t row = blockIdx.y;
+  const std::int64_t row = blockIdx.x;
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
   auto* y = static_cast<Bf16*>(p.y) + row * p.y_stride;
-  const int at = (blockIdx.x * blockDim.x + threadIdx.x) * kVector;
+  const int at = (blockIdx.y * blockDim.x + threadIdx.x) * kVector;
   if (at >= p.dim) return;
   float gate[kVector], up[kVector];
   load_vector(x + at, gate);
   load_vector(x + p.dim + at, up);
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) gate[i] = activate(p.activation, gate[i]) * up[i];
+  for (int i = 0; i < kVector; ++i)
+    gate[i] = activate(p.activation, gate[i]) * (up[i] + p.up_offset);
   store_vector(y + at, gate);
 }
 
@@ -186,8 +177,8 @@ Status gate(Stream& stream, const GateParams& params) {
   }
   constexpr unsigned kGateThreads = 128;
   return launch("gate", stream,
-                {.grid = dim3(blocks_for(params.dim, kGateThreads * kVector),
-                              static_cast<unsigned>(params.num_rows)),
+                {.grid = dim3(static_cast<unsigned>(params.num_rows),
+                              blocks_for(params.dim, kGateThreads * kVector)),
                  .block = dim3(kGateThreads)},
                 gate_kernel, params);
 }

@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
   if (p.tokens[i] == p.coord_id) {
     const int num_bins = p.weights.coord_fc2.out;
     const int bin = argmax(coord_logits + i * num_bins, num_bins, shared);
-    x = static_cast<float>(static_cast<double>(bin) / (num_bins - 1));
+    x = static_cast<float>(static_cast<double>(bin) /
+                           (p.coord_divisor > 0 ? p.coord_divisor : num_bins - 1));
     y = 0;
   } else if (p.tokens[i] == p.size_id) {
     const int num_bins = p.weights.size_fc2.out / 2;

@@ -233,15 +233,16 @@ __device__ Summary merge_parts(const Summary* parts) {
 }
 
 // The filters keep a prefix of the order; the draw is at a share of the prefix's weight.
+template <int kIdBits>
 __device__ int draw(const float* logits, int vocab, const SamplingSettings& settings,
                     int num_generated, const Allowed& allowed, float largest,
-                    TokenOrderShared& shared) {
+                    TokenOrderShared<kIdBits>& shared) {
   const auto scan = [&](auto use) {
     scan_logits<kSampleThreads, kUnroll>(logits, 0, vocab, [&](int token, float logit) {
       if (allowed(token)) use(token, logit);
     });
   };
-  TokenOrder order(scan, largest, settings.temperature, shared);
+  TokenOrder<kIdBits, decltype(scan)> order(scan, largest, settings.temperature, shared);
   const std::uint64_t total = order.total_weight();
   std::uint64_t kept = total;
   if (settings.top_k > 0) {
@@ -277,6 +278,7 @@ __device__ float logprob_of(const float* logits, int token, const ExpSum& all) {
   return isfinite(logit) ? logit - all.largest - logf(all.sum) : kImpossibleLogprob;
 }
 
+template <int kIdBits>
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) {
   extern __shared__ __align__(16) char raw_shared[];
   let_successor_start();
@@ -302,8 +304,9 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
     token = summary.best.token;
   } else {
     const float* picked_by = is_adjusted(row) ? adjusted_logits(p, i) : logits;
-    token = draw(picked_by, p.vocab, row.sampling, row.num_generated, allowed, summary.best.logit,
-                 *reinterpret_cast<TokenOrderShared*>(raw_shared));
+    token = draw<kIdBits>(picked_by, p.vocab, row.sampling, row.num_generated, allowed,
+                          summary.best.logit,
+                          *reinterpret_cast<TokenOrderShared<kIdBits>*>(raw_shared));
   }
   if (threadIdx.x == 0) {
     p.tokens[i] = token;
@@ -311,22 +314,28 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
 }
 
+template <int kIdBits>
+Status launch_sample(Stream& stream, const SampleParams& params) {
+  return launch("sample", stream,
+                {.grid = dim3(static_cast<unsigned>(params.num_rows)),
+                 .block = dim3(kSampleThreads),
+                 .shared_bytes = sizeof(TokenOrderShared<kIdBits>)},
+                sample_kernel<kIdBits>, params);
+}
+
 }  // namespace
 
 Status sample(Stream& stream, const SampleParams& params) {
   if (params.vocab <= 0 || params.vocab > kMaxSampleVocab) {
     return Status(StatusCode::kInvalidArgument,
-                  "sample: the vocabulary must have 1 to 65536 tokens");
+                  "sample: the vocabulary must have 1 to 262144 tokens");
   }
   GAPLESS_RETURN_IF_ERROR(launch(
       "summarize", stream,
       {.grid = dim3(kParts, static_cast<unsigned>(params.num_rows)), .block = dim3(kPartThreads)},
       summarize_kernel, params));
-  return launch("sample", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_rows)),
-                 .block = dim3(kSampleThreads),
-                 .shared_bytes = sizeof(TokenOrderShared)},
-                sample_kernel, params);
+  return params.vocab <= 1 << kFewIdBits ? launch_sample<kFewIdBits>(stream, params)
+                                         : launch_sample<kManyIdBits>(stream, params);
 }
 
 std::size_t sample_scratch_bytes(int max_rows, int vocab) {

@@ -21,6 +21,15 @@ Status ReferenceKernels::gate(Stream& stream, const GateParams& params) {
   return enqueue_on_cpu(stream, reference::gate, params);
 }
 
+Status ReferenceKernels::experts(Stream& stream, const ExpertsParams& params) {
+  return enqueue_on_cpu(
+      stream, [](const ExpertsParams& p) { reference::experts(p); }, params);
+}
+
+Status ReferenceKernels::scale_heads(Stream& stream, const ScaleHeadsParams& params) {
+  return enqueue_on_cpu(stream, reference::scale_heads, params);
+}
+
 Status ReferenceKernels::patchify(Stream& stream, const PatchifyParams& params) {
   return enqueue_on_cpu(stream, reference::patchify, params);
 }

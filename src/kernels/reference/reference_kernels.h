@@ -17,6 +17,8 @@ class ReferenceKernels : public Kernels {
   Status linear(Stream& stream, const LinearParams& params) override;
   Status norm(Stream& stream, const NormParams& params) override;
   Status gate(Stream& stream, const GateParams& params) override;
+  Status experts(Stream& stream, const ExpertsParams& params) override;
+  Status scale_heads(Stream& stream, const ScaleHeadsParams& params) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
   Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;
@@ -40,7 +42,9 @@ class ReferenceKernels : public Kernels {
     return 0;
   }
   std::size_t sample_scratch_bytes(int, int) const override { return 0; }
-  std::size_t region_scratch_bytes(int, int, int) const override { return 0; }
+  std::size_t experts_scratch_bytes(int, const ExpertSizes&) const override { return 0; }
+  std::size_t scale_heads_scratch_bytes(int, const AttentionHeads&) const override { return 0; }
+  std::size_t region_scratch_bytes(int, int, int, int) const override { return 0; }
 };
 
 }  // namespace gapless

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/kernels.h"
 
@@ -22,8 +23,25 @@ void norm_row(const NormWeights& weights, const float* x, float* y, int dim);
 
 // gate.cpp
 void gate(const GateParams& params);
-double silu(double x);  // x / (1 + exp(-x))
+double silu(double x);      // x / (1 + exp(-x))
+double gelu_erf(double x);  // x / 2 (1 + erf(x / sqrt(2)))
 double activate(Activation activation, double x);
+
+// experts.cpp
+struct ChosenExpert {
+  std::int32_t expert = 0;
+  float weight = 0;
+};
+// Of one row's logits, in falling order of these, with the weights rounded. There are at least as
+// many logits as chosen ones. Where logits are not numbers some experts are chosen, each once.
+void choose_experts(std::span<const float> logits, std::span<ChosenExpert> chosen,
+                    DType round_as = DType::kF32);
+// Expert `index` of a layer's, as a feed-forward of its own; its products hold float32.
+LinearWeights expert_of(const LinearWeights& first, int index);
+void experts(const ExpertsParams& params, DType round_as = DType::kF32);
+
+// scale_heads.cpp
+void scale_heads(const ScaleHeadsParams& params);
 
 // vision.cpp
 void patchify(const PatchifyParams& params);
@@ -62,7 +80,8 @@ void top_logprobs(const TopLogprobsParams& params);
 
 // regions.cpp
 void decode_regions(const DecodeRegionsParams& params);
-float coordinate_of_bin(int bin, int num_bins);
+float coordinate_of_bin(int bin, int num_bins);               // bin / (num_bins - 1)
+float coordinate_of_bin(int bin, int num_bins, int divisor);  // 0: num_bins - 1
 float size_of_bin(int bin, int num_bins);
 
 // rows.cpp

@@ -7,27 +7,28 @@
 namespace gapless::reference {
 namespace {
 
-// fc2(gelu(fc1(hidden))).
-std::vector<float> region_logits(const float* hidden, const LinearWeights& fc1,
-                                 const LinearWeights& fc2) {
-  std::vector<float> inner(static_cast<std::size_t>(fc1.out));
-  std::vector<float> logits(static_cast<std::size_t>(fc2.out));
-  linear({.x = hidden,
-          .x_stride = fc1.in,
-          .weights = fc1,
-          .y = inner.data(),
-          .y_stride = fc1.out,
+// Those of one product.
+std::vector<float> product(const float* x, const LinearWeights& weights, Activation activation) {
+  std::vector<float> y(static_cast<std::size_t>(weights.out));
+  linear({.x = x,
+          .x_stride = weights.in,
+          .weights = weights,
+          .y = y.data(),
+          .y_stride = weights.out,
           .y_dtype = DType::kF32,
           .num_rows = 1,
-          .activation = Activation::kGeluTanh});
-  linear({.x = inner.data(),
-          .x_stride = fc2.in,
-          .weights = fc2,
-          .y = logits.data(),
-          .y_stride = fc2.out,
-          .y_dtype = DType::kF32,
-          .num_rows = 1});
-  return logits;
+          .activation = activation});
+  return y;
+}
+
+std::vector<float> region_logits(std::vector<float> hidden, const NormWeights (&norms)[2],
+                                 const LinearWeights& fc1, const LinearWeights& fc2) {
+  const int dim = static_cast<int>(hidden.size());
+  for (const NormWeights& norm : norms) {
+    if (norm.gamma != nullptr) norm_row(norm, hidden.data(), hidden.data(), dim);
+  }
+  if (fc1.out > 0) hidden = product(hidden.data(), fc1, Activation::kGeluTanh);
+  return product(hidden.data(), fc2, Activation::kNone);
 }
 
 // Index of the largest value, the lowest index among equals.
@@ -38,7 +39,11 @@ int argmax(const float* values, int count) {
 }  // namespace
 
 float coordinate_of_bin(int bin, int num_bins) {
-  return static_cast<float>(static_cast<double>(bin) / (num_bins - 1));
+  return coordinate_of_bin(bin, num_bins, 0);
+}
+
+float coordinate_of_bin(int bin, int num_bins, int divisor) {
+  return static_cast<float>(static_cast<double>(bin) / (divisor > 0 ? divisor : num_bins - 1));
 }
 
 float size_of_bin(int bin, int num_bins) {
@@ -51,16 +56,19 @@ void decode_regions(const DecodeRegionsParams& params) {
     if (params.rows[i] < 0) continue;
     const RowState& row = params.row_states[params.rows[i]];
     if (row.done != 0 || (row.flags & kRowDecodesRegions) == 0) continue;
-    const float* hidden = static_cast<const float*>(params.hidden) + i * params.dim;
+    const float* row_begin = static_cast<const float*>(params.hidden) + i * params.dim;
+    const std::vector<float> hidden(row_begin, row_begin + params.dim);
     float* values = params.values + i * 2;
 
     if (params.tokens[i] == params.coord_id) {
-      const auto logits = region_logits(hidden, weights.coord_fc1, weights.coord_fc2);
+      const auto logits =
+          region_logits(hidden, weights.norms, weights.coord_fc1, weights.coord_fc2);
       const int num_bins = weights.coord_fc2.out;
-      values[0] = coordinate_of_bin(argmax(logits.data(), num_bins), num_bins);
+      values[0] =
+          coordinate_of_bin(argmax(logits.data(), num_bins), num_bins, params.coord_divisor);
       values[1] = 0;
     } else if (params.tokens[i] == params.size_id) {
-      const auto logits = region_logits(hidden, weights.size_fc1, weights.size_fc2);
+      const auto logits = region_logits(hidden, weights.norms, weights.size_fc1, weights.size_fc2);
       const int num_bins = weights.size_fc2.out / 2;
       values[0] = size_of_bin(argmax(logits.data(), num_bins), num_bins);
       values[1] = size_of_bin(argmax(logits.data() + num_bins, num_bins), num_bins);

@@ -21,8 +21,10 @@ inline constexpr int kSampleThreads = 1024;
 inline constexpr int kBins = 2 * kSampleThreads;
 inline constexpr int kListSize = kSampleThreads;
 inline constexpr std::uint32_t kFullWeight = 1u << 31;  // of the most likely token
-// Low halves of the weights of a whole vocabulary must add up within 32 bits.
-inline constexpr int kMaxSampleVocab = 1 << 16;
+// Ids of a vocabulary take 16 bits, or 18.
+inline constexpr int kFewIdBits = 16;
+inline constexpr int kManyIdBits = 18;
+inline constexpr int kMaxSampleVocab = 1 << kManyIdBits;
 
 struct Measure {
   std::uint32_t count;
@@ -47,13 +49,15 @@ struct Target {
 };
 
 // Counts and weights of bins while they are filled; then, in the same memory, what precedes each
-// bin.
+// bin. A weight is added in parts, so narrow that those of a whole vocabulary add up within 32 bits.
+template <int kIdBits>
 struct Histogram {
+  static constexpr int kPartBits = 32 - kIdBits;
+  static constexpr int kNumParts = (31 + kPartBits - 1) / kPartBits;
+
   std::uint32_t count[kBins];
   union {
-    struct {
-      std::uint32_t low[kBins], high[kBins];  // sums of 16-bit halves
-    } parts;
+    std::uint32_t parts[kNumParts][kBins];  // the lowest bits first
     std::uint64_t weight[kBins];
   };
   Measure total;
@@ -61,24 +65,37 @@ struct Histogram {
   __device__ void clear() {
     __syncthreads();  // what it held may still be read
     for (int b = threadIdx.x; b < kBins; b += kSampleThreads) {
-      count[b] = parts.low[b] = parts.high[b] = 0;
+      count[b] = 0;
+      for (int part = 0; part < kNumParts; ++part) parts[part][b] = 0;
     }
     __syncthreads();
   }
   __device__ void add(int bin, std::uint32_t weight_of_token) {
     atomicAdd(&count[bin], 1u);
     if (weight_of_token == 0) return;
-    atomicAdd(&parts.low[bin], weight_of_token & 0xffffu);
-    atomicAdd(&parts.high[bin], weight_of_token >> 16);
+#pragma unroll
+    for (int part = 0; part < kNumParts; ++part) {
+      atomicAdd(&parts[part][bin],
+                (weight_of_token >> (part * kPartBits)) & ((1u << kPartBits) - 1));
+    }
+  }
+  // Before accumulate().
+  __device__ Measure sum_of(int bin) const {
+    Measure sum{count[bin], 0};
+    for (int part = 0; part < kNumParts; ++part) {
+      sum.weight += std::uint64_t{parts[part][bin]} << (part * kPartBits);
+    }
+    return sum;
   }
   __device__ Measure before(int bin) const {
     return bin < kBins ? Measure{count[bin], weight[bin]} : total;
   }
 };
 
+template <int kIdBits>
 struct TokenOrderShared {
-  Histogram first;  // over slices of the logit
-  Histogram finer;  // over bits of the order keys
+  Histogram<kIdBits> first;  // over slices of the logit
+  Histogram<kIdBits> finer;  // over bits of the order keys
   std::uint64_t keys[kListSize];
   std::uint32_t weights[kListSize];
   Measure warp_sums[kWarp];
@@ -88,14 +105,14 @@ struct TokenOrderShared {
 };
 
 // Sums of bins to sums before bins: two bins per thread.
-__device__ inline void accumulate(Histogram& h, Measure* warp_sums) {
+template <int kIdBits>
+__device__ inline void accumulate(Histogram<kIdBits>& h, Measure* warp_sums) {
   __syncthreads();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int bin = 2 * threadIdx.x;
   Measure own[2];
   for (int i = 0; i < 2; ++i) {
-    own[i] = {h.count[bin + i],
-              h.parts.low[bin + i] + (std::uint64_t{h.parts.high[bin + i]} << 16)};
+    own[i] = h.sum_of(bin + i);
   }
   Measure sum = own[0] + own[1];
   for (int offset = 1; offset < kWarp; offset *= 2) {
@@ -117,8 +134,9 @@ __device__ inline void accumulate(Histogram& h, Measure* warp_sums) {
 
 // The bin in which the running sum, `base` before the first bin, exceeds the target; to s.found,
 // s.before.
-__device__ inline void find_bin(const Histogram& h, const Measure& base, const Target& target,
-                                TokenOrderShared& s) {
+template <int kIdBits>
+__device__ inline void find_bin(const Histogram<kIdBits>& h, const Measure& base,
+                                const Target& target, TokenOrderShared<kIdBits>& s) {
   __syncthreads();  // what was found last may still be read
   if (threadIdx.x == 0) s.found = -1;
   __syncthreads();
@@ -134,7 +152,7 @@ __device__ inline void find_bin(const Histogram& h, const Measure& base, const T
 
 // The candidates of one row. `Scan` calls a function with every candidate's (token, logit), spread
 // over the block's threads.
-template <typename Scan>
+template <int kIdBits, typename Scan>
 class TokenOrder {
  public:
   struct Position {
@@ -144,7 +162,7 @@ class TokenOrder {
 
   // Fills the first histogram. All threads of the block call every function of this class together.
   __device__ TokenOrder(const Scan& scan, float largest, float temperature,
-                        TokenOrderShared& shared)
+                        TokenOrderShared<kIdBits>& shared)
       : scan_(scan), largest_(largest), inverse_(fminf(1.0f / temperature, 1e30f)), s_(shared) {
     s_.first.clear();
     scan_([&](int, float logit) { s_.first.add(slice(logit), weight(logit)); });
@@ -202,10 +220,9 @@ class TokenOrder {
   }
 
  private:
-  static constexpr int kIdBits = 16;
   static constexpr int kKeyBits = 32 + kIdBits;
   static constexpr int kBinBits = 11;
-  static_assert(1 << kBinBits == kBins && kMaxSampleVocab == 1 << kIdBits);
+  static_assert(1 << kBinBits == kBins);
 
   // Slices are equally wide, and the last one takes all that is less likely than 2^-32 of the best.
   __device__ int slice(float logit) const {
@@ -233,7 +250,7 @@ class TokenOrder {
       }
       const Measure with = sum + Measure{1, s_.weights[threadIdx.x]};
       if (!target.is_exceeded_by(sum) && target.is_exceeded_by(with)) {
-        s_.found = static_cast<int>(key & (kMaxSampleVocab - 1));
+        s_.found = static_cast<int>(key & ((1u << kIdBits) - 1));
         s_.before = with;
       }
     }
@@ -244,7 +261,7 @@ class TokenOrder {
   const Scan& scan_;
   const float largest_;
   const float inverse_;
-  TokenOrderShared& s_;
+  TokenOrderShared<kIdBits>& s_;
 };
 
 }  // namespace gapless

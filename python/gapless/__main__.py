@@ -1,0 +1,5 @@
+"""python -m gapless"""
+
+from ._binary import main
+
+main()

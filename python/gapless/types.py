@@ -1,0 +1,126 @@
+"""What answers hold. Coordinates are shares of the picture's sides, in [0, 1], from the left and the top."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Union, runtime_checkable
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
+    from ._model import SegmentStream, TextStream
+
+
+@runtime_checkable
+class SupportsArray(Protocol):
+    """A NumPy array, and whatever else offers its memory as one."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class SupportsImageUrl(Protocol):
+    """An encoded picture: EncodedImage, or the one of Moondream's client."""
+
+    @property
+    def image_url(self) -> str: ...
+
+
+Picture = Union["PillowImage", SupportsArray, SupportsImageUrl, bytes, bytearray, memoryview, str, "os.PathLike[str]"]
+
+# temperature, top_p, max_tokens, max_objects, ...: those of docs/http_api.md.
+Settings = Mapping[str, Any]
+
+# [x, y] or [x_min, y_min, x_max, y_max]
+SpatialRef = Sequence[float]
+
+
+class Metrics(TypedDict):
+    input_tokens: int
+    output_tokens: int
+    prefill_time_ms: float
+    decode_time_ms: float
+    ttft_ms: float
+
+
+class Answered(TypedDict):
+    request_id: str
+    finish_reason: str
+    metrics: Metrics
+
+
+class Region(TypedDict):
+    x_min: float
+    y_min: float
+    x_max: float
+    y_max: float
+
+
+class Point(TypedDict):
+    x: float
+    y: float
+
+
+class Grounding(TypedDict):
+    start_idx: int
+    end_idx: int
+    points: list[list[float]]
+
+
+class Reasoning(TypedDict):
+    text: str
+    grounding: list[Grounding]
+
+
+class _MaybeReasoning(TypedDict, total=False):
+    reasoning: Reasoning
+
+
+class QueryOutput(Answered, _MaybeReasoning):
+    answer: str
+
+
+class QueryStream(TypedDict):
+    answer: TextStream
+
+
+class CaptionOutput(Answered):
+    caption: str
+
+
+class CaptionStream(TypedDict):
+    caption: TextStream
+
+
+class DetectOutput(Answered):
+    objects: list[Region]
+
+
+class PointOutput(Answered):
+    points: list[Point]
+
+
+class _MaybeBox(TypedDict, total=False):
+    bbox: Region
+
+
+class SegmentOutput(Answered, _MaybeBox):
+    path: str
+
+
+class SegmentUpdate(TypedDict, total=False):
+    """First `bbox`, then `chunk` by `chunk` of a coarse path, at last `path`, `bbox` and `completed`."""
+
+    bbox: Region
+    chunk: str
+    path: str
+    completed: bool
+
+
+__all__ = [
+    "Answered", "CaptionOutput", "CaptionStream", "DetectOutput", "Grounding", "Metrics", "Picture", "Point",
+    "PointOutput", "QueryOutput", "QueryStream", "Reasoning", "Region", "SegmentOutput", "SegmentStream", "SegmentUpdate",
+    "Settings", "SpatialRef", "SupportsArray", "SupportsImageUrl",
+]

@@ -1,0 +1,72 @@
+// All weights of a model, in one device allocation.
+//
+// Every pointer is device memory of type T (Kernels::activation_dtype()), row-major [out, in]. D =
+// text dim, F = text ff_dim, V = vocab, E = enc_dim, G = enc_ff_dim, P = proj_inner_dim, R = region
+// inner_dim; F', G' are padded to multiples of 16, large ones of 128, and the patch length 588 to
+// 592 (model_shape.h), with zeros.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "model/moondream/model_config.h"
+#include "model/tensor_layout.h"
+#include "model/text_weights.h"
+
+namespace gapless {
+
+struct VisionBlockWeights {
+  NormWeights ln1;     // [E]
+  LinearWeights qkv;   // [3E, E]: Q, K, V thirds, each head-major
+  LinearWeights proj;  // [E, E]
+  NormWeights ln2;     // [E]
+  LinearWeights fc1;   // [G', E]
+  LinearWeights fc2;   // [E, G']
+};
+
+struct VisionWeights {
+  LinearWeights patch_emb;        // [E, 592]
+  const void* pos_emb = nullptr;  // [729, E]
+  std::vector<VisionBlockWeights> blocks;
+  NormWeights post_ln;  // [E]
+};
+
+struct ProjectorWeights {
+  LinearWeights fc1;  // [P, 2E]: global features, then pooled tile features
+  LinearWeights fc2;  // [D, P]
+};
+
+struct RegionWeights {
+  RegionEncoderWeights encoder;  // [D, 256], [D, 512]; features [1, 128], [2, 256]
+  RegionDecoderWeights
+      decoder;  // [R, D], [1024, R]; [R, D], [2048, R]; linear: [1024, D]; [2048, D]
+};
+
+struct ModelWeights : DecoderWeights {
+  VisionWeights vision;
+  ProjectorWeights projector;
+  RegionWeights region;
+};
+
+// Where every tensor of the configuration lies in ModelWeights::buffer.
+TensorLayout lay_out_weights(const ModelConfig& config, DType dtype);
+
+// Which products and norms the decoder has; the addresses mean nothing.
+TextWeights describe_text_weights(const ModelConfig& config);
+
+// Allocates the weights and lays them out; all bytes are zero once `stream` gets there. The
+// contents come from weight_loading.h.
+StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,
+                                        DType dtype);
+
+// Adds copies in 8 bits of the matrices whose products may be computed in them (WeightFormat::kW8A8),
+// of weights that round_weights_to_fp8 has rounded. Before prepare_decode_weights.
+Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,
+                         const ModelConfig& config, ModelWeights& weights);
+
+}  // namespace gapless

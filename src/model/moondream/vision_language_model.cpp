@@ -1,0 +1,117 @@
+#include "model/moondream/vision_language_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "constraint/spatial_automaton.h"
+#include "image/normalize.h"
+#include "model/rope_table.h"
+#include "model/staged_upload.h"
+
+namespace gapless {
+namespace {
+
+std::span<const std::byte> pixel_table(DType dtype) {
+  if (dtype == DType::kF32) return bytes_of(kPixelTableF32);
+  return bytes_of(kPixelTableBf16);
+}
+
+}  // namespace
+
+VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
+                                         const ModelConfig& config, ModelWeights weights,
+                                         const StepLimits& limits, KvFormat kv_format)
+    : DecoderModel(device, kernels, model_shape(config), limits, kv_format),
+      config_(config),
+      weights_(std::move(weights)) {
+  const auto crop_size = static_cast<std::size_t>(config.vision.crop_size);
+  info_.crop_bytes = crop_size * crop_size * 3;
+  region_encoder_ = weights_.region.encoder;
+  coord_id_ = config.tokenizer.coord_id.value;
+  size_id_ = config.tokenizer.size_id.value;
+}
+
+StatusOr<std::unique_ptr<VisionLanguageModel>> VisionLanguageModel::create(
+    Device& device, Kernels& kernels, const ModelConfig& config, ModelWeights weights,
+    const StepLimits& limits, KvFormat kv_format) {
+  GAPLESS_RETURN_IF_ERROR(check_model_shape(config));
+  std::unique_ptr<VisionLanguageModel> model(
+      new VisionLanguageModel(device, kernels, config, std::move(weights), limits, kv_format));
+  GAPLESS_RETURN_IF_ERROR(model->start());
+  return model;
+}
+
+Status VisionLanguageModel::start() {
+  const SpatialTokens tokens{
+      .coord_id = coord_id_, .size_id = size_id_, .eos_id = config_.tokenizer.eos_id.value};
+  GAPLESS_RETURN_IF_ERROR(prepare(
+      make_rope_table(shape_.text.max_context, shape_.text.rotary_dim, config_.text.rope_theta),
+      build_spatial_automata(tokens)));
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
+  GAPLESS_RETURN_IF_ERROR(upload_pixel_table(*stream));
+  build_parts();
+  log_decode_path();
+  GAPLESS_RETURN_IF_ERROR(tune(*stream));
+  return stream->synchronize();
+}
+
+Status VisionLanguageModel::tune(Stream& stream) {
+  GAPLESS_RETURN_IF_ERROR(vision_encoder_->tune(stream, limits_.max_crops_per_encode));
+  GAPLESS_RETURN_IF_ERROR(projector_->tune(stream));
+  return DecoderModel::tune(stream);
+}
+
+Status VisionLanguageModel::upload_pixel_table(Stream& stream) {
+  const std::span<const std::byte> pixels = pixel_table(context_.dtype);
+  GAPLESS_ASSIGN_OR_RETURN(pixel_table_, device_.allocate(pixels.size()));
+  GAPLESS_ASSIGN_OR_RETURN(StagedUpload upload,
+                           StagedUpload::create(device_, stream, pixels.size()));
+  GAPLESS_RETURN_IF_ERROR(upload.copy(pixel_table_.data(), pixels));
+  return upload.finish();
+}
+
+void VisionLanguageModel::build_parts() {
+  const VisionWorkspace& vision = workspace_->vision();
+  vision_encoder_.emplace(context_, shape_.vision, config_.vision.crop_size,
+                          config_.vision.enc_patch_size, weights_.vision, vision,
+                          pixel_table_.data());
+  projector_.emplace(context_, shape_.vision, config_.vision.overlap_margin, weights_.projector,
+                     vision);
+  const bool by_bins = config_.numerics.coord_divisor == CoordDivisor::kNumBins;
+  region_heads_.emplace(context_, weights_.region.decoder, workspace_->text(), state_->row_states(),
+                        RegionTokens{.coord_id = coord_id_, .size_id = size_id_},
+                        by_bins ? config_.region.coord_out_dim : config_.region.coord_out_dim - 1);
+}
+
+std::byte* VisionLanguageModel::crop_features(int crop) const {
+  const auto crop_elements = static_cast<std::size_t>(shape_.vision.patches_per_crop) *
+                             static_cast<std::size_t>(shape_.vision.dim);
+  return static_cast<std::byte*>(workspace_->vision().features) +
+         static_cast<std::size_t>(crop) * crop_elements * dtype_bytes(context_.dtype);
+}
+
+Status VisionLanguageModel::encode(Stream& compute, const StepShape& shape,
+                                   const std::uint8_t* crops) {
+  GAPLESS_CHECK(shape.num_crops <= limits_.max_crops_per_encode);
+  GAPLESS_CHECK(shape.first_crop + shape.num_crops <= max_feature_crops(limits_));
+  return vision_encoder_->encode(compute, crops, shape.num_crops, crop_features(shape.first_crop));
+}
+
+Status VisionLanguageModel::project(Stream& compute, std::span<const EncodeImage> images,
+                                    const StepBuffers&) {
+  for (const EncodeImage& image : images) {
+    GAPLESS_CHECK(image.image_slot >= 0 && image.image_slot < limits_.num_image_slots);
+    const TileGrid tiles{.rows = image.tile_rows, .cols = image.tile_cols};
+    GAPLESS_RETURN_IF_ERROR(projector_->project(compute, crop_features(image.first_crop), tiles,
+                                                state_->image_slot(image.image_slot)));
+  }
+  return ok_status();
+}
+
+Status VisionLanguageModel::decode_regions(Stream& compute, const StepBuffers& buffers,
+                                           int num_rows) {
+  return region_heads_->decode(compute, buffers, num_rows);
+}
+
+}  // namespace gapless

@@ -1,0 +1,75 @@
+#include "model/tensor_layout.h"
+
+#include <gtest/gtest.h>
+
+namespace gapless {
+namespace {
+
+std::vector<WeightSpec> small_list() {
+  return {{.name = "a.weight",
+           .shape = {3, 5},
+           .fp8 = Fp8Use::kMultiplied,
+           .padded_rows = 16,
+           .padded_row_size = 16},
+          {.name = "a.bias", .shape = {3}, .role = TensorRole::kBias, .padded_row_size = 16},
+          {.name = "b.weight", .shape = {16, 16}, .fp8 = Fp8Use::kRounded},
+          {.name = "positions", .shape = {1, 7, 4}},
+          {.name = "c.weight", .shape = {16, 32}, .fp8 = Fp8Use::kMultiplied}};
+}
+
+TEST(TensorLayout, EachTensorAsAPaddedMatrixOneBehindTheOther) {
+  const TensorLayout layout = lay_out_tensors(small_list(), DType::kF32);
+  ASSERT_EQ(layout.tensors.size(), 5u);
+  const TensorPlacement& a = layout.tensors[0];
+  EXPECT_EQ(a.num_rows, 3);
+  EXPECT_EQ(a.row_size, 5);
+  EXPECT_EQ(a.device_rows, 16);
+  EXPECT_EQ(a.row_stride, 16);
+  EXPECT_EQ(layout.tensors[1].offset_bytes, 16u * 16 * 4);
+  EXPECT_EQ(layout.tensors[1].row_stride, 16);
+  EXPECT_EQ(layout.tensors[1].num_rows, 1);
+  EXPECT_EQ(layout.tensors[3].num_rows, 7);
+  EXPECT_EQ(layout.tensors[3].row_stride, 4);
+  EXPECT_EQ(layout.total_bytes, layout.tensors[4].offset_bytes + 16 * 32 * 4);
+}
+
+TEST(TensorLayout, ProductsAreFoundWithTheirBiasesAndCopies) {
+  const TensorLayout layout = lay_out_tensors(small_list(), DType::kF32);
+  std::vector<std::byte> memory(layout.total_bytes);
+  TensorFinder find(layout, memory.data());
+  const LinearWeights a = find.linear("a");
+  EXPECT_EQ(a.weight, memory.data());
+  EXPECT_EQ(a.bias, memory.data() + layout.tensors[1].offset_bytes);
+  EXPECT_EQ(a.in, 16);
+  EXPECT_EQ(a.out, 16);
+  EXPECT_EQ(a.fp8, nullptr);
+  EXPECT_EQ(find.linear("b").bias, nullptr);
+  EXPECT_EQ(find.tensor("positions"), memory.data() + layout.tensors[3].offset_bytes);
+
+  const Fp8Layout fp8 = lay_out_fp8(layout, 1);
+  ASSERT_EQ(fp8.tensors.size(), 2u);  // b is only rounded
+  std::vector<std::byte> copies(fp8.total_bytes);
+  find.add_fp8(fp8, copies.data());
+  EXPECT_EQ(find.linear("a").fp8, copies.data());
+  EXPECT_EQ(find.linear("b").fp8, nullptr);
+  const LinearWeights c = find.linear("c");
+  EXPECT_EQ(c.fp8, copies.data() + fp8.tensors[1].offset_bytes);
+  EXPECT_EQ(reinterpret_cast<const std::byte*>(c.fp8_scales),
+            copies.data() + fp8.tensors[1].scales_offset_bytes);
+  // A matrix, its scales, the next matrix: none in another's place.
+  EXPECT_GE(fp8.tensors[0].scales_offset_bytes, 16u * 16);
+  EXPECT_GE(fp8.tensors[1].offset_bytes, fp8.tensors[0].scales_offset_bytes + 16 * sizeof(float));
+  EXPECT_GE(fp8.total_bytes, fp8.tensors[1].scales_offset_bytes + 16 * sizeof(float));
+}
+
+// What there is can be told without memory too: decode_path.h asks for it.
+TEST(TensorLayout, WithoutABaseThereIsWhatTheListHas) {
+  const TensorLayout layout = lay_out_tensors(small_list(), DType::kF32);
+  const TensorFinder find(layout, nullptr);
+  EXPECT_NE(find.linear("a").weight, nullptr);
+  EXPECT_NE(find.linear("a").bias, nullptr);
+  EXPECT_EQ(find.linear("b").bias, nullptr);
+}
+
+}  // namespace
+}  // namespace gapless

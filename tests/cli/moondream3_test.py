@@ -1,0 +1,68 @@
+"""A small Moondream 3 of random weights through the command line: every skill that Moondream 2 has, and its options."""
+
+import json
+import unittest
+
+from cli import PICTURE, FolderTest, gapless
+
+MODEL = ("--model", "random:moondream3-small:5", "--device", "cpu")
+
+
+def run(skill, *arguments):
+    done = gapless("run", skill, *MODEL, "--json", *arguments)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return json.loads(done.stdout)
+
+
+class Moondream3Test(FolderTest):
+    def test_query_and_caption_answer(self):
+        for arguments in (("--question", "How many shapes?", "--image", PICTURE), ("--question", "Hello?")):
+            answer = run("query", *arguments, "--max-tokens", "8")
+            self.assertIn("answer", answer)
+        for length in ("short", "normal", "long"):
+            self.assertIn("caption", run("caption", "--image", PICTURE, "--length", length, "--max-tokens", "8"))
+
+    def test_points_and_boxes_lie_in_the_picture(self):
+        points = run("point", "--image", PICTURE, "--object", "circle", "--max-objects", "4")["points"]
+        for point in points:
+            self.assertTrue(0 <= point["x"] <= 1 and 0 <= point["y"] <= 1, point)
+        boxes = run("detect", "--image", PICTURE, "--object", "circle", "--max-objects", "4")["objects"]
+        for box in boxes:
+            self.assertTrue(0 <= box["x_min"] <= box["x_max"] <= 1, box)
+        self.assertGreater(len(points) + len(boxes), 0, "random weights that see nothing show nothing")
+
+    def test_an_option_of_numerics_changes_the_answer(self):
+        arguments = ("--image", PICTURE, "--object", "circle", "--max-objects", "4")
+        usual = run("point", *arguments)["points"]
+        self.assertEqual(run("point", *arguments, "--numerics", "coord_divisor=last_bin")["points"], usual)
+        other = run("point", *arguments, "--numerics", "tau_gelu=erf,coord_divisor=num_bins")["points"]
+        self.assertNotEqual(other, usual)
+
+    def test_an_unknown_option_of_numerics_is_an_error(self):
+        for option, says in (("tau_gelu=relu", "it may be tanh, erf"), ("tau=erf", "there are tau_gelu"),
+                             ("tau_gelu", "it may be tanh, erf")):
+            done = gapless("run", "query", *MODEL, "--question", "Hello?", "--numerics", option)
+            self.assertEqual(done.returncode, 1, option)
+            self.assertIn(says, done.stderr)
+        done = gapless("run", "query", "--model", "random:llama3-1b", "--device", "cpu", "--question", "x",
+                       "--numerics", "tau_gelu=erf")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("it is a text model", done.stderr)
+
+    def test_info_says_what_it_is(self):
+        done = gapless("info", "--model", "random:moondream3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for line in ("from layer 4 on 64 experts of 1024, 8 for each token", "9,268,626,928",
+                     "heads scaled by token and position", "composed of single ops, because its query and value"):
+            self.assertIn(line, done.stdout)
+
+    def test_a_random_model_on_disk_is_the_same_model(self):
+        folder = self.folder / "model"
+        self.assertEqual(gapless("random-model", "--arch", "moondream3-small", "--seed", "7", "--out", folder).returncode, 0)
+        about = gapless("info", "--model", folder).stdout
+        self.assertIn("16 experts of 32, 4 for each token", about)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,272 @@
+"""Text models through the command line and the HTTP APIs: the small random Llama and Qwen3 of tests/golden/llama, whose
+answers transformers has given (tools/llama_goldens.py)."""
+
+import json
+import shutil
+import struct
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from cli import PICTURE, FolderTest, Serving, gapless
+
+MODELS = Path(__file__).resolve().parents[1] / "golden/llama"
+QWEN, LLAMA, BASE = MODELS / "qwen3", MODELS / "llama-grouped-scaled-tied", MODELS / "llama"
+
+
+def chats(model):
+    return json.loads((model / "chat.json").read_text())
+
+
+class ServedTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.urls = {}
+        logs = Path(tempfile.mkdtemp(prefix="gapless-cli-"))
+        cls.addClassCleanup(shutil.rmtree, logs)
+        for model in (QWEN, LLAMA, BASE):
+            server = Serving("--model", model, log_path=logs / model.name)
+            cls.addClassCleanup(server.__exit__)
+            server.wait_for(r" ready model=")
+            cls.urls[model] = f"http://127.0.0.1:{server.port()}"
+
+    def send(self, model, path, body):
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(self.urls[model] + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def good(self, model, path, **body):
+        status, text = self.send(model, path, body)
+        self.assertEqual(status, 200, text)
+        return json.loads(text)
+
+    def bad(self, model, path, says, param=None, **body):
+        status, text = self.send(model, path, body)
+        self.assertEqual(status, 400, text)
+        error = json.loads(text)["error"]
+        message = error["message"] if isinstance(error, dict) else error
+        self.assertIn(says, message)
+        if param:
+            self.assertEqual(error["param"], param)
+
+    def chat(self, model, messages, **more):
+        return self.good(model, "/v1/chat/completions", messages=messages, **more)
+
+    def test_answers_are_those_of_transformers(self):
+        for model in (QWEN, LLAMA):
+            for case in chats(model):
+                with self.subTest(model=model.name, messages=case["messages"]):
+                    answer = self.chat(model, case["messages"], max_tokens=len(case["answer"]))
+                    self.assertEqual(answer["usage"]["prompt_tokens"], len(case["ids"]))
+                    self.assertEqual(answer["usage"]["completion_tokens"], len(case["answer"]))
+                    choice = answer["choices"][0]
+                    self.assertEqual(choice["message"]["content"], case["text"])
+                    self.assertEqual(choice["finish_reason"], "length")
+
+    def test_a_stream_is_the_same_text(self):
+        case = chats(QWEN)[2]
+        status, text = self.send(
+            QWEN,
+            "/v1/chat/completions",
+            {"messages": case["messages"], "max_tokens": len(case["answer"]), "stream": True},
+        )
+        self.assertEqual(status, 200)
+        events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        pieces = [event["choices"][0]["delta"].get("content", "") for event in events if event["choices"]]
+        self.assertGreater(len(pieces), 3)
+        self.assertEqual("".join(pieces), case["text"])
+
+    def test_logprobs(self):
+        case = chats(QWEN)[0]
+        answer = self.chat(QWEN, case["messages"], max_tokens=6, logprobs=True, top_logprobs=3)
+        tokens = answer["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(tokens), 6)
+        for token in tokens:
+            self.assertLessEqual(token["logprob"], 0)
+            self.assertEqual(len(token["top_logprobs"]), 3)
+            self.assertEqual(token["top_logprobs"][0]["logprob"], token["logprob"])  # greedy
+
+    def test_choices_and_stop_ids(self):
+        case = chats(QWEN)[0]
+        both = self.chat(QWEN, case["messages"], max_tokens=4, n=2)
+        self.assertEqual(both["choices"][0]["message"], both["choices"][1]["message"])
+        ended = self.chat(QWEN, case["messages"], max_tokens=12, stop_token_ids=[case["answer"][3]])
+        self.assertEqual(ended["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(ended["usage"]["completion_tokens"], 3)
+
+    def test_a_model_may_be_told_not_to_think(self):
+        messages = chats(QWEN)[0]["messages"]
+        usual = self.chat(QWEN, messages, max_tokens=1)["usage"]["prompt_tokens"]
+        told = self.chat(QWEN, messages, max_tokens=1, chat_template_kwargs={"enable_thinking": False})
+        # <think>, two newlines, </think>, two newlines, of which byte-level BPE makes one token each here.
+        self.assertEqual(told["usage"]["prompt_tokens"], usual + 6)
+        self.chat(QWEN, messages, max_tokens=1, chat_template_kwargs={"enable_thinking": True})
+        chat = "/v1/chat/completions"
+        self.bad(LLAMA, chat, "does not", messages=messages, chat_template_kwargs={"enable_thinking": True})
+        self.bad(QWEN, chat, "chat_template_kwargs", messages=messages, chat_template_kwargs={"tools_in_user_message": 1})
+        self.bad(QWEN, chat, "enable_thinking", messages=messages, chat_template_kwargs={"enable_thinking": 1})
+
+    def test_completions_go_on_with_the_text_as_it_is(self):
+        for model, special in ((LLAMA, 1), (QWEN, 0)):
+            prompt = " The  circle\n"
+            tokens = self.good(model, "/tokenize", prompt=prompt)
+            answer = self.good(model, "/v1/completions", prompt=prompt, max_tokens=3)
+            self.assertEqual(answer["usage"]["prompt_tokens"], tokens["count"])
+            bare = self.good(model, "/tokenize", prompt=prompt, add_special_tokens=False)
+            self.assertEqual(tokens["count"] - bare["count"], special)
+            self.assertEqual(answer["object"], "text_completion")
+
+    def test_a_model_without_a_template_completes_but_does_not_chat(self):
+        self.assertEqual(self.good(BASE, "/v1/completions", prompt="The", max_tokens=2)["usage"]["completion_tokens"], 2)
+        self.bad(BASE, "/v1/chat/completions", "no chat template: neither", messages=[{"role": "user", "content": "x"}])
+
+    def test_skills_of_moondream_are_refused(self):
+        picture = "data:image/png;base64,iVBORw0KGgo="
+        for skill, more in (("query", {"question": "x"}), ("caption", {}), ("point", {"object": "x"}), ("detect", {"object": "x"})):
+            self.bad(QWEN, "/v1/" + skill, "text model", image_url=picture, **more)
+        self.bad(QWEN, "/v1/query", "no query skill: it is a text model; Moondream's have it", question="x")
+        content = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": picture}}]
+        self.bad(QWEN, "/v1/chat/completions", "picture", "messages", messages=[{"role": "user", "content": content}])
+
+    def test_bad_requests(self):
+        chat = "/v1/chat/completions"
+        user = {"role": "user", "content": "x"}
+        self.bad(QWEN, chat, "last one must be the user's", messages=[user, {"role": "assistant", "content": "y"}])
+        self.bad(QWEN, chat, "role", messages=[{"role": "oracle", "content": "x"}])
+        self.bad(QWEN, chat, "no room", messages=[{"role": "user", "content": "x " * 300}])
+        self.bad(QWEN, chat, "max_tokens", messages=[user], max_tokens=1000)
+        self.bad(QWEN, chat, "vocabulary of 277", messages=[user], stop_token_ids=[277])
+
+    def test_what_it_says_of_itself(self):
+        with urllib.request.urlopen(self.urls[QWEN] + "/v1/models") as response:
+            model = json.load(response)["data"][0]
+        self.assertEqual((model["id"], model["max_model_len"]), ("qwen3", 256))
+
+    def test_ollama(self):
+        case = chats(LLAMA)[0]
+        answer = self.good(LLAMA, "/api/chat", messages=case["messages"], stream=False, options={"num_predict": 12})
+        self.assertEqual(answer["message"]["content"], case["text"])
+        self.assertEqual(answer["prompt_eval_count"], len(case["ids"]))
+
+
+class RunTest(FolderTest):
+    def good(self, *options):
+        done = gapless("run", *options, "--device", "cpu")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def bad(self, says, *options):
+        done = gapless("run", *options, "--device", "cpu")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(says, done.stderr)
+
+    def test_chat_and_complete(self):
+        case = chats(QWEN)[0]
+        prompt = case["messages"][0]["content"]
+        tokens = str(len(case["answer"]))
+        chat = ("chat", "--model", QWEN, "--prompt", prompt, "--max-tokens", tokens)
+        self.assertEqual(self.good(*chat), case["text"] + "\n")
+        self.assertEqual(self.good(*chat, "--stream"), case["text"] + "\n")
+        system = json.loads(self.good(*chat, "--json", "--system", "Be brief.", "--no-thinking"))
+        self.assertGreater(system["metrics"]["input_tokens"], len(case["ids"]))
+        complete = json.loads(self.good("complete", "--model", QWEN, "--prompt", "The circle", "--json", "--max-tokens", "2"))
+        self.assertEqual(complete["metrics"]["output_tokens"], 2)
+
+    def test_what_is_missing_or_too_much(self):
+        self.bad("chat needs --prompt", "chat", "--model", QWEN)
+        self.bad("takes no --image", "chat", "--model", QWEN, "--prompt", "x", "--image", PICTURE)
+        self.bad("no chat template", "chat", "--model", BASE, "--prompt", "x")
+        self.bad("text model", "query", "--model", QWEN, "--question", "x")
+        self.bad("text model", "caption", "--model", QWEN, "--image", PICTURE)
+        self.bad("trained for 256", "chat", "--model", QWEN, "--prompt", "x", "--max-context", "257")
+        self.bad("of the 64 positions", "chat", "--model", QWEN, "--prompt", "x " * 40, "--max-context", "64")
+
+    def test_formats(self):
+        chat = ("chat", "--model", QWEN, "--prompt", "x", "--max-tokens", "4")
+        for options in (("--weights", "fp8"), ("--weights", "w8a8"), ("--kv-cache", "fp8")):
+            self.good(*chat, *options)
+
+
+class BadModelTest(FolderTest):
+    """Folders that are not what they should be: what was found, and what would do."""
+
+    def model(self, source=QWEN):
+        folder = self.folder / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(source, folder)
+        return folder
+
+    def refused(self, folder, *says):
+        done = gapless("run", "chat", "--model", folder, "--prompt", "x", "--device", "cpu")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        for text in says:
+            self.assertIn(text, done.stderr)
+
+    def edit(self, file, change):
+        document = json.loads(file.read_text())
+        change(document)
+        file.write_text(json.dumps(document))
+
+    def rename_tensor(self, folder, name, to):
+        file = folder / "model.safetensors"
+        data = file.read_bytes()
+        size = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8 : 8 + size])
+        header[to] = header.pop(name)
+        text = json.dumps(header).encode()
+        file.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+
+    def test_an_unknown_architecture(self):
+        folder = self.model()
+        self.edit(folder / "config.json", lambda config: config.update(architectures=["Qwen9ForCausalLM"], model_type="qwen9"))
+        self.refused(folder, "'Qwen9ForCausalLM'", "It runs HfMoondream (moondream1), HfMoondream (moondream3), LlamaForCausalLM (llama), Qwen3ForCausalLM")
+
+    def test_tensors(self):
+        folder = self.model()
+        self.rename_tensor(folder, "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.upward.weight")
+        self.refused(folder, "model.safetensors: tensor 'model.layers.1.mlp.up_proj.weight' is missing")
+        folder = self.model()
+        self.edit(folder / "config.json", lambda config: config.update(num_hidden_layers=1))
+        self.refused(folder, "is not one of this model's", "such")
+        folder = self.model()
+        self.edit(folder / "config.json", lambda config: config.update(intermediate_size=48))
+        self.refused(folder, "has shape [40, 32]; the configuration says [48, 32]")
+        folder = self.model(LLAMA)
+        (folder / "model-00003-of-00005.safetensors").unlink()
+        self.refused(folder, "model-00003-of-00005.safetensors")
+
+    def test_tokenizers(self):
+        folder = self.model()
+        (folder / "tokenizer.json").unlink()
+        self.refused(folder, "tokenizer.json: is not there")
+        folder = self.model()
+        self.edit(folder / "tokenizer.json", lambda document: document.update(
+            added_tokens=[token for token in document["added_tokens"] if token["content"] != "<|im_end|>"]))
+        self.refused(folder, "has no token '<|im_end|>', which the chat template of Qwen3 needs")
+        folder = self.model()
+        shutil.copy(MODELS.parents[2] / "models/tiny/tokenizer.json", folder)
+        self.refused(folder, "not the tokenizer of these weights")
+
+    def test_other_templates_leave_completion(self):
+        folder = self.model()
+        (folder / "chat_template.jinja").write_text("[INST] {{ messages }} [/INST]")
+        self.refused(folder, "no chat template that gapless knows")
+        done = gapless("run", "complete", "--model", folder, "--prompt", "x", "--device", "cpu", "--max-tokens", "1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_info(self):
+        for model, says in ((LLAMA, "5 shards"), (QWEN, "Qwen3ForCausalLM")):
+            done = gapless("info", "--model", model)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("composed of single ops, because its blocks are sequential", done.stdout)
+        done = gapless("info", "--model", "random:llama3-8b", "--rows", "32", "--context", "850")
+        self.assertIn("8,030,261,248", done.stdout)
+        # 2 bytes of each matrix but the embeddings' (7,504,658,432 numbers), and 131,072 bytes a cached token.
+        self.assertIn("32 rows, 850 cached tokens", done.stdout)
+

@@ -1,0 +1,158 @@
+// Scales of query and value heads by token and position.
+#include <cmath>
+#include <vector>
+
+#include "kernels/tau_position.h"
+#include "tests/per_device/kernels_fixture.h"
+
+namespace gapless {
+namespace {
+
+struct Options {
+  Activation activation = Activation::kGeluTanh;
+  bool bf16_positions = true;
+};
+
+class ScaleHeadsTest : public KernelsTest {
+ protected:
+  struct Problem {
+    AttentionHeads heads;
+    std::vector<float> qkv;
+    TestTensor products, alpha;
+    std::vector<std::int32_t> positions;
+  };
+
+  Problem make_problem(int num_heads, int head_dim, std::vector<std::int32_t> positions) {
+    const AttentionHeads heads{
+        .num_heads = num_heads, .num_kv_heads = num_heads, .head_dim = head_dim};
+    const auto width = static_cast<std::size_t>(heads.qkv_width());
+    return {.heads = heads,
+            .qkv = tensor(random_values(positions.size() * width)).host,
+            .products = random_tensor(2 * num_heads * width, 1.5f / std::sqrt(1.0f * width)),
+            .alpha = random_tensor(num_heads, 0.7f),
+            .positions = std::move(positions)};
+  }
+
+  static ScaleHeadsParams params_of(const Problem& p, const Options& options) {
+    return {.qkv_stride = p.heads.qkv_width(),
+            .scales = {.products = {.in = p.heads.qkv_width(), .out = 2 * p.heads.num_heads},
+                       .activation = options.activation,
+                       .bf16_positions = options.bf16_positions},
+            .heads = p.heads};
+  }
+
+  // Tokens [begin, begin + count).
+  std::vector<float> run_device(const Problem& p, const Options& options, int begin, int count) {
+    const int width = p.heads.qkv_width();
+    const TestTensor qkv = tensor({p.qkv.begin() + std::ptrdiff_t{begin} * width,
+                                   p.qkv.begin() + std::ptrdiff_t{begin + count} * width});
+    const Buffer positions = upload(std::vector<std::int32_t>(p.positions.begin() + begin,
+                                                              p.positions.begin() + begin + count));
+    const Buffer scratch = poisoned_bytes(kernels_->scale_heads_scratch_bytes(count, p.heads));
+    ScaleHeadsParams params = params_of(p, options);
+    params.qkv = qkv.device.data();
+    params.positions = positions.as<std::int32_t>();
+    params.scales.products.weight = p.products.dev();
+    params.scales.alpha = p.alpha.dev();
+    params.num_tokens = count;
+    params.decode = count <= 8;
+    params.scratch = scratch.data();
+    run(kernels_->scale_heads(*stream_, params));
+    return floats(qkv.device);
+  }
+  std::vector<float> run_device(const Problem& p, const Options& options = {}) {
+    return run_device(p, options, 0, static_cast<int>(p.positions.size()));
+  }
+
+  static std::vector<float> run_reference(const Problem& p, const Options& options) {
+    std::vector<float> qkv = p.qkv;
+    ScaleHeadsParams params = params_of(p, options);
+    params.qkv = qkv.data();
+    params.positions = p.positions.data();
+    params.scales.products.weight = p.products.ref();
+    params.scales.alpha = p.alpha.ref();
+    params.num_tokens = static_cast<int>(p.positions.size());
+    reference::scale_heads(params);
+    return qkv;
+  }
+};
+
+constexpr Options kAllOptions[] = {{Activation::kGeluTanh, true},
+                                   {Activation::kGeluErf, true},
+                                   {Activation::kGeluTanh, false},
+                                   {Activation::kGeluErf, false}};
+
+TEST_F(ScaleHeadsTest, AgreesWithReference) {
+  for (const Options& options : kAllOptions) {
+    for (const auto& [heads, head_dim] : {std::pair{2, 64}, {3, 16}, {32, 64}}) {
+      const Problem p = make_problem(heads, head_dim, {0, 1, 2, 729, 730, 2047, 32767});
+      EXPECT_TRUE(rows_close(run_device(p, options), run_reference(p, options), p.heads.qkv_width(),
+                             is_f32() ? 2e-5 : 2e-2))
+          << heads << " heads";
+    }
+  }
+}
+
+// Each option changes something, so that a mixed-up one shows.
+TEST_F(ScaleHeadsTest, OptionsDiffer) {
+  const Problem p = make_problem(4, 64, {100, 5000});
+  for (const Options& a : kAllOptions) {
+    for (const Options& b : kAllOptions) {
+      const bool same = a.activation == b.activation && a.bf16_positions == b.bf16_positions;
+      if (same || !is_f32()) continue;
+      EXPECT_FALSE(rows_close(run_device(p, a), run_reference(p, b), p.heads.qkv_width(), 2e-5));
+    }
+  }
+}
+
+TEST_F(ScaleHeadsTest, KeysStayAsTheyAre) {
+  const Problem p = make_problem(4, 64, {3, 900});
+  const std::vector<float> qkv = run_device(p);
+  int num_changed =
+      0;  // of queries and values; a few are 0, or what they are scaled by is nearly 1
+  for (std::size_t t = 0; t < 2; ++t) {
+    for (std::size_t i = 0; i < 256; ++i) {
+      num_changed += qkv[t * 768 + i] != p.qkv[t * 768 + i] ? 1 : 0;
+      EXPECT_EQ(qkv[t * 768 + 256 + i], p.qkv[t * 768 + 256 + i]);
+      num_changed += qkv[t * 768 + 512 + i] != p.qkv[t * 768 + 512 + i] ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_changed, 2 * 2 * 256 - 40);
+}
+
+// More tokens than are looked at together.
+TEST_F(ScaleHeadsTest, TokensDoNotDependOnTheBatch) {
+  std::vector<std::int32_t> positions(600);
+  for (int i = 0; i < 600; ++i) positions[i] = i * 7 % 600;
+  const Problem p = make_problem(2, 64, positions);
+  const std::vector<float> all = run_device(p);
+  const auto width = static_cast<std::size_t>(p.heads.qkv_width());
+  for (const auto& [begin, count] : {std::pair{100, 500}, {250, 20}, {255, 300}}) {
+    EXPECT_TRUE(
+        bits_equal(run_device(p, {}, begin, count), rows_of(all, width, begin, begin + count)));
+  }
+  // Few tokens may take another way than many on a GPU; among few it is one.
+  const std::vector<float> few = run_device(p, {}, 500, 8);
+  EXPECT_TRUE(bits_equal(run_device(p, {}, 503, 1), rows_of(few, width, 3, 4)));
+  if (is_f32()) {
+    EXPECT_TRUE(bits_equal(few, rows_of(all, width, 500, 508)));
+  }
+}
+
+TEST(TauPosition, ValuesByHand) {
+  for (const bool to_bf16 : {false, true}) {
+    EXPECT_EQ(tau_position(0.7f, 0, to_bf16), 1.0f);  // ln 1 = 0
+    EXPECT_EQ(tau_position(0.0f, 999, to_bf16), 1.0f);
+    EXPECT_EQ(tau_position(1e4f, 9, to_bf16), 1.5f);
+    EXPECT_EQ(tau_position(-1e4f, 9, to_bf16), 0.5f);
+  }
+  // sigmoid(ln 3) = 3 / 4.
+  EXPECT_FLOAT_EQ(tau_position(1.0f, 2, false), 1.25f);
+  // sigmoid(ln 730) = 730 / 731: bfloat16 has a number every 1/128 here.
+  EXPECT_FLOAT_EQ(tau_position(1.0f, 729, false), 0.5f + 730.0f / 731);
+  EXPECT_EQ(tau_position(1.0f, 729, true), 1.5f);
+  EXPECT_EQ(tau_position(1.0f, 29, true), round_to(DType::kBF16, 0.5f + 30.0f / 31));
+}
+
+}  // namespace
+}  // namespace gapless
