@@ -34,6 +34,7 @@ struct OverlapOptions {
   double warm_up_seconds = 0.3;
   int repeats = 5;
   bool short_answers = false;
+  std::string wait = "spin";
   std::string plot;  // SVG files; empty: none
   std::string timeline;
   std::string trace;  // Chrome trace of the last window
@@ -99,6 +100,7 @@ class OverlapBenchmark {
     loop_options.depth = depth;
     loop_options.host_delay_ns = static_cast<std::int64_t>(delay_us * 1e3);
     loop_options.foresees_limits = false;
+    loop_options.naps = options_.wait == "nap";
     loop_options.ledger_capacity = kMaxWindowSteps;
     GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Loop> loop,
                              Loop::create(*model_.device, *model_.model, clock_, loop_options));
@@ -185,6 +187,7 @@ Status run_overlap(OverlapOptions options) {
                       {{"benchmark", "overlap"},
                        {"spread", "p10 and p90 of the steps; least and most of the repeats"},
                        {"repeats", options.repeats},
+                       {"wait", options.wait},
                        {"seconds_per_repeat", options.seconds},
                        {"runs", to_json(runs)},
                        {"gains", to_json(gains)}});
@@ -224,6 +227,7 @@ void add_bench_overlap_command(CLI::App& bench, Command& chosen) {
   command->add_option("--warm-up", options->warm_up_seconds, "Seconds before that")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  add_wait_option(*command, options->wait);
   command->add_option("--repeats", options->repeats, "Each goes through all depths")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

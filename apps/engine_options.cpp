@@ -42,6 +42,16 @@ void add_kv_cache_option(CLI::App& command, KvFormat& format) {
       ->transform(CLI::CheckedTransformer(kKvFormats));
 }
 
+void add_wait_option(CLI::App& command, std::string& wait) {
+  command
+      .add_option(
+          "--wait", wait,
+          "How a GPU's thread waits for its steps: spin (awake, a core for each GPU) or nap "
+          "(it sleeps through the part of a step that is sure, known from the steps before)")
+      ->check(CLI::IsMember({"spin", "nap"}))
+      ->capture_default_str();
+}
+
 void add_max_context_option(CLI::App& command, std::optional<int>& max_context) {
   command
       .add_option(
@@ -115,6 +125,7 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
                               "device as lost; 0: never. Default: {} on a GPU, {} on the CPU",
                               kStepTimeoutSeconds, kCpuStepTimeoutSeconds))
       ->check(CLI::Range(0.0, 86'400.0));
+  add_wait_option(command, options.wait);
   command
       .add_option(
           "--picture-memory-mb", options.picture_memory_mb,
@@ -176,6 +187,7 @@ EngineOptions engine_options(const EngineCommandOptions& options, DeviceKind kin
   EngineOptions made;
   made.loop.depth = options.depth;
   made.loop.step_timeout_ns = step_timeout_ns(options, kind);
+  made.loop.naps = options.wait == "nap";
   made.loop.on_device_lost = options.on_device_lost;
   if (kind == DeviceKind::kCpu) made.num_staged_crops = kCpuStagedCrops;
   made.picture_memory_bytes = options.picture_memory_mb << 20;

@@ -28,6 +28,7 @@ struct EngineCommandOptions {
   int depth = 2;
   int max_active_requests = 1024;        // one more is refused
   std::optional<double> step_timeout_s;  // 0: none; absent: what suits the device
+  std::string wait = "spin";             // or "nap": LoopOptions::naps
   std::int64_t picture_memory_mb = kDefaultPictureMemoryBytes >> 20;
   std::function<void(const Status&)> on_device_lost = {};  // see LoopOptions
   std::string trace;                                       // file for write_trace; empty: none
@@ -38,6 +39,8 @@ void add_weights_option(CLI::App& command, WeightFormat& weights);
 // --kv-cache
 void add_kv_cache_option(CLI::App& command, KvFormat& format);
 void add_max_context_option(CLI::App& command, std::optional<int>& max_context);
+// --wait: "spin" or "nap".
+void add_wait_option(CLI::App& command, std::string& wait);
 // Both again, as the arguments of a process to be started.
 std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cache);
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);

@@ -1,5 +1,6 @@
 #include "base/thread_priority.h"
 
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -11,7 +12,16 @@ namespace {
 // Added to the process's own niceness: a third of another thread's share.
 constexpr int kLoweredNiceness = 5;
 
+// The least that prctl takes.
+constexpr unsigned long kTimerSlackNs = 1;
+
 }  // namespace
+
+void wake_on_time() {
+  thread_local bool is_punctual = false;
+  if (std::exchange(is_punctual, true)) return;
+  (void)prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+}
 
 void yield_to_other_threads() {
   thread_local bool is_lowered = false;

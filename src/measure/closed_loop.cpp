@@ -89,6 +89,7 @@ ClosedLoopWindow measure(Loop& loop, HostClock& clock, const Clients& clients,
   ClosedLoopWindow window;
   loop.ledger().restart();
   const std::int64_t begin_ns = clock.now_ns();
+  const std::int64_t awake_before_ns = thread_awake_ns();
   const std::int64_t tokens_before = clients.num_tokens();
   const std::int64_t answers_before = clients.num_answers();
   const std::int64_t forbidden_before = loop.forbidden_calls();
@@ -99,6 +100,7 @@ ClosedLoopWindow measure(Loop& loop, HostClock& clock, const Clients& clients,
     return num_ticks > options.window_steps && clock.now_ns() - begin_ns >= options.window_ns;
   });
   window.host_ns = clock.now_ns() - begin_ns;
+  window.awake_ns = thread_awake_ns() - awake_before_ns;
   window.totals = loop.ledger().totals();
   window.num_tokens = clients.num_tokens() - tokens_before;
   window.num_answers = clients.num_answers() - answers_before;

@@ -33,6 +33,7 @@ struct ClosedLoopWindow {
   std::vector<StepRecord> records;
   std::vector<HostPhase> phases;  // whatever the ledger still has, older ones included
   std::int64_t host_ns = 0;       // of the engine thread
+  std::int64_t awake_ns = 0;      // of those, on a core
   std::int64_t num_tokens = 0;
   std::int64_t num_answers = 0;
   std::int64_t forbidden_calls = 0;

@@ -129,6 +129,8 @@ void MeasuredRun::add(const ClosedLoopWindow& window) {
   steps.add(statistics);
   accounts.add(window);
   periods_ms.push_back(spread_of(statistics.period_ns).median / 1e6);
+  core_shares.push_back(
+      ratio(static_cast<double>(window.awake_ns), static_cast<double>(window.host_ns)));
   windows.push_back(window_figures(window));
   tokens_per_s.push_back(windows.back().tokens_per_s());
 }

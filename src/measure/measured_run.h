@@ -49,6 +49,7 @@ struct MeasuredRun {
   // One per repeat: their range is the spread.
   std::vector<double> periods_ms;
   std::vector<double> tokens_per_s;
+  std::vector<double> core_shares;  // of the time, the engine thread was on a core
   std::vector<WindowFigures> windows;
 
   void add(const ClosedLoopWindow& window);

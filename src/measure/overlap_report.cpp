@@ -121,13 +121,15 @@ std::string host_table(std::span<const MeasuredRun> runs) {
   for (const HostPhaseKind kind : kWorkPhases) {
     out += fmt::format(" {:>8}", host_phase_name(kind));
   }
-  out += fmt::format(" | {:>8} | {:>8} | {:>11}\n", "all work", "wait", "decode step");
+  out +=
+      fmt::format(" | {:>8} | {:>8} | {:>11} | {:>6}\n", "all work", "wait", "decode step", "core");
   for (const MeasuredRun& run : runs) {
     out += run_name(run) + " |";
     for (const HostPhaseKind kind : kWorkPhases) out += us_per_step(run, kind);
     out += fmt::format(" | {:>8.1f} |", run.accounts.host_work_us_per_step());
     out += us_per_step(run, HostPhaseKind::kWait);
-    out += fmt::format(" | {:>11.1f}\n", spread_of(run.steps.host_work_ns).median / 1e3);
+    out += fmt::format(" | {:>11.1f} | {:>5.1f}%\n", spread_of(run.steps.host_work_ns).median / 1e3,
+                       100 * range_of_repeats(run.core_shares).median);
   }
   return out;
 }
@@ -168,6 +170,7 @@ boost::json::array to_json(std::span<const MeasuredRun> runs) {
         {"dead_step_period_ms", spread_json(steps.dead_period_ns)},
         {"period_ms_of_each_repeat", rounded_list(run.periods_ms, 5)},
         {"tokens_per_s_of_each_repeat", rounded_list(run.tokens_per_s, 2)},
+        {"core_share_of_each_repeat", rounded_list(run.core_shares, 4)},
         {"tokens_per_s", rounded(steps.tokens_per_s(), 2)},
         {"decode_tokens_per_s", rounded(steps.decode_tokens_per_s(), 2)},
         {"mean_answer_tokens", rounded(steps.mean_answer_tokens(), 2)},

@@ -307,11 +307,15 @@ void Loop::commit_oldest() {
   StepRecord& record = step(*slot).record;
   record.commit_begin_ns = clock_.now_ns();
   must(state_.begin_commit(*slot));
+  const SureTime::Work work = work_of(step(*slot));
+  nap(step(*slot), work);
   const Status status = wait_for(*slot);
   record.wait_end_ns = clock_.now_ns();
   add_phase(HostPhaseKind::kWait, *slot, record.commit_begin_ns, record.wait_end_ns);
   if (!status.ok()) return lose_device(status);
   commit_outputs(*slot);
+  sure_time_.committed(work, record.sampling_end_ns - record.forward_begin_ns);
+  device_free_ns_ = record.sampling_end_ns;
   fill_turn_.ended(record.kind, record.sampling_end_ns - record.forward_begin_ns,
                    model_.limits().long_fill_ns);
   if (options_.host_delay_ns > 0 && record.kind == StepKind::kDecode) {

@@ -4,7 +4,8 @@
 // finalizes t+1 if rows of it wait for masks. It is the same for depth 1 (blocking: nothing is
 // launched before the step before it is committed) and for depth 2 to 4, and for every kind of
 // step. The order of things is pipeline_state.h's, the choice of the next step plan.h's, whether it
-// is worth launching before the decode step ahead of it is known run_ahead.h's; rows and pages are
+// is worth launching before the decode step ahead of it is known run_ahead.h's, how much of a wait is
+// slept through sure_time.h's; rows and pages are
 // seating.h's, buffers and streams step_slot.h's.
 //
 // In steady state the engine thread makes no device allocation, no pageable copy and no
@@ -46,6 +47,7 @@
 #include "pipeline/run_ahead.h"
 #include "pipeline/seating.h"
 #include "pipeline/step_slot.h"
+#include "pipeline/sure_time.h"
 #include "step/step_model.h"
 
 namespace gapless {
@@ -63,6 +65,9 @@ struct LoopOptions {
   // The host waits so long for a step, then takes the device for lost. 0: for ever. The wait for a
   // step begins when the steps before it have ended, so this bounds one step, not a queue of them.
   std::int64_t step_timeout_ns = 0;
+  // Sleeps through the part of a step that is sure (sure_time.h), instead of waiting awake for all of
+  // it. Nothing changes on the CPU device, which tells who waits for it.
+  bool naps = false;
   // Called once, when the device is lost: after device_status() says so, before any sequence
   // finishes because of it. On the engine thread.
   std::function<void(const Status&)> on_device_lost = {};
@@ -174,6 +179,8 @@ class Loop {
   void note_launched(SlotId slot);
   void build_masks(SlotId slot);
   Status wait_for(SlotId slot);
+  SureTime::Work work_of(const Step& step) const;
+  void nap(const Step& step, const SureTime::Work& work);
   void commit_outputs(SlotId slot);
   void commit_row(Sequence& sequence, const StepSlot& slot, int i);
   void finish(Sequence& sequence, FinishReason reason, const Status& status);
@@ -202,6 +209,8 @@ class Loop {
   Seating seating_;
   FillTurn fill_turn_;
   RunAhead run_ahead_;
+  SureTime sure_time_;
+  std::int64_t device_free_ns_ = 0;                // end of the last step that was committed
   std::deque<std::unique_ptr<Sequence>> waiting_;  // accepted, no seat yet, in order of arrival
   bool seats_changed_ = true;  // or rows, pages, image places: since the first in line did not fit
   Mail mail_;

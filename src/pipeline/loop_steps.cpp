@@ -4,11 +4,17 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_priority.h"
 #include "pipeline/fill_inputs.h"
 #include "pipeline/loop.h"
 
 namespace gapless {
 namespace {
+
+// A sleeping thread wakes so late, in a virtual machine too.
+constexpr std::int64_t kWakingNs = 150'000;
+// Not worth two turns through the scheduler.
+constexpr std::int64_t kShortestNapNs = 50'000;
 
 void add_alternatives(std::span<const TopLogprob> alternatives, CommittedToken& token) {
   token.top_logprobs.reserve(alternatives.size());
@@ -120,6 +126,40 @@ void Loop::build_masks(SlotId slot_id) {
 }
 
 // ---- commit
+
+// A step with zombies counts as unknown: what its dead rows cost is not known.
+SureTime::Work Loop::work_of(const Step& step) const {
+  const StepRecord& record = step.record;
+  const bool has_zombies =
+      std::ranges::any_of(step.plan.rows(), [this](RowId row) { return state_.is_finalized(row); });
+  SureTime::Work work{.kind = record.kind, .num_live_rows = has_zombies ? 0 : record.num_rows};
+  switch (record.kind) {
+    case StepKind::kDecode:
+      work.size = 1 +  // a model may not say
+                  static_cast<double>(model_.info().decode_weight_bytes) +
+                  static_cast<double>(model_.info().kv_token_bytes) * record.num_cached_tokens;
+      break;
+    case StepKind::kPrefill:
+      work.size = record.num_tokens;
+      break;
+    case StepKind::kEncode:
+      work.num_live_rows = 1;
+      for (const PlannedImage& image : step.plan.images()) work.size += image.num_crops;
+      break;
+  }
+  return work;
+}
+
+// It begins when the step before it has ended, but not before it is launched.
+void Loop::nap(const Step& step, const SureTime::Work& work) {
+  if (!options_.naps || device_.kind() == DeviceKind::kCpu) return;
+  const std::int64_t sure_ns = sure_time_.of(work);
+  const std::int64_t begin_ns = std::max(device_free_ns_, step.record.launch_begin_ns);
+  const std::int64_t wake_ns = begin_ns + sure_ns - kWakingNs;
+  if (wake_ns <= clock_.now_ns() + kShortestNapNs) return;
+  wake_on_time();
+  clock_.sleep_until_ns(wake_ns);
+}
 
 // An error says which step it was.
 Status Loop::wait_for(SlotId slot_id) {

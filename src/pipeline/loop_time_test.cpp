@@ -1,6 +1,7 @@
 // The ledger's states advance with the clock, whatever the loop does, in virtual time.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -55,8 +56,8 @@ class LoopTimeTest : public ::testing::Test {
   void make_loop(int depth, std::int64_t clock_offset_ns = 0) {
     TearDown();  // of the one before
     FakeModelConfig config = FakeModelConfig::small();
-    config.forward_ns = [](const StepShape& shape) {
-      return shape.kind == StepKind::kDecode ? std::int64_t{100'000} : 5 * kSecondNs;
+    config.forward_ns = [this](const StepShape& shape) {
+      return shape.kind == StepKind::kDecode ? decode_ns() : 5 * kSecondNs;
     };
     config.sampling_ns = [](const StepShape&) { return std::int64_t{10'000}; };
     SimConfig device_config;
@@ -66,6 +67,8 @@ class LoopTimeTest : public ::testing::Test {
     LoopOptions options;
     options.depth = depth;
     options.host_delay_ns = 50'000;
+    options.naps = naps_;
+    options.foresees_limits = foresees_limits_;
     loop_ = Loop::create(*device_, *model_, device_->host_clock(), options).value();
     reader_ = std::make_unique<Reader>(*loop_, *device_);
   }
@@ -94,6 +97,9 @@ class LoopTimeTest : public ::testing::Test {
     }
   }
 
+  std::function<std::int64_t()> decode_ns = [] { return std::int64_t{100'000}; };
+  bool naps_ = true;
+  bool foresees_limits_ = true;
   std::unique_ptr<SimDevice> device_;
   std::unique_ptr<FakeModel> model_;
   std::unique_ptr<Loop> loop_;
@@ -174,6 +180,54 @@ TEST_F(LoopTimeTest, EachStepHasTimesOfItsOwn) {
     }
     EXPECT_GE(num_decodes, 3 * 11);
   }
+}
+
+// Steps of 2 ms, some 4 % shorter than others: the host sleeps for most of them, and nothing is later.
+TEST_F(LoopTimeTest, SleepingThroughWhatIsSureDelaysNothing) {
+  constexpr int kNumTokens = 40;
+  for (const int depth : {1, 2, 4}) {
+    SCOPED_TRACE(depth);
+    std::array<std::int64_t, 2> took_ns{};
+    for (const bool naps : {false, true}) {
+      naps_ = naps;
+      int num_steps = 0;
+      decode_ns = [&num_steps] { return 2'000'000 - 80'000 * (num_steps++ % 3 == 0 ? 1 : 0); };
+      make_loop(depth);
+      for (int request = 0; request < 3; ++request) {
+        const auto sink = submit(kNumTokens);
+        tick_until_idle();
+        took_ns[naps ? 1 : 0] += sink->times.finished_ns - sink->times.first_token_ns;
+      }
+      const double slept = static_cast<double>(device_->slept_ns());
+      if (naps) {
+        EXPECT_GT(slept, 0.6 * static_cast<double>(took_ns[1]));
+      } else {
+        EXPECT_EQ(slept, 0);
+      }
+    }
+    EXPECT_EQ(took_ns[0], took_ns[1]);
+  }
+}
+
+TEST_F(LoopTimeTest, AStepOfZombiesIsWaitedForAwake) {
+  decode_ns = [] { return std::int64_t{2'000'000}; };
+  foresees_limits_ = false;
+  make_loop(2);
+  int num_live = 0;
+  int num_dead = 0;
+  for (int request = 0; request < 3; ++request) {
+    submit(20);
+    tick_until_idle();
+  }
+  for (const StepRecord& record : loop_->ledger().records()) {
+    if (record.kind != StepKind::kDecode) continue;
+    (record.num_zombies > 0 ? num_dead : num_live) += 1;
+  }
+  ASSERT_GE(num_dead, 2);
+  const double naps =
+      static_cast<double>(device_->slept_ns()) / (SureTime::kSureShare * 2'010'000 - 150'000);
+  EXPECT_LT(naps, num_live - SureTime::kRemembered + 0.5);
+  EXPECT_GT(naps, num_live - SureTime::kRemembered - 3);
 }
 
 TEST_F(LoopTimeTest, ASequenceKnowsItsWay) {

@@ -98,6 +98,8 @@ class SimDevice : public Device {
   std::int64_t now_ns() const { return now_ns_; }
   // The host works for so long.
   void host_busy(std::int64_t duration_ns);
+  // Of the host's time, what host_clock() slept.
+  std::int64_t slept_ns() const { return slept_ns_; }
   // The same two for code that takes a HostClock.
   HostClock& host_clock() { return host_clock_; }
 
@@ -129,6 +131,11 @@ class SimDevice : public Device {
     explicit VirtualHostClock(SimDevice& device) : device_(device) {}
     std::int64_t now_ns() override { return device_.now_ns(); }
     void spend_ns(std::int64_t duration_ns) override { device_.host_busy(duration_ns); }
+    void sleep_until_ns(std::int64_t time_ns) override {
+      const std::int64_t duration_ns = std::max<std::int64_t>(0, time_ns - device_.now_ns());
+      device_.host_busy(duration_ns);
+      device_.slept_ns_ += duration_ns;
+    }
 
    private:
     SimDevice& device_;
@@ -152,6 +159,7 @@ class SimDevice : public Device {
 
   const SimConfig config_;
   VirtualHostClock host_clock_{*this};
+  std::int64_t slept_ns_ = 0;
   SimFaults faults_;
   DeviceCounterCells counter_cells_;
   PinnedRanges pinned_ranges_;

@@ -11,7 +11,7 @@
 namespace gapless {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef GAPLESS_SANITIZED
 constexpr int kNumSchedules = 1'000;
 #else
 constexpr int kNumSchedules = 10'000;

@@ -15,7 +15,7 @@
 namespace gapless {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef GAPLESS_SANITIZED
 constexpr int kMinutes = 3;
 #else
 constexpr int kMinutes = 30;

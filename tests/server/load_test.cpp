@@ -16,7 +16,7 @@ namespace gapless {
 namespace {
 
 // Sanitizers keep what was freed.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef GAPLESS_SANITIZED
 constexpr bool kOwnAllocator = true;
 #else
 constexpr bool kOwnAllocator = false;
