@@ -105,7 +105,10 @@ Status expect_pictures(const LoadedModel& model) {
 
 SpatialTokens spatial_tokens(const LoadedModel& model) {
   const TokenizerConfig& tokens = model.prompts.config();
-  return {tokens.coord_id.value, tokens.size_id.value, tokens.eos_id.value};
+  return {.coord_id = tokens.coord_id.value,
+          .size_id = tokens.size_id.value,
+          .eos_id = tokens.eos_id.value,
+          .any_token_is_coord = tokens.any_token_is_coord};
 }
 
 }  // namespace gapless

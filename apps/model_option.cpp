@@ -89,7 +89,8 @@ void add_model_option(CLI::App& command, ModelOption& option) {
   command.add_option("--model", option.name,
                      "Folder or file of published weights; OWNER/NAME[@REVISION] of the Hugging "
                      "Face hub, from its cache or downloaded into it; random:moondream2[:SEED], "
-                     "random:moondream3, random:moondream-0.5b, random:llama3-8b, "
+                     "random:moondream2-march, random:moondream2-january, "
+                     "random:moondream-0.5b, random:moondream3, random:llama3-8b, "
                      "random:llama3-1b, random:qwen3-8b, "
                      "random:qwen3-1.7b; or nothing: the small model that ships");
   command.add_flag("--offline", option.offline,

@@ -44,7 +44,8 @@ void add_random_model_command(CLI::App& app, Command& chosen) {
   command
       ->add_option(
           "--arch", options->architecture,
-          "moondream2, moondream3, moondream3-small, moondream-0.5b, llama3-8b, llama3-1b, "
+          "moondream2, moondream2-march, moondream2-january, moondream-0.5b, moondream3, "
+          "moondream2-march-small, moondream-0.5b-small, moondream3-small, llama3-8b, llama3-1b, "
           "qwen3-8b or qwen3-1.7b")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "The same seed gives the same weights")

@@ -39,7 +39,7 @@ AutomatonState make_state(std::initializer_list<Edge> edges) {
 }  // namespace
 
 std::array<AutomatonState, kNumSpatialStates> build_spatial_automata(const SpatialTokens& tokens) {
-  const auto [coord, size, eos] = tokens;
+  const auto [coord, size, eos, any_token_is_coord] = tokens;
   std::array<AutomatonState, kNumSpatialStates> states;
   states[kPointX] = make_state({{coord, kPointY}, {eos, kPointX}});
   states[kPointY] = make_state({{coord, kPointX}});
@@ -49,6 +49,9 @@ std::array<AutomatonState, kNumSpatialStates> build_spatial_automata(const Spati
   states[kGazeX] = make_state({{coord, kGazeY}, {eos, kGazeX}});
   states[kGazeY] = make_state({{coord, kGazeEnd}});
   states[kGazeEnd] = make_state({{eos, kGazeEnd}});
+  if (any_token_is_coord) {
+    for (const StateIndex x : {kPointX, kDetectX, kGazeX}) states[x].otherwise = coord;
+  }
   return states;
 }
 
@@ -80,7 +83,9 @@ std::int32_t spatial_max_generated(SpatialSkill skill, int max_objects) {
 }
 
 SpatialConstraint::SpatialConstraint(SpatialSkill skill, const SpatialTokens& tokens)
-    : states_(build_spatial_automata(tokens)), current_(automaton_start(skill)) {}
+    : states_(build_spatial_automata(tokens)), current_(automaton_start(skill)) {
+  GAPLESS_CHECK(!tokens.any_token_is_coord);
+}
 
 void SpatialConstraint::allowed(std::span<std::uint32_t> mask) const {
   const AutomatonState& state = states_[static_cast<std::size_t>(current_)];

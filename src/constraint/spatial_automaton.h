@@ -6,6 +6,9 @@
 //   detect   x {coord, eos} -> y {coord} -> size {size} -> x ...
 //   gaze     x {coord, eos} -> y {coord} -> end {eos}: at most one point
 //
+// A model whose vocabulary has no coordinate (any_token_is_coord) begins an object with any token but
+// eos: x is a state in which every token may be sampled, and what is not eos becomes coord.
+//
 // After a sampled eos the row is done (eos is among its stop ids), so the edge's target is never
 // used; it leads back to its own state. How many objects a request may return is bounded by the
 // row's length limit (spatial_max_generated), not by the automaton.
@@ -28,6 +31,8 @@ struct SpatialTokens {
   std::int32_t coord_id = 0;
   std::int32_t size_id = 0;
   std::int32_t eos_id = 0;
+  // coord_id and size_id are ids that the vocabulary has no tokens for.
+  bool any_token_is_coord = false;
 };
 
 inline constexpr int kNumSpatialStates = 8;
@@ -43,7 +48,8 @@ std::int32_t automaton_start(SpatialSkill skill);
 // kMaxObjects].
 std::int32_t spatial_max_generated(SpatialSkill skill, int max_objects);
 
-// The same automaton walked by the host (kRowHostMask): gives the same tokens. One per sequence.
+// The same automaton walked by the host (kRowHostMask): gives the same tokens. One per sequence. A mask
+// replaces no token, so the tokens must not say any_token_is_coord.
 class SpatialConstraint final : public TokenConstraint {
  public:
   SpatialConstraint(SpatialSkill skill, const SpatialTokens& tokens);

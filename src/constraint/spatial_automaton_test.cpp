@@ -85,6 +85,25 @@ TEST(SpatialAutomaton, EveryEdgeStaysInThePool) {
   }
 }
 
+// Only where an object may begin does any token count as a coordinate.
+TEST(SpatialAutomaton, WithoutATokenForCoordinatesAnyTokenBeginsAnObject) {
+  SpatialTokens tokens = kTokens;
+  tokens.any_token_is_coord = true;
+  const auto with = build_spatial_automata(tokens), without = build_spatial_automata(kTokens);
+  int num_open = 0;
+  for (std::size_t i = 0; i < with.size(); ++i) {
+    const bool may_end = with[i].num_edges == 2;
+    EXPECT_EQ(with[i].otherwise, may_end ? 5 : -1) << "state " << i;
+    EXPECT_EQ(without[i].otherwise, -1);
+    num_open += may_end ? 1 : 0;
+  }
+  EXPECT_EQ(num_open, 3);
+  for (const SpatialSkill skill :
+       {SpatialSkill::kPoint, SpatialSkill::kDetect, SpatialSkill::kGaze}) {
+    EXPECT_EQ(with[static_cast<std::size_t>(automaton_start(skill))].otherwise, 5);
+  }
+}
+
 TEST(SpatialAutomaton, ATokenThatIsNotAllowedChangesNothing) {
   EXPECT_EQ(walk(SpatialSkill::kDetect, {5, 0, 12}),
             (std::vector<Set>{Set{0, 5}, Set{5}, Set{5}, Set{5}}));

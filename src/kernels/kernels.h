@@ -458,8 +458,8 @@ struct GatherRowsParams {
 
 // Picks one token per row. The settings are those of RowState::sampling.
 //
-// 1. Candidates: with an automaton, the tokens of the current state's edges, whatever the denied ids
-//    and masks say; otherwise every token but the denied ids and, in a kRowHostMask row, those whose
+// 1. Candidates: with an automaton, the tokens of the current state's edges, or every token in a state
+//    with `otherwise`, whatever the denied ids and masks say; without one every token but the denied ids and, in a kRowHostMask row, those whose
 //    bit is 0. While num_generated < min_tokens stop ids drop out, and candidates whose logit is not
 //    finite always do. When none is left: the row's first stop id, or token 0 if it has none.
 // 2. In a kRowAdjustsLogits row a candidate's logit l becomes, in float32 and in this order, with
@@ -483,9 +483,11 @@ struct GatherRowsParams {
 // 5. u = sampling_uniform(seed, num_generated), see sampling_uniform.h; the token is the first kept
 //    one at which the running sum of p exceeds u * (sum of the kept p).
 //
+// 6. In an automaton's state with `otherwise` a token without an edge is replaced by `otherwise`.
+//
 // logprob = logit - log(sum of exp(logit)) over the whole vocabulary (finite logits only), before
-// masks, adjustments, temperature and filters; kImpossibleLogprob when the token's own logit is not
-// finite.
+// masks, adjustments, temperature and filters, of the token before it is replaced; kImpossibleLogprob
+// when the token's own logit is not finite.
 struct SampleParams {
   const float* logits = nullptr;  // [num_rows, vocab]
   std::int64_t logits_stride = 0;
@@ -532,8 +534,8 @@ struct RegionDecoderWeights {
 
 // For rows whose sampled token is coord_id or size_id and whose kRowDecodesRegions is set: argmax of
 // the region heads on the same step's hidden state, the lowest bin among equals. values[i] =
-// {bin/coord_divisor, 0} for a coordinate, {width, height}, each 2^(10*bin/(bins-1) - 10), for a
-// size. Other rows keep their values.
+// {bin/coord_divisor, 0} for a coordinate, {width, height}, each 2^(10*bin/(bins-1) - 10) or with
+// linear_sizes bin/bins, for a size. Other rows keep their values.
 struct DecodeRegionsParams {
   const void* hidden = nullptr;  // [num_rows, dim] T: last hidden state before post_ln
   const std::int32_t* tokens = nullptr;
@@ -544,6 +546,7 @@ struct DecodeRegionsParams {
   int num_rows = 0;
   int dim = 0;
   int coord_divisor = 0;  // 0: the number of bins less one
+  bool linear_sizes = false;
   std::int32_t coord_id = 0;
   std::int32_t size_id = 0;
   void* scratch = nullptr;  // region_scratch_bytes()

@@ -66,6 +66,10 @@ StatusOr<PromptSource> PromptSource::create(Device& device, const StepModelInfo&
   if (workload.constraint != RowConstraint::kNone && tokens.coord_id < 0) {
     return invalid_argument("workload '{}': a text model has no coordinates", workload.name);
   }
+  if (workload.constraint == RowConstraint::kHostMask && tokens.any_token_is_coord) {
+    return invalid_argument("workload '{}': this model has no token for coordinates",
+                            workload.name);
+  }
   if (workload.mean_tokens < 1) return invalid_argument("an answer has at least one token");
   workload.image = workload.image && info.image_tokens > 0;  // a text model sees none
   PromptSource source(info, tokens, std::move(workload));

@@ -1,6 +1,7 @@
 #include "model/model_source.h"
 
 #include <charconv>
+#include <ranges>
 #include <system_error>
 
 #include "model/llama/llama_prompts.h"
@@ -15,30 +16,14 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kRandomPrefix = "random:";
 
-ModelConfig moondream_half_billion_config() {
-  ModelConfig config = moondream2_config();
-  config.text.dim = 1024;
-  config.text.ff_dim = 4096;
-  config.text.n_heads = 16;
-  config.text.n_kv_heads = 16;
-  config.vision.enc_dim = 720;
-  config.vision.enc_ff_dim = 2690;
-  config.vision.enc_n_heads = 10;
-  config.vision.proj_out_dim = 1024;
-  config.region.dim = 1024;
-  return config;
-}
-
-ModelConfig small_moondream3_config() {
-  ModelConfig config = moondream3_config();
+// The size of a test, with the vocabulary of the shipped model and `num_more` ids without tokens.
+void make_small(ModelConfig& config, int num_more) {
   config.text.dim = 128;
   config.text.ff_dim = 256;
   config.text.n_layers = 4;
   config.text.n_heads = config.text.n_kv_heads = 2;
-  config.text.vocab_size = 768;
+  config.text.vocab_size = 768 + num_more;
   config.text.max_context = 2048;
-  config.text.moe = {
-      .num_experts = 16, .start_layer = 1, .experts_per_token = 4, .expert_inner_dim = 32};
   config.vision.enc_dim = 48;
   config.vision.enc_ff_dim = 90;
   config.vision.enc_n_layers = 2;
@@ -47,8 +32,15 @@ ModelConfig small_moondream3_config() {
   config.vision.proj_out_dim = 128;
   config.region.dim = 128;
   config.region.coord_feat_dim = config.region.size_feat_dim = 64;
+  config.tokenizer.vocab_size = 768;
+}
+
+ModelConfig small_moondream3_config() {
+  ModelConfig config = moondream3_config();
+  make_small(config, 0);
+  config.text.moe = {
+      .num_experts = 16, .start_layer = 1, .experts_per_token = 4, .expert_inner_dim = 32};
   TokenizerConfig& tokenizer = config.tokenizer;
-  tokenizer.vocab_size = 768;
   tokenizer.caption_short = TokenizerConfig::ids({1, 566, 2, 485, 3});
   tokenizer.caption_normal = TokenizerConfig::ids({1, 566, 2, 575, 3});
   tokenizer.caption_long = TokenizerConfig::ids({1, 566, 2, 565, 3});
@@ -56,6 +48,41 @@ ModelConfig small_moondream3_config() {
   tokenizer.detect.prefix = TokenizerConfig::ids({1, 568, 2});
   tokenizer.point.prefix = TokenizerConfig::ids({1, 561, 2});
   return config;
+}
+
+// `config` in small. Its prompts keep their form: words of the shipped vocabulary between line breaks and colons.
+ModelConfig small_older_config(ModelConfig config) {
+  constexpr int kBreak = 31, kColon = 79, kTwoBreaks = 32;  // any tokens would do
+  make_small(config, 32);
+  config.region.inner_dim = 96;
+  TokenizerConfig& tokenizer = config.tokenizer;
+  const auto opened = [](int word) {
+    return TokenizerConfig::ids({kBreak, kBreak, word, kColon});
+  };
+  tokenizer.bos_id = tokenizer.eos_id = TokenId(0);
+  tokenizer.coord_id = TokenId(798);
+  tokenizer.size_id = TokenId(799);
+  tokenizer.caption_short = opened(485);
+  tokenizer.caption_normal = opened(575);
+  if (!tokenizer.caption_long.empty()) tokenizer.caption_long = opened(565);
+  tokenizer.query = {opened(567), opened(566)};
+  tokenizer.detect = {opened(568), TokenizerConfig::ids({kTwoBreaks})};
+  tokenizer.point = {opened(561), TokenizerConfig::ids({kTwoBreaks})};
+  return config;
+}
+
+// By name, in the order in which a person reads them.
+const std::vector<std::pair<std::string_view, ModelConfig>>& architectures() {
+  static const std::vector<std::pair<std::string_view, ModelConfig>> list = {
+      {"moondream2", moondream2_config()},
+      {"moondream2-march", moondream2_march_config()},
+      {"moondream2-january", moondream2_january_config()},
+      {"moondream-0.5b", moondream_half_billion_config()},
+      {"moondream3", moondream3_config()},
+      {"moondream2-march-small", small_older_config(moondream2_march_config())},
+      {"moondream-0.5b-small", small_older_config(moondream_half_billion_config())},
+      {"moondream3-small", small_moondream3_config()}};
+  return list;
 }
 
 StatusOr<std::uint64_t> parse_seed(std::string_view text) {
@@ -127,13 +154,11 @@ StatusOr<ModelSource> stored_model(const fs::path& path) {
 }  // namespace
 
 StatusOr<ModelConfig> published_architecture(std::string_view name) {
-  if (name == "moondream2") return moondream2_config();
-  if (name == "moondream-0.5b") return moondream_half_billion_config();
-  if (name == "moondream3") return moondream3_config();
-  if (name == "moondream3-small") return small_moondream3_config();
-  return invalid_argument(
-      "unknown architecture '{}': moondream2, moondream3, moondream3-small or moondream-0.5b",
-      name);
+  for (const auto& [known, config] : architectures()) {
+    if (name == known) return config;
+  }
+  return invalid_argument("unknown architecture '{}': {}", name,
+                          fmt::join(std::views::keys(architectures()), ", "));
 }
 
 StatusOr<fs::path> shipped_model_folder() {

@@ -2,7 +2,8 @@
 //
 //   FOLDER or FILE                    published weights (safetensors), config.json beside them
 //   random:moondream2[:SEED]          the full shape with seeded random weights, made on the device
-//   random:moondream-0.5b[:SEED], random:moondream3, random:moondream3-small, random:llama3-8b, random:llama3-1b, random:qwen3-8b, random:qwen3-1.7b
+//   random:moondream2-march, -january, random:moondream-0.5b, random:moondream3, random:llama3-8b, random:llama3-1b,
+//   random:qwen3-8b, random:qwen3-1.7b, and small ones for tests: moondream2-march-, moondream-0.5b- and moondream3-small
 //   nothing                           the small model that ships: models/tiny
 #pragma once
 
@@ -50,9 +51,9 @@ StatusOr<WeightSource> open_weights(const ModelSource& source);
 // An error of reading its weights, with where a published model's are to be had.
 Status with_expected_weights(const Status& status, const ModelSource& source);
 
-// "moondream2", "moondream3" or "moondream-0.5b": shapes of published models, with the special ids and templates
-// of Moondream 2 (2025-06-21) or 3. "moondream3-small": all that tells Moondream 3 apart, in the size of a test,
-// with the prompts and the vocabulary of the shipped model.
+// "moondream2" (June 2025), "moondream2-march", "moondream2-january", "moondream-0.5b" or "moondream3": published
+// models, with their special ids and templates. "moondream3-small", "moondream2-march-small", "moondream-0.5b-small": all
+// that tells them apart, in the size of a test, with the vocabulary of the shipped model.
 StatusOr<ModelConfig> published_architecture(std::string_view name);
 
 // models/tiny: beside the installed binary (../share/gapless/models/tiny), or in the source tree

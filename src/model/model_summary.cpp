@@ -47,8 +47,8 @@ std::string describe_configuration(const ModelConfig& config) {
   out += fmt::format("           crops of {0}x{0} in patches of {1}x{1}, projector {2}\n",
                      vision.crop_size, vision.enc_patch_size, vision.proj_inner_dim);
   out += fmt::format(
-      "  region   {} coordinate bins, 2 x {} size bins, {}\n", region.coord_out_dim,
-      region.size_out_dim / 2,
+      "  region   {} coordinate bins, 2 x {}{} size bins, {}\n", region.coord_out_dim,
+      region.size_out_dim / 2, region.linear_sizes ? " linear" : "",
       region.linear_decoders ? "one product each" : fmt::format("MLP {}", region.inner_dim));
   for (const NumericsOption& option : numerics_options()) {
     const auto choice = static_cast<std::size_t>(option.get(config.numerics));

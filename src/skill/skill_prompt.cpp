@@ -191,24 +191,28 @@ Status note_tokens(const GenerationSettings& settings, int vocab, SkillPrompt& p
   return ok_status();
 }
 
-void set_constraint(const SkillRequest& request, const TokenizerConfig& tokens,
+Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens,
                     SkillPrompt& prompt) {
   RowState& row = prompt.row;
   const auto spatial = spatial_skill(request.skill);
   if (!spatial) {
     // Ends reasoning; an answer never holds it.
     if (tokens.answer_id.valid()) row.denied_ids[row.num_denied_ids++] = tokens.answer_id.value;
-    return;
+    return ok_status();
   }
   row.flags |= kRowDecodesRegions;
   if (request.constraint_mode == ConstraintMode::kDeviceAutomaton) {
     row.automaton = automaton_start(*spatial);
-    return;
+    return ok_status();
+  }
+  if (tokens.any_token_is_coord) {
+    return invalid_argument("masks of the host need a token for coordinates, which this model lacks");
   }
   row.flags |= kRowHostMask;
   const SpatialTokens spatial_tokens{tokens.coord_id.value, tokens.size_id.value,
                                      tokens.eos_id.value};
   prompt.host_constraint = std::make_unique<SpatialConstraint>(*spatial, spatial_tokens);
+  return ok_status();
 }
 
 }  // namespace
@@ -224,7 +228,7 @@ StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const Prom
   set_sampling(request.settings, prompt.row.sampling);
   GAPLESS_RETURN_IF_ERROR(
       set_stop_ids(request.settings, builder.config(), limits.vocab, prompt.row));
-  set_constraint(request, builder.config(), prompt);
+  GAPLESS_RETURN_IF_ERROR(set_constraint(request, builder.config(), prompt));
   GAPLESS_RETURN_IF_ERROR(note_tokens(request.settings, limits.vocab, prompt));
   return prompt;
 }

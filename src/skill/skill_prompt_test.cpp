@@ -128,6 +128,25 @@ TEST_F(SkillPromptTest, DetectRunsOnTheDeviceAutomatonOrOnHostMasks) {
   EXPECT_NE(on_host->host_constraint, nullptr);
 }
 
+// A mask replaces no token by the one that stands for a coordinate.
+TEST_F(SkillPromptTest, WithoutATokenForCoordinatesThereAreNoHostMasks) {
+  TokenizerConfig config;
+  config.any_token_is_coord = true;
+  config.answer_id = TokenId();
+  builder_.emplace(*tokenizer_, config);
+  SkillRequest request = with_image(Skill::kDetect, "star");
+  const auto on_device = build(request);
+  ASSERT_TRUE(on_device.ok()) << on_device.status().to_string();
+  EXPECT_EQ(on_device->row.automaton, automaton_start(SpatialSkill::kDetect));
+  request.constraint_mode = ConstraintMode::kHostMask;
+  EXPECT_NE(build(request).status().message().find("need a token for coordinates"),
+            std::string::npos);
+  request = with_image(Skill::kQuery, "why?");
+  const auto query = build(request);
+  ASSERT_TRUE(query.ok());
+  EXPECT_EQ(query->row.num_denied_ids, 0);
+}
+
 TEST_F(SkillPromptTest, PointsAndBoxesHaveValuesAndTextHasNone) {
   for (const ConstraintMode mode : {ConstraintMode::kDeviceAutomaton, ConstraintMode::kHostMask}) {
     for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {

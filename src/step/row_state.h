@@ -30,12 +30,15 @@ struct TokenInput {
 static_assert(sizeof(TokenInput) == 16);
 
 // A device automaton: closed and finite; states of all automata lie in one pool. In a state exactly
-// the listed tokens may be sampled; sampling tokens[i] moves to next[i] (an index into the pool).
+// the listed tokens may be sampled; sampling tokens[i] moves to next[i] (an index into the pool). A
+// state with `otherwise` lets every token be sampled, and one that is not listed becomes `otherwise`,
+// which is listed.
 inline constexpr int kMaxAutomatonEdges = 4;
 struct AutomatonState {
   std::int32_t num_edges = 0;
   std::int32_t tokens[kMaxAutomatonEdges] = {};
   std::int32_t next[kMaxAutomatonEdges] = {};
+  std::int32_t otherwise = -1;  // -1: only the listed tokens may be sampled
 };
 
 enum RowFlags : std::int32_t {

@@ -58,6 +58,9 @@ struct TokenizerConfig {
   TokenId thinking_id{4};             // opens reasoning
   TokenId coord_id{5};                // a coordinate: its value travels beside it
   TokenId size_id{6};                 // a width and height, likewise
+  // The vocabulary has no coordinate and no size: after a prompt of point or detect, and after each
+  // object, any token but eos begins a further one. coord_id and size_id are ids without tokens then.
+  bool any_token_is_coord = false;
   TokenId start_ground_points_id{7};
   TokenId end_ground_id{9};
 
@@ -70,6 +73,8 @@ struct TokenizerConfig {
   SkillTemplate point{ids({1, 2581, 2}), ids({3})};
   // Whether the object's name of detect and point is tokenized with a space before it.
   bool object_leading_space = true;
+  // Likewise the question.
+  bool question_leading_space = false;
 
   // Whether the model goes on with plain text, and how it reads a conversation.
   bool completes_text = false;
@@ -81,7 +86,7 @@ struct TokenizerConfig {
   std::vector<TokenSpelling> spellings;
   int vocab_size = 0;  // 1 + the largest id
 
-  // Every id above, with repetitions: for Tokenizer::mark_special and for validation.
+  // Every id above that there is, with repetitions: for Tokenizer::mark_special and for validation.
   std::vector<TokenId> all_ids() const {
     std::vector<TokenId> all = {
         bos_id,       eos_id, answer_id, thinking_id, coord_id, size_id, start_ground_points_id,
@@ -91,6 +96,7 @@ struct TokenizerConfig {
           &detect.prefix, &detect.suffix, &point.prefix, &point.suffix}) {
       all.insert(all.end(), list->begin(), list->end());
     }
+    std::erase_if(all, [](TokenId id) { return !id.valid(); });
     return all;
   }
 

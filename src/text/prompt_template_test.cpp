@@ -104,6 +104,20 @@ TEST_F(PromptBuilderTest, BadInputIsRefused) {
               HasSubstr("no point skill"));
 }
 
+// As Moondream 2 of March 2025; January's have neither space.
+TEST_F(PromptBuilderTest, SpacesInFrontAreTheModels) {
+  TokenizerConfig config;
+  config.question_leading_space = true;
+  const PromptBuilder march(tokenizer_, config);
+  EXPECT_EQ(ids_of(march.query("What is this?", true)),
+            join({{0, 1, 15381, 2}, text(" What is this?"), {3, 3}}));
+  EXPECT_FALSE(march.query(" ", true).ok());
+  config.question_leading_space = config.object_leading_space = false;
+  const PromptBuilder january(tokenizer_, config);
+  EXPECT_EQ(ids_of(january.detect(" red circle")),
+            join({{0, 1, 7235, 476, 2}, text("red circle"), {3}}));
+}
+
 // The separators of the templates are in all_ids(), so a tokenizer that does not mark them can be
 // told.
 TEST_F(PromptBuilderTest, AllIdsOfTheTemplates) {

@@ -7,7 +7,7 @@
 namespace gapless {
 namespace {
 
-// A sampled value's bin: the inverse of coordinate = bin / divisor and of
+// A sampled value's bin: the inverse of coordinate = bin / divisor, and of size = bin / bins or
 // size = 2^(10 bin / (bins - 1) - 10).
 std::int32_t coord_bin(float value, const ModelConfig& config) {
   const int num_bins = config.region.coord_out_dim;
@@ -15,7 +15,11 @@ std::int32_t coord_bin(float value, const ModelConfig& config) {
   const int divisor = by_bins ? num_bins : num_bins - 1;
   return static_cast<std::int32_t>(std::lround(value * static_cast<float>(divisor)));
 }
-std::int32_t size_bin(float value, int num_bins) {
+std::int32_t size_bin(float value, const ModelConfig& config) {
+  const int num_bins = config.region.size_out_dim / 2;
+  if (config.region.linear_sizes) {
+    return static_cast<std::int32_t>(std::lround(value * static_cast<float>(num_bins)));
+  }
   const float position = (std::log2(value) + 10.0f) / 10.0f;
   return static_cast<std::int32_t>(std::lround(position * static_cast<float>(num_bins - 1)));
 }
@@ -40,9 +44,8 @@ class Comparison {
       return bin(coord_bin(output.x, config_), errors_.coord);
     }
     if (wanted == tokenizer.size_id.value) {
-      const int num_bins = config_.region.size_out_dim / 2;
-      return bin(size_bin(output.x, num_bins), errors_.size) &&
-             bin(size_bin(output.y, num_bins), errors_.size);
+      return bin(size_bin(output.x, config_), errors_.size) &&
+             bin(size_bin(output.y, config_), errors_.size);
     }
     return true;
   }

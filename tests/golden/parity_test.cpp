@@ -2,8 +2,8 @@
 // named by GAPLESS_TEST_DEVICE. float32: within 1e-4 of each stage and the same greedy tokens.
 // bfloat16: within 2e-2, and the same choice wherever the oracle's margin is larger than the error.
 //
-// The goldens in the tree are of the shipped model, and of a small Moondream 3 of random weights that the test
-// makes (tools/moondream3_goldens.py). GAPLESS_GOLDEN_FOLDER and GAPLESS_GOLDEN_MODEL choose other goldens and their
+// The goldens in the tree are of the shipped model, and of a small Moondream 3 and small older ones of random weights that
+// the test makes (tools/moondream3_goldens.py, tools/older_goldens.py). GAPLESS_GOLDEN_FOLDER and GAPLESS_GOLDEN_MODEL choose other goldens and their
 // model (a --model value).
 #include <gtest/gtest.h>
 
@@ -37,7 +37,13 @@ std::string setting(const char* name, const char* fallback) {
   return value == nullptr ? fallback : value;
 }
 
-constexpr const char* kRandomModel = "random:moondream3-small:7";
+// The model of a set of goldens that the test makes; empty: it is there already.
+std::string random_model_of(std::string_view set) {
+  if (set.starts_with("moondream3")) return "random:moondream3-small:7";
+  if (set == "moondream05b") return "random:moondream-0.5b-small:7";
+  if (set == "moondream2_march") return "random:moondream2-march-small:7";
+  return "";
+}
 
 // A case and where it is. `set`: a folder of tests/golden; empty: of GAPLESS_GOLDEN_FOLDER.
 struct CaseName {
@@ -63,14 +69,15 @@ std::vector<CaseName> all_cases() {
     add("");
     return cases;
   }
-  for (const char* set : {"tiny", "moondream3", "moondream3_other"}) add(set);
+  for (const char* set : {"tiny", "moondream3", "moondream3_other", "moondream05b", "moondream2_march"}) add(set);
   return cases;
 }
 
 // The random model as a checkpoint, so that its weights are rounded to bfloat16, as the oracle's were.
-StatusOr<std::filesystem::path> write_small_moondream3(const std::filesystem::path& folder,
-                                                       bool other_numerics) {
-  GAPLESS_ASSIGN_OR_RETURN(ModelSource source, find_model(kRandomModel));
+StatusOr<std::filesystem::path> write_model(const std::string& random_model,
+                                            const std::filesystem::path& folder,
+                                            bool other_numerics) {
+  GAPLESS_ASSIGN_OR_RETURN(ModelSource source, find_model(random_model));
   for (const NumericsOption& option : numerics_options()) {
     if (other_numerics) option.set(source.config.numerics, 1);
   }
@@ -96,10 +103,10 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<CaseNam
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
     std::string model = GetParam().set.empty() ? setting("GAPLESS_GOLDEN_MODEL", "") : "";
-    if (GetParam().set.starts_with("moondream3")) {
+    if (const std::string random_model = random_model_of(GetParam().set); !random_model.empty()) {
       folder_.emplace();
-      const auto folder =
-          write_small_moondream3(folder_->path() / "model", GetParam().set == "moondream3_other");
+      const auto folder = write_model(random_model, folder_->path() / "model",
+                                      GetParam().set == "moondream3_other");
       ASSERT_TRUE(folder.ok()) << folder.status().to_string();
       model = folder->string();
     }
@@ -178,7 +185,9 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<CaseNam
       prompt.state.flags = kRowDecodesRegions;
       prompt.state.max_generated = spatial_max_generated(skill, kMaxObjects);
     } else {
-      prompt.state.denied_ids[prompt.state.num_denied_ids++] = tokenizer.answer_id.value;
+      if (tokenizer.answer_id.valid()) {
+        prompt.state.denied_ids[prompt.state.num_denied_ids++] = tokenizer.answer_id.value;
+      }
       prompt.state.max_generated = static_cast<std::int32_t>(request.token_ids.size()) + 1;
     }
     return prompt;
@@ -352,6 +361,8 @@ TEST(GoldenCases, AreThere) {
   EXPECT_GE(golden_case_names(golden_folder("tiny")).size(), 3u);
   EXPECT_GE(golden_case_names(golden_folder("moondream3")).size(), 3u);
   EXPECT_GE(golden_case_names(golden_folder("moondream3_other")).size(), 1u);
+  EXPECT_GE(golden_case_names(golden_folder("moondream05b")).size(), 3u);
+  EXPECT_GE(golden_case_names(golden_folder("moondream2_march")).size(), 1u);
 }
 
 TEST(GoldenCases, OneHasSeveralImages) {

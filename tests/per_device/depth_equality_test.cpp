@@ -362,6 +362,46 @@ TEST_F(DepthEqualityTest, ASmallMoondream3GivesTheSameTokensAtEveryDepth) {
   }
 }
 
+// Any token but the end begins an object there, so the sampler replaces tokens; sizes are linear.
+TEST_F(DepthEqualityTest, ASmallOlderMoondreamGivesTheSameTokensAtEveryDepth) {
+  std::vector<Ask> asks = sorted_by_submission(mixed_load());
+  for (Ask& asked : asks) {
+    GenerationSettings& settings = asked.request.settings;
+    settings.max_tokens = std::min(settings.max_tokens.value_or(32), 48);
+    if (asked.request.skill != Skill::kPoint && asked.request.skill != Skill::kDetect) {
+      // It has no long captions.
+      if (asked.request.length == CaptionLength::kLong) {
+        asked.request.length = CaptionLength::kNormal;
+      }
+      continue;
+    }
+    settings.max_tokens = std::nullopt;
+    settings.max_objects = 8;
+    asked.request.constraint_mode = ConstraintMode::kDeviceAutomaton;
+  }
+  model_name_ = "random:moondream-0.5b-small:3";
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  load(std::move(device).value());
+  if (HasFatalFailure()) return;
+  const TokenizerConfig& tokens = model_->config.tokenizer;
+  ASSERT_TRUE(tokens.any_token_is_coord);
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  std::size_t num_tokens = 0, num_coords = 0;
+  for (const auto& answer : alone.answers) {
+    num_tokens += answer->tokens.size();
+    for (const CommittedToken& token : answer->tokens) {
+      num_coords += token.token == tokens.coord_id ? 1u : 0u;
+    }
+  }
+  ASSERT_GT(num_tokens, 400u) << "the load is too small to show anything";
+  ASSERT_GT(num_coords, 50u) << "no token was replaced";
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    expect_same(asks, alone.answers, run(depth, asks).answers);
+  }
+}
+
 // The penalty of a token is there at the very next one, without the host: two tokens that nothing else
 // can beat, each paid for when it is used, have to take turns at every depth.
 TEST_F(DepthEqualityTest, AFrequencyPenaltySeesTheTokenBefore) {

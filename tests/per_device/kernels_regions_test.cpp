@@ -13,6 +13,7 @@ struct RegionShape {
   int dim, inner, coord_bins, size_bins;  // inner 0: heads of one product
   int num_norms = 0;
   int coord_divisor = 0;
+  bool linear_sizes = false;
 };
 
 class RegionsTest : public KernelsTest {
@@ -106,6 +107,7 @@ class RegionsTest : public KernelsTest {
                                   .num_rows = num_rows,
                                   .dim = w.shape.dim,
                                   .coord_divisor = w.shape.coord_divisor,
+                                  .linear_sizes = w.shape.linear_sizes,
                                   .coord_id = kCoordId,
                                   .size_id = kSizeId,
                                   .scratch = scratch.data()}));
@@ -235,6 +237,25 @@ TEST_F(RegionsTest, CoordinatesMayBeDividedByTheNumberOfBins) {
               static_cast<float>(bin) / 1024.0f);
     EXPECT_FLOAT_EQ(run_device(w, hidden.dev(), rows_with_tokens({kSizeId}))[0],
                     std::exp2(10.0f * bin / 1023.0f - 10.0f));
+  }
+}
+
+// As the models before March 2025 have them; coordinates stay as they are.
+TEST_F(RegionsTest, SizesMayBeLinear) {
+  Weights w = make_weights({64, 96, 1024, 1024, 0, 0, true});
+  const TestTensor hidden = random_tensor(64);
+  w.coord_w2 = tensor(std::vector<float>(1024 * 96, 0.0f));
+  w.size_w2 = tensor(std::vector<float>(2 * 1024 * 96, 0.0f));
+  for (const int bin : {0, 37, 1023}) {
+    std::vector<float> bias(1024, -1), size_bias(2048, -1);
+    bias[bin] = size_bias[bin] = size_bias[1024 + 1023 - bin] = 3;
+    w.coord_b2 = tensor(bias);
+    w.size_b2 = tensor(size_bias);
+    const std::vector<float> size = run_device(w, hidden.dev(), rows_with_tokens({kSizeId}));
+    EXPECT_EQ(size[0], static_cast<float>(bin) / 1024.0f);
+    EXPECT_EQ(size[1], static_cast<float>(1023 - bin) / 1024.0f);
+    EXPECT_EQ(run_device(w, hidden.dev(), rows_with_tokens({kCoordId}))[0],
+              static_cast<float>(bin / 1023.0));
   }
 }
 

@@ -417,6 +417,36 @@ TEST_F(SamplingTest, AutomatonTiesGoToTheLowestIdNotTheFirstEdge) {
   EXPECT_EQ(token_of(b), 4);
 }
 
+// A state with `otherwise` lets every token win, and a winner without an edge becomes it.
+TEST_F(SamplingTest, AnOpenStateTakesEveryTokenAndCountsItAsItsOwn) {
+  Batch b = make_batch(40, 300);
+  b.automata = {{.num_edges = 2, .tokens = {299, 8}, .next = {0, 0}, .otherwise = 299},
+                {.num_edges = 2, .tokens = {299, 8}, .next = {0, 0}}};
+  std::size_t num_ends = 0;
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.automaton = i % 5 == 4 ? 1 : 0;
+    row.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    // Neither binds here.
+    row.flags = kRowHostMask;
+    row.num_denied_ids = 1;
+    row.denied_ids[0] = 8;
+    // 8 ends: above the coordinate's own logit always, above every other token's in half of the rows.
+    b.row(i)[299] = -20;
+    b.row(i)[8] = i % 4 < 2 ? 40 : -10;
+  }
+  const Result result = run_device(b);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    const bool closed = i % 5 == 4;
+    EXPECT_EQ(result.tokens[i], closed || i % 4 < 2 ? 8 : 299) << "row " << i;
+    num_ends += result.tokens[i] == 8 ? 1u : 0u;
+    // The logprob is that of the token that won.
+    if (!closed && i % 4 >= 2) EXPECT_GT(result.logprobs[i], -20.0f);
+  }
+  EXPECT_LT(num_ends, b.seats.size());
+  expect_reference(b);
+}
+
 TEST_F(SamplingTest, HostMaskBindsOnlyTheRowsThatAskForIt) {
   Batch b = make_batch(32, 70);
   for (std::size_t i = 0; i < b.seats.size(); ++i) {

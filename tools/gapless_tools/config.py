@@ -81,6 +81,7 @@ class RegionConfig:
     inner_dim: int = 8192
     decoder_arch: str = "mlp"  # or "linear": one product each
     use_ln: bool = False
+    linear_sizes: bool = False  # a size is bin / bins
 
 
 @dataclass
@@ -112,6 +113,10 @@ class TokenizerConfig:
     size_id: int = 6
     start_ground_points_id: int = 7
     end_ground_id: int = 9
+    # No token for coordinates: any token but eos begins an object. The ids above that are missing are -1.
+    any_token_is_coord: bool = False
+    object_leading_space: bool = True
+    question_leading_space: bool = False
     templates: dict[str, Any] = field(default_factory=_default_templates)
 
 

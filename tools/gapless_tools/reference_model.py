@@ -1,4 +1,4 @@
-"""The oracle: a Moondream 2 (June 2025) or Moondream 3 model in plain PyTorch, obvious rather than fast.
+"""The oracle: a Moondream 2 (January to June 2025), 0.5B or 3 model in plain PyTorch, obvious rather than fast.
 
 Weights are a flat dictionary in the published naming ("model.vision...", "model.text...", "model.region...").
 Every linear weight is [out, in]. All maths runs in the dtype of the weights, float32 unless told otherwise.
@@ -258,6 +258,10 @@ class ReferenceModel:
     def coord_value(self, bin_index: int) -> float:
         bins = self.config.region.coord_out_dim
         return bin_index / (bins if self.config.numerics.coord_divisor == "num_bins" else bins - 1)
+
+    def size_value(self, bin_index: int) -> float:
+        region = self.config.region
+        return bin_index / (region.size_out_dim // 2) if region.linear_sizes else size_value(bin_index)
 
     def encode_coord(self, value: torch.Tensor) -> torch.Tensor:
         """value [..., 1] in [0, 1] -> embedding [..., D]"""

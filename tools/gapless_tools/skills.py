@@ -9,7 +9,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from .config import MoondreamConfig
-from .reference_model import Capture, ReferenceModel, TextCache, keep, layer_norm, size_value
+from .reference_model import Capture, ReferenceModel, TextCache, keep, layer_norm
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,14 @@ def margin_of(logits: torch.Tensor) -> float:
 def prompt_ids(skill: str, argument: str, tokenizer: Tokenizer, config: MoondreamConfig) -> list[int]:
     """Token ids after the image. `argument`: the question, the object, or the caption's length.
 
-    Objects of detect and point are encoded with a leading space, questions without.
+    Objects of detect and point are encoded with a leading space and questions without, but for older models.
     """
     template = config.tokenizer.templates[skill]
     if skill == "caption":
         return list(template[argument])
-    text = argument if skill == "query" else " " + argument
+    special = config.tokenizer
+    spaced = special.question_leading_space if skill == "query" else special.object_leading_space
+    text = " " + argument if spaced else argument
     return template["prefix"] + tokenizer.encode(text).ids + template["suffix"]
 
 
@@ -106,7 +108,8 @@ def generate_text(
     cache, hidden = _prefill(model, cache, ids, capture)
     while True:
         logits = model.logits(hidden)
-        logits[special.answer_id] = float("-inf")
+        if special.answer_id >= 0:
+            logits[special.answer_id] = float("-inf")
         token = int(logits.argmax())
         out.margins.append(margin_of(logits))
         if token == special.eos_id:
@@ -129,6 +132,8 @@ def generate_regions(
     capture: Capture = None,
 ) -> Generation:
     """Greedy points (with_size false) or boxes: {coord, eos} may start an object, then y, then for boxes the size.
+
+    Models without a token for coordinates: any token but eos starts an object.
 
     A region value is read from the hidden state before the token, its encoding is the token's embedding.
     """
@@ -153,7 +158,10 @@ def generate_regions(
             out.finish_reason = "length"
             break
         logits = model.logits(hidden)
-        gap = float(logits[special.coord_id] - logits[special.eos_id])
+        others = logits.clone()
+        others[special.eos_id] = float("-inf")
+        begins = others.max() if special.any_token_is_coord else logits[special.coord_id]
+        gap = float(begins - logits[special.eos_id])
         out.margins.append(abs(gap))
         if gap <= 0:
             break
@@ -166,7 +174,7 @@ def generate_regions(
             out.bin_margins += [margin_of(logits[0]), margin_of(logits[1])]
             out.token_ids.append(special.size_id)
             out.bins += [w_bin, h_bin]
-            w, h = size_value(w_bin), size_value(h_bin)
+            w, h = model.size_value(w_bin), model.size_value(h_bin)
             out.boxes.append((x - w / 2, y - h / 2, x + w / 2, y + h / 2))
             hidden = feed(model.encode_size(torch.tensor([w, h], dtype=model.dtype, device=model.device)))
     return out

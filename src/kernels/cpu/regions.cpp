@@ -80,8 +80,9 @@ void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params) {
     } else {
       const int num_bins = weights.size_fc2.out / 2;
       const float* logits = region_logits(ops, hidden, weights.size_fc1, weights.size_fc2, scratch);
-      values[0] = reference::size_of_bin(argmax(logits, num_bins), num_bins);
-      values[1] = reference::size_of_bin(argmax(logits + num_bins, num_bins), num_bins);
+      values[0] = reference::size_of_bin(argmax(logits, num_bins), num_bins, params.linear_sizes);
+      values[1] = reference::size_of_bin(argmax(logits + num_bins, num_bins), num_bins,
+                                         params.linear_sizes);
     }
   }
 }

@@ -92,6 +92,10 @@ Candidates collect(const SampleParams& params, const RowState& row, std::int64_t
   Candidates found(params, row, i, to);
   if (row.automaton != kNoAutomaton) {
     const AutomatonState& state = params.automata[row.automaton];
+    if (state.otherwise >= 0) {
+      for (std::int32_t token = 0; token < params.vocab; ++token) found.add(token);
+      return found;
+    }
     for (int edge = 0; edge < state.num_edges; ++edge) {
       const std::int32_t token = state.tokens[edge];
       const bool repeated =
@@ -153,6 +157,15 @@ std::int32_t choose(const SampleParams& params, const RowState& row, std::int64_
   return draw(ranking, row.sampling, sampling_uniform(row.sampling.seed, row.num_generated));
 }
 
+// A token without an edge becomes the state's `otherwise`, if it has one.
+std::int32_t in_automaton(const SampleParams& params, const RowState& row, std::int32_t token) {
+  if (row.automaton == kNoAutomaton) return token;
+  const AutomatonState& state = params.automata[row.automaton];
+  const std::int32_t* const end = state.tokens + state.num_edges;
+  return state.otherwise < 0 || std::find(state.tokens, end, token) != end ? token
+                                                                            : state.otherwise;
+}
+
 }  // namespace
 
 std::size_t sample_scratch_bytes(int max_rows, int vocab) {
@@ -167,9 +180,10 @@ void sample(const SampleParams& params) {
     const RowState& row = params.row_states[params.rows[i]];
     if (row.done != 0) return;
     auto* scratch = static_cast<Candidate*>(params.scratch) + i * params.vocab;
-    params.tokens[i] = choose(params, row, i, scratch);
+    const std::int32_t token = choose(params, row, i, scratch);
+    params.tokens[i] = in_automaton(params, row, token);
     params.logprobs[i] =
-        Logprobs(params.logits + i * params.logits_stride, params.vocab).of(params.tokens[i]);
+        Logprobs(params.logits + i * params.logits_stride, params.vocab).of(token);
   });
 }
 

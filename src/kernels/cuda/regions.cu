@@ -37,7 +37,8 @@ __device__ int argmax(const float* logits, int num_bins, Best* shared) {
   return min(best.bin, num_bins - 1);  // not a number everywhere: some bin
 }
 
-__device__ float size_of_bin(int bin, int num_bins) {
+__device__ float size_of_bin(int bin, int num_bins, bool linear) {
+  if (linear) return static_cast<float>(static_cast<double>(bin) / num_bins);
   return static_cast<float>(exp2(10.0 * bin / (num_bins - 1) - 10.0));
 }
 
@@ -64,8 +65,8 @@ __global__ void __launch_bounds__(kThreads)
   } else if (p.tokens[i] == p.size_id) {
     const int num_bins = p.weights.size_fc2.out / 2;
     const float* logits = size_logits + i * 2 * num_bins;
-    x = size_of_bin(argmax(logits, num_bins, shared), num_bins);
-    y = size_of_bin(argmax(logits + num_bins, num_bins, shared), num_bins);
+    x = size_of_bin(argmax(logits, num_bins, shared), num_bins, p.linear_sizes);
+    y = size_of_bin(argmax(logits + num_bins, num_bins, shared), num_bins, p.linear_sizes);
   } else {
     return;
   }

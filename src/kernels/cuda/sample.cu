@@ -52,8 +52,13 @@ class Allowed {
       : listed_only_(row.automaton != kNoAutomaton),
         host_mask_((row.flags & kRowHostMask) != 0 ? host_mask : nullptr) {
     const AutomatonState* state = listed_only_ ? &automata[row.automaton] : nullptr;
-    const int num_ids = listed_only_ ? state->num_edges : row.num_denied_ids;
+    int num_ids = listed_only_ ? state->num_edges : row.num_denied_ids;
     const std::int32_t* ids = listed_only_ ? state->tokens : row.denied_ids;
+    if (listed_only_ && state->otherwise >= 0) {  // every token
+      listed_only_ = false;
+      host_mask_ = nullptr;
+      num_ids = 0;
+    }
 #pragma unroll
     for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < num_ids ? ids[i] : -1;
   }
@@ -273,6 +278,17 @@ __device__ int draw(const float* logits, int vocab, const SamplingSettings& sett
   return order.find({.by_count = false, .amount = min(amount, kept - 1)}).token;
 }
 
+// A token without an edge becomes the state's `otherwise`, if it has one.
+__device__ int in_automaton(const SampleParams& p, const RowState& row, int token) {
+  if (row.automaton == kNoAutomaton) return token;
+  const AutomatonState& state = p.automata[row.automaton];
+  if (state.otherwise < 0) return token;
+  for (int edge = 0; edge < state.num_edges; ++edge) {
+    if (state.tokens[edge] == token) return token;
+  }
+  return state.otherwise;
+}
+
 __device__ float logprob_of(const float* logits, int token, const ExpSum& all) {
   const float logit = logits[token];
   return isfinite(logit) ? logit - all.largest - logf(all.sum) : kImpossibleLogprob;
@@ -309,7 +325,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
                           *reinterpret_cast<TokenOrderShared<kIdBits>*>(raw_shared));
   }
   if (threadIdx.x == 0) {
-    p.tokens[i] = token;
+    p.tokens[i] = in_automaton(p, row, token);
     p.logprobs[i] = logprob_of(logits, token, summary.all);
   }
 }

@@ -83,6 +83,7 @@ void decode_regions(const DecodeRegionsParams& params);
 float coordinate_of_bin(int bin, int num_bins);               // bin / (num_bins - 1)
 float coordinate_of_bin(int bin, int num_bins, int divisor);  // 0: num_bins - 1
 float size_of_bin(int bin, int num_bins);
+float size_of_bin(int bin, int num_bins, bool linear);
 
 // rows.cpp
 void begin_step(const BeginStepParams& params);

@@ -50,6 +50,10 @@ float size_of_bin(int bin, int num_bins) {
   return static_cast<float>(std::exp2(10.0 * bin / (num_bins - 1) - 10.0));
 }
 
+float size_of_bin(int bin, int num_bins, bool linear) {
+  return linear ? coordinate_of_bin(bin, num_bins, num_bins) : size_of_bin(bin, num_bins);
+}
+
 void decode_regions(const DecodeRegionsParams& params) {
   const RegionDecoderWeights& weights = params.weights;
   for (std::int64_t i = 0; i < params.num_rows; ++i) {
@@ -70,8 +74,9 @@ void decode_regions(const DecodeRegionsParams& params) {
     } else if (params.tokens[i] == params.size_id) {
       const auto logits = region_logits(hidden, weights.norms, weights.size_fc1, weights.size_fc2);
       const int num_bins = weights.size_fc2.out / 2;
-      values[0] = size_of_bin(argmax(logits.data(), num_bins), num_bins);
-      values[1] = size_of_bin(argmax(logits.data() + num_bins, num_bins), num_bins);
+      values[0] = size_of_bin(argmax(logits.data(), num_bins), num_bins, params.linear_sizes);
+      values[1] = size_of_bin(argmax(logits.data() + num_bins, num_bins), num_bins,
+                              params.linear_sizes);
     }
   }
 }

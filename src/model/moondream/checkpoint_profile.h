@@ -37,9 +37,11 @@ struct CheckpointProfile {
   std::vector<TensorMark> marks;
 
   // What tells models of the same tensors apart: the repository from which the moondream.py that
-  // is published beside the weights takes its tokenizer; without that file, the dtype. A model
-  // whose tensors say enough has neither.
+  // is published beside the weights takes its tokenizer, and of models that share it a piece of that
+  // code; without that file, the dtype. A model whose tensors say enough has no dtype here, and is
+  // refused where the file names another tokenizer.
   std::string_view code_tokenizer;
+  std::string_view code_has;
   std::optional<TensorDType> stored_as;
 
   // Tokens that only its tokenizer.json has at these ids.

@@ -93,7 +93,13 @@ void validate_region(const RegionConfig& region, int text_dim, Validator& check)
 }
 
 void validate_token_ids(const TokenizerConfig& tokenizer, int vocab_size, Validator& check) {
+  for (const auto& [field, id] :
+       {std::pair("bos_id", tokenizer.bos_id), std::pair("eos_id", tokenizer.eos_id),
+        std::pair("coord_id", tokenizer.coord_id), std::pair("size_id", tokenizer.size_id)}) {
+    if (!id.valid()) check.fail("tokenizer.{} is missing", field);
+  }
   const std::vector<TokenId> ids = tokenizer.all_ids();
+  if (!check.status().ok()) return;
   const auto [lowest, highest] = std::ranges::minmax(ids);
   if (lowest.value < 0 || highest.value >= vocab_size) {
     check.fail(
@@ -102,6 +108,24 @@ void validate_token_ids(const TokenizerConfig& tokenizer, int vocab_size, Valida
         "vocabulary must give its ids under \"tokenizer\" and say \"gapless\": {{\"format\": 1}}",
         lowest.value, highest.value, vocab_size);
   }
+}
+
+// GPT-2's ids. Source: config.py and moondream.py of vikhyat/moondream, January to April 2025.
+TokenizerConfig older_tokenizer_config() {
+  TokenizerConfig tokenizer = TokenizerConfig::without_skills();
+  tokenizer.bos_id = tokenizer.eos_id = TokenId(50256);
+  // Of 51200 rows the tokenizer has 50295 tokens; these two ids are none of them.
+  tokenizer.coord_id = TokenId(51198);
+  tokenizer.size_id = TokenId(51199);
+  tokenizer.any_token_is_coord = true;
+  tokenizer.caption_short = TokenizerConfig::ids({198, 198, 16438, 8305, 25});
+  tokenizer.caption_normal = TokenizerConfig::ids({198, 198, 24334, 1159, 25});
+  tokenizer.query = {TokenizerConfig::ids({198, 198, 24361, 25}),
+                     TokenizerConfig::ids({198, 198, 33706, 25})};
+  tokenizer.detect = {TokenizerConfig::ids({198, 198, 47504, 25}), TokenizerConfig::ids({628})};
+  tokenizer.point = {TokenizerConfig::ids({198, 198, 12727, 25}), TokenizerConfig::ids({628})};
+  tokenizer.object_leading_space = false;
+  return tokenizer;
 }
 
 }  // namespace
@@ -116,6 +140,37 @@ ModelConfig moondream3_config() {
   config.region.linear_decoders = true;
   config.region.use_ln = true;
   config.tokenizer.query.suffix = TokenizerConfig::ids({3});
+  return config;
+}
+
+ModelConfig moondream2_january_config() {
+  ModelConfig config;
+  config.region.linear_sizes = true;
+  config.numerics.coord_divisor = CoordDivisor::kNumBins;
+  config.tokenizer = older_tokenizer_config();
+  return config;
+}
+
+ModelConfig moondream2_march_config() {
+  ModelConfig config;
+  config.tokenizer = older_tokenizer_config();
+  config.tokenizer.caption_long = TokenizerConfig::ids({198, 198, 14617, 8305, 25});
+  config.tokenizer.object_leading_space = true;
+  config.tokenizer.question_leading_space = true;
+  return config;
+}
+
+ModelConfig moondream_half_billion_config() {
+  ModelConfig config = moondream2_january_config();
+  config.text.dim = 1024;
+  config.text.ff_dim = 4096;
+  config.text.n_heads = 16;
+  config.text.n_kv_heads = 16;
+  config.vision.enc_dim = 720;
+  config.vision.enc_ff_dim = 2690;
+  config.vision.enc_n_heads = 10;
+  config.vision.proj_out_dim = 1024;
+  config.region.dim = 1024;
   return config;
 }
 

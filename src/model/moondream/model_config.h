@@ -78,6 +78,7 @@ struct RegionConfig {
   int inner_dim = 8192;          // means nothing for linear decoders
   bool linear_decoders = false;  // "decoder_arch": "linear": one product each, not two
   bool use_ln = false;           // the decoders read a normalised hidden state
+  bool linear_sizes = false;     // a size is bin / bins, as a coordinate may be; else 2^(10 bin / (bins - 1) - 10)
 
   friend bool operator==(const RegionConfig&, const RegionConfig&) = default;
 };
@@ -101,6 +102,12 @@ inline ModelConfig moondream2_config() {
 
 // Moondream 3 and 3.1.
 ModelConfig moondream3_config();
+
+// Moondream 2 of January 2025, of March and April 2025, and Moondream 0.5B. They have the tokenizer before June's, and
+// no tokens for coordinates and sizes.
+ModelConfig moondream2_january_config();
+ModelConfig moondream2_march_config();
+ModelConfig moondream_half_billion_config();
 
 // Parses and validates. `name` begins every error. What the file does not say is as in `base`.
 StatusOr<ModelConfig> parse_model_config(std::string_view json, std::string_view name,

@@ -54,17 +54,18 @@ std::vector<IntField> int_fields(ModelConfig& config) {
 struct IdField {
   const char* key;
   TokenId* value;
+  bool may_be_missing = false;  // written as -1
 };
 
 std::vector<IdField> id_fields(TokenizerConfig& tokenizer) {
   return {{"bos_id", &tokenizer.bos_id},
           {"eos_id", &tokenizer.eos_id},
-          {"answer_id", &tokenizer.answer_id},
-          {"thinking_id", &tokenizer.thinking_id},
+          {"answer_id", &tokenizer.answer_id, true},
+          {"thinking_id", &tokenizer.thinking_id, true},
           {"coord_id", &tokenizer.coord_id},
           {"size_id", &tokenizer.size_id},
-          {"start_ground_points_id", &tokenizer.start_ground_points_id},
-          {"end_ground_id", &tokenizer.end_ground_id}};
+          {"start_ground_points_id", &tokenizer.start_ground_points_id, true},
+          {"end_ground_id", &tokenizer.end_ground_id, true}};
 }
 
 struct TemplateField {
@@ -128,6 +129,8 @@ Status read_text(const JsonObject& section, ModelConfig& config) {
 
 Status read_region(const JsonObject& section, RegionConfig& region) {
   GAPLESS_ASSIGN_OR_RETURN(region.use_ln, section.boolean_or("use_ln", region.use_ln));
+  GAPLESS_ASSIGN_OR_RETURN(region.linear_sizes,
+                           section.boolean_or("linear_sizes", region.linear_sizes));
   GAPLESS_ASSIGN_OR_RETURN(
       const std::string_view arch,
       section.string_or("decoder_arch", region.linear_decoders ? "linear" : "mlp"));
@@ -189,11 +192,16 @@ Status read_tokenizer(const JsonObject& section, TokenizerConfig& tokenizer) {
   for (const IdField& field : id_fields(tokenizer)) {
     GAPLESS_ASSIGN_OR_RETURN(
         const std::int64_t id,
-        section.integer_or(field.key, field.value->value, 0, kMaxVocabSize - 1));
+        section.integer_or(field.key, field.value->value, field.may_be_missing ? -1 : 0,
+                           kMaxVocabSize - 1));
     *field.value = TokenId(static_cast<std::int32_t>(id));
   }
   GAPLESS_ASSIGN_OR_RETURN(tokenizer.object_leading_space,
                            section.boolean_or("object_leading_space", true));
+  GAPLESS_ASSIGN_OR_RETURN(tokenizer.question_leading_space,
+                           section.boolean_or("question_leading_space", false));
+  GAPLESS_ASSIGN_OR_RETURN(tokenizer.any_token_is_coord,
+                           section.boolean_or("any_token_is_coord", false));
   GAPLESS_RETURN_IF_ERROR(read_spellings(section, tokenizer.spellings));
   GAPLESS_ASSIGN_OR_RETURN(const std::int64_t vocab_size,
                            section.integer_or("vocab_size", 0, 0, kMaxVocabSize));
@@ -287,6 +295,7 @@ Status expect_sizes(const ModelConfig& found, const ModelConfig& expected, std::
   const std::tuple<const char*, bool, bool> flags[] = {
       {"text.tau_attn", a.text.tau_attn, b.text.tau_attn},
       {"region.use_ln", a.region.use_ln, b.region.use_ln},
+      {"region.linear_sizes", a.region.linear_sizes, b.region.linear_sizes},
       {"region.decoder_arch linear", a.region.linear_decoders, b.region.linear_decoders}};
   for (const auto& [field, value, expected_value] : flags) {
     if (value == expected_value) continue;
@@ -319,6 +328,7 @@ std::string model_config_to_json(const ModelConfig& original) {
   }
   if (config.text.tau_attn) text["tau_attn"] = true;
   if (config.region.use_ln) section_of(root, "region")["use_ln"] = true;
+  if (config.region.linear_sizes) section_of(root, "region")["linear_sizes"] = true;
   if (config.region.linear_decoders) section_of(root, "region")["decoder_arch"] = "linear";
   for (const NumericsOption& option : numerics_options()) {
     const int choice = option.get(config.numerics);
@@ -330,6 +340,8 @@ std::string model_config_to_json(const ModelConfig& original) {
   for (const IdField& field : id_fields(config.tokenizer))
     tokenizer[field.key] = field.value->value;
   tokenizer["object_leading_space"] = config.tokenizer.object_leading_space;
+  if (config.tokenizer.question_leading_space) tokenizer["question_leading_space"] = true;
+  if (config.tokenizer.any_token_is_coord) tokenizer["any_token_is_coord"] = true;
   if (config.tokenizer.vocab_size > 0) tokenizer["vocab_size"] = config.tokenizer.vocab_size;
   for (const TokenSpelling& token : config.tokenizer.spellings) {
     section_of(tokenizer, "spellings")[std::to_string(token.id.value)] = token.text;

@@ -35,7 +35,12 @@ constexpr const char* kJuneCode =
     R"(self.tokenizer = Tokenizer.from_pretrained("moondream/starmie-v1"))";
 constexpr const char* kJanuaryCode =
     R"(self.tokenizer = Tokenizer.from_pretrained(
-           "vikhyatk/moondream2", revision="2024-08-26"))";
+           "vikhyatk/moondream2", revision="2024-08-26")
+       w = torch.argmax(size_logits[0], dim=-1) / size_logits.size(-1))";
+constexpr const char* kMarchCode =
+    R"(self.tokenizer = Tokenizer.from_pretrained(
+           "vikhyatk/moondream2", revision="2025-01-09")
+       w = torch.pow(2.0, (w_bin.float() / 1023.0) * 10.0 - 10.0))";
 constexpr const char* kWhereJuneIs =
     "It runs Moondream 2 of June 2025 (model.safetensors and config.json of vikhyatk/moondream2, "
     "revision 2025-06-21; tokenizer.json of moondream/starmie-v1)";
@@ -116,6 +121,14 @@ TokenizerText older_tokenizer() {
   for (std::size_t i = 0; i < letters.size(); ++i) text.vocab[letters[i]] = i;
   text.token(24361, "Question");
   text.token(33706, "Answer");
+  text.token(628, "\n\n");
+  text.token(16438, "Short");
+  text.token(24334, "Normal");
+  text.token(14617, "Long");
+  text.token(8305, " caption");
+  text.token(1159, " text");
+  text.token(47504, "Detect");
+  text.token(12727, "Point");
   text.special(50256, "<|endoftext|>");
   return text;
 }
@@ -191,14 +204,12 @@ TEST_F(PublishedFiles, June2025RunsInTheOtherNamings) {
 TEST_F(PublishedFiles, TheCodeBesideTheWeightsIsAskedBeforeTheirDtype) {
   folder_.write("moondream.py", kJuneCode);
   EXPECT_EQ(error_with(tensors_of(moondream2_config(), TensorDType::kF16)), kRuns);
+  folder_.write("tokenizer.json", older_tokenizer().json());
   folder_.write("moondream.py", kJanuaryCode);
-  EXPECT_THAT(
-      error_with(june_),
-      AllOf(HasSubstr(file("model.safetensors")),
-            HasSubstr("this is Moondream 2 of January to April 2025 (the moondream.py beside it "
-                      "names the tokenizer vikhyatk/moondream2), which gapless does not run: its "
-                      "tokenizer and prompts are older. "),
-            HasSubstr(kWhereJuneIs)));
+  EXPECT_EQ(error_with(june_), "runs as Moondream 2 of January 2025");
+  folder_.write("moondream.py", kMarchCode);
+  EXPECT_EQ(error(), "runs as Moondream 2 of March and April 2025");
+  folder_.write("tokenizer.json", june_tokenizer().json());
   folder_.write("moondream.py", R"(Tokenizer.from_pretrained('someone/else'))");
   EXPECT_THAT(error(),
               AllOf(HasSubstr(file("moondream.py")), HasSubstr("names the tokenizer someone/else"),
@@ -207,16 +218,55 @@ TEST_F(PublishedFiles, TheCodeBesideTheWeightsIsAskedBeforeTheirDtype) {
   EXPECT_EQ(error(), kRuns);
 }
 
-TEST_F(PublishedFiles, January2025IsRefusedWhateverLiesBesideIt) {
-  const Tensors january = tensors_of(moondream2_config(), TensorDType::kF16);
-  const auto refused =
-      AllOf(HasSubstr(file("model.safetensors")),
-            HasSubstr("this is Moondream 2 of January to April 2025 (its tensors are F16"),
-            HasSubstr("which gapless does not run"), HasSubstr(kWhereJuneIs));
-  EXPECT_THAT(error_with(january), refused);  // with June's tokenizer
-  EXPECT_THAT(error_with(older_tokenizer()), refused);
+TEST_F(PublishedFiles, OlderReleasesRunWithTheirCodeAndTheirTokenizer) {
+  for (const bool legacy : {false, true}) {
+    write_weights(folder_, tensors_of(moondream2_config(), TensorDType::kF16, legacy));
+    folder_.write("tokenizer.json", older_tokenizer().json());
+    folder_.write("moondream.py", kJanuaryCode);
+    EXPECT_EQ(error(), "runs as Moondream 2 of January 2025");
+    EXPECT_EQ(find_model(folder_.path().string())->config, moondream2_january_config());
+    folder_.write("moondream.py", kMarchCode);
+    EXPECT_EQ(error(), "runs as Moondream 2 of March and April 2025");
+    EXPECT_EQ(find_model(folder_.path().string())->config, moondream2_march_config());
+  }
+  EXPECT_THAT(describe_source(find_model(folder_.path().string()).value()).value(),
+              AllOf(HasSubstr("Moondream 2 of March and April 2025"), HasSubstr("MB of F16")));
+  // Token ids of a published config.json are ignored, and its sizes must be the model's.
+  folder_.write("config.json", R"({"config": {}, "tokenizer": {"bos_id": 7, "templates": {}}})");
+  EXPECT_EQ(find_model(folder_.path().string())->config, moondream2_march_config());
+  folder_.write("config.json", R"({"region": {"linear_sizes": true}})");
+  EXPECT_THAT(error(), HasSubstr("region.linear_sizes is true; Moondream 2 of March and April"));
+}
+
+TEST_F(PublishedFiles, OlderReleasesAreRefusedInMixtures) {
+  write_weights(folder_, tensors_of(moondream2_config(), TensorDType::kF16));
+  // Without the code January and March cannot be told apart.
+  folder_.write("tokenizer.json", older_tokenizer().json());
+  EXPECT_THAT(error(), AllOf(HasSubstr(file("model.safetensors")),
+                             HasSubstr("its tensors are F16, so its release cannot be told"),
+                             HasSubstr("Put the moondream.py of its release beside it")));
+  // Code that says nothing of sizes, or both things.
+  folder_.write("moondream.py", R"(Tokenizer.from_pretrained("vikhyatk/moondream2"))");
+  EXPECT_THAT(error(),
+              AllOf(HasSubstr(file("moondream.py")), HasSubstr("does not say how a size is made"),
+                    HasSubstr("Moondream 2 of January 2025, Moondream 2 of March and April 2025")));
+  folder_.write("moondream.py", std::string(kJanuaryCode) + kMarchCode);
+  EXPECT_THAT(error(), HasSubstr("is that of Moondream 2 of January 2025, Moondream 2 of March and "
+                                 "April 2025 at once"));
+  // The other tokenizer, and none.
+  folder_.write("moondream.py", kMarchCode);
+  EXPECT_THAT(error_with(june_tokenizer()),
+              AllOf(HasSubstr("not the tokenizer of these weights: id 50256 is no token"),
+                    HasSubstr("it is the tokenizer of Moondream 2 of June 2025"),
+                    HasSubstr("expected is the tokenizer.json of vikhyatk/moondream2")));
+  TokenizerText other = older_tokenizer();
+  other.vocab.erase("Point");
+  EXPECT_THAT(error_with(other), HasSubstr("it has no token 12727, which the prompts of Moondream 2 "
+                                           "of March"));
+  remove("tokenizer.json");
+  EXPECT_THAT(error(), HasSubstr("tokenizer.json of vikhyatk/moondream2"));
   remove("config.json");
-  EXPECT_THAT(error(), refused);
+  EXPECT_THAT(error(), HasSubstr("the config.json of Moondream 2 of March and April 2025"));
 }
 
 TEST_F(PublishedFiles, AnotherDtypeDoesNotTellTheRelease) {
@@ -224,22 +274,36 @@ TEST_F(PublishedFiles, AnotherDtypeDoesNotTellTheRelease) {
               AllOf(HasSubstr(file("model.safetensors")),
                     HasSubstr("its tensors are F32, so its release cannot be told"),
                     HasSubstr("Moondream 2 of June 2025 in BF16"),
-                    HasSubstr("Moondream 2 of January to April 2025 in F16"),
+                    HasSubstr("Moondream 2 of January 2025 in F16"),
                     HasSubstr("Put the moondream.py of its release beside it")));
 }
 
-TEST_F(PublishedFiles, OtherModelsOfTheFamilyAreNamed) {
-  const ModelConfig half = published_architecture("moondream-0.5b").value();
+TEST_F(PublishedFiles, HalfABillionRuns) {
+  const ModelConfig half = moondream_half_billion_config();
+  folder_.write("tokenizer.json", older_tokenizer().json());
   for (const bool legacy : {false, true}) {
-    EXPECT_THAT(error_with(tensors_of(half, TensorDType::kF16, legacy)),
-                AllOf(HasSubstr(file("model.safetensors")),
-                      HasSubstr("this is Moondream 0.5B, which"), HasSubstr(kWhereJuneIs)));
+    EXPECT_EQ(error_with(tensors_of(half, TensorDType::kF16, legacy)), "runs as Moondream 0.5B");
   }
   // Its own config.json makes it no other model.
   folder_.write("config.json", R"({"text": {"dim": 1024, "n_heads": 16}, "region": {"dim": 1024},
       "vision": {"enc_dim": 720, "enc_ff_dim": 2690, "enc_n_heads": 10, "proj_out_dim": 1024}})");
-  EXPECT_THAT(error_with(tensors_of(half, TensorDType::kBF16)),
-              HasSubstr("this is Moondream 0.5B"));
+  EXPECT_EQ(error_with(tensors_of(half, TensorDType::kBF16)), "runs as Moondream 0.5B");
+  EXPECT_EQ(find_model(folder_.path().string())->config, half);
+  folder_.write("moondream.py", kMarchCode);  // which knows it too
+  EXPECT_EQ(error(), "runs as Moondream 0.5B");
+  folder_.write("moondream.py", kJuneCode);
+  EXPECT_THAT(error(), AllOf(HasSubstr(file("moondream.py")),
+                             HasSubstr("names the tokenizer moondream/starmie-v1, which Moondream "
+                                       "0.5B does not use, and that is what the tensors are")));
+  remove("moondream.py");
+  folder_.write("config.json", R"({"text": {"dim": 2048}})");
+  EXPECT_THAT(error(), HasSubstr("text.dim = 2048"));
+  folder_.write("config.json", "{}");
+  EXPECT_THAT(error_with(june_tokenizer()),
+              HasSubstr("id 50256 is no token, but Moondream 0.5B has '<|endoftext|>' there"));
+}
+
+TEST_F(PublishedFiles, OtherModelsOfTheFamilyAreNamed) {
   EXPECT_THAT(error_after([](Tensors& tensors) {
                 for (StoredTensor& tensor : tensors) {
                   if (!tensor.name.ends_with(".mlp.fc1.weight") || tensor.shape[0] != 8192)
@@ -349,7 +413,8 @@ TEST_F(PublishedFiles, TokenizerMissingOrOfOtherWeights) {
       error_with(older_tokenizer()),
       AllOf(HasSubstr(file("tokenizer.json") + "not the tokenizer of these weights"),
             HasSubstr("id 0 is '!', but Moondream 2 of June 2025 has '<|endoftext|>' there"),
-            HasSubstr("it is the tokenizer of Moondream 2 of January to April 2025"),
+            HasSubstr("it is the tokenizer of Moondream 2 of January 2025, Moondream 2 of March and "
+                      "April 2025, Moondream 0.5B"),
             HasSubstr(expected)));
   TokenizerText other = june_tokenizer();
   other.vocab.erase("query");

@@ -60,19 +60,22 @@ class Files {
   std::map<std::string, const CheckpointTensor*, std::less<>> tensors;
 };
 
-// The repository in moondream.py's Tokenizer.from_pretrained("..."), or nothing.
-std::string tokenizer_named_by_code(const Files& files) {
+// The moondream.py beside the weights, or nothing.
+std::string code_beside(const Files& files) {
   if (!files.exists("moondream.py")) return {};
-  const auto code = read_file(files.folder / "moondream.py", kMaxModelConfigBytes);
-  if (!code.ok()) return {};
-  const std::string_view text = *code;
+  auto code = read_file(files.folder / "moondream.py", kMaxModelConfigBytes);
+  return code.ok() ? *std::move(code) : std::string();
+}
+
+// The repository in its Tokenizer.from_pretrained("..."), or nothing.
+std::string tokenizer_named_by(std::string_view code) {
   constexpr std::string_view kCall = "Tokenizer.from_pretrained(";
-  const std::size_t call = text.find(kCall);
-  if (call == text.npos) return {};
-  const std::size_t open = text.find_first_of("\"'", call + kCall.size());
-  if (open == text.npos) return {};
-  const std::size_t close = text.find(text[open], open + 1);
-  return close == text.npos ? "" : std::string(text.substr(open + 1, close - open - 1));
+  const std::size_t call = code.find(kCall);
+  if (call == code.npos) return {};
+  const std::size_t open = code.find_first_of("\"'", call + kCall.size());
+  if (open == code.npos) return {};
+  const std::size_t close = code.find(code[open], open + 1);
+  return close == code.npos ? "" : std::string(code.substr(open + 1, close - open - 1));
 }
 
 // What a checkpoint has where models of the family have their token embeddings.
@@ -94,28 +97,59 @@ struct Match {
   std::string told_by;
 };
 
-StatusOr<Match> tell_apart(const Files& files, const Rows& candidates) {
-  const std::string code = tokenizer_named_by_code(files);
-  if (!code.empty()) {
-    for (const CheckpointProfile* row : candidates) {
-      if (row->code_tokenizer == code) {
-        return Match{row,
-                     fmt::format(" (the moondream.py beside it names the tokenizer {})", code)};
-      }
-    }
-    return invalid_argument("{}: names the tokenizer {}, which no model known to gapless uses; {}",
-                            (files.folder / "moondream.py").string(), code, profiles_that_run());
+std::string titles_of(const Rows& rows) {
+  std::string list;
+  for (const CheckpointProfile* row : rows) {
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", row->title);
   }
+  return list;
+}
+
+// By the moondream.py beside the weights, which names `tokenizer`.
+StatusOr<Match> tell_by_code(const Files& files, const Rows& candidates, std::string_view code,
+                             std::string_view tokenizer) {
+  const std::string file = (files.folder / "moondream.py").string();
+  Rows rows;
+  for (const CheckpointProfile* row : candidates) {
+    if (row->code_tokenizer == tokenizer) rows.push_back(row);
+  }
+  if (rows.empty()) {
+    return invalid_argument(
+        "{}: names the tokenizer {}, which {}; {}", file, tokenizer,
+        candidates.size() == 1
+            ? fmt::format("{} does not use, and that is what the tensors are", titles_of(candidates))
+            : "no model known to gapless uses",
+        profiles_that_run());
+  }
+  std::string told_by =
+      fmt::format(" (the moondream.py beside it names the tokenizer {})", tokenizer);
+  if (rows.size() == 1) return Match{rows.front(), std::move(told_by)};
+  const CheckpointProfile* found = nullptr;
+  for (const CheckpointProfile* row : rows) {
+    if (code.find(row->code_has) == code.npos) continue;
+    if (found != nullptr) return invalid_argument("{}: is that of {} at once", file, titles_of(rows));
+    found = row;
+  }
+  if (found != nullptr) return Match{found, std::move(told_by)};
+  return invalid_argument(
+      "{}: names the tokenizer {}, but does not say how a size is made of its bin, so the release "
+      "cannot be told: {}",
+      file, tokenizer, titles_of(rows));
+}
+
+StatusOr<Match> tell_by_dtype(const Files& files, const Rows& candidates) {
   const TensorDType dtype = files.find(candidates.front()->marks.front())->dtype;
   std::string known;
+  Rows rows;
   for (const CheckpointProfile* row : candidates) {
-    if (row->stored_as == dtype) {
-      return Match{row, fmt::format(" (its tensors are {}; the moondream.py of its release, put "
-                                    "beside it, would be asked first)",
-                                    tensor_dtype_name(dtype))};
-    }
+    if (row->stored_as == dtype) rows.push_back(row);
     known += fmt::format("{}{} in {}", known.empty() ? "" : ", ", row->title,
                          tensor_dtype_name(*row->stored_as));
+  }
+  if (rows.size() == 1) {
+    return Match{rows.front(), fmt::format(" (its tensors are {}; the moondream.py of its release, "
+                                           "put beside it, would be asked first)",
+                                           tensor_dtype_name(dtype))};
   }
   return invalid_argument(
       "{}: its tensors are {}, so its release cannot be told: published are {}. Put the "
@@ -134,10 +168,13 @@ StatusOr<Match> match_profile(const Files& files) {
     return invalid_argument("{}: not a model that gapless knows ({}). It runs {}",
                             files.weights_file(), describe_tensors(files), profiles_that_run());
   }
+  const std::string code = code_beside(files), tokenizer = tokenizer_named_by(code);
+  const bool code_counts = !candidates.front()->code_tokenizer.empty() && !tokenizer.empty();
+  if (code_counts) return tell_by_code(files, candidates, code, tokenizer);
   for (const CheckpointProfile* row : candidates) {
     if (!row->stored_as) return Match{row, ""};
   }
-  return tell_apart(files, candidates);
+  return tell_by_dtype(files, candidates);
 }
 
 // A spelling that the tokenizer does not have, or nullptr.
@@ -150,14 +187,15 @@ const TokenSpelling* first_other(const Tokenizer& tokenizer,
   return found == spellings.end() ? nullptr : &*found;
 }
 
-// " It is the tokenizer of Moondream 0.5B.", if it is one of the table's.
+// "; it is the tokenizer of Moondream 0.5B", if it is one of the table's.
 std::string whose_tokenizer(const Tokenizer& tokenizer) {
+  Rows rows;
   for (const CheckpointProfile& profile : checkpoint_profiles()) {
     if (!profile.spellings.empty() && first_other(tokenizer, profile.spellings) == nullptr) {
-      return fmt::format("; it is the tokenizer of {}", profile.title);
+      rows.push_back(&profile);
     }
   }
-  return "";
+  return rows.empty() ? "" : fmt::format("; it is the tokenizer of {}", titles_of(rows));
 }
 
 // The first id of the prompts that has no token.

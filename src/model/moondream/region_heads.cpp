@@ -13,6 +13,7 @@ Status RegionHeads::decode(Stream& stream, const StepBuffers& buffers, int num_r
   params.num_rows = num_rows;
   params.dim = weights_.dim();
   params.coord_divisor = coord_divisor_;
+  params.linear_sizes = linear_sizes_;
   params.coord_id = tokens_.coord_id;
   params.size_id = tokens_.size_id;
   params.scratch = workspace_.region_scratch;

@@ -17,16 +17,17 @@ struct RegionTokens {
 
 class RegionHeads {
  public:
-  // coord_divisor: as in DecodeRegionsParams.
+  // coord_divisor, linear_sizes: as in DecodeRegionsParams.
   RegionHeads(const ModelContext& context, const RegionDecoderWeights& weights,
               const TextWorkspace& workspace, const RowState* row_states, RegionTokens tokens,
-              int coord_divisor)
+              int coord_divisor, bool linear_sizes)
       : context_(context),
         weights_(weights),
         workspace_(workspace),
         row_states_(row_states),
         tokens_(tokens),
-        coord_divisor_(coord_divisor) {}
+        coord_divisor_(coord_divisor),
+        linear_sizes_(linear_sizes) {}
 
   // For the rows of a step whose sampled token stands for a value and who ask for it
   // (kRowDecodesRegions): writes StepBuffers::values from StepBuffers::hidden.
@@ -39,6 +40,7 @@ class RegionHeads {
   const RowState* row_states_;
   RegionTokens tokens_;
   int coord_divisor_;
+  bool linear_sizes_;
 };
 
 }  // namespace gapless

@@ -43,8 +43,10 @@ StatusOr<std::unique_ptr<VisionLanguageModel>> VisionLanguageModel::create(
 }
 
 Status VisionLanguageModel::start() {
-  const SpatialTokens tokens{
-      .coord_id = coord_id_, .size_id = size_id_, .eos_id = config_.tokenizer.eos_id.value};
+  const SpatialTokens tokens{.coord_id = coord_id_,
+                             .size_id = size_id_,
+                             .eos_id = config_.tokenizer.eos_id.value,
+                             .any_token_is_coord = config_.tokenizer.any_token_is_coord};
   GAPLESS_RETURN_IF_ERROR(prepare(
       make_rope_table(shape_.text.max_context, shape_.text.rotary_dim, config_.text.rope_theta),
       build_spatial_automata(tokens)));
@@ -81,7 +83,8 @@ void VisionLanguageModel::build_parts() {
   const bool by_bins = config_.numerics.coord_divisor == CoordDivisor::kNumBins;
   region_heads_.emplace(context_, weights_.region.decoder, workspace_->text(), state_->row_states(),
                         RegionTokens{.coord_id = coord_id_, .size_id = size_id_},
-                        by_bins ? config_.region.coord_out_dim : config_.region.coord_out_dim - 1);
+                        by_bins ? config_.region.coord_out_dim : config_.region.coord_out_dim - 1,
+                        config_.region.linear_sizes);
 }
 
 std::byte* VisionLanguageModel::crop_features(int crop) const {
