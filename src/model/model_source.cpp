@@ -56,9 +56,7 @@ ModelConfig small_older_config(ModelConfig config) {
   make_small(config, 32);
   config.region.inner_dim = 96;
   TokenizerConfig& tokenizer = config.tokenizer;
-  const auto opened = [](int word) {
-    return TokenizerConfig::ids({kBreak, kBreak, word, kColon});
-  };
+  const auto opened = [](int word) { return TokenizerConfig::ids({kBreak, kBreak, word, kColon}); };
   tokenizer.bos_id = tokenizer.eos_id = TokenId(0);
   tokenizer.coord_id = TokenId(798);
   tokenizer.size_id = TokenId(799);

@@ -192,7 +192,7 @@ Status note_tokens(const GenerationSettings& settings, int vocab, SkillPrompt& p
 }
 
 Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens,
-                    SkillPrompt& prompt) {
+                      SkillPrompt& prompt) {
   RowState& row = prompt.row;
   const auto spatial = spatial_skill(request.skill);
   if (!spatial) {
@@ -206,7 +206,8 @@ Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens
     return ok_status();
   }
   if (tokens.any_token_is_coord) {
-    return invalid_argument("masks of the host need a token for coordinates, which this model lacks");
+    return invalid_argument(
+        "masks of the host need a token for coordinates, which this model lacks");
   }
   row.flags |= kRowHostMask;
   const SpatialTokens spatial_tokens{tokens.coord_id.value, tokens.size_id.value,

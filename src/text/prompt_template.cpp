@@ -66,10 +66,10 @@ StatusOr<Prompt> PromptBuilder::query(std::string_view question, bool has_image,
                                       std::span<const SpatialRef> refs) const {
   if (config_.query.prefix.empty()) return lacks("query");
   if (strip(question).empty()) return invalid_argument("the question is empty");
-  GAPLESS_ASSIGN_OR_RETURN(const std::vector<TokenId> text, 
-                           tokenizer_->encode(config_.question_leading_space
-                                                  ? fmt::format(" {}", question)
-                                                  : std::string(question)));
+  GAPLESS_ASSIGN_OR_RETURN(
+      const std::vector<TokenId> text,
+      tokenizer_->encode(config_.question_leading_space ? fmt::format(" {}", question)
+                                                        : std::string(question)));
   Prompt prompt = begin(has_image);
   add_ids(config_.query.prefix, prompt);
   GAPLESS_RETURN_IF_ERROR(add_refs(refs, prompt));

@@ -69,7 +69,9 @@ std::vector<CaseName> all_cases() {
     add("");
     return cases;
   }
-  for (const char* set : {"tiny", "moondream3", "moondream3_other", "moondream05b", "moondream2_march"}) add(set);
+  for (const char* set :
+       {"tiny", "moondream3", "moondream3_other", "moondream05b", "moondream2_march"})
+    add(set);
   return cases;
 }
 

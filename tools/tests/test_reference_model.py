@@ -10,7 +10,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gapless_tools.config import MoeConfig, Numerics, load_config  # noqa: E402
+from gapless_tools.config import MoeConfig, Numerics, config_from_dict, load_config  # noqa: E402
 from gapless_tools.reference_model import (  # noqa: E402
     ReferenceModel,
     TextCache,
@@ -25,9 +25,46 @@ from gapless_tools.reference_model import (  # noqa: E402
     size_bin,
     size_value,
 )
-from gapless_tools.skills import encode_images  # noqa: E402
+from gapless_tools.skills import Limits, encode_images, generate_regions, prompt_ids  # noqa: E402
 
 MODEL = Path(__file__).parents[2] / "models" / "tiny"
+
+
+class Older(unittest.TestCase):
+    """Models without a token for coordinates: any token but eos begins an object, and eos ends where it is the largest."""
+
+    def setUp(self) -> None:
+        self.config = load_config(MODEL)
+        self.config.text.n_layers = 1
+        self.config.tokenizer.any_token_is_coord = True
+        self.weights = initial_weights(self.config, 1)
+
+    def points(self, bias: dict[int, float]) -> list[int]:
+        for token, value in bias.items():
+            self.weights["model.text.lm_head.bias"][token] = value
+        model = ReferenceModel(self.config, self.weights)
+        with torch.no_grad():
+            cache = encode_images(model, [])
+            return generate_regions(model, cache, [1, 2, 3], False, Limits(max_objects=2)).token_ids
+
+    def test_any_token_begins_an_object(self) -> None:
+        coord = self.config.tokenizer.coord_id
+        self.assertEqual(self.points({300: 100.0, self.config.tokenizer.eos_id: 90.0, coord: -100.0}), [coord] * 4)
+
+    def test_eos_ends(self) -> None:
+        self.assertEqual(self.points({300: 90.0, self.config.tokenizer.eos_id: 100.0}), [])
+
+    def test_spaces_in_front_are_the_models(self) -> None:
+        class Words:
+            def encode(self, text: str):
+                return mock.Mock(ids=[text])
+
+        tokenizer = {"templates": {"query": {"prefix": [], "suffix": []}, "detect": {"prefix": [], "suffix": []}}}
+        for question, thing in ((False, True), (True, True), (False, False)):
+            tokenizer |= {"question_leading_space": question, "object_leading_space": thing}
+            config = config_from_dict({"tokenizer": tokenizer})
+            self.assertEqual(prompt_ids("query", "a", Words(), config), [" a" if question else "a"])
+            self.assertEqual(prompt_ids("detect", "a", Words(), config), [" a" if thing else "a"])
 
 
 class PrefixMask(unittest.TestCase):
@@ -139,6 +176,13 @@ class Pieces(unittest.TestCase):
     def test_fourier_features_are_cosines_then_sines(self) -> None:
         features = fourier_features(torch.tensor([0.25]), torch.tensor([[1.0, 2.0]]))
         torch.testing.assert_close(features, torch.tensor([0.0, -1.0, 1.0, 0.0]), rtol=0, atol=1e-6)
+
+    def test_linear_sizes(self) -> None:
+        config = load_config(MODEL)
+        model = ReferenceModel(config, initial_weights(config, 1))
+        self.assertEqual(model.size_value(1023), 1.0)
+        config.region.linear_sizes = True
+        self.assertEqual((model.size_value(0), model.size_value(512)), (0.0, 0.5))
 
     def test_bins_are_inverse(self) -> None:
         self.assertEqual((coord_value(0), coord_value(1023)), (0.0, 1.0))

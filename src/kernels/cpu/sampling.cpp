@@ -163,7 +163,7 @@ std::int32_t in_automaton(const SampleParams& params, const RowState& row, std::
   const AutomatonState& state = params.automata[row.automaton];
   const std::int32_t* const end = state.tokens + state.num_edges;
   return state.otherwise < 0 || std::find(state.tokens, end, token) != end ? token
-                                                                            : state.otherwise;
+                                                                           : state.otherwise;
 }
 
 }  // namespace
@@ -182,8 +182,7 @@ void sample(const SampleParams& params) {
     auto* scratch = static_cast<Candidate*>(params.scratch) + i * params.vocab;
     const std::int32_t token = choose(params, row, i, scratch);
     params.tokens[i] = in_automaton(params, row, token);
-    params.logprobs[i] =
-        Logprobs(params.logits + i * params.logits_stride, params.vocab).of(token);
+    params.logprobs[i] = Logprobs(params.logits + i * params.logits_stride, params.vocab).of(token);
   });
 }
 

@@ -75,8 +75,8 @@ void decode_regions(const DecodeRegionsParams& params) {
       const auto logits = region_logits(hidden, weights.norms, weights.size_fc1, weights.size_fc2);
       const int num_bins = weights.size_fc2.out / 2;
       values[0] = size_of_bin(argmax(logits.data(), num_bins), num_bins, params.linear_sizes);
-      values[1] = size_of_bin(argmax(logits.data() + num_bins, num_bins), num_bins,
-                              params.linear_sizes);
+      values[1] =
+          size_of_bin(argmax(logits.data() + num_bins, num_bins), num_bins, params.linear_sizes);
     }
   }
 }

@@ -26,7 +26,7 @@ bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* a
   if (row.automaton != kNoAutomaton) {
     const AutomatonState& state = automata[row.automaton];
     return state.otherwise >= 0 || std::find(state.tokens, state.tokens + state.num_edges, token) !=
-           state.tokens + state.num_edges;
+                                       state.tokens + state.num_edges;
   }
   if (std::find(row.denied_ids, row.denied_ids + row.num_denied_ids, token) !=
       row.denied_ids + row.num_denied_ids) {
@@ -107,7 +107,7 @@ std::int32_t in_automaton(std::int32_t token, const RowState& row, const Automat
   const AutomatonState& state = automata[row.automaton];
   const std::int32_t* const end = state.tokens + state.num_edges;
   return state.otherwise < 0 || std::find(state.tokens, end, token) != end ? token
-                                                                            : state.otherwise;
+                                                                           : state.otherwise;
 }
 
 }  // namespace
@@ -128,8 +128,7 @@ SampledToken sample_row(const float* logits, int vocab, const RowState& row,
                         const AutomatonState* automata, const std::uint32_t* host_mask, double u,
                         const RowMemory& memory) {
   const std::int32_t token = choose(logits, vocab, row, automata, host_mask, u, memory);
-  return {.token = in_automaton(token, row, automata),
-          .logprob = logprob_of(logits, vocab, token)};
+  return {.token = in_automaton(token, row, automata), .logprob = logprob_of(logits, vocab, token)};
 }
 
 void sample(const SampleParams& params) {

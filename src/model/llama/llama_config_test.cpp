@@ -142,7 +142,8 @@ TEST(LlamaConfigTest, TheRegistryLeadsHere) {
   EXPECT_TRUE(find_model("random:qwen3-1.7b:3")->llama->qk_norm);
   EXPECT_THAT(
       find_model("random:llama9").status().message(),
-      HasSubstr("moondream-0.5b-small, moondream3-small, llama3-8b, llama3-1b, qwen3-8b, qwen3-1.7b"));
+      HasSubstr(
+          "moondream-0.5b-small, moondream3-small, llama3-8b, llama3-1b, qwen3-8b, qwen3-1.7b"));
 }
 
 // Files of tied models may hold the matrix twice.

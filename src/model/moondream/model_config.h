@@ -78,7 +78,8 @@ struct RegionConfig {
   int inner_dim = 8192;          // means nothing for linear decoders
   bool linear_decoders = false;  // "decoder_arch": "linear": one product each, not two
   bool use_ln = false;           // the decoders read a normalised hidden state
-  bool linear_sizes = false;     // a size is bin / bins, as a coordinate may be; else 2^(10 bin / (bins - 1) - 10)
+  bool linear_sizes =
+      false;  // a size is bin / bins, as a coordinate may be; else 2^(10 bin / (bins - 1) - 10)
 
   friend bool operator==(const RegionConfig&, const RegionConfig&) = default;
 };

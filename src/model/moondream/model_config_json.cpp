@@ -190,10 +190,9 @@ Status read_spellings(const JsonObject& section, std::vector<TokenSpelling>& spe
 // A template that the file leaves out is a skill that the model does not have.
 Status read_tokenizer(const JsonObject& section, TokenizerConfig& tokenizer) {
   for (const IdField& field : id_fields(tokenizer)) {
-    GAPLESS_ASSIGN_OR_RETURN(
-        const std::int64_t id,
-        section.integer_or(field.key, field.value->value, field.may_be_missing ? -1 : 0,
-                           kMaxVocabSize - 1));
+    GAPLESS_ASSIGN_OR_RETURN(const std::int64_t id,
+                             section.integer_or(field.key, field.value->value,
+                                                field.may_be_missing ? -1 : 0, kMaxVocabSize - 1));
     *field.value = TokenId(static_cast<std::int32_t>(id));
   }
   GAPLESS_ASSIGN_OR_RETURN(tokenizer.object_leading_space,

@@ -261,8 +261,9 @@ TEST_F(PublishedFiles, OlderReleasesAreRefusedInMixtures) {
                     HasSubstr("expected is the tokenizer.json of vikhyatk/moondream2")));
   TokenizerText other = older_tokenizer();
   other.vocab.erase("Point");
-  EXPECT_THAT(error_with(other), HasSubstr("it has no token 12727, which the prompts of Moondream 2 "
-                                           "of March"));
+  EXPECT_THAT(error_with(other),
+              HasSubstr("it has no token 12727, which the prompts of Moondream 2 "
+                        "of March"));
   remove("tokenizer.json");
   EXPECT_THAT(error(), HasSubstr("tokenizer.json of vikhyatk/moondream2"));
   remove("config.json");
@@ -411,11 +412,12 @@ TEST_F(PublishedFiles, TokenizerMissingOrOfOtherWeights) {
   // The one that lies beside the June weights where they are published.
   EXPECT_THAT(
       error_with(older_tokenizer()),
-      AllOf(HasSubstr(file("tokenizer.json") + "not the tokenizer of these weights"),
-            HasSubstr("id 0 is '!', but Moondream 2 of June 2025 has '<|endoftext|>' there"),
-            HasSubstr("it is the tokenizer of Moondream 2 of January 2025, Moondream 2 of March and "
-                      "April 2025, Moondream 0.5B"),
-            HasSubstr(expected)));
+      AllOf(
+          HasSubstr(file("tokenizer.json") + "not the tokenizer of these weights"),
+          HasSubstr("id 0 is '!', but Moondream 2 of June 2025 has '<|endoftext|>' there"),
+          HasSubstr("it is the tokenizer of Moondream 2 of January 2025, Moondream 2 of March and "
+                    "April 2025, Moondream 0.5B"),
+          HasSubstr(expected)));
   TokenizerText other = june_tokenizer();
   other.vocab.erase("query");
   EXPECT_THAT(error_with(other), AllOf(HasSubstr("id 15381 is no token"), HasSubstr("'query'")));

@@ -114,12 +114,12 @@ StatusOr<Match> tell_by_code(const Files& files, const Rows& candidates, std::st
     if (row->code_tokenizer == tokenizer) rows.push_back(row);
   }
   if (rows.empty()) {
-    return invalid_argument(
-        "{}: names the tokenizer {}, which {}; {}", file, tokenizer,
-        candidates.size() == 1
-            ? fmt::format("{} does not use, and that is what the tensors are", titles_of(candidates))
-            : "no model known to gapless uses",
-        profiles_that_run());
+    return invalid_argument("{}: names the tokenizer {}, which {}; {}", file, tokenizer,
+                            candidates.size() == 1
+                                ? fmt::format("{} does not use, and that is what the tensors are",
+                                              titles_of(candidates))
+                                : "no model known to gapless uses",
+                            profiles_that_run());
   }
   std::string told_by =
       fmt::format(" (the moondream.py beside it names the tokenizer {})", tokenizer);
@@ -127,7 +127,8 @@ StatusOr<Match> tell_by_code(const Files& files, const Rows& candidates, std::st
   const CheckpointProfile* found = nullptr;
   for (const CheckpointProfile* row : rows) {
     if (code.find(row->code_has) == code.npos) continue;
-    if (found != nullptr) return invalid_argument("{}: is that of {} at once", file, titles_of(rows));
+    if (found != nullptr)
+      return invalid_argument("{}: is that of {} at once", file, titles_of(rows));
     found = row;
   }
   if (found != nullptr) return Match{found, std::move(told_by)};
