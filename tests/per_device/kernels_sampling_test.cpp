@@ -441,7 +441,9 @@ TEST_F(SamplingTest, AnOpenStateTakesEveryTokenAndCountsItAsItsOwn) {
     EXPECT_EQ(result.tokens[i], closed || i % 4 < 2 ? 8 : 299) << "row " << i;
     num_ends += result.tokens[i] == 8 ? 1u : 0u;
     // The logprob is that of the token that won.
-    if (!closed && i % 4 >= 2) EXPECT_GT(result.logprobs[i], -20.0f);
+    if (!closed && i % 4 >= 2) {
+      EXPECT_GT(result.logprobs[i], -20.0f);
+    }
   }
   EXPECT_LT(num_ends, b.seats.size());
   expect_reference(b);
