@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file_bytes.h"
@@ -45,8 +46,12 @@ struct RunOptions {
   std::string regex;
   std::vector<std::string> choices;
   bool no_thinking = false;
+  bool reasoning = false;
   GenerationSettings settings;
 };
+
+// Between a reasoning and its answer.
+constexpr std::string_view kBehindReasoning = "\n\n";
 
 // Prints text as it comes when asked to, and keeps the end of the request for the main thread.
 class ConsoleSink final : public ResponseSink {
@@ -54,9 +59,12 @@ class ConsoleSink final : public ResponseSink {
   explicit ConsoleSink(bool stream) : stream_(stream) {}
 
   void on_text(std::string_view chunk, int) override {
-    if (!stream_) return;
-    std::fwrite(chunk.data(), 1, chunk.size(), stdout);
-    std::fflush(stdout);
+    if (std::exchange(has_reasoning_, false)) show(kBehindReasoning);
+    show(chunk);
+  }
+  void on_reasoning(std::string_view chunk, int) override {
+    show(chunk);
+    has_reasoning_ = true;
   }
   void on_done(const SkillResult& result) override { promise_.set_value(result); }
   void on_error(const Status& status) override { promise_.set_value(status); }
@@ -64,7 +72,14 @@ class ConsoleSink final : public ResponseSink {
   StatusOr<SkillResult> wait() { return promise_.get_future().get(); }
 
  private:
+  void show(std::string_view text) const {
+    if (!stream_) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
   const bool stream_;
+  bool has_reasoning_ = false;
   std::promise<StatusOr<SkillResult>> promise_;
 };
 
@@ -131,6 +146,7 @@ StatusOr<SkillRequest> make_request(const RunOptions& options,
   }
   request.settings = options.settings;
   GAPLESS_ASSIGN_OR_RETURN(request.settings.grammar, make_grammar(options));
+  request.reasoning = options.reasoning;
   request.apply_exif_orientation = !options.ignore_exif;
   if (options.host_masks) request.constraint_mode = ConstraintMode::kHostMask;
   GAPLESS_RETURN_IF_ERROR(validate(request));
@@ -143,7 +159,12 @@ void print_answer(const RunOptions& options, const SkillResult& result, const st
     case Skill::kQuery:
     case Skill::kCaption:
       // Streamed text is on the screen already.
-      std::cout << (options.stream ? "" : label + result.text) << "\n";
+      if (!options.stream) {
+        std::cout << label;
+        if (result.reasoning) std::cout << result.reasoning->text << kBehindReasoning;
+        std::cout << result.text;
+      }
+      std::cout << "\n";
       break;
     case Skill::kPoint:
       for (const Point& point : result.points) {
@@ -332,6 +353,8 @@ void add_run_command(CLI::App& app, Command& chosen) {
   command->add_option("--system", options->system, "chat: the system's message");
   command->add_flag("--no-thinking", options->no_thinking,
                     "chat: answer at once, of a model that would think first");
+  command->add_flag("--reasoning", options->reasoning,
+                    "query: reason before the answer, of a model that can");
   command->add_option("--object", options->object, "point, detect: what to look for");
   command->add_option("--length", options->length, "caption: short, normal or long")
       ->capture_default_str();

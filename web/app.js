@@ -18,6 +18,7 @@ const kTextOf = {
 };
 
 let skill = "query";
+let canReason = false;
 let running = null; // the AbortController of the request under way
 
 const overlay = new Overlay(at("overlay"), at("labels"), at("found"));
@@ -54,6 +55,7 @@ function clearAnswer() {
   at("answer").textContent = "";
   at("error").hidden = true;
   at("metrics").hidden = true;
+  at("thoughts").hidden = true;
   overlay.clear();
 }
 
@@ -66,6 +68,7 @@ function chooseSkill(name) {
   }
   at("text-row").hidden = name === "caption";
   at("length-row").hidden = name !== "caption";
+  at("reasoning-row").hidden = name !== "query" || !canReason;
   if (kTextOf[name]) [at("text-label").textContent, at("text").placeholder] = kTextOf[name];
   showExamples();
   showRequest();
@@ -75,6 +78,8 @@ const shownTabs = () => [...at("tabs").children].filter((tab) => !tab.hidden);
 
 // A tab for each skill that the model has.
 function showSkills(names) {
+  canReason = names.includes("reasoning");
+  at("reasoning-row").hidden = skill !== "query" || !canReason;
   for (const tab of at("tabs").children) tab.hidden = !names.includes(tab.dataset.skill);
   const tabs = shownTabs();
   at("form").hidden = tabs.length === 0;
@@ -116,6 +121,7 @@ function requestBody(imageUrl) {
   else if (skill === "chat") body.question = at("text").value;
   else body.object = at("text").value;
   if (skill === "query" || skill === "caption") body.stream = true;
+  if (skill === "query" && canReason && at("reasoning").checked) body.reasoning = true;
   const chosen = settings();
   if (Object.keys(chosen).length > 0) body.settings = chosen;
   return body;
@@ -171,6 +177,7 @@ async function run() {
       onText: (chunk) => at("answer").append(chunk),
     });
     if (result.objects || result.points || result.path) overlay.show(result);
+    if (result.reasoning) showReasoning(result.reasoning);
     showMetrics(result.metrics);
   } catch (error) {
     if (error.name !== "AbortError") showError(error);
@@ -180,6 +187,14 @@ async function run() {
     at("stop").hidden = true;
     at("answer").classList.remove("running");
   }
+}
+
+// Its text, and its points in the picture.
+function showReasoning({ text, grounding }) {
+  at("thoughts-text").textContent = text;
+  at("thoughts").hidden = false;
+  const points = grounding.flatMap((part) => part.points.map(([x, y]) => ({ x, y })));
+  if (points.length > 0 && !asksAboutAll()) overlay.show({ points });
 }
 
 function showError(error) {

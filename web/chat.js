@@ -21,9 +21,16 @@ export async function askChat(body, { key, signal, onText }) {
   if (!response.ok) throw await failure(response);
   let first = 0;
   let usage = null;
+  let reasoning = null;
   for await (const event of events(response)) {
     if (event.error) throw new ApiError(event.error.message);
-    const text = event.choices?.[0]?.delta?.content;
+    const delta = event.choices?.[0]?.delta;
+    if (delta?.reasoning || delta?.reasoning_details) {
+      reasoning ??= { text: "", grounding: [] };
+      reasoning.text += delta.reasoning ?? "";
+      reasoning.grounding = delta.reasoning_details?.grounding ?? reasoning.grounding;
+    }
+    const text = delta?.content;
     if (text) {
       first ||= performance.now();
       onText(text);
@@ -33,6 +40,7 @@ export async function askChat(body, { key, signal, onText }) {
   if (usage === null) throw new ApiError("the stream broke off");
   const end = performance.now();
   return {
+    reasoning,
     metrics: {
       ttft_ms: (first || end) - began,
       decode_time_ms: end - (first || end),

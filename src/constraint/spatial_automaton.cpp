@@ -50,7 +50,10 @@ std::array<AutomatonState, kNumSpatialStates> build_spatial_automata(const Spati
   states[kGazeY] = make_state({{coord, kGazeEnd}});
   states[kGazeEnd] = make_state({{eos, kGazeEnd}});
   if (any_token_is_coord) {
-    for (const StateIndex x : {kPointX, kDetectX, kGazeX}) states[x].otherwise = coord;
+    for (const StateIndex x : {kPointX, kDetectX, kGazeX}) {
+      states[x].is_open = 1;
+      states[x].otherwise = coord;
+    }
   }
   return states;
 }

@@ -41,8 +41,11 @@ void ActiveRequest::on_finished(FinishReason reason, const Status& status,
 void ActiveRequest::emit_token(const CommittedToken& token) {
   if (ended_early_) return;  // sampled before the engine heard of the stop string
   ++num_output_tokens_;
+  const int num_reasoning_tokens = setup_.decoder->num_reasoning_tokens();
   const std::string chunk = setup_.decoder->push({token.token, token.x, token.y});
-  if (setup_.tokenizer != nullptr) {
+  const bool is_reasoning = setup_.decoder->num_reasoning_tokens() > num_reasoning_tokens;
+  hand_on_reasoning();
+  if (setup_.tokenizer != nullptr && !is_reasoning) {
     pending_logprobs_.push_back(describe_logprobs(token, *setup_.tokenizer));
     hand_on_logprobs();
   }
@@ -54,6 +57,13 @@ void ActiveRequest::emit_token(const CommittedToken& token) {
     ended_early_ = true;
     setup_.end_early();
   }
+}
+
+void ActiveRequest::hand_on_reasoning() {
+  const std::string reasoning = setup_.decoder->take_reasoning();
+  if (reasoning.empty()) return;
+  setup_.sink->on_reasoning(reasoning, num_output_tokens_);
+  if (first_text_ns_ == 0) first_text_ns_ = host_now_ns();
 }
 
 void ActiveRequest::hand_on_logprobs() {
@@ -74,6 +84,7 @@ void ActiveRequest::emit_end(FinishReason reason, const Status& status,
                                       : status);
   } else {
     const std::string tail = setup_.decoder->finish();
+    hand_on_reasoning();
     if (setup_.tokenizer != nullptr) hand_on_logprobs();
     // The text that was held back may end in a stop string as well.
     if (setup_.decoder->stopped()) reason = FinishReason::kStop;

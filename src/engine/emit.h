@@ -67,6 +67,7 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
   void emit_token(const CommittedToken& token);
   void emit_end(FinishReason reason, const Status& status, const SequenceTimes& times);
   void hand_on_logprobs();
+  void hand_on_reasoning();
   StageTimes stages_until_first_text(const SequenceTimes& times) const;
 
   Setup setup_;

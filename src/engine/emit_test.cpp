@@ -14,6 +14,9 @@ namespace {
 // Events as text, in order.
 struct Recorder : ResponseSink {
   void on_text(std::string_view chunk, int) override { events += fmt::format("text({})", chunk); }
+  void on_reasoning(std::string_view chunk, int) override {
+    events += fmt::format("reasoning({})", chunk);
+  }
   void on_logprobs(std::vector<TokenLogprob> tokens) override {
     for (const TokenLogprob& token : tokens) {
       events += fmt::format("token({} {}", token.token.text, token.token.logprob);
@@ -60,7 +63,8 @@ class EmitTest : public testing::Test {
     ActiveRequest::Setup setup;
     setup.id = RequestId(1);
     setup.skill = request.skill;
-    setup.decoder = make_skill_decoder(request, *tokenizer_, {TokenId(5), TokenId(6)});
+    setup.decoder = make_skill_decoder(
+        request, *tokenizer_, {.coord = TokenId(5), .size = TokenId(6), .answer = TokenId(3)});
     if (request.settings.logprobs) setup.tokenizer = &*tokenizer_;
     setup.sink = sink;
     setup.end_early = [this] { ended_early_ = true; };
@@ -186,6 +190,19 @@ TEST_F(EmitTest, LogprobsOfValues) {
   EXPECT_EQ(events_of(request, {{.token = TokenId(5), .x = 0.5f, .logprob = -1},
                                 {.token = TokenId(5), .x = 0.25f, .logprob = -2}}),
             "token(<|coord|> -1)token(<|coord|> -2)done()");
+}
+
+TEST_F(EmitTest, ReasoningComesBeforeTheAnswerAndHasNoLogprobs) {
+  SkillRequest request;
+  request.reasoning = true;
+  request.settings.logprobs = true;
+  std::vector<CommittedToken> tokens = tokens_of("x");
+  tokens.push_back({.token = TokenId(3), .logprob = -9});
+  for (const CommittedToken& token : tokens_of("y")) tokens.push_back(token);
+  EXPECT_EQ(events_of(request, tokens), "reasoning(x)token(y -1)text(y)done(y)");
+  const auto told = emit(request, tokens, FinishReason::kStop);
+  EXPECT_EQ(told->done.metrics.output_tokens, 3);
+  EXPECT_EQ(told->done.metrics.reasoning_tokens, 2);
 }
 
 }  // namespace

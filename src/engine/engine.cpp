@@ -196,7 +196,13 @@ std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, 
   setup.skill = request.skill;
   setup.sink = std::move(sink);
   const TokenizerConfig& tokens = model_->prompts.config();
-  setup.decoder = make_skill_decoder(request, model_->tokenizer, {tokens.coord_id, tokens.size_id});
+  setup.decoder = make_skill_decoder(request, model_->tokenizer,
+                                     {.coord = tokens.coord_id,
+                                      .size = tokens.size_id,
+                                      .answer = tokens.answer_id,
+                                      .num_answers_fed_again = tokens.num_answer_ids_fed_again,
+                                      .start_ground_points = tokens.start_ground_points_id,
+                                      .end_ground = tokens.end_ground_id});
   if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
   setup.end_early = [this, id] { end_sequence(id); };
   setup.on_retired = [this, id] { retire(id); };

@@ -70,6 +70,9 @@ class EngineGroup::ChargedSink final : public ResponseSink {
   void on_text(std::string_view chunk, int num_tokens) override {
     sink_->on_text(chunk, num_tokens);
   }
+  void on_reasoning(std::string_view chunk, int num_tokens) override {
+    sink_->on_reasoning(chunk, num_tokens);
+  }
   void on_logprobs(std::vector<TokenLogprob> tokens) override {
     sink_->on_logprobs(std::move(tokens));
   }

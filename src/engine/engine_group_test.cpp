@@ -36,7 +36,7 @@ class EngineGroupTest : public ::testing::Test {
             device =
                 make_faulty_device(std::move(device), parse_device_fault(faults[index]).value());
           }
-          return load_model(std::move(device), "");
+          return load_model(std::move(device), model_name_);
         },
         options);
     ASSERT_TRUE(group.ok()) << group.status().to_string();
@@ -63,6 +63,7 @@ class EngineGroupTest : public ::testing::Test {
     }
   }
 
+  std::string model_name_;  // empty: the shipped one
   Journal journal_;
   std::atomic<int> num_told_{0};
   std::unique_ptr<EngineGroup> group_;
@@ -218,6 +219,26 @@ TEST(EngineGroup, EnginesShareTheHostsCores) {
   EngineOptions chosen;
   chosen.num_preprocess_threads = 5;
   EXPECT_EQ(share_of_host(chosen, 4, 64).num_preprocess_threads, 5);
+}
+
+TEST_F(EngineGroupTest, ReasoningReachesTheClient) {
+  struct Noted final : Answer {
+    void on_reasoning(std::string_view chunk, int) override { reasoning += chunk; }
+    std::string reasoning;
+  };
+  model_name_ = "random:moondream3-small:5";
+  start(1);
+  SkillRequest request = question(12);
+  request.reasoning = true;
+  auto answer = std::make_shared<Noted>();
+  ASSERT_TRUE(group_->submit(std::move(request), answer).ok());
+  const auto result = answer->promise.get_future().get();
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  ASSERT_TRUE(result->reasoning);
+  EXPECT_FALSE(result->reasoning->text.empty());
+  EXPECT_EQ(answer->reasoning, result->reasoning->text);
+  EXPECT_EQ(answer->streamed, result->text);
+  EXPECT_EQ(result->metrics.output_tokens, result->metrics.reasoning_tokens + 12);
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ std::vector<std::string> skill_names(const TokenizerConfig& prompts) {
   add(!prompts.point.prefix.empty(), "point");
   add(!prompts.detect.prefix.empty(), "detect");
   add(prompts.chat.has_value(), "chat");
+  add(!prompts.query_reasoning.empty(), "reasoning");
   return names;
 }
 

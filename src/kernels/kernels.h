@@ -458,8 +458,8 @@ struct GatherRowsParams {
 
 // Picks one token per row. The settings are those of RowState::sampling.
 //
-// 1. Candidates: with an automaton, the tokens of the current state's edges, or every token in a state
-//    with `otherwise`, whatever the denied ids and masks say; without one every token but the denied ids and, in a kRowHostMask row, those whose
+// 1. Candidates: with an automaton, those of the current state (AutomatonState), whatever the denied ids
+//    and masks say; otherwise every token but the denied ids and, in a kRowHostMask row, those whose
 //    bit is 0. While num_generated < min_tokens stop ids drop out, and candidates whose logit is not
 //    finite always do. When none is left: the row's first stop id, or token 0 if it has none.
 // 2. In a kRowAdjustsLogits row a candidate's logit l becomes, in float32 and in this order, with
@@ -500,6 +500,9 @@ struct SampleParams {
   TokenMemory token_memory;        // read only for kRowAdjustsLogits rows
   std::int32_t* tokens = nullptr;  // out [num_rows]; -1 for padding and done rows
   float* logprobs = nullptr;       // out [num_rows]
+  // out [num_rows]: `token` of live kRowWantsConfidence rows, exp(l) / (sum of exp(l) over the candidates) by the
+  // logits l before adjustments; 0 for a token that was no candidate. May be nullptr without such rows.
+  TokenConfidence* confidences = nullptr;
   int num_rows = 0;
   int vocab = 0;
   void* scratch = nullptr;  // sample_scratch_bytes()
@@ -543,6 +546,9 @@ struct DecodeRegionsParams {
   const RowState* row_states = nullptr;
   RegionDecoderWeights weights;
   float* values = nullptr;  // out [num_rows, 2]
+  // out [num_rows]: x and y of the kRowWantsConfidence rows whose values are written, each exp(l) / (sum of exp(l)
+  // over its bins), y 0 for a coordinate. May be nullptr without such rows.
+  TokenConfidence* confidences = nullptr;
   int num_rows = 0;
   int dim = 0;
   int coord_divisor = 0;  // 0: the number of bins less one
@@ -559,7 +565,9 @@ struct DecodeRegionsParams {
 //                    size_id and the row has kRowDecodesRegions; else {kText, token, 0, 0}. The
 //                    output carries the same x and y.
 //   automaton        the first edge with tokens[e] == token moves to next[e] (kNoAutomaton: free from
-//                    here on); a token without an edge (only when nothing was allowed) stays put.
+//                    here on); a token without an edge, or with a forbidden one, stays put. By the exit of
+//                    an open state: max_generated = num_generated + max_after_exit, with this token counted.
+//   output.confidence  of a kRowWantsConfidence row; x and y only where the next input has them
 //   token memory     of a kRowAdjustsLogits row: the token's uses + 1, up to kMaxTokenUses.
 //   output.position  of the last token consumed: position + n - 1, with the old position.
 // A done row's output is {-1, kAlreadyDone, 0, 0, 0, its position}; padding's is the same at 0.
@@ -568,6 +576,7 @@ struct AdvanceRowsParams {
   const std::int32_t* tokens = nullptr;  // [num_rows]
   const float* logprobs = nullptr;
   const float* values = nullptr;                  // [num_rows, 2]
+  const TokenConfidence* confidences = nullptr;   // [num_rows]; nullptr: nobody asks
   const std::int32_t* tokens_consumed = nullptr;  // [num_rows]; nullptr: 1 each (decode)
   const AutomatonState* automata = nullptr;
   RowState* row_states = nullptr;

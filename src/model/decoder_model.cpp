@@ -221,6 +221,7 @@ Status DecoderModel::sample(Stream& compute, const StepShape& shape, const StepB
   sampling.token_memory = state_->token_memory();
   sampling.tokens = buffers.tokens;
   sampling.logprobs = buffers.logprobs;
+  sampling.confidences = buffers.confidences;
   sampling.num_rows = shape.num_rows;
   sampling.vocab = shape_.text.vocab;
   sampling.scratch = workspace_->text().sample_scratch;
@@ -234,6 +235,7 @@ Status DecoderModel::sample(Stream& compute, const StepShape& shape, const StepB
   advance.tokens = buffers.tokens;
   advance.logprobs = buffers.logprobs;
   advance.values = buffers.values;
+  advance.confidences = buffers.confidences;
   if (shape.kind == StepKind::kPrefill) advance.tokens_consumed = buffers.tokens_consumed;
   advance.automata = state_->automata();
   advance.row_states = state_->row_states();

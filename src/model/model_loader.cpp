@@ -82,13 +82,16 @@ StatusOr<std::unique_ptr<LoadedModel>> load_moondream(std::unique_ptr<Device> de
   // User text must never become one of them, whether or not tokenizer.json marks them.
   tokenizer.mark_special(source.config.tokenizer.all_ids());
 
-  auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, std::move(tokenizer),
-                                              source.config.tokenizer);
-  loaded->family = "moondream";
-  loaded->config = source.config;
+  ModelConfig config = source.config;
   for (const auto& [option, choice] : options.numerics) {
-    GAPLESS_RETURN_IF_ERROR(set_numerics(option, choice, loaded->config.numerics));
+    GAPLESS_RETURN_IF_ERROR(set_numerics(option, choice, config.numerics));
   }
+  const bool feeds_again = config.numerics.answer_feed == AnswerFeed::kTwice;
+  config.tokenizer.num_answer_ids_fed_again = feeds_again ? 1 : 0;
+  auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, std::move(tokenizer),
+                                              config.tokenizer);
+  loaded->family = "moondream";
+  loaded->config = std::move(config);
   // A published config.json may say less than the model takes.
   const int said = source.config.text.max_context;
   const int trained =

@@ -80,6 +80,7 @@ Status StepDriver::allocate() {
     buffers_.tokens = layout.take_array<std::int32_t>(rows);
     buffers_.logprobs = layout.take_array<float>(rows);
     buffers_.values = layout.take_array<float>(2 * rows);
+    buffers_.confidences = layout.take_array<TokenConfidence>(rows);
     buffers_.outputs = layout.take_array<StepOutput>(rows);
     buffers_.stamps = layout.take_array<std::uint64_t>(kNumStamps);
     return layout.peak_bytes();

@@ -205,7 +205,8 @@ void Loop::commit_row(Sequence& sequence, const StepSlot& slot, int i) {
   switch (output.outcome) {
     case StepOutcome::kContinues:
     case StepOutcome::kLength: {
-      CommittedToken token{TokenId(output.token), output.x, output.y, output.logprob, {}};
+      CommittedToken token{TokenId(output.token), output.x,          output.y,
+                           output.logprob,        output.confidence, {}};
       if (sequence.asks_top_logprobs()) {
         add_alternatives(slot.top_logprobs(i).first(static_cast<std::size_t>(
                              sequence.prompt.row.sampling.num_top_logprobs)),

@@ -64,6 +64,7 @@ struct CommittedToken {
   float x = 0;
   float y = 0;
   float logprob = 0;
+  TokenConfidence confidence = {};  // when the prompt's row asks (kRowWantsConfidence)
   // The most likely tokens at its place, when the prompt's row asks (SamplingSettings::num_top_logprobs);
   // fewer than asked for where the model has no more.
   std::vector<TopLogprob> top_logprobs;

@@ -90,14 +90,16 @@ Status StepSlot::allocate(Device& device) {
   const std::size_t tokens = aligned(max_rows * sizeof(std::int32_t));
   const std::size_t logprobs = aligned(max_rows * sizeof(float));
   const std::size_t values = aligned(max_rows * 2 * sizeof(float));
-  GAPLESS_ASSIGN_OR_RETURN(intermediates_dev_,
-                           device.allocate(hidden + logits + tokens + logprobs + values));
+  const std::size_t confidences = aligned(max_rows * sizeof(TokenConfidence));
+  GAPLESS_ASSIGN_OR_RETURN(intermediates_dev_, device.allocate(hidden + logits + tokens + logprobs +
+                                                               values + confidences));
   auto* next = intermediates_dev_.as<std::byte>();
   buffers_.hidden = next;
   buffers_.logits = reinterpret_cast<float*>(next += hidden);
   buffers_.tokens = reinterpret_cast<std::int32_t*>(next += logits);
   buffers_.logprobs = reinterpret_cast<float*>(next += tokens);
   buffers_.values = reinterpret_cast<float*>(next += logprobs);
+  buffers_.confidences = reinterpret_cast<TokenConfidence*>(next += values);
 
   const std::size_t outputs = max_rows * sizeof(StepOutput);
   plain_outputs_bytes_ = outputs + kNumStamps * sizeof(std::uint64_t);

@@ -36,9 +36,7 @@ TEST(SureTimeTest, TheQuickestOfTheLastCounts) {
 
 TEST(SureTimeTest, WhatIsSmallerIsScaledDownAndWhatIsLargerIsNot) {
   SureTime sure;
-  const auto prefill = [](double tokens) {
-    return SureTime::Work{StepKind::kPrefill, 1, tokens};
-  };
+  const auto prefill = [](double tokens) { return SureTime::Work{StepKind::kPrefill, 1, tokens}; };
   for (int i = 0; i < SureTime::kRemembered; ++i) sure.committed(prefill(800), 4000);
   EXPECT_EQ(sure.of(prefill(200)), kShare * 1000);
   EXPECT_EQ(sure.of(prefill(1600)), kShare * 4000);

@@ -141,14 +141,15 @@ StatusOr<json::object> skill_fields(const json::object& body, const json::object
   for (const char* name :
        {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
         "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids", "max_tokens",
-        "min_tokens", "ignore_eos", "complete"}) {
+        "min_tokens", "ignore_eos", "complete", "reasoning"}) {
     if (const json::value* value = find_field(body, name)) fields[name] = *value;
   }
   if (const json::value* limit = find_field(body, limit_field_of(body))) {
     fields["max_tokens"] = *limit;
   }
   if (extension != nullptr) {
-    for (const char* name : {"object", "obj", "length", "spatial_refs", "complete", "settings"}) {
+    for (const char* name :
+         {"object", "obj", "length", "spatial_refs", "complete", "settings", "reasoning"}) {
       if (const json::value* value = find_field(*extension, name)) fields[name] = *value;
     }
   }

@@ -28,6 +28,10 @@ std::string content_of(const SkillResult& result) {
   return json_text(json::object{{field, answer.at(field)}});
 }
 
+json::object reasoning_details(const Reasoning& reasoning) {
+  return {{"reasoning_details", json::object{{"grounding", grounding_json(reasoning)}}}};
+}
+
 }  // namespace
 
 class ChatResponder::ChoiceSink final : public ResponseSink {
@@ -40,6 +44,10 @@ class ChatResponder::ChoiceSink final : public ResponseSink {
   void on_text(std::string_view chunk, int num_tokens) override {
     meter_.on_text(num_tokens);
     responder_->on_text(index_, chunk);
+  }
+  void on_reasoning(std::string_view chunk, int num_tokens) override {
+    meter_.on_text(num_tokens);
+    responder_->on_reasoning(index_, chunk);
   }
   void on_logprobs(std::vector<TokenLogprob> tokens) override {
     responder_->on_logprobs(index_, tokens);
@@ -120,6 +128,13 @@ void ChatResponder::on_text(std::size_t index, std::string_view chunk) {
   send_delta(index, {{"content", chunk}}, nullptr);
 }
 
+void ChatResponder::on_reasoning(std::size_t index, std::string_view chunk) {
+  MutexLock lock(mutex_);
+  if (ended_ || !stream_) return;
+  start_choice(index);
+  send_delta(index, {{"reasoning", chunk}}, nullptr);
+}
+
 void ChatResponder::on_logprobs(std::size_t index, const std::vector<TokenLogprob>& tokens) {
   json::array shown;
   for (const TokenLogprob& token : tokens) shown.push_back(logprob_json(token));
@@ -139,6 +154,7 @@ void ChatResponder::on_done(std::size_t index, const SkillResult& result) {
     if (!is_text_skill(result.skill)) {
       send_delta(index, {{"content", content_of(result)}}, nullptr);
     }
+    if (result.reasoning) send_delta(index, reasoning_details(*result.reasoning), nullptr);
     send_delta(index, json::object(), json::string(finish_reason_name(result.finish_reason)));
   }
   for (const Choice& other : choices_) {
@@ -205,11 +221,20 @@ json::object ChatResponder::usage() const {
   const GenerationMetrics& first = choices_.front().result.metrics;
   const int prompt_tokens = first.input_tokens;
   int completion_tokens = 0;
-  for (const Choice& choice : choices_) completion_tokens += choice.result.metrics.output_tokens;
-  return {{"prompt_tokens", prompt_tokens},
-          {"completion_tokens", completion_tokens},
-          {"total_tokens", prompt_tokens + completion_tokens},
-          {"prompt_tokens_details", json::object{{"cached_tokens", first.cached_tokens}}}};
+  int reasoning_tokens = 0;
+  for (const Choice& choice : choices_) {
+    completion_tokens += choice.result.metrics.output_tokens;
+    reasoning_tokens += choice.result.metrics.reasoning_tokens;
+  }
+  json::object usage = {
+      {"prompt_tokens", prompt_tokens},
+      {"completion_tokens", completion_tokens},
+      {"total_tokens", prompt_tokens + completion_tokens},
+      {"prompt_tokens_details", json::object{{"cached_tokens", first.cached_tokens}}}};
+  if (choices_.front().result.reasoning) {
+    usage["completion_tokens_details"] = json::object{{"reasoning_tokens", reasoning_tokens}};
+  }
+  return usage;
 }
 
 json::object ChatResponder::whole_answer() {
@@ -217,6 +242,12 @@ json::object ChatResponder::whole_answer() {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const SkillResult& result = choices_[i].result;
     json::object message = {{"role", "assistant"}, {"content", content_of(result)}};
+    if (result.reasoning) {
+      message["reasoning"] = result.reasoning->text;
+      for (auto& field : reasoning_details(*result.reasoning)) {
+        message[field.key()] = std::move(field.value());
+      }
+    }
     json::object choice = choice_json(i, "message", std::move(message));
     choice["logprobs"] = take_logprobs(choices_[i]);
     choice["finish_reason"] = finish_reason_name(result.finish_reason);

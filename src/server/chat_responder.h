@@ -39,6 +39,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   };
 
   void on_text(std::size_t index, std::string_view chunk);
+  void on_reasoning(std::size_t index, std::string_view chunk);
   void on_logprobs(std::size_t index, const std::vector<TokenLogprob>& tokens);
   void on_done(std::size_t index, const SkillResult& result);
 

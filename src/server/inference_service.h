@@ -32,7 +32,8 @@ struct ServiceInfo {
   std::int64_t weight_bytes = 0;  // in the device's memory
   bool on_gpu = false;
   int max_running = 0;  // seats
-  // What may be asked for: "query", "caption", "point", "detect"; "chat" of a text model.
+  // What may be asked for: "query", "caption", "point", "detect"; "chat" of a text model; "reasoning" of a
+  // model that can do so before it answers a query.
   std::vector<std::string> skills = {};
 
   // "NAME:latest" is NAME: so Ollama's clients spell names.

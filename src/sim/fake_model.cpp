@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "sim/sim_device.h"
 #include "sim/sim_stream.h"
+#include "step/automaton_walk.h"
 
 namespace gapless {
 namespace {
@@ -117,17 +118,12 @@ StepOutput advance_row(RowState& row, std::int32_t token, std::uint64_t hidden, 
                  .x = output.x,
                  .y = output.y};
   }
+  if ((row.flags & kRowWantsConfidence) != 0) {
+    output.confidence.token = static_cast<float>(mix(hidden, 3) % 1024) / 1024.0f;
+  }
   row.position += consumed;
   ++row.num_generated;
-  if (row.automaton != kNoAutomaton) {
-    const AutomatonState& state = automata[static_cast<std::size_t>(row.automaton)];
-    for (int i = 0; i < state.num_edges; ++i) {
-      if (state.tokens[i] == token) {
-        row.automaton = state.next[i];
-        break;
-      }
-    }
-  }
+  walk_automaton(automata.data(), token, row);
   if (is_stop(row, token)) {
     output.outcome = StepOutcome::kStopped;
   } else if (row.num_generated >= row.max_generated) {
@@ -135,11 +131,6 @@ StepOutput advance_row(RowState& row, std::int32_t token, std::uint64_t hidden, 
   }
   row.done = output.outcome == StepOutcome::kContinues ? 0 : 1;
   return output;
-}
-
-bool automaton_allows(const AutomatonState& state, std::int32_t token) {
-  return std::find(state.tokens, state.tokens + state.num_edges, token) !=
-         state.tokens + state.num_edges;
 }
 
 bool mask_allows(const std::uint32_t* mask, std::int32_t token) {
@@ -155,7 +146,8 @@ std::int32_t sample_token(const RowState& row, std::uint64_t hidden, std::uint64
                           const FakeModelConfig& config, const std::uint32_t* mask) {
   return choose_token(row, hidden, notes, config.vocab, [&](std::int32_t token) {
     if (row.automaton != kNoAutomaton) {
-      return automaton_allows(config.automata[static_cast<std::size_t>(row.automaton)], token);
+      const AutomatonState& state = config.automata[static_cast<std::size_t>(row.automaton)];
+      return listed_tokens(state, row).allows(token);
     }
     if ((row.flags & kRowHostMask) != 0) return mask_allows(mask, token);
     return !is_denied(row, token);

@@ -147,6 +147,15 @@ Status read_logit_bias(const json::value* value, std::vector<LogitBias>& biases)
   return ok_status();
 }
 
+// Objects that say how much to reason are other servers'.
+Status read_reasoning(const json::object& object, SkillRequest& request) {
+  const json::value* value = find_field(object, "reasoning");
+  if (value == nullptr || means_off(*value)) return ok_status();
+  if (!value->is_bool()) return invalid_field("reasoning", "must be true or false");
+  request.reasoning = value->get_bool();
+  return ok_status();
+}
+
 StatusOr<SpatialRef> read_spatial_ref(const json::value& value) {
   const auto wrong = [] {
     return invalid_argument(
@@ -229,6 +238,7 @@ StatusOr<SkillRequest> skill_request_from_json(Skill skill, const json::object& 
   request.skill = skill;
   GAPLESS_RETURN_IF_ERROR(refuse_unsupported(object));
   GAPLESS_RETURN_IF_ERROR(read_text(object, request));
+  GAPLESS_RETURN_IF_ERROR(read_reasoning(object, request));
 
   const json::value* settings = find_field(object, "settings");
   if (settings != nullptr && !settings->is_object()) {

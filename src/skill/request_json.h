@@ -9,7 +9,7 @@
 namespace gapless {
 
 // Everything but the image:
-//   question (query), object (point, detect; "obj" too), length (caption), spatial_refs ([x, y] or
+//   question (query), object (point, detect; "obj" too), length (caption), reasoning (query), spatial_refs ([x, y] or
 //   [x_min, y_min, x_max, y_max]), settings {temperature, top_p, top_k, min_p, repetition_penalty,
 //   presence_penalty, frequency_penalty, logit_bias ({"TOKEN": number}), seed, max_tokens, min_tokens,
 //   max_objects, stop, stop_token_ids, ignore_eos}.

@@ -27,12 +27,30 @@ boost::json::object metrics_json(const GenerationMetrics& metrics) {
 
 }  // namespace
 
+boost::json::array grounding_json(const Reasoning& reasoning) {
+  boost::json::array parts;
+  for (const Grounding& part : reasoning.grounding) {
+    boost::json::array points;
+    for (const Point& point : part.points) {
+      points.push_back(
+          boost::json::array{rounded_coordinate(point.x), rounded_coordinate(point.y)});
+    }
+    parts.push_back(boost::json::object{
+        {"start_idx", part.start_idx}, {"end_idx", part.end_idx}, {"points", std::move(points)}});
+  }
+  return parts;
+}
+
 boost::json::object response_json(const SkillResult& result) {
   boost::json::object json{{"request_id", result.request_id},
                            {"finish_reason", finish_reason_name(result.finish_reason)}};
   switch (result.skill) {
     case Skill::kQuery:
       json["answer"] = result.text;
+      if (result.reasoning) {
+        json["reasoning"] = boost::json::object{{"text", result.reasoning->text},
+                                                {"grounding", grounding_json(*result.reasoning)}};
+      }
       break;
     case Skill::kCaption:
       json["caption"] = result.text;

@@ -1,18 +1,23 @@
 // The response objects of Moondream's HTTP API; `gapless run --json` prints the same.
 #pragma once
 
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 
 #include "skill/skill_result.h"
 
 namespace gapless {
 
-// query    {"request_id", "finish_reason", "answer", "metrics"}
+// query    {"request_id", "finish_reason", "answer", "reasoning"?, "metrics"}
 // caption  {"request_id", "finish_reason", "caption", "metrics"}
 // point    {"request_id", "finish_reason", "points": [{"x", "y"}], "metrics"}
 // detect   {"request_id", "finish_reason", "objects": [{"x_min", "y_min", "x_max", "y_max"}],
 //           "metrics"}
 // metrics  {"input_tokens", "output_tokens", "prefill_time_ms", "decode_time_ms", "ttft_ms"}
+// reasoning {"text", "grounding": [{"start_idx", "end_idx", "points": [[x, y]]}]}: where it was asked for
 boost::json::object response_json(const SkillResult& result);
+
+// "grounding" as above.
+boost::json::array grounding_json(const Reasoning& reasoning);
 
 }  // namespace gapless

@@ -18,6 +18,8 @@ class ResponseSink {
   // Text that is final: whole UTF-8 characters, no part of a stop string. `num_tokens`: generated
   // so far.
   virtual void on_text(std::string_view chunk, int num_tokens) = 0;
+  // Reasoning, which comes before the answer's text: whole UTF-8 characters.
+  virtual void on_reasoning(std::string_view /*chunk*/, int /*num_tokens*/) {}
   // When the request asks for logprobs: the tokens of the on_text that follows, or for the answer
   // of on_done. Together they are the tokens of the answer, in order; those that a stop string cuts
   // off entirely do not come.

@@ -55,11 +55,103 @@ class TextDecoder final : public SkillDecoder {
   int num_final_ = 0;
 };
 
+// The reasoning of a query: parts of text, each of which may be about points. A part begins at the token that
+// starts points and at the one that ends them (Moondream 2's public code of June 2025). Of a coordinate without
+// a partner nothing comes.
+class ReasoningText {
+ public:
+  ReasoningText(const Tokenizer& tokenizer, const AnswerTokenIds& ids)
+      : ids_(ids), detokenizer_(tokenizer) {}
+
+  std::string push(const SampledToken& token) {
+    std::string chunk;
+    if (token.id == ids_.start_ground_points || token.id == ids_.end_ground) chunk = end_part();
+    if (token.id == ids_.coord) coordinates_.push_back(token.x);
+    return chunk + keep(detokenizer_.push(token.id));
+  }
+
+  std::string finish() { return end_part(); }
+
+  const Reasoning& so_far() const { return reasoning_; }
+
+ private:
+  std::string keep(std::string text) {
+    reasoning_.text += text;
+    num_characters_ +=
+        static_cast<int>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+    return text;
+  }
+
+  std::string end_part() {
+    std::string tail = keep(detokenizer_.flush());
+    Grounding part{.start_idx = begin_, .end_idx = num_characters_, .points = {}};
+    for (std::size_t i = 0; i + 1 < coordinates_.size(); i += 2) {
+      part.points.push_back({coordinates_[i], coordinates_[i + 1]});
+    }
+    if (!part.points.empty()) reasoning_.grounding.push_back(std::move(part));
+    begin_ = num_characters_;
+    coordinates_.clear();
+    return tail;
+  }
+
+  const AnswerTokenIds ids_;
+  IncrementalDetokenizer detokenizer_;
+  Reasoning reasoning_;
+  int num_characters_ = 0;
+  int begin_ = 0;                   // of the part, in characters
+  std::vector<float> coordinates_;  // of the part
+};
+
+// query that reasons first: reasoning, its end, then the answer.
+class ReasoningDecoder final : public SkillDecoder {
+ public:
+  ReasoningDecoder(const Tokenizer& tokenizer, StopStrings stop_strings, const AnswerTokenIds& ids)
+      : ids_(ids), reasoning_(tokenizer, ids), answer_(tokenizer, std::move(stop_strings)) {}
+
+  std::string push(const SampledToken& token) override {
+    if (num_fed_ > ids_.num_answers_fed_again) return answer_.push(token);
+    ++num_reasoning_tokens_;
+    if (num_fed_ > 0) {
+      ++num_fed_;
+    } else if (token.id == ids_.answer) {
+      ++num_fed_;
+      new_reasoning_ += reasoning_.finish();
+    } else {
+      new_reasoning_ += reasoning_.push(token);
+    }
+    return {};
+  }
+
+  std::string take_reasoning() override { return std::exchange(new_reasoning_, {}); }
+  int num_reasoning_tokens() const override { return num_reasoning_tokens_; }
+  int num_final_tokens() const override { return answer_.num_final_tokens(); }
+  bool stopped() const override { return answer_.stopped(); }
+
+  std::string finish() override {
+    if (num_fed_ == 0) new_reasoning_ += reasoning_.finish();
+    return answer_.finish();
+  }
+
+  void fill(SkillResult& result) const override {
+    answer_.fill(result);
+    result.reasoning = reasoning_.so_far();
+    result.metrics.reasoning_tokens = num_reasoning_tokens_;
+  }
+
+ private:
+  const AnswerTokenIds ids_;
+  ReasoningText reasoning_;
+  TextDecoder answer_;
+  std::string new_reasoning_;
+  int num_fed_ = 0;  // of the tokens between reasoning and answer
+  int num_reasoning_tokens_ = 0;
+};
+
 // point: (coord x, coord y)*. detect: (coord x, coord y, size)*. An object that the length limit
 // cut off is dropped.
 class RegionDecoder final : public SkillDecoder {
  public:
-  RegionDecoder(bool boxes, const RegionTokenIds& ids) : boxes_(boxes), ids_(ids) {}
+  RegionDecoder(bool boxes, const AnswerTokenIds& ids) : boxes_(boxes), ids_(ids) {}
 
   int num_final_tokens() const override { return num_tokens_; }
 
@@ -92,7 +184,7 @@ class RegionDecoder final : public SkillDecoder {
   }
 
   const bool boxes_;
-  const RegionTokenIds ids_;
+  const AnswerTokenIds ids_;
   int num_tokens_ = 0;
   int num_coords_ = 0;
   float center_[2] = {};
@@ -104,15 +196,20 @@ class RegionDecoder final : public SkillDecoder {
 
 std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
                                                  const Tokenizer& tokenizer,
-                                                 const RegionTokenIds& region_ids) {
+                                                 const AnswerTokenIds& ids) {
   switch (request.skill) {
     case Skill::kQuery:
+      if (request.reasoning) {
+        return std::make_unique<ReasoningDecoder>(tokenizer, StopStrings(request.settings.stop),
+                                                  ids);
+      }
+      [[fallthrough]];
     case Skill::kCaption:
       return std::make_unique<TextDecoder>(tokenizer, StopStrings(request.settings.stop));
     case Skill::kPoint:
-      return std::make_unique<RegionDecoder>(false, region_ids);
+      return std::make_unique<RegionDecoder>(false, ids);
     case Skill::kDetect:
-      return std::make_unique<RegionDecoder>(true, region_ids);
+      return std::make_unique<RegionDecoder>(true, ids);
   }
   return nullptr;
 }

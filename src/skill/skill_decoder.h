@@ -30,7 +30,13 @@ class SkillDecoder {
   // a UTF-8 character, never text that may still turn into a stop string.
   virtual std::string push(const SampledToken& token) = 0;
 
-  // How many of the pushed tokens are part of the answer for certain, from the first on. A token is
+  // Reasoning that became final since the last call, with the same promises; it has no stop strings.
+  virtual std::string take_reasoning() { return {}; }
+
+  // How many of the pushed tokens came before the answer: the reasoning and its end.
+  virtual int num_reasoning_tokens() const { return 0; }
+
+  // How many of the answer's tokens are part of it for certain, from the first on. A token is
   // when text that it takes part in (or text behind it) was returned, so those that a stop string
   // cuts off entirely never are. Tokens that carry values are at once.
   virtual int num_final_tokens() const = 0;
@@ -41,19 +47,24 @@ class SkillDecoder {
   // The remaining text. No push after this.
   virtual std::string finish() { return {}; }
 
-  // Puts the answer (text, points or boxes) into `result`. After finish().
+  // Puts the answer (text and reasoning, points or boxes) into `result`. After finish().
   virtual void fill(SkillResult& result) const = 0;
 };
 
-// Ids of the tokens that carry values.
-struct RegionTokenIds {
+// The tokens that decoders look for.
+struct AnswerTokenIds {
   TokenId coord;
   TokenId size;
+  // Of reasoning: its end, how often that is fed again, and what begins and ends a part with points.
+  TokenId answer = {};
+  int num_answers_fed_again = 0;
+  TokenId start_ground_points = {};
+  TokenId end_ground = {};
 };
 
 // `tokenizer` must outlive the decoder; the request was validated.
 std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
                                                  const Tokenizer& tokenizer,
-                                                 const RegionTokenIds& region_ids);
+                                                 const AnswerTokenIds& ids);
 
 }  // namespace gapless

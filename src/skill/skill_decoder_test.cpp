@@ -7,7 +7,11 @@
 namespace gapless {
 namespace {
 
-constexpr RegionTokenIds kIds{TokenId(5), TokenId(6)};
+constexpr AnswerTokenIds kIds{.coord = TokenId(5),
+                              .size = TokenId(6),
+                              .answer = TokenId(3),
+                              .start_ground_points = TokenId(7),
+                              .end_ground = TokenId(9)};
 
 class SkillDecoderTest : public testing::Test {
  protected:
@@ -127,6 +131,82 @@ TEST_F(SkillDecoderTest, ScoredTokensSpellPartsOfCharacters) {
   const ScoredToken special = score_token(*tokenizer_, kIds.coord, 0);
   EXPECT_EQ(special.text, "<|coord|>");
   EXPECT_EQ(special.bytes, std::nullopt);
+}
+
+TEST_F(SkillDecoderTest, ReasoningComesBeforeTheAnswerWithItsPoints) {
+  SkillRequest request;
+  request.reasoning = true;
+  request.settings.stop = {" star"};
+  auto decoder = make_skill_decoder(request, *tokenizer_, kIds);
+  std::string reasoning, answer;
+  const auto push = [&](TokenId id, float value = 0) {
+    answer += decoder->push({id, value, 0});
+    reasoning += decoder->take_reasoning();
+  };
+  const auto push_text = [&](const std::string& text) {
+    for (const TokenId id : encode(text)) push(id);
+  };
+  push_text("a star ★ at");  // no stop string counts here
+  push(kIds.start_ground_points);
+  push_text(" grün");
+  for (const float value : {0.25f, 0.5f, 0.75f, 1.0f, 0.125f}) push(kIds.coord, value);
+  push(kIds.end_ground);
+  push_text(" so");
+  push(kIds.start_ground_points);
+  push(kIds.coord, 0.5f);  // alone: no point
+  EXPECT_EQ(answer, "");
+  EXPECT_EQ(decoder->num_final_tokens(), 0);
+  push(kIds.answer);
+  const int num_before = decoder->num_reasoning_tokens();
+  push_text("one star and more");
+  EXPECT_TRUE(decoder->stopped());
+  answer += decoder->finish();
+  EXPECT_EQ(decoder->num_reasoning_tokens(), num_before);
+  EXPECT_EQ(decoder->num_final_tokens(), 1);
+
+  const SkillResult result = result_of(*decoder);
+  EXPECT_EQ(answer, "one");
+  EXPECT_EQ(result.text, "one");
+  ASSERT_TRUE(result.reasoning);
+  EXPECT_EQ(result.reasoning->text, "a star ★ at grün so");
+  EXPECT_EQ(reasoning, result.reasoning->text);
+  EXPECT_EQ(result.metrics.reasoning_tokens, num_before);
+  ASSERT_EQ(result.reasoning->grounding.size(), 1u);
+  const Grounding& part = result.reasoning->grounding[0];
+  EXPECT_EQ(part.start_idx, 11) << "characters, not bytes";
+  EXPECT_EQ(part.end_idx, 16);
+  ASSERT_EQ(part.points.size(), 2u);
+  EXPECT_EQ(part.points[1].x, 0.75f);
+  EXPECT_EQ(part.points[1].y, 1.0f);
+}
+
+TEST_F(SkillDecoderTest, ReasoningThatIsCutOffHasNoAnswer) {
+  SkillRequest request;
+  request.reasoning = true;
+  auto decoder = make_skill_decoder(request, *tokenizer_, kIds);
+  const std::vector<TokenId> star = encode("★");
+  decoder->push({encode("x")[0], 0, 0});
+  decoder->push({star[0], 0, 0});
+  EXPECT_EQ(decoder->take_reasoning(), "x");
+  EXPECT_EQ(decoder->finish(), "");
+  EXPECT_EQ(decoder->take_reasoning(), "\uFFFD");
+  const SkillResult result = result_of(*decoder);
+  EXPECT_EQ(result.reasoning->text, "x\uFFFD");
+  EXPECT_EQ(result.text, "");
+}
+
+TEST_F(SkillDecoderTest, TheEndOfReasoningMayBeFedAgain) {
+  SkillRequest request;
+  request.reasoning = true;
+  AnswerTokenIds ids = kIds;
+  ids.num_answers_fed_again = 1;
+  auto decoder = make_skill_decoder(request, *tokenizer_, ids);
+  std::string answer;
+  for (const TokenId id : {encode("x")[0], ids.answer, ids.answer, encode("y")[0]}) {
+    answer += decoder->push({id, 0, 0});
+  }
+  EXPECT_EQ(answer, "y");
+  EXPECT_EQ(decoder->num_reasoning_tokens(), 3);
 }
 
 TEST_F(SkillDecoderTest, PointsPairUpAndAnOddCoordinateIsDropped) {

@@ -110,8 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "max_tokens is out of range"},
         BadRequest{Skill::kQuery, R"({"question": "q", "stop": [1]})",
                    "stop must be a string or a list of strings"},
-        BadRequest{Skill::kQuery, R"({"question": "q", "reasoning": true})",
-                   "reasoning is not supported"},
+        BadRequest{Skill::kQuery, R"({"question": "q", "reasoning": "deep"})",
+                   "reasoning must be true or false"},
         BadRequest{Skill::kCaption, R"({"settings": {"guided_grammar": "root ::= x"}})",
                    "guided_grammar is not supported"},
         BadRequest{Skill::kQuery, R"({"question": "q", "guided_json": 5})",
@@ -217,10 +217,30 @@ TEST(RequestJsonTest, ReadsWhatTheAnswerMustLookLike) {
   EXPECT_EQ(validate(request).field(), "min_tokens");
 }
 
+TEST(RequestJsonTest, ReasoningIsAskedFor) {
+  EXPECT_FALSE(parse(Skill::kQuery, R"({"question": "q"})")->reasoning);
+  EXPECT_FALSE(parse(Skill::kQuery, R"({"question": "q", "reasoning": false})")->reasoning);
+  EXPECT_TRUE(parse(Skill::kQuery, R"({"question": "q", "reasoning": true})")->reasoning);
+  EXPECT_TRUE(validate(*parse(Skill::kQuery, R"({"question": "q", "reasoning": true})")).ok());
+  SkillRequest point = parse(Skill::kPoint, R"({"object": "o", "reasoning": true})").value();
+  point.images.push_back(std::make_shared<const std::string>("picture"));
+  EXPECT_EQ(validate(point).field(), "reasoning");
+}
+
+TEST(ResponseJsonTest, ReasoningHasItsTextAndItsPoints) {
+  SkillResult result;
+  result.skill = Skill::kQuery;
+  result.text = "two";
+  EXPECT_FALSE(response_json(result).contains("reasoning"));
+  result.reasoning = Reasoning{.text = "here", .grounding = {{1, 3, {{0.1f, 0.25f}, {0.5f, 1}}}}};
+  EXPECT_EQ(json_text(response_json(result).at("reasoning")),
+            R"({"text":"here","grounding":[{"start_idx":1,"end_idx":3,)"
+            R"("points":[[0.1,0.25],[0.5,1.0]]}]})");
+}
+
 // What would change the answer is refused; what means "off" is not.
 TEST(RequestJsonTest, WhatIsNotThereIsRefusedUnlessItIsOff) {
-  const char* const refused[] = {R"("reasoning": true)",
-                                 R"("reasoning": {"effort": "low"})",
+  const char* const refused[] = {R"("reasoning": {"effort": "low"})",
                                  R"("reasoning_effort": "low")",
                                  R"("guided_grammar": "root ::= x")",
                                  R"("structural_tag": {"a": 1})",

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/limits.h"
+#include "constraint/reasoning_automaton.h"
 #include "constraint/spatial_automaton.h"
 
 namespace gapless {
@@ -51,10 +52,12 @@ Status check_thinking(const SkillRequest& request, const PromptBuilder& builder)
 
 StatusOr<Prompt> build_tokens(const SkillRequest& request, const PromptBuilder& builder) {
   GAPLESS_RETURN_IF_ERROR(check_thinking(request, builder));
+  if (request.reasoning) GAPLESS_RETURN_IF_ERROR(builder.check_reasons());
   switch (request.skill) {
     case Skill::kQuery:
       if (builder.config().completes_text) return build_text(request, builder);
-      return builder.query(request.text, !request.images.empty(), request.spatial_refs);
+      return builder.query(request.text, !request.images.empty(), request.spatial_refs,
+                           request.reasoning);
     case Skill::kCaption:
       return builder.caption(request.length);
     case Skill::kPoint:
@@ -103,12 +106,11 @@ std::optional<SpatialSkill> spatial_skill(Skill skill) {
   return std::nullopt;
 }
 
-// The longest answer: what was asked for if it fits, or as much as there is room for.
-StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs,
-                                     const PromptLimits& limits) {
+// Whether the prompt leaves room for so many tokens.
+Status check_room(const SkillRequest& request, int num_inputs, int needed,
+                  const PromptLimits& limits) {
   const int max_context = limits.max_context;
-  const int room = max_context - num_inputs;
-  if (room < 1) {
+  if (max_context - num_inputs < needed) {
     const std::size_t num_images = request.images.size();
     const std::string what = num_images < 2
                                  ? "the prompt takes"
@@ -118,6 +120,24 @@ StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs
                       "{} {} of the {} positions of the context: no room for an answer", what,
                       num_inputs, max_context);
   }
+  return ok_status();
+}
+
+Status does_not_fit(const SkillRequest& request, int num_inputs, int max_context) {
+  const std::string_view each = request.reasoning ? " for the reasoning and for the answer" : "";
+  return make_error(StatusCode::kResourceExhausted,
+                    "max_tokens is {}{}, but the prompt takes {} of the {} positions of the "
+                    "context and leaves {}",
+                    *request.settings.max_tokens, each, num_inputs, max_context,
+                    max_context - num_inputs)
+      .with_field("max_tokens");
+}
+
+// The longest answer: what was asked for if it fits, or as much as there is room for.
+StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs,
+                                     const PromptLimits& limits) {
+  GAPLESS_RETURN_IF_ERROR(check_room(request, num_inputs, 1, limits));
+  const int room = limits.max_context - num_inputs;
   const GenerationSettings& settings = request.settings;
   std::int32_t wanted = settings.max_tokens.value_or(kDefaultMaxTokens);
   if (const auto spatial = spatial_skill(request.skill)) {
@@ -126,13 +146,36 @@ StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs
     wanted = settings.max_tokens ? std::min(*settings.max_tokens, for_objects) : for_objects;
   }
   if (wanted > room && settings.max_tokens && !request.cut_max_tokens) {
-    return make_error(StatusCode::kResourceExhausted,
-                      "max_tokens is {}, but the prompt takes {} of the {} positions of the "
-                      "context and leaves {}",
-                      *settings.max_tokens, num_inputs, max_context, room)
-        .with_field("max_tokens");
+    return does_not_fit(request, num_inputs, limits.max_context);
   }
   return std::min(wanted, room);
+}
+
+// Reasoning and answer have a limit each, so that an answer always comes. Where both do not fit, each gets
+// at least half of the room, or what was asked for.
+Status set_reasoning_limits(const SkillRequest& request, const TokenizerConfig& tokens,
+                            int num_inputs, const PromptLimits& limits, RowState& row) {
+  const std::int32_t num_fed = 1 + tokens.num_answer_ids_fed_again;  // between the two
+  GAPLESS_RETURN_IF_ERROR(check_room(request, num_inputs, num_fed + 2, limits));
+  const std::int32_t room = limits.max_context - num_inputs - num_fed;
+  const std::int32_t wanted = request.settings.max_tokens.value_or(kDefaultMaxTokens);
+  if (wanted > room - wanted && request.settings.max_tokens && !request.cut_max_tokens) {
+    return does_not_fit(request, num_inputs, limits.max_context);
+  }
+  const std::int32_t answer = std::min(wanted, room / 2);
+  row.exit_at = std::min(wanted, room - answer);
+  row.max_after_exit = num_fed - 1 + answer;
+  row.max_generated = row.exit_at + num_fed + answer;
+  return ok_status();
+}
+
+Status set_limits(const SkillRequest& request, const TokenizerConfig& tokens, int num_inputs,
+                  const PromptLimits& limits, RowState& row) {
+  if (request.reasoning) {
+    return set_reasoning_limits(request, tokens, num_inputs, limits, row);
+  }
+  GAPLESS_ASSIGN_OR_RETURN(row.max_generated, max_generated(request, num_inputs, limits));
+  return ok_status();
 }
 
 void set_sampling(const GenerationSettings& settings, SamplingSettings& sampling) {
@@ -198,6 +241,9 @@ Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens
   if (!spatial) {
     // Ends reasoning; an answer never holds it.
     if (tokens.answer_id.valid()) row.denied_ids[row.num_denied_ids++] = tokens.answer_id.value;
+    if (!request.reasoning) return ok_status();
+    row.flags |= kRowDecodesRegions;
+    row.automaton = reasoning_start();
     return ok_status();
   }
   row.flags |= kRowDecodesRegions;
@@ -224,8 +270,8 @@ StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const Prom
   SkillPrompt prompt;
   const int num_image_tokens = static_cast<int>(request.images.size()) * limits.image_tokens;
   place_inputs(tokens, num_image_tokens, prompt);
-  GAPLESS_ASSIGN_OR_RETURN(prompt.row.max_generated,
-                           max_generated(request, static_cast<int>(prompt.inputs.size()), limits));
+  GAPLESS_RETURN_IF_ERROR(set_limits(request, builder.config(),
+                                     static_cast<int>(prompt.inputs.size()), limits, prompt.row));
   set_sampling(request.settings, prompt.row.sampling);
   GAPLESS_RETURN_IF_ERROR(
       set_stop_ids(request.settings, builder.config(), limits.vocab, prompt.row));

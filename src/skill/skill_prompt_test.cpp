@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 
 #include "base/limits.h"
-#include "constraint/spatial_automaton.h"
+#include "constraint/reasoning_automaton.h"
 
 namespace gapless {
 namespace {
@@ -145,6 +146,82 @@ TEST_F(SkillPromptTest, WithoutATokenForCoordinatesThereAreNoHostMasks) {
   const auto query = build(request);
   ASSERT_TRUE(query.ok());
   EXPECT_EQ(query->row.num_denied_ids, 0);
+}
+
+TEST_F(SkillPromptTest, ReasoningHasItsAutomatonItsOpenerAndALimitOfItsOwn) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  const auto plain = build(request);
+  request.reasoning = true;
+  const auto prompt = build(request);
+  ASSERT_TRUE(plain.ok() && prompt.ok()) << prompt.status().to_string();
+  ASSERT_EQ(prompt->inputs.size(), plain->inputs.size());
+  EXPECT_EQ(prompt->inputs.back().id, 4);
+  EXPECT_EQ(prompt->row.automaton, reasoning_start());
+  EXPECT_NE(prompt->row.flags & kRowDecodesRegions, 0);
+  ASSERT_EQ(prompt->row.num_denied_ids, 1) << "of the answer";
+  EXPECT_EQ(prompt->row.denied_ids[0], 3);
+  // 2048 positions do not hold two default limits: both give way.
+  EXPECT_EQ(static_cast<int>(prompt->inputs.size()) + prompt->row.max_generated, 2048);
+  EXPECT_EQ(prompt->row.exit_at + 1 + prompt->row.max_after_exit, prompt->row.max_generated);
+  EXPECT_LE(std::abs(prompt->row.exit_at - prompt->row.max_after_exit), 1);
+
+  request.settings.max_tokens = 10;
+  EXPECT_EQ(build(request)->row.exit_at, 10);
+  EXPECT_EQ(build(request)->row.max_after_exit, 10);
+  EXPECT_EQ(build(request)->row.max_generated, 21);
+  TokenizerConfig fed_again;
+  fed_again.num_answer_ids_fed_again = 1;
+  builder_.emplace(*tokenizer_, fed_again);
+  EXPECT_EQ(build(request)->row.max_after_exit, 11) << "the answer keeps its 10";
+  EXPECT_EQ(build(request)->row.max_generated, 22);
+}
+
+TEST_F(SkillPromptTest, ReasoningThatDoesNotFitIsCutOrRefused) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  request.reasoning = true;
+  const int num_inputs = static_cast<int>(build(request)->inputs.size());
+  request.settings.max_tokens = 20;
+  const PromptLimits tight{num_inputs + 40, 729, 1024};
+  EXPECT_EQ(build(request, {num_inputs + 41, 729, 1024})->row.max_generated, 41);
+  EXPECT_EQ(build(request, tight).status().field(), "max_tokens");
+  EXPECT_NE(build(request, tight).status().message().find("for the reasoning and for the answer"),
+            std::string::npos);
+  request.cut_max_tokens = true;
+  const auto cut = build(request, tight);
+  ASSERT_TRUE(cut.ok()) << cut.status().to_string();
+  EXPECT_EQ(cut->row.exit_at, 20);
+  EXPECT_EQ(cut->row.max_after_exit, 19);
+  EXPECT_TRUE(build(request, {num_inputs + 3, 729, 1024}).ok());
+  EXPECT_EQ(build(request, {num_inputs + 2, 729, 1024}).status().code(),
+            StatusCode::kResourceExhausted);
+}
+
+TEST_F(SkillPromptTest, WhoCannotReasonSaysWhoCan) {
+  SkillRequest request = with_image(Skill::kQuery, "why?");
+  request.reasoning = true;
+  TokenizerConfig config;
+  config.query_reasoning.clear();
+  builder_.emplace(*tokenizer_, config);
+  const Status status = build(request).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.field(), "reasoning");
+  EXPECT_NE(status.message().find("Moondream 3.1"), std::string::npos) << status.message();
+}
+
+TEST_F(SkillPromptTest, WhatReasoningDoesNotGoWith) {
+  const auto field_of = [&](auto change) {
+    SkillRequest request = with_image(Skill::kQuery, "why?");
+    request.reasoning = true;
+    change(request);
+    return validate(request).field();
+  };
+  EXPECT_EQ(field_of([](SkillRequest&) {}), "");
+  EXPECT_EQ(field_of([](SkillRequest& r) { r.skill = Skill::kPoint; }), "reasoning");
+  EXPECT_EQ(field_of([](SkillRequest& r) { r.settings.min_tokens = 2; }), "min_tokens");
+  EXPECT_EQ(field_of([](SkillRequest& r) {
+              r.settings.grammar = GrammarSpec{.kind = GrammarSpec::Kind::kJsonObject};
+            }),
+            "reasoning");
 }
 
 TEST_F(SkillPromptTest, PointsAndBoxesHaveValuesAndTextHasNone) {

@@ -165,6 +165,23 @@ Status validate_grammar(const SkillRequest& request) {
   return ok_status();
 }
 
+Status validate_reasoning(const SkillRequest& request) {
+  if (!request.reasoning) return ok_status();
+  if (request.skill != Skill::kQuery) {
+    return invalid_field("reasoning", "is for query; {} answers at once",
+                         skill_name(request.skill));
+  }
+  const GenerationSettings& settings = request.settings;
+  if (settings.grammar) {
+    return invalid_field("reasoning", "cannot come before an answer of a given form ({})",
+                         settings.grammar->field);
+  }
+  if (settings.min_tokens.value_or(0) > 0) {
+    return invalid_field("min_tokens", "cannot be kept by an answer after reasoning");
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 std::string_view skill_name(Skill skill) {
@@ -216,6 +233,7 @@ Status validate(const SkillRequest& request) {
   }
   GAPLESS_RETURN_IF_ERROR(validate_spatial_refs(request));
   GAPLESS_RETURN_IF_ERROR(validate_grammar(request));
+  GAPLESS_RETURN_IF_ERROR(validate_reasoning(request));
   return validate_settings(request.settings);
 }
 

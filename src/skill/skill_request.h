@@ -43,10 +43,11 @@ struct GenerationSettings {
   std::optional<float> frequency_penalty;   // 0 = off
   std::vector<LogitBias> logit_bias;        // each token once
   std::optional<std::uint64_t> seed;        // a random one; matters only above temperature 0
-  std::optional<std::int32_t> max_tokens;   // kDefaultMaxTokens or what fits into the context
+  std::optional<std::int32_t> max_tokens;   // kDefaultMaxTokens or what fits into the context; of
+                                            // reasoning and answer each
   std::optional<std::int32_t> min_tokens;   // 0; at most max_tokens
   std::optional<std::int32_t> max_objects;  // kDefaultMaxObjects (point, detect)
-  std::vector<std::string> stop;            // text ends before any of these
+  std::vector<std::string> stop;            // text ends before any of these; reasoning does not
   std::vector<TokenId> stop_token_ids;      // and so do these tokens
   bool ignore_eos = false;                  // benchmarks: run to max_tokens
   bool logprobs = false;                    // tell each token's log probability
@@ -78,6 +79,7 @@ struct SkillRequest {
   QueryForm form = QueryForm::kQuestion;
   std::vector<ChatMessage> messages;  // kChat
   std::optional<bool> thinking;       // of models that can be told; unset: as the model does
+  bool reasoning = false;             // query: reason before the answer
   CaptionLength length = CaptionLength::kNormal;
   // Encoded bytes (JPEG, PNG, WebP), in order. Query takes none, one or several, the others one.
   std::vector<std::shared_ptr<const std::string>> images;

@@ -1,6 +1,7 @@
 // What a skill answers. Coordinates are normalised to the upright image: [0, 1] from left and top.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,18 @@ struct Box {
   float y_max = 0;
 };
 
+// Points that a part of a reasoning's text is about.
+struct Grounding {
+  int start_idx = 0;  // its first character, of the whole text; Unicode code points
+  int end_idx = 0;    // behind its last one
+  std::vector<Point> points;
+};
+
+struct Reasoning {
+  std::string text;
+  std::vector<Grounding> grounding;  // in the text's order; parts without points are not there
+};
+
 struct GenerationMetrics {
   int input_tokens = 0;   // BOS, image positions and prompt
   int output_tokens = 0;  // sampled for it: a stop string's too, but no end token and none behind
@@ -30,15 +43,17 @@ struct GenerationMetrics {
   double ttft_ms = 0;          // from submission to the first token, be it the end token
   StageTimes stages;           // up to the first text; not in the answer
   int cached_tokens = 0;       // of input_tokens: found in the prefix cache, not computed
+  int reasoning_tokens = 0;    // of output_tokens: up to the answer's first
 };
 
 struct SkillResult {
   std::string request_id;
   Skill skill = Skill::kQuery;
   FinishReason finish_reason = FinishReason::kStop;
-  std::string text;           // query: the answer; caption: the caption
-  std::vector<Point> points;  // point
-  std::vector<Box> boxes;     // detect
+  std::string text;                    // query: the answer; caption: the caption
+  std::optional<Reasoning> reasoning;  // query that was asked to reason
+  std::vector<Point> points;           // point
+  std::vector<Box> boxes;              // detect
   GenerationMetrics metrics;
 };
 

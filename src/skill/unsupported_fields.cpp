@@ -20,7 +20,6 @@ constexpr std::string_view kNoTools = "asks for tools, and this model was not tr
 
 constexpr Unsupported kUnsupported[] = {
     // What the model would have to be.
-    {"reasoning"},
     {"reasoning_effort"},
     {"thinking"},
     {"enable_thinking"},
@@ -76,19 +75,6 @@ constexpr Unsupported kUnsupported[] = {
     {"prompt_logprobs"},
 };
 
-bool means_off(const json::value& value) {
-  if (value.is_null()) return true;
-  if (value.is_bool()) return !value.get_bool();
-  if (value.is_number()) return value.to_number<double>() == 0;
-  if (value.is_array()) return value.get_array().empty();
-  if (value.is_string()) {
-    const std::string_view text = value.get_string();
-    return text.empty() || text == "none" || text == "off" || text == "disabled";
-  }
-  return std::all_of(value.get_object().begin(), value.get_object().end(),
-                     [](const auto& field) { return means_off(field.value()); });
-}
-
 bool is_neutral(const json::value& value, std::string_view neutral_json) {
   const json::value neutral = json::parse(neutral_json);
   if (value.is_number() && neutral.is_number()) {
@@ -105,6 +91,19 @@ bool off_means_on(std::string_view name, const json::value& value) {
 }
 
 }  // namespace
+
+bool means_off(const json::value& value) {
+  if (value.is_null()) return true;
+  if (value.is_bool()) return !value.get_bool();
+  if (value.is_number()) return value.to_number<double>() == 0;
+  if (value.is_array()) return value.get_array().empty();
+  if (value.is_string()) {
+    const std::string_view text = value.get_string();
+    return text.empty() || text == "none" || text == "off" || text == "disabled";
+  }
+  return std::all_of(value.get_object().begin(), value.get_object().end(),
+                     [](const auto& field) { return means_off(field.value()); });
+}
 
 Status refuse_unsupported(const json::object& fields) {
   const json::value* choice = fields.if_contains("tool_choice");

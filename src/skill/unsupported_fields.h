@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
 
 #include "base/status.h"
 
@@ -12,5 +13,8 @@ namespace gapless {
 // null, false, 0, "", "none", "off", "disabled", an empty list, an object whose every value is off, and
 // the neutral value of the field, if it has one. Fields that are not listed are not judged.
 Status refuse_unsupported(const boost::json::object& fields);
+
+// Whether a value means "off".
+bool means_off(const boost::json::value& value);
 
 }  // namespace gapless

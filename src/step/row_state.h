@@ -29,22 +29,29 @@ struct TokenInput {
 };
 static_assert(sizeof(TokenInput) == 16);
 
-// A device automaton: closed and finite; states of all automata lie in one pool. In a state exactly
-// the listed tokens may be sampled; sampling tokens[i] moves to next[i] (an index into the pool). A
-// state with `otherwise` lets every token be sampled, and one that is not listed becomes `otherwise`,
-// which is listed.
+// A device automaton: finite; states of all automata lie in one pool. Sampling tokens[i] moves to next[i] (an index
+// into the pool, or kNoAutomaton: free from there on).
+//
+// In a closed state exactly the listed tokens may be sampled. In an open one every token may be, but those whose edge
+// is kForbiddenEdge; a token without an edge counts as `otherwise`, which has one, or, where there is none, stays in
+// the state. Of rows with max_after_exit edge 0 of an open state is the exit: once the row has generated exit_at
+// tokens the exit's token is the only one that may be sampled, and behind the exit the row generates at most
+// max_after_exit tokens.
 inline constexpr int kMaxAutomatonEdges = 4;
+inline constexpr std::int32_t kForbiddenEdge = -2;
 struct AutomatonState {
   std::int32_t num_edges = 0;
   std::int32_t tokens[kMaxAutomatonEdges] = {};
   std::int32_t next[kMaxAutomatonEdges] = {};
-  std::int32_t otherwise = -1;  // -1: only the listed tokens may be sampled
+  std::int32_t is_open = 0;
+  std::int32_t otherwise = -1;  // -1: none
 };
 
 enum RowFlags : std::int32_t {
-  kRowDecodesRegions = 1,  // a sampled coord_id / size_id is decoded by the region heads
-  kRowHostMask = 2,        // the host uploads this row's mask each step; sampling waits for it
-  kRowAdjustsLogits = 4,   // penalties or biases: the row has a token memory (token_memory.h)
+  kRowDecodesRegions = 1,   // a sampled coord_id / size_id is decoded by the region heads
+  kRowHostMask = 2,         // the host uploads this row's mask each step; sampling waits for it
+  kRowAdjustsLogits = 4,    // penalties or biases: the row has a token memory (token_memory.h)
+  kRowWantsConfidence = 8,  // StepOutput::confidence is told
 };
 
 inline constexpr int kMaxDeniedIds = 4;
@@ -58,6 +65,8 @@ struct RowState {
   std::int32_t done = 0;                  // set by the device at a stop id or at the limit
   std::int32_t automaton = kNoAutomaton;  // index of the current AutomatonState, or kNoAutomaton
   std::int32_t flags = 0;                 // RowFlags
+  std::int32_t exit_at = 0;               // of open automaton states (AutomatonState)
+  std::int32_t max_after_exit = 0;        // 0: open states have no exit
   std::int32_t num_stop_ids = 0;
   std::int32_t num_denied_ids = 0;
   std::int32_t stop_ids[kMaxStopIds] = {};
@@ -85,16 +94,27 @@ struct TopLogprob {
 };
 static_assert(sizeof(TopLogprob) == 8);
 
-// One row of one step, copied to the host.
-struct StepOutput {
+// How sure a row's token is, by the model's own logits: shares of softmaxes at temperature 1.
+struct TokenConfidence {
+  float token = 0;  // of the token among those that the row might have sampled
+  float x = 0;      // of a coordinate's bin, or a width's, among all bins
+  float y = 0;      // of a height's bin
+
+  friend bool operator==(const TokenConfidence&, const TokenConfidence&) = default;
+};
+static_assert(sizeof(TokenConfidence) == 12);
+
+// One row of one step, copied to the host. The stamps lie behind the last one (StepBuffers), on 8 bytes.
+struct alignas(8) StepOutput {
   std::int32_t token = 0;
   StepOutcome outcome = StepOutcome::kContinues;
   float x = 0;        // coordinate, or width
   float y = 0;        // height
   float logprob = 0;  // natural log of its probability before masks, temperature and filters
-  std::int32_t position = 0;  // of the token this step consumed
+  std::int32_t position = 0;   // of the token this step consumed
+  TokenConfidence confidence;  // of a kRowWantsConfidence row
 };
-static_assert(sizeof(StepOutput) == 24);
+static_assert(sizeof(StepOutput) == 40);
 
 // One sequence of a launch, for attention.
 struct AttentionSequence {

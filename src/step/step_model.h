@@ -106,11 +106,12 @@ struct StepBuffers {
   // Host masks, uploaded between forward and sampling; rows without one are not read.
   const std::uint32_t* host_masks = nullptr;  // [max_seats, mask_words]
   // Between forward and sampling.
-  void* hidden = nullptr;          // [max_seats, dim] T, before post_ln
-  float* logits = nullptr;         // [max_seats, vocab]
-  std::int32_t* tokens = nullptr;  // [max_seats]
-  float* logprobs = nullptr;       // [max_seats]
-  float* values = nullptr;         // [max_seats, 2]
+  void* hidden = nullptr;                  // [max_seats, dim] T, before post_ln
+  float* logits = nullptr;                 // [max_seats, vocab]
+  std::int32_t* tokens = nullptr;          // [max_seats]
+  float* logprobs = nullptr;               // [max_seats]
+  float* values = nullptr;                 // [max_seats, 2]
+  TokenConfidence* confidences = nullptr;  // [max_seats]
   // Outputs: one block, copied to the host as it is.
   StepOutput* outputs = nullptr;    // [max_seats]
   std::uint64_t* stamps = nullptr;  // [kNumStamps] device time, ns

@@ -42,6 +42,8 @@ struct TokenizerConfig {
       list->clear();
     }
     for (SkillTemplate* skill : {&config.query, &config.detect, &config.point}) *skill = {};
+    config.query_reasoning.clear();
+    config.reasoning_denied.clear();
     return config;
   }
 
@@ -69,6 +71,10 @@ struct TokenizerConfig {
   std::vector<TokenId> caption_long = ids({1, 32708, 2, 4059, 3});
   // The doubled 3 is what this release was trained with.
   SkillTemplate query{ids({1, 15381, 2}), ids({3, 3})};
+  // In place of query's suffix, where the answer begins with reasoning; empty: this model does not reason.
+  std::vector<TokenId> query_reasoning = ids({3, 4});
+  std::vector<TokenId> reasoning_denied = ids({0, 6});  // never sampled while it reasons
+  int num_answer_ids_fed_again = 0;  // answer_ids behind the one that ends reasoning
   SkillTemplate detect{ids({1, 7235, 476, 2}), ids({3})};
   SkillTemplate point{ids({1, 2581, 2}), ids({3})};
   // Whether the object's name of detect and point is tokenized with a space before it.
@@ -91,9 +97,9 @@ struct TokenizerConfig {
     std::vector<TokenId> all = {
         bos_id,       eos_id, answer_id, thinking_id, coord_id, size_id, start_ground_points_id,
         end_ground_id};
-    for (const auto* list :
-         {&caption_short, &caption_normal, &caption_long, &query.prefix, &query.suffix,
-          &detect.prefix, &detect.suffix, &point.prefix, &point.suffix}) {
+    for (const auto* list : {&caption_short, &caption_normal, &caption_long, &query.prefix,
+                             &query.suffix, &query_reasoning, &reasoning_denied, &detect.prefix,
+                             &detect.suffix, &point.prefix, &point.suffix}) {
       all.insert(all.end(), list->begin(), list->end());
     }
     std::erase_if(all, [](TokenId id) { return !id.valid(); });

@@ -28,6 +28,13 @@ Status PromptBuilder::lacks(std::string_view skill) const {
                           skill);
 }
 
+Status PromptBuilder::check_reasons() const {
+  if (!config_.query_reasoning.empty()) return ok_status();
+  return invalid_field("reasoning",
+                       "is nothing that this model does; Moondream 2 of June 2025, Moondream 3 and "
+                       "Moondream 3.1 do");
+}
+
 Prompt PromptBuilder::begin(bool has_image) const {
   Prompt prompt;
   if (config_.bos_id.valid()) prompt.tokens.push_back({PromptToken::Kind::kText, config_.bos_id});
@@ -63,8 +70,9 @@ Status PromptBuilder::add_refs(std::span<const SpatialRef> refs, Prompt& prompt)
 }
 
 StatusOr<Prompt> PromptBuilder::query(std::string_view question, bool has_image,
-                                      std::span<const SpatialRef> refs) const {
+                                      std::span<const SpatialRef> refs, bool reasoning) const {
   if (config_.query.prefix.empty()) return lacks("query");
+  if (reasoning) GAPLESS_RETURN_IF_ERROR(check_reasons());
   if (strip(question).empty()) return invalid_argument("the question is empty");
   GAPLESS_ASSIGN_OR_RETURN(
       const std::vector<TokenId> text,
@@ -74,7 +82,7 @@ StatusOr<Prompt> PromptBuilder::query(std::string_view question, bool has_image,
   add_ids(config_.query.prefix, prompt);
   GAPLESS_RETURN_IF_ERROR(add_refs(refs, prompt));
   add_ids(text, prompt);
-  add_ids(config_.query.suffix, prompt);
+  add_ids(reasoning ? config_.query_reasoning : config_.query.suffix, prompt);
   return prompt;
 }
 

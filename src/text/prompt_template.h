@@ -45,15 +45,17 @@ class PromptBuilder {
   const TokenizerConfig& config() const { return config_; }
 
   // A point is read as the coordinates x and y; a box as the coordinates of its centre and its
-  // size. The question goes in as it is.
+  // size. The question goes in as it is. `reasoning`: the model reasons before it answers.
   StatusOr<Prompt> query(std::string_view question, bool has_image,
-                         std::span<const SpatialRef> refs = {}) const;
+                         std::span<const SpatialRef> refs = {}, bool reasoning = false) const;
   StatusOr<Prompt> caption(CaptionLength length) const;
   // Whitespace around the object's name is dropped.
   StatusOr<Prompt> detect(std::string_view object) const;
   StatusOr<Prompt> point(std::string_view object, std::span<const SpatialRef> refs = {}) const;
   // A conversation whose last message is the user's (chat_template.h).
   StatusOr<Prompt> chat(std::span<const ChatMessage> messages, const ChatOptions& options) const;
+  // Ok where the model can reason before it answers.
+  Status check_reasons() const;
   // Text that the model goes on with.
   StatusOr<Prompt> completion(std::string_view text) const;
 

@@ -50,6 +50,37 @@ class Moondream3Test(FolderTest):
         self.assertEqual(done.returncode, 1)
         self.assertIn("it is a text model", done.stderr)
 
+    def test_reasoning_comes_before_the_answer(self):
+        arguments = ("--question", "How many shapes?", "--image", PICTURE, "--max-tokens", "8")
+        answer = run("query", *arguments, "--reasoning")
+        self.assertEqual(set(answer["reasoning"]), {"text", "grounding"})
+        self.assertTrue(answer["reasoning"]["text"])
+        self.assertGreater(answer["metrics"]["output_tokens"], 8, "reasoning and answer have a limit each")
+        self.assertNotIn("reasoning", run("query", *arguments))
+        whole = answer["reasoning"]["text"] + "\n\n" + answer["answer"] + "\n"
+        for option in ((), ("--stream",)):
+            shown = gapless("run", "query", *MODEL, *arguments, "--reasoning", *option)
+            self.assertEqual(shown.stdout, whole, option)
+
+    def test_points_of_reasoning_lie_in_its_text(self):
+        # Coordinates, and tokens that begin and end them, come oftener than random weights have them.
+        bias = [f"--logit-bias={token}={bias}" for token, bias in ((5, 13), (7, 10), (9, 10))]
+        reasoning = run("query", "--question", "How many?", "--image", PICTURE, "--max-tokens", "60", "--reasoning",
+                        "--temperature", "1.5", "--seed", "4", *bias)["reasoning"]
+        self.assertGreater(len(reasoning["grounding"]), 0)
+        before = 0
+        for part in reasoning["grounding"]:
+            self.assertTrue(before <= part["start_idx"] <= part["end_idx"] <= len(reasoning["text"]), part)
+            before = part["end_idx"]
+            self.assertTrue(part["points"] and all(0 <= value <= 1 for point in part["points"] for value in point), part)
+
+    def test_who_cannot_reason_says_who_can(self):
+        done = gapless("run", "query", "--device", "cpu", "--question", "How many?", "--reasoning")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("Moondream 3", done.stderr)
+        done = gapless("run", "point", "--image", PICTURE, "--object", "circle", "--reasoning")
+        self.assertIn("reasoning is for query", done.stderr)
+
     def test_info_says_what_it_is(self):
         done = gapless("info", "--model", "random:moondream3")
         self.assertEqual(done.returncode, 0, done.stderr)

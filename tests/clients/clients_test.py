@@ -255,7 +255,7 @@ class ClientsTest(unittest.TestCase):
             ("response_format", dict(extra_body={"response_format": {"type": "grammar"}})),
             ("guided_grammar", dict(extra_body={"guided_grammar": "root ::= x"})),
             ("structured_outputs", dict(extra_body={"structured_outputs": {"grammar": "root ::= x"}})),
-            ("reasoning", dict(extra_body={"reasoning": True})),
+            ("reasoning", dict(extra_body={"reasoning": True})),  # this model cannot
             ("variant", dict(extra_body={"variant": "mine"})),
             ("presence_penalty", dict(presence_penalty=5)),
             ("max_tokens", dict(max_tokens=100_000)),

@@ -34,6 +34,8 @@ bool operator==(const CommittedToken& a, const CommittedToken& b) {
     return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
   };
   return a.token == b.token && same(a.x, b.x) && same(a.y, b.y) && same(a.logprob, b.logprob) &&
+         same(a.confidence.token, b.confidence.token) && same(a.confidence.x, b.confidence.x) &&
+         same(a.confidence.y, b.confidence.y) &&
          std::equal(a.top_logprobs.begin(), a.top_logprobs.end(), b.top_logprobs.begin(),
                     b.top_logprobs.end(), [&](const TopLogprob& one, const TopLogprob& other) {
                       return one.token == other.token && same(one.logprob, other.logprob);
@@ -399,6 +401,74 @@ TEST_F(DepthEqualityTest, ASmallOlderMoondreamGivesTheSameTokensAtEveryDepth) {
   for (int depth = 1; depth <= kMaxDepth; ++depth) {
     SCOPED_TRACE("depth " + std::to_string(depth));
     expect_same(asks, alone.answers, run(depth, asks).answers);
+  }
+}
+
+// Reasoning has coordinates in it, ends by itself or at its limit, and its end may be fed again; the answer is the text
+// behind it.
+TEST_F(DepthEqualityTest, ReasoningGivesTheSameTokensAtEveryDepth) {
+  std::vector<Ask> asks;
+  const auto add = [&](SkillRequest request, int submit_tick, int max_tokens, float temperature,
+                       int cancel_tick = kNever) {
+    request.settings.max_tokens = max_tokens;
+    request.settings.temperature = temperature;
+    request.settings.seed = 17 + asks.size();
+    asks.push_back({std::move(request), submit_tick, cancel_tick});
+  };
+  const auto reason = [](SkillRequest request) {
+    request.reasoning = true;
+    return request;
+  };
+  add(reason(ask(Skill::kQuery, "How many shapes?", "single.png")), 0, 24, 0);
+  add(ask(Skill::kQuery, "How many shapes?", "single.png"), 0, 24, 0);
+  add(reason(ask(Skill::kQuery, "How many shapes?", "single.png")), 1, 30, 1.5f);
+  add(reason(ask(Skill::kQuery, "And why?", "")), 2, 1, 0);
+  for (const char* question : {"And why?", "And where?", "And when?"}) {
+    add(reason(ask(Skill::kQuery, question, "")), 3, 40, 1.0f);
+    asks.back().request.settings.logit_bias = {{TokenId(5), 11}, {TokenId(3), 8.5f}};
+  }
+  add(reason(ask(Skill::kQuery, "What else?", "tall.png")), 4, 60, 1.0f, 20);
+  add(reason(ask(Skill::kQuery, "What else?", "tall.png")), 6, 12, 1.0f);
+  asks.back().request.settings.frequency_penalty = 1;
+  asks.back().request.settings.ignore_eos = true;
+  for (const std::string feed : {"once", "twice"}) {
+    SCOPED_TRACE(feed);
+    model_name_ = "random:moondream3-small:3";
+    auto device = open_device(test_device_name());
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    load(std::move(device).value(), {.numerics = {{"answer_feed", feed}}});
+    if (HasFatalFailure()) return;
+    const int answer_id = model_->config.tokenizer.answer_id.value;
+    const int coord_id = model_->config.tokenizer.coord_id.value;
+    const Run alone = run(1, asks, /*one_by_one=*/true);
+    int num_coordinates = 0, num_early = 0;
+    for (std::size_t i = 0; i < asks.size(); ++i) {
+      if (!asks[i].request.reasoning || asks[i].cancel_tick != kNever) continue;
+      const std::vector<CommittedToken>& tokens = alone.answers[i]->tokens;
+      const auto is_end = [&](const CommittedToken& token) {
+        return token.token.value == answer_id;
+      };
+      const auto end = std::find_if(tokens.begin(), tokens.end(), is_end);
+      ASSERT_NE(end, tokens.end()) << "request " << i << " never answers";
+      const int max_tokens = *asks[i].request.settings.max_tokens;
+      EXPECT_LE(end - tokens.begin(), max_tokens);
+      num_early += end - tokens.begin() < max_tokens ? 1 : 0;
+      EXPECT_EQ(std::count_if(tokens.begin(), tokens.end(), is_end), feed == "once" ? 1 : 2);
+      EXPECT_LE(tokens.end() - end, max_tokens + (feed == "once" ? 1 : 2));
+      if (alone.answers[i]->reason == FinishReason::kLength) {
+        EXPECT_EQ(tokens.end() - end, max_tokens + (feed == "once" ? 1 : 2));
+      }
+      num_coordinates +=
+          static_cast<int>(std::count_if(tokens.begin(), end, [&](const auto& token) {
+            return token.token.value == coord_id && token.x > 0;
+          }));
+    }
+    EXPECT_GT(num_coordinates, 2) << "no reasoning has points";
+    EXPECT_GT(num_early, 0) << "all reasoning is cut";
+    for (int depth = 1; depth <= kMaxDepth; ++depth) {
+      SCOPED_TRACE("depth " + std::to_string(depth));
+      expect_same(asks, alone.answers, run(depth, asks).answers);
+    }
   }
 }
 

@@ -369,6 +369,29 @@ TEST_F(AdvanceRowsTest, AutomatonMovesAlongTheEdge) {
   EXPECT_EQ(states_[4].automaton, kNoAutomaton);
 }
 
+TEST_F(AdvanceRowsTest, TheExitOfAnOpenStateLimitsWhatFollows) {
+  Batch b;
+  b.automata = {{.num_edges = 2, .tokens = {10, 11}, .next = {1, kForbiddenEdge}, .is_open = 1},
+                {.num_edges = 1, .tokens = {10}, .next = {kNoAutomaton}}};
+  const auto add = [&](std::int32_t token, std::int32_t state, std::int32_t max_after_exit) {
+    RowState& row = b.add(token);
+    row.automaton = state;
+    row.max_after_exit = max_after_exit;
+    row.max_generated = 100;
+  };
+  add(12, 0, 5);  // 0 goes on
+  add(10, 0, 5);  // 1 leaves
+  add(11, 0, 5);  // 2 a forbidden one, which only comes where nothing was left
+  add(10, 1, 5);  // 3 closed states have no exit
+  advance(b);
+  EXPECT_EQ(states_[0].automaton, 0);
+  EXPECT_EQ(states_[1].automaton, 1);
+  EXPECT_EQ(states_[2].automaton, 0);
+  EXPECT_EQ(states_[3].automaton, kNoAutomaton);
+  for (const int seat : {0, 2, 3}) EXPECT_EQ(states_[seat].max_generated, 100) << "seat " << seat;
+  EXPECT_EQ(states_[1].max_generated, 9) << "4 generated, 5 more";
+}
+
 TEST_F(AdvanceRowsTest, AdjustingRowsCountTheirTokens) {
   Batch b;
   b.add(42).flags = kRowAdjustsLogits;  // 0: the first time

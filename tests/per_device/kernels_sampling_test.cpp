@@ -410,6 +410,31 @@ TEST_F(SamplingTest, AutomatonAllowsItsEdgesAndIgnoresDeniedIds) {
   expect_reference(b);
 }
 
+TEST_F(SamplingTest, AnOpenStateAllowsAllButForbiddenEdgesAndItsExitAloneAtTheLimit) {
+  Batch b = make_batch(9, 300);
+  b.automata = {{.num_edges = 3,
+                 .tokens = {7, 40, 0},
+                 .next = {1, kForbiddenEdge, kForbiddenEdge},
+                 .is_open = 1},
+                {.num_edges = 1, .tokens = {7}, .next = {kNoAutomaton}}};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.automaton = 0;
+    row.num_generated = 12;
+    row.exit_at = i % 3 == 2 ? 12 : 13;
+    row.max_after_exit = 5;
+    row.num_denied_ids = 1, row.denied_ids[0] = 150;  // of free rows
+    row.sampling.temperature = i < 3 ? 0.0f : 1.0f;
+    b.row(i)[40] = b.row(i)[0] = 90;
+    b.row(i)[i % 3 == 1 ? 7 : 150] = 80;
+  }
+  const Result result = run_device(b);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    EXPECT_EQ(result.tokens[i], i % 3 == 0 ? 150 : 7) << "row " << i;
+  }
+  expect_reference(b);
+}
+
 TEST_F(SamplingTest, AutomatonTiesGoToTheLowestIdNotTheFirstEdge) {
   Batch b = one_row(std::vector<float>(20, 1.0f));
   b.automata = {{.num_edges = 3, .tokens = {17, 4, 9}, .next = {0, 0, 0}}};
@@ -420,8 +445,9 @@ TEST_F(SamplingTest, AutomatonTiesGoToTheLowestIdNotTheFirstEdge) {
 // A state with `otherwise` lets every token win, and a winner without an edge becomes it.
 TEST_F(SamplingTest, AnOpenStateTakesEveryTokenAndCountsItAsItsOwn) {
   Batch b = make_batch(40, 300);
-  b.automata = {{.num_edges = 2, .tokens = {299, 8}, .next = {0, 0}, .otherwise = 299},
-                {.num_edges = 2, .tokens = {299, 8}, .next = {0, 0}}};
+  b.automata = {
+      {.num_edges = 2, .tokens = {299, 8}, .next = {0, 0}, .is_open = 1, .otherwise = 299},
+      {.num_edges = 2, .tokens = {299, 8}, .next = {0, 0}}};
   std::size_t num_ends = 0;
   for (std::size_t i = 0; i < b.seats.size(); ++i) {
     RowState& row = state_of(b, i);

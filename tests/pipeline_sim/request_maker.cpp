@@ -81,6 +81,13 @@ PreparedPrompt RequestMaker::prompt(const SimRequest& request) const {
   if (request.kind == RowKind::kAutomaton) {
     prompt.row.automaton = request.seed % 2 == 0 ? 0 : 3;
     prompt.row.flags |= kRowDecodesRegions;
+    // Reasoning takes a token, and so do its end, the end once more and the answer.
+    if (request.seed % 4 == 3 && request.max_generated >= 4) {
+      prompt.row.automaton = 5;
+      prompt.row.exit_at = (request.max_generated - 2) / 2;
+      prompt.row.max_after_exit = request.max_generated - 1 - prompt.row.exit_at;
+      prompt.row.denied_ids[prompt.row.num_denied_ids++] = 9;
+    }
   } else if (request.kind == RowKind::kHostMask) {
     prompt.row.flags |= kRowHostMask;
     prompt.host_constraint = make_constraint(schedule_, request);

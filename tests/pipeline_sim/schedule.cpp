@@ -179,11 +179,13 @@ std::string describe(const Schedule& schedule) {
 
 std::vector<AutomatonState> sim_automata() {
   return {
-      {2, {kFakeCoordId, kFakeStopId}, {1, 0}},  // 0: x, or the end
-      {1, {kFakeCoordId}, {2}},                  // 1: y
-      {1, {kFakeSizeId}, {0}},                   // 2: size
-      {3, {5, 6, 7}, {4, 4, 3}},                 // 3: a word
-      {2, {8, kFakeStopId}, {3, 4}},             // 4: another, or the end
+      {2, {kFakeCoordId, kFakeStopId}, {1, 0}},                           // 0: x, or the end
+      {1, {kFakeCoordId}, {2}},                                           // 1: y
+      {1, {kFakeSizeId}, {0}},                                            // 2: size
+      {3, {5, 6, 7}, {4, 4, 3}},                                          // 3: a word
+      {2, {8, kFakeStopId}, {3, 4}},                                      // 4: another, or the end
+      {3, {9, kFakeStopId, 10}, {6, kForbiddenEdge, kForbiddenEdge}, 1},  // 5: reasoning
+      {1, {9}, {kNoAutomaton}},  // 6: its end once more, then the answer
   };
 }
 

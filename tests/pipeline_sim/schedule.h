@@ -67,7 +67,8 @@ std::int64_t num_captured_kernels(const LoopOptions& loop, const StepLimits& lim
 // "seed 17: depth 3, 5 requests, ..."
 std::string describe(const Schedule& schedule);
 
-// The automata that requests of kind kAutomaton run: coordinates and sizes, and a choice of words.
+// The automata that requests of kind kAutomaton run: coordinates and sizes, a choice of words, and
+// reasoning before an answer.
 std::vector<AutomatonState> sim_automata();
 
 }  // namespace gapless

@@ -131,6 +131,13 @@ void FakeService::run(Job& job) {
   } else if (job.request.skill == Skill::kDetect) {
     result.boxes = {{0.1f, 0.2f, 0.3f, 0.4f}};
   } else {
+    if (job.request.reasoning) {
+      for (const char* chunk : {"two ", "dots"}) {
+        sink.on_reasoning(chunk, ++result.metrics.output_tokens);
+      }
+      result.reasoning = Reasoning{.text = "two dots", .grounding = {{4, 8, {{0.25f, 0.5f}}}}};
+      result.metrics.reasoning_tokens = result.metrics.output_tokens;
+    }
     say(job.request.skill == Skill::kCaption ? "a caption" : text);
   }
   if (job.cancelled.load()) {

@@ -122,6 +122,29 @@ TEST_F(MoondreamApiTest, ErrorsBeforeTheFirstTokenAreStatusesEvenForStreams) {
   }
 }
 
+TEST_F(MoondreamApiTest, ReasoningComesWithTheAnswerAndNotInTheStream) {
+  const json::value whole =
+      json::parse(post("/v1/query", R"({"question":"how many?","reasoning":true})").body);
+  EXPECT_EQ(whole.at("answer"), "how many?");
+  EXPECT_EQ(whole.at("reasoning").at("text"), "two dots");
+  const json::value& part = whole.at("reasoning").at("grounding").at(0);
+  EXPECT_EQ(part.at("start_idx"), 4);
+  EXPECT_EQ(part.at("end_idx"), 8);
+  EXPECT_EQ(part.at("points").at(0).at(1), 0.5);
+  EXPECT_FALSE(json::parse(post("/v1/query", R"({"question":"how many?"})").body)
+                   .as_object()
+                   .contains("reasoning"));
+
+  const ClientResponse stream =
+      post("/v1/query", R"({"question":"how many?","reasoning":true,"stream":true})");
+  std::string chunks;
+  for (const std::string& event : stream.events()) {
+    chunks += json::parse(event).at("chunk").as_string();
+  }
+  EXPECT_EQ(chunks, "how many?") << "the clients take every chunk for the answer";
+  EXPECT_EQ(json::parse(stream.events().back()).at("reasoning").at("text"), "two dots");
+}
+
 TEST_F(MoondreamApiTest, AFailureInTheMiddleEndsTheStreamWithAnEvent) {
   const ClientResponse response = post("/v1/query", R"({"question":"break","stream":true})");
   EXPECT_EQ(response.status, 200);
@@ -145,7 +168,8 @@ TEST_F(MoondreamApiTest, BadRequestsSayWhatIsWrong) {
       {"/v1/query", "{}", "question is missing"},
       {"/v1/query", R"({"question":5})", "question must be a string"},
       {"/v1/query", R"({"question":"a","stream":"yes"})", "stream must be true or false"},
-      {"/v1/query", R"({"question":"a","reasoning":true})", "reasoning"},
+      {"/v1/query", R"({"question":"a","reasoning":"deep"})", "reasoning must be true or false"},
+      {"/v1/caption", body_with_image(R"("reasoning":true)"), "caption answers at once"},
       {"/v1/query", R"({"question":"a","image_url":{"url":"x"}})", "image_url must be a string"},
       {"/v1/query", R"({"question":"a","image_url":"http://x/y.png"})", "does not fetch"},
       {"/v1/query", R"({"question":"a","settings":{"temperature":-1}})", "temperature"},
@@ -178,7 +202,7 @@ TEST_F(MoondreamApiTest, ErrorsNameTheField) {
       {"/v1/query", "{}", "question"},
       {"/v1/query", R"({"question":" "})", "question"},
       {"/v1/query", R"({"question":"a","stream":"yes"})", "stream"},
-      {"/v1/query", R"({"question":"a","reasoning":true})", "reasoning"},
+      {"/v1/query", R"({"question":"a","reasoning":{"effort":"low"}})", "reasoning"},
       {"/v1/query", R"({"question":"a","variant":"x"})", "variant"},
       {"/v1/query", R"({"question":"a","settings":{"guided_json":1}})", "guided_json"},
       {"/v1/query", R"({"question":"a","image_url":{"url":"x"}})", "image_url"},

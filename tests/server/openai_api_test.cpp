@@ -361,7 +361,8 @@ TEST_F(OpenAiApiTest, ErrorsNameTheField) {
       {chat("a", R"("min_tokens":5,"max_tokens":4)"), "min_tokens"},
       {chat("a", R"("stop_token_ids":["a"])"), "stop_token_ids"},
       {chat("a", R"("stop":["",""])"), "stop"},
-      {chat("a", R"("reasoning":true)"), "reasoning"},
+      {chat("a", R"("reasoning":{"effort":"low"})"), "reasoning"},
+      {chat("a", R"("reasoning":true,"min_tokens":2)"), "min_tokens"},
       {chat("a", R"("reasoning_effort":"high")"), "reasoning_effort"},
       {chat("a", R"("guided_json":[])"), "guided_json"},
       {chat("a", R"("structured_outputs":{"choice":"a"})"), "structured_outputs"},
@@ -369,7 +370,7 @@ TEST_F(OpenAiApiTest, ErrorsNameTheField) {
       {chat("a", R"("guided_grammar":"root ::= x")"), "guided_grammar"},
       {chat("a", R"("modalities":["text","audio"])"), "modalities"},
       {chat("a", R"("variant":"x")"), "variant"},
-      {chat("a", R"("moondream":{"skill":"query","reasoning":true})"), "reasoning"},
+      {chat("a", R"("moondream":{"skill":"query","reasoning":"deep"})"), "reasoning"},
       {chat("a", R"("moondream":{"skill":"segment"})"), "skill"},
       {chat("a", R"("tools":[{"type":"function"}])"), "tools"},
       {chat("a", R"("response_format":{"type":"json_schema"})"), "response_format"},
@@ -394,6 +395,31 @@ TEST_F(OpenAiApiTest, ErrorsNameTheField) {
     EXPECT_EQ(response.status, 400) << body;
     EXPECT_EQ(error_field_of(response), field) << body << ": " << response.body;
   }
+}
+
+TEST_F(OpenAiApiTest, ReasoningIsAFieldOfTheMessageAndComesFirst) {
+  for (const char* asks : {R"("reasoning":true)", R"("moondream":{"reasoning":true})"}) {
+    const json::value answer = json::parse(complete(chat("hello", asks)).body);
+    const json::value& message = answer.at("choices").at(0).at("message");
+    EXPECT_EQ(message.at("content"), "hello");
+    EXPECT_EQ(message.at("reasoning"), "two dots");
+    EXPECT_EQ(message.at("reasoning_details").at("grounding").at(0).at("end_idx"), 8);
+    EXPECT_EQ(answer.at("usage").at("completion_tokens_details").at("reasoning_tokens"), 2);
+  }
+  const json::value plain = json::parse(complete(chat("hello")).body);
+  EXPECT_FALSE(plain.at("choices").at(0).at("message").as_object().contains("reasoning"));
+  EXPECT_FALSE(plain.at("usage").as_object().contains("completion_tokens_details"));
+
+  std::string order;
+  for (const std::string& event :
+       complete(chat("hello", R"("reasoning":true,"stream":true)")).events()) {
+    if (event == "[DONE]") break;
+    for (const auto& field : json::parse(event).at("choices").at(0).at("delta").as_object()) {
+      if (field.key() == "role" || field.value() == "") continue;
+      order += std::string(field.key()) + ' ';
+    }
+  }
+  EXPECT_EQ(order, "reasoning reasoning content reasoning_details ");
 }
 
 TEST_F(OpenAiApiTest, SkillsThroughTheExtension) {

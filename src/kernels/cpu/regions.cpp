@@ -70,6 +70,8 @@ void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params) {
     const float* hidden = normalised(ops, static_cast<const float*>(params.hidden) + i * params.dim,
                                      weights, params.dim, normed);
     float* values = params.values + i * 2;
+    TokenConfidence* const confidence =
+        (row.flags & kRowWantsConfidence) != 0 ? params.confidences + i : nullptr;
     if (params.tokens[i] == params.coord_id) {
       const int num_bins = weights.coord_fc2.out;
       const float* logits =
@@ -77,12 +79,20 @@ void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params) {
       values[0] =
           reference::coordinate_of_bin(argmax(logits, num_bins), num_bins, params.coord_divisor);
       values[1] = 0;
+      if (confidence != nullptr) {
+        confidence->x = reference::confidence_of_best(logits, num_bins);
+        confidence->y = 0;
+      }
     } else {
       const int num_bins = weights.size_fc2.out / 2;
       const float* logits = region_logits(ops, hidden, weights.size_fc1, weights.size_fc2, scratch);
       values[0] = reference::size_of_bin(argmax(logits, num_bins), num_bins, params.linear_sizes);
       values[1] = reference::size_of_bin(argmax(logits + num_bins, num_bins), num_bins,
                                          params.linear_sizes);
+      if (confidence != nullptr) {
+        confidence->x = reference::confidence_of_best(logits, num_bins);
+        confidence->y = reference::confidence_of_best(logits + num_bins, num_bins);
+      }
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/logprob.h"
 #include "kernels/sampling_uniform.h"
+#include "step/automaton_walk.h"
 
 namespace gapless::cpu {
 namespace {
@@ -91,15 +92,16 @@ class Candidates {
 Candidates collect(const SampleParams& params, const RowState& row, std::int64_t i, Candidate* to) {
   Candidates found(params, row, i, to);
   if (row.automaton != kNoAutomaton) {
-    const AutomatonState& state = params.automata[row.automaton];
-    if (state.otherwise >= 0) {
-      for (std::int32_t token = 0; token < params.vocab; ++token) found.add(token);
+    const ListedTokens listed = listed_tokens(params.automata[row.automaton], row);
+    if (!listed.only) {
+      for (std::int32_t token = 0; token < params.vocab; ++token) {
+        if (!listed.holds(token)) found.add(token);
+      }
       return found;
     }
-    for (int edge = 0; edge < state.num_edges; ++edge) {
-      const std::int32_t token = state.tokens[edge];
-      const bool repeated =
-          std::find(state.tokens, state.tokens + edge, token) != state.tokens + edge;
+    for (int n = 0; n < listed.num_tokens; ++n) {
+      const std::int32_t token = listed.tokens[n];
+      const bool repeated = std::find(listed.tokens, listed.tokens + n, token) != listed.tokens + n;
       if (token >= 0 && token < params.vocab && !repeated) found.add(token);
     }
     return found;
@@ -146,9 +148,7 @@ std::int32_t draw(Ranking& ranking, const SamplingSettings& settings, double u) 
   return ranking[kept - 1].token;
 }
 
-std::int32_t choose(const SampleParams& params, const RowState& row, std::int64_t i,
-                    Candidate* scratch) {
-  const Candidates found = collect(params, row, i, scratch);
+std::int32_t choose(const RowState& row, const Candidates& found, Candidate* scratch) {
   if (found.count() == 0) return row.num_stop_ids > 0 ? row.stop_ids[0] : 0;
   if (!(row.sampling.temperature > 0) || !found.all_finite()) {
     return std::min_element(scratch, scratch + found.count(), comes_before)->token;
@@ -157,13 +157,17 @@ std::int32_t choose(const SampleParams& params, const RowState& row, std::int64_
   return draw(ranking, row.sampling, sampling_uniform(row.sampling.seed, row.num_generated));
 }
 
-// A token without an edge becomes the state's `otherwise`, if it has one.
-std::int32_t in_automaton(const SampleParams& params, const RowState& row, std::int32_t token) {
-  if (row.automaton == kNoAutomaton) return token;
-  const AutomatonState& state = params.automata[row.automaton];
-  const std::int32_t* const end = state.tokens + state.num_edges;
-  return state.otherwise < 0 || std::find(state.tokens, end, token) != end ? token
-                                                                           : state.otherwise;
+// Of a token among the candidates, by the model's own logits; together with those that count as the
+// same.
+float confidence_of(std::int32_t token, std::span<const Candidate> candidates, const float* logits,
+                    const AutomatonState* state) {
+  double sum = 0, own = 0;
+  for (const Candidate& one : candidates) {
+    const double share = std::exp(double{logits[one.token]} - logits[token]);
+    sum += share;
+    if (counted_as(state, one.token) == counted_as(state, token)) own += share;
+  }
+  return sum > 0 ? static_cast<float>(own / sum) : 0.0f;
 }
 
 }  // namespace
@@ -180,9 +184,16 @@ void sample(const SampleParams& params) {
     const RowState& row = params.row_states[params.rows[i]];
     if (row.done != 0) return;
     auto* scratch = static_cast<Candidate*>(params.scratch) + i * params.vocab;
-    const std::int32_t token = choose(params, row, i, scratch);
-    params.tokens[i] = in_automaton(params, row, token);
-    params.logprobs[i] = Logprobs(params.logits + i * params.logits_stride, params.vocab).of(token);
+    const float* logits = params.logits + i * params.logits_stride;
+    const Candidates found = collect(params, row, i, scratch);
+    const std::int32_t token = choose(row, found, scratch);
+    const AutomatonState* const state = automaton_state(params.automata, row);
+    params.tokens[i] = counted_as(state, token);
+    params.logprobs[i] = Logprobs(logits, params.vocab).of(token);
+    if ((row.flags & kRowWantsConfidence) != 0) {
+      params.confidences[i].token =
+          confidence_of(token, {scratch, static_cast<std::size_t>(found.count())}, logits, state);
+    }
   });
 }
 

@@ -37,6 +37,22 @@ __device__ int argmax(const float* logits, int num_bins, Best* shared) {
   return min(best.bin, num_bins - 1);  // not a number everywhere: some bin
 }
 
+// 1 / (sum of exp(logit - that of `best`)), in every thread, added up in a fixed order. `shared` as above.
+__device__ float confidence_of(int best, const float* logits, int num_bins, float* shared) {
+  float sum = 0;
+  for (int i = threadIdx.x; i < num_bins; i += kThreads) sum += expf(logits[i] - logits[best]);
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    sum += __shfl_xor_sync(kFullWarp, sum, offset);
+  }
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  float whole = 0;
+  for (int w = 0; w < kThreads / kWarp; ++w) whole += shared[w];
+  __syncthreads();
+  return 1 / whole;
+}
+
 __device__ float size_of_bin(int bin, int num_bins, bool linear) {
   if (linear) return static_cast<float>(static_cast<double>(bin) / num_bins);
   return static_cast<float>(exp2(10.0 * bin / (num_bins - 1) - 10.0));
@@ -47,6 +63,7 @@ __global__ void __launch_bounds__(kThreads)
     pick_region_values_kernel(DecodeRegionsParams p, const float* coord_logits,
                               const float* size_logits) {
   __shared__ Best shared[kThreads / kWarp];
+  __shared__ float shared_sums[kThreads / kWarp];
   let_successor_start();
   wait_for_predecessor();
   const std::int64_t i = blockIdx.x;
@@ -55,24 +72,37 @@ __global__ void __launch_bounds__(kThreads)
       (p.row_states[row].flags & kRowDecodesRegions) == 0) {
     return;
   }
-  float x, y;
+  const bool wants_confidence = (p.row_states[row].flags & kRowWantsConfidence) != 0;
+  float x, y, x_confidence = 0, y_confidence = 0;
   if (p.tokens[i] == p.coord_id) {
     const int num_bins = p.weights.coord_fc2.out;
-    const int bin = argmax(coord_logits + i * num_bins, num_bins, shared);
+    const float* logits = coord_logits + i * num_bins;
+    const int bin = argmax(logits, num_bins, shared);
+    if (wants_confidence) x_confidence = confidence_of(bin, logits, num_bins, shared_sums);
     x = static_cast<float>(static_cast<double>(bin) /
                            (p.coord_divisor > 0 ? p.coord_divisor : num_bins - 1));
     y = 0;
   } else if (p.tokens[i] == p.size_id) {
     const int num_bins = p.weights.size_fc2.out / 2;
     const float* logits = size_logits + i * 2 * num_bins;
-    x = size_of_bin(argmax(logits, num_bins, shared), num_bins, p.linear_sizes);
-    y = size_of_bin(argmax(logits + num_bins, num_bins, shared), num_bins, p.linear_sizes);
+    const int width = argmax(logits, num_bins, shared);
+    const int height = argmax(logits + num_bins, num_bins, shared);
+    x = size_of_bin(width, num_bins, p.linear_sizes);
+    y = size_of_bin(height, num_bins, p.linear_sizes);
+    if (wants_confidence) {
+      x_confidence = confidence_of(width, logits, num_bins, shared_sums);
+      y_confidence = confidence_of(height, logits + num_bins, num_bins, shared_sums);
+    }
   } else {
     return;
   }
   if (threadIdx.x == 0) {
     p.values[2 * i] = x;
     p.values[2 * i + 1] = y;
+    if (wants_confidence) {
+      p.confidences[i].x = x_confidence;
+      p.confidences[i].y = y_confidence;
+    }
   }
 }
 

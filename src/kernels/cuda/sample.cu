@@ -12,6 +12,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/sampling_uniform.h"
+#include "step/automaton_walk.h"
 
 namespace gapless::cuda {
 namespace {
@@ -49,18 +50,17 @@ class Allowed {
  public:
   __device__ Allowed(const RowState& row, const AutomatonState* automata,
                      const std::uint32_t* host_mask)
-      : listed_only_(row.automaton != kNoAutomaton),
-        host_mask_((row.flags & kRowHostMask) != 0 ? host_mask : nullptr) {
-    const AutomatonState* state = listed_only_ ? &automata[row.automaton] : nullptr;
-    int num_ids = listed_only_ ? state->num_edges : row.num_denied_ids;
-    const std::int32_t* ids = listed_only_ ? state->tokens : row.denied_ids;
-    if (listed_only_ && state->otherwise >= 0) {  // every token
-      listed_only_ = false;
-      host_mask_ = nullptr;
-      num_ids = 0;
-    }
+      : listed_only_(false), host_mask_(nullptr) {
+    if (row.automaton != kNoAutomaton) {
+      const ListedTokens listed = listed_tokens(automata[row.automaton], row);
+      listed_only_ = listed.only;
 #pragma unroll
-    for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < num_ids ? ids[i] : -1;
+      for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < listed.num_tokens ? listed.tokens[i] : -1;
+      return;
+    }
+    if ((row.flags & kRowHostMask) != 0) host_mask_ = host_mask;
+#pragma unroll
+    for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < row.num_denied_ids ? row.denied_ids[i] : -1;
   }
 
   __device__ bool operator()(int token) const {
@@ -75,7 +75,7 @@ class Allowed {
  private:
   static constexpr int kMaxIds = kMaxDeniedIds;
   static_assert(kMaxIds == kMaxAutomatonEdges);
-  std::int32_t ids_[kMaxIds];  // the automaton's edges, or the denied ids
+  std::int32_t ids_[kMaxIds];  // what the automaton's state lists, or the denied ids
   bool listed_only_;
   const std::uint32_t* host_mask_;  // nullptr: none
 };
@@ -278,20 +278,46 @@ __device__ int draw(const float* logits, int vocab, const SamplingSettings& sett
   return order.find({.by_count = false, .amount = min(amount, kept - 1)}).token;
 }
 
-// A token without an edge becomes the state's `otherwise`, if it has one.
-__device__ int in_automaton(const SampleParams& p, const RowState& row, int token) {
-  if (row.automaton == kNoAutomaton) return token;
-  const AutomatonState& state = p.automata[row.automaton];
-  if (state.otherwise < 0) return token;
-  for (int edge = 0; edge < state.num_edges; ++edge) {
-    if (state.tokens[edge] == token) return token;
-  }
-  return state.otherwise;
-}
-
 __device__ float logprob_of(const float* logits, int token, const ExpSum& all) {
   const float logit = logits[token];
   return isfinite(logit) ? logit - all.largest - logf(all.sum) : kImpossibleLogprob;
+}
+
+// Of a token among those that the row might have taken, together with those that count as the same,
+// in thread 0. Added up in a fixed order.
+__device__ float confidence_of(const float* logits, int vocab, const RowState& row,
+                               const Allowed& allowed, const AutomatonState* state, int chosen) {
+  constexpr int kWarps = kSampleThreads / kWarp;
+  __shared__ float warps[kWarps], own_warps[kWarps];
+  const auto is_candidate = [&](int token, float logit) {
+    return isfinite(logit) && allowed(token) && !is_held_back(row, token);
+  };
+  if (!is_candidate(chosen, logits[chosen])) return 0;
+  const int counts_as = counted_as(state, chosen);
+  float sum = 0, own = 0;
+  for (int token = threadIdx.x; token < vocab; token += kSampleThreads) {
+    const float logit = logits[token];
+    if (!is_candidate(token, logit)) continue;
+    const float share = expf(logit - logits[chosen]);
+    sum += share;
+    if (counted_as(state, token) == counts_as) own += share;
+  }
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    sum += __shfl_xor_sync(kFullWarp, sum, offset);
+    own += __shfl_xor_sync(kFullWarp, own, offset);
+  }
+  if (threadIdx.x % kWarp == 0) {
+    warps[threadIdx.x / kWarp] = sum;
+    own_warps[threadIdx.x / kWarp] = own;
+  }
+  __syncthreads();
+  float whole = 0, own_whole = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    whole += warps[w];
+    own_whole += own_warps[w];
+  }
+  return own_whole / whole;
 }
 
 template <int kIdBits>
@@ -324,9 +350,14 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
                           summary.best.logit,
                           *reinterpret_cast<TokenOrderShared<kIdBits>*>(raw_shared));
   }
+  const AutomatonState* const state = automaton_state(p.automata, row);
+  const bool wants_confidence = (row.flags & kRowWantsConfidence) != 0;
+  const float confidence =
+      wants_confidence ? confidence_of(logits, p.vocab, row, allowed, state, token) : 0.0f;
   if (threadIdx.x == 0) {
-    p.tokens[i] = in_automaton(p, row, token);
+    p.tokens[i] = counted_as(state, token);
     p.logprobs[i] = logprob_of(logits, token, summary.all);
+    if (wants_confidence) p.confidences[i].token = confidence;
   }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "step/automaton_walk.h"
 
 namespace gapless::cuda {
 namespace {
@@ -88,29 +89,27 @@ __device__ TokenInput next_input(const AdvanceRowsParams& p, const RowState& row
   return {InputKind::kText, token, 0, 0};
 }
 
-__device__ std::int32_t next_automaton_state(const AdvanceRowsParams& p, const RowState& row,
-                                             std::int32_t token) {
-  if (row.automaton == kNoAutomaton) return kNoAutomaton;
-  const AutomatonState& state = p.automata[row.automaton];
-  for (int edge = 0; edge < state.num_edges; ++edge) {
-    if (state.tokens[edge] == token) return state.next[edge];
-  }
-  return row.automaton;
-}
-
 __device__ StepOutput advance(const AdvanceRowsParams& p, RowState& row, int i) {
   const std::int32_t token = p.tokens[i];
   row.input = next_input(p, row, i);
-  row.automaton = next_automaton_state(p, row, token);
   row.position += p.tokens_consumed != nullptr ? p.tokens_consumed[i] : 1;
   row.num_generated += 1;
+  walk_automaton(p.automata, token, row);
   StepOutcome outcome =
       row.num_generated >= row.max_generated ? StepOutcome::kLength : StepOutcome::kContinues;
   for (int s = 0; s < row.num_stop_ids; ++s) {
     if (row.stop_ids[s] == token) outcome = StepOutcome::kStopped;
   }
   row.done = outcome != StepOutcome::kContinues;
-  return {token, outcome, row.input.x, row.input.y, p.logprobs[i], row.position - 1};
+  StepOutput output{token, outcome, row.input.x, row.input.y, p.logprobs[i], row.position - 1, {}};
+  if ((row.flags & kRowWantsConfidence) != 0) {
+    output.confidence.token = p.confidences[i].token;
+    if (row.input.kind != InputKind::kText) {
+      output.confidence.x = p.confidences[i].x;
+      output.confidence.y = p.confidences[i].y;
+    }
+  }
+  return output;
 }
 
 __device__ void count_use(const TokenMemory& memory, std::int32_t row, std::int32_t token) {
@@ -124,7 +123,7 @@ __global__ void advance_rows_kernel(AdvanceRowsParams p) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= p.num_rows) return;
   const std::int32_t row = p.rows[i];
-  StepOutput output{-1, StepOutcome::kAlreadyDone, 0, 0, 0, 0};
+  StepOutput output{-1, StepOutcome::kAlreadyDone, 0, 0, 0, 0, {}};
   if (row >= 0) {
     RowState& state = p.row_states[row];
     if (state.done != 0) {

@@ -80,6 +80,7 @@ void top_logprobs(const TopLogprobsParams& params);
 
 // regions.cpp
 void decode_regions(const DecodeRegionsParams& params);
+float confidence_of_best(const float* logits, int num_bins);  // the largest one's softmax
 float coordinate_of_bin(int bin, int num_bins);               // bin / (num_bins - 1)
 float coordinate_of_bin(int bin, int num_bins, int divisor);  // 0: num_bins - 1
 float size_of_bin(int bin, int num_bins);

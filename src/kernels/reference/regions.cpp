@@ -38,6 +38,13 @@ int argmax(const float* values, int count) {
 
 }  // namespace
 
+float confidence_of_best(const float* logits, int num_bins) {
+  const double largest = *std::max_element(logits, logits + num_bins);
+  double sum = 0;
+  for (int i = 0; i < num_bins; ++i) sum += std::exp(logits[i] - largest);
+  return static_cast<float>(1 / sum);
+}
+
 float coordinate_of_bin(int bin, int num_bins) {
   return coordinate_of_bin(bin, num_bins, 0);
 }
@@ -63,6 +70,7 @@ void decode_regions(const DecodeRegionsParams& params) {
     const float* row_begin = static_cast<const float*>(params.hidden) + i * params.dim;
     const std::vector<float> hidden(row_begin, row_begin + params.dim);
     float* values = params.values + i * 2;
+    const bool wants_confidence = (row.flags & kRowWantsConfidence) != 0;
 
     if (params.tokens[i] == params.coord_id) {
       const auto logits =
@@ -71,12 +79,20 @@ void decode_regions(const DecodeRegionsParams& params) {
       values[0] =
           coordinate_of_bin(argmax(logits.data(), num_bins), num_bins, params.coord_divisor);
       values[1] = 0;
+      if (wants_confidence) {
+        params.confidences[i].x = confidence_of_best(logits.data(), num_bins);
+        params.confidences[i].y = 0;
+      }
     } else if (params.tokens[i] == params.size_id) {
       const auto logits = region_logits(hidden, weights.norms, weights.size_fc1, weights.size_fc2);
       const int num_bins = weights.size_fc2.out / 2;
       values[0] = size_of_bin(argmax(logits.data(), num_bins), num_bins, params.linear_sizes);
       values[1] =
           size_of_bin(argmax(logits.data() + num_bins, num_bins), num_bins, params.linear_sizes);
+      if (wants_confidence) {
+        params.confidences[i].x = confidence_of_best(logits.data(), num_bins);
+        params.confidences[i].y = confidence_of_best(logits.data() + num_bins, num_bins);
+      }
     }
   }
 }

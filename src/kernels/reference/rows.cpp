@@ -87,23 +87,25 @@ TokenInput next_input(const AdvanceRowsParams& params, const RowState& row, int 
   return {InputKind::kText, token, 0, 0};
 }
 
-std::int32_t next_automaton_state(const AutomatonState* automata, const RowState& row,
-                                  std::int32_t token) {
-  if (row.automaton == kNoAutomaton) return kNoAutomaton;
+void move_automaton(const AutomatonState* automata, RowState& row, std::int32_t token) {
+  if (row.automaton == kNoAutomaton) return;
   const AutomatonState& state = automata[row.automaton];
   for (int edge = 0; edge < state.num_edges; ++edge) {
-    if (state.tokens[edge] == token) return state.next[edge];
+    if (state.tokens[edge] != token || state.next[edge] == kForbiddenEdge) continue;
+    row.automaton = state.next[edge];
+    const bool is_exit = state.is_open != 0 && edge == 0 && row.max_after_exit > 0;
+    if (is_exit) row.max_generated = row.num_generated + row.max_after_exit;
+    return;
   }
-  return row.automaton;
 }
 
 StepOutput advance(const AdvanceRowsParams& params, RowState& row, int i) {
   const std::int32_t token = params.tokens[i];
   const std::int32_t consumed = params.tokens_consumed != nullptr ? params.tokens_consumed[i] : 1;
   row.input = next_input(params, row, i);
-  row.automaton = next_automaton_state(params.automata, row, token);
   row.position += consumed;
   row.num_generated += 1;
+  move_automaton(params.automata, row, token);
 
   StepOutcome outcome = StepOutcome::kContinues;
   if (is_stop_id(row, token)) {
@@ -112,12 +114,21 @@ StepOutput advance(const AdvanceRowsParams& params, RowState& row, int i) {
     outcome = StepOutcome::kLength;
   }
   row.done = outcome != StepOutcome::kContinues;
-  return {.token = token,
-          .outcome = outcome,
-          .x = row.input.x,
-          .y = row.input.y,
-          .logprob = params.logprobs[i],
-          .position = row.position - 1};
+  StepOutput output{.token = token,
+                    .outcome = outcome,
+                    .x = row.input.x,
+                    .y = row.input.y,
+                    .logprob = params.logprobs[i],
+                    .position = row.position - 1,
+                    .confidence = {}};
+  if ((row.flags & kRowWantsConfidence) != 0) {
+    output.confidence.token = params.confidences[i].token;
+    if (row.input.kind != InputKind::kText) {
+      output.confidence.x = params.confidences[i].x;
+      output.confidence.y = params.confidences[i].y;
+    }
+  }
+  return output;
 }
 
 }  // namespace

@@ -25,8 +25,12 @@ bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* a
   }
   if (row.automaton != kNoAutomaton) {
     const AutomatonState& state = automata[row.automaton];
-    return state.otherwise >= 0 || std::find(state.tokens, state.tokens + state.num_edges, token) !=
-                                       state.tokens + state.num_edges;
+    const std::int32_t* const end = state.tokens + state.num_edges;
+    const std::int32_t* const edge = std::find(state.tokens, end, token);
+    if (state.is_open == 0) return edge != end;
+    const bool must_leave = row.max_after_exit > 0 && row.num_generated >= row.exit_at;
+    if (must_leave) return token == state.tokens[0];
+    return edge == end || state.next[edge - state.tokens] != kForbiddenEdge;
   }
   if (std::find(row.denied_ids, row.denied_ids + row.num_denied_ids, token) !=
       row.denied_ids + row.num_denied_ids) {
@@ -110,6 +114,26 @@ std::int32_t in_automaton(std::int32_t token, const RowState& row, const Automat
                                                                            : state.otherwise;
 }
 
+// Of what was picked among the candidates; `counts_as` is one of them, or none is.
+float confidence_of(const SampleParams& params, const RowState& row, std::int64_t i,
+                    std::int32_t counts_as) {
+  const float* logits = params.logits + i * params.logits_stride;
+  double largest = -INFINITY, sum = 0, own = 0;
+  for (std::int32_t token = 0; token < params.vocab; ++token) {
+    if (std::isfinite(logits[token])) largest = std::max<double>(largest, logits[token]);
+  }
+  for (std::int32_t token = 0; token < params.vocab; ++token) {
+    if (!std::isfinite(logits[token]) ||
+        !is_allowed(token, row, params.automata, params.host_masks + i * params.host_mask_stride)) {
+      continue;
+    }
+    const double share = std::exp(logits[token] - largest);
+    sum += share;
+    if (in_automaton(token, row, params.automata) == counts_as) own += share;
+  }
+  return sum > 0 ? static_cast<float>(own / sum) : 0.0f;
+}
+
 }  // namespace
 
 float logprob_of(const float* logits, int vocab, std::int32_t token) {
@@ -147,6 +171,9 @@ void sample(const SampleParams& params) {
                    {params.token_memory.uses + memory_at, params.token_memory.biases + memory_at});
     params.tokens[i] = sampled.token;
     params.logprobs[i] = sampled.logprob;
+    if ((row.flags & kRowWantsConfidence) != 0) {
+      params.confidences[i].token = confidence_of(params, row, i, sampled.token);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/limits.h"
+#include "step/row_state.h"
 
 namespace gapless {
 namespace {
@@ -108,6 +109,10 @@ void validate_token_ids(const TokenizerConfig& tokenizer, int vocab_size, Valida
         "vocabulary must give its ids under \"tokenizer\" and say \"gapless\": {{\"format\": 1}}",
         lowest.value, highest.value, vocab_size);
   }
+  if (tokenizer.reasoning_denied.size() >= kMaxAutomatonEdges) {
+    check.fail("tokenizer: {} tokens are denied while it reasons, at most {} may be",
+               tokenizer.reasoning_denied.size(), kMaxAutomatonEdges - 1);
+  }
 }
 
 // GPT-2's ids. Source: config.py and moondream.py of vikhyat/moondream, January to April 2025.
@@ -140,6 +145,8 @@ ModelConfig moondream3_config() {
   config.region.linear_decoders = true;
   config.region.use_ln = true;
   config.tokenizer.query.suffix = TokenizerConfig::ids({3});
+  config.tokenizer.query_reasoning = TokenizerConfig::ids({4});
+  config.tokenizer.reasoning_denied.clear();
   return config;
 }
 

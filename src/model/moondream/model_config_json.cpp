@@ -80,6 +80,8 @@ std::vector<TemplateField> template_fields(TokenizerConfig& tokenizer) {
           {"caption", "long", &tokenizer.caption_long},
           {"query", "prefix", &tokenizer.query.prefix},
           {"query", "suffix", &tokenizer.query.suffix},
+          {"query", "reasoning", &tokenizer.query_reasoning},
+          {"query", "reasoning_denied", &tokenizer.reasoning_denied},
           {"detect", "prefix", &tokenizer.detect.prefix},
           {"detect", "suffix", &tokenizer.detect.suffix},
           {"point", "prefix", &tokenizer.point.prefix},

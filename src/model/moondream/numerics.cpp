@@ -36,7 +36,11 @@ std::vector<NumericsOption> make_options() {
               "region_input", "what region heads with a norm read",
               {{"norm", "the last hidden state through the region's norm; Photon"},
                {"post_norm", "the same behind the text's last norm; vLLM"},
-               {"hidden", "the last hidden state as it is; the draft in transformers"}})};
+               {"hidden", "the last hidden state as it is; the draft in transformers"}}),
+          option<&Numerics::answer_feed>(
+              "answer_feed", "how often an answer reads the token that ended its reasoning",
+              {{"once", "the June 2025 code; Photon with Moondream 3"},
+               {"twice", "Photon with Moondream 2"}})};
 }
 
 std::string names_of(const auto& list) {

@@ -15,12 +15,14 @@ enum class TauGelu { kTanh, kErf };
 enum class TauPosition { kBf16, kF32 };
 enum class CoordDivisor { kLastBin, kNumBins };
 enum class RegionInput { kNorm, kPostNorm, kHidden };
+enum class AnswerFeed { kOnce, kTwice };
 
 struct Numerics {
   TauGelu tau_gelu = TauGelu::kTanh;  // of the queries, keys and values that tau looks at
   TauPosition tau_position = TauPosition::kBf16;        // how tau's part by position is rounded
   CoordDivisor coord_divisor = CoordDivisor::kLastBin;  // coordinate = bin / 1023 or bin / 1024
   RegionInput region_input = RegionInput::kNorm;  // what heads with a norm read, see the table
+  AnswerFeed answer_feed = AnswerFeed::kOnce;     // how often the token that ends reasoning is read
 
   friend bool operator==(const Numerics&, const Numerics&) = default;
 };

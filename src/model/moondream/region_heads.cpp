@@ -10,6 +10,7 @@ Status RegionHeads::decode(Stream& stream, const StepBuffers& buffers, int num_r
   params.row_states = row_states_;
   params.weights = weights_;
   params.values = buffers.values;
+  params.confidences = buffers.confidences;
   params.num_rows = num_rows;
   params.dim = weights_.dim();
   params.coord_divisor = coord_divisor_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "constraint/reasoning_automaton.h"
 #include "constraint/spatial_automaton.h"
 #include "image/normalize.h"
 #include "model/rope_table.h"
@@ -15,6 +16,22 @@ namespace {
 std::span<const std::byte> pixel_table(DType dtype) {
   if (dtype == DType::kF32) return bytes_of(kPixelTableF32);
   return bytes_of(kPixelTableBf16);
+}
+
+// Those of every skill, as they lie in the pool.
+std::vector<AutomatonState> skill_automata(const TokenizerConfig& tokens) {
+  const auto spatial = build_spatial_automata({.coord_id = tokens.coord_id.value,
+                                               .size_id = tokens.size_id.value,
+                                               .eos_id = tokens.eos_id.value,
+                                               .any_token_is_coord = tokens.any_token_is_coord});
+  std::vector<AutomatonState> states(spatial.begin(), spatial.end());
+  if (tokens.query_reasoning.empty()) return states;
+  ReasoningTokens reasoning{.answer_id = tokens.answer_id.value,
+                            .denied = {},
+                            .num_fed_again = tokens.num_answer_ids_fed_again};
+  for (const TokenId id : tokens.reasoning_denied) reasoning.denied.push_back(id.value);
+  for (const AutomatonState& state : build_reasoning_automaton(reasoning)) states.push_back(state);
+  return states;
 }
 
 }  // namespace
@@ -43,13 +60,9 @@ StatusOr<std::unique_ptr<VisionLanguageModel>> VisionLanguageModel::create(
 }
 
 Status VisionLanguageModel::start() {
-  const SpatialTokens tokens{.coord_id = coord_id_,
-                             .size_id = size_id_,
-                             .eos_id = config_.tokenizer.eos_id.value,
-                             .any_token_is_coord = config_.tokenizer.any_token_is_coord};
   GAPLESS_RETURN_IF_ERROR(prepare(
       make_rope_table(shape_.text.max_context, shape_.text.rotary_dim, config_.text.rope_theta),
-      build_spatial_automata(tokens)));
+      skill_automata(config_.tokenizer)));
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
   GAPLESS_RETURN_IF_ERROR(upload_pixel_table(*stream));
   build_parts();
