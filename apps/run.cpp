@@ -1,5 +1,6 @@
 // gapless run SKILL --image FILE ...: one request, its answer on standard output. Of the skills that
 // take one picture, several pictures are requests one after another.
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -23,6 +24,7 @@
 #include "image/decode_image.h"
 #include "image/write_png.h"
 #include "picture_source.h"
+#include "skill/request_json.h"
 #include "skill/response_json.h"
 
 namespace gapless {
@@ -35,7 +37,8 @@ struct RunOptions {
   std::string question;
   std::string prompt;
   std::string system;
-  std::string object;
+  std::vector<std::string> objects;
+  std::vector<std::string> spatial_refs;
   std::string length = "normal";
   std::string annotate;
   bool json = false;
@@ -104,6 +107,29 @@ StatusOr<std::optional<GrammarSpec>> make_grammar(const RunOptions& options) {
       .kind = GrammarSpec::Kind::kChoice, .choices = options.choices, .field = "--choice"});
 }
 
+template <typename Number>
+bool parse_number(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// "0.5,0.25", or a box's "0.25,0.25,0.5,0.5".
+StatusOr<SpatialRef> parse_spatial_ref(const std::string& text) {
+  std::vector<double> numbers;
+  std::string_view rest = text;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    if (!parse_number(rest.substr(0, comma), numbers.emplace_back())) break;
+    if (comma == rest.npos) {
+      if (const auto ref = make_spatial_ref(numbers); ref.ok()) return ref;
+      break;
+    }
+    rest.remove_prefix(comma + 1);
+  }
+  return invalid_argument(
+      "--spatial-ref: '{}' is not X,Y or X_MIN,Y_MIN,X_MAX,Y_MAX with numbers from 0 to 1", text);
+}
+
 constexpr std::string_view kChat = "chat", kComplete = "complete";
 
 // Of a text model.
@@ -141,16 +167,30 @@ StatusOr<SkillRequest> make_request(const RunOptions& options,
     if (options.question.empty()) return invalid_argument("query needs --question");
     request.text = options.question;
   } else if (request.skill != Skill::kCaption) {
-    if (options.object.empty()) return invalid_argument("{} needs --object", options.skill);
-    request.text = options.object;
+    if (options.objects.empty()) return invalid_argument("{} needs --object", options.skill);
+    if (options.objects.size() == 1) {
+      request.text = options.objects.front();
+    } else {
+      request.objects = options.objects;
+    }
   }
   request.settings = options.settings;
   GAPLESS_ASSIGN_OR_RETURN(request.settings.grammar, make_grammar(options));
+  for (const std::string& text : options.spatial_refs) {
+    GAPLESS_ASSIGN_OR_RETURN(const SpatialRef ref, parse_spatial_ref(text));
+    request.spatial_refs.push_back(ref);
+  }
   request.reasoning = options.reasoning;
   request.apply_exif_orientation = !options.ignore_exif;
   if (options.host_masks) request.constraint_mode = ConstraintMode::kHostMask;
   GAPLESS_RETURN_IF_ERROR(validate(request));
   return request;
+}
+
+// "  0.9876": of the i-th object, where it was asked for.
+std::string shown_confidence(const SkillResult& result, std::size_t i) {
+  if (i >= result.confidences.size()) return "";
+  return fmt::format("  {:.4f}", result.confidences[i].object);
 }
 
 // `label` begins each line: "a.jpg: ", or nothing.
@@ -167,15 +207,17 @@ void print_answer(const RunOptions& options, const SkillResult& result, const st
       std::cout << "\n";
       break;
     case Skill::kPoint:
-      for (const Point& point : result.points) {
-        fmt::print("{}{:.4f} {:.4f}\n", label, point.x, point.y);
+      for (std::size_t i = 0; i < result.points.size(); ++i) {
+        const Point& point = result.points[i];
+        fmt::print("{}{:.4f} {:.4f}{}\n", label, point.x, point.y, shown_confidence(result, i));
       }
       if (result.points.empty()) fmt::print("{}none there\n", label);
       break;
     case Skill::kDetect:
-      for (const Box& box : result.boxes) {
-        fmt::print("{}{:.4f} {:.4f} {:.4f} {:.4f}\n", label, box.x_min, box.y_min, box.x_max,
-                   box.y_max);
+      for (std::size_t i = 0; i < result.boxes.size(); ++i) {
+        const Box& box = result.boxes[i];
+        fmt::print("{}{:.4f} {:.4f} {:.4f} {:.4f}{}\n", label, box.x_min, box.y_min, box.x_max,
+                   box.y_max, shown_confidence(result, i));
       }
       if (result.boxes.empty()) fmt::print("{}none there\n", label);
       break;
@@ -183,25 +225,29 @@ void print_answer(const RunOptions& options, const SkillResult& result, const st
 }
 
 // One object to a line; of several pictures each says which.
-void print_json(const SkillResult& result, const std::string& picture, bool several) {
-  boost::json::object object = response_json(result);
+void print_json(std::span<const SkillResult> results, const SkillRequest& request,
+                const std::string& picture, bool several) {
+  boost::json::object object = request.objects.empty() ? response_json(results.front())
+                                                       : response_json(results, request.objects);
   if (several) object["image"] = picture;
   std::cout << json_text(object) << "\n";
 }
 
 Status annotate_image(const RunOptions& options, const SkillRequest& request,
-                      const SkillResult& result) {
+                      std::span<const SkillResult> results) {
   DecodeOptions decode_options;
   if (options.ignore_exif) decode_options.exif = ExifOrientation::kIgnore;
   const std::string& encoded = *request.images.front();
   GAPLESS_ASSIGN_OR_RETURN(Image image,
                            decode_image(std::as_bytes(std::span(encoded)), decode_options));
   std::size_t index = 0;
-  for (const Box& box : result.boxes) {
-    draw_box(image, {box.x_min, box.y_min, box.x_max, box.y_max}, mark_colour(index++));
-  }
-  for (const Point& point : result.points) {
-    draw_point(image, {point.x, point.y}, mark_colour(index++));
+  for (const SkillResult& result : results) {
+    for (const Box& box : result.boxes) {
+      draw_box(image, {box.x_min, box.y_min, box.x_max, box.y_max}, mark_colour(index++));
+    }
+    for (const Point& point : result.points) {
+      draw_point(image, {point.x, point.y}, mark_colour(index++));
+    }
   }
   return write_png(options.annotate, image);
 }
@@ -215,23 +261,37 @@ Status answer_one(const RunOptions& options, EngineGroup& engines, const SkillRe
   const bool stream = options.stream && !options.json;
   const bool is_text = request.skill == Skill::kQuery || request.skill == Skill::kCaption;
   if (stream && is_text) std::cout << label << std::flush;
-  auto sink = std::make_shared<ConsoleSink>(stream);
-  GAPLESS_ASSIGN_OR_RETURN([[maybe_unused]] const RequestId id, engines.submit(request, sink));
-  const StatusOr<SkillResult> result = sink->wait();
-  if (!result.ok()) {
-    return picture.empty() ? result.status() : result.status().with_context(picture);
+  // One for each object that is named, or one.
+  std::vector<std::shared_ptr<ConsoleSink>> sinks;
+  for (std::size_t i = 0; i < std::max<std::size_t>(1, request.objects.size()); ++i) {
+    sinks.push_back(std::make_shared<ConsoleSink>(stream));
   }
+  GAPLESS_RETURN_IF_ERROR(engines.submit_choices(request, {sinks.begin(), sinks.end()}).status());
+  std::vector<SkillResult> results;
+  Status failed;
+  for (const auto& sink : sinks) {
+    StatusOr<SkillResult> result = sink->wait();
+    if (result.ok()) {
+      results.push_back(std::move(result).value());
+    } else if (failed.ok()) {
+      failed = result.status();
+    }
+  }
+  if (!failed.ok()) return picture.empty() ? failed : failed.with_context(picture);
   if (options.json) {
-    print_json(*result, picture, several);
+    print_json(results, request, picture, several);
   } else {
-    print_answer(options, *result, label);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const bool is_named = !request.objects.empty();
+      print_answer(options, results[i], is_named ? label + request.objects[i] + ": " : label);
+    }
   }
   // An answer is read while the next one is computed; where nobody reads, none is.
   if (std::fflush(stdout) != 0) {
     return make_error(StatusCode::kDataLoss, "standard output could not be written: {}",
                       std::strerror(errno));
   }
-  return options.annotate.empty() ? ok_status() : annotate_image(options, request, *result);
+  return options.annotate.empty() ? ok_status() : annotate_image(options, request, results);
 }
 
 // The pictures of each request.
@@ -278,12 +338,6 @@ Status run(const RunOptions& options) {
   return first_error;
 }
 
-template <typename Number>
-bool parse_number(std::string_view text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 // "50=-1.5". False: it is not that.
 bool parse_logit_bias(std::string_view text, LogitBias& bias) {
   const std::size_t equals = text.find('=');
@@ -319,6 +373,8 @@ void add_sampling_options(CLI::App& command, GenerationSettings& settings) {
   command.add_option("--max-tokens", settings.max_tokens, "Longest answer in tokens");
   command.add_option("--min-tokens", settings.min_tokens, "Shortest answer in tokens");
   command.add_option("--max-objects", settings.max_objects, "Most objects of point and detect");
+  command.add_flag("--confidence", settings.confidence,
+                   "point, detect: how sure the model is of each object");
   command.add_option("--stop", settings.stop, "End the text before this string (repeatable)");
   command
       .add_option_function<std::vector<std::int32_t>>(
@@ -355,7 +411,16 @@ void add_run_command(CLI::App& app, Command& chosen) {
                     "chat: answer at once, of a model that would think first");
   command->add_flag("--reasoning", options->reasoning,
                     "query: reason before the answer, of a model that can");
-  command->add_option("--object", options->object, "point, detect: what to look for");
+  command
+      ->add_option("--object", options->objects,
+                   "point, detect: what to look for (repeatable: each is answered)")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--spatial-ref", options->spatial_refs,
+                   "query, point: a place in the picture that is meant, X,Y or "
+                   "X_MIN,Y_MIN,X_MAX,Y_MAX from 0 to 1 (repeatable). point --object gaze with the "
+                   "place of someone's eyes: where they look")
+      ->allow_extra_args(false);
   command->add_option("--length", options->length, "caption: short, normal or long")
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print the response object of the HTTP API");

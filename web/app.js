@@ -5,6 +5,7 @@ import { askChat, chatBody } from "/web/chat.js";
 import { examples } from "/web/examples.js";
 import { Overlay } from "/web/overlay.js";
 import { Pictures } from "/web/pictures.js";
+import { Places } from "/web/places.js";
 import { fileNames, snippets } from "/web/snippets.js";
 import { Timeline } from "/web/timeline.js";
 
@@ -22,6 +23,7 @@ let canReason = false;
 let running = null; // the AbortController of the request under way
 
 const overlay = new Overlay(at("overlay"), at("labels"), at("found"));
+const places = new Places({ frame: at("frame"), layer: at("places"), clear: at("forget-places") }, () => showRequest());
 const pictures = new Pictures(
   {
     stage: at("stage"), frame: at("frame"), drop: at("drop"), image: at("picture"), file: at("file"),
@@ -30,6 +32,7 @@ const pictures = new Pictures(
   },
   () => {
     clearAnswer();
+    places.clear();
     showExamples();
     showRequest();
   },
@@ -120,6 +123,7 @@ function requestBody(imageUrl) {
   else if (skill === "caption") body.length = at("length").value;
   else if (skill === "chat") body.question = at("text").value;
   else body.object = at("text").value;
+  if (imageUrl && places.refs.length > 0) body.spatial_refs = places.refs;
   if (skill === "query" || skill === "caption") body.stream = true;
   if (skill === "query" && canReason && at("reasoning").checked) body.reasoning = true;
   const chosen = settings();
@@ -210,6 +214,7 @@ function askForKey() {
 // How many pictures the request is about, and its code.
 function showRequest() {
   const { length } = pictures.list;
+  places.enable((skill === "query" || skill === "point") && length > 0 && !asksAboutAll());
   at("about").textContent = length < 2 ? "" : asksAboutAll() ? `about all ${length} pictures` : "about the picture that is shown";
   if (!at("code").open) return;
   const request = currentRequest();

@@ -51,14 +51,21 @@ class Answered(TypedDict):
     metrics: Metrics
 
 
-class Region(TypedDict):
+class _MaybeSure(TypedDict, total=False):
+    """With `confidence: True` in the settings."""
+
+    confidence: float
+    bin_confidences: list[float]
+
+
+class Region(_MaybeSure):
     x_min: float
     y_min: float
     x_max: float
     y_max: float
 
 
-class Point(TypedDict):
+class Point(_MaybeSure):
     x: float
     y: float
 

@@ -42,7 +42,7 @@ void ActiveRequest::emit_token(const CommittedToken& token) {
   if (ended_early_) return;  // sampled before the engine heard of the stop string
   ++num_output_tokens_;
   const int num_reasoning_tokens = setup_.decoder->num_reasoning_tokens();
-  const std::string chunk = setup_.decoder->push({token.token, token.x, token.y});
+  const std::string chunk = setup_.decoder->push({token.token, token.x, token.y, token.confidence});
   const bool is_reasoning = setup_.decoder->num_reasoning_tokens() > num_reasoning_tokens;
   hand_on_reasoning();
   if (setup_.tokenizer != nullptr && !is_reasoning) {

@@ -142,6 +142,10 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
 StatusOr<std::vector<RequestId>> Engine::submit_choices(
     SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
   GAPLESS_RETURN_IF_ERROR(validate(request));
+  if (!request.objects.empty() && request.objects.size() != sinks.size()) {
+    return invalid_field("objects", "has {} names where {} can be answered", request.objects.size(),
+                         sinks.size());
+  }
   GAPLESS_RETURN_IF_ERROR(device_status());
   const std::optional<std::uint64_t> seed = request.settings.seed;
   // A grammar that is known costs no wait; what it takes to be whole is found out by the compilers as well.

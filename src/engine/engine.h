@@ -58,7 +58,8 @@ class Engine {
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink);
 
   // Several answers to one request, each with an id and a sink of its own. Its pictures and its prompt
-  // are prepared once. Choice i takes seed + i; without a seed each takes a random one. All are accepted
+  // are prepared once. Of a request that names several objects choice i is about the i-th, and there are as many
+  // sinks as names. Choice i takes seed + i; without a seed each takes a random one. All are accepted
   // or none.
   StatusOr<std::vector<RequestId>> submit_choices(SkillRequest request,
                                                   std::vector<std::shared_ptr<ResponseSink>> sinks);

@@ -146,5 +146,50 @@ TEST_F(EngineAnswersTest, OneWithoutTokensHasTimes) {
   EXPECT_GT(result.metrics.prefill_time_ms, 0);
 }
 
+// Each name gets the answer of a request of its own, and the picture is computed once.
+TEST_F(EngineAnswersTest, SeveralObjectsAreAnsweredEachAsAlone) {
+  SkillRequest request;
+  request.skill = Skill::kDetect;
+  request.objects = {"circle", "square", "star"};
+  request.settings.confidence = true;
+  auto bytes = read_file(GAPLESS_SOURCE_DIR "/tests/golden/tiny/tall.png", kMaxImageBytes);
+  ASSERT_TRUE(bytes.ok());
+  request.images = {std::make_shared<const std::string>(std::move(bytes).value())};
+  const std::vector<SkillResult> together = run_choices(request, 3);
+  ASSERT_EQ(together.size(), 3u);
+  std::size_t num_boxes = 0;
+  int num_computed = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    num_computed += together[i].metrics.cached_tokens == 0 ? 1 : 0;
+    const SkillResult alone = run(request_of_choice(request, i));
+    ASSERT_EQ(together[i].boxes.size(), alone.boxes.size());
+    ASSERT_EQ(together[i].confidences.size(), alone.boxes.size());
+    for (std::size_t b = 0; b < alone.boxes.size(); ++b) {
+      EXPECT_EQ(together[i].boxes[b].x_min, alone.boxes[b].x_min);
+      EXPECT_EQ(together[i].boxes[b].y_max, alone.boxes[b].y_max);
+      EXPECT_EQ(together[i].confidences[b].object, alone.confidences[b].object);
+      EXPECT_EQ(together[i].confidences[b].bins, alone.confidences[b].bins);
+      EXPECT_GT(alone.confidences[b].object, 0.5f) << "it was the likelier way";
+      ASSERT_EQ(alone.confidences[b].bins.size(), 4u);
+      ++num_boxes;
+    }
+    SkillRequest unasked = request_of_choice(request, i);
+    unasked.settings.confidence = false;
+    const SkillResult same = run(unasked);
+    ASSERT_EQ(same.boxes.size(), alone.boxes.size());
+    EXPECT_TRUE(same.confidences.empty());
+  }
+  EXPECT_GT(num_boxes, 1u);
+  EXPECT_LE(num_computed, 1) << "the others find the first one's image";
+}
+
+TEST_F(EngineAnswersTest, AsManyAnswersAsNames) {
+  SkillRequest request;
+  request.skill = Skill::kPoint;
+  request.objects = {"circle", "square"};
+  request.images = {testing::flat_picture(64, 64, 128)};
+  EXPECT_EQ(engine_->run(request).status().field(), "objects");
+}
+
 }  // namespace
 }  // namespace gapless

@@ -137,7 +137,12 @@ StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, i
   {
     const StageTimer timer(stages, RequestStage::kTokenise);
     for (int i = 0; i < num_choices; ++i) {
-      GAPLESS_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_text(request, make_constraint));
+      const bool is_of_one_name = !request.objects.empty();
+      GAPLESS_ASSIGN_OR_RETURN(
+          PreparedPrompt prompt,
+          is_of_one_name ? prepare_text(request_of_choice(request, static_cast<std::size_t>(i)),
+                                        make_constraint)
+                         : prepare_text(request, make_constraint));
       begun.prompts.push_back(std::move(prompt));
     }
   }

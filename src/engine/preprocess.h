@@ -41,7 +41,7 @@ class Preprocessor {
     std::int64_t decode_bytes = 0;
   };
   // Tokenises the prompts, judges the images by their headers, hashes them, and takes their crops if
-  // all are still there. The prompts are of the same request and share the images. An error of one
+  // all are still there. The prompts are those of the request's choices and share the images. An error of one
   // image among several says which. Adds to `stages` what took how long. `make_constraint` is called
   // with the length limit of each prompt of a request with a grammar. Any thread.
   using MakeConstraint =

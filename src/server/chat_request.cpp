@@ -148,8 +148,8 @@ StatusOr<json::object> skill_fields(const json::object& body, const json::object
     fields["max_tokens"] = *limit;
   }
   if (extension != nullptr) {
-    for (const char* name :
-         {"object", "obj", "length", "spatial_refs", "complete", "settings", "reasoning"}) {
+    for (const char* name : {"object", "obj", "objects", "length", "spatial_refs", "complete",
+                             "settings", "reasoning", "confidence"}) {
       if (const json::value* value = find_field(*extension, name)) fields[name] = *value;
     }
   }
@@ -229,9 +229,14 @@ StatusOr<ChatRequest> read_request(json::object& body) {
   Conversation conversation = std::move(read).value();
   GAPLESS_ASSIGN_OR_RETURN(json::object fields, skill_fields(body, fields_of_skill));
   if (skill == Skill::kQuery) fields["question"] = question_of(conversation);
-  const bool names_object = fields.contains("object") || fields.contains("obj");
+  const bool names_object =
+      fields.contains("object") || fields.contains("obj") || fields.contains("objects");
   if (!names_object) fields["object"] = conversation.turns.back().text;
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_request_from_json(skill, fields));
+  if (const std::size_t num_objects = request.skill.objects.size(); num_objects > 0) {
+    if (request.num_choices != 1) return invalid_field("n", "cannot be more than 1 with objects");
+    request.num_choices = static_cast<int>(num_objects);
+  }
   request.skill.images = std::move(conversation.images);
   request.skill.form = QueryForm::kChat;
   request.skill.messages = std::move(conversation.messages);

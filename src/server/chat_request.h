@@ -5,7 +5,7 @@
 // template: the last user turn is the question, system text goes in front of
 // it, and earlier turns go in front as "User: ..." and "Assistant: ..." lines. The images of all
 // turns come before the text, in order. The extension field "moondream": {"skill", "object",
-// "length", "spatial_refs", "settings"} reaches the other skills.
+// "objects", "length", "spatial_refs", "reasoning", "confidence", "settings"} reaches the other skills.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -20,7 +20,7 @@ struct ChatRequest {
   enum class Form { kChat, kCompletion };
   Form form = Form::kChat;
   SkillRequest skill;
-  int num_choices = 1;  // n
+  int num_choices = 1;  // n, or one for each object of `skill`
   bool stream = false;
   bool include_usage = false;
   // By which name the request has limited its answer: "max_completion_tokens" or "max_tokens".

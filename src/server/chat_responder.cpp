@@ -20,12 +20,16 @@ bool is_text_skill(Skill skill) {
   return skill == Skill::kQuery || skill == Skill::kCaption;
 }
 
-// What a chat message says for point and detect: the answer's own field as JSON.
-std::string content_of(const SkillResult& result) {
+// What a chat message says for point and detect: the answer's own field as JSON, and which of several objects it is
+// about.
+std::string content_of(const SkillResult& result, const std::string* object) {
   if (is_text_skill(result.skill)) return result.text;
   json::object answer = response_json(result);
   const char* field = result.skill == Skill::kPoint ? "points" : "objects";
-  return json_text(json::object{{field, answer.at(field)}});
+  json::object content;
+  if (object != nullptr) content["object"] = *object;
+  content[field] = std::move(answer.at(field));
+  return json_text(content);
 }
 
 json::object reasoning_details(const Reasoning& reasoning) {
@@ -81,6 +85,7 @@ ChatResponder::ChatResponder(ServerState& state, InferenceService& service,
       include_usage_(request.include_usage),
       with_logprobs_(request.skill.settings.logprobs),
       limit_field_(request.limit_field),
+      objects_(request.skill.objects),
       choices_(static_cast<std::size_t>(request.num_choices)) {}
 
 std::shared_ptr<ResponseSink> ChatResponder::sink_of_choice(std::size_t index) {
@@ -152,7 +157,7 @@ void ChatResponder::on_done(std::size_t index, const SkillResult& result) {
   if (stream_) {
     start_choice(index);
     if (!is_text_skill(result.skill)) {
-      send_delta(index, {{"content", content_of(result)}}, nullptr);
+      send_delta(index, {{"content", content_of(result, object_of(index))}}, nullptr);
     }
     if (result.reasoning) send_delta(index, reasoning_details(*result.reasoning), nullptr);
     send_delta(index, json::object(), json::string(finish_reason_name(result.finish_reason)));
@@ -161,6 +166,10 @@ void ChatResponder::on_done(std::size_t index, const SkillResult& result) {
     if (!other.done) return;
   }
   finish();
+}
+
+const std::string* ChatResponder::object_of(std::size_t index) const {
+  return objects_.empty() ? nullptr : &objects_[index];
 }
 
 json::object ChatResponder::head(bool of_chunk) const {
@@ -241,7 +250,7 @@ json::object ChatResponder::whole_answer() {
   json::array choices;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const SkillResult& result = choices_[i].result;
-    json::object message = {{"role", "assistant"}, {"content", content_of(result)}};
+    json::object message = {{"role", "assistant"}, {"content", content_of(result, object_of(i))}};
     if (result.reasoning) {
       message["reasoning"] = result.reasoning->text;
       for (auto& field : reasoning_details(*result.reasoning)) {

@@ -43,6 +43,8 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   void on_logprobs(std::size_t index, const std::vector<TokenLogprob>& tokens);
   void on_done(std::size_t index, const SkillResult& result);
 
+  // Which of several objects a choice is about; nullptr: there are not several.
+  const std::string* object_of(std::size_t index) const;
   boost::json::object head(bool of_chunk) const;
   boost::json::object choice_json(std::size_t index, const char* field,
                                   boost::json::object message) const;
@@ -67,6 +69,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   const bool include_usage_;
   const bool with_logprobs_;
   const std::string_view limit_field_;
+  const std::vector<std::string> objects_;
 
   Mutex mutex_;
   std::vector<Choice> choices_ GAPLESS_GUARDED_BY(mutex_);

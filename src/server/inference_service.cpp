@@ -54,9 +54,10 @@ ServiceMetrics sum_of(const std::vector<ServiceMetrics>& devices) {
 
 StatusOr<std::vector<RequestId>> InferenceService::submit_choices(
     SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
+  GAPLESS_RETURN_IF_ERROR(validate(request));
   std::vector<RequestId> ids;
-  for (std::shared_ptr<ResponseSink>& sink : sinks) {
-    const StatusOr<RequestId> id = submit(request, std::move(sink));
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    const StatusOr<RequestId> id = submit(request_of_choice(request, i), std::move(sinks[i]));
     if (!id.ok()) {
       for (const RequestId accepted : ids) cancel(accepted);
       return id.status();

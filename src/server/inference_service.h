@@ -116,7 +116,7 @@ class InferenceService {
   // sink is then not called. Otherwise the sink gets exactly one of on_done and on_error, last.
   virtual StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) = 0;
   // Several answers to one request, each with an id and a sink of its own; choice i takes seed + i, if
-  // there is a seed. All are accepted or none. The default submits them one by one.
+  // there is a seed, and is about the i-th object, if it names several. All are accepted or none. The default submits them one by one.
   virtual StatusOr<std::vector<RequestId>> submit_choices(
       SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks);
   // The request ends within a step with kCancelled, unless it has ended.

@@ -2,7 +2,12 @@
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "base/mutex.h"
 #include "server/api_support.h"
 #include "server/image_url.h"
 #include "server/json_body.h"
@@ -70,6 +75,98 @@ class MoondreamSink final : public ResponseSink {
   bool started_ = false;
 };
 
+// Answers one exchange about several objects, each with a generation of its own, once all have ended. The first
+// that fails ends the answer, and the others are cancelled.
+class ObjectAnswers : public std::enable_shared_from_this<ObjectAnswers> {
+ public:
+  ObjectAnswers(ServerState& state, InferenceService& service, std::shared_ptr<Exchange> exchange,
+                std::vector<std::string> objects)
+      : state_(state),
+        service_(service),
+        exchange_(std::move(exchange)),
+        objects_(std::move(objects)),
+        results_(objects_.size()),
+        num_open_(objects_.size()) {}
+
+  std::vector<std::shared_ptr<ResponseSink>> sinks() {
+    std::vector<std::shared_ptr<ResponseSink>> all;
+    for (std::size_t i = 0; i < objects_.size(); ++i) {
+      all.push_back(std::make_shared<Sink>(shared_from_this(), i));
+    }
+    return all;
+  }
+
+  void set_running(std::vector<RequestId> ids) {
+    {
+      MutexLock lock(mutex_);
+      running_ = std::move(ids);
+      if (!cancelled_) return;
+    }
+    cancel_all();
+  }
+
+  void cancel_all() {
+    std::vector<RequestId> running;
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+      running = running_;
+    }
+    for (const RequestId id : running) service_.cancel(id);
+  }
+
+ private:
+  class Sink final : public ResponseSink {
+   public:
+    Sink(std::shared_ptr<ObjectAnswers> answers, std::size_t index)
+        : answers_(std::move(answers)),
+          index_(index),
+          meter_(answers_->state_, answers_->exchange_) {}
+    void on_text(std::string_view, int) override {}
+    void on_done(const SkillResult& result) override {
+      meter_.on_done(result);
+      answers_->add(index_, result);
+    }
+    void on_error(const Status& status) override {
+      meter_.on_error(status);
+      answers_->fail(status);
+    }
+
+   private:
+    const std::shared_ptr<ObjectAnswers> answers_;
+    const std::size_t index_;
+    RequestMeter meter_;
+  };
+
+  void add(std::size_t index, const SkillResult& result) {
+    MutexLock lock(mutex_);
+    results_[index] = result;
+    results_[index].request_id = exchange_->request().request_id;
+    if (--num_open_ > 0 || failed_) return;
+    respond_json(*exchange_, response_json(results_, objects_));
+  }
+
+  void fail(const Status& status) {
+    {
+      MutexLock lock(mutex_);
+      if (std::exchange(failed_, true)) return;
+      respond_error(*exchange_, error_of_request(status));
+    }
+    cancel_all();
+  }
+
+  ServerState& state_;
+  InferenceService& service_;
+  const std::shared_ptr<Exchange> exchange_;
+  const std::vector<std::string> objects_;
+  Mutex mutex_;
+  std::vector<SkillResult> results_ GAPLESS_GUARDED_BY(mutex_);
+  std::size_t num_open_ GAPLESS_GUARDED_BY(mutex_);
+  std::vector<RequestId> running_ GAPLESS_GUARDED_BY(mutex_);
+  bool cancelled_ GAPLESS_GUARDED_BY(mutex_) = false;
+  bool failed_ GAPLESS_GUARDED_BY(mutex_) = false;
+};
+
 StatusOr<SkillRequest> read_skill_request(Skill skill, json::object& body) {
   GAPLESS_ASSIGN_OR_RETURN(SkillRequest request, skill_request_from_json(skill, body));
   // Moondream's servers answer as far as the context goes, and its clients ask for round numbers.
@@ -93,6 +190,17 @@ void submit(ServerState& state, InferenceService& service,
   exchange->on_abort([&service, id = *id] { service.cancel(id); });
 }
 
+void submit_objects(ServerState& state, InferenceService& service,
+                    const std::shared_ptr<Exchange>& exchange, SkillRequest request) {
+  request.received_ns = exchange->request().received_ns;
+  auto answers = std::make_shared<ObjectAnswers>(state, service, exchange, request.objects);
+  StatusOr<std::vector<RequestId>> ids =
+      service.submit_choices(std::move(request), answers->sinks());
+  if (!ids.ok()) return respond_error(*exchange, error_of_submit(ids.status()));
+  answers->set_running(std::move(ids).value());
+  exchange->on_abort([answers] { answers->cancel_all(); });
+}
+
 void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange,
                   json::object body) {
   InferenceService* service = ready_service(state, *exchange);
@@ -101,6 +209,9 @@ void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
   if (!stream.ok()) return respond_error(*exchange, error_of_request(stream.status()));
   StatusOr<SkillRequest> request = read_skill_request(skill, body);
   if (!request.ok()) return respond_error(*exchange, error_of_request(request.status()));
+  if (!request->objects.empty()) {
+    return submit_objects(state, *service, exchange, std::move(request).value());
+  }
   // point and detect have nothing to show before their end.
   const bool has_text = skill == Skill::kQuery || skill == Skill::kCaption;
   submit(state, *service, exchange, std::move(request).value(), *stream && has_text);

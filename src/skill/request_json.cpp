@@ -1,5 +1,6 @@
 #include "skill/request_json.h"
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <charconv>
 #include <cmath>
@@ -7,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "base/limits.h"
 #include "skill/grammar_fields.h"
@@ -157,25 +159,28 @@ Status read_reasoning(const json::object& object, SkillRequest& request) {
 }
 
 StatusOr<SpatialRef> read_spatial_ref(const json::value& value) {
-  const auto wrong = [] {
-    return invalid_argument(
-               "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
-               "from 0 "
-               "to 1")
-        .with_field("spatial_refs");
-  };
-  if (!value.is_array()) return wrong();
-  const json::array& numbers = value.get_array();
-  if (numbers.size() != 2 && numbers.size() != 4) return wrong();
-  float at[4] = {};
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    GAPLESS_ASSIGN_OR_RETURN(const double number, as_number(numbers[i], "spatial_refs"));
-    if (number < 0 || number > 1) return wrong();
-    at[i] = static_cast<float>(number);
+  if (!value.is_array()) return make_spatial_ref({});
+  std::vector<double> numbers;
+  for (const json::value& one : value.get_array()) {
+    GAPLESS_ASSIGN_OR_RETURN(const double number, as_number(one, "spatial_refs"));
+    numbers.push_back(number);
   }
-  if (numbers.size() == 2) return SpatialRef{false, at[0], at[1], 0, 0};
-  if (at[0] > at[2] || at[1] > at[3]) return wrong();
-  return SpatialRef{true, (at[0] + at[2]) / 2, (at[1] + at[3]) / 2, at[2] - at[0], at[3] - at[1]};
+  return make_spatial_ref(numbers);
+}
+
+// Several names, in place of one.
+Status read_objects(const json::object& object, SkillRequest& request) {
+  constexpr std::string_view kName = "objects";
+  const json::value* names = find_field(object, kName);
+  if (names == nullptr) return ok_status();
+  if (!names->is_array() || names->get_array().empty()) {
+    return invalid_field(kName, "must be a list of names");
+  }
+  for (const json::value& one : names->get_array()) {
+    if (!one.is_string()) return invalid_field(kName, "must be a list of names");
+    request.objects.emplace_back(one.get_string());
+  }
+  return ok_status();
 }
 
 Status read_text(const json::object& object, SkillRequest& request) {
@@ -187,6 +192,7 @@ Status read_text(const json::object& object, SkillRequest& request) {
       break;
     case Skill::kPoint:
     case Skill::kDetect:
+      GAPLESS_RETURN_IF_ERROR(read_objects(object, request));
       text = find_field(object, name = "object", "obj");
       break;
     case Skill::kCaption: {
@@ -197,6 +203,7 @@ Status read_text(const json::object& object, SkillRequest& request) {
       return ok_status();
     }
   }
+  if (text == nullptr && !request.objects.empty()) return ok_status();
   if (text == nullptr) return invalid_field(name, "is missing");
   if (!text->is_string()) return invalid_field(name, "must be a string");
   request.text = std::string(text->get_string());
@@ -223,6 +230,7 @@ Status read_settings(const FieldReader& reader, GenerationSettings& settings) {
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.max_objects, "max_objects", "maxObjects"));
   GAPLESS_RETURN_IF_ERROR(reader.read(settings.seed, "seed"));
   GAPLESS_RETURN_IF_ERROR(read_stop(reader.find("stop"), settings.stop));
+  GAPLESS_RETURN_IF_ERROR(reader.read(settings.confidence, "confidence"));
   return reader.read(settings.ignore_eos, "ignore_eos");
 }
 
@@ -232,6 +240,22 @@ Status read_grammar(const FieldReader& reader, GenerationSettings& settings) {
 }
 
 }  // namespace
+
+StatusOr<SpatialRef> make_spatial_ref(std::span<const double> numbers) {
+  const bool is_box = numbers.size() == 4;
+  const auto is_inside = [](double number) { return number >= 0 && number <= 1; };
+  if ((!is_box && numbers.size() != 2) || !std::ranges::all_of(numbers, is_inside) ||
+      (is_box && (numbers[0] > numbers[2] || numbers[1] > numbers[3]))) {
+    return invalid_argument(
+               "each of spatial_refs must be [x, y] or [x_min, y_min, x_max, y_max] with numbers "
+               "from 0 to 1")
+        .with_field("spatial_refs");
+  }
+  float at[4] = {};
+  for (std::size_t i = 0; i < numbers.size(); ++i) at[i] = static_cast<float>(numbers[i]);
+  if (!is_box) return SpatialRef{false, at[0], at[1], 0, 0};
+  return SpatialRef{true, (at[0] + at[2]) / 2, (at[1] + at[3]) / 2, at[2] - at[0], at[3] - at[1]};
+}
 
 StatusOr<SkillRequest> skill_request_from_json(Skill skill, const json::object& object) {
   SkillRequest request;

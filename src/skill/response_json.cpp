@@ -2,6 +2,7 @@
 
 #include <boost/json/array.hpp>
 #include <cmath>
+#include <utility>
 
 namespace gapless {
 namespace {
@@ -23,6 +24,16 @@ boost::json::object metrics_json(const GenerationMetrics& metrics) {
           {"prefill_time_ms", rounded_ms(metrics.prefill_time_ms)},
           {"decode_time_ms", rounded_ms(metrics.decode_time_ms)},
           {"ttft_ms", rounded_ms(metrics.ttft_ms)}};
+}
+
+// Adds how sure the i-th object is, where that was asked for.
+void add_confidence(const SkillResult& result, std::size_t i, boost::json::object& json) {
+  if (i >= result.confidences.size()) return;
+  const ObjectConfidence& confidence = result.confidences[i];
+  json["confidence"] = rounded_coordinate(confidence.object);
+  boost::json::array bins;
+  for (const float bin : confidence.bins) bins.push_back(rounded_coordinate(bin));
+  json["bin_confidences"] = std::move(bins);
 }
 
 }  // namespace
@@ -57,20 +68,26 @@ boost::json::object response_json(const SkillResult& result) {
       break;
     case Skill::kPoint: {
       boost::json::array points;
-      for (const Point& point : result.points) {
-        points.push_back(boost::json::object{{"x", rounded_coordinate(point.x)},
-                                             {"y", rounded_coordinate(point.y)}});
+      for (std::size_t i = 0; i < result.points.size(); ++i) {
+        const Point& point = result.points[i];
+        boost::json::object shown{{"x", rounded_coordinate(point.x)},
+                                  {"y", rounded_coordinate(point.y)}};
+        add_confidence(result, i, shown);
+        points.push_back(std::move(shown));
       }
       json["points"] = std::move(points);
       break;
     }
     case Skill::kDetect: {
       boost::json::array objects;
-      for (const Box& box : result.boxes) {
-        objects.push_back(boost::json::object{{"x_min", rounded_coordinate(box.x_min)},
-                                              {"y_min", rounded_coordinate(box.y_min)},
-                                              {"x_max", rounded_coordinate(box.x_max)},
-                                              {"y_max", rounded_coordinate(box.y_max)}});
+      for (std::size_t i = 0; i < result.boxes.size(); ++i) {
+        const Box& box = result.boxes[i];
+        boost::json::object shown{{"x_min", rounded_coordinate(box.x_min)},
+                                  {"y_min", rounded_coordinate(box.y_min)},
+                                  {"x_max", rounded_coordinate(box.x_max)},
+                                  {"y_max", rounded_coordinate(box.y_max)}};
+        add_confidence(result, i, shown);
+        objects.push_back(std::move(shown));
       }
       json["objects"] = std::move(objects);
       break;
@@ -78,6 +95,19 @@ boost::json::object response_json(const SkillResult& result) {
   }
   json["metrics"] = metrics_json(result.metrics);
   return json;
+}
+
+boost::json::object response_json(std::span<const SkillResult> results,
+                                  std::span<const std::string> objects) {
+  boost::json::array answers;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    boost::json::object answer{{"object", objects[i]}};
+    for (auto& field : response_json(results[i])) {
+      if (field.key() != "request_id") answer[field.key()] = std::move(field.value());
+    }
+    answers.push_back(std::move(answer));
+  }
+  return {{"request_id", results.front().request_id}, {"answers", std::move(answers)}};
 }
 
 }  // namespace gapless

@@ -151,7 +151,8 @@ class ReasoningDecoder final : public SkillDecoder {
 // cut off is dropped.
 class RegionDecoder final : public SkillDecoder {
  public:
-  RegionDecoder(bool boxes, const AnswerTokenIds& ids) : boxes_(boxes), ids_(ids) {}
+  RegionDecoder(bool boxes, bool with_confidences, const AnswerTokenIds& ids)
+      : boxes_(boxes), with_confidences_(with_confidences), ids_(ids) {}
 
   int num_final_tokens() const override { return num_tokens_; }
 
@@ -159,13 +160,18 @@ class RegionDecoder final : public SkillDecoder {
     ++num_tokens_;
     if (token.id == ids_.coord) {
       if (num_coords_ == 2) num_coords_ = 0;  // a box whose size never came
+      if (num_coords_ == 0) confidence_ = {.object = token.confidence.token, .bins = {}};
+      confidence_.bins.push_back(token.confidence.x);
       center_[num_coords_++] = token.x;
       if (!boxes_ && num_coords_ == 2) {
         points_.push_back({center_[0], center_[1]});
+        keep_confidence();
         num_coords_ = 0;
       }
     } else if (token.id == ids_.size && num_coords_ == 2) {
       add_box(token.x, token.y);
+      confidence_.bins.insert(confidence_.bins.end(), {token.confidence.x, token.confidence.y});
+      keep_confidence();
       num_coords_ = 0;
     }
     return {};
@@ -174,9 +180,14 @@ class RegionDecoder final : public SkillDecoder {
   void fill(SkillResult& result) const override {
     result.points = points_;
     result.boxes = found_boxes_;
+    result.confidences = confidences_;
   }
 
  private:
+  void keep_confidence() {
+    if (with_confidences_) confidences_.push_back(confidence_);
+  }
+
   void add_box(float width, float height) {
     const auto clamped = [](float value) { return std::clamp(value, 0.0f, 1.0f); };
     found_boxes_.push_back({clamped(center_[0] - width / 2), clamped(center_[1] - height / 2),
@@ -184,12 +195,15 @@ class RegionDecoder final : public SkillDecoder {
   }
 
   const bool boxes_;
+  const bool with_confidences_;
   const AnswerTokenIds ids_;
   int num_tokens_ = 0;
   int num_coords_ = 0;
   float center_[2] = {};
   std::vector<Point> points_;
   std::vector<Box> found_boxes_;
+  ObjectConfidence confidence_;  // of the object that is coming
+  std::vector<ObjectConfidence> confidences_;
 };
 
 }  // namespace
@@ -207,9 +221,9 @@ std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
     case Skill::kCaption:
       return std::make_unique<TextDecoder>(tokenizer, StopStrings(request.settings.stop));
     case Skill::kPoint:
-      return std::make_unique<RegionDecoder>(false, ids);
+      return std::make_unique<RegionDecoder>(false, request.settings.confidence, ids);
     case Skill::kDetect:
-      return std::make_unique<RegionDecoder>(true, ids);
+      return std::make_unique<RegionDecoder>(true, request.settings.confidence, ids);
   }
   return nullptr;
 }

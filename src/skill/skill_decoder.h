@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "skill/skill_result.h"
+#include "step/row_state.h"
 #include "text/incremental_detokenizer.h"
 #include "text/stop_strings.h"
 #include "text/tokenizer.h"
@@ -20,6 +21,7 @@ struct SampledToken {
   TokenId id;
   float x = 0;
   float y = 0;
+  TokenConfidence confidence = {};  // where the request asks
 };
 
 class SkillDecoder {

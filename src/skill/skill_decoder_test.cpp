@@ -230,6 +230,27 @@ TEST_F(SkillDecoderTest, ABoxHasTheLastTwoCoordinatesBeforeItsSize) {
   EXPECT_FLOAT_EQ(result.boxes[0].y_max, 0.5f);
 }
 
+TEST_F(SkillDecoderTest, EachObjectHasTheConfidencesOfItsTokens) {
+  SkillRequest request;
+  request.skill = Skill::kDetect;
+  for (const bool asks : {false, true}) {
+    request.settings.confidence = asks;
+    auto decoder = make_skill_decoder(request, *tokenizer_, kIds);
+    for (const float sure : {0.5f, 0.75f}) {
+      decoder->push({kIds.coord, 0.5f, 0, {.token = sure, .x = 0.25f}});
+      decoder->push({kIds.coord, 0.5f, 0, {.token = 1, .x = 0.125f}});
+      decoder->push({kIds.size, 0.5f, 0.5f, {.token = 1, .x = 0.3f, .y = 0.4f}});
+    }
+    decoder->push({kIds.coord, 0.5f, 0, {.token = 0.1f, .x = 0.25f}});  // cut off
+    const SkillResult result = result_of(*decoder);
+    ASSERT_EQ(result.confidences.size(), asks ? 2u : 0u);
+    if (!asks) continue;
+    EXPECT_EQ(result.confidences[0].object, 0.5f);
+    EXPECT_EQ(result.confidences[1].object, 0.75f);
+    EXPECT_EQ(result.confidences[1].bins, (std::vector<float>{0.25f, 0.125f, 0.3f, 0.4f}));
+  }
+}
+
 TEST_F(SkillDecoderTest, WidthAndHeightAreApart) {
   auto decoder = make(Skill::kDetect);
   decoder->push({kIds.coord, 0.5f, 0});

@@ -227,6 +227,35 @@ TEST(RequestJsonTest, ReasoningIsAskedFor) {
   EXPECT_EQ(validate(point).field(), "reasoning");
 }
 
+TEST(RequestJsonTest, SeveralObjectsAreNamedInAList) {
+  const auto request =
+      parse(Skill::kDetect, R"({"objects": ["car", "person"], "confidence": true})");
+  ASSERT_TRUE(request.ok()) << request.status().to_string();
+  EXPECT_EQ(request->objects, (std::vector<std::string>{"car", "person"}));
+  EXPECT_TRUE(request->settings.confidence);
+  EXPECT_EQ(request_of_choice(*request, 1).text, "person");
+  EXPECT_TRUE(request_of_choice(*request, 1).objects.empty());
+  SkillRequest many = *request;
+  many.images.push_back(std::make_shared<const std::string>("picture"));
+  EXPECT_TRUE(validate(many).ok());
+  many.objects.resize(kMaxChoices + 1, "x");
+  EXPECT_EQ(validate(many).field(), "objects");
+  many = *request;
+  many.skill = Skill::kCaption;
+  EXPECT_EQ(validate(many).field(), "objects");
+}
+
+TEST(ResponseJsonTest, HowSureItIsComesWithEachObject) {
+  SkillResult result;
+  result.skill = Skill::kPoint;
+  result.points = {{0.5f, 1}, {0, 0.25f}};
+  result.confidences = {{0.75f, {0.5f, 0.25f}}, {1, {0, 1}}};
+  const boost::json::object json = response_json(result);
+  EXPECT_EQ(json_text(json.at("points").at(0)),
+            R"({"x":0.5,"y":1.0,"confidence":0.75,"bin_confidences":[0.5,0.25]})");
+  EXPECT_EQ(json.at("points").at(1).at("confidence"), 1.0);
+}
+
 TEST(ResponseJsonTest, ReasoningHasItsTextAndItsPoints) {
   SkillResult result;
   result.skill = Skill::kQuery;

@@ -93,10 +93,16 @@ void place_inputs(const Prompt& prompt, int num_image_tokens, SkillPrompt& out) 
   }
 }
 
-std::optional<SpatialSkill> spatial_skill(Skill skill) {
-  switch (skill) {
+// Where the person looks whose eyes are at a point of the picture: at one place, or at none in it.
+bool asks_for_gaze(const SkillRequest& request) {
+  return request.text == "gaze" && request.spatial_refs.size() == 1 &&
+         !request.spatial_refs.front().is_box;
+}
+
+std::optional<SpatialSkill> spatial_skill(const SkillRequest& request) {
+  switch (request.skill) {
     case Skill::kPoint:
-      return SpatialSkill::kPoint;
+      return asks_for_gaze(request) ? SpatialSkill::kGaze : SpatialSkill::kPoint;
     case Skill::kDetect:
       return SpatialSkill::kDetect;
     case Skill::kQuery:
@@ -140,7 +146,7 @@ StatusOr<std::int32_t> max_generated(const SkillRequest& request, int num_inputs
   const int room = limits.max_context - num_inputs;
   const GenerationSettings& settings = request.settings;
   std::int32_t wanted = settings.max_tokens.value_or(kDefaultMaxTokens);
-  if (const auto spatial = spatial_skill(request.skill)) {
+  if (const auto spatial = spatial_skill(request)) {
     const int objects = settings.max_objects.value_or(kDefaultMaxObjects);
     const std::int32_t for_objects = spatial_max_generated(*spatial, objects);
     wanted = settings.max_tokens ? std::min(*settings.max_tokens, for_objects) : for_objects;
@@ -237,7 +243,7 @@ Status note_tokens(const GenerationSettings& settings, int vocab, SkillPrompt& p
 Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens,
                       SkillPrompt& prompt) {
   RowState& row = prompt.row;
-  const auto spatial = spatial_skill(request.skill);
+  const auto spatial = spatial_skill(request);
   if (!spatial) {
     // Ends reasoning; an answer never holds it.
     if (tokens.answer_id.valid()) row.denied_ids[row.num_denied_ids++] = tokens.answer_id.value;
@@ -247,6 +253,7 @@ Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens
     return ok_status();
   }
   row.flags |= kRowDecodesRegions;
+  if (request.settings.confidence) row.flags |= kRowWantsConfidence;
   if (request.constraint_mode == ConstraintMode::kDeviceAutomaton) {
     row.automaton = automaton_start(*spatial);
     return ok_status();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
@@ -146,6 +147,29 @@ TEST_F(SkillPromptTest, WithoutATokenForCoordinatesThereAreNoHostMasks) {
   const auto query = build(request);
   ASSERT_TRUE(query.ok());
   EXPECT_EQ(query->row.num_denied_ids, 0);
+}
+
+TEST_F(SkillPromptTest, AGazeIsOnePoint) {
+  SkillRequest request = with_image(Skill::kPoint, "gaze");
+  request.spatial_refs = {{.is_box = false, .x_center = 0.25f, .y_center = 0.5f}};
+  const auto gaze = build(request);
+  ASSERT_TRUE(gaze.ok()) << gaze.status().to_string();
+  EXPECT_EQ(gaze->row.automaton, automaton_start(SpatialSkill::kGaze));
+  EXPECT_EQ(gaze->row.max_generated, 3);
+  const auto coordinates = std::ranges::count_if(
+      gaze->inputs, [](const TokenInput& input) { return input.kind == InputKind::kCoord; });
+  EXPECT_EQ(coordinates, 2) << "the eyes";
+  request.constraint_mode = ConstraintMode::kHostMask;
+  EXPECT_EQ(build(request)->row.max_generated, 3);
+  request.constraint_mode = ConstraintMode::kDeviceAutomaton;
+  // Anything else is pointed at as often as it is there.
+  request.text = "eye";
+  EXPECT_EQ(build(request)->row.automaton, automaton_start(SpatialSkill::kPoint));
+  request.text = "gaze";
+  request.spatial_refs.push_back(request.spatial_refs.front());
+  EXPECT_EQ(build(request)->row.automaton, automaton_start(SpatialSkill::kPoint));
+  request.spatial_refs.clear();
+  EXPECT_EQ(build(request)->row.automaton, automaton_start(SpatialSkill::kPoint));
 }
 
 TEST_F(SkillPromptTest, ReasoningHasItsAutomatonItsOpenerAndALimitOfItsOwn) {

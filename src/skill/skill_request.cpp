@@ -165,6 +165,39 @@ Status validate_grammar(const SkillRequest& request) {
   return ok_status();
 }
 
+// Of one thing to look for or to ask.
+Status validate_text(std::string_view field, std::string_view text) {
+  if (is_blank(text)) return invalid_field(field, "must not be empty");
+  if (text.size() > kMaxPromptBytes) {
+    return invalid_argument("the prompt has {} bytes, more than the {} allowed", text.size(),
+                            kMaxPromptBytes)
+        .with_field(field);
+  }
+  return ok_status();
+}
+
+bool looks_for_objects(Skill skill) {
+  return skill == Skill::kPoint || skill == Skill::kDetect;
+}
+
+Status validate_texts(const SkillRequest& request) {
+  if (request.skill == Skill::kCaption && request.objects.empty()) return ok_status();
+  if (request.objects.empty()) return validate_text(text_field(request.skill), request.text);
+  constexpr std::string_view kField = "objects";
+  if (!looks_for_objects(request.skill)) {
+    return invalid_field(kField, "is for point and detect");
+  }
+  if (!request.text.empty()) return invalid_field(kField, "and object cannot both be there");
+  if (request.objects.size() > kMaxChoices) {
+    return invalid_field(kField, "has {} names, at most {} are allowed", request.objects.size(),
+                         kMaxChoices);
+  }
+  for (const std::string& object : request.objects) {
+    GAPLESS_RETURN_IF_ERROR(validate_text(kField, object));
+  }
+  return ok_status();
+}
+
 Status validate_reasoning(const SkillRequest& request) {
   if (!request.reasoning) return ok_status();
   if (request.skill != Skill::kQuery) {
@@ -218,15 +251,17 @@ StatusOr<CaptionLength> caption_length_from_name(std::string_view name) {
       .with_field("length");
 }
 
+SkillRequest request_of_choice(SkillRequest request, std::size_t i) {
+  if (request.objects.empty()) return request;
+  request.text = std::move(request.objects[i]);
+  request.objects.clear();
+  return request;
+}
+
 Status validate(const SkillRequest& request) {
-  const bool needs_text = request.skill != Skill::kCaption;
-  if (needs_text && is_blank(request.text)) {
-    return invalid_field(text_field(request.skill), "must not be empty");
-  }
-  if (request.text.size() > kMaxPromptBytes) {
-    return invalid_argument("the prompt has {} bytes, more than the {} allowed",
-                            request.text.size(), kMaxPromptBytes)
-        .with_field(text_field(request.skill));
+  GAPLESS_RETURN_IF_ERROR(validate_texts(request));
+  if (request.settings.confidence && !looks_for_objects(request.skill)) {
+    return invalid_field("confidence", "is told by point and detect");
   }
   if (const Status images = validate_images(request); !images.ok()) {
     return images.with_field("image_url");

@@ -49,6 +49,7 @@ struct GenerationSettings {
   std::optional<std::int32_t> max_objects;  // kDefaultMaxObjects (point, detect)
   std::vector<std::string> stop;            // text ends before any of these; reasoning does not
   std::vector<TokenId> stop_token_ids;      // and so do these tokens
+  bool confidence = false;                  // point, detect: say how sure each object is
   bool ignore_eos = false;                  // benchmarks: run to max_tokens
   bool logprobs = false;                    // tell each token's log probability
   std::int32_t top_logprobs = 0;            // and that many alternatives; needs logprobs
@@ -76,6 +77,9 @@ enum class QueryForm : std::uint8_t {
 struct SkillRequest {
   Skill skill = Skill::kQuery;
   std::string text;  // query: the question; point, detect: the object; caption: unused
+  // point, detect: several things to look for, in place of `text`. Each is a choice of its own
+  // (Engine::submit_choices), about the same picture.
+  std::vector<std::string> objects;
   QueryForm form = QueryForm::kQuestion;
   std::vector<ChatMessage> messages;  // kChat
   std::optional<bool> thinking;       // of models that can be told; unset: as the model does
@@ -92,6 +96,9 @@ struct SkillRequest {
   // host_now_ns() when the whole request was there; 0: when it is submitted.
   std::int64_t received_ns = 0;
 };
+
+// What choice i asks for: `request` for the i-th of its objects, where it names several.
+SkillRequest request_of_choice(SkillRequest request, std::size_t i);
 
 // Everything about a request that can be judged without its image's pixels and without a tokenizer.
 Status validate(const SkillRequest& request);

@@ -16,6 +16,12 @@ struct Point {
   float y = 0;
 };
 
+// How sure the model is of a point or a box: shares of softmaxes of its own logits.
+struct ObjectConfidence {
+  float object = 0;         // that there is another one
+  std::vector<float> bins;  // of its x and y, of a box its width and height too: each among 1024
+};
+
 struct Box {
   float x_min = 0;
   float y_min = 0;
@@ -54,6 +60,8 @@ struct SkillResult {
   std::optional<Reasoning> reasoning;  // query that was asked to reason
   std::vector<Point> points;           // point
   std::vector<Box> boxes;              // detect
+  // Where asked for: of each point, or of each box.
+  std::vector<ObjectConfidence> confidences;
   GenerationMetrics metrics;
 };
 

@@ -74,6 +74,24 @@ class Moondream3Test(FolderTest):
             before = part["end_idx"]
             self.assertTrue(part["points"] and all(0 <= value <= 1 for point in part["points"] for value in point), part)
 
+    def test_places_in_the_picture(self):
+        arguments = ("--image", PICTURE, "--object", "shape", "--max-objects", "4", "--confidence")
+        free = run("point", *arguments)
+        # Two coordinates for a point, a size too for a box.
+        for ref, num_tokens in (("0.25,0.5", 2), ("0.25,0.5,0.75,1", 3)):
+            meant = run("point", *arguments, "--spatial-ref", ref)
+            self.assertEqual(meant["metrics"]["input_tokens"], free["metrics"]["input_tokens"] + num_tokens, ref)
+            self.assertEqual(len({str(one["points"]) for one in (free, meant)}), 2, ref)
+        for ref in ("0.5", "0.5,", "0.5,1.5", "a,b", "0.5,0.5,0.25,0.75", "0.1,0.2,0.3"):
+            done = gapless("run", "point", *MODEL, *arguments, "--spatial-ref", ref)
+            self.assertEqual(done.returncode, 1, ref)
+            self.assertIn(f"'{ref}' is not X,Y", done.stderr)
+
+    def test_a_gaze_is_one_point_or_none(self):
+        for eyes in ("0.25,0.5", "0.9,0.1", "0.5,0.5"):
+            points = run("point", "--image", PICTURE, "--object", "gaze", "--spatial-ref", eyes)["points"]
+            self.assertLessEqual(len(points), 1, eyes)
+
     def test_who_cannot_reason_says_who_can(self):
         done = gapless("run", "query", "--device", "cpu", "--question", "How many?", "--reasoning")
         self.assertEqual(done.returncode, 1)

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import re
 import subprocess
 import threading
 import unittest
@@ -96,6 +97,35 @@ class RunTest(FolderTest):
         for number in range(9):
             (self.folder / f"many{number}.png").write_bytes(SMALL.read_bytes())
         self.bad(1, *QUESTION, "--image", "many*.png", cwd=self.folder, says="8 at most")
+
+    def test_several_objects_are_answered_by_name(self):
+        arguments = ("--device", "cpu", "--image", PICTURE)
+        for skill, field in (("detect", "objects"), ("point", "points")):
+            alone = [json.loads(self.good(skill, *arguments, "--json", "--object", name)) for name in ("circle", "square")]
+            both = (skill, *arguments, "--object", "circle", "--object", "square")
+            answers = json.loads(self.good(*both, "--json"))["answers"]
+            self.assertEqual([answer["object"] for answer in answers], ["circle", "square"])
+            self.assertEqual([answer[field] for answer in answers], [answer[field] for answer in alone])
+            lines = self.good(*both).splitlines()
+            self.assertEqual(len(lines), sum(max(1, len(answer[field])) for answer in alone))
+            self.assertTrue(all(line.startswith(("circle: ", "square: ")) for line in lines), lines)
+
+    def test_how_sure_it_is(self):
+        arguments = ("--device", "cpu", "--image", PICTURE, "--object", "circle")
+        for skill, field, num_bins in (("detect", "objects", 4), ("point", "points", 2)):
+            plain = json.loads(self.good(skill, *arguments, "--json"))[field]
+            self.assertGreater(len(plain), 0)
+            for mode in ((), ("--host-masks",)):
+                told = json.loads(self.good(skill, *arguments, "--json", "--confidence", *mode))[field]
+                for one in told:
+                    self.assertGreater(one.pop("confidence"), 0.5, "it was the likelier way")
+                    bins = one.pop("bin_confidences")
+                    self.assertEqual(len(bins), num_bins)
+                    self.assertTrue(all(0 < share <= 1 for share in bins), bins)
+                self.assertEqual(told, plain)
+            lines = self.good(skill, *arguments, "--confidence").splitlines()
+            self.assertTrue(all(re.search(r"  [01]\.\d{4}$", line) for line in lines), lines)
+        self.bad(1, "caption", "--device", "cpu", "--image", PICTURE, "--confidence", says="confidence is told by point")
 
     def test_one_broken_picture_of_several_costs_its_own_answer(self):
         (self.folder / "a.png").write_bytes(PICTURE.read_bytes())

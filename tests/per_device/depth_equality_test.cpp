@@ -145,7 +145,7 @@ class DepthEqualityTest : public DeviceTest {
     add(ask(Skill::kDetect, "circle", "wide.png"), 0);
     with_alternatives(add(ask(Skill::kDetect, "circle", "wide.png"), 1), 2)->constraint_mode =
         ConstraintMode::kHostMask;
-    add(ask(Skill::kPoint, "square", "tall.png"), 2);
+    add(ask(Skill::kPoint, "square", "tall.png"), 2)->settings.confidence = true;
     add(ask(Skill::kPoint, "square", "tall.png"), 4)->constraint_mode = ConstraintMode::kHostMask;
     SkillRequest* caption = add(ask(Skill::kCaption, "", "single.png"), 6);
     caption->settings.temperature = 1.0f;
@@ -688,6 +688,7 @@ TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
         request.settings.temperature = temperature;
         request.settings.seed = 5;
         request.settings.max_objects = 8;
+        request.settings.confidence = true;
         asks.push_back({.request = std::move(request),
                         .submit_tick = static_cast<int>(asks.size()),
                         .gaze = gaze});
@@ -702,6 +703,11 @@ TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
     for (std::size_t i = 0; i < asks.size(); i += 2) {
       EXPECT_FALSE(mixed.answers[i]->tokens.empty());
       EXPECT_EQ(mixed.answers[i]->tokens, mixed.answers[i + 1]->tokens) << "requests " << i;
+      for (const CommittedToken& token : mixed.answers[i]->tokens) {
+        EXPECT_GT(token.confidence.token, 0);
+        EXPECT_LE(token.confidence.token, 1);
+        EXPECT_GT(token.confidence.x, 0);
+      }
       if (asks[i].gaze) {
         EXPECT_LE(mixed.answers[i]->tokens.size(), 3u);  // x, y, end
       }

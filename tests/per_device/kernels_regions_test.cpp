@@ -89,12 +89,14 @@ class RegionsTest : public KernelsTest {
     return rows;
   }
 
-  std::vector<float> run_device(const Weights& w, const void* hidden, const Rows& rows) {
+  std::vector<float> run_device(const Weights& w, const void* hidden, const Rows& rows,
+                                std::vector<TokenConfidence>* told = nullptr) {
     const int num_rows = static_cast<int>(rows.seats.size());
     const int max_out = std::max(w.shape.coord_bins, 2 * w.shape.size_bins);
     const Buffer tokens = upload(rows.tokens), seats = upload(rows.seats);
     const Buffer states = upload(rows.states);
     const Buffer values = poisoned_bytes(num_rows * 2 * sizeof(float));
+    const Buffer confidences = poisoned_bytes(num_rows * sizeof(TokenConfidence));
     const Buffer scratch = poisoned_bytes(
         kernels_->region_scratch_bytes(num_rows, w.shape.dim, w.shape.inner, max_out));
     run(kernels_->decode_regions(*stream_,
@@ -104,6 +106,7 @@ class RegionsTest : public KernelsTest {
                                   .row_states = states.as<RowState>(),
                                   .weights = w.pick([](const TestTensor& t) { return t.dev(); }),
                                   .values = values.as<float>(),
+                                  .confidences = confidences.as<TokenConfidence>(),
                                   .num_rows = num_rows,
                                   .dim = w.shape.dim,
                                   .coord_divisor = w.shape.coord_divisor,
@@ -111,6 +114,7 @@ class RegionsTest : public KernelsTest {
                                   .coord_id = kCoordId,
                                   .size_id = kSizeId,
                                   .scratch = scratch.data()}));
+    if (told != nullptr) *told = download<TokenConfidence>(confidences);
     return download<float>(values);
   }
 
@@ -220,6 +224,31 @@ TEST_F(RegionsTest, ValuesOfBinsAndTies) {
     EXPECT_FLOAT_EQ(values[0], std::exp2(10.0f * c.bin / 1023.0f - 10.0f));
     EXPECT_FLOAT_EQ(values[1], std::exp2(10.0f * (1023 - c.bin) / 1023.0f - 10.0f));
   }
+}
+
+// Zero weights leave the biases: 1024 bins, one of which is as much likelier as its bias says.
+TEST_F(RegionsTest, ConfidencesAreTheBestBinsShares) {
+  Weights w = make_weights({64, 0, 1024, 1024});
+  const TestTensor hidden = random_tensor(5 * 64);
+  w.coord_w2 = tensor(std::vector<float>(1024 * 64, 0.0f));
+  w.size_w2 = tensor(std::vector<float>(2 * 1024 * 64, 0.0f));
+  std::vector<float> coord_bias(1024, -1), size_bias(2048, 0);
+  coord_bias[700] = 5;
+  size_bias[3] = 8;
+  size_bias[1024 + 1023] = 2;
+  w.coord_b2 = tensor(coord_bias);
+  w.size_b2 = tensor(size_bias);
+  Rows rows = rows_with_tokens({kCoordId, kSizeId, kCoordId, 17, kSizeId});
+  for (const std::size_t i : {0u, 1u, 3u, 4u}) rows.states[i].flags |= kRowWantsConfidence;
+  rows.states[4].done = 1;
+  std::vector<TokenConfidence> told;
+  run_device(w, hidden.dev(), rows, &told);
+  const auto share = [](float above) { return 1 / (1 + 1023 * std::exp(-above)); };
+  EXPECT_NEAR(told[0].x, share(6), 1e-5f);
+  EXPECT_EQ(told[0].y, 0);
+  EXPECT_NEAR(told[1].x, share(8), 1e-5f);
+  EXPECT_NEAR(told[1].y, share(2), 1e-5f);
+  for (const std::size_t i : {2u, 3u, 4u}) EXPECT_TRUE(is_poison(told[i].x)) << "row " << i;
 }
 
 // The option coord_divisor of the model (numerics.h); sizes stay as they are.

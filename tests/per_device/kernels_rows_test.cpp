@@ -229,6 +229,7 @@ class AdvanceRowsTest : public KernelsTest {
   struct Batch {
     std::vector<std::int32_t> seats, tokens;
     std::vector<float> logprobs, values;
+    std::vector<TokenConfidence> confidences;
     std::vector<std::int32_t> consumed;  // empty: 1 each
     std::vector<RowState> states;
     std::vector<AutomatonState> automata;
@@ -240,6 +241,8 @@ class AdvanceRowsTest : public KernelsTest {
       tokens.push_back(token);
       logprobs.push_back(-0.5f * static_cast<float>(tokens.size()));
       values.insert(values.end(), {x, y});
+      const float sure = 0.125f * static_cast<float>(tokens.size());
+      confidences.push_back({sure, sure / 2, sure / 4});
       RowState row;
       row.position = 730;
       row.num_generated = 3;
@@ -260,6 +263,7 @@ class AdvanceRowsTest : public KernelsTest {
     const int num_rows = static_cast<int>(b.seats.size());
     const Buffer seats = upload(b.seats), tokens = upload(b.tokens);
     const Buffer logprobs = upload(b.logprobs), values = upload(b.values);
+    const Buffer confidences = upload(b.confidences);
     const Buffer consumed = upload(b.consumed), states = upload(b.states);
     const Buffer automata = upload(b.automata);
     const Buffer outputs = poisoned_bytes((num_rows + 1) * sizeof(StepOutput));
@@ -269,6 +273,7 @@ class AdvanceRowsTest : public KernelsTest {
                    .tokens = tokens.as<std::int32_t>(),
                    .logprobs = logprobs.as<float>(),
                    .values = values.as<float>(),
+                   .confidences = confidences.as<TokenConfidence>(),
                    .tokens_consumed = b.consumed.empty() ? nullptr : consumed.as<std::int32_t>(),
                    .automata = automata.as<AutomatonState>(),
                    .row_states = states.as<RowState>(),
@@ -352,6 +357,20 @@ TEST_F(AdvanceRowsTest, RegionTokensBecomeTheNextInput) {
   expect_output(2, kCoordId, StepOutcome::kContinues, 0, 0, -1.5f, 730);
 }
 
+TEST_F(AdvanceRowsTest, RowsThatAskAreToldHowSureTheirTokenIs) {
+  Batch b;
+  b.add(kCoordId).flags = kRowDecodesRegions | kRowWantsConfidence;
+  b.add(kCoordId).flags = kRowDecodesRegions;  // does not ask
+  b.add(42).flags = kRowDecodesRegions | kRowWantsConfidence;
+  b.add(7).flags = kRowWantsConfidence;
+  b.states[3].done = 1;
+  advance(b);
+  EXPECT_EQ(outputs_[0].confidence, (TokenConfidence{0.125f, 0.0625f, 0.03125f}));
+  EXPECT_EQ(outputs_[1].confidence, TokenConfidence());
+  EXPECT_EQ(outputs_[2].confidence, (TokenConfidence{0.375f, 0, 0})) << "no value was decoded";
+  EXPECT_EQ(outputs_[3].confidence, TokenConfidence());
+}
+
 TEST_F(AdvanceRowsTest, AutomatonMovesAlongTheEdge) {
   Batch b;
   b.automata = {{.num_edges = 2, .tokens = {10, 11}, .next = {1, 0}},
@@ -405,6 +424,7 @@ TEST_F(AdvanceRowsTest, AdjustingRowsCountTheirTokens) {
   b.tokens.push_back(42);
   b.logprobs.push_back(0);
   b.values.insert(b.values.end(), {0, 0});
+  b.confidences.emplace_back();
   b.uses.assign(6 * kMemoryStride, 0);
   b.uses[1 * kMemoryStride + 42] = kTokenInPrompt | 5;
   b.uses[3 * kMemoryStride + 7] = kTokenInPrompt | kMaxTokenUses;

@@ -43,6 +43,7 @@ class SamplingTest : public KernelsTest {
   struct Result {
     std::vector<std::int32_t> tokens;
     std::vector<float> logprobs;
+    std::vector<TokenConfidence> confidences;
   };
 
   // num_rows live rows on shuffled seats, normal logits, default sampling.
@@ -71,6 +72,7 @@ class SamplingTest : public KernelsTest {
     const Buffer uses = upload(b.uses), biases = upload(b.biases);
     const Buffer tokens = poisoned_bytes((num_rows + 1) * sizeof(std::int32_t));
     const Buffer logprobs = poisoned_bytes((num_rows + 1) * sizeof(float));
+    const Buffer confidences = poisoned_bytes(num_rows * sizeof(TokenConfidence));
     const Buffer scratch = poisoned_bytes(kernels_->sample_scratch_bytes(num_rows, b.vocab));
     run(kernels_->sample(*stream_, {.logits = logits.as<float>(),
                                     .logits_stride = b.stride(),
@@ -84,10 +86,12 @@ class SamplingTest : public KernelsTest {
                                                      .stride = b.memory_stride()},
                                     .tokens = tokens.as<std::int32_t>(),
                                     .logprobs = logprobs.as<float>(),
+                                    .confidences = confidences.as<TokenConfidence>(),
                                     .num_rows = num_rows,
                                     .vocab = b.vocab,
                                     .scratch = scratch.data()}));
-    Result result{download<std::int32_t>(tokens), download<float>(logprobs)};
+    Result result{download<std::int32_t>(tokens), download<float>(logprobs),
+                  download<TokenConfidence>(confidences)};
     EXPECT_EQ(result.tokens.back(), -1) << "wrote past the last row";
     EXPECT_TRUE(is_poison(result.logprobs.back())) << "wrote past the last row";
     result.tokens.pop_back();
@@ -433,6 +437,41 @@ TEST_F(SamplingTest, AnOpenStateAllowsAllButForbiddenEdgesAndItsExitAloneAtTheLi
     EXPECT_EQ(result.tokens[i], i % 3 == 0 ? 150 : 7) << "row " << i;
   }
   expect_reference(b);
+}
+
+// By the model's logits, whatever temperature and filters say.
+TEST_F(SamplingTest, ConfidenceIsTheShareAmongTheCandidates) {
+  Batch b = make_batch(5, 600);
+  b.automata = {{.num_edges = 2, .tokens = {5, 300}, .next = {0, 0}},
+                {.num_edges = 1, .tokens = {5}, .next = {0}}};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    b.row(i)[5] = 2;
+    b.row(i)[300] = 1;
+    row.automaton = i == 1 ? 1 : 0;
+    row.flags = i == 4 ? 0 : kRowWantsConfidence;
+    if (i != 2) continue;
+    row.sampling.temperature = 0.01f;
+    row.sampling.top_k = 1;
+  }
+  // By a mask: the largest of 600 but one.
+  RowState& masked = state_of(b, 3);
+  masked.automaton = kNoAutomaton;
+  masked.flags |= kRowHostMask;
+  std::fill_n(b.host_masks.data() + 3 * b.mask_words, b.mask_words, ~0u);
+  b.host_masks[std::size_t{3} * b.mask_words] &= ~(1u << 7);
+  b.row(3)[7] = 50;
+  b.row(3)[11] = 12;
+  const Result result = run_device(b);
+  const float share = 1 / (1 + std::exp(-1.0f));
+  EXPECT_NEAR(result.confidences[0].token, share, 1e-6f);
+  EXPECT_EQ(result.confidences[1].token, 1);
+  EXPECT_NEAR(result.confidences[2].token, share, 1e-6f);
+  double sum = 0;
+  for (int t = 0; t < b.vocab; ++t) sum += t == 7 ? 0 : std::exp(double{b.row(3)[t]});
+  EXPECT_EQ(result.tokens[3], 11);
+  EXPECT_NEAR(result.confidences[3].token, std::exp(12.0) / sum, 1e-5);
+  EXPECT_TRUE(is_poison(result.confidences[4].token)) << "nobody asked";
 }
 
 TEST_F(SamplingTest, AutomatonTiesGoToTheLowestIdNotTheFirstEdge) {

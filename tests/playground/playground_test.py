@@ -93,6 +93,47 @@ class PlaygroundTest(unittest.TestCase):
         browser.wait_for("!document.getElementById('metrics').hidden")
         self.assert_sound(browser)
 
+    def test_places_are_clicked_and_dragged(self):
+        browser = self.page()
+        browser.click("#sample")
+        browser.wait_for("document.getElementById('picture').complete && !document.getElementById('frame').hidden")
+        browser.keys("3")  # point
+        move = """
+            const frame = document.getElementById("frame"), box = frame.getBoundingClientRect();
+            frame.setPointerCapture = () => {};
+            for (const [name, x, y] of arguments[0]) {
+              frame.dispatchEvent(new PointerEvent(name, {bubbles: true, cancelable: true, button: 0, pointerId: 1,
+                clientX: box.left + x * box.width, clientY: box.top + y * box.height}));
+            }"""
+        browser.run(move, [["pointerdown", 0.25, 0.5], ["pointerup", 0.25, 0.5]])
+        browser.run(move, [["pointerdown", 0.75, 0.75], ["pointermove", 0.5, 0.5], ["pointerup", 0.25, 0.25]])
+        self.assertEqual(browser.run("return [...document.getElementById('places').children].map((one) => one.tagName)"), ["line", "rect"])
+        code = self.code_of(browser, "curl")
+        refs = json.loads(re.search(r'"spatial_refs": (\[\[.*?\]\])', code)[1])
+        for found, meant in zip(refs, ([0.25, 0.5], [0.25, 0.25, 0.75, 0.75]), strict=True):
+            for one, other in zip(found, meant, strict=True):
+                self.assertAlmostEqual(one, other, delta=0.01)
+        browser.keys("circle\n", "#text")
+        browser.wait_for("document.querySelectorAll('#found li').length > 0")
+        browser.run("document.activeElement.blur()")
+        browser.keys("4")  # detect takes none
+        self.assertNotIn("spatial_refs", self.code_of(browser, "curl"))
+        browser.keys("3")
+        browser.click("#forget-places")
+        self.assertNotIn("spatial_refs", self.code_of(browser, "curl"))
+        self.assert_sound(browser)
+
+    def test_reasoning_is_asked_for_where_the_model_can(self):
+        browser = self.page()
+        self.assertTrue(browser.run("return document.getElementById('reasoning-row').hidden"), "this model cannot")
+        browser = self.page(server=self.serve("--model", "random:moondream3-small:5"))
+        browser.run("document.getElementById('max_tokens').value = '8'; document.getElementById('reasoning').checked = true")
+        browser.keys("How many?\n", "#text")
+        browser.wait_for("!document.getElementById('thoughts').hidden")
+        self.assertTrue(browser.run("return document.getElementById('thoughts-text').textContent"))
+        browser.wait_for("!document.getElementById('metrics').hidden")
+        self.assert_sound(browser)
+
     def test_light_and_the_timeline(self):
         browser = self.page()
         self.detect(browser)

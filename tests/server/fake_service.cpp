@@ -130,6 +130,8 @@ void FakeService::run(Job& job) {
     result.points = {{0.25f, 0.5f}};
   } else if (job.request.skill == Skill::kDetect) {
     result.boxes = {{0.1f, 0.2f, 0.3f, 0.4f}};
+    if (text == "nothing") result.boxes.clear();
+    if (settings.confidence) result.confidences = {{0.75f, {0.5f, 0.25f, 0.125f, 1}}};
   } else {
     if (job.request.reasoning) {
       for (const char* chunk : {"two ", "dots"}) {

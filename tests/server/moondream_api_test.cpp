@@ -122,6 +122,32 @@ TEST_F(MoondreamApiTest, ErrorsBeforeTheFirstTokenAreStatusesEvenForStreams) {
   }
 }
 
+TEST_F(MoondreamApiTest, SeveralObjectsAreAnsweredByName) {
+  const json::value answer = json::parse(
+      post("/v1/detect", body_with_image(R"("objects":["cat","nothing"],"confidence":true)")).body);
+  EXPECT_TRUE(answer.at("request_id").is_string());
+  const json::array& answers = answer.at("answers").as_array();
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0].at("object"), "cat");
+  EXPECT_EQ(answers[0].at("finish_reason"), "stop");
+  EXPECT_EQ(answers[0].at("objects").at(0).at("confidence"), 0.75);
+  EXPECT_EQ(answers[0].at("objects").at(0).at("bin_confidences").at(2), 0.125);
+  EXPECT_EQ(answers[1].at("object"), "nothing");
+  EXPECT_TRUE(answers[1].at("objects").as_array().empty());
+  EXPECT_TRUE(answers[1].at("metrics").is_object());
+  const json::value plain =
+      json::parse(post("/v1/detect", body_with_image(R"("object":"cat")")).body);
+  EXPECT_FALSE(plain.at("objects").at(0).as_object().contains("confidence"));
+}
+
+TEST_F(MoondreamApiTest, OneObjectThatFailsEndsTheOthers) {
+  const ClientResponse response =
+      post("/v1/point", body_with_image(R"("objects":["silent","corrupt","silent"])"));
+  EXPECT_EQ(response.status, 400);
+  EXPECT_EQ(error_code_of(response), "image_decode_failed");
+  EXPECT_TRUE(service->wait_cancelled(2));
+}
+
 TEST_F(MoondreamApiTest, ReasoningComesWithTheAnswerAndNotInTheStream) {
   const json::value whole =
       json::parse(post("/v1/query", R"({"question":"how many?","reasoning":true})").body);
@@ -179,6 +205,11 @@ TEST_F(MoondreamApiTest, BadRequestsSayWhatIsWrong) {
       {"/v1/caption", body_with_image(R"("length":"huge")"), "unknown caption length"},
       {"/v1/detect", body_with_image(""), "object is missing"},
       {"/v1/detect", R"({"object":"x"})", "needs an image"},
+      {"/v1/detect", body_with_image(R"("objects":[])"), "objects must be a list of names"},
+      {"/v1/detect", body_with_image(R"("objects":["a",1])"), "objects must be a list of names"},
+      {"/v1/detect", body_with_image(R"("objects":["a"," "])"), "objects must not be empty"},
+      {"/v1/detect", body_with_image(R"("objects":["a"],"object":"b")"), "objects and object"},
+      {"/v1/query", R"({"question":"a","confidence":true})", "confidence is told by point"},
       {"/v1/point", body_with_image(R"("object":"x","settings":{"max_objects":0})"), "max_objects"},
       {"/v1/segment", body_with_image(R"("object":"x")"), "no segment skill"},
       {"/v1/query", "[]", "must be a JSON object"},

@@ -397,6 +397,22 @@ TEST_F(OpenAiApiTest, ErrorsNameTheField) {
   }
 }
 
+TEST_F(OpenAiApiTest, EachOfSeveralObjectsIsAChoice) {
+  const std::string body = fmt::format(
+      R"({{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":"{}"}}]}}],)"
+      R"("moondream":{{"skill":"detect","objects":["cat","nothing"],"confidence":true}}}})",
+      kImageUrl);
+  const json::value answer = json::parse(complete(body).body);
+  ASSERT_EQ(answer.at("choices").as_array().size(), 2u);
+  const auto content = [&](std::size_t i) {
+    return json::parse(answer.at("choices").at(i).at("message").at("content").as_string());
+  };
+  EXPECT_EQ(content(0).at("object"), "cat");
+  EXPECT_EQ(content(0).at("objects").at(0).at("confidence"), 0.75);
+  EXPECT_EQ(content(1).at("object"), "nothing");
+  EXPECT_TRUE(content(1).at("objects").as_array().empty());
+}
+
 TEST_F(OpenAiApiTest, ReasoningIsAFieldOfTheMessageAndComesFirst) {
   for (const char* asks : {R"("reasoning":true)", R"("moondream":{"reasoning":true})"}) {
     const json::value answer = json::parse(complete(chat("hello", asks)).body);
@@ -414,7 +430,8 @@ TEST_F(OpenAiApiTest, ReasoningIsAFieldOfTheMessageAndComesFirst) {
   for (const std::string& event :
        complete(chat("hello", R"("reasoning":true,"stream":true)")).events()) {
     if (event == "[DONE]") break;
-    for (const auto& field : json::parse(event).at("choices").at(0).at("delta").as_object()) {
+    const json::value chunk = json::parse(event);
+    for (const auto& field : chunk.at("choices").at(0).at("delta").as_object()) {
       if (field.key() == "role" || field.value() == "") continue;
       order += std::string(field.key()) + ' ';
     }

@@ -343,7 +343,7 @@ TEST_F(RemoteImages, NothingIsFetchedForARequestThatIsRefused) {
       {"/v1/query", fmt::format(R"({{"question":"a","stream":1,"image_url":"{}"}})", url)},
       {"/v1/query",
        fmt::format(R"({{"question":"a","settings":{{"top_p":2}},"image_url":"{}"}})", url)},
-      {"/v1/query", fmt::format(R"({{"question":"a","reasoning":true,"image_url":"{}"}})", url)},
+      {"/v1/query", fmt::format(R"({{"question":"a","reasoning":"deep","image_url":"{}"}})", url)},
       {"/v1/query", fmt::format(R"({{"question":"a","model":"other","image_url":"{}"}})", url)},
       {"/v1/detect", fmt::format(R"({{"image_url":"{}"}})", url)},
       {"/v1/chat/completions", R"({"n":99,"messages":[{"role":"user","content":[)" + part + "]}]}"},

@@ -92,6 +92,7 @@ class Numerics:
     tau_position: str = "bf16"
     coord_divisor: str = "last_bin"
     region_input: str = "norm"
+    answer_feed: str = "once"
 
 
 def _default_templates() -> dict[str, Any]:
