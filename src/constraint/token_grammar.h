@@ -34,6 +34,12 @@ class TokenGrammar {
   const Grammar& grammar() const { return grammar_; }
   const VocabularyTrie& vocabulary() const { return *vocabulary_; }
   std::int32_t eos_id() const { return eos_id_; }
+  // Every answer ends with a token, and none runs out of frames: so a device that walks the same tables samples the same tokens
+  // as the host's masks.
+  bool fits_device() const {
+    return !may_run_out_ && eos_id_ >= 0 && eos_id_ < vocabulary_->vocab();
+  }
+  bool may_run_out() const { return may_run_out_; }  // may_run_out_of_frames()
 
   // The legal tokens at `row`; nullptr: not found out yet.
   std::shared_ptr<const TokenMask> find(const GrammarRow& row) const;
@@ -64,6 +70,7 @@ class TokenGrammar {
   const std::shared_ptr<const VocabularyTrie> vocabulary_;
   const std::int32_t eos_id_;
   const std::int32_t largest_count_;
+  const bool may_run_out_;
   const std::size_t max_masks_;
   Mutex closing_mutex_;
   std::unique_ptr<const ClosingTokens> closing_ GAPLESS_GUARDED_BY(closing_mutex_);

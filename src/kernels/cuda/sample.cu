@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/token_order.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/row_mask.h"
 #include "kernels/sampling_uniform.h"
 
 namespace gapless::cuda {
@@ -48,9 +49,8 @@ __device__ __forceinline__ void scan_logits(const float* logits, int begin, int 
 class Allowed {
  public:
   __device__ Allowed(const RowState& row, const AutomatonState* automata,
-                     const std::uint32_t* host_mask)
-      : listed_only_(row.automaton != kNoAutomaton),
-        host_mask_((row.flags & kRowHostMask) != 0 ? host_mask : nullptr) {
+                     const std::uint32_t* mask)
+      : listed_only_(row.automaton != kNoAutomaton), mask_(mask) {
     const AutomatonState* state = listed_only_ ? &automata[row.automaton] : nullptr;
     int num_ids = listed_only_ ? state->num_edges : row.num_denied_ids;
     const std::int32_t* ids = listed_only_ ? state->tokens : row.denied_ids;
@@ -69,7 +69,7 @@ class Allowed {
     for (int i = 0; i < kMaxIds; ++i) listed |= ids_[i] == token;
     if (listed_only_) return listed;
     if (listed) return false;
-    return host_mask_ == nullptr || ((host_mask_[token / 32] >> (token % 32)) & 1u) != 0;
+    return mask_ == nullptr || ((mask_[token / 32] >> (token % 32)) & 1u) != 0;
   }
 
  private:
@@ -77,7 +77,7 @@ class Allowed {
   static_assert(kMaxIds == kMaxAutomatonEdges);
   std::int32_t ids_[kMaxIds];  // the automaton's edges, or the denied ids
   bool listed_only_;
-  const std::uint32_t* host_mask_;  // nullptr: none
+  const std::uint32_t* mask_;  // nullptr: none
 };
 
 struct Best {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return;
   const RowState& row = p.row_states[row_index];
-  const Allowed allowed(row, p.automata, p.host_masks + i * p.host_mask_stride);
+  const Allowed allowed(row, p.automata, mask_of(p, row, i));
   const float* logits = p.logits + i * p.logits_stride;
   const int part = blockIdx.x;
   const int begin = part * p.vocab / kParts, end = (part + 1) * p.vocab / kParts;
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
   const RowState& row = p.row_states[row_index];
   const float* logits = p.logits + i * p.logits_stride;
-  const Allowed allowed(row, p.automata, p.host_masks + i * p.host_mask_stride);
+  const Allowed allowed(row, p.automata, mask_of(p, row, i));
   const Summary summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
 
   int token;
