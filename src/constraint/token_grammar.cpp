@@ -129,6 +129,11 @@ TokenGrammar::Closable MaskWorkers::Job::wait() {
   return std::move(found_);
 }
 
+bool MaskWorkers::Job::is_done() const {
+  MutexLock lock(mutex_);
+  return found_.mask != nullptr;
+}
+
 // ---- GrammarConstraint
 
 GrammarConstraint::GrammarConstraint(std::shared_ptr<TokenGrammar> grammar,

@@ -96,6 +96,8 @@ class MaskWorkers {
         : grammar_(std::move(grammar)), row_(row), num_left_(num_left), way_(std::move(way)) {}
     // Waits until it is there. At most once.
     TokenGrammar::Closable wait();
+    // Until wait() has returned.
+    bool is_done() const;
 
    private:
     friend class MaskWorkers;
@@ -105,7 +107,7 @@ class MaskWorkers {
     const GrammarRow row_;
     const std::optional<int> num_left_;
     const std::vector<std::int32_t> way_;
-    Mutex mutex_;
+    mutable Mutex mutex_;
     ConditionVariable done_;
     TokenGrammar::Closable found_ GAPLESS_GUARDED_BY(mutex_);
   };
@@ -130,6 +132,7 @@ class GrammarConstraint final : public TokenConstraint {
                     std::optional<int> max_tokens = std::nullopt);
 
   void allowed(std::span<std::uint32_t> mask) const override;
+  bool is_ready() const override { return broken_ || mask_ != nullptr || job_->is_done(); }
   // A token that is not legal ends the sequence: nothing is allowed behind it. (The sampler cannot return one.)
   void advance(TokenId token) override;
 

@@ -1,6 +1,9 @@
 // Whether answers can need more open objects and lists than there are frames: level by level, the states that a row with so many
 // frames in use may be in.
 #include <algorithm>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "grammar/grammar.h"
@@ -64,6 +67,27 @@ class FrameBound {
     }
   }
 
+  // Whether, in a frame that begins in this state, a value may end before one was called: an item of a list does. In an object
+  // what kPush says of the way back is never used.
+  bool returns_first(std::uint16_t begin) {
+    const auto known = returns_first_.find(begin);
+    if (known != returns_first_.end()) return known->second;
+    bool returns = false;
+    std::unordered_set<std::uint16_t> seen = {begin};
+    std::vector<std::uint16_t> open = {begin};
+    while (!open.empty() && !returns) {
+      const std::uint16_t state = open.back();
+      open.pop_back();
+      each_edge(state, [&](const GrammarEdge& edge, const GrammarAction& action) {
+        const bool closes = action.op == GrammarOp::kClose;
+        returns = returns || action.op == GrammarOp::kPush || (ends_value(action.op) && !closes);
+        if (closes || has_table(action.op) || ends_value(action.op)) return;
+        if (seen.insert(edge.state).second) open.push_back(edge.state);
+      });
+    }
+    return returns_first_[begin] = returns;
+  }
+
   // Sets level_; returns where the level behind it begins.
   std::vector<std::uint16_t> find_level(const std::vector<std::uint16_t>& begin) {
     level_.assign(static_cast<std::size_t>(grammar_.num_states), 0);
@@ -83,7 +107,7 @@ class FrameBound {
         const bool opens = action.op == GrammarOp::kPush;
         if (ends_value(action.op)) return;
         add(edge.state, opens ? is_next : level_, opens ? next : open);
-        if (!has_table(action.op)) return;
+        if (!has_table(action.op) || (opens && !returns_first(edge.state))) return;
         for (const std::uint16_t to : states_of(action.table)) {
           add(to, opens ? is_next : level_, opens ? next : open);
         }
@@ -148,6 +172,7 @@ class FrameBound {
 
   const Grammar& grammar_;
   std::vector<std::uint16_t> tables_;  // where the lists of next_states begin
+  std::unordered_map<std::uint16_t, bool> returns_first_;
   std::vector<char> level_;            // [num_states]
   std::vector<char> ends_;             // [num_states]
 };

@@ -527,8 +527,8 @@ TEST(GrammarTest, FramesRunOutWhereAValueMustOpenOne) {
     for (unsigned seed = 0; seed < 3; ++seed) EXPECT_TRUE(never_stuck(grammar, seed)) << text;
   }
   const char* const too_few[] = {
-      R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"a": {"type": "array",
-        "items": {"$ref": "#/$defs/t"}}}, "required": ["a"], "additionalProperties": false}}})",
+      R"({"type": "array", "items": {"$ref": "#/$defs/t"}, "$defs": {"t": {"type": "object", "properties":
+        {"a": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "required": ["a"], "additionalProperties": false}}})",
       R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "minItems": 0, "items": {"type": "object",
         "properties": {"b": {"$ref": "#/$defs/t"}}, "required": ["b"], "additionalProperties": false}}}})"};
   for (const char* text : too_few) {
