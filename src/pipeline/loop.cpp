@@ -265,7 +265,8 @@ bool Loop::launch_next() {
   StepRecord record;
   record.plan_begin_ns = clock_.now_ns();
   const auto plan =
-      plan_step(seating_.views([this](RowId row) { return state_.is_finalized(row); }),
+      plan_step(seating_.views([this](RowId row) { return state_.is_finalized(row); },
+                               [this](RowId row) { return mask_is_ready(row); }),
                 model_.limits(), fill_turn_);
   if (!plan) return false;
   // Rule 5.

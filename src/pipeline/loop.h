@@ -177,6 +177,7 @@ class Loop {
   // What they are made of (loop_steps.cpp).
   Status launch(SlotId slot);
   void note_launched(SlotId slot);
+  bool mask_is_ready(RowId row) const;
   void build_masks(SlotId slot);
   Status wait_for(SlotId slot);
   SureTime::Work work_of(const Step& step) const;
