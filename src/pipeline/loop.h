@@ -217,8 +217,9 @@ class Loop {
   Mail mail_;
   std::int64_t num_steps_ = 0;
   std::optional<std::int64_t> idle_since_ns_;
-  std::int64_t idle_until_ns_ = 0;  // when the first prompt of the mail was posted
-  Status lost_;                     // not OK: the device is gone
+  std::int64_t idle_until_ns_ = 0;                 // when the first prompt of the mail was posted
+  Status lost_;                                    // not OK: the device is gone
+  std::vector<std::shared_ptr<const void>> kept_;  // what its steps may still read
   Ledger ledger_;
   std::int64_t forbidden_before_ = 0;
 

@@ -318,6 +318,7 @@ void Loop::lose_device(const Status& status) {
   if (const auto slot = state_.committing()) abandon(*slot);
   while (!seating_.is_empty()) {
     const RowId row = seating_.order().front();
+    kept_.push_back(std::move(seating_.at(row)->prompt.device_grammar));
     if (!state_.is_finalized(row)) finish_seated(row, FinishReason::kError, lost_);
     release_if_done(row);
   }

@@ -131,7 +131,10 @@ TEST(PlantedViolationTest, AMaskBuiltBeforeTheCommitI5) {
       }
       const auto slot = state.awaiting_finalize();
       if (!slot || masked.valid()) return;
-      masked = state.members(*slot).front().row;
+      for (const StepMember& member : state.members(*slot)) {
+        if (state.inflight_refs(member.row) > 1) masked = member.row;
+      }
+      if (!masked.valid()) return;
       true_refs = state.inflight_refs(masked);
       PipelineStateSaboteur::forget_refs(state, masked);
     };
