@@ -173,8 +173,8 @@ class FrameBound {
   const Grammar& grammar_;
   std::vector<std::uint16_t> tables_;  // where the lists of next_states begin
   std::unordered_map<std::uint16_t, bool> returns_first_;
-  std::vector<char> level_;            // [num_states]
-  std::vector<char> ends_;             // [num_states]
+  std::vector<char> level_;  // [num_states]
+  std::vector<char> ends_;   // [num_states]
 };
 
 }  // namespace

@@ -542,8 +542,10 @@ TEST(GrammarTest, FramesRunOutWhereAValueMustOpenOne) {
 TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
   const Grammar grammars[] = {
       schema(R"({"type": "object"})"),
-      schema(R"({"type": "array", "items": {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 5}}})"),
-      schema(R"({"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "array", "maxItems": 3}},
+      schema(
+          R"({"type": "array", "items": {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 5}}})"),
+      schema(
+          R"({"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "array", "maxItems": 3}},
         "required": ["b"], "maxProperties": 3})")};
   std::mt19937 random(4);
   const std::string alphabet = "{}[],:\"ab1-. ";

@@ -162,8 +162,7 @@ GAPLESS_HOST_DEVICE inline bool take_byte(const GrammarTables& g, Row& row, std:
   const int column = g.class_of[byte];
   // A number ends at most once; what follows it is no number.
   for (int turn = 0; turn < 2; ++turn) {
-    const GrammarEdge edge =
-        g.edges[static_cast<std::int64_t>(row.state) * g.num_classes + column];
+    const GrammarEdge edge = g.edges[static_cast<std::int64_t>(row.state) * g.num_classes + column];
     if (edge.state == kDeadGrammarState) return false;
     row.state = edge.state;
     if (edge.action == 0) return true;
@@ -198,8 +197,8 @@ struct LengthInterval {
 
 // Notes for which lengths at a walk's beginning its comparisons would come out the same.
 struct LengthWatch {
-  std::int32_t begin = 0;    // the length at the beginning
-  bool is_original = true;   // no other length has begun since
+  std::int32_t begin = 0;   // the length at the beginning
+  bool is_original = true;  // no other length has begun since
   LengthInterval lengths;
 
   GAPLESS_HOST_DEVICE bool at_most(std::int32_t length, std::int32_t limit) {

@@ -499,7 +499,7 @@ struct SampleParams {
   const AutomatonState* automata = nullptr;
   const std::uint32_t* host_masks =
       nullptr;  // [num_rows, host_mask_stride] bits, 1 = allowed; read only for kRowHostMask rows
-  int host_mask_stride = 0;        // words
+  int host_mask_stride = 0;  // words
   // [num_rows, host_mask_stride] of GrammarMasksParams; read only for rows with a grammar and without kRowHostMask
   const std::uint32_t* grammar_masks = nullptr;
   TokenMemory token_memory;        // read only for kRowAdjustsLogits rows
@@ -532,8 +532,9 @@ struct GrammarMasksParams {
   GrammarRow* grammar_rows = nullptr;       // in and out, [max rows]
   TokenTexts texts;
   GrammarMaskCache cache;
-  std::uint32_t* masks = nullptr;  // out [num_rows, mask_stride], bits behind the vocabulary are zero
-  int mask_stride = 0;             // words, at least (vocab + 31) / 32
+  std::uint32_t* masks =
+      nullptr;          // out [num_rows, mask_stride], bits behind the vocabulary are zero
+  int mask_stride = 0;  // words, at least (vocab + 31) / 32
   int num_rows = 0;
   GrammarSearch* searches = nullptr;  // [num_rows], scratch
 };

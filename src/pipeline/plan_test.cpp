@@ -106,7 +106,8 @@ SeatView waiting_for_mask(int row) {
 TEST(PlanTest, NobodyWaitsForTheMaskOfAnother) {
   SeatView ready = waiting_for_mask(4);
   ready.mask_is_ready = true;
-  const auto mixed = plan({waiting_for_mask(2), decoding(0), ready, waiting_for_mask(5), decoding(1)});
+  const auto mixed =
+      plan({waiting_for_mask(2), decoding(0), ready, waiting_for_mask(5), decoding(1)});
   EXPECT_THAT(rows_of(mixed), UnorderedElementsAre(0, 1, 4));
   EXPECT_EQ(rows_of(mixed).front(), 4);
   EXPECT_EQ(mixed->num_host_masked, 1);

@@ -232,8 +232,8 @@ Status FakeModel::allocate() {
   const int max_crops = std::max(limits.max_crops_per_encode, kMaxTilesPerImage + 1);
   GAPLESS_ASSIGN_OR_RETURN(features_dev_,
                            device_.allocate(size(max_crops) * sizeof(std::uint64_t)));
-  for (const Buffer* buffer : {&rows_dev_, &grammar_rows_dev_, &notes_dev_, &page_table_dev_, &entries_dev_,
-                               &image_pool_dev_, &features_dev_}) {
+  for (const Buffer* buffer : {&rows_dev_, &grammar_rows_dev_, &notes_dev_, &page_table_dev_,
+                               &entries_dev_, &image_pool_dev_, &features_dev_}) {
     std::memset(buffer->data(), 0, buffer->size_bytes());  // both devices live in host memory
   }
   return ok_status();
@@ -434,9 +434,8 @@ void FakeModel::decode(const StepShape& shape, const StepBuffers& buffers) {
 std::vector<std::uint32_t> FakeModel::grammar_mask(std::int32_t row_id, const RowState& row) {
   if (!config_.grammars->is_held(row.grammar)) ++num_faults_;
   std::uint64_t& state = grammar_rows_dev_.as<std::uint64_t>()[row_id];
-  FakeConstraint constraint(config_.vocab, row.num_generated == 0
-                                               ? static_cast<std::uint64_t>(row.grammar)
-                                               : state);
+  FakeConstraint constraint(
+      config_.vocab, row.num_generated == 0 ? static_cast<std::uint64_t>(row.grammar) : state);
   if (row.num_generated > 0) constraint.advance(TokenId(row.input.id));
   state = constraint.state();
   std::vector<std::uint32_t> mask(static_cast<std::size_t>(config_.vocab + 31) / 32);
@@ -461,8 +460,8 @@ void FakeModel::sample_rows(const StepShape& shape, const StepBuffers& buffers) 
     if (row.grammar != kNoGrammar) own_mask = grammar_mask(row_id, row);
     const std::uint32_t* const mask =
         own_mask.empty() ? buffers.host_masks + i * mask_words : own_mask.data();
-    const std::int32_t token = sample_token(row, hidden[i], notes_dev_.as<std::uint64_t>()[row_id],
-                                            config_, mask);
+    const std::int32_t token =
+        sample_token(row, hidden[i], notes_dev_.as<std::uint64_t>()[row_id], config_, mask);
     const int consumed = shape.kind == StepKind::kPrefill ? buffers.tokens_consumed[i] : 1;
     buffers.outputs[i] = advance_row(row, token, hidden[i], consumed, config_.automata);
   }

@@ -117,13 +117,13 @@ class FakeModel : public StepModel {
   Device& device_;
   const FakeModelConfig config_;
   StepModelInfo info_;
-  Buffer rows_dev_;        // [num_rows] RowState
+  Buffer rows_dev_;          // [num_rows] RowState
   Buffer grammar_rows_dev_;  // [num_rows] state of a row with a grammar, uint64
-  Buffer notes_dev_;       // [num_rows] digest of a kRowAdjustsLogits row's notes
-  Buffer page_table_dev_;  // [num_rows, max_pages_per_row] int32
-  Buffer entries_dev_;     // [num_pages, kPageTokens] uint64
-  Buffer image_pool_dev_;  // [num_image_slots] uint64
-  Buffer features_dev_;    // by crop, uint64
+  Buffer notes_dev_;         // [num_rows] digest of a kRowAdjustsLogits row's notes
+  Buffer page_table_dev_;    // [num_rows, max_pages_per_row] int32
+  Buffer entries_dev_;       // [num_pages, kPageTokens] uint64
+  Buffer image_pool_dev_;    // [num_image_slots] uint64
+  Buffer features_dev_;      // by crop, uint64
   std::atomic<std::int64_t> num_faults_{0};
   int num_top_logprobs_calls_ = 0;
 };

@@ -22,10 +22,41 @@ constexpr std::uint32_t kPoisonWord = 0xFFFFFFFFu;
 std::vector<std::string> test_vocabulary(int num_more) {
   std::vector<std::string> texts(8);
   for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
-  for (const char* piece :
-       {"{\"", "\":", "\", \"", "\"}", "\"}]", "}}", "],", "[[", "[{\"", "  ", "\n  ", "abc", "ab", "a\"", "name",
-        "\"name\": \"", "true", "12", "12.5", "-1", "1}", "9]}", "é", "\xc3", "\xa9\"", "\\u00", "eeeeeeee", "kind",
-        "[[[[[[[[", "]]]]]]]]", "]]]]]]]]]]]]]]]]]]]]", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "[[]", "[],[]", "]]]],[[[["}) {
+  for (const char* piece : {"{\"",
+                            "\":",
+                            "\", \"",
+                            "\"}",
+                            "\"}]",
+                            "}}",
+                            "],",
+                            "[[",
+                            "[{\"",
+                            "  ",
+                            "\n  ",
+                            "abc",
+                            "ab",
+                            "a\"",
+                            "name",
+                            "\"name\": \"",
+                            "true",
+                            "12",
+                            "12.5",
+                            "-1",
+                            "1}",
+                            "9]}",
+                            "é",
+                            "\xc3",
+                            "\xa9\"",
+                            "\\u00",
+                            "eeeeeeee",
+                            "kind",
+                            "[[[[[[[[",
+                            "]]]]]]]]",
+                            "]]]]]]]]]]]]]]]]]]]]",
+                            "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+                            "[[]",
+                            "[],[]",
+                            "]]]],[[[["}) {
     texts.emplace_back(piece);
   }
   std::mt19937 random(7);
@@ -177,7 +208,8 @@ class GrammarMasksTest : public KernelsTest {
     std::int32_t chosen = tokens[random_() % tokens.size()];
     for (int i = 0; i < 2; ++i) {
       const std::int32_t other = tokens[random_() % tokens.size()];
-      if (vocabulary_->bytes_of(other).size() > vocabulary_->bytes_of(chosen).size()) chosen = other;
+      if (vocabulary_->bytes_of(other).size() > vocabulary_->bytes_of(chosen).size())
+        chosen = other;
     }
     return chosen;
   }
@@ -189,9 +221,12 @@ class GrammarMasksTest : public KernelsTest {
         "kind": {"type": "number"}}, "required": ["name"], "additionalProperties": false})");
     add_schema(R"({"type": "array", "items": {"type": "integer", "minimum": -3, "maximum": 125},
         "minItems": 2, "maxItems": 40})");
-    add_schema(R"({"type": "array", "items": {"type": "string", "minLength": 3, "maxLength": 60}})");
-    add_schema(R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}})");
-    add_schema(R"({"anyOf": [{"type": "object", "properties": {"kind": {"const": "abc"}}, "required": ["kind"],
+    add_schema(
+        R"({"type": "array", "items": {"type": "string", "minLength": 3, "maxLength": 60}})");
+    add_schema(
+        R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}})");
+    add_schema(
+        R"({"anyOf": [{"type": "object", "properties": {"kind": {"const": "abc"}}, "required": ["kind"],
         "additionalProperties": false}, {"type": "string", "pattern": "^e+$"}, {"type": "null"}]})");
     add_grammar(compile_regex("[a-f]{2,5}-(é|ß)[0-9]"));
   }

@@ -141,9 +141,8 @@ class SamplingTest : public KernelsTest {
       const RowState& row = b.states[b.seats[i]];
       const std::size_t mask_at = std::size_t(i) * b.mask_words;
       const std::uint32_t* mask = (row.flags & kRowHostMask) != 0 ? b.host_masks.data() + mask_at
-                                  : row.grammar != kNoGrammar
-                                      ? b.grammar_masks.data() + mask_at
-                                      : nullptr;
+                                  : row.grammar != kNoGrammar     ? b.grammar_masks.data() + mask_at
+                                                                  : nullptr;
       const double u = sampling_uniform(row.sampling.seed, row.num_generated);
       auto sample = [&](const RowState& state, double at) {
         return reference::sample_row(b.row(i), b.vocab, state, b.automata.data(), mask, at,

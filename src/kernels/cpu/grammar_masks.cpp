@@ -28,8 +28,7 @@ bool take_token(const GrammarTables& grammar, const TokenTexts& texts, std::int3
 
 // The tokens of some words of a mask; returns for which lengths they are those.
 LengthInterval walk_words(const GrammarTables& grammar, const GrammarRow& row,
-                          const TokenTexts& texts, int first_word,
-                          std::span<std::uint32_t> words) {
+                          const TokenTexts& texts, int first_word, std::span<std::uint32_t> words) {
   Probe probe;
   probe.begin(row);
   for (std::size_t w = 0; w < words.size(); ++w) {
@@ -37,8 +36,8 @@ LengthInterval walk_words(const GrammarTables& grammar, const GrammarRow& row,
     words[w] = 0;
     for (std::int32_t bit = 0; bit < 32 && first_token + bit < texts.vocab; ++bit) {
       const std::int32_t token = first_token + bit;
-      const bool legal = token == texts.eos_id ? may_end(grammar, row)
-                                               : take_token(grammar, texts, token, probe);
+      const bool legal =
+          token == texts.eos_id ? may_end(grammar, row) : take_token(grammar, texts, token, probe);
       if (legal) words[w] |= 1u << bit;
     }
   }
@@ -49,14 +48,12 @@ LengthInterval walk_vocabulary(const GrammarTables& grammar, const GrammarRow& r
                                const TokenTexts& texts, std::span<std::uint32_t> mask) {
   const std::size_t num_tasks = (mask.size() + kWordsPerTask - 1) / kWordsPerTask;
   std::vector<LengthInterval> lengths(num_tasks);
-  ThreadPool::shared().parallel_for(
-      static_cast<std::int64_t>(num_tasks), [&](std::int64_t task) {
-        const auto first = static_cast<std::size_t>(task) * kWordsPerTask;
-        lengths[static_cast<std::size_t>(task)] =
-            walk_words(grammar, row, texts, static_cast<int>(first),
-                       mask.subspan(first, std::min<std::size_t>(kWordsPerTask,
-                                                                 mask.size() - first)));
-      });
+  ThreadPool::shared().parallel_for(static_cast<std::int64_t>(num_tasks), [&](std::int64_t task) {
+    const auto first = static_cast<std::size_t>(task) * kWordsPerTask;
+    lengths[static_cast<std::size_t>(task)] =
+        walk_words(grammar, row, texts, static_cast<int>(first),
+                   mask.subspan(first, std::min<std::size_t>(kWordsPerTask, mask.size() - first)));
+  });
   LengthInterval all;
   for (const LengthInterval& one : lengths) {
     all.least = std::max(all.least, one.least);

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
@@ -231,8 +232,8 @@ Status grammar_masks(Stream& stream, const GrammarMasksParams& params) {
                                  {.grid = dim3(num_rows), .block = dim3(kThreads)}, find_kernel,
                                  params));
   const unsigned blocks = std::min<unsigned>(kWalkBlocks, blocks_for(params.mask_stride, kWarps));
-  return launch("grammar_walk", stream,
-                {.grid = dim3(blocks, num_rows), .block = dim3(kThreads)}, walk_kernel, params);
+  return launch("grammar_walk", stream, {.grid = dim3(blocks, num_rows), .block = dim3(kThreads)},
+                walk_kernel, params);
 }
 
 }  // namespace gapless::cuda

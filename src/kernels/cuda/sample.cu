@@ -48,8 +48,7 @@ __device__ __forceinline__ void scan_logits(const float* logits, int begin, int 
 // Which tokens a row may take, in registers.
 class Allowed {
  public:
-  __device__ Allowed(const RowState& row, const AutomatonState* automata,
-                     const std::uint32_t* mask)
+  __device__ Allowed(const RowState& row, const AutomatonState* automata, const std::uint32_t* mask)
       : listed_only_(row.automaton != kNoAutomaton), mask_(mask) {
     const AutomatonState* state = listed_only_ ? &automata[row.automaton] : nullptr;
     int num_ids = listed_only_ ? state->num_edges : row.num_denied_ids;

@@ -143,8 +143,7 @@ void sample(const SampleParams& params) {
     const std::int64_t memory_at = params.rows[i] * params.token_memory.stride;
     const SampledToken sampled =
         sample_row(params.logits + i * params.logits_stride, params.vocab, row, params.automata,
-                   mask_of(params, row, i),
-                   sampling_uniform(row.sampling.seed, row.num_generated),
+                   mask_of(params, row, i), sampling_uniform(row.sampling.seed, row.num_generated),
                    {params.token_memory.uses + memory_at, params.token_memory.biases + memory_at});
     params.tokens[i] = sampled.token;
     params.logprobs[i] = sampled.logprob;
