@@ -128,7 +128,7 @@ struct StepModelInfo {
   int image_tokens = 0;          // 729
   std::size_t hidden_bytes = 0;  // of one row of StepBuffers::hidden
   std::size_t crop_bytes = 0;    // of one crop
-  bool holds_grammars = false;     // RowState::grammar may be set
+  bool holds_grammars = false;   // RowState::grammar may be set
   // What a decode step reads, for the ledger's bytes over bandwidth; 0: unknown.
   std::int64_t decode_weight_bytes = 0;  // once per step
   std::int64_t kv_token_bytes = 0;       // per cached token of each live row
