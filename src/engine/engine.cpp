@@ -178,7 +178,8 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
   // The lanes are as large as the number of active requests, so they have room.
   if (job.request.settings.grammar &&
       (job.grammar == nullptr || (on_device && job.device_grammar == nullptr))) {
-    const std::int64_t cost = cost_of(*job.request.settings.grammar);
+    // One that is compiled only goes up.
+    const std::int64_t cost = job.grammar ? 0 : cost_of(*job.request.settings.grammar);
     GAPLESS_CHECK(compiling_.try_push(job, cost));
   } else {
     GAPLESS_CHECK(enter(job));

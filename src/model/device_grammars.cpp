@@ -141,11 +141,8 @@ std::optional<DeviceGrammars::Place> DeviceGrammars::reserve(std::size_t bytes) 
       std::int32_t index = 0;
       const auto is_taken = [&index](const Place& place) { return place.index == index; };
       while (std::any_of(list.begin(), list.end(), is_taken)) ++index;
-      const Place place{.owner = {},
-                        .index = index,
-                        .begin = begin,
-                        .end = begin + bytes,
-                        .num_holders = 1};
+      const Place place{
+          .owner = {}, .index = index, .begin = begin, .end = begin + bytes, .num_holders = 1};
       list.insert(next, place);
       return place;
     }

@@ -19,7 +19,8 @@ constexpr std::int32_t kEos = 0;
 class DeviceGrammarsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (int byte = 0; byte < 128; ++byte) texts_.emplace_back(byte == 0 ? 0 : 1, static_cast<char>(byte));
+    for (int byte = 0; byte < 128; ++byte)
+      texts_.emplace_back(byte == 0 ? 0 : 1, static_cast<char>(byte));
     limits_.max_seats = 2;
   }
   void TearDown() override { grammars_.reset(); }
