@@ -55,7 +55,7 @@ class Allowed {
     const std::int32_t* ids = listed_only_ ? state->tokens : row.denied_ids;
     if (listed_only_ && state->otherwise >= 0) {  // every token
       listed_only_ = false;
-      host_mask_ = nullptr;
+      mask_ = nullptr;
       num_ids = 0;
     }
 #pragma unroll
