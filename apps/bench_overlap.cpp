@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "bench_options.h"
 #include "bench_short_answers.h"
+#include "constraint/token_grammar.h"
 #include "engine_options.h"
 #include "measure/gain_plot.h"
 #include "measure/measured_run.h"
@@ -78,9 +79,11 @@ class OverlapBenchmark {
   Status make_sources() {
     for (const std::string& name : options_.workloads) {
       GAPLESS_ASSIGN_OR_RETURN(Workload workload, named_workload(name, options_.workload));
-      GAPLESS_ASSIGN_OR_RETURN(PromptSource source,
-                               PromptSource::create(*model_.device, model_.model->info(),
-                                                    spatial_tokens(model_), std::move(workload)));
+      GAPLESS_ASSIGN_OR_RETURN(const WorkloadGrammar grammar, grammar_of(workload));
+      GAPLESS_ASSIGN_OR_RETURN(
+          PromptSource source,
+          PromptSource::create(*model_.device, model_.model->info(), spatial_tokens(model_),
+                               std::move(workload), grammar));
       sources_.push_back(std::move(source));
     }
     const int max_seats = model_.model->limits().max_seats;
@@ -93,6 +96,28 @@ class OverlapBenchmark {
       }
     }
     return ok_status();
+  }
+
+  // Of a workload that has one.
+  StatusOr<WorkloadGrammar> grammar_of(const Workload& workload) {
+    WorkloadGrammar grammar;
+    if (workload.constraint != RowConstraint::kGrammar &&
+        workload.constraint != RowConstraint::kHostGrammar) {
+      return grammar;
+    }
+    if (grammars_ == nullptr) {
+      grammars_ = std::make_shared<GrammarStore>(model_.tokenizer.text_of_tokens(),
+                                                 model_.prompts.config().eos_id.value);
+    }
+    GAPLESS_ASSIGN_OR_RETURN(const std::shared_ptr<TokenGrammar> compiled,
+                             grammars_->get({.kind = GrammarSpec::Kind::kJsonSchema,
+                                             .text = std::string(kWorkloadSchema)}));
+    grammar.on_host = [store = grammars_, compiled] { return store->constraint(compiled); };
+    DeviceGrammars* const device_grammars = model_.model->grammars();
+    if (device_grammars == nullptr || !compiled->fits_device()) return grammar;
+    GAPLESS_ASSIGN_OR_RETURN(grammar.on_device,
+                             device_grammars->hold(compiled, compiled->grammar()));
+    return grammar;
   }
 
   Status run_loop(int repeat, double delay_us, int depth) {
@@ -156,6 +181,7 @@ class OverlapBenchmark {
   const OverlapOptions& options_;
   LoadedModel& model_;
   RealHostClock clock_;
+  std::shared_ptr<GrammarStore> grammars_;
   std::vector<PromptSource> sources_;
   std::vector<int> streams_;
   std::vector<MeasuredRun> runs_;
@@ -207,6 +233,16 @@ void add_bench_overlap_command(CLI::App& bench, Command& chosen) {
       ->delimiter(',')
       ->check(CLI::IsMember(names))
       ->capture_default_str();
+  command
+      ->add_option_function<std::string>(
+          "--constrained",
+          [options](const std::string&) {
+            options->workloads = {"plain", "json", "json-host-mask"};
+          },
+          "json: plain answers beside the same held to a JSON Schema, on the device and by host "
+          "masks")
+      ->check(CLI::IsMember({"json"}))
+      ->excludes("--workload");
   command->add_option("--streams", options->streams, "Clients that always have a request running")
       ->delimiter(',')
       ->check(CLI::Range(1, kMaxSeats))

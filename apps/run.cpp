@@ -429,7 +429,7 @@ void add_run_command(CLI::App& app, Command& chosen) {
                       "Write the picture with points and boxes (PNG)");
   command->add_flag("--ignore-exif", options->ignore_exif, "Do not apply the EXIF orientation");
   command->add_flag("--host-masks", options->host_masks,
-                    "Constrain point and detect with masks from the host instead of on the device");
+                    "Constrain answers with masks from the host instead of on the device");
   command->add_option("--json-schema", options->json_schema,
                       "query: a file with the JSON Schema that the answer keeps to");
   command->add_option("--regex", options->regex,

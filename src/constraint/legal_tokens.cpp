@@ -1,106 +1,111 @@
 #include "constraint/legal_tokens.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace gapless {
 namespace {
 
-// A row that bytes can be taken from again. Copying a row for each node of the vocabulary would cost more than the
-// walk: a byte changes a few numbers, and at most one of the top two frames.
+// What a byte changed: a few numbers, and at most the top two frames. Copying a row for each node of the vocabulary would cost
+// more than the walk.
+struct Undo {
+  std::uint16_t state = 0, depth = 0;
+  std::int32_t length = 0;
+  bool length_is_original = false, has_frames = false;
+  GrammarFrame frames[2];
+};
+
+// The row of a walk (grammar_walk.h) that takes bytes back.
+class UndoableRow {
+ public:
+  std::uint16_t state, depth;
+  std::int32_t length;
+
+  explicit UndoableRow(const GrammarRow& row)
+      : state(row.state), depth(row.depth), length(row.length), row_(row) {
+    watch_.begin = row.length;
+  }
+
+  bool reach(int) {
+    keep_frames();
+    return true;
+  }
+  GrammarFrame& frame(int at) { return row_.frames[at]; }
+  bool open_frame(int at, std::uint16_t next) {
+    keep_frames();
+    return row_.open_frame(at, next);
+  }
+  bool length_at_most(std::int32_t limit) { return watch_.at_most(length, limit); }
+  void begin_length() {
+    length = 0;
+    watch_.is_original = false;
+  }
+
+  // What this byte changes goes to `undo`.
+  void begin_byte(Undo& undo) {
+    undo_ = &undo;
+    undo.state = state;
+    undo.depth = depth;
+    undo.length = length;
+    undo.length_is_original = watch_.is_original;
+    undo.has_frames = false;
+  }
+  void take_back(const Undo& undo) {
+    state = undo.state;
+    depth = undo.depth;
+    length = undo.length;
+    watch_.is_original = undo.length_is_original;
+    if (!undo.has_frames) return;
+    row_.frames[undo.depth] = undo.frames[0];
+    if (undo.depth < kMaxGrammarDepth) row_.frames[undo.depth + 1u] = undo.frames[1];
+  }
+
+  LengthInterval lengths() const { return watch_.lengths; }
+  const GrammarRow& row() {
+    row_.state = state;
+    row_.depth = depth;
+    row_.length = length;
+    return row_;
+  }
+
+ private:
+  void keep_frames() {
+    if (undo_->has_frames) return;
+    undo_->has_frames = true;
+    undo_->frames[0] = row_.frames[undo_->depth];
+    if (undo_->depth < kMaxGrammarDepth) undo_->frames[1] = row_.frames[undo_->depth + 1u];
+  }
+
+  GrammarRow row_;
+  LengthWatch watch_;
+  Undo* undo_ = nullptr;
+};
+
 class Walk {
  public:
   Walk(const Grammar& grammar, const GrammarRow& row, int longest)
-      : grammar_(grammar), row_(row), begin_length_(row.length) {
+      : tables_(tables_of(grammar)), row_(row) {
     undo_.resize(static_cast<std::size_t>(longest));
   }
 
   // Bytes taken so far: back to so many of them.
   void back_to(int num_bytes) {
-    while (num_bytes_ > num_bytes) {
-      const Undo& undo = undo_[static_cast<std::size_t>(--num_bytes_)];
-      row_.state = undo.state;
-      row_.depth = undo.depth;
-      row_.length = undo.length;
-      length_is_original_ = undo.length_is_original;
-      if (!undo.has_frames) continue;
-      row_.frames[undo.depth] = undo.frames[0];
-      if (undo.depth < kMaxGrammarDepth) row_.frames[undo.depth + 1u] = undo.frames[1];
-    }
+    while (num_bytes_ > num_bytes) row_.take_back(undo_[static_cast<std::size_t>(--num_bytes_)]);
   }
 
   // False: illegal, and nothing has changed.
   bool take(std::uint8_t byte) {
-    const GrammarEdge edge = grammar_.edge(row_.state, byte);
-    if (edge.state == kDeadGrammarState) return false;
-    Undo& undo = undo_[static_cast<std::size_t>(num_bytes_++)];
-    undo.state = row_.state;
-    undo.depth = row_.depth;
-    undo.length = row_.length;
-    undo.length_is_original = length_is_original_;
-    undo.has_frames = false;
-    if (edge.action == 0) {
-      row_.state = edge.state;
-      return true;
-    }
-    const GrammarAction& action = grammar_.actions[edge.action];
-    bool legal = true;
-    switch (action.op) {
-      case GrammarOp::kSpace:
-      case GrammarOp::kChar:
-        row_.state = edge.state;
-        ++row_.length;
-        legal = action.max < 0 || is_at_most(action.max);
-        break;
-      case GrammarOp::kStringEnd:
-        legal = !is_at_most(action.min - 1) && take_other(byte, undo);
-        break;
-      default:
-        legal = take_other(byte, undo);
-    }
+    row_.begin_byte(undo_[static_cast<std::size_t>(num_bytes_++)]);
+    const bool legal = take_byte(tables_, row_, byte);
     if (!legal) back_to(num_bytes_ - 1);
     return legal;
   }
 
-  LengthInterval lengths() const { return lengths_; }
-  const GrammarRow& row() const { return row_; }
+  LengthInterval lengths() const { return row_.lengths(); }
+  const GrammarRow& row() { return row_.row(); }
 
  private:
-  struct Undo {
-    std::uint16_t state, depth;
-    std::int32_t length;
-    bool length_is_original, has_frames;
-    GrammarFrame frames[2];
-  };
-
-  // Compares the length, and notes for which lengths at the beginning it would come out the same.
-  bool is_at_most(std::int32_t limit) {
-    const bool result = row_.length <= limit;
-    if (length_is_original_) {
-      const std::int32_t added = row_.length - begin_length_;
-      if (result) {
-        lengths_.most = std::min(lengths_.most, limit - added);
-      } else {
-        lengths_.least = std::max(lengths_.least, limit - added + 1);
-      }
-    }
-    return result;
-  }
-
-  // Any other operation: it begins a new length.
-  bool take_other(std::uint8_t byte, Undo& undo) {
-    undo.has_frames = true;
-    undo.frames[0] = row_.frames[row_.depth];
-    if (row_.depth < kMaxGrammarDepth) undo.frames[1] = row_.frames[row_.depth + 1u];
-    length_is_original_ = false;
-    return advance(grammar_, row_, byte);
-  }
-
-  const Grammar& grammar_;
-  GrammarRow row_;
-  const std::int32_t begin_length_;
-  bool length_is_original_ = true;
-  LengthInterval lengths_;
+  const GrammarTables tables_;
+  UndoableRow row_;
   int num_bytes_ = 0;
   std::vector<Undo> undo_;
 };

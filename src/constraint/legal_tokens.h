@@ -10,14 +10,6 @@
 
 namespace gapless {
 
-// The lengths (GrammarRow::length) for which a set of legal tokens holds, all else being equal.
-struct LengthInterval {
-  std::int32_t least = 0;
-  std::int32_t most = INT32_MAX;
-
-  bool contains(std::int32_t length) const { return least <= length && length <= most; }
-};
-
 // Sets the bits of the tokens all of whose bytes are legal at `row`; `mask` comes in as zeros, bit t of word t/32.
 // One pass over the vocabulary, which leaves out what begins illegally.
 LengthInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,

@@ -25,6 +25,7 @@ TokenGrammar::TokenGrammar(Grammar grammar, std::shared_ptr<const VocabularyTrie
       vocabulary_(std::move(vocabulary)),
       eos_id_(eos_id),
       largest_count_(grammar_.largest_count()),
+      may_run_out_(may_run_out_of_frames(grammar_)),
       max_masks_(std::max<std::size_t>(
           kMaxMaskCacheBytes / (static_cast<std::size_t>(vocabulary_->vocab()) / 8 + 64), 1)) {}
 
@@ -128,6 +129,11 @@ TokenGrammar::Closable MaskWorkers::Job::wait() {
   return std::move(found_);
 }
 
+bool MaskWorkers::Job::is_done() const {
+  MutexLock lock(mutex_);
+  return found_.mask != nullptr;
+}
+
 // ---- GrammarConstraint
 
 GrammarConstraint::GrammarConstraint(std::shared_ptr<TokenGrammar> grammar,
@@ -172,7 +178,7 @@ void GrammarConstraint::advance(TokenId token) {
     }
   }
   if (num_left_) --*num_left_;
-  if (!num_left_ && row_.depth < kDeep) {
+  if (!num_left_ && (row_.depth < kDeep || !grammar_->may_run_out())) {
     way_.clear();
     mask_ = grammar_->find(row_);
     if (mask_ != nullptr) return;

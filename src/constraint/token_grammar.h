@@ -34,6 +34,12 @@ class TokenGrammar {
   const Grammar& grammar() const { return grammar_; }
   const VocabularyTrie& vocabulary() const { return *vocabulary_; }
   std::int32_t eos_id() const { return eos_id_; }
+  // Every answer ends with a token, and none runs out of frames: so a device that walks the same tables samples the same tokens
+  // as the host's masks.
+  bool fits_device() const {
+    return !may_run_out_ && eos_id_ >= 0 && eos_id_ < vocabulary_->vocab();
+  }
+  bool may_run_out() const { return may_run_out_; }  // may_run_out_of_frames()
 
   // The legal tokens at `row`; nullptr: not found out yet.
   std::shared_ptr<const TokenMask> find(const GrammarRow& row) const;
@@ -64,6 +70,7 @@ class TokenGrammar {
   const std::shared_ptr<const VocabularyTrie> vocabulary_;
   const std::int32_t eos_id_;
   const std::int32_t largest_count_;
+  const bool may_run_out_;
   const std::size_t max_masks_;
   Mutex closing_mutex_;
   std::unique_ptr<const ClosingTokens> closing_ GAPLESS_GUARDED_BY(closing_mutex_);
@@ -89,6 +96,8 @@ class MaskWorkers {
         : grammar_(std::move(grammar)), row_(row), num_left_(num_left), way_(std::move(way)) {}
     // Waits until it is there. At most once.
     TokenGrammar::Closable wait();
+    // Until wait() has returned.
+    bool is_done() const;
 
    private:
     friend class MaskWorkers;
@@ -98,7 +107,7 @@ class MaskWorkers {
     const GrammarRow row_;
     const std::optional<int> num_left_;
     const std::vector<std::int32_t> way_;
-    Mutex mutex_;
+    mutable Mutex mutex_;
     ConditionVariable done_;
     TokenGrammar::Closable found_ GAPLESS_GUARDED_BY(mutex_);
   };
@@ -123,6 +132,7 @@ class GrammarConstraint final : public TokenConstraint {
                     std::optional<int> max_tokens = std::nullopt);
 
   void allowed(std::span<std::uint32_t> mask) const override;
+  bool is_ready() const override { return broken_ || mask_ != nullptr || job_->is_done(); }
   // A token that is not legal ends the sequence: nothing is allowed behind it. (The sampler cannot return one.)
   void advance(TokenId token) override;
 

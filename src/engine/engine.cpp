@@ -148,7 +148,8 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
   }
   GAPLESS_RETURN_IF_ERROR(device_status());
   const std::optional<std::uint64_t> seed = request.settings.seed;
-  // A grammar that is known costs no wait; what it takes to be whole is found out by the compilers as well.
+  // A grammar that is known, and lies where it is walked, costs no wait; what it takes to be whole is found out by the compilers
+  // as well.
   std::shared_ptr<TokenGrammar> grammar;
   if (request.settings.grammar && !request.settings.complete) {
     if (const auto known = grammars_->find(*request.settings.grammar)) {
@@ -176,9 +177,13 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
   }
   job.request = std::move(request);
   job.grammar = std::move(grammar);
+  const bool on_device = may_use_device(job);
+  if (on_device) job.device_grammar = model_->model->grammars()->find(job.grammar);
   // The lanes are as large as the number of active requests, so they have room.
-  if (job.request.settings.grammar && job.grammar == nullptr) {
-    const std::int64_t cost = cost_of(*job.request.settings.grammar);
+  if (job.request.settings.grammar &&
+      (job.grammar == nullptr || (on_device && job.device_grammar == nullptr))) {
+    // One that is compiled only goes up.
+    const std::int64_t cost = job.grammar ? 0 : cost_of(*job.request.settings.grammar);
     GAPLESS_CHECK(compiling_.try_push(job, cost));
   } else {
     GAPLESS_CHECK(enter(job));
@@ -253,6 +258,14 @@ void Engine::compile_jobs() {
     }
     job.grammar = std::move(grammar).value();
     if (job.request.settings.complete) (void)job.grammar->closing();
+    if (may_use_device(job)) {
+      auto held = model_->model->grammars()->hold(job.grammar, job.grammar->grammar());
+      if (!held.ok()) {
+        fail_job(job, held.status());
+        continue;
+      }
+      job.device_grammar = std::move(held).value();
+    }
     const std::shared_ptr<Interest> interest = job.interest;
     if (!enter(job)) {
       fail_job(job, stop_reason());
@@ -267,6 +280,29 @@ void Engine::begin_jobs() {
   while (std::optional<Lane::Turn> turn = quick_.pop()) begin_job(turn->job());
 }
 
+bool Engine::may_use_device(const Job& job) const {
+  const SkillRequest& request = job.request;
+  return job.grammar != nullptr && job.grammar->fits_device() && !request.settings.complete &&
+         request.constraint_mode == ConstraintMode::kDeviceAutomaton &&
+         model_->model->grammars() != nullptr;
+}
+
+Status Engine::constrain(const Job& job, PreparedPrompt& prompt) const {
+  if (job.device_grammar != nullptr) {
+    prompt.row.grammar = job.device_grammar->index;
+    prompt.device_grammar = job.device_grammar;
+    return ok_status();
+  }
+  prompt.row.flags |= kRowHostMask;
+  if (!job.request.settings.complete) {
+    prompt.host_constraint = grammars_->constraint(job.grammar);
+    return ok_status();
+  }
+  GAPLESS_ASSIGN_OR_RETURN(prompt.host_constraint,
+                           grammars_->complete_constraint(job.grammar, prompt.row.max_generated));
+  return ok_status();
+}
+
 void Engine::begin_job(Job& job) {
   if (!keep_wanted(job)) return;
   job.taken_ns = host_now_ns();
@@ -274,15 +310,12 @@ void Engine::begin_job(Job& job) {
     job.stages[RequestStage::kRead] = job.submitted_ns - job.request.received_ns;
   }
   job.stages[RequestStage::kQueue] = job.taken_ns - job.submitted_ns;
-  Preprocessor::MakeConstraint make_constraint;
+  Preprocessor::Constrain constrain_prompt;
   if (job.grammar != nullptr) {
-    make_constraint = [&](std::int32_t max_tokens) -> StatusOr<std::unique_ptr<TokenConstraint>> {
-      if (!job.request.settings.complete) return grammars_->constraint(job.grammar);
-      return grammars_->complete_constraint(job.grammar, max_tokens);
-    };
+    constrain_prompt = [&](PreparedPrompt& prompt) { return constrain(job, prompt); };
   }
   StatusOr<Preprocessor::Begun> begun = preprocessor_->begin(
-      job.request, static_cast<int>(job.choices.size()), job.stages, make_constraint);
+      job.request, static_cast<int>(job.choices.size()), job.stages, constrain_prompt);
   if (!begun.ok()) return fail_job(job, begun.status());
   job.prompts = std::move(begun->prompts);
   if (begun->decode_bytes == 0) return submit_job(job);

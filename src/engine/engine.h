@@ -103,6 +103,8 @@ class Engine {
     StageTimes stages;
     std::int64_t taken_ns = 0;
     std::shared_ptr<TokenGrammar> grammar;  // of a request that asks for one
+    // Where it lies on the device; nullptr: its masks are built by the host.
+    std::shared_ptr<const DeviceGrammar> device_grammar;
   };
   // Two lanes, each with threads of its own, so that a text or a known picture never waits for a
   // decoder: first every job gets its quick part (the cost is bytes to hash), then those with new
@@ -119,6 +121,9 @@ class Engine {
   void decode_jobs();
   std::shared_ptr<ActiveRequest> make_active(const SkillRequest& request, RequestId id,
                                              std::shared_ptr<ResponseSink> sink);
+  // Whether the rows of this job walk their grammar on the device, where there is room.
+  bool may_use_device(const Job& job) const;
+  Status constrain(const Job& job, PreparedPrompt& prompt) const;
   // Its quick part; then it is in the loop's hands, or waits to be decoded.
   void begin_job(Job& job);
   void submit_job(Job& job);

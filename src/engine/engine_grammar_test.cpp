@@ -1,10 +1,12 @@
 // Requests that say what their answer must look like: the shipped model behind the whole engine.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/engine.h"
@@ -206,6 +208,107 @@ TEST_F(EngineGrammarTest, ChoicesShareAGrammar) {
     ASSERT_TRUE(result.ok()) << result.status().to_string();
     EXPECT_TRUE(accepts(grammar, result->text)) << result->text;
   }
+}
+
+// On the device, and with masks from the host: the same text, at every depth and beside rows of every kind.
+TEST_F(EngineGrammarTest, DeviceAndHostGiveTheSameText) {
+  const GrammarSpec specs[] = {{.kind = Kind::kJsonSchema, .text = kShapes},
+                               {.kind = Kind::kJsonObject},
+                               {.kind = Kind::kRegex, .text = "[a-f]{2,5}-(é|ß)[0-9]{1,30}"}};
+  std::vector<std::string> plain_texts;
+  for (const int depth : {1, 2, 3, 4}) {
+    const auto engine = start(depth);
+    DeviceGrammars& grammars = *engine->model().model->grammars();
+    std::vector<std::shared_ptr<Answer>> answers;
+    const auto submit = [&](const SkillRequest& request) {
+      answers.push_back(std::make_shared<Answer>());
+      EXPECT_TRUE(engine->submit(request, answers.back()).ok());
+    };
+    for (const GrammarSpec& spec : specs) {
+      for (const float temperature : {0.0f, 1.2f}) {
+        SkillRequest request = asking(spec, temperature, 77);
+        request.settings.max_tokens = 80;
+        if (temperature > 0) request.images = {testing::flat_picture(40, 30, 90)};
+        submit(request);
+        request.constraint_mode = ConstraintMode::kHostMask;
+        submit(request);
+      }
+    }
+    const std::size_t num_held = answers.size();
+    SkillRequest plain = asking({});
+    plain.settings.grammar.reset();
+    plain.settings.max_tokens = 60;
+    submit(plain);
+    std::vector<std::string> texts;
+    for (const auto& answer : answers) {
+      const StatusOr<SkillResult> result = answer->promise.get_future().get();
+      ASSERT_TRUE(result.ok()) << result.status().to_string();
+      texts.push_back(result->text);
+    }
+    for (std::size_t i = 0; i < num_held; i += 2) EXPECT_EQ(texts[i], texts[i + 1]) << i;
+    plain_texts.push_back(texts.back());
+    EXPECT_EQ(grammars.counts().num_uploads, 3) << "each once";
+    EXPECT_EQ(engine->loop().forbidden_calls(), 0) << "I7";
+  }
+  // Nor does a plain row know who else is there.
+  const auto engine = start(2);
+  SkillRequest plain = asking({});
+  plain.settings.grammar.reset();
+  plain.settings.max_tokens = 60;
+  const StatusOr<SkillResult> alone = engine->run(plain);
+  ASSERT_TRUE(alone.ok());
+  for (const std::string& text : plain_texts) EXPECT_EQ(text, alone->text);
+}
+
+// Those that the device cannot hold exactly, or that must be whole within a limit.
+TEST_F(EngineGrammarTest, WhatDoesNotGoToTheDeviceIsHeldByTheHost) {
+  const auto engine = start(3);
+  const DeviceGrammars& grammars = *engine->model().model->grammars();
+  // May need one open object more than there are.
+  const GrammarSpec deep{.kind = Kind::kJsonSchema, .text = R"({"$ref": "#/$defs/t", "$defs": {"t":
+      {"type": "object", "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "required": ["a"],
+       "additionalProperties": false}}})"};
+  ASSERT_TRUE(may_run_out_of_frames(compile_grammar(deep).value()));
+  SkillRequest request = asking(deep, 1.0f);
+  request.settings.max_tokens = 60;
+  EXPECT_TRUE(engine->run(request).ok());
+  request = asking({.kind = Kind::kJsonSchema, .text = kShapes}, 1.0f);
+  request.settings.complete = true;
+  request.settings.max_tokens = 60;
+  EXPECT_TRUE(engine->run(request).ok());
+  EXPECT_EQ(grammars.counts().num_uploads, 0);
+  request.settings.complete = false;
+  EXPECT_TRUE(engine->run(request).ok());
+  EXPECT_EQ(grammars.counts().num_uploads, 1);
+}
+
+// All that requests held is given back, cancelled ones included, and a place stays for who comes next.
+TEST_F(EngineGrammarTest, PlacesOnTheDeviceAreGivenBack) {
+  const auto engine = start(3);
+  const DeviceGrammars& grammars = *engine->model().model->grammars();
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::shared_ptr<Answer>> answers;
+    for (int i = 0; i < 12; ++i) {
+      answers.push_back(std::make_shared<Answer>());
+      const std::string pattern = "[a-z]{" + std::to_string(20 + i % 6) + ",900}";
+      const auto id =
+          engine->submit(asking({.kind = Kind::kRegex, .text = pattern}, 1.0f), answers.back());
+      ASSERT_TRUE(id.ok());
+      if (i % 2 == 0) engine->cancel(*id);
+    }
+    for (const auto& answer : answers) {
+      const StatusOr<SkillResult> result = answer->promise.get_future().get();
+      EXPECT_TRUE(result.ok() || result.status().code() == StatusCode::kCancelled);
+    }
+  }
+  // The last ones' steps may still be in flight.
+  const auto deadline = std::chrono::steady_clock::now() + testing::kDeadlockGuard;
+  while (grammars.counts().held > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(grammars.counts().held, 0);
+  EXPECT_GT(grammars.counts().resident, 0);
+  EXPECT_LE(grammars.counts().num_uploads, 6);
 }
 
 TEST_F(EngineGrammarTest, RequestsThatAreCancelledWhileTheyCompileEnd) {

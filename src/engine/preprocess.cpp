@@ -132,7 +132,7 @@ StatusOr<std::vector<PreparedPrompt>> Preprocessor::prepare_choices(const SkillR
 
 StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, int num_choices,
                                                   StageTimes& stages,
-                                                  const MakeConstraint& make_constraint) const {
+                                                  const Constrain& constrain) const {
   Begun begun;
   {
     const StageTimer timer(stages, RequestStage::kTokenise);
@@ -140,9 +140,9 @@ StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, i
       const bool is_of_one_name = !request.objects.empty();
       GAPLESS_ASSIGN_OR_RETURN(
           PreparedPrompt prompt,
-          is_of_one_name ? prepare_text(request_of_choice(request, static_cast<std::size_t>(i)),
-                                        make_constraint)
-                         : prepare_text(request, make_constraint));
+          is_of_one_name
+              ? prepare_text(request_of_choice(request, static_cast<std::size_t>(i)), constrain)
+              : prepare_text(request, constrain));
       begun.prompts.push_back(std::move(prompt));
     }
   }
@@ -168,7 +168,7 @@ Status Preprocessor::finish(const SkillRequest& request, std::span<PreparedPromp
 }
 
 StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request,
-                                                    const MakeConstraint& make_constraint) const {
+                                                    const Constrain& constrain) const {
   const StepModelInfo& info = model_.model->info();
   GAPLESS_ASSIGN_OR_RETURN(SkillPrompt skill_prompt,
                            build_skill_prompt(request, model_.prompts,
@@ -179,10 +179,7 @@ StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request,
   prompt.row = skill_prompt.row;
   prompt.token_notes = std::move(skill_prompt.token_notes);
   prompt.host_constraint = std::move(skill_prompt.host_constraint);
-  if (make_constraint) {
-    prompt.row.flags |= kRowHostMask;
-    GAPLESS_ASSIGN_OR_RETURN(prompt.host_constraint, make_constraint(prompt.row.max_generated));
-  }
+  if (constrain) GAPLESS_RETURN_IF_ERROR(constrain(prompt));
   return prompt;
 }
 

@@ -42,12 +42,11 @@ class Preprocessor {
   };
   // Tokenises the prompts, judges the images by their headers, hashes them, and takes their crops if
   // all are still there. The prompts are those of the request's choices and share the images. An error of one
-  // image among several says which. Adds to `stages` what took how long. `make_constraint` is called
-  // with the length limit of each prompt of a request with a grammar. Any thread.
-  using MakeConstraint =
-      std::function<StatusOr<std::unique_ptr<TokenConstraint>>(std::int32_t max_tokens)>;
+  // image among several says which. Adds to `stages` what took how long. `constrain` is called
+  // with each prompt of a request with a grammar. Any thread.
+  using Constrain = std::function<Status(PreparedPrompt& prompt)>;
   StatusOr<Begun> begin(const SkillRequest& request, int num_choices, StageTimes& stages,
-                        const MakeConstraint& make_constraint = nullptr) const;
+                        const Constrain& constrain = nullptr) const;
 
   // Decodes the images and tiles them into pinned crops. Waits for crop buffers when too many
   // pictures are in flight, before it decodes: what waits holds no pixels. Cancelled soon after
@@ -63,7 +62,7 @@ class Preprocessor {
  private:
   // Everything but the images.
   StatusOr<PreparedPrompt> prepare_text(const SkillRequest& request,
-                                        const MakeConstraint& make_constraint) const;
+                                        const Constrain& constrain) const;
   // The images' names, with their crops where all are known. What finish() takes.
   StatusOr<std::int64_t> begin_images(const SkillRequest& request,
                                       std::vector<PreparedImage>& images, StageTimes& stages) const;

@@ -1,5 +1,5 @@
 // A compiled grammar: a pushdown automaton over bytes with counters, as flat tables that the host and the
-// device read alike.
+// device read alike (grammar_tables.h) and walk alike (grammar_walk.h).
 //
 //        "     [ key bytes ]     "          :         [ value of the key ]     ,
 //   ( ) ---> ( ) - - - - - -> ( ) --> (colon) --> (value's start) - - - > (after) ---> ...
@@ -18,7 +18,6 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -26,56 +25,10 @@
 
 #include "base/status.h"
 #include "grammar/grammar_limits.h"
+#include "grammar/grammar_tables.h"
+#include "grammar/grammar_walk.h"
 
 namespace gapless {
-
-inline constexpr std::uint16_t kDeadGrammarState = 0xFFFF;
-
-enum class GrammarOp : std::uint16_t {
-  kNone,
-  kSpace,        // length + 1, at most `max`: whitespace between tokens is a run of bounded length
-  kCall,         // frame.next = table
-  kPush,         // a new frame with next = table
-  kReturn,       // state = next of the frame, for `result`
-  kRedo,         // the same without taking the byte: what ends a number belongs to what follows
-  kStringBegin,  // length = 0
-  kChar,         // length + 1, at most `max`
-  kStringEnd,    // length at least `min`: kReturn
-  kName,  // some name of name_sets[result] that is not there yet may come, or (table = 1) another one
-  kKey,       // name `bit` was not there yet: now it is; one more member, if `conditions` allow
-  kOtherKey,  // one more member, if `conditions` allow
-  kComma,     // one more item, if `conditions` allow: kCall
-  kClose,     // drops the frame and returns what `conditions` say; without any of them: illegal
-};
-
-// What to do on an edge besides going to its state.
-struct GrammarAction {
-  GrammarOp op = GrammarOp::kNone;
-  std::uint16_t table = 0;   // first entry in Grammar::next_states
-  std::uint16_t result = 0;  // or name bit; kClose: items beyond the counted ones
-  std::uint16_t first_condition = 0, num_conditions = 0;
-  std::int32_t min = 0, max = 0;
-
-  friend bool operator==(const GrammarAction&, const GrammarAction&) = default;
-};
-
-inline constexpr int kNameWords = kMaxObjectNames / 32;
-
-// One alternative of an object or array at its end.
-struct GrammarCondition {
-  std::array<std::uint32_t, kNameWords> required{};  // name bits
-  std::int32_t min = 0, max = 0;                     // members or items; max < 0: unlimited
-  std::uint32_t role = 0;                            // bit of the result
-
-  friend auto operator<=>(const GrammarCondition&, const GrammarCondition&) = default;
-};
-
-using NameSet = std::array<std::uint32_t, kNameWords>;  // name bits
-
-struct GrammarEdge {
-  std::uint16_t state = kDeadGrammarState;
-  std::uint16_t action = 0;  // 0: none
-};
 
 struct Grammar {
   std::array<std::uint8_t, 256> class_of{};
@@ -99,22 +52,12 @@ struct Grammar {
   }
 };
 
-struct GrammarFrame {
-  std::uint16_t next = 0;
-  std::int32_t count = 0;  // members, or items but the last
-  std::array<std::uint32_t, kNameWords> seen{};
-};
+// Where they lie; `id`: GrammarTables::id.
+GrammarTables tables_of(const Grammar& grammar, std::int32_t id = 0);
 
-// Where an answer stands.
-struct GrammarRow {
-  std::uint16_t state = 0;
-  std::uint16_t depth = 0;  // frames in use, less one
-  std::int32_t length = 0;  // code points of the string that goes on, or bytes of whitespace
-  std::array<GrammarFrame, kMaxGrammarDepth + 1> frames{};
-};
-
-// Of the names that a condition requires, how many an object has not.
-int num_missing(const GrammarCondition& condition, const GrammarFrame& frame);
+// Whether an answer may get to where it can go on only by opening one more object or list than kMaxGrammarDepth. False: where
+// the last frame is in use every value can end without another one, or nothing ever uses the last frame.
+bool may_run_out_of_frames(const Grammar& grammar);
 
 GrammarRow begin_row(const Grammar& grammar);
 // False: the byte is illegal here, and the row is undefined.

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "grammar/closing_text.h"
 #include "grammar/grammar_limits.h"
@@ -487,6 +490,110 @@ TEST(GrammarTest, Formats) {
   check("uri", "https://example.org:80/a?b=c#d", "example.org/a");
   check("hostname", "a-b.example", "-a.example");
   check("duration", "P1DT2H", "P");
+}
+
+// Objects and lists that each hold another one, as long as the grammar allows it: whether something is legal at every place.
+bool never_stuck(const Grammar& grammar, unsigned seed) {
+  std::mt19937 random(seed);
+  GrammarRow row = begin_row(grammar);
+  for (int step = 0; step < 6000; ++step) {
+    std::vector<std::uint8_t> legal, opening;
+    for (int byte = 0; byte < 256; ++byte) {
+      GrammarRow next = row;
+      if (!advance(grammar, next, static_cast<std::uint8_t>(byte))) continue;
+      legal.push_back(static_cast<std::uint8_t>(byte));
+      if (byte == '[' || byte == '{') opening.push_back(static_cast<std::uint8_t>(byte));
+    }
+    if (legal.empty()) return may_end(grammar, row);
+    const auto& among = opening.empty() ? legal : opening;
+    EXPECT_TRUE(advance(grammar, row, among[random() % among.size()]));
+  }
+  return true;
+}
+
+TEST(GrammarTest, FramesRunOutWhereAValueMustOpenOne) {
+  const char* const enough[] = {
+      R"({"type": "object"})",
+      R"({"type": "array"})",
+      R"({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "object", "properties":
+        {"b": {"type": "array", "minItems": 2, "items": {"type": "integer"}}}, "required": ["b"]}}}})",
+      R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"v": {"type": "integer"},
+        "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/t"}]}}, "required": ["v", "next"]}}})",
+      R"({"enum": [[[1], 2], {"a": [3]}]})",
+      R"({"type": "string", "pattern": "^a+$"})"};
+  for (const char* text : enough) {
+    const Grammar grammar = schema(text);
+    EXPECT_FALSE(may_run_out_of_frames(grammar)) << text;
+    for (unsigned seed = 0; seed < 3; ++seed) EXPECT_TRUE(never_stuck(grammar, seed)) << text;
+  }
+  const char* const too_few[] = {
+      R"({"type": "array", "items": {"$ref": "#/$defs/t"}, "$defs": {"t": {"type": "object", "properties":
+        {"a": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "required": ["a"], "additionalProperties": false}}})",
+      R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "minItems": 0, "items": {"type": "object",
+        "properties": {"b": {"$ref": "#/$defs/t"}}, "required": ["b"], "additionalProperties": false}}}})"};
+  for (const char* text : too_few) {
+    const Grammar grammar = schema(text);
+    EXPECT_TRUE(may_run_out_of_frames(grammar)) << text;
+  }
+  EXPECT_FALSE(never_stuck(schema(too_few[0]), 1)) << "what the bound is for";
+}
+
+// A trial gives what the row itself would, whatever it keeps of it, and the lengths for which that holds.
+TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
+  const Grammar grammars[] = {
+      schema(R"({"type": "object"})"),
+      schema(
+          R"({"type": "array", "items": {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 5}}})"),
+      schema(
+          R"({"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "array", "maxItems": 3}},
+        "required": ["b"], "maxProperties": 3})")};
+  std::mt19937 random(4);
+  const std::string alphabet = "{}[],:\"ab1-. ";
+  int num_legal = 0, num_overflowed = 0;
+  for (const Grammar& grammar : grammars) {
+    const GrammarTables tables = tables_of(grammar);
+    GrammarRow row = begin_row(grammar);
+    for (int trial = 0; trial < 30'000; ++trial) {
+      std::string text;
+      for (unsigned n = 1 + random() % 7; n > 0; --n) text += alphabet[random() % alphabet.size()];
+      if (random() % 4 == 0) text = std::string(1 + random() % 6, random() % 2 == 0 ? ']' : '[');
+      const auto take = [&](auto& at) {
+        return std::all_of(text.begin(), text.end(), [&](char byte) {
+          return take_byte(tables, at, static_cast<std::uint8_t>(byte));
+        });
+      };
+      GrammarRow copy = row;
+      const bool legal = take(copy);
+      GrammarProbe<kMaxGrammarDepth + 1> large;
+      large.begin(row);
+      ASSERT_EQ(take(large), legal) << text;
+      GrammarProbe<2> small;
+      small.begin(row);
+      const bool small_legal = take(small);
+      num_overflowed += small.overflowed ? 1 : 0;
+      if (!small.overflowed) {
+        ASSERT_EQ(small_legal, legal) << text;
+      }
+      // Any other length of the interval.
+      for (int i = 0; i < 3; ++i) {
+        GrammarRow other = row;
+        other.length = static_cast<std::int32_t>(random() % 8);
+        if (!large.watch.lengths.contains(other.length)) continue;
+        ASSERT_EQ(take(other), legal) << text << " at length " << other.length;
+      }
+      if (!legal) continue;
+      ++num_legal;
+      ASSERT_EQ(large.state, copy.state);
+      ASSERT_EQ(large.depth, copy.depth);
+      ASSERT_EQ(large.length, copy.length);
+      ASSERT_TRUE(large.reach(large.depth));
+      ASSERT_EQ(large.frame(large.depth).next, copy.frames[copy.depth].next);
+      ASSERT_EQ(large.frame(large.depth).count, copy.frames[copy.depth].count);
+      row = random() % 40 == 0 ? begin_row(grammar) : copy;
+    }
+  }
+  EXPECT_GT(num_legal, 2000);
+  EXPECT_GT(num_overflowed, 100);
 }
 
 }  // namespace

@@ -24,7 +24,9 @@
 #include "base/host_device.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "grammar/grammar_tables.h"
 #include "kernels/dtype.h"
+#include "kernels/grammar_mask_cache.h"
 #include "kernels/kv_format.h"
 #include "kernels/prepared_format.h"
 #include "step/row_state.h"
@@ -459,8 +461,9 @@ struct GatherRowsParams {
 // Picks one token per row. The settings are those of RowState::sampling.
 //
 // 1. Candidates: with an automaton, those of the current state (AutomatonState), whatever the denied ids
-//    and masks say; otherwise every token but the denied ids and, in a kRowHostMask row, those whose
-//    bit is 0. While num_generated < min_tokens stop ids drop out, and candidates whose logit is not
+//    and masks say; otherwise every token but the denied ids and, in a row with a mask (a kRowHostMask row,
+//    or one with a grammar), those whose bit is 0. While num_generated < min_tokens stop ids drop out,
+//    and candidates whose logit is not
 //    finite always do. When none is left: the row's first stop id, or token 0 if it has none.
 // 2. In a kRowAdjustsLogits row a candidate's logit l becomes, in float32 and in this order, with
 //    `bias` and `uses` from the row's token memory and n the number of uses in the answer:
@@ -496,7 +499,9 @@ struct SampleParams {
   const AutomatonState* automata = nullptr;
   const std::uint32_t* host_masks =
       nullptr;  // [num_rows, host_mask_stride] bits, 1 = allowed; read only for kRowHostMask rows
-  int host_mask_stride = 0;        // words
+  int host_mask_stride = 0;  // words
+  // [num_rows, host_mask_stride] of GrammarMasksParams; read only for rows with a grammar and without kRowHostMask
+  const std::uint32_t* grammar_masks = nullptr;
   TokenMemory token_memory;        // read only for kRowAdjustsLogits rows
   std::int32_t* tokens = nullptr;  // out [num_rows]; -1 for padding and done rows
   float* logprobs = nullptr;       // out [num_rows]
@@ -506,6 +511,35 @@ struct SampleParams {
   int num_rows = 0;
   int vocab = 0;
   void* scratch = nullptr;  // sample_scratch_bytes()
+};
+
+// The tokens' bytes, one behind the other: those of token t are bytes[first[t]] up to bytes[first[t + 1]]. A token without bytes is
+// no text, and no grammar allows it.
+struct TokenTexts {
+  const std::int32_t* first = nullptr;  // [vocab + 1]
+  const std::uint8_t* bytes = nullptr;
+  int vocab = 0;
+  std::int32_t eos_id = 0;  // ends an answer
+};
+
+// For each row with a grammar that is not done: brings the row's place in its grammar up to date (a row that has generated nothing
+// begins it, another one takes the bytes of its last token, which is its next input), and finds the tokens that are legal
+// there: those all of whose bytes the grammar takes, and eos_id where the answer may end. Once for each step of a row, before its
+// sampling. A row whose last token was not legal gets no token. Masks of other rows are not written.
+//
+// What was found once is kept in `cache` and copied from there (grammar_mask_cache.h), except by the oracle.
+struct GrammarMasksParams {
+  const std::int32_t* rows = nullptr;  // [num_rows], -1 = padding
+  const RowState* row_states = nullptr;
+  const GrammarTables* grammars = nullptr;  // by RowState::grammar
+  GrammarRow* grammar_rows = nullptr;       // in and out, [max rows]
+  TokenTexts texts;
+  GrammarMaskCache cache;
+  std::uint32_t* masks =
+      nullptr;          // out [num_rows, mask_stride], bits behind the vocabulary are zero
+  int mask_stride = 0;  // words, at least (vocab + 31) / 32
+  int num_rows = 0;
+  GrammarSearch* searches = nullptr;  // [num_rows], scratch
 };
 
 // The most likely tokens of the rows that ask: for k = num_top_logprobs, the k tokens of the largest
@@ -664,6 +698,7 @@ class Kernels {
   virtual Status experts(Stream& stream, const ExpertsParams& params) = 0;
   virtual Status scale_heads(Stream& stream, const ScaleHeadsParams& params) = 0;
   virtual Status gather_rows(Stream& stream, const GatherRowsParams& params) = 0;
+  virtual Status grammar_masks(Stream& stream, const GrammarMasksParams& params) = 0;
   virtual Status sample(Stream& stream, const SampleParams& params) = 0;
   virtual Status top_logprobs(Stream& stream, const TopLogprobsParams& params) = 0;
   virtual Status decode_regions(Stream& stream, const DecodeRegionsParams& params) = 0;

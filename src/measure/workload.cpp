@@ -22,6 +22,8 @@ constexpr std::array kConstraints{
     Name{"device-constrained", RowConstraint::kDeviceAutomaton, false},
     Name{"detect", RowConstraint::kDeviceAutomaton, true},
     Name{"detect-host-mask", RowConstraint::kHostMask, true},
+    Name{"json", RowConstraint::kGrammar, false},
+    Name{"json-host-mask", RowConstraint::kHostGrammar, false},
 };
 constexpr double kShortTokens = 3;
 constexpr double kLongFactor = 3;
@@ -62,8 +64,11 @@ StatusOr<Workload> named_workload(std::string_view name, const Workload& base) {
 }
 
 StatusOr<PromptSource> PromptSource::create(Device& device, const StepModelInfo& info,
-                                            const SpatialTokens& tokens, Workload workload) {
-  if (workload.constraint != RowConstraint::kNone && tokens.coord_id < 0) {
+                                            const SpatialTokens& tokens, Workload workload,
+                                            WorkloadGrammar grammar) {
+  const bool is_spatial = workload.constraint == RowConstraint::kDeviceAutomaton ||
+                          workload.constraint == RowConstraint::kHostMask;
+  if (is_spatial && tokens.coord_id < 0) {
     return invalid_argument("workload '{}': a text model has no coordinates", workload.name);
   }
   if (workload.constraint == RowConstraint::kHostMask && tokens.any_token_is_coord) {
@@ -73,6 +78,12 @@ StatusOr<PromptSource> PromptSource::create(Device& device, const StepModelInfo&
   if (workload.mean_tokens < 1) return invalid_argument("an answer has at least one token");
   workload.image = workload.image && info.image_tokens > 0;  // a text model sees none
   PromptSource source(info, tokens, std::move(workload));
+  source.grammar_ = std::move(grammar);
+  if ((source.workload_.constraint == RowConstraint::kGrammar && !source.grammar_.on_device) ||
+      (source.workload_.constraint == RowConstraint::kHostGrammar && !source.grammar_.on_host)) {
+    return invalid_argument("workload '{}': this model holds no grammar there",
+                            source.workload_.name);
+  }
   const int num_tokens = source.prompt_tokens();
   const int prefix = source.workload_.image ? 1 + info.image_tokens : 1;
   const int longest = static_cast<int>(std::ceil(source.workload_.mean_tokens * 1.5));
@@ -147,6 +158,14 @@ void PromptSource::set_constraint(PreparedPrompt& prompt) const {
     case RowConstraint::kHostMask:
       prompt.row.flags |= kRowHostMask;
       prompt.host_constraint = std::make_unique<SpatialConstraint>(SpatialSkill::kDetect, tokens_);
+      return;
+    case RowConstraint::kGrammar:
+      prompt.row.grammar = grammar_.on_device->index;
+      prompt.device_grammar = grammar_.on_device;
+      return;
+    case RowConstraint::kHostGrammar:
+      prompt.row.flags |= kRowHostMask;
+      prompt.host_constraint = grammar_.on_host();
       return;
   }
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "base/status.h"
 #include "constraint/spatial_automaton.h"
 #include "device/device.h"
+#include "model/device_grammars.h"
 #include "pipeline/prepared_prompt.h"
 #include "step/step_model.h"
 
@@ -31,6 +33,21 @@ enum class RowConstraint : std::uint8_t {
   kNone,             // plain text, greedy
   kDeviceAutomaton,  // detect's grammar on the device, without region decoding
   kHostMask,         // the same grammar by host masks
+  kGrammar,          // JSON, walked on the device
+  kHostGrammar,      // the same by host masks
+};
+
+// JSON for as long as any answer of a workload is: a list that is not whole before its fortieth object.
+inline constexpr std::string_view kWorkloadSchema =
+    R"({"type": "array", "minItems": 40, "maxItems": 40, "items": {"type": "object", "properties": {
+        "name": {"type": "string", "maxLength": 16}, "count": {"type": "integer", "minimum": 0, "maximum": 999},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3}},
+        "required": ["name", "count", "tags"], "additionalProperties": false}})";
+
+// A compiled kWorkloadSchema: on the device, and how a row gets its constraint on the host.
+struct WorkloadGrammar {
+  std::shared_ptr<const DeviceGrammar> on_device;
+  std::function<std::unique_ptr<TokenConstraint>()> on_host;
 };
 
 struct Workload {
@@ -45,7 +62,7 @@ struct Workload {
   std::uint64_t seed = 1;
 };
 
-// "plain", "host-mask", "device-constrained", "detect", "detect-host-mask", "short" (plain, L = 3)
+// "plain", "host-mask", "device-constrained", "detect", "detect-host-mask", "json", "json-host-mask", "short" (plain, L = 3)
 // or "long" (plain, 3 times `mean_tokens`), both with the prompts of the others; `base` gives the
 // rest. InvalidArgument, listing the names, for another name.
 StatusOr<Workload> named_workload(std::string_view name, const Workload& base);
@@ -54,9 +71,10 @@ std::vector<std::string> workload_names();
 class PromptSource {
  public:
   // Makes one prompt to see that it fits. InvalidArgument when the context is too small for the
-  // image or too large for the model. `device` outlives the source and its prompts.
+  // image or too large for the model. `grammar`: of a workload that has one. `device` outlives the source and its prompts.
   static StatusOr<PromptSource> create(Device& device, const StepModelInfo& info,
-                                       const SpatialTokens& tokens, Workload workload);
+                                       const SpatialTokens& tokens, Workload workload,
+                                       WorkloadGrammar grammar = {});
 
   PreparedPrompt make(int client, std::int64_t answer) const;
   const Workload& workload() const { return workload_; }
@@ -71,6 +89,7 @@ class PromptSource {
   StepModelInfo info_;
   SpatialTokens tokens_;
   Workload workload_;
+  WorkloadGrammar grammar_;
   std::shared_ptr<PinnedBuffer> crop_;  // null without an image
   std::vector<TokenInput> inputs_;      // of every prompt, but for the last token
 };

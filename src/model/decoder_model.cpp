@@ -56,6 +56,15 @@ Status DecoderModel::upload_rope_table(Stream& stream, std::span<const float> ta
   return upload.finish();
 }
 
+Status DecoderModel::hold_grammars(const std::vector<std::string>& texts, std::int32_t eos_id) {
+  // Without an end token an answer ends where nothing is legal, which the host tells from an error.
+  if (eos_id < 0 || eos_id >= info_.vocab) return ok_status();
+  GAPLESS_ASSIGN_OR_RETURN(grammars_,
+                           DeviceGrammars::create(device_, texts, eos_id, info_.vocab, limits_));
+  info_.holds_grammars = true;
+  return ok_status();
+}
+
 void DecoderModel::log_decode_path() const {
   if (const Status fast = text_decoder_->check_fast_decode(1); !fast.ok()) {
     log_info("decode steps are composed of single ops, because {}", fast.message());
@@ -210,6 +219,14 @@ Status DecoderModel::record_outputs(Stream& compute, const StepBuffers& buffers,
 Status DecoderModel::sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) {
   GAPLESS_CHECK(shape.kind != StepKind::kEncode);
   Kernels& kernels = *context_.kernels;
+  GrammarMasksParams grammars;
+  if (shape.with_grammars) {
+    grammars = grammars_->params();
+    grammars.rows = buffers.rows;
+    grammars.row_states = state_->row_states();
+    grammars.num_rows = shape.num_rows;
+    GAPLESS_RETURN_IF_ERROR(kernels.grammar_masks(compute, grammars));
+  }
   SampleParams sampling;
   sampling.logits = buffers.logits;
   sampling.logits_stride = shape_.text.vocab;
@@ -218,6 +235,7 @@ Status DecoderModel::sample(Stream& compute, const StepShape& shape, const StepB
   sampling.automata = state_->automata();
   sampling.host_masks = buffers.host_masks;
   sampling.host_mask_stride = (shape_.text.vocab + 31) / 32;
+  sampling.grammar_masks = grammars.masks;
   sampling.token_memory = state_->token_memory();
   sampling.tokens = buffers.tokens;
   sampling.logprobs = buffers.logprobs;

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "model/device_grammars.h"
 #include "model/device_state.h"
 #include "model/model_context.h"
 #include "model/model_shape.h"
@@ -33,6 +34,11 @@ class DecoderModel : public StepModel {
   Status sample(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status top_logprobs(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status stamp(Stream& compute, std::uint64_t* stamp_dev) override;
+
+  // From now on rows may be held to grammars over these tokens (device_grammars.h). Start-up, before there is a loop.
+  Status hold_grammars(const std::vector<std::string>& texts, std::int32_t eos_id);
+  // nullptr: rows may not.
+  DeviceGrammars* grammars() const { return grammars_.get(); }
 
   virtual const DecoderWeights& weights() const = 0;
   const ModelShape& shape() const { return shape_; }
@@ -82,6 +88,7 @@ class DecoderModel : public StepModel {
   Status record_outputs(Stream& compute, const StepBuffers& buffers, int num_rows);
 
   Buffer rope_table_;
+  std::unique_ptr<DeviceGrammars> grammars_;
   std::optional<TextDecoder> text_decoder_;
 };
 

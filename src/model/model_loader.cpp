@@ -180,8 +180,12 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
 StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device,
                                                   const ModelSource& source,
                                                   const ModelOptions& options) {
-  return source.llama ? load_llama(std::move(device), source, options)
-                      : load_moondream(std::move(device), source, options);
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded,
+                           source.llama ? load_llama(std::move(device), source, options)
+                                        : load_moondream(std::move(device), source, options));
+  GAPLESS_RETURN_IF_ERROR(loaded->model->hold_grammars(loaded->tokenizer.text_of_tokens(),
+                                                       loaded->prompts.config().eos_id.value));
+  return loaded;
 }
 
 }  // namespace gapless

@@ -18,7 +18,7 @@ StatusOr<StagedUpload> StagedUpload::create(Device& device, Stream& stream,
 StatusOr<std::span<std::byte>> StagedUpload::begin_piece() {
   current_ = 1 - current_;
   Piece& piece = pieces_[current_];
-  GAPLESS_RETURN_IF_ERROR(piece.copied->synchronize());
+  GAPLESS_RETURN_IF_ERROR(wait_for(piece));
   return std::span(piece.pinned.as<std::byte>(), piece.pinned.size_bytes());
 }
 
@@ -38,6 +38,18 @@ Status StagedUpload::copy(void* to_dev, std::span<const std::byte> from_host) {
     to += bytes;
     from_host = from_host.subspan(bytes);
   }
+  return ok_status();
+}
+
+Status StagedUpload::wait_for(Piece& piece) {
+  GAPLESS_ASSIGN_OR_RETURN(const bool is_there, piece.copied->synchronize_within(kUploadTimeoutNs));
+  if (is_there) return ok_status();
+  return make_error(StatusCode::kDeviceError, "an upload did not end within {} s",
+                    kUploadTimeoutNs / 1'000'000'000);
+}
+
+Status StagedUpload::wait() {
+  for (Piece& piece : pieces_) GAPLESS_RETURN_IF_ERROR(wait_for(piece));
   return ok_status();
 }
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -16,6 +17,8 @@ namespace gapless {
 
 // Of a piece, where what is copied is small.
 inline constexpr std::size_t kUploadPieceBytes = 1u << 20;
+// A piece that is not there by then never will be: the device hangs.
+inline constexpr std::int64_t kUploadTimeoutNs = 60'000'000'000;
 
 class StagedUpload {
  public:
@@ -32,12 +35,15 @@ class StagedUpload {
 
   // Waits until everything has arrived.
   Status finish();
+  // The same by the pieces' events, which is no synchronisation that I7 forbids. Of copies that begin_piece() or copy() made.
+  Status wait();
 
  private:
   struct Piece {
     PinnedBuffer pinned;
     std::unique_ptr<Event> copied;
   };
+  static Status wait_for(Piece& piece);
   explicit StagedUpload(Stream& stream) : stream_(&stream) {}
 
   Stream* stream_;

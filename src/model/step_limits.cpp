@@ -18,7 +18,7 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 // On the CPU the cache is filled with zeros at start-up, and small models must start fast: 8192
 // tokens of the model that ships, in float32.
 constexpr std::size_t kCpuKvBytes = 96 * kMiB;
-// Left free on a GPU: the pipeline's slots and graphs, the driver, other processes.
+// Left free on a GPU: the pipeline's slots and graphs, grammars (device_grammars.h), the driver, other processes.
 constexpr std::size_t kGpuReserveBytes = 3 * kGiB;
 // Room beyond every seat's full context, for prefixes that stay cached without a sequence.
 constexpr int kCacheFactor = 2;

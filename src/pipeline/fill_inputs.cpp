@@ -110,6 +110,7 @@ StepShape fill_decode(const StepPlan& plan, const StepLimits& limits, const Step
   shape.kind = StepKind::kDecode;
   shape.num_rows = decode_bucket(plan.num_rows, limits.max_seats);
   shape.with_regions = plan.with_regions;
+  shape.with_grammars = plan.with_grammars;
   shape.with_top_logprobs = plan.with_top_logprobs;
   std::int32_t* out = inputs.rows;
   for (const RowId row : plan.rows()) *out++ = row.value;
@@ -124,6 +125,7 @@ StepShape fill_prefill(const StepPlan& plan, const StepLimits& limits, const Sea
   shape.kind = StepKind::kPrefill;
   shape.num_rows = plan.num_rows;
   shape.with_regions = plan.with_regions;
+  shape.with_grammars = plan.with_grammars;
   shape.with_top_logprobs = plan.with_top_logprobs;
   int i = 0;
   for (const RowId row : plan.rows()) {

@@ -264,9 +264,9 @@ bool Loop::launch_next() {
   const SlotId slot = *state_.free_slot();
   StepRecord record;
   record.plan_begin_ns = clock_.now_ns();
-  const auto plan =
-      plan_step(seating_.views([this](RowId row) { return state_.is_finalized(row); }),
-                model_.limits(), fill_turn_);
+  const auto plan = plan_step(seating_.views([this](RowId row) { return state_.is_finalized(row); },
+                                             [this](RowId row) { return mask_is_ready(row); }),
+                              model_.limits(), fill_turn_);
   if (!plan) return false;
   // Rule 5.
   if (fill_turn_.last_fill_was_long && plan->kind != StepKind::kDecode && !state_.is_empty()) {

@@ -177,6 +177,7 @@ class Loop {
   // What they are made of (loop_steps.cpp).
   Status launch(SlotId slot);
   void note_launched(SlotId slot);
+  bool mask_is_ready(RowId row) const;
   void build_masks(SlotId slot);
   Status wait_for(SlotId slot);
   SureTime::Work work_of(const Step& step) const;
@@ -216,8 +217,9 @@ class Loop {
   Mail mail_;
   std::int64_t num_steps_ = 0;
   std::optional<std::int64_t> idle_since_ns_;
-  std::int64_t idle_until_ns_ = 0;  // when the first prompt of the mail was posted
-  Status lost_;                     // not OK: the device is gone
+  std::int64_t idle_until_ns_ = 0;                 // when the first prompt of the mail was posted
+  Status lost_;                                    // not OK: the device is gone
+  std::vector<std::shared_ptr<const void>> kept_;  // what its steps may still read
   Ledger ledger_;
   std::int64_t forbidden_before_ = 0;
 

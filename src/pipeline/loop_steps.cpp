@@ -105,6 +105,11 @@ void Loop::note_launched(SlotId slot_id) {
 
 // ---- finalize
 
+// Its previous token is known, and what may follow it.
+bool Loop::mask_is_ready(RowId row) const {
+  return state_.inflight_refs(row) == 0 && seating_.at(row)->prompt.host_constraint->is_ready();
+}
+
 // The sequences' states are those after their previous tokens (I5). A row that has ended since its
 // forward was launched may sample anything: nobody reads it.
 void Loop::build_masks(SlotId slot_id) {
@@ -314,6 +319,7 @@ void Loop::lose_device(const Status& status) {
   if (const auto slot = state_.committing()) abandon(*slot);
   while (!seating_.is_empty()) {
     const RowId row = seating_.order().front();
+    kept_.push_back(std::move(seating_.at(row)->prompt.device_grammar));
     if (!state_.is_finalized(row)) finish_seated(row, FinishReason::kError, lost_);
     release_if_done(row);
   }

@@ -304,6 +304,102 @@ TEST_F(LoopTest, AutomatonRowsRunAheadLikePlainOnes) {
   }
 }
 
+TEST_F(LoopTest, GrammarRowsRunAheadLikePlainOnes) {
+  options_.depth = 4;
+  make_loop();
+  PreparedPrompt prompt = text(3, 30);
+  prompt.row.grammar = 17;
+  prompt.device_grammar = model_config_.grammars->hold(17);
+  FakeConstraint constraint(model_config_.vocab, 17);
+  const FakeAnswer expected = fake_answer(model_config_, prompt, &constraint);
+  const auto answer = submit(std::move(prompt));
+  int most = 0;
+  while (loop_->tick() == Loop::Tick::kWorked) {
+    most = std::max(most, loop_->state().num_in_flight());
+  }
+  EXPECT_EQ(most, 3) << "depth 4 less the step that the tick has committed";
+  ASSERT_EQ(answer->tokens.size(), expected.tokens.size());
+  for (std::size_t i = 0; i < expected.tokens.size(); ++i) {
+    EXPECT_EQ(answer->tokens[i].token, expected.tokens[i].token);
+  }
+  EXPECT_EQ(model_->num_faults(), 0);
+  EXPECT_FALSE(model_config_.grammars->is_held(17)) << "given back with its row";
+}
+
+// A cancelled row is in steps in flight, which the device walks on: the grammar stays until they are committed.
+TEST_F(LoopTest, AGrammarIsHeldUntilNoStepRefersToItsRow) {
+  options_.depth = 3;
+  make_loop();
+  PreparedPrompt prompt = text(3, 60);
+  prompt.row.grammar = 5;
+  prompt.device_grammar = model_config_.grammars->hold(5);
+  const auto answer = std::make_shared<Answer>();
+  const SequenceId id = loop_->submit(std::move(prompt), answer).value();
+  for (int i = 0; i < 8; ++i) (void)loop_->tick();
+  ASSERT_GT(loop_->state().num_in_flight(), 0);
+  loop_->cancel(id);
+  run();
+  EXPECT_EQ(answer->reason, FinishReason::kCancelled);
+  EXPECT_EQ(model_->num_faults(), 0);
+  EXPECT_FALSE(model_config_.grammars->is_held(5));
+}
+
+// A constraint that somebody else works on, for a while behind each token.
+class SlowConstraint final : public TokenConstraint {
+ public:
+  SlowConstraint(int vocab, std::shared_ptr<bool> is_ready)
+      : inner_(vocab, 9), is_ready_(std::move(is_ready)) {}
+  bool is_ready() const override { return *is_ready_; }
+  void allowed(std::span<std::uint32_t> mask) const override {
+    EXPECT_TRUE(*is_ready_) << "the engine thread would wait, and plain rows with it";
+    inner_.allowed(mask);
+  }
+  void advance(TokenId token) override {
+    inner_.advance(token);
+    *is_ready_ = false;
+  }
+
+ private:
+  FakeConstraint inner_;
+  const std::shared_ptr<bool> is_ready_;
+};
+
+TEST_F(LoopTest, PlainRowsDoNotWaitForMasks) {
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE(depth);
+    options_.depth = depth;
+    make_loop();
+    const auto is_ready = std::make_shared<bool>(true);
+    PreparedPrompt prompt = text(4, 8);
+    prompt.row.flags |= kRowHostMask;
+    prompt.host_constraint = std::make_unique<SlowConstraint>(model_config_.vocab, is_ready);
+    PreparedPrompt same = text(4, 8);
+    same.row.flags |= kRowHostMask;
+    FakeConstraint constraint(model_config_.vocab, 9);
+    const FakeAnswer expected = fake_answer(model_config_, same, &constraint);
+    const auto plain = submit(text(3, 60));
+    const auto masked = submit(std::move(prompt));
+    std::size_t with_mask = 0;
+    for (int tick = 0; plain->num_finished == 0; ++tick) {
+      if (tick % 5 == 4) {
+        EXPECT_LE(masked->tokens.size(), with_mask + 1);
+        with_mask = masked->tokens.size();
+        *is_ready = true;
+      }
+      (void)loop_->tick();
+      EXPECT_FALSE(loop_->state().awaiting_finalize().has_value())
+          << "a step that plain rows are in samples at once";
+      ASSERT_LT(tick, 500);
+    }
+    EXPECT_EQ(plain->tokens.size(), 60u);
+    ASSERT_EQ(masked->tokens.size(), expected.tokens.size());
+    for (std::size_t i = 0; i < expected.tokens.size(); ++i) {
+      EXPECT_EQ(masked->tokens[i].token, expected.tokens[i].token);
+    }
+    run();
+  }
+}
+
 // ---- alternatives
 
 TEST_F(LoopTest, AlternativesAreThoseOfTheirTokenAtEveryDepth) {

@@ -33,6 +33,7 @@ void add(StepPlan& plan, const SeatView& seat) {
   RowId& last = plan.row_ids[static_cast<std::size_t>(plan.num_rows++)];
   last = seat.row;
   plan.with_regions |= seat.decodes_regions;
+  plan.with_grammars |= seat.holds_grammar;
   plan.with_top_logprobs |= seat.asks_top_logprobs;
   if (!seat.host_masked) return;
   std::swap(plan.row_ids[static_cast<std::size_t>(plan.num_host_masked++)], last);
@@ -89,9 +90,16 @@ void pack_prefill(std::span<const SeatView> seats, const StepLimits& limits, Ste
   }
 }
 
+// Rule 6.
 void pack_decode(std::span<const SeatView> seats, StepPlan& plan) {
+  const auto waits_for_mask = [](const SeatView& seat) {
+    return seat.host_masked && !seat.mask_is_ready;
+  };
+  const bool all_wait = std::all_of(seats.begin(), seats.end(), [&](const SeatView& seat) {
+    return seat.need != SeatNeed::kDecode || waits_for_mask(seat);
+  });
   for (const SeatView& seat : seats) {
-    if (seat.need == SeatNeed::kDecode) add(plan, seat);
+    if (seat.need == SeatNeed::kDecode && (all_wait || !waits_for_mask(seat))) add(plan, seat);
   }
 }
 

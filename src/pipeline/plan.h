@@ -19,13 +19,17 @@
 //      is launched behind such a fill while it runs. So rows that decode get half of the device at
 //      least, where one step per fill would give them a tenth, and a short request waits for one
 //      long fill.
+//   6. A host-masked row whose mask is not there yet is left out of a decode step as long as some row
+//      can decode without: a step samples only when all of its masks are there, and nothing is launched
+//      behind one that does not sample yet. So no row waits for another one's mask. Where all rows are
+//      host-masked their forward is launched ahead, and the sampling follows when the masks do.
 // So a row that can decode waits for at most kMaxFillsInARow steps, and the first seat in line for
 // a fill waits for at most kMaxFillsInARow + 1 (one decode, one step of the other fill kind). Seats
 // are given in order of arrival, so the first request in line is seated as soon as others end; but
 // while as many images as a step takes wait for their encode, a request that would add one is passed
 // by those that need none (Loop::next_to_seat).
 //
-// A decode step takes every row that can decode: each has a seat, and there is a graph for each
+// But for rule 6 a decode step takes every row that can decode: each has a seat, and there is a graph for each
 // batch bucket. Whether anything is launched behind a decode step that is not known yet, run_ahead.h
 // says.
 //
@@ -51,7 +55,9 @@ struct SeatView {
   RowId row;
   SeatNeed need = SeatNeed::kNothing;
   bool host_masked = false;
+  bool mask_is_ready = true;  // of a host-masked row that decodes
   bool decodes_regions = false;
+  bool holds_grammar = false;  // on the device
   bool asks_top_logprobs = false;
   // kEncode
   int image = 0;        // of the sequence's
@@ -79,6 +85,7 @@ struct StepPlan {
   int num_rows = 0;
   int num_host_masked = 0;  // they come first
   bool with_regions = false;
+  bool with_grammars = false;
   bool with_top_logprobs = false;
   std::array<RowId, kMaxSeats> row_ids;  // each once
   int num_images = 0;                    // of an encode

@@ -95,6 +95,44 @@ TEST(PlanTest, HostMaskedRowsComeFirst) {
   EXPECT_THAT(rows_of(step), UnorderedElementsAre(0, 2, 5));
 }
 
+SeatView waiting_for_mask(int row) {
+  SeatView view = decoding(row);
+  view.host_masked = true;
+  view.mask_is_ready = false;
+  return view;
+}
+
+// Rule 6.
+TEST(PlanTest, NobodyWaitsForTheMaskOfAnother) {
+  SeatView ready = waiting_for_mask(4);
+  ready.mask_is_ready = true;
+  const auto mixed =
+      plan({waiting_for_mask(2), decoding(0), ready, waiting_for_mask(5), decoding(1)});
+  EXPECT_THAT(rows_of(mixed), UnorderedElementsAre(0, 1, 4));
+  EXPECT_EQ(rows_of(mixed).front(), 4);
+  EXPECT_EQ(mixed->num_host_masked, 1);
+  EXPECT_THAT(rows_of(plan({waiting_for_mask(2), ready})), ElementsAre(4));
+  // Nobody else is there: their forward runs while the masks are built.
+  const auto alone = plan({waiting_for_mask(2), {.row = RowId(7)}, waiting_for_mask(5)});
+  EXPECT_THAT(rows_of(alone), ElementsAre(2, 5));
+  EXPECT_EQ(alone->num_host_masked, 2);
+  // Who does not decode is asked nothing.
+  SeatView prompt_of_masked = prompt(3, 5);
+  prompt_of_masked.host_masked = true;
+  EXPECT_THAT(rows_of(plan({prompt_of_masked})), ElementsAre(3));
+}
+
+TEST(PlanTest, AStepKnowsWhetherARowHoldsAGrammar) {
+  SeatView held = decoding(3);
+  held.holds_grammar = true;
+  EXPECT_TRUE(plan({decoding(0), held})->with_grammars);
+  EXPECT_EQ(plan({decoding(0), held})->num_host_masked, 0);
+  EXPECT_FALSE(plan({decoding(0)})->with_grammars);
+  SeatView prompt_of_held = prompt(3, 5);
+  prompt_of_held.holds_grammar = true;
+  EXPECT_TRUE(plan({prompt_of_held})->with_grammars);
+}
+
 TEST(PlanTest, PrefillsArePackedUnderTheTokenBudgetInOrder) {
   EXPECT_THAT(rows_of(plan({prompt(0, 60), prompt(1, 40), prompt(2, 1)})), ElementsAre(0, 1));
   EXPECT_THAT(rows_of(plan({prompt(0, 60), prompt(1, 41), prompt(2, 1)})), ElementsAre(0))

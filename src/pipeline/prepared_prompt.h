@@ -39,12 +39,14 @@ struct PreparedPrompt {
   // on those before it, and on nothing behind.
   int prefix_len = 0;
   std::vector<PreparedImage> images;
-  // Sampling parameters, stop ids, denied ids, length limit, automaton start and flags. The loop
+  // Sampling parameters, stop ids, denied ids, length limit, automaton start, grammar and flags. The loop
   // fills in input, position and the counters.
   RowState row;
   // Rows with kRowAdjustsLogits only: its tokens (once each, none of an image) and the biases. At most
   // one per token behind the prefix, one for BOS, and kMaxLogitBiases.
   std::vector<TokenNote> token_notes;
+  // Keeps row.grammar on the device until no step can refer to it.
+  std::shared_ptr<const void> device_grammar;
   // Host-masked rows only (kRowHostMask).
   std::unique_ptr<TokenConstraint> host_constraint;
   // host_now_ns() when the request came in; 0: when the loop gets the prompt.

@@ -271,6 +271,7 @@ void Seating::add_views(RowId row) {
   SeatView view{.row = row,
                 .host_masked = sequence.host_masked(),
                 .decodes_regions = sequence.decodes_regions(),
+                .holds_grammar = sequence.holds_grammar(),
                 .asks_top_logprobs = sequence.asks_top_logprobs()};
   if (sequence.is_prefilled()) {
     // A row that has reached its length limit in flight is not launched again.

@@ -65,12 +65,15 @@ class Seating {
   bool is_empty() const { return order_.empty(); }
 
   // What every seat needs next, in order of seating (plan.h); `is_finalized(row)` seats need
-  // nothing. Valid until the next call.
-  template <typename IsFinalized>
-  std::span<const SeatView> views(IsFinalized&& is_finalized) {
+  // nothing; `mask_is_ready(row)`: of host-masked ones. Valid until the next call.
+  template <typename IsFinalized, typename MaskIsReady>
+  std::span<const SeatView> views(IsFinalized&& is_finalized, MaskIsReady&& mask_is_ready) {
     views_.clear();
     for (const RowId row : order_) {
       if (!is_finalized(row)) add_views(row);
+    }
+    for (SeatView& view : views_) {
+      if (view.host_masked) view.mask_is_ready = mask_is_ready(view.row);
     }
     return views_;
   }

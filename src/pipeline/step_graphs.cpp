@@ -26,12 +26,25 @@ void for_each_bucket(int limit, const BucketOf& bucket_of, const Use& use) {
   }
 }
 
-void add_decodes(const StepLimits& limits, std::vector<Launch>& launches) {
+// What samplings there are: each costs only what its rows ask for.
+std::vector<StepShape> samplings(StepShape shape, bool holds_grammars) {
+  std::vector<StepShape> shapes;
+  for (const bool with_grammars : {false, true}) {
+    if (with_grammars && !holds_grammars) continue;
+    for (const bool with_regions : {false, true}) {
+      shape.with_grammars = with_grammars;
+      shape.with_regions = with_regions;
+      shapes.push_back(shape);
+    }
+  }
+  return shapes;
+}
+
+void add_decodes(const StepLimits& limits, bool holds_grammars, std::vector<Launch>& launches) {
   const auto bucket_of = [&](int rows) { return decode_bucket(rows, limits.max_seats); };
   for_each_bucket(limits.max_seats, bucket_of, [&](int rows) {
-    for (const bool with_regions : {false, true}) {
-      const StepShape shape{
-          .kind = StepKind::kDecode, .num_rows = rows, .with_regions = with_regions};
+    const StepShape decode{.kind = StepKind::kDecode, .num_rows = rows};
+    for (const StepShape& shape : samplings(decode, holds_grammars)) {
       for (const StepPart part : {StepPart::kForward, StepPart::kSampling, StepPart::kBoth}) {
         launches.push_back({part, shape});
       }
@@ -39,7 +52,7 @@ void add_decodes(const StepLimits& limits, std::vector<Launch>& launches) {
   });
 }
 
-void add_prefills(const StepLimits& limits, std::vector<Launch>& launches) {
+void add_prefills(const StepLimits& limits, bool holds_grammars, std::vector<Launch>& launches) {
   if (limits.max_graph_tokens == 0) return;
   const int max_rows = limits.max_prefill_sequences;
   const auto rows_of = [&](int rows) { return prefill_row_bucket(rows, max_rows); };
@@ -51,9 +64,8 @@ void add_prefills(const StepLimits& limits, std::vector<Launch>& launches) {
       shape.max_new_tokens = tokens;
       launches.push_back({StepPart::kForward, shape});
     });
-    for (const bool with_regions : {false, true}) {
-      shape.with_regions = with_regions;
-      launches.push_back({StepPart::kSampling, shape});
+    for (const StepShape& sampling : samplings(shape, holds_grammars)) {
+      launches.push_back({StepPart::kSampling, sampling});
     }
   });
 }
@@ -94,18 +106,20 @@ StepGraphs::Key StepGraphs::key_of(StepPart part, const StepShape& shape) {
     key.first_crop = shape.first_crop;
   } else {
     key.with_regions = shape.with_regions;
+    key.with_grammars = shape.with_grammars;
   }
   return key;
 }
 
-Status StepGraphs::capture(Stream& stream, const StepLimits& limits, const Enqueue& enqueue) {
+Status StepGraphs::capture(Stream& stream, const StepLimits& limits, const Enqueue& enqueue,
+                           bool holds_grammars) {
   std::vector<Launch> launches;
-  add_decodes(limits, launches);
-  add_prefills(limits, launches);
+  add_decodes(limits, holds_grammars, launches);
+  add_prefills(limits, holds_grammars, launches);
   add_encodes(limits, launches);
   for (const Launch& launch : launches) {
     std::unique_ptr<Graph>& place = graphs_[key_of(launch.part, launch.shape)];
-    if (place != nullptr) continue;  // a forward is the same with and without regions
+    if (place != nullptr) continue;  // a forward is the same whatever is sampled
     GAPLESS_RETURN_IF_ERROR(stream.begin_capture());
     const Status enqueued = enqueue(launch.part, launch.shape);
     auto graph = stream.end_capture();  // also after a failure: nothing may stay capturing

@@ -43,8 +43,10 @@ class StepGraphs {
   // Enqueues the part of a step on `stream` by its ops.
   using Enqueue = std::function<Status(StepPart, const StepShape&)>;
 
-  // Captures a graph for every part and bucket within `limits`. Start-up only.
-  Status capture(Stream& stream, const StepLimits& limits, const Enqueue& enqueue);
+  // Captures a graph for every part and bucket within `limits`, where the model holds grammars with and without them.
+  // Start-up only.
+  Status capture(Stream& stream, const StepLimits& limits, const Enqueue& enqueue,
+                 bool holds_grammars = false);
 
   // nullptr where there is none.
   Graph* find(StepPart part, const StepShape& shape) const;
@@ -59,6 +61,7 @@ class StepGraphs {
     int num_crops = 0;
     int first_crop = 0;
     bool with_regions = false;
+    bool with_grammars = false;
     auto operator<=>(const Key&) const = default;
   };
   static Key key_of(StepPart part, const StepShape& shape);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "base/limits.h"
 #include "sim/sim_device.h"
 
@@ -77,6 +79,31 @@ TEST_F(StepGraphsCaptureTest, EveryBucketHasItsGraphs) {
       nullptr)
       << "a graph writes its features to the first places";
   EXPECT_EQ(graphs.find(StepPart::kForward, {.num_rows = 3}), nullptr);
+}
+
+// Rows without a grammar replay what they always did; a model without grammars has no graph for them.
+TEST_F(StepGraphsCaptureTest, SamplingsUnderGrammarsAreGraphsOfTheirOwn) {
+  for (const bool holds_grammars : {false, true}) {
+    StepGraphs graphs;
+    std::vector<StepShape> samplings;
+    const auto enqueue = [&](StepPart part, const StepShape& shape) {
+      if (part != StepPart::kForward && shape.with_grammars) samplings.push_back(shape);
+      return fill(part, shape);
+    };
+    ASSERT_TRUE(graphs.capture(*stream_, limits_, enqueue, holds_grammars).ok());
+    EXPECT_EQ(samplings.empty(), !holds_grammars);
+    for (const bool with_regions : {false, true}) {
+      StepShape decode{.num_rows = 4, .with_regions = with_regions};
+      const Graph* const plain = graphs.find(StepPart::kBoth, decode);
+      const Graph* const forward = graphs.find(StepPart::kForward, decode);
+      StepShape prefill{.kind = StepKind::kPrefill, .num_rows = 2, .with_regions = with_regions};
+      decode.with_grammars = prefill.with_grammars = true;
+      EXPECT_EQ(graphs.find(StepPart::kForward, decode), forward);
+      EXPECT_EQ(graphs.find(StepPart::kBoth, decode) != nullptr, holds_grammars);
+      EXPECT_EQ(graphs.find(StepPart::kSampling, prefill) != nullptr, holds_grammars);
+      EXPECT_NE(graphs.find(StepPart::kBoth, decode), plain);
+    }
+  }
 }
 
 TEST_F(StepGraphsCaptureTest, AFailedCaptureLeavesTheStreamAtWork) {

@@ -53,7 +53,8 @@ StatusOr<std::unique_ptr<StepSlot>> StepSlot::create(Device& device, StepModel& 
   const auto enqueue = [&](StepPart part, const StepShape& shape) {
     return slot->enqueue(part, shape);
   };
-  GAPLESS_RETURN_IF_ERROR(slot->graphs_.capture(*streams.compute, model.limits(), enqueue));
+  GAPLESS_RETURN_IF_ERROR(slot->graphs_.capture(*streams.compute, model.limits(), enqueue,
+                                                model.info().holds_grammars));
   return slot;
 }
 

@@ -149,7 +149,9 @@ std::int32_t sample_token(const RowState& row, std::uint64_t hidden, std::uint64
       const AutomatonState& state = config.automata[static_cast<std::size_t>(row.automaton)];
       return listed_tokens(state, row).allows(token);
     }
-    if ((row.flags & kRowHostMask) != 0) return mask_allows(mask, token);
+    if ((row.flags & kRowHostMask) != 0 || row.grammar != kNoGrammar) {
+      return mask_allows(mask, token);
+    }
     return !is_denied(row, token);
   });
 }
@@ -201,12 +203,15 @@ FakeModel::FakeModel(Device& device, FakeModelConfig config)
   info_.max_context = config_.max_context;
   info_.image_tokens = config_.image_tokens;
   info_.crop_bytes = config_.crop_bytes;
+  info_.holds_grammars = true;
 }
 
 Status FakeModel::allocate() {
   const auto size = [](int count) { return static_cast<std::size_t>(count); };
   const StepLimits& limits = config_.limits;
   GAPLESS_ASSIGN_OR_RETURN(rows_dev_, device_.allocate(size(limits.num_rows()) * sizeof(RowState)));
+  GAPLESS_ASSIGN_OR_RETURN(grammar_rows_dev_,
+                           device_.allocate(size(limits.num_rows()) * sizeof(std::uint64_t)));
   GAPLESS_ASSIGN_OR_RETURN(notes_dev_,
                            device_.allocate(size(limits.num_rows()) * sizeof(std::uint64_t)));
   GAPLESS_ASSIGN_OR_RETURN(
@@ -219,8 +224,8 @@ Status FakeModel::allocate() {
   const int max_crops = std::max(limits.max_crops_per_encode, kMaxTilesPerImage + 1);
   GAPLESS_ASSIGN_OR_RETURN(features_dev_,
                            device_.allocate(size(max_crops) * sizeof(std::uint64_t)));
-  for (const Buffer* buffer : {&rows_dev_, &notes_dev_, &page_table_dev_, &entries_dev_,
-                               &image_pool_dev_, &features_dev_}) {
+  for (const Buffer* buffer : {&rows_dev_, &grammar_rows_dev_, &notes_dev_, &page_table_dev_,
+                               &entries_dev_, &image_pool_dev_, &features_dev_}) {
     std::memset(buffer->data(), 0, buffer->size_bytes());  // both devices live in host memory
   }
   return ok_status();
@@ -417,6 +422,19 @@ void FakeModel::decode(const StepShape& shape, const StepBuffers& buffers) {
   }
 }
 
+// The row's place in its grammar is kept here, as the real model keeps it: it takes the row's last token, its next input.
+std::vector<std::uint32_t> FakeModel::grammar_mask(std::int32_t row_id, const RowState& row) {
+  if (!config_.grammars->is_held(row.grammar)) ++num_faults_;
+  std::uint64_t& state = grammar_rows_dev_.as<std::uint64_t>()[row_id];
+  FakeConstraint constraint(
+      config_.vocab, row.num_generated == 0 ? static_cast<std::uint64_t>(row.grammar) : state);
+  if (row.num_generated > 0) constraint.advance(TokenId(row.input.id));
+  state = constraint.state();
+  std::vector<std::uint32_t> mask(static_cast<std::size_t>(config_.vocab + 31) / 32);
+  constraint.allowed(mask);
+  return mask;
+}
+
 void FakeModel::sample_rows(const StepShape& shape, const StepBuffers& buffers) {
   const auto* hidden = static_cast<const std::uint64_t*>(buffers.hidden);
   const int mask_words = (config_.vocab + 31) / 32;
@@ -428,8 +446,14 @@ void FakeModel::sample_rows(const StepShape& shape, const StepBuffers& buffers) 
       buffers.outputs[i] = {.token = -1, .outcome = StepOutcome::kAlreadyDone};
       continue;
     }
-    const std::int32_t token = sample_token(row, hidden[i], notes_dev_.as<std::uint64_t>()[row_id],
-                                            config_, buffers.host_masks + i * mask_words);
+    std::vector<std::uint32_t> own_mask;
+    // A step without grammars has none of their work done.
+    if (row.grammar != kNoGrammar && !shape.with_grammars) ++num_faults_;
+    if (row.grammar != kNoGrammar) own_mask = grammar_mask(row_id, row);
+    const std::uint32_t* const mask =
+        own_mask.empty() ? buffers.host_masks + i * mask_words : own_mask.data();
+    const std::int32_t token =
+        sample_token(row, hidden[i], notes_dev_.as<std::uint64_t>()[row_id], config_, mask);
     const int consumed = shape.kind == StepKind::kPrefill ? buffers.tokens_consumed[i] : 1;
     buffers.outputs[i] = advance_row(row, token, hidden[i], consumed, config_.automata);
   }
@@ -448,6 +472,12 @@ void FakeModel::rank_tokens(const StepShape& shape, const StepBuffers& buffers) 
 }
 
 // ---- constraint and oracle
+
+std::shared_ptr<const void> FakeGrammars::hold(int grammar) {
+  std::atomic<int>* const count = &num_holders_[static_cast<std::size_t>(grammar)];
+  count->fetch_add(1);
+  return {count, [](std::atomic<int>* held) { held->fetch_sub(1); }};
+}
 
 void FakeConstraint::allowed(std::span<std::uint32_t> mask) const {
   mask[0] |= 1u << kFakeStopId;

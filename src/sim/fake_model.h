@@ -17,6 +17,7 @@
 // time, scripted durations; inputs that change while a kernel runs are counted in num_faults()).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -33,6 +34,21 @@
 
 namespace gapless {
 
+// The device's grammars, which are numbers: what a row may sample is FakeConstraint's of that number, kept by the row on the device. A
+// row must not walk one that nobody holds.
+class FakeGrammars {
+ public:
+  static constexpr int kNum = 64;
+
+  std::shared_ptr<const void> hold(int grammar);
+  bool is_held(int grammar) const {
+    return num_holders_[static_cast<std::size_t>(grammar)].load() > 0;
+  }
+
+ private:
+  std::array<std::atomic<int>, kNum> num_holders_{};
+};
+
 struct FakeModelConfig {
   StepLimits limits;
   int vocab = 64;
@@ -40,6 +56,7 @@ struct FakeModelConfig {
   int image_tokens = 20;  // 1 + 20 is no multiple of a page, so prefixes have a tail page
   std::size_t crop_bytes = 8;
   std::vector<AutomatonState> automata;
+  std::shared_ptr<FakeGrammars> grammars = std::make_shared<FakeGrammars>();
 
   // Scripted durations on the simulated device; nothing on the CPU.
   std::function<std::int64_t(const StepShape&)> forward_ns;
@@ -75,7 +92,7 @@ class FakeModel : public StepModel {
   Status stamp(Stream& compute, std::uint64_t* stamp_dev) override;
 
   // Entries read at a wrong position, live rows that wrote to the trash page, inputs that changed
-  // while a kernel was using them.
+  // while a kernel was using them, grammars that nobody held.
   std::int64_t num_faults() const { return num_faults_.load(); }
   int num_top_logprobs_calls() const { return num_top_logprobs_calls_; }
 
@@ -90,6 +107,7 @@ class FakeModel : public StepModel {
   void begin_step(const StepBuffers& buffers);
   void prefill(const StepShape& shape, const StepBuffers& buffers);
   void decode(const StepShape& shape, const StepBuffers& buffers);
+  std::vector<std::uint32_t> grammar_mask(std::int32_t row_id, const RowState& row);
   void sample_rows(const StepShape& shape, const StepBuffers& buffers);
   void rank_tokens(const StepShape& shape, const StepBuffers& buffers);
   std::uint64_t input_value(const TokenInput& input) const;
@@ -99,12 +117,13 @@ class FakeModel : public StepModel {
   Device& device_;
   const FakeModelConfig config_;
   StepModelInfo info_;
-  Buffer rows_dev_;        // [num_rows] RowState
-  Buffer notes_dev_;       // [num_rows] digest of a kRowAdjustsLogits row's notes
-  Buffer page_table_dev_;  // [num_rows, max_pages_per_row] int32
-  Buffer entries_dev_;     // [num_pages, kPageTokens] uint64
-  Buffer image_pool_dev_;  // [num_image_slots] uint64
-  Buffer features_dev_;    // by crop, uint64
+  Buffer rows_dev_;          // [num_rows] RowState
+  Buffer grammar_rows_dev_;  // [num_rows] state of a row with a grammar, uint64
+  Buffer notes_dev_;         // [num_rows] digest of a kRowAdjustsLogits row's notes
+  Buffer page_table_dev_;    // [num_rows, max_pages_per_row] int32
+  Buffer entries_dev_;       // [num_pages, kPageTokens] uint64
+  Buffer image_pool_dev_;    // [num_image_slots] uint64
+  Buffer features_dev_;      // by crop, uint64
   std::atomic<std::int64_t> num_faults_{0};
   int num_top_logprobs_calls_ = 0;
 };
@@ -116,6 +135,7 @@ class FakeConstraint : public TokenConstraint {
   FakeConstraint(int vocab, std::uint64_t seed) : vocab_(vocab), state_(seed) {}
   void allowed(std::span<std::uint32_t> mask) const override;
   void advance(TokenId token) override;
+  std::uint64_t state() const { return state_; }
 
  private:
   const int vocab_;

@@ -56,6 +56,7 @@ enum RowFlags : std::int32_t {
 
 inline constexpr int kMaxDeniedIds = 4;
 inline constexpr std::int32_t kNoAutomaton = -1;
+inline constexpr std::int32_t kNoGrammar = -1;
 
 struct RowState {
   TokenInput input;           // the next step's input
@@ -64,6 +65,7 @@ struct RowState {
   std::int32_t max_generated = 0;         // length limit, >= 1
   std::int32_t done = 0;                  // set by the device at a stop id or at the limit
   std::int32_t automaton = kNoAutomaton;  // index of the current AutomatonState, or kNoAutomaton
+  std::int32_t grammar = kNoGrammar;      // index into the device's grammars, or kNoGrammar
   std::int32_t flags = 0;                 // RowFlags
   std::int32_t exit_at = 0;               // of open automaton states (AutomatonState)
   std::int32_t max_after_exit = 0;        // 0: open states have no exit

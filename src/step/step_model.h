@@ -72,6 +72,7 @@ struct StepShape {
   int first_crop = 0;              // encode: where their features go; not 0 where an image goes on
   int num_token_notes = 0;         // prefill: of all the rows that it installs
   bool with_regions = false;       // some row may sample a coordinate or a size
+  bool with_grammars = false;      // some row is held to a grammar on the device
   bool with_top_logprobs = false;  // some row asks for alternatives
 };
 
@@ -128,6 +129,7 @@ struct StepModelInfo {
   int image_tokens = 0;          // 729
   std::size_t hidden_bytes = 0;  // of one row of StepBuffers::hidden
   std::size_t crop_bytes = 0;    // of one crop
+  bool holds_grammars = false;   // RowState::grammar may be set
   // What a decode step reads, for the ledger's bytes over bandwidth; 0: unknown.
   std::int64_t decode_weight_bytes = 0;  // once per step
   std::int64_t kv_token_bytes = 0;       // per cached token of each live row

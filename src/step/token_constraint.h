@@ -18,6 +18,8 @@ class TokenConstraint {
   virtual ~TokenConstraint() = default;
   // Sets the bits of the allowed tokens; `mask` comes in as zeros. Bit t of word t/32.
   virtual void allowed(std::span<std::uint32_t> mask) const = 0;
+  // Whether allowed() would answer without waiting for somebody.
+  virtual bool is_ready() const { return true; }
   // The sequence sampled `token` and goes on.
   virtual void advance(TokenId token) = 0;
 };

@@ -197,6 +197,9 @@ class DepthEqualityTest : public DeviceTest {
     held(add(ask(Skill::kQuery, "What is there?", "single.png"), 14), shapes, 0.0f);
     held(with_alternatives(add(ask(Skill::kQuery, "What is there?", "single.png"), 14), 3), shapes,
          1.2f);
+    SkillRequest* masked = add(ask(Skill::kQuery, "What is there?", "single.png"), 14);
+    held(masked, shapes, 1.2f);
+    masked->constraint_mode = ConstraintMode::kHostMask;
     held(add(ask(Skill::kQuery, "Which?", "wide.png"), 15),
          {.kind = Kind::kRegex, .text = "[a-f]{3}-(é|ß|語){2,9}"}, 0.9f);
     varied = add(ask(Skill::kQuery, "Anything.", ""), 15);
@@ -209,6 +212,22 @@ class DepthEqualityTest : public DeviceTest {
     spread->settings.seed = 3;
     spread->settings.max_objects = 5;
     return asks;
+  }
+
+  // As the engine does.
+  void hold_to(const std::shared_ptr<TokenGrammar>& grammar, ConstraintMode mode,
+               PreparedPrompt& prompt) const {
+    if (mode == ConstraintMode::kHostMask) {
+      prompt.row.flags |= kRowHostMask;
+      prompt.host_constraint = grammars_->constraint(grammar);
+      return;
+    }
+    ASSERT_TRUE(grammar->fits_device());
+    const auto held = model_->model->grammars()->hold(grammar, grammar->grammar());
+    ASSERT_TRUE(held.ok()) << held.status().to_string();
+    ASSERT_NE(*held, nullptr);
+    prompt.row.grammar = (*held)->index;
+    prompt.device_grammar = *held;
   }
 
   void hold_to_gaze(PreparedPrompt& prompt) const {
@@ -248,8 +267,7 @@ class DepthEqualityTest : public DeviceTest {
       if (const auto& spec = asked.request.settings.grammar) {
         const auto grammar = grammars_->get(*spec);
         ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
-        prompt->row.flags |= kRowHostMask;
-        prompt->host_constraint = grammars_->constraint(*grammar);
+        ASSERT_NO_FATAL_FAILURE(hold_to(*grammar, asked.request.constraint_mode, *prompt));
       }
       result.answers.push_back(std::make_shared<Answer>());
       const auto id = loop.submit(std::move(prompt).value(), result.answers.back());
@@ -698,7 +716,30 @@ TEST_F(DepthEqualityTest, HostMasksGiveTheTokensOfTheDeviceAutomaton) {
   add_twins(Skill::kDetect, "wide.png", false);
   add_twins(Skill::kPoint, "wide.png", false);
   add_twins(Skill::kPoint, "tall.png", true);  // which has two circles
-  for (const int depth : {2, 3}) {
+  const auto add_held_twins = [&](GrammarSpec spec, float temperature, const char* image_name) {
+    for (const auto mode : {ConstraintMode::kDeviceAutomaton, ConstraintMode::kHostMask}) {
+      SkillRequest request = ask(Skill::kQuery, "What is there?", image_name);
+      request.constraint_mode = mode;
+      request.settings.grammar = spec;
+      request.settings.temperature = temperature;
+      request.settings.seed = 9;
+      request.settings.max_tokens = 90;
+      if (temperature > 1) request.settings.frequency_penalty = 0.5f;
+      asks.push_back({.request = std::move(request), .submit_tick = static_cast<int>(asks.size())});
+    }
+  };
+  using Kind = GrammarSpec::Kind;
+  for (const float temperature : {0.0f, 0.9f, 1.6f}) {
+    add_held_twins({.kind = Kind::kJsonObject}, temperature, "single.png");
+    add_held_twins({.kind = Kind::kRegex, .text = "([a-f]{2,30}-(é|ß|語))+[0-9]{1,40}"},
+                   temperature, "");
+    add_held_twins(
+        {.kind = Kind::kJsonSchema, .text = R"({"type": "array", "items": {"type": "object",
+        "properties": {"name": {"type": "string", "minLength": 3, "maxLength": 20}, "n": {"type": "number"}},
+        "required": ["name"]}, "minItems": 2, "maxItems": 4})"},
+        temperature, "");
+  }
+  for (const int depth : {1, 2, 3, 4}) {
     const Run mixed = run(depth, asks);
     for (std::size_t i = 0; i < asks.size(); i += 2) {
       EXPECT_FALSE(mixed.answers[i]->tokens.empty());

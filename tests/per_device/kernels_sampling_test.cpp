@@ -20,7 +20,7 @@ struct Batch {
   std::vector<std::int32_t> seats;
   std::vector<RowState> states;
   std::vector<AutomatonState> automata;
-  std::vector<std::uint32_t> host_masks;
+  std::vector<std::uint32_t> host_masks, grammar_masks;
   int mask_words = 0;
   // Token memory, [seats, memory_stride()]; empty: none. The entries of seats without
   // kRowAdjustsLogits are rubbish that would win.
@@ -62,6 +62,7 @@ class SamplingTest : public KernelsTest {
     }
     b.mask_words = (vocab + 31) / 32;
     b.host_masks.assign(static_cast<std::size_t>(num_rows) * b.mask_words, 0);
+    b.grammar_masks = b.host_masks;
     return b;
   }
 
@@ -69,6 +70,7 @@ class SamplingTest : public KernelsTest {
     const int num_rows = static_cast<int>(b.seats.size());
     const Buffer logits = upload(b.logits), seats = upload(b.seats), states = upload(b.states);
     const Buffer automata = upload(b.automata), masks = upload(b.host_masks);
+    const Buffer grammar_masks = upload(b.grammar_masks);
     const Buffer uses = upload(b.uses), biases = upload(b.biases);
     const Buffer tokens = poisoned_bytes((num_rows + 1) * sizeof(std::int32_t));
     const Buffer logprobs = poisoned_bytes((num_rows + 1) * sizeof(float));
@@ -81,6 +83,7 @@ class SamplingTest : public KernelsTest {
                                     .automata = automata.as<AutomatonState>(),
                                     .host_masks = masks.as<std::uint32_t>(),
                                     .host_mask_stride = b.mask_words,
+                                    .grammar_masks = grammar_masks.as<std::uint32_t>(),
                                     .token_memory = {.uses = uses.as<std::uint16_t>(),
                                                      .biases = biases.as<float>(),
                                                      .stride = b.memory_stride()},
@@ -140,7 +143,10 @@ class SamplingTest : public KernelsTest {
     const int num_rows = static_cast<int>(b.seats.size());
     for (int i = 0; i < num_rows; ++i) {
       const RowState& row = b.states[b.seats[i]];
-      const std::uint32_t* mask = b.host_masks.data() + std::size_t(i) * b.mask_words;
+      const std::size_t mask_at = std::size_t(i) * b.mask_words;
+      const std::uint32_t* mask = (row.flags & kRowHostMask) != 0 ? b.host_masks.data() + mask_at
+                                  : row.grammar != kNoGrammar     ? b.grammar_masks.data() + mask_at
+                                                                  : nullptr;
       const double u = sampling_uniform(row.sampling.seed, row.num_generated);
       auto sample = [&](const RowState& state, double at) {
         return reference::sample_row(b.row(i), b.vocab, state, b.automata.data(), mask, at,
@@ -746,13 +752,16 @@ TEST_F(SamplingTest, PenaltiesHoldUnderAutomataAndMasksToo) {
     row.sampling.temperature = i % 4 < 2 ? 0.0f : 1.0f;
     row.sampling.repetition_penalty = 1.5f;
     row.sampling.presence_penalty = 1;
-    if (i % 2 == 0) {
+    if (i % 3 == 0) {
       row.automaton = 0;
-    } else {
+    } else if (i % 3 == 1) {
       row.flags |= kRowHostMask;
-      for (int word = 0; word < b.mask_words; ++word) {
-        b.host_masks[i * b.mask_words + word] = static_cast<std::uint32_t>(random_());
-      }
+    } else {
+      row.grammar = 7;
+    }
+    for (int word = 0; word < b.mask_words; ++word) {
+      b.host_masks[i * b.mask_words + word] = static_cast<std::uint32_t>(random_());
+      b.grammar_masks[i * b.mask_words + word] = static_cast<std::uint32_t>(random_());
     }
   }
   remember_tokens(b);

@@ -89,7 +89,7 @@ class LoopThreadsTest : public ::testing::TestWithParam<int> {
   }
 
   SimRequest request(std::uint32_t i) {
-    return {.kind = static_cast<RowKind>(i % 3),
+    return {.kind = static_cast<RowKind>(i % 4),
             .num_text_tokens = 1 + static_cast<int>(i % 9),
             .images = images_of(i),
             .max_generated = 1 + static_cast<int>(i % 11),

@@ -110,7 +110,8 @@ TEST(PipelineSimTest, AStepThatHangsAnywhereEndsEveryRequestOnce) {
 TEST(PipelineSimTest, StopsAtEveryStepI6) {
   for (int depth = 1; depth <= kMaxDepth; ++depth) {
     for (int stop_after = 0; stop_after <= 8; ++stop_after) {
-      for (const RowKind kind : {RowKind::kPlain, RowKind::kAutomaton, RowKind::kHostMask}) {
+      for (const RowKind kind :
+           {RowKind::kPlain, RowKind::kAutomaton, RowKind::kHostMask, RowKind::kGrammar}) {
         Schedule schedule = make_schedule(1);
         schedule.loop.depth = depth;
         schedule.device.faults = {};

@@ -6,9 +6,16 @@
 namespace gapless {
 namespace {
 
+int grammar_of(const SimRequest& request) {
+  return static_cast<int>(request.seed % FakeGrammars::kNum);
+}
+
 std::unique_ptr<FakeConstraint> make_constraint(const Schedule& schedule,
                                                 const SimRequest& request) {
-  return std::make_unique<FakeConstraint>(schedule.model.vocab, request.seed * 31ull + 7);
+  const std::uint64_t seed = request.kind == RowKind::kGrammar
+                                 ? static_cast<std::uint64_t>(grammar_of(request))
+                                 : request.seed * 31ull + 7;
+  return std::make_unique<FakeConstraint>(schedule.model.vocab, seed);
 }
 
 }  // namespace
@@ -91,14 +98,17 @@ PreparedPrompt RequestMaker::prompt(const SimRequest& request) const {
   } else if (request.kind == RowKind::kHostMask) {
     prompt.row.flags |= kRowHostMask;
     prompt.host_constraint = make_constraint(schedule_, request);
+  } else if (request.kind == RowKind::kGrammar) {
+    prompt.row.grammar = grammar_of(request);
+    prompt.device_grammar = schedule_.model.grammars->hold(prompt.row.grammar);
   }
   return prompt;
 }
 
 FakeAnswer RequestMaker::expected(const SimRequest& request) const {
   const auto constraint = make_constraint(schedule_, request);
-  return fake_answer(schedule_.model, prompt(request),
-                     request.kind == RowKind::kHostMask ? constraint.get() : nullptr);
+  const bool is_held = request.kind == RowKind::kHostMask || request.kind == RowKind::kGrammar;
+  return fake_answer(schedule_.model, prompt(request), is_held ? constraint.get() : nullptr);
 }
 
 }  // namespace gapless

@@ -59,6 +59,10 @@ SimRequest random_request(SimRandom& random, int num_images, std::int64_t span_n
   request.max_generated = random.between(1, random.chance(0.2) ? 40 : 10);
   if (random.chance(0.6)) request.stop_after = random.between(0, request.max_generated);
   request.seed = static_cast<std::uint32_t>(random.next());
+  // Not drawn, so that the rest of a seed's schedule is what it was.
+  if (request.kind != RowKind::kAutomaton && request.seed % 3 == 0) {
+    request.kind = RowKind::kGrammar;
+  }
   if (random.chance(0.15)) {
     request.cancel_ns = request.arrival_ns + random.between(0, 400'000);
   } else if (random.chance(0.1)) {

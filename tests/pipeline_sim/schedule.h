@@ -13,7 +13,8 @@
 
 namespace gapless {
 
-enum class RowKind : std::uint8_t { kPlain, kAutomaton, kHostMask };
+// kGrammar: held to a grammar on the device.
+enum class RowKind : std::uint8_t { kPlain, kAutomaton, kHostMask, kGrammar };
 
 struct SimRequest {
   std::int64_t arrival_ns = 0;

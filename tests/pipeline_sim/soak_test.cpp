@@ -103,7 +103,7 @@ class Soak {
 
   SimRequest next_request() {
     SimRequest request;
-    request.kind = static_cast<RowKind>(random_.between(0, 2));
+    request.kind = static_cast<RowKind>(random_.between(0, 3));
     request.num_text_tokens = random_.between(1, 12);
     const int num_images = static_cast<int>(schedule_.images.size());
     while (request.images.size() < 2 && random_.chance(request.images.empty() ? 0.7 : 0.2)) {

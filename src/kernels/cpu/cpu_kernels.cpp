@@ -110,6 +110,10 @@ Status CpuKernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& par
   return Kernels::decoder_blocks(stream, params);
 }
 
+Status CpuKernels::grammar_masks(Stream& stream, const GrammarMasksParams& params) {
+  return enqueue_on_cpu(stream, cpu::grammar_masks, params);
+}
+
 Status CpuKernels::sample(Stream& stream, const SampleParams& params) {
   return enqueue_on_cpu(stream, cpu::sample, params);
 }

@@ -36,6 +36,9 @@ void embed(const VectorOps& ops, const EmbedParams& params);
 void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params);
 std::size_t region_scratch_bytes(int dim, int inner_dim, int max_out);
 
+// grammar_masks.cpp
+void grammar_masks(const GrammarMasksParams& params);
+
 // sampling.cpp; scratch: sample_scratch_bytes()
 void sample(const SampleParams& params);
 std::size_t sample_scratch_bytes(int max_rows, int vocab);

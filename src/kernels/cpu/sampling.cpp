@@ -9,6 +9,7 @@
 #include "kernels/adjusted_logit.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/logprob.h"
+#include "kernels/row_mask.h"
 #include "kernels/sampling_uniform.h"
 #include "step/automaton_walk.h"
 
@@ -106,8 +107,7 @@ Candidates collect(const SampleParams& params, const RowState& row, std::int64_t
     }
     return found;
   }
-  const std::uint32_t* mask =
-      (row.flags & kRowHostMask) != 0 ? params.host_masks + i * params.host_mask_stride : nullptr;
+  const std::uint32_t* const mask = mask_of(params, row, i);
   const std::int32_t* const denied_end = row.denied_ids + row.num_denied_ids;
   for (std::int32_t token = 0; token < params.vocab; ++token) {
     if (mask != nullptr && ((mask[token / 32] >> (token % 32)) & 1u) == 0) continue;

@@ -166,6 +166,10 @@ Status CudaKernels::gather_rows(Stream& stream, const GatherRowsParams& params) 
   return cuda::gather_rows(stream, params);
 }
 
+Status CudaKernels::grammar_masks(Stream& stream, const GrammarMasksParams& params) {
+  return cuda::grammar_masks(stream, params);
+}
+
 Status CudaKernels::sample(Stream& stream, const SampleParams& params) {
   return cuda::sample(stream, params);
 }

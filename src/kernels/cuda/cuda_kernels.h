@@ -38,6 +38,7 @@ class CudaKernels : public Kernels {
   Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params) override;
   Status check_fast_decoder(const DecoderBlocksParams& params) const override;
   Status gather_rows(Stream& stream, const GatherRowsParams& params) override;
+  Status grammar_masks(Stream& stream, const GrammarMasksParams& params) override;
   Status sample(Stream& stream, const SampleParams& params) override;
   Status top_logprobs(Stream& stream, const TopLogprobsParams& params) override;
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;

@@ -59,6 +59,9 @@ Status decode_attention(Stream& stream, const PagedAttentionParams& params, unsi
 std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, int num_heads,
                                            int head_dim);
 
+// grammar_masks.cu
+Status grammar_masks(Stream& stream, const GrammarMasksParams& params);
+
 // sample.cu
 Status sample(Stream& stream, const SampleParams& params);
 std::size_t sample_scratch_bytes(int max_rows, int vocab);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/token_order.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/row_mask.h"
 #include "kernels/sampling_uniform.h"
 #include "step/automaton_walk.h"
 
@@ -48,9 +49,8 @@ __device__ __forceinline__ void scan_logits(const float* logits, int begin, int 
 // Which tokens a row may take, in registers.
 class Allowed {
  public:
-  __device__ Allowed(const RowState& row, const AutomatonState* automata,
-                     const std::uint32_t* host_mask)
-      : listed_only_(false), host_mask_(nullptr) {
+  __device__ Allowed(const RowState& row, const AutomatonState* automata, const std::uint32_t* mask)
+      : listed_only_(false), mask_(nullptr) {
     if (row.automaton != kNoAutomaton) {
       const ListedTokens listed = listed_tokens(automata[row.automaton], row);
       listed_only_ = listed.only;
@@ -58,7 +58,7 @@ class Allowed {
       for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < listed.num_tokens ? listed.tokens[i] : -1;
       return;
     }
-    if ((row.flags & kRowHostMask) != 0) host_mask_ = host_mask;
+    mask_ = mask;
 #pragma unroll
     for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < row.num_denied_ids ? row.denied_ids[i] : -1;
   }
@@ -69,7 +69,7 @@ class Allowed {
     for (int i = 0; i < kMaxIds; ++i) listed |= ids_[i] == token;
     if (listed_only_) return listed;
     if (listed) return false;
-    return host_mask_ == nullptr || ((host_mask_[token / 32] >> (token % 32)) & 1u) != 0;
+    return mask_ == nullptr || ((mask_[token / 32] >> (token % 32)) & 1u) != 0;
   }
 
  private:
@@ -77,7 +77,7 @@ class Allowed {
   static_assert(kMaxIds == kMaxAutomatonEdges);
   std::int32_t ids_[kMaxIds];  // what the automaton's state lists, or the denied ids
   bool listed_only_;
-  const std::uint32_t* host_mask_;  // nullptr: none
+  const std::uint32_t* mask_;  // nullptr: none
 };
 
 struct Best {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return;
   const RowState& row = p.row_states[row_index];
-  const Allowed allowed(row, p.automata, p.host_masks + i * p.host_mask_stride);
+  const Allowed allowed(row, p.automata, mask_of(p, row, i));
   const float* logits = p.logits + i * p.logits_stride;
   const int part = blockIdx.x;
   const int begin = part * p.vocab / kParts, end = (part + 1) * p.vocab / kParts;
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
   const RowState& row = p.row_states[row_index];
   const float* logits = p.logits + i * p.logits_stride;
-  const Allowed allowed(row, p.automata, p.host_masks + i * p.host_mask_stride);
+  const Allowed allowed(row, p.automata, mask_of(p, row, i));
   const Summary summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
 
   int token;

@@ -71,6 +71,10 @@ Status ReferenceKernels::gather_rows(Stream& stream, const GatherRowsParams& par
   return enqueue_on_cpu(stream, reference::gather_rows, params);
 }
 
+Status ReferenceKernels::grammar_masks(Stream& stream, const GrammarMasksParams& params) {
+  return enqueue_on_cpu(stream, reference::grammar_masks, params);
+}
+
 Status ReferenceKernels::sample(Stream& stream, const SampleParams& params) {
   return enqueue_on_cpu(stream, reference::sample, params);
 }

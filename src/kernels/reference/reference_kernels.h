@@ -29,6 +29,7 @@ class ReferenceKernels : public Kernels {
   Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) override;
   Status paged_attention(Stream& stream, const PagedAttentionParams& params) override;
   Status gather_rows(Stream& stream, const GatherRowsParams& params) override;
+  Status grammar_masks(Stream& stream, const GrammarMasksParams& params) override;
   Status sample(Stream& stream, const SampleParams& params) override;
   Status top_logprobs(Stream& stream, const TopLogprobsParams& params) override;
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;

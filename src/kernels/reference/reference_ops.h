@@ -58,6 +58,11 @@ void copy_pages(const CopyPagesParams& params);
 // attention.cpp
 void paged_attention(const PagedAttentionParams& params);
 
+// grammar_masks.cpp
+void grammar_masks(const GrammarMasksParams& params);
+// A live row with a grammar to where it stands now.
+void move_grammar_row(const GrammarMasksParams& params, std::int32_t row);
+
 // sampling.cpp
 struct SampledToken {
   std::int32_t token = 0;
@@ -68,10 +73,10 @@ struct RowMemory {
   const std::uint16_t* uses = nullptr;
   const float* biases = nullptr;
 };
-// One row. host_mask is read only for a kRowHostMask row, memory only for a kRowAdjustsLogits one; u
+// One row. mask: of mask_of(), or nullptr; memory only for a kRowAdjustsLogits one; u
 // is the uniform number in [0, 1).
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
-                        const AutomatonState* automata, const std::uint32_t* host_mask, double u,
+                        const AutomatonState* automata, const std::uint32_t* mask, double u,
                         const RowMemory& memory = {});
 void sample(const SampleParams& params);
 // Of one token of one row; kImpossibleLogprob when its logit is not finite.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/reference/reference_ops.h"
+#include "kernels/row_mask.h"
 #include "kernels/sampling_uniform.h"
 
 namespace gapless::reference {
@@ -17,7 +18,7 @@ struct Candidate {
 };
 
 bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* automata,
-                const std::uint32_t* host_mask) {
+                const std::uint32_t* mask) {
   const std::int32_t* const stop_end = row.stop_ids + row.num_stop_ids;
   if (row.num_generated < row.sampling.min_tokens &&
       std::find(row.stop_ids, stop_end, token) != stop_end) {
@@ -36,7 +37,7 @@ bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* a
       row.denied_ids + row.num_denied_ids) {
     return false;
   }
-  return (row.flags & kRowHostMask) == 0 || ((host_mask[token / 32] >> (token % 32)) & 1u) != 0;
+  return mask == nullptr || ((mask[token / 32] >> (token % 32)) & 1u) != 0;
 }
 
 // Biases and penalties, one after the other.
@@ -70,12 +71,12 @@ std::size_t num_kept(const std::vector<Candidate>& sorted, const SamplingSetting
 }
 
 std::int32_t choose(const float* logits, int vocab, const RowState& row,
-                    const AutomatonState* automata, const std::uint32_t* host_mask, double u,
+                    const AutomatonState* automata, const std::uint32_t* mask, double u,
                     const RowMemory& memory) {
   std::vector<Candidate> candidates;
   bool all_finite = true;
   for (std::int32_t token = 0; token < vocab; ++token) {
-    if (!is_allowed(token, row, automata, host_mask)) continue;
+    if (!is_allowed(token, row, automata, mask)) continue;
     if (std::isfinite(logits[token])) {
       candidates.push_back({.token = token, .logit = adjust(logits[token], token, row, memory)});
     } else {
@@ -124,7 +125,7 @@ float confidence_of(const SampleParams& params, const RowState& row, std::int64_
   }
   for (std::int32_t token = 0; token < params.vocab; ++token) {
     if (!std::isfinite(logits[token]) ||
-        !is_allowed(token, row, params.automata, params.host_masks + i * params.host_mask_stride)) {
+        !is_allowed(token, row, params.automata, mask_of(params, row, i))) {
       continue;
     }
     const double share = std::exp(logits[token] - largest);
@@ -149,9 +150,9 @@ float logprob_of(const float* logits, int vocab, std::int32_t token) {
 }
 
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
-                        const AutomatonState* automata, const std::uint32_t* host_mask, double u,
+                        const AutomatonState* automata, const std::uint32_t* mask, double u,
                         const RowMemory& memory) {
-  const std::int32_t token = choose(logits, vocab, row, automata, host_mask, u, memory);
+  const std::int32_t token = choose(logits, vocab, row, automata, mask, u, memory);
   return {.token = in_automaton(token, row, automata), .logprob = logprob_of(logits, vocab, token)};
 }
 
@@ -166,8 +167,7 @@ void sample(const SampleParams& params) {
     const std::int64_t memory_at = params.rows[i] * params.token_memory.stride;
     const SampledToken sampled =
         sample_row(params.logits + i * params.logits_stride, params.vocab, row, params.automata,
-                   params.host_masks + i * params.host_mask_stride,
-                   sampling_uniform(row.sampling.seed, row.num_generated),
+                   mask_of(params, row, i), sampling_uniform(row.sampling.seed, row.num_generated),
                    {params.token_memory.uses + memory_at, params.token_memory.biases + memory_at});
     params.tokens[i] = sampled.token;
     params.logprobs[i] = sampled.logprob;

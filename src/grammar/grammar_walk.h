@@ -1,0 +1,277 @@
+// One byte of a grammar's automaton: the same function for the host, the CPU kernels and the CUDA kernels, and for
+// every kind of row:
+//
+//   GrammarRow     a row's own state
+//   GrammarProbe   a trial: the row that it begins at stays as it is, and copies no frame that it does not change
+//   the walk of a vocabulary's tree (constraint/legal_tokens.cpp), which takes bytes back again
+//
+// A row has state, depth and length, and
+//   bool reach(at)              the frame at this depth may be used now; false: this row cannot hold it, and the walk ends
+//   GrammarFrame& frame(at)     of a frame that was reached
+//   bool open_frame(at, next)   a new one; false as for reach()
+//   bool length_at_most(limit)
+//   void begin_length()         length = 0
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "grammar/grammar_tables.h"
+
+namespace gapless {
+
+GAPLESS_HOST_DEVICE inline int num_bits(std::uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return __popc(word);
+#else
+  return std::popcount(word);
+#endif
+}
+
+// Of the names that a condition requires, how many an object has not.
+GAPLESS_HOST_DEVICE inline int num_missing(const GrammarCondition& condition,
+                                           const GrammarFrame& frame) {
+  int missing = 0;
+  for (int i = 0; i < kNameWords; ++i) {
+    missing += num_bits(condition.required.words[i] & ~frame.seen.words[i]);
+  }
+  return missing;
+}
+
+namespace grammar_walk {
+
+// Whether some alternative still has room for what is there and for what it requires.
+GAPLESS_HOST_DEVICE inline bool has_room(const GrammarTables& g, const GrammarAction& action,
+                                         const GrammarFrame& frame, int extra) {
+  for (int i = 0; i < action.num_conditions; ++i) {
+    const GrammarCondition& condition = g.conditions[action.first_condition + i];
+    if (condition.max < 0) return true;
+    if (frame.count + extra + num_missing(condition, frame) <= condition.max) return true;
+  }
+  return false;
+}
+
+// Some of these names is not there yet; `among` nullptr: all names.
+GAPLESS_HOST_DEVICE inline bool any_left(const NameSet& names, const GrammarFrame& frame,
+                                         const NameSet* among) {
+  std::uint32_t left = 0;
+  for (int i = 0; i < kNameWords; ++i) {
+    left |= names.words[i] & ~frame.seen.words[i] & (among == nullptr ? ~0u : among->words[i]);
+  }
+  return left != 0;
+}
+
+// Whether a member of these names, or another one, may still come: what is required must find room behind it.
+GAPLESS_HOST_DEVICE inline bool may_come(const GrammarTables& g, const GrammarAction& action,
+                                         const GrammarFrame& frame) {
+  const NameSet& names = g.name_sets[action.result];
+  for (int i = 0; i < action.num_conditions; ++i) {
+    const GrammarCondition& condition = g.conditions[action.first_condition + i];
+    const int room =
+        condition.max < 0 ? 1 : condition.max - frame.count - num_missing(condition, frame);
+    // In the last places only what is required may come.
+    const bool may = room > 0 ? action.table == 1 || any_left(names, frame, nullptr)
+                              : room == 0 && any_left(names, frame, &condition.required);
+    if (may) return true;
+  }
+  return false;
+}
+
+template <typename Row>
+GAPLESS_HOST_DEVICE inline bool close(const GrammarTables& g, const GrammarAction& action,
+                                      Row& row) {
+  if (row.depth == 0 || !row.reach(row.depth) || !row.reach(row.depth - 1)) return false;
+  const GrammarFrame& frame = row.frame(row.depth);
+  const int count = frame.count + action.result;
+  std::uint32_t roles = 0;
+  for (int i = 0; i < action.num_conditions; ++i) {
+    const GrammarCondition& condition = g.conditions[action.first_condition + i];
+    const bool holds = num_missing(condition, frame) == 0 && count >= condition.min &&
+                       (condition.max < 0 || count <= condition.max);
+    if (holds) roles |= 1u << condition.role;
+  }
+  if (roles == 0) return false;
+  --row.depth;
+  row.state = g.next_states[row.frame(row.depth).next + roles - 1];
+  return true;
+}
+
+// The row is in the edge's state already. False: the edge may not be taken.
+template <typename Row>
+GAPLESS_HOST_DEVICE inline bool act(const GrammarTables& g, const GrammarAction& action, Row& row) {
+  switch (action.op) {
+    case GrammarOp::kNone:
+      return true;
+    case GrammarOp::kSpace:
+    case GrammarOp::kChar:
+      ++row.length;
+      return action.max < 0 || row.length_at_most(action.max);
+    case GrammarOp::kStringEnd:
+      if (row.length_at_most(action.min - 1)) return false;
+      break;
+    default:
+      break;
+  }
+  row.begin_length();
+  if (action.op == GrammarOp::kStringBegin) return true;
+  if (action.op == GrammarOp::kClose) return close(g, action, row);
+  if (action.op == GrammarOp::kPush) {
+    if (row.depth == kMaxGrammarDepth || !row.open_frame(row.depth + 1, action.table)) return false;
+    ++row.depth;
+    return true;
+  }
+  if (!row.reach(row.depth)) return false;
+  GrammarFrame& frame = row.frame(row.depth);
+  switch (action.op) {
+    case GrammarOp::kCall:
+      frame.next = action.table;
+      return true;
+    case GrammarOp::kReturn:
+    case GrammarOp::kRedo:
+    case GrammarOp::kStringEnd:
+      row.state = g.next_states[frame.next + action.result];
+      return true;
+    case GrammarOp::kName:
+      return may_come(g, action, frame);
+    case GrammarOp::kKey: {
+      std::uint32_t& word = frame.seen.words[action.result / 32];
+      const std::uint32_t bit = 1u << action.result % 32;
+      if ((word & bit) != 0) return false;
+      word |= bit;
+      ++frame.count;
+      return has_room(g, action, frame, 0);
+    }
+    case GrammarOp::kOtherKey:
+      ++frame.count;
+      return has_room(g, action, frame, 0);
+    case GrammarOp::kComma:
+      ++frame.count;
+      frame.next = action.table;
+      return has_room(g, action, frame, 1);
+    default:
+      return false;
+  }
+}
+
+}  // namespace grammar_walk
+
+// False: the byte is illegal here, and the row is undefined.
+template <typename Row>
+GAPLESS_HOST_DEVICE inline bool take_byte(const GrammarTables& g, Row& row, std::uint8_t byte) {
+  const int column = g.class_of[byte];
+  // A number ends at most once; what follows it is no number.
+  for (int turn = 0; turn < 2; ++turn) {
+    const GrammarEdge edge = g.edges[static_cast<std::int64_t>(row.state) * g.num_classes + column];
+    if (edge.state == kDeadGrammarState) return false;
+    row.state = edge.state;
+    if (edge.action == 0) return true;
+    const GrammarAction& action = g.actions[edge.action];
+    // A value may return to where nothing can go on.
+    if (!grammar_walk::act(g, action, row) || row.state == kDeadGrammarState) return false;
+    if (action.op != GrammarOp::kRedo) return true;
+  }
+  return false;
+}
+
+GAPLESS_HOST_DEVICE inline void begin_row(const GrammarTables& g, GrammarRow& row) {
+  row.state = g.start;
+  row.depth = 0;
+  row.length = 0;
+  row.frames[0] = GrammarFrame{.next = g.root_table};
+}
+
+GAPLESS_HOST_DEVICE inline bool may_end(const GrammarTables& g, const GrammarRow& row) {
+  return row.depth == 0 && g.may_end[row.state] != 0;
+}
+
+// The lengths (GrammarRow::length) for which something holds, all else being equal.
+struct LengthInterval {
+  std::int32_t least = 0;
+  std::int32_t most = INT32_MAX;
+
+  GAPLESS_HOST_DEVICE bool contains(std::int32_t length) const {
+    return least <= length && length <= most;
+  }
+};
+
+// Notes for which lengths at a walk's beginning its comparisons would come out the same.
+struct LengthWatch {
+  std::int32_t begin = 0;   // the length at the beginning
+  bool is_original = true;  // no other length has begun since
+  LengthInterval lengths;
+
+  GAPLESS_HOST_DEVICE bool at_most(std::int32_t length, std::int32_t limit) {
+    const bool result = length <= limit;
+    if (!is_original) return result;
+    const std::int32_t bound = limit - (length - begin);
+    if (result) {
+      if (bound < lengths.most) lengths.most = bound;
+    } else {
+      if (bound + 1 > lengths.least) lengths.least = bound + 1;
+    }
+    return result;
+  }
+};
+
+// A row on which bytes are tried. Keeps the frames that it uses, of as many depths as follow each other: a token that closes or
+// opens more of them than that ends the walk (overflowed), and kMaxGrammarDepth + 1 are always enough.
+template <int kNumFrames>
+struct GrammarProbe {
+  const GrammarRow* from = nullptr;
+  std::uint16_t state = 0, depth = 0;
+  std::int32_t length = 0;
+  bool overflowed = false;
+  LengthWatch watch;
+  std::int8_t depth_of[kNumFrames];  // -1: not in use
+  GrammarFrame frames[kNumFrames];
+
+  GAPLESS_HOST_DEVICE void begin(const GrammarRow& row) {
+    from = &row;
+    watch.begin = row.length;
+    again();
+  }
+  // Back to the beginning; what was noted of lengths stays.
+  GAPLESS_HOST_DEVICE void again() {
+    state = from->state;
+    depth = from->depth;
+    length = from->length;
+    overflowed = false;
+    watch.is_original = true;
+    for (int i = 0; i < kNumFrames; ++i) depth_of[i] = -1;
+  }
+
+  GAPLESS_HOST_DEVICE bool reach(int at) {
+    std::int8_t& kept = depth_of[at % kNumFrames];
+    if (kept == at) return true;
+    if (!take_place(kept, at)) return false;
+    frames[at % kNumFrames] = from->frames[at];
+    return true;
+  }
+  GAPLESS_HOST_DEVICE GrammarFrame& frame(int at) { return frames[at % kNumFrames]; }
+  GAPLESS_HOST_DEVICE bool open_frame(int at, std::uint16_t next) {
+    std::int8_t& kept = depth_of[at % kNumFrames];
+    if (kept != at && !take_place(kept, at)) return false;
+    frames[at % kNumFrames] = GrammarFrame{.next = next};
+    return true;
+  }
+  GAPLESS_HOST_DEVICE bool length_at_most(std::int32_t limit) {
+    return watch.at_most(length, limit);
+  }
+  GAPLESS_HOST_DEVICE void begin_length() {
+    length = 0;
+    watch.is_original = false;
+  }
+
+ private:
+  GAPLESS_HOST_DEVICE bool take_place(std::int8_t& kept, int at) {
+    if (kept >= 0) {
+      overflowed = true;
+      return false;
+    }
+    kept = static_cast<std::int8_t>(at);
+    return true;
+  }
+};
+
+}  // namespace gapless

@@ -1,0 +1,239 @@
+// The legal tokens of rows with a grammar; GrammarMasksParams in kernels.h says which. Two kernels:
+//
+//   find   a block for each row: takes the row's last token and looks its place up in the cache
+//   walk   several blocks for each row whose place was not there: a warp for 32 tokens, a thread for each of them; the last block
+//          of a row puts what was found into the cache. With nothing to walk every block ends at once.
+//
+// Only `find` reads the cache and only `walk` changes it, so no row meets an entry that is half made.
+#include <algorithm>
+
+#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launchers.h"
+
+namespace gapless::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+// Blocks that walk a vocabulary: each thread tries one to three tokens of 51,200 to 151,936.
+constexpr int kWalkBlocks = 200;
+// Frames that a trial keeps in its thread's own memory. A token that closes or opens more is tried again by its warp, with room
+// for all.
+constexpr int kOwnFrames = 4;
+
+using OwnProbe = GrammarProbe<kOwnFrames>;
+using WholeProbe = GrammarProbe<kMaxGrammarDepth + 1>;
+
+template <typename Row>
+__device__ bool take_token(const GrammarTables& grammar, const TokenTexts& texts, int token,
+                           Row& row) {
+  const int begin = texts.first[token], end = texts.first[token + 1];
+  for (int i = begin; i < end; ++i) {
+    if (!take_byte(grammar, row, texts.bytes[i])) return false;
+  }
+  return begin < end;
+}
+
+// The row of a block, in shared memory. (Such memory has no constructors.)
+__device__ const GrammarRow& share_row(const GrammarRow& row) {
+  constexpr int kWords = sizeof(GrammarRow) / 4;
+  __shared__ std::uint32_t words[kWords];
+  __syncthreads();
+  for (int i = threadIdx.x; i < kWords; i += kThreads) {
+    words[i] = reinterpret_cast<const std::uint32_t*>(&row)[i];
+  }
+  __syncthreads();
+  return *reinterpret_cast<const GrammarRow*>(words);
+}
+
+// One thread.
+__device__ void move_row(const GrammarMasksParams& p, const RowState& state,
+                         const GrammarTables& grammar, GrammarRow& place) {
+  const int token = state.input.id;
+  if (state.num_generated == 0) {
+    begin_row(grammar, place);
+  } else if (place.state == kDeadGrammarState || token < 0 || token >= p.texts.vocab ||
+             !take_token(grammar, p.texts, token, place)) {
+    place.state = kDeadGrammarState;
+  }
+}
+
+// Whether the row has a set of tokens to be found.
+__device__ bool has_grammar(const GrammarMasksParams& p, int row) {
+  return row >= 0 && p.row_states[row].done == 0 && p.row_states[row].grammar != kNoGrammar;
+}
+
+// The block's threads; the same in each of them.
+__device__ bool is_of(const GrammarMaskEntry& entry, const GrammarTables& grammar,
+                      const GrammarRow& row) {
+  bool same = __ldcg(&entry.grammar) == grammar.id &&
+              LengthInterval{__ldcg(&entry.lengths.least), __ldcg(&entry.lengths.most)}.contains(
+                  row.length);
+  for (int i = threadIdx.x; same && i < num_place_words(row); i += kThreads) {
+    same = __ldcg(&entry.place[i]) == place_word(grammar, row, i);
+  }
+  return __syncthreads_and(same ? 1 : 0) != 0;
+}
+
+__device__ void copy_mask(std::uint32_t* to, const std::uint32_t* from, int num_words) {
+  for (int i = threadIdx.x; i < num_words; i += kThreads) to[i] = __ldcg(&from[i]);
+}
+
+// The set of a row's place, in every thread of the block.
+__device__ int set_of(const GrammarMasksParams& p, const GrammarTables& grammar,
+                      const GrammarRow& row) {
+  __shared__ unsigned sum;
+  if (threadIdx.x == 0) sum = static_cast<unsigned>(grammar.id);
+  __syncthreads();
+  unsigned mine = 0;
+  for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
+    mine += hash_of_word(place_word(grammar, row, i), i);
+  }
+  mine = __reduce_add_sync(kFullWarp, mine);
+  if (threadIdx.x % kWarp == 0) atomicAdd(&sum, mine);
+  __syncthreads();
+  return static_cast<int>(sum % static_cast<unsigned>(p.cache.num_sets));
+}
+
+// Blocks: row.
+__global__ void __launch_bounds__(kThreads) find_kernel(GrammarMasksParams p) {
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = blockIdx.x;
+  const int row = p.rows[i];
+  GrammarSearch& search = p.searches[i];
+  if (!has_grammar(p, row)) {
+    if (threadIdx.x == 0) search.is_missing = 0;
+    return;
+  }
+  const RowState& state = p.row_states[row];
+  const GrammarTables grammar = p.grammars[state.grammar];
+  if (threadIdx.x == 0) move_row(p, state, grammar, p.grammar_rows[row]);
+  const GrammarRow& place = share_row(p.grammar_rows[row]);
+  std::uint32_t* const mask = p.masks + i * p.mask_stride;
+  if (place.state == kDeadGrammarState) {
+    for (int w = threadIdx.x; w < p.mask_stride; w += kThreads) mask[w] = 0;
+    if (threadIdx.x == 0) search.is_missing = 0;
+    return;
+  }
+  const int set = set_of(p, grammar, place);
+  for (int way = 0; way < kGrammarCacheWays; ++way) {
+    const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
+    if (!is_of(p.cache.entries[at], grammar, place)) continue;
+    copy_mask(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
+    if (threadIdx.x == 0) search.is_missing = 0;
+    return;
+  }
+  if (threadIdx.x == 0) search = GrammarSearch{.is_missing = 1, .set = set};
+}
+
+// What a warp's threads noted while they tried their tokens.
+__device__ void note_lengths(const LengthInterval& mine, GrammarSearch& search) {
+  const int least = __reduce_max_sync(kFullWarp, mine.least);
+  const int most = __reduce_min_sync(kFullWarp, mine.most);
+  if (threadIdx.x % kWarp != 0) return;
+  if (least > 0) atomicMax(&search.lengths.least, least);
+  if (most < INT32_MAX) atomicMin(&search.lengths.most, most);
+}
+
+// The last block of a row: what was found goes into the cache, unless somebody else changes its set just now, or was faster.
+__device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
+                     const GrammarRow& row, GrammarSearch& search, const std::uint32_t* mask) {
+  __shared__ int way;
+  const int set = search.set;
+  if (threadIdx.x == 0) {
+    way = atomicCAS(&p.cache.locks[set], 0, 1) == 0
+              ? static_cast<int>(p.cache.turns[set] % kGrammarCacheWays)
+              : -1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (way < 0) return;
+  bool is_there = false;
+  for (int other = 0; other < kGrammarCacheWays; ++other) {
+    const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + other;
+    is_there = is_there || is_of(p.cache.entries[at], grammar, row);
+  }
+  if (!is_there) {
+    const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
+    GrammarMaskEntry& entry = p.cache.entries[at];
+    for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
+      entry.place[i] = place_word(grammar, row, i);
+    }
+    copy_mask(p.cache.masks + at * p.mask_stride, mask, p.mask_stride);
+    if (threadIdx.x == 0) {
+      entry.grammar = grammar.id;
+      entry.lengths.least = __ldcg(&search.lengths.least);
+      entry.lengths.most = __ldcg(&search.lengths.most);
+      ++p.cache.turns[set];
+    }
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) atomicExch(&p.cache.locks[set], 0);
+}
+
+// Blocks: x = part of the vocabulary, y = row.
+__global__ void __launch_bounds__(kThreads) walk_kernel(GrammarMasksParams p) {
+  __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
+  __shared__ bool is_last;
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = blockIdx.y;
+  GrammarSearch& search = p.searches[i];
+  if (search.is_missing == 0) return;
+  const int row = p.rows[i];
+  const GrammarTables grammar = p.grammars[p.row_states[row].grammar];
+  const GrammarRow& place = share_row(p.grammar_rows[row]);
+  std::uint32_t* const mask = p.masks + i * p.mask_stride;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  OwnProbe probe;
+  probe.begin(place);
+  for (int word = blockIdx.x * kWarps + warp; word < p.mask_stride; word += gridDim.x * kWarps) {
+    const int token = word * 32 + lane;
+    bool legal = false;
+    probe.again();
+    if (token < p.texts.vocab) {
+      legal = token == p.texts.eos_id ? may_end(grammar, place)
+                                      : take_token(grammar, p.texts, token, probe);
+    }
+    // With all lengths that were noted so far: a walk that ended early noted some that hold.
+    for (unsigned left = __ballot_sync(kFullWarp, probe.overflowed); left != 0; left &= left - 1) {
+      if (lane == __ffs(static_cast<int>(left)) - 1) {
+        WholeProbe& again = reinterpret_cast<WholeProbe*>(raw_probes)[warp];
+        again.watch = LengthWatch{};
+        again.begin(place);
+        legal = take_token(grammar, p.texts, token, again);
+        probe.watch.lengths.least = max(probe.watch.lengths.least, again.watch.lengths.least);
+        probe.watch.lengths.most = min(probe.watch.lengths.most, again.watch.lengths.most);
+      }
+      __syncwarp();
+    }
+    const unsigned bits = __ballot_sync(kFullWarp, legal);
+    if (lane == 0) mask[word] = bits;
+  }
+  note_lengths(probe.watch.lengths, search);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(&search.num_arrived, 1u) == gridDim.x - 1;
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  keep(p, grammar, place, search, mask);
+}
+
+}  // namespace
+
+Status grammar_masks(Stream& stream, const GrammarMasksParams& params) {
+  const auto num_rows = static_cast<unsigned>(params.num_rows);
+  GAPLESS_RETURN_IF_ERROR(launch("grammar_find", stream,
+                                 {.grid = dim3(num_rows), .block = dim3(kThreads)}, find_kernel,
+                                 params));
+  const unsigned blocks = std::min<unsigned>(kWalkBlocks, blocks_for(params.mask_stride, kWarps));
+  return launch("grammar_walk", stream, {.grid = dim3(blocks, num_rows), .block = dim3(kThreads)},
+                walk_kernel, params);
+}
+
+}  // namespace gapless::cuda

@@ -1,0 +1,65 @@
+// Sets of legal tokens that were found, on the device: by grammar and place, for an interval of lengths. A place names the set of
+// entries that it may be in; a new one takes the place of the set's oldest. Nothing is ever allocated, and a full cache only
+// forgets.
+#pragma once
+
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "grammar/grammar_walk.h"
+
+namespace gapless {
+
+// A row's place but for its length, as words: equal for rows at which the same is legal. Counts beyond the largest that the
+// grammar asks for are alike.
+inline constexpr int kFrameWords = 2 + kNameWords;
+inline constexpr int kMaxPlaceWords = 1 + kFrameWords * (kMaxGrammarDepth + 1);
+
+GAPLESS_HOST_DEVICE inline int num_place_words(const GrammarRow& row) {
+  return 1 + kFrameWords * (row.depth + 1);
+}
+
+GAPLESS_HOST_DEVICE inline std::uint32_t place_word(const GrammarTables& grammar,
+                                                    const GrammarRow& row, int i) {
+  if (i == 0) return row.state | static_cast<std::uint32_t>(row.depth) << 16;
+  const GrammarFrame& frame = row.frames[(i - 1) / kFrameWords];
+  const int part = (i - 1) % kFrameWords;
+  if (part == 0) return frame.next;
+  if (part > 1) return frame.seen.words[part - 2];
+  const std::int32_t alike = grammar.largest_count + 1;
+  return static_cast<std::uint32_t>(frame.count < alike ? frame.count : alike);
+}
+
+// What a word adds to the hash of its place; sums do not depend on their order.
+GAPLESS_HOST_DEVICE inline std::uint32_t hash_of_word(std::uint32_t word, int i) {
+  std::uint32_t h = word * 0x9E3779B1u + static_cast<std::uint32_t>(i) * 0x85EBCA77u;
+  h = (h ^ h >> 15) * 0xC2B2AE3Du;
+  return h ^ h >> 13;
+}
+
+struct GrammarMaskEntry {
+  std::int32_t grammar = 0;  // GrammarTables::id; 0: the entry is empty
+  LengthInterval lengths;
+  std::uint32_t place[kMaxPlaceWords] = {};
+};
+
+inline constexpr int kGrammarCacheWays = 4;
+
+// All of it comes up as zeros.
+struct GrammarMaskCache {
+  GrammarMaskEntry* entries = nullptr;  // [num_sets, kGrammarCacheWays]
+  std::uint32_t* masks = nullptr;       // [num_sets, kGrammarCacheWays, mask_stride of the op]
+  std::uint32_t* turns = nullptr;       // [num_sets]: entries that were made
+  std::int32_t* locks = nullptr;        // [num_sets]: somebody makes one
+  int num_sets = 0;
+};
+
+// One row of a launch, while its tokens are looked for.
+struct GrammarSearch {
+  std::int32_t is_missing = 0;  // nothing was known: the vocabulary is walked
+  std::int32_t set = 0;         // where it goes
+  LengthInterval lengths;       // for which that holds
+  std::uint32_t num_arrived = 0;
+};
+
+}  // namespace gapless
