@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/thread_priority.h"
 #include "engine/promise_sink.h"
+#include "skill/tool_use.h"
 
 namespace gapless {
 namespace {
@@ -141,6 +142,7 @@ StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<Respons
 
 StatusOr<std::vector<RequestId>> Engine::submit_choices(
     SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
+  GAPLESS_RETURN_IF_ERROR(hold_to_tools(model_->prompts.config(), request));
   GAPLESS_RETURN_IF_ERROR(validate(request));
   if (!request.objects.empty() && request.objects.size() != sinks.size()) {
     return invalid_field("objects", "has {} names where {} can be answered", request.objects.size(),
@@ -211,7 +213,8 @@ std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, 
                                       .answer = tokens.answer_id,
                                       .num_answers_fed_again = tokens.num_answer_ids_fed_again,
                                       .start_ground_points = tokens.start_ground_points_id,
-                                      .end_ground = tokens.end_ground_id});
+                                      .end_ground = tokens.end_ground_id},
+                                     tokens.chat);
   if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
   setup.end_early = [this, id] { end_sequence(id); };
   setup.on_retired = [this, id] { retire(id); };

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "server/image_url.h"
 #include "server/json_body.h"
+#include "server/tool_fields.h"
 #include "skill/grammar_fields.h"
 #include "skill/request_json.h"
 #include "skill/unsupported_fields.h"
@@ -21,6 +22,7 @@ struct Conversation {
   std::vector<ChatMessage> turns;     // without the system's
   std::vector<ChatMessage> messages;  // all
   std::vector<std::shared_ptr<const std::string>> images;
+  bool takes_tools = false;  // messages may have calls and their answers
 };
 
 void append_paragraph(std::string& text, std::string_view more) {
@@ -86,12 +88,18 @@ Status read_message(json::value& value, Conversation& conversation) {
   GAPLESS_ASSIGN_OR_RETURN(const auto role, optional_string(message, "role"));
   std::string text;
   GAPLESS_RETURN_IF_ERROR(read_content(message, role == "user", conversation, text));
-  if (role == "system" || role == "developer") {
+  if (role == "tool" && conversation.takes_tools) {
+    conversation.turns.push_back({ChatRole::kTool, std::move(text)});
+    conversation.messages.push_back(conversation.turns.back());
+  } else if (role == "system" || role == "developer") {
     append_paragraph(conversation.system, text);
     conversation.messages.push_back({ChatRole::kSystem, std::move(text)});
   } else if (role == "user" || role == "assistant") {
     conversation.turns.push_back(
         {role == "user" ? ChatRole::kUser : ChatRole::kAssistant, std::move(text)});
+    if (role == "assistant" && conversation.takes_tools) {
+      GAPLESS_ASSIGN_OR_RETURN(conversation.turns.back().tool_calls, read_tool_calls(message));
+    }
     conversation.messages.push_back(conversation.turns.back());
   } else {
     return invalid_argument("messages: role '{}' is not known", role.value_or(""));
@@ -99,7 +107,7 @@ Status read_message(json::value& value, Conversation& conversation) {
   return ok_status();
 }
 
-StatusOr<Conversation> read_messages(json::object& body) {
+StatusOr<Conversation> read_messages(json::object& body, bool takes_tools) {
   json::value* const messages = body.if_contains("messages");
   if (messages == nullptr || !messages->is_array() || messages->get_array().empty()) {
     return invalid_argument("messages must be a list that is not empty");
@@ -108,11 +116,13 @@ StatusOr<Conversation> read_messages(json::object& body) {
     return invalid_argument("messages: at most {} are allowed", kMaxChatMessages);
   }
   Conversation conversation;
+  conversation.takes_tools = takes_tools;
   for (json::value& message : messages->get_array()) {
     GAPLESS_RETURN_IF_ERROR(read_message(message, conversation));
   }
-  if (conversation.turns.empty() || conversation.turns.back().role != ChatRole::kUser) {
-    return invalid_argument("messages: the last one must be the user's");
+  if (conversation.turns.empty() || conversation.turns.back().role == ChatRole::kAssistant) {
+    return invalid_argument("messages: the last one must be the user's{}",
+                            takes_tools ? " or a tool's" : "");
   }
   return conversation;
 }
@@ -200,8 +210,11 @@ StatusOr<std::optional<bool>> take_thinking(json::object& body) {
   return std::optional<bool>(value);
 }
 
-StatusOr<ChatRequest> read_request(json::object& body) {
+StatusOr<ChatRequest> read_request(json::object& body, bool takes_tools) {
   ChatRequest request;
+  if (takes_tools) {
+    GAPLESS_ASSIGN_OR_RETURN(request.skill.tools, take_tools(body));
+  }
   request.limit_field = limit_field_of(body);
   GAPLESS_ASSIGN_OR_RETURN(const std::optional<bool> thinking, take_thinking(body));
   GAPLESS_RETURN_IF_ERROR(refuse_unsupported(body));
@@ -224,7 +237,7 @@ StatusOr<ChatRequest> read_request(json::object& body) {
     GAPLESS_ASSIGN_OR_RETURN(skill, skill_from_name(name.value_or("query")));
   }
 
-  StatusOr<Conversation> read = read_messages(body);
+  StatusOr<Conversation> read = read_messages(body, takes_tools);
   if (!read.ok()) return read.status().with_field("messages");
   Conversation conversation = std::move(read).value();
   GAPLESS_ASSIGN_OR_RETURN(json::object fields, skill_fields(body, fields_of_skill));
@@ -232,11 +245,17 @@ StatusOr<ChatRequest> read_request(json::object& body) {
   const bool names_object =
       fields.contains("object") || fields.contains("obj") || fields.contains("objects");
   if (!names_object) fields["object"] = conversation.turns.back().text;
+  std::optional<ToolUse> tools = std::move(request.skill.tools);
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_request_from_json(skill, fields));
   if (const std::size_t num_objects = request.skill.objects.size(); num_objects > 0) {
     if (request.num_choices != 1) return invalid_field("n", "cannot be more than 1 with objects");
     request.num_choices = static_cast<int>(num_objects);
   }
+  if (tools && tools->must_call && request.skill.settings.grammar) {
+    return invalid_field("tool_choice", "asks for a call, and {} for another form of the answer",
+                         request.skill.settings.grammar->field);
+  }
+  request.skill.tools = std::move(tools);
   request.skill.images = std::move(conversation.images);
   request.skill.form = QueryForm::kChat;
   request.skill.messages = std::move(conversation.messages);
@@ -247,8 +266,8 @@ StatusOr<ChatRequest> read_request(json::object& body) {
 
 }  // namespace
 
-StatusOr<ChatRequest> chat_request_from_json(json::object& body) {
-  StatusOr<ChatRequest> request = read_request(body);
+StatusOr<ChatRequest> chat_request_from_json(json::object& body, bool takes_tools) {
+  StatusOr<ChatRequest> request = read_request(body, takes_tools);
   if (!request.ok())
     return as_chat_error(request.status(), ChatRequest::Form::kChat, limit_field_of(body));
   return request;

@@ -30,7 +30,8 @@ struct ChatRequest {
 // What would change the answer and cannot be done is an error that names the field
 // (skill/unsupported_fields.h); other unknown fields are ignored. Frees the text of the images in
 // `body`, which they are decoded from.
-StatusOr<ChatRequest> chat_request_from_json(boost::json::object& body);
+// `takes_tools`: of the model. Without it "tools" and "tool_choice" are refused, and so are messages of tools.
+StatusOr<ChatRequest> chat_request_from_json(boost::json::object& body, bool takes_tools = false);
 
 // The same error, its field under the name that it has in a request of this form: questions and pictures
 // lie in "messages", or in "prompt"; max_tokens may have been given as `limit_field`.

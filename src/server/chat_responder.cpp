@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "server/logprob_json.h"
 #include "server/sse.h"
+#include "server/tool_fields.h"
 #include "server/unix_time.h"
 #include "skill/response_json.h"
 
@@ -34,6 +35,11 @@ std::string content_of(const SkillResult& result, const std::string* object) {
 
 json::object reasoning_details(const Reasoning& reasoning) {
   return {{"reasoning_details", json::object{{"grounding", grounding_json(reasoning)}}}};
+}
+
+json::string finish_reason_of(const SkillResult& result) {
+  const bool calls = !result.tool_calls.empty() && result.finish_reason == FinishReason::kStop;
+  return json::string(calls ? "tool_calls" : finish_reason_name(result.finish_reason));
 }
 
 }  // namespace
@@ -160,7 +166,10 @@ void ChatResponder::on_done(std::size_t index, const SkillResult& result) {
       send_delta(index, {{"content", content_of(result, object_of(index))}}, nullptr);
     }
     if (result.reasoning) send_delta(index, reasoning_details(*result.reasoning), nullptr);
-    send_delta(index, json::object(), json::string(finish_reason_name(result.finish_reason)));
+    if (!result.tool_calls.empty()) {
+      send_delta(index, {{"tool_calls", calls_of(index)}}, nullptr);
+    }
+    send_delta(index, json::object(), finish_reason_of(result));
   }
   for (const Choice& other : choices_) {
     if (!other.done) return;
@@ -170,6 +179,10 @@ void ChatResponder::on_done(std::size_t index, const SkillResult& result) {
 
 const std::string* ChatResponder::object_of(std::size_t index) const {
   return objects_.empty() ? nullptr : &objects_[index];
+}
+
+json::array ChatResponder::calls_of(std::size_t index) const {
+  return tool_calls_json(choices_[index].result.tool_calls, fmt::format("{}_{}", id_, index));
 }
 
 json::object ChatResponder::head(bool of_chunk) const {
@@ -257,9 +270,13 @@ json::object ChatResponder::whole_answer() {
         message[field.key()] = std::move(field.value());
       }
     }
+    if (!result.tool_calls.empty()) {
+      if (result.text.empty()) message["content"] = nullptr;
+      message["tool_calls"] = calls_of(i);
+    }
     json::object choice = choice_json(i, "message", std::move(message));
     choice["logprobs"] = take_logprobs(choices_[i]);
-    choice["finish_reason"] = finish_reason_name(result.finish_reason);
+    choice["finish_reason"] = finish_reason_of(result);
     choices.push_back(std::move(choice));
   }
   json::object answer = head(false);

@@ -54,6 +54,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   // {"content": [...]} of the tokens since the last call; null when nobody asked.
   boost::json::value take_logprobs(Choice& choice) const;
   void start_choice(std::size_t index) GAPLESS_REQUIRES(mutex_);
+  boost::json::array calls_of(std::size_t index) const GAPLESS_REQUIRES(mutex_);
   void finish() GAPLESS_REQUIRES(mutex_);
   boost::json::object usage() const GAPLESS_REQUIRES(mutex_);
   boost::json::object whole_answer() GAPLESS_REQUIRES(mutex_);

@@ -64,16 +64,19 @@ void submit_chat(ServerState& state, const std::shared_ptr<Exchange>& exchange,
 void chat(ServerState& state, const std::shared_ptr<Exchange>& exchange) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
-  std::optional<json::object> body = read_json_request(service->info(), *exchange);
+  const ServiceInfo info = service->info();
+  std::optional<json::object> body = read_json_request(info, *exchange);
   if (!body) return;
+  const bool takes_tools = info.takes_tools;
   with_remote_images(
       state, exchange, std::move(*body), ImagePlace::kMessages,
-      [](json::object placeholder) -> Status {
-        GAPLESS_ASSIGN_OR_RETURN(const ChatRequest request, chat_request_from_json(placeholder));
+      [takes_tools](json::object placeholder) -> Status {
+        GAPLESS_ASSIGN_OR_RETURN(const ChatRequest request,
+                                 chat_request_from_json(placeholder, takes_tools));
         return as_chat_error(validate(request.skill), request.form, request.limit_field);
       },
-      [&state, exchange](json::object complete) {
-        submit_chat(state, exchange, chat_request_from_json(complete));
+      [&state, exchange, takes_tools](json::object complete) {
+        submit_chat(state, exchange, chat_request_from_json(complete, takes_tools));
       });
 }
 

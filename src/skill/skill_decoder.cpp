@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/tool_calls.h"
+
 namespace gapless {
 namespace {
 
@@ -147,6 +149,45 @@ class ReasoningDecoder final : public SkillDecoder {
   int num_reasoning_tokens_ = 0;
 };
 
+// A chat with tools: the text without the calls in it.
+class ToolDecoder final : public SkillDecoder {
+ public:
+  ToolDecoder(std::unique_ptr<SkillDecoder> inner, const ToolUse& tools, ChatTemplate chat)
+      : inner_(std::move(inner)), reader_(chat, names_of(tools), tools.must_call) {}
+
+  std::string push(const SampledToken& token) override { return keep(inner_->push(token)); }
+  int num_final_tokens() const override { return inner_->num_final_tokens(); }
+  bool stopped() const override { return inner_->stopped(); }
+  std::string finish() override {
+    std::string text = keep(inner_->finish());
+    const std::string rest = reader_.finish();
+    text_ += rest;
+    return text + rest;
+  }
+  void fill(SkillResult& result) const override {
+    result.text = text_;
+    result.tool_calls = reader_.calls();
+  }
+
+ private:
+  static std::vector<std::string> names_of(const ToolUse& tools) {
+    std::vector<std::string> names;
+    for (const boost::json::object& function : tools.callable()) {
+      names.emplace_back(function.at("name").as_string());
+    }
+    return names;
+  }
+  std::string keep(std::string_view chunk) {
+    std::string text = chunk.empty() ? std::string() : reader_.push(chunk);
+    text_ += text;
+    return text;
+  }
+
+  const std::unique_ptr<SkillDecoder> inner_;
+  ToolCallReader reader_;
+  std::string text_;
+};
+
 // point: (coord x, coord y)*. detect: (coord x, coord y, size)*. An object that the length limit
 // cut off is dropped.
 class RegionDecoder final : public SkillDecoder {
@@ -210,7 +251,8 @@ class RegionDecoder final : public SkillDecoder {
 
 std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
                                                  const Tokenizer& tokenizer,
-                                                 const AnswerTokenIds& ids) {
+                                                 const AnswerTokenIds& ids,
+                                                 std::optional<ChatTemplate> chat) {
   switch (request.skill) {
     case Skill::kQuery:
       if (request.reasoning) {
@@ -218,8 +260,11 @@ std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
                                                   ids);
       }
       [[fallthrough]];
-    case Skill::kCaption:
-      return std::make_unique<TextDecoder>(tokenizer, StopStrings(request.settings.stop));
+    case Skill::kCaption: {
+      auto text = std::make_unique<TextDecoder>(tokenizer, StopStrings(request.settings.stop));
+      if (!request.tools || !chat) return text;
+      return std::make_unique<ToolDecoder>(std::move(text), *request.tools, *chat);
+    }
     case Skill::kPoint:
       return std::make_unique<RegionDecoder>(false, request.settings.confidence, ids);
     case Skill::kDetect:

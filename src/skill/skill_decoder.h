@@ -4,12 +4,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "skill/skill_result.h"
 #include "step/row_state.h"
+#include "text/chat_template.h"
 #include "text/incremental_detokenizer.h"
 #include "text/stop_strings.h"
 #include "text/tokenizer.h"
@@ -64,9 +66,11 @@ struct AnswerTokenIds {
   TokenId end_ground = {};
 };
 
-// `tokenizer` must outlive the decoder; the request was validated.
+// `tokenizer` must outlive the decoder; the request was validated. `chat`: how the model writes calls, for requests
+// with tools.
 std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
                                                  const Tokenizer& tokenizer,
-                                                 const AnswerTokenIds& ids);
+                                                 const AnswerTokenIds& ids,
+                                                 std::optional<ChatTemplate> chat = std::nullopt);
 
 }  // namespace gapless

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json/parse.hpp>
+
 #include "skill/token_logprob.h"
 
 namespace gapless {
@@ -47,6 +49,35 @@ TEST_F(SkillDecoderTest, TextArrivesInPiecesThatMakeTheWhole) {
   streamed += decoder->finish();
   EXPECT_EQ(streamed, text);
   EXPECT_EQ(result_of(*decoder).text, text);
+}
+
+// A call is no text, also where the model decides by itself to make one.
+TEST_F(SkillDecoderTest, CallsOfAChatWithToolsAreTakenOutOfItsText) {
+  const std::string call =
+      R"(<tool_call>{"name": "time", "arguments": {"city": "Rome"}}</tool_call>)";
+  SkillRequest request;
+  request.tools = ToolUse{
+      .tools = {
+          boost::json::parse(R"({"type": "function", "function": {"name": "time"}})").as_object()}};
+  for (const auto chat : {std::optional(ChatTemplate::kQwen3), std::optional<ChatTemplate>()}) {
+    auto decoder = make_skill_decoder(request, *tokenizer_, kIds, chat);
+    std::string streamed;
+    for (const TokenId id : encode("Wait. " + call)) streamed += decoder->push({id, 0, 0});
+    streamed += decoder->finish();
+    const SkillResult result = result_of(*decoder);
+    EXPECT_EQ(streamed, result.text);
+    if (!chat) {
+      EXPECT_EQ(result.text, "Wait. " + call);
+      continue;
+    }
+    EXPECT_EQ(result.text, "Wait.");
+    ASSERT_EQ(result.tool_calls.size(), 1u);
+    EXPECT_EQ(result.tool_calls[0], (ToolCall{"time", R"({"city": "Rome"})"}));
+  }
+  request.tools->tools.push_back(
+      boost::json::parse(R"({"type": "function", "function": {"name": "place"}})").as_object());
+  request.tools->only = "place";
+  EXPECT_EQ(request.tools->callable().size(), 1u);
 }
 
 TEST_F(SkillDecoderTest, StopStringEndsTheTextBeforeIt) {

@@ -24,6 +24,15 @@ std::string today() {
   return {text, std::strftime(text, sizeof(text), "%d %b %Y", &local)};
 }
 
+ChatOptions chat_options(const SkillRequest& request) {
+  ChatOptions options{.today = today(), .thinking = request.thinking.value_or(true)};
+  if (!request.tools) return options;
+  options.tools = request.tools->tools;
+  options.opens_call = request.tools->must_call;
+  if (options.opens_call) options.thinking = false;  // a call is all of the answer
+  return options;
+}
+
 // A query of a text model.
 StatusOr<Prompt> build_text(const SkillRequest& request, const PromptBuilder& builder) {
   if (!request.images.empty()) {
@@ -34,8 +43,7 @@ StatusOr<Prompt> build_text(const SkillRequest& request, const PromptBuilder& bu
     case QueryForm::kQuestion:
       return builder.query(request.text, /*has_image=*/false);
     case QueryForm::kChat:
-      return builder.chat(request.messages,
-                          {.today = today(), .thinking = request.thinking.value_or(true)});
+      return builder.chat(request.messages, chat_options(request));
     case QueryForm::kCompletion:
       return builder.completion(request.text);
   }

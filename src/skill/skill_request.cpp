@@ -148,7 +148,11 @@ Status validate_spatial_refs(const SkillRequest& request) {
 Status validate_grammar(const SkillRequest& request) {
   const GenerationSettings& settings = request.settings;
   if (!settings.grammar) {
-    if (settings.complete) return invalid_field("complete", "needs an answer of a given form");
+    // A call that has to be made gets its form when the model is known.
+    const bool has_form = request.tools && request.tools->must_call;
+    if (settings.complete && !has_form) {
+      return invalid_field("complete", "needs an answer of a given form");
+    }
     return ok_status();
   }
   if (request.skill != Skill::kQuery) {
@@ -256,6 +260,16 @@ SkillRequest request_of_choice(SkillRequest request, std::size_t i) {
   request.text = std::move(request.objects[i]);
   request.objects.clear();
   return request;
+}
+
+std::vector<boost::json::object> ToolUse::callable() const {
+  std::vector<boost::json::object> functions;
+  for (const boost::json::object& tool : tools) {
+    const boost::json::object& function = tool.at("function").as_object();
+    const std::string_view name = function.at("name").as_string();
+    if (only.empty() || name == only) functions.push_back(function);
+  }
+  return functions;
 }
 
 Status validate(const SkillRequest& request) {

@@ -2,6 +2,7 @@
 // API).
 #pragma once
 
+#include <boost/json/object.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -74,6 +75,15 @@ enum class QueryForm : std::uint8_t {
   kCompletion,  // what the model goes on with, as it is
 };
 
+// Functions that the model may call (text/tool_calls.h).
+struct ToolUse {
+  std::vector<boost::json::object> tools;  // {"type": "function", "function": {"name", ...}}
+  bool must_call = false;                  // the answer is a call of one of them
+  std::string only;                        // must_call: of this one; empty: of any
+
+  std::vector<boost::json::object> callable() const;  // the functions of an answer
+};
+
 struct SkillRequest {
   Skill skill = Skill::kQuery;
   std::string text;  // query: the question; point, detect: the object; caption: unused
@@ -84,6 +94,7 @@ struct SkillRequest {
   std::vector<ChatMessage> messages;  // kChat
   std::optional<bool> thinking;       // of models that can be told; unset: as the model does
   bool reasoning = false;             // query: reason before the answer
+  std::optional<ToolUse> tools;       // kChat
   CaptionLength length = CaptionLength::kNormal;
   // Encoded bytes (JPEG, PNG, WebP), in order. Query takes none, one or several, the others one.
   std::vector<std::shared_ptr<const std::string>> images;

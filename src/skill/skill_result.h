@@ -62,6 +62,7 @@ struct SkillResult {
   std::vector<Box> boxes;              // detect
   // Where asked for: of each point, or of each box.
   std::vector<ObjectConfidence> confidences;
+  std::vector<ToolCall> tool_calls;  // query of a chat with tools
   GenerationMetrics metrics;
 };
 

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/json/parse.hpp>
+
+#include "text/python_json.h"
+#include "text/tool_calls.h"
 
 namespace gapless {
 namespace {
@@ -16,6 +20,8 @@ constexpr std::string_view role_name(ChatRole role) {
       return "user";
     case ChatRole::kAssistant:
       return "assistant";
+    case ChatRole::kTool:
+      return "tool";
   }
   return "";
 }
@@ -74,12 +80,45 @@ void add_llama_message(Pieces& pieces, std::string_view role, std::string_view t
   pieces.special("<|eot_id|>");
 }
 
+// A call's arguments as templates print them; what is no JSON stays as it is.
+std::string arguments_text(const ToolCall& call) {
+  boost::system::error_code error;
+  const boost::json::value value = boost::json::parse(call.arguments, error);
+  return error ? call.arguments : python_json(value);
+}
+
+// The functions and the first message, which is the user's, in one.
+void add_llama_tools(Pieces& pieces, std::span<const boost::json::object> tools,
+                     std::string_view first_text) {
+  std::string text =
+      "Given the following functions, please respond with a JSON for a function call with its "
+      "proper arguments that best answers the given prompt.\n\nRespond in the format {\"name\": "
+      "function name, \"parameters\": dictionary of argument name and its value}.Do not use "
+      "variables.\n\n";
+  for (const boost::json::object& tool : tools) text += python_json(tool, 4) + "\n\n";
+  add_llama_message(pieces, role_name(ChatRole::kUser), text + std::string(first_text));
+}
+
+void add_llama_turn(Pieces& pieces, const ChatMessage& message) {
+  if (message.role == ChatRole::kTool) {
+    return add_llama_message(pieces, "ipython", python_json(boost::json::string(message.text)));
+  }
+  if (message.tool_calls.empty()) {
+    return add_llama_message(pieces, role_name(message.role), trim(message.text));
+  }
+  const ToolCall& call = message.tool_calls.front();  // it has one at most
+  add_llama_message(
+      pieces, role_name(message.role),
+      "{\"name\": \"" + call.name + "\", \"parameters\": " + arguments_text(call) + "}");
+}
+
 std::vector<ChatPiece> llama_pieces(ChatTemplate chat, std::span<const ChatMessage> messages,
                                     const ChatOptions& options) {
   Pieces pieces;
   pieces.special("<|begin_of_text|>");
   if (chat != ChatTemplate::kLlama3) {
-    std::string system = "Cutting Knowledge Date: December 2023\nToday Date: ";
+    std::string system = options.tools.empty() ? "" : "Environment: ipython\n";
+    system += "Cutting Knowledge Date: December 2023\nToday Date: ";
     system += chat == ChatTemplate::kLlama32 ? options.today : "26 Jul 2024";
     system += "\n\n";
     if (!messages.empty() && messages.front().role == ChatRole::kSystem) {
@@ -88,9 +127,11 @@ std::vector<ChatPiece> llama_pieces(ChatTemplate chat, std::span<const ChatMessa
     }
     add_llama_message(pieces, role_name(ChatRole::kSystem), system);
   }
-  for (const ChatMessage& message : messages) {
-    add_llama_message(pieces, role_name(message.role), trim(message.text));
+  if (!options.tools.empty() && !messages.empty()) {
+    add_llama_tools(pieces, options.tools, trim(messages.front().text));
+    messages = messages.subspan(1);
   }
+  for (const ChatMessage& message : messages) add_llama_turn(pieces, message);
   pieces.special("<|start_header_id|>");
   pieces.text(role_name(ChatRole::kAssistant));
   pieces.special("<|end_header_id|>");
@@ -111,8 +152,45 @@ std::size_t last_query(std::span<const ChatMessage> messages) {
   return messages.size() - 1;
 }
 
-// An earlier answer as Qwen3 reads it.
-void add_qwen_answer(Pieces& pieces, std::string_view text, bool keeps_thoughts) {
+// The functions, in a system message; with the conversation's own one in front, if it begins with one.
+void add_qwen_tools(Pieces& pieces, std::span<const boost::json::object> tools,
+                    const ChatMessage& first) {
+  pieces.special("<|im_start|>");
+  pieces.text("system\n");
+  if (first.role == ChatRole::kSystem) pieces.text(first.text + "\n\n");
+  pieces.text(
+      "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are "
+      "provided with function signatures within <tools></tools> XML tags:\n<tools>");
+  for (const boost::json::object& tool : tools) pieces.text("\n" + python_json(tool));
+  pieces.text(
+      "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
+      "within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, "
+      "\"arguments\": <args-json-object>}\n</tool_call>");
+  pieces.special("<|im_end|>");
+  pieces.text("\n");
+}
+
+void add_qwen_calls(Pieces& pieces, const std::vector<ToolCall>& calls, bool after_text) {
+  for (const ToolCall& call : calls) {
+    if (after_text || &call != &calls.front()) pieces.text("\n");
+    pieces.text("<tool_call>\n{\"name\": \"" + call.name +
+                "\", \"arguments\": " + arguments_text(call) + "}\n</tool_call>");
+  }
+}
+
+// What functions answered, of neighbours as one message of the user.
+void add_qwen_responses(Pieces& pieces, std::span<const ChatMessage> messages) {
+  pieces.special("<|im_start|>");
+  pieces.text("user");
+  for (const ChatMessage& message : messages) {
+    pieces.text("\n<tool_response>\n" + message.text + "\n</tool_response>");
+  }
+  pieces.special("<|im_end|>");
+  pieces.text("\n");
+}
+
+// An earlier answer as Qwen3 reads it. Returns whether there is text besides thoughts.
+bool add_qwen_answer(Pieces& pieces, std::string_view text, bool keeps_thoughts) {
   std::string_view thoughts, answer = text;
   if (text.find(kThinkEnd) != text.npos) {
     thoughts = without_trailing_newlines(text.substr(0, text.find(kThinkEnd)));
@@ -122,24 +200,38 @@ void add_qwen_answer(Pieces& pieces, std::string_view text, bool keeps_thoughts)
     thoughts = without_leading_newlines(thoughts);
     answer = without_leading_newlines(text.substr(text.rfind(kThinkEnd) + kThinkEnd.size()));
   }
-  if (!keeps_thoughts || thoughts.empty()) return pieces.text(answer);
+  if (!keeps_thoughts || thoughts.empty()) {
+    pieces.text(answer);
+    return !answer.empty();
+  }
   pieces.text("<think>\n");
   pieces.text(without_trailing_newlines(thoughts));
   pieces.text("\n</think>\n\n");
   pieces.text(without_leading_newlines(answer));
+  return !answer.empty();
 }
 
 std::vector<ChatPiece> chat_ml_pieces(ChatTemplate chat, std::span<const ChatMessage> messages,
                                       const ChatOptions& options) {
   Pieces pieces;
   const std::size_t query = last_query(messages);
+  const bool has_tools = !options.tools.empty() && !messages.empty();
+  if (has_tools) add_qwen_tools(pieces, options.tools, messages.front());
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
+    if (has_tools && i == 0 && message.role == ChatRole::kSystem) continue;
+    if (message.role == ChatRole::kTool) {
+      const std::size_t first = i;
+      while (i + 1 < messages.size() && messages[i + 1].role == ChatRole::kTool) ++i;
+      add_qwen_responses(pieces, messages.subspan(first, i + 1 - first));
+      continue;
+    }
     pieces.special("<|im_start|>");
     pieces.text(role_name(message.role));
     pieces.text("\n");
     if (chat == ChatTemplate::kQwen3 && message.role == ChatRole::kAssistant) {
-      add_qwen_answer(pieces, message.text, i > query);
+      const bool has_text = add_qwen_answer(pieces, message.text, i > query);
+      add_qwen_calls(pieces, message.tool_calls, has_text);
     } else {
       pieces.text(message.text);
     }
@@ -149,6 +241,7 @@ std::vector<ChatPiece> chat_ml_pieces(ChatTemplate chat, std::span<const ChatMes
   pieces.special("<|im_start|>");
   pieces.text("assistant\n");
   if (chat == ChatTemplate::kQwen3 && !options.thinking) pieces.text("<think>\n\n</think>\n\n");
+  if (options.opens_call) pieces.text(tool_call_opening(chat));
   return pieces.take();
 }
 

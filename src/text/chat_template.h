@@ -1,6 +1,7 @@
 // How published chat models read a conversation: their templates as code, without Jinja.
 #pragma once
 
+#include <boost/json/object.hpp>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -39,6 +40,10 @@ struct ChatPiece {
 struct ChatOptions {
   std::string today;     // "22 Nov 2026"; kLlama32
   bool thinking = true;  // false: kQwen3 answers at once
+  // Functions that the model may call, as requests have them: {"type": "function", "function": {...}}. Only of
+  // templates that take_tools() (tool_calls.h).
+  std::span<const boost::json::object> tools = {};
+  bool opens_call = false;  // the answer is to be a call: the prompt ends with tool_call_opening()
 };
 
 // The conversation up to where the model's answer begins. No two texts are neighbours.

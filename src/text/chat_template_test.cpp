@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json/parse.hpp>
 #include <map>
 #include <set>
 
@@ -86,6 +87,114 @@ TEST(ChatTemplate, SpecialTokensInAMessageStayText) {
   const auto pieces = chat_pieces(ChatTemplate::kChatMl, messages, {});
   ASSERT_EQ(pieces.size(), 6u);
   EXPECT_EQ(pieces[1], (ChatPiece{false, "user\na<|im_end|>b"}));
+}
+
+// What the published templates render with these tools and messages.
+std::string rendered_with_tools(ChatTemplate chat, std::span<const ChatMessage> messages,
+                                bool opens_call = false) {
+  const std::vector<boost::json::object> tools = {
+      boost::json::parse(R"({"type":"function","function":{"name":"time","parameters":{"a":[1]}}})")
+          .as_object()};
+  std::string text;
+  for (const ChatPiece& piece : chat_pieces(
+           chat, messages, {.thinking = !opens_call, .tools = tools, .opens_call = opens_call})) {
+    text += piece.text;
+  }
+  return text;
+}
+
+const std::vector<ChatMessage>& talk_with_calls() {
+  static const std::vector<ChatMessage> messages = {
+      {ChatRole::kSystem, "Be brief."},
+      {ChatRole::kUser, " What time is it? "},
+      {ChatRole::kAssistant, "", {{"time", R"({"a":1.0})"}}},
+      {ChatRole::kTool, "12:00 \"sharp\""}};
+  return messages;
+}
+
+TEST(ChatTemplate, Llama31ShowsToolsWithTheFirstMessage) {
+  EXPECT_EQ(rendered_with_tools(ChatTemplate::kLlama31, talk_with_calls()),
+            R"(<|begin_of_text|><|start_header_id|>system<|end_header_id|>
+
+Environment: ipython
+Cutting Knowledge Date: December 2023
+Today Date: 26 Jul 2024
+
+Be brief.<|eot_id|><|start_header_id|>user<|end_header_id|>
+
+Given the following functions, please respond with a JSON for a function call with its proper arguments that best answers the given prompt.
+
+Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}.Do not use variables.
+
+{
+    "type": "function",
+    "function": {
+        "name": "time",
+        "parameters": {
+            "a": [
+                1
+            ]
+        }
+    }
+}
+
+What time is it?<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+
+{"name": "time", "parameters": {"a": 1.0}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>
+
+"12:00 \"sharp\""<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+
+)");
+}
+
+TEST(ChatTemplate, Qwen3ShowsToolsInTheSystemsMessage) {
+  std::vector<ChatMessage> messages = talk_with_calls();
+  messages.push_back({ChatRole::kTool, "or 13:00"});
+  EXPECT_EQ(rendered_with_tools(ChatTemplate::kQwen3, messages), R"(<|im_start|>system
+Be brief.
+
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{"type": "function", "function": {"name": "time", "parameters": {"a": [1]}}}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
+<|im_start|>user
+ What time is it? <|im_end|>
+<|im_start|>assistant
+<tool_call>
+{"name": "time", "arguments": {"a": 1.0}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+12:00 "sharp"
+</tool_response>
+<tool_response>
+or 13:00
+</tool_response><|im_end|>
+<|im_start|>assistant
+)");
+  // Several calls, and text in front of them.
+  messages = {{ChatRole::kUser, "x"},
+              {ChatRole::kAssistant, "So.", {{"time", "{}"}, {"time", "{}"}}}};
+  EXPECT_NE(rendered_with_tools(ChatTemplate::kQwen3, messages)
+                .find("assistant\nSo.\n<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n"
+                      "</tool_call>\n<tool_call>\n"),
+            std::string::npos);
+}
+
+TEST(ChatTemplate, APromptMayOpenTheCall) {
+  const std::vector<ChatMessage> messages = {{ChatRole::kUser, "x"}};
+  EXPECT_TRUE(rendered_with_tools(ChatTemplate::kQwen3, messages, true)
+                  .ends_with("<think>\n\n</think>\n\n<tool_call>\n"));
+  EXPECT_TRUE(rendered_with_tools(ChatTemplate::kLlama32, messages, true).ends_with("\n\n"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "text/tool_calls.h"
 
 namespace gapless {
 namespace {
@@ -111,6 +112,16 @@ StatusOr<Prompt> PromptBuilder::chat(std::span<const ChatMessage> messages,
                                      const ChatOptions& options) const {
   if (!config_.chat) {
     return invalid_argument("this model has no chat template{}", config_.why_no_chat);
+  }
+  for (const ChatMessage& message : messages) {
+    const std::size_t num_calls = message.tool_calls.size();
+    if (message.role != ChatRole::kTool && num_calls == 0) continue;
+    if (!takes_tools(*config_.chat)) {
+      return invalid_argument("this model's chat template has no calls of functions");
+    }
+    if (num_calls > 1 && *config_.chat != ChatTemplate::kQwen3) {
+      return invalid_argument("this model's chat template takes one call at a time");
+    }
   }
   Prompt prompt;
   for (const ChatPiece& piece : chat_pieces(*config_.chat, messages, options)) {

@@ -3,17 +3,27 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace gapless {
 
 enum class CaptionLength : std::uint8_t { kShort, kNormal, kLong };
 
-enum class ChatRole : std::uint8_t { kSystem, kUser, kAssistant };
+enum class ChatRole : std::uint8_t { kSystem, kUser, kAssistant, kTool };
+
+// A function that the model asks to be called.
+struct ToolCall {
+  std::string name;
+  std::string arguments;  // a JSON object, as text
+
+  friend bool operator==(const ToolCall&, const ToolCall&) = default;
+};
 
 // One turn of a conversation.
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
   std::string text;
+  std::vector<ToolCall> tool_calls = {};  // kAssistant
 
   friend bool operator==(const ChatMessage&, const ChatMessage&) = default;
 };

@@ -20,14 +20,18 @@ def chats(model):
     return json.loads((model / "chat.json").read_text())
 
 
-class ServedTest(unittest.TestCase):
+class ServedModels(unittest.TestCase):
+    @classmethod
+    def models(cls, folder):
+        return (QWEN, LLAMA, BASE)
+
     @classmethod
     def setUpClass(cls):
         cls.urls = {}
-        logs = Path(tempfile.mkdtemp(prefix="gapless-cli-"))
-        cls.addClassCleanup(shutil.rmtree, logs)
-        for model in (QWEN, LLAMA, BASE):
-            server = Serving("--model", model, log_path=logs / model.name)
+        folder = Path(tempfile.mkdtemp(prefix="gapless-cli-"))
+        cls.addClassCleanup(shutil.rmtree, folder)
+        for model in cls.models(folder):
+            server = Serving("--model", model, log_path=folder / (model.name + ".log"))
             cls.addClassCleanup(server.__exit__)
             server.wait_for(r" ready model=")
             cls.urls[model] = f"http://127.0.0.1:{server.port()}"
@@ -58,6 +62,111 @@ class ServedTest(unittest.TestCase):
     def chat(self, model, messages, **more):
         return self.good(model, "/v1/chat/completions", messages=messages, **more)
 
+
+class ToolsTest(ServedModels):
+    """Prompts with tools are long, in tokens that are little more than letters: the same models with a longer context."""
+
+    @classmethod
+    def models(cls, folder):
+        cls.qwen, cls.llama, cls.base = copies = [folder / model.name for model in (QWEN, LLAMA, BASE)]
+        for model, copy in zip((QWEN, LLAMA, BASE), copies):
+            shutil.copytree(model, copy)
+            config = json.loads((copy / "config.json").read_text())
+            (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+        return copies
+
+    TOOLS = [
+        {"type": "function", "function": {"name": name, "parameters": {
+            "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"],
+            "additionalProperties": False}}} for name in ("weather", "time")]
+    ASK = [{"role": "user", "content": "What is it like in Rome?"}]
+
+    def expect_call(self, call, names):
+        self.assertTrue(call["id"].startswith("call_"))
+        self.assertEqual(call["type"], "function")
+        self.assertIn(call["function"]["name"], names)
+        arguments = json.loads(call["function"]["arguments"])
+        self.assertEqual(list(arguments), ["city"])
+        self.assertIn(arguments["city"], ("Paris", "Rome"))
+
+    def test_a_required_call_is_one_of_the_tools(self):
+        named = {"type": "function", "function": {"name": "time"}}
+        for model in (self.qwen, self.llama):
+            for choice, names in (("required", ("weather", "time")), (named, ("time",))):
+                for seed in range(3):
+                    answer = self.chat(model, self.ASK, tools=self.TOOLS, tool_choice=choice, temperature=1.0,
+                                       seed=seed, max_tokens=200, complete=True)
+                    chosen = answer["choices"][0]
+                    self.assertEqual(chosen["finish_reason"], "tool_calls", chosen)
+                    self.assertIsNone(chosen["message"]["content"])
+                    self.assertEqual(len(chosen["message"]["tool_calls"]), 1)
+                    self.expect_call(chosen["message"]["tool_calls"][0], names)
+
+    def test_a_required_call_streams(self):
+        for model in (self.qwen, self.llama):
+            status, text = self.send(model, "/v1/chat/completions", {
+                "messages": self.ASK, "tools": self.TOOLS, "tool_choice": "required", "stream": True, "max_tokens": 200,
+                "complete": True})
+            self.assertEqual(status, 200, text)
+            events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+            choices = [event["choices"][0] for event in events]
+            calls = [call for choice in choices for call in choice["delta"].get("tool_calls", [])]
+            self.assertEqual([call["index"] for call in calls], [0])
+            self.expect_call(calls[0], ("weather", "time"))
+            self.assertEqual("".join(choice["delta"].get("content") or "" for choice in choices), "")
+            self.assertEqual(choices[-1]["finish_reason"], "tool_calls")
+
+    def test_tools_are_shown_unless_none_is_wanted(self):
+        for model in (self.qwen, self.llama):
+            def prompt_tokens(**more):
+                return self.chat(model, self.ASK, max_tokens=4, **more)["usage"]["prompt_tokens"]
+
+            plain = prompt_tokens()
+            self.assertEqual(prompt_tokens(tools=self.TOOLS, tool_choice="none"), plain)
+            self.assertEqual(prompt_tokens(tools=[]), plain)
+            self.assertGreater(prompt_tokens(tools=self.TOOLS), plain + 50)
+            self.assertEqual(prompt_tokens(tools=self.TOOLS), prompt_tokens(tools=self.TOOLS, tool_choice="auto"))
+            # Random weights call nothing by themselves.
+            message = self.chat(model, self.ASK, tools=self.TOOLS, max_tokens=8)["choices"][0]["message"]
+            self.assertNotIn("tool_calls", message)
+            self.assertIsInstance(message["content"], str)
+
+    def test_calls_and_their_answers_are_read(self):
+        call = {"id": "call_1", "type": "function", "function": {"name": "time", "arguments": '{"city": "Rome"}'}}
+        talk = [*self.ASK, {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "Noon."}]
+        for model in (self.qwen, self.llama):
+            with_answer = self.chat(model, talk, tools=self.TOOLS, max_tokens=4)["usage"]["prompt_tokens"]
+            without = self.chat(model, self.ASK, tools=self.TOOLS, max_tokens=4)["usage"]["prompt_tokens"]
+            self.assertGreater(with_answer, without + 10)
+        two = [*self.ASK, {"role": "assistant", "tool_calls": [call, call]}, talk[-1]]
+        self.chat(self.qwen, two, tools=self.TOOLS, max_tokens=4)
+        self.bad(self.llama, "/v1/chat/completions", "takes one call at a time", messages=two, tools=self.TOOLS)
+
+    def test_tools_that_cannot_be_are_refused(self):
+        def bad(says, param, model=self.qwen, **body):
+            self.bad(model, "/v1/chat/completions", says, param, messages=body.pop("messages", self.ASK), **body)
+
+        bad("there are no tools", "tool_choice", tool_choice="required")
+        bad("is none of tools", "tool_choice", tools=self.TOOLS,
+            tool_choice={"type": "function", "function": {"name": "x"}})
+        bad("may be none, auto, required", "tool_choice", tools=self.TOOLS, tool_choice="any")
+        bad("must be a list", "tools", tools=5)
+        bad("must be objects of type function", "tools", tools=[{"type": "function"}])
+        bad("must be objects of type function", "tools", tools=[{"type": "function", "function": {"name": 'a"b'}}])
+        bad("names 'time' twice", "tools", tools=[self.TOOLS[1]] * 2)
+        bad("no JSON Schema", "tools", tools=[{"type": "function", "function": {"name": "a", "parameters": 5}}])
+        bad("for another form of the answer", "tool_choice", tools=self.TOOLS, tool_choice="required",
+            response_format={"type": "json_object"})
+        bad("pattern", "tools", tools=[{"type": "function", "function": {"name": "a", "parameters": {
+            "type": "object", "properties": {"x": {"type": "string", "pattern": "(?=a)b"}}}}}],
+            tool_choice="required")
+        bad("no JSON object", "messages", messages=[*self.ASK, {"role": "assistant", "tool_calls": [
+            {"type": "function", "function": {"name": "a", "arguments": "5"}}]}, *self.ASK], tools=self.TOOLS)
+        bad("was not trained to call any", "tools", self.base, tools=self.TOOLS)
+
+
+class ServedTest(ServedModels):
     def test_answers_are_those_of_transformers(self):
         for model in (QWEN, LLAMA):
             for case in chats(model):
