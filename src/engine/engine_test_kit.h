@@ -75,7 +75,7 @@ class JournalSink final : public ResponseSink {
 };
 
 // What a request was told, to be waited for.
-struct Answer final : ResponseSink {
+struct Answer : ResponseSink {
   void on_text(std::string_view chunk, int) override { streamed += chunk; }
   void on_done(const SkillResult& result) override { promise.set_value(result); }
   void on_error(const Status& status) override { promise.set_value(status); }

@@ -499,7 +499,7 @@ TEST_F(SamplingTest, AnOpenStateTakesEveryTokenAndCountsItAsItsOwn) {
     row.automaton = i % 5 == 4 ? 1 : 0;
     row.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
     // Neither binds here.
-    row.flags = kRowHostMask;
+    row.flags = kRowHostMask | kRowWantsConfidence;
     row.num_denied_ids = 1;
     row.denied_ids[0] = 8;
     // 8 ends: above the coordinate's own logit always, above every other token's in half of the rows.
@@ -515,6 +515,17 @@ TEST_F(SamplingTest, AnOpenStateTakesEveryTokenAndCountsItAsItsOwn) {
     if (!closed && i % 4 >= 2) {
       EXPECT_GT(result.logprobs[i], -20.0f);
     }
+    // That some object comes, whichever token begins it.
+    double all = 0, end = 0;
+    for (int t = 0; t < b.vocab; ++t) {
+      if (closed && t != 8 && t != 299) continue;
+      const double share = std::exp(double{b.row(i)[t]});
+      all += share;
+      if (t == 8) end += share;
+    }
+    const double ends = end / all;
+    EXPECT_NEAR(result.confidences[i].token, result.tokens[i] == 8 ? ends : 1 - ends, 1e-5)
+        << "row " << i;
   }
   EXPECT_LT(num_ends, b.seats.size());
   expect_reference(b);
