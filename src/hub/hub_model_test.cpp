@@ -113,7 +113,7 @@ TEST_F(HubModelTest, WhatDoesNotRunIsRefused) {
                                testing_config::tensors_of(moondream2_config(), TensorDType::kF16));
   const auto model = find("vikhyatk/moondream2");
   EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(model.status().message().find("January to April 2025"), std::string::npos);
+  EXPECT_NE(model.status().message().find("its release cannot be told"), std::string::npos);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@ namespace gapless {
 namespace {
 
 constexpr std::size_t kTableAlignment = 256;
+// For the tables of one grammar (grammar_limits.h).
+constexpr std::int64_t kUploadTimeoutNs = 60'000'000'000;
 
 bool is_same(const std::weak_ptr<const void>& a, const std::shared_ptr<const void>& b) {
   return !a.owner_before(b) && !b.owner_before(a);
@@ -104,7 +106,9 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   GAPLESS_RETURN_IF_ERROR(stream_->fill_bytes(memory_.data(), 0, total_bytes));
   GAPLESS_RETURN_IF_ERROR(upload_.copy(first_dev, bytes_of(first)));
   GAPLESS_RETURN_IF_ERROR(upload_.copy(bytes_dev, bytes_of(bytes)));
-  return upload_.finish();
+  GAPLESS_RETURN_IF_ERROR(upload_.finish());
+  upload_.set_timeout(kUploadTimeoutNs);
+  return ok_status();
 }
 
 std::shared_ptr<const DeviceGrammar> DeviceGrammars::take(Place& place) {

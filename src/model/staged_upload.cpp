@@ -41,11 +41,12 @@ Status StagedUpload::copy(void* to_dev, std::span<const std::byte> from_host) {
   return ok_status();
 }
 
-Status StagedUpload::wait_for(Piece& piece) {
-  GAPLESS_ASSIGN_OR_RETURN(const bool is_there, piece.copied->synchronize_within(kUploadTimeoutNs));
+Status StagedUpload::wait_for(Piece& piece) const {
+  if (timeout_ns_ == 0) return piece.copied->synchronize();
+  GAPLESS_ASSIGN_OR_RETURN(const bool is_there, piece.copied->synchronize_within(timeout_ns_));
   if (is_there) return ok_status();
   return make_error(StatusCode::kDeviceError, "an upload did not end within {} s",
-                    kUploadTimeoutNs / 1'000'000'000);
+                    timeout_ns_ / 1'000'000'000);
 }
 
 Status StagedUpload::wait() {

@@ -17,13 +17,14 @@ namespace gapless {
 
 // Of a piece, where what is copied is small.
 inline constexpr std::size_t kUploadPieceBytes = 1u << 20;
-// A piece that is not there by then never will be: the device hangs.
-inline constexpr std::int64_t kUploadTimeoutNs = 60'000'000'000;
-
 class StagedUpload {
  public:
   // `stream` must outlive the upload. piece_bytes is the size of each of the two pinned pieces.
   static StatusOr<StagedUpload> create(Device& device, Stream& stream, std::size_t piece_bytes);
+
+  // From now on a copy that is not done by then is a DeviceError: the device hangs. 0, as at first: each wait takes as
+  // long as it takes.
+  void set_timeout(std::int64_t timeout_ns) { timeout_ns_ = timeout_ns; }
 
   // Pinned memory to fill, at least piece_bytes; waits until its previous copy is done.
   StatusOr<std::span<std::byte>> begin_piece();
@@ -43,12 +44,13 @@ class StagedUpload {
     PinnedBuffer pinned;
     std::unique_ptr<Event> copied;
   };
-  static Status wait_for(Piece& piece);
+  Status wait_for(Piece& piece) const;
   explicit StagedUpload(Stream& stream) : stream_(&stream) {}
 
   Stream* stream_;
   std::array<Piece, 2> pieces_;
   std::size_t current_ = 0;
+  std::int64_t timeout_ns_ = 0;
 };
 
 template <typename T>
