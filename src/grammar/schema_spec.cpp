@@ -147,7 +147,8 @@ std::vector<std::string> texts_of_number(const boost::json::value& number) {
   if (number.is_uint64()) return {fmt::format("{}", number.get_uint64())};
   const double value = number.get_double();
   std::vector<std::string> texts = {fmt::format("{}", value)};
-  if (value == static_cast<double>(static_cast<std::int64_t>(value))) {
+  const bool fits = value >= -0x1p63 && value < 0x1p63;
+  if (fits && value == static_cast<double>(static_cast<std::int64_t>(value))) {
     texts.push_back(fmt::format("{}", static_cast<std::int64_t>(value)));
     texts.push_back(fmt::format("{}.0", static_cast<std::int64_t>(value)));
   }
