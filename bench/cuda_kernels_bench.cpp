@@ -276,7 +276,7 @@ Status run_norm(CudaBench& b, const NormWeights& n, const void* x, void* y, int 
 
 void bench_vision(CudaBench& b) {
   struct Layer {
-    Norm ln1, ln2;
+    NormWeights ln1, ln2;
     LinearWeights qkv, proj, fc1, fc2;
   };
   std::vector<Layer> layers;
@@ -380,18 +380,18 @@ void bench_vision(CudaBench& b) {
 // The text decoder's layers over shared activations.
 struct TextModel {
   struct Layer {
-    Norm ln;
+    NormWeights ln;
     LinearWeights qkv, proj, fc1, fc2;
   };
   // What a decode step reads.
   struct DecodeLayer {
-    Norm ln;
+    NormWeights ln;
     LinearWeights qkv, proj, fc1, fc2;  // one by one
     LinearWeights first, second;        // qkv and fc1, proj and fc2 as one product each
   };
   std::vector<Layer> layers;
   std::vector<DecodeLayer> decode_layers;
-  Norm post_ln;
+  NormWeights post_ln;
   LinearWeights lm_head;
   const float* rope_table;
   void *x, *n, *qkv, *attended, *h, *wide, *x2;
