@@ -18,7 +18,7 @@ std::size_t Grammar::bytes() const {
          name_sets.size() * sizeof(NameSet) + next_states.size() * sizeof(std::uint16_t);
 }
 
-GrammarTables tables_of(const Grammar& grammar, std::int32_t id) {
+GrammarTables tables_of(const Grammar& grammar) {
   return {.class_of = grammar.class_of.data(),
           .edges = grammar.edges.data(),
           .may_end = grammar.may_end.data(),
@@ -28,9 +28,14 @@ GrammarTables tables_of(const Grammar& grammar, std::int32_t id) {
           .next_states = grammar.next_states.data(),
           .num_classes = grammar.num_classes,
           .start = grammar.start,
-          .root_table = grammar.root_table,
-          .largest_count = grammar.largest_count(),
-          .id = id};
+          .root_table = grammar.root_table};
+}
+
+GrammarTables tables_of(const Grammar& grammar, std::int32_t id) {
+  GrammarTables tables = tables_of(grammar);
+  tables.largest_count = grammar.largest_count();
+  tables.id = id;
+  return tables;
 }
 
 GrammarRow begin_row(const Grammar& grammar) {
@@ -41,16 +46,7 @@ GrammarRow begin_row(const Grammar& grammar) {
 }
 
 bool advance(const Grammar& grammar, GrammarRow& row, std::uint8_t byte) {
-  // All that a walk reads: how large counts are asked for is not.
-  const GrammarTables tables{.class_of = grammar.class_of.data(),
-                             .edges = grammar.edges.data(),
-                             .may_end = grammar.may_end.data(),
-                             .actions = grammar.actions.data(),
-                             .conditions = grammar.conditions.data(),
-                             .name_sets = grammar.name_sets.data(),
-                             .next_states = grammar.next_states.data(),
-                             .num_classes = grammar.num_classes};
-  return take_byte(tables, row, byte);
+  return take_byte(tables_of(grammar), row, byte);
 }
 
 bool may_end(const Grammar& grammar, const GrammarRow& row) {

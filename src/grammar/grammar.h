@@ -52,8 +52,10 @@ struct Grammar {
   }
 };
 
-// Where they lie; `id`: GrammarTables::id.
-GrammarTables tables_of(const Grammar& grammar, std::int32_t id = 0);
+// Where they lie: all that a walk reads.
+GrammarTables tables_of(const Grammar& grammar);
+// And what a cache of masks needs besides; looks at every condition. `id`: GrammarTables::id.
+GrammarTables tables_of(const Grammar& grammar, std::int32_t id);
 
 // Whether an answer may get to where it can go on only by opening one more object or list than kMaxGrammarDepth. False: where
 // the last frame is in use every value can end without another one, or nothing ever uses the last frame.
