@@ -242,6 +242,10 @@ StatusOr<SkillResult> Engine::run(SkillRequest request) {
   return future.get();
 }
 
+bool Engine::takes_tools() const {
+  return gapless::takes_tools(model_->prompts.config());
+}
+
 int Engine::num_active() const {
   MutexLock lock(mutex_);
   return static_cast<int>(active_.size());

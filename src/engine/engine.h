@@ -80,6 +80,8 @@ class Engine {
   std::size_t num_pictures_waiting() const { return decoding_.num_waiting(); }
   std::int64_t picture_memory_in_use() const { return decoding_.cost_running(); }
   const LoadedModel& model() const { return *model_; }
+  // Whether chats may have functions to call.
+  bool takes_tools() const;
   Loop& loop() { return *loop_; }
 
  private:

@@ -8,7 +8,6 @@
 #include <span>
 
 #include "base/clock.h"
-#include "engine/engine_tools.h"
 #include "image/image.h"
 #include "image/image_hash.h"
 #include "image/write_png.h"
@@ -159,7 +158,7 @@ EngineService::EngineService(std::unique_ptr<EngineGroup> engines, std::string m
   info_.device = together(device_names_);
   info_.on_gpu = loaded.device->kind() == DeviceKind::kCuda;
   info_.skills = skill_names(loaded.prompts.config());
-  info_.takes_tools = takes_tools(first());
+  info_.takes_tools = first().takes_tools();
   describe_weights(loaded, info_);
   info_.max_running = 0;
   for (int i = 0; i < engines_->size(); ++i) {

@@ -463,8 +463,8 @@ struct GatherRowsParams {
 // 1. Candidates: with an automaton, those of the current state (AutomatonState), whatever the denied ids
 //    and masks say; otherwise every token but the denied ids and, in a row with a mask (a kRowHostMask row,
 //    or one with a grammar), those whose bit is 0. While num_generated < min_tokens stop ids drop out,
-//    and candidates whose logit is not
-//    finite always do. When none is left: the row's first stop id, or token 0 if it has none.
+//    and candidates whose logit is not finite always do. When none is left: the row's first stop id, or
+//    token 0 if it has none.
 // 2. In a kRowAdjustsLogits row a candidate's logit l becomes, in float32 and in this order, with
 //    `bias` and `uses` from the row's token memory and n the number of uses in the answer:
 //      l + bias

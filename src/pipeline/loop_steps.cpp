@@ -132,8 +132,9 @@ void Loop::build_masks(SlotId slot_id) {
 
 // ---- commit
 
-// A step with zombies counts as unknown: what its dead rows cost is not known.
+// A step with zombies counts as unknown: what its dead rows cost is not known. So does every step where nobody sleeps.
 SureTime::Work Loop::work_of(const Step& step) const {
+  if (!options_.naps || device_.kind() == DeviceKind::kCpu) return {};
   const StepRecord& record = step.record;
   const bool has_zombies =
       std::ranges::any_of(step.plan.rows(), [this](RowId row) { return state_.is_finalized(row); });
@@ -157,8 +158,8 @@ SureTime::Work Loop::work_of(const Step& step) const {
 
 // It begins when the step before it has ended, but not before it is launched.
 void Loop::nap(const Step& step, const SureTime::Work& work) {
-  if (!options_.naps || device_.kind() == DeviceKind::kCpu) return;
   const std::int64_t sure_ns = sure_time_.of(work);
+  if (sure_ns == 0) return;
   const std::int64_t begin_ns = std::max(device_free_ns_, step.record.launch_begin_ns);
   const std::int64_t wake_ns = begin_ns + sure_ns - kWakingNs;
   if (wake_ns <= clock_.now_ns() + kShortestNapNs) return;

@@ -212,8 +212,9 @@ StatusOr<std::optional<bool>> take_thinking(json::object& body) {
 
 StatusOr<ChatRequest> read_request(json::object& body, bool takes_tools) {
   ChatRequest request;
+  std::optional<ToolUse> tools;
   if (takes_tools) {
-    GAPLESS_ASSIGN_OR_RETURN(request.skill.tools, take_tools(body));
+    GAPLESS_ASSIGN_OR_RETURN(tools, take_tools(body));
   }
   request.limit_field = limit_field_of(body);
   GAPLESS_ASSIGN_OR_RETURN(const std::optional<bool> thinking, take_thinking(body));
@@ -245,7 +246,6 @@ StatusOr<ChatRequest> read_request(json::object& body, bool takes_tools) {
   const bool names_object =
       fields.contains("object") || fields.contains("obj") || fields.contains("objects");
   if (!names_object) fields["object"] = conversation.turns.back().text;
-  std::optional<ToolUse> tools = std::move(request.skill.tools);
   GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_request_from_json(skill, fields));
   if (const std::size_t num_objects = request.skill.objects.size(); num_objects > 0) {
     if (request.num_choices != 1) return invalid_field("n", "cannot be more than 1 with objects");
