@@ -8,6 +8,7 @@ void add_bench_command(CLI::App& app, Command& chosen) {
   bench->require_subcommand(1);
   add_bench_overlap_command(*bench, chosen);
   add_bench_decode_command(*bench, chosen);
+  add_bench_generate_command(*bench, chosen);
   add_bench_forward_command(*bench, chosen);
   add_bench_logits_command(*bench, chosen);
   add_bench_grammar_command(*bench, chosen);

@@ -51,6 +51,7 @@ void add_bench_overlap_command(CLI::App& bench, Command& chosen);
 void add_bench_decode_command(CLI::App& bench, Command& chosen);
 void add_bench_forward_command(CLI::App& bench, Command& chosen);
 void add_bench_logits_command(CLI::App& bench, Command& chosen);
+void add_bench_generate_command(CLI::App& bench, Command& chosen);
 void add_bench_grammar_command(CLI::App& bench, Command& chosen);
 void add_bench_start_command(CLI::App& bench, Command& chosen);
 void add_bench_serve_command(CLI::App& bench, Command& chosen);

@@ -24,10 +24,10 @@ void make_small(ModelConfig& config, int num_more) {
   config.text.n_heads = config.text.n_kv_heads = 2;
   config.text.vocab_size = 768 + num_more;
   config.text.max_context = 2048;
-  config.vision.enc_dim = 48;
+  config.vision.enc_dim = 64;
   config.vision.enc_ff_dim = 90;
   config.vision.enc_n_layers = 2;
-  config.vision.enc_n_heads = 3;
+  config.vision.enc_n_heads = 2;  // of a size that every backend has
   config.vision.proj_inner_dim = 64;
   config.vision.proj_out_dim = 128;
   config.region.dim = 128;
