@@ -119,7 +119,7 @@ void Ledger::end_preparing(std::int64_t now_ns) {
   }
 }
 
-void Ledger::add(StepRecord record) {
+std::int64_t Ledger::add(StepRecord record) {
   std::lock_guard lock(mutex_);
   forget(record.number);
   correct_offset(record);
@@ -141,6 +141,7 @@ void Ledger::add(StepRecord record) {
   record.sampling_begin_ns += offset_ns_;
   record.sampling_end_ns += offset_ns_;
   records_.add(record);
+  return record.sampling_end_ns;
 }
 
 void Ledger::correct_offset(const StepRecord& record) {

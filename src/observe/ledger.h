@@ -102,7 +102,8 @@ class Ledger {
   void launched(std::int64_t step, std::int64_t begin_ns);
   void abandoned(std::int64_t step);
   // Device times in `record` are the device's own; steps come in launch order.
-  void add(StepRecord record);
+  // Returns the step's end on the host's clock.
+  std::int64_t add(StepRecord record);
 
   // A request exists since then, on its way to the loop, which has it or will never have it from
   // `now_ns` on.

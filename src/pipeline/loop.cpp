@@ -315,7 +315,6 @@ void Loop::commit_oldest() {
   if (!status.ok()) return lose_device(status);
   commit_outputs(*slot);
   sure_time_.committed(work, record.sampling_end_ns - record.forward_begin_ns);
-  device_free_ns_ = record.sampling_end_ns;
   fill_turn_.ended(record.kind, record.sampling_end_ns - record.forward_begin_ns,
                    model_.limits().long_fill_ns);
   if (options_.host_delay_ns > 0 && record.kind == StepKind::kDecode) {
@@ -326,7 +325,7 @@ void Loop::commit_oldest() {
   record.commit_end_ns = clock_.now_ns();
   add_phase(HostPhaseKind::kCommit, *slot, record.wait_end_ns, record.commit_end_ns);
   remember(step(*slot));
-  ledger_.add(record);
+  device_free_ns_ = ledger_.add(record);
 }
 
 }  // namespace gapless

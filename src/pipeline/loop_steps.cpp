@@ -156,13 +156,16 @@ SureTime::Work Loop::work_of(const Step& step) const {
   return work;
 }
 
-// It begins when the step before it has ended, but not before it is launched.
+// It began when the step before it had ended, but not before it was launched, and not after now: if clocks are wrong, a nap
+// is too long by no more than the step.
 void Loop::nap(const Step& step, const SureTime::Work& work) {
   const std::int64_t sure_ns = sure_time_.of(work);
   if (sure_ns == 0) return;
-  const std::int64_t begin_ns = std::max(device_free_ns_, step.record.launch_begin_ns);
+  const std::int64_t now_ns = clock_.now_ns();
+  const std::int64_t begin_ns =
+      std::min(now_ns, std::max(device_free_ns_, step.record.launch_begin_ns));
   const std::int64_t wake_ns = begin_ns + sure_ns - kWakingNs;
-  if (wake_ns <= clock_.now_ns() + kShortestNapNs) return;
+  if (wake_ns <= now_ns + kShortestNapNs) return;
   wake_on_time();
   clock_.sleep_until_ns(wake_ns);
 }

@@ -66,7 +66,7 @@ class LoopTimeTest : public ::testing::Test {
     model_ = FakeModel::create(*device_, config).value();
     LoopOptions options;
     options.depth = depth;
-    options.host_delay_ns = 50'000;
+    options.host_delay_ns = host_delay_ns_;
     options.naps = naps_;
     options.foresees_limits = foresees_limits_;
     loop_ = Loop::create(*device_, *model_, device_->host_clock(), options).value();
@@ -98,6 +98,7 @@ class LoopTimeTest : public ::testing::Test {
   }
 
   std::function<std::int64_t()> decode_ns = [] { return std::int64_t{100'000}; };
+  std::int64_t host_delay_ns_ = 50'000;
   bool naps_ = true;
   bool foresees_limits_ = true;
   std::unique_ptr<SimDevice> device_;
@@ -182,9 +183,14 @@ TEST_F(LoopTimeTest, EachStepHasTimesOfItsOwn) {
   }
 }
 
-// Steps of 2 ms, some 4 % shorter than others: the host sleeps for most of them, and nothing is later.
+// A GPU's clock counts from another time than the host's: the epoch, not the start of the machine.
+constexpr std::int64_t kEpochOffsetNs = -1'700'000'000'000'000'000;
+
+// Steps of 2 ms, some 4 % shorter than others: the host sleeps for most of them, and nothing is later, though it comes to wait
+// for a step when a fifth of it is over.
 TEST_F(LoopTimeTest, SleepingThroughWhatIsSureDelaysNothing) {
   constexpr int kNumTokens = 40;
+  host_delay_ns_ = 400'000;
   for (const int depth : {1, 2, 4}) {
     SCOPED_TRACE(depth);
     std::array<std::int64_t, 2> took_ns{};
@@ -192,7 +198,7 @@ TEST_F(LoopTimeTest, SleepingThroughWhatIsSureDelaysNothing) {
       naps_ = naps;
       int num_steps = 0;
       decode_ns = [&num_steps] { return 2'000'000 - 80'000 * (num_steps++ % 3 == 0 ? 1 : 0); };
-      make_loop(depth);
+      make_loop(depth, kEpochOffsetNs);
       for (int request = 0; request < 3; ++request) {
         const auto sink = submit(kNumTokens);
         tick_until_idle();
@@ -200,7 +206,7 @@ TEST_F(LoopTimeTest, SleepingThroughWhatIsSureDelaysNothing) {
       }
       const double slept = static_cast<double>(device_->slept_ns());
       if (naps) {
-        EXPECT_GT(slept, 0.6 * static_cast<double>(took_ns[1]));
+        EXPECT_GT(slept, 0.5 * static_cast<double>(took_ns[1]));
       } else {
         EXPECT_EQ(slept, 0);
       }
