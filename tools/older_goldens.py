@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, tuple[list[str], list[Request]]]] = {
         "wide": (["wide.png"], [("detect", "shape"), ("caption", "normal")]),
         "text_only": ([], [("query", "What can you do?")]),
     },
-    "moondream2_march": {"tall": (["tall.png"], [COUNT, *REGIONS, ("caption", "long")])},
+    "moondream2_march": {"wide": (["wide.png"], [COUNT, *REGIONS, ("caption", "long")])},
 }
 
 
