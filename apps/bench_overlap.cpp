@@ -35,7 +35,7 @@ struct OverlapOptions {
   double warm_up_seconds = 0.3;
   int repeats = 5;
   bool short_answers = false;
-  std::string wait = "spin";
+  std::string wait = "nap";
   std::string plot;  // SVG files; empty: none
   std::string timeline;
   std::string trace;  // Chrome trace of the last window

@@ -28,7 +28,7 @@ struct EngineCommandOptions {
   int depth = 2;
   int max_active_requests = 1024;        // one more is refused
   std::optional<double> step_timeout_s;  // 0: none; absent: what suits the device
-  std::string wait = "spin";             // or "nap": LoopOptions::naps
+  std::string wait = "nap";              // or "spin": LoopOptions::naps
   std::int64_t picture_memory_mb = kDefaultPictureMemoryBytes >> 20;
   std::function<void(const Status&)> on_device_lost = {};  // see LoopOptions
   std::string trace;                                       // file for write_trace; empty: none

@@ -132,18 +132,20 @@ void Loop::build_masks(SlotId slot_id) {
 
 // ---- commit
 
-// A step with zombies counts as unknown: what its dead rows cost is not known. So does every step where nobody sleeps.
+// Nothing where nobody sleeps.
 SureTime::Work Loop::work_of(const Step& step) const {
   if (!options_.naps || device_.kind() == DeviceKind::kCpu) return {};
   const StepRecord& record = step.record;
-  const bool has_zombies =
-      std::ranges::any_of(step.plan.rows(), [this](RowId row) { return state_.is_finalized(row); });
-  SureTime::Work work{.kind = record.kind, .num_live_rows = has_zombies ? 0 : record.num_rows};
+  const auto num_zombies = std::ranges::count_if(
+      step.plan.rows(), [this](RowId row) { return state_.is_finalized(row); });
+  const int num_live = record.num_rows - static_cast<int>(num_zombies);
+  SureTime::Work work{.kind = record.kind, .num_live_rows = num_live};
   switch (record.kind) {
     case StepKind::kDecode:
       work.size = 1 +  // a model may not say
                   static_cast<double>(model_.info().decode_weight_bytes) +
-                  static_cast<double>(model_.info().kv_token_bytes) * record.num_cached_tokens;
+                  static_cast<double>(model_.info().kv_token_bytes) * record.num_cached_tokens *
+                      num_live / std::max(1, record.num_rows);
       break;
     case StepKind::kPrefill:
       work.size = record.num_tokens;

@@ -400,6 +400,28 @@ TEST_F(LoopTest, PlainRowsDoNotWaitForMasks) {
   }
 }
 
+// One that joins later has its first mask when the others' tokens are on their way. If it went alone, it
+// would go alone for ever.
+TEST_F(LoopTest, HostMaskedRowsShareTheirStepsWheneverTheyJoin) {
+  constexpr int kNumTokens = 40;
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE(depth);
+    options_.depth = depth;
+    make_loop();
+    const auto first = submit(host_masked(text(4, kNumTokens)));
+    for (int tick = 0; tick < 6; ++tick) (void)loop_->tick();
+    const auto second = submit(host_masked(text(5, kNumTokens)));
+    run();
+    EXPECT_EQ(first->tokens.size(), std::size_t{kNumTokens});
+    EXPECT_EQ(second->tokens.size(), std::size_t{kNumTokens});
+    int num_decodes = 0;
+    for (const StepRecord& record : loop_->ledger().records()) {
+      num_decodes += record.kind == StepKind::kDecode ? 1 : 0;
+    }
+    EXPECT_LE(num_decodes, kNumTokens + 15);
+  }
+}
+
 // ---- alternatives
 
 TEST_F(LoopTest, AlternativesAreThoseOfTheirTokenAtEveryDepth) {

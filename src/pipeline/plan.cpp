@@ -95,11 +95,11 @@ void pack_decode(std::span<const SeatView> seats, StepPlan& plan) {
   const auto waits_for_mask = [](const SeatView& seat) {
     return seat.host_masked && !seat.mask_is_ready;
   };
-  const bool all_wait = std::all_of(seats.begin(), seats.end(), [&](const SeatView& seat) {
-    return seat.need != SeatNeed::kDecode || waits_for_mask(seat);
+  const bool all_masked = std::all_of(seats.begin(), seats.end(), [&](const SeatView& seat) {
+    return seat.need != SeatNeed::kDecode || seat.host_masked;
   });
   for (const SeatView& seat : seats) {
-    if (seat.need == SeatNeed::kDecode && (all_wait || !waits_for_mask(seat))) add(plan, seat);
+    if (seat.need == SeatNeed::kDecode && (all_masked || !waits_for_mask(seat))) add(plan, seat);
   }
 }
 

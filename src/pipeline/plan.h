@@ -19,10 +19,12 @@
 //      is launched behind such a fill while it runs. So rows that decode get half of the device at
 //      least, where one step per fill would give them a tenth, and a short request waits for one
 //      long fill.
-//   6. A host-masked row whose mask is not there yet is left out of a decode step as long as some row
-//      can decode without: a step samples only when all of its masks are there, and nothing is launched
-//      behind one that does not sample yet. So no row waits for another one's mask. Where all rows are
-//      host-masked their forward is launched ahead, and the sampling follows when the masks do.
+//   6. A host-masked row whose mask is not there yet is left out of a decode step that rows without
+//      host masks are in: a step samples only when all of its masks are there, and nothing is launched
+//      behind one that does not sample yet. So those rows wait for nobody's mask. Where all rows are
+//      host-masked they go together: their forward is launched ahead, and the sampling follows when
+//      the masks do. If some went first there, two groups would take turns from then on, each with
+//      steps of its own that read all weights.
 // So a row that can decode waits for at most kMaxFillsInARow steps, and the first seat in line for
 // a fill waits for at most kMaxFillsInARow + 1 (one decode, one step of the other fill kind). Seats
 // are given in order of arrival, so the first request in line is seated as soon as others end; but

@@ -7,11 +7,12 @@ namespace gapless {
 std::size_t SureTime::index(const Work& work) {
   switch (work.kind) {
     case StepKind::kDecode:
-      return static_cast<std::size_t>(work.num_live_rows - 1);
+      return static_cast<std::size_t>(
+          std::bit_width(static_cast<unsigned>(work.num_live_rows - 1)));
     case StepKind::kPrefill:
-      return kMaxSeats;
+      return kDecodeHistories;
     case StepKind::kEncode:
-      return kMaxSeats + 1;
+      return kDecodeHistories + 1;
   }
   return 0;
 }

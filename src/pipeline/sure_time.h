@@ -2,15 +2,18 @@
 // for the rest only: a thread that sleeps wakes tens of microseconds late, and a step that is waited
 // for awake costs a core.
 //
-// A step takes at least kSureShare of the quickest of the last kRemembered steps of its kind and number
-// of live rows, scaled down where this one is smaller: a decode step reads weights, and keys and
-// values of its tokens; a prefill or an encode takes its time per token or crop. A step that is larger
-// counts as large as the one that was seen.
+// A step takes at least kSureShare of the quickest of the last kRemembered steps of its kind and about
+// its number of live rows (1, 2, 3 and 4, 5 to 8, and so on), scaled down where this one is smaller: a
+// decode step reads weights, and keys and values of its tokens; a prefill or an encode takes its time
+// per token or crop. A step that is larger counts as large as the one that was seen. Rows that are done
+// cost next to nothing, so a step counts by its live ones.
 //
 // Threads: the engine thread only.
 #pragma once
 
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/limits.h"
@@ -46,7 +49,9 @@ class SureTime {
   };
   static std::size_t index(const Work& work);
 
-  std::array<History, kMaxSeats + 2> histories_;  // decode by rows (1 ..), prefill, encode
+  static constexpr std::size_t kDecodeHistories =
+      std::bit_width(static_cast<unsigned>(kMaxSeats - 1)) + 1u;
+  std::array<History, kDecodeHistories + 2> histories_;  // decode by rows, prefill, encode
 };
 
 }  // namespace gapless

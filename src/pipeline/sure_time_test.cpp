@@ -52,7 +52,15 @@ TEST(SureTimeTest, AStepWithoutLiveRowsIsNeverSure) {
   EXPECT_EQ(sure.of(decode(1, 100)), 0);
 }
 
-TEST(SureTimeTest, EveryNumberOfRowsHasItsOwnHistory) {
+TEST(SureTimeTest, NumbersOfRowsThatAreAlikeShareAHistory) {
+  SureTime sure;
+  for (int i = 0; i < SureTime::kRemembered; ++i) sure.committed(decode(64 - i % 3, 100), 1000);
+  for (const int rows : {33, 62, 64}) EXPECT_EQ(sure.of(decode(rows, 100)), kShare * 1000) << rows;
+  EXPECT_EQ(sure.of(decode(48, 50)), kShare * 500);
+  EXPECT_EQ(sure.of(decode(32, 100)), 0);
+}
+
+TEST(SureTimeTest, NumbersOfRowsFarApartHaveTheirOwnHistories) {
   SureTime sure;
   for (const int rows : {1, 2, kMaxSeats}) {
     for (int i = 0; i < SureTime::kRemembered; ++i) sure.committed(decode(rows, 100), 100 * rows);
