@@ -156,10 +156,9 @@ GAPLESS_HOST_DEVICE inline bool act(const GrammarTables& g, const GrammarAction&
 
 }  // namespace grammar_walk
 
-// False: the byte is illegal here, and the row is undefined.
+// A byte of this class (GrammarTables::class_of). False: it is illegal here, and the row is undefined.
 template <typename Row>
-GAPLESS_HOST_DEVICE inline bool take_byte(const GrammarTables& g, Row& row, std::uint8_t byte) {
-  const int column = g.class_of[byte];
+GAPLESS_HOST_DEVICE inline bool take_class(const GrammarTables& g, Row& row, int column) {
   // A number ends at most once; what follows it is no number.
   for (int turn = 0; turn < 2; ++turn) {
     const GrammarEdge edge = g.edges[static_cast<std::int64_t>(row.state) * g.num_classes + column];
@@ -172,6 +171,11 @@ GAPLESS_HOST_DEVICE inline bool take_byte(const GrammarTables& g, Row& row, std:
     if (action.op != GrammarOp::kRedo) return true;
   }
   return false;
+}
+
+template <typename Row>
+GAPLESS_HOST_DEVICE inline bool take_byte(const GrammarTables& g, Row& row, std::uint8_t byte) {
+  return take_class(g, row, g.class_of[byte]);
 }
 
 GAPLESS_HOST_DEVICE inline void begin_row(const GrammarTables& g, GrammarRow& row) {

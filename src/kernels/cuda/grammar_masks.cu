@@ -36,28 +36,53 @@ __device__ bool take_token(const GrammarTables& grammar, const TokenTexts& texts
   return begin < end;
 }
 
-// The row of a block, in shared memory. (Such memory has no constructors.)
-__device__ const GrammarRow& share_row(const GrammarRow& row) {
-  constexpr int kWords = sizeof(GrammarRow) / 4;
-  __shared__ std::uint32_t words[kWords];
-  __syncthreads();
-  for (int i = threadIdx.x; i < kWords; i += kThreads) {
-    words[i] = reinterpret_cast<const std::uint32_t*>(&row)[i];
-  }
-  __syncthreads();
-  return *reinterpret_cast<const GrammarRow*>(words);
+constexpr int kRowWords = sizeof(GrammarRow) / 4;
+static_assert(sizeof(GrammarRow) % 4 == 0);
+
+__device__ void copy_row(std::uint32_t* to, const std::uint32_t* from) {
+  for (int i = threadIdx.x; i < kRowWords; i += kThreads) to[i] = from[i];
 }
 
-// One thread.
+// The row of a block, in shared memory. (Such memory has no constructors.)
+__device__ GrammarRow& share_row(const GrammarRow& row) {
+  __shared__ std::uint32_t words[kRowWords];
+  __syncthreads();
+  copy_row(words, reinterpret_cast<const std::uint32_t*>(&row));
+  __syncthreads();
+  return *reinterpret_cast<GrammarRow*>(words);
+}
+
+// The block's threads, with its row in shared memory. The way along a token is one access of memory behind the other, so all
+// threads look up the classes of its bytes, and what one thread then changes is near to it.
 __device__ void move_row(const GrammarMasksParams& p, const RowState& state,
                          const GrammarTables& grammar, GrammarRow& place) {
+  __shared__ std::uint8_t classes[kThreads];
   const int token = state.input.id;
-  if (state.num_generated == 0) {
-    begin_row(grammar, place);
-  } else if (place.state == kDeadGrammarState || token < 0 || token >= p.texts.vocab ||
-             !take_token(grammar, p.texts, token, place)) {
-    place.state = kDeadGrammarState;
+  const bool begins = state.num_generated == 0;
+  const bool has_text = !begins && 0 <= token && token < p.texts.vocab;
+  const int begin = has_text ? p.texts.first[token] : 0;
+  const int end = has_text ? p.texts.first[token + 1] : 0;
+  bool legal = begin < end && place.state != kDeadGrammarState;
+  for (int first = begin; first < end; first += kThreads) {
+    const int num_bytes = min(kThreads, end - first);
+    const int i = static_cast<int>(threadIdx.x);
+    if (i < num_bytes) classes[i] = grammar.class_of[p.texts.bytes[first + i]];
+    __syncthreads();
+    if (i == 0) {
+      for (int at = 0; legal && at < num_bytes; ++at) {
+        legal = take_class(grammar, place, classes[at]);
+      }
+    }
+    __syncthreads();
   }
+  if (threadIdx.x == 0) {
+    if (begins) {
+      begin_row(grammar, place);
+    } else if (!legal) {
+      place.state = kDeadGrammarState;
+    }
+  }
+  __syncthreads();
 }
 
 // Whether the row has a set of tokens to be found.
@@ -65,16 +90,28 @@ __device__ bool has_grammar(const GrammarMasksParams& p, int row) {
   return row >= 0 && p.row_states[row].done == 0 && p.row_states[row].grammar != kNoGrammar;
 }
 
-// The block's threads; the same in each of them.
-__device__ bool is_of(const GrammarMaskEntry& entry, const GrammarTables& grammar,
-                      const GrammarRow& row) {
+// Which entry of a set the row's place is; -1: none. The block's threads, some for each entry; the same in each of them.
+__device__ int find_way(const GrammarMasksParams& p, const GrammarTables& grammar,
+                        const GrammarRow& row, int set) {
+  constexpr int kWayThreads = kThreads / kGrammarCacheWays;
+  __shared__ int differs[kGrammarCacheWays];
+  if (threadIdx.x < kGrammarCacheWays) differs[threadIdx.x] = 0;
+  __syncthreads();
+  const int way = static_cast<int>(threadIdx.x) / kWayThreads;
+  const GrammarMaskEntry& entry = p.cache.entries[std::int64_t{set} * kGrammarCacheWays + way];
   bool same = __ldcg(&entry.grammar) == grammar.id &&
               LengthInterval{__ldcg(&entry.lengths.least), __ldcg(&entry.lengths.most)}.contains(
                   row.length);
-  for (int i = threadIdx.x; same && i < num_place_words(row); i += kThreads) {
-    same = __ldcg(&entry.place[i]) == place_word(grammar, row, i);
+  for (int i = threadIdx.x % kWayThreads; i < num_place_words(row); i += kWayThreads) {
+    same = same && __ldcg(&entry.place[i]) == place_word(grammar, row, i);
   }
-  return __syncthreads_and(same ? 1 : 0) != 0;
+  if (!same) differs[way] = 1;
+  __syncthreads();
+  int found = -1;
+  for (int w = kGrammarCacheWays - 1; w >= 0; --w) {
+    if (differs[w] == 0) found = w;
+  }
+  return found;
 }
 
 __device__ void copy_mask(std::uint32_t* to, const std::uint32_t* from, int num_words) {
@@ -110,8 +147,10 @@ __global__ void __launch_bounds__(kThreads) find_kernel(GrammarMasksParams p) {
   }
   const RowState& state = p.row_states[row];
   const GrammarTables grammar = p.grammars[state.grammar];
-  if (threadIdx.x == 0) move_row(p, state, grammar, p.grammar_rows[row]);
-  const GrammarRow& place = share_row(p.grammar_rows[row]);
+  GrammarRow& place = share_row(p.grammar_rows[row]);
+  move_row(p, state, grammar, place);
+  copy_row(reinterpret_cast<std::uint32_t*>(&p.grammar_rows[row]),
+           reinterpret_cast<const std::uint32_t*>(&place));
   std::uint32_t* const mask = p.masks + i * p.mask_stride;
   if (place.state == kDeadGrammarState) {
     for (int w = threadIdx.x; w < p.mask_stride; w += kThreads) mask[w] = 0;
@@ -119,9 +158,9 @@ __global__ void __launch_bounds__(kThreads) find_kernel(GrammarMasksParams p) {
     return;
   }
   const int set = set_of(p, grammar, place);
-  for (int way = 0; way < kGrammarCacheWays; ++way) {
+  const int way = find_way(p, grammar, place, set);
+  if (way >= 0) {
     const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
-    if (!is_of(p.cache.entries[at], grammar, place)) continue;
     copy_mask(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
     if (threadIdx.x == 0) search.is_missing = 0;
     return;
@@ -151,12 +190,7 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   }
   __syncthreads();
   if (way < 0) return;
-  bool is_there = false;
-  for (int other = 0; other < kGrammarCacheWays; ++other) {
-    const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + other;
-    is_there = is_there || is_of(p.cache.entries[at], grammar, row);
-  }
-  if (!is_there) {
+  if (find_way(p, grammar, row, set) < 0) {
     const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
     GrammarMaskEntry& entry = p.cache.entries[at];
     for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
