@@ -77,7 +77,7 @@ def measure(options, devices, num_devices):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         subprocess.run([options.binary, "bench", "serve", *options.model_words, "--device", devices, "--max-tokens", "3",
-                        "--concurrency", str(options.clients * num_devices), "--max-requests", "4096",
+                        "--concurrency", str(options.clients * num_devices), "--max-requests", "1024",
                         "--duration", str(options.seconds), "--warm-up", str(options.warm_up),
                         "--distinct-images", str(options.pictures), "--image-size", options.image_size, "--json", str(path)],
                        check=True, stdout=sys.stderr, timeout=600)

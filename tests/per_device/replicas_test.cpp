@@ -127,20 +127,21 @@ TEST_F(ReplicasTest, AStreamTakesNothingOfAnotherDevice) {
   EXPECT_EQ(stream->wait(*event).code(), StatusCode::kInvalidArgument);
 }
 
-// Last: a CUDA context does not recover.
-TEST_F(ReplicasTest, AFaultOnOneDeviceLeavesTheOthersAlone) {
+// Last: a CUDA process does not recover. After a kernel's fault on one GPU the driver refuses calls to every GPU of the process, as its
+// manual says. What one device can lose alone is shown where faults can be scripted (engine_group_test, engine_service_test).
+TEST_F(ReplicasTest, AKernelsFaultTakesEveryDeviceOfTheProcessAlong) {
   if (test_device_kind() != DeviceKind::kCuda) GTEST_SKIP() << "not an error of this device";
   SkillRequest request = questions().back();
-  const std::string expected = text_of(group_->engine(0).run(request));
   const LoadedModel& victim = group_->engine(1).model();
   const auto stream = victim.device->create_stream("wild").value();
   auto* const nowhere = reinterpret_cast<std::uint64_t*>(std::uintptr_t{8});
   ASSERT_TRUE(victim.kernels->stamp_time(*stream, nowhere).ok()) << "a launch only enqueues";
   EXPECT_EQ(group_->engine(1).run(request).status().code(), StatusCode::kDeviceError);
   EXPECT_THAT(group_->lost_devices(), ::testing::ElementsAre(group_->label(1)));
-  EXPECT_TRUE(group_->device_status().ok());
-  EXPECT_EQ(text_of(group_->engine(0).run(request)), expected);
-  EXPECT_EQ(text_of(group_->run(request)), expected) << "it goes to a device that lives";
+  EXPECT_TRUE(group_->device_status().ok()) << "until somebody asks the other one";
+  EXPECT_EQ(group_->engine(0).run(request).status().code(), StatusCode::kDeviceError);
+  EXPECT_EQ(group_->device_status().code(), StatusCode::kDeviceError)
+      << "so that the server leaves, and its supervisor starts it again";
 }
 
 }  // namespace
