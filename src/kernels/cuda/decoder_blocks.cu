@@ -21,18 +21,25 @@ static_assert(OneLaunchDecoder::kMaxContext == kMaxDecoderContext);
 static_assert(OneLaunchDecoder::kWidthMultiple == kProductColumns);
 static_assert(OneLaunchDecoder::kRotaryMultiple == 2 * kVector);
 
-// Where the scratch's arrays lie.
+constexpr std::size_t copies(Value value) {
+  return copies_of(ParallelDecoder::kSchedule, value);
+}
+// They lie side by side.
+static_assert(copies(Value::kAttention) == copies(Value::kInner));
+
+// Where the scratch's arrays lie, each value of the schedule as often as it needs.
 struct ScratchLayout {
   std::size_t norm = 0, wide = 0, qkv = 0, sums = 0, softmax = 0, outputs = 0, total = 0;
 
   ScratchLayout(int max_rows, int dim, int ff_dim, int num_heads) {
     const auto rows = static_cast<std::size_t>(decoder_slice_rows(max_rows));
     const auto d = static_cast<std::size_t>(dim), f = static_cast<std::size_t>(ff_dim);
-    const std::size_t parts = rows * static_cast<std::size_t>(num_heads) * kMaxUnits;
-    norm = take(2 * rows * d * sizeof(Bf16));
-    wide = take(2 * rows * (d + f) * sizeof(Bf16));
-    qkv = take(2 * rows * 3 * d * sizeof(Bf16));
-    sums = take(2 * kDecoderColumnRanks * rows * d * sizeof(float));
+    const std::size_t parts =
+        copies(Value::kParts) * rows * static_cast<std::size_t>(num_heads) * kMaxUnits;
+    norm = take(copies(Value::kNorm) * rows * d * sizeof(Bf16));
+    wide = take(copies(Value::kInner) * rows * (d + f) * sizeof(Bf16));
+    qkv = take(copies(Value::kQkv) * rows * 3 * d * sizeof(Bf16));
+    sums = take(copies(Value::kSums) * kDecoderColumnRanks * rows * d * sizeof(float));
     softmax = take(parts * sizeof(float2));
     outputs = take(parts * kDecoderHeadDim * sizeof(float));
   }

@@ -36,11 +36,18 @@ struct UnitShape {
 // Contexts that kMaxUnits units hold, whatever the elements.
 inline constexpr int kMaxDecoderContext = kMaxUnits * UnitShape<Bf16>::kKeys;
 
+// The units of a block.
+struct UnitRange {
+  int begin, end;
+  __device__ int size() const { return end - begin; }
+};
+
 // Of all rows, in shared memory.
 struct AttentionRows {
   int num_keys[kMaxSeats];        // the new one included; 0: nothing to do
   int seat[kMaxSeats];            // row of the page table
   int first_unit[kMaxSeats + 1];  // of all rows' pairs of heads
+  UnitRange own;                  // this block's, computed once: to divide takes long
 
   template <typename Element>
   __device__ int units(int row) const {
@@ -70,22 +77,14 @@ struct AttentionRows {
       if (row < p.num_rows) first_unit[row] = before + sum - own;
       before += __shfl_sync(kFullWarp, sum, kWarp - 1);
     }
-    if (lane == 0) first_unit[p.num_rows] = before;
+    if (lane == 0) {
+      first_unit[p.num_rows] = before;
+      const std::int64_t total = before;
+      own = {static_cast<int>(blockIdx.x * total / gridDim.x),
+             static_cast<int>((blockIdx.x + 1) * total / gridDim.x)};
+    }
     __syncwarp();
   }
-};
-
-// The units of this block.
-struct UnitRange {
-  int begin = 0, end = 0;
-
-  __device__ UnitRange() = default;
-  __device__ UnitRange(const AttentionRows& rows, int num_rows) {
-    const std::int64_t total = rows.first_unit[num_rows];
-    begin = static_cast<int>(blockIdx.x * total / gridDim.x);
-    end = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
-  }
-  __device__ int size() const { return end - begin; }
 };
 
 // One unit. Found in rising order: `row` is where the search begins.
@@ -121,7 +120,7 @@ class PageStream {
 
   // Once, when the rows are known.
   __device__ void start() {
-    range_ = UnitRange(rows_, p_.num_rows);
+    range_ = rows_.own;
     look_up(range_.begin);
     first_row_ = __shfl_sync(kFullWarp, unit_.row, 0);
   }
@@ -165,7 +164,7 @@ class PageStream {
   const DecoderLaunch& p_;
   const AttentionRows& rows_;
   const std::int64_t page_bytes_;
-  UnitRange range_;
+  UnitRange range_ = {};
   int first_row_ = 0;  // of the first unit
   Unit<Element> unit_;
   int num_pages_ = 0;  // of the unit; 0: there is none
@@ -291,7 +290,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
                                        const Bf16* qkv, const AttentionRows& rows,
                                        const StageRing& ring, unsigned first_stage) {
   const unsigned warp = threadIdx.x / kWarp;
-  const UnitRange range(rows, p.num_rows);
+  const UnitRange range = rows.own;
   using Shape = UnitShape<Element>;
   Unit<Element> unit;
   NewToken<Element> token;

@@ -30,13 +30,11 @@ inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegi
 template <int kRows>
 inline constexpr bool kExchangesRegisters = kComputingRegisters<kRows> != kStartRegisters;
 
-// What computing warps tell the signal warp, in the order of a layer.
-enum Written { kQkv, kParts, kInner, kAttention, kSums, kNorm, kNumWritten };
-
 struct DecoderSmall {
   RingControl ring;
-  std::uint64_t rows_ready;            // mbarrier: `rows` is written
-  std::uint64_t written[kNumWritten];  // mbarriers: the computing warps have written it
+  std::uint64_t rows_ready;           // mbarrier: `rows` is written
+  std::uint64_t written[kNumValues];  // mbarriers: the computing warps have written it
+  TileShares shares;
   float norm[kWarp];
   AttentionRows rows;
 };
@@ -51,6 +49,12 @@ struct DecoderLayout {
   static constexpr int kBytes = kSmall + static_cast<int>(sizeof(DecoderSmall)) + 128;
 };
 
+using Schedule = ParallelDecoder;
+// As the kernel's code has them.
+static_assert(copies_of(Schedule::kSchedule, Value::kQkv) == 2);
+static_assert(copies_of(Schedule::kSchedule, Value::kSums) == 2);
+static_assert(copies_of(Schedule::kSchedule, Value::kParts) == 1);
+
 // Everything that warps of a block share.
 struct DecoderBlockState {
   const DecoderLaunch& p;
@@ -59,6 +63,29 @@ struct DecoderBlockState {
   float* reduce_buffer;
   DecoderSmall& small;
   DecoderWork work;
+
+  __device__ GridCounter& counter(Value value) const {
+    return p.counters->values[static_cast<int>(value)];
+  }
+  // What the counter of a value shows when all have counted a turn.
+  template <Value kValue>
+  __device__ unsigned count_of(int turn) const {
+    return (turn + 1) * work.template counting_blocks<Schedule, kValue>(p.num_rows);
+  }
+  __device__ std::uint32_t written(Value value) const {
+    return shared_address(&small.written[static_cast<int>(value)]);
+  }
+  // Whether this block counts what a phase of a layer writes. A layer leaves nothing to a head that
+  // is not there.
+  template <Value kValue, bool kFewRows>
+  __device__ bool counts(int layer) const {
+    using Of = ScheduleOf<Schedule>;
+    if constexpr (kValue == Value::kNone) return false;
+    if (!Of::template counted<kValue, kFewRows>(Of::template turn_written<kValue>(layer)))
+      return false;
+    if (!work.template counts<Schedule, kValue>(p.num_rows)) return false;
+    return !Of::in(Of::kCarried, kValue) || layer + 1 < p.num_layers || p.head_weights != nullptr;
+  }
 };
 
 }  // namespace gapless::cuda

@@ -10,20 +10,25 @@
 
 namespace gapless::cuda {
 
-// Every thread of theirs, after it wrote.
-template <int kRows>
-__device__ void announce(const DecoderBlockState& block, Written what) {
+// Every thread of theirs, after it wrote a value in a layer.
+template <Value kValue, int kRows>
+__device__ __forceinline__ void announce(const DecoderBlockState& block, int layer) {
+  if (!block.counts<kValue, kXFromMemory<kRows>>(layer)) return;
   // The others are read by loads.
-  if (!kXFromMemory<kRows> && (what == kInner || what == kAttention || what == kNorm)) {
-    publish_to_copy_engine();
-  }
+  using Of = ScheduleOf<Schedule>;
+  if (!kXFromMemory<kRows> && Of::in(Of::kActivations, kValue)) publish_to_copy_engine();
   __syncwarp();
-  if (threadIdx.x % kWarp == 0) arrive(shared_address(&block.small.written[what]));
+  if (threadIdx.x % kWarp == 0) arrive(block.written(kValue));
 }
 
-__device__ inline void wait_together(const GridCounter& counter, unsigned target) {
-  if (threadIdx.x == 0) wait_for_count(counter, target);
-  named_barrier(1, kProductThreads);
+// All of them, for a value that a layer reads, as far as its counter tells them.
+template <Value kValue, int kRows>
+__device__ __forceinline__ void wait_for(const DecoderBlockState& block, int layer) {
+  if constexpr (kValue != Value::kNone) {
+    if (!ScheduleOf<Schedule>::computing_waits<kValue, kXFromMemory<kRows>>(layer)) return;
+    if (threadIdx.x == 0) wait_for_count(block.counter(kValue), block.count_of<kValue>(layer));
+    named_barrier(1, kProductThreads);
+  }
 }
 
 template <int kRows>
@@ -47,12 +52,14 @@ __device__ inline Bf16* qkv_of(const DecoderLaunch& p, int layer) {
   return p.qkv + std::int64_t{layer % 2} * p.num_rows * 3 * p.dim;
 }
 
-// Residual stream and LayerNorm of this block's row. `layer`: whose output product is to be added;
-// -1: none. gamma == nullptr: no LayerNorm.
-template <PreparedFormat kFormat, int kRows>
-__device__ void finish_row(const DecoderBlockState& block, int layer, const Bf16* gamma,
-                           const Bf16* beta) {
+// Residual stream and LayerNorm of this block's row, behind the output product of a layer, whose
+// sums are kSums; in layer -1 there is none. No LayerNorm where nobody reads it.
+template <PreparedFormat kFormat, int kRows, Value kSums>
+__device__ void finish_row(const DecoderBlockState& block, int layer) {
   const DecoderLaunch& p = block.p;
+  const bool is_last = layer + 1 == p.num_layers;
+  const Bf16* gamma = is_last ? p.head_gamma : p.layers[layer + 1].gamma;
+  const Bf16* beta = is_last ? p.head_beta : p.layers[layer + 1].beta;
   const int row = blockIdx.x;
   const int at = threadIdx.x * kVector;
   const bool mine = at < p.dim;
@@ -67,7 +74,7 @@ __device__ void finish_row(const DecoderBlockState& block, int layer, const Bf16
   if (layer >= 0) {
     const uint4 raw_proj = load(p.layers[layer].proj_bias);
     const uint4 raw_fc2 = load(p.layers[layer].fc2_bias);
-    if (layer == 0) wait_together(p.counters->sums, gridDim.x);
+    wait_for<kSums, kRows>(block, layer);
     float sums[kVector] = {}, proj[kVector], fc2[kVector];
     if (mine) {
       constexpr int kPieces = kDecoderColumnRanks * 2;
@@ -114,11 +121,7 @@ __device__ void finish_row(const DecoderBlockState& block, int layer, const Bf16
     const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
     norm.store_pair(row, at + i, low, high);
   }
-  announce<kRows>(block, kNorm);
 }
-
-// The products whose x is the normalised row.
-enum class NormProduct { kQkv, kInner, kHead };
 
 // This thread's biases of a group of tiles: it reduces rows threadIdx.x % kTileRows of them. Asked
 // for before the product, because they come from far away.
@@ -144,12 +147,12 @@ class Biases {
 };
 
 template <PreparedFormat kFormat, int kRows>
-__device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduct kind, int layer,
+__device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix matrix, int layer,
                                               int column, int row, float sum) {
-  if (kind == NormProduct::kQkv) {
+  if (matrix == Matrix::kQkv) {
     const std::int64_t at = std::int64_t{row} * 3 * p.dim + column;
     announce_value(qkv_of(p, layer) + at, qkv_of(p, layer + 1) + at, __float2bfloat16_rn(sum));
-  } else if (kind == NormProduct::kInner) {
+  } else if (matrix == Matrix::kInner) {
     wide_of<kFormat, kRows>(p, layer).store(row, column - 2 * p.dim, gelu_tanh(sum));
   } else if (column < p.vocab) {
     p.logits[std::int64_t{row} * p.vocab + column] = sum;
@@ -157,8 +160,11 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, NormProduc
 }
 
 // The computing warps' way through the launch.
-template <PreparedFormat kFormat, int kRows, typename CacheElement>
+template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
 class Computation {
+  using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
+  static constexpr int kNumWhole = whole_products_before<S>(ScheduleOf<S>::kNumPhases);
+
  public:
   __device__ explicit Computation(const DecoderBlockState& block)
       : block_(block),
@@ -167,26 +173,19 @@ class Computation {
 
   __device__ void run() {
     wait_for_predecessor();
-    if (has_row_) finish_row<kFormat, kRows>(block_, -1, p_.layers[0].gamma, p_.layers[0].beta);
+    do_norm<Value::kNone, S::kSchedule.first.writes>(-1);
     for (int l = 0; l <= p_.num_layers; ++l) {
-      const bool is_head = l == p_.num_layers;
-      if (is_head && p_.head_weights == nullptr) break;
-      const unsigned everyone = (l + 1) * gridDim.x;
-      // The products are called in one place: they are large, and inlined.
+      const bool is_last = l == p_.num_layers;
+      if (is_last && p_.head_weights == nullptr) break;
+        // Products of whole columns are computed in one place: they are large, and inlined.
 #pragma unroll 1
-      for (int product = 0; product < 2; ++product) {
-        const NormProduct kind = product == 0 ? NormProduct::kQkv : NormProduct::kInner;
-        multiply_norm(l, is_head ? NormProduct::kHead : kind);
-        if (is_head) return;
-        if (kind == NormProduct::kInner) announce<kRows>(block_, kInner);
-        if (kind == NormProduct::kQkv) attend(l);
+      for (int product = 0; product < kNumWhole; ++product) {
+        Matrix matrix = S::kSchedule.last.matrix;
+        if (!is_last) prepare_product(l, product, matrix, AllPhases());
+        multiply(matrix, l);
+        if (is_last) return;
+        go_on(l, product, AllPhases());
       }
-      combine(l, everyone);
-      multiply_output(l);
-      if (!has_row_) continue;
-      const bool is_last = l + 1 == p_.num_layers;
-      finish_row<kFormat, kRows>(block_, l, is_last ? p_.head_gamma : p_.layers[l + 1].gamma,
-                                 is_last ? p_.head_beta : p_.layers[l + 1].beta);
     }
   }
 
@@ -195,75 +194,118 @@ class Computation {
     return (threadIdx.x / kWarp - stage) % kRingConsumers;
   }
 
-  __device__ void multiply_norm(int l, NormProduct kind) {
-    const DecoderLayer& layer = p_.layers[kind == NormProduct::kHead ? 0 : l];
+  // Before the products of a layer that compute whole columns, which are counted, and behind them:
+  // the phases up to the next one.
+  template <int... kIndices>
+  __device__ __forceinline__ void prepare_product(
+      int l, int product, Matrix& matrix, std::integer_sequence<int, kIndices...> /*phases*/) {
+    (prepare_phase<kIndices>(l, product, matrix), ...);
+  }
+  template <int kIndex>
+  __device__ __forceinline__ void prepare_phase(int l, int product, Matrix& matrix) {
+    constexpr Phase kPhase = S::kSchedule.layer[kIndex];
+    if constexpr (kPhase.kind == PhaseKind::kProduct) {
+      constexpr int kProduct = whole_products_before<S>(kIndex);
+      if (product != kProduct) return;
+      wait_for<kPhase.reads[0], kRows>(block_, l);
+      matrix = kPhase.matrix;
+    }
+  }
+  template <int... kIndices>
+  __device__ __forceinline__ void go_on(int l, int product,
+                                        std::integer_sequence<int, kIndices...> /*phases*/) {
+    (go_on_phase<kIndices>(l, product), ...);
+  }
+  template <int kIndex>
+  __device__ __forceinline__ void go_on_phase(int l, int product) {
+    constexpr Phase kPhase = S::kSchedule.layer[kIndex];
+    constexpr bool kIsProduct = kPhase.kind == PhaseKind::kProduct;
+    static_assert(kIsProduct || kIndex > 0, "a layer begins with such a product");
+    constexpr int kProduct = whole_products_before<S>(kIndex) - (kIsProduct ? 0 : 1);
+    if (product != kProduct) return;
+    if constexpr (kPhase.kind == PhaseKind::kNorm) {
+      do_norm<kPhase.reads[0], kPhase.writes>(l);
+      return;
+    }
+    if constexpr (!kIsProduct) {
+      wait_for<kPhase.reads[0], kRows>(block_, l);
+      wait_for<kPhase.reads[1], kRows>(block_, l);
+    }
+    if constexpr (kPhase.kind == PhaseKind::kAttention) attend(l);
+    if constexpr (kPhase.kind == PhaseKind::kCombine) combine(l);
+    if constexpr (kPhase.kind == PhaseKind::kPartialSums) {
+      add_up<kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(l);
+    }
+    announce<kPhase.writes, kRows>(block_, l);
+  }
+  template <Value kRead, Value kWritten>
+  __device__ __forceinline__ void do_norm(int l) {
+    if (!has_row_) return;
+    finish_row<kFormat, kRows, kRead>(block_, l);
+    announce<kWritten, kRows>(block_, l);
+  }
+
+  // Whole columns of the normalised row's products.
+  __device__ void multiply(Matrix matrix, int l) {
+    const DecoderLayer& layer = p_.layers[matrix == Matrix::kHead ? 0 : l];
+    constexpr PhaseKind kKind = PhaseKind::kProduct;
     const DecoderWork& work = block_.work;
-    const TileRange tiles = kind == NormProduct::kQkv     ? work.qkv_tiles()
-                            : kind == NormProduct::kInner ? work.inner_tiles()
-                                                          : work.head_tiles();
-    const XSource x{norm_of<kFormat, kRows>(p_, l).data(), {0, p_.dim / kProductColumns}, {}};
-    if (kXFromMemory<kRows> && l == 0) wait_together(p_.counters->norm, p_.num_rows);
-    for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
-      const int num_tiles = min(kGroupTiles, tiles.end - tile);
-      const Biases biases = kind == NormProduct::kQkv
-                                ? Biases(layer.qkv_bias, tile * kTileRows, 3 * p_.dim)
-                            : kind == NormProduct::kInner
-                                ? Biases(layer.fc1_bias, tile * kTileRows - 3 * p_.dim, p_.ff_dim)
-                                : Biases(p_.head_bias, tile * kTileRows, p_.vocab);
+    for (ProductUnit unit = work.first_unit(kKind, matrix); work.has(unit);
+         work.next(kKind, unit)) {
+      const TileRange tiles = work.tiles_of(kKind, unit);
+      const int first_column = tiles.begin * kTileRows;
+      const XSource x{
+          norm_of<kFormat, kRows>(p_, l).data(), work.chunks_of(Value::kNorm, unit), {}};
+      const Biases biases =
+          matrix == Matrix::kQkv     ? Biases(layer.qkv_bias, first_column, 3 * p_.dim)
+          : matrix == Matrix::kInner ? Biases(layer.fc1_bias, first_column - 3 * p_.dim, p_.ff_dim)
+                                     : Biases(p_.head_bias, first_column, p_.vocab);
       Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(num_tiles, block_.ring, stage_, x, p_.num_rows, sums);
-      reduce_warps<kRows>(sums, num_tiles, turn(stage_), block_.reduce_buffer,
+      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
+      reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             if (row >= p_.num_rows) return;
-                            store_product<kFormat, kRows>(p_, kind, l,
-                                                          (tile + t) * kTileRows + tile_row, row,
-                                                          sum + biases[t]);
+                            store_product<kFormat, kRows>(p_, matrix, l,
+                                                          first_column + t * kTileRows + tile_row,
+                                                          row, sum + biases[t]);
                           });
       stage_ += x.size();
     }
   }
 
   __device__ void attend(int l) {
-    if (l == 0) {
-      announce<kRows>(block_, kQkv);
-      wait_together(p_.counters->qkv, gridDim.x);
-    }
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
     attend_to_units<CacheElement>(p_, p_.layers[l], qkv_of(p_, l), block_.small.rows, block_.ring,
                                   stage_);
-    stage_ += UnitRange(block_.small.rows, p_.num_rows).size();
-    announce<kRows>(block_, kParts);
+    stage_ += block_.small.rows.own.size();
   }
 
-  __device__ void combine(int l, unsigned everyone) {
-    wait_together(p_.counters->parts, everyone);
+  __device__ void combine(int l) {
     combine_units<CacheElement>(p_, block_.small.rows, wide_of<kFormat, kRows>(p_, l));
-    announce<kRows>(block_, kAttention);
   }
 
-  __device__ void multiply_output(int l) {
+  // Shares of a product's columns.
+  template <Matrix kMatrix, Value kFirst, Value kSecond>
+  __device__ void add_up(int l) {
+    constexpr PhaseKind kKind = PhaseKind::kPartialSums;
     const DecoderWork& work = block_.work;
-    if (kXFromMemory<kRows> && l == 0) {
-      wait_together(p_.counters->inner, work.inner_blocks());
-      wait_together(p_.counters->attention, gridDim.x);
-    }
-    for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      const TileRange tiles = work.tiles(unit);
-      const int num_tiles = tiles.size();
-      const XSource x{wide_of<kFormat, kRows>(p_, l).data(), work.inner_chunks(unit),
-                      work.attention_chunks(unit)};
+    for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
+         work.next(kKind, unit)) {
+      const TileRange tiles = work.tiles_of(kKind, unit);
+      const int rank = work.rank_of(unit);
+      const XSource x{wide_of<kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
+                      work.chunks_of(kSecond, unit)};
       Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(num_tiles, block_.ring, stage_, x, p_.num_rows, sums);
-      reduce_warps<kRows>(sums, num_tiles, turn(stage_), block_.reduce_buffer,
+      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
+      reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
                             if (row >= p_.num_rows) return;
-                            announce_value(sums_of<kRows>(p_, l, unit.rank, row, column),
-                                           sums_of<kRows>(p_, l + 1, unit.rank, row, column), sum);
+                            announce_value(sums_of<kRows>(p_, l, rank, row, column),
+                                           sums_of<kRows>(p_, l + 1, rank, row, column), sum);
                           });
       stage_ += x.size();
     }
-    if (l == 0) announce<kRows>(block_, kSums);
   }
 
   const DecoderBlockState& block_;

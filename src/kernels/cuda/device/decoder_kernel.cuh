@@ -53,10 +53,8 @@ namespace gapless::cuda {
 __device__ inline void finish(DecoderCounters& counters) {
   __threadfence();
   if (atomicAdd(&counters.finished.count, 1u) != gridDim.x - 1) return;
-  for (GridCounter* counter : {&counters.qkv, &counters.inner, &counters.parts, &counters.attention,
-                               &counters.sums, &counters.norm, &counters.finished}) {
-    counter->count = 0;
-  }
+  for (GridCounter& counter : counters.values) counter.count = 0;
+  counters.finished.count = 0;
 }
 
 // Whether a thread's row lives, one thread to a row: as the row states say, and as the plan says.
@@ -76,12 +74,14 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
   extern __shared__ char raw_shared[];
   char* base = raw_shared + (128 - shared_address(raw_shared) % 128) % 128;
   auto& small = *reinterpret_cast<DecoderSmall*>(base + DecoderLayout::kSmall);
+  const int index = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
+  const DecoderSizes sizes{p.dim, p.ff_dim, p.vocab};
   const DecoderBlockState block{p,
                                 shared_address(base),
                                 StageRing(small.ring),
                                 reinterpret_cast<float*>(base + DecoderLayout::kReduce),
                                 small,
-                                DecoderWork(p)};
+                                DecoderWork(sizes, small.shares, index, num_blocks)};
 
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
@@ -89,6 +89,7 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init();
+    small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint64_t& barrier : small.written) {
       init_barrier(shared_address(&barrier), kProductWarps);
@@ -104,21 +105,21 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     if constexpr (kExchangesRegisters<kRows>) {
       take_registers<kComputingRegisters<kRows>>();
     }
-    Computation<kFormat, kRows, CacheElement>(block).run();
+    Computation<Schedule, kFormat, kRows, CacheElement>(block).run();
   } else {
     if constexpr (kExchangesRegisters<kRows>) {
       give_registers<kMovingRegisters<kRows>>();
     }
     if (warp == kStreamWarp) {
-      stream<kFormat, kRows, CacheElement>(block);
+      Streaming<Schedule, kFormat, kRows, CacheElement>(block).run();
     } else if (warp == kXWarp) {
       wait_for_predecessor();
       small.rows.load<CacheElement>(p);
       arrive(shared_address(&small.rows_ready));  // each lane what it wrote
-      if (!kXFromMemory<kRows> && threadIdx.x % kWarp == 0) bring_x<kRows>(block);
+      if (!kXFromMemory<kRows> && threadIdx.x % kWarp == 0) Bringing<Schedule, kRows>(block).run();
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();
-      if (threadIdx.x % kWarp == 0) signal_others<kRows>(block);
+      if (threadIdx.x % kWarp == 0) Signalling<Schedule, kRows>(block).run();
     }
   }
   __syncthreads();

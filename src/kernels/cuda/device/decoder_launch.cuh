@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/decoder_schedule.h"
+#include "kernels/cuda/decoder_work.h"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/row_product.cuh"
@@ -13,7 +15,6 @@ namespace gapless {
 inline constexpr int kMaxDecoderLayers = 64;
 inline constexpr int kDecoderHeadDim = 64;
 inline constexpr int kMaxUnits = 64;  // of a context (decoder_attention.cuh): two for each lane
-inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
 inline constexpr int kMaxDecoderDim = kProductThreads * kVector;  // a LayerNorm in one go
 
 struct DecoderLayer {
@@ -29,20 +30,12 @@ struct DecoderLayer {
   void* values;
 };
 
-// Counted up during a launch, zero between launches. Who waits for layer l waits until everyone has
-// counted l + 1 times; so nobody may count layer l + 1 before everyone has counted layer l. What
-// everyone does before that sees to it (parts, attention: the wait for all parts of layer l), or
-// only those count who have something to write and had to wait for what layer l led to (inner).
-//
-// Values that announce themselves are counted in the first layer only.
+// Counted up during a launch, zero between launches. Who waits for turn t of a value waits until
+// everyone who counts it has counted t + 1 times; so nobody may count turn t + 1 before everyone has
+// counted turn t (schedule_fault). Which turns are counted, and by whom: decoder_schedule.h.
 struct DecoderCounters {
-  GridCounter qkv;        // blocks whose part of q, k and v is written
-  GridCounter inner;      // of gelu(fc1); blocks without a part do not count
-  GridCounter parts;      // of the attention's units
-  GridCounter attention;  // of the attention
-  GridCounter sums;       // of the output product's partial sums
-  GridCounter norm;       // rows that are normalised
-  GridCounter finished;   // blocks that are through
+  GridCounter values[kNumValues];
+  GridCounter finished;  // blocks that are through
 };
 
 struct DecoderLaunch {
@@ -60,8 +53,8 @@ struct DecoderLaunch {
   int page_table_stride;
   const float* rope_table;
 
-  // Scratch. kRows: decoder_slice_rows(num_rows). Where [2, ...], layer l uses the (l % 2)-th:
-  // values announce themselves (self_announcing.cuh).
+  // Scratch. kRows: decoder_slice_rows(num_rows). Where [2, ...], turn t uses the (t % 2)-th:
+  // values announce themselves (copies_of).
   Bf16* norm;            // [2, kRows, dim] as activations.cuh orders them; [kRows, dim] from 9 rows
   Bf16* wide;            // [2, kRows, dim + ff_dim], as well: attention, gelu(fc1)
   Bf16* qkv;             // [2, num_rows, 3 dim]

@@ -1,9 +1,10 @@
-// The matrix products of decoder_kernel.cuh: which block does what, and the multiplication.
+// The matrix products of decoder_kernel.cuh.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/decoder_work.h"
 #include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/fp8_tile.cuh"
@@ -19,83 +20,7 @@ template <int kRows>
 inline constexpr int kXBytes = kXFromMemory<kRows> ? 0 : kRows* kProductColumns * 2;
 
 static_assert(kTileRows == kPreparedTileRows && kProductColumns == kPreparedTileColumns);
-
-struct TileRange {
-  int begin, end;
-  __device__ int size() const { return end - begin; }
-};
-
-struct ChunkRange {
-  int begin, end;
-  __device__ int size() const { return end - begin; }
-};
-
-// A group of tiles of the output product and a share of its columns.
-struct OutputUnit {
-  int index, group, rank;
-};
-
-// What one block does.
-class DecoderWork {
- public:
-  __device__ explicit DecoderWork(const DecoderLaunch& p)
-      : qkv_tiles_(3 * p.dim / kTileRows),
-        inner_tiles_(p.ff_dim / kTileRows),
-        head_tiles_((p.vocab + kTileRows - 1) / kTileRows),
-        output_tiles_(p.dim / kTileRows),
-        attention_chunks_(p.dim / kProductColumns),
-        inner_chunks_(p.ff_dim / kProductColumns) {}
-
-  // Rows of [qkv | fc1], in tiles. Who has one tile more of the first part has it from one end of
-  // the grid, of the second from the other.
-  __device__ TileRange qkv_tiles() const { return share(qkv_tiles_, blockIdx.x); }
-  __device__ TileRange inner_tiles() const {
-    const TileRange range = share(inner_tiles_, gridDim.x - 1 - blockIdx.x);
-    return {qkv_tiles_ + range.begin, qkv_tiles_ + range.end};
-  }
-  __device__ TileRange head_tiles() const { return share(head_tiles_, blockIdx.x); }
-  // Of whole matrices.
-  __device__ int all_input_tiles() const { return qkv_tiles_ + inner_tiles_; }
-  __device__ int all_output_tiles() const { return output_tiles_; }
-  __device__ int all_head_tiles() const { return head_tiles_; }
-  // How many blocks have tiles of fc1.
-  __device__ unsigned inner_blocks() const {
-    return min(static_cast<unsigned>(inner_tiles_), gridDim.x);
-  }
-
-  // Units of [proj | fc2].
-  __device__ OutputUnit first_output() const { return output(blockIdx.x); }
-  __device__ bool has(const OutputUnit& unit) const {
-    return unit.group * kGroupTiles < output_tiles_;
-  }
-  __device__ void next(OutputUnit& unit) const { unit = output(unit.index + gridDim.x); }
-  __device__ TileRange tiles(const OutputUnit& unit) const {
-    const int begin = unit.group * kGroupTiles;
-    return {begin, min(begin + kGroupTiles, output_tiles_)};
-  }
-  __device__ ChunkRange attention_chunks(const OutputUnit& unit) const {
-    return chunks(unit.rank, attention_chunks_);
-  }
-  __device__ ChunkRange inner_chunks(const OutputUnit& unit) const {
-    const ChunkRange range = chunks(unit.rank, inner_chunks_);
-    return {attention_chunks_ + range.begin, attention_chunks_ + range.end};
-  }
-
- private:
-  __device__ static TileRange share(int tiles, int index) {
-    const auto all = static_cast<std::int64_t>(tiles);
-    return {static_cast<int>(index * all / gridDim.x),
-            static_cast<int>((index + 1) * all / gridDim.x)};
-  }
-  __device__ static ChunkRange chunks(int rank, int all) {
-    return {rank * all / kDecoderColumnRanks, (rank + 1) * all / kDecoderColumnRanks};
-  }
-  __device__ static OutputUnit output(int index) {
-    return {index, index / kDecoderColumnRanks, index % kDecoderColumnRanks};
-  }
-
-  int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_, attention_chunks_, inner_chunks_;
-};
+static_assert(kUnitTiles == kGroupTiles);
 
 // A fragments of prepared tiles in shared memory (prepared_linear.h). `pair`: of steps of 16
 // columns.

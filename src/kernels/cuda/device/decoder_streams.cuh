@@ -15,7 +15,7 @@ namespace gapless::cuda {
 template <int kRows>
 inline constexpr int kInFlightBytes = (kRows <= 16 ? 64 : 80) << 10;
 
-// Columns of some rows of a matrix.
+// Columns of a few tiles of a matrix.
 struct WeightRun {
   const char* weights;
   int all_tiles;  // of the matrix' rows
@@ -30,138 +30,217 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
   static_assert(kMaxInFlight >= 1);
   static_assert(DecoderLayout::kRingBytes >= 2 * (kXBytes<kRows> + kGroupTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
-  for (int tile = run.tiles.begin; tile < run.tiles.end; tile += kGroupTiles) {
-    const int bytes = min(kGroupTiles, run.tiles.end - tile) * kTileBytes;
-    for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
-      const char* from =
-          run.weights + prepared_tile_offset<kFormat>(run.all_tiles, tile, chunk + lane);
-      producer.push<1>({.x_bytes = kXBytes<kRows>,
-                        .streamed = bytes,
-                        .piece_bytes = bytes,
-                        .max_in_flight = kMaxInFlight},
-                       min(kWarp, run.chunks.end - chunk), bytes, from);
-    }
+  const int bytes = run.tiles.size() * kTileBytes;
+  for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
+    const char* from =
+        run.weights + prepared_tile_offset<kFormat>(run.all_tiles, run.tiles.begin, chunk + lane);
+    producer.push<1>({.x_bytes = kXBytes<kRows>,
+                      .streamed = bytes,
+                      .piece_bytes = bytes,
+                      .max_in_flight = kMaxInFlight},
+                     min(kWarp, run.chunks.end - chunk), bytes, from);
   }
 }
 
-template <PreparedFormat kFormat, int kRows, typename CacheElement>
-__device__ void stream(const DecoderBlockState& block) {
-  const DecoderLaunch& p = block.p;
-  const DecoderWork& work = block.work;
-  RingProducer producer(block.small.ring, block.ring_data, DecoderLayout::kRingBytes);
-  PageStream<CacheElement> pages(p, block.small.rows);
-  const ChunkRange norm_chunks{0, p.dim / kProductColumns};
-  for (int l = 0; l <= p.num_layers; ++l) {
-    const bool is_head = l == p.num_layers;
-    if (is_head && p.head_weights == nullptr) break;
-    const DecoderLayer& layer = p.layers[is_head ? 0 : l];
-    OutputUnit unit = work.first_output();
-    // Weights are asked for in one place: that is a lot of code, and inlined.
+// What it asks for in a product: columns of tiles, unit after unit.
+struct ProductStream {
+  const char* weights;
+  int all_tiles;
+  PhaseKind kind;
+  ProductUnit unit;
+  Value first, second;  // what its columns multiply
+};
+
+// Walks over the products of a layer, and what is asked for before each.
+template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
+class Streaming {
+  static constexpr int kNumPhases = ScheduleOf<S>::kNumPhases;
+  using AllPhases = std::make_integer_sequence<int, kNumPhases>;
+
+ public:
+  __device__ explicit Streaming(const DecoderBlockState& block)
+      : block_(block),
+        p_(block.p),
+        producer_(block.small.ring, block.ring_data, DecoderLayout::kRingBytes),
+        pages_(p_, block.small.rows) {}
+
+  __device__ void run() {
+    const int num_layers = p_.num_layers;
+    for (int l = 0; l <= num_layers; ++l) {
+      const bool is_last = l == num_layers;
+      if (is_last && p_.head_weights == nullptr) break;
+        // Weights are asked for in one place: that is a lot of code, and inlined.
 #pragma unroll 1
-    for (int i = 0; is_head ? i < 1 : i < 2 || work.has(unit); ++i) {
-      WeightRun run;
-      if (is_head) {
-        run = {p.head_weights, work.all_head_tiles(), work.head_tiles(), norm_chunks};
-      } else if (i == 0) {
-        run = {layer.input_weights, work.all_input_tiles(), work.qkv_tiles(), norm_chunks};
-      } else if (i == 1) {
-        if (l == 0) {
-          // Keys and values of the step before may still be on their way into the cache.
-          wait_for_predecessor();
-          wait_barrier(shared_address(&block.small.rows_ready), 0);
-          pages.start();
+      for (int product = 0; product < (is_last ? 1 : kNumProducts<S>); ++product) {
+        ProductStream next;
+        if (is_last) {
+          constexpr Phase kPhase = S::kSchedule.last;
+          next = of<kPhase.kind, kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(p_.head_weights);
+        } else {
+          begin(l, product, next, AllPhases());
         }
-        pages.template ask_for<kInFlightBytes<kRows>>(layer, producer);
-        run = {layer.input_weights, work.all_input_tiles(), work.inner_tiles(), norm_chunks};
-      } else {
-        const bool is_inner = i % 2 == 0;
-        run = {layer.output_weights, work.all_output_tiles(), work.tiles(unit),
-               is_inner ? work.inner_chunks(unit) : work.attention_chunks(unit)};
-        if (!is_inner) work.next(unit);
+        ask_for(next);
       }
-      stream_tiles<kFormat, kRows>(producer, run);
     }
   }
-}
+
+ private:
+  template <PhaseKind kKind, Matrix kMatrix, Value kFirst, Value kSecond>
+  __device__ __forceinline__ ProductStream of(const char* weights) const {
+    return {weights, block_.work.all_tiles(kMatrix),
+            kKind,   block_.work.first_unit(kKind, kMatrix),
+            kFirst,  kSecond};
+  }
+
+  template <int... kIndices>
+  __device__ __forceinline__ void begin(int l, int product, ProductStream& next,
+                                        std::integer_sequence<int, kIndices...> /*phases*/) {
+    (begin_phase<kIndices>(l, product, next), ...);
+  }
+  template <int kIndex>
+  __device__ __forceinline__ void begin_phase(int l, int product, ProductStream& next) {
+    constexpr Phase kPhase = S::kSchedule.layer[kIndex];
+    constexpr int kProduct = products_before<S>(kIndex);
+    if constexpr (kPhase.kind == PhaseKind::kAttention) {
+      static_assert(kProduct < kNumProducts<S>, "pages are asked for before a product");
+      if (product == kProduct) ask_for_pages(l);
+    } else if constexpr (is_product(kPhase.kind)) {
+      const DecoderLayer& layer = p_.layers[l];
+      if (product == kProduct) {
+        next = of<kPhase.kind, kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(
+            kPhase.matrix == Matrix::kOutput ? layer.output_weights : layer.input_weights);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void ask_for_pages(int l) {
+    if (l == 0) {
+      // Keys and values of the step before may still be on their way into the cache.
+      wait_for_predecessor();
+      wait_barrier(shared_address(&block_.small.rows_ready), 0);
+      pages_.start();
+    }
+    pages_.template ask_for<kInFlightBytes<kRows>>(p_.layers[l], producer_);
+  }
+
+  __device__ __forceinline__ void ask_for(const ProductStream& product) {
+    const DecoderWork& work = block_.work;
+    ProductUnit unit = product.unit;
+    bool is_second = false;
+#pragma unroll 1
+    while (work.has(unit)) {
+      stream_tiles<kFormat, kRows>(
+          producer_, {product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
+                      work.chunks_of(is_second ? product.second : product.first, unit)});
+      is_second = !is_second && product.second != Value::kNone;
+      if (!is_second) work.next(product.kind, unit);
+    }
+  }
+
+  const DecoderBlockState& block_;
+  const DecoderLaunch& p_;
+  RingProducer producer_;
+  PageStream<CacheElement> pages_;
+};
 
 // ---- The x warp: it reads what the rows are. From 9 rows on, one thread of it then brings
 // activations (several would be in each other's way).
 
-template <int kRows>
-__device__ void bring_x(const DecoderBlockState& block) {
-  const DecoderLaunch& p = block.p;
-  const DecoderWork& work = block.work;
-  const DecoderCounters& counters = *p.counters;
-  unsigned stage = 0, x_stage = 0;
-  auto wait = [](const GridCounter& counter, unsigned target) {
-    wait_for_count(counter, target);
-    publish_to_copy_engine();
-  };
-  auto bring = [&](const Bf16* activations, ChunkRange chunks) {
+template <typename S, int kRows>
+class Bringing {
+  using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
+
+ public:
+  __device__ explicit Bringing(const DecoderBlockState& block)
+      : block_(block), p_(block.p), num_units_(block.small.rows.own.size()) {}
+
+  __device__ void run() {
+    for (int l = 0; l < p_.num_layers; ++l) {
+      known_ = 0;
+      bring_layer(l, AllPhases());
+    }
+    known_ = 0;
+    constexpr Phase kPhase = S::kSchedule.last;
+    if (p_.head_weights != nullptr) {
+      bring<kPhase.kind, kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(p_.num_layers);
+    }
+  }
+
+ private:
+  template <int... kIndices>
+  __device__ void bring_layer(int l, std::integer_sequence<int, kIndices...> /*phases*/) {
+    (bring_phase<kIndices>(l), ...);
+  }
+  template <int kIndex>
+  __device__ __forceinline__ void bring_phase(int l) {
+    constexpr Phase kPhase = S::kSchedule.layer[kIndex];
+    if constexpr (kPhase.kind == PhaseKind::kAttention) stage_ += num_units_;
+    if constexpr (is_product(kPhase.kind)) {
+      bring<kPhase.kind, kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(l);
+    }
+  }
+
+  template <PhaseKind kKind, Matrix kMatrix, Value kFirst, Value kSecond>
+  __device__ __forceinline__ void bring(int l) {
+    const DecoderWork& work = block_.work;
+    for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
+         work.next(kKind, unit)) {
+      bring_part<kFirst>(l, unit);
+      if constexpr (kSecond != Value::kNone) bring_part<kSecond>(l, unit);
+    }
+  }
+
+  template <Value kValue>
+  __device__ __forceinline__ void bring_part(int l, const ProductUnit& unit) {
+    if ((known_ & value_bit(kValue)) == 0) {
+      wait_for_count(block_.counter(kValue), block_.template count_of<kValue>(l));
+      publish_to_copy_engine();
+      known_ |= value_bit(kValue);
+    }
+    const Bf16* activations = kValue == Value::kNorm ? p_.norm : p_.wide;
+    const ChunkRange chunks = block_.work.chunks_of(kValue, unit);
     for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-      block.ring.bring_x(stage++, x_stage++, activations + chunk * (kRows * kProductColumns),
-                         kXBytes<kRows>);
-    }
-  };
-  auto bring_norm = [&](TileRange tiles) {
-    for (int tile = tiles.begin; tile < tiles.end; tile += kGroupTiles) {
-      bring(p.norm, {0, p.dim / kProductColumns});
-    }
-  };
-  const int num_units = UnitRange(block.small.rows, p.num_rows).size();
-  unsigned rows_normed = 0;
-  for (unsigned l = 0; l < static_cast<unsigned>(p.num_layers); ++l) {
-    const unsigned everyone = (l + 1) * gridDim.x;
-    rows_normed += p.num_rows;
-    wait(counters.norm, rows_normed);
-    bring_norm(work.qkv_tiles());
-    stage += num_units;
-    bring_norm(work.inner_tiles());
-    for (OutputUnit unit = work.first_output(); work.has(unit); work.next(unit)) {
-      wait(counters.inner, (l + 1) * work.inner_blocks());
-      bring(p.wide, work.inner_chunks(unit));
-      wait(counters.attention, everyone);
-      bring(p.wide, work.attention_chunks(unit));
+      block_.ring.bring_x(stage_++, x_stage_++, activations + chunk * (kRows * kProductColumns),
+                          kXBytes<kRows>);
     }
   }
-  if (p.head_weights != nullptr) {
-    wait(counters.norm, rows_normed + p.num_rows);
-    bring_norm(work.head_tiles());
-  }
-}
+
+  const DecoderBlockState& block_;
+  const DecoderLaunch& p_;
+  const int num_units_;
+  unsigned stage_ = 0, x_stage_ = 0;
+  unsigned known_ = 0;  // values of this layer that it has waited for
+};
 
 // ---- The signal warp: one thread.
 
-// Whether activations of a layer are counted.
-template <int kRows>
-__device__ bool counts_activations(int layer) {
-  return layer == 0 || !kXFromMemory<kRows>;
-}
+template <typename S, int kRows>
+class Signalling {
+  using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
 
-template <int kRows>
-__device__ void signal_others(const DecoderBlockState& block) {
-  const DecoderLaunch& p = block.p;
-  DecoderCounters& counters = *p.counters;
-  const bool has_row = blockIdx.x < static_cast<unsigned>(p.num_rows);
-  const bool has_inner = block.work.inner_tiles().size() > 0;
-  auto pass_on = [&](Written what, int times, GridCounter& counter) {
-    wait_barrier(shared_address(&block.small.written[what]), times & 1);
-    signal(counter);
-  };
-  if (has_row) pass_on(kNorm, 0, counters.norm);
-  for (int l = 0; l < p.num_layers; ++l) {
-    if (l == 0) pass_on(kQkv, l, counters.qkv);
-    pass_on(kParts, l, counters.parts);
-    if (counts_activations<kRows>(l)) {
-      if (has_inner) pass_on(kInner, l, counters.inner);
-      pass_on(kAttention, l, counters.attention);
-    }
-    if (l == 0) pass_on(kSums, l, counters.sums);
-    const bool is_last = l + 1 == p.num_layers;
-    if (has_row && counts_activations<kRows>(l + 1) && (!is_last || p.head_weights != nullptr)) {
-      pass_on(kNorm, l + 1, counters.norm);
-    }
+ public:
+  __device__ explicit Signalling(const DecoderBlockState& block) : block_(block) {}
+
+  __device__ void run() {
+    constexpr Phase kFirst = S::kSchedule.first;
+    pass_on<kFirst.writes>(-1);
+    for (int l = 0; l < block_.p.num_layers; ++l) pass_on_layer(l, AllPhases());
   }
-}
+
+ private:
+  template <int... kIndices>
+  __device__ void pass_on_layer(int l, std::integer_sequence<int, kIndices...> /*phases*/) {
+    (pass_on<S::kSchedule.layer[kIndices].writes>(l), ...);
+  }
+  template <Value kValue>
+  __device__ __forceinline__ void pass_on(int l) {
+    if (!block_.template counts<kValue, kXFromMemory<kRows>>(l)) return;
+    const int turn = ScheduleOf<S>::template turn_written<kValue>(l);
+    wait_barrier(block_.written(kValue), turn & 1);
+    signal(block_.counter(kValue));
+  }
+
+  const DecoderBlockState& block_;
+};
 
 }  // namespace gapless::cuda

@@ -1,0 +1,162 @@
+// Which block does what in the products of a decode step that is one launch
+// (device/decoder_kernel.cuh). All warps of a block go over the same units in the same order.
+//
+// Host and device, so that it is tested without a GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "kernels/cuda/decoder_schedule.h"
+#include "kernels/cuda/prepared_linear.h"
+
+namespace gapless {
+
+inline constexpr int kUnitTiles = 4;           // at most
+inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
+
+struct TileRange {
+  int begin, end;
+  GAPLESS_HOST_DEVICE int size() const { return end - begin; }
+};
+
+struct ChunkRange {  // of 128 columns each
+  int begin, end;
+  GAPLESS_HOST_DEVICE int size() const { return end - begin; }
+};
+
+// Some tiles of a matrix, and all of its columns or a share of them.
+struct ProductUnit {
+  int at, end;  // kProduct: tiles of the matrix; kPartialSums: shares, counted through all blocks
+};
+
+struct DecoderSizes {
+  int dim, ff_dim, vocab;
+};
+
+// A block's tiles of each matrix of which it computes whole columns. Computed once: to divide takes
+// longer than a block has between two phases.
+struct TileShares {
+  TileRange of[kNumMatrices];
+
+  GAPLESS_HOST_DEVICE void divide(const DecoderSizes& sizes, int block, int num_blocks) {
+    const int qkv = 3 * sizes.dim / kPreparedTileRows, inner = sizes.ff_dim / kPreparedTileRows;
+    const int head = (sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows;
+    // Who has one tile more of qkv has it from one end of the grid, of fc1 from the other.
+    const TileRange inner_share = share(inner, num_blocks - 1 - block, num_blocks);
+    of[static_cast<int>(Matrix::kQkv)] = share(qkv, block, num_blocks);
+    of[static_cast<int>(Matrix::kInner)] = {qkv + inner_share.begin, qkv + inner_share.end};
+    of[static_cast<int>(Matrix::kHead)] = share(head, block, num_blocks);
+  }
+
+ private:
+  GAPLESS_HOST_DEVICE static TileRange share(int tiles, int index, int num_blocks) {
+    const auto all = static_cast<std::int64_t>(tiles);
+    return {static_cast<int>(index * all / num_blocks),
+            static_cast<int>((index + 1) * all / num_blocks)};
+  }
+};
+
+class DecoderWork {
+ public:
+  // `shares` outlives it, and may be divided later.
+  GAPLESS_HOST_DEVICE DecoderWork(const DecoderSizes& sizes, const TileShares& shares, int block,
+                                  int num_blocks)
+      : shares_(shares),
+        block_(block),
+        num_blocks_(num_blocks),
+        qkv_tiles_(3 * sizes.dim / kPreparedTileRows),
+        inner_tiles_(sizes.ff_dim / kPreparedTileRows),
+        head_tiles_((sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows),
+        output_tiles_(sizes.dim / kPreparedTileRows),
+        dim_chunks_(sizes.dim / kPreparedTileColumns),
+        inner_chunks_(sizes.ff_dim / kPreparedTileColumns) {}
+
+  // Tiles of the prepared matrix that a product's tiles are part of: [qkv | fc1], [proj | fc2] or
+  // the head.
+  GAPLESS_HOST_DEVICE int all_tiles(Matrix matrix) const {
+    return matrix == Matrix::kOutput ? output_tiles_
+           : matrix == Matrix::kHead ? head_tiles_
+                                     : qkv_tiles_ + inner_tiles_;
+  }
+
+  // This block's tiles of a product that computes whole columns.
+  GAPLESS_HOST_DEVICE TileRange tiles(Matrix matrix) const {
+    return shares_.of[static_cast<int>(matrix)];
+  }
+  // How many blocks have any.
+  GAPLESS_HOST_DEVICE unsigned blocks_with_tiles(Matrix matrix) const {
+    const int all = matrix == Matrix::kQkv     ? qkv_tiles_
+                    : matrix == Matrix::kInner ? inner_tiles_
+                                               : head_tiles_;
+    return static_cast<unsigned>(all < num_blocks_ ? all : num_blocks_);
+  }
+
+  // This block's units of a product.
+  GAPLESS_HOST_DEVICE ProductUnit first_unit(PhaseKind kind, Matrix matrix) const {
+    if (kind == PhaseKind::kPartialSums) {
+      const int groups = (output_tiles_ + kUnitTiles - 1) / kUnitTiles;
+      return {block_, groups * kDecoderColumnRanks};
+    }
+    const TileRange range = tiles(matrix);
+    return {range.begin, range.end};
+  }
+  GAPLESS_HOST_DEVICE static bool has(const ProductUnit& unit) { return unit.at < unit.end; }
+  GAPLESS_HOST_DEVICE void next(PhaseKind kind, ProductUnit& unit) const {
+    unit.at += kind == PhaseKind::kPartialSums ? num_blocks_ : kUnitTiles;
+  }
+
+  GAPLESS_HOST_DEVICE TileRange tiles_of(PhaseKind kind, const ProductUnit& unit) const {
+    if (kind == PhaseKind::kPartialSums) {
+      const int begin = unit.at / kDecoderColumnRanks * kUnitTiles;
+      return {begin, smaller(begin + kUnitTiles, output_tiles_)};
+    }
+    return {unit.at, smaller(unit.at + kUnitTiles, unit.end)};
+  }
+  GAPLESS_HOST_DEVICE static int rank_of(const ProductUnit& unit) {
+    return unit.at % kDecoderColumnRanks;
+  }
+  // Columns of a unit that multiply some activations.
+  GAPLESS_HOST_DEVICE ChunkRange chunks_of(Value activations, const ProductUnit& unit) const {
+    switch (activations) {
+      case Value::kNorm:
+        return {0, dim_chunks_};
+      case Value::kAttention:
+        return chunk_share(rank_of(unit), dim_chunks_);
+      case Value::kInner: {
+        const ChunkRange range = chunk_share(rank_of(unit), inner_chunks_);
+        return {dim_chunks_ + range.begin, dim_chunks_ + range.end};
+      }
+      default:
+        return {0, 0};
+    }
+  }
+
+  // Whether this block counts a value, and how many blocks do.
+  template <typename S, Value kValue>
+  GAPLESS_HOST_DEVICE bool counts(int num_rows) const {
+    using Of = ScheduleOf<S>;
+    if constexpr (Of::in(Of::kByRow, kValue)) return block_ < num_rows;
+    if constexpr (Of::in(Of::kByTiles, kValue)) return tiles(Of::kCountedMatrix).size() > 0;
+    return true;
+  }
+  template <typename S, Value kValue>
+  GAPLESS_HOST_DEVICE unsigned counting_blocks(int num_rows) const {
+    using Of = ScheduleOf<S>;
+    if constexpr (Of::in(Of::kByRow, kValue)) return static_cast<unsigned>(num_rows);
+    if constexpr (Of::in(Of::kByTiles, kValue)) return blocks_with_tiles(Of::kCountedMatrix);
+    return static_cast<unsigned>(num_blocks_);
+  }
+
+ private:
+  GAPLESS_HOST_DEVICE static int smaller(int a, int b) { return a < b ? a : b; }
+  GAPLESS_HOST_DEVICE static ChunkRange chunk_share(int rank, int all) {
+    return {rank * all / kDecoderColumnRanks, (rank + 1) * all / kDecoderColumnRanks};
+  }
+
+  const TileShares& shares_;
+  int block_, num_blocks_;
+  int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_, dim_chunks_, inner_chunks_;
+};
+
+}  // namespace gapless
