@@ -194,9 +194,9 @@ std::vector<AutomatonState> sim_automata() {
       {1, {kFakeCoordId}, {8}},  // 7: a segment's box, then its path of classes
       {1, {kFakeCoordId}, {9}},
       {1, {kFakeSizeId}, {10}},
-      {.classes = 1u << 1, .class_next = {0, 11}},
-      {.classes = 1u << 2, .class_next = {0, 0, 12}},
-      {1, {kFakeStopId}, {12}, .classes = 1u << 1 | 1u << 2, .class_next = {0, 11, 12}},
+      {0, {}, {}, 0, -1, 1u << 1, {0, 11}},
+      {0, {}, {}, 0, -1, 1u << 2, {0, 0, 12}},
+      {1, {kFakeStopId}, {12}, 0, -1, 1u << 1 | 1u << 2, {0, 11, 12}},
   };
 }
 

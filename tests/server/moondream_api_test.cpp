@@ -308,7 +308,7 @@ TEST_F(MoondreamApiTest, SegmentStreamsItsBoxAndThenCommands) {
   }
   EXPECT_EQ(events[4].at("type"), "final");
   EXPECT_EQ(events[4].at("completed"), true);
-  EXPECT_EQ(events[4].at("path"), path);
+  EXPECT_EQ(events[4].at("path").as_string(), path);
   EXPECT_EQ(events[4].at("bbox"), events[0].at("bbox"));
 }
 
