@@ -18,6 +18,9 @@ namespace gapless {
 
 inline constexpr int kNumSegmentStates = 50;
 
+// Coordinates and sizes of an answer: its first tokens.
+inline constexpr int kNumSegmentRegionTokens = 3;
+
 // RowState::automaton of a new sequence of segment: behind the spatial states.
 inline constexpr std::int32_t segment_start() {
   return kNumSpatialStates;

@@ -184,6 +184,7 @@ TEST_F(SkillPromptTest, ASegmentRunsOnTheDeviceAutomatonOrOnHostMasks) {
   EXPECT_EQ(plain->row.automaton, segment_start());
   EXPECT_EQ(plain->row.max_generated, kDefaultMaxTokens);
   EXPECT_EQ(plain->row.flags, kRowDecodesRegions);
+  EXPECT_EQ(plain->num_region_tokens, 3);
   EXPECT_EQ(plain->host_constraint, nullptr);
   // Its template, and the name without the blank that point and detect put before it.
   std::vector<std::int32_t> ids;
