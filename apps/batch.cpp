@@ -41,8 +41,8 @@ struct BatchOptions {
 constexpr const char* kLineFormat = R"(A line of --in is a JSON object:
   {"id": "a", "skill": "query", "image": "a.jpg", "question": "What is this?"}
   {"id": "b", "skill": "detect", "image": "b.jpg", "object": "circle"}
-skill: query, caption, point or detect. image: a path from the file's folder; images: a list of
-paths; image_url: a data: URI or base64. question (query), object (point, detect), length (caption),
+skill: query, caption, point, detect or segment. image: a path from the file's folder; images: a list of
+paths; image_url: a data: URI or base64. question (query), object (point, detect, segment), length (caption),
 spatial_refs and settings are those of the HTTP API. id: a string or an integer of its own, else the
 line's number.
 A line of --out is the answer of the HTTP API with "id" and "line", or {"id", "line", "error":

@@ -22,6 +22,7 @@
 #include "grammar/grammar_limits.h"
 #include "image/annotate.h"
 #include "image/decode_image.h"
+#include "image/svg_path.h"
 #include "image/write_png.h"
 #include "picture_source.h"
 #include "skill/request_json.h"
@@ -56,6 +57,13 @@ struct RunOptions {
 // Between a reasoning and its answer.
 constexpr std::string_view kBehindReasoning = "\n\n";
 
+std::string shown_box(const Box& box) {
+  return fmt::format("{:.4f} {:.4f} {:.4f} {:.4f}", box.x_min, box.y_min, box.x_max, box.y_max);
+}
+
+// Between a segment's box and its path.
+constexpr std::string_view kBehindBox = "  ";
+
 // Prints text as it comes when asked to, and keeps the end of the request for the main thread.
 class ConsoleSink final : public ResponseSink {
  public:
@@ -68,6 +76,10 @@ class ConsoleSink final : public ResponseSink {
   void on_reasoning(std::string_view chunk, int) override {
     show(chunk);
     has_reasoning_ = true;
+  }
+  void on_box(const Box& box, int) override {
+    show(shown_box(box));
+    show(kBehindBox);
   }
   void on_done(const SkillResult& result) override { promise_.set_value(result); }
   void on_error(const Status& status) override { promise_.set_value(status); }
@@ -193,13 +205,12 @@ std::string shown_confidence(const SkillResult& result, std::size_t i) {
   return fmt::format("  {:.4f}", result.confidences[i].object);
 }
 
-// `label` begins each line: "a.jpg: ", or nothing.
-void print_answer(const RunOptions& options, const SkillResult& result, const std::string& label) {
+// `label` begins each line: "a.jpg: ", or nothing. `streamed`: text is on the screen already.
+void print_answer(const SkillResult& result, const std::string& label, bool streamed) {
   switch (result.skill) {
     case Skill::kQuery:
     case Skill::kCaption:
-      // Streamed text is on the screen already.
-      if (!options.stream) {
+      if (!streamed) {
         std::cout << label;
         if (result.reasoning) std::cout << result.reasoning->text << kBehindReasoning;
         std::cout << result.text;
@@ -215,11 +226,18 @@ void print_answer(const RunOptions& options, const SkillResult& result, const st
       break;
     case Skill::kDetect:
       for (std::size_t i = 0; i < result.boxes.size(); ++i) {
-        const Box& box = result.boxes[i];
-        fmt::print("{}{:.4f} {:.4f} {:.4f} {:.4f}{}\n", label, box.x_min, box.y_min, box.x_max,
-                   box.y_max, shown_confidence(result, i));
+        fmt::print("{}{}{}\n", label, shown_box(result.boxes[i]), shown_confidence(result, i));
       }
       if (result.boxes.empty()) fmt::print("{}none there\n", label);
+      break;
+    case Skill::kSegment:
+      if (!streamed) fmt::print("{}", label);
+      // The length limit may have come before the box.
+      if (!streamed && !result.boxes.empty()) {
+        fmt::print("{}{}{}{}", shown_box(result.boxes[0]), shown_confidence(result, 0), kBehindBox,
+                   result.text);
+      }
+      fmt::print("\n");
       break;
   }
 }
@@ -242,6 +260,13 @@ Status annotate_image(const RunOptions& options, const SkillRequest& request,
                            decode_image(std::as_bytes(std::span(encoded)), decode_options));
   std::size_t index = 0;
   for (const SkillResult& result : results) {
+    if (result.skill == Skill::kSegment) {
+      if (result.boxes.empty()) continue;
+      const Box& box = result.boxes.front();
+      draw_path(image, result.text, {box.x_min, box.y_min, box.x_max, box.y_max},
+                mark_colour(index++));
+      continue;
+    }
     for (const Box& box : result.boxes) {
       draw_box(image, {box.x_min, box.y_min, box.x_max, box.y_max}, mark_colour(index++));
     }
@@ -258,9 +283,9 @@ Status answer_one(const RunOptions& options, EngineGroup& engines, const SkillRe
                   std::span<const std::string> pictures, bool several) {
   const std::string picture = pictures.size() == 1 ? pictures.front() : "";
   const std::string label = several ? picture + ": " : "";
-  const bool stream = options.stream && !options.json;
-  const bool is_text = request.skill == Skill::kQuery || request.skill == Skill::kCaption;
-  if (stream && is_text) std::cout << label << std::flush;
+  const bool has_pieces = request.skill != Skill::kPoint && request.skill != Skill::kDetect;
+  const bool stream = options.stream && !options.json && has_pieces && request.objects.empty();
+  if (stream) std::cout << label << std::flush;
   // One for each object that is named, or one.
   std::vector<std::shared_ptr<ConsoleSink>> sinks;
   for (std::size_t i = 0; i < std::max<std::size_t>(1, request.objects.size()); ++i) {
@@ -283,7 +308,7 @@ Status answer_one(const RunOptions& options, EngineGroup& engines, const SkillRe
   } else {
     for (std::size_t i = 0; i < results.size(); ++i) {
       const bool is_named = !request.objects.empty();
-      print_answer(options, results[i], is_named ? label + request.objects[i] + ": " : label);
+      print_answer(results[i], is_named ? label + request.objects[i] + ": " : label, stream);
     }
   }
   // An answer is read while the next one is computed; where nobody reads, none is.
@@ -374,7 +399,7 @@ void add_sampling_options(CLI::App& command, GenerationSettings& settings) {
   command.add_option("--min-tokens", settings.min_tokens, "Shortest answer in tokens");
   command.add_option("--max-objects", settings.max_objects, "Most objects of point and detect");
   command.add_flag("--confidence", settings.confidence,
-                   "point, detect: how sure the model is of each object");
+                   "point, detect, segment: how sure the model is of each object");
   command.add_option("--stop", settings.stop, "End the text before this string (repeatable)");
   command
       .add_option_function<std::vector<std::int32_t>>(
@@ -395,7 +420,7 @@ void add_run_command(CLI::App& app, Command& chosen) {
       "run", "Answer one request about a picture, or several; or one to a text model");
   command
       ->add_option("skill", options->skill,
-                   "query, caption, point or detect; of text models chat or complete")
+                   "query, caption, point, detect or segment; of text models chat or complete")
       ->required();
   command
       ->add_option("--image", options->images,
@@ -413,11 +438,11 @@ void add_run_command(CLI::App& app, Command& chosen) {
                     "query: reason before the answer, of a model that can");
   command
       ->add_option("--object", options->objects,
-                   "point, detect: what to look for (repeatable: each is answered)")
+                   "point, detect, segment: what to look for (repeatable: each is answered)")
       ->allow_extra_args(false);
   command
       ->add_option("--spatial-ref", options->spatial_refs,
-                   "query, point: a place in the picture that is meant, X,Y or "
+                   "query, point, segment: a place in the picture that is meant, X,Y or "
                    "X_MIN,Y_MIN,X_MAX,Y_MAX from 0 to 1 (repeatable). point --object gaze with the "
                    "place of someone's eyes: where they look")
       ->allow_extra_args(false);
@@ -426,7 +451,7 @@ void add_run_command(CLI::App& app, Command& chosen) {
   command->add_flag("--json", options->json, "Print the response object of the HTTP API");
   command->add_flag("--stream", options->stream, "Print text as it is generated");
   command->add_option("--annotate", options->annotate,
-                      "Write the picture with points and boxes (PNG)");
+                      "Write the picture with points, boxes or segments (PNG)");
   command->add_flag("--ignore-exif", options->ignore_exif, "Do not apply the EXIF orientation");
   command->add_flag("--host-masks", options->host_masks,
                     "Constrain answers with masks from the host instead of on the device");

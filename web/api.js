@@ -82,8 +82,8 @@ export async function* events(response) {
   }
 }
 
-// Asks; onText gets text as it comes. The result is the answer's object.
-export async function ask(skill, body, { key, signal, onText }) {
+// Asks; onText gets text as it comes, onPath what there is of a segment. The result is the answer's object.
+export async function ask(skill, body, { key, signal, onText, onPath }) {
   const response = await fetch(`/v1/${skill}`, {
     method: "POST",
     headers: headers(key),
@@ -92,9 +92,12 @@ export async function ask(skill, body, { key, signal, onText }) {
   });
   if (!response.ok) throw await failure(response);
   if (!body.stream) return response.json();
+  const segment = { path: "", bbox: null };
   for await (const event of events(response)) {
     if (event.error) throw new ApiError(event.error.message);
-    if (event.chunk) onText(event.chunk);
+    if (event.type === "bbox") segment.bbox = event.bbox;
+    else if (event.type === "path_delta") onPath({ ...segment, path: (segment.path += event.chunk) });
+    else if (event.chunk) onText(event.chunk);
     if (event.completed) return event;
   }
   throw new ApiError("the stream broke off");

@@ -124,7 +124,7 @@ function requestBody(imageUrl) {
   else if (skill === "chat") body.question = at("text").value;
   else body.object = at("text").value;
   if (imageUrl && places.refs.length > 0) body.spatial_refs = places.refs;
-  if (skill === "query" || skill === "caption") body.stream = true;
+  if (skill === "query" || skill === "caption" || skill === "segment") body.stream = true;
   if (skill === "query" && canReason && at("reasoning").checked) body.reasoning = true;
   const chosen = settings();
   if (Object.keys(chosen).length > 0) body.settings = chosen;
@@ -179,8 +179,9 @@ async function run() {
       key: at("key").value,
       signal: running.signal,
       onText: (chunk) => at("answer").append(chunk),
+      onPath: (segment) => overlay.show(segment),
     });
-    if (result.objects || result.points || result.path) overlay.show(result);
+    if (result.objects || result.points || "path" in result) overlay.show(result);
     if (result.reasoning) showReasoning(result.reasoning);
     showMetrics(result.metrics);
   } catch (error) {
@@ -214,7 +215,7 @@ function askForKey() {
 // How many pictures the request is about, and its code.
 function showRequest() {
   const { length } = pictures.list;
-  places.enable((skill === "query" || skill === "point") && length > 0 && !asksAboutAll());
+  places.enable(["query", "point", "segment"].includes(skill) && length > 0 && !asksAboutAll());
   at("about").textContent = length < 2 ? "" : asksAboutAll() ? `about all ${length} pictures` : "about the picture that is shown";
   if (!at("code").open) return;
   const request = currentRequest();

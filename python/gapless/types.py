@@ -111,6 +111,7 @@ class PointOutput(Answered):
 
 class _MaybeBox(TypedDict, total=False):
     bbox: Region
+    coarse: bool  # nothing refined the path
 
 
 class SegmentOutput(Answered, _MaybeBox):

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "constraint/spatial_automaton.h"
+#include "constraint/segment_automaton.h"
 
 namespace gapless {
 
@@ -21,12 +21,12 @@ struct ReasoningTokens {
   int num_fed_again = 0;
 };
 
-// Its states, as they lie in the device's automata pool from reasoning_start() on: behind the spatial ones.
+// Its states, as they lie in the device's automata pool from reasoning_start() on: behind those of segment.
 std::vector<AutomatonState> build_reasoning_automaton(const ReasoningTokens& tokens);
 
 // RowState::automaton of a new sequence that reasons.
 inline constexpr std::int32_t reasoning_start() {
-  return kNumSpatialStates;
+  return segment_start() + kNumSegmentStates;
 }
 
 }  // namespace gapless

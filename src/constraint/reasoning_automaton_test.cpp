@@ -14,6 +14,7 @@ std::vector<AutomatonState> pool(int num_fed_again) {
   const auto spatial =
       build_spatial_automata({.coord_id = 5, .size_id = kSizeId, .eos_id = kEndId});
   std::vector<AutomatonState> states(spatial.begin(), spatial.end());
+  states.resize(static_cast<std::size_t>(reasoning_start()));  // of segment
   const auto reasoning = build_reasoning_automaton(
       {.answer_id = kAnswerId, .denied = {kEndId, kSizeId}, .num_fed_again = num_fed_again});
   states.insert(states.end(), reasoning.begin(), reasoning.end());
@@ -31,11 +32,12 @@ struct Walk {
     row.max_generated = 100;
   }
   bool allows(int token) const {
-    return listed_tokens(states[static_cast<std::size_t>(row.automaton)], row).allows(token);
+    return listed_tokens(states[static_cast<std::size_t>(row.automaton)], row, nullptr)
+        .allows(token);
   }
   void sample(int token) {
     ++row.num_generated;
-    walk_automaton(states.data(), token, row);
+    walk_automaton(states.data(), nullptr, token, row);
   }
 };
 

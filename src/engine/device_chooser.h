@@ -91,7 +91,7 @@ class DeviceChooser {
 
   const Options options_;
   std::vector<State> states_;
-  std::array<double, 4> mean_answer_;  // by Skill
+  std::array<double, kSkills.size()> mean_answer_;  // by Skill
   std::int64_t num_choices_ = 0;
   std::int64_t num_uses_ = 0;
 };

@@ -132,8 +132,13 @@ TEST_F(DeviceChooserTest, AnswersAreExpectedToBeAsLongAsThoseBefore) {
   EXPECT_EQ(take(query).tokens, 5 + 3 * 20);
   query.num_answers = 1;
   query.most_answer_tokens = 768;
-  query.skill = Skill::kPoint;
-  EXPECT_EQ(take(query).tokens, at_first) << "of another skill";
+  for (const Skill skill : kSkills) {
+    query.skill = skill;
+    if (skill != Skill::kQuery) {
+      EXPECT_EQ(take(query).tokens, at_first) << skill_name(skill);
+    }
+    chooser_->learn(skill, 400);  // the others do not hear of it
+  }
 }
 
 SkillRequest request_about(std::vector<std::string> pictures) {

@@ -49,6 +49,10 @@ void ActiveRequest::emit_token(const CommittedToken& token) {
     pending_logprobs_.push_back(describe_logprobs(token, *setup_.tokenizer));
     hand_on_logprobs();
   }
+  if (const std::optional<Box> box = setup_.decoder->take_box()) {
+    setup_.sink->on_box(*box, num_output_tokens_);
+    if (first_text_ns_ == 0) first_text_ns_ = host_now_ns();
+  }
   if (!chunk.empty()) {
     setup_.sink->on_text(chunk, num_output_tokens_);
     if (first_text_ns_ == 0) first_text_ns_ = host_now_ns();

@@ -73,6 +73,7 @@ class EngineGroup::ChargedSink final : public ResponseSink {
   void on_reasoning(std::string_view chunk, int num_tokens) override {
     sink_->on_reasoning(chunk, num_tokens);
   }
+  void on_box(const Box& box, int num_tokens) override { sink_->on_box(box, num_tokens); }
   void on_logprobs(std::vector<TokenLogprob> tokens) override {
     sink_->on_logprobs(std::move(tokens));
   }

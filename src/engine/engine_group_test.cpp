@@ -221,6 +221,24 @@ TEST(EngineGroup, EnginesShareTheHostsCores) {
   EXPECT_EQ(share_of_host(chosen, 4, 64).num_preprocess_threads, 5);
 }
 
+TEST_F(EngineGroupTest, ASegmentsBoxReachesTheClient) {
+  struct Noted final : Answer {
+    void on_box(const Box& found, int) override { box = found; }
+    std::optional<Box> box;
+  };
+  model_name_ = "random:moondream3-small:5";
+  start(1);
+  SkillRequest request = testing::question_about(testing::flat_picture(64, 48, 90), 20);
+  request.skill = Skill::kSegment;
+  auto answer = std::make_shared<Noted>();
+  ASSERT_TRUE(group_->submit(std::move(request), answer).ok());
+  const auto result = answer->promise.get_future().get();
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  ASSERT_TRUE(answer->box);
+  EXPECT_EQ(answer->box->y_max, result->boxes.at(0).y_max);
+  EXPECT_EQ(answer->streamed, result->text);
+}
+
 TEST_F(EngineGroupTest, ReasoningReachesTheClient) {
   struct Noted final : Answer {
     void on_reasoning(std::string_view chunk, int) override { reasoning += chunk; }

@@ -177,6 +177,7 @@ StatusOr<PreparedPrompt> Preprocessor::prepare_text(const SkillRequest& request,
   prompt.inputs = std::move(skill_prompt.inputs);
   prompt.prefix_len = skill_prompt.prefix_len;
   prompt.row = skill_prompt.row;
+  prompt.num_region_tokens = skill_prompt.num_region_tokens;
   prompt.token_notes = std::move(skill_prompt.token_notes);
   prompt.host_constraint = std::move(skill_prompt.host_constraint);
   if (constrain) GAPLESS_RETURN_IF_ERROR(constrain(prompt));

@@ -65,6 +65,7 @@ std::vector<std::string> skill_names(const TokenizerConfig& prompts) {
       "caption");
   add(!prompts.point.prefix.empty(), "point");
   add(!prompts.detect.prefix.empty(), "detect");
+  add(!prompts.segment.prefix.empty(), "segment");
   add(prompts.chat.has_value(), "chat");
   add(!prompts.query_reasoning.empty(), "reasoning");
   return names;
@@ -267,7 +268,7 @@ Status EngineService::warm_up_one(Engine& engine) {
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<std::byte> png, encode_png(image));
   const auto picture =
       std::make_shared<const std::string>(reinterpret_cast<const char*>(png.data()), png.size());
-  for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+  for (const Skill skill : kSkills) {
     SkillRequest request;
     request.skill = skill;
     request.images = {picture};

@@ -497,6 +497,8 @@ struct SampleParams {
   const std::int32_t* rows = nullptr;  // [num_rows], -1 = padding
   const RowState* row_states = nullptr;
   const AutomatonState* automata = nullptr;
+  const std::uint8_t* token_classes =
+      nullptr;  // [vocab] of AutomatonState::classes; nullptr: no state has them
   const std::uint32_t* host_masks =
       nullptr;  // [num_rows, host_mask_stride] bits, 1 = allowed; read only for kRowHostMask rows
   int host_mask_stride = 0;  // words
@@ -599,7 +601,8 @@ struct DecodeRegionsParams {
 //                    size_id and the row has kRowDecodesRegions; else {kText, token, 0, 0}. The
 //                    output carries the same x and y.
 //   automaton        the first edge with tokens[e] == token moves to next[e] (kNoAutomaton: free from
-//                    here on); a token without an edge, or with a forbidden one, stays put. By the exit of
+//                    here on), and without one the token's class c, of a closed state that lists it, to class_next[c];
+//                    another token, or one with a forbidden edge, stays put. By the exit of
 //                    an open state: max_generated = num_generated + max_after_exit, with this token counted.
 //   output.confidence  of a kRowWantsConfidence row; x and y only where the next input has them
 //   token memory     of a kRowAdjustsLogits row: the token's uses + 1, up to kMaxTokenUses.
@@ -613,6 +616,7 @@ struct AdvanceRowsParams {
   const TokenConfidence* confidences = nullptr;   // [num_rows]; nullptr: nobody asks
   const std::int32_t* tokens_consumed = nullptr;  // [num_rows]; nullptr: 1 each (decode)
   const AutomatonState* automata = nullptr;
+  const std::uint8_t* token_classes = nullptr;  // as in SampleParams
   RowState* row_states = nullptr;
   TokenMemory token_memory;
   StepOutput* outputs = nullptr;  // out [num_rows]

@@ -31,7 +31,8 @@ std::int64_t DecoderModel::decode_step_bytes(int num_rows, int context) const {
 }
 
 Status DecoderModel::prepare(std::span<const float> rope_table,
-                             std::span<const AutomatonState> automata) {
+                             std::span<const AutomatonState> automata,
+                             std::span<const std::uint8_t> token_classes) {
   GAPLESS_CHECK(limits_.max_prefill_tokens >= limits_.max_prefill_sequences);
   GAPLESS_CHECK(limits_.max_pages_per_row * kPageTokens >= info_.max_context);
   info_.decode_weight_bytes = decode_step_bytes(0, 0);
@@ -42,7 +43,7 @@ Status DecoderModel::prepare(std::span<const float> rope_table,
                            Workspace::create(device_, *context_.kernels, shape_, limits_));
   GAPLESS_ASSIGN_OR_RETURN(
       state_, DeviceState::create(device_, *stream, shape_.text, info_.image_tokens, context_.dtype,
-                                  kv_format_, limits_, automata));
+                                  kv_format_, limits_, automata, token_classes));
   text_decoder_.emplace(context_, shape_.text, weights().text, workspace_->text(), *state_,
                         rope_table_.as<float>());
   return ok_status();
@@ -233,6 +234,7 @@ Status DecoderModel::sample(Stream& compute, const StepShape& shape, const StepB
   sampling.rows = buffers.rows;
   sampling.row_states = state_->row_states();
   sampling.automata = state_->automata();
+  sampling.token_classes = state_->token_classes();
   sampling.host_masks = buffers.host_masks;
   sampling.host_mask_stride = (shape_.text.vocab + 31) / 32;
   sampling.grammar_masks = grammars.masks;
@@ -256,6 +258,7 @@ Status DecoderModel::sample(Stream& compute, const StepShape& shape, const StepB
   advance.confidences = buffers.confidences;
   if (shape.kind == StepKind::kPrefill) advance.tokens_consumed = buffers.tokens_consumed;
   advance.automata = state_->automata();
+  advance.token_classes = state_->token_classes();
   advance.row_states = state_->row_states();
   advance.token_memory = state_->token_memory();
   advance.outputs = buffers.outputs;
@@ -286,7 +289,7 @@ StatusOr<std::unique_ptr<TextModel>> TextModel::create(
     std::span<const float> rope_table, const StepLimits& limits, KvFormat kv_format) {
   std::unique_ptr<TextModel> model(
       new TextModel(device, kernels, shape, std::move(weights), limits, kv_format));
-  GAPLESS_RETURN_IF_ERROR(model->prepare(rope_table, {}));
+  GAPLESS_RETURN_IF_ERROR(model->prepare(rope_table, {}, {}));
   model->log_decode_path();
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("start-up"));
   GAPLESS_RETURN_IF_ERROR(model->tune(*stream));

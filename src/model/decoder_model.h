@@ -56,7 +56,8 @@ class DecoderModel : public StepModel {
 
   // Allocates and fills everything but the weights; waits for the device (start-up). rope_table: of
   // make_rope_table.
-  Status prepare(std::span<const float> rope_table, std::span<const AutomatonState> automata);
+  Status prepare(std::span<const float> rope_table, std::span<const AutomatonState> automata,
+                 std::span<const std::uint8_t> token_classes);
   // Says in the log where decode steps do not take the fastest path.
   void log_decode_path() const;
   // Tunes the decoder's products, and what a family adds.

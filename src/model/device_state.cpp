@@ -32,6 +32,7 @@ void DeviceState::carve(void* base, const TextShape& shape, int image_tokens, DT
   token_memory_.uses = layout.take_array<std::uint16_t>(entries);
   token_memory_.biases = layout.take_array<float>(entries);
   automata_ = layout.take_array<AutomatonState>(kMaxAutomatonStates);
+  token_classes_ = layout.take_array<std::uint8_t>(static_cast<std::size_t>(shape.vocab));
   image_slot_bytes_ = static_cast<std::size_t>(image_tokens) * static_cast<std::size_t>(shape.dim) *
                       dtype_bytes(dtype);
   image_embeddings_ =
@@ -42,8 +43,10 @@ void DeviceState::carve(void* base, const TextShape& shape, int image_tokens, DT
 StatusOr<DeviceState> DeviceState::create(Device& device, Stream& stream, const TextShape& shape,
                                           int image_tokens, DType dtype, KvFormat kv_format,
                                           const StepLimits& limits,
-                                          std::span<const AutomatonState> automata) {
+                                          std::span<const AutomatonState> automata,
+                                          std::span<const std::uint8_t> token_classes) {
   GAPLESS_CHECK(automata.size() <= kMaxAutomatonStates);
+  GAPLESS_CHECK(token_classes.size() <= static_cast<std::size_t>(shape.vocab));
   DeviceState state;
   std::size_t bytes = 0;
   state.carve(nullptr, shape, image_tokens, dtype, limits, &bytes);
@@ -66,6 +69,7 @@ StatusOr<DeviceState> DeviceState::create(Device& device, Stream& stream, const 
                            StagedUpload::create(device, stream, kUploadPieceBytes));
   GAPLESS_RETURN_IF_ERROR(upload.copy(state.row_states_, bytes_of(rows)));
   GAPLESS_RETURN_IF_ERROR(upload.copy(state.automata_, std::as_bytes(automata)));
+  GAPLESS_RETURN_IF_ERROR(upload.copy(state.token_classes_, std::as_bytes(token_classes)));
   GAPLESS_RETURN_IF_ERROR(upload.finish());
   return state;
 }

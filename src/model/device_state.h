@@ -1,5 +1,5 @@
 // The state that lives on the device across steps: the rows, what they remember of tokens, the page table, the KV cache, the pool
-// of image embeddings and the pool of automata. Allocated once from StepLimits.
+// of image embeddings, the pool of automata and the tokens' classes. Allocated once from StepLimits.
 #pragma once
 
 #include <cstddef>
@@ -27,17 +27,19 @@ std::size_t kv_page_bytes(const TextShape& shape, DType dtype, KvFormat format);
 class DeviceState {
  public:
   // The rows come up done and empty, every page-table entry is the trash page, the cache is zero.
-  // The automata pool begins with the spatial automata (spatial_automaton.h) of `automata`.
+  // The automata pool begins with `automata`. token_classes: of the tokens from the first on, the others have none.
   static StatusOr<DeviceState> create(Device& device, Stream& stream, const TextShape& shape,
                                       int image_tokens, DType dtype, KvFormat kv_format,
                                       const StepLimits& limits,
-                                      std::span<const AutomatonState> automata);
+                                      std::span<const AutomatonState> automata,
+                                      std::span<const std::uint8_t> token_classes = {});
 
   RowState* row_states() const { return row_states_; }
   std::int32_t* page_table() const { return page_table_; }  // [num_rows, page_table_stride]
   int page_table_stride() const { return page_table_stride_; }
   TokenMemory token_memory() const { return token_memory_; }
-  AutomatonState* automata() const { return automata_; }  // [kMaxAutomatonStates]
+  AutomatonState* automata() const { return automata_; }          // [kMaxAutomatonStates]
+  std::uint8_t* token_classes() const { return token_classes_; }  // [vocab]
 
   void* image_embeddings() const { return image_embeddings_; }  // [num_image_slots * 729, D] T
   // The 729 rows of one slot.
@@ -60,6 +62,7 @@ class DeviceState {
   std::int32_t* page_table_ = nullptr;
   TokenMemory token_memory_;
   AutomatonState* automata_ = nullptr;
+  std::uint8_t* token_classes_ = nullptr;
   void* image_embeddings_ = nullptr;
   int page_table_stride_ = 0;
   std::int64_t num_pages_ = 0;

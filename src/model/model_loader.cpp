@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "constraint/path_tokens.h"
 #include "model/llama/llama_prompts.h"
 #include "model/llama/tensors.h"
 #include "model/load_source.h"
@@ -106,8 +107,10 @@ StatusOr<std::unique_ptr<LoadedModel>> load_moondream(std::unique_ptr<Device> de
   GAPLESS_ASSIGN_OR_RETURN(const StepLimits limits,
                            choose_limits(*loaded, model_shape(loaded->config), options));
   GAPLESS_ASSIGN_OR_RETURN(
-      loaded->model, VisionLanguageModel::create(*loaded->device, *loaded->kernels, loaded->config,
-                                                 std::move(weights), limits, options.kv_cache));
+      loaded->model,
+      VisionLanguageModel::create(*loaded->device, *loaded->kernels, loaded->config,
+                                  std::move(weights), limits, options.kv_cache,
+                                  path_token_classes(loaded->tokenizer.text_of_tokens())));
   return loaded;
 }
 

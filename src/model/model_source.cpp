@@ -47,6 +47,7 @@ ModelConfig small_moondream3_config() {
   tokenizer.query.prefix = TokenizerConfig::ids({1, 567, 2});
   tokenizer.detect.prefix = TokenizerConfig::ids({1, 568, 2});
   tokenizer.point.prefix = TokenizerConfig::ids({1, 561, 2});
+  tokenizer.segment.prefix = TokenizerConfig::ids({1, 360, 2});
   return config;
 }
 

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "pipeline/sequence.h"
+
 namespace gapless {
 namespace {
 
@@ -100,6 +102,19 @@ SeatView waiting_for_mask(int row) {
   view.host_masked = true;
   view.mask_is_ready = false;
   return view;
+}
+
+// A path behind its box is as cheap as text.
+TEST(SequenceTest, DecodesRegionsAsLongAsTheyMayCome) {
+  Sequence sequence;
+  EXPECT_FALSE(sequence.decodes_regions());
+  sequence.prompt.row.flags = kRowDecodesRegions;
+  sequence.num_launched = 100;
+  EXPECT_TRUE(sequence.decodes_regions());
+  sequence.prompt.num_region_tokens = 3;
+  for (sequence.num_launched = 0; sequence.num_launched < 6; ++sequence.num_launched) {
+    EXPECT_EQ(sequence.decodes_regions(), sequence.num_launched < 3) << sequence.num_launched;
+  }
 }
 
 // Rule 6.

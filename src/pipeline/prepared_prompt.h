@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct PreparedPrompt {
   // Sampling parameters, stop ids, denied ids, length limit, automaton start, grammar and flags. The loop
   // fills in input, position and the counters.
   RowState row;
+  // Rows with kRowDecodesRegions: how many tokens, from the first on, may be coordinates or sizes; nothing: any. Steps behind them
+  // decode no regions.
+  std::optional<int> num_region_tokens;
   // Rows with kRowAdjustsLogits only: its tokens (once each, none of an image) and the biases. At most
   // one per token behind the prefix, one for BOS, and kMaxLogitBiases.
   std::vector<TokenNote> token_notes;

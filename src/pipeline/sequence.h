@@ -39,7 +39,11 @@ struct Sequence {
   int num_segments() const { return std::max(1, num_images() - num_cached_images); }
   bool host_masked() const { return (prompt.row.flags & kRowHostMask) != 0; }
   bool holds_grammar() const { return prompt.row.grammar != kNoGrammar; }
-  bool decodes_regions() const { return (prompt.row.flags & kRowDecodesRegions) != 0; }
+  // Whether its next step's token may be a coordinate or a size.
+  bool decodes_regions() const {
+    const bool may_still = !prompt.num_region_tokens || num_launched < *prompt.num_region_tokens;
+    return may_still && (prompt.row.flags & kRowDecodesRegions) != 0;
+  }
   bool asks_top_logprobs() const { return prompt.row.sampling.num_top_logprobs > 0; }
   bool is_prefilled() const { return num_launched > 0; }
 };

@@ -21,15 +21,23 @@ bool is_text_skill(Skill skill) {
   return skill == Skill::kQuery || skill == Skill::kCaption;
 }
 
-// What a chat message says for point and detect: the answer's own field as JSON, and which of several objects it is
-// about.
+// The fields of an answer that a chat message shows.
+std::vector<const char*> content_fields(Skill skill) {
+  if (skill == Skill::kPoint) return {"points"};
+  if (skill == Skill::kDetect) return {"objects"};
+  return {"path", "bbox", "coarse"};
+}
+
+// What a chat message says for point, detect and segment: the answer's own fields as JSON, and which of several objects
+// it is about.
 std::string content_of(const SkillResult& result, const std::string* object) {
   if (is_text_skill(result.skill)) return result.text;
   json::object answer = response_json(result);
-  const char* field = result.skill == Skill::kPoint ? "points" : "objects";
   json::object content;
   if (object != nullptr) content["object"] = *object;
-  content[field] = std::move(answer.at(field));
+  for (const char* field : content_fields(result.skill)) {
+    content[field] = std::move(answer.at(field));
+  }
   return json_text(content);
 }
 
@@ -91,6 +99,7 @@ ChatResponder::ChatResponder(ServerState& state, InferenceService& service,
       include_usage_(request.include_usage),
       with_logprobs_(request.skill.settings.logprobs),
       limit_field_(request.limit_field),
+      skill_(request.skill.skill),
       objects_(request.skill.objects),
       choices_(static_cast<std::size_t>(request.num_choices)) {}
 
@@ -134,7 +143,7 @@ void ChatResponder::fail(const ApiError& error) {
 
 void ChatResponder::on_text(std::size_t index, std::string_view chunk) {
   MutexLock lock(mutex_);
-  if (ended_ || !stream_) return;
+  if (ended_ || !stream_ || !is_text_skill(skill_)) return;
   start_choice(index);
   send_delta(index, {{"content", chunk}}, nullptr);
 }

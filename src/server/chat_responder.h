@@ -70,6 +70,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   const bool include_usage_;
   const bool with_logprobs_;
   const std::string_view limit_field_;
+  const Skill skill_;
   const std::vector<std::string> objects_;
 
   Mutex mutex_;

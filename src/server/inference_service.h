@@ -35,6 +35,9 @@ struct ServiceInfo {
   // What may be asked for: "query", "caption", "point", "detect"; "chat" of a text model; "reasoning" of a
   // model that can do so before it answers a query.
   std::vector<std::string> skills = {};
+  bool has_skill(std::string_view name) const {
+    return std::find(skills.begin(), skills.end(), name) != skills.end();
+  }
   bool takes_tools = false;  // chats may have functions to call
 
   // "NAME:latest" is NAME: so Ollama's clients spell names.

@@ -25,11 +25,8 @@ void model_info(ServerState& state, Exchange& exchange) {
   const ServiceInfo info = service->info();
   json::object answer = model_fields(info);
   answer["is_generation"] = true;
-  const auto has = [&info](std::string_view skill) {
-    return std::find(info.skills.begin(), info.skills.end(), skill) != info.skills.end();
-  };
   // Every skill of Moondream's is about a picture.
-  answer["has_image_understanding"] = has("query") || has("caption");
+  answer["has_image_understanding"] = info.has_skill("query") || info.has_skill("caption");
   answer["skills"] = json::array(info.skills.begin(), info.skills.end());
   answer["has_audio_understanding"] = false;
   answer["preferred_sampling_params"] = nullptr;

@@ -260,7 +260,7 @@ std::string ServerMetrics::text(const InferenceService* service) const {
                fmt::format("finished_reason=\"{}\"", name));
   }
   out.family("gapless_requests_total", "counter", "Requests that were answered, by skill");
-  for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+  for (const Skill skill : kSkills) {
     out.sample("gapless_requests_total", number(num_by_skill_[static_cast<std::size_t>(skill)]),
                fmt::format("skill=\"{}\"", skill_name(skill)));
   }

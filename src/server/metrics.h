@@ -79,8 +79,8 @@ class ServerMetrics {
   std::atomic<std::uint64_t> num_prompt_tokens_{0};
   std::atomic<std::uint64_t> num_cached_tokens_{0};  // of the prompts
   std::atomic<std::uint64_t> num_generation_tokens_{0};
-  std::array<std::atomic<std::uint64_t>, 4> num_finished_{};   // by FinishReason
-  std::array<std::atomic<std::uint64_t>, 4> num_by_skill_{};   // by Skill
+  std::array<std::atomic<std::uint64_t>, 4> num_finished_{};               // by FinishReason
+  std::array<std::atomic<std::uint64_t>, kSkills.size()> num_by_skill_{};  // by Skill
   std::array<std::atomic<std::uint64_t>, 6> num_responses_{};  // by hundreds of the status
   std::atomic<std::uint64_t> num_refused_{0};                  // 429
   std::atomic<std::uint64_t> num_aborted_{0};

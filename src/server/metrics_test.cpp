@@ -16,6 +16,25 @@ TEST(Histogram, BoundsAreInclusive) {
   EXPECT_DOUBLE_EQ(histogram.sum(), 14);
 }
 
+TEST(ServerMetrics, EverySkillIsCounted) {
+  ServerMetrics metrics;
+  std::size_t count = 0;
+  for (const Skill skill : kSkills) {
+    SkillResult result;
+    result.skill = skill;
+    ++count;
+    for (std::size_t i = 0; i < count; ++i) metrics.count_result(result, 0);
+  }
+  const std::string text = metrics.text(nullptr);
+  count = 0;
+  for (const Skill skill : kSkills) {
+    const std::string line = "gapless_requests_total{model_name=\"\",skill=\"" +
+                             std::string(skill_name(skill)) + "\"} " + std::to_string(++count) +
+                             "\n";
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+}
+
 TEST(ServerMetrics, BucketsAreCumulativeAndReasonsCounted) {
   ServerMetrics metrics;
   SkillResult result;

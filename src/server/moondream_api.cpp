@@ -15,6 +15,7 @@
 #include "server/sse.h"
 #include "skill/request_json.h"
 #include "skill/response_json.h"
+#include "text/prompt_template.h"
 
 namespace gapless {
 namespace {
@@ -25,16 +26,25 @@ namespace json = boost::json;
 // so that a request that fails before gets a status of its own.
 class MoondreamSink final : public ResponseSink {
  public:
-  MoondreamSink(ServerState& state, std::shared_ptr<Exchange> exchange, bool stream)
+  MoondreamSink(ServerState& state, std::shared_ptr<Exchange> exchange, Skill skill, bool stream)
       : exchange_(std::move(exchange)),
         request_id_(exchange_->request().request_id),
+        skill_(skill),
         stream_(stream),
         meter_(state, exchange_) {}
+
+  void on_box(const Box& box, int) override {
+    if (stream_) send({{"type", "bbox"}, {"bbox", box_json(box)}});
+  }
 
   void on_text(std::string_view chunk, int num_tokens) override {
     meter_.on_text(num_tokens);
     if (!stream_) return;
-    send({{"chunk", chunk}, {"completed", false}, {"token_index", num_tokens}});
+    json::object event = event_of("path_delta");
+    event["chunk"] = chunk;
+    event["completed"] = false;
+    event["token_index"] = num_tokens;
+    send(event);
   }
 
   void on_done(const SkillResult& result) override {
@@ -43,7 +53,9 @@ class MoondreamSink final : public ResponseSink {
     named.request_id = request_id_;
     json::object answer = response_json(named);
     if (!stream_) return respond_json(*exchange_, answer);
-    json::object last = {{"chunk", ""}, {"completed", true}};
+    json::object last = event_of("final");
+    last["chunk"] = "";
+    last["completed"] = true;
     for (auto& field : answer) last[field.key()] = std::move(field.value());
     send(last);
     exchange_->end_stream();
@@ -62,6 +74,11 @@ class MoondreamSink final : public ResponseSink {
   }
 
  private:
+  // Events of segment say what they are.
+  json::object event_of(std::string_view type) const {
+    return skill_ == Skill::kSegment ? json::object{{"type", type}} : json::object();
+  }
+
   void send(const json::object& event) {
     if (!started_) exchange_->begin_stream(stream_head());
     started_ = true;
@@ -70,6 +87,7 @@ class MoondreamSink final : public ResponseSink {
 
   const std::shared_ptr<Exchange> exchange_;
   const std::string request_id_;
+  const Skill skill_;
   const bool stream_;
   RequestMeter meter_;
   bool started_ = false;
@@ -184,7 +202,7 @@ StatusOr<SkillRequest> read_skill_request(Skill skill, json::object& body) {
 void submit(ServerState& state, InferenceService& service,
             const std::shared_ptr<Exchange>& exchange, SkillRequest request, bool stream) {
   request.received_ns = exchange->request().received_ns;
-  auto sink = std::make_shared<MoondreamSink>(state, exchange, stream);
+  auto sink = std::make_shared<MoondreamSink>(state, exchange, request.skill, stream);
   const StatusOr<RequestId> id = service.submit(std::move(request), std::move(sink));
   if (!id.ok()) return respond_error(*exchange, error_of_submit(id.status()));
   exchange->on_abort([&service, id = *id] { service.cancel(id); });
@@ -213,8 +231,8 @@ void submit_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
     return submit_objects(state, *service, exchange, std::move(request).value());
   }
   // point and detect have nothing to show before their end.
-  const bool has_text = skill == Skill::kQuery || skill == Skill::kCaption;
-  submit(state, *service, exchange, std::move(request).value(), *stream && has_text);
+  const bool has_pieces = skill != Skill::kPoint && skill != Skill::kDetect;
+  submit(state, *service, exchange, std::move(request).value(), *stream && has_pieces);
 }
 
 // What submit_skill() would refuse.
@@ -224,10 +242,20 @@ Status check_skill(Skill skill, json::object body) {
   return validate(request);
 }
 
+// Whatever the rest of the request is.
+void refuse_skill(Skill skill, const ServiceInfo& info, Exchange& exchange) {
+  const bool is_text_model = !info.has_skill(skill_name(Skill::kQuery));
+  ApiError error = error_of_request(lacks_skill(skill_name(skill), is_text_model));
+  error.code = "skill_not_available";
+  respond_error(exchange, error);
+}
+
 void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchange>& exchange) {
   InferenceService* service = ready_service(state, *exchange);
   if (service == nullptr) return;
-  std::optional<json::object> body = read_json_request(service->info(), *exchange);
+  const ServiceInfo info = service->info();
+  if (!info.has_skill(skill_name(skill))) return refuse_skill(skill, info, *exchange);
+  std::optional<json::object> body = read_json_request(info, *exchange);
   if (!body) return;
   with_remote_images(
       state, exchange, std::move(*body), ImagePlace::kTop,
@@ -237,26 +265,16 @@ void handle_skill(ServerState& state, Skill skill, const std::shared_ptr<Exchang
       });
 }
 
-void handle_segment(const std::shared_ptr<Exchange>& exchange) {
-  ApiError error = error_of_request(skill_from_name("segment").status());
-  error.code = "skill_not_available";
-  respond_error(*exchange, error);
-}
-
 }  // namespace
 
 void add_moondream_routes(Router& router, ServerState& state) {
   for (const std::string prefix : {"/v1/", "/"}) {
-    for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+    for (const Skill skill : kSkills) {
       router.add("POST", prefix + std::string(skill_name(skill)),
                  [&state, skill](const std::shared_ptr<Exchange>& exchange, std::string_view) {
                    handle_skill(state, skill, exchange);
                  });
     }
-    router.add("POST", prefix + "segment",
-               [](const std::shared_ptr<Exchange>& exchange, std::string_view) {
-                 handle_segment(exchange);
-               });
   }
 }
 

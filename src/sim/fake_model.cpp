@@ -108,7 +108,7 @@ std::int32_t choose_token(const RowState& row, std::uint64_t hidden, std::uint64
 
 // What a token does to its row; the sequence's answer so far is the caller's.
 StepOutput advance_row(RowState& row, std::int32_t token, std::uint64_t hidden, int consumed,
-                       std::span<const AutomatonState> automata) {
+                       const FakeModelConfig& config) {
   StepOutput output{.token = token, .position = row.position};
   row.input = {.kind = InputKind::kText, .id = token};
   if ((row.flags & kRowDecodesRegions) != 0 && (token == kFakeCoordId || token == kFakeSizeId)) {
@@ -123,7 +123,7 @@ StepOutput advance_row(RowState& row, std::int32_t token, std::uint64_t hidden, 
   }
   row.position += consumed;
   ++row.num_generated;
-  walk_automaton(automata.data(), token, row);
+  walk_automaton(config.automata.data(), config.token_classes.data(), token, row);
   if (is_stop(row, token)) {
     output.outcome = StepOutcome::kStopped;
   } else if (row.num_generated >= row.max_generated) {
@@ -147,7 +147,7 @@ std::int32_t sample_token(const RowState& row, std::uint64_t hidden, std::uint64
   return choose_token(row, hidden, notes, config.vocab, [&](std::int32_t token) {
     if (row.automaton != kNoAutomaton) {
       const AutomatonState& state = config.automata[static_cast<std::size_t>(row.automaton)];
-      return listed_tokens(state, row).allows(token);
+      return listed_tokens(state, row, config.token_classes.data()).allows(token);
     }
     if ((row.flags & kRowHostMask) != 0 || row.grammar != kNoGrammar) {
       return mask_allows(mask, token);
@@ -455,7 +455,7 @@ void FakeModel::sample_rows(const StepShape& shape, const StepBuffers& buffers) 
     const std::int32_t token =
         sample_token(row, hidden[i], notes_dev_.as<std::uint64_t>()[row_id], config_, mask);
     const int consumed = shape.kind == StepKind::kPrefill ? buffers.tokens_consumed[i] : 1;
-    buffers.outputs[i] = advance_row(row, token, hidden[i], consumed, config_.automata);
+    buffers.outputs[i] = advance_row(row, token, hidden[i], consumed, config_);
   }
 }
 
@@ -537,7 +537,7 @@ FakeAnswer fake_answer(const FakeModelConfig& config, const PreparedPrompt& prom
     std::fill(mask.begin(), mask.end(), 0u);
     if (constraint != nullptr) constraint->allowed(mask);
     const std::int32_t token = sample_token(row, acc, notes, config, mask.data());
-    const StepOutput output = advance_row(row, token, acc, 1, config.automata);
+    const StepOutput output = advance_row(row, token, acc, 1, config);
     if (output.outcome == StepOutcome::kStopped) {
       answer.reason = FinishReason::kStop;
       return answer;

@@ -56,6 +56,7 @@ struct FakeModelConfig {
   int image_tokens = 20;  // 1 + 20 is no multiple of a page, so prefixes have a tail page
   std::size_t crop_bytes = 8;
   std::vector<AutomatonState> automata;
+  std::vector<std::uint8_t> token_classes = {};  // by token, where the automata have classes
   std::shared_ptr<FakeGrammars> grammars = std::make_shared<FakeGrammars>();
 
   // Scripted durations on the simulated device; nothing on the CPU.

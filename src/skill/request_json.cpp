@@ -192,6 +192,7 @@ Status read_text(const json::object& object, SkillRequest& request) {
       break;
     case Skill::kPoint:
     case Skill::kDetect:
+    case Skill::kSegment:
       GAPLESS_RETURN_IF_ERROR(read_objects(object, request));
       text = find_field(object, name = "object", "obj");
       break;

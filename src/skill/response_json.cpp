@@ -38,6 +38,13 @@ void add_confidence(const SkillResult& result, std::size_t i, boost::json::objec
 
 }  // namespace
 
+boost::json::object box_json(const Box& box) {
+  return {{"x_min", rounded_coordinate(box.x_min)},
+          {"y_min", rounded_coordinate(box.y_min)},
+          {"x_max", rounded_coordinate(box.x_max)},
+          {"y_max", rounded_coordinate(box.y_max)}};
+}
+
 boost::json::array grounding_json(const Reasoning& reasoning) {
   boost::json::array parts;
   for (const Grounding& part : reasoning.grounding) {
@@ -81,17 +88,20 @@ boost::json::object response_json(const SkillResult& result) {
     case Skill::kDetect: {
       boost::json::array objects;
       for (std::size_t i = 0; i < result.boxes.size(); ++i) {
-        const Box& box = result.boxes[i];
-        boost::json::object shown{{"x_min", rounded_coordinate(box.x_min)},
-                                  {"y_min", rounded_coordinate(box.y_min)},
-                                  {"x_max", rounded_coordinate(box.x_max)},
-                                  {"y_max", rounded_coordinate(box.y_max)}};
+        boost::json::object shown = box_json(result.boxes[i]);
         add_confidence(result, i, shown);
         objects.push_back(std::move(shown));
       }
       json["objects"] = std::move(objects);
       break;
     }
+    case Skill::kSegment:
+      json["path"] = result.text;
+      json["bbox"] = result.boxes.empty() ? boost::json::value(nullptr)
+                                          : boost::json::value(box_json(result.boxes.front()));
+      json["coarse"] = true;  // nothing refined it
+      add_confidence(result, 0, json);
+      break;
   }
   json["metrics"] = metrics_json(result.metrics);
   return json;

@@ -15,7 +15,9 @@ namespace gapless {
 // point    {"request_id", "finish_reason", "points": [{"x", "y"}], "metrics"}
 // detect   {"request_id", "finish_reason", "objects": [{"x_min", "y_min", "x_max", "y_max"}],
 //           "metrics"}
-// Points and objects of a request that asked have "confidence" and "bin_confidences": [x, y], of boxes
+// segment  {"request_id", "finish_reason", "path", "bbox": {"x_min", "y_min", "x_max", "y_max"}, "coarse": true, "metrics"}
+//           the path is SVG path data in a square of side 1 that is the box; "bbox" is null where there is none
+// Points, objects and segments of a request that asked have "confidence" and "bin_confidences": [x, y], of boxes
 // [x, y, width, height], too.
 // metrics  {"input_tokens", "output_tokens", "prefill_time_ms", "decode_time_ms", "ttft_ms"}
 // reasoning {"text", "grounding": [{"start_idx", "end_idx", "points": [[x, y]]}]}: where it was asked for
@@ -25,6 +27,9 @@ boost::json::object response_json(const SkillResult& result);
 //   {"request_id", "answers": [{"object", ...}]}, each as above without its request_id
 boost::json::object response_json(std::span<const SkillResult> results,
                                   std::span<const std::string> objects);
+
+// {"x_min", "y_min", "x_max", "y_max"}
+boost::json::object box_json(const Box& box);
 
 // "grounding" as above.
 boost::json::array grounding_json(const Reasoning& reasoning);

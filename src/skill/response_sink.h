@@ -20,6 +20,8 @@ class ResponseSink {
   virtual void on_text(std::string_view chunk, int num_tokens) = 0;
   // Reasoning, which comes before the answer's text: whole UTF-8 characters.
   virtual void on_reasoning(std::string_view /*chunk*/, int /*num_tokens*/) {}
+  // The box of a segment, before the pieces of its path, which come as text: a whole command with its numbers each.
+  virtual void on_box(const Box& /*box*/, int /*num_tokens*/) {}
   // When the request asks for logprobs: the tokens of the on_text that follows, or for the answer
   // of on_done. Together they are the tokens of the answer, in order; those that a stop string cuts
   // off entirely do not come.

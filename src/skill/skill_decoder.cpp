@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "skill/segment_decoder.h"
 #include "text/tool_calls.h"
 
 namespace gapless {
@@ -210,7 +211,7 @@ class RegionDecoder final : public SkillDecoder {
         num_coords_ = 0;
       }
     } else if (token.id == ids_.size && num_coords_ == 2) {
-      add_box(token.x, token.y);
+      found_boxes_.push_back(box_around({center_[0], center_[1]}, token.x, token.y));
       confidence_.bins.insert(confidence_.bins.end(), {token.confidence.x, token.confidence.y});
       keep_confidence();
       num_coords_ = 0;
@@ -229,12 +230,6 @@ class RegionDecoder final : public SkillDecoder {
     if (with_confidences_) confidences_.push_back(confidence_);
   }
 
-  void add_box(float width, float height) {
-    const auto clamped = [](float value) { return std::clamp(value, 0.0f, 1.0f); };
-    found_boxes_.push_back({clamped(center_[0] - width / 2), clamped(center_[1] - height / 2),
-                            clamped(center_[0] + width / 2), clamped(center_[1] + height / 2)});
-  }
-
   const bool boxes_;
   const bool with_confidences_;
   const AnswerTokenIds ids_;
@@ -248,6 +243,12 @@ class RegionDecoder final : public SkillDecoder {
 };
 
 }  // namespace
+
+Box box_around(const Point& center, float width, float height) {
+  const auto clamped = [](float value) { return std::clamp(value, 0.0f, 1.0f); };
+  return {clamped(center.x - width / 2), clamped(center.y - height / 2),
+          clamped(center.x + width / 2), clamped(center.y + height / 2)};
+}
 
 std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
                                                  const Tokenizer& tokenizer,
@@ -269,6 +270,8 @@ std::unique_ptr<SkillDecoder> make_skill_decoder(const SkillRequest& request,
       return std::make_unique<RegionDecoder>(false, request.settings.confidence, ids);
     case Skill::kDetect:
       return std::make_unique<RegionDecoder>(true, request.settings.confidence, ids);
+    case Skill::kSegment:
+      return make_segment_decoder(tokenizer, ids, request.settings.confidence);
   }
   return nullptr;
 }

@@ -30,12 +30,15 @@ class SkillDecoder {
  public:
   virtual ~SkillDecoder() = default;
 
-  // Text that became final with this token (query, caption; empty for the others). Never a part of
+  // Text that became final with this token (query, caption; segment: of its path; empty for the others). Never a part of
   // a UTF-8 character, never text that may still turn into a stop string.
   virtual std::string push(const SampledToken& token) = 0;
 
   // Reasoning that became final since the last call, with the same promises; it has no stop strings.
   virtual std::string take_reasoning() { return {}; }
+
+  // The box of a segment, once, when it is known: before the first text.
+  virtual std::optional<Box> take_box() { return std::nullopt; }
 
   // How many of the pushed tokens came before the answer: the reasoning and its end.
   virtual int num_reasoning_tokens() const { return 0; }
@@ -54,6 +57,9 @@ class SkillDecoder {
   // Puts the answer (text and reasoning, points or boxes) into `result`. After finish().
   virtual void fill(SkillResult& result) const = 0;
 };
+
+// The part of it that lies in the picture.
+Box box_around(const Point& center, float width, float height);
 
 // The tokens that decoders look for.
 struct AnswerTokenIds {

@@ -10,6 +10,7 @@
 
 #include "base/limits.h"
 #include "constraint/reasoning_automaton.h"
+#include "constraint/segment_automaton.h"
 #include "constraint/spatial_automaton.h"
 
 namespace gapless {
@@ -72,6 +73,8 @@ StatusOr<Prompt> build_tokens(const SkillRequest& request, const PromptBuilder& 
       return builder.point(request.text, request.spatial_refs);
     case Skill::kDetect:
       return builder.detect(request.text);
+    case Skill::kSegment:
+      return builder.segment(request.text, request.spatial_refs);
   }
   return make_error(StatusCode::kInternal, "unknown skill");
 }
@@ -115,6 +118,7 @@ std::optional<SpatialSkill> spatial_skill(const SkillRequest& request) {
       return SpatialSkill::kDetect;
     case Skill::kQuery:
     case Skill::kCaption:
+    case Skill::kSegment:
       return std::nullopt;
   }
   return std::nullopt;
@@ -248,11 +252,13 @@ Status note_tokens(const GenerationSettings& settings, int vocab, SkillPrompt& p
   return ok_status();
 }
 
-Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens,
+Status set_constraint(const SkillRequest& request, const PromptBuilder& builder,
                       SkillPrompt& prompt) {
   RowState& row = prompt.row;
+  const TokenizerConfig& tokens = builder.config();
   const auto spatial = spatial_skill(request);
-  if (!spatial) {
+  const bool is_segment = request.skill == Skill::kSegment;
+  if (!spatial && !is_segment) {
     // Ends reasoning; an answer never holds it.
     if (tokens.answer_id.valid()) row.denied_ids[row.num_denied_ids++] = tokens.answer_id.value;
     if (!request.reasoning) return ok_status();
@@ -261,9 +267,10 @@ Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens
     return ok_status();
   }
   row.flags |= kRowDecodesRegions;
+  if (is_segment) prompt.num_region_tokens = kNumSegmentRegionTokens;
   if (request.settings.confidence) row.flags |= kRowWantsConfidence;
   if (request.constraint_mode == ConstraintMode::kDeviceAutomaton) {
-    row.automaton = automaton_start(*spatial);
+    row.automaton = is_segment ? segment_start() : automaton_start(*spatial);
     return ok_status();
   }
   if (tokens.any_token_is_coord) {
@@ -273,7 +280,12 @@ Status set_constraint(const SkillRequest& request, const TokenizerConfig& tokens
   row.flags |= kRowHostMask;
   const SpatialTokens spatial_tokens{tokens.coord_id.value, tokens.size_id.value,
                                      tokens.eos_id.value};
-  prompt.host_constraint = std::make_unique<SpatialConstraint>(*spatial, spatial_tokens);
+  if (is_segment) {
+    prompt.host_constraint = std::make_unique<SegmentConstraint>(
+        spatial_tokens, path_token_classes(builder.tokenizer().text_of_tokens()));
+  } else {
+    prompt.host_constraint = std::make_unique<SpatialConstraint>(*spatial, spatial_tokens);
+  }
   return ok_status();
 }
 
@@ -290,7 +302,7 @@ StatusOr<SkillPrompt> build_skill_prompt(const SkillRequest& request, const Prom
   set_sampling(request.settings, prompt.row.sampling);
   GAPLESS_RETURN_IF_ERROR(
       set_stop_ids(request.settings, builder.config(), limits.vocab, prompt.row));
-  GAPLESS_RETURN_IF_ERROR(set_constraint(request, builder.config(), prompt));
+  GAPLESS_RETURN_IF_ERROR(set_constraint(request, builder, prompt));
   GAPLESS_RETURN_IF_ERROR(note_tokens(request.settings, limits.vocab, prompt));
   return prompt;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -15,10 +16,12 @@
 namespace gapless {
 
 struct SkillPrompt {
-  std::vector<TokenInput> inputs;      // kImage inputs count through the request's images
-  int prefix_len = 0;                  // BOS and the images' positions; 0 without an image
-  RowState row;                        // sampling, stop ids, limits, automaton, flags
-  std::vector<TokenNote> token_notes;  // kRowAdjustsLogits
+  std::vector<TokenInput> inputs;  // kImage inputs count through the request's images
+  int prefix_len = 0;              // BOS and the images' positions; 0 without an image
+  RowState row;                    // sampling, stop ids, limits, automaton, flags
+  std::optional<int>
+      num_region_tokens;  // kRowDecodesRegions: only so many tokens, from the first on, may be regions
+  std::vector<TokenNote> token_notes;                // kRowAdjustsLogits
   std::unique_ptr<TokenConstraint> host_constraint;  // ConstraintMode::kHostMask
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "constraint/reasoning_automaton.h"
+#include "constraint/segment_automaton.h"
 
 namespace gapless {
 namespace {
@@ -98,7 +99,7 @@ TEST_F(SkillPromptTest, HowManyImagesARequestMayHave) {
   request.spatial_refs.emplace_back();
   EXPECT_NE(validate(request).message().find("exactly one image"), std::string::npos);
   request.spatial_refs.clear();
-  for (const Skill skill : {Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+  for (const Skill skill : {Skill::kCaption, Skill::kPoint, Skill::kDetect, Skill::kSegment}) {
     request.skill = skill;
     EXPECT_NE(validate(request).message().find("exactly one image"), std::string::npos);
   }
@@ -170,6 +171,43 @@ TEST_F(SkillPromptTest, AGazeIsOnePoint) {
   EXPECT_EQ(build(request)->row.automaton, automaton_start(SpatialSkill::kPoint));
   request.spatial_refs.clear();
   EXPECT_EQ(build(request)->row.automaton, automaton_start(SpatialSkill::kPoint));
+}
+
+TEST_F(SkillPromptTest, ASegmentRunsOnTheDeviceAutomatonOrOnHostMasks) {
+  SkillRequest request = with_image(Skill::kSegment, " star ");
+  EXPECT_EQ(build(request).status().field(), "skill") << "Moondream 2 has none";
+  TokenizerConfig config;
+  config.segment = {TokenizerConfig::ids({1, 360, 2}), TokenizerConfig::ids({3})};
+  builder_.emplace(*tokenizer_, config);
+  const auto plain = build(request);
+  ASSERT_TRUE(plain.ok()) << plain.status().to_string();
+  EXPECT_EQ(plain->row.automaton, segment_start());
+  EXPECT_EQ(plain->row.max_generated, kDefaultMaxTokens);
+  EXPECT_EQ(plain->row.flags, kRowDecodesRegions);
+  EXPECT_EQ(plain->num_region_tokens, 3);
+  EXPECT_EQ(plain->host_constraint, nullptr);
+  // Its template, and the name without the blank that point and detect put before it.
+  std::vector<std::int32_t> ids;
+  for (const TokenInput& input : plain->inputs) {
+    if (input.kind == InputKind::kText) ids.push_back(input.id);
+  }
+  std::vector<std::int32_t> expected = {0, 1, 360, 2};
+  const std::vector<TokenId> name = tokenizer_->encode("star").value();
+  for (const TokenId id : name) expected.push_back(id.value);
+  expected.push_back(3);
+  EXPECT_EQ(ids, expected);
+
+  request.constraint_mode = ConstraintMode::kHostMask;
+  request.settings.max_tokens = 20;
+  const auto on_host = build(request);
+  ASSERT_TRUE(on_host.ok());
+  EXPECT_EQ(on_host->row.automaton, kNoAutomaton);
+  EXPECT_EQ(on_host->row.max_generated, 20);
+  EXPECT_NE(on_host->host_constraint, nullptr);
+
+  request.spatial_refs = {
+      {.is_box = true, .x_center = 0.5f, .y_center = 0.5f, .width = 0.25f, .height = 0.5f}};
+  EXPECT_EQ(build(request)->inputs.size(), plain->inputs.size() + 3);
 }
 
 TEST_F(SkillPromptTest, ReasoningHasItsAutomatonItsOpenerAndALimitOfItsOwn) {

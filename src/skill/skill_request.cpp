@@ -134,7 +134,7 @@ Status validate_spatial_refs(const SkillRequest& request) {
   if (request.spatial_refs.empty()) return ok_status();
   if (request.images.empty()) return invalid_field("spatial_refs", "need an image");
   if (request.images.size() > 1) return invalid_field("spatial_refs", "need exactly one image");
-  if (request.skill != Skill::kQuery && request.skill != Skill::kPoint) {
+  if (request.skill == Skill::kCaption || request.skill == Skill::kDetect) {
     return invalid_argument("{} takes no spatial_refs", skill_name(request.skill))
         .with_field("spatial_refs");
   }
@@ -181,7 +181,7 @@ Status validate_text(std::string_view field, std::string_view text) {
 }
 
 bool looks_for_objects(Skill skill) {
-  return skill == Skill::kPoint || skill == Skill::kDetect;
+  return skill == Skill::kPoint || skill == Skill::kDetect || skill == Skill::kSegment;
 }
 
 Status validate_texts(const SkillRequest& request) {
@@ -189,7 +189,7 @@ Status validate_texts(const SkillRequest& request) {
   if (request.objects.empty()) return validate_text(text_field(request.skill), request.text);
   constexpr std::string_view kField = "objects";
   if (!looks_for_objects(request.skill)) {
-    return invalid_field(kField, "is for point and detect");
+    return invalid_field(kField, "is for point, detect and segment");
   }
   if (!request.text.empty()) return invalid_field(kField, "and object cannot both be there");
   if (request.objects.size() > kMaxChoices) {
@@ -231,19 +231,18 @@ std::string_view skill_name(Skill skill) {
       return "point";
     case Skill::kDetect:
       return "detect";
+    case Skill::kSegment:
+      return "segment";
   }
   return "query";
 }
 
 StatusOr<Skill> skill_from_name(std::string_view name) {
-  for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+  for (const Skill skill : kSkills) {
     if (name == skill_name(skill)) return skill;
   }
-  if (name == "segment") {
-    return invalid_argument("this model has no segment skill (Moondream 3 introduced it)")
-        .with_field("skill");
-  }
-  return invalid_argument("unknown skill '{}'; there are query, caption, point and detect", name)
+  return invalid_argument("unknown skill '{}'; there are query, caption, point, detect and segment",
+                          name)
       .with_field("skill");
 }
 
@@ -275,7 +274,7 @@ std::vector<boost::json::object> ToolUse::callable() const {
 Status validate(const SkillRequest& request) {
   GAPLESS_RETURN_IF_ERROR(validate_texts(request));
   if (request.settings.confidence && !looks_for_objects(request.skill)) {
-    return invalid_field("confidence", "is told by point and detect");
+    return invalid_field("confidence", "is told by point, detect and segment");
   }
   if (const Status images = validate_images(request); !images.ok()) {
     return images.with_field("image_url");

@@ -2,6 +2,7 @@
 // API).
 #pragma once
 
+#include <array>
 #include <boost/json/object.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,10 @@
 
 namespace gapless {
 
-enum class Skill : std::uint8_t { kQuery, kCaption, kPoint, kDetect };
+enum class Skill : std::uint8_t { kQuery, kCaption, kPoint, kDetect, kSegment };
+
+inline constexpr std::array kSkills = {Skill::kQuery, Skill::kCaption, Skill::kPoint,
+                                       Skill::kDetect, Skill::kSegment};
 
 std::string_view skill_name(Skill skill);
 StatusOr<Skill> skill_from_name(std::string_view name);
@@ -50,7 +54,7 @@ struct GenerationSettings {
   std::optional<std::int32_t> max_objects;  // kDefaultMaxObjects (point, detect)
   std::vector<std::string> stop;            // text ends before any of these; reasoning does not
   std::vector<TokenId> stop_token_ids;      // and so do these tokens
-  bool confidence = false;                  // point, detect: say how sure each object is
+  bool confidence = false;                  // point, detect, segment: say how sure each object is
   bool ignore_eos = false;                  // benchmarks: run to max_tokens
   bool logprobs = false;                    // tell each token's log probability
   std::int32_t top_logprobs = 0;            // and that many alternatives; needs logprobs
@@ -61,7 +65,7 @@ struct GenerationSettings {
 inline constexpr std::int32_t kDefaultMaxTokens = 768;
 inline constexpr std::int32_t kDefaultMaxObjects = 50;
 
-// How point and detect keep to their grammar: both give the same tokens.
+// How point, detect and segment keep to their grammar: both give the same tokens.
 enum class ConstraintMode : std::uint8_t {
   kDeviceAutomaton,  // inside the step, on the device: such rows run ahead like plain text
   kHostMask,         // the host uploads a mask between forward and sampling
@@ -86,8 +90,8 @@ struct ToolUse {
 
 struct SkillRequest {
   Skill skill = Skill::kQuery;
-  std::string text;  // query: the question; point, detect: the object; caption: unused
-  // point, detect: several things to look for, in place of `text`. Each is a choice of its own
+  std::string text;  // query: the question; point, detect, segment: the object; caption: unused
+  // point, detect, segment: several things to look for, in place of `text`. Each is a choice of its own
   // (Engine::submit_choices), about the same picture.
   std::vector<std::string> objects;
   QueryForm form = QueryForm::kQuestion;

@@ -56,10 +56,10 @@ struct SkillResult {
   std::string request_id;
   Skill skill = Skill::kQuery;
   FinishReason finish_reason = FinishReason::kStop;
-  std::string text;                    // query: the answer; caption: the caption
+  std::string text;                    // query: the answer; caption: the caption; segment: its path
   std::optional<Reasoning> reasoning;  // query that was asked to reason
   std::vector<Point> points;           // point
-  std::vector<Box> boxes;              // detect
+  std::vector<Box> boxes;  // detect; segment: one, or none where the length limit came first
   // Where asked for: of each point, or of each box.
   std::vector<ObjectConfidence> confidences;
   std::vector<ToolCall> tool_calls;  // query of a chat with tools

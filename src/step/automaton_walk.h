@@ -29,9 +29,17 @@ GAPLESS_HOST_DEVICE inline bool has_exit(const AutomatonState& state, const RowS
   return state.is_open != 0 && row.max_after_exit > 0;
 }
 
-// The tokens that decide whether a row of `state` may take one: with `only`, these alone, otherwise every other one.
+// Whether class `token_class` is among those of `classes` (AutomatonState).
+GAPLESS_HOST_DEVICE inline bool has_class(std::uint32_t classes, std::uint8_t token_class) {
+  return (classes >> token_class & 1u) != 0;
+}
+
+// The tokens that decide whether a row of `state` may take one: with `only`, these and those of the classes alone, otherwise
+// every other one.
 struct ListedTokens {
   bool only = true;
+  std::uint32_t classes = 0;
+  const std::uint8_t* token_classes = nullptr;  // read only where there are classes
   int num_tokens = 0;
   std::int32_t tokens[kMaxAutomatonEdges] = {};
 
@@ -41,12 +49,17 @@ struct ListedTokens {
     }
     return false;
   }
-  GAPLESS_HOST_DEVICE bool allows(std::int32_t token) const { return holds(token) == only; }
+  GAPLESS_HOST_DEVICE bool allows(std::int32_t token) const {
+    return holds(token) == only || (classes != 0 && has_class(classes, token_classes[token]));
+  }
 };
 
 GAPLESS_HOST_DEVICE inline ListedTokens listed_tokens(const AutomatonState& state,
-                                                      const RowState& row) {
+                                                      const RowState& row,
+                                                      const std::uint8_t* token_classes) {
   ListedTokens listed;
+  listed.classes = state.is_open == 0 ? state.classes : 0;
+  listed.token_classes = token_classes;
   const bool must_leave = has_exit(state, row) && row.num_generated >= row.exit_at;
   listed.only = state.is_open == 0 || must_leave;
   const int num_edges = must_leave ? 1 : state.num_edges;
@@ -58,8 +71,9 @@ GAPLESS_HOST_DEVICE inline ListedTokens listed_tokens(const AutomatonState& stat
 }
 
 // The row has sampled `token`, which num_generated counts already.
-GAPLESS_HOST_DEVICE inline void walk_automaton(const AutomatonState* automata, std::int32_t token,
-                                               RowState& row) {
+GAPLESS_HOST_DEVICE inline void walk_automaton(const AutomatonState* automata,
+                                               const std::uint8_t* token_classes,
+                                               std::int32_t token, RowState& row) {
   if (row.automaton == kNoAutomaton) return;
   const AutomatonState& state = automata[row.automaton];
   for (int i = 0; i < state.num_edges; ++i) {
@@ -69,6 +83,9 @@ GAPLESS_HOST_DEVICE inline void walk_automaton(const AutomatonState* automata, s
     if (i == 0 && has_exit(state, row)) row.max_generated = row.num_generated + row.max_after_exit;
     return;
   }
+  if (state.is_open != 0 || state.classes == 0) return;
+  const std::uint8_t token_class = token_classes[token];
+  if (has_class(state.classes, token_class)) row.automaton = state.class_next[token_class];
 }
 
 }  // namespace gapless

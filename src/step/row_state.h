@@ -37,7 +37,12 @@ static_assert(sizeof(TokenInput) == 16);
 // the state. Of rows with max_after_exit edge 0 of an open state is the exit: once the row has generated exit_at
 // tokens the exit's token is the only one that may be sampled, and behind the exit the row generates at most
 // max_after_exit tokens.
+//
+// A closed state may also list classes of tokens: those of a class c with bit c in `classes` may be sampled too, and move
+// to class_next[c]. A token's class is that of a table by token (token_classes of the ops), which all automata share; 0
+// is no class. A token with an edge goes by its edge.
 inline constexpr int kMaxAutomatonEdges = 4;
+inline constexpr int kNumTokenClasses = 12;
 inline constexpr std::int32_t kForbiddenEdge = -2;
 struct AutomatonState {
   std::int32_t num_edges = 0;
@@ -45,6 +50,8 @@ struct AutomatonState {
   std::int32_t next[kMaxAutomatonEdges] = {};
   std::int32_t is_open = 0;
   std::int32_t otherwise = -1;  // -1: none
+  std::uint32_t classes = 0;    // of closed states; bit 0 is 0
+  std::int32_t class_next[kNumTokenClasses] = {};
 };
 
 enum RowFlags : std::int32_t {

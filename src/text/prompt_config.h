@@ -41,7 +41,9 @@ struct TokenizerConfig {
     for (auto* list : {&config.caption_short, &config.caption_normal, &config.caption_long}) {
       list->clear();
     }
-    for (SkillTemplate* skill : {&config.query, &config.detect, &config.point}) *skill = {};
+    for (SkillTemplate* skill : {&config.query, &config.detect, &config.point, &config.segment}) {
+      *skill = {};
+    }
     config.query_reasoning.clear();
     config.reasoning_denied.clear();
     return config;
@@ -77,7 +79,8 @@ struct TokenizerConfig {
   int num_answer_ids_fed_again = 0;  // answer_ids behind the one that ends reasoning
   SkillTemplate detect{ids({1, 7235, 476, 2}), ids({3})};
   SkillTemplate point{ids({1, 2581, 2}), ids({3})};
-  // Whether the object's name of detect and point is tokenized with a space before it.
+  SkillTemplate segment;  // that release has none
+  // Whether the object's name of detect and point is tokenized with a space before it. (That of segment never is.)
   bool object_leading_space = true;
   // Likewise the question.
   bool question_leading_space = false;
@@ -97,9 +100,10 @@ struct TokenizerConfig {
     std::vector<TokenId> all = {
         bos_id,       eos_id, answer_id, thinking_id, coord_id, size_id, start_ground_points_id,
         end_ground_id};
-    for (const auto* list : {&caption_short, &caption_normal, &caption_long, &query.prefix,
-                             &query.suffix, &query_reasoning, &reasoning_denied, &detect.prefix,
-                             &detect.suffix, &point.prefix, &point.suffix}) {
+    for (const auto* list :
+         {&caption_short, &caption_normal, &caption_long, &query.prefix, &query.suffix,
+          &query_reasoning, &reasoning_denied, &detect.prefix, &detect.suffix, &point.prefix,
+          &point.suffix, &segment.prefix, &segment.suffix}) {
       all.insert(all.end(), list->begin(), list->end());
     }
     std::erase_if(all, [](TokenId id) { return !id.valid(); });

@@ -23,10 +23,19 @@ bool in_unit_range(float value) {
 
 }  // namespace
 
-Status PromptBuilder::lacks(std::string_view skill) const {
-  if (!config_.completes_text) return invalid_argument("this model has no {} skill", skill);
+Status lacks_skill(std::string_view skill, bool is_text_model) {
+  constexpr std::string_view kField = "skill";
+  if (skill == "segment") {
+    return invalid_argument(
+               "this model has no segment skill; Moondream 3 and Moondream 3.1 have it")
+        .with_field(kField);
+  }
+  if (!is_text_model) {
+    return invalid_argument("this model has no {} skill", skill).with_field(kField);
+  }
   return invalid_argument("this model has no {} skill: it is a text model; Moondream's have it",
-                          skill);
+                          skill)
+      .with_field(kField);
 }
 
 Status PromptBuilder::check_reasons() const {
@@ -100,12 +109,17 @@ StatusOr<Prompt> PromptBuilder::caption(CaptionLength length) const {
 }
 
 StatusOr<Prompt> PromptBuilder::detect(std::string_view object) const {
-  return object_prompt("detect", config_.detect, object, {});
+  return object_prompt("detect", config_.detect, config_.object_leading_space, object, {});
 }
 
 StatusOr<Prompt> PromptBuilder::point(std::string_view object,
                                       std::span<const SpatialRef> refs) const {
-  return object_prompt("point", config_.point, object, refs);
+  return object_prompt("point", config_.point, config_.object_leading_space, object, refs);
+}
+
+StatusOr<Prompt> PromptBuilder::segment(std::string_view object,
+                                        std::span<const SpatialRef> refs) const {
+  return object_prompt("segment", config_.segment, /*leading_space=*/false, object, refs);
 }
 
 StatusOr<Prompt> PromptBuilder::chat(std::span<const ChatMessage> messages,
@@ -148,12 +162,12 @@ StatusOr<Prompt> PromptBuilder::completion(std::string_view text) const {
 
 StatusOr<Prompt> PromptBuilder::object_prompt(std::string_view skill,
                                               const SkillTemplate& skill_template,
-                                              std::string_view object,
+                                              bool leading_space, std::string_view object,
                                               std::span<const SpatialRef> refs) const {
   if (skill_template.prefix.empty()) return lacks(skill);
   const std::string_view name = strip(object);
   if (name.empty()) return invalid_argument("the object is empty");
-  const std::string text = fmt::format("{}{}", config_.object_leading_space ? " " : "", name);
+  const std::string text = fmt::format("{}{}", leading_space ? " " : "", name);
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, tokenizer_->encode(text));
   Prompt prompt = begin(/*has_image=*/true);
   add_ids(skill_template.prefix, prompt);

@@ -33,6 +33,9 @@ struct Prompt {
   std::optional<std::size_t> image_position;
 };
 
+// What a request for a skill that a model has not gets: says which models have it.
+Status lacks_skill(std::string_view skill, bool is_text_model);
+
 // Immutable; any thread. The tokenizer must outlive it. User text never becomes a special token.
 //
 // Errors: blank text, text that is not UTF-8 or too long, a skill that the model does not have, a
@@ -43,6 +46,7 @@ class PromptBuilder {
       : tokenizer_(&tokenizer), config_(std::move(config)) {}
 
   const TokenizerConfig& config() const { return config_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
 
   // A point is read as the coordinates x and y; a box as the coordinates of its centre and its
   // size. The question goes in as it is. `reasoning`: the model reasons before it answers.
@@ -52,6 +56,7 @@ class PromptBuilder {
   // Whitespace around the object's name is dropped.
   StatusOr<Prompt> detect(std::string_view object) const;
   StatusOr<Prompt> point(std::string_view object, std::span<const SpatialRef> refs = {}) const;
+  StatusOr<Prompt> segment(std::string_view object, std::span<const SpatialRef> refs = {}) const;
   // A conversation whose last message is the user's (chat_template.h).
   StatusOr<Prompt> chat(std::span<const ChatMessage> messages, const ChatOptions& options) const;
   // Ok where the model can reason before it answers.
@@ -60,12 +65,13 @@ class PromptBuilder {
   StatusOr<Prompt> completion(std::string_view text) const;
 
  private:
-  Status lacks(std::string_view skill) const;
+  Status lacks(std::string_view skill) const { return lacks_skill(skill, config_.completes_text); }
   Prompt begin(bool has_image) const;
   void add_ids(std::span<const TokenId> ids, Prompt& prompt) const;
   Status add_refs(std::span<const SpatialRef> refs, Prompt& prompt) const;
   StatusOr<Prompt> object_prompt(std::string_view skill, const SkillTemplate& skill_template,
-                                 std::string_view object, std::span<const SpatialRef> refs) const;
+                                 bool leading_space, std::string_view object,
+                                 std::span<const SpatialRef> refs) const;
 
   const Tokenizer* tokenizer_;
   TokenizerConfig config_;

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   auto object = parse_json_body(body);
   if (!object.ok()) return 0;
-  for (const Skill skill : {Skill::kQuery, Skill::kCaption, Skill::kPoint, Skill::kDetect}) {
+  for (const Skill skill : kSkills) {
     const auto request = skill_request_from_json(skill, *object);
     if (request.ok()) (void)validate(*request);
   }

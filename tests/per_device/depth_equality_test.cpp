@@ -382,6 +382,50 @@ TEST_F(DepthEqualityTest, ASmallMoondream3GivesTheSameTokensAtEveryDepth) {
   }
 }
 
+// Paths are sampled among classes of tokens on the device; the host's masks give the same ones.
+TEST_F(DepthEqualityTest, SegmentsHaveTheSameTokensAtEveryDepthAndUnderTheHostsMasks) {
+  std::vector<Ask> asks;
+  const auto add = [&](const std::string& image_name, int tick, float temperature) {
+    SkillRequest request = ask(Skill::kSegment, "circle", image_name);
+    request.settings.max_tokens = 90;
+    request.settings.temperature = temperature;
+    request.settings.seed = 3 + tick;
+    asks.push_back({std::move(request), tick, kNever});
+    return &asks.back().request;
+  };
+  constexpr std::size_t kNumTwins = 3;
+  for (int i = 0; i < static_cast<int>(kNumTwins); ++i) {
+    const std::string picture = i == 1 ? "tall.png" : "wide.png";
+    add(picture, i, 0.9f * static_cast<float>(i));
+    add(picture, i, 0.9f * static_cast<float>(i))->constraint_mode = ConstraintMode::kHostMask;
+  }
+  add("single.png", 3, 1.5f)->settings.repetition_penalty = 1.3f;
+  add("single.png", 4, 1.2f)->settings.min_tokens = 60;
+  add("single.png", 4, 1.2f)->settings.ignore_eos = true;
+  asks.back().cancel_tick = 14;
+  add("single.png", 5, 1.0f)->settings.confidence = true;
+  add("single.png", 6, 1.0f)->spatial_refs = {
+      {.is_box = false, .x_center = 0.5f, .y_center = 0.25f}};
+  asks.push_back({ask(Skill::kDetect, "circle", "wide.png"), 6, kNever});
+  asks.back().request.settings.max_objects = 6;
+  model_name_ = "random:moondream3-small:3";
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  load(std::move(device).value());
+  if (HasFatalFailure()) return;
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  for (std::size_t i = 0; i < kNumTwins; ++i) {
+    EXPECT_EQ(alone.answers[2 * i]->tokens, alone.answers[2 * i + 1]->tokens) << "twins " << i;
+  }
+  std::size_t num_tokens = 0;
+  for (const auto& answer : alone.answers) num_tokens += answer->tokens.size();
+  ASSERT_GT(num_tokens, 300u) << "the load is too small to show anything";
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    expect_same(asks, alone.answers, run(depth, asks).answers);
+  }
+}
+
 // Any token but the end begins an object there, so the sampler replaces tokens; sizes are linear.
 TEST_F(DepthEqualityTest, ASmallOlderMoondreamGivesTheSameTokensAtEveryDepth) {
   std::vector<Ask> asks = sorted_by_submission(mixed_load());

@@ -233,6 +233,7 @@ class AdvanceRowsTest : public KernelsTest {
     std::vector<std::int32_t> consumed;  // empty: 1 each
     std::vector<RowState> states;
     std::vector<AutomatonState> automata;
+    std::vector<std::uint8_t> token_classes;
     std::vector<std::uint16_t> uses;  // [seats, 104]
 
     // Adds a row on a new seat.
@@ -265,7 +266,7 @@ class AdvanceRowsTest : public KernelsTest {
     const Buffer logprobs = upload(b.logprobs), values = upload(b.values);
     const Buffer confidences = upload(b.confidences);
     const Buffer consumed = upload(b.consumed), states = upload(b.states);
-    const Buffer automata = upload(b.automata);
+    const Buffer automata = upload(b.automata), token_classes = upload(b.token_classes);
     const Buffer outputs = poisoned_bytes((num_rows + 1) * sizeof(StepOutput));
     const Buffer uses = upload(b.uses);
     run(kernels_->advance_rows(
@@ -276,6 +277,7 @@ class AdvanceRowsTest : public KernelsTest {
                    .confidences = confidences.as<TokenConfidence>(),
                    .tokens_consumed = b.consumed.empty() ? nullptr : consumed.as<std::int32_t>(),
                    .automata = automata.as<AutomatonState>(),
+                   .token_classes = token_classes.as<std::uint8_t>(),
                    .row_states = states.as<RowState>(),
                    .token_memory = {.uses = uses.as<std::uint16_t>(), .stride = kMemoryStride},
                    .outputs = outputs.as<StepOutput>(),
@@ -386,6 +388,29 @@ TEST_F(AdvanceRowsTest, AutomatonMovesAlongTheEdge) {
   EXPECT_EQ(states_[2].automaton, kNoAutomaton);
   EXPECT_EQ(states_[3].automaton, 1);
   EXPECT_EQ(states_[4].automaton, kNoAutomaton);
+}
+
+TEST_F(AdvanceRowsTest, AnAutomatonMovesByTheTokensClass) {
+  Batch b;
+  b.token_classes.assign(kMemoryStride, 0);
+  b.token_classes[10] = b.token_classes[11] = b.token_classes[99] = 2;
+  b.token_classes[12] = 3;
+  b.automata = {
+      {.num_edges = 1, .tokens = {11}, .next = {2}, .classes = 1u << 2, .class_next = {3, 3, 1, 3}},
+      {.is_open = 1, .classes = 1u << 2, .class_next = {0, 0, 0}},
+      {.num_edges = 0}};
+  b.add(10).automaton = 0;  // 0 by its class
+  b.add(11).automaton = 0;  // 1 the edge goes before it
+  b.add(12).automaton = 0;  // 2 of another class
+  b.add(13).automaton = 0;  // 3 of none
+  b.add(10).automaton = 1;  // 4 open states have none
+  b.add(10).automaton = 2;  // 5 nor has this one
+  b.add(99).automaton = 0;  // 6 a stop id ends the row, and moves it as well
+  advance(b);
+  const std::int32_t expected[] = {1, 2, 0, 0, 1, 2, 1};
+  for (std::size_t i = 0; i < std::size(expected); ++i) {
+    EXPECT_EQ(states_[i].automaton, expected[i]) << "row " << i;
+  }
 }
 
 TEST_F(AdvanceRowsTest, TheExitOfAnOpenStateLimitsWhatFollows) {

@@ -20,6 +20,7 @@ struct Batch {
   std::vector<std::int32_t> seats;
   std::vector<RowState> states;
   std::vector<AutomatonState> automata;
+  std::vector<std::uint8_t> token_classes;  // of states that have classes
   std::vector<std::uint32_t> host_masks, grammar_masks;
   int mask_words = 0;
   // Token memory, [seats, memory_stride()]; empty: none. The entries of seats without
@@ -70,6 +71,7 @@ class SamplingTest : public KernelsTest {
     const int num_rows = static_cast<int>(b.seats.size());
     const Buffer logits = upload(b.logits), seats = upload(b.seats), states = upload(b.states);
     const Buffer automata = upload(b.automata), masks = upload(b.host_masks);
+    const Buffer token_classes = upload(b.token_classes);
     const Buffer grammar_masks = upload(b.grammar_masks);
     const Buffer uses = upload(b.uses), biases = upload(b.biases);
     const Buffer tokens = poisoned_bytes((num_rows + 1) * sizeof(std::int32_t));
@@ -81,6 +83,7 @@ class SamplingTest : public KernelsTest {
                                     .rows = seats.as<std::int32_t>(),
                                     .row_states = states.as<RowState>(),
                                     .automata = automata.as<AutomatonState>(),
+                                    .token_classes = token_classes.as<std::uint8_t>(),
                                     .host_masks = masks.as<std::uint32_t>(),
                                     .host_mask_stride = b.mask_words,
                                     .grammar_masks = grammar_masks.as<std::uint32_t>(),
@@ -149,7 +152,8 @@ class SamplingTest : public KernelsTest {
                                                                   : nullptr;
       const double u = sampling_uniform(row.sampling.seed, row.num_generated);
       auto sample = [&](const RowState& state, double at) {
-        return reference::sample_row(b.row(i), b.vocab, state, b.automata.data(), mask, at,
+        return reference::sample_row(b.row(i), b.vocab, state,
+                                     {b.automata.data(), b.token_classes.data()}, mask, at,
                                      b.memory_of(b.seats[i]));
       };
       const reference::SampledToken exact = sample(row, u);
@@ -417,6 +421,37 @@ TEST_F(SamplingTest, AutomatonAllowsItsEdgesAndIgnoresDeniedIds) {
     EXPECT_EQ(std::count(state.tokens, state.tokens + state.num_edges, result.tokens[i]), 1)
         << result.tokens[i];
   }
+  expect_reference(b);
+}
+
+// Its edges, and all tokens of its classes; a token of no class is in none.
+TEST_F(SamplingTest, AClosedStateAllowsItsClasses) {
+  Batch b = make_batch(40, 700);
+  b.token_classes.resize(700);
+  for (std::size_t token = 0; token < 700; ++token) {
+    b.token_classes[token] = static_cast<std::uint8_t>(token * 7 % kNumTokenClasses);
+  }
+  b.automata = {{.num_edges = 1, .tokens = {12}, .next = {1}, .classes = 1u << 5},
+                {.classes = 1u << 3 | 1u << 11},
+                {.num_edges = 2, .tokens = {24, 36}, .next = {0, 1}},
+                {.num_edges = 1, .tokens = {5}, .next = {0}, .is_open = 1, .classes = 1u << 5}};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.automaton = static_cast<std::int32_t>(i % 4);
+    row.sampling.temperature = i % 3 == 0 ? 0.0f : 2.0f;
+    if (i % 5 == 0) row.sampling.top_k = 30;
+    b.row(i)[48] = 20;  // of no class
+  }
+  const Result result = run_device(b);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    const AutomatonState& state = b.automata[i % 4];
+    const std::int32_t token = result.tokens[i];
+    const bool is_edge = std::count(state.tokens, state.tokens + state.num_edges, token) > 0;
+    const auto token_class = b.token_classes[static_cast<std::size_t>(token)];
+    const bool is_listed = is_edge || (state.classes >> token_class & 1) != 0;
+    EXPECT_TRUE(is_listed || state.is_open != 0) << token;
+  }
+  EXPECT_EQ(result.tokens[3], 48) << "an open state's classes mean nothing";
   expect_reference(b);
 }
 

@@ -87,6 +87,10 @@ PreparedPrompt RequestMaker::prompt(const SimRequest& request) const {
   prompt.row.stop_ids[0] = kFakeStopId;
   if (request.kind == RowKind::kAutomaton) {
     prompt.row.automaton = request.seed % 2 == 0 ? 0 : 3;
+    if (request.seed % 8 == 2) {
+      prompt.row.automaton = 7;
+      prompt.num_region_tokens = 3;
+    }
     prompt.row.flags |= kRowDecodesRegions;
     // Reasoning takes a token, and so do its end, the end once more and the answer.
     if (request.seed % 4 == 3 && request.max_generated >= 4) {

@@ -37,6 +37,7 @@ FakeModelConfig random_model(SimRandom& random) {
   if (random.chance(0.5)) limits.max_graph_tokens = random.between(1, limits.max_prefill_tokens);
   if (random.chance(0.5)) limits.max_graph_crops = random.between(1, limits.max_crops_per_encode);
   config.automata = sim_automata();
+  config.token_classes = sim_token_classes(config.vocab);
   const int step_ns = random.between(0, 50'000);
   const int sampling_ns = random.between(0, 20'000);
   config.forward_ns = [step_ns](const StepShape& shape) {
@@ -190,7 +191,21 @@ std::vector<AutomatonState> sim_automata() {
       {2, {8, kFakeStopId}, {3, 4}},                                      // 4: another, or the end
       {3, {9, kFakeStopId, 10}, {6, kForbiddenEdge, kForbiddenEdge}, 1},  // 5: reasoning
       {1, {9}, {kNoAutomaton}},  // 6: its end once more, then the answer
+      {1, {kFakeCoordId}, {8}},  // 7: a segment's box, then its path of classes
+      {1, {kFakeCoordId}, {9}},
+      {1, {kFakeSizeId}, {10}},
+      {0, {}, {}, 0, -1, 1u << 1, {0, 11}},
+      {0, {}, {}, 0, -1, 1u << 2, {0, 0, 12}},
+      {1, {kFakeStopId}, {12}, 0, -1, 1u << 1 | 1u << 2, {0, 11, 12}},
   };
+}
+
+std::vector<std::uint8_t> sim_token_classes(int vocab) {
+  std::vector<std::uint8_t> classes(static_cast<std::size_t>(vocab));
+  for (std::size_t token = 3; token < classes.size(); ++token) {
+    classes[token] = static_cast<std::uint8_t>(token % 3);
+  }
+  return classes;
 }
 
 }  // namespace gapless

@@ -68,8 +68,9 @@ std::int64_t num_captured_kernels(const LoopOptions& loop, const StepLimits& lim
 // "seed 17: depth 3, 5 requests, ..."
 std::string describe(const Schedule& schedule);
 
-// The automata that requests of kind kAutomaton run: coordinates and sizes, a choice of words, and
+// The automata that requests of kind kAutomaton run: coordinates and sizes, a choice of words, a segment, and
 // reasoning before an answer.
 std::vector<AutomatonState> sim_automata();
+std::vector<std::uint8_t> sim_token_classes(int vocab);
 
 }  // namespace gapless

@@ -48,6 +48,7 @@ Schedule soak_engine(int depth) {
   limits.num_pages = 30;
   limits.num_image_slots = 2;
   schedule.model.automata = sim_automata();
+  schedule.model.token_classes = sim_token_classes(schedule.model.vocab);
   schedule.model.forward_ns = [](const StepShape& shape) {
     return shape.kind == StepKind::kDecode ? std::int64_t{5'000'000} : std::int64_t{12'000'000};
   };

@@ -189,15 +189,18 @@ class PlaygroundTest(unittest.TestCase):
         self.assert_sound(browser)
 
     def test_a_segment_is_drawn_in_its_box(self):
-        # No model that is served has the skill: it is made up here, and the answer too.
+        # The model that ships has not the skill: it is made up here, and the answer too.
         browser = self.page(before="""
             const real = window.fetch;
+            const bbox = {x_min: 0.25, y_min: 0.5, x_max: 0.75, y_max: 0.75};
+            const path = ["M 0 0", " L 1 0 0.5 1", " Z"];
+            const events = [{type: "bbox", bbox}, ...path.map((chunk) => ({type: "path_delta", chunk, completed: false})),
+              {type: "final", completed: true, path: path.join(""), bbox,
+               metrics: {ttft_ms: 1, input_tokens: 1, output_tokens: 1, decode_time_ms: 1}}];
             window.fetch = async (url, options) => url === "/model_info" ?
               new Response(JSON.stringify({skills: ["query", "caption", "point", "detect", "segment"]})) :
               url !== "/v1/segment" ? real(url, options) :
-              new Response(JSON.stringify({path: "M 0 0 L 1 0 L 0.5 1 Z",
-                bbox: {x_min: 0.25, y_min: 0.5, x_max: 0.75, y_max: 0.75},
-                metrics: {ttft_ms: 1, input_tokens: 1, output_tokens: 1, decode_time_ms: 1}}));""")
+              new Response(events.map((event) => "data: " + JSON.stringify(event) + "\\n\\n").join(""));""")
         self.assertEqual(self.tabs(browser), ["Query", "Caption", "Point", "Detect", "Segment"])
         browser.click("#sample")
         browser.wait_for("!document.getElementById('frame').hidden")
@@ -210,6 +213,26 @@ class PlaygroundTest(unittest.TestCase):
                                "(inner.right - all.left) / all.width, (inner.bottom - all.top) / all.height]; })()")
         for value, expected in zip(box, (0.25, 0.5, 0.75, 0.75)):
             self.assertAlmostEqual(value, expected, delta=0.02)
+        self.assert_sound(browser)
+
+    def test_a_segment_of_a_real_model_is_drawn_as_it_comes(self):
+        server = self.serve("--model", "random:moondream3-small:2")
+        browser = self.page(server=server)
+        browser.click("#sample")
+        browser.wait_for("!document.getElementById('frame').hidden")
+        browser.run("document.getElementById('max_tokens').value = '60'")
+        browser.run("window.drawn = []; new MutationObserver(() => {"
+                    "  const path = document.querySelector('#overlay svg path'); if (path) drawn.push(path.getAttribute('d')); })"
+                    ".observe(document.getElementById('overlay'), {childList: true})")
+        browser.keys("5")
+        browser.keys("thing\n", "#text")
+        browser.wait_for("!document.getElementById('metrics').hidden")
+        drawn = browser.run("return drawn")
+        picture = "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
+        answer = self.post(server, "/v1/segment", {"image_url": picture, "object": "thing", "settings": {"max_tokens": 60}})
+        self.assertEqual(drawn[-1], answer["path"])
+        for before, after in zip(drawn, drawn[1:]):
+            self.assertTrue(after.startswith(before), (before, after))
         self.assert_sound(browser)
 
     def test_no_tab_for_a_skill_that_the_model_has_not(self):

@@ -132,6 +132,11 @@ void FakeService::run(Job& job) {
     result.boxes = {{0.1f, 0.2f, 0.3f, 0.4f}};
     if (text == "nothing") result.boxes.clear();
     if (settings.confidence) result.confidences = {{0.75f, {0.5f, 0.25f, 0.125f, 1}}};
+  } else if (job.request.skill == Skill::kSegment) {
+    result.boxes = {{0.25f, 0.5f, 0.75f, 1}};
+    sink.on_box(result.boxes.front(), result.metrics.output_tokens += 3);
+    for (const char* chunk : {"M 0 0", " L 1 0", " Z"}) say(chunk);
+    result.text = "M 0 0 L 1 0 Z";
   } else {
     if (job.request.reasoning) {
       for (const char* chunk : {"two ", "dots"}) {

@@ -43,8 +43,10 @@ class FakeService final : public InferenceService {
     info.weight_bytes = 54'000'000;
     info.max_running = 8;
     info.skills = {"query", "caption", "point", "detect"};
+    if (segments.load()) info.skills.push_back("segment");
     return info;
   }
+  std::atomic<bool> segments{false};  // it has the skill
   Status health() const override {
     if (!lost_.load()) return ok_status();
     return Status(StatusCode::kDeviceError, "the device is lost: step 7: some call");

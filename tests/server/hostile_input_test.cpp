@@ -24,9 +24,11 @@ class HostileInputTest : public ServerTest, public ::testing::WithParamInterface
 
   // Every path that reads a JSON body.
   static constexpr const char* kJsonPaths[] = {
-      "/v1/query",       "/v1/caption", "/v1/point",   "/v1/detect", "/v1/chat/completions",
-      "/v1/completions", "/tokenize",   "/detokenize", "/api/chat",  "/api/generate",
-      "/api/show",       "/api/pull"};
+      "/v1/query",       "/v1/caption",   "/v1/point",
+      "/v1/detect",      "/v1/segment",   "/v1/chat/completions",
+      "/v1/completions", "/tokenize",     "/detokenize",
+      "/api/chat",       "/api/generate", "/api/show",
+      "/api/pull"};
 
   ClientResponse send_raw(std::string_view bytes) {
     HttpClient client(address());

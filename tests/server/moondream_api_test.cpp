@@ -257,6 +257,61 @@ TEST_F(MoondreamApiTest, ErrorsNameTheField) {
   }
 }
 
+TEST_F(MoondreamApiTest, SegmentIsRefusedWhereTheModelHasItNot) {
+  for (const char* path : {"/v1/segment", "/segment"}) {
+    const ClientResponse response = post(path, "{}");
+    EXPECT_EQ(response.status, 400);
+    EXPECT_EQ(error_code_of(response), "skill_not_available");
+    EXPECT_NE(response.body.find("Moondream 3 and Moondream 3.1 have it"), std::string::npos);
+  }
+}
+
+TEST_F(MoondreamApiTest, SegmentAnswersWithAPathInABox) {
+  service->segments.store(true);
+  const ClientResponse response = post("/v1/segment", body_with_image(R"("object":"x")"));
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json::object answer = json::parse(response.body).as_object();
+  EXPECT_EQ(answer.at("path"), "M 0 0 L 1 0 Z");
+  const json::object box = {{"x_min", 0.25}, {"y_min", 0.5}, {"x_max", 0.75}, {"y_max", 1.0}};
+  EXPECT_EQ(answer.at("bbox"), box);
+  EXPECT_EQ(answer.at("coarse"), true);
+  for (const auto& [body, says] : {std::pair{R"({})", "object is missing"},
+                                   {R"({"object":"x"})", "needs an image"},
+                                   {R"({"object":" "})", "object must not be empty"},
+                                   {R"({"object":7})", "must be a string"}}) {
+    const ClientResponse refused = post("/v1/segment", body);
+    EXPECT_EQ(refused.status, 400) << body;
+    EXPECT_NE(refused.body.find(says), std::string::npos) << body << refused.body;
+  }
+  EXPECT_EQ(post("/v1/segment", body_with_image(R"("object":"x","spatial_refs":[[2,0]])")).status,
+            400);
+}
+
+TEST_F(MoondreamApiTest, SegmentStreamsItsBoxAndThenCommands) {
+  service->segments.store(true);
+  const ClientResponse response =
+      post("/v1/segment", body_with_image(R"("object":"x","stream":true)"));
+  ASSERT_EQ(response.status, 200) << response.body;
+  std::vector<json::object> events;
+  for (const std::string& event : response.events()) {
+    events.push_back(json::parse(event).as_object());
+  }
+  ASSERT_EQ(events.size(), 5u);
+  EXPECT_EQ(events[0].at("type"), "bbox");
+  EXPECT_EQ(events[0].at("bbox").at("x_min"), 0.25);
+  std::string path;
+  for (std::size_t i = 1; i <= 3; ++i) {
+    EXPECT_EQ(events[i].at("type"), "path_delta");
+    EXPECT_EQ(events[i].at("completed"), false);
+    EXPECT_EQ(events[i].at("token_index"), 3 + i);
+    path += events[i].at("chunk").as_string();
+  }
+  EXPECT_EQ(events[4].at("type"), "final");
+  EXPECT_EQ(events[4].at("completed"), true);
+  EXPECT_EQ(events[4].at("path").as_string(), path);
+  EXPECT_EQ(events[4].at("bbox"), events[0].at("bbox"));
+}
+
 TEST_F(MoondreamApiTest, ModelNames) {
   for (const char* model : {"fake-model", "moondream2", "vikhyatk/moondream2"}) {
     EXPECT_EQ(post("/v1/query", fmt::format(R"({{"question":"a","model":"{}"}})", model)).status,

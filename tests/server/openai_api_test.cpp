@@ -371,7 +371,7 @@ TEST_F(OpenAiApiTest, ErrorsNameTheField) {
       {chat("a", R"("modalities":["text","audio"])"), "modalities"},
       {chat("a", R"("variant":"x")"), "variant"},
       {chat("a", R"("moondream":{"skill":"query","reasoning":"deep"})"), "reasoning"},
-      {chat("a", R"("moondream":{"skill":"segment"})"), "skill"},
+      {chat("a", R"("moondream":{"skill":"outline"})"), "skill"},
       {chat("a", R"("tools":[{"type":"function"}])"), "tools"},
       {chat("a", R"("response_format":{"type":"json_schema"})"), "response_format"},
       {chat("a", R"("n":0)"), "n"},
@@ -457,7 +457,21 @@ TEST_F(OpenAiApiTest, SkillsThroughTheExtension) {
 
   ASSERT_EQ(complete(body + R"("moondream":{"skill":"caption","length":"long"}})").status, 200);
   EXPECT_EQ(service->last_request().length, CaptionLength::kLong);
-  EXPECT_EQ(complete(body + R"("moondream":{"skill":"segment","object":"dog"}})").status, 400);
+  // A segment's path is a field of the content, so its pieces do not come as text.
+  constexpr const char* kSegment =
+      R"({"path":"M 0 0 L 1 0 Z","bbox":{"x_min":0.25,"y_min":0.5,"x_max":0.75,"y_max":1.0},"coarse":true})";
+  const std::string segment = R"("moondream":{"skill":"segment","object":"dog"}})";
+  const json::value outlined = json::parse(complete(body + segment).body);
+  EXPECT_EQ(outlined.at("choices").at(0).at("message").at("content"), kSegment);
+  std::string streamed;
+  for (const std::string& event : complete(body + R"("stream":true,)" + segment).events()) {
+    if (event == "[DONE]") continue;
+    const json::value chunk = json::parse(event);
+    const json::value* piece =
+        chunk.at("choices").at(0).at("delta").as_object().if_contains("content");
+    if (piece != nullptr) streamed += piece->as_string();
+  }
+  EXPECT_EQ(streamed, kSegment);
   EXPECT_EQ(complete(body + R"("moondream":"detect"})").status, 400);
 }
 

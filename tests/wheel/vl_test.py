@@ -58,6 +58,17 @@ class AnswersTest(unittest.TestCase):
             finally:
                 server.terminate()
 
+    def test_segments_whole_and_streamed(self):
+        settings = {"max_tokens": 60, "temperature": 3, "seed": 2}
+        with gapless.vl("random:moondream3-small:2", device="cpu") as ours:
+            answer = ours.segment(self.picture, "circle", settings=settings)
+            self.assertRegex(answer["path"], r"^[Mm]( -?[\d.]+){2}")
+            self.assertIs(answer["coarse"], True)
+            events = list(ours.segment(self.picture, "circle", stream=True, settings=settings))
+            self.assertEqual(events[0], {"bbox": answer["bbox"]})
+            self.assertEqual("".join(event["chunk"] for event in events[1:-1]), answer["path"])
+            self.assertEqual(events[-1], {"path": answer["path"], "bbox": answer["bbox"], "completed": True})
+
     def test_pictures_of_every_kind(self):
         file = PICTURE.read_bytes()
         pixels = numpy.asarray(self.picture)

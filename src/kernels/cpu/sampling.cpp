@@ -93,10 +93,11 @@ class Candidates {
 Candidates collect(const SampleParams& params, const RowState& row, std::int64_t i, Candidate* to) {
   Candidates found(params, row, i, to);
   if (row.automaton != kNoAutomaton) {
-    const ListedTokens listed = listed_tokens(params.automata[row.automaton], row);
-    if (!listed.only) {
+    const ListedTokens listed =
+        listed_tokens(params.automata[row.automaton], row, params.token_classes);
+    if (!listed.only || listed.classes != 0) {
       for (std::int32_t token = 0; token < params.vocab; ++token) {
-        if (!listed.holds(token)) found.add(token);
+        if (listed.allows(token)) found.add(token);
       }
       return found;
     }

@@ -49,16 +49,17 @@ __device__ __forceinline__ void scan_logits(const float* logits, int begin, int 
 // Which tokens a row may take, in registers.
 class Allowed {
  public:
-  __device__ Allowed(const RowState& row, const AutomatonState* automata, const std::uint32_t* mask)
-      : listed_only_(false), mask_(nullptr) {
+  __device__ Allowed(const SampleParams& p, const RowState& row, std::int64_t i)
+      : listed_only_(false), classes_(0), token_classes_(p.token_classes), mask_(nullptr) {
     if (row.automaton != kNoAutomaton) {
-      const ListedTokens listed = listed_tokens(automata[row.automaton], row);
+      const ListedTokens listed = listed_tokens(p.automata[row.automaton], row, p.token_classes);
       listed_only_ = listed.only;
+      classes_ = listed.classes;
 #pragma unroll
       for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < listed.num_tokens ? listed.tokens[i] : -1;
       return;
     }
-    mask_ = mask;
+    mask_ = mask_of(p, row, i);
 #pragma unroll
     for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < row.num_denied_ids ? row.denied_ids[i] : -1;
   }
@@ -67,7 +68,9 @@ class Allowed {
     bool listed = false;
 #pragma unroll
     for (int i = 0; i < kMaxIds; ++i) listed |= ids_[i] == token;
-    if (listed_only_) return listed;
+    if (listed_only_) {
+      return listed || (classes_ != 0 && has_class(classes_, token_classes_[token]));
+    }
     if (listed) return false;
     return mask_ == nullptr || ((mask_[token / 32] >> (token % 32)) & 1u) != 0;
   }
@@ -77,6 +80,8 @@ class Allowed {
   static_assert(kMaxIds == kMaxAutomatonEdges);
   std::int32_t ids_[kMaxIds];  // what the automaton's state lists, or the denied ids
   bool listed_only_;
+  std::uint32_t classes_;  // of the automaton's state
+  const std::uint8_t* token_classes_;
   const std::uint32_t* mask_;  // nullptr: none
 };
 
@@ -209,7 +214,7 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return;
   const RowState& row = p.row_states[row_index];
-  const Allowed allowed(row, p.automata, mask_of(p, row, i));
+  const Allowed allowed(p, row, i);
   const float* logits = p.logits + i * p.logits_stride;
   const int part = blockIdx.x;
   const int begin = part * p.vocab / kParts, end = (part + 1) * p.vocab / kParts;
@@ -336,7 +341,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
   const RowState& row = p.row_states[row_index];
   const float* logits = p.logits + i * p.logits_stride;
-  const Allowed allowed(row, p.automata, mask_of(p, row, i));
+  const Allowed allowed(p, row, i);
   const Summary summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
 
   int token;

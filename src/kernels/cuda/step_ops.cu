@@ -94,7 +94,7 @@ __device__ StepOutput advance(const AdvanceRowsParams& p, RowState& row, int i) 
   row.input = next_input(p, row, i);
   row.position += p.tokens_consumed != nullptr ? p.tokens_consumed[i] : 1;
   row.num_generated += 1;
-  walk_automaton(p.automata, token, row);
+  walk_automaton(p.automata, p.token_classes, token, row);
   StepOutcome outcome =
       row.num_generated >= row.max_generated ? StepOutcome::kLength : StepOutcome::kContinues;
   for (int s = 0; s < row.num_stop_ids; ++s) {

@@ -73,10 +73,17 @@ struct RowMemory {
   const std::uint16_t* uses = nullptr;
   const float* biases = nullptr;
 };
+struct Automata {
+  // Not explicit: rows without an automaton pass nullptr.
+  Automata(const AutomatonState* states_in, const std::uint8_t* token_classes_in = nullptr)
+      : states(states_in), token_classes(token_classes_in) {}
+  const AutomatonState* states;
+  const std::uint8_t* token_classes;
+};
 // One row. mask: of mask_of(), or nullptr; memory only for a kRowAdjustsLogits one; u
 // is the uniform number in [0, 1).
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
-                        const AutomatonState* automata, const std::uint32_t* mask, double u,
+                        const Automata& automata, const std::uint32_t* mask, double u,
                         const RowMemory& memory = {});
 void sample(const SampleParams& params);
 // Of one token of one row; kImpossibleLogprob when its logit is not finite.

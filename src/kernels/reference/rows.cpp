@@ -87,9 +87,9 @@ TokenInput next_input(const AdvanceRowsParams& params, const RowState& row, int 
   return {InputKind::kText, token, 0, 0};
 }
 
-void move_automaton(const AutomatonState* automata, RowState& row, std::int32_t token) {
+void move_automaton(const AdvanceRowsParams& params, RowState& row, std::int32_t token) {
   if (row.automaton == kNoAutomaton) return;
-  const AutomatonState& state = automata[row.automaton];
+  const AutomatonState& state = params.automata[row.automaton];
   for (int edge = 0; edge < state.num_edges; ++edge) {
     if (state.tokens[edge] != token || state.next[edge] == kForbiddenEdge) continue;
     row.automaton = state.next[edge];
@@ -97,6 +97,9 @@ void move_automaton(const AutomatonState* automata, RowState& row, std::int32_t 
     if (is_exit) row.max_generated = row.num_generated + row.max_after_exit;
     return;
   }
+  if (state.is_open != 0 || state.classes == 0) return;
+  const int token_class = params.token_classes[token];
+  if ((state.classes & (1u << token_class)) != 0) row.automaton = state.class_next[token_class];
 }
 
 StepOutput advance(const AdvanceRowsParams& params, RowState& row, int i) {
@@ -105,7 +108,7 @@ StepOutput advance(const AdvanceRowsParams& params, RowState& row, int i) {
   row.input = next_input(params, row, i);
   row.position += consumed;
   row.num_generated += 1;
-  move_automaton(params.automata, row, token);
+  move_automaton(params, row, token);
 
   StepOutcome outcome = StepOutcome::kContinues;
   if (is_stop_id(row, token)) {

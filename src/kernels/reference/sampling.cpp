@@ -17,7 +17,7 @@ struct Candidate {
   double p = 0;
 };
 
-bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* automata,
+bool is_allowed(std::int32_t token, const RowState& row, const Automata& automata,
                 const std::uint32_t* mask) {
   const std::int32_t* const stop_end = row.stop_ids + row.num_stop_ids;
   if (row.num_generated < row.sampling.min_tokens &&
@@ -25,10 +25,13 @@ bool is_allowed(std::int32_t token, const RowState& row, const AutomatonState* a
     return false;
   }
   if (row.automaton != kNoAutomaton) {
-    const AutomatonState& state = automata[row.automaton];
+    const AutomatonState& state = automata.states[row.automaton];
     const std::int32_t* const end = state.tokens + state.num_edges;
     const std::int32_t* const edge = std::find(state.tokens, end, token);
-    if (state.is_open == 0) return edge != end;
+    if (state.is_open == 0) {
+      if (edge != end || state.classes == 0) return edge != end;
+      return (state.classes & (1u << automata.token_classes[token])) != 0;
+    }
     const bool must_leave = row.max_after_exit > 0 && row.num_generated >= row.exit_at;
     if (must_leave) return token == state.tokens[0];
     return edge == end || state.next[edge - state.tokens] != kForbiddenEdge;
@@ -70,9 +73,8 @@ std::size_t num_kept(const std::vector<Candidate>& sorted, const SamplingSetting
   return kept;
 }
 
-std::int32_t choose(const float* logits, int vocab, const RowState& row,
-                    const AutomatonState* automata, const std::uint32_t* mask, double u,
-                    const RowMemory& memory) {
+std::int32_t choose(const float* logits, int vocab, const RowState& row, const Automata& automata,
+                    const std::uint32_t* mask, double u, const RowMemory& memory) {
   std::vector<Candidate> candidates;
   bool all_finite = true;
   for (std::int32_t token = 0; token < vocab; ++token) {
@@ -107,9 +109,9 @@ std::int32_t choose(const float* logits, int vocab, const RowState& row,
 }
 
 // What a picked token counts as.
-std::int32_t in_automaton(std::int32_t token, const RowState& row, const AutomatonState* automata) {
+std::int32_t in_automaton(std::int32_t token, const RowState& row, const Automata& automata) {
   if (row.automaton == kNoAutomaton) return token;
-  const AutomatonState& state = automata[row.automaton];
+  const AutomatonState& state = automata.states[row.automaton];
   const std::int32_t* const end = state.tokens + state.num_edges;
   return state.otherwise < 0 || std::find(state.tokens, end, token) != end ? token
                                                                            : state.otherwise;
@@ -119,18 +121,19 @@ std::int32_t in_automaton(std::int32_t token, const RowState& row, const Automat
 float confidence_of(const SampleParams& params, const RowState& row, std::int64_t i,
                     std::int32_t counts_as) {
   const float* logits = params.logits + i * params.logits_stride;
+  const Automata automata{params.automata, params.token_classes};
   double largest = -INFINITY, sum = 0, own = 0;
   for (std::int32_t token = 0; token < params.vocab; ++token) {
     if (std::isfinite(logits[token])) largest = std::max<double>(largest, logits[token]);
   }
   for (std::int32_t token = 0; token < params.vocab; ++token) {
     if (!std::isfinite(logits[token]) ||
-        !is_allowed(token, row, params.automata, mask_of(params, row, i))) {
+        !is_allowed(token, row, automata, mask_of(params, row, i))) {
       continue;
     }
     const double share = std::exp(logits[token] - largest);
     sum += share;
-    if (in_automaton(token, row, params.automata) == counts_as) own += share;
+    if (in_automaton(token, row, automata) == counts_as) own += share;
   }
   return sum > 0 ? static_cast<float>(own / sum) : 0.0f;
 }
@@ -150,7 +153,7 @@ float logprob_of(const float* logits, int vocab, std::int32_t token) {
 }
 
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
-                        const AutomatonState* automata, const std::uint32_t* mask, double u,
+                        const Automata& automata, const std::uint32_t* mask, double u,
                         const RowMemory& memory) {
   const std::int32_t token = choose(logits, vocab, row, automata, mask, u, memory);
   return {.token = in_automaton(token, row, automata), .logprob = logprob_of(logits, vocab, token)};
@@ -166,8 +169,9 @@ void sample(const SampleParams& params) {
     const RowState& row = params.row_states[params.rows[i]];
     const std::int64_t memory_at = params.rows[i] * params.token_memory.stride;
     const SampledToken sampled =
-        sample_row(params.logits + i * params.logits_stride, params.vocab, row, params.automata,
-                   mask_of(params, row, i), sampling_uniform(row.sampling.seed, row.num_generated),
+        sample_row(params.logits + i * params.logits_stride, params.vocab, row,
+                   {params.automata, params.token_classes}, mask_of(params, row, i),
+                   sampling_uniform(row.sampling.seed, row.num_generated),
                    {params.token_memory.uses + memory_at, params.token_memory.biases + memory_at});
     params.tokens[i] = sampled.token;
     params.logprobs[i] = sampled.logprob;

@@ -147,6 +147,7 @@ ModelConfig moondream3_config() {
   config.tokenizer.query.suffix = TokenizerConfig::ids({3});
   config.tokenizer.query_reasoning = TokenizerConfig::ids({4});
   config.tokenizer.reasoning_denied.clear();
+  config.tokenizer.segment = {TokenizerConfig::ids({1, 17374, 2}), TokenizerConfig::ids({3})};
   return config;
 }
 

@@ -85,7 +85,9 @@ std::vector<TemplateField> template_fields(TokenizerConfig& tokenizer) {
           {"detect", "prefix", &tokenizer.detect.prefix},
           {"detect", "suffix", &tokenizer.detect.suffix},
           {"point", "prefix", &tokenizer.point.prefix},
-          {"point", "suffix", &tokenizer.point.suffix}};
+          {"point", "suffix", &tokenizer.point.suffix},
+          {"segment", "prefix", &tokenizer.segment.prefix},
+          {"segment", "suffix", &tokenizer.segment.suffix}};
 }
 
 Status unsupported(const JsonObject& section, std::string_view what) {

@@ -202,9 +202,10 @@ std::string whose_tokenizer(const Tokenizer& tokenizer) {
 // The first id of the prompts that has no token.
 std::optional<TokenId> missing_prompt_token(const Tokenizer& tokenizer,
                                             const TokenizerConfig& config) {
-  for (const auto* list : {&config.caption_short, &config.caption_normal, &config.caption_long,
-                           &config.query.prefix, &config.query.suffix, &config.detect.prefix,
-                           &config.detect.suffix, &config.point.prefix, &config.point.suffix}) {
+  for (const auto* list :
+       {&config.caption_short, &config.caption_normal, &config.caption_long, &config.query.prefix,
+        &config.query.suffix, &config.detect.prefix, &config.detect.suffix, &config.point.prefix,
+        &config.point.suffix, &config.segment.prefix, &config.segment.suffix}) {
     for (const TokenId id : *list) {
       if (!tokenizer.has(id)) return id;
     }

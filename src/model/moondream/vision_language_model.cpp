@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "constraint/reasoning_automaton.h"
+#include "constraint/segment_automaton.h"
 #include "constraint/spatial_automaton.h"
 #include "image/normalize.h"
 #include "model/rope_table.h"
@@ -20,11 +21,15 @@ std::span<const std::byte> pixel_table(DType dtype) {
 
 // Those of every skill, as they lie in the pool.
 std::vector<AutomatonState> skill_automata(const TokenizerConfig& tokens) {
-  const auto spatial = build_spatial_automata({.coord_id = tokens.coord_id.value,
-                                               .size_id = tokens.size_id.value,
-                                               .eos_id = tokens.eos_id.value,
-                                               .any_token_is_coord = tokens.any_token_is_coord});
+  const SpatialTokens spatial_tokens{.coord_id = tokens.coord_id.value,
+                                     .size_id = tokens.size_id.value,
+                                     .eos_id = tokens.eos_id.value,
+                                     .any_token_is_coord = tokens.any_token_is_coord};
+  const auto spatial = build_spatial_automata(spatial_tokens);
   std::vector<AutomatonState> states(spatial.begin(), spatial.end());
+  for (const AutomatonState& state : build_segment_automaton(spatial_tokens)) {
+    states.push_back(state);
+  }
   if (tokens.query_reasoning.empty()) return states;
   ReasoningTokens reasoning{.answer_id = tokens.answer_id.value,
                             .denied = {},
@@ -51,18 +56,18 @@ VisionLanguageModel::VisionLanguageModel(Device& device, Kernels& kernels,
 
 StatusOr<std::unique_ptr<VisionLanguageModel>> VisionLanguageModel::create(
     Device& device, Kernels& kernels, const ModelConfig& config, ModelWeights weights,
-    const StepLimits& limits, KvFormat kv_format) {
+    const StepLimits& limits, KvFormat kv_format, std::span<const std::uint8_t> token_classes) {
   GAPLESS_RETURN_IF_ERROR(check_model_shape(config));
   std::unique_ptr<VisionLanguageModel> model(
       new VisionLanguageModel(device, kernels, config, std::move(weights), limits, kv_format));
-  GAPLESS_RETURN_IF_ERROR(model->start());
+  GAPLESS_RETURN_IF_ERROR(model->start(token_classes));
   return model;
 }
 
-Status VisionLanguageModel::start() {
+Status VisionLanguageModel::start(std::span<const std::uint8_t> token_classes) {
   GAPLESS_RETURN_IF_ERROR(prepare(
       make_rope_table(shape_.text.max_context, shape_.text.rotary_dim, config_.text.rope_theta),
-      skill_automata(config_.tokenizer)));
+      skill_automata(config_.tokenizer), token_classes));
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
   GAPLESS_RETURN_IF_ERROR(upload_pixel_table(*stream));
   build_parts();

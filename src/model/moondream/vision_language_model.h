@@ -18,11 +18,11 @@ class VisionLanguageModel final : public DecoderModel {
  public:
   // `device` and `kernels` must outlive the model. Waits for the device (start-up).
   // InvalidArgument when the configuration's shapes do not fit together.
-  static StatusOr<std::unique_ptr<VisionLanguageModel>> create(Device& device, Kernels& kernels,
-                                                               const ModelConfig& config,
-                                                               ModelWeights weights,
-                                                               const StepLimits& limits,
-                                                               KvFormat kv_format);
+  // token_classes: path_token_classes() of the vocabulary; none: the model is never asked to segment.
+  static StatusOr<std::unique_ptr<VisionLanguageModel>> create(
+      Device& device, Kernels& kernels, const ModelConfig& config, ModelWeights weights,
+      const StepLimits& limits, KvFormat kv_format,
+      std::span<const std::uint8_t> token_classes = {});
 
   Status project(Stream& compute, std::span<const EncodeImage> images,
                  const StepBuffers& buffers) override;
@@ -34,7 +34,7 @@ class VisionLanguageModel final : public DecoderModel {
   VisionLanguageModel(Device& device, Kernels& kernels, const ModelConfig& config,
                       ModelWeights weights, const StepLimits& limits, KvFormat kv_format);
 
-  Status start();
+  Status start(std::span<const std::uint8_t> token_classes);
   Status upload_pixel_table(Stream& stream);
   void build_parts();
   Status tune(Stream& stream) override;
