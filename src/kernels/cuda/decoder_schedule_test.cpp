@@ -171,6 +171,7 @@ class Simulation {
   }
 
  private:
+  static constexpr int kPlaces = kNumValues + 1;  // of values, kNone included
   // Stages: phase, unit, chunk.
   using Stage = std::tuple<int, int, int>;
   struct Block {
@@ -178,7 +179,7 @@ class Simulation {
     std::vector<Stage> streamed;
     std::vector<bool> has_x, x_is_there;
     int consumed = 0;
-    int announced[kNumValues] = {}, passed_on[kNumValues] = {};
+    int announced[kPlaces] = {}, passed_on[kPlaces] = {};
   };
   using Actions = std::vector<Action>;
 
@@ -263,7 +264,7 @@ class Simulation {
   }
   int& missing(Value value, int turn) { return at(missing_, value, turn); }
   int& readers(Value value, int turn) { return at(readers_, value, turn); }
-  static int& at(std::vector<int> (&of)[kNumValues], Value value, int turn) {
+  static int& at(std::vector<int> (&of)[kPlaces], Value value, int turn) {
     std::vector<int>& turns = of[index_of(value)];
     const auto i = static_cast<std::size_t>(turn + 1);  // -1 would be wrong, and is seen as such
     if (turns.size() <= i) turns.resize(i + 1);
@@ -306,10 +307,11 @@ class Simulation {
                            if (writes) --missing(kWritten, turn);
                          }});
       if (counts<kWritten>(layer, work)) {
+        int& announced = b.announced[index_of(kWritten)];
+        const int& passed_on = b.passed_on[index_of(kWritten)];
         actions.push_back({[] { return true; },
-                           [this, &b] {
-                             const int i = index_of(kWritten);
-                             if (++b.announced[i] > b.passed_on[i] + 1) fail("announces too early");
+                           [this, &announced, &passed_on] {
+                             if (++announced > passed_on + 1) fail("announces too early");
                            }});
       }
     });
@@ -353,12 +355,15 @@ class Simulation {
     for_phases([&](auto constant, int layer, int /*at*/) {
       constexpr Value kWritten = decltype(constant)::kPhase.writes;
       if (!counts<kWritten>(layer, work)) return;
-      const int i = index_of(kWritten), turn = turn_written<kWritten>(layer);
-      actions.push_back({[&b, i, turn] { return b.announced[i] > turn; },
-                         [this, &b, i] {
-                           ++b.passed_on[i];
-                           ++counts_[i];
-                         }});
+      const int& announced = b.announced[index_of(kWritten)];
+      int& passed_on = b.passed_on[index_of(kWritten)];
+      unsigned& count = counts_[index_of(kWritten)];
+      actions.push_back(
+          {[&announced, turn = turn_written<kWritten>(layer)] { return announced > turn; },
+           [&passed_on, &count] {
+             ++passed_on;
+             ++count;
+           }});
     });
     warps_.push_back(std::move(actions));
   }
@@ -388,9 +393,9 @@ class Simulation {
   const Config c_;
   std::vector<Block> blocks_;
   std::vector<Actions> warps_;
-  unsigned counts_[kNumValues] = {};
-  std::vector<int> missing_[kNumValues];  // blocks that have not written their part of a turn
-  std::vector<int> readers_[kNumValues];  // phases of blocks that are not through with reading it
+  unsigned counts_[kPlaces] = {};
+  std::vector<int> missing_[kPlaces];  // blocks that have not written their part of a turn
+  std::vector<int> readers_[kPlaces];  // phases of blocks that are not through with reading it
   std::string problem_;
 };
 
