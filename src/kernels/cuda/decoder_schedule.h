@@ -1,11 +1,12 @@
-// The order of a decode step that is one launch (device/decoder_kernel.cuh), written once: a list of phases.
+// The order of a decode step that is one launch (device/decoder_kernel.cuh), written once: a list of
+// phases.
 //
 // Every warp of every block walks over the same list and does its own part of each phase: computing
-// warps compute, the streaming warp asks for what the phase streams, the x warp brings the activations that it
-// reads, the signal warp tells others of what it writes. So all of them count the same stages of the ring, and
-// whoever waits waits for a phase earlier in the list: none can wait for ever. What else must hold is computed
-// from the list when the kernel is compiled (schedule_fault): counters that nobody counts too early, memory that
-// nobody writes while others read it.
+// warps compute, the streaming warp asks for what the phase streams, the x warp brings the
+// activations that it reads, the signal warp tells others of what it writes. So all of them count
+// the same stages of the ring, and whoever waits waits for a phase earlier in the list: none can
+// wait for ever. What else must hold follows from the list, and is looked at when the kernel is
+// compiled (schedule_fault): nobody counts too early, and nobody writes what others still read.
 //
 // Host and device, so that it is tested without a GPU.
 #pragma once
@@ -401,8 +402,9 @@ inline constexpr int kNumProducts = products_before<S>(ScheduleOf<S>::kNumPhases
 
 // ---- The lists.
 
-// A parallel block: attention and feed-forward read the same norm, and one product adds both to the residual
-// stream. Between what is signalled and what is waited for lies a product that needs neither.
+// A parallel block: attention and feed-forward read the same norm, and one product adds both to the
+// residual stream. Between what is signalled and what is waited for lies a product that needs
+// neither.
 struct ParallelDecoder {
   static constexpr DecoderSchedule kSchedule = {
       .values = {

@@ -174,10 +174,10 @@ class Computation {
   __device__ void run() {
     wait_for_predecessor();
     do_norm<Value::kNone, S::kSchedule.first.writes>(-1);
+    // Products of whole columns are computed in one place: they are large, and inlined.
     for (int l = 0; l <= p_.num_layers; ++l) {
       const bool is_last = l == p_.num_layers;
       if (is_last && p_.head_weights == nullptr) break;
-        // Products of whole columns are computed in one place: they are large, and inlined.
 #pragma unroll 1
       for (int product = 0; product < kNumWhole; ++product) {
         Matrix matrix = S::kSchedule.last.matrix;
@@ -194,8 +194,7 @@ class Computation {
     return (threadIdx.x / kWarp - stage) % kRingConsumers;
   }
 
-  // Before the products of a layer that compute whole columns, which are counted, and behind them:
-  // the phases up to the next one.
+  // A layer's products of whole columns are counted. Before one: what it waits for.
   template <int... kIndices>
   __device__ __forceinline__ void prepare_product(
       int l, int product, Matrix& matrix, std::integer_sequence<int, kIndices...> /*phases*/) {
@@ -211,6 +210,7 @@ class Computation {
       matrix = kPhase.matrix;
     }
   }
+  // Behind one: all phases up to the next one.
   template <int... kIndices>
   __device__ __forceinline__ void go_on(int l, int product,
                                         std::integer_sequence<int, kIndices...> /*phases*/) {
@@ -238,6 +238,7 @@ class Computation {
     }
     announce<kPhase.writes, kRows>(block_, l);
   }
+
   template <Value kRead, Value kWritten>
   __device__ __forceinline__ void do_norm(int l) {
     if (!has_row_) return;

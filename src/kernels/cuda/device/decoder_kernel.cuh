@@ -9,7 +9,7 @@
 //                    says they are there.
 //   signal warp      tells the other blocks what this one has written: a fence and an atomic take
 //                    up to two microseconds, for which nobody else should wait.
-//   computing warps  per layer:
+//   computing warps  per layer, in the order of decoder_schedule.h, over which all warps walk:
 //       q, k, v of the block's tiles
 //       (q, k, v)    its units of the attention                 signal parts
 //       gelu(fc1) of its tiles                                  signal inner
@@ -35,7 +35,8 @@
 //
 // Scratch is written again one layer later. Between a buffer's last reader and its next writer
 // there always is something for which the writer waited, directly or through others: a row's sums
-// are complete after all blocks' reads of the layer, and norm comes after the sums.
+// are complete after all blocks' reads of the layer, and norm comes after the sums. The compiler
+// follows who knows what, and refuses an order in which this is not so (schedule_fault).
 //
 // It is compiled for each format of weights and of the cache, and for 8, 16, 32 and 64 rows:
 // decoder_kernel_*.cu.

@@ -66,10 +66,10 @@ class Streaming {
 
   __device__ void run() {
     const int num_layers = p_.num_layers;
+    // Weights are asked for in one place: that is a lot of code, and inlined.
     for (int l = 0; l <= num_layers; ++l) {
       const bool is_last = l == num_layers;
       if (is_last && p_.head_weights == nullptr) break;
-        // Weights are asked for in one place: that is a lot of code, and inlined.
 #pragma unroll 1
       for (int product = 0; product < (is_last ? 1 : kNumProducts<S>); ++product) {
         ProductStream next;

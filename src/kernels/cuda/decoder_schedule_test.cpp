@@ -1,0 +1,492 @@
+#include "kernels/cuda/decoder_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/decoder_work.h"
+
+namespace gapless {
+namespace {
+
+// ---- Lists that are refused, and why.
+
+constexpr int index_of(Value value) {
+  return static_cast<int>(value);
+}
+
+constexpr DecoderSchedule parallel() {
+  return ParallelDecoder::kSchedule;
+}
+constexpr DecoderSchedule with_rule(Value value, Announcement how, Announcers who) {
+  DecoderSchedule schedule = parallel();
+  schedule.values[index_of(value)] = {how, who};
+  return schedule;
+}
+constexpr DecoderSchedule with_phases(std::initializer_list<int> order) {
+  DecoderSchedule schedule = parallel();
+  schedule.num_layer_phases = 0;
+  for (const int phase : order) {
+    schedule.layer[schedule.num_layer_phases++] = parallel().layer[phase];
+  }
+  return schedule;
+}
+
+// The compiler refuses them.
+static_assert(schedule_fault(with_phases({1, 0, 2, 3, 4, 5})) != nullptr);
+static_assert(schedule_fault(with_rule(Value::kInner, Announcement::kActivation,
+                                       Announcers::kEveryBlock)) != nullptr);
+
+void expect_fault(const DecoderSchedule& schedule, const std::string& why) {
+  const char* fault = schedule_fault(schedule);
+  EXPECT_EQ(fault == nullptr ? "none" : fault, why);
+}
+
+TEST(DecoderScheduleTest, WhatIsReadHasAWriterBefore) {
+  expect_fault(with_phases({1, 0, 2, 3, 4, 5}),
+               "a phase reads what no phase before it has written");
+  expect_fault(with_phases({0, 1, 2, 4, 3, 5}),
+               "a phase reads what no phase before it has written");
+  DecoderSchedule no_first = parallel();
+  no_first.first.writes = Value::kNone;
+  expect_fault(no_first, "a phase reads what no phase before it has written");
+}
+
+TEST(DecoderScheduleTest, AValueHasOneWriterAndAReader) {
+  expect_fault(with_phases({0, 1, 2, 2, 3, 4, 5}), "a value has two writers in a layer");
+  DecoderSchedule unread = parallel();
+  unread.layer[4].reads[0] = Value::kNone;
+  expect_fault(unread, "a value is announced that nobody reads");
+}
+
+TEST(DecoderScheduleTest, NobodyCountsBeforeAllHaveCountedTheTurnBefore) {
+  const char* const why = "a counter may be counted before everyone has counted the turn before";
+  // Blocks without columns of fc1 wait for nothing before they would count it.
+  expect_fault(with_rule(Value::kInner, Announcement::kActivation, Announcers::kEveryBlock), why);
+  // Here the wait for all units holds everyone back.
+  expect_fault(with_rule(Value::kSums, Announcement::kCounter, Announcers::kEveryBlock), "none");
+}
+
+TEST(DecoderScheduleTest, WhatAllWaitForIsCounted) {
+  expect_fault(with_rule(Value::kParts, Announcement::kItself, Announcers::kEveryBlock),
+               "what all blocks wait for has a counter in every layer");
+  expect_fault(with_rule(Value::kQkv, Announcement::kActivation, Announcers::kEveryBlock),
+               "products, and only they, read activations");
+  expect_fault(with_rule(Value::kNorm, Announcement::kCounter, Announcers::kBlocksWithRow),
+               "products, and only they, read activations");
+}
+
+TEST(DecoderScheduleTest, AnnouncersFitTheirPhase) {
+  expect_fault(with_rule(Value::kNorm, Announcement::kActivation, Announcers::kEveryBlock),
+               "norms, and only they, are counted by blocks with a row");
+  expect_fault(with_rule(Value::kSums, Announcement::kItself, Announcers::kBlocksWithTiles),
+               "two values are counted by blocks with tiles");
+  DecoderSchedule sums_by_tiles = parallel();
+  std::swap(sums_by_tiles.values[index_of(Value::kInner)].announcers,
+            sums_by_tiles.values[index_of(Value::kSums)].announcers);
+  expect_fault(sums_by_tiles, "only a product is counted by blocks with tiles");
+}
+
+// Without the wait for all units nothing says that everybody is through with a layer.
+TEST(DecoderScheduleTest, ALayerHasAWaitForEveryone) {
+  DecoderSchedule schedule = parallel();
+  schedule.num_layer_phases = 0;
+  const auto add = [&](const Phase& phase) { schedule.layer[schedule.num_layer_phases++] = phase; };
+  add(parallel().layer[2]);
+  add({PhaseKind::kPartialSums, Matrix::kOutput, {Value::kInner, Value::kNone}, Value::kSums});
+  add(parallel().layer[5]);
+  expect_fault(schedule, "no counter tells a reader that a value's other place has been emptied");
+}
+
+// ---- All warps of all blocks, walking.
+
+struct Config {
+  int num_layers = 3, num_blocks = 5, num_rows = 3;
+  int dim = 256, ff_dim = 256, vocab = 100;
+  int num_units = 40;
+  bool has_head = true;
+  int ring_stages = 6;
+};
+
+// What a warp does next: `may` it, and then `act`.
+struct Action {
+  std::function<bool()> may;
+  std::function<void()> act = [] {};
+};
+
+// Every warp is a list of actions, made by a walk over the schedule; in random order one after the
+// other does what it may. Beside what warps can see it keeps what is so, and compares.
+template <typename S>
+class Simulation {
+  using Of = ScheduleOf<S>;
+
+ public:
+  explicit Simulation(const Config& config) : c_(config), blocks_(config.num_blocks) {
+    for (int block = 0; block < c_.num_blocks; ++block) {
+      const DecoderSizes sizes{c_.dim, c_.ff_dim, c_.vocab};
+      blocks_[block].shares.divide(sizes, block, c_.num_blocks);
+      const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks);
+      stream(block, work);
+      compute(block, work);
+      signal(block, work);
+      if (!few_rows()) bring_x(block, work);
+    }
+  }
+
+  // "" or what went wrong.
+  std::string run(unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<std::size_t> next(warps_.size(), 0);
+    std::size_t asleep = 0;  // one warp, until nobody else can go on
+    while (problem_.empty()) {
+      std::vector<std::size_t> ready;
+      bool ended = true;
+      for (std::size_t i = 0; i < warps_.size(); ++i) {
+        if (next[i] == warps_[i].size()) continue;
+        ended = false;
+        if (i != asleep && warps_[i][next[i]].may()) ready.push_back(i);
+      }
+      if (ended) return problem_;
+      if (ready.empty()) {
+        const bool can_go_on =
+            next[asleep] < warps_[asleep].size() && warps_[asleep][next[asleep]].may();
+        if (!can_go_on) return "hangs";
+        ready.push_back(std::exchange(asleep, random() % warps_.size()));
+      }
+      const std::size_t warp = ready[random() % ready.size()];
+      for (unsigned i = random() % 20 + 1; i > 0 && next[warp] < warps_[warp].size(); --i) {
+        const Action& action = warps_[warp][next[warp]];
+        if (!action.may()) break;
+        action.act();
+        ++next[warp];
+      }
+    }
+    return problem_;
+  }
+
+ private:
+  static constexpr int kPlaces = kNumValues + 1;  // of values, kNone included
+  // Stages: phase, unit, chunk.
+  using Stage = std::tuple<int, int, int>;
+  struct Block {
+    TileShares shares;
+    std::vector<Stage> streamed;
+    std::vector<bool> has_x, x_is_there;
+    int consumed = 0;
+    int announced[kPlaces] = {}, passed_on[kPlaces] = {};
+  };
+  using Actions = std::vector<Action>;
+
+  static constexpr int kFirst = -1, kLast = kMaxLayerPhases;
+  template <int kIndex>
+  struct PhaseConstant {
+    static constexpr Phase kPhase =
+        kIndex == kFirst  ? S::kSchedule.first
+        : kIndex == kLast ? S::kSchedule.last
+                          : S::kSchedule.layer[(kIndex + kMaxLayerPhases) % kMaxLayerPhases];
+  };
+
+  bool few_rows() const { return c_.num_rows <= 8; }
+  int units_of(int block) const {
+    return (block + 1) * c_.num_units / c_.num_blocks - block * c_.num_units / c_.num_blocks;
+  }
+  bool has_part(const Phase& phase, int block, const DecoderWork& work) const {
+    if (phase.kind == PhaseKind::kNorm) return block < c_.num_rows;
+    if (phase.kind == PhaseKind::kAttention) return units_of(block) > 0;
+    if (phase.kind == PhaseKind::kCombine) return true;
+    return DecoderWork::has(work.first_unit(phase.kind, phase.matrix));
+  }
+  template <typename Use>
+  void for_stages(const Phase& phase, int at, int block, const DecoderWork& work, const Use& use) {
+    if (phase.kind == PhaseKind::kAttention) {
+      for (int i = 0; i < units_of(block); ++i) use(Stage{at, i, 0}, Value::kNone);
+    }
+    if (phase.matrix == Matrix::kNone) return;
+    for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); DecoderWork::has(unit);
+         work.next(phase.kind, unit)) {
+      for (const Value value : phase.reads) {
+        const ChunkRange chunks = work.chunks_of(value, unit);
+        for (int i = chunks.begin; i < chunks.end; ++i) use(Stage{at, unit.at, i}, value);
+      }
+    }
+  }
+  // As the kernel's walks go: use(phase constant, layer, place of the phase in the step).
+  template <typename Use>
+  void for_phases(const Use& use) {
+    int at = 0;
+    use(PhaseConstant<kFirst>(), -1, at++);
+    for (int layer = 0; layer < c_.num_layers; ++layer) {
+      [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) {
+        (use(PhaseConstant<kIndices>(), layer, at++), ...);
+      }
+      (std::make_integer_sequence<int, Of::kNumPhases>());
+    }
+    if (c_.has_head) use(PhaseConstant<kLast>(), c_.num_layers, at++);
+  }
+  void fail(const std::string& what) {
+    if (problem_.empty()) problem_ = what;
+  }
+
+  void stream(int block, const DecoderWork& work) {
+    Actions actions;
+    Block& b = blocks_[block];
+    for_phases([&](auto constant, int /*layer*/, int at) {
+      constexpr Phase kPhase = decltype(constant)::kPhase;
+      for_stages(kPhase, at, block, work, [&](const Stage& stage, Value x) {
+        const bool has_x = x != Value::kNone && !few_rows();
+        actions.push_back({[this, &b] {
+                             return static_cast<int>(b.streamed.size()) - b.consumed <
+                                    c_.ring_stages;
+                           },
+                           [&b, stage, has_x] {
+                             b.streamed.push_back(stage);
+                             b.x_is_there.push_back(!has_x);
+                           }});
+      });
+    });
+    warps_.push_back(std::move(actions));
+  }
+
+  // Until a turn of a value is counted, and then it must be there.
+  template <Value kValue>
+  Action wait_for_count(int turn, const DecoderWork& work) {
+    const unsigned target = (turn + 1) * work.template counting_blocks<S, kValue>(c_.num_rows);
+    return {[this, target] { return counts_[index_of(kValue)] >= target; },
+            [this, turn] {
+              if (missing(kValue, turn) != 0) fail("reads what is not written yet");
+            }};
+  }
+  int& missing(Value value, int turn) { return at(missing_, value, turn); }
+  int& readers(Value value, int turn) { return at(readers_, value, turn); }
+  static int& at(std::vector<int> (&of)[kPlaces], Value value, int turn) {
+    std::vector<int>& turns = of[index_of(value)];
+    const auto i = static_cast<std::size_t>(turn + 1);  // -1 would be wrong, and is seen as such
+    if (turns.size() <= i) turns.resize(i + 1);
+    return turns[i];
+  }
+
+  void compute(int block, const DecoderWork& work) {
+    Actions actions;
+    Block& b = blocks_[block];
+    int consumed = 0;
+    for_phases([&](auto constant, int layer, int at) {
+      constexpr Phase kPhase = decltype(constant)::kPhase;
+      const bool mine = has_part(kPhase, block, work);
+      wait_for<kPhase.kind, kPhase.reads[0]>(mine, layer, work, actions);
+      wait_for<kPhase.kind, kPhase.reads[1]>(mine, layer, work, actions);
+      for_stages(kPhase, at, block, work, [&](const Stage& stage, Value /*x*/) {
+        const int i = consumed++;
+        actions.push_back({[&b, i] {
+                             const auto n = static_cast<std::size_t>(i);
+                             return n < b.streamed.size() && b.x_is_there[n];
+                           },
+                           [this, &b, stage, i] {
+                             if (b.streamed[i] != stage) fail("takes another stage for its own");
+                             ++b.consumed;
+                           }});
+      });
+      constexpr Value kFirstRead = kPhase.reads[0], kSecondRead = kPhase.reads[1];
+      constexpr Value kWritten = kPhase.writes;
+      const int turn = turn_written<kWritten>(layer);
+      const bool writes = mine && has_reader<kWritten>(layer);
+      if (writes) ++missing(kWritten, turn);
+      actions.push_back({[] { return true; },
+                         [this, mine, writes, turn, layer] {
+                           if (writes && turn > 0 && readers(kWritten, turn - 1) != 0) {
+                             fail("writes what is still read");
+                           }
+                           for (const Value value : {kFirstRead, kSecondRead}) {
+                             if (mine && value != Value::kNone) --readers(value, layer);
+                           }
+                           if (writes) --missing(kWritten, turn);
+                         }});
+      if (counts<kWritten>(layer, work)) {
+        int& announced = b.announced[index_of(kWritten)];
+        const int& passed_on = b.passed_on[index_of(kWritten)];
+        actions.push_back({[] { return true; },
+                           [this, &announced, &passed_on] {
+                             if (++announced > passed_on + 1) fail("announces too early");
+                           }});
+      }
+    });
+    warps_.push_back(std::move(actions));
+  }
+  template <PhaseKind kKind, Value kValue>
+  void wait_for(bool mine, int layer, const DecoderWork& work, Actions& actions) {
+    if constexpr (kValue != Value::kNone) {
+      if (mine) ++readers(kValue, layer);
+      if (kKind == PhaseKind::kNorm && !mine) return;
+      if (few_rows() ? Of::template computing_waits<kValue, true>(layer)
+                     : Of::template computing_waits<kValue, false>(layer)) {
+        actions.push_back(wait_for_count<kValue>(layer, work));
+      } else if (mine && !counted<kValue>(layer)) {
+        actions.push_back({[this, layer] { return missing(kValue, layer) == 0; }});
+      }
+    }
+  }
+  template <Value kValue>
+  bool counted(int turn) const {
+    return few_rows() ? Of::template counted<kValue, true>(turn)
+                      : Of::template counted<kValue, false>(turn);
+  }
+  template <Value kValue>
+  static int turn_written(int layer) {
+    return Of::template turn_written<kValue>(layer);
+  }
+  template <Value kValue>
+  bool has_reader(int layer) const {
+    return kValue != Value::kNone && turn_written<kValue>(layer) < c_.num_layers + c_.has_head;
+  }
+  template <Value kValue>
+  bool counts(int layer, const DecoderWork& work) const {
+    return has_reader<kValue>(layer) && counted<kValue>(turn_written<kValue>(layer)) &&
+           work.template counts<S, kValue>(c_.num_rows);
+  }
+
+  void signal(int block, const DecoderWork& work) {
+    Actions actions;
+    Block& b = blocks_[block];
+    for_phases([&](auto constant, int layer, int /*at*/) {
+      constexpr Value kWritten = decltype(constant)::kPhase.writes;
+      if (!counts<kWritten>(layer, work)) return;
+      const int& announced = b.announced[index_of(kWritten)];
+      int& passed_on = b.passed_on[index_of(kWritten)];
+      unsigned& count = counts_[index_of(kWritten)];
+      actions.push_back(
+          {[&announced, turn = turn_written<kWritten>(layer)] { return announced > turn; },
+           [&passed_on, &count] {
+             ++passed_on;
+             ++count;
+           }});
+    });
+    warps_.push_back(std::move(actions));
+  }
+
+  void bring_x(int block, const DecoderWork& work) {
+    Actions actions;
+    Block& b = blocks_[block];
+    int stage_at = 0;
+    for_phases([&](auto constant, int layer, int at) {
+      constexpr Phase kPhase = decltype(constant)::kPhase;
+      Value latest = Value::kNone;
+      for_stages(kPhase, at, block, work, [&](const Stage& /*stage*/, Value x) {
+        const auto i = static_cast<std::size_t>(stage_at++);
+        if (x == Value::kNone) return;
+        if (x != latest) {
+          actions.push_back(x == kPhase.reads[0] ? wait_for_count<kPhase.reads[0]>(layer, work)
+                                                 : wait_for_count<kPhase.reads[1]>(layer, work));
+        }
+        latest = x;
+        actions.push_back(
+            {[&b, i] { return i < b.streamed.size(); }, [&b, i] { b.x_is_there[i] = true; }});
+      });
+    });
+    warps_.push_back(std::move(actions));
+  }
+
+  const Config c_;
+  std::vector<Block> blocks_;
+  std::vector<Actions> warps_;
+  unsigned counts_[kPlaces] = {};
+  std::vector<int> missing_[kPlaces];  // blocks that have not written their part of a turn
+  std::vector<int> readers_[kPlaces];  // phases of blocks that are not through with reading it
+  std::string problem_;
+};
+
+std::vector<Config> configs() {
+  return {
+      {},
+      {.num_blocks = 14, .num_rows = 12},
+      {.num_blocks = 24, .num_rows = 12, .dim = 128, .ff_dim = 128, .num_units = 3},
+      {.num_blocks = 40, .num_rows = 12, .dim = 128, .ff_dim = 128, .num_units = 3},
+      {.num_blocks = 40, .num_rows = 2, .dim = 128, .ff_dim = 128, .num_units = 3},
+      {.num_layers = 1, .num_blocks = 9, .num_rows = 9, .num_units = 0, .has_head = false},
+      {.num_layers = 5, .num_blocks = 3, .num_rows = 1, .ff_dim = 1024, .has_head = false},
+      {.num_layers = 2, .num_blocks = 16, .num_rows = 16, .ff_dim = 1152, .vocab = 3000},
+  };
+}
+
+// Stages are in the same order for all, nobody waits for ever, reads what is not there, or writes
+// what is still read.
+TEST(DecoderScheduleTest, WarpsAgree) {
+  for (const Config& config : configs()) {
+    for (unsigned seed = 0; seed < 20; ++seed) {
+      EXPECT_EQ(Simulation<ParallelDecoder>(config).run(seed), "") << seed;
+    }
+  }
+}
+
+// And the simulation sees what a refused list does.
+struct InnerCountedByAll {
+  static constexpr DecoderSchedule kSchedule =
+      with_rule(Value::kInner, Announcement::kActivation, Announcers::kEveryBlock);
+};
+struct AttentionFirst {
+  static constexpr DecoderSchedule kSchedule = with_phases({1, 0, 2, 3, 4, 5});
+};
+
+template <typename S>
+std::string first_problem() {
+  for (const Config& config : configs()) {
+    for (unsigned seed = 0; seed < 50; ++seed) {
+      const std::string problem = Simulation<S>(config).run(seed);
+      if (!problem.empty()) return problem;
+    }
+  }
+  return "";
+}
+
+TEST(DecoderScheduleTest, WhatIsRefusedGoesWrong) {
+  EXPECT_EQ(first_problem<InnerCountedByAll>(), "reads what is not written yet");
+  EXPECT_EQ(first_problem<AttentionFirst>(), "hangs");
+}
+
+// Each block's tiles and shares together are the matrix, once.
+TEST(DecoderScheduleTest, UnitsCoverEachMatrixOnce) {
+  for (const int num_blocks : {1, 7, 132}) {
+    for (const auto& [kind, matrix] : {std::pair{PhaseKind::kProduct, Matrix::kQkv},
+                                       {PhaseKind::kProduct, Matrix::kInner},
+                                       {PhaseKind::kProduct, Matrix::kHead},
+                                       {PhaseKind::kPartialSums, Matrix::kOutput}}) {
+      std::vector<std::pair<int, int>> seen;  // tile, chunk
+      std::size_t expected = 0;
+      for (int block = 0; block < num_blocks; ++block) {
+        const DecoderSizes sizes{640, 1152, 1000};
+        TileShares own;
+        own.divide(sizes, block, num_blocks);
+        const DecoderWork work(sizes, own, block, num_blocks);
+        const int first = matrix == Matrix::kInner ? work.all_tiles(matrix) - 1152 / 16 : 0;
+        const int end = matrix == Matrix::kQkv ? 3 * 640 / 16 : work.all_tiles(matrix);
+        const bool shares = kind == PhaseKind::kPartialSums;
+        expected =
+            static_cast<std::size_t>(end - first) * (shares ? (640 + 1152) / 128 : 640 / 128);
+        for (ProductUnit unit = work.first_unit(kind, matrix); work.has(unit);
+             work.next(kind, unit)) {
+          const TileRange tiles = work.tiles_of(kind, unit);
+          EXPECT_LE(tiles.size(), kUnitTiles);
+          for (const Value x :
+               shares ? std::vector{Value::kInner, Value::kAttention} : std::vector{Value::kNorm}) {
+            const ChunkRange chunks = work.chunks_of(x, unit);
+            for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+              EXPECT_GE(tile, first);
+              EXPECT_LT(tile, end);
+              for (int i = chunks.begin; i < chunks.end; ++i) seen.emplace_back(tile, i);
+            }
+          }
+        }
+      }
+      std::sort(seen.begin(), seen.end());
+      EXPECT_EQ(std::unique(seen.begin(), seen.end()), seen.end());
+      EXPECT_EQ(seen.size(), expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gapless
