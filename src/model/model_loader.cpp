@@ -99,7 +99,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_moondream(std::unique_ptr<Device> de
   GAPLESS_ASSIGN_OR_RETURN(loaded->config.text.max_context,
                            choose_context(trained, std::min(said, kDefaultTextContext), options));
   GAPLESS_RETURN_IF_ERROR(loaded->crop_geometry().validate().with_context(source.name));
-  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device, options.compute));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            make_weights<ModelWeights>(*loaded->device, *loaded->kernels, source,
                                                       loaded->config, options.weights));
@@ -134,7 +134,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_llama(std::unique_ptr<Device> device
   auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, std::move(tokenizer),
                                               std::move(prompts));
   loaded->family = config.qk_norm ? "qwen3" : "llama";
-  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device, options.compute));
   GAPLESS_ASSIGN_OR_RETURN(DecoderWeights weights,
                            make_weights<DecoderWeights>(*loaded->device, *loaded->kernels, source,
                                                         config, options.weights));

@@ -47,6 +47,7 @@ struct LoadedModel {
 struct ModelOptions {
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
+  Compute compute = Compute::kPortable;
   // Positions of a sequence, at most as many as the model was trained for; unset: those of its config.json, at
   // most kDefaultTextContext.
   std::optional<int> max_context = std::nullopt;
