@@ -53,6 +53,19 @@ void add_compute_option(CLI::App& command, Compute& compute) {
       ->transform(CLI::CheckedTransformer(kComputes));
 }
 
+void add_kv_cache_size_option(CLI::App& command, std::optional<double>& gb) {
+  command
+      .add_option("--kv-cache-gb", gb,
+                  "Memory for keys and values in GiB, one context at least. Default: what is left "
+                  "of a GPU's memory; a part of the machine's, 0.75 at most, on the CPU")
+      ->check(CLI::Range(0.001, 1e6));
+}
+
+std::optional<std::size_t> kv_cache_bytes(std::optional<double> gb) {
+  if (!gb) return std::nullopt;
+  return static_cast<std::size_t>(*gb * (std::size_t{1} << 30));
+}
+
 void add_wait_option(CLI::App& command, std::string& wait) {
   command
       .add_option(
@@ -126,6 +139,7 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   add_weights_option(command, options.weights);
   add_kv_cache_option(command, options.kv_cache);
   add_compute_option(command, options.compute);
+  add_kv_cache_size_option(command, options.kv_cache_gb);
   add_max_context_option(command, options.max_context);
   add_numerics_option(command, options.numerics);
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
@@ -191,6 +205,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_on(std::unique_ptr<Device> device,
                     {.weights = options.weights,
                      .kv_cache = options.kv_cache,
                      .compute = options.compute,
+                     .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
                      .max_context = options.max_context,
                      .numerics = split_numerics(options.numerics),
                      .adjust_limits = nullptr});
