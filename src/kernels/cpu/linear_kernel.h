@@ -1,4 +1,4 @@
-// Matrix products: packed for many rows, dot products for few.
+// Matrix products: packed for many rows of bfloat16, dot products for few and for float32.
 //
 // Packed: a block of weights becomes float32 with its columns in the lanes (pack_columns), in a
 // buffer of the second-level cache, and serves all rows of the block. So the weights lie in memory
@@ -82,8 +82,8 @@ void linear_by_dots(const LinearParams& params, const LinearBlock& block) {
   }
 }
 
-// At most kLinearPanelColumns columns and kLinearPanelRows rows.
-template <typename Simd, typename T>
+// Of bfloat16. At most kLinearPanelColumns columns and kLinearPanelRows rows.
+template <typename Simd>
 class PackedLinear {
  public:
   PackedLinear(const LinearParams& params, const LinearBlock& block)
@@ -110,8 +110,8 @@ class PackedLinear {
         }
       }
     }
-    finish_linear_rows<Simd, T>(p_, sums_[0], kLinearPanelColumns, row_, num_rows_, column_,
-                                num_columns_);
+    finish_linear_rows<Simd, Bf16>(p_, sums_[0], kLinearPanelColumns, row_, num_rows_, column_,
+                                   num_columns_);
   }
 
  private:
@@ -122,7 +122,7 @@ class PackedLinear {
 
   void load_rows(int k, int count) {
     for (int i = 0; i < num_rows_; ++i) {
-      const T* x = static_cast<const T*>(p_.x) + (row_ + i) * p_.x_stride + k;
+      const Bf16* x = static_cast<const Bf16*>(p_.x) + (row_ + i) * p_.x_stride + k;
       for_lanes<Simd>(
           count, [&](int at, int lanes) __attribute__((always_inline)) {
             Simd::store(x_[i] + at, load_count<Simd>(x + at, lanes));
@@ -132,9 +132,9 @@ class PackedLinear {
 
   // Columns that are not there repeat the last one: their sums are not used.
   void load_columns(int first, int k, int count) {
-    const auto* weight = static_cast<const T*>(p_.weights.weight) + k;
+    const auto* weight = static_cast<const Bf16*>(p_.weights.weight) + k;
     for (int half = 0; half < 2; ++half) {
-      const T* columns[Simd::kLanes];
+      const Bf16* columns[Simd::kLanes];
       for (int j = 0; j < Simd::kLanes; ++j) {
         const int at = first + half * Simd::kLanes + j, last = num_columns_ - 1;
         columns[j] = weight + std::int64_t{column_ + (at < last ? at : last)} * p_.weights.in;
@@ -171,10 +171,13 @@ template <typename Run>
 template <typename Simd, typename T>
 void linear_block(const LinearParams& params, const LinearBlock& block) {
   for_blocks(block, kLinearPanelRows, kLinearPanelColumns, [&](const LinearBlock& part) {
-    if (params.decode) {
+    // In float32 a decode step gives the bits that a prefill gives: one form for both.
+    if constexpr (kDTypeOf<T> == DType::kF32) {
+      linear_by_dots<Simd, T>(params, part);
+    } else if (params.decode) {
       linear_by_dots<Simd, T>(params, part);
     } else {
-      PackedLinear<Simd, T>(params, part).run();
+      PackedLinear<Simd>(params, part).run();
     }
   });
 }
