@@ -24,6 +24,8 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->capture_default_str();
   add_weights_option(command, options.weights);
   add_kv_cache_option(command, options.kv_cache);
+  add_compute_option(command, options.compute);
+  add_kv_cache_size_option(command, options.kv_cache_gb);
   add_max_context_option(command, options.max_context);
   add_result_options(command, options.json, options.commit);
   command
@@ -60,6 +62,8 @@ StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& opti
   return load_model(std::move(device), source,
                     {.weights = options.weights,
                      .kv_cache = options.kv_cache,
+                     .compute = options.compute,
+                     .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
                      .max_context = options.max_context,
                      .adjust_limits = nullptr});
 }

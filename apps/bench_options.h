@@ -21,6 +21,8 @@ struct BenchOptions {
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
+  Compute compute = Compute::kAuto;
+  std::optional<double> kv_cache_gb;
   std::optional<int> max_context;
   std::string json;                // file for the result; empty: none
   std::string commit;              // for the result; empty: asked of git

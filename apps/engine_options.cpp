@@ -22,6 +22,9 @@ const std::map<std::string, WeightFormat> kWeightFormats = {
 const std::map<std::string, KvFormat> kKvFormats = {{"native", KvFormat::kNative},
                                                     {"fp8", KvFormat::kFp8}};
 
+const std::map<std::string, Compute> kComputes = {
+    {"auto", Compute::kAuto}, {"float32", Compute::kFloat32}, {"bfloat16", Compute::kBFloat16}};
+
 }  // namespace
 
 void add_weights_option(CLI::App& command, WeightFormat& weights) {
@@ -40,6 +43,27 @@ void add_kv_cache_option(CLI::App& command, KvFormat& format) {
           "native, or fp8: keys and values in 8 bits, so that twice as many fit (four times "
           "on the CPU)")
       ->transform(CLI::CheckedTransformer(kKvFormats));
+}
+
+void add_compute_option(CLI::App& command, Compute& compute) {
+  command
+      .add_option("--compute", compute,
+                  "What the CPU computes in: auto (what the processor is fastest in), float32, or "
+                  "bfloat16, which takes half the memory; a GPU computes in bfloat16")
+      ->transform(CLI::CheckedTransformer(kComputes));
+}
+
+void add_kv_cache_size_option(CLI::App& command, std::optional<double>& gb) {
+  command
+      .add_option("--kv-cache-gb", gb,
+                  "Memory for keys and values in GiB, one context at least. Default: what is left "
+                  "of a GPU's memory; a part of the machine's, 0.75 at most, on the CPU")
+      ->check(CLI::Range(0.001, 1e6));
+}
+
+std::optional<std::size_t> kv_cache_bytes(std::optional<double> gb) {
+  if (!gb) return std::nullopt;
+  return static_cast<std::size_t>(*gb * (std::size_t{1} << 30));
 }
 
 void add_wait_option(CLI::App& command, std::string& wait) {
@@ -114,6 +138,8 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
       ->capture_default_str();
   add_weights_option(command, options.weights);
   add_kv_cache_option(command, options.kv_cache);
+  add_compute_option(command, options.compute);
+  add_kv_cache_size_option(command, options.kv_cache_gb);
   add_max_context_option(command, options.max_context);
   add_numerics_option(command, options.numerics);
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
@@ -178,6 +204,8 @@ StatusOr<std::unique_ptr<LoadedModel>> load_on(std::unique_ptr<Device> device,
   return load_model(std::move(device), source,
                     {.weights = options.weights,
                      .kv_cache = options.kv_cache,
+                     .compute = options.compute,
+                     .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
                      .max_context = options.max_context,
                      .numerics = split_numerics(options.numerics),
                      .adjust_limits = nullptr});

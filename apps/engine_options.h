@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "engine/engine_group.h"
+#include "kernels/compute.h"
 #include "kernels/kv_format.h"
 #include "model/weight_format.h"
 #include "model_option.h"
@@ -23,6 +24,8 @@ struct EngineCommandOptions {
   std::string device = "auto";
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
+  Compute compute = Compute::kAuto;
+  std::optional<double> kv_cache_gb;  // absent: what suits the device
   std::optional<int> max_context;     // ModelOptions::max_context
   std::vector<std::string> numerics;  // ModelOptions::numerics, as "tau_gelu=erf"
   int depth = 2;
@@ -38,6 +41,12 @@ struct EngineCommandOptions {
 void add_weights_option(CLI::App& command, WeightFormat& weights);
 // --kv-cache
 void add_kv_cache_option(CLI::App& command, KvFormat& format);
+// --compute
+void add_compute_option(CLI::App& command, Compute& compute);
+// --kv-cache-gb
+void add_kv_cache_size_option(CLI::App& command, std::optional<double>& gb);
+// In bytes, as ModelOptions has it.
+std::optional<std::size_t> kv_cache_bytes(std::optional<double> gb);
 void add_max_context_option(CLI::App& command, std::optional<int>& max_context);
 // --wait: "spin" or "nap".
 void add_wait_option(CLI::App& command, std::string& wait);

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "commands.h"
 #include "engine_options.h"
+#include "kernels/compute.h"
 #include "model/model_source.h"
 #include "model/model_summary.h"
 #include "model/weight_format.h"
@@ -19,6 +20,7 @@ struct InfoOptions {
   ModelOption model;
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
+  Compute compute = Compute::kAuto;
   int rows = 1;
   int context = 1000;
 };
@@ -34,7 +36,9 @@ int print_info(const InfoOptions& options) {
   };
   const std::string text =
       *files + (source->llama ? describe(*source->llama) : describe(source->config));
-  std::fputs(text.c_str(), stdout);
+  const StatusOr<ComputeChoice> compute = choose_cpu_compute(options.compute, this_processor());
+  if (!compute.ok()) return report(compute.status());
+  std::fputs((text + "on the CPU: " + compute->description + "\n").c_str(), stdout);
   return 0;
 }
 
@@ -47,6 +51,7 @@ void add_info_command(CLI::App& app, Command& chosen) {
   add_model_option(*command, options->model);
   add_weights_option(*command, options->weights);
   add_kv_cache_option(*command, options->kv_cache);
+  add_compute_option(*command, options->compute);
   command->add_option("--rows", options->rows, "Sequences in the decode step")
       ->check(CLI::Range(1, kMaxSeats))
       ->capture_default_str();

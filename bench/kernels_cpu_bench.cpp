@@ -1,14 +1,17 @@
-// The CPU kernels at the shapes of the shipped model and of Moondream 2, per instruction set.
+// The CPU kernels at the shapes of the shipped model and of Moondream 2, per instruction set and element type.
 // GAPLESS_CPU_THREADS=1 measures one core; FLOP/s stand beside each time. A core's ceiling is
 // 2 (multiply, add) x lanes x fused multiply-adds per cycle x clock.
 #include <benchmark/benchmark.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/element.h"
 
 namespace gapless::cpu {
 namespace {
@@ -19,6 +22,19 @@ std::vector<float> random_values(std::size_t size) {
   std::vector<float> values(size);
   for (float& value : values) value = uniform(generator);
   return values;
+}
+
+// Numbers of the type that `ops` takes.
+std::vector<std::byte> random_tensor(const VectorOps& ops, std::size_t size) {
+  const std::vector<float> values = random_values(size);
+  std::vector<std::byte> bytes(size * dtype_bytes(ops.dtype));
+  with_element(ops.dtype, [&]<typename T>() {
+    for (std::size_t i = 0; i < size; ++i) {
+      const T value = rounded<T>(values[i]);
+      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  });
+  return bytes;
 }
 
 void count_flops(benchmark::State& state, double flops_per_iteration) {
@@ -33,25 +49,27 @@ struct LinearShape {
 
 void bench_linear(benchmark::State& state, const VectorOps& ops, LinearShape shape) {
   const auto num_rows = static_cast<std::size_t>(shape.num_rows);
-  const auto x = random_values(num_rows * shape.in);
-  const auto weight = random_values(static_cast<std::size_t>(shape.in) * shape.out);
-  const auto bias = random_values(shape.out);
-  std::vector<float> y(num_rows * shape.out);
+  const auto x = random_tensor(ops, num_rows * shape.in);
+  const auto weight = random_tensor(ops, static_cast<std::size_t>(shape.in) * shape.out);
+  const auto bias = random_tensor(ops, shape.out);
+  auto y = random_tensor(ops, num_rows * shape.out);
   for (auto _ : state) {
     linear(ops, {.x = x.data(),
                  .x_stride = shape.in,
                  .weights = {weight.data(), bias.data(), shape.in, shape.out},
                  .y = y.data(),
                  .y_stride = shape.out,
-                 .num_rows = shape.num_rows});
+                 .y_dtype = ops.dtype,
+                 .num_rows = shape.num_rows,
+                 .decode = shape.num_rows <= 8});
   }
   count_flops(state, 2.0 * shape.num_rows * shape.in * shape.out);
 }
 
 void bench_vision_attention(benchmark::State& state, const VectorOps& ops) {
   constexpr int kSeqLen = 729, kHeads = 4, kHeadDim = 72;
-  const auto qkv = random_values(std::size_t{kSeqLen} * 3 * kHeads * kHeadDim);
-  std::vector<float> out(std::size_t{kSeqLen} * kHeads * kHeadDim);
+  const auto qkv = random_tensor(ops, std::size_t{kSeqLen} * 3 * kHeads * kHeadDim);
+  auto out = random_tensor(ops, std::size_t{kSeqLen} * kHeads * kHeadDim);
   for (auto _ : state) {
     vision_attention(ops, {.qkv = qkv.data(),
                            .out = out.data(),
@@ -67,9 +85,9 @@ void bench_vision_attention(benchmark::State& state, const VectorOps& ops) {
 void bench_paged_attention(benchmark::State& state, const VectorOps& ops, int num_new) {
   constexpr int kContext = 760, kHeads = 4, kHeadDim = 64, kPages = 48;
   constexpr int kWidth = kHeads * kHeadDim;
-  const auto k = random_values(std::size_t{kPages} * kPageTokens * kWidth), v = k;
-  const auto qkv = random_values(static_cast<std::size_t>(num_new) * 3 * kWidth);
-  std::vector<float> keys = k, values = v, out(static_cast<std::size_t>(num_new) * kWidth);
+  auto keys = random_tensor(ops, std::size_t{kPages} * kPageTokens * kWidth), values = keys;
+  const auto qkv = random_tensor(ops, static_cast<std::size_t>(num_new) * 3 * kWidth);
+  auto out = random_tensor(ops, static_cast<std::size_t>(num_new) * kWidth);
   std::vector<std::int32_t> page_table(kPages);
   for (int page = 0; page < kPages; ++page) page_table[page] = (page * 7) % kPages;
   const AttentionSequence sequence{
@@ -127,7 +145,8 @@ constexpr LinearShape kLinearShapes[] = {
 // Real time: the work of one call is on several threads.
 void register_all() {
   for (const VectorOps* ops : available_vector_ops()) {
-    const std::string set = std::string("/") + ops->name;
+    const std::string set =
+        std::string("/") + ops->name + (ops->dtype == DType::kBF16 ? "/bfloat16" : "/float32");
     for (const LinearShape& shape : kLinearShapes) {
       benchmark::RegisterBenchmark(
           ("linear " + std::string(shape.name) + set).c_str(),

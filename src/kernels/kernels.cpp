@@ -1,12 +1,21 @@
 #include "kernels/kernels.h"
 
+#include "base/log.h"
+
 namespace gapless {
 
-StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device) {
+StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device, Compute compute) {
   switch (device.kind()) {
-    case DeviceKind::kCpu:
-      return make_cpu_kernels();
+    case DeviceKind::kCpu: {
+      GAPLESS_ASSIGN_OR_RETURN(const ComputeChoice choice,
+                               choose_cpu_compute(compute, this_processor()));
+      log_info("the CPU computes in {}", choice.description);
+      return make_cpu_kernels(choice.dtype);
+    }
     case DeviceKind::kCuda:
+      if (compute == Compute::kFloat32) {
+        return invalid_argument("a GPU computes in bfloat16; float32 is the CPU's (--device cpu)");
+      }
       return make_cuda_kernels(device);
     case DeviceKind::kSimulated:
       break;

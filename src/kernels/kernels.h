@@ -3,7 +3,7 @@
 // Contract for every op
 //   * Pointers are device memory of the stream's device unless they say otherwise.
 //   * Tensors are dense and row-major; `*_stride` is in elements between rows.
-//   * T is activation_dtype() of the backend (float32 on the CPU, bfloat16 on CUDA): weights,
+//   * T is activation_dtype() of the backend (float32 or bfloat16 on the CPU, bfloat16 on CUDA): weights,
 //     activations and, unless KvFormat says otherwise, the KV cache are of type T.
 //   * Statistics, softmax, GELU, RoPE and every accumulation are float32, with one rounding to T at
 //     the end of the op.
@@ -14,7 +14,7 @@
 //     not on how many rows there are or what they hold, bit for bit. Invariant I8 stands on this.
 //   * Policy stays out: kernels know nothing of requests, skills or slots.
 //
-// Backends: reference/ (float32, obvious: the oracle), cpu/ (float32, fast), cuda/ (bfloat16).
+// Backends: reference/ (float32, obvious: the oracle), cpu/ (float32 or bfloat16, fast), cuda/ (bfloat16).
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "grammar/grammar_tables.h"
+#include "kernels/compute.h"
 #include "kernels/dtype.h"
 #include "kernels/grammar_mask_cache.h"
 #include "kernels/kv_format.h"
@@ -711,7 +712,7 @@ class Kernels {
   virtual Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) = 0;
   virtual Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) = 0;
   // What an element of rows in 8 bits takes: 1 byte on a GPU; on the CPU, which has no such
-  // products, the number as float32, its scale multiplied in.
+  // products, the number as T, its scale multiplied in.
   virtual std::size_t fp8_element_bytes() const { return sizeof(float); }
   // Writes the device's clock, in nanoseconds, to *stamp when the stream gets there.
   virtual Status stamp_time(Stream& stream, std::uint64_t* stamp) = 0;
@@ -732,12 +733,14 @@ class Kernels {
                                            int max_out) const = 0;
 };
 
-// The kernels that fit a device: cpu/ for DeviceKind::kCpu, cuda/ for kCuda.
-StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device);
+// The kernels that fit a device: cpu/ for DeviceKind::kCpu, cuda/ for kCuda. `compute` is the CPU's T; a GPU
+// computes in bfloat16, and kFloat32 is an error there.
+StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device,
+                                                Compute compute = Compute::kPortable);
 
 // reference/ runs on the CPU device only.
 std::unique_ptr<Kernels> make_reference_kernels();
-std::unique_ptr<Kernels> make_cpu_kernels();
+std::unique_ptr<Kernels> make_cpu_kernels(DType dtype);
 // Unavailable where CUDA was absent at build time.
 StatusOr<std::unique_ptr<Kernels>> make_cuda_kernels(Device& device);
 

@@ -31,7 +31,8 @@ TEST(KvPages, SmallerPagesAreMoreOfThem) {
   config.text.n_heads = config.text.n_kv_heads = 8;
   config.text.n_layers = 6;
   const auto pages = [&](KvFormat format) {
-    const auto limits = choose_step_limits(**device, **kernels, model_shape(config), format);
+    const auto limits =
+        choose_step_limits(**device, **kernels, model_shape(config), format, std::size_t{96} << 20);
     EXPECT_TRUE(limits.ok()) << limits.status().to_string();
     return limits.ok() ? limits->num_pages : 0;
   };
@@ -51,6 +52,26 @@ TEST(KvPages, ALargeModelOnTheCpuStillHasOneContext) {
   ASSERT_TRUE(limits.ok()) << limits.status().to_string();
   EXPECT_EQ(limits->max_pages_per_row, 2048 / 16);
   EXPECT_EQ(limits->num_pages, 1 + 2048 / 16);
+}
+
+TEST(KvPages, ACacheIsAsLargeAsAskedForOrRefused) {
+  auto device = open_device("cpu");
+  ASSERT_TRUE(device.ok());
+  auto kernels = make_kernels(**device, Compute::kBFloat16);
+  ASSERT_TRUE(kernels.ok());
+  const ModelShape model = model_shape(moondream2_config());
+  const std::size_t page = kv_page_bytes(model.text, DType::kBF16, KvFormat::kNative);
+  const auto limits =
+      choose_step_limits(**device, **kernels, model, KvFormat::kNative, 200 * page + 1);
+  ASSERT_TRUE(limits.ok()) << limits.status().to_string();
+  EXPECT_EQ(limits->num_pages, 200);
+  // One context takes 129 pages.
+  const auto small = choose_step_limits(**device, **kernels, model, KvFormat::kNative, 128 * page);
+  EXPECT_EQ(small.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(small.status().message().find("--max-context"), std::string::npos);
+  const auto large =
+      choose_step_limits(**device, **kernels, model, KvFormat::kNative, std::size_t{1} << 60);
+  EXPECT_EQ(large.status().code(), StatusCode::kResourceExhausted);
 }
 
 // What does not fit is refused with a context that does.

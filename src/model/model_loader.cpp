@@ -69,8 +69,9 @@ StatusOr<int> choose_context(int trained, int usual, const ModelOptions& options
 
 StatusOr<StepLimits> choose_limits(LoadedModel& loaded, const ModelShape& shape,
                                    const ModelOptions& options) {
-  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits, choose_step_limits(*loaded.device, *loaded.kernels,
-                                                                 shape, options.kv_cache));
+  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits,
+                           choose_step_limits(*loaded.device, *loaded.kernels, shape,
+                                              options.kv_cache, options.kv_cache_bytes));
   if (options.adjust_limits) options.adjust_limits(limits);
   return limits;
 }
@@ -100,7 +101,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_moondream(std::unique_ptr<Device> de
   GAPLESS_ASSIGN_OR_RETURN(loaded->config.text.max_context,
                            choose_context(trained, std::min(said, kDefaultTextContext), options));
   GAPLESS_RETURN_IF_ERROR(loaded->crop_geometry().validate().with_context(source.name));
-  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device, options.compute));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            make_weights<ModelWeights>(*loaded->device, *loaded->kernels, source,
                                                       loaded->config, options.weights));
@@ -137,7 +138,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_llama(std::unique_ptr<Device> device
   auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, std::move(tokenizer),
                                               std::move(prompts));
   loaded->family = config.qk_norm ? "qwen3" : "llama";
-  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device));
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device, options.compute));
   GAPLESS_ASSIGN_OR_RETURN(DecoderWeights weights,
                            make_weights<DecoderWeights>(*loaded->device, *loaded->kernels, source,
                                                         config, options.weights));

@@ -1,6 +1,7 @@
 // From the --model option to a model that runs.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -47,6 +48,9 @@ struct LoadedModel {
 struct ModelOptions {
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
+  Compute compute = Compute::kPortable;
+  // Of keys and values; unset: what suits the device (step_limits.h).
+  std::optional<std::size_t> kv_cache_bytes = std::nullopt;
   // Positions of a sequence, at most as many as the model was trained for; unset: those of its config.json, at
   // most kDefaultTextContext.
   std::optional<int> max_context = std::nullopt;

@@ -15,9 +15,10 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
-// On the CPU the cache is filled with zeros at start-up, and small models must start fast: 8192
-// tokens of the model that ships, in float32.
-constexpr std::size_t kCpuKvBytes = 96 * kMiB;
+// The CPU's memory is shared with all else on the machine: a part of what is free, and of a large machine
+// as much as two full contexts of Moondream 2 take. More is asked for with --kv-cache-gb.
+constexpr std::size_t kCpuKvShare = 32;
+constexpr std::size_t kMaxCpuKvBytes = 768 * kMiB;
 // Left free on a GPU: the pipeline's slots and graphs, grammars (device_grammars.h), the driver, other processes.
 constexpr std::size_t kGpuReserveBytes = 3 * kGiB;
 // Room beyond every seat's full context, for prefixes that stay cached without a sequence.
@@ -108,10 +109,28 @@ Status does_not_fit(const DeviceInfo& info, const Kernels& kernels, const ModelS
                     state.activations / kMiB, what_would);
 }
 
+Status check_cache_size(std::size_t wanted, std::size_t budget, const ModelShape& model,
+                        const StateBytes& state) {
+  if (wanted > budget) {
+    return make_error(StatusCode::kResourceExhausted,
+                      "a KV cache of {} MiB: {} MiB are free beside weights and activations",
+                      wanted / kMiB, budget / kMiB);
+  }
+  const std::size_t least = static_cast<std::size_t>(state.one_context) * state.page;
+  if (wanted < least) {
+    return invalid_argument(
+        "a KV cache of {} MiB: one context of {} tokens takes {} MiB; give it as much, or lower "
+        "--max-context",
+        wanted / kMiB, model.text.max_context, (least + kMiB - 1) / kMiB);
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
-                                        const ModelShape& model, KvFormat kv_format) {
+                                        const ModelShape& model, KvFormat kv_format,
+                                        std::optional<std::size_t> kv_cache_bytes) {
   StepLimits limits = limits_without_pages(device.kind(), model);
   GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
   const StateBytes state = state_bytes(kernels, model, kv_format, limits);
@@ -120,7 +139,15 @@ StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
     return does_not_fit(info, kernels, model, kv_format, state);
   }
   const bool on_cpu = device.kind() == DeviceKind::kCpu;
-  const std::size_t budget = on_cpu ? kCpuKvBytes : info.free_memory_bytes - taken;
+  std::size_t budget = info.free_memory_bytes - taken;
+  if (kv_cache_bytes) {
+    if (const Status fits = check_cache_size(*kv_cache_bytes, budget, model, state); !fits.ok()) {
+      return fits;
+    }
+    budget = *kv_cache_bytes;
+  } else if (on_cpu) {
+    budget = std::min(budget / kCpuKvShare, kMaxCpuKvBytes);
+  }
   const int useful = 1 + kCacheFactor * limits.max_seats * limits.max_pages_per_row;
   const auto affordable = static_cast<int>(
       std::min<std::size_t>(budget / state.page, static_cast<std::size_t>(useful)));

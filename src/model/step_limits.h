@@ -1,6 +1,9 @@
 // Bounds of a model's steps on a device, chosen at start-up.
 #pragma once
 
+#include <cstddef>
+#include <optional>
+
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
@@ -9,10 +12,11 @@
 
 namespace gapless {
 
-// Call after the weights are on the device: the KV cache gets a share of the memory that is left.
-// ResourceExhausted when not even one sequence of max_context fits; the error says which
-// context would.
+// Call after the weights are on the device: the KV cache gets a share of the memory that is left, or
+// `kv_cache_bytes` of it. ResourceExhausted when not even one sequence of max_context fits; the error says
+// which context would.
 StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
-                                        const ModelShape& shape, KvFormat kv_format);
+                                        const ModelShape& shape, KvFormat kv_format,
+                                        std::optional<std::size_t> kv_cache_bytes = std::nullopt);
 
 }  // namespace gapless

@@ -43,7 +43,8 @@ class LlamaParityTest : public DeviceTest, public testing::WithParamInterface<st
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
-    auto loaded = load_model(std::move(device_), (kFolder / GetParam()).string());
+    auto loaded = load_model(std::move(device_), (kFolder / GetParam()).string(),
+                             {.compute = test_compute(), .adjust_limits = nullptr});
     ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
     loaded_ = std::move(loaded).value();
     auto golden = Checkpoint::open(kFolder / GetParam() / "golden.safetensors");

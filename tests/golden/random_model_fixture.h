@@ -55,7 +55,7 @@ class RandomModelTest : public DeviceTest {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
-    auto kernels = make_kernels(*device_);
+    auto kernels = make_kernels(*device_, test_compute());
     ASSERT_TRUE(kernels.ok()) << kernels.status().to_string();
     kernels_ = std::move(kernels).value();
     GAPLESS_ASSERT_OK(make_model(config()));

@@ -86,7 +86,9 @@ class DepthEqualityTest : public DeviceTest {
   void load(std::unique_ptr<Device> device, const ModelOptions& options = {}) {
     crops_.reset();
     model_.reset();
-    auto loaded = load_model(std::move(device), model_name_, options);
+    ModelOptions chosen = options;
+    chosen.compute = test_compute();
+    auto loaded = load_model(std::move(device), model_name_, chosen);
     ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
     model_ = std::move(loaded).value();
     auto crops = CropPool::create(*model_->device, 2 * (kMaxTilesPerImage + 1),

@@ -52,7 +52,8 @@ SkillRequest long_question() {
 TEST(DeviceLostTest, AStepThatDoesNotEndInTimeEndsEveryRequestAndIsNamed) {
   auto device = open_device(test_device_name());
   ASSERT_TRUE(device.ok()) << device.status().to_string();
-  auto loaded = load_model(std::move(device).value(), "");
+  auto loaded = load_model(std::move(device).value(), "",
+                           {.compute = test_compute(), .adjust_limits = nullptr});
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   LoadedModel& model = **loaded;
   std::shared_ptr<CropPool> crops =
@@ -86,7 +87,8 @@ TEST(DeviceLostTest, AFaultingKernelEndsEveryRequestWithAnErrorThatSaysSo) {
   if (test_device_kind() != DeviceKind::kCuda) GTEST_SKIP() << "not an error of this device";
   auto device = open_device(test_device_name());
   ASSERT_TRUE(device.ok()) << device.status().to_string();
-  auto loaded = load_model(std::move(device).value(), "");
+  auto loaded = load_model(std::move(device).value(), "",
+                           {.compute = test_compute(), .adjust_limits = nullptr});
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   LoadedModel& model = **loaded;
   std::shared_ptr<CropPool> crops =

@@ -10,7 +10,7 @@ namespace {
 TEST_F(KernelsTest, TheBackendIsTheOneOfTheDeviceAskedFor) {
   const bool cuda = test_device_kind() == DeviceKind::kCuda;
   EXPECT_EQ(std::string(kernels_->name()), cuda ? "cuda" : "cpu");
-  EXPECT_EQ(dtype(), cuda ? DType::kBF16 : DType::kF32);
+  EXPECT_EQ(dtype(), cuda || test_is_cpu_bf16() ? DType::kBF16 : DType::kF32);
 }
 
 }  // namespace

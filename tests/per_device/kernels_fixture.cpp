@@ -11,7 +11,7 @@ namespace gapless {
 
 void KernelsTest::SetUp() {
   ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
-  auto kernels = make_kernels(*device_);
+  auto kernels = make_kernels(*device_, test_compute());
   ASSERT_TRUE(kernels.ok()) << kernels.status().to_string();
   kernels_ = std::move(kernels).value();
   auto stream = device_->create_stream("compute");

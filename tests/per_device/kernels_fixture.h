@@ -1,5 +1,5 @@
 // The suite of the op table, the same for every backend: each test runs one op on the device named
-// by GAPLESS_TEST_DEVICE (cpu when unset) and compares it with the oracle in kernels/reference,
+// by GAPLESS_TEST_DEVICE (cpu when unset; cpu-bf16) and compares it with the oracle in kernels/reference,
 // which runs on host copies of the same values rounded to the backend's T. A device that is asked
 // for and is not there fails every test.
 #pragma once

@@ -71,7 +71,8 @@ class ReplicasTest : public ::testing::Test {
         labels,
         [&](std::size_t index) -> StatusOr<std::unique_ptr<LoadedModel>> {
           GAPLESS_ASSIGN_OR_RETURN(auto device, open_device((*devices)[index].spec));
-          return load_model(std::move(device), "");
+          return load_model(std::move(device), "",
+                            {.compute = test_compute(), .adjust_limits = nullptr});
         },
         {});
     ASSERT_TRUE(group.ok()) << group.status().to_string();

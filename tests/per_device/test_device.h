@@ -1,4 +1,5 @@
-// The device that a per-device test runs on: GAPLESS_TEST_DEVICE, or the CPU.
+// The device that a per-device test runs on: GAPLESS_TEST_DEVICE, or the CPU in float32. cpu-bf16 is the CPU
+// in bfloat16.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,12 +10,26 @@
 #include <string_view>
 
 #include "device/device.h"
+#include "kernels/compute.h"
 
 namespace gapless {
 
-inline std::string test_device_name() {
+inline std::string test_device_setting() {
   const char* const name = std::getenv("GAPLESS_TEST_DEVICE");
   return name == nullptr ? "cpu" : name;
+}
+
+inline bool test_is_cpu_bf16() {
+  return test_device_setting() == "cpu-bf16";
+}
+
+// As open_device() takes it.
+inline std::string test_device_name() {
+  return test_is_cpu_bf16() ? "cpu" : test_device_setting();
+}
+
+inline Compute test_compute() {
+  return test_is_cpu_bf16() ? Compute::kBFloat16 : Compute::kPortable;
 }
 
 inline DeviceKind test_device_kind() {

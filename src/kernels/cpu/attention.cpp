@@ -1,15 +1,25 @@
 #include <algorithm>
+#include <cstddef>
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/kv_index.h"
 
 namespace gapless::cpu {
 namespace {
 
-// Queries of one task; a multiple of every tile_rows.
-constexpr std::int64_t kQueriesPerTask = 36;
+// Queries of one task.
+constexpr std::int64_t kQueriesPerTask = kMaxTileQueries;
+
+// Element `at` of an array of T.
+const void* element_at(const VectorOps& ops, const void* from, std::int64_t at) {
+  return static_cast<const std::byte*>(from) + at * static_cast<int>(dtype_bytes(ops.dtype));
+}
+void* element_at(const VectorOps& ops, void* from, std::int64_t at) {
+  return static_cast<std::byte*>(from) + at * static_cast<int>(dtype_bytes(ops.dtype));
+}
 
 }  // namespace
 
@@ -17,8 +27,8 @@ void vision_attention(const VectorOps& ops, const VisionAttentionParams& params)
   const std::int64_t seq_len = params.seq_len, head_dim = params.head_dim;
   const std::int64_t width = params.num_heads * head_dim, stride = 3 * width;
   const std::int64_t tasks_per_head = divide_up(seq_len, kQueriesPerTask);
-  int num_visible[kMaxTileRows];
-  std::fill_n(num_visible, kMaxTileRows, params.seq_len);
+  int num_visible[kMaxTileQueries];
+  std::fill_n(num_visible, kMaxTileQueries, params.seq_len);
 
   const std::int64_t num_heads_in_all = std::int64_t{params.num_crops} * params.num_heads;
   ThreadPool::shared().parallel_for(num_heads_in_all * tasks_per_head, [&](std::int64_t task) {
@@ -26,22 +36,20 @@ void vision_attention(const VectorOps& ops, const VisionAttentionParams& params)
     const std::int64_t head = task / tasks_per_head % params.num_heads;
     const std::int64_t first = task % tasks_per_head * kQueriesPerTask;
     const std::int64_t last = std::min(first + kQueriesPerTask, seq_len);
-    const float* q =
-        static_cast<const float*>(params.qkv) + crop * seq_len * stride + head * head_dim;
-    float* out = static_cast<float*>(params.out) + crop * seq_len * width + head * head_dim;
-    for (std::int64_t i = first; i < last; i += ops.tile_rows) {
-      ops.attend({.q = q + i * stride,
-                  .q_stride = stride,
-                  .out = out + i * width,
-                  .out_stride = width,
-                  .num_visible = num_visible,
-                  .num_queries = static_cast<int>(std::min<std::int64_t>(ops.tile_rows, last - i)),
-                  .head_dim = params.head_dim,
-                  .k = q + width,
-                  .v = q + 2 * width,
-                  .key_stride = stride,
-                  .page_stride = kPageTokens * stride});
-    }
+    const std::int64_t q = (crop * seq_len + first) * stride + head * head_dim;
+    ops.attend(
+        {.q = element_at(ops, params.qkv, q),
+         .q_stride = stride,
+         .out = element_at(ops, params.out, (crop * seq_len + first) * width + head * head_dim),
+         .out_stride = width,
+         .num_visible = num_visible,
+         .num_queries = static_cast<int>(last - first),
+         .head_dim = params.head_dim,
+         .k = params.qkv,
+         .v = element_at(ops, params.qkv, width),
+         .first = crop * seq_len * stride + width + head * head_dim,
+         .key_stride = stride,
+         .page_stride = kPageTokens * stride});
   });
 }
 
@@ -56,31 +64,29 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
   const std::int64_t head_in_page =
       kv_index(0, head / heads.group_size(), heads.num_kv_heads, heads.head_dim);
   const int context = sequence.num_cached + sequence.num_tokens;
-  for (std::int64_t i = first; i < last; i += ops.tile_rows) {
-    const auto num_queries = static_cast<int>(std::min<std::int64_t>(ops.tile_rows, last - i));
-    int num_visible[kMaxTileRows];
-    for (int j = 0; j < num_queries; ++j) {
-      const int position = sequence.num_cached + static_cast<int>(i) + j;
-      num_visible[j] =
-          position < sequence.prefix_len ? std::min(sequence.prefix_len, context) : position + 1;
-    }
-    const std::int64_t token = sequence.first_token + i;
-    ops.attend(
-        {.q = static_cast<const float*>(params.qkv) + token * params.qkv_stride + offset,
-         .q_stride = params.qkv_stride,
-         .out = static_cast<float*>(params.out) + token * params.out_stride + offset,
-         .out_stride = params.out_stride,
-         .num_visible = num_visible,
-         .num_queries = num_queries,
-         .head_dim = heads.head_dim,
-         .k = params.kv.k,
-         .v = params.kv.v,
-         .format = params.kv.format,
-         .first = head_in_page,
-         .key_stride = heads.head_dim,
-         .page_stride = kv_index(kPageTokens, 0, heads.num_kv_heads, heads.head_dim),
-         .page_table = params.page_table + std::int64_t{sequence.row} * params.page_table_stride});
+  if (first >= last) return;
+  int num_visible[kMaxTileQueries];
+  for (std::int64_t i = first; i < last; ++i) {
+    const int position = sequence.num_cached + static_cast<int>(i);
+    num_visible[i - first] =
+        position < sequence.prefix_len ? std::min(sequence.prefix_len, context) : position + 1;
   }
+  const std::int64_t token = sequence.first_token + first;
+  ops.attend(
+      {.q = element_at(ops, params.qkv, token * params.qkv_stride + offset),
+       .q_stride = params.qkv_stride,
+       .out = element_at(ops, params.out, token * params.out_stride + offset),
+       .out_stride = params.out_stride,
+       .num_visible = num_visible,
+       .num_queries = static_cast<int>(last - first),
+       .head_dim = heads.head_dim,
+       .k = params.kv.k,
+       .v = params.kv.v,
+       .format = params.kv.format,
+       .first = head_in_page,
+       .key_stride = heads.head_dim,
+       .page_stride = kv_index(kPageTokens, 0, heads.num_kv_heads, heads.head_dim),
+       .page_table = params.page_table + std::int64_t{sequence.row} * params.page_table_stride});
 }
 
 }  // namespace
@@ -101,48 +107,76 @@ void paged_attention(const VectorOps& ops, const PagedAttentionParams& params) {
 
 namespace {
 
-// (x[j], x[j + half]) turned by the angle of pair j; `table` is [half, 2]: cos, sin.
-void rotate(const float* from, const float* table, int half, float* to) {
+// (x[j], x[j + half]) turned by the angle of pair j; `table` is [half, 2]: cos, sin. In place.
+void rotate(float* x, const float* table, int half) {
   for (int j = 0; j < half; ++j) {
-    const float a = from[j], b = from[j + half];
-    to[j] = a * table[2 * j] - b * table[2 * j + 1];
-    to[j + half] = a * table[2 * j + 1] + b * table[2 * j];
+    const float a = x[j], b = x[j + half];
+    x[j] = a * table[2 * j] - b * table[2 * j + 1];
+    x[j + half] = a * table[2 * j + 1] + b * table[2 * j];
+  }
+}
+
+// Numbers of type T, as float32, into the cache in its format.
+template <typename T>
+void store_cache(KvFormat format, void* to, std::int64_t at, const float* from, int count) {
+  if (format != KvFormat::kNative) return store_kv(format, to, at, from, count);
+  for (int i = 0; i < count; ++i) static_cast<T*>(to)[at + i] = rounded<T>(from[i]);
+}
+
+template <typename T>
+void rope_and_cache_rows(const VectorOps& f32_ops, const RopeAndCacheParams& params,
+                         std::int64_t begin, std::int64_t end) {
+  const AttentionHeads& heads = params.heads;
+  const int head_dim = heads.head_dim, half = params.rotary_dim / 2;
+  float gammas[2][kMaxHeadDim], head[kMaxHeadDim];
+  const auto norm_of = [&](const NormWeights& weights, float* gamma) {
+    NormWeights norm = weights;
+    if (norm.gamma == nullptr) return norm;
+    for (int i = 0; i < head_dim; ++i) gamma[i] = to_float(static_cast<const T*>(norm.gamma)[i]);
+    norm.gamma = gamma;
+    return norm;
+  };
+  const NormWeights q_norm = norm_of(params.q_norm, gammas[0]),
+                    k_norm = norm_of(params.k_norm, gammas[1]);
+  // A head of type T, normalised and turned, rounded to T once.
+  const auto turn = [&](const T* from, const NormWeights& norm, const float* table) {
+    for (int i = 0; i < head_dim; ++i) head[i] = to_float(from[i]);
+    if (norm.gamma != nullptr) {
+      f32_ops.norm_rows({.x = head, .weights = norm, .y = head, .num_rows = 1, .dim = head_dim}, 0,
+                        1);
+    }
+    rotate(head, table, half);
+  };
+  for (std::int64_t t = begin; t < end; ++t) {
+    const float* table = params.rope_table + std::int64_t{params.positions[t]} * 2 * half;
+    T* q = static_cast<T*>(params.qkv) + t * params.qkv_stride;
+    const T *k = q + heads.q_width(), *v = k + heads.kv_width();
+    for (int h = 0; h < heads.num_heads; ++h) {
+      turn(q + h * head_dim, q_norm, table);
+      for (int i = 0; i < head_dim; ++i) q[h * head_dim + i] = rounded<T>(head[i]);
+    }
+    for (int h = 0; h < heads.num_kv_heads; ++h) {
+      const std::int64_t at = kv_index(params.cache_slots[t], h, heads.num_kv_heads, head_dim);
+      turn(k + h * head_dim, k_norm, table);
+      for (int i = 0; i < head_dim; ++i) head[i] = to_float(rounded<T>(head[i]));
+      store_cache<T>(params.kv.format, params.kv.k, at, head, head_dim);
+      for (int i = 0; i < head_dim; ++i) head[i] = to_float(v[h * head_dim + i]);
+      store_cache<T>(params.kv.format, params.kv.v, at, head, head_dim);
+    }
   }
 }
 
 }  // namespace
 
 void rope_and_cache(const VectorOps& ops, const RopeAndCacheParams& params) {
-  const AttentionHeads& heads = params.heads;
-  const int head_dim = heads.head_dim, half = params.rotary_dim / 2;
-  // From one place to another, or in place.
-  auto turn = [&](const float* from, const NormWeights& norm, const float* table, float* to) {
-    if (norm.gamma != nullptr) {
-      ops.norm_rows({.x = from, .weights = norm, .y = to, .num_rows = 1, .dim = head_dim}, 0, 1);
-    } else if (from != to) {
-      std::copy_n(from, head_dim, to);
-    }
-    rotate(to, table, half, to);
-  };
   constexpr std::int64_t kTokensPerTask = 32;
   const std::int64_t num_tokens = params.num_tokens;
+  const VectorOps& f32_ops = vector_ops(DType::kF32);
   ThreadPool::shared().parallel_for(divide_up(num_tokens, kTokensPerTask), [&](std::int64_t task) {
     const std::int64_t end = std::min((task + 1) * kTokensPerTask, num_tokens);
-    for (std::int64_t t = task * kTokensPerTask; t < end; ++t) {
-      const float* table = params.rope_table + std::int64_t{params.positions[t]} * 2 * half;
-      float* q = static_cast<float*>(params.qkv) + t * params.qkv_stride;
-      const float *k = q + heads.q_width(), *v = k + heads.kv_width();
-      for (int h = 0; h < heads.num_heads; ++h) {
-        turn(q + h * head_dim, params.q_norm, table, q + h * head_dim);
-      }
-      for (int h = 0; h < heads.num_kv_heads; ++h) {
-        const std::int64_t at = kv_index(params.cache_slots[t], h, heads.num_kv_heads, head_dim);
-        float key[kMaxHeadDim];
-        turn(k + h * head_dim, params.k_norm, table, key);
-        store_kv(params.kv.format, params.kv.k, at, key, head_dim);
-        store_kv(params.kv.format, params.kv.v, at, v + h * head_dim, head_dim);
-      }
-    }
+    with_element(ops.dtype, [&]<typename T>() {
+      rope_and_cache_rows<T>(f32_ops, params, task * kTokensPerTask, end);
+    });
   });
 }
 

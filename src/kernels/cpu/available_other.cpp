@@ -4,7 +4,7 @@
 namespace gapless::cpu {
 
 std::span<const VectorOps* const> available_vector_ops() {
-  static constexpr const VectorOps* kAvailable[] = {&kPortableVectorOps};
+  static constexpr const VectorOps* kAvailable[] = {&kPortableF32Ops, &kPortableBf16Ops};
   return kAvailable;
 }
 

@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "kernels/cpu/processor.h"
 #include "kernels/cpu/vector_ops_sets.h"
 
 namespace gapless::cpu {
@@ -7,14 +8,15 @@ namespace gapless::cpu {
 std::span<const VectorOps* const> available_vector_ops() {
   static const std::vector<const VectorOps*> available = [] {
     std::vector<const VectorOps*> sets;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")) {
-      sets.push_back(&kAvx512VectorOps);
+    const Processor processor = this_processor();
+    if (processor.has_avx512_vnni) sets.push_back(&kAvx512VnniBf16Ops);
+    if (processor.has_avx512) {
+      sets.insert(sets.end(), {&kAvx512F32Ops, &kAvx512Bf16Ops});
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-      sets.push_back(&kAvx2VectorOps);
+    if (processor.has_avx2) {
+      sets.insert(sets.end(), {&kAvx2F32Ops, &kAvx2Bf16Ops});
     }
-    sets.push_back(&kPortableVectorOps);
+    sets.insert(sets.end(), {&kPortableF32Ops, &kPortableBf16Ops});
     return sets;
   }();
   return available;

@@ -5,7 +5,6 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/enqueue_on_cpu.h"
-#include "kernels/reference/reference_ops.h"
 
 namespace gapless {
 namespace {
@@ -19,8 +18,8 @@ Status check_head_dim(const char* op, int head_dim) {
 }  // namespace
 
 Status CpuKernels::linear(Stream& stream, const LinearParams& params) {
-  if (params.y_dtype != DType::kF32) {
-    return invalid_argument("linear: the CPU writes float32 only");
+  if (params.y_dtype != DType::kF32 && params.y_dtype != ops_.dtype) {
+    return invalid_argument("linear: this CPU backend writes float32 only");
   }
   LinearParams product = params;
   if (params.x_scales != nullptr) product.weights.weight = params.weights.fp8;
@@ -34,13 +33,13 @@ Status CpuKernels::norm(Stream& stream, const NormParams& params) {
       [&ops = ops_](const NormParams& p) {
         cpu::norm(ops, p);
         if (p.y_scales == nullptr) return;
-        reference::rows_to_fp8({.x = p.y,
-                                .x_stride = p.y_stride,
-                                .y = p.y,
-                                .y_stride = p.y_stride,
-                                .scales = p.y_scales,
-                                .num_rows = p.num_rows,
-                                .dim = p.dim});
+        cpu::rows_to_fp8(ops.dtype, {.x = p.y,
+                                     .x_stride = p.y_stride,
+                                     .y = p.y,
+                                     .y_stride = p.y_stride,
+                                     .scales = p.y_scales,
+                                     .num_rows = p.num_rows,
+                                     .dim = p.dim});
       },
       params);
 }
@@ -61,7 +60,8 @@ Status CpuKernels::scale_heads(Stream& stream, const ScaleHeadsParams& params) {
 }
 
 Status CpuKernels::patchify(Stream& stream, const PatchifyParams& params) {
-  return enqueue_on_cpu(stream, cpu::patchify, params);
+  return enqueue_on_cpu(
+      stream, [dtype = ops_.dtype](const PatchifyParams& p) { cpu::patchify(dtype, p); }, params);
 }
 
 Status CpuKernels::vision_attention(Stream& stream, const VisionAttentionParams& params) {
@@ -72,7 +72,10 @@ Status CpuKernels::vision_attention(Stream& stream, const VisionAttentionParams&
 }
 
 Status CpuKernels::stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
-  return enqueue_on_cpu(stream, cpu::stitch_and_pool, params);
+  return enqueue_on_cpu(
+      stream,
+      [dtype = ops_.dtype](const StitchAndPoolParams& p) { cpu::stitch_and_pool(dtype, p); },
+      params);
 }
 
 Status CpuKernels::embed(Stream& stream, const EmbedParams& params) {
@@ -128,11 +131,27 @@ Status CpuKernels::decode_regions(Stream& stream, const DecodeRegionsParams& par
 }
 
 Status CpuKernels::fill_random(Stream& stream, const FillRandomParams& params) {
-  return enqueue_on_cpu(stream, cpu::fill_random, params);
+  return enqueue_on_cpu(
+      stream, [dtype = ops_.dtype](const FillRandomParams& p) { cpu::fill_random(dtype, p); },
+      params);
 }
 
 Status CpuKernels::round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
-  return enqueue_on_cpu(stream, reference::round_to_fp8, params);  // once, at start-up
+  return enqueue_on_cpu(
+      stream, [dtype = ops_.dtype](const RoundToFp8Params& p) { cpu::round_to_fp8(dtype, p); },
+      params);
+}
+
+Status CpuKernels::rows_to_fp8(Stream& stream, const RowsToFp8Params& params) {
+  return enqueue_on_cpu(
+      stream, [dtype = ops_.dtype](const RowsToFp8Params& p) { cpu::rows_to_fp8(dtype, p); },
+      params);
+}
+
+Status CpuKernels::gather_rows(Stream& stream, const GatherRowsParams& params) {
+  return enqueue_on_cpu(
+      stream, [dtype = ops_.dtype](const GatherRowsParams& p) { cpu::gather_rows(dtype, p); },
+      params);
 }
 
 std::size_t CpuKernels::sample_scratch_bytes(int max_rows, int vocab) const {
@@ -152,8 +171,8 @@ std::size_t CpuKernels::region_scratch_bytes(int, int dim, int inner_dim, int ma
   return cpu::region_scratch_bytes(dim, inner_dim, max_out);
 }
 
-std::unique_ptr<Kernels> make_cpu_kernels() {
-  return std::make_unique<CpuKernels>(cpu::vector_ops());
+std::unique_ptr<Kernels> make_cpu_kernels(DType dtype) {
+  return std::make_unique<CpuKernels>(cpu::vector_ops(dtype));
 }
 
 }  // namespace gapless

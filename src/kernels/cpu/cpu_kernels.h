@@ -1,4 +1,4 @@
-// The CPU backend: float32, fast. Every op is one piece of work on a CpuStream, shared with the
+// The CPU backend: float32 or bfloat16 tensors, float32 arithmetic, fast. Every op is one piece of work on a CpuStream, shared with the
 // thread pool. The bookkeeping ops (rows, pages) are those of reference/.
 #pragma once
 
@@ -13,6 +13,8 @@ class CpuKernels final : public ReferenceKernels {
   explicit CpuKernels(const cpu::VectorOps& ops) : ops_(ops) {}
 
   const char* name() const override { return "cpu"; }
+  DType activation_dtype() const override { return ops_.dtype; }
+  std::size_t fp8_element_bytes() const override { return dtype_bytes(ops_.dtype); }
 
   Status linear(Stream& stream, const LinearParams& params) override;
   Status norm(Stream& stream, const NormParams& params) override;
@@ -32,6 +34,8 @@ class CpuKernels final : public ReferenceKernels {
   Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override;
   Status fill_random(Stream& stream, const FillRandomParams& params) override;
   Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) override;
+  Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) override;
+  Status gather_rows(Stream& stream, const GatherRowsParams& params) override;
 
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
   std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) const override;

@@ -1,5 +1,6 @@
 // The fast ops as plain calls that return when the work is done, spread over the thread pool.
-// Shapes, meaning and row invariance: kernels.h. `ops` is the instruction set to use.
+// Shapes, meaning and row invariance: kernels.h. `ops` is the instruction set to use, and the element
+// type T; `dtype` is T.
 #pragma once
 
 #include "kernels/cpu/vector_ops.h"
@@ -21,8 +22,8 @@ void scale_heads(const VectorOps& ops, const ScaleHeadsParams& params);
 std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads);
 
 // vision.cpp
-void patchify(const PatchifyParams& params);
-void stitch_and_pool(const StitchAndPoolParams& params);
+void patchify(DType dtype, const PatchifyParams& params);
+void stitch_and_pool(DType dtype, const StitchAndPoolParams& params);
 
 // attention.cpp; head_dim at most kMaxHeadDim
 void vision_attention(const VectorOps& ops, const VisionAttentionParams& params);
@@ -47,6 +48,13 @@ std::size_t sample_scratch_bytes(int max_rows, int vocab);
 void top_logprobs(const TopLogprobsParams& params);
 
 // random.cpp
-void fill_random(const FillRandomParams& params);
+void fill_random(DType dtype, const FillRandomParams& params);
+
+// fp8_rows.cpp; numbers in 8 bits are kept as T, their scales multiplied in
+void round_to_fp8(DType dtype, const RoundToFp8Params& params);
+void rows_to_fp8(DType dtype, const RowsToFp8Params& params);
+
+// gather_rows.cpp
+void gather_rows(DType dtype, const GatherRowsParams& params);
 
 }  // namespace gapless::cpu

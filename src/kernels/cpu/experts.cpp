@@ -5,6 +5,7 @@
 #include "base/thread_pool.h"
 #include "device/bump_layout.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dense_ops.h"
 #include "kernels/reference/reference_ops.h"
@@ -19,6 +20,7 @@ using reference::ChosenExpert;
 constexpr int kMaxSortedRows = 1024;
 // Where the arrays of `rows` rows lie in scratch. A pair is a row and one of its experts; pair
 // number row * experts_per_token + i is the row's i-th choice.
+template <typename T>
 struct Scratch {
   Scratch(void* base, int num_rows, const ExpertSizes& sizes) : layout(base) {
     const auto rows = static_cast<std::size_t>(num_rows);
@@ -28,8 +30,8 @@ struct Scratch {
     chosen = layout.take_array<ChosenExpert>(pairs);
     place = layout.take_array<std::int32_t>(pairs);
     first = layout.take_array<std::int32_t>(experts + 1);
-    rows_in_order = layout.take_array<float>(pairs * static_cast<std::size_t>(sizes.dim));
-    inner = layout.take_array<float>(pairs * 2 * static_cast<std::size_t>(sizes.inner));
+    rows_in_order = layout.take_array<T>(pairs * static_cast<std::size_t>(sizes.dim));
+    inner = layout.take_array<T>(pairs * 2 * static_cast<std::size_t>(sizes.inner));
   }
 
   BumpLayout layout;
@@ -37,10 +39,11 @@ struct Scratch {
   ChosenExpert* chosen;  // by pair
   std::int32_t* place;   // of a pair, in the order of experts
   std::int32_t* first;   // place of each expert's first pair, then the number of pairs
-  float* rows_in_order;  // [pairs, dim]: x of each pair, then its expert's output
-  float* inner;          // [pairs, 2 * inner]
+  T* rows_in_order;      // [pairs, dim]: x of each pair, then its expert's output
+  T* inner;              // [pairs, 2 * inner]
 };
 
+template <typename T>
 class SortedRows {
  public:
   SortedRows(const VectorOps& ops, const ExpertsParams& params, std::int64_t begin,
@@ -60,7 +63,7 @@ class SortedRows {
     each_pair(dim_, [this](std::int64_t pair) {
       std::memcpy(s_.rows_in_order + s_.place[pair] * dim_,
                   row_of(p_.x, pair / ff_.experts_per_token),
-                  static_cast<std::size_t>(dim_) * sizeof(float));
+                  static_cast<std::size_t>(dim_) * sizeof(T));
     });
     multiply(ff_.up, s_.rows_in_order, dim_, s_.inner, ff_.up.out);
     gate(ops_, {.x = s_.inner,
@@ -76,8 +79,8 @@ class SortedRows {
   }
 
  private:
-  const float* row_of(const void* rows, std::int64_t row) const {
-    return static_cast<const float*>(rows) + (begin_ + row) * dim_;
+  const T* row_of(const void* rows, std::int64_t row) const {
+    return static_cast<const T*>(rows) + (begin_ + row) * dim_;
   }
 
   void choose() {
@@ -86,12 +89,18 @@ class SortedRows {
                   .weights = ff_.router,
                   .y = s_.logits,
                   .y_stride = ff_.num_experts,
-                  .num_rows = static_cast<int>(num_rows_)});
+                  .y_dtype = DType::kF32,
+                  .num_rows = static_cast<int>(num_rows_),
+                  .decode = true});
+    for (std::int64_t i = 0; i < num_rows_ * ff_.num_experts; ++i) {
+      s_.logits[i] = round_to(ops_.dtype, s_.logits[i]);
+    }
     const auto experts = static_cast<std::size_t>(ff_.num_experts);
     const auto count = static_cast<std::size_t>(ff_.experts_per_token);
     for (std::int64_t row = 0; row < num_rows_; ++row) {
       reference::choose_experts(std::span(s_.logits + row * ff_.num_experts, experts),
-                                std::span(s_.chosen + row * ff_.experts_per_token, count));
+                                std::span(s_.chosen + row * ff_.experts_per_token, count),
+                                ops_.dtype);
     }
   }
 
@@ -109,7 +118,7 @@ class SortedRows {
   }
 
   // Each expert's product of its own rows, as tasks of a few columns.
-  void multiply(const LinearWeights& first_expert, const float* x, std::int64_t x_stride, float* y,
+  void multiply(const LinearWeights& first_expert, const T* x, std::int64_t x_stride, T* y,
                 std::int64_t y_stride) {
     const std::int64_t num_panels = divide_up(first_expert.out, kLinearPanelColumns);
     const auto one = [&](std::int64_t task) {
@@ -119,10 +128,12 @@ class SortedRows {
       const auto column = static_cast<int>(task % num_panels) * kLinearPanelColumns;
       ops_.linear_block({.x = x + begin * x_stride,
                          .x_stride = x_stride,
-                         .weights = reference::expert_of(first_expert, expert),
+                         .weights = expert_of(first_expert, expert),
                          .y = y + begin * y_stride,
                          .y_stride = y_stride,
-                         .num_rows = static_cast<int>(count)},
+                         .y_dtype = ops_.dtype,
+                         .num_rows = static_cast<int>(count),
+                         .decode = true},
                         {.row_begin = 0,
                          .row_end = count,
                          .column_begin = column,
@@ -149,43 +160,56 @@ class SortedRows {
   // y = residual + the weighted sum over each row's experts, in the order in which they were chosen.
   void add() const {
     constexpr std::int64_t kRows = 16;
-    const int count = ff_.experts_per_token;
     in_tasks(divide_up(num_rows_, kRows), num_pairs_ * dim_, [&](std::int64_t task) {
       const std::int64_t end = std::min((task + 1) * kRows, num_rows_);
       for (std::int64_t row = task * kRows; row < end; ++row) {
-        const float* residual = row_of(p_.residual, row);
-        float* y = static_cast<float*>(p_.y) + (begin_ + row) * dim_;
-        float* sum = s_.rows_in_order + s_.place[row * count] * dim_;
-        const float weight = s_.chosen[row * count].weight;
-        for (std::int64_t i = 0; i < dim_; ++i) sum[i] *= weight;
-        for (int k = 1; k < count; ++k) add_scaled(row * count + k, sum);
-        for (std::int64_t i = 0; i < dim_; ++i) y[i] = residual[i] + sum[i];
+        for (std::int64_t at = 0; at < dim_; at += kChunk) {
+          add_chunk(row, at, std::min(kChunk, dim_ - at));
+        }
       }
     });
   }
-  void add_scaled(std::int64_t pair, float* sum) const {
-    const float* out = s_.rows_in_order + s_.place[pair] * dim_;
-    const float weight = s_.chosen[pair].weight;
-    for (std::int64_t i = 0; i < dim_; ++i) sum[i] += weight * out[i];
+
+  static constexpr std::int64_t kChunk = 256;
+
+  // Elements [at, at + size) of one row.
+  void add_chunk(std::int64_t row, std::int64_t at, std::int64_t size) const {
+    float sum[kChunk] = {};
+    for (int k = 0; k < ff_.experts_per_token; ++k) {
+      const std::int64_t pair = row * ff_.experts_per_token + k;
+      const T* out = s_.rows_in_order + s_.place[pair] * dim_ + at;
+      const float weight = s_.chosen[pair].weight;
+      for (std::int64_t i = 0; i < size; ++i) sum[i] += weight * to_float(out[i]);
+    }
+    const T* residual = row_of(p_.residual, row) + at;
+    T* y = static_cast<T*>(p_.y) + (begin_ + row) * dim_ + at;
+    for (std::int64_t i = 0; i < size; ++i) y[i] = rounded<T>(to_float(residual[i]) + sum[i]);
+  }
+
+  static LinearWeights expert_of(const LinearWeights& first, int index) {
+    LinearWeights weights = first;
+    weights.weight = static_cast<const T*>(first.weight) +
+                     static_cast<std::int64_t>(index) * first.in * first.out;
+    return weights;
   }
 
   const VectorOps& ops_;
   const ExpertsParams& p_;
   const FeedForward& ff_;
   const std::int64_t begin_, num_rows_, num_pairs_, dim_;
-  const Scratch s_;
+  const Scratch<T> s_;
 };
 
 }  // namespace
 
 std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
-  return Scratch(nullptr, std::min(max_rows, kMaxSortedRows), sizes).layout.peak_bytes();
+  return Scratch<float>(nullptr, std::min(max_rows, kMaxSortedRows), sizes).layout.peak_bytes();
 }
 
 void experts(const VectorOps& ops, const ExpertsParams& params) {
   for (std::int64_t begin = 0; begin < params.num_rows; begin += kMaxSortedRows) {
     const std::int64_t end = std::min<std::int64_t>(begin + kMaxSortedRows, params.num_rows);
-    SortedRows(ops, params, begin, end).run();
+    with_element(ops.dtype, [&]<typename T>() { SortedRows<T>(ops, params, begin, end).run(); });
   }
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/reference/reference_ops.h"
@@ -7,8 +8,8 @@ namespace gapless::cpu {
 namespace {
 
 // One row's hidden state after the norms, in scratch where there are any.
-const float* normalised(const VectorOps& ops, const float* hidden,
-                        const RegionDecoderWeights& weights, int dim, float* scratch) {
+const void* normalised(const VectorOps& ops, const void* hidden,
+                       const RegionDecoderWeights& weights, int dim, float* scratch) {
   for (const NormWeights& one : weights.norms) {
     if (one.gamma == nullptr) continue;
     ops.norm_rows({.x = hidden,
@@ -25,7 +26,7 @@ const float* normalised(const VectorOps& ops, const float* hidden,
 }
 
 // The logits, in scratch.
-const float* region_logits(const VectorOps& ops, const float* x, const LinearWeights& fc1,
+const float* region_logits(const VectorOps& ops, const void* x, const LinearWeights& fc1,
                            const LinearWeights& fc2, float* scratch) {
   float* inner = scratch;
   float* logits = scratch + fc1.out;
@@ -35,6 +36,7 @@ const float* region_logits(const VectorOps& ops, const float* x, const LinearWei
                  .weights = fc1,
                  .y = inner,
                  .y_stride = fc1.out,
+                 .y_dtype = ops.dtype,
                  .num_rows = 1,
                  .activation = Activation::kGeluTanh});
     x = inner;
@@ -44,6 +46,7 @@ const float* region_logits(const VectorOps& ops, const float* x, const LinearWei
                .weights = fc2,
                .y = logits,
                .y_stride = fc2.out,
+               .y_dtype = DType::kF32,
                .num_rows = 1});
   return logits;
 }
@@ -67,8 +70,11 @@ void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params) {
     const RowState& row = params.row_states[params.rows[i]];
     if (row.done != 0 || (row.flags & kRowDecodesRegions) == 0) continue;
     if (params.tokens[i] != params.coord_id && params.tokens[i] != params.size_id) continue;
-    const float* hidden = normalised(ops, static_cast<const float*>(params.hidden) + i * params.dim,
-                                     weights, params.dim, normed);
+    const std::int64_t row_bytes =
+        std::int64_t{params.dim} * static_cast<int>(dtype_bytes(ops.dtype));
+    const void* hidden =
+        normalised(ops, static_cast<const std::byte*>(params.hidden) + i * row_bytes, weights,
+                   params.dim, normed);
     float* values = params.values + i * 2;
     TokenConfidence* const confidence =
         (row.flags & kRowWantsConfidence) != 0 ? params.confidences + i : nullptr;

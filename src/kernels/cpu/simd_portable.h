@@ -2,6 +2,8 @@
 // the same members; the kernels are templates over them.
 #pragma once
 
+#include "kernels/cpu/element.h"
+
 namespace gapless::cpu {
 
 struct PortableSimd {
@@ -11,6 +13,8 @@ struct PortableSimd {
   static constexpr int kLanes = 4;
   // Rows of a tile of dot products: what fits in the registers beside four columns.
   static constexpr int kTileRows = 3;
+  // Rows of a tile of packed products: what fits beside two vectors of columns (multiply_tile.h).
+  static constexpr int kPackedRows = 4;
 
   [[gnu::always_inline]] static Vector zero() { return Vector{0, 0, 0, 0}; }
   [[gnu::always_inline]] static Vector broadcast(float x) { return Vector{x, x, x, x}; }
@@ -28,6 +32,42 @@ struct PortableSimd {
   }
   [[gnu::always_inline]] static void store_first(float* to, Vector v, int count) {
     for (int i = 0; i < count; ++i) to[i] = v[i];
+  }
+
+  // bfloat16 in memory, rounded to nearest even.
+  [[gnu::always_inline]] static Vector load(const Bf16* from) {
+    const IntVector bits = {from[0].bits, from[1].bits, from[2].bits, from[3].bits};
+    return reinterpret_cast<Vector>(bits << 16);
+  }
+  [[gnu::always_inline]] static Vector load_first(const Bf16* from, int count) {
+    Bf16 lanes[4] = {};
+    for (int i = 0; i < count; ++i) lanes[i] = from[i];
+    return load(lanes);
+  }
+  [[gnu::always_inline]] static void store(Bf16* to, Vector v) { store_first(to, v, kLanes); }
+  [[gnu::always_inline]] static void store_first(Bf16* to, Vector v, int count) {
+    const IntVector bits = reinterpret_cast<IntVector>(v);
+    const IntVector up = bits + 0x7fff + ((bits >> 16) & 1);
+    const IntVector result = v == v ? up : (bits | 0x400000);
+    for (int i = 0; i < count; ++i) {
+      to[i].bits = static_cast<std::uint16_t>(static_cast<unsigned>(result[i]) >> 16);
+    }
+  }
+  // A vector whose lanes hold two numbers of bfloat16 each: those with even, and with odd numbers.
+  [[gnu::always_inline]] static Vector even(Vector pairs) {
+    return reinterpret_cast<Vector>(reinterpret_cast<IntVector>(pairs) << 16);
+  }
+  [[gnu::always_inline]] static Vector odd(Vector pairs) {
+    return reinterpret_cast<Vector>(reinterpret_cast<IntVector>(pairs) & -0x10000);
+  }
+  [[gnu::always_inline]] static void transpose(Vector (&v)[4]) {
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < i; ++j) {
+        const float upper = v[j][i];
+        v[j][i] = v[i][j];
+        v[i][j] = upper;
+      }
+    }
   }
 
   [[gnu::always_inline]] static Vector add(Vector a, Vector b) { return a + b; }

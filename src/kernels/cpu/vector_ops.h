@@ -1,5 +1,5 @@
-// The parts of the CPU kernels that are written once over simd_*.h and compiled once per
-// instruction set. The best set that the machine has is chosen once per process.
+// The parts of the CPU kernels that are written once over simd_*.h and an element type, and compiled
+// once per instruction set. The best set that the machine has is chosen once per process.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ struct LinearBlock {
   int column_begin = 0, column_end = 0;
 };
 
-// Columns that a LinearBlock should have (any number is right): their weights stay in the cache
-// while the rows pass.
-inline constexpr int kLinearPanelColumns = 64;
+// Usual VectorOps::linear_rows and linear_columns.
+inline constexpr int kLinearPanelColumns = 96;
+inline constexpr int kLinearPanelRows = 192;
 
 inline constexpr int kMaxHeadDim = 256;
-// No set has more tile rows than this.
-inline constexpr int kMaxTileRows = 8;
+// Queries of an AttentionTile: a multiple of every simd_*.h's kPackedRows.
+inline constexpr int kMaxTileQueries = 48;
 
 // A few queries of one head that see the same keys, each a prefix of them. Key j lies at element
 // first + page(j / kPageTokens) * page_stride + (j % kPageTokens) * key_stride of k, in the cache
 // or in the qkv of a crop.
 struct AttentionTile {
-  const float* q = nullptr;  // [num_queries, head_dim]
+  const void* q = nullptr;  // [num_queries, head_dim] T
   std::int64_t q_stride = 0;
-  float* out = nullptr;  // [num_queries, head_dim]
+  void* out = nullptr;  // [num_queries, head_dim] T
   std::int64_t out_stride = 0;
   const int* num_visible = nullptr;  // [num_queries], each >= 1
-  int num_queries = 0;               // 1 .. VectorOps::tile_rows
+  int num_queries = 0;               // 1 .. kMaxTileQueries
   int head_dim = 0;                  // 1 .. kMaxHeadDim
 
   const void* k = nullptr;
@@ -46,7 +46,10 @@ struct AttentionTile {
 
 struct VectorOps {
   const char* name;  // "avx512", "avx2", "portable"
-  int tile_rows;     // rows of a tile: a LinearBlock's rows best are a multiple of it
+  DType dtype;       // T
+  // What a LinearBlock best has at most (any number is right): the columns' weights are packed once for the
+  // rows, and both stay in the cache.
+  int linear_rows, linear_columns;
   void (*linear_block)(const LinearParams& params, const LinearBlock& block);
   void (*norm_rows)(const NormParams& params, std::int64_t row_begin, std::int64_t row_end);
   void (*gate_rows)(const GateParams& params, std::int64_t row_begin, std::int64_t row_end);
@@ -57,9 +60,10 @@ struct VectorOps {
   void (*gelu_erf)(float* values, std::int64_t count);
 };
 
-// The best that this machine can run, or the one that GAPLESS_CPU_SIMD names if the machine has it.
-const VectorOps& vector_ops();
-// All that this machine can run, best first.
+// For elements of this type: the best that this machine can run, or the one that GAPLESS_CPU_SIMD names
+// if the machine has it.
+const VectorOps& vector_ops(DType dtype);
+// All that this machine can run, best first, each for float32 and then for bfloat16.
 std::span<const VectorOps* const> available_vector_ops();
 
 }  // namespace gapless::cpu

@@ -4,6 +4,7 @@
 
 namespace gapless::cpu {
 
-constinit const VectorOps kAvx2VectorOps = make_vector_ops<Avx2Simd>();
+constinit const VectorOps kAvx2F32Ops = make_vector_ops<Avx2Simd, float>();
+constinit const VectorOps kAvx2Bf16Ops = make_vector_ops<Avx2Simd, Bf16>();
 
 }  // namespace gapless::cpu

@@ -4,6 +4,7 @@
 
 namespace gapless::cpu {
 
-constinit const VectorOps kAvx512VectorOps = make_vector_ops<Avx512Simd>();
+constinit const VectorOps kAvx512F32Ops = make_vector_ops<Avx512Simd, float>();
+constinit const VectorOps kAvx512Bf16Ops = make_vector_ops<Avx512Simd, Bf16>();
 
 }  // namespace gapless::cpu

@@ -4,6 +4,7 @@
 
 namespace gapless::cpu {
 
-constinit const VectorOps kPortableVectorOps = make_vector_ops<PortableSimd>();
+constinit const VectorOps kPortableF32Ops = make_vector_ops<PortableSimd, float>();
+constinit const VectorOps kPortableBf16Ops = make_vector_ops<PortableSimd, Bf16>();
 
 }  // namespace gapless::cpu

@@ -1,12 +1,13 @@
-// One VectorOps per instruction set, each from a file compiled for that set.
+// The VectorOps of each instruction set, from a file compiled for that set.
 #pragma once
 
 #include "kernels/cpu/vector_ops.h"
 
 namespace gapless::cpu {
 
-extern const VectorOps kPortableVectorOps;
-extern const VectorOps kAvx2VectorOps;
-extern const VectorOps kAvx512VectorOps;
+extern const VectorOps kPortableF32Ops, kPortableBf16Ops;
+extern const VectorOps kAvx2F32Ops, kAvx2Bf16Ops;
+extern const VectorOps kAvx512F32Ops, kAvx512Bf16Ops;
+extern const VectorOps kAvx512VnniBf16Ops;
 
 }  // namespace gapless::cpu

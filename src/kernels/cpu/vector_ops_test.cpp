@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/compute.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/element.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace gapless::cpu {
@@ -216,10 +218,184 @@ TEST_P(VectorOpsTest, VisionAttentionOfOddSizes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, VectorOpsTest,
-                         ::testing::ValuesIn(available_vector_ops().begin(),
-                                             available_vector_ops().end()),
-                         [](const auto& test) { return std::string(test.param->name); });
+std::vector<const VectorOps*> sets_of(DType dtype) {
+  std::vector<const VectorOps*> sets;
+  for (const VectorOps* ops : available_vector_ops()) {
+    if (ops->dtype == dtype) sets.push_back(ops);
+  }
+  return sets;
+}
+
+std::string name_of_set(const ::testing::TestParamInfo<const VectorOps*>& test) {
+  return test.param->name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, VectorOpsTest, ::testing::ValuesIn(sets_of(DType::kF32)),
+                         name_of_set);
+
+class Bf16VectorOpsTest : public VectorOpsTest {
+ protected:
+  // Rounds `values` too, so that the oracle sees what the op sees.
+  static std::vector<Bf16> to_bf16(std::vector<float>& values) {
+    std::vector<Bf16> halves;
+    for (float& value : values) {
+      halves.push_back(rounded<Bf16>(value));
+      value = to_float(halves.back());
+    }
+    return halves;
+  }
+
+  // |actual - expected| over |expected|, both as wholes.
+  static double error(const std::vector<float>& actual, const std::vector<float>& expected) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      difference += std::pow(double{actual[i]} - expected[i], 2);
+      size += std::pow(double{expected[i]}, 2);
+    }
+    return std::sqrt(difference / size);
+  }
+
+  // x W^T in float32, by the op.
+  std::vector<float> multiply(const std::vector<Bf16>& x, const std::vector<Bf16>& weight,
+                              int num_rows, int in, int out, bool decode) {
+    std::vector<float> y(static_cast<std::size_t>(num_rows) * out, NAN);
+    linear(ops(), {.x = x.data(),
+                   .x_stride = in,
+                   .weights = {weight.data(), nullptr, in, out},
+                   .y = y.data(),
+                   .y_stride = out,
+                   .y_dtype = DType::kF32,
+                   .num_rows = num_rows,
+                   .decode = decode});
+    return y;
+  }
+};
+
+// Lengths that end within a step, a vector and a pair; one long enough for several steps.
+TEST_P(Bf16VectorOpsTest, LinearOfOddShapes) {
+  for (const int in : {1, 3, 31, 32, 33, 72, 257, 592, 1152}) {
+    for (const int num_rows : {1, 5, 12, 13, 40}) {
+      for (const int out : {1, 4, 31, 33, 200}) {
+        auto x = random(static_cast<std::size_t>(num_rows) * in);
+        auto weight = random(static_cast<std::size_t>(out) * in);
+        const std::vector<Bf16> x_bf16 = to_bf16(x), weight_bf16 = to_bf16(weight);
+        std::vector<float> expected(static_cast<std::size_t>(num_rows) * out);
+        reference::linear({.x = x.data(),
+                           .x_stride = in,
+                           .weights = {weight.data(), nullptr, in, out},
+                           .y = expected.data(),
+                           .y_stride = out,
+                           .y_dtype = DType::kF32,
+                           .num_rows = num_rows});
+        // Products of numbers of size 1: an output that cancels has the error of one that does not.
+        const double size = std::sqrt(static_cast<double>(in));
+        for (const bool decode : {false, true}) {
+          const auto actual = multiply(x_bf16, weight_bf16, num_rows, in, out, decode);
+          double worst = 0;
+          for (std::size_t i = 0; i < actual.size(); ++i) {
+            worst = std::max(worst, std::abs(double{actual[i]} - expected[i]) / size);
+          }
+          EXPECT_LT(worst, 3e-3) << num_rows << "x" << in << "x" << out
+                                 << (decode ? " decode" : "");
+        }
+      }
+    }
+  }
+}
+
+// One number of a row a thousand times as large as the others, or rows that are tiny: what the small ones
+// give is still there.
+TEST_P(Bf16VectorOpsTest, LinearOfUnevenRows) {
+  constexpr int kRows = 3, kIn = 600, kOut = 40;
+  auto x = random(kRows * kIn), weight = random(kOut * kIn);
+  x[10] = 1000;
+  for (int i = 0; i < kIn; ++i) x[kIn + i] *= 1e-20f;
+  const std::vector<Bf16> x_bf16 = to_bf16(x), weight_bf16 = to_bf16(weight);
+  std::vector<float> expected(kRows * kOut);
+  reference::linear({.x = x.data(),
+                     .x_stride = kIn,
+                     .weights = {weight.data(), nullptr, kIn, kOut},
+                     .y = expected.data(),
+                     .y_stride = kOut,
+                     .y_dtype = DType::kF32,
+                     .num_rows = kRows});
+  const std::vector<float> actual = multiply(x_bf16, weight_bf16, kRows, kIn, kOut, false);
+  for (int r = 0; r < kRows; ++r) {
+    const auto row = [&](const std::vector<float>& of) {
+      return std::vector<float>(of.begin() + r * kOut, of.begin() + (r + 1) * kOut);
+    };
+    EXPECT_LT(error(row(actual), row(expected)), 5e-3) << r;
+  }
+}
+
+// What is not finite shows in its row, and in no other.
+TEST_P(Bf16VectorOpsTest, LinearOfWhatIsNotFinite) {
+  constexpr int kRows = 3, kIn = 300, kOut = 33;
+  auto x = random(kRows * kIn), weight = random(kOut * kIn);
+  std::vector<Bf16> x_bf16 = to_bf16(x);
+  const std::vector<Bf16> weight_bf16 = to_bf16(weight);
+  x_bf16[kIn + 270] = rounded<Bf16>(NAN);
+  x_bf16[2 * kIn + 5] = rounded<Bf16>(INFINITY);
+  const std::vector<float> y = multiply(x_bf16, weight_bf16, kRows, kIn, kOut, false);
+  for (int j = 0; j < kOut; ++j) {
+    EXPECT_TRUE(std::isfinite(y[static_cast<std::size_t>(j)]));
+    EXPECT_FALSE(std::isfinite(y[static_cast<std::size_t>(kOut + j)]));
+    EXPECT_FALSE(std::isfinite(y[static_cast<std::size_t>(2 * kOut + j)]));
+  }
+}
+
+// The same bits for a row in any batch and with any cut of the product.
+TEST_P(Bf16VectorOpsTest, LinearDoesNotDependOnItsBlocks) {
+  constexpr int kRows = 29, kIn = 300, kOut = 210;
+  auto x = random(kRows * kIn), weight = random(kOut * kIn);
+  const std::vector<Bf16> x_bf16 = to_bf16(x), weight_bf16 = to_bf16(weight);
+  for (const bool decode : {false, true}) {
+    std::vector<float> whole(kRows * kOut), cut(kRows * kOut, NAN);
+    LinearParams params{.x = x_bf16.data(),
+                        .x_stride = kIn,
+                        .weights = {weight_bf16.data(), nullptr, kIn, kOut},
+                        .y = whole.data(),
+                        .y_stride = kOut,
+                        .y_dtype = DType::kF32,
+                        .num_rows = kRows,
+                        .decode = decode};
+    ops().linear_block(params, {0, kRows, 0, kOut});
+    params.y = cut.data();
+    const int row_cuts[] = {0, 1, 8, 21, kRows}, column_cuts[] = {0, 5, 64, 130, 131, kOut};
+    for (int r = 0; r + 1 < 5; ++r) {
+      for (int c = 0; c + 1 < 6; ++c) {
+        ops().linear_block(params,
+                           {row_cuts[r], row_cuts[r + 1], column_cuts[c], column_cuts[c + 1]});
+      }
+    }
+    EXPECT_EQ(std::memcmp(whole.data(), cut.data(), whole.size() * sizeof(float)), 0) << decode;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, Bf16VectorOpsTest, ::testing::ValuesIn(sets_of(DType::kBF16)),
+                         name_of_set);
+
+TEST(CpuCompute, AutoIsBfloat16WhereTheProcessorHasAvx512) {
+  Processor processor{.is_x86 = true, .has_avx2 = true};
+  EXPECT_EQ(choose_cpu_compute(Compute::kAuto, processor)->dtype, DType::kF32);
+  EXPECT_EQ(choose_cpu_compute(Compute::kBFloat16, processor)->dtype, DType::kBF16);
+  processor.has_avx512 = true;
+  EXPECT_EQ(choose_cpu_compute(Compute::kAuto, processor)->dtype, DType::kBF16);
+  EXPECT_EQ(choose_cpu_compute(Compute::kFloat32, processor)->dtype, DType::kF32);
+  EXPECT_EQ(choose_cpu_compute(Compute::kPortable, processor)->dtype, DType::kF32);
+  EXPECT_EQ(choose_cpu_compute(Compute::kAuto, {})->dtype, DType::kF32) << "not x86-64";
+}
+
+TEST(CpuCompute, AProcessorWithoutAvx2IsRefusedUnlessItsInstructionsWereChosen) {
+  Processor processor{.is_x86 = true};
+  const auto refused = choose_cpu_compute(Compute::kAuto, processor);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(refused.status().message().find("AVX2"), std::string::npos);
+  EXPECT_NE(refused.status().message().find("--device cuda"), std::string::npos);
+  processor.is_overridden = true;
+  EXPECT_TRUE(choose_cpu_compute(Compute::kAuto, processor).ok());
+}
 
 }  // namespace
 }  // namespace gapless::cpu

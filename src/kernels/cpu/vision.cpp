@@ -1,22 +1,25 @@
 #include <algorithm>
-#include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/element.h"
 
 namespace gapless::cpu {
 
-void patchify(const PatchifyParams& params) {
-  const auto* lut = static_cast<const float*>(params.lut);
+namespace {
+
+template <typename T>
+void patchify_as(const PatchifyParams& params) {
+  const auto* lut = static_cast<const T*>(params.lut);
   const std::int64_t size = params.crop_size, ps = params.patch_size;
   const std::int64_t grid = size / ps;
   // One task: one row of patches of one crop.
   ThreadPool::shared().parallel_for(params.num_crops * grid, [&](std::int64_t task) {
     const std::uint8_t* band =
         params.crops + task / grid * size * size * 3 + task % grid * ps * size * 3;
-    float* patches = static_cast<float*>(params.patches) + task * grid * params.patch_stride;
+    T* patches = static_cast<T*>(params.patches) + task * grid * params.patch_stride;
     for (std::int64_t px = 0; px < grid; ++px) {
-      float* patch = patches + px * params.patch_stride;
+      T* patch = patches + px * params.patch_stride;
       for (std::int64_t dy = 0; dy < ps; ++dy) {
         const std::uint8_t* pixels = band + (dy * size + px * ps) * 3;
         for (std::int64_t dx = 0; dx < ps; ++dx) {
@@ -25,12 +28,10 @@ void patchify(const PatchifyParams& params) {
           }
         }
       }
-      std::fill(patch + 3 * ps * ps, patch + params.patch_stride, 0.0f);
+      std::fill(patch + 3 * ps * ps, patch + params.patch_stride, T{});
     }
   });
 }
-
-namespace {
 
 // Along one axis of the stitched local crops: which tile owns a position, and where it lies there.
 class StitchedAxis {
@@ -53,10 +54,9 @@ class StitchedAxis {
   std::int64_t num_tiles_, margin_, grid_;
 };
 
-}  // namespace
-
-void stitch_and_pool(const StitchAndPoolParams& params) {
-  const auto* features = static_cast<const float*>(params.features);
+template <typename T>
+void stitch_and_pool_as(const StitchAndPoolParams& params) {
+  const auto* features = static_cast<const T*>(params.features);
   const std::int64_t grid = params.grid, dim = params.dim;
   const StitchedAxis rows(params.tile_rows, params), columns(params.tile_cols, params);
   const std::int64_t first_tile = params.tile_rows * params.tile_cols == 1 ? 0 : 1;
@@ -64,23 +64,39 @@ void stitch_and_pool(const StitchAndPoolParams& params) {
   ThreadPool::shared().parallel_for(grid, [&](std::int64_t i) {
     for (std::int64_t j = 0; j < grid; ++j) {
       const std::int64_t p = i * grid + j;
-      float* out = static_cast<float*>(params.out) + p * 2 * dim;
+      T* out = static_cast<T*>(params.out) + p * 2 * dim;
       std::copy_n(features + p * dim, dim, out);
-      float* pooled = out + dim;
-      std::fill_n(pooled, dim, 0.0f);
-      for (std::int64_t y = rows.begin(i); y < rows.end(i); ++y) {
-        for (std::int64_t x = columns.begin(j); x < columns.end(j); ++x) {
-          const std::int64_t crop = first_tile + rows.tile(y) * params.tile_cols + columns.tile(x);
-          const std::int64_t patch = rows.local(y) * grid + columns.local(x);
-          const float* from = features + (crop * grid * grid + patch) * dim;
-          for (std::int64_t d = 0; d < dim; ++d) pooled[d] += from[d];
+      constexpr std::int64_t kChunk = 256;
+      for (std::int64_t begin = 0; begin < dim; begin += kChunk) {
+        const std::int64_t count = std::min(kChunk, dim - begin);
+        float pooled[kChunk] = {};
+        for (std::int64_t y = rows.begin(i); y < rows.end(i); ++y) {
+          for (std::int64_t x = columns.begin(j); x < columns.end(j); ++x) {
+            const std::int64_t crop =
+                first_tile + rows.tile(y) * params.tile_cols + columns.tile(x);
+            const std::int64_t patch = rows.local(y) * grid + columns.local(x);
+            const T* from = features + (crop * grid * grid + patch) * dim + begin;
+            for (std::int64_t d = 0; d < count; ++d) pooled[d] += to_float(from[d]);
+          }
+        }
+        const auto height = static_cast<float>(rows.end(i) - rows.begin(i));
+        const auto width = static_cast<float>(columns.end(j) - columns.begin(j));
+        for (std::int64_t d = 0; d < count; ++d) {
+          out[dim + begin + d] = rounded<T>(pooled[d] / height / width);
         }
       }
-      const auto height = static_cast<float>(rows.end(i) - rows.begin(i));
-      const auto width = static_cast<float>(columns.end(j) - columns.begin(j));
-      for (std::int64_t d = 0; d < dim; ++d) pooled[d] = pooled[d] / height / width;
     }
   });
+}
+
+}  // namespace
+
+void patchify(DType dtype, const PatchifyParams& params) {
+  with_element(dtype, [&]<typename T>() { patchify_as<T>(params); });
+}
+
+void stitch_and_pool(DType dtype, const StitchAndPoolParams& params) {
+  with_element(dtype, [&]<typename T>() { stitch_and_pool_as<T>(params); });
 }
 
 }  // namespace gapless::cpu

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""What 16 bits on the CPU bring: the shipped model's new picture, and Moondream 2's shape, in float32 and in bfloat16.
+
+    bench/cpu_16bit.py --binary build/cpu-release/apps/gapless --json bench/results/cpu-16bit.json
+
+Runs every measurement in both, in turn, --repeats times, and keeps the least disturbed run of each (the smallest
+median): on a machine that does other work too the smallest is the nearest to what an idle one would show. All runs are in
+the file. --cores limits the processor cores; --skip-large leaves Moondream 2 out, whose float32 weights take 8 GB.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+
+COMPUTES = ["float32", "bfloat16"]
+
+
+def run(arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "result.json")
+        errors = Path(folder, "errors")
+        with errors.open("w") as log:
+            process = subprocess.Popen([*arguments, "--json", str(path)], stdout=subprocess.DEVNULL, stderr=log)
+            _, status, usage = os.wait4(process.pid, 0)
+        if status != 0:
+            sys.exit(f"{' '.join(arguments)}:\n{errors.read_text()}")
+        return {**json.loads(path.read_text()), "peak_mib": usage.ru_maxrss // 1024}
+
+
+def serve_new_picture(binary, compute, seconds):
+    """Milliseconds to the first token of a lone client's picture that the server has not seen."""
+    server = subprocess.Popen([binary, "serve", "--device", "cpu", "--compute", compute, "--port", "0"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in server.stderr:
+            if found := re.search(r"http://[0-9.]+:\d+", line):
+                break
+        else:
+            sys.exit("the server did not start")
+        result = run([binary, "bench", "serve", "--url", found[0], "--concurrency", "1", "--max-tokens", "3",
+                      "--distinct-images", "400", "--duration", str(seconds), "--warm-up", "1"])
+        point = result["points"][0]
+        return {"first_token_ms": point["ttft_ms"]["p50"], "p90": point["ttft_ms"]["p90"], "answers": point["answers"]}
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def forward(binary, compute, model, repeats):
+    result = run([binary, "bench", "forward", "--device", "cpu", "--compute", compute, "--model", model, "--crops", "1",
+                  "--sequences", "1", "--repeats", str(repeats)])
+    points = [("one crop", result["encodes"][0]["ms"]), ("prefill of 770", result["prefills"][0]["ms"])]
+    return [{"kind": kind, "ms": ms["median"], "p10": ms["p10"], "p90": ms["p90"]} for kind, ms in points]
+
+
+def decode(binary, compute, model, seconds):
+    result = run([binary, "bench", "decode", "--device", "cpu", "--compute", compute, "--model", model, "--rows", "1",
+                 "--context", "850", "--seconds", str(seconds)])
+    point = result["points"][0]
+    return {"ms": point["step_ms"]["median"], "p10": point["step_ms"]["p10"], "p90": point["step_ms"]["p90"],
+            "gb_per_s": point["gb_per_s"], "peak_mib": result["peak_mib"]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="build/cpu-release/apps/gapless")
+    parser.add_argument("--json", required=True)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--cores", type=int, default=0)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--note", default="")
+    parser.add_argument("--skip-large", action="store_true")
+    options = parser.parse_args()
+    if options.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
+        os.environ["GAPLESS_CPU_THREADS"] = str(options.cores)
+    cores = len(os.sched_getaffinity(0))
+    runs = []
+
+    def note(what, compute, **values):
+        runs.append({"what": what, "compute": compute, "load_1min": round(os.getloadavg()[0], 2), **values})
+        print(json.dumps(runs[-1]), flush=True)
+
+    for _ in range(options.repeats):
+        for compute in COMPUTES:
+            note("tiny, new 800x600 picture over HTTP", compute, ms=(r := serve_new_picture(
+                options.binary, compute, options.seconds))["first_token_ms"], p90=r["p90"], answers=r["answers"])
+            for point in forward(options.binary, compute, "", 20):
+                note(f"tiny, {point.pop('kind')}", compute, **point)
+            note("tiny, decode step", compute, **decode(options.binary, compute, "", 2))
+    if not options.skip_large:
+        for _ in range(options.repeats):
+            for compute in COMPUTES:
+                for point in forward(options.binary, compute, "random:moondream2", 3):
+                    note(f"Moondream 2, {point.pop('kind')}", compute, **point)
+                note("Moondream 2, decode step", compute, **decode(options.binary, compute, "random:moondream2", options.seconds))
+
+    least = {}
+    for one in runs:
+        key = (one["what"], one["compute"])
+        if key not in least or one["ms"] < least[key]["ms"]:
+            least[key] = one
+    commit = options.commit or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    result = {
+        "command": f"bench/cpu_16bit.py --repeats {options.repeats} --seconds {options.seconds:g}",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": commit,
+        "device": f"{processor[1] if processor else 'CPU'}, {cores} cores",
+        "model": "models/tiny; random:moondream2",
+        "ceiling": "none",
+        "benchmark": "cpu_16bit",
+        "spread": "the least disturbed of the repeats; every run is in `runs`, with the machine's load beside it",
+        "note": options.note,
+        "least_disturbed": [{"what": what, **{compute: least[(what, compute)]["ms"] for compute in COMPUTES},
+                             "ratio": round(least[(what, "float32")]["ms"] / least[(what, "bfloat16")]["ms"], 2)}
+                            for what in dict.fromkeys(one["what"] for one in runs)],
+        "runs": runs,
+    }
+    Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
