@@ -211,7 +211,7 @@ class Loop {
   FillTurn fill_turn_;
   RunAhead run_ahead_;
   SureTime sure_time_;
-  std::int64_t device_free_ns_ = 0;                // end of the last step that was committed, on the host's clock
+  std::int64_t device_free_ns_ = 0;  // end of the last step that was committed, on the host's clock
   std::deque<std::unique_ptr<Sequence>> waiting_;  // accepted, no seat yet, in order of arrival
   bool seats_changed_ = true;  // or rows, pages, image places: since the first in line did not fit
   Mail mail_;
