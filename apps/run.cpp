@@ -444,7 +444,7 @@ void add_run_command(CLI::App& app, Command& chosen) {
       ->add_option("--spatial-ref", options->spatial_refs,
                    "query, point, segment: a place in the picture that is meant, X,Y or "
                    "X_MIN,Y_MIN,X_MAX,Y_MAX from 0 to 1 (repeatable). point --object gaze with the "
-                   "place of someone's eyes: where they look")
+                   "place of someone's eyes, or the box of a face: where they look")
       ->allow_extra_args(false);
   command->add_option("--length", options->length, "caption: short, normal or long")
       ->capture_default_str();

@@ -46,7 +46,7 @@ RequestOutline outline_of(const SkillRequest& request, int num_answers) {
       std::clamp(request.settings.max_tokens.value_or(kDefaultMaxTokens), 0, kMaxContext);
   outline.answers_in_full = request.settings.ignore_eos;
   outline.num_answers = num_answers;
-  std::uint64_t prefix = request.apply_exif_orientation ? 1 : 2;
+  std::uint64_t prefix = (request.apply_exif_orientation ? 1 : 2) + (request.mirrored ? 2 : 0);
   for (const auto& image : request.images) {
     prefix = fingerprint(prefix, *image);
     outline.prefixes.push_back(prefix);

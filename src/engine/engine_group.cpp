@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "engine/face_gaze_sink.h"
 #include "engine/promise_sink.h"
 
 namespace gapless {
@@ -130,7 +131,15 @@ EngineGroup::EngineGroup(std::vector<std::string> labels,
                          std::function<void(const Status&)> on_all_lost)
     : labels_(std::move(labels)), on_all_lost_(std::move(on_all_lost)), lost_(labels_.size()) {}
 
-EngineGroup::~EngineGroup() = default;
+EngineGroup::~EngineGroup() {
+  MutexLock lock(gazes_mutex_);
+  is_closing_ = true;
+}
+
+void EngineGroup::cancel_gaze(RequestId id) {
+  MutexLock lock(gazes_mutex_);
+  if (!is_closing_) cancel(id);
+}
 
 StatusOr<std::unique_ptr<Engine>> EngineGroup::start_one(int device, const LoadModel& load,
                                                          EngineOptions options) {
@@ -197,8 +206,32 @@ StatusOr<RequestId> EngineGroup::submit(SkillRequest request, std::shared_ptr<Re
   return ids.front();
 }
 
+StatusOr<RequestId> EngineGroup::submit_face_gaze(const SkillRequest& request,
+                                                  std::shared_ptr<ResponseSink> sink) {
+  GAPLESS_RETURN_IF_ERROR(validate(request));
+  const std::vector<SkillRequest> gazes = face_gaze_requests(request);
+  auto answers = std::make_shared<FaceGazeAnswers>(std::move(sink), static_cast<int>(gazes.size()),
+                                                   [this](RequestId id) { cancel_gaze(id); });
+  std::vector<RequestId> ids;
+  for (std::size_t i = 0; i < gazes.size(); ++i) {
+    const StatusOr<RequestId> id = submit(gazes[i], answers->sink_of(static_cast<int>(i)));
+    if (!id.ok()) {
+      answers->give_up(ids);
+      return id.status();
+    }
+    ids.push_back(*id);
+  }
+  const RequestId first = ids.front();
+  answers->set_running(std::move(ids));
+  return first;
+}
+
 StatusOr<std::vector<RequestId>> EngineGroup::submit_choices(
     SkillRequest request, std::vector<std::shared_ptr<ResponseSink>> sinks) {
+  if (sinks.size() == 1 && asks_for_face_gaze(request)) {
+    GAPLESS_ASSIGN_OR_RETURN(const RequestId id, submit_face_gaze(request, sinks.front()));
+    return std::vector{id};
+  }
   const RequestOutline outline = outline_of(request, static_cast<int>(sinks.size()));
   std::vector<bool> refused(labels_.size());
   Status reason;

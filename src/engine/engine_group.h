@@ -42,7 +42,8 @@ class EngineGroup {
   EngineGroup& operator=(const EngineGroup&) = delete;
 
   // As Engine's. A device that has as many requests as it may is passed over for the next one.
-  // ResourceExhausted when all have; the answers to one request all come from one device.
+  // ResourceExhausted when all have; the answers to one request all come from one device. (A gaze from a face, face_gaze.h, is
+  // many requests, whose first has its id.)
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink);
   StatusOr<std::vector<RequestId>> submit_choices(SkillRequest request,
                                                   std::vector<std::shared_ptr<ResponseSink>> sinks);
@@ -72,6 +73,10 @@ class EngineGroup {
   EngineGroup(std::vector<std::string> labels, std::function<void(const Status&)> on_all_lost);
   StatusOr<std::unique_ptr<Engine>> start_one(int device, const LoadModel& load,
                                               EngineOptions options);
+  // Unless the engines are ending, which end all requests.
+  void cancel_gaze(RequestId id);
+  StatusOr<RequestId> submit_face_gaze(const SkillRequest& request,
+                                       std::shared_ptr<ResponseSink> sink);
   void on_device_lost(int device, const Status& status);
   RequestId outer_id(RequestId inner, int device) const;
 
@@ -80,6 +85,8 @@ class EngineGroup {
   mutable Mutex mutex_;
   std::vector<Status> lost_ GAPLESS_GUARDED_BY(mutex_);  // by device
   Status all_lost_ GAPLESS_GUARDED_BY(mutex_);
+  Mutex gazes_mutex_;
+  bool is_closing_ GAPLESS_GUARDED_BY(gazes_mutex_) = false;
   std::shared_ptr<Account> account_;              // set before anybody submits
   std::vector<std::unique_ptr<Engine>> engines_;  // last: their ends tell the others
 };

@@ -9,6 +9,7 @@
 #include "engine/engine_test_kit.h"
 #include "engine/promise_sink.h"
 #include "sim/faulty_device.h"
+#include "skill/face_gaze.h"
 
 namespace gapless {
 namespace {
@@ -219,6 +220,70 @@ TEST(EngineGroup, EnginesShareTheHostsCores) {
   EngineOptions chosen;
   chosen.num_preprocess_threads = 5;
   EXPECT_EQ(share_of_host(chosen, 4, 64).num_preprocess_threads, 5);
+}
+
+TEST_F(EngineGroupTest, AGazeFromAFaceIsTheAverageOfMany) {
+  model_name_ = "random:moondream3-small:5";
+  start(2);
+  int num_gazes = 0;
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SkillRequest request = testing::question_about(
+        testing::flat_picture(64, 48, 60 + 50 * static_cast<int>(seed)), 20);
+    request.skill = Skill::kPoint;
+    request.text = "gaze";
+    request.settings = {};
+    request.settings.seed = seed;
+    // By itself this model sees nobody look anywhere.
+    if (seed != 2) request.settings.logit_bias = {{TokenId(5), 50}};
+    request.spatial_refs = {
+        {.is_box = true, .x_center = 0.5f, .y_center = 0.5f, .width = 0.25f, .height = 0.5f}};
+    std::vector<std::optional<Point>> gazes;
+    int num_tokens = 0;
+    for (const SkillRequest& one : face_gaze_requests(request)) {
+      const StatusOr<SkillResult> result = group_->run(one);
+      ASSERT_TRUE(result.ok()) << result.status().to_string();
+      gazes.push_back(result->points.empty() ? std::nullopt
+                                             : std::optional(result->points.front()));
+      num_tokens += result->metrics.output_tokens;
+      num_gazes += result->points.empty() ? 0 : 1;
+    }
+    const std::optional<Point> expected = average_gaze(gazes);
+    const StatusOr<SkillResult> result = group_->run(request);
+    ASSERT_TRUE(result.ok()) << result.status().to_string();
+    ASSERT_EQ(result->points.size(), expected ? 1u : 0u);
+    if (expected) {
+      EXPECT_EQ(result->points[0].x, expected->x);
+      EXPECT_EQ(result->points[0].y, expected->y);
+    }
+    EXPECT_EQ(result->metrics.output_tokens, num_tokens);
+  }
+  EXPECT_EQ(num_gazes, 40);
+}
+
+TEST_F(EngineGroupTest, AGazeFromAFaceFailsOnce) {
+  struct Counted final : Answer {
+    void on_error(const Status& status) override {
+      ++num_errors;
+      Answer::on_error(status);
+    }
+    int num_errors = 0;
+  };
+  start(2);
+  SkillRequest request =
+      testing::question_about(std::make_shared<const std::string>("no picture"), 20);
+  request.skill = Skill::kPoint;
+  request.text = "gaze";
+  request.settings = {};
+  request.spatial_refs = {
+      {.is_box = true, .x_center = 0.5f, .y_center = 0.5f, .width = 0.25f, .height = 0.5f}};
+  auto answer = std::make_shared<Counted>();
+  ASSERT_TRUE(group_->submit(request, answer).ok());
+  const StatusOr<SkillResult> result = answer->promise.get_future().get();
+  EXPECT_EQ(result.status().field(), "image_url");
+  request.settings.confidence = true;
+  EXPECT_EQ(group_->submit(request, std::make_shared<Counted>()).status().field(), "confidence");
+  group_.reset();
+  EXPECT_EQ(answer->num_errors, 1);
 }
 
 TEST_F(EngineGroupTest, ASegmentsBoxReachesTheClient) {

@@ -91,11 +91,22 @@ class StageTimer {
   const std::int64_t begin_ns_;
 };
 
-ContentHash hash_of_image(const std::string& encoded, bool apply_exif_orientation) {
+ContentHash hash_of_image(const std::string& encoded, const SkillRequest& request) {
   ContentHash hash = hash_image_bytes(std::as_bytes(std::span(encoded))).bytes;
-  // Orientation changes the pixels, so it is part of the key.
-  if (!apply_exif_orientation) hash.back() ^= 1;
+  // What changes the pixels is part of the key.
+  if (!request.apply_exif_orientation) hash.back() ^= 1;
+  if (request.mirrored) hash.back() ^= 2;
   return hash;
+}
+
+void exchange_left_and_right(Image& image) {
+  const auto row_bytes = static_cast<std::ptrdiff_t>(image.width) * 3;
+  for (int y = 0; y < image.height; ++y) {
+    const auto row = image.rgb.begin() + y * row_bytes;
+    for (std::ptrdiff_t left = 0, right = row_bytes - 3; left < right; left += 3, right -= 3) {
+      std::swap_ranges(row + left, row + left + 3, row + right);
+    }
+  }
 }
 
 // The lease's crops [first, first + count) become the image's.
@@ -192,7 +203,7 @@ StatusOr<std::int64_t> Preprocessor::begin_images(const SkillRequest& request,
     const StageTimer timer(stages, RequestStage::kHash);
     for (const auto& encoded : request.images) {
       PreparedImage image;
-      image.hash = hash_of_image(*encoded, request.apply_exif_orientation);
+      image.hash = hash_of_image(*encoded, request);
       image.prefix_hash =
           images.empty() ? image.hash : hash_of_both(images.back().prefix_hash, image.hash);
       images.push_back(std::move(image));
@@ -243,7 +254,7 @@ Status Preprocessor::make_crops(const SkillRequest& request, std::vector<Prepare
     std::vector<std::uint8_t*> crops_pinned;
     for (int c = 0; c < count; ++c) crops_pinned.push_back(lease->crop_pinned(first + c));
     const Status cut = cut_image(
-        *request.images[i], request.apply_exif_orientation, tilings[i], crops_pinned,
+        *request.images[i], request, tilings[i], crops_pinned,
         [&stop] { return stop.stop_requested(); }, stages);
     if (!cut.ok()) return at_image(i, num_images, cut);
     crops_->remember(prepared[i].hash, *lease, first, count, tilings[i]);
@@ -257,12 +268,12 @@ DecodeHelpers Preprocessor::decode_helpers() const {
   return DecodeHelpers(resize_pool_ != nullptr ? resize_pool_->num_threads() : 0);
 }
 
-Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orientation,
+Status Preprocessor::cut_image(const std::string& encoded, const SkillRequest& request,
                                const Tiling& tiling, std::span<std::uint8_t* const> crops,
                                const StopCheck& stop, StageTimes& stages) const {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(encoded));
   DecodeOptions options;
-  options.exif = apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
+  options.exif = exif_mode(request);
   options.stop = stop;
   DecodeHelpers helpers = decode_helpers();
   options.helpers = &helpers;
@@ -275,9 +286,17 @@ Status Preprocessor::cut_image(const std::string& encoded, bool apply_exif_orien
   const std::int64_t begin_ns = host_now_ns();
   const auto decode = [&] {
     decoded = decode_image_by_rows(
-        bytes, options, [&](const std::uint8_t* rgb, int num_rows) { rows.publish(rgb, num_rows); },
+        bytes, options,
+        [&](const std::uint8_t* rgb, int num_rows) {
+          if (!request.mirrored) rows.publish(rgb, num_rows);
+        },
         image);
-    if (!decoded.ok()) rows.give_up();
+    if (!decoded.ok()) {
+      rows.give_up();
+    } else if (request.mirrored) {
+      exchange_left_and_right(image);
+      rows.publish(image.rgb.data(), image.height);
+    }
     decoded_ns = host_now_ns();
   };
   const bool is_whole =

@@ -71,7 +71,7 @@ class Preprocessor {
   Status make_crops(const SkillRequest& request, std::vector<PreparedImage>& prepared,
                     const std::stop_token& stop, StageTimes& stages) const;
   // Decodes an image and cuts it, both at once where resize_pool_ is free.
-  Status cut_image(const std::string& encoded, bool apply_exif_orientation, const Tiling& tiling,
+  Status cut_image(const std::string& encoded, const SkillRequest& request, const Tiling& tiling,
                    std::span<std::uint8_t* const> crops, const StopCheck& stop,
                    StageTimes& stages) const;
   // Those of resize_pool_.

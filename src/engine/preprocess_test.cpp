@@ -55,9 +55,20 @@ class PreprocessTest : public ::testing::Test {
   Status refusal(const SkillRequest& request) { return preprocessor_->prepare(request).status(); }
 
   // The crops that the image has alone.
-  static void expect_crops_of(const std::string& name, const PreparedImage& image) {
+  static void expect_crops_of(const std::string& name, const PreparedImage& image,
+                              bool mirrored = false) {
     const auto bytes = file(name);
-    const Image decoded = decode_image(std::as_bytes(std::span(*bytes))).value();
+    Image decoded = decode_image(std::as_bytes(std::span(*bytes))).value();
+    if (mirrored) {
+      const Image plain = decoded;
+      for (int i = 0; i < plain.width * plain.height; ++i) {
+        const int x = i % plain.width, other = i - x + plain.width - 1 - x;
+        for (int c = 0; c < 3; ++c) {
+          decoded.rgb[static_cast<std::size_t>(3 * i + c)] =
+              plain.rgb[static_cast<std::size_t>(3 * other + c)];
+        }
+      }
+    }
     const CropSet crops = make_crops(decoded, model_->crop_geometry()).value();
     EXPECT_EQ(image.tile_rows, crops.tiling.rows);
     EXPECT_EQ(image.tile_cols, crops.tiling.cols);
@@ -168,6 +179,19 @@ TEST_F(PreprocessTest, AKnownPictureIsNotDecodedAgain) {
   ASSERT_TRUE(otherwise.ok());
   EXPECT_NE(otherwise->images[0].crops_pinned, preprocessor_->prepare(one)->images[0].crops_pinned)
       << "upright and as stored are two pictures";
+}
+
+TEST_F(PreprocessTest, AMirroredPictureIsAnotherOne) {
+  for (const char* name : {"wide.png", "single.png"}) {
+    SkillRequest request = about_files({name});
+    const auto plain = preprocessor_->prepare(request);
+    request.mirrored = true;
+    const auto mirrored = preprocessor_->prepare(request);
+    ASSERT_TRUE(plain.ok() && mirrored.ok());
+    expect_crops_of(name, plain->images[0]);
+    expect_crops_of(name, mirrored->images[0], /*mirrored=*/true);
+    EXPECT_NE(plain->images[0].hash, mirrored->images[0].hash);
+  }
 }
 
 // What a cached prefix stands for.

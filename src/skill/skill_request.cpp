@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/limits.h"
+#include "skill/face_gaze.h"
 
 namespace gapless {
 namespace {
@@ -280,6 +281,9 @@ Status validate(const SkillRequest& request) {
     return images.with_field("image_url");
   }
   GAPLESS_RETURN_IF_ERROR(validate_spatial_refs(request));
+  if (request.settings.confidence && asks_for_face_gaze(request)) {
+    return invalid_field("confidence", "is not told of a gaze that is an average");
+  }
   GAPLESS_RETURN_IF_ERROR(validate_grammar(request));
   GAPLESS_RETURN_IF_ERROR(validate_reasoning(request));
   return validate_settings(request.settings);

@@ -108,6 +108,7 @@ struct SkillRequest {
   bool cut_max_tokens = false;
   ConstraintMode constraint_mode = ConstraintMode::kDeviceAutomaton;
   bool apply_exif_orientation = true;
+  bool mirrored = false;  // the pictures' left and right are exchanged (not those of spatial_refs)
   // host_now_ns() when the whole request was there; 0: when it is submitted.
   std::int64_t received_ns = 0;
 };

@@ -91,6 +91,11 @@ class Moondream3Test(FolderTest):
         for eyes in ("0.25,0.5", "0.9,0.1", "0.5,0.5"):
             points = run("point", "--image", PICTURE, "--object", "gaze", "--spatial-ref", eyes)["points"]
             self.assertLessEqual(len(points), 1, eyes)
+        face = ("--image", PICTURE, "--object", "gaze", "--spatial-ref", "0.2,0.2,0.4,0.5")
+        whole = run("point", *face)
+        self.assertLessEqual(len(whole["points"]), 1)
+        self.assertGreater(whole["metrics"]["input_tokens"], 20 * 700, "twenty requests")
+        self.assertEqual(run("point", *face)["points"], whole["points"], "the same each time")
 
     def test_who_cannot_reason_says_who_can(self):
         done = gapless("run", "query", "--device", "cpu", "--question", "How many?", "--reasoning")
