@@ -109,6 +109,7 @@ TokenizerText june_tokenizer() {
   text.token(7235, "det");
   text.token(476, "ect");
   text.token(2581, "point");
+  text.token(17374, "segment");
   text.token(51199, "the last");
   return text;
 }
