@@ -28,29 +28,29 @@ struct GeneratePoint {
   GenerateRun run;
 };
 
-void print_header() {
+void print_generate_header() {
   fmt::print("{:>5} | {:>9} {:>10} {:>11} | {:>8} {:>8} {:>15}\n", "depth", "seconds", "tokens/s",
              "all began s", "busy", "step ms", "bubble us/step");
 }
 
-double decode_step_ms(const LedgerTotals& totals) {
+double mean_decode_step_ms(const LedgerTotals& totals) {
   constexpr auto kDecode = static_cast<std::size_t>(StepKind::kDecode);
   const std::int64_t steps = std::max<std::int64_t>(1, totals.num_steps[kDecode]);
   return static_cast<double>(totals.forward_ns[kDecode] + totals.sampling_ns[kDecode]) / 1e6 /
          static_cast<double>(steps);
 }
 
-double bubble_us_per_step(const LedgerTotals& totals) {
+double mean_bubble_us(const LedgerTotals& totals) {
   return static_cast<double>(totals.bubble_ns) / 1e3 /
          static_cast<double>(std::max<std::int64_t>(1, totals.steps()));
 }
 
-void print_point(const GeneratePoint& point) {
+void print_generate_point(const GeneratePoint& point) {
   const GenerateRun& run = point.run;
   fmt::print("{:>5} | {:>9.2f} {:>10.1f} {:>11.3f} | {:>7.2f}% {:>8.3f} {:>15.2f}\n", point.depth,
              static_cast<double>(run.host_ns) / 1e9, run.tokens_per_s(),
              static_cast<double>(run.first_token_ns) / 1e9, 100 * run.device_busy_share(),
-             decode_step_ms(run.totals), bubble_us_per_step(run.totals));
+             mean_decode_step_ms(run.totals), mean_bubble_us(run.totals));
   std::fflush(stdout);
 }
 
@@ -62,10 +62,10 @@ boost::json::object to_json(const GeneratePoint& point) {
           {"tokens_per_s", rounded(run.tokens_per_s(), 1)},
           {"all_first_tokens_s", rounded(static_cast<double>(run.first_token_ns) / 1e9, 4)},
           {"device_busy_percent", rounded(100 * run.device_busy_share(), 3)},
-          {"mean_decode_step_ms", rounded(decode_step_ms(run.totals), 4)},
+          {"mean_decode_step_ms", rounded(mean_decode_step_ms(run.totals), 4)},
           {"decode_gb_per_s", rounded(run.totals.decode_gb_per_s(), 1)},
           {"steps", run.totals.steps()},
-          {"bubble_us_per_step", rounded(bubble_us_per_step(run.totals), 2)}};
+          {"bubble_us_per_step", rounded(mean_bubble_us(run.totals), 2)}};
 }
 
 Status run_generate_command(const GenerateOptions& options) {
@@ -84,14 +84,14 @@ Status run_generate_command(const GenerateOptions& options) {
   GAPLESS_RETURN_IF_ERROR(run_generate(*loop, clock, model->model->info(), warm_up).status());
   fmt::print("{} on {}: {} prompts of {} random tokens, {} new tokens each\n", header.model,
              header.device, work.num_prompts, work.prompt_tokens, work.new_tokens);
-  print_header();
+  print_generate_header();
   boost::json::array points;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     for (const int depth : options.depths) {
       loop->set_active_depth(depth);
       GeneratePoint point{depth, {}};
       GAPLESS_ASSIGN_OR_RETURN(point.run, run_generate(*loop, clock, model->model->info(), work));
-      print_point(point);
+      print_generate_point(point);
       points.push_back(to_json(point));
     }
   }
