@@ -57,6 +57,10 @@ template <typename Simd, int kRows, typename T>
     for (int j = 0; j < kTileColumns; ++j) {
       Vector w_lanes[Step::kParts];
       Step::load(w[j] + at, count, w_lanes);
+      // The columns after these: a processor fetches ahead inside a page only, and a column of
+      // bfloat16 often is one.
+      if constexpr (kRows == 1 && Step::kParts == 2)
+        __builtin_prefetch(w[j] + at + std::int64_t{kTileColumns} * k);
       for (int part = 0; part < Step::kParts; ++part) {
         for (int i = 0; i < kRows; ++i) {
           sums[i][j] = Simd::fma(x_lanes[i][part], w_lanes[part], sums[i][j]);
