@@ -136,10 +136,7 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<CaseNam
   }
 
   bool is_f32() const { return loaded_->kernels->activation_dtype() == DType::kF32; }
-  double tolerance() const { return is_f32() ? 1e-4 : bf16_tolerance(); }
-  // The picture of the March set is nearly flat: its patches' numbers cancel in the random weights, and the
-  // rounding of pixels to bfloat16 alone is 8e-3 of what is left.
-  double bf16_tolerance() const { return GetParam().set == "moondream2_march" ? 5e-2 : 2e-2; }
+  double tolerance() const { return is_f32() ? 1e-4 : 2e-2; }
   // Of one row. A few rows carry a massive activation that amplifies bfloat16's rounding: PyTorch's
   // own bfloat16 run of the shipped model is off by up to 0.046 in a row and 0.012 over a stage.
   double row_tolerance() const { return is_f32() ? tolerance() : 4 * tolerance(); }
