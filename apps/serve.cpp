@@ -133,9 +133,10 @@ class Loader {
     service_ = std::make_unique<EngineService>(std::move(engines), options.model_name);
     GAPLESS_RETURN_IF_ERROR(service_->warm_up());
     const ServiceInfo info = service_->info();
+    state.set_service(service_.get());
+    // Who reads it may ask.
     log_info("ready model={} device=\"{}\" max_context={}", info.model, info.device,
              info.max_context);
-    state.set_service(service_.get());
     return ok_status();
   }
 

@@ -24,7 +24,11 @@ class StepService final : public InferenceService {
 
   StatusOr<RequestId> submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) override;
   void cancel(RequestId id) override;
-  ServiceInfo info() const override { return {"step-model", 2048, "CPU"}; }
+  ServiceInfo info() const override {
+    ServiceInfo info{"step-model", 2048, "CPU"};
+    info.skills = {"query"};
+    return info;
+  }
   std::vector<ServiceMetrics> device_metrics() const override;
   StatusOr<std::vector<TokenId>> tokenize(std::string_view) const override {
     return std::vector<TokenId>();
