@@ -64,6 +64,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& opti
                      .kv_cache = options.kv_cache,
                      .compute = options.compute,
                      .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
+                     .kv_cache_sized_to_machine = true,
                      .max_context = options.max_context,
                      .adjust_limits = nullptr});
 }

@@ -206,6 +206,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_on(std::unique_ptr<Device> device,
                      .kv_cache = options.kv_cache,
                      .compute = options.compute,
                      .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
+                     .kv_cache_sized_to_machine = true,
                      .max_context = options.max_context,
                      .numerics = split_numerics(options.numerics),
                      .adjust_limits = nullptr});

@@ -69,9 +69,10 @@ StatusOr<int> choose_context(int trained, int usual, const ModelOptions& options
 
 StatusOr<StepLimits> choose_limits(LoadedModel& loaded, const ModelShape& shape,
                                    const ModelOptions& options) {
-  GAPLESS_ASSIGN_OR_RETURN(StepLimits limits,
-                           choose_step_limits(*loaded.device, *loaded.kernels, shape,
-                                              options.kv_cache, options.kv_cache_bytes));
+  GAPLESS_ASSIGN_OR_RETURN(
+      StepLimits limits,
+      choose_step_limits(*loaded.device, *loaded.kernels, shape, options.kv_cache,
+                         options.kv_cache_bytes, options.kv_cache_sized_to_machine));
   if (options.adjust_limits) options.adjust_limits(limits);
   return limits;
 }

@@ -51,6 +51,8 @@ struct ModelOptions {
   Compute compute = Compute::kPortable;
   // Of keys and values; unset: what suits the device (step_limits.h).
   std::optional<std::size_t> kv_cache_bytes = std::nullopt;
+  // Where it is unset, on a CPU: as large as suits the machine. False: small, as for tests with several models.
+  bool kv_cache_sized_to_machine = false;
   // Positions of a sequence, at most as many as the model was trained for; unset: those of its config.json, at
   // most kDefaultTextContext.
   std::optional<int> max_context = std::nullopt;

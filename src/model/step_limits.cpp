@@ -19,6 +19,7 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 // as much as two full contexts of Moondream 2 take. More is asked for with --kv-cache-gb.
 constexpr std::size_t kCpuKvShare = 32;
 constexpr std::size_t kMaxCpuKvBytes = 768 * kMiB;
+constexpr std::size_t kSmallCpuKvBytes = 96 * kMiB;
 // Left free on a GPU: the pipeline's slots and graphs, grammars (device_grammars.h), the driver, other processes.
 constexpr std::size_t kGpuReserveBytes = 3 * kGiB;
 // Room beyond every seat's full context, for prefixes that stay cached without a sequence.
@@ -130,7 +131,8 @@ Status check_cache_size(std::size_t wanted, std::size_t budget, const ModelShape
 
 StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
                                         const ModelShape& model, KvFormat kv_format,
-                                        std::optional<std::size_t> kv_cache_bytes) {
+                                        std::optional<std::size_t> kv_cache_bytes,
+                                        bool sized_to_machine) {
   StepLimits limits = limits_without_pages(device.kind(), model);
   GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
   const StateBytes state = state_bytes(kernels, model, kv_format, limits);
@@ -146,7 +148,7 @@ StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
     }
     budget = *kv_cache_bytes;
   } else if (on_cpu) {
-    budget = std::min(budget / kCpuKvShare, kMaxCpuKvBytes);
+    budget = std::min(budget / kCpuKvShare, sized_to_machine ? kMaxCpuKvBytes : kSmallCpuKvBytes);
   }
   const int useful = 1 + kCacheFactor * limits.max_seats * limits.max_pages_per_row;
   const auto affordable = static_cast<int>(

@@ -13,10 +13,12 @@
 namespace gapless {
 
 // Call after the weights are on the device: the KV cache gets a share of the memory that is left, or
-// `kv_cache_bytes` of it. ResourceExhausted when not even one sequence of max_context fits; the error says
+// `kv_cache_bytes` of it. Without a number the CPU's is as large as suits the machine, or, for whoever starts many
+// models in one process, small (kSmallCpuKvBytes). ResourceExhausted when not even one sequence of max_context fits; the error says
 // which context would.
 StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
                                         const ModelShape& shape, KvFormat kv_format,
-                                        std::optional<std::size_t> kv_cache_bytes = std::nullopt);
+                                        std::optional<std::size_t> kv_cache_bytes = std::nullopt,
+                                        bool sized_to_machine = true);
 
 }  // namespace gapless
