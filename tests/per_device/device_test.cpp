@@ -93,6 +93,22 @@ TEST_F(DeviceContractTest, CopiesUpAcrossAndDown) {
   EXPECT_TRUE(std::ranges::equal(bytes_of(out), expected));
 }
 
+// Of whatever size, and no byte beside it.
+TEST_F(DeviceContractTest, AFillWithZerosReachesEveryByte) {
+  constexpr std::size_t kBytes = (std::size_t{3} << 20) + 77, kBegin = 4097, kEnd = kBytes - 5000;
+  Buffer data = device_->allocate(kBytes).value();
+  PinnedBuffer seen = device_->allocate_pinned(kBytes).value();
+  const auto work = device_->create_stream("work").value();
+  GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 0xee, kBytes));
+  GAPLESS_ASSERT_OK(work->fill_bytes(data.as<std::uint8_t>() + kBegin, 0, kEnd - kBegin));
+  GAPLESS_ASSERT_OK(work->copy_to_host(seen.data(), data.data(), kBytes));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  for (std::size_t i = 0; i < kBytes; ++i) {
+    const bool inside = kBegin <= i && i < kEnd;
+    ASSERT_EQ(seen.as<std::uint8_t>()[i], inside ? 0 : 0xee) << i;
+  }
+}
+
 TEST_F(DeviceContractTest, PartsOfPinnedBuffersCopy) {
   const auto work = stream();
   const PinnedBuffer host = pinned(64);

@@ -50,20 +50,28 @@ void finish_linear_rows(const LinearParams& params, const float* sums, std::int6
   }
 }
 
+// Columns `first` and up of a block's num_columns, the first of which is at `weight`, `stride` apart. A last
+// group of fewer repeats the last one: its sums are stored beside and not used.
+template <typename T, int kCount>
+[[gnu::always_inline]] inline void find_columns(const T* weight, std::int64_t stride,
+                                                int num_columns, int first,
+                                                const T* (&columns)[kCount]) {
+  const int last = num_columns - 1;
+  for (int j = 0; j < kCount; ++j) {
+    columns[j] = weight + (first + j < last ? first + j : last) * stride;
+  }
+}
+
 // kRows rows, at most kLinearPanelColumns columns.
 template <typename Simd, typename T, int kRows>
 void linear_tile(const LinearParams& params, std::int64_t row, int column, int num_columns) {
   alignas(64) float sums[kRows * kLinearPanelColumns];
   const auto* x = static_cast<const T*>(params.x) + row * params.x_stride;
-  const auto* weight = static_cast<const T*>(params.weights.weight);
   const int k = params.weights.in;
+  const T* weight = static_cast<const T*>(params.weights.weight) + std::int64_t{column} * k;
   for (int at = 0; at < num_columns; at += kTileColumns) {
-    // A last group of fewer columns repeats one: its sums are stored beside and not used.
     const T* w[kTileColumns];
-    for (int j = 0; j < kTileColumns; ++j) {
-      const int last = num_columns - 1;
-      w[j] = weight + static_cast<std::int64_t>(column + (at + j < last ? at + j : last)) * k;
-    }
+    find_columns(weight, k, num_columns, at, w);
     dot_tile<Simd, kRows>(x, params.x_stride, w, k, sums + at, kLinearPanelColumns);
   }
   finish_linear_rows<Simd, T>(params, sums, kLinearPanelColumns, row, kRows, column, num_columns);
@@ -130,15 +138,12 @@ class PackedLinear {
     }
   }
 
-  // Columns that are not there repeat the last one: their sums are not used.
   void load_columns(int first, int k, int count) {
-    const auto* weight = static_cast<const Bf16*>(p_.weights.weight) + k;
+    const Bf16* weight =
+        static_cast<const Bf16*>(p_.weights.weight) + std::int64_t{column_} * p_.weights.in + k;
     for (int half = 0; half < 2; ++half) {
       const Bf16* columns[Simd::kLanes];
-      for (int j = 0; j < Simd::kLanes; ++j) {
-        const int at = first + half * Simd::kLanes + j, last = num_columns_ - 1;
-        columns[j] = weight + std::int64_t{column_ + (at < last ? at : last)} * p_.weights.in;
-      }
+      find_columns(weight, p_.weights.in, num_columns_, first + half * Simd::kLanes, columns);
       pack_columns<Simd>(columns, count, w_ + half * Simd::kLanes, kGroup);
     }
   }

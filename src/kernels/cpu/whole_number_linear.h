@@ -100,15 +100,12 @@ class WholeNumberLinear {
     }
   }
 
-  // Columns that are not there repeat the last one: their sums are not used.
   void load_columns(int first, int k, int count) {
-    const auto* weight = static_cast<const Bf16*>(p_.weights.weight) + k;
+    const Bf16* weight =
+        static_cast<const Bf16*>(p_.weights.weight) + std::int64_t{column_} * p_.weights.in + k;
     for (int half = 0; half < 2; ++half) {
       const Bf16* columns[kLanes];
-      for (int j = 0; j < kLanes; ++j) {
-        const int at = first + half * kLanes + j, last = num_columns_ - 1;
-        columns[j] = weight + std::int64_t{column_ + (at < last ? at : last)} * p_.weights.in;
-      }
+      find_columns(weight, p_.weights.in, num_columns_, first + half * kLanes, columns);
       pack_columns(columns, count, half);
     }
   }
