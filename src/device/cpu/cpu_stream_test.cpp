@@ -2,7 +2,11 @@
 #include "device/cpu/cpu_stream.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -227,6 +231,33 @@ TEST(CpuDeviceTest, OneAllocationTooManyIsRefusedWithTheFigures) {
   const auto refused = device.allocate(total);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("1024 of"), std::string::npos);
+}
+
+// Whole pages of these bytes that are in memory.
+std::size_t resident_pages(const void* data, std::size_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t first = (at + page - 1) / page * page, last = (at + bytes) / page * page;
+  std::vector<unsigned char> pages((last - first) / page);
+  EXPECT_EQ(mincore(reinterpret_cast<void*>(first), last - first, pages.data()), 0);
+  return static_cast<std::size_t>(
+      std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; }));
+}
+
+TEST_F(CpuStreamTest, ALargeFillWithZerosTakesNoMemory) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  Buffer data = device_.allocate(kBytes).value();
+  const auto work = stream();
+  for (const int value : {1, 0}) {
+    ASSERT_TRUE(work->fill_bytes(data.data(), static_cast<std::uint8_t>(value), kBytes).ok());
+    ASSERT_TRUE(work->synchronize().ok());
+    const std::size_t pages = resident_pages(data.data(), kBytes);
+    if (value == 0) {
+      EXPECT_LT(pages, 8u);
+    } else {
+      EXPECT_GT(pages, 8u) << "what is written is there";
+    }
+  }
 }
 
 }  // namespace
