@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "image/codecs.h"
+#include "image/raster_memory.h"
 
 namespace gapless::internal {
 namespace {
@@ -120,7 +121,7 @@ StatusOr<Raster> decode_gif(std::span<const std::byte> bytes, const ImageInfo& i
   const auto& free_colour = palette[static_cast<std::size_t>(background & 0xFF)];
   Raster raster{info.width, info.height, 3, {}};
   const std::size_t row_bytes = static_cast<std::size_t>(info.width) * 3;
-  raster.pixels.reserve(row_bytes * static_cast<std::size_t>(info.height));
+  reserve_raster(raster.pixels, row_bytes * static_cast<std::size_t>(info.height));
   std::vector<std::uint8_t> free_row;
   free_row.reserve(row_bytes);
   for (int x = 0; x < info.width; ++x) {

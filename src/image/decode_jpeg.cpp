@@ -13,6 +13,7 @@
 // clang-format on
 
 #include "image/codecs.h"
+#include "image/raster_memory.h"
 #include "image/row_bands.h"
 
 namespace gapless::internal {
@@ -207,7 +208,9 @@ Status decode_with_helpers(JpegReader& reader, std::span<const std::byte> bytes,
                            const ImageInfo& info, const OnRows& on_rows, const StopCheck& stop,
                            DecodeHelpers& helpers, Raster& raster) {
   const std::size_t row_bytes = static_cast<std::size_t>(info.width) * 3;
-  raster.pixels.resize(row_bytes * static_cast<std::size_t>(info.height));
+  const std::size_t num_bytes = row_bytes * static_cast<std::size_t>(info.height);
+  reserve_raster(raster.pixels, num_bytes);
+  raster.pixels.resize(num_bytes);
   std::uint8_t* const rgb = raster.pixels.data();
   RowBands bands(info.height, helpers.count() + 1, kStripRows, rgb, on_rows);
   const std::function<void()> work = [&] {
@@ -240,7 +243,7 @@ Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, cons
     return decode_with_helpers(reader, bytes, info, on_rows, stop, *helpers, raster);
   }
   if (helpers != nullptr) helpers->close();
-  raster.pixels.reserve(width * static_cast<std::size_t>(info.height) * 3);
+  reserve_raster(raster.pixels, width * static_cast<std::size_t>(info.height) * 3);
   std::vector<std::uint8_t> cmyk_strip(is_cmyk ? width * 4 * kStripRows : 0);
   for (int y = 0; y < info.height; y += kStripRows) {
     const int num_rows = std::min(kStripRows, info.height - y);

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "image/codecs.h"
+#include "image/raster_memory.h"
 
 namespace gapless::internal {
 namespace {
@@ -129,7 +130,7 @@ Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const
     return make_error(StatusCode::kInternal, "PNG: unexpected raster layout");
   }
   // It grows with the rows of the first pass, so that memory is touched as they come.
-  raster.pixels.reserve(row_bytes * height);
+  reserve_raster(raster.pixels, row_bytes * height);
   const bool tells_rows = on_rows && raster.num_channels == 3 && reader.num_passes == 1;
   for (int pass = 0; pass < reader.num_passes; ++pass) {
     for (int y = 0; y < info.height; y += kStripRows) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "image/codecs.h"
+#include "image/raster_memory.h"
 
 namespace gapless::internal {
 namespace {
@@ -63,7 +64,7 @@ Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::si
 // Memory for the raster, touched in strips: the kernel's clearing of 400 MB takes a while.
 Status make_room(std::vector<std::uint8_t>& pixels, std::size_t num_bytes, const StopCheck& stop) {
   constexpr std::size_t kStripBytes = std::size_t{4} << 20;
-  pixels.reserve(num_bytes);
+  reserve_raster(pixels, num_bytes);
   while (pixels.size() < num_bytes) {
     if (is_stopped(stop)) return stopped_status();
     pixels.resize(std::min(num_bytes, pixels.size() + kStripBytes));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "image/raster_memory.h"
 
 namespace gapless {
 namespace {
@@ -89,7 +90,7 @@ StatusOr<Image> apply_orientation(Image stored, int orientation, const StopCheck
 
   Image upright{stored.width, stored.height, {}};
   if (swaps_sides) std::swap(upright.width, upright.height);
-  upright.rgb.reserve(stored.rgb.size());
+  reserve_raster(upright.rgb, stored.rgb.size());
   const std::size_t row_bytes = static_cast<std::size_t>(upright.width) * 3;
   // Square blocks, so that the strided side of a turn stays in the cache.
   constexpr int kBlock = 64;
