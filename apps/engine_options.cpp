@@ -8,7 +8,10 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "device/device_list.h"
+#include "device/limited_device.h"
+#include "engine/memory_plan.h"
 #include "engine_service/engine_service.h"
 #include "model/load_source.h"
 #include "sim/faulty_device.h"
@@ -140,6 +143,21 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   add_kv_cache_option(command, options.kv_cache);
   add_compute_option(command, options.compute);
   add_kv_cache_size_option(command, options.kv_cache_gb);
+  command
+      .add_option("--gpu-memory", options.gpu_memory_gb,
+                  "GiB of each GPU's memory that may be taken, the driver's own included; what does not fit is "
+                  "refused at start, with what would do. Default: what is free")
+      ->check(CLI::Range(0.1, 1e6));
+  command
+      .add_option("--max-rows", options.max_rows,
+                  fmt::format("Sequences that run at once. Default: {} on a GPU, 16 on the CPU, fewer where memory is "
+                              "short",
+                              kMaxSeats))
+      ->check(CLI::Range(1, kMaxSeats));
+  command
+      .add_option("--preprocess-threads", options.preprocess_threads,
+                  "Threads that decode pictures. Default: half the cores, 2 to 8")
+      ->check(CLI::Range(1, 256));
   add_max_context_option(command, options.max_context);
   add_numerics_option(command, options.numerics);
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
@@ -198,18 +216,38 @@ StatusOr<std::unique_ptr<Device>> with_test_fault(std::unique_ptr<Device> device
   return make_faulty_device(std::move(device), parsed);
 }
 
-StatusOr<std::unique_ptr<LoadedModel>> load_on(std::unique_ptr<Device> device,
-                                               const ModelSource& source,
-                                               const EngineCommandOptions& options) {
-  return load_model(std::move(device), source,
-                    {.weights = options.weights,
-                     .kv_cache = options.kv_cache,
-                     .compute = options.compute,
-                     .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
-                     .kv_cache_sized_to_machine = true,
-                     .max_context = options.max_context,
-                     .numerics = split_numerics(options.numerics),
-                     .adjust_limits = nullptr});
+ModelOptions model_options(const EngineCommandOptions& options) {
+  return {.weights = options.weights,
+          .kv_cache = options.kv_cache,
+          .compute = options.compute,
+          .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
+          .kv_cache_sized_to_machine = true,
+          .max_rows = options.max_rows,
+          .max_context = options.max_context,
+          .numerics = split_numerics(options.numerics),
+          .adjust_limits = nullptr};
+}
+
+constexpr double kBytesOfGiB = 1 << 30;
+
+// GPUs of less memory get what fits chosen for them; larger ones have room for what is usual.
+constexpr std::size_t kSmallGpuBytes = std::size_t{32} << 30;
+
+// What may be taken of a device's memory, where something has to be chosen for it.
+StatusOr<std::optional<std::size_t>> memory_bound(const EngineCommandOptions& options,
+                                                  const DeviceInfo& info) {
+  if (options.gpu_memory_gb) {
+    if (info.kind != DeviceKind::kCuda) {
+      return invalid_argument("--gpu-memory is for a GPU; the CPU's cache has --kv-cache-gb");
+    }
+    const auto bytes = static_cast<std::size_t>(*options.gpu_memory_gb * kBytesOfGiB);
+    return std::optional(std::max(bytes, kDriverBytes));
+  }
+  if (info.kind != DeviceKind::kCuda || info.total_memory_bytes > kSmallGpuBytes) {
+    return std::optional<std::size_t>();
+  }
+  // The driver's share is not free any more.
+  return std::optional(info.free_memory_bytes + kDriverBytes);
 }
 
 EngineOptions engine_options(const EngineCommandOptions& options, DeviceKind kind) {
@@ -218,10 +256,26 @@ EngineOptions engine_options(const EngineCommandOptions& options, DeviceKind kin
   made.loop.step_timeout_ns = step_timeout_ns(options, kind);
   made.loop.naps = options.wait == "nap";
   made.loop.on_device_lost = options.on_device_lost;
+  made.num_preprocess_threads = options.preprocess_threads.value_or(0);
   if (kind == DeviceKind::kCpu) made.num_staged_crops = kCpuStagedCrops;
   made.picture_memory_bytes = options.picture_memory_mb << 20;
   made.max_active_requests = options.max_active_requests;
   return made;
+}
+
+StatusOr<std::unique_ptr<LoadedModel>> load_on(std::unique_ptr<Device> device,
+                                               const ModelSource& source,
+                                               const EngineCommandOptions& options) {
+  ModelOptions chosen = model_options(options);
+  GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device->info());
+  GAPLESS_ASSIGN_OR_RETURN(const std::optional<std::size_t> bound, memory_bound(options, info));
+  if (bound) {
+    const LoopOptions loop = engine_options(options, info.kind).loop;
+    GAPLESS_ASSIGN_OR_RETURN(FittedModel fitted, fit_model(info, *bound, source, chosen, loop));
+    chosen = std::move(fitted.options);
+    device = limit_device_memory(std::move(device), *bound - kDriverBytes);
+  }
+  return load_model(std::move(device), source, chosen);
 }
 
 // Opened, in the order of the option.
@@ -265,15 +319,70 @@ StatusOr<std::unique_ptr<EngineGroup>> start_engines(const EngineCommandOptions&
   const DeviceKind kind = open.devices.front()->kind();
   // Found, and downloaded, once; each device reads the same mapped files.
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
-  return EngineGroup::start(
-      std::move(open.labels),
-      [&](std::size_t index) { return load_on(std::move(open.devices[index]), source, options); },
-      engine_options(options, kind));
+  GAPLESS_ASSIGN_OR_RETURN(
+      std::unique_ptr<EngineGroup> engines,
+      EngineGroup::start(
+          std::move(open.labels),
+          [&](std::size_t index) {
+            return load_on(std::move(open.devices[index]), source, options);
+          },
+          engine_options(options, kind)));
+  for (int i = 0; i < engines->size(); ++i) {
+    Engine& engine = engines->engine(i);
+    log_info("memory of {}: {}", engines->label(i),
+             describe(memory_of(*engine.model().model, engine.loop())));
+  }
+  return engines;
 }
 
 Status write_trace(const EngineCommandOptions& options, const EngineGroup& engines) {
   if (options.trace.empty()) return ok_status();
   return write_chrome_trace(traces_of(engines), options.trace);
+}
+
+namespace {
+
+// What the device of a dry run passes for.
+StatusOr<DeviceInfo> describe_device(const EngineCommandOptions& options) {
+  const StatusOr<OpenDevices> open = open_chosen_devices(options.device);
+  if (open.ok()) return open->devices.front()->info();
+  if (!options.device.starts_with("cuda") || !options.gpu_memory_gb) return open.status();
+  // Which GPU it is matters little to what is allocated.
+  constexpr int kManyMultiprocessors = 132;
+  const auto bytes = static_cast<std::size_t>(*options.gpu_memory_gb * kBytesOfGiB);
+  return DeviceInfo{.kind = DeviceKind::kCuda,
+                    .name = fmt::format("a GPU of {} GiB", *options.gpu_memory_gb),
+                    .total_memory_bytes = bytes,
+                    .free_memory_bytes = bytes,
+                    .num_multiprocessors = kManyMultiprocessors};
+}
+
+StatusOr<MemoryPlan> plan_engine_memory(const EngineCommandOptions& options,
+                                        const DeviceInfo& info) {
+  GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
+  const LoopOptions loop = engine_options(options, info.kind).loop;
+  GAPLESS_ASSIGN_OR_RETURN(const std::optional<std::size_t> bound, memory_bound(options, info));
+  if (bound) {
+    GAPLESS_ASSIGN_OR_RETURN(FittedModel fitted,
+                             fit_model(info, *bound, source, model_options(options), loop));
+    return std::move(fitted.plan);
+  }
+  return plan_memory(info, source, model_options(options), loop);
+}
+
+}  // namespace
+
+int print_memory_plan(const EngineCommandOptions& options) {
+  const StatusOr<DeviceInfo> info = describe_device(options);
+  if (!info.ok()) return report(info.status());
+  const StatusOr<MemoryPlan> plan = plan_engine_memory(options, *info);
+  if (!plan.ok()) return report(plan.status());
+  std::printf("%s, nothing is loaded:\n%s", info->name.c_str(), memory_table(*plan).c_str());
+  if (info->kind == DeviceKind::kCuda) {
+    std::printf("  The driver takes about %.2f GiB beside it.\n",
+                static_cast<double>(kDriverBytes) / kBytesOfGiB);
+  }
+  return 0;
 }
 
 int report(const Status& status) {

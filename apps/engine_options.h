@@ -26,6 +26,9 @@ struct EngineCommandOptions {
   KvFormat kv_cache = KvFormat::kNative;
   Compute compute = Compute::kAuto;
   std::optional<double> kv_cache_gb;  // absent: what suits the device
+  std::optional<double> gpu_memory_gb;  // absent: all that is free
+  std::optional<int> max_rows;          // absent: what suits the device
+  std::optional<int> preprocess_threads;
   std::optional<int> max_context;     // ModelOptions::max_context
   std::vector<std::string> numerics;  // ModelOptions::numerics, as "tau_gelu=erf"
   int depth = 2;
@@ -58,6 +61,10 @@ void add_trace_option(CLI::App& command, EngineCommandOptions& options);
 
 // "auto": the first GPU, or the CPU where there is none.
 StatusOr<std::unique_ptr<Device>> open_chosen_device(const std::string& name);
+
+// What the engines of start_engines would take on the first device of --device, as a table on standard output; loads
+// nothing. A GPU that is not there is taken to have --gpu-memory. Returns the exit status.
+int print_memory_plan(const EngineCommandOptions& options);
 
 // One engine on each device of --device, loaded side by side.
 StatusOr<std::unique_ptr<EngineGroup>> start_engines(const EngineCommandOptions& options);

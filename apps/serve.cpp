@@ -43,6 +43,7 @@ struct ServeOptions {
   std::size_t max_body_mb = kMaxHttpBodyBytes >> 20;
   bool debug = false;
   bool quiet = false;
+  bool dry_run = false;
 };
 
 sigset_t end_signals() {
@@ -209,6 +210,7 @@ void say_where(const HttpServerOptions& http, const HttpServer& server) {
 }
 
 int serve(const ServeOptions& options) {
+  if (options.dry_run) return print_memory_plan(options.engine);
   // Before any thread starts, so that only this one takes them.
   const sigset_t signals = end_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -299,6 +301,8 @@ void add_serve_command(CLI::App& app, Command& chosen) {
       ->add_option("--unix-socket", http.unix_socket,
                    "Listen on this Unix socket instead, which only your user may connect to")
       ->excludes("--host", "--port", "--ollama-port");
+  command->add_flag("--dry-run", options->dry_run,
+                    "Print what the model would take of the device's memory, and end; needs no GPU");
   command->add_option("--threads", http.num_threads, "Threads for connections")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

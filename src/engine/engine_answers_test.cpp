@@ -191,5 +191,35 @@ TEST_F(EngineAnswersTest, AsManyAnswersAsNames) {
   EXPECT_EQ(engine_->run(request).status().field(), "objects");
 }
 
+// A prompt of the most pictures takes more of a step than one row has.
+TEST_F(EngineAnswersTest, OneRowAndLittleRoomChangeNoAnswer) {
+  const auto load = [](const ModelOptions& options) {
+    return load_model(open_device("cpu").value(), "", options).value();
+  };
+  const auto small =
+      Engine::start(load({.max_rows = 1, .sizing = StepSizing::kSmall}), {}).value();
+  EXPECT_EQ(small->model().model->limits().max_seats, 1);
+  SkillRequest request;
+  request.text = "How many circles are there?";
+  request.settings.max_tokens = 12;
+  request.settings.ignore_eos = true;
+  const auto picture = std::make_shared<const std::string>(
+      read_file(GAPLESS_SOURCE_DIR "/models/tiny/examples/shapes.png", kMaxImageBytes).value());
+  request.images.assign(2, picture);
+  const SkillResult usual = run(request);
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < 3; ++i) {
+    answers.push_back(std::make_shared<Answer>());
+    ASSERT_TRUE(small->submit(request, answers.back()).ok());
+  }
+  for (const auto& answer : answers) {
+    const StatusOr<SkillResult> result = answer->promise.get_future().get();
+    ASSERT_TRUE(result.ok()) << result.status().to_string();
+    EXPECT_EQ(result->text, usual.text);
+  }
+  request.images.assign(kMaxImagesPerPrompt, picture);
+  EXPECT_EQ(small->run(request).status().code(), engine_->run(request).status().code());
+}
+
 }  // namespace
 }  // namespace gapless

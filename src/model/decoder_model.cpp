@@ -66,6 +66,22 @@ Status DecoderModel::hold_grammars(const std::vector<std::string>& texts, std::i
   return ok_status();
 }
 
+std::vector<MemoryPart> DecoderModel::memory_parts() const {
+  const DecoderWeights& held = weights();
+  std::vector<MemoryPart> parts;
+  const auto add = [&parts](const char* name, std::size_t bytes) {
+    if (bytes > 0) parts.push_back({name, bytes});
+  };
+  add("weights", held.buffer.size_bytes());
+  add("their copy for 8-bit products", held.fp8.size_bytes());
+  add("their copy for decode steps", held.prepared.size_bytes());
+  add("activations", workspace_->bytes());
+  add("sequences and pictures", state_->bytes_without_cache());
+  add("keys and values", state_->cache_bytes());
+  if (grammars_) add("grammars", grammars_->bytes());
+  return parts;
+}
+
 void DecoderModel::log_decode_path() const {
   if (const Status fast = text_decoder_->check_fast_decode(1); !fast.ok()) {
     log_info("decode steps are composed of single ops, because {}", fast.message());

@@ -13,6 +13,7 @@
 
 #include "model/device_grammars.h"
 #include "model/device_state.h"
+#include "model/memory_part.h"
 #include "model/model_context.h"
 #include "model/model_shape.h"
 #include "model/text_decoder.h"
@@ -39,6 +40,9 @@ class DecoderModel : public StepModel {
   Status hold_grammars(const std::vector<std::string>& texts, std::int32_t eos_id);
   // nullptr: rows may not.
   DeviceGrammars* grammars() const { return grammars_.get(); }
+
+  // What lies on the device, in the order of its allocation; small tables are left out.
+  std::vector<MemoryPart> memory_parts() const;
 
   virtual const DecoderWeights& weights() const = 0;
   const ModelShape& shape() const { return shape_; }

@@ -56,6 +56,8 @@ class DeviceGrammars {
     std::int64_t num_uploads = 0;
   };
   Counts counts() const;
+  // Of device memory.
+  std::size_t bytes() const { return tables_.size_bytes() + memory_.size_bytes(); }
 
  private:
   // One that lies on the device.

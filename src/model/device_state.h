@@ -47,6 +47,8 @@ class DeviceState {
 
   void* kv_base() const { return kv_.data(); }  // [num_layers, 2, num_pages, page_bytes_one()]
   std::int64_t num_pages() const { return num_pages_; }
+  std::size_t cache_bytes() const { return kv_.size_bytes(); }
+  std::size_t bytes_without_cache() const { return buffer_.size_bytes(); }
   KvFormat kv_format() const { return kv_format_; }
   // Bytes of one page of one layer's keys or of its values.
   std::int64_t page_bytes_one() const { return page_bytes_one_; }

@@ -6,6 +6,7 @@
 #include "model/device_state.h"
 #include "model/model_shape.h"
 #include "model/step_limits.h"
+#include "model/workspace.h"
 
 namespace gapless {
 namespace {
@@ -32,7 +33,7 @@ TEST(KvPages, SmallerPagesAreMoreOfThem) {
   config.text.n_layers = 6;
   const auto pages = [&](KvFormat format) {
     const auto limits =
-        choose_step_limits(**device, **kernels, model_shape(config), format, std::size_t{96} << 20);
+        choose_step_limits(**device, **kernels, model_shape(config), format, {.kv_cache_bytes = std::size_t{96} << 20});
     EXPECT_TRUE(limits.ok()) << limits.status().to_string();
     return limits.ok() ? limits->num_pages : 0;
   };
@@ -62,16 +63,39 @@ TEST(KvPages, ACacheIsAsLargeAsAskedForOrRefused) {
   const ModelShape model = model_shape(moondream2_config());
   const std::size_t page = kv_page_bytes(model.text, DType::kBF16, KvFormat::kNative);
   const auto limits =
-      choose_step_limits(**device, **kernels, model, KvFormat::kNative, 200 * page + 1);
+      choose_step_limits(**device, **kernels, model, KvFormat::kNative, {.kv_cache_bytes = 200 * page + 1});
   ASSERT_TRUE(limits.ok()) << limits.status().to_string();
   EXPECT_EQ(limits->num_pages, 200);
   // One context takes 129 pages.
-  const auto small = choose_step_limits(**device, **kernels, model, KvFormat::kNative, 128 * page);
+  const auto small = choose_step_limits(**device, **kernels, model, KvFormat::kNative, {.kv_cache_bytes = 128 * page});
   EXPECT_EQ(small.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(small.status().message().find("--max-context"), std::string::npos);
   const auto large =
-      choose_step_limits(**device, **kernels, model, KvFormat::kNative, std::size_t{1} << 60);
+      choose_step_limits(**device, **kernels, model, KvFormat::kNative, {.kv_cache_bytes = std::size_t{1} << 60});
   EXPECT_EQ(large.status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(KvPages, RowsAreAsManyAsAskedForAndFewWhereThereIsLittleRoom) {
+  auto device = open_device("cpu");
+  ASSERT_TRUE(device.ok());
+  auto kernels = make_kernels(**device);
+  ASSERT_TRUE(kernels.ok());
+  const ModelShape model = model_shape(moondream2_config());
+  const auto choose = [&](const LimitWishes& wishes) {
+    return choose_step_limits(**device, **kernels, model, KvFormat::kNative, wishes);
+  };
+  const StepLimits usual = choose({}).value();
+  const StepLimits one = choose({.max_rows = 1}).value();
+  EXPECT_EQ(one.max_seats, 1);
+  EXPECT_EQ(one.max_prefill_sequences, static_cast<int>(kMaxImagesPerPrompt));
+  EXPECT_EQ(one.max_step_rows(), one.max_prefill_sequences);
+  const StepLimits small = choose({.sizing = StepSizing::kSmall}).value();
+  EXPECT_LT(small.max_seats, usual.max_seats);
+  EXPECT_LT(small.num_image_slots, usual.num_image_slots);
+  EXPECT_LT(workspace_bytes(**kernels, model, one), workspace_bytes(**kernels, model, usual));
+  EXPECT_EQ(choose({.max_rows = 3, .sizing = StepSizing::kSmall}).value().max_seats, 3);
+  EXPECT_EQ(choose({.max_rows = 0}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(choose({.max_rows = kMaxSeats + 1}).status().code(), StatusCode::kInvalidArgument);
 }
 
 // What does not fit is refused with a context that does.

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "constraint/path_tokens.h"
+#include "kernels/dry_kernels.h"
 #include "model/llama/llama_prompts.h"
 #include "model/llama/tensors.h"
 #include "model/load_source.h"
@@ -17,6 +18,11 @@
 
 namespace gapless {
 namespace {
+
+StatusOr<std::unique_ptr<Kernels>> make_kernels_for(Device& device, const ModelOptions& options) {
+  return options.dry_run ? make_dry_kernels(device, options.compute)
+                         : make_kernels(device, options.compute);
+}
 
 // Fills allocated weights from the source.
 Status fill_weights(Device& device, Kernels& kernels, Stream& stream, const ModelSource& source,
@@ -33,16 +39,20 @@ Status fill_weights(Device& device, Kernels& kernels, Stream& stream, const Mode
 // The weights of a family's configuration, in their format, ready for prefill and decode.
 template <typename Weights, typename Config>
 StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSource& source,
-                               const Config& config, WeightFormat format) {
+                               const Config& config, const ModelOptions& options) {
+  const WeightFormat format = options.weights;
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
   std::optional<WeightSource> files;
-  if (!source.random_seed) {
+  const bool reads_files = !source.random_seed && !options.dry_run;
+  if (reads_files) {
     GAPLESS_ASSIGN_OR_RETURN(files, open_weights(source));
   }
   GAPLESS_ASSIGN_OR_RETURN(Weights weights,
                            allocate_weights(device, *stream, config, kernels.activation_dtype()));
-  GAPLESS_RETURN_IF_ERROR(
-      fill_weights(device, kernels, *stream, source, files ? &*files : nullptr, weights));
+  if (!options.dry_run) {
+    GAPLESS_RETURN_IF_ERROR(
+        fill_weights(device, kernels, *stream, source, files ? &*files : nullptr, weights));
+  }
   if (format != WeightFormat::kNative) {
     GAPLESS_RETURN_IF_ERROR(
         round_weights_to_fp8(kernels, *stream, weights.layout, weights.buffer.data()));
@@ -72,7 +82,11 @@ StatusOr<StepLimits> choose_limits(LoadedModel& loaded, const ModelShape& shape,
   GAPLESS_ASSIGN_OR_RETURN(
       StepLimits limits,
       choose_step_limits(*loaded.device, *loaded.kernels, shape, options.kv_cache,
-                         options.kv_cache_bytes, options.kv_cache_sized_to_machine));
+                         {.max_rows = options.max_rows,
+                          .sizing = options.sizing,
+                          .kv_cache_bytes = options.kv_cache_bytes,
+                          .sized_to_machine = options.kv_cache_sized_to_machine,
+                          .reserve_bytes = options.reserve_bytes}));
   if (options.adjust_limits) options.adjust_limits(limits);
   return limits;
 }
@@ -102,10 +116,10 @@ StatusOr<std::unique_ptr<LoadedModel>> load_moondream(std::unique_ptr<Device> de
   GAPLESS_ASSIGN_OR_RETURN(loaded->config.text.max_context,
                            choose_context(trained, std::min(said, kDefaultTextContext), options));
   GAPLESS_RETURN_IF_ERROR(loaded->crop_geometry().validate().with_context(source.name));
-  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device, options.compute));
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels_for(*loaded->device, options));
   GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights,
                            make_weights<ModelWeights>(*loaded->device, *loaded->kernels, source,
-                                                      loaded->config, options.weights));
+                                                      loaded->config, options));
   GAPLESS_ASSIGN_OR_RETURN(const StepLimits limits,
                            choose_limits(*loaded, model_shape(loaded->config), options));
   GAPLESS_ASSIGN_OR_RETURN(
@@ -139,10 +153,10 @@ StatusOr<std::unique_ptr<LoadedModel>> load_llama(std::unique_ptr<Device> device
   auto loaded = std::make_unique<LoadedModel>(std::move(device), source.name, std::move(tokenizer),
                                               std::move(prompts));
   loaded->family = config.qk_norm ? "qwen3" : "llama";
-  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels(*loaded->device, options.compute));
+  GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels_for(*loaded->device, options));
   GAPLESS_ASSIGN_OR_RETURN(DecoderWeights weights,
                            make_weights<DecoderWeights>(*loaded->device, *loaded->kernels, source,
-                                                        config, options.weights));
+                                                        config, options));
   const TextShape shape = text_shape(config);
   GAPLESS_ASSIGN_OR_RETURN(
       const StepLimits limits,

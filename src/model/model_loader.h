@@ -16,6 +16,7 @@
 #include "model/decoder_model.h"
 #include "model/moondream/model_config.h"
 #include "model/moondream/vision_language_model.h"
+#include "model/step_limits.h"
 #include "model/weight_format.h"
 #include "text/prompt_template.h"
 #include "text/tokenizer.h"
@@ -53,6 +54,12 @@ struct ModelOptions {
   std::optional<std::size_t> kv_cache_bytes = std::nullopt;
   // Where it is unset, on a CPU: as large as suits the machine. False: small, as for tests with several models.
   bool kv_cache_sized_to_machine = false;
+  // Sequences that run at once, how much room their steps get, and what stays free (LimitWishes).
+  std::optional<int> max_rows = std::nullopt;
+  StepSizing sizing = StepSizing::kUsual;
+  std::optional<std::size_t> reserve_bytes = std::nullopt;
+  // On a device of dry_device.h: everything is allocated, nothing is read or computed.
+  bool dry_run = false;
   // Positions of a sequence, at most as many as the model was trained for; unset: those of its config.json, at
   // most kDefaultTextContext.
   std::optional<int> max_context = std::nullopt;

@@ -37,7 +37,7 @@ StatusOr<std::unique_ptr<StepDriver>> StepDriver::create(Device& device, StepMod
 
 StepDriver::Inputs StepDriver::carve_inputs(void* base, std::size_t* bytes) const {
   const StepLimits& limits = model_.limits();
-  const std::size_t rows = to_size(std::max(limits.max_seats, limits.max_prefill_sequences));
+  const std::size_t rows = to_size(limits.max_step_rows());
   const std::size_t tokens = to_size(limits.max_prefill_tokens);
   BumpLayout layout(base);
   Inputs in{};
@@ -73,7 +73,7 @@ Status StepDriver::allocate() {
   in_ = carve_inputs(inputs_pinned_.data(), &bytes);
   const Inputs dev = carve_inputs(inputs_dev_.data(), &bytes);
 
-  const std::size_t rows = to_size(std::max(limits.max_seats, limits.max_prefill_sequences));
+  const std::size_t rows = to_size(limits.max_step_rows());
   auto carve_outputs = [&](BumpLayout layout) {
     buffers_.hidden = layout.take(rows * info.hidden_bytes);
     buffers_.logits = layout.take_array<float>(rows * to_size(info.vocab));

@@ -25,7 +25,23 @@ constexpr std::size_t kGpuReserveBytes = 3 * kGiB;
 // Room beyond every seat's full context, for prefixes that stay cached without a sequence.
 constexpr int kCacheFactor = 2;
 
-StepLimits limits_without_pages(DeviceKind kind, const ModelShape& model) {
+// Of StepSizing::kSmall, on any device.
+constexpr int kSmallSeats = 8;
+constexpr int kSmallCrops = 4;
+constexpr int kSmallImageSlots = 8;
+
+void make_small(const TextShape& shape, StepLimits& limits) {
+  limits.max_seats = std::min(limits.max_seats, kSmallSeats);
+  limits.max_prefill_tokens = shape.max_context;
+  limits.max_crops_per_encode = std::min(limits.max_crops_per_encode, kSmallCrops);
+  limits.max_images_per_encode = std::min(limits.max_images_per_encode, kSmallCrops);
+  limits.num_image_slots = std::min(limits.num_image_slots, kSmallImageSlots);
+  limits.max_graph_tokens = std::min(limits.max_graph_tokens, limits.max_prefill_tokens);
+  limits.max_graph_crops = std::min(limits.max_graph_crops, limits.max_crops_per_encode);
+}
+
+StepLimits limits_without_pages(DeviceKind kind, const ModelShape& model,
+                                const LimitWishes& wishes) {
   const TextShape& shape = model.text;
   StepLimits limits;
   limits.max_pages_per_row = (shape.max_context + kPageTokens - 1) / kPageTokens;
@@ -51,6 +67,12 @@ StepLimits limits_without_pages(DeviceKind kind, const ModelShape& model) {
     limits.max_crops_per_encode = limits.max_images_per_encode = limits.num_image_slots = 1;
     limits.max_graph_crops = 0;
   }
+  if (wishes.sizing == StepSizing::kSmall) make_small(shape, limits);
+  if (wishes.max_rows) limits.max_seats = *wishes.max_rows;
+  // A prompt of several images takes as many.
+  limits.max_prefill_sequences =
+      std::min(limits.max_prefill_sequences,
+               std::max(limits.max_seats, static_cast<int>(kMaxImagesPerPrompt)));
   limits.max_page_deltas =
       std::max(limits.max_seats, limits.max_prefill_sequences * limits.max_pages_per_row);
   return limits;
@@ -78,27 +100,29 @@ StateBytes state_bytes(const Kernels& kernels, const ModelShape& model, KvFormat
           .one_context = 1 + limits.max_pages_per_row};
 }
 
-std::size_t reserve_bytes(DeviceKind kind) {
+std::size_t reserve_bytes(DeviceKind kind, const LimitWishes& wishes) {
+  if (wishes.reserve_bytes) return *wishes.reserve_bytes;
   return kind == DeviceKind::kCpu ? 0 : kGpuReserveBytes;
 }
 
 // The longest context, in whole pages, of which one sequence fits; 0: none.
 int longest_context(DeviceKind kind, std::size_t free_bytes, const Kernels& kernels,
-                    ModelShape model, KvFormat kv_format) {
+                    ModelShape model, KvFormat kv_format, const LimitWishes& wishes) {
   int fits = 0, too_long = (model.text.max_context + kPageTokens - 1) / kPageTokens;
   while (too_long - fits > 1) {
     const int pages = fits + (too_long - fits) / 2;
     model.text.max_context = pages * kPageTokens;
     const StateBytes state =
-        state_bytes(kernels, model, kv_format, limits_without_pages(kind, model));
-    (state.least() + reserve_bytes(kind) <= free_bytes ? fits : too_long) = pages;
+        state_bytes(kernels, model, kv_format, limits_without_pages(kind, model, wishes));
+    (state.least() + reserve_bytes(kind, wishes) <= free_bytes ? fits : too_long) = pages;
   }
   return fits * kPageTokens;
 }
 
 Status does_not_fit(const DeviceInfo& info, const Kernels& kernels, const ModelShape& model,
-                    KvFormat kv_format, const StateBytes& state) {
-  const int context = longest_context(info.kind, info.free_memory_bytes, kernels, model, kv_format);
+                    KvFormat kv_format, const StateBytes& state, const LimitWishes& wishes) {
+  const int context =
+      longest_context(info.kind, info.free_memory_bytes, kernels, model, kv_format, wishes);
   const std::string what_would = context > 0
                                      ? fmt::format("; --max-context {} fits", context)
                                      : std::string("; no context fits beside these weights");
@@ -131,24 +155,27 @@ Status check_cache_size(std::size_t wanted, std::size_t budget, const ModelShape
 
 StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
                                         const ModelShape& model, KvFormat kv_format,
-                                        std::optional<std::size_t> kv_cache_bytes,
-                                        bool sized_to_machine) {
-  StepLimits limits = limits_without_pages(device.kind(), model);
+                                        const LimitWishes& wishes) {
+  if (wishes.max_rows && (*wishes.max_rows < 1 || *wishes.max_rows > kMaxSeats)) {
+    return invalid_argument("{} rows: a step may have 1 to {}", *wishes.max_rows, kMaxSeats);
+  }
+  StepLimits limits = limits_without_pages(device.kind(), model, wishes);
   GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
   const StateBytes state = state_bytes(kernels, model, kv_format, limits);
-  const std::size_t taken = state.activations + reserve_bytes(device.kind());
-  if (state.least() + reserve_bytes(device.kind()) > info.free_memory_bytes) {
-    return does_not_fit(info, kernels, model, kv_format, state);
+  const std::size_t reserve = reserve_bytes(device.kind(), wishes);
+  if (state.least() + reserve > info.free_memory_bytes) {
+    return does_not_fit(info, kernels, model, kv_format, state, wishes);
   }
-  const bool on_cpu = device.kind() == DeviceKind::kCpu;
-  std::size_t budget = info.free_memory_bytes - taken;
-  if (kv_cache_bytes) {
-    if (const Status fits = check_cache_size(*kv_cache_bytes, budget, model, state); !fits.ok()) {
+  std::size_t budget = info.free_memory_bytes - state.activations - reserve;
+  if (wishes.kv_cache_bytes) {
+    if (const Status fits = check_cache_size(*wishes.kv_cache_bytes, budget, model, state);
+        !fits.ok()) {
       return fits;
     }
-    budget = *kv_cache_bytes;
-  } else if (on_cpu) {
-    budget = std::min(budget / kCpuKvShare, sized_to_machine ? kMaxCpuKvBytes : kSmallCpuKvBytes);
+    budget = *wishes.kv_cache_bytes;
+  } else if (device.kind() == DeviceKind::kCpu) {
+    budget = std::min(budget / kCpuKvShare,
+                      wishes.sized_to_machine ? kMaxCpuKvBytes : kSmallCpuKvBytes);
   }
   const int useful = 1 + kCacheFactor * limits.max_seats * limits.max_pages_per_row;
   const auto affordable = static_cast<int>(

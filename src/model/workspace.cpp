@@ -38,7 +38,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
                          const StepLimits& limits) {
   const TextShape& shape = model.text;
   const int tokens = std::max(limits.max_prefill_tokens, limits.max_seats);
-  const int rows = std::max(limits.max_prefill_sequences, limits.max_seats);
+  const int rows = limits.max_step_rows();
   TextWorkspace text;
   text.x = take(tokens, shape.dim);
   text.norm = take(tokens, shape.dim);

@@ -66,6 +66,7 @@ class Workspace {
 
   const VisionWorkspace& vision() const { return vision_; }
   const TextWorkspace& text() const { return text_; }
+  std::size_t bytes() const { return buffer_.size_bytes(); }
 
  private:
   Buffer buffer_;

@@ -45,9 +45,9 @@ Loop::Loop(Device& device, StepModel& model, HostClock& clock, const LoopOptions
 // Bounds without which a request that fits alone could never run.
 Status Loop::check_limits() const {
   const StepLimits& limits = model_.limits();
-  if (limits.max_prefill_sequences < 1 || limits.max_prefill_sequences > limits.max_seats) {
-    return invalid_argument("max_prefill_sequences {}: allowed are 1 to max_seats = {}",
-                            limits.max_prefill_sequences, limits.max_seats);
+  if (limits.max_prefill_sequences < 1 || limits.max_prefill_sequences > kMaxSeats) {
+    return invalid_argument("max_prefill_sequences {}: allowed are 1 to {}",
+                            limits.max_prefill_sequences, kMaxSeats);
   }
   if (limits.max_crops_per_encode < 1) {
     return invalid_argument("max_crops_per_encode {}: at least 1", limits.max_crops_per_encode);
@@ -75,6 +75,12 @@ Status Loop::allocate() {
   ledger_.start(clock_.now_ns());
   forbidden_before_ = device_.counters().forbidden_in_steady_state();
   return ok_status();
+}
+
+std::size_t Loop::device_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& slot : slots_) bytes += slot->device_bytes();
+  return bytes;
 }
 
 Loop::~Loop() {

@@ -130,6 +130,8 @@ class Loop {
   };
   // As of the end of the last tick.
   Counts counts() const;
+  // Device memory of the steps in flight.
+  std::size_t device_bytes() const;
   // Not OK once the device is lost. It stays so.
   Status device_status() const;
   const Ledger& ledger() const { return ledger_; }

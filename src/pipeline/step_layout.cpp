@@ -27,7 +27,7 @@ void place_decode(Packer& packer, const StepLimits& limits, StepInputs& inputs) 
   packer.place(inputs.num_installs, 1);
   packer.place(inputs.num_deltas, 1);
   packer.place(inputs.num_copies, 1);
-  packer.place(inputs.rows, limits.max_seats);
+  packer.place(inputs.rows, limits.max_step_rows());
 }
 
 void place_prefill(Packer& packer, const StepLimits& limits, StepInputs& inputs) {

@@ -67,7 +67,7 @@ StepSlot::StepSlot(StepModel& model, PipelineStreams& streams)
 Status StepSlot::allocate(Device& device) {
   const StepLimits& limits = model_.limits();
   const StepModelInfo& info = model_.info();
-  const auto max_rows = static_cast<std::size_t>(limits.max_seats);  // of a step
+  const auto max_rows = static_cast<std::size_t>(limits.max_step_rows());
   const auto vocab = static_cast<std::size_t>(info.vocab);
 
   GAPLESS_ASSIGN_OR_RETURN(inputs_dev_, device.allocate(layout_.total_bytes()));
@@ -241,8 +241,13 @@ StatusOr<bool> StepSlot::wait(std::int64_t timeout_ns) {
   return true;
 }
 
+std::size_t StepSlot::device_bytes() const {
+  return inputs_dev_.size_bytes() + crops_dev_.size_bytes() + masks_dev_.size_bytes() +
+         intermediates_dev_.size_bytes() + outputs_dev_.size_bytes();
+}
+
 std::span<const StepOutput> StepSlot::outputs() const {
-  return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_seats)};
+  return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_step_rows())};
 }
 
 std::span<const TopLogprob, kMaxTopLogprobs> StepSlot::top_logprobs(int i) const {

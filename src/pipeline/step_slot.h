@@ -64,6 +64,9 @@ class StepSlot {
   // Mask of the i-th row of the batch, to be filled before launch_sampling.
   std::span<std::uint32_t> mask(int i);
 
+  // Of device memory.
+  std::size_t device_bytes() const;
+
   // Uploads the inputs and launches the forward. For kEncode that is the whole step: its images are
   // those of encode_lists().
   Status launch_forward(const StepShape& shape);
@@ -104,7 +107,7 @@ class StepSlot {
   Buffer masks_dev_;
   Buffer intermediates_dev_;
   Buffer
-      outputs_dev_;  // [max_seats] StepOutput, the stamps, [max_seats, kMaxTopLogprobs] TopLogprob
+      outputs_dev_;  // [max_step_rows] StepOutput, the stamps, [max_step_rows, kMaxTopLogprobs] TopLogprob
   std::size_t plain_outputs_bytes_ = 0;  // up to the stamps' end
   PinnedBuffer inputs_block_pinned_;
   PinnedBuffer masks_pinned_;

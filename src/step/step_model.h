@@ -6,6 +6,7 @@
 // to step of one shape is read from the slot's device buffers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -41,6 +42,8 @@ struct StepLimits {
   // Places on the device for sequences: those that have a seat, and those that have ended and that
   // steps in flight still refer to (kRowsPerSeat).
   int num_rows() const { return max_seats * kRowsPerSeat; }
+  // Rows of one step, padding included: of a decode step, or of a prefill with a prompt of several images.
+  int max_step_rows() const { return std::max(max_seats, max_prefill_sequences); }
 };
 
 // Notes of one prefill, at most: of the tokens that it computes, for each of its sequences of BOS,
@@ -80,7 +83,7 @@ struct StepShape {
 // are written by one packed copy before the forward.
 struct StepBuffers {
   // Inputs of every kind.
-  const std::int32_t* rows = nullptr;  // [max_seats], -1 = padding
+  const std::int32_t* rows = nullptr;  // [max_step_rows], -1 = padding
   const std::int32_t* num_installs = nullptr;
   const std::int32_t* install_rows = nullptr;  // [max_prefill_sequences]
   const RowState* installs = nullptr;          // [max_prefill_sequences]
@@ -105,19 +108,19 @@ struct StepBuffers {
   // Inputs of an encode: uint8 crops [max_crops_per_encode, crop, crop, 3].
   const std::uint8_t* crops = nullptr;
   // Host masks, uploaded between forward and sampling; rows without one are not read.
-  const std::uint32_t* host_masks = nullptr;  // [max_seats, mask_words]
+  const std::uint32_t* host_masks = nullptr;  // [max_step_rows, mask_words]
   // Between forward and sampling.
-  void* hidden = nullptr;                  // [max_seats, dim] T, before post_ln
-  float* logits = nullptr;                 // [max_seats, vocab]
-  std::int32_t* tokens = nullptr;          // [max_seats]
-  float* logprobs = nullptr;               // [max_seats]
-  float* values = nullptr;                 // [max_seats, 2]
-  TokenConfidence* confidences = nullptr;  // [max_seats]
+  void* hidden = nullptr;                  // [max_step_rows, dim] T, before post_ln
+  float* logits = nullptr;                 // [max_step_rows, vocab]
+  std::int32_t* tokens = nullptr;          // [max_step_rows]
+  float* logprobs = nullptr;               // [max_step_rows]
+  float* values = nullptr;                 // [max_step_rows, 2]
+  TokenConfidence* confidences = nullptr;  // [max_step_rows]
   // Outputs: one block, copied to the host as it is.
-  StepOutput* outputs = nullptr;    // [max_seats]
+  StepOutput* outputs = nullptr;    // [max_step_rows]
   std::uint64_t* stamps = nullptr;  // [kNumStamps] device time, ns
   // The block's end, copied only for a step with_top_logprobs.
-  TopLogprob* top_logprobs = nullptr;  // [max_seats, kMaxTopLogprobs]
+  TopLogprob* top_logprobs = nullptr;  // [max_step_rows, kMaxTopLogprobs]
 };
 
 enum StepStamp { kForwardBegin, kForwardEnd, kSamplingBegin, kSamplingEnd, kNumStamps };

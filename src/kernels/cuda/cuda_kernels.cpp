@@ -8,6 +8,7 @@
 #include "kernels/cuda/prepared_linear.h"
 #include "kernels/cuda/row_linear.h"
 #include "kernels/dense_ops.h"
+#include "kernels/dry_kernels.h"
 
 namespace gapless {
 namespace {
@@ -48,6 +49,15 @@ StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device) {
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return std::unique_ptr<Kernels>(
       new CudaKernels(std::move(matrix_linear), std::move(counters), info.num_multiprocessors));
+}
+
+StatusOr<std::unique_ptr<Kernels>> CudaKernels::create_dry(Device& device) {
+  GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
+  const std::size_t bytes =
+      kArrivalsBytes + cuda::decoder_blocks_counter_bytes() + cuda::MatrixLinear::device_bytes();
+  GAPLESS_ASSIGN_OR_RETURN(Buffer own, device.allocate(bytes));
+  return std::unique_ptr<Kernels>(
+      new CudaKernels(nullptr, std::move(own), info.num_multiprocessors));
 }
 
 Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
@@ -285,6 +295,10 @@ std::size_t CudaKernels::region_scratch_bytes(int max_rows, int dim, int inner_d
 
 StatusOr<std::unique_ptr<Kernels>> make_cuda_kernels(Device& device) {
   return CudaKernels::create(device);
+}
+
+StatusOr<std::unique_ptr<Kernels>> make_dry_cuda_kernels(Device& device) {
+  return CudaKernels::create_dry(device);
 }
 
 }  // namespace gapless

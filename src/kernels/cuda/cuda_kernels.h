@@ -12,6 +12,8 @@ namespace gapless {
 class CudaKernels : public Kernels {
  public:
   static StatusOr<std::unique_ptr<Kernels>> create(Device& device);
+  // For their sizes (dry_kernels.h): no op may be called. Needs no GPU.
+  static StatusOr<std::unique_ptr<Kernels>> create_dry(Device& device);
 
   const char* name() const override { return "cuda"; }
   DType activation_dtype() const override { return DType::kBF16; }

@@ -124,6 +124,10 @@ int bucket_of(int num_rows) {
 
 }  // namespace
 
+std::size_t MatrixLinear::device_bytes() {
+  return kWorkspaceBytes + kResidualCopyBytes;
+}
+
 StatusOr<std::unique_ptr<MatrixLinear>> MatrixLinear::create(Device& device) {
   GAPLESS_ASSIGN_OR_RETURN(Buffer workspace, device.allocate(kWorkspaceBytes));
   GAPLESS_ASSIGN_OR_RETURN(Buffer residual_copy, device.allocate(kResidualCopyBytes));

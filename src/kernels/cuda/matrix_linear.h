@@ -29,6 +29,8 @@ namespace gapless::cuda {
 class MatrixLinear {
  public:
   static StatusOr<std::unique_ptr<MatrixLinear>> create(Device& device);
+  // Device memory that it takes.
+  static std::size_t device_bytes();
   ~MatrixLinear();
   MatrixLinear(const MatrixLinear&) = delete;
   MatrixLinear& operator=(const MatrixLinear&) = delete;

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/log.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/matrix_linear.h"
@@ -138,8 +139,13 @@ Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
   // Of products in 8 bits cuBLASLt knows one algorithm for a number of rows.
   if (params.x_scales != nullptr) return take_first(params, row_counts);
   const int max_rows = *std::max_element(row_counts.begin(), row_counts.end());
-  GAPLESS_ASSIGN_OR_RETURN(const TrialBuffers b,
-                           TrialBuffers::create(device_, stream, params, max_rows));
+  StatusOr<TrialBuffers> buffers = TrialBuffers::create(device_, stream, params, max_rows);
+  if (buffers.status().code() == StatusCode::kResourceExhausted) {
+    log_info("products {} -> {} are not tuned: {}", params.weights.in, params.weights.out,
+             buffers.status().message());
+    return take_first(params, row_counts);
+  }
+  GAPLESS_ASSIGN_OR_RETURN(const TrialBuffers b, std::move(buffers));
   LinearParams trial = params;
   trial.x = b.x.data();
   trial.residual = b.residual.data();

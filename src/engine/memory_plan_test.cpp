@@ -1,0 +1,136 @@
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "base/host_clock.h"
+#include "device/dry_device.h"
+#include "device/limited_device.h"
+
+namespace gapless {
+namespace {
+
+constexpr std::size_t kGibibyte = std::size_t{1} << 30;
+
+DeviceInfo cpu_info() {
+  return open_device("cpu").value()->info().value();
+}
+
+ModelSource shipped_model() {
+  return find_model("").value();
+}
+
+std::size_t bytes_of_part(const MemoryPlan& plan, const std::string& name) {
+  for (const MemoryPart& part : plan.parts) {
+    if (part.name == name) return part.bytes;
+  }
+  return 0;
+}
+
+TEST(MemoryPlanTest, IsWhatAStartTakes) {
+  const ModelOptions options{.kv_cache_bytes = std::size_t{64} << 20, .max_rows = 3};
+  const LoopOptions loop_options{.depth = 3};
+  constexpr std::size_t kEnough = kGibibyte;
+  auto limited = limit_device_memory(open_device("cpu").value(), kEnough);
+  Device& device = *limited;
+  const auto loaded = load_model(std::move(limited), shipped_model(), options).value();
+  RealHostClock clock;
+  const auto loop = Loop::create(device, *loaded->model, clock, loop_options).value();
+  const MemoryPlan real = memory_of(*loaded->model, *loop);
+  const std::size_t taken = kEnough - device.info()->free_memory_bytes;
+
+  const MemoryPlan plan = plan_memory(cpu_info(), shipped_model(), options, loop_options).value();
+  ASSERT_EQ(plan.parts.size(), real.parts.size() + 1) << "and the rest";
+  for (std::size_t i = 0; i < real.parts.size(); ++i) {
+    EXPECT_EQ(plan.parts[i].name, real.parts[i].name);
+    EXPECT_EQ(plan.parts[i].bytes, real.parts[i].bytes) << real.parts[i].name;
+  }
+  EXPECT_EQ(plan.max_rows, 3);
+  EXPECT_EQ(plan.cache_tokens, real.cache_tokens);
+  // Rounded up to whole lines for each allocation.
+  EXPECT_GE(plan.total_bytes(), taken);
+  EXPECT_LT(plan.total_bytes(), taken + (std::size_t{64} << 10));
+}
+
+TEST(MemoryPlanTest, APlanTakesNoMemoryAndReadsNoWeights) {
+  const ModelSource source = find_model("random:moondream3").value();
+  DeviceInfo info = cpu_info();
+  info.total_memory_bytes = info.free_memory_bytes = 1000 * kGibibyte;
+  const MemoryPlan plan = plan_memory(info, source, {}, {}).value();
+  EXPECT_GT(bytes_of_part(plan, "weights"), 30 * kGibibyte) << "9 billion in float32";
+}
+
+// A bound is kept: with the usual room for steps, with little, or the model is refused with options that do.
+TEST(MemoryPlanTest, WhatFitsIsChosenAndWhatDoesNotIsRefusedWithWhatWould) {
+  const ModelSource source = find_model("random:moondream2").value();
+  const DeviceInfo info = cpu_info();
+  const auto fit = [&](std::size_t bytes, const ModelOptions& options) {
+    return fit_model(info, bytes, source, options, {});
+  };
+  const FittedModel roomy = fit(100 * kGibibyte, {}).value();
+  EXPECT_FALSE(roomy.plan.is_small);
+  EXPECT_LE(roomy.plan.total_bytes() + kDriverBytes, 100 * kGibibyte);
+  const std::size_t weights = bytes_of_part(roomy.plan, "weights");
+
+  int num_usual = 0, num_small = 0, num_refused = 0;
+  for (std::size_t bytes = weights + 4 * kGibibyte; bytes > weights; bytes -= kGibibyte / 4) {
+    const StatusOr<FittedModel> fitted = fit(bytes, {});
+    if (!fitted.ok()) {
+      ++num_refused;
+      EXPECT_EQ(fitted.status().code(), StatusCode::kResourceExhausted);
+      continue;
+    }
+    EXPECT_EQ(num_refused, 0) << "more fits than less";
+    EXPECT_LE(fitted->plan.total_bytes() + kDriverBytes, bytes);
+    EXPECT_GE(fitted->plan.cache_tokens, fitted->plan.max_context) << "one whole context";
+    ++(fitted->plan.is_small ? num_small : num_usual);
+    if (fitted->plan.is_small) {
+      EXPECT_LT(fitted->plan.max_rows, roomy.plan.max_rows);
+    } else {
+      EXPECT_EQ(num_small, 0);
+    }
+  }
+  EXPECT_GT(num_usual, 0);
+  EXPECT_GT(num_small, 0);
+  EXPECT_GT(num_refused, 0);
+}
+
+TEST(MemoryPlanTest, ARefusalNamesOptionsThatDo) {
+  const ModelSource source = find_model("random:moondream2").value();
+  const DeviceInfo info = cpu_info();
+  const auto least_of = [&](const ModelOptions& options) {
+    ModelOptions small = options;
+    small.sizing = StepSizing::kSmall;
+    DeviceInfo plenty = info;
+    plenty.total_memory_bytes = plenty.free_memory_bytes = 1000 * kGibibyte;
+    const MemoryPlan plan = plan_memory(plenty, source, small, {}).value();
+    const std::size_t cache = bytes_of_part(plan, "keys and values");
+    const auto pages = static_cast<std::size_t>(plan.cache_tokens / kPageTokens + 1);
+    const auto context_pages = static_cast<std::size_t>(plan.max_context / kPageTokens + 1);
+    return plan.total_bytes() - cache + cache / pages * context_pages + kDriverBytes;
+  };
+  const auto fit = [&](std::size_t bytes, const ModelOptions& options) {
+    return fit_model(info, bytes, source, options, {});
+  };
+  const std::size_t native = least_of({});
+  EXPECT_TRUE(fit(native, {}).ok());
+  const Status refused = fit(native - 1, {}).status();
+  EXPECT_NE(refused.message().find("what would do: --max-rows 1\n"), std::string::npos)
+      << refused.message();
+  EXPECT_TRUE(fit(native - 1, {.max_rows = 1}).ok());
+
+  ModelOptions with_fp8_cache{.kv_cache = KvFormat::kFp8, .max_rows = 1};
+  const std::size_t tighter = least_of({.max_rows = 1}) - 1;
+  EXPECT_NE(fit(tighter, {}).status().message().find("what would do: --max-rows 1 --kv-cache fp8\n"),
+            std::string::npos);
+  EXPECT_TRUE(fit(tighter, with_fp8_cache).ok());
+
+  const Status hopeless = fit(kDriverBytes, {}).status();
+  EXPECT_NE(hopeless.message().find("no option makes it fit"), std::string::npos);
+  EXPECT_NE(hopeless.message().find("weights"), std::string::npos) << "the table";
+}
+
+}  // namespace
+}  // namespace gapless
