@@ -145,12 +145,14 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   add_kv_cache_size_option(command, options.kv_cache_gb);
   command
       .add_option("--gpu-memory", options.gpu_memory_gb,
-                  "GiB of each GPU's memory that may be taken, the driver's own included; what does not fit is "
+                  "GiB of each GPU's memory that may be taken, the driver's own included; what "
+                  "does not fit is "
                   "refused at start, with what would do. Default: what is free")
       ->check(CLI::Range(0.1, 1e6));
   command
       .add_option("--max-rows", options.max_rows,
-                  fmt::format("Sequences that run at once. Default: {} on a GPU, 16 on the CPU, fewer where memory is "
+                  fmt::format("Sequences that run at once. Default: {} on a GPU, 16 on the CPU, "
+                              "fewer where memory is "
                               "short",
                               kMaxSeats))
       ->check(CLI::Range(1, kMaxSeats));
@@ -319,14 +321,13 @@ StatusOr<std::unique_ptr<EngineGroup>> start_engines(const EngineCommandOptions&
   const DeviceKind kind = open.devices.front()->kind();
   // Found, and downloaded, once; each device reads the same mapped files.
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
-  GAPLESS_ASSIGN_OR_RETURN(
-      std::unique_ptr<EngineGroup> engines,
-      EngineGroup::start(
-          std::move(open.labels),
-          [&](std::size_t index) {
-            return load_on(std::move(open.devices[index]), source, options);
-          },
-          engine_options(options, kind)));
+  GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<EngineGroup> engines,
+                           EngineGroup::start(
+                               std::move(open.labels),
+                               [&](std::size_t index) {
+                                 return load_on(std::move(open.devices[index]), source, options);
+                               },
+                               engine_options(options, kind)));
   for (int i = 0; i < engines->size(); ++i) {
     Engine& engine = engines->engine(i);
     log_info("memory of {}: {}", engines->label(i),

@@ -301,8 +301,9 @@ void add_serve_command(CLI::App& app, Command& chosen) {
       ->add_option("--unix-socket", http.unix_socket,
                    "Listen on this Unix socket instead, which only your user may connect to")
       ->excludes("--host", "--port", "--ollama-port");
-  command->add_flag("--dry-run", options->dry_run,
-                    "Print what the model would take of the device's memory, and end; needs no GPU");
+  command->add_flag(
+      "--dry-run", options->dry_run,
+      "Print what the model would take of the device's memory, and end; needs no GPU");
   command->add_option("--threads", http.num_threads, "Threads for connections")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

@@ -36,8 +36,7 @@ TEST(LimitedDeviceTest, ARefusalOfTheDeviceItselfCountsForNothing) {
 }
 
 TEST(DryDeviceTest, CountsWhatIsThereNow) {
-  const auto device =
-      make_dry_device({.name = "dry", .free_memory_bytes = std::size_t{1} << 40});
+  const auto device = make_dry_device({.name = "dry", .free_memory_bytes = std::size_t{1} << 40});
   const Buffer kept = device->allocate(1000).value();
   EXPECT_EQ(device->allocated_bytes(), 1024u) << "in whole units of 256";
   {

@@ -196,8 +196,7 @@ TEST_F(EngineAnswersTest, OneRowAndLittleRoomChangeNoAnswer) {
   const auto load = [](const ModelOptions& options) {
     return load_model(open_device("cpu").value(), "", options).value();
   };
-  const auto small =
-      Engine::start(load({.max_rows = 1, .sizing = StepSizing::kSmall}), {}).value();
+  const auto small = Engine::start(load({.max_rows = 1, .sizing = StepSizing::kSmall}), {}).value();
   EXPECT_EQ(small->model().model->limits().max_seats, 1);
   SkillRequest request;
   request.text = "How many circles are there?";

@@ -91,6 +91,7 @@ StatusOr<std::string> find_what_would_do(const DeviceInfo& info, std::size_t max
                                          const ModelSource& source, ModelOptions options,
                                          const LoopOptions& loop) {
   options.sizing = StepSizing::kSmall;
+  options.shares_rows = true;
   std::string changes;
   DryStart start;
   for (const Change& change : kChanges) {
@@ -115,11 +116,11 @@ Status does_not_fit_error(const DeviceInfo& info, std::size_t max_bytes, const M
                           const DryStart& least) {
   GAPLESS_ASSIGN_OR_RETURN(const std::string what,
                            find_what_would_do(info, max_bytes, source, options, loop));
-  return make_error(
-      StatusCode::kResourceExhausted,
-      "{} takes {:.2f} GiB of device memory at least, and may take {:.2f}; {}\n{}", source.name,
-      gib(least_bytes(least.sized, options)), gib(max_bytes),
-      what.empty() ? "no option makes it fit" : "what would do:" + what, memory_table(least.plan));
+  return make_error(StatusCode::kResourceExhausted,
+                    "{} takes {:.2f} GiB of device memory at least, and may take {:.2f}; {}\n{}",
+                    source.name, gib(least_bytes(least.sized, options)), gib(max_bytes),
+                    what.empty() ? "no option makes it fit" : "what would do:" + what,
+                    memory_table(least.plan));
 }
 
 }  // namespace
@@ -146,8 +147,8 @@ std::string describe(const MemoryPlan& plan) {
   for (const MemoryPart& part : plan.parts) {
     text += fmt::format("{} {:.2f}, ", part.name, gib(part.bytes));
   }
-  return text + fmt::format("{:.2f} GiB in all; {}", gib(plan.total_bytes()),
-                            describe_capacity(plan));
+  return text +
+         fmt::format("{:.2f} GiB in all; {}", gib(plan.total_bytes()), describe_capacity(plan));
 }
 
 std::string memory_table(const MemoryPlan& plan) {
@@ -165,9 +166,15 @@ StatusOr<FittedModel> fit_model(const DeviceInfo& device, std::size_t max_bytes,
   DryStart start;
   DeviceInfo plenty = device;
   plenty.total_memory_bytes = plenty.free_memory_bytes = kPlentyBytes;
-  for (const StepSizing sizing : {StepSizing::kUsual, StepSizing::kSmall}) {
+  struct Rung {
+    StepSizing sizing;
+    bool shares_rows;
+  };
+  for (const Rung rung : {Rung{StepSizing::kUsual, false}, Rung{StepSizing::kSmall, false},
+                          Rung{StepSizing::kSmall, true}}) {
     FittedModel fitted{options, {}};
-    fitted.options.sizing = sizing;
+    fitted.options.sizing = rung.sizing;
+    fitted.options.shares_rows = rung.shares_rows;
     GAPLESS_ASSIGN_OR_RETURN(start, start_dry(plenty, source, fitted.options, loop));
     if (least_bytes(start.sized, fitted.options) > max_bytes) continue;
     // All that is counted is counted: nothing has to stay free beside it.
@@ -178,6 +185,12 @@ StatusOr<FittedModel> fit_model(const DeviceInfo& device, std::size_t max_bytes,
     GAPLESS_ASSIGN_OR_RETURN(fitted.plan, plan_memory(plenty, source, fitted.options, loop));
     return fitted;
   }
+  // As little as it may be.
+  ModelOptions least = options;
+  least.sizing = StepSizing::kSmall;
+  least.shares_rows = true;
+  if (!least.kv_cache_bytes) least.kv_cache_bytes = start.sized.one_context;
+  GAPLESS_ASSIGN_OR_RETURN(start, start_dry(plenty, source, least, loop));
   return does_not_fit_error(plenty, max_bytes, source, options, loop, start);
 }
 

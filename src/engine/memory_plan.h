@@ -46,7 +46,7 @@ struct FittedModel {
 };
 
 // Chooses the room for steps and the keys' and values' share for max_bytes of device memory: as much as is usual, or
-// little (StepSizing::kSmall) where that does not fit. `device`: what the model will run on; of its memory only max_bytes
+// little (StepSizing::kSmall) where that does not fit, and then with shared rows (ModelOptions::shares_rows). `device`: what the model will run on; of its memory only max_bytes
 // counts. What `options` asks for is kept. ResourceExhausted: it does not fit; the error has the table and says which option
 // would do, if one does.
 StatusOr<FittedModel> fit_model(const DeviceInfo& device, std::size_t max_bytes,

@@ -123,8 +123,9 @@ TEST(MemoryPlanTest, ARefusalNamesOptionsThatDo) {
 
   ModelOptions with_fp8_cache{.kv_cache = KvFormat::kFp8, .max_rows = 1};
   const std::size_t tighter = least_of({.max_rows = 1}) - 1;
-  EXPECT_NE(fit(tighter, {}).status().message().find("what would do: --max-rows 1 --kv-cache fp8\n"),
-            std::string::npos);
+  EXPECT_NE(
+      fit(tighter, {}).status().message().find("what would do: --max-rows 1 --kv-cache fp8\n"),
+      std::string::npos);
   EXPECT_TRUE(fit(tighter, with_fp8_cache).ok());
 
   const Status hopeless = fit(kDriverBytes, {}).status();

@@ -13,6 +13,7 @@ class ComposedBlocks {
 
   // All but the last block, or the last one too where all tokens' results are wanted.
   Status run_block(const DecoderBlock& block) const {
+    GAPLESS_RETURN_IF_ERROR(restore_rows(block));
     GAPLESS_RETURN_IF_ERROR(run_attention(block));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
@@ -24,6 +25,7 @@ class ComposedBlocks {
 
   // The last block where some tokens' results are wanted: their rows become rows of their own.
   Status run_last_block(const DecoderBlock& block) const {
+    GAPLESS_RETURN_IF_ERROR(restore_rows(block));
     GAPLESS_RETURN_IF_ERROR(run_attention(block));
     const Rows rows{.x = p_.wanted_x,
                     .attention = p_.qkv,
@@ -55,6 +57,30 @@ class ComposedBlocks {
     void* after_attention;  // x + proj(attention); may be x
     int num_rows;
   };
+
+  // The rows of its matrices, where these lie in memory only as decode steps want them.
+  Status restore_rows(const DecoderBlock& block) const {
+    if (!block.shares_rows) return ok_status();
+    const int in_rows = block.qkv.out + block.ff.up.out,
+              out_columns = block.proj.in + block.ff.down.in;
+    const auto restore = [&](const LinearWeights& part, const void* prepared, int total_in,
+                             int total_out, int first_out, int first_in) {
+      return kernels_.restore_linear(stream_, {.prepared = prepared,
+                                               .format = block.prepared_format,
+                                               .total_in = total_in,
+                                               .total_out = total_out,
+                                               .first_out = first_out,
+                                               .first_in = first_in,
+                                               .weight = const_cast<void*>(part.weight),
+                                               .in = part.in,
+                                               .out = part.out});
+    };
+    GAPLESS_RETURN_IF_ERROR(restore(block.qkv, block.prepared_in, dim_, in_rows, 0, 0));
+    GAPLESS_RETURN_IF_ERROR(
+        restore(block.ff.up, block.prepared_in, dim_, in_rows, block.qkv.out, 0));
+    GAPLESS_RETURN_IF_ERROR(restore(block.proj, block.prepared_out, out_columns, dim_, 0, 0));
+    return restore(block.ff.down, block.prepared_out, out_columns, dim_, 0, block.proj.in);
+  }
 
   // A parallel block's qkv and ff.up read the same rows: both in 8 bits or neither.
   bool norm_is_fp8(const DecoderBlock& block) const {

@@ -44,6 +44,8 @@ class DryKernels final : public Kernels {
     return sizes_->check_fast_decoder(params);
   }
 
+  Status prepare_linear(Stream&, const PrepareLinearParams&) override { return ok_status(); }
+  Status restore_linear(Stream&, const RestoreLinearParams&) override { return ok_status(); }
   Status decoder_blocks(Stream&, const DecoderBlocksParams&) override { return ok_status(); }
   Status linear(Stream&, const LinearParams&) override { return ok_status(); }
   Status norm(Stream&, const NormParams&) override { return ok_status(); }

@@ -66,6 +66,19 @@ struct PrepareLinearParams {
   int first_in = 0;
 };
 
+// The way back: the part's rows again, [out, in] T, as prepare_linear read them; of kFp8 as round_to_fp8 left them.
+struct RestoreLinearParams {
+  const void* prepared = nullptr;
+  PreparedFormat format = PreparedFormat::kNative;
+  int total_in = 0;
+  int total_out = 0;
+  int first_out = 0;
+  int first_in = 0;
+  void* weight = nullptr;  // out
+  int in = 0;
+  int out = 0;
+};
+
 //   kSilu     x / (1 + exp(-x))
 //   kGeluErf  x / 2 (1 + erf(x / sqrt(2)))
 // A product does not end in these two.
@@ -392,6 +405,8 @@ struct DecoderBlock {
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
   PreparedFormat prepared_format = PreparedFormat::kNative;
+  // All blocks' rows of the four lie in the same memory: whoever reads them restores this block's first.
+  bool shares_rows = false;
   KvLayer kv;  // the same format in all blocks
 };
 
@@ -673,6 +688,9 @@ class Kernels {
   }
   virtual Status prepare_linear(Stream& /*stream*/, const PrepareLinearParams& /*params*/) {
     return ok_status();
+  }
+  virtual Status restore_linear(Stream& /*stream*/, const RestoreLinearParams& /*params*/) {
+    return make_error(StatusCode::kUnavailable, "{} prepares no weights", name());
   }
   // For products of many rows: tries, at each of these numbers of rows (and for those up to it),
   // which way is the fastest, and takes it from then on; no bit changes. What `params` says of

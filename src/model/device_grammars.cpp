@@ -76,8 +76,7 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
     first.push_back(static_cast<std::int32_t>(bytes.size()));
   }
   const auto num_rows = static_cast<std::size_t>(limits.num_rows());
-  const auto batch =
-      static_cast<std::size_t>(limits.max_step_rows());
+  const auto batch = static_cast<std::size_t>(limits.max_step_rows());
   const std::size_t num_words = (static_cast<std::size_t>(vocab) + 31) / 32;
   constexpr std::size_t kNumEntries = std::size_t{kGrammarCacheSets} * kGrammarCacheWays;
   std::int32_t* first_dev = nullptr;

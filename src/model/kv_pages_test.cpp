@@ -32,8 +32,8 @@ TEST(KvPages, SmallerPagesAreMoreOfThem) {
   config.text.n_heads = config.text.n_kv_heads = 8;
   config.text.n_layers = 6;
   const auto pages = [&](KvFormat format) {
-    const auto limits =
-        choose_step_limits(**device, **kernels, model_shape(config), format, {.kv_cache_bytes = std::size_t{96} << 20});
+    const auto limits = choose_step_limits(**device, **kernels, model_shape(config), format,
+                                           {.kv_cache_bytes = std::size_t{96} << 20});
     EXPECT_TRUE(limits.ok()) << limits.status().to_string();
     return limits.ok() ? limits->num_pages : 0;
   };
@@ -62,16 +62,17 @@ TEST(KvPages, ACacheIsAsLargeAsAskedForOrRefused) {
   ASSERT_TRUE(kernels.ok());
   const ModelShape model = model_shape(moondream2_config());
   const std::size_t page = kv_page_bytes(model.text, DType::kBF16, KvFormat::kNative);
-  const auto limits =
-      choose_step_limits(**device, **kernels, model, KvFormat::kNative, {.kv_cache_bytes = 200 * page + 1});
+  const auto limits = choose_step_limits(**device, **kernels, model, KvFormat::kNative,
+                                         {.kv_cache_bytes = 200 * page + 1});
   ASSERT_TRUE(limits.ok()) << limits.status().to_string();
   EXPECT_EQ(limits->num_pages, 200);
   // One context takes 129 pages.
-  const auto small = choose_step_limits(**device, **kernels, model, KvFormat::kNative, {.kv_cache_bytes = 128 * page});
+  const auto small = choose_step_limits(**device, **kernels, model, KvFormat::kNative,
+                                        {.kv_cache_bytes = 128 * page});
   EXPECT_EQ(small.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(small.status().message().find("--max-context"), std::string::npos);
-  const auto large =
-      choose_step_limits(**device, **kernels, model, KvFormat::kNative, {.kv_cache_bytes = std::size_t{1} << 60});
+  const auto large = choose_step_limits(**device, **kernels, model, KvFormat::kNative,
+                                        {.kv_cache_bytes = std::size_t{1} << 60});
   EXPECT_EQ(large.status().code(), StatusCode::kResourceExhausted);
 }
 

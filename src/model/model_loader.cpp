@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "constraint/path_tokens.h"
 #include "kernels/dry_kernels.h"
+#include "model/decode_path.h"
 #include "model/llama/llama_prompts.h"
 #include "model/llama/tensors.h"
 #include "model/load_source.h"
@@ -20,20 +21,71 @@ namespace gapless {
 namespace {
 
 StatusOr<std::unique_ptr<Kernels>> make_kernels_for(Device& device, const ModelOptions& options) {
+  if (options.make_kernels) return options.make_kernels(device);
   return options.dry_run ? make_dry_kernels(device, options.compute)
                          : make_kernels(device, options.compute);
 }
 
-// Fills allocated weights from the source.
-Status fill_weights(Device& device, Kernels& kernels, Stream& stream, const ModelSource& source,
-                    const WeightSource* files, const DecoderWeights& weights) {
-  if (source.random_seed) {
-    return fill_random_weights(kernels, stream, weight_specs(source), *source.random_seed,
-                               weights.layout, weights.buffer.data());
+// Fills allocated weights from the source, a group of them (TensorPlacement::group) at a time.
+class WeightFiller {
+ public:
+  // A dry run reads nothing.
+  static StatusOr<WeightFiller> create(const ModelSource& source, const ModelOptions& options) {
+    WeightFiller filler(source, options);
+    if (!source.random_seed && !options.dry_run) {
+      GAPLESS_ASSIGN_OR_RETURN(filler.files_, open_weights(source));
+    }
+    return filler;
   }
-  return with_expected_weights(load_weights(device, stream, *files, weights.layout,
-                                            kernels.activation_dtype(), weights.buffer.data()),
-                               source);
+
+  Status fill(Device& device, Kernels& kernels, Stream& stream, const DecoderWeights& weights,
+              int group) const {
+    if (options_.dry_run) return ok_status();
+    const TensorLayout layout = tensors_of_group(weights.layout, group);
+    void* const to = weights.buffer.data();
+    if (source_.random_seed) {
+      GAPLESS_RETURN_IF_ERROR(fill_random_weights(kernels, stream, weight_specs(source_),
+                                                  *source_.random_seed, layout, to));
+    } else {
+      GAPLESS_RETURN_IF_ERROR(with_expected_weights(
+          load_weights(device, stream, *files_, layout, kernels.activation_dtype(), to), source_));
+    }
+    if (options_.weights == WeightFormat::kNative) return ok_status();
+    return round_weights_to_fp8(kernels, stream, layout, to);
+  }
+
+ private:
+  WeightFiller(const ModelSource& source, const ModelOptions& options)
+      : source_(source), options_(options) {}
+
+  const ModelSource& source_;
+  const ModelOptions& options_;
+  std::optional<WeightSource> files_;
+};
+
+// Products in 8 bits read copies of their own, so there is nothing to share.
+bool shares_rows(const Kernels& kernels, const ModelConfig& config, const ModelOptions& options) {
+  if (!options.shares_rows || !may_share_rows(config) || options.weights == WeightFormat::kW8A8) {
+    return false;
+  }
+  const TextShape shape = text_shape(config);
+  const TextWeights text = describe_text_weights(config);
+  return check_one_launch_decode(shape, text).ok() &&
+         prepared_weights_bytes(kernels, shape, text, prepared_format(options.weights)) > 0;
+}
+
+bool shares_rows(const Kernels&, const LlamaConfig&, const ModelOptions&) {
+  return false;
+}
+
+StatusOr<ModelWeights> allocate_for(Device& device, Stream& stream, const ModelConfig& config,
+                                    DType dtype, bool shared) {
+  return allocate_weights(device, stream, config, dtype, shared);
+}
+
+StatusOr<DecoderWeights> allocate_for(Device& device, Stream& stream, const LlamaConfig& config,
+                                      DType dtype, bool) {
+  return allocate_weights(device, stream, config, dtype);
 }
 
 // The weights of a family's configuration, in their format, ready for prefill and decode.
@@ -42,21 +94,14 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
                                const Config& config, const ModelOptions& options) {
   const WeightFormat format = options.weights;
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
-  std::optional<WeightSource> files;
-  const bool reads_files = !source.random_seed && !options.dry_run;
-  if (reads_files) {
-    GAPLESS_ASSIGN_OR_RETURN(files, open_weights(source));
-  }
-  GAPLESS_ASSIGN_OR_RETURN(Weights weights,
-                           allocate_weights(device, *stream, config, kernels.activation_dtype()));
-  if (!options.dry_run) {
-    GAPLESS_RETURN_IF_ERROR(
-        fill_weights(device, kernels, *stream, source, files ? &*files : nullptr, weights));
-  }
-  if (format != WeightFormat::kNative) {
-    GAPLESS_RETURN_IF_ERROR(
-        round_weights_to_fp8(kernels, *stream, weights.layout, weights.buffer.data()));
-  }
+  GAPLESS_ASSIGN_OR_RETURN(const WeightFiller filler, WeightFiller::create(source, options));
+  const bool shared = shares_rows(kernels, config, options);
+  GAPLESS_ASSIGN_OR_RETURN(
+      Weights weights, allocate_for(device, *stream, config, kernels.activation_dtype(), shared));
+  const auto fill = [&](int group) {
+    return filler.fill(device, kernels, *stream, weights, group);
+  };
+  GAPLESS_RETURN_IF_ERROR(fill(TensorPlacement::kResident));
   // Llama's products stay in T: its list has no matrix with Fp8Use::kMultiplied.
   if constexpr (std::is_same_v<Weights, ModelWeights>) {
     if (format == WeightFormat::kW8A8) {
@@ -64,7 +109,8 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
     }
   }
   GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(device, kernels, *stream, text_shape(config),
-                                                 prepared_format(format), weights));
+                                                 prepared_format(format), weights,
+                                                 shared ? FillBlock(fill) : nullptr));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }
@@ -154,9 +200,9 @@ StatusOr<std::unique_ptr<LoadedModel>> load_llama(std::unique_ptr<Device> device
                                               std::move(prompts));
   loaded->family = config.qk_norm ? "qwen3" : "llama";
   GAPLESS_ASSIGN_OR_RETURN(loaded->kernels, make_kernels_for(*loaded->device, options));
-  GAPLESS_ASSIGN_OR_RETURN(DecoderWeights weights,
-                           make_weights<DecoderWeights>(*loaded->device, *loaded->kernels, source,
-                                                        config, options));
+  GAPLESS_ASSIGN_OR_RETURN(
+      DecoderWeights weights,
+      make_weights<DecoderWeights>(*loaded->device, *loaded->kernels, source, config, options));
   const TextShape shape = text_shape(config);
   GAPLESS_ASSIGN_OR_RETURN(
       const StepLimits limits,

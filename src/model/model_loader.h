@@ -58,6 +58,11 @@ struct ModelOptions {
   std::optional<int> max_rows = std::nullopt;
   StepSizing sizing = StepSizing::kUsual;
   std::optional<std::size_t> reserve_bytes = std::nullopt;
+  // The rows of the text blocks' matrices share memory (prepared_weights.h), where the backend has a layout of its own for
+  // decode steps and they are one launch: a prefill takes longer, the model less memory. Elsewhere nothing changes.
+  bool shares_rows = false;
+  // Unset: the kernels that fit the device. For tests.
+  std::function<StatusOr<std::unique_ptr<Kernels>>(Device&)> make_kernels = nullptr;
   // On a device of dry_device.h: everything is allocated, nothing is read or computed.
   bool dry_run = false;
   // Positions of a sequence, at most as many as the model was trained for; unset: those of its config.json, at

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/check.h"
 #include "device/bump_layout.h"
 #include "model/decode_path.h"
 
@@ -79,15 +80,18 @@ std::size_t prepared_weights_bytes(const Kernels& kernels, const TextShape& shap
 
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
                               const TextShape& shape, PreparedFormat format,
-                              DecoderWeights& weights) {
+                              DecoderWeights& weights, const FillBlock& fill_block) {
   const std::size_t bytes = prepared_weights_bytes(kernels, shape, weights.text, format);
   if (bytes == 0) return ok_status();
   GAPLESS_ASSIGN_OR_RETURN(weights.prepared, device.allocate(bytes));
   const bool joins = check_one_launch_decode(shape, weights.text).ok();
   const PreparedLayout layout(kernels, shape, format, joins, weights.prepared.data());
+  GAPLESS_CHECK(fill_block == nullptr || joins);
   for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
-    GAPLESS_RETURN_IF_ERROR(
-        prepare_block(kernels, stream, format, layout.blocks[i], weights.text.blocks[i]));
+    if (fill_block) GAPLESS_RETURN_IF_ERROR(fill_block(static_cast<int>(i)));
+    DecoderBlock& block = weights.text.blocks[i];
+    GAPLESS_RETURN_IF_ERROR(prepare_block(kernels, stream, format, layout.blocks[i], block));
+    block.shares_rows = fill_block != nullptr;
   }
   LinearWeights& head = weights.text.lm_head;
   GAPLESS_RETURN_IF_ERROR(kernels.prepare_linear(stream, {.weights = head,

@@ -174,8 +174,8 @@ StatusOr<StepLimits> choose_step_limits(Device& device, const Kernels& kernels,
     }
     budget = *wishes.kv_cache_bytes;
   } else if (device.kind() == DeviceKind::kCpu) {
-    budget = std::min(budget / kCpuKvShare,
-                      wishes.sized_to_machine ? kMaxCpuKvBytes : kSmallCpuKvBytes);
+    budget =
+        std::min(budget / kCpuKvShare, wishes.sized_to_machine ? kMaxCpuKvBytes : kSmallCpuKvBytes);
   }
   const int useful = 1 + kCacheFactor * limits.max_seats * limits.max_pages_per_row;
   const auto affordable = static_cast<int>(

@@ -17,7 +17,8 @@ namespace gapless {
 enum class StepSizing { kUsual, kSmall };
 
 struct LimitWishes {
-  std::optional<int> max_rows = std::nullopt;  // sequences that run at once; unset: what suits the sizing
+  std::optional<int> max_rows =
+      std::nullopt;  // sequences that run at once; unset: what suits the sizing
   StepSizing sizing = StepSizing::kUsual;
   // Of keys and values; unset: a share of the memory that is left.
   std::optional<std::size_t> kv_cache_bytes = std::nullopt;

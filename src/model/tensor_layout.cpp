@@ -32,6 +32,51 @@ TensorLayout lay_out_tensors(std::span<const WeightSpec> specs, DType dtype) {
   return layout;
 }
 
+TensorLayout share_memory(const TensorLayout& layout, DType dtype,
+                          const std::function<int(const std::string& name)>& group_of) {
+  TensorLayout shared = layout;
+  const auto bytes_of = [dtype](const TensorPlacement& tensor) {
+    return static_cast<std::size_t>(tensor.device_rows * tensor.row_stride) * dtype_bytes(dtype);
+  };
+  // Residents close ranks: joined ones keep their distance from the first of them.
+  BumpLayout bytes;
+  std::size_t joined_from = 0, joined_to = 0, joined_bytes = 0;
+  for (TensorPlacement& tensor : shared.tensors) {
+    tensor.group = group_of(tensor.name);
+    if (tensor.group != TensorPlacement::kResident) continue;
+    if (tensor.joins_previous) {
+      bytes.rewind(joined_to);
+    } else {
+      joined_from = tensor.offset_bytes;
+      joined_to = bytes.mark();
+      joined_bytes = 0;
+    }
+    tensor.offset_bytes = tensor.offset_bytes - joined_from + joined_to;
+    bytes.take(joined_bytes += bytes_of(tensor));
+  }
+  const std::size_t residents = bytes.mark();
+  int group = TensorPlacement::kResident;
+  for (TensorPlacement& tensor : shared.tensors) {
+    if (tensor.group == TensorPlacement::kResident) continue;
+    GAPLESS_CHECK_MSG(!tensor.joins_previous, tensor.name);
+    if (tensor.group != group) bytes.rewind(residents);
+    group = tensor.group;
+    tensor.offset_bytes = bytes.mark();
+    bytes.take(bytes_of(tensor));
+  }
+  shared.total_bytes = bytes.peak_bytes();
+  return shared;
+}
+
+TensorLayout tensors_of_group(const TensorLayout& layout, int group) {
+  TensorLayout part;
+  part.total_bytes = layout.total_bytes;
+  for (const TensorPlacement& tensor : layout.tensors) {
+    if (tensor.group == group) part.tensors.push_back(tensor);
+  }
+  return part;
+}
+
 std::int64_t TensorLayout::num_parameters() const {
   std::int64_t sum = 0;
   for (const TensorPlacement& tensor : tensors) sum += tensor.num_parameters();

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ struct TensorPlacement {
   Fp8Use fp8 = Fp8Use::kNone;
   std::size_t offset_bytes = 0;  // into the allocation
   bool joins_previous = false;
+  // Tensors of different groups share memory: only one group's are there at a time. kResident: always there.
+  int group = kResident;
+  static constexpr int kResident = -1;
 
   std::int64_t num_parameters() const { return num_rows * row_size; }
 };
@@ -35,6 +39,14 @@ struct TensorLayout {
 
   std::int64_t num_parameters() const;
 };
+
+// Gives tensors groups, by a function of their name (TensorPlacement::kResident for most); those of each group lie
+// behind all residents, group over group.
+TensorLayout share_memory(const TensorLayout& layout, DType dtype,
+                          const std::function<int(const std::string& name)>& group_of);
+
+// Those of one group, in place.
+TensorLayout tensors_of_group(const TensorLayout& layout, int group);
 
 TensorLayout lay_out_tensors(std::span<const WeightSpec> specs, DType dtype);
 

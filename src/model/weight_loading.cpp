@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "model/staged_upload.h"
@@ -80,10 +82,12 @@ Status load_weights(Device& device, Stream& stream, const WeightSource& source,
 
 Status fill_random_weights(Kernels& kernels, Stream& stream, std::span<const WeightSpec> specs,
                            std::uint64_t seed, const TensorLayout& layout, void* weights_dev) {
-  GAPLESS_CHECK(specs.size() == layout.tensors.size());
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    const TensorPlacement& tensor = layout.tensors[i];
-    const RandomTensorSpec spec = random_tensor_spec(specs[i], seed);
+  std::unordered_map<std::string_view, const WeightSpec*> by_name;
+  for (const WeightSpec& spec : specs) by_name.emplace(spec.name, &spec);
+  for (const TensorPlacement& tensor : layout.tensors) {
+    const auto found = by_name.find(tensor.name);
+    GAPLESS_CHECK_MSG(found != by_name.end(), tensor.name);
+    const RandomTensorSpec spec = random_tensor_spec(*found->second, seed);
     FillRandomParams params;
     params.out = static_cast<std::byte*>(weights_dev) + tensor.offset_bytes;
     params.num_rows = tensor.num_rows;

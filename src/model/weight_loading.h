@@ -24,7 +24,7 @@ Status load_weights(Device& device, Stream& stream, const WeightSource& source,
                     std::size_t piece_bytes = kWeightPieceBytes);
 
 // The values that write_random_weights (weights/random_tensors.h) puts on disk for this list and seed,
-// rounded to T. Enqueues only.
+// rounded to T. Enqueues only. `layout`: of some or all of them.
 Status fill_random_weights(Kernels& kernels, Stream& stream, std::span<const WeightSpec> specs,
                            std::uint64_t seed, const TensorLayout& layout, void* weights_dev);
 

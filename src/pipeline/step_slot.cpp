@@ -247,7 +247,8 @@ std::size_t StepSlot::device_bytes() const {
 }
 
 std::span<const StepOutput> StepSlot::outputs() const {
-  return {outputs_pinned_.as<StepOutput>(), static_cast<std::size_t>(model_.limits().max_step_rows())};
+  return {outputs_pinned_.as<StepOutput>(),
+          static_cast<std::size_t>(model_.limits().max_step_rows())};
 }
 
 std::span<const TopLogprob, kMaxTopLogprobs> StepSlot::top_logprobs(int i) const {

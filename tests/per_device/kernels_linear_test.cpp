@@ -269,6 +269,46 @@ TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
                          product(joined, kIn + kMoreIn, kOut, kGelu), kOut, tolerance()));
 }
 
+// Rows that were prepared come back with the same bits, from a part of the whole too; in 8 bits those that
+// round_to_fp8 left.
+TEST_F(LinearTest, RestoredRowsAreThoseThatWerePrepared) {
+  constexpr int kIn = 400, kOut = 72, kMoreIn = 256, kFirst = 512;  // edges of tiles
+  for (const PreparedFormat format : {PreparedFormat::kNative, PreparedFormat::kFp8}) {
+    const std::size_t bytes = kernels_->prepared_linear_bytes(kFirst + kIn, 96 + kOut, format);
+    if (bytes == 0) GTEST_SKIP() << "this backend prepares nothing";
+    const TestTensor weight = random_tensor(kOut * kIn, 0.06f);
+    const TestTensor other = random_tensor(96 * kMoreIn, 0.06f);
+    if (format == PreparedFormat::kFp8) {
+      run(kernels_->round_to_fp8(
+          *stream_, {.weight = weight.device.data(), .num_rows = kOut, .row_size = kIn}));
+    }
+    const std::vector<float> expected = floats(weight.device);
+    const Buffer prepared = poisoned_bytes(bytes);
+    PrepareLinearParams to{.weights = {.weight = weight.dev(), .in = kIn, .out = kOut},
+                           .prepared = prepared.data(),
+                           .format = format,
+                           .total_in = kFirst + kIn,
+                           .total_out = 96 + kOut,
+                           .first_out = 96,
+                           .first_in = kFirst};
+    run(kernels_->prepare_linear(*stream_, to));
+    to.weights = {.weight = other.dev(), .in = kMoreIn, .out = 96};
+    to.first_out = to.first_in = 0;
+    run(kernels_->prepare_linear(*stream_, to));
+    const Buffer restored = poisoned(kOut * kIn);
+    run(kernels_->restore_linear(*stream_, {.prepared = prepared.data(),
+                                            .format = format,
+                                            .total_in = kFirst + kIn,
+                                            .total_out = 96 + kOut,
+                                            .first_out = 96,
+                                            .first_in = kFirst,
+                                            .weight = restored.data(),
+                                            .in = kIn,
+                                            .out = kOut}));
+    EXPECT_TRUE(bits_equal(floats(restored), expected));
+  }
+}
+
 // The bits of a row are the same for every number of rows that a launch may have, however the
 // backend tiles them: prefills and crops of different requests share launches.
 TEST_F(LinearTest, RowsDoNotDependOnTheNumberOfRows) {

@@ -82,6 +82,10 @@ Status CudaKernels::prepare_linear(Stream& stream, const PrepareLinearParams& pa
   return cuda::prepare_linear(stream, params);
 }
 
+Status CudaKernels::restore_linear(Stream& stream, const RestoreLinearParams& params) {
+  return cuda::restore_linear(stream, params);
+}
+
 Status CudaKernels::tune_linear(Stream& stream, const LinearParams& params,
                                 std::span<const int> row_counts) {
   if (params.decode || !cuda::MatrixLinear::supports(params)) return ok_status();

@@ -22,6 +22,7 @@ class CudaKernels : public Kernels {
   std::size_t prepared_linear_bytes(int total_in, int total_out,
                                     PreparedFormat format) const override;
   Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override;
+  Status restore_linear(Stream& stream, const RestoreLinearParams& params) override;
   Status tune_linear(Stream& stream, const LinearParams& params,
                      std::span<const int> row_counts) override;
   Status norm(Stream& stream, const NormParams& params) override;

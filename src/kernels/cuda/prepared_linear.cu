@@ -17,13 +17,22 @@ struct Part {
   int num_tiles, num_chunks;
 };
 
-// Where a tile of the part lies.
+// Where a tile of the part lies, in bytes from the start of the whole.
+template <PreparedFormat kFormat, typename Params>
+__device__ std::int64_t tile_offset(const Params& p, std::int64_t tile, int chunk) {
+  const std::int64_t all_tiles = (p.total_out + kPreparedTileRows - 1) / kPreparedTileRows;
+  return prepared_tile_offset<kFormat>(all_tiles, p.first_out / kPreparedTileRows + tile,
+                                       p.first_in / kPreparedTileColumns + chunk);
+}
+
 template <PreparedFormat kFormat>
 __device__ char* tile_at(const PrepareLinearParams& p, std::int64_t tile, int chunk) {
-  const std::int64_t all_tiles = (p.total_out + kPreparedTileRows - 1) / kPreparedTileRows;
-  return static_cast<char*>(p.prepared) +
-         prepared_tile_offset<kFormat>(all_tiles, p.first_out / kPreparedTileRows + tile,
-                                       p.first_in / kPreparedTileColumns + chunk);
+  return static_cast<char*>(p.prepared) + tile_offset<kFormat>(p, tile, chunk);
+}
+
+template <PreparedFormat kFormat>
+__device__ const char* tile_at(const RestoreLinearParams& p, std::int64_t tile, int chunk) {
+  return static_cast<const char*>(p.prepared) + tile_offset<kFormat>(p, tile, chunk);
 }
 
 // One thread per lane's fragment of one mma step: 16 bytes.
@@ -101,6 +110,53 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
   }
 }
 
+// A thread restores the two neighbours of one register: columns 2k and 2k + 1 of a row, which a warp writes eight rows at a
+// time. Neighbours lie in one register in both formats, and a matrix has an even number of columns.
+__global__ void __launch_bounds__(kThreads)
+    restore_native_kernel(RestoreLinearParams p, std::int64_t num_pairs) {
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= num_pairs) return;
+  const int pairs_per_row = p.in / 2;
+  const std::int64_t row = i / pairs_per_row;
+  const int column = static_cast<int>(i % pairs_per_row) * 2;
+  const int in_row = static_cast<int>(row % kPreparedTileRows);
+  const int step = column % kPreparedTileColumns / 16, in_step = column % 16;
+  // As prepare_native_kernel has them: row = lane / 4 + r % 2 * 8, column = lane % 4 * 2 + r / 2 * 8.
+  const int lane = in_row % 8 * 4 + in_step % 8 / 2;
+  const int r = in_row / 8 + in_step / 8 * 2;
+  const auto* from = reinterpret_cast<const std::uint32_t*>(
+      tile_at<PreparedFormat::kNative>(p, row / kPreparedTileRows, column / kPreparedTileColumns));
+  static_cast<std::uint32_t*>(p.weight)[i] = from[(step * kWarp + lane) * 4 + r];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    restore_fp8_kernel(RestoreLinearParams p, std::int64_t num_pairs) {
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= num_pairs) return;
+  const int pairs_per_row = p.in / 2;
+  const std::int64_t row = i / pairs_per_row;
+  const int column = static_cast<int>(i % pairs_per_row) * 2;
+  const int in_row = static_cast<int>(row % kPreparedTileRows);
+  const int step = column % kPreparedTileColumns / 16, in_step = column % 16;
+  // As prepare_fp8_kernel has them: of a pair of steps, the word's half of the pair and its columns' half of the
+  // step; in a word the row's half.
+  const int lane = in_row % 8 * 4 + in_step % 8 / 2;
+  const int word = step % 2 * 2 + in_step / 8;
+  const char* tile =
+      tile_at<PreparedFormat::kFp8>(p, row / kPreparedTileRows, column / kPreparedTileColumns);
+  const int at = ((step / 2 * kWarp + lane) * 4 + word) * 4 + in_row / 8 * 2;
+  const auto codes = *reinterpret_cast<const std::uint16_t*>(tile + at);
+  const float scale =
+      fp8_scale(static_cast<std::uint8_t>(tile[kPreparedTileRows * kPreparedTileColumns + in_row]));
+  const float2 pair = __half22float2(
+      __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)));
+  static_cast<std::uint32_t*>(p.weight)[i] = pack_bf16x2(pair.x * scale, pair.y * scale);
+}
+
 Part part_of(int in, int out) {
   return {.num_tiles = (out + kPreparedTileRows - 1) / kPreparedTileRows,
           .num_chunks = (in + kPreparedTileColumns - 1) / kPreparedTileColumns};
@@ -136,6 +192,23 @@ Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
   return launch("prepare_linear", stream,
                 {.grid = dim3(blocks_for(fragments, kThreads)), .block = dim3(kThreads)},
                 prepare_native_kernel, params, part);
+}
+
+Status restore_linear(Stream& stream, const RestoreLinearParams& params) {
+  const bool is_part = params.first_out % kPreparedTileRows == 0 &&
+                       params.first_in % kPreparedTileColumns == 0 &&
+                       params.first_out + params.out <= params.total_out &&
+                       params.first_in + params.in <= params.total_in;
+  if (!is_part || params.in % 2 != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "restore_linear: no part of the whole, or of an odd number of columns");
+  }
+  const std::int64_t num_pairs = std::int64_t{params.out} * (params.in / 2);
+  const auto kernel =
+      params.format == PreparedFormat::kFp8 ? restore_fp8_kernel : restore_native_kernel;
+  return launch("restore_linear", stream,
+                {.grid = dim3(blocks_for(num_pairs, kThreads)), .block = dim3(kThreads)}, kernel,
+                params, num_pairs);
 }
 
 }  // namespace gapless::cuda

@@ -38,6 +38,7 @@ namespace cuda {
 
 std::size_t prepared_linear_bytes(int in, int out, PreparedFormat format);
 Status prepare_linear(Stream& stream, const PrepareLinearParams& params);
+Status restore_linear(Stream& stream, const RestoreLinearParams& params);
 
 }  // namespace cuda
 }  // namespace gapless

@@ -102,6 +102,17 @@ RegionWeights find_region(const TensorFinder& find, const ModelConfig& config) {
           .decoder = find_region_decoder(find, config)};
 }
 
+// The block whose matrix of decode steps a tensor is part of.
+int block_of_shared_matrix(const std::string& name) {
+  constexpr std::string_view kBlocks = "model.text.blocks.";
+  if (!name.starts_with(kBlocks)) return TensorPlacement::kResident;
+  for (const std::string_view matrix :
+       {".attn.qkv.weight", ".attn.proj.weight", ".mlp.fc1.weight", ".mlp.fc2.weight"}) {
+    if (name.ends_with(matrix)) return std::stoi(name.substr(kBlocks.size()));
+  }
+  return TensorPlacement::kResident;
+}
+
 void find_all(const TensorFinder& find, const ModelConfig& config, ModelWeights& weights) {
   weights.vision = find_vision(find, config.vision);
   weights.projector = {.fc1 = find.linear("model.vision.proj_mlp.fc1"),
@@ -121,10 +132,21 @@ TextWeights describe_text_weights(const ModelConfig& config) {
   return find_text(TensorFinder(layout, nullptr), config);
 }
 
+bool may_share_rows(const ModelConfig& config) {
+  for (int i = 0; i < config.text.n_layers; ++i) {
+    if (config.text.has_experts(i)) return false;
+  }
+  return true;
+}
+
 StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,
-                                        DType dtype) {
+                                        DType dtype, bool shares_rows) {
+  GAPLESS_CHECK(!shares_rows || may_share_rows(config));
   ModelWeights weights;
   weights.layout = lay_out_weights(config, dtype);
+  if (shares_rows) {
+    weights.layout = share_memory(weights.layout, dtype, block_of_shared_matrix);
+  }
   const std::size_t bytes = weights.layout.total_bytes;
   GAPLESS_ASSIGN_OR_RETURN(weights.buffer, device.allocate(bytes));
   GAPLESS_RETURN_IF_ERROR(stream.fill_bytes(weights.buffer.data(), 0, bytes));

@@ -59,10 +59,13 @@ TensorLayout lay_out_weights(const ModelConfig& config, DType dtype);
 // Which products and norms the decoder has; the addresses mean nothing.
 TextWeights describe_text_weights(const ModelConfig& config);
 
-// Allocates the weights and lays them out; all bytes are zero once `stream` gets there. The
+// Whether the rows of the text blocks' matrices may share memory (DecoderBlock::shares_rows): in a model without experts.
+bool may_share_rows(const ModelConfig& config);
+
+// Allocates the weights and lays them out; with shares_rows the matrices of text block i are group i of the layout. All bytes are zero once `stream` gets there. The
 // contents come from weight_loading.h.
 StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,
-                                        DType dtype);
+                                        DType dtype, bool shares_rows = false);
 
 // Adds copies in 8 bits of the matrices whose products may be computed in them (WeightFormat::kW8A8),
 // of weights that round_weights_to_fp8 has rounded. Before prepare_decode_weights.

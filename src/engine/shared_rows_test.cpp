@@ -1,0 +1,114 @@
+// Weights whose rows are restored block by block (ModelOptions::shares_rows) give the same answers.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/engine.h"
+#include "kernels/enqueue_on_cpu.h"
+#include "kernels/reference/reference_kernels.h"
+
+namespace gapless {
+namespace {
+
+// The oracle with a layout of its own for decode steps: rows of the whole, one behind the other. Its decode steps are
+// composed of ops that read rows, so that they restore them as well.
+class PreparingKernels final : public ReferenceKernels {
+ public:
+  std::size_t prepared_linear_bytes(int total_in, int total_out, PreparedFormat) const override {
+    return sizeof(float) * static_cast<std::size_t>(total_in) * static_cast<std::size_t>(total_out);
+  }
+  Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override {
+    return enqueue_on_cpu(
+        stream,
+        [](const PrepareLinearParams& p) {
+          const auto* from = static_cast<const float*>(p.weights.weight);
+          for (int row = 0; row < p.weights.out; ++row, from += p.weights.in) {
+            std::memcpy(place(p, p.prepared, row), from, row_bytes(p.weights.in));
+          }
+        },
+        params);
+  }
+  Status restore_linear(Stream& stream, const RestoreLinearParams& params) override {
+    return enqueue_on_cpu(
+        stream,
+        [](const RestoreLinearParams& p) {
+          auto* to = static_cast<float*>(p.weight);
+          for (int row = 0; row < p.out; ++row, to += p.in) {
+            std::memcpy(to, place(p, const_cast<void*>(p.prepared), row), row_bytes(p.in));
+          }
+        },
+        params);
+  }
+
+ private:
+  static std::size_t row_bytes(int in) { return sizeof(float) * static_cast<std::size_t>(in); }
+  template <typename Params>
+  static float* place(const Params& p, void* prepared, int row) {
+    return static_cast<float*>(prepared) + std::int64_t{p.first_out + row} * p.total_in +
+           p.first_in;
+  }
+};
+
+std::unique_ptr<LoadedModel> load_preparing(bool shares_rows, WeightFormat weights) {
+  ModelOptions options;
+  options.weights = weights;
+  options.shares_rows = shares_rows;
+  options.make_kernels = [](Device&) -> StatusOr<std::unique_ptr<Kernels>> {
+    return std::unique_ptr<Kernels>(std::make_unique<PreparingKernels>());
+  };
+  return load_model(open_device("cpu").value(), "", options).value();
+}
+
+std::string answer(Engine& engine, const std::string& question) {
+  SkillRequest request;
+  request.text = question;
+  request.settings.max_tokens = 6;
+  request.settings.ignore_eos = true;
+  const StatusOr<SkillResult> result = engine.run(request);
+  EXPECT_TRUE(result.ok()) << result.status().to_string();
+  return result.ok() ? result->text : "";
+}
+
+TEST(SharedRowsTest, AnswersAreTheSameInLessMemory) {
+  for (const WeightFormat format : {WeightFormat::kNative, WeightFormat::kFp8}) {
+    auto kept_model = load_preparing(false, format);
+    auto shared_model = load_preparing(true, format);
+    const auto blocks = shared_model->model->weights().text.blocks;
+    ASSERT_GT(blocks.size(), 1u);
+    EXPECT_TRUE(blocks[0].shares_rows);
+    EXPECT_EQ(blocks[0].qkv.weight, blocks[1].qkv.weight);
+    EXPECT_NE(blocks[0].qkv.weight, blocks[0].proj.weight);
+    EXPECT_FALSE(kept_model->model->weights().text.blocks[0].shares_rows);
+    std::size_t rows = 0;
+    for (const LinearWeights* part :
+         {&blocks[0].qkv, &blocks[0].proj, &blocks[0].ff.up, &blocks[0].ff.down}) {
+      rows +=
+          sizeof(float) * static_cast<std::size_t>(part->in) * static_cast<std::size_t>(part->out);
+    }
+    EXPECT_EQ(kept_model->model->weights().buffer.size_bytes() -
+                  shared_model->model->weights().buffer.size_bytes(),
+              rows * (blocks.size() - 1));
+
+    const auto kept = Engine::start(std::move(kept_model), {}).value();
+    const auto shared = Engine::start(std::move(shared_model), {}).value();
+    for (const char* question : {"How many circles are there?", "What is it?"}) {
+      EXPECT_EQ(answer(*shared, question), answer(*kept, question));
+    }
+  }
+}
+
+// Nothing to share where no launch would read the copy, or where 8-bit products have copies of their own.
+TEST(SharedRowsTest, ABackendWithoutALayoutKeepsItsRows) {
+  ModelOptions options;
+  options.shares_rows = true;
+  const auto plain = load_model(open_device("cpu").value(), "", options).value();
+  EXPECT_FALSE(plain->model->weights().text.blocks[0].shares_rows);
+  const auto in_8_bits = load_preparing(true, WeightFormat::kW8A8);
+  EXPECT_FALSE(in_8_bits->model->weights().text.blocks[0].shares_rows);
+}
+
+}  // namespace
+}  // namespace gapless
