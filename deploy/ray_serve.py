@@ -16,12 +16,13 @@ running_per_replica, metrics_interval_s, upscale_delay_s, downscale_delay_s.
 """
 
 import ctypes
-import functools
 import math
+import queue
 import re
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 import httpx
@@ -45,27 +46,53 @@ def wanted_replicas(current, waiting, running, waiting_per_replica, running_per_
     return current
 
 
-def scale_by_queue(context, waiting_per_replica, running_per_replica):
-    """Ray's autoscaling policy."""
-    def all_of(name):
-        return sum((context.aggregated_metrics or {}).get(name, {}).values())
+class ScaleByQueue:
+    """Ray's autoscaling policy: a class that its controller imports by name and makes with these values."""
 
-    wanted = wanted_replicas(context.target_num_replicas, all_of(WAITING), all_of(RUNNING), waiting_per_replica, running_per_replica)
-    return min(max(wanted, context.capacity_adjusted_min_replicas), context.capacity_adjusted_max_replicas), {}
+    def __init__(self, waiting_per_replica, running_per_replica):
+        self.waiting_per_replica, self.running_per_replica = waiting_per_replica, running_per_replica
+
+    def __call__(self, context):
+        def all_of(name):
+            return sum((context.aggregated_metrics or {}).get(name, {}).values())
+
+        wanted = wanted_replicas(context.target_num_replicas, all_of(WAITING), all_of(RUNNING), self.waiting_per_replica,
+                                 self.running_per_replica)
+        return min(max(wanted, context.capacity_adjusted_min_replicas), context.capacity_adjusted_max_replicas), {}
 
 
 def end_with_parent():
-    """In the child: SIGTERM when the process that started it is gone."""
+    """In the child: SIGTERM when the thread that started it is gone."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def start(words, log):
+    """A process that ends with this one, however this one ends. Linux means the thread that starts a process by its parent,
+    and Ray's that calls a constructor ends with it: so a thread of the child's own starts it and waits for its end."""
+    started = queue.SimpleQueue()
+
+    def keep():
+        try:
+            process = subprocess.Popen(words, stdout=log, stderr=log, preexec_fn=end_with_parent)
+        except OSError as error:
+            started.put(error)
+            return
+        started.put(process)
+        process.wait()
+
+    threading.Thread(target=keep, daemon=True).start()
+    process = started.get()
+    if isinstance(process, OSError):
+        raise process
+    return process
 
 
 class Gapless:
     def __init__(self, words):
         self.log = tempfile.NamedTemporaryFile("w", prefix="gapless-replica-", suffix=".log")
         # Ray has seen to it that nobody sends anything any more when a replica ends: no lead.
-        self.process = subprocess.Popen([*words, "--host", "127.0.0.1", "--port", "0", "--drain-lead", "0"],
-                                        stdout=self.log, stderr=self.log, preexec_fn=end_with_parent)
+        self.process = start([*words, "--host", "127.0.0.1", "--port", "0", "--drain-lead", "0"], self.log)
         url = self.wait_for(r"listening url=(\S+)")
         self.wait_for(r" ready model=(\S+)")
         self.client = httpx.AsyncClient(base_url=url, timeout=None, limits=httpx.Limits(max_connections=None))
@@ -136,8 +163,8 @@ def build(arguments):
     words = [chosen["binary"], "serve", "--device", chosen["device"] or ("cuda" if chosen["num_gpus"] else "cpu")]
     words += ["--model", chosen["model"]] if chosen["model"] else []
     words += chosen["options"].split()
-    policy = functools.partial(scale_by_queue, waiting_per_replica=chosen["waiting_per_replica"],
-                               running_per_replica=chosen["running_per_replica"])
+    policy = {"policy_function": f"{__name__}:{ScaleByQueue.__name__}",
+              "policy_kwargs": {name: chosen[name] for name in ("waiting_per_replica", "running_per_replica")}}
     deployment = serve.deployment(
         Gapless, name="gapless", max_ongoing_requests=int(chosen["max_ongoing_requests"]),
         health_check_period_s=2, health_check_timeout_s=20, graceful_shutdown_timeout_s=120,
@@ -145,5 +172,5 @@ def build(arguments):
         autoscaling_config={"min_replicas": int(chosen["min_replicas"]), "max_replicas": int(chosen["max_replicas"]),
                             "metrics_interval_s": chosen["metrics_interval_s"], "look_back_period_s": 3 * chosen["metrics_interval_s"],
                             "upscale_delay_s": chosen["upscale_delay_s"], "downscale_delay_s": chosen["downscale_delay_s"],
-                            "policy": {"policy_function": policy}})
+                            "policy": policy})
     return deployment.bind(words)

@@ -56,6 +56,8 @@ inline constexpr int kMaxObjects = 150;
 // many crops, takes a tenth of a second; on two CPU cores the full-size model takes minutes for one.
 inline constexpr int kStepTimeoutSeconds = 30;
 inline constexpr int kCpuStepTimeoutSeconds = 600;
+// Devices of one process: hosts of today have 8 or 16 GPUs.
+inline constexpr std::size_t kMaxDevices = 64;
 // Once the device is lost: the answers that say so are small and ready, a client that does not take
 // them in this time will not.
 inline constexpr int kLostDrainSeconds = 5;
@@ -181,6 +183,9 @@ inline constexpr std::size_t kMaxFetchUrlBytes = 4096;
 // Chat: answers to one request (each is a generation of its own), and messages in it.
 inline constexpr int kMaxChoices = 16;
 inline constexpr std::size_t kMaxChatMessages = 256;
+// Functions of a request, and calls of a message: OpenAI's bound. The model reads each, so the context bounds them anyway.
+inline constexpr std::size_t kMaxTools = 128;
+inline constexpr std::size_t kMaxToolNameBytes = 64;  // as in OpenAI's API
 
 static_assert(kMaxDepth >= 2);
 static_assert(kMaxHttpBodyBytes >= kMaxImageBytes / 3 * 4 + kMaxPromptBytes);

@@ -11,9 +11,6 @@
 
 namespace gapless {
 
-// Devices of one process: hosts of today have 8 or 16 GPUs.
-inline constexpr std::size_t kMaxDevices = 64;
-
 // N of "cuda:N", 0 of "cuda"; -1 for any other text.
 int cuda_ordinal(std::string_view name);
 
@@ -27,7 +24,7 @@ struct NamedDevice {
 };
 
 // "all": every GPU. Otherwise names with commas between them, such as "cuda:0,cuda:2" or "cpu,cpu";
-// "cuda" is "cuda:0". At most kMaxDevices.
+// "cuda" is "cuda:0". At most kMaxDevices (base/limits.h).
 //
 // InvalidArgument: another name; a GPU that is named twice, which would share its memory with itself;
 // CPU and GPU together, whose answers are not the same to the bit. Unavailable: "all" without a GPU.

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "base/limits.h"
+
 namespace gapless {
 namespace {
 

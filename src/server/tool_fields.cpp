@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "base/limits.h"
 #include "server/json_body.h"
 #include "text/tool_calls.h"
 

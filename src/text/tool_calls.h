@@ -14,10 +14,6 @@
 
 namespace gapless {
 
-// Functions of a request, and calls of a message: each is read by the model, so the context bounds them anyway.
-inline constexpr std::size_t kMaxTools = 128;
-inline constexpr std::size_t kMaxToolNameBytes = 64;  // as in OpenAI's API
-
 // Whether the template shows functions to the model.
 bool takes_tools(ChatTemplate chat);
 

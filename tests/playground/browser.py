@@ -51,10 +51,11 @@ class Browser:
     def open(self, url):
         self._call("/url", {"url": url})
 
-    def size(self, width, height):
+    def size(self, width, height, touch=False):
         """Of the page, not the window: a phone is narrower than any window."""
         self.devtools("Emulation.setDeviceMetricsOverride",
                       {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
+        self.devtools("Emulation.setTouchEmulationEnabled", {"enabled": touch})
 
     def devtools(self, command, parameters):
         return self._call("/goog/cdp/execute", {"cmd": command, "params": parameters})

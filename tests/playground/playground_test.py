@@ -38,11 +38,11 @@ class PlaygroundTest(unittest.TestCase):
         assert cls.server.stop() == 0
         cls.kept.cleanup()
 
-    def page(self, width=1200, height=960, dark=False, server=None, before=None, greeted=True):
+    def page(self, width=1200, height=1000, dark=False, touch=False, server=None, before=None, greeted=True):
         """`before`: a script that runs before the page's own."""
         browser = Browser(dark=dark, downloads=self.folder)
         self.addCleanup(browser.close)
-        browser.size(width, height)
+        browser.size(width, height, touch)
         if before:
             browser.devtools("Page.addScriptToEvaluateOnNewDocument", {"source": before})
         browser.open((server or self.server).url + "/")
@@ -153,6 +153,7 @@ class PlaygroundTest(unittest.TestCase):
         browser.keys("b")
         browser.wait_for("document.querySelectorAll('#history .pipelined').length > 10")
         self.assertEqual(depth(), 2)
+        self.assertNotEqual(browser.run("return getComputedStyle(document.querySelector('#go kbd')).display"), "none")
         browser.screenshot(self.folder / "light.png")
         self.assert_sound(browser)
 
@@ -181,9 +182,15 @@ class PlaygroundTest(unittest.TestCase):
         self.assert_sound(browser)
 
     def test_phone(self):
-        browser = self.page(width=390, height=844)
+        browser = self.page(width=390, height=844, touch=True)
         self.detect(browser)
         browser.screenshot(self.folder / "phone.png")
+        # Keys are named where there is a keyboard.
+        self.assertEqual(browser.run("return getComputedStyle(document.querySelector('#go kbd')).display"), "none")
+        # What was asked and what was found are on the screen together.
+        top, bottom = browser.run("return [document.getElementById('text').getBoundingClientRect().top,"
+                                  "document.getElementById('found').getBoundingClientRect().bottom]")
+        self.assertLessEqual(bottom - top, 844)
         browser.run("document.getElementById('device').scrollIntoView()")
         browser.screenshot(self.folder / "phone-timeline.png")
         self.assert_sound(browser)
@@ -415,7 +422,7 @@ class PlaygroundTest(unittest.TestCase):
         self.assert_sound(browser)
 
     def test_the_code_on_a_phone(self):
-        browser = self.page(width=390, height=844, dark=True)
+        browser = self.page(width=390, height=844, touch=True, dark=True)
         self.detect(browser)
         self.code_of(browser, "Python")
         browser.run("document.getElementById('code').scrollIntoView()")

@@ -1,13 +1,15 @@
 """deploy/ray_serve.py for real: two replicas of the shipped model on this machine, under Ray Serve.
 
-    tests/ray/run build/cpu-release/apps/gapless
+    tests/ray/run build/cpu-release/apps/gapless      (`ctest --preset cpu-release -R ray`)
 """
 
 import base64
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -31,7 +33,8 @@ GUARD_SECONDS = 240
 class RayServeTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": str(ROOT / "deploy")}})
+        ray.init(num_cpus=4, object_store_memory=100_000_000, include_dashboard=False, log_to_driver=False,
+                 runtime_env={"env_vars": {"PYTHONPATH": str(ROOT / "deploy")}})
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             cls.url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -101,16 +104,25 @@ class RayServeTest(unittest.TestCase):
 
     def test_2_a_stream_comes_as_it_is_made(self):
         body = json.dumps({"question": "Go on.", "stream": True, "settings": {"max_tokens": 1500, "ignore_eos": True}}).encode()
-        request = urllib.request.Request(self.url + "/v1/query", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=GUARD_SECONDS) as response:
-            self.assertTrue(response.readline().startswith(b"data: "))
-            # A tenth of a second after the first event, some server still works on the rest.
-            running = lambda: sum(self.running())
-            self.wait_for("the stream runs", lambda: running() >= 1)
-        self.wait_for("the server noticed that its client went away", lambda: running() == 0)
+        before = self.num_aborted()
+        # Several at once, so that the answers take their time.
+        streams = [urllib.request.Request(self.url + "/v1/query", body, {"Content-Type": "application/json"}) for _ in range(12)]
+        streams = [urllib.request.urlopen(request, timeout=GUARD_SECONDS) for request in streams]
+        for stream in streams:
+            self.assertTrue(stream.readline().startswith(b"data: "))
+        for stream in streams:
+            stream.close()
+        # The first events were here while servers worked on the rest: they still had something to stop.
+        self.wait_for("a server noticed that its client went away", lambda: self.num_aborted() > before)
 
-    def running(self):
-        return [float(line.rsplit(" ", 1)[1]) for line in self.ask("/metrics").splitlines() if line.startswith(ray_serve.RUNNING)]
+    def num_aborted(self):
+        """Of both servers: each request for /metrics goes to one of them, and the counter never falls."""
+        per_server = {}
+        while len(per_server) < 2:
+            text = self.ask("/metrics")
+            server = re.search(r"^process_start_time_seconds\S* (\S+)$", text, re.M)[1]
+            per_server[server] = float(re.search(r'^vllm:request_success_total{.*finished_reason="abort"} (\S+)$', text, re.M)[1])
+        return sum(per_server.values())
 
     def test_3_a_server_that_dies_is_replaced(self):
         before = self.servers()
@@ -127,12 +139,12 @@ class RayServeTest(unittest.TestCase):
         def load():
             while not stopping.is_set():
                 try:
-                    self.query(max_tokens=400, ignore_eos=True)
+                    self.query(max_tokens=100, ignore_eos=True)
                 except OSError:
                     pass
 
         # More than the 16 seats of each, so that some wait.
-        clients = [threading.Thread(target=load, daemon=True) for _ in range(60)]
+        clients = [threading.Thread(target=load, daemon=True) for _ in range(40)]
         try:
             for client in clients:
                 client.start()
@@ -141,6 +153,48 @@ class RayServeTest(unittest.TestCase):
             stopping.set()
             for client in clients:
                 client.join(GUARD_SECONDS)
+
+
+# A child that a thread starts and leaves, watched for a second.
+PARENT = """
+import subprocess, sys, threading, ray_serve
+children = []
+thread = threading.Thread(target=lambda: children.append(ray_serve.start(["sleep", "1000"], None)))
+thread.start()
+thread.join()
+print(children[0].pid, flush=True)
+try:
+    print("ended with", children[0].wait(1), flush=True)
+except subprocess.TimeoutExpired:
+    print("it goes on", flush=True)
+sys.stdin.read()
+"""
+
+
+class StartTest(unittest.TestCase):
+    def test_a_child_ends_with_its_process_and_not_with_a_thread(self):
+        parent = subprocess.Popen([sys.executable, "-c", PARENT], env={**os.environ, "PYTHONPATH": str(ROOT / "deploy")},
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        child = int(parent.stdout.readline())
+        self.assertEqual(parent.stdout.readline(), "it goes on\n")
+        parent.kill()
+        parent.wait()
+        parent.stdin.close()
+        parent.stdout.close()
+        deadline = time.monotonic() + GUARD_SECONDS
+        while self.state(child) not in ("", "Z"):
+            self.assertLess(time.monotonic(), deadline, "the child outlives its process")
+            time.sleep(0.05)
+
+    def state(self, process):
+        try:
+            return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return ""
+
+    def test_a_binary_that_is_not_there_is_an_error(self):
+        with self.assertRaises(FileNotFoundError):
+            ray_serve.start(["/nowhere/gapless"], None)
 
 
 class PolicyTest(unittest.TestCase):

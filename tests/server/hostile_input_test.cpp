@@ -1,4 +1,5 @@
 // Nothing that a client sends may stop the server, hold it up, or make it keep memory.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -28,7 +29,7 @@ class HostileInputTest : public ServerTest, public ::testing::WithParamInterface
       "/v1/detect",      "/v1/segment",   "/v1/chat/completions",
       "/v1/completions", "/tokenize",     "/detokenize",
       "/api/chat",       "/api/generate", "/api/show",
-      "/api/pull"};
+      "/api/pull",       "/debug/depth"};
 
   ClientResponse send_raw(std::string_view bytes) {
     HttpClient client(address());
@@ -188,8 +189,20 @@ TEST_P(HostileInputTest, NestingIsBounded) {
   EXPECT_EQ(post("/v1/query", nested(100'000)).status, 400);
 }
 
+// A path that the server gets is one that these tests ask: /openapi.json names all that there are
+// (tests/clients/openapi_test.py).
+TEST_P(HostileInputTest, EveryPathThatReadsJsonIsAsked) {
+  start({.debug = true});
+  const boost::json::value description = boost::json::parse(get("/openapi.json").body);
+  std::vector<std::string> paths;
+  for (const auto& [path, operations] : description.at("paths").as_object()) {
+    if (operations.as_object().contains("post")) paths.emplace_back(path);
+  }
+  EXPECT_THAT(paths, ::testing::UnorderedElementsAreArray(kJsonPaths));
+}
+
 TEST_P(HostileInputTest, BrokenJsonOfEveryKind) {
-  start();
+  start({.debug = true});
   const std::string deep(100'000, '[');
   std::string object_bomb;
   for (int i = 0; i < 1000; ++i) object_bomb += R"({"a":)";
@@ -322,7 +335,7 @@ TEST_P(HostileInputTest, AThousandImages) {
 TEST_P(HostileInputTest, MutatedRequests) {
   HttpLimits limits;
   limits.head = limits.body = limits.idle = milliseconds(200);
-  start({}, limits);
+  start({.debug = true}, limits);
   const std::string seeds[] = {
       post_request("/v1/query", R"({"question":"words 2","stream":true})"),
       post_request("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"n":2})"),
@@ -330,6 +343,8 @@ TEST_P(HostileInputTest, MutatedRequests) {
                    R"({"messages":[{"role":"user","content":"a","images":["AAAA"]}]})"),
       post_request("/api/generate", R"({"prompt":"words 2","options":{"seed":1,"stop":["a"]}})"),
       "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+      "GET /openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+      "GET /debug/timeline?device=cpu HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
       "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
       "chunked\r\n\r\nf\r\n{\"prompt\":\"ab\"}"
       "\r\n0\r\n\r\n"};
