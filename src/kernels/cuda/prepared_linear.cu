@@ -112,9 +112,11 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
 
 // A thread restores the two neighbours of one register: columns 2k and 2k + 1 of a row, which a warp writes eight rows at a
 // time. Neighbours lie in one register in both formats, and a matrix has an even number of columns.
+//
+// What comes next starts when this has ended, not before: products with few rows read their weights ahead, because nobody
+// else writes weights in a step.
 __global__ void __launch_bounds__(kThreads)
     restore_native_kernel(RestoreLinearParams p, std::int64_t num_pairs) {
-  let_successor_start();
   wait_for_predecessor();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= num_pairs) return;
@@ -133,7 +135,6 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     restore_fp8_kernel(RestoreLinearParams p, std::int64_t num_pairs) {
-  let_successor_start();
   wait_for_predecessor();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= num_pairs) return;
