@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // norm_and_rows.cu
 Status norm(Stream& stream, const NormParams& params);
@@ -44,6 +44,8 @@ Status begin_step(Stream& stream, const BeginStepParams& params);
 Status plan_decode(Stream& stream, const PlanDecodeParams& params);
 Status advance_rows(Stream& stream, const AdvanceRowsParams& params);
 Status stamp_time(Stream& stream, std::uint64_t* stamp);
+// Whether the current device runs the code of this path.
+bool has_step_code();
 
 // kv_cache.cu
 Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params);
@@ -81,4 +83,4 @@ Status fill_random(Stream& stream, const FillRandomParams& params);
 Status round_to_fp8(Stream& stream, const RoundToFp8Params& params);
 Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params);
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

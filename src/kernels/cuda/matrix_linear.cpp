@@ -7,7 +7,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = 32u << 20;
@@ -314,4 +314,4 @@ Status MatrixLinear::multiply(Stream& stream, const LinearParams& p,
       "cublasLtMatmul", p);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

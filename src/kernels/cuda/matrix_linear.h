@@ -14,7 +14,7 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // Row invariance: cuBLASLt's algorithms without split columns add up an output's products in the
 // same order whatever their tiles are, so that the number of rows may choose among them. That was
@@ -85,4 +85,4 @@ class MatrixLinear {
   std::map<Shape, Choices> guessed_;  // by bucket
 };
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -11,7 +11,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/matrix_linear.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kFewRows = 64;
@@ -187,4 +187,4 @@ Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
   return ok_status();
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -1,13 +1,13 @@
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/fp8_tile.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prepared_linear.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -138,4 +138,4 @@ Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
                 prepare_native_kernel, params, part);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

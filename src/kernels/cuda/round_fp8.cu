@@ -1,13 +1,13 @@
 // Rounds weights to 8-bit floating point where they lie, and makes rows for products in 8 bits.
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/fp8.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/fp8.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -90,4 +90,4 @@ Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
                 round_to_fp8_kernel, params);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -279,7 +279,7 @@ __device__ __forceinline__ void insert_new_token(const typename KvVector<Element
   const std::uint32_t to = lane >= 16 ? value_page : piece(page * 2) + in_page;
   store_shared_elements(to + offset * Shape::kKeyBytes, entry);
   // The copy engine fills this memory again.
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  publish_shared_to_engines();
   __syncwarp();
 }
 

@@ -2,13 +2,15 @@
 #pragma once
 
 #include "kernels/cuda/device/activations.cuh"
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // Every thread of theirs, after it wrote a value in a layer.
 template <Value kValue, int kRows>
@@ -315,4 +317,4 @@ class Computation {
   unsigned stage_ = 0;  // of the ring
 };
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/math.cuh"
 
 namespace gapless {
