@@ -4,6 +4,7 @@
 #include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/decoder_attention.cuh"
+#include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/one_launch_decoder.h"
 
@@ -77,7 +78,7 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
   const DecoderBlocksParams& p = params;
   if (!p.decode || p.num_sequences != p.num_tokens) return no("it is not a decode step");
   GAPLESS_RETURN_IF_ERROR(check_one_launch_decoder(params));
-  const int max_rows = std::min(kMaxSeats, num_multiprocessors);
+  const int max_rows = kOneRowPerBlock ? std::min(kMaxSeats, num_multiprocessors) : kMaxSeats;
   if (p.num_tokens < 1 || p.num_tokens > max_rows) {
     return no("{} rows, more than {}", p.num_tokens, max_rows);
   }

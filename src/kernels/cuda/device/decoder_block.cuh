@@ -56,6 +56,10 @@ struct DecoderLayout {
   static constexpr int bytes(int ring_bytes) { return ring_bytes + kRestBytes + kStageAlignment; }
 };
 
+// Small GPUs have fewer multiprocessors than a step has rows: a block then has each gridDim.x-th.
+// Those of 9.0a have enough (check_decoder_kernel).
+inline constexpr bool kOneRowPerBlock = kPath.has_warpgroups;
+
 using Schedule = ParallelDecoder;
 // As the kernel's code has them.
 static_assert(copies_of(Schedule::kSchedule, Value::kQkv) == 2);
@@ -82,7 +86,9 @@ struct DecoderBlockState {
   // What the counter of a value shows when all have counted a turn.
   template <Value kValue>
   __device__ unsigned count_of(int turn) const {
-    return (turn + 1) * work.template counting_blocks<Schedule, kValue>(p.num_rows);
+    const int blocks_with_row =
+        kOneRowPerBlock ? p.num_rows : min(p.num_rows, static_cast<int>(gridDim.x));
+    return (turn + 1) * work.template counting_blocks<Schedule, kValue>(blocks_with_row);
   }
   __device__ std::uint32_t written(Value value) const {
     return shared_address(&small.written[static_cast<int>(value)]);

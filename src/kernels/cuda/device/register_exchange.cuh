@@ -22,4 +22,12 @@ __device__ __forceinline__ void give_registers() {
   }
 }
 
+// The value, of which the compiler knows nothing where registers are not exchanged. So it computes
+// what follows from it where it is needed, and not once ahead of a loop, to keep it in memory for
+// want of registers.
+__device__ __forceinline__ unsigned afresh(unsigned value) {
+  if constexpr (!kHasRegisterExchange) asm volatile("" : "+r"(value));
+  return value;
+}
+
 }  // namespace gapless
