@@ -17,6 +17,7 @@ class CudaKernels : public Kernels {
                                                    const CudaAttributes& attributes);
 
   const char* name() const override { return "cuda"; }
+  const char* path() const override { return kPath.name; }
   DType activation_dtype() const override { return DType::kBF16; }
 
   Status linear(Stream& stream, const LinearParams& params) override;

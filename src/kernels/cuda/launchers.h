@@ -82,5 +82,8 @@ Status fill_random(Stream& stream, const FillRandomParams& params);
 // round_fp8.cu
 Status round_to_fp8(Stream& stream, const RoundToFp8Params& params);
 Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params);
+// to[i] = row first_row + i of a product's 8-bit x times its scale, which is exact; `to` is dense.
+Status widen_fp8_rows(Stream& stream, const LinearParams& params, int first_row, int num_rows,
+                      void* to);
 
 }  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "device/cuda_support.h"
+
 namespace gapless::cuda {
 namespace {
 
@@ -37,11 +39,11 @@ bool runs(const CudaAttributes& device, const BuiltPath& candidate) {
 
 StatusOr<PathChoice> choose_path(const CudaAttributes& device, std::span<const BuiltPath> built,
                                  std::string_view wanted) {
-  if (device.capability < kPath80.min_capability || device.shared_bytes < kSmallestSharedBytes) {
+  GAPLESS_RETURN_IF_ERROR(check_cuda_capability("this GPU", device.capability));
+  if (device.shared_bytes < kSmallestSharedBytes) {
     return make_error(StatusCode::kUnavailable,
-                      "this GPU has compute capability {}.{}; gapless needs 8.0 or newer (RTX 30, "
-                      "A100 and later)",
-                      device.capability / 10, device.capability % 10);
+                      "this GPU gives a block {} KB of shared memory, gapless needs {}",
+                      device.shared_bytes >> 10, kSmallestSharedBytes >> 10);
   }
   std::string_view path;
   int shared_bytes = device.shared_bytes;
