@@ -10,9 +10,10 @@ import subprocess
 import sys
 
 FAST = "path_90a"
-# 64 rows' sums are 128 of a thread's 168 registers where they are not exchanged: what it holds beside them around a
-# product, not within one, lies in memory. Bytes of a thread's stack.
-ALLOWED = {r"decoder_kernel<.*, 64, ": 400}
+# Bytes of a thread's stack that a kernel may have beyond its twin's, where registers are not exchanged: of 64 rows the
+# sums alone are 128 of a thread's 168 registers, and 8-bit weights are widened by more instructions. What lies in memory
+# is what a product does not need.
+ALLOWED = {r"decoder_kernel<.*, 64, ": 336, r"decoder_kernel<.*1, (8|32), ": 40}
 
 
 def expected_architectures(names):

@@ -33,8 +33,8 @@ class CudaCodeTest(unittest.TestCase):
         self.assertIn("16 bytes", found[0])
 
     def test_the_allowance_has_an_end(self):
-        self.assertEqual(self.faults(8, 400), [])
-        self.assertEqual(len(self.faults(8, 408)), 1)
+        self.assertEqual(self.faults(8, 336), [])
+        self.assertEqual(len(self.faults(8, 344)), 1)
 
     def test_an_architecture_without_kernels_is_found(self):
         self.assertTrue(any("sm_86 lacks" in line for line in self.faults(8, 96, ("80", "86", "90a"))))

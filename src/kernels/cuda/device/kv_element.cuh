@@ -56,7 +56,9 @@ struct KvVector<E4m3> {
 
  private:
   __device__ __forceinline__ static std::uint32_t round_pair(float low, float high) {
-    return e4m3_from_floats(round_to_bf16(low), round_to_bf16(high));
+    // In the order in which the instruction takes them.
+    const float rounded_high = round_to_bf16(high);
+    return e4m3_from_floats(round_to_bf16(low), rounded_high);
   }
 };
 
