@@ -57,7 +57,7 @@ GAPLESS_HOST_DEVICE inline float round_to_e4m3(float value) {
 // The byte of round_to_e4m3(value): sign, 4 bits of exponent (bias 7), 3 of mantissa; 0x7f is not a
 // number. Without branches, so that loops of it become vector instructions; always inlined, because
 // files that are compiled for different instruction sets use it.
-[[gnu::always_inline]] inline std::uint8_t e4m3_from_float(float value) {
+[[gnu::always_inline]] GAPLESS_HOST_DEVICE inline std::uint8_t e4m3_from_float(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   const std::uint32_t sign = bits >> 31 << 7;
@@ -78,7 +78,7 @@ GAPLESS_HOST_DEVICE inline float round_to_e4m3(float value) {
   return static_cast<std::uint8_t>(sign | (is_number ? code : 0x7fu));
 }
 
-[[gnu::always_inline]] inline float float_from_e4m3(std::uint8_t code) {
+[[gnu::always_inline]] GAPLESS_HOST_DEVICE inline float float_from_e4m3(std::uint8_t code) {
   const std::uint32_t magnitude = code & 0x7fu;
   // As a float's exponent and mantissa it is 2^120 times too small.
   const std::uint32_t bits = magnitude << 20;
@@ -91,6 +91,20 @@ GAPLESS_HOST_DEVICE inline float round_to_e4m3(float value) {
   result |= std::uint32_t{code & 0x80u} << 24;
   std::memcpy(&value, &result, sizeof(value));
   return value;
+}
+
+// ---- Two e4m3 at a time as two numbers of half precision, for GPUs that have no instruction for
+// it. `spread`: the bytes 1 and 3 hold the numbers, the others are zeros.
+
+// As a half's exponent and mantissa an e4m3 is 2^8 times too small; a product with this is exact.
+inline constexpr std::uint32_t kHalvesOf256 = 0x5c005c00u;
+GAPLESS_HOST_DEVICE inline std::uint32_t small_halves_from_e4m3(std::uint32_t spread) {
+  return (spread & 0x80008000u) | (spread & 0x7f007f00u) >> 1;
+}
+// All ones but the sign where there is no number, zeros elsewhere.
+GAPLESS_HOST_DEVICE inline std::uint32_t not_numbers_of_e4m3(std::uint32_t spread) {
+  const std::uint32_t ones = ((spread & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+  return ones - (ones >> 15);
 }
 
 }  // namespace gapless

@@ -84,6 +84,39 @@ TEST(Fp8Test, TheCodeOfAValueIsThatOfItsRounding) {
   }
 }
 
+// A number of half precision, of any kind.
+float float_from_half(std::uint32_t half) {
+  const int exponent = static_cast<int>(half >> 10 & 0x1f), mantissa = static_cast<int>(half & 0x3ff);
+  const float sign = (half & 0x8000u) != 0 ? -1.0f : 1.0f;
+  if (exponent == 31) return mantissa == 0 ? sign * INFINITY : std::nanf("");
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+}
+
+TEST(Fp8Test, TwoAtATimeTheyAreTheSameNumbersOfHalfPrecision) {
+  EXPECT_EQ(float_from_half(kHalvesOf256 & 0xffffu), 256);
+  EXPECT_EQ(kHalvesOf256 >> 16, kHalvesOf256 & 0xffffu);
+  for (unsigned low = 0; low < 256; ++low) {
+    for (unsigned high = 0; high < 256; ++high) {
+      const std::uint32_t spread = low << 8 | high << 24;
+      const std::uint32_t small = small_halves_from_e4m3(spread);
+      const std::uint32_t no_number = not_numbers_of_e4m3(spread);
+      for (const unsigned shift : {0u, 16u}) {
+        const auto code = static_cast<std::uint8_t>(shift == 0 ? low : high);
+        const std::uint32_t mask = no_number >> shift & 0xffffu;
+        if ((code & 0x7f) == 0x7f) {
+          ASSERT_EQ(mask, 0x7fffu);
+          continue;
+        }
+        ASSERT_EQ(mask, 0u) << unsigned{code};
+        const float half = float_from_half(small >> shift & 0xffffu);
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(half * 256),
+                  std::bit_cast<std::uint32_t>(float_from_e4m3(code)));
+      }
+    }
+  }
+}
+
 TEST(Fp8Test, TheRowsExponentIsTheSmallestThatTakesItsLargestValue) {
   EXPECT_EQ(fp8_row_exponent(0), 0);
   EXPECT_EQ(fp8_row_exponent(448), 0);

@@ -678,6 +678,8 @@ class Kernels {
   virtual ~Kernels() = default;
 
   virtual const char* name() const = 0;  // "reference", "cpu", "cuda"
+  // Of cuda, the path that the device runs ("9.0a": kernels/cuda/cuda_path.h).
+  virtual const char* path() const { return ""; }
   virtual DType activation_dtype() const = 0;
 
   virtual Status linear(Stream& stream, const LinearParams& params) = 0;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda_support.h"
 #include "device/device_list.h"
 
 namespace gapless {
@@ -48,6 +49,12 @@ std::optional<ClockRound> ping(ClockPings& pings, int round) {
 StatusOr<std::unique_ptr<Device>> CudaDevice::open(int ordinal) {
   int num_devices = 0;
   const cudaError_t counted = cudaGetDeviceCount(&num_devices);
+  if (counted == cudaErrorInsufficientDriver) {
+    int driver = 0, needed = 0;
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&needed);
+    return unavailable(ordinal, driver_too_old(driver, needed));
+  }
   if (counted != cudaSuccess) return unavailable(ordinal, cudaGetErrorString(counted));
   if (ordinal < 0 || ordinal >= num_devices) {
     return unavailable(ordinal, fmt::format("this machine has {}", num_devices));
@@ -55,6 +62,8 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::open(int ordinal) {
   cudaDeviceProp properties;
   GAPLESS_RETURN_IF_ERROR(
       cuda_status(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+  GAPLESS_RETURN_IF_ERROR(
+      check_cuda_capability(properties.name, 10 * properties.major + properties.minor));
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal, properties));
   GAPLESS_RETURN_IF_ERROR(device->start());
   return std::unique_ptr<Device>(std::move(device));
@@ -63,6 +72,7 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::open(int ordinal) {
 CudaDevice::CudaDevice(int ordinal, const cudaDeviceProp& properties)
     : ordinal_(ordinal),
       name_(properties.name),
+      capability_(10 * properties.major + properties.minor),
       num_multiprocessors_(properties.multiProcessorCount) {}
 
 Status CudaDevice::start() {
@@ -70,7 +80,7 @@ Status CudaDevice::start() {
   const cudaError_t image = check_kernel_image();
   if (image == cudaErrorNoKernelImageForDevice || image == cudaErrorInvalidDeviceFunction) {
     (void)cudaGetLastError();
-    return unavailable(ordinal_, fmt::format("this build holds no code for {}", name_));
+    return unavailable(ordinal_, no_cuda_code(name_, capability_));
   }
   GAPLESS_RETURN_IF_ERROR(cuda_status(image, "cudaFuncGetAttributes"));
   void* pings = nullptr;

@@ -53,6 +53,7 @@ class CudaDevice : public Device {
 
   const int ordinal_;
   const std::string name_;
+  const int capability_;  // 10 * major + minor
   const int num_multiprocessors_;
   DeviceCounterCells counter_cells_;
   PinnedRanges pinned_ranges_;

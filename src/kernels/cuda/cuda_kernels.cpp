@@ -8,9 +8,8 @@
 #include "kernels/cuda/prepared_linear.h"
 #include "kernels/cuda/row_linear.h"
 #include "kernels/dense_ops.h"
-#include "kernels/dry_kernels.h"
 
-namespace gapless {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 // Decode attention of the largest batch, 32 heads in Moondream.
@@ -35,11 +34,11 @@ std::size_t logits_bytes(int rows, int out) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device) {
+StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device,
+                                                       const CudaAttributes& attributes) {
   if (device.kind() != DeviceKind::kCuda) {
     return make_error(StatusCode::kInvalidArgument, "CUDA kernels need a CUDA device");
   }
-  GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<cuda::MatrixLinear> matrix_linear,
                            cuda::MatrixLinear::create(device));
   const std::size_t counter_bytes = kArrivalsBytes + cuda::decoder_blocks_counter_bytes();
@@ -48,16 +47,15 @@ StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device) {
   GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(counters.data(), 0, counter_bytes));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return std::unique_ptr<Kernels>(
-      new CudaKernels(std::move(matrix_linear), std::move(counters), info.num_multiprocessors));
+      new CudaKernels(std::move(matrix_linear), std::move(counters), attributes));
 }
 
-StatusOr<std::unique_ptr<Kernels>> CudaKernels::create_dry(Device& device) {
-  GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
+StatusOr<std::unique_ptr<Kernels>> CudaKernels::create_dry(Device& device,
+                                                           const CudaAttributes& attributes) {
   const std::size_t bytes =
       kArrivalsBytes + cuda::decoder_blocks_counter_bytes() + cuda::MatrixLinear::device_bytes();
   GAPLESS_ASSIGN_OR_RETURN(Buffer own, device.allocate(bytes));
-  return std::unique_ptr<Kernels>(
-      new CudaKernels(nullptr, std::move(own), info.num_multiprocessors));
+  return std::unique_ptr<Kernels>(new CudaKernels(nullptr, std::move(own), attributes));
 }
 
 Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
@@ -70,7 +68,7 @@ Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
                             params.weights.in, params.weights.out);
   }
   const cuda::RowLinearJob job{.linear = params, .gate = {}};
-  return cuda::row_linear(stream, &job, 1, num_multiprocessors_);
+  return cuda::row_linear(stream, &job, 1, attributes_.num_multiprocessors);
 }
 
 std::size_t CudaKernels::prepared_linear_bytes(int total_in, int total_out,
@@ -126,7 +124,7 @@ Status CudaKernels::patchify(Stream& stream, const PatchifyParams& params) {
 }
 
 Status CudaKernels::vision_attention(Stream& stream, const VisionAttentionParams& params) {
-  return cuda::vision_attention(stream, params, num_multiprocessors_);
+  return cuda::vision_attention(stream, params, attributes_.num_multiprocessors);
 }
 
 Status CudaKernels::stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
@@ -155,7 +153,7 @@ Status CudaKernels::rope_and_cache(Stream& stream, const RopeAndCacheParams& par
 
 Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& params) {
   if (params.max_new_tokens > 1) {
-    return cuda::prefill_attention(stream, params, num_multiprocessors_);
+    return cuda::prefill_attention(stream, params, attributes_.num_multiprocessors);
   }
   if (params.num_sequences > kMaxSeats || params.heads.num_heads > kMaxDecodeHeads) {
     return invalid_argument("paged_attention: a decode step has at most {} sequences and {} heads",
@@ -165,15 +163,15 @@ Status CudaKernels::paged_attention(Stream& stream, const PagedAttentionParams& 
 }
 
 Status CudaKernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
-  if (!cuda::check_decoder_kernel(params, num_multiprocessors_).ok()) {
+  if (!cuda::check_decoder_kernel(params, attributes_.num_multiprocessors).ok()) {
     return Kernels::decoder_blocks(stream, params);
   }
   return cuda::decoder_blocks(stream, params, counters_dev_.as<char>() + kArrivalsBytes,
-                              num_multiprocessors_);
+                              attributes_);
 }
 
 Status CudaKernels::check_fast_decoder(const DecoderBlocksParams& params) const {
-  return cuda::check_decoder_kernel(params, num_multiprocessors_);
+  return cuda::check_decoder_kernel(params, attributes_.num_multiprocessors);
 }
 
 Status CudaKernels::gather_rows(Stream& stream, const GatherRowsParams& params) {
@@ -236,12 +234,12 @@ Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& pa
   if (two_layers) {
     const cuda::RowLinearJob hidden[] = {job(w.coord_fc1, x, coord_inner, true, params.coord_id),
                                          job(w.size_fc1, x, size_inner, true, params.size_id)};
-    GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, hidden, 2, num_multiprocessors_));
+    GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, hidden, 2, attributes_.num_multiprocessors));
   }
   const cuda::RowLinearJob logits[] = {
       job(w.coord_fc2, two_layers ? coord_inner : x, coord_logits, false, params.coord_id),
       job(w.size_fc2, two_layers ? size_inner : x, size_logits, false, params.size_id)};
-  GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, logits, 2, num_multiprocessors_));
+  GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, logits, 2, attributes_.num_multiprocessors));
   return cuda::pick_region_values(stream, params, reinterpret_cast<const float*>(coord_logits),
                                   reinterpret_cast<const float*>(size_logits));
 }
@@ -297,12 +295,17 @@ std::size_t CudaKernels::region_scratch_bytes(int max_rows, int dim, int inner_d
          2 * logits_bytes(max_rows, max_out);
 }
 
-StatusOr<std::unique_ptr<Kernels>> make_cuda_kernels(Device& device) {
-  return CudaKernels::create(device);
+StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device, const CudaAttributes& attributes) {
+  return CudaKernels::create(device, attributes);
 }
 
-StatusOr<std::unique_ptr<Kernels>> make_dry_cuda_kernels(Device& device) {
-  return CudaKernels::create_dry(device);
+StatusOr<std::unique_ptr<Kernels>> make_dry_kernels(Device& device,
+                                                    const CudaAttributes& attributes) {
+  return CudaKernels::create_dry(device, attributes);
 }
 
-}  // namespace gapless
+bool has_code() {
+  return has_step_code();
+}
+
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -1,21 +1,26 @@
-// The op table on an NVIDIA GPU of compute capability 9.0: T is bfloat16.
+// The op table on an NVIDIA GPU, by one path (cuda_path.h): T is bfloat16.
 #pragma once
 
+#include "kernels/cuda/cuda_path.h"
 #include "kernels/cuda/matrix_linear.h"
+#include "kernels/cuda/path_choice.h"
 #include "kernels/kernels.h"
 
-namespace gapless {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // One per device. Its device memory (a cuBLASLt workspace, counters of decode kernels) is taken
 // at creation. Ops of two streams of one device must not overlap: they share that memory. Threads:
 // one at a time.
 class CudaKernels : public Kernels {
  public:
-  static StatusOr<std::unique_ptr<Kernels>> create(Device& device);
+  static StatusOr<std::unique_ptr<Kernels>> create(Device& device,
+                                                   const CudaAttributes& attributes);
   // For their sizes (dry_kernels.h): no op may be called. Needs no GPU.
-  static StatusOr<std::unique_ptr<Kernels>> create_dry(Device& device);
+  static StatusOr<std::unique_ptr<Kernels>> create_dry(Device& device,
+                                                       const CudaAttributes& attributes);
 
   const char* name() const override { return "cuda"; }
+  const char* path() const override { return kPath.name; }
   DType activation_dtype() const override { return DType::kBF16; }
 
   Status linear(Stream& stream, const LinearParams& params) override;
@@ -63,18 +68,23 @@ class CudaKernels : public Kernels {
                                    int max_out) const override;
 
  private:
-  CudaKernels(std::unique_ptr<cuda::MatrixLinear> matrix_linear, Buffer counters,
-              int num_multiprocessors)
+  CudaKernels(std::unique_ptr<MatrixLinear> matrix_linear, Buffer counters,
+              const CudaAttributes& attributes)
       : matrix_linear_(std::move(matrix_linear)),
         counters_dev_(std::move(counters)),
-        num_multiprocessors_(num_multiprocessors) {}
+        attributes_(attributes) {}
 
   // The hidden state as the region heads read it.
   static StatusOr<const void*> normalise_regions(Stream& stream, const DecodeRegionsParams& params);
 
-  std::unique_ptr<cuda::MatrixLinear> matrix_linear_;
+  std::unique_ptr<MatrixLinear> matrix_linear_;
   Buffer counters_dev_;  // of decode_attention, then of decoder_blocks; zeros between launches
-  int num_multiprocessors_;
+  const CudaAttributes attributes_;
 };
 
-}  // namespace gapless
+// What a path gives to whoever chooses among them (cuda_paths.cpp).
+StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device, const CudaAttributes& attributes);
+// Whether the build holds code of this path that the current device runs.
+bool has_code();
+
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -12,14 +12,14 @@
 //
 // Row invariance: splits start at multiples of kSplitKeys of the sequence, and sums run over lanes,
 // warps and splits in fixed orders, whichever block combines them.
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kWarps = 4;
@@ -236,4 +236,4 @@ std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, i
          part_bytes;
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -4,13 +4,15 @@
 #include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/decoder_attention.cuh"
+#include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/one_launch_decoder.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 template <PreparedFormat kFormat, typename CacheElement>
-Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks);
+Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks,
+                             int shared_bytes);
 
 namespace {
 
@@ -76,7 +78,7 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
   const DecoderBlocksParams& p = params;
   if (!p.decode || p.num_sequences != p.num_tokens) return no("it is not a decode step");
   GAPLESS_RETURN_IF_ERROR(check_one_launch_decoder(params));
-  const int max_rows = std::min(kMaxSeats, num_multiprocessors);
+  const int max_rows = kOneRowPerBlock ? std::min(kMaxSeats, num_multiprocessors) : kMaxSeats;
   if (p.num_tokens < 1 || p.num_tokens > max_rows) {
     return no("{} rows, more than {}", p.num_tokens, max_rows);
   }
@@ -96,7 +98,7 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
 }
 
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
-                      int num_multiprocessors) {
+                      const CudaAttributes& device) {
   const int dim = params.blocks[0].qkv.in, ff_dim = params.blocks[0].ff.up.out;
   const ScratchLayout layout(params.num_tokens, dim, ff_dim, params.heads.num_heads);
   auto* scratch = static_cast<char*>(params.block_scratch);
@@ -139,7 +141,7 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
                                                : launch_decoder_kernel<PreparedFormat::kFp8, Bf16>
                              : fp8_cache ? launch_decoder_kernel<PreparedFormat::kNative, E4m3>
                                          : launch_decoder_kernel<PreparedFormat::kNative, Bf16>;
-  return launch_kernel(stream, p, num_multiprocessors);
+  return launch_kernel(stream, p, device.num_multiprocessors, device.shared_bytes);
 }
 
 std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim, int num_heads) {
@@ -150,4 +152,4 @@ std::size_t decoder_blocks_counter_bytes() {
   return sizeof(DecoderCounters);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

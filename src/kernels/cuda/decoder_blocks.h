@@ -5,9 +5,10 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "kernels/cuda/path_choice.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // Ok where decoder_blocks can run it; otherwise unavailable, with the first reason why not. What it cannot run
 // is composed of single ops.
@@ -17,9 +18,9 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
 // them. Starts one block per multiprocessor, which wait for each other: whatever else runs on the
 // device must end without waiting for this launch.
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
-                      int num_multiprocessors);
+                      const CudaAttributes& device);
 
 std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim, int num_heads);
 std::size_t decoder_blocks_counter_bytes();
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

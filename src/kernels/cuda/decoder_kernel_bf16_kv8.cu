@@ -1,10 +1,11 @@
 // The decode kernel for bfloat16 weights, a cache of e4m3.
 #include "kernels/cuda/device/decoder_kernel.cuh"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 template Status launch_decoder_kernel<PreparedFormat::kNative, E4m3>(Stream& stream,
                                                                      const DecoderLaunch& params,
-                                                                     int num_blocks);
+                                                                     int num_blocks,
+                                                                     int shared_bytes);
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -132,7 +132,7 @@ class DecoderWork {
     }
   }
 
-  // Whether this block counts a value, and how many blocks do.
+  // Whether this block counts a value, and how many blocks do. `num_rows`: no more than blocks.
   template <typename S, Value kValue>
   GAPLESS_HOST_DEVICE bool counts(int num_rows) const {
     using Of = ScheduleOf<S>;

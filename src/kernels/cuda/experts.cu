@@ -9,15 +9,16 @@
 
 #include "base/limits.h"
 #include "device/bump_layout.h"
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/copies.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/dense_ops.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kTileRows = 64, kTileColumns = 64, kTileDepth = 64;
@@ -336,4 +337,4 @@ Status experts(Stream& stream, const ExpertsParams& params) {
                 add_kernel, params, s);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

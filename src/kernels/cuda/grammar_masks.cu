@@ -7,12 +7,12 @@
 // Only `find` reads the cache and only `walk` changes it, so no row meets an entry that is half made.
 #include <algorithm>
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -270,4 +270,4 @@ Status grammar_masks(Stream& stream, const GrammarMasksParams& params) {
                 walk_kernel, params);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

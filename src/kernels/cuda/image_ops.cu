@@ -1,10 +1,10 @@
 // Crops to patch vectors, and encoder features to the projector's input.
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kPatchifyThreads = 256;
@@ -121,4 +121,4 @@ Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
       stitch_and_pool_kernel, params);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -2,7 +2,7 @@
 
 #include "device/cuda/cuda_error.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 Status launch_status(cudaError_t error, const char* kernel_name) {
   if (error == cudaSuccess) return ok_status();
@@ -19,4 +19,4 @@ Status check_registers(const char* kernel_name, const void* kernel, int expected
                     attributes.numRegs, expected);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -8,8 +8,9 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "kernels/cuda/cuda_path.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 struct LaunchShape {
   dim3 grid;
@@ -32,7 +33,7 @@ Status launch_status(cudaError_t error, const char* kernel_name);
 // takes registers that are not there waits for ever.
 Status check_registers(const char* kernel_name, const void* kernel, int expected);
 
-// Launches with overlap allowed (device/async.cuh says what a kernel owes for that). An empty grid
+// Launches, with overlap allowed where the path has it (device/launch_overlap.cuh says what a kernel owes for that). An empty grid
 // is no work.
 template <typename... Params, typename... Args>
 Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (*kernel)(Params...),
@@ -54,19 +55,26 @@ Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (
   }
   if (error != cudaSuccess) return launch_status(error, name);
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = shape.cluster;
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
+  unsigned num_attributes = 0;
+  if (kPath.has_copy_engine) {
+    cudaLaunchAttribute& overlap = attributes[num_attributes++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[num_attributes++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = shape.cluster;
+    cluster.val.clusterDim.y = 1;
+    cluster.val.clusterDim.z = 1;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = native;
   config.attrs = attributes;
-  config.numAttrs = shape.cluster > 1 ? 2 : 1;
+  config.numAttrs = num_attributes;
   return launch_status(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
 }
 
@@ -74,4 +82,4 @@ constexpr unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

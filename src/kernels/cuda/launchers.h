@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // norm_and_rows.cu
 Status norm(Stream& stream, const NormParams& params);
@@ -44,6 +44,8 @@ Status begin_step(Stream& stream, const BeginStepParams& params);
 Status plan_decode(Stream& stream, const PlanDecodeParams& params);
 Status advance_rows(Stream& stream, const AdvanceRowsParams& params);
 Status stamp_time(Stream& stream, std::uint64_t* stamp);
+// Whether the current device runs the code of this path.
+bool has_step_code();
 
 // kv_cache.cu
 Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params);
@@ -80,5 +82,8 @@ Status fill_random(Stream& stream, const FillRandomParams& params);
 // round_fp8.cu
 Status round_to_fp8(Stream& stream, const RoundToFp8Params& params);
 Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params);
+// to[i] = row first_row + i of a product's 8-bit x times its scale, which is exact; `to` is dense.
+Status widen_fp8_rows(Stream& stream, const LinearParams& params, int first_row, int num_rows,
+                      void* to);
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

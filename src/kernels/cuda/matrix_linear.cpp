@@ -7,12 +7,14 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = 32u << 20;
 // A residual that is also the output: 13 crops of Moondream 2, or 8 prompts, at once.
 constexpr std::size_t kResidualCopyBytes = 32u << 20;
+// Of rows that are widened at a time.
+constexpr std::size_t kWidenedBytes = 32u << 20;
 // Algorithms are chosen for these numbers of rows, the next one above the actual number.
 constexpr int kRowBuckets[] = {64,   128,  256,  384,  512,  768,  1024,
                                1536, 2048, 3072, 4096, 6144, 8192, 10240};
@@ -137,8 +139,27 @@ StatusOr<std::unique_ptr<MatrixLinear>> MatrixLinear::create(Device& device) {
     return make_error(StatusCode::kDeviceError, "cublasLtCreate: {}",
                       cublasLtGetStatusName(status));
   }
-  return std::unique_ptr<MatrixLinear>(
+  std::unique_ptr<MatrixLinear> linear(
       new MatrixLinear(device, handle, std::move(workspace), std::move(residual_copy)));
+  if (!linear->find_fp8_products()) {
+    GAPLESS_ASSIGN_OR_RETURN(linear->widened_dev_, device.allocate(kWidenedBytes));
+  }
+  return linear;
+}
+
+// 9.0 has them; what others have depends on cuBLASLt's release, so it is asked for a typical one.
+bool MatrixLinear::find_fp8_products() const {
+  if constexpr (kPath.has_warpgroups) return true;
+  if (!kPath.has_fp8) return false;
+  constexpr int kWidth = 2048;
+  LinearParams typical;
+  typical.x = typical.weights.fp8 = workspace_dev_.data();
+  typical.x_scales = typical.weights.fp8_scales = workspace_dev_.as<float>();
+  typical.y = residual_copy_dev_.data();
+  typical.weights.in = typical.weights.out = kWidth;
+  typical.x_stride = typical.y_stride = kWidth;
+  typical.num_rows = kTypicalRows;
+  return candidates(typical, kTypicalRows).ok();
 }
 
 MatrixLinear::~MatrixLinear() {
@@ -266,6 +287,9 @@ Status MatrixLinear::run(Stream& stream, const LinearParams& params) {
   // cuBLASLt asks the current device which algorithms there are.
   (void)native_stream(stream);
   if (params.num_rows == 0) return ok_status();
+  if (params.x_scales != nullptr && widened_dev_.data() != nullptr) {
+    return run_widened(stream, params);
+  }
   if (params.residual == nullptr) return multiply(stream, params);
   if (params.residual == params.y) return run_aside(stream, params);
   if (params.residual_rows >= params.num_rows) return multiply(stream, params);
@@ -300,6 +324,35 @@ Status MatrixLinear::run_aside(Stream& stream, const LinearParams& params) {
   return ok_status();
 }
 
+Status MatrixLinear::run_widened(Stream& stream, const LinearParams& params) {
+  const std::size_t row_bytes = static_cast<std::size_t>(params.weights.in) * 2;
+  auto rows_at_once = static_cast<int>(
+      std::min<std::size_t>(static_cast<std::size_t>(params.num_rows), kWidenedBytes / row_bytes));
+  // A residual that several rows share begins anew with each part.
+  const bool shares = params.residual != nullptr && params.residual_rows < params.num_rows;
+  if (shares) rows_at_once = rows_at_once / params.residual_rows * params.residual_rows;
+  if (rows_at_once == 0) {
+    return invalid_argument("linear: {} columns are too many", params.weights.in);
+  }
+  for (int first = 0; first < params.num_rows; first += rows_at_once) {
+    LinearParams part = params;
+    part.num_rows = std::min(rows_at_once, params.num_rows - first);
+    GAPLESS_RETURN_IF_ERROR(
+        widen_fp8_rows(stream, params, first, part.num_rows, widened_dev_.data()));
+    part.x = widened_dev_.data();
+    part.x_stride = params.weights.in;
+    part.x_scales = nullptr;
+    part.y = static_cast<char*>(params.y) + first * params.y_stride * 2;
+    if (params.residual != nullptr && !shares) {
+      part.residual =
+          static_cast<const char*>(params.residual) + first * params.residual_stride * 2;
+      part.residual_rows = part.num_rows;
+    }
+    GAPLESS_RETURN_IF_ERROR(run(stream, part));
+  }
+  return ok_status();
+}
+
 Status MatrixLinear::multiply(Stream& stream, const LinearParams& params) {
   GAPLESS_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, algorithm_for(params));
   return multiply(stream, params, algorithm);
@@ -318,4 +371,4 @@ Status MatrixLinear::multiply(Stream& stream, const LinearParams& p,
       "cublasLtMatmul", p);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

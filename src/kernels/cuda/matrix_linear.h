@@ -14,7 +14,7 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // Row invariance: cuBLASLt's algorithms without split columns add up an output's products in the
 // same order whatever their tiles are, so that the number of rows may choose among them. That was
@@ -26,6 +26,10 @@ namespace gapless::cuda {
 // compares give the same bits; or else at the first use of a shape and a bucket of row counts, by
 // asking cuBLASLt's heuristic (some 100 us of host time, nothing on the device). Later calls
 // neither allocate nor wait, and may be captured. Threads: any.
+//
+// Products in 8 bits are cuBLASLt's where it has them for this GPU. Elsewhere both sides are widened,
+// which is exact: x a part of its rows at a time, and the weights lie in bfloat16 beside their 8-bit
+// copy.
 class MatrixLinear {
  public:
   static StatusOr<std::unique_ptr<MatrixLinear>> create(Device& device);
@@ -74,6 +78,9 @@ class MatrixLinear {
                                      const Algorithms& typical) const;
   StatusOr<cublasLtMatmulAlgo_t> algorithm_for(const LinearParams& params);
   Status run_aside(Stream& stream, const LinearParams& params);
+  Status run_widened(Stream& stream, const LinearParams& params);
+  // Whether cuBLASLt multiplies 8-bit numbers with a scale for each row here.
+  bool find_fp8_products() const;
   Status multiply(Stream& stream, const LinearParams& params);
   Status multiply(Stream& stream, const LinearParams& params,
                   const cublasLtMatmulAlgo_t& algorithm) const;
@@ -82,9 +89,11 @@ class MatrixLinear {
   cublasLtHandle_t handle_;
   Buffer workspace_dev_;
   Buffer residual_copy_dev_;
+  // Rows of 8-bit numbers as bfloat16, where there are no products of them; else empty.
+  Buffer widened_dev_;
   std::mutex mutex_;
   std::map<Shape, Choices> tuned_;
   std::map<Shape, Choices> guessed_;  // by bucket
 };
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -12,7 +12,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/matrix_linear.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kFewRows = 64;
@@ -136,6 +136,12 @@ Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
                           std::span<const int> row_counts) {
   if (row_counts.empty()) return ok_status();
   (void)native_stream(stream);  // makes its device current, for cuBLASLt and the timer's events
+  if (params.x_scales != nullptr && widened_dev_.data() != nullptr) {
+    LinearParams wide = params;
+    wide.x_scales = nullptr;
+    wide.x_stride = params.weights.in;
+    return tune(stream, wide, row_counts);
+  }
   // Of products in 8 bits cuBLASLt knows one algorithm for a number of rows.
   if (params.x_scales != nullptr) return take_first(params, row_counts);
   const int max_rows = *std::max_element(row_counts.begin(), row_counts.end());
@@ -193,4 +199,4 @@ Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
   return ok_status();
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -3,14 +3,14 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/activation.cuh"
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/fp8.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kNormWarps = 4;       // of a block
@@ -219,4 +219,4 @@ Status count_differences(Stream& stream, const void* a, const void* b, std::size
       count);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -2,15 +2,16 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/flash_attention.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 // One block per multiprocessor, of as many groups as registers allow.
 template <int kHeadDim>
-using Shape = FlashShape<kHeadDim, kHeadDim <= 64 ? 4 : 2, 64>;
+using Shape = FlashShapeOfPath<kHeadDim, FlashShape<kHeadDim, kHeadDim <= 64 ? 4 : 2, 64>>;
 
 // One tile of queries of one sequence and head. Query i has position num_cached + first_query + i.
 template <int kHeadDim, typename Element>
@@ -122,7 +123,7 @@ Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_mu
       .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
       .block = dim3(kFlashThreads<Shape<kHeadDim>>),
       .shared_bytes = sizeof(Shared<kHeadDim, Bf16>),
-      .registers = FlashRegisters<Shape<kHeadDim>>::kStart};
+      .registers = FlashRegisters<Shape<kHeadDim>>::kExchanged};
   return launch("prefill_attention", stream, shape,
                 params.kv.format == KvFormat::kFp8 ? prefill_attention_kernel<kHeadDim, E4m3>
                                                    : prefill_attention_kernel<kHeadDim, Bf16>,
@@ -146,4 +147,4 @@ Status prefill_attention(Stream& stream, const PagedAttentionParams& params,
   }
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -1,12 +1,12 @@
 // From the region heads' logits to values.
 #include <cmath>
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -115,4 +115,4 @@ Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
                 pick_region_values_kernel, params, coord_logits, size_logits);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -12,6 +12,15 @@ namespace gapless {
 // Stage s has slot s % kRingStages.
 inline constexpr unsigned kRingStages = 32;
 
+// Where stages begin, whatever they hold: who reads one may reckon with it. So does the ring.
+inline constexpr int kStageAlignment = 128;
+
+// The bytes of a decode kernel's ring, where a block may have `shared_bytes` of shared memory and
+// `rest_bytes` are for other things. The block aligns the ring itself.
+GAPLESS_HOST_DEVICE constexpr int decoder_ring_bytes(int shared_bytes, int rest_bytes) {
+  return (shared_bytes - kStageAlignment - rest_bytes) / kStageAlignment * kStageAlignment;
+}
+
 // The phase of its slot's barriers that a stage waits for, as they count.
 GAPLESS_HOST_DEVICE inline int phase_parity(unsigned stage) {
   return stage / kRingStages & 1;

@@ -99,6 +99,18 @@ TEST_F(RingSpaceTest, AStageIsNotCutInTwo) {
   EXPECT_TRUE(space.has_room(140, 40));
 }
 
+TEST(RingBytesTest, TheRingTakesWhatTheDeviceGives) {
+  constexpr int kRest = 14'000;
+  for (const int shared_kb : {99, 163, 227}) {
+    const int shared = shared_kb << 10, ring = decoder_ring_bytes(shared, kRest);
+    EXPECT_EQ(ring % kStageAlignment, 0);
+    // Wherever the block's memory begins, the ring can be aligned.
+    EXPECT_LE(ring + kRest + kStageAlignment, shared);
+    EXPECT_GT(ring + kRest + 2 * kStageAlignment, shared);
+  }
+  EXPECT_EQ(decoder_ring_bytes(99 << 10, kRest), 87'168);
+}
+
 // Stages are used up in any order; slots are looked at as a set.
 TEST(RingSlotsTest, StagesAreCountedInTurn) {
   std::mt19937 random(3);

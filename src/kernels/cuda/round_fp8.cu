@@ -1,13 +1,14 @@
 // Rounds weights to 8-bit floating point where they lie, and makes rows for products in 8 bits.
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/fp8.cuh"
+#include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/fp8.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -69,7 +70,42 @@ __global__ void __launch_bounds__(kThreads) rows_to_fp8_kernel(RowsToFp8Params p
   if (threadIdx.x == 0) p.scales[row] = scale.scale;
 }
 
+struct WidenParams {
+  const std::uint8_t* x;
+  std::int64_t x_stride;
+  const float* scales;
+  Bf16* to;
+  int dim;
+};
+
+// One block per row.
+__global__ void __launch_bounds__(kThreads) widen_fp8_kernel(WidenParams p) {
+  let_successor_start();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const float scale = p.scales[row];
+  for (int at = static_cast<int>(threadIdx.x) * kVector; at < p.dim; at += kThreads * kVector) {
+    float values[kVector];
+    KvVector<E4m3>::unpack(*reinterpret_cast<const uint2*>(p.x + row * p.x_stride + at), values);
+#pragma unroll
+    for (float& value : values) value *= scale;
+    store_vector(p.to + row * p.dim + at, values);
+  }
+}
+
 }  // namespace
+
+Status widen_fp8_rows(Stream& stream, const LinearParams& params, int first_row, int num_rows,
+                      void* to) {
+  const WidenParams p{.x = static_cast<const std::uint8_t*>(params.x) + first_row * params.x_stride,
+                      .x_stride = params.x_stride,
+                      .scales = params.x_scales + first_row,
+                      .to = static_cast<Bf16*>(to),
+                      .dim = params.weights.in};
+  return launch("widen_fp8_rows", stream,
+                {.grid = dim3(static_cast<unsigned>(num_rows)), .block = dim3(kThreads)},
+                widen_fp8_kernel, p);
+}
 
 Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) {
   if (params.dim % kVector != 0 || params.dim > kThreads * kRowVectors * kVector ||
@@ -90,4 +126,4 @@ Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
                 round_to_fp8_kernel, params);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

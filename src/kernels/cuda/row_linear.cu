@@ -2,12 +2,13 @@
 // activations its N operand (8 to 32 rows of x), so one kernel serves every number of rows at the
 // speed of reading W.
 //
-//   block  = 8 computing warps + 1 copying thread. Each block (or cluster, below) owns a range of
+//   block  = 8 computing warps + 1 copying warp. Each block (or cluster, below) owns a range of
 //            16-row tiles of W and walks it in groups of up to kGroupTiles tiles.
-//   stage  = 128 columns of the group's tiles and of x, in shared memory, filled by the copy
-//   engine. warp w = the w-th 16 columns of every stage. ranks  = where W has few rows (N / 16
-//   tiles would leave multiprocessors idle), a cluster of four
-//            blocks shares a range, each taking a quarter of the columns.
+//   stage  = 128 columns of the group's tiles and of x, in shared memory, filled by asynchronous
+//            copies. warp w = the w-th 16 columns of every stage.
+//   ranks  = where W has few rows (N / 16 tiles would leave multiprocessors idle), a cluster of four
+//            blocks shares a range, each taking a quarter of the columns. Without clusters a block
+//            sums the quarters one after the other: the same sums.
 //   slices = more than 32 rows of x are divided among blocks that read the same weights side by
 //   side.
 //
@@ -20,8 +21,12 @@
 // for before wait_for_predecessor: weights are never written in a step.
 #include <algorithm>
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/boxes.cuh"
+#include "kernels/cuda/device/clusters.cuh"
+#include "kernels/cuda/device/copies.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/launch.h"
@@ -29,7 +34,7 @@
 #include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/tensor_map.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kComputeWarps = kProductWarps;
@@ -61,13 +66,19 @@ struct Job {
 };
 
 struct Launch {
-  CUtensorMap weight_maps[kMaxRowLinearJobs];
-  CUtensorMap x_maps[kMaxRowLinearJobs];
+  BoxSource weight_boxes[kMaxRowLinearJobs];
+  BoxSource x_boxes[kMaxRowLinearJobs];
   Job jobs[kMaxRowLinearJobs];
   int num_rows;
   int num_slices;
-  int num_ranks;  // blocks of a cluster, over which columns are split
+  int num_ranks;  // over which columns are split
 };
+
+// Blocks that share a range of tiles, a rank each. Without clusters a block computes one rank after
+// the other.
+__device__ int blocks_of_range(const Launch& launch) {
+  return kHasClusters ? launch.num_ranks : 1;
+}
 
 // Shared memory of a block, in bytes from its 1024-byte aligned start.
 template <int kRows>
@@ -75,16 +86,19 @@ struct Layout {
   static constexpr int kXBoxBytes = kRows * kBoxRowBytes;
   static constexpr int kWeightBytes = kGroupTiles * kTileBytes;
   static constexpr int kStageBytes = kWeightBytes + kBoxesPerStage * kXBoxBytes;
-  // Two blocks fit on a multiprocessor, so that the next kernel's weights arrive while this one
-  // ends.
-  static constexpr int kBudget = 112 << 10;
-  static constexpr int kNumStages = (kBudget - kReduceBytes - 256) / kStageBytes;
+  // Sums of a group: of a cluster's only one, left for the other ranks in the stages when those are
+  // used up; or of the ranks so far.
+  static constexpr int kPartialBytes = kGroupTiles * kTileRows * kRows * 4;
+  static constexpr int kOwnPartialBytes = kHasClusters ? 0 : kPartialBytes;
+  // On 9.0a two blocks fit on a multiprocessor, so that the next kernel's weights arrive while this
+  // one ends. Elsewhere one has to fit on the smallest.
+  static constexpr int kBudget = kPath.has_warpgroups ? 112 << 10 : kSmallestSharedBytes - 1024;
+  static constexpr int kNumStages = (kBudget - kReduceBytes - kOwnPartialBytes - 256) / kStageBytes;
   static constexpr int kReduce = kNumStages * kStageBytes;
-  static constexpr int kBarriers = kReduce + kReduceBytes;
+  static constexpr int kPartial = kHasClusters ? 0 : kReduce + kReduceBytes;
+  static constexpr int kBarriers = kReduce + kReduceBytes + kOwnPartialBytes;
   static constexpr int kBytes = kBarriers + 2 * kNumStages * 8 + 1024;
   static_assert(kNumStages >= 3 && kNumStages <= 16);
-  // Sums of a cluster's only group, left for the other ranks in the stages when those are used up.
-  static constexpr int kPartialBytes = kGroupTiles * kTileRows * kRows * 4;
   static_assert(kPartialBytes <= kReduce);
 };
 
@@ -92,10 +106,10 @@ struct TileRange {
   int begin, end;
 };
 
-// The tiles of this cluster.
-__device__ TileRange tile_range(const Job& job, int num_ranks) {
+// The tiles of this cluster of blocks.
+__device__ TileRange tile_range(const Job& job, int num_blocks) {
   const int num_tiles = (job.out + kTileRows - 1) / kTileRows;
-  const int cluster = blockIdx.x / num_ranks, num_clusters = gridDim.x / num_ranks;
+  const int cluster = blockIdx.x / num_blocks, num_clusters = gridDim.x / num_blocks;
   return {static_cast<int>(static_cast<std::int64_t>(cluster) * num_tiles / num_clusters),
           static_cast<int>(static_cast<std::int64_t>(cluster + 1) * num_tiles / num_clusters)};
 }
@@ -130,7 +144,7 @@ __device__ void store_output(const Job& job, int row, int column, float sum) {
 // The stages of one block, in the order in which they are filled and used.
 struct StageWalk {
   TileRange tiles;
-  int first_stage, num_stages;  // this rank's share of the columns
+  int first_stage, num_stages;  // this block's share of the columns
 
   __device__ int num_groups() const {
     return (tiles.end - tiles.begin + kGroupTiles - 1) / kGroupTiles;
@@ -145,8 +159,8 @@ struct StageWalk {
 // What a block works on.
 struct Work {
   const Job& job;
-  const CUtensorMap* weight_map;
-  const CUtensorMap* x_map;
+  const BoxSource* weight_boxes;
+  const BoxSource* x_boxes;
   StageWalk walk;
   int first_row;  // of x and y
 };
@@ -159,7 +173,7 @@ __device__ void copy_weights(const Work& work, int step, std::uint32_t stage,
   const int group = step / walk.num_stages;
   const int chunk = walk.first_stage + step % walk.num_stages;
   const int num_tiles = walk.group_size(group);
-  arrive_expecting(barrier, num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
+  expect_copies(barrier, num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
   const int first_tile = walk.group_begin(group);
   if (work.job.prepared != nullptr) {
     const std::int64_t all_tiles = (work.job.out + kTileRows - 1) / kTileRows;
@@ -171,9 +185,9 @@ __device__ void copy_weights(const Work& work, int step, std::uint32_t stage,
   }
   for (int tile = 0; tile < num_tiles; ++tile) {
     for (int box = 0; box < kBoxesPerStage; ++box) {
-      copy_box_async(stage + tile * kTileBytes + box * kTileBoxBytes, work.weight_map,
+      copy_box_async(stage + tile * kTileBytes + box * kTileBoxBytes, work.weight_boxes,
                      chunk * kStageColumns + box * kBoxColumns, (first_tile + tile) * kTileRows,
-                     barrier);
+                     kTileRows, barrier);
     }
   }
 }
@@ -183,18 +197,20 @@ __device__ void copy_x(const Work& work, int step, std::uint32_t stage, std::uin
   using L = Layout<kRows>;
   const int chunk = work.walk.first_stage + step % work.walk.num_stages;
   for (int box = 0; box < kBoxesPerStage; ++box) {
-    copy_box_async(stage + L::kWeightBytes + box * L::kXBoxBytes, work.x_map,
-                   chunk * kStageColumns + box * kBoxColumns, work.first_row, barrier);
+    copy_box_async(stage + L::kWeightBytes + box * L::kXBoxBytes, work.x_boxes,
+                   chunk * kStageColumns + box * kBoxColumns, work.first_row, kRows, barrier);
   }
+  complete_copies(barrier);
 }
 
-// The copying thread.
+// The copying lanes.
 template <int kRows>
 __device__ void fill_stages(const Work& work, std::uint32_t shared) {
   using L = Layout<kRows>;
   const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
   const int total = work.walk.total();
-  const int ahead = min(total, L::kNumStages);
+  // Weights alone, where they may be asked for before the predecessor is through.
+  const int ahead = kHasCopyEngine ? min(total, L::kNumStages) : 0;
   for (int step = 0; step < ahead; ++step) {
     copy_weights<kRows>(work, step, shared + step * L::kStageBytes, full + step * 8);
   }
@@ -260,7 +276,8 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
   }
 }
 
-// The computing warps. With several ranks the sums of the one group are left in `partial`.
+// The computing warps. With several ranks the sums of a group lie in `partial`: in a cluster those of
+// this block's rank, for all ranks to read; else those of the ranks so far.
 template <int kRows>
 __device__ void multiply(const Work& work, const Launch& launch, std::uint32_t shared,
                          float* reduce_buffer, float* partial) {
@@ -272,27 +289,41 @@ __device__ void multiply(const Work& work, const Launch& launch, std::uint32_t s
   int step = 0;
   for (int group = 0; group < walk.num_groups(); ++group) {
     const int num_tiles = walk.group_size(group);
-    Accumulators<kRows> sums = {};
-    for (int i = 0; i < walk.num_stages; ++i, ++step) {
-      const int slot = step % L::kNumStages;
-      wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
-      multiply_stage<kRows>(sums, shared + slot * L::kStageBytes, num_tiles, prepared);
-      __syncwarp();
-      if (lane == 0) arrive(empty + slot * 8);
+    const int num_own_ranks = kHasClusters ? 1 : launch.num_ranks;
+    for (int rank = 0; rank < num_own_ranks; ++rank) {
+      const int end = kHasClusters ? walk.num_stages : (rank + 1) * walk.num_stages / num_own_ranks;
+      Accumulators<kRows> sums = {};
+      for (int i = kHasClusters ? 0 : rank * walk.num_stages / num_own_ranks; i < end;
+           ++i, ++step) {
+        const int slot = step % L::kNumStages;
+        wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
+        multiply_stage<kRows>(sums, shared + slot * L::kStageBytes, num_tiles, prepared);
+        __syncwarp();
+        if (lane == 0) arrive(empty + slot * 8);
+      }
+      // All warps are through with the stages before `partial` takes their place.
+      if (kHasClusters && launch.num_ranks > 1) named_barrier(1, kComputeThreads);
+      const int first_column = walk.group_begin(group) * kTileRows;
+      reduce_warps<kRows>(sums, num_tiles, threadIdx.x / kWarp, reduce_buffer,
+                          [&](int tile, int row, int tile_row, float sum) {
+                            const int y_row = work.first_row + row;
+                            const int column = first_column + tile * kTileRows + tile_row;
+                            float* own = partial + (tile * kRows + row) * kTileRows + tile_row;
+                            if constexpr (!kHasClusters) {
+                              // The same thread's for all ranks.
+                              if (rank > 0) sum += *own;
+                              if (rank + 1 < num_own_ranks) {
+                                *own = sum;
+                                return;
+                              }
+                            }
+                            if (kHasClusters && launch.num_ranks > 1) {
+                              *own = sum;
+                            } else if (y_row < launch.num_rows && column < work.job.out) {
+                              store_output(work.job, y_row, column, sum);
+                            }
+                          });
     }
-    // All warps are through with the stages before `partial` takes their place.
-    if (launch.num_ranks > 1) named_barrier(1, kComputeThreads);
-    const int first_column = walk.group_begin(group) * kTileRows;
-    reduce_warps<kRows>(sums, num_tiles, threadIdx.x / kWarp, reduce_buffer,
-                        [&](int tile, int row, int tile_row, float sum) {
-                          const int y_row = work.first_row + row;
-                          const int column = first_column + tile * kTileRows + tile_row;
-                          if (launch.num_ranks > 1) {
-                            partial[(tile * kRows + row) * kTileRows + tile_row] = sum;
-                          } else if (y_row < launch.num_rows && column < work.job.out) {
-                            store_output(work.job, y_row, column, sum);
-                          }
-                        });
   }
 }
 
@@ -325,18 +356,19 @@ __global__ void __launch_bounds__(kThreads, 2)
   const std::uint32_t shared = shared_address(base);
   const int job_index = blockIdx.y / launch.num_slices;
   const Job& job = launch.jobs[job_index];
-  const int rank = launch.num_ranks > 1 ? cluster_rank() : 0;
-  const int first_stage = rank * job.num_stages / launch.num_ranks;
-  const int end_stage = (rank + 1) * job.num_stages / launch.num_ranks;
+  const int num_blocks = blocks_of_range(launch);
+  const int rank = num_blocks > 1 ? cluster_rank() : 0;
+  const int first_stage = rank * job.num_stages / num_blocks;
+  const int end_stage = (rank + 1) * job.num_stages / num_blocks;
   const Work work{job,
-                  &launch.weight_maps[job_index],
-                  &launch.x_maps[job_index],
-                  {tile_range(job, launch.num_ranks), first_stage, end_stage - first_stage},
+                  &launch.weight_boxes[job_index],
+                  &launch.x_boxes[job_index],
+                  {tile_range(job, num_blocks), first_stage, end_stage - first_stage},
                   static_cast<int>(blockIdx.y % launch.num_slices) * kRows};
 
   let_successor_start();
   if (threadIdx.x == kComputeThreads) {
-    prefetch_tensor_map(work.x_map);
+    prefetch_box_source(work.x_boxes);
     for (int slot = 0; slot < L::kNumStages; ++slot) {
       init_barrier(shared + L::kBarriers + slot * 8, 1);
       init_barrier(shared + L::kBarriers + (L::kNumStages + slot) * 8, kComputeWarps);
@@ -350,17 +382,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   __syncthreads();
 
-  auto* partial = reinterpret_cast<float*>(base);
-  if (threadIdx.x == kComputeThreads) fill_stages<kRows>(work, shared);
+  auto* partial = reinterpret_cast<float*>(base + L::kPartial);
+  const bool copies =
+      kCopyingLanes == 1 ? threadIdx.x == kComputeThreads : threadIdx.x >= kComputeThreads;
+  if (copies) fill_stages<kRows>(work, shared);
   __syncwarp();
   wait_for_predecessor();
   if (threadIdx.x < kComputeThreads) {
     multiply<kRows>(work, launch, shared, reinterpret_cast<float*>(base + L::kReduce), partial);
   }
-  if (launch.num_ranks > 1) {
-    cluster_barrier();
-    combine_ranks<kRows>(work, launch, partial);
-    cluster_barrier();  // no block leaves while another reads its sums
+  if constexpr (kHasClusters) {
+    if (launch.num_ranks > 1) {
+      cluster_barrier();
+      combine_ranks<kRows>(work, launch, partial);
+      cluster_barrier();  // no block leaves while another reads its sums
+    }
   }
 }
 
@@ -378,7 +414,7 @@ Status launch_rows(Stream& stream, const Launch& params, int num_jobs, int num_b
                                        static_cast<unsigned>(num_jobs * params.num_slices)),
                           .block = dim3(kThreads),
                           .shared_bytes = Layout<kRows>::kBytes,
-                          .cluster = static_cast<unsigned>(params.num_ranks)};
+                          .cluster = kHasClusters ? static_cast<unsigned>(params.num_ranks) : 1};
   return launch("row_linear", stream, shape, row_linear_kernel<kRows>, params);
 }
 
@@ -425,11 +461,11 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
     GAPLESS_RETURN_IF_ERROR(check_job(linear, params.num_rows));
     params.jobs[i] = make_job(jobs[i]);
     if (params.jobs[i].prepared == nullptr) {
-      GAPLESS_ASSIGN_OR_RETURN(params.weight_maps[i],
-                               make_tensor_map(w.weight, w.out, w.in, w.in, kTileRows));
+      GAPLESS_RETURN_IF_ERROR(
+          describe_boxes(params.weight_boxes[i], w.weight, w.out, w.in, w.in, kTileRows));
     }
-    GAPLESS_ASSIGN_OR_RETURN(
-        params.x_maps[i], make_tensor_map(linear.x, params.num_rows, w.in, linear.x_stride, rows));
+    GAPLESS_RETURN_IF_ERROR(
+        describe_boxes(params.x_boxes[i], linear.x, params.num_rows, w.in, linear.x_stride, rows));
     const int num_tiles = (w.out + kTileRows - 1) / kTileRows;
     most_tiles = std::max(most_tiles, num_tiles);
     // A property of the weights alone, never of the device or the rows: it decides the order of
@@ -439,7 +475,7 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
   }
   int num_blocks = std::min(most_tiles, num_multiprocessors);
   params.num_ranks = few_tiles && many_columns ? kColumnRanks : 1;
-  if (params.num_ranks > 1) {
+  if (kHasClusters && params.num_ranks > 1) {
     num_blocks = (most_tiles + kGroupTiles - 1) / kGroupTiles * kColumnRanks;
   }
   switch (rows) {
@@ -452,4 +488,4 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
   }
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

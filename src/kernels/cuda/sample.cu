@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "kernels/adjusted_logit.h"
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/token_order.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
@@ -15,7 +15,7 @@
 #include "kernels/sampling_uniform.h"
 #include "step/automaton_walk.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 // Loads in flight per thread. Where each logit brings others along, fewer: no row may pay in registers
@@ -395,4 +395,4 @@ std::size_t sample_scratch_bytes(int max_rows, int vocab) {
          (kParts * sizeof(Summary) + static_cast<std::size_t>(vocab) * sizeof(float));
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -2,14 +2,14 @@
 #include <cmath>
 
 #include "kernels/cuda/device/activation.cuh"
-#include "kernels/cuda/device/async.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/tau_position.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -84,4 +84,4 @@ Status scale_heads(Stream& stream, const ScaleHeadsParams& params, const void* t
                 scale_heads_kernel, params, static_cast<const Bf16*>(t));
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -1,11 +1,11 @@
 // The bookkeeping of a step, on rows: install, plan, advance, stamp. Tiny kernels of one thread per
 // item.
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "step/automaton_walk.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 64;
@@ -167,9 +167,16 @@ Status advance_rows(Stream& stream, const AdvanceRowsParams& params) {
                 params);
 }
 
+bool has_step_code() {
+  cudaFuncAttributes attributes;
+  const bool has = cudaFuncGetAttributes(&attributes, stamp_time_kernel) == cudaSuccess;
+  (void)cudaGetLastError();
+  return has;
+}
+
 Status stamp_time(Stream& stream, std::uint64_t* stamp) {
   return launch("stamp_time", stream, {.grid = dim3(1), .block = dim3(1)}, stamp_time_kernel,
                 stamp);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -2,7 +2,7 @@
 
 #include <cuda_runtime.h>
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
@@ -43,4 +43,16 @@ StatusOr<CUtensorMap> make_tensor_map(const void* matrix, std::int64_t rows, std
   return map;
 }
 
-}  // namespace gapless::cuda
+Status describe_boxes(CUtensorMap& to, const void* matrix, int rows, int columns,
+                      std::int64_t stride, int box_rows) {
+  GAPLESS_ASSIGN_OR_RETURN(to, make_tensor_map(matrix, rows, columns, stride, box_rows));
+  return ok_status();
+}
+
+Status describe_boxes(PlainMatrix& to, const void* matrix, int rows, int columns,
+                      std::int64_t stride, int /*box_rows*/) {
+  to = {.data = matrix, .stride = stride, .rows = rows, .columns = columns};
+  return ok_status();
+}
+
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -9,12 +9,12 @@
 //   4. A token's place is the number of collected keys above its own.
 #include <cmath>
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 1024;
@@ -165,4 +165,4 @@ Status top_logprobs(Stream& stream, const TopLogprobsParams& params) {
                 top_logprobs_kernel, params);
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

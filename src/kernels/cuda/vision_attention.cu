@@ -2,16 +2,19 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/flash_attention.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 namespace {
 
 // One block per multiprocessor. A head of 72 leaves registers for three groups; they take twice the
 // keys at a time.
 template <int kHeadDim>
-using Shape = FlashShape<kHeadDim, kHeadDim == 72 ? 3 : 4, kHeadDim == 72 ? 128 : 64>;
+using Shape =
+    FlashShapeOfPath<kHeadDim,
+                     FlashShape<kHeadDim, kHeadDim == 72 ? 3 : 4, kHeadDim == 72 ? 128 : 64>>;
 template <int kHeadDim>
 constexpr int kTileQueries = Shape<kHeadDim>::kGroups* kGroupQueries;
 
@@ -68,7 +71,7 @@ Status launch_for(Stream& stream, const VisionAttentionParams& params, int num_m
       .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
       .block = dim3(kFlashThreads<Shape<kHeadDim>>),
       .shared_bytes = sizeof(FlashShared<Shape<kHeadDim>, CropProblem>),
-      .registers = FlashRegisters<Shape<kHeadDim>>::kStart};
+      .registers = FlashRegisters<Shape<kHeadDim>>::kExchanged};
   return launch("vision_attention", stream, shape, vision_attention_kernel<kHeadDim>, params);
 }
 
@@ -89,4 +92,4 @@ Status vision_attention(Stream& stream, const VisionAttentionParams& params,
   }
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

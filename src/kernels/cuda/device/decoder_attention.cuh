@@ -15,6 +15,7 @@
 #include "kernels/cuda/device/attention_unit.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
 
@@ -279,7 +280,7 @@ __device__ __forceinline__ void insert_new_token(const typename KvVector<Element
   const std::uint32_t to = lane >= 16 ? value_page : piece(page * 2) + in_page;
   store_shared_elements(to + offset * Shape::kKeyBytes, entry);
   // The copy engine fills this memory again.
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  publish_shared_to_engines();
   __syncwarp();
 }
 
@@ -326,8 +327,9 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
 template <typename Element, PreparedFormat kFormat, int kRows>
 __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows,
                                      const Activations<kFormat, kRows>& to) {
-  constexpr int kBatch = 32;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  constexpr int kBatch = kHasRegisterExchange ? 32 : 16;
+  const unsigned thread = afresh(threadIdx.x);
+  const int warp = thread / kWarp, lane = thread % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
        i += gridDim.x * kProductWarps) {
     const int row = i / p.num_heads, head = i % p.num_heads;

@@ -6,16 +6,19 @@
 #include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/decoder_products.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
+#include "kernels/cuda/ring_space.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 inline constexpr int kStreamWarp = kProductWarps;
 inline constexpr int kXWarp = kProductWarps + 1;
 inline constexpr int kSignalWarp = kProductWarps + 2;
-// Registers change hands between groups of four warps: one has nothing else to do.
-inline constexpr int kDecoderThreads = (kProductWarps + 4) * kWarp;
+// Registers change hands between groups of four warps: one has nothing else to do. Where they do
+// not, there is none such, and all threads have the more.
+inline constexpr int kDecoderThreads = (kProductWarps + (kHasRegisterExchange ? 4 : 3)) * kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
 // nothing of up to 32 rows lies there. Up to 8 rows those of the start are enough; the compiler
@@ -28,7 +31,8 @@ inline constexpr int kComputingRegisters = kRows == 64  ? 216
 template <int kRows>
 inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegisters<kRows>;
 template <int kRows>
-inline constexpr bool kExchangesRegisters = kComputingRegisters<kRows> != kStartRegisters;
+inline constexpr bool kExchangesRegisters =
+    kHasRegisterExchange&& kComputingRegisters<kRows> != kStartRegisters;
 
 struct DecoderSmall {
   RingControl ring;
@@ -39,15 +43,22 @@ struct DecoderSmall {
   AttentionRows rows;
 };
 
-// Shared memory of a block, in bytes from its 128-byte aligned start.
+// Shared memory of a block, in bytes from its 128-byte aligned start: the ring, then the rest. The
+// ring takes all that the device has, which the compiler knows where a path has one kind of device.
 struct DecoderLayout {
-  static constexpr int kBudget = (227 << 10) - 128;  // of a multiprocessor
-  static constexpr int kRingBytes =
-      (kBudget - kReduceBytes - static_cast<int>(sizeof(DecoderSmall))) / 128 * 128;
-  static constexpr int kReduce = kRingBytes;
-  static constexpr int kSmall = kReduce + kReduceBytes;
-  static constexpr int kBytes = kSmall + static_cast<int>(sizeof(DecoderSmall)) + 128;
+  static constexpr int kRestBytes = kReduceBytes + static_cast<int>(sizeof(DecoderSmall));
+  static constexpr int kSmallestRingBytes = decoder_ring_bytes(kSmallestSharedBytes, kRestBytes);
+  static constexpr int kLargestRingBytes = decoder_ring_bytes(kLargestSharedBytes, kRestBytes);
+
+  // 0: as the launch says (DecoderLaunch::ring_bytes).
+  static constexpr int kRingBytes = kPath.has_warpgroups ? kLargestRingBytes : 0;
+
+  static constexpr int bytes(int ring_bytes) { return ring_bytes + kRestBytes + kStageAlignment; }
 };
+
+// Small GPUs have fewer multiprocessors than a step has rows: a block then has each gridDim.x-th.
+// Those of 9.0a have enough (check_decoder_kernel).
+inline constexpr bool kOneRowPerBlock = kPath.has_warpgroups;
 
 using Schedule = ParallelDecoder;
 // As the kernel's code has them.
@@ -64,13 +75,20 @@ struct DecoderBlockState {
   DecoderSmall& small;
   DecoderWork work;
 
+  __device__ int ring_bytes() const {
+    int bytes = DecoderLayout::kRingBytes;
+    if constexpr (DecoderLayout::kRingBytes == 0) bytes = p.ring_bytes;
+    return bytes;
+  }
   __device__ GridCounter& counter(Value value) const {
     return p.counters->values[static_cast<int>(value)];
   }
   // What the counter of a value shows when all have counted a turn.
   template <Value kValue>
   __device__ unsigned count_of(int turn) const {
-    return (turn + 1) * work.template counting_blocks<Schedule, kValue>(p.num_rows);
+    const int blocks_with_row =
+        kOneRowPerBlock ? p.num_rows : min(p.num_rows, static_cast<int>(gridDim.x));
+    return (turn + 1) * work.template counting_blocks<Schedule, kValue>(blocks_with_row);
   }
   __device__ std::uint32_t written(Value value) const {
     return shared_address(&small.written[static_cast<int>(value)]);
@@ -88,4 +106,4 @@ struct DecoderBlockState {
   }
 };
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -2,13 +2,16 @@
 #pragma once
 
 #include "kernels/cuda/device/activations.cuh"
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // Every thread of theirs, after it wrote a value in a layer.
 template <Value kValue, int kRows>
@@ -52,16 +55,15 @@ __device__ inline Bf16* qkv_of(const DecoderLaunch& p, int layer) {
   return p.qkv + std::int64_t{layer % 2} * p.num_rows * 3 * p.dim;
 }
 
-// Residual stream and LayerNorm of this block's row, behind the output product of a layer, whose
+// Residual stream and LayerNorm of one of this block's rows, behind the output product of a layer, whose
 // sums are kSums; in layer -1 there is none. No LayerNorm where nobody reads it.
 template <PreparedFormat kFormat, int kRows, Value kSums>
-__device__ void finish_row(const DecoderBlockState& block, int layer) {
+__device__ void finish_row(const DecoderBlockState& block, int layer, int row) {
   const DecoderLaunch& p = block.p;
   const bool is_last = layer + 1 == p.num_layers;
   const Bf16* gamma = is_last ? p.head_gamma : p.layers[layer + 1].gamma;
   const Bf16* beta = is_last ? p.head_beta : p.layers[layer + 1].beta;
-  const int row = blockIdx.x;
-  const int at = threadIdx.x * kVector;
+  const int at = afresh(threadIdx.x) * kVector;
   const bool mine = at < p.dim;
   auto load = [&](const Bf16* from) {
     return mine && from != nullptr ? __ldcg(reinterpret_cast<const uint4*>(from + at)) : uint4{};
@@ -242,7 +244,14 @@ class Computation {
   template <Value kRead, Value kWritten>
   __device__ __forceinline__ void do_norm(int l) {
     if (!has_row_) return;
-    finish_row<kFormat, kRows, kRead>(block_, l);
+    if constexpr (kOneRowPerBlock) {
+      finish_row<kFormat, kRows, kRead>(block_, l, blockIdx.x);
+    } else {
+#pragma unroll 1
+      for (int row = blockIdx.x; row < p_.num_rows; row += gridDim.x) {
+        finish_row<kFormat, kRows, kRead>(block_, l, row);
+      }
+    }
     announce<kWritten, kRows>(block_, l);
   }
 
@@ -315,4 +324,4 @@ class Computation {
   unsigned stage_ = 0;  // of the ring
 };
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -46,9 +46,11 @@
 
 #include "kernels/cuda/device/decoder_computation.cuh"
 #include "kernels/cuda/device/decoder_streams.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/launch.h"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // The last block leaves the counters as zeros: all warps of all blocks are through with them.
 __device__ inline void finish(DecoderCounters& counters) {
@@ -74,13 +76,15 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     decoder_kernel(const __grid_constant__ DecoderLaunch p) {
   extern __shared__ char raw_shared[];
   char* base = raw_shared + (128 - shared_address(raw_shared) % 128) % 128;
-  auto& small = *reinterpret_cast<DecoderSmall*>(base + DecoderLayout::kSmall);
+  char* behind_ring = base + DecoderLayout::kRingBytes;
+  if constexpr (DecoderLayout::kRingBytes == 0) behind_ring += p.ring_bytes;
+  auto& small = *reinterpret_cast<DecoderSmall*>(behind_ring + kReduceBytes);
   const int index = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
   const DecoderSizes sizes{p.dim, p.ff_dim, p.vocab};
   const DecoderBlockState block{p,
                                 shared_address(base),
                                 StageRing(small.ring),
-                                reinterpret_cast<float*>(base + DecoderLayout::kReduce),
+                                reinterpret_cast<float*>(behind_ring),
                                 small,
                                 DecoderWork(sizes, small.shares, index, num_blocks)};
 
@@ -117,7 +121,9 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
       wait_for_predecessor();
       small.rows.load<CacheElement>(p);
       arrive(shared_address(&small.rows_ready));  // each lane what it wrote
-      if (!kXFromMemory<kRows> && threadIdx.x % kWarp == 0) Bringing<Schedule, kRows>(block).run();
+      if (!kXFromMemory<kRows> && is_copying_lane()) {
+        Bringing<Schedule, kRows>(block).run();
+      }
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();
       if (threadIdx.x % kWarp == 0) Signalling<Schedule, kRows>(block).run();
@@ -129,15 +135,21 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
 
 // One kernel for each number of rows.
 template <PreparedFormat kFormat, typename CacheElement>
-Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks) {
+Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num_blocks,
+                             int shared_bytes) {
+  DecoderLaunch params = given;
+  params.ring_bytes = DecoderLayout::kRingBytes != 0
+                          ? DecoderLayout::kRingBytes
+                          : decoder_ring_bytes(shared_bytes, DecoderLayout::kRestBytes);
   const auto launch_rows = [&](auto rows) {
     constexpr int kRows = decltype(rows)::value;
-    return launch("decoder_blocks", stream,
-                  {.grid = dim3(static_cast<unsigned>(num_blocks)),
-                   .block = dim3(kDecoderThreads),
-                   .shared_bytes = DecoderLayout::kBytes,
-                   .registers = kExchangesRegisters<kRows> ? kStartRegisters : 0},
-                  decoder_kernel<kFormat, kRows, CacheElement>, params);
+    return launch(
+        "decoder_blocks", stream,
+        {.grid = dim3(static_cast<unsigned>(num_blocks)),
+         .block = dim3(kDecoderThreads),
+         .shared_bytes = static_cast<std::size_t>(DecoderLayout::bytes(params.ring_bytes)),
+         .registers = kExchangesRegisters<kRows> ? kStartRegisters : 0},
+        decoder_kernel<kFormat, kRows, CacheElement>, params);
   };
   switch (decoder_slice_rows(params.num_rows)) {
     case 8:
@@ -151,4 +163,4 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int nu
   }
 }
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -70,6 +70,7 @@ struct DecoderLaunch {
   const Bf16* head_bias;
   float* logits;  // [num_rows, vocab]
   int vocab;
+  int ring_bytes;  // of shared memory (DecoderLayout)
 };
 
 // Rows that a launch is compiled for: num_rows rounded up.

@@ -1,11 +1,12 @@
 // The warps of decoder_kernel.cuh that move data: the streaming warp, the x warp, the signal warp.
 #pragma once
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/grid_counters.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 
-namespace gapless::cuda {
+namespace gapless::cuda::inline GAPLESS_PATH {
 
 // ---- The streaming warp.
 
@@ -28,7 +29,8 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
   static_assert(kMaxInFlight >= 1);
-  static_assert(DecoderLayout::kRingBytes >= 2 * (kXBytes<kRows> + kGroupTiles * kTileBytes));
+  static_assert(DecoderLayout::kSmallestRingBytes >=
+                2 * (kXBytes<kRows> + kGroupTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   const int bytes = run.tiles.size() * kTileBytes;
   for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
@@ -61,7 +63,7 @@ class Streaming {
   __device__ explicit Streaming(const DecoderBlockState& block)
       : block_(block),
         p_(block.p),
-        producer_(block.small.ring, block.ring_data, DecoderLayout::kRingBytes),
+        producer_(block.small.ring, block.ring_data, block.ring_bytes()),
         pages_(p_, block.small.rows) {}
 
   __device__ void run() {
@@ -143,8 +145,8 @@ class Streaming {
   PageStream<CacheElement> pages_;
 };
 
-// ---- The x warp: it reads what the rows are. From 9 rows on, one thread of it then brings
-// activations (several would be in each other's way).
+// ---- The x warp: it reads what the rows are. From 9 rows on, kCopyingLanes of it then bring
+// activations (several threads that each ask for copies would be in each other's way).
 
 template <typename S, int kRows>
 class Bringing {
@@ -243,4 +245,4 @@ class Signalling {
   const DecoderBlockState& block_;
 };
 
-}  // namespace gapless::cuda
+}  // namespace gapless::cuda::inline GAPLESS_PATH

@@ -1,4 +1,5 @@
-// Attention of tiles of queries over ranges of keys, by warpgroup products with a running softmax.
+// Attention of tiles of queries over ranges of keys, by matrix products (attention_products.cuh) with
+// a running softmax.
 //
 // A block has some computing warpgroups; each takes kGroupQueries queries of one head, its queries
 // and its output in registers. Four more warps bring keys and values, in tiles of kKeyTile
@@ -18,7 +19,9 @@
 // bit, and so does a factor of one.
 #pragma once
 
+#include "kernels/cuda/device/attention_products.cuh"
 #include "kernels/cuda/device/flash_stages.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 
 namespace gapless {
 
@@ -28,14 +31,16 @@ inline constexpr int kGroupQueries = 64;
 template <typename Shape>
 inline constexpr int kFlashThreads = Shape::kGroups* kGroupThreads + kProducers* kWarp;
 
-// Registers of a thread: at the start as many as all can have, then those who compute take what
+// Registers of a thread, where they are exchanged: at the start as many as all can have, then those who compute take what
 // those who bring keys give.
 template <typename Shape>
 struct FlashRegisters {
   static constexpr int kStart = (64 << 10) / kFlashThreads<Shape> / 8 * 8;
   static constexpr int kProducing = Shape::kGroups == 4 ? 32 : 56;
   static constexpr int kComputing = (kStart + (kStart - kProducing) / Shape::kGroups) / 8 * 8;
-  static_assert(kComputing <= 255);
+  static_assert(!kHasRegisterExchange || kComputing <= 255);
+  // LaunchShape::registers.
+  static constexpr int kExchanged = kHasRegisterExchange ? kStart : 0;
 };
 
 // What a kernel says about its work (Work) and each tile of queries in it (Problem).
@@ -50,91 +55,6 @@ struct FlashRegisters {
 //   int num_keys()                   keys that any query of the tile sees; 0: nothing to do
 //   keys(), values()                 of type const Bf16* or const E4m3*
 //   std::int64_t offset(int t)       of key t < num_keys() from keys(), of its value from values()
-
-// The A fragments of one warp's 16 queries.
-template <int kHeadDim>
-struct QueryFragments {
-  static constexpr int kSteps = (kHeadDim + 15) / 16;
-  std::uint32_t steps[kSteps][4];
-
-  template <typename Problem>
-  __device__ void load(const Problem& problem, int first) {
-    const int lane = threadIdx.x % kWarp;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = first + lane / 4 + half * 8;
-      const bool valid = problem.has_query(i);
-      const Bf16* from = valid ? problem.query(i) : nullptr;
-#pragma unroll
-      for (int part = 0; part < 2 * kSteps; ++part) {
-        const bool exists = valid && part * 8 < kHeadDim;
-        steps[part / 2][half + part % 2 * 2] =
-            exists ? *reinterpret_cast<const std::uint32_t*>(from + part * 8 + (lane % 4) * 2) : 0u;
-      }
-    }
-  }
-};
-
-// scores = Q K^T of one warpgroup, enqueued. stage: its address.
-template <typename Shape>
-__device__ __forceinline__ void multiply_keys(float (&scores)[Shape::kKeyTile / 2],
-                                              const QueryFragments<Shape::kHeadDim>& queries,
-                                              std::uint32_t stage) {
-  using Stage = FlashStage<Shape>;
-  constexpr int kBlockSteps = Stage::kBlockColumns / 16;
-  const std::uint64_t keys = wgmma_swizzled_operand<Stage::kRowBytes>(stage + Stage::kKeys);
-#pragma unroll
-  for (int step = 0; step < Stage::kBlocks * kBlockSteps; ++step) {
-    const int offset = step / kBlockSteps * Stage::kBlockBytes + step % kBlockSteps * 32;
-    wgmma_async<false>(scores, queries.steps[step], wgmma_moved(keys, offset), step > 0);
-  }
-  if constexpr (Stage::kHasRest) {
-    wgmma_async<false>(scores, queries.steps[Stage::kBlocks * kBlockSteps],
-                       wgmma_operand(stage + Stage::kKeyRest, Stage::kPlaneBytes, 128), true);
-  }
-}
-
-// One warp's 16 queries in the fragments of products.
-template <typename Shape>
-struct FlashOutput {
-  using Stage = FlashStage<Shape>;
-  float blocks[Stage::kBlocks * Stage::kBlockColumns / 2] = {};
-  float rest[4] = {};  // the left-over columns
-
-  __device__ __forceinline__ void scale(const float (&by)[2]) {
-#pragma unroll
-    for (int i = 0; i < Stage::kBlocks * Stage::kBlockColumns / 2; ++i) blocks[i] *= by[i / 2 % 2];
-    if constexpr (Stage::kHasRest) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) rest[i] *= by[i / 2];
-    }
-  }
-  // Columns 8n + lane % 4 * 2 and the next one, of query lane / 4 + 8 half.
-  __device__ __forceinline__ std::uint32_t columns(int n, int half, float factor) const {
-    const bool in_blocks = n < Stage::kBlocks * Stage::kBlockColumns / 8;
-    const float* from = in_blocks ? blocks + n * 4 + half * 2 : rest + half * 2;
-    return pack_bf16x2(from[0] * factor, from[1] * factor);
-  }
-};
-
-// output += P V of one warpgroup, enqueued.
-template <typename Shape>
-__device__ __forceinline__ void multiply_values(FlashOutput<Shape>& output,
-                                                const std::uint32_t (&p)[Shape::kKeyTile / 16][4],
-                                                std::uint32_t stage) {
-  using Stage = FlashStage<Shape>;
-  const std::uint64_t values =
-      wgmma_swizzled_operand<Stage::kRowBytes>(stage + Stage::kValues, Stage::kBlockBytes);
-  const std::uint64_t rest = wgmma_operand(stage + Stage::kValueRest, 128, Stage::kPlaneBytes);
-#pragma unroll
-  for (int step = 0; step < Shape::kKeyTile / 16; ++step) {
-    wgmma_async<true>(output.blocks, p[step], wgmma_moved(values, step * 16 * Stage::kRowBytes),
-                      true);
-    if constexpr (Stage::kHasRest) {
-      wgmma_async<true>(output.rest, p[step], wgmma_moved(rest, step * 256), true);
-    }
-  }
-}
 
 // Running softmax of one warp's 16 queries: per lane two (lane/4 and lane/4 + 8).
 template <typename Shape>
@@ -253,19 +173,19 @@ class Attender {
       const std::uint32_t stage =
           shared_address(shared_.stages) + turn_ % Shared::kStages * Stage::kBytes;
       float scores[kKeyTile / 2];
-      wgmma_fence();
+      begin_products();
       multiply_keys<Shape>(scores, queries, stage);
-      wgmma_commit();
-      wgmma_wait<0>();
+      end_products();
+      wait_for_products();
       if (tile + 1 == num_tiles) queries.load(next, first_query_);
       if ((tile + 1) * kKeyTile > all_visible) hide_keys(problem, scores, tile * kKeyTile);
       std::uint32_t p[kKeyTile / 16][4];
       softmax.absorb(scores, p, output, scale);
-      wgmma_fence();
+      begin_products();
       multiply_values<Shape>(output, p, stage);
-      wgmma_commit();
+      end_products();
       if (tile + 1 < num_tiles) wait_for(turn_ + 1);
-      wgmma_wait<0>();
+      wait_for_products();
       leave();
     }
     store_output<Shape>(problem, first_query_, output, softmax);
@@ -331,6 +251,8 @@ __device__ __forceinline__ void flash_attention(
     const Work& work, FlashShared<Shape, typename Work::Problem>& shared) {
   using Problem = typename Work::Problem;
   using Registers = FlashRegisters<Shape>;
+  static_assert(sizeof(shared) <= (kHasWarpgroupProducts ? cuda::kLargestSharedBytes
+                                                         : cuda::kSmallestSharedBytes));
   constexpr int kComputingWarps = Shape::kGroups * 4;
   shared.start();
   auto for_all_problems = [&](auto& warp) {

@@ -18,8 +18,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
@@ -29,7 +30,7 @@ namespace gapless {
 
 inline constexpr int kProducers = 4;  // warps
 
-// Groups: computing warpgroups. KeyTile: keys of a tile, a multiple of 64.
+// Groups: computing warpgroups. KeyTile: keys of a tile, a multiple of 32; with wgmma of 64.
 template <int HeadDim, int Groups, int KeyTile>
 struct FlashShape {
   static constexpr int kHeadDim = HeadDim;
@@ -63,7 +64,10 @@ template <typename Shape, typename Problem>
 struct FlashShared {
   using Stage = FlashStage<Shape>;
   // Of a producer: two where they fit.
-  static constexpr int kOwnStages = 2 * kProducers * Stage::kBytes <= (200 << 10) ? 2 : 1;
+  static constexpr int kStageBudget =
+      cuda::kPath.has_warpgroups ? 200 << 10 : cuda::kSmallestSharedBytes - (8 << 10);
+  static constexpr int kOwnStages = 2 * kProducers * Stage::kBytes <= kStageBudget ? 2 : 1;
+  static_assert(kOwnStages * kProducers * Stage::kBytes <= kStageBudget);
   static constexpr int kStages = kProducers * kOwnStages;
   static constexpr int kProblems = 32;
 
@@ -83,7 +87,7 @@ struct FlashShared {
         char* zeros = stages[i / Shape::kKeyTile] + Stage::kKeyRest + Stage::kPlaneBytes;
         reinterpret_cast<uint4*>(zeros)[i % Shape::kKeyTile] = uint4{};
       }
-      fence_for_wgmma();
+      publish_shared_to_engines();
     }
     __syncthreads();
   }
@@ -155,7 +159,7 @@ class TileProducer {
       commit_async_copies();
       wait_async_copies<0>();
     }
-    fence_for_wgmma();
+    publish_shared_to_engines();
     arrive(shared_address(&shared_.full[stage]));
   }
 

@@ -1,11 +1,10 @@
 // Eight bfloat16-sized values to eight e4m3 bytes.
 #pragma once
 
-#include <cuda_fp8.h>
-
 #include <cstdint>
 
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/fp8_conversion.cuh"
 #include "kernels/fp8.h"
 
 namespace gapless {
@@ -35,8 +34,7 @@ __device__ __forceinline__ uint2 pack_fp8(const float (&values)[kVector], float 
 #pragma unroll
     for (int p = 0; p < 2; ++p) {
       const int i = 4 * w + 2 * p;
-      pairs[p] = __nv_cvt_float2_to_fp8x2(make_float2(values[i] * factor, values[i + 1] * factor),
-                                          __NV_SATFINITE, __NV_E4M3);
+      pairs[p] = e4m3_from_floats(values[i] * factor, values[i + 1] * factor);
     }
     words[w] = pairs[0] | pairs[1] << 16;
   }

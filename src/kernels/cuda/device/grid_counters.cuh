@@ -2,13 +2,11 @@
 // once: a block may wait for what any other still has to do.
 //
 // What a block wrote before it signals is visible to whoever waited for the count, through loads
-// that bypass L1 (__ldcg). For copies by the copy engine, writers call publish_to_copy_engine
+// that bypass L1 (__ldcg). For copies by the copy engine, writers call publish_to_copy_engine (copies.cuh)
 // before they signal, readers after they waited.
 #pragma once
 
 #include <cstdint>
-
-#include "kernels/cuda/device/async.cuh"
 
 namespace gapless {
 
@@ -16,11 +14,6 @@ namespace gapless {
 struct alignas(128) GridCounter {
   unsigned count;
 };
-
-// Orders this thread's accesses to global memory with those of the copy engine.
-__device__ __forceinline__ void publish_to_copy_engine() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
 
 // One thread, after a barrier with those whose writes it announces: the release covers them too.
 __device__ __forceinline__ void signal(GridCounter& counter) {

@@ -3,37 +3,15 @@
 #pragma once
 
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/fp8_conversion.cuh"
 #include "kernels/cuda/device/mma.cuh"
 
 namespace gapless {
 
-using E4m3 = __nv_fp8_e4m3;
-
 __device__ __forceinline__ float2 unpack_half2(std::uint32_t packed) {
   return __half22float2(*reinterpret_cast<const __half2*>(&packed));
-}
-
-// What is too large becomes the largest number.
-__device__ __forceinline__ std::uint32_t pack_half2(float low, float high) {
-  std::uint32_t packed;
-  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-
-// Four e4m3 as two pairs of half precision, which is exact.
-__device__ __forceinline__ void halves_from_e4m3(std::uint32_t four, std::uint32_t& low,
-                                                 std::uint32_t& high) {
-  asm("{\n"
-      ".reg .b16 a, b;\n"
-      "mov.b32 {a, b}, %2;\n"
-      "cvt.rn.f16x2.e4m3x2 %0, a;\n"
-      "cvt.rn.f16x2.e4m3x2 %1, b;\n"
-      "}"
-      : "=r"(low), "=r"(high)
-      : "r"(four));
 }
 
 template <typename Element>
@@ -78,11 +56,9 @@ struct KvVector<E4m3> {
 
  private:
   __device__ __forceinline__ static std::uint32_t round_pair(float low, float high) {
-    std::uint16_t two;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-        : "=h"(two)
-        : "f"(round_to_bf16(high)), "f"(round_to_bf16(low)));
-    return two;
+    // In the order in which the instruction takes them.
+    const float rounded_high = round_to_bf16(high);
+    return e4m3_from_floats(round_to_bf16(low), rounded_high);
   }
 };
 

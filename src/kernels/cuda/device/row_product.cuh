@@ -6,8 +6,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 
 namespace gapless {
 
@@ -47,7 +48,8 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
     }
     named_barrier(1, kProductThreads);
     static_assert(kReduceRows * kTileRows == kProductThreads);
-    const int column = threadIdx.x / kTileRows, tile_row = threadIdx.x % kTileRows;
+    const unsigned thread = afresh(threadIdx.x);
+    const int column = thread / kTileRows, tile_row = thread % kTileRows;
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kProductWarps; ++w) {

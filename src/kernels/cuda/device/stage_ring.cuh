@@ -9,15 +9,14 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/async.cuh"
+#include "kernels/cuda/device/barriers.cuh"
+#include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/ring_space.h"
 
 namespace gapless {
 
 inline constexpr int kRingConsumers = 8;  // warps
-// Where stages begin, whatever they hold: who reads one may reckon with it.
-inline constexpr int kStageAlignment = 128;
 static_assert(kRingStages == kWarp, "each slot has a lane of the streaming warp");
 static_assert(kRingStages % kRingConsumers == 0);
 
@@ -72,8 +71,8 @@ class StageRing {
     }
   }
 
-  // A thread: fills in the activations as soon as the stage has a place. It is the x_stage-th with
-  // room for them.
+  // kCopyingLanes of a warp: they fill in the activations as soon as the stage has a place. It is
+  // the x_stage-th with room for them.
   __device__ void bring_x(unsigned stage, unsigned x_stage, const void* from, int bytes) const {
     const int slot = stage % kRingStages;
     const std::uint32_t placed = shared_address(&control_.x_placed[x_stage % kRingStages]);
@@ -82,8 +81,9 @@ class StageRing {
     }
     if (kForRacecheck) wait_barrier(placed, phase_parity(x_stage));
     const std::uint32_t barrier = shared_address(&control_.x_full[slot]);
-    arrive_expecting(barrier, bytes);
+    expect_copies(barrier, bytes);
     copy_bytes_async(control_.places[slot], from, bytes, barrier);
+    complete_copies(barrier);
   }
 
  private:
@@ -135,13 +135,11 @@ class RingProducer {
         arrive(shared_address(kind.x_bytes == 0
                                   ? &control_.x_full[stage % kRingStages]
                                   : &control_.x_placed[(x_stage_ + k) % kRingStages]));
-        arrive_expecting(barrier, asked);
+        expect_copies(barrier, asked);
       }
       __syncwarp();
-      if (is_ready && from != nullptr) {
-        copy_bytes_once_async(place + kind.x_bytes + lane % kPieces * kind.piece_bytes, from,
-                              kind.piece_bytes, barrier);
-      }
+      copy_pieces_once<kPieces>(is_ready, place + kind.x_bytes + lane % kPieces * kind.piece_bytes,
+                                from, kind.piece_bytes, barrier);
       const int own = static_cast<int>((lane - stage_) % kRingStages);
       if (own < ready) end_ = space_.end(own, size, num_before_end);
       space_.take(ready, size, num_before_end);

@@ -57,11 +57,6 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Shared memory written by ordinary and cp.async writes is seen by products enqueued after.
-__device__ __forceinline__ void fence_for_wgmma() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // d = a b (+ d when accumulate), bfloat16 in, float accumulators; 16 k's, twice as many columns as
 // d has values.
 template <bool kTransposed>

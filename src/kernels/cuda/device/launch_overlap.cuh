@@ -1,0 +1,29 @@
+// Launch overlap (programmatic dependent launch). Every kernel of this folder may be started while
+// its predecessor still runs. In return it calls
+//   * wait_for_predecessor before it touches what an earlier kernel writes or reads. Every kernel
+//     waits, even one with nothing to do, so each kernel's completion implies that of all before it.
+//   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
+//     anyway.
+// Three kernels read before they wait: row_linear and decoder_kernel weights, which no step writes,
+// decoder_kernel also the row states (DecoderBlocksParams), and decode_attention the cache (its
+// file says why it may).
+//
+// On paths without it a kernel starts when its predecessor is through (launch.h), and both are
+// nothing.
+#pragma once
+
+#include "kernels/cuda/cuda_path.h"
+
+namespace gapless {
+
+__device__ __forceinline__ void wait_for_predecessor() {
+  if constexpr (cuda::kPath.has_copy_engine) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void let_successor_start() {
+  if constexpr (cuda::kPath.has_copy_engine) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  }
+}
+
+}  // namespace gapless
