@@ -11,6 +11,7 @@ class DryKernels final : public Kernels {
   explicit DryKernels(std::unique_ptr<Kernels> sizes) : sizes_(std::move(sizes)) {}
 
   const char* name() const override { return sizes_->name(); }
+  const char* path() const override { return sizes_->path(); }
   DType activation_dtype() const override { return sizes_->activation_dtype(); }
   std::size_t fp8_element_bytes() const override { return sizes_->fp8_element_bytes(); }
 

@@ -21,7 +21,9 @@ TEST_F(KernelsTest, ThePathIsTheOneAskedFor) {
     EXPECT_EQ(std::string(kernels_->path()), "");
   } else if (wanted != nullptr) {
     const std::string value = wanted;
-    EXPECT_EQ(std::string(kernels_->path()), value == "8.6" ? "8.0" : value == "12.0" ? "9.0" : value);
+    EXPECT_EQ(std::string(kernels_->path()), value == "8.6"    ? "8.0"
+                                             : value == "12.0" ? "9.0"
+                                                               : value);
   } else {
     EXPECT_NE(std::string(kernels_->path()), "");
   }
