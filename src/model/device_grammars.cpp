@@ -94,6 +94,7 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
     params_.cache.locks = layout.take_array<std::int32_t>(kGrammarCacheSets);
     params_.masks = layout.take_array<std::uint32_t>(batch * num_words);
     params_.searches = layout.take_array<GrammarSearch>(batch);
+    params_.arrivals = layout.take_array<GrammarArrivals>(1);
     return layout.peak_bytes();
   };
   const std::size_t total_bytes = carve(BumpLayout());
