@@ -281,13 +281,16 @@ TEST_F(GrammarMasksTest, EveryStepOfRandomAnswersHasTheHostsTokens) {
   walk(*make_reference_kernels(), 120);
 }
 
-TEST_F(GrammarMasksTest, AFullVocabulary) {
-  use_vocabulary(test_vocabulary(51'200 - 299));
-  ASSERT_EQ(vocabulary_->vocab(), 51'200);
+// Moondream's and Qwen3's.
+TEST_F(GrammarMasksTest, FullVocabularies) {
   add_all_grammars();
-  use_cache(64);
-  use_rows({0, 4, 7, 6});
-  walk(*kernels_, 25);
+  for (const int vocab : {51'200, 151'936}) {
+    use_vocabulary(test_vocabulary(vocab - 299));
+    ASSERT_EQ(vocabulary_->vocab(), vocab);
+    use_cache(64);
+    use_rows({0, 4, 7, 6});
+    walk(*kernels_, 25);
+  }
 }
 
 // More rows than a device walks at a time, places shared by some of them and forgotten all the time.
