@@ -1,13 +1,15 @@
-// gapless bench grammar: what the schemas of a folder or of a file cost to compile, and what it costs to find the
-// legal tokens at each place of an answer. On one thread, without a device.
+// gapless bench grammar: what the schemas of a folder or of a file cost to compile, what it costs to find the legal tokens at
+// each place of an answer, and how many of its tokens are forced: the only legal ones. On one thread, without a device.
 #include <time.h>
 
 #include <algorithm>
+#include <bit>
 #include <boost/json/array.hpp>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file_bytes.h"
@@ -117,28 +119,76 @@ struct Results {
   int num_valid = 0, num_valid_refused = 0, num_invalid = 0, num_invalid_accepted = 0;
   std::vector<double> compile_ms, mask_us, table_kb, states;
   std::map<std::string, int> refusals;
+  // Of the answers' tokens and bytes that were walked.
+  std::int64_t num_tokens = 0, num_forced = 0, num_bytes = 0, num_forced_bytes = 0;
+  std::map<int, int>
+      forced_runs;  // forced tokens that follow each other: how many such runs, by length
+};
+
+// Whether one byte alone may come, and not the end.
+bool is_byte_forced(const Grammar& grammar, const GrammarTables& tables, const GrammarRow& row) {
+  if (may_end(grammar, row)) return false;
+  GrammarProbe<kMaxGrammarDepth + 1> probe;
+  probe.begin(row);
+  int num_legal = 0;
+  for (int byte = 0; byte < 256 && num_legal < 2; ++byte) {
+    probe.again();
+    num_legal += take_byte(tables, probe, static_cast<std::uint8_t>(byte)) ? 1 : 0;
+  }
+  return num_legal == 1;
+}
+
+// Counts runs of forced tokens.
+class ForcedRuns {
+ public:
+  explicit ForcedRuns(Results& results) : results_(results) {}
+  ForcedRuns(const ForcedRuns&) = delete;
+  ForcedRuns& operator=(const ForcedRuns&) = delete;
+  ~ForcedRuns() { end_run(); }
+
+  void add(bool is_forced) {
+    ++results_.num_tokens;
+    if (is_forced) {
+      ++length_;
+    } else {
+      end_run();
+    }
+  }
+
+ private:
+  void end_run() {
+    if (length_ == 0) return;
+    results_.num_forced += length_;
+    ++results_.forced_runs[length_];
+    length_ = 0;
+  }
+
+  Results& results_;
+  int length_ = 0;
 };
 
 // Along the text of a valid value, in the longest tokens: the legal tokens at each place.
 void measure_masks(const Grammar& grammar, const VocabularyTrie& vocabulary,
                    const std::string& text, Results& results) {
   std::vector<std::uint32_t> mask(static_cast<std::size_t>(vocabulary.vocab() + 31) / 32);
+  const GrammarTables tables = tables_of(grammar);
   GrammarRow row = begin_row(grammar);
+  ForcedRuns runs(results);
   std::size_t at = 0;
   for (int place = 0; place < kMaxPlaces && at < text.size(); ++place) {
     std::fill(mask.begin(), mask.end(), 0u);
     const double begin_ms = thread_ms();
     (void)find_legal_tokens(grammar, row, vocabulary, mask);
     results.mask_us.push_back((thread_ms() - begin_ms) * 1e3);
-    std::size_t longest = 0;
-    for (std::int32_t token = 0; token < vocabulary.vocab(); ++token) {
-      const std::string& bytes = vocabulary.bytes_of(token);
-      if (bytes.size() > longest && text.compare(at, bytes.size(), bytes) == 0) {
-        longest = bytes.size();
-      }
-    }
-    if (longest == 0) return;  // a vocabulary without this byte
+    const std::int32_t token = vocabulary.longest_token(std::string_view(text).substr(at));
+    if (token < 0) return;  // a vocabulary without this byte
+    const std::size_t longest = vocabulary.bytes_of(token).size();
+    int num_legal = may_end(grammar, row) ? 1 : 0;
+    for (const std::uint32_t word : mask) num_legal += std::popcount(word);
+    runs.add(num_legal == 1);
     for (std::size_t i = 0; i < longest; ++i) {
+      ++results.num_bytes;
+      results.num_forced_bytes += is_byte_forced(grammar, tables, row) ? 1 : 0;
       if (!advance(grammar, row, static_cast<std::uint8_t>(text[at + i]))) return;
     }
     at += longest;
@@ -192,6 +242,27 @@ json::object quantiles(std::vector<double> values) {
   return result;
 }
 
+// Steps that are saved at best, as a share of all, where a run of forced tokens takes one step in place of one for each: by a host
+// that knows the place before each step, and by one that learns it when the next step has begun.
+json::object saved_json(const Results& results) {
+  std::int64_t at_once = 0, a_step_late = 0;
+  for (const auto& [length, number] : results.forced_runs) {
+    at_once += std::int64_t{number} * (length - 1);
+    a_step_late += std::int64_t{number} * std::max(0, length - 2);
+  }
+  const double num_tokens = static_cast<double>(std::max<std::int64_t>(1, results.num_tokens));
+  return {{"known_at_once", rounded(static_cast<double>(at_once) / num_tokens, 5)},
+          {"known_a_step_late", rounded(static_cast<double>(a_step_late) / num_tokens, 5)}};
+}
+
+json::object forced_json(const Results& results) {
+  json::object runs;
+  for (const auto& [length, number] : results.forced_runs) runs[std::to_string(length)] = number;
+  return {{"tokens", results.num_tokens}, {"forced_tokens", results.num_forced},
+          {"bytes", results.num_bytes},   {"forced_bytes", results.num_forced_bytes},
+          {"runs_by_length", runs},       {"share_of_steps_saved_at_best", saved_json(results)}};
+}
+
 StatusOr<VocabularyTrie> load_vocabulary(const GrammarBenchOptions& options) {
   StatusOr<Tokenizer> tokenizer = make_error(StatusCode::kInternal, "no tokenizer");
   if (options.tokenizer.empty()) {
@@ -221,6 +292,8 @@ Status run_grammar(const GrammarBenchOptions& options) {
       results.num_invalid_accepted, results.num_invalid);
   fmt::print("compile, ms: {}\nlegal tokens of {}, us at {} places: {}\n", json_text(compile),
              vocabulary.vocab(), results.mask_us.size(), json_text(mask));
+  const json::object forced = forced_json(results);
+  fmt::print("forced: {}\n", json_text(forced));
   if (options.bench.json.empty()) return ok_status();
   ResultHeader header;
   header.commit = options.bench.commit;
@@ -238,6 +311,7 @@ Status run_grammar(const GrammarBenchOptions& options) {
                        {"compile_ms", compile},
                        {"mask_places", results.mask_us.size()},
                        {"mask_us", mask},
+                       {"forced", forced},
                        {"table_kb", quantiles(results.table_kb)},
                        {"states", quantiles(results.states)},
                        {"refusals", refusals}});

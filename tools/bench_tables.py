@@ -6,7 +6,8 @@
                                                                  <!-- FILE --> and <!-- end -->
 
 A mark may name several files: those of decode, forward, forward after rest and peers, in this order,
-make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table.
+make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table; one that begins with
+"constrained" has what constrained rows take beside plain ones.
 
 Needs nothing but Python 3.
 """
@@ -87,6 +88,31 @@ def overlap(result):
     yield table(key + ["plan µs", "launch µs", "commit µs", "finalize µs", "other µs", "all µs",
                        "decode step µs"],
                 host)
+
+
+def constrained(path):
+    """Periods of full decode steps at depth 2, each repeat against the plain one of the same repeat."""
+    result = read(path)
+    runs = {(run["workload"], run["streams"]): run for run in result["runs"] if run["depth"] == 2}
+    rows = []
+    for (workload, streams), run in runs.items():
+        plain = runs["plain", streams]
+        # 0: a repeat without a full decode step.
+        longer = sorted(mine / other - 1 for mine, other in zip(run["period_ms_of_each_repeat"],
+                                                                 plain["period_ms_of_each_repeat"]) if mine and other)
+        against = ""
+        if longer and run is not plain:
+            middle = (longer[(len(longer) - 1) // 2] + longer[len(longer) // 2]) / 2
+            against = spread({"median": middle, "min": longer[0], "max": longer[-1]})
+        found = run.get("new_masks_per_token")
+        rows.append([str(streams), workload, ms(run["period_ms"], 4), against,
+                     f'{1000 * run["sampling_ms"]["median"]:.1f}' if run["sampling_ms"]["steps"] else "–",
+                     "" if found is None or workload in ("plain", "json-host-mask") else f"{found:.2f}"])
+    rows.sort(key=lambda row: int(row[0]))
+    yield (f'`{result["command"]}`, {result["model"]} on {result["device"]}, {result["date"][:10]}, commit {result["commit"]}; '
+           "depth 2\n\n")
+    yield table(["streams", "rows", "period ms", "against plain (least .. most of the repeats)", "sampling µs",
+                 "new places a token"], rows)
 
 
 def decode(result):
@@ -339,6 +365,13 @@ def grammar(result):
     yield (f"{result['supported']} of {result['schemas']} schemas are held; of their values {result['valid_refused']} of "
            f"{result['valid_values']} valid ones are refused, and {result['invalid_accepted']} of {result['invalid_values']} "
            "invalid ones accepted.\n")
+    if "forced" in result:
+        forced = result["forced"]
+        saved = forced["share_of_steps_saved_at_best"]
+        yield (f"{100 * forced['forced_tokens'] / forced['tokens']:.1f} % of {forced['tokens']} tokens are forced, and "
+               f"{100 * forced['forced_bytes'] / forced['bytes']:.1f} % of the bytes. With one step for each run of forced tokens at "
+               f"most {100 * saved['known_at_once']:.2f} % of the steps are saved, {100 * saved['known_a_step_late']:.2f} % where the "
+               "host learns of a run a step late.\n")
 
 
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
@@ -355,6 +388,8 @@ def read(path):
 def tables_of(paths):
     if paths.startswith("headline "):
         return "".join(headline_table.headline(*paths.split()[1:]))
+    if paths.startswith("constrained "):
+        return "".join(constrained(paths.split()[1]))
     if len(paths.split()) > 1:
         return "\n".join(ceiling_ours_theirs(*map(read, paths.split())))
     result = read(paths)
@@ -365,7 +400,7 @@ def tables_of(paths):
 
 def with_tables(text):
     """The page with the tables between its marks made anew."""
-    return re.sub(r"<!-- ((?:headline )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
+    return re.sub(r"<!-- ((?:headline |constrained )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
                   lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
                   flags=re.DOTALL)
 

@@ -16,6 +16,8 @@ StatusOr<Grammar> compile(const GrammarSpec& spec) {
       return compile_regex(spec.text);
     case GrammarSpec::Kind::kChoice:
       return compile_choices(spec.choices);
+    case GrammarSpec::Kind::kCalls:
+      return compile_text_with_calls(spec.text, spec.calls);
   }
   return make_error(StatusCode::kInternal, "unknown kind of grammar");
 }
@@ -29,6 +31,7 @@ std::string GrammarSpec::key() const {
     key += fmt::format(":{}:", choice.size());
     key += choice;
   }
+  if (kind == Kind::kCalls) key += calls.key();
   return key;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "grammar/grammar.h"
+#include "grammar/text_with_calls.h"
 
 namespace gapless {
 
@@ -16,11 +17,13 @@ struct GrammarSpec {
     kJsonObject,  // any JSON object
     kRegex,       // `text` is the pattern; the whole answer matches it
     kChoice,      // one of `choices`
+    kCalls,  // text in which calls of functions may come; `text` and `calls` are those of text_with_calls.h
   };
 
   Kind kind = Kind::kJsonObject;
   std::string text;
   std::vector<std::string> choices;
+  CallForm calls;
   // The request's field that asked for it: the one at fault when it cannot be held.
   std::string field;
 

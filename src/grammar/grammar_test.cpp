@@ -14,6 +14,7 @@
 #include "grammar/grammar_limits.h"
 #include "grammar/json_grammar.h"
 #include "grammar/regex_grammar.h"
+#include "grammar/text_with_calls.h"
 
 namespace gapless {
 namespace {
@@ -594,6 +595,98 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
   }
   EXPECT_GT(num_legal, 2000);
   EXPECT_GT(num_overflowed, 100);
+}
+
+// ---- text with calls
+
+constexpr std::string_view kFunctions = R"([
+    {"name": "time", "strict": true, "parameters": {"type": "object", "properties": {"city": {"$ref": "#/0/parameters/$defs/c"}},
+        "required": ["city"], "additionalProperties": false, "$defs": {"c": {"enum": ["Rome", "Paris"]}}}},
+    {"name": "timer", "strict": false, "parameters": {"type": "object", "properties": {"tags": {"uniqueItems": true}}}}])";
+const CallForm kMarkedCalls{.begin = "<tool_call>",
+                            .end = "</tool_call>",
+                            .thought_begin = "<think>",
+                            .thought_end = "</think>",
+                            .arguments_key = "arguments"};
+const CallForm kWholeCalls{
+    .begin = "", .end = "", .thought_begin = "", .thought_end = "", .arguments_key = "parameters"};
+
+TEST(TextWithCallsTest, CallsBetweenMarkersAreHeld) {
+  const Grammar g = compile_text_with_calls(kFunctions, kMarkedCalls).value();
+  const std::string call =
+      "<tool_call>\n{\"name\": \"time\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+  for (const std::string& text : std::vector<std::string>{
+           "", "Hello.", " <", "<tool_cal", "a <tool_<tool_c", "\xff\xc3", call, "So. " + call,
+           call + "\n" + call + "\nDone.", "<think>\na <tool_call> it?\n</think>\n" + call,
+           "<think>forever", "<thi", "x<think>", "</tool_call>", " \n<think></think>" + call,
+           "<<tool_call>{\"name\":\"timer\",\"arguments\":{\"any\":[1]}}</tool_call>"}) {
+    EXPECT_TRUE(accepts(g, text)) << text;
+  }
+  for (const std::string& text : std::vector<std::string>{
+           "<tool_call>", "a<tool_call>b", "<tool_call>{\"name\": \"tim\"",
+           "<tool_call>{\"name\": \"time\", \"arguments\": {}", call.substr(0, call.size() - 1),
+           "<think></think><tool_call>x", "x<think><tool_call>x", "<t<tool_call>x",
+           "<tool_call>{\"name\": \"time\", \"arguments\": {\"city\": \"Rome\"}} x",
+           "<tool_call>{\"name\": \"timer\", \"arguments\": 3", "<tool_call>{\"arguments\"",
+           "<tool_call>" + std::string(kMaxWhitespaceRun + 1, ' ')}) {
+    EXPECT_FALSE(accepts(g, text)) << text;
+  }
+  EXPECT_TRUE(may_begin(g, "<tool_call>{\"name\": \"timer"));
+  EXPECT_FALSE(may_begin(g, "<tool_call>{\"name\": \"time\", \"arguments\": {\"city\": \"O"));
+}
+
+TEST(TextWithCallsTest, AnAnswerWithoutMarkersIsACallOrText) {
+  const Grammar g = compile_text_with_calls(kFunctions, kWholeCalls).value();
+  for (const std::string& text : std::vector<std::string>{
+           "", "Hello.", "{", "{\"name\": \"other\", \"parameters\": 3}", "{\"name\": \"time",
+           "{\"name\": \"tim\"}", "{\"a\": 1}", "a {\"name\": \"time\"!", "\xff",
+           " {\"name\": \"time\", \"parameters\": {\"city\": \"Rome\"}}",
+           "{ \"name\":\"timer\" ,\"parameters\": {\"any\": 1} }"}) {
+    EXPECT_TRUE(accepts(g, text)) << text;
+  }
+  for (const std::string& text : std::vector<std::string>{
+           "{\"name\": \"time\"", "{\"name\": \"time\"}", "\n{\"name\": \"time\", \"x\"",
+           "{\"name\": \"time\", \"parameters\": {\"city\": \"Oslo\"}}",
+           "{\"name\": \"time\", \"parameters\": {\"city\": \"Rome\"}} x",
+           "{\"name\": \"timer\", \"parameters\": []}"}) {
+    EXPECT_FALSE(accepts(g, text)) << text;
+  }
+}
+
+TEST(TextWithCallsTest, OnlyStrictFunctionsAreRefused) {
+  std::string functions(kFunctions);
+  const std::size_t loose = functions.rfind("\"strict\": false");
+  functions.replace(loose, 15, "\"strict\": true");
+  const auto refused = compile_text_with_calls(functions, kMarkedCalls);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("#/1/parameters/properties/tags: uniqueItems"));
+  // One that is too large does not loosen the others.
+  const std::string large =
+      R"([{"name": "a", "parameters": {"properties": {"s": {"type": "string", "pattern": "(a|b)*a(a|b){20}"}}}},
+      {"name": "b", "parameters": {"type": "object", "required": ["x"]}}])";
+  const Grammar g = compile_text_with_calls(large, kWholeCalls).value();
+  EXPECT_TRUE(accepts(g, R"({"name": "a", "parameters": {"y": 1}})"));
+  EXPECT_FALSE(accepts(g, R"({"name": "b", "parameters": {"y": 1}})"));
+}
+
+// As the tokenizer's and the model's own ends: whatever is open finds an end.
+TEST(TextWithCallsTest, CallsCanBeClosed) {
+  const Grammar g = compile_text_with_calls(kFunctions, kMarkedCalls).value();
+  const ClosingText closing(g);
+  for (const std::string text : {"Hello", "x <tool_call>", "<tool_call>{\"name\": \"timer\"",
+                                 "<tool_call>{\"name\": \"time\", \"arguments\": {\"city\": \"R"}) {
+    GrammarRow row = begin_row(g);
+    for (const char byte : text) ASSERT_TRUE(advance(g, row, static_cast<std::uint8_t>(byte)));
+    long work = kMaxClosableWork;
+    const auto rest = closing.find(row, work);
+    ASSERT_TRUE(rest) << text;
+    std::string whole = text;
+    for (const std::string& piece : *rest) whole += piece;
+    EXPECT_TRUE(accepts(g, whole)) << whole;
+  }
+  EXPECT_FALSE(may_run_out_of_frames(
+      compile_text_with_calls(R"([{"name": "a", "parameters": {"type": "object"}}])", kMarkedCalls)
+          .value()));
 }
 
 }  // namespace

@@ -62,4 +62,10 @@ struct GrammarSearch {
   std::uint32_t num_arrived = 0;
 };
 
+// Of one launch: blocks that are through with a part of it. Zeros between launches.
+struct GrammarArrivals {
+  std::uint32_t num_found = 0;
+  std::uint32_t num_ended = 0;
+};
+
 }  // namespace gapless

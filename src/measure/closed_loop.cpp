@@ -132,6 +132,7 @@ StatusOr<ClosedLoopWindow> run_closed_loop(Loop& loop, HostClock& clock,
   });
   ClosedLoopWindow window = measure(loop, clock, clients, options);
   drain(loop, clients);
+  window.num_all_tokens = clients.num_tokens();
   GAPLESS_RETURN_IF_ERROR(clients.status());
   return window;
 }

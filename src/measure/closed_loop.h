@@ -36,6 +36,7 @@ struct ClosedLoopWindow {
   std::int64_t awake_ns = 0;      // of those, on a core
   std::int64_t num_tokens = 0;
   std::int64_t num_answers = 0;
+  std::int64_t num_all_tokens = 0;  // with those before and after the window
   std::int64_t forbidden_calls = 0;
 };
 

@@ -133,16 +133,42 @@ void MeasuredRun::add(const ClosedLoopWindow& window) {
       ratio(static_cast<double>(window.awake_ns), static_cast<double>(window.host_ns)));
   windows.push_back(window_figures(window));
   tokens_per_s.push_back(windows.back().tokens_per_s());
+  num_all_tokens += window.num_all_tokens;
 }
 
 double MeasuredRun::zombie_share() const {
   return ratio(static_cast<double>(steps.num_zombies), steps.num_rows);
 }
 
+double MeasuredRun::new_masks_per_token() const {
+  return ratio(static_cast<double>(num_found_masks), num_all_tokens);
+}
+
 RepeatRange range_of_repeats(std::vector<double> values) {
   if (values.empty()) return {};
   const auto [min, max] = std::minmax_element(values.begin(), values.end());
   return {spread_of(values).median, *min, *max};
+}
+
+std::vector<PeriodAgainstPlain> periods_against_plain(std::span<const MeasuredRun> runs) {
+  std::vector<PeriodAgainstPlain> list;
+  for (const MeasuredRun& run : runs) {
+    const auto plain = std::find_if(runs.begin(), runs.end(), [&](const MeasuredRun& other) {
+      return other.workload == "plain" && other.depth == run.depth &&
+             other.num_streams == run.num_streams && other.host_delay_us == run.host_delay_us;
+    });
+    if (plain == runs.end() || run.workload == "plain") continue;
+    std::vector<double> longer;
+    const std::size_t num_repeats = std::min(run.periods_ms.size(), plain->periods_ms.size());
+    for (std::size_t repeat = 0; repeat < num_repeats; ++repeat) {
+      // 0: a window without a full decode step.
+      if (plain->periods_ms[repeat] <= 0 || run.periods_ms[repeat] <= 0) continue;
+      longer.push_back(run.periods_ms[repeat] / plain->periods_ms[repeat] - 1);
+    }
+    list.push_back({run.workload, run.host_delay_us, run.num_streams, run.depth,
+                    range_of_repeats(std::move(longer))});
+  }
+  return list;
 }
 
 std::vector<OverlapGain> overlap_gains(std::span<const MeasuredRun> runs, double dead_row_share) {

@@ -51,6 +51,9 @@ struct MeasuredRun {
   std::vector<double> tokens_per_s;
   std::vector<double> core_shares;  // of the time, the engine thread was on a core
   std::vector<WindowFigures> windows;
+  // With what came before and after the windows.
+  std::int64_t num_all_tokens = 0;
+  std::int64_t num_found_masks = 0;  // sets of legal tokens that the device had to look for
 
   void add(const ClosedLoopWindow& window);
   double forward_ms() const { return spread_of(steps.forward_ns).median / 1e6; }
@@ -59,6 +62,7 @@ struct MeasuredRun {
   // T: a throughput is made of means, also where steps have two typical lengths.
   double mean_period_ms() const { return mean_of(steps.period_ns) / 1e6; }
   double zombie_share() const;
+  double new_masks_per_token() const;
 };
 
 // Of the repeats: median, least and most.
@@ -68,6 +72,17 @@ struct RepeatRange {
   double max = 0;
 };
 RepeatRange range_of_repeats(std::vector<double> values);  // all 0 for none
+
+// Another workload against the plain one of the same streams, depth and host delay: medians of full decode steps' periods, each
+// repeat compared with itself, less 1.
+struct PeriodAgainstPlain {
+  std::string workload;
+  double host_delay_us = 0;
+  int num_streams = 1;
+  int depth = 1;
+  RepeatRange longer;
+};
+std::vector<PeriodAgainstPlain> periods_against_plain(std::span<const MeasuredRun> runs);
 
 // Depth d against depth 1, everything else the same: what depth-1 runs predict, what the runs of
 // depth d show on the host's clock. Each repeat is compared with itself.

@@ -153,6 +153,31 @@ std::string gain_table(std::span<const OverlapGain> gains) {
   return out;
 }
 
+std::string against_plain_table(std::span<const MeasuredRun> runs) {
+  std::string out;
+  for (const PeriodAgainstPlain& entry : periods_against_plain(runs)) {
+    if (out.empty())
+      out =
+          fmt::format("\n{:<26} {:>7} {:>5} | period\n", "against plain rows", "streams", "depth");
+    out += fmt::format(
+        "{} | {}\n", run_name(entry.workload, entry.host_delay_us, entry.num_streams, entry.depth),
+        percent(entry.longer));
+  }
+  return out;
+}
+
+boost::json::array to_json(std::span<const PeriodAgainstPlain> periods) {
+  boost::json::array list;
+  for (const PeriodAgainstPlain& entry : periods) {
+    list.push_back(boost::json::object{{"workload", entry.workload},
+                                       {"host_delay_us", entry.host_delay_us},
+                                       {"streams", entry.num_streams},
+                                       {"depth", entry.depth},
+                                       {"period_longer", range_json(entry.longer)}});
+  }
+  return list;
+}
+
 boost::json::array to_json(std::span<const MeasuredRun> runs) {
   boost::json::array list;
   for (const MeasuredRun& run : runs) {
@@ -184,6 +209,7 @@ boost::json::array to_json(std::span<const MeasuredRun> runs) {
         {"bubble_us_per_step_by_phase", bubble_json(accounts)},
         {"decode_gb_per_s", rounded(accounts.decode_gb_per_s(), 1)},
         {"zombie_share", rounded(run.zombie_share(), 5)},
+        {"new_masks_per_token", rounded(run.new_masks_per_token(), 4)},
         {"forbidden_calls", accounts.forbidden_calls},
         {"engine_thread_us_per_step", host_json(run)}});
   }

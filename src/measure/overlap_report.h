@@ -17,7 +17,11 @@ std::string host_table(std::span<const MeasuredRun> runs);
 // much the one misses the other and why.
 std::string gain_table(std::span<const OverlapGain> gains);
 
+// How much longer steps of constrained rows take than plain ones. Empty where nothing plain was measured beside something else.
+std::string against_plain_table(std::span<const MeasuredRun> runs);
+
 boost::json::array to_json(std::span<const MeasuredRun> runs);
+boost::json::array to_json(std::span<const PeriodAgainstPlain> periods);
 boost::json::array to_json(std::span<const OverlapGain> gains);
 
 }  // namespace gapless

@@ -14,16 +14,20 @@ namespace {
 struct Name {
   std::string_view name;
   RowConstraint constraint;
-  bool decodes_regions;
+  bool decodes_regions = false;
+  bool new_grammars = false;
 };
 constexpr std::array kConstraints{
-    Name{"plain", RowConstraint::kNone, false},
-    Name{"host-mask", RowConstraint::kHostMask, false},
-    Name{"device-constrained", RowConstraint::kDeviceAutomaton, false},
-    Name{"detect", RowConstraint::kDeviceAutomaton, true},
-    Name{"detect-host-mask", RowConstraint::kHostMask, true},
-    Name{"json", RowConstraint::kGrammar, false},
-    Name{"json-host-mask", RowConstraint::kHostGrammar, false},
+    Name{.name = "plain", .constraint = RowConstraint::kNone},
+    Name{.name = "host-mask", .constraint = RowConstraint::kHostMask},
+    Name{.name = "device-constrained", .constraint = RowConstraint::kDeviceAutomaton},
+    Name{.name = "detect", .constraint = RowConstraint::kDeviceAutomaton, .decodes_regions = true},
+    Name{.name = "detect-host-mask",
+         .constraint = RowConstraint::kHostMask,
+         .decodes_regions = true},
+    Name{.name = "json", .constraint = RowConstraint::kGrammar},
+    Name{.name = "json-new", .constraint = RowConstraint::kGrammar, .new_grammars = true},
+    Name{.name = "json-host-mask", .constraint = RowConstraint::kHostGrammar},
 };
 constexpr double kShortTokens = 3;
 constexpr double kLongFactor = 3;
@@ -60,6 +64,7 @@ StatusOr<Workload> named_workload(std::string_view name, const Workload& base) {
   }
   workload.constraint = found->constraint;
   workload.decodes_regions = found->decodes_regions;
+  workload.new_grammars = found->new_grammars;
   return workload;
 }
 
@@ -159,10 +164,12 @@ void PromptSource::set_constraint(PreparedPrompt& prompt) const {
       prompt.row.flags |= kRowHostMask;
       prompt.host_constraint = std::make_unique<SpatialConstraint>(SpatialSkill::kDetect, tokens_);
       return;
-    case RowConstraint::kGrammar:
-      prompt.row.grammar = grammar_.on_device->index;
-      prompt.device_grammar = grammar_.on_device;
+    case RowConstraint::kGrammar: {
+      const std::shared_ptr<const DeviceGrammar> grammar = grammar_.on_device();
+      prompt.row.grammar = grammar->index;
+      prompt.device_grammar = grammar;
       return;
+    }
     case RowConstraint::kHostGrammar:
       prompt.row.flags |= kRowHostMask;
       prompt.host_constraint = grammar_.on_host();

@@ -44,9 +44,9 @@ inline constexpr std::string_view kWorkloadSchema =
         "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3}},
         "required": ["name", "count", "tags"], "additionalProperties": false}})";
 
-// A compiled kWorkloadSchema: on the device, and how a row gets its constraint on the host.
+// A compiled kWorkloadSchema: for the next answer one on the device, or the constraint of its row on the host.
 struct WorkloadGrammar {
-  std::shared_ptr<const DeviceGrammar> on_device;
+  std::function<std::shared_ptr<const DeviceGrammar>()> on_device;
   std::function<std::unique_ptr<TokenConstraint>()> on_host;
 };
 
@@ -54,6 +54,7 @@ struct Workload {
   std::string name;
   RowConstraint constraint = RowConstraint::kNone;
   bool decodes_regions = false;  // with detect's grammar: coordinates and sizes are decoded
+  bool new_grammars = false;     // kGrammar: no answer meets a place that an earlier one met
   double mean_tokens = 110;      // L
   bool random_lengths = true;    // false: every answer has mean_tokens tokens, the first ones too
   int context = 850;             // cached tokens in the middle of an answer
@@ -62,7 +63,7 @@ struct Workload {
   std::uint64_t seed = 1;
 };
 
-// "plain", "host-mask", "device-constrained", "detect", "detect-host-mask", "json", "json-host-mask", "short" (plain, L = 3)
+// "plain", "host-mask", "device-constrained", "detect", "detect-host-mask", "json", "json-new", "json-host-mask", "short" (plain, L = 3)
 // or "long" (plain, 3 times `mean_tokens`), both with the prompts of the others; `base` gives the
 // rest. InvalidArgument, listing the names, for another name.
 StatusOr<Workload> named_workload(std::string_view name, const Workload& base);

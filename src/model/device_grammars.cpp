@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/check.h"
 #include "device/bump_layout.h"
@@ -92,12 +93,15 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
     params_.cache.locks = layout.take_array<std::int32_t>(kGrammarCacheSets);
     params_.masks = layout.take_array<std::uint32_t>(batch * num_words);
     params_.searches = layout.take_array<GrammarSearch>(batch);
+    params_.arrivals = layout.take_array<GrammarArrivals>(1);
     return layout.peak_bytes();
   };
   const std::size_t total_bytes = carve(BumpLayout());
   GAPLESS_ASSIGN_OR_RETURN(memory_, device.allocate(total_bytes));
   carve(BumpLayout(memory_.data()));
   GAPLESS_ASSIGN_OR_RETURN(tables_, device.allocate(table_bytes));
+  GAPLESS_ASSIGN_OR_RETURN(turns_pinned_,
+                           device.allocate_pinned(kGrammarCacheSets * sizeof(std::uint32_t)));
   params_.grammars = grammars_;
   params_.texts = {.first = first_dev, .bytes = bytes_dev, .vocab = vocab, .eos_id = eos_id};
   params_.cache.num_sets = kGrammarCacheSets;
@@ -196,6 +200,15 @@ StatusOr<std::shared_ptr<const DeviceGrammar>> DeviceGrammars::hold(
   here->is_ready = true;
   here->num_holders = 0;
   return take(*here);
+}
+
+StatusOr<std::int64_t> DeviceGrammars::count_found_masks() {
+  MutexLock lock(upload_mutex_);
+  GAPLESS_RETURN_IF_ERROR(
+      stream_->copy_to_host(turns_pinned_.data(), params_.cache.turns, turns_pinned_.size_bytes()));
+  GAPLESS_RETURN_IF_ERROR(stream_->synchronize());
+  const auto* const turns = turns_pinned_.as<std::uint32_t>();
+  return std::accumulate(turns, turns + kGrammarCacheSets, std::int64_t{0});
 }
 
 DeviceGrammars::Counts DeviceGrammars::counts() const {

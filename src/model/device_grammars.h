@@ -58,6 +58,9 @@ class DeviceGrammars {
   Counts counts() const;
   // Of device memory.
   std::size_t bytes() const { return tables_.size_bytes() + memory_.size_bytes(); }
+  // Sets of legal tokens that were put into the cache since the start. Waits for the device, and is for measurements: nothing may
+  // run that looks for some.
+  StatusOr<std::int64_t> count_found_masks();
 
  private:
   // One that lies on the device.
@@ -89,7 +92,9 @@ class DeviceGrammars {
   Mutex upload_mutex_;  // one at a time; taken before places_->mutex
   StagedUpload upload_ GAPLESS_GUARDED_BY(upload_mutex_);
   Buffer tables_, memory_;
-  GrammarTables* grammars_ = nullptr;  // [kMaxDeviceGrammars], on the device
+  PinnedBuffer turns_pinned_
+      GAPLESS_GUARDED_BY(upload_mutex_);  // a copy of GrammarMaskCache::turns
+  GrammarTables* grammars_ = nullptr;     // [kMaxDeviceGrammars], on the device
   GrammarMasksParams params_;
   std::int32_t next_id_ GAPLESS_GUARDED_BY(upload_mutex_) = 1;
   const std::shared_ptr<Places> places_ = std::make_shared<Places>();

@@ -131,5 +131,14 @@ TEST_F(DeviceGrammarsTest, HoldersMayOutliveIt) {
   EXPECT_EQ(held->index, 0);
 }
 
+TEST_F(DeviceGrammarsTest, CountsTheMasksThatWereFound) {
+  make(1 << 20);
+  EXPECT_EQ(grammars_->count_found_masks().value(), 0);
+  const GrammarMaskCache cache = grammars_->params().cache;
+  cache.turns[0] = 3;  // as the op does
+  cache.turns[cache.num_sets - 1] = 2;
+  EXPECT_EQ(grammars_->count_found_masks().value(), 5);
+}
+
 }  // namespace
 }  // namespace gapless

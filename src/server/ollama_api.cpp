@@ -44,7 +44,7 @@ void generate(ServerState& state, OllamaRoute route, const std::shared_ptr<Excha
   std::optional<json::object> body = read_json_request(info, *exchange);
   if (!body) return;
   const std::string model = requested_model(*body, info);
-  StatusOr<OllamaRequest> request = ollama_request_from_json(route, *body);
+  StatusOr<OllamaRequest> request = ollama_request_from_json(route, *body, info.takes_tools);
   if (!request.ok()) return respond_error(*exchange, error_of_request(request.status()));
   if (request->only_loads) return respond_loaded(route, model, *exchange);
   auto sink =

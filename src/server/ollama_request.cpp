@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/json.h"
 #include "base/limits.h"
 #include "server/json_body.h"
 #include "skill/unsupported_fields.h"
@@ -132,11 +133,30 @@ Status move_format(json::object& chat) {
   return ok_status();
 }
 
+// Calls have their arguments as an object, where a chat request has them as its text.
+Status rewrite_calls(json::object& message) {
+  json::value* const calls = message.if_contains("tool_calls");
+  if (calls == nullptr || !calls->is_array()) return ok_status();
+  for (json::value& call : calls->get_array()) {
+    json::object* const fields = call.if_object();
+    json::value* const function = fields == nullptr ? nullptr : fields->if_contains("function");
+    if (function == nullptr || !function->is_object()) {
+      return invalid_field("tool_calls", "must be objects with a function");
+    }
+    (*fields)["type"] = "function";
+    json::value* const arguments = function->get_object().if_contains("arguments");
+    if (arguments != nullptr && arguments->is_object()) *arguments = json_text(*arguments);
+  }
+  return ok_status();
+}
+
 // {"role", "content", "images"} -> {"role", "content": [images..., text]}
-Status rewrite_message(json::value& value) {
+Status rewrite_message(json::value& value, bool takes_tools) {
   if (!value.is_object()) return invalid_field("messages", "must be objects");
   json::object& message = value.get_object();
-  if (find_field(message, "tool_calls") != nullptr) {
+  if (takes_tools) {
+    GAPLESS_RETURN_IF_ERROR(rewrite_calls(message));
+  } else if (find_field(message, "tool_calls") != nullptr) {
     GAPLESS_RETURN_IF_ERROR(must_be_absent(
         message, "tool_calls", "cannot be taken: this model was not trained to call tools"));
   }
@@ -159,12 +179,14 @@ Status rewrite_message(json::value& value) {
 }
 
 // The messages, of which there are none when only loading is asked for.
-StatusOr<json::array> messages_of_chat(json::object& body) {
+StatusOr<json::array> messages_of_chat(json::object& body, bool takes_tools) {
   json::value* const messages = body.if_contains("messages");
   if (messages == nullptr || messages->is_null()) return json::array();
   if (!messages->is_array()) return invalid_field("messages", "must be a list");
   json::array rewritten = std::move(messages->get_array());
-  for (json::value& message : rewritten) GAPLESS_RETURN_IF_ERROR(rewrite_message(message));
+  for (json::value& message : rewritten) {
+    GAPLESS_RETURN_IF_ERROR(rewrite_message(message, takes_tools));
+  }
   return rewritten;
 }
 
@@ -174,7 +196,7 @@ StatusOr<json::array> messages_of_generate(json::object& body) {
   json::object user = {{"role", "user"}, {"content", prompt.value_or("")}};
   if (json::value* images = body.if_contains("images")) user["images"] = std::move(*images);
   json::value message = std::move(user);
-  GAPLESS_RETURN_IF_ERROR(rewrite_message(message));
+  GAPLESS_RETURN_IF_ERROR(rewrite_message(message, /*takes_tools=*/false));
   if (prompt.value_or("").empty()) return json::array();
   json::array messages;
   if (system) messages.push_back(json::object{{"role", "system"}, {"content", *system}});
@@ -182,7 +204,7 @@ StatusOr<json::array> messages_of_generate(json::object& body) {
   return messages;
 }
 
-StatusOr<OllamaRequest> read_request(OllamaRoute route, json::object& body) {
+StatusOr<OllamaRequest> read_request(OllamaRoute route, json::object& body, bool takes_tools) {
   GAPLESS_RETURN_IF_ERROR(check_fields(body));
   json::object chat;
   GAPLESS_RETURN_IF_ERROR(move_options(body, chat));
@@ -190,9 +212,15 @@ StatusOr<OllamaRequest> read_request(OllamaRoute route, json::object& body) {
     if (const json::value* value = find_field(body, field.ollama)) chat[field.chat] = *value;
   }
   GAPLESS_RETURN_IF_ERROR(move_format(chat));
+  json::value tools;
+  if (takes_tools && chat.contains("tools")) {
+    tools = std::move(chat["tools"]);
+    chat.erase("tools");
+  }
   GAPLESS_RETURN_IF_ERROR(refuse_unsupported(chat));
-  StatusOr<json::array> messages =
-      route == OllamaRoute::kChat ? messages_of_chat(body) : messages_of_generate(body);
+  if (!tools.is_null()) chat["tools"] = std::move(tools);
+  StatusOr<json::array> messages = route == OllamaRoute::kChat ? messages_of_chat(body, takes_tools)
+                                                               : messages_of_generate(body);
   if (!messages.ok()) return messages.status();
   OllamaRequest request;
   if (messages->empty()) {
@@ -201,15 +229,17 @@ StatusOr<OllamaRequest> read_request(OllamaRoute route, json::object& body) {
   }
   chat["messages"] = std::move(messages).value();
   if (!chat.contains("stream")) chat["stream"] = true;
-  GAPLESS_ASSIGN_OR_RETURN(request.chat, chat_request_from_json(chat));
+  GAPLESS_ASSIGN_OR_RETURN(request.chat, chat_request_from_json(chat, takes_tools));
   request.chat.skill.cut_max_tokens = true;
   return request;
 }
 
 }  // namespace
 
-StatusOr<OllamaRequest> ollama_request_from_json(OllamaRoute route, json::object& body) {
-  StatusOr<OllamaRequest> request = read_request(route, body);
+StatusOr<OllamaRequest> ollama_request_from_json(OllamaRoute route, json::object& body,
+                                                 bool takes_tools) {
+  StatusOr<OllamaRequest> request =
+      read_request(route, body, takes_tools && route == OllamaRoute::kChat);
   if (!request.ok()) return as_ollama_error(request.status());
   return request;
 }

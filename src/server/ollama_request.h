@@ -21,8 +21,10 @@ struct OllamaRequest {
 };
 
 // What would change the answer and cannot be done is an error, as in chat_request.h; what tells Ollama how
-// to load a model ("num_ctx", "num_gpu", "keep_alive", ...) is ignored. Takes the images out of `body`.
-StatusOr<OllamaRequest> ollama_request_from_json(OllamaRoute route, boost::json::object& body);
+// to load a model ("num_ctx", "num_gpu", "keep_alive", ...) is ignored. Takes the images out of `body`. `takes_tools`: of the
+// model; /api/generate has none in any case.
+StatusOr<OllamaRequest> ollama_request_from_json(OllamaRoute route, boost::json::object& body,
+                                                 bool takes_tools = false);
 
 // The error of a chat request with its field under the name that it has in Ollama's API.
 Status as_ollama_error(const Status& status);

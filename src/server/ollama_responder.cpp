@@ -26,6 +26,19 @@ std::string json_line(const json::object& object) {
   return ascii_json(json_text(object)) + "\n";
 }
 
+// Arguments are JSON: they are read from an answer as an object.
+json::array calls_of(const SkillResult& result) {
+  json::array calls;
+  for (const ToolCall& call : result.tool_calls) {
+    StatusOr<json::value> arguments = parse_json(call.arguments, "arguments");
+    json::value object =
+        arguments.ok() ? std::move(arguments).value() : json::value(json::object());
+    calls.push_back(json::object{
+        {"function", json::object{{"name", call.name}, {"arguments", std::move(object)}}}});
+  }
+  return calls;
+}
+
 }  // namespace
 
 std::string rfc3339_time(std::chrono::system_clock::time_point time) {
@@ -62,7 +75,17 @@ void OllamaResponder::on_logprobs(std::vector<TokenLogprob> tokens) {
 void OllamaResponder::on_done(const SkillResult& result) {
   meter_.on_done(result);
   const GenerationMetrics& metrics = result.metrics;
+  // Streams have the calls in a line of their own, in front of the last one.
+  const bool calls_first = stream_ && !result.tool_calls.empty();
+  if (calls_first) {
+    json::object line = answer("", false);
+    line["message"].get_object()["tool_calls"] = calls_of(result);
+    send(line);
+  }
   json::object last = answer(stream_ ? "" : result.text, true);
+  if (!calls_first && !result.tool_calls.empty()) {
+    last["message"].get_object()["tool_calls"] = calls_of(result);
+  }
   last["done_reason"] = finish_reason_name(result.finish_reason);
   last["total_duration"] = host_now_ns() - received_ns_;
   last["load_duration"] = 0;  // the model is loaded before the first request is taken

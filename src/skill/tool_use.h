@@ -10,7 +10,8 @@ namespace gapless {
 // Whether the model's chats may have functions.
 bool takes_tools(const TokenizerConfig& prompts);
 
-// Holds a request that must call a function to the schema of such calls: its settings get a grammar. InvalidArgument of
+// Holds calls to the schemas of their functions: the request's settings get a grammar. One that must call a function gets that of a
+// call, another one that of text with calls in it, unless it asks for another form or for what no form keeps. InvalidArgument of
 // "tools" where the model takes none. Before validate().
 Status hold_to_tools(const TokenizerConfig& prompts, SkillRequest& request);
 

@@ -41,6 +41,16 @@ void move_references(json::value& value, std::string_view place) {
   }
 }
 
+// The schema of its arguments, for a document that has it at `place`.
+json::value parameters_of(const json::object& function, std::string_view place) {
+  const json::value* const given = function.if_contains("parameters");
+  json::value parameters = json::object{
+      {"type", "object"}, {"properties", json::object()}, {"additionalProperties", false}};
+  if (given != nullptr && !given->is_null()) parameters = *given;
+  move_references(parameters, place);
+  return parameters;
+}
+
 std::size_t begin_of_text(std::string_view text) {
   return std::min(text.find_first_not_of(kBlanks), text.size());
 }
@@ -64,15 +74,33 @@ std::string_view tool_call_opening(ChatTemplate chat) {
   return is_qwen(chat) ? "<tool_call>\n" : "";
 }
 
+CallMarkers call_markers(ChatTemplate chat) {
+  if (!is_qwen(chat)) return {.arguments_key = arguments_key(chat)};
+  return {.begin = kCallBegin,
+          .end = kCallEnd,
+          .thought_begin = kThoughtBegin,
+          .thought_end = kThoughtEnd,
+          .arguments_key = arguments_key(chat)};
+}
+
+std::string callable_functions(const std::vector<json::object>& functions) {
+  json::array list;
+  for (std::size_t i = 0; i < functions.size(); ++i) {
+    const json::value* const strict = functions[i].if_contains("strict");
+    list.push_back(
+        json::object{{"name", functions[i].at("name")},
+                     {"parameters", parameters_of(functions[i], fmt::format("/{}/parameters", i))},
+                     {"strict", strict != nullptr && *strict == true}});
+  }
+  return json_text(list);
+}
+
 std::string tool_call_schema(ChatTemplate chat, const std::vector<json::object>& functions) {
   const std::string_view key = arguments_key(chat);
   json::array calls;
   for (std::size_t i = 0; i < functions.size(); ++i) {
-    const json::value* given = functions[i].if_contains("parameters");
-    json::value parameters = json::object{
-        {"type", "object"}, {"properties", json::object()}, {"additionalProperties", false}};
-    if (given != nullptr && !given->is_null()) parameters = *given;
-    move_references(parameters, fmt::format("/anyOf/{}/properties/{}", i, key));
+    json::value parameters =
+        parameters_of(functions[i], fmt::format("/anyOf/{}/properties/{}", i, key));
     calls.push_back(
         json::object{{"type", "object"},
                      {"properties", json::object{{"name", {{"const", functions[i].at("name")}}},

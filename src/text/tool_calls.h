@@ -20,6 +20,17 @@ bool takes_tools(ChatTemplate chat);
 // What a prompt ends with so that the answer is a call's JSON and nothing else.
 std::string_view tool_call_opening(ChatTemplate chat);
 
+// How the template marks a call in an answer; empty where it does not.
+struct CallMarkers {
+  std::string_view begin, end;
+  std::string_view thought_begin, thought_end;  // around what may come first and holds no calls
+  std::string_view arguments_key;
+};
+CallMarkers call_markers(ChatTemplate chat);
+
+// The functions as a list of {"name", "parameters": a schema, "strict"}, as JSON.
+std::string callable_functions(const std::vector<boost::json::object>& functions);
+
 // The JSON Schema of a call of one of these functions, each {"name", "parameters": a schema} or without parameters.
 // References within a function's schema are to that schema.
 std::string tool_call_schema(ChatTemplate chat, const std::vector<boost::json::object>& functions);

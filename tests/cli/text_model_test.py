@@ -73,6 +73,9 @@ class ToolsTest(ServedModels):
             shutil.copytree(model, copy)
             config = json.loads((copy / "config.json").read_text())
             (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+        # The small tokenizer has the tokens of thoughts, and not those of calls.
+        tokenizer = (cls.qwen / "tokenizer.json").read_text()
+        (cls.qwen / "tokenizer.json").write_text(tokenizer.replace("think>", "tool_call>"))
         return copies
 
     TOOLS = [
@@ -115,6 +118,51 @@ class ToolsTest(ServedModels):
             self.expect_call(calls[0], ("weather", "time"))
             self.assertEqual("".join(choice["delta"].get("content") or "" for choice in choices), "")
             self.assertEqual(choices[-1]["finish_reason"], "tool_calls")
+
+    def biased_to_call(self):
+        """A bias under which random weights write Qwen's marker wherever text may come."""
+        tokens = json.loads((self.qwen / "tokenizer.json").read_text())["added_tokens"]
+        marker = next((token["id"] for token in tokens if token["content"] == "<tool_call>"), None)
+        self.assertIsNotNone(marker)
+        return {str(marker): 100}
+
+    def test_a_call_that_the_model_begins_is_held(self):
+        for seed in range(4):
+            answer = self.chat(self.qwen, self.ASK, tools=self.TOOLS, temperature=1.0, seed=seed, max_tokens=600,
+                               logit_bias=self.biased_to_call(), chat_template_kwargs={"enable_thinking": False})
+            calls = answer["choices"][0]["message"].get("tool_calls", [])
+            self.assertGreaterEqual(len(calls), 1, answer)
+            for call in calls:
+                self.expect_call(call, ("weather", "time"))
+
+    def test_what_cannot_be_held_is_refused_where_it_must_be(self):
+        unique = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+        for strict in (False, True):
+            tools = [{"type": "function", "function": {"name": "a", "strict": strict, "parameters": unique}}]
+            if strict:
+                self.bad(self.qwen, "/v1/chat/completions", "uniqueItems", "tools", messages=self.ASK, tools=tools)
+            else:
+                self.chat(self.qwen, self.ASK, tools=tools, max_tokens=4)
+
+    def test_ollamas_chats_have_tools(self):
+        call = {"function": {"name": "time", "arguments": {"city": "Rome"}}}
+        talk = [*self.ASK, {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "tool_name": "time", "content": "Noon."}]
+
+        def ask(messages, **more):
+            return self.good(self.qwen, "/api/chat", messages=messages, stream=False, tools=self.TOOLS, **more)
+
+        longer = ask(talk, options={"num_predict": 4})["prompt_eval_count"]
+        self.assertGreater(longer, ask(self.ASK, options={"num_predict": 4})["prompt_eval_count"] + 10)
+        # As a chat with the same history has it.
+        told = {"id": "1", "type": "function", "function": {"name": "time", "arguments": '{"city": "Rome"}'}}
+        same = self.chat(self.qwen, [*self.ASK, {"role": "assistant", "content": "", "tool_calls": [told]},
+                                     {"role": "tool", "tool_call_id": "1", "content": "Noon."}],
+                         tools=self.TOOLS, max_tokens=4)
+        self.assertEqual(longer, same["usage"]["prompt_tokens"])
+        self.bad(self.base, "/api/chat", "tools", messages=self.ASK, tools=self.TOOLS)
+        self.bad(self.qwen, "/api/chat", "function", messages=[
+            *self.ASK, {"role": "assistant", "tool_calls": [5]}, *self.ASK], tools=self.TOOLS)
 
     def test_tools_are_shown_unless_none_is_wanted(self):
         for model in (self.qwen, self.llama):

@@ -1,10 +1,12 @@
-// Any bytes as a schema, a pattern and a list of choices: an error, or tables that any bytes can be walked through.
+// Any bytes as a schema, a pattern, a list of choices and the parameters of a function: an error, or tables that any bytes can be
+// walked through.
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "grammar/grammar_limits.h"
 #include "grammar/grammar_spec.h"
 
@@ -33,6 +35,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto kind : {GrammarSpec::Kind::kJsonSchema, GrammarSpec::Kind::kRegex}) {
     const auto grammar = compile_grammar({.kind = kind, .text = text});
     if (grammar.ok()) walk(*grammar, text);
+  }
+  // A function that need not be held takes any object.
+  const auto parameters = parse_json(text, "parameters");
+  if (parameters.ok() && parameters->is_object()) {
+    const auto calls =
+        compile_grammar({.kind = GrammarSpec::Kind::kCalls,
+                         .text = R"([{"name": "f", "parameters": )" + text + "}]",
+                         .calls = {.begin = "<call>", .end = "</call>", .arguments_key = "x"}});
+    if (calls.ok()) {
+      walk(*calls, R"(<call>{"name": "f", "x": )" + text + "}</call>" + text);
+      GAPLESS_CHECK(accepts(*calls, "text"));
+    }
   }
   GrammarSpec choices{.kind = GrammarSpec::Kind::kChoice};
   for (std::size_t begin = 0; begin <= text.size();) {

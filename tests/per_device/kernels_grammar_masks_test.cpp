@@ -117,6 +117,7 @@ class GrammarMasksTest : public KernelsTest {
     masks_dev_ = upload(std::vector<std::uint32_t>(entries * num_words_));
     turns_dev_ = upload(std::vector<std::uint32_t>(static_cast<std::size_t>(num_sets)));
     locks_dev_ = upload(std::vector<std::int32_t>(static_cast<std::size_t>(num_sets)));
+    arrivals_dev_ = upload(std::vector<GrammarArrivals>(1));
   }
 
   // Rows on shuffled seats; `grammar_of` by row of the batch.
@@ -161,7 +162,8 @@ class GrammarMasksTest : public KernelsTest {
                                          .masks = masks.as<std::uint32_t>(),
                                          .mask_stride = static_cast<int>(num_words_),
                                          .num_rows = static_cast<int>(num_rows),
-                                         .searches = searches.as<GrammarSearch>()}));
+                                         .searches = searches.as<GrammarSearch>(),
+                                         .arrivals = arrivals_dev_.as<GrammarArrivals>()}));
     const auto words = download<std::uint32_t>(masks);
     std::vector<Mask> result;
     for (std::size_t i = 0; i <= num_rows; ++i) {
@@ -259,7 +261,8 @@ class GrammarMasksTest : public KernelsTest {
   std::vector<std::int32_t> seats_;
   std::vector<RowState> states_;
   std::vector<GrammarRow> places_;  // as the host knows them
-  Buffer first_dev_, bytes_dev_, rows_dev_, entries_dev_, masks_dev_, turns_dev_, locks_dev_;
+  Buffer first_dev_, bytes_dev_, rows_dev_, entries_dev_, masks_dev_, turns_dev_, locks_dev_,
+      arrivals_dev_;
 };
 
 TEST_F(GrammarMasksTest, EveryStepOfRandomAnswersHasTheHostsTokens) {
@@ -278,13 +281,27 @@ TEST_F(GrammarMasksTest, EveryStepOfRandomAnswersHasTheHostsTokens) {
   walk(*make_reference_kernels(), 120);
 }
 
-TEST_F(GrammarMasksTest, AFullVocabulary) {
-  use_vocabulary(test_vocabulary(51'200 - 299));
-  ASSERT_EQ(vocabulary_->vocab(), 51'200);
+// Moondream's and Qwen3's.
+TEST_F(GrammarMasksTest, FullVocabularies) {
   add_all_grammars();
-  use_cache(64);
-  use_rows({0, 4, 7, 6});
-  walk(*kernels_, 25);
+  for (const int vocab : {51'200, 151'936}) {
+    use_vocabulary(test_vocabulary(vocab - 299));
+    ASSERT_EQ(vocabulary_->vocab(), vocab);
+    use_cache(64);
+    use_rows({0, 4, 7, 6});
+    walk(*kernels_, 25);
+  }
+}
+
+// More rows than a device walks at a time, places shared by some of them and forgotten all the time.
+TEST_F(GrammarMasksTest, AFullBatch) {
+  use_vocabulary(test_vocabulary(2000));
+  add_all_grammars();
+  std::vector<std::int32_t> grammar_of;
+  for (std::int32_t i = 0; i < kMaxSeats; ++i) grammar_of.push_back(i % 8);
+  use_cache(2);
+  use_rows(grammar_of);
+  walk(*kernels_, 12);
 }
 
 // A place that was found serves others: what lies in the cache is what comes out.

@@ -1,12 +1,20 @@
-// The legal tokens of rows with a grammar; GrammarMasksParams in kernels.h says which. Two kernels:
+// The legal tokens of rows with a grammar; GrammarMasksParams in kernels.h says which. One launch of two sorts of blocks:
 //
-//   find   a block for each row: takes the row's last token and looks its place up in the cache
-//   walk   several blocks for each row whose place was not there: a warp for 32 tokens, a thread for each of them; the last block
-//          of a row puts what was found into the cache. With nothing to walk every block ends at once.
+//   finders   the first blocks, one for each row: takes the row's last token and looks its place up in the cache
+//   walkers   the others, in a few teams, each of which takes every few-th row whose place was not there: a warp for 32 tokens, a
+//             thread for each of them; the last walker of a row puts what was found into the cache
 //
-// Only `find` reads the cache and only `walk` changes it, so no row meets an entry that is half made.
+// Walkers wait until all finders are through, and only they change the cache, so no row meets an entry that is half made. A
+// finder waits for nobody and has a lower number, so it starts no later than who waits for it. With nothing to walk a walker ends
+// as soon as the finders have: a second kernel would cost another launch, and a grid of walkers for each row the starting of
+// thousands of blocks.
+//
+// All this depends on nothing that the forward writes, and still comes behind it and not beside it: the forward of a decode step is
+// one launch that has every multiprocessor to itself (decoder_kernel.cuh). Blocks in front of it delay that launch as much as they
+// delay the sampling, and besides keep it from reading weights ahead.
 #include <algorithm>
 
+#include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
@@ -17,8 +25,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-// Blocks that walk a vocabulary: each thread tries one to three tokens of 51,200 to 151,936.
-constexpr int kWalkBlocks = 200;
+// Walkers of a team: each thread tries one to three tokens of 51,200 to 151,936.
+constexpr int kMaxTeamBlocks = 200;
+// Rows that are walked at a time. With so many blocks on each of an H200's 132 multiprocessors those of a launch of 64 rows are
+// there at once.
+constexpr int kMaxTeams = 2;
+constexpr int kBlocksPerMultiprocessor = 4;
 // Frames that a trial keeps in its thread's own memory. A token that closes or opens more is tried again by its warp, with room
 // for all.
 constexpr int kOwnFrames = 4;
@@ -47,7 +59,8 @@ __device__ void copy_row(std::uint32_t* to, const std::uint32_t* from) {
 __device__ GrammarRow& share_row(const GrammarRow& row) {
   __shared__ std::uint32_t words[kRowWords];
   __syncthreads();
-  copy_row(words, reinterpret_cast<const std::uint32_t*>(&row));
+  const auto* const from = reinterpret_cast<const std::uint32_t*>(&row);
+  for (int i = threadIdx.x; i < kRowWords; i += kThreads) words[i] = __ldcg(&from[i]);
   __syncthreads();
   return *reinterpret_cast<GrammarRow*>(words);
 }
@@ -134,11 +147,8 @@ __device__ int set_of(const GrammarMasksParams& p, const GrammarTables& grammar,
   return static_cast<int>(sum % static_cast<unsigned>(p.cache.num_sets));
 }
 
-// Blocks: row.
-__global__ void __launch_bounds__(kThreads) find_kernel(GrammarMasksParams p) {
-  let_successor_start();
-  wait_for_predecessor();
-  const std::int64_t i = blockIdx.x;
+// What a finder does for the i-th row.
+__device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   const int row = p.rows[i];
   GrammarSearch& search = p.searches[i];
   if (!has_grammar(p, row)) {
@@ -181,7 +191,7 @@ __device__ void note_lengths(const LengthInterval& mine, GrammarSearch& search) 
 __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
                      const GrammarRow& row, GrammarSearch& search, const std::uint32_t* mask) {
   __shared__ int way;
-  const int set = search.set;
+  const int set = __ldcg(&search.set);
   if (threadIdx.x == 0) {
     way = atomicCAS(&p.cache.locks[set], 0, 1) == 0
               ? static_cast<int>(p.cache.turns[set] % kGrammarCacheWays)
@@ -209,15 +219,11 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   if (threadIdx.x == 0) atomicExch(&p.cache.locks[set], 0);
 }
 
-// Blocks: x = part of the vocabulary, y = row.
-__global__ void __launch_bounds__(kThreads) walk_kernel(GrammarMasksParams p) {
+// What a walker does for the i-th row, whose place was not in the cache: its part of the vocabulary.
+__device__ void walk(const GrammarMasksParams& p, std::int64_t i, int member, int num_members) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
   __shared__ bool is_last;
-  let_successor_start();
-  wait_for_predecessor();
-  const std::int64_t i = blockIdx.y;
   GrammarSearch& search = p.searches[i];
-  if (search.is_missing == 0) return;
   const int row = p.rows[i];
   const GrammarTables grammar = p.grammars[p.row_states[row].grammar];
   const GrammarRow& place = share_row(p.grammar_rows[row]);
@@ -225,7 +231,7 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(GrammarMasksParams p) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   OwnProbe probe;
   probe.begin(place);
-  for (int word = blockIdx.x * kWarps + warp; word < p.mask_stride; word += gridDim.x * kWarps) {
+  for (int word = member * kWarps + warp; word < p.mask_stride; word += num_members * kWarps) {
     const int token = word * 32 + lane;
     bool legal = false;
     probe.again();
@@ -251,23 +257,50 @@ __global__ void __launch_bounds__(kThreads) walk_kernel(GrammarMasksParams p) {
   note_lengths(probe.watch.lengths, search);
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(&search.num_arrived, 1u) == gridDim.x - 1;
+  if (threadIdx.x == 0)
+    is_last = atomicAdd(&search.num_arrived, 1u) + 1 == static_cast<unsigned>(num_members);
   __syncthreads();
   if (!is_last) return;
   __threadfence();
   keep(p, grammar, place, search, mask);
 }
 
+// Blocks: num_rows finders, then num_teams * num_members walkers.
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    grammar_masks_kernel(GrammarMasksParams p, int num_teams, int num_members) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int walker = static_cast<int>(blockIdx.x) - p.num_rows;
+  if (walker < 0) {
+    find(p, blockIdx.x);
+    __syncthreads();
+    if (threadIdx.x == 0) signal(p.arrivals->num_found);
+  } else {
+    if (threadIdx.x == 0) {
+      wait_for_count(p.arrivals->num_found, static_cast<unsigned>(p.num_rows));
+    }
+    __syncthreads();
+    for (int i = walker % num_teams; i < p.num_rows; i += num_teams) {
+      if (__ldcg(&p.searches[i].is_missing) != 0) walk(p, i, walker / num_teams, num_members);
+    }
+  }
+  // The last block of all: every walker has seen the count.
+  __syncthreads();
+  if (threadIdx.x != 0 || atomicAdd(&p.arrivals->num_ended, 1u) + 1 != gridDim.x) return;
+  p.arrivals->num_found = 0;
+  p.arrivals->num_ended = 0;
+}
+
 }  // namespace
 
 Status grammar_masks(Stream& stream, const GrammarMasksParams& params) {
-  const auto num_rows = static_cast<unsigned>(params.num_rows);
-  GAPLESS_RETURN_IF_ERROR(launch("grammar_find", stream,
-                                 {.grid = dim3(num_rows), .block = dim3(kThreads)}, find_kernel,
-                                 params));
-  const unsigned blocks = std::min<unsigned>(kWalkBlocks, blocks_for(params.mask_stride, kWarps));
-  return launch("grammar_walk", stream, {.grid = dim3(blocks, num_rows), .block = dim3(kThreads)},
-                walk_kernel, params);
+  if (params.num_rows == 0) return ok_status();
+  const int num_members =
+      std::min<int>(kMaxTeamBlocks, static_cast<int>(blocks_for(params.mask_stride, kWarps)));
+  const int num_teams = std::min(kMaxTeams, params.num_rows);
+  const auto num_blocks = static_cast<unsigned>(params.num_rows + num_teams * num_members);
+  return launch("grammar_masks", stream, {.grid = dim3(num_blocks), .block = dim3(kThreads)},
+                grammar_masks_kernel, params, num_teams, num_members);
 }
 
 }  // namespace gapless::cuda::inline GAPLESS_PATH

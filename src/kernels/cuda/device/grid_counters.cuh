@@ -1,5 +1,6 @@
-// Progress of the blocks of one launch, counted in global memory. All blocks must be resident at
-// once: a block may wait for what any other still has to do.
+// Progress of the blocks of one launch, counted in global memory. A block may wait for what others still
+// have to do, so those must be resident: all blocks are at once, or those that others wait for come first
+// and wait for nobody.
 //
 // What a block wrote before it signals is visible to whoever waited for the count, through loads
 // that bypass L1 (__ldcg). For copies by the copy engine, writers call publish_to_copy_engine (copies.cuh)
@@ -16,19 +17,22 @@ struct alignas(128) GridCounter {
 };
 
 // One thread, after a barrier with those whose writes it announces: the release covers them too.
+__device__ __forceinline__ void signal(unsigned& counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&counter) : "memory");
+}
 __device__ __forceinline__ void signal(GridCounter& counter) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&counter.count) : "memory");
+  signal(counter.count);
 }
 
 // One thread; others follow it through a barrier.
-__device__ __forceinline__ void wait_for_count(const GridCounter& counter, unsigned target) {
+__device__ __forceinline__ void wait_for_count(const unsigned& counter, unsigned target) {
   unsigned count;
   do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                 : "=r"(count)
-                 : "l"(&counter.count)
-                 : "memory");
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(&counter) : "memory");
   } while (count < target);
+}
+__device__ __forceinline__ void wait_for_count(const GridCounter& counter, unsigned target) {
+  wait_for_count(counter.count, target);
 }
 
 }  // namespace gapless
