@@ -25,7 +25,7 @@ struct EngineCommandOptions {
   WeightFormat weights = WeightFormat::kNative;
   KvFormat kv_cache = KvFormat::kNative;
   Compute compute = Compute::kAuto;
-  std::optional<double> kv_cache_gb;  // absent: what suits the device
+  std::optional<double> kv_cache_gb;    // absent: what suits the device
   std::optional<double> gpu_memory_gb;  // absent: all that is free
   std::optional<int> max_rows;          // absent: what suits the device
   std::optional<int> preprocess_threads;

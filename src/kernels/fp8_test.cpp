@@ -86,7 +86,8 @@ TEST(Fp8Test, TheCodeOfAValueIsThatOfItsRounding) {
 
 // A number of half precision, of any kind.
 float float_from_half(std::uint32_t half) {
-  const int exponent = static_cast<int>(half >> 10 & 0x1f), mantissa = static_cast<int>(half & 0x3ff);
+  const int exponent = static_cast<int>(half >> 10 & 0x1f),
+            mantissa = static_cast<int>(half & 0x3ff);
   const float sign = (half & 0x8000u) != 0 ? -1.0f : 1.0f;
   if (exponent == 31) return mantissa == 0 ? sign * INFINITY : std::nanf("");
   if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);

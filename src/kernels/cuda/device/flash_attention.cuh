@@ -251,8 +251,8 @@ __device__ __forceinline__ void flash_attention(
     const Work& work, FlashShared<Shape, typename Work::Problem>& shared) {
   using Problem = typename Work::Problem;
   using Registers = FlashRegisters<Shape>;
-  static_assert(sizeof(shared) <= (kHasWarpgroupProducts ? cuda::kLargestSharedBytes
-                                                         : cuda::kSmallestSharedBytes));
+  static_assert(sizeof(shared) <=
+                (kHasWarpgroupProducts ? cuda::kLargestSharedBytes : cuda::kSmallestSharedBytes));
   constexpr int kComputingWarps = Shape::kGroups * 4;
   shared.start();
   auto for_all_problems = [&](auto& warp) {
