@@ -9,7 +9,8 @@
 #include "kernels/cuda/row_linear.h"
 #include "kernels/dense_ops.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 // Decode attention of the largest batch, 32 heads in Moondream.
@@ -308,4 +309,5 @@ bool has_code() {
   return has_step_code();
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

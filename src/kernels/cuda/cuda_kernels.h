@@ -6,7 +6,8 @@
 #include "kernels/cuda/path_choice.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // One per device. Its device memory (a cuBLASLt workspace, counters of decode kernels) is taken
 // at creation. Ops of two streams of one device must not overlap: they share that memory. Threads:
@@ -87,4 +88,5 @@ StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device, const CudaAttrib
 // Whether the build holds code of this path that the current device runs.
 bool has_code();
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

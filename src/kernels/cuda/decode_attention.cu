@@ -19,7 +19,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kWarps = 4;
@@ -236,4 +237,5 @@ std::size_t decode_attention_scratch_bytes(int max_sequences, int max_context, i
          part_bytes;
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

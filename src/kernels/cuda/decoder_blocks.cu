@@ -8,7 +8,8 @@
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/one_launch_decoder.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 template <PreparedFormat kFormat, typename CacheElement>
 Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks,
@@ -152,4 +153,5 @@ std::size_t decoder_blocks_counter_bytes() {
   return sizeof(DecoderCounters);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

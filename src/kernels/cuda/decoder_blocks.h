@@ -8,7 +8,8 @@
 #include "kernels/cuda/path_choice.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // Ok where decoder_blocks can run it; otherwise unavailable, with the first reason why not. What it cannot run
 // is composed of single ops.
@@ -23,4 +24,5 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
 std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim, int num_heads);
 std::size_t decoder_blocks_counter_bytes();
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -18,7 +18,8 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/dense_ops.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kTileRows = 64, kTileColumns = 64, kTileDepth = 64;
@@ -337,4 +338,5 @@ Status experts(Stream& stream, const ExpertsParams& params) {
                 add_kernel, params, s);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -20,7 +20,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -303,4 +304,5 @@ Status grammar_masks(Stream& stream, const GrammarMasksParams& params) {
                 grammar_masks_kernel, params, num_teams, num_members);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

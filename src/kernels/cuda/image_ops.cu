@@ -4,7 +4,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kPatchifyThreads = 256;
@@ -121,4 +122,5 @@ Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) {
       stitch_and_pool_kernel, params);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -10,7 +10,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 128;
@@ -229,4 +230,5 @@ Status copy_pages(Stream& stream, const CopyPagesParams& params) {
                 copy_pages_kernel, params);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

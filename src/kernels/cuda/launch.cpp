@@ -2,7 +2,8 @@
 
 #include "device/cuda/cuda_error.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 Status launch_status(cudaError_t error, const char* kernel_name) {
   if (error == cudaSuccess) return ok_status();
@@ -19,4 +20,5 @@ Status check_registers(const char* kernel_name, const void* kernel, int expected
                     attributes.numRegs, expected);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -10,7 +10,8 @@
 #include "device/device.h"
 #include "kernels/cuda/cuda_path.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 struct LaunchShape {
   dim3 grid;
@@ -82,4 +83,5 @@ constexpr unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -8,7 +8,8 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // norm_and_rows.cu
 Status norm(Stream& stream, const NormParams& params);
@@ -86,4 +87,5 @@ Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params);
 Status widen_fp8_rows(Stream& stream, const LinearParams& params, int first_row, int num_rows,
                       void* to);
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

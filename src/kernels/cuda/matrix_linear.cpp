@@ -7,7 +7,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = 32u << 20;
@@ -371,4 +372,5 @@ Status MatrixLinear::multiply(Stream& stream, const LinearParams& p,
       "cublasLtMatmul", p);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

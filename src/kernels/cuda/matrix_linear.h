@@ -14,7 +14,8 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // Row invariance: cuBLASLt's algorithms without split columns add up an output's products in the
 // same order whatever their tiles are, so that the number of rows may choose among them. That was
@@ -96,4 +97,5 @@ class MatrixLinear {
   std::map<Shape, Choices> guessed_;  // by bucket
 };
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -12,7 +12,8 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/matrix_linear.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kFewRows = 64;
@@ -199,4 +200,5 @@ Status MatrixLinear::tune(Stream& stream, const LinearParams& params,
   return ok_status();
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -6,7 +6,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 // One block per multiprocessor, of as many groups as registers allow.
@@ -147,4 +148,5 @@ Status prefill_attention(Stream& stream, const PagedAttentionParams& params,
   }
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

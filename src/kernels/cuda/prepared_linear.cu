@@ -7,7 +7,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prepared_linear.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -212,4 +213,5 @@ Status restore_linear(Stream& stream, const RestoreLinearParams& params) {
                 params, num_pairs);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -34,11 +34,13 @@ GAPLESS_HOST_DEVICE constexpr std::int64_t prepared_tile_offset(std::int64_t all
   return (chunk * all_tiles + tile) * kPreparedTileBytes<kFormat>;
 }
 
-namespace cuda::inline GAPLESS_PATH {
+namespace cuda {
+inline namespace GAPLESS_PATH {
 
 std::size_t prepared_linear_bytes(int in, int out, PreparedFormat format);
 Status prepare_linear(Stream& stream, const PrepareLinearParams& params);
 Status restore_linear(Stream& stream, const RestoreLinearParams& params);
 
-}  // namespace cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace cuda
 }  // namespace gapless

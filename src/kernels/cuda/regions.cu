@@ -6,7 +6,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -115,4 +116,5 @@ Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
                 pick_region_values_kernel, params, coord_logits, size_logits);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -8,7 +8,8 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/fp8.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -126,4 +127,5 @@ Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
                 round_to_fp8_kernel, params);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -34,7 +34,8 @@
 #include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/tensor_map.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kComputeWarps = kProductWarps;
@@ -488,4 +489,5 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
   }
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -5,7 +5,8 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // Products that run only when a row of this step sampled a certain token: one whose row decodes
 // regions and is not done. tokens == nullptr: they always run.
@@ -30,4 +31,5 @@ inline constexpr int kMaxRowLinearJobs = 2;
 // must be multiples of 8, its address of 16 bytes.
 Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int num_multiprocessors);
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -15,7 +15,8 @@
 #include "kernels/sampling_uniform.h"
 #include "step/automaton_walk.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 // Loads in flight per thread. Where each logit brings others along, fewer: no row may pay in registers
@@ -395,4 +396,5 @@ std::size_t sample_scratch_bytes(int max_rows, int vocab) {
          (kParts * sizeof(Summary) + static_cast<std::size_t>(vocab) * sizeof(float));
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -9,7 +9,8 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/tau_position.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
@@ -84,4 +85,5 @@ Status scale_heads(Stream& stream, const ScaleHeadsParams& params, const void* t
                 scale_heads_kernel, params, static_cast<const Bf16*>(t));
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

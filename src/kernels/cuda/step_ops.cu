@@ -5,7 +5,8 @@
 #include "kernels/cuda/launchers.h"
 #include "step/automaton_walk.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 64;
@@ -179,4 +180,5 @@ Status stamp_time(Stream& stream, std::uint64_t* stamp) {
                 stamp);
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

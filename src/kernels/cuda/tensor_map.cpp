@@ -2,7 +2,8 @@
 
 #include <cuda_runtime.h>
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
@@ -55,4 +56,5 @@ Status describe_boxes(PlainMatrix& to, const void* matrix, int rows, int columns
   return ok_status();
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -8,7 +8,8 @@
 #include "base/status.h"
 #include "kernels/cuda/cuda_path.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // The columns of one copied box: 64 bf16 are the 128 bytes that the engine swizzles over, so that
 // the box lies in shared memory as rows of 128 bytes whose 16-byte chunk c is stored at c ^ (row %
@@ -36,4 +37,5 @@ Status describe_boxes(CUtensorMap& to, const void* matrix, int rows, int columns
 Status describe_boxes(PlainMatrix& to, const void* matrix, int rows, int columns,
                       std::int64_t stride, int box_rows);
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

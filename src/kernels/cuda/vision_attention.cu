@@ -6,7 +6,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 namespace {
 
 // One block per multiprocessor. A head of 72 leaves registers for three groups; they take twice the
@@ -92,4 +93,5 @@ Status vision_attention(Stream& stream, const VisionAttentionParams& params,
   }
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -11,7 +11,8 @@
 #include "kernels/cuda/device/stage_ring.cuh"
 #include "kernels/cuda/ring_space.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 inline constexpr int kStreamWarp = kProductWarps;
 inline constexpr int kXWarp = kProductWarps + 1;
@@ -106,4 +107,5 @@ struct DecoderBlockState {
   }
 };
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

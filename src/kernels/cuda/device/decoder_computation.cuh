@@ -11,7 +11,8 @@
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // Every thread of theirs, after it wrote a value in a layer.
 template <Value kValue, int kRows>
@@ -324,4 +325,5 @@ class Computation {
   unsigned stage_ = 0;  // of the ring
 };
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -50,7 +50,8 @@
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/launch.h"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // The last block leaves the counters as zeros: all warps of all blocks are through with them.
 __device__ inline void finish(DecoderCounters& counters) {
@@ -163,4 +164,5 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
   }
 }
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda

@@ -6,7 +6,8 @@
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 
-namespace gapless::cuda::inline GAPLESS_PATH {
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
 
 // ---- The streaming warp.
 
@@ -245,4 +246,5 @@ class Signalling {
   const DecoderBlockState& block_;
 };
 
-}  // namespace gapless::cuda::inline GAPLESS_PATH
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda
