@@ -7,7 +7,7 @@
 
 A mark may name several files: those of decode, forward, forward after rest and peers, in this order,
 make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table; one that begins with
-"constrained" has what constrained rows take beside plain ones.
+"constrained" has what constrained rows take beside plain ones, and of one that begins with "forced" each file is a row.
 
 Needs nothing but Python 3.
 """
@@ -113,6 +113,20 @@ def constrained(path):
            "depth 2\n\n")
     yield table(["streams", "rows", "period ms", "against plain (least .. most of the repeats)", "sampling µs",
                  "new places a token"], rows)
+
+
+def forced(*paths):
+    rows = []
+    for path in paths:
+        result = read(path)
+        counts = result["forced"]
+        saved = counts["share_of_steps_saved_at_best"]
+        rows.append([result["model"].removeprefix("a vocabulary of "), f'{result["supported"]} of {result["schemas"]}',
+                     str(counts["tokens"]), f'{100 * counts["forced_tokens"] / counts["tokens"]:.2f} %',
+                     f'{100 * counts["forced_bytes"] / counts["bytes"]:.1f} %', f'{100 * saved["known_at_once"]:.2f} %',
+                     f'{100 * saved["known_a_step_late"]:.2f} %', f'`{path.split("/")[-1]}` ({result["commit"]})'])
+    yield table(["vocabulary", "schemas", "tokens", "forced", "forced bytes", "steps saved at best", "known a step late",
+                 "result file (commit)"], rows)
 
 
 def decode(result):
@@ -390,6 +404,8 @@ def tables_of(paths):
         return "".join(headline_table.headline(*paths.split()[1:]))
     if paths.startswith("constrained "):
         return "".join(constrained(paths.split()[1]))
+    if paths.startswith("forced "):
+        return "".join(forced(*paths.split()[1:]))
     if len(paths.split()) > 1:
         return "\n".join(ceiling_ours_theirs(*map(read, paths.split())))
     result = read(paths)
@@ -400,7 +416,7 @@ def tables_of(paths):
 
 def with_tables(text):
     """The page with the tables between its marks made anew."""
-    return re.sub(r"<!-- ((?:headline |constrained )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
+    return re.sub(r"<!-- ((?:headline |constrained |forced )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
                   lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
                   flags=re.DOTALL)
 
