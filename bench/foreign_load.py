@@ -6,7 +6,7 @@
 
 guidellm takes 6 GB once installed (it brings PyTorch), so no test runs it. One `gapless serve` for all runs. Both ask
 OpenAI's chat route for streams of --tokens tokens about the shipped pictures, --clients at once, each client again when its
-answer has ended. The server knows the pictures from a first load that is not measured. The generators take turns, --repeats
+answer has ended. The server knows the pictures from loads that are not measured. The generators take turns, --repeats
 times. Server and generators share the machine's cores.
 """
 
@@ -89,7 +89,10 @@ def main():
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            own(options.binary, server.url, 1, argparse.Namespace(tokens=options.tokens, seconds=1), folder)
+            # Not measured: guidellm sends pictures in bytes of its own, which the server has to know as well.
+            short = argparse.Namespace(tokens=options.tokens, seconds=1)
+            own(options.binary, server.url, 1, short, folder)
+            foreign(server.url, 1, short, folder)
             for clients in map(int, options.clients.split(",")):
                 for repeat in range(options.repeats):
                     for generator, figures in (("gapless bench serve", own(options.binary, server.url, clients, options, folder)),
