@@ -11,7 +11,7 @@
 namespace gapless {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kDryAlignment = 256;
 
 class DryEvent final : public Event {
  public:
@@ -54,14 +54,14 @@ class CountingDryDevice final : public DryDevice {
 
   StatusOr<Buffer> allocate(std::size_t bytes) override {
     if (bytes == 0) return Buffer();
-    const std::size_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const std::size_t taken = (bytes + kDryAlignment - 1) / kDryAlignment * kDryAlignment;
     MutexLock lock(mutex_);
     if (taken > info_.free_memory_bytes - allocated_) {
       return make_error(StatusCode::kResourceExhausted, "{}: {} bytes wanted, {} free", info_.name,
                         bytes, info_.free_memory_bytes - allocated_);
     }
     auto* const data = reinterpret_cast<void*>(next_address_);
-    next_address_ += taken + kAlignment;
+    next_address_ += taken + kDryAlignment;
     allocated_ += taken;
     buffers_.emplace(data, taken);
     return Buffer(this, data, bytes);
