@@ -276,6 +276,15 @@ def routers(result):
     yield table(["router", "replicas", "clients", "requests/s", "latency ms, p50 / p90 / p99", "rolling restart: answered", "lost"], rows)
 
 
+def foreign_load(result):
+    def three(values):
+        return " / ".join(f"{values[key]:.1f}" for key in ("p50", "p90", "p99"))
+
+    yield table(["clients", "generator", "requests", "errors", "requests/s", "tokens/s", "TTFT ms, p50 / p90 / p99", "latency ms, p50 / p90 / p99"],
+                [[str(row["clients"]), row["generator"], str(row["requests"]), str(row["errors"]), f'{row["requests_per_s"]:.1f}',
+                  f'{row["tokens_per_s"]:.0f}', three(row["ttft_ms"]), three(row["latency_ms"])] for row in result["rows"]])
+
+
 def scaling(result):
     def row(entry):
         latency = entry["latency_ms"]
@@ -390,7 +399,7 @@ def grammar(result):
 
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
           "pictures": pictures, "serve": serve, "short-answers": short_answers, "kernels": kernels, "logits": logits,
-          "power": power, "grammar": grammar, "replicas": replicas, "routers": routers,
+          "power": power, "grammar": grammar, "replicas": replicas, "routers": routers, "foreign_load": foreign_load,
           "scaling": scaling}
 
 
