@@ -7,6 +7,7 @@
 
 #include "grammar/byte_dfa.h"
 #include "grammar/grammar_builder.h"
+#include "grammar/json_machines.h"
 
 namespace gapless {
 
