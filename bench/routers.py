@@ -7,8 +7,9 @@ restart loses. Beside them one replica without a router.
 The environment is that of tests/clients/run, which installs both routers. Requests per second: `gapless bench serve`,
 --clients in a closed loop, questions about pictures that the replicas know after the warm-up, through the router. Lost
 requests: four clients ask Moondream's query, OpenAI's chat and a stream of it by turns, while both replicas are ended with
-SIGTERM and started again, one after the other (tests/clients/rolling_restart_test.py). Routers, replicas and clients share
-the machine's cores: the figures compare ways, not machines.
+SIGTERM and started again, one after the other (tests/clients/rolling_restart_test.py). The ways take turns, --repeats times,
+and all repeats are in the result: where a way's repeats lie apart as far as the ways do, there is no difference to read.
+Routers, replicas and clients share the machine's cores: the figures compare ways, not machines.
 """
 
 import argparse
@@ -64,6 +65,8 @@ def main():
     parser.add_argument("--binary", default=str(ROOT / "build/cpu-release/apps/gapless"))
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--repeats", type=int, default=3, help="all ways in turns, so often; every one is in the result")
+    parser.add_argument("--note", default="load generator, router and replicas shared the cores")
     parser.add_argument("--drain-lead", type=int, default=5)
     parser.add_argument("--json")
     parser.add_argument("--commit")
@@ -84,26 +87,29 @@ def main():
             replica.process.wait()
 
     picture = "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
-    alone = start()
-    try:
-        rows = [{"router": "none", "replicas": 1, "load": load(options.binary, alone.url, options)}]
-    finally:
-        end([alone])
-    for name, kind in (("Envoy", Envoy), ("vllm-router", VllmRouter)):
-        replicas = [start(), start()]
-        router = kind([replica.port() for replica in replicas])
+    rows = []
+    for repeat in range(options.repeats):
+        alone = start()
         try:
-            rows.append({"router": name, "replicas": 2, "load": load(options.binary, router.url, options),
-                         "rolling_restart": restart_all(start, replicas, router, Client, picture)})
-            print(json.dumps(rows[-1], indent=1), flush=True)
+            rows.append({"router": "none", "replicas": 1, "repeat": repeat, "load": load(options.binary, alone.url, options)})
         finally:
-            router.close()
-            end(replicas)
+            end([alone])
+        for name, kind in (("Envoy", Envoy), ("vllm-router", VllmRouter)):
+            replicas = [start(), start()]
+            router = kind([replica.port() for replica in replicas])
+            try:
+                rows.append({"router": name, "replicas": 2, "repeat": repeat, "load": load(options.binary, router.url, options),
+                             "rolling_restart": restart_all(start, replicas, router, Client, picture)})
+                print(json.dumps(rows[-1], indent=1), flush=True)
+            finally:
+                router.close()
+                end(replicas)
     if options.json:
         cores = len(os.sched_getaffinity(0))
         bench_result.write(options.json, {
             **bench_result.header("models/tiny", "none", f"CPU, {cores} cores, {platform.machine()}", options.commit),
-            "benchmark": "routers", "spread": "p50, p90 and p99 of the requests", "drain_lead_s": options.drain_lead, "rows": rows})
+            "benchmark": "routers", "spread": "p50, p90 and p99 of the requests", "drain_lead_s": options.drain_lead, "note": options.note,
+            "rows": rows})
     sys.exit(1 if any(row.get("rolling_restart", {}).get("lost") for row in rows) else 0)
 
 
