@@ -273,6 +273,8 @@ def routers(result):
         lost = [str(restart["answered"]), str(restart["lost"])] if restart else ["", ""]
         rows.append([row["router"], str(row["replicas"]), str(row["load"]["clients"]), f'{row["load"]["requests_per_s"]:.0f}',
                      three(row["load"]["latency_ms"]), *lost])
+    if result.get("note"):
+        yield result["note"] + "\n"
     yield table(["router", "replicas", "clients", "requests/s", "latency ms, p50 / p90 / p99", "rolling restart: answered", "lost"], rows)
 
 
