@@ -83,10 +83,10 @@ def an_object(found, needed=()):
 
 
 def request_schema(path, source):
-    rows = [row for group in path.get("groups", []) for row in source["fields"][group]["rows"]] + path.get("fields", [])
+    rows = [row for group in path.get("groups", []) for row in source["fields"][group]["rows"]]
     left_out = path.get("without", [])
     rows = [{**row, "names": [name for name in row["names"] if name not in left_out]} for row in rows]
-    return an_object(*properties(rows, source, path.get("requires", [])))
+    return an_object(*properties(rows + path.get("fields", []), source, path.get("requires", [])))
 
 
 def responses(path):

@@ -1,19 +1,17 @@
 #include "image/raster_memory.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
+
+#include "base/whole_pages.h"
 
 namespace gapless {
 
 void reserve_raster(std::vector<std::uint8_t>& pixels, std::size_t num_bytes) {
   pixels.reserve(num_bytes);
   if (num_bytes < kMinHugeRasterBytes) return;
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(pixels.data());
-  const std::uintptr_t first = (begin + page - 1) / page * page;
-  const std::uintptr_t last = (begin + num_bytes) / page * page;
+  const WholePages pages = whole_pages(pixels.data(), num_bytes);
   // A system without huge pages refuses, and nothing is lost.
-  (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  (void)madvise(pages.data(), pages.size(), MADV_HUGEPAGE);
 }
 
 }  // namespace gapless

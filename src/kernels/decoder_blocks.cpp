@@ -2,6 +2,7 @@
 // version must agree with.
 #include "kernels/dense_ops.h"
 #include "kernels/kernels.h"
+#include "kernels/prepared_parts.h"
 
 namespace gapless {
 namespace {
@@ -61,25 +62,21 @@ class ComposedBlocks {
   // The rows of its matrices, where these lie in memory only as decode steps want them.
   Status restore_rows(const DecoderBlock& block) const {
     if (!block.shares_rows) return ok_status();
-    const int in_rows = block.qkv.out + block.ff.up.out,
-              out_columns = block.proj.in + block.ff.down.in;
-    const auto restore = [&](const LinearWeights& part, const void* prepared, int total_in,
-                             int total_out, int first_out, int first_in) {
-      return kernels_.restore_linear(stream_, {.prepared = prepared,
-                                               .format = block.prepared_format,
-                                               .total_in = total_in,
-                                               .total_out = total_out,
-                                               .first_out = first_out,
-                                               .first_in = first_in,
-                                               .weight = const_cast<void*>(part.weight),
-                                               .in = part.in,
-                                               .out = part.out});
-    };
-    GAPLESS_RETURN_IF_ERROR(restore(block.qkv, block.prepared_in, dim_, in_rows, 0, 0));
-    GAPLESS_RETURN_IF_ERROR(
-        restore(block.ff.up, block.prepared_in, dim_, in_rows, block.qkv.out, 0));
-    GAPLESS_RETURN_IF_ERROR(restore(block.proj, block.prepared_out, out_columns, dim_, 0, 0));
-    return restore(block.ff.down, block.prepared_out, out_columns, dim_, 0, block.proj.in);
+    for (const PreparedPart& part : prepared_parts(block)) {
+      const LinearWeights& weights = *part.weights;
+      GAPLESS_RETURN_IF_ERROR(kernels_.restore_linear(
+          stream_,
+          {.prepared = part.matrix == PreparedMatrix::kIn ? block.prepared_in : block.prepared_out,
+           .format = block.prepared_format,
+           .total_in = part.total_in,
+           .total_out = part.total_out,
+           .first_out = part.first_out,
+           .first_in = part.first_in,
+           .weight = const_cast<void*>(weights.weight),
+           .in = weights.in,
+           .out = weights.out}));
+    }
+    return ok_status();
   }
 
   // A parallel block's qkv and ff.up read the same rows: both in 8 bits or neither.

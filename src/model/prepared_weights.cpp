@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "device/bump_layout.h"
+#include "kernels/prepared_parts.h"
 #include "model/decode_path.h"
 
 namespace gapless {
@@ -48,21 +49,16 @@ class PreparedLayout {
 
 Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
                      const PreparedLayout::Block& to, DecoderBlock& block) {
-  const int d = block.qkv.in, f = block.ff.up.out;
-  auto prepare = [&](const LinearWeights& part, void* prepared, int total_in, int total_out,
-                     int first_out, int first_in) {
-    return kernels.prepare_linear(stream, {.weights = part,
-                                           .prepared = prepared,
-                                           .format = format,
-                                           .total_in = total_in,
-                                           .total_out = total_out,
-                                           .first_out = first_out,
-                                           .first_in = first_in});
-  };
-  GAPLESS_RETURN_IF_ERROR(prepare(block.qkv, to.in, d, 3 * d + f, 0, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.ff.up, to.in, d, 3 * d + f, 3 * d, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.proj, to.out, d + f, d, 0, 0));
-  GAPLESS_RETURN_IF_ERROR(prepare(block.ff.down, to.out, d + f, d, 0, d));
+  for (const PreparedPart& part : prepared_parts(block)) {
+    GAPLESS_RETURN_IF_ERROR(kernels.prepare_linear(
+        stream, {.weights = *part.weights,
+                 .prepared = part.matrix == PreparedMatrix::kIn ? to.in : to.out,
+                 .format = format,
+                 .total_in = part.total_in,
+                 .total_out = part.total_out,
+                 .first_out = part.first_out,
+                 .first_in = part.first_in}));
+  }
   block.prepared_in = to.in;
   block.prepared_out = to.out;
   block.prepared_format = format;

@@ -2,6 +2,7 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/parse.hpp>
+#include <iterator>
 #include <utility>
 
 #include "base/json.h"
@@ -68,7 +69,7 @@ class ChatResponder::ChoiceSink final : public ResponseSink {
     responder_->on_reasoning(index_, chunk);
   }
   void on_logprobs(std::vector<TokenLogprob> tokens) override {
-    responder_->on_logprobs(index_, tokens);
+    responder_->on_logprobs(index_, std::move(tokens));
   }
   void on_done(const SkillResult& result) override {
     meter_.on_done(result);
@@ -155,12 +156,10 @@ void ChatResponder::on_reasoning(std::size_t index, std::string_view chunk) {
   send_delta(index, {{"reasoning", chunk}}, nullptr);
 }
 
-void ChatResponder::on_logprobs(std::size_t index, const std::vector<TokenLogprob>& tokens) {
-  json::array shown;
-  for (const TokenLogprob& token : tokens) shown.push_back(logprob_json(token));
+void ChatResponder::on_logprobs(std::size_t index, std::vector<TokenLogprob> tokens) {
   MutexLock lock(mutex_);
-  json::array& pending = choices_[index].logprobs;
-  for (json::value& token : shown) pending.push_back(std::move(token));
+  std::vector<TokenLogprob>& pending = choices_[index].logprobs;
+  std::move(tokens.begin(), tokens.end(), std::back_inserter(pending));
 }
 
 void ChatResponder::on_done(std::size_t index, const SkillResult& result) {
@@ -229,7 +228,11 @@ json::object ChatResponder::choice_json(std::size_t index, const char* field,
 
 json::value ChatResponder::take_logprobs(Choice& choice) const {
   if (!with_logprobs_) return nullptr;
-  return json::object{{"content", std::exchange(choice.logprobs, {})}, {"refusal", nullptr}};
+  const std::vector<TokenLogprob> tokens = std::exchange(choice.logprobs, {});
+  if (form_ == Form::kCompletion) return completion_logprobs_json(tokens, choice.logprobs_end);
+  json::array content;
+  for (const TokenLogprob& token : tokens) content.push_back(logprob_json(token));
+  return json::object{{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 void ChatResponder::start_choice(std::size_t index) {

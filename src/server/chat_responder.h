@@ -32,7 +32,8 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   using Form = ChatRequest::Form;
   class ChoiceSink;
   struct Choice {
-    boost::json::array logprobs;  // not sent yet
+    std::vector<TokenLogprob> logprobs;  // not sent yet
+    std::int64_t logprobs_end = 0;       // characters of the text that those sent cover
     SkillResult result;
     bool started = false;
     bool done = false;
@@ -40,7 +41,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
 
   void on_text(std::size_t index, std::string_view chunk);
   void on_reasoning(std::size_t index, std::string_view chunk);
-  void on_logprobs(std::size_t index, const std::vector<TokenLogprob>& tokens);
+  void on_logprobs(std::size_t index, std::vector<TokenLogprob> tokens);
   void on_done(std::size_t index, const SkillResult& result);
 
   // Which of several objects a choice is about; nullptr: there are not several.
@@ -51,7 +52,7 @@ class ChatResponder : public std::enable_shared_from_this<ChatResponder> {
   void send_chunk(boost::json::array choices, bool with_usage) GAPLESS_REQUIRES(mutex_);
   void send_delta(std::size_t index, boost::json::object delta, boost::json::value finish_reason)
       GAPLESS_REQUIRES(mutex_);
-  // {"content": [...]} of the tokens since the last call; null when nobody asked.
+  // Of the tokens since the last call, as the API of form_ shows them; null when nobody asked.
   boost::json::value take_logprobs(Choice& choice) const;
   void start_choice(std::size_t index) GAPLESS_REQUIRES(mutex_);
   boost::json::array calls_of(std::size_t index) const GAPLESS_REQUIRES(mutex_);

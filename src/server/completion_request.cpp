@@ -2,6 +2,7 @@
 
 #include <boost/json/array.hpp>
 
+#include "base/limits.h"
 #include "server/json_body.h"
 
 namespace gapless {
@@ -23,13 +24,26 @@ StatusOr<json::string> take_prompt(json::object& body) {
   return std::move(prompt->get_string());
 }
 
+// This API's "logprobs" is the number of alternatives; in a chat's fields they are two.
+Status rewrite_logprobs(json::object& body) {
+  if (find_field(body, "top_logprobs") != nullptr) {
+    return invalid_field("top_logprobs", "is a field of a chat; here logprobs is the number");
+  }
+  const json::value* given = find_field(body, "logprobs");
+  if (given == nullptr) return ok_status();
+  GAPLESS_ASSIGN_OR_RETURN(const auto number, optional_integer(body, "logprobs"));
+  if (*number < 0 || *number > kMaxTopLogprobs) {
+    return invalid_field("logprobs", "must lie between 0 and {}", kMaxTopLogprobs);
+  }
+  body["logprobs"] = true;
+  body["top_logprobs"] = *number;
+  return ok_status();
+}
+
 }  // namespace
 
 StatusOr<ChatRequest> completion_request_from_json(json::object& body) {
-  const json::value* logprobs = find_field(body, "logprobs");
-  if (logprobs != nullptr && *logprobs != json::value(false)) {
-    return invalid_field("logprobs", "are not given here; /v1/chat/completions has them");
-  }
+  GAPLESS_RETURN_IF_ERROR(rewrite_logprobs(body));
   GAPLESS_ASSIGN_OR_RETURN(json::string prompt, take_prompt(body));
   body["messages"] = json::array{json::object{{"role", "user"}, {"content", std::move(prompt)}}};
   if (find_field(body, "max_tokens") == nullptr) body["max_tokens"] = kDefaultCompletionTokens;

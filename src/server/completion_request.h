@@ -10,8 +10,8 @@
 
 namespace gapless {
 
-// "prompt" is a string, or a list of one. Everything else is as in chat_request.h, but for "logprobs", which
-// has another form in this API and is refused. Changes `body`.
+// "prompt" is a string, or a list of one; "logprobs" is the number of alternatives. Everything else is as in
+// chat_request.h. Changes `body`.
 StatusOr<ChatRequest> completion_request_from_json(boost::json::object& body);
 
 }  // namespace gapless

@@ -279,6 +279,17 @@ class ServedTest(ServedModels):
             self.assertEqual(tokens["count"] - bare["count"], special)
             self.assertEqual(answer["object"], "text_completion")
 
+    def test_completions_tell_the_chats_log_probabilities_in_their_own_form(self):
+        told = self.good(QWEN, "/v1/completions", prompt="The circle", max_tokens=4, logprobs=3)["choices"][0]["logprobs"]
+        self.assertEqual(sorted(map(len, told.values())), [4, 4, 4, 4])
+        for token, logprob, top in zip(told["tokens"], told["token_logprobs"], told["top_logprobs"]):
+            self.assertEqual(top[token], logprob)
+            self.assertIn(len(top), (3, 4))
+            self.assertEqual(logprob, max(top.values()))  # greedy
+        self.assertEqual(told["text_offset"][0], 0)
+        self.assertEqual(told["text_offset"], sorted(told["text_offset"]))
+        self.assertIsNone(self.good(QWEN, "/v1/completions", prompt="The circle", max_tokens=4)["choices"][0]["logprobs"])
+
     def test_a_model_without_a_template_completes_but_does_not_chat(self):
         self.assertEqual(self.good(BASE, "/v1/completions", prompt="The", max_tokens=2)["usage"]["completion_tokens"], 2)
         self.bad(BASE, "/v1/chat/completions", "no chat template: neither", messages=[{"role": "user", "content": "x"}])

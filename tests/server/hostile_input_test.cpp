@@ -13,11 +13,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// At both kinds of door.
-class HostileInputTest : public ServerTest, public ::testing::WithParamInterface<bool> {
+enum class Door { kTcp, kUnixSocket, kSecondPort };
+
+// At every kind of door.
+class HostileInputTest : public ServerTest, public ::testing::WithParamInterface<Door> {
  protected:
   HostileInputTest() {
-    if (GetParam()) unix_socket = fresh_socket_path();
+    if (GetParam() == Door::kUnixSocket) unix_socket = fresh_socket_path();
+    asks_second_port = GetParam() == Door::kSecondPort;
   }
 
   // After whatever happened.
@@ -38,8 +41,12 @@ class HostileInputTest : public ServerTest, public ::testing::WithParamInterface
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Doors, HostileInputTest, ::testing::Bool(),
-                         [](const auto& door) { return door.param ? "UnixSocket" : "Tcp"; });
+INSTANTIATE_TEST_SUITE_P(Doors, HostileInputTest,
+                         ::testing::Values(Door::kTcp, Door::kUnixSocket, Door::kSecondPort),
+                         [](const auto& door) -> std::string {
+                           if (door.param == Door::kUnixSocket) return "UnixSocket";
+                           return door.param == Door::kTcp ? "Tcp" : "SecondPort";
+                         });
 
 TEST_P(HostileInputTest, ASlowHeadIsCutOff) {
   HttpLimits limits;

@@ -54,6 +54,28 @@ TEST_F(RouterContractTest, ACompletionStreamsText) {
   EXPECT_EQ(json::parse(events[6]).at("usage").at("completion_tokens"), 4);
 }
 
+TEST_F(RouterContractTest, ACompletionsLogprobsAreInItsOwnForm) {
+  const char* const body = R"({"prompt":"words 3","logprobs":2)";
+  const json::value whole = json::parse(complete(fmt::format("{}}}", body)).body);
+  const json::value& told = whole.at("choices").at(0).at("logprobs");
+  EXPECT_EQ(told.at("tokens"), json::parse(R"(["w0 ","w1 ","w2 "])"));
+  EXPECT_EQ(told.at("text_offset"), json::parse("[0,3,6]"));
+  ASSERT_EQ(told.at("token_logprobs").as_array().size(), 3u);
+  ASSERT_EQ(told.at("top_logprobs").as_array().size(), 3u);
+  EXPECT_EQ(told.at("top_logprobs").at(1).at("w1 "), told.at("token_logprobs").at(1));
+
+  // A stream's offsets go on from chunk to chunk.
+  json::array offsets;
+  for (const std::string& event : complete(fmt::format(R"({},"stream":true}})", body)).events()) {
+    if (event == "[DONE]") continue;
+    const json::value chunk = json::parse(event);
+    const json::value& part = chunk.at("choices").at(0).at("logprobs");
+    if (part.is_null()) continue;
+    for (const json::value& offset : part.at("text_offset").as_array()) offsets.push_back(offset);
+  }
+  EXPECT_EQ(offsets, json::parse("[0,3,6]").as_array());
+}
+
 TEST_F(RouterContractTest, ACompletionsErrorsNameItsFields) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({})", "prompt"},
@@ -61,7 +83,10 @@ TEST_F(RouterContractTest, ACompletionsErrorsNameItsFields) {
       {R"({"prompt":["a","b"]})", "prompt"},
       {R"({"prompt":[1,2,3]})", "prompt"},
       {R"({"prompt":" "})", "prompt"},
-      {R"({"prompt":"a","logprobs":3})", "logprobs"},
+      {R"({"prompt":"a","logprobs":true})", "logprobs"},
+      {R"({"prompt":"a","logprobs":-1})", "logprobs"},
+      {R"({"prompt":"a","logprobs":21})", "logprobs"},
+      {R"({"prompt":"a","top_logprobs":3})", "top_logprobs"},
       {R"({"prompt":"a","echo":true})", "echo"},
       {R"({"prompt":"a","suffix":"b"})", "suffix"},
       {R"({"prompt":"a","best_of":2})", "best_of"},

@@ -41,6 +41,7 @@ class ServerTest : public ::testing::Test {
     state = std::make_unique<ServerState>(std::move(state_options));
     options.port = 0;
     options.unix_socket = unix_socket;
+    if (asks_second_port) options.second_port = 0;
     options.log_requests = false;
     auto started = HttpServer::start(options, make_api_handler(*state), state->metrics());
     ASSERT_TRUE(started.ok()) << started.status().to_string();
@@ -65,7 +66,8 @@ class ServerTest : public ::testing::Test {
     return HttpClient(address()).get(path, more_headers);
   }
   ServerAddress address() const {
-    return {.port = server->port(), .unix_socket = unix_socket.value_or("")};
+    return {.port = asks_second_port ? server->second_port() : server->port(),
+            .unix_socket = unix_socket.value_or("")};
   }
 
   // The field that an error names; "" for null.
@@ -90,6 +92,7 @@ class ServerTest : public ::testing::Test {
   }
 
   std::optional<std::string> unix_socket;  // set before start(): it listens there
+  bool asks_second_port = false;           // likewise: it listens there too, and is asked there
   std::unique_ptr<ServerState> state;
   std::unique_ptr<HttpServer> server;
   std::unique_ptr<FakeService> service;

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/whole_pages.h"
 #include "device/cpu/cpu_device.h"
 
 namespace gapless {
@@ -29,13 +29,12 @@ constexpr std::size_t kLargeFillBytes = std::size_t{1} << 20;
 // KV cache is, costs neither time nor memory. False: nothing was done. The device's memory is the heap's, so
 // its pages are this process's own.
 bool fill_with_zero_pages(void* to, std::size_t bytes) {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const WholePages pages = whole_pages(to, bytes);
+  if (pages.size() == 0) return false;
+  if (madvise(pages.data(), pages.size(), MADV_DONTNEED) != 0) return false;
   const auto begin = reinterpret_cast<std::uintptr_t>(to), end = begin + bytes;
-  const std::uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-  if (first >= last) return false;
-  if (madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) != 0) return false;
-  std::memset(to, 0, first - begin);
-  std::memset(reinterpret_cast<void*>(last), 0, end - last);
+  std::memset(to, 0, pages.begin - begin);
+  std::memset(reinterpret_cast<void*>(pages.end), 0, end - pages.end);
   return true;
 }
 

@@ -1,5 +1,8 @@
 #include <cuda_fp8.h>
 
+#include <string>
+#include <string_view>
+
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/fp8_tile.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
@@ -111,8 +114,37 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
   }
 }
 
-// A thread restores the two neighbours of one register: columns 2k and 2k + 1 of a row, which a warp writes eight rows at a
-// time. Neighbours lie in one register in both formats, and a matrix has an even number of columns.
+// Where the two neighbours lie that a thread restores: columns `column` and `column` + 1 of a row. Both are in one register of
+// one lane, in both formats, and a matrix has an even number of columns.
+struct NeighbourPlace {
+  std::int64_t row;
+  int column;
+  int in_row;  // of the tile's 16
+  int step;    // of the tile's 8, 16 columns each
+  int lane;    // as the prepare kernels have it: 4 lanes for each row of half a tile
+  int row_half, column_half;
+};
+
+__device__ NeighbourPlace place_of_neighbours(std::int64_t pair, int num_columns) {
+  const int pairs_per_row = num_columns / 2;
+  const std::int64_t row = pair / pairs_per_row;
+  const int column = static_cast<int>(pair % pairs_per_row) * 2;
+  const int in_row = static_cast<int>(row % kPreparedTileRows), in_step = column % 16;
+  return {.row = row,
+          .column = column,
+          .in_row = in_row,
+          .step = column % kPreparedTileColumns / 16,
+          .lane = in_row % 8 * 4 + in_step % 8 / 2,
+          .row_half = in_row / 8,
+          .column_half = in_step / 8};
+}
+
+template <PreparedFormat kFormat>
+__device__ const char* tile_of(const RestoreLinearParams& p, const NeighbourPlace& place) {
+  return tile_at<kFormat>(p, place.row / kPreparedTileRows, place.column / kPreparedTileColumns);
+}
+
+// A warp writes eight rows at a time.
 //
 // What comes next starts when this has ended, not before: products with few rows read their weights ahead, because nobody
 // else writes weights in a step.
@@ -121,17 +153,11 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_predecessor();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= num_pairs) return;
-  const int pairs_per_row = p.in / 2;
-  const std::int64_t row = i / pairs_per_row;
-  const int column = static_cast<int>(i % pairs_per_row) * 2;
-  const int in_row = static_cast<int>(row % kPreparedTileRows);
-  const int step = column % kPreparedTileColumns / 16, in_step = column % 16;
-  // As prepare_native_kernel has them: row = lane / 4 + r % 2 * 8, column = lane % 4 * 2 + r / 2 * 8.
-  const int lane = in_row % 8 * 4 + in_step % 8 / 2;
-  const int r = in_row / 8 + in_step / 8 * 2;
-  const auto* from = reinterpret_cast<const std::uint32_t*>(
-      tile_at<PreparedFormat::kNative>(p, row / kPreparedTileRows, column / kPreparedTileColumns));
-  static_cast<std::uint32_t*>(p.weight)[i] = from[(step * kWarp + lane) * 4 + r];
+  const NeighbourPlace place = place_of_neighbours(i, p.in);
+  const int r = place.row_half + place.column_half * 2;
+  const auto* from =
+      reinterpret_cast<const std::uint32_t*>(tile_of<PreparedFormat::kNative>(p, place));
+  static_cast<std::uint32_t*>(p.weight)[i] = from[(place.step * kWarp + place.lane) * 4 + r];
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -139,21 +165,14 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_predecessor();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= num_pairs) return;
-  const int pairs_per_row = p.in / 2;
-  const std::int64_t row = i / pairs_per_row;
-  const int column = static_cast<int>(i % pairs_per_row) * 2;
-  const int in_row = static_cast<int>(row % kPreparedTileRows);
-  const int step = column % kPreparedTileColumns / 16, in_step = column % 16;
-  // As prepare_fp8_kernel has them: of a pair of steps, the word's half of the pair and its columns' half of the
-  // step; in a word the row's half.
-  const int lane = in_row % 8 * 4 + in_step % 8 / 2;
-  const int word = step % 2 * 2 + in_step / 8;
-  const char* tile =
-      tile_at<PreparedFormat::kFp8>(p, row / kPreparedTileRows, column / kPreparedTileColumns);
-  const int at = ((step / 2 * kWarp + lane) * 4 + word) * 4 + in_row / 8 * 2;
+  const NeighbourPlace place = place_of_neighbours(i, p.in);
+  const char* tile = tile_of<PreparedFormat::kFp8>(p, place);
+  // A lane has four words of a pair of steps: by step, then by columns' half. A word has two halves: by rows' half.
+  const int word = place.step % 2 * 2 + place.column_half;
+  const int at = ((place.step / 2 * kWarp + place.lane) * 4 + word) * 4 + place.row_half * 2;
   const auto codes = *reinterpret_cast<const std::uint16_t*>(tile + at);
-  const float scale =
-      fp8_scale(static_cast<std::uint8_t>(tile[kPreparedTileRows * kPreparedTileColumns + in_row]));
+  const float scale = fp8_scale(
+      static_cast<std::uint8_t>(tile[kPreparedTileRows * kPreparedTileColumns + place.in_row]));
   const float2 pair = __half22float2(
       __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)));
   static_cast<std::uint32_t*>(p.weight)[i] = pack_bf16x2(pair.x * scale, pair.y * scale);
@@ -162,6 +181,19 @@ __global__ void __launch_bounds__(kThreads)
 Part part_of(int in, int out) {
   return {.num_tiles = (out + kPreparedTileRows - 1) / kPreparedTileRows,
           .num_chunks = (in + kPreparedTileColumns - 1) / kPreparedTileColumns};
+}
+
+// Refuses what is no part of the whole that `params` describes.
+template <typename Params>
+Status check_part(std::string_view op, const Params& params, int in, int out) {
+  if (params.first_out % kPreparedTileRows != 0 || params.first_in % kPreparedTileColumns != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  std::string(op) + ": a part must start at a multiple of 16 rows and 128 columns");
+  }
+  if (params.first_out + out > params.total_out || params.first_in + in > params.total_in) {
+    return Status(StatusCode::kInvalidArgument, std::string(op) + ": a part must lie in the whole");
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -176,14 +208,8 @@ std::size_t prepared_linear_bytes(int in, int out, PreparedFormat format) {
 }
 
 Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
-  if (params.first_out % kPreparedTileRows != 0 || params.first_in % kPreparedTileColumns != 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "prepare_linear: a part must start at a multiple of 16 rows and 128 columns");
-  }
   const LinearWeights& w = params.weights;
-  if (params.first_out + w.out > params.total_out || params.first_in + w.in > params.total_in) {
-    return Status(StatusCode::kInvalidArgument, "prepare_linear: a part must lie in the whole");
-  }
+  GAPLESS_RETURN_IF_ERROR(check_part("prepare_linear", params, w.in, w.out));
   const Part part = part_of(w.in, w.out);
   if (params.format == PreparedFormat::kFp8) {
     return launch("prepare_linear", stream,
@@ -197,13 +223,9 @@ Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
 }
 
 Status restore_linear(Stream& stream, const RestoreLinearParams& params) {
-  const bool is_part = params.first_out % kPreparedTileRows == 0 &&
-                       params.first_in % kPreparedTileColumns == 0 &&
-                       params.first_out + params.out <= params.total_out &&
-                       params.first_in + params.in <= params.total_in;
-  if (!is_part || params.in % 2 != 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "restore_linear: no part of the whole, or of an odd number of columns");
+  GAPLESS_RETURN_IF_ERROR(check_part("restore_linear", params, params.in, params.out));
+  if (params.in % 2 != 0) {
+    return Status(StatusCode::kInvalidArgument, "restore_linear: an odd number of columns");
   }
   const std::int64_t num_pairs = std::int64_t{params.out} * (params.in / 2);
   const auto kernel =

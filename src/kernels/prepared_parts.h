@@ -1,0 +1,33 @@
+// Where a parallel block's four matrices lie in its two prepared ones, which a decode step reads as one product each.
+#pragma once
+
+#include <array>
+
+#include "kernels/kernels.h"
+
+namespace gapless {
+
+enum class PreparedMatrix {
+  kIn,   // qkv, and ff.up below it
+  kOut,  // proj, and ff.down to its right
+};
+
+struct PreparedPart {
+  const LinearWeights* weights;
+  PreparedMatrix matrix;
+  int total_in, total_out;  // of the prepared matrix: its columns and rows
+  int first_out, first_in;  // where the part begins in it
+};
+
+// Points into `block`.
+inline std::array<PreparedPart, 4> prepared_parts(const DecoderBlock& block) {
+  const int dim = block.qkv.in;
+  const int in_rows = block.qkv.out + block.ff.up.out;
+  const int out_columns = block.proj.in + block.ff.down.in;
+  return {{{&block.qkv, PreparedMatrix::kIn, dim, in_rows, 0, 0},
+           {&block.ff.up, PreparedMatrix::kIn, dim, in_rows, block.qkv.out, 0},
+           {&block.proj, PreparedMatrix::kOut, out_columns, dim, 0, 0},
+           {&block.ff.down, PreparedMatrix::kOut, out_columns, dim, 0, block.proj.in}}};
+}
+
+}  // namespace gapless
