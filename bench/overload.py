@@ -240,7 +240,8 @@ def measure(options):
     small = body_of("How many circles?", (ROOT / "models/tiny/examples/small.png").read_bytes())
     text = body_of("How many circles?")
     server = Server(options.binary,
-                    ["--device", options.device, "--picture-memory-mb", str(options.picture_memory_mb)])
+                    ["--device", options.device, "--picture-memory-mb", str(options.picture_memory_mb),
+                     "--kv-cache-gb", str(options.kv_cache_gb)])
     for _ in range(3):
         assert ask(server.port, "POST", "/v1/query", text)[0] == 200
         assert ask(server.port, "POST", "/v1/query", small)[0] == 200
@@ -277,6 +278,7 @@ def measure(options):
     return {
         "picture": {"megapixels": SIDE * SIDE / 1e6, "count": options.count,
                     "file_mb": [round(len(one) / 1e6, 2) for one in originals], "formats": ["jpeg", "png"]},
+        "kv_cache_mb": round(options.kv_cache_gb * 1073.741824, 1),
         "picture_memory_mb": round(options.picture_memory_mb * 1.048576, 1),
         "answers": {str(status): statuses.count(status) for status in sorted(set(statuses))},
         "seconds": round(max(finished_s), 1),
@@ -298,6 +300,9 @@ def main():
     parser.add_argument("--count", type=int, default=64)
     parser.add_argument("--file-bytes", type=int, default=2_000_000)
     parser.add_argument("--picture-memory-mb", type=int, default=1024)
+    parser.add_argument("--kv-cache-gb", type=float, default=0.1,
+                        help="small: on a CPU it becomes resident as pictures fill it, and what is looked for is the "
+                             "memory of decoding (0.1)")
     parser.add_argument("--cancels", type=int, default=10, help="clients of each format that go away, before the load")
     parser.add_argument("--note", default="")
     parser.add_argument("--json")

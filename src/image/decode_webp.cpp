@@ -39,10 +39,12 @@ const char* webp_error_text(VP8StatusCode code) {
 constexpr int kPieceRows = 32;
 constexpr std::size_t kMinPieceBytes = 64;
 constexpr std::size_t kMaxLossyPieceBytes = 1024;
+// The library does not begin with a lossless bitstream before it has this part of it.
+constexpr std::size_t kLosslessBegin = 8;
 
 Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::size_t num_bytes,
                         bool is_lossy, const StopCheck& stop) {
-  std::size_t piece_bytes = kMinPieceBytes;
+  std::size_t piece_bytes = is_lossy ? kMinPieceBytes : num_bytes / kLosslessBegin + kMinPieceBytes;
   int num_rows = 0;
   for (std::size_t given = 0;;) {
     if (is_stopped(stop)) return stopped_status();
