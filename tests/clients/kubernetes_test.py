@@ -1,11 +1,13 @@
 """deploy/kubernetes against Kubernetes' own schemas, and against what the server has."""
 
+import json
 import os
 import subprocess
 import unittest
 import urllib.request
 from pathlib import Path
 
+import jsonschema
 import kubernetes_validate
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,9 +27,20 @@ class KubernetesTest(unittest.TestCase):
         for path in sorted(FOLDER.glob("*.yaml")):
             with self.subTest(path.name):
                 if path.name == "inference_pool.yaml":
-                    continue  # of an extension
+                    continue  # of an extension: below
                 for version in VERSIONS:
                     kubernetes_validate.validate(yaml.safe_load(path.read_text()), version, strict=True)
+
+    def test_the_pool_is_what_the_inference_extension_takes(self):
+        schema = json.loads((Path(__file__).parent / "inference_pool_schema.json").read_text())
+        jsonschema.Draft202012Validator.check_schema(schema)
+        validator = jsonschema.Draft202012Validator(schema)
+        validator.validate(load("inference_pool.yaml"))
+        # The names of earlier versions, and a port that is none.
+        for field, value in (("extensionRef", {"name": "gapless-picker"}), ("targetPortNumber", 2020), ("targetPorts", [{"number": 0}])):
+            broken = load("inference_pool.yaml")
+            broken["spec"][field] = value
+            self.assertFalse(validator.is_valid(broken), field)
 
     def test_a_mistake_is_found(self):
         broken = load("service.yaml")
