@@ -89,6 +89,9 @@ class Pages(unittest.TestCase):
                     self.assertTrue(there or source)
         self.assertGreater(named, 100)
 
+    def test_the_readme_lists_every_page(self):
+        self.assertEqual([page for page in PAGES if page.startswith("docs/") and f"`{page}`" not in text_of("README.md")], [])
+
     def test_figures_say_where_they_come_from(self):
         """A section with figures names a result file, or the test that holds them, or says that nothing does."""
         for page in PAGES:
