@@ -17,6 +17,7 @@
 #include "base/file_bytes.h"
 #include "base/json.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "commands.h"
 #include "engine_options.h"
 #include "grammar/grammar_limits.h"
@@ -49,6 +50,8 @@ struct RunOptions {
   std::string json_schema;
   std::string regex;
   std::vector<std::string> choices;
+  bool complete = true;
+  bool verbose = false;
   bool no_thinking = false;
   bool reasoning = false;
   GenerationSettings settings;
@@ -142,6 +145,14 @@ StatusOr<SpatialRef> parse_spatial_ref(const std::string& text) {
       "--spatial-ref: '{}' is not X,Y or X_MIN,Y_MIN,X_MAX,Y_MAX with numbers from 0 to 1", text);
 }
 
+StatusOr<GenerationSettings> make_settings(const RunOptions& options) {
+  GenerationSettings settings = options.settings;
+  GAPLESS_ASSIGN_OR_RETURN(settings.grammar, make_grammar(options));
+  // Who asks for JSON wants to parse it.
+  settings.complete = settings.grammar.has_value() && options.complete;
+  return settings;
+}
+
 constexpr std::string_view kChat = "chat", kComplete = "complete";
 
 // Of a text model.
@@ -158,8 +169,7 @@ StatusOr<SkillRequest> make_text_request(const RunOptions& options) {
   } else {
     request.form = QueryForm::kCompletion;
   }
-  request.settings = options.settings;
-  GAPLESS_ASSIGN_OR_RETURN(request.settings.grammar, make_grammar(options));
+  GAPLESS_ASSIGN_OR_RETURN(request.settings, make_settings(options));
   GAPLESS_RETURN_IF_ERROR(validate(request));
   return request;
 }
@@ -186,8 +196,7 @@ StatusOr<SkillRequest> make_request(const RunOptions& options,
       request.objects = options.objects;
     }
   }
-  request.settings = options.settings;
-  GAPLESS_ASSIGN_OR_RETURN(request.settings.grammar, make_grammar(options));
+  GAPLESS_ASSIGN_OR_RETURN(request.settings, make_settings(options));
   for (const std::string& text : options.spatial_refs) {
     GAPLESS_ASSIGN_OR_RETURN(const SpatialRef ref, parse_spatial_ref(text));
     request.spatial_refs.push_back(ref);
@@ -335,6 +344,7 @@ StatusOr<std::vector<std::span<const std::string>>> requests_of(
 }
 
 Status run(const RunOptions& options) {
+  if (!options.verbose) set_log_level(LogLevel::kWarning);
   GAPLESS_ASSIGN_OR_RETURN(const std::vector<std::string> pictures,
                            expand_pictures(options.images));
   GAPLESS_ASSIGN_OR_RETURN(const auto requests, requests_of(options, pictures));
@@ -461,11 +471,13 @@ void add_run_command(CLI::App& app, Command& chosen) {
                       "query: the regular expression that the whole answer matches");
   command->add_option("--choice", options->choices, "query: answer with one of these (repeatable)")
       ->allow_extra_args(false);
-  command->add_flag("--complete", options->settings.complete,
-                    "With one of these: the answer is whole within --max-tokens");
+  command->add_flag("--complete,!--no-complete", options->complete,
+                    "With one of these: the answer is whole within --max-tokens (the default), or "
+                    "may be cut by it");
   add_sampling_options(*command, options->settings);
   add_engine_options(*command, options->engine);
   add_trace_option(*command, options->engine);
+  command->add_flag("--verbose", options->verbose, "Log what the engine chooses at start");
   command->callback([options, &chosen] { chosen = [options] { return report(run(*options)); }; });
 }
 

@@ -39,13 +39,21 @@ class GrammarTest(FolderTest):
 
     def test_complete_answers_are_whole_within_their_limit(self):
         path = self.write("any.json", '{"type": "object"}')
-        self.assertEqual(self.answer("--json-schema", path, "--max-tokens", "12")["finish_reason"], "length")
-        answer = self.answer("--json-schema", path, "--max-tokens", "12", "--complete")
-        self.assertEqual(answer["finish_reason"], "stop")
-        self.assertIsInstance(json.loads(answer["answer"]), dict)
-        done = gapless(*QUERY, "--regex", "x{400}", "--max-tokens", "4", "--complete")
+        self.assertEqual(self.answer("--json-schema", path, "--max-tokens", "12", "--no-complete")["finish_reason"], "length")
+        for more in ((), ("--complete",)):
+            answer = self.answer("--json-schema", path, "--max-tokens", "12", *more)
+            self.assertEqual(answer["finish_reason"], "stop")
+            self.assertIsInstance(json.loads(answer["answer"]), dict)
+        # A number that the model would never end.
+        number = self.write("number.json", '{"type": "integer"}')
+        self.assertIsInstance(json.loads(self.answer("--json-schema", number)["answer"]), int)
+        done = gapless(*QUERY, "--regex", "x{400}", "--max-tokens", "4")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("complete cannot be kept", done.stderr)
+
+    def test_nothing_but_the_answer_is_printed(self):
+        self.assertEqual(gapless(*QUERY, "--choice", "yes").stderr, "")
+        self.assertIn("memory of cpu", gapless(*QUERY, "--choice", "yes", "--verbose").stderr)
 
     def test_patterns_and_choices(self):
         self.assertRegex(self.answer("--regex", "[a-f]{3}[0-9]")["answer"], r"\A[a-f]{3}[0-9]\Z")
