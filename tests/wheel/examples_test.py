@@ -1,5 +1,7 @@
 """The examples of python/examples and of docs/python.md, run as they stand."""
 
+import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -19,6 +21,25 @@ from support import EXAMPLES, GUARD_SECONDS, PICTURE, ROOT
 
 FOLDER = ROOT / "python/examples"
 sys.path.insert(0, str(FOLDER))
+
+
+def stand_in_of_fiftyone():
+    class Detection(dict):
+        def __init__(self, *, label, bounding_box):
+            super().__init__(label=label, bounding_box=bounding_box)
+
+    class Detections:
+        def __init__(self, *, detections):
+            self.detections = detections
+
+    class Sample(dict):
+        def __init__(self, *, filepath):
+            super().__init__()
+            self.filepath = filepath
+
+    module = types.ModuleType("fiftyone")
+    module.Detection, module.Detections, module.Sample = Detection, Detections, Sample
+    return module
 
 
 class ExamplesTest(unittest.TestCase):
@@ -77,38 +98,23 @@ class ExamplesTest(unittest.TestCase):
         self.assertEqual({line["id"] for line in lines if line.get("caption")}, {"shapes.png", "more/small.png", "new.png"})
 
     def test_fiftyones_labels(self):
-        """FiftyOne is large and brings a database: in its place stands what its documentation says of the five names
-        that the example uses."""
-        class Detection(dict):
-            def __init__(self, *, label, bounding_box):
-                super().__init__(label=label, bounding_box=bounding_box)
-
-        class Detections:
-            def __init__(self, *, detections):
-                self.detections = detections
-
-        class Sample(dict):
-            def __init__(self, filepath):
-                super().__init__()
-                self.filepath = filepath
+        """With FiftyOne's own samples and labels where it is installed. Otherwise (it is large) with what its documentation
+        says of them. Never with its database: a list of samples stands for the dataset."""
+        if importlib.util.find_spec("fiftyone") is None:
+            sys.modules["fiftyone"] = stand_in_of_fiftyone()
+            self.addCleanup(sys.modules.pop, "fiftyone")
+        fiftyone = importlib.import_module("fiftyone")
+        import fiftyone_labels
 
         class Dataset:
+            samples = [fiftyone.Sample(filepath=str(path)) for path in (PICTURE, EXAMPLES / "small.png")]
             saved = False
-
-            def __init__(self, samples):
-                self.samples = samples
 
             def iter_samples(self, progress=None, autosave=False):
                 yield from self.samples
                 self.saved = autosave
 
-        stand_in = types.ModuleType("fiftyone")
-        stand_in.Detection, stand_in.Detections, stand_in.Dataset = Detection, Detections, Dataset
-        sys.modules["fiftyone"] = stand_in
-        self.addCleanup(sys.modules.pop, "fiftyone")
-        import fiftyone_labels
-
-        dataset = Dataset([Sample(str(PICTURE)), Sample(str(EXAMPLES / "small.png"))])
+        dataset = Dataset()
         with gapless.vl(device="cpu") as model:
             fiftyone_labels.label(dataset, model, "circle")
             boxes = model.detect(PICTURE, "circle")["objects"]
