@@ -58,6 +58,16 @@ std::string json_text(const boost::json::value& value) {
   return out;
 }
 
+double short_double(float number) {
+  if (!std::isfinite(number)) return static_cast<double>(number);
+  char text[32];
+  const auto end =
+      std::to_chars(text, text + sizeof(text), number, std::chars_format::scientific).ptr;
+  double read = 0;
+  std::from_chars(text, end, read);
+  return read;
+}
+
 StatusOr<boost::json::value> parse_json(std::string_view text, std::string_view name) {
   boost::json::parse_options options;
   options.max_depth = kMaxJsonDepth;

@@ -24,6 +24,9 @@ StatusOr<boost::json::value> parse_json(std::string_view text, std::string_view 
 // that a number keeps its type. Values must be finite, as all that is parsed is; others become null.
 std::string json_text(const boost::json::value& value);
 
+// The double that json_text prints as short as the float is: 0.1, not 0.10000000149011612.
+double short_double(float number);
+
 // A view of one object inside a parsed document that remembers where it is, for error messages such
 // as "config.json: text.n_heads must be an integer". A field that is null counts as absent. The
 // document must outlive the view and everything got from it.

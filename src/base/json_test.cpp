@@ -41,6 +41,17 @@ TEST(JsonTextTest, NumbersReadBackAsTheyWere) {
   }
 }
 
+TEST(JsonTextTest, FloatsAreAsShortAsTheyWere) {
+  for (const auto& [number, text] : {std::pair(0.1f, "0.1"),
+                                     {-0.3172531f, "-0.3172531"},
+                                     {-4.671252e-06f, "-0.000004671252"},
+                                     {-9999.0f, "-9999.0"}}) {
+    EXPECT_EQ(json_text(short_double(number)), text);
+    EXPECT_EQ(static_cast<float>(short_double(number)), number);
+  }
+  EXPECT_EQ(json_text(short_double(std::numeric_limits<float>::infinity())), "null");
+}
+
 TEST(JsonTextTest, WhatIsNoNumberIsNull) {
   EXPECT_EQ(json_text(std::nan("")), "null");
   EXPECT_EQ(json_text(json::array{std::numeric_limits<double>::infinity()}), "[null]");

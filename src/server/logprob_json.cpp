@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 
+#include "base/json.h"
+
 namespace gapless {
 namespace {
 
@@ -15,7 +17,8 @@ json::object token_json(const ScoredToken& token) {
     for (const char c : *token.bytes) numbers.emplace_back(static_cast<unsigned char>(c));
     bytes = std::move(numbers);
   }
-  return {{"token", token.text}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
+  return {
+      {"token", token.text}, {"logprob", short_double(token.logprob)}, {"bytes", std::move(bytes)}};
 }
 
 // The characters that begin in these bytes of UTF-8: one that lies in two tokens counts for the first.
@@ -40,10 +43,10 @@ json::object completion_logprobs_json(std::span<const TokenLogprob> tokens,
   json::array texts, logprobs, tops, offsets;
   for (const TokenLogprob& one : tokens) {
     texts.emplace_back(one.token.text);
-    logprobs.emplace_back(one.token.logprob);
+    logprobs.emplace_back(short_double(one.token.logprob));
     json::object top;
-    for (const ScoredToken& other : one.top) top[other.text] = other.logprob;
-    top[one.token.text] = one.token.logprob;
+    for (const ScoredToken& other : one.top) top[other.text] = short_double(other.logprob);
+    top[one.token.text] = short_double(one.token.logprob);
     tops.push_back(std::move(top));
     offsets.emplace_back(text_offset);
     if (one.token.bytes) text_offset += characters_begun(*one.token.bytes);
