@@ -162,6 +162,10 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
       ->check(CLI::Range(1, 256));
   add_max_context_option(command, options.max_context);
   add_numerics_option(command, options.numerics);
+  command.add_option(
+      "--refiner", options.refiner,
+      "A file of the network that makes segments exact (safetensors, docs/segments.md). It runs on "
+      "the CPU. Default: none, segments are as the model wrote them");
   command.add_option("--depth", options.depth, "Steps in flight: 1 is the blocking loop")
       ->check(CLI::Range(1, kMaxDepth))
       ->capture_default_str();
@@ -280,6 +284,20 @@ StatusOr<std::unique_ptr<LoadedModel>> load_on(std::unique_ptr<Device> device,
   return load_model(std::move(device), source, chosen);
 }
 
+// One for all devices; nullptr: none is asked for.
+StatusOr<std::shared_ptr<SegmentRefiner>> load_refiner(const ModelSource& source,
+                                                       const EngineCommandOptions& options) {
+  if (options.refiner.empty()) return std::shared_ptr<SegmentRefiner>();
+  StatusOr<std::unique_ptr<SegmentRefiner>> refiner =
+      SegmentRefiner::load(source, options.refiner, options.compute);
+  if (!refiner.ok()) return refiner.status().with_context("--refiner");
+  log_info(
+      "segments are refined on the CPU, outlined by {}: {:.2f} GiB of its memory, and one decoded "
+      "picture for each device",
+      outline_tracer(), static_cast<double>((*refiner)->bytes()) / kBytesOfGiB);
+  return std::shared_ptr<SegmentRefiner>(std::move(refiner).value());
+}
+
 // Opened, in the order of the option.
 struct OpenDevices {
   std::vector<std::string> labels;
@@ -321,13 +339,15 @@ StatusOr<std::unique_ptr<EngineGroup>> start_engines(const EngineCommandOptions&
   const DeviceKind kind = open.devices.front()->kind();
   // Found, and downloaded, once; each device reads the same mapped files.
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
+  EngineOptions chosen = engine_options(options, kind);
+  GAPLESS_ASSIGN_OR_RETURN(chosen.refiner, load_refiner(source, options));
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<EngineGroup> engines,
                            EngineGroup::start(
                                std::move(open.labels),
                                [&](std::size_t index) {
                                  return load_on(std::move(open.devices[index]), source, options);
                                },
-                               engine_options(options, kind)));
+                               chosen));
   for (int i = 0; i < engines->size(); ++i) {
     Engine& engine = engines->engine(i);
     log_info("memory of {}: {}", engines->label(i),

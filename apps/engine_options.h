@@ -30,6 +30,7 @@ struct EngineCommandOptions {
   std::optional<int> max_rows;          // absent: what suits the device
   std::optional<int> preprocess_threads;
   std::optional<int> max_context;     // ModelOptions::max_context
+  std::string refiner;                // file of the network that refines segments; empty: none
   std::vector<std::string> numerics;  // ModelOptions::numerics, as "tau_gelu=erf"
   int depth = 2;
   int max_active_requests = 1024;        // one more is refused

@@ -246,6 +246,10 @@ void print_answer(const SkillResult& result, const std::string& label, bool stre
         fmt::print("{}{}{}{}", shown_box(result.boxes[0]), shown_confidence(result, 0), kBehindBox,
                    result.text);
       }
+      // What was streamed is the coarse one.
+      if (streamed && result.is_refined) {
+        fmt::print("\n{}{}{}{}", label, shown_box(result.boxes[0]), kBehindBox, result.text);
+      }
       fmt::print("\n");
       break;
   }

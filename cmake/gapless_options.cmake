@@ -7,6 +7,7 @@ option(GAPLESS_WERROR "Treat warnings as errors" ON)
 set(GAPLESS_CUDA "AUTO" CACHE STRING "CUDA backend: AUTO (when a toolkit is found), ON (required), OFF")
 set_property(CACHE GAPLESS_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(GAPLESS_RACECHECK "Barriers as compute-sanitizer's racecheck understands them, slower" OFF)
+option(GAPLESS_POTRACE "Smooth outlines of refined segments by libpotrace; puts the program under the GPL (docs/segments.md)" OFF)
 set(GAPLESS_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -119,7 +119,7 @@ class SegmentOutput(Answered, _MaybeBox):
 
 
 class SegmentUpdate(TypedDict, total=False):
-    """First `bbox`, then `chunk` by `chunk` of a coarse path, at last `path`, `bbox` and `completed`."""
+    """First `bbox`, then `chunk` by `chunk` of a coarse path, at last `path`, `bbox` (refined, where the server refines) and `completed`."""
 
     bbox: Region
     chunk: str

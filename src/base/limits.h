@@ -85,6 +85,8 @@ inline constexpr long kMaxJpegWorkBytes = 1L << 30;
 // the largest progressive JPEG (coefficients and raster) or lossless WebP with transparency takes
 // 0.9 GB, three other pictures of 100 MPix as much together.
 inline constexpr std::int64_t kDefaultPictureMemoryBytes = std::int64_t{1} << 30;
+// Segments that wait to be made exact. Each takes a second or more, so behind these one would wait for minutes: it stays coarse.
+inline constexpr std::size_t kMaxWaitingRefinements = 64;
 // A picture that waits to be decoded is overtaken by so many smaller ones at most.
 inline constexpr int kMaxOvertaken = 16;
 // One metadata chunk of a PNG in memory; what we read of them (PLTE, tRNS) is under 1 KiB.

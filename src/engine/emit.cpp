@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace gapless {
 namespace {
@@ -18,6 +19,10 @@ TokenLogprob describe_logprobs(const CommittedToken& token, const Tokenizer& tok
     described.top.push_back(score_token(tokenizer, TokenId(one.token), one.logprob));
   }
   return described;
+}
+
+Status cancelled() {
+  return Status(StatusCode::kCancelled, "the request was cancelled");
 }
 
 }  // namespace
@@ -84,8 +89,7 @@ void ActiveRequest::emit_end(FinishReason reason, const Status& status,
   // Nothing that came behind the stop string is part of the answer: no token, no limit, no error.
   if (setup_.decoder->stopped()) reason = FinishReason::kStop;
   if (reason == FinishReason::kError || reason == FinishReason::kCancelled) {
-    setup_.sink->on_error(status.ok() ? Status(StatusCode::kCancelled, "the request was cancelled")
-                                      : status);
+    end_with(status.ok() ? cancelled() : status);
   } else {
     const std::string tail = setup_.decoder->finish();
     hand_on_reasoning();
@@ -105,9 +109,50 @@ void ActiveRequest::emit_end(FinishReason reason, const Status& status,
     result.metrics.stages = stages_until_first_text(times);
     result.metrics.cached_tokens = times.num_cached_tokens;
     setup_.decoder->fill(result);
-    setup_.sink->on_done(result);
+    hand_on_result(result);
   }
+}
+
+void ActiveRequest::end_with(const SkillResult& result) {
+  setup_.sink->on_done(result);
   setup_.on_retired();
+}
+
+void ActiveRequest::end_with(const Status& error) {
+  setup_.sink->on_error(error);
+  setup_.on_retired();
+}
+
+void ActiveRequest::hand_on_result(const SkillResult& result) {
+  if (setup_.refiner != nullptr && !result.boxes.empty() && !result.text.empty()) {
+    const Box& box = result.boxes.front();
+    const auto self = shared_from_this();
+    RefineWorker::Work work{.picture = setup_.picture,
+                            .exif = setup_.exif,
+                            .path = result.text,
+                            .box = {box.x_min, box.y_min, box.x_max, box.y_max},
+                            .stop = [self] { return self->cancel_requested(); },
+                            .done =
+                                [self, result](const StatusOr<std::optional<Outline>>& refined) {
+                                  self->hand_on_refined(result, refined);
+                                }};
+    if (setup_.refiner->try_post(work)) return;
+  }
+  end_with(result);
+}
+
+void ActiveRequest::hand_on_refined(SkillResult result,
+                                    const StatusOr<std::optional<Outline>>& refined) {
+  if (refined.status().code() == StatusCode::kCancelled) return end_with(cancelled());
+  if (!refined.ok()) {
+    log_warning("{}: its segment stays coarse: {}", setup_.public_id, refined.status().to_string());
+  } else if (refined->has_value()) {
+    const auto& [path, box] = **refined;
+    result.text = path;
+    result.boxes = {{box.x_min, box.y_min, box.x_max, box.y_max}};
+    result.is_refined = true;
+  }
+  end_with(result);
 }
 
 StageTimes ActiveRequest::stages_until_first_text(const SequenceTimes& times) const {

@@ -10,10 +10,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/refine_worker.h"
 #include "pipeline/prepared_prompt.h"
 #include "skill/response_sink.h"
 #include "skill/skill_decoder.h"
@@ -36,6 +39,10 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
     std::function<void()> end_early;
     // Called once, after the last event. Any thread.
     std::function<void()> on_retired;
+    // Of a segment that is made exact: who does it, and of which picture. Outlives this.
+    RefineWorker* refiner = nullptr;
+    std::shared_ptr<const std::string> picture;
+    ExifOrientation exif = ExifOrientation::kApply;
   };
   ActiveRequest(Setup setup, EmitPool& emit_pool) : setup_(std::move(setup)), emit_(emit_pool) {}
 
@@ -66,6 +73,12 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
   // On the emit worker.
   void emit_token(const CommittedToken& token);
   void emit_end(FinishReason reason, const Status& status, const SequenceTimes& times);
+  // What ends a request: of a segment when it was made exact, on the refiner's thread.
+  void hand_on_result(const SkillResult& result);
+  void hand_on_refined(SkillResult result, const StatusOr<std::optional<Outline>>& refined);
+  // The last event, and nothing after it.
+  void end_with(const SkillResult& result);
+  void end_with(const Status& error);
   void hand_on_logprobs();
   void hand_on_reasoning();
   StageTimes stages_until_first_text(const SequenceTimes& times) const;

@@ -71,6 +71,9 @@ Status Engine::start_threads() {
       *model_, crops_, resize_pool_ ? *resize_pool_ : ThreadPool::shared());
   grammars_ = std::make_unique<GrammarStore>(model_->tokenizer.text_of_tokens(),
                                              model_->prompts.config().eos_id.value);
+  if (options_.refiner != nullptr) {
+    refine_ = std::make_unique<RefineWorker>(options_.refiner, kMaxWaitingRefinements);
+  }
   emit_ = std::make_unique<EmitPool>(options_.num_emit_threads);
   LoopOptions loop_options = options_.loop;
   loop_options.max_waiting = options_.max_active_requests;
@@ -130,6 +133,7 @@ Engine::~Engine() {
   }
   loop_.reset();
   emit_.reset();
+  refine_.reset();
 }
 
 StatusOr<RequestId> Engine::submit(SkillRequest request, std::shared_ptr<ResponseSink> sink) {
@@ -216,6 +220,12 @@ std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, 
                                       .end_ground = tokens.end_ground_id},
                                      tokens.chat);
   if (request.settings.logprobs) setup.tokenizer = &model_->tokenizer;
+  if (request.skill == Skill::kSegment && refine_ != nullptr) {
+    setup.refiner = refine_.get();
+    setup.picture = request.images.front();
+    setup.exif =
+        request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
+  }
   setup.end_early = [this, id] { end_sequence(id); };
   setup.on_retired = [this, id] { retire(id); };
   return std::make_shared<ActiveRequest>(std::move(setup), *emit_);

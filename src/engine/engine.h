@@ -43,6 +43,8 @@ struct EngineOptions {
   int max_active_requests = 1024;
   // Crops waiting for their encode step; at least kMaxTilesPerImage + 1.
   int num_staged_crops = 192;
+  // Makes segments exact; nullptr: they stay as the model wrote them. Engines may share one.
+  std::shared_ptr<SegmentRefiner> refiner = nullptr;
 };
 
 class Engine {
@@ -147,6 +149,7 @@ class Engine {
   const std::string id_prefix_;
   std::unique_ptr<ThreadPool> resize_pool_;  // nullptr: the shared one
   std::unique_ptr<Preprocessor> preprocessor_;
+  std::unique_ptr<RefineWorker> refine_;  // nullptr: none
   std::unique_ptr<EmitPool> emit_;
   std::unique_ptr<Loop> loop_;
 

@@ -268,33 +268,43 @@ StatusOr<PathPolygons> flatten_svg_path(std::string_view path, double tolerance)
   return flattener.take();
 }
 
-std::vector<std::uint8_t> fill_polygons(const PathPolygons& polygons, const MarkBox& box, int width,
-                                        int height) {
-  std::vector<std::uint8_t> inside(static_cast<std::size_t>(width) *
-                                   static_cast<std::size_t>(height));
-  PathPolygons scaled = polygons;
-  for (std::vector<PathPoint>& polygon : scaled) {
+std::vector<std::uint8_t> inside_polygons(const PathPolygons& polygons, std::span<const double> xs,
+                                          std::span<const double> ys) {
+  std::vector<std::uint8_t> inside(xs.size() * ys.size());
+  // The first point at or behind x.
+  const auto point_at = [xs](double x) { return std::ranges::lower_bound(xs, x) - xs.begin(); };
+  for (std::size_t row = 0; row < ys.size(); ++row) {
+    const std::vector<Crossing> crossings = crossings_of(polygons, ys[row]);
+    const auto begin = inside.begin() + static_cast<std::ptrdiff_t>(row * xs.size());
+    int winding = 0;
+    for (std::size_t i = 0; i + 1 < crossings.size(); ++i) {
+      winding += crossings[i].winding;
+      if (winding == 0) continue;
+      const auto first = point_at(crossings[i].x), last = point_at(crossings[i + 1].x);
+      std::fill(begin + first, begin + std::max(first, last), std::uint8_t{1});
+    }
+  }
+  return inside;
+}
+
+PathPolygons in_pixels(PathPolygons polygons, const MarkBox& box, int width, int height) {
+  for (std::vector<PathPoint>& polygon : polygons) {
     for (PathPoint& point : polygon) {
       point.x = (box.x_min + point.x * (box.x_max - box.x_min)) * width;
       point.y = (box.y_min + point.y * (box.y_max - box.y_min)) * height;
     }
   }
-  // The first pixel whose centre lies at or behind x.
-  const auto pixel_at = [width](double x) {
-    return static_cast<int>(std::clamp(std::ceil(x - 0.5), 0.0, static_cast<double>(width)));
+  return polygons;
+}
+
+std::vector<std::uint8_t> fill_polygons(const PathPolygons& polygons, const MarkBox& box, int width,
+                                        int height) {
+  const auto centres = [](int count) {
+    std::vector<double> at(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) at[static_cast<std::size_t>(i)] = i + 0.5;
+    return at;
   };
-  for (int row = 0; row < height; ++row) {
-    const std::vector<Crossing> crossings = crossings_of(scaled, row + 0.5);
-    int winding = 0;
-    for (std::size_t i = 0; i + 1 < crossings.size(); ++i) {
-      winding += crossings[i].winding;
-      if (winding == 0) continue;
-      const auto begin = inside.begin() + static_cast<std::ptrdiff_t>(row) * width;
-      const int first = pixel_at(crossings[i].x), last = pixel_at(crossings[i + 1].x);
-      std::fill(begin + first, begin + std::max(first, last), std::uint8_t{1});
-    }
-  }
-  return inside;
+  return inside_polygons(in_pixels(polygons, box, width, height), centres(width), centres(height));
 }
 
 void draw_path(Image& image, std::string_view path, const MarkBox& box, Colour colour) {

@@ -18,8 +18,8 @@ struct Carver {
   }
 };
 
-VisionWorkspace carve_vision(Carver take, const VisionShape& shape, const StepLimits& limits) {
-  const std::int64_t rows = std::int64_t{limits.max_crops_per_encode} * shape.patches_per_crop;
+VisionWorkspace carve_vision(Carver take, const VisionShape& shape, int max_crops) {
+  const std::int64_t rows = std::int64_t{max_crops} * shape.patches_per_crop;
   VisionWorkspace vision;
   vision.patches = take(rows, shape.patch_stride);
   vision.x = take(rows, shape.dim);
@@ -75,7 +75,7 @@ void carve(BumpLayout& layout, const Kernels& kernels, const ModelShape& shape,
   void* const features = take(
       std::int64_t{max_feature_crops(limits)} * shape.vision.patches_per_crop, shape.vision.dim);
   const std::size_t start = layout.mark();
-  vision = carve_vision(take, shape.vision, limits);
+  vision = carve_vision(take, shape.vision, limits.max_crops_per_encode);
   vision.features = features;
   layout.rewind(start);
   text = carve_text(take, kernels, shape, limits);
@@ -103,6 +103,23 @@ StatusOr<Workspace> Workspace::create(Device& device, const Kernels& kernels,
                            device.allocate(workspace_bytes(kernels, shape, limits)));
   BumpLayout layout(workspace.buffer_.data());
   carve(layout, kernels, shape, limits, workspace.vision_, workspace.text_);
+  return workspace;
+}
+
+StatusOr<Workspace> Workspace::create_for_crop(Device& device, const Kernels& kernels,
+                                               const VisionShape& shape) {
+  const auto carve_crop = [&](BumpLayout& layout) {
+    const Carver take{layout, dtype_bytes(kernels.activation_dtype())};
+    VisionWorkspace vision = carve_vision(take, shape, 1);
+    vision.features = Carver(take)(shape.patches_per_crop, shape.dim);
+    return vision;
+  };
+  BumpLayout sizes;
+  (void)carve_crop(sizes);
+  Workspace workspace;
+  GAPLESS_ASSIGN_OR_RETURN(workspace.buffer_, device.allocate(sizes.peak_bytes()));
+  BumpLayout layout(workspace.buffer_.data());
+  workspace.vision_ = carve_crop(layout);
   return workspace;
 }
 

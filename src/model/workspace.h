@@ -63,6 +63,9 @@ class Workspace {
  public:
   static StatusOr<Workspace> create(Device& device, const Kernels& kernels, const ModelShape& shape,
                                     const StepLimits& limits);
+  // Of a vision encoder that runs alone, a crop at a time. It has no text().
+  static StatusOr<Workspace> create_for_crop(Device& device, const Kernels& kernels,
+                                             const VisionShape& shape);
 
   const VisionWorkspace& vision() const { return vision_; }
   const TextWorkspace& text() const { return text_; }

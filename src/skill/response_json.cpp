@@ -99,7 +99,7 @@ boost::json::object response_json(const SkillResult& result) {
       json["path"] = result.text;
       json["bbox"] = result.boxes.empty() ? boost::json::value(nullptr)
                                           : boost::json::value(box_json(result.boxes.front()));
-      json["coarse"] = true;  // nothing refined it
+      json["coarse"] = !result.is_refined;
       add_confidence(result, 0, json);
       break;
   }

@@ -15,7 +15,8 @@ namespace gapless {
 // point    {"request_id", "finish_reason", "points": [{"x", "y"}], "metrics"}
 // detect   {"request_id", "finish_reason", "objects": [{"x_min", "y_min", "x_max", "y_max"}],
 //           "metrics"}
-// segment  {"request_id", "finish_reason", "path", "bbox": {"x_min", "y_min", "x_max", "y_max"}, "coarse": true, "metrics"}
+// segment  {"request_id", "finish_reason", "path", "bbox": {"x_min", "y_min", "x_max", "y_max"}, "coarse", "metrics"}
+//           "coarse": nothing refined what the model wrote;
 //           the path is SVG path data in a square of side 1 that is the box; "bbox" is null where there is none
 // Points, objects and segments of a request that asked have "confidence" and "bin_confidences": [x, y], of boxes
 // [x, y, width, height], too.

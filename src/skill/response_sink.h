@@ -10,7 +10,7 @@
 
 namespace gapless {
 
-// Called on one emit worker, in order; must not block it for long. Exactly one of on_done and
+// Called on one emit worker, in order, and for the last event of a segment on the thread that refined it; must not block them for long. Exactly one of on_done and
 // on_error comes, last.
 class ResponseSink {
  public:

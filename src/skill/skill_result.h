@@ -59,7 +59,8 @@ struct SkillResult {
   std::string text;                    // query: the answer; caption: the caption; segment: its path
   std::optional<Reasoning> reasoning;  // query that was asked to reason
   std::vector<Point> points;           // point
-  std::vector<Box> boxes;  // detect; segment: one, or none where the length limit came first
+  std::vector<Box> boxes;   // detect; segment: one, or none where the length limit came first
+  bool is_refined = false;  // segment: its path and box are more exact than what was streamed
   // Where asked for: of each point, or of each box.
   std::vector<ObjectConfidence> confidences;
   std::vector<ToolCall> tool_calls;  // query of a chat with tools

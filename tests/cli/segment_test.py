@@ -1,12 +1,14 @@
 """gapless run segment with small models of random weights: paths, boxes, pictures, and what is refused."""
 
+import base64
 import json
 import re
 import struct
 import unittest
+import urllib.request
 import zlib
 
-from cli import PICTURE, FolderTest, gapless
+from cli import PICTURE, ROOT, FolderTest, Serving, gapless
 
 # In float32, so that what random weights draw is the same on every processor.
 MODEL = ("--model", "random:moondream3-small:5", "--device", "cpu", "--compute", "float32")
@@ -14,6 +16,18 @@ ASK = ("--image", PICTURE, "--object", "circle")
 NUMBER = r"-?(?:0|1|0\.\d{0,2}[1-9])"
 # One command for each form that random weights like; the engine's and the automaton's tests know SVG's whole grammar.
 PATH = re.compile(r"[Mm](?: NUMBER NUMBER)+(?: (?:[Zz]|[A-Yb-y](?: -?[\d.]+)+))*".replace("NUMBER", NUMBER))
+
+
+# A network of random weights for this model's vision encoder.
+REFINER = ROOT / "tests/golden/refiner/head.safetensors"
+PAIR = r"-?\d*\.\d{3},-?\d*\.\d{3}"
+REFINED_PATH = re.compile(r"^(?:MPAIR(?:LPAIR|CPAIR,PAIR,PAIR)+z)+$".replace("PAIR", PAIR))
+
+
+def posted(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return response.read().decode()
 
 
 def run(*arguments, max_tokens=60):
@@ -83,6 +97,53 @@ class SegmentTest(FolderTest):
         for x, y in changed:
             self.assertTrue(any(box["x_min"] - 0.01 <= x <= box["x_max"] and box["y_min"] - 0.01 <= y <= box["y_max"]
                                 for box in boxes), (x, y, boxes))
+
+    def test_with_a_refiner_the_answer_is_refined(self):
+        warm = ("--temperature", "9", "--seed", "3")
+        coarse = json.loads(run("--json", *warm, max_tokens=200))
+        refined = json.loads(run("--json", *warm, "--refiner", REFINER, max_tokens=200))
+        self.assertIs(coarse["coarse"], True)
+        self.assertIs(refined["coarse"], False)
+        self.assertRegex(refined["path"], REFINED_PATH)
+        self.assertEqual(refined["metrics"]["output_tokens"], coarse["metrics"]["output_tokens"])
+        # What was streamed is the coarse one; the refined one follows.
+        streamed = run("--stream", *warm, "--refiner", REFINER, max_tokens=200).splitlines()
+        self.assertTrue(streamed[0].endswith(coarse["path"]), streamed)
+        self.assertTrue(streamed[1].endswith(refined["path"]), streamed)
+        # It is drawn, too.
+        run(*warm, "--refiner", REFINER, "--annotate", self.folder / "a.png", max_tokens=200)
+        _, _, drawn = pixels_of(self.folder / "a.png")
+        self.assertNotEqual(drawn, pixels_of(PICTURE)[2])
+
+    def test_a_server_refines_what_it_streams_last(self):
+        config = self.write("options.toml", f'[serve]\nmodel = "random:moondream3-small:5"\ncompute = "float32"\nrefiner = "{REFINER}"\n')
+        picture = "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
+        body = {"image_url": picture, "object": "circle", "settings": {"temperature": 9, "seed": 3, "max_tokens": 200}}
+        with Serving("--config", config, log_path=self.folder / "log") as server:
+            server.wait_for(r" ready model=")
+            url = f"http://127.0.0.1:{server.port()}/v1/segment"
+            whole = json.loads(posted(url, body))
+            events = [json.loads(line[6:]) for line in posted(url, {**body, "stream": True}).splitlines() if line.startswith("data: {")]
+            server.wait_for(r"segments are refined on the CPU, outlined by (lines|potrace): \d")
+        self.assertIs(whole["coarse"], False)
+        self.assertRegex(whole["path"], REFINED_PATH)
+        self.assertEqual(events[0]["type"], "bbox")
+        pieces = "".join(event["chunk"] for event in events[1:-1])
+        self.assertRegex(pieces, "^[Mm] ")
+        self.assertEqual(events[-1]["path"], whole["path"])
+        self.assertEqual(events[-1]["bbox"], whole["bbox"])
+        self.assertIs(events[-1]["coarse"], False)
+
+    def test_what_is_no_refiner_is_refused(self):
+        wrong = self.write("wrong.safetensors", "no such file")
+        tiny = ROOT / "models/tiny/model.safetensors"
+        for model, file, says in ((MODEL[1], "/nowhere.safetensors", "/nowhere.safetensors"), (MODEL[1], wrong, "wrong.safetensors"),
+                                  (MODEL[1], tiny, "has no tensor 'mask_tokens', so it is no refiner of segments"),
+                                  ("random:moondream-0.5b-small", REFINER, "has no segments that")):
+            done = gapless("run", "segment", "--model", model, "--device", "cpu", "--refiner", file, *ASK)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("--refiner: ", done.stderr)
+            self.assertIn(says, done.stderr)
 
     def test_a_model_without_the_skill_says_which_have_it(self):
         for model in ((), ("--model", "random:moondream-0.5b-small")):

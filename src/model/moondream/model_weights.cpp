@@ -154,6 +154,22 @@ StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const Mo
   return weights;
 }
 
+StatusOr<VisionEncoderWeights> allocate_vision_weights(Device& device, Stream& stream,
+                                                       const ModelConfig& config, DType dtype) {
+  std::vector<WeightSpec> specs = weight_specs(config);
+  std::erase_if(specs, [](const WeightSpec& spec) {
+    return !spec.name.starts_with("model.vision.") ||
+           spec.name.starts_with("model.vision.proj_mlp.");
+  });
+  VisionEncoderWeights weights;
+  weights.layout = lay_out_tensors(specs, dtype);
+  const std::size_t bytes = weights.layout.total_bytes;
+  GAPLESS_ASSIGN_OR_RETURN(weights.buffer, device.allocate(bytes));
+  GAPLESS_RETURN_IF_ERROR(stream.fill_bytes(weights.buffer.data(), 0, bytes));
+  weights.vision = find_vision(TensorFinder(weights.layout, weights.buffer.data()), config.vision);
+  return weights;
+}
+
 Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,
                          const ModelConfig& config, ModelWeights& weights) {
   const Fp8Layout fp8 = lay_out_fp8(weights.layout, kernels.fp8_element_bytes());

@@ -67,6 +67,16 @@ bool may_share_rows(const ModelConfig& config);
 StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,
                                         DType dtype, bool shares_rows = false);
 
+// The vision encoder alone: of a model that runs elsewhere.
+struct VisionEncoderWeights {
+  TensorLayout layout;
+  Buffer buffer;
+  VisionWeights vision;
+};
+// As allocate_weights.
+StatusOr<VisionEncoderWeights> allocate_vision_weights(Device& device, Stream& stream,
+                                                       const ModelConfig& config, DType dtype);
+
 // Adds copies in 8 bits of the matrices whose products may be computed in them (WeightFormat::kW8A8),
 // of weights that round_weights_to_fp8 has rounded. Before prepare_decode_weights.
 Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,
