@@ -543,6 +543,7 @@ FakeAnswer fake_answer(const FakeModelConfig& config, const PreparedPrompt& prom
       return answer;
     }
     answer.tokens.push_back({TokenId(token), output.x, output.y, 0, {}});
+    answer.tokens.back().confidence = output.confidence;
     for (int place = 0; place < row.sampling.num_top_logprobs; ++place) {
       TopLogprob one = alternative(acc, place, config.vocab);
       if (one.token == token) one.logprob = 0;  // the loop gives it the token's own

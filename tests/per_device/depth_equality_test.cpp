@@ -58,6 +58,8 @@ struct Ask {
   // A point request held to gaze's grammar (one point, then the end), which no skill of the shipped
   // model has.
   bool gaze = false;
+  // Which of the request's objects it is about, where that has several: each is an ask of its own.
+  int object = 0;
 };
 
 struct Answer final : TokenSink {
@@ -263,8 +265,10 @@ class DepthEqualityTest : public DeviceTest {
     const Preprocessor preprocessor(*model_, crops_);
     std::vector<SequenceId> ids;
     const auto submit = [&](const Ask& asked) {
-      auto prompt = preprocessor.prepare(asked.request);
-      ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+      const int num_choices = std::max(1, static_cast<int>(asked.request.objects.size()));
+      auto prompts = preprocessor.prepare_choices(asked.request, num_choices);
+      ASSERT_TRUE(prompts.ok()) << prompts.status().to_string();
+      PreparedPrompt* const prompt = &(*prompts)[static_cast<std::size_t>(asked.object)];
       if (asked.gaze) hold_to_gaze(*prompt);
       if (const auto& spec = asked.request.settings.grammar) {
         const auto grammar = grammars_->get(*spec);
@@ -272,7 +276,7 @@ class DepthEqualityTest : public DeviceTest {
         ASSERT_NO_FATAL_FAILURE(hold_to(*grammar, asked.request.constraint_mode, *prompt));
       }
       result.answers.push_back(std::make_shared<Answer>());
-      const auto id = loop.submit(std::move(prompt).value(), result.answers.back());
+      const auto id = loop.submit(std::move(*prompt), result.answers.back());
       ASSERT_TRUE(id.ok()) << id.status().to_string();
       ids.push_back(*id);
     };
@@ -422,6 +426,56 @@ TEST_F(DepthEqualityTest, SegmentsHaveTheSameTokensAtEveryDepthAndUnderTheHostsM
   std::size_t num_tokens = 0;
   for (const auto& answer : alone.answers) num_tokens += answer->tokens.size();
   ASSERT_GT(num_tokens, 300u) << "the load is too small to show anything";
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    expect_same(asks, alone.answers, run(depth, asks).answers);
+  }
+}
+
+// Several names in one request share the picture's prefix, each with its confidences.
+TEST_F(DepthEqualityTest, SeveralObjectsAndConfidencesAreTheSameAtEveryDepth) {
+  std::vector<Ask> asks;
+  int tick = 0;
+  for (const Skill skill : {Skill::kDetect, Skill::kPoint, Skill::kSegment}) {
+    SkillRequest request = ask(skill, "", skill == Skill::kPoint ? "tall.png" : "wide.png");
+    request.objects = {"circle", "square", "star"};
+    request.settings.confidence = true;
+    request.settings.temperature = skill == Skill::kDetect ? 0.0f : 1.2f;
+    request.settings.seed = 5;
+    if (skill == Skill::kSegment) {
+      request.settings.max_tokens = 60;
+      request.settings.min_tokens = 40;
+    } else {
+      // Random weights see little: another object is made likelier than the end.
+      request.settings.max_objects = 7;
+      request.settings.logit_bias = {{TokenId(5), 12}};
+    }
+    // All at once, or one after the other; one goes away.
+    for (int object = 0; object < 3; ++object) {
+      const bool leaves = skill == Skill::kPoint && object == 1;
+      asks.push_back({.request = request,
+                      .submit_tick = tick,
+                      .cancel_tick = leaves ? tick + 9 : kNever,
+                      .object = object});
+      tick += skill == Skill::kDetect ? 0 : 1;
+    }
+  }
+  model_name_ = "random:moondream3-small:3";
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  load(std::move(device).value());
+  if (HasFatalFailure()) return;
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  std::size_t num_tokens = 0, num_sure = 0;
+  for (const auto& answer : alone.answers) {
+    num_tokens += answer->tokens.size();
+    for (const CommittedToken& token : answer->tokens) {
+      num_sure += token.confidence.token > 0 && token.confidence.x > 0 ? 1u : 0u;
+    }
+  }
+  ASSERT_GT(num_tokens, 150u) << "the load is too small to show anything";
+  ASSERT_GT(num_sure, 20u) << "nobody says how sure it is";
+  EXPECT_NE(alone.answers[6]->tokens, alone.answers[7]->tokens) << "all are about the same object";
   for (int depth = 1; depth <= kMaxDepth; ++depth) {
     SCOPED_TRACE("depth " + std::to_string(depth));
     expect_same(asks, alone.answers, run(depth, asks).answers);

@@ -92,6 +92,7 @@ PreparedPrompt RequestMaker::prompt(const SimRequest& request) const {
       prompt.num_region_tokens = 3;
     }
     prompt.row.flags |= kRowDecodesRegions;
+    if (request.seed % 3 == 0) prompt.row.flags |= kRowWantsConfidence;
     // Reasoning takes a token, and so do its end, the end once more and the answer.
     if (request.seed % 4 == 3 && request.max_generated >= 4) {
       prompt.row.automaton = 5;

@@ -230,6 +230,9 @@ class Run {
         return blame(fmt::format("I8: token {} is {}, the oracle says {}", t, got.token.value,
                                  want.token.value));
       }
+      if (got.confidence.token != want.confidence.token) {
+        return blame(fmt::format("I8: how sure token {} is, is not the oracle's", t));
+      }
       if (got.top_logprobs != want.top_logprobs) {
         return blame(fmt::format("I8: the alternatives of token {} are not the oracle's", t));
       }
