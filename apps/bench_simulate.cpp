@@ -1,11 +1,12 @@
 // gapless bench simulate: the Photon article's six rows, run by the real loop on the simulated
-// device.
+// device; and with --gpu how fast a GPU would be (bench_simulate_gpu.h).
 #include <boost/json/array.hpp>
 #include <cmath>
 #include <memory>
 
 #include "base/limits.h"
 #include "bench_options.h"
+#include "bench_simulate_gpu.h"
 #include "engine_options.h"
 #include "sim/simulate_overlap.h"
 
@@ -16,6 +17,7 @@ struct SimulateOptions {
   OverlapOptions overlap;
   std::string json;
   std::string commit;
+  SimulateGpuOptions gpu;  // its json and commit are those above
 };
 
 struct SimulatedRow {
@@ -118,8 +120,9 @@ Status run_simulate(const SimulateOptions& options) {
 
 void add_bench_simulate_command(CLI::App& bench, Command& chosen) {
   auto options = std::make_shared<SimulateOptions>();
-  CLI::App* command = bench.add_subcommand(
-      "simulate", "The Photon article's table, simulated with this engine's own loop");
+  CLI::App* command = bench.add_subcommand("simulate",
+                                           "The Photon article's table, simulated with this "
+                                           "engine's own loop; or how fast a GPU would be");
   command->add_option("--seed", options->overlap.seed, "Of the answers' lengths")
       ->capture_default_str();
   command->add_option("--depth", options->overlap.depth, "Steps in flight of the pipelined run")
@@ -128,9 +131,21 @@ void add_bench_simulate_command(CLI::App& bench, Command& chosen) {
   command->add_option("--answers", options->overlap.requests_per_stream, "Per stream")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
+  command->add_option("--gpu", options->gpu.gpu,
+                      "Instead: predicts Moondream 2's speed on this GPU (\"RTX 3090\", A100, ... "
+                      "or all) from what its "
+                      "vendor says and the shares of that which were measured");
+  command->add_option("--results", options->gpu.results, "Folder of the measured files, with --gpu")
+      ->capture_default_str();
   add_result_options(*command, options->json, options->commit);
-  command->callback(
-      [options, &chosen] { chosen = [options] { return report(run_simulate(*options)); }; });
+  command->callback([options, &chosen] {
+    chosen = [options] {
+      if (options->gpu.gpu.empty()) return report(run_simulate(*options));
+      options->gpu.json = options->json;
+      options->gpu.commit = options->commit;
+      return report(run_simulate_gpu(options->gpu));
+    };
+  });
 }
 
 }  // namespace gapless

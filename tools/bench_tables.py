@@ -6,7 +6,8 @@
                                                                  <!-- FILE --> and <!-- end -->
 
 A mark may name several files: those of decode, forward, forward after rest and peers, in this order,
-make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table; one that begins with
+make one table of ceiling, ours and theirs. A mark that begins with "headline" is README's table, one that begins with "gpus"
+that of docs/gpus.md; one that begins with
 "constrained" has what constrained rows take beside plain ones, and of one that begins with "forced" each file is a row.
 
 Needs nothing but Python 3.
@@ -16,6 +17,7 @@ import json
 import re
 import sys
 
+import gpu_table
 import headline_table
 
 
@@ -413,6 +415,8 @@ def read(path):
 def tables_of(paths):
     if paths.startswith("headline "):
         return "".join(headline_table.headline(*paths.split()[1:]))
+    if paths.startswith("gpus "):
+        return table(gpu_table.HEADER, gpu_table.rows_of(paths.split()[1]))
     if paths.startswith("constrained "):
         return "".join(constrained(paths.split()[1]))
     if paths.startswith("forced "):
@@ -427,7 +431,7 @@ def tables_of(paths):
 
 def with_tables(text):
     """The page with the tables between its marks made anew."""
-    return re.sub(r"<!-- ((?:headline |constrained |forced )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
+    return re.sub(r"<!-- ((?:headline |gpus |constrained |forced )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
                   lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
                   flags=re.DOTALL)
 
