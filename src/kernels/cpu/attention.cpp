@@ -10,8 +10,13 @@
 namespace gapless::cpu {
 namespace {
 
-// Queries of one task.
-constexpr std::int64_t kQueriesPerTask = kMaxTileQueries;
+// Queries of one task: few enough that all tasks have about as many.
+constexpr std::int64_t kTileUnit = 12;  // of a VectorOps
+std::int64_t queries_per_task(std::int64_t num_queries) {
+  const std::int64_t num_tasks = divide_up(num_queries, kMaxTileQueries);
+  return divide_up(divide_up(num_queries, num_tasks), kTileUnit) * kTileUnit;
+}
+static_assert(kMaxTileQueries % kTileUnit == 0);
 
 // Element `at` of an array of T.
 const void* element_at(const VectorOps& ops, const void* from, std::int64_t at) {
@@ -26,7 +31,8 @@ void* element_at(const VectorOps& ops, void* from, std::int64_t at) {
 void vision_attention(const VectorOps& ops, const VisionAttentionParams& params) {
   const std::int64_t seq_len = params.seq_len, head_dim = params.head_dim;
   const std::int64_t width = params.num_heads * head_dim, stride = 3 * width;
-  const std::int64_t tasks_per_head = divide_up(seq_len, kQueriesPerTask);
+  const std::int64_t queries = queries_per_task(seq_len);
+  const std::int64_t tasks_per_head = divide_up(seq_len, queries);
   int num_visible[kMaxTileQueries];
   std::fill_n(num_visible, kMaxTileQueries, params.seq_len);
 
@@ -34,8 +40,8 @@ void vision_attention(const VectorOps& ops, const VisionAttentionParams& params)
   ThreadPool::shared().parallel_for(num_heads_in_all * tasks_per_head, [&](std::int64_t task) {
     const std::int64_t crop = task / tasks_per_head / params.num_heads;
     const std::int64_t head = task / tasks_per_head % params.num_heads;
-    const std::int64_t first = task % tasks_per_head * kQueriesPerTask;
-    const std::int64_t last = std::min(first + kQueriesPerTask, seq_len);
+    const std::int64_t first = task % tasks_per_head * queries;
+    const std::int64_t last = std::min(first + queries, seq_len);
     const std::int64_t q = (crop * seq_len + first) * stride + head * head_dim;
     ops.attend(
         {.q = element_at(ops, params.qkv, q),
@@ -80,6 +86,7 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
        .num_visible = num_visible,
        .num_queries = static_cast<int>(last - first),
        .head_dim = heads.head_dim,
+       .decode = params.max_new_tokens == 1,
        .k = params.kv.k,
        .v = params.kv.v,
        .format = params.kv.format,
@@ -93,14 +100,15 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
 
 void paged_attention(const VectorOps& ops, const PagedAttentionParams& params) {
   // Tasks are laid out for the longest sequence; those past the end of a shorter one are empty.
-  const std::int64_t tasks_per_head = divide_up(params.max_new_tokens, kQueriesPerTask);
+  const std::int64_t queries = queries_per_task(params.max_new_tokens);
+  const std::int64_t tasks_per_head = divide_up(params.max_new_tokens, queries);
   const std::int64_t num_tasks = params.num_sequences * params.heads.num_heads * tasks_per_head;
   ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
     const AttentionSequence& sequence =
         params.sequences[task / tasks_per_head / params.heads.num_heads];
     const std::int64_t head = task / tasks_per_head % params.heads.num_heads;
-    const std::int64_t first = task % tasks_per_head * kQueriesPerTask;
-    const std::int64_t last = std::min<std::int64_t>(first + kQueriesPerTask, sequence.num_tokens);
+    const std::int64_t first = task % tasks_per_head * queries;
+    const std::int64_t last = std::min<std::int64_t>(first + queries, sequence.num_tokens);
     attend_to_pages(ops, params, sequence, head, first, last);
   });
 }

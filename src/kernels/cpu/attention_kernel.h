@@ -18,6 +18,22 @@ namespace gapless::cpu {
 inline constexpr int kKeyBlock = 64;
 static_assert(kKeyBlock % kPageTokens == 0);
 
+// Keys that the queries [first, first + count) of a tile see together.
+[[gnu::always_inline]] inline int most_visible(const AttentionTile& tile, int first, int count) {
+  int most = 0;
+  for (int i = first; i < first + count; ++i) {
+    if (tile.num_visible[i] > most) most = tile.num_visible[i];
+  }
+  return most;
+}
+
+// Where a key or value begins, in elements of the cache's format.
+[[gnu::always_inline]] inline std::int64_t place_of(const AttentionTile& tile, int key) {
+  const std::int64_t page = key / kPageTokens;
+  const std::int64_t number = tile.page_table != nullptr ? tile.page_table[page] : page;
+  return tile.first + number * tile.page_stride + key % kPageTokens * tile.key_stride;
+}
+
 // Running softmax (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018): per
 // query the largest score so far, the sum of the exponentials, and the weighted sum of the values,
 // all relative to that largest score.
@@ -41,7 +57,7 @@ class AttentionRun {
   }
 
   void run() {
-    const int num_keys = most_visible(0, tile_.num_queries);
+    const int num_keys = most_visible(tile_, 0, tile_.num_queries);
     for (int begin = 0; begin < num_keys; begin += kKeyBlock) {
       const int count = num_keys - begin < kKeyBlock ? num_keys - begin : kKeyBlock;
       load_keys(begin, count);
@@ -49,7 +65,7 @@ class AttentionRun {
       for (int i = 0; i < tile_.num_queries; i += Simd::kPackedRows) {
         const int left = tile_.num_queries - i;
         const int num_rows = left < Simd::kPackedRows ? left : Simd::kPackedRows;
-        const int visible = most_visible(i, num_rows) - begin;
+        const int visible = most_visible(tile_, i, num_rows) - begin;
         if (visible <= 0) continue;
         with_count<Simd::kPackedRows>(num_rows, [&]<int kRows>() {
           attend_to_block<kRows>(i, begin, visible < count ? visible : count);
@@ -67,21 +83,6 @@ class AttentionRun {
 
   float* values_of(int i) { return values_ + i * width_; }
 
-  int most_visible(int first, int count) const {
-    int most = 0;
-    for (int i = first; i < first + count; ++i) {
-      if (tile_.num_visible[i] > most) most = tile_.num_visible[i];
-    }
-    return most;
-  }
-
-  // Where a key or value begins, in elements of the cache's format.
-  std::int64_t place_of(int key) const {
-    const std::int64_t page = key / kPageTokens;
-    const std::int64_t number = tile_.page_table != nullptr ? tile_.page_table[page] : page;
-    return tile_.first + number * tile_.page_stride + key % kPageTokens * tile_.key_stride;
-  }
-
   // Keys past the end repeat the last one: their scores are not used.
   void load_keys(int begin, int count) {
     for (int first = 0; first < count; first += Simd::kLanes) {
@@ -89,7 +90,7 @@ class AttentionRun {
         const T* rows[Simd::kLanes];
         for (int j = 0; j < Simd::kLanes; ++j) {
           const int key = first + j < count ? first + j : count - 1;
-          rows[j] = static_cast<const T*>(tile_.k) + place_of(begin + key);
+          rows[j] = static_cast<const T*>(tile_.k) + place_of(tile_, begin + key);
         }
         pack_columns<Simd>(rows, tile_.head_dim, keys_[0] + first, kKeyBlock);
       } else {
@@ -97,7 +98,7 @@ class AttentionRun {
         const float* rows[Simd::kLanes];
         for (int j = 0; j < Simd::kLanes; ++j) {
           const int key = first + j < count ? first + j : count - 1;
-          load_kv(tile_.format, tile_.k, place_of(begin + key), copies[j], tile_.head_dim);
+          load_kv(tile_.format, tile_.k, place_of(tile_, begin + key), copies[j], tile_.head_dim);
           rows[j] = copies[j];
         }
         pack_columns<Simd>(rows, tile_.head_dim, keys_[0] + first, kKeyBlock);
@@ -108,7 +109,7 @@ class AttentionRun {
   void load_values(int begin, int count) {
     for (int j = 0; j < count; ++j) {
       float* to = block_values_ + j * width_;
-      const std::int64_t at = place_of(begin + j);
+      const std::int64_t at = place_of(tile_, begin + j);
       if (tile_.format != KvFormat::kNative) {
         load_kv(tile_.format, tile_.v, at, to, tile_.head_dim);
         for (int d = tile_.head_dim; d < width_; ++d) to[d] = 0;

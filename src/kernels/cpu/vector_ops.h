@@ -21,7 +21,7 @@ inline constexpr int kLinearPanelRows = 192;
 
 inline constexpr int kMaxHeadDim = 256;
 // Queries of an AttentionTile: a multiple of every simd_*.h's kPackedRows.
-inline constexpr int kMaxTileQueries = 48;
+inline constexpr int kMaxTileQueries = 192;
 
 // A few queries of one head that see the same keys, each a prefix of them. Key j lies at element
 // first + page(j / kPageTokens) * page_stride + (j % kPageTokens) * key_stride of k, in the cache
@@ -34,6 +34,8 @@ struct AttentionTile {
   const int* num_visible = nullptr;  // [num_queries], each >= 1
   int num_queries = 0;               // 1 .. kMaxTileQueries
   int head_dim = 0;                  // 1 .. kMaxHeadDim
+  // Of a decode step, which may be computed in another way than one of many rows (LinearParams::decode).
+  bool decode = false;
 
   const void* k = nullptr;
   const void* v = nullptr;

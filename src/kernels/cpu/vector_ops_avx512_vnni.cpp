@@ -1,6 +1,7 @@
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/cpu/vector_ops_sets.h"
+#include "kernels/cpu/whole_number_attention.h"
 #include "kernels/cpu/whole_number_linear.h"
 
 namespace gapless::cpu {
@@ -23,11 +24,18 @@ void linear_block_vnni(const LinearParams& params, const LinearBlock& block) {
              });
 }
 
+// One query takes its keys as they are: to make whole numbers of them would take longer than to multiply them.
+void attend_vnni(const AttentionTile& tile) {
+  if (tile.decode) return attend<Avx512VnniSimd, Bf16>(tile);
+  WholeNumberAttention<Avx512VnniSimd>(tile).run();
+}
+
 constexpr VectorOps make_vnni_ops() {
   VectorOps ops = make_vector_ops<Avx512VnniSimd, Bf16>();
   ops.linear_rows = WholeNumberLinear<Avx512VnniSimd>::kMaxRows;
   ops.linear_columns = WholeNumberLinear<Avx512VnniSimd>::kMaxColumns;
   ops.linear_block = linear_block_vnni;
+  ops.attend = attend_vnni;
   return ops;
 }
 

@@ -372,6 +372,71 @@ TEST_P(Bf16VectorOpsTest, LinearDoesNotDependOnItsBlocks) {
   }
 }
 
+TEST_P(Bf16VectorOpsTest, VisionAttentionOfOddSizes) {
+  for (const int head_dim : {1, 8, 33, 64, 72, 256}) {
+    for (const int seq_len : {1, 7, 63, 64, 65, 130, 400}) {
+      constexpr int kHeads = 2;
+      auto qkv = random(static_cast<std::size_t>(seq_len) * 3 * kHeads * head_dim);
+      qkv[0] = 40;  // what is small beside it still counts
+      const std::vector<Bf16> qkv_bf16 = to_bf16(qkv);
+      std::vector<Bf16> actual(static_cast<std::size_t>(seq_len) * kHeads * head_dim);
+      std::vector<float> expected(actual.size());
+      VisionAttentionParams params{.qkv = qkv_bf16.data(),
+                                   .out = actual.data(),
+                                   .num_crops = 1,
+                                   .seq_len = seq_len,
+                                   .num_heads = kHeads,
+                                   .head_dim = head_dim};
+      vision_attention(ops(), params);
+      params.qkv = qkv.data(), params.out = expected.data();
+      reference::vision_attention(params);
+      std::vector<float> widened;
+      for (const Bf16 value : actual) widened.push_back(to_float(value));
+      EXPECT_LT(error(widened, expected), 4e-3) << seq_len << " of " << head_dim;
+    }
+  }
+}
+
+// Bits of a query: in any tile, and whatever lies behind what it sees.
+TEST_P(Bf16VectorOpsTest, AttentionDependsOnWhatAQuerySeesAlone) {
+  constexpr int kKeys = 150, kQueries = 40, kDim = 72;
+  auto q = random(kQueries * kDim), k = random(kKeys * kDim), v = random(kKeys * kDim);
+  const std::vector<Bf16> q_bf16 = to_bf16(q);
+  std::vector<Bf16> k_bf16 = to_bf16(k), v_bf16 = to_bf16(v);
+  int visible[kQueries];
+  for (int i = 0; i < kQueries; ++i) visible[i] = kKeys - kQueries + 1 + i;
+  std::vector<Bf16> whole(q_bf16.size()), other(q_bf16.size());
+  const auto attend = [&](std::vector<Bf16>& out, int first, int count) {
+    ops().attend({.q = q_bf16.data() + first * kDim,
+                  .q_stride = kDim,
+                  .out = out.data() + first * kDim,
+                  .out_stride = kDim,
+                  .num_visible = visible + first,
+                  .num_queries = count,
+                  .head_dim = kDim,
+                  .k = k_bf16.data(),
+                  .v = v_bf16.data(),
+                  .key_stride = kDim,
+                  .page_stride = kPageTokens * kDim});
+  };
+  const auto expect_same = [&](int num_queries) {
+    EXPECT_EQ(std::memcmp(whole.data(), other.data(), sizeof(Bf16) * num_queries * kDim), 0);
+  };
+  attend(whole, 0, kQueries);
+  for (int first = 0; first < kQueries; first += 7) {
+    attend(other, first, std::min(7, kQueries - first));
+  }
+  expect_same(kQueries);
+  // Keys and values that the first 20 do not see.
+  for (int at = visible[19] * kDim; at < kKeys * kDim; ++at) {
+    k_bf16[static_cast<std::size_t>(at)] = v_bf16[static_cast<std::size_t>(at)] =
+        rounded<Bf16>(1e4f);
+  }
+  attend(other, 0, kQueries);
+  expect_same(20);
+  EXPECT_NE(std::memcmp(whole.data(), other.data(), sizeof(Bf16) * whole.size()), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sets, Bf16VectorOpsTest, ::testing::ValuesIn(sets_of(DType::kBF16)),
                          name_of_set);
 
