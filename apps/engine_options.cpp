@@ -20,8 +20,10 @@ namespace gapless {
 
 namespace {
 
-const std::map<std::string, WeightFormat> kWeightFormats = {
-    {"native", WeightFormat::kNative}, {"fp8", WeightFormat::kFp8}, {"w8a8", WeightFormat::kW8A8}};
+const std::map<std::string, WeightFormat> kWeightFormats = {{"native", WeightFormat::kNative},
+                                                            {"fp8", WeightFormat::kFp8},
+                                                            {"w8a8", WeightFormat::kW8A8},
+                                                            {"int8", WeightFormat::kInt8}};
 const std::map<std::string, KvFormat> kKvFormats = {{"native", KvFormat::kNative},
                                                     {"fp8", KvFormat::kFp8}};
 
@@ -34,8 +36,9 @@ void add_weights_option(CLI::App& command, WeightFormat& weights) {
   command
       .add_option(
           "--weights", weights,
-          "native; fp8: matrices in 8 bits with a scale per row, made at start-up; or w8a8: "
-          "the same, and products in 8 bits in the vision encoder and in prefills")
+          "native; fp8: matrices in 8 bits with a scale per row, made at start-up; w8a8: "
+          "the same, and products in 8 bits in the vision encoder and in prefills; or int8, on "
+          "the CPU: all of these products in 8-bit whole numbers, in less memory")
       ->transform(CLI::CheckedTransformer(kWeightFormats));
 }
 

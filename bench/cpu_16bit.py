@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What 16 bits on the CPU bring: the shipped model's new picture, and Moondream 2's shape, in float32 and in bfloat16.
+"""What 16 and 8 bits on the CPU bring: the shipped model's new picture, and Moondream 2's shape, in float32, in bfloat16 and with
+--weights int8.
 
-    bench/cpu_16bit.py --binary build/cpu-release/apps/gapless --json bench/results/cpu-16bit.json
+    bench/cpu_16bit.py --binary build/cpu-release/apps/gapless --json bench/results/cpu-8bit.json
 
-Runs every measurement in both, in turn, --repeats times, and keeps the least disturbed run of each (the smallest
+Runs every measurement in each, in turn, --repeats times, and keeps the least disturbed run of each (the smallest
 median): on a machine that does other work too the smallest is the nearest to what an idle one would show. All runs are in
-the file. --cores limits the processor cores; --skip-large leaves Moondream 2 out, whose float32 weights take 8 GB.
+the file. --computes leaves some out; --cores limits the processor cores; --skip-large leaves Moondream 2 out, whose float32 weights take 8 GB.
 """
 
 import argparse
@@ -18,7 +19,11 @@ import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
-COMPUTES = ["float32", "bfloat16"]
+COMPUTES = {
+    "float32": ["--compute", "float32"],
+    "bfloat16": ["--compute", "bfloat16"],
+    "int8": ["--compute", "bfloat16", "--weights", "int8"],
+}
 
 
 def run(arguments):
@@ -35,7 +40,7 @@ def run(arguments):
 
 def serve_new_picture(binary, compute, seconds):
     """Milliseconds to the first token of a lone client's picture that the server has not seen."""
-    server = subprocess.Popen([binary, "serve", "--device", "cpu", "--compute", compute, "--port", "0"],
+    server = subprocess.Popen([binary, "serve", "--device", "cpu", *COMPUTES[compute], "--port", "0"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         for line in server.stderr:
@@ -53,14 +58,14 @@ def serve_new_picture(binary, compute, seconds):
 
 
 def forward(binary, compute, model, repeats):
-    result = run([binary, "bench", "forward", "--device", "cpu", "--compute", compute, "--model", model, "--crops", "1",
+    result = run([binary, "bench", "forward", "--device", "cpu", *COMPUTES[compute], "--model", model, "--crops", "1",
                   "--sequences", "1", "--repeats", str(repeats)])
     points = [("one crop", result["encodes"][0]["ms"]), ("prefill of 770", result["prefills"][0]["ms"])]
     return [{"kind": kind, "ms": ms["median"], "p10": ms["p10"], "p90": ms["p90"]} for kind, ms in points]
 
 
 def decode(binary, compute, model, seconds):
-    result = run([binary, "bench", "decode", "--device", "cpu", "--compute", compute, "--model", model, "--rows", "1",
+    result = run([binary, "bench", "decode", "--device", "cpu", *COMPUTES[compute], "--model", model, "--rows", "1",
                  "--context", "850", "--seconds", str(seconds)])
     point = result["points"][0]
     return {"ms": point["step_ms"]["median"], "p10": point["step_ms"]["p10"], "p90": point["step_ms"]["p90"],
@@ -76,7 +81,7 @@ def write(runs, options, cores):
     commit = options.commit or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     result = {
-        "command": f"bench/cpu_16bit.py --repeats {options.repeats} --seconds {options.seconds:g}",
+        "command": f"bench/cpu_16bit.py --repeats {options.repeats} --seconds {options.seconds:g} --computes {','.join(options.computes)}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit,
         "device": f"{processor[1] if processor else 'CPU'}, {cores} cores",
@@ -85,10 +90,9 @@ def write(runs, options, cores):
         "benchmark": "cpu_16bit",
         "spread": "the least disturbed of the repeats; every run is in `runs`, with the machine's load beside it",
         "note": options.note,
-        "least_disturbed": [{"what": what, **{compute: least[(what, compute)]["ms"] for compute in COMPUTES},
-                             "ratio": round(least[(what, "float32")]["ms"] / least[(what, "bfloat16")]["ms"], 2)}
+        "least_disturbed": [{"what": what, **{compute: least[(what, compute)]["ms"] for compute in options.computes}}
                             for what in dict.fromkeys(one["what"] for one in runs)
-                            if all((what, compute) in least for compute in COMPUTES)],
+                            if all((what, compute) in least for compute in options.computes)],
         "runs": runs,
     }
     Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
@@ -100,6 +104,7 @@ def main():
     parser.add_argument("--json", required=True)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--computes", type=lambda names: names.split(","), default=list(COMPUTES))
     parser.add_argument("--cores", type=int, default=0)
     parser.add_argument("--commit", default="")
     parser.add_argument("--note", default="")
@@ -118,14 +123,14 @@ def main():
         write(runs, options, cores)  # what there is so far: a run of the large model takes minutes
 
     for _ in range(0 if options.skip_small else options.repeats):
-        for compute in COMPUTES:
+        for compute in options.computes:
             note("tiny, new 800x600 picture over HTTP", compute, ms=(r := serve_new_picture(
                 options.binary, compute, options.seconds))["first_token_ms"], p90=r["p90"], answers=r["answers"])
             for point in forward(options.binary, compute, "", 20):
                 note(f"tiny, {point.pop('kind')}", compute, **point)
             note("tiny, decode step", compute, **decode(options.binary, compute, "", 2))
     for _ in range(0 if options.skip_large else options.repeats):
-        for compute in COMPUTES:
+        for compute in options.computes:
             note("Moondream 2, decode step", compute, **decode(options.binary, compute, "random:moondream2", options.seconds))
             for point in forward(options.binary, compute, "random:moondream2", 2):
                 note(f"Moondream 2, {point.pop('kind')}", compute, **point)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/engine.h"
 #include "kernels/enqueue_on_cpu.h"
@@ -108,6 +109,50 @@ TEST(SharedRowsTest, ABackendWithoutALayoutKeepsItsRows) {
   EXPECT_FALSE(plain->model->weights().text.blocks[0].shares_rows);
   const auto in_8_bits = load_preparing(true, WeightFormat::kW8A8);
   EXPECT_FALSE(in_8_bits->model->weights().text.blocks[0].shares_rows);
+}
+
+// Of matrices in 8-bit whole numbers nobody reads the rows again, so those of all blocks share memory. Each is packed from its own.
+TEST(SharedRowsTest, WholeNumbersOf8BitsAreThoseOfEveryBlocksOwnRows) {
+  ModelOptions options;
+  const auto native_model = load_model(open_device("cpu").value(), "", options).value();
+  options.weights = WeightFormat::kInt8;
+  const auto int8_model = load_model(open_device("cpu").value(), "", options).value();
+  const DecoderWeights& native = native_model->model->weights();
+  const DecoderWeights& packed = int8_model->model->weights();
+  EXPECT_LT(packed.buffer.size_bytes(), native.buffer.size_bytes());
+  EXPECT_EQ(packed.text.blocks[0].qkv.weight, packed.text.blocks[1].qkv.weight);
+  const auto stream = native_model->device->create_stream("test").value();
+  const auto expect_packed = [&](const LinearWeights& from, const LinearWeights& actual) {
+    std::vector<std::byte> expected(native_model->kernels->int8_bytes(from.in, from.out));
+    ASSERT_TRUE(
+        native_model->kernels->pack_int8(*stream, {.weights = from, .packed = expected.data()})
+            .ok());
+    ASSERT_TRUE(stream->synchronize().ok());
+    ASSERT_NE(actual.int8, nullptr);
+    EXPECT_EQ(std::memcmp(actual.int8, expected.data(), expected.size()), 0);
+  };
+  for (std::size_t i = 0; i < native.text.blocks.size(); ++i) {
+    SCOPED_TRACE(i);
+    const DecoderBlock &from = native.text.blocks[i], &to = packed.text.blocks[i];
+    EXPECT_FALSE(to.shares_rows);
+    expect_packed(from.qkv, to.qkv);
+    expect_packed(from.proj, to.proj);
+    expect_packed(from.ff.up, to.ff.up);
+    expect_packed(from.ff.down, to.ff.down);
+  }
+  expect_packed(native.text.lm_head, packed.text.lm_head);
+}
+
+TEST(SharedRowsTest, WholeNumbersOf8BitsAreRefusedWhereThereAreNone) {
+  ModelOptions options;
+  options.weights = WeightFormat::kInt8;
+  options.make_kernels = [](Device&) -> StatusOr<std::unique_ptr<Kernels>> {
+    return make_reference_kernels();
+  };
+  const auto refused = load_model(open_device("cpu").value(), "", options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("--weights int8 is for the CPU"), std::string::npos)
+      << refused.status().message();
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ std::string_view weight_type_name(const LoadedModel& loaded) {
   const std::vector<DecoderBlock>& blocks = loaded.model->weights().text.blocks;
   const bool fp8 = !blocks.empty() && blocks[0].prepared_format == PreparedFormat::kFp8;
   if (fp8) return "FP8";
+  if (loaded.model->weights().text.lm_head.int8 != nullptr) return "INT8";
   return loaded.kernels->activation_dtype() == DType::kF32 ? "F32" : "BF16";
 }
 
@@ -47,8 +48,9 @@ void describe_weights(const LoadedModel& loaded, ServiceInfo& info) {
   const DecoderWeights& weights = loaded.model->weights();
   info.weight_type = weight_type_name(loaded);
   info.num_parameters = weights.layout.num_parameters();
-  info.weight_bytes = static_cast<std::int64_t>(
-      weights.buffer.size_bytes() + weights.prepared.size_bytes() + weights.fp8.size_bytes());
+  info.weight_bytes =
+      static_cast<std::int64_t>(weights.buffer.size_bytes() + weights.prepared.size_bytes() +
+                                weights.fp8.size_bytes() + weights.int8.size_bytes());
   const std::string facts = fmt::format("{} {} {} {}", info.model, info.weight_type,
                                         info.num_parameters, info.weight_bytes);
   info.digest = hash_image_bytes(std::as_bytes(std::span(facts))).hex();

@@ -19,6 +19,8 @@ class DryKernels final : public Kernels {
                                     PreparedFormat format) const override {
     return sizes_->prepared_linear_bytes(total_in, total_out, format);
   }
+  std::size_t int8_bytes(int in, int out) const override { return sizes_->int8_bytes(in, out); }
+  Status pack_int8(Stream&, const PackInt8Params&) override { return ok_status(); }
   std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
                                       const AttentionHeads& heads) const override {
     return sizes_->attention_scratch_bytes(max_tokens, max_sequences, max_context, heads);

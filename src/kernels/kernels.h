@@ -48,6 +48,15 @@ struct LinearWeights {
   // What rows_to_fp8 made of `weight`, densely; nullptr: nothing. For products of rows in 8 bits.
   const void* fp8 = nullptr;
   const float* fp8_scales = nullptr;  // [out]
+  // What pack_int8 made of `weight`; nullptr: nothing. Products read it then, and not `weight`.
+  const void* int8 = nullptr;
+};
+
+// Packs weights for products in 8-bit whole numbers, to which activations are rounded as well: each row of both with a
+// scale of its own (int8_layout.h).
+struct PackInt8Params {
+  LinearWeights weights;
+  void* packed = nullptr;  // int8_bytes(in, out)
 };
 
 // Lays weights out for decode products. `prepared` has prepared_linear_bytes(total_in, total_out) bytes; the
@@ -694,6 +703,12 @@ class Kernels {
   }
   virtual Status restore_linear(Stream& /*stream*/, const RestoreLinearParams& /*params*/) {
     return make_error(StatusCode::kUnavailable, "{} prepares no weights", name());
+  }
+  // Bytes of weights packed for products in 8-bit whole numbers; 0 where the backend has no such products.
+  virtual std::size_t int8_bytes(int /*in*/, int /*out*/) const { return 0; }
+  virtual Status pack_int8(Stream& /*stream*/, const PackInt8Params& /*params*/) {
+    return make_error(StatusCode::kUnavailable, "{} has no products in 8-bit whole numbers",
+                      name());
   }
   // For products of many rows: tries, at each of these numbers of rows (and for those up to it),
   // which way is the fastest, and takes it from then on; no bit changes. What `params` says of

@@ -9,6 +9,7 @@
 #include "constraint/path_tokens.h"
 #include "kernels/dry_kernels.h"
 #include "model/decode_path.h"
+#include "model/int8_weights.h"
 #include "model/llama/llama_prompts.h"
 #include "model/llama/tensors.h"
 #include "model/load_source.h"
@@ -50,7 +51,7 @@ class WeightFiller {
       GAPLESS_RETURN_IF_ERROR(with_expected_weights(
           load_weights(device, stream, *files_, layout, kernels.activation_dtype(), to), source_));
     }
-    if (options_.weights == WeightFormat::kNative) return ok_status();
+    if (prepared_format(options_.weights) == PreparedFormat::kNative) return ok_status();
     return round_weights_to_fp8(kernels, stream, layout, to);
   }
 
@@ -65,6 +66,8 @@ class WeightFiller {
 
 // Products in 8 bits read copies of their own, so there is nothing to share.
 bool shares_rows(const Kernels& kernels, const ModelConfig& config, const ModelOptions& options) {
+  // Nobody reads the rows again, so there is nothing to restore.
+  if (options.weights == WeightFormat::kInt8) return may_share_rows(config);
   if (!options.shares_rows || !may_share_rows(config) || options.weights == WeightFormat::kW8A8) {
     return false;
   }
@@ -93,6 +96,7 @@ template <typename Weights, typename Config>
 StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSource& source,
                                const Config& config, const ModelOptions& options) {
   const WeightFormat format = options.weights;
+  if (format == WeightFormat::kInt8) GAPLESS_RETURN_IF_ERROR(check_int8_products(kernels));
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
   GAPLESS_ASSIGN_OR_RETURN(const WeightFiller filler, WeightFiller::create(source, options));
   const bool shared = shares_rows(kernels, config, options);
@@ -102,6 +106,14 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
     return filler.fill(device, kernels, *stream, weights, group);
   };
   GAPLESS_RETURN_IF_ERROR(fill(TensorPlacement::kResident));
+  if (format == WeightFormat::kInt8) {
+    std::vector<LinearWeights*> others;
+    if constexpr (std::is_same_v<Weights, ModelWeights>) others = int8_matrices(weights);
+    GAPLESS_RETURN_IF_ERROR(make_int8_products(device, kernels, *stream, weights, others,
+                                               shared ? FillBlock(fill) : nullptr));
+    GAPLESS_RETURN_IF_ERROR(stream->synchronize());
+    return weights;
+  }
   // Llama's products stay in T: its list has no matrix with Fp8Use::kMultiplied.
   if constexpr (std::is_same_v<Weights, ModelWeights>) {
     if (format == WeightFormat::kW8A8) {

@@ -107,7 +107,7 @@ std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextW
   const std::int64_t kv_token = std::int64_t{shape.num_layers} * 2 * shape.heads.kv_width() *
                                 static_cast<std::int64_t>(kv_element_bytes(kv_format, dtype));
   const auto matrix = [&](const LinearWeights& one) {
-    return std::int64_t{one.in} * one.out * weight;
+    return std::int64_t{one.in} * one.out * (one.int8 != nullptr ? 1 : weight);
   };
   const auto bias = [&](const LinearWeights& one) {
     return one.bias == nullptr ? 0 : one.out * element;

@@ -25,6 +25,7 @@ struct DecoderWeights {
   Buffer buffer;
   Buffer prepared;  // empty until prepare_decode_weights
   Buffer fp8;       // copies in 8 bits; empty without
+  Buffer int8;      // empty until make_int8_products
   TextWeights text;
 };
 

@@ -14,11 +14,14 @@ enum class WeightFormat {
             // (fp8.h)
   kW8A8,    // kFp8, and products in 8 bits where they are faster: rows of activations are rounded
             // too, each with a scale of its own, in the vision encoder and in prefills
+  kInt8,  // the same matrices in whole numbers of 8 bits, and all their products too (kernels/int8_layout.h); on the
+          // CPU alone
 };
 
 // How decode steps of a model in this format read its matrices.
 constexpr PreparedFormat prepared_format(WeightFormat format) {
-  return format == WeightFormat::kNative ? PreparedFormat::kNative : PreparedFormat::kFp8;
+  const bool is_fp8 = format == WeightFormat::kFp8 || format == WeightFormat::kW8A8;
+  return is_fp8 ? PreparedFormat::kFp8 : PreparedFormat::kNative;
 }
 
 // Rounds the matrices that take part to 8 bits, in place.

@@ -357,7 +357,7 @@ class RunTest(FolderTest):
 
     def test_formats(self):
         chat = ("chat", "--model", QWEN, "--prompt", "x", "--max-tokens", "4")
-        for options in (("--weights", "fp8"), ("--weights", "w8a8"), ("--kv-cache", "fp8")):
+        for options in (("--weights", "fp8"), ("--weights", "w8a8"), ("--weights", "int8"), ("--kv-cache", "fp8")):
             self.good(*chat, *options)
 
 

@@ -741,10 +741,12 @@ TEST_F(DepthEqualityTest, EightBitsDoNotDependOnTheBatchEither) {
     return all;
   };
   const auto native = tokens_of(run(1, asks, /*one_by_one=*/true));
-  for (const WeightFormat weights : {WeightFormat::kFp8, WeightFormat::kW8A8}) {
-    SCOPED_TRACE(weights == WeightFormat::kFp8 ? "fp8" : "w8a8");
+  for (const WeightFormat weights :
+       {WeightFormat::kFp8, WeightFormat::kW8A8, WeightFormat::kInt8}) {
+    SCOPED_TRACE(static_cast<int>(weights));
     auto device = open_device(test_device_name());
     ASSERT_TRUE(device.ok()) << device.status().to_string();
+    if (weights == WeightFormat::kInt8 && (*device)->kind() != DeviceKind::kCpu) continue;
     load(std::move(device).value(), {.weights = weights, .adjust_limits = nullptr});
     if (HasFatalFailure()) return;
     const Run alone = run(1, asks, /*one_by_one=*/true);

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/enqueue_on_cpu.h"
+#include "kernels/int8_layout.h"
 
 namespace gapless {
 namespace {
@@ -25,6 +26,15 @@ Status CpuKernels::linear(Stream& stream, const LinearParams& params) {
   if (params.x_scales != nullptr) product.weights.weight = params.weights.fp8;
   return enqueue_on_cpu(
       stream, [&ops = ops_](const LinearParams& p) { cpu::linear(ops, p); }, product);
+}
+
+std::size_t CpuKernels::int8_bytes(int in, int out) const {
+  return in <= kMaxInt8In ? Int8Layout{in, out}.bytes() : 0;
+}
+
+Status CpuKernels::pack_int8(Stream& stream, const PackInt8Params& params) {
+  return enqueue_on_cpu(
+      stream, [dtype = ops_.dtype](const PackInt8Params& p) { cpu::pack_int8(dtype, p); }, params);
 }
 
 Status CpuKernels::norm(Stream& stream, const NormParams& params) {

@@ -17,6 +17,8 @@ class CpuKernels final : public ReferenceKernels {
   std::size_t fp8_element_bytes() const override { return dtype_bytes(ops_.dtype); }
 
   Status linear(Stream& stream, const LinearParams& params) override;
+  std::size_t int8_bytes(int in, int out) const override;
+  Status pack_int8(Stream& stream, const PackInt8Params& params) override;
   Status norm(Stream& stream, const NormParams& params) override;
   Status gate(Stream& stream, const GateParams& params) override;
   Status experts(Stream& stream, const ExpertsParams& params) override;

@@ -10,6 +10,7 @@ namespace gapless::cpu {
 
 // linear.cpp
 void linear(const VectorOps& ops, const LinearParams& params);
+void pack_int8(DType dtype, const PackInt8Params& params);
 void norm(const VectorOps& ops, const NormParams& params);
 void gate(const VectorOps& ops, const GateParams& params);
 

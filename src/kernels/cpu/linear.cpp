@@ -1,8 +1,13 @@
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/int8_layout.h"
 
 namespace gapless::cpu {
 namespace {
@@ -23,13 +28,14 @@ std::int64_t rows_of_task(const VectorOps& ops, std::int64_t num_rows, std::int6
   return divide_up(divide_up(num_rows, blocks), kTileUnit) * kTileUnit;
 }
 
-}  // namespace
-
-void linear(const VectorOps& ops, const LinearParams& params) {
-  const std::int64_t num_rows = params.num_rows;
-  const int num_columns = params.weights.out;
-  if (num_rows * num_columns * params.weights.in < kMinParallelProducts) {
-    ops.linear_block(params, {0, num_rows, 0, num_columns});
+// block(LinearBlock) for all of rows [row_begin, row_end), on several threads where that pays.
+template <typename Block>
+void over_blocks(const VectorOps& ops, const LinearWeights& weights, std::int64_t row_begin,
+                 std::int64_t row_end, const Block& block) {
+  const std::int64_t num_rows = row_end - row_begin;
+  const int num_columns = weights.out;
+  if (num_rows * num_columns * weights.in < kMinParallelProducts) {
+    block(LinearBlock{row_begin, row_end, 0, num_columns});
     return;
   }
   const std::int64_t num_panels = divide_up(num_columns, ops.linear_columns);
@@ -41,14 +47,12 @@ void linear(const VectorOps& ops, const LinearParams& params) {
     const std::int64_t row = task / num_panels * rows_per_task;
     const auto column = static_cast<int>(task % num_panels) * columns_per_task;
     if (column >= num_columns) return;
-    ops.linear_block(params, {.row_begin = row,
-                              .row_end = std::min(row + rows_per_task, num_rows),
-                              .column_begin = column,
-                              .column_end = std::min(column + columns_per_task, num_columns)});
+    block(LinearBlock{.row_begin = row_begin + row,
+                      .row_end = row_begin + std::min(row + rows_per_task, num_rows),
+                      .column_begin = column,
+                      .column_end = std::min(column + columns_per_task, num_columns)});
   });
 }
-
-namespace {
 
 // rows(begin, end) over all rows, on several threads where that pays.
 template <typename Rows>
@@ -63,7 +67,72 @@ void over_rows(std::int64_t num_rows, int dim, const Rows& rows) {
   });
 }
 
+// So many rows become bytes before they are multiplied.
+constexpr std::int64_t kInt8Rows = 1536;
+static_assert(kInt8Rows % Int8Rows::kTile == 0 && kTileUnit % Int8Rows::kTile == 0);
+
+void int8_linear(const VectorOps& ops, const LinearParams& params) {
+  // Of the stream's thread: ops have no memory of their own.
+  static thread_local std::vector<std::uint8_t> bytes;
+  static thread_local std::vector<float> scales;
+  Int8Rows rows;
+  rows.num_steps = static_cast<int>(divide_up(params.weights.in, kInt8Step));
+  const auto most_tiles = static_cast<std::size_t>(
+      divide_up(std::min<std::int64_t>(params.num_rows, kInt8Rows), Int8Rows::kTile));
+  const std::size_t tile_bytes = std::size_t{Int8Rows::kTile} * kInt8Step * rows.num_steps;
+  bytes.resize(std::max(bytes.size(), most_tiles * tile_bytes));
+  scales.resize(std::max(scales.size(), most_tiles * Int8Rows::kTile));
+  rows.bytes = bytes.data();
+  rows.scales = scales.data();
+  for (std::int64_t begin = 0; begin < params.num_rows; begin += kInt8Rows) {
+    const std::int64_t end = std::min<std::int64_t>(begin + kInt8Rows, params.num_rows);
+    rows.first_row = begin;
+    over_rows(end - begin, params.weights.in, [&](std::int64_t first, std::int64_t last) {
+      ops.round_rows_to_int8(params, begin + first, begin + last, rows);
+    });
+    over_blocks(ops, params.weights, begin, end,
+                [&](const LinearBlock& block) { ops.int8_block(params, rows, block); });
+  }
+}
+
+// Row c of `weights`, into its column of a panel.
+template <typename T>
+void pack_int8_row(const LinearWeights& weights, std::int64_t c, const Int8Layout& layout,
+                   void* packed) {
+  const T* row = static_cast<const T*>(weights.weight) + c * layout.in;
+  float largest = 0;
+  for (std::int64_t k = 0; k < layout.in; ++k) {
+    largest = std::max(largest, std::fabs(to_float(row[k])));
+  }
+  const float factor = largest > 0x1p-100f ? 127 / largest : 0;
+  auto* to = const_cast<std::int8_t*>(layout.panel(packed, c)) + c % kInt8Columns * kInt8Step;
+  std::int32_t sum = 0;
+  for (std::int64_t k = 0; k < layout.in; ++k) {
+    const float whole = std::nearbyint(to_float(row[k]) * factor);
+    sum += static_cast<std::int32_t>(whole);
+    to[k / kInt8Step * kInt8Columns * kInt8Step + k % kInt8Step] = static_cast<std::int8_t>(whole);
+  }
+  const_cast<float*>(layout.scales(packed))[c] = largest * (1.0f / 127);
+  const_cast<std::int32_t*>(layout.sums(packed))[c] = sum;
+}
+
 }  // namespace
+
+void linear(const VectorOps& ops, const LinearParams& params) {
+  if (params.weights.int8 != nullptr) return int8_linear(ops, params);
+  over_blocks(ops, params.weights, 0, params.num_rows,
+              [&](const LinearBlock& block) { ops.linear_block(params, block); });
+}
+
+void pack_int8(DType dtype, const PackInt8Params& params) {
+  const Int8Layout layout{params.weights.in, params.weights.out};
+  std::memset(params.packed, 0, layout.bytes());
+  with_element(dtype, [&]<typename T>() {
+    ThreadPool::shared().parallel_for(layout.out, [&](std::int64_t c) {
+      pack_int8_row<T>(params.weights, c, layout, params.packed);
+    });
+  });
+}
 
 void norm(const VectorOps& ops, const NormParams& params) {
   over_rows(params.num_rows, params.dim,

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/attention_kernel.h"
 #include "kernels/cpu/for_lanes.h"
+#include "kernels/cpu/int8_linear.h"
 #include "kernels/cpu/linear_kernel.h"
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/vector_math.h"
@@ -30,6 +31,8 @@ constexpr VectorOps make_vector_ops() {
       .linear_rows = kLinearPanelRows,
       .linear_columns = kLinearPanelColumns,
       .linear_block = linear_block<Simd, T>,
+      .round_rows_to_int8 = round_rows_to_int8<Simd, T>,
+      .int8_block = int8_block<Simd, T, PlainInt8Products<Simd>>,
       .norm_rows = norm_rows<Simd, T>,
       .gate_rows = gate_rows<Simd, T>,
       .attend = attend<Simd, T>,

@@ -46,6 +46,16 @@ struct AttentionTile {
   const std::int32_t* page_table = nullptr;  // nullptr: page number p is p itself
 };
 
+// Rows of a product's x in 8-bit whole numbers (kernels/int8_layout.h), twelve side by side.
+struct Int8Rows {
+  static constexpr int kTile = 12;
+
+  std::uint8_t* bytes = nullptr;  // [num_rows / 12][num_steps][12][4]
+  int num_steps = 0;              // of four numbers
+  float* scales = nullptr;
+  std::int64_t first_row = 0;  // of x, whose bytes and scale these begin with
+};
+
 struct VectorOps {
   const char* name;  // "avx512", "avx2", "portable"
   DType dtype;       // T
@@ -53,6 +63,11 @@ struct VectorOps {
   // rows, and both stay in the cache.
   int linear_rows, linear_columns;
   void (*linear_block)(const LinearParams& params, const LinearBlock& block);
+  // Rows [begin, end) of params.x, and the product of rows that this has made. Its rows begin where
+  // twelve of them do, its columns where a panel does.
+  void (*round_rows_to_int8)(const LinearParams& params, std::int64_t begin, std::int64_t end,
+                             const Int8Rows& rows);
+  void (*int8_block)(const LinearParams& params, const Int8Rows& rows, const LinearBlock& block);
   void (*norm_rows)(const NormParams& params, std::int64_t row_begin, std::int64_t row_end);
   void (*gate_rows)(const GateParams& params, std::int64_t row_begin, std::int64_t row_end);
   void (*attend)(const AttentionTile& tile);

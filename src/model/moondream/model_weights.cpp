@@ -170,6 +170,15 @@ StatusOr<VisionEncoderWeights> allocate_vision_weights(Device& device, Stream& s
   return weights;
 }
 
+std::vector<LinearWeights*> int8_matrices(ModelWeights& weights) {
+  std::vector<LinearWeights*> matrices;
+  for (VisionBlockWeights& block : weights.vision.blocks) {
+    matrices.insert(matrices.end(), {&block.qkv, &block.proj, &block.fc1, &block.fc2});
+  }
+  matrices.insert(matrices.end(), {&weights.projector.fc1, &weights.projector.fc2});
+  return matrices;
+}
+
 Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,
                          const ModelConfig& config, ModelWeights& weights) {
   const Fp8Layout fp8 = lay_out_fp8(weights.layout, kernels.fp8_element_bytes());

@@ -82,4 +82,7 @@ StatusOr<VisionEncoderWeights> allocate_vision_weights(Device& device, Stream& s
 Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,
                          const ModelConfig& config, ModelWeights& weights);
 
+// The matrices of the vision encoder and the projector whose products may be computed in 8-bit whole numbers.
+std::vector<LinearWeights*> int8_matrices(ModelWeights& weights);
+
 }  // namespace gapless
