@@ -5,19 +5,12 @@
 namespace gapless {
 namespace {
 
-std::vector<LinearWeights*> matrices_of(DecoderBlock& block) {
-  std::vector<LinearWeights*> matrices = {&block.qkv, &block.proj};
-  if (block.ff.kind != FeedForwardKind::kExperts) {
-    matrices.insert(matrices.end(), {&block.ff.up, &block.ff.down});
-  }
-  return matrices;
-}
-
 // Takes memory for them, in this order. Without a base only the size means something.
-void place(const Kernels& kernels, const std::vector<LinearWeights*>& matrices,
-           BumpLayout& layout) {
-  for (LinearWeights* one : matrices) {
-    one->int8 = layout.take(kernels.int8_bytes(one->in, one->out));
+void place(const Kernels& kernels, const Int8Groups& groups, BumpLayout& layout) {
+  for (const std::vector<LinearWeights*>& group : groups) {
+    for (LinearWeights* one : group) {
+      one->int8 = layout.take(kernels.int8_bytes(one->in, one->out));
+    }
   }
 }
 
@@ -31,6 +24,17 @@ Status pack(Kernels& kernels, Stream& stream, const std::vector<LinearWeights*>&
 
 }  // namespace
 
+Int8Groups int8_groups(TextWeights& text) {
+  Int8Groups groups;
+  for (DecoderBlock& block : text.blocks) {
+    groups.push_back({&block.qkv, &block.proj});
+    if (block.ff.kind == FeedForwardKind::kExperts) continue;
+    groups.back().insert(groups.back().end(), {&block.ff.up, &block.ff.down});
+  }
+  groups.push_back({&text.lm_head});
+  return groups;
+}
+
 Status check_int8_products(const Kernels& kernels) {
   if (kernels.int8_bytes(1, 1) > 0) return ok_status();
   return invalid_argument(
@@ -40,24 +44,15 @@ Status check_int8_products(const Kernels& kernels) {
 }
 
 Status make_int8_products(Device& device, Kernels& kernels, Stream& stream, DecoderWeights& weights,
-                          const std::vector<LinearWeights*>& others,
-                          const std::function<Status(int)>& fill_block) {
-  std::vector<LinearWeights*> all = others;
-  all.push_back(&weights.text.lm_head);
-  const std::vector<LinearWeights*> resident = all;
-  for (DecoderBlock& block : weights.text.blocks) {
-    const std::vector<LinearWeights*> matrices = matrices_of(block);
-    all.insert(all.end(), matrices.begin(), matrices.end());
-  }
+                          const Int8Groups& groups, const std::function<Status(int)>& fill_group) {
   BumpLayout sizes;
-  place(kernels, all, sizes);
+  place(kernels, groups, sizes);
   GAPLESS_ASSIGN_OR_RETURN(weights.int8, device.allocate(sizes.peak_bytes()));
   BumpLayout layout(weights.int8.data());
-  place(kernels, all, layout);
-  GAPLESS_RETURN_IF_ERROR(pack(kernels, stream, resident));
-  for (std::size_t i = 0; i < weights.text.blocks.size(); ++i) {
-    if (fill_block) GAPLESS_RETURN_IF_ERROR(fill_block(static_cast<int>(i)));
-    GAPLESS_RETURN_IF_ERROR(pack(kernels, stream, matrices_of(weights.text.blocks[i])));
+  place(kernels, groups, layout);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (fill_group) GAPLESS_RETURN_IF_ERROR(fill_group(static_cast<int>(i)));
+    GAPLESS_RETURN_IF_ERROR(pack(kernels, stream, groups[i]));
   }
   return ok_status();
 }

@@ -11,14 +11,19 @@
 
 namespace gapless {
 
+// Groups of matrices; those of different groups may share memory before they are packed.
+using Int8Groups = std::vector<std::vector<LinearWeights*>>;
+
+// A group for each block of the text decoder, then one of its head. Experts stay as they are.
+Int8Groups int8_groups(TextWeights& text);
+
 // OK where the kernels have such products; otherwise invalid argument, with what there is instead.
 Status check_int8_products(const Kernels& kernels);
 
-// Packs the matrices of the text decoder's blocks, its head and `others` into memory of `weights`, so that products read
-// it (LinearWeights::int8). Experts stay as they are. `fill_block`: nullptr where all weights are there; otherwise puts
-// block i's matrices where they lie, which is where every block's lie: called for one block after the other, before it is packed.
+// Packs the matrices into memory of `weights`, so that products read it (LinearWeights::int8) and nobody reads what they were
+// packed from. `fill_group`: nullptr where all weights are there; otherwise puts group i where its matrices lie; called
+// for one group after the other, before it is packed.
 Status make_int8_products(Device& device, Kernels& kernels, Stream& stream, DecoderWeights& weights,
-                          const std::vector<LinearWeights*>& others,
-                          const std::function<Status(int)>& fill_block);
+                          const Int8Groups& groups, const std::function<Status(int)>& fill_group);
 
 }  // namespace gapless

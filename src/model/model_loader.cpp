@@ -44,6 +44,9 @@ class WeightFiller {
     if (options_.dry_run) return ok_status();
     const TensorLayout layout = tensors_of_group(weights.layout, group);
     void* const to = weights.buffer.data();
+    if (group != TensorPlacement::kResident) {
+      GAPLESS_RETURN_IF_ERROR(zero_padding(stream, layout, kernels.activation_dtype(), to));
+    }
     if (source_.random_seed) {
       GAPLESS_RETURN_IF_ERROR(fill_random_weights(kernels, stream, weight_specs(source_),
                                                   *source_.random_seed, layout, to));
@@ -56,6 +59,18 @@ class WeightFiller {
   }
 
  private:
+  // Another group's numbers lie where a tensor's padding is.
+  static Status zero_padding(Stream& stream, const TensorLayout& layout, DType dtype, void* to) {
+    for (const TensorPlacement& tensor : layout.tensors) {
+      const std::int64_t count = tensor.device_rows * tensor.row_stride;
+      if (count == tensor.num_parameters()) continue;
+      GAPLESS_RETURN_IF_ERROR(
+          stream.fill_bytes(static_cast<std::byte*>(to) + tensor.offset_bytes, 0,
+                            static_cast<std::size_t>(count) * dtype_bytes(dtype)));
+    }
+    return ok_status();
+  }
+
   WeightFiller(const ModelSource& source, const ModelOptions& options)
       : source_(source), options_(options) {}
 
@@ -82,12 +97,18 @@ bool shares_rows(const Kernels&, const LlamaConfig&, const ModelOptions&) {
 }
 
 StatusOr<ModelWeights> allocate_for(Device& device, Stream& stream, const ModelConfig& config,
-                                    DType dtype, bool shared) {
-  return allocate_weights(device, stream, config, dtype, shared);
+                                    DType dtype, bool shared, WeightFormat format) {
+  if (!shared) return allocate_weights(device, stream, config, dtype);
+  if (format != WeightFormat::kInt8) {
+    return allocate_weights(device, stream, config, dtype, text_block_of);
+  }
+  return allocate_weights(device, stream, config, dtype, [&config](const std::string& name) {
+    return int8_group_of(config, name);
+  });
 }
 
 StatusOr<DecoderWeights> allocate_for(Device& device, Stream& stream, const LlamaConfig& config,
-                                      DType dtype, bool) {
+                                      DType dtype, bool, WeightFormat) {
   return allocate_weights(device, stream, config, dtype);
 }
 
@@ -101,16 +122,21 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
   GAPLESS_ASSIGN_OR_RETURN(const WeightFiller filler, WeightFiller::create(source, options));
   const bool shared = shares_rows(kernels, config, options);
   GAPLESS_ASSIGN_OR_RETURN(
-      Weights weights, allocate_for(device, *stream, config, kernels.activation_dtype(), shared));
+      Weights weights,
+      allocate_for(device, *stream, config, kernels.activation_dtype(), shared, format));
   const auto fill = [&](int group) {
     return filler.fill(device, kernels, *stream, weights, group);
   };
   GAPLESS_RETURN_IF_ERROR(fill(TensorPlacement::kResident));
   if (format == WeightFormat::kInt8) {
-    std::vector<LinearWeights*> others;
-    if constexpr (std::is_same_v<Weights, ModelWeights>) others = int8_matrices(weights);
-    GAPLESS_RETURN_IF_ERROR(make_int8_products(device, kernels, *stream, weights, others,
-                                               shared ? FillBlock(fill) : nullptr));
+    if constexpr (std::is_same_v<Weights, ModelWeights>) {
+      GAPLESS_RETURN_IF_ERROR(make_int8_products(device, kernels, *stream, weights,
+                                                 int8_groups(weights),
+                                                 shared ? FillBlock(fill) : nullptr));
+    } else {
+      GAPLESS_RETURN_IF_ERROR(make_int8_products(device, kernels, *stream, weights,
+                                                 int8_groups(weights.text), nullptr));
+    }
     GAPLESS_RETURN_IF_ERROR(stream->synchronize());
     return weights;
   }

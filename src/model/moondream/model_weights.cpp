@@ -102,13 +102,12 @@ RegionWeights find_region(const TensorFinder& find, const ModelConfig& config) {
           .decoder = find_region_decoder(find, config)};
 }
 
-// The block whose matrix of decode steps a tensor is part of.
-int block_of_shared_matrix(const std::string& name) {
-  constexpr std::string_view kBlocks = "model.text.blocks.";
-  if (!name.starts_with(kBlocks)) return TensorPlacement::kResident;
+// The block (of "model.text.blocks.") whose matrix a tensor is; kResident: none.
+int block_of_matrix(const std::string& name, std::string_view blocks) {
+  if (!name.starts_with(blocks)) return TensorPlacement::kResident;
   for (const std::string_view matrix :
        {".attn.qkv.weight", ".attn.proj.weight", ".mlp.fc1.weight", ".mlp.fc2.weight"}) {
-    if (name.ends_with(matrix)) return std::stoi(name.substr(kBlocks.size()));
+    if (name.ends_with(matrix)) return std::stoi(name.substr(blocks.size()));
   }
   return TensorPlacement::kResident;
 }
@@ -139,14 +138,27 @@ bool may_share_rows(const ModelConfig& config) {
   return true;
 }
 
+int text_block_of(const std::string& name) {
+  return block_of_matrix(name, "model.text.blocks.");
+}
+
+int int8_group_of(const ModelConfig& config, const std::string& name) {
+  const int head = config.text.n_layers, first_vision = head + 1;
+  if (name == "model.text.lm_head.weight") return head;
+  if (name == "model.vision.proj_mlp.fc1.weight" || name == "model.vision.proj_mlp.fc2.weight") {
+    return first_vision + config.vision.enc_n_layers;
+  }
+  const int vision_block = block_of_matrix(name, "model.vision.blocks.");
+  return vision_block == TensorPlacement::kResident ? text_block_of(name)
+                                                    : first_vision + vision_block;
+}
+
 StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,
-                                        DType dtype, bool shares_rows) {
-  GAPLESS_CHECK(!shares_rows || may_share_rows(config));
+                                        DType dtype, const GroupOfTensor& group_of) {
+  GAPLESS_CHECK(!group_of || may_share_rows(config));
   ModelWeights weights;
   weights.layout = lay_out_weights(config, dtype);
-  if (shares_rows) {
-    weights.layout = share_memory(weights.layout, dtype, block_of_shared_matrix);
-  }
+  if (group_of) weights.layout = share_memory(weights.layout, dtype, group_of);
   const std::size_t bytes = weights.layout.total_bytes;
   GAPLESS_ASSIGN_OR_RETURN(weights.buffer, device.allocate(bytes));
   GAPLESS_RETURN_IF_ERROR(stream.fill_bytes(weights.buffer.data(), 0, bytes));
@@ -170,13 +182,13 @@ StatusOr<VisionEncoderWeights> allocate_vision_weights(Device& device, Stream& s
   return weights;
 }
 
-std::vector<LinearWeights*> int8_matrices(ModelWeights& weights) {
-  std::vector<LinearWeights*> matrices;
+Int8Groups int8_groups(ModelWeights& weights) {
+  Int8Groups groups = int8_groups(weights.text);
   for (VisionBlockWeights& block : weights.vision.blocks) {
-    matrices.insert(matrices.end(), {&block.qkv, &block.proj, &block.fc1, &block.fc2});
+    groups.push_back({&block.qkv, &block.proj, &block.fc1, &block.fc2});
   }
-  matrices.insert(matrices.end(), {&weights.projector.fc1, &weights.projector.fc2});
-  return matrices;
+  groups.push_back({&weights.projector.fc1, &weights.projector.fc2});
+  return groups;
 }
 
 Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,

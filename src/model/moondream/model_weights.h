@@ -8,12 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
+#include "model/int8_weights.h"
 #include "model/moondream/model_config.h"
 #include "model/tensor_layout.h"
 #include "model/text_weights.h"
@@ -62,10 +64,17 @@ TextWeights describe_text_weights(const ModelConfig& config);
 // Whether the rows of the text blocks' matrices may share memory (DecoderBlock::shares_rows): in a model without experts.
 bool may_share_rows(const ModelConfig& config);
 
-// Allocates the weights and lays them out; with shares_rows the matrices of text block i are group i of the layout. All bytes are zero once `stream` gets there. The
-// contents come from weight_loading.h.
+// The groups of tensors that may share memory (TensorPlacement::group), by a tensor's name.
+using GroupOfTensor = std::function<int(const std::string& name)>;
+// Group i: the matrices of text block i.
+int text_block_of(const std::string& name);
+// Group i: those of int8_groups()[i].
+int int8_group_of(const ModelConfig& config, const std::string& name);
+
+// Allocates the weights and lays them out; with `group_of` those of all its groups in the same memory. All bytes are zero
+// once `stream` gets there. The contents come from weight_loading.h.
 StatusOr<ModelWeights> allocate_weights(Device& device, Stream& stream, const ModelConfig& config,
-                                        DType dtype, bool shares_rows = false);
+                                        DType dtype, const GroupOfTensor& group_of = nullptr);
 
 // The vision encoder alone: of a model that runs elsewhere.
 struct VisionEncoderWeights {
@@ -82,7 +91,8 @@ StatusOr<VisionEncoderWeights> allocate_vision_weights(Device& device, Stream& s
 Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,
                          const ModelConfig& config, ModelWeights& weights);
 
-// The matrices of the vision encoder and the projector whose products may be computed in 8-bit whole numbers.
-std::vector<LinearWeights*> int8_matrices(ModelWeights& weights);
+// All matrices whose products may be computed in 8-bit whole numbers: those of each text block, the head, those of each block of the
+// vision encoder, the projector.
+Int8Groups int8_groups(ModelWeights& weights);
 
 }  // namespace gapless
