@@ -58,9 +58,10 @@ def serve_new_picture(binary, compute, seconds):
 
 
 def forward(binary, compute, model, repeats):
-    result = run([binary, "bench", "forward", "--device", "cpu", *COMPUTES[compute], "--model", model, "--crops", "1",
+    result = run([binary, "bench", "forward", "--device", "cpu", *COMPUTES[compute], "--model", model, "--crops", "1,9",
                   "--sequences", "1", "--repeats", str(repeats)])
-    points = [("one crop", result["encodes"][0]["ms"]), ("prefill of 770", result["prefills"][0]["ms"])]
+    points = [("one crop", result["encodes"][0]["ms"]), ("the 9 crops of 800x600", result["encodes"][1]["ms"]),
+              ("prefill of 770", result["prefills"][0]["ms"])]
     return [{"kind": kind, "ms": ms["median"], "p10": ms["p10"], "p90": ms["p90"]} for kind, ms in points]
 
 
@@ -126,7 +127,7 @@ def main():
         for compute in options.computes:
             note("tiny, new 800x600 picture over HTTP", compute, ms=(r := serve_new_picture(
                 options.binary, compute, options.seconds))["first_token_ms"], p90=r["p90"], answers=r["answers"])
-            for point in forward(options.binary, compute, "", 20):
+            for point in forward(options.binary, compute, "", 8):
                 note(f"tiny, {point.pop('kind')}", compute, **point)
             note("tiny, decode step", compute, **decode(options.binary, compute, "", 2))
     for _ in range(0 if options.skip_large else options.repeats):
