@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from gapless_tools.config import load_config  # noqa: E402
 from make_heldout import ARGUMENT_FIELD  # noqa: E402
+from score_heldout import SIDES  # noqa: E402
 from gapless_tools.reference_model import ReferenceModel  # noqa: E402
 from gapless_tools.skills import Generation, encode_image, run_skill  # noqa: E402
 
@@ -26,10 +27,14 @@ from gapless_tools.skills import Generation, encode_image, run_skill  # noqa: E4
 def response_of(item: dict, generation: Generation) -> dict:
     response: dict = {"id": item["id"], "finish_reason": generation.finish_reason}
     if item["skill"] == "detect":
-        names = ("x_min", "y_min", "x_max", "y_max")
-        return response | {"objects": [dict(zip(names, box)) for box in generation.boxes]}
+        return response | {"objects": [dict(zip(SIDES, box)) for box in generation.boxes]}
+    if item["skill"] == "segment":
+        return response | {"path": generation.text, "bbox": dict(zip(SIDES, generation.boxes[0]))}
     if item["skill"] == "point":
         return response | {"points": [{"x": x, "y": y} for x, y in generation.points]}
+    if generation.reasoning is not None:
+        parts = [{"start_idx": part.start, "end_idx": part.end, "points": part.points} for part in generation.grounding]
+        response["reasoning"] = {"text": generation.reasoning, "grounding": parts}
     return response | {"answer" if item["skill"] == "query" else "caption": generation.text}
 
 
@@ -48,7 +53,8 @@ def main() -> None:
         for number, (name, group) in enumerate(itertools.groupby(items, key=lambda item: item["image"])):
             cache = encode_image(model, Image.open(args.heldout / name).convert("RGB"))
             for item in group:
-                generation = run_skill(model, tokenizer, cache, item["skill"], item[ARGUMENT_FIELD[item["skill"]]])
+                asked = (item["skill"], item[ARGUMENT_FIELD[item["skill"]]], item.get("reasoning", False))
+                generation = run_skill(model, tokenizer, cache, *asked)
                 lines.write(json.dumps(response_of(item, generation)) + "\n")
             if number % 20 == 19:
                 print(f"{number + 1} images", flush=True)

@@ -1,10 +1,12 @@
 """Writes held-out images and questions: items.jsonl and images/ in the folder given.
 
     python tools/make_heldout.py --seed 90001 --num-images 300 --out heldout
+    python tools/make_heldout.py --seed 90001 --num-images 300 --out heldout --model models/tiny3
 
-A line of items.jsonl is a request of `gapless batch` (id, image, skill, and question, object or length) with what
-the scorer needs besides: category, truth (answer, or boxes normalised to the image) and tiling. A seed used for
-training (2026) must not be used here.
+The second one adds what the model has besides: outlines, and each question that counts again with reasoning. A line of
+items.jsonl is a request of `gapless batch` (id, image, skill, and question, object or length) with what the scorer needs
+besides: category, truth (answer, boxes normalised to the image, outlines in their box) and tiling. A seed used for training
+(2026, 3001) must not be used here.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gapless_tools.config import VisionConfig  # noqa: E402
+from gapless_tools.config import MoondreamConfig, VisionConfig, load_config  # noqa: E402
+from gapless_tools.outlines import true_outlines  # noqa: E402
 from gapless_tools.prompts import (  # noqa: E402
     Task,
     caption_task,
@@ -26,13 +29,15 @@ from gapless_tools.prompts import (  # noqa: E402
     count_task,
     exists_task,
     read_task,
+    reasoned,
     region_task,
+    segment_task,
     shape_task,
 )
 from gapless_tools.scenes import Scene, make_scene  # noqa: E402
 from gapless_tools.tiling import tiling_of_image  # noqa: E402
 
-ARGUMENT_FIELD = {"query": "question", "detect": "object", "point": "object", "caption": "length"}
+ARGUMENT_FIELD = {"query": "question", "detect": "object", "point": "object", "segment": "object", "caption": "length"}
 TILED_SHARE = 5  # every fifth image has several local crops
 
 
@@ -48,12 +53,44 @@ def heldout_tasks(rng: random.Random, scene: Scene) -> list[Task]:
     return [task for task in tasks if task is not None]
 
 
+def further_tasks(rng: random.Random, scene: Scene, tasks: list[Task], config: MoondreamConfig) -> list[Task]:
+    """What models have that the others have not. Of two outlines the second one may be the first again."""
+    further: list[Task | None] = []
+    if config.outlines:
+        further += [segment_task(rng, scene), segment_task(rng, scene)]
+    if config.reasons:
+        further += [reasoned(task) for task in tasks if task.category == "count"]
+    return [task for task in further if task is not None]
+
+
+def truth_of(task: Task) -> dict:
+    if task.skill == "segment":
+        return {"boxes": task.boxes, "outlines": true_outlines(task.outlined)}
+    if task.skill in ("detect", "point"):
+        return {"boxes": task.boxes}
+    return {"answer": task.answer} | ({"boxes": task.about[1]} if task.reasons else {})
+
+
+def item_of(task: Task, image_name: str, size: tuple[int, int]) -> dict:
+    item = {
+        "image": f"images/{image_name}",
+        "skill": task.skill,
+        ARGUMENT_FIELD[task.skill]: task.argument,
+        "category": task.category,
+        "tiling": tiling_of_image(*size, VisionConfig()),
+        "truth": truth_of(task),
+    }
+    return item | ({"reasoning": True, "category": task.category + "_reasoned"} if task.reasons else {})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--num-images", type=int, default=300)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", type=Path, help="folder with the config.json of the model that is asked")
     args = parser.parse_args()
+    config = load_config(args.model) if args.model else MoondreamConfig()
     (args.out / "images").mkdir(parents=True, exist_ok=True)
     num_items = 0
     with (args.out / "items.jsonl").open("w") as lines:
@@ -61,17 +98,10 @@ def main() -> None:
             image, scene = make_scene(args.seed, index, tiled=index % TILED_SHARE == TILED_SHARE - 1)
             name = f"{index:05d}.png"
             image.save(args.out / "images" / name)
-            for i, task in enumerate(heldout_tasks(random.Random(f"heldout/{args.seed}/{index}"), scene)):
-                item = {
-                    "id": f"{index:05d}-{i}",
-                    "image": f"images/{name}",
-                    "skill": task.skill,
-                    ARGUMENT_FIELD[task.skill]: task.argument,
-                    "category": task.category,
-                    "tiling": tiling_of_image(image.width, image.height, VisionConfig()),
-                    "truth": {"boxes": task.boxes} if task.skill in ("detect", "point") else {"answer": task.answer},
-                }
-                lines.write(json.dumps(item) + "\n")
+            tasks = heldout_tasks(random.Random(f"heldout/{args.seed}/{index}"), scene)
+            tasks += further_tasks(random.Random(f"further/{args.seed}/{index}"), scene, tasks, config)
+            for i, task in enumerate(tasks):
+                lines.write(json.dumps({"id": f"{index:05d}-{i}"} | item_of(task, name, image.size)) + "\n")
                 num_items += 1
     print(f"{args.out}: {args.num_images} images, {num_items} items")
 

@@ -3,7 +3,8 @@
     python tools/score_heldout.py --items heldout/items.jsonl --responses responses.jsonl
 
 A line of responses.jsonl is the response object of the HTTP API and the item's id:
-{"id", "answer"} or {"id", "caption"} or {"id", "objects": [{x_min, y_min, x_max, y_max}]} or {"id", "points": [{x, y}]}.
+{"id", "answer"} or {"id", "caption"} or {"id", "objects": [{x_min, y_min, x_max, y_max}]} or {"id", "points": [{x, y}]} or
+{"id", "path", "bbox": {x_min, y_min, x_max, y_max}}.
 Exits with 1 when a target is missed, with 2 when an item has no response.
 """
 
@@ -17,7 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gapless_tools.metrics import Tally, box_fits, normalized_answer, point_fits  # noqa: E402
+from gapless_tools.metrics import Tally, box_fits, iou, normalized_answer, point_fits  # noqa: E402
+from gapless_tools.outlines import mask_iou  # noqa: E402
+
+SIDES = ("x_min", "y_min", "x_max", "y_max")
 
 # Row of the table: category, what is measured, target or None.
 ROWS = (
@@ -25,6 +29,10 @@ ROWS = (
     ("point/present", "point hit rate (matched points / objects)", "recall", 0.93),
     ("point/present", "point precision (matched points / points)", "precision", None),
     ("query/count", "counting, exact", "exact", 0.90),
+    ("query/count_reasoned", "counting with reasoning, exact", "exact", None),
+    ("grounding/count_reasoned", "points of that reasoning (matched points / objects)", "recall", None),
+    ("segment/segment", "segment, mean IoU of the path", "overlap", 0.80),
+    ("box/segment", "segment, mean IoU of the box", "overlap", None),
     ("query/colour", "colour, exact", "exact", 0.90),
     ("detect/absent", "detect of absent objects, empty", "exact", 0.95),
     ("point/absent", "point at absent objects, empty", "exact", 0.95),
@@ -43,14 +51,21 @@ def score(items: list[dict], responses: dict[str, dict]) -> dict[str, Tally]:
         response, skill = responses[item["id"]], item["skill"]
         tally = tallies[f"{skill}/{item['category']}"]
         if skill == "detect":
-            boxes = [(o["x_min"], o["y_min"], o["x_max"], o["y_max"]) for o in response["objects"]]
+            boxes = [[one[side] for side in SIDES] for one in response["objects"]]
             tally.add_regions(boxes, item["truth"]["boxes"], box_fits)
         elif skill == "point":
             points = [(p["x"], p["y"]) for p in response["points"]]
             tally.add_regions(points, item["truth"]["boxes"], point_fits)
+        elif skill == "segment":
+            box, (true_box,) = [response["bbox"][side] for side in SIDES], item["truth"]["boxes"]
+            tally.add_overlap(mask_iou(response["path"], box, item["truth"]["outlines"], true_box))
+            tallies["box/segment"].add_overlap(iou(box, true_box))
         else:
             text = response["answer" if skill == "query" else "caption"]
             tally.add_answer(normalized_answer(text) == normalized_answer(item["truth"]["answer"]))
+            if "reasoning" in response:
+                points = [point for part in response["reasoning"]["grounding"] for point in part["points"]]
+                tallies[f"grounding/{item['category']}"].add_regions(points, item["truth"]["boxes"], point_fits)
     return tallies
 
 

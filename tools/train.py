@@ -1,6 +1,8 @@
-"""Trains models/tiny from random weights on scenes drawn while it runs.
+"""Trains models/tiny from random weights on scenes drawn while it runs, and models/tiny3 from tools/upcycle.py's.
 
-The learning-rate schedule runs over --seconds of wall time: a slower GPU needs more of them.
+With --pool (tools/make_feature_pool.py) what the image goes through is frozen: the vision encoder, and the text blocks
+below the experts. An image's states there are computed once: for machines without a GPU. The learning-rate schedule runs
+over --seconds of wall time: a slower machine needs more of them.
 Writes checkpoint.safetensors (the averaged weights, bfloat16, published naming) and log.jsonl into --out.
 """
 
@@ -15,19 +17,23 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gapless_tools.batches import SceneBatches  # noqa: E402
 from gapless_tools.config import load_config  # noqa: E402
-from gapless_tools.losses import dense_losses, region_losses, token_loss  # noqa: E402
+from gapless_tools.feature_pool import PooledBatches  # noqa: E402
+from gapless_tools.losses import dense_losses, region_losses, token_losses  # noqa: E402
+from gapless_tools.packing import SUFFIX  # noqa: E402
+from gapless_tools.path_grammar import path_numbers  # noqa: E402
+from gapless_tools.prompts import Shares  # noqa: E402
 from gapless_tools.reference_model import FIXED_TENSORS, ReferenceModel, initial_weights  # noqa: E402
 from gapless_tools.training_model import TrainingModel, dense_head_weights  # noqa: E402
 
-LOSS_WEIGHTS = {"token": 1.0, "coord": 0.5, "size": 0.25, "kind": 0.3, "colour": 0.2, "text": 0.25, "sides": 0.5}
+LOSS_WEIGHTS = {"token": 1.0, "path": 1.0, "coord": 0.5, "size": 0.25, "kind": 0.3, "colour": 0.2, "text": 0.25, "sides": 0.5}
 INPUT_JITTER = 0.004  # of coordinates and, relative, of sizes that are fed back
-EMA_SECONDS = 60.0
 
 
 def parse_args() -> argparse.Namespace:
@@ -46,6 +52,16 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--weight-decay", type=float, default=0.02)
     parser.add_argument("--warmup-steps", type=int, default=500)
     parser.add_argument("--checkpoint-seconds", type=float, default=120)
+    parser.add_argument("--average-seconds", type=float, default=60, help="over which weights are averaged")
+    parser.add_argument("--pool", type=Path, help="vision features; layers below the experts are not trained then")
+    parser.add_argument("--freeze-inputs", action="store_true", help="with --pool: embeddings too, so that no gradient goes there")
+    parser.add_argument("--head-lr", type=float, default=1, help="times --lr: of the region heads")
+    parser.add_argument("--slots", type=int, default=SUFFIX, help="tokens of tasks about an image of the pool")
+    parser.add_argument("--segment-share", type=float, default=Shares.segment, help="of the tasks")
+    parser.add_argument("--upright-paths", action="store_true", help="one path for each kind: far easier to learn")
+    parser.add_argument("--reason-share", type=float, default=Shares.reasoned, help="of the tasks")
+    parser.add_argument("--threads", type=int, help="of the CPU")
+    parser.add_argument("--log-every", type=int, default=100)
     parser.add_argument("--no-compile", action="store_true")
     return parser.parse_args()
 
@@ -61,19 +77,36 @@ class Training:
             "vision": dense_head_weights(self.config.vision.enc_dim, args.seed + 1),
             "text": dense_head_weights(self.config.text.dim, args.seed + 2),
         }
+        if args.pool:
+            heads = {}  # what they are for is frozen
         self.heads = {k: {n: t.to(self.device) for n, t in head.items()} for k, head in heads.items()}
-        trained = [v for k, v in self.weights.items() if k not in FIXED_TENSORS]
-        trained += [t for head in self.heads.values() for t in head.values()]
-        for tensor in trained:
+        trained = {k: v for k, v in self.weights.items() if k not in FIXED_TENSORS}
+        if args.pool:
+            self.frozen_blocks = self.config.text.moe.start_layer
+            frozen = ("model.vision.", *(f"model.text.blocks.{i}." for i in range(self.frozen_blocks)))
+            if args.freeze_inputs:
+                frozen += ("model.text.wte", "model.region.coord_encoder.", "model.region.size_encoder.")
+            trained = {k: v for k, v in trained.items() if not k.startswith(frozen)}
+        trained |= {f"{k}.{n}": t for k, head in self.heads.items() for n, t in head.items()}
+        for tensor in trained.values():
             tensor.requires_grad_()
-        self.trained = trained
+        self.trained = list(trained.values())
+        groups = [
+            {"params": [], "weight_decay": decay, "scale": scale}
+            for scale in (1.0, args.head_lr)
+            for decay in (args.weight_decay, 0.0)
+        ]
+        for name, tensor in trained.items():
+            is_matrix = tensor.dim() == 2 or tensor.dim() == 3 and ".mlp." in name
+            is_head = name.startswith("model.region.") and "_decoder." in name
+            groups[2 * is_head + (not is_matrix)]["params"].append(tensor)
+        tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
+        self.path_numbers = path_numbers(tokenizer, self.config.text.vocab_size).to(self.device)
         self.average = {k: v.detach().clone() for k, v in self.weights.items()}
-        matrices = [p for p in trained if p.dim() == 2]
-        others = [p for p in trained if p.dim() != 2]
-        groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=self.device == "cuda")
+        self.optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
         self.model = TrainingModel(self.config, self.weights, self.heads, compiled=not args.no_compile)
         args.out.mkdir(parents=True, exist_ok=True)
+        self.below: dict[int, list[torch.Tensor]] = {}  # of the pool's images
         self.log = (args.out / "log.jsonl").open("a")
 
     def learning_rate(self, step: int, progress: float) -> float:
@@ -86,14 +119,26 @@ class Training:
         moved["size_in"] = moved["size_in"] * (1 + 8 * INPUT_JITTER * torch.randn_like(moved["size_in"]))
         return moved
 
+    def states_below(self, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """What the frozen blocks make of the batch's images."""
+        found = []
+        for image, whole, local in zip(batch["images"].tolist(), batch["whole"], batch["local"]):
+            if image not in self.below:
+                self.below[image] = self.model.prefix_below(whole, local, self.frozen_blocks)
+            found.append(self.below[image])
+        return [torch.stack(states) for states in zip(*found)]
+
     def losses(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         with torch.autocast(self.device, dtype=torch.bfloat16):
-            out = self.model.forward(batch)
-            losses = {"token": token_loss(self.weights, out["hidden"], batch["targets"])}
-            slots = 32 * batch["tokens"].shape[0]
+            if self.args.pool:
+                out = {"hidden": self.model.above(batch, self.states_below(batch))}
+            else:
+                out = self.model.forward(batch)
+            losses = token_losses(self.weights, out["hidden"], batch, self.path_numbers)
+            slots = batch["tokens"].shape[1] // 6 * batch["tokens"].shape[0]
             losses |= region_losses(self.weights, out["hidden"], batch, slots)
-            losses |= dense_losses(out["dense_vision"], batch, "vision")
-            losses |= dense_losses(out["dense_text"], batch, "text")
+            for name in self.heads:
+                losses |= dense_losses(out["dense_" + name], batch, name)
         return losses
 
     def step(self, batch: dict[str, torch.Tensor], lr: float, seconds: float) -> dict[str, torch.Tensor]:
@@ -102,11 +147,11 @@ class Training:
         total.backward()
         losses["grad_norm"] = torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["scale"]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
-            share = min(0.5, max(0.0005, seconds / EMA_SECONDS))
+            share = min(0.5, max(0.0005, seconds / self.args.average_seconds))
             torch._foreach_lerp_(list(self.average.values()), [w.detach() for w in self.weights.values()], share)
         return {name: value.detach() for name, value in losses.items()}
 
@@ -117,9 +162,13 @@ class Training:
 
     def run(self) -> None:
         args = self.args
-        dataset = SceneBatches(
-            self.config, str(args.model / "tokenizer.json"), args.seed, args.batch, args.tiled_batch, args.tiled_every
-        )
+        tokenizer = str(args.model / "tokenizer.json")
+        if args.pool:
+            shares = Shares(args.segment_share, args.reason_share, args.upright_paths)
+            dataset = PooledBatches(self.config, tokenizer, args.pool, args.seed, args.batch, args.slots, shares)
+        else:
+            tiled = (args.tiled_batch, args.tiled_every)
+            dataset = SceneBatches(self.config, tokenizer, args.seed, args.batch, *tiled)
         loader = DataLoader(
             dataset,
             batch_size=None,
@@ -148,14 +197,14 @@ class Training:
             window += 1
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0) + value
-            if (step + 1) % 100 == 0 or step < 3 or args.max_steps < 500 and (step + 1) % 10 == 0:
+            if (step + 1) % args.log_every == 0 or step < 3:
                 record = {name: round(float(value) / window, 4) for name, value in sums.items()}
                 now = time.time()
                 record |= {
                     "step": step + 1,
                     "seconds": round(now - start, 1),
                     "images": images,
-                    "images_per_second": round(window_images / (now - last_log)),
+                    "images_per_second": round(window_images / (now - last_log), 1),
                     "waited": round(waited / (now - last_log), 3),
                     "lr": round(lr, 6),
                 }
@@ -171,7 +220,10 @@ class Training:
 
 def main() -> None:
     torch.set_float32_matmul_precision("high")
-    Training(parse_args()).run()
+    args = parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    Training(args).run()
 
 
 if __name__ == "__main__":

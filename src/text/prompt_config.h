@@ -80,6 +80,7 @@ struct TokenizerConfig {
   SkillTemplate detect{ids({1, 7235, 476, 2}), ids({3})};
   SkillTemplate point{ids({1, 2581, 2}), ids({3})};
   SkillTemplate segment;  // that release has none
+  bool gazes = true;      // to point at "gaze", from someone's eyes, is where they look
   // Whether the object's name of detect and point is tokenized with a space before it. (That of segment never is.)
   bool object_leading_space = true;
   // Likewise the question.

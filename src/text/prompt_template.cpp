@@ -30,6 +30,10 @@ Status lacks_skill(std::string_view skill, bool is_text_model) {
                "this model has no segment skill; Moondream 3 and Moondream 3.1 have it")
         .with_field(kField);
   }
+  if (skill == "gaze") {
+    return invalid_argument("this model has no gaze skill; Moondream 2 and Moondream 3 have it")
+        .with_field(kField);
+  }
   if (!is_text_model) {
     return invalid_argument("this model has no {} skill", skill).with_field(kField);
   }
@@ -114,6 +118,7 @@ StatusOr<Prompt> PromptBuilder::detect(std::string_view object) const {
 
 StatusOr<Prompt> PromptBuilder::point(std::string_view object,
                                       std::span<const SpatialRef> refs) const {
+  if (!config_.gazes && strip(object) == "gaze" && !refs.empty()) return lacks("gaze");
   return object_prompt("point", config_.point, config_.object_leading_space, object, refs);
 }
 

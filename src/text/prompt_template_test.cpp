@@ -104,6 +104,20 @@ TEST_F(PromptBuilderTest, BadInputIsRefused) {
               HasSubstr("no point skill"));
 }
 
+// From someone's eyes; without a place it is a thing to point at like any other.
+TEST_F(PromptBuilderTest, AModelThatDoesNotGazeSaysWhichDo) {
+  TokenizerConfig config;
+  config.gazes = false;
+  const PromptBuilder builder(tokenizer_, config);
+  const SpatialRef eyes{false, 0.25f, 0.75f};
+  const Status refused = builder.point(" gaze", std::span(&eyes, 1)).status();
+  EXPECT_EQ(refused.message(), "this model has no gaze skill; Moondream 2 and Moondream 3 have it");
+  EXPECT_EQ(refused.field(), "skill");
+  EXPECT_TRUE(builder.point("gaze").ok());
+  EXPECT_TRUE(builder.point("star", std::span(&eyes, 1)).ok());
+  EXPECT_TRUE(builder_.point("gaze", std::span(&eyes, 1)).ok());
+}
+
 // As Moondream 2 of March 2025; January's have neither space.
 TEST_F(PromptBuilderTest, SpacesInFrontAreTheModels) {
   TokenizerConfig config;

@@ -57,22 +57,24 @@ StatusOr<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   }
   Checkpoint checkpoint;
   GAPLESS_RETURN_IF_ERROR(file.extension() == ".json" ? checkpoint.add_shards(file)
-                                                      : checkpoint.add_file(file));
+                                                      : checkpoint.add_file(file, nullptr));
   return checkpoint;
 }
 
-Status Checkpoint::add_file(const std::filesystem::path& path) {
+Status Checkpoint::add_file(const std::filesystem::path& path, const ShardIndex* index) {
   GAPLESS_ASSIGN_OR_RETURN(MappedFile map, MappedFile::open(path));
   GAPLESS_ASSIGN_OR_RETURN(std::vector<TensorEntry> entries,
                            parse_safetensors(map.bytes(), path.string()));
+  const std::string shard = path.filename().string();
   for (TensorEntry& entry : entries) {
+    if (index != nullptr) {
+      const auto named = index->file_of_tensor.find(entry.name);
+      if (named == index->file_of_tensor.end() || named->second != shard) continue;
+    }
     CheckpointTensor tensor{entry.dtype, std::move(entry.shape),
                             map.bytes().subspan(entry.begin, entry.end - entry.begin),
                             maps_.size()};
-    if (!tensors_.try_emplace(entry.name, std::move(tensor)).second) {
-      return data_loss("{}: tensor '{}' is also in another file of the checkpoint", path.string(),
-                       entry.name);
-    }
+    tensors_.emplace(entry.name, std::move(tensor));
   }
   maps_.push_back(std::move(map));
   file_names_.push_back(path.string());
@@ -82,12 +84,11 @@ Status Checkpoint::add_file(const std::filesystem::path& path) {
 Status Checkpoint::add_shards(const std::filesystem::path& index) {
   GAPLESS_ASSIGN_OR_RETURN(const ShardIndex shards, read_shard_index(index));
   for (const std::string& shard : shards.files) {
-    GAPLESS_RETURN_IF_ERROR(add_file(index.parent_path() / shard).with_context(index.string()));
+    GAPLESS_RETURN_IF_ERROR(
+        add_file(index.parent_path() / shard, &shards).with_context(index.string()));
   }
   for (const auto& [tensor, shard] : shards.file_of_tensor) {
-    const auto found = tensors_.find(tensor);
-    const std::string expected = (index.parent_path() / shard).string();
-    if (found == tensors_.end() || file_names_[found->second.file] != expected) {
+    if (!tensors_.contains(tensor)) {
       return data_loss("{}: tensor '{}' is not in {}", index.string(), tensor, shard);
     }
   }

@@ -47,6 +47,22 @@ TEST(Checkpoint, Shards) {
   EXPECT_EQ(checkpoint.file_bytes(), one_tensor("a", 'x').size() + one_tensor("b", 'y').size());
 }
 
+// So models may share a file: what the index does not give to a shard is another model's.
+TEST(Checkpoint, AShardHasWhatTheIndexSaysAndNoMore) {
+  const TemporaryFolder folder;
+  const char* const header =
+      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},)"
+      R"("c":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})";
+  folder.write("own.safetensors", safetensors_bytes(header, "abc"));
+  folder.write("shared.safetensors", safetensors_bytes(header, "ABC"));
+  folder.write("model.safetensors.index.json",
+               R"({"weight_map":{"a":"own.safetensors","b":"shared.safetensors"}})");
+  const Checkpoint checkpoint = Checkpoint::open(folder.path()).value();
+  EXPECT_EQ(checkpoint.tensors().size(), 2u);
+  EXPECT_EQ(std::to_integer<char>(checkpoint.tensors().at("a").data[0]), 'a');
+  EXPECT_EQ(std::to_integer<char>(checkpoint.tensors().at("b").data[0]), 'B');
+}
+
 TEST(Checkpoint, BadIndex) {
   const TemporaryFolder folder;
   folder.write("s1.safetensors", one_tensor("a", 'x'));
@@ -62,7 +78,7 @@ TEST(Checkpoint, BadIndex) {
   EXPECT_THAT(with(R"({"weight_map":{"a":"b.safetensors","b":"s1.safetensors"}})"),
               HasSubstr("tensor 'a' is not in b.safetensors"));
   EXPECT_THAT(with(R"({"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})"),
-              HasSubstr("tensor 'a' is also in another file"));
+              HasSubstr("tensor 'b' is not in s2.safetensors"));
   for (const char* name : {"../s1.safetensors", "/etc/passwd", "..", "", "a/b"}) {
     EXPECT_THAT(with(fmt::format(R"({{"weight_map":{{"a":"{}"}}}})", name)),
                 HasSubstr("is not the name of a file beside it"));

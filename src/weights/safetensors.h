@@ -61,7 +61,10 @@ struct CheckpointTensor {
   std::size_t file = 0;  // index into Checkpoint::files()
 };
 
-// One safetensors file, or all the shards that an index names.
+struct ShardIndex;
+
+// One safetensors file, or the shards that an index names: of each what the index says that it holds, and no more, so that models
+// may share a file.
 class Checkpoint {
  public:
   // `path`: a .safetensors file, a model.safetensors.index.json, or a folder with model.safetensors
@@ -73,7 +76,8 @@ class Checkpoint {
   std::size_t file_bytes() const;
 
  private:
-  Status add_file(const std::filesystem::path& path);
+  // `index`: whose shard it is; nullptr: the only file.
+  Status add_file(const std::filesystem::path& path, const ShardIndex* index);
   Status add_shards(const std::filesystem::path& index);
 
   std::vector<MappedFile> maps_;

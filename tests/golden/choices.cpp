@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "constraint/segment_automaton.h"
+
 namespace gapless {
 namespace {
 
@@ -39,7 +41,7 @@ class Comparison {
       return false;
     }
     EXPECT_EQ(output.token, wanted);
-    if (!expected_.is_spatial()) return true;
+    if (!expected_.has_regions()) return true;
     if (wanted == tokenizer.coord_id.value) {
       return bin(coord_bin(output.x, config_), errors_.coord);
     }
@@ -51,8 +53,10 @@ class Comparison {
   }
 
  private:
-  // Points and boxes choose between an object and the end; y and size follow without a choice.
+  // Points and boxes choose between an object and the end; y and size follow without a choice. The box of a segment
+  // always comes.
   bool is_decision(std::size_t i) const {
+    if (expected_.is_segment()) return i >= std::size_t{kNumSegmentRegionTokens};
     if (!expected_.is_spatial()) return true;
     const std::size_t steps_per_object = expected_.skill == "point" ? 2 : 3;
     return i % steps_per_object == 0;

@@ -29,6 +29,7 @@ StatusOr<GoldenRequest> read_request(const JsonObject& object) {
   GoldenRequest request;
   GAPLESS_ASSIGN_OR_RETURN(const std::string_view skill, object.string("skill"));
   request.skill = skill;
+  request.reasons = object.find("reasoning") != nullptr;
   GAPLESS_ASSIGN_OR_RETURN(request.prompt_ids, numbers<std::int32_t>(object, "prompt_ids"));
   GAPLESS_ASSIGN_OR_RETURN(request.token_ids, numbers<std::int32_t>(object, "token_ids"));
   GAPLESS_ASSIGN_OR_RETURN(request.margins, numbers<double>(object, "margins"));

@@ -26,11 +26,12 @@ struct GoldenTensor {
 };
 
 struct GoldenRequest {
-  std::string skill;                     // "query", "caption", "point", "detect"
+  std::string skill;                     // "query", "caption", "point", "detect", "segment"
+  bool reasons = false;                  // of a query: reasoning up to answer_id comes first
   std::vector<std::int32_t> prompt_ids;  // after BOS and the images
   std::vector<std::int32_t> token_ids;   // greedy, without the final eos
   // The gap between the best and the second allowed logit, per decision: one per token of a text
-  // (the final eos included), one per object and one for the end of points and boxes.
+  // (the final eos included), of reasoning and of a path, one per object and one for the end of points and boxes.
   std::vector<double> margins;
   std::vector<std::int32_t>
       bins;  // of the region heads, in order: x, y, then width, height for boxes
@@ -38,6 +39,8 @@ struct GoldenRequest {
   bool ended_at_limit = false;  // the oracle stopped at its own limit, not at eos
 
   bool is_spatial() const { return skill == "point" || skill == "detect"; }
+  bool is_segment() const { return skill == "segment"; }
+  bool has_regions() const { return is_spatial() || is_segment() || reasons; }
 };
 
 struct GoldenCase {

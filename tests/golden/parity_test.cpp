@@ -2,7 +2,7 @@
 // named by GAPLESS_TEST_DEVICE. float32: within 1e-4 of each stage and the same greedy tokens.
 // bfloat16: within 2e-2, and the same choice wherever the oracle's margin is larger than the error.
 //
-// The goldens in the tree are of the shipped model, and of a small Moondream 3 and small older ones of random weights that
+// The goldens in the tree are of the shipped models, and of a small Moondream 3 and small older ones of random weights that
 // the test makes (tools/moondream3_goldens.py, tools/older_goldens.py). GAPLESS_GOLDEN_FOLDER and GAPLESS_GOLDEN_MODEL choose other goldens and their
 // model (a --model value).
 #include <gtest/gtest.h>
@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "base/file_bytes.h"
+#include "constraint/reasoning_automaton.h"
 #include "constraint/spatial_automaton.h"
 #include "image/crop_tiles.h"
 #include "image/decode_image.h"
@@ -45,6 +46,11 @@ std::string random_model_of(std::string_view set) {
   return "";
 }
 
+// Of a set whose model is in the tree; nothing: the model that ships for Moondream 2.
+std::string shipped_model_of(std::string_view set) {
+  return set == "tiny3" ? GAPLESS_SOURCE_DIR "/models/tiny3" : "";
+}
+
 // A case and where it is. `set`: a folder of tests/golden; empty: of GAPLESS_GOLDEN_FOLDER.
 struct CaseName {
   std::string set, name;
@@ -70,7 +76,7 @@ std::vector<CaseName> all_cases() {
     return cases;
   }
   for (const char* set :
-       {"tiny", "moondream3", "moondream3_other", "moondream05b", "moondream2_march"})
+       {"tiny", "tiny3", "moondream3", "moondream3_other", "moondream05b", "moondream2_march"})
     add(set);
   return cases;
 }
@@ -104,7 +110,8 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<CaseNam
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(DeviceTest::SetUp());
-    std::string model = GetParam().set.empty() ? setting("GAPLESS_GOLDEN_MODEL", "") : "";
+    std::string model = GetParam().set.empty() ? setting("GAPLESS_GOLDEN_MODEL", "")
+                                               : shipped_model_of(GetParam().set);
     if (const std::string random_model = random_model_of(GetParam().set); !random_model.empty()) {
       folder_.emplace();
       const auto folder = write_model(random_model, folder_->path() / "model",
@@ -187,11 +194,21 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<CaseNam
       prompt.state.automaton = automaton_start(skill);
       prompt.state.flags = kRowDecodesRegions;
       prompt.state.max_generated = spatial_max_generated(skill, kMaxObjects);
+      return prompt;
+    }
+    const auto num_tokens = static_cast<std::int32_t>(request.token_ids.size());
+    prompt.state.max_generated = num_tokens + 1;
+    if (request.has_regions()) prompt.state.flags = kRowDecodesRegions;
+    if (request.is_segment()) {
+      prompt.state.automaton = segment_start();
     } else {
+      if (request.reasons) {
+        prompt.state.automaton = reasoning_start();
+        prompt.state.exit_at = prompt.state.max_after_exit = num_tokens;
+      }
       if (tokenizer.answer_id.valid()) {
         prompt.state.denied_ids[prompt.state.num_denied_ids++] = tokenizer.answer_id.value;
       }
-      prompt.state.max_generated = static_cast<std::int32_t>(request.token_ids.size()) + 1;
     }
     return prompt;
   }
@@ -362,10 +379,26 @@ TEST_P(ParityTest, EveryStageAndChoice) {
 TEST(GoldenCases, AreThere) {
   EXPECT_GE(all_cases().size(), 3u);
   EXPECT_GE(golden_case_names(golden_folder("tiny")).size(), 3u);
+  EXPECT_GE(golden_case_names(golden_folder("tiny3")).size(), 3u);
   EXPECT_GE(golden_case_names(golden_folder("moondream3")).size(), 3u);
   EXPECT_GE(golden_case_names(golden_folder("moondream3_other")).size(), 1u);
   EXPECT_GE(golden_case_names(golden_folder("moondream05b")).size(), 3u);
   EXPECT_GE(golden_case_names(golden_folder("moondream2_march")).size(), 1u);
+}
+
+// Skills that the shipped Moondream 2 has not.
+TEST(GoldenCases, SomeReasonAndSomeOutline) {
+  int num_reasoned = 0, num_segments = 0;
+  for (const std::string& name : golden_case_names(golden_folder("tiny3"))) {
+    const auto golden = load_golden_case(golden_folder("tiny3"), name);
+    ASSERT_TRUE(golden.ok()) << golden.status().to_string();
+    for (const GoldenRequest& request : golden->requests) {
+      num_reasoned += request.reasons && !request.bins.empty() ? 1 : 0;
+      num_segments += request.is_segment() ? 1 : 0;
+    }
+  }
+  EXPECT_GE(num_reasoned, 2);
+  EXPECT_GE(num_segments, 2);
 }
 
 TEST(GoldenCases, OneHasSeveralImages) {

@@ -20,7 +20,7 @@ import bench_tables  # noqa: E402
 
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/*.md", "models/tiny/*.md", "src/**/*.md")
+    for pattern in ("*.md", "docs/*.md", "models/*/*.md", "src/**/*.md")
     for path in ROOT.glob(pattern)
 )
 SUFFIXES = r"(?:h|cuh|cpp|cu|py|md|json|svg|png|jpg|txt|cmake|safetensors)"

@@ -482,6 +482,51 @@ TEST_F(DepthEqualityTest, SeveralObjectsAndConfidencesAreTheSameAtEveryDepth) {
   }
 }
 
+// A trained model ends its answers itself: outlines, reasoning with points in it, and all that the mixed load has.
+TEST_F(DepthEqualityTest, TheShippedMoondream3GivesTheSameTokensAtEveryDepth) {
+  std::vector<Ask> asks = mixed_load();
+  int tick = 0;
+  for (const char* image_name : {"single.png", "wide.png", "tall.png", "single.png"}) {
+    for (const float temperature : {0.0f, 0.8f}) {
+      SkillRequest outline = ask(Skill::kSegment, tick % 2 == 0 ? "circle" : "shape", image_name);
+      SkillRequest reasons = ask(Skill::kQuery, "How many shapes are there?", image_name);
+      reasons.reasoning = true;
+      for (SkillRequest& request : {std::ref(outline), std::ref(reasons)}) {
+        request.settings.temperature = temperature;
+        request.settings.seed = 20 + tick;
+        request.settings.max_tokens = 120;
+        asks.push_back({request, tick++, kNever});
+      }
+    }
+  }
+  asks = sorted_by_submission(std::move(asks));
+  model_name_ = GAPLESS_SOURCE_DIR "/models/tiny3";
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  load(std::move(device).value());
+  if (HasFatalFailure()) return;
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  const int answer_id = model_->config.tokenizer.answer_id.value;
+  int num_ended = 0, num_pointed = 0;
+  for (std::size_t i = 0; i < asks.size(); ++i) {
+    const SkillRequest& request = asks[i].request;
+    const std::vector<CommittedToken>& tokens = alone.answers[i]->tokens;
+    const bool ended = alone.answers[i]->reason == FinishReason::kStop;
+    if (request.skill == Skill::kSegment) num_ended += ended ? 1 : 0;
+    if (!request.reasoning) continue;
+    for (const CommittedToken& token : tokens) {
+      if (token.token.value == answer_id) break;
+      num_pointed += token.token == model_->config.tokenizer.coord_id ? 1 : 0;
+    }
+  }
+  EXPECT_GE(num_ended, 6) << "outlines end by themselves";
+  EXPECT_GT(num_pointed, 20) << "reasoning has points";
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    expect_same(asks, alone.answers, run(depth, asks).answers);
+  }
+}
+
 // Any token but the end begins an object there, so the sampler replaces tokens; sizes are linear.
 TEST_F(DepthEqualityTest, ASmallOlderMoondreamGivesTheSameTokensAtEveryDepth) {
   std::vector<Ask> asks = sorted_by_submission(mixed_load());

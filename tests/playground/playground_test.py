@@ -242,6 +242,44 @@ class PlaygroundTest(unittest.TestCase):
             self.assertTrue(after.startswith(before), (before, after))
         self.assert_sound(browser)
 
+    def test_every_skill_of_the_shipped_moondream_3(self):
+        browser = self.page(server=self.serve("--model", str(ROOT / "models/tiny3"), "--compute", "float32"))
+        self.assertEqual(self.tabs(browser), ["Query", "Caption", "Point", "Detect", "Segment"])
+        browser.click("#sample")
+        browser.wait_for("!document.getElementById('frame').hidden")
+        found = "document.querySelectorAll('#found li').length"
+
+        def ask(tab, text, seen):
+            """What `seen` says once it is true and the answer is whole."""
+            browser.run("document.activeElement.blur()")
+            browser.keys(tab)
+            if text:
+                browser.run("document.getElementById('text').value = ''")
+                browser.keys(text + "\n", "#text")
+            else:
+                browser.click("#go")
+            value = browser.wait_for(seen)
+            browser.wait_for("!document.getElementById('metrics').hidden && !document.getElementById('go').disabled")
+            return value
+
+        answer = "document.getElementById('answer').textContent"
+        self.assertEqual(ask("1", "How many triangles are there?", answer), "1")
+        browser.run("document.getElementById('reasoning').checked = true")
+        thoughts = "document.getElementById('thoughts').hidden ? '' : document.getElementById('thoughts-text').textContent"
+        self.assertIn("triangles", ask("1", "How many triangles are there?", thoughts))
+        self.assertEqual(browser.run("return " + answer), "1")
+        self.assertEqual(browser.run("return " + found), 1, "where it pointed")
+        ask("2", "", answer)
+        self.assertIn("circle", browser.run("return " + answer))
+        ask("3", "triangle", found)
+        self.assertEqual(browser.run("return " + found), 1)
+        ask("4", "triangle", "document.querySelectorAll('#overlay rect').length")
+        self.assertEqual(browser.run("return document.querySelectorAll('#overlay rect').length"), 1)
+        ask("5", "square", "document.querySelectorAll('#overlay svg path').length")
+        self.assertEqual(browser.run("return document.querySelector('#overlay svg path').getAttribute('d')"),
+                         "M 0 0 L 1 0 L 1 1 L 0 1 Z")
+        self.assert_sound(browser)
+
     def test_no_tab_for_a_skill_that_the_model_has_not(self):
         browser = self.page()
         self.assertEqual(self.tabs(browser), ["Query", "Caption", "Point", "Detect"])

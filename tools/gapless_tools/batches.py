@@ -31,6 +31,7 @@ ROW_FIELDS = (
     "size_in",
     "coord_bins",
     "size_bins",
+    "numbers",
 )
 MAX_CROPS_OF_IMAGE = 13
 

@@ -134,6 +134,15 @@ class MoondreamConfig:
         """BOS plus the image embeddings (730)."""
         return 1 + self.vision.num_patches
 
+    @property
+    def outlines(self) -> bool:
+        """Whether the model has the segment skill."""
+        return "segment" in self.tokenizer.templates
+
+    @property
+    def reasons(self) -> bool:
+        return "reasoning" in self.tokenizer.templates["query"]
+
 
 def _section(cls: type, values: dict[str, Any]) -> Any:
     known = {f.name for f in dataclasses.fields(cls)}

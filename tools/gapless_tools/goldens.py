@@ -22,7 +22,7 @@ from .reference_model import ReferenceModel
 from .skills import Generation, Limits, encode_images, run_skill
 from .tiling import tiling_of_image
 
-Request = tuple[str, str]  # skill and argument
+Request = tuple[str, str] | tuple[str, str, bool]  # skill, argument, and whether it reasons first
 
 
 def thinned(tensor: torch.Tensor, max_rows: int) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -46,10 +46,17 @@ def described(generation: Generation, request: Request) -> dict[str, Any]:
         "margins": [round(m, 5) for m in generation.margins],
         "finish_reason": generation.finish_reason,
     }
+    if generation.reasoning is not None:
+        parts = [[part.start, part.end, part.points] for part in generation.grounding]
+        out |= {"reasoning": generation.reasoning, "grounding": parts}
     if generation.text is not None:
-        return out | {"text": generation.text}
+        out["text"] = generation.text
+    if generation.points is None and generation.reasoning is None:
+        return out
     out |= {"bins": generation.bins, "bin_margins": [round(m, 5) for m in generation.bin_margins]}
-    return out | {"points": generation.points} | ({"boxes": generation.boxes} if request[0] == "detect" else {})
+    if generation.points is None:
+        return out
+    return out | {"points": generation.points} | ({"boxes": generation.boxes} if request[0] != "point" else {})
 
 
 @torch.no_grad()

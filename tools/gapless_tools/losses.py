@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 
 from .packing import IGNORE
-from .reference_model import LAYER_NORM_EPS, Weights, linear, mlp
+from .reference_model import LAYER_NORM_EPS, Weights, layer_norm, linear, mlp
 from .vocabulary import COLOURS, DENSE_KINDS, DENSE_TEXTS
 
 COORD_SIGMA = 2.0  # bins
 SIZE_SIGMA = 5.0  # bins of a tenth of a percent of ten octaves: 5 bins are 3.4 %
+NUMBER_SIGMA = 8.0  # of a path's numbers, in 960ths of its box
 
 
 def soft_bin_loss(logits: torch.Tensor, bins: torch.Tensor, sigma: float, valid: torch.Tensor) -> torch.Tensor:
@@ -19,6 +20,14 @@ def soft_bin_loss(logits: torch.Tensor, bins: torch.Tensor, sigma: float, valid:
     target = torch.softmax(-0.5 * ((steps - bins[..., None]) / sigma) ** 2, dim=-1)
     loss = -(target * F.log_softmax(logits.float(), dim=-1)).sum(dim=-1)
     return (loss * valid).sum() / valid.sum().clamp(min=1)
+
+
+def region_logits(weights: Weights, name: str, hidden: torch.Tensor) -> torch.Tensor:
+    """Through whichever head the weights have: of one product behind a norm, or of two."""
+    decoder = f"model.region.{name}_decoder"
+    if decoder + ".weight" not in weights:
+        return mlp(weights, decoder, hidden)
+    return linear(weights, decoder, layer_norm(weights, "model.region.ln", hidden))
 
 
 def region_losses(weights: Weights, hidden: torch.Tensor, batch: dict[str, torch.Tensor], slots: int) -> dict:
@@ -31,23 +40,33 @@ def region_losses(weights: Weights, hidden: torch.Tensor, batch: dict[str, torch
             has.float() + torch.rand_like(has, dtype=torch.float32) * 0.5, min(slots, has.numel())
         ).indices
         valid = has[picked].float()
-        logits = mlp(weights, f"model.region.{name}_decoder", flat[picked])
+        logits = region_logits(weights, name, flat[picked])
         if name == "size":
             logits, valid = logits.view(len(picked), 2, -1), valid[:, None].expand(-1, 2)
         out[name] = soft_bin_loss(logits, bins[picked], COORD_SIGMA if name == "coord" else SIZE_SIGMA, valid)
     return out
 
 
-def token_loss(weights: Weights, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    norm = F.layer_norm(
-        hidden,
-        hidden.shape[-1:],
-        weights["model.text.post_ln.weight"],
-        weights["model.text.post_ln.bias"],
-        LAYER_NORM_EPS,
-    )
-    logits = linear(weights, "model.text.lm_head", norm)
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE)
+def token_losses(
+    weights: Weights, hidden: torch.Tensor, batch: dict[str, torch.Tensor], number_of_token: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Of the next token, and apart from it of a path's numbers, whose neighbours are nearly as right.
+
+    `number_of_token` [vocabulary]: what a token says as a path's number, NaN where it is none.
+    """
+    asked = (batch["targets"] != IGNORE).flatten().nonzero().flatten()
+    norm = layer_norm(weights, "model.text.post_ln", hidden.flatten(0, 1)[asked])
+    logits = linear(weights, "model.text.lm_head", norm).float()
+    targets, numbers = batch["targets"].flatten()[asked], batch["numbers"].flatten()[asked]
+    is_number = numbers >= 0
+    each = F.cross_entropy(logits, targets, reduction="none")
+    count = max(1, len(asked))
+    if not bool(is_number.any()):
+        return {"token": each.sum() / count}
+    distance = (number_of_token - numbers[is_number][:, None]) / NUMBER_SIGMA
+    aim = torch.softmax((-0.5 * distance**2).nan_to_num(nan=float("-inf")), dim=-1)
+    path = -(aim * F.log_softmax(logits[is_number], dim=-1)).sum()
+    return {"token": (each * ~is_number).sum() / count, "path": path / count}
 
 
 def dense_losses(prediction: torch.Tensor, batch: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:

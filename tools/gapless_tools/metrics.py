@@ -50,6 +50,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.requests = self.right = self.matched = self.found = self.wanted = 0
+        self.covered = 0.0
 
     def add_regions(self, found: Sequence, truth: Sequence, fits: Callable) -> None:
         matched = num_matched(found, truth, fits)
@@ -62,6 +63,14 @@ class Tally:
     def add_answer(self, right: bool) -> None:
         self.requests += 1
         self.right += right
+
+    def add_overlap(self, overlap: float) -> None:
+        self.requests += 1
+        self.covered += overlap
+
+    @property
+    def overlap(self) -> float:
+        return self.covered / max(1, self.requests)
 
     @property
     def exact(self) -> float:

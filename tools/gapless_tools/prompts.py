@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .scenes import Box, Item, Scene
 from .vocabulary import COLOURS, FOREIGN, KINDS
@@ -17,12 +17,17 @@ COLOUR_WORDS = ("colour", "color")
 class Task:
     """One request and what should come back. Boxes are normalised to the image, ordered left to right."""
 
-    skill: str  # query, caption, point or detect
+    skill: str  # query, caption, point, detect or segment
     argument: str  # question, caption length, or object
     category: str  # what is measured, such as "count" or "absent"
     answer: str = ""
     boxes: list[Box] = field(default_factory=list)
     needs_image: bool = True
+    # Of a question: what it is about, in words and as boxes from left to right.
+    about: tuple[str, list[Box]] | None = None
+    reasons: bool = False  # the question is answered after pointing at what it is about
+    outlined: Item | None = None  # of segment
+    upright: bool = False  # of segment: its path is that of the upright shape
 
 
 def plural(noun: str) -> str:
@@ -68,6 +73,10 @@ def matches(item: Item, colour: str | None, noun: str) -> bool:
 
 def find_items(scene: Scene, colour: str | None, noun: str) -> list[Item]:
     return [item for item in scene.items if matches(item, colour, noun)]
+
+
+def boxes_of(scene: Scene, items: list[Item]) -> list[Box]:
+    return [scene.normalized_box(item) for item in items]
 
 
 def named(colour: str | None, noun: str) -> str:
@@ -122,8 +131,23 @@ def region_task(rng: random.Random, scene: Scene, skill: str, absent: bool, plai
     if target is None:
         target, category = absent_object(rng, scene), "absent"
     phrase = named(*target)
-    boxes = [scene.normalized_box(item) for item in find_items(scene, *target)]
+    boxes = boxes_of(scene, find_items(scene, *target))
     return Task(skill, phrase if plain else spoken(rng, phrase), category, boxes=boxes)
+
+
+def segment_task(rng: random.Random, scene: Scene) -> Task | None:
+    """The outline of a shape or bar; of several that fit, the first from the left."""
+    candidates = [item for item in scene.items if item.outline]
+    if not candidates:
+        return None
+    item = rng.choice(candidates)
+    noun = rng.choice(SHAPE_NOUNS) if item.kind in KINDS and rng.random() < 0.15 else item.kind
+    colour = item.colour if rng.random() < 0.7 else None
+    found = find_items(scene, colour, noun)[0]
+    phrase = named(colour, noun)
+    roll = rng.random()
+    spoken_phrase = phrase if roll < 0.75 else "the " + phrase if roll < 0.9 else phrase.capitalize()
+    return Task("segment", spoken_phrase, "segment", boxes=boxes_of(scene, [found]), outlined=found)
 
 
 # ---- questions ----
@@ -141,7 +165,8 @@ def colour_task(rng: random.Random, scene: Scene) -> Task | None:
         missing = [kind for kind in KINDS if not find_items(scene, None, kind)]
         if missing:
             kind = rng.choice(missing)
-            return Task("query", rng.choice(forms).format(kind), "absent_query", f"There is no {kind}.")
+            question = rng.choice(forms).format(kind)
+            return Task("query", question, "absent_query", f"There is no {kind}.", about=(kind, []))
     candidates = []
     for kind in sorted({item.kind for item in scene.items} - {"bar"}):
         found = {item.colour for item in scene.items if item.kind == kind}
@@ -150,7 +175,8 @@ def colour_task(rng: random.Random, scene: Scene) -> Task | None:
     if not candidates:
         return None
     kind, colour = rng.choice(candidates)
-    return Task("query", rng.choice(forms).format(kind), "colour", colour)
+    about = (kind, boxes_of(scene, find_items(scene, None, kind)))
+    return Task("query", rng.choice(forms).format(kind), "colour", colour, about=about)
 
 
 def shape_task(rng: random.Random, scene: Scene) -> Task | None:
@@ -167,7 +193,8 @@ def shape_task(rng: random.Random, scene: Scene) -> Task | None:
         "What is the {} shape?",
         "what shape is {}?",
     ]
-    return Task("query", rng.choice(forms).format(colour), "shape", kind)
+    about = (f"{colour} shape", boxes_of(scene, find_items(scene, colour, "shape")))
+    return Task("query", rng.choice(forms).format(colour), "shape", kind, about=about)
 
 
 def count_task(rng: random.Random, scene: Scene) -> Task | None:
@@ -191,8 +218,10 @@ def count_task(rng: random.Random, scene: Scene) -> Task | None:
         "How many {} do you see?",
         "Count the {}.",
     ]
-    answer = str(len(find_items(scene, colour, noun)))
-    return Task("query", rng.choice(forms).format(plural(named(colour, noun))), "count", answer)
+    found = find_items(scene, colour, noun)
+    counted = plural(named(colour, noun))
+    about = (counted, boxes_of(scene, found))
+    return Task("query", rng.choice(forms).format(counted), "count", str(len(found)), about=about)
 
 
 def read_task(rng: random.Random, scene: Scene) -> Task | None:
@@ -213,15 +242,18 @@ def read_task(rng: random.Random, scene: Scene) -> Task | None:
     ]
     if len(candidates) == 1 and len([item for item in scene.items if item.text]) == 1:
         forms += ["What does it say?", "Read the text.", "What is written?"]
-    return Task("query", rng.choice(forms).format(kind), "read", text)
+    about = (kind, boxes_of(scene, find_items(scene, None, kind)))
+    return Task("query", rng.choice(forms).format(kind), "read", text, about=about)
 
 
 def exists_task(rng: random.Random, scene: Scene) -> Task:
     target = present_object(rng, scene) if rng.random() < 0.5 else None
     answer = "no" if target is None else "yes"
-    phrase = named(*(target or absent_object(rng, scene)))
+    target = target or absent_object(rng, scene)
+    phrase = named(*target)
+    about = (phrase, boxes_of(scene, find_items(scene, *target)))
     forms = ["Is there {}?", "is there {}", "Is there {} in the picture?", "Do you see {}?", "Can you see {}?"]
-    return Task("query", rng.choice(forms).format(article(phrase)), "exists", answer)
+    return Task("query", rng.choice(forms).format(article(phrase)), "exists", answer, about=about)
 
 
 def chart_task(rng: random.Random, scene: Scene) -> Task | None:
@@ -241,7 +273,8 @@ def chart_task(rng: random.Random, scene: Scene) -> Task | None:
         if not scene.labelled:
             forms += ["Which bar is {}?", "Which bar is the {}?"]
         answer = bar.colour
-    return Task("query", rng.choice(forms).format(rng.choice(adjectives)), "chart", answer)
+    form, adjective = rng.choice(forms), rng.choice(adjectives)
+    return Task("query", form.format(adjective), "chart", answer, about=(f"{adjective} bar", boxes_of(scene, [bar])))
 
 
 TALK = (
@@ -346,4 +379,35 @@ def training_tasks(rng: random.Random, scene: Scene, count: int) -> list[Task]:
             tasks.append(caption_task(rng, scene))
         else:
             tasks.append(talk_task(rng, scene))
+    return tasks
+
+
+def reasoned(task: Task) -> Task:
+    return replace(task, reasons=True)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of all tasks, those that only models with these skills have."""
+
+    segment: float = 0.24
+    reasoned: float = 0.15
+    upright: bool = False  # paths are those of upright shapes: one for each kind
+
+
+def training_tasks_with_segments(rng: random.Random, scene: Scene, count: int, shares: Shares) -> list[Task]:
+    """The same for a model that outlines and reasons too. Three fifths of what it reasons about is counting."""
+    tasks = []
+    for _ in range(count):
+        roll = rng.random()
+        if roll < shares.segment:
+            outline = segment_task(rng, scene)
+            other = outline or region_task(rng, scene, "detect", absent=False)
+            tasks.append(replace(other, upright=shares.upright and outline is not None))
+        elif roll < shares.segment + 0.6 * shares.reasoned:
+            tasks.append(reasoned(count_task(rng, scene) or question_task(rng, scene)))
+        elif roll < shares.segment + shares.reasoned:
+            tasks.append(reasoned(question_task(rng, scene)))
+        else:
+            tasks += training_tasks(rng, scene, 1)
     return tasks

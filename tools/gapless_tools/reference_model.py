@@ -7,6 +7,7 @@ Pass a dictionary as `capture` to keep every stage's tensor under a name.
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -144,6 +145,16 @@ class TextCache:
         return other
 
 
+def load_weights(folder: Path, file_name: str = "model.safetensors", device: str = "cpu") -> Weights:
+    """Of one file; where it is not there, of the files that its index names."""
+    index = folder / (file_name + ".index.json")
+    if (folder / file_name).exists() or not index.exists():
+        return load_file(str(folder / file_name), device=device)
+    files = json.loads(index.read_text())["weight_map"]
+    tensors = {file: load_file(str(folder / file), device=device) for file in sorted(set(files.values()))}
+    return {name: tensors[file][name] for name, file in files.items()}
+
+
 class ReferenceModel:
     def __init__(self, config: MoondreamConfig, weights: Weights) -> None:
         self.config = config
@@ -159,7 +170,7 @@ class ReferenceModel:
         dtype: torch.dtype = torch.float32,
         file_name: str = "model.safetensors",
     ) -> ReferenceModel:
-        weights = load_file(str(Path(folder) / file_name), device=device)
+        weights = load_weights(Path(folder), file_name, device)
         return ReferenceModel(config, {name: tensor.to(dtype) for name, tensor in weights.items()})
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.bfloat16) -> None:

@@ -25,6 +25,8 @@ MIN_OBJECT = 32 / CROP  # smallest object side, as a part of the longer image si
 MIN_TEXT = 28 / CROP
 MAX_OVERLAP = 0.12  # intersection over the smaller box
 SUPERSAMPLE = 3
+HOLE = 0.62  # of a hollow shape: its outline in small, about the middle of the box
+CORNERS = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
 
 
 @dataclass
@@ -33,6 +35,9 @@ class Item:
     colour: str
     box: Box  # x0, y0, x1, y1 in pixels
     text: str = ""  # what a word or number reads, or the label under a bar
+    # A shape's or bar's vertices, clockwise, in its box: (0, 0) is the top left corner, (1, 1) the bottom right one.
+    outline: list[tuple[float, float]] = field(default_factory=list)
+    hollow: bool = False  # the inner HOLE of it is background
 
     @property
     def centre(self) -> tuple[float, float]:
@@ -251,7 +256,7 @@ def draw_polygon(
 
     draw.polygon(place(1.0), fill=255)
     if hollow:
-        draw.polygon(place(0.62), fill=0)
+        draw.polygon(place(HOLE), fill=0)
     image.paste(rgb, (left, top), mask.reduce(SUPERSAMPLE))
 
 
@@ -294,7 +299,9 @@ def add_shape(rng: random.Random, scene: Scene, image: Image.Image, kind: str, c
         return
     hollow = side > 44 / CROP * longer and rng.random() < 0.2
     draw_polygon(image, points, *place, jittered(rng, colour), hollow)
-    scene.items.append(Item(kind, colour, (place[0], place[1], place[0] + width, place[1] + height)))
+    box = (place[0], place[1], place[0] + width, place[1] + height)
+    outline = [(x / width, y / height) for x, y in points]
+    scene.items.append(Item(kind, colour, box, outline=outline, hollow=hollow))
 
 
 def add_text(rng: random.Random, scene: Scene, image: Image.Image, colours: list[str], largest: float) -> None:
@@ -382,7 +389,7 @@ def draw_chart(rng: random.Random, scene: Scene, image: Image.Image, colours: li
         if label:
             width = font.getlength(label)
             draw.text(((box[0] + box[2] - width) / 2, base + 0.012 * scene.height), label, fill=ink, font=font)
-        scene.items.append(Item("bar", bar_colours[i], box, label))
+        scene.items.append(Item("bar", bar_colours[i], box, label, outline=list(CORNERS)))
 
 
 def compressed(rng: random.Random, image: Image.Image) -> Image.Image:

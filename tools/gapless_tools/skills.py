@@ -1,7 +1,8 @@
-"""Greedy query, caption, point and detect over the reference model, one request at a time."""
+"""Greedy query, caption, point, detect and segment over the reference model, one request at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -9,6 +10,8 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from .config import MoondreamConfig
+from .outlines import path_text
+from .path_grammar import PathGrammar
 from .reference_model import Capture, ReferenceModel, TextCache, keep, layer_norm
 
 
@@ -16,6 +19,15 @@ from .reference_model import Capture, ReferenceModel, TextCache, keep, layer_nor
 class Limits:
     max_new_tokens: int = 768
     max_objects: int = 50
+
+
+@dataclass
+class Grounding:
+    """Points that characters start to end of a reasoning's text are about."""
+
+    start: int
+    end: int
+    points: list[tuple[float, float]]
 
 
 @dataclass
@@ -32,9 +44,11 @@ class Generation:
     margins: list[float] = field(default_factory=list)
     bin_margins: list[float] = field(default_factory=list)
     finish_reason: str = "stop"
-    text: str | None = None
+    text: str | None = None  # of a segment: its path, in units of its box
     points: list[tuple[float, float]] | None = None
     boxes: list[tuple[float, float, float, float]] | None = None
+    reasoning: str | None = None
+    grounding: list[Grounding] = field(default_factory=list)
 
 
 def margin_of(logits: torch.Tensor) -> float:
@@ -42,18 +56,21 @@ def margin_of(logits: torch.Tensor) -> float:
     return best - second
 
 
-def prompt_ids(skill: str, argument: str, tokenizer: Tokenizer, config: MoondreamConfig) -> list[int]:
+def prompt_ids(
+    skill: str, argument: str, tokenizer: Tokenizer, config: MoondreamConfig, reasons: bool = False
+) -> list[int]:
     """Token ids after the image. `argument`: the question, the object, or the caption's length.
 
-    Objects of detect and point are encoded with a leading space and questions without, but for older models.
+    Objects of detect and point are encoded with a leading space, those of segment and questions without, but for older
+    models.
     """
     template = config.tokenizer.templates[skill]
     if skill == "caption":
         return list(template[argument])
     special = config.tokenizer
-    spaced = special.question_leading_space if skill == "query" else special.object_leading_space
+    spaced = {"query": special.question_leading_space, "segment": False}.get(skill, special.object_leading_space)
     text = " " + argument if spaced else argument
-    return template["prefix"] + tokenizer.encode(text).ids + template["suffix"]
+    return template["prefix"] + tokenizer.encode(text).ids + template["reasoning" if reasons else "suffix"]
 
 
 def encode_images(model: ReferenceModel, images: list[Image.Image], capture: Capture = None) -> TextCache:
@@ -94,6 +111,74 @@ def _prefill(
     return cache, hidden
 
 
+class Decoding:
+    """A sequence that grows token by token."""
+
+    def __init__(self, model: ReferenceModel, cache: TextCache, ids: list[int], capture: Capture) -> None:
+        self.model, self.special = model, model.config.tokenizer
+        self.out = Generation(ids)
+        self.cache, self.hidden = _prefill(model, cache, ids, capture)
+
+    def feed(self, embedding: torch.Tensor) -> None:
+        self.hidden = self.model.decode(embedding[None], self.cache, prefix=0)[-1]
+
+    def choose(self, allowed: list[int] | None = None, denied: Sequence[int] = ()) -> int:
+        """The token of the largest logit."""
+        logits = self.model.logits(self.hidden)
+        for token in denied:
+            if token >= 0:
+                logits[token] = float("-inf")
+        if allowed is not None:
+            kept = torch.full_like(logits, float("-inf"))
+            kept[allowed] = logits[allowed]
+            logits = kept
+        self.out.margins.append(margin_of(logits))
+        return int(logits.argmax())
+
+    def add(self, token: int) -> None:
+        self.out.token_ids.append(token)
+        self.feed(self.model.embed([token])[0])
+
+    def _bin(self, logits: torch.Tensor) -> int:
+        self.out.bin_margins.append(margin_of(logits))
+        self.out.bins.append(int(logits.argmax()))
+        return self.out.bins[-1]
+
+    def add_coord(self) -> float:
+        """A region value is read from the hidden state before the token, its encoding is the token's embedding."""
+        model = self.model
+        value = model.coord_value(self._bin(model.coord_logits(self.hidden)))
+        self.out.token_ids.append(self.special.coord_id)
+        self.feed(model.encode_coord(torch.tensor([value], dtype=model.dtype, device=model.device)))
+        return value
+
+    def add_size(self) -> tuple[float, float]:
+        model = self.model
+        w, h = (model.size_value(self._bin(logits)) for logits in model.size_logits(self.hidden))
+        self.out.token_ids.append(self.special.size_id)
+        self.feed(model.encode_size(torch.tensor([w, h], dtype=model.dtype, device=model.device)))
+        return w, h
+
+    def add_box(self, x: float, y: float) -> tuple[float, float, float, float]:
+        w, h = self.add_size()
+        return (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
+
+
+def _answer(decoding: Decoding, tokenizer: Tokenizer, max_tokens: int) -> None:
+    """Greedy text. The answer separator is never emitted; eos ends and is not emitted."""
+    out, special = decoding.out, decoding.special
+    begin = len(out.token_ids)
+    while True:
+        token = decoding.choose(denied=[special.answer_id])
+        if token == special.eos_id:
+            break
+        decoding.add(token)
+        if len(out.token_ids) - begin == max_tokens:
+            out.finish_reason = "length"
+            break
+    out.text = tokenizer.decode(out.token_ids[begin:])
+
+
 def generate_text(
     model: ReferenceModel,
     tokenizer: Tokenizer,
@@ -102,24 +187,85 @@ def generate_text(
     limits: Limits,
     capture: Capture = None,
 ) -> Generation:
-    """Greedy text. The answer separator is never emitted; eos ends and is not emitted."""
-    special = model.config.tokenizer
-    out = Generation(ids)
-    cache, hidden = _prefill(model, cache, ids, capture)
+    decoding = Decoding(model, cache, ids, capture)
+    _answer(decoding, tokenizer, limits.max_new_tokens)
+    return decoding.out
+
+
+def _reason(decoding: Decoding, tokenizer: Tokenizer, max_tokens: int) -> None:
+    """Text with points in it, up to the answer separator, which is fed and belongs to the answer's tokens.
+
+    A part of the text begins at the token that starts points and at the one that ends them; the points in it are its own.
+    """
+    out, special = decoding.out, decoding.special
+    ids: list[int] = []
+    coordinates: list[float] = []
+    begin, out.reasoning = 0, ""
+
+    def end_part() -> None:
+        nonlocal begin, coordinates
+        out.reasoning = tokenizer.decode(ids)
+        if len(coordinates) > 1:
+            points = list(zip(coordinates[::2], coordinates[1::2]))
+            out.grounding.append(Grounding(begin, len(out.reasoning), points))
+        begin, coordinates = len(out.reasoning), []
+
+    denied = special.templates["query"].get("reasoning_denied", [])
+    for _ in range(max_tokens):
+        token = decoding.choose(denied=denied)
+        if token in (special.start_ground_points_id, special.end_ground_id):
+            end_part()
+        if token in (special.answer_id, special.eos_id):
+            break
+        if token == special.coord_id:
+            coordinates.append(decoding.add_coord())
+            continue
+        ids.append(token)
+        decoding.add(token)
+    end_part()
+    decoding.add(special.answer_id)
+
+
+def generate_reasoned(
+    model: ReferenceModel,
+    tokenizer: Tokenizer,
+    cache: TextCache,
+    ids: list[int],
+    limits: Limits,
+    capture: Capture = None,
+) -> Generation:
+    """Reasoning, then an answer, greedy; of at most `max_new_tokens` each."""
+    decoding = Decoding(model, cache, ids, capture)
+    _reason(decoding, tokenizer, limits.max_new_tokens)
+    _answer(decoding, tokenizer, limits.max_new_tokens)
+    return decoding.out
+
+
+def generate_segment(
+    model: ReferenceModel,
+    tokenizer: Tokenizer,
+    cache: TextCache,
+    ids: list[int],
+    limits: Limits,
+    capture: Capture = None,
+) -> Generation:
+    """A box, then greedy path tokens among those that the grammar allows."""
+    decoding = Decoding(model, cache, ids, capture)
+    out, special = decoding.out, decoding.special
+    x, y = decoding.add_coord(), decoding.add_coord()
+    out.points, out.boxes = [(x, y)], [decoding.add_box(x, y)]
+    grammar = PathGrammar(tokenizer, special.eos_id)
+    begin = len(out.token_ids)
     while True:
-        logits = model.logits(hidden)
-        if special.answer_id >= 0:
-            logits[special.answer_id] = float("-inf")
-        token = int(logits.argmax())
-        out.margins.append(margin_of(logits))
+        token = decoding.choose(grammar.allowed())
         if token == special.eos_id:
             break
-        out.token_ids.append(token)
+        decoding.add(token)
+        grammar.advance(token)
         if len(out.token_ids) == limits.max_new_tokens:
             out.finish_reason = "length"
             break
-        hidden = model.decode(model.embed([token]), cache, prefix=0)[-1]
-    out.text = tokenizer.decode(out.token_ids)
+    out.text = path_text([tokenizer.decode([token]).strip() for token in out.token_ids[begin:]])
     return out
 
 
@@ -134,30 +280,15 @@ def generate_regions(
     """Greedy points (with_size false) or boxes: {coord, eos} may start an object, then y, then for boxes the size.
 
     Models without a token for coordinates: any token but eos starts an object.
-
-    A region value is read from the hidden state before the token, its encoding is the token's embedding.
     """
-    special = model.config.tokenizer
-    out = Generation(ids, points=[], boxes=[])
-    cache, hidden = _prefill(model, cache, ids, capture)
-
-    def feed(embedding: torch.Tensor) -> torch.Tensor:
-        return model.decode(embedding[None], cache, prefix=0)[-1]
-
-    def coordinate(hidden: torch.Tensor) -> tuple[float, torch.Tensor]:
-        logits = model.coord_logits(hidden)
-        index = int(logits.argmax())
-        out.bin_margins.append(margin_of(logits))
-        out.token_ids.append(special.coord_id)
-        out.bins.append(index)
-        value = torch.tensor([model.coord_value(index)], dtype=model.dtype, device=model.device)
-        return model.coord_value(index), feed(model.encode_coord(value))
-
+    decoding = Decoding(model, cache, ids, capture)
+    out, special = decoding.out, decoding.special
+    out.points, out.boxes = [], []
     while True:
         if len(out.points) == limits.max_objects:
             out.finish_reason = "length"
             break
-        logits = model.logits(hidden)
+        logits = model.logits(decoding.hidden)
         others = logits.clone()
         others[special.eos_id] = float("-inf")
         begins = others.max() if special.any_token_is_coord else logits[special.coord_id]
@@ -165,18 +296,10 @@ def generate_regions(
         out.margins.append(abs(gap))
         if gap <= 0:
             break
-        x, hidden = coordinate(hidden)
-        y, hidden = coordinate(hidden)
+        x, y = decoding.add_coord(), decoding.add_coord()
         out.points.append((x, y))
         if with_size:
-            logits = model.size_logits(hidden)
-            w_bin, h_bin = (int(i) for i in logits.argmax(dim=-1))
-            out.bin_margins += [margin_of(logits[0]), margin_of(logits[1])]
-            out.token_ids.append(special.size_id)
-            out.bins += [w_bin, h_bin]
-            w, h = model.size_value(w_bin), model.size_value(h_bin)
-            out.boxes.append((x - w / 2, y - h / 2, x + w / 2, y + h / 2))
-            hidden = feed(model.encode_size(torch.tensor([w, h], dtype=model.dtype, device=model.device)))
+            out.boxes.append(decoding.add_box(x, y))
     return out
 
 
@@ -186,11 +309,14 @@ def run_skill(
     cache: TextCache,
     skill: str,
     argument: str,
+    reasons: bool = False,
+    *,
     capture: Capture = None,
     limits: Limits = Limits(),
 ) -> Generation:
     """`cache` comes from encode_image and is left as it is."""
-    ids = prompt_ids(skill, argument, tokenizer, model.config)
+    ids = prompt_ids(skill, argument, tokenizer, model.config, reasons)
     if skill in ("point", "detect"):
         return generate_regions(model, cache, ids, skill == "detect", limits, capture)
-    return generate_text(model, tokenizer, cache, ids, limits, capture)
+    generate = generate_segment if skill == "segment" else generate_reasoned if reasons else generate_text
+    return generate(model, tokenizer, cache, ids, limits, capture)

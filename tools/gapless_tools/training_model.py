@@ -6,11 +6,12 @@ tests/test_training_model.py holds it to the reference model.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from .config import MoondreamConfig
+from .config import MoeConfig, MoondreamConfig, Numerics
 from .image_crops import normalize, patchify, stitch
 from .reference_model import LAYER_NORM_EPS, Weights, apply_rope, fourier_features, linear, mlp, rope_tables
 from .vocabulary import COLOURS, DENSE_KINDS, DENSE_TEXTS
@@ -18,8 +19,8 @@ from .vocabulary import COLOURS, DENSE_KINDS, DENSE_TEXTS
 BLOCK_LINEARS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
 
 
-def block_weights(weights: Weights, name: str, norms: tuple[str, ...]) -> list[torch.Tensor]:
-    return [weights[f"{name}.{part}.{kind}"] for part in (*norms, *BLOCK_LINEARS) for kind in ("weight", "bias")]
+def block_weights(weights: Weights, name: str, parts: tuple[str, ...]) -> list[torch.Tensor]:
+    return [weights[f"{name}.{part}.{kind}"] for part in parts for kind in ("weight", "bias")]
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -51,7 +52,10 @@ def text_block(
     sin: torch.Tensor,
     suffix_mask: torch.Tensor,
 ) -> torch.Tensor:
-    """x [B, prefix + S, D]; the prefix sees all of itself, the suffix what suffix_mask [B, 1, S, prefix + S] adds."""
+    """x [B, prefix + S, D]; the prefix sees all of itself, the suffix what suffix_mask [B, 1, S, prefix + S] adds.
+
+    A block without experts and tau; w = ln, qkv, proj, fc1, fc2, each weight then bias.
+    """
     n = _norm(x, w[0], w[1])
     q, k, v = _heads(F.linear(n, w[2], w[3]), n_heads)
     q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
@@ -59,6 +63,46 @@ def text_block(
     tasks = F.scaled_dot_product_attention(q[:, :, prefix:], k, v, attn_mask=suffix_mask.to(q.dtype))
     attended = F.linear(_merge(torch.cat([image, tasks], dim=2)), w[4], w[5])
     return x + attended + F.linear(F.gelu(F.linear(n, w[6], w[7]), approximate="tanh"), w[8], w[9])
+
+
+def scaled_heads(
+    qkv: torch.Tensor,
+    wq: torch.Tensor,
+    wv: torch.Tensor,
+    alpha: torch.Tensor,
+    positions: torch.Tensor,
+    n_heads: int,
+    numerics: Numerics,
+) -> torch.Tensor:
+    """As scale_heads of the reference model, for qkv [B, L, 3 * D] and positions [B, L]. Gradients pass the rounding."""
+    u = F.gelu(qkv, approximate="tanh" if numerics.tau_gelu == "tanh" else "none")
+    by_position = 0.5 + torch.sigmoid(alpha.float() * torch.log(positions.float() + 1)[..., None])
+    if numerics.tau_position == "bf16":
+        by_position = by_position + (by_position.bfloat16().float() - by_position).detach()
+    q, k, v = qkv.chunk(3, dim=-1)
+
+    def scaled(x: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+        scale = (torch.tanh(F.linear(u, products)) + by_position).to(x.dtype)
+        return (x.unflatten(-1, (n_heads, -1)) * scale[..., None]).flatten(-2)
+
+    return torch.cat([scaled(q, wq), k, scaled(v, wv)], dim=-1)
+
+
+def chosen_experts(n: torch.Tensor, weights: Weights, name: str, moe: MoeConfig) -> torch.Tensor:
+    """n [T, D] -> [T, D]: each expert's tokens together, in one product each."""
+    best = F.linear(n, weights[name + ".router.weight"], weights[name + ".router.bias"]).topk(moe.experts_per_token)
+    shares = torch.softmax(best.values.float(), dim=-1)
+    expert_of = best.indices.flatten()
+    order = expert_of.argsort()
+    token_of = order // moe.experts_per_token
+    counts = torch.bincount(expert_of, minlength=moe.num_experts).tolist()
+    up, down = weights[name + ".fc1.weight"], weights[name + ".fc2.weight"]
+    outputs = []
+    for expert, rows in enumerate(n[token_of].split(counts)):
+        a, g = F.linear(rows, up[expert]).chunk(2, dim=-1)
+        outputs.append(F.linear(F.gelu(a) * (g + 1), down[expert]))
+    weighted = torch.cat(outputs) * shares.flatten()[order][:, None].to(outputs[0].dtype)
+    return torch.zeros_like(weighted[: n.shape[0]]).index_add(0, token_of, weighted)
 
 
 def stitch_sources(tiling: tuple[int, int], config: MoondreamConfig) -> torch.Tensor:
@@ -102,8 +146,16 @@ def dense_head_weights(width: int, seed: int) -> Weights:
     }
 
 
+class Turn(NamedTuple):
+    """Where tokens stand [B, L], and the rotation of that place, each [B, 1, L, head_dim / 4]."""
+
+    positions: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
 class TrainingModel:
-    """`weights` are leaf tensors; `heads` the dense heads on the vision features and inside the text decoder."""
+    """`weights` are leaf tensors; `heads` the dense heads on the vision features and inside the text decoder, or none."""
 
     def __init__(self, config: MoondreamConfig, weights: Weights, heads: dict[str, Weights], compiled: bool) -> None:
         self.config, self.weights, self.heads = config, weights, heads
@@ -116,7 +168,8 @@ class TrainingModel:
         w, vision = self.weights, self.config.vision
         x = linear(w, "model.vision.patch_emb", patchify(normalize(crops), vision)) + w["model.vision.pos_emb"]
         for i in range(vision.enc_n_layers):
-            x = self.vision_block(x, block_weights(w, f"model.vision.blocks.{i}", ("ln1", "ln2")), vision.enc_n_heads)
+            block = block_weights(w, f"model.vision.blocks.{i}", ("ln1", "ln2", *BLOCK_LINEARS))
+            x = self.vision_block(x, block, vision.enc_n_heads)
         return _norm(x, w["model.vision.post_ln.weight"], w["model.vision.post_ln.bias"])
 
     def image_features(self, crops: torch.Tensor, tilings: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -145,25 +198,110 @@ class TrainingModel:
             (tokens == special.size_id)[..., None], linear(w, "model.region.size_encoder", size).to(x), x
         )
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Hidden states of the suffix [B, S, D] before post_ln, and the outputs of the dense heads [B, 729, ...]."""
-        w, text = self.weights, self.config.text
-        whole, local = self.image_features(batch["crops"], batch["tilings"].tolist())
-        image = mlp(w, "model.vision.proj_mlp", torch.cat([whole, local], dim=-1))
-        count, prefix = image.shape[0], self.config.prefix_length
-        bos = w["model.text.wte"][self.config.tokenizer.bos_id].expand(count, 1, -1)
-        x = torch.cat([bos, image.to(bos.dtype), self.suffix_embeddings(batch)], dim=1)
-        prefix_positions = torch.arange(prefix, device=x.device).expand(count, -1)
-        positions = torch.cat([prefix_positions, batch["positions"]], dim=1)
+    def block_heads(self, layer: int, x: torch.Tensor, turn: Turn) -> tuple[torch.Tensor, ...]:
+        """What block `layer` makes of x [B, L, D] before it attends: the norm's output, and q, k, v by heads."""
+        w, text, name = self.weights, self.config.text, f"model.text.blocks.{layer}"
+        n = _norm(x, w[name + ".ln.weight"], w[name + ".ln.bias"])
+        qkv = linear(w, name + ".attn.qkv", n)
+        if text.tau_attn:
+            tau = (w[f"{name}.attn.tau.{part}"] for part in ("wq", "wv", "alpha"))
+            qkv = scaled_heads(qkv, *tau, turn.positions, text.n_heads, self.config.numerics)
+        q, k, v = _heads(qkv, text.n_heads)
+        return n, apply_rope(q, turn.cos, turn.sin), apply_rope(k, turn.cos, turn.sin), v
+
+    def block_sum(self, layer: int, x: torch.Tensor, n: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """attended [B, heads, L, head_dim]; the block's output."""
+        w, text, name = self.weights, self.config.text, f"model.text.blocks.{layer}"
+        x = x + linear(w, name + ".attn.proj", _merge(attended))
+        if not text.has_experts(layer):
+            return x + mlp(w, name + ".mlp", n)
+        fed = chosen_experts(n.flatten(0, 1), w, name + ".mlp", text.moe)
+        return x + fed.view(*n.shape[:2], -1)
+
+    def described_block(self, layer: int, x: torch.Tensor, turn: Turn, suffix_mask: torch.Tensor) -> torch.Tensor:
+        """A block with experts or tau, part by part. After the last one only the suffix is there: nothing reads the rest."""
+        prefix = self.config.prefix_length
+        n, q, k, v = self.block_heads(layer, x, turn)
+        tasks = F.scaled_dot_product_attention(q[:, :, prefix:], k, v, attn_mask=suffix_mask.to(q.dtype))
+        if layer + 1 == self.config.text.n_layers:
+            return self.block_sum(layer, x[:, prefix:], n[:, prefix:], tasks)
+        image = F.scaled_dot_product_attention(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix])
+        return self.block_sum(layer, x, n, torch.cat([image, tasks], dim=2))
+
+    @torch.no_grad()
+    def prefix_below(self, whole: torch.Tensor, local: torch.Tensor, layers: int) -> list[torch.Tensor]:
+        """Of one image [729, E]: what block `layers` reads of the prefix, then keys and values of the blocks below."""
+        x = self.prefix_embeddings(whole[None], local[None])
+        turn = self.turn_of(torch.arange(x.shape[1], device=x.device)[None])
+        kept = []
+        for i in range(layers):
+            n, q, k, v = self.block_heads(i, x, turn)
+            x = self.block_sum(i, x, n, F.scaled_dot_product_attention(q, k, v))
+            kept += [k[0], v[0]]
+        return [t.bfloat16() for t in (x[0], *kept)]
+
+    def above(self, batch: dict[str, torch.Tensor], below: list[torch.Tensor]) -> torch.Tensor:
+        """The suffix of forward() from prefix_below() of the batch's images, stacked. Gradients reach the suffix's inputs."""
+        x, (kept, states) = self.suffix_embeddings(batch), (below[1:], below[0])
+        prefix, layers = self.config.prefix_length, len(kept) // 2
+        mask = suffix_mask_of(batch["segments"], batch["sees_image"], prefix).bfloat16()
+        turn = self.turn_of(batch["positions"])
+        for i in range(layers):
+            n, q, k, v = self.block_heads(i, x, turn)
+            keys, values = (torch.cat([old.to(new.dtype), new], dim=2) for old, new in zip(kept[2 * i :], (k, v)))
+            attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask.to(q.dtype))
+            x = self.block_sum(i, x, n, attended)
+        x = torch.cat([states.to(x.dtype), x], dim=1)
+        turn = self.turn_of(self.all_positions(batch))
+        for i in range(layers, self.config.text.n_layers):
+            x = self.described_block(i, x, turn, mask)
+        return x
+
+    def turn_of(self, positions: torch.Tensor) -> Turn:
+        text = self.config.text
         cos, sin = rope_tables(positions.flatten(), text.head_dim // 2, text.rope_theta)
-        cos, sin = (t.view(count, 1, positions.shape[1], -1) for t in (cos, sin))
+        count, length = positions.shape
+        return Turn(positions, *(t.view(count, 1, length, -1) for t in (cos, sin)))
+
+    def all_positions(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        count, prefix = batch["positions"].shape[0], self.config.prefix_length
+        of_prefix = torch.arange(prefix, device=batch["positions"].device).expand(count, -1)
+        return torch.cat([of_prefix, batch["positions"]], dim=1)
+
+    def prefix_embeddings(self, whole: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+        """Vision features, each [B, 729, E] -> BOS and the image [B, 730, D]."""
+        image = mlp(self.weights, "model.vision.proj_mlp", torch.cat([whole, local], dim=-1))
+        bos = self.weights["model.text.wte"][self.config.tokenizer.bos_id].expand(image.shape[0], 1, -1)
+        return torch.cat([bos, image.to(bos.dtype)], dim=1)
+
+    def forward(self, batch: dict[str, torch.Tensor], block_inputs: list[torch.Tensor] | None = None) -> dict:
+        """Hidden states of the suffix [B, S, D] before post_ln, and the outputs of the dense heads [B, 729, ...].
+
+        A batch has "crops" and "tilings", or the vision features of its images: "whole" and "local" [B, 729, E].
+        `block_inputs` receives what each text block reads.
+        """
+        w, text, prefix = self.weights, self.config.text, self.config.prefix_length
+        if "whole" in batch:
+            whole, local = batch["whole"], batch["local"]
+        else:
+            whole, local = self.image_features(batch["crops"], batch["tilings"].tolist())
+        x = torch.cat([self.prefix_embeddings(whole, local), self.suffix_embeddings(batch)], dim=1)
+        turn = self.turn_of(self.all_positions(batch))
         mask = suffix_mask_of(batch["segments"], batch["sees_image"], prefix).bfloat16()
         middle = x
         for i in range(text.n_layers):
-            weights = block_weights(w, f"model.text.blocks.{i}", ("ln",))
-            x = self.text_block(x, weights, text.n_heads, prefix, cos, sin, mask)
+            if block_inputs is not None:
+                block_inputs.append(x)
+            if text.tau_attn or text.has_experts(i):
+                x = self.described_block(i, x, turn, mask)
+            else:
+                weights = block_weights(w, f"model.text.blocks.{i}", ("ln", *BLOCK_LINEARS))
+                x = self.text_block(x, weights, text.n_heads, prefix, turn.cos, turn.sin, mask)
             if i + 1 == self.dense_layer:
                 middle = x
-        dense_text = F.linear(middle[:, 1:prefix], self.heads["text"]["weight"], self.heads["text"]["bias"])
-        dense_vision = F.linear(whole, self.heads["vision"]["weight"], self.heads["vision"]["bias"])
-        return {"hidden": x[:, prefix:], "dense_vision": dense_vision, "dense_text": dense_text}
+        out = {"hidden": x[:, -batch["tokens"].shape[1] :]}
+        for name, features in (("vision", whole), ("text", middle[:, 1:prefix])):
+            if name in self.heads:
+                head = self.heads[name]
+                out["dense_" + name] = F.linear(features, head["weight"], head["bias"])
+        return out

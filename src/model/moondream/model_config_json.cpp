@@ -205,6 +205,7 @@ Status read_tokenizer(const JsonObject& section, TokenizerConfig& tokenizer) {
                            section.boolean_or("question_leading_space", false));
   GAPLESS_ASSIGN_OR_RETURN(tokenizer.any_token_is_coord,
                            section.boolean_or("any_token_is_coord", false));
+  GAPLESS_ASSIGN_OR_RETURN(tokenizer.gazes, section.boolean_or("gaze", true));
   GAPLESS_RETURN_IF_ERROR(read_spellings(section, tokenizer.spellings));
   GAPLESS_ASSIGN_OR_RETURN(const std::int64_t vocab_size,
                            section.integer_or("vocab_size", 0, 0, kMaxVocabSize));
@@ -345,6 +346,7 @@ std::string model_config_to_json(const ModelConfig& original) {
   tokenizer["object_leading_space"] = config.tokenizer.object_leading_space;
   if (config.tokenizer.question_leading_space) tokenizer["question_leading_space"] = true;
   if (config.tokenizer.any_token_is_coord) tokenizer["any_token_is_coord"] = true;
+  if (!config.tokenizer.gazes) tokenizer["gaze"] = false;
   if (config.tokenizer.vocab_size > 0) tokenizer["vocab_size"] = config.tokenizer.vocab_size;
   for (const TokenSpelling& token : config.tokenizer.spellings) {
     section_of(tokenizer, "spellings")[std::to_string(token.id.value)] = token.text;

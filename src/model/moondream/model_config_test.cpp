@@ -92,6 +92,7 @@ TEST(ModelConfig, WrittenAndReadAgain) {
   changed.tokenizer.object_leading_space = false;
   changed.text.rope_theta = 1'500'000;
   changed.tokenizer.vocab_size = 50'000;
+  changed.tokenizer.gazes = false;
   changed.tokenizer.spellings = {{TokenId(0), "<|endoftext|>"}, {TokenId(9), " caption"}};
   EXPECT_EQ(parsed(model_config_to_json(changed)), changed);
   ModelConfig third = moondream3_config();
