@@ -82,7 +82,7 @@ def write(runs, options, cores):
     commit = options.commit or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     result = {
-        "command": f"bench/cpu_16bit.py --repeats {options.repeats} --seconds {options.seconds:g} --computes {','.join(options.computes)}",
+        "command": " ".join(["bench/cpu_16bit.py", *sys.argv[1:]]),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit,
         "device": f"{processor[1] if processor else 'CPU'}, {cores} cores",
