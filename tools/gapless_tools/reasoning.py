@@ -39,6 +39,11 @@ def prompt_ids(question: str, tokenizer: Tokenizer, model: ReferenceModel) -> li
     return template["prefix"] + tokenizer.encode(text).ids + template["reasoning"]
 
 
+def answer_feeds(model: ReferenceModel) -> int:
+    """How often the answer separator is fed between the two."""
+    return 2 if model.config.numerics.answer_feed == "twice" else 1
+
+
 def grounded(tokens: list[tuple[int, float | None]], tokenizer: Tokenizer, model: ReferenceModel) -> Reasoned:
     """Text and groundings of a reasoning: a part ends before each of the two ground tokens. Offsets are characters of the whole
     text; a coordinate without a partner is dropped, and so is a part without points."""
@@ -118,7 +123,7 @@ def generate_reasoning(
     out = grounded(reasoning, tokenizer, model)
     answer: list[int] = []
     if not ended:
-        for _ in range(2 if model.config.numerics.answer_feed == "twice" else 1):
+        for _ in range(answer_feeds(model)):
             fed.append(special.answer_id)
             hidden = feed(model.embed([special.answer_id]))
         while True:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from .config import MoondreamConfig
 from .outlines import path_text
 from .path_grammar import PathGrammar
+from .reasoning import answer_feeds
 from .reference_model import Capture, ReferenceModel, TextCache, keep, layer_norm
 
 
@@ -192,8 +193,9 @@ def generate_text(
     return decoding.out
 
 
-def _reason(decoding: Decoding, tokenizer: Tokenizer, max_tokens: int) -> None:
-    """Text with points in it, up to the answer separator, which is fed and belongs to the answer's tokens.
+def _reason(decoding: Decoding, tokenizer: Tokenizer, max_tokens: int) -> bool:
+    """Text with points in it, up to the answer separator, which is fed and belongs to the answer's tokens. False: eos came first,
+    and no answer follows, as in reasoning.py.
 
     A part of the text begins at the token that starts points and at the one that ends them; the points in it are its own.
     """
@@ -223,7 +225,11 @@ def _reason(decoding: Decoding, tokenizer: Tokenizer, max_tokens: int) -> None:
         ids.append(token)
         decoding.add(token)
     end_part()
-    decoding.add(special.answer_id)
+    if token == special.eos_id:
+        return False
+    for _ in range(answer_feeds(decoding.model)):
+        decoding.add(special.answer_id)
+    return True
 
 
 def generate_reasoned(
@@ -236,8 +242,8 @@ def generate_reasoned(
 ) -> Generation:
     """Reasoning, then an answer, greedy; of at most `max_new_tokens` each."""
     decoding = Decoding(model, cache, ids, capture)
-    _reason(decoding, tokenizer, limits.max_new_tokens)
-    _answer(decoding, tokenizer, limits.max_new_tokens)
+    if _reason(decoding, tokenizer, limits.max_new_tokens):
+        _answer(decoding, tokenizer, limits.max_new_tokens)
     return decoding.out
 
 
