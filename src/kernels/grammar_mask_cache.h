@@ -54,17 +54,20 @@ struct GrammarMaskCache {
   int num_sets = 0;
 };
 
-// One row of a launch, while its tokens are looked for.
+// One row of a launch whose place was not in the cache, while its tokens are looked for.
 struct GrammarSearch {
-  std::int32_t is_missing = 0;  // nothing was known: the vocabulary is walked
-  std::int32_t set = 0;         // where it goes
-  LengthInterval lengths;       // for which that holds
+  std::int32_t index = 0;  // of the row in the launch
+  std::int32_t set = 0;    // where it goes
+  LengthInterval lengths;  // for which that holds
   std::uint32_t num_arrived = 0;
 };
 
-// Of one launch: blocks that are through with a part of it. Zeros between launches.
+// Of one launch. Zeros between launches.
 struct GrammarArrivals {
+  std::uint32_t num_missing = 0;  // rows whose place was not in the cache
+  // Blocks that are through with a part of it.
   std::uint32_t num_found = 0;
+  std::uint32_t num_copied = 0;
   std::uint32_t num_ended = 0;
 };
 

@@ -566,7 +566,7 @@ struct GrammarMasksParams {
       nullptr;          // out [num_rows, mask_stride], bits behind the vocabulary are zero
   int mask_stride = 0;  // words, at least (vocab + 31) / 32
   int num_rows = 0;
-  GrammarSearch* searches = nullptr;    // [num_rows], scratch
+  GrammarSearch* searches = nullptr;    // [num_rows], scratch: rows whose place is new
   GrammarArrivals* arrivals = nullptr;  // one, zeros before the first launch
 };
 

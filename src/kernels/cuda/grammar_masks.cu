@@ -1,13 +1,17 @@
 // The legal tokens of rows with a grammar; GrammarMasksParams in kernels.h says which. One launch of two sorts of blocks:
 //
-//   finders   the first blocks, one for each row: takes the row's last token and looks its place up in the cache
-//   walkers   the others, in a few teams, each of which takes every few-th row whose place was not there: a warp for 32 tokens, a
-//             thread for each of them; the last walker of a row puts what was found into the cache
+//   finders   the first blocks, one for each row: takes the row's last token, looks its place up in the cache, and lists the row
+//             where the place is not there
+//   walkers   the others, in a few teams, each of which takes every few-th row of that list: a warp for 32 tokens, a thread for
+//             each of them; the last walker of a row puts what was found into the cache
 //
-// Walkers wait until all finders are through, and only they change the cache, so no row meets an entry that is half made. A
-// finder waits for nobody and has a lower number, so it starts no later than who waits for it. With nothing to walk a walker ends
-// as soon as the finders have: a second kernel would cost another launch, and a grid of walkers for each row the starting of
-// thousands of blocks.
+// Walkers wait until all finders have looked. Only they change the cache, and not before all finders have copied what they
+// found, so no row meets an entry that is half made. A finder waits for nobody and has a lower number, so it starts no later
+// than who waits for it. With nothing to walk a walker ends as soon as the finders have looked: a second kernel would cost
+// another launch, and a grid of walkers for each row the starting of thousands of blocks.
+//
+// What a finder reads hangs together in a chain, each link an access to memory behind the other. So what can be asked for
+// together is: the classes of all bytes beside the token's bytes, all words of an entry before any of them is judged.
 //
 // All this depends on nothing that the forward writes, and still comes behind it and not beside it: the forward of a decode step is
 // one launch that has every multiprocessor to itself (decoder_kernel.cuh). Blocks in front of it delay that launch as much as they
@@ -66,25 +70,35 @@ __device__ GrammarRow& share_row(const GrammarRow& row) {
   return *reinterpret_cast<GrammarRow*>(words);
 }
 
-// The block's threads, with its row in shared memory. The way along a token is one access of memory behind the other, so all
-// threads look up the classes of its bytes, and what one thread then changes is near to it.
-__device__ void move_row(const GrammarMasksParams& p, const RowState& state,
-                         const GrammarTables& grammar, GrammarRow& place) {
-  __shared__ std::uint8_t classes[kThreads];
+// Where the bytes of a row's last token are.
+struct TextRange {
+  int begin, end;
+};
+
+__device__ TextRange last_text(const GrammarMasksParams& p, const RowState& state) {
   const int token = state.input.id;
-  const bool begins = state.num_generated == 0;
-  const bool has_text = !begins && 0 <= token && token < p.texts.vocab;
-  const int begin = has_text ? p.texts.first[token] : 0;
-  const int end = has_text ? p.texts.first[token + 1] : 0;
-  bool legal = begin < end && place.state != kDeadGrammarState;
-  for (int first = begin; first < end; first += kThreads) {
-    const int num_bytes = min(kThreads, end - first);
+  if (state.num_generated == 0 || token < 0 || token >= p.texts.vocab) return {0, 0};
+  return {p.texts.first[token], p.texts.first[token + 1]};
+}
+
+// The block's threads, with its row in shared memory. The way along a token is one access of memory behind the other, so all
+// threads bring its bytes and the classes of all bytes, and what one thread then looks up and changes is near to it.
+__device__ void move_row(const GrammarMasksParams& p, TextRange text, bool begins,
+                         const GrammarTables& grammar, GrammarRow& place) {
+  constexpr int kNumBytes = 256;
+  static_assert(kThreads == kNumBytes);  // a thread for each
+  __shared__ std::uint8_t class_of[kNumBytes];
+  __shared__ std::uint8_t bytes[kThreads];
+  class_of[threadIdx.x] = grammar.class_of[threadIdx.x];
+  bool legal = text.begin < text.end && place.state != kDeadGrammarState;
+  for (int first = text.begin; first < text.end; first += kThreads) {
+    const int num_bytes = min(kThreads, text.end - first);
     const int i = static_cast<int>(threadIdx.x);
-    if (i < num_bytes) classes[i] = grammar.class_of[p.texts.bytes[first + i]];
+    if (i < num_bytes) bytes[i] = p.texts.bytes[first + i];
     __syncthreads();
     if (i == 0) {
       for (int at = 0; legal && at < num_bytes; ++at) {
-        legal = take_class(grammar, place, classes[at]);
+        legal = take_class(grammar, place, class_of[bytes[at]]);
       }
     }
     __syncthreads();
@@ -113,13 +127,13 @@ __device__ int find_way(const GrammarMasksParams& p, const GrammarTables& gramma
   __syncthreads();
   const int way = static_cast<int>(threadIdx.x) / kWayThreads;
   const GrammarMaskEntry& entry = p.cache.entries[std::int64_t{set} * kGrammarCacheWays + way];
-  bool same = __ldcg(&entry.grammar) == grammar.id &&
-              LengthInterval{__ldcg(&entry.lengths.least), __ldcg(&entry.lengths.most)}.contains(
-                  row.length);
+  const std::int32_t id = __ldcg(&entry.grammar);
+  const LengthInterval lengths{__ldcg(&entry.lengths.least), __ldcg(&entry.lengths.most)};
+  std::uint32_t difference = 0;
   for (int i = threadIdx.x % kWayThreads; i < num_place_words(row); i += kWayThreads) {
-    same = same && __ldcg(&entry.place[i]) == place_word(grammar, row, i);
+    difference |= __ldcg(&entry.place[i]) ^ place_word(grammar, row, i);
   }
-  if (!same) differs[way] = 1;
+  if (id != grammar.id || !lengths.contains(row.length) || difference != 0) differs[way] = 1;
   __syncthreads();
   int found = -1;
   for (int w = kGrammarCacheWays - 1; w >= 0; --w) {
@@ -128,7 +142,10 @@ __device__ int find_way(const GrammarMasksParams& p, const GrammarTables& gramma
   return found;
 }
 
-__device__ void copy_mask(std::uint32_t* to, const std::uint32_t* from, int num_words) {
+// They do not overlap.
+__device__ void copy_mask(std::uint32_t* __restrict__ to, const std::uint32_t* __restrict__ from,
+                          int num_words) {
+#pragma unroll 8
   for (int i = threadIdx.x; i < num_words; i += kThreads) to[i] = __ldcg(&from[i]);
 }
 
@@ -148,35 +165,39 @@ __device__ int set_of(const GrammarMasksParams& p, const GrammarTables& grammar,
   return static_cast<int>(sum % static_cast<unsigned>(p.cache.num_sets));
 }
 
+// The finder of the i-th row has looked, and may still be copying.
+__device__ void tell_found(const GrammarMasksParams& p) {
+  __syncthreads();
+  if (threadIdx.x == 0) signal(p.arrivals->num_found);
+}
+
 // What a finder does for the i-th row.
 __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   const int row = p.rows[i];
-  GrammarSearch& search = p.searches[i];
-  if (!has_grammar(p, row)) {
-    if (threadIdx.x == 0) search.is_missing = 0;
-    return;
-  }
+  if (!has_grammar(p, row)) return tell_found(p);
   const RowState& state = p.row_states[row];
   const GrammarTables grammar = p.grammars[state.grammar];
+  const TextRange text = last_text(p, state);
   GrammarRow& place = share_row(p.grammar_rows[row]);
-  move_row(p, state, grammar, place);
+  move_row(p, text, state.num_generated == 0, grammar, place);
   copy_row(reinterpret_cast<std::uint32_t*>(&p.grammar_rows[row]),
            reinterpret_cast<const std::uint32_t*>(&place));
   std::uint32_t* const mask = p.masks + i * p.mask_stride;
   if (place.state == kDeadGrammarState) {
+    tell_found(p);
     for (int w = threadIdx.x; w < p.mask_stride; w += kThreads) mask[w] = 0;
-    if (threadIdx.x == 0) search.is_missing = 0;
     return;
   }
   const int set = set_of(p, grammar, place);
   const int way = find_way(p, grammar, place, set);
-  if (way >= 0) {
-    const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
-    copy_mask(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
-    if (threadIdx.x == 0) search.is_missing = 0;
-    return;
+  if (way < 0 && threadIdx.x == 0) {
+    p.searches[atomicAdd(&p.arrivals->num_missing, 1u)] =
+        GrammarSearch{.index = static_cast<std::int32_t>(i), .set = set};
   }
-  if (threadIdx.x == 0) search = GrammarSearch{.is_missing = 1, .set = set};
+  tell_found(p);
+  if (way < 0) return;
+  const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
+  copy_mask(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
 }
 
 // What a warp's threads noted while they tried their tokens.
@@ -189,11 +210,13 @@ __device__ void note_lengths(const LengthInterval& mine, GrammarSearch& search) 
 }
 
 // The last block of a row: what was found goes into the cache, unless somebody else changes its set just now, or was faster.
+// Others may be copying what lies there until all finders are through.
 __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
                      const GrammarRow& row, GrammarSearch& search, const std::uint32_t* mask) {
   __shared__ int way;
   const int set = __ldcg(&search.set);
   if (threadIdx.x == 0) {
+    wait_for_count(p.arrivals->num_copied, static_cast<unsigned>(p.num_rows));
     way = atomicCAS(&p.cache.locks[set], 0, 1) == 0
               ? static_cast<int>(p.cache.turns[set] % kGrammarCacheWays)
               : -1;
@@ -220,11 +243,12 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   if (threadIdx.x == 0) atomicExch(&p.cache.locks[set], 0);
 }
 
-// What a walker does for the i-th row, whose place was not in the cache: its part of the vocabulary.
-__device__ void walk(const GrammarMasksParams& p, std::int64_t i, int member, int num_members) {
+// What a walker does for a row whose place was not in the cache: its part of the vocabulary.
+__device__ void walk(const GrammarMasksParams& p, GrammarSearch& search, int member,
+                     int num_members) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
   __shared__ bool is_last;
-  GrammarSearch& search = p.searches[i];
+  const std::int64_t i = __ldcg(&search.index);
   const int row = p.rows[i];
   const GrammarTables grammar = p.grammars[p.row_states[row].grammar];
   const GrammarRow& place = share_row(p.grammar_rows[row]);
@@ -275,21 +299,21 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   if (walker < 0) {
     find(p, blockIdx.x);
     __syncthreads();
-    if (threadIdx.x == 0) signal(p.arrivals->num_found);
+    if (threadIdx.x == 0) signal(p.arrivals->num_copied);
   } else {
     if (threadIdx.x == 0) {
       wait_for_count(p.arrivals->num_found, static_cast<unsigned>(p.num_rows));
     }
     __syncthreads();
-    for (int i = walker % num_teams; i < p.num_rows; i += num_teams) {
-      if (__ldcg(&p.searches[i].is_missing) != 0) walk(p, i, walker / num_teams, num_members);
+    const int num_missing = static_cast<int>(__ldcg(&p.arrivals->num_missing));
+    for (int k = walker % num_teams; k < num_missing; k += num_teams) {
+      walk(p, p.searches[k], walker / num_teams, num_members);
     }
   }
-  // The last block of all: every walker has seen the count.
+  // The last block of all: every walker has seen the counts.
   __syncthreads();
   if (threadIdx.x != 0 || atomicAdd(&p.arrivals->num_ended, 1u) + 1 != gridDim.x) return;
-  p.arrivals->num_found = 0;
-  p.arrivals->num_ended = 0;
+  *p.arrivals = GrammarArrivals{};
 }
 
 }  // namespace
