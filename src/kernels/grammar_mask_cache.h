@@ -68,7 +68,7 @@ struct GrammarArrivals {
   // Blocks that are through with a part of it.
   std::uint32_t num_found = 0;
   std::uint32_t num_copied = 0;
-  std::uint32_t num_ended = 0;
+  std::uint32_t num_ended = 0;  // of those that walk
 };
 
 }  // namespace gapless

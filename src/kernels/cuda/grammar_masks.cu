@@ -180,24 +180,33 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   const TextRange text = last_text(p, state);
   GrammarRow& place = share_row(p.grammar_rows[row]);
   move_row(p, text, state.num_generated == 0, grammar, place);
-  copy_row(reinterpret_cast<std::uint32_t*>(&p.grammar_rows[row]),
-           reinterpret_cast<const std::uint32_t*>(&place));
+  const auto keep_place = [&] {
+    copy_row(reinterpret_cast<std::uint32_t*>(&p.grammar_rows[row]),
+             reinterpret_cast<const std::uint32_t*>(&place));
+  };
   std::uint32_t* const mask = p.masks + i * p.mask_stride;
   if (place.state == kDeadGrammarState) {
     tell_found(p);
+    keep_place();
     for (int w = threadIdx.x; w < p.mask_stride; w += kThreads) mask[w] = 0;
     return;
   }
   const int set = set_of(p, grammar, place);
   const int way = find_way(p, grammar, place, set);
-  if (way < 0 && threadIdx.x == 0) {
-    p.searches[atomicAdd(&p.arrivals->num_missing, 1u)] =
-        GrammarSearch{.index = static_cast<std::int32_t>(i), .set = set};
+  if (way < 0) {
+    // Walkers read both.
+    keep_place();
+    if (threadIdx.x == 0) {
+      p.searches[atomicAdd(&p.arrivals->num_missing, 1u)] =
+          GrammarSearch{.index = static_cast<std::int32_t>(i), .set = set};
+    }
+    return tell_found(p);
   }
+  // Before anything is written: to tell takes as long as what was written takes to arrive.
   tell_found(p);
-  if (way < 0) return;
   const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
   copy_mask(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
+  keep_place();
 }
 
 // What a warp's threads noted while they tried their tokens.
@@ -300,19 +309,21 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     find(p, blockIdx.x);
     __syncthreads();
     if (threadIdx.x == 0) signal(p.arrivals->num_copied);
-  } else {
-    if (threadIdx.x == 0) {
-      wait_for_count(p.arrivals->num_found, static_cast<unsigned>(p.num_rows));
-    }
-    __syncthreads();
-    const int num_missing = static_cast<int>(__ldcg(&p.arrivals->num_missing));
-    for (int k = walker % num_teams; k < num_missing; k += num_teams) {
-      walk(p, p.searches[k], walker / num_teams, num_members);
-    }
+    return;
   }
-  // The last block of all: every walker has seen the counts.
+  if (threadIdx.x == 0) {
+    wait_for_count(p.arrivals->num_found, static_cast<unsigned>(p.num_rows));
+  }
   __syncthreads();
-  if (threadIdx.x != 0 || atomicAdd(&p.arrivals->num_ended, 1u) + 1 != gridDim.x) return;
+  const int num_missing = static_cast<int>(__ldcg(&p.arrivals->num_missing));
+  for (int k = walker % num_teams; k < num_missing; k += num_teams) {
+    walk(p, p.searches[k], walker / num_teams, num_members);
+  }
+  // The last walker: all others have seen the counts, and the finders have to count no more.
+  __syncthreads();
+  const auto num_walkers = static_cast<unsigned>(num_teams * num_members);
+  if (threadIdx.x != 0 || atomicAdd(&p.arrivals->num_ended, 1u) + 1 != num_walkers) return;
+  wait_for_count(p.arrivals->num_copied, static_cast<unsigned>(p.num_rows));
   *p.arrivals = GrammarArrivals{};
 }
 
