@@ -24,7 +24,7 @@ struct PredictedGpu {
   MeasuredPath measured;
   GpuPrediction most, seen;
 
-  bool path_has_run() const { return measured.path != "9.0a" || path_of(gpu) == "9.0a"; }
+  bool path_has_run() const { return path_measured_as(measured.path) == path_of(gpu); }
 };
 
 StatusOr<int> crops_of_picture(const ModelConfig& config) {

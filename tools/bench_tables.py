@@ -401,10 +401,16 @@ def grammar(result):
                "host learns of a run a step late.\n")
 
 
+def paths(result):
+    rows = [[path, *(f'{point["step_ms"]["median"]:.2f} ({point["percent_of_ceiling"]:.0f} %)' for point in got["decode"]),
+             f'{got["encode_13_ms"]:.1f}', f'{got["prefill_770_ms"]:.2f}'] for path, got in result["paths"].items()]
+    yield table(["path", "step at 1 row, ms (of the bandwidth)", "8 rows", "32 rows", "13 crops, ms", "770 tokens, ms"], rows)
+
+
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
           "pictures": pictures, "serve": serve, "short-answers": short_answers, "kernels": kernels, "logits": logits,
           "power": power, "grammar": grammar, "replicas": replicas, "routers": routers, "foreign_load": foreign_load,
-          "scaling": scaling}
+          "scaling": scaling, "paths": paths}
 
 
 def read(path):

@@ -182,7 +182,10 @@ TEST_F(GpuPredictionTest, APathThatHasRunIsTakenByItsOwnFigures) {
   EXPECT_EQ(load("RTX 3090")->path, "8.6");  // 99 KB
   EXPECT_EQ(load("A100")->path, "8.0");
   EXPECT_EQ(load("RTX 5090")->path, "9.0");  // 12.0 has not run
-  EXPECT_EQ(load("L4")->path, "9.0a");       // 8.9 has not
+  EXPECT_EQ(load("L4")->path, "8.6");        // 8.9 has not: what is nearest to it
+  EXPECT_EQ(path_measured_as("8.6"), path_of(gpu_named("RTX 3090")));
+  EXPECT_EQ(path_measured_as("12.0"), path_of(gpu_named("RTX 5090")));
+  EXPECT_NE(path_measured_as("8.6"), path_of(gpu_named("L4")));
   EXPECT_EQ(load("H200")->path, "9.0a");
   EXPECT_NEAR(load("A100")->steps[0].bandwidth_share * 1.25, load("H200")->steps[0].bandwidth_share,
               1e-9);

@@ -27,7 +27,7 @@ struct PathNames {
   std::size_t num_measured;
 };
 constexpr PathNames kPathNames[] = {
-    {80, "8.0", {"8.0"}, 1},   {86, "8.0", {"8.6", "8.0"}, 2}, {89, "8.9", {"8.9"}, 1},
+    {80, "8.0", {"8.0"}, 1},   {86, "8.0", {"8.6", "8.0"}, 2}, {89, "8.9", {"8.9", "8.6"}, 2},
     {90, "9.0a", {"9.0a"}, 1}, {100, "9.0", {"9.0"}, 1},       {120, "9.0", {"12.0", "9.0"}, 2},
 };
 
@@ -72,6 +72,10 @@ std::string_view path_of(const GpuSpec& gpu) {
 std::span<const std::string_view> measured_names_of(const GpuSpec& gpu) {
   const PathNames& names = names_of(gpu);
   return {names.measured, names.num_measured};
+}
+
+std::string_view path_measured_as(std::string_view name) {
+  return name == "8.6" ? "8.0" : name == "12.0" ? "9.0" : name;
 }
 
 }  // namespace gapless

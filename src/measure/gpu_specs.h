@@ -28,7 +28,10 @@ StatusOr<GpuSpec> find_gpu(std::string_view name);
 std::string_view path_of(const GpuSpec& gpu);
 
 // Under which names bench/paths.py may have measured that path, the one nearest to this GPU first: with 99 KB of shared
-// memory in a block path 8.0 is measured as 8.6, path 9.0 as 12.0.
+// memory in a block path 8.0 is measured as 8.6, path 9.0 as 12.0. In 16 bits 8.9 runs what 8.6 runs.
 std::span<const std::string_view> measured_names_of(const GpuSpec& gpu);
+
+// The path that bench/paths.py measures under a name.
+std::string_view path_measured_as(std::string_view name);
 
 }  // namespace gapless
