@@ -13,9 +13,11 @@ from safetensors.torch import load_file
 TOOLS = Path(__file__).parents[1]
 sys.path.insert(0, str(TOOLS))
 
+import evaluate  # noqa: E402
 import share_tensors  # noqa: E402
 import train  # noqa: E402
 from gapless_tools.reference_model import load_weights  # noqa: E402
+from gapless_tools.skills import Generation  # noqa: E402
 from gapless_tools.training_model import unevenness  # noqa: E402
 
 MODELS = TOOLS.parent / "models"
@@ -54,6 +56,12 @@ class UnevenUse(unittest.TestCase):
         self.assertAlmostEqual(float(even), 1)
         one = unevenness(torch.tensor([[20.0, 0, 0, 0]]).expand(6, 4), torch.tensor([6, 0, 0, 0]))
         self.assertAlmostEqual(float(one), 4, places=3)
+
+
+class ResponseOfAReasoning(unittest.TestCase):
+    def test_without_an_answer_is_an_empty_one(self) -> None:
+        found = evaluate.response_of({"id": "1", "skill": "query"}, Generation([], reasoning="I point"))
+        self.assertEqual((found["answer"], found["reasoning"]["text"]), ("", "I point"))
 
 
 if __name__ == "__main__":
