@@ -35,7 +35,8 @@ def response_of(item: dict, generation: Generation) -> dict:
     if generation.reasoning is not None:
         parts = [{"start_idx": part.start, "end_idx": part.end, "points": part.points} for part in generation.grounding]
         response["reasoning"] = {"text": generation.reasoning, "grounding": parts}
-    return response | {"answer" if item["skill"] == "query" else "caption": generation.text}
+    text = generation.text or ""  # a reasoning that ends the request has no answer behind it
+    return response | {"answer" if item["skill"] == "query" else "caption": text}
 
 
 @torch.no_grad()

@@ -19,12 +19,12 @@ from safetensors.torch import load_file, save_file
 OWN = "own.safetensors"
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True, help="folder that gets the files")
     parser.add_argument("--shared", type=Path, required=True, help="folder of the other model")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     link = options.model / f"{options.shared.name}.safetensors"
     weights, others = load_file(options.checkpoint), load_file(options.shared / "model.safetensors")
     same = {name for name, tensor in weights.items()

@@ -28,11 +28,11 @@ CASES: dict[str, tuple[list[str], list[Request]]] = {
             ("query", COUNT, True),
             ("point", "shape"),
             ("detect", "shape"),
-            ("segment", "circle"),
+            ("segment", "blue square"),
             ("caption", "short"),
         ],
     ),
-    "wide": (["wide.png"], [("query", COUNT, True), ("detect", "shape"), ("segment", "shape")]),
+    "wide": (["wide.png"], [("query", COUNT, True), ("detect", "shape"), ("segment", "triangle")]),
     "text_only": ([], [("query", "What can you do?")]),
     "pair": (["single.png", "tall.png"], [("query", COUNT)]),
 }

@@ -1,8 +1,9 @@
 """Trains models/tiny from random weights on scenes drawn while it runs, and models/tiny3 from tools/upcycle.py's.
 
-With --pool (tools/make_feature_pool.py) what the image goes through is frozen: the vision encoder, and the text blocks
-below the experts. An image's states there are computed once: for machines without a GPU. The learning-rate schedule runs
-over --seconds of wall time: a slower machine needs more of them.
+With --freeze-image what the image goes through is frozen: the vision encoder, and the text blocks below the experts. So
+models/tiny3 goes on sharing them with models/tiny. With --pool (tools/make_feature_pool.py) an image's states there are
+computed once besides: for machines without a GPU. The learning-rate schedule runs over --seconds of wall time: a slower
+machine needs more of them.
 Writes checkpoint.safetensors (the averaged weights, bfloat16, published naming) and log.jsonl into --out.
 """
 
@@ -16,7 +17,6 @@ import time
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch.utils.data import DataLoader
 
@@ -29,18 +29,19 @@ from gapless_tools.losses import dense_losses, region_losses, token_losses  # no
 from gapless_tools.packing import SUFFIX  # noqa: E402
 from gapless_tools.path_grammar import path_numbers  # noqa: E402
 from gapless_tools.prompts import Shares  # noqa: E402
-from gapless_tools.reference_model import FIXED_TENSORS, ReferenceModel, initial_weights  # noqa: E402
+from gapless_tools.reference_model import FIXED_TENSORS, ReferenceModel, Weights, initial_weights, load_weights  # noqa: E402
 from gapless_tools.training_model import TrainingModel, dense_head_weights  # noqa: E402
 
-LOSS_WEIGHTS = {"token": 1.0, "path": 1.0, "coord": 0.5, "size": 0.25, "kind": 0.3, "colour": 0.2, "text": 0.25, "sides": 0.5}
+LOSS_WEIGHTS = {"token": 1.0, "path": 1.0, "coord": 0.5, "size": 0.25, "balance": 0.01}
+LOSS_WEIGHTS |= {"kind": 0.3, "colour": 0.2, "text": 0.25, "sides": 0.5}  # of the dense heads
 INPUT_JITTER = 0.004  # of coordinates and, relative, of sizes that are fed back
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="folder with config.json and tokenizer.json")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--init", type=Path, help="a checkpoint to go on from; the optimizer starts afresh")
+    parser.add_argument("--init", type=Path, help="a checkpoint or a model's folder to go on from; the optimizer starts afresh")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--seconds", type=float, default=900, help="length of the run; the schedule ends with it")
     parser.add_argument("--max-steps", type=int, default=1_000_000)
@@ -53,17 +54,22 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--warmup-steps", type=int, default=500)
     parser.add_argument("--checkpoint-seconds", type=float, default=120)
     parser.add_argument("--average-seconds", type=float, default=60, help="over which weights are averaged")
-    parser.add_argument("--pool", type=Path, help="vision features; layers below the experts are not trained then")
-    parser.add_argument("--freeze-inputs", action="store_true", help="with --pool: embeddings too, so that no gradient goes there")
+    parser.add_argument("--freeze-image", action="store_true", help="what it goes through: vision, and blocks below the experts")
+    parser.add_argument("--pool", type=Path, help="vision features; means --freeze-image")
+    parser.add_argument("--freeze-inputs", action="store_true", help="with --freeze-image: embeddings too, so that no gradient goes there")
     parser.add_argument("--head-lr", type=float, default=1, help="times --lr: of the region heads")
-    parser.add_argument("--slots", type=int, default=SUFFIX, help="tokens of tasks about an image of the pool")
+    parser.add_argument("--slots", type=int, default=SUFFIX, help="tokens of tasks about an image")
     parser.add_argument("--segment-share", type=float, default=Shares.segment, help="of the tasks")
     parser.add_argument("--upright-paths", action="store_true", help="one path for each kind: far easier to learn")
     parser.add_argument("--reason-share", type=float, default=Shares.reasoned, help="of the tasks")
     parser.add_argument("--threads", type=int, help="of the CPU")
     parser.add_argument("--log-every", type=int, default=100)
     parser.add_argument("--no-compile", action="store_true")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def read_weights(path: Path) -> Weights:
+    return load_weights(path) if path.is_dir() else load_weights(path.parent, path.name)
 
 
 class Training:
@@ -71,17 +77,18 @@ class Training:
         self.args = args
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.config = load_config(args.model)
-        weights = load_file(args.init) if args.init else initial_weights(self.config, args.seed)
+        weights = read_weights(args.init) if args.init else initial_weights(self.config, args.seed)
         self.weights = {k: v.to(self.device, torch.float32) for k, v in weights.items()}
         heads = {
             "vision": dense_head_weights(self.config.vision.enc_dim, args.seed + 1),
             "text": dense_head_weights(self.config.text.dim, args.seed + 2),
         }
-        if args.pool:
+        self.freezes = args.freeze_image or args.pool is not None
+        if self.freezes:
             heads = {}  # what they are for is frozen
         self.heads = {k: {n: t.to(self.device) for n, t in head.items()} for k, head in heads.items()}
         trained = {k: v for k, v in self.weights.items() if k not in FIXED_TENSORS}
-        if args.pool:
+        if self.freezes:
             self.frozen_blocks = self.config.text.moe.start_layer
             frozen = ("model.vision.", *(f"model.text.blocks.{i}." for i in range(self.frozen_blocks)))
             if args.freeze_inputs:
@@ -119,24 +126,30 @@ class Training:
         moved["size_in"] = moved["size_in"] * (1 + 8 * INPUT_JITTER * torch.randn_like(moved["size_in"]))
         return moved
 
+    @torch.no_grad()
     def states_below(self, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """What the frozen blocks make of the batch's images."""
+        if not self.args.pool:
+            features = self.model.image_features(batch["crops"], batch["tilings"].tolist())
+            return self.model.prefix_below(*features, self.frozen_blocks)
         found = []
         for image, whole, local in zip(batch["images"].tolist(), batch["whole"], batch["local"]):
             if image not in self.below:
-                self.below[image] = self.model.prefix_below(whole, local, self.frozen_blocks)
+                self.below[image] = self.model.prefix_below(whole[None], local[None], self.frozen_blocks)
             found.append(self.below[image])
-        return [torch.stack(states) for states in zip(*found)]
+        return [torch.cat(states) for states in zip(*found)]
 
     def losses(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         with torch.autocast(self.device, dtype=torch.bfloat16):
-            if self.args.pool:
+            if self.freezes:
                 out = {"hidden": self.model.above(batch, self.states_below(batch))}
             else:
                 out = self.model.forward(batch)
             losses = token_losses(self.weights, out["hidden"], batch, self.path_numbers)
             slots = batch["tokens"].shape[1] // 6 * batch["tokens"].shape[0]
             losses |= region_losses(self.weights, out["hidden"], batch, slots)
+            if self.model.uneven:
+                losses["balance"] = torch.stack(list(self.model.uneven.values())).mean()
             for name in self.heads:
                 losses |= dense_losses(out["dense_" + name], batch, name)
         return losses
@@ -163,12 +176,13 @@ class Training:
     def run(self) -> None:
         args = self.args
         tokenizer = str(args.model / "tokenizer.json")
+        shares = Shares(args.segment_share, args.reason_share, args.upright_paths)
         if args.pool:
-            shares = Shares(args.segment_share, args.reason_share, args.upright_paths)
             dataset = PooledBatches(self.config, tokenizer, args.pool, args.seed, args.batch, args.slots, shares)
         else:
             tiled = (args.tiled_batch, args.tiled_every)
-            dataset = SceneBatches(self.config, tokenizer, args.seed, args.batch, *tiled)
+            dense = not self.freezes
+            dataset = SceneBatches(self.config, tokenizer, args.seed, args.batch, *tiled, args.slots, shares, dense)
         loader = DataLoader(
             dataset,
             batch_size=None,

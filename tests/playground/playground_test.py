@@ -243,7 +243,8 @@ class PlaygroundTest(unittest.TestCase):
         self.assert_sound(browser)
 
     def test_every_skill_of_the_shipped_moondream_3(self):
-        browser = self.page(server=self.serve("--model", str(ROOT / "models/tiny3"), "--compute", "float32"))
+        server = self.serve("--model", str(ROOT / "models/tiny3"), "--compute", "float32")
+        browser = self.page(server=server)
         self.assertEqual(self.tabs(browser), ["Query", "Caption", "Point", "Detect", "Segment"])
         browser.click("#sample")
         browser.wait_for("!document.getElementById('frame').hidden")
@@ -275,9 +276,11 @@ class PlaygroundTest(unittest.TestCase):
         self.assertEqual(browser.run("return " + found), 1)
         ask("4", "triangle", "document.querySelectorAll('#overlay rect').length")
         self.assertEqual(browser.run("return document.querySelectorAll('#overlay rect').length"), 1)
-        ask("5", "square", "document.querySelectorAll('#overlay svg path').length")
-        self.assertEqual(browser.run("return document.querySelector('#overlay svg path').getAttribute('d')"),
-                         "M 0 0 L 1 0 L 1 1 L 0 1 Z")
+        ask("5", "cross", "document.querySelectorAll('#overlay svg path').length")
+        drawn = browser.run("return document.querySelector('#overlay svg path').getAttribute('d')")
+        self.assertRegex(drawn, r"^M [\d.]+ [\d.]+( L [\d.]+ [\d.]+){11} Z$", "a cross has twelve corners")
+        picture = "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
+        self.assertEqual(drawn, self.post(server, "/v1/segment", {"image_url": picture, "object": "cross"})["path"])
         self.assert_sound(browser)
 
     def test_no_tab_for_a_skill_that_the_model_has_not(self):

@@ -2,7 +2,7 @@
 
 Most batches hold images of the 1x1 tiling: their one local crop equals the global crop, which is encoded once. Every
 `tiled_every`-th batch holds fewer images, of sizes that have several local crops, with the crops of all images in
-one list of fixed length.
+one list of fixed length. The targets of the dense heads are left out where these heads are not trained.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from .config import MoondreamConfig
 from .image_crops import make_crops
-from .packing import dense_targets, pack_scene
+from .packing import SUFFIX, dense_targets, pack_scene
+from .prompts import Shares
 from .scenes import make_scene
 
 ROW_FIELDS = (
@@ -38,10 +39,20 @@ MAX_CROPS_OF_IMAGE = 13
 
 class SceneBatches(IterableDataset):
     def __init__(
-        self, config: MoondreamConfig, tokenizer_path: str, seed: int, batch: int, tiled_batch: int, tiled_every: int
+        self,
+        config: MoondreamConfig,
+        tokenizer_path: str,
+        seed: int,
+        batch: int,
+        tiled_batch: int,
+        tiled_every: int,
+        slots: int = SUFFIX,
+        shares: Shares = Shares(),
+        dense: bool = True,
     ) -> None:
         self.config, self.tokenizer_path, self.seed = config, tokenizer_path, seed
         self.batch, self.tiled_batch, self.tiled_every = batch, tiled_batch, tiled_every
+        self.slots, self.shares, self.dense = slots, shares, dense
 
     def __iter__(self) -> Iterator[dict]:
         torch.set_num_threads(1)
@@ -59,7 +70,7 @@ class SceneBatches(IterableDataset):
         count = self.tiled_batch if tiled else self.batch
         size, grid = self.config.vision.crop_size, self.config.vision.grid
         rows: dict[str, list] = {name: [] for name in ROW_FIELDS}
-        dense: dict[str, list] = {"kind": [], "colour": [], "text": [], "sides": []}
+        dense: dict[str, list] = {"kind": [], "colour": [], "text": [], "sides": []} if self.dense else {}
         crops, tilings = [], []
         for i in range(count):
             index = number * 1000 + i
@@ -70,11 +81,13 @@ class SceneBatches(IterableDataset):
                 tilings.append(tiling)
             else:
                 crops.append(np.asarray(image.resize((size, size), Image.Resampling.LANCZOS))[None])
-            row = pack_scene(random.Random(f"tasks/{self.seed}/{index}"), scene, tokenizer, self.config)
+            rng = random.Random(f"tasks/{self.seed}/{index}")
+            row = pack_scene(rng, scene, tokenizer, self.config, self.slots, self.shares)
             for name in ROW_FIELDS:
                 rows[name].append(getattr(row, name))
-            for name, value in dense_targets(scene, grid).items():
-                dense[name].append(value)
+            if self.dense:
+                for name, value in dense_targets(scene, grid).items():
+                    dense[name].append(value)
         flat = np.concatenate(crops)
         if tiled:
             flat = np.concatenate([flat, np.zeros((count * MAX_CROPS_OF_IMAGE - len(flat), size, size, 3), np.uint8)])

@@ -6,7 +6,7 @@ tests/test_training_model.py holds it to the reference model.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -88,21 +88,46 @@ def scaled_heads(
     return torch.cat([scaled(q, wq), k, scaled(v, wv)], dim=-1)
 
 
-def chosen_experts(n: torch.Tensor, weights: Weights, name: str, moe: MoeConfig) -> torch.Tensor:
-    """n [T, D] -> [T, D]: each expert's tokens together, in one product each."""
-    best = F.linear(n, weights[name + ".router.weight"], weights[name + ".router.bias"]).topk(moe.experts_per_token)
+class Reordered(torch.autograd.Function):
+    """Rows in another order. What goes back is read too, not added: far faster on a GPU, and the same every time."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inverse)
+        return rows[order]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (inverse,) = ctx.saved_tensors
+        return gradient[inverse], None, None
+
+
+def unevenness(logits: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """1 where a router [T, experts] favours no expert; more where those that it likes best get most tokens (`counts`) too."""
+    liked = torch.softmax(logits.float(), dim=-1).mean(dim=0)
+    return len(counts) * (liked * counts).sum() / counts.sum()
+
+
+def chosen_experts(
+    n: torch.Tensor, weights: Weights, name: str, moe: MoeConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """n [T, D] -> [T, D]: each expert's tokens together, in one product each. And how unevenly they are used."""
+    logits = F.linear(n, weights[name + ".router.weight"], weights[name + ".router.bias"])
+    best = logits.topk(moe.experts_per_token)
     shares = torch.softmax(best.values.float(), dim=-1)
     expert_of = best.indices.flatten()
     order = expert_of.argsort()
-    token_of = order // moe.experts_per_token
-    counts = torch.bincount(expert_of, minlength=moe.num_experts).tolist()
+    inverse = order.argsort()
+    counts = torch.bincount(expert_of, minlength=moe.num_experts)
+    copies = n.to(logits.dtype)[:, None].expand(-1, moe.experts_per_token, -1)
+    sorted_rows = Reordered.apply(copies.flatten(0, 1), order, inverse)
     up, down = weights[name + ".fc1.weight"], weights[name + ".fc2.weight"]
     outputs = []
-    for expert, rows in enumerate(n[token_of].split(counts)):
+    for expert, rows in enumerate(sorted_rows.split(counts.tolist())):
         a, g = F.linear(rows, up[expert]).chunk(2, dim=-1)
         outputs.append(F.linear(F.gelu(a) * (g + 1), down[expert]))
-    weighted = torch.cat(outputs) * shares.flatten()[order][:, None].to(outputs[0].dtype)
-    return torch.zeros_like(weighted[: n.shape[0]]).index_add(0, token_of, weighted)
+    found = Reordered.apply(torch.cat(outputs), inverse, order).unflatten(0, best.indices.shape)
+    return (found * shares[..., None].to(found.dtype)).sum(dim=1), unevenness(logits, counts)
 
 
 def stitch_sources(tiling: tuple[int, int], config: MoondreamConfig) -> torch.Tensor:
@@ -162,6 +187,7 @@ class TrainingModel:
         self.vision_block = torch.compile(vision_block, dynamic=False) if compiled else vision_block
         self.text_block = torch.compile(text_block, dynamic=False) if compiled else text_block
         self.dense_layer = config.text.n_layers // 2
+        self.uneven: dict[int, torch.Tensor] = {}  # of each block with experts, of the last batch
 
     def encode(self, crops: torch.Tensor) -> torch.Tensor:
         """uint8 [n, 378, 378, 3] -> [n, 729, E]"""
@@ -215,7 +241,7 @@ class TrainingModel:
         x = x + linear(w, name + ".attn.proj", _merge(attended))
         if not text.has_experts(layer):
             return x + mlp(w, name + ".mlp", n)
-        fed = chosen_experts(n.flatten(0, 1), w, name + ".mlp", text.moe)
+        fed, self.uneven[layer] = chosen_experts(n.flatten(0, 1), w, name + ".mlp", text.moe)
         return x + fed.view(*n.shape[:2], -1)
 
     def described_block(self, layer: int, x: torch.Tensor, turn: Turn, suffix_mask: torch.Tensor) -> torch.Tensor:
@@ -230,18 +256,18 @@ class TrainingModel:
 
     @torch.no_grad()
     def prefix_below(self, whole: torch.Tensor, local: torch.Tensor, layers: int) -> list[torch.Tensor]:
-        """Of one image [729, E]: what block `layers` reads of the prefix, then keys and values of the blocks below."""
-        x = self.prefix_embeddings(whole[None], local[None])
+        """Of images [B, 729, E]: what block `layers` reads of the prefix, then keys and values of the blocks below."""
+        x = self.prefix_embeddings(whole, local)
         turn = self.turn_of(torch.arange(x.shape[1], device=x.device)[None])
         kept = []
         for i in range(layers):
             n, q, k, v = self.block_heads(i, x, turn)
             x = self.block_sum(i, x, n, F.scaled_dot_product_attention(q, k, v))
-            kept += [k[0], v[0]]
-        return [t.bfloat16() for t in (x[0], *kept)]
+            kept += [k, v]
+        return [t.bfloat16() for t in (x, *kept)]
 
     def above(self, batch: dict[str, torch.Tensor], below: list[torch.Tensor]) -> torch.Tensor:
-        """The suffix of forward() from prefix_below() of the batch's images, stacked. Gradients reach the suffix's inputs."""
+        """The suffix of forward() from prefix_below() of the batch's images. Gradients reach the suffix's inputs."""
         x, (kept, states) = self.suffix_embeddings(batch), (below[1:], below[0])
         prefix, layers = self.config.prefix_length, len(kept) // 2
         mask = suffix_mask_of(batch["segments"], batch["sees_image"], prefix).bfloat16()

@@ -3,6 +3,7 @@
 import random
 import sys
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from gapless_tools.config import load_config  # noqa: E402
 from gapless_tools.outlines import PATH_NUMBERS, mask_iou, path_of, path_text, polygons_of, true_outlines  # noqa: E402
 from gapless_tools.packing import said_path  # noqa: E402
 from gapless_tools.path_grammar import PathGrammar, path_numbers  # noqa: E402
-from gapless_tools.scenes import CROP, Item, Scene, draw_polygon, make_scene, shape_polygon  # noqa: E402
+from gapless_tools.scenes import CROP, HOLE, Item, Scene, draw_polygon, make_scene, shape_polygon  # noqa: E402
 from gapless_tools.skills import prompt_ids  # noqa: E402
 from gapless_tools.vocabulary import KINDS  # noqa: E402
 from PIL import Image  # noqa: E402
@@ -63,6 +64,13 @@ class Paths(unittest.TestCase):
         ring = path + " M 0.25 0.25 L 0.25 0.75 0.75 0.75 0.75 0.25 Z"
         self.assertAlmostEqual(mask_iou(ring, UNIT, square, UNIT), 3 / 4, delta=0.01)
         self.assertEqual(mask_iou("", UNIT, square, UNIT), 0)
+
+    def test_a_hole_is_no_part_of_a_shape(self) -> None:
+        square = Item("square", "red", UNIT, outline=[(0, 0), (1, 0), (1, 1), (0, 1)], hollow=True)
+        outlined = path_text([str(part) for part in path_of(square)])
+        self.assertGreater(mask_iou(outlined, UNIT, true_outlines(square), UNIT), 0.98)
+        filled = path_text([str(part) for part in path_of(replace(square, hollow=False))])
+        self.assertAlmostEqual(mask_iou(filled, UNIT, true_outlines(square), UNIT), 1 - HOLE**2, delta=0.01)
 
     def test_curves_and_relative_commands(self) -> None:
         circle = [polygons_of("M 0 0.5 A 0.5 0.5 0 1 1 1 0.5 A 0.5 0.5 0 1 1 0 0.5 Z")[0]]

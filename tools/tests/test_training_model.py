@@ -14,10 +14,10 @@ from gapless_tools.batches import SceneBatches  # noqa: E402
 from gapless_tools.config import load_config  # noqa: E402
 from gapless_tools.feature_pool import PooledBatches, write_pool  # noqa: E402
 from gapless_tools.losses import region_logits  # noqa: E402
-from gapless_tools.reference_model import ReferenceModel, TextCache, initial_weights  # noqa: E402
+from gapless_tools.reference_model import ReferenceModel, TextCache, experts, initial_weights  # noqa: E402
 from gapless_tools.scenes import make_scene  # noqa: E402
 from gapless_tools.skills import encode_image  # noqa: E402
-from gapless_tools.training_model import TrainingModel, dense_head_weights  # noqa: E402
+from gapless_tools.training_model import TrainingModel, chosen_experts, dense_head_weights  # noqa: E402
 
 MODELS = Path(__file__).parents[2] / "models"
 
@@ -84,12 +84,31 @@ class PackedEqualsReference(unittest.TestCase):
             with torch.no_grad():
                 whole = model.encode(batch["crops"])
                 hidden = model.forward(batch | {"whole": whole, "local": whole})["hidden"]
-                below = [torch.stack(one) for one in zip(*(model.prefix_below(one, one, layers) for one in whole))]
-                above = model.above(batch, below)
+                above = model.above(batch, model.prefix_below(whole, whole, layers))
             used = batch["segments"] > 0
             error = (above - hidden)[used].norm() / hidden[used].norm()
             self.assertLess(float(error), 0.01, "the prefix is rounded to bfloat16")
             self.assertGreater(float(error), 0)
+
+
+class ExpertsInOneProductEach(unittest.TestCase):
+    def test_gradients_are_those_of_the_reference(self) -> None:
+        config = load_config(MODELS / "tiny3")
+        name = f"model.text.blocks.{config.text.moe.start_layer}.mlp"
+        weights = {k: v for k, v in initial_weights(config, 6).items() if k.startswith(name)}
+        weights["n"] = torch.randn(40, config.text.dim, generator=torch.Generator().manual_seed(1))
+        aim = torch.randn(40, config.text.dim, generator=torch.Generator().manual_seed(2))
+        for tensor in weights.values():
+            tensor.requires_grad_()
+        gradients = []
+        for fed in (
+            experts(weights, name, weights["n"], config.text.moe),
+            chosen_experts(weights["n"], weights, name, config.text.moe)[0],
+        ):
+            gradients.append(torch.autograd.grad((fed - aim).square().sum(), list(weights.values())))
+        for key, wanted, found in zip(weights, *gradients):
+            self.assertGreater(float(wanted.abs().max()), 0, key)
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=key)
 
 
 class FeaturesOfAPool(unittest.TestCase):
