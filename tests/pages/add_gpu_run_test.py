@@ -39,7 +39,7 @@ class AddGpuRun(unittest.TestCase):
         (self.root / "bench/results").mkdir(parents=True)
         (self.root / "docs").mkdir()
         shutil.copy(ROOT / "docs/gpus.md", self.root / "docs")
-        for name in ("gpus-predicted", "decode-h200", "decode-cpu", "decode-fp8-weights-h200"):
+        for name in ("gpus-predicted", "paths-h200", "decode-h200", "decode-cpu", "decode-fp8-weights-h200"):
             shutil.copy(ROOT / f"bench/results/{name}.json", self.root / "bench/results")
 
     def add(self, run, *options):
