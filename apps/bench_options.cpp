@@ -7,6 +7,7 @@
 
 #include "base/limits.h"
 #include "engine_options.h"
+#include "memory_options.h"
 #include "model/load_source.h"
 
 namespace gapless {

@@ -17,6 +17,7 @@
 #include "load/load_target.h"
 #include "load/pictures.h"
 #include "load/server_process.h"
+#include "memory_options.h"
 
 namespace gapless {
 namespace {

@@ -18,6 +18,7 @@
 #include "bench_options.h"
 #include "engine_options.h"
 #include "measure/step_statistics.h"
+#include "memory_options.h"
 
 extern char** environ;
 

@@ -13,6 +13,7 @@
 #include "device/limited_device.h"
 #include "engine/memory_plan.h"
 #include "engine_service/engine_service.h"
+#include "memory_options.h"
 #include "model/load_source.h"
 #include "sim/faulty_device.h"
 
@@ -20,36 +21,10 @@ namespace gapless {
 
 namespace {
 
-const std::map<std::string, WeightFormat> kWeightFormats = {{"native", WeightFormat::kNative},
-                                                            {"fp8", WeightFormat::kFp8},
-                                                            {"w8a8", WeightFormat::kW8A8},
-                                                            {"int8", WeightFormat::kInt8}};
-const std::map<std::string, KvFormat> kKvFormats = {{"native", KvFormat::kNative},
-                                                    {"fp8", KvFormat::kFp8}};
-
 const std::map<std::string, Compute> kComputes = {
     {"auto", Compute::kAuto}, {"float32", Compute::kFloat32}, {"bfloat16", Compute::kBFloat16}};
 
 }  // namespace
-
-void add_weights_option(CLI::App& command, WeightFormat& weights) {
-  command
-      .add_option(
-          "--weights", weights,
-          "native; fp8: matrices in 8 bits with a scale per row, made at start-up; w8a8: "
-          "the same, and products in 8 bits in the vision encoder and in prefills; or int8, on "
-          "the CPU: all of these products in 8-bit whole numbers, in less memory")
-      ->transform(CLI::CheckedTransformer(kWeightFormats));
-}
-
-void add_kv_cache_option(CLI::App& command, KvFormat& format) {
-  command
-      .add_option(
-          "--kv-cache", format,
-          "native, or fp8: keys and values in 8 bits, so that twice as many fit (four times "
-          "on the CPU)")
-      ->transform(CLI::CheckedTransformer(kKvFormats));
-}
 
 void add_compute_option(CLI::App& command, Compute& compute) {
   command
@@ -57,19 +32,6 @@ void add_compute_option(CLI::App& command, Compute& compute) {
                   "What the CPU computes in: auto (what the processor is fastest in), float32, or "
                   "bfloat16, which takes half the memory; a GPU computes in bfloat16")
       ->transform(CLI::CheckedTransformer(kComputes));
-}
-
-void add_kv_cache_size_option(CLI::App& command, std::optional<double>& gb) {
-  command
-      .add_option("--kv-cache-gb", gb,
-                  "Memory for keys and values in GiB, one context at least. Default: what is left "
-                  "of a GPU's memory; a part of the machine's, 0.75 at most, on the CPU")
-      ->check(CLI::Range(0.001, 1e6));
-}
-
-std::optional<std::size_t> kv_cache_bytes(std::optional<double> gb) {
-  if (!gb) return std::nullopt;
-  return static_cast<std::size_t>(*gb * (std::size_t{1} << 30));
 }
 
 void add_wait_option(CLI::App& command, std::string& wait) {
@@ -80,17 +42,6 @@ void add_wait_option(CLI::App& command, std::string& wait) {
           "(it sleeps through the part of a step that is sure, known from the steps before)")
       ->check(CLI::IsMember({"spin", "nap"}))
       ->capture_default_str();
-}
-
-void add_max_context_option(CLI::App& command, std::optional<int>& max_context) {
-  command
-      .add_option(
-          "--max-context", max_context,
-          fmt::format(
-              "Positions of a sequence, prompt and answer, at most as many as the model was "
-              "trained for. Default: those that its config.json says, {} at most",
-              kDefaultTextContext))
-      ->check(CLI::Range(1, kMaxContext));
 }
 
 namespace {
@@ -122,17 +73,6 @@ std::vector<std::pair<std::string, std::string>> split_numerics(
 
 }  // namespace
 
-std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cache) {
-  std::vector<std::string> arguments;
-  for (const auto& [name, format] : kWeightFormats) {
-    if (format == weights) arguments.insert(arguments.end(), {"--weights", name});
-  }
-  for (const auto& [name, format] : kKvFormats) {
-    if (format == kv_cache) arguments.insert(arguments.end(), {"--kv-cache", name});
-  }
-  return arguments;
-}
-
 void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
   add_model_option(command, options.model);
   command
@@ -142,28 +82,12 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
           "between them (cuda:0,cuda:2), or all GPUs (all): an engine on each, and requests "
           "are shared out. cpu,cpu: two engines on the same cores, to try that without a GPU")
       ->capture_default_str();
-  add_weights_option(command, options.weights);
-  add_kv_cache_option(command, options.kv_cache);
   add_compute_option(command, options.compute);
-  add_kv_cache_size_option(command, options.kv_cache_gb);
-  command
-      .add_option("--gpu-memory", options.gpu_memory_gb,
-                  "GiB of each GPU's memory that may be taken, the driver's own included; what "
-                  "does not fit is "
-                  "refused at start, with what would do. Default: what is free")
-      ->check(CLI::Range(0.1, 1e6));
-  command
-      .add_option("--max-rows", options.max_rows,
-                  fmt::format("Sequences that run at once. Default: {} on a GPU, 16 on the CPU, "
-                              "fewer where memory is "
-                              "short",
-                              kMaxSeats))
-      ->check(CLI::Range(1, kMaxSeats));
+  add_memory_options(command, options);
   command
       .add_option("--preprocess-threads", options.preprocess_threads,
                   "Threads that decode pictures. Default: half the cores, 2 to 8")
       ->check(CLI::Range(1, 256));
-  add_max_context_option(command, options.max_context);
   add_numerics_option(command, options.numerics);
   command.add_option(
       "--refiner", options.refiner,
@@ -238,26 +162,6 @@ ModelOptions model_options(const EngineCommandOptions& options) {
 }
 
 constexpr double kBytesOfGiB = 1 << 30;
-
-// GPUs of less memory get what fits chosen for them; larger ones have room for what is usual.
-constexpr std::size_t kSmallGpuBytes = std::size_t{32} << 30;
-
-// What may be taken of a device's memory, where something has to be chosen for it.
-StatusOr<std::optional<std::size_t>> memory_bound(const EngineCommandOptions& options,
-                                                  const DeviceInfo& info) {
-  if (options.gpu_memory_gb) {
-    if (info.kind != DeviceKind::kCuda) {
-      return invalid_argument("--gpu-memory is for a GPU; the CPU's cache has --kv-cache-gb");
-    }
-    const auto bytes = static_cast<std::size_t>(*options.gpu_memory_gb * kBytesOfGiB);
-    return std::optional(std::max(bytes, kDriverBytes));
-  }
-  if (info.kind != DeviceKind::kCuda || info.total_memory_bytes > kSmallGpuBytes) {
-    return std::optional<std::size_t>();
-  }
-  // The driver's share is not free any more.
-  return std::optional(info.free_memory_bytes + kDriverBytes);
-}
 
 EngineOptions engine_options(const EngineCommandOptions& options, DeviceKind kind) {
   EngineOptions made;

@@ -41,21 +41,10 @@ struct EngineCommandOptions {
   std::string trace;                                       // file for write_trace; empty: none
 };
 
-// --weights
-void add_weights_option(CLI::App& command, WeightFormat& weights);
-// --kv-cache
-void add_kv_cache_option(CLI::App& command, KvFormat& format);
 // --compute
 void add_compute_option(CLI::App& command, Compute& compute);
-// --kv-cache-gb
-void add_kv_cache_size_option(CLI::App& command, std::optional<double>& gb);
-// In bytes, as ModelOptions has it.
-std::optional<std::size_t> kv_cache_bytes(std::optional<double> gb);
-void add_max_context_option(CLI::App& command, std::optional<int>& max_context);
 // --wait: "spin" or "nap".
 void add_wait_option(CLI::App& command, std::string& wait);
-// Both again, as the arguments of a process to be started.
-std::vector<std::string> format_arguments(WeightFormat weights, KvFormat kv_cache);
 void add_engine_options(CLI::App& command, EngineCommandOptions& options);
 // --trace, for commands that call write_trace.
 void add_trace_option(CLI::App& command, EngineCommandOptions& options);

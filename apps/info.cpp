@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "engine_options.h"
 #include "kernels/compute.h"
+#include "memory_options.h"
 #include "model/model_source.h"
 #include "model/model_summary.h"
 #include "model/weight_format.h"

@@ -3,36 +3,14 @@
 
 #include <cstdint>
 
-#include "base/limits.h"
 #include "kernels/cpu/dot_tile.h"
 #include "kernels/cpu/for_lanes.h"
+#include "kernels/cpu/key_blocks.h"
 #include "kernels/cpu/multiply_tile.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_ops.h"
-#include "kernels/kv_index.h"
 
 namespace gapless::cpu {
-
-// Keys of one step of the running softmax. Fixed, and counted from key 0, so that a query meets the
-// same steps in whatever tile, pack or launch it comes.
-inline constexpr int kKeyBlock = 64;
-static_assert(kKeyBlock % kPageTokens == 0);
-
-// Keys that the queries [first, first + count) of a tile see together.
-[[gnu::always_inline]] inline int most_visible(const AttentionTile& tile, int first, int count) {
-  int most = 0;
-  for (int i = first; i < first + count; ++i) {
-    if (tile.num_visible[i] > most) most = tile.num_visible[i];
-  }
-  return most;
-}
-
-// Where a key or value begins, in elements of the cache's format.
-[[gnu::always_inline]] inline std::int64_t place_of(const AttentionTile& tile, int key) {
-  const std::int64_t page = key / kPageTokens;
-  const std::int64_t number = tile.page_table != nullptr ? tile.page_table[page] : page;
-  return tile.first + number * tile.page_stride + key % kPageTokens * tile.key_stride;
-}
 
 // Running softmax (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018): per
 // query the largest score so far, the sum of the exponentials, and the weighted sum of the values,
@@ -57,21 +35,16 @@ class AttentionRun {
   }
 
   void run() {
-    const int num_keys = most_visible(tile_, 0, tile_.num_queries);
-    for (int begin = 0; begin < num_keys; begin += kKeyBlock) {
-      const int count = num_keys - begin < kKeyBlock ? num_keys - begin : kKeyBlock;
-      load_keys(begin, count);
-      load_values(begin, count);
-      for (int i = 0; i < tile_.num_queries; i += Simd::kPackedRows) {
-        const int left = tile_.num_queries - i;
-        const int num_rows = left < Simd::kPackedRows ? left : Simd::kPackedRows;
-        const int visible = most_visible(tile_, i, num_rows) - begin;
-        if (visible <= 0) continue;
-        with_count<Simd::kPackedRows>(num_rows, [&]<int kRows>() {
-          attend_to_block<kRows>(i, begin, visible < count ? visible : count);
+    over_key_blocks<kKeyBlock, Simd::kPackedRows>(
+        tile_,
+        [&](int begin, int count) {
+          load_keys(begin, count);
+          load_values(begin, count);
+        },
+        [&](int first, int num_rows, int begin, int count) {
+          with_count<Simd::kPackedRows>(
+              num_rows, [&]<int kRows>() { attend_to_block<kRows>(first, begin, count); });
         });
-      }
-    }
     for (int i = 0; i < tile_.num_queries; ++i) write_row(i);
   }
 

@@ -9,6 +9,7 @@ std::span<const VectorOps* const> available_vector_ops() {
   static const std::vector<const VectorOps*> available = [] {
     std::vector<const VectorOps*> sets;
     const Processor processor = this_processor();
+    if (processor.has_amx) sets.push_back(&kAvx512AmxBf16Ops);
     if (processor.has_avx512_vnni) sets.push_back(&kAvx512VnniBf16Ops);
     if (processor.has_avx512) {
       sets.insert(sets.end(), {&kAvx512F32Ops, &kAvx512Bf16Ops});

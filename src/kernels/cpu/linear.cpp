@@ -17,7 +17,7 @@ constexpr std::int64_t kMinParallelElements = 20'000;
 
 // Columns and rows of a task are multiples of these, as the kernels' tiles are.
 constexpr std::int64_t kUnit = 32;
-constexpr std::int64_t kTileUnit = 12;
+constexpr std::int64_t kTileUnit = 48;
 constexpr std::int64_t kFewRows = 96;  // fewer of a task would not pay for packing its weights
 
 // Few enough rows that all threads have work until the end.

@@ -15,38 +15,57 @@
 
 namespace gapless::cpu {
 
-// y = activation(sums + bias) + residual, for `count` columns of one row. Y: T, or float for logits.
-template <typename Simd, typename T, typename Y>
-[[gnu::always_inline]] inline void finish_linear_row(const LinearParams& params,
-                                                     const float* row_sums, std::int64_t row,
-                                                     int column, int count) {
+// y = activation(sums + bias) + residual. Y: T, or float for logits.
+template <typename Simd, typename T, typename Y, bool kIsGelu, bool kHasResidual>
+void finish_linear_rows_as(const LinearParams& params, const float* sums, std::int64_t sums_stride,
+                           std::int64_t row, int num_rows, int column, int num_columns) {
   const auto* bias = static_cast<const T*>(params.weights.bias);
   const auto* residual = static_cast<const T*>(params.residual);
-  if (residual != nullptr) {
-    residual += row % params.residual_rows * params.residual_stride + column;
-  }
-  Y* y = static_cast<Y*>(params.y) + row * params.y_stride + column;
+  const std::int64_t first_residual_row = kHasResidual ? row % params.residual_rows : 0;
   for_lanes<Simd>(
-      count, [&](int at, int lanes) __attribute__((always_inline)) {
-        auto value = load_count<Simd>(row_sums + at, lanes);
-        if (bias != nullptr) value = Simd::add(value, load_count<Simd>(bias + column + at, lanes));
-        if (params.activation == Activation::kGeluTanh) value = gelu_tanh<Simd>(value);
-        if (residual != nullptr) value = Simd::add(value, load_count<Simd>(residual + at, lanes));
-        store_count<Simd>(y + at, value, lanes);
+      num_columns, [&](int at, int lanes) __attribute__((always_inline)) {
+        const auto bias_lanes =
+            bias == nullptr ? Simd::zero() : load_count<Simd>(bias + column + at, lanes);
+        Y* y = static_cast<Y*>(params.y) + row * params.y_stride + column + at;
+        std::int64_t residual_row = first_residual_row;
+        for (int i = 0; i < num_rows; ++i) {
+          auto value = load_count<Simd>(sums + i * sums_stride + at, lanes);
+          value = Simd::add(value, bias_lanes);
+          if constexpr (kIsGelu) value = gelu_tanh<Simd>(value);
+          if constexpr (kHasResidual) {
+            const T* from = residual + residual_row * params.residual_stride + column + at;
+            value = Simd::add(value, load_count<Simd>(from, lanes));
+            if (++residual_row == params.residual_rows) residual_row = 0;
+          }
+          store_count<Simd>(y, value, lanes);
+          y += params.y_stride;
+        }
       });
 }
 
 // Rows [row, row + num_rows), whose sums are `sums_stride` apart.
 template <typename Simd, typename T>
-void finish_linear_rows(const LinearParams& params, const float* sums, std::int64_t sums_stride,
-                        std::int64_t row, int num_rows, int column, int num_columns) {
-  for (int i = 0; i < num_rows; ++i) {
-    const float* row_sums = sums + i * sums_stride;
-    if (params.y_dtype == kDTypeOf<T>) {
-      finish_linear_row<Simd, T, T>(params, row_sums, row + i, column, num_columns);
+[[gnu::always_inline]] inline void finish_linear_rows(const LinearParams& params, const float* sums,
+                                                      std::int64_t sums_stride, std::int64_t row,
+                                                      int num_rows, int column, int num_columns) {
+  const auto finish = [&]<typename Y, bool kIsGelu, bool kHasResidual>() {
+    finish_linear_rows_as<Simd, T, Y, kIsGelu, kHasResidual>(params, sums, sums_stride, row,
+                                                             num_rows, column, num_columns);
+  };
+  const auto finish_as = [&]<typename Y>() {
+    const bool is_gelu = params.activation == Activation::kGeluTanh;
+    if (params.residual != nullptr) {
+      is_gelu ? finish.template operator()<Y, true, true>()
+              : finish.template operator()<Y, false, true>();
     } else {
-      finish_linear_row<Simd, T, float>(params, row_sums, row + i, column, num_columns);
+      is_gelu ? finish.template operator()<Y, true, false>()
+              : finish.template operator()<Y, false, false>();
     }
+  };
+  if (params.y_dtype == kDTypeOf<T>) {
+    finish_as.template operator()<T>();
+  } else {
+    finish_as.template operator()<float>();
   }
 }
 

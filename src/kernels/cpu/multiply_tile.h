@@ -61,6 +61,9 @@ template <typename Simd>
 [[gnu::always_inline]] inline typename Simd::Vector load_pairs(const Bf16* from, int count) {
   // The loads of simd_*.h may alias anything.
   if (count >= 2 * Simd::kLanes) return Simd::load(reinterpret_cast<const float*>(from));
+  if constexpr (requires { Simd::load_first_pairs(from, count); }) {
+    return Simd::load_first_pairs(from, count);
+  }
   Bf16 lanes[2 * Simd::kLanes] = {};
   for (int i = 0; i < count; ++i) lanes[i] = from[i];
   return Simd::load(reinterpret_cast<const float*>(lanes));

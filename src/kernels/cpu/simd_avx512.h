@@ -37,6 +37,9 @@ struct Avx512Simd {
   [[gnu::always_inline]] static void store_first(Bf16* to, Vector v, int count) {
     _mm256_mask_storeu_epi16(to, first_lanes(count), narrow(v));
   }
+  [[gnu::always_inline]] static Vector load_first_pairs(const Bf16* from, int count) {
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16((1u << count) - 1u, from));
+  }
   [[gnu::always_inline]] static Vector even(Vector pairs) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
   }

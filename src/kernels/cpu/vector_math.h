@@ -5,9 +5,10 @@ namespace gapless::cpu {
 
 // e^x for x in [-86.5, 88]; smaller x give 0, larger ones e^88. Cody and Waite's reduction to
 // x = n ln 2 + r, |r| <= ln(2) / 2, and the Taylor polynomial of e^r to r^7 / 7! (error below
-// 4e-9).
+// 4e-9). A Simd may have an exp of its own.
 template <typename Simd>
 [[gnu::always_inline]] inline typename Simd::Vector exp(typename Simd::Vector x) {
+  if constexpr (requires { Simd::exp(x); }) return Simd::exp(x);
   using Vector = typename Simd::Vector;
   const Vector lowest = Simd::broadcast(-86.5f);
   const Vector clamped = Simd::min(Simd::max(x, lowest), Simd::broadcast(88.0f));

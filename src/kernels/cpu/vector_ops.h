@@ -21,7 +21,7 @@ inline constexpr int kLinearPanelRows = 192;
 
 inline constexpr int kMaxHeadDim = 256;
 // Queries of an AttentionTile: a multiple of every simd_*.h's kPackedRows.
-inline constexpr int kMaxTileQueries = 192;
+inline constexpr int kMaxTileQueries = 384;
 
 // A few queries of one head that see the same keys, each a prefix of them. Key j lies at element
 // first + page(j / kPageTokens) * page_stride + (j % kPageTokens) * key_stride of k, in the cache

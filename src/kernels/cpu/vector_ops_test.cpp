@@ -271,9 +271,51 @@ class Bf16VectorOpsTest : public VectorOpsTest {
   }
 };
 
-// Lengths that end within a step, a vector and a pair; one long enough for several steps.
+// bfloat16 keeps eight bits; sets of it may have quicker functions than float32's, of sixteen.
+TEST_P(Bf16VectorOpsTest, ExpAndGelusAreRightToMoreThanBfloat16Shows) {
+  std::vector<float> x;
+  for (double v = -80; v < 79.9; v += 0.00371) x.push_back(static_cast<float>(v));
+  for (double v = 1e-7; v < 1; v *= 1.01) {
+    x.insert(x.end(), {static_cast<float>(v), static_cast<float>(-v)});
+  }
+  std::vector<float> exps = x, tanhs = x, erfs = x;
+  const auto count = static_cast<std::int64_t>(x.size());
+  ops().exp(exps.data(), count);
+  ops().gelu_tanh(tanhs.data(), count);
+  ops().gelu_erf(erfs.data(), count);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double exact = std::exp(double{x[i]});
+    ASSERT_LE(std::abs(exps[i] - exact), 1e-5 * exact) << "e^" << x[i];
+    const double tanh = reference::gelu_tanh(x[i]);
+    ASSERT_LE(std::abs(tanhs[i] - tanh), 1e-5 * std::abs(tanh) + 1e-9) << "gelu(" << x[i] << ")";
+    const double erf = reference::gelu_erf(x[i]);
+    ASSERT_LE(std::abs(erfs[i] - erf), 1e-5 * std::abs(erf) + 1e-6) << "gelu(" << x[i] << ")";
+  }
+}
+
+TEST_P(Bf16VectorOpsTest, ExpAndGelusAtTheirLimits) {
+  std::vector<float> x = {-88, -1000, -INFINITY, -1e38f};
+  ops().exp(x.data(), 4);
+  EXPECT_EQ(x, (std::vector<float>{0, 0, 0, 0}));
+  x = {80, 89, 1000, INFINITY};
+  ops().exp(x.data(), 4);
+  for (const float value : x) EXPECT_TRUE(value > 5e34f && std::isfinite(value)) << value;
+  for (const auto gelu : {ops().gelu_tanh, ops().gelu_erf}) {
+    x = {-1e4f, -1e19f, 1e4f, 1e19f, 0, 1e-20f, NAN};
+    gelu(x.data(), 7);
+    EXPECT_NEAR(x[0], 0, 1e-9f);
+    EXPECT_NEAR(x[1], 0, 1e-9f);
+    EXPECT_EQ(x[2], 1e4f);
+    EXPECT_EQ(x[3], 1e19f);
+    EXPECT_EQ(x[4], 0);
+    EXPECT_NEAR(x[5], 0, 1e-19f);
+    EXPECT_TRUE(std::isnan(x[6]));
+  }
+}
+
+// Lengths that end within a step, a vector and a pair; one long enough for several steps, one for several chunks.
 TEST_P(Bf16VectorOpsTest, LinearOfOddShapes) {
-  for (const int in : {1, 3, 31, 32, 33, 72, 257, 592, 1152}) {
+  for (const int in : {1, 3, 31, 32, 33, 72, 257, 592, 1152, 2500}) {
     for (const int num_rows : {1, 5, 12, 13, 40}) {
       for (const int out : {1, 4, 31, 33, 200}) {
         auto x = random(static_cast<std::size_t>(num_rows) * in);
@@ -346,30 +388,31 @@ TEST_P(Bf16VectorOpsTest, LinearOfWhatIsNotFinite) {
 
 // The same bits for a row in any batch and with any cut of the product.
 TEST_P(Bf16VectorOpsTest, LinearDoesNotDependOnItsBlocks) {
-  constexpr int kRows = 29, kIn = 300, kOut = 210;
-  auto x = random(kRows * kIn), weight = random(kOut * kIn);
-  const std::vector<Bf16> x_bf16 = to_bf16(x), weight_bf16 = to_bf16(weight);
-  for (const bool decode : {false, true}) {
-    std::vector<float> whole(kRows * kOut), cut(kRows * kOut, NAN);
-    LinearParams params{.x = x_bf16.data(),
-                        .x_stride = kIn,
-                        .weights = {weight_bf16.data(), nullptr, kIn, kOut},
-                        .y = whole.data(),
-                        .y_stride = kOut,
-                        .y_dtype = DType::kF32,
-                        .num_rows = kRows,
-                        .decode = decode};
-    ops().linear_block(params, {0, kRows, 0, kOut});
-    params.y = cut.data();
-    const int row_cuts[] = {0, 1, 8, 21, kRows}, column_cuts[] = {0, 5, 64, 130, 131, kOut};
-    for (int r = 0; r + 1 < 5; ++r) {
-      for (int c = 0; c + 1 < 6; ++c) {
-        ops().linear_block(params,
-                           {row_cuts[r], row_cuts[r + 1], column_cuts[c], column_cuts[c + 1]});
+  constexpr int kRows = 29, kOut = 210;
+  for (const bool decode : {false, true})
+    for (const int kIn : {300, 1300}) {
+      auto x = random(kRows * kIn), weight = random(kOut * kIn);
+      const std::vector<Bf16> x_bf16 = to_bf16(x), weight_bf16 = to_bf16(weight);
+      std::vector<float> whole(kRows * kOut), cut(kRows * kOut, NAN);
+      LinearParams params{.x = x_bf16.data(),
+                          .x_stride = kIn,
+                          .weights = {weight_bf16.data(), nullptr, kIn, kOut},
+                          .y = whole.data(),
+                          .y_stride = kOut,
+                          .y_dtype = DType::kF32,
+                          .num_rows = kRows,
+                          .decode = decode};
+      ops().linear_block(params, {0, kRows, 0, kOut});
+      params.y = cut.data();
+      const int row_cuts[] = {0, 1, 8, 21, kRows}, column_cuts[] = {0, 5, 64, 130, 131, kOut};
+      for (int r = 0; r + 1 < 5; ++r) {
+        for (int c = 0; c + 1 < 6; ++c) {
+          ops().linear_block(params,
+                             {row_cuts[r], row_cuts[r + 1], column_cuts[c], column_cuts[c + 1]});
+        }
       }
+      EXPECT_EQ(std::memcmp(whole.data(), cut.data(), whole.size() * sizeof(float)), 0) << decode;
     }
-    EXPECT_EQ(std::memcmp(whole.data(), cut.data(), whole.size() * sizeof(float)), 0) << decode;
-  }
 }
 
 TEST_P(Bf16VectorOpsTest, VisionAttentionOfOddSizes) {

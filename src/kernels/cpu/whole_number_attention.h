@@ -7,7 +7,9 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/attention_kernel.h"
+#include "kernels/cpu/dot_tile.h"
+#include "kernels/cpu/key_blocks.h"
+#include "kernels/cpu/simd_avx512_bf16.h"
 #include "kernels/cpu/whole_numbers.h"
 
 namespace gapless::cpu {
@@ -20,29 +22,27 @@ class WholeNumberAttention {
       : tile_(tile),
         width_((tile.head_dim + kLanes - 1) / kLanes * kLanes),
         query_max_(query_max_of(tile.head_dim)) {
-    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(tile.head_dim));
+    const float scale = kLog2E / __builtin_sqrtf(static_cast<float>(tile.head_dim));
     for (int i = 0; i < tile.num_queries; ++i) {
       const Bf16* q = static_cast<const Bf16*>(tile.q) + i * tile.q_stride;
       query_scales_[i] = scale * Numbers::pack_row(q, tile.head_dim, query_max_, queries_[i]);
       largest_[i] = -__builtin_inff();
-      sum_[i] = 0;
+      _mm512_store_ps(sums_[i], _mm512_setzero_ps());
       __builtin_memset(values_[i], 0, static_cast<std::size_t>(width_) * sizeof(float));
     }
   }
 
   void run() {
-    const int num_keys = most_visible(tile_, 0, tile_.num_queries);
-    for (int begin = 0; begin < num_keys; begin += kKeyBlock) {
-      const int count = num_keys - begin < kKeyBlock ? num_keys - begin : kKeyBlock;
-      load_keys(begin, count);
-      load_values(begin, count);
-      for (int i = 0; i < tile_.num_queries; i += kTileRows) {
-        const int left = tile_.num_queries - i;
-        const int num_rows = left < kTileRows ? left : kTileRows;
-        if (most_visible(tile_, i, num_rows) <= begin) continue;
-        with_count<kTileRows>(num_rows, [&]<int kRows>() { attend_to_block<kRows>(i, begin); });
-      }
-    }
+    over_key_blocks<kKeyBlock, kTileRows>(
+        tile_,
+        [&](int begin, int count) {
+          load_keys(begin, count);
+          load_values(begin, count);
+        },
+        [&](int first, int num_rows, int begin, int) {
+          with_count<kTileRows>(num_rows,
+                                [&]<int kRows>() { attend_to_block<kRows>(first, begin); });
+        });
     for (int i = 0; i < tile_.num_queries; ++i) write_row(i);
   }
 
@@ -60,32 +60,11 @@ class WholeNumberAttention {
     return most < kWeightMax ? most : kWeightMax;
   }
 
-  // 64 keys, or values: rows of bfloat16, which a cache in 8 bits is turned into. Those past the end repeat the last one.
-  void find_rows(const void* from, int begin, int count, const Bf16* (&rows)[kKeyBlock]) {
-    for (int j = 0; j < kKeyBlock; ++j) {
-      if (j >= count) {
-        rows[j] = rows[count - 1];
-        continue;
-      }
-      const std::int64_t at = place_of(tile_, begin + j);
-      rows[j] = static_cast<const Bf16*>(from) + at;
-      if (tile_.format == KvFormat::kNative) continue;
-      alignas(64) float copy[kMaxHeadDim];
-      load_kv(tile_.format, from, at, copy, tile_.head_dim);
-      for_lanes<Simd>(
-          tile_.head_dim, [&](int d, int lanes) __attribute__((always_inline)) {
-            store_count<Simd>(widened_[j] + d, Simd::load(copy + d), lanes);
-          });
-      rows[j] = widened_[j];
-    }
-  }
-
   void load_keys(int begin, int count) {
-    const Bf16* rows[kKeyBlock];
-    find_rows(tile_.k, begin, count, rows);
+    rows_.find(tile_, tile_.k, begin, count);
     for (int first = 0; first < kKeyBlock; first += kLanes) {
       const Bf16* columns[kLanes];
-      for (int j = 0; j < kLanes; ++j) columns[j] = rows[first + j];
+      for (int j = 0; j < kLanes; ++j) columns[j] = rows_[first + j];
       Numbers::pack_columns(columns, tile_.head_dim, kMax, keys_[0] + first, kKeyBlock,
                             key_scales_ + first);
     }
@@ -93,19 +72,18 @@ class WholeNumberAttention {
 
   // Pairs of values, one behind the other: their dimensions lie in the lanes.
   void load_values(int begin, int count) {
-    const Bf16* rows[kKeyBlock];
-    find_rows(tile_.v, begin, count, rows);
+    rows_.find(tile_, tile_.v, begin, count);
     for (int j = 0; j < kKeyBlock; j += 2) {
       __m512 factors[2];
       for (int one = 0; one < 2; ++one) {
-        const float most = Numbers::largest(rows[j + one], tile_.head_dim);
+        const float most = Numbers::largest(rows_[j + one], tile_.head_dim);
         factors[one] = _mm512_set1_ps(Numbers::factor_of(most, kMax));
         value_scales_[j + one] = most * (1 / kMax);
       }
       for (int d = 0; d < tile_.head_dim; d += kLanes) {
         const int lanes = tile_.head_dim - d < kLanes ? tile_.head_dim - d : kLanes;
         const auto whole = [&](int one) __attribute__((always_inline)) {
-          const __m512 v = load_count<Simd>(rows[j + one] + d, lanes);
+          const __m512 v = load_count<Simd>(rows_[j + one] + d, lanes);
           return _mm512_cvtps_epi32(_mm512_mul_ps(v, factors[one]));
         };
         _mm512_store_si512(block_values_[j / 2] + d, Numbers::join(whole(0), whole(1)));
@@ -172,13 +150,23 @@ class WholeNumberAttention {
         _mm512_max_ps(_mm512_max_ps(score[0], score[1]), _mm512_max_ps(score[2], score[3]));
     const float block_largest = Simd::largest(most);
     const float largest = block_largest > largest_[i] ? block_largest : largest_[i];
-    __m512 sum = _mm512_setzero_ps(), most_weight = sum;
+    const __m512 relative_to = _mm512_set1_ps(largest);
+    __m512 sum = _mm512_load_ps(sums_[i]), most_weight = _mm512_setzero_ps();
+    if (largest != largest_[i]) {
+      const __m512 by = exp2_of(_mm512_sub_ps(_mm512_set1_ps(largest_[i]), relative_to));
+      sum = _mm512_mul_ps(sum, by);
+      for (int d = 0; d < width_; d += kLanes) {
+        _mm512_store_ps(values_[i] + d, _mm512_mul_ps(_mm512_load_ps(values_[i] + d), by));
+      }
+      largest_[i] = largest;
+    }
     for (int v = 0; v < kVectors; ++v) {
-      const __m512 weight = exp<Simd>(_mm512_sub_ps(score[v], _mm512_set1_ps(largest)));
+      const __m512 weight = exp2_of(_mm512_sub_ps(score[v], relative_to));
       sum = _mm512_add_ps(sum, weight);
       score[v] = _mm512_mul_ps(weight, _mm512_load_ps(value_scales_ + v * kLanes));
       most_weight = _mm512_max_ps(most_weight, score[v]);
     }
+    _mm512_store_ps(sums_[i], sum);
     const float scale = Simd::largest(most_weight);
     const __m512 factor = _mm512_set1_ps(Numbers::factor_of(scale, kWeightMax));
     for (int v = 0; v < kVectors; ++v) {
@@ -186,22 +174,11 @@ class WholeNumberAttention {
       _mm256_store_si256(reinterpret_cast<__m256i*>(weights + v * kLanes / 2),
                          _mm512_cvtepi32_epi16(whole));
     }
-    if (largest != largest_[i]) {
-      alignas(64) float shrink[kLanes];
-      Simd::store(shrink, exp<Simd>(_mm512_set1_ps(largest_[i] - largest)));
-      const __m512 by = _mm512_set1_ps(shrink[0]);
-      for (int d = 0; d < width_; d += kLanes) {
-        _mm512_store_ps(values_[i] + d, _mm512_mul_ps(_mm512_load_ps(values_[i] + d), by));
-      }
-      sum_[i] *= shrink[0];
-      largest_[i] = largest;
-    }
-    sum_[i] += Simd::sum(sum);
     return scale * (1 / kWeightMax);
   }
 
   void write_row(int i) {
-    const __m512 sum = _mm512_set1_ps(sum_[i]);
+    const __m512 sum = _mm512_set1_ps(Simd::sum(_mm512_load_ps(sums_[i])));
     Bf16* out = static_cast<Bf16*>(tile_.out) + i * tile_.out_stride;
     for_lanes<Simd>(
         tile_.head_dim, [&](int at, int lanes) __attribute__((always_inline)) {
@@ -213,8 +190,9 @@ class WholeNumberAttention {
   const int width_;  // head_dim in whole vectors
   const float query_max_;
   float largest_[kMaxTileQueries];
-  float sum_[kMaxTileQueries];
-  float query_scales_[kMaxTileQueries];  // times 1 / sqrt(head_dim)
+  alignas(64) float sums_[kMaxTileQueries][kLanes];  // of the weights, in each lane
+  float query_scales_
+      [kMaxTileQueries];  // times log2(e) / sqrt(head_dim): powers of two need no product
   alignas(64) float key_scales_[kKeyBlock];
   alignas(64) float value_scales_[kKeyBlock];
   alignas(64) std::int32_t queries_[kMaxTileQueries][kXStride];  // pairs
@@ -223,7 +201,7 @@ class WholeNumberAttention {
   alignas(64) float scores_[kTileRows][kKeyBlock];
   alignas(64) std::int32_t weights_[kTileRows][kWeightStride];  // pairs
   alignas(64) float values_[kMaxTileQueries][kMaxWidth];
-  Bf16 widened_[kKeyBlock][kMaxHeadDim];
+  KeyRows<Simd, kKeyBlock> rows_;
 };
 
 }  // namespace gapless::cpu
