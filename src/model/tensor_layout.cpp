@@ -32,8 +32,7 @@ TensorLayout lay_out_tensors(std::span<const WeightSpec> specs, DType dtype) {
   return layout;
 }
 
-TensorLayout share_memory(const TensorLayout& layout, DType dtype,
-                          const std::function<int(const std::string& name)>& group_of) {
+TensorLayout share_memory(const TensorLayout& layout, DType dtype, const GroupOfTensor& group_of) {
   TensorLayout shared = layout;
   const auto bytes_of = [dtype](const TensorPlacement& tensor) {
     return static_cast<std::size_t>(tensor.device_rows * tensor.row_stride) * dtype_bytes(dtype);
