@@ -14,6 +14,8 @@ class SequentialBlocksTest : public BlocksTest {
   void SetUp() override {
     BlocksTest::SetUp();
     expects_launch_ = true;
+    // Several query heads read the same rounded keys and values, and no bias is added to what comes of it.
+    fp8_tolerance_ = 5e-2;
   }
 };
 

@@ -183,7 +183,7 @@ class Computation {
       const int first_column = tiles.begin * kTileRows;
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
       const Biases biases = biases_of(matrix, layer, first_column);
-      Accumulators<kRows> sums = {};
+      Accumulators<kRows, kMostTiles<S, kRows>> sums = {};
       multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
       reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
@@ -232,8 +232,9 @@ class Computation {
       const int rank = work.rank_of(unit);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
-      Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
+      Accumulators<kRows, kMostTiles<S, kRows>> sums = {};
+      multiply_tiles<kFormat, kRows, S::kIsSequential>(tiles.size(), block_.ring, stage_, x,
+                                                       p_.num_rows, sums);
       reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
