@@ -88,15 +88,18 @@ DecoderLayer make_layer(const DecoderBlock& block) {
           .output_weights = static_cast<const char*>(block.prepared_out),
           .gamma = static_cast<const Bf16*>(block.norm.gamma),
           .beta = static_cast<const Bf16*>(block.norm.beta),
-          .ff_gamma = static_cast<const Bf16*>(block.ff_norm.gamma),
-          .q_gamma = static_cast<const Bf16*>(block.q_norm.gamma),
-          .k_gamma = static_cast<const Bf16*>(block.k_norm.gamma),
           .qkv_bias = static_cast<const Bf16*>(block.qkv.bias),
           .fc1_bias = static_cast<const Bf16*>(block.ff.up.bias),
           .proj_bias = static_cast<const Bf16*>(block.proj.bias),
           .fc2_bias = static_cast<const Bf16*>(block.ff.down.bias),
           .keys = block.kv.k,
           .values = block.kv.v};
+}
+
+SequentialLayer make_own(const DecoderBlock& block) {
+  return {.ff_gamma = static_cast<const Bf16*>(block.ff_norm.gamma),
+          .q_gamma = static_cast<const Bf16*>(block.q_norm.gamma),
+          .k_gamma = static_cast<const Bf16*>(block.k_norm.gamma)};
 }
 
 template <typename... Args>
@@ -144,9 +147,7 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
   p.dim = dim;
   p.ff_dim = ff_dim;
   p.num_heads = params.heads.num_heads;
-  p.num_kv_heads = params.heads.num_kv_heads;
   p.rotary_dim = params.rotary_dim;
-  p.max_units = max_units_of<S>(params.max_context);
   p.eps = params.blocks[0].norm.eps;
   p.num_rows = params.num_tokens;
   p.x = static_cast<Bf16*>(params.x);
@@ -157,14 +158,20 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
   p.page_table_stride = params.page_table_stride;
   p.rope_table = params.rope_table;
   p.norm = reinterpret_cast<Bf16*>(scratch + layout.norm);
-  p.ff_norm = reinterpret_cast<Bf16*>(scratch + layout.ff_norm);
   p.wide = reinterpret_cast<Bf16*>(scratch + layout.wide);
   p.qkv = reinterpret_cast<Bf16*>(scratch + layout.qkv);
   p.sums = reinterpret_cast<float*>(scratch + layout.sums);
-  p.ff_sums = reinterpret_cast<float*>(scratch + layout.ff_sums);
   p.part_softmax = reinterpret_cast<float2*>(scratch + layout.softmax);
   p.part_outputs = reinterpret_cast<float*>(scratch + layout.outputs);
   p.counters = static_cast<DecoderCounters*>(counters);
+  if constexpr (S::kIsSequential) {
+    SequentialLaunch& own = p.sequential;
+    for (int i = 0; i < params.num_blocks; ++i) own.layers[i] = make_own(params.blocks[i]);
+    own.num_kv_heads = params.heads.num_kv_heads;
+    own.max_units = max_units_of<S>(params.max_context);
+    own.ff_norm = reinterpret_cast<Bf16*>(scratch + layout.ff_norm);
+    own.ff_sums = reinterpret_cast<float*>(scratch + layout.ff_sums);
+  }
   if (params.head != nullptr) {
     const DecoderHead& head = *params.head;
     p.head_weights = static_cast<const char*>(head.linear.prepared);

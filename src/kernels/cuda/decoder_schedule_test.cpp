@@ -119,13 +119,7 @@ struct Config {
   int num_units = 40;
   bool has_head = true;
   int ring_stages = 6;
-  int most_tiles = kUnitTiles;  // of a unit
 };
-
-Config with_large_units(Config config) {
-  config.most_tiles = 2 * kUnitTiles;
-  return config;
-}
 
 template <typename S>
 DecoderSizes sizes_of(const Config& c) {
@@ -151,7 +145,7 @@ class Simulation {
     for (int block = 0; block < c_.num_blocks; ++block) {
       const DecoderSizes sizes = sizes_of<S>(c_);
       blocks_[block].shares.divide(sizes, block, c_.num_blocks);
-      const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks, c_.most_tiles);
+      const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks);
       stream(block, work);
       compute(block, work);
       signal(block, work);
@@ -439,7 +433,6 @@ TEST(DecoderScheduleTest, WarpsAgree) {
     for (unsigned seed = 0; seed < 20; ++seed) {
       EXPECT_EQ(Simulation<ParallelDecoder>(config).run(seed), "") << seed;
       EXPECT_EQ(Simulation<SequentialDecoder>(config).run(seed), "") << seed;
-      EXPECT_EQ(Simulation<SequentialDecoder>(with_large_units(config)).run(seed), "") << seed;
     }
   }
 }
@@ -470,13 +463,12 @@ TEST(DecoderScheduleTest, WhatIsRefusedGoesWrong) {
 }
 
 // What a block has of a product, as (tile, chunk).
-std::vector<std::pair<int, int>> pieces_of(const DecoderWork& work, const Phase& phase,
-                                           int most_tiles) {
+std::vector<std::pair<int, int>> pieces_of(const DecoderWork& work, const Phase& phase) {
   std::vector<std::pair<int, int>> pieces;
   for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); work.has(unit);
        work.next(phase.kind, unit)) {
     const TileRange tiles = work.tiles_of(phase.kind, unit);
-    EXPECT_LE(tiles.size(), most_tiles);
+    EXPECT_LE(tiles.size(), kUnitTiles);
     for (const Value x : phase.reads) {
       const ChunkRange chunks = work.chunks_of(x, unit);
       for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -503,8 +495,8 @@ void expect_covered_once(const Config& config) {
     for (int block = 0; block < config.num_blocks; ++block) {
       TileShares own;
       own.divide(sizes, block, config.num_blocks);
-      const DecoderWork work(sizes, own, block, config.num_blocks, config.most_tiles);
-      for (const auto& piece : pieces_of(work, phase, config.most_tiles)) matrix.push_back(piece);
+      const DecoderWork work(sizes, own, block, config.num_blocks);
+      for (const auto& piece : pieces_of(work, phase)) matrix.push_back(piece);
     }
   }
   const std::pair<int, int> shapes[3] = {{(sizes.qkv_width + sizes.up_width) / 16, sizes.dim / 128},
@@ -526,29 +518,6 @@ TEST(DecoderScheduleTest, UnitsCoverEachMatrixOnce) {
     const Config config{.num_blocks = num_blocks, .dim = 640, .ff_dim = 1152, .vocab = 1000};
     expect_covered_once<ParallelDecoder>(config);
     expect_covered_once<SequentialDecoder>(config);
-    expect_covered_once<SequentialDecoder>(with_large_units(config));
-  }
-}
-
-// Units of up to eight tiles: seven and six of thirteen, not eight and five. Shares of an output product are of eight tiles
-// where no block has more of them for it.
-TEST(DecoderScheduleTest, LargeUnitsAreEven) {
-  for (const auto& [dim, group] : {std::pair(4096, 8), {2048, 4}}) {
-    const DecoderSizes sizes{dim, 6144, 4096, 28672, 14336, 128256};
-    for (int block = 0; block < 132; ++block) {
-      TileShares own;
-      own.divide(sizes, block, 132);
-      const DecoderWork work(sizes, own, block, 132, 2 * kUnitTiles);
-      ProductUnit unit = work.first_unit(PhaseKind::kProduct, Matrix::kInner);
-      for (; work.has(unit); work.next(PhaseKind::kProduct, unit)) {
-        const int tiles = work.tiles_of(PhaseKind::kProduct, unit).size();
-        EXPECT_TRUE(tiles == 6 || tiles == 7) << tiles;
-      }
-      unit = work.first_unit(PhaseKind::kPartialSums, Matrix::kOutput);
-      for (; work.has(unit); work.next(PhaseKind::kPartialSums, unit)) {
-        EXPECT_EQ(work.tiles_of(PhaseKind::kPartialSums, unit).size(), group);
-      }
-    }
   }
 }
 

@@ -12,7 +12,7 @@
 
 namespace gapless {
 
-inline constexpr int kUnitTiles = 4;           // at most, unless a launch says otherwise
+inline constexpr int kUnitTiles = 4;           // at most
 inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
 
 struct TileRange {
@@ -65,26 +65,19 @@ struct TileShares {
 
 class DecoderWork {
  public:
-  // `shares` outlives it, and may be divided later. A unit has at most `most_tiles`: kUnitTiles or twice as
-  // many.
+  // `shares` outlives it, and may be divided later.
   GAPLESS_HOST_DEVICE DecoderWork(const DecoderSizes& sizes, const TileShares& shares, int block,
-                                  int num_blocks, int most_tiles = kUnitTiles)
+                                  int num_blocks)
       : shares_(shares),
         block_(block),
         num_blocks_(num_blocks),
-        most_tiles_(most_tiles),
         qkv_tiles_(sizes.qkv_width / kPreparedTileRows),
         inner_tiles_(sizes.up_width / kPreparedTileRows),
         head_tiles_((sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows),
         output_tiles_(sizes.dim / kPreparedTileRows),
         dim_chunks_(sizes.dim / kPreparedTileColumns),
         attention_chunks_(sizes.q_width / kPreparedTileColumns),
-        inner_chunks_(sizes.ff_dim / kPreparedTileColumns) {
-    // Larger groups read fewer activations, but must not leave blocks idle.
-    if (most_tiles > kUnitTiles && tiles_of_busiest(most_tiles) <= tiles_of_busiest(kUnitTiles)) {
-      group_tiles_ = most_tiles;
-    }
-  }
+        inner_chunks_(sizes.ff_dim / kPreparedTileColumns) {}
 
   // Tiles of the prepared matrix that a product's tiles are part of: [qkv | fc1], [proj | fc2] or
   // the head.
@@ -109,22 +102,23 @@ class DecoderWork {
   // This block's units of a product.
   GAPLESS_HOST_DEVICE ProductUnit first_unit(PhaseKind kind, Matrix matrix) const {
     if (kind == PhaseKind::kPartialSums) {
-      return {block_, num_groups(group_tiles_) * kDecoderColumnRanks};
+      const int groups = (output_tiles_ + kUnitTiles - 1) / kUnitTiles;
+      return {block_, groups * kDecoderColumnRanks};
     }
     const TileRange range = tiles(matrix);
     return {range.begin, range.end};
   }
   GAPLESS_HOST_DEVICE static bool has(const ProductUnit& unit) { return unit.at < unit.end; }
   GAPLESS_HOST_DEVICE void next(PhaseKind kind, ProductUnit& unit) const {
-    unit.at += kind == PhaseKind::kPartialSums ? num_blocks_ : tiles_of_unit(unit);
+    unit.at += kind == PhaseKind::kPartialSums ? num_blocks_ : kUnitTiles;
   }
 
   GAPLESS_HOST_DEVICE TileRange tiles_of(PhaseKind kind, const ProductUnit& unit) const {
     if (kind == PhaseKind::kPartialSums) {
-      const int begin = unit.at / kDecoderColumnRanks * group_tiles_;
-      return {begin, smaller(begin + group_tiles_, output_tiles_)};
+      const int begin = unit.at / kDecoderColumnRanks * kUnitTiles;
+      return {begin, smaller(begin + kUnitTiles, output_tiles_)};
     }
-    return {unit.at, smaller(unit.at + tiles_of_unit(unit), unit.end)};
+    return {unit.at, smaller(unit.at + kUnitTiles, unit.end)};
   }
   GAPLESS_HOST_DEVICE static int rank_of(const ProductUnit& unit) {
     return unit.at % kDecoderColumnRanks;
@@ -168,23 +162,8 @@ class DecoderWork {
     return {rank * all / kDecoderColumnRanks, (rank + 1) * all / kDecoderColumnRanks};
   }
 
-  // Of a product that computes whole columns. Large units share the rest of the tiles evenly.
-  GAPLESS_HOST_DEVICE int tiles_of_unit(const ProductUnit& unit) const {
-    if (most_tiles_ == kUnitTiles) return kUnitTiles;
-    const int rest = unit.end - unit.at, units = (rest + most_tiles_ - 1) / most_tiles_;
-    return units <= 1 ? rest : (rest + units - 1) / units;
-  }
-  GAPLESS_HOST_DEVICE int num_groups(int group_tiles) const {
-    return (output_tiles_ + group_tiles - 1) / group_tiles;
-  }
-  GAPLESS_HOST_DEVICE int tiles_of_busiest(int group_tiles) const {
-    const int shares = num_groups(group_tiles) * kDecoderColumnRanks;
-    return (shares + num_blocks_ - 1) / num_blocks_ * group_tiles;
-  }
-
   const TileShares& shares_;
-  int block_, num_blocks_, most_tiles_;
-  int group_tiles_ = kUnitTiles;  // of a share of an output product
+  int block_, num_blocks_;
   int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_;
   int dim_chunks_, attention_chunks_, inner_chunks_;
 };

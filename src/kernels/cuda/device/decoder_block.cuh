@@ -26,7 +26,7 @@ inline constexpr int kDecoderThreads = (kProductWarps + (kHasRegisterExchange ? 
 // enough; the compiler makes slower code of more.
 inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
 template <typename S, int kRows>
-inline constexpr int kComputingRegisters = kRows == 64 || (kRows == 32 && S::kIsSequential) ? 216
+inline constexpr int kComputingRegisters = kRows == 64                       ? 216
                                            : kRows == 8 && !S::kIsSequential ? kStartRegisters
                                                                              : 192;
 template <typename S, int kRows>
@@ -34,13 +34,6 @@ inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegi
 template <typename S, int kRows>
 inline constexpr bool kExchangesRegisters =
     kHasRegisterExchange&& kComputingRegisters<S, kRows> != kStartRegisters;
-
-// Tiles of a unit of a product, at most: as many as a thread has registers for their sums. What a product reads
-// of activations comes once for each unit, and of wide models that is a third of what comes at all.
-template <typename S, int kRows>
-inline constexpr int kMostTiles = S::kIsSequential&& kRows <= (kHasRegisterExchange ? 32 : 16)
-                                      ? 2 * kUnitTiles
-                                      : kUnitTiles;
 
 template <typename S>
 struct DecoderSmall {

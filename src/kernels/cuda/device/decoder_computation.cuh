@@ -39,15 +39,15 @@ class Biases {
 template <typename S, PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix matrix, int layer,
                                               int column, int row, float sum) {
-  const DecoderSizes sizes = sizes_of<S>(p);
   if (matrix == Matrix::kQkv) {
-    const std::int64_t at = std::int64_t{row} * sizes.qkv_width + column;
+    const std::int64_t at = qkv_numbers<S>(p, row) + column;
     announce_value(qkv_of<S>(p, layer) + at, qkv_of<S>(p, layer + 1) + at,
                    __float2bfloat16_rn(sum));
   } else if (matrix == Matrix::kInner) {
     const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p, layer);
     if constexpr (S::kIsSequential) {
       // Gated already.
+      const DecoderSizes sizes = sizes_of<S>(p);
       wide.store(row, sizes.q_width + (column - sizes.qkv_width) / 2, sum);
     } else {
       wide.store(row, column - 2 * p.dim, gelu_tanh(sum));
@@ -183,7 +183,7 @@ class Computation {
       const int first_column = tiles.begin * kTileRows;
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
       const Biases biases = biases_of(matrix, layer, first_column);
-      Accumulators<kRows, kMostTiles<S, kRows>> sums = {};
+      Accumulators<kRows> sums = {};
       multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
       reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
@@ -203,8 +203,8 @@ class Computation {
   __device__ void attend(int l) {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
     if constexpr (S::kIsSequential) {
-      attend_to_groups<CacheElement>(p_, p_.layers[l], qkv_of<S>(p_, l), block_.small.rows,
-                                     block_.ring, stage_, block_.reduce_buffer);
+      attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
+                                     stage_, block_.reduce_buffer);
     } else {
       attend_to_units<CacheElement>(p_, p_.layers[l], qkv_of<S>(p_, l), block_.small.rows,
                                     block_.ring, stage_);
@@ -232,9 +232,8 @@ class Computation {
       const int rank = work.rank_of(unit);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
-      Accumulators<kRows, kMostTiles<S, kRows>> sums = {};
-      multiply_tiles<kFormat, kRows, S::kIsSequential>(tiles.size(), block_.ring, stage_, x,
-                                                       p_.num_rows, sums);
+      Accumulators<kRows> sums = {};
+      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
       reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;

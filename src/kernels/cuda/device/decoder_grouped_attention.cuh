@@ -162,10 +162,10 @@ struct GroupToken {
 
   // One warp. `qkv`: of this layer. Waits until they are written.
   template <typename Unit>
-  __device__ void load(const DecoderLaunch& p, const DecoderLayer& layer, const Bf16* qkv,
+  __device__ void load(const DecoderLaunch& p, const SequentialLayer& layer, const Bf16* qkv,
                        const Unit& unit, int position, const GroupScratch& scratch) {
     const int lane = threadIdx.x % kWarp, chunk = lane % 16, upper = lane / 16;
-    const int group = p.num_heads / p.num_kv_heads;
+    const int group = p.num_heads / p.sequential.num_kv_heads;
     const DecoderSizes sizes = sizes_of<SequentialDecoder>(p);
     float4 angles[kVector / 2];
     const auto* table = reinterpret_cast<const float4*>(
@@ -181,7 +181,7 @@ struct GroupToken {
     const Bf16* row = qkv + std::int64_t{unit.row} * sizes.qkv_width + chunk * kVector;
     const Bf16* own_queries = row + unit.heads * group * kGroupHeadDim;
     const Bf16* own_entry =
-        row + sizes.q_width + (unit.heads + upper * p.num_kv_heads) * kGroupHeadDim;
+        row + sizes.q_width + (unit.heads + upper * p.sequential.num_kv_heads) * kGroupHeadDim;
     // Two heads at a time. Instead of one that the group does not have, its last one.
     const Bf16* const addresses[3] = {own_queries + min(upper, group - 1) * kGroupHeadDim,
                                       own_queries + min(2 + upper, group - 1) * kGroupHeadDim,
@@ -230,7 +230,7 @@ struct GroupToken {
   __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
                         const Unit& unit, int position) const {
     const int lane = threadIdx.x % kWarp;
-    const std::int64_t head = page * p.num_kv_heads + unit.heads;
+    const std::int64_t head = page * p.sequential.num_kv_heads + unit.heads;
     const std::int64_t to =
         (head * kPageTokens + position % kPageTokens) * kGroupHeadDim + lane % 16 * kVector;
     auto* plane = static_cast<Element*>(lane >= 16 ? layer.values : layer.keys);
@@ -296,7 +296,7 @@ __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
   using Of = GroupElement<Element>;
   using Shape = UnitShape<SequentialDecoder, Element>;
   const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
-  const int num_queries = p.num_heads / p.num_kv_heads;
+  const int num_queries = p.num_heads / p.sequential.num_kv_heads;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kGroupHeadDim));
   const int num_pages = min((num_keys + kPageTokens - 1) / kPageTokens, Shape::kPages);
   float scores[Shape::kPages][2];
@@ -356,12 +356,13 @@ __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
     }
   }
   if (lane < num_queries) {
-    p.part_softmax[part + std::int64_t{lane} * p.max_units] = make_float2(largest, sum);
+    p.part_softmax[part + std::int64_t{lane} * p.sequential.max_units] = make_float2(largest, sum);
   }
 #pragma unroll
   for (int query = 0; query < kMaxGroup; ++query) {
     if (query >= num_queries) break;
-    const std::int64_t at = (part + std::int64_t{query} * p.max_units) * kGroupHeadDim + lane * 4;
+    const std::int64_t at =
+        (part + std::int64_t{query} * p.sequential.max_units) * kGroupHeadDim + lane * 4;
     *reinterpret_cast<float4*>(p.part_outputs + at) =
         make_float4(outputs[query][0], outputs[query][1], outputs[query][2], outputs[query][3]);
   }
@@ -370,10 +371,9 @@ __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
 // This warp's units of the block's, which lie in the ring from first_stage on. `qkv`: of this
 // layer.
 template <typename Element>
-__device__ inline void attend_to_groups(const DecoderLaunch& p, const DecoderLayer& layer,
-                                        const Bf16* qkv, const AttentionRows& rows,
-                                        const StageRing& ring, unsigned first_stage,
-                                        const float* reduce_buffer) {
+__device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const Bf16* qkv,
+                                        const AttentionRows& rows, const StageRing& ring,
+                                        unsigned first_stage, const float* reduce_buffer) {
   using Shape = UnitShape<SequentialDecoder, Element>;
   const GroupScratch scratch(reduce_buffer);
   const unsigned warp = threadIdx.x / kWarp;
@@ -392,17 +392,17 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, const DecoderLay
             : 0;
     if (unit.row != token_row || unit.heads != token_heads) {
       token_row = unit.row, token_heads = unit.heads;
-      token.load(p, layer, qkv, unit, position, scratch);
+      token.load(p, p.sequential.layers[layer], qkv, unit, position, scratch);
     }
     const std::uint32_t place = ring.wait(first_stage + i);
     if (unit.has_newest()) {
-      token.store(p, layer, page, unit, position);
+      token.store(p, p.layers[layer], page, unit, position);
       token.insert(unit.num_keys - 1, place);
     }
-    const std::int64_t head =
-        std::int64_t{unit.row} * p.num_heads + unit.heads * (p.num_heads / p.num_kv_heads);
+    const std::int64_t head = std::int64_t{unit.row} * p.num_heads +
+                              unit.heads * (p.num_heads / p.sequential.num_kv_heads);
     attend_to_group<Element>(p, token, unit.num_keys, place, scratch,
-                             head * p.max_units + unit.first_key / Shape::kKeys);
+                             head * p.sequential.max_units + unit.first_key / Shape::kKeys);
     ring.give_back(first_stage + i);
   }
 }
@@ -426,7 +426,7 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
       to.store_pair(row, head * kGroupHeadDim + dims, 0, 0);
       continue;
     }
-    const std::int64_t first = std::int64_t{row_head} * p.max_units;
+    const std::int64_t first = std::int64_t{row_head} * p.sequential.max_units;
     const float2* softmax = p.part_softmax + first;
     const float* outputs = p.part_outputs + first * kGroupHeadDim + dims;
     const float2 none = make_float2(-INFINITY, 0);

@@ -84,13 +84,12 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
   auto& small = *reinterpret_cast<DecoderSmall<S>*>(behind_ring + kReduceBytes);
   const int index = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
   const DecoderSizes sizes = sizes_of<S>(p);
-  const DecoderBlockState<S> block{
-      p,
-      shared_address(base),
-      StageRing(small.ring),
-      reinterpret_cast<float*>(behind_ring),
-      small,
-      DecoderWork(sizes, small.shares, index, num_blocks, kMostTiles<S, kRows>)};
+  const DecoderBlockState<S> block{p,
+                                   shared_address(base),
+                                   StageRing(small.ring),
+                                   reinterpret_cast<float*>(behind_ring),
+                                   small,
+                                   DecoderWork(sizes, small.shares, index, num_blocks)};
 
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);

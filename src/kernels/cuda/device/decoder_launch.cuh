@@ -25,15 +25,26 @@ struct DecoderLayer {
   const char* output_weights;  // prepared [proj | fc2]: [D, q_width + F]
   const Bf16* gamma;
   const Bf16* beta;
-  const Bf16* ff_gamma;
-  const Bf16* q_gamma;  // [head_dim], of each head
-  const Bf16* k_gamma;
   const Bf16* qkv_bias;
   const Bf16* fc1_bias;
   const Bf16* proj_bias;
   const Bf16* fc2_bias;
   void* keys;  // of the cache
   void* values;
+};
+
+// What sequential decoders have besides.
+struct SequentialLayer {
+  const Bf16* ff_gamma;
+  const Bf16* q_gamma;  // [head_dim], of each head; nullptr: heads are not normalised
+  const Bf16* k_gamma;
+};
+struct SequentialLaunch {
+  SequentialLayer layers[kMaxDecoderLayers];
+  int num_kv_heads;
+  int max_units;   // of a context
+  Bf16* ff_norm;   // as DecoderLaunch::norm
+  float* ff_sums;  // as DecoderLaunch::sums
 };
 
 // Counted up during a launch, zero between launches. Who waits for turn t of a value waits until
@@ -47,8 +58,7 @@ struct DecoderCounters {
 struct DecoderLaunch {
   DecoderLayer layers[kMaxDecoderLayers];
   int num_layers;
-  int dim, ff_dim, num_heads, num_kv_heads, rotary_dim;
-  int max_units;  // of a context; ParallelDecoder: kMaxUnits
+  int dim, ff_dim, num_heads, rotary_dim;
   float eps;
 
   int num_rows;
@@ -63,13 +73,11 @@ struct DecoderLaunch {
   // Scratch. kRows: decoder_slice_rows(num_rows). Where [2, ...], turn t uses the (t % 2)-th:
   // values announce themselves (copies_of).
   Bf16* norm;            // [2, kRows, dim] as activations.cuh orders them; [kRows, dim] from 9 rows
-  Bf16* ff_norm;         // the same
   Bf16* wide;            // [2, kRows, q_width + ff_dim], as well: attention, what goes into fc2
   Bf16* qkv;             // [2, num_rows, qkv_width]
   float* sums;           // [2, kDecoderColumnRanks, kRows, dim]
-  float* ff_sums;        // the same
-  float2* part_softmax;  // [num_rows, num_heads, max_units]: largest, sum
-  float* part_outputs;   // [num_rows, num_heads, max_units, head_dim]
+  float2* part_softmax;  // [num_rows, num_heads, units]: largest, sum
+  float* part_outputs;   // [num_rows, num_heads, units, head_dim]
   DecoderCounters* counters;
 
   // logits = norm(x) W^T + b, unless head_weights is nullptr.
@@ -80,19 +88,20 @@ struct DecoderLaunch {
   float* logits;  // [num_rows, vocab]
   int vocab;
   int ring_bytes;  // of shared memory (DecoderLayout)
+  SequentialLaunch sequential;
 };
 
 // Heads in the cache.
 template <typename S>
 __host__ __device__ inline int key_heads(const DecoderLaunch& p) {
-  return S::kIsSequential ? p.num_kv_heads : p.num_heads;
+  return S::kIsSequential ? p.sequential.num_kv_heads : p.num_heads;
 }
 
 template <typename S>
 __host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
   if constexpr (S::kIsSequential) {
     return {.dim = p.dim,
-            .qkv_width = (p.num_heads + 2 * p.num_kv_heads) * S::kHeadDim,
+            .qkv_width = (p.num_heads + 2 * p.sequential.num_kv_heads) * S::kHeadDim,
             .q_width = p.num_heads * S::kHeadDim,
             .up_width = 2 * p.ff_dim,
             .ff_dim = p.ff_dim,

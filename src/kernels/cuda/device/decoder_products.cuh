@@ -64,11 +64,11 @@ struct TileReader<PreparedFormat::kFp8, kTiles> {
 // weights of both parts of a product (XSource) have their own.
 template <PreparedFormat kFormat, int kTiles>
 struct RowScales {
-  template <int kMostTiles, int kBlocks>
+  template <int kBlocks>
   __device__ __forceinline__ void change(std::uint32_t /*tiles*/,
-                                         float (&/*sums*/)[kMostTiles][kBlocks][4]) {}
-  template <int kMostTiles, int kBlocks>
-  __device__ __forceinline__ void apply(float (&/*sums*/)[kMostTiles][kBlocks][4]) const {}
+                                         float (&/*sums*/)[kGroupTiles][kBlocks][4]) {}
+  template <int kBlocks>
+  __device__ __forceinline__ void apply(float (&/*sums*/)[kGroupTiles][kBlocks][4]) const {}
 };
 
 template <int kTiles>
@@ -76,9 +76,9 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
   int bytes[kTiles][2] = {};  // fp8_scale_byte of rows lane / 4 and lane / 4 + 8
 
   // From now on those of the stage at `tiles`: the sums so far become multiples of them.
-  template <int kMostTiles, int kBlocks>
+  template <int kBlocks>
   __device__ __forceinline__ void change(std::uint32_t tiles,
-                                         float (&sums)[kMostTiles][kBlocks][4]) {
+                                         float (&sums)[kGroupTiles][kBlocks][4]) {
     constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
     const std::uint32_t from =
         tiles + kPreparedTileRows * kPreparedTileColumns + threadIdx.x % kWarp / 4;
@@ -93,8 +93,8 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
       }
     }
   }
-  template <int kMostTiles, int kBlocks>
-  __device__ __forceinline__ void apply(float (&sums)[kMostTiles][kBlocks][4]) const {
+  template <int kBlocks>
+  __device__ __forceinline__ void apply(float (&sums)[kGroupTiles][kBlocks][4]) const {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -135,9 +135,9 @@ inline constexpr int kRowBlocksAtOnce = kHasRegisterExchange || kRows < 64 ? kRo
 
 // sums += one stage: kTiles tiles times 128 columns of x. load_x(pair, step, block, b): B fragments of
 // rows from 8 block on.
-template <PreparedFormat kFormat, int kTiles, int kRows, int kMostTiles, typename LoadX>
+template <PreparedFormat kFormat, int kTiles, int kRows, typename LoadX>
 __device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const LoadX& load_x,
-                                               float (&sums)[kMostTiles][kRows / 8][4]) {
+                                               Accumulators<kRows>& sums) {
   constexpr int kPairs = kProductColumns / 32;  // of steps
   constexpr int kUnroll = kRows <= 16 ? kPairs : 1;
   constexpr int kStepUnroll = kRows <= 32 || kFormat == PreparedFormat::kFp8 ? 2 : 1;
@@ -168,10 +168,9 @@ __device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const 
 }
 
 // sums += this warp's stages of the ring from first_stage on, times x, which comes into them.
-template <PreparedFormat kFormat, int kTiles, int kRows, int kMostTiles>
+template <PreparedFormat kFormat, int kTiles, int kRows>
 __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsigned first_stage,
-                                                   const XSource& x,
-                                                   float (&sums)[kMostTiles][kRows / 8][4]) {
+                                                   const XSource& x, Accumulators<kRows>& sums) {
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int size = x.size();
   RowScales<kFormat, kTiles> scales;
@@ -192,17 +191,17 @@ __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsign
                       b_from + (block + n) * (8 * kProductColumns * 2) + (pair * 2 + step) * 256);
       }
     };
-    multiply_stage<kFormat, kTiles, kRows, kMostTiles>(place + kXBytes<kRows>, load_x, sums);
+    multiply_stage<kFormat, kTiles, kRows>(place + kXBytes<kRows>, load_x, sums);
     ring.give_back(first_stage + chunk);
   }
   scales.apply(sums);
 }
 
 // The same for up to 8 rows, times x from memory, where it announces itself.
-template <PreparedFormat kFormat, int kTiles, int kMostTiles>
+template <PreparedFormat kFormat, int kTiles>
 __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsigned first_stage,
                                                      const XSource& x, int num_rows,
-                                                     float (&sums)[kMostTiles][1][4]) {
+                                                     Accumulators<8>& sums) {
   constexpr int kAtOnce = 2;  // pieces of x
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const bool has_row = static_cast<int>(lane / 4) < num_rows;
@@ -238,42 +237,27 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
         part = x.part(at);
         scales.change(place, sums);
       }
-      multiply_stage<kFormat, kTiles, 8, kMostTiles>(place, load_x, sums);
+      multiply_stage<kFormat, kTiles, 8>(place, load_x, sums);
       ring.give_back(first_stage + at);
     }
   }
   scales.apply(sums);
 }
 
-// num_tiles tiles times x: up to as many as there are sums. kWhole: all of them, or half.
-template <PreparedFormat kFormat, int kRows, bool kWhole = false, int kMostTiles>
+// num_tiles <= kGroupTiles tiles times x.
+template <PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void multiply_tiles(int num_tiles, const StageRing& ring,
                                                unsigned first_stage, const XSource& x, int num_rows,
-                                               float (&sums)[kMostTiles][kRows / 8][4]) {
+                                               Accumulators<kRows>& sums) {
   const auto multiply = [&](auto tiles) {
     constexpr int kTiles = decltype(tiles)::value;
     if constexpr (kXFromMemory<kRows>) {
-      multiply_from_memory<kFormat, kTiles, kMostTiles>(ring, first_stage, x, num_rows, sums);
+      multiply_from_memory<kFormat, kTiles>(ring, first_stage, x, num_rows, sums);
     } else {
-      multiply_from_ring<kFormat, kTiles, kRows, kMostTiles>(ring, first_stage, x, sums);
+      multiply_from_ring<kFormat, kTiles, kRows>(ring, first_stage, x, sums);
     }
   };
-  static_assert(kMostTiles == kGroupTiles || kMostTiles == 2 * kGroupTiles);
   static_assert(kGroupTiles == 4);
-  if constexpr (kMostTiles > kGroupTiles) {
-    if (num_tiles == 8) return multiply(std::integral_constant<int, 8>{});
-    if constexpr (kWhole) return multiply(std::integral_constant<int, 4>{});
-    switch (num_tiles) {
-      case 7:
-        return multiply(std::integral_constant<int, 7>{});
-      case 6:
-        return multiply(std::integral_constant<int, 6>{});
-      case 5:
-        return multiply(std::integral_constant<int, 5>{});
-      default:
-        break;
-    }
-  }
   switch (num_tiles) {
     case 4:
       return multiply(std::integral_constant<int, 4>{});

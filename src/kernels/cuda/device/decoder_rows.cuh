@@ -40,7 +40,7 @@ __device__ __forceinline__ void wait_for(const DecoderBlockState<S>& block, int 
 template <Value kSums, int kRows>
 __device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, int column) {
   static_assert(kSums == Value::kSums || kSums == Value::kFfSums);
-  float* sums = kSums == Value::kSums ? p.sums : p.ff_sums;
+  float* sums = kSums == Value::kSums ? p.sums : p.sequential.ff_sums;
   return sums + (std::int64_t{layer % 2 * kDecoderColumnRanks + rank} * kRows + row) * p.dim +
          column;
 }
@@ -52,7 +52,7 @@ __device__ Activations<kFormat, kRows> norm_of(const DecoderLaunch& p, int layer
 
 template <PreparedFormat kFormat, int kRows>
 __device__ Activations<kFormat, kRows> ff_norm_of(const DecoderLaunch& p, int layer) {
-  return {p.ff_norm, p.dim, layer};
+  return {p.sequential.ff_norm, p.dim, layer};
 }
 
 template <typename S, PreparedFormat kFormat, int kRows>
@@ -60,10 +60,17 @@ __device__ Activations<kFormat, kRows> wide_of(const DecoderLaunch& p, int layer
   return {p.wide, sizes_of<S>(p).q_width + p.ff_dim, layer};
 }
 
+// Numbers in q, k and v of so many rows.
+template <typename S>
+__device__ inline std::int64_t qkv_numbers(const DecoderLaunch& p, std::int64_t num_rows) {
+  if constexpr (S::kIsSequential) return num_rows * sizes_of<S>(p).qkv_width;
+  return num_rows * 3 * p.dim;
+}
+
 // The q, k and v that a layer makes of all rows.
 template <typename S>
 __device__ inline Bf16* qkv_of(const DecoderLaunch& p, int layer) {
-  return p.qkv + std::int64_t{layer % 2} * p.num_rows * sizes_of<S>(p).qkv_width;
+  return p.qkv + qkv_numbers<S>(p, std::int64_t{layer % 2} * p.num_rows);
 }
 
 // Residual stream and LayerNorm of one of this block's rows, behind the output product of a layer, whose
@@ -143,7 +150,7 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
   constexpr int kVectors = SequentialDecoder::kNormVectors;
   constexpr bool kBeforeFf = kSums == Value::kSums;
   const DecoderLaunch& p = block.p;
-  const Bf16* gamma = kBeforeFf                   ? p.layers[layer].ff_gamma
+  const Bf16* gamma = kBeforeFf                   ? p.sequential.layers[layer].ff_gamma
                       : layer + 1 == p.num_layers ? p.head_gamma
                                                   : p.layers[layer + 1].gamma;
   // A thread without columns of its own reads those of another, for nothing: loads without conditions stay

@@ -28,25 +28,20 @@ struct WeightRun {
 template <typename S, PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
-  constexpr int kMost = kMostTiles<S, kRows>;
-  constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kUnitTiles * kTileBytes);
-  // Of large stages at least three: the last bytes of one are on their way while few of it are.
-  constexpr int kLargeInFlight = kInFlightBytes<kRows> / (kMost * kTileBytes);
-  constexpr int kMaxLargeInFlight = kLargeInFlight > 3 ? kLargeInFlight : 3;
+  constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
   static_assert(kMaxInFlight >= 1);
-  static_assert(DecoderLayout<S>::kSmallestRingBytes >= 2 * (kXBytes<kRows> + kMost * kTileBytes));
+  static_assert(DecoderLayout<S>::kSmallestRingBytes >=
+                2 * (kXBytes<kRows> + kGroupTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   const int bytes = run.tiles.size() * kTileBytes;
   for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
     const char* from =
         run.weights + prepared_tile_offset<kFormat>(run.all_tiles, run.tiles.begin, chunk + lane);
-    producer.push<1>(
-        {.x_bytes = kXBytes<kRows>,
-         .streamed = bytes,
-         .piece_bytes = bytes,
-         .max_in_flight = kMost > kUnitTiles && run.tiles.size() > kUnitTiles ? kMaxLargeInFlight
-                                                                              : kMaxInFlight},
-        min(kWarp, run.chunks.end - chunk), bytes, from);
+    producer.push<1>({.x_bytes = kXBytes<kRows>,
+                      .streamed = bytes,
+                      .piece_bytes = bytes,
+                      .max_in_flight = kMaxInFlight},
+                     min(kWarp, run.chunks.end - chunk), bytes, from);
   }
 }
 
@@ -206,7 +201,7 @@ class Bringing {
       known_ |= value_bit(kValue);
     }
     const Bf16* activations = kValue == Value::kNorm     ? p_.norm
-                              : kValue == Value::kFfNorm ? p_.ff_norm
+                              : kValue == Value::kFfNorm ? p_.sequential.ff_norm
                                                          : p_.wide;
     const ChunkRange chunks = block_.work.chunks_of(kValue, unit);
     for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
