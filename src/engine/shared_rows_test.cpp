@@ -53,19 +53,26 @@ class PreparingKernels final : public ReferenceKernels {
   }
 };
 
-std::unique_ptr<LoadedModel> load_preparing(bool shares_rows, WeightFormat weights) {
+ModelOptions preparing_options() {
   ModelOptions options;
-  options.weights = weights;
-  options.shares_rows = shares_rows;
   options.make_kernels = [](Device&) -> StatusOr<std::unique_ptr<Kernels>> {
     return std::unique_ptr<Kernels>(std::make_unique<PreparingKernels>());
   };
+  return options;
+}
+
+std::unique_ptr<LoadedModel> load_preparing(bool shares_rows, WeightFormat weights) {
+  ModelOptions options = preparing_options();
+  options.weights = weights;
+  options.shares_rows = shares_rows;
   return load_model(open_device("cpu").value(), "", options).value();
 }
 
-std::string answer(Engine& engine, const std::string& question) {
+std::string answer(Engine& engine, const std::string& question,
+                   QueryForm form = QueryForm::kQuestion) {
   SkillRequest request;
   request.text = question;
+  request.form = form;
   request.settings.max_tokens = 6;
   request.settings.ignore_eos = true;
   const StatusOr<SkillResult> result = engine.run(request);
@@ -99,6 +106,42 @@ TEST(SharedRowsTest, AnswersAreTheSameInLessMemory) {
       EXPECT_EQ(answer(*shared, question), answer(*kept, question));
     }
   }
+}
+
+// A text model of random weights whose decode steps a GPU runs as one launch, in small.
+ModelSource small_text_model() {
+  ModelSource source = find_model("random:qwen3-1.7b").value();
+  LlamaConfig& config = *source.llama;
+  config.hidden_size = 128;
+  config.intermediate_size = 256;
+  config.num_layers = 3;
+  config.num_heads = 2;
+  config.num_kv_heads = 1;
+  config.max_context = 256;
+  return source;
+}
+
+TEST(SharedRowsTest, TextModelsAnswerTheSameInLessMemory) {
+  const auto load = [](bool shares_rows) {
+    ModelOptions options = preparing_options();
+    options.shares_rows = shares_rows;
+    return load_model(open_device("cpu").value(), small_text_model(), options).value();
+  };
+  auto kept_model = load(false), shared_model = load(true);
+  const auto blocks = shared_model->model->weights().text.blocks;
+  EXPECT_TRUE(blocks[0].shares_rows);
+  EXPECT_EQ(blocks[0].qkv.weight, blocks[1].qkv.weight);
+  EXPECT_EQ(blocks[0].ff.up.weight, blocks[2].ff.up.weight);
+  EXPECT_NE(blocks[0].qkv.weight, blocks[0].ff.up.weight);
+  EXPECT_FALSE(kept_model->model->weights().text.blocks[0].shares_rows);
+  EXPECT_LT(shared_model->model->weights().buffer.size_bytes(),
+            kept_model->model->weights().buffer.size_bytes());
+
+  const auto kept = Engine::start(std::move(kept_model), {}).value();
+  const auto shared = Engine::start(std::move(shared_model), {}).value();
+  const std::string expected = answer(*kept, "The sky is", QueryForm::kCompletion);
+  EXPECT_FALSE(expected.empty());
+  EXPECT_EQ(answer(*shared, "The sky is", QueryForm::kCompletion), expected);
 }
 
 // Nothing to share where no launch would read the copy, or where 8-bit products have copies of their own.

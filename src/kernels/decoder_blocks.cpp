@@ -72,6 +72,7 @@ class ComposedBlocks {
            .total_out = part.total_out,
            .first_out = part.first_out,
            .first_in = part.first_in,
+           .halves_alternate = part.halves_alternate,
            .weight = const_cast<void*>(weights.weight),
            .in = weights.in,
            .out = weights.out}));

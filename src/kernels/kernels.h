@@ -73,6 +73,8 @@ struct PrepareLinearParams {
   int total_out = 0;
   int first_out = 0;
   int first_in = 0;
+  // Of a part of gate and up below each other: rows of both alternate, a gate's row in front of its up's.
+  bool halves_alternate = false;
 };
 
 // The way back: the part's rows again, [out, in] T, as prepare_linear read them; of kFp8 as round_to_fp8 left them.
@@ -83,6 +85,7 @@ struct RestoreLinearParams {
   int total_out = 0;
   int first_out = 0;
   int first_in = 0;
+  bool halves_alternate = false;
   void* weight = nullptr;  // out
   int in = 0;
   int out = 0;
@@ -410,7 +413,7 @@ struct DecoderBlock {
   LinearWeights proj;          // [dim, heads.q_width()]
   FeedForward ff;
   // What prepare_linear made of qkv and ff.up below each other, and of proj and ff.down beside each
-  // other; nullptr: not prepared.
+  // other (prepared_parts.h); nullptr: not prepared.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
   PreparedFormat prepared_format = PreparedFormat::kNative;
@@ -757,7 +760,8 @@ class Kernels {
   virtual std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
                                               const AttentionHeads& heads) const = 0;
   virtual std::size_t decoder_blocks_scratch_bytes(int /*max_rows*/, int /*dim*/, int /*ff_dim*/,
-                                                   int /*num_heads*/) const {
+                                                   const AttentionHeads& /*heads*/,
+                                                   int /*max_context*/) const {
     return 0;
   }
   virtual std::size_t sample_scratch_bytes(int max_rows, int vocab) const = 0;

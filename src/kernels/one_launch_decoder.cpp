@@ -12,39 +12,92 @@ Status no(fmt::format_string<Args...> format, Args&&... args) {
   return make_error(StatusCode::kUnavailable, format, std::forward<Args>(args)...);
 }
 
-Status check_block(const DecoderBlock& block, const DecoderBlock& first) {
-  if (block.residual != Residual::kParallel) return no("its blocks are sequential");
-  if (block.norm.kind != NormKind::kLayer) return no("its norms are RMS norms");
+bool is_sequential(const DecoderBlock& block) {
+  return block.residual == Residual::kSequential;
+}
+
+// What every block must be like, parallel or sequential.
+Status check_alike(const DecoderBlock& block, const DecoderBlock& first) {
+  if (block.residual != first.residual)
+    return no("some of its blocks are sequential, some are not");
   if (block.head_scales.alpha != nullptr) return no("its query and value heads are scaled (tau)");
-  if (block.q_norm.gamma != nullptr || block.k_norm.gamma != nullptr) {
-    return no("its query and key heads are normalised");
-  }
   if (block.ff.kind == FeedForwardKind::kExperts) return no("its feed-forward has experts");
-  if (block.ff.kind != FeedForwardKind::kDense) return no("its feed-forward is gated");
-  if (block.ff.activation != Activation::kGeluTanh) return no("its activation is not GELU");
-  for (const LinearWeights* product : {&block.qkv, &block.proj, &block.ff.up, &block.ff.down}) {
-    if (product->bias == nullptr) return no("a product has no bias");
-  }
   if (block.norm.eps != first.norm.eps || block.kv.format != first.kv.format) {
     return no("its blocks differ in eps or in the format of the KV cache");
   }
   return ok_status();
 }
 
-Status check_head(const DecoderHead& head, const DecoderBlock& first) {
-  if (head.norm.kind != NormKind::kLayer || head.norm.eps != first.norm.eps) {
-    return no("its last norm is not the blocks' LayerNorm");
+Status check_parallel(const DecoderBlock& block) {
+  if (block.norm.kind != NormKind::kLayer) return no("its norms are RMS norms");
+  if (block.q_norm.gamma != nullptr || block.k_norm.gamma != nullptr) {
+    return no("its query and key heads are normalised");
   }
-  if (head.linear.bias == nullptr) return no("the product of its logits has no bias");
+  if (block.ff.kind != FeedForwardKind::kDense) return no("its feed-forward is gated");
+  if (block.ff.activation != Activation::kGeluTanh) return no("its activation is not GELU");
+  for (const LinearWeights* product : {&block.qkv, &block.proj, &block.ff.up, &block.ff.down}) {
+    if (product->bias == nullptr) return no("a product has no bias");
+  }
   return ok_status();
 }
 
-Status check_sizes(const DecoderBlocksParams& p) {
+Status check_sequential(const DecoderBlock& block) {
+  if (block.norm.kind != NormKind::kRms || block.ff_norm.kind != NormKind::kRms) {
+    return no("its blocks are sequential and have other norms than RMS norms");
+  }
+  if (block.ff_norm.eps != block.norm.eps) return no("its norms differ in eps");
+  if ((block.q_norm.gamma == nullptr) != (block.k_norm.gamma == nullptr)) {
+    return no("only its query or only its key heads are normalised");
+  }
+  for (const NormWeights* heads : {&block.q_norm, &block.k_norm}) {
+    if (heads->gamma == nullptr) continue;
+    if (heads->kind != NormKind::kRms || heads->eps != block.norm.eps) {
+      return no("its heads are normalised by another norm than its rows");
+    }
+  }
+  if (block.ff.kind != FeedForwardKind::kGated) return no("its blocks are sequential, not gated");
+  if (block.ff.activation != Activation::kSilu || block.ff.up_offset != 0) {
+    return no("its gate is not SiLU");
+  }
+  for (const LinearWeights* product : {&block.qkv, &block.proj, &block.ff.up, &block.ff.down}) {
+    if (product->bias != nullptr) return no("a product of its sequential blocks has a bias");
+  }
+  return ok_status();
+}
+
+Status check_head(const DecoderHead& head, const DecoderBlock& first) {
+  if (head.norm.kind != first.norm.kind || head.norm.eps != first.norm.eps) {
+    return no("its last norm is not like its blocks'");
+  }
+  const bool has_bias = head.linear.bias != nullptr;
+  if (has_bias == is_sequential(first)) {
+    return no("the product of its logits has {} bias", has_bias ? "a" : "no");
+  }
+  return ok_status();
+}
+
+Status check_widths(int dim, int inner, int max_dim) {
+  if (dim > max_dim) return no("it is {} wide, more than {}", dim, max_dim);
+  for (const int width : {dim, inner}) {
+    if (width % Limits::kWidthMultiple != 0) {
+      return no("a width of {} is no multiple of {}", width, Limits::kWidthMultiple);
+    }
+  }
+  return ok_status();
+}
+
+Status check_context(int max_context, int limit) {
+  if (max_context <= limit) return ok_status();
+  return no("its context is {} tokens, more than {}", max_context, limit);
+}
+
+Status check_parallel_sizes(const DecoderBlocksParams& p) {
+  using Own = Limits::Parallel;
   const DecoderBlock& first = p.blocks[0];
   const AttentionHeads& heads = p.heads;
-  const int dim = first.qkv.in, inner = first.ff.inner();
-  if (heads.head_dim != Limits::kHeadDim) {
-    return no("its heads have {} dims, not {}", heads.head_dim, Limits::kHeadDim);
+  const int dim = first.qkv.in;
+  if (heads.head_dim != Own::kHeadDim) {
+    return no("its heads have {} dims, not {}", heads.head_dim, Own::kHeadDim);
   }
   if (heads.num_kv_heads != heads.num_heads) {
     return no("its {} query heads share {} key heads", heads.num_heads, heads.num_kv_heads);
@@ -53,20 +106,31 @@ Status check_sizes(const DecoderBlocksParams& p) {
   if (heads.q_width() != dim) {
     return no("its heads are {} wide together, the model {}", heads.q_width(), dim);
   }
-  if (dim > Limits::kMaxDim) return no("it is {} wide, more than {}", dim, Limits::kMaxDim);
-  for (const int width : {dim, inner}) {
-    if (width % Limits::kWidthMultiple != 0) {
-      return no("a width of {} is no multiple of {}", width, Limits::kWidthMultiple);
-    }
-  }
+  GAPLESS_RETURN_IF_ERROR(check_widths(dim, first.ff.inner(), Own::kMaxDim));
   if (p.rotary_dim <= 0 || p.rotary_dim > heads.head_dim ||
-      p.rotary_dim % Limits::kRotaryMultiple != 0) {
-    return no("{} rotary dims are no multiple of {}", p.rotary_dim, Limits::kRotaryMultiple);
+      p.rotary_dim % Own::kRotaryMultiple != 0) {
+    return no("{} rotary dims are no multiple of {}", p.rotary_dim, Own::kRotaryMultiple);
   }
-  if (p.max_context > Limits::kMaxContext) {
-    return no("its context is {} tokens, more than {}", p.max_context, Limits::kMaxContext);
+  return check_context(p.max_context, Own::kMaxContext);
+}
+
+Status check_sequential_sizes(const DecoderBlocksParams& p) {
+  using Own = Limits::Sequential;
+  const DecoderBlock& first = p.blocks[0];
+  const AttentionHeads& heads = p.heads;
+  if (heads.head_dim != Own::kHeadDim) {
+    return no("its blocks are sequential and its heads have {} dims, not {}", heads.head_dim,
+              Own::kHeadDim);
   }
-  return ok_status();
+  if (heads.group_size() > Own::kMaxGroup) {
+    return no("{} of its query heads share a key head, more than {}", heads.group_size(),
+              Own::kMaxGroup);
+  }
+  GAPLESS_RETURN_IF_ERROR(check_widths(first.qkv.in, first.ff.inner(), Own::kMaxDim));
+  if (p.rotary_dim != heads.head_dim) {
+    return no("only {} dims of its heads of {} are rotated", p.rotary_dim, heads.head_dim);
+  }
+  return check_context(p.max_context, Own::kMaxContext);
 }
 
 }  // namespace
@@ -75,11 +139,14 @@ Status check_one_launch_decoder(const DecoderBlocksParams& params) {
   if (params.num_blocks < 1 || params.num_blocks > Limits::kMaxLayers) {
     return no("it has {} layers, more than {}", params.num_blocks, Limits::kMaxLayers);
   }
+  const DecoderBlock& first = params.blocks[0];
   for (int i = 0; i < params.num_blocks; ++i) {
-    GAPLESS_RETURN_IF_ERROR(check_block(params.blocks[i], params.blocks[0]));
+    const DecoderBlock& block = params.blocks[i];
+    GAPLESS_RETURN_IF_ERROR(check_alike(block, first));
+    GAPLESS_RETURN_IF_ERROR(is_sequential(first) ? check_sequential(block) : check_parallel(block));
   }
-  if (params.head != nullptr) GAPLESS_RETURN_IF_ERROR(check_head(*params.head, params.blocks[0]));
-  return check_sizes(params);
+  if (params.head != nullptr) GAPLESS_RETURN_IF_ERROR(check_head(*params.head, first));
+  return is_sequential(first) ? check_sequential_sizes(params) : check_parallel_sizes(params);
 }
 
 }  // namespace gapless

@@ -6,14 +6,27 @@
 
 namespace gapless {
 
-// Bounds of the kernel that runs a whole decode step.
+// Bounds of the kernel that runs a whole decode step. It has a list of phases for parallel blocks, and one for
+// sequential blocks (cuda/decoder_schedule.h).
 struct OneLaunchDecoder {
   static constexpr int kMaxLayers = 64;
-  static constexpr int kHeadDim = 64;
-  static constexpr int kMaxDim = 2048;
-  static constexpr int kMaxContext = 2048;
   static constexpr int kWidthMultiple = 128;  // of the model's width and the feed-forward's
-  static constexpr int kRotaryMultiple = 16;
+
+  // LayerNorm, as many key heads as query heads, a dense feed-forward, biases everywhere.
+  struct Parallel {
+    static constexpr int kHeadDim = 64;
+    static constexpr int kMaxDim = 2048;
+    static constexpr int kMaxContext = 2048;
+    static constexpr int kRotaryMultiple = 16;
+  };
+  // RMS norms, of query and key heads too or not, grouped queries, a gated feed-forward, no biases, heads that
+  // are rotated whole.
+  struct Sequential {
+    static constexpr int kHeadDim = 128;
+    static constexpr int kMaxDim = 4096;
+    static constexpr int kMaxContext = 32768;
+    static constexpr int kMaxGroup = 4;  // query heads of a key head
+  };
 };
 
 // Ok where blocks of this description fit that kernel; otherwise unavailable, with the first reason why not.

@@ -45,16 +45,60 @@ TEST(OneLaunchDecoderTest, TakesMoondream2) {
   EXPECT_TRUE(Described().check().ok()) << Described().check().message();
 }
 
+// Llama 3's 8B, and with its heads normalised Qwen3's.
+struct DescribedLlama : Described {
+  DescribedLlama() {
+    static const char kThere = 0;
+    auto product = [&](int in, int out) {
+      return LinearWeights{.weight = &kThere, .in = in, .out = out};
+    };
+    const NormWeights norm{.kind = NormKind::kRms, .gamma = &kThere};
+    blocks.assign(32, {.residual = Residual::kSequential,
+                       .norm = norm,
+                       .ff_norm = norm,
+                       .qkv = product(4096, 6144),
+                       .proj = product(4096, 4096),
+                       .ff = {.kind = FeedForwardKind::kGated,
+                              .activation = Activation::kSilu,
+                              .up = product(4096, 28672),
+                              .down = product(14336, 4096)}});
+    head = {.norm = norm, .linear = product(4096, 128256)};
+    params.heads = {.num_heads = 32, .num_kv_heads = 8, .head_dim = 128};
+    params.rotary_dim = 128;
+    params.max_context = 32768;
+  }
+};
+
+TEST(OneLaunchDecoderTest, TakesLlama3AndQwen3) {
+  DescribedLlama llama;
+  EXPECT_TRUE(llama.check().ok()) << llama.check().message();
+  for (DecoderBlock& block : llama.blocks) block.q_norm = block.k_norm = block.norm;
+  EXPECT_TRUE(llama.check().ok()) << llama.check().message();
+}
+
 struct Difference {
   std::string reason;
   std::function<void(Described&)> make;
 };
 
+template <typename Model>
+void expect_reasons(const std::vector<Difference>& differences) {
+  for (const Difference& difference : differences) {
+    Model described;
+    difference.make(described);
+    const Status status = described.check();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << difference.reason;
+    EXPECT_NE(status.message().find(difference.reason), std::string::npos)
+        << difference.reason << " in: " << status.message();
+  }
+}
+
 // One difference at a time, in the last block where it is a block's.
 TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTake) {
   static const float kGamma = 1;
   const std::vector<Difference> differences = {
-      {"sequential", [](Described& d) { d.blocks.back().residual = Residual::kSequential; }},
+      {"some of its blocks are sequential",
+       [](Described& d) { d.blocks.back().residual = Residual::kSequential; }},
       {"RMS", [](Described& d) { d.blocks.back().norm.kind = NormKind::kRms; }},
       {"normalised", [](Described& d) { d.blocks.back().q_norm.gamma = &kGamma; }},
       {"normalised", [](Described& d) { d.blocks.back().k_norm.gamma = &kGamma; }},
@@ -92,14 +136,43 @@ TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTake) {
       {"40 rotary dims", [](Described& d) { d.params.rotary_dim = 40; }},
       {"2049 tokens, more than 2048", [](Described& d) { d.params.max_context = 2049; }},
   };
-  for (const Difference& difference : differences) {
-    Described described;
-    difference.make(described);
-    const Status status = described.check();
-    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << difference.reason;
-    EXPECT_NE(status.message().find(difference.reason), std::string::npos)
-        << difference.reason << " in: " << status.message();
-  }
+  expect_reasons<Described>(differences);
+}
+
+TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTakeOfSequentialBlocks) {
+  static const float kGamma = 1;
+  expect_reasons<DescribedLlama>({
+      {"other norms", [](Described& d) { d.blocks.back().norm.kind = NormKind::kLayer; }},
+      {"other norms", [](Described& d) { d.blocks.back().ff_norm.kind = NormKind::kLayer; }},
+      {"norms differ in eps", [](Described& d) { d.blocks.back().ff_norm.eps = 1e-3f; }},
+      {"only its query", [](Described& d) { d.blocks.back().q_norm.gamma = &kGamma; }},
+      {"another norm than its rows",
+       [](Described& d) {
+         DecoderBlock& block = d.blocks.back();
+         block.q_norm = block.k_norm = block.norm;
+         block.k_norm.eps = 1e-3f;
+       }},
+      {"not gated", [](Described& d) { d.blocks.back().ff.kind = FeedForwardKind::kDense; }},
+      {"gate is not SiLU", [](Described& d) { d.blocks.back().ff.up_offset = 1; }},
+      {"gate is not SiLU",
+       [](Described& d) { d.blocks.back().ff.activation = Activation::kGeluTanh; }},
+      {"sequential blocks has a bias", [](Described& d) { d.blocks.back().qkv.bias = &kGamma; }},
+      {"logits has a bias", [](Described& d) { d.head.linear.bias = &kGamma; }},
+      {"last norm", [](Described& d) { d.head.norm.kind = NormKind::kLayer; }},
+      {"heads have 64 dims", [](Described& d) { d.params.heads.head_dim = 64; }},
+      {"8 of its query heads share a key head",
+       [](Described& d) { d.params.heads.num_kv_heads = 4; }},
+      {"5120 wide, more than 4096",
+       [](Described& d) {
+         for (DecoderBlock& block : d.blocks) block.qkv.in = 5120;
+       }},
+      {"14340 is no multiple",
+       [](Described& d) {
+         for (DecoderBlock& block : d.blocks) block.ff.down.in = 14340;
+       }},
+      {"only 64 dims of its heads of 128", [](Described& d) { d.params.rotary_dim = 64; }},
+      {"32769 tokens, more than 32768", [](Described& d) { d.params.max_context = 32769; }},
+  });
 }
 
 }  // namespace

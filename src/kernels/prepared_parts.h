@@ -1,4 +1,5 @@
-// Where a parallel block's four matrices lie in its two prepared ones, which a decode step reads as one product each.
+// Where a block's four matrices lie in its two prepared ones. A decode step of parallel blocks reads each of those as
+// one product.
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@ struct PreparedPart {
   PreparedMatrix matrix;
   int total_in, total_out;  // of the prepared matrix: its columns and rows
   int first_out, first_in;  // where the part begins in it
+  bool halves_alternate;    // PrepareLinearParams
 };
 
 // Points into `block`.
@@ -24,10 +26,11 @@ inline std::array<PreparedPart, 4> prepared_parts(const DecoderBlock& block) {
   const int dim = block.qkv.in;
   const int in_rows = block.qkv.out + block.ff.up.out;
   const int out_columns = block.proj.in + block.ff.down.in;
-  return {{{&block.qkv, PreparedMatrix::kIn, dim, in_rows, 0, 0},
-           {&block.ff.up, PreparedMatrix::kIn, dim, in_rows, block.qkv.out, 0},
-           {&block.proj, PreparedMatrix::kOut, out_columns, dim, 0, 0},
-           {&block.ff.down, PreparedMatrix::kOut, out_columns, dim, 0, block.proj.in}}};
+  const bool gated = block.ff.kind == FeedForwardKind::kGated;
+  return {{{&block.qkv, PreparedMatrix::kIn, dim, in_rows, 0, 0, false},
+           {&block.ff.up, PreparedMatrix::kIn, dim, in_rows, block.qkv.out, 0, gated},
+           {&block.proj, PreparedMatrix::kOut, out_columns, dim, 0, 0, false},
+           {&block.ff.down, PreparedMatrix::kOut, out_columns, dim, 0, block.proj.in, false}}};
 }
 
 }  // namespace gapless

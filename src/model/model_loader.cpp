@@ -80,7 +80,8 @@ class WeightFiller {
 };
 
 // Products in 8 bits read copies of their own, so there is nothing to share.
-bool shares_rows(const Kernels& kernels, const ModelConfig& config, const ModelOptions& options) {
+StatusOr<bool> shares_rows(Device&, const Kernels& kernels, const ModelConfig& config,
+                           const ModelOptions& options) {
   // Nobody reads the rows again, so there is nothing to restore.
   if (options.weights == WeightFormat::kInt8) return may_share_rows(config);
   if (!options.shares_rows || !may_share_rows(config) || options.weights == WeightFormat::kW8A8) {
@@ -92,8 +93,20 @@ bool shares_rows(const Kernels& kernels, const ModelConfig& config, const ModelO
          prepared_weights_bytes(kernels, shape, text, prepared_format(options.weights)) > 0;
 }
 
-bool shares_rows(const Kernels&, const LlamaConfig&, const ModelOptions&) {
-  return false;
+// Where they are told to, and where the rows and their copy would take more than half of a device's memory: these models
+// are large, and a copy must not be what makes one not fit.
+StatusOr<bool> shares_rows(Device& device, const Kernels& kernels, const LlamaConfig& config,
+                           const ModelOptions& options) {
+  if (options.weights == WeightFormat::kInt8) return false;
+  const TextShape shape = text_shape(config);
+  const TextWeights text = describe_text_weights(config);
+  if (!check_one_launch_decode(shape, text).ok()) return false;
+  const std::size_t copy =
+      prepared_weights_bytes(kernels, shape, text, prepared_format(options.weights));
+  if (copy == 0 || options.shares_rows) return copy > 0;
+  const std::size_t rows = lay_out_tensors(weight_specs(config), DType::kBF16).total_bytes;
+  GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
+  return rows + copy > info.total_memory_bytes / 2;
 }
 
 StatusOr<ModelWeights> allocate_for(Device& device, Stream& stream, const ModelConfig& config,
@@ -108,8 +121,9 @@ StatusOr<ModelWeights> allocate_for(Device& device, Stream& stream, const ModelC
 }
 
 StatusOr<DecoderWeights> allocate_for(Device& device, Stream& stream, const LlamaConfig& config,
-                                      DType dtype, bool, WeightFormat) {
-  return allocate_weights(device, stream, config, dtype);
+                                      DType dtype, bool shared, WeightFormat) {
+  return allocate_weights(device, stream, config, dtype,
+                          shared ? GroupOfTensor(llama_block_of) : nullptr);
 }
 
 // The weights of a family's configuration, in their format, ready for prefill and decode.
@@ -120,7 +134,7 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
   if (format == WeightFormat::kInt8) GAPLESS_RETURN_IF_ERROR(check_int8_products(kernels));
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
   GAPLESS_ASSIGN_OR_RETURN(const WeightFiller filler, WeightFiller::create(source, options));
-  const bool shared = shares_rows(kernels, config, options);
+  GAPLESS_ASSIGN_OR_RETURN(const bool shared, shares_rows(device, kernels, config, options));
   GAPLESS_ASSIGN_OR_RETURN(
       Weights weights,
       allocate_for(device, *stream, config, kernels.activation_dtype(), shared, format));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/limits.h"
 #include "model/decode_path.h"
 #include "model/llama/tensors.h"
 #include "model/moondream/model_weights.h"
@@ -200,6 +201,23 @@ std::string describe_model(const ModelConfig& config, PreparedFormat weights, Kv
   return out + describe_decode_path(shape, text);
 }
 
+namespace {
+
+// As the model is loaded without --max-context, and if that differs with all that it was trained for.
+std::string describe_text_decode_path(const TextShape& trained, const TextWeights& text) {
+  TextShape usual = trained;
+  usual.max_context = std::min(trained.max_context, kDefaultTextContext);
+  std::string out = describe_decode_path(usual, text);
+  const Status longest = check_one_launch_decode(trained, text);
+  if (check_one_launch_decode(usual, text).ok() && !longest.ok()) {
+    out += fmt::format("  with --max-context {}: composed, because {}\n", trained.max_context,
+                       longest.message());
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string describe_model(const LlamaConfig& config, PreparedFormat weights, KvFormat kv_format,
                            int num_rows, int context) {
   const TextShape shape = text_shape(config);
@@ -217,7 +235,7 @@ std::string describe_model(const LlamaConfig& config, PreparedFormat weights, Kv
                      with_separators(parameters), megabytes(2 * parameters),
                      megabytes(4 * parameters));
   return out + describe_step(shape, text, weights, kv_format, num_rows, context) +
-         describe_decode_path(shape, text);
+         describe_text_decode_path(shape, text);
 }
 
 }  // namespace gapless

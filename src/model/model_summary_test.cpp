@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/llama/llama_config.h"
 #include "model/moondream/model_weights.h"
 
 namespace gapless {
@@ -102,6 +103,26 @@ TEST(ModelSummary, TheDescriptionSaysHowDecodeStepsRun) {
                             "4096 tokens, more than 2048"),
             std::string::npos)
       << describe();
+}
+
+TEST(ModelSummary, TheDescriptionOfATextModelSaysFromWhichContextOnStepsAreComposed) {
+  const auto describe = [](const char* name) {
+    return describe_model(published_llama(name).value(), PreparedFormat::kNative, KvFormat::kNative,
+                          1, 1000);
+  };
+  const std::string llama = describe("llama3-8b");
+  EXPECT_NE(llama.find("decode steps on a GPU: one launch each\n"
+                       "  with --max-context 131072: composed, because its context is 131072 "
+                       "tokens, more than 32768"),
+            std::string::npos)
+      << llama;
+  EXPECT_NE(describe("qwen3-8b").find("one launch each"), std::string::npos);
+  EXPECT_NE(describe("qwen3-1.7b").find("one launch each"), std::string::npos);
+  EXPECT_NE(describe("llama3-1b")
+                .find("composed of single ops, because its blocks are sequential "
+                      "and its heads have 64 dims, not 128"),
+            std::string::npos)
+      << describe("llama3-1b");
 }
 
 }  // namespace

@@ -21,9 +21,10 @@ class PreparedLayout {
   PreparedLayout(const Kernels& kernels, const TextShape& shape, PreparedFormat format, bool joins,
                  void* base)
       : kernels_(kernels), format_(format), layout_(base) {
-    const int d = shape.dim, f = shape.ff_dim;
+    const int d = shape.dim;
     for (int i = 0; joins && i < shape.num_layers; ++i) {
-      blocks.push_back({take(d, 3 * d + f), take(d + f, d)});
+      blocks.push_back({take(d, shape.heads.qkv_width() + shape.up_dim),
+                        take(shape.heads.q_width() + shape.ff_dim, d)});
     }
     head = take(d, shape.vocab);
   }
@@ -57,7 +58,8 @@ Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
                  .total_in = part.total_in,
                  .total_out = part.total_out,
                  .first_out = part.first_out,
-                 .first_in = part.first_in}));
+                 .first_in = part.first_in,
+                 .halves_alternate = part.halves_alternate}));
   }
   block.prepared_in = to.in;
   block.prepared_out = to.out;

@@ -32,39 +32,53 @@ TensorLayout lay_out_tensors(std::span<const WeightSpec> specs, DType dtype) {
   return layout;
 }
 
-TensorLayout share_memory(const TensorLayout& layout, DType dtype,
-                          const std::function<int(const std::string& name)>& group_of) {
+namespace {
+
+// Takes tensors one after the other; joined ones keep their distance from the first of them.
+class RankCloser {
+ public:
+  explicit RankCloser(DType dtype) : dtype_(dtype) {}
+
+  void place(TensorPlacement& tensor) {
+    if (tensor.joins_previous) {
+      bytes_.rewind(joined_to_);
+    } else {
+      joined_from_ = tensor.offset_bytes;
+      joined_to_ = bytes_.mark();
+      joined_bytes_ = 0;
+    }
+    tensor.offset_bytes = tensor.offset_bytes - joined_from_ + joined_to_;
+    joined_bytes_ +=
+        static_cast<std::size_t>(tensor.device_rows * tensor.row_stride) * dtype_bytes(dtype_);
+    bytes_.take(joined_bytes_);
+  }
+
+  BumpLayout& bytes() { return bytes_; }
+
+ private:
+  const DType dtype_;
+  BumpLayout bytes_;
+  std::size_t joined_from_ = 0, joined_to_ = 0, joined_bytes_ = 0;
+};
+
+}  // namespace
+
+TensorLayout share_memory(const TensorLayout& layout, DType dtype, const GroupOfTensor& group_of) {
   TensorLayout shared = layout;
-  const auto bytes_of = [dtype](const TensorPlacement& tensor) {
-    return static_cast<std::size_t>(tensor.device_rows * tensor.row_stride) * dtype_bytes(dtype);
-  };
-  // Residents close ranks: joined ones keep their distance from the first of them.
-  BumpLayout bytes;
-  std::size_t joined_from = 0, joined_to = 0, joined_bytes = 0;
+  RankCloser closer(dtype);
   for (TensorPlacement& tensor : shared.tensors) {
     tensor.group = group_of(tensor.name);
-    if (tensor.group != TensorPlacement::kResident) continue;
-    if (tensor.joins_previous) {
-      bytes.rewind(joined_to);
-    } else {
-      joined_from = tensor.offset_bytes;
-      joined_to = bytes.mark();
-      joined_bytes = 0;
-    }
-    tensor.offset_bytes = tensor.offset_bytes - joined_from + joined_to;
-    bytes.take(joined_bytes += bytes_of(tensor));
+    if (tensor.group == TensorPlacement::kResident) closer.place(tensor);
   }
-  const std::size_t residents = bytes.mark();
+  const std::size_t residents = closer.bytes().mark();
   int group = TensorPlacement::kResident;
   for (TensorPlacement& tensor : shared.tensors) {
     if (tensor.group == TensorPlacement::kResident) continue;
-    GAPLESS_CHECK_MSG(!tensor.joins_previous, tensor.name);
-    if (tensor.group != group) bytes.rewind(residents);
+    if (tensor.group != group) closer.bytes().rewind(residents);
     group = tensor.group;
-    tensor.offset_bytes = bytes.mark();
-    bytes.take(bytes_of(tensor));
+    closer.place(tensor);
   }
-  shared.total_bytes = bytes.peak_bytes();
+  shared.total_bytes = closer.bytes().peak_bytes();
   return shared;
 }
 

@@ -40,10 +40,11 @@ struct TensorLayout {
   std::int64_t num_parameters() const;
 };
 
-// Gives tensors groups, by a function of their name (TensorPlacement::kResident for most); those of each group lie
-// behind all residents, group over group.
-TensorLayout share_memory(const TensorLayout& layout, DType dtype,
-                          const std::function<int(const std::string& name)>& group_of);
+// A tensor's group, by its name; TensorPlacement::kResident for most.
+using GroupOfTensor = std::function<int(const std::string& name)>;
+
+// Gives tensors groups; those of each group lie behind all residents, group over group.
+TensorLayout share_memory(const TensorLayout& layout, DType dtype, const GroupOfTensor& group_of);
 
 // Those of one group, in place.
 TensorLayout tensors_of_group(const TensorLayout& layout, int group);

@@ -435,6 +435,7 @@ class BadModelTest(FolderTest):
             self.assertIn("composed of single ops, because its blocks are sequential", done.stdout)
         done = gapless("info", "--model", "random:llama3-8b", "--rows", "32", "--context", "850")
         self.assertIn("8,030,261,248", done.stdout)
+        self.assertIn("decode steps on a GPU: one launch each", done.stdout)
         # 2 bytes of each matrix but the embeddings' (7,504,658,432 numbers), and 131,072 bytes a cached token.
         self.assertIn("32 rows, 850 cached tokens", done.stdout)
 

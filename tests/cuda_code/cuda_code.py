@@ -13,7 +13,8 @@ FAST = "path_90a"
 # Bytes of a thread's stack that a kernel may have beyond its twin's, where registers are not exchanged: of 64 rows the
 # sums alone are 128 of a thread's 168 registers, and 8-bit weights are widened by more instructions. What lies in memory
 # is what a product does not need.
-ALLOWED = {r"decoder_kernel<.*, 64, ": 336, r"decoder_kernel<.*1, (8|32), ": 40}
+# Of sequential blocks and few rows the fast twin takes more registers, because a thread normalises twice as much.
+ALLOWED = {r"decoder_kernel<.*, 64, ": 336, r"decoder_kernel<.*1, (8|32), ": 40, r"decoder_kernel<.*Sequential.*, 8, ": 56}
 
 
 def expected_architectures(names):

@@ -272,39 +272,46 @@ TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
 // Rows that were prepared come back with the same bits, from a part of the whole too; in 8 bits those that
 // round_to_fp8 left.
 TEST_F(LinearTest, RestoredRowsAreThoseThatWerePrepared) {
-  constexpr int kIn = 400, kOut = 72, kMoreIn = 256, kFirst = 512;  // edges of tiles
-  for (const PreparedFormat format : {PreparedFormat::kNative, PreparedFormat::kFp8}) {
-    const std::size_t bytes = kernels_->prepared_linear_bytes(kFirst + kIn, 96 + kOut, format);
+  constexpr int kIn = 400, kMoreIn = 256, kFirst = 512;  // edges of tiles
+  for (const auto& [format, halves_alternate] : {std::pair(PreparedFormat::kNative, false),
+                                                 {PreparedFormat::kNative, true},
+                                                 {PreparedFormat::kFp8, false},
+                                                 {PreparedFormat::kFp8, true}}) {
+    const int out = halves_alternate ? 80 : 72;
+    const std::size_t bytes = kernels_->prepared_linear_bytes(kFirst + kIn, 96 + out, format);
     if (bytes == 0) GTEST_SKIP() << "this backend prepares nothing";
-    const TestTensor weight = random_tensor(kOut * kIn, 0.06f);
+    const TestTensor weight = random_tensor(static_cast<std::size_t>(out) * kIn, 0.06f);
     const TestTensor other = random_tensor(96 * kMoreIn, 0.06f);
     if (format == PreparedFormat::kFp8) {
       run(kernels_->round_to_fp8(
-          *stream_, {.weight = weight.device.data(), .num_rows = kOut, .row_size = kIn}));
+          *stream_, {.weight = weight.device.data(), .num_rows = out, .row_size = kIn}));
     }
     const std::vector<float> expected = floats(weight.device);
     const Buffer prepared = poisoned_bytes(bytes);
-    PrepareLinearParams to{.weights = {.weight = weight.dev(), .in = kIn, .out = kOut},
+    PrepareLinearParams to{.weights = {.weight = weight.dev(), .in = kIn, .out = out},
                            .prepared = prepared.data(),
                            .format = format,
                            .total_in = kFirst + kIn,
-                           .total_out = 96 + kOut,
+                           .total_out = 96 + out,
                            .first_out = 96,
-                           .first_in = kFirst};
+                           .first_in = kFirst,
+                           .halves_alternate = halves_alternate};
     run(kernels_->prepare_linear(*stream_, to));
     to.weights = {.weight = other.dev(), .in = kMoreIn, .out = 96};
     to.first_out = to.first_in = 0;
+    to.halves_alternate = false;
     run(kernels_->prepare_linear(*stream_, to));
-    const Buffer restored = poisoned(kOut * kIn);
+    const Buffer restored = poisoned(static_cast<std::size_t>(out) * kIn);
     run(kernels_->restore_linear(*stream_, {.prepared = prepared.data(),
                                             .format = format,
                                             .total_in = kFirst + kIn,
-                                            .total_out = 96 + kOut,
+                                            .total_out = 96 + out,
                                             .first_out = 96,
                                             .first_in = kFirst,
+                                            .halves_alternate = halves_alternate,
                                             .weight = restored.data(),
                                             .in = kIn,
-                                            .out = kOut}));
+                                            .out = out}));
     EXPECT_TRUE(bits_equal(floats(restored), expected));
   }
 }

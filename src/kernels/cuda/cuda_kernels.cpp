@@ -273,8 +273,9 @@ std::size_t CudaKernels::attention_scratch_bytes(int, int max_sequences, int max
 }
 
 std::size_t CudaKernels::decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
-                                                      int num_heads) const {
-  return cuda::decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, num_heads);
+                                                      const AttentionHeads& heads,
+                                                      int max_context) const {
+  return cuda::decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, heads, max_context);
 }
 
 std::size_t CudaKernels::sample_scratch_bytes(int max_rows, int vocab) const {

@@ -5,46 +5,74 @@
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
+#include "kernels/cuda/device/decoder_grouped_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/one_launch_decoder.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
-template <PreparedFormat kFormat, typename CacheElement>
+template <typename S, PreparedFormat kFormat, typename CacheElement>
 Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks,
                              int shared_bytes);
 
 namespace {
 
-static_assert(OneLaunchDecoder::kMaxLayers == kMaxDecoderLayers);
-static_assert(OneLaunchDecoder::kHeadDim == kDecoderHeadDim);
-static_assert(OneLaunchDecoder::kMaxDim == kMaxDecoderDim);
-static_assert(OneLaunchDecoder::kMaxContext == kMaxDecoderContext);
-static_assert(OneLaunchDecoder::kWidthMultiple == kProductColumns);
-static_assert(OneLaunchDecoder::kRotaryMultiple == 2 * kVector);
+using Parallel = OneLaunchDecoder::Parallel;
+using Sequential = OneLaunchDecoder::Sequential;
 
+static_assert(OneLaunchDecoder::kMaxLayers == kMaxDecoderLayers);
+static_assert(OneLaunchDecoder::kWidthMultiple == kProductColumns);
+static_assert(Parallel::kHeadDim == ParallelDecoder::kHeadDim);
+static_assert(Parallel::kMaxDim == kMaxDecoderDim<ParallelDecoder>);
+static_assert(Parallel::kMaxContext == kMaxDecoderContext);
+static_assert(Parallel::kRotaryMultiple == 2 * kVector);
+static_assert(Sequential::kHeadDim == SequentialDecoder::kHeadDim);
+static_assert(Sequential::kMaxDim == kMaxDecoderDim<SequentialDecoder>);
+static_assert(Sequential::kMaxGroup == kMaxGroup);
+
+template <typename S>
 constexpr std::size_t copies(Value value) {
-  return copies_of(ParallelDecoder::kSchedule, value);
+  return static_cast<std::size_t>(copies_of(S::kSchedule, value));
 }
-// They lie side by side.
-static_assert(copies(Value::kAttention) == copies(Value::kInner));
+
+// Units of a context of up to `max_context` tokens, whatever the elements of the cache.
+template <typename S>
+constexpr int max_units_of(int max_context) {
+  constexpr int kKeys = UnitShape<S, Bf16>::kKeys;
+  return S::kIsSequential ? (max_context + kKeys - 1) / kKeys : kMaxUnits;
+}
 
 // Where the scratch's arrays lie, each value of the schedule as often as it needs.
 struct ScratchLayout {
-  std::size_t norm = 0, wide = 0, qkv = 0, sums = 0, softmax = 0, outputs = 0, total = 0;
+  std::size_t norm = 0, ff_norm = 0, wide = 0, qkv = 0, sums = 0, ff_sums = 0, softmax = 0,
+              outputs = 0, total = 0;
 
-  ScratchLayout(int max_rows, int dim, int ff_dim, int num_heads) {
+  template <typename S>
+  static ScratchLayout of(int max_rows, int dim, int ff_dim, const AttentionHeads& heads,
+                          int max_context) {
+    // They lie side by side.
+    static_assert(copies<S>(Value::kAttention) == copies<S>(Value::kInner));
     const auto rows = static_cast<std::size_t>(decoder_slice_rows(max_rows));
-    const auto d = static_cast<std::size_t>(dim), f = static_cast<std::size_t>(ff_dim);
-    const std::size_t parts =
-        copies(Value::kParts) * rows * static_cast<std::size_t>(num_heads) * kMaxUnits;
-    norm = take(copies(Value::kNorm) * rows * d * sizeof(Bf16));
-    wide = take(copies(Value::kInner) * rows * (d + f) * sizeof(Bf16));
-    qkv = take(copies(Value::kQkv) * rows * 3 * d * sizeof(Bf16));
-    sums = take(copies(Value::kSums) * kDecoderColumnRanks * rows * d * sizeof(float));
-    softmax = take(parts * sizeof(float2));
-    outputs = take(parts * kDecoderHeadDim * sizeof(float));
+    const auto d = static_cast<std::size_t>(dim);
+    const auto wide_columns = static_cast<std::size_t>(heads.q_width() + ff_dim);
+    const std::size_t parts = copies<S>(Value::kParts) * rows *
+                              static_cast<std::size_t>(heads.num_heads) *
+                              static_cast<std::size_t>(max_units_of<S>(max_context));
+    const std::size_t sums_bytes = kDecoderColumnRanks * rows * d * sizeof(float);
+    ScratchLayout layout;
+    layout.norm = layout.take(copies<S>(Value::kNorm) * rows * d * sizeof(Bf16));
+    layout.wide = layout.take(copies<S>(Value::kInner) * rows * wide_columns * sizeof(Bf16));
+    layout.qkv = layout.take(copies<S>(Value::kQkv) * rows *
+                             static_cast<std::size_t>(heads.qkv_width()) * sizeof(Bf16));
+    layout.sums = layout.take(copies<S>(Value::kSums) * sums_bytes);
+    if constexpr (S::kIsSequential) {
+      layout.ff_norm = layout.take(copies<S>(Value::kFfNorm) * rows * d * sizeof(Bf16));
+      layout.ff_sums = layout.take(copies<S>(Value::kFfSums) * sums_bytes);
+    }
+    layout.softmax = layout.take(parts * sizeof(float2));
+    layout.outputs = layout.take(parts * S::kHeadDim * sizeof(float));
+    return layout;
   }
 
  private:
@@ -66,6 +94,12 @@ DecoderLayer make_layer(const DecoderBlock& block) {
           .fc2_bias = static_cast<const Bf16*>(block.ff.down.bias),
           .keys = block.kv.k,
           .values = block.kv.v};
+}
+
+SequentialLayer make_own(const DecoderBlock& block) {
+  return {.ff_gamma = static_cast<const Bf16*>(block.ff_norm.gamma),
+          .q_gamma = static_cast<const Bf16*>(block.q_norm.gamma),
+          .k_gamma = static_cast<const Bf16*>(block.k_norm.gamma)};
 }
 
 template <typename... Args>
@@ -98,10 +132,14 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
   return ok_status();
 }
 
-Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
-                      const CudaAttributes& device) {
-  const int dim = params.blocks[0].qkv.in, ff_dim = params.blocks[0].ff.up.out;
-  const ScratchLayout layout(params.num_tokens, dim, ff_dim, params.heads.num_heads);
+namespace {
+
+template <typename S>
+Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
+                     const CudaAttributes& device) {
+  const int dim = params.blocks[0].qkv.in, ff_dim = params.blocks[0].ff.inner();
+  const ScratchLayout layout =
+      ScratchLayout::of<S>(params.num_tokens, dim, ff_dim, params.heads, params.max_context);
   auto* scratch = static_cast<char*>(params.block_scratch);
   DecoderLaunch p = {};
   p.num_layers = params.num_blocks;
@@ -126,6 +164,14 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
   p.part_softmax = reinterpret_cast<float2*>(scratch + layout.softmax);
   p.part_outputs = reinterpret_cast<float*>(scratch + layout.outputs);
   p.counters = static_cast<DecoderCounters*>(counters);
+  if constexpr (S::kIsSequential) {
+    SequentialLaunch& own = p.sequential;
+    for (int i = 0; i < params.num_blocks; ++i) own.layers[i] = make_own(params.blocks[i]);
+    own.num_kv_heads = params.heads.num_kv_heads;
+    own.max_units = max_units_of<S>(params.max_context);
+    own.ff_norm = reinterpret_cast<Bf16*>(scratch + layout.ff_norm);
+    own.ff_sums = reinterpret_cast<float*>(scratch + layout.ff_sums);
+  }
   if (params.head != nullptr) {
     const DecoderHead& head = *params.head;
     p.head_weights = static_cast<const char*>(head.linear.prepared);
@@ -137,16 +183,37 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
   }
   const bool fp8_weights = params.blocks[0].prepared_format == PreparedFormat::kFp8;
   const bool fp8_cache = params.blocks[0].kv.format == KvFormat::kFp8;
-  const auto launch_kernel = fp8_weights ? fp8_cache
-                                               ? launch_decoder_kernel<PreparedFormat::kFp8, E4m3>
-                                               : launch_decoder_kernel<PreparedFormat::kFp8, Bf16>
-                             : fp8_cache ? launch_decoder_kernel<PreparedFormat::kNative, E4m3>
-                                         : launch_decoder_kernel<PreparedFormat::kNative, Bf16>;
+  const auto launch_kernel = fp8_weights
+                                 ? fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kFp8, E4m3>
+                                             : launch_decoder_kernel<S, PreparedFormat::kFp8, Bf16>
+                             : fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kNative, E4m3>
+                                         : launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>;
   return launch_kernel(stream, p, device.num_multiprocessors, device.shared_bytes);
 }
 
-std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim, int num_heads) {
-  return ScratchLayout(max_rows, dim, ff_dim, num_heads).total;
+}  // namespace
+
+Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
+                      const CudaAttributes& device) {
+  return params.blocks[0].residual == Residual::kSequential
+             ? launch_blocks<SequentialDecoder>(stream, params, counters, device)
+             : launch_blocks<ParallelDecoder>(stream, params, counters, device);
+}
+
+std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
+                                         const AttentionHeads& heads, int max_context) {
+  const auto bytes = [&]<typename S, typename Limits>() -> std::size_t {
+    if (max_context > Limits::kMaxContext || dim > Limits::kMaxDim) return 0;
+    return ScratchLayout::of<S>(max_rows, dim, ff_dim, heads, max_context).total;
+  };
+  switch (heads.head_dim) {
+    case Parallel::kHeadDim:
+      return bytes.template operator()<ParallelDecoder, Parallel>();
+    case Sequential::kHeadDim:
+      return bytes.template operator()<SequentialDecoder, Sequential>();
+    default:
+      return 0;
+  }
 }
 
 std::size_t decoder_blocks_counter_bytes() {

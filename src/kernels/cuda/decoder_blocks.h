@@ -21,7 +21,9 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
                       const CudaAttributes& device);
 
-std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim, int num_heads);
+// Of models that no launch takes, 0.
+std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
+                                         const AttentionHeads& heads, int max_context);
 std::size_t decoder_blocks_counter_bytes();
 
 }  // namespace GAPLESS_PATH

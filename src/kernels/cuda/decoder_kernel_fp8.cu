@@ -1,12 +1,11 @@
-// The decode kernel for 8-bit weights, a cache of bfloat16.
+// The decode kernel of parallel blocks for 8-bit weights, a cache of bfloat16.
 #include "kernels/cuda/device/decoder_kernel.cuh"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
-template Status launch_decoder_kernel<PreparedFormat::kFp8, Bf16>(Stream& stream,
-                                                                  const DecoderLaunch& params,
-                                                                  int num_blocks, int shared_bytes);
+template Status launch_decoder_kernel<ParallelDecoder, PreparedFormat::kFp8, Bf16>(
+    Stream& stream, const DecoderLaunch& params, int num_blocks, int shared_bytes);
 
 }  // namespace GAPLESS_PATH
 }  // namespace gapless::cuda

@@ -26,13 +26,14 @@ enum class PhaseKind {
   kCombine,      // the units of the block's rows and heads
 };
 
-// Weights of a product, by what it makes.
+// Weights of a product, by what it makes. In a sequential layer kOutput makes two products: of the columns
+// that multiply the attention, and of those that multiply the feed-forward.
 enum class Matrix { kNone, kQkv, kInner, kOutput, kHead };
 inline constexpr int kNumMatrices = 5;
 
 // What a phase leaves in scratch memory for later ones.
-enum class Value { kNorm, kQkv, kParts, kInner, kAttention, kSums, kNone };
-inline constexpr int kNumValues = 6;
+enum class Value { kNorm, kQkv, kParts, kInner, kAttention, kSums, kFfNorm, kFfSums, kNone };
+inline constexpr int kNumValues = 8;
 
 // How readers learn that a value is there.
 enum class Announcement {
@@ -113,6 +114,15 @@ constexpr Matrix counted_matrix(const DecoderSchedule& schedule) {
     }
   }
   return Matrix::kNone;
+}
+// One more than the last value that a layer writes.
+constexpr int num_values(const DecoderSchedule& schedule) {
+  int count = 0;
+  for (int i = 0; i < schedule.num_layer_phases; ++i) {
+    const int written = static_cast<int>(schedule.layer[i].writes) + 1;
+    count = written > count ? written : count;
+  }
+  return count;
 }
 // Of its memory: values that announce themselves use two by turns, however many rows there are.
 constexpr int copies_of(const DecoderSchedule& schedule, Value value) {
@@ -358,6 +368,8 @@ struct ScheduleOf {
       values_counted_by(S::kSchedule, Announcers::kBlocksWithTiles);
   static constexpr unsigned kByRow = values_counted_by(S::kSchedule, Announcers::kBlocksWithRow);
   static constexpr Matrix kCountedMatrix = counted_matrix(S::kSchedule);
+  // Those that its phases write are the first of all.
+  static constexpr int kNumValues = num_values(S::kSchedule);
 
   GAPLESS_HOST_DEVICE static constexpr bool in(unsigned values, Value value) {
     return (values & value_bit(value)) != 0;
@@ -406,6 +418,10 @@ inline constexpr int kNumProducts = products_before<S>(ScheduleOf<S>::kNumPhases
 // residual stream. Between what is signalled and what is waited for lies a product that needs
 // neither.
 struct ParallelDecoder {
+  static constexpr bool kIsSequential = false;
+  static constexpr int kHeadDim = 64;
+  static constexpr int kHeadsOfUnit = 2;  // key heads beside each other in a unit of the attention
+  static constexpr int kNormVectors = 1;  // of a row: eights of columns that a thread normalises
   static constexpr DecoderSchedule kSchedule = {
       .values = {
           /* kNorm      */ {Announcement::kActivation, Announcers::kBlocksWithRow},
@@ -436,5 +452,51 @@ struct ParallelDecoder {
   };
 };
 static_assert(schedule_fault(ParallelDecoder::kSchedule) == nullptr);
+
+// A sequential block: the feed-forward reads what the attention has added to the residual stream, so each
+// product needs the one before it, and nothing lies between what is signalled and what is waited for. Such
+// models are wide: a wait is short beside what a product reads, and meanwhile the ring fills.
+struct SequentialDecoder {
+  static constexpr bool kIsSequential = true;
+  static constexpr int kHeadDim = 128;
+  static constexpr int kHeadsOfUnit = 1;
+  static constexpr int kNormVectors = 2;
+  static constexpr DecoderSchedule kSchedule = {
+      .values = {
+          /* kNorm      */ {Announcement::kActivation, Announcers::kBlocksWithRow},
+          /* kQkv       */ {Announcement::kItself, Announcers::kEveryBlock},
+          /* kParts     */ {Announcement::kCounter, Announcers::kEveryBlock},
+          /* kInner     */ {Announcement::kActivation, Announcers::kBlocksWithTiles},
+          /* kAttention */ {Announcement::kActivation, Announcers::kEveryBlock},
+          /* kSums      */ {Announcement::kItself, Announcers::kEveryBlock},
+          /* kFfNorm    */ {Announcement::kActivation, Announcers::kBlocksWithRow},
+          /* kFfSums    */ {Announcement::kItself, Announcers::kEveryBlock},
+      },
+      .first = {.kind = PhaseKind::kNorm, .writes = Value::kNorm},
+      .num_layer_phases = 8,
+      .layer =
+          {
+              {PhaseKind::kProduct, Matrix::kQkv, {Value::kNorm, Value::kNone}, Value::kQkv},
+              {PhaseKind::kAttention, Matrix::kNone, {Value::kQkv, Value::kNone}, Value::kParts},
+              {PhaseKind::kCombine,
+               Matrix::kNone,
+               {Value::kParts, Value::kNone},
+               Value::kAttention},
+              {PhaseKind::kPartialSums,
+               Matrix::kOutput,
+               {Value::kAttention, Value::kNone},
+               Value::kSums},
+              {PhaseKind::kNorm, Matrix::kNone, {Value::kSums, Value::kNone}, Value::kFfNorm},
+              {PhaseKind::kProduct, Matrix::kInner, {Value::kFfNorm, Value::kNone}, Value::kInner},
+              {PhaseKind::kPartialSums,
+               Matrix::kOutput,
+               {Value::kInner, Value::kNone},
+               Value::kFfSums},
+              {PhaseKind::kNorm, Matrix::kNone, {Value::kFfSums, Value::kNone}, Value::kNorm},
+          },
+      .last = {PhaseKind::kProduct, Matrix::kHead, {Value::kNorm, Value::kNone}, Value::kNone},
+  };
+};
+static_assert(schedule_fault(SequentialDecoder::kSchedule) == nullptr);
 
 }  // namespace gapless

@@ -82,6 +82,13 @@ TEST(DecoderScheduleTest, WhatAllWaitForIsCounted) {
                "products, and only they, read activations");
 }
 
+// The feed-forward's sums have a place of their own: those of the attention are read until its norm is there.
+TEST(DecoderScheduleTest, ASequentialLayerHasTwoSums) {
+  DecoderSchedule schedule = SequentialDecoder::kSchedule;
+  schedule.layer[6].writes = schedule.layer[7].reads[0] = Value::kSums;
+  expect_fault(schedule, "a value has two writers in a layer");
+}
+
 TEST(DecoderScheduleTest, AnnouncersFitTheirPhase) {
   expect_fault(with_rule(Value::kNorm, Announcement::kActivation, Announcers::kEveryBlock),
                "norms, and only they, are counted by blocks with a row");
@@ -114,6 +121,13 @@ struct Config {
   int ring_stages = 6;
 };
 
+template <typename S>
+DecoderSizes sizes_of(const Config& c) {
+  if (!S::kIsSequential) return {c.dim, 3 * c.dim, c.dim, c.ff_dim, c.ff_dim, c.vocab};
+  // Two query heads to a key head.
+  return {c.dim, 4 * c.dim, 2 * c.dim, 2 * c.ff_dim, c.ff_dim, c.vocab};
+}
+
 // What a warp does next: `may` it, and then `act`.
 struct Action {
   std::function<bool()> may;
@@ -129,7 +143,7 @@ class Simulation {
  public:
   explicit Simulation(const Config& config) : c_(config), blocks_(config.num_blocks) {
     for (int block = 0; block < c_.num_blocks; ++block) {
-      const DecoderSizes sizes{c_.dim, c_.ff_dim, c_.vocab};
+      const DecoderSizes sizes = sizes_of<S>(c_);
       blocks_[block].shares.divide(sizes, block, c_.num_blocks);
       const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks);
       stream(block, work);
@@ -418,16 +432,17 @@ TEST(DecoderScheduleTest, WarpsAgree) {
   for (const Config& config : configs()) {
     for (unsigned seed = 0; seed < 20; ++seed) {
       EXPECT_EQ(Simulation<ParallelDecoder>(config).run(seed), "") << seed;
+      EXPECT_EQ(Simulation<SequentialDecoder>(config).run(seed), "") << seed;
     }
   }
 }
 
 // And the simulation sees what a refused list does.
-struct InnerCountedByAll {
+struct InnerCountedByAll : ParallelDecoder {
   static constexpr DecoderSchedule kSchedule =
       with_rule(Value::kInner, Announcement::kActivation, Announcers::kEveryBlock);
 };
-struct AttentionFirst {
+struct AttentionFirst : ParallelDecoder {
   static constexpr DecoderSchedule kSchedule = with_phases({1, 0, 2, 3, 4, 5});
 };
 
@@ -447,44 +462,62 @@ TEST(DecoderScheduleTest, WhatIsRefusedGoesWrong) {
   EXPECT_EQ(first_problem<AttentionFirst>(), "hangs");
 }
 
-// Each block's tiles and shares together are the matrix, once.
+// What a block has of a product, as (tile, chunk).
+std::vector<std::pair<int, int>> pieces_of(const DecoderWork& work, const Phase& phase) {
+  std::vector<std::pair<int, int>> pieces;
+  for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); work.has(unit);
+       work.next(phase.kind, unit)) {
+    const TileRange tiles = work.tiles_of(phase.kind, unit);
+    EXPECT_LE(tiles.size(), kUnitTiles);
+    for (const Value x : phase.reads) {
+      const ChunkRange chunks = work.chunks_of(x, unit);
+      for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+        for (int i = chunks.begin; i < chunks.end; ++i) pieces.emplace_back(tile, i);
+      }
+    }
+  }
+  return pieces;
+}
+
+// Each block's tiles and shares together are all prepared matrices, once.
+template <typename S>
+void expect_covered_once(const Config& config) {
+  const DecoderSizes sizes = sizes_of<S>(config);
+  const DecoderSchedule& schedule = S::kSchedule;
+  std::vector<Phase> phases(schedule.layer, schedule.layer + schedule.num_layer_phases);
+  phases.push_back(schedule.last);
+  std::vector<std::pair<int, int>> seen[3];  // [qkv | fc1], [proj | fc2], head
+  for (const Phase& phase : phases) {
+    if (!is_product(phase.kind)) continue;
+    auto& matrix = seen[phase.matrix == Matrix::kOutput ? 1
+                        : phase.matrix == Matrix::kHead ? 2
+                                                        : 0];
+    for (int block = 0; block < config.num_blocks; ++block) {
+      TileShares own;
+      own.divide(sizes, block, config.num_blocks);
+      const DecoderWork work(sizes, own, block, config.num_blocks);
+      for (const auto& piece : pieces_of(work, phase)) matrix.push_back(piece);
+    }
+  }
+  const std::pair<int, int> shapes[3] = {{(sizes.qkv_width + sizes.up_width) / 16, sizes.dim / 128},
+                                         {sizes.dim / 16, (sizes.q_width + sizes.ff_dim) / 128},
+                                         {(sizes.vocab + 15) / 16, sizes.dim / 128}};
+  for (int i = 0; i < 3; ++i) {
+    const auto [tiles, chunks] = shapes[i];
+    std::vector<std::pair<int, int>> all;
+    for (int tile = 0; tile < tiles; ++tile) {
+      for (int chunk = 0; chunk < chunks; ++chunk) all.emplace_back(tile, chunk);
+    }
+    std::sort(seen[i].begin(), seen[i].end());
+    EXPECT_EQ(seen[i], all) << "matrix " << i << " among " << config.num_blocks << " blocks";
+  }
+}
+
 TEST(DecoderScheduleTest, UnitsCoverEachMatrixOnce) {
   for (const int num_blocks : {1, 7, 132}) {
-    for (const auto& [kind, matrix] : {std::pair{PhaseKind::kProduct, Matrix::kQkv},
-                                       {PhaseKind::kProduct, Matrix::kInner},
-                                       {PhaseKind::kProduct, Matrix::kHead},
-                                       {PhaseKind::kPartialSums, Matrix::kOutput}}) {
-      std::vector<std::pair<int, int>> seen;  // tile, chunk
-      std::size_t expected = 0;
-      for (int block = 0; block < num_blocks; ++block) {
-        const DecoderSizes sizes{640, 1152, 1000};
-        TileShares own;
-        own.divide(sizes, block, num_blocks);
-        const DecoderWork work(sizes, own, block, num_blocks);
-        const int first = matrix == Matrix::kInner ? work.all_tiles(matrix) - 1152 / 16 : 0;
-        const int end = matrix == Matrix::kQkv ? 3 * 640 / 16 : work.all_tiles(matrix);
-        const bool shares = kind == PhaseKind::kPartialSums;
-        expected =
-            static_cast<std::size_t>(end - first) * (shares ? (640 + 1152) / 128 : 640 / 128);
-        for (ProductUnit unit = work.first_unit(kind, matrix); work.has(unit);
-             work.next(kind, unit)) {
-          const TileRange tiles = work.tiles_of(kind, unit);
-          EXPECT_LE(tiles.size(), kUnitTiles);
-          for (const Value x :
-               shares ? std::vector{Value::kInner, Value::kAttention} : std::vector{Value::kNorm}) {
-            const ChunkRange chunks = work.chunks_of(x, unit);
-            for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-              EXPECT_GE(tile, first);
-              EXPECT_LT(tile, end);
-              for (int i = chunks.begin; i < chunks.end; ++i) seen.emplace_back(tile, i);
-            }
-          }
-        }
-      }
-      std::sort(seen.begin(), seen.end());
-      EXPECT_EQ(std::unique(seen.begin(), seen.end()), seen.end());
-      EXPECT_EQ(seen.size(), expected);
-    }
+    const Config config{.num_blocks = num_blocks, .dim = 640, .ff_dim = 1152, .vocab = 1000};
+    expect_covered_once<ParallelDecoder>(config);
+    expect_covered_once<SequentialDecoder>(config);
   }
 }
 

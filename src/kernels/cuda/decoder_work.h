@@ -30,8 +30,13 @@ struct ProductUnit {
   int at, end;  // kProduct: tiles of the matrix; kPartialSums: shares, counted through all blocks
 };
 
+// The widths of a model.
 struct DecoderSizes {
-  int dim, ff_dim, vocab;
+  int dim;
+  int qkv_width, q_width;  // of all heads together
+  int up_width;  // what the feed-forward's first product makes: ff_dim, and as much again for a gate
+  int ff_dim;
+  int vocab;
 };
 
 // A block's tiles of each matrix of which it computes whole columns. Computed once: to divide takes
@@ -40,7 +45,8 @@ struct TileShares {
   TileRange of[kNumMatrices];
 
   GAPLESS_HOST_DEVICE void divide(const DecoderSizes& sizes, int block, int num_blocks) {
-    const int qkv = 3 * sizes.dim / kPreparedTileRows, inner = sizes.ff_dim / kPreparedTileRows;
+    const int qkv = sizes.qkv_width / kPreparedTileRows;
+    const int inner = sizes.up_width / kPreparedTileRows;
     const int head = (sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows;
     // Who has one tile more of qkv has it from one end of the grid, of fc1 from the other.
     const TileRange inner_share = share(inner, num_blocks - 1 - block, num_blocks);
@@ -65,11 +71,12 @@ class DecoderWork {
       : shares_(shares),
         block_(block),
         num_blocks_(num_blocks),
-        qkv_tiles_(3 * sizes.dim / kPreparedTileRows),
-        inner_tiles_(sizes.ff_dim / kPreparedTileRows),
+        qkv_tiles_(sizes.qkv_width / kPreparedTileRows),
+        inner_tiles_(sizes.up_width / kPreparedTileRows),
         head_tiles_((sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows),
         output_tiles_(sizes.dim / kPreparedTileRows),
         dim_chunks_(sizes.dim / kPreparedTileColumns),
+        attention_chunks_(sizes.q_width / kPreparedTileColumns),
         inner_chunks_(sizes.ff_dim / kPreparedTileColumns) {}
 
   // Tiles of the prepared matrix that a product's tiles are part of: [qkv | fc1], [proj | fc2] or
@@ -120,12 +127,13 @@ class DecoderWork {
   GAPLESS_HOST_DEVICE ChunkRange chunks_of(Value activations, const ProductUnit& unit) const {
     switch (activations) {
       case Value::kNorm:
+      case Value::kFfNorm:
         return {0, dim_chunks_};
       case Value::kAttention:
-        return chunk_share(rank_of(unit), dim_chunks_);
+        return chunk_share(rank_of(unit), attention_chunks_);
       case Value::kInner: {
         const ChunkRange range = chunk_share(rank_of(unit), inner_chunks_);
-        return {dim_chunks_ + range.begin, dim_chunks_ + range.end};
+        return {attention_chunks_ + range.begin, attention_chunks_ + range.end};
       }
       default:
         return {0, 0};
@@ -156,7 +164,8 @@ class DecoderWork {
 
   const TileShares& shares_;
   int block_, num_blocks_;
-  int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_, dim_chunks_, inner_chunks_;
+  int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_;
+  int dim_chunks_, attention_chunks_, inner_chunks_;
 };
 
 }  // namespace gapless

@@ -39,6 +39,16 @@ __device__ const char* tile_at(const RestoreLinearParams& p, std::int64_t tile, 
   return static_cast<const char*>(p.prepared) + tile_offset<kFormat>(p, tile, chunk);
 }
 
+// Which of a part's `rows` rows is the `row`-th in its tiles.
+__device__ std::int64_t row_in_part(bool halves_alternate, std::int64_t row, int rows) {
+  return halves_alternate ? row / 2 + row % 2 * (rows / 2) : row;
+}
+// And which in its tiles is the part's `row`-th.
+__device__ std::int64_t row_in_tiles(bool halves_alternate, std::int64_t row, int rows) {
+  if (!halves_alternate) return row;
+  return row < rows / 2 ? 2 * row : 2 * (row - rows / 2) + 1;
+}
+
 // One thread per lane's fragment of one mma step: 16 bytes.
 __global__ void __launch_bounds__(kThreads)
     prepare_native_kernel(PrepareLinearParams p, Part part) {
@@ -55,7 +65,8 @@ __global__ void __launch_bounds__(kThreads)
   std::uint32_t fragment[4];
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    const std::int64_t row = tile * kPreparedTileRows + lane / 4 + r % 2 * 8;
+    const std::int64_t row =
+        row_in_part(p.halves_alternate, tile * kPreparedTileRows + lane / 4 + r % 2 * 8, w.out);
     const int column = chunk * kPreparedTileColumns + step * 16 + lane % 4 * 2 + r / 2 * 8;
     auto at = [&](int c) -> std::uint32_t {
       return row < w.out && c < w.in ? weight[row * w.in + c] : 0u;
@@ -77,9 +88,10 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
   constexpr int kThreadsPerRow = kThreads / kPreparedTileRows;
   const int own_row = threadIdx.x / kThreadsPerRow;
   float largest = 0;
+  const std::int64_t source = row_in_part(p.halves_alternate, first_row + own_row, w.out);
   for (int c = threadIdx.x % kThreadsPerRow; first_row + own_row < w.out && c < w.in;
        c += kThreadsPerRow) {
-    largest = fmaxf(largest, fabsf(__bfloat162float(weight[(first_row + own_row) * w.in + c])));
+    largest = fmaxf(largest, fabsf(__bfloat162float(weight[source * w.in + c])));
   }
   for (int offset = 1; offset < kThreadsPerRow; offset *= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, offset));
@@ -98,7 +110,8 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
       const int column = chunk * kPreparedTileColumns + (pair * 2 + word / 2) * 16 + lane % 4 * 2 +
                          word % 2 * 8 + byte % 2;
       if (first_row + row >= w.out || column >= w.in) continue;
-      const float value = __bfloat162float(weight[(first_row + row) * w.in + column]);
+      const std::int64_t from = row_in_part(p.halves_alternate, first_row + row, w.out);
+      const float value = __bfloat162float(weight[from * w.in + column]);
       const std::uint32_t code =
           __nv_cvt_float_to_fp8(ldexpf(value, -exponents[row]), __NV_SATFINITE, __NV_E4M3);
       packed[word] |= code << (8 * byte);
@@ -117,7 +130,7 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
 // Where the two neighbours lie that a thread restores: columns `column` and `column` + 1 of a row. Both are in one register of
 // one lane, in both formats, and a matrix has an even number of columns.
 struct NeighbourPlace {
-  std::int64_t row;
+  std::int64_t row;  // in its tiles
   int column;
   int in_row;  // of the tile's 16
   int step;    // of the tile's 8, 16 columns each
@@ -125,9 +138,9 @@ struct NeighbourPlace {
   int row_half, column_half;
 };
 
-__device__ NeighbourPlace place_of_neighbours(std::int64_t pair, int num_columns) {
-  const int pairs_per_row = num_columns / 2;
-  const std::int64_t row = pair / pairs_per_row;
+__device__ NeighbourPlace place_of_neighbours(const RestoreLinearParams& p, std::int64_t pair) {
+  const int pairs_per_row = p.in / 2;
+  const std::int64_t row = row_in_tiles(p.halves_alternate, pair / pairs_per_row, p.out);
   const int column = static_cast<int>(pair % pairs_per_row) * 2;
   const int in_row = static_cast<int>(row % kPreparedTileRows), in_step = column % 16;
   return {.row = row,
@@ -153,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_predecessor();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= num_pairs) return;
-  const NeighbourPlace place = place_of_neighbours(i, p.in);
+  const NeighbourPlace place = place_of_neighbours(p, i);
   const int r = place.row_half + place.column_half * 2;
   const auto* from =
       reinterpret_cast<const std::uint32_t*>(tile_of<PreparedFormat::kNative>(p, place));
@@ -165,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_predecessor();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= num_pairs) return;
-  const NeighbourPlace place = place_of_neighbours(i, p.in);
+  const NeighbourPlace place = place_of_neighbours(p, i);
   const char* tile = tile_of<PreparedFormat::kFp8>(p, place);
   // A lane has four words of a pair of steps: by step, then by columns' half. A word has two halves: by rows' half.
   const int word = place.step % 2 * 2 + place.column_half;
@@ -189,6 +202,10 @@ Status check_part(std::string_view op, const Params& params, int in, int out) {
   if (params.first_out % kPreparedTileRows != 0 || params.first_in % kPreparedTileColumns != 0) {
     return Status(StatusCode::kInvalidArgument,
                   std::string(op) + ": a part must start at a multiple of 16 rows and 128 columns");
+  }
+  if (params.halves_alternate && out % kPreparedTileRows != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  std::string(op) + ": halves alternate in whole tiles only");
   }
   if (params.first_out + out > params.total_out || params.first_in + in > params.total_in) {
     return Status(StatusCode::kInvalidArgument, std::string(op) + ": a part must lie in the whole");

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "model/model_shape.h"
 
 namespace gapless {
@@ -119,10 +121,19 @@ TextWeights find_text_weights(const TensorFinder& find, const LlamaConfig& confi
   return text;
 }
 
+int llama_block_of(const std::string& name) {
+  constexpr std::string_view kBlocks = "model.layers.";
+  if (!name.starts_with(kBlocks) || !name.ends_with("_proj.weight")) {
+    return TensorPlacement::kResident;
+  }
+  return std::stoi(name.substr(kBlocks.size()));
+}
+
 StatusOr<DecoderWeights> allocate_weights(Device& device, Stream& stream, const LlamaConfig& config,
-                                          DType dtype) {
+                                          DType dtype, const GroupOfTensor& group_of) {
   DecoderWeights weights;
   weights.layout = lay_out_tensors(weight_specs(config), dtype);
+  if (group_of) weights.layout = share_memory(weights.layout, dtype, group_of);
   const std::size_t bytes = weights.layout.total_bytes;
   GAPLESS_ASSIGN_OR_RETURN(weights.buffer, device.allocate(bytes));
   GAPLESS_RETURN_IF_ERROR(stream.fill_bytes(weights.buffer.data(), 0, bytes));

@@ -1,6 +1,7 @@
 // The tensors of the Llama family, under their published names.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -20,9 +21,12 @@ std::vector<WeightSpec> weight_specs(const LlamaConfig& config);
 // The decoder that they make. `find` knows weight_specs(config).
 TextWeights find_text_weights(const TensorFinder& find, const LlamaConfig& config);
 
+// The block whose matrix a tensor is, or TensorPlacement::kResident: these may share memory (DecoderBlock::shares_rows).
+int llama_block_of(const std::string& name);
+
 // As the function of the same name in moondream/model_weights.h.
 StatusOr<DecoderWeights> allocate_weights(Device& device, Stream& stream, const LlamaConfig& config,
-                                          DType dtype);
+                                          DType dtype, const GroupOfTensor& group_of = nullptr);
 
 // Which products and norms the decoder has; the addresses mean nothing.
 TextWeights describe_text_weights(const LlamaConfig& config);

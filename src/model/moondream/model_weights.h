@@ -64,8 +64,7 @@ TextWeights describe_text_weights(const ModelConfig& config);
 // Whether the rows of the text blocks' matrices may share memory (DecoderBlock::shares_rows): in a model without experts.
 bool may_share_rows(const ModelConfig& config);
 
-// The groups of tensors that may share memory (TensorPlacement::group), by a tensor's name.
-using GroupOfTensor = std::function<int(const std::string& name)>;
+// Groups of tensors that may share memory (GroupOfTensor).
 // Group i: the matrices of text block i.
 int text_block_of(const std::string& name);
 // Group i: those of int8_groups()[i].

@@ -37,6 +37,8 @@
 
 namespace gapless {
 
+inline constexpr int kDecoderHeadDim = ParallelDecoder::kHeadDim;
+
 // Eight dimensions each of keys l % 4, + 8, + 4, + 12.
 template <int kKeyBytes>
 struct RawValues {

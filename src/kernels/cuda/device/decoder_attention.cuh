@@ -1,19 +1,19 @@
 // Attention of one new token per row, as decoder_kernel.cuh runs it.
 //
 // unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values:
-// two pages of bfloat16, four of e4m3, a stage of the ring of 16 KB. One warp attends to it,
-// and leaves a softmax, its sum and its output per head in global memory; all of a row and head
-// are combined later.
+// two pages of bfloat16, four of e4m3 (decoder_units.cuh). One warp attends to it, and leaves a
+// softmax, its sum and its output per head in global memory; all of a row and head are combined
+// later.
 //
-// Units start at multiples of their size of the sequence, and sums run over lanes and units in
-// fixed orders: a row's result does not depend on the rows beside it. Their order is by row, pair
-// of heads, place in the sequence; each block takes an equal run of them.
+// Sums run over lanes and units in fixed orders: a row's result does not depend on the rows beside
+// it.
 #pragma once
 
 #include "base/limits.h"
 #include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/attention_unit.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/cuda/device/decoder_units.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
@@ -21,156 +21,10 @@
 
 namespace gapless {
 
-// Pieces of a unit in its stage, in order: a page's keys, its values, the next page's keys, and so
-// on.
 template <typename Element>
-struct UnitShape {
-  static constexpr int kVectorBytes = kVector * sizeof(Element);
-  static constexpr int kKeyBytes = kDecoderHeadDim * sizeof(Element);
-  static constexpr int kHeadBytes = kPageTokens * kKeyBytes;
-  static constexpr int kPieceBytes = 2 * kHeadBytes;
-  static constexpr int kBytes = 16 << 10;
-  static constexpr int kPieces = kBytes / kPieceBytes;
-  static constexpr int kPages = kPieces / 2;
-  static constexpr int kKeys = kPages * kPageTokens;
-};
-// Contexts that kMaxUnits units hold, whatever the elements.
-inline constexpr int kMaxDecoderContext = kMaxUnits * UnitShape<Bf16>::kKeys;
-
-// The units of a block.
-struct UnitRange {
-  int begin, end;
-  __device__ int size() const { return end - begin; }
-};
-
-// Of all rows, in shared memory.
-struct AttentionRows {
-  int num_keys[kMaxSeats];        // the new one included; 0: nothing to do
-  int seat[kMaxSeats];            // row of the page table
-  int first_unit[kMaxSeats + 1];  // of all rows' pairs of heads
-  UnitRange own;                  // this block's, computed once: to divide takes long
-
-  template <typename Element>
-  __device__ int units(int row) const {
-    constexpr int kKeys = UnitShape<Element>::kKeys;
-    return (num_keys[row] + kKeys - 1) / kKeys;
-  }
-
-  // One warp.
-  template <typename Element>
-  __device__ void load(const DecoderLaunch& p) {
-    const int lane = threadIdx.x % kWarp;
-    int before = 0;
-    for (int base = 0; base < p.num_rows; base += kWarp) {
-      const int row = base + lane;
-      int own = 0;
-      if (row < p.num_rows) {
-        const AttentionSequence sequence = p.sequences[row];
-        num_keys[row] = sequence.num_tokens == 0 ? 0 : sequence.num_cached + 1;
-        seat[row] = sequence.row;
-        own = units<Element>(row) * (p.num_heads / 2);
-      }
-      int sum = own;
-      for (int offset = 1; offset < kWarp; offset *= 2) {
-        const int lower = __shfl_up_sync(kFullWarp, sum, offset);
-        if (lane >= offset) sum += lower;
-      }
-      if (row < p.num_rows) first_unit[row] = before + sum - own;
-      before += __shfl_sync(kFullWarp, sum, kWarp - 1);
-    }
-    if (lane == 0) {
-      first_unit[p.num_rows] = before;
-      const std::int64_t total = before;
-      own = {static_cast<int>(blockIdx.x * total / gridDim.x),
-             static_cast<int>((blockIdx.x + 1) * total / gridDim.x)};
-    }
-    __syncwarp();
-  }
-};
-
-// One unit. Found in rising order: `row` is where the search begins.
+using PairShape = UnitShape<ParallelDecoder, Element>;
 template <typename Element>
-struct Unit {
-  using Shape = UnitShape<Element>;
-  // num_keys: of the row, from first_key on.
-  int row = 0, pair = 0, first_key = 0, num_keys = 0;
-
-  __device__ void find(const AttentionRows& rows, int index) {
-    while (rows.first_unit[row + 1] <= index) ++row;
-    const int units = rows.units<Element>(row), rest = index - rows.first_unit[row];
-    pair = rest / units;
-    first_key = rest % units * Shape::kKeys;
-    num_keys = rows.num_keys[row] - first_key;
-  }
-  __device__ int num_pages() const {
-    return min((num_keys + kPageTokens - 1) / kPageTokens, Shape::kPages);
-  }
-  __device__ bool has_newest() const { return num_keys <= Shape::kKeys; }
-};
-
-// The ring's producer of this block's units, the same in all layers. A batch of units is looked up
-// while the one before it is asked for: page numbers come from far away.
-template <typename Element>
-class PageStream {
-  using Shape = UnitShape<Element>;
-  static constexpr int kBatch = kWarp / Shape::kPieces;  // units
-
- public:
-  __device__ PageStream(const DecoderLaunch& p, const AttentionRows& rows)
-      : p_(p), rows_(rows), page_bytes_(std::int64_t{p.num_heads} * Shape::kHeadBytes) {}
-
-  // Once, when the rows are known.
-  __device__ void start() {
-    range_ = rows_.own;
-    look_up(range_.begin);
-    first_row_ = __shfl_sync(kFullWarp, unit_.row, 0);
-  }
-
-  // All of a layer.
-  template <int kInFlightBytes>
-  __device__ __forceinline__ void ask_for(const DecoderLayer& layer, RingProducer& producer) {
-    static_assert(kInFlightBytes >= Shape::kBytes);
-    const int piece = threadIdx.x % Shape::kPieces;
-    const char* plane = static_cast<const char*>(piece % 2 == 0 ? layer.keys : layer.values);
-    for (int first = range_.begin; first < range_.end; first += kBatch) {
-      const char* from = piece / 2 < num_pages_
-                             ? plane + page_ * page_bytes_ + unit_.pair * Shape::kPieceBytes
-                             : nullptr;
-      const int asked = 2 * num_pages_ * Shape::kPieceBytes;
-      const int next = first + kBatch;
-      look_up(next < range_.end ? next : range_.begin);
-      producer.push<Shape::kPieces>({.x_bytes = 0,
-                                     .streamed = Shape::kBytes,
-                                     .piece_bytes = Shape::kPieceBytes,
-                                     .max_in_flight = kInFlightBytes / Shape::kBytes},
-                                    min(kBatch, range_.end - first), asked, from);
-    }
-  }
-
- private:
-  // Lane kPieces * i + 2j + k: of unit first + i, page j, keys or values.
-  __device__ __forceinline__ void look_up(int first) {
-    const int lane = threadIdx.x % kWarp, index = first + lane / Shape::kPieces;
-    num_pages_ = 0;
-    if (index >= range_.end) return;
-    if (first == range_.begin) unit_.row = first_row_;
-    unit_.find(rows_, index);
-    num_pages_ = unit_.num_pages();
-    const int page_index =
-        unit_.first_key / kPageTokens + min(lane / 2 % Shape::kPages, num_pages_ - 1);
-    page_ = __ldg(p_.page_table + std::int64_t{rows_.seat[unit_.row]} * p_.page_table_stride +
-                  page_index);
-  }
-
-  const DecoderLaunch& p_;
-  const AttentionRows& rows_;
-  const std::int64_t page_bytes_;
-  UnitRange range_ = {};
-  int first_row_ = 0;  // of the first unit
-  Unit<Element> unit_;
-  int num_pages_ = 0;  // of the unit; 0: there is none
-  std::int32_t page_ = 0;
-};
+using PairUnit = Unit<ParallelDecoder, Element>;
 
 // Cosines and sines of a position, of the dimensions of one head from lane % 8 * 8 on.
 struct Angles {
@@ -230,14 +84,14 @@ struct NewToken {
   typename Vector::Raw entry;  // of the cache
 
   // One warp. `qkv`: of this layer. Waits until they are written.
-  __device__ void load(const DecoderLaunch& p, const Bf16* qkv, const Unit<Element>& unit,
+  __device__ void load(const DecoderLaunch& p, const Bf16* qkv, const PairUnit<Element>& unit,
                        int position) {
     const int lane = threadIdx.x % kWarp;
     const bool is_upper = lane >= 16;  // has a query and values, not keys
     Angles angles;
     angles.load(p, position);
     const Bf16* from = qkv + std::int64_t{unit.row} * 3 * p.dim +
-                       (unit.pair * 2 + lane / 8 % 2) * kDecoderHeadDim + lane % 8 * kVector;
+                       (unit.heads * 2 + lane / 8 % 2) * kDecoderHeadDim + lane % 8 * kVector;
     const Bf16* const addresses[2] = {from + (is_upper ? 0 : p.dim), from + 2 * p.dim};
     uint4 raw[2];
     load_when_written(addresses, raw);
@@ -253,9 +107,9 @@ struct NewToken {
 
   // To the cache.
   __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
-                        const Unit<Element>& unit, int position) const {
+                        const PairUnit<Element>& unit, int position) const {
     const int lane = threadIdx.x % kWarp;
-    const std::int64_t head = page * p.num_heads + unit.pair * 2 + lane / 8 % 2;
+    const std::int64_t head = page * p.num_heads + unit.heads * 2 + lane / 8 % 2;
     const std::int64_t to =
         (head * kPageTokens + position % kPageTokens) * kDecoderHeadDim + lane % 8 * kVector;
     auto* plane = static_cast<Element*>(lane >= 16 ? layer.values : layer.keys);
@@ -268,7 +122,7 @@ struct NewToken {
 template <typename Element, typename Piece>
 __device__ __forceinline__ void insert_new_token(const typename KvVector<Element>::Raw& entry,
                                                  int at_key, const Piece& piece) {
-  using Shape = UnitShape<Element>;
+  using Shape = PairShape<Element>;
   using Raw = typename KvVector<Element>::Raw;
   const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
   const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
@@ -292,8 +146,8 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
                                        const StageRing& ring, unsigned first_stage) {
   const unsigned warp = threadIdx.x / kWarp;
   const UnitRange range = rows.own;
-  using Shape = UnitShape<Element>;
-  Unit<Element> unit;
+  using Shape = PairShape<Element>;
+  PairUnit<Element> unit;
   NewToken<Element> token;
   int token_row = -1, token_pair = -1;
   for (unsigned i = (warp - first_stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
@@ -305,8 +159,8 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
             ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride +
                     position / kPageTokens)
             : 0;
-    if (unit.row != token_row || unit.pair != token_pair) {
-      token_row = unit.row, token_pair = unit.pair;
+    if (unit.row != token_row || unit.heads != token_pair) {
+      token_row = unit.row, token_pair = unit.heads;
       token.load(p, qkv, unit, position);
     }
     const std::uint32_t place = ring.wait(first_stage + i);
@@ -315,7 +169,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
       token.store(p, layer, page, unit, position);
       insert_new_token<Element>(token.entry, unit.num_keys - 1, piece);
     }
-    const std::int64_t part = (std::int64_t{unit.row} * p.num_heads + unit.pair * 2) * kMaxUnits +
+    const std::int64_t part = (std::int64_t{unit.row} * p.num_heads + unit.heads * 2) * kMaxUnits +
                               unit.first_key / Shape::kKeys;
     attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part);
     ring.give_back(first_stage + i);
@@ -333,7 +187,7 @@ __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
        i += gridDim.x * kProductWarps) {
     const int row = i / p.num_heads, head = i % p.num_heads;
-    const int count = rows.units<Element>(row);
+    const int count = rows.units<ParallelDecoder, Element>(row);
     if (count == 0) {
       // Products may wait for it.
       to.store_pair(row, head * kDecoderHeadDim + 2 * lane, 0, 0);

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/decoder_products.cuh"
+#include "kernels/cuda/device/decoder_units.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
@@ -22,23 +22,25 @@ inline constexpr int kSignalWarp = kProductWarps + 2;
 inline constexpr int kDecoderThreads = (kProductWarps + (kHasRegisterExchange ? 4 : 3)) * kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
-// nothing of up to 32 rows lies there. Up to 8 rows those of the start are enough; the compiler
-// makes slower code of more.
+// nothing of up to 32 rows lies there. Up to 8 rows of a parallel decoder those of the start are
+// enough; the compiler makes slower code of more.
 inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
-template <int kRows>
-inline constexpr int kComputingRegisters = kRows == 64  ? 216
-                                           : kRows == 8 ? kStartRegisters
-                                                        : 192;
-template <int kRows>
-inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegisters<kRows>;
-template <int kRows>
+template <typename S, int kRows>
+inline constexpr int kComputingRegisters = kRows == 64                       ? 216
+                                           : kRows == 8 && !S::kIsSequential ? kStartRegisters
+                                                                             : 192;
+template <typename S, int kRows>
+inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegisters<S, kRows>;
+template <typename S, int kRows>
 inline constexpr bool kExchangesRegisters =
-    kHasRegisterExchange&& kComputingRegisters<kRows> != kStartRegisters;
+    kHasRegisterExchange&& kComputingRegisters<S, kRows> != kStartRegisters;
 
+template <typename S>
 struct DecoderSmall {
   RingControl ring;
-  std::uint64_t rows_ready;           // mbarrier: `rows` is written
-  std::uint64_t written[kNumValues];  // mbarriers: the computing warps have written it
+  std::uint64_t rows_ready;  // mbarrier: `rows` is written
+  // mbarriers: the computing warps have written it
+  std::uint64_t written[ScheduleOf<S>::kNumValues];
   TileShares shares;
   float norm[kWarp];
   AttentionRows rows;
@@ -46,8 +48,9 @@ struct DecoderSmall {
 
 // Shared memory of a block, in bytes from its 128-byte aligned start: the ring, then the rest. The
 // ring takes all that the device has, which the compiler knows where a path has one kind of device.
+template <typename S>
 struct DecoderLayout {
-  static constexpr int kRestBytes = kReduceBytes + static_cast<int>(sizeof(DecoderSmall));
+  static constexpr int kRestBytes = kReduceBytes + static_cast<int>(sizeof(DecoderSmall<S>));
   static constexpr int kSmallestRingBytes = decoder_ring_bytes(kSmallestSharedBytes, kRestBytes);
   static constexpr int kLargestRingBytes = decoder_ring_bytes(kLargestSharedBytes, kRestBytes);
 
@@ -61,24 +64,29 @@ struct DecoderLayout {
 // Those of 9.0a have enough (check_decoder_kernel).
 inline constexpr bool kOneRowPerBlock = kPath.has_warpgroups;
 
-using Schedule = ParallelDecoder;
 // As the kernel's code has them.
-static_assert(copies_of(Schedule::kSchedule, Value::kQkv) == 2);
-static_assert(copies_of(Schedule::kSchedule, Value::kSums) == 2);
-static_assert(copies_of(Schedule::kSchedule, Value::kParts) == 1);
+template <typename S>
+constexpr bool has_expected_copies() {
+  return copies_of(S::kSchedule, Value::kQkv) == 2 && copies_of(S::kSchedule, Value::kSums) == 2 &&
+         copies_of(S::kSchedule, Value::kParts) == 1;
+}
+static_assert(has_expected_copies<ParallelDecoder>());
+static_assert(has_expected_copies<SequentialDecoder>());
+static_assert(copies_of(SequentialDecoder::kSchedule, Value::kFfSums) == 2);
 
 // Everything that warps of a block share.
+template <typename S>
 struct DecoderBlockState {
   const DecoderLaunch& p;
   std::uint32_t ring_data;
   StageRing ring;
   float* reduce_buffer;
-  DecoderSmall& small;
+  DecoderSmall<S>& small;
   DecoderWork work;
 
   __device__ int ring_bytes() const {
-    int bytes = DecoderLayout::kRingBytes;
-    if constexpr (DecoderLayout::kRingBytes == 0) bytes = p.ring_bytes;
+    int bytes = DecoderLayout<S>::kRingBytes;
+    if constexpr (DecoderLayout<S>::kRingBytes == 0) bytes = p.ring_bytes;
     return bytes;
   }
   __device__ GridCounter& counter(Value value) const {
@@ -89,7 +97,7 @@ struct DecoderBlockState {
   __device__ unsigned count_of(int turn) const {
     const int blocks_with_row =
         kOneRowPerBlock ? p.num_rows : min(p.num_rows, static_cast<int>(gridDim.x));
-    return (turn + 1) * work.template counting_blocks<Schedule, kValue>(blocks_with_row);
+    return (turn + 1) * work.template counting_blocks<S, kValue>(blocks_with_row);
   }
   __device__ std::uint32_t written(Value value) const {
     return shared_address(&small.written[static_cast<int>(value)]);
@@ -98,11 +106,11 @@ struct DecoderBlockState {
   // is not there.
   template <Value kValue, bool kFewRows>
   __device__ bool counts(int layer) const {
-    using Of = ScheduleOf<Schedule>;
+    using Of = ScheduleOf<S>;
     if constexpr (kValue == Value::kNone) return false;
     if (!Of::template counted<kValue, kFewRows>(Of::template turn_written<kValue>(layer)))
       return false;
-    if (!work.template counts<Schedule, kValue>(p.num_rows)) return false;
+    if (!work.template counts<S, kValue>(p.num_rows)) return false;
     return !Of::in(Of::kCarried, kValue) || layer + 1 < p.num_layers || p.head_weights != nullptr;
   }
 };

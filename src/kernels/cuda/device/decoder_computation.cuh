@@ -1,130 +1,16 @@
 // The computing warps of decoder_kernel.cuh.
 #pragma once
 
-#include "kernels/cuda/device/activations.cuh"
-#include "kernels/cuda/device/barriers.cuh"
-#include "kernels/cuda/device/bf16.cuh"
-#include "kernels/cuda/device/copies.cuh"
+#include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
+#include "kernels/cuda/device/decoder_grouped_attention.cuh"
+#include "kernels/cuda/device/decoder_rows.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
-#include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
-
-// Every thread of theirs, after it wrote a value in a layer.
-template <Value kValue, int kRows>
-__device__ __forceinline__ void announce(const DecoderBlockState& block, int layer) {
-  if (!block.counts<kValue, kXFromMemory<kRows>>(layer)) return;
-  // The others are read by loads.
-  using Of = ScheduleOf<Schedule>;
-  if (!kXFromMemory<kRows> && Of::in(Of::kActivations, kValue)) publish_to_copy_engine();
-  __syncwarp();
-  if (threadIdx.x % kWarp == 0) arrive(block.written(kValue));
-}
-
-// All of them, for a value that a layer reads, as far as its counter tells them.
-template <Value kValue, int kRows>
-__device__ __forceinline__ void wait_for(const DecoderBlockState& block, int layer) {
-  if constexpr (kValue != Value::kNone) {
-    if (!ScheduleOf<Schedule>::computing_waits<kValue, kXFromMemory<kRows>>(layer)) return;
-    if (threadIdx.x == 0) wait_for_count(block.counter(kValue), block.count_of<kValue>(layer));
-    named_barrier(1, kProductThreads);
-  }
-}
-
-template <int kRows>
-__device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, int column) {
-  return p.sums + (std::int64_t{layer % 2 * kDecoderColumnRanks + rank} * kRows + row) * p.dim +
-         column;
-}
-
-template <PreparedFormat kFormat, int kRows>
-__device__ Activations<kFormat, kRows> norm_of(const DecoderLaunch& p, int layer) {
-  return {p.norm, p.dim, layer};
-}
-
-template <PreparedFormat kFormat, int kRows>
-__device__ Activations<kFormat, kRows> wide_of(const DecoderLaunch& p, int layer) {
-  return {p.wide, p.dim + p.ff_dim, layer};
-}
-
-// The q, k and v that a layer makes of all rows.
-__device__ inline Bf16* qkv_of(const DecoderLaunch& p, int layer) {
-  return p.qkv + std::int64_t{layer % 2} * p.num_rows * 3 * p.dim;
-}
-
-// Residual stream and LayerNorm of one of this block's rows, behind the output product of a layer, whose
-// sums are kSums; in layer -1 there is none. No LayerNorm where nobody reads it.
-template <PreparedFormat kFormat, int kRows, Value kSums>
-__device__ void finish_row(const DecoderBlockState& block, int layer, int row) {
-  const DecoderLaunch& p = block.p;
-  const bool is_last = layer + 1 == p.num_layers;
-  const Bf16* gamma = is_last ? p.head_gamma : p.layers[layer + 1].gamma;
-  const Bf16* beta = is_last ? p.head_beta : p.layers[layer + 1].beta;
-  const int at = afresh(threadIdx.x) * kVector;
-  const bool mine = at < p.dim;
-  auto load = [&](const Bf16* from) {
-    return mine && from != nullptr ? __ldcg(reinterpret_cast<const uint4*>(from + at)) : uint4{};
-  };
-  // Asked for before the wait: parameters come from far away.
-  Bf16* x = p.x + std::int64_t{row} * p.dim;
-  const uint4 raw_x = load(x), raw_gamma = load(gamma), raw_beta = load(beta);
-  float values[kVector];
-  unpack(raw_x, values);
-  if (layer >= 0) {
-    const uint4 raw_proj = load(p.layers[layer].proj_bias);
-    const uint4 raw_fc2 = load(p.layers[layer].fc2_bias);
-    wait_for<kSums, kRows>(block, layer);
-    float sums[kVector] = {}, proj[kVector], fc2[kVector];
-    if (mine) {
-      constexpr int kPieces = kDecoderColumnRanks * 2;
-      const float* from[kPieces];
-      uint4 pieces[kPieces];
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i)
-        from[i] = sums_of<kRows>(p, layer, i / 2, row, at + i % 2 * 4);
-      load_when_written(from, pieces);
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        float* to = sums + i % 2 * 4;
-        to[0] += __uint_as_float(pieces[i].x);
-        to[1] += __uint_as_float(pieces[i].y);
-        to[2] += __uint_as_float(pieces[i].z);
-        to[3] += __uint_as_float(pieces[i].w);
-      }
-    }
-    unpack(raw_proj, proj);
-    unpack(raw_fc2, fc2);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) values[i] += sums[i] + (proj[i] + fc2[i]);
-    const uint4 rounded = pack(values);
-    if (mine) *reinterpret_cast<uint4*>(x + at) = rounded;
-    unpack(rounded, values);
-  }
-  if (gamma == nullptr) return;
-  float sum = 0, squares = 0, g[kVector], b[kVector];
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) sum += values[i];
-  const float mean = product_block_sum(sum, block.small.norm) / p.dim;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    const float difference = values[i] - mean;
-    if (mine) squares += difference * difference;
-  }
-  const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
-  unpack(raw_gamma, g);
-  unpack(raw_beta, b);
-  const Activations<kFormat, kRows> norm = norm_of<kFormat, kRows>(p, layer + 1);
-#pragma unroll
-  for (int i = 0; mine && i < kVector; i += 2) {
-    const float low = (values[i] - mean) * scale * g[i] + b[i];
-    const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
-    norm.store_pair(row, at + i, low, high);
-  }
-}
 
 // This thread's biases of a group of tiles: it reduces rows threadIdx.x % kTileRows of them. Asked
 // for before the product, because they come from far away.
@@ -149,17 +35,33 @@ class Biases {
   Bf16 values_[kGroupTiles];
 };
 
-template <PreparedFormat kFormat, int kRows>
+// A column of the prepared matrix that its product is part of.
+template <typename S, PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix matrix, int layer,
                                               int column, int row, float sum) {
   if (matrix == Matrix::kQkv) {
-    const std::int64_t at = std::int64_t{row} * 3 * p.dim + column;
-    announce_value(qkv_of(p, layer) + at, qkv_of(p, layer + 1) + at, __float2bfloat16_rn(sum));
+    const std::int64_t at = qkv_numbers<S>(p, row) + column;
+    announce_value(qkv_of<S>(p, layer) + at, qkv_of<S>(p, layer + 1) + at,
+                   __float2bfloat16_rn(sum));
   } else if (matrix == Matrix::kInner) {
-    wide_of<kFormat, kRows>(p, layer).store(row, column - 2 * p.dim, gelu_tanh(sum));
+    const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p, layer);
+    if constexpr (S::kIsSequential) {
+      // Gated already.
+      const DecoderSizes sizes = sizes_of<S>(p);
+      wide.store(row, sizes.q_width + (column - sizes.qkv_width) / 2, sum);
+    } else {
+      wide.store(row, column - 2 * p.dim, gelu_tanh(sum));
+    }
   } else if (column < p.vocab) {
     p.logits[std::int64_t{row} * p.vocab + column] = sum;
   }
+}
+
+// Rows of gate and up alternate in the prepared matrix, and lie in neighbouring lanes' sums. The gate's lane gets what
+// goes into the last product.
+__device__ __forceinline__ float gate_with_neighbour(float sum) {
+  const float up = __shfl_xor_sync(kFullWarp, sum, 1);
+  return sum / (1.0f + __expf(-sum)) * up;
 }
 
 // The computing warps' way through the launch.
@@ -169,7 +71,7 @@ class Computation {
   static constexpr int kNumWhole = whole_products_before<S>(ScheduleOf<S>::kNumPhases);
 
  public:
-  __device__ explicit Computation(const DecoderBlockState& block)
+  __device__ explicit Computation(const DecoderBlockState<S>& block)
       : block_(block),
         p_(block.p),
         has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
@@ -209,7 +111,7 @@ class Computation {
     if constexpr (kPhase.kind == PhaseKind::kProduct) {
       constexpr int kProduct = whole_products_before<S>(kIndex);
       if (product != kProduct) return;
-      wait_for<kPhase.reads[0], kRows>(block_, l);
+      wait_for<S, kPhase.reads[0], kRows>(block_, l);
       matrix = kPhase.matrix;
     }
   }
@@ -231,15 +133,15 @@ class Computation {
       return;
     }
     if constexpr (!kIsProduct) {
-      wait_for<kPhase.reads[0], kRows>(block_, l);
-      wait_for<kPhase.reads[1], kRows>(block_, l);
+      wait_for<S, kPhase.reads[0], kRows>(block_, l);
+      wait_for<S, kPhase.reads[1], kRows>(block_, l);
     }
     if constexpr (kPhase.kind == PhaseKind::kAttention) attend(l);
     if constexpr (kPhase.kind == PhaseKind::kCombine) combine(l);
     if constexpr (kPhase.kind == PhaseKind::kPartialSums) {
-      add_up<kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(l);
+      add_up<kPhase.matrix, kPhase.reads[0], kPhase.reads[1], kPhase.writes>(l);
     }
-    announce<kPhase.writes, kRows>(block_, l);
+    announce<S, kPhase.writes, kRows>(block_, l);
   }
 
   template <Value kRead, Value kWritten>
@@ -253,7 +155,21 @@ class Computation {
         finish_row<kFormat, kRows, kRead>(block_, l, row);
       }
     }
-    announce<kWritten, kRows>(block_, l);
+    announce<S, kWritten, kRows>(block_, l);
+  }
+
+  __device__ const Bf16* normalised(Matrix matrix, int l) const {
+    if constexpr (S::kIsSequential) {
+      if (matrix == Matrix::kInner) return ff_norm_of<kFormat, kRows>(p_, l).data();
+    }
+    return norm_of<kFormat, kRows>(p_, l).data();
+  }
+
+  __device__ Biases biases_of(Matrix matrix, const DecoderLayer& layer, int first_column) const {
+    if constexpr (S::kIsSequential) return Biases(nullptr, 0, 0);
+    return matrix == Matrix::kQkv     ? Biases(layer.qkv_bias, first_column, 3 * p_.dim)
+           : matrix == Matrix::kInner ? Biases(layer.fc1_bias, first_column - 3 * p_.dim, p_.ff_dim)
+                                      : Biases(p_.head_bias, first_column, p_.vocab);
   }
 
   // Whole columns of the normalised row's products.
@@ -265,20 +181,20 @@ class Computation {
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
-      const XSource x{
-          norm_of<kFormat, kRows>(p_, l).data(), work.chunks_of(Value::kNorm, unit), {}};
-      const Biases biases =
-          matrix == Matrix::kQkv     ? Biases(layer.qkv_bias, first_column, 3 * p_.dim)
-          : matrix == Matrix::kInner ? Biases(layer.fc1_bias, first_column - 3 * p_.dim, p_.ff_dim)
-                                     : Biases(p_.head_bias, first_column, p_.vocab);
+      const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
+      const Biases biases = biases_of(matrix, layer, first_column);
       Accumulators<kRows> sums = {};
       multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
       reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
+                            if constexpr (S::kIsSequential) {
+                              if (matrix == Matrix::kInner) sum = gate_with_neighbour(sum);
+                              if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
+                            }
                             if (row >= p_.num_rows) return;
-                            store_product<kFormat, kRows>(p_, matrix, l,
-                                                          first_column + t * kTileRows + tile_row,
-                                                          row, sum + biases[t]);
+                            store_product<S, kFormat, kRows>(
+                                p_, matrix, l, first_column + t * kTileRows + tile_row, row,
+                                S::kIsSequential ? sum : sum + biases[t]);
                           });
       stage_ += x.size();
     }
@@ -286,17 +202,27 @@ class Computation {
 
   __device__ void attend(int l) {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
-    attend_to_units<CacheElement>(p_, p_.layers[l], qkv_of(p_, l), block_.small.rows, block_.ring,
-                                  stage_);
+    if constexpr (S::kIsSequential) {
+      attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
+                                     stage_, block_.reduce_buffer);
+    } else {
+      attend_to_units<CacheElement>(p_, p_.layers[l], qkv_of<S>(p_, l), block_.small.rows,
+                                    block_.ring, stage_);
+    }
     stage_ += block_.small.rows.own.size();
   }
 
   __device__ void combine(int l) {
-    combine_units<CacheElement>(p_, block_.small.rows, wide_of<kFormat, kRows>(p_, l));
+    const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p_, l);
+    if constexpr (S::kIsSequential) {
+      combine_groups<CacheElement>(p_, block_.small.rows, wide);
+    } else {
+      combine_units<CacheElement>(p_, block_.small.rows, wide);
+    }
   }
 
   // Shares of a product's columns.
-  template <Matrix kMatrix, Value kFirst, Value kSecond>
+  template <Matrix kMatrix, Value kFirst, Value kSecond, Value kSums>
   __device__ void add_up(int l) {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
     const DecoderWork& work = block_.work;
@@ -304,7 +230,7 @@ class Computation {
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int rank = work.rank_of(unit);
-      const XSource x{wide_of<kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
+      const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
       Accumulators<kRows> sums = {};
       multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
@@ -312,14 +238,15 @@ class Computation {
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
                             if (row >= p_.num_rows) return;
-                            announce_value(sums_of<kRows>(p_, l, rank, row, column),
-                                           sums_of<kRows>(p_, l + 1, rank, row, column), sum);
+                            announce_value(sums_of<kSums, kRows>(p_, l, rank, row, column),
+                                           sums_of<kSums, kRows>(p_, l + 1, rank, row, column),
+                                           sum);
                           });
       stage_ += x.size();
     }
   }
 
-  const DecoderBlockState& block_;
+  const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
   const bool has_row_;
   unsigned stage_ = 0;  // of the ring

@@ -9,7 +9,8 @@
 //                    says they are there.
 //   signal warp      tells the other blocks what this one has written: a fence and an atomic take
 //                    up to two microseconds, for which nobody else should wait.
-//   computing warps  per layer, in the order of decoder_schedule.h, over which all warps walk:
+//   computing warps  per layer, in the order of decoder_schedule.h, over which all warps walk. Of parallel
+//                    blocks (docs/kernels_decode.md has the sequential ones' table):
 //       q, k, v of the block's tiles
 //       (q, k, v)    its units of the attention                 signal parts
 //       gelu(fc1) of its tiles                                  signal inner
@@ -38,8 +39,8 @@
 // are complete after all blocks' reads of the layer, and norm comes after the sums. The compiler
 // follows who knows what, and refuses an order in which this is not so (schedule_fault).
 //
-// It is compiled for each format of weights and of the cache, and for 8, 16, 32 and 64 rows:
-// decoder_kernel_*.cu.
+// It is compiled for each list of phases, each format of weights and of the cache, and for 8, 16, 32 and
+// 64 rows: decoder_kernel_*.cu.
 #pragma once
 
 #include <type_traits>
@@ -72,22 +73,23 @@ __device__ inline bool lives(const DecoderLaunch& p, int row) {
   return row < p.num_rows && __ldcg(&p.sequences[row].num_tokens) != 0;
 }
 
-template <PreparedFormat kFormat, int kRows, typename CacheElement>
+template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
 __global__ void __launch_bounds__(kDecoderThreads, 1)
     decoder_kernel(const __grid_constant__ DecoderLaunch p) {
+  using Layout = DecoderLayout<S>;
   extern __shared__ char raw_shared[];
   char* base = raw_shared + (128 - shared_address(raw_shared) % 128) % 128;
-  char* behind_ring = base + DecoderLayout::kRingBytes;
-  if constexpr (DecoderLayout::kRingBytes == 0) behind_ring += p.ring_bytes;
-  auto& small = *reinterpret_cast<DecoderSmall*>(behind_ring + kReduceBytes);
+  char* behind_ring = base + Layout::kRingBytes;
+  if constexpr (Layout::kRingBytes == 0) behind_ring += p.ring_bytes;
+  auto& small = *reinterpret_cast<DecoderSmall<S>*>(behind_ring + kReduceBytes);
   const int index = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
-  const DecoderSizes sizes{p.dim, p.ff_dim, p.vocab};
-  const DecoderBlockState block{p,
-                                shared_address(base),
-                                StageRing(small.ring),
-                                reinterpret_cast<float*>(behind_ring),
-                                small,
-                                DecoderWork(sizes, small.shares, index, num_blocks)};
+  const DecoderSizes sizes = sizes_of<S>(p);
+  const DecoderBlockState<S> block{p,
+                                   shared_address(base),
+                                   StageRing(small.ring),
+                                   reinterpret_cast<float*>(behind_ring),
+                                   small,
+                                   DecoderWork(sizes, small.shares, index, num_blocks)};
 
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
@@ -108,26 +110,26 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
   }
   const int warp = threadIdx.x / kWarp;
   if (warp < kProductWarps) {
-    if constexpr (kExchangesRegisters<kRows>) {
-      take_registers<kComputingRegisters<kRows>>();
+    if constexpr (kExchangesRegisters<S, kRows>) {
+      take_registers<kComputingRegisters<S, kRows>>();
     }
-    Computation<Schedule, kFormat, kRows, CacheElement>(block).run();
+    Computation<S, kFormat, kRows, CacheElement>(block).run();
   } else {
-    if constexpr (kExchangesRegisters<kRows>) {
-      give_registers<kMovingRegisters<kRows>>();
+    if constexpr (kExchangesRegisters<S, kRows>) {
+      give_registers<kMovingRegisters<S, kRows>>();
     }
     if (warp == kStreamWarp) {
-      Streaming<Schedule, kFormat, kRows, CacheElement>(block).run();
+      Streaming<S, kFormat, kRows, CacheElement>(block).run();
     } else if (warp == kXWarp) {
       wait_for_predecessor();
-      small.rows.load<CacheElement>(p);
+      small.rows.template load<S, CacheElement>(p);
       arrive(shared_address(&small.rows_ready));  // each lane what it wrote
       if (!kXFromMemory<kRows> && is_copying_lane()) {
-        Bringing<Schedule, kRows>(block).run();
+        Bringing<S, kRows>(block).run();
       }
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();
-      if (threadIdx.x % kWarp == 0) Signalling<Schedule, kRows>(block).run();
+      if (threadIdx.x % kWarp == 0) Signalling<S, kRows>(block).run();
     }
   }
   __syncthreads();
@@ -135,22 +137,22 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
 }
 
 // One kernel for each number of rows.
-template <PreparedFormat kFormat, typename CacheElement>
+template <typename S, PreparedFormat kFormat, typename CacheElement>
 Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num_blocks,
                              int shared_bytes) {
+  using Layout = DecoderLayout<S>;
   DecoderLaunch params = given;
-  params.ring_bytes = DecoderLayout::kRingBytes != 0
-                          ? DecoderLayout::kRingBytes
-                          : decoder_ring_bytes(shared_bytes, DecoderLayout::kRestBytes);
+  params.ring_bytes = Layout::kRingBytes != 0
+                          ? Layout::kRingBytes
+                          : decoder_ring_bytes(shared_bytes, Layout::kRestBytes);
   const auto launch_rows = [&](auto rows) {
     constexpr int kRows = decltype(rows)::value;
-    return launch(
-        "decoder_blocks", stream,
-        {.grid = dim3(static_cast<unsigned>(num_blocks)),
-         .block = dim3(kDecoderThreads),
-         .shared_bytes = static_cast<std::size_t>(DecoderLayout::bytes(params.ring_bytes)),
-         .registers = kExchangesRegisters<kRows> ? kStartRegisters : 0},
-        decoder_kernel<kFormat, kRows, CacheElement>, params);
+    return launch("decoder_blocks", stream,
+                  {.grid = dim3(static_cast<unsigned>(num_blocks)),
+                   .block = dim3(kDecoderThreads),
+                   .shared_bytes = static_cast<std::size_t>(Layout::bytes(params.ring_bytes)),
+                   .registers = kExchangesRegisters<S, kRows> ? kStartRegisters : 0},
+                  decoder_kernel<S, kFormat, kRows, CacheElement>, params);
   };
   switch (decoder_slice_rows(params.num_rows)) {
     case 8:

@@ -13,13 +13,16 @@
 namespace gapless {
 
 inline constexpr int kMaxDecoderLayers = 64;
-inline constexpr int kDecoderHeadDim = 64;
-inline constexpr int kMaxUnits = 64;  // of a context (decoder_attention.cuh): two for each lane
-inline constexpr int kMaxDecoderDim = kProductThreads * kVector;  // a LayerNorm in one go
+// Units of a context (decoder_attention.cuh): two for each lane. Of a sequential decoder the launch says how
+// many there may be.
+inline constexpr int kMaxUnits = 64;
+template <typename S>
+inline constexpr int kMaxDecoderDim = S::kNormVectors* kProductThreads* kVector;
 
+// What a schedule's models lack is nullptr.
 struct DecoderLayer {
-  const char* input_weights;   // prepared [qkv | fc1]: [3D + F, D]
-  const char* output_weights;  // prepared [proj | fc2]: [D, D + F]
+  const char* input_weights;   // prepared [qkv | fc1]: [qkv_width + up_width, D]
+  const char* output_weights;  // prepared [proj | fc2]: [D, q_width + F]
   const Bf16* gamma;
   const Bf16* beta;
   const Bf16* qkv_bias;
@@ -28,6 +31,20 @@ struct DecoderLayer {
   const Bf16* fc2_bias;
   void* keys;  // of the cache
   void* values;
+};
+
+// What sequential decoders have besides.
+struct SequentialLayer {
+  const Bf16* ff_gamma;
+  const Bf16* q_gamma;  // [head_dim], of each head; nullptr: heads are not normalised
+  const Bf16* k_gamma;
+};
+struct SequentialLaunch {
+  SequentialLayer layers[kMaxDecoderLayers];
+  int num_kv_heads;
+  int max_units;   // of a context
+  Bf16* ff_norm;   // as DecoderLaunch::norm
+  float* ff_sums;  // as DecoderLaunch::sums
 };
 
 // Counted up during a launch, zero between launches. Who waits for turn t of a value waits until
@@ -56,14 +73,14 @@ struct DecoderLaunch {
   // Scratch. kRows: decoder_slice_rows(num_rows). Where [2, ...], turn t uses the (t % 2)-th:
   // values announce themselves (copies_of).
   Bf16* norm;            // [2, kRows, dim] as activations.cuh orders them; [kRows, dim] from 9 rows
-  Bf16* wide;            // [2, kRows, dim + ff_dim], as well: attention, gelu(fc1)
-  Bf16* qkv;             // [2, num_rows, 3 dim]
+  Bf16* wide;            // [2, kRows, q_width + ff_dim], as well: attention, what goes into fc2
+  Bf16* qkv;             // [2, num_rows, qkv_width]
   float* sums;           // [2, kDecoderColumnRanks, kRows, dim]
-  float2* part_softmax;  // [num_rows, num_heads, kMaxUnits]: largest, sum
-  float* part_outputs;   // [num_rows, num_heads, kMaxUnits, kDecoderHeadDim]
+  float2* part_softmax;  // [num_rows, num_heads, units]: largest, sum
+  float* part_outputs;   // [num_rows, num_heads, units, head_dim]
   DecoderCounters* counters;
 
-  // logits = LN(x) W^T + b, unless head_weights is nullptr.
+  // logits = norm(x) W^T + b, unless head_weights is nullptr.
   const char* head_weights;
   const Bf16* head_gamma;
   const Bf16* head_beta;
@@ -71,7 +88,33 @@ struct DecoderLaunch {
   float* logits;  // [num_rows, vocab]
   int vocab;
   int ring_bytes;  // of shared memory (DecoderLayout)
+  SequentialLaunch sequential;
 };
+
+// Heads in the cache.
+template <typename S>
+__host__ __device__ inline int key_heads(const DecoderLaunch& p) {
+  return S::kIsSequential ? p.sequential.num_kv_heads : p.num_heads;
+}
+
+template <typename S>
+__host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
+  if constexpr (S::kIsSequential) {
+    return {.dim = p.dim,
+            .qkv_width = (p.num_heads + 2 * p.sequential.num_kv_heads) * S::kHeadDim,
+            .q_width = p.num_heads * S::kHeadDim,
+            .up_width = 2 * p.ff_dim,
+            .ff_dim = p.ff_dim,
+            .vocab = p.vocab};
+  } else {
+    return {.dim = p.dim,
+            .qkv_width = 3 * p.dim,
+            .q_width = p.dim,
+            .up_width = p.ff_dim,
+            .ff_dim = p.ff_dim,
+            .vocab = p.vocab};
+  }
+}
 
 // Rows that a launch is compiled for: num_rows rounded up.
 constexpr int decoder_slice_rows(int num_rows) {

@@ -25,12 +25,12 @@ struct WeightRun {
   ChunkRange chunks;
 };
 
-template <PreparedFormat kFormat, int kRows>
+template <typename S, PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
   static_assert(kMaxInFlight >= 1);
-  static_assert(DecoderLayout::kSmallestRingBytes >=
+  static_assert(DecoderLayout<S>::kSmallestRingBytes >=
                 2 * (kXBytes<kRows> + kGroupTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   const int bytes = run.tiles.size() * kTileBytes;
@@ -61,7 +61,7 @@ class Streaming {
   using AllPhases = std::make_integer_sequence<int, kNumPhases>;
 
  public:
-  __device__ explicit Streaming(const DecoderBlockState& block)
+  __device__ explicit Streaming(const DecoderBlockState<S>& block)
       : block_(block),
         p_(block.p),
         producer_(block.small.ring, block.ring_data, block.ring_bytes()),
@@ -132,7 +132,7 @@ class Streaming {
     bool is_second = false;
 #pragma unroll 1
     while (work.has(unit)) {
-      stream_tiles<kFormat, kRows>(
+      stream_tiles<S, kFormat, kRows>(
           producer_, {product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
                       work.chunks_of(is_second ? product.second : product.first, unit)});
       is_second = !is_second && product.second != Value::kNone;
@@ -140,10 +140,10 @@ class Streaming {
     }
   }
 
-  const DecoderBlockState& block_;
+  const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
   RingProducer producer_;
-  PageStream<CacheElement> pages_;
+  PageStream<S, CacheElement> pages_;
 };
 
 // ---- The x warp: it reads what the rows are. From 9 rows on, kCopyingLanes of it then bring
@@ -154,7 +154,7 @@ class Bringing {
   using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
 
  public:
-  __device__ explicit Bringing(const DecoderBlockState& block)
+  __device__ explicit Bringing(const DecoderBlockState<S>& block)
       : block_(block), p_(block.p), num_units_(block.small.rows.own.size()) {}
 
   __device__ void run() {
@@ -200,7 +200,9 @@ class Bringing {
       publish_to_copy_engine();
       known_ |= value_bit(kValue);
     }
-    const Bf16* activations = kValue == Value::kNorm ? p_.norm : p_.wide;
+    const Bf16* activations = kValue == Value::kNorm     ? p_.norm
+                              : kValue == Value::kFfNorm ? p_.sequential.ff_norm
+                                                         : p_.wide;
     const ChunkRange chunks = block_.work.chunks_of(kValue, unit);
     for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
       block_.ring.bring_x(stage_++, x_stage_++, activations + chunk * (kRows * kProductColumns),
@@ -208,7 +210,7 @@ class Bringing {
     }
   }
 
-  const DecoderBlockState& block_;
+  const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
   const int num_units_;
   unsigned stage_ = 0, x_stage_ = 0;
@@ -222,7 +224,7 @@ class Signalling {
   using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
 
  public:
-  __device__ explicit Signalling(const DecoderBlockState& block) : block_(block) {}
+  __device__ explicit Signalling(const DecoderBlockState<S>& block) : block_(block) {}
 
   __device__ void run() {
     constexpr Phase kFirst = S::kSchedule.first;
@@ -243,7 +245,7 @@ class Signalling {
     signal(block_.counter(kValue));
   }
 
-  const DecoderBlockState& block_;
+  const DecoderBlockState<S>& block_;
 };
 
 }  // namespace GAPLESS_PATH

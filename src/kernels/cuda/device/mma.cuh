@@ -35,6 +35,12 @@ __device__ __forceinline__ void load_shared(std::uint32_t (&r)[2], std::uint32_t
   load_shared_8(r, address);
 }
 
+__device__ __forceinline__ std::uint32_t load_shared_4(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ std::uint8_t load_shared_byte(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
@@ -45,6 +51,10 @@ __device__ __forceinline__ void store_shared_16(std::uint32_t address, const uin
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
                : "memory");
+}
+
+__device__ __forceinline__ void store_shared_float(std::uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 
 // Four 8x8 matrices of 16-bit elements; lanes 8i..8i+7 give the row addresses of matrix i.

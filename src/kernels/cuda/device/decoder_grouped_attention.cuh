@@ -1,0 +1,464 @@
+// Attention of one new token per row where several query heads share a key head of 128 dimensions
+// (grouped queries), as decoder_kernel.cuh runs it for sequential decoders.
+//
+// unit = two pages of a key head, keys and values, four of e4m3 (decoder_units.cuh). One warp attends to it with all
+// query heads of the group, and leaves for each a softmax, its sum and its output in global memory;
+// all of a row and head are combined later. Units begin at multiples of their size, and sums run in
+// fixed orders: a row's result does not depend on the rows beside it.
+//
+// Scores: mma.m16n8k16, A = 16 keys of a page, B = the group's queries. A key's row is all 32 banks (of
+// bfloat16 twice), so the lanes of two keys that are served together must load other chunks of 16 bytes:
+// lane (g, q) (g = lane / 4, q = lane % 4) loads of keys g and g + 8 chunks 2q and 2q + 1 (of bfloat16 of
+// each half), odd g in the other order. So odd keys have other dimensions at a k than even ones; column
+// 2j of B has query j in the even keys' order, column 2j + 1 in the odd ones'. Lane (g, q) keeps the
+// scores of query q for its keys. Elements of e4m3 become half precision, exactly, and queries too.
+//
+// Output: in float32 without tensor cores, a lane has four dimensions of all keys.
+#pragma once
+
+#include <cstdint>
+
+#include "base/limits.h"
+#include "kernels/cuda/device/activations.cuh"
+#include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/cuda/device/decoder_units.cuh"
+#include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
+#include "kernels/cuda/device/row_product.cuh"
+#include "kernels/cuda/device/self_announcing.cuh"
+#include "kernels/cuda/device/stage_ring.cuh"
+
+namespace gapless {
+
+inline constexpr int kGroupHeadDim = SequentialDecoder::kHeadDim;
+inline constexpr int kMaxGroup = 4;  // query heads of a key head: two columns of eight for each
+
+// How a warp multiplies by cached elements: a lane's chunks of keys g and g + 8, fragment() is A of 16
+// dimensions; of a key's values four dimensions.
+template <typename Element>
+struct GroupElement;
+
+template <>
+struct GroupElement<Bf16> {
+  static constexpr int kChunks = 4;
+  // In 16 bytes of a row.
+  static __device__ __forceinline__ int chunk(int i, int quarter, int is_odd) {
+    return i / 2 * 8 + ((quarter * 2 + i % 2) ^ is_odd);
+  }
+  // In eights of dimensions: which the i-th eight of a lane's are.
+  static __device__ __forceinline__ int eight(int i, int quarter, int is_odd) {
+    return chunk(i, quarter, is_odd);
+  }
+  static __device__ __forceinline__ std::uint32_t round(float low, float high) {
+    return pack_bf16x2(low, high);
+  }
+  static __device__ __forceinline__ void fragment(const std::uint32_t (&raw)[2][kChunks][4],
+                                                  int step, std::uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = raw[i % 2][step / 2][step % 2 * 2 + i / 2];
+  }
+  static __device__ __forceinline__ void multiply(float (&sums)[4], const std::uint32_t (&a)[4],
+                                                  std::uint32_t b0, std::uint32_t b1) {
+    mma_k16(sums, a, b0, b1);
+  }
+  static __device__ __forceinline__ void load_values(float (&values)[4], std::uint32_t key) {
+    std::uint32_t raw[2];
+    load_shared_8(raw, key + threadIdx.x % kWarp * 8);
+    unpack_bf16x2(raw[0], values[0], values[1]);
+    unpack_bf16x2(raw[1], values[2], values[3]);
+  }
+};
+
+template <>
+struct GroupElement<E4m3> {
+  static constexpr int kChunks = 2;
+  static __device__ __forceinline__ int chunk(int i, int quarter, int is_odd) {
+    return (quarter * 2 + i) ^ is_odd;
+  }
+  static __device__ __forceinline__ int eight(int i, int quarter, int is_odd) {
+    return chunk(i / 2, quarter, is_odd) * 2 + i % 2;
+  }
+  static __device__ __forceinline__ std::uint32_t round(float low, float high) {
+    return pack_half2(low, high);
+  }
+  static __device__ __forceinline__ void fragment(const std::uint32_t (&raw)[2][kChunks][4],
+                                                  int step, std::uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) halves_from_e4m3(raw[i][step / 4][step % 4], a[i], a[i + 2]);
+  }
+  static __device__ __forceinline__ void multiply(float (&sums)[4], const std::uint32_t (&a)[4],
+                                                  std::uint32_t b0, std::uint32_t b1) {
+    mma_half_k16(sums, a, b0, b1);
+  }
+  static __device__ __forceinline__ void load_values(float (&values)[4], std::uint32_t key) {
+    std::uint32_t halves[2];
+    halves_from_e4m3(load_shared_4(key + threadIdx.x % kWarp * 4), halves[0], halves[1]);
+    const float2 low = unpack_half2(halves[0]), high = unpack_half2(halves[1]);
+    values[0] = low.x, values[1] = low.y, values[2] = high.x, values[3] = high.y;
+  }
+};
+
+// A warp's own piece of the block's reduce buffer, which nobody uses between two products: the group's
+// queries, then the weights of a unit's keys.
+struct GroupScratch {
+  static constexpr int kBytes = kReduceBytes / kProductWarps;
+  static_assert(kBytes >= kMaxGroup * kGroupHeadDim * static_cast<int>(sizeof(Bf16)));
+  static_assert(kBytes >= UnitShape<SequentialDecoder, E4m3>::kKeys * kMaxGroup *
+                              static_cast<int>(sizeof(float)));
+  static_assert(kBytes % 16 == 0);
+  std::uint32_t address;
+
+  __device__ explicit GroupScratch(const float* reduce_buffer)
+      : address(shared_address(reduce_buffer) + threadIdx.x / kWarp * kBytes) {}
+};
+
+__device__ __forceinline__ float weight_of_group_part(float largest, float whole_largest) {
+  return largest == -INFINITY ? 0.0f : exp2f(largest - whole_largest);
+}
+
+// Eight dimensions of a head, from lane % 16 * 8 on: half a warp has a head.
+struct GroupHeadChunk {
+  float values[kVector];
+
+  __device__ void load(const uint4& raw) { unpack(raw, values); }
+
+  // RMS norm over the head.
+  __device__ void normalise(const uint4& raw_gamma, float eps) {
+    float squares = 0, gamma[kVector];
+    unpack(raw_gamma, gamma);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) squares += values[i] * values[i];
+    const float scale = rsqrtf(warp_sum<16>(squares) / kGroupHeadDim + eps);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) values[i] *= scale * gamma[i];
+  }
+
+  // Pairs (j, j + 64) are turned by their angles: cos, sin, cos, sin.
+  __device__ void rotate(const float4 (&angles)[kVector / 2]) {
+    const bool is_real = threadIdx.x % 16 < 8;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float other = __shfl_xor_sync(kFullWarp, values[i], 8);
+      const float cosine = i % 2 == 0 ? angles[i / 2].x : angles[i / 2].z;
+      const float sine = i % 2 == 0 ? angles[i / 2].y : angles[i / 2].w;
+      values[i] = is_real ? values[i] * cosine - other * sine : other * sine + values[i] * cosine;
+    }
+  }
+};
+
+// The new token's part in one key head: the group's queries as B fragments, and what it adds to the cache: lanes
+// below 16 have eight dimensions of its key, the others of its values.
+template <typename Element>
+struct GroupToken {
+  using Of = GroupElement<Element>;
+  using Shape = UnitShape<SequentialDecoder, Element>;
+  using Vector = KvVector<Element>;
+
+  std::uint32_t queries[16];
+  typename Vector::Raw entry;
+
+  // One warp. `qkv`: of this layer. Waits until they are written.
+  template <typename Unit>
+  __device__ void load(const DecoderLaunch& p, const SequentialLayer& layer, const Bf16* qkv,
+                       const Unit& unit, int position, const GroupScratch& scratch) {
+    const int lane = threadIdx.x % kWarp, chunk = lane % 16, upper = lane / 16;
+    const int group = p.num_heads / p.sequential.num_kv_heads;
+    const DecoderSizes sizes = sizes_of<SequentialDecoder>(p);
+    float4 angles[kVector / 2];
+    const auto* table = reinterpret_cast<const float4*>(
+        p.rope_table + std::int64_t{position} * kGroupHeadDim + chunk % 8 * (2 * kVector));
+#pragma unroll
+    for (int i = 0; i < kVector / 2; ++i) angles[i] = __ldg(table + i);
+    const bool normalises = layer.q_gamma != nullptr;
+    uint4 q_gamma = {}, k_gamma = {};
+    if (normalises) {
+      q_gamma = __ldg(reinterpret_cast<const uint4*>(layer.q_gamma) + chunk);
+      k_gamma = __ldg(reinterpret_cast<const uint4*>(layer.k_gamma) + chunk);
+    }
+    const Bf16* row = qkv + std::int64_t{unit.row} * sizes.qkv_width + chunk * kVector;
+    const Bf16* own_queries = row + unit.heads * group * kGroupHeadDim;
+    const Bf16* own_entry =
+        row + sizes.q_width + (unit.heads + upper * p.sequential.num_kv_heads) * kGroupHeadDim;
+    // Two heads at a time. Instead of one that the group does not have, its last one.
+    const Bf16* const addresses[3] = {own_queries + min(upper, group - 1) * kGroupHeadDim,
+                                      own_queries + min(2 + upper, group - 1) * kGroupHeadDim,
+                                      own_entry};
+    uint4 raw[3];
+    load_when_written(addresses, raw);
+    __syncwarp();  // what was in the scratch is read
+#pragma unroll
+    for (int two = 0; two < 2; ++two) {
+      GroupHeadChunk head;
+      head.load(raw[two]);
+      if (normalises) head.normalise(q_gamma, p.eps);
+      head.rotate(angles);
+      // As bfloat16 has them.
+#pragma unroll
+      for (float& value : head.values) value = round_to_bf16(value);
+      const float(&v)[kVector] = head.values;
+      store_shared_16(scratch.address + (two * 2 + upper) * (kGroupHeadDim * 2) + chunk * 16,
+                      uint4{Of::round(v[0], v[1]), Of::round(v[2], v[3]), Of::round(v[4], v[5]),
+                            Of::round(v[6], v[7])});
+    }
+    GroupHeadChunk key;
+    key.load(raw[2]);
+    if (normalises) key.normalise(k_gamma, p.eps);
+    key.rotate(angles);
+    float own[kVector];
+    unpack(raw[2], own);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) own[i] = upper == 0 ? key.values[i] : own[i];
+    entry = Vector::pack(own);
+    __syncwarp();
+    const int query = lane / 8, is_odd = lane / 4 % 2, quarter = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int from = Of::eight(i, quarter, is_odd);
+      std::uint32_t four[4];
+      load_shared_16(four, scratch.address + query * (kGroupHeadDim * 2) + from * 16);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) queries[i * 4 + k] = query < group ? four[k] : 0u;
+    }
+    __syncwarp();
+  }
+
+  // To the cache.
+  template <typename Unit>
+  __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
+                        const Unit& unit, int position) const {
+    const int lane = threadIdx.x % kWarp;
+    const std::int64_t head = page * p.sequential.num_kv_heads + unit.heads;
+    const std::int64_t to =
+        (head * kPageTokens + position % kPageTokens) * kGroupHeadDim + lane % 16 * kVector;
+    auto* plane = static_cast<Element*>(lane >= 16 ? layer.values : layer.keys);
+    *reinterpret_cast<typename Vector::Raw*>(plane + to) = entry;
+  }
+
+  // Where the unit's pieces hold its place; and zeros where later tokens' values will be: what lies there may be no
+  // number, even times zero.
+  __device__ void insert(int at_key, std::uint32_t place) const {
+    const int lane = threadIdx.x % kWarp, chunk = lane % 16, upper = lane / 16;
+    const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
+    const std::uint32_t keys = place + page * 2 * Shape::kPieceBytes;
+    const std::uint32_t values = keys + Shape::kPieceBytes;
+    for (int t = offset + 1 + upper; t < kPageTokens; t += 2) {
+      store_shared_elements(values + t * Shape::kKeyBytes + chunk * Shape::kVectorBytes,
+                            typename Vector::Raw{});
+    }
+    store_shared_elements(
+        (upper != 0 ? values : keys) + offset * Shape::kKeyBytes + chunk * Shape::kVectorBytes,
+        entry);
+    // The copy engine fills this memory again.
+    publish_shared_to_engines();
+    __syncwarp();
+  }
+};
+
+// The scores of 16 keys of a page: of lane (g, q) those of query q and keys g, g + 8.
+template <typename Element>
+__device__ __forceinline__ void group_scores(const GroupToken<Element>& token, std::uint32_t keys,
+                                             float (&scores)[2]) {
+  using Of = GroupElement<Element>;
+  constexpr int kKeyBytes = UnitShape<SequentialDecoder, Element>::kKeyBytes;
+  const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
+  std::uint32_t raw[2][Of::kChunks][4];  // key, chunk
+#pragma unroll
+  for (int i = 0; i < 2 * Of::kChunks; ++i) {
+    const int key = i / Of::kChunks, chunk = i % Of::kChunks;
+    load_shared_16(raw[key][chunk], keys + (group + key * 8) * kKeyBytes +
+                                        Of::chunk(chunk, quarter, group % 2) * 16);
+  }
+  float sums[2][4] = {};
+#pragma unroll
+  for (int step = 0; step < kGroupHeadDim / 16; ++step) {
+    std::uint32_t a[4];
+    Of::fragment(raw, step, a);
+    Of::multiply(sums[step % 2], a, token.queries[step * 2], token.queries[step * 2 + 1]);
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float even = sums[0][i * 2] + sums[1][i * 2];
+    const float odd = sums[0][i * 2 + 1] + sums[1][i * 2 + 1];
+    scores[i] = group % 2 == 0 ? even : odd;
+  }
+}
+
+// One warp. Keys from num_keys on do not exist. `part`: of the group's first head, where max_units are those of
+// one.
+template <typename Element>
+__device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
+                                                const GroupToken<Element>& token, int num_keys,
+                                                std::uint32_t place, const GroupScratch& scratch,
+                                                std::int64_t part) {
+  using Of = GroupElement<Element>;
+  using Shape = UnitShape<SequentialDecoder, Element>;
+  const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
+  const int num_queries = p.num_heads / p.sequential.num_kv_heads;
+  const float scale = kLog2E * rsqrtf(static_cast<float>(kGroupHeadDim));
+  const int num_pages = min((num_keys + kPageTokens - 1) / kPageTokens, Shape::kPages);
+  float scores[Shape::kPages][2];
+  float largest = -INFINITY;
+#pragma unroll
+  for (int page = 0; page < Shape::kPages; ++page) {
+    // Instead of a page that does not exist the first once more: loads without conditions stay together.
+    const int existing = page < num_pages ? page : 0;
+    group_scores<Element>(token, place + existing * 2 * Shape::kPieceBytes, scores[page]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int key = page * kPageTokens + i * 8 + group;
+      scores[page][i] = key < num_keys ? scores[page][i] * scale : -INFINITY;
+      largest = fmaxf(largest, scores[page][i]);
+    }
+  }
+  // Lanes of one query: every fourth.
+#pragma unroll
+  for (int step = 4; step < kWarp; step *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+  }
+  const float reference = largest == -INFINITY ? 0.0f : largest;
+  float sum = 0;
+  __syncwarp();  // the weights of the unit before are read
+#pragma unroll
+  for (int page = 0; page < Shape::kPages; ++page) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float weight = power_of_two(scores[page][i] - reference);
+      sum += weight;
+      const int key = page * kPageTokens + i * 8 + group;
+      store_shared_float(scratch.address + (key * kMaxGroup + quarter) * 4, weight);
+    }
+  }
+#pragma unroll
+  for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
+  __syncwarp();
+
+  float outputs[kMaxGroup][4] = {};
+#pragma unroll 1
+  for (int page = 0; page < num_pages; ++page) {
+    const std::uint32_t values = place + (page * 2 + 1) * Shape::kPieceBytes;
+    const std::uint32_t weights = scratch.address + page * kPageTokens * kMaxGroup * 4;
+#pragma unroll
+    for (int key = 0; key < kPageTokens; ++key) {
+      std::uint32_t weight[kMaxGroup];
+      float value[4];
+      Of::load_values(value, values + key * Shape::kKeyBytes);
+      load_shared_16(weight, weights + key * kMaxGroup * 4);
+#pragma unroll
+      for (int query = 0; query < kMaxGroup; ++query) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          outputs[query][i] += __uint_as_float(weight[query]) * value[i];
+        }
+      }
+    }
+  }
+  if (lane < num_queries) {
+    p.part_softmax[part + std::int64_t{lane} * p.sequential.max_units] = make_float2(largest, sum);
+  }
+#pragma unroll
+  for (int query = 0; query < kMaxGroup; ++query) {
+    if (query >= num_queries) break;
+    const std::int64_t at =
+        (part + std::int64_t{query} * p.sequential.max_units) * kGroupHeadDim + lane * 4;
+    *reinterpret_cast<float4*>(p.part_outputs + at) =
+        make_float4(outputs[query][0], outputs[query][1], outputs[query][2], outputs[query][3]);
+  }
+}
+
+// This warp's units of the block's, which lie in the ring from first_stage on. `qkv`: of this
+// layer.
+template <typename Element>
+__device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const Bf16* qkv,
+                                        const AttentionRows& rows, const StageRing& ring,
+                                        unsigned first_stage, const float* reduce_buffer) {
+  using Shape = UnitShape<SequentialDecoder, Element>;
+  const GroupScratch scratch(reduce_buffer);
+  const unsigned warp = threadIdx.x / kWarp;
+  const UnitRange range = rows.own;
+  Unit<SequentialDecoder, Element> unit;
+  GroupToken<Element> token;
+  int token_row = -1, token_heads = -1;
+  for (unsigned i = (warp - first_stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
+       i += kRingConsumers) {
+    unit.find(rows, range.begin + static_cast<int>(i));
+    const int position = rows.num_keys[unit.row] - 1;
+    const std::int64_t page =
+        unit.has_newest()
+            ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride +
+                    position / kPageTokens)
+            : 0;
+    if (unit.row != token_row || unit.heads != token_heads) {
+      token_row = unit.row, token_heads = unit.heads;
+      token.load(p, p.sequential.layers[layer], qkv, unit, position, scratch);
+    }
+    const std::uint32_t place = ring.wait(first_stage + i);
+    if (unit.has_newest()) {
+      token.store(p, p.layers[layer], page, unit, position);
+      token.insert(unit.num_keys - 1, place);
+    }
+    const std::int64_t head = std::int64_t{unit.row} * p.num_heads +
+                              unit.heads * (p.num_heads / p.sequential.num_kv_heads);
+    attend_to_group<Element>(p, token, unit.num_keys, place, scratch,
+                             head * p.sequential.max_units + unit.first_key / Shape::kKeys);
+    ring.give_back(first_stage + i);
+  }
+}
+
+// This block's share of rows and heads: the parts of all units become the attention's output. One
+// warp each half of a head, two dimensions a lane.
+template <typename Element, PreparedFormat kFormat, int kRows>
+__device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRows& rows,
+                                      const Activations<kFormat, kRows>& to) {
+  constexpr int kBatch = kHasRegisterExchange ? 32 : 16;
+  constexpr int kParts = kGroupHeadDim / (2 * kWarp);  // of a head
+  const unsigned thread = afresh(threadIdx.x);
+  const int warp = thread / kWarp, lane = thread % kWarp;
+  for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads * kParts;
+       i += gridDim.x * kProductWarps) {
+    const int row_head = i / kParts, row = row_head / p.num_heads, head = row_head % p.num_heads;
+    const int dims = i % kParts * (2 * kWarp) + 2 * lane;
+    const int count = rows.units<SequentialDecoder, Element>(row);
+    if (count == 0) {
+      // Products may wait for it.
+      to.store_pair(row, head * kGroupHeadDim + dims, 0, 0);
+      continue;
+    }
+    const std::int64_t first = std::int64_t{row_head} * p.sequential.max_units;
+    const float2* softmax = p.part_softmax + first;
+    const float* outputs = p.part_outputs + first * kGroupHeadDim + dims;
+    const float2 none = make_float2(-INFINITY, 0);
+    float2 own = lane < count ? __ldcg(softmax + lane) : none;
+    float largest = own.x, low = 0, high = 0, sum = 0, own_weight = 0;
+    for (int unit = lane + kWarp; unit < count; unit += kWarp) {
+      largest = fmaxf(largest, __ldcg(softmax + unit).x);
+    }
+    for (int begin = 0; begin < count; begin += kBatch) {
+      float2 parts[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        parts[k] = begin + k < count ? __ldcg(reinterpret_cast<const float2*>(
+                                           outputs + std::int64_t{begin + k} * kGroupHeadDim))
+                                     : make_float2(0, 0);
+      }
+      if (begin == 0) largest = warp_max(largest);
+      if (begin % kWarp == 0) {
+        if (begin > 0) own = begin + lane < count ? __ldcg(softmax + begin + lane) : none;
+        own_weight = weight_of_group_part(own.x, largest);
+        sum += own_weight * own.y;
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const float weight = __shfl_sync(kFullWarp, own_weight, (begin + k) % kWarp);
+        low += weight * parts[k].x;
+        high += weight * parts[k].y;
+      }
+    }
+    sum = warp_sum(sum);
+    to.store_pair(row, head * kGroupHeadDim + dims, low / sum, high / sum);
+  }
+}
+
+}  // namespace gapless

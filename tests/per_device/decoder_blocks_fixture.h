@@ -1,0 +1,545 @@
+// Whole decoder blocks of a decode step, and the head behind them, against the same blocks composed
+// of the oracle's ops.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/kv_index.h"
+#include "tests/per_device/kernels_fixture.h"
+
+namespace gapless::decoder_blocks {
+
+struct Shape {
+  int num_heads = 4;
+  int ff_dim = 512;
+  int num_blocks = 2;
+  int vocab = 536;
+  KvFormat kv_format = KvFormat::kNative;
+  bool shares_pages = false;  // rows have all pages but their last in common
+  int head_dim = 64;
+  int num_kv_heads = 0;  // 0: as many as query heads
+  int rotary_dim = 32;
+  int max_context = 2048;
+  // Sequential blocks have RMS norms, a gated feed-forward and no biases. The others have LayerNorms, a dense one
+  // and all biases.
+  bool is_sequential = false;
+  bool normalises_heads = false;
+  int width = 0;  // 0: that of all heads together
+
+  int dim() const { return width != 0 ? width : num_heads * head_dim; }
+  int up_dim() const { return is_sequential ? 2 * ff_dim : ff_dim; }
+  int pages_per_row() const { return max_context / kPageTokens; }
+  AttentionHeads heads() const {
+    return {.num_heads = num_heads,
+            .num_kv_heads = num_kv_heads != 0 ? num_kv_heads : num_heads,
+            .head_dim = head_dim};
+  }
+};
+
+struct Matrix {
+  TestTensor weight, bias;
+  int in = 0, out = 0;
+
+  bool has_bias() const { return !bias.host.empty(); }
+
+  LinearWeights dev() const {
+    return {
+        .weight = weight.dev(), .bias = has_bias() ? bias.dev() : nullptr, .in = in, .out = out};
+  }
+  LinearWeights ref() const {
+    return {
+        .weight = weight.ref(), .bias = has_bias() ? bias.ref() : nullptr, .in = in, .out = out};
+  }
+};
+
+struct Norm {
+  TestTensor gamma, beta;  // an empty beta: an RMS norm; an empty gamma: none
+
+  NormWeights dev() const {
+    return {.kind = kind(),
+            .gamma = gamma.host.empty() ? nullptr : gamma.dev(),
+            .beta = beta.host.empty() ? nullptr : beta.dev()};
+  }
+  NormWeights ref() const {
+    return {.kind = kind(),
+            .gamma = gamma.host.empty() ? nullptr : gamma.ref(),
+            .beta = beta.host.empty() ? nullptr : beta.ref()};
+  }
+
+ private:
+  NormKind kind() const { return beta.host.empty() ? NormKind::kRms : NormKind::kLayer; }
+};
+
+struct Block {
+  Norm norm, ff_norm, q_norm, k_norm;
+  Matrix qkv, proj, up, down;
+  TestTensor keys, values;
+  Buffer prepared_in, prepared_out;
+};
+
+// A model, and the rows of a step: row i has cached[i] tokens in shuffled pages; -1: it is done.
+// What no row owns is NaN.
+struct Problem {
+  Shape shape;
+  std::vector<Block> blocks;
+  Norm post_ln;
+  Matrix head;
+  PreparedFormat format = PreparedFormat::kNative;  // of the prepared weights
+  std::vector<int> cached;
+  std::vector<AttentionSequence> sequences;
+  std::vector<std::int32_t> positions, cache_slots, page_table;
+  bool tells_rows = true;  // the op is told the rows and their states
+  std::vector<RowState> row_states;
+  std::vector<float> rope_table;
+  TestTensor x;
+};
+
+struct Result {
+  std::vector<float> x, logits;
+  std::vector<std::vector<float>> keys, values;  // of each block, the whole cache
+};
+
+// The parameter: of the cache.
+class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFormat> {
+ protected:
+  Matrix matrix(const Shape& shape, int in, int out) {
+    return {.weight = random_tensor(static_cast<std::size_t>(in) * out,
+                                    1.0f / std::sqrt(static_cast<float>(in))),
+            .bias = shape.is_sequential ? TestTensor{} : random_tensor(out, 0.3f),
+            .in = in,
+            .out = out};
+  }
+  Norm norm(const Shape& shape, int dim) {
+    return {.gamma = random_tensor(dim, 0.2f, 1.0f),
+            .beta = shape.is_sequential ? TestTensor{} : random_tensor(dim, 0.2f)};
+  }
+
+  // Addresses of one side, of the test's tensors or the oracle's.
+  template <typename Of>
+  static DecoderBlock describe(const Shape& shape, const Block& block, const Of& of) {
+    DecoderBlock described{.norm = of(block.norm),
+                           .qkv = of(block.qkv),
+                           .proj = of(block.proj),
+                           .ff = {.up = of(block.up), .down = of(block.down)}};
+    if (shape.is_sequential) {
+      described.residual = Residual::kSequential;
+      described.ff_norm = of(block.ff_norm);
+      described.q_norm = of(block.q_norm), described.k_norm = of(block.k_norm);
+      described.ff.kind = FeedForwardKind::kGated;
+      described.ff.activation = Activation::kSilu;
+    }
+    return described;
+  }
+
+  // Two matrices become one where the second's columns start at a multiple of 128.
+  bool prepares(int dim) const {
+    return kernels_->prepared_linear_bytes(dim, dim, PreparedFormat::kNative) != 0 &&
+           dim % 128 == 0;
+  }
+
+  Buffer prepare(const Matrix& first, const Matrix& second, bool beside, PreparedFormat format,
+                 bool halves_alternate = false) {
+    const int in = beside ? first.in + second.in : first.in;
+    const int out = beside ? first.out : first.out + second.out;
+    Buffer to = poisoned_bytes(kernels_->prepared_linear_bytes(in, out, format));
+    if (!prepares(first.in)) return to;
+    run(kernels_->prepare_linear(*stream_, {.weights = first.dev(),
+                                            .prepared = to.data(),
+                                            .format = format,
+                                            .total_in = in,
+                                            .total_out = out}));
+    run(kernels_->prepare_linear(*stream_, {.weights = second.dev(),
+                                            .prepared = to.data(),
+                                            .format = format,
+                                            .total_in = in,
+                                            .total_out = out,
+                                            .first_out = beside ? 0 : first.out,
+                                            .first_in = beside ? first.in : 0,
+                                            .halves_alternate = halves_alternate}));
+    return to;
+  }
+
+  Problem make_problem(const Shape& shape, std::vector<int> cached) {
+    Problem p;
+    p.shape = shape;
+    p.shape.kv_format = GetParam();
+    p.cached = std::move(cached);
+    const int dim = shape.dim(), num_rows = static_cast<int>(p.cached.size());
+    place_rows(p);
+    for (int i = 0; i < shape.num_blocks; ++i) {
+      Block block{.norm = norm(shape, dim),
+                  .ff_norm = {},
+                  .q_norm = {},
+                  .k_norm = {},
+                  .qkv = matrix(shape, dim, shape.heads().qkv_width()),
+                  .proj = matrix(shape, shape.heads().q_width(), dim),
+                  .up = matrix(shape, dim, shape.up_dim()),
+                  .down = matrix(shape, shape.ff_dim, dim),
+                  .keys = cache(p, 1.5f),
+                  .values = cache(p, 1.0f),
+                  .prepared_in = {},
+                  .prepared_out = {}};
+      if (shape.is_sequential) block.ff_norm = norm(shape, dim);
+      if (shape.normalises_heads) {
+        block.q_norm = norm(shape, shape.head_dim), block.k_norm = norm(shape, shape.head_dim);
+      }
+      p.blocks.push_back(std::move(block));
+    }
+    prepare_blocks(p, PreparedFormat::kNative);
+    p.post_ln = norm(shape, dim);
+    p.head = matrix(shape, dim, shape.vocab);
+    p.x = random_tensor(static_cast<std::size_t>(num_rows) * dim);
+    p.rope_table = any_rope_table(shape.max_context, shape.rotary_dim);
+    return p;
+  }
+
+  void prepare_blocks(Problem& p, PreparedFormat format) {
+    p.format = format;
+    for (Block& block : p.blocks) {
+      block.prepared_in = prepare(block.qkv, block.up, false, format, p.shape.is_sequential);
+      block.prepared_out = prepare(block.proj, block.down, true, format);
+    }
+  }
+
+  // Rows of many sizes, one of zeros, rounded to 8 bits.
+  void round_to_fp8(Matrix& m) {
+    std::vector<float> weights = m.weight.host;
+    for (int row = 0; row < m.out; ++row) {
+      const float factor = row == 3 ? 0.0f : std::ldexp(1.0f, -(row % 6));
+      for (int i = 0; i < m.in; ++i) weights[static_cast<std::size_t>(row) * m.in + i] *= factor;
+    }
+    m.weight = tensor(weights);
+    run(kernels_->round_to_fp8(
+        *stream_, {.weight = m.weight.device.data(), .num_rows = m.out, .row_size = m.in}));
+  }
+
+  static int num_pages(const Problem& p) {
+    int all = 1, most = 0;
+    for (const int cached : p.cached) {
+      all += pages_of(cached);
+      most = std::max(most, pages_of(cached));
+    }
+    return p.shape.shares_pages ? 1 + most + static_cast<int>(p.cached.size()) : all;
+  }
+
+  void place_rows(Problem& p) {
+    std::vector<std::int32_t> free_pages(num_pages(p) - 1);
+    std::iota(free_pages.begin(), free_pages.end(), 1);
+    std::shuffle(free_pages.begin(), free_pages.end(), random_);
+    std::vector<std::int32_t> shared;
+    const auto take_page = [&] {
+      const std::int32_t page = free_pages.back();
+      free_pages.pop_back();
+      return page;
+    };
+    const int num_rows = static_cast<int>(p.cached.size());
+    p.page_table.assign(static_cast<std::size_t>(num_rows + 1) * p.shape.pages_per_row(), 0);
+    p.row_states.resize(static_cast<std::size_t>(num_rows) + 1);
+    for (int i = 0; i < num_rows; ++i) {
+      const int cached = p.cached[i], seat = num_rows - i;  // not the place in the batch
+      std::int32_t* pages = p.page_table.data() + seat * std::int64_t{p.shape.pages_per_row()};
+      for (int page = 0; page < pages_of(cached); ++page) {
+        if (!p.shape.shares_pages || page + 1 == pages_of(cached)) {
+          pages[page] = take_page();
+          continue;
+        }
+        const auto n = static_cast<std::size_t>(page);
+        if (n == shared.size()) shared.push_back(take_page());
+        pages[page] = shared[n];
+      }
+      const bool done = cached < 0;
+      p.row_states[static_cast<std::size_t>(seat)].done = done ? 1 : 0;
+      p.sequences.push_back({.row = seat,
+                             .first_token = i,
+                             .num_tokens = done ? 0 : 1,
+                             .num_cached = done ? 0 : cached,
+                             .prefix_len = 0});
+      p.positions.push_back(done ? 0 : cached);
+      p.cache_slots.push_back(
+          static_cast<std::int32_t>(done ? i % kPageTokens : kv_slot(pages, cached)));
+    }
+  }
+
+  static int pages_of(int cached) { return (cached + kPageTokens) / kPageTokens * (cached >= 0); }
+
+  TestTensor cache(const Problem& p, float stddev) {
+    const AttentionHeads heads = p.shape.heads();
+    std::vector<float> values(
+        static_cast<std::size_t>(num_pages(p)) * heads.kv_width() * kPageTokens, NAN);
+    for (const AttentionSequence& s : p.sequences) {
+      const std::int32_t* pages =
+          p.page_table.data() + s.row * std::int64_t{p.shape.pages_per_row()};
+      for (int position = 0; position < s.num_cached; ++position) {
+        for (int h = 0; h < heads.num_kv_heads; ++h) {
+          float* to =
+              &values[kv_index(kv_slot(pages, position), h, heads.num_kv_heads, heads.head_dim)];
+          if (!std::isnan(*to)) continue;  // shared, and filled in for an earlier row
+          const std::vector<float> head = random_values(heads.head_dim, stddev);
+          std::copy(head.begin(), head.end(), to);
+        }
+      }
+    }
+    return kv_tensor(p.shape.kv_format, values);
+  }
+
+  DecoderBlocksParams params(const Problem& p, int num_rows) {
+    DecoderBlocksParams params;
+    params.num_blocks = p.shape.num_blocks;
+    params.page_table_stride = p.shape.pages_per_row();
+    params.num_sequences = num_rows;
+    params.num_tokens = num_rows;
+    params.max_context = p.shape.max_context;
+    params.heads = p.shape.heads();
+    params.rotary_dim = p.shape.rotary_dim;
+    params.decode = true;
+    return params;
+  }
+
+  // Rows [first, first + count) as a step of their own.
+  Result run_device(const Problem& p, int first, int count) {
+    const int dim = p.shape.dim();
+    const auto rows = static_cast<std::size_t>(count);
+    DecoderBlocksParams b = params(p, count);
+    std::vector<DecoderBlock> blocks;
+    std::vector<TestTensor> caches;
+    for (const Block& block : p.blocks) {
+      caches.push_back(kv_tensor(p.shape.kv_format, block.keys.host));
+      caches.push_back(kv_tensor(p.shape.kv_format, block.values.host));
+      const bool prepared = prepares(dim);
+      DecoderBlock described =
+          describe(p.shape, block, [](const auto& part) { return part.dev(); });
+      described.prepared_in = prepared ? block.prepared_in.data() : nullptr;
+      described.prepared_out = prepared ? block.prepared_out.data() : nullptr;
+      described.prepared_format = p.format;
+      described.kv = {caches.end()[-2].device.data(), caches.end()[-1].device.data(),
+                      p.shape.kv_format};
+      blocks.push_back(described);
+    }
+    // What a launch takes it must run: nothing is composed behind a test's back.
+    const bool has_launch = std::string(kernels_->name()) == "cuda";
+    if (has_launch && expects_launch_) {
+      DecoderBlocksParams asked = params(p, count);
+      asked.blocks = blocks.data();
+      EXPECT_TRUE(kernels_->check_fast_decoder(asked).ok())
+          << kernels_->check_fast_decoder(asked).to_string();
+    }
+    const std::size_t head_bytes = kernels_->prepared_linear_bytes(dim, p.shape.vocab, p.format);
+    const Buffer head_prepared = poisoned_bytes(head_bytes);
+    LinearWeights head_weights = p.head.dev();
+    if (head_bytes > 0) {
+      run(kernels_->prepare_linear(*stream_, {.weights = head_weights,
+                                              .prepared = head_prepared.data(),
+                                              .format = p.format,
+                                              .total_in = dim,
+                                              .total_out = p.shape.vocab}));
+      head_weights.prepared = head_prepared.data();
+      head_weights.prepared_format = p.format;
+    }
+    const TestTensor x = tensor({rows_of(p.x.host, dim, first, first + count).begin(),
+                                 rows_of(p.x.host, dim, first, first + count).end()});
+    std::vector<AttentionSequence> sequences(p.sequences.begin() + first,
+                                             p.sequences.begin() + first + count);
+    for (int i = 0; i < count; ++i) sequences[i].first_token = i;
+    const Buffer sequences_dev = upload(sequences), rope = upload(p.rope_table);
+    const Buffer positions = upload(std::vector<std::int32_t>(p.positions.begin() + first,
+                                                              p.positions.begin() + first + count));
+    const Buffer slots = upload(std::vector<std::int32_t>(p.cache_slots.begin() + first,
+                                                          p.cache_slots.begin() + first + count));
+    const Buffer pages = upload(p.page_table);
+    std::vector<std::int32_t> seats;
+    for (const AttentionSequence& sequence : sequences) seats.push_back(sequence.row);
+    const Buffer rows_dev = upload(seats), states_dev = upload(p.row_states);
+    const auto qkv_columns = static_cast<std::size_t>(std::max(p.shape.heads().qkv_width(), dim));
+    const auto wide = static_cast<std::size_t>(std::max(p.shape.heads().q_width(), dim));
+    const Buffer norm_scratch = poisoned(rows * dim), qkv = poisoned(rows * qkv_columns);
+    const Buffer attention = poisoned(rows * wide), inner = poisoned(rows * p.shape.up_dim());
+    const Buffer head_norm = poisoned(rows * dim);
+    const Buffer logits = poisoned_bytes(rows * p.shape.vocab * sizeof(float));
+    const Buffer attention_scratch = poisoned_bytes(
+        kernels_->attention_scratch_bytes(count, count, p.shape.max_context, p.shape.heads()));
+    const Buffer block_scratch = poisoned_bytes(kernels_->decoder_blocks_scratch_bytes(
+        count, dim, p.shape.ff_dim, p.shape.heads(), p.shape.max_context));
+    const DecoderHead head{.norm = p.post_ln.dev(),
+                           .linear = head_weights,
+                           .normed = head_norm.data(),
+                           .logits = logits.as<float>()};
+    b.blocks = blocks.data();
+    b.head = &head;
+    b.x = x.device.data();
+    b.positions = positions.as<std::int32_t>();
+    b.cache_slots = slots.as<std::int32_t>();
+    b.rope_table = rope.as<float>();
+    b.page_table = pages.as<std::int32_t>();
+    b.sequences = sequences_dev.as<AttentionSequence>();
+    if (p.tells_rows) {
+      b.rows = rows_dev.as<std::int32_t>();
+      b.row_states = states_dev.as<RowState>();
+    }
+    b.norm = norm_scratch.data(), b.qkv = qkv.data();
+    b.attention = attention.data(), b.inner = inner.data();
+    b.attention_scratch = attention_scratch.data(), b.block_scratch = block_scratch.data();
+    run(kernels_->decoder_blocks(*stream_, b));
+    Result result{
+        .x = floats(x.device), .logits = download<float>(logits), .keys = {}, .values = {}};
+    for (std::size_t i = 0; i < caches.size(); i += 2) {
+      result.keys.push_back(kv_floats(p.shape.kv_format, caches[i].device));
+      result.values.push_back(kv_floats(p.shape.kv_format, caches[i + 1].device));
+    }
+    return result;
+  }
+
+  Result run_reference(const Problem& p) {
+    const int dim = p.shape.dim(), num_rows = static_cast<int>(p.cached.size());
+    const auto rows = static_cast<std::size_t>(num_rows);
+    const std::unique_ptr<Kernels> oracle = make_reference_kernels();
+    auto cpu = open_device("cpu");
+    auto stream = (*cpu)->create_stream("oracle");
+    Result r{.x = p.x.host,
+             .logits = std::vector<float>(rows * p.shape.vocab),
+             .keys = {},
+             .values = {}};
+    std::vector<std::vector<std::uint8_t>> caches;
+    for (const Block& block : p.blocks) {
+      caches.push_back(kv_bytes(p.shape.kv_format, block.keys.host));
+      caches.push_back(kv_bytes(p.shape.kv_format, block.values.host));
+    }
+    std::vector<DecoderBlock> blocks;
+    for (std::size_t i = 0; i < p.blocks.size(); ++i) {
+      const Block& block = p.blocks[i];
+      blocks.push_back(describe(p.shape, block, [](const auto& part) { return part.ref(); }));
+      blocks.back().kv = {caches[2 * i].data(), caches[2 * i + 1].data(), p.shape.kv_format};
+    }
+    const AttentionHeads heads = p.shape.heads();
+    std::vector<float> norm(rows * dim), qkv(rows * std::max(heads.qkv_width(), dim)),
+        attention(rows * std::max(heads.q_width(), dim)), inner(rows * p.shape.up_dim()),
+        head_norm(rows * dim);
+    const DecoderHead head{.norm = p.post_ln.ref(),
+                           .linear = p.head.ref(),
+                           .normed = head_norm.data(),
+                           .logits = r.logits.data()};
+    DecoderBlocksParams b = params(p, num_rows);
+    b.blocks = blocks.data();
+    b.head = &head;
+    b.x = r.x.data();
+    b.positions = p.positions.data();
+    b.cache_slots = p.cache_slots.data();
+    b.rope_table = p.rope_table.data();
+    b.page_table = p.page_table.data();
+    b.sequences = p.sequences.data();
+    b.norm = norm.data(), b.qkv = qkv.data(), b.attention = attention.data();
+    b.inner = inner.data();
+    EXPECT_TRUE(oracle->decoder_blocks(**stream, b).ok());
+    EXPECT_TRUE((*stream)->synchronize().ok());
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      const std::size_t size = p.blocks[i / 2].keys.host.size();
+      std::vector<float>& to = (i % 2 == 0 ? r.keys : r.values).emplace_back(size);
+      load_kv(p.shape.kv_format, caches[i].data(), 0, to.data(), static_cast<int>(size));
+    }
+    return r;
+  }
+
+  // The new token's keys or values of row i in one block: [heads, head_dim].
+  static std::vector<float> new_entry(const Problem& p, const std::vector<float>& cache, int i) {
+    const AttentionHeads heads = p.shape.heads();
+    std::vector<float> entry;
+    for (int h = 0; h < heads.num_kv_heads; ++h) {
+      const auto at =
+          cache.begin() + kv_index(p.cache_slots[i], h, heads.num_kv_heads, heads.head_dim);
+      entry.insert(entry.end(), at, at + heads.head_dim);
+    }
+    return entry;
+  }
+
+  // What earlier tokens left in the cache, and what nobody owns, but not page 0 (done rows may
+  // write there).
+  static std::vector<float> old_entries(const Problem& p, std::vector<float> cache) {
+    const AttentionHeads heads = p.shape.heads();
+    cache.erase(cache.begin(), cache.begin() + heads.kv_width() * kPageTokens);
+    for (std::size_t i = 0; i < p.cached.size(); ++i) {
+      if (p.cached[i] < 0) continue;
+      for (int h = 0; h < heads.num_kv_heads; ++h) {
+        const auto at = cache.begin() - heads.kv_width() * kPageTokens +
+                        kv_index(p.cache_slots[i], h, heads.num_kv_heads, heads.head_dim);
+        std::fill(at, at + heads.head_dim, 0.0f);
+      }
+    }
+    return cache;
+  }
+
+  // All rows together agree with the oracle; some alone, and as the tail of the batch, have the
+  // same bits; and so has the whole batch once more.
+  void check(const Problem& p, const std::vector<int>& alone) {
+    const int dim = p.shape.dim(), vocab = p.shape.vocab;
+    const int num_rows = static_cast<int>(p.cached.size());
+    const bool fp8 = p.shape.kv_format == KvFormat::kFp8;
+    const double loose = fp8 ? fp8_tolerance_ : is_f32() ? 2e-4 : 2.5e-2;
+    // A number that lies between two of e4m3 may become either: an eighth of it.
+    const double entry_loose = fp8 ? 0.06 : loose;
+    const Result all = run_device(p, 0, num_rows);
+    const Result expected = run_reference(p);
+    for (int i = 0; i < num_rows; ++i) {
+      if (p.cached[i] < 0) continue;
+      SCOPED_TRACE("row " + std::to_string(i) + ", cached " + std::to_string(p.cached[i]));
+      ASSERT_TRUE(rows_close(rows_of(all.x, dim, i, i + 1), rows_of(expected.x, dim, i, i + 1), dim,
+                             loose));
+      ASSERT_TRUE(rows_close(rows_of(all.logits, vocab, i, i + 1),
+                             rows_of(expected.logits, vocab, i, i + 1), vocab, loose));
+      for (int b = 0; b < p.shape.num_blocks; ++b) {
+        ASSERT_TRUE(rows_close(new_entry(p, all.keys[b], i), new_entry(p, expected.keys[b], i),
+                               p.shape.head_dim, entry_loose));
+        ASSERT_TRUE(rows_close(new_entry(p, all.values[b], i), new_entry(p, expected.values[b], i),
+                               p.shape.head_dim, entry_loose));
+      }
+    }
+    for (int b = 0; b < p.shape.num_blocks; ++b) {
+      ASSERT_TRUE(bits_equal(old_entries(p, all.keys[b]), old_entries(p, p.blocks[b].keys.host)));
+      ASSERT_TRUE(
+          bits_equal(old_entries(p, all.values[b]), old_entries(p, p.blocks[b].values.host)));
+    }
+    for (const int first : alone) {
+      expect_same_rows(p, run_device(p, first, 1), all, first, 1);
+      expect_same_rows(p, run_device(p, first, num_rows - first), all, first, num_rows - first);
+    }
+    expect_same_rows(p, run_device(p, 0, num_rows), all, 0, num_rows);
+  }
+
+  void expect_same_rows(const Problem& p, const Result& some, const Result& all, int first,
+                        int count) {
+    const int dim = p.shape.dim(), vocab = p.shape.vocab;
+    for (int i = 0; i < count; ++i) {
+      if (p.cached[first + i] < 0) continue;
+      SCOPED_TRACE(std::to_string(count) + " rows, row " + std::to_string(first + i));
+      ASSERT_TRUE(bits_equal(rows_of(some.x, dim, i, i + 1),
+                             rows_of(all.x, dim, first + i, first + i + 1)));
+      ASSERT_TRUE(bits_equal(rows_of(some.logits, vocab, i, i + 1),
+                             rows_of(all.logits, vocab, first + i, first + i + 1)));
+      for (int b = 0; b < p.shape.num_blocks; ++b) {
+        ASSERT_TRUE(bits_equal(new_entry(p, some.keys[b], first + i),
+                               new_entry(p, all.keys[b], first + i)));
+      }
+    }
+  }
+
+  // `count` contexts around every edge of pages, units and splits, some rows done.
+  std::vector<int> contexts(int count) {
+    const std::vector<int> edges = {849, 0,   14,  15,  16,  30,   31,   32,  63,  -1,  64,
+                                    127, 128, 129, 143, 144, 2047, 1023, 255, 256, 700, 5};
+    std::vector<int> result;
+    for (int i = 0; i < count; ++i) {
+      const auto n = static_cast<std::size_t>(i);
+      result.push_back(n < edges.size() ? edges[n] : static_cast<int>(random_() % 400) - 1);
+    }
+    return result;
+  }
+
+  bool expects_launch_ = false;  // on CUDA, of every step
+  // Of rows and logits, with an 8-bit cache: numbers between two of e4m3 may become either.
+  double fp8_tolerance_ = 2.5e-2;
+};
+
+}  // namespace gapless::decoder_blocks
