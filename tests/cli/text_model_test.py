@@ -31,7 +31,8 @@ class ServedModels(unittest.TestCase):
         folder = Path(tempfile.mkdtemp(prefix="gapless-cli-"))
         cls.addClassCleanup(shutil.rmtree, folder)
         for model in cls.models(folder):
-            server = Serving("--model", model, log_path=folder / (model.name + ".log"))
+            # In float32, as the goldens are.
+            server = Serving("--model", model, "--compute", "float32", log_path=folder / (model.name + ".log"))
             cls.addClassCleanup(server.__exit__)
             server.wait_for(r" ready model=")
             cls.urls[model] = f"http://127.0.0.1:{server.port()}"
