@@ -23,7 +23,7 @@ constexpr GpuSpec kGpus[] = {
 struct PathNames {
   int capability;  // and later, up to the next entry's
   std::string_view path;
-  std::string_view measured[2];
+  std::string_view measured[2];  // the first: as what just this path is measured
   std::size_t num_measured;
 };
 constexpr PathNames kPathNames[] = {
@@ -75,7 +75,9 @@ std::span<const std::string_view> measured_names_of(const GpuSpec& gpu) {
 }
 
 std::string_view path_measured_as(std::string_view name) {
-  return name == "8.6" ? "8.0" : name == "12.0" ? "9.0" : name;
+  const auto* const found = std::find_if(std::begin(kPathNames), std::end(kPathNames),
+                                         [&](const PathNames& n) { return n.measured[0] == name; });
+  return found == std::end(kPathNames) ? name : found->path;
 }
 
 }  // namespace gapless

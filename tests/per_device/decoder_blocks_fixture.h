@@ -471,6 +471,15 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     return cache;
   }
 
+  static void expect_old_entries_kept(const Problem& p, const Result& result) {
+    for (int b = 0; b < p.shape.num_blocks; ++b) {
+      ASSERT_TRUE(
+          bits_equal(old_entries(p, result.keys[b]), old_entries(p, p.blocks[b].keys.host)));
+      ASSERT_TRUE(
+          bits_equal(old_entries(p, result.values[b]), old_entries(p, p.blocks[b].values.host)));
+    }
+  }
+
   // All rows together agree with the oracle; some alone, and as the tail of the batch, have the
   // same bits; and so has the whole batch once more.
   void check(const Problem& p, const std::vector<int>& alone) {
@@ -496,11 +505,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
                                p.shape.head_dim, entry_loose));
       }
     }
-    for (int b = 0; b < p.shape.num_blocks; ++b) {
-      ASSERT_TRUE(bits_equal(old_entries(p, all.keys[b]), old_entries(p, p.blocks[b].keys.host)));
-      ASSERT_TRUE(
-          bits_equal(old_entries(p, all.values[b]), old_entries(p, p.blocks[b].values.host)));
-    }
+    ASSERT_NO_FATAL_FAILURE(expect_old_entries_kept(p, all));
     for (const int first : alone) {
       expect_same_rows(p, run_device(p, first, 1), all, first, 1);
       expect_same_rows(p, run_device(p, first, num_rows - first), all, first, num_rows - first);
@@ -523,6 +528,50 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
                                new_entry(p, all.keys[b], first + i)));
       }
     }
+  }
+
+  // A done row beside live ones touches no page: its page table names pages that do not exist.
+  void check_done_rows_touch_no_page(const Shape& shape, int count) {
+    std::vector<int> cached = contexts(count);
+    for (int i = 0; i < count; i += 2) cached[static_cast<std::size_t>(i)] = -1;
+    cached[1] = 300;
+    Problem p = make_problem(shape, cached);
+    const Result expected = run_device(p, 0, count);
+    for (int i = 0; i < count; ++i) {
+      if (p.cached[i] >= 0) continue;
+      const auto from =
+          p.page_table.begin() + p.sequences[i].row * std::int64_t{p.shape.pages_per_row()};
+      std::fill(from, from + p.shape.pages_per_row(), 1 << 28);
+    }
+    const Result actual = run_device(p, 0, count);
+    expect_same_rows(p, actual, expected, 0, count);
+    expect_old_entries_kept(p, actual);
+    expect_same_rows(p, run_device(p, 1, 1), actual, 1, 1);
+  }
+
+  // Not bit for bit: a backend may multiply in half precision, which has no numbers below 2^-24.
+  void check_weights_in_8_bits(const Shape& shape, int rows) {
+    Problem p = make_problem(shape, std::vector<int>(static_cast<std::size_t>(rows), 40));
+    for (Block& block : p.blocks) {
+      for (Matrix* m : {&block.qkv, &block.proj, &block.up, &block.down}) round_to_fp8(*m);
+    }
+    round_to_fp8(p.head);
+    prepare_blocks(p, PreparedFormat::kNative);
+    const Result native = run_device(p, 0, rows);
+    prepare_blocks(p, PreparedFormat::kFp8);
+    const Result fp8 = run_device(p, 0, rows);
+    EXPECT_TRUE(rows_close(fp8.x, native.x, shape.dim(), 5e-3));
+    EXPECT_TRUE(rows_close(fp8.logits, native.logits, shape.vocab, 5e-3));
+    expect_same_rows(p, run_device(p, rows - 1, 1), fp8, rows - 1, 1);
+  }
+
+  // So many keys that each of 132 multiprocessors has several batches of them to look up and ask for
+  // in a layer, and the same again in the next; some rows between have none.
+  static std::vector<int> many_keys() {
+    std::vector<int> cached;
+    for (int i = 0; i < 40; ++i) cached.push_back(i % 7 == 3 ? -1 : 250 + 17 * i);
+    std::fill(cached.begin() + 20, cached.begin() + 25, -1);
+    return cached;
   }
 
   // `count` contexts around every edge of pages, units and splits, some rows done.

@@ -23,13 +23,8 @@ TEST_P(DecoderBlocksTest, AnyNumberOfRows) {
   }
 }
 
-// So many keys that each of 132 multiprocessors has several batches of them to look up and ask for
-// in a layer, and the same again in the next; some rows between have none.
 TEST_P(DecoderBlocksTest, ManyKeys) {
-  std::vector<int> cached;
-  for (int i = 0; i < 40; ++i) cached.push_back(i % 7 == 3 ? -1 : 250 + 17 * i);
-  std::fill(cached.begin() + 20, cached.begin() + 25, -1);
-  check(make_problem({.num_heads = 8, .ff_dim = 128, .num_blocks = 2, .vocab = 16}, cached),
+  check(make_problem({.num_heads = 8, .ff_dim = 128, .num_blocks = 2, .vocab = 16}, many_keys()),
         {0, 30});
 }
 
@@ -58,7 +53,6 @@ TEST_P(DecoderBlocksTest, OtherWidths) {
         {0});
 }
 
-// Not bit for bit: a backend may multiply in half precision, which has no numbers below 2^-24.
 TEST_P(DecoderBlocksTest, WeightsIn8BitsGiveWhatTheirCopiesInTGive) {
   if (!prepares(128)) GTEST_SKIP() << "this backend prepares no weights";
   const std::vector<Shape> shapes = {
@@ -70,19 +64,8 @@ TEST_P(DecoderBlocksTest, WeightsIn8BitsGiveWhatTheirCopiesInTGive) {
   };
   for (const Shape& shape : shapes) {
     for (const int rows : {1, 9, 20, 33}) {
-      Problem p = make_problem(shape, std::vector<int>(rows, 40));
-      for (Block& block : p.blocks) {
-        for (Matrix* m : {&block.qkv, &block.proj, &block.up, &block.down}) round_to_fp8(*m);
-      }
-      round_to_fp8(p.head);
-      prepare_blocks(p, PreparedFormat::kNative);
-      const Result native = run_device(p, 0, rows);
-      prepare_blocks(p, PreparedFormat::kFp8);
       SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(shape.dim()));
-      const Result fp8 = run_device(p, 0, rows);
-      EXPECT_TRUE(rows_close(fp8.x, native.x, shape.dim(), 5e-3));
-      EXPECT_TRUE(rows_close(fp8.logits, native.logits, shape.vocab, 5e-3));
-      expect_same_rows(p, run_device(p, rows - 1, 1), fp8, rows - 1, 1);
+      check_weights_in_8_bits(shape, rows);
     }
   }
 }
@@ -116,30 +99,10 @@ TEST_P(DecoderBlocksTest, FewColumns) {
   for (const float x : first.x) ASSERT_TRUE(std::isfinite(x));
 }
 
-// A done row beside live ones touches no page: its page table names pages that do not exist.
 TEST_P(DecoderBlocksTest, DoneRowsBesideLiveOnesTouchNoPage) {
   for (const int count : {2, 8, 12, 24, 40}) {
     SCOPED_TRACE(std::to_string(count) + " rows");
-    std::vector<int> cached = contexts(count);
-    for (int i = 0; i < count; i += 2) cached[static_cast<std::size_t>(i)] = -1;
-    cached[1] = 300;
-    Problem p = make_problem({}, cached);
-    const Result expected = run_device(p, 0, count);
-    for (int i = 0; i < count; ++i) {
-      if (p.cached[i] >= 0) continue;
-      const auto from =
-          p.page_table.begin() + p.sequences[i].row * std::int64_t{p.shape.pages_per_row()};
-      std::fill(from, from + p.shape.pages_per_row(), 1 << 28);
-    }
-    const Result actual = run_device(p, 0, count);
-    expect_same_rows(p, actual, expected, 0, count);
-    for (int b = 0; b < p.shape.num_blocks; ++b) {
-      EXPECT_TRUE(
-          bits_equal(old_entries(p, actual.keys[b]), old_entries(p, p.blocks[b].keys.host)));
-      EXPECT_TRUE(
-          bits_equal(old_entries(p, actual.values[b]), old_entries(p, p.blocks[b].values.host)));
-    }
-    expect_same_rows(p, run_device(p, 1, 1), actual, 1, 1);
+    check_done_rows_touch_no_page({}, count);
   }
 }
 

@@ -80,15 +80,10 @@ TEST_P(SequentialBlocksTest, LongContexts) {
   check(make_problem(shape, {2048, 7000, -1, 1055, 1056, 2079, 2080, 4095, 4096, 33}), {1, 7});
 }
 
-// So many keys that each of 132 multiprocessors has several batches of them to look up and ask for
-// in a layer, and the same again in the next; some rows between have none.
 TEST_P(SequentialBlocksTest, ManyKeys) {
-  std::vector<int> cached;
-  for (int i = 0; i < 40; ++i) cached.push_back(i % 7 == 3 ? -1 : 250 + 17 * i);
-  std::fill(cached.begin() + 20, cached.begin() + 25, -1);
   Shape shape = llama(8, 4, 256, 128);
   shape.vocab = 16;
-  check(make_problem(shape, cached), {0, 30});
+  check(make_problem(shape, many_keys()), {0, 30});
 }
 
 // Most blocks of a launch have nothing to do in most steps of a layer, and must not run ahead.
@@ -103,29 +98,11 @@ TEST_P(SequentialBlocksTest, FewColumns) {
   }
 }
 
-// A done row beside live ones touches no page: its page table names pages that do not exist.
+// On other devices attention is an op of its own, with a promise of its own.
 TEST_P(SequentialBlocksTest, DoneRowsBesideLiveOnesTouchNoPage) {
   for (const int count : {2, 12, 40}) {
     SCOPED_TRACE(std::to_string(count) + " rows");
-    std::vector<int> cached = contexts(count);
-    for (int i = 0; i < count; i += 2) cached[static_cast<std::size_t>(i)] = -1;
-    cached[1] = 300;
-    Problem p = make_problem(llama(4, 1, 256, 256), cached);
-    const Result expected = run_device(p, 0, count);
-    for (int i = 0; i < count; ++i) {
-      if (p.cached[i] >= 0) continue;
-      const auto from =
-          p.page_table.begin() + p.sequences[i].row * std::int64_t{p.shape.pages_per_row()};
-      std::fill(from, from + p.shape.pages_per_row(), 1 << 28);
-    }
-    // On other devices attention is an op of its own, with a promise of its own.
-    const Result actual = run_device(p, 0, count);
-    expect_same_rows(p, actual, expected, 0, count);
-    for (int b = 0; b < p.shape.num_blocks; ++b) {
-      EXPECT_TRUE(
-          bits_equal(old_entries(p, actual.keys[b]), old_entries(p, p.blocks[b].keys.host)));
-    }
-    expect_same_rows(p, run_device(p, 1, 1), actual, 1, 1);
+    check_done_rows_touch_no_page(llama(4, 1, 256, 256), count);
   }
 }
 
@@ -142,23 +119,11 @@ TEST_P(SequentialBlocksTest, AStepOfDoneRowsDoesNothing) {
   }
 }
 
-// Not bit for bit: a backend may multiply in half precision, which has no numbers below 2^-24.
 TEST_P(SequentialBlocksTest, WeightsIn8BitsGiveWhatTheirCopiesInTGive) {
   if (!prepares(128)) GTEST_SKIP() << "this backend prepares no weights";
   for (const int rows : {1, 9, 33}) {
-    Problem p = make_problem(with_head_norms(llama(4, 2, 384, 1152)), std::vector<int>(rows, 40));
-    for (Block& block : p.blocks) {
-      for (Matrix* m : {&block.qkv, &block.proj, &block.up, &block.down}) round_to_fp8(*m);
-    }
-    round_to_fp8(p.head);
-    prepare_blocks(p, PreparedFormat::kNative);
-    const Result native = run_device(p, 0, rows);
-    prepare_blocks(p, PreparedFormat::kFp8);
     SCOPED_TRACE(std::to_string(rows) + " rows");
-    const Result fp8 = run_device(p, 0, rows);
-    EXPECT_TRUE(rows_close(fp8.x, native.x, p.shape.dim(), 5e-3));
-    EXPECT_TRUE(rows_close(fp8.logits, native.logits, p.shape.vocab, 5e-3));
-    expect_same_rows(p, run_device(p, rows - 1, 1), fp8, rows - 1, 1);
+    check_weights_in_8_bits(with_head_norms(llama(4, 2, 384, 1152)), rows);
   }
 }
 

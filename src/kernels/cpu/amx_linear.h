@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/amx_tiles.h"
+#include "kernels/kernels.h"
 
 namespace gapless::cpu {
 
@@ -14,6 +15,8 @@ class AmxLinearTiles {
   static constexpr int kRows = 2 * kAmxRows, kColumns = 2 * kAmxRows, kStep = kAmxStep;
   static constexpr int kMaxChunk = 608;       // 32 rows of it are most of the first-level cache
   static constexpr int kMaxPacked = 331'776;  // 648 KiB
+
+  static bool takes(const LinearParams&) { return true; }
 
   void pack_columns(const Bf16* const (&columns)[kColumns], int group, int count) {
     Bf16* to = columns_of(group, count);

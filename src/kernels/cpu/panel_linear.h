@@ -11,8 +11,8 @@
 
 namespace gapless::cpu {
 
-// Tiles: one block's packed columns and rows, as amx_tiles.h and whole_number_tiles.h have them. A group is
-// Tiles::kColumns columns, or at most Tiles::kRows rows.
+// Tiles: one block's packed columns and rows, as amx_linear.h and whole_number_linear.h have them, for the products that they take.
+// A group is Tiles::kColumns columns, or at most Tiles::kRows rows.
 template <typename Simd, typename Tiles>
 class PanelLinear {
  public:

@@ -1,10 +1,8 @@
 #include "kernels/cpu/amx_attention.h"
 #include "kernels/cpu/amx_linear.h"
-#include "kernels/cpu/panel_linear.h"
+#include "kernels/cpu/packed_vector_ops.h"
 #include "kernels/cpu/simd_avx512_bf16.h"
-#include "kernels/cpu/vector_kernels.h"
 #include "kernels/cpu/vector_ops_sets.h"
-#include "kernels/cpu/vnni_int8.h"
 
 namespace gapless::cpu {
 namespace {
@@ -28,31 +26,9 @@ struct AmxSimd : Avx512QuickSimd {
   }
 };
 
-using AmxLinear = PanelLinear<AmxSimd, AmxLinearTiles<AmxSimd>>;
-
-void linear_block_amx(const LinearParams& params, const LinearBlock& block) {
-  if (params.decode) return linear_block<AmxSimd, Bf16>(params, block);
-  AmxLinear::run(params, block);
-}
-
-// One query takes its keys as they are: to pack them would take longer than to multiply them.
-void attend_amx(const AttentionTile& tile) {
-  if (tile.decode) return attend<AmxSimd, Bf16>(tile);
-  AmxAttention<AmxSimd>(tile).run();
-}
-
-constexpr VectorOps make_amx_ops() {
-  VectorOps ops = make_vector_ops<AmxSimd, Bf16>();
-  ops.linear_rows = 1536;
-  ops.linear_columns = AmxLinear::kMaxColumns;
-  ops.linear_block = linear_block_amx;
-  ops.int8_block = int8_block<AmxSimd, Bf16, VnniInt8Products<AmxSimd>>;
-  ops.attend = attend_amx;
-  return ops;
-}
-
 }  // namespace
 
-constinit const VectorOps kAvx512AmxBf16Ops = make_amx_ops();
+constinit const VectorOps kAvx512AmxBf16Ops =
+    PackedVectorOps<AmxSimd, AmxLinearTiles<AmxSimd>, AmxAttention<AmxSimd>>::make();
 
 }  // namespace gapless::cpu

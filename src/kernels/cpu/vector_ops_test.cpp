@@ -19,6 +19,17 @@
 namespace gapless::cpu {
 namespace {
 
+// The product in blocks that cut it anywhere. Of more than 21 rows, more than 131 columns.
+void multiply_in_blocks(const VectorOps& ops, const LinearParams& params) {
+  const int row_cuts[] = {0, 1, 8, 21, params.num_rows};
+  const int column_cuts[] = {0, 5, 64, 130, 131, params.weights.out};
+  for (int r = 0; r + 1 < 5; ++r) {
+    for (int c = 0; c + 1 < 6; ++c) {
+      ops.linear_block(params, {row_cuts[r], row_cuts[r + 1], column_cuts[c], column_cuts[c + 1]});
+    }
+  }
+}
+
 class VectorOpsTest : public ::testing::TestWithParam<const VectorOps*> {
  protected:
   const VectorOps& ops() const { return *GetParam(); }
@@ -134,13 +145,7 @@ TEST_P(VectorOpsTest, LinearDoesNotDependOnItsBlocks) {
                       .num_rows = kRows};
   ops().linear_block(params, {0, kRows, 0, kOut});
   params.y = cut.data();
-  const int row_cuts[] = {0, 1, 8, 21, kRows}, column_cuts[] = {0, 5, 64, 130, 131, kOut};
-  for (int r = 0; r + 1 < 5; ++r) {
-    for (int c = 0; c + 1 < 6; ++c) {
-      ops().linear_block(params,
-                         {row_cuts[r], row_cuts[r + 1], column_cuts[c], column_cuts[c + 1]});
-    }
-  }
+  multiply_in_blocks(ops(), params);
   EXPECT_EQ(std::memcmp(whole.data(), cut.data(), sizeof(float) * whole.size()), 0);
 }
 
@@ -404,13 +409,7 @@ TEST_P(Bf16VectorOpsTest, LinearDoesNotDependOnItsBlocks) {
                           .decode = decode};
       ops().linear_block(params, {0, kRows, 0, kOut});
       params.y = cut.data();
-      const int row_cuts[] = {0, 1, 8, 21, kRows}, column_cuts[] = {0, 5, 64, 130, 131, kOut};
-      for (int r = 0; r + 1 < 5; ++r) {
-        for (int c = 0; c + 1 < 6; ++c) {
-          ops().linear_block(params,
-                             {row_cuts[r], row_cuts[r + 1], column_cuts[c], column_cuts[c + 1]});
-        }
-      }
+      multiply_in_blocks(ops(), params);
       EXPECT_EQ(std::memcmp(whole.data(), cut.data(), whole.size() * sizeof(float)), 0) << decode;
     }
 }

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/dot_tile.h"
 #include "kernels/cpu/whole_numbers.h"
+#include "kernels/kernels.h"
 
 namespace gapless::cpu {
 
@@ -20,6 +21,9 @@ class WholeNumberLinearTiles {
   static constexpr int kRows = 12, kColumns = 2 * Simd::kLanes, kStep = 96;
   static constexpr int kMaxChunk = 1152;
   static constexpr int kMaxPacked = 331'776;  // 648 KiB
+
+  // Numbers of 8-bit floating point have too many sizes for whole numbers: their products are exact.
+  static bool takes(const LinearParams& params) { return params.x_scales == nullptr; }
 
   void pack_columns(const Bf16* const (&columns)[kColumns], int group, int count) {
     for (int half = 0; half < 2; ++half) {
