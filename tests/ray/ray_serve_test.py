@@ -104,7 +104,6 @@ class RayServeTest(unittest.TestCase):
 
     def test_2_a_stream_comes_as_it_is_made(self):
         body = json.dumps({"question": "Go on.", "stream": True, "settings": {"max_tokens": 1500, "ignore_eos": True}}).encode()
-        before = self.num_aborted()
         # Several at once, so that the answers take their time.
         streams = [urllib.request.Request(self.url + "/v1/query", body, {"Content-Type": "application/json"}) for _ in range(12)]
         streams = [urllib.request.urlopen(request, timeout=GUARD_SECONDS) for request in streams]
@@ -112,17 +111,12 @@ class RayServeTest(unittest.TestCase):
             self.assertTrue(stream.readline().startswith(b"data: "))
         for stream in streams:
             stream.close()
-        # The first events were here while servers worked on the rest: they still had something to stop.
-        self.wait_for("a server noticed that its client went away", lambda: self.num_aborted() > before)
+        # The first events were here while servers worked on the rest: they still had something to stop. Ray asks one of the
+        # servers, and no other test leaves an answer before its end.
+        self.wait_for("a server noticed that its client went away", lambda: self.num_aborted() > 0)
 
     def num_aborted(self):
-        """Of both servers: each request for /metrics goes to one of them, and the counter never falls."""
-        per_server = {}
-        while len(per_server) < 2:
-            text = self.ask("/metrics")
-            server = re.search(r"^process_start_time_seconds\S* (\S+)$", text, re.M)[1]
-            per_server[server] = float(re.search(r'^vllm:request_success_total{.*finished_reason="abort"} (\S+)$', text, re.M)[1])
-        return sum(per_server.values())
+        return float(re.search(r'^vllm:request_success_total{.*finished_reason="abort"} (\S+)$', self.ask("/metrics"), re.M)[1])
 
     def test_3_a_server_that_dies_is_replaced(self):
         before = self.servers()
