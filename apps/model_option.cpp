@@ -93,16 +93,22 @@ void add_model_option(CLI::App& command, ModelOption& option) {
                      "random:moondream-0.5b, random:moondream3, random:llama3-8b, "
                      "random:llama3-1b, random:qwen3-8b, "
                      "random:qwen3-1.7b; or nothing: the small model that ships");
+  command.add_option(
+      "--adapter", option.adapter,
+      "Folder with a fine-tune of the model as PEFT saves it: low-rank terms (LoRA), "
+      "added to the weights when these are loaded");
   command.add_flag("--offline", option.offline,
                    "Download nothing: --model OWNER/NAME has to be in the cache");
 }
 
 StatusOr<ModelSource> find_chosen_model(const ModelOption& option) {
   std::error_code error;
-  if (looks_like_hub_name(option.name) && !std::filesystem::exists(option.name, error)) {
-    return find_named_model(option);
-  }
-  return find_model(option.name);
+  const bool is_on_hub =
+      looks_like_hub_name(option.name) && !std::filesystem::exists(option.name, error);
+  GAPLESS_ASSIGN_OR_RETURN(ModelSource source,
+                           is_on_hub ? find_named_model(option) : find_model(option.name));
+  if (!option.adapter.empty()) GAPLESS_RETURN_IF_ERROR(set_adapter(source, option.adapter));
+  return source;
 }
 
 }  // namespace gapless

@@ -7,18 +7,20 @@ A folder per case: config.json, generation_config.json and the weights (bfloat16
 tokenizer, and golden.safetensors with the prompt, stages of the prompt (every ROW_STRIDE-th token), and the greedy
 continuation with its logits. Two of them are chat models and have chat.json: conversations, the token ids that
 apply_chat_template makes of them with llama31.jinja and qwen3.jinja of DIR (as in chat_goldens.py), and the greedy answer. The folder gets a
-stand-in: as much of a template as tells which one it is.
+stand-in: as much of a template as tells which one it is. Some have adapter/: low-rank terms as PEFT saves them, which what is expected includes.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -78,6 +80,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"max_shard_size": "30KB"},
         "",
     ),
+    "llama-adapter": ("llama", {}, {}, ""),
+    "qwen3-adapter": ("qwen3", {}, {}, ""),
+}
+# Of the cases that have one. Products of the same input, one matrix on the device, have terms of different ranks, or none.
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "llama-adapter": {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "down_proj", "lm_head"]},
+    "qwen3-adapter": {"r": 4, "lora_alpha": 6, "use_rslora": True, "target_modules": "all-linear", "rank_pattern": {"up_proj": 2}},
 }
 
 CORPUS = ("The user asks and the assistant answers. What is the colour of the circle? The circle is red.",) * 3
@@ -140,6 +149,18 @@ def fill(model: torch.nn.Module) -> None:
         else:
             value = 1.5 * noise / parameter.shape[1] ** 0.5
         parameter.data = value.bfloat16().float()
+
+
+def with_adapter(model: torch.nn.Module, options: dict[str, Any], folder: Path) -> torch.nn.Module:
+    """The model with low-rank terms beside its products, which are written into the folder."""
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **options)).eval()
+    generator = torch.Generator().manual_seed(SEED + 2)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data = torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5
+    adapted.save_pretrained(folder)
+    (folder / "README.md").unlink()
+    return adapted
 
 
 def greedy(model: torch.nn.Module, prompt: list[int], ends: set[int]) -> tuple[list[int], bool]:
@@ -224,15 +245,16 @@ def write_case(name: str, templates: Path, out: Path) -> None:
     folder = out / name
     shutil.rmtree(folder, ignore_errors=True)
 
-    golden = golden_of(model)
     tokenizer = make_tokenizer(family)
     folder.mkdir(parents=True)
     if template:
         write_chat(model, tokenizer, template, (templates / f"{template}.jinja").read_text(), folder)
-    model.bfloat16().save_pretrained(folder, **saving)
+    copy.deepcopy(model).bfloat16().save_pretrained(folder, **saving)
+    if name in ADAPTERS:
+        model = with_adapter(model, ADAPTERS[name], folder / "adapter")
     document = json.loads(tokenizer.to_str())
     (folder / "tokenizer.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
-    save_golden(golden, folder)
+    save_golden(golden_of(model), folder)
 
 
 def main() -> None:

@@ -194,9 +194,23 @@ Status with_expected_weights(const Status& status, const ModelSource& source) {
                     source.profile->weights_from);
 }
 
+Status set_adapter(ModelSource& source, const fs::path& folder) {
+  if (source.random_seed) {
+    return invalid_argument("{}: random weights, which an adapter was not trained for",
+                            source.name);
+  }
+  source.adapter = folder;
+  return ok_status();
+}
+
 StatusOr<WeightSource> open_weights(const ModelSource& source) {
-  StatusOr<WeightSource> weights = WeightSource::open(*source.checkpoint, weight_specs(source));
+  const std::vector<WeightSpec> specs = weight_specs(source);
+  StatusOr<WeightSource> weights = WeightSource::open(*source.checkpoint, specs);
   if (!weights.ok()) return with_expected_weights(weights.status(), source);
+  if (!source.adapter.empty()) {
+    GAPLESS_ASSIGN_OR_RETURN(LowRankAdapter adapter, LowRankAdapter::open(source.adapter, specs));
+    weights->add_terms(std::move(adapter));
+  }
   const bool has_quantised = weights->stored_bytes().contains(TensorDType::kF8E4M3);
   if (source.profile == nullptr || weights->stored_bytes().size() == (has_quantised ? 2 : 1)) {
     return weights;
@@ -229,6 +243,10 @@ StatusOr<std::string> describe_source(const ModelSource& source) {
     out += fmt::format("  {}: missing, it cannot run without\n", source.tokenizer.string());
   }
   for (const std::string& file : weights.checkpoint().files()) out += fmt::format("  {}\n", file);
+  if (const LowRankAdapter* adapter = weights.adapter()) {
+    out += fmt::format("  {}: low-rank terms beside {} products, of rank {} at most\n",
+                       source.adapter.string(), adapter->num_terms(), adapter->max_rank());
+  }
   for (const auto& [dtype, bytes] : weights.stored_bytes()) {
     out += fmt::format("  {:.1f} MB of {}\n", static_cast<double>(bytes) / 1e6,
                        tensor_dtype_name(dtype));

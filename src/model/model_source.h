@@ -33,6 +33,8 @@ struct ModelSource {
   std::optional<std::filesystem::path> checkpoint;  // for WeightSource::open
   std::optional<std::uint64_t> random_seed;
   std::filesystem::path tokenizer;  // tokenizer.json
+  // A folder with low-rank terms for its weights (weights/low_rank_adapter.h); empty: none.
+  std::filesystem::path adapter = {};
 };
 
 // Reads the configuration and recognises the model (model/moondream/checkpoint_profile.h); of the weights
@@ -42,10 +44,13 @@ StatusOr<ModelSource> find_model(std::string_view name);
 // Its tokenizer; an error if it belongs to other weights.
 StatusOr<Tokenizer> load_tokenizer(const ModelSource& source);
 
+// Adds an adapter to a stored model. What it holds is judged where weights are opened.
+Status set_adapter(ModelSource& source, const std::filesystem::path& folder);
+
 // The list of its tensors.
 std::vector<WeightSpec> weight_specs(const ModelSource& source);
 
-// The tensors of a stored model, all found. The error names the tensor and says what was expected.
+// The tensors of a stored model, all found, with its adapter's terms. The error names the tensor and says what was expected.
 StatusOr<WeightSource> open_weights(const ModelSource& source);
 
 // An error of reading its weights, with where a published model's are to be had.

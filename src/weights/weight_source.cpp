@@ -13,6 +13,7 @@ namespace gapless {
 namespace {
 
 constexpr std::string_view kModelPrefix = "model.";
+constexpr std::size_t kPieceElements = 4096;  // that are converted at a time
 
 // What the reference model's code registers as buffers and may have saved with its weights.
 bool is_buffer_of_the_reference(std::string_view name) {
@@ -32,10 +33,9 @@ bool is_readable(TensorDType dtype) {
 template <typename Stored, typename Out, typename Convert>
 void convert_range(std::span<const std::byte> data, std::int64_t first, std::span<Out> out,
                    Convert convert) {
-  constexpr std::size_t kPiece = 4096;
-  std::array<Stored, kPiece> piece;
-  for (std::size_t done = 0; done < out.size(); done += kPiece) {
-    const std::size_t count = std::min(kPiece, out.size() - done);
+  std::array<Stored, kPieceElements> piece;
+  for (std::size_t done = 0; done < out.size(); done += kPieceElements) {
+    const std::size_t count = std::min(kPieceElements, out.size() - done);
     const std::size_t from = (static_cast<std::size_t>(first) + done) * sizeof(Stored);
     std::memcpy(piece.data(), data.data() + from, count * sizeof(Stored));
     Out* const to = out.data() + done;
@@ -90,9 +90,8 @@ std::optional<std::size_t> find_not_finite(std::span<const std::uint16_t> bf16) 
 // conversion and the look at its results.
 template <typename Out, typename Work>
 std::optional<std::size_t> in_pieces(std::span<Out> out, Work work) {
-  constexpr std::size_t kPiece = 4096;
-  for (std::size_t done = 0; done < out.size(); done += kPiece) {
-    const std::span<Out> piece = out.subspan(done, std::min(kPiece, out.size() - done));
+  for (std::size_t done = 0; done < out.size(); done += kPieceElements) {
+    const std::span<Out> piece = out.subspan(done, std::min(kPieceElements, out.size() - done));
     work(piece, static_cast<std::int64_t>(done));
     const auto bad = find_not_finite(std::span<const Out>(piece));
     if (bad) return done + *bad;
@@ -249,7 +248,7 @@ std::int64_t WeightSource::num_elements(std::string_view name) const {
 Status WeightSource::not_finite(std::string_view name, std::int64_t element) const {
   const Location& tensor = location(name);
   float value = 0;
-  read(tensor, std::span(&value, 1), element, [](float stored) { return stored; });
+  read_sum(name, tensor, std::span(&value, 1), element);
   std::vector<std::int64_t> index(tensor.shape.size());
   for (std::size_t side = index.size(); side-- > 0; element /= tensor.shape[side]) {
     index[side] = element % tensor.shape[side];
@@ -257,6 +256,12 @@ Status WeightSource::not_finite(std::string_view name, std::int64_t element) con
   return data_loss("{}: tensor '{}' is {} at {}, where weights are finite numbers{}",
                    checkpoint_.files()[tensor.file], name, value, shape_to_string(index),
                    std::isfinite(value) ? " that bfloat16 can hold" : "");
+}
+
+void WeightSource::read_sum(std::string_view name, const Location& tensor, std::span<float> out,
+                            std::int64_t first) const {
+  read(tensor, out, first, [](float value) { return value; });
+  if (adapter_) adapter_->add(name, out, first);
 }
 
 template <typename Out, typename Convert>
@@ -304,7 +309,7 @@ Status WeightSource::read_as_f32(std::string_view name, std::span<float> out,
                                  std::int64_t first) const {
   const Location& tensor = range(name, first, out.size());
   const auto bad = in_pieces(out, [&](std::span<float> piece, std::int64_t done) {
-    read(tensor, piece, first + done, [](float value) { return value; });
+    read_sum(name, tensor, piece, first + done);
   });
   return bad ? not_finite(name, first + static_cast<std::int64_t>(*bad)) : ok_status();
 }
@@ -313,8 +318,13 @@ Status WeightSource::read_as_bf16(std::string_view name, std::span<std::uint16_t
                                   std::int64_t first) const {
   const Location& tensor = range(name, first, out.size());
   const bool is_bf16 = tensor.dtype == TensorDType::kBF16 && tensor.transposed_rows == 0;
+  const bool is_sum = adapter_ && adapter_->has_term(name);
+  std::array<float, kPieceElements> sums;
   const auto bad = in_pieces(out, [&](std::span<std::uint16_t> piece, std::int64_t done) {
-    if (is_bf16) {  // nothing to convert
+    if (is_sum) {
+      read_sum(name, tensor, std::span(sums).first(piece.size()), first + done);
+      std::ranges::transform(std::span(sums).first(piece.size()), piece.begin(), bf16_from_f32);
+    } else if (is_bf16) {  // nothing to convert
       std::memcpy(piece.data(), tensor.data.data() + 2 * (first + done), piece.size_bytes());
     } else {
       read(tensor, piece, first + done, [](float value) { return bf16_from_f32(value); });

@@ -362,6 +362,39 @@ class RunTest(FolderTest):
             self.good(*chat, *options)
 
 
+class AdapterTest(FolderTest):
+    """What it computes is llama_parity_test's to tell."""
+
+    MODEL = MODELS / "qwen3-adapter"
+
+    def info(self, model, adapter):
+        return gapless("info", "--model", model, "--adapter", adapter)
+
+    def test_info_names_it(self):
+        done = self.info(self.MODEL, self.MODEL / "adapter")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"{self.MODEL}/adapter: low-rank terms beside 14 products, of rank 4 at most", done.stdout)
+
+    def test_it_changes_the_answer(self):
+        def answer(*adapter):
+            done = gapless("run", "complete", "--model", self.MODEL, "--prompt", "The circle", "--max-tokens", 8, "--device", "cpu",
+                           *adapter)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout
+
+        self.assertNotEqual(answer(), answer("--adapter", self.MODEL / "adapter"))
+
+    def test_what_it_does_not_fit_is_refused(self):
+        for model, adapter, says in (("random:llama3-1b", self.MODEL / "adapter", "an adapter was not trained for"),
+                                     (LLAMA, self.MODEL / "adapter", "has shape"),
+                                     (LLAMA, MODELS / "llama-adapter/adapter", "is no product of this model"),
+                                     ("", self.MODEL / "adapter", "is no product of this model"),
+                                     (QWEN, self.folder, "adapter_config.json")):
+            done = self.info(model, adapter)
+            self.assertEqual(done.returncode, 1, (model, done.stdout))
+            self.assertIn(says, done.stderr)
+
+
 class BadModelTest(FolderTest):
     """Folders that are not what they should be: what was found, and what would do."""
 
