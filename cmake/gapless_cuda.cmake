@@ -8,6 +8,9 @@
 #   80;90a  a list, as CMAKE_CUDA_ARCHITECTURES: -real is machine code alone, -virtual PTX alone
 # Unsaid, it is native where there is a GPU, else all: what is built without one runs somewhere else.
 # PTX of 8.0 and 9.0 also lets a newer GPU run these paths (GAPLESS_CUDA_PATH, docs/gpus.md).
+# GAPLESS_CUDA_PTX_COMPILED_FOR, a list such as 90: nvcc compiles that PTX for these GPUs, so that a test of the paths need not wait
+# minutes for the driver to do it.
+set(GAPLESS_CUDA_PTX_COMPILED_FOR "" CACHE STRING "GPUs for which the PTX of 8.0 and 9.0 is compiled ahead: a list such as 90")
 set(GAPLESS_CUDA_ARCHITECTURES "" CACHE STRING "GPUs to build for: native, all, or a list such as 80;90a")
 set(GAPLESS_ALL_CUDA_ARCHITECTURES 80 86-real 89-real 90a-real 90-virtual 100-real 103-real 120-real)
 

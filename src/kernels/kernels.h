@@ -532,6 +532,8 @@ struct SampleParams {
   int host_mask_stride = 0;  // words
   // [num_rows, host_mask_stride] of GrammarMasksParams; read only for rows with a grammar and without kRowHostMask
   const std::uint32_t* grammar_masks = nullptr;
+  // The op right in front of this one on the stream is grammar_masks, and all else that is read here was there before that one.
+  bool behind_grammar_masks = false;
   TokenMemory token_memory;        // read only for kRowAdjustsLogits rows
   std::int32_t* tokens = nullptr;  // out [num_rows]; -1 for padding and done rows
   float* logprobs = nullptr;       // out [num_rows]

@@ -255,6 +255,7 @@ Status DecoderModel::sample(Stream& compute, const StepShape& shape, const StepB
   sampling.host_masks = buffers.host_masks;
   sampling.host_mask_stride = (shape_.text.vocab + 31) / 32;
   sampling.grammar_masks = grammars.masks;
+  sampling.behind_grammar_masks = shape.with_grammars;
   sampling.token_memory = state_->token_memory();
   sampling.tokens = buffers.tokens;
   sampling.logprobs = buffers.logprobs;

@@ -139,34 +139,45 @@ class GrammarMasksTest : public KernelsTest {
     return uploaded_[static_cast<std::size_t>(state(i).grammar)].grammar;
   }
 
+  // What a launch reads and writes besides the rows and the cache.
+  struct LaunchBuffers {
+    Buffer seats, states, tables, masks, searches;
+  };
+  LaunchBuffers upload_launch() {
+    const std::size_t num_rows = seats_.size();
+    return {upload(seats_), upload(states_), upload(tables_),
+            poisoned_bytes((num_rows + 1) * num_words_ * sizeof(std::uint32_t)),
+            poisoned_bytes(num_rows * sizeof(GrammarSearch))};
+  }
+  GrammarMasksParams params(const LaunchBuffers& buffers) const {
+    return {.rows = buffers.seats.as<std::int32_t>(),
+            .row_states = buffers.states.as<RowState>(),
+            .grammars = buffers.tables.as<GrammarTables>(),
+            .grammar_rows = rows_dev_.as<GrammarRow>(),
+            .texts = {.first = first_dev_.as<std::int32_t>(),
+                      .bytes = bytes_dev_.as<std::uint8_t>(),
+                      .vocab = vocabulary_->vocab(),
+                      .eos_id = kEos},
+            .cache = {.entries = entries_dev_.as<GrammarMaskEntry>(),
+                      .masks = masks_dev_.as<std::uint32_t>(),
+                      .turns = turns_dev_.as<std::uint32_t>(),
+                      .locks = locks_dev_.as<std::int32_t>(),
+                      .num_sets = num_sets_},
+            .masks = buffers.masks.as<std::uint32_t>(),
+            .mask_stride = static_cast<int>(num_words_),
+            .num_rows = static_cast<int>(seats_.size()),
+            .searches = buffers.searches.as<GrammarSearch>(),
+            .arrivals = arrivals_dev_.as<GrammarArrivals>()};
+  }
+
   // One launch: a mask for each row of the batch.
   std::vector<Mask> launch() { return launch(*kernels_); }
   std::vector<Mask> launch(Kernels& kernels) {
-    const std::size_t num_rows = seats_.size();
-    const Buffer seats = upload(seats_), states = upload(states_), tables = upload(tables_);
-    const Buffer masks = poisoned_bytes((num_rows + 1) * num_words_ * sizeof(std::uint32_t));
-    const Buffer searches = poisoned_bytes(num_rows * sizeof(GrammarSearch));
-    run(kernels.grammar_masks(*stream_, {.rows = seats.as<std::int32_t>(),
-                                         .row_states = states.as<RowState>(),
-                                         .grammars = tables.as<GrammarTables>(),
-                                         .grammar_rows = rows_dev_.as<GrammarRow>(),
-                                         .texts = {.first = first_dev_.as<std::int32_t>(),
-                                                   .bytes = bytes_dev_.as<std::uint8_t>(),
-                                                   .vocab = vocabulary_->vocab(),
-                                                   .eos_id = kEos},
-                                         .cache = {.entries = entries_dev_.as<GrammarMaskEntry>(),
-                                                   .masks = masks_dev_.as<std::uint32_t>(),
-                                                   .turns = turns_dev_.as<std::uint32_t>(),
-                                                   .locks = locks_dev_.as<std::int32_t>(),
-                                                   .num_sets = num_sets_},
-                                         .masks = masks.as<std::uint32_t>(),
-                                         .mask_stride = static_cast<int>(num_words_),
-                                         .num_rows = static_cast<int>(num_rows),
-                                         .searches = searches.as<GrammarSearch>(),
-                                         .arrivals = arrivals_dev_.as<GrammarArrivals>()}));
-    const auto words = download<std::uint32_t>(masks);
+    const LaunchBuffers buffers = upload_launch();
+    run(kernels.grammar_masks(*stream_, params(buffers)));
+    const auto words = download<std::uint32_t>(buffers.masks);
     std::vector<Mask> result;
-    for (std::size_t i = 0; i <= num_rows; ++i) {
+    for (std::size_t i = 0; i <= seats_.size(); ++i) {
       const auto begin = words.begin() + static_cast<std::ptrdiff_t>(i * num_words_);
       result.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(num_words_));
     }
@@ -345,6 +356,73 @@ TEST_F(GrammarMasksTest, OtherRowsAreLeftAlone) {
   }
   begin_again(0);
   EXPECT_EQ(launch()[0], expected(0));
+}
+
+// A step's order: logits, masks, sampling, of which each may begin while the one before it ends. The same ops one by one give the
+// same tokens and probabilities, which differ from step to step.
+TEST_F(GrammarMasksTest, SamplingRightBehindReadsThisStepsLogitsAndMasks) {
+  constexpr int kDim = 64;
+  use_vocabulary(test_vocabulary(51'200 - 299));
+  add_all_grammars();
+  use_cache(64);
+  use_rows({0, kNoGrammar, 4, 7, 6, 2});
+  state(3).sampling.temperature = 1;
+  state(4).done = 1;
+  seats_.push_back(-1);
+  const int num_rows = static_cast<int>(seats_.size()), vocab = vocabulary_->vocab();
+  const auto values = static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(vocab);
+  const TestTensor head = random_tensor(static_cast<std::size_t>(vocab) * kDim, 0.3f);
+  const auto sample = [&](const Buffer& x, bool at_once) {
+    const LaunchBuffers buffers = upload_launch();
+    const Buffer logits = poisoned_bytes(values * sizeof(float));
+    const Buffer tokens = poisoned_bytes(seats_.size() * sizeof(std::int32_t));
+    const Buffer logprobs = poisoned_bytes(seats_.size() * sizeof(float));
+    const Buffer scratch = poisoned_bytes(kernels_->sample_scratch_bytes(num_rows, vocab));
+    const auto next = [&](const Status& status) {
+      if (!at_once) return run(status);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+    };
+    next(kernels_->linear(*stream_, {.x = x.data(),
+                                     .x_stride = kDim,
+                                     .weights = {.weight = head.dev(), .in = kDim, .out = vocab},
+                                     .y = logits.data(),
+                                     .y_stride = vocab,
+                                     .y_dtype = DType::kF32,
+                                     .num_rows = num_rows,
+                                     .decode = true}));
+    next(kernels_->grammar_masks(*stream_, params(buffers)));
+    run(kernels_->sample(*stream_, {.logits = logits.as<float>(),
+                                    .logits_stride = vocab,
+                                    .rows = buffers.seats.as<std::int32_t>(),
+                                    .row_states = buffers.states.as<RowState>(),
+                                    .host_mask_stride = static_cast<int>(num_words_),
+                                    .grammar_masks = buffers.masks.as<std::uint32_t>(),
+                                    .behind_grammar_masks = at_once,
+                                    .tokens = tokens.as<std::int32_t>(),
+                                    .logprobs = logprobs.as<float>(),
+                                    .num_rows = num_rows,
+                                    .vocab = vocab,
+                                    .scratch = scratch.data()}));
+    return std::pair(download<std::int32_t>(tokens), download<float>(logprobs));
+  };
+  for (int step = 0; step < 40; ++step) {
+    const TestTensor x = random_tensor(seats_.size() * kDim);
+    const auto places_before = download<GrammarRow>(rows_dev_);
+    const auto at_once = sample(x.device, true);
+    rows_dev_ = upload(places_before);  // each of the two takes the last token
+    EXPECT_EQ(at_once, sample(x.device, false)) << "step " << step;
+    for (std::size_t i = 0; i + 1 < seats_.size(); ++i) {
+      if (state(i).done != 0) continue;
+      const std::int32_t token = at_once.first[i];
+      state(i).input = {InputKind::kText, token, 0, 0};
+      if (state(i).grammar == kNoGrammar) {
+        ++state(i).num_generated;
+        continue;
+      }
+      EXPECT_NE(expected(i)[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1, 0u);
+      if (!take(i, token)) begin_again(i);
+    }
+  }
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 // another launch, and a grid of walkers for each row the starting of thousands of blocks.
 //
 // What a finder reads hangs together in a chain, each link an access to memory behind the other. So what can be asked for
-// together is: the classes of all bytes beside the token's bytes, all words of an entry before any of them is judged.
+// together is: a row's place beside its state, the classes of all bytes beside the token's bytes, all words of an entry before any
+// of them is judged. And the sampling adds up its logits meanwhile (sample.cu).
 //
 // All this depends on nothing that the forward writes, and still comes behind it and not beside it: the forward of a decode step is
 // one launch that has every multiprocessor to itself (decoder_kernel.cuh). Blocks in front of it delay that launch as much as they
@@ -60,12 +61,32 @@ __device__ void copy_row(std::uint32_t* to, const std::uint32_t* from) {
   for (int i = threadIdx.x; i < kRowWords; i += kThreads) to[i] = from[i];
 }
 
+// A row on its way into shared memory: its words, shared out among the block's threads.
+struct RowWords {
+  static constexpr int kPerThread = (kRowWords + kThreads - 1) / kThreads;
+  std::uint32_t own[kPerThread];
+};
+
+__device__ RowWords load_row(const GrammarRow& row) {
+  const auto* const from = reinterpret_cast<const std::uint32_t*>(&row);
+  RowWords words;
+#pragma unroll
+  for (int n = 0; n < RowWords::kPerThread; ++n) {
+    const int i = static_cast<int>(threadIdx.x) + n * kThreads;
+    words.own[n] = i < kRowWords ? __ldcg(&from[i]) : 0;
+  }
+  return words;
+}
+
 // The row of a block, in shared memory. (Such memory has no constructors.)
-__device__ GrammarRow& share_row(const GrammarRow& row) {
+__device__ GrammarRow& share_row(const RowWords& from) {
   __shared__ std::uint32_t words[kRowWords];
   __syncthreads();
-  const auto* const from = reinterpret_cast<const std::uint32_t*>(&row);
-  for (int i = threadIdx.x; i < kRowWords; i += kThreads) words[i] = __ldcg(&from[i]);
+#pragma unroll
+  for (int n = 0; n < RowWords::kPerThread; ++n) {
+    const int i = static_cast<int>(threadIdx.x) + n * kThreads;
+    if (i < kRowWords) words[i] = from.own[n];
+  }
   __syncthreads();
   return *reinterpret_cast<GrammarRow*>(words);
 }
@@ -75,10 +96,9 @@ struct TextRange {
   int begin, end;
 };
 
-__device__ TextRange last_text(const GrammarMasksParams& p, const RowState& state) {
-  const int token = state.input.id;
-  if (state.num_generated == 0 || token < 0 || token >= p.texts.vocab) return {0, 0};
-  return {p.texts.first[token], p.texts.first[token + 1]};
+__device__ TextRange text_of(const TokenTexts& texts, int token) {
+  if (token < 0 || token >= texts.vocab) return {0, 0};
+  return {texts.first[token], texts.first[token + 1]};
 }
 
 // The block's threads, with its row in shared memory. The way along a token is one access of memory behind the other, so all
@@ -111,11 +131,6 @@ __device__ void move_row(const GrammarMasksParams& p, TextRange text, bool begin
     }
   }
   __syncthreads();
-}
-
-// Whether the row has a set of tokens to be found.
-__device__ bool has_grammar(const GrammarMasksParams& p, int row) {
-  return row >= 0 && p.row_states[row].done == 0 && p.row_states[row].grammar != kNoGrammar;
 }
 
 // Which entry of a set the row's place is; -1: none. The block's threads, some for each entry; the same in each of them.
@@ -174,12 +189,17 @@ __device__ void tell_found(const GrammarMasksParams& p) {
 // What a finder does for the i-th row.
 __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   const int row = p.rows[i];
-  if (!has_grammar(p, row)) return tell_found(p);
+  if (row < 0) return tell_found(p);
+  // All of it together, though a row without a grammar needs none of it.
   const RowState& state = p.row_states[row];
-  const GrammarTables grammar = p.grammars[state.grammar];
-  const TextRange text = last_text(p, state);
-  GrammarRow& place = share_row(p.grammar_rows[row]);
-  move_row(p, text, state.num_generated == 0, grammar, place);
+  const int done = state.done, grammar_index = state.grammar, last_token = state.input.id;
+  const bool begins = state.num_generated == 0;
+  const RowWords words = load_row(p.grammar_rows[row]);
+  if (done != 0 || grammar_index == kNoGrammar) return tell_found(p);
+  const GrammarTables grammar = p.grammars[grammar_index];
+  const TextRange text = begins ? TextRange{0, 0} : text_of(p.texts, last_token);
+  GrammarRow& place = share_row(words);
+  move_row(p, text, begins, grammar, place);
   const auto keep_place = [&] {
     copy_row(reinterpret_cast<std::uint32_t*>(&p.grammar_rows[row]),
              reinterpret_cast<const std::uint32_t*>(&place));
@@ -260,7 +280,7 @@ __device__ void walk(const GrammarMasksParams& p, GrammarSearch& search, int mem
   const std::int64_t i = __ldcg(&search.index);
   const int row = p.rows[i];
   const GrammarTables grammar = p.grammars[p.row_states[row].grammar];
-  const GrammarRow& place = share_row(p.grammar_rows[row]);
+  const GrammarRow& place = share_row(load_row(p.grammar_rows[row]));
   std::uint32_t* const mask = p.masks + i * p.mask_stride;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   OwnProbe probe;
@@ -302,8 +322,9 @@ __device__ void walk(const GrammarMasksParams& p, GrammarSearch& search, int mem
 // Blocks: num_rows finders, then num_teams * num_members walkers.
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     grammar_masks_kernel(GrammarMasksParams p, int num_teams, int num_members) {
-  let_successor_start();
+  // In this order: what the sampling reads before it waits was written before this kernel (launch_overlap.cuh).
   wait_for_predecessor();
+  let_successor_start();
   const int walker = static_cast<int>(blockIdx.x) - p.num_rows;
   if (walker < 0) {
     find(p, blockIdx.x);

@@ -160,27 +160,43 @@ struct Adjusted {
   }
 };
 
-// One thread's share of the tokens of [begin, end).
+__device__ void add_to(ExpSum& all, float logit) {
+  if (!isfinite(logit)) return;
+  if (logit > all.largest) {
+    all.sum *= expf(all.largest - logit);
+    all.largest = logit;
+  }
+  all.sum += __expf(logit - all.largest);
+}
+
+// One thread's share of the tokens of [begin, end), and where the kernel waits: behind grammar_masks the sum over the whole
+// vocabulary, which no mask changes, is made while the masks are looked for.
 template <typename Adjust>
-__device__ Summary summarize(const float* logits, int begin, int end, const Allowed& allowed,
-                             const Adjust& adjust) {
+__device__ Summary summarize(const SampleParams& p, const float* logits, int begin, int end,
+                             const Allowed& allowed, const Adjust& adjust) {
   Summary s = empty_summary();
-  scan_logits<kPartThreads, Adjust::kInFlight>(logits, begin, end, [&](int token, float logit) {
+  const auto pick = [&](int token, float logit) {
     const bool finite = isfinite(logit);
-    if (finite) {
-      if (logit > s.all.largest) {
-        s.all.sum *= expf(s.all.largest - logit);
-        s.all.largest = logit;
-      }
-      s.all.sum += __expf(logit - s.all.largest);
-    }
     if (!allowed(token) || !adjust(token, logit)) return;
     if (finite) {
       s.best = better(s.best, {logit, token});
     } else {
       s.all_finite = 0;
     }
-  });
+  };
+  const auto scan = [&](const auto& use) {
+    scan_logits<kPartThreads, Adjust::kInFlight>(logits, begin, end, use);
+  };
+  if (p.behind_grammar_masks) {
+    scan([&](int, float logit) { add_to(s.all, logit); });
+    wait_for_predecessor();
+    scan(pick);
+  } else {
+    scan([&](int token, float logit) {
+      add_to(s.all, logit);
+      pick(token, logit);
+    });
+  }
   return s;
 }
 
@@ -210,18 +226,19 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   constexpr int kWarps = kPartThreads / kWarp;
   __shared__ Summary warps[kWarps];
   let_successor_start();
-  wait_for_predecessor();
+  if (!p.behind_grammar_masks) wait_for_predecessor();
   const std::int64_t i = blockIdx.y;
   const int row_index = p.rows[i];
-  if (is_idle(p, row_index)) return;
+  if (is_idle(p, row_index)) return wait_for_predecessor();
   const RowState& row = p.row_states[row_index];
   const Allowed allowed(p, row, i);
   const float* logits = p.logits + i * p.logits_stride;
   const int part = blockIdx.x;
   const int begin = part * p.vocab / kParts, end = (part + 1) * p.vocab / kParts;
   const Summary share =
-      is_adjusted(row) ? summarize(logits, begin, end, allowed, make_adjusted(p, row, row_index, i))
-                       : summarize(logits, begin, end, allowed, AsTheModelSays());
+      is_adjusted(row)
+          ? summarize(p, logits, begin, end, allowed, make_adjusted(p, row, row_index, i))
+          : summarize(p, logits, begin, end, allowed, AsTheModelSays());
   const Summary own = merge_lanes<kWarp>(share);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   if (lane == 0) warps[warp] = own;

@@ -4,9 +4,10 @@
 //     waits, even one with nothing to do, so each kernel's completion implies that of all before it.
 //   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
 //     anyway.
-// Three kernels read before they wait: row_linear and decoder_kernel weights, which no step writes,
-// decoder_kernel also the row states (DecoderBlocksParams), and decode_attention the cache (its
-// file says why it may).
+// Four kernels read before they wait: row_linear and decoder_kernel weights, which no step writes,
+// decoder_kernel also the row states (DecoderBlocksParams), decode_attention the cache (its
+// file says why it may), and summarize, behind grammar_masks, logits and row states: that kernel
+// waits before it lets its successor start, so whoever made them is through.
 //
 // On paths without it a kernel starts when its predecessor is through (launch.h), and both are
 // nothing.
