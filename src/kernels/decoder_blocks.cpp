@@ -47,6 +47,7 @@ class ComposedBlocks {
         dense_linear(kernels_, head.normed, head.linear, head.logits, p_.num_tokens);
     params.y_dtype = DType::kF32;
     params.decode = true;
+    params.needed = head.needed;
     return kernels_.linear(stream_, params);
   }
 

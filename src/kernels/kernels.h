@@ -29,6 +29,7 @@
 #include "kernels/dtype.h"
 #include "kernels/grammar_mask_cache.h"
 #include "kernels/kv_format.h"
+#include "kernels/needed_logits.h"
 #include "kernels/prepared_format.h"
 #include "step/row_state.h"
 #include "step/token_memory.h"
@@ -118,6 +119,9 @@ struct LinearParams {
   // Matrix shapes that occur with many rows (vision, prefill) and with few (decode) may use different
   // algorithms, each row-invariant. Decode steps set this.
   bool decode = false;
+  // Unless nullptr: on the device, and columns of y that it does not name may be left as they are. Those that it
+  // names have the same bits as among all. Only with `decode`.
+  const StepLogits* needed = nullptr;
 };
 
 //   kLayer  y = (x - mean(x)) / sqrt(variance(x) + eps) * gamma + beta
@@ -185,6 +189,11 @@ struct RegionEncoderWeights {
   LinearWeights size_encoder;            // [dim, size_feat_dim]
   const void* coord_features = nullptr;  // [1, coord_feat_dim/2] T
   const void* size_features = nullptr;   // [2, size_feat_dim/2] T
+  // What embed makes of every coordinate that decode_regions makes: row b is that of coordinate_of_bin(b, num_bins,
+  // divisor). nullptr: there is no table. It saves the encoder's product where a coordinate is one of these, and changes no bit.
+  const void* coord_table = nullptr;  // [num_bins, dim] T
+  int num_bins = 0;
+  int coord_divisor = 0;  // as in DecodeRegionsParams
 };
 
 // out[i] = embedding of inputs[index ? index[i] : i], zeros where the index is negative: a decode step
@@ -239,6 +248,10 @@ struct PlanDecodeParams {
   std::int32_t* cache_slots = nullptr;     // out [num_rows]: page * kPageTokens + offset
   AttentionSequence* sequences = nullptr;  // out [num_rows]
   std::int32_t* input_index = nullptr;     // out [num_rows]: a live row, or -1 (EmbedParams)
+  // Which logits the live rows will read (needed_logits.h).
+  const AutomatonState* automata = nullptr;
+  int vocab = 0;
+  StepLogits* needed_logits = nullptr;  // out; nullptr: nobody asks
 };
 
 // The heads of an attention. Query head h reads the keys and values of head h / (num_heads / num_kv_heads)
@@ -428,6 +441,8 @@ struct DecoderHead {
   LinearWeights linear;     // [vocab, dim]
   void* normed = nullptr;   // scratch, [num_tokens, dim] T
   float* logits = nullptr;  // out [num_tokens, vocab]
+  // As in LinearParams, written by a launch of the same step; nullptr: all logits.
+  const StepLogits* needed = nullptr;
 };
 
 // Runs blocks in order over the new tokens of several sequences, in place. A decode step (one token
@@ -516,9 +531,12 @@ struct GatherRowsParams {
 //
 // 6. In an automaton's state with `otherwise` a token without an edge is replaced by `otherwise`.
 //
+// A row with a short list (needed_logits.h) reads no logits but those of its list. A single candidate is picked without
+// reading its logit, finite or not; its confidence is 1.
+//
 // logprob = logit - log(sum of exp(logit)) over the whole vocabulary (finite logits only), before
 // masks, adjustments, temperature and filters, of the token before it is replaced; kImpossibleLogprob
-// when the token's own logit is not finite.
+// when the token's own logit is not finite; 0 in a kRowSkipsLogprob row.
 struct SampleParams {
   const float* logits = nullptr;  // [num_rows, vocab]
   std::int64_t logits_stride = 0;

@@ -153,7 +153,8 @@ PreparedPrompt PromptSource::make(int client, std::int64_t answer) const {
 
 // No stop ids: an end of the grammar goes on with the next object.
 void PromptSource::set_constraint(PreparedPrompt& prompt) const {
-  if (workload_.decodes_regions) prompt.row.flags |= kRowDecodesRegions;
+  // As a request for objects has them.
+  if (workload_.decodes_regions) prompt.row.flags |= kRowDecodesRegions | kRowSkipsLogprob;
   switch (workload_.constraint) {
     case RowConstraint::kNone:
       return;

@@ -163,6 +163,9 @@ Status DecoderModel::decode(Stream& compute, const StepShape& shape, const StepB
   plan.cache_slots = text.cache_slots;
   plan.sequences = text.sequences;
   plan.input_index = text.input_index;
+  plan.automata = state_->automata();
+  plan.vocab = shape_.text.vocab;
+  plan.needed_logits = text.needed_logits;
   GAPLESS_RETURN_IF_ERROR(context_.kernels->plan_decode(compute, plan));
 
   // The rows' states hold their next inputs: the carry-over from the step before.

@@ -131,7 +131,8 @@ Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float*
     GAPLESS_RETURN_IF_ERROR(record_blocks(stream, batch));
     return compute_logits(stream, batch.x, batch.num_tokens, logits);
   }
-  const DecoderHead with_head = head(logits);
+  DecoderHead with_head = head(logits);
+  with_head.needed = workspace_.needed_logits;
   DecoderBlocksParams params = blocks_params(batch);
   params.head = &with_head;
   return context_.kernels->decoder_blocks(stream, params);

@@ -44,7 +44,8 @@ class TextDecoder {
   Status run_prefill(Stream& stream, const DecoderBatch& batch, const std::int32_t* last_tokens,
                      int num_rows, void* hidden) const;
 
-  // A decode step: all blocks, then the logits of every row. logits: [num_tokens, vocab] float32.
+  // A decode step: all blocks, then the logits that the plan says are needed (needed_logits.h), with a recorder all of
+  // them. logits: [num_tokens, vocab] float32.
   Status run_decode(Stream& stream, const DecoderBatch& batch, float* logits) const;
 
   // Ok where the backend runs decode steps of num_rows rows in its fastest way; otherwise the reason

@@ -50,6 +50,7 @@ struct TextWorkspace {
   std::int32_t* cache_slots = nullptr;     // [max_seats]
   AttentionSequence* sequences = nullptr;  // [max_seats]
   std::int32_t* input_index = nullptr;     // [max_seats]
+  StepLogits* needed_logits = nullptr;     // one
 };
 
 // Crops that have a place for their features: those of a launch, or all of one image.

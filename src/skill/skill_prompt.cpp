@@ -267,6 +267,7 @@ Status set_constraint(const SkillRequest& request, const PromptBuilder& builder,
     return ok_status();
   }
   row.flags |= kRowDecodesRegions;
+  if (!request.settings.logprobs) row.flags |= kRowSkipsLogprob;
   if (is_segment) prompt.num_region_tokens = kNumSegmentRegionTokens;
   if (request.settings.confidence) row.flags |= kRowWantsConfidence;
   if (request.constraint_mode == ConstraintMode::kDeviceAutomaton) {

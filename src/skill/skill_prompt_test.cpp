@@ -173,6 +173,21 @@ TEST_F(SkillPromptTest, AGazeIsOnePoint) {
   EXPECT_EQ(build(request)->row.automaton, automaton_start(SpatialSkill::kPoint));
 }
 
+// Host masks and automata alike: both give the same answers.
+TEST_F(SkillPromptTest, ObjectsWhoseLogprobsNobodyAsksForSkipThem) {
+  for (const Skill skill : {Skill::kDetect, Skill::kPoint, Skill::kQuery}) {
+    for (const ConstraintMode mode :
+         {ConstraintMode::kDeviceAutomaton, ConstraintMode::kHostMask}) {
+      SkillRequest request = with_image(skill, "star");
+      request.constraint_mode = mode;
+      const bool has_objects = skill != Skill::kQuery;
+      EXPECT_EQ((build(request)->row.flags & kRowSkipsLogprob) != 0, has_objects);
+      request.settings.logprobs = true;
+      EXPECT_EQ(build(request)->row.flags & kRowSkipsLogprob, 0);
+    }
+  }
+}
+
 TEST_F(SkillPromptTest, ASegmentRunsOnTheDeviceAutomatonOrOnHostMasks) {
   SkillRequest request = with_image(Skill::kSegment, " star ");
   EXPECT_EQ(build(request).status().field(), "skill") << "Moondream 2 has none";
@@ -183,7 +198,7 @@ TEST_F(SkillPromptTest, ASegmentRunsOnTheDeviceAutomatonOrOnHostMasks) {
   ASSERT_TRUE(plain.ok()) << plain.status().to_string();
   EXPECT_EQ(plain->row.automaton, segment_start());
   EXPECT_EQ(plain->row.max_generated, kDefaultMaxTokens);
-  EXPECT_EQ(plain->row.flags, kRowDecodesRegions);
+  EXPECT_EQ(plain->row.flags, kRowDecodesRegions | kRowSkipsLogprob);
   EXPECT_EQ(plain->num_region_tokens, 3);
   EXPECT_EQ(plain->host_constraint, nullptr);
   // Its template, and the name without the blank that point and detect put before it.

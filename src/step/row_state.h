@@ -59,6 +59,7 @@ enum RowFlags : std::int32_t {
   kRowHostMask = 2,         // the host uploads this row's mask each step; sampling waits for it
   kRowAdjustsLogits = 4,    // penalties or biases: the row has a token memory (token_memory.h)
   kRowWantsConfidence = 8,  // StepOutput::confidence is told
+  kRowSkipsLogprob = 16,    // nobody reads StepOutput::logprob: it is 0
 };
 
 inline constexpr int kMaxDeniedIds = 4;
@@ -117,9 +118,10 @@ static_assert(sizeof(TokenConfidence) == 12);
 struct alignas(8) StepOutput {
   std::int32_t token = 0;
   StepOutcome outcome = StepOutcome::kContinues;
-  float x = 0;        // coordinate, or width
-  float y = 0;        // height
-  float logprob = 0;  // natural log of its probability before masks, temperature and filters
+  float x = 0;  // coordinate, or width
+  float y = 0;  // height
+  // Natural log of its probability before masks, temperature and filters; 0 of a kRowSkipsLogprob row.
+  float logprob = 0;
   std::int32_t position = 0;   // of the token this step consumed
   TokenConfidence confidence;  // of a kRowWantsConfidence row
 };

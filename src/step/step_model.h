@@ -110,8 +110,9 @@ struct StepBuffers {
   // Host masks, uploaded between forward and sampling; rows without one are not read.
   const std::uint32_t* host_masks = nullptr;  // [max_step_rows, mask_words]
   // Between forward and sampling.
-  void* hidden = nullptr;                  // [max_step_rows, dim] T, before post_ln
-  float* logits = nullptr;                 // [max_step_rows, vocab]
+  void* hidden = nullptr;  // [max_step_rows, dim] T, before post_ln
+  float* logits =
+      nullptr;  // [max_step_rows, vocab]; a decode step's may hold those alone that its rows read
   std::int32_t* tokens = nullptr;          // [max_step_rows]
   float* logprobs = nullptr;               // [max_step_rows]
   float* values = nullptr;                 // [max_step_rows, 2]
@@ -133,7 +134,7 @@ struct StepModelInfo {
   std::size_t hidden_bytes = 0;  // of one row of StepBuffers::hidden
   std::size_t crop_bytes = 0;    // of one crop
   bool holds_grammars = false;   // RowState::grammar may be set
-  // What a decode step reads, for the ledger's bytes over bandwidth; 0: unknown.
+  // What a decode step reads, for the ledger's bytes over bandwidth; 0: unknown. A step whose rows read few logits reads less.
   std::int64_t decode_weight_bytes = 0;  // once per step
   std::int64_t kv_token_bytes = 0;       // per cached token of each live row
 };
@@ -147,7 +148,7 @@ class StepModel {
 
   // Encode: crops to features, those of crop i to place first_crop + i, where only encode steps
   // write. Prefill, decode: installs rows and applies page-table deltas (a prefill page copies too),
-  // runs the decoder, writes hidden and logits of each row.
+  // runs the decoder, writes hidden and logits of each row, of a decode step those that sample will read.
   virtual Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) = 0;
 
   // Encode, after the forward: each whole image's features into its slot. Never captured: a few launches

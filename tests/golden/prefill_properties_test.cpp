@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "constraint/spatial_automaton.h"
+#include "step/automaton_walk.h"
 #include "tests/golden/random_model_fixture.h"
 #include "tests/per_device/kv_format_name.h"
 
@@ -171,6 +172,95 @@ TEST_P(PrefillPropertiesTest, ASequenceDoesNotDependOnItsBatch) {
     const auto begin = all.begin() + (step == 0 ? 1 : 2) * vocab();
     EXPECT_TRUE(bits_equal(std::vector<float>(begin, begin + vocab()),
                            expected[static_cast<std::size_t>(step)]))
+        << "step " << step;
+  }
+}
+
+// A detect row that skips its logprobs, alone: between x and y, and y and size, nobody computes a logit; at x those of the
+// coordinate and of the end, and what lies far from them is what was there. Its answer is that of a row that has them all.
+TEST_P(PrefillPropertiesTest, ObjectsReadTwoLogitsOrNone) {
+  const TokenizerConfig& tokenizer = model_->config().tokenizer;
+  ASSERT_LT(tokenizer.coord_id.value, 32);
+  ASSERT_LT(tokenizer.eos_id.value, 32);
+  constexpr int kSteps = 12;
+  const auto automata = build_spatial_automata({.coord_id = tokenizer.coord_id.value,
+                                                .size_id = tokenizer.size_id.value,
+                                                .eos_id = tokenizer.eos_id.value});
+  const auto detect = [&](std::int32_t row, std::int32_t flags) {
+    DriverPrompt prompt = image_prompt(row, {1, 20, 2, 30, 3}, kSteps + 2);
+    prompt.state.automaton = automaton_start(SpatialSkill::kDetect);
+    prompt.state.flags = kRowDecodesRegions | kRowWantsConfidence | flags;
+    // Random weights may never want another object; an end goes on with the next one, since it is no stop id here.
+    prompt.state.sampling.temperature = 10;
+    return prompt;
+  };
+  DriverPrompt plain = image_prompt(2, {1, 21, 2, 31, 3}, kSteps + 2);
+
+  // With all logits: the rows' own, and those of the plain row.
+  const DriverPrompt prompts[] = {detect(0, 0), plain};
+  auto outputs = driver_->prefill(prompts);
+  std::vector<std::vector<StepOutput>> expected;
+  std::vector<std::vector<float>> expected_logits;
+  const std::vector<std::int32_t> rows{0, 2};
+  for (int step = 0; step < kSteps; ++step) {
+    outputs = driver_->decode(rows);
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    expected.push_back(*outputs);
+    expected_logits.push_back(logits(2));
+  }
+  ASSERT_EQ(expected.back()[0].outcome, StepOutcome::kContinues);
+
+  const auto expect_answer = [&](const StepOutput& actual, const StepOutput& wanted, int step) {
+    EXPECT_EQ(actual.token, wanted.token) << "step " << step;
+    EXPECT_EQ(actual.x, wanted.x) << "step " << step;
+    EXPECT_EQ(actual.y, wanted.y) << "step " << step;
+    EXPECT_EQ(actual.confidence, wanted.confidence) << "step " << step;
+    EXPECT_EQ(actual.logprob, 0) << "step " << step;
+  };
+  const DriverPrompt alone = detect(1, kRowSkipsLogprob);
+  outputs = driver_->prefill({&alone, 1});
+  ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+  const std::int32_t row = 1;
+  std::vector<float> before = logits();
+  RowState walked = alone.state;
+  int num_x = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    walk_automaton(automata.data(), nullptr, (*outputs)[0].token, walked);
+    const bool is_x = automata[static_cast<std::size_t>(walked.automaton)].num_edges == 2;
+    num_x += is_x ? 1 : 0;
+    outputs = driver_->decode({&row, 1});
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    const auto at = static_cast<std::size_t>(step);
+    expect_answer((*outputs)[0], expected[at][0], step);
+    const std::vector<float> after = logits();
+    const std::span<const float> whole(expected_logits[at]);
+    for (const std::int32_t token : {tokenizer.coord_id.value, tokenizer.eos_id.value}) {
+      if (is_x) {
+        EXPECT_EQ(after[static_cast<std::size_t>(token)], whole[static_cast<std::size_t>(token)]);
+      }
+    }
+    const std::size_t far = is_x ? 32 : 0;
+    EXPECT_TRUE(bits_equal(std::span(after).subspan(far), std::span(before).subspan(far)))
+        << "step " << step;
+    EXPECT_FALSE(bits_equal(std::span(after).subspan(32), whole.subspan(32, after.size() - 32)));
+    before = after;
+  }
+  EXPECT_GE(num_x, 2);
+  EXPECT_LE(num_x, kSteps - 4);
+
+  // Beside a plain row, which has all of its own.
+  const DriverPrompt mixed[] = {detect(0, kRowSkipsLogprob), plain};
+  ASSERT_TRUE(driver_->prefill(mixed).ok());
+  for (int step = 0; step < kSteps; ++step) {
+    outputs = driver_->decode(rows);
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    const auto at = static_cast<std::size_t>(step);
+    expect_answer((*outputs)[0], expected[at][0], step);
+    EXPECT_EQ((*outputs)[1].token, expected[at][1].token) << "step " << step;
+    EXPECT_EQ((*outputs)[1].logprob, expected[at][1].logprob) << "step " << step;
+    const std::vector<float> both = logits(2);
+    EXPECT_TRUE(bits_equal(std::span(both).subspan(vocab()),
+                           std::span(expected_logits[at]).subspan(vocab())))
         << "step " << step;
   }
 }

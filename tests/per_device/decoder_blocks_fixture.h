@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -364,10 +365,12 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
         kernels_->attention_scratch_bytes(count, count, p.shape.max_context, p.shape.heads()));
     const Buffer block_scratch = poisoned_bytes(kernels_->decoder_blocks_scratch_bytes(
         count, dim, p.shape.ff_dim, p.shape.heads(), p.shape.max_context));
+    const Buffer needed = upload(std::vector<StepLogits>{needed_.value_or(StepLogits())});
     const DecoderHead head{.norm = p.post_ln.dev(),
                            .linear = head_weights,
                            .normed = head_norm.data(),
-                           .logits = logits.as<float>()};
+                           .logits = logits.as<float>(),
+                           .needed = needed_ ? needed.as<StepLogits>() : nullptr};
     b.blocks = blocks.data();
     b.head = &head;
     b.x = x.device.data();
@@ -530,6 +533,45 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     }
   }
 
+  // Steps that need all logits, some, or none, one behind the other: what is needed has the bits that it has among all,
+  // and so has everything else that a step leaves behind. What lies far from it is not touched.
+  void check_needed_logits(const Shape& shape, int count) {
+    const Problem p = make_problem(shape, contexts(count));
+    const int dim = shape.dim(), vocab = shape.vocab;
+    const Result all = run_device(p, 0, count);
+    std::vector<std::vector<std::int32_t>> steps = {
+        {0, 5}, {}, {vocab - 1}, {}, {vocab - 1, 2, vocab / 2, 17}, {0, 5}};
+    for (const std::vector<std::int32_t>& tokens : steps) {
+      SCOPED_TRACE(std::to_string(count) + " rows, " + std::to_string(tokens.size()) + " tokens");
+      needed_ = StepLogits();
+      for (const std::int32_t token : tokens) needed_->add(token);
+      const Result some = run_device(p, 0, count);
+      for (int i = 0; i < count; ++i) {
+        if (p.cached[i] < 0) continue;
+        ASSERT_TRUE(bits_equal(rows_of(some.x, dim, i, i + 1), rows_of(all.x, dim, i, i + 1)));
+        for (int b = 0; b < p.shape.num_blocks; ++b) {
+          ASSERT_TRUE(bits_equal(new_entry(p, some.keys[b], i), new_entry(p, all.keys[b], i)));
+        }
+        const auto logits = rows_of(some.logits, vocab, i, i + 1);
+        const auto expected = rows_of(all.logits, vocab, i, i + 1);
+        for (const std::int32_t token : tokens) {
+          ASSERT_TRUE(bits_equal(logits.subspan(token, 1), expected.subspan(token, 1)))
+              << "row " << i << ", token " << token;
+        }
+        if (tokens.empty()) {
+          ASSERT_TRUE(all_poison(logits)) << "row " << i;
+        }
+        if (tokens.size() == 2) {
+          ASSERT_TRUE(all_poison(logits.subspan(32))) << "row " << i;
+        }
+      }
+      needed_ = StepLogits{.all = 1};
+      expect_same_rows(p, run_device(p, 0, count), all, 0, count);
+    }
+    needed_.reset();
+    expect_same_rows(p, run_device(p, 0, count), all, 0, count);
+  }
+
   // A done row beside live ones touches no page: its page table names pages that do not exist.
   void check_done_rows_touch_no_page(const Shape& shape, int count) {
     std::vector<int> cached = contexts(count);
@@ -587,6 +629,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
   }
 
   bool expects_launch_ = false;  // on CUDA, of every step
+  std::optional<StepLogits> needed_;
   // Of rows and logits, with an 8-bit cache: numbers between two of e4m3 may become either.
   double fp8_tolerance_ = 2.5e-2;
 };

@@ -769,6 +769,53 @@ TEST_F(DepthEqualityTest, AlternativesAreThoseOfTheirToken) {
   }
 }
 
+// Objects whose logprobs nobody asks for skip logits (needed_logits.h): the same tokens, values and confidences as with them,
+// whoever else is in the batch.
+TEST_F(DepthEqualityTest, LogitsThatNobodyReadsChangeNoAnswer) {
+  std::vector<Ask> asks;
+  const auto add_twins = [&](Skill skill, const char* image_name, float temperature) {
+    for (const bool logprobs : {false, true}) {
+      SkillRequest request = ask(skill, "circle", image_name);
+      request.settings.logprobs = logprobs;
+      request.settings.temperature = temperature;
+      request.settings.seed = 5;
+      request.settings.max_objects = 7;
+      request.settings.confidence = true;
+      // Without temperature as many objects as there are, else more than that.
+      if (temperature > 0) {
+        request.settings.logit_bias = {{model_->config.tokenizer.coord_id, 12}};
+      }
+      asks.push_back({std::move(request), static_cast<int>(asks.size())});
+    }
+  };
+  add_twins(Skill::kDetect, "wide.png", 0);
+  add_twins(Skill::kPoint, "wide.png", 1.5f);
+  add_twins(Skill::kDetect, "tall.png", 1.2f);
+  add_twins(Skill::kPoint, "single.png", 0);
+  const std::size_t num_twins = asks.size();
+  SkillRequest text = ask(Skill::kQuery, "What do you see?", "single.png");
+  text.settings.ignore_eos = true;
+  text.settings.max_tokens = 8;  // the others go on without it
+  asks.push_back({std::move(text), static_cast<int>(asks.size())});
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  std::size_t num_tokens = 0, num_unsure = 0;
+  for (std::size_t i = 0; i < num_twins; i += 2) {
+    std::vector<CommittedToken> with_all = alone.answers[i + 1]->tokens;
+    for (CommittedToken& token : with_all) {
+      num_unsure += token.logprob < 0 ? 1u : 0u;
+      token.logprob = 0;
+    }
+    EXPECT_EQ(alone.answers[i]->tokens, with_all) << "twins " << i;
+    num_tokens += with_all.size();
+  }
+  ASSERT_GT(num_tokens, 30u) << "the load is too small to show anything";
+  EXPECT_GT(num_unsure, num_tokens / 4) << "logprobs were asked for";
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    expect_same(asks, alone.answers, run(depth, asks).answers);
+  }
+}
+
 TEST_F(DepthEqualityTest, UnforeseenLengthLimitsChangeNoToken) {
   const std::vector<Ask> asks = sorted_by_submission(mixed_load());
   const Run alone = run(1, asks, /*one_by_one=*/true);

@@ -42,6 +42,14 @@ TEST_P(DecoderBlocksTest, TurnsOfTheRingWithoutActivations) {
   }
 }
 
+TEST_P(DecoderBlocksTest, NeededLogitsAreThoseAmongAll) {
+  for (const int count : {1, 8, 9, 20, 40}) {
+    check_needed_logits(
+        {.num_heads = 4, .ff_dim = 256, .num_blocks = 3, .vocab = 3000, .shares_pages = true},
+        count);
+  }
+}
+
 TEST_P(DecoderBlocksTest, OtherWidths) {
   check(make_problem({.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16}, contexts(5)),
         {1});

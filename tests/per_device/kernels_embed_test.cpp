@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "tests/per_device/kernels_fixture.h"
@@ -132,6 +133,69 @@ TEST_F(EmbedTest, ReadsInputsFromRowStates) {
         bits_equal(rows_of(with_gaps, s.dim, i, i + 1),
                    index[i] < 0 ? std::span<const float>(zeros) : rows_of(whole, s.dim, i, i + 1)))
         << "input " << i;
+  }
+}
+
+// A table of the coordinates that the region heads make, filled by the op itself.
+TEST_F(EmbedTest, ATableOfCoordinatesChangesNoBit) {
+  for (const int divisor : {1023, 1024}) {
+    constexpr int kBins = 1024;
+    const Shape s{256, 1000, 256, 512};
+    const Tables tables = make_tables(s);
+    std::vector<TokenInput> inputs;
+    for (int bin = 0; bin < kBins; ++bin) {
+      const float x = reference::coordinate_of_bin(bin, kBins, divisor);
+      inputs.push_back({InputKind::kCoord, 5, x, 0});
+    }
+    // Beside the bins, outside of them, and what is no coordinate.
+    for (const float x : {0.12345f, std::nextafter(inputs[700].x, 1.0f), 1.5f, -0.25f, 1.0f}) {
+      inputs.push_back({InputKind::kCoord, 5, x, 0});
+    }
+    const TokenInput more[] = {{InputKind::kSize, 6, inputs[9].x, inputs[80].x},
+                               {InputKind::kText, 7},
+                               {InputKind::kImage, 3}};
+    inputs.insert(inputs.end(), std::begin(more), std::end(more));
+
+    const Buffer inputs_dev = upload(inputs);
+    EmbedParams p = params(s, tables, [](const TestTensor& t) { return t.dev(); });
+    p.inputs = inputs_dev.as<TokenInput>();
+    const Buffer table = poisoned(std::size_t{kBins} * s.dim);
+    p.num_tokens = kBins, p.out = table.data();
+    run(kernels_->embed(*stream_, p));
+
+    const auto num_tokens = static_cast<int>(inputs.size());
+    const auto embed_all = [&](const void* coord_table) {
+      const Buffer out = poisoned(inputs.size() * s.dim);
+      p.num_tokens = num_tokens, p.out = out.data();
+      p.region.coord_table = coord_table;
+      p.region.num_bins = kBins, p.region.coord_divisor = divisor;
+      run(kernels_->embed(*stream_, p));
+      return floats(out);
+    };
+    const std::vector<float> without = embed_all(nullptr);
+    EXPECT_TRUE(bits_equal(embed_all(table.data()), without));
+    // The table is read for bins, and for nothing else.
+    const Buffer poison = poisoned(std::size_t{kBins} * s.dim);
+    const std::vector<float> from_poison = embed_all(poison.data());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto row = rows_of(from_poison, s.dim, i, i + 1);
+      const bool is_bin = inputs[i].kind == InputKind::kCoord &&
+                          (i < kBins || (divisor == 1023 && inputs[i].x == 1.0f));
+      EXPECT_TRUE(is_bin ? all_poison(row) : bits_equal(row, rows_of(without, s.dim, i, i + 1)))
+          << "input " << i;
+    }
+    // In a decode step's few tokens as well.
+    const std::int32_t index[] = {1000, 3, -1};
+    const Buffer index_dev = upload(std::vector<std::int32_t>(std::begin(index), std::end(index)));
+    const Buffer few = poisoned(std::size_t{3} * s.dim);
+    p.index = index_dev.as<std::int32_t>(), p.num_tokens = 3, p.out = few.data();
+    p.region.coord_table = table.data();
+    run(kernels_->embed(*stream_, p));
+    const std::vector<float> rows = floats(few);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(bits_equal(rows_of(rows, s.dim, i, i + 1),
+                             rows_of(without, s.dim, index[i], index[i] + 1)));
+    }
   }
 }
 

@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/per_device/kernels_fixture.h"
 
@@ -35,6 +38,8 @@ class LinearTest : public KernelsTest, public ::testing::WithParamInterface<Line
   };
 
   const void* prepared_ = nullptr;  // what run_device uses instead of the plain weights
+  const void* int8_ = nullptr;      // likewise
+  std::optional<StepLogits> needed_;
 
   Inputs make_inputs(const LinearCase& c) {
     Inputs inputs;
@@ -69,6 +74,9 @@ class LinearTest : public KernelsTest, public ::testing::WithParamInterface<Line
     p.x = static_cast<const char*>(inputs.x.dev()) + first * p.x_stride * element;
     p.weights.weight = prepared_ == nullptr ? inputs.weight.dev() : nullptr;
     p.weights.prepared = prepared_;
+    p.weights.int8 = int8_;
+    const Buffer needed = upload(std::vector<StepLogits>{needed_.value_or(StepLogits())});
+    if (needed_) p.needed = needed.as<StepLogits>();
     p.weights.bias = c.bias ? inputs.bias.dev() : nullptr;
     p.y_dtype = c.f32_out ? DType::kF32 : dtype();
     // Row i of the batch has residual row i % residual_rows; a batch that starts elsewhere gets its
@@ -201,6 +209,63 @@ TEST_F(LinearTest, PreparedWeightsGiveTheSameBits) {
 
 // Two matrices prepared as one, below each other and beside each other; and an activation on the
 // second.
+// Their bits, and what lies far from them is not touched: nobody read its weights.
+TEST_F(LinearTest, NeededColumnsHaveTheBitsThatTheyHaveAmongAll) {
+  for (const LinearCase& c :
+       {LinearCase{.num_rows = 1, .in = 256, .out = 5000, .f32_out = true, .decode = true},
+        LinearCase{.num_rows = 12, .in = 1024, .out = 1001, .f32_out = true, .decode = true},
+        LinearCase{.num_rows = 64, .in = 72, .out = 520, .f32_out = true, .decode = true}}) {
+    const Inputs inputs = make_inputs(c);
+    const LinearWeights plain{.weight = inputs.weight.dev(), .in = c.in, .out = c.out};
+    const std::size_t prepared_bytes =
+        kernels_->prepared_linear_bytes(c.in, c.out, PreparedFormat::kNative);
+    const std::size_t int8_bytes = kernels_->int8_bytes(c.in, c.out);
+    const Buffer prepared = poisoned_bytes(prepared_bytes), int8 = poisoned_bytes(int8_bytes);
+    std::vector<std::pair<const void*, const void*>> forms = {{nullptr, nullptr}};
+    if (prepared_bytes > 0) {
+      run(kernels_->prepare_linear(
+          *stream_,
+          {.weights = plain, .prepared = prepared.data(), .total_in = c.in, .total_out = c.out}));
+      forms.emplace_back(prepared.data(), nullptr);
+    }
+    if (int8_bytes > 0) {
+      run(kernels_->pack_int8(*stream_, {.weights = plain, .packed = int8.data()}));
+      forms.emplace_back(nullptr, int8.data());
+    }
+    for (const auto& [prepared_weights, int8_weights] : forms) {
+      prepared_ = prepared_weights, int8_ = int8_weights;
+      SCOPED_TRACE(::testing::PrintToString(c) + (prepared_ != nullptr ? ", prepared" : "") +
+                   (int8_ != nullptr ? ", 8 bits" : ""));
+      needed_.reset();
+      const std::vector<float> whole = run_device(c, inputs, 0, c.num_rows);
+      const auto stride = static_cast<std::size_t>(c.out + kPad);
+      for (const std::vector<std::int32_t>& tokens :
+           {std::vector<std::int32_t>{}, {0, 5}, {c.out - 1}, {c.out - 1, 3, 250, 31, 32}}) {
+        needed_ = StepLogits();
+        for (const std::int32_t token : tokens) needed_->add(token);
+        const std::vector<float> some = run_device(c, inputs, 0, c.num_rows);
+        for (std::size_t r = 0; r < static_cast<std::size_t>(c.num_rows); ++r) {
+          const auto row = rows_of(some, stride, r, r + 1);
+          for (const std::int32_t token : tokens) {
+            ASSERT_TRUE(bits_equal(row.subspan(token, 1),
+                                   rows_of(whole, stride, r, r + 1).subspan(token, 1)))
+                << "row " << r << ", column " << token;
+          }
+          if (tokens.empty()) {
+            ASSERT_TRUE(all_poison(row)) << "row " << r;
+          }
+          if (tokens.size() == 2) {
+            ASSERT_TRUE(all_poison(row.subspan(32))) << "row " << r;
+          }
+          ASSERT_TRUE(all_poison(row.subspan(c.out))) << "row " << r;
+        }
+      }
+      needed_ = StepLogits{.all = 1};
+      ASSERT_TRUE(bits_equal(run_device(c, inputs, 0, c.num_rows), whole));
+    }
+  }
+}
+
 TEST_F(LinearTest, PreparedPartsMakeOneProduct) {
   if (kernels_->prepared_linear_bytes(256, 256, PreparedFormat::kNative) == 0) {
     GTEST_SKIP() << "this backend prepares nothing";

@@ -1,4 +1,6 @@
 #include <cstring>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "tests/per_device/kernels_fixture.h"
@@ -202,6 +204,143 @@ TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
     EXPECT_EQ(sequence[i].prefix_len, 0) << i;
   }
   EXPECT_EQ(sequence[num_rows].row, -1) << "wrote past the last row";
+}
+
+// Which logits a step's rows will read.
+class PlanLogitsTest : public KernelsTest {
+ protected:
+  static constexpr std::int32_t kCoord = 5, kSize = 6, kEos = 0;
+  static constexpr int kVocab = 1000;
+  enum State { kX, kY, kBoxSize, kOpen, kClasses, kMany, kOutside };
+
+  PlanLogitsTest() {
+    automata_ = {{.num_edges = 2, .tokens = {kCoord, kEos}, .next = {kY, kX}},
+                 {.num_edges = 1, .tokens = {kCoord}, .next = {kX}},
+                 {.num_edges = 1, .tokens = {kSize}, .next = {kX}},
+                 {.num_edges = 1, .tokens = {kEos}, .next = {kForbiddenEdge}, .is_open = 1},
+                 {.num_edges = 1, .tokens = {kEos}, .next = {kX}, .classes = 1u << 3},
+                 {.num_edges = 4, .tokens = {7, 300, 7, 999}, .next = {kX, kX, kX, kX}},
+                 {.num_edges = 3, .tokens = {8, kVocab, -1}, .next = {kX, kX, kX}}};
+  }
+
+  RowState& add(std::int32_t automaton) {
+    rows_.push_back(static_cast<std::int32_t>(states_.size()));
+    states_.push_back({.max_generated = 100, .automaton = automaton, .flags = kRowSkipsLogprob});
+    states_.back().num_stop_ids = 1;
+    states_.back().stop_ids[0] = kEos;
+    return states_.back();
+  }
+
+  // Empty: all of them.
+  std::optional<std::set<std::int32_t>> plan() {
+    const auto num_rows = static_cast<int>(rows_.size());
+    const Buffer states = upload(states_), rows = upload(rows_), automata = upload(automata_);
+    const Buffer table = upload(std::vector<std::int32_t>(states_.size() * 8));
+    const auto ints = static_cast<std::size_t>(num_rows) * sizeof(std::int32_t);
+    const Buffer positions = poisoned_bytes(ints), slots = poisoned_bytes(ints);
+    const Buffer index = poisoned_bytes(ints);
+    const Buffer sequences =
+        poisoned_bytes(static_cast<std::size_t>(num_rows) * sizeof(AttentionSequence));
+    const Buffer needed = poisoned_bytes(sizeof(StepLogits));
+    run(kernels_->plan_decode(*stream_, {.rows = rows.as<std::int32_t>(),
+                                         .row_states = states.as<RowState>(),
+                                         .page_table = table.as<std::int32_t>(),
+                                         .page_table_stride = 8,
+                                         .num_rows = num_rows,
+                                         .positions = positions.as<std::int32_t>(),
+                                         .cache_slots = slots.as<std::int32_t>(),
+                                         .sequences = sequences.as<AttentionSequence>(),
+                                         .input_index = index.as<std::int32_t>(),
+                                         .automata = automata.as<AutomatonState>(),
+                                         .vocab = kVocab,
+                                         .needed_logits = needed.as<StepLogits>()}));
+    const StepLogits found = download<StepLogits>(needed)[0];
+    if (found.all != 0) return std::nullopt;
+    std::set<std::int32_t> tokens;
+    for (const std::int32_t token : found.tokens) {
+      if (token == -1) continue;
+      EXPECT_TRUE(token >= 0 && token < kVocab) << token;
+      EXPECT_TRUE(tokens.insert(token).second) << token << " twice";
+    }
+    return tokens;
+  }
+  std::optional<std::set<std::int32_t>> plan_one(std::int32_t automaton) {
+    states_.clear(), rows_.clear();
+    add(automaton);
+    return plan();
+  }
+
+  std::vector<AutomatonState> automata_;
+  std::vector<RowState> states_;
+  std::vector<std::int32_t> rows_;
+};
+
+using Tokens = std::set<std::int32_t>;
+
+TEST_F(PlanLogitsTest, AStateThatListsItsTokensReadsTheirsAndOneTokenNone) {
+  EXPECT_EQ(plan_one(kX), (Tokens{kEos, kCoord}));
+  EXPECT_EQ(plan_one(kY), Tokens{});
+  EXPECT_EQ(plan_one(kBoxSize), Tokens{});
+  EXPECT_EQ(plan_one(kMany), (Tokens{7, 300, 999}));
+  EXPECT_EQ(plan_one(kOutside), Tokens{}) << "the only token of the vocabulary comes anyway";
+  for (const std::int32_t automaton : {std::int32_t{kOpen}, std::int32_t{kClasses}, kNoAutomaton}) {
+    EXPECT_EQ(plan_one(automaton), std::nullopt) << automaton;
+  }
+}
+
+TEST_F(PlanLogitsTest, WhoTellsLogprobsReadsAll) {
+  add(kY).flags = 0;
+  EXPECT_EQ(plan(), std::nullopt);
+  states_[0].flags = kRowSkipsLogprob;
+  EXPECT_EQ(plan(), Tokens{});
+  states_[0].sampling.num_top_logprobs = 1;
+  EXPECT_EQ(plan(), std::nullopt);
+}
+
+TEST_F(PlanLogitsTest, HeldBackStopIdsAreNoCandidates) {
+  add(kX).sampling.min_tokens = 3;
+  EXPECT_EQ(plan(), Tokens{}) << "only the coordinate is left";
+  states_[0].num_generated = 3;
+  EXPECT_EQ(plan(), (Tokens{kEos, kCoord}));
+}
+
+// An exit that must be taken is the only token of an open state.
+TEST_F(PlanLogitsTest, AnOpenStateAtItsLimitReadsNone) {
+  automata_[kOpen] = {.num_edges = 1, .tokens = {3}, .next = {kX}, .is_open = 1};
+  RowState& row = add(kOpen);
+  row.max_after_exit = 5;
+  row.exit_at = 4;
+  EXPECT_EQ(plan(), std::nullopt);
+  states_[0].num_generated = 4;
+  EXPECT_EQ(plan(), Tokens{});
+}
+
+TEST_F(PlanLogitsTest, AStepReadsWhatItsLiveRowsReadTogether) {
+  for (int i = 0; i < 64; ++i) add(i % 3);
+  EXPECT_EQ(plan(), (Tokens{kEos, kCoord}));
+  states_[40].automaton = kMany;
+  EXPECT_EQ(plan(), (Tokens{kEos, kCoord, 7, 300, 999}));
+  for (const int plain : {0, 33, 63}) {
+    states_[static_cast<std::size_t>(plain)].automaton = kNoAutomaton;
+    EXPECT_EQ(plan(), std::nullopt) << plain;
+    states_[static_cast<std::size_t>(plain)].done = 1;
+    EXPECT_EQ(plan(), (Tokens{kEos, kCoord, 7, 300, 999})) << "who is done reads nothing";
+  }
+  rows_.assign(rows_.size(), -1);
+  EXPECT_EQ(plan(), Tokens{});
+}
+
+TEST_F(PlanLogitsTest, MoreTokensThanThereIsRoomForAreAll) {
+  for (int i = 0; i < 3; ++i) {
+    const std::int32_t first = 100 * i;
+    automata_.push_back(
+        {.num_edges = 3, .tokens = {first, first + 1, first + 2}, .next = {kX, kX, kX}});
+    EXPECT_EQ(plan_one(static_cast<std::int32_t>(automata_.size()) - 1),
+              (Tokens{first, first + 1, first + 2}));
+  }
+  states_.clear(), rows_.clear();
+  for (std::size_t i = 0; i < 3; ++i) add(static_cast<std::int32_t>(automata_.size() - 1 - i));
+  EXPECT_EQ(plan(), std::nullopt);
 }
 
 TEST_F(RowsTest, GatherRowsCopiesBits) {

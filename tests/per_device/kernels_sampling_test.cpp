@@ -515,6 +515,94 @@ TEST_F(SamplingTest, ConfidenceIsTheShareAmongTheCandidates) {
   EXPECT_TRUE(is_poison(result.confidences[4].token)) << "nobody asked";
 }
 
+// Rows that skip their logprob, in states that list their tokens: the others' logits are what an earlier step left there.
+// The same tokens and confidences as of rows that have them all.
+TEST_F(SamplingTest, AShortListReadsItsOwnLogitsAlone) {
+  Batch b = make_batch(48, 5000);
+  b.automata = {{.num_edges = 2, .tokens = {5, 0}, .next = {0, 0}},
+                {.num_edges = 4, .tokens = {4999, 31, 2500, 31}, .next = {0, 0, 0, 0}},
+                {.num_edges = 1, .tokens = {7}, .next = {0}, .is_open = 1},
+                {.num_edges = 1, .tokens = {7}, .next = {0}}};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.automaton = static_cast<std::int32_t>(i % 4);
+    row.flags = kRowWantsConfidence | (i % 5 == 0 ? kRowAdjustsLogits : 0);
+    row.sampling.temperature = i % 3 == 0 ? 0.0f : 2.0f;
+    row.sampling.repetition_penalty = 1.3f;
+    if (i % 7 == 0) row.sampling.top_p = 0.6f;
+    row.max_after_exit = 3;  // of the open state
+    row.exit_at = 0;
+  }
+  remember_tokens(b);
+  const Result whole = run_device(b);
+  const float leftovers[] = {kNan, kInf, -kInf, 1e30f};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.flags |= kRowSkipsLogprob;
+    const AutomatonState& state = b.automata[i % 4];
+    for (int t = 0; t < b.vocab; ++t) {
+      const bool is_listed =
+          std::count(state.tokens, state.tokens + state.num_edges, t) > 0 && i % 4 < 2;
+      if (!is_listed) b.row(i)[t] = leftovers[(i + t) % 4];
+    }
+  }
+  const Result listed = run_device(b);
+  EXPECT_EQ(listed.tokens, whole.tokens);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    EXPECT_EQ(listed.confidences[i].token, whole.confidences[i].token) << "row " << i;
+    EXPECT_EQ(listed.logprobs[i], 0) << "row " << i;
+    EXPECT_NE(whole.logprobs[i], 0) << "row " << i;
+    if (i % 4 < 2) continue;
+    EXPECT_EQ(listed.tokens[i], 7) << "the only one comes, whatever its logit is";
+    EXPECT_EQ(listed.confidences[i].token, 1);
+  }
+  expect_reference(b);
+}
+
+TEST_F(SamplingTest, ARowThatSkipsItsLogprobIsSampledLikeOthers) {
+  Batch b = make_batch(24, 3000);
+  b.token_classes.resize(3000);
+  for (std::size_t t = 0; t < 3000; t += 3) b.token_classes[t] = 4;
+  b.automata = {{.num_edges = 1, .tokens = {40}, .next = {kForbiddenEdge}, .is_open = 1},
+                {.num_edges = 2, .tokens = {40, 41}, .next = {0, 0}, .classes = 1u << 4}};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.automaton = i % 2 == 0 ? kNoAutomaton : static_cast<std::int32_t>(i / 2 % 2);
+    row.flags = kRowWantsConfidence | (i % 3 == 0 ? kRowHostMask : 0);
+    row.sampling.temperature = i % 4 < 2 ? 0.0f : 1.0f;
+    std::fill_n(b.host_masks.data() + i * b.mask_words, b.mask_words, 0x5555aaaau);
+  }
+  const Result before = run_device(b);
+  for (RowState& row : b.states) row.flags |= kRowSkipsLogprob;
+  const Result after = run_device(b);
+  EXPECT_EQ(after.tokens, before.tokens);
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    EXPECT_EQ(after.confidences[i].token, before.confidences[i].token) << "row " << i;
+    EXPECT_EQ(after.logprobs[i], 0) << "row " << i;
+    EXPECT_NE(before.logprobs[i], 0) << "row " << i;
+  }
+  expect_reference(b);
+}
+
+// Without the end there is no choice left, and without anything the row ends.
+TEST_F(SamplingTest, HeldBackStopIdsShortenAShortList) {
+  Batch b = make_batch(3, 300);
+  b.automata = {{.num_edges = 2, .tokens = {5, 0}, .next = {0, 0}},
+                {.num_edges = 1, .tokens = {0}, .next = {0}}};
+  for (std::size_t i = 0; i < b.seats.size(); ++i) {
+    RowState& row = state_of(b, i);
+    row.flags = kRowSkipsLogprob;
+    row.automaton = i == 2 ? 1 : 0;
+    row.num_generated = 4;
+    row.sampling.min_tokens = i == 0 ? 4 : 5;
+    row.num_stop_ids = 2;
+    row.stop_ids[0] = 9, row.stop_ids[1] = 0;
+    b.row(i)[0] = 30;
+  }
+  EXPECT_EQ(run_device(b).tokens, (std::vector<std::int32_t>{0, 5, 9}));
+  expect_reference(b);
+}
+
 TEST_F(SamplingTest, AutomatonTiesGoToTheLowestIdNotTheFirstEdge) {
   Batch b = one_row(std::vector<float>(20, 1.0f));
   b.automata = {{.num_edges = 3, .tokens = {17, 4, 9}, .next = {0, 0, 0}}};

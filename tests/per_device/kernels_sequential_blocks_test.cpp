@@ -86,6 +86,12 @@ TEST_P(SequentialBlocksTest, ManyKeys) {
   check(make_problem(shape, many_keys()), {0, 30});
 }
 
+TEST_P(SequentialBlocksTest, NeededLogitsAreThoseAmongAll) {
+  Shape shape = llama(4, 2, 256, 256);
+  shape.vocab = 3000, shape.shares_pages = true;
+  for (const int count : {1, 9, 40}) check_needed_logits(shape, count);
+}
+
 // Most blocks of a launch have nothing to do in most steps of a layer, and must not run ahead.
 TEST_P(SequentialBlocksTest, FewColumns) {
   for (const int rows : {5, 64}) {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/coordinate_bin.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/element.h"
 
@@ -29,6 +30,14 @@ template <typename T>
 void embed_region(const VectorOps& ops, const RegionEncoderWeights& weights,
                   const TokenInput& input, T* out) {
   const bool is_size = input.kind == InputKind::kSize;
+  if (!is_size && weights.coord_table != nullptr) {
+    const int bin = bin_of_coordinate(input.x, weights.num_bins, weights.coord_divisor);
+    const std::int64_t dim = weights.coord_encoder.out;
+    if (bin >= 0) {
+      std::copy_n(static_cast<const T*>(weights.coord_table) + bin * dim, dim, out);
+      return;
+    }
+  }
   const LinearWeights& encoder = is_size ? weights.size_encoder : weights.coord_encoder;
   const void* frequencies = is_size ? weights.size_features : weights.coord_features;
   const float values[2] = {input.x, input.y};

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -8,6 +9,7 @@
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/int8_layout.h"
+#include "kernels/needed_logits.h"
 
 namespace gapless::cpu {
 namespace {
@@ -28,14 +30,46 @@ std::int64_t rows_of_task(const VectorOps& ops, std::int64_t num_rows, std::int6
   return divide_up(divide_up(num_rows, blocks), kTileUnit) * kTileUnit;
 }
 
-// block(LinearBlock) for all of rows [row_begin, row_end), on several threads where that pays.
+// The columns that a product computes.
+class WantedColumns {
+ public:
+  // All, or the units with the needed ones: blocks begin where kernels' tiles and panels do.
+  explicit WantedColumns(const LinearParams& params) {
+    const int out = params.weights.out;
+    if (params.needed == nullptr || params.needed->all != 0) {
+      ranges_[num_ranges_++] = {0, out};
+      return;
+    }
+    for (const std::int32_t column : params.needed->tokens) {
+      if (column >= 0 && column < out) add(column / kUnit * kUnit, out);
+    }
+  }
+
+  std::span<const ColumnRange> ranges() const {
+    return {ranges_, static_cast<std::size_t>(num_ranges_)};
+  }
+
+ private:
+  void add(std::int64_t begin, int out) {
+    const auto first = static_cast<int>(begin);
+    for (const ColumnRange& range : ranges()) {
+      if (range.begin == first) return;
+    }
+    ranges_[num_ranges_++] = {first, std::min(first + static_cast<int>(kUnit), out)};
+  }
+
+  ColumnRange ranges_[StepLogits::kMaxTokens];
+  int num_ranges_ = 0;
+};
+
+// block(LinearBlock) for all of rows [row_begin, row_end) and these columns, on several threads where that pays.
 template <typename Block>
-void over_blocks(const VectorOps& ops, const LinearWeights& weights, std::int64_t row_begin,
+void over_blocks(const VectorOps& ops, const ColumnRange& columns, int in, std::int64_t row_begin,
                  std::int64_t row_end, const Block& block) {
   const std::int64_t num_rows = row_end - row_begin;
-  const int num_columns = weights.out;
-  if (num_rows * num_columns * weights.in < kMinParallelProducts) {
-    block(LinearBlock{row_begin, row_end, 0, num_columns});
+  const int num_columns = columns.end - columns.begin;
+  if (num_rows * num_columns * in < kMinParallelProducts) {
+    block(LinearBlock{row_begin, row_end, columns.begin, columns.end});
     return;
   }
   const std::int64_t num_panels = divide_up(num_columns, ops.linear_columns);
@@ -45,12 +79,12 @@ void over_blocks(const VectorOps& ops, const LinearWeights& weights, std::int64_
   const std::int64_t num_tasks = num_panels * divide_up(num_rows, rows_per_task);
   ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
     const std::int64_t row = task / num_panels * rows_per_task;
-    const auto column = static_cast<int>(task % num_panels) * columns_per_task;
-    if (column >= num_columns) return;
+    const int column = columns.begin + static_cast<int>(task % num_panels) * columns_per_task;
+    if (column >= columns.end) return;
     block(LinearBlock{.row_begin = row_begin + row,
                       .row_end = row_begin + std::min(row + rows_per_task, num_rows),
                       .column_begin = column,
-                      .column_end = std::min(column + columns_per_task, num_columns)});
+                      .column_end = std::min(column + columns_per_task, columns.end)});
   });
 }
 
@@ -71,7 +105,7 @@ void over_rows(std::int64_t num_rows, int dim, const Rows& rows) {
 constexpr std::int64_t kInt8Rows = 1536;
 static_assert(kInt8Rows % Int8Rows::kTile == 0 && kTileUnit % Int8Rows::kTile == 0);
 
-void int8_linear(const VectorOps& ops, const LinearParams& params) {
+void int8_linear(const VectorOps& ops, const LinearParams& params, const WantedColumns& wanted) {
   // Of the stream's thread: ops have no memory of their own.
   static thread_local std::vector<std::uint8_t> bytes;
   static thread_local std::vector<float> scales;
@@ -90,8 +124,10 @@ void int8_linear(const VectorOps& ops, const LinearParams& params) {
     over_rows(end - begin, params.weights.in, [&](std::int64_t first, std::int64_t last) {
       ops.round_rows_to_int8(params, begin + first, begin + last, rows);
     });
-    over_blocks(ops, params.weights, begin, end,
-                [&](const LinearBlock& block) { ops.int8_block(params, rows, block); });
+    for (const ColumnRange& columns : wanted.ranges()) {
+      over_blocks(ops, columns, params.weights.in, begin, end,
+                  [&](const LinearBlock& block) { ops.int8_block(params, rows, block); });
+    }
   }
 }
 
@@ -119,9 +155,13 @@ void pack_int8_row(const LinearWeights& weights, std::int64_t c, const Int8Layou
 }  // namespace
 
 void linear(const VectorOps& ops, const LinearParams& params) {
-  if (params.weights.int8 != nullptr) return int8_linear(ops, params);
-  over_blocks(ops, params.weights, 0, params.num_rows,
-              [&](const LinearBlock& block) { ops.linear_block(params, block); });
+  const WantedColumns wanted(params);
+  if (wanted.ranges().empty()) return;
+  if (params.weights.int8 != nullptr) return int8_linear(ops, params, wanted);
+  for (const ColumnRange& columns : wanted.ranges()) {
+    over_blocks(ops, columns, params.weights.in, 0, params.num_rows,
+                [&](const LinearBlock& block) { ops.linear_block(params, block); });
+  }
 }
 
 void pack_int8(DType dtype, const PackInt8Params& params) {

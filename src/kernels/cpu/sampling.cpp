@@ -9,6 +9,7 @@
 #include "kernels/adjusted_logit.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/logprob.h"
+#include "kernels/needed_logits.h"
 #include "kernels/row_mask.h"
 #include "kernels/sampling_uniform.h"
 #include "step/automaton_walk.h"
@@ -184,13 +185,21 @@ void sample(const SampleParams& params) {
     if (params.rows[i] < 0) return;
     const RowState& row = params.row_states[params.rows[i]];
     if (row.done != 0) return;
+    const ShortList list = short_list(params.automata, row, params.vocab);
+    if (list.exists && list.num_tokens == 1) {
+      params.tokens[i] = list.tokens[0];
+      if ((row.flags & kRowWantsConfidence) != 0) params.confidences[i].token = 1;
+      return;
+    }
     auto* scratch = static_cast<Candidate*>(params.scratch) + i * params.vocab;
     const float* logits = params.logits + i * params.logits_stride;
     const Candidates found = collect(params, row, i, scratch);
     const std::int32_t token = choose(row, found, scratch);
     const AutomatonState* const state = automaton_state(params.automata, row);
     params.tokens[i] = counted_as(state, token);
-    params.logprobs[i] = Logprobs(logits, params.vocab).of(token);
+    if ((row.flags & kRowSkipsLogprob) == 0) {
+      params.logprobs[i] = Logprobs(logits, params.vocab).of(token);
+    }
     if ((row.flags & kRowWantsConfidence) != 0) {
       params.confidences[i].token =
           confidence_of(token, {scratch, static_cast<std::size_t>(found.count())}, logits, state);

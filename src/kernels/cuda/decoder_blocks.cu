@@ -180,6 +180,7 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
     p.head_bias = static_cast<const Bf16*>(head.linear.bias);
     p.logits = head.logits;
     p.vocab = head.linear.out;
+    p.needed_logits = head.needed;
   }
   const bool fp8_weights = params.blocks[0].prepared_format == PreparedFormat::kFp8;
   const bool fp8_cache = params.blocks[0].kv.format == KvFormat::kFp8;

@@ -119,7 +119,14 @@ struct Config {
   int num_units = 40;
   bool has_head = true;
   int ring_stages = 6;
+  StepLogits needed = {.all = 1};
 };
+
+StepLogits needed_of(const std::vector<std::int32_t>& tokens) {
+  StepLogits needed;
+  for (const std::int32_t token : tokens) needed.add(token);
+  return needed;
+}
 
 template <typename S>
 DecoderSizes sizes_of(const Config& c) {
@@ -145,6 +152,7 @@ class Simulation {
     for (int block = 0; block < c_.num_blocks; ++block) {
       const DecoderSizes sizes = sizes_of<S>(c_);
       blocks_[block].shares.divide(sizes, block, c_.num_blocks);
+      blocks_[block].shares.keep_needed(c_.needed);
       const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks);
       stream(block, work);
       compute(block, work);
@@ -423,6 +431,10 @@ std::vector<Config> configs() {
       {.num_layers = 1, .num_blocks = 9, .num_rows = 9, .num_units = 0, .has_head = false},
       {.num_layers = 5, .num_blocks = 3, .num_rows = 1, .ff_dim = 1024, .has_head = false},
       {.num_layers = 2, .num_blocks = 16, .num_rows = 16, .ff_dim = 1152, .vocab = 3000},
+      {.num_blocks = 14, .num_rows = 12, .vocab = 3000, .needed = needed_of({0, 5})},
+      {.num_blocks = 14, .num_rows = 3, .vocab = 3000, .needed = needed_of({2999, 0, 1500})},
+      {.num_blocks = 9, .num_rows = 9, .vocab = 3000, .needed = needed_of({})},
+      {.num_blocks = 9, .num_rows = 2, .vocab = 3000, .needed = needed_of({})},
   };
 }
 
@@ -510,6 +522,41 @@ void expect_covered_once(const Config& config) {
     }
     std::sort(seen[i].begin(), seen[i].end());
     EXPECT_EQ(seen[i], all) << "matrix " << i << " among " << config.num_blocks << " blocks";
+  }
+}
+
+// The tiles of the head that blocks keep are their own, and hold every needed column.
+TEST(DecoderScheduleTest, BlocksKeepTheHeadsNeededTiles) {
+  const Config config{.num_blocks = 132, .dim = 2048, .ff_dim = 8192, .vocab = 51200};
+  const DecoderSizes sizes = sizes_of<ParallelDecoder>(config);
+  for (const auto& tokens : {std::vector<std::int32_t>{}, {0, 5}, {51199, 7, 15, 16, 400, 25000}}) {
+    const StepLogits needed = needed_of(tokens);
+    std::vector<bool> is_kept(static_cast<std::size_t>(config.vocab) / 16, false);
+    int num_kept = 0;
+    for (int block = 0; block < config.num_blocks; ++block) {
+      TileShares whole, kept;
+      whole.divide(sizes, block, config.num_blocks);
+      kept = whole;
+      kept.keep_needed(needed);
+      const auto head = static_cast<int>(Matrix::kHead);
+      for (const Matrix other : {Matrix::kQkv, Matrix::kInner}) {
+        const auto matrix = static_cast<int>(other);
+        EXPECT_EQ(kept.of[matrix].begin, whole.of[matrix].begin);
+        EXPECT_EQ(kept.of[matrix].end, whole.of[matrix].end);
+      }
+      if (kept.of[head].size() == 0) continue;
+      EXPECT_GE(kept.of[head].begin, whole.of[head].begin);
+      EXPECT_LE(kept.of[head].end, whole.of[head].end);
+      for (int tile = kept.of[head].begin; tile < kept.of[head].end; ++tile) {
+        is_kept[static_cast<std::size_t>(tile)] = true;
+        ++num_kept;
+      }
+    }
+    for (const std::int32_t token : tokens) {
+      EXPECT_TRUE(is_kept[static_cast<std::size_t>(token) / 16]) << token;
+    }
+    // 7, 15 and 16 lie in the first block's share, 400 in the second's.
+    EXPECT_EQ(num_kept, tokens.empty() ? 0 : tokens.size() == 2 ? 1 : 5);
   }
 }
 

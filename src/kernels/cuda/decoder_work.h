@@ -9,6 +9,7 @@
 #include "base/host_device.h"
 #include "kernels/cuda/decoder_schedule.h"
 #include "kernels/cuda/prepared_linear.h"
+#include "kernels/needed_logits.h"
 
 namespace gapless {
 
@@ -53,6 +54,13 @@ struct TileShares {
     of[static_cast<int>(Matrix::kQkv)] = share(qkv, block, num_blocks);
     of[static_cast<int>(Matrix::kInner)] = {qkv + inner_share.begin, qkv + inner_share.end};
     of[static_cast<int>(Matrix::kHead)] = share(head, block, num_blocks);
+  }
+
+  // Of the head's those with needed columns remain, from the first to the last.
+  GAPLESS_HOST_DEVICE void keep_needed(const StepLogits& needed) {
+    TileRange& head = of[static_cast<int>(Matrix::kHead)];
+    const ColumnRange tiles = needed_tiles(needed, {head.begin, head.end}, kPreparedTileRows);
+    head = {tiles.begin, tiles.end};
   }
 
  private:

@@ -1,4 +1,5 @@
 // Input embeddings: table rows, and the encoders of coordinates and sizes.
+#include "kernels/coordinate_bin.h"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
@@ -76,7 +77,10 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slic
   const auto& input = *reinterpret_cast<const TokenInput*>(reinterpret_cast<const char*>(p.inputs) +
                                                            index * p.input_stride_bytes);
 
-  if (input.kind == InputKind::kCoord || input.kind == InputKind::kSize) {
+  const int bin = input.kind == InputKind::kCoord && p.region.coord_table != nullptr
+                      ? bin_of_coordinate(input.x, p.region.num_bins, p.region.coord_divisor)
+                      : -1;
+  if (bin < 0 && (input.kind == InputKind::kCoord || input.kind == InputKind::kSize)) {
     const bool is_size = input.kind == InputKind::kSize;
     const LinearWeights& encoder = is_size ? p.region.size_encoder : p.region.coord_encoder;
     const void* frequencies = is_size ? p.region.size_features : p.region.coord_features;
@@ -87,8 +91,10 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slic
   }
   const bool is_image = input.kind == InputKind::kImage;
   const bool is_known = is_image || (input.id >= 0 && input.id < p.vocab);
-  const std::int64_t id = is_known ? input.id : 0;
-  const auto* table = static_cast<const Bf16*>(is_image ? p.image_embeddings : p.wte);
+  const std::int64_t id = bin >= 0 ? bin : is_known ? input.id : 0;
+  const auto* table = static_cast<const Bf16*>(bin >= 0   ? p.region.coord_table
+                                               : is_image ? p.image_embeddings
+                                                          : p.wte);
   for (int d = begin + threadIdx.x * kVector; d < end; d += kThreads * kVector) {
     *reinterpret_cast<uint4*>(out + d) = *reinterpret_cast<const uint4*>(table + id * p.dim + d);
   }

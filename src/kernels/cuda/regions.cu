@@ -1,6 +1,7 @@
 // From the region heads' logits to values.
 #include <cmath>
 
+#include "kernels/coordinate_bin.h"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
@@ -80,8 +81,7 @@ __global__ void __launch_bounds__(kThreads)
     const float* logits = coord_logits + i * num_bins;
     const int bin = argmax(logits, num_bins, shared);
     if (wants_confidence) x_confidence = confidence_of(bin, logits, num_bins, shared_sums);
-    x = static_cast<float>(static_cast<double>(bin) /
-                           (p.coord_divisor > 0 ? p.coord_divisor : num_bins - 1));
+    x = coordinate_of_bin(bin, num_bins, p.coord_divisor);
     y = 0;
   } else if (p.tokens[i] == p.size_id) {
     const int num_bins = p.weights.size_fc2.out / 2;

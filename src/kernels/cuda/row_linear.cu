@@ -18,7 +18,8 @@
 //
 // Prepared weights (prepared_linear.h) arrive in one contiguous piece per stage, a quarter faster
 // than boxes of a row-major matrix: the memory likes long runs. Those of the first stages are asked
-// for before wait_for_predecessor: weights are never written in a step.
+// for before wait_for_predecessor: weights are never written in a step. Where the step says which columns
+// are needed (LinearParams::needed) a block waits for that first, and walks over the tiles that hold some.
 #include <algorithm>
 
 #include "kernels/cuda/device/barriers.cuh"
@@ -64,6 +65,7 @@ struct Job {
   int out;
   int num_stages;  // of the whole width of W
   RowLinearGate gate;
+  const StepLogits* needed;  // columns of y; nullptr: all
 };
 
 struct Launch {
@@ -361,13 +363,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int rank = num_blocks > 1 ? cluster_rank() : 0;
   const int first_stage = rank * job.num_stages / num_blocks;
   const int end_stage = (rank + 1) * job.num_stages / num_blocks;
+  TileRange tiles = tile_range(job, num_blocks);
+
+  let_successor_start();
+  if (job.needed != nullptr) {
+    wait_for_predecessor();
+    // Every block of a cluster has the same tiles, so all of them leave here or none.
+    const auto [begin, end] = needed_tiles(*job.needed, {tiles.begin, tiles.end}, kTileRows);
+    if (begin >= end) return;
+    tiles = {begin, end};
+  }
   const Work work{job,
                   &launch.weight_boxes[job_index],
                   &launch.x_boxes[job_index],
-                  {tile_range(job, num_blocks), first_stage, end_stage - first_stage},
+                  {tiles, first_stage, end_stage - first_stage},
                   static_cast<int>(blockIdx.y % launch.num_slices) * kRows};
-
-  let_successor_start();
   if (threadIdx.x == kComputeThreads) {
     prefetch_box_source(work.x_boxes);
     for (int slot = 0; slot < L::kNumStages; ++slot) {
@@ -444,7 +454,8 @@ Job make_job(const RowLinearJob& from) {
       .gelu_begin = linear.activation == Activation::kGeluTanh ? linear.activation_begin : w.out,
       .out = w.out,
       .num_stages = (w.in + kStageColumns - 1) / kStageColumns,
-      .gate = from.gate};
+      .gate = from.gate,
+      .needed = linear.needed};
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 //
 // A row with biases, penalties or held-back stop ids is picked by other logits than the model's. The
 // blocks that summarise it leave those in scratch memory, where the draw finds them. Other rows take
-// neither the time nor the path.
+// neither the time nor the path. Of a row with a short list only its tokens are looked at: nobody may have computed the other
+// logits.
 #include <cmath>
 
 #include "kernels/adjusted_logit.h"
@@ -11,6 +12,7 @@
 #include "kernels/cuda/device/token_order.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/needed_logits.h"
 #include "kernels/row_mask.h"
 #include "kernels/sampling_uniform.h"
 #include "step/automaton_walk.h"
@@ -221,6 +223,11 @@ __device__ bool is_idle(const SampleParams& p, int row_index) {
   return row_index < 0 || p.row_states[row_index].done != 0;
 }
 
+// Whether there is no choice.
+__device__ bool is_certain(const ShortList& list) {
+  return list.exists && list.num_tokens == 1;
+}
+
 // Blocks: x = part, y = row.
 __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p) {
   constexpr int kWarps = kPartThreads / kWarp;
@@ -231,10 +238,13 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return wait_for_predecessor();
   const RowState& row = p.row_states[row_index];
+  const ShortList list = short_list(p.automata, row, p.vocab);
+  if (is_certain(list)) return wait_for_predecessor();
   const Allowed allowed(p, row, i);
   const float* logits = p.logits + i * p.logits_stride;
   const int part = blockIdx.x;
-  const int begin = part * p.vocab / kParts, end = (part + 1) * p.vocab / kParts;
+  const auto [begin, end] =
+      needed_columns(list, {part * p.vocab / kParts, (part + 1) * p.vocab / kParts});
   const Summary share =
       is_adjusted(row)
           ? summarize(p, logits, begin, end, allowed, make_adjusted(p, row, row_index, i))
@@ -308,7 +318,7 @@ __device__ float logprob_of(const float* logits, int token, const ExpSum& all) {
 
 // Of a token among those that the row might have taken, together with those that count as the same,
 // in thread 0. Added up in a fixed order.
-__device__ float confidence_of(const float* logits, int vocab, const RowState& row,
+__device__ float confidence_of(const float* logits, ColumnRange columns, const RowState& row,
                                const Allowed& allowed, const AutomatonState* state, int chosen) {
   constexpr int kWarps = kSampleThreads / kWarp;
   __shared__ float warps[kWarps], own_warps[kWarps];
@@ -318,7 +328,9 @@ __device__ float confidence_of(const float* logits, int vocab, const RowState& r
   if (!is_candidate(chosen, logits[chosen])) return 0;
   const int counts_as = counted_as(state, chosen);
   float sum = 0, own = 0;
-  for (int token = threadIdx.x; token < vocab; token += kSampleThreads) {
+  // A token is always the same thread's, whatever the columns are.
+  const int first = columns.begin / kSampleThreads * kSampleThreads;
+  for (int token = first + threadIdx.x; token < columns.end; token += kSampleThreads) {
     const float logit = logits[token];
     if (!is_candidate(token, logit)) continue;
     const float share = expf(logit - logits[chosen]);
@@ -358,6 +370,16 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
     return;
   }
   const RowState& row = p.row_states[row_index];
+  const bool wants_confidence = (row.flags & kRowWantsConfidence) != 0;
+  const ShortList list = short_list(p.automata, row, p.vocab);
+  if (is_certain(list)) {
+    if (threadIdx.x == 0) {
+      p.tokens[i] = list.tokens[0];
+      p.logprobs[i] = 0;
+      if (wants_confidence) p.confidences[i].token = 1;
+    }
+    return;
+  }
   const float* logits = p.logits + i * p.logits_stride;
   const Allowed allowed(p, row, i);
   const Summary summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
@@ -374,12 +396,13 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
                           *reinterpret_cast<TokenOrderShared<kIdBits>*>(raw_shared));
   }
   const AutomatonState* const state = automaton_state(p.automata, row);
-  const bool wants_confidence = (row.flags & kRowWantsConfidence) != 0;
+  const ColumnRange columns = needed_columns(list, {0, p.vocab});
   const float confidence =
-      wants_confidence ? confidence_of(logits, p.vocab, row, allowed, state, token) : 0.0f;
+      wants_confidence ? confidence_of(logits, columns, row, allowed, state, token) : 0.0f;
   if (threadIdx.x == 0) {
     p.tokens[i] = counted_as(state, token);
-    p.logprobs[i] = logprob_of(logits, token, summary.all);
+    const bool skips_logprob = (row.flags & kRowSkipsLogprob) != 0;
+    p.logprobs[i] = skips_logprob ? 0.0f : logprob_of(logits, token, summary.all);
     if (wants_confidence) p.confidences[i].token = confidence;
   }
 }

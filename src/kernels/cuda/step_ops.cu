@@ -3,6 +3,7 @@
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/needed_logits.h"
 #include "step/automaton_walk.h"
 
 namespace gapless::cuda {
@@ -57,9 +58,37 @@ __global__ void begin_step_kernel(BeginStepParams p) {
   p.page_table[std::int64_t{delta.row} * p.page_table_stride + delta.index] = delta.page;
 }
 
+// By one block, each thread some of the rows.
+__device__ void plan_logits(const PlanDecodeParams& p) {
+  constexpr int kPlaces = StepLogits::kMaxTokens;
+  __shared__ std::int32_t all, tokens[kPlaces];
+  static_assert(kPlaces <= kThreads);
+  if (threadIdx.x == 0) all = 0;
+  if (threadIdx.x < kPlaces) tokens[threadIdx.x] = -1;
+  __syncthreads();
+  const auto add = [&](std::int32_t token) {
+    for (std::int32_t& place : tokens) {
+      const std::int32_t before = atomicCAS(&place, -1, token);
+      if (before == -1 || before == token) return;
+    }
+    all = 1;
+  };
+  for (int i = threadIdx.x; i < p.num_rows; i += kThreads) {
+    const std::int32_t row = p.rows[i];
+    if (row < 0 || p.row_states[row].done != 0) continue;
+    const ShortList list = short_list(p.automata, p.row_states[row], p.vocab);
+    if (!list.exists) all = 1;
+    for (int t = 0; list.reads_logits() && t < list.num_tokens; ++t) add(list.tokens[t]);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) p.needed_logits->all = all;
+  if (threadIdx.x < kPlaces) p.needed_logits->tokens[threadIdx.x] = tokens[threadIdx.x];
+}
+
 __global__ void plan_decode_kernel(PlanDecodeParams p) {
   let_successor_start();
   wait_for_predecessor();
+  if (p.needed_logits != nullptr && blockIdx.x == 0) plan_logits(p);
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= p.num_rows) return;
   const std::int32_t row = p.rows[i];

@@ -35,6 +35,18 @@ std::vector<float> fourier_features(const float* values, int num_values, const f
   return features;
 }
 
+// Of a coordinate that the table holds; else nullptr.
+const float* table_row(const RegionEncoderWeights& region, const TokenInput& input,
+                       std::int64_t dim) {
+  if (input.kind != InputKind::kCoord) return nullptr;
+  for (int bin = 0; region.coord_table != nullptr && bin < region.num_bins; ++bin) {
+    if (coordinate_of_bin(bin, region.num_bins, region.coord_divisor) == input.x) {
+      return static_cast<const float*>(region.coord_table) + bin * dim;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void embed(const EmbedParams& params, DType round_as) {
@@ -46,6 +58,10 @@ void embed(const EmbedParams& params, DType round_as) {
       continue;
     }
     const TokenInput& input = input_at(params, i);
+    if (const float* row = table_row(params.region, input, dim)) {
+      std::copy(row, row + dim, out);
+      continue;
+    }
     if (input.kind == InputKind::kCoord || input.kind == InputKind::kSize) {
       const bool is_size = input.kind == InputKind::kSize;
       const LinearWeights& encoder =

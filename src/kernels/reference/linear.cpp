@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include "kernels/reference/reference_ops.h"
@@ -9,6 +11,15 @@ double gelu_tanh(double x) {
   const double inner = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
   return 0.5 * x * (1.0 + std::tanh(inner));
 }
+
+namespace {
+
+bool is_needed(const StepLogits& needed, std::int64_t column) {
+  return needed.all != 0 || std::find(std::begin(needed.tokens), std::end(needed.tokens), column) !=
+                                std::end(needed.tokens);
+}
+
+}  // namespace
 
 void linear(const LinearParams& params) {
   const auto* x = static_cast<const float*>(params.x);
@@ -22,6 +33,7 @@ void linear(const LinearParams& params) {
 
   for (std::int64_t r = 0; r < params.num_rows; ++r) {
     for (std::int64_t o = 0; o < params.weights.out; ++o) {
+      if (params.needed != nullptr && !is_needed(*params.needed, o)) continue;
       double sum = bias != nullptr ? bias[o] : 0.0;
       for (std::int64_t i = 0; i < num_in; ++i) {
         sum += static_cast<double>(x[r * params.x_stride + i]) * weight[o * num_in + i];

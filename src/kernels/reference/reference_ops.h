@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <span>
 
 #include "kernels/kernels.h"
@@ -80,6 +82,9 @@ struct Automata {
   const AutomatonState* states;
   const std::uint8_t* token_classes;
 };
+// The candidates of a live row, where its state alone says them and nobody reads its logprob; otherwise nothing.
+std::optional<std::set<std::int32_t>> few_candidates(const RowState& row,
+                                                     const AutomatonState* automata, int vocab);
 // One row. mask: of mask_of(), or nullptr; memory only for a kRowAdjustsLogits one; u
 // is the uniform number in [0, 1).
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "kernels/kv_index.h"
 #include "kernels/reference/reference_ops.h"
@@ -40,7 +41,31 @@ void begin_step(const BeginStepParams& params) {
   }
 }
 
+namespace {
+
+// Which logits the live rows read.
+StepLogits step_logits(const PlanDecodeParams& params) {
+  StepLogits needed;
+  std::set<std::int32_t> tokens;
+  for (int i = 0; i < params.num_rows; ++i) {
+    if (params.rows[i] < 0 || params.row_states[params.rows[i]].done != 0) continue;
+    const auto candidates =
+        few_candidates(params.row_states[params.rows[i]], params.automata, params.vocab);
+    if (!candidates) {
+      needed.all = 1;
+    } else if (candidates->size() > 1) {
+      tokens.insert(candidates->begin(), candidates->end());
+    }
+  }
+  if (tokens.size() > StepLogits::kMaxTokens) needed.all = 1;
+  if (needed.all == 0) std::copy(tokens.begin(), tokens.end(), needed.tokens);
+  return needed;
+}
+
+}  // namespace
+
 void plan_decode(const PlanDecodeParams& params) {
+  if (params.needed_logits != nullptr) *params.needed_logits = step_logits(params);
   for (int i = 0; i < params.num_rows; ++i) {
     const std::int32_t row = params.rows[i];
     const bool padding = row < 0;

@@ -2,6 +2,8 @@
 // everything.
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "kernels/reference/reference_ops.h"
@@ -17,13 +19,15 @@ struct Candidate {
   double p = 0;
 };
 
+bool is_stop_id_held_back(std::int32_t token, const RowState& row) {
+  const std::int32_t* const stop_end = row.stop_ids + row.num_stop_ids;
+  return row.num_generated < row.sampling.min_tokens &&
+         std::find(row.stop_ids, stop_end, token) != stop_end;
+}
+
 bool is_allowed(std::int32_t token, const RowState& row, const Automata& automata,
                 const std::uint32_t* mask) {
-  const std::int32_t* const stop_end = row.stop_ids + row.num_stop_ids;
-  if (row.num_generated < row.sampling.min_tokens &&
-      std::find(row.stop_ids, stop_end, token) != stop_end) {
-    return false;
-  }
+  if (is_stop_id_held_back(token, row)) return false;
   if (row.automaton != kNoAutomaton) {
     const AutomatonState& state = automata.states[row.automaton];
     const std::int32_t* const end = state.tokens + state.num_edges;
@@ -122,15 +126,18 @@ float confidence_of(const SampleParams& params, const RowState& row, std::int64_
                     std::int32_t counts_as) {
   const float* logits = params.logits + i * params.logits_stride;
   const Automata automata{params.automata, params.token_classes};
+  const auto few = few_candidates(row, params.automata, params.vocab);
+  if (few && few->size() == 1) return 1;
+  const auto is_candidate = [&](std::int32_t token) {
+    return is_allowed(token, row, automata, mask_of(params, row, i)) &&
+           std::isfinite(logits[token]);
+  };
   double largest = -INFINITY, sum = 0, own = 0;
   for (std::int32_t token = 0; token < params.vocab; ++token) {
-    if (std::isfinite(logits[token])) largest = std::max<double>(largest, logits[token]);
+    if (is_candidate(token)) largest = std::max<double>(largest, logits[token]);
   }
   for (std::int32_t token = 0; token < params.vocab; ++token) {
-    if (!std::isfinite(logits[token]) ||
-        !is_allowed(token, row, automata, mask_of(params, row, i))) {
-      continue;
-    }
+    if (!is_candidate(token)) continue;
     const double share = std::exp(logits[token] - largest);
     sum += share;
     if (in_automaton(token, row, automata) == counts_as) own += share;
@@ -139,6 +146,23 @@ float confidence_of(const SampleParams& params, const RowState& row, std::int64_
 }
 
 }  // namespace
+
+std::optional<std::set<std::int32_t>> few_candidates(const RowState& row,
+                                                     const AutomatonState* automata, int vocab) {
+  const bool tells_logprobs =
+      (row.flags & kRowSkipsLogprob) == 0 || row.sampling.num_top_logprobs > 0;
+  if (tells_logprobs || row.automaton == kNoAutomaton) return std::nullopt;
+  const AutomatonState& state = automata[row.automaton];
+  const bool must_leave =
+      state.is_open != 0 && row.max_after_exit > 0 && row.num_generated >= row.exit_at;
+  if (state.is_open != 0 ? !must_leave : state.classes != 0) return std::nullopt;
+  std::set<std::int32_t> candidates;
+  for (int edge = 0; edge < (must_leave ? 1 : state.num_edges); ++edge) {
+    const std::int32_t token = state.tokens[edge];
+    if (token >= 0 && token < vocab && !is_stop_id_held_back(token, row)) candidates.insert(token);
+  }
+  return candidates;
+}
 
 float logprob_of(const float* logits, int vocab, std::int32_t token) {
   if (!std::isfinite(logits[token])) return kImpossibleLogprob;
@@ -155,8 +179,13 @@ float logprob_of(const float* logits, int vocab, std::int32_t token) {
 SampledToken sample_row(const float* logits, int vocab, const RowState& row,
                         const Automata& automata, const std::uint32_t* mask, double u,
                         const RowMemory& memory) {
-  const std::int32_t token = choose(logits, vocab, row, automata, mask, u, memory);
-  return {.token = in_automaton(token, row, automata), .logprob = logprob_of(logits, vocab, token)};
+  const auto few = few_candidates(row, automata.states, vocab);
+  const std::int32_t token = few && few->size() == 1
+                                 ? *few->begin()
+                                 : choose(logits, vocab, row, automata, mask, u, memory);
+  const bool skips_logprob = (row.flags & kRowSkipsLogprob) != 0;
+  return {.token = in_automaton(token, row, automata),
+          .logprob = skips_logprob ? 0.0f : logprob_of(logits, vocab, token)};
 }
 
 void sample(const SampleParams& params) {

@@ -8,6 +8,7 @@
 #include "constraint/segment_automaton.h"
 #include "constraint/spatial_automaton.h"
 #include "image/normalize.h"
+#include "kernels/coordinate_bin.h"
 #include "model/rope_table.h"
 #include "model/staged_upload.h"
 
@@ -70,6 +71,7 @@ Status VisionLanguageModel::start(std::span<const std::uint8_t> token_classes) {
       skill_automata(config_.tokenizer), token_classes));
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("start-up"));
   GAPLESS_RETURN_IF_ERROR(upload_pixel_table(*stream));
+  GAPLESS_RETURN_IF_ERROR(make_coord_table(*stream));
   build_parts();
   log_decode_path();
   GAPLESS_RETURN_IF_ERROR(tune(*stream));
@@ -91,6 +93,38 @@ Status VisionLanguageModel::upload_pixel_table(Stream& stream) {
   return upload.finish();
 }
 
+// By the op that will read it, so its rows are the bits that the encoder would give.
+Status VisionLanguageModel::make_coord_table(Stream& stream) {
+  const int num_bins = config_.region.coord_out_dim, dim = shape_.text.dim;
+  std::vector<TokenInput> bins;
+  for (int bin = 0; bin < num_bins; ++bin) {
+    bins.push_back({.kind = InputKind::kCoord,
+                    .id = coord_id_,
+                    .x = coordinate_of_bin(bin, num_bins, coord_divisor())});
+  }
+  GAPLESS_ASSIGN_OR_RETURN(const Buffer inputs, device_.allocate(bytes_of(bins).size()));
+  GAPLESS_ASSIGN_OR_RETURN(StagedUpload upload,
+                           StagedUpload::create(device_, stream, bytes_of(bins).size()));
+  GAPLESS_RETURN_IF_ERROR(upload.copy(inputs.data(), bytes_of(bins)));
+  GAPLESS_ASSIGN_OR_RETURN(
+      coord_table_, device_.allocate(static_cast<std::size_t>(num_bins) *
+                                     static_cast<std::size_t>(dim) * dtype_bytes(context_.dtype)));
+  GAPLESS_RETURN_IF_ERROR(context_.kernels->embed(stream, {.inputs = inputs.as<TokenInput>(),
+                                                           .region = region_encoder_,
+                                                           .out = coord_table_.data(),
+                                                           .num_tokens = num_bins,
+                                                           .dim = dim}));
+  region_encoder_.coord_table = coord_table_.data();
+  region_encoder_.num_bins = num_bins;
+  region_encoder_.coord_divisor = coord_divisor();
+  return upload.finish();
+}
+
+int VisionLanguageModel::coord_divisor() const {
+  const bool by_bins = config_.numerics.coord_divisor == CoordDivisor::kNumBins;
+  return by_bins ? config_.region.coord_out_dim : config_.region.coord_out_dim - 1;
+}
+
 void VisionLanguageModel::build_parts() {
   const VisionWorkspace& vision = workspace_->vision();
   vision_encoder_.emplace(context_, shape_.vision, config_.vision.crop_size,
@@ -98,10 +132,8 @@ void VisionLanguageModel::build_parts() {
                           pixel_table_.data());
   projector_.emplace(context_, shape_.vision, config_.vision.overlap_margin, weights_.projector,
                      vision);
-  const bool by_bins = config_.numerics.coord_divisor == CoordDivisor::kNumBins;
   region_heads_.emplace(context_, weights_.region.decoder, workspace_->text(), state_->row_states(),
-                        RegionTokens{.coord_id = coord_id_, .size_id = size_id_},
-                        by_bins ? config_.region.coord_out_dim : config_.region.coord_out_dim - 1,
+                        RegionTokens{.coord_id = coord_id_, .size_id = size_id_}, coord_divisor(),
                         config_.region.linear_sizes);
 }
 

@@ -36,6 +36,9 @@ class VisionLanguageModel final : public DecoderModel {
 
   Status start(std::span<const std::uint8_t> token_classes);
   Status upload_pixel_table(Stream& stream);
+  // Of the coordinates that the region heads make. Waits for the device.
+  Status make_coord_table(Stream& stream);
+  int coord_divisor() const;
   void build_parts();
   Status tune(Stream& stream) override;
   Status encode(Stream& compute, const StepShape& shape, const std::uint8_t* crops) override;
@@ -45,6 +48,7 @@ class VisionLanguageModel final : public DecoderModel {
   const ModelConfig config_;
   ModelWeights weights_;
   Buffer pixel_table_;  // [256] T: the normalisation of a byte
+  Buffer coord_table_;  // RegionEncoderWeights::coord_table
   std::optional<VisionEncoder> vision_encoder_;
   std::optional<Projector> projector_;
   std::optional<RegionHeads> region_heads_;

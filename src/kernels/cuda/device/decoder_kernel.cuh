@@ -30,6 +30,10 @@
 // nobody lives there either, all blocks leave: counters are zeros as they found them, and of scratch
 // a launch expects nothing.
 //
+// The step's plan says which logits are needed (needed_logits.h). A block keeps of the head's tiles those that hold some,
+// often none: it then reads nothing of the head's weights and leaves behind the last layer. The x warp finds that out
+// while the first layer's weights arrive; the others learn it with what the rows are, long before they come to the head.
+//
 // Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128,
 // then over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns,
 // then over these in order. The attention: decoder_attention.cuh.
@@ -123,6 +127,9 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     } else if (warp == kXWarp) {
       wait_for_predecessor();
       small.rows.template load<S, CacheElement>(p);
+      if (thread % kWarp == 0 && p.needed_logits != nullptr) {
+        small.shares.keep_needed(*p.needed_logits);
+      }
       arrive(shared_address(&small.rows_ready));  // each lane what it wrote
       if (!kXFromMemory<kRows> && is_copying_lane()) {
         Bringing<S, kRows>(block).run();

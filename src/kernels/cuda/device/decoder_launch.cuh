@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/row_product.cuh"
+#include "kernels/needed_logits.h"
 #include "step/row_state.h"
 
 namespace gapless {
@@ -87,7 +88,8 @@ struct DecoderLaunch {
   const Bf16* head_bias;
   float* logits;  // [num_rows, vocab]
   int vocab;
-  int ring_bytes;  // of shared memory (DecoderLayout)
+  const StepLogits* needed_logits;  // as in DecoderHead
+  int ring_bytes;                   // of shared memory (DecoderLayout)
   SequentialLaunch sequential;
 };
 
