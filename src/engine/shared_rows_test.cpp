@@ -1,21 +1,26 @@
-// Weights whose rows are restored block by block (ModelOptions::shares_rows) give the same answers.
+// Weights whose rows are restored for each product (ModelOptions::shares_rows) give the same answers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/file_bytes.h"
+#include "base/limits.h"
 #include "engine/engine.h"
 #include "kernels/enqueue_on_cpu.h"
 #include "kernels/reference/reference_kernels.h"
+#include "kernels/restored_linear.h"
 
 namespace gapless {
 namespace {
 
 // The oracle with a layout of its own for decode steps: rows of the whole, one behind the other. Its decode steps are
-// composed of ops that read rows, so that they restore them as well.
+// composed of ops that read rows, so that they restore them as well, but for what is prepared in T for itself.
 class PreparingKernels final : public ReferenceKernels {
  public:
   std::size_t prepared_linear_bytes(int total_in, int total_out, PreparedFormat) const override {
@@ -44,6 +49,23 @@ class PreparingKernels final : public ReferenceKernels {
         params);
   }
 
+  Status linear(Stream& stream, const LinearParams& params) override {
+    LinearParams own = params;
+    const LinearWeights& weights = params.weights;
+    if (params.decode && weights.prepared != nullptr &&
+        weights.prepared_format == PreparedFormat::kNative) {
+      own.weights.weight = weights.prepared;
+    }
+    return fast_->linear(stream, own);
+  }
+  // The oracle's take minutes for a picture.
+  Status vision_attention(Stream& stream, const VisionAttentionParams& params) override {
+    return fast_->vision_attention(stream, params);
+  }
+  Status paged_attention(Stream& stream, const PagedAttentionParams& params) override {
+    return fast_->paged_attention(stream, params);
+  }
+
  private:
   static std::size_t row_bytes(int in) { return sizeof(float) * static_cast<std::size_t>(in); }
   template <typename Params>
@@ -51,6 +73,8 @@ class PreparingKernels final : public ReferenceKernels {
     return static_cast<float*>(prepared) + std::int64_t{p.first_out + row} * p.total_in +
            p.first_in;
   }
+
+  const std::unique_ptr<Kernels> fast_ = make_cpu_kernels(DType::kF32);
 };
 
 ModelOptions preparing_options() {
@@ -80,36 +104,95 @@ std::string answer(Engine& engine, const std::string& question,
   return result.ok() ? result->text : "";
 }
 
+std::string describe(Engine& engine, const std::string& picture) {
+  SkillRequest request;
+  request.skill = Skill::kCaption;
+  request.settings.max_tokens = 16;
+  request.settings.ignore_eos = true;
+  request.images = {std::make_shared<const std::string>(
+      read_file(GAPLESS_SOURCE_DIR "/models/tiny/examples/" + picture, kMaxImageBytes).value())};
+  const StatusOr<SkillResult> result = engine.run(request);
+  EXPECT_TRUE(result.ok()) << result.status().to_string();
+  return result.ok() ? result->text : "";
+}
+
+bool is_restored(const LinearWeights& weights) {
+  return weights.restore.prepared != nullptr;
+}
+
+std::size_t row_bytes(const LinearWeights& weights) {
+  return sizeof(float) * static_cast<std::size_t>(weights.in) *
+         static_cast<std::size_t>(weights.out);
+}
+
+// The bytes of all, and of the largest of them.
+struct MatrixBytes {
+  std::size_t total = 0, largest = 0;
+
+  void add(const LinearWeights& weights) {
+    total += row_bytes(weights);
+    largest = std::max(largest, row_bytes(weights));
+  }
+};
+
+MatrixBytes bytes_of_matrices(const ModelWeights& weights, WeightFormat format) {
+  MatrixBytes bytes;
+  for (const DecoderBlock& block : weights.text.blocks) {
+    for (const LinearWeights* one : {&block.qkv, &block.proj, &block.ff.up, &block.ff.down}) {
+      bytes.add(*one);
+    }
+  }
+  if (format == WeightFormat::kNative) return bytes;
+  for (const VisionBlockWeights& block : weights.vision.blocks) {
+    for (const LinearWeights* one : {&block.qkv, &block.proj, &block.fc1, &block.fc2}) {
+      bytes.add(*one);
+    }
+  }
+  bytes.add(weights.projector.fc1);
+  bytes.add(weights.projector.fc2);
+  return bytes;
+}
+
 TEST(SharedRowsTest, AnswersAreTheSameInLessMemory) {
   for (const WeightFormat format : {WeightFormat::kNative, WeightFormat::kFp8}) {
+    SCOPED_TRACE(static_cast<int>(format));
     auto kept_model = load_preparing(false, format);
     auto shared_model = load_preparing(true, format);
-    const auto blocks = shared_model->model->weights().text.blocks;
+    const auto& own = static_cast<const ModelWeights&>(shared_model->model->weights());
+    const auto& whole = static_cast<const ModelWeights&>(kept_model->model->weights());
+    const auto& blocks = own.text.blocks;
     ASSERT_GT(blocks.size(), 1u);
-    EXPECT_TRUE(blocks[0].shares_rows);
+    EXPECT_TRUE(is_restored(blocks[0].qkv));
     EXPECT_EQ(blocks[0].qkv.weight, blocks[1].qkv.weight);
-    EXPECT_NE(blocks[0].qkv.weight, blocks[0].proj.weight);
-    EXPECT_FALSE(kept_model->model->weights().text.blocks[0].shares_rows);
-    std::size_t rows = 0;
-    for (const LinearWeights* part :
-         {&blocks[0].qkv, &blocks[0].proj, &blocks[0].ff.up, &blocks[0].ff.down}) {
-      rows +=
-          sizeof(float) * static_cast<std::size_t>(part->in) * static_cast<std::size_t>(part->out);
-    }
-    EXPECT_EQ(kept_model->model->weights().buffer.size_bytes() -
-                  shared_model->model->weights().buffer.size_bytes(),
-              rows * (blocks.size() - 1));
+    EXPECT_EQ(blocks[0].qkv.weight, blocks[0].proj.weight);
+    EXPECT_FALSE(is_restored(whole.text.blocks[0].qkv));
+    // What is rounded to 8 bits is kept in 8 bits; the rest of the encoder is read as it is stored.
+    const bool in_8_bits = format == WeightFormat::kFp8;
+    EXPECT_EQ(is_restored(own.vision.blocks[0].fc2), in_8_bits);
+    EXPECT_EQ(is_restored(own.projector.fc1), in_8_bits);
+    EXPECT_FALSE(is_restored(own.vision.patch_emb));
+    // The head's rows are nowhere: read from where they are prepared, or restored.
+    EXPECT_EQ(is_restored(own.text.lm_head), in_8_bits);
+    EXPECT_EQ(own.text.lm_head.weight == nullptr, !in_8_bits);
+    const MatrixBytes matrices = bytes_of_matrices(own, format);
+    EXPECT_EQ(whole.buffer.size_bytes() - own.buffer.size_bytes(),
+              matrices.total - matrices.largest + row_bytes(own.text.lm_head));
 
     const auto kept = Engine::start(std::move(kept_model), {}).value();
     const auto shared = Engine::start(std::move(shared_model), {}).value();
     for (const char* question : {"How many circles are there?", "What is it?"}) {
       EXPECT_EQ(answer(*shared, question), answer(*kept, question));
     }
+    for (const char* picture : {"small.png", "shapes.png"}) {
+      const std::string expected = describe(*kept, picture);
+      EXPECT_FALSE(expected.empty());
+      EXPECT_EQ(describe(*shared, picture), expected);
+    }
   }
 }
 
 // A text model of random weights whose decode steps a GPU runs as one launch, in small.
-ModelSource small_text_model() {
+ModelSource small_text_model(bool tied_embeddings) {
   ModelSource source = find_model("random:qwen3-1.7b").value();
   LlamaConfig& config = *source.llama;
   config.hidden_size = 128;
@@ -118,30 +201,101 @@ ModelSource small_text_model() {
   config.num_heads = 2;
   config.num_kv_heads = 1;
   config.max_context = 256;
+  config.tied_embeddings = tied_embeddings;
   return source;
 }
 
 TEST(SharedRowsTest, TextModelsAnswerTheSameInLessMemory) {
-  const auto load = [](bool shares_rows) {
-    ModelOptions options = preparing_options();
-    options.shares_rows = shares_rows;
-    return load_model(open_device("cpu").value(), small_text_model(), options).value();
+  struct Case {
+    bool tied_embeddings;
+    WeightFormat format;
   };
-  auto kept_model = load(false), shared_model = load(true);
-  const auto blocks = shared_model->model->weights().text.blocks;
-  EXPECT_TRUE(blocks[0].shares_rows);
-  EXPECT_EQ(blocks[0].qkv.weight, blocks[1].qkv.weight);
-  EXPECT_EQ(blocks[0].ff.up.weight, blocks[2].ff.up.weight);
-  EXPECT_NE(blocks[0].qkv.weight, blocks[0].ff.up.weight);
-  EXPECT_FALSE(kept_model->model->weights().text.blocks[0].shares_rows);
-  EXPECT_LT(shared_model->model->weights().buffer.size_bytes(),
-            kept_model->model->weights().buffer.size_bytes());
+  for (const Case& c : {Case{true, WeightFormat::kNative}, Case{false, WeightFormat::kNative},
+                        Case{false, WeightFormat::kFp8}}) {
+    SCOPED_TRACE(c.tied_embeddings);
+    SCOPED_TRACE(static_cast<int>(c.format));
+    const auto load = [&c](bool shares_rows) {
+      ModelOptions options = preparing_options();
+      options.shares_rows = shares_rows;
+      options.weights = c.format;
+      return load_model(open_device("cpu").value(), small_text_model(c.tied_embeddings), options)
+          .value();
+    };
+    auto kept_model = load(false), shared_model = load(true);
+    const TextWeights& own = shared_model->model->weights().text;
+    EXPECT_TRUE(is_restored(own.blocks[0].qkv));
+    EXPECT_EQ(own.blocks[0].qkv.weight, own.blocks[1].qkv.weight);
+    EXPECT_EQ(own.blocks[0].ff.up.weight, own.blocks[2].ff.down.weight);
+    EXPECT_FALSE(is_restored(kept_model->model->weights().text.blocks[0].qkv));
+    // Embeddings are read by row, so a head that is the same matrix stays.
+    const bool is_cut = !c.tied_embeddings && c.format == WeightFormat::kFp8;
+    EXPECT_EQ(own.lm_head.weight == nullptr,
+              !c.tied_embeddings && c.format == WeightFormat::kNative);
+    ASSERT_EQ(is_restored(own.lm_head), is_cut);
+    if (is_cut) {
+      EXPECT_LT(own.lm_head.restore.out, own.lm_head.out / 2) << "in many parts";
+    }
+    EXPECT_LT(shared_model->model->weights().buffer.size_bytes(),
+              kept_model->model->weights().buffer.size_bytes());
 
-  const auto kept = Engine::start(std::move(kept_model), {}).value();
-  const auto shared = Engine::start(std::move(shared_model), {}).value();
-  const std::string expected = answer(*kept, "The sky is", QueryForm::kCompletion);
-  EXPECT_FALSE(expected.empty());
-  EXPECT_EQ(answer(*shared, "The sky is", QueryForm::kCompletion), expected);
+    const auto kept = Engine::start(std::move(kept_model), {}).value();
+    const auto shared = Engine::start(std::move(shared_model), {}).value();
+    const std::string expected = answer(*kept, "The sky is", QueryForm::kCompletion);
+    EXPECT_FALSE(expected.empty());
+    EXPECT_EQ(answer(*shared, "The sky is", QueryForm::kCompletion), expected);
+  }
+}
+
+// The product of a matrix in parts, and of one that is a part of a larger whole, has the bits of that with rows that are there.
+TEST(SharedRowsTest, ProductsOfRestoredRowsAreThoseOfRowsThatAreThere) {
+  constexpr int kIn = 24, kOut = 100, kNumRows = 3, kRowsInFront = 32, kColumnsInFront = 8;
+  constexpr int kTotalIn = kColumnsInFront + kIn, kTotalOut = kRowsInFront + kOut;
+  PreparingKernels kernels;
+  const auto device = open_device("cpu").value();
+  const auto stream = device->create_stream("test").value();
+  std::vector<float> weight(kOut * kIn), bias(kOut), x(kNumRows * kIn);
+  float next = 0;
+  for (std::vector<float>* values : {&weight, &bias, &x}) {
+    for (float& value : *values) value = std::sin(next += 1);
+  }
+  std::vector<float> whole(kTotalIn * kTotalOut, -1e9f);
+  const LinearWeights there{.weight = weight.data(), .bias = bias.data(), .in = kIn, .out = kOut};
+  ASSERT_TRUE(kernels
+                  .prepare_linear(*stream, {.weights = there,
+                                            .prepared = whole.data(),
+                                            .total_in = kTotalIn,
+                                            .total_out = kTotalOut,
+                                            .first_out = kRowsInFront,
+                                            .first_in = kColumnsInFront})
+                  .ok());
+  LinearParams params{.x = x.data(),
+                      .x_stride = kIn,
+                      .weights = there,
+                      .y_stride = kOut,
+                      .y_dtype = DType::kF32,
+                      .num_rows = kNumRows,
+                      .activation = Activation::kGeluTanh};
+  std::vector<float> expected(kNumRows * kOut);
+  params.y = expected.data();
+  ASSERT_TRUE(kernels.linear(*stream, params).ok());
+  for (const int rows_at_once : {kOut, 48, 16}) {
+    std::vector<float> shared(static_cast<std::size_t>(rows_at_once) * kIn + 1, 7.0f);
+    std::vector<float> actual(expected.size(), 1e9f);
+    params.y = actual.data();
+    params.weights.weight = shared.data();
+    params.weights.restore = {.prepared = whole.data(),
+                              .total_in = kTotalIn,
+                              .total_out = kTotalOut,
+                              .first_out = kRowsInFront,
+                              .first_in = kColumnsInFront,
+                              .weight = shared.data(),
+                              .in = kIn,
+                              .out = rows_at_once};
+    ASSERT_TRUE(restored_linear(kernels, *stream, params).ok());
+    ASSERT_TRUE(stream->synchronize().ok());
+    EXPECT_EQ(actual, expected) << rows_at_once;
+    EXPECT_EQ(shared.back(), 7.0f) << "no row more than there is room for";
+  }
 }
 
 // Nothing to share where no launch would read the copy, or where 8-bit products have copies of their own.
@@ -149,9 +303,9 @@ TEST(SharedRowsTest, ABackendWithoutALayoutKeepsItsRows) {
   ModelOptions options;
   options.shares_rows = true;
   const auto plain = load_model(open_device("cpu").value(), "", options).value();
-  EXPECT_FALSE(plain->model->weights().text.blocks[0].shares_rows);
+  EXPECT_FALSE(is_restored(plain->model->weights().text.blocks[0].qkv));
   const auto in_8_bits = load_preparing(true, WeightFormat::kW8A8);
-  EXPECT_FALSE(in_8_bits->model->weights().text.blocks[0].shares_rows);
+  EXPECT_FALSE(is_restored(in_8_bits->model->weights().text.blocks[0].qkv));
 }
 
 // Of matrices in 8-bit whole numbers nobody reads the rows again, so those of all blocks share memory. Each is packed from its own.
@@ -179,7 +333,7 @@ TEST(SharedRowsTest, WholeNumbersOf8BitsAreThoseOfEveryBlocksOwnRows) {
   for (std::size_t i = 0; i < native.text.blocks.size(); ++i) {
     SCOPED_TRACE(i);
     const DecoderBlock &from = native.text.blocks[i], &to = packed.text.blocks[i];
-    EXPECT_FALSE(to.shares_rows);
+    EXPECT_FALSE(is_restored(to.qkv));
     expect_packed(from.qkv, to.qkv);
     expect_packed(from.proj, to.proj);
     expect_packed(from.ff.up, to.ff.up);
