@@ -12,10 +12,9 @@ inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = 32u << 20;
-// A residual that is also the output: 13 crops of Moondream 2, or 8 prompts, at once.
-constexpr std::size_t kResidualCopyBytes = 32u << 20;
-// Of rows that are widened at a time.
-constexpr std::size_t kWidenedBytes = 32u << 20;
+// Of the rows that run_aside() multiplies at a time, and of those that are widened: 5 crops of Moondream 2, 2,048 tokens of a prompt.
+constexpr std::size_t kResidualCopyBytes = 8u << 20;
+constexpr std::size_t kWidenedBytes = 8u << 20;
 // Algorithms are chosen for these numbers of rows, the next one above the actual number.
 constexpr int kRowBuckets[] = {64,   128,  256,  384,  512,  768,  1024,
                                1536, 2048, 3072, 4096, 6144, 8192, 10240};
@@ -128,7 +127,7 @@ int bucket_of(int num_rows) {
 }  // namespace
 
 std::size_t MatrixLinear::device_bytes() {
-  return kWorkspaceBytes + kResidualCopyBytes;
+  return kWorkspaceBytes + kResidualCopyBytes + kWidenedBytes;
 }
 
 StatusOr<std::unique_ptr<MatrixLinear>> MatrixLinear::create(Device& device) {
