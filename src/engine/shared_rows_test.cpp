@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,26 +14,40 @@
 #include "base/limits.h"
 #include "engine/engine.h"
 #include "kernels/enqueue_on_cpu.h"
+#include "kernels/fp8.h"
 #include "kernels/reference/reference_kernels.h"
 #include "kernels/restored_linear.h"
 
 namespace gapless {
 namespace {
 
-// The oracle with a layout of its own for decode steps: rows of the whole, one behind the other. Its decode steps are
-// composed of ops that read rows, so that they restore them as well, but for what is prepared in T for itself.
+// A number in 8 bits, with its row's scale.
+struct CodedNumber {
+  std::uint8_t e4m3;
+  std::int8_t exponent;
+};
+
+// The oracle with a layout of its own for decode steps: rows of the whole, one behind the other, as they are or in 8 bits. Its
+// decode steps are composed of ops that read rows, so that they restore them as well, but for what is prepared in T for itself.
 class PreparingKernels final : public ReferenceKernels {
  public:
-  std::size_t prepared_linear_bytes(int total_in, int total_out, PreparedFormat) const override {
-    return sizeof(float) * static_cast<std::size_t>(total_in) * static_cast<std::size_t>(total_out);
+  std::size_t prepared_linear_bytes(int total_in, int total_out,
+                                    PreparedFormat format) const override {
+    return (format == PreparedFormat::kFp8 ? sizeof(CodedNumber) : sizeof(float)) *
+           static_cast<std::size_t>(total_in) * static_cast<std::size_t>(total_out);
   }
   Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override {
     return enqueue_on_cpu(
         stream,
         [](const PrepareLinearParams& p) {
-          const auto* from = static_cast<const float*>(p.weights.weight);
-          for (int row = 0; row < p.weights.out; ++row, from += p.weights.in) {
-            std::memcpy(place(p, p.prepared, row), from, row_bytes(p.weights.in));
+          for (int row = 0; row < p.weights.out; ++row) {
+            const auto from =
+                row_of(static_cast<const float*>(p.weights.weight), row, p.weights.in);
+            if (p.format == PreparedFormat::kFp8) {
+              encode(from, place<CodedNumber>(p, p.prepared, row));
+            } else {
+              std::ranges::copy(from, place<float>(p, p.prepared, row));
+            }
           }
         },
         params);
@@ -41,9 +56,16 @@ class PreparingKernels final : public ReferenceKernels {
     return enqueue_on_cpu(
         stream,
         [](const RestoreLinearParams& p) {
-          auto* to = static_cast<float*>(p.weight);
-          for (int row = 0; row < p.out; ++row, to += p.in) {
-            std::memcpy(to, place(p, const_cast<void*>(p.prepared), row), row_bytes(p.in));
+          void* const prepared = const_cast<void*>(p.prepared);
+          for (int row = 0; row < p.out; ++row) {
+            const auto to = row_of(static_cast<float*>(p.weight), row, p.in);
+            if (p.format == PreparedFormat::kFp8) {
+              std::ranges::transform(
+                  std::span(place<CodedNumber>(p, prepared, row), to.size()), to.begin(),
+                  [](CodedNumber n) { return std::ldexp(float_from_e4m3(n.e4m3), n.exponent); });
+            } else {
+              std::copy_n(place<float>(p, prepared, row), to.size(), to.begin());
+            }
           }
         },
         params);
@@ -67,11 +89,22 @@ class PreparingKernels final : public ReferenceKernels {
   }
 
  private:
-  static std::size_t row_bytes(int in) { return sizeof(float) * static_cast<std::size_t>(in); }
-  template <typename Params>
-  static float* place(const Params& p, void* prepared, int row) {
-    return static_cast<float*>(prepared) + std::int64_t{p.first_out + row} * p.total_in +
+  template <typename Number>
+  static std::span<Number> row_of(Number* matrix, int row, int in) {
+    return {matrix + std::int64_t{row} * in, static_cast<std::size_t>(in)};
+  }
+  template <typename Number, typename Params>
+  static Number* place(const Params& p, void* prepared, int row) {
+    return static_cast<Number*>(prepared) + std::int64_t{p.first_out + row} * p.total_in +
            p.first_in;
+  }
+  static void encode(std::span<const float> row, CodedNumber* to) {
+    float largest = 0;
+    for (const float value : row) largest = std::max(largest, std::abs(value));
+    const int exponent = fp8_row_exponent(largest);
+    for (const float value : row) {
+      *to++ = {e4m3_from_float(std::ldexp(value, -exponent)), static_cast<std::int8_t>(exponent)};
+    }
   }
 
   const std::unique_ptr<Kernels> fast_ = make_cpu_kernels(DType::kF32);
@@ -125,32 +158,33 @@ std::size_t row_bytes(const LinearWeights& weights) {
          static_cast<std::size_t>(weights.out);
 }
 
-// The bytes of all, and of the largest of them.
-struct MatrixBytes {
-  std::size_t total = 0, largest = 0;
+using Matrices = std::vector<const LinearWeights*>;
 
-  void add(const LinearWeights& weights) {
-    total += row_bytes(weights);
-    largest = std::max(largest, row_bytes(weights));
-  }
-};
-
-MatrixBytes bytes_of_matrices(const ModelWeights& weights, WeightFormat format) {
-  MatrixBytes bytes;
+// Those whose rows share memory but for the head.
+Matrices shared_matrices(const ModelWeights& weights, WeightFormat format) {
+  Matrices all;
   for (const DecoderBlock& block : weights.text.blocks) {
-    for (const LinearWeights* one : {&block.qkv, &block.proj, &block.ff.up, &block.ff.down}) {
-      bytes.add(*one);
-    }
+    all.insert(all.end(), {&block.qkv, &block.proj, &block.ff.up, &block.ff.down});
   }
-  if (format == WeightFormat::kNative) return bytes;
+  if (format == WeightFormat::kNative) return all;
   for (const VisionBlockWeights& block : weights.vision.blocks) {
-    for (const LinearWeights* one : {&block.qkv, &block.proj, &block.fc1, &block.fc2}) {
-      bytes.add(*one);
-    }
+    all.insert(all.end(), {&block.qkv, &block.proj, &block.fc1, &block.fc2});
   }
-  bytes.add(weights.projector.fc1);
-  bytes.add(weights.projector.fc2);
-  return bytes;
+  all.insert(all.end(), {&weights.projector.fc1, &weights.projector.fc2});
+  return all;
+}
+
+// Their rows are, once they are restored, those of the matrices that are there.
+void expect_restored(LoadedModel& model, const Matrices& restored, const Matrices& there) {
+  const auto stream = model.device->create_stream("test").value();
+  ASSERT_EQ(restored.size(), there.size());
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    ASSERT_TRUE(is_restored(*restored[i])) << i;
+    ASSERT_EQ(restored[i]->restore.out, there[i]->out) << i;
+    ASSERT_TRUE(model.kernels->restore_linear(*stream, restored[i]->restore).ok());
+    ASSERT_TRUE(stream->synchronize().ok());
+    EXPECT_EQ(std::memcmp(restored[i]->weight, there[i]->weight, row_bytes(*there[i])), 0) << i;
+  }
 }
 
 TEST(SharedRowsTest, AnswersAreTheSameInLessMemory) {
@@ -174,9 +208,15 @@ TEST(SharedRowsTest, AnswersAreTheSameInLessMemory) {
     // The head's rows are nowhere: read from where they are prepared, or restored.
     EXPECT_EQ(is_restored(own.text.lm_head), in_8_bits);
     EXPECT_EQ(own.text.lm_head.weight == nullptr, !in_8_bits);
-    const MatrixBytes matrices = bytes_of_matrices(own, format);
-    EXPECT_EQ(whole.buffer.size_bytes() - own.buffer.size_bytes(),
-              matrices.total - matrices.largest + row_bytes(own.text.lm_head));
+    const Matrices matrices = shared_matrices(own, format);
+    std::size_t total = row_bytes(own.text.lm_head), largest = 0;
+    for (const LinearWeights* one : matrices) {
+      total += row_bytes(*one);
+      largest = std::max(largest, row_bytes(*one));
+    }
+    EXPECT_EQ(whole.buffer.size_bytes() - own.buffer.size_bytes(), total - largest);
+    expect_restored(*shared_model, matrices, shared_matrices(whole, format));
+    if (in_8_bits) expect_restored(*shared_model, {&own.text.lm_head}, {&whole.text.lm_head});
 
     const auto kept = Engine::start(std::move(kept_model), {}).value();
     const auto shared = Engine::start(std::move(shared_model), {}).value();
