@@ -4,10 +4,10 @@
 //     waits, even one with nothing to do, so each kernel's completion implies that of all before it.
 //   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
 //     anyway.
-// Three kernels read before they wait: row_linear and decoder_kernel weights, which no step writes (a
-// row_linear of rows that the step restored is launched without overlap),
+// Three kernels read before they wait: row_linear and decoder_kernel weights, which no step writes,
 // decoder_kernel also the row states (DecoderBlocksParams), and decode_attention the cache (its
-// file says why it may).
+// file says why it may). Rows of weights that a step restores are multiplied by a row_linear that is
+// launched without overlap (LaunchShape::overlaps).
 //
 // On paths without it a kernel starts when its predecessor is through (launch.h), and both are
 // nothing.
