@@ -4,10 +4,14 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/host_clock.h"
 #include "device/dry_device.h"
 #include "device/limited_device.h"
+#include "kernels/dry_kernels.h"
+#include "kernels/reference/reference_kernels.h"
+#include "model/moondream/model_weights.h"
 
 namespace gapless {
 namespace {
@@ -131,6 +135,70 @@ TEST(MemoryPlanTest, ARefusalNamesOptionsThatDo) {
   const Status hopeless = fit(kDriverBytes, {}).status();
   EXPECT_NE(hopeless.message().find("no option makes it fit"), std::string::npos);
   EXPECT_NE(hopeless.message().find("weights"), std::string::npos) << "the table";
+}
+
+// What is large of a GPU's kernels: bfloat16, prepared matrices in T or in 8 bits, and a workspace.
+class GpuSizes final : public ReferenceKernels {
+ public:
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{48} << 20;
+
+  explicit GpuSizes(Buffer workspace) : workspace_(std::move(workspace)) {}
+  DType activation_dtype() const override { return DType::kBF16; }
+  std::size_t prepared_linear_bytes(int total_in, int total_out,
+                                    PreparedFormat format) const override {
+    const std::size_t elements =
+        static_cast<std::size_t>(total_in) * static_cast<std::size_t>(total_out);
+    return format == PreparedFormat::kFp8 ? elements + elements / 128 : 2 * elements;
+  }
+
+ private:
+  const Buffer workspace_;
+};
+
+// The kernels of a GPU where this build has them, else such as take what those do.
+StatusOr<std::unique_ptr<Kernels>> make_gpu_sizes(Device& device) {
+  if (StatusOr<std::unique_ptr<Kernels>> real = make_dry_cuda_kernels(device); real.ok()) {
+    return make_dry_kernels(std::move(real).value());
+  }
+  GAPLESS_ASSIGN_OR_RETURN(Buffer workspace, device.allocate(GpuSizes::kWorkspaceBytes));
+  return make_dry_kernels(std::make_unique<GpuSizes>(std::move(workspace)));
+}
+
+// The two small cards (bench/small_cards.py): one row and the full context of Moondream 2 fit, with room to spare, and matrices
+// take little more than those of the checkpoint.
+TEST(MemoryPlanTest, MoondreamFitsASmallCard) {
+  constexpr std::size_t kSpare = std::size_t{64} << 20;
+  struct Card {
+    WeightFormat weights;
+    KvFormat kv_cache;
+    std::size_t bytes;       // 5.5 GB and 3.6 GB
+    double bytes_per_value;  // of the checkpoint's matrices
+  };
+  const ModelSource source = find_model("random:moondream2").value();
+  const DeviceInfo gpu{.kind = DeviceKind::kCuda, .name = "a GPU", .num_multiprocessors = 132};
+  for (const Card& card : {Card{WeightFormat::kNative, KvFormat::kNative, 5'500'000'000, 2},
+                           Card{WeightFormat::kFp8, KvFormat::kFp8, 3'600'000'000, 1}}) {
+    SCOPED_TRACE(card.bytes);
+    ModelOptions options{.weights = card.weights, .kv_cache = card.kv_cache, .max_rows = 1};
+    options.make_kernels = make_gpu_sizes;
+    const StatusOr<FittedModel> fitted = fit_model(gpu, card.bytes, source, options, {});
+    ASSERT_TRUE(fitted.ok()) << fitted.status().to_string();
+    const MemoryPlan& plan = fitted->plan;
+    EXPECT_LE(plan.total_bytes() + kDriverBytes, card.bytes);
+    EXPECT_EQ(plan.max_context, 2048);
+    EXPECT_TRUE(fit_model(gpu, card.bytes - kSpare, source, options, {}).ok());
+
+    // What the checkpoint takes in this format: only matrices that are rounded to 8 bits are smaller in it.
+    double stored = 0;
+    for (const TensorPlacement& tensor : lay_out_weights(source.config, DType::kBF16).tensors) {
+      const bool is_rounded = tensor.fp8 != Fp8Use::kNone;
+      stored +=
+          static_cast<double>(tensor.num_parameters()) * (is_rounded ? card.bytes_per_value : 2);
+    }
+    const auto held = static_cast<double>(bytes_of_part(plan, "weights") +
+                                          bytes_of_part(plan, "prepared matrices"));
+    EXPECT_LT(held, 1.15 * stored);
+  }
 }
 
 }  // namespace

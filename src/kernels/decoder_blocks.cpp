@@ -2,7 +2,7 @@
 // version must agree with.
 #include "kernels/dense_ops.h"
 #include "kernels/kernels.h"
-#include "kernels/prepared_parts.h"
+#include "kernels/restored_linear.h"
 
 namespace gapless {
 namespace {
@@ -14,7 +14,6 @@ class ComposedBlocks {
 
   // All but the last block, or the last one too where all tokens' results are wanted.
   Status run_block(const DecoderBlock& block) const {
-    GAPLESS_RETURN_IF_ERROR(restore_rows(block));
     GAPLESS_RETURN_IF_ERROR(run_attention(block));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
@@ -26,7 +25,6 @@ class ComposedBlocks {
 
   // The last block where some tokens' results are wanted: their rows become rows of their own.
   Status run_last_block(const DecoderBlock& block) const {
-    GAPLESS_RETURN_IF_ERROR(restore_rows(block));
     GAPLESS_RETURN_IF_ERROR(run_attention(block));
     const Rows rows{.x = p_.wanted_x,
                     .attention = p_.qkv,
@@ -48,7 +46,7 @@ class ComposedBlocks {
     params.y_dtype = DType::kF32;
     params.decode = true;
     params.needed = head.needed;
-    return kernels_.linear(stream_, params);
+    return restored_linear(kernels_, stream_, params);
   }
 
  private:
@@ -59,27 +57,6 @@ class ComposedBlocks {
     void* after_attention;  // x + proj(attention); may be x
     int num_rows;
   };
-
-  // The rows of its matrices, where these lie in memory only as decode steps want them.
-  Status restore_rows(const DecoderBlock& block) const {
-    if (!block.shares_rows) return ok_status();
-    for (const PreparedPart& part : prepared_parts(block)) {
-      const LinearWeights& weights = *part.weights;
-      GAPLESS_RETURN_IF_ERROR(kernels_.restore_linear(
-          stream_,
-          {.prepared = part.matrix == PreparedMatrix::kIn ? block.prepared_in : block.prepared_out,
-           .format = block.prepared_format,
-           .total_in = part.total_in,
-           .total_out = part.total_out,
-           .first_out = part.first_out,
-           .first_in = part.first_in,
-           .halves_alternate = part.halves_alternate,
-           .weight = const_cast<void*>(weights.weight),
-           .in = weights.in,
-           .out = weights.out}));
-    }
-    return ok_status();
-  }
 
   // A parallel block's qkv and ff.up read the same rows: both in 8 bits or neither.
   bool norm_is_fp8(const DecoderBlock& block) const {
@@ -150,7 +127,7 @@ class ComposedBlocks {
   Status linear(LinearParams params, bool input_is_fp8 = false) const {
     params.decode = p_.decode;
     if (input_is_fp8) params = with_fp8_input(kernels_, params, p_.row_scales);
-    return kernels_.linear(stream_, params);
+    return restored_linear(kernels_, stream_, params);
   }
 
   // Normalises, makes queries, keys and values, scales, rotates and caches them, and attends.

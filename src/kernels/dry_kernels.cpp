@@ -92,7 +92,11 @@ StatusOr<std::unique_ptr<Kernels>> make_kernels_for_sizes(Device& device, Comput
 
 StatusOr<std::unique_ptr<Kernels>> make_dry_kernels(Device& device, Compute compute) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Kernels> sizes, make_kernels_for_sizes(device, compute));
-  return std::unique_ptr<Kernels>(std::make_unique<DryKernels>(std::move(sizes)));
+  return make_dry_kernels(std::move(sizes));
+}
+
+std::unique_ptr<Kernels> make_dry_kernels(std::unique_ptr<Kernels> sizes) {
+  return std::make_unique<DryKernels>(std::move(sizes));
 }
 
 }  // namespace gapless

@@ -14,6 +14,9 @@ namespace gapless {
 // CUDA was absent at build time.
 StatusOr<std::unique_ptr<Kernels>> make_dry_kernels(Device& device, Compute compute);
 
+// The same with sizes from `sizes`, none of whose ops is called.
+std::unique_ptr<Kernels> make_dry_kernels(std::unique_ptr<Kernels> sizes);
+
 // The sizes of a GPU's kernels: no op of these may be called.
 StatusOr<std::unique_ptr<Kernels>> make_dry_cuda_kernels(Device& device);
 

@@ -36,6 +36,21 @@
 
 namespace gapless {
 
+// The way back from what prepare_linear made (PrepareLinearParams): a part's rows again, [out, in] T, as it read them; of kFp8 as
+// round_to_fp8 left them.
+struct RestoreLinearParams {
+  const void* prepared = nullptr;
+  PreparedFormat format = PreparedFormat::kNative;
+  int total_in = 0;
+  int total_out = 0;
+  int first_out = 0;
+  int first_in = 0;
+  bool halves_alternate = false;
+  void* weight = nullptr;  // out
+  int in = 0;
+  int out = 0;
+};
+
 // y = x W^T + b. weight: [out, in] T; bias: [out] T or nullptr. `prepared`: nullptr, or what
 // prepare_linear made of the same weights, in prepared_format. Where that is kNative a decode product
 // reads nothing else of them, and `weight` may be nullptr; where it is kFp8, decoder_blocks does.
@@ -51,6 +66,9 @@ struct LinearWeights {
   const float* fp8_scales = nullptr;  // [out]
   // What pack_int8 made of `weight`; nullptr: nothing. Products read it then, and not `weight`.
   const void* int8 = nullptr;
+  // Unless restore.prepared is nullptr: other matrices' rows lie in the memory of `weight` too, and this brings there as many of
+  // these rows at a time as it holds, restore.out. Whoever reads rows restores them first (restored_linear.h).
+  RestoreLinearParams restore;
 };
 
 // Packs weights for products in 8-bit whole numbers, to which activations are rounded as well: each row of both with a
@@ -76,20 +94,6 @@ struct PrepareLinearParams {
   int first_in = 0;
   // Of a part of gate and up below each other: rows of both alternate, a gate's row in front of its up's.
   bool halves_alternate = false;
-};
-
-// The way back: the part's rows again, [out, in] T, as prepare_linear read them; of kFp8 as round_to_fp8 left them.
-struct RestoreLinearParams {
-  const void* prepared = nullptr;
-  PreparedFormat format = PreparedFormat::kNative;
-  int total_in = 0;
-  int total_out = 0;
-  int first_out = 0;
-  int first_in = 0;
-  bool halves_alternate = false;
-  void* weight = nullptr;  // out
-  int in = 0;
-  int out = 0;
 };
 
 //   kSilu     x / (1 + exp(-x))
@@ -430,8 +434,6 @@ struct DecoderBlock {
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
   PreparedFormat prepared_format = PreparedFormat::kNative;
-  // All blocks' rows of the four lie in the same memory: whoever reads them restores this block's first.
-  bool shares_rows = false;
   KvLayer kv;  // the same format in all blocks
 };
 
@@ -674,9 +676,10 @@ struct AdvanceRowsParams {
   std::int32_t size_id = 0;
 };
 
-// values of random_weights.h for one tensor, converted to T; made on the device from the seed.
+// values of random_weights.h for rows of one tensor, converted to T; made on the device from the seed.
 struct FillRandomParams {
   void* out = nullptr;  // [num_rows, row_stride] T; columns from row_size on are zero
+  std::int64_t first_row = 0;
   std::int64_t num_rows = 0;
   std::int64_t row_size = 0;
   std::int64_t row_stride = 0;

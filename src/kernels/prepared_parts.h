@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 
 #include "kernels/kernels.h"
 
@@ -14,15 +15,17 @@ enum class PreparedMatrix {
 };
 
 struct PreparedPart {
-  const LinearWeights* weights;
+  LinearWeights* weights;
   PreparedMatrix matrix;
   int total_in, total_out;  // of the prepared matrix: its columns and rows
   int first_out, first_in;  // where the part begins in it
   bool halves_alternate;    // PrepareLinearParams
 };
 
+inline constexpr std::size_t kMatricesPerBlock = 4;
+
 // Points into `block`.
-inline std::array<PreparedPart, 4> prepared_parts(const DecoderBlock& block) {
+inline std::array<PreparedPart, kMatricesPerBlock> prepared_parts(DecoderBlock& block) {
   const int dim = block.qkv.in;
   const int in_rows = block.qkv.out + block.ff.up.out;
   const int out_columns = block.proj.in + block.ff.down.in;

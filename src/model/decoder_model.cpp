@@ -57,11 +57,12 @@ Status DecoderModel::upload_rope_table(Stream& stream, std::span<const float> ta
   return upload.finish();
 }
 
-Status DecoderModel::hold_grammars(const std::vector<std::string>& texts, std::int32_t eos_id) {
+Status DecoderModel::hold_grammars(const std::vector<std::string>& texts, std::int32_t eos_id,
+                                   std::size_t table_bytes) {
   // Without an end token an answer ends where nothing is legal, which the host tells from an error.
   if (eos_id < 0 || eos_id >= info_.vocab) return ok_status();
-  GAPLESS_ASSIGN_OR_RETURN(grammars_,
-                           DeviceGrammars::create(device_, texts, eos_id, info_.vocab, limits_));
+  GAPLESS_ASSIGN_OR_RETURN(
+      grammars_, DeviceGrammars::create(device_, texts, eos_id, info_.vocab, limits_, table_bytes));
   info_.holds_grammars = true;
   return ok_status();
 }
@@ -75,7 +76,7 @@ std::vector<MemoryPart> DecoderModel::memory_parts() const {
   add("weights", held.buffer.size_bytes());
   add("their copy for 8-bit products", held.fp8.size_bytes());
   add("matrices in 8-bit whole numbers", held.int8.size_bytes());
-  add("their copy for decode steps", held.prepared.size_bytes());
+  add("prepared matrices", held.prepared.size_bytes());
   add("activations", workspace_->bytes());
   add("sequences and pictures", state_->bytes_without_cache());
   add("keys and values", state_->cache_bytes());

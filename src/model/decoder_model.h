@@ -37,7 +37,8 @@ class DecoderModel : public StepModel {
   Status stamp(Stream& compute, std::uint64_t* stamp_dev) override;
 
   // From now on rows may be held to grammars over these tokens (device_grammars.h). Start-up, before there is a loop.
-  Status hold_grammars(const std::vector<std::string>& texts, std::int32_t eos_id);
+  Status hold_grammars(const std::vector<std::string>& texts, std::int32_t eos_id,
+                       std::size_t table_bytes);
   // nullptr: rows may not.
   DeviceGrammars* grammars() const { return grammars_.get(); }
 

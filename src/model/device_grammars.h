@@ -25,6 +25,8 @@ namespace gapless {
 
 // Tables of all grammars that lie on a device at once. A typical one has 60 KB, one of 1,000 over 14 MB.
 inline constexpr std::size_t kDeviceGrammarBytes = 64u << 20;
+// Where memory is short (StepSizing::kSmall): any one of those, or hundreds of typical ones.
+inline constexpr std::size_t kSmallDeviceGrammarBytes = 16u << 20;
 inline constexpr int kMaxDeviceGrammars = 256;
 // Of kGrammarCacheWays sets of legal tokens each: with 51,200 tokens 7 MB, and 1.4 MB for their places.
 inline constexpr int kGrammarCacheSets = 256;
@@ -37,9 +39,11 @@ struct DeviceGrammar {
 class DeviceGrammars {
  public:
   // texts[i]: the bytes of token i. table_bytes: of all grammars.
-  static StatusOr<std::unique_ptr<DeviceGrammars>> create(
-      Device& device, const std::vector<std::string>& texts, std::int32_t eos_id, int vocab,
-      const StepLimits& limits, std::size_t table_bytes = kDeviceGrammarBytes);
+  static StatusOr<std::unique_ptr<DeviceGrammars>> create(Device& device,
+                                                          const std::vector<std::string>& texts,
+                                                          std::int32_t eos_id, int vocab,
+                                                          const StepLimits& limits,
+                                                          std::size_t table_bytes);
 
   // The grammar is known by its owner, whose `grammar` it is; nullptr: it does not lie here.
   std::shared_ptr<const DeviceGrammar> find(const std::shared_ptr<const void>& owner);

@@ -44,7 +44,7 @@ Status check_int8_products(const Kernels& kernels) {
 }
 
 Status make_int8_products(Device& device, Kernels& kernels, Stream& stream, DecoderWeights& weights,
-                          const Int8Groups& groups, const std::function<Status(int)>& fill_group) {
+                          const Int8Groups& groups, const FillGroup& fill_group) {
   BumpLayout sizes;
   place(kernels, groups, sizes);
   GAPLESS_ASSIGN_OR_RETURN(weights.int8, device.allocate(sizes.peak_bytes()));

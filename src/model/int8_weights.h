@@ -17,6 +17,9 @@ using Int8Groups = std::vector<std::vector<LinearWeights*>>;
 // A group for each block of the text decoder, then one of its head. Experts stay as they are.
 Int8Groups int8_groups(TextWeights& text);
 
+// Makes the rows of a group's matrices be there; enqueues.
+using FillGroup = std::function<Status(int group)>;
+
 // OK where the kernels have such products; otherwise invalid argument, with what there is instead.
 Status check_int8_products(const Kernels& kernels);
 
@@ -24,6 +27,6 @@ Status check_int8_products(const Kernels& kernels);
 // packed from. `fill_group`: nullptr where all weights are there; otherwise puts group i where its matrices lie; called
 // for one group after the other, before it is packed.
 Status make_int8_products(Device& device, Kernels& kernels, Stream& stream, DecoderWeights& weights,
-                          const Int8Groups& groups, const std::function<Status(int)>& fill_group);
+                          const Int8Groups& groups, const FillGroup& fill_group);
 
 }  // namespace gapless

@@ -27,56 +27,64 @@ StatusOr<std::unique_ptr<Kernels>> make_kernels_for(Device& device, const ModelO
                          : make_kernels(device, options.compute);
 }
 
-// Fills allocated weights from the source, a group of them (TensorPlacement::group) at a time.
+// Fills allocated weights from the source, some tensors at a time.
 class WeightFiller {
  public:
   // A dry run reads nothing.
-  static StatusOr<WeightFiller> create(const ModelSource& source, const ModelOptions& options) {
-    WeightFiller filler(source, options);
+  static StatusOr<WeightFiller> create(Device& device, Kernels& kernels, Stream& stream,
+                                       const ModelSource& source, const ModelOptions& options) {
+    WeightFiller filler(device, kernels, stream, source, options);
     if (!source.random_seed && !options.dry_run) {
       GAPLESS_ASSIGN_OR_RETURN(filler.files_, open_weights(source));
     }
     return filler;
   }
 
-  Status fill(Device& device, Kernels& kernels, Stream& stream, const DecoderWeights& weights,
-              int group) const {
+  // `layout`: tensors of the buffer.
+  Status fill(const TensorLayout& layout, const Buffer& buffer) {
     if (options_.dry_run) return ok_status();
-    const TensorLayout layout = tensors_of_group(weights.layout, group);
-    void* const to = weights.buffer.data();
-    if (group != TensorPlacement::kResident) {
-      GAPLESS_RETURN_IF_ERROR(zero_padding(stream, layout, kernels.activation_dtype(), to));
-    }
+    void* const to = buffer.data();
+    if (layout.shared_offset > 0) GAPLESS_RETURN_IF_ERROR(zero_padding(layout, to));
     if (source_.random_seed) {
-      GAPLESS_RETURN_IF_ERROR(fill_random_weights(kernels, stream, weight_specs(source_),
+      GAPLESS_RETURN_IF_ERROR(fill_random_weights(kernels_, stream_, weight_specs(source_),
                                                   *source_.random_seed, layout, to));
     } else {
+      if (!upload_) {
+        GAPLESS_ASSIGN_OR_RETURN(
+            upload_, StagedUpload::create(device_, stream_,
+                                          std::min(kWeightPieceBytes, layout.total_bytes)));
+      }
       GAPLESS_RETURN_IF_ERROR(with_expected_weights(
-          load_weights(device, stream, *files_, layout, kernels.activation_dtype(), to), source_));
+          load_weights(*upload_, *files_, layout, kernels_.activation_dtype(), to), source_));
     }
     if (prepared_format(options_.weights) == PreparedFormat::kNative) return ok_status();
-    return round_weights_to_fp8(kernels, stream, layout, to);
+    return round_weights_to_fp8(kernels_, stream_, layout, to);
   }
 
  private:
-  // Another group's numbers lie where a tensor's padding is.
-  static Status zero_padding(Stream& stream, const TensorLayout& layout, DType dtype, void* to) {
+  // Other numbers may lie where a tensor's padding is.
+  Status zero_padding(const TensorLayout& layout, void* to) {
     for (const TensorPlacement& tensor : layout.tensors) {
       const std::int64_t count = tensor.device_rows * tensor.row_stride;
       if (count == tensor.num_parameters()) continue;
-      GAPLESS_RETURN_IF_ERROR(
-          stream.fill_bytes(static_cast<std::byte*>(to) + tensor.offset_bytes, 0,
-                            static_cast<std::size_t>(count) * dtype_bytes(dtype)));
+      GAPLESS_RETURN_IF_ERROR(stream_.fill_bytes(
+          static_cast<std::byte*>(to) + tensor.offset_bytes, 0,
+          static_cast<std::size_t>(count) * dtype_bytes(kernels_.activation_dtype())));
     }
     return ok_status();
   }
 
-  WeightFiller(const ModelSource& source, const ModelOptions& options)
-      : source_(source), options_(options) {}
+  WeightFiller(Device& device, Kernels& kernels, Stream& stream, const ModelSource& source,
+               const ModelOptions& options)
+      : device_(device), kernels_(kernels), stream_(stream), source_(source), options_(options) {}
 
+  Device& device_;
+  Kernels& kernels_;
+  Stream& stream_;
   const ModelSource& source_;
   const ModelOptions& options_;
   std::optional<WeightSource> files_;
+  std::optional<StagedUpload> upload_;
 };
 
 // Products in 8 bits read copies of their own, so there is nothing to share.
@@ -113,7 +121,9 @@ StatusOr<ModelWeights> allocate_for(Device& device, Stream& stream, const ModelC
                                     DType dtype, bool shared, WeightFormat format) {
   if (!shared) return allocate_weights(device, stream, config, dtype);
   if (format != WeightFormat::kInt8) {
-    return allocate_weights(device, stream, config, dtype, text_block_of);
+    return allocate_weights(device, stream, config, dtype, [&](const std::string& name) {
+      return shared_group_of(config, prepared_format(format), name);
+    });
   }
   return allocate_weights(device, stream, config, dtype, [&config](const std::string& name) {
     return int8_group_of(config, name);
@@ -123,7 +133,7 @@ StatusOr<ModelWeights> allocate_for(Device& device, Stream& stream, const ModelC
 StatusOr<DecoderWeights> allocate_for(Device& device, Stream& stream, const LlamaConfig& config,
                                       DType dtype, bool shared, WeightFormat) {
   return allocate_weights(device, stream, config, dtype,
-                          shared ? GroupOfTensor(llama_block_of) : nullptr);
+                          shared ? GroupOfTensor(llama_group_of) : nullptr);
 }
 
 // The weights of a family's configuration, in their format, ready for prefill and decode.
@@ -133,20 +143,21 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
   const WeightFormat format = options.weights;
   if (format == WeightFormat::kInt8) GAPLESS_RETURN_IF_ERROR(check_int8_products(kernels));
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream("weights"));
-  GAPLESS_ASSIGN_OR_RETURN(const WeightFiller filler, WeightFiller::create(source, options));
+  GAPLESS_ASSIGN_OR_RETURN(WeightFiller filler,
+                           WeightFiller::create(device, kernels, *stream, source, options));
   GAPLESS_ASSIGN_OR_RETURN(const bool shared, shares_rows(device, kernels, config, options));
   GAPLESS_ASSIGN_OR_RETURN(
       Weights weights,
       allocate_for(device, *stream, config, kernels.activation_dtype(), shared, format));
   const auto fill = [&](int group) {
-    return filler.fill(device, kernels, *stream, weights, group);
+    return filler.fill(tensors_of_group(weights.layout, group), weights.buffer);
   };
   GAPLESS_RETURN_IF_ERROR(fill(TensorPlacement::kResident));
   if (format == WeightFormat::kInt8) {
     if constexpr (std::is_same_v<Weights, ModelWeights>) {
       GAPLESS_RETURN_IF_ERROR(make_int8_products(device, kernels, *stream, weights,
                                                  int8_groups(weights),
-                                                 shared ? FillBlock(fill) : nullptr));
+                                                 shared ? FillGroup(fill) : nullptr));
     } else {
       GAPLESS_RETURN_IF_ERROR(make_int8_products(device, kernels, *stream, weights,
                                                  int8_groups(weights.text), nullptr));
@@ -160,9 +171,15 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
       GAPLESS_RETURN_IF_ERROR(make_fp8_products(device, kernels, *stream, config, weights));
     }
   }
+  SharedRows rows{.fill = fill, .fill_rows = [&](std::int64_t first, std::int64_t count) {
+                    return filler.fill(rows_in_parts(weights.layout, first, count), weights.buffer);
+                  }};
+  if constexpr (std::is_same_v<Weights, ModelWeights>) {
+    rows.others = other_prepared_matrices(prepared_format(format), weights);
+  }
   GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(device, kernels, *stream, text_shape(config),
                                                  prepared_format(format), weights,
-                                                 shared ? FillBlock(fill) : nullptr));
+                                                 shared ? &rows : nullptr));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }
@@ -300,8 +317,10 @@ StatusOr<std::unique_ptr<LoadedModel>> load_model(std::unique_ptr<Device> device
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded,
                            source.llama ? load_llama(std::move(device), source, options)
                                         : load_moondream(std::move(device), source, options));
-  GAPLESS_RETURN_IF_ERROR(loaded->model->hold_grammars(loaded->tokenizer.text_of_tokens(),
-                                                       loaded->prompts.config().eos_id.value));
+  const bool small = options.sizing == StepSizing::kSmall;
+  GAPLESS_RETURN_IF_ERROR(loaded->model->hold_grammars(
+      loaded->tokenizer.text_of_tokens(), loaded->prompts.config().eos_id.value,
+      small ? kSmallDeviceGrammarBytes : kDeviceGrammarBytes));
   return loaded;
 }
 

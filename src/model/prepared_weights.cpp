@@ -1,10 +1,11 @@
 #include "model/prepared_weights.h"
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
 #include "device/bump_layout.h"
-#include "kernels/prepared_parts.h"
 #include "model/decode_path.h"
 
 namespace gapless {
@@ -19,7 +20,7 @@ class PreparedLayout {
  public:
   // `joins`: the blocks too, whose two products each read as one; otherwise the head alone.
   PreparedLayout(const Kernels& kernels, const TextShape& shape, PreparedFormat format, bool joins,
-                 void* base)
+                 std::span<LinearWeights* const> alone, void* base)
       : kernels_(kernels), format_(format), layout_(base) {
     const int d = shape.dim;
     for (int i = 0; joins && i < shape.num_layers; ++i) {
@@ -27,6 +28,7 @@ class PreparedLayout {
                         take(shape.heads.q_width() + shape.ff_dim, d)});
     }
     head = take(d, shape.vocab);
+    for (const LinearWeights* one : alone) others.push_back(take(one->in, one->out));
   }
 
   std::size_t total_bytes() const { return layout_.peak_bytes(); }
@@ -37,6 +39,7 @@ class PreparedLayout {
   };
   std::vector<Block> blocks;  // empty where no launch would read them
   void* head = nullptr;
+  std::vector<void*> others;
 
  private:
   void* take(int in, int out) {
@@ -48,23 +51,106 @@ class PreparedLayout {
   BumpLayout layout_;
 };
 
-Status prepare_block(Kernels& kernels, Stream& stream, PreparedFormat format,
-                     const PreparedLayout::Block& to, DecoderBlock& block) {
-  for (const PreparedPart& part : prepared_parts(block)) {
-    GAPLESS_RETURN_IF_ERROR(kernels.prepare_linear(
-        stream, {.weights = *part.weights,
-                 .prepared = part.matrix == PreparedMatrix::kIn ? to.in : to.out,
-                 .format = format,
-                 .total_in = part.total_in,
-                 .total_out = part.total_out,
-                 .first_out = part.first_out,
-                 .first_in = part.first_in,
-                 .halves_alternate = part.halves_alternate}));
+// What brings back the rows of a part of a prepared matrix.
+RestoreLinearParams restore_of(const PrepareLinearParams& made) {
+  return {.prepared = made.prepared,
+          .format = made.format,
+          .total_in = made.total_in,
+          .total_out = made.total_out,
+          .first_out = made.first_out,
+          .first_in = made.first_in,
+          .halves_alternate = made.halves_alternate,
+          .weight = const_cast<void*>(made.weights.weight),
+          .in = made.weights.in,
+          .out = made.weights.out};
+}
+
+class WeightPreparer {
+ public:
+  WeightPreparer(Kernels& kernels, Stream& stream, PreparedFormat format, const SharedRows* shared)
+      : kernels_(kernels), stream_(stream), format_(format), shared_(shared) {}
+
+  // Block i.
+  Status prepare_block(int i, const PreparedLayout::Block& to, DecoderBlock& block) const {
+    int group = group_of_matrix(i, 0);
+    for (const PreparedPart& part : prepared_parts(block)) {
+      GAPLESS_RETURN_IF_ERROR(
+          prepare(*part.weights, group++,
+                  {.weights = *part.weights,
+                   .prepared = part.matrix == PreparedMatrix::kIn ? to.in : to.out,
+                   .format = format_,
+                   .total_in = part.total_in,
+                   .total_out = part.total_out,
+                   .first_out = part.first_out,
+                   .first_in = part.first_in,
+                   .halves_alternate = part.halves_alternate}));
+    }
+    block.prepared_in = to.in;
+    block.prepared_out = to.out;
+    block.prepared_format = format_;
+    return ok_status();
   }
-  block.prepared_in = to.in;
-  block.prepared_out = to.out;
-  block.prepared_format = format;
-  return ok_status();
+
+  Status prepare_alone(LinearWeights& matrix, int group, void* to) const {
+    return prepare(matrix, group, whole(matrix, to));
+  }
+
+  // rows_at_once: of those that are there; 0: all are.
+  Status prepare_head(LinearWeights& head, std::int64_t rows_at_once, void* to) const {
+    PrepareLinearParams params = whole(head, to);
+    if (rows_at_once == 0) {
+      GAPLESS_RETURN_IF_ERROR(kernels_.prepare_linear(stream_, params));
+    } else {
+      for (std::int64_t first = 0; first < head.out; first += rows_at_once) {
+        params.first_out = static_cast<int>(first);
+        params.weights.out = static_cast<int>(std::min(rows_at_once, head.out - first));
+        GAPLESS_RETURN_IF_ERROR(shared_->fill_rows(first, params.weights.out));
+        GAPLESS_RETURN_IF_ERROR(kernels_.prepare_linear(stream_, params));
+      }
+      keep_nothing_else(head, rows_at_once, whole(head, to));
+    }
+    head.prepared = to;
+    head.prepared_format = format_;
+    return ok_status();
+  }
+
+ private:
+  PrepareLinearParams whole(const LinearWeights& matrix, void* to) const {
+    return {.weights = matrix,
+            .prepared = to,
+            .format = format_,
+            .total_in = matrix.in,
+            .total_out = matrix.out};
+  }
+
+  Status prepare(LinearWeights& matrix, int group, const PrepareLinearParams& params) const {
+    if (shared_ != nullptr) {
+      GAPLESS_RETURN_IF_ERROR(shared_->fill(group));
+      matrix.restore = restore_of(params);
+    }
+    return kernels_.prepare_linear(stream_, params);
+  }
+
+  // Its products with few rows read what is prepared in T themselves, and it has no others.
+  static void keep_nothing_else(LinearWeights& head, std::int64_t rows_at_once,
+                                const PrepareLinearParams& params) {
+    if (params.format == PreparedFormat::kNative) {
+      head.weight = nullptr;
+      return;
+    }
+    head.restore = restore_of(params);
+    head.restore.out = static_cast<int>(std::min<std::int64_t>(rows_at_once, head.out));
+  }
+
+  Kernels& kernels_;
+  Stream& stream_;
+  const PreparedFormat format_;
+  const SharedRows* const shared_;
+};
+
+std::span<LinearWeights* const> others_of(const SharedRows* shared) {
+  return shared != nullptr ? std::span<LinearWeights* const>(shared->others)
+                           : std::span<LinearWeights* const>();
 }
 
 }  // namespace
@@ -73,33 +159,33 @@ std::size_t prepared_weights_bytes(const Kernels& kernels, const TextShape& shap
                                    const TextWeights& text, PreparedFormat format) {
   if (kernels.prepared_linear_bytes(kAnyIn, kAnyOut, format) == 0) return 0;
   const bool joins = check_one_launch_decode(shape, text).ok();
-  return PreparedLayout(kernels, shape, format, joins, nullptr).total_bytes();
+  return PreparedLayout(kernels, shape, format, joins, {}, nullptr).total_bytes();
 }
 
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
                               const TextShape& shape, PreparedFormat format,
-                              DecoderWeights& weights, const FillBlock& fill_block) {
-  const std::size_t bytes = prepared_weights_bytes(kernels, shape, weights.text, format);
-  if (bytes == 0) return ok_status();
-  GAPLESS_ASSIGN_OR_RETURN(weights.prepared, device.allocate(bytes));
+                              DecoderWeights& weights, const SharedRows* shared) {
+  if (kernels.prepared_linear_bytes(kAnyIn, kAnyOut, format) == 0) return ok_status();
   const bool joins = check_one_launch_decode(shape, weights.text).ok();
-  const PreparedLayout layout(kernels, shape, format, joins, weights.prepared.data());
-  GAPLESS_CHECK(fill_block == nullptr || joins);
-  for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
-    if (fill_block) GAPLESS_RETURN_IF_ERROR(fill_block(static_cast<int>(i)));
-    DecoderBlock& block = weights.text.blocks[i];
-    GAPLESS_RETURN_IF_ERROR(prepare_block(kernels, stream, format, layout.blocks[i], block));
-    block.shares_rows = fill_block != nullptr;
+  GAPLESS_CHECK(shared == nullptr || joins);
+  const auto others = others_of(shared);
+  const std::size_t bytes =
+      PreparedLayout(kernels, shape, format, joins, others, nullptr).total_bytes();
+  GAPLESS_ASSIGN_OR_RETURN(weights.prepared, device.allocate(bytes));
+  const PreparedLayout layout(kernels, shape, format, joins, others, weights.prepared.data());
+  const WeightPreparer preparer(kernels, stream, format, shared);
+  const auto num_blocks = static_cast<int>(layout.blocks.size());
+  for (int i = 0; i < num_blocks; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    GAPLESS_RETURN_IF_ERROR(preparer.prepare_block(i, layout.blocks[at], weights.text.blocks[at]));
   }
-  LinearWeights& head = weights.text.lm_head;
-  GAPLESS_RETURN_IF_ERROR(kernels.prepare_linear(stream, {.weights = head,
-                                                          .prepared = layout.head,
-                                                          .format = format,
-                                                          .total_in = head.in,
-                                                          .total_out = head.out}));
-  head.prepared = layout.head;
-  head.prepared_format = format;
-  return ok_status();
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    GAPLESS_RETURN_IF_ERROR(preparer.prepare_alone(
+        *others[i], group_of_matrix(num_blocks, static_cast<int>(i)), layout.others[i]));
+  }
+  return preparer.prepare_head(weights.text.lm_head,
+                               max_rows_in_parts(weights.layout, kernels.activation_dtype()),
+                               layout.head);
 }
 
 }  // namespace gapless

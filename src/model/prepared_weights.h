@@ -1,33 +1,49 @@
-// A second copy of the text decoder's matrices, in the layout that the backend's decode products
-// want, in T or in 8 bits: of the logits' matrix, and of the blocks' where a decode step is one launch
-// (decode_path.h). Prefill keeps reading the rows of the first: a copy in T costs as much
-// memory again as those matrices take (2.6 GB for Moondream 2 in bfloat16). Where memory is short the blocks share
-// memory for their rows, and a prefill restores each block's from the copy.
+// A second copy of matrices, in the layout that the backend's decode products want, in T or in 8 bits: of the logits'
+// matrix, and of the text decoder's blocks' where a decode step is one launch (decode_path.h). Prefill keeps reading the rows
+// of the first: a copy in T costs as much memory again as those matrices take (2.6 GB for Moondream 2 in bfloat16).
+//
+// Where memory is short the copy is the only place of these matrices, and in 8 bits of the vision encoder's and the
+// projector's too. Their rows share the memory of one matrix, where each is restored for its product (restored_linear.h).
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
+#include "kernels/prepared_parts.h"
 #include "model/model_shape.h"
 #include "model/text_weights.h"
 
 namespace gapless {
 
+// Matrices whose rows share memory.
+struct SharedRows {
+  // Each makes rows be there, and enqueues. `fill`: those of a group (TensorPlacement::group). `fill_rows`: some of the tensor
+  // that is kInParts, at the begin of the shared memory.
+  std::function<Status(int group)> fill = nullptr;
+  std::function<Status(std::int64_t first_row, std::int64_t num_rows)> fill_rows = nullptr;
+  // Prepared alone, behind the decoder's.
+  std::vector<LinearWeights*> others = {};
+};
+
+// Groups: first the blocks' matrices, as prepared_parts() lists them, then the others.
+constexpr int group_of_matrix(int block, int part) {
+  return static_cast<int>(kMatricesPerBlock) * block + part;
+}
+
 // Bytes of the copy; 0 where the backend has no such layout. Addresses are not looked at.
 std::size_t prepared_weights_bytes(const Kernels& kernels, const TextShape& shape,
                                    const TextWeights& text, PreparedFormat format);
 
-// Makes the rows of a block's matrices be there; enqueues.
-using FillBlock = std::function<Status(int block)>;
-
-// Makes the copy. fill_block: of weights whose blocks share memory for their rows (DecoderBlock::shares_rows, which is set
-// here); called for each block before it is prepared. kFp8: of weights that round_weights_to_fp8 has rounded. The weights must be there
+// Makes the copy. `shared`: of weights that were laid out with groups (share_memory); their LinearWeights::restore is set here, but
+// for the head in T, whose products read nothing but the copy. kFp8: of weights that round_weights_to_fp8 has rounded. The weights must be there
 // once `stream` gets there; so is the copy after it.
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
                               const TextShape& shape, PreparedFormat format,
-                              DecoderWeights& weights, const FillBlock& fill_block = nullptr);
+                              DecoderWeights& weights, const SharedRows* shared = nullptr);
 
 }  // namespace gapless

@@ -1,5 +1,7 @@
 #include "model/tensor_layout.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "device/bump_layout.h"
 
@@ -71,9 +73,11 @@ TensorLayout share_memory(const TensorLayout& layout, DType dtype, const GroupOf
     if (tensor.group == TensorPlacement::kResident) closer.place(tensor);
   }
   const std::size_t residents = closer.bytes().mark();
+  shared.shared_offset = residents;
   int group = TensorPlacement::kResident;
   for (TensorPlacement& tensor : shared.tensors) {
-    if (tensor.group == TensorPlacement::kResident) continue;
+    if (tensor.group == TensorPlacement::kInParts) tensor.offset_bytes = residents;
+    if (tensor.group < 0) continue;
     if (tensor.group != group) closer.bytes().rewind(residents);
     group = tensor.group;
     closer.place(tensor);
@@ -85,10 +89,33 @@ TensorLayout share_memory(const TensorLayout& layout, DType dtype, const GroupOf
 TensorLayout tensors_of_group(const TensorLayout& layout, int group) {
   TensorLayout part;
   part.total_bytes = layout.total_bytes;
+  part.shared_offset = layout.shared_offset;
   for (const TensorPlacement& tensor : layout.tensors) {
     if (tensor.group == group) part.tensors.push_back(tensor);
   }
   return part;
+}
+
+TensorLayout rows_in_parts(const TensorLayout& layout, std::int64_t first_row,
+                           std::int64_t num_rows) {
+  TensorLayout part = tensors_of_group(layout, TensorPlacement::kInParts);
+  GAPLESS_CHECK(part.tensors.size() == 1);
+  TensorPlacement& tensor = part.tensors.front();
+  tensor.num_rows = std::clamp<std::int64_t>(tensor.num_rows - first_row, 0, num_rows);
+  tensor.first_row = first_row;
+  tensor.device_rows = num_rows;
+  return part;
+}
+
+std::int64_t max_rows_in_parts(const TensorLayout& layout, DType dtype) {
+  const TensorLayout whole = tensors_of_group(layout, TensorPlacement::kInParts);
+  if (whole.tensors.empty()) return 0;
+  const auto row_bytes =
+      static_cast<std::size_t>(whole.tensors.front().row_stride) * dtype_bytes(dtype);
+  const auto rows =
+      static_cast<std::int64_t>((layout.total_bytes - layout.shared_offset) / row_bytes);
+  GAPLESS_CHECK(rows >= kRowsOfPart);
+  return rows / kRowsOfPart * kRowsOfPart;
 }
 
 std::int64_t TensorLayout::num_parameters() const {

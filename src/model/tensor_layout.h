@@ -22,12 +22,15 @@ struct TensorPlacement {
   std::int64_t row_size = 0;
   std::int64_t device_rows = 0;  // >= num_rows
   std::int64_t row_stride = 0;   // elements between rows, >= row_size
+  std::int64_t first_row = 0;    // of the published tensor, where this is a part of it
   Fp8Use fp8 = Fp8Use::kNone;
   std::size_t offset_bytes = 0;  // into the allocation
   bool joins_previous = false;
-  // Tensors of different groups share memory: only one group's are there at a time. kResident: always there.
+  // Tensors of different groups share memory: only one group's are there at a time. kResident: always there. kInParts: in that
+  // memory too, as many rows at a time as it holds.
   int group = kResident;
   static constexpr int kResident = -1;
+  static constexpr int kInParts = -2;
 
   std::int64_t num_parameters() const { return num_rows * row_size; }
 };
@@ -36,6 +39,8 @@ struct TensorPlacement {
 struct TensorLayout {
   std::vector<TensorPlacement> tensors;
   std::size_t total_bytes = 0;
+  std::size_t shared_offset =
+      0;  // where the groups' memory begins, up to the end; 0: there are none
 
   std::int64_t num_parameters() const;
 };
@@ -43,11 +48,18 @@ struct TensorLayout {
 // A tensor's group, by its name; TensorPlacement::kResident for most.
 using GroupOfTensor = std::function<int(const std::string& name)>;
 
-// Gives tensors groups; those of each group lie behind all residents, group over group.
+// Gives tensors groups; those of each group lie behind all residents, group over group. One that is kInParts gets no room of its own.
 TensorLayout share_memory(const TensorLayout& layout, DType dtype, const GroupOfTensor& group_of);
 
 // Those of one group, in place.
 TensorLayout tensors_of_group(const TensorLayout& layout, int group);
+
+// Some rows of the tensor that is kInParts, at the begin of the groups' memory.
+TensorLayout rows_in_parts(const TensorLayout& layout, std::int64_t first_row,
+                           std::int64_t num_rows);
+// How many the memory holds at a time, a multiple of kRowsOfPart; 0: no tensor is kInParts.
+inline constexpr std::int64_t kRowsOfPart = 16;
+std::int64_t max_rows_in_parts(const TensorLayout& layout, DType dtype);
 
 TensorLayout lay_out_tensors(std::span<const WeightSpec> specs, DType dtype);
 

@@ -71,5 +71,34 @@ TEST(TensorLayout, WithoutABaseThereIsWhatTheListHas) {
   EXPECT_EQ(find.linear("b").bias, nullptr);
 }
 
+// b and c share memory, of which a quarter of `large` fits at a time.
+TEST(TensorLayout, AMatrixMayTakeTheMemoryOfOthersInParts) {
+  std::vector<WeightSpec> list = small_list();
+  list.push_back({.name = "large", .shape = {130, 16}});
+  const TensorLayout plain = lay_out_tensors(list, DType::kF32);
+  const TensorLayout shared = share_memory(plain, DType::kF32, [](const std::string& name) {
+    if (name == "b.weight") return 0;
+    if (name == "c.weight") return 1;
+    return name == "large" ? TensorPlacement::kInParts : TensorPlacement::kResident;
+  });
+  EXPECT_EQ(shared.tensors[2].offset_bytes, shared.shared_offset);
+  EXPECT_EQ(shared.tensors[4].offset_bytes, shared.shared_offset);
+  EXPECT_EQ(shared.tensors[5].offset_bytes, shared.shared_offset);
+  EXPECT_GE(shared.shared_offset, shared.tensors[3].offset_bytes + 7 * 4 * 4);
+  EXPECT_EQ(shared.total_bytes, shared.shared_offset + 16 * 32 * 4) << "as much as c takes";
+  EXPECT_EQ(tensors_of_group(shared, 0).tensors.size(), 1u);
+  EXPECT_EQ(tensors_of_group(shared, TensorPlacement::kResident).tensors.size(), 3u);
+
+  EXPECT_EQ(max_rows_in_parts(shared, DType::kF32), 32);
+  EXPECT_EQ(max_rows_in_parts(plain, DType::kF32), 0);
+  const TensorLayout last = rows_in_parts(shared, 128, 16);
+  ASSERT_EQ(last.tensors.size(), 1u);
+  EXPECT_EQ(last.tensors[0].name, "large");
+  EXPECT_EQ(last.tensors[0].first_row, 128);
+  EXPECT_EQ(last.tensors[0].num_rows, 2) << "there are no more";
+  EXPECT_EQ(last.tensors[0].device_rows, 16);
+  EXPECT_EQ(last.tensors[0].offset_bytes, shared.shared_offset);
+}
+
 }  // namespace
 }  // namespace gapless

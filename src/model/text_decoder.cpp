@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/dense_ops.h"
+#include "kernels/restored_linear.h"
 
 namespace gapless {
 
@@ -158,7 +159,7 @@ Status TextDecoder::compute_logits(Stream& stream, const void* hidden, int num_r
   // A row per sequence, in prefill too: the same few-row algorithm, so that a token's logits do not
   // depend on the kind of step that made them.
   head.decode = true;
-  return context_.kernels->linear(stream, head);
+  return restored_linear(*context_.kernels, stream, head);
 }
 
 }  // namespace gapless

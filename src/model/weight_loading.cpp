@@ -7,7 +7,6 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "model/staged_upload.h"
 #include "weights/random_tensors.h"
 
 namespace gapless {
@@ -27,11 +26,13 @@ Status load_dense(StagedUpload& upload, const WeightSource& source, const Tensor
                   DType dtype, std::byte* to_dev) {
   const std::size_t element_bytes = dtype_bytes(dtype);
   const std::int64_t count = tensor.num_parameters();
+  const std::int64_t before = tensor.first_row * tensor.row_size;
   for (std::int64_t first = 0; first < count;) {
     GAPLESS_ASSIGN_OR_RETURN(const std::span<std::byte> piece, upload.begin_piece());
     const std::int64_t now =
         std::min(count - first, static_cast<std::int64_t>(piece.size() / element_bytes));
-    GAPLESS_RETURN_IF_ERROR(read_elements(source, tensor.name, dtype, piece.data(), now, first));
+    GAPLESS_RETURN_IF_ERROR(
+        read_elements(source, tensor.name, dtype, piece.data(), now, before + first));
     GAPLESS_RETURN_IF_ERROR(
         upload.end_piece(to_dev + static_cast<std::size_t>(first) * element_bytes,
                          static_cast<std::size_t>(now) * element_bytes));
@@ -54,7 +55,7 @@ Status load_padded(StagedUpload& upload, const WeightSource& source, const Tenso
     for (std::int64_t i = 0; i < rows; ++i) {
       std::byte* to = piece.data() + static_cast<std::size_t>(i) * stride_bytes;
       GAPLESS_RETURN_IF_ERROR(read_elements(source, tensor.name, dtype, to, tensor.row_size,
-                                            (row + i) * tensor.row_size));
+                                            (tensor.first_row + row + i) * tensor.row_size));
     }
     GAPLESS_RETURN_IF_ERROR(
         upload.end_piece(to_dev + static_cast<std::size_t>(row) * stride_bytes, bytes));
@@ -71,6 +72,11 @@ Status load_weights(Device& device, Stream& stream, const WeightSource& source,
   GAPLESS_ASSIGN_OR_RETURN(
       StagedUpload upload,
       StagedUpload::create(device, stream, std::min(piece_bytes, layout.total_bytes)));
+  return load_weights(upload, source, layout, dtype, weights_dev);
+}
+
+Status load_weights(StagedUpload& upload, const WeightSource& source, const TensorLayout& layout,
+                    DType dtype, void* weights_dev) {
   for (const TensorPlacement& tensor : layout.tensors) {
     std::byte* to_dev = static_cast<std::byte*>(weights_dev) + tensor.offset_bytes;
     const bool dense = tensor.row_stride == tensor.row_size;
@@ -90,6 +96,7 @@ Status fill_random_weights(Kernels& kernels, Stream& stream, std::span<const Wei
     const RandomTensorSpec spec = random_tensor_spec(*found->second, seed);
     FillRandomParams params;
     params.out = static_cast<std::byte*>(weights_dev) + tensor.offset_bytes;
+    params.first_row = tensor.first_row;
     params.num_rows = tensor.num_rows;
     params.row_size = tensor.row_size;
     params.row_stride = tensor.row_stride;

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
+#include "model/staged_upload.h"
 #include "model/tensor_layout.h"
 #include "weights/weight_map.h"
 
@@ -22,6 +23,9 @@ inline constexpr std::size_t kWeightPieceBytes = 32u << 20;
 Status load_weights(Device& device, Stream& stream, const WeightSource& source,
                     const TensorLayout& layout, DType dtype, void* weights_dev,
                     std::size_t piece_bytes = kWeightPieceBytes);
+// The same through an upload that is there already, for who loads part after part.
+Status load_weights(StagedUpload& upload, const WeightSource& source, const TensorLayout& layout,
+                    DType dtype, void* weights_dev);
 
 // The values that write_random_weights (weights/random_tensors.h) puts on disk for this list and seed,
 // rounded to T. Enqueues only. `layout`: of some or all of them.

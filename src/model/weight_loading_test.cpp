@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "model/moondream/model_weights.h"
@@ -78,6 +80,62 @@ TEST_F(WeightLoadingTest, RandomWeightsAreTheSameOnDiskAndOnTheDevice) {
     }
     EXPECT_EQ(num_different, 0u) << "pieces of " << piece_bytes;
     EXPECT_LT(num_zero, made.size() / 2);
+  }
+}
+
+// Tensors that share memory come one group after the other, and one that has no room in parts: each has the values that it has
+// where all are there, from a file and made on the device.
+TEST_F(WeightLoadingTest, GroupsAndPartsHaveTheValuesOfTheWhole) {
+  config_.text.vocab_size = 200;
+  const testing_files::TemporaryFolder folder;
+  ASSERT_TRUE(
+      write_random_model({.config = config_, .random_seed = kWeightsSeed}, folder.path()).ok());
+  const auto source = WeightSource::open(folder.path(), weight_specs(config_));
+  ASSERT_TRUE(source.ok()) << source.status().to_string();
+  const TensorLayout plain = lay_out_weights(config_, DType::kF32);
+  const std::vector<float> loaded = loaded_contents(folder.path(), kWeightPieceBytes);
+  const std::vector<float> made = random_contents();
+  const auto weights =
+      allocate_weights(*device_, *stream_, config_, DType::kF32, [this](const std::string& name) {
+        return shared_group_of(config_, PreparedFormat::kFp8, name);
+      });
+  const TensorLayout& shared = weights->layout;
+  const auto expect_values_of = [&](const TensorLayout& part, const std::vector<float>& whole) {
+    const std::vector<float> actual = contents(*weights);
+    for (const TensorPlacement& tensor : part.tensors) {
+      const auto from = std::ranges::find(plain.tensors, tensor.name, &TensorPlacement::name);
+      for (std::int64_t row = 0; row < tensor.num_rows; ++row) {
+        const auto at = [&](const TensorPlacement& place, std::int64_t r) {
+          return place.offset_bytes / sizeof(float) +
+                 static_cast<std::size_t>(r * place.row_stride);
+        };
+        ASSERT_EQ(std::memcmp(&actual[at(tensor, row)], &whole[at(*from, tensor.first_row + row)],
+                              static_cast<std::size_t>(tensor.row_size) * sizeof(float)),
+                  0)
+            << tensor.name << " row " << tensor.first_row + row;
+      }
+    }
+  };
+  int num_groups = 0;
+  const auto expect_values = [&](const TensorLayout& part) {
+    ASSERT_FALSE(part.tensors.empty());
+    ++num_groups;
+    ASSERT_TRUE(
+        load_weights(*device_, *stream_, *source, part, DType::kF32, weights->buffer.data()).ok());
+    expect_values_of(part, loaded);
+    ASSERT_TRUE(fill_random_weights(*kernels_, *stream_, weight_specs(config_), kWeightsSeed, part,
+                                    weights->buffer.data())
+                    .ok());
+    expect_values_of(part, made);
+  };
+  for (const TensorPlacement& tensor : shared.tensors) {
+    if (tensor.group >= 0) expect_values(tensors_of_group(shared, tensor.group));
+  }
+  EXPECT_EQ(num_groups, 4 * 2 + 4 * 2 + 2) << "text, vision, projector";
+  const std::int64_t rows = max_rows_in_parts(shared, DType::kF32);
+  ASSERT_LT(rows, config_.text.vocab_size);
+  for (std::int64_t first = 0; first < config_.text.vocab_size; first += rows) {
+    expect_values(rows_in_parts(shared, first, rows));
   }
 }
 

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/dense_ops.h"
+#include "kernels/restored_linear.h"
 #include "tests/per_device/kernels_fixture.h"
 
 namespace gapless {
@@ -378,6 +380,50 @@ TEST_F(LinearTest, RestoredRowsAreThoseThatWerePrepared) {
                                             .in = kIn,
                                             .out = out}));
     EXPECT_TRUE(bits_equal(floats(restored), expected));
+  }
+}
+
+// A product that restores its rows first, all at once or some at a time, has the bits of that with rows that are there.
+TEST_F(LinearTest, ProductsOfRestoredRowsAreThoseOfRowsThatAreThere) {
+  constexpr int kIn = 256, kOut = 5008, kNumRows = 3;
+  const TestTensor x = random_tensor(kNumRows * kIn), bias = random_tensor(kOut, 0.5f);
+  for (const PreparedFormat format : {PreparedFormat::kNative, PreparedFormat::kFp8}) {
+    const std::size_t bytes = kernels_->prepared_linear_bytes(kIn, kOut, format);
+    if (bytes == 0) GTEST_SKIP() << "this backend prepares nothing";
+    const TestTensor weight = random_tensor(std::size_t{kOut} * kIn, 0.06f);
+    if (format == PreparedFormat::kFp8) {
+      run(kernels_->round_to_fp8(
+          *stream_, {.weight = weight.device.data(), .num_rows = kOut, .row_size = kIn}));
+    }
+    const LinearWeights there{.weight = weight.dev(), .bias = bias.dev(), .in = kIn, .out = kOut};
+    const Buffer prepared = poisoned_bytes(bytes);
+    run(kernels_->prepare_linear(*stream_, {.weights = there,
+                                            .prepared = prepared.data(),
+                                            .format = format,
+                                            .total_in = kIn,
+                                            .total_out = kOut}));
+    const auto product = [&](const LinearWeights& weights, bool decode) {
+      Buffer y = poisoned(std::size_t{kNumRows} * kOut);
+      LinearParams params = dense_linear(*kernels_, x.dev(), weights, y.data(), kNumRows);
+      params.decode = decode;
+      run(restored_linear(*kernels_, *stream_, params));
+      return floats(y);
+    };
+    for (const auto& [rows_at_once, decode] :
+         {std::pair(kOut, false), std::pair(kOut, true), std::pair(2560, true)}) {
+      SCOPED_TRACE(rows_at_once);
+      const Buffer shared = poisoned(static_cast<std::size_t>(rows_at_once) * kIn);
+      LinearWeights restored = there;
+      restored.weight = shared.data();
+      restored.restore = {.prepared = prepared.data(),
+                          .format = format,
+                          .total_in = kIn,
+                          .total_out = kOut,
+                          .weight = shared.data(),
+                          .in = kIn,
+                          .out = rows_at_once};
+      EXPECT_TRUE(bits_equal(product(restored, decode), product(there, decode)));
+    }
   }
 }
 

@@ -13,15 +13,17 @@ TEST_F(FillRandomTest, IsTheHostsValueOfEveryElementRoundedToT) {
   struct Case {
     std::int64_t rows, size, stride;
     float mean, stddev;
+    std::int64_t first_row = 0;
   };
   for (const Case& c : {Case{7, 588, 592, 0, 0.02f}, Case{1, 5, 5, 0, 1}, Case{33, 63, 64, 1, 0},
-                        Case{1000, 257, 264, 0, 0.5f}}) {
+                        Case{1000, 257, 264, 0, 0.5f}, Case{9, 63, 64, 0, 0.5f, 5}}) {
     const RandomTensorSpec spec{.seed = 0x123456789abcdefull,
                                 .tensor_hash = hash_tensor_name("model.text.wte"),
                                 .mean = c.mean,
                                 .stddev = c.stddev};
     const Buffer out = poisoned(static_cast<std::size_t>((c.rows + 1) * c.stride));
     run(kernels_->fill_random(*stream_, {.out = out.data(),
+                                         .first_row = c.first_row,
                                          .num_rows = c.rows,
                                          .row_size = c.size,
                                          .row_stride = c.stride,
@@ -33,7 +35,8 @@ TEST_F(FillRandomTest, IsTheHostsValueOfEveryElementRoundedToT) {
     std::vector<float> expected;
     for (std::int64_t r = 0; r < c.rows; ++r) {
       for (std::int64_t i = 0; i < c.stride; ++i) {
-        const float value = random_value(spec, static_cast<std::uint64_t>(r * c.size + i));
+        const float value =
+            random_value(spec, static_cast<std::uint64_t>((c.first_row + r) * c.size + i));
         expected.push_back(i < c.size ? round_to(dtype(), value) : 0.0f);
       }
     }

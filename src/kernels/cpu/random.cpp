@@ -18,7 +18,8 @@ void fill_random_as(const FillRandomParams& params) {
   ThreadPool::shared().parallel_for(params.num_rows, [&](std::int64_t r) {
     T* row = static_cast<T*>(params.out) + r * params.row_stride;
     // Four values come from one draw; a row may begin and end inside one.
-    const std::int64_t begin = r * params.row_size, end = begin + params.row_size;
+    const std::int64_t begin = (params.first_row + r) * params.row_size;
+    const std::int64_t end = begin + params.row_size;
     for (std::int64_t block = begin / 4; block * 4 < end; ++block) {
       float values[4];
       random_values_of_block(spec, static_cast<std::uint64_t>(block), values);

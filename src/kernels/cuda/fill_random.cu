@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(kThreads) fill_random_kernel(FillRandomParams 
     const std::int64_t row = i / p.row_stride, column = i % p.row_stride;
     const float value =
         column < p.row_size
-            ? random_value(spec, static_cast<std::uint64_t>(row * p.row_size + column))
+            ? random_value(spec,
+                           static_cast<std::uint64_t>((p.first_row + row) * p.row_size + column))
             : 0.0f;
     out[i] = __float2bfloat16_rn(value);
   }

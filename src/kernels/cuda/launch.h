@@ -20,6 +20,8 @@ struct LaunchShape {
   unsigned cluster = 1;  // blocks along x that form a cluster
   // That a thread starts with, where warps exchange some of them; 0: they do not.
   int registers = 0;
+  // False: the kernel starts when its predecessor is through, whatever that one lets it do.
+  bool overlaps = true;
 };
 
 // Makes the stream's device the calling thread's current one.
@@ -57,7 +59,7 @@ Status launch(const char* name, Stream& stream, const LaunchShape& shape, void (
   if (error != cudaSuccess) return launch_status(error, name);
   cudaLaunchAttribute attributes[2] = {};
   unsigned num_attributes = 0;
-  if (kPath.has_copy_engine) {
+  if (kPath.has_copy_engine && shape.overlaps) {
     cudaLaunchAttribute& overlap = attributes[num_attributes++];
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -34,7 +34,7 @@ inline namespace GAPLESS_PATH {
 class MatrixLinear {
  public:
   static StatusOr<std::unique_ptr<MatrixLinear>> create(Device& device);
-  // Device memory that it takes.
+  // Device memory that it takes at most: what it widens products for depends on the GPU and on cuBLASLt's release.
   static std::size_t device_bytes();
   ~MatrixLinear();
   MatrixLinear(const MatrixLinear&) = delete;

@@ -157,10 +157,7 @@ __device__ const char* tile_of(const RestoreLinearParams& p, const NeighbourPlac
   return tile_at<kFormat>(p, place.row / kPreparedTileRows, place.column / kPreparedTileColumns);
 }
 
-// A warp writes eight rows at a time.
-//
-// What comes next starts when this has ended, not before: products with few rows read their weights ahead, because nobody
-// else writes weights in a step.
+// A warp writes eight rows at a time. What comes next multiplies by what is written here: it does not start early.
 __global__ void __launch_bounds__(kThreads)
     restore_native_kernel(RestoreLinearParams p, std::int64_t num_pairs) {
   wait_for_predecessor();

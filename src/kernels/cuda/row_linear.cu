@@ -18,8 +18,9 @@
 //
 // Prepared weights (prepared_linear.h) arrive in one contiguous piece per stage, a quarter faster
 // than boxes of a row-major matrix: the memory likes long runs. Those of the first stages are asked
-// for before wait_for_predecessor: weights are never written in a step. Where the step says which columns
-// are needed (LinearParams::needed) a block waits for that first, and walks over the tiles that hold some.
+// for before wait_for_predecessor: no step writes weights but those that it restores, whose product waits. Where the
+// step says which columns are needed (LinearParams::needed) a block waits for that first, and walks over the tiles that
+// hold some.
 #include <algorithm>
 
 #include "kernels/cuda/device/barriers.cuh"
@@ -420,12 +421,14 @@ Status check_job(const LinearParams& params, int num_rows) {
 }
 
 template <int kRows>
-Status launch_rows(Stream& stream, const Launch& params, int num_jobs, int num_blocks) {
+Status launch_rows(Stream& stream, const Launch& params, int num_jobs, int num_blocks,
+                   bool overlaps) {
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_blocks),
                                        static_cast<unsigned>(num_jobs * params.num_slices)),
                           .block = dim3(kThreads),
                           .shared_bytes = Layout<kRows>::kBytes,
-                          .cluster = kHasClusters ? static_cast<unsigned>(params.num_ranks) : 1};
+                          .cluster = kHasClusters ? static_cast<unsigned>(params.num_ranks) : 1,
+                          .overlaps = overlaps};
   return launch("row_linear", stream, shape, row_linear_kernel<kRows>, params);
 }
 
@@ -467,11 +470,14 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
   params.num_slices = (params.num_rows + rows - 1) / rows;
   int most_tiles = 0;
   bool few_tiles = true, many_columns = true;
+  // Rows that this step restored must not be read ahead.
+  bool overlaps = true;
   for (int i = 0; i < num_jobs; ++i) {
     const LinearParams& linear = jobs[i].linear;
     const LinearWeights& w = linear.weights;
     GAPLESS_RETURN_IF_ERROR(check_job(linear, params.num_rows));
     params.jobs[i] = make_job(jobs[i]);
+    overlaps = overlaps && w.restore.prepared == nullptr;
     if (params.jobs[i].prepared == nullptr) {
       GAPLESS_RETURN_IF_ERROR(
           describe_boxes(params.weight_boxes[i], w.weight, w.out, w.in, w.in, kTileRows));
@@ -492,11 +498,11 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
   }
   switch (rows) {
     case 8:
-      return launch_rows<8>(stream, params, num_jobs, num_blocks);
+      return launch_rows<8>(stream, params, num_jobs, num_blocks, overlaps);
     case 16:
-      return launch_rows<16>(stream, params, num_jobs, num_blocks);
+      return launch_rows<16>(stream, params, num_jobs, num_blocks, overlaps);
     default:
-      return launch_rows<kMaxSliceRows>(stream, params, num_jobs, num_blocks);
+      return launch_rows<kMaxSliceRows>(stream, params, num_jobs, num_blocks, overlaps);
   }
 }
 

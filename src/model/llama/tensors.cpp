@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <utility>
 
 #include "model/model_shape.h"
+#include "model/prepared_weights.h"
 
 namespace gapless {
 namespace {
@@ -121,12 +123,22 @@ TextWeights find_text_weights(const TensorFinder& find, const LlamaConfig& confi
   return text;
 }
 
-int llama_block_of(const std::string& name) {
+int llama_group_of(const std::string& name) {
+  // Of a model with tied embeddings there is no such tensor: embeddings are read by row.
+  if (name == "lm_head.weight") return TensorPlacement::kInParts;
   constexpr std::string_view kBlocks = "model.layers.";
-  if (!name.starts_with(kBlocks) || !name.ends_with("_proj.weight")) {
-    return TensorPlacement::kResident;
+  if (!name.starts_with(kBlocks)) return TensorPlacement::kResident;
+  // As prepared_parts() lists the products that they make.
+  constexpr std::pair<std::string_view, int> kParts[] = {
+      {".q_proj.weight", 0},    {".k_proj.weight", 0},  {".v_proj.weight", 0},
+      {".gate_proj.weight", 1}, {".up_proj.weight", 1}, {".o_proj.weight", 2},
+      {".down_proj.weight", 3}};
+  for (const auto& [matrix, part] : kParts) {
+    if (name.ends_with(matrix)) {
+      return group_of_matrix(std::stoi(name.substr(kBlocks.size())), part);
+    }
   }
-  return std::stoi(name.substr(kBlocks.size()));
+  return TensorPlacement::kResident;
 }
 
 StatusOr<DecoderWeights> allocate_weights(Device& device, Stream& stream, const LlamaConfig& config,

@@ -21,8 +21,8 @@ std::vector<WeightSpec> weight_specs(const LlamaConfig& config);
 // The decoder that they make. `find` knows weight_specs(config).
 TextWeights find_text_weights(const TensorFinder& find, const LlamaConfig& config);
 
-// The block whose matrix a tensor is, or TensorPlacement::kResident: these may share memory (DecoderBlock::shares_rows).
-int llama_block_of(const std::string& name);
+// Groups of tensors that may share memory (GroupOfTensor): those of prepare_decode_weights.
+int llama_group_of(const std::string& name);
 
 // As the function of the same name in moondream/model_weights.h.
 StatusOr<DecoderWeights> allocate_weights(Device& device, Stream& stream, const LlamaConfig& config,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "model/moondream/tensors.h"
+#include "model/prepared_weights.h"
 #include "model/weight_format.h"
 
 namespace gapless {
@@ -102,15 +103,27 @@ RegionWeights find_region(const TensorFinder& find, const ModelConfig& config) {
           .decoder = find_region_decoder(find, config)};
 }
 
-// The block (of "model.text.blocks.") whose matrix a tensor is; kResident: none.
-int block_of_matrix(const std::string& name, std::string_view blocks) {
-  if (!name.starts_with(blocks)) return TensorPlacement::kResident;
+// Which of a block's matrices a tensor is, as prepared_parts() lists them; none: kResident.
+struct BlockMatrix {
+  int block = TensorPlacement::kResident;
+  int part = 0;
+};
+
+// Of the blocks with this prefix.
+BlockMatrix matrix_of_block(const std::string& name, std::string_view blocks) {
+  if (!name.starts_with(blocks)) return {};
+  int part = 0;
   for (const std::string_view matrix :
-       {".attn.qkv.weight", ".attn.proj.weight", ".mlp.fc1.weight", ".mlp.fc2.weight"}) {
-    if (name.ends_with(matrix)) return std::stoi(name.substr(blocks.size()));
+       {".attn.qkv.weight", ".mlp.fc1.weight", ".attn.proj.weight", ".mlp.fc2.weight"}) {
+    if (name.ends_with(matrix)) return {std::stoi(name.substr(blocks.size())), part};
+    ++part;
   }
-  return TensorPlacement::kResident;
+  return {};
 }
+
+constexpr std::string_view kTextBlocks = "model.text.blocks.";
+constexpr std::string_view kVisionBlocks = "model.vision.blocks.";
+constexpr std::string_view kProjector = "model.vision.proj_mlp.";
 
 void find_all(const TensorFinder& find, const ModelConfig& config, ModelWeights& weights) {
   weights.vision = find_vision(find, config.vision);
@@ -138,18 +151,40 @@ bool may_share_rows(const ModelConfig& config) {
   return true;
 }
 
-int text_block_of(const std::string& name) {
-  return block_of_matrix(name, "model.text.blocks.");
+int shared_group_of(const ModelConfig& config, PreparedFormat format, const std::string& name) {
+  if (name == "model.text.lm_head.weight") return TensorPlacement::kInParts;
+  const BlockMatrix text = matrix_of_block(name, kTextBlocks);
+  if (text.block >= 0) return group_of_matrix(text.block, text.part);
+  // In T they are read as they are stored, and a prepared copy would be as large.
+  if (format == PreparedFormat::kNative) return TensorPlacement::kResident;
+  const int first_vision = config.text.n_layers;
+  const BlockMatrix vision = matrix_of_block(name, kVisionBlocks);
+  if (vision.block >= 0) return group_of_matrix(first_vision + vision.block, vision.part);
+  if (!name.starts_with(kProjector) || !name.ends_with(".weight")) {
+    return TensorPlacement::kResident;
+  }
+  return group_of_matrix(first_vision + config.vision.enc_n_layers,
+                         name.ends_with("fc1.weight") ? 0 : 1);
+}
+
+std::vector<LinearWeights*> other_prepared_matrices(PreparedFormat format, ModelWeights& weights) {
+  if (format == PreparedFormat::kNative) return {};
+  std::vector<LinearWeights*> matrices;
+  for (VisionBlockWeights& block : weights.vision.blocks) {
+    matrices.insert(matrices.end(), {&block.qkv, &block.fc1, &block.proj, &block.fc2});
+  }
+  matrices.insert(matrices.end(), {&weights.projector.fc1, &weights.projector.fc2});
+  return matrices;
 }
 
 int int8_group_of(const ModelConfig& config, const std::string& name) {
   const int head = config.text.n_layers, first_vision = head + 1;
   if (name == "model.text.lm_head.weight") return head;
-  if (name == "model.vision.proj_mlp.fc1.weight" || name == "model.vision.proj_mlp.fc2.weight") {
+  if (name.starts_with(kProjector) && name.ends_with(".weight")) {
     return first_vision + config.vision.enc_n_layers;
   }
-  const int vision_block = block_of_matrix(name, "model.vision.blocks.");
-  return vision_block == TensorPlacement::kResident ? text_block_of(name)
+  const int vision_block = matrix_of_block(name, kVisionBlocks).block;
+  return vision_block == TensorPlacement::kResident ? matrix_of_block(name, kTextBlocks).block
                                                     : first_vision + vision_block;
 }
 

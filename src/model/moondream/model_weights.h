@@ -61,12 +61,13 @@ TensorLayout lay_out_weights(const ModelConfig& config, DType dtype);
 // Which products and norms the decoder has; the addresses mean nothing.
 TextWeights describe_text_weights(const ModelConfig& config);
 
-// Whether the rows of the text blocks' matrices may share memory (DecoderBlock::shares_rows): in a model without experts.
+// Whether matrices may share memory for their rows (LinearWeights::restore): in a model without experts.
 bool may_share_rows(const ModelConfig& config);
 
 // Groups of tensors that may share memory (GroupOfTensor).
-// Group i: the matrices of text block i.
-int text_block_of(const std::string& name);
+// Those of prepare_decode_weights (SharedRows), with these others: in 8 bits the vision encoder's and the projector's matrices.
+int shared_group_of(const ModelConfig& config, PreparedFormat format, const std::string& name);
+std::vector<LinearWeights*> other_prepared_matrices(PreparedFormat format, ModelWeights& weights);
 // Group i: those of int8_groups()[i].
 int int8_group_of(const ModelConfig& config, const std::string& name);
 

@@ -1,6 +1,7 @@
 #include "model/moondream/projector.h"
 
 #include "kernels/dense_ops.h"
+#include "kernels/restored_linear.h"
 
 namespace gapless {
 
@@ -20,8 +21,8 @@ Status Projector::project(Stream& stream, const void* features, TileGrid tiles,
   GAPLESS_RETURN_IF_ERROR(
       context_.record(stream, "vision.pooled", workspace_.pooled, rows, 2 * shape_.dim));
 
-  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_in()));
-  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_out(embeddings)));
+  GAPLESS_RETURN_IF_ERROR(restored_linear(kernels, stream, mlp_in()));
+  GAPLESS_RETURN_IF_ERROR(restored_linear(kernels, stream, mlp_out(embeddings)));
   return context_.record(stream, "vision.projection", embeddings, rows, weights_.fc2.out);
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/dense_ops.h"
+#include "kernels/restored_linear.h"
 
 namespace gapless {
 
@@ -32,7 +33,7 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   const VisionWorkspace& w = workspace_;
 
   GAPLESS_RETURN_IF_ERROR(kernels.norm(stream, norm_for(block.qkv, w.x, block.ln1, rows)));
-  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, qkv(block, rows)));
+  GAPLESS_RETURN_IF_ERROR(restored_linear(kernels, stream, qkv(block, rows)));
   VisionAttentionParams attention;
   attention.qkv = w.qkv;
   attention.out = w.attention;
@@ -41,17 +42,17 @@ Status VisionEncoder::run_block(Stream& stream, const VisionBlockWeights& block,
   attention.num_heads = shape_.num_heads;
   attention.head_dim = shape_.head_dim;
   GAPLESS_RETURN_IF_ERROR(kernels.vision_attention(stream, attention));
-  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, projection(block, rows)));
+  GAPLESS_RETURN_IF_ERROR(restored_linear(kernels, stream, projection(block, rows)));
 
   GAPLESS_RETURN_IF_ERROR(
       kernels.norm(stream, norm_for(block.fc1, w.after_attention, block.ln2, rows)));
-  GAPLESS_RETURN_IF_ERROR(kernels.linear(stream, mlp_in(block, rows)));
+  GAPLESS_RETURN_IF_ERROR(restored_linear(kernels, stream, mlp_in(block, rows)));
   if (block.fc2.fp8 != nullptr) {
     GAPLESS_RETURN_IF_ERROR(
         kernels.rows_to_fp8(stream, in_place_rows_to_fp8(*context_.kernels, w.inner, block.fc2.in,
                                                          block.fc2.in, w.row_scales, rows)));
   }
-  return kernels.linear(stream, mlp_out(block, rows));
+  return restored_linear(kernels, stream, mlp_out(block, rows));
 }
 
 NormParams VisionEncoder::norm_for(const LinearWeights& product, const void* x,

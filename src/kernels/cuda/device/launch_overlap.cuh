@@ -7,7 +7,8 @@
 // Four kernels read before they wait: row_linear and decoder_kernel weights, which no step writes,
 // decoder_kernel also the row states (DecoderBlocksParams), decode_attention the cache (its
 // file says why it may), and summarize, behind grammar_masks, logits and row states: that kernel
-// waits before it lets its successor start, so whoever made them is through.
+// waits before it lets its successor start, so whoever made them is through. Rows of weights that a
+// step restores are multiplied by a row_linear that is launched without overlap (LaunchShape::overlaps).
 //
 // On paths without it a kernel starts when its predecessor is through (launch.h), and both are
 // nothing.
