@@ -7,7 +7,9 @@ Starts `gapless serve`, sends pictures of 100 megapixels (files of about 2 MB, h
 all at once, and asks beside them, again and again, for /health, a text question, and a question about a small picture
 that the server knows. Before that, clients go away in the middle of the decoding (and cutting), and it is measured how
 soon it ends (gapless_picture_memory_bytes). Needs Pillow. Clients and server share the machine's cores (--cores limits
-both); each of the three who ask is a process of its own, so that the senders' work in Python does not count as waiting.
+both); each of those who ask is a process of its own, so that the senders' work in Python does not count as waiting.
+A server that does nothing but answer is asked in the same way as /health, at the same time and on the same cores: how long
+that takes ("nothing" in the result) is not gapless's doing.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import multiprocessing
 import os
 import random
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -152,6 +155,23 @@ def ask(port, method, path, body=None, timeout=1200):
     return answer
 
 
+def answer_nothing(listener):
+    """A server that has nothing to do."""
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+class Nothing:
+    def __init__(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self.process = multiprocessing.Process(target=answer_nothing, args=(listener,), daemon=True)
+        self.process.start()
+
+
 def probe(request, pause_s, done, results):
     """Asks again and again, `pause_s` after each answer, and notes how long each took."""
     milliseconds, failures = [], 0
@@ -255,7 +275,9 @@ def measure(options):
             "jpeg": originals[0], "progressive jpeg": make_progressive_jpeg(SIDE), "png": originals[1],
             "webp": make_webp(SIDE, False), "lossless webp": make_webp(SIDE, True)}, options.cancels)
 
+    nothing = Nothing()
     probes = {"health": Probe(server.port, "GET", "/health", None, 0.02),
+              "nothing": Probe(nothing.port, "GET", "/", None, 0.02),
               "text": Probe(server.port, "POST", "/v1/query", text, 0.2),
               "known_picture": Probe(server.port, "POST", "/v1/query", small, 0.2)}
     statuses = [None] * options.count
@@ -273,6 +295,7 @@ def measure(options):
     for thread in senders:
         thread.join()
     summaries = {name: one.stop() for name, one in probes.items()}
+    nothing.process.terminate()
     peak_mb = server.memory_mb("VmHWM")
     server.stop()
     return {

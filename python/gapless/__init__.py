@@ -13,12 +13,12 @@ from importlib.metadata import version as _version
 
 from ._batch import batch
 from ._images import EncodedImage, encode_image
-from ._model import Model, SegmentStream, TextStream, vl
+from ._model import ChatStream, Model, SegmentStream, TextStream, vl
 from .errors import BatchError, Error, RequestError, ServerError
 
 __version__ = _version("gapless")
 
 __all__ = [
-    "BatchError", "EncodedImage", "Error", "Model", "RequestError", "SegmentStream", "ServerError", "TextStream",
+    "BatchError", "ChatStream", "EncodedImage", "Error", "Model", "RequestError", "SegmentStream", "ServerError", "TextStream",
     "__version__", "batch", "encode_image", "vl",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from glob import escape as glob_escape
+from glob import glob
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,9 +30,18 @@ def path() -> str:
     return str(binary)
 
 
+def cuda_library_folders() -> list[str]:
+    """Of NVIDIA's packages in this Python: a binary with the CUDA backend needs cuBLASLt, which is no part of the driver."""
+    found = (glob(os.path.join(glob_escape(folder), "nvidia", "*", "lib", "libcublasLt.so.*")) for folder in sys.path if folder)
+    return list(dict.fromkeys(os.path.dirname(library) for libraries in found for library in libraries))
+
+
 def environment() -> dict[str, str]:
-    """For the program: ours, and where certificates are."""
+    """For the program: ours, where certificates are, and where CUDA's libraries are."""
     variables = dict(os.environ)
+    if folders := cuda_library_folders():
+        # Behind those that somebody has chosen.
+        variables["LD_LIBRARY_PATH"] = ":".join(filter(None, [variables.get("LD_LIBRARY_PATH"), *folders]))
     if "SSL_CERT_FILE" not in variables and "SSL_CERT_DIR" not in variables:
         found = next((name for name in _CERTIFICATES if os.path.exists(name)), None)
         if found:

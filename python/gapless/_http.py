@@ -176,6 +176,9 @@ class EventStream:
             return None
         try:
             while line := response.readline():
+                if line == b"data: [DONE]\n":
+                    self._end(response)
+                    return None
                 if line.startswith(b"data: "):
                     return self._take(response, json.loads(line[6:]))
         except BaseException:
@@ -196,10 +199,14 @@ class EventStream:
         if event.get("error"):
             raise _request_error(event, None)
         if event.get("completed"):
-            response.read()
-            self._response = None
-            self._client.give_back(self._connection, response)
+            self._end(response)
         return event
+
+    def _end(self, response: http.client.HTTPResponse) -> None:
+        """Its connection can be used again."""
+        response.read()
+        self._response = None
+        self._client.give_back(self._connection, response)
 
 
 def _has_ended(connection: http.client.HTTPConnection) -> bool:

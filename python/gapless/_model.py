@@ -16,6 +16,9 @@ from .errors import Error, ServerError
 from .types import (
     CaptionOutput,
     CaptionStream,
+    ChatMessage,
+    ChatOutput,
+    ChatStreamOutput,
     DetectOutput,
     Picture,
     PointOutput,
@@ -65,6 +68,17 @@ class TextStream(_Stream, Iterator[str]):
             chunk = self._next_event().get("chunk")
             if chunk:
                 return str(chunk)
+
+
+class ChatStream(_Stream, Iterator[str]):
+    """The text of a chat's answer, as it comes."""
+
+    def __next__(self) -> str:
+        while True:
+            choices = self._next_event().get("choices")
+            text = choices[0].get("delta", {}).get("content") if choices else None
+            if text:
+                return str(text)
 
 
 class SegmentStream(_Stream, Iterator[SegmentUpdate]):
@@ -171,17 +185,37 @@ class Model:
             return SegmentStream(self, self._stream("segment", body))
         return cast(SegmentOutput, self._ask("segment", body))
 
-    def _ask(self, skill: str, body: dict[str, Any]) -> dict[str, Any]:
+    @overload
+    def chat(self, messages: Sequence[ChatMessage], stream: Literal[False] = False, settings: Settings | None = None,
+             reasoning: bool | None = None) -> ChatOutput: ...
+    @overload
+    def chat(self, messages: Sequence[ChatMessage], *, stream: Literal[True], settings: Settings | None = None,
+             reasoning: bool | None = None) -> ChatStreamOutput: ...
+
+    def chat(self, messages: Sequence[ChatMessage], stream: bool = False, settings: Settings | None = None,
+             reasoning: bool | None = None) -> ChatOutput | ChatStreamOutput:
+        """`{"message": {"role", "content"}, "finish_reason"}`: the next turn of a conversation in OpenAI's words. The
+        address of a picture in it is encode_image(picture).image_url."""
+        body: dict[str, Any] = {**(settings or {}), "messages": list(messages)}
+        if reasoning is not None:
+            body["reasoning"] = reasoning
+        if stream:
+            return {"message": ChatStream(self, self._stream("chat/completions", body))}
+        answer = self._ask("chat/completions", body)
+        choice = answer["choices"][0]
+        return {"message": choice["message"], "finish_reason": choice["finish_reason"], "usage": answer["usage"]}
+
+    def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         self._check_open()
         try:
-            return self._client.post(f"{self._client.address.prefix}/{skill}", body)
+            return self._client.post(f"{self._client.address.prefix}/{path}", body)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
 
-    def _stream(self, skill: str, body: dict[str, Any]) -> EventStream:
+    def _stream(self, path: str, body: dict[str, Any]) -> EventStream:
         self._check_open()
         try:
-            return self._client.stream(f"{self._client.address.prefix}/{skill}", {**body, "stream": True})
+            return self._client.stream(f"{self._client.address.prefix}/{path}", {**body, "stream": True})
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
 

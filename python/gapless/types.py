@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Union, runtime_check
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-    from ._model import SegmentStream, TextStream
+    from ._model import ChatStream, SegmentStream, TextStream
 
 
 @runtime_checkable
@@ -101,6 +101,34 @@ class CaptionStream(TypedDict):
     caption: TextStream
 
 
+class ChatMessage(TypedDict):
+    """A turn. `content` is a text, or parts of OpenAI's kinds `text` and `image_url`."""
+
+    role: str
+    content: object
+
+
+class _MaybeMore(TypedDict, total=False):
+    reasoning: str  # these two with `reasoning=True`
+    reasoning_details: dict[str, Any]
+    tool_calls: list[dict[str, Any]]  # of a text model that was given `tools` in the settings
+
+
+class ChatAnswer(_MaybeMore):
+    role: str
+    content: str | None  # None: only tool_calls
+
+
+class ChatOutput(TypedDict):
+    message: ChatAnswer
+    finish_reason: str
+    usage: dict[str, Any]
+
+
+class ChatStreamOutput(TypedDict):
+    message: ChatStream
+
+
 class DetectOutput(Answered):
     objects: list[Region]
 
@@ -128,7 +156,8 @@ class SegmentUpdate(TypedDict, total=False):
 
 
 __all__ = [
-    "Answered", "CaptionOutput", "CaptionStream", "DetectOutput", "Grounding", "Metrics", "Picture", "Point",
+    "Answered", "CaptionOutput", "CaptionStream", "ChatAnswer", "ChatMessage", "ChatOutput", "ChatStream",
+    "ChatStreamOutput", "DetectOutput", "Grounding", "Metrics", "Picture", "Point",
     "PointOutput", "QueryOutput", "QueryStream", "Reasoning", "Region", "SegmentOutput", "SegmentStream", "SegmentUpdate",
     "Settings", "SpatialRef", "SupportsArray", "SupportsImageUrl",
 ]

@@ -4,6 +4,7 @@
 #include <csetjmp>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 // jpeglib.h needs stdio before it, jerror.h needs jpeglib.h.
 // clang-format off
@@ -28,6 +29,12 @@ constexpr int kStripRows = 32;
 constexpr std::int64_t kMinBandedPixels = 1 << 17;
 constexpr std::int64_t kMaxBandedPixels = 1 << 24;
 
+// The coefficients of one component of a picture in several scans, which libjpeg holds all at once.
+struct Coefficients {
+  jvirt_barray_ptr blocks = nullptr;  // nullptr: there are none, or their memory has been seen
+  std::size_t num_bytes = 0;
+};
+
 struct JpegReader {
   jpeg_decompress_struct info;
   jpeg_error_mgr errors;
@@ -37,6 +44,10 @@ struct JpegReader {
   const StopCheck* stop = nullptr;
   bool created = false;
   bool stopped = false;
+  // libjpeg's own, which are called by those that take their places.
+  decltype(jpeg_memory_mgr::request_virt_barray) request_blocks = nullptr;
+  decltype(jpeg_memory_mgr::access_virt_barray) access_blocks = nullptr;
+  Coefficients coefficients[MAX_COMPONENTS];
 
   JpegReader() = default;
   JpegReader(const JpegReader&) = delete;
@@ -85,6 +96,34 @@ void on_progress(j_common_ptr info) {
   std::longjmp(reader.on_error, 1);
 }
 
+// libjpeg takes the memory of coefficients by malloc and says where it is when it begins to fill it: in time for huge
+// pages, of which a cancelled picture's hundreds of megabytes are given back sooner.
+jvirt_barray_ptr request_coefficients(j_common_ptr info, int pool_id, boolean pre_zero,
+                                      JDIMENSION blocks_per_row, JDIMENSION num_rows,
+                                      JDIMENSION max_access) {
+  JpegReader& reader = reader_of(info);
+  const jvirt_barray_ptr blocks =
+      reader.request_blocks(info, pool_id, pre_zero, blocks_per_row, num_rows, max_access);
+  for (Coefficients& free : reader.coefficients) {
+    if (free.blocks != nullptr) continue;
+    free = {blocks, sizeof(JBLOCK) * blocks_per_row * num_rows};
+    break;
+  }
+  return blocks;
+}
+
+JBLOCKARRAY access_coefficients(j_common_ptr info, jvirt_barray_ptr blocks, JDIMENSION first_row,
+                                JDIMENSION num_rows, boolean writable) {
+  JpegReader& reader = reader_of(info);
+  const JBLOCKARRAY rows = reader.access_blocks(info, blocks, first_row, num_rows, writable);
+  for (Coefficients& mine : reader.coefficients) {
+    if (mine.blocks != blocks || first_row != 0) continue;
+    prefer_huge_pages(rows[0], mine.num_bytes);
+    mine.blocks = nullptr;
+  }
+  return rows;
+}
+
 bool read_header(JpegReader& reader, const unsigned char* data, unsigned long num_bytes) {
   reader.info.err = jpeg_std_error(&reader.errors);
   reader.errors.error_exit = jump_with_message;
@@ -95,7 +134,10 @@ bool read_header(JpegReader& reader, const unsigned char* data, unsigned long nu
   reader.created = true;
   reader.progress.progress_monitor = on_progress;
   reader.info.progress = &reader.progress;
-  reader.info.mem->max_memory_to_use = kMaxJpegWorkBytes;
+  jpeg_memory_mgr& memory = *reader.info.mem;
+  memory.max_memory_to_use = kMaxJpegWorkBytes;
+  reader.request_blocks = std::exchange(memory.request_virt_barray, request_coefficients);
+  reader.access_blocks = std::exchange(memory.access_virt_barray, access_coefficients);
   jpeg_mem_src(&reader.info, data, num_bytes);
   jpeg_read_header(&reader.info, TRUE);
   return true;

@@ -6,12 +6,16 @@
 
 namespace gapless {
 
-void reserve_raster(std::vector<std::uint8_t>& pixels, std::size_t num_bytes) {
-  pixels.reserve(num_bytes);
+void prefer_huge_pages(void* memory, std::size_t num_bytes) {
   if (num_bytes < kMinHugeRasterBytes) return;
-  const WholePages pages = whole_pages(pixels.data(), num_bytes);
+  const WholePages pages = whole_pages(memory, num_bytes);
   // A system without huge pages refuses, and nothing is lost.
   (void)madvise(pages.data(), pages.size(), MADV_HUGEPAGE);
+}
+
+void reserve_raster(std::vector<std::uint8_t>& pixels, std::size_t num_bytes) {
+  pixels.reserve(num_bytes);
+  prefer_huge_pages(pixels.data(), num_bytes);
 }
 
 }  // namespace gapless

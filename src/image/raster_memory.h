@@ -1,4 +1,4 @@
-// The memory of a picture's raster.
+// The memory of a picture's raster, and of whatever else is as large.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,16 @@
 
 namespace gapless {
 
-// The C library maps allocations from this size on by themselves and unmaps them when they are freed.
-inline constexpr std::size_t kMinHugeRasterBytes = std::size_t{32} << 20;
+// The program has the C library map allocations from this size on by themselves (apps/main.cpp); they are unmapped when
+// they are freed.
+inline constexpr std::size_t kMinHugeRasterBytes = std::size_t{8} << 20;
 
-// Reserves room for num_bytes and touches none of it. A large raster gets huge pages where the operating system has
-// them: hundreds of megabytes of small ones take as long to give back as a cancelled picture may live on.
+// A large block of memory gets huge pages where the operating system has them, for what of it was not touched yet. Small
+// ones take long to give back: hundreds of megabytes as long as a cancelled picture may live on. And meanwhile nobody else
+// changes the address space, which a thread that only allocates may have to do. Nothing where num_bytes is small.
+void prefer_huge_pages(void* memory, std::size_t num_bytes);
+
+// Reserves room for num_bytes and touches none of it; of a large raster in huge pages.
 void reserve_raster(std::vector<std::uint8_t>& pixels, std::size_t num_bytes);
 
 }  // namespace gapless

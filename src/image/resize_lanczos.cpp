@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "image/lanczos_sums.h"
+#include "image/raster_memory.h"
 
 namespace gapless {
 namespace {
@@ -132,8 +133,9 @@ LanczosResize::LanczosResize(int in_width, int in_height, int out_width, int out
     if (size == out_size) continue;
     if (!passes_.empty()) {
       middle_row_bytes_ = bytes_of_row(width);
-      middle_ = std::make_unique_for_overwrite<std::uint8_t[]>(middle_row_bytes_ *
-                                                               static_cast<std::size_t>(height));
+      const std::size_t middle_bytes = middle_row_bytes_ * static_cast<std::size_t>(height);
+      middle_ = std::make_unique_for_overwrite<std::uint8_t[]>(middle_bytes);
+      prefer_huge_pages(middle_.get(), middle_bytes);
     }
     passes_.push_back({is_horizontal, width, height, LanczosTaps(size, out_size)});
     size = out_size;

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import unittest
 
-from cli import BINARY, PICTURE, FolderTest, environment, gapless
+from cli import BINARY, PICTURE, ROOT, FolderTest, environment, gapless
 
 QUESTION = ("query", "--device", "cpu", "--question", "How many circles are there?")
 SMALL = PICTURE.parent / "small.png"
@@ -58,6 +58,15 @@ class RunTest(FolderTest):
             self.bad(1, *QUESTION, "--image", "-", "--image", "-", stdin=picture, says="one picture")
         with open(BINARY, "rb") as program:
             self.bad(1, *QUESTION, "--image", "-", stdin=program)
+
+    def test_a_gif_is_told_by_its_bytes(self):
+        """Which is told by the bytes, not by the name."""
+        animated = ROOT / "src/image/testdata/animated.gif"
+        (self.folder / "no.ending").write_bytes(animated.read_bytes())
+        told = [json.loads(self.good("detect", "--device", "cpu", "--json", "--object", "circle", "--image", path))
+                for path in (animated, self.folder / "no.ending")]
+        self.assertEqual(told[0]["objects"], told[1]["objects"])
+        self.bad(1, *QUESTION, "--image", self.write("cut.gif", "GIF89a"), says="GIF")
 
     def test_a_picture_by_its_address(self):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pictures)

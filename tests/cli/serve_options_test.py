@@ -160,6 +160,20 @@ class ServeOptionsTest(FolderTest):
             self.assertNotIn("may use this server", server.text())
         self.assertFalse(path.exists())
 
+    def test_routers_have_five_seconds_to_notice_that_it_leaves(self):
+        """Unless told otherwise. A second signal ends it, so that nobody waits here."""
+        with self.serving() as server:
+            port = server.port()
+            server.wait_for(" ready ")
+            self.assertEqual(status_of(port, path="/ready"), 200)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for(r"leaving: /ready is 503, requests are taken for 5 s more")
+            until(lambda: status_of(port, path="/ready") == 503)
+            self.assertEqual(status_of(port), 200, "new connections are taken")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(GUARD_SECONDS), 0)
+            self.assertNotIn("draining", server.text())
+
     def test_it_ends_with_its_parent(self):
         """Which is killed; the server is then a child of another process."""
         path = self.folder / "socket"

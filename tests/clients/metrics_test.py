@@ -136,6 +136,17 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(self.value(self.families, "vllm:num_preemptions"), 0)
         self.assertLess(abs(time.time() - self.value(self.families, "vllm:lora_requests_info")), 3600)
 
+    def test_the_time_per_output_token_is_the_answers(self):
+        """Of an answer of one token there is none."""
+        name = "vllm:request_time_per_output_token_seconds"
+        before = self.read()
+        body = json.dumps({"prompt": "Hello?", "max_tokens": 21, "ignore_eos": True}).encode()
+        with urllib.request.urlopen(urllib.request.Request(self.server.url + "/v1/completions", data=body)) as response:
+            self.assertEqual(json.loads(response.read())["usage"]["completion_tokens"], 21)
+        after = self.wait_for(lambda families: self.value(families, name, "_count") == self.value(before, name, "_count") + 1)
+        grown = lambda name: self.value(after, name, "_sum") - self.value(before, name, "_sum")
+        self.assertAlmostEqual(20 * grown(name), grown("vllm:request_decode_time_seconds"), delta=1e-6)
+
     def test_an_idle_server_holds_nothing(self):
         """Its pages are full of pictures that were asked about, which give way to whoever comes."""
         idle = self.wait_for(lambda families: self.value(families, "vllm:kv_cache_usage_perc") == 0)

@@ -1,4 +1,5 @@
-"""Two replicas behind a router, restarted one after the other while clients ask: no request is lost."""
+"""Two replicas behind a router: every route and stream comes through, and when they are restarted one after the other while
+clients ask, no request is lost."""
 
 import base64
 import json
@@ -57,7 +58,55 @@ class Client(threading.Thread):
         assert answer.endswith("data: [DONE]\n\n"), answer
 
 
+def post(url, path, **body):
+    request = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=GUARD_SECONDS) as response:
+        return response.headers["Content-Type"], response.read().decode()
+
+
+def said(answer):
+    """Without what differs from call to call."""
+    if isinstance(answer, dict):
+        return {name: said(value) for name, value in answer.items()
+                if name not in ("id", "created", "request_id", "metrics", "system_fingerprint", "prompt_tokens_details")}
+    return [said(value) for value in answer] if isinstance(answer, list) else answer
+
+
+def routes(picture):
+    """Moondream's and OpenAI's, with a body for each, and of both a stream."""
+    message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": picture}},
+                                           {"type": "text", "text": "How many circles are there?"}]}
+    about = {"image_url": picture}
+    chat = {"messages": [message], "max_tokens": 8}
+    return [("/v1/query", {**about, "question": "How many circles are there?"}), ("/v1/caption", {**about, "length": "short"}),
+            ("/v1/detect", {**about, "object": "circle"}), ("/v1/point", {**about, "object": "circle"}),
+            ("/v1/caption", {**about, "stream": True}), ("/v1/chat/completions", chat),
+            ("/v1/chat/completions", {**chat, "stream": True}), ("/v1/completions", {"prompt": "Hello?", "max_tokens": 4})]
+
+
+def parsed(answer):
+    """Of a stream its events."""
+    kind, text = answer
+    if not kind.startswith("text/event-stream"):
+        return said(json.loads(text))
+    events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    return [event if event == "[DONE]" else said(json.loads(event)) for event in events]
+
+
 class RollingRestartTest(unittest.TestCase):
+    def check_routes(self, url, replica, picture):
+        """Each is answered as the replica itself answers it."""
+        for path, body in routes(picture):
+            with self.subTest(path, stream=body.get("stream", False)):
+                answer = parsed(post(url, path, **body))
+                self.assertEqual(answer, parsed(post(replica.url, path, **body)))
+                if body.get("stream"):
+                    self.assertGreater(len(answer), 2)
+        # A model whose name nobody knows is refused as there.
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            post(url, "/v1/query", question="a", model="other")
+        self.assertEqual(caught.exception.code, 404)
+
     def start(self, port="0"):
         return Server("--port", str(port), "--drain-lead", str(LEAD_SECONDS), "--drain-seconds", str(GUARD_SECONDS))
 
@@ -85,6 +134,7 @@ class RollingRestartTest(unittest.TestCase):
         picture = "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
         clients = [Client(router.url, picture) for _ in range(4)]
         try:
+            self.check_routes(router.url, replicas[0], picture)
             for client in clients:
                 client.start()
             for number in range(2):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import gapless
 import numpy
-from gapless.types import Point, Region
+from gapless.types import ChatMessage, Point, Region
 from PIL import Image
 from typing_extensions import assert_type
 
@@ -18,6 +18,9 @@ def use(model: gapless.Model, array: "numpy.ndarray[tuple[int, ...], numpy.dtype
     assert_type(model.point("a.png", "a", settings={"max_objects": 1})["points"], list[Point])
     assert_type(model.segment(model.encode_image(b""), "a")["path"], str)
     assert_type(model.segment(b"", "a", stream=True), gapless.SegmentStream)
+    turns: list[ChatMessage] = [{"role": "user", "content": "a"}]
+    assert_type(model.chat(turns)["message"]["content"], str | None)
+    assert_type(model.chat(turns, stream=True, reasoning=False)["message"], gapless.ChatStream)
     model.query("a.png", 3)  # type: ignore[call-overload]
     model.detect(3, "a")  # type: ignore[arg-type]
 

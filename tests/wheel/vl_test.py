@@ -4,9 +4,12 @@ import base64
 import io
 import json
 import os
+import re
+import subprocess
 import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import moondream
 import numpy
@@ -14,11 +17,24 @@ from PIL import Image
 
 import gapless
 from gapless._http import _has_ended
-from support import (EXAMPLES, GUARD_SECONDS, PICTURE, QUESTION, FakeServer, answer_bytes, get, stream_bytes, wait_until)
+from support import (PICTURE, QUESTION, ROOT, FakeServer, answer_bytes, get, stream_bytes, wait_until)
+
+
+@contextmanager
+def tcp_server(*options):
+    """Moondream's client speaks TCP only: a server of its own. Its address."""
+    command = [os.environ["GAPLESS_TEST_BINARY"], "serve", "--device", "cpu", "--port", "0", "--drain-lead", "0", *map(str, options)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            url = next(found[1] for line in server.stderr if (found := re.search(r"listening url=(\S+)", line)))
+            next(line for line in server.stderr if " ready model=" in line)
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            yield url
+        finally:
+            server.terminate()
 
 
 class AnswersTest(unittest.TestCase):
-    """Both clients ask the same server."""
 
     @classmethod
     def setUpClass(cls):
@@ -30,44 +46,62 @@ class AnswersTest(unittest.TestCase):
         cls.model.close()
 
     def test_answers_are_those_of_moondreams_client(self):
-        # Which speaks TCP only: a server of its own, the same model.
-        import re
-        import subprocess
-        with subprocess.Popen([os.environ["GAPLESS_TEST_BINARY"], "serve", "--device", "cpu", "--port", "0"],
-                              stderr=subprocess.PIPE, text=True) as server:
-            try:
-                url = next(found[1] for line in server.stderr if (found := re.search(r"listening url=(\S+)", line)))
-                next(line for line in server.stderr if " ready model=" in line)
-                threading.Thread(target=server.stderr.read, daemon=True).start()
-                theirs = moondream.vl(endpoint=url + "/v1")
-                for ours in (self.model, gapless.vl(endpoint=url), gapless.vl(endpoint=url + "/v1")):
-                    for call in (lambda model: model.query(self.picture, QUESTION),
-                                 lambda model: model.query(question="Hello?", settings={"max_tokens": 4}),
-                                 lambda model: model.caption(self.picture, length="short"),
-                                 lambda model: model.caption(self.picture),
-                                 lambda model: model.detect(self.picture, "circle"),
-                                 lambda model: model.point(self.picture, "circle", settings={"max_objects": 1}),
-                                 lambda model: model.query(self.picture, "What is here?", spatial_refs=[[0.3, 0.2]])):
-                        expected = call(theirs)
-                        self.assertEqual(expected, {name: call(ours)[name] for name in expected})
-                for model in (self.model, theirs):
-                    whole = model.caption(self.picture)["caption"]
-                    self.assertEqual("".join(model.caption(self.picture, stream=True)["caption"]), whole)
-                    self.assertEqual("".join(model.query(self.picture, QUESTION, stream=True)["answer"]),
-                                     model.query(self.picture, QUESTION)["answer"])
-            finally:
-                server.terminate()
+        # Which names a model in every chat.
+        with tcp_server("--served-model-name", "moondream3-preview") as url:
+            theirs = moondream.vl(endpoint=url + "/v1")
+            for ours in (self.model, gapless.vl(endpoint=url), gapless.vl(endpoint=url + "/v1")):
+                for call in (lambda model: model.query(self.picture, QUESTION),
+                             lambda model: model.query(question="Hello?", settings={"max_tokens": 4}),
+                             lambda model: model.caption(self.picture, length="short"),
+                             lambda model: model.caption(self.picture),
+                             lambda model: model.caption(self.picture, "long"),
+                             lambda model: model.detect(self.picture, "circle"),
+                             lambda model: model.point(self.picture, "circle", settings={"max_objects": 1}),
+                             lambda model: model.point(self.picture, "circle", spatial_refs=[[0.3, 0.2]]),
+                             lambda model: model.query(self.picture, "What is here?", spatial_refs=[[0.3, 0.2]]),
+                             lambda model: model.chat(self.conversation()),
+                             lambda model: model.chat(self.conversation(), settings={"max_tokens": 3, "temperature": 0, "top_p": 0.5})):
+                    expected = call(theirs)
+                    self.assertEqual(expected, {name: call(ours)[name] for name in expected})
+            for model in (self.model, theirs):
+                whole = model.caption(self.picture)["caption"]
+                self.assertEqual("".join(model.caption(self.picture, stream=True)["caption"]), whole)
+                self.assertEqual("".join(model.query(self.picture, QUESTION, stream=True)["answer"]),
+                                 model.query(self.picture, QUESTION)["answer"])
+                self.assertEqual("".join(model.chat(self.conversation(), stream=True)["message"]),
+                                 model.chat(self.conversation())["message"]["content"])
 
-    def test_segments_whole_and_streamed(self):
-        settings = {"max_tokens": 60, "temperature": 3, "seed": 2}
-        with gapless.vl("random:moondream3-small:2", device="cpu") as ours:
-            answer = ours.segment(self.picture, "circle", settings=settings)
+    def conversation(self):
+        picture = {"type": "image_url", "image_url": {"url": self.model.encode_image(self.picture).image_url}}
+        return [{"role": "user", "content": [picture, {"type": "text", "text": "What is here?"}]},
+                {"role": "assistant", "content": "Shapes."},
+                {"role": "user", "content": QUESTION}]
+
+    def test_segments_and_reasoning_are_those_of_moondreams_client(self):
+        """Of the shipped Moondream 3 in small, which has both."""
+        tiny3 = ROOT / "models/tiny3"
+        question = "How many triangles are there?"
+        with tcp_server("--model", tiny3, "--served-model-name", "moondream3-preview") as url, gapless.vl(tiny3, device="cpu") as ours:
+            theirs = moondream.vl(endpoint=url + "/v1")
+            for call in (lambda model: model.segment(self.picture, "cross"),
+                         lambda model: model.segment(self.picture, "cross", spatial_refs=[[0.5, 0.5]]),
+                         lambda model: model.query(self.picture, question, reasoning=True),
+                         lambda model: model.chat(self.conversation(), reasoning=True),
+                         lambda model: model.chat(self.conversation(), reasoning=False)):
+                expected = call(theirs)
+                self.assertEqual(expected, {name: call(ours)[name] for name in expected})
+            self.assertTrue(ours.query(self.picture, question, reasoning=True)["reasoning"]["text"])
+            answer = ours.segment(self.picture, "cross")
             self.assertRegex(answer["path"], r"^[Mm]( -?[\d.]+){2}")
             self.assertIs(answer["coarse"], True)
-            events = list(ours.segment(self.picture, "circle", stream=True, settings=settings))
+            events = list(ours.segment(self.picture, "cross", stream=True))
+            self.assertEqual(events, list(theirs.segment(self.picture, "cross", stream=True)))
             self.assertEqual(events[0], {"bbox": answer["bbox"]})
             self.assertEqual("".join(event["chunk"] for event in events[1:-1]), answer["path"])
             self.assertEqual(events[-1], {"path": answer["path"], "bbox": answer["bbox"], "completed": True})
+            # A stream has the answer alone, as there.
+            self.assertEqual("".join(ours.query(self.picture, question, stream=True, reasoning=True)["answer"]),
+                             "".join(theirs.query(self.picture, question, stream=True, reasoning=True)["answer"]))
 
     def test_pictures_of_every_kind(self):
         file = PICTURE.read_bytes()
@@ -237,6 +271,27 @@ class ConnectionsTest(unittest.TestCase):
         _, model = self.fake(lambda connection, number: connection.sendall(stream_bytes([{"chunk": "a", "completed": False}])))
         with self.assertRaises(gapless.ServerError):
             list(model.query(question="a", stream=True)["answer"])
+
+    def test_a_chats_stream(self):
+        chunk = lambda **delta: b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
+        framed = lambda pieces: (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                 + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n")
+        whole = [chunk(role="assistant"), chunk(reasoning="because"), chunk(content="a"), chunk(content=None),
+                 b'data: {"choices": [], "usage": {}}\n\n', chunk(content="b"), b"data: [DONE]\n\n"]
+        server, model = self.fake(lambda connection, number: connection.sendall(framed(whole)) or True)
+        turns = [{"role": "user", "content": "a"}]
+        for _ in range(2):
+            self.assertEqual(list(model.chat(turns, stream=True, settings={"seed": 3})["message"]), ["a", "b"])
+        self.assertEqual(server.num_connections, 1, "a stream that was read to its end keeps its connection")
+        path, body = server.requests[0]
+        self.assertEqual((path, json.loads(body)), ("/v1/chat/completions", {"messages": turns, "seed": 3, "stream": True}))
+        failed = [chunk(content="a"), b'data: {"error": {"message": "lost", "code": "device_error", "param": null}}\n\n']
+        for pieces, error in ((failed, gapless.RequestError), (whole[:-1], gapless.ServerError)):
+            _, model = self.fake(lambda connection, number: connection.sendall(framed(pieces)))
+            stream = model.chat(turns, stream=True)["message"]
+            self.assertEqual(next(stream), "a")
+            with self.assertRaises(error):
+                list(stream)
 
     def test_segments_as_moondreams_servers_stream_them(self):
         box = {"x_min": 0.25, "y_min": 0.5, "x_max": 0.75, "y_max": 0.75}
