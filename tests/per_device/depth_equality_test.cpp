@@ -783,7 +783,7 @@ TEST_F(DepthEqualityTest, LogitsThatNobodyReadsChangeNoAnswer) {
       request.settings.confidence = true;
       // Without temperature as many objects as there are, else more than that.
       if (temperature > 0) {
-        request.settings.logit_bias = {{model_->config.tokenizer.coord_id, 12}};
+        request.settings.logit_bias = {{model_->config.tokenizer.coord_id, 50}};
       }
       asks.push_back({std::move(request), static_cast<int>(asks.size())});
     }

@@ -177,8 +177,9 @@ std::size_t CpuKernels::scale_heads_scratch_bytes(int max_tokens,
   return cpu::scale_heads_scratch_bytes(max_tokens, heads);
 }
 
-std::size_t CpuKernels::region_scratch_bytes(int, int dim, int inner_dim, int max_out) const {
-  return cpu::region_scratch_bytes(dim, inner_dim, max_out);
+std::size_t CpuKernels::region_scratch_bytes(int max_rows, int dim, int inner_dim,
+                                             int max_out) const {
+  return cpu::region_scratch_bytes(max_rows, dim, inner_dim, max_out);
 }
 
 std::unique_ptr<Kernels> make_cpu_kernels(DType dtype) {

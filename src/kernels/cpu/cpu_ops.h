@@ -36,7 +36,7 @@ void embed(const VectorOps& ops, const EmbedParams& params);
 
 // regions.cpp; scratch: region_scratch_bytes()
 void decode_regions(const VectorOps& ops, const DecodeRegionsParams& params);
-std::size_t region_scratch_bytes(int dim, int inner_dim, int max_out);
+std::size_t region_scratch_bytes(int max_rows, int dim, int inner_dim, int max_out);
 
 // grammar_masks.cpp
 void grammar_masks(const GrammarMasksParams& params);
