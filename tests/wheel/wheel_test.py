@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 import zipfile
 from pathlib import Path
@@ -36,6 +37,16 @@ class WheelTest(unittest.TestCase):
             self.assertIn(name, names)
         self.assertTrue(any(name.endswith("/licenses/LICENSE") for name in names))
         self.assertFalse([name for name in names if "/tests/" in name or name.endswith((".cpp", ".h"))])
+
+    def test_pip_install_of_the_repository_puts_the_same_files_there(self):
+        """That compiles everything first; here it is the build of the tests that is installed, by the same rules."""
+        build = Path(os.environ["GAPLESS_TEST_BINARY"]).parents[1]
+        with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(WHEEL) as wheel:
+            subprocess.run(["cmake", "--install", str(build), "--prefix", folder], capture_output=True, check=True)
+            installed = {str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file()}
+            place = "gapless/_installed/"
+            self.assertEqual(installed, {name.removeprefix(place) for name in wheel.namelist()
+                                         if name.startswith(place) and not name.endswith("/")})
 
     def test_libraries_that_not_every_linux_has_come_along(self):
         binary = next(CLEAN.glob("lib/python*/site-packages/gapless/_installed/bin/gapless"))
