@@ -140,7 +140,7 @@ TEST(MemoryPlanTest, ARefusalNamesOptionsThatDo) {
 // What is large of a GPU's kernels: bfloat16, prepared matrices in T or in 8 bits, and a workspace.
 class GpuSizes final : public ReferenceKernels {
  public:
-  static constexpr std::size_t kWorkspaceBytes = std::size_t{48} << 20;
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 
   explicit GpuSizes(Buffer workspace) : workspace_(std::move(workspace)) {}
   DType activation_dtype() const override { return DType::kBF16; }
@@ -167,7 +167,7 @@ StatusOr<std::unique_ptr<Kernels>> make_gpu_sizes(Device& device) {
 // The two small cards (bench/small_cards.py): one row and the full context of Moondream 2 fit, with room to spare, and matrices
 // take little more than those of the checkpoint.
 TEST(MemoryPlanTest, MoondreamFitsASmallCard) {
-  constexpr std::size_t kSpare = std::size_t{64} << 20;
+  constexpr std::size_t kSpare = std::size_t{32} << 20;
   struct Card {
     WeightFormat weights;
     KvFormat kv_cache;

@@ -15,7 +15,7 @@ constexpr std::size_t kWorkspaceBytes = 32u << 20;
 // Of the rows that run_aside() multiplies at a time: 13 crops of Moondream 2, 6,144 tokens of prompts.
 constexpr std::size_t kResidualCopyBytes = 24u << 20;
 // Of those that are widened.
-constexpr std::size_t kWidenedBytes = 16u << 20;
+constexpr std::size_t kWidenedBytes = 8u << 20;
 // Algorithms are chosen for these numbers of rows, the next one above the actual number.
 constexpr int kRowBuckets[] = {64,   128,  256,  384,  512,  768,  1024,
                                1536, 2048, 3072, 4096, 6144, 8192, 10240};
