@@ -79,7 +79,7 @@ TEST(MemoryPlanTest, WhatFitsIsChosenAndWhatDoesNotIsRefusedWithWhatWould) {
   const std::size_t weights = bytes_of_part(roomy.plan, "weights");
 
   int num_usual = 0, num_small = 0, num_refused = 0;
-  for (std::size_t bytes = weights + 4 * kGibibyte; bytes > weights; bytes -= kGibibyte / 4) {
+  for (std::size_t bytes = weights + 4 * kGibibyte; bytes > weights; bytes -= kGibibyte / 16) {
     const StatusOr<FittedModel> fitted = fit(bytes, {});
     if (!fitted.ok()) {
       ++num_refused;
