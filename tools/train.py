@@ -1,7 +1,7 @@
 """Trains models/tiny from random weights on scenes drawn while it runs, and models/tiny3 from tools/upcycle.py's.
 
-With --freeze-image what the image goes through is frozen: the vision encoder, and the text blocks below the experts. So
-models/tiny3 goes on sharing them with models/tiny. With --pool (tools/make_feature_pool.py) an image's states there are
+With --freeze-image what the image goes through is frozen: the vision encoder, and the text blocks below the experts (or as many as
+--frozen-blocks says). So models/tiny3 goes on sharing them with models/tiny. With --pool (tools/make_feature_pool.py) an image's states there are
 computed once besides: for machines without a GPU. The learning-rate schedule runs over --seconds of wall time: a slower
 machine needs more of them.
 Writes checkpoint.safetensors (the averaged weights, bfloat16, published naming) and log.jsonl into --out.
@@ -32,7 +32,7 @@ from gapless_tools.prompts import Shares  # noqa: E402
 from gapless_tools.reference_model import FIXED_TENSORS, ReferenceModel, Weights, initial_weights, load_weights  # noqa: E402
 from gapless_tools.training_model import TrainingModel, dense_head_weights  # noqa: E402
 
-LOSS_WEIGHTS = {"token": 1.0, "path": 1.0, "coord": 0.5, "size": 0.25, "balance": 0.01}
+LOSS_WEIGHTS = {"token": 1.0, "path": 1.0, "hole": 0.2, "coord": 0.5, "size": 0.25, "balance": 0.01}
 LOSS_WEIGHTS |= {"kind": 0.3, "colour": 0.2, "text": 0.25, "sides": 0.5}  # of the dense heads
 INPUT_JITTER = 0.004  # of coordinates and, relative, of sizes that are fed back
 
@@ -55,6 +55,7 @@ def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--checkpoint-seconds", type=float, default=120)
     parser.add_argument("--average-seconds", type=float, default=60, help="over which weights are averaged")
     parser.add_argument("--freeze-image", action="store_true", help="what it goes through: vision, and blocks below the experts")
+    parser.add_argument("--frozen-blocks", type=int, help="with --freeze-image: so many text blocks (default: those below the experts)")
     parser.add_argument("--pool", type=Path, help="vision features; means --freeze-image")
     parser.add_argument("--freeze-inputs", action="store_true", help="with --freeze-image: embeddings too, so that no gradient goes there")
     parser.add_argument("--head-lr", type=float, default=1, help="times --lr: of the region heads")
@@ -89,7 +90,8 @@ class Training:
         self.heads = {k: {n: t.to(self.device) for n, t in head.items()} for k, head in heads.items()}
         trained = {k: v for k, v in self.weights.items() if k not in FIXED_TENSORS}
         if self.freezes:
-            self.frozen_blocks = self.config.text.moe.start_layer
+            below_experts = self.config.text.moe.start_layer
+            self.frozen_blocks = below_experts if args.frozen_blocks is None else args.frozen_blocks
             frozen = ("model.vision.", *(f"model.text.blocks.{i}." for i in range(self.frozen_blocks)))
             if args.freeze_inputs:
                 frozen += ("model.text.wte", "model.region.coord_encoder.", "model.region.size_encoder.")
@@ -109,6 +111,7 @@ class Training:
             groups[2 * is_head + (not is_matrix)]["params"].append(tensor)
         tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
         self.path_numbers = path_numbers(tokenizer, self.config.text.vocab_size).to(self.device)
+        self.path_close = tokenizer.token_to_id("Z")
         self.average = {k: v.detach().clone() for k, v in self.weights.items()}
         self.optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
         self.model = TrainingModel(self.config, self.weights, self.heads, compiled=not args.no_compile)
@@ -145,7 +148,7 @@ class Training:
                 out = {"hidden": self.model.above(batch, self.states_below(batch))}
             else:
                 out = self.model.forward(batch)
-            losses = token_losses(self.weights, out["hidden"], batch, self.path_numbers)
+            losses = token_losses(self.weights, out["hidden"], batch, self.path_numbers, self.path_close)
             slots = batch["tokens"].shape[1] // 6 * batch["tokens"].shape[0]
             losses |= region_losses(self.weights, out["hidden"], batch, slots)
             if self.model.uneven:

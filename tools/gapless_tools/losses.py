@@ -48,11 +48,12 @@ def region_losses(weights: Weights, hidden: torch.Tensor, batch: dict[str, torch
 
 
 def token_losses(
-    weights: Weights, hidden: torch.Tensor, batch: dict[str, torch.Tensor], number_of_token: torch.Tensor
+    weights: Weights, hidden: torch.Tensor, batch: dict[str, torch.Tensor], number_of_token: torch.Tensor, close: int | None
 ) -> dict[str, torch.Tensor]:
     """Of the next token, and apart from it of a path's numbers, whose neighbours are nearly as right.
 
-    `number_of_token` [vocabulary]: what a token says as a path's number, NaN where it is none.
+    `number_of_token` [vocabulary]: what a token says as a path's number, NaN where it is none. What follows `close`, the token
+    that closes an outline, says whether there is a hole: one token in thirty, so its loss has a mean of its own besides.
     """
     asked = (batch["targets"] != IGNORE).flatten().nonzero().flatten()
     norm = layer_norm(weights, "model.text.post_ln", hidden.flatten(0, 1)[asked])
@@ -63,10 +64,12 @@ def token_losses(
     count = max(1, len(asked))
     if not bool(is_number.any()):
         return {"token": each.sum() / count}
+    closed = (batch["tokens"].flatten()[asked] == (-1 if close is None else close)).float()
     distance = (number_of_token - numbers[is_number][:, None]) / NUMBER_SIGMA
     aim = torch.softmax((-0.5 * distance**2).nan_to_num(nan=float("-inf")), dim=-1)
     path = -(aim * F.log_softmax(logits[is_number], dim=-1)).sum()
-    return {"token": (each * ~is_number).sum() / count, "path": path / count}
+    hole = (each * closed).sum() / closed.sum().clamp(min=1)
+    return {"token": (each * ~is_number).sum() / count, "path": path / count, "hole": hole}
 
 
 def dense_losses(prediction: torch.Tensor, batch: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
