@@ -35,6 +35,7 @@ class UndoableRow {
     return row_.open_frame(at, next);
   }
   bool length_at_most(std::int32_t limit) { return watch_.at_most(length, limit); }
+  bool count_at_most(int, std::int32_t count, std::int32_t limit) const { return count <= limit; }
   void begin_length() {
     length = 0;
     watch_.is_original = false;
@@ -59,7 +60,7 @@ class UndoableRow {
     if (undo.depth < kMaxGrammarDepth) row_.frames[undo.depth + 1u] = undo.frames[1];
   }
 
-  LengthInterval lengths() const { return watch_.lengths; }
+  WalkInterval lengths() const { return watch_.lengths; }
   const GrammarRow& row() {
     row_.state = state;
     row_.depth = depth;
@@ -100,7 +101,7 @@ class Walk {
     return legal;
   }
 
-  LengthInterval lengths() const { return row_.lengths(); }
+  WalkInterval lengths() const { return row_.lengths(); }
   const GrammarRow& row() { return row_.row(); }
 
  private:
@@ -128,8 +129,8 @@ void walk_vocabulary(Walk& walk, const VocabularyTrie& vocabulary, const Visit& 
 
 }  // namespace
 
-LengthInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
-                                 const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask) {
+WalkInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
+                               const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask) {
   Walk walk(grammar, row, vocabulary.longest());
   walk_vocabulary(walk, vocabulary, [mask](std::span<const std::int32_t> tokens) {
     for (const std::int32_t token : tokens) {

@@ -12,8 +12,8 @@ namespace gapless {
 
 // Sets the bits of the tokens all of whose bytes are legal at `row`; `mask` comes in as zeros, bit t of word t/32.
 // One pass over the vocabulary, which leaves out what begins illegally.
-LengthInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
-                                 const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask);
+WalkInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
+                               const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask);
 
 // Calls `visit` with all legal tokens, those of the same bytes together, and where the row stands behind them.
 void visit_legal_tokens(

@@ -48,7 +48,7 @@ std::shared_ptr<const TokenMask> TokenGrammar::find(const GrammarRow& row) const
 std::shared_ptr<const TokenMask> TokenGrammar::find_or_make(const GrammarRow& row) {
   if (auto known = find(row)) return known;
   auto mask = std::make_shared<TokenMask>(static_cast<std::size_t>(vocabulary_->vocab() + 31) / 32);
-  const LengthInterval lengths = find_legal_tokens(grammar_, row, *vocabulary_, *mask);
+  const WalkInterval lengths = find_legal_tokens(grammar_, row, *vocabulary_, *mask);
   // A model without an end in its tokenizer stops at its limit, or where nothing is legal any more.
   if (may_end(grammar_, row) && eos_id_ >= 0 && eos_id_ < vocabulary_->vocab()) {
     (*mask)[static_cast<std::size_t>(eos_id_) / 32] |= 1u << (eos_id_ % 32);

@@ -60,7 +60,7 @@ class TokenGrammar {
 
  private:
   struct Entry {
-    LengthInterval lengths;
+    WalkInterval lengths;
     std::shared_ptr<const TokenMask> mask;
   };
 

@@ -33,7 +33,6 @@ GrammarTables tables_of(const Grammar& grammar) {
 
 GrammarTables tables_of(const Grammar& grammar, std::int32_t id) {
   GrammarTables tables = tables_of(grammar);
-  tables.largest_count = grammar.largest_count();
   tables.id = id;
   return tables;
 }

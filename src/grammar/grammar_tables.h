@@ -82,7 +82,6 @@ struct GrammarTables {
   std::int32_t num_classes = 0;
   std::uint16_t start = 0;
   std::uint16_t root_table = 0;
-  std::int32_t largest_count = 0;  // Grammar::largest_count()
   std::int32_t id = 0;             // not 0: of no two grammars of a device the same, ever
 };
 
@@ -107,6 +106,9 @@ struct GrammarRow {
     return true;
   }
   GAPLESS_HOST_DEVICE bool length_at_most(std::int32_t limit) { return length <= limit; }
+  GAPLESS_HOST_DEVICE bool count_at_most(int, std::int32_t count, std::int32_t limit) {
+    return count <= limit;
+  }
   GAPLESS_HOST_DEVICE void begin_length() { length = 0; }
 };
 

@@ -539,7 +539,7 @@ TEST(GrammarTest, FramesRunOutWhereAValueMustOpenOne) {
   EXPECT_FALSE(never_stuck(schema(too_few[0]), 1)) << "what the bound is for";
 }
 
-// A trial gives what the row itself would, whatever it keeps of it, and the lengths for which that holds.
+// A trial gives what the row itself would, whatever it keeps of it, and the lengths and counts for which that holds.
 TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
   const Grammar grammars[] = {
       schema(R"({"type": "object"})"),
@@ -547,10 +547,12 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
           R"({"type": "array", "items": {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 5}}})"),
       schema(
           R"({"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "array", "maxItems": 3}},
-        "required": ["b"], "maxProperties": 3})")};
+        "required": ["b"], "maxProperties": 3})"),
+      schema(
+          R"({"type": "array", "minItems": 2, "maxItems": 5, "items": {"type": "array", "maxItems": 3}})")};
   std::mt19937 random(4);
   const std::string alphabet = "{}[],:\"ab1-. ";
-  int num_legal = 0, num_overflowed = 0;
+  int num_legal = 0, num_overflowed = 0, num_other_counts = 0;
   for (const Grammar& grammar : grammars) {
     const GrammarTables tables = tables_of(grammar);
     GrammarRow row = begin_row(grammar);
@@ -566,20 +568,27 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
       GrammarRow copy = row;
       const bool legal = take(copy);
       GrammarProbe<kMaxGrammarDepth + 1> large;
-      large.begin(row);
+      WalkInterval counts[kMaxGrammarDepth + 1], counts_of_small[kMaxGrammarDepth + 1];
+      large.begin(row, counts);
       ASSERT_EQ(take(large), legal) << text;
       GrammarProbe<2> small;
-      small.begin(row);
+      small.begin(row, counts_of_small);
       const bool small_legal = take(small);
       num_overflowed += small.overflowed ? 1 : 0;
       if (!small.overflowed) {
         ASSERT_EQ(small_legal, legal) << text;
       }
-      // Any other length of the interval.
+      // Any other length of the interval, and any other counts.
       for (int i = 0; i < 3; ++i) {
         GrammarRow other = row;
-        other.length = static_cast<std::int32_t>(random() % 8);
-        if (!large.watch.lengths.contains(other.length)) continue;
+        const auto length = static_cast<std::int32_t>(random() % 8);
+        if (large.watch.lengths.contains(length)) other.length = length;
+        for (int depth = 0; depth <= row.depth; ++depth) {
+          const auto count = static_cast<std::int32_t>(random() % 6);
+          if (!counts[depth].contains(count)) continue;
+          num_other_counts += count != other.frames[depth].count ? 1 : 0;
+          other.frames[depth].count = count;
+        }
         ASSERT_EQ(take(other), legal) << text << " at length " << other.length;
       }
       if (!legal) continue;
@@ -595,6 +604,7 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
   }
   EXPECT_GT(num_legal, 2000);
   EXPECT_GT(num_overflowed, 100);
+  EXPECT_GT(num_other_counts, 2000);
 }
 
 // ---- text with calls

@@ -10,6 +10,7 @@
 //   GrammarFrame& frame(at)     of a frame that was reached
 //   bool open_frame(at, next)   a new one; false as for reach()
 //   bool length_at_most(limit)
+//   bool count_at_most(at, count, limit)   `count`: that of the frame at this depth, and what else is to be reckoned
 //   void begin_length()         length = 0
 #pragma once
 
@@ -41,13 +42,15 @@ GAPLESS_HOST_DEVICE inline int num_missing(const GrammarCondition& condition,
 
 namespace grammar_walk {
 
-// Whether some alternative still has room for what is there and for what it requires.
+// Whether some alternative still has room for what is there and for what it requires. `frame`: the row's innermost.
+template <typename Row>
 GAPLESS_HOST_DEVICE inline bool has_room(const GrammarTables& g, const GrammarAction& action,
-                                         const GrammarFrame& frame, int extra) {
+                                         Row& row, const GrammarFrame& frame, int extra) {
   for (int i = 0; i < action.num_conditions; ++i) {
     const GrammarCondition& condition = g.conditions[action.first_condition + i];
     if (condition.max < 0) return true;
-    if (frame.count + extra + num_missing(condition, frame) <= condition.max) return true;
+    const int needed = frame.count + extra + num_missing(condition, frame);
+    if (row.count_at_most(row.depth, needed, condition.max)) return true;
   }
   return false;
 }
@@ -63,16 +66,19 @@ GAPLESS_HOST_DEVICE inline bool any_left(const NameSet& names, const GrammarFram
 }
 
 // Whether a member of these names, or another one, may still come: what is required must find room behind it.
+template <typename Row>
 GAPLESS_HOST_DEVICE inline bool may_come(const GrammarTables& g, const GrammarAction& action,
-                                         const GrammarFrame& frame) {
+                                         Row& row, const GrammarFrame& frame) {
   const NameSet& names = g.name_sets[action.result];
   for (int i = 0; i < action.num_conditions; ++i) {
     const GrammarCondition& condition = g.conditions[action.first_condition + i];
-    const int room =
-        condition.max < 0 ? 1 : condition.max - frame.count - num_missing(condition, frame);
+    const int needed = frame.count + num_missing(condition, frame);
+    const bool has_more =
+        condition.max < 0 || row.count_at_most(row.depth, needed, condition.max - 1);
     // In the last places only what is required may come.
-    const bool may = room > 0 ? action.table == 1 || any_left(names, frame, nullptr)
-                              : room == 0 && any_left(names, frame, &condition.required);
+    const bool may = has_more ? action.table == 1 || any_left(names, frame, nullptr)
+                              : row.count_at_most(row.depth, needed, condition.max) &&
+                                    any_left(names, frame, &condition.required);
     if (may) return true;
   }
   return false;
@@ -87,8 +93,10 @@ GAPLESS_HOST_DEVICE inline bool close(const GrammarTables& g, const GrammarActio
   std::uint32_t roles = 0;
   for (int i = 0; i < action.num_conditions; ++i) {
     const GrammarCondition& condition = g.conditions[action.first_condition + i];
-    const bool holds = num_missing(condition, frame) == 0 && count >= condition.min &&
-                       (condition.max < 0 || count <= condition.max);
+    const bool holds =
+        num_missing(condition, frame) == 0 &&
+        (condition.min <= 0 || !row.count_at_most(row.depth, count, condition.min - 1)) &&
+        (condition.max < 0 || row.count_at_most(row.depth, count, condition.max));
     if (holds) roles |= 1u << condition.role;
   }
   if (roles == 0) return false;
@@ -133,22 +141,22 @@ GAPLESS_HOST_DEVICE inline bool act(const GrammarTables& g, const GrammarAction&
       row.state = g.next_states[frame.next + action.result];
       return true;
     case GrammarOp::kName:
-      return may_come(g, action, frame);
+      return may_come(g, action, row, frame);
     case GrammarOp::kKey: {
       std::uint32_t& word = frame.seen.words[action.result / 32];
       const std::uint32_t bit = 1u << action.result % 32;
       if ((word & bit) != 0) return false;
       word |= bit;
       ++frame.count;
-      return has_room(g, action, frame, 0);
+      return has_room(g, action, row, frame, 0);
     }
     case GrammarOp::kOtherKey:
       ++frame.count;
-      return has_room(g, action, frame, 0);
+      return has_room(g, action, row, frame, 0);
     case GrammarOp::kComma:
       ++frame.count;
       frame.next = action.table;
-      return has_room(g, action, frame, 1);
+      return has_room(g, action, row, frame, 1);
     default:
       return false;
   }
@@ -189,13 +197,35 @@ GAPLESS_HOST_DEVICE inline bool may_end(const GrammarTables& g, const GrammarRow
   return row.depth == 0 && g.may_end[row.state] != 0;
 }
 
-// The lengths (GrammarRow::length) for which something holds, all else being equal.
-struct LengthInterval {
+// The numbers at a walk's beginning, lengths (GrammarRow::length) or counts of a frame, for which something holds, all else being
+// equal.
+struct WalkInterval {
   std::int32_t least = 0;
   std::int32_t most = INT32_MAX;
 
-  GAPLESS_HOST_DEVICE bool contains(std::int32_t length) const {
-    return least <= length && length <= most;
+  GAPLESS_HOST_DEVICE bool contains(std::int32_t number) const {
+    return least <= number && number <= most;
+  }
+
+  // What was at_most `bound`, or was not, is so for no more than these.
+  GAPLESS_HOST_DEVICE void note(bool was_at_most, std::int32_t bound) {
+    if (was_at_most) {
+      if (bound < most) most = bound;
+    } else {
+      if (bound + 1 > least) least = bound + 1;
+    }
+  }
+  // Several threads of a device note what is in its memory. A number that was read long ago is no tighter than what is there.
+  GAPLESS_HOST_DEVICE void note_with_others(bool was_at_most, std::int32_t bound) {
+#ifdef __CUDA_ARCH__
+    if (was_at_most) {
+      if (bound < most) atomicMin(&most, bound);
+    } else {
+      if (bound + 1 > least) atomicMax(&least, bound + 1);
+    }
+#else
+    note(was_at_most, bound);
+#endif
   }
 };
 
@@ -203,17 +233,11 @@ struct LengthInterval {
 struct LengthWatch {
   std::int32_t begin = 0;   // the length at the beginning
   bool is_original = true;  // no other length has begun since
-  LengthInterval lengths;
+  WalkInterval lengths;
 
   GAPLESS_HOST_DEVICE bool at_most(std::int32_t length, std::int32_t limit) {
     const bool result = length <= limit;
-    if (!is_original) return result;
-    const std::int32_t bound = limit - (length - begin);
-    if (result) {
-      if (bound < lengths.most) lengths.most = bound;
-    } else {
-      if (bound + 1 > lengths.least) lengths.least = bound + 1;
-    }
+    if (is_original) lengths.note(result, limit - (length - begin));
     return result;
   }
 };
@@ -222,26 +246,33 @@ struct LengthWatch {
 // opens more of them than that ends the walk (overflowed), and kMaxGrammarDepth + 1 are always enough.
 template <int kNumFrames>
 struct GrammarProbe {
+  static_assert(kNumFrames <= 64);  // bits of `opened`
   const GrammarRow* from = nullptr;
   std::uint16_t state = 0, depth = 0;
   std::int32_t length = 0;
   bool overflowed = false;
   LengthWatch watch;
+  // By depth: for which counts at the beginning the walks' comparisons would come out the same. Outlives the probe.
+  WalkInterval* counts = nullptr;
   std::int8_t depth_of[kNumFrames];  // -1: not in use
+  std::uint64_t opened = 0;          // bit i: frames[i] was not there at the beginning
   GrammarFrame frames[kNumFrames];
 
-  GAPLESS_HOST_DEVICE void begin(const GrammarRow& row) {
+  // counts_of: [kMaxGrammarDepth + 1], intervals of all numbers at first.
+  GAPLESS_HOST_DEVICE void begin(const GrammarRow& row, WalkInterval* counts_of) {
     from = &row;
+    counts = counts_of;
     watch.begin = row.length;
     again();
   }
-  // Back to the beginning; what was noted of lengths stays.
+  // Back to the beginning; what was noted of lengths and counts stays.
   GAPLESS_HOST_DEVICE void again() {
     state = from->state;
     depth = from->depth;
     length = from->length;
     overflowed = false;
     watch.is_original = true;
+    opened = 0;
     for (int i = 0; i < kNumFrames; ++i) depth_of[i] = -1;
   }
 
@@ -250,6 +281,7 @@ struct GrammarProbe {
     if (kept == at) return true;
     if (!take_place(kept, at)) return false;
     frames[at % kNumFrames] = from->frames[at];
+    opened &= ~(std::uint64_t{1} << at % kNumFrames);
     return true;
   }
   GAPLESS_HOST_DEVICE GrammarFrame& frame(int at) { return frames[at % kNumFrames]; }
@@ -257,10 +289,18 @@ struct GrammarProbe {
     std::int8_t& kept = depth_of[at % kNumFrames];
     if (kept != at && !take_place(kept, at)) return false;
     frames[at % kNumFrames] = GrammarFrame{.next = next};
+    opened |= std::uint64_t{1} << at % kNumFrames;
     return true;
   }
   GAPLESS_HOST_DEVICE bool length_at_most(std::int32_t limit) {
     return watch.at_most(length, limit);
+  }
+  GAPLESS_HOST_DEVICE bool count_at_most(int at, std::int32_t count, std::int32_t limit) {
+    const bool result = count <= limit;
+    if ((opened >> at % kNumFrames & 1) == 0) {
+      counts[at].note_with_others(result, limit - (count - from->frames[at].count));
+    }
+    return result;
   }
   GAPLESS_HOST_DEVICE void begin_length() {
     length = 0;

@@ -1,6 +1,6 @@
-// Sets of legal tokens that were found, on the device: by grammar and place, for an interval of lengths. A place names the set of
-// entries that it may be in; a new one takes the place of the set's oldest. Nothing is ever allocated, and a full cache only
-// forgets.
+// Sets of legal tokens that were found, on the device: by grammar and place, for an interval of lengths and, of each open frame, one
+// of counts: of a list that takes forty items, the third and the thirtieth have the same. A place names the set of entries that it
+// may be in; a new one takes the place of the set's oldest. Nothing is ever allocated, and a full cache only forgets.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,19 @@
 
 namespace gapless {
 
-// A row's place but for its length, as words: equal for rows at which the same is legal. Counts beyond the largest that the
-// grammar asks for are alike.
-inline constexpr int kFrameWords = 2 + kNameWords;
+// A row's place but for its length and counts, as words.
+inline constexpr int kFrameWords = 1 + kNameWords;
 inline constexpr int kMaxPlaceWords = 1 + kFrameWords * (kMaxGrammarDepth + 1);
 
 GAPLESS_HOST_DEVICE inline int num_place_words(const GrammarRow& row) {
   return 1 + kFrameWords * (row.depth + 1);
 }
 
-GAPLESS_HOST_DEVICE inline std::uint32_t place_word(const GrammarTables& grammar,
-                                                    const GrammarRow& row, int i) {
+GAPLESS_HOST_DEVICE inline std::uint32_t place_word(const GrammarRow& row, int i) {
   if (i == 0) return row.state | static_cast<std::uint32_t>(row.depth) << 16;
   const GrammarFrame& frame = row.frames[(i - 1) / kFrameWords];
   const int part = (i - 1) % kFrameWords;
-  if (part == 0) return frame.next;
-  if (part > 1) return frame.seen.words[part - 2];
-  const std::int32_t alike = grammar.largest_count + 1;
-  return static_cast<std::uint32_t>(frame.count < alike ? frame.count : alike);
+  return part == 0 ? frame.next : frame.seen.words[part - 1];
 }
 
 // What a word adds to the hash of its place; sums do not depend on their order.
@@ -39,7 +34,8 @@ GAPLESS_HOST_DEVICE inline std::uint32_t hash_of_word(std::uint32_t word, int i)
 
 struct GrammarMaskEntry {
   std::int32_t grammar = 0;  // GrammarTables::id; 0: the entry is empty
-  LengthInterval lengths;
+  WalkInterval lengths;
+  WalkInterval counts[kMaxGrammarDepth + 1];  // by depth
   std::uint32_t place[kMaxPlaceWords] = {};
 };
 
@@ -58,17 +54,19 @@ struct GrammarMaskCache {
 struct GrammarSearch {
   std::int32_t index = 0;  // of the row in the launch
   std::int32_t set = 0;    // where it goes
-  LengthInterval lengths;  // for which that holds
+  WalkInterval lengths;    // for which that holds
+  WalkInterval counts[kMaxGrammarDepth + 1];
   std::uint32_t num_arrived = 0;
 };
 
 // Of one launch. Zeros between launches.
 struct GrammarArrivals {
-  std::uint32_t num_missing = 0;  // rows whose place was not in the cache
-  // Blocks that are through with a part of it.
-  std::uint32_t num_found = 0;
-  std::uint32_t num_copied = 0;
-  std::uint32_t num_ended = 0;  // of those that walk
+  // In one word, so that who waits for the finders learns with the last of them how many rows there are to walk: finders that have
+  // looked, and kMissingRow for each row whose place was not in the cache.
+  std::uint32_t found = 0;
+  std::uint32_t num_copied = 0;  // finders that are through with the cache
+  std::uint32_t num_ended = 0;   // blocks that are through
 };
+inline constexpr std::uint32_t kMissingRow = 1u << 16;
 
 }  // namespace gapless

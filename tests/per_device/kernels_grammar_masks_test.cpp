@@ -1,6 +1,7 @@
 // Rows that walk a grammar on the device, token by token, against the host's walk of the same grammar
 // (constraint/legal_tokens.h), which works in another way: along the vocabulary's tree, taking bytes back.
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -330,6 +331,34 @@ TEST_F(GrammarMasksTest, AKnownPlaceIsNotWalkedAgain) {
   // Another grammar in the same place of the pool is another grammar.
   tables_[2].id = 900;
   EXPECT_EQ(launch()[0], first[0]);
+}
+
+// Of a list of up to 40 items those in the middle have the same tokens: none of them may be the last, and each may be.
+TEST_F(GrammarMasksTest, ItemsInTheMiddleOfAListShareTheirPlaces) {
+  use_vocabulary(test_vocabulary(10));
+  add_all_grammars();
+  use_cache(64);
+  use_rows({3});
+  const auto num_made = [this] {
+    const auto turns = download<std::uint32_t>(turns_dev_);
+    return std::accumulate(turns.begin(), turns.end(), 0u);
+  };
+  const auto token_of = [](char byte) { return 8 + static_cast<std::int32_t>(byte); };
+  unsigned made_by_fifth = 0;
+  for (int item = 1; item <= 40; ++item) {
+    for (const char byte : {item == 1 ? '[' : ',', '7'}) {
+      ASSERT_EQ(launch()[0], expected(0)) << "before " << byte << " of item " << item;
+      take(0, token_of(byte));
+    }
+    if (item == 5) made_by_fifth = num_made();
+    if (item == 35) {
+      EXPECT_EQ(num_made(), made_by_fifth);
+    }
+  }
+  const Mask last = launch()[0];
+  EXPECT_EQ(last, expected(0));
+  EXPECT_EQ(last[static_cast<std::size_t>(token_of(',')) / 32] >> (token_of(',') % 32) & 1, 0u);
+  EXPECT_GT(num_made(), made_by_fifth);
 }
 
 TEST_F(GrammarMasksTest, OtherRowsAreLeftAlone) {

@@ -26,11 +26,18 @@ bool take_token(const GrammarTables& grammar, const TokenTexts& texts, std::int3
   return true;
 }
 
-// The tokens of some words of a mask; returns for which lengths they are those.
-LengthInterval walk_words(const GrammarTables& grammar, const GrammarRow& row,
-                          const TokenTexts& texts, int first_word, std::span<std::uint32_t> words) {
+// For which lengths, and which counts by depth, tokens are legal.
+struct Extent {
+  WalkInterval lengths;
+  WalkInterval counts[kMaxGrammarDepth + 1];
+};
+
+// The tokens of some words of a mask; returns for what they are those.
+Extent walk_words(const GrammarTables& grammar, const GrammarRow& row, const TokenTexts& texts,
+                  int first_word, std::span<std::uint32_t> words) {
+  Extent extent;
   Probe probe;
-  probe.begin(row);
+  probe.begin(row, extent.counts);
   for (std::size_t w = 0; w < words.size(); ++w) {
     const std::int32_t first_token = (first_word + static_cast<std::int32_t>(w)) * 32;
     words[w] = 0;
@@ -41,23 +48,29 @@ LengthInterval walk_words(const GrammarTables& grammar, const GrammarRow& row,
       if (legal) words[w] |= 1u << bit;
     }
   }
-  return probe.watch.lengths;
+  extent.lengths = probe.watch.lengths;
+  return extent;
 }
 
-LengthInterval walk_vocabulary(const GrammarTables& grammar, const GrammarRow& row,
-                               const TokenTexts& texts, std::span<std::uint32_t> mask) {
+void narrow(WalkInterval& all, const WalkInterval& one) {
+  all.least = std::max(all.least, one.least);
+  all.most = std::min(all.most, one.most);
+}
+
+Extent walk_vocabulary(const GrammarTables& grammar, const GrammarRow& row, const TokenTexts& texts,
+                       std::span<std::uint32_t> mask) {
   const std::size_t num_tasks = (mask.size() + kWordsPerTask - 1) / kWordsPerTask;
-  std::vector<LengthInterval> lengths(num_tasks);
+  std::vector<Extent> extents(num_tasks);
   ThreadPool::shared().parallel_for(static_cast<std::int64_t>(num_tasks), [&](std::int64_t task) {
     const auto first = static_cast<std::size_t>(task) * kWordsPerTask;
-    lengths[static_cast<std::size_t>(task)] =
+    extents[static_cast<std::size_t>(task)] =
         walk_words(grammar, row, texts, static_cast<int>(first),
                    mask.subspan(first, std::min<std::size_t>(kWordsPerTask, mask.size() - first)));
   });
-  LengthInterval all;
-  for (const LengthInterval& one : lengths) {
-    all.least = std::max(all.least, one.least);
-    all.most = std::min(all.most, one.most);
+  Extent all;
+  for (const Extent& one : extents) {
+    narrow(all.lengths, one.lengths);
+    for (int depth = 0; depth <= row.depth; ++depth) narrow(all.counts[depth], one.counts[depth]);
   }
   return all;
 }
@@ -65,7 +78,10 @@ LengthInterval walk_vocabulary(const GrammarTables& grammar, const GrammarRow& r
 bool is_of(const GrammarMaskEntry& entry, const GrammarTables& grammar, const GrammarRow& row) {
   if (entry.grammar != grammar.id || !entry.lengths.contains(row.length)) return false;
   for (int i = 0; i < num_place_words(row); ++i) {
-    if (entry.place[i] != place_word(grammar, row, i)) return false;
+    if (entry.place[i] != place_word(row, i)) return false;
+  }
+  for (int depth = 0; depth <= row.depth; ++depth) {
+    if (!entry.counts[depth].contains(row.frames[depth].count)) return false;
   }
   return true;
 }
@@ -75,7 +91,7 @@ void find_tokens(const GrammarMasksParams& params, const GrammarTables& grammar,
   const GrammarMaskCache& cache = params.cache;
   auto hash = static_cast<std::uint32_t>(grammar.id);
   for (int i = 0; i < num_place_words(row); ++i) {
-    hash += hash_of_word(place_word(grammar, row, i), i);
+    hash += hash_of_word(place_word(row, i), i);
   }
   const std::size_t set = hash % static_cast<std::uint32_t>(cache.num_sets);
   const std::size_t first = set * kGrammarCacheWays;
@@ -85,12 +101,13 @@ void find_tokens(const GrammarMasksParams& params, const GrammarTables& grammar,
     std::copy_n(mask_at(at), mask.size(), mask.begin());
     return;
   }
-  const LengthInterval lengths = walk_vocabulary(grammar, row, params.texts, mask);
+  const Extent extent = walk_vocabulary(grammar, row, params.texts, mask);
   const std::size_t at = first + cache.turns[set]++ % kGrammarCacheWays;
   GrammarMaskEntry& entry = cache.entries[at];
   entry.grammar = grammar.id;
-  entry.lengths = lengths;
-  for (int i = 0; i < num_place_words(row); ++i) entry.place[i] = place_word(grammar, row, i);
+  entry.lengths = extent.lengths;
+  std::copy_n(extent.counts, row.depth + 1, entry.counts);
+  for (int i = 0; i < num_place_words(row); ++i) entry.place[i] = place_word(row, i);
   std::copy(mask.begin(), mask.end(), mask_at(at));
 }
 

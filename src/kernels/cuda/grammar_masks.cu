@@ -133,6 +133,10 @@ __device__ void move_row(const GrammarMasksParams& p, TextRange text, bool begin
   __syncthreads();
 }
 
+__device__ WalkInterval load_interval(const WalkInterval& from) {
+  return {__ldcg(&from.least), __ldcg(&from.most)};
+}
+
 // Which entry of a set the row's place is; -1: none. The block's threads, some for each entry; the same in each of them.
 __device__ int find_way(const GrammarMasksParams& p, const GrammarTables& grammar,
                         const GrammarRow& row, int set) {
@@ -143,10 +147,14 @@ __device__ int find_way(const GrammarMasksParams& p, const GrammarTables& gramma
   const int way = static_cast<int>(threadIdx.x) / kWayThreads;
   const GrammarMaskEntry& entry = p.cache.entries[std::int64_t{set} * kGrammarCacheWays + way];
   const std::int32_t id = __ldcg(&entry.grammar);
-  const LengthInterval lengths{__ldcg(&entry.lengths.least), __ldcg(&entry.lengths.most)};
+  const WalkInterval lengths = load_interval(entry.lengths);
   std::uint32_t difference = 0;
   for (int i = threadIdx.x % kWayThreads; i < num_place_words(row); i += kWayThreads) {
-    difference |= __ldcg(&entry.place[i]) ^ place_word(grammar, row, i);
+    difference |= __ldcg(&entry.place[i]) ^ place_word(row, i);
+  }
+  for (int depth = threadIdx.x % kWayThreads; depth <= row.depth; depth += kWayThreads) {
+    const WalkInterval counts = load_interval(entry.counts[depth]);
+    if (!counts.contains(row.frames[depth].count)) difference = 1;
   }
   if (id != grammar.id || !lengths.contains(row.length) || difference != 0) differs[way] = 1;
   __syncthreads();
@@ -172,7 +180,7 @@ __device__ int set_of(const GrammarMasksParams& p, const GrammarTables& grammar,
   __syncthreads();
   unsigned mine = 0;
   for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
-    mine += hash_of_word(place_word(grammar, row, i), i);
+    mine += hash_of_word(place_word(row, i), i);
   }
   mine = __reduce_add_sync(kFullWarp, mine);
   if (threadIdx.x % kWarp == 0) atomicAdd(&sum, mine);
@@ -183,7 +191,23 @@ __device__ int set_of(const GrammarMasksParams& p, const GrammarTables& grammar,
 // The finder of the i-th row has looked, and may still be copying.
 __device__ void tell_found(const GrammarMasksParams& p) {
   __syncthreads();
-  if (threadIdx.x == 0) signal(p.arrivals->num_found);
+  if (threadIdx.x == 0) signal(p.arrivals->found);
+}
+
+// Of a row whose place is not in the cache.
+__device__ void list_search(const GrammarMasksParams& p, std::int64_t i, int set) {
+  __shared__ unsigned place;
+  if (threadIdx.x == 0) place = atomicAdd(&p.arrivals->found, kMissingRow) / kMissingRow;
+  __syncthreads();
+  GrammarSearch& search = p.searches[place];
+  for (int depth = threadIdx.x; depth <= kMaxGrammarDepth; depth += kThreads) {
+    search.counts[depth] = WalkInterval{};
+  }
+  if (threadIdx.x != 0) return;
+  search.index = static_cast<std::int32_t>(i);
+  search.set = set;
+  search.lengths = WalkInterval{};
+  search.num_arrived = 0;
 }
 
 // What a finder does for the i-th row.
@@ -216,10 +240,7 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   if (way < 0) {
     // Walkers read both.
     keep_place();
-    if (threadIdx.x == 0) {
-      p.searches[atomicAdd(&p.arrivals->num_missing, 1u)] =
-          GrammarSearch{.index = static_cast<std::int32_t>(i), .set = set};
-    }
+    list_search(p, i, set);
     return tell_found(p);
   }
   // Before anything is written: to tell takes as long as what was written takes to arrive.
@@ -230,7 +251,7 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
 }
 
 // What a warp's threads noted while they tried their tokens.
-__device__ void note_lengths(const LengthInterval& mine, GrammarSearch& search) {
+__device__ void note_lengths(const WalkInterval& mine, GrammarSearch& search) {
   const int least = __reduce_max_sync(kFullWarp, mine.least);
   const int most = __reduce_min_sync(kFullWarp, mine.most);
   if (threadIdx.x % kWarp != 0) return;
@@ -257,13 +278,15 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
     const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
     GrammarMaskEntry& entry = p.cache.entries[at];
     for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
-      entry.place[i] = place_word(grammar, row, i);
+      entry.place[i] = place_word(row, i);
+    }
+    for (int depth = threadIdx.x; depth <= row.depth; depth += kThreads) {
+      entry.counts[depth] = load_interval(search.counts[depth]);
     }
     copy_mask(p.cache.masks + at * p.mask_stride, mask, p.mask_stride);
     if (threadIdx.x == 0) {
       entry.grammar = grammar.id;
-      entry.lengths.least = __ldcg(&search.lengths.least);
-      entry.lengths.most = __ldcg(&search.lengths.most);
+      entry.lengths = load_interval(search.lengths);
       ++p.cache.turns[set];
     }
   }
@@ -284,7 +307,7 @@ __device__ void walk(const GrammarMasksParams& p, GrammarSearch& search, int mem
   std::uint32_t* const mask = p.masks + i * p.mask_stride;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   OwnProbe probe;
-  probe.begin(place);
+  probe.begin(place, search.counts);
   for (int word = member * kWarps + warp; word < p.mask_stride; word += num_members * kWarps) {
     const int token = word * 32 + lane;
     bool legal = false;
@@ -298,7 +321,7 @@ __device__ void walk(const GrammarMasksParams& p, GrammarSearch& search, int mem
       if (lane == __ffs(static_cast<int>(left)) - 1) {
         WholeProbe& again = reinterpret_cast<WholeProbe*>(raw_probes)[warp];
         again.watch = LengthWatch{};
-        again.begin(place);
+        again.begin(place, search.counts);
         legal = take_token(grammar, p.texts, token, again);
         probe.watch.lengths.least = max(probe.watch.lengths.least, again.watch.lengths.least);
         probe.watch.lengths.most = min(probe.watch.lengths.most, again.watch.lengths.most);
@@ -319,6 +342,18 @@ __device__ void walk(const GrammarMasksParams& p, GrammarSearch& search, int mem
   keep(p, grammar, place, search, mask);
 }
 
+// One thread: until all finders have looked. How many rows there are to walk.
+__device__ int wait_for_finders(const GrammarArrivals& arrivals, int num_rows) {
+  unsigned found;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                 : "=r"(found)
+                 : "l"(&arrivals.found)
+                 : "memory");
+  } while (found % kMissingRow != static_cast<unsigned>(num_rows));
+  return static_cast<int>(found / kMissingRow);
+}
+
 // Blocks: num_rows finders, then num_teams * num_members walkers.
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     grammar_masks_kernel(GrammarMasksParams p, int num_teams, int num_members) {
@@ -330,21 +365,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     find(p, blockIdx.x);
     __syncthreads();
     if (threadIdx.x == 0) signal(p.arrivals->num_copied);
-    return;
+  } else {
+    __shared__ int num_missing;
+    if (threadIdx.x == 0) num_missing = wait_for_finders(*p.arrivals, p.num_rows);
+    __syncthreads();
+    for (int k = walker % num_teams; k < num_missing; k += num_teams) {
+      walk(p, p.searches[k], walker / num_teams, num_members);
+    }
+    __syncthreads();
   }
-  if (threadIdx.x == 0) {
-    wait_for_count(p.arrivals->num_found, static_cast<unsigned>(p.num_rows));
-  }
-  __syncthreads();
-  const int num_missing = static_cast<int>(__ldcg(&p.arrivals->num_missing));
-  for (int k = walker % num_teams; k < num_missing; k += num_teams) {
-    walk(p, p.searches[k], walker / num_teams, num_members);
-  }
-  // The last walker: all others have seen the counts, and the finders have to count no more.
-  __syncthreads();
-  const auto num_walkers = static_cast<unsigned>(num_teams * num_members);
-  if (threadIdx.x != 0 || atomicAdd(&p.arrivals->num_ended, 1u) + 1 != num_walkers) return;
-  wait_for_count(p.arrivals->num_copied, static_cast<unsigned>(p.num_rows));
+  // The last block: nobody looks at the counts any more.
+  if (threadIdx.x != 0 || atomicAdd(&p.arrivals->num_ended, 1u) + 1 != gridDim.x) return;
   *p.arrivals = GrammarArrivals{};
 }
 
