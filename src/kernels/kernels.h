@@ -61,7 +61,8 @@ struct LinearWeights {
   int out = 0;
   const void* prepared = nullptr;
   PreparedFormat prepared_format = PreparedFormat::kNative;
-  // What rows_to_fp8 made of `weight`, densely; nullptr: nothing. For products of rows in 8 bits.
+  // What rows_to_fp8 made of `weight`, densely; nullptr: nothing. For products of rows in 8 bits. These are the same numbers as
+  // there (round_to_fp8 left them): a GPU that cannot multiply 8 bits reads those.
   const void* fp8 = nullptr;
   const float* fp8_scales = nullptr;  // [out]
   // What pack_int8 made of `weight`; nullptr: nothing. Products read it then, and not `weight`.
