@@ -37,6 +37,16 @@ struct DecodePoint {
   double gb_per_s() const { return static_cast<double>(bytes) / step_ns.median; }
 };
 
+// What a step must read: pages that all rows have in common once.
+std::int64_t bytes_of_step(const Workload& workload, const DecoderModel& model, int rows,
+                           int context) {
+  const StepModelInfo& info = model.info();
+  const bool shares = workload.image && workload.shared_image && info.image_tokens > 0;
+  const std::int64_t prefix = shares ? 1 + info.image_tokens : 0;
+  return model.decode_step_bytes(rows, context) -
+         (rows - 1) * (prefix / kPageTokens * kPageTokens) * info.kv_token_bytes;
+}
+
 StatusOr<DecodePoint> measure_point(const DecodeBenchOptions& options, LoadedModel& model,
                                     Loop& loop, HostClock& clock, const PromptSource& prompts,
                                     int rows) {
@@ -60,7 +70,8 @@ StatusOr<DecodePoint> measure_point(const DecodeBenchOptions& options, LoadedMod
   point.period_ns = spread_of(steps.period_ns);
   point.forward_ns = spread_of(steps.forward_ns);
   point.sampling_ns = spread_of(steps.sampling_ns);
-  point.bytes = model.model->decode_step_bytes(rows, static_cast<int>(std::lround(point.context)));
+  point.bytes = bytes_of_step(options.workload, *model.model, rows,
+                              static_cast<int>(std::lround(point.context)));
   point.bubble_us = accounts.bubble_us_per_step();
   return point;
 }
@@ -144,6 +155,7 @@ Status run_decode(const DecodeBenchOptions& options) {
   return write_result(options.bench.json, header,
                       {{"benchmark", "decode"},
                        {"depth", options.depth},
+                       {"shared_image", options.workload.shared_image},
                        {"spread", "p10 and p90 of the steps; step = forward and sampling"},
                        {"points", points},
                        {"zombie_tax_of_answers_of", mean_tokens},

@@ -72,6 +72,7 @@ def check(result, gpus):
     for option, value in re.findall(r"--(weights|kv-cache)[ =](\S+)", text(result, "command")):
         expect(value == "native", f"it was made with --{option} {value}; the table is of 16 bits")
     expect(result.get("depth") == 2, "its depth is not 2")
+    expect(not result.get("shared_image"), "its rows are about one picture (--shared-image)")
     points = result.get("points")
     expect(isinstance(points, list) and all(isinstance(point, dict) for point in points), "`points` is not a list of points")
     bandwidth = next((gpu["gb_per_s"] for gpu in gpus if gpu_table.is_gpu(device, gpu["gpu"])), None)

@@ -31,6 +31,7 @@
 #include "kernels/kv_format.h"
 #include "kernels/needed_logits.h"
 #include "kernels/prepared_format.h"
+#include "kernels/shared_prefix.h"
 #include "step/row_state.h"
 #include "step/token_memory.h"
 
@@ -257,6 +258,9 @@ struct PlanDecodeParams {
   const AutomatonState* automata = nullptr;
   int vocab = 0;
   StepLogits* needed_logits = nullptr;  // out; nullptr: nobody asks
+  // Which of them begin with the same pages (shared_prefix.h). Live rows with the same first page are sets in the order of the
+  // step, of up to kMaxSharingRows; a set of one row shares nothing.
+  SharedPrefix* shared_prefixes = nullptr;  // out [num_rows]; nullptr: nobody asks
 };
 
 // The heads of an attention. Query head h reads the keys and values of head h / (num_heads / num_kv_heads)
@@ -467,6 +471,9 @@ struct DecoderBlocksParams {
   const std::int32_t* page_table = nullptr;
   int page_table_stride = 0;
   const AttentionSequence* sequences = nullptr;  // [num_sequences]; decode: sequence i is token i
+  // [num_sequences], of a decode step, written by a launch of the same step: what a backend may read once for several rows. It
+  // changes no bit of a result. nullptr: not told.
+  const SharedPrefix* shared_prefixes = nullptr;
   // A decode step's rows and their states, as PlanDecodeParams has them; nullptr: not told. Where they
   // are told, a backend may look whether anybody lives before the launches ahead of this one have
   // ended, so only what ended before the step's first launch may have written them (a decode step

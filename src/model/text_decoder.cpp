@@ -136,6 +136,7 @@ Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float*
   with_head.needed = workspace_.needed_logits;
   DecoderBlocksParams params = blocks_params(batch);
   params.head = &with_head;
+  params.shared_prefixes = workspace_.shared_prefixes;
   return context_.kernels->decoder_blocks(stream, params);
 }
 

@@ -67,6 +67,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
   text.sequences = layout.take_array<AttentionSequence>(seats);
   text.input_index = layout.take_array<std::int32_t>(seats);
   text.needed_logits = layout.take_array<StepLogits>(1);
+  text.shared_prefixes = layout.take_array<SharedPrefix>(seats);
   return text;
 }
 

@@ -46,11 +46,12 @@ struct TextWorkspace {
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;
   // A decode step's plan, made on the device from the rows' states.
-  std::int32_t* positions = nullptr;       // [max_seats]
-  std::int32_t* cache_slots = nullptr;     // [max_seats]
-  AttentionSequence* sequences = nullptr;  // [max_seats]
-  std::int32_t* input_index = nullptr;     // [max_seats]
-  StepLogits* needed_logits = nullptr;     // one
+  std::int32_t* positions = nullptr;        // [max_seats]
+  std::int32_t* cache_slots = nullptr;      // [max_seats]
+  AttentionSequence* sequences = nullptr;   // [max_seats]
+  std::int32_t* input_index = nullptr;      // [max_seats]
+  StepLogits* needed_logits = nullptr;      // one
+  SharedPrefix* shared_prefixes = nullptr;  // [max_seats]
 };
 
 // Crops that have a place for their features: those of a launch, or all of one image.

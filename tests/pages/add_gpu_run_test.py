@@ -109,6 +109,7 @@ class AddGpuRun(unittest.TestCase):
             ({**wrong(), "command": fp8["command"]}, "--weights fp8"),
             (wrong(command="gapless bench decode --kv-cache=fp8"), "--kv-cache fp8"),
             (wrong(depth=1), "depth"),
+            (wrong(shared_image=True), "about one picture"),
             (wrong(points={}), "`points`"),
             (wrong(points=wrong()["points"][:1]), "no point of 8 rows"),
             (point(lambda one: one.pop("step_ms")), "no `step_ms`"),

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +85,12 @@ struct Block {
   Buffer prepared_in, prepared_out;
 };
 
+// Rows about one picture have their first pages in common, but for their last one.
+struct Picture {
+  int number = -1;  // -1: one of the row's own
+  int num_pages = 0;
+};
+
 // A model, and the rows of a step: row i has cached[i] tokens in shuffled pages; -1: it is done.
 // What no row owns is NaN.
 struct Problem {
@@ -94,7 +102,10 @@ struct Problem {
   std::vector<int> cached;
   std::vector<AttentionSequence> sequences;
   std::vector<std::int32_t> positions, cache_slots, page_table;
-  bool tells_rows = true;  // the op is told the rows and their states
+  std::vector<Picture> pictures;            // of each row, or empty
+  std::vector<std::int32_t> planned_table;  // the page table that the step's plan sees
+  bool tells_prefixes = true;               // the op is told which rows begin with the same pages
+  bool tells_rows = true;                   // the op is told the rows and their states
   std::vector<RowState> row_states;
   std::vector<float> rope_table;
   TestTensor x;
@@ -165,9 +176,11 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     return to;
   }
 
-  Problem make_problem(const Shape& shape, std::vector<int> cached) {
+  Problem make_problem(const Shape& shape, std::vector<int> cached,
+                       std::vector<Picture> pictures = {}) {
     Problem p;
     p.shape = shape;
+    p.pictures = std::move(pictures);
     p.shape.kv_format = GetParam();
     p.cached = std::move(cached);
     const int dim = shape.dim(), num_rows = static_cast<int>(p.cached.size());
@@ -220,19 +233,24 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
   }
 
   static int num_pages(const Problem& p) {
-    int all = 1, most = 0;
-    for (const int cached : p.cached) {
-      all += pages_of(cached);
-      most = std::max(most, pages_of(cached));
+    int all = 1;
+    std::map<int, int> common;  // by picture
+    for (int i = 0; i < static_cast<int>(p.cached.size()); ++i) {
+      const int pages = pages_of(p.cached[static_cast<std::size_t>(i)]);
+      const Picture picture = picture_of(p, i);
+      const int num_common = std::min(picture.num_pages, std::max(pages - 1, 0));
+      all += pages - num_common;
+      common[picture.number] = std::max(common[picture.number], num_common);
     }
-    return p.shape.shares_pages ? 1 + most + static_cast<int>(p.cached.size()) : all;
+    for (const auto& [number, pages] : common) all += pages;
+    return all;
   }
 
   void place_rows(Problem& p) {
     std::vector<std::int32_t> free_pages(num_pages(p) - 1);
     std::iota(free_pages.begin(), free_pages.end(), 1);
     std::shuffle(free_pages.begin(), free_pages.end(), random_);
-    std::vector<std::int32_t> shared;
+    std::map<int, std::vector<std::int32_t>> shared;  // by picture
     const auto take_page = [&] {
       const std::int32_t page = free_pages.back();
       free_pages.pop_back();
@@ -245,13 +263,15 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
       const int cached = p.cached[i], seat = num_rows - i;  // not the place in the batch
       std::int32_t* pages = p.page_table.data() + seat * std::int64_t{p.shape.pages_per_row()};
       for (int page = 0; page < pages_of(cached); ++page) {
-        if (!p.shape.shares_pages || page + 1 == pages_of(cached)) {
+        const Picture picture = picture_of(p, i);
+        if (page >= picture.num_pages || page + 1 == pages_of(cached)) {
           pages[page] = take_page();
           continue;
         }
         const auto n = static_cast<std::size_t>(page);
-        if (n == shared.size()) shared.push_back(take_page());
-        pages[page] = shared[n];
+        std::vector<std::int32_t>& common = shared[picture.number];
+        if (n == common.size()) common.push_back(take_page());
+        pages[page] = common[n];
       }
       const bool done = cached < 0;
       p.row_states[static_cast<std::size_t>(seat)].done = done ? 1 : 0;
@@ -264,6 +284,44 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
       p.cache_slots.push_back(
           static_cast<std::int32_t>(done ? i % kPageTokens : kv_slot(pages, cached)));
     }
+    p.planned_table = p.page_table;
+  }
+
+  static Picture picture_of(const Problem& p, int row) {
+    if (p.shape.shares_pages) return {.number = 0, .num_pages = p.shape.pages_per_row()};
+    return p.pictures.empty() ? Picture() : p.pictures[static_cast<std::size_t>(row)];
+  }
+
+  // What the plan of such a step says.
+  static std::vector<SharedPrefix> shared_prefixes(const Problem& p,
+                                                   std::span<const AttentionSequence> sequences) {
+    const std::size_t count = sequences.size();
+    std::vector<std::int32_t> rows, positions(count), slots(count), index(count);
+    std::vector<RowState> states(p.row_states.size());
+    for (const AttentionSequence& sequence : sequences) {
+      rows.push_back(sequence.row);
+      RowState& state = states[static_cast<std::size_t>(sequence.row)];
+      state.position = sequence.num_cached;
+      state.done = sequence.num_tokens == 0 ? 1 : 0;
+    }
+    std::vector<AttentionSequence> planned(count);
+    std::vector<SharedPrefix> prefixes(count);
+    auto cpu = open_device("cpu");
+    auto stream = (*cpu)->create_stream("plan");
+    EXPECT_TRUE(make_reference_kernels()
+                    ->plan_decode(**stream, {.rows = rows.data(),
+                                             .row_states = states.data(),
+                                             .page_table = p.planned_table.data(),
+                                             .page_table_stride = p.shape.pages_per_row(),
+                                             .num_rows = static_cast<int>(count),
+                                             .positions = positions.data(),
+                                             .cache_slots = slots.data(),
+                                             .sequences = planned.data(),
+                                             .input_index = index.data(),
+                                             .shared_prefixes = prefixes.data()})
+                    .ok());
+    EXPECT_TRUE((*stream)->synchronize().ok());
+    return prefixes;
   }
 
   static int pages_of(int cached) { return (cached + kPageTokens) / kPageTokens * (cached >= 0); }
@@ -346,6 +404,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     std::vector<AttentionSequence> sequences(p.sequences.begin() + first,
                                              p.sequences.begin() + first + count);
     for (int i = 0; i < count; ++i) sequences[i].first_token = i;
+    const Buffer prefixes = upload(shared_prefixes(p, sequences));
     const Buffer sequences_dev = upload(sequences), rope = upload(p.rope_table);
     const Buffer positions = upload(std::vector<std::int32_t>(p.positions.begin() + first,
                                                               p.positions.begin() + first + count));
@@ -379,6 +438,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     b.rope_table = rope.as<float>();
     b.page_table = pages.as<std::int32_t>();
     b.sequences = sequences_dev.as<AttentionSequence>();
+    if (p.tells_prefixes) b.shared_prefixes = prefixes.as<SharedPrefix>();
     if (p.tells_rows) {
       b.rows = rows_dev.as<std::int32_t>();
       b.row_states = states_dev.as<RowState>();

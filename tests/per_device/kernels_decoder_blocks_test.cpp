@@ -42,6 +42,91 @@ TEST_P(DecoderBlocksTest, TurnsOfTheRingWithoutActivations) {
   }
 }
 
+// Rows about several pictures: of many lengths, some shorter than what others have in common, some done.
+class SharedPrefixTest : public DecoderBlocksTest {
+ protected:
+  // The others read each row's pages.
+  bool shares_pages() const { return std::string(kernels_->name()) == "cuda"; }
+
+  Problem rows_about_pictures(int count, int num_pictures, int num_pages) {
+    const int common = num_pages * kPageTokens;
+    const std::vector<int> lengths = {common + 10, common + 130, common,
+                                      common + 31, common + 200, common / 2};
+    std::vector<int> cached;
+    std::vector<Picture> pictures;
+    for (int i = 0; i < count; ++i) {
+      const bool is_done = count > 3 && i % 11 == 3, is_alone = count > 8 && i % 9 == 7;
+      cached.push_back(is_done       ? -1
+                       : i % 13 == 5 ? 40
+                                     : lengths[static_cast<std::size_t>(i % (i < 12 ? 5 : 6))]);
+      pictures.push_back(is_alone ? Picture() : Picture{i % num_pictures, num_pages});
+    }
+    return make_problem({.num_heads = 4, .ff_dim = 256, .num_blocks = 2, .vocab = 64}, cached,
+                        pictures);
+  }
+
+  // Rows' bits are those that they have alone, and if nobody tells what they share.
+  void expect_bits_of_rows_alone(Problem p, int stride) {
+    const int count = static_cast<int>(p.cached.size());
+    const Result together = run_device(p, 0, count);
+    for (int i = 0; i < count; i += stride)
+      expect_same_rows(p, run_device(p, i, 1), together, i, 1);
+    p.tells_prefixes = false;
+    expect_same_rows(p, run_device(p, 0, count), together, 0, count);
+  }
+};
+
+TEST_P(SharedPrefixTest, RowsHaveTheBitsThatTheyHaveAlone) {
+  const std::vector<int> counts = shares_pages()
+                                      ? std::vector<int>{2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 63, 64}
+                                      : std::vector<int>{3, 9};
+  for (const int count : counts) {
+    for (const int num_pictures : {1, 3}) {
+      SCOPED_TRACE(std::to_string(count) + " rows about " + std::to_string(num_pictures));
+      expect_bits_of_rows_alone(rows_about_pictures(count, num_pictures, count % 2 == 0 ? 45 : 7),
+                                count < 20 ? 1 : 5);
+    }
+  }
+}
+
+TEST_P(SharedPrefixTest, RowsAreWhatTheOracleSays) {
+  check(rows_about_pictures(12, 1, 10), {0, 1, 11});
+  check(rows_about_pictures(40, 3, 9), {2, 39});
+}
+
+// On 132 multiprocessors each has several units of sets.
+TEST_P(SharedPrefixTest, ManyHeads) {
+  const int count = shares_pages() ? 20 : 3;
+  const auto n = static_cast<std::size_t>(count);
+  expect_bits_of_rows_alone(
+      make_problem({.num_heads = 32, .ff_dim = 128, .num_blocks = 2, .vocab = 16},
+                   std::vector<int>(n, 850), std::vector<Picture>(n, Picture{0, 45})),
+      7);
+}
+
+// What a set shares is read through its first row's page table: the others may name what is no number.
+TEST_P(SharedPrefixTest, ASetsPagesAreReadOnce) {
+  if (!shares_pages()) GTEST_SKIP() << "this backend reads each row's pages";
+  for (const int count : {2, 8, 20}) {
+    if (GetParam() == KvFormat::kFp8 && count <= 8)
+      continue;  // so few share nothing of such a cache
+    SCOPED_TRACE(std::to_string(count) + " rows");
+    const auto n = static_cast<std::size_t>(count);
+    Problem p = make_problem({}, std::vector<int>(n, 300), std::vector<Picture>(n, Picture{0, 17}));
+    const Result expected = run_device(p, 0, count);
+    for (int i = 0; i < count; ++i) {
+      if (i % kMaxSharingRows == 0) continue;
+      const std::int64_t seat = p.sequences[static_cast<std::size_t>(i)].row;
+      const auto pages = p.page_table.begin() + seat * p.shape.pages_per_row();
+      std::fill(pages, pages + 16, 0);
+    }
+    expect_same_rows(p, run_device(p, 0, count), expected, 0, count);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, SharedPrefixTest,
+                         ::testing::Values(KvFormat::kNative, KvFormat::kFp8), kv_format_name);
+
 TEST_P(DecoderBlocksTest, NeededLogitsAreThoseAmongAll) {
   for (const int count : {1, 8, 9, 20, 40}) {
     check_needed_logits(

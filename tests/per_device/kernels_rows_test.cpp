@@ -206,6 +206,119 @@ TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
   EXPECT_EQ(sequence[num_rows].row, -1) << "wrote past the last row";
 }
 
+// Which rows of a step begin with the same pages.
+class PlanSharedPrefixesTest : public KernelsTest {
+ protected:
+  static constexpr int kStride = 128;
+
+  // A row of so many tokens whose first `num_common` pages are those of a picture. Done rows: -1.
+  void add(int position, int picture, int num_common) {
+    const auto row = static_cast<std::int32_t>(states_.size());
+    rows_.push_back(row);
+    states_.push_back({.position = std::max(position, 0)});
+    states_.back().done = position < 0 ? 1 : 0;
+    for (int page = 0; page < kStride; ++page) {
+      table_.push_back(page < num_common ? 100'000 + picture * kStride + page
+                                         : 1 + row * kStride + page);
+    }
+  }
+
+  std::vector<SharedPrefix> plan() {
+    const std::size_t num_rows = rows_.size();
+    const Buffer states = upload(states_), rows = upload(rows_), table = upload(table_);
+    const std::size_t ints = num_rows * sizeof(std::int32_t);
+    const Buffer positions = poisoned_bytes(ints), slots = poisoned_bytes(ints);
+    const Buffer index = poisoned_bytes(ints);
+    const Buffer sequences = poisoned_bytes(num_rows * sizeof(AttentionSequence));
+    const Buffer prefixes = poisoned_bytes(num_rows * sizeof(SharedPrefix));
+    run(kernels_->plan_decode(*stream_, {.rows = rows.as<std::int32_t>(),
+                                         .row_states = states.as<RowState>(),
+                                         .page_table = table.as<std::int32_t>(),
+                                         .page_table_stride = kStride,
+                                         .num_rows = static_cast<int>(num_rows),
+                                         .positions = positions.as<std::int32_t>(),
+                                         .cache_slots = slots.as<std::int32_t>(),
+                                         .sequences = sequences.as<AttentionSequence>(),
+                                         .input_index = index.as<std::int32_t>(),
+                                         .shared_prefixes = prefixes.as<SharedPrefix>()}));
+    // Sequences are planned as ever.
+    const auto planned = download<AttentionSequence>(sequences);
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      EXPECT_EQ(planned[i].first_token, static_cast<int>(i));
+      const bool lives = rows_[i] >= 0 && states_[static_cast<std::size_t>(rows_[i])].done == 0;
+      EXPECT_EQ(planned[i].num_tokens, lives ? 1 : 0) << i;
+    }
+    return download<SharedPrefix>(prefixes);
+  }
+
+  std::vector<RowState> states_;
+  std::vector<std::int32_t> rows_, table_;
+};
+
+TEST_F(PlanSharedPrefixesTest, RowsWithTheSameFirstPagesAreASet) {
+  add(850, 0, 45), add(850, 1, 45), add(900, 0, 45), add(700, 2, 45), add(800, 1, 30);
+  const std::vector<SharedPrefix> prefixes = plan();
+  EXPECT_EQ(prefixes[0].rows, 0b00101u);
+  EXPECT_EQ(prefixes[2].rows, 0b00101u);
+  EXPECT_EQ(prefixes[2].num_pages, 45);
+  EXPECT_EQ(prefixes[1].rows, 0b10010u);
+  EXPECT_EQ(prefixes[4].rows, 0b10010u);
+  EXPECT_EQ(prefixes[4].num_pages, 30);
+  EXPECT_EQ(prefixes[3].rows, 0u) << "nobody else is about its picture";
+  // What a set's first row has in common with itself are all pages that are full.
+  EXPECT_EQ(prefixes[0].num_pages, 53);
+}
+
+TEST_F(PlanSharedPrefixesTest, APageThatIsNotFullIsNotShared) {
+  add(850, 0, 128), add(719, 0, 128), add(720, 0, 128), add(15, 0, 128), add(0, 0, 128);
+  const std::vector<SharedPrefix> prefixes = plan();
+  EXPECT_EQ(prefixes[1].rows, 0b11111u);
+  EXPECT_EQ(prefixes[1].num_pages, 44);
+  EXPECT_EQ(prefixes[2].num_pages, 45);
+  EXPECT_EQ(prefixes[3].num_pages, 0);
+  EXPECT_EQ(prefixes[4].num_pages, 0);
+  // Neither is one that the first row has not filled.
+  states_[0].position = 40;
+  EXPECT_EQ(plan()[2].num_pages, 2);
+}
+
+TEST_F(PlanSharedPrefixesTest, DoneAndPaddingRowsAreInNoSet) {
+  add(850, 0, 45), add(-1, 0, 45), add(850, 0, 45), add(850, 0, 45);
+  rows_[2] = -1;
+  std::vector<SharedPrefix> prefixes = plan();
+  EXPECT_EQ(prefixes[0].rows, 0b1001u);
+  EXPECT_EQ(prefixes[1].rows, 0u);
+  EXPECT_EQ(prefixes[2].rows, 0u);
+  EXPECT_EQ(prefixes[3].rows, 0b1001u);
+  states_[0].done = 1;
+  for (const SharedPrefix& prefix : plan()) EXPECT_EQ(prefix.rows, 0u);
+}
+
+TEST_F(PlanSharedPrefixesTest, ManyRowsAreSeveralSets) {
+  for (int i = 0; i < kMaxSeats; ++i) add(850 + i, i % 3 == 0 ? 1 : 0, 100);
+  const std::vector<SharedPrefix> prefixes = plan();
+  std::vector<std::uint64_t> sets(kMaxSeats);
+  for (const int picture : {0, 1}) {
+    std::vector<int> members;
+    for (int i = 0; i < kMaxSeats; ++i) {
+      if ((i % 3 == 0 ? 1 : 0) == picture) members.push_back(i);
+    }
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const std::size_t begin = i / kMaxSharingRows * kMaxSharingRows;
+      const std::size_t end = std::min(begin + kMaxSharingRows, members.size());
+      for (std::size_t k = begin; end - begin > 1 && k < end; ++k) {
+        sets[static_cast<std::size_t>(members[i])] |= std::uint64_t{1} << members[k];
+      }
+    }
+  }
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    EXPECT_EQ(prefixes[i].rows, sets[i]) << i;
+    if (sets[i] != 0) {
+      EXPECT_GE(prefixes[i].num_pages, 850 / kPageTokens) << i;
+    }
+  }
+}
+
 // Which logits a step's rows will read.
 class PlanLogitsTest : public KernelsTest {
  protected:

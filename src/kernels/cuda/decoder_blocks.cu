@@ -152,6 +152,7 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
   p.num_rows = params.num_tokens;
   p.x = static_cast<Bf16*>(params.x);
   p.sequences = params.sequences;
+  p.shared_prefixes = params.shared_prefixes;
   p.rows = params.rows;
   p.row_states = params.row_states;
   p.page_table = params.page_table;

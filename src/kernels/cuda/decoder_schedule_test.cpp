@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/attention_test_kit.h"
 #include "kernels/cuda/decoder_work.h"
 
 namespace gapless {
@@ -116,7 +117,8 @@ TEST(DecoderScheduleTest, ALayerHasAWaitForEveryone) {
 struct Config {
   int num_layers = 3, num_blocks = 5, num_rows = 3;
   int dim = 256, ff_dim = 256, vocab = 100;
-  int num_units = 40;
+  // Of the attention.
+  std::vector<TestRow> rows = {{500}, {100}, {0}};
   bool has_head = true;
   int ring_stages = 6;
   StepLogits needed = {.all = 1};
@@ -148,12 +150,14 @@ class Simulation {
   using Of = ScheduleOf<S>;
 
  public:
-  explicit Simulation(const Config& config) : c_(config), blocks_(config.num_blocks) {
+  explicit Simulation(const Config& config)
+      : c_(config), step_(config.rows), blocks_(config.num_blocks) {
     for (int block = 0; block < c_.num_blocks; ++block) {
       const DecoderSizes sizes = sizes_of<S>(c_);
       blocks_[block].shares.divide(sizes, block, c_.num_blocks);
       blocks_[block].shares.keep_needed(c_.needed);
       const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks);
+      blocks_[block].rows = step_.rows_of<kPages>(kGroups, block, c_.num_blocks);
       stream(block, work);
       compute(block, work);
       signal(block, work);
@@ -194,10 +198,12 @@ class Simulation {
 
  private:
   static constexpr int kPlaces = kNumValues + 1;  // of values, kNone included
-  // Stages: phase, unit, chunk.
+  static constexpr int kPages = 2, kGroups = 2, kMaxKeys = 1 << 16;
+  // Stages: phase, unit, chunk; or phase, run, place in the run.
   using Stage = std::tuple<int, int, int>;
   struct Block {
     TileShares shares;
+    AttentionRows rows;
     std::vector<Stage> streamed;
     std::vector<bool> has_x, x_is_there;
     int consumed = 0;
@@ -215,19 +221,21 @@ class Simulation {
   };
 
   bool few_rows() const { return c_.num_rows <= 8; }
-  int units_of(int block) const {
-    return (block + 1) * c_.num_units / c_.num_blocks - block * c_.num_units / c_.num_blocks;
-  }
   bool has_part(const Phase& phase, int block, const DecoderWork& work) const {
     if (phase.kind == PhaseKind::kNorm) return block < c_.num_rows;
-    if (phase.kind == PhaseKind::kAttention) return units_of(block) > 0;
+    if (phase.kind == PhaseKind::kAttention) return blocks_[block].rows.num_units() > 0;
     if (phase.kind == PhaseKind::kCombine) return true;
     return DecoderWork::has(work.first_unit(phase.kind, phase.matrix));
   }
   template <typename Use>
   void for_stages(const Phase& phase, int at, int block, const DecoderWork& work, const Use& use) {
     if (phase.kind == PhaseKind::kAttention) {
-      for (int i = 0; i < units_of(block); ++i) use(Stage{at, i, 0}, Value::kNone);
+      AttentionUnit<kPages> unit;
+      const AttentionRows& rows = blocks_[block].rows;
+      for (int i = 0; i < rows.num_units(); ++i) {
+        unit.find(rows, rows.unit_at(i));
+        use(Stage{at, unit.run, unit.heads * kMaxKeys + unit.first_key}, Value::kNone);
+      }
     }
     if (phase.matrix == Matrix::kNone) return;
     for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); DecoderWork::has(unit);
@@ -413,6 +421,7 @@ class Simulation {
   }
 
   const Config c_;
+  const TestStep step_;
   std::vector<Block> blocks_;
   std::vector<Actions> warps_;
   unsigned counts_[kPlaces] = {};
@@ -425,16 +434,22 @@ std::vector<Config> configs() {
   return {
       {},
       {.num_blocks = 14, .num_rows = 12},
-      {.num_blocks = 24, .num_rows = 12, .dim = 128, .ff_dim = 128, .num_units = 3},
-      {.num_blocks = 40, .num_rows = 12, .dim = 128, .ff_dim = 128, .num_units = 3},
-      {.num_blocks = 40, .num_rows = 2, .dim = 128, .ff_dim = 128, .num_units = 3},
-      {.num_layers = 1, .num_blocks = 9, .num_rows = 9, .num_units = 0, .has_head = false},
+      {.num_blocks = 24, .num_rows = 12, .dim = 128, .ff_dim = 128, .rows = {{31}, {0}}},
+      {.num_blocks = 40, .num_rows = 12, .dim = 128, .ff_dim = 128, .rows = {{31}, {0}}},
+      {.num_blocks = 40, .num_rows = 2, .dim = 128, .ff_dim = 128, .rows = {{31}, {0}}},
+      {.num_layers = 1, .num_blocks = 9, .num_rows = 9, .rows = {{-1}}, .has_head = false},
       {.num_layers = 5, .num_blocks = 3, .num_rows = 1, .ff_dim = 1024, .has_head = false},
       {.num_layers = 2, .num_blocks = 16, .num_rows = 16, .ff_dim = 1152, .vocab = 3000},
       {.num_blocks = 14, .num_rows = 12, .vocab = 3000, .needed = needed_of({0, 5})},
       {.num_blocks = 14, .num_rows = 3, .vocab = 3000, .needed = needed_of({2999, 0, 1500})},
       {.num_blocks = 9, .num_rows = 9, .vocab = 3000, .needed = needed_of({})},
       {.num_blocks = 9, .num_rows = 2, .vocab = 3000, .needed = needed_of({})},
+      // Rows about one picture, about two, and others beside them.
+      {.num_blocks = 14, .num_rows = 12, .rows = std::vector<TestRow>(12, {300, 0, 17})},
+      {.num_blocks = 14, .rows = {{300, 0, 17}, {-1, 0, 17}, {290, 0, 17}}},
+      {.num_blocks = 20,
+       .num_rows = 10,
+       .rows = {{300, 0, 17}, {70, 1, 4}, {300, 0, 9}, {600}, {80, 1, 4}, {-1}, {75, 1, 2}, {5}}},
   };
 }
 

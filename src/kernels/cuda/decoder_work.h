@@ -21,6 +21,12 @@ struct TileRange {
   GAPLESS_HOST_DEVICE int size() const { return end - begin; }
 };
 
+// The index-th of `parts` equal shares of so many things.
+GAPLESS_HOST_DEVICE inline TileRange equal_share(int things, int index, int parts) {
+  const auto all = static_cast<std::int64_t>(things);
+  return {static_cast<int>(index * all / parts), static_cast<int>((index + 1) * all / parts)};
+}
+
 struct ChunkRange {  // of 128 columns each
   int begin, end;
   GAPLESS_HOST_DEVICE int size() const { return end - begin; }
@@ -50,10 +56,10 @@ struct TileShares {
     const int inner = sizes.up_width / kPreparedTileRows;
     const int head = (sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows;
     // Who has one tile more of qkv has it from one end of the grid, of fc1 from the other.
-    const TileRange inner_share = share(inner, num_blocks - 1 - block, num_blocks);
-    of[static_cast<int>(Matrix::kQkv)] = share(qkv, block, num_blocks);
+    const TileRange inner_share = equal_share(inner, num_blocks - 1 - block, num_blocks);
+    of[static_cast<int>(Matrix::kQkv)] = equal_share(qkv, block, num_blocks);
     of[static_cast<int>(Matrix::kInner)] = {qkv + inner_share.begin, qkv + inner_share.end};
-    of[static_cast<int>(Matrix::kHead)] = share(head, block, num_blocks);
+    of[static_cast<int>(Matrix::kHead)] = equal_share(head, block, num_blocks);
   }
 
   // Of the head's those with needed columns remain, from the first to the last.
@@ -61,13 +67,6 @@ struct TileShares {
     TileRange& head = of[static_cast<int>(Matrix::kHead)];
     const ColumnRange tiles = needed_tiles(needed, {head.begin, head.end}, kPreparedTileRows);
     head = {tiles.begin, tiles.end};
-  }
-
- private:
-  GAPLESS_HOST_DEVICE static TileRange share(int tiles, int index, int num_blocks) {
-    const auto all = static_cast<std::int64_t>(tiles);
-    return {static_cast<int>(index * all / num_blocks),
-            static_cast<int>((index + 1) * all / num_blocks)};
   }
 };
 

@@ -1,6 +1,7 @@
 // The bookkeeping of a step, on rows: install, plan, advance, stamp. Tiny kernels of one thread per
 // item.
 #include "kernels/cuda/device/launch_overlap.cuh"
+#include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/needed_logits.h"
@@ -85,11 +86,65 @@ __device__ void plan_logits(const PlanDecodeParams& p) {
   if (threadIdx.x < kPlaces) p.needed_logits->tokens[threadIdx.x] = tokens[threadIdx.x];
 }
 
+// By one warp: row i's set.
+__device__ SharedPrefix find_shared_prefix(const PlanDecodeParams& p, int i) {
+  static_assert(kMaxSeats == 2 * kWarp, "a lane has two rows of a step");
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto pages_of = [&p](int row) {
+    return p.page_table + std::int64_t{p.rows[row]} * p.page_table_stride;
+  };
+  const auto full_pages_of = [&p](int row) {
+    return p.row_states[p.rows[row]].position / kPageTokens;
+  };
+  const auto ballot = [](const bool(&is)[2]) {
+    return __ballot_sync(kFullWarp, is[0]) |
+           static_cast<std::uint64_t>(__ballot_sync(kFullWarp, is[1])) << kWarp;
+  };
+  // Of a row that lives; else -1.
+  std::int32_t first_pages[2];
+  for (int k = 0; k < 2; ++k) {
+    const int row = lane + k * kWarp;
+    const std::int32_t index = row < p.num_rows ? p.rows[row] : -1;
+    const bool lives = index >= 0 && p.row_states[index].done == 0;
+    first_pages[k] = lives ? *pages_of(row) : -1;
+  }
+  const std::int32_t own = __shfl_sync(kFullWarp, first_pages[i / kWarp], i % kWarp);
+  const bool has_same[2] = {first_pages[0] == own, first_pages[1] == own};
+  const SharedPrefix all{.rows = ballot(has_same)};
+  const int set = all.rank_of(i) / kMaxSharingRows;
+  const bool is_member[2] = {has_same[0] && all.rank_of(lane) / kMaxSharingRows == set,
+                             has_same[1] && all.rank_of(lane + kWarp) / kMaxSharingRows == set};
+  SharedPrefix found{.rows = ballot(is_member)};
+  if (own < 0 || found.size() < 2) return {};
+  const int first = found.first();
+  const std::int32_t *own_pages = pages_of(i), *pages = pages_of(first);
+  const int most = min(full_pages_of(i), full_pages_of(first));
+  found.num_pages = most;
+  for (int begin = 0; begin < most; begin += kWarp) {
+    const int page = begin + lane;
+    const unsigned differs =
+        __ballot_sync(kFullWarp, page < most && own_pages[page] != pages[page]);
+    if (differs == 0) continue;
+    found.num_pages = begin + __ffs(static_cast<int>(differs)) - 1;
+    break;
+  }
+  return found;
+}
+
+// The first blocks have a thread for each row; those behind them, if anybody asks for shared prefixes, a warp.
 __global__ void plan_decode_kernel(PlanDecodeParams p) {
   let_successor_start();
   wait_for_predecessor();
   if (p.needed_logits != nullptr && blockIdx.x == 0) plan_logits(p);
   const int i = blockIdx.x * kThreads + threadIdx.x;
+  const int blocks_of_threads = (p.num_rows + kThreads - 1) / kThreads;
+  if (static_cast<int>(blockIdx.x) >= blocks_of_threads) {
+    const int row = (i - blocks_of_threads * kThreads) / kWarp;
+    if (row >= p.num_rows) return;
+    const SharedPrefix found = find_shared_prefix(p, row);
+    if (threadIdx.x % kWarp == 0) p.shared_prefixes[row] = found;
+    return;
+  }
   if (i >= p.num_rows) return;
   const std::int32_t row = p.rows[i];
   const bool padding = row < 0;
@@ -188,8 +243,11 @@ Status begin_step(Stream& stream, const BeginStepParams& params) {
 }
 
 Status plan_decode(Stream& stream, const PlanDecodeParams& params) {
-  return launch("plan_decode", stream, one_thread_each(params.num_rows), plan_decode_kernel,
-                params);
+  LaunchShape shape = one_thread_each(params.num_rows);
+  if (params.shared_prefixes != nullptr) {
+    shape.grid.x += blocks_for(params.num_rows * kWarp, kThreads);
+  }
+  return launch("plan_decode", stream, shape, plan_decode_kernel, params);
 }
 
 Status advance_rows(Stream& stream, const AdvanceRowsParams& params) {

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "kernels/kv_index.h"
 #include "kernels/reference/reference_ops.h"
@@ -62,10 +65,42 @@ StepLogits step_logits(const PlanDecodeParams& params) {
   return needed;
 }
 
+// Which rows begin with the same pages.
+void find_shared_prefixes(const PlanDecodeParams& params) {
+  std::map<std::int32_t, std::vector<int>> sets;  // by their first page
+  const auto pages_of = [&params](int i) {
+    return params.page_table + std::int64_t{params.rows[i]} * params.page_table_stride;
+  };
+  const auto full_pages_of = [&params](int i) {
+    return params.row_states[params.rows[i]].position / kPageTokens;
+  };
+  const auto tell = [&](const std::vector<int>& set) {
+    if (set.size() < 2) return;
+    std::uint64_t rows = 0;
+    for (const int i : set) rows |= std::uint64_t{1} << i;
+    const std::int32_t* first = pages_of(set.front());
+    for (const int i : set) {
+      const int most = std::min(full_pages_of(i), full_pages_of(set.front()));
+      const std::int32_t* const differs = std::mismatch(first, first + most, pages_of(i)).first;
+      params.shared_prefixes[i] = {.rows = rows,
+                                   .num_pages = static_cast<std::int32_t>(differs - first)};
+    }
+  };
+  for (int i = 0; i < params.num_rows; ++i) {
+    params.shared_prefixes[i] = {};
+    if (params.rows[i] < 0 || params.row_states[params.rows[i]].done != 0) continue;
+    std::vector<int>& set = sets[*pages_of(i)];
+    set.push_back(i);
+    if (set.size() == kMaxSharingRows) tell(std::exchange(set, {}));
+  }
+  for (const auto& [page, set] : sets) tell(set);
+}
+
 }  // namespace
 
 void plan_decode(const PlanDecodeParams& params) {
   if (params.needed_logits != nullptr) *params.needed_logits = step_logits(params);
+  if (params.shared_prefixes != nullptr) find_shared_prefixes(params);
   for (int i = 0; i < params.num_rows; ++i) {
     const std::int32_t row = params.rows[i];
     const bool padding = row < 0;

@@ -78,8 +78,8 @@ struct UnitElement<Bf16> {
   struct Keys {
     std::uint32_t raw[2][2][4];  // key, chunk
 
-    __device__ __forceinline__ void load(std::uint32_t head) {
-      const int lane = threadIdx.x % kWarp, group = lane / 4;
+    __device__ __forceinline__ void load(std::uint32_t head, int lane) {
+      const int group = lane / 4;
       const std::uint32_t from = head + group * kKeyBytes + (lane % 4 * 2 + group % 2) * 16;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -91,8 +91,8 @@ struct UnitElement<Bf16> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[i] = raw[i % 2][step / 2][step % 2 * 2 + i / 2];
     }
-    static __device__ __forceinline__ float score(float even_column, float odd_column) {
-      return threadIdx.x / 4 % 2 == 0 ? even_column : odd_column;
+    static __device__ __forceinline__ float score(float even_column, float odd_column, int lane) {
+      return lane / 4 % 2 == 0 ? even_column : odd_column;
     }
   };
 
@@ -125,8 +125,7 @@ struct UnitElement<E4m3> {
   struct Keys {
     std::uint32_t raw[2][4];
 
-    __device__ __forceinline__ void load(std::uint32_t head) {
-      const int lane = threadIdx.x % kWarp;
+    __device__ __forceinline__ void load(std::uint32_t head, int lane) {
       const std::uint32_t from = head + lane / 4 * kKeyBytes + lane % 4 * 16;
 #pragma unroll
       for (int i = 0; i < 2; ++i) load_shared_16(raw[i], from + i * 8 * kKeyBytes);
@@ -135,7 +134,8 @@ struct UnitElement<E4m3> {
 #pragma unroll
       for (int i = 0; i < 2; ++i) halves_from_e4m3(raw[i][step], a[i], a[i + 2]);
     }
-    static __device__ __forceinline__ float score(float even_column, float /*odd_column*/) {
+    static __device__ __forceinline__ float score(float even_column, float /*odd_column*/,
+                                                  int /*lane*/) {
       return even_column;
     }
   };
@@ -181,6 +181,32 @@ struct UnitQuery {
   }
 };
 
+// Two keys' weights, each rounded and the rest: one part of lower groups, the other part of upper ones.
+template <typename Element>
+__device__ __forceinline__ void split_weights(float low, float high, int lane,
+                                              std::uint32_t (&parts)[2]) {
+  using Of = UnitElement<Element>;
+  const bool is_lower = lane / 4 < 4;
+  const std::uint32_t rounded = Of::round(low, high);
+  const float2 two = Of::rounded(rounded);
+  const std::uint32_t rest = Of::round(low - two.x, high - two.y);
+  parts[0] = is_lower ? rounded : rest;
+  parts[1] = is_lower ? rest : rounded;
+}
+
+// A page's and head's weights as a B fragment. Column `group` has those of quarter group / 2's keys; rounded where it is even.
+// They lie in one lane of each group: in_group.
+__device__ __forceinline__ void weight_fragment(const std::uint32_t (&parts)[2], int in_group,
+                                                int lane, std::uint32_t (&b)[2]) {
+  const int group = lane / 4, quarter = lane % 4;
+  const bool has_rest = group % 2 == 1, has_weights = group / 2 == quarter;
+  const int source = (group / 2 + has_rest * 4) * 4 + in_group;
+  const std::uint32_t one = __shfl_sync(kFullWarp, parts[0], source);
+  const std::uint32_t other = __shfl_sync(kFullWarp, parts[1], source ^ 16);
+  b[0] = !has_weights ? 0 : has_rest ? other : one;
+  b[1] = !has_weights ? 0 : has_rest ? one : other;
+}
+
 // One warp. Keys from num_keys on do not exist. `piece(i)`: address of keys of page i / 2 (i even),
 // or of its values. Leaves a softmax, its sum and its output per head in global memory; `part`: of
 // the first head.
@@ -211,7 +237,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     float sums[2][2][4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      keys[i / 2][i % 2].load(key_pages[first + i / 2] + i % 2 * kHeadBytes);
+      keys[i / 2][i % 2].load(key_pages[first + i / 2] + i % 2 * kHeadBytes, lane);
     }
 #pragma unroll
     for (int step = 0; step < kDecoderHeadDim / 16; ++step) {
@@ -232,7 +258,8 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     for (int i = 0; i < 2; ++i) {
       const int key = (first + quarter / 2) * kPageTokens + i * 8 + group;
       float& score = scores[first / 2][i];
-      score = key < num_keys ? Of::Keys::score(own[2 * i], own[2 * i + 1]) * scale : -INFINITY;
+      score =
+          key < num_keys ? Of::Keys::score(own[2 * i], own[2 * i + 1], lane) * scale : -INFINITY;
       largest = fmaxf(largest, score);
     }
   }
@@ -251,38 +278,27 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
   }
   const float reference = largest == -INFINITY ? 0.0f : largest;
   float sum = 0;
-  // Two keys each: one part of their weights from lower groups, the other part from upper ones.
-  std::uint32_t parts[kPages / 2][2];
+  std::uint32_t parts[kPages / 2][2];  // two keys each
 #pragma unroll
   for (int i = 0; i < kPages / 2; ++i) {
     const float low = power_of_two(scores[i][0] - reference);
     const float high = power_of_two(scores[i][1] - reference);
     sum += low + high;
-    const std::uint32_t rounded = Of::round(low, high);
-    const float2 two = Of::rounded(rounded);
-    const std::uint32_t rest = Of::round(low - two.x, high - two.y);
-    parts[i][0] = group < 4 ? rounded : rest;
-    parts[i][1] = group < 4 ? rest : rounded;
+    split_weights<Element>(low, high, lane, parts[i]);
   }
 
   float outputs[2][kVector / 2][4] = {};  // head, pair of dimensions
-  // Column `group` of B has the weights of quarter group / 2's keys; rounded where it is even.
-  const bool has_rest = group % 2 == 1, has_weights = group / 2 == quarter;
-  const int from = (group / 2 + has_rest * 4) * 4;
 #pragma unroll
   for (int page = 0; page < kPages; ++page) {
 #pragma unroll
     for (int head = 0; head < 2; ++head) {
-      const int source = from + page % 2 * 2 + head;
-      const std::uint32_t one = __shfl_sync(kFullWarp, parts[page / 2][0], source);
-      const std::uint32_t other = __shfl_sync(kFullWarp, parts[page / 2][1], source ^ 16);
-      const std::uint32_t b0 = !has_weights ? 0 : has_rest ? other : one;
-      const std::uint32_t b1 = !has_weights ? 0 : has_rest ? one : other;
+      std::uint32_t b[2];
+      weight_fragment(parts[page / 2], page % 2 * 2 + head, lane, b);
 #pragma unroll
       for (int pair = 0; pair < kVector / 2; ++pair) {
         std::uint32_t a[4];
         values[page][head].fragment(pair, a);
-        Of::multiply(outputs[head][pair], a, b0, b1);
+        Of::multiply(outputs[head][pair], a, b[0], b[1]);
       }
     }
   }

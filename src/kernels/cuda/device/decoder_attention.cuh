@@ -3,7 +3,7 @@
 // unit = some pages of a pair of heads (two heads lie side by side in a page), keys and values:
 // two pages of bfloat16, four of e4m3 (decoder_units.cuh). One warp attends to it, and leaves a
 // softmax, its sum and its output per head in global memory; all of a row and head are combined
-// later.
+// later. A unit that several rows share is read once (shared_attention.cuh).
 //
 // Sums run over lanes and units in fixed orders: a row's result does not depend on the rows beside
 // it.
@@ -14,60 +14,14 @@
 #include "kernels/cuda/device/attention_unit.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/decoder_units.cuh"
+#include "kernels/cuda/device/head_chunk.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
+#include "kernels/cuda/device/shared_attention.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
 
 namespace gapless {
-
-template <typename Element>
-using PairShape = UnitShape<ParallelDecoder, Element>;
-template <typename Element>
-using PairUnit = Unit<ParallelDecoder, Element>;
-
-// Cosines and sines of a position, of the dimensions of one head from lane % 8 * 8 on.
-struct Angles {
-  float4 pairs[kVector / 2];  // cos, sin, cos, sin
-
-  __device__ void load(const DecoderLaunch& p, int position) {
-    const int chunk = threadIdx.x % 8, half = p.rotary_dim / 2 / kVector;
-    const auto* table = reinterpret_cast<const float4*>(
-        p.rope_table + std::int64_t{position} * p.rotary_dim + chunk % half * (2 * kVector));
-#pragma unroll
-    for (int i = 0; i < kVector / 2; ++i) pairs[i] = __ldg(table + i);
-  }
-};
-
-// Eight dimensions of one head, from lane % 8 * 8 on, of the token's q, k or v.
-struct HeadChunk {
-  float values[kVector];
-
-  __device__ static void turn(float& own, float other, float cosine, float sine, bool is_real) {
-    own = round_to_bf16(is_real ? own * cosine - other * sine : other * sine + own * cosine);
-  }
-
-  // All lanes of a warp, each with its `own` dimensions of q or k. A pair (j, j + rotary_dim / 2)
-  // is turned by its angle. Rounded to bf16, as the cache holds it.
-  __device__ void load_rotated(const uint4& own, int rotary_dim, const Angles& angles) {
-    const int lane = threadIdx.x % kWarp, chunk = lane % 8, half = rotary_dim / 2 / kVector;
-    const bool is_real = chunk < half;
-    const int other_lane = is_real ? lane + half : lane - half;
-    const uint4 other_raw{
-        __shfl_sync(kFullWarp, own.x, other_lane), __shfl_sync(kFullWarp, own.y, other_lane),
-        __shfl_sync(kFullWarp, own.z, other_lane), __shfl_sync(kFullWarp, own.w, other_lane)};
-    unpack(own, values);
-    if (chunk >= 2 * half) return;
-    float other[kVector];
-    unpack(other_raw, other);
-#pragma unroll
-    for (int i = 0; i < kVector; i += 2) {
-      const float4 two = angles.pairs[i / 2];
-      turn(values[i], other[i], two.x, two.y, is_real);
-      turn(values[i + 1], other[i + 1], two.z, two.w, is_real);
-    }
-  }
-};
 
 __device__ __forceinline__ float weight_of_part(float largest, float whole_largest) {
   return largest == -INFINITY ? 0.0f : exp2f(largest - whole_largest);
@@ -89,14 +43,14 @@ struct NewToken {
     const int lane = threadIdx.x % kWarp;
     const bool is_upper = lane >= 16;  // has a query and values, not keys
     Angles angles;
-    angles.load(p, position);
-    const Bf16* from = qkv + std::int64_t{unit.row} * 3 * p.dim +
+    angles.load(p, position, lane);
+    const Bf16* from = qkv + std::int64_t{unit.row()} * 3 * p.dim +
                        (unit.heads * 2 + lane / 8 % 2) * kDecoderHeadDim + lane % 8 * kVector;
     const Bf16* const addresses[2] = {from + (is_upper ? 0 : p.dim), from + 2 * p.dim};
     uint4 raw[2];
     load_when_written(addresses, raw);
     HeadChunk turned;
-    turned.load_rotated(raw[0], p.rotary_dim, angles);
+    turned.load_rotated(raw[0], p.rotary_dim, angles, lane);
     query.load(turned.values, 16);
     float own[kVector];
     unpack(raw[1], own);
@@ -138,29 +92,35 @@ __device__ __forceinline__ void insert_new_token(const typename KvVector<Element
   __syncwarp();
 }
 
-// This warp's units of the block's, which lie in the ring from first_stage on. `qkv`: of this
-// layer.
-template <typename Element>
+// This warp's units of the block's, which lie in the ring from first_stage on: those that rows share, then those of rows. `qkv`:
+// of this layer.
+template <typename Element, int kRows>
 __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLayer& layer,
                                        const Bf16* qkv, const AttentionRows& rows,
                                        const StageRing& ring, unsigned first_stage) {
   const unsigned warp = threadIdx.x / kWarp;
-  const UnitRange range = rows.own;
+  const unsigned num_shared = rows.own_shared.size(), num_units = rows.num_units();
   using Shape = PairShape<Element>;
   PairUnit<Element> unit;
+  unsigned i = (warp - first_stage) % kRingConsumers;
+  if constexpr (kSharesUnits<ParallelDecoder, kRows, Element>) {
+    for (; i < num_shared; i += kRingConsumers) {
+      unit.find(rows, rows.unit_at(static_cast<int>(i)));
+      attend_to_shared_unit<Element>(p, qkv, rows, unit, ring, first_stage + i);
+    }
+  }
   NewToken<Element> token;
   int token_row = -1, token_pair = -1;
-  for (unsigned i = (warp - first_stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
-       i += kRingConsumers) {
-    unit.find(rows, range.begin + static_cast<int>(i));
-    const int position = rows.num_keys[unit.row] - 1;
+  for (; i < num_units; i += kRingConsumers) {
+    unit.find(rows, rows.unit_at(static_cast<int>(i)));
+    const int position = rows.num_keys[unit.row()] - 1;
     const std::int64_t page =
         unit.has_newest()
-            ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride +
+            ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row()]} * p.page_table_stride +
                     position / kPageTokens)
             : 0;
-    if (unit.row != token_row || unit.heads != token_pair) {
-      token_row = unit.row, token_pair = unit.heads;
+    if (unit.row() != token_row || unit.heads != token_pair) {
+      token_row = unit.row(), token_pair = unit.heads;
       token.load(p, qkv, unit, position);
     }
     const std::uint32_t place = ring.wait(first_stage + i);
@@ -169,8 +129,9 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
       token.store(p, layer, page, unit, position);
       insert_new_token<Element>(token.entry, unit.num_keys - 1, piece);
     }
-    const std::int64_t part = (std::int64_t{unit.row} * p.num_heads + unit.heads * 2) * kMaxUnits +
-                              unit.first_key / Shape::kKeys;
+    const std::int64_t part =
+        (std::int64_t{unit.row()} * p.num_heads + unit.heads * 2) * kMaxUnits +
+        unit.first_key / Shape::kKeys;
     attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part);
     ring.give_back(first_stage + i);
   }
@@ -187,7 +148,7 @@ __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads;
        i += gridDim.x * kProductWarps) {
     const int row = i / p.num_heads, head = i % p.num_heads;
-    const int count = rows.units<ParallelDecoder, Element>(row);
+    const int count = rows.units<PairShape<Element>::kPages>(row);
     if (count == 0) {
       // Products may wait for it.
       to.store_pair(row, head * kDecoderHeadDim + 2 * lane, 0, 0);

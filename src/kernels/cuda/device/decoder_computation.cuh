@@ -206,10 +206,10 @@ class Computation {
       attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
                                      stage_, block_.reduce_buffer);
     } else {
-      attend_to_units<CacheElement>(p_, p_.layers[l], qkv_of<S>(p_, l), block_.small.rows,
-                                    block_.ring, stage_);
+      attend_to_units<CacheElement, kRows>(p_, p_.layers[l], qkv_of<S>(p_, l), block_.small.rows,
+                                           block_.ring, stage_);
     }
-    stage_ += block_.small.rows.own.size();
+    stage_ += block_.small.rows.num_units();
   }
 
   __device__ void combine(int l) {

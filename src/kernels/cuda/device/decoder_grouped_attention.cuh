@@ -178,7 +178,7 @@ struct GroupToken {
       q_gamma = __ldg(reinterpret_cast<const uint4*>(layer.q_gamma) + chunk);
       k_gamma = __ldg(reinterpret_cast<const uint4*>(layer.k_gamma) + chunk);
     }
-    const Bf16* row = qkv + std::int64_t{unit.row} * sizes.qkv_width + chunk * kVector;
+    const Bf16* row = qkv + std::int64_t{unit.row()} * sizes.qkv_width + chunk * kVector;
     const Bf16* own_queries = row + unit.heads * group * kGroupHeadDim;
     const Bf16* own_entry =
         row + sizes.q_width + (unit.heads + upper * p.sequential.num_kv_heads) * kGroupHeadDim;
@@ -377,21 +377,20 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
   using Shape = UnitShape<SequentialDecoder, Element>;
   const GroupScratch scratch(reduce_buffer);
   const unsigned warp = threadIdx.x / kWarp;
-  const UnitRange range = rows.own;
+  const unsigned num_units = rows.num_units();
   Unit<SequentialDecoder, Element> unit;
   GroupToken<Element> token;
   int token_row = -1, token_heads = -1;
-  for (unsigned i = (warp - first_stage) % kRingConsumers; i < static_cast<unsigned>(range.size());
-       i += kRingConsumers) {
-    unit.find(rows, range.begin + static_cast<int>(i));
-    const int position = rows.num_keys[unit.row] - 1;
+  for (unsigned i = (warp - first_stage) % kRingConsumers; i < num_units; i += kRingConsumers) {
+    unit.find(rows, rows.unit_at(static_cast<int>(i)));
+    const int position = rows.num_keys[unit.row()] - 1;
     const std::int64_t page =
         unit.has_newest()
-            ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row]} * p.page_table_stride +
+            ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row()]} * p.page_table_stride +
                     position / kPageTokens)
             : 0;
-    if (unit.row != token_row || unit.heads != token_heads) {
-      token_row = unit.row, token_heads = unit.heads;
+    if (unit.row() != token_row || unit.heads != token_heads) {
+      token_row = unit.row(), token_heads = unit.heads;
       token.load(p, p.sequential.layers[layer], qkv, unit, position, scratch);
     }
     const std::uint32_t place = ring.wait(first_stage + i);
@@ -399,7 +398,7 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
       token.store(p, p.layers[layer], page, unit, position);
       token.insert(unit.num_keys - 1, place);
     }
-    const std::int64_t head = std::int64_t{unit.row} * p.num_heads +
+    const std::int64_t head = std::int64_t{unit.row()} * p.num_heads +
                               unit.heads * (p.num_heads / p.sequential.num_kv_heads);
     attend_to_group<Element>(p, token, unit.num_keys, place, scratch,
                              head * p.sequential.max_units + unit.first_key / Shape::kKeys);
@@ -420,7 +419,7 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
        i += gridDim.x * kProductWarps) {
     const int row_head = i / kParts, row = row_head / p.num_heads, head = row_head % p.num_heads;
     const int dims = i % kParts * (2 * kWarp) + 2 * lane;
-    const int count = rows.units<SequentialDecoder, Element>(row);
+    const int count = rows.units<UnitShape<SequentialDecoder, Element>::kPages>(row);
     if (count == 0) {
       // Products may wait for it.
       to.store_pair(row, head * kGroupHeadDim + dims, 0, 0);

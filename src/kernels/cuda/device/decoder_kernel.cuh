@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
       Streaming<S, kFormat, kRows, CacheElement>(block).run();
     } else if (warp == kXWarp) {
       wait_for_predecessor();
-      small.rows.template load<S, CacheElement>(p);
+      load_rows<S, kRows, CacheElement>(p, small.rows);
       if (thread % kWarp == 0 && p.needed_logits != nullptr) {
         small.shares.keep_needed(*p.needed_logits);
       }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/needed_logits.h"
+#include "kernels/shared_prefix.h"
 #include "step/row_state.h"
 
 namespace gapless {
@@ -65,7 +66,8 @@ struct DecoderLaunch {
   int num_rows;
   Bf16* x;  // [num_rows, dim]
   const AttentionSequence* sequences;
-  const std::int32_t* rows;  // and their states: DecoderBlocksParams
+  const SharedPrefix* shared_prefixes;  // DecoderBlocksParams
+  const std::int32_t* rows;             // and their states: DecoderBlocksParams
   const RowState* row_states;
   const std::int32_t* page_table;
   int page_table_stride;

@@ -155,7 +155,7 @@ class Bringing {
 
  public:
   __device__ explicit Bringing(const DecoderBlockState<S>& block)
-      : block_(block), p_(block.p), num_units_(block.small.rows.own.size()) {}
+      : block_(block), p_(block.p), num_units_(block.small.rows.num_units()) {}
 
   __device__ void run() {
     for (int l = 0; l < p_.num_layers; ++l) {

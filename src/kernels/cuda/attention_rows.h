@@ -1,0 +1,161 @@
+// Which block attends to what in a decode step that is one launch (device/decoder_kernel.cuh).
+//
+// unit = some pages of one key head, or of two that lie side by side in a page: a group of heads. One warp attends to it.
+// Units start at multiples of their size of the sequence. A unit belongs to one row, or to a set of rows that begin with the same
+// pages (kernels/shared_prefix.h) if it lies in these: then it is read once, for all of them. So a row's units are the same whoever
+// else is in the step, and so is what is computed for the row in each.
+//
+// run = the units of one row, or of one set, group by group, in the order of the sequence. Each block takes an equal share of the
+// sets' units, and then an equal share of the rows': a set's cost a warp more time.
+//
+// Host and device, so that it is tested without a GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "base/limits.h"
+#include "kernels/cuda/decoder_work.h"
+#include "kernels/shared_prefix.h"
+#include "step/row_state.h"
+
+namespace gapless {
+
+// Run i is of the set whose first row is i, run kMaxSeats + i of row i alone.
+inline constexpr int kMaxRuns = 2 * kMaxSeats;
+
+// What a launch says of them.
+struct AttentionStep {
+  const AttentionSequence* sequences;  // [num_rows]
+  const SharedPrefix* prefixes;        // [num_rows]; nullptr: no row shares anything
+  int num_rows;
+  int num_groups;  // of heads
+};
+
+// Of all rows, in shared memory.
+struct AttentionRows {
+  int num_keys[kMaxSeats];       // the new one included; 0: nothing to do
+  int seat[kMaxSeats];           // row of the page table
+  int first_unit[kMaxRuns + 1];  // of all runs in order; behind the last row's there are none
+  std::uint16_t
+      shared_units[kMaxSeats];  // of a group, at the row's beginning: its set attends to these
+  std::uint8_t members[kMaxSeats][kMaxSharingRows];  // of the set whose first row it is, in order
+  std::uint8_t num_members[kMaxSeats];               // 0: it is no set's first row
+  TileRange own_shared,
+      own;  // this block's units of sets, of rows; computed once: to divide takes long
+
+  // How many units this block has, and which the i-th is. Those of sets come first.
+  GAPLESS_HOST_DEVICE int num_units() const { return own_shared.size() + own.size(); }
+  GAPLESS_HOST_DEVICE int unit_at(int i) const {
+    const int num_shared = own_shared.size();
+    return i < num_shared ? own_shared.begin + i : own.begin + (i - num_shared);
+  }
+
+  // All of a row and group.
+  template <int kPages>
+  GAPLESS_HOST_DEVICE int units(int row) const {
+    constexpr int kKeys = kPages * kPageTokens;
+    return (num_keys[row] + kKeys - 1) / kKeys;
+  }
+
+  // By all lanes of a warp together, or by one thread (OneLane). Only full units are shared: to a page of a unit that is not,
+  // its row may add a key.
+  template <int kPages, typename Lanes>
+  GAPLESS_HOST_DEVICE void load(const AttentionStep& step, int block, int num_blocks,
+                                const Lanes& lanes) {
+    for (int row = lanes.index(); row < kMaxSeats; row += lanes.count()) {
+      num_members[row] = 0;
+      if (row >= step.num_rows) continue;
+      const AttentionSequence sequence = step.sequences[row];
+      num_keys[row] = sequence.num_tokens == 0 ? 0 : sequence.num_cached + 1;
+      seat[row] = sequence.row;
+      shared_units[row] = 0;
+      if (step.prefixes == nullptr) continue;
+      const SharedPrefix prefix = step.prefixes[row];
+      if (prefix.rows == 0) continue;
+      shared_units[row] = static_cast<std::uint16_t>(prefix.num_pages / kPages);
+      members[prefix.first()][prefix.rank_of(row)] = static_cast<std::uint8_t>(row);
+      if (prefix.first() == row) num_members[row] = static_cast<std::uint8_t>(prefix.size());
+    }
+    lanes.sync();
+    for (int first = lanes.index(); first < kMaxSeats; first += lanes.count()) share_least(first);
+    lanes.sync();
+    // Where each run's units begin.
+    int before = 0;
+    for (int base = 0; base < kMaxSeats; base += lanes.count()) {
+      const int row = base + lanes.index();
+      const int units = num_members[row] == 0 ? 0 : shared_units[row] * step.num_groups;
+      first_unit[row] = before + lanes.sum_before(units);
+      before += lanes.sum(units);
+    }
+    const int of_sets = before;
+    for (int base = 0; base < step.num_rows; base += lanes.count()) {
+      const int row = base + lanes.index();
+      const bool exists = row < step.num_rows;
+      const int left = exists ? units<kPages>(row) - shared_units[row] : 0;
+      const int first = before + lanes.sum_before(left * step.num_groups);
+      if (exists) first_unit[kMaxSeats + row] = first;
+      before += lanes.sum(left * step.num_groups);
+    }
+    if (lanes.index() == 0) {
+      first_unit[kMaxSeats + step.num_rows] = before;
+      // Who has one unit more has it of the sets' from one end of the grid, of the rows' from the other.
+      own_shared = equal_share(of_sets, num_blocks - 1 - block, num_blocks);
+      const TileRange share = equal_share(before - of_sets, block, num_blocks);
+      own = {of_sets + share.begin, of_sets + share.end};
+    }
+    lanes.sync();
+  }
+
+ private:
+  // What all rows of a set have in common.
+  GAPLESS_HOST_DEVICE void share_least(int first) {
+    const int size = num_members[first];
+    if (size == 0) return;
+    std::uint16_t least = shared_units[first];
+    for (int i = 1; i < size; ++i) {
+      const std::uint16_t units = shared_units[members[first][i]];
+      least = units < least ? units : least;
+    }
+    for (int i = 0; i < size; ++i) shared_units[members[first][i]] = least;
+  }
+};
+
+// For AttentionRows::load on the host.
+struct OneLane {
+  static int index() { return 0; }
+  static int count() { return 1; }
+  static void sync() {}
+  static int sum_before(int) { return 0; }
+  static int sum(int own) { return own; }
+};
+
+// One unit. Found in rising order: `run` is where the search begins.
+template <int kPages>
+struct AttentionUnit {
+  static constexpr int kKeys = kPages * kPageTokens;
+  // heads: which group. num_keys: of the row, from first_key on.
+  int run = 0, heads = 0, first_key = 0, num_keys = 0;
+
+  GAPLESS_HOST_DEVICE int row() const { return run % kMaxSeats; }  // of a set's the first one
+
+  GAPLESS_HOST_DEVICE void find(const AttentionRows& rows, int index) {
+    // Where there are no sets their runs need not be looked at.
+    if (run < kMaxSeats && rows.first_unit[kMaxSeats] <= index) run = kMaxSeats;
+    while (rows.first_unit[run + 1] <= index) ++run;
+    const int shared = rows.shared_units[row()];
+    const bool is_shared = run < kMaxSeats;
+    const int units = is_shared ? shared : rows.units<kPages>(row()) - shared;
+    const int rest = index - rows.first_unit[run];
+    heads = rest / units;
+    first_key = (rest % units + (is_shared ? 0 : shared)) * kKeys;
+    num_keys = rows.num_keys[row()] - first_key;
+  }
+  GAPLESS_HOST_DEVICE int num_pages() const {
+    const int pages = (num_keys + kPageTokens - 1) / kPageTokens;
+    return pages < kPages ? pages : kPages;
+  }
+  GAPLESS_HOST_DEVICE bool has_newest() const { return num_keys <= kKeys; }
+};
+
+}  // namespace gapless
