@@ -17,8 +17,6 @@
 // fills its stages while the first still runs.
 //
 // Row invariance: products as expert_product.cuh says, a row's experts added up by their indices.
-#include "kernels/cuda/few_row_experts.h"
-
 #include "base/limits.h"
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/barriers.cuh"
@@ -27,6 +25,7 @@
 #include "kernels/cuda/device/expert_product.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/row_product.cuh"
+#include "kernels/cuda/few_row_experts.h"
 #include "kernels/cuda/launch.h"
 
 namespace gapless::cuda {
@@ -287,8 +286,7 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExpe
   }
   wait_for_predecessor();
   multiply_passes<kUp>(
-      p, route, shared, reduce_buffer,
-      [&](const PassWalk& pass, int row, int tile_row, float sum) {
+      p, route, shared, reduce_buffer, [&](const PassWalk& pass, int row, int tile_row, float sum) {
         const int place = pass.place() + row;
         if constexpr (kUp) {
           // Of a gate: its up lies eight lanes on.

@@ -65,16 +65,17 @@ __device__ void rotate(float (&a)[kPack], float (&b)[kPack], const float* table)
 }
 
 // What a thread has of each token: kPack elements of a head, or for what is rotated kPack pairs.
-// Parts of a head, in order: rotations of q, rotations of k, the rest of k, v.
-template <int kPack>
+// Parts of a head, in order: rotations of q, rotations of k, the rest of k, v; and where q is scaled its rest.
+template <int kPack, bool kScales>
 struct HeadPart {
   int plane;  // 0: q, 1: k, 2: v
   int first;  // element
   bool rotates;
 
-  // 2 * rotations + rest + those of v.
+  // 2 * rotations + rest + those of v, and the rest of q.
   GAPLESS_HOST_DEVICE static int count(const RopeAndCacheParams& p) {
-    return 2 * p.heads.head_dim / kPack;
+    const int q_rest = kScales ? p.heads.head_dim - p.rotary_dim : 0;
+    return (2 * p.heads.head_dim + q_rest) / kPack;
   }
   __device__ HeadPart(const RopeAndCacheParams& p, int index) {
     const int rotations = p.rotary_dim / 2 / kPack,
@@ -86,6 +87,12 @@ struct HeadPart {
       return;
     }
     index -= 2 * rotations;
+    const int in_cache = rest + p.heads.head_dim / kPack;
+    if (kScales && index >= in_cache) {
+      plane = 0;
+      first = p.rotary_dim + (index - in_cache) * kPack;
+      return;
+    }
     plane = index < rest ? 1 : 2;
     first = index < rest ? p.rotary_dim + index * kPack : (index - rest) * kPack;
   }
@@ -125,7 +132,8 @@ __global__ void __launch_bounds__(kThreads)
     rope_and_cache_kernel(RopeAndCacheParams p, HeadScaleSums s) {
   wait_for_predecessor();
   let_successor_start();  // in this order: decode_attention.cu counts on it
-  const int num_parts = HeadPart<kPack>::count(p);
+  using Part = HeadPart<kPack, kScales>;
+  const int num_parts = Part::count(p);
   const int first_index = blockIdx.y * kThreads, index = first_index + threadIdx.x;
   const int first_head = first_index / num_parts, first_token = blockIdx.x * kTokens;
   __shared__ std::conditional_t<kScales, BlockScales, char> scales;
@@ -136,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (index >= p.heads.num_heads * num_parts) return;
   const int head = index / num_parts, half = p.rotary_dim / 2;
-  const HeadPart<kPack> part(p, index % num_parts);
+  const Part part(p, index % num_parts);
   if (part.plane > 0 && head >= p.heads.num_kv_heads) return;
   const int plane_start = part.plane == 0   ? 0
                           : part.plane == 1 ? p.heads.q_width()
@@ -229,19 +237,21 @@ __global__ void __launch_bounds__(kCopyThreads) copy_pages_kernel(CopyPagesParam
   }
 }
 
-template <int kPack, typename Element>
+template <int kPack, typename Element, bool kScales>
 Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params,
-                             const HeadScaleSums* scales) {
-  const LaunchShape shape{
-      .grid = dim3(blocks_for(params.num_tokens, kTokens),
-                   blocks_for(params.heads.num_heads * HeadPart<kPack>::count(params), kThreads)),
-      .block = dim3(kThreads)};
-  const auto start = [&](auto kernel) {
-    return launch("rope_and_cache", stream, shape, kernel, params,
-                  scales == nullptr ? HeadScaleSums{} : *scales);
-  };
-  return scales == nullptr ? start(rope_and_cache_kernel<kPack, Element, false>)
-                           : start(rope_and_cache_kernel<kPack, Element, true>);
+                             const HeadScaleSums& scales) {
+  const int parts = params.heads.num_heads * HeadPart<kPack, kScales>::count(params);
+  return launch("rope_and_cache", stream,
+                {.grid = dim3(blocks_for(params.num_tokens, kTokens), blocks_for(parts, kThreads)),
+                 .block = dim3(kThreads)},
+                rope_and_cache_kernel<kPack, Element, kScales>, params, scales);
+}
+
+template <int kPack, typename Element>
+Status rope_and_cache_in_packs(Stream& stream, const RopeAndCacheParams& params,
+                               const HeadScaleSums* scales) {
+  return scales == nullptr ? launch_rope_and_cache<kPack, Element, false>(stream, params, {})
+                           : launch_rope_and_cache<kPack, Element, true>(stream, params, *scales);
 }
 
 template <typename Element>
@@ -249,8 +259,8 @@ Status rope_and_cache_into(Stream& stream, const RopeAndCacheParams& params,
                            const HeadScaleSums* scales) {
   const bool vectors = params.rotary_dim % (2 * kVector) == 0 &&
                        params.heads.head_dim % kVector == 0 && params.qkv_stride % kVector == 0;
-  return vectors ? launch_rope_and_cache<kVector, Element>(stream, params, scales)
-                 : launch_rope_and_cache<1, Element>(stream, params, scales);
+  return vectors ? rope_and_cache_in_packs<kVector, Element>(stream, params, scales)
+                 : rope_and_cache_in_packs<1, Element>(stream, params, scales);
 }
 
 }  // namespace
