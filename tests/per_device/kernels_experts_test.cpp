@@ -264,10 +264,22 @@ TEST_F(ExpertsTest, WideRowsDoNotDependOnTheBatch) {
 
 TEST_F(ExpertsTest, LogitsMayBeGiven) {
   const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 12, .experts_per_token = 3};
-  for (const int num_rows : {9, 80}) {
+  for (const int num_rows : {9, 80, 1030}) {
     const Problem p = make_problem(shape, num_rows);
     EXPECT_TRUE(bits_equal(run_device(p, 0, num_rows, {.gives_logits = true}), run_device(p)));
   }
+}
+
+// Zeros of both signs are equal, the lower index goes first. (A router's sum is never -0.)
+TEST_F(ExpertsTest, ZerosOfBothSignsAreTies) {
+  const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 4, .experts_per_token = 2};
+  const Problem zeros = make_problem(shape, std::vector<float>{0, 0, -1, 0});
+  Problem p = make_problem(shape, std::vector<float>{-0.0f, 0, -1, 0});
+  p.residual = tensor(zeros.residual.host);
+  p.up = tensor(zeros.up.host), p.down = tensor(zeros.down.host);
+  p.x = tensor(zeros.x.host);
+  p.x.host[0] = -0.0f;  // a logit; the row is the same
+  EXPECT_TRUE(bits_equal(run_device(p, 0, 1, {.gives_logits = true}), run_device(zeros)));
 }
 
 // Dead rows are not numbers, and so are the weights that only they chose.
