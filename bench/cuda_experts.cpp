@@ -26,7 +26,8 @@ Routes make_routes(int rows, std::mt19937& random) {
   for (int row = 0; row < rows; ++row) {
     std::set<int> chosen;
     while (chosen.size() < kPerToken) chosen.insert(static_cast<int>(random() % kNumExperts));
-    for (const int e : chosen) routes.logits[static_cast<std::size_t>(row * kNumExperts + e)] = kOne;
+    for (const int e : chosen)
+      routes.logits[static_cast<std::size_t>(row * kNumExperts + e)] = kOne;
     touched.merge(chosen);
   }
   routes.num_touched = static_cast<int>(touched.size());
@@ -59,11 +60,11 @@ void bench_feed_forward(CudaBench& b) {
     }
     const void* x = b.noise(std::int64_t{rows} * kDim);
     void* y = b.noise(std::int64_t{rows} * kDim);
-    void* scratch = b.allocate(b.kernels().experts_scratch_bytes(
-        rows, {.dim = kDim,
-               .inner = kExpertInner,
-               .num_experts = kNumExperts,
-               .experts_per_token = kPerToken}));
+    void* scratch =
+        b.allocate(b.kernels().experts_scratch_bytes(rows, {.dim = kDim,
+                                                            .inner = kExpertInner,
+                                                            .num_experts = kNumExperts,
+                                                            .experts_per_token = kPerToken}));
     const Spread spread = b.time(kExpertLayers, [&] {
       for (std::size_t i = 0; i < layers.size(); ++i) {
         GAPLESS_RETURN_IF_ERROR(b.kernels().experts(b.stream(), {.x = x,
