@@ -14,12 +14,14 @@ class ComposedBlocks {
 
   // All but the last block, or the last one too where all tokens' results are wanted.
   Status run_block(const DecoderBlock& block) const {
-    GAPLESS_RETURN_IF_ERROR(run_attention(block));
+    void* const logits = early_logits(block);
+    GAPLESS_RETURN_IF_ERROR(run_attention(block, logits));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
     return run_outputs(block, {.x = p_.x,
                                .attention = p_.attention,
                                .after_attention = p_.decode ? p_.x : p_.qkv,
+                               .logits = logits,
                                .num_rows = p_.num_tokens});
   }
 
@@ -54,8 +56,9 @@ class ComposedBlocks {
   struct Rows {
     void* x;  // in and out
     void* attention;
-    void* after_attention;  // x + proj(attention); may be x
-    int num_rows;
+    void* after_attention;         // x + proj(attention); may be x
+    const void* logits = nullptr;  // ExpertsParams
+    int num_rows = 0;
   };
 
   // A parallel block's qkv and ff.up read the same rows: both in 8 bits or neither.
@@ -68,6 +71,15 @@ class ComposedBlocks {
     NormParams norm = dense_norm(x, weights, p_.norm, dim_, num_rows);
     if (norm_is_fp8(block)) norm = with_fp8_output(kernels_, norm, p_.row_scales);
     return kernels_.norm(stream_, norm);
+  }
+
+  // Where the router's logits go if they are made beside qkv: a parallel block's router reads the same rows. `inner` is
+  // free where there are experts.
+  void* early_logits(const DecoderBlock& block) const {
+    const FeedForward& ff = block.ff;
+    const bool early = p_.decode && block.residual == Residual::kParallel &&
+                       ff.kind == FeedForwardKind::kExperts && ff.num_experts <= ff.up.out;
+    return early ? p_.inner : nullptr;
   }
 
   Status run_outputs(const DecoderBlock& block, const Rows& rows) const {
@@ -97,6 +109,8 @@ class ComposedBlocks {
                                       .num_rows = rows.num_rows,
                                       .ff = block.ff,
                                       .decode = p_.decode,
+                                      .logits = rows.logits,
+                                      .sequences = p_.decode ? p_.sequences : nullptr,
                                       .scratch = p_.op_scratch});
   }
 
@@ -130,32 +144,46 @@ class ComposedBlocks {
     return restored_linear(kernels_, stream_, params);
   }
 
+  // Of the normalised rows; `logits`: early_logits().
+  Status make_qkv(const DecoderBlock& block, void* logits) const {
+    LinearParams qkv = dense_linear(kernels_, p_.norm, block.qkv, p_.qkv, p_.num_tokens);
+    if (logits == nullptr) return linear(qkv, norm_is_fp8(block));
+    LinearParams router = dense_linear(kernels_, p_.norm, block.ff.router, logits, p_.num_tokens);
+    qkv.decode = router.decode = true;
+    return kernels_.linear_pair(stream_, qkv, router);
+  }
+
+  // Scales, rotates and caches.
+  Status place_heads(const DecoderBlock& block) const {
+    const RopeAndCacheParams rope{.qkv = p_.qkv,
+                                  .qkv_stride = p_.heads.qkv_width(),
+                                  .positions = p_.positions,
+                                  .cache_slots = p_.cache_slots,
+                                  .rope_table = p_.rope_table,
+                                  .q_norm = block.q_norm,
+                                  .k_norm = block.k_norm,
+                                  .kv = block.kv,
+                                  .num_tokens = p_.num_tokens,
+                                  .heads = p_.heads,
+                                  .rotary_dim = p_.rotary_dim};
+    if (block.head_scales.alpha == nullptr) return kernels_.rope_and_cache(stream_, rope);
+    return kernels_.scale_rope_and_cache(stream_,
+                                         {.qkv = p_.qkv,
+                                          .qkv_stride = p_.heads.qkv_width(),
+                                          .positions = p_.positions,
+                                          .scales = block.head_scales,
+                                          .num_tokens = p_.num_tokens,
+                                          .heads = p_.heads,
+                                          .decode = p_.decode,
+                                          .scratch = p_.op_scratch},
+                                         rope);
+  }
+
   // Normalises, makes queries, keys and values, scales, rotates and caches them, and attends.
-  Status run_attention(const DecoderBlock& block) const {
+  Status run_attention(const DecoderBlock& block, void* logits = nullptr) const {
     GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, p_.x, p_.num_tokens));
-    GAPLESS_RETURN_IF_ERROR(linear(
-        dense_linear(kernels_, p_.norm, block.qkv, p_.qkv, p_.num_tokens), norm_is_fp8(block)));
-    if (block.head_scales.alpha != nullptr) {
-      GAPLESS_RETURN_IF_ERROR(kernels_.scale_heads(stream_, {.qkv = p_.qkv,
-                                                             .qkv_stride = p_.heads.qkv_width(),
-                                                             .positions = p_.positions,
-                                                             .scales = block.head_scales,
-                                                             .num_tokens = p_.num_tokens,
-                                                             .heads = p_.heads,
-                                                             .decode = p_.decode,
-                                                             .scratch = p_.op_scratch}));
-    }
-    GAPLESS_RETURN_IF_ERROR(kernels_.rope_and_cache(stream_, {.qkv = p_.qkv,
-                                                              .qkv_stride = p_.heads.qkv_width(),
-                                                              .positions = p_.positions,
-                                                              .cache_slots = p_.cache_slots,
-                                                              .rope_table = p_.rope_table,
-                                                              .q_norm = block.q_norm,
-                                                              .k_norm = block.k_norm,
-                                                              .kv = block.kv,
-                                                              .num_tokens = p_.num_tokens,
-                                                              .heads = p_.heads,
-                                                              .rotary_dim = p_.rotary_dim}));
+    GAPLESS_RETURN_IF_ERROR(make_qkv(block, logits));
+    GAPLESS_RETURN_IF_ERROR(place_heads(block));
     return kernels_.paged_attention(stream_, {.qkv = p_.qkv,
                                               .qkv_stride = p_.heads.qkv_width(),
                                               .out = p_.attention,

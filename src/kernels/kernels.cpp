@@ -1,6 +1,7 @@
 #include "kernels/kernels.h"
 
 #include "base/log.h"
+#include "kernels/restored_linear.h"
 
 namespace gapless {
 
@@ -21,6 +22,17 @@ StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device, Compute compute)
       break;
   }
   return make_error(StatusCode::kUnavailable, "a simulated device has no kernels");
+}
+
+Status Kernels::linear_pair(Stream& stream, const LinearParams& first, const LinearParams& second) {
+  GAPLESS_RETURN_IF_ERROR(restored_linear(*this, stream, first));
+  return restored_linear(*this, stream, second);
+}
+
+Status Kernels::scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,
+                                     const RopeAndCacheParams& rope) {
+  GAPLESS_RETURN_IF_ERROR(scale_heads(stream, scale));
+  return rope_and_cache(stream, rope);
 }
 
 }  // namespace gapless

@@ -393,6 +393,11 @@ struct ExpertsParams {
   int num_rows = 0;
   FeedForward ff;  // kExperts
   bool decode = false;
+  // Unless nullptr: router(x) rounded to T, [num_rows, num_experts] T, as an earlier op left it.
+  const void* logits = nullptr;
+  // Unless nullptr: those of a decode step, sequence i is row i. A row without new tokens has an undefined y, and experts that
+  // only such rows chose need not be read.
+  const AttentionSequence* sequences = nullptr;
   void* scratch = nullptr;  // experts_scratch_bytes()
 };
 
@@ -727,6 +732,9 @@ class Kernels {
   virtual DType activation_dtype() const = 0;
 
   virtual Status linear(Stream& stream, const LinearParams& params) = 0;
+  // Two products of a decode step with the same number of rows, neither of which reads what the other writes.
+  // One after the other where a backend has nothing better.
+  virtual Status linear_pair(Stream& stream, const LinearParams& first, const LinearParams& second);
   // Bytes of prepared weights; 0 where the backend has no use for them (prepare_linear then does nothing).
   virtual std::size_t prepared_linear_bytes(int /*total_in*/, int /*total_out*/,
                                             PreparedFormat /*format*/) const {
@@ -772,6 +780,9 @@ class Kernels {
   virtual Status gate(Stream& stream, const GateParams& params) = 0;
   virtual Status experts(Stream& stream, const ExpertsParams& params) = 0;
   virtual Status scale_heads(Stream& stream, const ScaleHeadsParams& params) = 0;
+  // scale_heads, then rope_and_cache of the same rows; so composed where a backend has nothing better.
+  virtual Status scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,
+                                      const RopeAndCacheParams& rope);
   virtual Status gather_rows(Stream& stream, const GatherRowsParams& params) = 0;
   virtual Status grammar_masks(Stream& stream, const GrammarMasksParams& params) = 0;
   virtual Status sample(Stream& stream, const SampleParams& params) = 0;

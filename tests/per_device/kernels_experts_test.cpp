@@ -11,6 +11,12 @@
 namespace gapless {
 namespace {
 
+struct Way {
+  bool in_place = false;
+  bool gives_logits = false;
+  std::vector<bool> lives = {};  // by row; empty: not told
+};
+
 class ExpertsTest : public KernelsTest {
  protected:
   struct Problem {
@@ -75,7 +81,7 @@ class ExpertsTest : public KernelsTest {
   }
 
   // Rows [begin, begin + count) of the problem.
-  std::vector<float> run_device(const Problem& p, int begin, int count, bool in_place = false) {
+  std::vector<float> run_device(const Problem& p, int begin, int count, const Way& way = {}) {
     ExpertsParams params = params_of(p, [](const TestTensor& t) { return t.dev(); });
     const std::size_t skipped = static_cast<std::size_t>(begin) * p.sizes.dim;
     const auto row_of = [&](const void* rows) {
@@ -89,13 +95,37 @@ class ExpertsTest : public KernelsTest {
     const Buffer scratch =
         poisoned_bytes(kernels_->experts_scratch_bytes(std::max(count, 1), p.sizes));
     params.x = row_of(params.x);
-    params.residual = in_place ? copy.dev() : row_of(params.residual);
-    params.y = in_place ? copy.device.data() : y.data();
+    params.residual = way.in_place ? copy.dev() : row_of(params.residual);
+    params.y = way.in_place ? copy.device.data() : y.data();
     params.num_rows = count;
     params.decode = count <= 8;
     params.scratch = scratch.data();
+    const TestTensor logits =
+        tensor(way.gives_logits ? logits_of(p, begin, count) : std::vector{0.0f});
+    if (way.gives_logits) {
+      params.logits = logits.dev();
+      params.ff.router = {};
+    }
+    std::vector<AttentionSequence> sequences;
+    for (const bool lives : way.lives) {
+      const auto row = static_cast<std::int32_t>(sequences.size());
+      sequences.push_back({.row = row, .first_token = row, .num_tokens = lives ? 1 : 0});
+    }
+    const Buffer sequences_dev =
+        upload(sequences.empty() ? std::vector<AttentionSequence>(1) : sequences);
+    if (!sequences.empty()) params.sequences = sequences_dev.as<AttentionSequence>();
     run(kernels_->experts(*stream_, params));
-    return floats(in_place ? copy.device : y);
+    return floats(way.in_place ? copy.device : y);
+  }
+
+  // What the problem's router makes of its rows.
+  static std::vector<float> logits_of(const Problem& p, int begin, int count) {
+    std::vector<float> logits;
+    for (int r = begin; r < begin + count; ++r) {
+      const auto row = p.x.host.begin() + static_cast<std::ptrdiff_t>(r) * p.sizes.dim;
+      logits.insert(logits.end(), row, row + p.sizes.num_experts);
+    }
+    return logits;
   }
   std::vector<float> run_device(const Problem& p) { return run_device(p, 0, p.num_rows); }
 
@@ -119,11 +149,42 @@ TEST_F(ExpertsTest, AgreesWithReference) {
        .num_experts = kMaxExperts,
        .experts_per_token = kMaxExpertsPerToken}};
   for (const ExpertSizes& shape : shapes) {
-    for (const int num_rows : {1, 3, 70, 200}) {
+    for (const int num_rows : {1, 2, 3, 8, 17, 33, 64, 65, 70, 200}) {
       const Problem p = make_problem(shape, num_rows);
       EXPECT_TRUE(rows_close(run_device(p), run_reference(p), shape.dim, tolerance()))
           << shape.num_experts << " experts, " << num_rows << " rows";
     }
+  }
+}
+
+// Widths beyond 512 columns, and not whole pieces of them: products are summed up in pieces on a GPU.
+TEST_F(ExpertsTest, WideOnesAgreeWithReference) {
+  const ExpertSizes shapes[] = {
+      {.dim = 1032, .inner = 520, .num_experts = 4, .experts_per_token = 2},
+      {.dim = 520, .inner = 1096, .num_experts = 3, .experts_per_token = 3},
+      {.dim = 2048, .inner = 1024, .num_experts = 2, .experts_per_token = 1}};
+  for (const ExpertSizes& shape : shapes) {
+    const Problem p = make_problem(shape, 66);
+    const std::vector<float> expected = run_reference(p);
+    for (const int num_rows : {1, 5, 64, 66}) {
+      EXPECT_TRUE(rows_close(run_device(p, 0, num_rows), rows_of(expected, shape.dim, 0, num_rows),
+                             shape.dim, tolerance()))
+          << shape.dim << " wide, " << num_rows << " rows";
+    }
+  }
+}
+
+TEST_F(ExpertsTest, AllRowsMayChooseTheSameExperts) {
+  const ExpertSizes shape{.dim = 72, .inner = 40, .num_experts = 8, .experts_per_token = 2};
+  for (const int num_rows : {1, 7, 16, 31, 64, 90}) {
+    std::vector<float> logits;
+    for (int r = 0; r < num_rows; ++r) {
+      const float step = 0.125f * static_cast<float>(r % 5);  // other weights, the same experts
+      logits.insert(logits.end(), {0, 0, 4 + step, 0, 0, 5, 0, 0});
+    }
+    const Problem p = make_problem(shape, logits);
+    EXPECT_TRUE(rows_close(run_device(p), run_reference(p), shape.dim, tolerance()))
+        << num_rows << " rows";
   }
 }
 
@@ -175,16 +236,86 @@ TEST_F(ExpertsTest, RowsDoNotDependOnTheBatch) {
   const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 8, .experts_per_token = 3};
   const Problem p = make_problem(shape, 1100);
   const std::vector<float> all = run_device(p);
-  for (const auto& [begin, count] : {std::pair{0, 1}, {1099, 1}, {500, 8}, {1000, 100}, {3, 700}}) {
+  for (const auto& [begin, count] : {std::pair{0, 1},
+                                     {1099, 1},
+                                     {500, 8},
+                                     {40, 33},
+                                     {70, 64},
+                                     {70, 65},
+                                     {1000, 100},
+                                     {3, 700}}) {
     EXPECT_TRUE(bits_equal(run_device(p, begin, count), rows_of(all, 64, begin, begin + count)))
         << begin << " and " << count;
   }
 }
 
+// Sums of many columns, whose order shows.
+TEST_F(ExpertsTest, WideRowsDoNotDependOnTheBatch) {
+  const ExpertSizes shape{.dim = 1544, .inner = 1032, .num_experts = 6, .experts_per_token = 4};
+  const Problem p = make_problem(shape, 100);
+  const std::vector<float> all = run_device(p);
+  for (const auto& [begin, count] :
+       {std::pair{0, 1}, {99, 1}, {50, 8}, {7, 30}, {20, 64}, {3, 65}}) {
+    EXPECT_TRUE(
+        bits_equal(run_device(p, begin, count), rows_of(all, shape.dim, begin, begin + count)))
+        << begin << " and " << count;
+  }
+}
+
+TEST_F(ExpertsTest, LogitsMayBeGiven) {
+  const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 12, .experts_per_token = 3};
+  for (const int num_rows : {9, 80, 1030}) {
+    const Problem p = make_problem(shape, num_rows);
+    EXPECT_TRUE(bits_equal(run_device(p, 0, num_rows, {.gives_logits = true}), run_device(p)));
+  }
+}
+
+// Zeros of both signs are equal, the lower index goes first. (A router's sum is never -0.)
+TEST_F(ExpertsTest, ZerosOfBothSignsAreTies) {
+  const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 4, .experts_per_token = 2};
+  const Problem zeros = make_problem(shape, std::vector<float>{0, 0, -1, 0});
+  Problem p = make_problem(shape, std::vector<float>{-0.0f, 0, -1, 0});
+  p.residual = tensor(zeros.residual.host);
+  p.up = tensor(zeros.up.host), p.down = tensor(zeros.down.host);
+  p.x = tensor(zeros.x.host);
+  p.x.host[0] = -0.0f;  // a logit; the row is the same
+  EXPECT_TRUE(bits_equal(run_device(p, 0, 1, {.gives_logits = true}), run_device(zeros)));
+}
+
+// Dead rows are not numbers, and so are the weights that only they chose.
+TEST_F(ExpertsTest, DeadRowsDoNoHarm) {
+  const ExpertSizes shape{.dim = 64, .inner = 24, .num_experts = 8, .experts_per_token = 2};
+  constexpr int kRows = 21;
+  std::vector<bool> lives;
+  std::vector<float> logits;
+  for (int r = 0; r < kRows; ++r) {
+    lives.push_back(r % 3 != 1);
+    std::vector<float> row(8, -4.0f);
+    row[lives.back() ? r % 5 : 6] = 3;
+    row[lives.back() ? 5 : 7] = 2;
+    logits.insert(logits.end(), row.begin(), row.end());
+  }
+  Problem p = make_problem(shape, logits);
+  const std::vector<float> expected = run_device(p);
+  std::vector<float> x = p.x.host, up = p.up.host;
+  for (int r = 1; r < kRows; r += 3) std::fill_n(x.begin() + r * 64 + 8, 56, NAN);
+  std::fill(up.begin() + static_cast<std::ptrdiff_t>(up.size() / 8 * 6), up.end(), NAN);
+  p.x = tensor(std::move(x)), p.up = tensor(std::move(up));
+  // A router would make logits that are not numbers of such rows.
+  const std::vector<float> actual = run_device(p, 0, kRows, {.gives_logits = true, .lives = lives});
+  for (int r = 0; r < kRows; ++r) {
+    if (!lives[r]) continue;
+    EXPECT_TRUE(bits_equal(rows_of(actual, 64, r, r + 1), rows_of(expected, 64, r, r + 1)))
+        << "row " << r;
+  }
+  // Nobody lives: nothing to do, and nothing to fail.
+  run_device(p, 0, kRows, {.gives_logits = true, .lives = std::vector<bool>(kRows, false)});
+}
+
 TEST_F(ExpertsTest, TheResultMayTakeThePlaceOfTheResidual) {
   const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 4, .experts_per_token = 2};
   const Problem p = make_problem(shape, 9);
-  EXPECT_TRUE(bits_equal(run_device(p, 0, 9, /*in_place=*/true), run_device(p)));
+  EXPECT_TRUE(bits_equal(run_device(p, 0, 9, {.in_place = true}), run_device(p)));
 }
 
 // A row that is not numbers spoils itself alone.

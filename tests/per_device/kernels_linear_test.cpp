@@ -507,5 +507,45 @@ INSTANTIATE_TEST_SUITE_P(
         LinearCase{.num_rows = 17, .in = 4304, .out = 1152, .residual_rows = 17},
         LinearCase{.num_rows = 1, .in = 2048, .out = 51200, .f32_out = true, .decode = true}));
 
+// A long product and a short one, of the same rows or others.
+TEST_F(KernelsTest, BothProductsOfAPairAreMade) {
+  struct Matrix {
+    TestTensor weight, bias;
+    int in, out;
+  };
+  const auto matrix = [&](int in, int out) {
+    return Matrix{random_tensor(static_cast<std::size_t>(in) * out, 1 / std::sqrt(1.0f * in)),
+                  random_tensor(out), in, out};
+  };
+  for (const int num_rows : {1, 5, 17, 64}) {
+    const Matrix matrices[] = {matrix(256, 3000), matrix(128, 40)};
+    const TestTensor xs[] = {random_tensor(static_cast<std::size_t>(num_rows) * 256),
+                             random_tensor(static_cast<std::size_t>(num_rows) * 128)};
+    Buffer ys[2];
+    LinearParams params[2];
+    std::vector<float> expected[2];
+    for (int i = 0; i < 2; ++i) {
+      const Matrix& m = matrices[i];
+      ys[i] = poisoned(static_cast<std::size_t>(num_rows) * m.out);
+      params[i] = dense_linear(*kernels_, xs[i].dev(), {m.weight.dev(), m.bias.dev(), m.in, m.out},
+                               ys[i].data(), num_rows);
+      params[i].decode = true;
+      expected[i].resize(static_cast<std::size_t>(num_rows) * m.out);
+      reference::linear({.x = xs[i].ref(),
+                         .x_stride = m.in,
+                         .weights = {m.weight.ref(), m.bias.ref(), m.in, m.out},
+                         .y = expected[i].data(),
+                         .y_stride = m.out,
+                         .y_dtype = DType::kF32,
+                         .num_rows = num_rows});
+    }
+    run(kernels_->linear_pair(*stream_, params[0], params[1]));
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(rows_close(floats(ys[i]), expected[i], matrices[i].out, tolerance()))
+          << "product " << i << ", " << num_rows << " rows";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gapless

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/kv_index.h"
 #include "kernels/tau_position.h"
 #include "tests/per_device/kernels_fixture.h"
 
@@ -62,6 +63,101 @@ class ScaleHeadsTest : public KernelsTest {
   }
   std::vector<float> run_device(const Problem& p, const Options& options = {}) {
     return run_device(p, options, 0, static_cast<int>(p.positions.size()));
+  }
+
+  // Queries, keys and values behind scale_rope_and_cache, one token's behind the other; as a decode step has
+  // them. Page 0 stays free.
+  struct Placed {
+    std::vector<float> q, k, v;
+  };
+  static constexpr int kMaxPosition = 128;
+
+  static std::vector<float> angles(int rotary_dim) {
+    std::vector<float> table;
+    for (int position = 0; position < kMaxPosition; ++position) {
+      for (int j = 0; j < rotary_dim / 2; ++j) {
+        const double angle = position * std::pow(10000.0, -2.0 * j / rotary_dim);
+        table.push_back(static_cast<float>(std::cos(angle)));
+        table.push_back(static_cast<float>(std::sin(angle)));
+      }
+    }
+    return table;
+  }
+  static std::size_t cache_size(const Problem& p, int num_tokens) {
+    const int num_pages = 2 + num_tokens / kPageTokens;
+    return static_cast<std::size_t>(num_pages) * kPageTokens * p.heads.kv_width();
+  }
+  static std::vector<std::int32_t> slots_of(int num_tokens) {
+    std::vector<std::int32_t> slots;
+    for (int t = 0; t < num_tokens; ++t) slots.push_back(kPageTokens + t);
+    return slots;
+  }
+  static Placed placed(const Problem& p, const std::vector<float>& qkv, const std::vector<float>& k,
+                       const std::vector<float>& v, int num_tokens) {
+    Placed result;
+    const AttentionHeads& heads = p.heads;
+    const std::vector<std::int32_t> slots = slots_of(num_tokens);
+    for (int t = 0; t < num_tokens; ++t) {
+      const auto row = qkv.begin() + std::ptrdiff_t{t} * heads.qkv_width();
+      result.q.insert(result.q.end(), row, row + heads.q_width());
+      for (int h = 0; h < heads.num_kv_heads; ++h) {
+        const auto at =
+            static_cast<std::ptrdiff_t>(kv_index(slots[t], h, heads.num_kv_heads, heads.head_dim));
+        result.k.insert(result.k.end(), k.begin() + at, k.begin() + at + heads.head_dim);
+        result.v.insert(result.v.end(), v.begin() + at, v.begin() + at + heads.head_dim);
+      }
+    }
+    return result;
+  }
+
+  // Tokens [begin, begin + count).
+  Placed place_on_device(const Problem& p, const Options& options, int rotary_dim, int begin,
+                         int count, bool decode = true) {
+    const std::ptrdiff_t width = p.heads.qkv_width();
+    const TestTensor qkv =
+        tensor({p.qkv.begin() + begin * width, p.qkv.begin() + (begin + count) * width});
+    const Buffer positions = upload(std::vector<std::int32_t>(p.positions.begin() + begin,
+                                                              p.positions.begin() + begin + count));
+    const Buffer slots = upload(slots_of(count)), table = upload(angles(rotary_dim));
+    const Buffer k = poisoned(cache_size(p, count)), v = poisoned(cache_size(p, count));
+    const Buffer scratch = poisoned_bytes(kernels_->scale_heads_scratch_bytes(count, p.heads));
+    ScaleHeadsParams scale = params_of(p, options);
+    scale.qkv = qkv.device.data();
+    scale.positions = positions.as<std::int32_t>();
+    scale.scales.products.weight = p.products.dev();
+    scale.scales.alpha = p.alpha.dev();
+    scale.num_tokens = count;
+    scale.decode = decode;
+    scale.scratch = scratch.data();
+    run(kernels_->scale_rope_and_cache(*stream_, scale,
+                                       {.qkv = qkv.device.data(),
+                                        .qkv_stride = width,
+                                        .positions = positions.as<std::int32_t>(),
+                                        .cache_slots = slots.as<std::int32_t>(),
+                                        .rope_table = table.as<float>(),
+                                        .kv = {k.data(), v.data()},
+                                        .num_tokens = count,
+                                        .heads = p.heads,
+                                        .rotary_dim = rotary_dim}));
+    return placed(p, floats(qkv.device), floats(k), floats(v), count);
+  }
+
+  static Placed place_in_reference(const Problem& p, const Options& options, int rotary_dim) {
+    std::vector<float> qkv = run_reference(p, options);
+    const auto count = static_cast<int>(p.positions.size());
+    const std::vector<std::int32_t> slots = slots_of(count);
+    const std::vector<float> table = angles(rotary_dim);
+    std::vector<float> k(cache_size(p, count)), v(cache_size(p, count));
+    reference::rope_and_cache({.qkv = qkv.data(),
+                               .qkv_stride = p.heads.qkv_width(),
+                               .positions = p.positions.data(),
+                               .cache_slots = slots.data(),
+                               .rope_table = table.data(),
+                               .kv = {k.data(), v.data()},
+                               .num_tokens = count,
+                               .heads = p.heads,
+                               .rotary_dim = rotary_dim});
+    return placed(p, qkv, k, v, count);
   }
 
   static std::vector<float> run_reference(const Problem& p, const Options& options) {
@@ -136,6 +232,47 @@ TEST_F(ScaleHeadsTest, TokensDoNotDependOnTheBatch) {
   EXPECT_TRUE(bits_equal(run_device(p, {}, 503, 1), rows_of(few, width, 3, 4)));
   if (is_f32()) {
     EXPECT_TRUE(bits_equal(few, rows_of(all, width, 500, 508)));
+  }
+}
+
+// Heads of whole vectors and not, few and many blocks of them, all of a head rotated or half of it.
+TEST_F(ScaleHeadsTest, ScaledRotatedAndCachedAsByTheReference) {
+  struct Shape {
+    int heads, head_dim, rotary_dim;
+  };
+  for (const auto& [heads, head_dim, rotary_dim] :
+       {Shape{2, 64, 32}, {3, 16, 16}, {5, 8, 8}, {32, 64, 32}, {9, 24, 8}}) {
+    for (const int count : {1, 4, 5, 16, 33, 64, 65}) {
+      std::vector<std::int32_t> positions(static_cast<std::size_t>(count));
+      for (int i = 0; i < count; ++i) positions[i] = (i * 37 + 11) % kMaxPosition;
+      const Problem p = make_problem(heads, head_dim, positions);
+      for (const bool decode : {true, false}) {
+        const Options options = kAllOptions[static_cast<std::size_t>(count % 4)];
+        const Placed actual = place_on_device(p, options, rotary_dim, 0, count, decode);
+        const Placed expected = place_in_reference(p, options, rotary_dim);
+        const double tolerance = is_f32() ? 2e-5 : 2e-2;
+        const auto at = testing::Message() << heads << " heads of " << head_dim << ", " << count
+                                           << " tokens, decode " << decode;
+        EXPECT_TRUE(rows_close(actual.q, expected.q, p.heads.q_width(), tolerance)) << at;
+        EXPECT_TRUE(rows_close(actual.k, expected.k, p.heads.kv_width(), tolerance)) << at;
+        EXPECT_TRUE(rows_close(actual.v, expected.v, p.heads.kv_width(), tolerance)) << at;
+      }
+    }
+  }
+}
+
+TEST_F(ScaleHeadsTest, PlacedTokensDoNotDependOnTheBatch) {
+  std::vector<std::int32_t> positions(64);
+  for (int i = 0; i < 64; ++i) positions[i] = (i * 29 + 3) % kMaxPosition;
+  const Problem p = make_problem(6, 64, positions);
+  const Placed all = place_on_device(p, {}, 32, 0, 64);
+  for (const auto& [begin, count] : {std::pair{0, 1}, {63, 1}, {17, 5}, {3, 40}}) {
+    const Placed some = place_on_device(p, {}, 32, begin, count);
+    for (const auto plane : {&Placed::q, &Placed::k, &Placed::v}) {
+      EXPECT_TRUE(
+          bits_equal(some.*plane, rows_of(all.*plane, p.heads.q_width(), begin, begin + count)))
+          << begin << " and " << count;
+    }
   }
 }
 

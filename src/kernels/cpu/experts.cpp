@@ -83,7 +83,13 @@ class SortedRows {
     return static_cast<const T*>(rows) + (begin_ + row) * dim_;
   }
 
-  void choose() {
+  void read_logits() {
+    const std::int64_t count = num_rows_ * ff_.num_experts;
+    if (p_.logits != nullptr) {
+      const T* const from = static_cast<const T*>(p_.logits) + begin_ * ff_.num_experts;
+      for (std::int64_t i = 0; i < count; ++i) s_.logits[i] = to_float(from[i]);
+      return;
+    }
     linear(ops_, {.x = row_of(p_.x, 0),
                   .x_stride = dim_,
                   .weights = ff_.router,
@@ -92,9 +98,11 @@ class SortedRows {
                   .y_dtype = DType::kF32,
                   .num_rows = static_cast<int>(num_rows_),
                   .decode = true});
-    for (std::int64_t i = 0; i < num_rows_ * ff_.num_experts; ++i) {
-      s_.logits[i] = round_to(ops_.dtype, s_.logits[i]);
-    }
+    for (std::int64_t i = 0; i < count; ++i) s_.logits[i] = round_to(ops_.dtype, s_.logits[i]);
+  }
+
+  void choose() {
+    read_logits();
     const auto experts = static_cast<std::size_t>(ff_.num_experts);
     const auto count = static_cast<std::size_t>(ff_.experts_per_token);
     for (std::int64_t row = 0; row < num_rows_; ++row) {

@@ -72,6 +72,17 @@ Status CudaKernels::linear(Stream& stream, const LinearParams& params) {
   return cuda::row_linear(stream, &job, 1, attributes_.num_multiprocessors);
 }
 
+Status CudaKernels::linear_pair(Stream& stream, const LinearParams& first,
+                                const LinearParams& second) {
+  const auto joins = [&](const LinearParams& one) {
+    return one.decode && one.num_rows > 0 && one.num_rows == first.num_rows &&
+           one.weights.restore.prepared == nullptr && one.x_scales == nullptr;
+  };
+  if (!joins(first) || !joins(second)) return Kernels::linear_pair(stream, first, second);
+  const cuda::RowLinearJob jobs[] = {{.linear = first, .gate = {}}, {.linear = second, .gate = {}}};
+  return cuda::row_linear(stream, jobs, 2, attributes_.num_multiprocessors);
+}
+
 std::size_t CudaKernels::prepared_linear_bytes(int total_in, int total_out,
                                                PreparedFormat format) const {
   return cuda::prepared_linear_bytes(total_in, total_out, format);
@@ -100,11 +111,14 @@ Status CudaKernels::gate(Stream& stream, const GateParams& params) {
 }
 
 Status CudaKernels::experts(Stream& stream, const ExpertsParams& params) {
+  if (params.logits != nullptr) return cuda::experts(stream, params);
   LinearParams router =
       dense_linear(*this, params.x, params.ff.router, params.scratch, params.num_rows);
   router.decode = params.decode;
   GAPLESS_RETURN_IF_ERROR(linear(stream, router));
-  return cuda::experts(stream, params);
+  ExpertsParams with_logits = params;
+  with_logits.logits = params.scratch;
+  return cuda::experts(stream, with_logits);
 }
 
 Status CudaKernels::scale_heads(Stream& stream, const ScaleHeadsParams& params) {
@@ -118,6 +132,16 @@ Status CudaKernels::scale_heads(Stream& stream, const ScaleHeadsParams& params) 
   product.decode = params.decode;
   GAPLESS_RETURN_IF_ERROR(linear(stream, product));
   return cuda::scale_heads(stream, params, t);
+}
+
+Status CudaKernels::scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,
+                                         const RopeAndCacheParams& rope) {
+  // Heads are normalised behind their scaling.
+  if (!scale.decode || rope.q_norm.gamma != nullptr || !cuda::can_sum_head_scales(scale)) {
+    return Kernels::scale_rope_and_cache(stream, scale, rope);
+  }
+  GAPLESS_ASSIGN_OR_RETURN(const cuda::HeadScaleSums sums, cuda::sum_head_scales(stream, scale));
+  return cuda::rope_and_cache(stream, rope, &sums);
 }
 
 Status CudaKernels::patchify(Stream& stream, const PatchifyParams& params) {

@@ -25,6 +25,8 @@ class CudaKernels : public Kernels {
   DType activation_dtype() const override { return DType::kBF16; }
 
   Status linear(Stream& stream, const LinearParams& params) override;
+  Status linear_pair(Stream& stream, const LinearParams& first,
+                     const LinearParams& second) override;
   std::size_t prepared_linear_bytes(int total_in, int total_out,
                                     PreparedFormat format) const override;
   Status prepare_linear(Stream& stream, const PrepareLinearParams& params) override;
@@ -35,6 +37,8 @@ class CudaKernels : public Kernels {
   Status gate(Stream& stream, const GateParams& params) override;
   Status experts(Stream& stream, const ExpertsParams& params) override;
   Status scale_heads(Stream& stream, const ScaleHeadsParams& params) override;
+  Status scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,
+                              const RopeAndCacheParams& rope) override;
   Status patchify(Stream& stream, const PatchifyParams& params) override;
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override;
   Status stitch_and_pool(Stream& stream, const StitchAndPoolParams& params) override;

@@ -1,19 +1,22 @@
-// Experts (ExpertsParams) as five launches behind the router's product: choose, sort, up, gate, down and add.
+// Experts (ExpertsParams). Few rows: few_row_experts.cu. Many, as six launches behind the router's product:
+// choose, sort, up, gate, down and add.
 //
 // A pair is a row and one of its experts; pair number row * experts_per_token + i is the row's i-th
 // choice. Pairs are sorted by expert, so that a tile of a product has rows of one expert alone. In
 // which order pairs of one expert lie is left to chance (atomics); no result depends on it, because an
-// output's sum runs along k in one order wherever in a tile its row is.
+// output's sum runs along k in one order (expert_product.cuh) wherever in a tile its row is. A row's experts are added up
+// by their indices, as where rows are few.
 #include <algorithm>
-#include <cmath>
 
 #include "base/limits.h"
 #include "device/bump_layout.h"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/copies.cuh"
+#include "kernels/cuda/device/expert_choice.cuh"
+#include "kernels/cuda/device/expert_product.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
-#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/few_row_experts.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/dense_ops.h"
@@ -22,29 +25,24 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kTileRows = 64, kTileColumns = 64, kTileDepth = 64;
-constexpr int kProductWarps = 4;    // 16 columns each
-constexpr int kRowPadding = 8;      // elements: neighbouring rows lie in other banks
+// A block of the product: so many sorted pairs by so many rows of the weights.
+constexpr int kBlockRows = 64, kBlockColumns = 64;
+constexpr int kBlockWarps = 4;      // 16 columns each
 constexpr int kSortThreads = 1024;  // of one block
 constexpr int kChooseWarps = 4;     // a row each
-
-struct Choice {
-  std::int32_t expert;
-  float weight;
-};
 
 // Rows [first, first + count) of the sorted pairs.
 struct Tile {
   std::int32_t expert, first, count;
 };
 
-// Where the arrays lie in scratch. The router's logits come first: who calls experts() puts them there.
+// Where the arrays lie in scratch. Logits come first: unless they lie elsewhere, the caller of experts() puts them there.
 struct Scratch {
   Scratch(BumpLayout& layout, int num_rows, const ExpertSizes& sizes) {
     const auto rows = static_cast<std::size_t>(num_rows);
     const std::size_t pairs = rows * static_cast<std::size_t>(sizes.experts_per_token);
     logits = layout.take_array<Bf16>(rows * static_cast<std::size_t>(sizes.num_experts));
-    chosen = layout.take_array<Choice>(pairs);
+    chosen = layout.take_array<ExpertChoice>(pairs);
     place = layout.take_array<std::int32_t>(pairs);
     order = layout.take_array<std::int32_t>(pairs);
     tiles = layout.take_array<Tile>(
@@ -55,70 +53,34 @@ struct Scratch {
   }
   // Every expert may have a tile that is not full.
   static std::int64_t max_tiles(std::int64_t pairs, int num_experts) {
-    return pairs / kTileRows + std::min<std::int64_t>(pairs, num_experts);
+    return pairs / kBlockRows + std::min<std::int64_t>(pairs, num_experts);
   }
 
   Bf16* logits;
-  Choice* chosen;       // by pair
-  std::int32_t* place;  // of a pair among the sorted ones
-  std::int32_t* order;  // the pair at each place
+  ExpertChoice* chosen;  // by pair; a row's by their experts' indices
+  std::int32_t* place;   // of a pair among the sorted ones
+  std::int32_t* order;   // the pair at each place
   Tile* tiles;
   std::int32_t* num_tiles;
   Bf16* inner;  // [pairs, 2 * inner], sorted
   Bf16* out;    // [pairs, dim], sorted
 };
 
-struct Candidate {
-  float logit;
-  int expert;  // kMaxExperts: none
-};
-
-__device__ Candidate better(Candidate a, Candidate b) {
-  if (a.expert == kMaxExperts) return b;
-  const bool is_b = b.logit > a.logit || (b.logit == a.logit && b.expert < a.expert);
-  return b.expert != kMaxExperts && is_b ? b : a;
-}
-
-// One warp per row; lane l looks at experts l, l + 32, ... What is not a number counts as the smallest.
+// One warp per row.
 __global__ void __launch_bounds__(kChooseWarps* kWarp)
-    choose_kernel(const Bf16* logits, int num_rows, int num_experts, int count, Choice* chosen) {
-  constexpr int kPerLane = kMaxExperts / kWarp;
+    choose_kernel(const Bf16* logits, int num_rows, int num_experts, int count,
+                  ExpertChoice* chosen) {
   let_successor_start();
   wait_for_predecessor();
   const int lane = threadIdx.x % kWarp;
   const std::int64_t row = std::int64_t{blockIdx.x} * kChooseWarps + threadIdx.x / kWarp;
   if (row >= num_rows) return;
-  float own[kPerLane];
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int expert = i * kWarp + lane;
-    own[i] = expert < num_experts ? __bfloat162float(logits[row * num_experts + expert]) : 0.0f;
-    if (isnan(own[i])) own[i] = -INFINITY;
-  }
-  unsigned taken = 0;  // of own
-  float largest = 0, sum = 0;
-  float weights[kMaxExpertsPerToken];
+  const ExpertChoice own = choose_experts(logits + row * num_experts, num_experts, count);
+  int before = 0;
   for (int k = 0; k < count; ++k) {
-    Candidate best{0, kMaxExperts};
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int expert = i * kWarp + lane;
-      const bool is_free = expert < num_experts && (taken >> i & 1u) == 0;
-      best = better(best, {own[i], is_free ? expert : kMaxExperts});
-    }
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      best = better(best, {__shfl_xor_sync(kFullWarp, best.logit, offset),
-                           __shfl_xor_sync(kFullWarp, best.expert, offset)});
-    }
-    if (best.expert % kWarp == lane) taken |= 1u << (best.expert / kWarp);
-    if (k == 0) largest = best.logit;
-    weights[k] = expf(best.logit - largest);
-    sum += weights[k];
-    if (lane == 0) chosen[row * count + k].expert = best.expert;
+    before += __shfl_sync(kFullWarp, own.expert, k) < own.expert ? 1 : 0;
   }
-  if (lane != 0) return;
-  for (int k = 0; k < count; ++k) chosen[row * count + k].weight = round_to_bf16(weights[k] / sum);
+  if (lane < count) chosen[row * count + before] = own;
 }
 
 // One block.
@@ -137,8 +99,8 @@ __global__ void __launch_bounds__(kSortThreads)
     int first = 0, num_tiles = 0;
     for (int e = 0; e < num_experts; ++e) {
       const int count = next[e];
-      for (int at = 0; at < count; at += kTileRows) {
-        s.tiles[num_tiles++] = {e, first + at, min(kTileRows, count - at)};
+      for (int at = 0; at < count; at += kBlockRows) {
+        s.tiles[num_tiles++] = {e, first + at, min(kBlockRows, count - at)};
       }
       next[e] = first;
       first += count;
@@ -166,18 +128,24 @@ struct ProductParams {
   const std::int32_t* num_tiles;
 };
 
+// Where 16 bytes of a row of a tile in shared memory lie: rows next to each other begin in different halves, so
+// that lanes 0 to 7, which read 64 bytes each of two rows, meet every bank once.
+__device__ int swizzled(int row, int vector) {
+  return (vector ^ (row % 2 * (kSliceColumns / kVector / 2))) * kVector;
+}
+
 // Blocks: x = columns, y = tile.
-__global__ void __launch_bounds__(kProductWarps* kWarp) product_kernel(ProductParams p) {
-  constexpr int kStride = kTileDepth + kRowPadding, kThreads = kProductWarps * kWarp;
-  constexpr int kPieces = kTileDepth / kVector;  // of a row
-  __shared__ alignas(16) Bf16 x_tile[2][kTileRows][kStride];
-  __shared__ alignas(16) Bf16 w_tile[2][kTileColumns][kStride];
-  __shared__ std::int64_t x_rows[kTileRows];
+__global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductParams p) {
+  constexpr int kThreads = kBlockWarps * kWarp;
+  constexpr int kPieces = kSliceColumns / kVector;  // of a row
+  __shared__ alignas(16) Bf16 x_tile[2][kBlockRows][kSliceColumns];
+  __shared__ alignas(16) Bf16 w_tile[2][kBlockColumns][kSliceColumns];
+  __shared__ std::int64_t x_rows[kBlockRows];
   let_successor_start();
   wait_for_predecessor();
   if (blockIdx.y >= *p.num_tiles) return;
   const Tile tile = p.tiles[blockIdx.y];
-  const int first_column = blockIdx.x * kTileColumns;
+  const int first_column = blockIdx.x * kBlockColumns;
   for (int r = threadIdx.x; r < tile.count; r += kThreads) {
     const int place = tile.first + r;
     x_rows[r] = p.pairs_per_row > 0 ? p.order[place] / p.pairs_per_row : place;
@@ -185,63 +153,75 @@ __global__ void __launch_bounds__(kProductWarps* kWarp) product_kernel(ProductPa
   __syncthreads();
   const Bf16* weights = p.weights + std::int64_t{tile.expert} * p.out * p.in;
 
-  const auto load = [&](int step) {
-    const int buffer = step % 2, begin = step * kTileDepth;
-    for (int i = threadIdx.x; i < kTileRows * kPieces; i += kThreads) {
+  const auto load = [&](int buffer, int begin) {
+    for (int i = threadIdx.x; i < kBlockRows * kPieces; i += kThreads) {
       const int r = i / kPieces, at = begin + i % kPieces * kVector;
       const bool valid = r < tile.count && at < p.in;
-      copy_async_16(shared_address(&x_tile[buffer][r][i % kPieces * kVector]),
+      copy_async_16(shared_address(&x_tile[buffer][r][swizzled(r, i % kPieces)]),
                     valid ? p.x + x_rows[r] * p.x_stride + at : p.x, valid);
     }
-    for (int i = threadIdx.x; i < kTileColumns * kPieces; i += kThreads) {
+    for (int i = threadIdx.x; i < kBlockColumns * kPieces; i += kThreads) {
       const int c = i / kPieces, at = begin + i % kPieces * kVector;
       const bool valid = first_column + c < p.out && at < p.in;
-      copy_async_16(shared_address(&w_tile[buffer][c][i % kPieces * kVector]),
+      copy_async_16(shared_address(&w_tile[buffer][c][swizzled(c, i % kPieces)]),
                     valid ? weights + std::int64_t{first_column + c} * p.in + at : weights, valid);
     }
     commit_async_copies();
   };
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int num_parts = (tile.count + 15) / 16;  // of 16 rows
-  float sums[kTileRows / 16][2][4] = {};
-  const int num_steps = (p.in + kTileDepth - 1) / kTileDepth;
-  load(0);
-  for (int step = 0; step < num_steps; ++step) {
-    if (step + 1 < num_steps) {
-      load(step + 1);
+  const int lane_row = lane / 4;
+  const int num_parts = (tile.count + 7) / 8;  // of 8 rows
+  float totals[kBlockRows / 8][4] = {}, sums[kBlockRows / 8][4] = {};
+  int buffer = 0;
+  load(buffer, 0);
+  for (SliceWalk piece{p.in}; !piece.is_done(); buffer ^= 1) {
+    const bool ends_slice = piece.ends_slice();
+    piece.advance();
+    if (!piece.is_done()) {
+      load(buffer ^ 1, piece.begin());
       wait_async_copies<1>();
     } else {
       wait_async_copies<0>();
     }
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < kTileDepth; k += 16) {
-      std::uint32_t b[4];
-      ldmatrix_x4(
-          b, shared_address(
-                 &w_tile[step % 2][warp * 16 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]));
+    for (int s = 0; s < kStepsPerSlice; ++s) {
+      const int vector = s * (kStepColumns / kVector) + lane % 4;
+      const auto read = [&](const Bf16(&rows)[kBlockRows][kSliceColumns], int row) {
+        return *reinterpret_cast<const uint4*>(&rows[row][swizzled(row, vector)]);
+      };
+      static_assert(kBlockRows == kBlockColumns);
+      const uint4 low = read(w_tile[buffer], warp * 16 + lane_row);
+      const uint4 high = read(w_tile[buffer], warp * 16 + lane_row + 8);
 #pragma unroll
-      for (int part = 0; part < kTileRows / 16; ++part) {
+      for (int part = 0; part < kBlockRows / 8; ++part) {
         if (part >= num_parts) continue;
-        std::uint32_t a[4];
-        ldmatrix_x4(a, shared_address(&x_tile[step % 2][part * 16 + lane % 16][k + lane / 16 * 8]));
-        mma_k16(sums[part][0], a, b[0], b[1]);
-        mma_k16(sums[part][1], a, b[2], b[3]);
+        multiply_step(sums[part], low, high, read(x_tile[buffer], part * 8 + lane_row));
+      }
+    }
+    if (ends_slice) {
+#pragma unroll
+      for (int part = 0; part < kBlockRows / 8; ++part) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) totals[part][i] += sums[part][i], sums[part][i] = 0;
       }
     }
     __syncthreads();
   }
+  // Lanes of neighbouring columns change values: each has both columns of one row then.
+  const bool is_odd = lane_row % 2 != 0;
 #pragma unroll
-  for (int part = 0; part < kTileRows / 16; ++part) {
+  for (int part = 0; part < kBlockRows / 8; ++part) {
 #pragma unroll
-    for (int half = 0; half < 4; ++half) {  // rows l/4 and l/4 + 8, of both columns' fragments
-      const int row = part * 16 + lane / 4 + half % 2 * 8;
-      const int column = first_column + warp * 16 + half / 2 * 8 + lane % 4 * 2;
+    for (int half = 0; half < 2; ++half) {  // columns l/4 and l/4 + 8
+      const float* const own = totals[part] + half * 2;
+      const float other = __shfl_xor_sync(kFullWarp, is_odd ? own[0] : own[1], 4);
+      const int row = part * 8 + lane % 4 * 2 + (is_odd ? 1 : 0);
+      const int column = first_column + warp * 16 + half * 8 + lane_row / 2 * 2;
       if (row >= tile.count || column >= p.out) continue;
-      const float* values = &sums[part][half / 2][half % 2 * 2];
       *reinterpret_cast<std::uint32_t*>(p.y + std::int64_t{tile.first + row} * p.out + column) =
-          pack_bf16x2(values[0], values[1]);
+          is_odd ? pack_bf16x2(other, own[1]) : pack_bf16x2(own[0], other);
     }
   }
 }
@@ -252,14 +232,14 @@ __global__ void add_kernel(ExpertsParams p, Scratch s) {
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int dim = p.ff.up.in, count = p.ff.experts_per_token;
-  const Choice* chosen = s.chosen + row * count;
+  const ExpertChoice* chosen = s.chosen + row * count;
   const std::int32_t* place = s.place + row * count;
   for (int at = threadIdx.x * kVector; at < dim; at += blockDim.x * kVector) {
     float sum[kVector] = {}, values[kVector];
     for (int k = 0; k < count; ++k) {
       load_vector(s.out + std::int64_t{place[k]} * dim + at, values);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) sum[i] += chosen[k].weight * values[i];
+      for (int i = 0; i < kVector; ++i) sum[i] = fmaf(chosen[k].weight, values[i], sum[i]);
     }
     load_vector(static_cast<const Bf16*>(p.residual) + row * dim + at, values);
 #pragma unroll
@@ -275,8 +255,8 @@ Status product(Stream& stream, const LinearWeights& weights, const ProductParams
   p.in = weights.in, p.out = weights.out;
   return launch(
       "experts product", stream,
-      {.grid = dim3(blocks_for(weights.out, kTileColumns), static_cast<unsigned>(max_tiles)),
-       .block = dim3(kProductWarps * kWarp)},
+      {.grid = dim3(blocks_for(weights.out, kBlockColumns), static_cast<unsigned>(max_tiles)),
+       .block = dim3(kBlockWarps * kWarp)},
       product_kernel, p);
 }
 
@@ -300,13 +280,16 @@ Status experts(Stream& stream, const ExpertsParams& params) {
   const ExpertSizes sizes = expert_sizes(ff);
   BumpLayout layout(params.scratch);
   const Scratch s(layout, params.num_rows, sizes);
+  if (params.num_rows <= kMaxFewRows) {
+    return few_row_experts(stream, params, s.inner);
+  }
   const int pairs = params.num_rows * ff.experts_per_token;
   const std::int64_t max_tiles = Scratch::max_tiles(pairs, ff.num_experts);
   GAPLESS_RETURN_IF_ERROR(launch("experts choose", stream,
                                  {.grid = dim3(blocks_for(params.num_rows, kChooseWarps)),
                                   .block = dim3(kChooseWarps * kWarp)},
-                                 choose_kernel, s.logits, params.num_rows, ff.num_experts,
-                                 ff.experts_per_token, s.chosen));
+                                 choose_kernel, static_cast<const Bf16*>(params.logits),
+                                 params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen));
   GAPLESS_RETURN_IF_ERROR(launch("experts sort", stream,
                                  {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)},
                                  sort_kernel, s, pairs, ff.num_experts));

@@ -1,4 +1,4 @@
-// Into and inside the paged cache: rotate and store, copy pages.
+// Into and inside the paged cache: scale, rotate and store, copy pages.
 #include <algorithm>
 #include <type_traits>
 
@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/tau_position.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
@@ -64,16 +65,17 @@ __device__ void rotate(float (&a)[kPack], float (&b)[kPack], const float* table)
 }
 
 // What a thread has of each token: kPack elements of a head, or for what is rotated kPack pairs.
-// Parts of a head, in order: rotations of q, rotations of k, the rest of k, v.
-template <int kPack>
+// Parts of a head, in order: rotations of q, rotations of k, the rest of k, v; and where q is scaled its rest.
+template <int kPack, bool kScales>
 struct HeadPart {
   int plane;  // 0: q, 1: k, 2: v
   int first;  // element
   bool rotates;
 
-  // 2 * rotations + rest + those of v.
+  // 2 * rotations + rest + those of v, and the rest of q.
   GAPLESS_HOST_DEVICE static int count(const RopeAndCacheParams& p) {
-    return 2 * p.heads.head_dim / kPack;
+    const int q_rest = kScales ? p.heads.head_dim - p.rotary_dim : 0;
+    return (2 * p.heads.head_dim + q_rest) / kPack;
   }
   __device__ HeadPart(const RopeAndCacheParams& p, int index) {
     const int rotations = p.rotary_dim / 2 / kPack,
@@ -85,23 +87,65 @@ struct HeadPart {
       return;
     }
     index -= 2 * rotations;
+    const int in_cache = rest + p.heads.head_dim / kPack;
+    if (kScales && index >= in_cache) {
+      plane = 0;
+      first = p.rotary_dim + (index - in_cache) * kPack;
+      return;
+    }
     plane = index < rest ? 1 : 2;
     first = index < rest ? p.rotary_dim + index * kPack : (index - rest) * kPack;
   }
 };
 
-// Element: of the cache.
-template <int kPack, typename Element>
-__global__ void __launch_bounds__(kThreads) rope_and_cache_kernel(RopeAndCacheParams p) {
+// Scales of the heads that a block has to do with, of its tokens, for queries and for values. A head has two parts
+// at least.
+struct BlockScales {
+  static constexpr int kHeads = kThreads / 2 + 2;
+  float values[kTokens][kHeads][2];
+};
+
+// All threads of the block.
+__device__ void find_scales(const RopeAndCacheParams& p, const HeadScaleSums& s, int first_token,
+                            int first_head, int num_heads, BlockScales& scales) {
+  const int num_tokens = min(kTokens, p.num_tokens - first_token), all_heads = p.heads.num_heads;
+  for (int i = threadIdx.x; i < num_tokens * num_heads * 2; i += kThreads) {
+    const int t = i / (num_heads * 2), plane = i / num_heads % 2, h = i % num_heads;
+    const int token = first_token + t, head = first_head + h;
+    const float* const parts =
+        s.parts + std::int64_t{token} * s.num_parts * 2 * all_heads + plane * all_heads + head;
+    float sum = 0;
+#pragma unroll 8
+    for (int part = 0; part < s.num_parts; ++part) {
+      sum += parts[std::int64_t{part} * 2 * all_heads];
+    }
+    const float alpha = __bfloat162float(static_cast<const Bf16*>(s.scales.alpha)[head]);
+    scales.values[t][h][plane] = tanhf(round_to_bf16(sum)) +
+                                 tau_position(alpha, p.positions[token], s.scales.bf16_positions);
+  }
+  __syncthreads();
+}
+
+// Element: of the cache. kScales: q and v by `s`.
+template <int kPack, typename Element, bool kScales>
+__global__ void __launch_bounds__(kThreads)
+    rope_and_cache_kernel(RopeAndCacheParams p, HeadScaleSums s) {
   wait_for_predecessor();
   let_successor_start();  // in this order: decode_attention.cu counts on it
-  const int index = blockIdx.y * kThreads + threadIdx.x;
-  const int num_parts = HeadPart<kPack>::count(p);
+  using Part = HeadPart<kPack, kScales>;
+  const int num_parts = Part::count(p);
+  const int first_index = blockIdx.y * kThreads, index = first_index + threadIdx.x;
+  const int first_head = first_index / num_parts, first_token = blockIdx.x * kTokens;
+  __shared__ std::conditional_t<kScales, BlockScales, char> scales;
+  if constexpr (kScales) {
+    const int last_head = (first_index + kThreads - 1) / num_parts;
+    find_scales(p, s, first_token, first_head, min(last_head + 1, p.heads.num_heads) - first_head,
+                scales);
+  }
   if (index >= p.heads.num_heads * num_parts) return;
   const int head = index / num_parts, half = p.rotary_dim / 2;
-  const HeadPart<kPack> part(p, index % num_parts);
+  const Part part(p, index % num_parts);
   if (part.plane > 0 && head >= p.heads.num_kv_heads) return;
-  const int first_token = blockIdx.x * kTokens;
   const int plane_start = part.plane == 0   ? 0
                           : part.plane == 1 ? p.heads.q_width()
                                             : p.heads.q_width() + p.heads.kv_width();
@@ -123,8 +167,18 @@ __global__ void __launch_bounds__(kThreads) rope_and_cache_kernel(RopeAndCachePa
     if (first_token + t >= p.num_tokens) break;
     float values[kPack], partner[kPack];
     Pack<kPack>::unpack(raw[t], values);
+    if (part.rotates) Pack<kPack>::unpack(partners[t], partner);
+    if constexpr (kScales) {
+      if (part.plane != 1) {
+        const float scale = scales.values[t][head - first_head][part.plane / 2];
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+          values[i] = round_to_bf16(values[i] * scale);
+          if (part.rotates) partner[i] = round_to_bf16(partner[i] * scale);
+        }
+      }
+    }
     if (part.rotates) {
-      Pack<kPack>::unpack(partners[t], partner);
       rotate<kPack>(values, partner,
                     p.rope_table + (std::int64_t{positions[t]} * half + part.first) * 2);
     }
@@ -183,27 +237,36 @@ __global__ void __launch_bounds__(kCopyThreads) copy_pages_kernel(CopyPagesParam
   }
 }
 
+template <int kPack, typename Element, bool kScales>
+Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params,
+                             const HeadScaleSums& scales) {
+  const int parts = params.heads.num_heads * HeadPart<kPack, kScales>::count(params);
+  return launch("rope_and_cache", stream,
+                {.grid = dim3(blocks_for(params.num_tokens, kTokens), blocks_for(parts, kThreads)),
+                 .block = dim3(kThreads)},
+                rope_and_cache_kernel<kPack, Element, kScales>, params, scales);
+}
+
 template <int kPack, typename Element>
-Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
-  return launch(
-      "rope_and_cache", stream,
-      {.grid = dim3(blocks_for(params.num_tokens, kTokens),
-                    blocks_for(params.heads.num_heads * HeadPart<kPack>::count(params), kThreads)),
-       .block = dim3(kThreads)},
-      rope_and_cache_kernel<kPack, Element>, params);
+Status rope_and_cache_in_packs(Stream& stream, const RopeAndCacheParams& params,
+                               const HeadScaleSums* scales) {
+  return scales == nullptr ? launch_rope_and_cache<kPack, Element, false>(stream, params, {})
+                           : launch_rope_and_cache<kPack, Element, true>(stream, params, *scales);
 }
 
 template <typename Element>
-Status rope_and_cache_into(Stream& stream, const RopeAndCacheParams& params) {
+Status rope_and_cache_into(Stream& stream, const RopeAndCacheParams& params,
+                           const HeadScaleSums* scales) {
   const bool vectors = params.rotary_dim % (2 * kVector) == 0 &&
                        params.heads.head_dim % kVector == 0 && params.qkv_stride % kVector == 0;
-  return vectors ? launch_rope_and_cache<kVector, Element>(stream, params)
-                 : launch_rope_and_cache<1, Element>(stream, params);
+  return vectors ? rope_and_cache_in_packs<kVector, Element>(stream, params, scales)
+                 : rope_and_cache_in_packs<1, Element>(stream, params, scales);
 }
 
 }  // namespace
 
-Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
+Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params,
+                      const HeadScaleSums* scales) {
   if (params.q_norm.gamma != nullptr) {
     const int num_heads = params.heads.num_heads + params.heads.num_kv_heads;
     GAPLESS_RETURN_IF_ERROR(launch("norm_heads", stream,
@@ -212,8 +275,8 @@ Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) {
                                     .block = dim3(kThreads)},
                                    norm_heads_kernel, params));
   }
-  return params.kv.format == KvFormat::kFp8 ? rope_and_cache_into<E4m3>(stream, params)
-                                            : rope_and_cache_into<Bf16>(stream, params);
+  return params.kv.format == KvFormat::kFp8 ? rope_and_cache_into<E4m3>(stream, params, scales)
+                                            : rope_and_cache_into<Bf16>(stream, params, scales);
 }
 
 Status copy_pages(Stream& stream, const CopyPagesParams& params) {

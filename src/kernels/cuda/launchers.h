@@ -22,7 +22,7 @@ Status copy_residual(Stream& stream, const LinearParams& params, int first_row, 
 Status count_differences(Stream& stream, const void* a, const void* b, std::size_t bytes,
                          unsigned* count);
 
-// experts.cu. The router's logits lie at the beginning of params.scratch: [num_rows, num_experts] T, dense.
+// experts.cu. params.logits are there; they may be the first thing in params.scratch.
 Status experts(Stream& stream, const ExpertsParams& params);
 std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes);
 
@@ -30,8 +30,18 @@ std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes);
 // of its rows, t: [num_tokens, 2 * num_heads] T, dense.
 Status activate_heads(Stream& stream, const ScaleHeadsParams& params, void* u);
 Status scale_heads(Stream& stream, const ScaleHeadsParams& params, const void* t);
-// Of u and t.
+// Of u and t, or of sum_head_scales.
 std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads);
+
+// For the few tokens of a decode step: parts of the products t, which rope_and_cache adds up and scales by.
+struct HeadScaleSums {
+  const float* parts;  // [num_tokens, num_parts, 2 * num_heads]
+  int num_parts;
+  HeadScales scales;
+};
+bool can_sum_head_scales(const ScaleHeadsParams& params);
+// In params.scratch. Leaves qkv as it is.
+StatusOr<HeadScaleSums> sum_head_scales(Stream& stream, const ScaleHeadsParams& params);
 
 // image_ops.cu
 Status patchify(Stream& stream, const PatchifyParams& params);
@@ -49,7 +59,9 @@ Status stamp_time(Stream& stream, std::uint64_t* stamp);
 bool has_step_code();
 
 // kv_cache.cu
-Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params);
+// Unless `scales` is nullptr: scales q and v first, as scale_heads does. Without q_norm then.
+Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params,
+                      const HeadScaleSums* scales = nullptr);
 Status copy_pages(Stream& stream, const CopyPagesParams& params);
 
 // vision_attention.cu, prefill_attention.cu, decode_attention.cu

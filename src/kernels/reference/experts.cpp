@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -55,8 +56,13 @@ void experts(const ExpertsParams& params, DType round_as) {
 
   for (std::int64_t r = 0; r < params.num_rows; ++r) {
     const float* x = static_cast<const float*>(params.x) + r * dim;
-    product(x, ff.router, logits);
-    for (float& logit : logits) logit = round_to(round_as, logit);
+    if (params.logits != nullptr) {
+      std::copy_n(static_cast<const float*>(params.logits) + r * ff.num_experts, ff.num_experts,
+                  logits.begin());
+    } else {
+      product(x, ff.router, logits);
+      for (float& logit : logits) logit = round_to(round_as, logit);
+    }
     choose_experts(logits, chosen, round_as);
     std::vector<double> sum(static_cast<std::size_t>(dim));
     for (const ChosenExpert& choice : chosen) {

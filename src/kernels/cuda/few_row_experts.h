@@ -1,0 +1,20 @@
+// Experts (ExpertsParams) for few rows: bound by reading the weights of the chosen experts once.
+#pragma once
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/cuda/device/bf16.cuh"
+#include "kernels/kernels.h"
+
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
+
+// All rows of a decode step.
+inline constexpr int kMaxFewRows = 64;
+
+// Up to kMaxFewRows rows, the same bits as with many. params.logits are there. `inner`: scratch,
+// [num_rows * experts_per_token, ff.inner()].
+Status few_row_experts(Stream& stream, const ExpertsParams& params, Bf16* inner);
+
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda
