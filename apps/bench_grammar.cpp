@@ -129,7 +129,8 @@ struct Results {
 bool is_byte_forced(const Grammar& grammar, const GrammarTables& tables, const GrammarRow& row) {
   if (may_end(grammar, row)) return false;
   GrammarProbe<kMaxGrammarDepth + 1> probe;
-  probe.begin(row);
+  WalkInterval counts[kMaxGrammarDepth + 1];  // not asked for
+  probe.begin(row, counts);
   int num_legal = 0;
   for (int byte = 0; byte < 256 && num_legal < 2; ++byte) {
     probe.again();
