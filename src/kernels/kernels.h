@@ -259,7 +259,7 @@ struct PlanDecodeParams {
   int vocab = 0;
   StepLogits* needed_logits = nullptr;  // out; nullptr: nobody asks
   // Which of them begin with the same pages (shared_prefix.h). Live rows with the same first page are sets in the order of the
-  // step, of up to kMaxSharingRows; a set of one row shares nothing.
+  // step, of up to kMaxSharingRows; a set of one row shares nothing. Of at most kMaxSeats rows.
   SharedPrefix* shared_prefixes = nullptr;  // out [num_rows]; nullptr: nobody asks
 };
 

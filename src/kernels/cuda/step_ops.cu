@@ -105,8 +105,10 @@ __device__ SharedPrefix find_shared_prefix(const PlanDecodeParams& p, int i) {
   for (int k = 0; k < 2; ++k) {
     const int row = lane + k * kWarp;
     const std::int32_t index = row < p.num_rows ? p.rows[row] : -1;
-    const bool lives = index >= 0 && p.row_states[index].done == 0;
-    first_pages[k] = lives ? *pages_of(row) : -1;
+    // Both are asked for at once.
+    const bool is_done = index < 0 || p.row_states[index].done != 0;
+    const std::int32_t page = index < 0 ? -1 : *pages_of(row);
+    first_pages[k] = is_done ? -1 : page;
   }
   const std::int32_t own = __shfl_sync(kFullWarp, first_pages[i / kWarp], i % kWarp);
   const bool has_same[2] = {first_pages[0] == own, first_pages[1] == own};

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
 
 namespace gapless {
@@ -51,10 +52,11 @@ struct WarpLanes {
   __device__ static int sum(int own) { return __reduce_add_sync(kFullWarp, own); }
 };
 
-// Whether rows that begin with the same pages share units. Not so grouped queries. And of an 8-bit cache not up to 8 rows: there the
-// code for it takes registers that the rest of the kernel needs.
+// Whether rows that begin with the same pages share units. Not so grouped queries. And not where the code for it takes registers
+// that the rest of the kernel needs: up to 8 rows of an 8-bit cache, and where registers are not exchanged.
 template <typename S, int kRows, typename Element>
-inline constexpr bool kSharesUnits = !S::kIsSequential && (kRows > 8 || sizeof(Element) > 1);
+inline constexpr bool kSharesUnits =
+    kHasRegisterExchange && !S::kIsSequential && (kRows > 8 || sizeof(Element) > 1);
 
 // One warp.
 template <typename S, int kRows, typename Element>
