@@ -361,7 +361,8 @@ struct FeedForward {
   LinearWeights up;    // [inner, dim]; gated: [2*inner, dim], the gate's rows first
   LinearWeights down;  // [dim, inner]
   // kExperts: up and down are those of the first expert, without biases and in T. The others' lie
-  // right behind, one after the other.
+  // right behind, one after the other. With fp8_scales, of the rows of all experts, `weight` holds rows in 8 bits as rows_to_fp8
+  // leaves them where rows of T were, multiples of 16 long: only where Kernels::reads_fp8_experts().
   int num_experts = 0;        // at most kMaxExperts
   int experts_per_token = 0;  // at most kMaxExpertsPerToken
   LinearWeights router;       // [num_experts, dim]
@@ -779,6 +780,8 @@ class Kernels {
   }
   virtual Status gate(Stream& stream, const GateParams& params) = 0;
   virtual Status experts(Stream& stream, const ExpertsParams& params) = 0;
+  // Whether experts' weights may be in 8 bits (FeedForward). The bits are those of the same numbers in T.
+  virtual bool reads_fp8_experts() const { return false; }
   virtual Status scale_heads(Stream& stream, const ScaleHeadsParams& params) = 0;
   // scale_heads, then rope_and_cache of the same rows; so composed where a backend has nothing better.
   virtual Status scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,

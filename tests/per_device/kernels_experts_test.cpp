@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "kernels/dense_ops.h"
 #include "tests/per_device/kernels_fixture.h"
 
 namespace gapless {
@@ -15,6 +16,9 @@ struct Way {
   bool in_place = false;
   bool gives_logits = false;
   std::vector<bool> lives = {};  // by row; empty: not told
+  // Unless nullptr: the problem's weights are in 8 bits.
+  const float* up_scales = nullptr;
+  const float* down_scales = nullptr;
 };
 
 class ExpertsTest : public KernelsTest {
@@ -100,6 +104,8 @@ class ExpertsTest : public KernelsTest {
     params.num_rows = count;
     params.decode = count <= 8;
     params.scratch = scratch.data();
+    params.ff.up.fp8_scales = way.up_scales;
+    params.ff.down.fp8_scales = way.down_scales;
     const TestTensor logits =
         tensor(way.gives_logits ? logits_of(p, begin, count) : std::vector{0.0f});
     if (way.gives_logits) {
@@ -259,6 +265,40 @@ TEST_F(ExpertsTest, WideRowsDoNotDependOnTheBatch) {
     EXPECT_TRUE(
         bits_equal(run_device(p, begin, count), rows_of(all, shape.dim, begin, begin + count)))
         << begin << " and " << count;
+  }
+}
+
+// The same bits as the same numbers in T, with few rows and with many.
+TEST_F(ExpertsTest, WeightsMayBeIn8Bits) {
+  if (!kernels_->reads_fp8_experts()) GTEST_SKIP() << "a GPU's kernels do";
+  for (const ExpertSizes& shape :
+       {ExpertSizes{.dim = 64, .inner = 16, .num_experts = 6, .experts_per_token = 3},
+        ExpertSizes{.dim = 1040, .inner = 1552, .num_experts = 3, .experts_per_token = 2},
+        ExpertSizes{.dim = 2048, .inner = 1024, .num_experts = 2, .experts_per_token = 1}}) {
+    Problem p = make_problem(shape, 90);
+    const int up_rows = shape.num_experts * 2 * shape.inner,
+              down_rows = shape.num_experts * shape.dim;
+    run(kernels_->round_to_fp8(
+        *stream_, {.weight = p.up.device.data(), .num_rows = up_rows, .row_size = shape.dim}));
+    run(kernels_->round_to_fp8(
+        *stream_,
+        {.weight = p.down.device.data(), .num_rows = down_rows, .row_size = shape.inner}));
+    const std::vector<float> expected = run_device(p);
+    const Buffer up_scales = poisoned_bytes(static_cast<std::size_t>(up_rows) * sizeof(float));
+    const Buffer down_scales = poisoned_bytes(static_cast<std::size_t>(down_rows) * sizeof(float));
+    const auto pack = [&](const TestTensor& rows, int width, const Buffer& scales, int num_rows) {
+      run(kernels_->rows_to_fp8(*stream_,
+                                in_place_rows_to_fp8(*kernels_, rows.device.data(), width, width,
+                                                     scales.as<float>(), num_rows)));
+    };
+    pack(p.up, shape.dim, up_scales, up_rows);
+    pack(p.down, shape.inner, down_scales, down_rows);
+    const Way in_fp8{.up_scales = up_scales.as<float>(), .down_scales = down_scales.as<float>()};
+    for (const auto& [begin, count] : {std::pair{0, 1}, {3, 20}, {10, 64}, {0, 90}}) {
+      EXPECT_TRUE(bits_equal(run_device(p, begin, count, in_fp8),
+                             rows_of(expected, shape.dim, begin, begin + count)))
+          << shape.dim << " wide, " << begin << " and " << count;
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/expert_choice.cuh"
 #include "kernels/cuda/device/expert_product.cuh"
+#include "kernels/cuda/device/expert_weights.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/few_row_experts.h"
@@ -121,7 +122,8 @@ struct ProductParams {
   std::int64_t x_stride;
   const std::int32_t* order;
   int pairs_per_row;
-  const Bf16* weights;  // [experts, out, in]
+  const char* weights;  // [experts, out, in], rows 2 * in bytes apart
+  const float* scales;  // [experts, out]; nullptr: weights are T
   int in, out;
   Bf16* y;  // [pairs, out]
   const Tile* tiles;
@@ -134,12 +136,21 @@ __device__ int swizzled(int row, int vector) {
   return (vector ^ (row % 2 * (kSliceColumns / kVector / 2))) * kVector;
 }
 
+// The same of weights, which may be smaller: 64 or 32 bytes each of two rows or of four.
+template <typename Weights>
+__device__ int swizzled_bytes(int row, int byte) {
+  constexpr int kRowBytes = kSliceColumns * Weights::kElementBytes;
+  return byte ^ (row / (128 / kRowBytes) % 2 * (kRowBytes / 2));
+}
+
 // Blocks: x = columns, y = tile.
+template <typename Weights>
 __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductParams p) {
   constexpr int kThreads = kBlockWarps * kWarp;
   constexpr int kPieces = kSliceColumns / kVector;  // of a row
   __shared__ alignas(16) Bf16 x_tile[2][kBlockRows][kSliceColumns];
-  __shared__ alignas(16) Bf16 w_tile[2][kBlockColumns][kSliceColumns];
+  constexpr int kRowBytes = kSliceColumns * Weights::kElementBytes;
+  __shared__ alignas(16) char w_tile[2][kBlockColumns][kRowBytes];
   __shared__ std::int64_t x_rows[kBlockRows];
   let_successor_start();
   wait_for_predecessor();
@@ -151,7 +162,8 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductPara
     x_rows[r] = p.pairs_per_row > 0 ? p.order[place] / p.pairs_per_row : place;
   }
   __syncthreads();
-  const Bf16* weights = p.weights + std::int64_t{tile.expert} * p.out * p.in;
+  const std::int64_t row_bytes = std::int64_t{2} * p.in;
+  const char* weights = p.weights + tile.expert * p.out * row_bytes;
 
   const auto load = [&](int buffer, int begin) {
     for (int i = threadIdx.x; i < kBlockRows * kPieces; i += kThreads) {
@@ -160,11 +172,13 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductPara
       copy_async_16(shared_address(&x_tile[buffer][r][swizzled(r, i % kPieces)]),
                     valid ? p.x + x_rows[r] * p.x_stride + at : p.x, valid);
     }
-    for (int i = threadIdx.x; i < kBlockColumns * kPieces; i += kThreads) {
-      const int c = i / kPieces, at = begin + i % kPieces * kVector;
-      const bool valid = first_column + c < p.out && at < p.in;
-      copy_async_16(shared_address(&w_tile[buffer][c][swizzled(c, i % kPieces)]),
-                    valid ? weights + std::int64_t{first_column + c} * p.in + at : weights, valid);
+    constexpr int kCopies = kRowBytes / 16;  // of a row
+    for (int i = threadIdx.x; i < kBlockColumns * kCopies; i += kThreads) {
+      const int c = i / kCopies, at = i % kCopies * 16;
+      const int from = begin * Weights::kElementBytes + at;
+      const bool valid = first_column + c < p.out && from < p.in * Weights::kElementBytes;
+      copy_async_16(shared_address(&w_tile[buffer][c][swizzled_bytes<Weights>(c, at)]),
+                    valid ? weights + (first_column + c) * row_bytes + from : weights, valid);
     }
     commit_async_copies();
   };
@@ -188,16 +202,19 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductPara
 #pragma unroll
     for (int s = 0; s < kStepsPerSlice; ++s) {
       const int vector = s * (kStepColumns / kVector) + lane % 4;
-      const auto read = [&](const Bf16(&rows)[kBlockRows][kSliceColumns], int row) {
-        return *reinterpret_cast<const uint4*>(&rows[row][swizzled(row, vector)]);
+      const auto read_weights = [&](int row) {
+        const int at = swizzled_bytes<Weights>(row, vector * kVector * Weights::kElementBytes);
+        return Weights::widen(
+            *reinterpret_cast<const typename Weights::Raw*>(&w_tile[buffer][row][at]));
       };
-      static_assert(kBlockRows == kBlockColumns);
-      const uint4 low = read(w_tile[buffer], warp * 16 + lane_row);
-      const uint4 high = read(w_tile[buffer], warp * 16 + lane_row + 8);
+      const uint4 low = read_weights(warp * 16 + lane_row);
+      const uint4 high = read_weights(warp * 16 + lane_row + 8);
 #pragma unroll
       for (int part = 0; part < kBlockRows / 8; ++part) {
         if (part >= num_parts) continue;
-        multiply_step(sums[part], low, high, read(x_tile[buffer], part * 8 + lane_row));
+        const int row = part * 8 + lane_row;
+        multiply_step(sums[part], low, high,
+                      *reinterpret_cast<const uint4*>(&x_tile[buffer][row][swizzled(row, vector)]));
       }
     }
     if (ends_slice) {
@@ -215,7 +232,12 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductPara
   for (int part = 0; part < kBlockRows / 8; ++part) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // columns l/4 and l/4 + 8
-      const float* const own = totals[part] + half * 2;
+      const int own_column = first_column + warp * 16 + half * 8 + lane_row;
+      float own[2] = {totals[part][half * 2], totals[part][half * 2 + 1]};
+      if (p.scales != nullptr && own_column < p.out) {
+        const float scale = p.scales[std::int64_t{tile.expert} * p.out + own_column];
+        own[0] *= scale, own[1] *= scale;
+      }
       const float other = __shfl_xor_sync(kFullWarp, is_odd ? own[0] : own[1], 4);
       const int row = part * 8 + lane % 4 * 2 + (is_odd ? 1 : 0);
       const int column = first_column + warp * 16 + half * 8 + lane_row / 2 * 2;
@@ -251,13 +273,15 @@ __global__ void add_kernel(ExpertsParams p, Scratch s) {
 Status product(Stream& stream, const LinearWeights& weights, const ProductParams& params,
                std::int64_t max_tiles) {
   ProductParams p = params;
-  p.weights = static_cast<const Bf16*>(weights.weight);
+  p.weights = static_cast<const char*>(weights.weight);
+  p.scales = weights.fp8_scales;
   p.in = weights.in, p.out = weights.out;
-  return launch(
-      "experts product", stream,
-      {.grid = dim3(blocks_for(weights.out, kBlockColumns), static_cast<unsigned>(max_tiles)),
-       .block = dim3(kBlockWarps * kWarp)},
-      product_kernel, p);
+  const LaunchShape shape{
+      .grid = dim3(blocks_for(weights.out, kBlockColumns), static_cast<unsigned>(max_tiles)),
+      .block = dim3(kBlockWarps * kWarp)};
+  return weights.fp8_scales == nullptr
+             ? launch("experts product", stream, shape, product_kernel<NativeExperts>, p)
+             : launch("experts product", stream, shape, product_kernel<Fp8Experts>, p);
 }
 
 }  // namespace
@@ -276,6 +300,10 @@ Status experts(Stream& stream, const ExpertsParams& params) {
         "experts: {} of {} with widths {} and {}; at most {} of {}, widths in 8s",
         ff.experts_per_token, ff.num_experts, ff.up.in, ff.inner(), kMaxExpertsPerToken,
         kMaxExperts);
+  }
+  if (ff.up.fp8_scales != nullptr && (ff.up.in % 16 != 0 || ff.inner() % 16 != 0)) {
+    return invalid_argument("experts in 8 bits: widths {} and {}, not in 16s", ff.up.in,
+                            ff.inner());
   }
   const ExpertSizes sizes = expert_sizes(ff);
   BumpLayout layout(params.scratch);

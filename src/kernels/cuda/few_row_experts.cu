@@ -6,10 +6,9 @@
 //           equal work whoever was chosen, and a block sees all that is added up to its outputs.
 //   pass  = an expert's tile times up to 16 of the rows that chose it. An expert with more rows has its
 //           tile read again, from the second-level cache.
-//   stage = 512 columns of the tile, in shared memory; warp w = the w-th 64 of them. A pass has as many
-//           stages as the tile has chunks of 512 columns, and the ring of stages runs on through all
-//           passes. x is read from the second-level cache straight into registers, while the weights
-//           are on their way.
+//   stage = 1 KB of each row of the tile, in shared memory: one or two chunks of 512 columns, of which warp w
+//           takes the w-th 64. The ring of stages runs on through all passes. x is read from the
+//           second-level cache straight into registers, a stage ahead.
 //
 // Every block works out anew who chose whom (the route): some thousand instructions instead of two
 // launches. A weight cannot be asked for sooner. The first kernel waits for its predecessor before it
@@ -23,6 +22,7 @@
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/expert_choice.cuh"
 #include "kernels/cuda/device/expert_product.cuh"
+#include "kernels/cuda/device/expert_weights.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/few_row_experts.h"
@@ -39,9 +39,19 @@ static_assert(kProductWarps == kNumSlices && kMaxSeats <= kMaxFewRows);
 constexpr int kPassRows = 16;
 constexpr int kHalfTile = kTileRows / 2;
 constexpr int kMaxFewPairs = kMaxFewRows * kMaxExpertsPerToken;
-// Rows of a stage lie 64 bytes further on in the banks than the row before: lanes 0 to 7 read 64 bytes each of two rows.
-constexpr int kStagePitch = kChunkColumns * 2 + 64;
-constexpr int kFewStageBytes = kTileRows * kStagePitch;
+constexpr int kStageRowBytes = 1024;
+constexpr int kFewStageBytes = kTileRows * (kStageRowBytes + 64);
+
+template <typename Weights>
+struct StageOf {
+  static constexpr int kColumns = kStageRowBytes / Weights::kElementBytes;
+  static constexpr int kChunks = kColumns / kChunkColumns;
+  // Rows lie further on in the banks than the row before, by what four lanes read of one: an access of a
+  // warp meets 128 bytes of two rows or of four at a time.
+  static constexpr int kPitch =
+      kStageRowBytes + 4 * static_cast<int>(sizeof(typename Weights::Raw));
+  static_assert(kTileRows * kPitch <= kFewStageBytes);
+};
 
 // A pair is a row and one of its experts, numbered row * experts_per_token + choice. Places of pairs are
 // counted through the experts by their indices, those of an expert by their rows.
@@ -77,7 +87,8 @@ struct FewExperts {
   int num_rows;
   int num_experts;
   int per_token;
-  const Bf16* weights;  // [num_experts, out, in]
+  const char* weights;  // [num_experts, out, in], rows 2 * in bytes apart
+  const float* scales;  // [num_experts, out]; nullptr: weights are T
   int out;
   int in;
   const Bf16* x;  // up: [num_rows, in]; down: [places, in]
@@ -158,23 +169,34 @@ struct PassWalk {
   }
 };
 
-// The copying lanes.
+// Row of an expert's matrix that is row `i` of the block's tile; `down` may lack the last eight.
 template <bool kUp>
+__device__ int matrix_row(const FewExperts& p, int i) {
+  if constexpr (kUp) {
+    return blockIdx.x * kHalfTile + i % kHalfTile + (i < kHalfTile ? 0 : p.out / 2);
+  } else {
+    return blockIdx.x * kTileRows + i;
+  }
+}
+
+// The copying lanes.
+template <bool kUp, typename Weights>
 __device__ void fill_few_stages(const FewExperts& p, const Route& route, std::uint32_t shared) {
   using L = FewLayout;
   const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
   // The tile is two times eight rows of the matrix. The last one of `down` may lack the second eight.
-  const int low_row = blockIdx.x * (kUp ? kHalfTile : kTileRows);
-  const int high_row = low_row + (kUp ? p.out / 2 : kHalfTile);
+  const int low_row = matrix_row<kUp>(p, 0), high_row = matrix_row<kUp>(p, kHalfTile);
   const int num_rows = high_row < p.out ? kTileRows : kHalfTile;
   int step = 0;
   for (PassWalk pass{route}; !pass.is_done(); pass.advance()) {
-    const Bf16* const matrix = p.weights + std::int64_t{pass.expert()} * p.out * p.in;
-    const Bf16* const low = matrix + std::int64_t{low_row} * p.in;
-    const Bf16* const high = matrix + std::int64_t{high_row} * p.in;
-    for (int begin = 0; begin < p.in; begin += kChunkColumns, ++step) {
+    const std::int64_t row_bytes = std::int64_t{2} * p.in;
+    const char* const matrix = p.weights + pass.expert() * p.out * row_bytes;
+    const char* const low = matrix + low_row * row_bytes;
+    const char* const high = matrix + high_row * row_bytes;
+    const int num_bytes = p.in * Weights::kElementBytes;
+    for (int begin = 0; begin < num_bytes; begin += kStageRowBytes, ++step) {
       const int slot = step % L::kNumStages;
-      const int bytes = min(kChunkColumns, p.in - begin) * 2;
+      const int bytes = min(kStageRowBytes, num_bytes - begin);
       if (step >= L::kNumStages) {
         wait_barrier(empty + slot * 8, (step / L::kNumStages - 1) & 1);
       }
@@ -182,9 +204,10 @@ __device__ void fill_few_stages(const FewExperts& p, const Route& route, std::ui
       const std::uint32_t stage = shared + slot * kFewStageBytes;
 #pragma unroll
       for (int i = 0; i < kTileRows; ++i) {
-        const Bf16* const from = (i < kHalfTile ? low : high) + i % kHalfTile * p.in + begin;
+        const char* const from = (i < kHalfTile ? low : high) + i % kHalfTile * row_bytes + begin;
         if (i < num_rows) {
-          copy_bytes_async<Reading::kOnce>(stage + i * kStagePitch, from, bytes, full + slot * 8);
+          copy_bytes_async<Reading::kOnce>(stage + i * StageOf<Weights>::kPitch, from, bytes,
+                                           full + slot * 8);
         }
       }
       complete_copies(full + slot * 8);
@@ -192,58 +215,127 @@ __device__ void fill_few_stages(const FewExperts& p, const Route& route, std::ui
   }
 }
 
+// Eight elements of a row in a stage.
+template <typename Weights>
+__device__ __forceinline__ uint4 read_weights(std::uint32_t address) {
+  std::uint32_t raw[sizeof(typename Weights::Raw) / 4];
+  load_shared(raw, address);
+  if constexpr (Weights::kElementBytes == 1) {
+    return Weights::widen(uint2{raw[0], raw[1]});
+  } else {
+    return Weights::widen(uint4{raw[0], raw[1], raw[2], raw[3]});
+  }
+}
+
+// A lane's operands of x for one stage.
+template <typename Weights>
+struct StageX {
+  uint4 values[StageOf<Weights>::kChunks][kStepsPerSlice][kPassRows / 8];
+};
+
+// Reads x, stage after stage, for who asks for a stage before it computes the one before.
+template <bool kUp, typename Weights>
+class XReader {
+ public:
+  __device__ XReader(const FewExperts& p, const Route& route) : p_(p), pass_{route} { find_rows(); }
+
+  // Nothing behind the last stage.
+  __device__ void read(StageX<Weights>& x) {
+    if (pass_.is_done()) return;
+    using Stage = StageOf<Weights>;
+    const int lane_column = lane_column_of_slice();
+#pragma unroll
+    for (int chunk = 0; chunk < Stage::kChunks; ++chunk) {
+#pragma unroll
+      for (int s = 0; s < kStepsPerSlice; ++s) {
+        const int column = begin_ + chunk * kChunkColumns + lane_column + s * kStepColumns;
+#pragma unroll
+        for (int n = 0; n < kBlocks; ++n) {
+          const bool valid = rows_[n] != nullptr && column < p_.in;
+          x.values[chunk][s][n] =
+              valid ? *reinterpret_cast<const uint4*>(rows_[n] + column) : uint4{};
+        }
+      }
+    }
+    begin_ += Stage::kColumns;
+    if (begin_ < p_.in) return;
+    begin_ = 0;
+    pass_.advance();
+    find_rows();
+  }
+
+  // Of the first column that the lane reads of its warp's slice.
+  __device__ static int lane_column_of_slice() {
+    return threadIdx.x / kWarp * kSliceColumns + threadIdx.x % 4 * kVector;
+  }
+
+ private:
+  static constexpr int kBlocks = kPassRows / 8;
+
+  __device__ void find_rows() {
+    if (pass_.is_done()) return;
+    const int num_rows = pass_.num_rows();
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+      const int row = n * 8 + threadIdx.x % kWarp / 4, place = pass_.place() + row;
+      rows_[n] = nullptr;
+      if (row >= num_rows) continue;
+      const int x_row = kUp ? pass_.route.pair_at[place] / p_.per_token : place;
+      rows_[n] = p_.x + std::int64_t{x_row} * p_.in;
+    }
+  }
+
+  const FewExperts& p_;
+  PassWalk pass_;
+  int begin_ = 0;
+  const Bf16* rows_[kBlocks];  // nullptr: the pass has no such row
+};
+
 // The computing warps. use(pass, row of the pass, row of the tile, sum) is called by all of them
 // together, also for rows that the pass does not have.
-template <bool kUp, typename Use>
+template <bool kUp, typename Weights, typename Use>
 __device__ void multiply_passes(const FewExperts& p, const Route& route, std::uint32_t shared,
                                 float* reduce_buffer, const Use& use) {
   using L = FewLayout;
-  constexpr int kBlocks = kPassRows / 8;
+  using Stage = StageOf<Weights>;
+  using Reader = XReader<kUp, Weights>;
   const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int lane_row = lane / 4, lane_column = warp * kSliceColumns + lane % 4 * 8;
+  const int lane_column = Reader::lane_column_of_slice();
+  Reader reader(p, route);
+  StageX<Weights> x, next_x;
+  reader.read(next_x);
   int step = 0;
   for (PassWalk pass{route}; !pass.is_done(); pass.advance()) {
     const int num_rows = pass.num_rows();
-    const Bf16* x[kBlocks];  // nullptr: not a row
-#pragma unroll
-    for (int n = 0; n < kBlocks; ++n) {
-      const int row = n * 8 + lane_row, place = pass.place() + row;
-      x[n] = nullptr;
-      if (row < num_rows) {
-        const int x_row = kUp ? route.pair_at[place] / p.per_token : place;
-        x[n] = p.x + std::int64_t{x_row} * p.in;
-      }
+    // Of the row of the tile whose sum this thread will have.
+    float scale = 1;
+    if (p.scales != nullptr) {
+      const int row = matrix_row<kUp>(p, threadIdx.x % kTileRows);
+      if (row < p.out) scale = p.scales[std::int64_t{pass.expert()} * p.out + row];
     }
     Accumulators<kPassRows> sums = {};
-    for (int begin = 0; begin < p.in; begin += kChunkColumns, ++step) {
+    for (int begin = 0; begin < p.in; begin += Stage::kColumns, ++step) {
+      x = next_x;
+      reader.read(next_x);
       const int slot = step % L::kNumStages;
-      uint4 values[kStepsPerSlice][kBlocks];
-#pragma unroll
-      for (int s = 0; s < kStepsPerSlice; ++s) {
-        const int column = begin + lane_column + s * kStepColumns;
-#pragma unroll
-        for (int n = 0; n < kBlocks; ++n) {
-          const bool valid = x[n] != nullptr && column < p.in;
-          values[s][n] = valid ? *reinterpret_cast<const uint4*>(x[n] + column) : uint4{};
-        }
-      }
       wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
+      const std::uint32_t lane_rows = shared + slot * kFewStageBytes + lane / 4 * Stage::kPitch;
 #pragma unroll
-      for (int s = 0; s < kStepsPerSlice; ++s) {
-        const int column = lane_column + s * kStepColumns;
-        std::uint32_t low[4] = {}, high[4] = {};
-        if (begin + column < p.in) {
-          const std::uint32_t from =
-              shared + slot * kFewStageBytes + lane_row * kStagePitch + column * 2;
-          load_shared_16(low, from);
-          load_shared_16(high, from + 8 * kStagePitch);
-        }
-        const uint4 low_row{low[0], low[1], low[2], low[3]};
-        const uint4 high_row{high[0], high[1], high[2], high[3]};
+      for (int chunk = 0; chunk < Stage::kChunks; ++chunk) {
 #pragma unroll
-        for (int n = 0; n < kBlocks; ++n) {
-          if (n * 8 < num_rows) multiply_step(sums[0][n], low_row, high_row, values[s][n]);
+        for (int s = 0; s < kStepsPerSlice; ++s) {
+          const int column = chunk * kChunkColumns + lane_column + s * kStepColumns;
+          uint4 low = {}, high = {};
+          if (begin + column < p.in) {
+            const std::uint32_t from = lane_rows + column * Weights::kElementBytes;
+            low = read_weights<Weights>(from);
+            high = read_weights<Weights>(from + kHalfTile * Stage::kPitch);
+          }
+#pragma unroll
+          for (int n = 0; n < kPassRows / 8; ++n) {
+            if (n * 8 < num_rows) multiply_step(sums[0][n], low, high, x.values[chunk][s][n]);
+          }
         }
       }
       __syncwarp();
@@ -251,12 +343,12 @@ __device__ void multiply_passes(const FewExperts& p, const Route& route, std::ui
     }
     reduce_warps<kPassRows>(
         sums, 1, warp, reduce_buffer,
-        [&](int, int row, int tile_row, float sum) { use(pass, row, tile_row, sum); });
+        [&](int, int row, int tile_row, float sum) { use(pass, row, tile_row, sum * scale); });
   }
 }
 
 // Blocks: x = tile.
-template <bool kUp>
+template <bool kUp, typename Weights>
 __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExperts p) {
   using L = FewLayout;
   extern __shared__ char raw_shared[];
@@ -279,13 +371,13 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExpe
   find_route(p, route);
 
   if (threadIdx.x >= kFewComputeThreads) {
-    if (is_copying_lane()) fill_few_stages<kUp>(p, route, shared);
+    if (is_copying_lane()) fill_few_stages<kUp, Weights>(p, route, shared);
     __syncwarp();
     wait_for_predecessor();
     return;
   }
   wait_for_predecessor();
-  multiply_passes<kUp>(
+  multiply_passes<kUp, Weights>(
       p, route, shared, reduce_buffer, [&](const PassWalk& pass, int row, int tile_row, float sum) {
         const int place = pass.place() + row;
         if constexpr (kUp) {
@@ -313,12 +405,22 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExpe
   }
 }
 
-Status launch_few(const char* name, Stream& stream, int num_tiles, void (*kernel)(FewExperts),
-                  const FewExperts& params) {
+template <bool kUp>
+Status launch_few(const char* name, Stream& stream, int num_tiles, const FewExperts& params) {
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_tiles)),
                           .block = dim3(kFewThreads),
                           .shared_bytes = FewLayout::kBytes};
-  return launch(name, stream, shape, kernel, params);
+  return params.scales == nullptr
+             ? launch(name, stream, shape, few_row_experts_kernel<kUp, NativeExperts>, params)
+             : launch(name, stream, shape, few_row_experts_kernel<kUp, Fp8Experts>, params);
+}
+
+// Weights and what x and y are as wide as.
+void set_weights(FewExperts& p, const LinearWeights& weights) {
+  p.weights = static_cast<const char*>(weights.weight);
+  p.scales = weights.fp8_scales;
+  p.out = weights.out;
+  p.in = weights.in;
 }
 
 }  // namespace
@@ -331,23 +433,19 @@ Status few_row_experts(Stream& stream, const ExpertsParams& params, Bf16* inner)
   p.num_rows = params.num_rows;
   p.num_experts = ff.num_experts;
   p.per_token = ff.experts_per_token;
-  p.weights = static_cast<const Bf16*>(ff.up.weight);
-  p.out = ff.up.out;
-  p.in = ff.up.in;
+  set_weights(p, ff.up);
   p.x = static_cast<const Bf16*>(params.x);
   p.y = inner;
   p.activation = ff.activation;
   p.up_offset = ff.up_offset;
-  GAPLESS_RETURN_IF_ERROR(launch_few("experts up, few rows", stream, ff.inner() / kHalfTile,
-                                     few_row_experts_kernel<true>, p));
-  p.weights = static_cast<const Bf16*>(ff.down.weight);
-  p.out = ff.down.out;
-  p.in = ff.down.in;
+  GAPLESS_RETURN_IF_ERROR(
+      launch_few<true>("experts up, few rows", stream, ff.inner() / kHalfTile, p));
+  set_weights(p, ff.down);
   p.x = inner;
   p.y = static_cast<Bf16*>(params.y);
   p.residual = static_cast<const Bf16*>(params.residual);
-  return launch_few("experts down, few rows", stream, (ff.down.out + kTileRows - 1) / kTileRows,
-                    few_row_experts_kernel<false>, p);
+  return launch_few<false>("experts down, few rows", stream,
+                           (ff.down.out + kTileRows - 1) / kTileRows, p);
 }
 
 }  // namespace GAPLESS_PATH
