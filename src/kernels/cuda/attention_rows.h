@@ -140,22 +140,31 @@ struct AttentionUnit {
   GAPLESS_HOST_DEVICE int row() const { return run % kMaxSeats; }  // of a set's the first one
 
   GAPLESS_HOST_DEVICE void find(const AttentionRows& rows, int index) {
-    // Where there are no sets their runs need not be looked at.
-    if (run < kMaxSeats && rows.first_unit[kMaxSeats] <= index) run = kMaxSeats;
+    if (rows.first_unit[kMaxSeats] <= index) return find_own(rows, index);
+    while (rows.first_unit[run + 1] <= index) ++run;
+    place(rows, index, rows.shared_units[row()], 0);
+  }
+  // One of those of rows, which come behind those of sets.
+  GAPLESS_HOST_DEVICE void find_own(const AttentionRows& rows, int index) {
+    if (run < kMaxSeats) run = kMaxSeats;
     while (rows.first_unit[run + 1] <= index) ++run;
     const int shared = rows.shared_units[row()];
-    const bool is_shared = run < kMaxSeats;
-    const int units = is_shared ? shared : rows.units<kPages>(row()) - shared;
-    const int rest = index - rows.first_unit[run];
-    heads = rest / units;
-    first_key = (rest % units + (is_shared ? 0 : shared)) * kKeys;
-    num_keys = rows.num_keys[row()] - first_key;
+    place(rows, index, rows.units<kPages>(row()) - shared, shared);
   }
   GAPLESS_HOST_DEVICE int num_pages() const {
     const int pages = (num_keys + kPageTokens - 1) / kPageTokens;
     return pages < kPages ? pages : kPages;
   }
   GAPLESS_HOST_DEVICE bool has_newest() const { return num_keys <= kKeys; }
+
+ private:
+  // The run has so many units of each group, behind so many of its rows.
+  GAPLESS_HOST_DEVICE void place(const AttentionRows& rows, int index, int units, int before) {
+    const int rest = index - rows.first_unit[run];
+    heads = rest / units;
+    first_key = (rest % units + before) * kKeys;
+    num_keys = rows.num_keys[row()] - first_key;
+  }
 };
 
 }  // namespace gapless

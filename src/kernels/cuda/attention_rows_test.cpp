@@ -61,10 +61,15 @@ void expect_each_key_once(const TestStep& step, int num_blocks) {
   std::multiset<Keys> seen;
   for (int block = 0; block < num_blocks; ++block) {
     const AttentionRows rows = step.rows_of<kPages>(kGroups, block, num_blocks);
-    AttentionUnit<kPages> unit;
+    AttentionUnit<kPages> unit, own;
     for (int i = 0; i < rows.num_units(); ++i) {
       unit.find(rows, rows.unit_at(i));
       const bool is_shared = unit.run < kMaxSeats;
+      if (!is_shared) {
+        own.find_own(rows, rows.own.begin + i - rows.own_shared.size());
+        EXPECT_EQ(std::tuple(own.run, own.heads, own.first_key, own.num_keys),
+                  std::tuple(unit.run, unit.heads, unit.first_key, unit.num_keys));
+      }
       EXPECT_EQ(is_shared, i < rows.own_shared.size());
       EXPECT_EQ(unit.first_key % kKeys, 0);
       EXPECT_EQ(unit.num_keys, rows.num_keys[unit.row()] - unit.first_key);

@@ -111,8 +111,9 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
   }
   NewToken<Element> token;
   int token_row = -1, token_pair = -1;
+  const int first_own = rows.own.begin - static_cast<int>(num_shared);
   for (; i < num_units; i += kRingConsumers) {
-    unit.find(rows, rows.unit_at(static_cast<int>(i)));
+    unit.find_own(rows, first_own + static_cast<int>(i));
     const int position = rows.num_keys[unit.row()] - 1;
     const std::int64_t page =
         unit.has_newest()

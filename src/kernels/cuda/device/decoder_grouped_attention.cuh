@@ -377,12 +377,13 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
   using Shape = UnitShape<SequentialDecoder, Element>;
   const GroupScratch scratch(reduce_buffer);
   const unsigned warp = threadIdx.x / kWarp;
-  const unsigned num_units = rows.num_units();
+  const unsigned num_units = rows.own.size();  // none is shared
+  const int first = rows.own.begin;
   Unit<SequentialDecoder, Element> unit;
   GroupToken<Element> token;
   int token_row = -1, token_heads = -1;
   for (unsigned i = (warp - first_stage) % kRingConsumers; i < num_units; i += kRingConsumers) {
-    unit.find(rows, rows.unit_at(static_cast<int>(i)));
+    unit.find_own(rows, first + static_cast<int>(i));
     const int position = rows.num_keys[unit.row()] - 1;
     const std::int64_t page =
         unit.has_newest()
