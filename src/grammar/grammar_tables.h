@@ -82,7 +82,7 @@ struct GrammarTables {
   std::int32_t num_classes = 0;
   std::uint16_t start = 0;
   std::uint16_t root_table = 0;
-  std::int32_t id = 0;             // not 0: of no two grammars of a device the same, ever
+  std::int32_t id = 0;  // not 0: of no two grammars of a device the same, ever
 };
 
 struct GrammarFrame {
