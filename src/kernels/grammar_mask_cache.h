@@ -39,7 +39,7 @@ struct GrammarMaskEntry {
   std::uint32_t place[kMaxPlaceWords] = {};
 };
 
-inline constexpr int kGrammarCacheWays = 4;
+inline constexpr int kGrammarCacheWays = 32;
 
 // All of it comes up as zeros.
 struct GrammarMaskCache {

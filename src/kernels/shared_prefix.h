@@ -13,7 +13,7 @@
 namespace gapless {
 
 // Rows that read a page together, at most: more rows about one picture are several sets.
-inline constexpr int kMaxSharingRows = 8;
+inline constexpr int kMaxSharingRows = 4;
 
 // A set of rows, as one of them sees it.
 struct SharedPrefix {

@@ -171,9 +171,6 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
       GAPLESS_RETURN_IF_ERROR(make_fp8_products(device, kernels, *stream, config, weights));
     }
   }
-  if (prepared_format(format) == PreparedFormat::kFp8) {
-    GAPLESS_RETURN_IF_ERROR(keep_experts_in_fp8(device, kernels, *stream, weights));
-  }
   SharedRows rows{.fill = fill, .fill_rows = [&](std::int64_t first, std::int64_t count) {
                     return filler.fill(rows_in_parts(weights.layout, first, count), weights.buffer);
                   }};

@@ -103,9 +103,9 @@ std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextW
                                              DType dtype, PreparedFormat weights,
                                              KvFormat kv_format, int num_rows, int context) {
   const auto element = static_cast<std::int64_t>(dtype_bytes(dtype));
-  // Scales not counted. Single ops read no matrices in 8 bits but those of experts.
-  const bool fp8 = weights == PreparedFormat::kFp8;
-  const std::int64_t weight = fp8 && check_one_launch_decode(shape, text).ok() ? 1 : element;
+  // Scales not counted. Single ops read no matrices in 8 bits.
+  const bool in_fp8 = weights == PreparedFormat::kFp8 && check_one_launch_decode(shape, text).ok();
+  const std::int64_t weight = in_fp8 ? 1 : element;
   const std::int64_t kv_token = std::int64_t{shape.num_layers} * 2 * shape.heads.kv_width() *
                                 static_cast<std::int64_t>(kv_element_bytes(kv_format, dtype));
   const auto matrix = [&](const LinearWeights& one) {
@@ -137,10 +137,8 @@ std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextW
     const double touched = experts_touched(block.ff, std::max(1, num_rows));
     routers +=
         std::int64_t{block.ff.router.in} * block.ff.router.out * element + bias(block.ff.router);
-    const std::int64_t one = std::int64_t{block.ff.up.in} * block.ff.up.out +
-                             std::int64_t{block.ff.down.in} * block.ff.down.out;
-    const bool in_fp8 = fp8 || block.ff.up.fp8_scales != nullptr;
-    experts += std::llround(touched * static_cast<double>(one * (in_fp8 ? 1 : element)));
+    experts +=
+        std::llround(touched * static_cast<double>(matrix(block.ff.up) + matrix(block.ff.down)));
     experts_name = fmt::format("experts ({:.1f} of {})", touched, block.ff.num_experts);
   }
   std::vector<StepTraffic> traffic = {

@@ -386,7 +386,7 @@ TEST_F(DepthEqualityTest, ASmallMoondream3GivesTheSameTokensAtEveryDepth) {
     SCOPED_TRACE("depth " + std::to_string(depth));
     expect_same(asks, alone.answers, run(depth, asks).answers);
   }
-  // Experts too are read in 8 bits where the device does that.
+  // Weights that were rounded, too.
   device = open_device(test_device_name());
   ASSERT_TRUE(device.ok()) << device.status().to_string();
   load(std::move(device).value(), {.weights = WeightFormat::kFp8, .adjust_limits = nullptr});

@@ -308,7 +308,7 @@ Status experts(Stream& stream, const ExpertsParams& params) {
   const ExpertSizes sizes = expert_sizes(ff);
   BumpLayout layout(params.scratch);
   const Scratch s(layout, params.num_rows, sizes);
-  if (params.num_rows <= kMaxFewRows) {
+  if (params.num_rows <= kFasterFewRows) {
     return few_row_experts(stream, params, s.inner);
   }
   const int pairs = params.num_rows * ff.experts_per_token;

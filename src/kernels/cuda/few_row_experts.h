@@ -9,8 +9,9 @@
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
-// All rows of a decode step.
+// All rows of a decode step; and up to how many this is faster than sorting them (decode-moondream3-*-h200.json).
 inline constexpr int kMaxFewRows = 64;
+inline constexpr int kFasterFewRows = 4;
 
 // Up to kMaxFewRows rows, the same bits as with many. params.logits are there. `inner`: scratch,
 // [num_rows * experts_per_token, ff.inner()].
