@@ -49,6 +49,20 @@ class FrozenImage(unittest.TestCase):
         self.assertGreater(len(moved), 30)
         self.assertTrue(all(bool(tensor.isfinite().all()) for tensor in after.values()))
 
+    def test_the_text_blocks_below_the_experts_are_trained_where_that_is_asked(self) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            options = f"--model {MODELS / 'tiny3'} --init {MODELS / 'tiny3'} --out {temporary} --freeze-image --frozen-blocks 0"
+            options += " --seed 7 --batch 1 --slots 254 --segment-share 1 --workers 0 --no-compile --max-steps 1 --warmup-steps 1"
+            options += " --average-seconds 0.1"
+            training = train.Training(train.parse_args(options.split()))
+            training.run()
+            record = json.loads((Path(temporary) / "log.jsonl").read_text().splitlines()[0])
+            before, after = load_weights(MODELS / "tiny3"), load_file(Path(temporary) / "checkpoint.safetensors")
+        moved = {name for name in before if not torch.equal(before[name], after[name])}
+        self.assertIn("model.text.blocks.0.attn.qkv.weight", moved)
+        self.assertFalse([name for name in moved if ".vision." in name])
+        self.assertGreater(record["hole"], 0, "whether an outline has a hole is a loss of its own")
+
 
 class UnevenUse(unittest.TestCase):
     def test_of_experts(self) -> None:
