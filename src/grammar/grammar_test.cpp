@@ -607,6 +607,27 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
   EXPECT_GT(num_other_counts, 2000);
 }
 
+// A list that a trial opens begins anew: what it holds says nothing of the one that was closed in its place.
+TEST(GrammarTest, ATrialNotesNoCountsOfListsThatItOpens) {
+  const Grammar grammar = schema(R"({"type": "array", "items": {"type": "array", "maxItems": 9}})");
+  const GrammarTables tables = tables_of(grammar);
+  GrammarRow row = begin_row(grammar);
+  for (const char byte : std::string_view("[[1,2,3"))
+    ASSERT_TRUE(take_byte(tables, row, static_cast<std::uint8_t>(byte)));
+  ASSERT_EQ(row.depth, 2);
+  const auto most_behind = [&](std::string_view text) {
+    WalkInterval counts[kMaxGrammarDepth + 1];
+    GrammarProbe<kMaxGrammarDepth + 1> probe;
+    probe.begin(row, counts);
+    for (const char byte : text) {
+      EXPECT_TRUE(take_byte(tables, probe, static_cast<std::uint8_t>(byte))) << text;
+    }
+    return counts[2].most;
+  };
+  EXPECT_LT(most_behind("]"), 10);
+  EXPECT_EQ(most_behind("],[1,2,3,4,5"), most_behind("]"));
+}
+
 // ---- text with calls
 
 constexpr std::string_view kFunctions = R"([

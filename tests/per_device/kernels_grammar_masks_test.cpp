@@ -335,7 +335,7 @@ TEST_F(GrammarMasksTest, AKnownPlaceIsNotWalkedAgain) {
 
 // Of a list of up to 40 items those in the middle have the same tokens: none of them may be the last, and each may be.
 TEST_F(GrammarMasksTest, ItemsInTheMiddleOfAListShareTheirPlaces) {
-  use_vocabulary(test_vocabulary(10));
+  use_vocabulary(test_vocabulary(5000));  // walked in several parts
   add_all_grammars();
   use_cache(64);
   use_rows({3});
