@@ -14,21 +14,13 @@
 //   void begin_length()         length = 0
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "base/num_bits.h"
 #include "grammar/grammar_tables.h"
 
 namespace gapless {
-
-GAPLESS_HOST_DEVICE inline int num_bits(std::uint32_t word) {
-#ifdef __CUDA_ARCH__
-  return __popc(word);
-#else
-  return std::popcount(word);
-#endif
-}
 
 // Of the names that a condition requires, how many an object has not.
 GAPLESS_HOST_DEVICE inline int num_missing(const GrammarCondition& condition,

@@ -9,6 +9,7 @@
 
 #include "base/host_device.h"
 #include "base/limits.h"
+#include "base/num_bits.h"
 
 namespace gapless {
 
@@ -22,7 +23,7 @@ struct SharedPrefix {
   // into them any more.
   std::int32_t num_pages = 0;
 
-  GAPLESS_HOST_DEVICE int size() const { return count(rows); }
+  GAPLESS_HOST_DEVICE int size() const { return num_bits(rows); }
   GAPLESS_HOST_DEVICE int first() const {  // of a set
 #ifdef __CUDA_ARCH__
     return __ffsll(static_cast<long long>(rows)) - 1;
@@ -32,16 +33,7 @@ struct SharedPrefix {
   }
   // How many of its rows come before one.
   GAPLESS_HOST_DEVICE int rank_of(int row) const {
-    return count(rows & ((std::uint64_t{1} << row) - 1));
-  }
-
- private:
-  GAPLESS_HOST_DEVICE static int count(std::uint64_t bits) {
-#ifdef __CUDA_ARCH__
-    return __popcll(bits);
-#else
-    return std::popcount(bits);
-#endif
+    return num_bits(rows & ((std::uint64_t{1} << row) - 1));
   }
 };
 static_assert(kMaxSeats <= 64, "a row of a step has a bit");

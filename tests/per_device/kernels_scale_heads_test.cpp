@@ -42,24 +42,36 @@ class ScaleHeadsTest : public KernelsTest {
             .heads = p.heads};
   }
 
-  // Tokens [begin, begin + count).
-  std::vector<float> run_device(const Problem& p, const Options& options, int begin, int count) {
-    const int width = p.heads.qkv_width();
-    const TestTensor qkv = tensor({p.qkv.begin() + std::ptrdiff_t{begin} * width,
-                                   p.qkv.begin() + std::ptrdiff_t{begin + count} * width});
-    const Buffer positions = upload(std::vector<std::int32_t>(p.positions.begin() + begin,
-                                                              p.positions.begin() + begin + count));
-    const Buffer scratch = poisoned_bytes(kernels_->scale_heads_scratch_bytes(count, p.heads));
-    ScaleHeadsParams params = params_of(p, options);
-    params.qkv = qkv.device.data();
-    params.positions = positions.as<std::int32_t>();
+  // Tokens [begin, begin + count) on the device.
+  struct Tokens {
+    TestTensor qkv;
+    Buffer positions, scratch;
+    ScaleHeadsParams params;
+  };
+  Tokens upload_tokens(const Problem& p, const Options& options, int begin, int count,
+                       bool decode) {
+    const std::ptrdiff_t width = p.heads.qkv_width();
+    Tokens tokens{
+        .qkv = tensor({p.qkv.begin() + begin * width, p.qkv.begin() + (begin + count) * width}),
+        .positions = upload(std::vector<std::int32_t>(p.positions.begin() + begin,
+                                                      p.positions.begin() + begin + count)),
+        .scratch = poisoned_bytes(kernels_->scale_heads_scratch_bytes(count, p.heads)),
+        .params = params_of(p, options)};
+    ScaleHeadsParams& params = tokens.params;
+    params.qkv = tokens.qkv.device.data();
+    params.positions = tokens.positions.as<std::int32_t>();
     params.scales.products.weight = p.products.dev();
     params.scales.alpha = p.alpha.dev();
     params.num_tokens = count;
-    params.decode = count <= 8;
-    params.scratch = scratch.data();
-    run(kernels_->scale_heads(*stream_, params));
-    return floats(qkv.device);
+    params.decode = decode;
+    params.scratch = tokens.scratch.data();
+    return tokens;
+  }
+
+  std::vector<float> run_device(const Problem& p, const Options& options, int begin, int count) {
+    const Tokens tokens = upload_tokens(p, options, begin, count, count <= 8);
+    run(kernels_->scale_heads(*stream_, tokens.params));
+    return floats(tokens.qkv.device);
   }
   std::vector<float> run_device(const Problem& p, const Options& options = {}) {
     return run_device(p, options, 0, static_cast<int>(p.positions.size()));
@@ -113,33 +125,20 @@ class ScaleHeadsTest : public KernelsTest {
   // Tokens [begin, begin + count).
   Placed place_on_device(const Problem& p, const Options& options, int rotary_dim, int begin,
                          int count, bool decode = true) {
-    const std::ptrdiff_t width = p.heads.qkv_width();
-    const TestTensor qkv =
-        tensor({p.qkv.begin() + begin * width, p.qkv.begin() + (begin + count) * width});
-    const Buffer positions = upload(std::vector<std::int32_t>(p.positions.begin() + begin,
-                                                              p.positions.begin() + begin + count));
+    const Tokens tokens = upload_tokens(p, options, begin, count, decode);
     const Buffer slots = upload(slots_of(count)), table = upload(angles(rotary_dim));
     const Buffer k = poisoned(cache_size(p, count)), v = poisoned(cache_size(p, count));
-    const Buffer scratch = poisoned_bytes(kernels_->scale_heads_scratch_bytes(count, p.heads));
-    ScaleHeadsParams scale = params_of(p, options);
-    scale.qkv = qkv.device.data();
-    scale.positions = positions.as<std::int32_t>();
-    scale.scales.products.weight = p.products.dev();
-    scale.scales.alpha = p.alpha.dev();
-    scale.num_tokens = count;
-    scale.decode = decode;
-    scale.scratch = scratch.data();
-    run(kernels_->scale_rope_and_cache(*stream_, scale,
-                                       {.qkv = qkv.device.data(),
-                                        .qkv_stride = width,
-                                        .positions = positions.as<std::int32_t>(),
+    run(kernels_->scale_rope_and_cache(*stream_, tokens.params,
+                                       {.qkv = tokens.params.qkv,
+                                        .qkv_stride = tokens.params.qkv_stride,
+                                        .positions = tokens.params.positions,
                                         .cache_slots = slots.as<std::int32_t>(),
                                         .rope_table = table.as<float>(),
                                         .kv = {k.data(), v.data()},
                                         .num_tokens = count,
                                         .heads = p.heads,
                                         .rotary_dim = rotary_dim}));
-    return placed(p, floats(qkv.device), floats(k), floats(v), count);
+    return placed(p, floats(tokens.qkv.device), floats(k), floats(v), count);
   }
 
   static Placed place_in_reference(const Problem& p, const Options& options, int rotary_dim) {
