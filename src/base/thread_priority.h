@@ -14,4 +14,9 @@ void yield_to_other_threads();
 // that the core wakes for several at once. Once is enough, as above.
 void wake_on_time();
 
+// For threads that answer and then wait: from now on the calling thread asks for short turns on a core. Who asks for less at a time
+// comes sooner when it wakes: Linux (6.12 and later) stops a thread with longer turns for it. Its share of a core stays what it
+// was. Where the system does not know this, nothing changes. Once is enough, as above.
+void come_soon();
+
 }  // namespace gapless

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread_priority.h"
 
 namespace gapless {
 namespace {
@@ -173,7 +174,10 @@ EmitPool::EmitPool(int num_workers) {
   for (int i = 0; i < num_workers; ++i) {
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
-    worker.thread = std::thread([&worker] { run(worker); });
+    worker.thread = std::thread([&worker] {
+      come_soon();
+      run(worker);
+    });
   }
 }
 

@@ -23,6 +23,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/thread_priority.h"
 #include "server/connection.h"
 #include "server/unix_socket_file.h"
 
@@ -58,7 +59,10 @@ class HttpServer::Impl {
       asio::co_spawn(strand_, accept_clients(listener), asio::detached);
     }
     for (int i = 0; i < context_->options.num_threads; ++i) {
-      threads_.emplace_back([this] { io_.run(); });
+      threads_.emplace_back([this] {
+        come_soon();
+        io_.run();
+      });
     }
   }
 
