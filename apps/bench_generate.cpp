@@ -69,8 +69,11 @@ boost::json::object to_json(const GeneratePoint& point) {
 }
 
 Status run_generate_command(const GenerateOptions& options) {
-  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model,
-                           load_bench_model(options.bench));
+  BenchOptions bench = options.bench;
+  // Unless somebody says otherwise, room for what is asked for.
+  const int context = options.workload.prompt_tokens + options.workload.new_tokens;
+  if (!bench.max_context && context > kDefaultTextContext) bench.max_context = context;
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_bench_model(bench));
   GAPLESS_ASSIGN_OR_RETURN(const ResultHeader header, result_header(options.bench, *model));
   RealHostClock clock;
   LoopOptions loop_options;
