@@ -151,13 +151,6 @@ class Stream {
   virtual StatusOr<std::unique_ptr<Graph>> end_capture() = 0;
   virtual Status launch(Graph& graph) = 0;
 
-  // Two branches of one stream's work. What is enqueued to the stream that fork() returns may run beside what is enqueued to this
-  // one until join(); both come behind what this stream had before, and what it gets after join() comes behind both. During a
-  // capture both belong to the graph. The branch is this stream's: no events or captures of its own, and no branches. A device
-  // that does one thing after the other returns the stream itself.
-  virtual StatusOr<Stream*> fork() { return this; }
-  virtual Status join() { return ok_status(); }
-
   // The host waits for everything enqueued so far. Start-up, shutdown and tests only: counted.
   virtual Status synchronize() = 0;
 

@@ -15,25 +15,19 @@ class ComposedBlocks {
   // All but the last block, or the last one too where all tokens' results are wanted.
   Status run_block(const DecoderBlock& block) const {
     void* const logits = early_logits(block);
+    GAPLESS_RETURN_IF_ERROR(run_attention(block, logits));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
-    const Rows rows{.x = p_.x,
-                    .attention = p_.attention,
-                    .after_attention = p_.decode ? p_.x : p_.qkv,
-                    .logits = logits,
-                    .num_rows = p_.num_tokens};
-    GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, p_.x, p_.num_tokens));
-    GAPLESS_RETURN_IF_ERROR(make_qkv(block, logits));
-    if (up_is_beside(block)) return run_branches(block, rows);
-    GAPLESS_RETURN_IF_ERROR(attend(block));
-    return run_outputs(block, rows);
+    return run_outputs(block, {.x = p_.x,
+                               .attention = p_.attention,
+                               .after_attention = p_.decode ? p_.x : p_.qkv,
+                               .logits = logits,
+                               .num_rows = p_.num_tokens});
   }
 
   // The last block where some tokens' results are wanted: their rows become rows of their own.
   Status run_last_block(const DecoderBlock& block) const {
-    GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, p_.x, p_.num_tokens));
-    GAPLESS_RETURN_IF_ERROR(make_qkv(block, nullptr));
-    GAPLESS_RETURN_IF_ERROR(attend(block));
+    GAPLESS_RETURN_IF_ERROR(run_attention(block));
     const Rows rows{.x = p_.wanted_x,
                     .attention = p_.qkv,
                     .after_attention = p_.attention,
@@ -88,42 +82,14 @@ class ComposedBlocks {
     return early ? p_.inner : nullptr;
   }
 
-  // A prefill's long product beside its attention, which leaves multiprocessors and matrix units idle. Neither of the
-  // two reads what the other makes. Rows that are restored have one place for all matrices, so there they take turns.
-  bool up_is_beside(const DecoderBlock& block) const {
-    return !p_.decode && block.residual == Residual::kParallel &&
-           block.ff.kind != FeedForwardKind::kExperts && block.proj.restore.prepared == nullptr &&
-           block.ff.up.restore.prepared == nullptr;
-  }
-
-  Status run_branches(const DecoderBlock& block, const Rows& rows) const {
-    GAPLESS_ASSIGN_OR_RETURN(Stream* const branch, stream_.fork());
-    const Status up = run_up(block, rows.num_rows, branch);
-    Status attended = attend(block);
-    if (attended.ok()) attended = project(block, rows);
-    GAPLESS_RETURN_IF_ERROR(stream_.join());
-    GAPLESS_RETURN_IF_ERROR(up);
-    GAPLESS_RETURN_IF_ERROR(attended);
-    return run_down(block, rows);
-  }
-
-  // The attention's result, added to x.
-  Status project(const DecoderBlock& block, const Rows& rows) const {
-    return linear(residual_linear(kernels_, rows.attention, block.proj, rows.x,
-                                  rows.after_attention, rows.num_rows));
-  }
-
   Status run_outputs(const DecoderBlock& block, const Rows& rows) const {
-    GAPLESS_RETURN_IF_ERROR(project(block, rows));
+    GAPLESS_RETURN_IF_ERROR(linear(residual_linear(kernels_, rows.attention, block.proj, rows.x,
+                                                   rows.after_attention, rows.num_rows)));
     if (block.residual == Residual::kSequential) {
       GAPLESS_RETURN_IF_ERROR(normalise(block, block.ff_norm, rows.after_attention, rows.num_rows));
     }
     if (block.ff.kind == FeedForwardKind::kExperts) return run_experts(block, rows);
     GAPLESS_RETURN_IF_ERROR(run_up(block, rows.num_rows));
-    return run_down(block, rows);
-  }
-
-  Status run_down(const DecoderBlock& block, const Rows& rows) const {
     LinearParams down = residual_linear(kernels_, p_.inner, block.ff.down, rows.after_attention,
                                         rows.x, rows.num_rows);
     down.x_stride = block.ff.up.out;
@@ -149,21 +115,21 @@ class ComposedBlocks {
   }
 
   // Into the first ff.inner() columns of each row of `inner`, whose rows are ff.up.out apart.
-  Status run_up(const DecoderBlock& block, int num_rows, Stream* branch = nullptr) const {
+  Status run_up(const DecoderBlock& block, int num_rows) const {
     const FeedForward& ff = block.ff;
     LinearParams up = dense_linear(kernels_, p_.norm, ff.up, p_.inner, num_rows);
     const bool gated = ff.kind == FeedForwardKind::kGated;
     if (!gated) up.activation = ff.activation;
-    GAPLESS_RETURN_IF_ERROR(linear(up, norm_is_fp8(block), branch));
+    GAPLESS_RETURN_IF_ERROR(linear(up, norm_is_fp8(block)));
     if (!gated) return ok_status();
-    return kernels_.gate(branch != nullptr ? *branch : stream_, {.x = p_.inner,
-                                                                 .x_stride = ff.up.out,
-                                                                 .y = p_.inner,
-                                                                 .y_stride = ff.up.out,
-                                                                 .num_rows = num_rows,
-                                                                 .dim = ff.inner(),
-                                                                 .activation = ff.activation,
-                                                                 .up_offset = ff.up_offset});
+    return kernels_.gate(stream_, {.x = p_.inner,
+                                   .x_stride = ff.up.out,
+                                   .y = p_.inner,
+                                   .y_stride = ff.up.out,
+                                   .num_rows = num_rows,
+                                   .dim = ff.inner(),
+                                   .activation = ff.activation,
+                                   .up_offset = ff.up_offset});
   }
 
   Status gather(const void* x, void* y, int dim) const {
@@ -172,11 +138,10 @@ class ComposedBlocks {
         {.x = x, .index = p_.wanted_tokens, .y = y, .num_rows = p_.num_wanted, .dim = dim});
   }
 
-  Status linear(LinearParams params, bool input_is_fp8 = false, Stream* branch = nullptr) const {
+  Status linear(LinearParams params, bool input_is_fp8 = false) const {
     params.decode = p_.decode;
-    params.on_branch = branch != nullptr;
     if (input_is_fp8) params = with_fp8_input(kernels_, params, p_.row_scales);
-    return restored_linear(kernels_, branch != nullptr ? *branch : stream_, params);
+    return restored_linear(kernels_, stream_, params);
   }
 
   // Of the normalised rows; `logits`: early_logits().
@@ -214,8 +179,10 @@ class ComposedBlocks {
                                          rope);
   }
 
-  // Scales, rotates and caches queries, keys and values, and attends.
-  Status attend(const DecoderBlock& block) const {
+  // Normalises, makes queries, keys and values, scales, rotates and caches them, and attends.
+  Status run_attention(const DecoderBlock& block, void* logits = nullptr) const {
+    GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, p_.x, p_.num_tokens));
+    GAPLESS_RETURN_IF_ERROR(make_qkv(block, logits));
     GAPLESS_RETURN_IF_ERROR(place_heads(block));
     return kernels_.paged_attention(stream_, {.qkv = p_.qkv,
                                               .qkv_stride = p_.heads.qkv_width(),

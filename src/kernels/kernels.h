@@ -125,8 +125,6 @@ struct LinearParams {
   // Matrix shapes that occur with many rows (vision, prefill) and with few (decode) may use different
   // algorithms, each row-invariant. Decode steps set this.
   bool decode = false;
-  // On a branch (Stream::fork), beside products that are not.
-  bool on_branch = false;
   // Unless nullptr: on the device, and columns of y that it does not name may be left as they are. Those that it
   // names have the same bits as among all. Only with `decode`.
   const StepLogits* needed = nullptr;

@@ -239,52 +239,6 @@ TEST_F(DeviceContractTest, AGraphRunsOnAnyStreamAndMayGoWhileItRuns) {
   EXPECT_TRUE(all_equal(out, 5));
 }
 
-// Many copies on the branch, so that whoever does not wait for it reads what was there before.
-Status enqueue_branches(Stream& work, const Buffer& from, const Buffer& there, const Buffer& back,
-                        const Buffer& beside) {
-  constexpr int kRounds = 20;
-  const std::size_t bytes = from.size_bytes();
-  GAPLESS_ASSIGN_OR_RETURN(Stream* const branch, work.fork());
-  for (int i = 0; i < kRounds; ++i) {
-    GAPLESS_RETURN_IF_ERROR(branch->copy_on_device(there.data(), from.data(), bytes));
-  }
-  GAPLESS_RETURN_IF_ERROR(work.copy_on_device(beside.data(), from.data(), bytes));
-  GAPLESS_RETURN_IF_ERROR(work.join());
-  return work.copy_on_device(back.data(), there.data(), bytes);
-}
-
-TEST_F(DeviceContractTest, BothBranchesComeBehindTheForkAndBeforeWhatFollowsTheJoin) {
-  const auto work = stream();
-  const Buffer from = buffer(kLargeBytes), there = buffer(kLargeBytes);
-  const Buffer back = buffer(kLargeBytes), beside = buffer(kLargeBytes);
-  const PinnedBuffer in = pinned(kLargeBytes);
-  const PinnedBuffer out = pinned(kLargeBytes), out_beside = pinned(kLargeBytes);
-  const auto enqueue = [&] {
-    GAPLESS_ASSERT_OK(work->copy_to_device(from.data(), in.data(), kLargeBytes));
-    // Twice: what follows a join may fork again.
-    GAPLESS_ASSERT_OK(enqueue_branches(*work, from, there, back, beside));
-    GAPLESS_ASSERT_OK(enqueue_branches(*work, back, there, beside, from));
-    GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), back.data(), kLargeBytes));
-    GAPLESS_ASSERT_OK(work->copy_to_host(out_beside.data(), beside.data(), kLargeBytes));
-  };
-  std::ranges::fill(bytes_of(in), std::uint8_t{3});
-  enqueue();
-  GAPLESS_ASSERT_OK(work->synchronize());
-  EXPECT_TRUE(all_equal(out, 3));
-  EXPECT_TRUE(all_equal(out_beside, 3));
-
-  GAPLESS_ASSERT_OK(work->begin_capture());
-  enqueue();
-  const std::unique_ptr<Graph> graph = work->end_capture().value();
-  for (const std::uint8_t value : {std::uint8_t{7}, std::uint8_t{9}}) {
-    std::ranges::fill(bytes_of(in), value);
-    GAPLESS_ASSERT_OK(work->launch(*graph));
-    GAPLESS_ASSERT_OK(work->synchronize());
-    EXPECT_TRUE(all_equal(out, value));
-    EXPECT_TRUE(all_equal(out_beside, value));
-  }
-}
-
 TEST_F(DeviceContractTest, ACaptureRefusesWhatItCannotHold) {
   const auto work = stream();
   const auto point = event();

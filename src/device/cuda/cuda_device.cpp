@@ -168,9 +168,8 @@ StatusOr<std::unique_ptr<Stream>> CudaDevice::create_stream(std::string_view nam
   count(counter_cells_.allocations);
   GAPLESS_RETURN_IF_ERROR(make_current());
   cudaStream_t stream = nullptr;
-  GAPLESS_RETURN_IF_ERROR(
-      cuda_status(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, kStreamPriority),
-                  fmt::format("cudaStreamCreateWithPriority (stream {})", name)));
+  GAPLESS_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                                      fmt::format("cudaStreamCreateWithFlags (stream {})", name)));
   return std::unique_ptr<Stream>(std::make_unique<CudaStream>(*this, name, stream));
 }
 

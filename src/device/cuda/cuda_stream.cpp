@@ -99,10 +99,6 @@ CudaStream::CudaStream(CudaDevice& device, std::string_view name, cudaStream_t s
 CudaStream::~CudaStream() {
   (void)device_.make_current();
   if (capturing_) (void)end_capture();
-  branch_.reset();
-  for (const cudaEvent_t event : {branches_, meets_}) {
-    if (event != nullptr) log_if_error(cudaEventDestroy(event), "cudaEventDestroy");
-  }
   // Errors of the queued work belong to whoever waits for it.
   (void)cudaStreamSynchronize(stream_);
   log_if_error(cudaStreamDestroy(stream_), "cudaStreamDestroy");
@@ -205,41 +201,6 @@ Status CudaStream::launch(Graph& graph) {
   }
   GAPLESS_RETURN_IF_ERROR(device_.make_current());
   return check(cudaGraphLaunch(cuda_graph->graph_, stream_), "cudaGraphLaunch");
-}
-
-// Once, at the first fork: start-up, where graphs are captured.
-Status CudaStream::make_branch() {
-  if (branch_ != nullptr) return ok_status();
-  cudaStream_t stream = nullptr;
-  GAPLESS_RETURN_IF_ERROR(
-      check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, kBranchPriority),
-            "cudaStreamCreateWithPriority"));
-  branch_ = std::make_unique<CudaStream>(device_, name_ + ", branch", stream);
-  for (cudaEvent_t* event : {&branches_, &meets_}) {
-    GAPLESS_RETURN_IF_ERROR(
-        check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
-  }
-  return ok_status();
-}
-
-StatusOr<Stream*> CudaStream::fork() {
-  if (is_forked_) return invalid_argument("stream {}: fork without a join before it", name_);
-  GAPLESS_RETURN_IF_ERROR(device_.make_current());
-  GAPLESS_RETURN_IF_ERROR(make_branch());
-  GAPLESS_RETURN_IF_ERROR(check(cudaEventRecord(branches_, stream_), "cudaEventRecord"));
-  GAPLESS_RETURN_IF_ERROR(
-      check(cudaStreamWaitEvent(branch_->stream_, branches_, 0), "cudaStreamWaitEvent"));
-  is_forked_ = true;
-  branch_->capturing_ = capturing_;
-  return branch_.get();
-}
-
-Status CudaStream::join() {
-  if (!is_forked_) return invalid_argument("stream {}: join without a fork", name_);
-  is_forked_ = branch_->capturing_ = false;
-  GAPLESS_RETURN_IF_ERROR(device_.make_current());
-  GAPLESS_RETURN_IF_ERROR(check(cudaEventRecord(meets_, branch_->stream_), "cudaEventRecord"));
-  return check(cudaStreamWaitEvent(stream_, meets_, 0), "cudaStreamWaitEvent");
 }
 
 Status CudaStream::synchronize() {

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <memory>
 #include <string>
 
 #include "device/cuda/cuda_device.h"
@@ -47,9 +46,6 @@ class CudaGraph : public Graph {
   const cudaGraphExec_t graph_;
 };
 
-// Lower numbers go first. A branch takes what its stream leaves: a chain of short kernels does not wait behind the blocks of a long one.
-inline constexpr int kStreamPriority = -1, kBranchPriority = 0;
-
 class CudaStream : public Stream {
  public:
   // Takes over `stream`.
@@ -69,8 +65,6 @@ class CudaStream : public Stream {
   Status begin_capture() override;
   StatusOr<std::unique_ptr<Graph>> end_capture() override;
   Status launch(Graph& graph) override;
-  StatusOr<Stream*> fork() override;
-  Status join() override;
   Status synchronize() override;
   // Makes the stream's device current for the calling thread, so that a kernel may be launched.
   void* native_handle() override;
@@ -83,16 +77,11 @@ class CudaStream : public Stream {
   // InvalidArgument for an event of another device.
   StatusOr<CudaEvent*> own_event(Event& event) const;
   Status copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
-  Status make_branch();
 
   CudaDevice& device_;
   const std::string name_;
   const cudaStream_t stream_;
   bool capturing_ = false;
-  // Of the first fork().
-  std::unique_ptr<CudaStream> branch_;
-  cudaEvent_t branches_ = nullptr, meets_ = nullptr;  // where the branch begins, and where it ends
-  bool is_forked_ = false;
 };
 
 }  // namespace gapless

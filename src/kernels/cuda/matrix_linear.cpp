@@ -128,11 +128,11 @@ int bucket_of(int num_rows) {
 }  // namespace
 
 std::size_t MatrixLinear::device_bytes() {
-  return 2 * kWorkspaceBytes + kResidualCopyBytes + kWidenedBytes;
+  return kWorkspaceBytes + kResidualCopyBytes + kWidenedBytes;
 }
 
 StatusOr<std::unique_ptr<MatrixLinear>> MatrixLinear::create(Device& device) {
-  GAPLESS_ASSIGN_OR_RETURN(Buffer workspace, device.allocate(2 * kWorkspaceBytes));
+  GAPLESS_ASSIGN_OR_RETURN(Buffer workspace, device.allocate(kWorkspaceBytes));
   GAPLESS_ASSIGN_OR_RETURN(Buffer residual_copy, device.allocate(kResidualCopyBytes));
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t status = cublasLtCreate(&handle);
@@ -365,11 +365,11 @@ Status MatrixLinear::multiply(Stream& stream, const LinearParams& p,
   const float alpha = 1.0f, beta = p.residual != nullptr ? 1.0f : 0.0f;
   const void* c = p.residual != nullptr ? p.residual : p.y;
   const void* weight = p.x_scales != nullptr ? p.weights.fp8 : p.weights.weight;
-  void* const workspace = workspace_dev_.as<std::byte>() + (p.on_branch ? kWorkspaceBytes : 0);
-  return lt_status(cublasLtMatmul(handle_, &problem.operation, &alpha, weight, &problem.a, p.x,
-                                  &problem.b, &beta, c, &problem.c, p.y, &problem.d, &algorithm,
-                                  workspace, kWorkspaceBytes, native_stream(stream)),
-                   "cublasLtMatmul", p);
+  return lt_status(
+      cublasLtMatmul(handle_, &problem.operation, &alpha, weight, &problem.a, p.x, &problem.b,
+                     &beta, c, &problem.c, p.y, &problem.d, &algorithm, workspace_dev_.data(),
+                     workspace_dev_.size_bytes(), native_stream(stream)),
+      "cublasLtMatmul", p);
 }
 
 }  // namespace GAPLESS_PATH

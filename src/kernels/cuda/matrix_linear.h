@@ -88,7 +88,7 @@ class MatrixLinear {
 
   Device& device_;
   cublasLtHandle_t handle_;
-  Buffer workspace_dev_;  // two: the second is that of products on a branch
+  Buffer workspace_dev_;
   Buffer residual_copy_dev_;
   // Rows of 8-bit numbers as bfloat16, where there are no products of them; else empty.
   Buffer widened_dev_;
