@@ -131,6 +131,26 @@ def forced(*paths):
                  "result file (commit)"], rows)
 
 
+def generate(*paths):
+    """The same batch of long answers by each of these files' engines."""
+    rows = []
+    for path in paths:
+        result = read(path)
+        for point in result["points"]:
+            depth = point.get("depth")
+            name = f'transformers {result["transformers"]}, {point["mode"]}' if depth is None else f"gapless, depth {depth}"
+            if "--kv-cache fp8" in result["command"]:
+                name += ", `--kv-cache fp8`"
+            step = point["seconds"] / result["new_tokens"] * 1000
+            busy = point.get("device_busy_percent")
+            bubble = point.get("bubble_us_per_step")
+            rows.append([name, str(result["new_tokens"]), f'{point["seconds"]:.1f}', f'{point["tokens_per_s"]:.0f}', f"{step:.2f}",
+                         f"{busy:.2f} %" if busy else "", f"{bubble:.1f}" if bubble else "",
+                         f'`{path.split("/")[-1]}` ({result["commit"]})'])
+    yield table(["engine", "tokens each", "seconds", "tokens/s", "ms a token of all rows", "device busy", "idle µs a step",
+                 "result file (commit)"], rows)
+
+
 def decode(result):
     rows = []
     for point in result["points"]:
@@ -427,6 +447,8 @@ def tables_of(paths):
         return "".join(constrained(paths.split()[1]))
     if paths.startswith("forced "):
         return "".join(forced(*paths.split()[1:]))
+    if paths.startswith("generate "):
+        return "".join(generate(*paths.split()[1:]))
     if len(paths.split()) > 1:
         return "\n".join(ceiling_ours_theirs(*map(read, paths.split())))
     result = read(paths)
@@ -437,7 +459,7 @@ def tables_of(paths):
 
 def with_tables(text):
     """The page with the tables between its marks made anew."""
-    return re.sub(r"<!-- ((?:headline |gpus |constrained |forced )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
+    return re.sub(r"<!-- ((?:headline |gpus |constrained |forced |generate )?\S+\.json(?: \S+\.json)*) -->\n.*?<!-- end -->",
                   lambda mark: f"<!-- {mark[1]} -->\n{tables_of(mark[1])}<!-- end -->", text,
                   flags=re.DOTALL)
 
