@@ -151,6 +151,12 @@ class Stream {
   virtual StatusOr<std::unique_ptr<Graph>> end_capture() = 0;
   virtual Status launch(Graph& graph) = 0;
 
+  // Work between the two is left out, at each launch of the graph that captures it, where *flag_dev is 0 when its
+  // turn comes. Outside of a capture it may run whatever the flag says, because CUDA leaves out work of graphs alone.
+  // So it must do no harm where the flag is 0. Not nested; a capture does not end between the two.
+  virtual Status begin_if(const std::uint32_t* flag_dev) = 0;
+  virtual Status end_if() = 0;
+
   // The host waits for everything enqueued so far. Start-up, shutdown and tests only: counted.
   virtual Status synchronize() = 0;
 

@@ -206,11 +206,7 @@ class ComposedBlocks {
   const int dim_;
 };
 
-}  // namespace
-
-Status Kernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
-  if (params.num_blocks == 0) return ok_status();
-  const ComposedBlocks blocks(*this, stream, params);
+Status run_all(const ComposedBlocks& blocks, const DecoderBlocksParams& params) {
   const int last = params.num_blocks - 1;
   for (int i = 0; i < last; ++i) {
     GAPLESS_RETURN_IF_ERROR(blocks.run_block(params.blocks[i]));
@@ -219,6 +215,19 @@ Status Kernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params
                               ? blocks.run_block(params.blocks[last])
                               : blocks.run_last_block(params.blocks[last]));
   return params.head == nullptr ? ok_status() : blocks.run_head(*params.head);
+}
+
+}  // namespace
+
+Status Kernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
+  if (params.num_blocks == 0) return ok_status();
+  const ComposedBlocks blocks(*this, stream, params);
+  if (params.any_lives == nullptr) return run_all(blocks, params);
+  GAPLESS_RETURN_IF_ERROR(stream.begin_if(params.any_lives));
+  const Status status = run_all(blocks, params);
+  // Also after an error: the stream must not stay in the condition.
+  const Status ended = stream.end_if();
+  return status.ok() ? ended : status;
 }
 
 }  // namespace gapless

@@ -261,6 +261,8 @@ struct PlanDecodeParams {
   // Which of them begin with the same pages (shared_prefix.h). Live rows with the same first page are sets in the order of the
   // step, of up to kMaxSharingRows; a set of one row shares nothing. Of at most kMaxSeats rows.
   SharedPrefix* shared_prefixes = nullptr;  // out [num_rows]; nullptr: nobody asks
+  // Whether any of the rows lives: 0 or 1.
+  std::uint32_t* any_lives = nullptr;  // out, one; nullptr: nobody asks
 };
 
 // The heads of an attention. Query head h reads the keys and values of head h / (num_heads / num_kv_heads)
@@ -486,6 +488,9 @@ struct DecoderBlocksParams {
   // installs no row). `sequences` has the last word.
   const std::int32_t* rows = nullptr;    // [num_sequences]
   const RowState* row_states = nullptr;  // [max rows]
+  // One, of a decode step, written by a launch of the same step: 0 where no row lives. Then nothing of what the op writes is read,
+  // so it may do nothing. nullptr: not told.
+  const std::uint32_t* any_lives = nullptr;
   int num_sequences = 0;
   int num_tokens = 0;
   int max_new_tokens = 1;  // as in PagedAttentionParams

@@ -68,6 +68,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
   text.input_index = layout.take_array<std::int32_t>(seats);
   text.needed_logits = layout.take_array<StepLogits>(1);
   text.shared_prefixes = layout.take_array<SharedPrefix>(seats);
+  text.any_lives = layout.take_array<std::uint32_t>(1);
   return text;
 }
 

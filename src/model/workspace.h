@@ -52,6 +52,7 @@ struct TextWorkspace {
   std::int32_t* input_index = nullptr;      // [max_seats]
   StepLogits* needed_logits = nullptr;      // one
   SharedPrefix* shared_prefixes = nullptr;  // [max_seats]
+  std::uint32_t* any_lives = nullptr;       // one
 };
 
 // Crops that have a place for their features: those of a launch, or all of one image.
