@@ -389,6 +389,11 @@ struct ExpertSizes {
 //
 // Weights of an expert that no row chose are not read; those of a chosen one are read once for many
 // rows.
+//
+// The op may be launched as two halves: the first reads neither residual nor y, so other work may make the residual meanwhile.
+// Nothing else may write x, logits or scratch in between. Which part of the work is in which half is the backend's to say.
+enum class ExpertsHalf : std::uint8_t { kBoth, kFirst, kSecond };
+
 struct ExpertsParams {
   const void* x = nullptr;         // [num_rows, dim] T
   const void* residual = nullptr;  // [num_rows, dim] T
@@ -401,6 +406,7 @@ struct ExpertsParams {
   // Unless nullptr: those of a decode step, sequence i is row i. A row without new tokens has an undefined y, and experts that
   // only such rows chose need not be read.
   const AttentionSequence* sequences = nullptr;
+  ExpertsHalf half = ExpertsHalf::kBoth;
   void* scratch = nullptr;  // experts_scratch_bytes()
 };
 
@@ -507,9 +513,10 @@ struct DecoderBlocksParams {
   void* attention = nullptr;          // [N, max(heads.q_width(), dim)] T
   void* inner = nullptr;              // [N, ff.up.out] T
   float* row_scales = nullptr;        // [N]; nullptr: only without weights in 8 bits
-  void* attention_scratch = nullptr;  // attention_scratch_bytes()
-  void* op_scratch =
-      nullptr;  // the larger of scale_heads_scratch_bytes() and experts_scratch_bytes()
+  // The larger of attention_scratch_bytes() and, in a decode step, scale_heads_scratch_bytes().
+  void* attention_scratch = nullptr;
+  // experts_scratch_bytes(); in a prefill the larger of it and scale_heads_scratch_bytes().
+  void* op_scratch = nullptr;
   void* block_scratch = nullptr;  // decoder_blocks_scratch_bytes()
 };
 

@@ -40,8 +40,8 @@ struct TextWorkspace {
   void* inner = nullptr;      // [N, F] T
   float* row_scales = nullptr;  // [N]: of norm or inner, while they are in 8 bits
   void* last_norm = nullptr;    // [max rows, D] T: post_ln of the rows' last tokens
-  void* attention_scratch = nullptr;
-  void* op_scratch = nullptr;  // of experts, or of scaled heads
+  void* attention_scratch = nullptr;  // in a decode step of scaled heads, too
+  void* op_scratch = nullptr;         // of experts; in a prefill of scaled heads, too
   void* block_scratch = nullptr;
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;

@@ -317,6 +317,62 @@ TEST_F(DeviceContractTest, WorkUnderAFlagThatIsSetRunsWithoutAGraphToo) {
   EXPECT_TRUE(all_equal(out, 6));
 }
 
+// Both branches read what came before, and what comes behind reads both; also in a condition.
+TEST_F(DeviceContractTest, ABranchBeginsAndEndsWithTheOtherOne) {
+  const auto work = stream();
+  const Buffer flag = buffer(4);
+  const Buffer a = buffer(kLargeBytes), b = buffer(kLargeBytes), c = buffer(kLargeBytes);
+  const PinnedBuffer in = pinned(kLargeBytes), out = pinned(2 * kLargeBytes);
+  auto* const seen = out.as<std::uint8_t>();
+  GAPLESS_ASSERT_OK(work->fill_bytes(flag.data(), 1, 4));
+  for (const bool in_condition : {false, true}) {
+    SCOPED_TRACE(in_condition);
+    GAPLESS_ASSERT_OK(work->begin_capture());
+    if (in_condition) GAPLESS_ASSERT_OK(work->begin_if(flag.as<std::uint32_t>()));
+    GAPLESS_ASSERT_OK(work->copy_to_device(a.data(), in.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->begin_branch());
+    GAPLESS_ASSERT_OK(work->copy_on_device(b.data(), a.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->end_branch());
+    GAPLESS_ASSERT_OK(work->copy_on_device(c.data(), a.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->join_branch());
+    // Seen by a branch that is not joined.
+    GAPLESS_ASSERT_OK(work->fill_bytes(a.data(), 0x77, kLargeBytes));
+    GAPLESS_ASSERT_OK(work->copy_to_host(seen, b.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->copy_to_host(seen + kLargeBytes, c.data(), kLargeBytes));
+    if (in_condition) GAPLESS_ASSERT_OK(work->end_if());
+    const std::unique_ptr<Graph> graph = work->end_capture().value();
+    for (const std::uint8_t value : {std::uint8_t{3}, std::uint8_t{4}, std::uint8_t{5}}) {
+      std::ranges::fill(bytes_of(in), value);
+      GAPLESS_ASSERT_OK(work->launch(*graph));
+      GAPLESS_ASSERT_OK(work->synchronize());
+      EXPECT_TRUE(all_equal(out, value));
+    }
+  }
+}
+
+// Of which nothing is left in the graph.
+TEST_F(DeviceContractTest, ABranchMayBeEmpty) {
+  const auto work = stream();
+  const Buffer data = buffer(kSmallBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  for (std::uint8_t value = 1; value <= 3; ++value) {
+    GAPLESS_ASSERT_OK(work->begin_branch());
+    GAPLESS_ASSERT_OK(work->end_branch());
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), value, kSmallBytes));
+    GAPLESS_ASSERT_OK(work->join_branch());
+    GAPLESS_ASSERT_OK(work->begin_branch());
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), value + 10, kSmallBytes));
+    GAPLESS_ASSERT_OK(work->end_branch());
+    GAPLESS_ASSERT_OK(work->join_branch());
+  }
+  GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), kSmallBytes));
+  const std::unique_ptr<Graph> graph = work->end_capture().value();
+  GAPLESS_ASSERT_OK(work->launch(*graph));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_TRUE(all_equal(out, 13));
+}
+
 TEST_F(DeviceContractTest, AGraphRunsOnAnyStreamAndMayGoWhileItRuns) {
   const auto recorder = stream("recorder");
   const auto player = stream("player");

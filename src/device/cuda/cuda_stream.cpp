@@ -1,7 +1,9 @@
 #include "device/cuda/cuda_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -262,6 +264,47 @@ Status CudaStream::end_if() {
   cudaGraph_t body = nullptr;
   GAPLESS_RETURN_IF_ERROR(check(cudaStreamEndCapture(stream_, &body), "cudaStreamEndCapture"));
   return capture_into(outer_, &if_node_);
+}
+
+Status CudaStream::go_on_from(CapturePoint& point) {
+  return check(
+      cudaStreamUpdateCaptureDependencies(stream_, point.nodes.data(), point.edges.data(),
+                                          point.nodes.size(), cudaStreamSetCaptureDependencies),
+      "cudaStreamUpdateCaptureDependencies");
+}
+
+Status CudaStream::begin_branch() {
+  if (!capturing_) return ok_status();
+  if (branch_begin_ || branch_end_) {
+    return invalid_argument("stream {}: begin_branch before join_branch", name_);
+  }
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
+  GAPLESS_ASSIGN_OR_RETURN(branch_begin_, capture_point());
+  return ok_status();
+}
+
+Status CudaStream::end_branch() {
+  if (!capturing_) return ok_status();
+  if (!branch_begin_) return invalid_argument("stream {}: end_branch without a branch", name_);
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
+  GAPLESS_ASSIGN_OR_RETURN(branch_end_, capture_point());
+  CapturePoint begin = *std::exchange(branch_begin_, std::nullopt);
+  return go_on_from(begin);
+}
+
+Status CudaStream::join_branch() {
+  if (!capturing_) return ok_status();
+  if (!branch_end_) return invalid_argument("stream {}: join_branch without a branch", name_);
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
+  GAPLESS_ASSIGN_OR_RETURN(CapturePoint both, capture_point());
+  const CapturePoint branch = *std::exchange(branch_end_, std::nullopt);
+  for (std::size_t i = 0; i < branch.nodes.size(); ++i) {
+    // The same where nothing was enqueued.
+    if (std::ranges::find(both.nodes, branch.nodes[i]) != both.nodes.end()) continue;
+    both.nodes.push_back(branch.nodes[i]);
+    both.edges.push_back(branch.edges[i]);
+  }
+  return go_on_from(both);
 }
 
 Status CudaStream::synchronize() {

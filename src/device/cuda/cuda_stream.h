@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,10 @@ class CudaStream : public Stream {
   // In a capture a conditional node, whose body is captured in place of the graph.
   Status begin_if(const std::uint32_t* flag_dev) override;
   Status end_if() override;
+  // No stream of its own: only what the next piece of captured work follows is set.
+  Status begin_branch() override;
+  Status end_branch() override;
+  Status join_branch() override;
   Status synchronize() override;
   // Makes the stream's device current for the calling thread, so that a kernel may be launched.
   void* native_handle() override;
@@ -87,6 +92,7 @@ class CudaStream : public Stream {
     std::vector<cudaGraphEdgeData> edges;  // from each of them
   };
   StatusOr<CapturePoint> capture_point() const;
+  Status go_on_from(CapturePoint& point);
   Status capture_into(cudaGraph_t graph, const cudaGraphNode_t* after);
   Status copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 
@@ -98,6 +104,7 @@ class CudaStream : public Stream {
   // While the body of a conditional node is captured: the graph around it, and the node.
   cudaGraph_t outer_ = nullptr;
   cudaGraphNode_t if_node_ = nullptr;
+  std::optional<CapturePoint> branch_begin_, branch_end_;  // of a branch that is open, or to be joined
 };
 
 }  // namespace gapless

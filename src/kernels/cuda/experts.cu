@@ -284,33 +284,9 @@ Status product(Stream& stream, const LinearWeights& weights, const ProductParams
              : launch("experts product", stream, shape, product_kernel<Fp8Experts>, p);
 }
 
-}  // namespace
-
-std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
-  BumpLayout layout;
-  Scratch(layout, max_rows, sizes);
-  return layout.peak_bytes();
-}
-
-Status experts(Stream& stream, const ExpertsParams& params) {
+// Chooses, sorts and multiplies: all that does not need the residual.
+Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratch& s) {
   const FeedForward& ff = params.ff;
-  if (ff.num_experts > kMaxExperts || ff.experts_per_token > kMaxExpertsPerToken ||
-      ff.up.in % kVector != 0 || ff.inner() % kVector != 0) {
-    return invalid_argument(
-        "experts: {} of {} with widths {} and {}; at most {} of {}, widths in 8s",
-        ff.experts_per_token, ff.num_experts, ff.up.in, ff.inner(), kMaxExpertsPerToken,
-        kMaxExperts);
-  }
-  if (ff.up.fp8_scales != nullptr && (ff.up.in % 16 != 0 || ff.inner() % 16 != 0)) {
-    return invalid_argument("experts in 8 bits: widths {} and {}, not in 16s", ff.up.in,
-                            ff.inner());
-  }
-  const ExpertSizes sizes = expert_sizes(ff);
-  BumpLayout layout(params.scratch);
-  const Scratch s(layout, params.num_rows, sizes);
-  if (params.num_rows <= kFasterFewRows) {
-    return few_row_experts(stream, params, s.inner);
-  }
   const int pairs = params.num_rows * ff.experts_per_token;
   const std::int64_t max_tiles = Scratch::max_tiles(pairs, ff.num_experts);
   GAPLESS_RETURN_IF_ERROR(launch("experts choose", stream,
@@ -342,7 +318,40 @@ Status experts(Stream& stream, const ExpertsParams& params) {
   p.x_stride = ff.up.out;
   p.pairs_per_row = 0;
   p.y = s.out;
-  GAPLESS_RETURN_IF_ERROR(product(stream, ff.down, p, max_tiles));
+  return product(stream, ff.down, p, max_tiles);
+}
+
+}  // namespace
+
+std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
+  BumpLayout layout;
+  Scratch(layout, max_rows, sizes);
+  return layout.peak_bytes();
+}
+
+Status experts(Stream& stream, const ExpertsParams& params) {
+  const FeedForward& ff = params.ff;
+  if (ff.num_experts > kMaxExperts || ff.experts_per_token > kMaxExpertsPerToken ||
+      ff.up.in % kVector != 0 || ff.inner() % kVector != 0) {
+    return invalid_argument(
+        "experts: {} of {} with widths {} and {}; at most {} of {}, widths in 8s",
+        ff.experts_per_token, ff.num_experts, ff.up.in, ff.inner(), kMaxExpertsPerToken,
+        kMaxExperts);
+  }
+  if (ff.up.fp8_scales != nullptr && (ff.up.in % 16 != 0 || ff.inner() % 16 != 0)) {
+    return invalid_argument("experts in 8 bits: widths {} and {}, not in 16s", ff.up.in,
+                            ff.inner());
+  }
+  const ExpertSizes sizes = expert_sizes(ff);
+  BumpLayout layout(params.scratch);
+  const Scratch s(layout, params.num_rows, sizes);
+  if (params.num_rows <= kMaxFewRows) {
+    return few_row_experts(stream, params, s.inner);
+  }
+  if (params.half != ExpertsHalf::kSecond) {
+    GAPLESS_RETURN_IF_ERROR(multiply_sorted(stream, params, s));
+  }
+  if (params.half == ExpertsHalf::kFirst) return ok_status();
   constexpr unsigned kAddThreads = 256;
   return launch("experts add", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kAddThreads)},
