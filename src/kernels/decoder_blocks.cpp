@@ -196,18 +196,18 @@ class ComposedBlocks {
                                   .heads = p_.heads,
                                   .rotary_dim = p_.rotary_dim};
     if (block.head_scales.alpha == nullptr) return kernels_.rope_and_cache(stream_, rope);
-    return kernels_.scale_rope_and_cache(stream_,
-                                         {.qkv = p_.qkv,
-                                          .qkv_stride = p_.heads.qkv_width(),
-                                          .positions = p_.positions,
-                                          .scales = block.head_scales,
-                                          .num_tokens = p_.num_tokens,
-                                          .heads = p_.heads,
-                                          .decode = p_.decode,
-                                          // In a decode step op_scratch may be the experts' already.
-                                          .scratch = p_.decode ? p_.attention_scratch
-                                                               : p_.op_scratch},
-                                         rope);
+    return kernels_.scale_rope_and_cache(
+        stream_,
+        {.qkv = p_.qkv,
+         .qkv_stride = p_.heads.qkv_width(),
+         .positions = p_.positions,
+         .scales = block.head_scales,
+         .num_tokens = p_.num_tokens,
+         .heads = p_.heads,
+         .decode = p_.decode,
+         // In a decode step op_scratch may be the experts' already.
+         .scratch = p_.decode ? p_.attention_scratch : p_.op_scratch},
+        rope);
   }
 
   // Normalises, and makes queries, keys and values.

@@ -54,8 +54,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
       limits.max_seats, limits.max_seats, shape.max_context, shape.heads);
   const std::size_t decode_scales =
       shape.scales_heads ? kernels.scale_heads_scratch_bytes(limits.max_seats, shape.heads) : 0;
-  text.attention_scratch =
-      layout.take(std::max({prefill_scratch, decode_scratch, decode_scales}));
+  text.attention_scratch = layout.take(std::max({prefill_scratch, decode_scratch, decode_scales}));
   text.op_scratch = layout.take(std::max(
       shape.experts.num_experts > 0 ? kernels.experts_scratch_bytes(tokens, shape.experts) : 0,
       shape.scales_heads ? kernels.scale_heads_scratch_bytes(tokens, shape.heads) : 0));

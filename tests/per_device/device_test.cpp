@@ -254,7 +254,8 @@ TEST_F(DeviceContractTest, AGraphLeavesOutWhatItsFlagForbids) {
       EXPECT_EQ(seen[kSmallBytes + at], holds != 0 ? kInside : 0xee);
       EXPECT_EQ(seen[2 * kSmallBytes + at], holds != 0 ? kAgain : 0xee);
     }
-    EXPECT_EQ(seen[3 * kSmallBytes], holds != 0 ? kAgain : 0xee) << "came before the condition's work";
+    EXPECT_EQ(seen[3 * kSmallBytes], holds != 0 ? kAgain : 0xee)
+        << "came before the condition's work";
     EXPECT_EQ(seen[4 * kSmallBytes - 1], kBehind) << "work behind the condition is not part of it";
   }
 }

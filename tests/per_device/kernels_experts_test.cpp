@@ -15,7 +15,7 @@ namespace {
 struct Way {
   bool in_place = false;
   bool gives_logits = false;
-  bool in_halves = false;  // the first is not told residual and y
+  bool in_halves = false;        // the first is not told residual and y
   std::vector<bool> lives = {};  // by row; empty: not told
   // Unless nullptr: the problem's weights are in 8 bits.
   const float* up_scales = nullptr;

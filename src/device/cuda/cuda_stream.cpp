@@ -241,7 +241,8 @@ Status CudaStream::begin_if(const std::uint32_t* flag_dev) {
   cudaGraphConditionalHandle condition = 0;
   GAPLESS_RETURN_IF_ERROR(check(cudaGraphConditionalHandleCreate(&condition, point.graph),
                                 "cudaGraphConditionalHandleCreate"));
-  GAPLESS_RETURN_IF_ERROR(check(launch_set_condition(condition, flag_dev, stream_), "set_condition"));
+  GAPLESS_RETURN_IF_ERROR(
+      check(launch_set_condition(condition, flag_dev, stream_), "set_condition"));
   GAPLESS_ASSIGN_OR_RETURN(point, capture_point());
   cudaGraphNodeParams node = {};
   node.type = cudaGraphNodeTypeConditional;

@@ -104,7 +104,8 @@ class CudaStream : public Stream {
   // While the body of a conditional node is captured: the graph around it, and the node.
   cudaGraph_t outer_ = nullptr;
   cudaGraphNode_t if_node_ = nullptr;
-  std::optional<CapturePoint> branch_begin_, branch_end_;  // of a branch that is open, or to be joined
+  std::optional<CapturePoint> branch_begin_,
+      branch_end_;  // of a branch that is open, or to be joined
 };
 
 }  // namespace gapless

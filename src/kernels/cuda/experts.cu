@@ -71,8 +71,8 @@ struct Scratch {
     order = layout.take_array<std::int32_t>(pairs);
     tile_rows = num_rows <= kMaxSeats ? FlatProduct::kRows : SquareProduct::kRows;
     // Every expert may have a tile that is not full.
-    max_tiles = static_cast<int>(pairs) / tile_rows +
-                std::min(static_cast<int>(pairs), sizes.num_experts);
+    max_tiles =
+        static_cast<int>(pairs) / tile_rows + std::min(static_cast<int>(pairs), sizes.num_experts);
     tiles = layout.take_array<Tile>(static_cast<std::size_t>(max_tiles));
     num_tiles = layout.take_array<std::int32_t>(1);
     inner = layout.take_array<Bf16>(pairs * 2 * static_cast<std::size_t>(sizes.inner));
@@ -342,7 +342,7 @@ Status product(Stream& stream, const LinearWeights& weights, const ProductParams
   p.scales = weights.fp8_scales;
   p.in = weights.in, p.out = weights.out;
   return s.tile_rows == FlatProduct::kRows ? launch_product<FlatProduct>(stream, p, s.max_tiles)
-                                          : launch_product<SquareProduct>(stream, p, s.max_tiles);
+                                           : launch_product<SquareProduct>(stream, p, s.max_tiles);
 }
 
 // Chooses, sorts and multiplies: all that does not need the residual.

@@ -61,12 +61,12 @@ struct StageOf {
 // A pair is a row and one of its experts, numbered row * experts_per_token + choice. Places of pairs are
 // counted through the experts by their indices, those of an expert by their rows.
 struct Route {
-  unsigned rows_of[kMaxExperts];           // bit r: row r chose it
-  Bf16 weight[kMaxFewPairs];               // by pair
-  std::uint8_t first_place[kMaxExperts];   // of an expert that somebody chose
-  std::uint8_t experts[kMaxExperts];       // those, num_experts of them
-  std::uint8_t pair_at[kMaxFewPairs];      // by place
-  std::uint8_t expert[kMaxFewPairs];       // by pair
+  unsigned rows_of[kMaxExperts];          // bit r: row r chose it
+  Bf16 weight[kMaxFewPairs];              // by pair
+  std::uint8_t first_place[kMaxExperts];  // of an expert that somebody chose
+  std::uint8_t experts[kMaxExperts];      // those, num_experts of them
+  std::uint8_t pair_at[kMaxFewPairs];     // by place
+  std::uint8_t expert[kMaxFewPairs];      // by pair
   int num_experts;
 };
 static_assert(kMaxFewRows <= 32 && kMaxExperts <= 256 && kMaxFewPairs <= 256);
@@ -295,8 +295,8 @@ __device__ __forceinline__ uint4 read_weights(std::uint32_t address) {
 
 // The sums of a warp's slice of a stage's columns.
 template <typename Weights>
-__device__ __forceinline__ void multiply_few(float (&sums)[4], std::uint32_t stage,
-                                             int num_columns, int num_rows) {
+__device__ __forceinline__ void multiply_few(float (&sums)[4], std::uint32_t stage, int num_columns,
+                                             int num_rows) {
   using Stage = StageOf<Weights>;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const std::uint32_t weights = stage + lane / 4 * Stage::kPitch;
@@ -428,9 +428,8 @@ Status launch_few(const char* name, Stream& stream, int num_tiles, const FewExpe
 
 template <bool kUp>
 Status launch_few(const char* name, Stream& stream, int num_tiles, const FewExperts& params) {
-  return params.scales == nullptr
-             ? launch_few<kUp, NativeExperts>(name, stream, num_tiles, params)
-             : launch_few<kUp, Fp8Experts>(name, stream, num_tiles, params);
+  return params.scales == nullptr ? launch_few<kUp, NativeExperts>(name, stream, num_tiles, params)
+                                  : launch_few<kUp, Fp8Experts>(name, stream, num_tiles, params);
 }
 
 // Weights and what x and y are as wide as.
