@@ -231,6 +231,8 @@ TEST_F(DeviceContractTest, AGraphLeavesOutWhatItsFlagForbids) {
   const PinnedBuffer flag_pinned = pinned(4), out = pinned(4 * kSmallBytes);
   const Buffer flag = buffer(4), data = buffer(4 * kSmallBytes);
   const auto part = [&](int i) { return data.as<std::uint8_t>() + i * kSmallBytes; };
+  GAPLESS_ASSERT_OK(work->fill_bytes(flag.data(), 1, 4));
+  GAPLESS_ASSERT_OK(work->synchronize());
   GAPLESS_ASSERT_OK(work->begin_capture());
   GAPLESS_ASSERT_OK(work->copy_to_device(flag.data(), flag_pinned.data(), 4));
   GAPLESS_ASSERT_OK(work->fill_bytes(part(0), kBefore, kSmallBytes));

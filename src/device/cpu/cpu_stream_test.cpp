@@ -62,7 +62,7 @@ TEST_F(CpuStreamTest, EnqueueDoesNotWaitForTheWork) {
 TEST_F(CpuStreamTest, ConditionalWorkRunsOnlyWhereTheConditionHoldsThen) {
   const auto work = stream();
   std::vector<int> log;
-  std::uint32_t flag = 0;
+  std::uint32_t flag = 1;
   ASSERT_TRUE(work->begin_capture().ok());
   ASSERT_TRUE(work->begin_if(&flag).ok());
   ASSERT_TRUE(work->enqueue(append(log, 1)).ok());
@@ -71,6 +71,7 @@ TEST_F(CpuStreamTest, ConditionalWorkRunsOnlyWhereTheConditionHoldsThen) {
   ASSERT_TRUE(work->enqueue(append(log, 3)).ok());
   const auto graph = work->end_capture();
   ASSERT_TRUE(graph.ok());
+  flag = 0;
   ASSERT_TRUE(work->launch(**graph).ok());
   ASSERT_TRUE(work->synchronize().ok());
   EXPECT_EQ(log, (std::vector<int>{3}));
