@@ -33,7 +33,7 @@ namespace {
 // Of a decode step: few rows chose each expert, and all that counts is how fast weights come. It holds the sums of all slices
 // at once (expert_product.cuh), so that it reads columns in the order of memory.
 struct FlatProduct {
-  static constexpr int kRows = 16, kBuffers = 4;
+  static constexpr int kRows = 8, kBuffers = 4;
   static constexpr bool kHoldsSlices = true;
 };
 struct SquareProduct {
@@ -384,9 +384,11 @@ Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratc
 }  // namespace
 
 std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
-  BumpLayout layout;
-  Scratch(layout, max_rows, sizes);
-  return layout.peak_bytes();
+  // Few rows have more tiles than their share.
+  BumpLayout all, few;
+  Scratch(all, max_rows, sizes);
+  Scratch(few, std::min(max_rows, kMaxSeats), sizes);
+  return std::max(all.peak_bytes(), few.peak_bytes());
 }
 
 Status experts(Stream& stream, const ExpertsParams& params) {
