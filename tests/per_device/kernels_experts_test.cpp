@@ -163,7 +163,7 @@ TEST_F(ExpertsTest, AgreesWithReference) {
        .num_experts = kMaxExperts,
        .experts_per_token = kMaxExpertsPerToken}};
   for (const ExpertSizes& shape : shapes) {
-    for (const int num_rows : {1, 2, 3, 8, 17, 33, 64, 65, 70, 200}) {
+    for (const int num_rows : {1, 2, 3, 4, 8, 17, 33, 64, 65, 70, 200}) {
       const Problem p = make_problem(shape, num_rows);
       EXPECT_TRUE(rows_close(run_device(p), run_reference(p), shape.dim, tolerance()))
           << shape.num_experts << " experts, " << num_rows << " rows";
@@ -190,7 +190,7 @@ TEST_F(ExpertsTest, WideOnesAgreeWithReference) {
 
 TEST_F(ExpertsTest, AllRowsMayChooseTheSameExperts) {
   const ExpertSizes shape{.dim = 72, .inner = 40, .num_experts = 8, .experts_per_token = 2};
-  for (const int num_rows : {1, 7, 16, 31, 64, 90}) {
+  for (const int num_rows : {1, 4, 7, 16, 31, 64, 90}) {
     std::vector<float> logits;
     for (int r = 0; r < num_rows; ++r) {
       const float step = 0.125f * static_cast<float>(r % 5);  // other weights, the same experts

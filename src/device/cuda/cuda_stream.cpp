@@ -84,15 +84,13 @@ StatusOr<bool> CudaEvent::synchronize_within(std::int64_t timeout_ns) {
   }
 }
 
-CudaGraph::CudaGraph(CudaDevice& device, cudaGraph_t recorded, cudaGraphExec_t graph)
-    : device_(device), recorded_(recorded), graph_(graph) {
+CudaGraph::CudaGraph(CudaDevice& device, cudaGraphExec_t graph) : device_(device), graph_(graph) {
   ++device_.num_live_;
 }
 
 CudaGraph::~CudaGraph() {
   (void)device_.make_current();
   log_if_error(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy");
-  log_if_error(cudaGraphDestroy(recorded_), "cudaGraphDestroy");
   --device_.num_live_;
 }
 
@@ -192,9 +190,9 @@ StatusOr<std::unique_ptr<Graph>> CudaStream::end_capture() {
   GAPLESS_RETURN_IF_ERROR(check(cudaStreamEndCapture(stream_, &recorded), "cudaStreamEndCapture"));
   cudaGraphExec_t executable = nullptr;
   const cudaError_t instantiated = cudaGraphInstantiate(&executable, recorded, 0);
-  if (instantiated != cudaSuccess) log_if_error(cudaGraphDestroy(recorded), "cudaGraphDestroy");
+  log_if_error(cudaGraphDestroy(recorded), "cudaGraphDestroy");
   GAPLESS_RETURN_IF_ERROR(check(instantiated, "cudaGraphInstantiate"));
-  auto graph = std::make_unique<CudaGraph>(device_, recorded, executable);
+  auto graph = std::make_unique<CudaGraph>(device_, executable);
   // So that the first launch costs what the others do.
   GAPLESS_RETURN_IF_ERROR(check(cudaGraphUpload(executable, stream_), "cudaGraphUpload"));
   return std::unique_ptr<Graph>(std::move(graph));

@@ -35,8 +35,8 @@ class CudaEvent : public Event {
 
 class CudaGraph : public Graph {
  public:
-  // Takes over both: what was recorded, and what runs.
-  CudaGraph(CudaDevice& device, cudaGraph_t recorded, cudaGraphExec_t graph);
+  // Takes over `graph`.
+  CudaGraph(CudaDevice& device, cudaGraphExec_t graph);
   // A launch that still runs is not disturbed.
   ~CudaGraph() override;
   CudaGraph(const CudaGraph&) = delete;
@@ -45,7 +45,6 @@ class CudaGraph : public Graph {
  private:
   friend class CudaStream;
   CudaDevice& device_;
-  const cudaGraph_t recorded_;  // of a conditional node it owns the body
   const cudaGraphExec_t graph_;
 };
 

@@ -4,12 +4,10 @@
 //   block = 8 computing warps + 1 copying warp. It owns one tile, 16 rows of the weights' matrix, of
 //           every expert that some row chose: 8 gates and their 8 ups, or 16 outputs. So blocks have
 //           equal work whoever was chosen, and a block sees all that is added up to its outputs.
-//   pass  = an expert's tile times up to four of the rows that chose it. An expert with more rows has its
-//           tile read again, from the second-level cache.
+//   pass  = an expert's tile times the rows that chose it.
 //   stage = 1 KB of each row of the tile and as many columns of the pass' rows of x, in shared memory: one or
 //           two chunks of 512 columns, of which warp w takes the w-th 64. The ring of stages runs on through
-//           all passes. (When computing warps read x themselves, a stage ahead, the second-level cache's
-//           latency was what a stage took.)
+//           all passes.
 //
 // Every block works out anew who chose whom (the route): some thousand instructions instead of two
 // launches. A weight cannot be asked for sooner. The first kernel waits for its predecessor before it
@@ -37,7 +35,6 @@ constexpr int kFewComputeThreads = kProductThreads;
 constexpr int kFewThreads = kFewComputeThreads + kWarp;
 constexpr int kFewWarps = kFewThreads / kWarp;
 static_assert(kProductWarps == kNumSlices);
-constexpr int kPassRows = 4;
 constexpr int kHalfTile = kTileRows / 2;
 constexpr int kMaxFewPairs = kMaxFewRows * kMaxExpertsPerToken;
 constexpr int kStageRowBytes = 1024;
@@ -55,7 +52,7 @@ struct StageOf {
       row_pitch(kStageRowBytes, static_cast<int>(sizeof(typename Weights::Raw)));
   static constexpr int kXPitch = row_pitch(kColumns * static_cast<int>(sizeof(Bf16)), 16);
   static constexpr int kX = kTileRows * kPitch;
-  static constexpr int kBytes = kX + kPassRows * kXPitch;
+  static constexpr int kBytes = kX + kMaxFewRows * kXPitch;
 };
 
 // A pair is a row and one of its experts, numbered row * experts_per_token + choice. Places of pairs are
@@ -76,7 +73,7 @@ template <typename Weights>
 struct FewLayout {
   static constexpr int kStageBytes = StageOf<Weights>::kBytes;
   // Sums of the warps, of two passes.
-  static constexpr int kSumsBytes = kProductWarps * kPassRows * kTileRows * 4;
+  static constexpr int kSumsBytes = kProductWarps * kMaxFewRows * kTileRows * 4;
   static constexpr int kOutBytes = kMaxFewRows * kTileRows * 4;  // sums over experts
   static constexpr int kFixedBytes = 2 * kSumsBytes + kOutBytes + sizeof(Route) + 128;
   // Two blocks fit on a multiprocessor of 9.0a: that of the next kernel, or of what runs beside this one.
@@ -163,15 +160,13 @@ struct FewWalk {
   const Route& route;
   int in;         // columns
   int index = 0;  // of the expert
-  int first = 0;  // of the pass' pairs among the expert's
   int begin = 0;  // of the stage's columns
   int step = 0;   // stages so far
 
   __device__ bool is_done() const { return index == route.num_experts; }
   __device__ int expert() const { return route.experts[index]; }
-  __device__ int num_left() const { return __popc(route.rows_of[expert()]) - first; }
-  __device__ int num_rows() const { return min(kPassRows, num_left()); }
-  __device__ int place() const { return route.first_place[expert()] + first; }
+  __device__ int num_rows() const { return __popc(route.rows_of[expert()]); }
+  __device__ int place() const { return route.first_place[expert()]; }
   __device__ int num_columns() const { return min(StageOf<Weights>::kColumns, in - begin); }
   __device__ bool ends_pass() const { return begin + StageOf<Weights>::kColumns >= in; }
   __device__ int slot() const { return step % FewLayout<Weights>::kNumStages; }
@@ -181,12 +176,7 @@ struct FewWalk {
     begin += StageOf<Weights>::kColumns;
     if (begin < in) return;
     begin = 0;
-    if (num_left() > kPassRows) {
-      first += kPassRows;
-    } else {
-      ++index;
-      first = 0;
-    }
+    ++index;
   }
 };
 
@@ -326,7 +316,7 @@ template <bool kUp, typename Weights, typename Use>
 __device__ void multiply_passes(const FewExperts& p, const Route& route,
                                 const FewStages<kUp, Weights>& stages, float* sums_buffer,
                                 const Use& use) {
-  constexpr int kSums = kPassRows * kTileRows;  // of a warp
+  constexpr int kSums = kMaxFewRows * kTileRows;  // of a warp
   static_assert(kSums % kWarp == 0 && kSums <= kFewComputeThreads);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int own_row = threadIdx.x / kTileRows, own_tile_row = threadIdx.x % kTileRows;
@@ -345,7 +335,7 @@ __device__ void multiply_passes(const FewExperts& p, const Route& route,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = lane % 4 * 2 + i % 2, tile_row = lane / 4 + i / 2 * kHalfTile;
-      if (row < kPassRows) buffer[warp * kSums + row * kTileRows + tile_row] = sums[i];
+      if (row < kMaxFewRows) buffer[warp * kSums + row * kTileRows + tile_row] = sums[i];
       sums[i] = 0;
     }
     named_barrier(1, kFewComputeThreads);

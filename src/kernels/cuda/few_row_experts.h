@@ -10,7 +10,7 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
 // More are sorted by their experts (experts.cu).
-inline constexpr int kMaxFewRows = 8;
+inline constexpr int kMaxFewRows = 4;
 
 // Up to kMaxFewRows rows, the same bits as with many. params.logits are there. `inner`: scratch,
 // [num_rows * experts_per_token, ff.inner()].
