@@ -1,7 +1,8 @@
 // Experts for few rows as two launches behind the router's product: the first chooses, multiplies with
 // `up` and gates; the second multiplies with `down`, weighs, and adds the residual.
 //
-//   block = 8 computing warps + 1 copying warp. It owns one tile, 16 rows of the weights' matrix, of
+//   block = 8 computing warps + 4 copying warps, which take stages in turn: to ask for a stage's many small
+//           copies takes a warp about as long as memory takes to bring them. It owns one tile, 16 rows of the weights' matrix, of
 //           every expert that some row chose: 8 gates and their 8 ups, or 16 outputs. So blocks have
 //           equal work whoever was chosen, and a block sees all that is added up to its outputs.
 //   pass  = an expert's tile times the rows that chose it.
@@ -32,7 +33,8 @@ inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kFewComputeThreads = kProductThreads;
-constexpr int kFewThreads = kFewComputeThreads + kWarp;
+constexpr int kCopyWarps = 4;
+constexpr int kFewThreads = kFewComputeThreads + kCopyWarps * kWarp;
 constexpr int kFewWarps = kFewThreads / kWarp;
 static_assert(kProductWarps == kNumSlices);
 constexpr int kHalfTile = kTileRows / 2;
@@ -190,7 +192,7 @@ __device__ int matrix_row(const FewExperts& p, int i) {
   }
 }
 
-// The copying warp, all lanes together: rows of `bytes` bytes each, a lane's each where there is a copy engine.
+// A copying warp, all lanes together: rows of `bytes` bytes each, a lane's each where there is a copy engine.
 template <Reading kReading, typename RowOf>
 __device__ void copy_rows(std::uint32_t to, int pitch, int num_rows, int bytes,
                           std::uint32_t barrier, const RowOf& row_of) {
@@ -216,15 +218,21 @@ class FewStages {
   __device__ FewStages(const FewExperts& p, const Route& route, std::uint32_t shared)
       : p_(p), route_(route), shared_(shared) {}
 
-  // The copying warp.
-  __device__ void fill() const {
+  // A copying warp, of kCopyWarps.
+  __device__ void fill(int warp) const {
+    const auto is_own = [warp](const Walk& walk) { return walk.step % kCopyWarps == warp; };
     Walk ahead{route_, p_.in};
     // Weights alone, where they may be asked for before the predecessor is through.
     constexpr int kNumAhead = kHasCopyEngine ? L::kNumStages : 0;
-    for (; ahead.step < kNumAhead && !ahead.is_done(); ahead.advance()) copy_weights(ahead);
+    for (; ahead.step < kNumAhead && !ahead.is_done(); ahead.advance()) {
+      if (is_own(ahead)) copy_weights(ahead);
+    }
     wait_for_predecessor();
-    for (Walk walk{route_, p_.in}; walk.step < ahead.step; walk.advance()) copy_x(walk);
+    for (Walk walk{route_, p_.in}; walk.step < ahead.step; walk.advance()) {
+      if (is_own(walk)) copy_x(walk);
+    }
     for (; !ahead.is_done(); ahead.advance()) {
+      if (!is_own(ahead)) continue;
       if (ahead.turn() > 0) wait_barrier(empty(ahead.slot()), (ahead.turn() - 1) & 1);
       copy_weights(ahead);
       copy_x(ahead);
@@ -375,7 +383,7 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExpe
   find_route(p, route);
 
   if (threadIdx.x >= kFewComputeThreads) {
-    stages.fill();
+    stages.fill(threadIdx.x / kWarp - kProductWarps);
     return;
   }
   wait_for_predecessor();
