@@ -151,6 +151,19 @@ class Stream {
   virtual StatusOr<std::unique_ptr<Graph>> end_capture() = 0;
   virtual Status launch(Graph& graph) = 0;
 
+  // Work between the two is left out, at each launch of the graph that captures it, where *flag_dev is 0 when its
+  // turn comes. Outside of a capture it may run whatever the flag says, because CUDA leaves out work of graphs alone.
+  // So it must do no harm where the flag is 0. Not nested; a capture does not end between the two.
+  virtual Status begin_if(const std::uint32_t* flag_dev) = 0;
+  virtual Status end_if() = 0;
+
+  // In a capture, work between begin_branch and end_branch may run beside the work from there to join_branch: both follow what
+  // came before, and what comes behind follows both. So neither may write what the other reads or writes. Elsewhere all of it runs
+  // in order. Not nested; a condition or a capture does not begin or end inside.
+  virtual Status begin_branch() { return ok_status(); }
+  virtual Status end_branch() { return ok_status(); }
+  virtual Status join_branch() { return ok_status(); }
+
   // The host waits for everything enqueued so far. Start-up, shutdown and tests only: counted.
   virtual Status synchronize() = 0;
 

@@ -34,6 +34,8 @@ class DryStream final : public Stream {
   Status begin_capture() override { return ok_status(); }
   StatusOr<std::unique_ptr<Graph>> end_capture() override { return std::make_unique<Graph>(); }
   Status launch(Graph&) override { return ok_status(); }
+  Status begin_if(const std::uint32_t*) override { return ok_status(); }
+  Status end_if() override { return ok_status(); }
   Status synchronize() override { return ok_status(); }
   void* native_handle() override { return this; }
 

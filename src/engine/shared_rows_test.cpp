@@ -17,6 +17,7 @@
 #include "kernels/fp8.h"
 #include "kernels/reference/reference_kernels.h"
 #include "kernels/restored_linear.h"
+#include "model/load_source.h"
 
 namespace gapless {
 namespace {

@@ -14,20 +14,28 @@ class ComposedBlocks {
 
   // All but the last block, or the last one too where all tokens' results are wanted.
   Status run_block(const DecoderBlock& block) const {
-    void* const logits = early_logits(block);
-    GAPLESS_RETURN_IF_ERROR(run_attention(block, logits));
     // A prefill's residual goes back and forth between x and the place of qkv: a product of many
     // rows whose output is its own residual costs the backend a copy.
-    return run_outputs(block, {.x = p_.x,
-                               .attention = p_.attention,
-                               .after_attention = p_.decode ? p_.x : p_.qkv,
-                               .logits = logits,
-                               .num_rows = p_.num_tokens});
+    const Rows rows{.x = p_.x,
+                    .attention = p_.attention,
+                    .after_attention = p_.decode ? p_.x : p_.qkv,
+                    .logits = early_logits(block),
+                    .num_rows = p_.num_tokens};
+    GAPLESS_RETURN_IF_ERROR(make_heads(block, rows.logits));
+    const bool beside = starts_beside_attention(block);
+    if (beside) {
+      GAPLESS_RETURN_IF_ERROR(stream_.begin_branch());
+      GAPLESS_RETURN_IF_ERROR(start_feed_forward(block, rows));
+      GAPLESS_RETURN_IF_ERROR(stream_.end_branch());
+    }
+    GAPLESS_RETURN_IF_ERROR(attend(block));
+    return run_outputs(block, rows, beside);
   }
 
   // The last block where some tokens' results are wanted: their rows become rows of their own.
   Status run_last_block(const DecoderBlock& block) const {
-    GAPLESS_RETURN_IF_ERROR(run_attention(block));
+    GAPLESS_RETURN_IF_ERROR(make_heads(block, nullptr));
+    GAPLESS_RETURN_IF_ERROR(attend(block));
     const Rows rows{.x = p_.wanted_x,
                     .attention = p_.qkv,
                     .after_attention = p_.attention,
@@ -37,7 +45,7 @@ class ComposedBlocks {
     if (block.residual == Residual::kParallel) {
       GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, rows.x, rows.num_rows));
     }
-    return run_outputs(block, rows);
+    return run_outputs(block, rows, false);
   }
 
   Status run_head(const DecoderHead& head) const {
@@ -56,8 +64,8 @@ class ComposedBlocks {
   struct Rows {
     void* x;  // in and out
     void* attention;
-    void* after_attention;         // x + proj(attention); may be x
-    const void* logits = nullptr;  // ExpertsParams
+    void* after_attention;   // x + proj(attention); may be x
+    void* logits = nullptr;  // early_logits()
     int num_rows = 0;
   };
 
@@ -82,14 +90,34 @@ class ComposedBlocks {
     return early ? p_.inner : nullptr;
   }
 
-  Status run_outputs(const DecoderBlock& block, const Rows& rows) const {
+  // A parallel block's feed-forward reads the same rows as its attention, and the residual only at its end. In a decode step
+  // attention is a chain of small launches that leaves most of the device idle. Rows that are restored share their memory.
+  bool starts_beside_attention(const DecoderBlock& block) const {
+    return p_.decode && block.residual == Residual::kParallel &&
+           block.proj.restore.prepared == nullptr && block.ff.up.restore.prepared == nullptr;
+  }
+
+  // `started`: the feed-forward, in a branch that is to be joined.
+  Status run_outputs(const DecoderBlock& block, const Rows& rows, bool started) const {
     GAPLESS_RETURN_IF_ERROR(linear(residual_linear(kernels_, rows.attention, block.proj, rows.x,
                                                    rows.after_attention, rows.num_rows)));
     if (block.residual == Residual::kSequential) {
       GAPLESS_RETURN_IF_ERROR(normalise(block, block.ff_norm, rows.after_attention, rows.num_rows));
     }
-    if (block.ff.kind == FeedForwardKind::kExperts) return run_experts(block, rows);
-    GAPLESS_RETURN_IF_ERROR(run_up(block, rows.num_rows));
+    GAPLESS_RETURN_IF_ERROR(started ? stream_.join_branch() : start_feed_forward(block, rows));
+    return finish_feed_forward(block, rows);
+  }
+
+  // What does not need the residual.
+  Status start_feed_forward(const DecoderBlock& block, const Rows& rows) const {
+    if (block.ff.kind != FeedForwardKind::kExperts) return run_up(block, rows.num_rows);
+    return run_experts(block, rows, ExpertsHalf::kFirst);
+  }
+
+  Status finish_feed_forward(const DecoderBlock& block, const Rows& rows) const {
+    if (block.ff.kind == FeedForwardKind::kExperts) {
+      return run_experts(block, rows, ExpertsHalf::kSecond);
+    }
     LinearParams down = residual_linear(kernels_, p_.inner, block.ff.down, rows.after_attention,
                                         rows.x, rows.num_rows);
     down.x_stride = block.ff.up.out;
@@ -102,7 +130,7 @@ class ComposedBlocks {
     return linear(down, inner_is_fp8);
   }
 
-  Status run_experts(const DecoderBlock& block, const Rows& rows) const {
+  Status run_experts(const DecoderBlock& block, const Rows& rows, ExpertsHalf half) const {
     return kernels_.experts(stream_, {.x = p_.norm,
                                       .residual = rows.after_attention,
                                       .y = rows.x,
@@ -111,6 +139,7 @@ class ComposedBlocks {
                                       .decode = p_.decode,
                                       .logits = rows.logits,
                                       .sequences = p_.decode ? p_.sequences : nullptr,
+                                      .half = half,
                                       .scratch = p_.op_scratch});
   }
 
@@ -167,22 +196,27 @@ class ComposedBlocks {
                                   .heads = p_.heads,
                                   .rotary_dim = p_.rotary_dim};
     if (block.head_scales.alpha == nullptr) return kernels_.rope_and_cache(stream_, rope);
-    return kernels_.scale_rope_and_cache(stream_,
-                                         {.qkv = p_.qkv,
-                                          .qkv_stride = p_.heads.qkv_width(),
-                                          .positions = p_.positions,
-                                          .scales = block.head_scales,
-                                          .num_tokens = p_.num_tokens,
-                                          .heads = p_.heads,
-                                          .decode = p_.decode,
-                                          .scratch = p_.op_scratch},
-                                         rope);
+    return kernels_.scale_rope_and_cache(
+        stream_,
+        {.qkv = p_.qkv,
+         .qkv_stride = p_.heads.qkv_width(),
+         .positions = p_.positions,
+         .scales = block.head_scales,
+         .num_tokens = p_.num_tokens,
+         .heads = p_.heads,
+         .decode = p_.decode,
+         // In a decode step op_scratch may be the experts' already.
+         .scratch = p_.decode ? p_.attention_scratch : p_.op_scratch},
+        rope);
   }
 
-  // Normalises, makes queries, keys and values, scales, rotates and caches them, and attends.
-  Status run_attention(const DecoderBlock& block, void* logits = nullptr) const {
+  // Normalises, and makes queries, keys and values.
+  Status make_heads(const DecoderBlock& block, void* logits) const {
     GAPLESS_RETURN_IF_ERROR(normalise(block, block.norm, p_.x, p_.num_tokens));
-    GAPLESS_RETURN_IF_ERROR(make_qkv(block, logits));
+    return make_qkv(block, logits);
+  }
+
+  Status attend(const DecoderBlock& block) const {
     GAPLESS_RETURN_IF_ERROR(place_heads(block));
     return kernels_.paged_attention(stream_, {.qkv = p_.qkv,
                                               .qkv_stride = p_.heads.qkv_width(),
@@ -206,11 +240,7 @@ class ComposedBlocks {
   const int dim_;
 };
 
-}  // namespace
-
-Status Kernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
-  if (params.num_blocks == 0) return ok_status();
-  const ComposedBlocks blocks(*this, stream, params);
+Status run_all(const ComposedBlocks& blocks, const DecoderBlocksParams& params) {
   const int last = params.num_blocks - 1;
   for (int i = 0; i < last; ++i) {
     GAPLESS_RETURN_IF_ERROR(blocks.run_block(params.blocks[i]));
@@ -219,6 +249,19 @@ Status Kernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params
                               ? blocks.run_block(params.blocks[last])
                               : blocks.run_last_block(params.blocks[last]));
   return params.head == nullptr ? ok_status() : blocks.run_head(*params.head);
+}
+
+}  // namespace
+
+Status Kernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
+  if (params.num_blocks == 0) return ok_status();
+  const ComposedBlocks blocks(*this, stream, params);
+  if (params.any_lives == nullptr) return run_all(blocks, params);
+  GAPLESS_RETURN_IF_ERROR(stream.begin_if(params.any_lives));
+  const Status status = run_all(blocks, params);
+  // Also after an error: the stream must not stay in the condition.
+  const Status ended = stream.end_if();
+  return status.ok() ? ended : status;
 }
 
 }  // namespace gapless

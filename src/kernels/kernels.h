@@ -261,6 +261,8 @@ struct PlanDecodeParams {
   // Which of them begin with the same pages (shared_prefix.h). Live rows with the same first page are sets in the order of the
   // step, of up to kMaxSharingRows; a set of one row shares nothing. Of at most kMaxSeats rows.
   SharedPrefix* shared_prefixes = nullptr;  // out [num_rows]; nullptr: nobody asks
+  // Whether any of the rows lives: 0 or 1.
+  std::uint32_t* any_lives = nullptr;  // out, one; nullptr: nobody asks
 };
 
 // The heads of an attention. Query head h reads the keys and values of head h / (num_heads / num_kv_heads)
@@ -387,6 +389,11 @@ struct ExpertSizes {
 //
 // Weights of an expert that no row chose are not read; those of a chosen one are read once for many
 // rows.
+//
+// The op may be launched as two halves: the first reads neither residual nor y, so other work may make the residual meanwhile.
+// Nothing else may write x, logits or scratch in between. Which part of the work is in which half is the backend's to say.
+enum class ExpertsHalf : std::uint8_t { kBoth, kFirst, kSecond };
+
 struct ExpertsParams {
   const void* x = nullptr;         // [num_rows, dim] T
   const void* residual = nullptr;  // [num_rows, dim] T
@@ -399,6 +406,7 @@ struct ExpertsParams {
   // Unless nullptr: those of a decode step, sequence i is row i. A row without new tokens has an undefined y, and experts that
   // only such rows chose need not be read.
   const AttentionSequence* sequences = nullptr;
+  ExpertsHalf half = ExpertsHalf::kBoth;
   void* scratch = nullptr;  // experts_scratch_bytes()
 };
 
@@ -486,6 +494,9 @@ struct DecoderBlocksParams {
   // installs no row). `sequences` has the last word.
   const std::int32_t* rows = nullptr;    // [num_sequences]
   const RowState* row_states = nullptr;  // [max rows]
+  // One, of a decode step, written by a launch of the same step: 0 where no row lives. Then nothing of what the op writes is read,
+  // so it may do nothing. nullptr: not told.
+  const std::uint32_t* any_lives = nullptr;
   int num_sequences = 0;
   int num_tokens = 0;
   int max_new_tokens = 1;  // as in PagedAttentionParams
@@ -497,14 +508,15 @@ struct DecoderBlocksParams {
   int num_wanted = 0;
   void* wanted_x = nullptr;  // out [num_wanted, dim] T; x is undefined then
   // Scratch. N = max(num_tokens, num_wanted).
-  void* norm = nullptr;               // [N, dim] T
-  void* qkv = nullptr;                // [N, max(heads.qkv_width(), dim)] T
-  void* attention = nullptr;          // [N, max(heads.q_width(), dim)] T
-  void* inner = nullptr;              // [N, ff.up.out] T
-  float* row_scales = nullptr;        // [N]; nullptr: only without weights in 8 bits
-  void* attention_scratch = nullptr;  // attention_scratch_bytes()
-  void* op_scratch =
-      nullptr;  // the larger of scale_heads_scratch_bytes() and experts_scratch_bytes()
+  void* norm = nullptr;         // [N, dim] T
+  void* qkv = nullptr;          // [N, max(heads.qkv_width(), dim)] T
+  void* attention = nullptr;    // [N, max(heads.q_width(), dim)] T
+  void* inner = nullptr;        // [N, ff.up.out] T
+  float* row_scales = nullptr;  // [N]; nullptr: only without weights in 8 bits
+  // The larger of attention_scratch_bytes() and, in a decode step, scale_heads_scratch_bytes().
+  void* attention_scratch = nullptr;
+  // experts_scratch_bytes(); in a prefill the larger of it and scale_heads_scratch_bytes().
+  void* op_scratch = nullptr;
   void* block_scratch = nullptr;  // decoder_blocks_scratch_bytes()
 };
 

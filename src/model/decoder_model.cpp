@@ -168,6 +168,7 @@ Status DecoderModel::decode(Stream& compute, const StepShape& shape, const StepB
   plan.vocab = shape_.text.vocab;
   plan.needed_logits = text.needed_logits;
   plan.shared_prefixes = text.shared_prefixes;
+  plan.any_lives = text.any_lives;
   GAPLESS_RETURN_IF_ERROR(context_.kernels->plan_decode(compute, plan));
 
   // The rows' states hold their next inputs: the carry-over from the step before.

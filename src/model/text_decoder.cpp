@@ -137,6 +137,7 @@ Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float*
   DecoderBlocksParams params = blocks_params(batch);
   params.head = &with_head;
   params.shared_prefixes = workspace_.shared_prefixes;
+  params.any_lives = workspace_.any_lives;
   return context_.kernels->decoder_blocks(stream, params);
 }
 

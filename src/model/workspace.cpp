@@ -52,7 +52,9 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
       limits.max_prefill_tokens, limits.max_prefill_sequences, shape.max_context, shape.heads);
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
       limits.max_seats, limits.max_seats, shape.max_context, shape.heads);
-  text.attention_scratch = layout.take(std::max(prefill_scratch, decode_scratch));
+  const std::size_t decode_scales =
+      shape.scales_heads ? kernels.scale_heads_scratch_bytes(limits.max_seats, shape.heads) : 0;
+  text.attention_scratch = layout.take(std::max({prefill_scratch, decode_scratch, decode_scales}));
   text.op_scratch = layout.take(std::max(
       shape.experts.num_experts > 0 ? kernels.experts_scratch_bytes(tokens, shape.experts) : 0,
       shape.scales_heads ? kernels.scale_heads_scratch_bytes(tokens, shape.heads) : 0));
@@ -68,6 +70,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
   text.input_index = layout.take_array<std::int32_t>(seats);
   text.needed_logits = layout.take_array<StepLogits>(1);
   text.shared_prefixes = layout.take_array<SharedPrefix>(seats);
+  text.any_lives = layout.take_array<std::uint32_t>(1);
   return text;
 }
 

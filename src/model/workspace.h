@@ -38,10 +38,10 @@ struct TextWorkspace {
   void* qkv = nullptr;        // [N, max(H + 2K, D)] T
   void* attention = nullptr;  // [N, max(H, D)] T
   void* inner = nullptr;      // [N, F] T
-  float* row_scales = nullptr;  // [N]: of norm or inner, while they are in 8 bits
-  void* last_norm = nullptr;    // [max rows, D] T: post_ln of the rows' last tokens
-  void* attention_scratch = nullptr;
-  void* op_scratch = nullptr;  // of experts, or of scaled heads
+  float* row_scales = nullptr;        // [N]: of norm or inner, while they are in 8 bits
+  void* last_norm = nullptr;          // [max rows, D] T: post_ln of the rows' last tokens
+  void* attention_scratch = nullptr;  // in a decode step of scaled heads, too
+  void* op_scratch = nullptr;         // of experts; in a prefill of scaled heads, too
   void* block_scratch = nullptr;
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;
@@ -52,6 +52,7 @@ struct TextWorkspace {
   std::int32_t* input_index = nullptr;      // [max_seats]
   StepLogits* needed_logits = nullptr;      // one
   SharedPrefix* shared_prefixes = nullptr;  // [max_seats]
+  std::uint32_t* any_lives = nullptr;       // one
 };
 
 // Crops that have a place for their features: those of a launch, or all of one image.

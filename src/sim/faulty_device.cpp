@@ -99,6 +99,26 @@ class FaultyStream final : public Stream {
     GAPLESS_RETURN_IF_ERROR(state_.check("Stream::launch"));
     return stream_->launch(graph);
   }
+  Status begin_if(const std::uint32_t* flag_dev) override {
+    GAPLESS_RETURN_IF_ERROR(state_.check("Stream::begin_if"));
+    return stream_->begin_if(flag_dev);
+  }
+  Status end_if() override {
+    GAPLESS_RETURN_IF_ERROR(state_.check("Stream::end_if"));
+    return stream_->end_if();
+  }
+  Status begin_branch() override {
+    GAPLESS_RETURN_IF_ERROR(state_.check("Stream::begin_branch"));
+    return stream_->begin_branch();
+  }
+  Status end_branch() override {
+    GAPLESS_RETURN_IF_ERROR(state_.check("Stream::end_branch"));
+    return stream_->end_branch();
+  }
+  Status join_branch() override {
+    GAPLESS_RETURN_IF_ERROR(state_.check("Stream::join_branch"));
+    return stream_->join_branch();
+  }
   Status synchronize() override {
     GAPLESS_RETURN_IF_ERROR(state_.check("Stream::synchronize"));
     return stream_->synchronize();

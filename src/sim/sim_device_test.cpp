@@ -225,6 +225,35 @@ TEST(SimOrderTest, AGraphIsOneCallThatReplaysItsWork) {
   EXPECT_EQ(value, 2) << "a graph may go while it runs";
 }
 
+// The flag is looked at when the work's turn comes; what is left out takes its time all the same.
+TEST(SimOrderTest, AGraphLeavesOutWhatItsFlagForbids) {
+  Rig rig(free_config());
+  std::uint32_t flag = 0;
+  std::string log;
+  const auto add = [&](const char* what) {
+    return kernel(*rig.compute, 100, [&log, what] { log += what; });
+  };
+  ASSERT_TRUE(rig.compute->begin_capture().ok());
+  ASSERT_TRUE(add("a").ok());
+  ASSERT_TRUE(rig.compute->begin_if(&flag).ok());
+  EXPECT_EQ(rig.compute->begin_if(&flag).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.compute->end_capture().status().code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(add("b").ok());
+  ASSERT_TRUE(rig.compute->end_if().ok());
+  EXPECT_EQ(rig.compute->end_if().code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(add("c").ok());
+  const std::unique_ptr<Graph> graph = rig.compute->end_capture().value();
+  for (const std::uint32_t holds : {0u, 1u, 0u}) {
+    ASSERT_TRUE(kernel(*rig.compute, 100, [&flag, holds] { flag = holds; }).ok());
+    log.clear();
+    const std::int64_t begin_ns = rig.device.now_ns();
+    ASSERT_TRUE(rig.compute->launch(*graph).ok());
+    ASSERT_TRUE(rig.compute->synchronize().ok());
+    EXPECT_EQ(log, holds != 0 ? "abc" : "ac");
+    EXPECT_EQ(rig.device.now_ns() - begin_ns, 400);
+  }
+}
+
 TEST(SimOrderTest, AStreamAndABufferGoWithTheWorkDone) {
   Rig rig;
   int num_done = 0;

@@ -102,6 +102,7 @@ Status SimStream::check_pinned(SimCall call, const void* data, std::size_t bytes
 }
 
 Status SimStream::enqueue(SimOp op) {
+  op.flag = flag_;
   if (capturing_) {
     captured_.push_back(std::move(op));
     return ok_status();
@@ -143,6 +144,7 @@ void SimStream::run_first_pending() {
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
   const SimOp& op = *pending.op;
+  if (op.flag != nullptr && *op.flag == 0) return;
   switch (op.kind) {
     case SimOp::Kind::kKernel: {
       const std::function<void()>& effect = pending.is_begin ? op.on_begin : op.on_end;
@@ -281,6 +283,7 @@ Status SimStream::begin_capture() {
 
 StatusOr<std::unique_ptr<Graph>> SimStream::end_capture() {
   if (!capturing_) return invalid_argument("stream {}: end_capture without a capture", name_);
+  if (flag_ != nullptr) return invalid_argument("stream {}: end_capture before end_if", name_);
   capturing_ = false;
   std::vector<SimOp> ops = std::exchange(captured_, {});
   count(device_.counter_cells_.allocations);
@@ -298,6 +301,18 @@ Status SimStream::launch(Graph& graph) {
     schedule(std::shared_ptr<const SimOp>(sim_graph->ops_, &op));
   }
   device_.run_effects();
+  return ok_status();
+}
+
+Status SimStream::begin_if(const std::uint32_t* flag_dev) {
+  if (flag_ != nullptr) return invalid_argument("stream {}: begin_if before end_if", name_);
+  flag_ = flag_dev;
+  return ok_status();
+}
+
+Status SimStream::end_if() {
+  if (flag_ == nullptr) return invalid_argument("stream {}: end_if without begin_if", name_);
+  flag_ = nullptr;
   return ok_status();
 }
 

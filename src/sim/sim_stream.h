@@ -55,6 +55,7 @@ struct SimOp {
   std::size_t bytes = 0;
   std::function<void()> on_begin;
   std::function<void()> on_end;
+  const std::uint32_t* flag = nullptr;  // begin_if's
 };
 
 class SimGraph : public Graph {
@@ -97,6 +98,9 @@ class SimStream : public Stream {
   Status begin_capture() override;
   StatusOr<std::unique_ptr<Graph>> end_capture() override;
   Status launch(Graph& graph) override;
+  // What is left out takes its time all the same: when work ends is settled when it is enqueued.
+  Status begin_if(const std::uint32_t* flag_dev) override;
+  Status end_if() override;
   Status synchronize() override;
   void* native_handle() override { return this; }
 
@@ -129,6 +133,7 @@ class SimStream : public Stream {
   std::uint64_t copy_hash_ = 0;  // of the source of the copy that is under way
   bool capturing_ = false;
   std::vector<SimOp> captured_;
+  const std::uint32_t* flag_ = nullptr;  // begin_if's; nullptr: none
 };
 
 }  // namespace gapless

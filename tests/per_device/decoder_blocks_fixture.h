@@ -439,6 +439,10 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     b.page_table = pages.as<std::int32_t>();
     b.sequences = sequences_dev.as<AttentionSequence>();
     if (p.tells_prefixes) b.shared_prefixes = prefixes.as<SharedPrefix>();
+    const bool lives = std::ranges::any_of(
+        sequences, [](const AttentionSequence& row) { return row.num_tokens > 0; });
+    const Buffer any_lives = upload(std::vector<std::uint32_t>{lives ? 1u : 0u});
+    b.any_lives = any_lives.as<std::uint32_t>();
     if (p.tells_rows) {
       b.rows = rows_dev.as<std::int32_t>();
       b.row_states = states_dev.as<RowState>();
@@ -446,7 +450,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     b.norm = norm_scratch.data(), b.qkv = qkv.data();
     b.attention = attention.data(), b.inner = inner.data();
     b.attention_scratch = attention_scratch.data(), b.block_scratch = block_scratch.data();
-    run(kernels_->decoder_blocks(*stream_, b));
+    run_blocks(b);
     Result result{
         .x = floats(x.device), .logits = download<float>(logits), .keys = {}, .values = {}};
     for (std::size_t i = 0; i < caches.size(); i += 2) {
@@ -454,6 +458,17 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
       result.values.push_back(kv_floats(p.shape.kv_format, caches[i + 1].device));
     }
     return result;
+  }
+
+  // The op, or what it is composed of, in a graph.
+  void run_blocks(const DecoderBlocksParams& b) {
+    if (!composes_in_graph_) return run(kernels_->decoder_blocks(*stream_, b));
+    ASSERT_TRUE(stream_->begin_capture().ok());
+    const Status status = kernels_->Kernels::decoder_blocks(*stream_, b);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    const auto graph = stream_->end_capture();
+    ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+    run(stream_->launch(**graph));
   }
 
   Result run_reference(const Problem& p) {
@@ -689,6 +704,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
   }
 
   bool expects_launch_ = false;  // on CUDA, of every step
+  bool composes_in_graph_ = false;
   std::optional<StepLogits> needed_;
   // Of rows and logits, with an 8-bit cache: numbers between two of e4m3 may become either.
   double fp8_tolerance_ = 2.5e-2;

@@ -224,6 +224,158 @@ TEST_F(DeviceContractTest, AReplayedGraphReadsWhatMemoryHoldsThen) {
   }
 }
 
+// The flag is what memory holds when the condition's turn comes, whatever it was when the graph was launched.
+TEST_F(DeviceContractTest, AGraphLeavesOutWhatItsFlagForbids) {
+  constexpr std::uint8_t kBefore = 1, kInside = 2, kAgain = 3, kBehind = 4;
+  const auto work = stream();
+  const PinnedBuffer flag_pinned = pinned(4), out = pinned(4 * kSmallBytes);
+  const Buffer flag = buffer(4), data = buffer(4 * kSmallBytes);
+  const auto part = [&](int i) { return data.as<std::uint8_t>() + i * kSmallBytes; };
+  GAPLESS_ASSERT_OK(work->fill_bytes(flag.data(), 1, 4));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  GAPLESS_ASSERT_OK(work->copy_to_device(flag.data(), flag_pinned.data(), 4));
+  GAPLESS_ASSERT_OK(work->fill_bytes(part(0), kBefore, kSmallBytes));
+  GAPLESS_ASSERT_OK(work->begin_if(flag.as<std::uint32_t>()));
+  GAPLESS_ASSERT_OK(work->fill_bytes(part(1), kInside, 2 * kSmallBytes));
+  GAPLESS_ASSERT_OK(work->fill_bytes(part(2), kAgain, kSmallBytes));
+  GAPLESS_ASSERT_OK(work->end_if());
+  GAPLESS_ASSERT_OK(work->copy_on_device(part(3), part(2), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->fill_bytes(part(3) + 1, kBehind, kSmallBytes - 1));
+  const std::unique_ptr<Graph> graph = work->end_capture().value();
+  for (const std::uint32_t holds : {1u, 0u, 0u, 7u, 0u, 0x80000000u}) {
+    SCOPED_TRACE(holds);
+    *flag_pinned.as<std::uint32_t>() = holds;
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 0xee, 4 * kSmallBytes));
+    GAPLESS_ASSERT_OK(work->launch(*graph));
+    GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), 4 * kSmallBytes));
+    GAPLESS_ASSERT_OK(work->synchronize());
+    const std::uint8_t* const seen = out.as<std::uint8_t>();
+    for (const std::size_t at : {std::size_t{0}, kSmallBytes - 1}) {
+      EXPECT_EQ(seen[at], kBefore);
+      EXPECT_EQ(seen[kSmallBytes + at], holds != 0 ? kInside : 0xee);
+      EXPECT_EQ(seen[2 * kSmallBytes + at], holds != 0 ? kAgain : 0xee);
+    }
+    EXPECT_EQ(seen[3 * kSmallBytes], holds != 0 ? kAgain : 0xee)
+        << "came before the condition's work";
+    EXPECT_EQ(seen[4 * kSmallBytes - 1], kBehind) << "work behind the condition is not part of it";
+  }
+}
+
+TEST_F(DeviceContractTest, AGraphMayHaveSeveralConditions) {
+  const auto work = stream();
+  const PinnedBuffer flags_pinned = pinned(8), out = pinned(2);
+  const Buffer flags = buffer(8), data = buffer(2);
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  for (int i = 0; i < 2; ++i) {
+    GAPLESS_ASSERT_OK(work->begin_if(flags.as<std::uint32_t>() + i));
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.as<std::uint8_t>() + i, 5, 1));
+    GAPLESS_ASSERT_OK(work->end_if());
+  }
+  const std::unique_ptr<Graph> graph = work->end_capture().value();
+  for (const std::uint32_t first : {0u, 1u}) {
+    flags_pinned.as<std::uint32_t>()[0] = first;
+    flags_pinned.as<std::uint32_t>()[1] = 1 - first;
+    GAPLESS_ASSERT_OK(work->copy_to_device(flags.data(), flags_pinned.data(), 8));
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 0, 2));
+    GAPLESS_ASSERT_OK(work->launch(*graph));
+    GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), 2));
+    GAPLESS_ASSERT_OK(work->synchronize());
+    EXPECT_EQ(out.as<std::uint8_t>()[0], first * 5);
+    EXPECT_EQ(out.as<std::uint8_t>()[1], (1 - first) * 5);
+  }
+}
+
+TEST_F(DeviceContractTest, ConditionsAreNotNestedAndEndBeforeTheirCapture) {
+  const auto work = stream();
+  const Buffer flag = buffer(4), data = buffer(kSmallBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  EXPECT_EQ(work->end_if().code(), StatusCode::kInvalidArgument);
+  GAPLESS_ASSERT_OK(work->fill_bytes(flag.data(), 1, 4));
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  GAPLESS_ASSERT_OK(work->begin_if(flag.as<std::uint32_t>()));
+  EXPECT_EQ(work->begin_if(flag.as<std::uint32_t>()).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(work->end_capture().status().code(), StatusCode::kInvalidArgument);
+  GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 6, kSmallBytes));
+  GAPLESS_ASSERT_OK(work->end_if());
+  const std::unique_ptr<Graph> graph = work->end_capture().value();
+  // The refusals did no harm to the capture.
+  GAPLESS_ASSERT_OK(work->launch(*graph));
+  GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_TRUE(all_equal(out, 6));
+}
+
+// A step that has no graph: its work may run or not, and the stream is as before.
+TEST_F(DeviceContractTest, WorkUnderAFlagThatIsSetRunsWithoutAGraphToo) {
+  const auto work = stream();
+  const Buffer flag = buffer(4), data = buffer(kSmallBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  GAPLESS_ASSERT_OK(work->fill_bytes(flag.data(), 1, 4));
+  GAPLESS_ASSERT_OK(work->begin_if(flag.as<std::uint32_t>()));
+  GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), 6, kSmallBytes));
+  GAPLESS_ASSERT_OK(work->end_if());
+  GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), kSmallBytes));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_TRUE(all_equal(out, 6));
+}
+
+// Both branches read what came before, and what comes behind reads both; also in a condition.
+TEST_F(DeviceContractTest, ABranchBeginsAndEndsWithTheOtherOne) {
+  const auto work = stream();
+  const Buffer flag = buffer(4);
+  const Buffer a = buffer(kLargeBytes), b = buffer(kLargeBytes), c = buffer(kLargeBytes);
+  const PinnedBuffer in = pinned(kLargeBytes), out = pinned(2 * kLargeBytes);
+  auto* const seen = out.as<std::uint8_t>();
+  GAPLESS_ASSERT_OK(work->fill_bytes(flag.data(), 1, 4));
+  for (const bool in_condition : {false, true}) {
+    SCOPED_TRACE(in_condition);
+    GAPLESS_ASSERT_OK(work->begin_capture());
+    if (in_condition) GAPLESS_ASSERT_OK(work->begin_if(flag.as<std::uint32_t>()));
+    GAPLESS_ASSERT_OK(work->copy_to_device(a.data(), in.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->begin_branch());
+    GAPLESS_ASSERT_OK(work->copy_on_device(b.data(), a.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->end_branch());
+    GAPLESS_ASSERT_OK(work->copy_on_device(c.data(), a.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->join_branch());
+    // Seen by a branch that is not joined.
+    GAPLESS_ASSERT_OK(work->fill_bytes(a.data(), 0x77, kLargeBytes));
+    GAPLESS_ASSERT_OK(work->copy_to_host(seen, b.data(), kLargeBytes));
+    GAPLESS_ASSERT_OK(work->copy_to_host(seen + kLargeBytes, c.data(), kLargeBytes));
+    if (in_condition) GAPLESS_ASSERT_OK(work->end_if());
+    const std::unique_ptr<Graph> graph = work->end_capture().value();
+    for (const std::uint8_t value : {std::uint8_t{3}, std::uint8_t{4}, std::uint8_t{5}}) {
+      std::ranges::fill(bytes_of(in), value);
+      GAPLESS_ASSERT_OK(work->launch(*graph));
+      GAPLESS_ASSERT_OK(work->synchronize());
+      EXPECT_TRUE(all_equal(out, value));
+    }
+  }
+}
+
+// Of which nothing is left in the graph.
+TEST_F(DeviceContractTest, ABranchMayBeEmpty) {
+  const auto work = stream();
+  const Buffer data = buffer(kSmallBytes);
+  const PinnedBuffer out = pinned(kSmallBytes);
+  GAPLESS_ASSERT_OK(work->begin_capture());
+  for (std::uint8_t value = 1; value <= 3; ++value) {
+    GAPLESS_ASSERT_OK(work->begin_branch());
+    GAPLESS_ASSERT_OK(work->end_branch());
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), value, kSmallBytes));
+    GAPLESS_ASSERT_OK(work->join_branch());
+    GAPLESS_ASSERT_OK(work->begin_branch());
+    GAPLESS_ASSERT_OK(work->fill_bytes(data.data(), value + 10, kSmallBytes));
+    GAPLESS_ASSERT_OK(work->end_branch());
+    GAPLESS_ASSERT_OK(work->join_branch());
+  }
+  GAPLESS_ASSERT_OK(work->copy_to_host(out.data(), data.data(), kSmallBytes));
+  const std::unique_ptr<Graph> graph = work->end_capture().value();
+  GAPLESS_ASSERT_OK(work->launch(*graph));
+  GAPLESS_ASSERT_OK(work->synchronize());
+  EXPECT_TRUE(all_equal(out, 13));
+}
+
 TEST_F(DeviceContractTest, AGraphRunsOnAnyStreamAndMayGoWhileItRuns) {
   const auto recorder = stream("recorder");
   const auto player = stream("player");

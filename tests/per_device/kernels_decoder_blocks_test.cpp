@@ -215,6 +215,25 @@ TEST_P(DecoderBlocksTest, AStepOfDoneRowsDoesNothing) {
   }
 }
 
+// Nor are the ops of a graph run where all rows are done, and with one alive they all are.
+TEST_P(DecoderBlocksTest, AComposedStepOfDoneRowsDoesNothingInAGraph) {
+  composes_in_graph_ = true;
+  for (const int count : {1, 9}) {
+    SCOPED_TRACE(std::to_string(count) + " rows");
+    const Problem dead = make_problem({}, std::vector<int>(static_cast<std::size_t>(count), -1));
+    const Result nothing = run_device(dead, 0, count);
+    EXPECT_TRUE(bits_equal(nothing.x, dead.x.host));
+    for (const float logit : nothing.logits) ASSERT_TRUE(std::isnan(logit)) << "poison";
+    for (std::size_t block = 0; block < dead.blocks.size(); ++block) {
+      EXPECT_TRUE(bits_equal(nothing.keys[block], dead.blocks[block].keys.host));
+      EXPECT_TRUE(bits_equal(nothing.values[block], dead.blocks[block].values.host));
+    }
+    std::vector<int> cached(static_cast<std::size_t>(count), -1);
+    cached.back() = 40;
+    check(make_problem({}, cached), {count - 1});
+  }
+}
+
 // The rows' states are looked at early and may say less than the plan: the plan has the last word.
 TEST_P(DecoderBlocksTest, ThePlanSaysWhoLives) {
   for (const int count : {3, 12}) {

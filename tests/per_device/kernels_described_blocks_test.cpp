@@ -357,7 +357,8 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
     const Buffer attention = poisoned(rows * std::max(d.heads.q_width(), d.dim));
     const Buffer inner = poisoned(rows * 2 * d.ff_dim);
     const Buffer scratch =
-        poisoned_bytes(kernels_->attention_scratch_bytes(count, 1, kMaxContext, d.heads));
+        poisoned_bytes(std::max(kernels_->attention_scratch_bytes(count, 1, kMaxContext, d.heads),
+                                kernels_->scale_heads_scratch_bytes(count, d.heads)));
     const ExpertSizes experts{.dim = d.dim,
                               .inner = d.ff_dim,
                               .num_experts = d.num_experts,

@@ -15,6 +15,7 @@ namespace {
 struct Way {
   bool in_place = false;
   bool gives_logits = false;
+  bool in_halves = false;        // the first is not told residual and y
   std::vector<bool> lives = {};  // by row; empty: not told
   // Unless nullptr: the problem's weights are in 8 bits.
   const float* up_scales = nullptr;
@@ -120,6 +121,13 @@ class ExpertsTest : public KernelsTest {
     const Buffer sequences_dev =
         upload(sequences.empty() ? std::vector<AttentionSequence>(1) : sequences);
     if (!sequences.empty()) params.sequences = sequences_dev.as<AttentionSequence>();
+    if (way.in_halves) {
+      ExpertsParams first = params;
+      first.half = ExpertsHalf::kFirst;
+      first.residual = nullptr, first.y = nullptr;
+      run(kernels_->experts(*stream_, first));
+      params.half = ExpertsHalf::kSecond;
+    }
     run(kernels_->experts(*stream_, params));
     return floats(way.in_place ? copy.device : y);
   }
@@ -155,7 +163,7 @@ TEST_F(ExpertsTest, AgreesWithReference) {
        .num_experts = kMaxExperts,
        .experts_per_token = kMaxExpertsPerToken}};
   for (const ExpertSizes& shape : shapes) {
-    for (const int num_rows : {1, 2, 3, 8, 17, 33, 64, 65, 70, 200}) {
+    for (const int num_rows : {1, 2, 3, 4, 8, 17, 33, 64, 65, 70, 200}) {
       const Problem p = make_problem(shape, num_rows);
       EXPECT_TRUE(rows_close(run_device(p), run_reference(p), shape.dim, tolerance()))
           << shape.num_experts << " experts, " << num_rows << " rows";
@@ -182,7 +190,7 @@ TEST_F(ExpertsTest, WideOnesAgreeWithReference) {
 
 TEST_F(ExpertsTest, AllRowsMayChooseTheSameExperts) {
   const ExpertSizes shape{.dim = 72, .inner = 40, .num_experts = 8, .experts_per_token = 2};
-  for (const int num_rows : {1, 7, 16, 31, 64, 90}) {
+  for (const int num_rows : {1, 4, 7, 16, 31, 64, 90}) {
     std::vector<float> logits;
     for (int r = 0; r < num_rows; ++r) {
       const float step = 0.125f * static_cast<float>(r % 5);  // other weights, the same experts
@@ -307,6 +315,19 @@ TEST_F(ExpertsTest, LogitsMayBeGiven) {
   for (const int num_rows : {9, 80, 1030}) {
     const Problem p = make_problem(shape, num_rows);
     EXPECT_TRUE(bits_equal(run_device(p, 0, num_rows, {.gives_logits = true}), run_device(p)));
+  }
+}
+
+TEST_F(ExpertsTest, HalvesMakeTheWhole) {
+  const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 12, .experts_per_token = 3};
+  for (const int num_rows : {1, 4, 5, 64, 80}) {
+    for (const bool given : {false, true}) {
+      const Problem p = make_problem(shape, num_rows);
+      EXPECT_TRUE(bits_equal(
+          run_device(p, 0, num_rows, {.in_place = true, .gives_logits = given, .in_halves = true}),
+          run_device(p)))
+          << num_rows << " rows, logits given: " << given;
+    }
   }
 }
 

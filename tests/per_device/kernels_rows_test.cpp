@@ -206,6 +206,42 @@ TEST_F(RowsTest, PlanDecodeOfLiveDoneAndPaddingRows) {
   EXPECT_EQ(sequence[num_rows].row, -1) << "wrote past the last row";
 }
 
+// In any place of the step, and whatever the others are.
+TEST_F(RowsTest, PlanDecodeSaysWhetherAnyRowLives) {
+  constexpr int kStride = 1;
+  for (const int num_rows : {1, 33, 64}) {
+    for (int live = -1; live < num_rows; live += std::max(num_rows / 4, 1)) {
+      SCOPED_TRACE(std::to_string(num_rows) + " rows, alive: " + std::to_string(live));
+      std::vector<RowState> states(static_cast<std::size_t>(num_rows));
+      std::vector<std::int32_t> rows;
+      for (int i = 0; i < num_rows; ++i) {
+        states[static_cast<std::size_t>(i)].done = i == live ? 0 : 1;
+        rows.push_back(i != live && i % 3 == 0 ? -1 : i);
+      }
+      const Buffer states_dev = upload(states), rows_dev = upload(rows);
+      const Buffer table = upload(std::vector<std::int32_t>(rows.size() * kStride, 1));
+      const std::size_t ints = rows.size() * sizeof(std::int32_t);
+      const Buffer positions = poisoned_bytes(ints), slots = poisoned_bytes(ints);
+      const Buffer index = poisoned_bytes(ints);
+      const Buffer sequences = poisoned_bytes(rows.size() * sizeof(AttentionSequence));
+      const Buffer any_lives = poisoned_bytes(2 * sizeof(std::uint32_t));
+      const std::uint32_t poison = download<std::uint32_t>(any_lives)[1];
+      run(kernels_->plan_decode(*stream_, {.rows = rows_dev.as<std::int32_t>(),
+                                           .row_states = states_dev.as<RowState>(),
+                                           .page_table = table.as<std::int32_t>(),
+                                           .page_table_stride = kStride,
+                                           .num_rows = num_rows,
+                                           .positions = positions.as<std::int32_t>(),
+                                           .cache_slots = slots.as<std::int32_t>(),
+                                           .sequences = sequences.as<AttentionSequence>(),
+                                           .input_index = index.as<std::int32_t>(),
+                                           .any_lives = any_lives.as<std::uint32_t>()}));
+      EXPECT_EQ(download<std::uint32_t>(any_lives),
+                (std::vector<std::uint32_t>{live >= 0 ? 1u : 0u, poison}));
+    }
+  }
+}
+
 // Which rows of a step begin with the same pages.
 class PlanSharedPrefixesTest : public KernelsTest {
  protected:

@@ -139,18 +139,9 @@ void CpuStream::push(Item item) {
   GAPLESS_CHECK(queue_.push(std::move(item)));
 }
 
-CpuStream::OnlyIf::OnlyIf(CpuStream& stream, std::function<bool()> holds) : stream_(stream) {
-  GAPLESS_CHECK_MSG(!stream_.condition_, "conditions of a stream are not nested");
-  stream_.condition_ = std::move(holds);
-}
-
-CpuStream::OnlyIf::~OnlyIf() {
-  stream_.condition_ = nullptr;
-}
-
 Status CpuStream::enqueue(CpuOp op) {
-  if (condition_) {
-    op = [holds = condition_, then = std::move(op)] { return holds() ? then() : ok_status(); };
+  if (flag_ != nullptr) {
+    op = [flag = flag_, then = std::move(op)] { return *flag != 0 ? then() : ok_status(); };
   }
   if (capturing_) {
     captured_.push_back(std::move(op));
@@ -236,6 +227,7 @@ Status CpuStream::begin_capture() {
 
 StatusOr<std::unique_ptr<Graph>> CpuStream::end_capture() {
   if (!capturing_) return invalid_argument("stream {}: end_capture without a capture", name_);
+  if (flag_ != nullptr) return invalid_argument("stream {}: end_capture before end_if", name_);
   capturing_ = false;
   count(device_.counter_cells_.allocations);
   return std::unique_ptr<Graph>(std::make_unique<CpuGraph>(device_, std::exchange(captured_, {})));
@@ -251,6 +243,18 @@ Status CpuStream::launch(Graph& graph) {
       state = run_op(op).with_context(name_);
     }
   });
+  return ok_status();
+}
+
+Status CpuStream::begin_if(const std::uint32_t* flag_dev) {
+  if (flag_ != nullptr) return invalid_argument("stream {}: begin_if before end_if", name_);
+  flag_ = flag_dev;
+  return ok_status();
+}
+
+Status CpuStream::end_if() {
+  if (flag_ == nullptr) return invalid_argument("stream {}: end_if without begin_if", name_);
+  flag_ = nullptr;
   return ok_status();
 }
 

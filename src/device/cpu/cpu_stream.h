@@ -93,20 +93,10 @@ class CpuStream : public Stream {
   StatusOr<std::unique_ptr<Graph>> end_capture() override;
   Status launch(Graph& graph) override;
   Status synchronize() override;
+  // The flag is looked at outside of captures too.
+  Status begin_if(const std::uint32_t* flag_dev) override;
+  Status end_if() override;
   void* native_handle() override { return this; }
-
-  // For kernels/cpu: what is enqueued while it lives runs only where `holds` is true when its turn
-  // comes, in a graph at each launch. Not nested.
-  class OnlyIf {
-   public:
-    OnlyIf(CpuStream& stream, std::function<bool()> holds);
-    ~OnlyIf();
-    OnlyIf(const OnlyIf&) = delete;
-    OnlyIf& operator=(const OnlyIf&) = delete;
-
-   private:
-    CpuStream& stream_;
-  };
 
  private:
   friend class CpuDevice;
@@ -124,7 +114,7 @@ class CpuStream : public Stream {
   const std::string name_;
   bool capturing_ = false;
   std::vector<CpuOp> captured_;
-  std::function<bool()> condition_;  // OnlyIf's; empty: none
+  const std::uint32_t* flag_ = nullptr;  // begin_if's; nullptr: none
   BoundedQueue<Item> queue_;
   std::thread thread_;  // last: it uses everything above
 };

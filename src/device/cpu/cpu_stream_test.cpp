@@ -62,27 +62,39 @@ TEST_F(CpuStreamTest, EnqueueDoesNotWaitForTheWork) {
 TEST_F(CpuStreamTest, ConditionalWorkRunsOnlyWhereTheConditionHoldsThen) {
   const auto work = stream();
   std::vector<int> log;
-  bool holds = false;
+  std::uint32_t flag = 1;
   ASSERT_TRUE(work->begin_capture().ok());
-  {
-    const CpuStream::OnlyIf only_if(*work, [&holds] { return holds; });
-    ASSERT_TRUE(work->enqueue(append(log, 1)).ok());
-    ASSERT_TRUE(work->enqueue(append(log, 2)).ok());
-  }
+  ASSERT_TRUE(work->begin_if(&flag).ok());
+  ASSERT_TRUE(work->enqueue(append(log, 1)).ok());
+  ASSERT_TRUE(work->enqueue(append(log, 2)).ok());
+  ASSERT_TRUE(work->end_if().ok());
   ASSERT_TRUE(work->enqueue(append(log, 3)).ok());
   const auto graph = work->end_capture();
   ASSERT_TRUE(graph.ok());
+  flag = 0;
   ASSERT_TRUE(work->launch(**graph).ok());
   ASSERT_TRUE(work->synchronize().ok());
   EXPECT_EQ(log, (std::vector<int>{3}));
-  ASSERT_TRUE(work->enqueue([&holds] {
-                    holds = true;
+  ASSERT_TRUE(work->enqueue([&flag] {
+                    flag = 1;
                     return ok_status();
                   })
                   .ok());
   ASSERT_TRUE(work->launch(**graph).ok());
   ASSERT_TRUE(work->synchronize().ok());
   EXPECT_EQ(log, (std::vector<int>{3, 1, 2, 3}));
+}
+
+TEST_F(CpuStreamTest, TheConditionIsLookedAtOutsideOfCapturesToo) {
+  const auto work = stream();
+  std::vector<int> log;
+  std::uint32_t flag = 0;
+  ASSERT_TRUE(work->begin_if(&flag).ok());
+  ASSERT_TRUE(work->enqueue(append(log, 1)).ok());
+  ASSERT_TRUE(work->end_if().ok());
+  ASSERT_TRUE(work->enqueue(append(log, 2)).ok());
+  ASSERT_TRUE(work->synchronize().ok());
+  EXPECT_EQ(log, (std::vector<int>{2}));
 }
 
 TEST_F(CpuStreamTest, StreamsRunSideBySide) {

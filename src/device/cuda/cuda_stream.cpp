@@ -1,11 +1,14 @@
 #include "device/cuda/cuda_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/cuda/cuda_error.h"
+#include "device/cuda/set_condition.h"
 
 namespace gapless {
 namespace {
@@ -98,6 +101,7 @@ CudaStream::CudaStream(CudaDevice& device, std::string_view name, cudaStream_t s
 
 CudaStream::~CudaStream() {
   (void)device_.make_current();
+  if (in_if_) (void)end_if();
   if (capturing_) (void)end_capture();
   // Errors of the queued work belong to whoever waits for it.
   (void)cudaStreamSynchronize(stream_);
@@ -178,6 +182,7 @@ Status CudaStream::begin_capture() {
 
 StatusOr<std::unique_ptr<Graph>> CudaStream::end_capture() {
   if (!capturing_) return invalid_argument("stream {}: end_capture without a capture", name_);
+  if (in_if_) return invalid_argument("stream {}: end_capture before end_if", name_);
   capturing_ = false;
   count(device_.counter_cells_.allocations);
   GAPLESS_RETURN_IF_ERROR(device_.make_current());
@@ -201,6 +206,106 @@ Status CudaStream::launch(Graph& graph) {
   }
   GAPLESS_RETURN_IF_ERROR(device_.make_current());
   return check(cudaGraphLaunch(cuda_graph->graph_, stream_), "cudaGraphLaunch");
+}
+
+StatusOr<CudaStream::CapturePoint> CudaStream::capture_point() const {
+  CapturePoint point;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t* nodes = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  GAPLESS_RETURN_IF_ERROR(check(
+      cudaStreamGetCaptureInfo(stream_, &status, nullptr, &point.graph, &nodes, &edges, &count),
+      "cudaStreamGetCaptureInfo"));
+  if (status != cudaStreamCaptureStatusActive) {
+    return make_error(StatusCode::kDeviceError, "stream {}: the capture has failed", name_);
+  }
+  point.nodes.assign(nodes, nodes + count);
+  point.edges.resize(count);
+  if (edges != nullptr) point.edges.assign(edges, edges + count);
+  return point;
+}
+
+Status CudaStream::capture_into(cudaGraph_t graph, const cudaGraphNode_t* after) {
+  return check(cudaStreamBeginCaptureToGraph(stream_, graph, after, nullptr, after != nullptr,
+                                             cudaStreamCaptureModeThreadLocal),
+               "cudaStreamBeginCaptureToGraph");
+}
+
+Status CudaStream::begin_if(const std::uint32_t* flag_dev) {
+  if (in_if_) return invalid_argument("stream {}: begin_if before end_if", name_);
+  in_if_ = true;
+  if (!capturing_) return ok_status();
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
+  GAPLESS_ASSIGN_OR_RETURN(CapturePoint point, capture_point());
+  cudaGraphConditionalHandle condition = 0;
+  GAPLESS_RETURN_IF_ERROR(check(cudaGraphConditionalHandleCreate(&condition, point.graph),
+                                "cudaGraphConditionalHandleCreate"));
+  GAPLESS_RETURN_IF_ERROR(
+      check(launch_set_condition(condition, flag_dev, stream_), "set_condition"));
+  GAPLESS_ASSIGN_OR_RETURN(point, capture_point());
+  cudaGraphNodeParams node = {};
+  node.type = cudaGraphNodeTypeConditional;
+  node.conditional.handle = condition;
+  node.conditional.type = cudaGraphCondTypeIf;
+  node.conditional.size = 1;
+  // The stream goes on in the body, so it leaves the graph around it for a while.
+  GAPLESS_RETURN_IF_ERROR(check(cudaStreamEndCapture(stream_, &outer_), "cudaStreamEndCapture"));
+  GAPLESS_RETURN_IF_ERROR(check(cudaGraphAddNode(&if_node_, outer_, point.nodes.data(),
+                                                 point.edges.data(), point.nodes.size(), &node),
+                                "cudaGraphAddNode"));
+  return capture_into(node.conditional.phGraph_out[0], nullptr);
+}
+
+Status CudaStream::end_if() {
+  if (!in_if_) return invalid_argument("stream {}: end_if without begin_if", name_);
+  in_if_ = false;
+  if (!capturing_) return ok_status();
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
+  cudaGraph_t body = nullptr;
+  GAPLESS_RETURN_IF_ERROR(check(cudaStreamEndCapture(stream_, &body), "cudaStreamEndCapture"));
+  return capture_into(outer_, &if_node_);
+}
+
+Status CudaStream::go_on_from(CapturePoint& point) {
+  return check(
+      cudaStreamUpdateCaptureDependencies(stream_, point.nodes.data(), point.edges.data(),
+                                          point.nodes.size(), cudaStreamSetCaptureDependencies),
+      "cudaStreamUpdateCaptureDependencies");
+}
+
+Status CudaStream::begin_branch() {
+  if (!capturing_) return ok_status();
+  if (branch_begin_ || branch_end_) {
+    return invalid_argument("stream {}: begin_branch before join_branch", name_);
+  }
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
+  GAPLESS_ASSIGN_OR_RETURN(branch_begin_, capture_point());
+  return ok_status();
+}
+
+Status CudaStream::end_branch() {
+  if (!capturing_) return ok_status();
+  if (!branch_begin_) return invalid_argument("stream {}: end_branch without a branch", name_);
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
+  GAPLESS_ASSIGN_OR_RETURN(branch_end_, capture_point());
+  CapturePoint begin = *std::exchange(branch_begin_, std::nullopt);
+  return go_on_from(begin);
+}
+
+Status CudaStream::join_branch() {
+  if (!capturing_) return ok_status();
+  if (!branch_end_) return invalid_argument("stream {}: join_branch without a branch", name_);
+  GAPLESS_RETURN_IF_ERROR(device_.make_current());
+  GAPLESS_ASSIGN_OR_RETURN(CapturePoint both, capture_point());
+  const CapturePoint branch = *std::exchange(branch_end_, std::nullopt);
+  for (std::size_t i = 0; i < branch.nodes.size(); ++i) {
+    // The same where nothing was enqueued.
+    if (std::ranges::find(both.nodes, branch.nodes[i]) != both.nodes.end()) continue;
+    both.nodes.push_back(branch.nodes[i]);
+    both.edges.push_back(branch.edges[i]);
+  }
+  return go_on_from(both);
 }
 
 Status CudaStream::synchronize() {

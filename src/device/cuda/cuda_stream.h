@@ -3,7 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "device/cuda/cuda_device.h"
 #include "device/device.h"
@@ -65,6 +67,13 @@ class CudaStream : public Stream {
   Status begin_capture() override;
   StatusOr<std::unique_ptr<Graph>> end_capture() override;
   Status launch(Graph& graph) override;
+  // In a capture a conditional node, whose body is captured in place of the graph.
+  Status begin_if(const std::uint32_t* flag_dev) override;
+  Status end_if() override;
+  // No stream of its own: only what the next piece of captured work follows is set.
+  Status begin_branch() override;
+  Status end_branch() override;
+  Status join_branch() override;
   Status synchronize() override;
   // Makes the stream's device current for the calling thread, so that a kernel may be launched.
   void* native_handle() override;
@@ -76,12 +85,27 @@ class CudaStream : public Stream {
   Status refuse_during_capture(std::string_view call) const;
   // InvalidArgument for an event of another device.
   StatusOr<CudaEvent*> own_event(Event& event) const;
+  // Of the capture under way: its graph, and what the next piece of work will follow.
+  struct CapturePoint {
+    cudaGraph_t graph = nullptr;
+    std::vector<cudaGraphNode_t> nodes;
+    std::vector<cudaGraphEdgeData> edges;  // from each of them
+  };
+  StatusOr<CapturePoint> capture_point() const;
+  Status go_on_from(CapturePoint& point);
+  Status capture_into(cudaGraph_t graph, const cudaGraphNode_t* after);
   Status copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 
   CudaDevice& device_;
   const std::string name_;
   const cudaStream_t stream_;
   bool capturing_ = false;
+  bool in_if_ = false;
+  // While the body of a conditional node is captured: the graph around it, and the node.
+  cudaGraph_t outer_ = nullptr;
+  cudaGraphNode_t if_node_ = nullptr;
+  std::optional<CapturePoint> branch_begin_,
+      branch_end_;  // of a branch that is open, or to be joined
 };
 
 }  // namespace gapless

@@ -1,7 +1,6 @@
 #include "kernels/cpu/cpu_kernels.h"
 
 #include <algorithm>
-#include <span>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/enqueue_on_cpu.h"
@@ -60,6 +59,7 @@ Status CpuKernels::gate(Stream& stream, const GateParams& params) {
 }
 
 Status CpuKernels::experts(Stream& stream, const ExpertsParams& params) {
+  if (params.half == ExpertsHalf::kFirst) return ok_status();  // the second has all of it
   return enqueue_on_cpu(
       stream, [&ops = ops_](const ExpertsParams& p) { cpu::experts(ops, p); }, params);
 }
@@ -110,17 +110,6 @@ Status CpuKernels::paged_attention(Stream& stream, const PagedAttentionParams& p
   return enqueue_on_cpu(
       stream, [&ops = ops_](const PagedAttentionParams& p) { cpu::paged_attention(ops, p); },
       params);
-}
-
-Status CpuKernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& params) {
-  if (!params.decode) return Kernels::decoder_blocks(stream, params);
-  const std::span sequences(params.sequences, static_cast<std::size_t>(params.num_sequences));
-  const CpuStream::OnlyIf someone_lives(
-      *static_cast<CpuStream*>(stream.native_handle()), [sequences] {
-        return std::any_of(sequences.begin(), sequences.end(),
-                           [](const AttentionSequence& row) { return row.num_tokens != 0; });
-      });
-  return Kernels::decoder_blocks(stream, params);
 }
 
 Status CpuKernels::grammar_masks(Stream& stream, const GrammarMasksParams& params) {

@@ -29,7 +29,6 @@ class CpuKernels final : public ReferenceKernels {
   Status embed(Stream& stream, const EmbedParams& params) override;
   Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params) override;
   Status paged_attention(Stream& stream, const PagedAttentionParams& params) override;
-  Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params) override;
   Status grammar_masks(Stream& stream, const GrammarMasksParams& params) override;
   Status sample(Stream& stream, const SampleParams& params) override;
   Status top_logprobs(Stream& stream, const TopLogprobsParams& params) override;

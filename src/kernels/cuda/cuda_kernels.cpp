@@ -112,10 +112,12 @@ Status CudaKernels::gate(Stream& stream, const GateParams& params) {
 
 Status CudaKernels::experts(Stream& stream, const ExpertsParams& params) {
   if (params.logits != nullptr) return cuda::experts(stream, params);
-  LinearParams router =
-      dense_linear(*this, params.x, params.ff.router, params.scratch, params.num_rows);
-  router.decode = params.decode;
-  GAPLESS_RETURN_IF_ERROR(linear(stream, router));
+  if (params.half != ExpertsHalf::kSecond) {
+    LinearParams router =
+        dense_linear(*this, params.x, params.ff.router, params.scratch, params.num_rows);
+    router.decode = params.decode;
+    GAPLESS_RETURN_IF_ERROR(linear(stream, router));
+  }
   ExpertsParams with_logits = params;
   with_logits.logits = params.scratch;
   return cuda::experts(stream, with_logits);

@@ -7,6 +7,7 @@
 // output's sum runs along k in one order (expert_product.cuh) wherever in a tile its row is. A row's experts are added up
 // by their indices, as where rows are few.
 #include <algorithm>
+#include <type_traits>
 
 #include "base/limits.h"
 #include "device/bump_layout.h"
@@ -26,8 +27,30 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-// A block of the product: so many sorted pairs by so many rows of the weights.
-constexpr int kBlockRows = 64, kBlockColumns = 64;
+// A block of the product: so many sorted pairs by so many rows of the weights, and pieces of both that are in shared
+// memory at a time, all but one of them on their way.
+//
+// Of a decode step: few rows chose each expert, and all that counts is how fast weights come. It holds the sums of all slices
+// at once (expert_product.cuh), so that it reads columns in the order of memory.
+struct FlatProduct {
+  static constexpr int kRows = 8, kBuffers = 4;
+  static constexpr bool kHoldsSlices = true;
+};
+struct SquareProduct {
+  static constexpr int kRows = 64, kBuffers = 2;
+  static constexpr bool kHoldsSlices = false;
+};
+
+// The pieces of a product that holds all slices, as SliceWalk's.
+struct ColumnWalk {
+  int columns;
+  int at = 0;
+
+  __device__ bool is_done() const { return at >= columns; }
+  __device__ int begin() const { return at; }
+  __device__ void advance() { at += kSliceColumns; }
+};
+constexpr int kBlockColumns = 64;
 constexpr int kBlockWarps = 4;      // 16 columns each
 constexpr int kSortThreads = 1024;  // of one block
 constexpr int kChooseWarps = 4;     // a row each
@@ -46,15 +69,14 @@ struct Scratch {
     chosen = layout.take_array<ExpertChoice>(pairs);
     place = layout.take_array<std::int32_t>(pairs);
     order = layout.take_array<std::int32_t>(pairs);
-    tiles = layout.take_array<Tile>(
-        static_cast<std::size_t>(max_tiles(static_cast<std::int64_t>(pairs), sizes.num_experts)));
+    tile_rows = num_rows <= kMaxSeats ? FlatProduct::kRows : SquareProduct::kRows;
+    // Every expert may have a tile that is not full.
+    max_tiles =
+        static_cast<int>(pairs) / tile_rows + std::min(static_cast<int>(pairs), sizes.num_experts);
+    tiles = layout.take_array<Tile>(static_cast<std::size_t>(max_tiles));
     num_tiles = layout.take_array<std::int32_t>(1);
     inner = layout.take_array<Bf16>(pairs * 2 * static_cast<std::size_t>(sizes.inner));
     out = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(sizes.dim));
-  }
-  // Every expert may have a tile that is not full.
-  static std::int64_t max_tiles(std::int64_t pairs, int num_experts) {
-    return pairs / kBlockRows + std::min<std::int64_t>(pairs, num_experts);
   }
 
   Bf16* logits;
@@ -65,6 +87,7 @@ struct Scratch {
   std::int32_t* num_tiles;
   Bf16* inner;  // [pairs, 2 * inner], sorted
   Bf16* out;    // [pairs, dim], sorted
+  int tile_rows, max_tiles;
 };
 
 // One warp per row.
@@ -100,8 +123,8 @@ __global__ void __launch_bounds__(kSortThreads)
     int first = 0, num_tiles = 0;
     for (int e = 0; e < num_experts; ++e) {
       const int count = next[e];
-      for (int at = 0; at < count; at += kBlockRows) {
-        s.tiles[num_tiles++] = {e, first + at, min(kBlockRows, count - at)};
+      for (int at = 0; at < count; at += s.tile_rows) {
+        s.tiles[num_tiles++] = {e, first + at, min(s.tile_rows, count - at)};
       }
       next[e] = first;
       first += count;
@@ -144,13 +167,14 @@ __device__ int swizzled_bytes(int row, int byte) {
 }
 
 // Blocks: x = columns, y = tile.
-template <typename Weights>
+template <typename Weights, typename Shape>
 __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductParams p) {
+  constexpr int kBlockRows = Shape::kRows, kBuffers = Shape::kBuffers;
   constexpr int kThreads = kBlockWarps * kWarp;
   constexpr int kPieces = kSliceColumns / kVector;  // of a row
-  __shared__ alignas(16) Bf16 x_tile[2][kBlockRows][kSliceColumns];
+  __shared__ alignas(16) Bf16 x_tile[kBuffers][kBlockRows][kSliceColumns];
   constexpr int kRowBytes = kSliceColumns * Weights::kElementBytes;
-  __shared__ alignas(16) char w_tile[2][kBlockColumns][kRowBytes];
+  __shared__ alignas(16) char w_tile[kBuffers][kBlockColumns][kRowBytes];
   __shared__ std::int64_t x_rows[kBlockRows];
   let_successor_start();
   wait_for_predecessor();
@@ -180,25 +204,29 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductPara
       copy_async_16(shared_address(&w_tile[buffer][c][swizzled_bytes<Weights>(c, at)]),
                     valid ? weights + (first_column + c) * row_bytes + from : weights, valid);
     }
+  };
+  std::conditional_t<Shape::kHoldsSlices, ColumnWalk, SliceWalk> ahead{p.in};
+  int filling = 0;
+  // A group of copies for each piece, and empty ones behind the last.
+  const auto load_next = [&] {
+    if (!ahead.is_done()) {
+      load(filling, ahead.begin());
+      ahead.advance();
+    }
     commit_async_copies();
+    filling = (filling + 1) % kBuffers;
   };
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int lane_row = lane / 4;
   const int num_parts = (tile.count + 7) / 8;  // of 8 rows
-  float totals[kBlockRows / 8][4] = {}, sums[kBlockRows / 8][4] = {};
+  constexpr int kParts = kBlockRows / 8;
   int buffer = 0;
-  load(buffer, 0);
-  for (SliceWalk piece{p.in}; !piece.is_done(); buffer ^= 1) {
-    const bool ends_slice = piece.ends_slice();
-    piece.advance();
-    if (!piece.is_done()) {
-      load(buffer ^ 1, piece.begin());
-      wait_async_copies<1>();
-    } else {
-      wait_async_copies<0>();
-    }
+  // The next piece's products.
+  const auto multiply = [&](float(&sums)[kParts][4]) {
+    wait_async_copies<kBuffers - 2>();
     __syncthreads();
+    load_next();  // over the piece before this one, which all are through with
 #pragma unroll
     for (int s = 0; s < kStepsPerSlice; ++s) {
       const int vector = s * (kStepColumns / kVector) + lane % 4;
@@ -210,21 +238,47 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductPara
       const uint4 low = read_weights(warp * 16 + lane_row);
       const uint4 high = read_weights(warp * 16 + lane_row + 8);
 #pragma unroll
-      for (int part = 0; part < kBlockRows / 8; ++part) {
+      for (int part = 0; part < kParts; ++part) {
         if (part >= num_parts) continue;
         const int row = part * 8 + lane_row;
         multiply_step(sums[part], low, high,
                       *reinterpret_cast<const uint4*>(&x_tile[buffer][row][swizzled(row, vector)]));
       }
     }
-    if (ends_slice) {
+    buffer = (buffer + 1) % kBuffers;
+  };
+  float totals[kParts][4] = {};
+  const auto add = [&](const float(&sums)[kParts][4]) {
 #pragma unroll
-      for (int part = 0; part < kBlockRows / 8; ++part) {
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) totals[part][i] += sums[part][i], sums[part][i] = 0;
+      for (int i = 0; i < 4; ++i) totals[part][i] += sums[part][i];
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kBuffers - 1; ++i) load_next();
+  if constexpr (Shape::kHoldsSlices) {
+    float sums[kNumSlices][kParts][4] = {};
+    for (int chunk = 0; chunk < p.in; chunk += kChunkColumns) {
+#pragma unroll
+      for (int slice = 0; slice < kNumSlices; ++slice) {
+        if (chunk + slice * kSliceColumns < p.in) multiply(sums[slice]);
       }
     }
-    __syncthreads();
+#pragma unroll
+    for (int slice = 0; slice < kNumSlices; ++slice) add(sums[slice]);
+  } else {
+    float sums[kParts][4] = {};
+    for (SliceWalk piece{p.in}; !piece.is_done(); piece.advance()) {
+      multiply(sums);
+      if (!piece.ends_slice()) continue;
+      add(sums);
+#pragma unroll
+      for (auto& part : sums) {
+#pragma unroll
+        for (float& sum : part) sum = 0;
+      }
+    }
   }
   // Lanes of neighbouring columns change values: each has both columns of one row then.
   const bool is_odd = lane_row % 2 != 0;
@@ -270,26 +324,71 @@ __global__ void add_kernel(ExpertsParams p, Scratch s) {
   }
 }
 
+template <typename Shape>
+Status launch_product(Stream& stream, const ProductParams& params, int max_tiles) {
+  const LaunchShape shape{
+      .grid = dim3(blocks_for(params.out, kBlockColumns), static_cast<unsigned>(max_tiles)),
+      .block = dim3(kBlockWarps * kWarp)};
+  return params.scales == nullptr
+             ? launch("experts product", stream, shape, product_kernel<NativeExperts, Shape>,
+                      params)
+             : launch("experts product", stream, shape, product_kernel<Fp8Experts, Shape>, params);
+}
+
 Status product(Stream& stream, const LinearWeights& weights, const ProductParams& params,
-               std::int64_t max_tiles) {
+               const Scratch& s) {
   ProductParams p = params;
   p.weights = static_cast<const char*>(weights.weight);
   p.scales = weights.fp8_scales;
   p.in = weights.in, p.out = weights.out;
-  const LaunchShape shape{
-      .grid = dim3(blocks_for(weights.out, kBlockColumns), static_cast<unsigned>(max_tiles)),
-      .block = dim3(kBlockWarps * kWarp)};
-  return weights.fp8_scales == nullptr
-             ? launch("experts product", stream, shape, product_kernel<NativeExperts>, p)
-             : launch("experts product", stream, shape, product_kernel<Fp8Experts>, p);
+  return s.tile_rows == FlatProduct::kRows ? launch_product<FlatProduct>(stream, p, s.max_tiles)
+                                           : launch_product<SquareProduct>(stream, p, s.max_tiles);
+}
+
+// Chooses, sorts and multiplies: all that does not need the residual.
+Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratch& s) {
+  const FeedForward& ff = params.ff;
+  const int pairs = params.num_rows * ff.experts_per_token;
+  GAPLESS_RETURN_IF_ERROR(launch("experts choose", stream,
+                                 {.grid = dim3(blocks_for(params.num_rows, kChooseWarps)),
+                                  .block = dim3(kChooseWarps * kWarp)},
+                                 choose_kernel, static_cast<const Bf16*>(params.logits),
+                                 params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen));
+  GAPLESS_RETURN_IF_ERROR(launch("experts sort", stream,
+                                 {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)},
+                                 sort_kernel, s, pairs, ff.num_experts));
+  ProductParams p = {};
+  p.x = static_cast<const Bf16*>(params.x);
+  p.x_stride = ff.up.in;
+  p.order = s.order;
+  p.pairs_per_row = ff.experts_per_token;
+  p.y = s.inner;
+  p.tiles = s.tiles;
+  p.num_tiles = s.num_tiles;
+  GAPLESS_RETURN_IF_ERROR(product(stream, ff.up, p, s));
+  GAPLESS_RETURN_IF_ERROR(gate(stream, {.x = s.inner,
+                                        .x_stride = ff.up.out,
+                                        .y = s.inner,
+                                        .y_stride = ff.up.out,
+                                        .num_rows = pairs,
+                                        .dim = ff.inner(),
+                                        .activation = ff.activation,
+                                        .up_offset = ff.up_offset}));
+  p.x = s.inner;
+  p.x_stride = ff.up.out;
+  p.pairs_per_row = 0;
+  p.y = s.out;
+  return product(stream, ff.down, p, s);
 }
 
 }  // namespace
 
 std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
-  BumpLayout layout;
-  Scratch(layout, max_rows, sizes);
-  return layout.peak_bytes();
+  // Few rows have more tiles than their share.
+  BumpLayout all, few;
+  Scratch(all, max_rows, sizes);
+  Scratch(few, std::min(max_rows, kMaxSeats), sizes);
+  return std::max(all.peak_bytes(), few.peak_bytes());
 }
 
 Status experts(Stream& stream, const ExpertsParams& params) {
@@ -308,41 +407,13 @@ Status experts(Stream& stream, const ExpertsParams& params) {
   const ExpertSizes sizes = expert_sizes(ff);
   BumpLayout layout(params.scratch);
   const Scratch s(layout, params.num_rows, sizes);
-  if (params.num_rows <= kFasterFewRows) {
+  if (params.num_rows <= kMaxFewRows) {
     return few_row_experts(stream, params, s.inner);
   }
-  const int pairs = params.num_rows * ff.experts_per_token;
-  const std::int64_t max_tiles = Scratch::max_tiles(pairs, ff.num_experts);
-  GAPLESS_RETURN_IF_ERROR(launch("experts choose", stream,
-                                 {.grid = dim3(blocks_for(params.num_rows, kChooseWarps)),
-                                  .block = dim3(kChooseWarps * kWarp)},
-                                 choose_kernel, static_cast<const Bf16*>(params.logits),
-                                 params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen));
-  GAPLESS_RETURN_IF_ERROR(launch("experts sort", stream,
-                                 {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)},
-                                 sort_kernel, s, pairs, ff.num_experts));
-  ProductParams p = {};
-  p.x = static_cast<const Bf16*>(params.x);
-  p.x_stride = ff.up.in;
-  p.order = s.order;
-  p.pairs_per_row = ff.experts_per_token;
-  p.y = s.inner;
-  p.tiles = s.tiles;
-  p.num_tiles = s.num_tiles;
-  GAPLESS_RETURN_IF_ERROR(product(stream, ff.up, p, max_tiles));
-  GAPLESS_RETURN_IF_ERROR(gate(stream, {.x = s.inner,
-                                        .x_stride = ff.up.out,
-                                        .y = s.inner,
-                                        .y_stride = ff.up.out,
-                                        .num_rows = pairs,
-                                        .dim = ff.inner(),
-                                        .activation = ff.activation,
-                                        .up_offset = ff.up_offset}));
-  p.x = s.inner;
-  p.x_stride = ff.up.out;
-  p.pairs_per_row = 0;
-  p.y = s.out;
-  GAPLESS_RETURN_IF_ERROR(product(stream, ff.down, p, max_tiles));
+  if (params.half != ExpertsHalf::kSecond) {
+    GAPLESS_RETURN_IF_ERROR(multiply_sorted(stream, params, s));
+  }
+  if (params.half == ExpertsHalf::kFirst) return ok_status();
   constexpr unsigned kAddThreads = 256;
   return launch("experts add", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kAddThreads)},

@@ -1,19 +1,19 @@
 // Experts for few rows as two launches behind the router's product: the first chooses, multiplies with
 // `up` and gates; the second multiplies with `down`, weighs, and adds the residual.
 //
-//   block = 8 computing warps + 1 copying warp. It owns one tile, 16 rows of the weights' matrix, of
+//   block = 8 computing warps + 4 copying warps, which take stages in turn: to ask for a stage's many small
+//           copies takes a warp about as long as memory takes to bring them. It owns one tile, 16 rows of the weights' matrix, of
 //           every expert that some row chose: 8 gates and their 8 ups, or 16 outputs. So blocks have
 //           equal work whoever was chosen, and a block sees all that is added up to its outputs.
-//   pass  = an expert's tile times up to 16 of the rows that chose it. An expert with more rows has its
-//           tile read again, from the second-level cache.
-//   stage = 1 KB of each row of the tile, in shared memory: one or two chunks of 512 columns, of which warp w
-//           takes the w-th 64. The ring of stages runs on through all passes. x is read from the
-//           second-level cache straight into registers, a stage ahead.
+//   pass  = an expert's tile times the rows that chose it.
+//   stage = 1 KB of each row of the tile and as many columns of the pass' rows of x, in shared memory: one or
+//           two chunks of 512 columns, of which warp w takes the w-th 64. The ring of stages runs on through
+//           all passes.
 //
 // Every block works out anew who chose whom (the route): some thousand instructions instead of two
 // launches. A weight cannot be asked for sooner. The first kernel waits for its predecessor before it
 // lets the second one start, so whoever made the logits is through by then: the second finds its route and
-// fills its stages while the first still runs.
+// fills its stages with weights while the first still runs.
 //
 // Row invariance: products as expert_product.cuh says, a row's experts added up by their indices.
 #include "base/limits.h"
@@ -33,52 +33,60 @@ inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kFewComputeThreads = kProductThreads;
-constexpr int kFewThreads = kFewComputeThreads + kWarp;
+constexpr int kCopyWarps = 4;
+constexpr int kFewThreads = kFewComputeThreads + kCopyWarps * kWarp;
 constexpr int kFewWarps = kFewThreads / kWarp;
-static_assert(kProductWarps == kNumSlices && kMaxSeats <= kMaxFewRows);
-constexpr int kPassRows = 16;
+static_assert(kProductWarps == kNumSlices);
 constexpr int kHalfTile = kTileRows / 2;
 constexpr int kMaxFewPairs = kMaxFewRows * kMaxExpertsPerToken;
 constexpr int kStageRowBytes = 1024;
-constexpr int kFewStageBytes = kTileRows * (kStageRowBytes + 64);
+// Rows in shared memory lie further on in the banks than the row before, by what four lanes read of one: an
+// access of a warp meets 128 bytes of two rows or of four at a time.
+constexpr int row_pitch(int row_bytes, int lane_bytes) {
+  return row_bytes + 4 * lane_bytes;
+}
 
 template <typename Weights>
 struct StageOf {
   static constexpr int kColumns = kStageRowBytes / Weights::kElementBytes;
   static constexpr int kChunks = kColumns / kChunkColumns;
-  // Rows lie further on in the banks than the row before, by what four lanes read of one: an access of a
-  // warp meets 128 bytes of two rows or of four at a time.
   static constexpr int kPitch =
-      kStageRowBytes + 4 * static_cast<int>(sizeof(typename Weights::Raw));
-  static_assert(kTileRows * kPitch <= kFewStageBytes);
+      row_pitch(kStageRowBytes, static_cast<int>(sizeof(typename Weights::Raw)));
+  static constexpr int kXPitch = row_pitch(kColumns * static_cast<int>(sizeof(Bf16)), 16);
+  static constexpr int kX = kTileRows * kPitch;
+  static constexpr int kBytes = kX + kMaxFewRows * kXPitch;
 };
 
 // A pair is a row and one of its experts, numbered row * experts_per_token + choice. Places of pairs are
 // counted through the experts by their indices, those of an expert by their rows.
 struct Route {
-  unsigned long long rows_of[kMaxExperts];  // bit r: row r chose it
-  float weight[kMaxFewPairs];               // by pair
-  std::uint16_t first_place[kMaxExperts];   // of an expert that somebody chose
-  std::uint16_t experts[kMaxExperts];       // those, num_experts of them
-  std::uint16_t pair_at[kMaxFewPairs];      // by place
-  std::uint8_t expert[kMaxFewPairs];        // by pair
+  unsigned rows_of[kMaxExperts];          // bit r: row r chose it
+  Bf16 weight[kMaxFewPairs];              // by pair
+  std::uint8_t first_place[kMaxExperts];  // of an expert that somebody chose
+  std::uint8_t experts[kMaxExperts];      // those, num_experts of them
+  std::uint8_t pair_at[kMaxFewPairs];     // by place
+  std::uint8_t expert[kMaxFewPairs];      // by pair
   int num_experts;
 };
-static_assert(kMaxFewRows <= 64 && kMaxExperts <= 256);
+static_assert(kMaxFewRows <= 32 && kMaxExperts <= 256 && kMaxFewPairs <= 256);
 
 // Shared memory of a block, in bytes.
+template <typename Weights>
 struct FewLayout {
+  static constexpr int kStageBytes = StageOf<Weights>::kBytes;
+  // Sums of the warps, of two passes.
+  static constexpr int kSumsBytes = kProductWarps * kMaxFewRows * kTileRows * 4;
   static constexpr int kOutBytes = kMaxFewRows * kTileRows * 4;  // sums over experts
-  static constexpr int kFixedBytes = kReduceBytes + kOutBytes + sizeof(Route) + 256;
-  // As row_linear's: two blocks fit on a multiprocessor of 9.0a.
-  static constexpr int kBudget = kPath.has_warpgroups ? 112 << 10 : kSmallestSharedBytes - 1024;
-  static constexpr int kNumStages = (kBudget - kFixedBytes) / kFewStageBytes;
-  static constexpr int kReduce = kNumStages * kFewStageBytes;
-  static constexpr int kOut = kReduce + kReduceBytes;
+  static constexpr int kFixedBytes = 2 * kSumsBytes + kOutBytes + sizeof(Route) + 128;
+  // Two blocks fit on a multiprocessor of 9.0a: that of the next kernel, or of what runs beside this one.
+  static constexpr int kBudget = kPath.has_warpgroups ? 113 << 10 : kSmallestSharedBytes - 1024;
+  static constexpr int kNumStages = (kBudget - kFixedBytes) / kStageBytes;
+  static constexpr int kSums = kNumStages * kStageBytes;
+  static constexpr int kOut = kSums + 2 * kSumsBytes;
   static constexpr int kRoute = kOut + kOutBytes;
   static constexpr int kBarriers = kRoute + (sizeof(Route) + 7) / 8 * 8;
   static constexpr int kBytes = kBarriers + 2 * kNumStages * 8;
-  static_assert(kNumStages >= 4 && kBytes <= kBudget);
+  static_assert(kNumStages >= 3 && kBytes <= kBudget);
 };
 
 struct FewExperts {
@@ -111,15 +119,15 @@ __device__ void find_route(const FewExperts& p, Route& route) {
     if (lane >= p.per_token) continue;
     const int pair = row * p.per_token + lane;
     route.expert[pair] = static_cast<std::uint8_t>(choice.expert);
-    route.weight[pair] = choice.weight;
-    if (lives) atomicOr(&route.rows_of[choice.expert], 1ull << row);
+    route.weight[pair] = __float2bfloat16_rn(choice.weight);  // which it is rounded to
+    if (lives) atomicOr(&route.rows_of[choice.expert], 1u << row);
   }
   __syncthreads();
   if (warp == 0) {
     int num_experts = 0, num_places = 0;
     for (int base = 0; base < p.num_experts; base += kWarp) {
       const int e = base + lane;
-      const int rows = e < p.num_experts ? __popcll(route.rows_of[e]) : 0;
+      const int rows = e < p.num_experts ? __popc(route.rows_of[e]) : 0;
       const unsigned chosen = __ballot_sync(kFullWarp, rows > 0);
       int up_to_here = rows;
 #pragma unroll
@@ -129,8 +137,8 @@ __device__ void find_route(const FewExperts& p, Route& route) {
       }
       if (rows > 0) {
         route.experts[num_experts + __popc(chosen & ((1u << lane) - 1))] =
-            static_cast<std::uint16_t>(e);
-        route.first_place[e] = static_cast<std::uint16_t>(num_places + up_to_here - rows);
+            static_cast<std::uint8_t>(e);
+        route.first_place[e] = static_cast<std::uint8_t>(num_places + up_to_here - rows);
       }
       num_experts += __popc(chosen);
       num_places += __shfl_sync(kFullWarp, up_to_here, kWarp - 1);
@@ -140,32 +148,37 @@ __device__ void find_route(const FewExperts& p, Route& route) {
   __syncthreads();
   for (int pair = threadIdx.x; pair < p.num_rows * p.per_token; pair += kFewThreads) {
     const int row = pair / p.per_token, e = route.expert[pair];
-    const unsigned long long rows = route.rows_of[e];
+    const unsigned rows = route.rows_of[e];
     if ((rows >> row & 1) == 0) continue;  // a dead row
-    const int place = route.first_place[e] + __popcll(rows & ((1ull << row) - 1));
-    route.pair_at[place] = static_cast<std::uint16_t>(pair);
+    const int place = route.first_place[e] + __popc(rows & ((1u << row) - 1));
+    route.pair_at[place] = static_cast<std::uint8_t>(pair);
   }
   __syncthreads();
 }
 
-// The passes of all experts, in order. Copying and computing warps walk alike.
-struct PassWalk {
+// The stages of all passes, in order. Copying and computing warps walk alike.
+template <typename Weights>
+struct FewWalk {
   const Route& route;
+  int in;         // columns
   int index = 0;  // of the expert
-  int first = 0;  // of the pass' pairs among the expert's
+  int begin = 0;  // of the stage's columns
+  int step = 0;   // stages so far
 
   __device__ bool is_done() const { return index == route.num_experts; }
   __device__ int expert() const { return route.experts[index]; }
-  __device__ int num_left() const { return __popcll(route.rows_of[expert()]) - first; }
-  __device__ int num_rows() const { return min(kPassRows, num_left()); }
-  __device__ int place() const { return route.first_place[expert()] + first; }
+  __device__ int num_rows() const { return __popc(route.rows_of[expert()]); }
+  __device__ int place() const { return route.first_place[expert()]; }
+  __device__ int num_columns() const { return min(StageOf<Weights>::kColumns, in - begin); }
+  __device__ bool ends_pass() const { return begin + StageOf<Weights>::kColumns >= in; }
+  __device__ int slot() const { return step % FewLayout<Weights>::kNumStages; }
+  __device__ int turn() const { return step / FewLayout<Weights>::kNumStages; }
   __device__ void advance() {
-    if (num_left() > kPassRows) {
-      first += kPassRows;
-    } else {
-      ++index;
-      first = 0;
-    }
+    ++step;
+    begin += StageOf<Weights>::kColumns;
+    if (begin < in) return;
+    begin = 0;
+    ++index;
   }
 };
 
@@ -179,41 +192,92 @@ __device__ int matrix_row(const FewExperts& p, int i) {
   }
 }
 
-// The copying lanes.
-template <bool kUp, typename Weights>
-__device__ void fill_few_stages(const FewExperts& p, const Route& route, std::uint32_t shared) {
-  using L = FewLayout;
-  const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
-  // The tile is two times eight rows of the matrix. The last one of `down` may lack the second eight.
-  const int low_row = matrix_row<kUp>(p, 0), high_row = matrix_row<kUp>(p, kHalfTile);
-  const int num_rows = high_row < p.out ? kTileRows : kHalfTile;
-  int step = 0;
-  for (PassWalk pass{route}; !pass.is_done(); pass.advance()) {
-    const std::int64_t row_bytes = std::int64_t{2} * p.in;
-    const char* const matrix = p.weights + pass.expert() * p.out * row_bytes;
-    const char* const low = matrix + low_row * row_bytes;
-    const char* const high = matrix + high_row * row_bytes;
-    const int num_bytes = p.in * Weights::kElementBytes;
-    for (int begin = 0; begin < num_bytes; begin += kStageRowBytes, ++step) {
-      const int slot = step % L::kNumStages;
-      const int bytes = min(kStageRowBytes, num_bytes - begin);
-      if (step >= L::kNumStages) {
-        wait_barrier(empty + slot * 8, (step / L::kNumStages - 1) & 1);
-      }
-      expect_copies(full + slot * 8, num_rows * bytes);
-      const std::uint32_t stage = shared + slot * kFewStageBytes;
-#pragma unroll
-      for (int i = 0; i < kTileRows; ++i) {
-        const char* const from = (i < kHalfTile ? low : high) + i % kHalfTile * row_bytes + begin;
-        if (i < num_rows) {
-          copy_bytes_async<Reading::kOnce>(stage + i * StageOf<Weights>::kPitch, from, bytes,
-                                           full + slot * 8);
-        }
-      }
-      complete_copies(full + slot * 8);
+// A copying warp, all lanes together: rows of `bytes` bytes each, a lane's each where there is a copy engine.
+template <Reading kReading, typename RowOf>
+__device__ void copy_rows(std::uint32_t to, int pitch, int num_rows, int bytes,
+                          std::uint32_t barrier, const RowOf& row_of) {
+  if constexpr (kHasCopyEngine) {
+    const int row = threadIdx.x % kWarp;
+    if (row < num_rows) {
+      copy_bytes_async<kReading>(to + row * pitch, row_of(row), bytes, barrier);
+    }
+  } else {
+    for (int row = 0; row < num_rows; ++row) {
+      copy_bytes_async<kReading>(to + row * pitch, row_of(row), bytes, barrier);
     }
   }
 }
+
+template <bool kUp, typename Weights>
+class FewStages {
+ public:
+  using Walk = FewWalk<Weights>;
+  using Stage = StageOf<Weights>;
+  using L = FewLayout<Weights>;
+
+  __device__ FewStages(const FewExperts& p, const Route& route, std::uint32_t shared)
+      : p_(p), route_(route), shared_(shared) {}
+
+  // A copying warp, of kCopyWarps.
+  __device__ void fill(int warp) const {
+    const auto is_own = [warp](const Walk& walk) { return walk.step % kCopyWarps == warp; };
+    Walk ahead{route_, p_.in};
+    // Weights alone, where they may be asked for before the predecessor is through.
+    constexpr int kNumAhead = kHasCopyEngine ? L::kNumStages : 0;
+    for (; ahead.step < kNumAhead && !ahead.is_done(); ahead.advance()) {
+      if (is_own(ahead)) copy_weights(ahead);
+    }
+    wait_for_predecessor();
+    for (Walk walk{route_, p_.in}; walk.step < ahead.step; walk.advance()) {
+      if (is_own(walk)) copy_x(walk);
+    }
+    for (; !ahead.is_done(); ahead.advance()) {
+      if (!is_own(ahead)) continue;
+      if (ahead.turn() > 0) wait_barrier(empty(ahead.slot()), (ahead.turn() - 1) & 1);
+      copy_weights(ahead);
+      copy_x(ahead);
+    }
+  }
+
+  __device__ std::uint32_t full(int slot) const { return shared_ + L::kBarriers + slot * 8; }
+  __device__ std::uint32_t empty(int slot) const { return full(L::kNumStages + slot); }
+  __device__ std::uint32_t stage(int slot) const { return shared_ + slot * L::kStageBytes; }
+
+ private:
+  __device__ void copy_weights(const Walk& walk) const {
+    // The tile is two times eight rows of the matrix. The last one of `down` may lack the second eight.
+    const int num_rows = matrix_row<kUp>(p_, kHalfTile) < p_.out ? kTileRows : kHalfTile;
+    const int bytes = walk.num_columns() * Weights::kElementBytes;
+    const std::uint32_t barrier = full(walk.slot());
+    if (threadIdx.x % kWarp == 0) {
+      const int x_bytes = walk.num_columns() * static_cast<int>(sizeof(Bf16));
+      expect_copies(barrier, num_rows * bytes + walk.num_rows() * x_bytes);
+    }
+    __syncwarp();
+    const std::int64_t row_bytes = std::int64_t{2} * p_.in;
+    const char* const columns = p_.weights + walk.expert() * p_.out * row_bytes +
+                                std::int64_t{walk.begin} * Weights::kElementBytes;
+    copy_rows<Reading::kOnce>(
+        stage(walk.slot()), Stage::kPitch, num_rows, bytes, barrier,
+        [&](int row) { return columns + matrix_row<kUp>(p_, row) * row_bytes; });
+  }
+
+  __device__ void copy_x(const Walk& walk) const {
+    const std::uint32_t barrier = full(walk.slot());
+    copy_rows<Reading::kOften>(
+        stage(walk.slot()) + Stage::kX, Stage::kXPitch, walk.num_rows(),
+        walk.num_columns() * static_cast<int>(sizeof(Bf16)), barrier, [&](int row) {
+          const int place = walk.place() + row;
+          const int x_row = kUp ? route_.pair_at[place] / p_.per_token : place;
+          return p_.x + std::int64_t{x_row} * p_.in + walk.begin;
+        });
+    complete_copies(barrier);
+  }
+
+  const FewExperts& p_;
+  const Route& route_;
+  const std::uint32_t shared_;
+};
 
 // Eight elements of a row in a stage.
 template <typename Weights>
@@ -227,141 +291,89 @@ __device__ __forceinline__ uint4 read_weights(std::uint32_t address) {
   }
 }
 
-// A lane's operands of x for one stage.
+// The sums of a warp's slice of a stage's columns.
 template <typename Weights>
-struct StageX {
-  uint4 values[StageOf<Weights>::kChunks][kStepsPerSlice][kPassRows / 8];
-};
-
-// Reads x, stage after stage, for who asks for a stage before it computes the one before.
-template <bool kUp, typename Weights>
-class XReader {
- public:
-  __device__ XReader(const FewExperts& p, const Route& route) : p_(p), pass_{route} { find_rows(); }
-
-  // Nothing behind the last stage.
-  __device__ void read(StageX<Weights>& x) {
-    if (pass_.is_done()) return;
-    using Stage = StageOf<Weights>;
-    const int lane_column = lane_column_of_slice();
+__device__ __forceinline__ void multiply_few(float (&sums)[4], std::uint32_t stage, int num_columns,
+                                             int num_rows) {
+  using Stage = StageOf<Weights>;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const std::uint32_t weights = stage + lane / 4 * Stage::kPitch;
+  const std::uint32_t x_row = stage + Stage::kX + lane / 4 * Stage::kXPitch;
 #pragma unroll
-    for (int chunk = 0; chunk < Stage::kChunks; ++chunk) {
+  for (int chunk = 0; chunk < Stage::kChunks; ++chunk) {
 #pragma unroll
-      for (int s = 0; s < kStepsPerSlice; ++s) {
-        const int column = begin_ + chunk * kChunkColumns + lane_column + s * kStepColumns;
-#pragma unroll
-        for (int n = 0; n < kBlocks; ++n) {
-          const bool valid = rows_[n] != nullptr && column < p_.in;
-          x.values[chunk][s][n] =
-              valid ? *reinterpret_cast<const uint4*>(rows_[n] + column) : uint4{};
-        }
+    for (int s = 0; s < kStepsPerSlice; ++s) {
+      const int column =
+          chunk * kChunkColumns + warp * kSliceColumns + s * kStepColumns + lane % 4 * kVector;
+      uint4 low = {}, high = {};
+      std::uint32_t x[4] = {};
+      if (column < num_columns) {
+        const std::uint32_t from = weights + column * Weights::kElementBytes;
+        low = read_weights<Weights>(from);
+        high = read_weights<Weights>(from + kHalfTile * Stage::kPitch);
+        if (lane / 4 < num_rows) load_shared(x, x_row + column * static_cast<int>(sizeof(Bf16)));
       }
-    }
-    begin_ += Stage::kColumns;
-    if (begin_ < p_.in) return;
-    begin_ = 0;
-    pass_.advance();
-    find_rows();
-  }
-
-  // Of the first column that the lane reads of its warp's slice.
-  __device__ static int lane_column_of_slice() {
-    return threadIdx.x / kWarp * kSliceColumns + threadIdx.x % 4 * kVector;
-  }
-
- private:
-  static constexpr int kBlocks = kPassRows / 8;
-
-  __device__ void find_rows() {
-    if (pass_.is_done()) return;
-    const int num_rows = pass_.num_rows();
-#pragma unroll
-    for (int n = 0; n < kBlocks; ++n) {
-      const int row = n * 8 + threadIdx.x % kWarp / 4, place = pass_.place() + row;
-      rows_[n] = nullptr;
-      if (row >= num_rows) continue;
-      const int x_row = kUp ? pass_.route.pair_at[place] / p_.per_token : place;
-      rows_[n] = p_.x + std::int64_t{x_row} * p_.in;
+      multiply_step(sums, low, high, {x[0], x[1], x[2], x[3]});
     }
   }
+}
 
-  const FewExperts& p_;
-  PassWalk pass_;
-  int begin_ = 0;
-  const Bf16* rows_[kBlocks];  // nullptr: the pass has no such row
-};
-
-// The computing warps. use(pass, row of the pass, row of the tile, sum) is called by all of them
+// The computing warps. use(walk, row of the pass, row of the tile, sum) is called by the first two warps
 // together, also for rows that the pass does not have.
 template <bool kUp, typename Weights, typename Use>
-__device__ void multiply_passes(const FewExperts& p, const Route& route, std::uint32_t shared,
-                                float* reduce_buffer, const Use& use) {
-  using L = FewLayout;
-  using Stage = StageOf<Weights>;
-  using Reader = XReader<kUp, Weights>;
-  const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
+__device__ void multiply_passes(const FewExperts& p, const Route& route,
+                                const FewStages<kUp, Weights>& stages, float* sums_buffer,
+                                const Use& use) {
+  constexpr int kSums = kMaxFewRows * kTileRows;  // of a warp
+  static_assert(kSums % kWarp == 0 && kSums <= kFewComputeThreads);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int lane_column = Reader::lane_column_of_slice();
-  Reader reader(p, route);
-  StageX<Weights> x, next_x;
-  reader.read(next_x);
-  int step = 0;
-  for (PassWalk pass{route}; !pass.is_done(); pass.advance()) {
-    const int num_rows = pass.num_rows();
-    // Of the row of the tile whose sum this thread will have.
-    float scale = 1;
+  const int own_row = threadIdx.x / kTileRows, own_tile_row = threadIdx.x % kTileRows;
+  float sums[4] = {};
+  int pass = 0;
+  for (FewWalk<Weights> walk{route, p.in}; !walk.is_done(); walk.advance()) {
+    const int slot = walk.slot();
+    wait_barrier(stages.full(slot), walk.turn() & 1);
+    multiply_few<Weights>(sums, stages.stage(slot), walk.num_columns(), walk.num_rows());
+    __syncwarp();
+    if (lane == 0) arrive(stages.empty(slot));
+    if (!walk.ends_pass()) continue;
+    // Two buffers in turn: who still reads one is met at the other's barrier.
+    float* const buffer = sums_buffer + pass % 2 * kProductWarps * kSums;
+    ++pass;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane % 4 * 2 + i % 2, tile_row = lane / 4 + i / 2 * kHalfTile;
+      if (row < kMaxFewRows) buffer[warp * kSums + row * kTileRows + tile_row] = sums[i];
+      sums[i] = 0;
+    }
+    named_barrier(1, kFewComputeThreads);
+    if (threadIdx.x >= kSums) continue;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kProductWarps; ++w) sum += buffer[w * kSums + threadIdx.x];
     if (p.scales != nullptr) {
-      const int row = matrix_row<kUp>(p, threadIdx.x % kTileRows);
-      if (row < p.out) scale = p.scales[std::int64_t{pass.expert()} * p.out + row];
+      const int row = matrix_row<kUp>(p, own_tile_row);
+      if (row < p.out) sum *= p.scales[std::int64_t{walk.expert()} * p.out + row];
     }
-    Accumulators<kPassRows> sums = {};
-    for (int begin = 0; begin < p.in; begin += Stage::kColumns, ++step) {
-      x = next_x;
-      reader.read(next_x);
-      const int slot = step % L::kNumStages;
-      wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
-      const std::uint32_t lane_rows = shared + slot * kFewStageBytes + lane / 4 * Stage::kPitch;
-#pragma unroll
-      for (int chunk = 0; chunk < Stage::kChunks; ++chunk) {
-#pragma unroll
-        for (int s = 0; s < kStepsPerSlice; ++s) {
-          const int column = chunk * kChunkColumns + lane_column + s * kStepColumns;
-          uint4 low = {}, high = {};
-          if (begin + column < p.in) {
-            const std::uint32_t from = lane_rows + column * Weights::kElementBytes;
-            low = read_weights<Weights>(from);
-            high = read_weights<Weights>(from + kHalfTile * Stage::kPitch);
-          }
-#pragma unroll
-          for (int n = 0; n < kPassRows / 8; ++n) {
-            if (n * 8 < num_rows) multiply_step(sums[0][n], low, high, x.values[chunk][s][n]);
-          }
-        }
-      }
-      __syncwarp();
-      if (lane == 0) arrive(empty + slot * 8);
-    }
-    reduce_warps<kPassRows>(
-        sums, 1, warp, reduce_buffer,
-        [&](int, int row, int tile_row, float sum) { use(pass, row, tile_row, sum * scale); });
+    use(walk, own_row, own_tile_row, sum);
   }
 }
 
 // Blocks: x = tile.
 template <bool kUp, typename Weights>
 __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExperts p) {
-  using L = FewLayout;
-  extern __shared__ char raw_shared[];
-  const std::uint32_t shared = shared_address(raw_shared);
+  using L = FewLayout<Weights>;
+  extern __shared__ __align__(16) char raw_shared[];
   Route& route = *reinterpret_cast<Route*>(raw_shared + L::kRoute);
-  auto* const reduce_buffer = reinterpret_cast<float*>(raw_shared + L::kReduce);
+  auto* const sums_buffer = reinterpret_cast<float*>(raw_shared + L::kSums);
   auto* const out = reinterpret_cast<float*>(raw_shared + L::kOut);
+  const FewStages<kUp, Weights> stages(p, route, shared_address(raw_shared));
   if constexpr (kUp) wait_for_predecessor();
   let_successor_start();
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < L::kNumStages; ++slot) {
-      init_barrier(shared + L::kBarriers + slot * 8, 1);
-      init_barrier(shared + L::kBarriers + (L::kNumStages + slot) * 8, kProductWarps);
+      init_barrier(stages.full(slot), 1);
+      init_barrier(stages.empty(slot), kProductWarps);
     }
     fence_barrier_init();
   }
@@ -371,27 +383,26 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExpe
   find_route(p, route);
 
   if (threadIdx.x >= kFewComputeThreads) {
-    if (is_copying_lane()) fill_few_stages<kUp, Weights>(p, route, shared);
-    __syncwarp();
-    wait_for_predecessor();
+    stages.fill(threadIdx.x / kWarp - kProductWarps);
     return;
   }
   wait_for_predecessor();
   multiply_passes<kUp, Weights>(
-      p, route, shared, reduce_buffer, [&](const PassWalk& pass, int row, int tile_row, float sum) {
-        const int place = pass.place() + row;
+      p, route, stages, sums_buffer,
+      [&](const FewWalk<Weights>& walk, int row, int tile_row, float sum) {
+        const int place = walk.place() + row;
         if constexpr (kUp) {
           // Of a gate: its up lies eight lanes on.
           const float up = __shfl_down_sync(kFullWarp, sum, kHalfTile);
-          if (row >= pass.num_rows() || tile_row >= kHalfTile) return;
+          if (row >= walk.num_rows() || tile_row >= kHalfTile) return;
           const float gate = activate(p.activation, round_to_bf16(sum));
           p.y[std::int64_t{place} * (p.out / 2) + blockIdx.x * kHalfTile + tile_row] =
               __float2bfloat16_rn(gate * (round_to_bf16(up) + p.up_offset));
         } else {
-          if (row >= pass.num_rows()) return;
+          if (row >= walk.num_rows()) return;
           const int pair = route.pair_at[place];
           float& to = out[pair / p.per_token * kTileRows + tile_row];
-          to = fmaf(route.weight[pair], round_to_bf16(sum), to);
+          to = fmaf(__bfloat162float(route.weight[pair]), round_to_bf16(sum), to);
         }
       });
   if constexpr (!kUp) {
@@ -405,14 +416,18 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExpe
   }
 }
 
-template <bool kUp>
+template <bool kUp, typename Weights>
 Status launch_few(const char* name, Stream& stream, int num_tiles, const FewExperts& params) {
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_tiles)),
                           .block = dim3(kFewThreads),
-                          .shared_bytes = FewLayout::kBytes};
-  return params.scales == nullptr
-             ? launch(name, stream, shape, few_row_experts_kernel<kUp, NativeExperts>, params)
-             : launch(name, stream, shape, few_row_experts_kernel<kUp, Fp8Experts>, params);
+                          .shared_bytes = FewLayout<Weights>::kBytes};
+  return launch(name, stream, shape, few_row_experts_kernel<kUp, Weights>, params);
+}
+
+template <bool kUp>
+Status launch_few(const char* name, Stream& stream, int num_tiles, const FewExperts& params) {
+  return params.scales == nullptr ? launch_few<kUp, NativeExperts>(name, stream, num_tiles, params)
+                                  : launch_few<kUp, Fp8Experts>(name, stream, num_tiles, params);
 }
 
 // Weights and what x and y are as wide as.
@@ -433,13 +448,16 @@ Status few_row_experts(Stream& stream, const ExpertsParams& params, Bf16* inner)
   p.num_rows = params.num_rows;
   p.num_experts = ff.num_experts;
   p.per_token = ff.experts_per_token;
-  set_weights(p, ff.up);
-  p.x = static_cast<const Bf16*>(params.x);
-  p.y = inner;
-  p.activation = ff.activation;
-  p.up_offset = ff.up_offset;
-  GAPLESS_RETURN_IF_ERROR(
-      launch_few<true>("experts up, few rows", stream, ff.inner() / kHalfTile, p));
+  if (params.half != ExpertsHalf::kSecond) {
+    set_weights(p, ff.up);
+    p.x = static_cast<const Bf16*>(params.x);
+    p.y = inner;
+    p.activation = ff.activation;
+    p.up_offset = ff.up_offset;
+    GAPLESS_RETURN_IF_ERROR(
+        launch_few<true>("experts up, few rows", stream, ff.inner() / kHalfTile, p));
+  }
+  if (params.half == ExpertsHalf::kFirst) return ok_status();
   set_weights(p, ff.down);
   p.x = inner;
   p.y = static_cast<Bf16*>(params.y);

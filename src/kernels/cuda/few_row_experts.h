@@ -9,9 +9,8 @@
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
-// All rows of a decode step; and up to how many this is faster than sorting them (decode-moondream3-*-h200.json).
-inline constexpr int kMaxFewRows = 64;
-inline constexpr int kFasterFewRows = 4;
+// More are sorted by their experts (experts.cu).
+inline constexpr int kMaxFewRows = 4;
 
 // Up to kMaxFewRows rows, the same bits as with many. params.logits are there. `inner`: scratch,
 // [num_rows * experts_per_token, ff.inner()].

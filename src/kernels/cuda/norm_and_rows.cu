@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/limits.h"
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/fp8.cuh"
@@ -19,14 +20,28 @@ constexpr int kMaxNormVectors = 8;  // per lane
 constexpr int kMaxRowWarps = 4;
 
 // kRowWarps warps per row, the row in registers. How many depends on the width alone, and so does
-// the order of the sums. kToFp8: the row ends in 8 bits, with a scale.
-template <int kVectors, int kRowWarps, bool kToFp8>
+// the order of the sums. kToFp8: the row ends in 8 bits, with a scale. kAhead: weights are read before the wait, which
+// takes registers.
+template <int kVectors, int kRowWarps, bool kToFp8, bool kAhead>
 __global__ void __launch_bounds__(kNormWarps* kWarp) norm_kernel(NormParams p) {
   constexpr int kRows = kNormWarps / kRowWarps, kLanes = kRowWarps * kWarp;
   __shared__ float shared[kWarp];
   const int lane = threadIdx.x % kLanes;
   const std::int64_t row = std::int64_t{blockIdx.x} * kRows + threadIdx.x / kLanes;
   let_successor_start();
+  const auto* gamma = static_cast<const Bf16*>(p.weights.gamma);
+  const auto* beta = static_cast<const Bf16*>(p.weights.beta);
+  uint4 raw_gamma[kVectors], raw_beta[kVectors];
+  const auto load_weights = [&](int v) {
+    const int at = (v * kLanes + lane) * kVector;
+    if (at >= p.dim) return;
+    raw_gamma[v] = *reinterpret_cast<const uint4*>(gamma + at);
+    raw_beta[v] = beta != nullptr ? *reinterpret_cast<const uint4*>(beta + at) : uint4{};
+  };
+  if constexpr (kAhead) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) load_weights(v);
+  }
   wait_for_predecessor();
   if (kRows > 1 && row >= p.num_rows) return;
 
@@ -35,8 +50,6 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) norm_kernel(NormParams p) {
     return block_sum(value, shared);
   };
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
-  const auto* gamma = static_cast<const Bf16*>(p.weights.gamma);
-  const auto* beta = static_cast<const Bf16*>(p.weights.beta);
   const bool centres = p.weights.kind == NormKind::kLayer;
   uint4 raw[kVectors];
 #pragma unroll
@@ -70,9 +83,10 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) norm_kernel(NormParams p) {
   for (int v = 0; v < kVectors; ++v) {
     const int at = (v * kLanes + lane) * kVector;
     if (at >= p.dim) continue;
-    float g[kVector], b[kVector] = {};
-    load_vector(gamma + at, g);
-    if (beta != nullptr) load_vector(beta + at, b);
+    if constexpr (!kAhead) load_weights(v);
+    float g[kVector], b[kVector];
+    unpack(raw_gamma[v], g);
+    unpack(raw_beta[v], b);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) values[v][i] = (values[v][i] - mean) * scale * g[i] + b[i];
     if constexpr (kToFp8) {
@@ -158,16 +172,18 @@ Status norm(Stream& stream, const NormParams& params) {
                    .block = dim3(kNormWarps * kWarp)},
                   kernel, params);
   };
-  auto launch_width = [&](auto to_fp8) {
-    constexpr bool kToFp8 = decltype(to_fp8)::value;
-    if (per_lane <= 1) return launch_rows(1, norm_kernel<1, 1, kToFp8>);
-    if (per_lane <= 2) return launch_rows(1, norm_kernel<2, 1, kToFp8>);
-    if (per_lane <= 5) return launch_rows(1, norm_kernel<5, 1, kToFp8>);
-    if (per_lane <= 8) return launch_rows(1, norm_kernel<8, 1, kToFp8>);
-    return launch_rows(kMaxRowWarps, norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8>);
+  auto launch_width = [&](auto to_fp8, auto ahead) {
+    constexpr bool kToFp8 = decltype(to_fp8)::value, kAhead = decltype(ahead)::value;
+    if (per_lane <= 1) return launch_rows(1, norm_kernel<1, 1, kToFp8, kAhead>);
+    if (per_lane <= 2) return launch_rows(1, norm_kernel<2, 1, kToFp8, kAhead>);
+    if (per_lane <= 5) return launch_rows(1, norm_kernel<5, 1, kToFp8, kAhead>);
+    if (per_lane <= 8) return launch_rows(1, norm_kernel<8, 1, kToFp8, kAhead>);
+    return launch_rows(kMaxRowWarps, norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8, kAhead>);
   };
-  if (params.y_scales != nullptr) return launch_width(std::true_type());
-  return launch_width(std::false_type());
+  if (params.y_scales != nullptr) return launch_width(std::true_type(), std::false_type());
+  // Of a decode step's few rows all that counts is how long one takes.
+  if (params.num_rows <= kMaxSeats) return launch_width(std::false_type(), std::true_type());
+  return launch_width(std::false_type(), std::false_type());
 }
 
 Status gate(Stream& stream, const GateParams& params) {

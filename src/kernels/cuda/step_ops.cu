@@ -86,6 +86,17 @@ __device__ void plan_logits(const PlanDecodeParams& p) {
   if (threadIdx.x < kPlaces) p.needed_logits->tokens[threadIdx.x] = tokens[threadIdx.x];
 }
 
+// By one block.
+__device__ void plan_any_lives(const PlanDecodeParams& p) {
+  bool lives = false;
+  for (int i = threadIdx.x; i < p.num_rows; i += kThreads) {
+    const std::int32_t row = p.rows[i];
+    lives = lives || (row >= 0 && p.row_states[row].done == 0);
+  }
+  const bool any = __syncthreads_or(lives) != 0;
+  if (threadIdx.x == 0) *p.any_lives = any ? 1 : 0;
+}
+
 // By one warp: row i's set.
 __device__ SharedPrefix find_shared_prefix(const PlanDecodeParams& p, int i) {
   static_assert(kMaxSeats == 2 * kWarp, "a lane has two rows of a step");
@@ -138,6 +149,7 @@ __global__ void plan_decode_kernel(PlanDecodeParams p) {
   let_successor_start();
   wait_for_predecessor();
   if (p.needed_logits != nullptr && blockIdx.x == 0) plan_logits(p);
+  if (p.any_lives != nullptr && blockIdx.x == 0) plan_any_lives(p);
   const int i = blockIdx.x * kThreads + threadIdx.x;
   const int blocks_of_threads = (p.num_rows + kThreads - 1) / kThreads;
   if (static_cast<int>(blockIdx.x) >= blocks_of_threads) {

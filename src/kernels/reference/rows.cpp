@@ -96,11 +96,18 @@ void find_shared_prefixes(const PlanDecodeParams& params) {
   for (const auto& [page, set] : sets) tell(set);
 }
 
+bool any_lives(const PlanDecodeParams& params) {
+  return std::any_of(params.rows, params.rows + params.num_rows, [&](std::int32_t row) {
+    return row >= 0 && params.row_states[row].done == 0;
+  });
+}
+
 }  // namespace
 
 void plan_decode(const PlanDecodeParams& params) {
   if (params.needed_logits != nullptr) *params.needed_logits = step_logits(params);
   if (params.shared_prefixes != nullptr) find_shared_prefixes(params);
+  if (params.any_lives != nullptr) *params.any_lives = any_lives(params) ? 1 : 0;
   for (int i = 0; i < params.num_rows; ++i) {
     const std::int32_t row = params.rows[i];
     const bool padding = row < 0;
