@@ -552,7 +552,7 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
           R"({"type": "array", "minItems": 2, "maxItems": 5, "items": {"type": "array", "maxItems": 3}})")};
   std::mt19937 random(4);
   const std::string alphabet = "{}[],:\"ab1-. ";
-  int num_legal = 0, num_overflowed = 0, num_other_counts = 0;
+  int num_legal = 0, num_overflowed = 0, num_other_counts = 0, num_other_lengths = 0;
   for (const Grammar& grammar : grammars) {
     const GrammarTables tables = tables_of(grammar);
     GrammarRow row = begin_row(grammar);
@@ -560,6 +560,7 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
       std::string text;
       for (unsigned n = 1 + random() % 7; n > 0; --n) text += alphabet[random() % alphabet.size()];
       if (random() % 4 == 0) text = std::string(1 + random() % 6, random() % 2 == 0 ? ']' : '[');
+      if (random() % 8 == 0) text = std::string(1 + random() % 27, ' ') + text.substr(1);
       const auto take = [&](auto& at) {
         return std::all_of(text.begin(), text.end(), [&](char byte) {
           return take_byte(tables, at, static_cast<std::uint8_t>(byte));
@@ -570,26 +571,28 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
       GrammarProbe<kMaxGrammarDepth + 1> large;
       WalkInterval counts[kMaxGrammarDepth + 1], counts_of_small[kMaxGrammarDepth + 1];
       large.begin(row, counts);
-      ASSERT_EQ(take(large), legal) << text;
+      const bool has_way = take(large);
+      ASSERT_EQ(has_way && large.lengths.contains(row.length), legal) << text;
       GrammarProbe<2> small;
       small.begin(row, counts_of_small);
       const bool small_legal = take(small);
       num_overflowed += small.overflowed ? 1 : 0;
       if (!small.overflowed) {
-        ASSERT_EQ(small_legal, legal) << text;
+        ASSERT_EQ(small_legal, has_way) << text;
       }
-      // Any other length of the interval, and any other counts.
+      // Any other length, and any other counts of the intervals.
       for (int i = 0; i < 3; ++i) {
         GrammarRow other = row;
-        const auto length = static_cast<std::int32_t>(random() % 8);
-        if (large.watch.lengths.contains(length)) other.length = length;
+        other.length = static_cast<std::int32_t>(random() % 30);
         for (int depth = 0; depth <= row.depth; ++depth) {
           const auto count = static_cast<std::int32_t>(random() % 6);
           if (!counts[depth].contains(count)) continue;
           num_other_counts += count != other.frames[depth].count ? 1 : 0;
           other.frames[depth].count = count;
         }
-        ASSERT_EQ(take(other), legal) << text << " at length " << other.length;
+        const bool other_is_legal = has_way && large.lengths.contains(other.length);
+        num_other_lengths += other_is_legal != legal ? 1 : 0;
+        ASSERT_EQ(take(other), other_is_legal) << text << " at length " << other.length;
       }
       if (!legal) continue;
       ++num_legal;
@@ -605,6 +608,7 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
   EXPECT_GT(num_legal, 2000);
   EXPECT_GT(num_overflowed, 100);
   EXPECT_GT(num_other_counts, 2000);
+  EXPECT_GT(num_other_lengths, 500);
 }
 
 // A list that a trial opens begins anew: what it holds says nothing of the one that was closed in its place.

@@ -9,6 +9,7 @@
 #include "constraint/vocabulary_trie.h"
 #include "grammar/json_grammar.h"
 #include "grammar/regex_grammar.h"
+#include "kernels/token_head.h"
 #include "tests/per_device/kernels_fixture.h"
 
 namespace gapless {
@@ -80,12 +81,15 @@ class GrammarMasksTest : public KernelsTest {
   void use_vocabulary(std::vector<std::string> texts) {
     std::vector<std::int32_t> first = {0};
     std::vector<std::uint8_t> bytes;
+    std::vector<std::uint64_t> heads;
     for (const std::string& text : texts) {
+      heads.push_back(head_of(text));
       bytes.insert(bytes.end(), text.begin(), text.end());
       first.push_back(static_cast<std::int32_t>(bytes.size()));
     }
     first_dev_ = upload(first);
     bytes_dev_ = upload(bytes);
+    heads_dev_ = upload(heads);
     vocabulary_ = std::make_unique<VocabularyTrie>(std::move(texts));
     num_words_ = static_cast<std::size_t>(vocabulary_->vocab() + 31) / 32;
   }
@@ -116,6 +120,7 @@ class GrammarMasksTest : public KernelsTest {
     const auto entries = static_cast<std::size_t>(num_sets) * kGrammarCacheWays;
     entries_dev_ = upload(std::vector<GrammarMaskEntry>(entries));
     masks_dev_ = upload(std::vector<std::uint32_t>(entries * num_words_));
+    bounded_dev_ = upload(std::vector<BoundedToken>(entries * kMaxBoundedTokens));
     turns_dev_ = upload(std::vector<std::uint32_t>(static_cast<std::size_t>(num_sets)));
     locks_dev_ = upload(std::vector<std::int32_t>(static_cast<std::size_t>(num_sets)));
     arrivals_dev_ = upload(std::vector<GrammarArrivals>(1));
@@ -142,13 +147,16 @@ class GrammarMasksTest : public KernelsTest {
 
   // What a launch reads and writes besides the rows and the cache.
   struct LaunchBuffers {
-    Buffer seats, states, tables, masks, searches;
+    Buffer seats, states, tables, masks, searches, bounded;
   };
   LaunchBuffers upload_launch() {
     const std::size_t num_rows = seats_.size();
-    return {upload(seats_), upload(states_), upload(tables_),
+    return {upload(seats_),
+            upload(states_),
+            upload(tables_),
             poisoned_bytes((num_rows + 1) * num_words_ * sizeof(std::uint32_t)),
-            poisoned_bytes(num_rows * sizeof(GrammarSearch))};
+            poisoned_bytes(num_rows * sizeof(GrammarSearch)),
+            poisoned_bytes(num_rows * kMaxBoundedTokens * sizeof(BoundedToken))};
   }
   GrammarMasksParams params(const LaunchBuffers& buffers) const {
     return {.rows = buffers.seats.as<std::int32_t>(),
@@ -157,10 +165,12 @@ class GrammarMasksTest : public KernelsTest {
             .grammar_rows = rows_dev_.as<GrammarRow>(),
             .texts = {.first = first_dev_.as<std::int32_t>(),
                       .bytes = bytes_dev_.as<std::uint8_t>(),
+                      .heads = heads_dev_.as<std::uint64_t>(),
                       .vocab = vocabulary_->vocab(),
                       .eos_id = kEos},
             .cache = {.entries = entries_dev_.as<GrammarMaskEntry>(),
                       .masks = masks_dev_.as<std::uint32_t>(),
+                      .bounded = bounded_dev_.as<BoundedToken>(),
                       .turns = turns_dev_.as<std::uint32_t>(),
                       .locks = locks_dev_.as<std::int32_t>(),
                       .num_sets = num_sets_},
@@ -168,6 +178,7 @@ class GrammarMasksTest : public KernelsTest {
             .mask_stride = static_cast<int>(num_words_),
             .num_rows = static_cast<int>(seats_.size()),
             .searches = buffers.searches.as<GrammarSearch>(),
+            .bounded = buffers.bounded.as<BoundedToken>(),
             .arrivals = arrivals_dev_.as<GrammarArrivals>()};
   }
 
@@ -273,8 +284,8 @@ class GrammarMasksTest : public KernelsTest {
   std::vector<std::int32_t> seats_;
   std::vector<RowState> states_;
   std::vector<GrammarRow> places_;  // as the host knows them
-  Buffer first_dev_, bytes_dev_, rows_dev_, entries_dev_, masks_dev_, turns_dev_, locks_dev_,
-      arrivals_dev_;
+  Buffer first_dev_, bytes_dev_, heads_dev_, rows_dev_, entries_dev_, masks_dev_, bounded_dev_,
+      turns_dev_, locks_dev_, arrivals_dev_;
 };
 
 TEST_F(GrammarMasksTest, EveryStepOfRandomAnswersHasTheHostsTokens) {
@@ -320,8 +331,9 @@ TEST_F(GrammarMasksTest, AFullBatch) {
 TEST_F(GrammarMasksTest, AKnownPlaceIsNotWalkedAgain) {
   use_vocabulary(test_vocabulary(10));
   add_all_grammars();
+  add_grammar(compile_regex("(true|12)+"));
   use_cache(8);
-  use_rows({2, 3});
+  use_rows({7, 8});  // no token that the length decides about
   const std::vector<Mask> first = launch();
   masks_dev_ = upload(std::vector<std::uint32_t>(
       static_cast<std::size_t>(num_sets_) * kGrammarCacheWays * num_words_, 0x12345678u));
@@ -329,7 +341,7 @@ TEST_F(GrammarMasksTest, AKnownPlaceIsNotWalkedAgain) {
   EXPECT_EQ(second[0], Mask(num_words_, 0x12345678u));
   EXPECT_EQ(second[1], Mask(num_words_, 0x12345678u));
   // Another grammar in the same place of the pool is another grammar.
-  tables_[2].id = 900;
+  tables_[7].id = 900;
   EXPECT_EQ(launch()[0], first[0]);
 }
 

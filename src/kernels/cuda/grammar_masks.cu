@@ -2,8 +2,8 @@
 //
 //   finders   the first blocks, one for each row: takes the row's last token, looks its place up in the cache, and lists the row
 //             where the place is not there
-//   walkers   the others, in a few teams, each of which takes every few-th row of that list: a warp for 32 tokens, a thread for
-//             each of them; the last walker of a row puts what was found into the cache
+//   walkers   the others: each takes every few-th part of the vocabulary of a row of that list, a thread for each token; the last
+//             walker of a row puts what was found into the cache
 //
 // Walkers wait until all finders have looked. Only they change the cache, and not before all finders have copied what they
 // found, so no row meets an entry that is half made. A finder waits for nobody and has a lower number, so it starts no later
@@ -19,11 +19,13 @@
 // delay the sampling, and besides keep it from reading weights ahead.
 #include <algorithm>
 
+#include "grammar/state_loops.h"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/token_head.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
@@ -31,12 +33,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-// Walkers of a team: each thread tries one to three tokens of 51,200 to 151,936.
-constexpr int kMaxTeamBlocks = 200;
-// Rows that are walked at a time. With so many blocks on each of an H200's 132 multiprocessors those of a launch of 64 rows are
-// there at once.
-constexpr int kMaxTeams = 2;
+// Words of a row's mask that a block walks at a time.
+constexpr int kPartWords = 32;
+constexpr int kPartTokens = kPartWords * 32;
+constexpr int kWordsPerWarp = kPartWords / kWarps;
+// With so many blocks on each of an H200's 132 multiprocessors walkers and the finders of 64 rows are there at once.
 constexpr int kBlocksPerMultiprocessor = 4;
+constexpr int kMaxWalkers = 400;
 // Frames that a trial keeps in its thread's own memory. A token that closes or opens more is tried again by its warp, with room
 // for all.
 constexpr int kOwnFrames = 4;
@@ -44,14 +47,30 @@ constexpr int kOwnFrames = 4;
 using OwnProbe = GrammarProbe<kOwnFrames>;
 using WholeProbe = GrammarProbe<kMaxGrammarDepth + 1>;
 
-template <typename Row>
-__device__ bool take_token(const GrammarTables& grammar, const TokenTexts& texts, int token,
-                           Row& row) {
-  const int begin = texts.first[token], end = texts.first[token + 1];
-  for (int i = begin; i < end; ++i) {
-    if (!take_byte(grammar, row, texts.bytes[i])) return false;
+// The bytes of one token, of which the first are in registers.
+struct TokenText {
+  std::uint64_t head = 0;
+  int begin = 0, num_bytes = 0;
+
+  __device__ std::uint8_t byte(const TokenTexts& texts, int i) const {
+    return i < kTokenHeadBytes ? static_cast<std::uint8_t>(head >> 8 * i) : texts.bytes[begin + i];
   }
-  return begin < end;
+};
+
+// `token` may be past the end: no text.
+__device__ TokenText load_text(const TokenTexts& texts, int token) {
+  if (token >= texts.vocab) return {};
+  const int begin = texts.first[token];
+  return {texts.heads[token], begin, texts.first[token + 1] - begin};
+}
+
+template <typename Row>
+__device__ bool take_text(const GrammarTables& grammar, const StateLoops& loops,
+                          const TokenTexts& texts, const TokenText& text, Row& row) {
+  for (int i = 0; i < text.num_bytes; ++i) {
+    if (!take_byte(grammar, loops, row, text.byte(texts, i))) return false;
+  }
+  return true;
 }
 
 constexpr int kRowWords = sizeof(GrammarRow) / 4;
@@ -137,16 +156,23 @@ __device__ WalkInterval load_interval(const WalkInterval& from) {
   return {__ldcg(&from.least), __ldcg(&from.most)};
 }
 
-// Which entry of a set the row's place is; -1: none. The block's threads, some for each entry; the same in each of them.
-__device__ int find_way(const GrammarMasksParams& p, const GrammarTables& grammar,
-                        const GrammarRow& row, int set) {
+// An entry of a set.
+struct Found {
+  int way;  // -1: none
+  int num_bounded;
+};
+
+// The row's place in a set. The block's threads, some for each entry; the same in each of them.
+__device__ Found find_way(const GrammarMasksParams& p, const GrammarTables& grammar,
+                          const GrammarRow& row, int set) {
   constexpr int kWayThreads = kThreads / kGrammarCacheWays;
-  __shared__ int differs[kGrammarCacheWays];
+  __shared__ int differs[kGrammarCacheWays], num_bounded[kGrammarCacheWays];
   if (threadIdx.x < kGrammarCacheWays) differs[threadIdx.x] = 0;
   __syncthreads();
   const int way = static_cast<int>(threadIdx.x) / kWayThreads;
   const GrammarMaskEntry& entry = p.cache.entries[std::int64_t{set} * kGrammarCacheWays + way];
   const std::int32_t id = __ldcg(&entry.grammar);
+  if (threadIdx.x % kWayThreads == 0) num_bounded[way] = __ldcg(&entry.num_bounded);
   const WalkInterval lengths = load_interval(entry.lengths);
   std::uint32_t difference = 0;
   for (int i = threadIdx.x % kWayThreads; i < num_place_words(row); i += kWayThreads) {
@@ -158,18 +184,33 @@ __device__ int find_way(const GrammarMasksParams& p, const GrammarTables& gramma
   }
   if (id != grammar.id || !lengths.contains(row.length) || difference != 0) differs[way] = 1;
   __syncthreads();
-  int found = -1;
+  Found found = {-1, 0};
   for (int w = kGrammarCacheWays - 1; w >= 0; --w) {
-    if (differs[w] == 0) found = w;
+    if (differs[w] == 0) found = {w, num_bounded[w]};
   }
   return found;
 }
 
 // They do not overlap.
-__device__ void copy_mask(std::uint32_t* __restrict__ to, const std::uint32_t* __restrict__ from,
-                          int num_words) {
+__device__ void copy_words(std::uint32_t* __restrict__ to, const std::uint32_t* __restrict__ from,
+                           int num_words) {
 #pragma unroll 8
   for (int i = threadIdx.x; i < num_words; i += kThreads) to[i] = __ldcg(&from[i]);
+}
+
+// Puts the bits of tokens about which the length decides into a mask that the block wrote.
+__device__ void apply_bounded(std::uint32_t* mask, const BoundedToken* bounded, int num_bounded,
+                              int length) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_bounded; i += kThreads) {
+    const int token = __ldcg(&bounded[i].token);
+    const std::uint32_t bit = 1u << token % 32;
+    if (load_interval(bounded[i].lengths).contains(length)) {
+      atomicOr(&mask[token / 32], bit);
+    } else {
+      atomicAnd(&mask[token / 32], ~bit);
+    }
+  }
 }
 
 // The set of a row's place, in every thread of the block.
@@ -194,8 +235,8 @@ __device__ void tell_found(const GrammarMasksParams& p) {
   if (threadIdx.x == 0) signal(p.arrivals->found);
 }
 
-// Of a row whose place is not in the cache.
-__device__ void list_search(const GrammarMasksParams& p, std::int64_t i, int set) {
+// Of a row whose place is not in the cache. wanted: its index, row, grammar and set.
+__device__ void list_search(const GrammarMasksParams& p, const GrammarSearch& wanted) {
   __shared__ unsigned place;
   if (threadIdx.x == 0) place = atomicAdd(&p.arrivals->found, kMissingRow) / kMissingRow;
   __syncthreads();
@@ -204,9 +245,12 @@ __device__ void list_search(const GrammarMasksParams& p, std::int64_t i, int set
     search.counts[depth] = WalkInterval{};
   }
   if (threadIdx.x != 0) return;
-  search.index = static_cast<std::int32_t>(i);
-  search.set = set;
+  search.index = wanted.index;
+  search.row = wanted.row;
+  search.grammar = wanted.grammar;
+  search.set = wanted.set;
   search.lengths = WalkInterval{};
+  search.num_bounded = 0;
   search.num_arrived = 0;
 }
 
@@ -236,17 +280,22 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
     return;
   }
   const int set = set_of(p, grammar, place);
-  const int way = find_way(p, grammar, place, set);
-  if (way < 0) {
+  const Found found = find_way(p, grammar, place, set);
+  if (found.way < 0) {
     // Walkers read both.
     keep_place();
-    list_search(p, i, set);
+    list_search(
+        p,
+        {.index = static_cast<std::int32_t>(i), .row = row, .grammar = grammar_index, .set = set});
     return tell_found(p);
   }
   // Before anything is written: to tell takes as long as what was written takes to arrive.
   tell_found(p);
-  const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
-  copy_mask(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
+  const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + found.way;
+  copy_words(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
+  if (found.num_bounded > 0) {
+    apply_bounded(mask, p.cache.bounded + at * kMaxBoundedTokens, found.num_bounded, place.length);
+  }
   keep_place();
 }
 
@@ -262,9 +311,11 @@ __device__ void note_lengths(const WalkInterval& mine, GrammarSearch& search) {
 // The last block of a row: what was found goes into the cache, unless somebody else changes its set just now, or was faster.
 // Others may be copying what lies there until all finders are through.
 __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
-                     const GrammarRow& row, GrammarSearch& search, const std::uint32_t* mask) {
+                     const GrammarRow& row, std::int64_t k) {
   __shared__ int way;
-  const int set = __ldcg(&search.set);
+  const GrammarSearch& search = p.searches[k];
+  const int set = __ldcg(&search.set), num_bounded = __ldcg(&search.num_bounded);
+  const bool is_listed = num_bounded <= kMaxBoundedTokens;
   if (threadIdx.x == 0) {
     wait_for_count(p.arrivals->num_copied, static_cast<unsigned>(p.num_rows));
     way = atomicCAS(&p.cache.locks[set], 0, 1) == 0
@@ -274,7 +325,7 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   }
   __syncthreads();
   if (way < 0) return;
-  if (find_way(p, grammar, row, set) < 0) {
+  if (find_way(p, grammar, row, set).way < 0) {
     const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
     GrammarMaskEntry& entry = p.cache.entries[at];
     for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
@@ -283,10 +334,18 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
     for (int depth = threadIdx.x; depth <= row.depth; depth += kThreads) {
       entry.counts[depth] = load_interval(search.counts[depth]);
     }
-    copy_mask(p.cache.masks + at * p.mask_stride, mask, p.mask_stride);
+    copy_words(p.cache.masks + at * p.mask_stride,
+               p.masks + std::int64_t{__ldcg(&search.index)} * p.mask_stride, p.mask_stride);
+    if (is_listed) {
+      constexpr int kWords = sizeof(BoundedToken) / 4;
+      copy_words(reinterpret_cast<std::uint32_t*>(p.cache.bounded + at * kMaxBoundedTokens),
+                 reinterpret_cast<const std::uint32_t*>(p.bounded + k * kMaxBoundedTokens),
+                 num_bounded * kWords);
+    }
     if (threadIdx.x == 0) {
       entry.grammar = grammar.id;
-      entry.lengths = load_interval(search.lengths);
+      entry.num_bounded = is_listed ? num_bounded : 0;
+      entry.lengths = is_listed ? WalkInterval{} : load_interval(search.lengths);
       ++p.cache.turns[set];
     }
   }
@@ -295,51 +354,167 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   if (threadIdx.x == 0) atomicExch(&p.cache.locks[set], 0);
 }
 
-// What a walker does for a row whose place was not in the cache: its part of the vocabulary.
-__device__ void walk(const GrammarMasksParams& p, GrammarSearch& search, int member,
-                     int num_members) {
+// The table of the bytes in one state, in shared memory.
+__device__ const StateLoops& share_loops(const GrammarTables& grammar, std::uint16_t state) {
+  __shared__ StateLoops loops;
+  __shared__ int counting;
+  const int byte = static_cast<int>(threadIdx.x);
+  const GrammarEdge edge =
+      grammar.edges[std::int64_t{state} * grammar.num_classes + grammar.class_of[byte]];
+  if (byte == 0) counting = state_loops::kNoAction;
+  __syncthreads();
+  const int action = state_loops::counting_action(grammar, state, edge);
+  if (action != state_loops::kNoAction) atomicMin(&counting, action);
+  __syncthreads();
+  loops.bytes[byte] = state_loops::kind_of(state, edge, counting);
+  if (byte == 0) {
+    loops.state = state;
+    loops.most = counting == state_loops::kNoAction ? -1 : grammar.actions[counting].max;
+  }
+  __syncthreads();
+  return loops;
+}
+
+// The warp's threads: a place for each that `wants` one, from a counter in shared memory.
+__device__ int take_place(int& counter, bool wants) {
+  const unsigned wanting = __ballot_sync(kFullWarp, wants);
+  if (wanting == 0) return 0;
+  const int lane = threadIdx.x % kWarp;
+  int first = 0;
+  if (lane == 0) first = atomicAdd(&counter, __popc(wanting));
+  return __shfl_sync(kFullWarp, first, 0) + __popc(wanting & ((1u << lane) - 1));
+}
+
+// What a block finds out about a part of the vocabulary.
+struct Part {
+  std::uint32_t legal[kPartWords];
+  int num_away;
+  std::uint16_t away[kPartTokens];  // tokens that lead away from the row's state
+  int num_bounded;
+  BoundedToken bounded[kMaxBoundedTokens];  // of those that there are
+};
+
+// The warp's threads, each with a token that has a way at some lengths, or without one. Whether it is legal at the row's length.
+__device__ bool note_token(Part& part, WalkInterval& same, int token, bool has_way,
+                           const WalkInterval& lengths, int length) {
+  const bool is_bounded = has_way && lengths.is_bounded();
+  const int at = take_place(part.num_bounded, is_bounded);
+  if (is_bounded) {
+    if (at < kMaxBoundedTokens) part.bounded[at] = {token, lengths};
+    same.narrow_to_side(lengths, length);
+  }
+  return has_way && lengths.contains(length);
+}
+
+// Whether a text has a way that stays in the loops' state; kLeadsAway: other tables say. For which lengths goes to `run`.
+__device__ LoopByte take_loops(const StateLoops& loops, const TokenTexts& texts,
+                               const TokenText& text, TrialLength& run) {
+  LoopByte kind = text.num_bytes > 0 ? LoopByte::kStays : LoopByte::kIllegal;
+  for (int i = 0; i < text.num_bytes; ++i) {
+    kind = take_loop(loops, run, text.byte(texts, i));
+    if (kind == LoopByte::kIllegal || kind == LoopByte::kLeadsAway) break;
+  }
+  return kind;
+}
+
+// The tokens that lead away from the row's state.
+__device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& grammar,
+                          const StateLoops& loops, const GrammarRow& place, GrammarSearch& search,
+                          int first_token, Part& part, WalkInterval& same) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
-  __shared__ bool is_last;
-  const std::int64_t i = __ldcg(&search.index);
-  const int row = p.rows[i];
-  const GrammarTables grammar = p.grammars[p.row_states[row].grammar];
-  const GrammarRow& place = share_row(load_row(p.grammar_rows[row]));
-  std::uint32_t* const mask = p.masks + i * p.mask_stride;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   OwnProbe probe;
   probe.begin(place, search.counts);
-  for (int word = member * kWarps + warp; word < p.mask_stride; word += num_members * kWarps) {
-    const int token = word * 32 + lane;
-    bool legal = false;
+  for (int at = warp * kWarp; at < part.num_away; at += kThreads) {
+    const bool is_one = at + lane < part.num_away;
+    const int in_part = is_one ? part.away[at + lane] : 0;
+    const TokenText text = load_text(p.texts, first_token + in_part);
     probe.again();
-    if (token < p.texts.vocab) {
-      legal = token == p.texts.eos_id ? may_end(grammar, place)
-                                      : take_token(grammar, p.texts, token, probe);
-    }
-    // With all lengths that were noted so far: a walk that ended early noted some that hold.
-    for (unsigned left = __ballot_sync(kFullWarp, probe.overflowed); left != 0; left &= left - 1) {
+    bool has_way = is_one && take_text(grammar, loops, p.texts, text, probe);
+    WalkInterval lengths = probe.lengths;
+    for (unsigned left = __ballot_sync(kFullWarp, is_one && probe.overflowed); left != 0;
+         left &= left - 1) {
       if (lane == __ffs(static_cast<int>(left)) - 1) {
         WholeProbe& again = reinterpret_cast<WholeProbe*>(raw_probes)[warp];
-        again.watch = LengthWatch{};
         again.begin(place, search.counts);
-        legal = take_token(grammar, p.texts, token, again);
-        probe.watch.lengths.least = max(probe.watch.lengths.least, again.watch.lengths.least);
-        probe.watch.lengths.most = min(probe.watch.lengths.most, again.watch.lengths.most);
+        has_way = take_text(grammar, loops, p.texts, text, again);
+        lengths = again.lengths;
       }
       __syncwarp();
     }
-    const unsigned bits = __ballot_sync(kFullWarp, legal);
-    if (lane == 0) mask[word] = bits;
+    if (note_token(part, same, first_token + in_part, has_way, lengths, place.length)) {
+      atomicOr(&part.legal[in_part / 32], 1u << in_part % 32);
+    }
   }
-  note_lengths(probe.watch.lengths, search);
+}
+
+// What a walker does for the k-th row whose place was not in the cache: a part of the vocabulary.
+__device__ void walk(const GrammarMasksParams& p, std::int64_t k, int part_index, int num_parts) {
+  __shared__ __align__(16) unsigned char raw_part[sizeof(Part)];
+  __shared__ bool is_last;
+  __shared__ int first_bounded;
+  Part& part = *reinterpret_cast<Part*>(raw_part);
+  GrammarSearch& search = p.searches[k];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int first_token = part_index * kPartTokens;
+  const auto word_of = [warp](int n) { return n * kWarps + warp; };  // of the part
+  TokenText texts[kWordsPerWarp];
+#pragma unroll
+  for (int n = 0; n < kWordsPerWarp; ++n) {
+    texts[n] = load_text(p.texts, first_token + word_of(n) * 32 + lane);
+  }
+  const std::int64_t i = __ldcg(&search.index);
+  const GrammarTables grammar = p.grammars[__ldcg(&search.grammar)];
+  const GrammarRow& place = share_row(load_row(p.grammar_rows[__ldcg(&search.row)]));
+  if (threadIdx.x == 0) part.num_away = part.num_bounded = 0;
+  const StateLoops& loops = share_loops(grammar, place.state);
+  WalkInterval same;  // lengths with the same tokens
+#pragma unroll
+  for (int n = 0; n < kWordsPerWarp; ++n) {
+    const int in_part = word_of(n) * 32 + lane, token = first_token + in_part;
+    TrialLength run;
+    run.begin_trial(place.length);
+    LoopByte kind = take_loops(loops, p.texts, texts[n], run);
+    if (token == p.texts.eos_id) {
+      kind = may_end(grammar, place) ? LoopByte::kStays : LoopByte::kIllegal;
+      run.begin_trial(place.length);
+    }
+    const bool leads_away = kind == LoopByte::kLeadsAway;
+    const int at = take_place(part.num_away, leads_away);
+    if (leads_away) part.away[at] = static_cast<std::uint16_t>(in_part);
+    const bool legal = note_token(part, same, token, !leads_away && kind != LoopByte::kIllegal,
+                                  run.lengths, place.length);
+    const unsigned bits = __ballot_sync(kFullWarp, legal);
+    if (lane == 0) part.legal[word_of(n)] = bits;
+  }
+  __syncthreads();
+  walk_away(p, grammar, loops, place, search, first_token, part, same);
+  note_lengths(same, search);
+  __syncthreads();
+  const int word = part_index * kPartWords + static_cast<int>(threadIdx.x);
+  if (threadIdx.x < kPartWords && word < p.mask_stride) {
+    p.masks[i * p.mask_stride + word] = part.legal[threadIdx.x];
+  }
+  if (part.num_bounded > 0) {
+    if (threadIdx.x == 0) {
+      first_bounded =
+          static_cast<int>(atomicAdd(&search.num_bounded, static_cast<unsigned>(part.num_bounded)));
+    }
+    __syncthreads();
+    // Where they are too many nobody reads the list.
+    if (first_bounded + part.num_bounded <= kMaxBoundedTokens) {
+      BoundedToken* const to = p.bounded + k * kMaxBoundedTokens + first_bounded;
+      for (int n = threadIdx.x; n < part.num_bounded; n += kThreads) to[n] = part.bounded[n];
+    }
+  }
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0)
-    is_last = atomicAdd(&search.num_arrived, 1u) + 1 == static_cast<unsigned>(num_members);
+    is_last = atomicAdd(&search.num_arrived, 1u) + 1 == static_cast<unsigned>(num_parts);
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  keep(p, grammar, place, search, mask);
+  keep(p, grammar, place, k);
 }
 
 // One thread: until all finders have looked. How many rows there are to walk.
@@ -354,9 +529,9 @@ __device__ int wait_for_finders(const GrammarArrivals& arrivals, int num_rows) {
   return static_cast<int>(found / kMissingRow);
 }
 
-// Blocks: num_rows finders, then num_teams * num_members walkers.
+// Blocks: num_rows finders, then walkers.
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    grammar_masks_kernel(GrammarMasksParams p, int num_teams, int num_members) {
+    grammar_masks_kernel(GrammarMasksParams p, int num_parts) {
   // In this order: what the sampling reads before it waits was written before this kernel (launch_overlap.cuh).
   wait_for_predecessor();
   let_successor_start();
@@ -369,8 +544,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     __shared__ int num_missing;
     if (threadIdx.x == 0) num_missing = wait_for_finders(*p.arrivals, p.num_rows);
     __syncthreads();
-    for (int k = walker % num_teams; k < num_missing; k += num_teams) {
-      walk(p, p.searches[k], walker / num_teams, num_members);
+    const int num_walkers = static_cast<int>(gridDim.x) - p.num_rows;
+    for (int n = walker; n < num_missing * num_parts; n += num_walkers) {
+      walk(p, n / num_parts, n % num_parts, num_parts);
     }
     __syncthreads();
   }
@@ -383,12 +559,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 
 Status grammar_masks(Stream& stream, const GrammarMasksParams& params) {
   if (params.num_rows == 0) return ok_status();
-  const int num_members =
-      std::min<int>(kMaxTeamBlocks, static_cast<int>(blocks_for(params.mask_stride, kWarps)));
-  const int num_teams = std::min(kMaxTeams, params.num_rows);
-  const auto num_blocks = static_cast<unsigned>(params.num_rows + num_teams * num_members);
-  return launch("grammar_masks", stream, {.grid = dim3(num_blocks), .block = dim3(kThreads)},
-                grammar_masks_kernel, params, num_teams, num_members);
+  const int num_parts = static_cast<int>(blocks_for(params.mask_stride, kPartWords));
+  const int num_walkers = std::min(kMaxWalkers, num_parts * params.num_rows);
+  return launch(
+      "grammar_masks", stream,
+      {.grid = dim3(static_cast<unsigned>(params.num_rows + num_walkers)), .block = dim3(kThreads)},
+      grammar_masks_kernel, params, num_parts);
 }
 
 }  // namespace GAPLESS_PATH
