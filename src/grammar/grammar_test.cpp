@@ -14,6 +14,7 @@
 #include "grammar/grammar_limits.h"
 #include "grammar/json_grammar.h"
 #include "grammar/regex_grammar.h"
+#include "grammar/state_loops.h"
 #include "grammar/text_with_calls.h"
 
 namespace gapless {
@@ -609,6 +610,38 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
   EXPECT_GT(num_overflowed, 100);
   EXPECT_GT(num_other_counts, 2000);
   EXPECT_GT(num_other_lengths, 500);
+}
+
+// The table of a state's own bytes says what the grammar's tables say: of every state, for every byte, at lengths around the bounds.
+TEST(GrammarTest, LoopsOfAStateAreTheGrammarsEdges) {
+  const Grammar grammars[] = {
+      schema(R"({"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 5}})"),
+      schema(R"({"type": "object", "properties": {"a": {"pattern": "^[a-f]*é+$"}}})"),
+      compile_regex("[a-f]{2,5}-(é|ß)[0-9]*").value()};
+  int num_kinds[4] = {};
+  for (const Grammar& grammar : grammars) {
+    const GrammarTables tables = tables_of(grammar);
+    for (int state = 0; state < grammar.num_states; ++state) {
+      const StateLoops loops = find_loops(tables, static_cast<std::uint16_t>(state));
+      for (int byte = 0; byte < 256; ++byte) {
+        ++num_kinds[static_cast<int>(loops.bytes[byte])];
+        for (const std::int32_t length : {0, 3, 4, 5, 24, 25}) {
+          GrammarRow row = begin_row(grammar);
+          row.state = static_cast<std::uint16_t>(state);
+          row.length = length;
+          GrammarRow by_loops = row;
+          const bool legal = take_byte(tables, row, static_cast<std::uint8_t>(byte));
+          ASSERT_EQ(take_byte(tables, loops, by_loops, static_cast<std::uint8_t>(byte)), legal)
+              << "state " << state << ", byte " << byte << ", length " << length;
+          if (!legal) continue;
+          ASSERT_EQ(by_loops.state, row.state);
+          ASSERT_EQ(by_loops.length, row.length);
+          ASSERT_EQ(by_loops.depth, row.depth);
+        }
+      }
+    }
+  }
+  for (const int number : num_kinds) EXPECT_GT(number, 20);
 }
 
 // A list that a trial opens begins anew: what it holds says nothing of the one that was closed in its place.

@@ -373,6 +373,63 @@ TEST_F(GrammarMasksTest, ItemsInTheMiddleOfAListShareTheirPlaces) {
   EXPECT_GT(num_made(), made_by_fifth);
 }
 
+// Up to 25 blanks may stand in a row, and there are tokens of several: the number of blanks decides about those alone.
+TEST_F(GrammarMasksTest, AnyNumberOfBlanksSharesItsPlace) {
+  std::vector<std::string> texts = test_vocabulary(3000);
+  for (std::size_t blanks = 3; blanks <= 64; ++blanks) {
+    texts.emplace_back(blanks, ' ');
+    texts.push_back(std::string(blanks, ' ') + "1");
+  }
+  use_vocabulary(texts);
+  add_all_grammars();
+  use_cache(8);
+  use_rows({1, 3});
+  const auto num_made = [this] {
+    const auto turns = download<std::uint32_t>(turns_dev_);
+    return std::accumulate(turns.begin(), turns.end(), 0u);
+  };
+  (void)launch();
+  const auto token_of = [](char byte) { return 8 + static_cast<std::int32_t>(byte); };
+  for (std::size_t i = 0; i < seats_.size(); ++i) take(i, token_of('['));
+  unsigned made_by_first = 0;
+  std::vector<Mask> seen;
+  for (int blanks = 0; blanks <= 25; ++blanks) {
+    const std::vector<Mask> masks = launch();
+    for (std::size_t i = 0; i < seats_.size(); ++i) {
+      ASSERT_EQ(masks[i], expected(i)) << "row " << i << " behind " << blanks << " blanks";
+      if (blanks < 25) take(i, token_of(' '));
+    }
+    EXPECT_TRUE(seen.empty() || seen.back() != masks[0]) << "one blank less may follow";
+    seen.push_back(masks[0]);
+    // Behind the first blank the automaton is in a state of its own.
+    if (blanks == 1) made_by_first = num_made();
+  }
+  EXPECT_EQ(num_made(), made_by_first);
+  EXPECT_GT(made_by_first, 0u);
+}
+
+// More tokens than an entry lists: then it is for those lengths at which none of them becomes legal or illegal.
+TEST_F(GrammarMasksTest, WhereTheLengthDecidesAboutManyTokensItTellsPlacesApart) {
+  use_vocabulary(test_vocabulary(5000));
+  add_schema(R"({"type": "string", "minLength": 12, "maxLength": 40})");
+  use_cache(8);
+  use_rows({0});
+  const auto token_of = [](char byte) { return 8 + static_cast<std::int32_t>(byte); };
+  std::vector<unsigned> made;
+  (void)launch();
+  take(0, token_of('"'));
+  for (int length = 0; length <= 40; ++length) {
+    ASSERT_EQ(launch()[0], expected(0)) << "behind " << length << " characters";
+    const auto turns = download<std::uint32_t>(turns_dev_);
+    made.push_back(std::accumulate(turns.begin(), turns.end(), 0u));
+    if (length < 40) take(0, token_of('x'));
+  }
+  EXPECT_EQ(
+      made[20],
+      made[12]);  // the longest token has 34 bytes that are no characters here, and others 9 characters
+  EXPECT_GT(made[40], made[20]);
+}
+
 TEST_F(GrammarMasksTest, OtherRowsAreLeftAlone) {
   use_vocabulary(test_vocabulary(10));
   add_all_grammars();

@@ -174,13 +174,29 @@ __device__ Found find_way(const GrammarMasksParams& p, const GrammarTables& gram
   const std::int32_t id = __ldcg(&entry.grammar);
   if (threadIdx.x % kWayThreads == 0) num_bounded[way] = __ldcg(&entry.num_bounded);
   const WalkInterval lengths = load_interval(entry.lengths);
+  // All loads of four frames before any of them is judged.
+  constexpr int kAtOnce = 5;
+  const int first = static_cast<int>(threadIdx.x) % kWayThreads, num_words = num_place_words(row);
+  const WalkInterval counts =
+      first <= row.depth ? load_interval(entry.counts[first]) : WalkInterval{};
+  std::uint32_t words[kAtOnce];
+#pragma unroll
+  for (int n = 0; n < kAtOnce; ++n) {
+    const int i = first + n * kWayThreads;
+    words[n] = i < num_words ? __ldcg(&entry.place[i]) : 0;
+  }
   std::uint32_t difference = 0;
-  for (int i = threadIdx.x % kWayThreads; i < num_place_words(row); i += kWayThreads) {
+#pragma unroll
+  for (int n = 0; n < kAtOnce; ++n) {
+    const int i = first + n * kWayThreads;
+    if (i < num_words) difference |= words[n] ^ place_word(row, i);
+  }
+  if (first <= row.depth && !counts.contains(row.frames[first].count)) difference = 1;
+  for (int i = first + kAtOnce * kWayThreads; i < num_words; i += kWayThreads) {
     difference |= __ldcg(&entry.place[i]) ^ place_word(row, i);
   }
-  for (int depth = threadIdx.x % kWayThreads; depth <= row.depth; depth += kWayThreads) {
-    const WalkInterval counts = load_interval(entry.counts[depth]);
-    if (!counts.contains(row.frames[depth].count)) difference = 1;
+  for (int depth = first + kWayThreads; depth <= row.depth; depth += kWayThreads) {
+    if (!load_interval(entry.counts[depth]).contains(row.frames[depth].count)) difference = 1;
   }
   if (id != grammar.id || !lengths.contains(row.length) || difference != 0) differs[way] = 1;
   __syncthreads();
@@ -191,24 +207,56 @@ __device__ Found find_way(const GrammarMasksParams& p, const GrammarTables& gram
   return found;
 }
 
-// They do not overlap.
+// They do not overlap. Loads of several words are under way at a time: 51,200 tokens are one round.
 __device__ void copy_words(std::uint32_t* __restrict__ to, const std::uint32_t* __restrict__ from,
                            int num_words) {
-#pragma unroll 8
-  for (int i = threadIdx.x; i < num_words; i += kThreads) to[i] = __ldcg(&from[i]);
+  constexpr int kInFlight = 10;
+  for (int first = threadIdx.x; first < num_words; first += kThreads * kInFlight) {
+    std::uint32_t words[kInFlight];
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) {
+      const int i = first + n * kThreads;
+      words[n] = i < num_words ? __ldcg(&from[i]) : 0;
+    }
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) {
+      const int i = first + n * kThreads;
+      if (i < num_words) to[i] = words[n];
+    }
+  }
 }
 
-// Puts the bits of tokens about which the length decides into a mask that the block wrote.
-__device__ void apply_bounded(std::uint32_t* mask, const BoundedToken* bounded, int num_bounded,
-                              int length) {
+// The tokens of an entry about which the length decides, shared out among the block's threads.
+struct BoundedTokens {
+  static constexpr int kPerThread = (kMaxBoundedTokens + kThreads - 1) / kThreads;
+  BoundedToken own[kPerThread];
+};
+
+__device__ BoundedTokens load_bounded(const BoundedToken* from, int num_bounded) {
+  BoundedTokens tokens;
+#pragma unroll
+  for (int n = 0; n < BoundedTokens::kPerThread; ++n) {
+    const int i = static_cast<int>(threadIdx.x) + n * kThreads;
+    if (i >= num_bounded) {
+      tokens.own[n].token = -1;
+      continue;
+    }
+    tokens.own[n] = {__ldcg(&from[i].token), load_interval(from[i].lengths)};
+  }
+  return tokens;
+}
+
+// Puts their bits into a mask that the block wrote.
+__device__ void apply_bounded(std::uint32_t* mask, const BoundedTokens& tokens, int length) {
   __syncthreads();
-  for (int i = threadIdx.x; i < num_bounded; i += kThreads) {
-    const int token = __ldcg(&bounded[i].token);
-    const std::uint32_t bit = 1u << token % 32;
-    if (load_interval(bounded[i].lengths).contains(length)) {
-      atomicOr(&mask[token / 32], bit);
+#pragma unroll
+  for (const BoundedToken& one : tokens.own) {
+    if (one.token < 0) continue;
+    const std::uint32_t bit = 1u << one.token % 32;
+    if (one.lengths.contains(length)) {
+      atomicOr(&mask[one.token / 32], bit);
     } else {
-      atomicAnd(&mask[token / 32], ~bit);
+      atomicAnd(&mask[one.token / 32], ~bit);
     }
   }
 }
@@ -292,10 +340,10 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   // Before anything is written: to tell takes as long as what was written takes to arrive.
   tell_found(p);
   const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + found.way;
+  const BoundedTokens bounded =
+      load_bounded(p.cache.bounded + at * kMaxBoundedTokens, found.num_bounded);
   copy_words(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
-  if (found.num_bounded > 0) {
-    apply_bounded(mask, p.cache.bounded + at * kMaxBoundedTokens, found.num_bounded, place.length);
-  }
+  if (found.num_bounded > 0) apply_bounded(mask, bounded, place.length);
   keep_place();
 }
 
@@ -419,10 +467,11 @@ __device__ LoopByte take_loops(const StateLoops& loops, const TokenTexts& texts,
 
 // The tokens that lead away from the row's state.
 __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& grammar,
-                          const StateLoops& loops, const GrammarRow& place, GrammarSearch& search,
+                          const StateLoops& loops, const GrammarRow& place, std::int64_t k,
                           int first_token, Part& part, WalkInterval& same) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  GrammarSearch& search = p.searches[k];
   OwnProbe probe;
   probe.begin(place, search.counts);
   for (int at = warp * kWarp; at < part.num_away; at += kThreads) {
@@ -488,7 +537,7 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, int part_index
     if (lane == 0) part.legal[word_of(n)] = bits;
   }
   __syncthreads();
-  walk_away(p, grammar, loops, place, search, first_token, part, same);
+  walk_away(p, grammar, loops, place, k, first_token, part, same);
   note_lengths(same, search);
   __syncthreads();
   const int word = part_index * kPartWords + static_cast<int>(threadIdx.x);
