@@ -617,6 +617,7 @@ TEST(GrammarTest, LoopsOfAStateAreTheGrammarsEdges) {
   const Grammar grammars[] = {
       schema(R"({"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 5}})"),
       schema(R"({"type": "object", "properties": {"a": {"pattern": "^[a-f]*é+$"}}})"),
+      schema(R"({"type": "array"})"),  // a list begins a list
       compile_regex("[a-f]{2,5}-(é|ß)[0-9]*").value()};
   int num_kinds[4] = {};
   for (const Grammar& grammar : grammars) {
