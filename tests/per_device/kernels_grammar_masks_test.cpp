@@ -327,6 +327,23 @@ TEST_F(GrammarMasksTest, AFullBatch) {
   walk(*kernels_, 12);
 }
 
+// So many new places at once that who walks has many parts of the vocabulary.
+TEST_F(GrammarMasksTest, AFullBatchOfALargeVocabulary) {
+  use_vocabulary(test_vocabulary(51'200 - 299));
+  add_all_grammars();
+  std::vector<std::int32_t> grammar_of;
+  for (std::int32_t i = 0; i < kMaxSeats; ++i) grammar_of.push_back(i % 8);
+  use_cache(2);
+  use_rows(grammar_of);
+  for (int step = 0; step < 3; ++step) {
+    const std::vector<Mask> masks = launch();
+    for (std::size_t i = 0; i < seats_.size(); ++i) {
+      ASSERT_EQ(masks[i], expected(i)) << "row " << i << " at step " << step;
+      if (!take(i, any_of(masks[i]))) begin_again(i);
+    }
+  }
+}
+
 // A place that was found serves others: what lies in the cache is what comes out.
 TEST_F(GrammarMasksTest, AKnownPlaceIsNotWalkedAgain) {
   use_vocabulary(test_vocabulary(10));

@@ -2,8 +2,8 @@
 //
 //   finders   the first blocks, one for each row: takes the row's last token, looks its place up in the cache, and lists the row
 //             where the place is not there
-//   walkers   the others: each takes every few-th part of the vocabulary of a row of that list, a thread for each token; the last
-//             walker of a row puts what was found into the cache
+//   walkers   the others, shared out among the rows of that list: each takes every few-th part of the vocabulary, a thread for each
+//             token; the last walker of a row puts what was found into the cache
 //
 // Walkers wait until all finders have looked. Only they change the cache, and not before all finders have copied what they
 // found, so no row meets an entry that is half made. A finder waits for nobody and has a lower number, so it starts no later
@@ -33,10 +33,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-// Words of a row's mask that a block walks at a time.
+// Words of a row's mask that are one part.
 constexpr int kPartWords = 32;
 constexpr int kPartTokens = kPartWords * 32;
 constexpr int kWordsPerWarp = kPartWords / kWarps;
+// Parts of which the tokens that need the grammar's tables are walked together, so that there are enough of them.
+constexpr int kPartsAtOnce = 4;
 // With so many blocks on each of an H200's 132 multiprocessors walkers and the finders of 64 rows are there at once.
 constexpr int kBlocksPerMultiprocessor = 4;
 constexpr int kMaxWalkers = 400;
@@ -364,11 +366,12 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   const GrammarSearch& search = p.searches[k];
   const int set = __ldcg(&search.set), num_bounded = __ldcg(&search.num_bounded);
   const bool is_listed = num_bounded <= kMaxBoundedTokens;
+  unsigned turn = 0;  // of thread 0
   if (threadIdx.x == 0) {
     wait_for_count(p.arrivals->num_copied, static_cast<unsigned>(p.num_rows));
-    way = atomicCAS(&p.cache.locks[set], 0, 1) == 0
-              ? static_cast<int>(p.cache.turns[set] % kGrammarCacheWays)
-              : -1;
+    const bool is_free = atomicCAS(&p.cache.locks[set], 0, 1) == 0;
+    turn = __ldcg(&p.cache.turns[set]);
+    way = is_free ? static_cast<int>(turn % kGrammarCacheWays) : -1;
     __threadfence();
   }
   __syncthreads();
@@ -394,7 +397,7 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
       entry.grammar = grammar.id;
       entry.num_bounded = is_listed ? num_bounded : 0;
       entry.lengths = is_listed ? WalkInterval{} : load_interval(search.lengths);
-      ++p.cache.turns[set];
+      p.cache.turns[set] = turn + 1;
     }
   }
   __threadfence();
@@ -433,22 +436,21 @@ __device__ int take_place(int& counter, bool wants) {
   return __shfl_sync(kFullWarp, first, 0) + __popc(wanting & ((1u << lane) - 1));
 }
 
-// What a block finds out about a part of the vocabulary.
-struct Part {
-  std::uint32_t legal[kPartWords];
+// What a block notes of its parts of the vocabulary.
+struct Notes {
   int num_away;
-  std::uint16_t away[kPartTokens];  // tokens that lead away from the row's state
+  std::uint16_t away[kPartsAtOnce * kPartTokens];  // tokens that lead away from the row's state
   int num_bounded;
   BoundedToken bounded[kMaxBoundedTokens];  // of those that there are
 };
 
 // The warp's threads, each with a token that has a way at some lengths, or without one. Whether it is legal at the row's length.
-__device__ bool note_token(Part& part, WalkInterval& same, int token, bool has_way,
+__device__ bool note_token(Notes& notes, WalkInterval& same, int token, bool has_way,
                            const WalkInterval& lengths, int length) {
   const bool is_bounded = has_way && lengths.is_bounded();
-  const int at = take_place(part.num_bounded, is_bounded);
+  const int at = take_place(notes.num_bounded, is_bounded);
   if (is_bounded) {
-    if (at < kMaxBoundedTokens) part.bounded[at] = {token, lengths};
+    if (at < kMaxBoundedTokens) notes.bounded[at] = {token, lengths};
     same.narrow_to_side(lengths, length);
   }
   return has_way && lengths.contains(length);
@@ -465,19 +467,31 @@ __device__ LoopByte take_loops(const StateLoops& loops, const TokenTexts& texts,
   return kind;
 }
 
-// The tokens that lead away from the row's state.
+// One member of those that share a row's vocabulary: it walks every num_members-th part.
+struct Member {
+  int index, num_members, num_parts;  // num_parts: of the vocabulary
+
+  __device__ int num_own() const { return (num_parts - 1 - index) / num_members + 1; }
+  // Its tokens, counted over its own parts.
+  __device__ int token(int at) const {
+    return (index + at / kPartTokens * num_members) * kPartTokens + at % kPartTokens;
+  }
+};
+
+// The tokens that were noted because they lead away from the row's state, counted from the member's token `first`.
 __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& grammar,
                           const StateLoops& loops, const GrammarRow& place, std::int64_t k,
-                          int first_token, Part& part, WalkInterval& same) {
+                          const Member& member, int first, std::uint32_t* mask, Notes& notes,
+                          WalkInterval& same) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   GrammarSearch& search = p.searches[k];
   OwnProbe probe;
   probe.begin(place, search.counts);
-  for (int at = warp * kWarp; at < part.num_away; at += kThreads) {
-    const bool is_one = at + lane < part.num_away;
-    const int in_part = is_one ? part.away[at + lane] : 0;
-    const TokenText text = load_text(p.texts, first_token + in_part);
+  for (int at = warp * kWarp; at < notes.num_away; at += kThreads) {
+    const bool is_one = at + lane < notes.num_away;
+    const int token = member.token(first + (is_one ? notes.away[at + lane] : 0));
+    const TokenText text = load_text(p.texts, token);
     probe.again();
     bool has_way = is_one && take_text(grammar, loops, p.texts, text, probe);
     WalkInterval lengths = probe.lengths;
@@ -491,36 +505,26 @@ __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& gram
       }
       __syncwarp();
     }
-    if (note_token(part, same, first_token + in_part, has_way, lengths, place.length)) {
-      atomicOr(&part.legal[in_part / 32], 1u << in_part % 32);
+    if (note_token(notes, same, token, has_way, lengths, place.length)) {
+      atomicOr(&mask[token / 32], 1u << token % 32);
     }
   }
 }
 
-// What a walker does for the k-th row whose place was not in the cache: a part of the vocabulary.
-__device__ void walk(const GrammarMasksParams& p, std::int64_t k, int part_index, int num_parts) {
-  __shared__ __align__(16) unsigned char raw_part[sizeof(Part)];
-  __shared__ bool is_last;
-  __shared__ int first_bounded;
-  Part& part = *reinterpret_cast<Part*>(raw_part);
-  GrammarSearch& search = p.searches[k];
+// The tokens of the member's own-th part that begin illegally or stay in the row's state; the others are noted, counted from the
+// member's token `first`.
+__device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& grammar,
+                           const StateLoops& loops, const GrammarRow& place, const Member& member,
+                           int own, int first, std::uint32_t* mask, Notes& notes,
+                           WalkInterval& same) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int first_token = part_index * kPartTokens;
-  const auto word_of = [warp](int n) { return n * kWarps + warp; };  // of the part
+  const auto at_of = [&](int n) { return own * kPartTokens + (n * kWarps + warp) * 32 + lane; };
   TokenText texts[kWordsPerWarp];
 #pragma unroll
-  for (int n = 0; n < kWordsPerWarp; ++n) {
-    texts[n] = load_text(p.texts, first_token + word_of(n) * 32 + lane);
-  }
-  const std::int64_t i = __ldcg(&search.index);
-  const GrammarTables grammar = p.grammars[__ldcg(&search.grammar)];
-  const GrammarRow& place = share_row(load_row(p.grammar_rows[__ldcg(&search.row)]));
-  if (threadIdx.x == 0) part.num_away = part.num_bounded = 0;
-  const StateLoops& loops = share_loops(grammar, place.state);
-  WalkInterval same;  // lengths with the same tokens
+  for (int n = 0; n < kWordsPerWarp; ++n) texts[n] = load_text(p.texts, member.token(at_of(n)));
 #pragma unroll
   for (int n = 0; n < kWordsPerWarp; ++n) {
-    const int in_part = word_of(n) * 32 + lane, token = first_token + in_part;
+    const int token = member.token(at_of(n));
     TrialLength run;
     run.begin_trial(place.length);
     LoopByte kind = take_loops(loops, p.texts, texts[n], run);
@@ -529,37 +533,69 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, int part_index
       run.begin_trial(place.length);
     }
     const bool leads_away = kind == LoopByte::kLeadsAway;
-    const int at = take_place(part.num_away, leads_away);
-    if (leads_away) part.away[at] = static_cast<std::uint16_t>(in_part);
-    const bool legal = note_token(part, same, token, !leads_away && kind != LoopByte::kIllegal,
+    const int to = take_place(notes.num_away, leads_away);
+    if (leads_away) notes.away[to] = static_cast<std::uint16_t>(at_of(n) - first);
+    const bool legal = note_token(notes, same, token, !leads_away && kind != LoopByte::kIllegal,
                                   run.lengths, place.length);
     const unsigned bits = __ballot_sync(kFullWarp, legal);
-    if (lane == 0) part.legal[word_of(n)] = bits;
+    if (lane == 0 && token / 32 < p.mask_stride) mask[token / 32] = bits;
   }
-  __syncthreads();
-  walk_away(p, grammar, loops, place, k, first_token, part, same);
+}
+
+// One thread, after a barrier with those whose writes it announces; see signal(). No fence of all threads: that would empty the L1
+// of a multiprocessor on which others are walking.
+__device__ unsigned arrive(unsigned& counter, unsigned count) {
+  unsigned before;
+  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(&counter), "r"(count)
+               : "memory");
+  return before;
+}
+
+// What a walker does for the k-th row whose place was not in the cache.
+__device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& member) {
+  __shared__ __align__(16) unsigned char raw_notes[sizeof(Notes)];
+  __shared__ bool is_last;
+  __shared__ int first_bounded;
+  Notes& notes = *reinterpret_cast<Notes*>(raw_notes);
+  GrammarSearch& search = p.searches[k];
+  const GrammarTables grammar = p.grammars[__ldcg(&search.grammar)];
+  std::uint32_t* const mask = p.masks + std::int64_t{__ldcg(&search.index)} * p.mask_stride;
+  const GrammarRow& place = share_row(load_row(p.grammar_rows[__ldcg(&search.row)]));
+  if (threadIdx.x == 0) notes.num_away = notes.num_bounded = 0;
+  const StateLoops& loops = share_loops(grammar, place.state);
+  WalkInterval same;  // lengths with the same tokens
+  const int num_own = member.num_own();
+  for (int own = 0; own < num_own; own += kPartsAtOnce) {
+    const int first = own * kPartTokens;
+    for (int n = own; n < min(own + kPartsAtOnce, num_own); ++n) {
+      walk_loops(p, grammar, loops, place, member, n, first, mask, notes, same);
+    }
+    __syncthreads();
+    walk_away(p, grammar, loops, place, k, member, first, mask, notes, same);
+    __syncthreads();
+    if (threadIdx.x == 0) notes.num_away = 0;
+    __syncthreads();
+  }
   note_lengths(same, search);
-  __syncthreads();
-  const int word = part_index * kPartWords + static_cast<int>(threadIdx.x);
-  if (threadIdx.x < kPartWords && word < p.mask_stride) {
-    p.masks[i * p.mask_stride + word] = part.legal[threadIdx.x];
-  }
-  if (part.num_bounded > 0) {
+  if (notes.num_bounded > 0) {
     if (threadIdx.x == 0) {
-      first_bounded =
-          static_cast<int>(atomicAdd(&search.num_bounded, static_cast<unsigned>(part.num_bounded)));
+      first_bounded = static_cast<int>(
+          atomicAdd(&search.num_bounded, static_cast<unsigned>(notes.num_bounded)));
     }
     __syncthreads();
     // Where they are too many nobody reads the list.
-    if (first_bounded + part.num_bounded <= kMaxBoundedTokens) {
+    if (first_bounded + notes.num_bounded <= kMaxBoundedTokens) {
       BoundedToken* const to = p.bounded + k * kMaxBoundedTokens + first_bounded;
-      for (int n = threadIdx.x; n < part.num_bounded; n += kThreads) to[n] = part.bounded[n];
+      for (int n = threadIdx.x; n < notes.num_bounded; n += kThreads) to[n] = notes.bounded[n];
     }
   }
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0)
-    is_last = atomicAdd(&search.num_arrived, 1u) + 1 == static_cast<unsigned>(num_parts);
+  if (threadIdx.x == 0) {
+    const auto count = static_cast<unsigned>(num_own);
+    is_last = arrive(search.num_arrived, count) + count == static_cast<unsigned>(member.num_parts);
+  }
   __syncthreads();
   if (!is_last) return;
   __threadfence();
@@ -593,9 +629,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     __shared__ int num_missing;
     if (threadIdx.x == 0) num_missing = wait_for_finders(*p.arrivals, p.num_rows);
     __syncthreads();
+    // The rows share the walkers.
     const int num_walkers = static_cast<int>(gridDim.x) - p.num_rows;
-    for (int n = walker; n < num_missing * num_parts; n += num_walkers) {
-      walk(p, n / num_parts, n % num_parts, num_parts);
+    const int num_teams = min(num_missing, num_walkers);
+    for (int k = num_teams > 0 ? walker % num_teams : 0; k < num_missing; k += num_teams) {
+      const int team = walker % num_teams;
+      const Member member = {walker / num_teams, (num_walkers - 1 - team) / num_teams + 1,
+                             num_parts};
+      if (member.index < num_parts) walk(p, k, member);
     }
     __syncthreads();
   }
