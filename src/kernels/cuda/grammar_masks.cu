@@ -369,9 +369,11 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   unsigned turn = 0;  // of thread 0
   if (threadIdx.x == 0) {
     wait_for_count(p.arrivals->num_copied, static_cast<unsigned>(p.num_rows));
-    const bool is_free = atomicCAS(&p.cache.locks[set], 0, 1) == 0;
-    turn = __ldcg(&p.cache.turns[set]);
-    way = is_free ? static_cast<int>(turn % kGrammarCacheWays) : -1;
+    way = -1;
+    if (atomicCAS(&p.cache.locks[set], 0, 1) == 0) {
+      turn = __ldcg(&p.cache.turns[set]);
+      way = static_cast<int>(turn % kGrammarCacheWays);
+    }
     __threadfence();
   }
   __syncthreads();
