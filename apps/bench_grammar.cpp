@@ -134,7 +134,8 @@ bool is_byte_forced(const Grammar& grammar, const GrammarTables& tables, const G
   int num_legal = 0;
   for (int byte = 0; byte < 256 && num_legal < 2; ++byte) {
     probe.again();
-    num_legal += take_byte(tables, probe, static_cast<std::uint8_t>(byte)) ? 1 : 0;
+    const bool has_way = take_byte(tables, probe, static_cast<std::uint8_t>(byte));
+    num_legal += has_way && probe.lengths.contains(row.length) ? 1 : 0;
   }
   return num_legal == 1;
 }

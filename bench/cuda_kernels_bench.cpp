@@ -1,6 +1,6 @@
 // The kernels of src/kernels/cuda at the shapes of Moondream 2 (experts: 3), each with its ceiling.
 //   cuda_kernels_bench [--json FILE] [--commit COMMIT] [name ...]
-// Names: linear attention sample top_logprobs vision prefill step small experts; all when none is named.
+// Names: linear attention sample top_logprobs vision prefill step small experts grammar_masks; all when none is named.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +9,7 @@
 
 #include "bench/cuda_bench.h"
 #include "bench/cuda_experts.h"
+#include "bench/cuda_grammar_masks.h"
 #include "bench/cuda_small_kernels.h"
 #include "bench/moondream2_shapes.h"
 #include "kernels/dense_ops.h"
@@ -637,11 +638,11 @@ int run(int argc, char** argv) {
     const char* name;
     void (*bench)(CudaBench&);
   };
-  const Entry entries[] = {{"linear", bench_linear},  {"attention", bench_decode_attention},
-                           {"sample", bench_sample},  {"top_logprobs", bench_top_logprobs},
-                           {"vision", bench_vision},  {"prefill", bench_prefill},
-                           {"step", bench_step},      {"small", bench_small_kernels},
-                           {"experts", bench_experts}};
+  const Entry entries[] = {{"linear", bench_linear},   {"attention", bench_decode_attention},
+                           {"sample", bench_sample},   {"top_logprobs", bench_top_logprobs},
+                           {"vision", bench_vision},   {"prefill", bench_prefill},
+                           {"step", bench_step},       {"small", bench_small_kernels},
+                           {"experts", bench_experts}, {"grammar_masks", bench_grammar_masks}};
   std::string json, commit;
   std::vector<std::string> names;
   for (int i = 1; i < argc; ++i) {

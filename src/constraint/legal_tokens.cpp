@@ -5,6 +5,19 @@
 namespace gapless {
 namespace {
 
+// Notes for which lengths at a walk's beginning its comparisons would come out the same.
+struct LengthWatch {
+  std::int32_t begin = 0;   // the length at the beginning
+  bool is_original = true;  // no other length has begun since
+  WalkInterval lengths;
+
+  bool at_most(std::int32_t length, std::int32_t limit) {
+    const bool result = length <= limit;
+    if (is_original) lengths.note(result, limit - (length - begin));
+    return result;
+  }
+};
+
 // What a byte changed: a few numbers, and at most the top two frames. Copying a row for each node of the vocabulary would cost
 // more than the walk.
 struct Undo {
@@ -35,6 +48,7 @@ class UndoableRow {
     return row_.open_frame(at, next);
   }
   bool length_at_most(std::int32_t limit) { return watch_.at_most(length, limit); }
+  bool length_at_least(std::int32_t limit) { return !watch_.at_most(length, limit - 1); }
   bool count_at_most(int, std::int32_t count, std::int32_t limit) const { return count <= limit; }
   void begin_length() {
     length = 0;

@@ -106,6 +106,7 @@ struct GrammarRow {
     return true;
   }
   GAPLESS_HOST_DEVICE bool length_at_most(std::int32_t limit) { return length <= limit; }
+  GAPLESS_HOST_DEVICE bool length_at_least(std::int32_t limit) { return length >= limit; }
   GAPLESS_HOST_DEVICE bool count_at_most(int, std::int32_t count, std::int32_t limit) {
     return count <= limit;
   }

@@ -14,6 +14,7 @@
 #include "grammar/grammar_limits.h"
 #include "grammar/json_grammar.h"
 #include "grammar/regex_grammar.h"
+#include "grammar/state_loops.h"
 #include "grammar/text_with_calls.h"
 
 namespace gapless {
@@ -552,7 +553,7 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
           R"({"type": "array", "minItems": 2, "maxItems": 5, "items": {"type": "array", "maxItems": 3}})")};
   std::mt19937 random(4);
   const std::string alphabet = "{}[],:\"ab1-. ";
-  int num_legal = 0, num_overflowed = 0, num_other_counts = 0;
+  int num_legal = 0, num_overflowed = 0, num_other_counts = 0, num_other_lengths = 0;
   for (const Grammar& grammar : grammars) {
     const GrammarTables tables = tables_of(grammar);
     GrammarRow row = begin_row(grammar);
@@ -560,6 +561,7 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
       std::string text;
       for (unsigned n = 1 + random() % 7; n > 0; --n) text += alphabet[random() % alphabet.size()];
       if (random() % 4 == 0) text = std::string(1 + random() % 6, random() % 2 == 0 ? ']' : '[');
+      if (random() % 8 == 0) text = std::string(1 + random() % 27, ' ') + text.substr(1);
       const auto take = [&](auto& at) {
         return std::all_of(text.begin(), text.end(), [&](char byte) {
           return take_byte(tables, at, static_cast<std::uint8_t>(byte));
@@ -570,26 +572,28 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
       GrammarProbe<kMaxGrammarDepth + 1> large;
       WalkInterval counts[kMaxGrammarDepth + 1], counts_of_small[kMaxGrammarDepth + 1];
       large.begin(row, counts);
-      ASSERT_EQ(take(large), legal) << text;
+      const bool has_way = take(large);
+      ASSERT_EQ(has_way && large.lengths.contains(row.length), legal) << text;
       GrammarProbe<2> small;
       small.begin(row, counts_of_small);
       const bool small_legal = take(small);
       num_overflowed += small.overflowed ? 1 : 0;
       if (!small.overflowed) {
-        ASSERT_EQ(small_legal, legal) << text;
+        ASSERT_EQ(small_legal, has_way) << text;
       }
-      // Any other length of the interval, and any other counts.
+      // Any other length, and any other counts of the intervals.
       for (int i = 0; i < 3; ++i) {
         GrammarRow other = row;
-        const auto length = static_cast<std::int32_t>(random() % 8);
-        if (large.watch.lengths.contains(length)) other.length = length;
+        other.length = static_cast<std::int32_t>(random() % 30);
         for (int depth = 0; depth <= row.depth; ++depth) {
           const auto count = static_cast<std::int32_t>(random() % 6);
           if (!counts[depth].contains(count)) continue;
           num_other_counts += count != other.frames[depth].count ? 1 : 0;
           other.frames[depth].count = count;
         }
-        ASSERT_EQ(take(other), legal) << text << " at length " << other.length;
+        const bool other_is_legal = has_way && large.lengths.contains(other.length);
+        num_other_lengths += other_is_legal != legal ? 1 : 0;
+        ASSERT_EQ(take(other), other_is_legal) << text << " at length " << other.length;
       }
       if (!legal) continue;
       ++num_legal;
@@ -605,6 +609,40 @@ TEST(GrammarTest, ProbesAreTheRowWithoutItsCopy) {
   EXPECT_GT(num_legal, 2000);
   EXPECT_GT(num_overflowed, 100);
   EXPECT_GT(num_other_counts, 2000);
+  EXPECT_GT(num_other_lengths, 500);
+}
+
+// The table of a state's own bytes says what the grammar's tables say: of every state, for every byte, at lengths around the bounds.
+TEST(GrammarTest, LoopsOfAStateAreTheGrammarsEdges) {
+  const Grammar grammars[] = {
+      schema(R"({"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 5}})"),
+      schema(R"({"type": "object", "properties": {"a": {"pattern": "^[a-f]*é+$"}}})"),
+      schema(R"({"type": "array"})"),  // a list begins a list
+      compile_regex("[a-f]{2,5}-(é|ß)[0-9]*").value()};
+  int num_kinds[4] = {};
+  for (const Grammar& grammar : grammars) {
+    const GrammarTables tables = tables_of(grammar);
+    for (int state = 0; state < grammar.num_states; ++state) {
+      const StateLoops loops = find_loops(tables, static_cast<std::uint16_t>(state));
+      for (int byte = 0; byte < 256; ++byte) {
+        ++num_kinds[static_cast<int>(loops.bytes[byte])];
+        for (const std::int32_t length : {0, 3, 4, 5, 24, 25}) {
+          GrammarRow row = begin_row(grammar);
+          row.state = static_cast<std::uint16_t>(state);
+          row.length = length;
+          GrammarRow by_loops = row;
+          const bool legal = take_byte(tables, row, static_cast<std::uint8_t>(byte));
+          ASSERT_EQ(take_byte(tables, loops, by_loops, static_cast<std::uint8_t>(byte)), legal)
+              << "state " << state << ", byte " << byte << ", length " << length;
+          if (!legal) continue;
+          ASSERT_EQ(by_loops.state, row.state);
+          ASSERT_EQ(by_loops.length, row.length);
+          ASSERT_EQ(by_loops.depth, row.depth);
+        }
+      }
+    }
+  }
+  for (const int number : num_kinds) EXPECT_GT(number, 20);
 }
 
 // A list that a trial opens begins anew: what it holds says nothing of the one that was closed in its place.

@@ -9,7 +9,8 @@
 //   bool reach(at)              the frame at this depth may be used now; false: this row cannot hold it, and the walk ends
 //   GrammarFrame& frame(at)     of a frame that was reached
 //   bool open_frame(at, next)   a new one; false as for reach()
-//   bool length_at_most(limit)
+//   bool length_at_most(limit), bool length_at_least(limit)   false ends the walk. A trial may go on with a length for which this is
+//                               so, although the row's is another one
 //   bool count_at_most(at, count, limit)   `count`: that of the frame at this depth, and what else is to be reckoned
 //   void begin_length()         length = 0
 #pragma once
@@ -108,7 +109,7 @@ GAPLESS_HOST_DEVICE inline bool act(const GrammarTables& g, const GrammarAction&
       ++row.length;
       return action.max < 0 || row.length_at_most(action.max);
     case GrammarOp::kStringEnd:
-      if (row.length_at_most(action.min - 1)) return false;
+      if (!row.length_at_least(action.min)) return false;
       break;
     default:
       break;
@@ -198,6 +199,21 @@ struct WalkInterval {
   GAPLESS_HOST_DEVICE bool contains(std::int32_t number) const {
     return least <= number && number <= most;
   }
+  GAPLESS_HOST_DEVICE bool is_bounded() const { return least > 0 || most < INT32_MAX; }
+  GAPLESS_HOST_DEVICE void narrow(const WalkInterval& other) {
+    if (other.least > least) least = other.least;
+    if (other.most < most) most = other.most;
+  }
+  // To those numbers that are in `other` as `number` is, or outside on the same side.
+  GAPLESS_HOST_DEVICE void narrow_to_side(const WalkInterval& other, std::int32_t number) {
+    if (number < other.least) {
+      narrow({0, other.least - 1});
+    } else if (number > other.most) {
+      narrow({other.most + 1, INT32_MAX});
+    } else {
+      narrow(other);
+    }
+  }
 
   // What was at_most `bound`, or was not, is so for no more than these.
   GAPLESS_HOST_DEVICE void note(bool was_at_most, std::int32_t bound) {
@@ -221,29 +237,43 @@ struct WalkInterval {
   }
 };
 
-// Notes for which lengths at a walk's beginning its comparisons would come out the same.
-struct LengthWatch {
-  std::int32_t begin = 0;   // the length at the beginning
-  bool is_original = true;  // no other length has begun since
+// The length of a trial, for all lengths at its beginning at once: where it ends well, `lengths` says for which of them the bytes
+// are legal, and the row's own need not be among them.
+struct TrialLength {
+  std::int32_t at_begin = 0;  // the row's own
+  std::int32_t length = 0;
+  bool length_is_original = true;  // no other length has begun since
   WalkInterval lengths;
 
-  GAPLESS_HOST_DEVICE bool at_most(std::int32_t length, std::int32_t limit) {
-    const bool result = length <= limit;
-    if (is_original) lengths.note(result, limit - (length - begin));
-    return result;
+  GAPLESS_HOST_DEVICE void begin_trial(std::int32_t row_length) {
+    at_begin = length = row_length;
+    length_is_original = true;
+    lengths = WalkInterval{};
+  }
+  GAPLESS_HOST_DEVICE bool length_at_most(std::int32_t limit) {
+    if (!length_is_original) return length <= limit;
+    lengths.narrow({0, limit - (length - at_begin)});
+    return lengths.least <= lengths.most;
+  }
+  GAPLESS_HOST_DEVICE bool length_at_least(std::int32_t limit) {
+    if (!length_is_original) return length >= limit;
+    lengths.narrow({limit - (length - at_begin), INT32_MAX});
+    return lengths.least <= lengths.most;
+  }
+  GAPLESS_HOST_DEVICE void begin_length() {
+    length = 0;
+    length_is_original = false;
   }
 };
 
 // A row on which bytes are tried. Keeps the frames that it uses, of as many depths as follow each other: a token that closes or
 // opens more of them than that ends the walk (overflowed), and kMaxGrammarDepth + 1 are always enough.
 template <int kNumFrames>
-struct GrammarProbe {
+struct GrammarProbe : TrialLength {
   static_assert(kNumFrames <= 64);  // bits of `opened`
   const GrammarRow* from = nullptr;
   std::uint16_t state = 0, depth = 0;
-  std::int32_t length = 0;
   bool overflowed = false;
-  LengthWatch watch;
   // By depth: for which counts at the beginning the walks' comparisons would come out the same. Outlives the probe.
   WalkInterval* counts = nullptr;
   std::int8_t depth_of[kNumFrames];  // -1: not in use
@@ -254,16 +284,14 @@ struct GrammarProbe {
   GAPLESS_HOST_DEVICE void begin(const GrammarRow& row, WalkInterval* counts_of) {
     from = &row;
     counts = counts_of;
-    watch.begin = row.length;
     again();
   }
-  // Back to the beginning; what was noted of lengths and counts stays.
+  // Back to the beginning; what was noted of counts stays.
   GAPLESS_HOST_DEVICE void again() {
     state = from->state;
     depth = from->depth;
-    length = from->length;
+    begin_trial(from->length);
     overflowed = false;
-    watch.is_original = true;
     opened = 0;
     for (int i = 0; i < kNumFrames; ++i) depth_of[i] = -1;
   }
@@ -284,19 +312,12 @@ struct GrammarProbe {
     opened |= std::uint64_t{1} << at % kNumFrames;
     return true;
   }
-  GAPLESS_HOST_DEVICE bool length_at_most(std::int32_t limit) {
-    return watch.at_most(length, limit);
-  }
   GAPLESS_HOST_DEVICE bool count_at_most(int at, std::int32_t count, std::int32_t limit) {
     const bool result = count <= limit;
     if ((opened >> at % kNumFrames & 1) == 0) {
       counts[at].note_with_others(result, limit - (count - from->frames[at].count));
     }
     return result;
-  }
-  GAPLESS_HOST_DEVICE void begin_length() {
-    length = 0;
-    watch.is_original = false;
   }
 
  private:

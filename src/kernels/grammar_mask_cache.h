@@ -1,6 +1,8 @@
 // Sets of legal tokens that were found, on the device: by grammar and place, for an interval of lengths and, of each open frame, one
-// of counts: of a list that takes forty items, the third and the thirtieth have the same. A place names the set of entries that it
-// may be in; a new one takes the place of the set's oldest. Nothing is ever allocated, and a full cache only forgets.
+// of counts: of a list that takes forty items, the third and the thirtieth have the same. Where the length decides about few tokens
+// an entry is for all lengths, and lists those tokens: up to 25 blanks may stand in a row, so a token of four is legal behind at
+// most 21. A place names the set of entries that it may be in; a new one takes the place of the set's oldest. Nothing is ever
+// allocated, and a full cache only forgets.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +34,19 @@ GAPLESS_HOST_DEVICE inline std::uint32_t hash_of_word(std::uint32_t word, int i)
   return h ^ h >> 13;
 }
 
+// A token that is legal at some lengths of the row and illegal at others.
+struct BoundedToken {
+  std::int32_t token = 0;
+  WalkInterval lengths;  // at which it is legal
+};
+
+// Of one entry. In random answers to one schema a place in the blanks between two tokens of JSON had up to 470, with Qwen's
+// vocabulary.
+inline constexpr int kMaxBoundedTokens = 512;
+
 struct GrammarMaskEntry {
-  std::int32_t grammar = 0;  // GrammarTables::id; 0: the entry is empty
+  std::int32_t grammar = 0;      // GrammarTables::id; 0: the entry is empty
+  std::int32_t num_bounded = 0;  // tokens whose bits are not the mask's but what their lengths say
   WalkInterval lengths;
   WalkInterval counts[kMaxGrammarDepth + 1];  // by depth
   std::uint32_t place[kMaxPlaceWords] = {};
@@ -45,6 +58,7 @@ inline constexpr int kGrammarCacheWays = 32;
 struct GrammarMaskCache {
   GrammarMaskEntry* entries = nullptr;  // [num_sets, kGrammarCacheWays]
   std::uint32_t* masks = nullptr;       // [num_sets, kGrammarCacheWays, mask_stride of the op]
+  BoundedToken* bounded = nullptr;      // [num_sets, kGrammarCacheWays, kMaxBoundedTokens]
   std::uint32_t* turns = nullptr;       // [num_sets]: entries that were made
   std::int32_t* locks = nullptr;        // [num_sets]: somebody makes one
   int num_sets = 0;
@@ -52,10 +66,14 @@ struct GrammarMaskCache {
 
 // One row of a launch whose place was not in the cache, while its tokens are looked for.
 struct GrammarSearch {
-  std::int32_t index = 0;  // of the row in the launch
-  std::int32_t set = 0;    // where it goes
-  WalkInterval lengths;    // for which that holds
+  std::int32_t index = 0;    // of the row in the launch
+  std::int32_t row = 0;      // in the row states
+  std::int32_t grammar = 0;  // RowState::grammar
+  std::int32_t set = 0;      // where it goes
+  WalkInterval lengths;      // with the same tokens as the row's length
   WalkInterval counts[kMaxGrammarDepth + 1];
+  std::uint32_t num_bounded =
+      0;  // tokens about which the length decides, be they listed or too many
   std::uint32_t num_arrived = 0;
 };
 

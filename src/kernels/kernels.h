@@ -596,6 +596,9 @@ struct SampleParams {
 struct TokenTexts {
   const std::int32_t* first = nullptr;  // [vocab + 1]
   const std::uint8_t* bytes = nullptr;
+  // [vocab]: the first eight bytes of each token once more, the first in the lowest bits, zeros behind its end. Most tokens need
+  // only these, and need not wait for where their bytes are.
+  const std::uint64_t* heads = nullptr;
   int vocab = 0;
   std::int32_t eos_id = 0;  // ends an answer
 };
@@ -617,7 +620,9 @@ struct GrammarMasksParams {
       nullptr;          // out [num_rows, mask_stride], bits behind the vocabulary are zero
   int mask_stride = 0;  // words, at least (vocab + 31) / 32
   int num_rows = 0;
-  GrammarSearch* searches = nullptr;    // [num_rows], scratch: rows whose place is new
+  GrammarSearch* searches = nullptr;  // [num_rows], scratch: rows whose place is new
+  BoundedToken* bounded =
+      nullptr;  // [num_rows, kMaxBoundedTokens], scratch: what the searches list
   GrammarArrivals* arrivals = nullptr;  // one, zeros before the first launch
 };
 

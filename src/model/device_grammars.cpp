@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "device/bump_layout.h"
+#include "kernels/token_head.h"
 
 namespace gapless {
 namespace {
@@ -71,9 +72,12 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   GAPLESS_CHECK(eos_id >= 0 && eos_id < vocab);
   // A model may have more rows of logits than its tokenizer has tokens: the rest are no text.
   std::vector<std::int32_t> first = {0};
+  std::vector<std::uint64_t> heads;
   std::string bytes;
   for (std::size_t token = 0; token < static_cast<std::size_t>(vocab); ++token) {
-    if (token < texts.size()) bytes += texts[token];
+    const std::string_view text = token < texts.size() ? texts[token] : std::string_view();
+    bytes += text;
+    heads.push_back(head_of(text));
     first.push_back(static_cast<std::int32_t>(bytes.size()));
   }
   const auto num_rows = static_cast<std::size_t>(limits.num_rows());
@@ -82,17 +86,21 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   constexpr std::size_t kNumEntries = std::size_t{kGrammarCacheSets} * kGrammarCacheWays;
   std::int32_t* first_dev = nullptr;
   std::uint8_t* bytes_dev = nullptr;
+  std::uint64_t* heads_dev = nullptr;
   const auto carve = [&](BumpLayout layout) {
     grammars_ = layout.take_array<GrammarTables>(kMaxDeviceGrammars);
     first_dev = layout.take_array<std::int32_t>(first.size());
     bytes_dev = layout.take_array<std::uint8_t>(std::max<std::size_t>(bytes.size(), 1));
+    heads_dev = layout.take_array<std::uint64_t>(heads.size());
     params_.grammar_rows = layout.take_array<GrammarRow>(num_rows);
     params_.cache.entries = layout.take_array<GrammarMaskEntry>(kNumEntries);
     params_.cache.masks = layout.take_array<std::uint32_t>(kNumEntries * num_words);
+    params_.cache.bounded = layout.take_array<BoundedToken>(kNumEntries * kMaxBoundedTokens);
     params_.cache.turns = layout.take_array<std::uint32_t>(kGrammarCacheSets);
     params_.cache.locks = layout.take_array<std::int32_t>(kGrammarCacheSets);
     params_.masks = layout.take_array<std::uint32_t>(batch * num_words);
     params_.searches = layout.take_array<GrammarSearch>(batch);
+    params_.bounded = layout.take_array<BoundedToken>(batch * kMaxBoundedTokens);
     params_.arrivals = layout.take_array<GrammarArrivals>(1);
     return layout.peak_bytes();
   };
@@ -103,12 +111,14 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   GAPLESS_ASSIGN_OR_RETURN(turns_pinned_,
                            device.allocate_pinned(kGrammarCacheSets * sizeof(std::uint32_t)));
   params_.grammars = grammars_;
-  params_.texts = {.first = first_dev, .bytes = bytes_dev, .vocab = vocab, .eos_id = eos_id};
+  params_.texts = {
+      .first = first_dev, .bytes = bytes_dev, .heads = heads_dev, .vocab = vocab, .eos_id = eos_id};
   params_.cache.num_sets = kGrammarCacheSets;
   params_.mask_stride = static_cast<int>(num_words);
   GAPLESS_RETURN_IF_ERROR(stream_->fill_bytes(memory_.data(), 0, total_bytes));
   GAPLESS_RETURN_IF_ERROR(upload_.copy(first_dev, bytes_of(first)));
   GAPLESS_RETURN_IF_ERROR(upload_.copy(bytes_dev, bytes_of(bytes)));
+  GAPLESS_RETURN_IF_ERROR(upload_.copy(heads_dev, bytes_of(heads)));
   GAPLESS_RETURN_IF_ERROR(upload_.finish());
   upload_.set_timeout(kUploadTimeoutNs);
   return ok_status();

@@ -28,7 +28,7 @@ inline constexpr std::size_t kDeviceGrammarBytes = 64u << 20;
 // Where memory is short (StepSizing::kSmall): any one of those, or hundreds of typical ones.
 inline constexpr std::size_t kSmallDeviceGrammarBytes = 16u << 20;
 inline constexpr int kMaxDeviceGrammars = 256;
-// Of kGrammarCacheWays sets of legal tokens each: with 51,200 tokens 7 MB, and 1.5 MB for their places.
+// Of kGrammarCacheWays sets of legal tokens each: with 51,200 tokens 7 MB, and 8 MB for their places and bounded tokens.
 inline constexpr int kGrammarCacheSets = 32;
 
 // A grammar on the device, as long as somebody holds it.

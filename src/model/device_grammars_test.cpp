@@ -54,6 +54,7 @@ class DeviceGrammarsTest : public ::testing::Test {
 };
 
 TEST_F(DeviceGrammarsTest, TablesGoUpOnceAndAreWalkedThere) {
+  texts_.emplace_back("01234567890123456789");
   make(1 << 20);
   const auto abc = pattern("abc+"), digits = pattern("[0-9]{3}");
   EXPECT_EQ(grammars_->find(abc), nullptr);
@@ -72,7 +73,10 @@ TEST_F(DeviceGrammarsTest, TablesGoUpOnceAndAreWalkedThere) {
   EXPECT_EQ(texts.vocab, 140);
   EXPECT_EQ(texts.first[kEos + 1], 0);
   EXPECT_EQ(texts.bytes[texts.first['x']], 'x');
-  EXPECT_EQ(texts.first[140], 127);
+  EXPECT_EQ(texts.first[140], 127 + 20);
+  EXPECT_EQ(texts.heads['x'], std::uint64_t{'x'});
+  EXPECT_EQ(texts.heads[128], 0x3736353433323130u) << "01234567";
+  EXPECT_EQ(texts.heads[139], 0u);
 }
 
 TEST_F(DeviceGrammarsTest, WhatNobodyHoldsMakesRoomTheLongestUnusedFirst) {

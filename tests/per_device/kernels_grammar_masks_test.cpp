@@ -9,6 +9,7 @@
 #include "constraint/vocabulary_trie.h"
 #include "grammar/json_grammar.h"
 #include "grammar/regex_grammar.h"
+#include "kernels/token_head.h"
 #include "tests/per_device/kernels_fixture.h"
 
 namespace gapless {
@@ -80,12 +81,15 @@ class GrammarMasksTest : public KernelsTest {
   void use_vocabulary(std::vector<std::string> texts) {
     std::vector<std::int32_t> first = {0};
     std::vector<std::uint8_t> bytes;
+    std::vector<std::uint64_t> heads;
     for (const std::string& text : texts) {
+      heads.push_back(head_of(text));
       bytes.insert(bytes.end(), text.begin(), text.end());
       first.push_back(static_cast<std::int32_t>(bytes.size()));
     }
     first_dev_ = upload(first);
     bytes_dev_ = upload(bytes);
+    heads_dev_ = upload(heads);
     vocabulary_ = std::make_unique<VocabularyTrie>(std::move(texts));
     num_words_ = static_cast<std::size_t>(vocabulary_->vocab() + 31) / 32;
   }
@@ -116,6 +120,7 @@ class GrammarMasksTest : public KernelsTest {
     const auto entries = static_cast<std::size_t>(num_sets) * kGrammarCacheWays;
     entries_dev_ = upload(std::vector<GrammarMaskEntry>(entries));
     masks_dev_ = upload(std::vector<std::uint32_t>(entries * num_words_));
+    bounded_dev_ = upload(std::vector<BoundedToken>(entries * kMaxBoundedTokens));
     turns_dev_ = upload(std::vector<std::uint32_t>(static_cast<std::size_t>(num_sets)));
     locks_dev_ = upload(std::vector<std::int32_t>(static_cast<std::size_t>(num_sets)));
     arrivals_dev_ = upload(std::vector<GrammarArrivals>(1));
@@ -142,13 +147,16 @@ class GrammarMasksTest : public KernelsTest {
 
   // What a launch reads and writes besides the rows and the cache.
   struct LaunchBuffers {
-    Buffer seats, states, tables, masks, searches;
+    Buffer seats, states, tables, masks, searches, bounded;
   };
   LaunchBuffers upload_launch() {
     const std::size_t num_rows = seats_.size();
-    return {upload(seats_), upload(states_), upload(tables_),
+    return {upload(seats_),
+            upload(states_),
+            upload(tables_),
             poisoned_bytes((num_rows + 1) * num_words_ * sizeof(std::uint32_t)),
-            poisoned_bytes(num_rows * sizeof(GrammarSearch))};
+            poisoned_bytes(num_rows * sizeof(GrammarSearch)),
+            poisoned_bytes(num_rows * kMaxBoundedTokens * sizeof(BoundedToken))};
   }
   GrammarMasksParams params(const LaunchBuffers& buffers) const {
     return {.rows = buffers.seats.as<std::int32_t>(),
@@ -157,10 +165,12 @@ class GrammarMasksTest : public KernelsTest {
             .grammar_rows = rows_dev_.as<GrammarRow>(),
             .texts = {.first = first_dev_.as<std::int32_t>(),
                       .bytes = bytes_dev_.as<std::uint8_t>(),
+                      .heads = heads_dev_.as<std::uint64_t>(),
                       .vocab = vocabulary_->vocab(),
                       .eos_id = kEos},
             .cache = {.entries = entries_dev_.as<GrammarMaskEntry>(),
                       .masks = masks_dev_.as<std::uint32_t>(),
+                      .bounded = bounded_dev_.as<BoundedToken>(),
                       .turns = turns_dev_.as<std::uint32_t>(),
                       .locks = locks_dev_.as<std::int32_t>(),
                       .num_sets = num_sets_},
@@ -168,6 +178,7 @@ class GrammarMasksTest : public KernelsTest {
             .mask_stride = static_cast<int>(num_words_),
             .num_rows = static_cast<int>(seats_.size()),
             .searches = buffers.searches.as<GrammarSearch>(),
+            .bounded = buffers.bounded.as<BoundedToken>(),
             .arrivals = arrivals_dev_.as<GrammarArrivals>()};
   }
 
@@ -273,8 +284,8 @@ class GrammarMasksTest : public KernelsTest {
   std::vector<std::int32_t> seats_;
   std::vector<RowState> states_;
   std::vector<GrammarRow> places_;  // as the host knows them
-  Buffer first_dev_, bytes_dev_, rows_dev_, entries_dev_, masks_dev_, turns_dev_, locks_dev_,
-      arrivals_dev_;
+  Buffer first_dev_, bytes_dev_, heads_dev_, rows_dev_, entries_dev_, masks_dev_, bounded_dev_,
+      turns_dev_, locks_dev_, arrivals_dev_;
 };
 
 TEST_F(GrammarMasksTest, EveryStepOfRandomAnswersHasTheHostsTokens) {
@@ -316,12 +327,30 @@ TEST_F(GrammarMasksTest, AFullBatch) {
   walk(*kernels_, 12);
 }
 
+// So many new places at once that who walks has many parts of the vocabulary.
+TEST_F(GrammarMasksTest, AFullBatchOfALargeVocabulary) {
+  use_vocabulary(test_vocabulary(51'200 - 299));
+  add_all_grammars();
+  std::vector<std::int32_t> grammar_of;
+  for (std::int32_t i = 0; i < kMaxSeats; ++i) grammar_of.push_back(i % 8);
+  use_cache(2);
+  use_rows(grammar_of);
+  for (int step = 0; step < 3; ++step) {
+    const std::vector<Mask> masks = launch();
+    for (std::size_t i = 0; i < seats_.size(); ++i) {
+      ASSERT_EQ(masks[i], expected(i)) << "row " << i << " at step " << step;
+      if (!take(i, any_of(masks[i]))) begin_again(i);
+    }
+  }
+}
+
 // A place that was found serves others: what lies in the cache is what comes out.
 TEST_F(GrammarMasksTest, AKnownPlaceIsNotWalkedAgain) {
   use_vocabulary(test_vocabulary(10));
   add_all_grammars();
+  add_grammar(compile_regex("(true|12)+"));
   use_cache(8);
-  use_rows({2, 3});
+  use_rows({7, 8});  // no token that the length decides about
   const std::vector<Mask> first = launch();
   masks_dev_ = upload(std::vector<std::uint32_t>(
       static_cast<std::size_t>(num_sets_) * kGrammarCacheWays * num_words_, 0x12345678u));
@@ -329,7 +358,7 @@ TEST_F(GrammarMasksTest, AKnownPlaceIsNotWalkedAgain) {
   EXPECT_EQ(second[0], Mask(num_words_, 0x12345678u));
   EXPECT_EQ(second[1], Mask(num_words_, 0x12345678u));
   // Another grammar in the same place of the pool is another grammar.
-  tables_[2].id = 900;
+  tables_[7].id = 900;
   EXPECT_EQ(launch()[0], first[0]);
 }
 
@@ -359,6 +388,63 @@ TEST_F(GrammarMasksTest, ItemsInTheMiddleOfAListShareTheirPlaces) {
   EXPECT_EQ(last, expected(0));
   EXPECT_EQ(last[static_cast<std::size_t>(token_of(',')) / 32] >> (token_of(',') % 32) & 1, 0u);
   EXPECT_GT(num_made(), made_by_fifth);
+}
+
+// Up to 25 blanks may stand in a row, and there are tokens of several: the number of blanks decides about those alone.
+TEST_F(GrammarMasksTest, AnyNumberOfBlanksSharesItsPlace) {
+  std::vector<std::string> texts = test_vocabulary(3000);
+  for (std::size_t blanks = 3; blanks <= 64; ++blanks) {
+    texts.emplace_back(blanks, ' ');
+    texts.push_back(std::string(blanks, ' ') + "1");
+  }
+  use_vocabulary(texts);
+  add_all_grammars();
+  use_cache(8);
+  use_rows({1, 3});
+  const auto num_made = [this] {
+    const auto turns = download<std::uint32_t>(turns_dev_);
+    return std::accumulate(turns.begin(), turns.end(), 0u);
+  };
+  (void)launch();
+  const auto token_of = [](char byte) { return 8 + static_cast<std::int32_t>(byte); };
+  for (std::size_t i = 0; i < seats_.size(); ++i) take(i, token_of('['));
+  unsigned made_by_first = 0;
+  std::vector<Mask> seen;
+  for (int blanks = 0; blanks <= 25; ++blanks) {
+    const std::vector<Mask> masks = launch();
+    for (std::size_t i = 0; i < seats_.size(); ++i) {
+      ASSERT_EQ(masks[i], expected(i)) << "row " << i << " behind " << blanks << " blanks";
+      if (blanks < 25) take(i, token_of(' '));
+    }
+    EXPECT_TRUE(seen.empty() || seen.back() != masks[0]) << "one blank less may follow";
+    seen.push_back(masks[0]);
+    // Behind the first blank the automaton is in a state of its own.
+    if (blanks == 1) made_by_first = num_made();
+  }
+  EXPECT_EQ(num_made(), made_by_first);
+  EXPECT_GT(made_by_first, 0u);
+}
+
+// More tokens than an entry lists: then it is for those lengths at which none of them becomes legal or illegal.
+TEST_F(GrammarMasksTest, WhereTheLengthDecidesAboutManyTokensItTellsPlacesApart) {
+  use_vocabulary(test_vocabulary(5000));
+  add_schema(R"({"type": "string", "minLength": 12, "maxLength": 40})");
+  use_cache(8);
+  use_rows({0});
+  const auto token_of = [](char byte) { return 8 + static_cast<std::int32_t>(byte); };
+  std::vector<unsigned> made;
+  (void)launch();
+  take(0, token_of('"'));
+  for (int length = 0; length <= 40; ++length) {
+    ASSERT_EQ(launch()[0], expected(0)) << "behind " << length << " characters";
+    const auto turns = download<std::uint32_t>(turns_dev_);
+    made.push_back(std::accumulate(turns.begin(), turns.end(), 0u));
+    if (length < 40) take(0, token_of('x'));
+  }
+  EXPECT_EQ(
+      made[20],
+      made[12]);  // the longest token has 34 bytes that are no characters here, and others 9 characters
+  EXPECT_GT(made[40], made[20]);
 }
 
 TEST_F(GrammarMasksTest, OtherRowsAreLeftAlone) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "grammar/state_loops.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/reference/reference_ops.h"
 
@@ -15,62 +16,70 @@ using Probe = GrammarProbe<kMaxGrammarDepth + 1>;
 
 constexpr int kWordsPerTask = 64;  // of a mask
 
-bool take_token(const GrammarTables& grammar, const TokenTexts& texts, std::int32_t token,
-                Probe& probe) {
+bool take_token(const GrammarTables& grammar, const StateLoops& loops, const TokenTexts& texts,
+                std::int32_t token, Probe& probe) {
   const std::int32_t begin = texts.first[token], end = texts.first[token + 1];
   if (begin == end) return false;
   probe.again();
   for (std::int32_t i = begin; i < end; ++i) {
-    if (!take_byte(grammar, probe, texts.bytes[i])) return false;
+    if (!take_byte(grammar, loops, probe, texts.bytes[i])) return false;
   }
   return true;
 }
 
-// For which lengths, and which counts by depth, tokens are legal.
+// What else tokens were found to depend on.
 struct Extent {
-  WalkInterval lengths;
+  WalkInterval lengths;  // with the same tokens
   WalkInterval counts[kMaxGrammarDepth + 1];
+  std::vector<BoundedToken> bounded;  // tokens about which the length decides
 };
 
-// The tokens of some words of a mask; returns for what they are those.
-Extent walk_words(const GrammarTables& grammar, const GrammarRow& row, const TokenTexts& texts,
-                  int first_word, std::span<std::uint32_t> words) {
+// The tokens of some words of a mask.
+Extent walk_words(const GrammarTables& grammar, const StateLoops& loops, const GrammarRow& row,
+                  const TokenTexts& texts, int first_word, std::span<std::uint32_t> words) {
   Extent extent;
   Probe probe;
   probe.begin(row, extent.counts);
+  const auto is_legal = [&](std::int32_t token) {
+    if (token == texts.eos_id) return may_end(grammar, row);
+    if (!take_token(grammar, loops, texts, token, probe)) return false;
+    if (probe.lengths.is_bounded()) {
+      extent.bounded.push_back({token, probe.lengths});
+      extent.lengths.narrow_to_side(probe.lengths, row.length);
+    }
+    return probe.lengths.contains(row.length);
+  };
   for (std::size_t w = 0; w < words.size(); ++w) {
     const std::int32_t first_token = (first_word + static_cast<std::int32_t>(w)) * 32;
     words[w] = 0;
     for (std::int32_t bit = 0; bit < 32 && first_token + bit < texts.vocab; ++bit) {
-      const std::int32_t token = first_token + bit;
-      const bool legal =
-          token == texts.eos_id ? may_end(grammar, row) : take_token(grammar, texts, token, probe);
-      if (legal) words[w] |= 1u << bit;
+      if (is_legal(first_token + bit)) words[w] |= 1u << bit;
     }
   }
-  extent.lengths = probe.watch.lengths;
   return extent;
-}
-
-void narrow(WalkInterval& all, const WalkInterval& one) {
-  all.least = std::max(all.least, one.least);
-  all.most = std::min(all.most, one.most);
 }
 
 Extent walk_vocabulary(const GrammarTables& grammar, const GrammarRow& row, const TokenTexts& texts,
                        std::span<std::uint32_t> mask) {
+  const StateLoops loops = find_loops(grammar, row.state);
   const std::size_t num_tasks = (mask.size() + kWordsPerTask - 1) / kWordsPerTask;
   std::vector<Extent> extents(num_tasks);
   ThreadPool::shared().parallel_for(static_cast<std::int64_t>(num_tasks), [&](std::int64_t task) {
     const auto first = static_cast<std::size_t>(task) * kWordsPerTask;
     extents[static_cast<std::size_t>(task)] =
-        walk_words(grammar, row, texts, static_cast<int>(first),
+        walk_words(grammar, loops, row, texts, static_cast<int>(first),
                    mask.subspan(first, std::min<std::size_t>(kWordsPerTask, mask.size() - first)));
   });
   Extent all;
   for (const Extent& one : extents) {
-    narrow(all.lengths, one.lengths);
-    for (int depth = 0; depth <= row.depth; ++depth) narrow(all.counts[depth], one.counts[depth]);
+    all.lengths.narrow(one.lengths);
+    for (int depth = 0; depth <= row.depth; ++depth) all.counts[depth].narrow(one.counts[depth]);
+    all.bounded.insert(all.bounded.end(), one.bounded.begin(), one.bounded.end());
+  }
+  if (all.bounded.size() > kMaxBoundedTokens) {
+    all.bounded.clear();
+  } else {
+    all.lengths = WalkInterval{};
   }
   return all;
 }
@@ -96,19 +105,29 @@ void find_tokens(const GrammarMasksParams& params, const GrammarTables& grammar,
   const std::size_t set = hash % static_cast<std::uint32_t>(cache.num_sets);
   const std::size_t first = set * kGrammarCacheWays;
   const auto mask_at = [&](std::size_t at) { return cache.masks + at * mask.size(); };
+  const auto bounded_at = [&](std::size_t at) { return cache.bounded + at * kMaxBoundedTokens; };
   for (std::size_t at = first; at < first + kGrammarCacheWays; ++at) {
     if (!is_of(cache.entries[at], grammar, row)) continue;
     std::copy_n(mask_at(at), mask.size(), mask.begin());
+    const BoundedToken* const bounded = bounded_at(at);
+    for (int i = 0; i < cache.entries[at].num_bounded; ++i) {
+      const auto [token, lengths] = bounded[i];
+      const std::uint32_t bit = 1u << (token % 32);
+      std::uint32_t& word = mask[static_cast<std::size_t>(token) / 32];
+      word = lengths.contains(row.length) ? word | bit : word & ~bit;
+    }
     return;
   }
   const Extent extent = walk_vocabulary(grammar, row, params.texts, mask);
   const std::size_t at = first + cache.turns[set]++ % kGrammarCacheWays;
   GrammarMaskEntry& entry = cache.entries[at];
   entry.grammar = grammar.id;
+  entry.num_bounded = static_cast<std::int32_t>(extent.bounded.size());
   entry.lengths = extent.lengths;
   std::copy_n(extent.counts, row.depth + 1, entry.counts);
   for (int i = 0; i < num_place_words(row); ++i) entry.place[i] = place_word(row, i);
   std::copy(mask.begin(), mask.end(), mask_at(at));
+  std::copy(extent.bounded.begin(), extent.bounded.end(), bounded_at(at));
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 //
 //   finders   the first blocks, one for each row: takes the row's last token, looks its place up in the cache, and lists the row
 //             where the place is not there
-//   walkers   the others, in a few teams, each of which takes every few-th row of that list: a warp for 32 tokens, a thread for
-//             each of them; the last walker of a row puts what was found into the cache
+//   walkers   the others, shared out among the rows of that list: each takes every few-th part of the vocabulary, a thread for each
+//             token; the last walker of a row puts what was found into the cache
 //
 // Walkers wait until all finders have looked. Only they change the cache, and not before all finders have copied what they
 // found, so no row meets an entry that is half made. A finder waits for nobody and has a lower number, so it starts no later
@@ -19,11 +19,13 @@
 // delay the sampling, and besides keep it from reading weights ahead.
 #include <algorithm>
 
+#include "grammar/state_loops.h"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/token_head.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
@@ -31,12 +33,15 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-// Walkers of a team: each thread tries one to three tokens of 51,200 to 151,936.
-constexpr int kMaxTeamBlocks = 200;
-// Rows that are walked at a time. With so many blocks on each of an H200's 132 multiprocessors those of a launch of 64 rows are
-// there at once.
-constexpr int kMaxTeams = 2;
+// Words of a row's mask that are one part.
+constexpr int kPartWords = 32;
+constexpr int kPartTokens = kPartWords * 32;
+constexpr int kWordsPerWarp = kPartWords / kWarps;
+// Parts of which the tokens that need the grammar's tables are walked together, so that there are enough of them.
+constexpr int kPartsAtOnce = 4;
+// With so many blocks on each of an H200's 132 multiprocessors walkers and the finders of 64 rows are there at once.
 constexpr int kBlocksPerMultiprocessor = 4;
+constexpr int kMaxWalkers = 400;
 // Frames that a trial keeps in its thread's own memory. A token that closes or opens more is tried again by its warp, with room
 // for all.
 constexpr int kOwnFrames = 4;
@@ -44,14 +49,30 @@ constexpr int kOwnFrames = 4;
 using OwnProbe = GrammarProbe<kOwnFrames>;
 using WholeProbe = GrammarProbe<kMaxGrammarDepth + 1>;
 
-template <typename Row>
-__device__ bool take_token(const GrammarTables& grammar, const TokenTexts& texts, int token,
-                           Row& row) {
-  const int begin = texts.first[token], end = texts.first[token + 1];
-  for (int i = begin; i < end; ++i) {
-    if (!take_byte(grammar, row, texts.bytes[i])) return false;
+// The bytes of one token, of which the first are in registers.
+struct TokenText {
+  std::uint64_t head = 0;
+  int begin = 0, num_bytes = 0;
+
+  __device__ std::uint8_t byte(const TokenTexts& texts, int i) const {
+    return i < kTokenHeadBytes ? static_cast<std::uint8_t>(head >> 8 * i) : texts.bytes[begin + i];
   }
-  return begin < end;
+};
+
+// `token` may be past the end: no text.
+__device__ TokenText load_text(const TokenTexts& texts, int token) {
+  if (token >= texts.vocab) return {};
+  const int begin = texts.first[token];
+  return {texts.heads[token], begin, texts.first[token + 1] - begin};
+}
+
+template <typename Row>
+__device__ bool take_text(const GrammarTables& grammar, const StateLoops& loops,
+                          const TokenTexts& texts, const TokenText& text, Row& row) {
+  for (int i = 0; i < text.num_bytes; ++i) {
+    if (!take_byte(grammar, loops, row, text.byte(texts, i))) return false;
+  }
+  return true;
 }
 
 constexpr int kRowWords = sizeof(GrammarRow) / 4;
@@ -137,39 +158,109 @@ __device__ WalkInterval load_interval(const WalkInterval& from) {
   return {__ldcg(&from.least), __ldcg(&from.most)};
 }
 
-// Which entry of a set the row's place is; -1: none. The block's threads, some for each entry; the same in each of them.
-__device__ int find_way(const GrammarMasksParams& p, const GrammarTables& grammar,
-                        const GrammarRow& row, int set) {
+// An entry of a set.
+struct Found {
+  int way;  // -1: none
+  int num_bounded;
+};
+
+// The row's place in a set. The block's threads, some for each entry; the same in each of them.
+__device__ Found find_way(const GrammarMasksParams& p, const GrammarTables& grammar,
+                          const GrammarRow& row, int set) {
   constexpr int kWayThreads = kThreads / kGrammarCacheWays;
-  __shared__ int differs[kGrammarCacheWays];
+  __shared__ int differs[kGrammarCacheWays], num_bounded[kGrammarCacheWays];
   if (threadIdx.x < kGrammarCacheWays) differs[threadIdx.x] = 0;
   __syncthreads();
   const int way = static_cast<int>(threadIdx.x) / kWayThreads;
   const GrammarMaskEntry& entry = p.cache.entries[std::int64_t{set} * kGrammarCacheWays + way];
   const std::int32_t id = __ldcg(&entry.grammar);
+  if (threadIdx.x % kWayThreads == 0) num_bounded[way] = __ldcg(&entry.num_bounded);
   const WalkInterval lengths = load_interval(entry.lengths);
+  // All loads of four frames before any of them is judged.
+  constexpr int kAtOnce = 5;
+  const int first = static_cast<int>(threadIdx.x) % kWayThreads, num_words = num_place_words(row);
+  const WalkInterval counts =
+      first <= row.depth ? load_interval(entry.counts[first]) : WalkInterval{};
+  std::uint32_t words[kAtOnce];
+#pragma unroll
+  for (int n = 0; n < kAtOnce; ++n) {
+    const int i = first + n * kWayThreads;
+    words[n] = i < num_words ? __ldcg(&entry.place[i]) : 0;
+  }
   std::uint32_t difference = 0;
-  for (int i = threadIdx.x % kWayThreads; i < num_place_words(row); i += kWayThreads) {
+#pragma unroll
+  for (int n = 0; n < kAtOnce; ++n) {
+    const int i = first + n * kWayThreads;
+    if (i < num_words) difference |= words[n] ^ place_word(row, i);
+  }
+  if (first <= row.depth && !counts.contains(row.frames[first].count)) difference = 1;
+  for (int i = first + kAtOnce * kWayThreads; i < num_words; i += kWayThreads) {
     difference |= __ldcg(&entry.place[i]) ^ place_word(row, i);
   }
-  for (int depth = threadIdx.x % kWayThreads; depth <= row.depth; depth += kWayThreads) {
-    const WalkInterval counts = load_interval(entry.counts[depth]);
-    if (!counts.contains(row.frames[depth].count)) difference = 1;
+  for (int depth = first + kWayThreads; depth <= row.depth; depth += kWayThreads) {
+    if (!load_interval(entry.counts[depth]).contains(row.frames[depth].count)) difference = 1;
   }
   if (id != grammar.id || !lengths.contains(row.length) || difference != 0) differs[way] = 1;
   __syncthreads();
-  int found = -1;
+  Found found = {-1, 0};
   for (int w = kGrammarCacheWays - 1; w >= 0; --w) {
-    if (differs[w] == 0) found = w;
+    if (differs[w] == 0) found = {w, num_bounded[w]};
   }
   return found;
 }
 
-// They do not overlap.
-__device__ void copy_mask(std::uint32_t* __restrict__ to, const std::uint32_t* __restrict__ from,
-                          int num_words) {
-#pragma unroll 8
-  for (int i = threadIdx.x; i < num_words; i += kThreads) to[i] = __ldcg(&from[i]);
+// They do not overlap. Loads of several words are under way at a time: 51,200 tokens are one round.
+__device__ void copy_words(std::uint32_t* __restrict__ to, const std::uint32_t* __restrict__ from,
+                           int num_words) {
+  constexpr int kInFlight = 10;
+  for (int first = threadIdx.x; first < num_words; first += kThreads * kInFlight) {
+    std::uint32_t words[kInFlight];
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) {
+      const int i = first + n * kThreads;
+      words[n] = i < num_words ? __ldcg(&from[i]) : 0;
+    }
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) {
+      const int i = first + n * kThreads;
+      if (i < num_words) to[i] = words[n];
+    }
+  }
+}
+
+// The tokens of an entry about which the length decides, shared out among the block's threads.
+struct BoundedTokens {
+  static constexpr int kPerThread = (kMaxBoundedTokens + kThreads - 1) / kThreads;
+  BoundedToken own[kPerThread];
+};
+
+__device__ BoundedTokens load_bounded(const BoundedToken* from, int num_bounded) {
+  BoundedTokens tokens;
+#pragma unroll
+  for (int n = 0; n < BoundedTokens::kPerThread; ++n) {
+    const int i = static_cast<int>(threadIdx.x) + n * kThreads;
+    if (i >= num_bounded) {
+      tokens.own[n].token = -1;
+      continue;
+    }
+    tokens.own[n] = {__ldcg(&from[i].token), load_interval(from[i].lengths)};
+  }
+  return tokens;
+}
+
+// Puts their bits into a mask that the block wrote.
+__device__ void apply_bounded(std::uint32_t* mask, const BoundedTokens& tokens, int length) {
+  __syncthreads();
+#pragma unroll
+  for (const BoundedToken& one : tokens.own) {
+    if (one.token < 0) continue;
+    const std::uint32_t bit = 1u << one.token % 32;
+    if (one.lengths.contains(length)) {
+      atomicOr(&mask[one.token / 32], bit);
+    } else {
+      atomicAnd(&mask[one.token / 32], ~bit);
+    }
+  }
 }
 
 // The set of a row's place, in every thread of the block.
@@ -194,8 +285,8 @@ __device__ void tell_found(const GrammarMasksParams& p) {
   if (threadIdx.x == 0) signal(p.arrivals->found);
 }
 
-// Of a row whose place is not in the cache.
-__device__ void list_search(const GrammarMasksParams& p, std::int64_t i, int set) {
+// Of a row whose place is not in the cache. wanted: its index, row, grammar and set.
+__device__ void list_search(const GrammarMasksParams& p, const GrammarSearch& wanted) {
   __shared__ unsigned place;
   if (threadIdx.x == 0) place = atomicAdd(&p.arrivals->found, kMissingRow) / kMissingRow;
   __syncthreads();
@@ -204,9 +295,12 @@ __device__ void list_search(const GrammarMasksParams& p, std::int64_t i, int set
     search.counts[depth] = WalkInterval{};
   }
   if (threadIdx.x != 0) return;
-  search.index = static_cast<std::int32_t>(i);
-  search.set = set;
+  search.index = wanted.index;
+  search.row = wanted.row;
+  search.grammar = wanted.grammar;
+  search.set = wanted.set;
   search.lengths = WalkInterval{};
+  search.num_bounded = 0;
   search.num_arrived = 0;
 }
 
@@ -236,17 +330,22 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
     return;
   }
   const int set = set_of(p, grammar, place);
-  const int way = find_way(p, grammar, place, set);
-  if (way < 0) {
+  const Found found = find_way(p, grammar, place, set);
+  if (found.way < 0) {
     // Walkers read both.
     keep_place();
-    list_search(p, i, set);
+    list_search(
+        p,
+        {.index = static_cast<std::int32_t>(i), .row = row, .grammar = grammar_index, .set = set});
     return tell_found(p);
   }
   // Before anything is written: to tell takes as long as what was written takes to arrive.
   tell_found(p);
-  const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
-  copy_mask(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
+  const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + found.way;
+  const BoundedTokens bounded =
+      load_bounded(p.cache.bounded + at * kMaxBoundedTokens, found.num_bounded);
+  copy_words(mask, p.cache.masks + at * p.mask_stride, p.mask_stride);
+  if (found.num_bounded > 0) apply_bounded(mask, bounded, place.length);
   keep_place();
 }
 
@@ -262,19 +361,24 @@ __device__ void note_lengths(const WalkInterval& mine, GrammarSearch& search) {
 // The last block of a row: what was found goes into the cache, unless somebody else changes its set just now, or was faster.
 // Others may be copying what lies there until all finders are through.
 __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
-                     const GrammarRow& row, GrammarSearch& search, const std::uint32_t* mask) {
+                     const GrammarRow& row, std::int64_t k) {
   __shared__ int way;
-  const int set = __ldcg(&search.set);
+  const GrammarSearch& search = p.searches[k];
+  const int set = __ldcg(&search.set), num_bounded = __ldcg(&search.num_bounded);
+  const bool is_listed = num_bounded <= kMaxBoundedTokens;
+  unsigned turn = 0;  // of thread 0
   if (threadIdx.x == 0) {
     wait_for_count(p.arrivals->num_copied, static_cast<unsigned>(p.num_rows));
-    way = atomicCAS(&p.cache.locks[set], 0, 1) == 0
-              ? static_cast<int>(p.cache.turns[set] % kGrammarCacheWays)
-              : -1;
+    way = -1;
+    if (atomicCAS(&p.cache.locks[set], 0, 1) == 0) {
+      turn = __ldcg(&p.cache.turns[set]);
+      way = static_cast<int>(turn % kGrammarCacheWays);
+    }
     __threadfence();
   }
   __syncthreads();
   if (way < 0) return;
-  if (find_way(p, grammar, row, set) < 0) {
+  if (find_way(p, grammar, row, set).way < 0) {
     const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
     GrammarMaskEntry& entry = p.cache.entries[at];
     for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
@@ -283,11 +387,19 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
     for (int depth = threadIdx.x; depth <= row.depth; depth += kThreads) {
       entry.counts[depth] = load_interval(search.counts[depth]);
     }
-    copy_mask(p.cache.masks + at * p.mask_stride, mask, p.mask_stride);
+    copy_words(p.cache.masks + at * p.mask_stride,
+               p.masks + std::int64_t{__ldcg(&search.index)} * p.mask_stride, p.mask_stride);
+    if (is_listed) {
+      constexpr int kWords = sizeof(BoundedToken) / 4;
+      copy_words(reinterpret_cast<std::uint32_t*>(p.cache.bounded + at * kMaxBoundedTokens),
+                 reinterpret_cast<const std::uint32_t*>(p.bounded + k * kMaxBoundedTokens),
+                 num_bounded * kWords);
+    }
     if (threadIdx.x == 0) {
       entry.grammar = grammar.id;
-      entry.lengths = load_interval(search.lengths);
-      ++p.cache.turns[set];
+      entry.num_bounded = is_listed ? num_bounded : 0;
+      entry.lengths = is_listed ? WalkInterval{} : load_interval(search.lengths);
+      p.cache.turns[set] = turn + 1;
     }
   }
   __threadfence();
@@ -295,51 +407,201 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   if (threadIdx.x == 0) atomicExch(&p.cache.locks[set], 0);
 }
 
-// What a walker does for a row whose place was not in the cache: its part of the vocabulary.
-__device__ void walk(const GrammarMasksParams& p, GrammarSearch& search, int member,
-                     int num_members) {
+// The table of the bytes in one state, in shared memory.
+__device__ const StateLoops& share_loops(const GrammarTables& grammar, std::uint16_t state) {
+  __shared__ StateLoops loops;
+  __shared__ int counting;
+  const int byte = static_cast<int>(threadIdx.x);
+  const GrammarEdge edge =
+      grammar.edges[std::int64_t{state} * grammar.num_classes + grammar.class_of[byte]];
+  if (byte == 0) counting = state_loops::kNoAction;
+  __syncthreads();
+  const int action = state_loops::counting_action(grammar, state, edge);
+  if (action != state_loops::kNoAction) atomicMin(&counting, action);
+  __syncthreads();
+  loops.bytes[byte] = state_loops::kind_of(state, edge, counting);
+  if (byte == 0) {
+    loops.state = state;
+    loops.most = counting == state_loops::kNoAction ? -1 : grammar.actions[counting].max;
+  }
+  __syncthreads();
+  return loops;
+}
+
+// The warp's threads: a place for each that `wants` one, from a counter in shared memory.
+__device__ int take_place(int& counter, bool wants) {
+  const unsigned wanting = __ballot_sync(kFullWarp, wants);
+  if (wanting == 0) return 0;
+  const int lane = threadIdx.x % kWarp;
+  int first = 0;
+  if (lane == 0) first = atomicAdd(&counter, __popc(wanting));
+  return __shfl_sync(kFullWarp, first, 0) + __popc(wanting & ((1u << lane) - 1));
+}
+
+// What a block notes of its parts of the vocabulary.
+struct Notes {
+  int num_away;
+  std::uint16_t away[kPartsAtOnce * kPartTokens];  // tokens that lead away from the row's state
+  int num_bounded;
+  BoundedToken bounded[kMaxBoundedTokens];  // of those that there are
+};
+
+// The warp's threads, each with a token that has a way at some lengths, or without one. Whether it is legal at the row's length.
+__device__ bool note_token(Notes& notes, WalkInterval& same, int token, bool has_way,
+                           const WalkInterval& lengths, int length) {
+  const bool is_bounded = has_way && lengths.is_bounded();
+  const int at = take_place(notes.num_bounded, is_bounded);
+  if (is_bounded) {
+    if (at < kMaxBoundedTokens) notes.bounded[at] = {token, lengths};
+    same.narrow_to_side(lengths, length);
+  }
+  return has_way && lengths.contains(length);
+}
+
+// Whether a text has a way that stays in the loops' state; kLeadsAway: other tables say. For which lengths goes to `run`.
+__device__ LoopByte take_loops(const StateLoops& loops, const TokenTexts& texts,
+                               const TokenText& text, TrialLength& run) {
+  LoopByte kind = text.num_bytes > 0 ? LoopByte::kStays : LoopByte::kIllegal;
+  for (int i = 0; i < text.num_bytes; ++i) {
+    kind = take_loop(loops, run, text.byte(texts, i));
+    if (kind == LoopByte::kIllegal || kind == LoopByte::kLeadsAway) break;
+  }
+  return kind;
+}
+
+// One member of those that share a row's vocabulary: it walks every num_members-th part.
+struct Member {
+  int index, num_members, num_parts;  // num_parts: of the vocabulary
+
+  __device__ int num_own() const { return (num_parts - 1 - index) / num_members + 1; }
+  // Its tokens, counted over its own parts.
+  __device__ int token(int at) const {
+    return (index + at / kPartTokens * num_members) * kPartTokens + at % kPartTokens;
+  }
+};
+
+// The tokens that were noted because they lead away from the row's state, counted from the member's token `first`.
+__device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& grammar,
+                          const StateLoops& loops, const GrammarRow& place, std::int64_t k,
+                          const Member& member, int first, std::uint32_t* mask, Notes& notes,
+                          WalkInterval& same) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
-  __shared__ bool is_last;
-  const std::int64_t i = __ldcg(&search.index);
-  const int row = p.rows[i];
-  const GrammarTables grammar = p.grammars[p.row_states[row].grammar];
-  const GrammarRow& place = share_row(load_row(p.grammar_rows[row]));
-  std::uint32_t* const mask = p.masks + i * p.mask_stride;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  GrammarSearch& search = p.searches[k];
   OwnProbe probe;
   probe.begin(place, search.counts);
-  for (int word = member * kWarps + warp; word < p.mask_stride; word += num_members * kWarps) {
-    const int token = word * 32 + lane;
-    bool legal = false;
+  for (int at = warp * kWarp; at < notes.num_away; at += kThreads) {
+    const bool is_one = at + lane < notes.num_away;
+    const int token = member.token(first + (is_one ? notes.away[at + lane] : 0));
+    const TokenText text = load_text(p.texts, token);
     probe.again();
-    if (token < p.texts.vocab) {
-      legal = token == p.texts.eos_id ? may_end(grammar, place)
-                                      : take_token(grammar, p.texts, token, probe);
-    }
-    // With all lengths that were noted so far: a walk that ended early noted some that hold.
-    for (unsigned left = __ballot_sync(kFullWarp, probe.overflowed); left != 0; left &= left - 1) {
+    bool has_way = is_one && take_text(grammar, loops, p.texts, text, probe);
+    WalkInterval lengths = probe.lengths;
+    for (unsigned left = __ballot_sync(kFullWarp, is_one && probe.overflowed); left != 0;
+         left &= left - 1) {
       if (lane == __ffs(static_cast<int>(left)) - 1) {
         WholeProbe& again = reinterpret_cast<WholeProbe*>(raw_probes)[warp];
-        again.watch = LengthWatch{};
         again.begin(place, search.counts);
-        legal = take_token(grammar, p.texts, token, again);
-        probe.watch.lengths.least = max(probe.watch.lengths.least, again.watch.lengths.least);
-        probe.watch.lengths.most = min(probe.watch.lengths.most, again.watch.lengths.most);
+        has_way = take_text(grammar, loops, p.texts, text, again);
+        lengths = again.lengths;
       }
       __syncwarp();
     }
-    const unsigned bits = __ballot_sync(kFullWarp, legal);
-    if (lane == 0) mask[word] = bits;
+    if (note_token(notes, same, token, has_way, lengths, place.length)) {
+      atomicOr(&mask[token / 32], 1u << token % 32);
+    }
   }
-  note_lengths(probe.watch.lengths, search);
-  __threadfence();
+}
+
+// The tokens of the member's own-th part that begin illegally or stay in the row's state; the others are noted, counted from the
+// member's token `first`.
+__device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& grammar,
+                           const StateLoops& loops, const GrammarRow& place, const Member& member,
+                           int own, int first, std::uint32_t* mask, Notes& notes,
+                           WalkInterval& same) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const auto at_of = [&](int n) { return own * kPartTokens + (n * kWarps + warp) * 32 + lane; };
+  TokenText texts[kWordsPerWarp];
+#pragma unroll
+  for (int n = 0; n < kWordsPerWarp; ++n) texts[n] = load_text(p.texts, member.token(at_of(n)));
+#pragma unroll
+  for (int n = 0; n < kWordsPerWarp; ++n) {
+    const int token = member.token(at_of(n));
+    TrialLength run;
+    run.begin_trial(place.length);
+    LoopByte kind = take_loops(loops, p.texts, texts[n], run);
+    if (token == p.texts.eos_id) {
+      kind = may_end(grammar, place) ? LoopByte::kStays : LoopByte::kIllegal;
+      run.begin_trial(place.length);
+    }
+    const bool leads_away = kind == LoopByte::kLeadsAway;
+    const int to = take_place(notes.num_away, leads_away);
+    if (leads_away) notes.away[to] = static_cast<std::uint16_t>(at_of(n) - first);
+    const bool legal = note_token(notes, same, token, !leads_away && kind != LoopByte::kIllegal,
+                                  run.lengths, place.length);
+    const unsigned bits = __ballot_sync(kFullWarp, legal);
+    if (lane == 0 && token / 32 < p.mask_stride) mask[token / 32] = bits;
+  }
+}
+
+// One thread, after a barrier with those whose writes it announces; see signal(). No fence of all threads: that would empty the L1
+// of a multiprocessor on which others are walking.
+__device__ unsigned arrive(unsigned& counter, unsigned count) {
+  unsigned before;
+  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(&counter), "r"(count)
+               : "memory");
+  return before;
+}
+
+// What a walker does for the k-th row whose place was not in the cache.
+__device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& member) {
+  __shared__ __align__(16) unsigned char raw_notes[sizeof(Notes)];
+  __shared__ bool is_last;
+  __shared__ int first_bounded;
+  Notes& notes = *reinterpret_cast<Notes*>(raw_notes);
+  GrammarSearch& search = p.searches[k];
+  const GrammarTables grammar = p.grammars[__ldcg(&search.grammar)];
+  std::uint32_t* const mask = p.masks + std::int64_t{__ldcg(&search.index)} * p.mask_stride;
+  const GrammarRow& place = share_row(load_row(p.grammar_rows[__ldcg(&search.row)]));
+  if (threadIdx.x == 0) notes.num_away = notes.num_bounded = 0;
+  const StateLoops& loops = share_loops(grammar, place.state);
+  WalkInterval same;  // lengths with the same tokens
+  const int num_own = member.num_own();
+  for (int own = 0; own < num_own; own += kPartsAtOnce) {
+    const int first = own * kPartTokens;
+    for (int n = own; n < min(own + kPartsAtOnce, num_own); ++n) {
+      walk_loops(p, grammar, loops, place, member, n, first, mask, notes, same);
+    }
+    __syncthreads();
+    walk_away(p, grammar, loops, place, k, member, first, mask, notes, same);
+    __syncthreads();
+    if (threadIdx.x == 0) notes.num_away = 0;
+    __syncthreads();
+  }
+  note_lengths(same, search);
+  if (notes.num_bounded > 0) {
+    if (threadIdx.x == 0) {
+      first_bounded = static_cast<int>(
+          atomicAdd(&search.num_bounded, static_cast<unsigned>(notes.num_bounded)));
+    }
+    __syncthreads();
+    // Where they are too many nobody reads the list.
+    if (first_bounded + notes.num_bounded <= kMaxBoundedTokens) {
+      BoundedToken* const to = p.bounded + k * kMaxBoundedTokens + first_bounded;
+      for (int n = threadIdx.x; n < notes.num_bounded; n += kThreads) to[n] = notes.bounded[n];
+    }
+  }
   __syncthreads();
-  if (threadIdx.x == 0)
-    is_last = atomicAdd(&search.num_arrived, 1u) + 1 == static_cast<unsigned>(num_members);
+  if (threadIdx.x == 0) {
+    const auto count = static_cast<unsigned>(num_own);
+    is_last = arrive(search.num_arrived, count) + count == static_cast<unsigned>(member.num_parts);
+  }
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  keep(p, grammar, place, search, mask);
+  keep(p, grammar, place, k);
 }
 
 // One thread: until all finders have looked. How many rows there are to walk.
@@ -354,9 +616,9 @@ __device__ int wait_for_finders(const GrammarArrivals& arrivals, int num_rows) {
   return static_cast<int>(found / kMissingRow);
 }
 
-// Blocks: num_rows finders, then num_teams * num_members walkers.
+// Blocks: num_rows finders, then walkers.
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    grammar_masks_kernel(GrammarMasksParams p, int num_teams, int num_members) {
+    grammar_masks_kernel(GrammarMasksParams p, int num_parts) {
   // In this order: what the sampling reads before it waits was written before this kernel (launch_overlap.cuh).
   wait_for_predecessor();
   let_successor_start();
@@ -369,8 +631,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     __shared__ int num_missing;
     if (threadIdx.x == 0) num_missing = wait_for_finders(*p.arrivals, p.num_rows);
     __syncthreads();
-    for (int k = walker % num_teams; k < num_missing; k += num_teams) {
-      walk(p, p.searches[k], walker / num_teams, num_members);
+    // The rows share the walkers.
+    const int num_walkers = static_cast<int>(gridDim.x) - p.num_rows;
+    const int num_teams = min(num_missing, num_walkers);
+    for (int k = num_teams > 0 ? walker % num_teams : 0; k < num_missing; k += num_teams) {
+      const int team = walker % num_teams;
+      const Member member = {walker / num_teams, (num_walkers - 1 - team) / num_teams + 1,
+                             num_parts};
+      if (member.index < num_parts) walk(p, k, member);
     }
     __syncthreads();
   }
@@ -383,12 +651,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 
 Status grammar_masks(Stream& stream, const GrammarMasksParams& params) {
   if (params.num_rows == 0) return ok_status();
-  const int num_members =
-      std::min<int>(kMaxTeamBlocks, static_cast<int>(blocks_for(params.mask_stride, kWarps)));
-  const int num_teams = std::min(kMaxTeams, params.num_rows);
-  const auto num_blocks = static_cast<unsigned>(params.num_rows + num_teams * num_members);
-  return launch("grammar_masks", stream, {.grid = dim3(num_blocks), .block = dim3(kThreads)},
-                grammar_masks_kernel, params, num_teams, num_members);
+  const int num_parts = static_cast<int>(blocks_for(params.mask_stride, kPartWords));
+  const int num_walkers = std::min(kMaxWalkers, num_parts * params.num_rows);
+  return launch(
+      "grammar_masks", stream,
+      {.grid = dim3(static_cast<unsigned>(params.num_rows + num_walkers)), .block = dim3(kThreads)},
+      grammar_masks_kernel, params, num_parts);
 }
 
 }  // namespace GAPLESS_PATH

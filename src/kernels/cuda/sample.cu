@@ -67,15 +67,21 @@ class Allowed {
     for (int i = 0; i < kMaxIds; ++i) ids_[i] = i < row.num_denied_ids ? row.denied_ids[i] : -1;
   }
 
+  // Where the token's bit is, to be brought before it is asked for.
+  __device__ std::uint32_t mask_word(int token) const {
+    return mask_ != nullptr ? mask_[token / 32] : ~0u;
+  }
   __device__ bool operator()(int token) const {
+    return (*this)(token, mask_word(token));
+  }
+  __device__ bool operator()(int token, std::uint32_t word) const {
     bool listed = false;
 #pragma unroll
     for (int i = 0; i < kMaxIds; ++i) listed |= ids_[i] == token;
     if (listed_only_) {
       return listed || (classes_ != 0 && has_class(classes_, token_classes_[token]));
     }
-    if (listed) return false;
-    return mask_ == nullptr || ((mask_[token / 32] >> (token % 32)) & 1u) != 0;
+    return !listed && ((word >> (token % 32)) & 1u) != 0;
   }
 
  private:
@@ -87,6 +93,27 @@ class Allowed {
   const std::uint8_t* token_classes_;
   const std::uint32_t* mask_;  // nullptr: none
 };
+
+// scan_logits with use(token, logit, mask_word): the words of masks are under way together with the logits.
+template <int kThreads, int kInFlight, typename Use>
+__device__ __forceinline__ void scan_with_masks(const float* logits, int begin, int end,
+                                                const Allowed& allowed, const Use& use) {
+  for (int base = begin + threadIdx.x; base < end; base += kThreads * kInFlight) {
+    float values[kInFlight];
+    std::uint32_t words[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int token = base + i * kThreads;
+      values[i] = token < end ? logits[token] : 0.0f;
+      words[i] = token < end ? allowed.mask_word(token) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int token = base + i * kThreads;
+      if (token < end) use(token, values[i], words[i]);
+    }
+  }
+}
 
 struct Best {
   float logit;
@@ -177,9 +204,9 @@ template <typename Adjust>
 __device__ Summary summarize(const SampleParams& p, const float* logits, int begin, int end,
                              const Allowed& allowed, const Adjust& adjust) {
   Summary s = empty_summary();
-  const auto pick = [&](int token, float logit) {
+  const auto pick = [&](int token, float logit, bool is_allowed) {
     const bool finite = isfinite(logit);
-    if (!allowed(token) || !adjust(token, logit)) return;
+    if (!is_allowed || !adjust(token, logit)) return;
     if (finite) {
       s.best = better(s.best, {logit, token});
     } else {
@@ -192,11 +219,14 @@ __device__ Summary summarize(const SampleParams& p, const float* logits, int beg
   if (p.behind_grammar_masks) {
     scan([&](int, float logit) { add_to(s.all, logit); });
     wait_for_predecessor();
-    scan(pick);
+    scan_with_masks<kPartThreads, Adjust::kInFlight>(
+        logits, begin, end, allowed, [&](int token, float logit, std::uint32_t mask_word) {
+          pick(token, logit, allowed(token, mask_word));
+        });
   } else {
     scan([&](int token, float logit) {
       add_to(s.all, logit);
-      pick(token, logit);
+      pick(token, logit, allowed(token));
     });
   }
   return s;
