@@ -15,15 +15,24 @@ def is_installed():
     return bool((shutil.which("chromium") or shutil.which("google-chrome")) and shutil.which("chromedriver"))
 
 
+def start_driver():
+    """The process, and its port. The driver takes a free port of IPv4 and then the same one of IPv6, which somebody else may have
+    by now: then it ends, and another one finds another port."""
+    for _ in range(5):
+        driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
+        for line in driver.stdout:
+            if found := re.search(r"started successfully on port (\d+)", line):
+                return driver, found.group(1)
+        driver.terminate()
+        driver.wait()
+        driver.stdout.close()
+    raise RuntimeError("chromedriver did not start")
+
+
 class Browser:
     def __init__(self, dark=False, downloads=None):
-        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
-        for line in self.driver.stdout:
-            if found := re.search(r"started successfully on port (\d+)", line):
-                break
-        else:
-            raise RuntimeError("chromedriver did not start")
-        self.url = f"http://127.0.0.1:{found.group(1)}/session"
+        self.driver, port = start_driver()
+        self.url = f"http://127.0.0.1:{port}/session"
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                      "--hide-scrollbars"]
         if dark:
