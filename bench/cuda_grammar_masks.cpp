@@ -9,7 +9,7 @@
 
 #include "bench/moondream2_shapes.h"
 #include "grammar/json_grammar.h"
-#include "kernels/token_head.h"
+#include "kernels/packed_texts.h"
 
 namespace gapless::bench {
 namespace {
@@ -56,17 +56,10 @@ std::vector<std::string> make_vocabulary() {
 }
 
 TokenTexts upload_texts(CudaBench& b, const std::vector<std::string>& texts) {
-  std::vector<std::int32_t> first = {0};
-  std::vector<std::uint8_t> bytes;
-  std::vector<std::uint64_t> heads;
-  for (const std::string& text : texts) {
-    bytes.insert(bytes.end(), text.begin(), text.end());
-    first.push_back(static_cast<std::int32_t>(bytes.size()));
-    heads.push_back(head_of(text));
-  }
-  return {.first = b.upload(first),
-          .bytes = b.upload(bytes),
-          .heads = b.upload(heads),
+  const PackedTexts packed = pack_texts(texts, texts.size());
+  return {.first = b.upload(packed.first),
+          .bytes = b.upload(packed.bytes),
+          .heads = b.upload(packed.heads),
           .vocab = static_cast<int>(texts.size()),
           .eos_id = kEnd};
 }

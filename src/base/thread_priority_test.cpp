@@ -1,7 +1,6 @@
 #include "base/thread_priority.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

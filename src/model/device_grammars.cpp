@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "device/bump_layout.h"
-#include "kernels/token_head.h"
+#include "kernels/packed_texts.h"
 
 namespace gapless {
 namespace {
@@ -71,15 +71,7 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   MutexLock lock(upload_mutex_);
   GAPLESS_CHECK(eos_id >= 0 && eos_id < vocab);
   // A model may have more rows of logits than its tokenizer has tokens: the rest are no text.
-  std::vector<std::int32_t> first = {0};
-  std::vector<std::uint64_t> heads;
-  std::string bytes;
-  for (std::size_t token = 0; token < static_cast<std::size_t>(vocab); ++token) {
-    const std::string_view text = token < texts.size() ? texts[token] : std::string_view();
-    bytes += text;
-    heads.push_back(head_of(text));
-    first.push_back(static_cast<std::int32_t>(bytes.size()));
-  }
+  const PackedTexts packed = pack_texts(texts, static_cast<std::size_t>(vocab));
   const auto num_rows = static_cast<std::size_t>(limits.num_rows());
   const auto batch = static_cast<std::size_t>(limits.max_step_rows());
   const std::size_t num_words = (static_cast<std::size_t>(vocab) + 31) / 32;
@@ -89,9 +81,9 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   std::uint64_t* heads_dev = nullptr;
   const auto carve = [&](BumpLayout layout) {
     grammars_ = layout.take_array<GrammarTables>(kMaxDeviceGrammars);
-    first_dev = layout.take_array<std::int32_t>(first.size());
-    bytes_dev = layout.take_array<std::uint8_t>(std::max<std::size_t>(bytes.size(), 1));
-    heads_dev = layout.take_array<std::uint64_t>(heads.size());
+    first_dev = layout.take_array<std::int32_t>(packed.first.size());
+    bytes_dev = layout.take_array<std::uint8_t>(std::max<std::size_t>(packed.bytes.size(), 1));
+    heads_dev = layout.take_array<std::uint64_t>(packed.heads.size());
     params_.grammar_rows = layout.take_array<GrammarRow>(num_rows);
     params_.cache.entries = layout.take_array<GrammarMaskEntry>(kNumEntries);
     params_.cache.masks = layout.take_array<std::uint32_t>(kNumEntries * num_words);
@@ -116,9 +108,9 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   params_.cache.num_sets = kGrammarCacheSets;
   params_.mask_stride = static_cast<int>(num_words);
   GAPLESS_RETURN_IF_ERROR(stream_->fill_bytes(memory_.data(), 0, total_bytes));
-  GAPLESS_RETURN_IF_ERROR(upload_.copy(first_dev, bytes_of(first)));
-  GAPLESS_RETURN_IF_ERROR(upload_.copy(bytes_dev, bytes_of(bytes)));
-  GAPLESS_RETURN_IF_ERROR(upload_.copy(heads_dev, bytes_of(heads)));
+  GAPLESS_RETURN_IF_ERROR(upload_.copy(first_dev, bytes_of(packed.first)));
+  GAPLESS_RETURN_IF_ERROR(upload_.copy(bytes_dev, bytes_of(packed.bytes)));
+  GAPLESS_RETURN_IF_ERROR(upload_.copy(heads_dev, bytes_of(packed.heads)));
   GAPLESS_RETURN_IF_ERROR(upload_.finish());
   upload_.set_timeout(kUploadTimeoutNs);
   return ok_status();

@@ -9,7 +9,7 @@
 #include "constraint/vocabulary_trie.h"
 #include "grammar/json_grammar.h"
 #include "grammar/regex_grammar.h"
-#include "kernels/token_head.h"
+#include "kernels/packed_texts.h"
 #include "tests/per_device/kernels_fixture.h"
 
 namespace gapless {
@@ -79,17 +79,10 @@ class GrammarMasksTest : public KernelsTest {
   };
 
   void use_vocabulary(std::vector<std::string> texts) {
-    std::vector<std::int32_t> first = {0};
-    std::vector<std::uint8_t> bytes;
-    std::vector<std::uint64_t> heads;
-    for (const std::string& text : texts) {
-      heads.push_back(head_of(text));
-      bytes.insert(bytes.end(), text.begin(), text.end());
-      first.push_back(static_cast<std::int32_t>(bytes.size()));
-    }
-    first_dev_ = upload(first);
-    bytes_dev_ = upload(bytes);
-    heads_dev_ = upload(heads);
+    const PackedTexts packed = pack_texts(texts, texts.size());
+    first_dev_ = upload(packed.first);
+    bytes_dev_ = upload(packed.bytes);
+    heads_dev_ = upload(packed.heads);
     vocabulary_ = std::make_unique<VocabularyTrie>(std::move(texts));
     num_words_ = static_cast<std::size_t>(vocabulary_->vocab() + 31) / 32;
   }
