@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,18 +34,28 @@ struct DecodePoint {
   Spread step_ns, period_ns, forward_ns, sampling_ns;
   std::int64_t bytes = 0;
   double bubble_us = 0;
+  // Of a layer with experts, in the mean of the steps that were measured and of those before them; 0: not known.
+  double experts = 0;
 
   double gb_per_s() const { return static_cast<double>(bytes) / step_ns.median; }
 };
 
 // What a step must read: pages that all rows have in common once.
 std::int64_t bytes_of_step(const Workload& workload, const DecoderModel& model, int rows,
-                           int context) {
+                           int context, double experts) {
   const StepModelInfo& info = model.info();
   const bool shares = workload.image && workload.shared_image && info.image_tokens > 0;
   const std::int64_t prefix = shares ? 1 + info.image_tokens : 0;
-  return model.decode_step_bytes(rows, context) -
+  const auto counted = experts > 0 ? std::optional(experts) : std::nullopt;
+  return model.decode_step_bytes(rows, context, counted) -
          (rows - 1) * (prefix / kPageTokens * kPageTokens) * info.kv_token_bytes;
+}
+
+// That a layer of a step of so many live rows read.
+double mean_experts(const ChosenExperts& before, const ChosenExperts& after, int rows) {
+  const std::uint64_t layers = after.layers[rows] - before.layers[rows];
+  const std::uint64_t experts = after.experts[rows] - before.experts[rows];
+  return layers == 0 ? 0 : static_cast<double>(experts) / static_cast<double>(layers);
 }
 
 StatusOr<DecodePoint> measure_point(const DecodeBenchOptions& options, LoadedModel& model,
@@ -54,6 +65,7 @@ StatusOr<DecodePoint> measure_point(const DecodeBenchOptions& options, LoadedMod
   loop_options.num_streams = rows;
   loop_options.warm_up_ns = static_cast<std::int64_t>(options.seconds * 0.2e9);
   loop_options.window_ns = static_cast<std::int64_t>(options.seconds * 1e9);
+  GAPLESS_ASSIGN_OR_RETURN(const ChosenExperts before, model.model->chosen_experts());
   GAPLESS_ASSIGN_OR_RETURN(const ClosedLoopWindow window,
                            run_closed_loop(loop, clock, prompts, loop_options));
   const StepStatistics steps = step_statistics(window.records, rows);
@@ -70,8 +82,10 @@ StatusOr<DecodePoint> measure_point(const DecodeBenchOptions& options, LoadedMod
   point.period_ns = spread_of(steps.period_ns);
   point.forward_ns = spread_of(steps.forward_ns);
   point.sampling_ns = spread_of(steps.sampling_ns);
+  GAPLESS_ASSIGN_OR_RETURN(const ChosenExperts after, model.model->chosen_experts());
+  point.experts = mean_experts(before, after, rows);
   point.bytes = bytes_of_step(options.workload, *model.model, rows,
-                              static_cast<int>(std::lround(point.context)));
+                              static_cast<int>(std::lround(point.context)), point.experts);
   point.bubble_us = accounts.bubble_us_per_step();
   return point;
 }
@@ -93,6 +107,7 @@ void print_point(const DecodePoint& point, double peak_tb_s) {
       static_cast<double>(point.bytes) / 1e6, point.gb_per_s(),
       peak_tb_s > 0 ? fmt::format("{:.1f}%", 100 * share) : "-",
       point.rows * 1e9 / point.period_ns.median);
+  if (point.experts > 0) fmt::print("     {:.2f} experts of a layer\n", point.experts);
   std::fflush(stdout);
 }
 
@@ -112,6 +127,7 @@ boost::json::object to_json(const DecodePoint& point, double peak_tb_s) {
                            {"bubble_us_per_step", rounded(point.bubble_us, 2)},
                            {"bytes_per_step", point.bytes},
                            {"gb_per_s", rounded(point.gb_per_s(), 1)}};
+  if (point.experts > 0) json["experts_per_layer"] = rounded(point.experts, 2);
   if (peak_tb_s > 0) {
     json["percent_of_ceiling"] = rounded(point.gb_per_s() / (peak_tb_s * 10), 2);
   }

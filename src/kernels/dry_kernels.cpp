@@ -27,9 +27,9 @@ class DryKernels final : public Kernels {
     return sizes_->attention_scratch_bytes(max_tokens, max_sequences, max_context, heads);
   }
   std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
-                                           const AttentionHeads& heads,
-                                           int max_context) const override {
-    return sizes_->decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, heads, max_context);
+                                           const AttentionHeads& heads, int max_context,
+                                           const ExpertSizes& experts) const override {
+    return sizes_->decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, heads, max_context, experts);
   }
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override {
     return sizes_->sample_scratch_bytes(max_rows, vocab);

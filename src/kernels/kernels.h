@@ -438,6 +438,18 @@ struct ScaleHeadsParams {
 //   kSequential  x <- x + proj(attention(norm(x))); x <- x + ff(ff_norm(x))
 enum class Residual { kParallel, kSequential };
 
+// What prepare_linear made of all experts' matrices below each other; nullptr: not prepared.
+struct PreparedExperts {
+  const void* up = nullptr;    // [num_experts * 2 * inner, dim], of each expert gates and ups alternate
+  const void* down = nullptr;  // [num_experts * dim, inner]
+};
+
+// What layers with experts have read in decode steps, by how many rows of a step lived.
+struct ChosenExperts {
+  std::uint64_t layers[kMaxSeats + 1];
+  std::uint64_t experts[kMaxSeats + 1];  // of those layers together: an expert that several rows chose counts once
+};
+
 // One block of a decoder: a layer is data. Biases are optional (LinearWeights::bias).
 struct DecoderBlock {
   Residual residual = Residual::kParallel;
@@ -449,9 +461,11 @@ struct DecoderBlock {
   LinearWeights proj;          // [dim, heads.q_width()]
   FeedForward ff;
   // What prepare_linear made of qkv and ff.up below each other, and of proj and ff.down beside each
-  // other (prepared_parts.h); nullptr: not prepared.
+  // other (prepared_parts.h); nullptr: not prepared. In a model with experts the router's rows lie above qkv, and experts
+  // are prepared apart.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
+  PreparedExperts prepared_experts;
   PreparedFormat prepared_format = PreparedFormat::kNative;
   KvLayer kv;  // the same format in all blocks
 };
@@ -497,6 +511,8 @@ struct DecoderBlocksParams {
   // One, of a decode step, written by a launch of the same step: 0 where no row lives. Then nothing of what the op writes is read,
   // so it may do nothing. nullptr: not told.
   const std::uint32_t* any_lives = nullptr;
+  // One, of a decode step: a backend that knows how many experts a layer's rows choose adds it. nullptr: nobody asks.
+  ChosenExperts* chosen_experts = nullptr;
   int num_sequences = 0;
   int num_tokens = 0;
   int max_new_tokens = 1;  // as in PagedAttentionParams
@@ -824,7 +840,8 @@ class Kernels {
                                               const AttentionHeads& heads) const = 0;
   virtual std::size_t decoder_blocks_scratch_bytes(int /*max_rows*/, int /*dim*/, int /*ff_dim*/,
                                                    const AttentionHeads& /*heads*/,
-                                                   int /*max_context*/) const {
+                                                   int /*max_context*/,
+                                                   const ExpertSizes& /*experts*/) const {
     return 0;
   }
   virtual std::size_t sample_scratch_bytes(int max_rows, int vocab) const = 0;

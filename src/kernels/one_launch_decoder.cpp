@@ -16,14 +16,72 @@ bool is_sequential(const DecoderBlock& block) {
   return block.residual == Residual::kSequential;
 }
 
+bool has_experts(const DecoderBlock& block) {
+  return block.ff.kind == FeedForwardKind::kExperts;
+}
+
+bool scales_heads(const DecoderBlock& block) {
+  return block.head_scales.alpha != nullptr;
+}
+
+// Of the lists without experts.
+Status check_plain(const DecoderBlock& block) {
+  if (scales_heads(block)) return no("its query and value heads are scaled (tau)");
+  if (has_experts(block)) return no("its feed-forward has experts");
+  return ok_status();
+}
+
 // What every block must be like, parallel or sequential.
 Status check_alike(const DecoderBlock& block, const DecoderBlock& first) {
   if (block.residual != first.residual)
     return no("some of its blocks are sequential, some are not");
-  if (block.head_scales.alpha != nullptr) return no("its query and value heads are scaled (tau)");
-  if (block.ff.kind == FeedForwardKind::kExperts) return no("its feed-forward has experts");
   if (block.norm.eps != first.norm.eps || block.kv.format != first.kv.format) {
     return no("its blocks differ in eps or in the format of the KV cache");
+  }
+  return ok_status();
+}
+
+Status check_experts(const FeedForward& ff) {
+  using Own = Limits::Experts;
+  if (ff.activation != Activation::kGeluErf || ff.up_offset != 1) {
+    return no("its experts' gate is not GELU(a) * (b + 1)");
+  }
+  if (ff.up.bias != nullptr || ff.down.bias != nullptr) return no("its experts have biases");
+  if (ff.num_experts > Own::kMaxExperts || ff.num_experts % Own::kExpertsMultiple != 0) {
+    return no("it has {} experts: no multiple of {} up to {}", ff.num_experts,
+              Own::kExpertsMultiple, Own::kMaxExperts);
+  }
+  if (ff.experts_per_token > Own::kMaxChoices ||
+      ff.experts_per_token % Own::kChoicesMultiple != 0) {
+    return no("a token has {} experts: no multiple of {} up to {}", ff.experts_per_token,
+              Own::kChoicesMultiple, Own::kMaxChoices);
+  }
+  if (ff.inner() % Limits::kWidthMultiple != 0) {
+    return no("an expert's width of {} is no multiple of {}", ff.inner(), Limits::kWidthMultiple);
+  }
+  return ok_status();
+}
+
+// Blocks of a model whose last block has experts.
+Status check_with_experts(const DecoderBlock& block, const DecoderBlock& last) {
+  if (!scales_heads(block)) return no("it has experts, and heads that are not scaled");
+  const HeadScales& scales = block.head_scales;
+  if (scales.activation != Activation::kGeluTanh || scales.products.bias != nullptr ||
+      scales.bf16_positions != last.head_scales.bf16_positions) {
+    return no("its heads are scaled in another way");
+  }
+  const FeedForward &ff = block.ff, &experts = last.ff;
+  if (!has_experts(block)) {
+    if (ff.inner() != experts.inner() * experts.experts_per_token) {
+      return no("its dense layers are {} wide, a token's experts {}", ff.inner(),
+                experts.inner() * experts.experts_per_token);
+    }
+    return ok_status();
+  }
+  GAPLESS_RETURN_IF_ERROR(check_experts(ff));
+  if (ff.num_experts != experts.num_experts || ff.inner() != experts.inner() ||
+      ff.experts_per_token != experts.experts_per_token) {
+    return no("its layers differ in their experts");
   }
   return ok_status();
 }
@@ -33,9 +91,13 @@ Status check_parallel(const DecoderBlock& block) {
   if (block.q_norm.gamma != nullptr || block.k_norm.gamma != nullptr) {
     return no("its query and key heads are normalised");
   }
+  for (const LinearWeights* product : {&block.qkv, &block.proj}) {
+    if (product->bias == nullptr) return no("a product has no bias");
+  }
+  if (has_experts(block)) return ok_status();
   if (block.ff.kind != FeedForwardKind::kDense) return no("its feed-forward is gated");
   if (block.ff.activation != Activation::kGeluTanh) return no("its activation is not GELU");
-  for (const LinearWeights* product : {&block.qkv, &block.proj, &block.ff.up, &block.ff.down}) {
+  for (const LinearWeights* product : {&block.ff.up, &block.ff.down}) {
     if (product->bias == nullptr) return no("a product has no bias");
   }
   return ok_status();
@@ -91,8 +153,9 @@ Status check_context(int max_context, int limit) {
   return no("its context is {} tokens, more than {}", max_context, limit);
 }
 
+// Of parallel blocks, with experts or not.
+template <typename Own>
 Status check_parallel_sizes(const DecoderBlocksParams& p) {
-  using Own = Limits::Parallel;
   const DecoderBlock& first = p.blocks[0];
   const AttentionHeads& heads = p.heads;
   const int dim = first.qkv.in;
@@ -139,14 +202,25 @@ Status check_one_launch_decoder(const DecoderBlocksParams& params) {
   if (params.num_blocks < 1 || params.num_blocks > Limits::kMaxLayers) {
     return no("it has {} layers, more than {}", params.num_blocks, Limits::kMaxLayers);
   }
-  const DecoderBlock& first = params.blocks[0];
+  const DecoderBlock &first = params.blocks[0], &last = params.blocks[params.num_blocks - 1];
+  const bool with_experts = has_experts(last) && !is_sequential(first);
+  if (with_experts && params.num_blocks > Limits::Experts::kMaxLayers) {
+    return no("it has experts and {} layers, more than {}", params.num_blocks,
+              Limits::Experts::kMaxLayers);
+  }
   for (int i = 0; i < params.num_blocks; ++i) {
     const DecoderBlock& block = params.blocks[i];
     GAPLESS_RETURN_IF_ERROR(check_alike(block, first));
+    GAPLESS_RETURN_IF_ERROR(with_experts ? check_with_experts(block, last) : check_plain(block));
     GAPLESS_RETURN_IF_ERROR(is_sequential(first) ? check_sequential(block) : check_parallel(block));
+    if (i > 0 && has_experts(params.blocks[i - 1]) && !has_experts(block)) {
+      return no("a dense layer follows one with experts");
+    }
   }
   if (params.head != nullptr) GAPLESS_RETURN_IF_ERROR(check_head(*params.head, first));
-  return is_sequential(first) ? check_sequential_sizes(params) : check_parallel_sizes(params);
+  if (is_sequential(first)) return check_sequential_sizes(params);
+  return with_experts ? check_parallel_sizes<Limits::Experts>(params)
+                      : check_parallel_sizes<Limits::Parallel>(params);
 }
 
 }  // namespace gapless

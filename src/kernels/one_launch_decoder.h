@@ -6,8 +6,8 @@
 
 namespace gapless {
 
-// Bounds of the kernel that runs a whole decode step. It has a list of phases for parallel blocks, and one for
-// sequential blocks (cuda/decoder_schedule.h).
+// Bounds of the kernel that runs a whole decode step. It has a list of phases for parallel blocks, one for
+// sequential blocks, and one for parallel blocks with experts (cuda/decoder_schedule.h).
 struct OneLaunchDecoder {
   static constexpr int kMaxLayers = 64;
   static constexpr int kWidthMultiple = 128;  // of the model's width and the feed-forward's
@@ -26,6 +26,19 @@ struct OneLaunchDecoder {
     static constexpr int kMaxDim = 4096;
     static constexpr int kMaxContext = 32768;
     static constexpr int kMaxGroup = 4;  // query heads of a key head
+  };
+  // As Parallel, but query and value heads are scaled, and from some layer on there are experts whose gate is GELU(a) * (b + 1).
+  // What the experts of a token make is as wide together as a dense layer's feed-forward.
+  struct Experts {
+    static constexpr int kMaxLayers = 32;
+    static constexpr int kHeadDim = 64;
+    static constexpr int kMaxDim = 2048;
+    static constexpr int kMaxContext = 32768;
+    static constexpr int kRotaryMultiple = 16;
+    static constexpr int kMaxExperts = 64;
+    static constexpr int kExpertsMultiple = 16;
+    static constexpr int kMaxChoices = 8;  // of a token
+    static constexpr int kChoicesMultiple = 4;
   };
 };
 

@@ -23,11 +23,22 @@ DecoderModel::DecoderModel(Device& device, Kernels& kernels, const ModelShape& s
   info_.hidden_bytes = static_cast<std::size_t>(shape.text.dim) * dtype_bytes(context_.dtype);
 }
 
-std::int64_t DecoderModel::decode_step_bytes(int num_rows, int context) const {
+StatusOr<ChosenExperts> DecoderModel::chosen_experts() const {
+  ChosenExperts chosen = {};
+  if (chosen_experts_.data() == nullptr) return chosen;
+  GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("counters"));
+  GAPLESS_ASSIGN_OR_RETURN(const PinnedBuffer pinned, device_.allocate_pinned(sizeof(chosen)));
+  GAPLESS_RETURN_IF_ERROR(stream->copy_to_host(pinned.data(), chosen_experts_.data(), sizeof(chosen)));
+  GAPLESS_RETURN_IF_ERROR(stream->synchronize());
+  return *pinned.as<ChosenExperts>();
+}
+
+std::int64_t DecoderModel::decode_step_bytes(int num_rows, int context,
+                                             std::optional<double> experts) const {
   const TextWeights& text = weights().text;
   return total_bytes(decode_step_traffic(shape_.text, text, context_.dtype,
                                          text.lm_head.prepared_format, kv_format_, num_rows,
-                                         context));
+                                         context, experts));
 }
 
 Status DecoderModel::prepare(std::span<const float> rope_table,
@@ -44,8 +55,13 @@ Status DecoderModel::prepare(std::span<const float> rope_table,
   GAPLESS_ASSIGN_OR_RETURN(
       state_, DeviceState::create(device_, *stream, shape_.text, info_.image_tokens, context_.dtype,
                                   kv_format_, limits_, automata, token_classes));
+  if (shape_.text.experts.num_experts > 0) {
+    GAPLESS_ASSIGN_OR_RETURN(chosen_experts_, device_.allocate(sizeof(ChosenExperts)));
+    GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(chosen_experts_.data(), 0, sizeof(ChosenExperts)));
+    GAPLESS_RETURN_IF_ERROR(stream->synchronize());
+  }
   text_decoder_.emplace(context_, shape_.text, weights().text, workspace_->text(), *state_,
-                        rope_table_.as<float>());
+                        rope_table_.as<float>(), chosen_experts_.as<ChosenExperts>());
   return ok_status();
 }
 

@@ -28,7 +28,10 @@ class DecoderModel : public StepModel {
   const StepModelInfo& info() const override { return info_; }
   const StepLimits& limits() const override { return limits_; }
   // What a decode step of num_rows sequences of `context` tokens must move (decode_step_traffic).
-  std::int64_t decode_step_bytes(int num_rows, int context) const;
+  std::int64_t decode_step_bytes(int num_rows, int context,
+                                 std::optional<double> experts = std::nullopt) const;
+  // What decode steps that were one launch have read since the start. Waits for the device; for measurements.
+  StatusOr<ChosenExperts> chosen_experts() const;
   Status forward(Stream& compute, const StepShape& shape, const StepBuffers& buffers) override;
   Status project(Stream& compute, std::span<const EncodeImage> images,
                  const StepBuffers& buffers) override;
@@ -94,6 +97,7 @@ class DecoderModel : public StepModel {
   Status record_outputs(Stream& compute, const StepBuffers& buffers, int num_rows);
 
   Buffer rope_table_;
+  Buffer chosen_experts_;  // ChosenExperts; empty without experts
   std::unique_ptr<DeviceGrammars> grammars_;
   std::optional<TextDecoder> text_decoder_;
 };

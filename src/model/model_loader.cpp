@@ -117,6 +117,25 @@ StatusOr<bool> shares_rows(Device& device, const Kernels& kernels, const LlamaCo
   return rows + copy > info.total_memory_bytes / 2;
 }
 
+// Whether blocks are prepared too. Experts' rows cannot share memory, and their copy takes as much as they do: it is made where
+// both take no more than half of a device's memory, and not where memory is short.
+template <typename Config>
+StatusOr<bool> prepares_blocks(Device& device, const Kernels& kernels, const Config& config,
+                               const ModelOptions& options) {
+  if constexpr (std::is_same_v<Config, ModelConfig>) {
+    const TextShape shape = text_shape(config);
+    if (shape.experts.num_experts == 0) return true;
+    if (options.shares_rows) return false;
+    const std::size_t copy = prepared_weights_bytes(kernels, shape, describe_text_weights(config),
+                                                    prepared_format(options.weights));
+    if (copy == 0) return false;
+    const std::size_t rows = lay_out_weights(config, DType::kBF16).total_bytes;
+    GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
+    return rows + copy <= info.total_memory_bytes / 2;
+  }
+  return true;
+}
+
 StatusOr<ModelWeights> allocate_for(Device& device, Stream& stream, const ModelConfig& config,
                                     DType dtype, bool shared, WeightFormat format) {
   if (!shared) return allocate_weights(device, stream, config, dtype);
@@ -177,9 +196,10 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
   if constexpr (std::is_same_v<Weights, ModelWeights>) {
     rows.others = other_prepared_matrices(prepared_format(format), weights);
   }
+  GAPLESS_ASSIGN_OR_RETURN(const bool blocks, prepares_blocks(device, kernels, config, options));
   GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(device, kernels, *stream, text_shape(config),
                                                  prepared_format(format), weights,
-                                                 shared ? &rows : nullptr));
+                                                 shared ? &rows : nullptr, blocks));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return weights;
 }

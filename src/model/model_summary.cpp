@@ -101,7 +101,8 @@ ModelSize model_size(const ModelConfig& config) {
 
 std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextWeights& text,
                                              DType dtype, PreparedFormat weights,
-                                             KvFormat kv_format, int num_rows, int context) {
+                                             KvFormat kv_format, int num_rows, int context,
+                                             std::optional<double> experts_of_layer) {
   const auto element = static_cast<std::int64_t>(dtype_bytes(dtype));
   // Scales not counted. Single ops read no matrices in 8 bits.
   const bool in_fp8 = weights == PreparedFormat::kFp8 && check_one_launch_decode(shape, text).ok();
@@ -134,9 +135,9 @@ std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextW
       mlp += matrix(block.ff.up) + matrix(block.ff.down);
       continue;
     }
-    const double touched = experts_touched(block.ff, std::max(1, num_rows));
-    routers +=
-        std::int64_t{block.ff.router.in} * block.ff.router.out * element + bias(block.ff.router);
+    const double touched =
+        experts_of_layer.value_or(experts_touched(block.ff, std::max(1, num_rows)));
+    routers += matrix(block.ff.router) + bias(block.ff.router);
     experts +=
         std::llround(touched * static_cast<double>(matrix(block.ff.up) + matrix(block.ff.down)));
     experts_name = fmt::format("experts ({:.1f} of {})", touched, block.ff.num_experts);

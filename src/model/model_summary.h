@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,11 @@ struct StepTraffic {
 // One decode step of `num_rows` sequences with `context` cached tokens each, in elements of
 // `dtype`, the matrices and the KV cache in their formats. Activations stay on chip and are not
 // counted. Of experts those count that the rows (at least one) touch together when each takes its own at random: the
-// component's name says how many.
+// component's name says how many. `experts`: so many of a layer instead, as they were counted.
 std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextWeights& text,
                                              DType dtype, PreparedFormat weights,
-                                             KvFormat kv_format, int num_rows, int context);
+                                             KvFormat kv_format, int num_rows, int context,
+                                             std::optional<double> experts = std::nullopt);
 
 // On top, in a step that samples a coordinate or a size.
 std::vector<StepTraffic> region_step_traffic(const ModelConfig& config, DType dtype);

@@ -19,13 +19,19 @@ constexpr int kAnyOut = 16;
 class PreparedLayout {
  public:
   // `joins`: the blocks too, whose two products each read as one; otherwise the head alone.
-  PreparedLayout(const Kernels& kernels, const TextShape& shape, PreparedFormat format, bool joins,
+  PreparedLayout(const Kernels& kernels, const TextShape& shape,
+                 std::span<const DecoderBlock> described, PreparedFormat format, bool joins,
                  std::span<LinearWeights* const> alone, void* base)
       : kernels_(kernels), format_(format), layout_(base) {
-    const int d = shape.dim;
-    for (int i = 0; joins && i < shape.num_layers; ++i) {
-      blocks.push_back({take(d, shape.heads.qkv_width() + shape.up_dim),
-                        take(shape.heads.q_width() + shape.ff_dim, d)});
+    const int d = shape.dim, num_experts = shape.experts.num_experts;
+    for (const DecoderBlock& block : described) {
+      if (!joins) break;
+      const PreparedSizes sizes = PreparedSizes::of(block, num_experts);
+      blocks.push_back({.in = take(d, sizes.in_rows), .out = take(sizes.out_columns, d)});
+      const FeedForward& ff = block.ff;
+      if (ff.kind != FeedForwardKind::kExperts) continue;
+      blocks.back().experts = {.up = take(d, num_experts * ff.up.out),
+                               .down = take(ff.down.in, num_experts * d)};
     }
     head = take(d, shape.vocab);
     for (const LinearWeights* one : alone) others.push_back(take(one->in, one->out));
@@ -34,8 +40,23 @@ class PreparedLayout {
   std::size_t total_bytes() const { return layout_.peak_bytes(); }
 
   struct Block {
-    void* in;
-    void* out;
+    void* in = nullptr;
+    void* out = nullptr;
+    PreparedExperts experts = {};
+
+    void* of(PreparedMatrix matrix) const {
+      switch (matrix) {
+        case PreparedMatrix::kIn:
+          return in;
+        case PreparedMatrix::kOut:
+          return out;
+        case PreparedMatrix::kExpertsUp:
+          return const_cast<void*>(experts.up);
+        case PreparedMatrix::kExpertsDown:
+          break;
+      }
+      return const_cast<void*>(experts.down);
+    }
   };
   std::vector<Block> blocks;  // empty where no launch would read them
   void* head = nullptr;
@@ -70,20 +91,28 @@ class WeightPreparer {
   WeightPreparer(Kernels& kernels, Stream& stream, PreparedFormat format, const SharedRows* shared)
       : kernels_(kernels), stream_(stream), format_(format), shared_(shared) {}
 
-  // Block i.
-  Status prepare_block(int i, const PreparedLayout::Block& to, DecoderBlock& block) const {
-    int group = group_of_matrix(i, 0);
-    for (const PreparedPart& part : prepared_parts(block)) {
-      GAPLESS_RETURN_IF_ERROR(
-          prepare(*part.weights, group++,
-                  {.weights = *part.weights,
-                   .prepared = part.matrix == PreparedMatrix::kIn ? to.in : to.out,
-                   .format = format_,
-                   .total_in = part.total_in,
-                   .total_out = part.total_out,
-                   .first_out = part.first_out,
-                   .first_in = part.first_in,
-                   .halves_alternate = part.halves_alternate}));
+  // Block i of a model with so many experts (0: without).
+  Status prepare_block(int i, int num_experts, const PreparedLayout::Block& to,
+                       DecoderBlock& block) const {
+    if (block.ff.kind == FeedForwardKind::kExperts) {
+      const std::size_t element_bytes = dtype_bytes(kernels_.activation_dtype());
+      for (const PreparedPart& part : prepared_expert_parts(block, element_bytes)) {
+        GAPLESS_RETURN_IF_ERROR(kernels_.prepare_linear(stream_, params_of(part, to)));
+      }
+      block.prepared_experts = to.experts;
+    } else {
+      if (num_experts > 0) {
+        // Nobody reads what their product makes of the rows above qkv.
+        const PreparedSizes sizes = PreparedSizes::of(block, num_experts);
+        GAPLESS_RETURN_IF_ERROR(stream_.fill_bytes(
+            to.in, 0, kernels_.prepared_linear_bytes(block.qkv.in, sizes.in_rows, format_)));
+      }
+      int group = group_of_matrix(i, 0);
+      const auto matrices = matrices_of(block);
+      const auto parts = prepared_parts(block, num_experts);
+      for (std::size_t n = 0; n < parts.size(); ++n) {
+        GAPLESS_RETURN_IF_ERROR(prepare(*matrices[n], group++, params_of(parts[n], to)));
+      }
     }
     block.prepared_in = to.in;
     block.prepared_out = to.out;
@@ -123,6 +152,17 @@ class WeightPreparer {
             .total_out = matrix.out};
   }
 
+  PrepareLinearParams params_of(const PreparedPart& part, const PreparedLayout::Block& to) const {
+    return {.weights = part.weights,
+            .prepared = to.of(part.matrix),
+            .format = format_,
+            .total_in = part.total_in,
+            .total_out = part.total_out,
+            .first_out = part.first_out,
+            .first_in = part.first_in,
+            .halves_alternate = part.halves_alternate};
+  }
+
   Status prepare(LinearWeights& matrix, int group, const PrepareLinearParams& params) const {
     if (shared_ != nullptr) {
       GAPLESS_RETURN_IF_ERROR(shared_->fill(group));
@@ -156,28 +196,31 @@ std::span<LinearWeights* const> others_of(const SharedRows* shared) {
 }  // namespace
 
 std::size_t prepared_weights_bytes(const Kernels& kernels, const TextShape& shape,
-                                   const TextWeights& text, PreparedFormat format) {
+                                   const TextWeights& text, PreparedFormat format, bool blocks) {
   if (kernels.prepared_linear_bytes(kAnyIn, kAnyOut, format) == 0) return 0;
-  const bool joins = check_one_launch_decode(shape, text).ok();
-  return PreparedLayout(kernels, shape, format, joins, {}, nullptr).total_bytes();
+  const bool joins = blocks && check_one_launch_decode(shape, text).ok();
+  return PreparedLayout(kernels, shape, text.blocks, format, joins, {}, nullptr).total_bytes();
 }
 
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
                               const TextShape& shape, PreparedFormat format,
-                              DecoderWeights& weights, const SharedRows* shared) {
+                              DecoderWeights& weights, const SharedRows* shared, bool blocks) {
   if (kernels.prepared_linear_bytes(kAnyIn, kAnyOut, format) == 0) return ok_status();
-  const bool joins = check_one_launch_decode(shape, weights.text).ok();
+  const bool joins = blocks && check_one_launch_decode(shape, weights.text).ok();
   GAPLESS_CHECK(shared == nullptr || joins);
   const auto others = others_of(shared);
   const std::size_t bytes =
-      PreparedLayout(kernels, shape, format, joins, others, nullptr).total_bytes();
+      PreparedLayout(kernels, shape, weights.text.blocks, format, joins, others, nullptr)
+          .total_bytes();
   GAPLESS_ASSIGN_OR_RETURN(weights.prepared, device.allocate(bytes));
-  const PreparedLayout layout(kernels, shape, format, joins, others, weights.prepared.data());
+  const PreparedLayout layout(kernels, shape, weights.text.blocks, format, joins, others,
+                              weights.prepared.data());
   const WeightPreparer preparer(kernels, stream, format, shared);
   const auto num_blocks = static_cast<int>(layout.blocks.size());
   for (int i = 0; i < num_blocks; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    GAPLESS_RETURN_IF_ERROR(preparer.prepare_block(i, layout.blocks[at], weights.text.blocks[at]));
+    GAPLESS_RETURN_IF_ERROR(preparer.prepare_block(
+        i, shape.experts.num_experts, layout.blocks[at], weights.text.blocks[at]));
   }
   for (std::size_t i = 0; i < others.size(); ++i) {
     GAPLESS_RETURN_IF_ERROR(preparer.prepare_alone(

@@ -35,15 +35,18 @@ constexpr int group_of_matrix(int block, int part) {
   return static_cast<int>(kMatricesPerBlock) * block + part;
 }
 
-// Bytes of the copy; 0 where the backend has no such layout. Addresses are not looked at.
+// Bytes of the copy; 0 where the backend has no such layout. Addresses are not looked at. `blocks`: those of the blocks too, where
+// one launch would read them.
 std::size_t prepared_weights_bytes(const Kernels& kernels, const TextShape& shape,
-                                   const TextWeights& text, PreparedFormat format);
+                                   const TextWeights& text, PreparedFormat format,
+                                   bool blocks = true);
 
 // Makes the copy. `shared`: of weights that were laid out with groups (share_memory); their LinearWeights::restore is set here, but
 // for the head in T, whose products read nothing but the copy. kFp8: of weights that round_weights_to_fp8 has rounded. The weights must be there
 // once `stream` gets there; so is the copy after it.
 Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
                               const TextShape& shape, PreparedFormat format,
-                              DecoderWeights& weights, const SharedRows* shared = nullptr);
+                              DecoderWeights& weights, const SharedRows* shared = nullptr,
+                              bool blocks = true);
 
 }  // namespace gapless

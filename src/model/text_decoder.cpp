@@ -10,13 +10,15 @@ namespace gapless {
 
 TextDecoder::TextDecoder(const ModelContext& context, const TextShape& shape,
                          const TextWeights& weights, const TextWorkspace& workspace,
-                         const DeviceState& state, const float* rope_table_dev)
+                         const DeviceState& state, const float* rope_table_dev,
+                         ChosenExperts* chosen_experts_dev)
     : context_(context),
       shape_(shape),
       weights_(weights),
       workspace_(workspace),
       state_(state),
-      rope_table_dev_(rope_table_dev) {
+      rope_table_dev_(rope_table_dev),
+      chosen_experts_dev_(chosen_experts_dev) {
   for (int layer = 0; layer < shape.num_layers; ++layer) {
     DecoderBlock block = weights.blocks[static_cast<std::size_t>(layer)];
     block.kv = state.kv_layer(layer);
@@ -138,6 +140,7 @@ Status TextDecoder::run_decode(Stream& stream, const DecoderBatch& batch, float*
   params.head = &with_head;
   params.shared_prefixes = workspace_.shared_prefixes;
   params.any_lives = workspace_.any_lives;
+  params.chosen_experts = chosen_experts_dev_;
   return context_.kernels->decoder_blocks(stream, params);
 }
 

@@ -34,7 +34,7 @@ class TextDecoder {
  public:
   TextDecoder(const ModelContext& context, const TextShape& shape, const TextWeights& weights,
               const TextWorkspace& workspace, const DeviceState& state,
-              const float* rope_table_dev);
+              const float* rope_table_dev, ChosenExperts* chosen_experts_dev = nullptr);
 
   // Tunes the products of prefills of up to max_tokens tokens (Kernels::tune_linear; start-up).
   Status tune(Stream& stream, int max_tokens) const;
@@ -67,6 +67,7 @@ class TextDecoder {
   const TextWorkspace& workspace_;
   const DeviceState& state_;
   const float* rope_table_dev_;
+  ChosenExperts* chosen_experts_dev_;  // nullptr: there are no experts
   std::vector<DecoderBlock> blocks_;
 };
 

@@ -59,7 +59,7 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
       shape.experts.num_experts > 0 ? kernels.experts_scratch_bytes(tokens, shape.experts) : 0,
       shape.scales_heads ? kernels.scale_heads_scratch_bytes(tokens, shape.heads) : 0));
   text.block_scratch = layout.take(kernels.decoder_blocks_scratch_bytes(
-      limits.max_seats, shape.dim, shape.ff_dim, shape.heads, shape.max_context));
+      limits.max_seats, shape.dim, shape.ff_dim, shape.heads, shape.max_context, shape.experts));
   text.sample_scratch = layout.take(kernels.sample_scratch_bytes(rows, shape.vocab));
   text.region_scratch = layout.take(
       kernels.region_scratch_bytes(rows, shape.dim, model.region.inner_dim, model.region.max_bins));

@@ -66,8 +66,8 @@ class CudaKernels : public Kernels {
   std::size_t attention_scratch_bytes(int max_tokens, int max_sequences, int max_context,
                                       const AttentionHeads& heads) const override;
   std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
-                                           const AttentionHeads& heads,
-                                           int max_context) const override;
+                                           const AttentionHeads& heads, int max_context,
+                                           const ExpertSizes& experts) const override;
   std::size_t sample_scratch_bytes(int max_rows, int vocab) const override;
   std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) const override;
   std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads) const override;

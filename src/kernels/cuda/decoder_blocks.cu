@@ -7,6 +7,8 @@
 #include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/decoder_grouped_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/cuda/device/decoder_scales.cuh"
+#include "kernels/cuda/expert_route.h"
 #include "kernels/one_launch_decoder.h"
 
 namespace gapless::cuda {
@@ -20,6 +22,7 @@ namespace {
 
 using Parallel = OneLaunchDecoder::Parallel;
 using Sequential = OneLaunchDecoder::Sequential;
+using Experts = OneLaunchDecoder::Experts;
 
 static_assert(OneLaunchDecoder::kMaxLayers == kMaxDecoderLayers);
 static_assert(OneLaunchDecoder::kWidthMultiple == kProductColumns);
@@ -30,6 +33,13 @@ static_assert(Parallel::kRotaryMultiple == 2 * kVector);
 static_assert(Sequential::kHeadDim == SequentialDecoder::kHeadDim);
 static_assert(Sequential::kMaxDim == kMaxDecoderDim<SequentialDecoder>);
 static_assert(Sequential::kMaxGroup == kMaxGroup);
+static_assert(Experts::kMaxLayers == kMaxExpertLayers);
+static_assert(Experts::kHeadDim == ExpertsDecoder::kHeadDim);
+static_assert(Experts::kMaxDim == kMaxDecoderDim<ExpertsDecoder>);
+static_assert(Experts::kMaxExperts == kRouteExperts);
+static_assert(Experts::kMaxChoices == kRouteChoices);
+static_assert(Experts::kExpertsMultiple == kTileRows);
+static_assert(Experts::kChoicesMultiple == kDecoderColumnRanks);
 
 template <typename S>
 constexpr std::size_t copies(Value value) {
@@ -40,17 +50,23 @@ constexpr std::size_t copies(Value value) {
 template <typename S>
 constexpr int max_units_of(int max_context) {
   constexpr int kKeys = UnitShape<S, Bf16>::kKeys;
-  return S::kIsSequential ? (max_context + kKeys - 1) / kKeys : kMaxUnits;
+  return S::kIsSequential || S::kHasExperts ? (max_context + kKeys - 1) / kKeys : kMaxUnits;
+}
+
+// Numbers in a row's q, k and v, or in its router's logits and these.
+template <typename S>
+int qkv_width_of(const AttentionHeads& heads, int num_experts) {
+  return heads.qkv_width() + (S::kHasExperts ? num_experts : 0);
 }
 
 // Where the scratch's arrays lie, each value of the schedule as often as it needs.
 struct ScratchLayout {
-  std::size_t norm = 0, ff_norm = 0, wide = 0, qkv = 0, sums = 0, ff_sums = 0, softmax = 0,
-              outputs = 0, total = 0;
+  std::size_t norm = 0, ff_norm = 0, wide = 0, qkv = 0, sums = 0, ff_sums = 0, scale_parts = 0,
+              softmax = 0, outputs = 0, total = 0;
 
   template <typename S>
   static ScratchLayout of(int max_rows, int dim, int ff_dim, const AttentionHeads& heads,
-                          int max_context) {
+                          int max_context, int num_experts, int num_blocks) {
     // They lie side by side.
     static_assert(copies<S>(Value::kAttention) == copies<S>(Value::kInner));
     const auto rows = static_cast<std::size_t>(decoder_slice_rows(max_rows));
@@ -64,11 +80,21 @@ struct ScratchLayout {
     layout.norm = layout.take(copies<S>(Value::kNorm) * rows * d * sizeof(Bf16));
     layout.wide = layout.take(copies<S>(Value::kInner) * rows * wide_columns * sizeof(Bf16));
     layout.qkv = layout.take(copies<S>(Value::kQkv) * rows *
-                             static_cast<std::size_t>(heads.qkv_width()) * sizeof(Bf16));
+                             static_cast<std::size_t>(qkv_width_of<S>(heads, num_experts)) *
+                             sizeof(Bf16));
     layout.sums = layout.take(copies<S>(Value::kSums) * sums_bytes);
     if constexpr (S::kIsSequential) {
       layout.ff_norm = layout.take(copies<S>(Value::kFfNorm) * rows * d * sizeof(Bf16));
       layout.ff_sums = layout.take(copies<S>(Value::kFfSums) * sums_bytes);
+    }
+    if constexpr (S::kHasExperts) {
+      layout.ff_sums =
+          layout.take(copies<S>(Value::kFfSums) * kRouteChoices * rows * d * sizeof(float));
+      const int num_parts =
+          num_blocks * scale_parts_per_block(qkv_width_of<S>(heads, num_experts), num_blocks);
+      layout.scale_parts = layout.take(copies<S>(Value::kQkv) * rows *
+                                       static_cast<std::size_t>(num_parts * 2 * heads.num_heads) *
+                                       sizeof(float));
     }
     layout.softmax = layout.take(parts * sizeof(float2));
     layout.outputs = layout.take(parts * S::kHeadDim * sizeof(float));
@@ -102,6 +128,14 @@ SequentialLayer make_own(const DecoderBlock& block) {
           .k_gamma = static_cast<const Bf16*>(block.k_norm.gamma)};
 }
 
+ExpertLayer make_expert_layer(const DecoderBlock& block) {
+  return {.up_weights = static_cast<const char*>(block.prepared_experts.up),
+          .down_weights = static_cast<const char*>(block.prepared_experts.down),
+          .router_bias = static_cast<const Bf16*>(block.ff.router.bias),
+          .scale_products = static_cast<const Bf16*>(block.head_scales.products.weight),
+          .alpha = static_cast<const Bf16*>(block.head_scales.alpha)};
+}
+
 template <typename... Args>
 Status no(fmt::format_string<Args...> format, Args&&... args) {
   return make_error(StatusCode::kUnavailable, format, std::forward<Args>(args)...);
@@ -124,6 +158,10 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
         b.prepared_format != first.prepared_format) {
       return no("its weights are not prepared");
     }
+    const bool has_experts = b.ff.kind == FeedForwardKind::kExperts;
+    if (has_experts && (b.prepared_experts.up == nullptr || b.prepared_experts.down == nullptr)) {
+      return no("the weights of its experts are not prepared");
+    }
   }
   if (p.head != nullptr && (p.head->linear.prepared == nullptr ||
                             p.head->linear.prepared_format != first.prepared_format)) {
@@ -137,9 +175,12 @@ namespace {
 template <typename S>
 Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
                      const CudaAttributes& device) {
-  const int dim = params.blocks[0].qkv.in, ff_dim = params.blocks[0].ff.inner();
+  const DecoderBlock& last = params.blocks[params.num_blocks - 1];
+  const int dim = last.qkv.in;
+  const int ff_dim = last.ff.inner() * (S::kHasExperts ? last.ff.experts_per_token : 1);
   const ScratchLayout layout =
-      ScratchLayout::of<S>(params.num_tokens, dim, ff_dim, params.heads, params.max_context);
+      ScratchLayout::of<S>(params.num_tokens, dim, ff_dim, params.heads, params.max_context,
+                           last.ff.num_experts, device.num_multiprocessors);
   auto* scratch = static_cast<char*>(params.block_scratch);
   DecoderLaunch p = {};
   p.num_layers = params.num_blocks;
@@ -173,6 +214,22 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
     own.ff_norm = reinterpret_cast<Bf16*>(scratch + layout.ff_norm);
     own.ff_sums = reinterpret_cast<float*>(scratch + layout.ff_sums);
   }
+  if constexpr (S::kHasExperts) {
+    ExpertsLaunch& own = p.experts;
+    own.first_with_experts = params.num_blocks;
+    for (int i = params.num_blocks - 1; i >= 0; --i) {
+      own.layers[i] = make_expert_layer(params.blocks[i]);
+      if (params.blocks[i].ff.kind == FeedForwardKind::kExperts) own.first_with_experts = i;
+    }
+    own.num_experts = last.ff.num_experts;
+    own.experts_per_token = last.ff.experts_per_token;
+    own.inner = last.ff.inner();
+    own.max_units = max_units_of<S>(params.max_context);
+    own.bf16_positions = last.head_scales.bf16_positions;
+    own.ff_sums = reinterpret_cast<float*>(scratch + layout.ff_sums);
+    own.scale_parts = reinterpret_cast<float*>(scratch + layout.scale_parts);
+    own.chosen = params.chosen_experts;
+  }
   if (params.head != nullptr) {
     const DecoderHead& head = *params.head;
     p.head_weights = static_cast<const char*>(head.linear.prepared);
@@ -197,22 +254,31 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
 
 Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
                       const CudaAttributes& device) {
-  return params.blocks[0].residual == Residual::kSequential
-             ? launch_blocks<SequentialDecoder>(stream, params, counters, device)
+  if (params.blocks[0].residual == Residual::kSequential) {
+    return launch_blocks<SequentialDecoder>(stream, params, counters, device);
+  }
+  return params.blocks[params.num_blocks - 1].ff.kind == FeedForwardKind::kExperts
+             ? launch_blocks<ExpertsDecoder>(stream, params, counters, device)
              : launch_blocks<ParallelDecoder>(stream, params, counters, device);
 }
 
 std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
-                                         const AttentionHeads& heads, int max_context) {
-  const auto bytes = [&]<typename S, typename Limits>() -> std::size_t {
+                                         const AttentionHeads& heads, int max_context,
+                                         const ExpertSizes& experts, int num_multiprocessors) {
+  const auto bytes = [&]<typename S, typename Limits>(int wide) -> std::size_t {
     if (max_context > Limits::kMaxContext || dim > Limits::kMaxDim) return 0;
-    return ScratchLayout::of<S>(max_rows, dim, ff_dim, heads, max_context).total;
+    return ScratchLayout::of<S>(max_rows, dim, wide, heads, max_context, experts.num_experts,
+                                num_multiprocessors)
+        .total;
   };
   switch (heads.head_dim) {
     case Parallel::kHeadDim:
-      return bytes.template operator()<ParallelDecoder, Parallel>();
+      return experts.num_experts > 0
+                 ? bytes.template operator()<ExpertsDecoder, Experts>(experts.inner *
+                                                                      experts.experts_per_token)
+                 : bytes.template operator()<ParallelDecoder, Parallel>(ff_dim);
     case Sequential::kHeadDim:
-      return bytes.template operator()<SequentialDecoder, Sequential>();
+      return bytes.template operator()<SequentialDecoder, Sequential>(ff_dim);
     default:
       return 0;
   }

@@ -23,7 +23,8 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
 
 // Of models that no launch takes, 0.
 std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
-                                         const AttentionHeads& heads, int max_context);
+                                         const AttentionHeads& heads, int max_context,
+                                         const ExpertSizes& experts, int num_multiprocessors);
 std::size_t decoder_blocks_counter_bytes();
 
 }  // namespace GAPLESS_PATH

@@ -419,6 +419,7 @@ inline constexpr int kNumProducts = products_before<S>(ScheduleOf<S>::kNumPhases
 // neither.
 struct ParallelDecoder {
   static constexpr bool kIsSequential = false;
+  static constexpr bool kHasExperts = false;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadsOfUnit = 2;  // key heads beside each other in a unit of the attention
   static constexpr int kNormVectors = 1;  // of a row: eights of columns that a thread normalises
@@ -458,6 +459,7 @@ static_assert(schedule_fault(ParallelDecoder::kSchedule) == nullptr);
 // models are wide: a wait is short beside what a product reads, and meanwhile the ring fills.
 struct SequentialDecoder {
   static constexpr bool kIsSequential = true;
+  static constexpr bool kHasExperts = false;
   static constexpr int kHeadDim = 128;
   static constexpr int kHeadsOfUnit = 1;
   static constexpr int kNormVectors = 2;
@@ -498,5 +500,54 @@ struct SequentialDecoder {
   };
 };
 static_assert(schedule_fault(SequentialDecoder::kSchedule) == nullptr);
+
+// A parallel block whose query and value heads are scaled and whose feed-forward may have experts: Moondream 3. A layer has
+// experts or a dense feed-forward, which all warps read in the launch; both make and read the same values. The router's
+// logits are columns of kQkv. Every block finds the route in the phase of the attention, and announces its parts behind that:
+// who has waited for all parts knows that nobody reads logits any more. The product of proj comes before the feed-forward, so
+// that its weights and the attention's pages are on their way while the route is found.
+struct ExpertsDecoder {
+  static constexpr bool kIsSequential = false;
+  static constexpr bool kHasExperts = true;
+  static constexpr int kHeadDim = 64;
+  static constexpr int kHeadsOfUnit = 2;
+  static constexpr int kNormVectors = 1;
+  static constexpr DecoderSchedule kSchedule = {
+      .values = {
+          /* kNorm      */ {Announcement::kActivation, Announcers::kBlocksWithRow},
+          /* kQkv       */ {Announcement::kItself, Announcers::kEveryBlock},
+          /* kParts     */ {Announcement::kCounter, Announcers::kEveryBlock},
+          // Who has tiles depends on the route, so all blocks count.
+          /* kInner     */ {Announcement::kActivation, Announcers::kEveryBlock},
+          /* kAttention */ {Announcement::kActivation, Announcers::kEveryBlock},
+          /* kSums      */ {Announcement::kItself, Announcers::kEveryBlock},
+          /* kFfNorm    */ {},
+          /* kFfSums    */ {Announcement::kItself, Announcers::kEveryBlock},
+      },
+      .first = {.kind = PhaseKind::kNorm, .writes = Value::kNorm},
+      .num_layer_phases = 7,
+      .layer =
+          {
+              {PhaseKind::kProduct, Matrix::kQkv, {Value::kNorm, Value::kNone}, Value::kQkv},
+              {PhaseKind::kAttention, Matrix::kNone, {Value::kQkv, Value::kNone}, Value::kParts},
+              {PhaseKind::kCombine,
+               Matrix::kNone,
+               {Value::kParts, Value::kNone},
+               Value::kAttention},
+              {PhaseKind::kPartialSums,
+               Matrix::kOutput,
+               {Value::kAttention, Value::kNone},
+               Value::kSums},
+              {PhaseKind::kProduct, Matrix::kInner, {Value::kNorm, Value::kNone}, Value::kInner},
+              {PhaseKind::kPartialSums,
+               Matrix::kOutput,
+               {Value::kInner, Value::kNone},
+               Value::kFfSums},
+              {PhaseKind::kNorm, Matrix::kNone, {Value::kSums, Value::kFfSums}, Value::kNorm},
+          },
+      .last = {PhaseKind::kProduct, Matrix::kHead, {Value::kNorm, Value::kNone}, Value::kNone},
+  };
+};
+static_assert(schedule_fault(ExpertsDecoder::kSchedule) == nullptr);
 
 }  // namespace gapless

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/attention_test_kit.h"
 #include "kernels/cuda/decoder_work.h"
+#include "kernels/cuda/expert_route.h"
 
 namespace gapless {
 namespace {
@@ -122,6 +123,9 @@ struct Config {
   bool has_head = true;
   int ring_stages = 6;
   StepLogits needed = {.all = 1};
+  // Of a list with experts.
+  int first_with_experts = 1;
+  int num_experts = 16, experts_per_token = 4, expert_dim = 128;
 };
 
 StepLogits needed_of(const std::vector<std::int32_t>& tokens) {
@@ -132,6 +136,9 @@ StepLogits needed_of(const std::vector<std::int32_t>& tokens) {
 
 template <typename S>
 DecoderSizes sizes_of(const Config& c) {
+  if (S::kHasExperts) {
+    return {c.dim, c.num_experts + 3 * c.dim, c.dim, c.ff_dim, c.ff_dim, c.vocab};
+  }
   if (!S::kIsSequential) return {c.dim, 3 * c.dim, c.dim, c.ff_dim, c.ff_dim, c.vocab};
   // Two query heads to a key head.
   return {c.dim, 4 * c.dim, 2 * c.dim, 2 * c.ff_dim, c.ff_dim, c.vocab};
@@ -162,6 +169,7 @@ class Simulation {
       compute(block, work);
       signal(block, work);
       if (!few_rows()) bring_x(block, work);
+      if (S::kHasExperts) find_routes(block, work);
     }
   }
 
@@ -208,6 +216,8 @@ class Simulation {
     std::vector<bool> has_x, x_is_there;
     int consumed = 0;
     int announced[kPlaces] = {}, passed_on[kPlaces] = {};
+    int routes = 0;       // that its route warp has found
+    int layers_read = 0;  // arrivals of those who read them
   };
   using Actions = std::vector<Action>;
 
@@ -221,14 +231,64 @@ class Simulation {
   };
 
   bool few_rows() const { return c_.num_rows <= 8; }
-  bool has_part(const Phase& phase, int block, const DecoderWork& work) const {
+  bool has_experts(int layer) const {
+    return S::kHasExperts && layer >= c_.first_with_experts && layer < c_.num_layers;
+  }
+  // One of the two products of a layer's experts.
+  static constexpr bool is_of_experts(const Phase& phase) {
+    return S::kHasExperts && (phase.matrix == Matrix::kInner || phase.reads[0] == Value::kInner);
+  }
+  // Some rows are done, and the others choose by layer and row.
+  ExpertRoute route_of(int layer) const {
+    ExpertRoute route = {};
+    std::mt19937 random(static_cast<unsigned>(layer));
+    for (int row = 0; row < c_.num_rows; ++row) {
+      while (row % 5 != 3 && count_bits(route.chosen[row]) < c_.experts_per_token) {
+        route.chosen[row] |= std::uint64_t{1} << random() % static_cast<unsigned>(c_.num_experts);
+      }
+    }
+    route.make_passes<8>(c_.num_rows, c_.num_experts, OneLane());
+    return route;
+  }
+  // A unit's (place, chunks).
+  template <typename Use>
+  void for_expert_units(const Phase& phase, int layer, int block, const Use& use) const {
+    const bool is_up = phase.matrix == Matrix::kInner;
+    const int tiles = is_up ? 2 * c_.expert_dim / 16 : c_.dim / 16;
+    const ExpertShare share = route_of(layer).share_of(tiles, block, c_.num_blocks);
+    for (ExpertUnits units(share, tiles); units.has(); units.next()) {
+      use(units.pass() * tiles + units.tile(), (is_up ? c_.dim : c_.expert_dim) / 128);
+    }
+  }
+  // Who counts stages or computes does so when the route is there.
+  Action wait_for_route(const Block& b, int layer) const {
+    return {[&b, turn = layer - c_.first_with_experts] { return b.routes > turn; }};
+  }
+  Action leave_layer(Block& b, int count) const {
+    return {[] { return true; }, [&b, count] { b.layers_read += count; }};
+  }
+  int route_counters() const { return few_rows() ? 1 : 2; }
+  bool has_part(const Phase& phase, int layer, int block, const DecoderWork& work) const {
+    if (is_of_experts(phase) && has_experts(layer)) {
+      bool has_any = false;
+      for_expert_units(phase, layer, block, [&](int, int) { has_any = true; });
+      return has_any;
+    }
     if (phase.kind == PhaseKind::kNorm) return block < c_.num_rows;
     if (phase.kind == PhaseKind::kAttention) return blocks_[block].rows.num_units() > 0;
     if (phase.kind == PhaseKind::kCombine) return true;
     return DecoderWork::has(work.first_unit(phase.kind, phase.matrix));
   }
   template <typename Use>
-  void for_stages(const Phase& phase, int at, int block, const DecoderWork& work, const Use& use) {
+  void for_stages(const Phase& phase, int layer, int at, int block, const DecoderWork& work,
+                  const Use& use) {
+    if (is_of_experts(phase) && has_experts(layer)) {
+      for_expert_units(phase, layer, block, [&](int unit, int chunks) {
+        // Computing warps read their activations themselves.
+        for (int i = 0; i < chunks; ++i) use(Stage{at, unit, i}, Value::kNone);
+      });
+      return;
+    }
     if (phase.kind == PhaseKind::kAttention) {
       AttentionUnit<kPages> unit;
       const AttentionRows& rows = blocks_[block].rows;
@@ -266,9 +326,15 @@ class Simulation {
   void stream(int block, const DecoderWork& work) {
     Actions actions;
     Block& b = blocks_[block];
-    for_phases([&](auto constant, int /*layer*/, int at) {
+    for_phases([&](auto constant, int layer, int at) {
       constexpr Phase kPhase = decltype(constant)::kPhase;
-      for_stages(kPhase, at, block, work, [&](const Stage& stage, Value x) {
+      if (is_of_experts(kPhase) && has_experts(layer)) {
+        actions.push_back(wait_for_route(b, layer));
+      }
+      if (kPhase.kind == PhaseKind::kNorm && has_experts(layer)) {
+        actions.push_back(leave_layer(b, 1));
+      }
+      for_stages(kPhase, layer, at, block, work, [&](const Stage& stage, Value x) {
         const bool has_x = x != Value::kNone && !few_rows();
         actions.push_back({[this, &b] {
                              return static_cast<int>(b.streamed.size()) - b.consumed <
@@ -307,10 +373,17 @@ class Simulation {
     int consumed = 0;
     for_phases([&](auto constant, int layer, int at) {
       constexpr Phase kPhase = decltype(constant)::kPhase;
-      const bool mine = has_part(kPhase, block, work);
+      const bool mine = has_part(kPhase, layer, block, work);
+      const bool of_experts = is_of_experts(kPhase) && has_experts(layer);
+      if (kPhase.kind == PhaseKind::kNorm && S::kHasExperts && layer >= 0) {
+        actions.push_back(leave_layer(b, has_experts(layer) ? 1 : 1 + route_counters()));
+      }
       wait_for<kPhase.kind, kPhase.reads[0]>(mine, layer, work, actions);
       wait_for<kPhase.kind, kPhase.reads[1]>(mine, layer, work, actions);
-      for_stages(kPhase, at, block, work, [&](const Stage& stage, Value /*x*/) {
+      if (of_experts && !few_rows()) {
+        actions.push_back(wait_for_count<kPhase.reads[0]>(layer, work));
+      }
+      for_stages(kPhase, layer, at, block, work, [&](const Stage& stage, Value /*x*/) {
         const int i = consumed++;
         actions.push_back({[&b, i] {
                              const auto n = static_cast<std::size_t>(i);
@@ -321,6 +394,9 @@ class Simulation {
                              ++b.consumed;
                            }});
       });
+      if (kPhase.kind == PhaseKind::kAttention && has_experts(layer)) {
+        actions.push_back(wait_for_route(b, layer));
+      }
       constexpr Value kFirstRead = kPhase.reads[0], kSecondRead = kPhase.reads[1];
       constexpr Value kWritten = kPhase.writes;
       const int turn = turn_written<kWritten>(layer);
@@ -405,7 +481,13 @@ class Simulation {
     for_phases([&](auto constant, int layer, int at) {
       constexpr Phase kPhase = decltype(constant)::kPhase;
       Value latest = Value::kNone;
-      for_stages(kPhase, at, block, work, [&](const Stage& /*stage*/, Value x) {
+      if (is_of_experts(kPhase) && has_experts(layer)) {
+        actions.push_back(wait_for_route(b, layer));
+      }
+      if (kPhase.kind == PhaseKind::kNorm && has_experts(layer)) {
+        actions.push_back(leave_layer(b, 1));
+      }
+      for_stages(kPhase, layer, at, block, work, [&](const Stage& /*stage*/, Value x) {
         const auto i = static_cast<std::size_t>(stage_at++);
         if (x == Value::kNone) return;
         if (x != latest) {
@@ -417,6 +499,29 @@ class Simulation {
             {[&b, i] { return i < b.streamed.size(); }, [&b, i] { b.x_is_there[i] = true; }});
       });
     });
+    warps_.push_back(std::move(actions));
+  }
+
+  // The router's logits are part of q, k and v.
+  void find_routes(int block, const DecoderWork& work) {
+    Actions actions;
+    Block& b = blocks_[block];
+    for (int layer = 0; layer < c_.num_layers; ++layer) {
+      if (layer > 0) {
+        actions.push_back({[this, &b, layer] {
+          return b.layers_read >= layer * (1 + route_counters());
+        }});
+      }
+      if (!has_experts(layer)) continue;
+      if (layer == 0) actions.push_back(wait_for_count<Value::kQkv>(0, work));
+      ++readers(Value::kQkv, layer);
+      actions.push_back({[this, layer] { return missing(Value::kQkv, layer) == 0; },
+                         [this, &b, layer] {
+                           --readers(Value::kQkv, layer);
+                           if (b.routes != layer - c_.first_with_experts) fail("finds another route");
+                           ++b.routes;
+                         }});
+    }
     warps_.push_back(std::move(actions));
   }
 
@@ -460,6 +565,11 @@ TEST(DecoderScheduleTest, WarpsAgree) {
     for (unsigned seed = 0; seed < 20; ++seed) {
       EXPECT_EQ(Simulation<ParallelDecoder>(config).run(seed), "") << seed;
       EXPECT_EQ(Simulation<SequentialDecoder>(config).run(seed), "") << seed;
+      for (const int first : {0, 1, 2}) {
+        Config with_experts = config;
+        with_experts.first_with_experts = first;
+        EXPECT_EQ(Simulation<ExpertsDecoder>(with_experts).run(seed), "") << seed << ", " << first;
+      }
     }
   }
 }
@@ -580,6 +690,7 @@ TEST(DecoderScheduleTest, UnitsCoverEachMatrixOnce) {
     const Config config{.num_blocks = num_blocks, .dim = 640, .ff_dim = 1152, .vocab = 1000};
     expect_covered_once<ParallelDecoder>(config);
     expect_covered_once<SequentialDecoder>(config);
+    expect_covered_once<ExpertsDecoder>(config);
   }
 }
 

@@ -209,11 +209,12 @@ __device__ __forceinline__ void weight_fragment(const std::uint32_t (&parts)[2],
 
 // One warp. Keys from num_keys on do not exist. `piece(i)`: address of keys of page i / 2 (i even),
 // or of its values. Leaves a softmax, its sum and its output per head in global memory; `part`: of
-// the first head.
+// the first head; the second one's lies part_stride further on.
 template <typename Element, int kPages, typename Piece>
 __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
                                                const UnitQuery<Element>& query, int num_keys,
-                                               const Piece& piece, std::int64_t part) {
+                                               const Piece& piece, std::int64_t part,
+                                               int part_stride) {
   using Of = UnitElement<Element>;
   static_assert(kPages % 2 == 0);
   constexpr int kHeadBytes = kPageTokens * Of::kKeyBytes;
@@ -305,7 +306,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
 
 #pragma unroll
   for (int step = 2; step < kWarp; step *= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
-  if (lane < 2) p.part_softmax[part + lane * kMaxUnits] = make_float2(largest, sum);
+  if (lane < 2) p.part_softmax[part + lane * part_stride] = make_float2(largest, sum);
 
   // Four lanes have the same dimensions: each adds up four of them, of one head.
   const bool is_upper = quarter >= 2, is_odd = quarter % 2 == 1;
@@ -322,7 +323,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     four[i] = (is_odd ? eight[i + 4] : eight[i]) +
               __shfl_xor_sync(kFullWarp, is_odd ? eight[i] : eight[i + 4], 9);
   }
-  const std::int64_t at = (part + is_upper * kMaxUnits) * kDecoderHeadDim;
+  const std::int64_t at = (part + is_upper * part_stride) * kDecoderHeadDim;
   store_float4(p.part_outputs + at + (group ^ 2 * quarter) * kVector + is_odd * 4, four);
 }
 

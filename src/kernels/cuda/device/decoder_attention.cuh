@@ -13,6 +13,7 @@
 #include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/attention_unit.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/cuda/device/decoder_scales.cuh"
 #include "kernels/cuda/device/decoder_units.cuh"
 #include "kernels/cuda/device/head_chunk.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
@@ -27,10 +28,22 @@ __device__ __forceinline__ float weight_of_part(float largest, float whole_large
   return largest == -INFINITY ? 0.0f : exp2f(largest - whole_largest);
 }
 
+// A row's first query head; its keys follow, then its values.
+template <typename S>
+__device__ __forceinline__ const Bf16* first_query(const DecoderLaunch& p, const Bf16* qkv,
+                                                   int row) {
+  if constexpr (S::kHasExperts) {
+    // Behind the router's logits.
+    const int num_experts = p.experts.num_experts;
+    return qkv + std::int64_t{row} * (num_experts + 3 * p.dim) + num_experts;
+  }
+  return qkv + std::int64_t{row} * 3 * p.dim;
+}
+
 // A row's queries of a pair of heads, and the new token's keys and values of it: of these each lane
 // has eight dimensions, from lane % 8 * 8 on, of the keys (of the values where lane >= 16) of head
 // lane / 8 % 2.
-template <typename Element>
+template <typename S, typename Element>
 struct NewToken {
   using Vector = KvVector<Element>;
 
@@ -38,17 +51,24 @@ struct NewToken {
   typename Vector::Raw entry;  // of the cache
 
   // One warp. `qkv`: of this layer. Waits until they are written.
-  __device__ void load(const DecoderLaunch& p, const Bf16* qkv, const PairUnit<Element>& unit,
-                       int position) {
+  __device__ void load(const DecoderLaunch& p, int layer, const Bf16* qkv,
+                       const PairUnit<Element>& unit, int position) {
     const int lane = threadIdx.x % kWarp;
     const bool is_upper = lane >= 16;  // has a query and values, not keys
     Angles angles;
     angles.load(p, position, lane);
-    const Bf16* from = qkv + std::int64_t{unit.row()} * 3 * p.dim +
+    const Bf16* from = first_query<S>(p, qkv, unit.row()) +
                        (unit.heads * 2 + lane / 8 % 2) * kDecoderHeadDim + lane % 8 * kVector;
     const Bf16* const addresses[2] = {from + (is_upper ? 0 : p.dim), from + 2 * p.dim};
     uint4 raw[2];
     load_when_written(addresses, raw);
+    if constexpr (S::kHasExperts) {
+      PairScales scales;
+      scales.load(p, layer, unit.row(), unit.heads, position);
+      const int head = lane / 8 % 2;
+      if (is_upper) raw[0] = scaled(raw[0], head == 0 ? scales.query[0] : scales.query[1]);
+      raw[1] = scaled(raw[1], head == 0 ? scales.value[0] : scales.value[1]);
+    }
     HeadChunk turned;
     turned.load_rotated(raw[0], p.rotary_dim, angles, lane);
     query.load(turned.values, 16);
@@ -94,22 +114,23 @@ __device__ __forceinline__ void insert_new_token(const typename KvVector<Element
 
 // This warp's units of the block's, which lie in the ring from first_stage on: those that rows share, then those of rows. `qkv`:
 // of this layer.
-template <typename Element, int kRows>
-__device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLayer& layer,
-                                       const Bf16* qkv, const AttentionRows& rows,
-                                       const StageRing& ring, unsigned first_stage) {
+template <typename S, typename Element, int kRows>
+__device__ inline void attend_to_units(const DecoderLaunch& p, int layer_index,
+                                       const DecoderLayer& layer, const Bf16* qkv,
+                                       const AttentionRows& rows, const StageRing& ring,
+                                       unsigned first_stage) {
   const unsigned warp = threadIdx.x / kWarp;
   const unsigned num_shared = rows.own_shared.size(), num_units = rows.num_units();
   using Shape = PairShape<Element>;
   PairUnit<Element> unit;
   unsigned i = (warp - first_stage) % kRingConsumers;
-  if constexpr (kSharesUnits<ParallelDecoder, kRows, Element>) {
+  if constexpr (kSharesUnits<S, kRows, Element>) {
     for (; i < num_shared; i += kRingConsumers) {
       unit.find(rows, rows.unit_at(static_cast<int>(i)));
       attend_to_shared_unit<Element>(p, qkv, rows, unit, ring, first_stage + i);
     }
   }
-  NewToken<Element> token;
+  NewToken<S, Element> token;
   int token_row = -1, token_pair = -1;
   const int first_own = rows.own.begin - static_cast<int>(num_shared);
   for (; i < num_units; i += kRingConsumers) {
@@ -122,7 +143,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
             : 0;
     if (unit.row() != token_row || unit.heads != token_pair) {
       token_row = unit.row(), token_pair = unit.heads;
-      token.load(p, qkv, unit, position);
+      token.load(p, layer_index, qkv, unit, position);
     }
     const std::uint32_t place = ring.wait(first_stage + i);
     const auto piece = [&](int at) { return place + at * Shape::kPieceBytes; };
@@ -131,9 +152,10 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
       insert_new_token<Element>(token.entry, unit.num_keys - 1, piece);
     }
     const std::int64_t part =
-        (std::int64_t{unit.row()} * p.num_heads + unit.heads * 2) * kMaxUnits +
+        (std::int64_t{unit.row()} * p.num_heads + unit.heads * 2) * max_units_of<S>(p) +
         unit.first_key / Shape::kKeys;
-    attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part);
+    attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part,
+                                           max_units_of<S>(p));
     ring.give_back(first_stage + i);
   }
 }

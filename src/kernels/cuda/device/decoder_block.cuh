@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/decoder_products.cuh"
 #include "kernels/cuda/device/decoder_units.cuh"
+#include "kernels/cuda/device/experts_small.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
@@ -19,7 +20,10 @@ inline constexpr int kXWarp = kProductWarps + 1;
 inline constexpr int kSignalWarp = kProductWarps + 2;
 // Registers change hands between groups of four warps: one has nothing else to do. Where they do
 // not, there is none such, and all threads have the more.
-inline constexpr int kDecoderThreads = (kProductWarps + (kHasRegisterExchange ? 4 : 3)) * kWarp;
+inline constexpr int kRouteWarp = kProductWarps + 3;  // of a decoder with experts
+template <typename S>
+inline constexpr int kDecoderThreads =
+    (kProductWarps + (kHasRegisterExchange || S::kHasExperts ? 4 : 3)) * kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
 // nothing of up to 32 rows lies there. Up to 8 rows of a parallel decoder those of the start are
@@ -27,8 +31,9 @@ inline constexpr int kDecoderThreads = (kProductWarps + (kHasRegisterExchange ? 
 inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
 template <typename S, int kRows>
 inline constexpr int kComputingRegisters = kRows == 64                       ? 216
-                                           : kRows == 8 && !S::kIsSequential ? kStartRegisters
-                                                                             : 192;
+                                       : kRows == 8 && !S::kIsSequential && !S::kHasExperts
+                                           ? kStartRegisters
+                                           : 192;
 template <typename S, int kRows>
 inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegisters<S, kRows>;
 template <typename S, int kRows>
@@ -44,6 +49,7 @@ struct DecoderSmall {
   TileShares shares;
   float norm[kWarp];
   AttentionRows rows;
+  [[no_unique_address]] ExpertsSmall<S::kHasExperts> experts;
 };
 
 // Shared memory of a block, in bytes from its 128-byte aligned start: the ring, then the rest. The
@@ -72,7 +78,9 @@ constexpr bool has_expected_copies() {
 }
 static_assert(has_expected_copies<ParallelDecoder>());
 static_assert(has_expected_copies<SequentialDecoder>());
+static_assert(has_expected_copies<ExpertsDecoder>());
 static_assert(copies_of(SequentialDecoder::kSchedule, Value::kFfSums) == 2);
+static_assert(copies_of(ExpertsDecoder::kSchedule, Value::kFfSums) == 2);
 
 // Everything that warps of a block share.
 template <typename S>

@@ -3,8 +3,10 @@
 
 #include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
+#include "kernels/cuda/device/decoder_experts.cuh"
 #include "kernels/cuda/device/decoder_grouped_attention.cuh"
 #include "kernels/cuda/device/decoder_rows.cuh"
+#include "kernels/cuda/device/decoder_scales.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
@@ -22,6 +24,17 @@ class Biases {
     for (int tile = 0; tile < kGroupTiles; ++tile) {
       const bool exists = bias != nullptr && column + tile * kTileRows < columns;
       values_[tile] = exists ? bias[column + tile * kTileRows] : Bf16{};
+    }
+  }
+  // Of [router | q, k, v]; each bias may be nullptr.
+  __device__ Biases(const Bf16* router, int router_columns, const Bf16* qkv, int first_column) {
+#pragma unroll
+    for (int tile = 0; tile < kGroupTiles; ++tile) {
+      const int begin = first_column + tile * kTileRows;  // a tile is the router's, or of q, k and v
+      const Bf16* bias = begin < router_columns ? router : qkv;
+      const int column = begin < router_columns ? begin : begin - router_columns;
+      values_[tile] =
+          bias != nullptr ? bias[column + static_cast<int>(threadIdx.x) % kTileRows] : Bf16{};
     }
   }
   __device__ float operator[](int tile) const {
@@ -49,6 +62,9 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix mat
       // Gated already.
       const DecoderSizes sizes = sizes_of<S>(p);
       wide.store(row, sizes.q_width + (column - sizes.qkv_width) / 2, sum);
+    } else if constexpr (S::kHasExperts) {
+      const DecoderSizes sizes = sizes_of<S>(p);
+      wide.store(row, sizes.q_width + (column - sizes.qkv_width), gelu_tanh(sum));
     } else {
       wide.store(row, column - 2 * p.dim, gelu_tanh(sum));
     }
@@ -87,7 +103,12 @@ class Computation {
       for (int product = 0; product < kNumWhole; ++product) {
         Matrix matrix = S::kSchedule.last.matrix;
         if (!is_last) prepare_product(l, product, matrix, AllPhases());
-        multiply(matrix, l);
+        bool is_done = false;
+        if constexpr (S::kHasExperts) {
+          is_done = matrix == Matrix::kInner && has_experts(p_, l);
+          if (is_done) stage_ = multiply_up<kFormat, kRows>(block_, l, stage_);
+        }
+        if (!is_done) multiply(matrix, l);
         if (is_last) return;
         go_on(l, product, AllPhases());
       }
@@ -129,6 +150,7 @@ class Computation {
     constexpr int kProduct = whole_products_before<S>(kIndex) - (kIsProduct ? 0 : 1);
     if (product != kProduct) return;
     if constexpr (kPhase.kind == PhaseKind::kNorm) {
+      if constexpr (S::kHasExperts) leave_route(l);
       do_norm<kPhase.reads[0], kPhase.writes>(l);
       return;
     }
@@ -138,21 +160,45 @@ class Computation {
     }
     if constexpr (kPhase.kind == PhaseKind::kAttention) attend(l);
     if constexpr (kPhase.kind == PhaseKind::kCombine) combine(l);
+    if constexpr (S::kHasExperts && kPhase.reads[0] == Value::kInner) {
+      if (has_experts(p_, l)) {
+        stage_ = multiply_down<kFormat, kRows>(block_, l, stage_);
+        announce<S, kPhase.writes, kRows>(block_, l);
+        return;
+      }
+    }
     if constexpr (kPhase.kind == PhaseKind::kPartialSums) {
       add_up<kPhase.matrix, kPhase.reads[0], kPhase.reads[1], kPhase.writes>(l);
     }
     announce<S, kPhase.writes, kRows>(block_, l);
   }
 
+  // This warp is through with what the route warp writes for a layer.
+  __device__ __forceinline__ void leave_route(int l) const {
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) leave_layer(block_);
+    if (threadIdx.x > 0 || has_experts(p_, l)) return;
+    for (int i = 0; i < kRouteCounters<kRows>; ++i) leave_layer(block_);
+  }
+
+  template <Value kRead>
+  __device__ __forceinline__ void finish(int l, int row) const {
+    if constexpr (S::kHasExperts) {
+      finish_row<kFormat, kRows, kRead != Value::kNone>(block_, l, row);
+    } else {
+      finish_row<kFormat, kRows, kRead>(block_, l, row);
+    }
+  }
+
   template <Value kRead, Value kWritten>
   __device__ __forceinline__ void do_norm(int l) {
     if (!has_row_) return;
     if constexpr (kOneRowPerBlock) {
-      finish_row<kFormat, kRows, kRead>(block_, l, blockIdx.x);
+      finish<kRead>(l, blockIdx.x);
     } else {
 #pragma unroll 1
       for (int row = blockIdx.x; row < p_.num_rows; row += gridDim.x) {
-        finish_row<kFormat, kRows, kRead>(block_, l, row);
+        finish<kRead>(l, row);
       }
     }
     announce<S, kWritten, kRows>(block_, l);
@@ -165,8 +211,19 @@ class Computation {
     return norm_of<kFormat, kRows>(p_, l).data();
   }
 
-  __device__ Biases biases_of(Matrix matrix, const DecoderLayer& layer, int first_column) const {
+  __device__ Biases biases_of(Matrix matrix, int l, const DecoderLayer& layer,
+                              int first_column) const {
     if constexpr (S::kIsSequential) return Biases(nullptr, 0, 0);
+    if constexpr (S::kHasExperts) {
+      const int num_experts = p_.experts.num_experts, qkv_width = num_experts + 3 * p_.dim;
+      if (matrix == Matrix::kQkv) {
+        const Bf16* router = p_.experts.layers[l].router_bias;
+        return Biases(router, num_experts, layer.qkv_bias, first_column);
+      }
+      return matrix == Matrix::kInner
+                 ? Biases(layer.fc1_bias, first_column - qkv_width, p_.ff_dim)
+                 : Biases(p_.head_bias, first_column, p_.vocab);
+    }
     return matrix == Matrix::kQkv     ? Biases(layer.qkv_bias, first_column, 3 * p_.dim)
            : matrix == Matrix::kInner ? Biases(layer.fc1_bias, first_column - 3 * p_.dim, p_.ff_dim)
                                       : Biases(p_.head_bias, first_column, p_.vocab);
@@ -177,16 +234,30 @@ class Computation {
     const DecoderLayer& layer = p_.layers[matrix == Matrix::kHead ? 0 : l];
     constexpr PhaseKind kKind = PhaseKind::kProduct;
     const DecoderWork& work = block_.work;
+    [[maybe_unused]] int next_scale_part = 0;
+    if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * scale_parts_of_block();
     for (ProductUnit unit = work.first_unit(kKind, matrix); work.has(unit);
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
-      const Biases biases = biases_of(matrix, layer, first_column);
+      const Biases biases = biases_of(matrix, l, layer, first_column);
       Accumulators<kRows> sums = {};
       multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
+      ScaleWeights scale_weights;
+      if constexpr (S::kHasExperts) {
+        if (matrix == Matrix::kQkv) {
+          scale_weights.load(p_, p_.experts.layers[l].scale_products, first_column);
+        }
+      }
       reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
+                            if constexpr (S::kHasExperts) {
+                              if (matrix == Matrix::kQkv && row < p_.num_rows) {
+                                keep_scaled(block_.small.experts, p_, first_column,
+                                            t * kTileRows + tile_row, row, sum + biases[t]);
+                              }
+                            }
                             if constexpr (S::kIsSequential) {
                               if (matrix == Matrix::kInner) sum = gate_with_neighbour(sum);
                               if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
@@ -197,7 +268,28 @@ class Computation {
                                 S::kIsSequential ? sum : sum + biases[t]);
                           });
       stage_ += x.size();
+      if constexpr (S::kHasExperts) {
+        if (matrix == Matrix::kQkv) {
+          announce_scale_part<kRows>(p_, l, num_scale_parts(), next_scale_part++, tiles.size(),
+                                     scale_weights, block_.small.experts);
+          // The next unit's numbers come to the same place.
+          named_barrier(1, kProductThreads);
+        }
+      }
     }
+    if constexpr (S::kHasExperts) {
+      const int end = (static_cast<int>(blockIdx.x) + 1) * scale_parts_of_block();
+      for (; matrix == Matrix::kQkv && next_scale_part < end; ++next_scale_part) {
+        announce_no_scale_part(p_, l, num_scale_parts(), next_scale_part);
+      }
+    }
+  }
+
+  __device__ int scale_parts_of_block() const {
+    return scale_parts_per_block(sizes_of<S>(p_).qkv_width, static_cast<int>(gridDim.x));
+  }
+  __device__ int num_scale_parts() const {
+    return static_cast<int>(gridDim.x) * scale_parts_of_block();
   }
 
   __device__ void attend(int l) {
@@ -206,8 +298,12 @@ class Computation {
       attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
                                      stage_, block_.reduce_buffer);
     } else {
-      attend_to_units<CacheElement, kRows>(p_, p_.layers[l], qkv_of<S>(p_, l), block_.small.rows,
-                                           block_.ring, stage_);
+      attend_to_units<S, CacheElement, kRows>(p_, l, p_.layers[l], qkv_of<S>(p_, l),
+                                              block_.small.rows, block_.ring, stage_);
+    }
+    if constexpr (S::kHasExperts) {
+      // Who waits for all parts learns that nobody reads the router's logits any more.
+      if (has_experts(p_, l)) wait_for_route(block_, l);
     }
     stage_ += block_.small.rows.num_units();
   }
@@ -215,7 +311,9 @@ class Computation {
   __device__ void combine(int l) {
     const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p_, l);
     if constexpr (S::kIsSequential) {
-      combine_groups<CacheElement>(p_, block_.small.rows, wide);
+      combine_groups<S, CacheElement>(p_, block_.small.rows, wide);
+    } else if constexpr (S::kHasExperts) {
+      combine_groups<S, CacheElement>(p_, block_.small.rows, wide);
     } else {
       combine_units<CacheElement>(p_, block_.small.rows, wide);
     }
@@ -238,11 +336,24 @@ class Computation {
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
                             if (row >= p_.num_rows) return;
+                            if constexpr (S::kHasExperts && kSums == Value::kFfSums) {
+                              announce_dense(l, rank, row, column, sum);
+                              return;
+                            }
                             announce_value(sums_of<kSums, kRows>(p_, l, rank, row, column),
                                            sums_of<kSums, kRows>(p_, l + 1, rank, row, column),
                                            sum);
                           });
       stage_ += x.size();
+    }
+  }
+
+  // A dense layer's share of a sum lies where a layer with experts has the one of an expert; those of further experts are zeros.
+  __device__ __forceinline__ void announce_dense(int l, int rank, int row, int column,
+                                                 float sum) const {
+    for (int at = rank; at < p_.experts.experts_per_token; at += kDecoderColumnRanks) {
+      announce_value(ff_sums_of<kRows>(p_, l, at, row, column),
+                     ff_sums_of<kRows>(p_, l + 1, at, row, column), at == rank ? sum : 0.0f);
     }
   }
 

@@ -408,27 +408,27 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
 }
 
 // This block's share of rows and heads: the parts of all units become the attention's output. One
-// warp each half of a head, two dimensions a lane.
-template <typename Element, PreparedFormat kFormat, int kRows>
+// warp each 64 dimensions of a head, two a lane.
+template <typename S, typename Element, PreparedFormat kFormat, int kRows>
 __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRows& rows,
                                       const Activations<kFormat, kRows>& to) {
   constexpr int kBatch = kHasRegisterExchange ? 32 : 16;
-  constexpr int kParts = kGroupHeadDim / (2 * kWarp);  // of a head
+  constexpr int kParts = S::kHeadDim / (2 * kWarp);  // of a head
   const unsigned thread = afresh(threadIdx.x);
   const int warp = thread / kWarp, lane = thread % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads * kParts;
        i += gridDim.x * kProductWarps) {
     const int row_head = i / kParts, row = row_head / p.num_heads, head = row_head % p.num_heads;
     const int dims = i % kParts * (2 * kWarp) + 2 * lane;
-    const int count = rows.units<UnitShape<SequentialDecoder, Element>::kPages>(row);
+    const int count = rows.units<UnitShape<S, Element>::kPages>(row);
     if (count == 0) {
       // Products may wait for it.
-      to.store_pair(row, head * kGroupHeadDim + dims, 0, 0);
+      to.store_pair(row, head * S::kHeadDim + dims, 0, 0);
       continue;
     }
-    const std::int64_t first = std::int64_t{row_head} * p.sequential.max_units;
+    const std::int64_t first = std::int64_t{row_head} * max_units_of<S>(p);
     const float2* softmax = p.part_softmax + first;
-    const float* outputs = p.part_outputs + first * kGroupHeadDim + dims;
+    const float* outputs = p.part_outputs + first * S::kHeadDim + dims;
     const float2 none = make_float2(-INFINITY, 0);
     float2 own = lane < count ? __ldcg(softmax + lane) : none;
     float largest = own.x, low = 0, high = 0, sum = 0, own_weight = 0;
@@ -440,7 +440,7 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
         parts[k] = begin + k < count ? __ldcg(reinterpret_cast<const float2*>(
-                                           outputs + std::int64_t{begin + k} * kGroupHeadDim))
+                                           outputs + std::int64_t{begin + k} * S::kHeadDim))
                                      : make_float2(0, 0);
       }
       if (begin == 0) largest = warp_max(largest);
@@ -457,7 +457,7 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
       }
     }
     sum = warp_sum(sum);
-    to.store_pair(row, head * kGroupHeadDim + dims, low / sum, high / sum);
+    to.store_pair(row, head * S::kHeadDim + dims, low / sum, high / sum);
   }
 }
 

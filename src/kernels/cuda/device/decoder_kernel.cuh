@@ -50,6 +50,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/decoder_computation.cuh"
+#include "kernels/cuda/device/decoder_route.cuh"
 #include "kernels/cuda/device/decoder_streams.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
@@ -78,7 +79,7 @@ __device__ inline bool lives(const DecoderLaunch& p, int row) {
 }
 
 template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
-__global__ void __launch_bounds__(kDecoderThreads, 1)
+__global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     decoder_kernel(const __grid_constant__ DecoderLaunch p) {
   using Layout = DecoderLayout<S>;
   extern __shared__ char raw_shared[];
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
 
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
-  static_assert(kMaxSeats <= kDecoderThreads);
+  static_assert(kMaxSeats <= kDecoderThreads<S>);
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init();
@@ -106,6 +107,7 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     for (std::uint64_t& barrier : small.written) {
       init_barrier(shared_address(&barrier), kProductWarps);
     }
+    if constexpr (S::kHasExperts) init_route_barriers<kRows>(small.experts);
     fence_barrier_init();
   }
   if (!__syncthreads_or(row_may_live)) {
@@ -137,6 +139,9 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();
       if (threadIdx.x % kWarp == 0) Signalling<S, kRows>(block).run();
+    } else if constexpr (S::kHasExperts) {
+      wait_for_predecessor();
+      Routing<kRows>(block).run();
     }
   }
   __syncthreads();
@@ -156,7 +161,7 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
     constexpr int kRows = decltype(rows)::value;
     return launch("decoder_blocks", stream,
                   {.grid = dim3(static_cast<unsigned>(num_blocks)),
-                   .block = dim3(kDecoderThreads),
+                   .block = dim3(kDecoderThreads<S>),
                    .shared_bytes = static_cast<std::size_t>(Layout::bytes(params.ring_bytes)),
                    .registers = kExchangesRegisters<S, kRows> ? kStartRegisters : 0},
                   decoder_kernel<S, kFormat, kRows, CacheElement>, params);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/row_product.cuh"
+#include "kernels/kernels.h"
 #include "kernels/needed_logits.h"
 #include "kernels/shared_prefix.h"
 #include "step/row_state.h"
@@ -47,6 +48,29 @@ struct SequentialLaunch {
   int max_units;   // of a context
   Bf16* ff_norm;   // as DecoderLaunch::norm
   float* ff_sums;  // as DecoderLaunch::sums
+};
+
+// What decoders with experts have besides.
+inline constexpr int kMaxExpertLayers = 32;
+struct ExpertLayer {
+  // Prepared, those of all experts below each other: gates and ups alternate, [num_experts * 2 * inner, D]; [num_experts * D,
+  // inner].
+  const char* up_weights;
+  const char* down_weights;
+  const Bf16* router_bias;     // [num_experts] or nullptr
+  const Bf16* scale_products;  // HeadScales::products: [2 * num_heads, 3 * D]
+  const Bf16* alpha;           // [num_heads]
+};
+struct ExpertsLaunch {
+  ExpertLayer layers[kMaxExpertLayers];
+  int first_with_experts;  // layers before it have a dense feed-forward, all others have experts
+  int num_experts, experts_per_token;
+  int inner;      // of an expert; those of a token together are as wide as a dense feed-forward
+  int max_units;  // of a context
+  bool bf16_positions;
+  float* ff_sums;             // [2, kRouteChoices, kRows, dim]: one number for each of a row's experts
+  float* scale_parts;         // [2, scale_parts_of() parts, num_rows, 2 * num_heads]
+  ChosenExperts* chosen;      // DecoderBlocksParams
 };
 
 // Counted up during a launch, zero between launches. Who waits for turn t of a value waits until
@@ -92,8 +116,13 @@ struct DecoderLaunch {
   int vocab;
   const StepLogits* needed_logits;  // as in DecoderHead
   int ring_bytes;                   // of shared memory (DecoderLayout)
-  SequentialLaunch sequential;
+  // What the other lists have besides lies in the same place.
+  union {
+    SequentialLaunch sequential;
+    ExpertsLaunch experts;
+  };
 };
+static_assert(sizeof(ExpertsLaunch) <= sizeof(SequentialLaunch));
 
 // Heads in the cache.
 template <typename S>
@@ -110,6 +139,14 @@ __host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
             .up_width = 2 * p.ff_dim,
             .ff_dim = p.ff_dim,
             .vocab = p.vocab};
+  } else if constexpr (S::kHasExperts) {
+    // The router's rows lie above those of q, k and v.
+    return {.dim = p.dim,
+            .qkv_width = p.experts.num_experts + 3 * p.dim,
+            .q_width = p.dim,
+            .up_width = p.ff_dim,
+            .ff_dim = p.ff_dim,
+            .vocab = p.vocab};
   } else {
     return {.dim = p.dim,
             .qkv_width = 3 * p.dim,
@@ -118,6 +155,14 @@ __host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
             .ff_dim = p.ff_dim,
             .vocab = p.vocab};
   }
+}
+
+// Units of a context, at most.
+template <typename S>
+__host__ __device__ inline int max_units_of(const DecoderLaunch& p) {
+  if constexpr (S::kIsSequential) return p.sequential.max_units;
+  if constexpr (S::kHasExperts) return p.experts.max_units;
+  return kMaxUnits;
 }
 
 // Rows that a launch is compiled for: num_rows rounded up.

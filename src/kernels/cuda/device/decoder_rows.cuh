@@ -37,6 +37,16 @@ __device__ __forceinline__ void wait_for(const DecoderBlockState<S>& block, int 
   }
 }
 
+__device__ __forceinline__ bool has_experts(const DecoderLaunch& p, int layer) {
+  return layer >= p.experts.first_with_experts;
+}
+// Until the route of a layer with experts is there.
+__device__ __forceinline__ void wait_for_route(const DecoderBlockState<ExpertsDecoder>& block,
+                                               int layer) {
+  wait_barrier(shared_address(&block.small.experts.route_ready),
+               (layer - block.p.experts.first_with_experts) & 1);
+}
+
 template <Value kSums, int kRows>
 __device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, int column) {
   static_assert(kSums == Value::kSums || kSums == Value::kFfSums);
@@ -60,10 +70,17 @@ __device__ Activations<kFormat, kRows> wide_of(const DecoderLaunch& p, int layer
   return {p.wide, sizes_of<S>(p).q_width + p.ff_dim, layer};
 }
 
-// Numbers in q, k and v of so many rows.
+// Of a decoder with experts: what is added up to a row's residual stream behind the feed-forward, of an expert by its rank.
+template <int kRows>
+__device__ float* ff_sums_of(const DecoderLaunch& p, int layer, int rank, int row, int column) {
+  return p.experts.ff_sums +
+         (std::int64_t{layer % 2 * kRouteChoices + rank} * kRows + row) * p.dim + column;
+}
+
+// Numbers in q, k and v (of a decoder with experts in the router's logits, too) of so many rows.
 template <typename S>
 __device__ inline std::int64_t qkv_numbers(const DecoderLaunch& p, std::int64_t num_rows) {
-  if constexpr (S::kIsSequential) return num_rows * sizes_of<S>(p).qkv_width;
+  if constexpr (S::kIsSequential || S::kHasExperts) return num_rows * sizes_of<S>(p).qkv_width;
   return num_rows * 3 * p.dim;
 }
 
@@ -71,6 +88,34 @@ __device__ inline std::int64_t qkv_numbers(const DecoderLaunch& p, std::int64_t 
 template <typename S>
 __device__ inline Bf16* qkv_of(const DecoderLaunch& p, int layer) {
   return p.qkv + qkv_numbers<S>(p, std::int64_t{layer % 2} * p.num_rows);
+}
+
+// The LayerNorm of a row, of which each thread has eight columns from `at` on if they are `mine`, otherwise zeros.
+template <typename S, PreparedFormat kFormat, int kRows>
+__device__ __forceinline__ void store_layer_norm(const DecoderBlockState<S>& block,
+                                                 const float (&values)[kVector],
+                                                 const uint4& raw_gamma, const uint4& raw_beta,
+                                                 bool mine, int at, int row,
+                                                 const Activations<kFormat, kRows>& norm) {
+  const DecoderLaunch& p = block.p;
+  float sum = 0, squares = 0, g[kVector], b[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) sum += values[i];
+  const float mean = product_block_sum(sum, block.small.norm) / p.dim;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    const float difference = values[i] - mean;
+    if (mine) squares += difference * difference;
+  }
+  const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
+  unpack(raw_gamma, g);
+  unpack(raw_beta, b);
+#pragma unroll
+  for (int i = 0; mine && i < kVector; i += 2) {
+    const float low = (values[i] - mean) * scale * g[i] + b[i];
+    const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
+    norm.store_pair(row, at + i, low, high);
+  }
 }
 
 // Residual stream and LayerNorm of one of this block's rows, behind the output product of a layer, whose
@@ -122,25 +167,75 @@ __device__ void finish_row(const DecoderBlockState<ParallelDecoder>& block, int 
     unpack(rounded, values);
   }
   if (gamma == nullptr) return;
-  float sum = 0, squares = 0, g[kVector], b[kVector];
+  store_layer_norm(block, values, raw_gamma, raw_beta, mine, at, row,
+                   norm_of<kFormat, kRows>(p, layer + 1));
+}
+
+// The same in a decoder with experts, behind a layer's two products into the residual stream; kBehindLayer: there is such a layer.
+template <PreparedFormat kFormat, int kRows, bool kBehindLayer>
+__device__ void finish_row(const DecoderBlockState<ExpertsDecoder>& block, int layer, int row) {
+  const DecoderLaunch& p = block.p;
+  const bool is_last = layer + 1 == p.num_layers;
+  const Bf16* gamma = is_last ? p.head_gamma : p.layers[layer + 1].gamma;
+  const Bf16* beta = is_last ? p.head_beta : p.layers[layer + 1].beta;
+  const int at = afresh(threadIdx.x) * kVector;
+  const bool mine = at < p.dim;
+  const auto load = [&](const Bf16* from) {
+    return mine && from != nullptr ? __ldcg(reinterpret_cast<const uint4*>(from + at)) : uint4{};
+  };
+  // Asked for before the wait: parameters come from far away.
+  Bf16* x = p.x + std::int64_t{row} * p.dim;
+  const uint4 raw_x = load(x), raw_gamma = load(gamma), raw_beta = load(beta);
+  float values[kVector];
+  unpack(raw_x, values);
+  if constexpr (kBehindLayer) {
+    const uint4 raw_proj = load(p.layers[layer].proj_bias);
+    const uint4 raw_fc2 = load(p.layers[layer].fc2_bias);
+    wait_for<ExpertsDecoder, Value::kSums, kRows>(block, layer);
+    wait_for<ExpertsDecoder, Value::kFfSums, kRows>(block, layer);
+    float sums[kVector] = {};
+    // Those of so many ranks, in order.
+    constexpr int kAtOnce = 4;
+    const auto add = [&](const auto& sums_at) {
+      const float* from[kAtOnce * 2];
+      uint4 pieces[kAtOnce * 2];
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) sum += values[i];
-  const float mean = product_block_sum(sum, block.small.norm) / p.dim;
+      for (int i = 0; i < kAtOnce * 2; ++i) from[i] = sums_at(i / 2) + i % 2 * 4;
+      load_when_written(from, pieces);
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    const float difference = values[i] - mean;
-    if (mine) squares += difference * difference;
+      for (int i = 0; i < kAtOnce * 2; ++i) {
+        float* to = sums + i % 2 * 4;
+        to[0] += __uint_as_float(pieces[i].x);
+        to[1] += __uint_as_float(pieces[i].y);
+        to[2] += __uint_as_float(pieces[i].z);
+        to[3] += __uint_as_float(pieces[i].w);
+      }
+    };
+    static_assert(kDecoderColumnRanks == kAtOnce && kRouteChoices % kAtOnce == 0);  // as experts of a row are
+    // A row that is done has no experts: nobody writes their sums.
+    const bool has_ff =
+        !has_experts(p, layer) || block.small.rows.num_keys[row] > 0;
+    if (mine) {
+      add([&](int rank) { return sums_of<Value::kSums, kRows>(p, layer, rank, row, at); });
+      if (has_ff) {
+#pragma unroll 1
+        for (int first = 0; first < p.experts.experts_per_token; first += kAtOnce) {
+          add([&](int i) { return ff_sums_of<kRows>(p, layer, first + i, row, at); });
+        }
+      }
+    }
+    float proj[kVector], fc2[kVector];
+    unpack(raw_proj, proj);
+    unpack(raw_fc2, fc2);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) values[i] += sums[i] + (proj[i] + fc2[i]);
+    const uint4 rounded = pack(values);
+    if (mine) *reinterpret_cast<uint4*>(x + at) = rounded;
+    unpack(rounded, values);
   }
-  const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
-  unpack(raw_gamma, g);
-  unpack(raw_beta, b);
-  const Activations<kFormat, kRows> norm = norm_of<kFormat, kRows>(p, layer + 1);
-#pragma unroll
-  for (int i = 0; mine && i < kVector; i += 2) {
-    const float low = (values[i] - mean) * scale * g[i] + b[i];
-    const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
-    norm.store_pair(row, at + i, low, high);
-  }
+  if (gamma == nullptr) return;
+  store_layer_norm(block, values, raw_gamma, raw_beta, mine, at, row,
+                   norm_of<kFormat, kRows>(p, layer + 1));
 }
 
 // The same in a sequential decoder: the residual stream and RMS norm of one of this block's rows, behind one of

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
+#include "kernels/cuda/device/decoder_experts.cuh"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 
@@ -25,7 +26,8 @@ struct WeightRun {
   ChunkRange chunks;
 };
 
-template <typename S, PreparedFormat kFormat, int kRows>
+// kStageX: room for activations in their stages.
+template <typename S, PreparedFormat kFormat, int kRows, int kStageX = kXBytes<kRows>>
 __device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
@@ -37,7 +39,7 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
   for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
     const char* from =
         run.weights + prepared_tile_offset<kFormat>(run.all_tiles, run.tiles.begin, chunk + lane);
-    producer.push<1>({.x_bytes = kXBytes<kRows>,
+    producer.push<1>({.x_bytes = kStageX,
                       .streamed = bytes,
                       .piece_bytes = bytes,
                       .max_in_flight = kMaxInFlight},
@@ -82,7 +84,21 @@ class Streaming {
         } else {
           begin(l, product, next, AllPhases());
         }
+        if constexpr (S::kHasExperts) {
+          if (!is_last && has_experts(p_, l)) {
+            // No dense feed-forward lies below q, k and v, or beside proj.
+            next.all_tiles = alone_tiles(product);
+            if (product >= kFirstOfExperts) {
+              ask_for_experts(l, product == kFirstOfExperts);
+              continue;
+            }
+          }
+        }
         ask_for(next);
+      }
+      if constexpr (S::kHasExperts) {
+        __syncwarp();
+        if (!is_last && has_experts(p_, l) && threadIdx.x % kWarp == 0) leave_layer(block_);
       }
     }
   }
@@ -113,6 +129,29 @@ class Streaming {
         next = of<kPhase.kind, kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(
             kPhase.matrix == Matrix::kOutput ? layer.output_weights : layer.input_weights);
       }
+    }
+  }
+
+  // Of a layer with experts, products from here on are theirs.
+  static constexpr int kFirstOfExperts = 2;
+
+  __device__ int alone_tiles(int product) const {
+    return product == 0 ? sizes_of<S>(p_).qkv_width / kTileRows : p_.dim / kTileRows;
+  }
+
+  // The tiles of their passes, of gates and ups or of what brings them back. Stages have no room for activations.
+  __device__ __forceinline__ void ask_for_experts(int l, bool is_up) {
+    wait_for_route(block_, l);
+    const ExpertRoute& route = block_.small.experts.route;
+    const ExpertLayer& layer = p_.experts.layers[l];
+    const ExpertProduct product = is_up ? expert_up(p_) : expert_down(p_);
+    const char* weights = is_up ? layer.up_weights : layer.down_weights;
+    const int all_tiles = p_.experts.num_experts * product.tiles;
+    for (ExpertUnits units(is_up ? route.up : route.down, product.tiles); units.has();
+         units.next()) {
+      const int begin = route.passes[units.pass()].expert * product.tiles + units.tile();
+      stream_tiles<S, kFormat, kRows, 0>(
+          producer_, {weights, all_tiles, {begin, begin + units.size()}, {0, product.chunks}});
     }
   }
 
@@ -161,6 +200,9 @@ class Bringing {
     for (int l = 0; l < p_.num_layers; ++l) {
       known_ = 0;
       bring_layer(l, AllPhases());
+      if constexpr (S::kHasExperts) {
+        if (has_experts(p_, l) && threadIdx.x % kWarp == 0) leave_layer(block_);
+      }
     }
     known_ = 0;
     constexpr Phase kPhase = S::kSchedule.last;
@@ -178,8 +220,26 @@ class Bringing {
   __device__ __forceinline__ void bring_phase(int l) {
     constexpr Phase kPhase = S::kSchedule.layer[kIndex];
     if constexpr (kPhase.kind == PhaseKind::kAttention) stage_ += num_units_;
+    if constexpr (S::kHasExperts &&
+                  (kPhase.matrix == Matrix::kInner || kPhase.reads[0] == Value::kInner)) {
+      if (has_experts(p_, l)) {
+        // Computing warps read their activations themselves.
+        pass_over_experts(l, kPhase.matrix == Matrix::kInner);
+        return;
+      }
+    }
     if constexpr (is_product(kPhase.kind)) {
       bring<kPhase.kind, kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(l);
+    }
+  }
+
+  __device__ __forceinline__ void pass_over_experts(int l, bool is_up) {
+    wait_for_route(block_, l);
+    const ExpertRoute& route = block_.small.experts.route;
+    const ExpertProduct product = is_up ? expert_up(p_) : expert_down(p_);
+    for (ExpertUnits units(is_up ? route.up : route.down, product.tiles); units.has();
+         units.next()) {
+      stage_ += product.chunks;
     }
   }
 

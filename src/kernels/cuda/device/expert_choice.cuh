@@ -37,9 +37,10 @@ __device__ __forceinline__ float logit_of_key(unsigned key) {
 }
 
 // All lanes of a warp together. Lane k < count gets the k-th best expert of the row and its weight.
+template <int kMostExperts = kMaxExperts>
 __device__ __forceinline__ ExpertChoice choose_experts(const Bf16* logits, int num_experts,
                                                        int count) {
-  constexpr int kPerLane = kMaxExperts / kWarp;
+  constexpr int kPerLane = kMostExperts / kWarp;
   const int lane = threadIdx.x % kWarp;
   unsigned own[kPerLane];  // keys of experts lane, lane + 32, ...; 0: none, or taken
 #pragma unroll
