@@ -440,14 +440,17 @@ enum class Residual { kParallel, kSequential };
 
 // What prepare_linear made of all experts' matrices below each other; nullptr: not prepared.
 struct PreparedExperts {
-  const void* up = nullptr;    // [num_experts * 2 * inner, dim], of each expert gates and ups alternate
+  const void* up =
+      nullptr;  // [num_experts * 2 * inner, dim], of each expert gates and ups alternate
   const void* down = nullptr;  // [num_experts * dim, inner]
 };
 
 // What layers with experts have read in decode steps, by how many rows of a step lived.
 struct ChosenExperts {
   std::uint64_t layers[kMaxSeats + 1];
-  std::uint64_t experts[kMaxSeats + 1];  // of those layers together: an expert that several rows chose counts once
+  std::uint64_t
+      experts[kMaxSeats +
+              1];  // of those layers together: an expert that several rows chose counts once
 };
 
 // One block of a decoder: a layer is data. Biases are optional (LinearWeights::bias).
@@ -461,8 +464,7 @@ struct DecoderBlock {
   LinearWeights proj;          // [dim, heads.q_width()]
   FeedForward ff;
   // What prepare_linear made of qkv and ff.up below each other, and of proj and ff.down beside each
-  // other (prepared_parts.h); nullptr: not prepared. In a model with experts the router's rows lie above qkv, and experts
-  // are prepared apart.
+  // other (prepared_parts.h); nullptr: not prepared. Experts are prepared apart, and routers are not.
   const void* prepared_in = nullptr;
   const void* prepared_out = nullptr;
   PreparedExperts prepared_experts;

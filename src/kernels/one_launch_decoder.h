@@ -27,10 +27,10 @@ struct OneLaunchDecoder {
     static constexpr int kMaxContext = 32768;
     static constexpr int kMaxGroup = 4;  // query heads of a key head
   };
-  // As Parallel, but query and value heads are scaled, and from some layer on there are experts whose gate is GELU(a) * (b + 1).
+  // As Parallel, but query and value heads are scaled, and from some layer behind the first on there are experts whose gate is GELU(a) * (b + 1).
   // What the experts of a token make is as wide together as a dense layer's feed-forward.
   struct Experts {
-    static constexpr int kMaxLayers = 32;
+    static constexpr int kMaxLayers = 28;
     static constexpr int kHeadDim = 64;
     static constexpr int kMaxDim = 2048;
     static constexpr int kMaxContext = 32768;
@@ -41,6 +41,10 @@ struct OneLaunchDecoder {
     static constexpr int kChoicesMultiple = 4;
   };
 };
+
+// Whether models with experts may be one launch, which no GPU has run whole yet: environment variable
+// GAPLESS_ONE_LAUNCH_EXPERTS=1. Otherwise check_one_launch_decoder refuses them, and nothing is prepared for it.
+bool one_launch_experts_are_asked_for();
 
 // Ok where blocks of this description fit that kernel; otherwise unavailable, with the first reason why not.
 // Looks at what the blocks and the head are, not at activations, the number of rows or prepared weights.

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gapless {
@@ -103,7 +105,10 @@ TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTake) {
       {"normalised", [](Described& d) { d.blocks.back().q_norm.gamma = &kGamma; }},
       {"normalised", [](Described& d) { d.blocks.back().k_norm.gamma = &kGamma; }},
       {"heads are scaled", [](Described& d) { d.blocks.back().head_scales.alpha = &kGamma; }},
-      {"has experts", [](Described& d) { d.blocks.back().ff.kind = FeedForwardKind::kExperts; }},
+      {"heads that are not scaled",
+       [](Described& d) { d.blocks.back().ff.kind = FeedForwardKind::kExperts; }},
+      {"its feed-forward has experts",
+       [](Described& d) { d.blocks[5].ff.kind = FeedForwardKind::kExperts; }},
       {"gated", [](Described& d) { d.blocks.back().ff.kind = FeedForwardKind::kGated; }},
       {"not GELU", [](Described& d) { d.blocks.back().ff.activation = Activation::kSilu; }},
       {"no bias", [](Described& d) { d.blocks.back().qkv.bias = nullptr; }},
@@ -171,6 +176,86 @@ TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTakeOfSequentialBlocks) {
          for (DecoderBlock& block : d.blocks) block.ff.down.in = 14340;
        }},
       {"only 64 dims of its heads of 128", [](Described& d) { d.params.rotary_dim = 64; }},
+      {"32769 tokens, more than 32768", [](Described& d) { d.params.max_context = 32769; }},
+  });
+}
+
+// Moondream 3: of 24 layers the first four are dense.
+struct DescribedMoondream3 : Described {
+  DescribedMoondream3() {
+    static const char kThere = 0;
+    setenv("GAPLESS_ONE_LAUNCH_EXPERTS", "1", 1);
+    for (DecoderBlock& block : blocks) {
+      block.head_scales = {.products = {.weight = &kThere, .in = 6144, .out = 64},
+                           .alpha = &kThere};
+    }
+    for (std::size_t i = 4; i < blocks.size(); ++i) {
+      blocks[i].ff = {.kind = FeedForwardKind::kExperts,
+                      .activation = Activation::kGeluErf,
+                      .up_offset = 1,
+                      .up = {.weight = &kThere, .in = 2048, .out = 2048},
+                      .down = {.weight = &kThere, .in = 1024, .out = 2048},
+                      .num_experts = 64,
+                      .experts_per_token = 8,
+                      .router = {.weight = &kThere, .bias = &kThere, .in = 2048, .out = 64}};
+    }
+    params.max_context = 8192;
+  }
+};
+
+TEST(OneLaunchDecoderTest, TakesMoondream3) {
+  DescribedMoondream3 moondream;
+  EXPECT_TRUE(moondream.check().ok()) << moondream.check().message();
+  moondream.params.max_context = 32768;
+  EXPECT_TRUE(moondream.check().ok()) << moondream.check().message();
+}
+
+TEST(OneLaunchDecoderTest, TakesExpertsOnlyWhereTheyAreAskedFor) {
+  DescribedMoondream3 moondream;
+  for (const char* value : {"0", ""}) {
+    setenv("GAPLESS_ONE_LAUNCH_EXPERTS", value, 1);
+    EXPECT_NE(moondream.check().message().find("no GPU has run"), std::string::npos);
+  }
+  unsetenv("GAPLESS_ONE_LAUNCH_EXPERTS");
+  EXPECT_NE(moondream.check().message().find("no GPU has run"), std::string::npos);
+}
+
+TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTakeOfBlocksWithExperts) {
+  static const float kThere = 1;
+  const auto of_experts = [](Described& d, const std::function<void(FeedForward&)>& change) {
+    for (std::size_t i = 4; i < d.blocks.size(); ++i) change(d.blocks[i].ff);
+  };
+  expect_reasons<DescribedMoondream3>({
+      {"heads that are not scaled",
+       [](Described& d) { d.blocks.front().head_scales.alpha = nullptr; }},
+      {"scaled in another way",
+       [](Described& d) { d.blocks.back().head_scales.activation = Activation::kGeluErf; }},
+      {"scaled in another way",
+       [](Described& d) { d.blocks.front().head_scales.bf16_positions = false; }},
+      {"not GELU(a) * (b + 1)", [](Described& d) { d.blocks.back().ff.up_offset = 0; }},
+      {"not GELU(a) * (b + 1)",
+       [](Described& d) { d.blocks.back().ff.activation = Activation::kGeluTanh; }},
+      {"experts have biases", [](Described& d) { d.blocks.back().ff.up.bias = &kThere; }},
+      {"80 experts",
+       [&](Described& d) { of_experts(d, [](FeedForward& ff) { ff.num_experts = 80; }); }},
+      {"60 experts",
+       [&](Described& d) { of_experts(d, [](FeedForward& ff) { ff.num_experts = 60; }); }},
+      {"a token has 16 experts",
+       [&](Described& d) {
+         of_experts(d, [](FeedForward& ff) { ff.experts_per_token = 16, ff.down.in = 512; });
+       }},
+      {"an expert's width of 1000",
+       [&](Described& d) {
+         of_experts(d, [](FeedForward& ff) { ff.down.in = 1000; });
+         for (std::size_t i = 0; i < 4; ++i) d.blocks[i].ff.down.in = 8000;
+       }},
+      {"its dense layers are 4096 wide, a token's experts 8192",
+       [](Described& d) { d.blocks.front().ff.down.in = 4096; }},
+      {"differ in their experts", [](Described& d) { d.blocks[7].ff.num_experts = 48; }},
+      {"first layer has experts", [](Described& d) { d.blocks.front().ff = d.blocks.back().ff; }},
+      {"a dense layer follows one with experts",
+       [](Described& d) { std::swap(d.blocks[3], d.blocks[4]); }},
+      {"29 layers, more than 28", [](Described& d) { d.blocks.resize(29, d.blocks.back()); }},
       {"32769 tokens, more than 32768", [](Described& d) { d.params.max_context = 32769; }},
   });
 }

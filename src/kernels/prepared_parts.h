@@ -11,7 +11,7 @@
 namespace gapless {
 
 enum class PreparedMatrix {
-  kIn,   // qkv, and a dense ff.up below it; in a model with experts the router above it
+  kIn,   // qkv, and a dense ff.up below it
   kOut,  // proj, and a dense ff.down to its right
   kExpertsUp,
   kExpertsDown,
@@ -28,29 +28,26 @@ struct PreparedPart {
 // Of a block whose rows may be restored, one group each (model/prepared_weights.h): qkv, ff.up, proj, ff.down.
 inline constexpr std::size_t kMatricesPerBlock = 4;
 
-// Widths of a block's two prepared matrices. num_experts: of the model, 0 without. Above qkv are as many rows: the router's, or
-// in a dense layer rows that nobody reads.
+// Widths of a block's two prepared matrices.
 struct PreparedSizes {
   int in_rows, out_columns;
 
-  static PreparedSizes of(const DecoderBlock& block, int num_experts) {
+  static PreparedSizes of(const DecoderBlock& block) {
     const bool dense = block.ff.kind != FeedForwardKind::kExperts;
-    return {num_experts + block.qkv.out + (dense ? block.ff.up.out : 0),
+    return {block.qkv.out + (dense ? block.ff.up.out : 0),
             block.proj.in + (dense ? block.ff.down.in : 0)};
   }
 };
 
 // A block with qkv, ff.up, proj and ff.down: in this order.
-inline std::array<PreparedPart, kMatricesPerBlock> prepared_parts(const DecoderBlock& block,
-                                                                  int num_experts = 0) {
+inline std::array<PreparedPart, kMatricesPerBlock> prepared_parts(const DecoderBlock& block) {
   const int dim = block.qkv.in;
-  const PreparedSizes sizes = PreparedSizes::of(block, num_experts);
+  const PreparedSizes sizes = PreparedSizes::of(block);
   const bool gated = block.ff.kind == FeedForwardKind::kGated;
-  return {
-      {{block.qkv, PreparedMatrix::kIn, dim, sizes.in_rows, num_experts, 0, false},
-       {block.ff.up, PreparedMatrix::kIn, dim, sizes.in_rows, num_experts + block.qkv.out, 0, gated},
-       {block.proj, PreparedMatrix::kOut, sizes.out_columns, dim, 0, 0, false},
-       {block.ff.down, PreparedMatrix::kOut, sizes.out_columns, dim, 0, block.proj.in, false}}};
+  return {{{block.qkv, PreparedMatrix::kIn, dim, sizes.in_rows, 0, 0, false},
+           {block.ff.up, PreparedMatrix::kIn, dim, sizes.in_rows, block.qkv.out, 0, gated},
+           {block.proj, PreparedMatrix::kOut, sizes.out_columns, dim, 0, 0, false},
+           {block.ff.down, PreparedMatrix::kOut, sizes.out_columns, dim, 0, block.proj.in, false}}};
 }
 
 // The matrices of that block that lie in `block` alone: for LinearWeights::restore.
@@ -63,10 +60,9 @@ inline std::vector<PreparedPart> prepared_expert_parts(const DecoderBlock& block
                                                        std::size_t element_bytes) {
   const FeedForward& ff = block.ff;
   const int dim = block.qkv.in, num_experts = ff.num_experts;
-  const PreparedSizes sizes = PreparedSizes::of(block, num_experts);
+  const PreparedSizes sizes = PreparedSizes::of(block);
   std::vector<PreparedPart> parts = {
-      {ff.router, PreparedMatrix::kIn, dim, sizes.in_rows, 0, 0, false},
-      {block.qkv, PreparedMatrix::kIn, dim, sizes.in_rows, num_experts, 0, false},
+      {block.qkv, PreparedMatrix::kIn, dim, sizes.in_rows, 0, 0, false},
       {block.proj, PreparedMatrix::kOut, sizes.out_columns, dim, 0, 0, false}};
   const auto expert = [&](const LinearWeights& first, int index) {
     LinearWeights weights = first;

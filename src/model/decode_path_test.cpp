@@ -78,7 +78,7 @@ TEST(DecodePathTest, TheLogSaysWhyDecodeStepsAreComposed) {
             std::string::npos);
   config = small_config();
   config.text.moe = {.num_experts = 4, .experts_per_token = 2, .expert_inner_dim = 16};
-  EXPECT_NE(log_of(config, 8).find("composed of single ops, because its feed-forward has experts"),
+  EXPECT_NE(log_of(config, 8).find("composed of single ops, because its first layer has experts"),
             std::string::npos);
 }
 

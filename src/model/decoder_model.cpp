@@ -28,7 +28,8 @@ StatusOr<ChosenExperts> DecoderModel::chosen_experts() const {
   if (chosen_experts_.data() == nullptr) return chosen;
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.create_stream("counters"));
   GAPLESS_ASSIGN_OR_RETURN(const PinnedBuffer pinned, device_.allocate_pinned(sizeof(chosen)));
-  GAPLESS_RETURN_IF_ERROR(stream->copy_to_host(pinned.data(), chosen_experts_.data(), sizeof(chosen)));
+  GAPLESS_RETURN_IF_ERROR(
+      stream->copy_to_host(pinned.data(), chosen_experts_.data(), sizeof(chosen)));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return *pinned.as<ChosenExperts>();
 }
@@ -106,6 +107,8 @@ void DecoderModel::log_decode_path() const {
   } else if (const Status large = text_decoder_->check_fast_decode(limits_.max_seats);
              !large.ok()) {
     log_info("the largest decode steps are composed of single ops, because {}", large.message());
+  } else if (shape_.text.experts.num_experts > 0) {
+    log_info("decode steps with experts are one launch, as GAPLESS_ONE_LAUNCH_EXPERTS asks for");
   }
 }
 

@@ -118,14 +118,14 @@ StatusOr<bool> shares_rows(Device& device, const Kernels& kernels, const LlamaCo
 }
 
 // Whether blocks are prepared too. Experts' rows cannot share memory, and their copy takes as much as they do: it is made where
-// both take no more than half of a device's memory, and not where memory is short.
+// both take no more than half of a device's memory, and not where memory is short or the cache has 8 bits, of which no launch takes it.
 template <typename Config>
 StatusOr<bool> prepares_blocks(Device& device, const Kernels& kernels, const Config& config,
                                const ModelOptions& options) {
   if constexpr (std::is_same_v<Config, ModelConfig>) {
     const TextShape shape = text_shape(config);
     if (shape.experts.num_experts == 0) return true;
-    if (options.shares_rows) return false;
+    if (options.shares_rows || options.kv_cache != KvFormat::kNative) return false;
     const std::size_t copy = prepared_weights_bytes(kernels, shape, describe_text_weights(config),
                                                     prepared_format(options.weights));
     if (copy == 0) return false;

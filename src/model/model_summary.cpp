@@ -137,7 +137,8 @@ std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextW
     }
     const double touched =
         experts_of_layer.value_or(experts_touched(block.ff, std::max(1, num_rows)));
-    routers += matrix(block.ff.router) + bias(block.ff.router);
+    routers +=
+        std::int64_t{block.ff.router.in} * block.ff.router.out * element + bias(block.ff.router);
     experts +=
         std::llround(touched * static_cast<double>(matrix(block.ff.up) + matrix(block.ff.down)));
     experts_name = fmt::format("experts ({:.1f} of {})", touched, block.ff.num_experts);

@@ -26,7 +26,7 @@ class PreparedLayout {
     const int d = shape.dim, num_experts = shape.experts.num_experts;
     for (const DecoderBlock& block : described) {
       if (!joins) break;
-      const PreparedSizes sizes = PreparedSizes::of(block, num_experts);
+      const PreparedSizes sizes = PreparedSizes::of(block);
       blocks.push_back({.in = take(d, sizes.in_rows), .out = take(sizes.out_columns, d)});
       const FeedForward& ff = block.ff;
       if (ff.kind != FeedForwardKind::kExperts) continue;
@@ -91,9 +91,8 @@ class WeightPreparer {
   WeightPreparer(Kernels& kernels, Stream& stream, PreparedFormat format, const SharedRows* shared)
       : kernels_(kernels), stream_(stream), format_(format), shared_(shared) {}
 
-  // Block i of a model with so many experts (0: without).
-  Status prepare_block(int i, int num_experts, const PreparedLayout::Block& to,
-                       DecoderBlock& block) const {
+  // Block i.
+  Status prepare_block(int i, const PreparedLayout::Block& to, DecoderBlock& block) const {
     if (block.ff.kind == FeedForwardKind::kExperts) {
       const std::size_t element_bytes = dtype_bytes(kernels_.activation_dtype());
       for (const PreparedPart& part : prepared_expert_parts(block, element_bytes)) {
@@ -101,15 +100,9 @@ class WeightPreparer {
       }
       block.prepared_experts = to.experts;
     } else {
-      if (num_experts > 0) {
-        // Nobody reads what their product makes of the rows above qkv.
-        const PreparedSizes sizes = PreparedSizes::of(block, num_experts);
-        GAPLESS_RETURN_IF_ERROR(stream_.fill_bytes(
-            to.in, 0, kernels_.prepared_linear_bytes(block.qkv.in, sizes.in_rows, format_)));
-      }
       int group = group_of_matrix(i, 0);
       const auto matrices = matrices_of(block);
-      const auto parts = prepared_parts(block, num_experts);
+      const auto parts = prepared_parts(block);
       for (std::size_t n = 0; n < parts.size(); ++n) {
         GAPLESS_RETURN_IF_ERROR(prepare(*matrices[n], group++, params_of(parts[n], to)));
       }
@@ -219,8 +212,7 @@ Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
   const auto num_blocks = static_cast<int>(layout.blocks.size());
   for (int i = 0; i < num_blocks; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    GAPLESS_RETURN_IF_ERROR(preparer.prepare_block(
-        i, shape.experts.num_experts, layout.blocks[at], weights.text.blocks[at]));
+    GAPLESS_RETURN_IF_ERROR(preparer.prepare_block(i, layout.blocks[at], weights.text.blocks[at]));
   }
   for (std::size_t i = 0; i < others.size(); ++i) {
     GAPLESS_RETURN_IF_ERROR(preparer.prepare_alone(

@@ -33,8 +33,8 @@ struct DecoderBatch {
 class TextDecoder {
  public:
   TextDecoder(const ModelContext& context, const TextShape& shape, const TextWeights& weights,
-              const TextWorkspace& workspace, const DeviceState& state,
-              const float* rope_table_dev, ChosenExperts* chosen_experts_dev = nullptr);
+              const TextWorkspace& workspace, const DeviceState& state, const float* rope_table_dev,
+              ChosenExperts* chosen_experts_dev = nullptr);
 
   // Tunes the products of prefills of up to max_tokens tokens (Kernels::tune_linear; start-up).
   Status tune(Stream& stream, int max_tokens) const;

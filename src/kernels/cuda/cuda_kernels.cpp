@@ -299,8 +299,7 @@ std::size_t CudaKernels::attention_scratch_bytes(int, int max_sequences, int max
 }
 
 std::size_t CudaKernels::decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
-                                                      const AttentionHeads& heads,
-                                                      int max_context,
+                                                      const AttentionHeads& heads, int max_context,
                                                       const ExpertSizes& experts) const {
   return cuda::decoder_blocks_scratch_bytes(max_rows, dim, ff_dim, heads, max_context, experts,
                                             attributes_.num_multiprocessors);

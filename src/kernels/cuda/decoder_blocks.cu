@@ -41,6 +41,9 @@ static_assert(Experts::kMaxChoices == kRouteChoices);
 static_assert(Experts::kExpertsMultiple == kTileRows);
 static_assert(Experts::kChoicesMultiple == kDecoderColumnRanks);
 
+// Of the paths that decoder_kernel_experts_*.cu are compiled for.
+constexpr bool kHasExpertsKernel = kPath.has_warpgroups;
+
 template <typename S>
 constexpr std::size_t copies(Value value) {
   return static_cast<std::size_t>(copies_of(S::kSchedule, value));
@@ -53,16 +56,10 @@ constexpr int max_units_of(int max_context) {
   return S::kIsSequential || S::kHasExperts ? (max_context + kKeys - 1) / kKeys : kMaxUnits;
 }
 
-// Numbers in a row's q, k and v, or in its router's logits and these.
-template <typename S>
-int qkv_width_of(const AttentionHeads& heads, int num_experts) {
-  return heads.qkv_width() + (S::kHasExperts ? num_experts : 0);
-}
-
 // Where the scratch's arrays lie, each value of the schedule as often as it needs.
 struct ScratchLayout {
   std::size_t norm = 0, ff_norm = 0, wide = 0, qkv = 0, sums = 0, ff_sums = 0, scale_parts = 0,
-              softmax = 0, outputs = 0, total = 0;
+              logit_parts = 0, softmax = 0, outputs = 0, total = 0;
 
   template <typename S>
   static ScratchLayout of(int max_rows, int dim, int ff_dim, const AttentionHeads& heads,
@@ -80,8 +77,7 @@ struct ScratchLayout {
     layout.norm = layout.take(copies<S>(Value::kNorm) * rows * d * sizeof(Bf16));
     layout.wide = layout.take(copies<S>(Value::kInner) * rows * wide_columns * sizeof(Bf16));
     layout.qkv = layout.take(copies<S>(Value::kQkv) * rows *
-                             static_cast<std::size_t>(qkv_width_of<S>(heads, num_experts)) *
-                             sizeof(Bf16));
+                             static_cast<std::size_t>(heads.qkv_width()) * sizeof(Bf16));
     layout.sums = layout.take(copies<S>(Value::kSums) * sums_bytes);
     if constexpr (S::kIsSequential) {
       layout.ff_norm = layout.take(copies<S>(Value::kFfNorm) * rows * d * sizeof(Bf16));
@@ -90,11 +86,12 @@ struct ScratchLayout {
     if constexpr (S::kHasExperts) {
       layout.ff_sums =
           layout.take(copies<S>(Value::kFfSums) * kRouteChoices * rows * d * sizeof(float));
-      const int num_parts =
-          num_blocks * scale_parts_per_block(qkv_width_of<S>(heads, num_experts), num_blocks);
-      layout.scale_parts = layout.take(copies<S>(Value::kQkv) * rows *
-                                       static_cast<std::size_t>(num_parts * 2 * heads.num_heads) *
-                                       sizeof(float));
+      layout.logit_parts = layout.take(2 * (d / kProductColumns) * rows *
+                                       static_cast<std::size_t>(num_experts) * sizeof(float));
+      const int num_parts = num_blocks * scale_parts_per_block(heads.qkv_width(), num_blocks);
+      layout.scale_parts =
+          layout.take(copies<S>(Value::kQkv) * rows *
+                      static_cast<std::size_t>(num_parts * 2 * heads.num_heads) * sizeof(float));
     }
     layout.softmax = layout.take(parts * sizeof(float2));
     layout.outputs = layout.take(parts * S::kHeadDim * sizeof(float));
@@ -131,6 +128,7 @@ SequentialLayer make_own(const DecoderBlock& block) {
 ExpertLayer make_expert_layer(const DecoderBlock& block) {
   return {.up_weights = static_cast<const char*>(block.prepared_experts.up),
           .down_weights = static_cast<const char*>(block.prepared_experts.down),
+          .router = static_cast<const Bf16*>(block.ff.router.weight),
           .router_bias = static_cast<const Bf16*>(block.ff.router.bias),
           .scale_products = static_cast<const Bf16*>(block.head_scales.products.weight),
           .alpha = static_cast<const Bf16*>(block.head_scales.alpha)};
@@ -159,6 +157,11 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
       return no("its weights are not prepared");
     }
     const bool has_experts = b.ff.kind == FeedForwardKind::kExperts;
+    if (has_experts && !kHasExpertsKernel)
+      return no("it has experts, and only path 9.0a takes them");
+    if (has_experts && b.kv.format != KvFormat::kNative) {
+      return no("it has experts and an 8-bit cache, for which no kernel is compiled");
+    }
     if (has_experts && (b.prepared_experts.up == nullptr || b.prepared_experts.down == nullptr)) {
       return no("the weights of its experts are not prepared");
     }
@@ -225,9 +228,12 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
     own.experts_per_token = last.ff.experts_per_token;
     own.inner = last.ff.inner();
     own.max_units = max_units_of<S>(params.max_context);
+    own.parts_per_block =
+        scale_parts_per_block(params.heads.qkv_width(), device.num_multiprocessors);
     own.bf16_positions = last.head_scales.bf16_positions;
     own.ff_sums = reinterpret_cast<float*>(scratch + layout.ff_sums);
     own.scale_parts = reinterpret_cast<float*>(scratch + layout.scale_parts);
+    own.logit_parts = reinterpret_cast<float*>(scratch + layout.logit_parts);
     own.chosen = params.chosen_experts;
   }
   if (params.head != nullptr) {
@@ -242,12 +248,19 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
   }
   const bool fp8_weights = params.blocks[0].prepared_format == PreparedFormat::kFp8;
   const bool fp8_cache = params.blocks[0].kv.format == KvFormat::kFp8;
-  const auto launch_kernel = fp8_weights
-                                 ? fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kFp8, E4m3>
-                                             : launch_decoder_kernel<S, PreparedFormat::kFp8, Bf16>
-                             : fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kNative, E4m3>
-                                         : launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>;
-  return launch_kernel(stream, p, device.num_multiprocessors, device.shared_bytes);
+  if constexpr (S::kHasExperts) {
+    const auto launch_native = fp8_weights
+                                   ? launch_decoder_kernel<S, PreparedFormat::kFp8, Bf16>
+                                   : launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>;
+    return launch_native(stream, p, device.num_multiprocessors, device.shared_bytes);
+  } else {
+    const auto launch_kernel =
+        fp8_weights ? fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kFp8, E4m3>
+                                : launch_decoder_kernel<S, PreparedFormat::kFp8, Bf16>
+        : fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kNative, E4m3>
+                    : launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>;
+    return launch_kernel(stream, p, device.num_multiprocessors, device.shared_bytes);
+  }
 }
 
 }  // namespace
@@ -257,9 +270,12 @@ Status decoder_blocks(Stream& stream, const DecoderBlocksParams& params, void* c
   if (params.blocks[0].residual == Residual::kSequential) {
     return launch_blocks<SequentialDecoder>(stream, params, counters, device);
   }
-  return params.blocks[params.num_blocks - 1].ff.kind == FeedForwardKind::kExperts
-             ? launch_blocks<ExpertsDecoder>(stream, params, counters, device)
-             : launch_blocks<ParallelDecoder>(stream, params, counters, device);
+  if constexpr (kHasExpertsKernel) {
+    if (params.blocks[params.num_blocks - 1].ff.kind == FeedForwardKind::kExperts) {
+      return launch_blocks<ExpertsDecoder>(stream, params, counters, device);
+    }
+  }
+  return launch_blocks<ParallelDecoder>(stream, params, counters, device);
 }
 
 std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
@@ -273,10 +289,12 @@ std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
   };
   switch (heads.head_dim) {
     case Parallel::kHeadDim:
-      return experts.num_experts > 0
-                 ? bytes.template operator()<ExpertsDecoder, Experts>(experts.inner *
-                                                                      experts.experts_per_token)
-                 : bytes.template operator()<ParallelDecoder, Parallel>(ff_dim);
+      if (experts.num_experts > 0 && !(kHasExpertsKernel && one_launch_experts_are_asked_for())) {
+        return 0;
+      }
+      return experts.num_experts > 0 ? bytes.template operator()<ExpertsDecoder, Experts>(
+                                           experts.inner * experts.experts_per_token)
+                                     : bytes.template operator()<ParallelDecoder, Parallel>(ff_dim);
     case Sequential::kHeadDim:
       return bytes.template operator()<SequentialDecoder, Sequential>(ff_dim);
     default:

@@ -502,10 +502,10 @@ struct SequentialDecoder {
 static_assert(schedule_fault(SequentialDecoder::kSchedule) == nullptr);
 
 // A parallel block whose query and value heads are scaled and whose feed-forward may have experts: Moondream 3. A layer has
-// experts or a dense feed-forward, which all warps read in the launch; both make and read the same values. The router's
-// logits are columns of kQkv. Every block finds the route in the phase of the attention, and announces its parts behind that:
-// who has waited for all parts knows that nobody reads logits any more. The product of proj comes before the feed-forward, so
-// that its weights and the attention's pages are on their way while the route is found.
+// experts or a dense feed-forward, which all warps read in the launch; both make and read the same values. What the route
+// warps do (device/decoder_route.cuh) is in no phase: they read kNorm, and a block announces its parts when its own has
+// found the route, so who has waited for all parts knows that all are through with it. The product of proj comes before the
+// feed-forward, so that its weights and the attention's pages are on their way while the route is found.
 struct ExpertsDecoder {
   static constexpr bool kIsSequential = false;
   static constexpr bool kHasExperts = true;

@@ -77,8 +77,8 @@ class ExpertUnits {
 
 // Of a layer, in shared memory.
 struct ExpertRoute {
-  std::uint64_t chosen[kMaxSeats];           // bit e: the row chose expert e; 0: it is done
-  float weights[kMaxSeats * kRouteChoices];  // by pair
+  std::uint64_t chosen[kMaxSeats];                 // bit e: the row chose expert e; 0: it is done
+  float weights[kMaxSeats * kRouteChoices];        // by pair
   std::uint16_t pairs[kMaxSeats * kRouteChoices];  // pass by pass, of each in the order of its rows
   ExpertPass passes[kMaxPasses];
   int num_passes;

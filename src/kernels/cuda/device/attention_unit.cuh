@@ -209,8 +209,8 @@ __device__ __forceinline__ void weight_fragment(const std::uint32_t (&parts)[2],
 
 // One warp. Keys from num_keys on do not exist. `piece(i)`: address of keys of page i / 2 (i even),
 // or of its values. Leaves a softmax, its sum and its output per head in global memory; `part`: of
-// the first head; the second one's lies part_stride further on.
-template <typename Element, int kPages, typename Piece>
+// the first head; the second one's lies kPartStride further on, or part_stride where that is 0.
+template <typename Element, int kPages, int kPartStride, typename Piece>
 __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
                                                const UnitQuery<Element>& query, int num_keys,
                                                const Piece& piece, std::int64_t part,
@@ -218,6 +218,8 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
   using Of = UnitElement<Element>;
   static_assert(kPages % 2 == 0);
   constexpr int kHeadBytes = kPageTokens * Of::kKeyBytes;
+  int stride = part_stride;
+  if constexpr (kPartStride > 0) stride = kPartStride;
   const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
   // Instead of a page that does not exist the first is read again, for nothing: loads without
@@ -306,7 +308,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
 
 #pragma unroll
   for (int step = 2; step < kWarp; step *= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
-  if (lane < 2) p.part_softmax[part + lane * part_stride] = make_float2(largest, sum);
+  if (lane < 2) p.part_softmax[part + lane * stride] = make_float2(largest, sum);
 
   // Four lanes have the same dimensions: each adds up four of them, of one head.
   const bool is_upper = quarter >= 2, is_odd = quarter % 2 == 1;
@@ -323,7 +325,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     four[i] = (is_odd ? eight[i + 4] : eight[i]) +
               __shfl_xor_sync(kFullWarp, is_odd ? eight[i] : eight[i + 4], 9);
   }
-  const std::int64_t at = (part + is_upper * part_stride) * kDecoderHeadDim;
+  const std::int64_t at = (part + is_upper * stride) * kDecoderHeadDim;
   store_float4(p.part_outputs + at + (group ^ 2 * quarter) * kVector + is_odd * 4, four);
 }
 

@@ -28,18 +28,6 @@ __device__ __forceinline__ float weight_of_part(float largest, float whole_large
   return largest == -INFINITY ? 0.0f : exp2f(largest - whole_largest);
 }
 
-// A row's first query head; its keys follow, then its values.
-template <typename S>
-__device__ __forceinline__ const Bf16* first_query(const DecoderLaunch& p, const Bf16* qkv,
-                                                   int row) {
-  if constexpr (S::kHasExperts) {
-    // Behind the router's logits.
-    const int num_experts = p.experts.num_experts;
-    return qkv + std::int64_t{row} * (num_experts + 3 * p.dim) + num_experts;
-  }
-  return qkv + std::int64_t{row} * 3 * p.dim;
-}
-
 // A row's queries of a pair of heads, and the new token's keys and values of it: of these each lane
 // has eight dimensions, from lane % 8 * 8 on, of the keys (of the values where lane >= 16) of head
 // lane / 8 % 2.
@@ -57,14 +45,15 @@ struct NewToken {
     const bool is_upper = lane >= 16;  // has a query and values, not keys
     Angles angles;
     angles.load(p, position, lane);
-    const Bf16* from = first_query<S>(p, qkv, unit.row()) +
+    [[maybe_unused]] PairScales scales;
+    if constexpr (S::kHasExperts) scales.begin(p, layer, unit.heads, position);
+    const Bf16* from = qkv + std::int64_t{unit.row()} * 3 * p.dim +
                        (unit.heads * 2 + lane / 8 % 2) * kDecoderHeadDim + lane % 8 * kVector;
     const Bf16* const addresses[2] = {from + (is_upper ? 0 : p.dim), from + 2 * p.dim};
     uint4 raw[2];
     load_when_written(addresses, raw);
     if constexpr (S::kHasExperts) {
-      PairScales scales;
-      scales.load(p, layer, unit.row(), unit.heads, position);
+      scales.finish(p, layer, unit.row(), unit.heads);
       const int head = lane / 8 % 2;
       if (is_upper) raw[0] = scaled(raw[0], head == 0 ? scales.query[0] : scales.query[1]);
       raw[1] = scaled(raw[1], head == 0 ? scales.value[0] : scales.value[1]);
@@ -154,8 +143,9 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, int layer_index,
     const std::int64_t part =
         (std::int64_t{unit.row()} * p.num_heads + unit.heads * 2) * max_units_of<S>(p) +
         unit.first_key / Shape::kKeys;
-    attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part,
-                                           max_units_of<S>(p));
+    constexpr int kPartStride = S::kHasExperts ? 0 : kMaxUnits;
+    attend_to_unit<Element, Shape::kPages, kPartStride>(p, token.query, unit.num_keys, piece, part,
+                                                        max_units_of<S>(p));
     ring.give_back(first_stage + i);
   }
 }

@@ -26,17 +26,6 @@ class Biases {
       values_[tile] = exists ? bias[column + tile * kTileRows] : Bf16{};
     }
   }
-  // Of [router | q, k, v]; each bias may be nullptr.
-  __device__ Biases(const Bf16* router, int router_columns, const Bf16* qkv, int first_column) {
-#pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      const int begin = first_column + tile * kTileRows;  // a tile is the router's, or of q, k and v
-      const Bf16* bias = begin < router_columns ? router : qkv;
-      const int column = begin < router_columns ? begin : begin - router_columns;
-      values_[tile] =
-          bias != nullptr ? bias[column + static_cast<int>(threadIdx.x) % kTileRows] : Bf16{};
-    }
-  }
   __device__ float operator[](int tile) const {
     static_assert(kGroupTiles == 4);
     const Bf16 low = tile == 0 ? values_[0] : values_[1];
@@ -62,9 +51,6 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix mat
       // Gated already.
       const DecoderSizes sizes = sizes_of<S>(p);
       wide.store(row, sizes.q_width + (column - sizes.qkv_width) / 2, sum);
-    } else if constexpr (S::kHasExperts) {
-      const DecoderSizes sizes = sizes_of<S>(p);
-      wide.store(row, sizes.q_width + (column - sizes.qkv_width), gelu_tanh(sum));
     } else {
       wide.store(row, column - 2 * p.dim, gelu_tanh(sum));
     }
@@ -211,19 +197,8 @@ class Computation {
     return norm_of<kFormat, kRows>(p_, l).data();
   }
 
-  __device__ Biases biases_of(Matrix matrix, int l, const DecoderLayer& layer,
-                              int first_column) const {
+  __device__ Biases biases_of(Matrix matrix, const DecoderLayer& layer, int first_column) const {
     if constexpr (S::kIsSequential) return Biases(nullptr, 0, 0);
-    if constexpr (S::kHasExperts) {
-      const int num_experts = p_.experts.num_experts, qkv_width = num_experts + 3 * p_.dim;
-      if (matrix == Matrix::kQkv) {
-        const Bf16* router = p_.experts.layers[l].router_bias;
-        return Biases(router, num_experts, layer.qkv_bias, first_column);
-      }
-      return matrix == Matrix::kInner
-                 ? Biases(layer.fc1_bias, first_column - qkv_width, p_.ff_dim)
-                 : Biases(p_.head_bias, first_column, p_.vocab);
-    }
     return matrix == Matrix::kQkv     ? Biases(layer.qkv_bias, first_column, 3 * p_.dim)
            : matrix == Matrix::kInner ? Biases(layer.fc1_bias, first_column - 3 * p_.dim, p_.ff_dim)
                                       : Biases(p_.head_bias, first_column, p_.vocab);
@@ -235,13 +210,13 @@ class Computation {
     constexpr PhaseKind kKind = PhaseKind::kProduct;
     const DecoderWork& work = block_.work;
     [[maybe_unused]] int next_scale_part = 0;
-    if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * scale_parts_of_block();
+    if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * p_.experts.parts_per_block;
     for (ProductUnit unit = work.first_unit(kKind, matrix); work.has(unit);
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
-      const Biases biases = biases_of(matrix, l, layer, first_column);
+      const Biases biases = biases_of(matrix, layer, first_column);
       Accumulators<kRows> sums = {};
       multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
       ScaleWeights scale_weights;
@@ -250,46 +225,38 @@ class Computation {
           scale_weights.load(p_, p_.experts.layers[l].scale_products, first_column);
         }
       }
-      reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
-                          [&](int t, int row, int tile_row, float sum) {
-                            if constexpr (S::kHasExperts) {
-                              if (matrix == Matrix::kQkv && row < p_.num_rows) {
-                                keep_scaled(block_.small.experts, p_, first_column,
-                                            t * kTileRows + tile_row, row, sum + biases[t]);
-                              }
-                            }
-                            if constexpr (S::kIsSequential) {
-                              if (matrix == Matrix::kInner) sum = gate_with_neighbour(sum);
-                              if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
-                            }
-                            if (row >= p_.num_rows) return;
-                            store_product<S, kFormat, kRows>(
-                                p_, matrix, l, first_column + t * kTileRows + tile_row, row,
-                                S::kIsSequential ? sum : sum + biases[t]);
-                          });
+      reduce_warps<kRows>(
+          sums, tiles.size(), turn(stage_), block_.reduce_buffer,
+          [&](int t, int row, int tile_row, float sum) {
+            if constexpr (S::kHasExperts) {
+              if (matrix == Matrix::kQkv && row < p_.num_rows) {
+                keep_scaled(block_.small.experts, t * kTileRows + tile_row, row, sum + biases[t]);
+              }
+            }
+            if constexpr (S::kIsSequential) {
+              if (matrix == Matrix::kInner) sum = gate_with_neighbour(sum);
+              if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
+            }
+            if (row >= p_.num_rows) return;
+            store_product<S, kFormat, kRows>(p_, matrix, l, first_column + t * kTileRows + tile_row,
+                                             row, S::kIsSequential ? sum : sum + biases[t]);
+          });
       stage_ += x.size();
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
-          announce_scale_part<kRows>(p_, l, num_scale_parts(), next_scale_part++, tiles.size(),
-                                     scale_weights, block_.small.experts);
+          announce_scale_part<kRows>(p_, l, next_scale_part++, tiles.size(), scale_weights,
+                                     block_.small.experts);
           // The next unit's numbers come to the same place.
           named_barrier(1, kProductThreads);
         }
       }
     }
     if constexpr (S::kHasExperts) {
-      const int end = (static_cast<int>(blockIdx.x) + 1) * scale_parts_of_block();
+      const int end = (static_cast<int>(blockIdx.x) + 1) * p_.experts.parts_per_block;
       for (; matrix == Matrix::kQkv && next_scale_part < end; ++next_scale_part) {
-        announce_no_scale_part(p_, l, num_scale_parts(), next_scale_part);
+        announce_no_scale_part(p_, l, next_scale_part);
       }
     }
-  }
-
-  __device__ int scale_parts_of_block() const {
-    return scale_parts_per_block(sizes_of<S>(p_).qkv_width, static_cast<int>(gridDim.x));
-  }
-  __device__ int num_scale_parts() const {
-    return static_cast<int>(gridDim.x) * scale_parts_of_block();
   }
 
   __device__ void attend(int l) {
@@ -302,7 +269,9 @@ class Computation {
                                               block_.small.rows, block_.ring, stage_);
     }
     if constexpr (S::kHasExperts) {
-      // Who waits for all parts learns that nobody reads the router's logits any more.
+      // Who waits for all parts learns that nobody reads the layer's router logits any more, and of the first layer that the
+      // memory of the parts of logits is empty.
+      if (l == 0) wait_barrier(shared_address(&block_.small.experts.logits_emptied), 0);
       if (has_experts(p_, l)) wait_for_route(block_, l);
     }
     stage_ += block_.small.rows.num_units();

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/decoder_rows.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/expert_route.h"
 
 namespace gapless::cuda {
@@ -37,6 +38,18 @@ __device__ __forceinline__ void leave_layer(const DecoderBlockState<ExpertsDecod
   arrive(shared_address(&block.small.experts.layer_read));
 }
 
+// B fragments of a row for two steps of 16 columns, as MemoryFragments has them.
+template <int kRows>
+__device__ __forceinline__ uint4 load_pair_of_steps(const Bf16* from) {
+  if constexpr (kXFromMemory<kRows>) {
+    return load_announced(from);
+  } else {
+    const auto* two = reinterpret_cast<const uint2*>(from);
+    const uint2 first = __ldcg(two), second = __ldcg(two + 32);
+    return uint4{first.x, first.y, second.x, second.y};
+  }
+}
+
 // Where a lane finds its rows of a pass, and their B fragments of a chunk.
 template <int kRows>
 struct PassRows {
@@ -50,7 +63,7 @@ struct PassRows {
   template <typename FirstChunk>
   __device__ __forceinline__ PassRows(const ExpertRoute& route, const ExpertPass& pass,
                                       const Bf16* numbers, const FirstChunk& first_chunk) {
-    const int lane = threadIdx.x % kWarp;
+    const int lane = always_afresh(threadIdx.x) % kWarp;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const int at = block * 8 + lane / 4;
@@ -78,13 +91,7 @@ struct PassFragments {
         uint4& pair = pairs[block][i];
         pair = uint4{};
         if (!exists || rows.from[block] == nullptr) continue;
-        if constexpr (kXFromMemory<kRows>) {
-          pair = load_announced(from + i * 256);
-        } else {
-          const auto* two = reinterpret_cast<const uint2*>(from + i * 256);
-          const uint2 first = __ldcg(two), second = __ldcg(two + 32);
-          pair = uint4{first.x, first.y, second.x, second.y};
-        }
+        pair = load_pair_of_steps<kRows>(from + i * 256);
       }
     }
   }

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
       if (threadIdx.x % kWarp == 0) Signalling<S, kRows>(block).run();
     } else if constexpr (S::kHasExperts) {
       wait_for_predecessor();
-      Routing<kRows>(block).run();
+      Routing<kFormat, kRows>(block).run();
     }
   }
   __syncthreads();

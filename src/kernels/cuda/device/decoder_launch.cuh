@@ -51,26 +51,29 @@ struct SequentialLaunch {
 };
 
 // What decoders with experts have besides.
-inline constexpr int kMaxExpertLayers = 32;
+inline constexpr int kMaxExpertLayers = 28;
 struct ExpertLayer {
   // Prepared, those of all experts below each other: gates and ups alternate, [num_experts * 2 * inner, D]; [num_experts * D,
   // inner].
   const char* up_weights;
   const char* down_weights;
+  const Bf16* router;          // [num_experts, D], in any format of the other weights
   const Bf16* router_bias;     // [num_experts] or nullptr
   const Bf16* scale_products;  // HeadScales::products: [2 * num_heads, 3 * D]
   const Bf16* alpha;           // [num_heads]
 };
 struct ExpertsLaunch {
   ExpertLayer layers[kMaxExpertLayers];
-  int first_with_experts;  // layers before it have a dense feed-forward, all others have experts
+  int first_with_experts;  // layers before it, one at least, have a dense feed-forward, all others have experts
   int num_experts, experts_per_token;
   int inner;      // of an expert; those of a token together are as wide as a dense feed-forward
   int max_units;  // of a context
   bool bf16_positions;
-  float* ff_sums;             // [2, kRouteChoices, kRows, dim]: one number for each of a row's experts
-  float* scale_parts;         // [2, scale_parts_of() parts, num_rows, 2 * num_heads]
-  ChosenExperts* chosen;      // DecoderBlocksParams
+  float* ff_sums;       // [2, kRouteChoices, kRows, dim]: one number for each of a row's experts
+  int parts_per_block;  // scale_parts_per_block()
+  float* scale_parts;   // [2, parts_per_block of each block, num_rows, 2 * num_heads]
+  float* logit_parts;   // [2, D / 128, kRows, num_experts]: of 128 columns each (decoder_route.cuh)
+  ChosenExperts* chosen;  // DecoderBlocksParams
 };
 
 // Counted up during a launch, zero between launches. Who waits for turn t of a value waits until
@@ -137,14 +140,6 @@ __host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
             .qkv_width = (p.num_heads + 2 * p.sequential.num_kv_heads) * S::kHeadDim,
             .q_width = p.num_heads * S::kHeadDim,
             .up_width = 2 * p.ff_dim,
-            .ff_dim = p.ff_dim,
-            .vocab = p.vocab};
-  } else if constexpr (S::kHasExperts) {
-    // The router's rows lie above those of q, k and v.
-    return {.dim = p.dim,
-            .qkv_width = p.experts.num_experts + 3 * p.dim,
-            .q_width = p.dim,
-            .up_width = p.ff_dim,
             .ff_dim = p.ff_dim,
             .vocab = p.vocab};
   } else {

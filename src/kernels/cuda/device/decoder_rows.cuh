@@ -77,10 +77,10 @@ __device__ float* ff_sums_of(const DecoderLaunch& p, int layer, int rank, int ro
          (std::int64_t{layer % 2 * kRouteChoices + rank} * kRows + row) * p.dim + column;
 }
 
-// Numbers in q, k and v (of a decoder with experts in the router's logits, too) of so many rows.
+// Numbers in q, k and v of so many rows.
 template <typename S>
 __device__ inline std::int64_t qkv_numbers(const DecoderLaunch& p, std::int64_t num_rows) {
-  if constexpr (S::kIsSequential || S::kHasExperts) return num_rows * sizes_of<S>(p).qkv_width;
+  if constexpr (S::kIsSequential) return num_rows * sizes_of<S>(p).qkv_width;
   return num_rows * 3 * p.dim;
 }
 
@@ -90,13 +90,13 @@ __device__ inline Bf16* qkv_of(const DecoderLaunch& p, int layer) {
   return p.qkv + qkv_numbers<S>(p, std::int64_t{layer % 2} * p.num_rows);
 }
 
-// The LayerNorm of a row, of which each thread has eight columns from `at` on if they are `mine`, otherwise zeros.
-template <typename S, PreparedFormat kFormat, int kRows>
+// The LayerNorm of a row that the layer reads, of which each thread has eight columns from `at` on if they are `mine`, otherwise
+// zeros.
+template <PreparedFormat kFormat, int kRows, typename S>
 __device__ __forceinline__ void store_layer_norm(const DecoderBlockState<S>& block,
                                                  const float (&values)[kVector],
                                                  const uint4& raw_gamma, const uint4& raw_beta,
-                                                 bool mine, int at, int row,
-                                                 const Activations<kFormat, kRows>& norm) {
+                                                 bool mine, int at, int row, int layer) {
   const DecoderLaunch& p = block.p;
   float sum = 0, squares = 0, g[kVector], b[kVector];
 #pragma unroll
@@ -110,6 +110,7 @@ __device__ __forceinline__ void store_layer_norm(const DecoderBlockState<S>& blo
   const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
   unpack(raw_gamma, g);
   unpack(raw_beta, b);
+  const Activations<kFormat, kRows> norm = norm_of<kFormat, kRows>(p, layer);
 #pragma unroll
   for (int i = 0; mine && i < kVector; i += 2) {
     const float low = (values[i] - mean) * scale * g[i] + b[i];
@@ -167,8 +168,7 @@ __device__ void finish_row(const DecoderBlockState<ParallelDecoder>& block, int 
     unpack(rounded, values);
   }
   if (gamma == nullptr) return;
-  store_layer_norm(block, values, raw_gamma, raw_beta, mine, at, row,
-                   norm_of<kFormat, kRows>(p, layer + 1));
+  store_layer_norm<kFormat, kRows>(block, values, raw_gamma, raw_beta, mine, at, row, layer + 1);
 }
 
 // The same in a decoder with experts, behind a layer's two products into the residual stream; kBehindLayer: there is such a layer.
@@ -178,7 +178,7 @@ __device__ void finish_row(const DecoderBlockState<ExpertsDecoder>& block, int l
   const bool is_last = layer + 1 == p.num_layers;
   const Bf16* gamma = is_last ? p.head_gamma : p.layers[layer + 1].gamma;
   const Bf16* beta = is_last ? p.head_beta : p.layers[layer + 1].beta;
-  const int at = afresh(threadIdx.x) * kVector;
+  const int at = always_afresh(threadIdx.x) * kVector;
   const bool mine = at < p.dim;
   const auto load = [&](const Bf16* from) {
     return mine && from != nullptr ? __ldcg(reinterpret_cast<const uint4*>(from + at)) : uint4{};
@@ -211,10 +211,10 @@ __device__ void finish_row(const DecoderBlockState<ExpertsDecoder>& block, int l
         to[3] += __uint_as_float(pieces[i].w);
       }
     };
-    static_assert(kDecoderColumnRanks == kAtOnce && kRouteChoices % kAtOnce == 0);  // as experts of a row are
+    static_assert(kDecoderColumnRanks == kAtOnce &&
+                  kRouteChoices % kAtOnce == 0);  // as experts of a row are
     // A row that is done has no experts: nobody writes their sums.
-    const bool has_ff =
-        !has_experts(p, layer) || block.small.rows.num_keys[row] > 0;
+    const bool has_ff = !has_experts(p, layer) || block.small.rows.num_keys[row] > 0;
     if (mine) {
       add([&](int rank) { return sums_of<Value::kSums, kRows>(p, layer, rank, row, at); });
       if (has_ff) {
@@ -234,8 +234,7 @@ __device__ void finish_row(const DecoderBlockState<ExpertsDecoder>& block, int l
     unpack(rounded, values);
   }
   if (gamma == nullptr) return;
-  store_layer_norm(block, values, raw_gamma, raw_beta, mine, at, row,
-                   norm_of<kFormat, kRows>(p, layer + 1));
+  store_layer_norm<kFormat, kRows>(block, values, raw_gamma, raw_beta, mine, at, row, layer + 1);
 }
 
 // The same in a sequential decoder: the residual stream and RMS norm of one of this block's rows, behind one of

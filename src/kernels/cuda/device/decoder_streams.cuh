@@ -136,7 +136,7 @@ class Streaming {
   static constexpr int kFirstOfExperts = 2;
 
   __device__ int alone_tiles(int product) const {
-    return product == 0 ? sizes_of<S>(p_).qkv_width / kTileRows : p_.dim / kTileRows;
+    return (product == 0 ? 3 * p_.dim : p_.dim) / kTileRows;
   }
 
   // The tiles of their passes, of gates and ups or of what brings them back. Stages have no room for activations.

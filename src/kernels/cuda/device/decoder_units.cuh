@@ -55,8 +55,8 @@ struct WarpLanes {
 // Whether rows that begin with the same pages share units. Not so grouped queries. And not where the code for it takes registers
 // that the rest of the kernel needs: up to 8 rows of an 8-bit cache, and where registers are not exchanged. Not so scaled heads.
 template <typename S, int kRows, typename Element>
-inline constexpr bool kSharesUnits =
-    kHasRegisterExchange && !S::kIsSequential && !S::kHasExperts && (kRows > 8 || sizeof(Element) > 1);
+inline constexpr bool kSharesUnits = kHasRegisterExchange && !S::kIsSequential && !S::kHasExperts &&
+                                     (kRows > 8 || sizeof(Element) > 1);
 
 // One warp.
 template <typename S, int kRows, typename Element>

@@ -15,12 +15,12 @@ struct ExpertsSmall {};
 
 template <>
 struct ExpertsSmall<true> {
-  static constexpr int kLogitRows = 4;  // that are looked at at once
   static constexpr int kScaledPitch = kGroupTiles * kTileRows + 8;  // of a row: no bank conflicts
   std::uint64_t route_ready;  // mbarrier: the route of a layer that has one is written
   std::uint64_t layer_read;   // mbarrier: all who read a layer's route are through with the layer
+  std::uint64_t logits_emptied;  // mbarrier: this block's share of logit_parts is empty, once
   ExpertRoute route;
-  alignas(16) Bf16 logits[kLogitRows][kRouteExperts];
+  alignas(16) Bf16 logits[kRouteExperts];  // of the row that is looked at
   // What is multiplied to scale heads (decoder_scales.cuh): activated numbers of a unit's columns of q, k and v.
   alignas(16) Bf16 scaled[kMaxSeats][kScaledPitch];
 };

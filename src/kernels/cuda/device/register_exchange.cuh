@@ -30,4 +30,10 @@ __device__ __forceinline__ unsigned afresh(unsigned value) {
   return value;
 }
 
+// The same on every path.
+__device__ __forceinline__ unsigned always_afresh(unsigned value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 }  // namespace gapless
