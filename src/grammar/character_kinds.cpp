@@ -10,25 +10,24 @@
 namespace gapless {
 namespace {
 
-// Bytes that grammars seldom tell apart are of one kind: letters of hexadecimal digits, other letters, digits. Other bytes have a kind
-// of their own.
+// Bytes that grammars seldom tell apart are of one kind: letters of hexadecimal digits, other letters, digits, control characters, and
+// three that are seldom. Other bytes have a kind of their own.
 constexpr std::array<std::uint8_t, 128> number_ascii() {
   struct Range {
-    int first, last;
+    int kind, first, last;
   };
-  constexpr Range kTogether[] = {{'0', '9'}, {'a', 'f'}, {'g', 'z'}, {'A', 'F'},
-                                 {'G', 'Z'}, {0, 8},     {0xB, 0xC}, {0xE, 0x1F}};
-  std::array<std::uint8_t, 128> numbers{};
+  constexpr Range kTogether[] = {{0, '0', '9'}, {1, 'a', 'f'}, {2, 'g', 'z'},  {3, 'A', 'F'},
+                                 {4, 'G', 'Z'}, {5, 0, 8},     {5, 0xB, 0xC},  {5, 0xE, 0x1F},
+                                 {6, '^', '^'}, {6, '`', '`'}, {6, 0x7F, 0x7F}};
   constexpr std::uint8_t kNone = 0xFF;
+  std::array<std::uint8_t, 128> numbers{};
   for (std::uint8_t& number : numbers) number = kNone;
-  std::uint8_t next = 0;
   for (const Range& range : kTogether) {
-    // All control characters but blanks are one.
-    if (range.first == 0 || range.first > 0x1F) ++next;
     for (int byte = range.first; byte <= range.last; ++byte) {
-      numbers[static_cast<std::size_t>(byte)] = static_cast<std::uint8_t>(next - 1);
+      numbers[static_cast<std::size_t>(byte)] = static_cast<std::uint8_t>(range.kind);
     }
   }
+  std::uint8_t next = 7;
   for (std::uint8_t& number : numbers) {
     if (number == kNone) number = next++;
   }
@@ -84,6 +83,7 @@ class LoopFinder {
     }
     for (const LongForm& form : kLongForms) {
       forms_.push_back({classes_in(form.leads), classes_in(form.second), form.num_bytes});
+      for (const std::uint8_t lead : forms_.back().leads) kinds_of_class_[lead] |= kLongCharacter;
     }
     continuations_ = classes_in(kContinuations);
   }
@@ -102,15 +102,16 @@ class LoopFinder {
     loops.counts = counting == state_loops::kNoAction ? 0 : 1;
     if (loops.counts != 0) loops.most = grammar_.actions[static_cast<std::size_t>(counting)].max;
     const auto action = static_cast<std::uint16_t>(loops.counts != 0 ? counting : 0);
-    loops.kinds = kAsciiKinds;
+    CharacterKinds elsewhere = 0, legal = 0;
     for (std::size_t c = 0; c < kinds_of_class_.size(); ++c) {
-      if (edges[c].state != state || edges[c].action != action) loops.kinds &= ~kinds_of_class_[c];
+      if (edges[c].state != state || edges[c].action != action) elsewhere |= kinds_of_class_[c];
+      if (edges[c].state != kDeadGrammarState) legal |= kinds_of_class_[c];
     }
-    CharacterKinds broken = 0;
-    for (const Form& form : forms_) {
-      if (!leads_back(state, action, form)) broken |= long_character(form.num_bytes);
-    }
-    loops.kinds |= (long_character(2) | long_character(3) | long_character(4)) & ~broken;
+    const bool long_ones_lead_back =
+        std::all_of(forms_.begin(), forms_.end(),
+                    [&](const Form& form) { return leads_back(state, action, form); });
+    loops.kinds = (kAsciiKinds & ~elsewhere) | (long_ones_lead_back ? kLongCharacter : 0);
+    loops.illegal = (kAsciiKinds | kLongCharacter) & ~legal;
     return loops;
   }
 
@@ -157,7 +158,7 @@ class LoopFinder {
 
   const Grammar& grammar_;
   const GrammarTables tables_;
-  std::vector<CharacterKinds> kinds_of_class_;  // ASCII's that have a byte in it
+  std::vector<CharacterKinds> kinds_of_class_;  // that begin with a byte in it
   std::vector<Form> forms_;
   Classes continuations_;
 };
@@ -169,22 +170,23 @@ CharacterKinds kind_of_ascii(std::uint8_t byte) {
 }
 
 TextSummary summary_of(std::string_view text) {
-  constexpr int kMostCharacters = 255;
   if (text.empty()) return {};
   CharacterKinds kinds = 0;
   int num_characters = 0;
   for (std::size_t i = 0; i < text.size(); ++num_characters) {
     const auto byte = static_cast<std::uint8_t>(text[i]);
     const int num_bytes = byte < 0x80 ? 1 : length_of_long(text.substr(i));
-    if (num_bytes == 0 || num_characters == kMostCharacters) {
+    if (num_bytes == 0 || num_characters == TextSummary::kMostCharacters) {
       kinds |= kBrokenText;
       break;
     }
-    kinds |= num_bytes == 1 ? kind_of_ascii(byte) : long_character(num_bytes);
+    kinds |= num_bytes == 1 ? kind_of_ascii(byte) : kLongCharacter;
     i += static_cast<std::size_t>(num_bytes);
   }
   const std::uint64_t first = static_cast<std::uint8_t>(text[0]);
-  return {kinds | first << 48 | static_cast<std::uint64_t>(num_characters) << 56};
+  const std::uint64_t second = text.size() > 1 ? static_cast<std::uint8_t>(text[1]) : first;
+  return {kinds | first << TextSummary::kFirstBit | second << TextSummary::kSecondBit |
+          static_cast<std::uint64_t>(num_characters) << TextSummary::kNumberBit};
 }
 
 std::vector<CharacterLoops> find_character_loops(const Grammar& grammar) {

@@ -106,8 +106,12 @@ GAPLESS_HOST_DEVICE inline LoopByte take_at_once(const CharacterLoops& here,
     return take_characters(here, row, text.num_characters()) ? LoopByte::kStays
                                                              : LoopByte::kIllegal;
   }
-  return loops.bytes[text.first_byte()] == LoopByte::kIllegal ? LoopByte::kIllegal
-                                                              : LoopByte::kLeadsAway;
+  // Blanks and a word, where words are illegal: characters that lead back, and then one that is illegal.
+  if ((text.kinds() & ~(here.kinds | here.illegal)) == 0) return LoopByte::kIllegal;
+  const LoopByte first = loops.bytes[text.first_byte()], second = loops.bytes[text.second_byte()];
+  const bool is_illegal = first == LoopByte::kIllegal ||
+                          (first != LoopByte::kLeadsAway && second == LoopByte::kIllegal);
+  return is_illegal ? LoopByte::kIllegal : LoopByte::kLeadsAway;
 }
 
 // All bytes of a text: byte(i), num_bytes and `summary`, of which take_at_once did not know. False: illegal, and the row is undefined.
