@@ -122,7 +122,24 @@ struct Config {
   bool has_head = true;
   int ring_stages = 6;
   StepLogits needed = {.all = 1};
+  int most_tiles = kUnitTiles;  // of a unit
+  bool in_halves = false;       // stages
 };
+
+// A step's order of stages: the kernel's is known when it is compiled.
+int num_stages(const Config& c, int chunks) {
+  return c.in_halves ? StageOrder<true>{chunks}.size() : StageOrder<false>{chunks}.size();
+}
+StageColumns columns_of_stage(const Config& c, int chunks, int stage) {
+  return c.in_halves ? StageOrder<true>{chunks}.at(stage) : StageOrder<false>{chunks}.at(stage);
+}
+
+// A step as kernels of many rows cut it.
+Config cut(Config config, int most_tiles, bool in_halves) {
+  config.most_tiles = most_tiles;
+  config.in_halves = in_halves;
+  return config;
+}
 
 StepLogits needed_of(const std::vector<std::int32_t>& tokens) {
   StepLogits needed;
@@ -156,7 +173,7 @@ class Simulation {
       const DecoderSizes sizes = sizes_of<S>(c_);
       blocks_[block].shares.divide(sizes, block, c_.num_blocks);
       blocks_[block].shares.keep_needed(c_.needed);
-      const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks);
+      const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks, c_.most_tiles);
       blocks_[block].rows = step_.rows_of<kPages>(kGroups, block, c_.num_blocks);
       stream(block, work);
       compute(block, work);
@@ -199,7 +216,7 @@ class Simulation {
  private:
   static constexpr int kPlaces = kNumValues + 1;  // of values, kNone included
   static constexpr int kPages = 2, kGroups = 2, kMaxKeys = 1 << 16;
-  // Stages: phase, unit, chunk; or phase, run, place in the run.
+  // Stages: phase, unit, half of a chunk (and another, for the whole chunk); or phase, run, place in the run.
   using Stage = std::tuple<int, int, int>;
   struct Block {
     TileShares shares;
@@ -240,9 +257,11 @@ class Simulation {
     if (phase.matrix == Matrix::kNone) return;
     for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); DecoderWork::has(unit);
          work.next(phase.kind, unit)) {
-      for (const Value value : phase.reads) {
-        const ChunkRange chunks = work.chunks_of(value, unit);
-        for (int i = chunks.begin; i < chunks.end; ++i) use(Stage{at, unit.at, i}, value);
+      const UnitColumns columns = work.columns_of(phase.reads[0], phase.reads[1], unit);
+      for (int i = 0; i < num_stages(c_, columns.size()); ++i) {
+        const StageColumns of = columns_of_stage(c_, columns.size(), i);
+        const int half = 2 * columns.chunk(of.chunk) + of.half;
+        use(Stage{at, unit.at, half * 2 + of.num_halves}, phase.reads[columns.part(of.chunk)]);
       }
     }
   }
@@ -440,6 +459,8 @@ std::vector<Config> configs() {
       {.num_layers = 1, .num_blocks = 9, .num_rows = 9, .rows = {{-1}}, .has_head = false},
       {.num_layers = 5, .num_blocks = 3, .num_rows = 1, .ff_dim = 1024, .has_head = false},
       {.num_layers = 2, .num_blocks = 16, .num_rows = 16, .ff_dim = 1152, .vocab = 3000},
+      // Ten chunks of a norm, eleven of a share of an output product.
+      {.num_layers = 2, .num_blocks = 9, .num_rows = 9, .dim = 1280, .ff_dim = 4096},
       {.num_blocks = 14, .num_rows = 12, .vocab = 3000, .needed = needed_of({0, 5})},
       {.num_blocks = 14, .num_rows = 3, .vocab = 3000, .needed = needed_of({2999, 0, 1500})},
       {.num_blocks = 9, .num_rows = 9, .vocab = 3000, .needed = needed_of({})},
@@ -460,6 +481,11 @@ TEST(DecoderScheduleTest, WarpsAgree) {
     for (unsigned seed = 0; seed < 20; ++seed) {
       EXPECT_EQ(Simulation<ParallelDecoder>(config).run(seed), "") << seed;
       EXPECT_EQ(Simulation<SequentialDecoder>(config).run(seed), "") << seed;
+      if (config.num_rows <= 8) continue;
+      EXPECT_EQ(Simulation<ParallelDecoder>(cut(config, kUnitTiles, true)).run(seed), "") << seed;
+      EXPECT_EQ(Simulation<SequentialDecoder>(cut(config, kUnitTiles, true)).run(seed), "") << seed;
+      EXPECT_EQ(Simulation<SequentialDecoder>(cut(config, 2 * kUnitTiles, true)).run(seed), "") << seed;
+      EXPECT_EQ(Simulation<SequentialDecoder>(cut(config, 2 * kUnitTiles, false)).run(seed), "") << seed;
     }
   }
 }
@@ -490,12 +516,13 @@ TEST(DecoderScheduleTest, WhatIsRefusedGoesWrong) {
 }
 
 // What a block has of a product, as (tile, chunk).
-std::vector<std::pair<int, int>> pieces_of(const DecoderWork& work, const Phase& phase) {
+std::vector<std::pair<int, int>> pieces_of(const DecoderWork& work, const Phase& phase,
+                                           int most_tiles) {
   std::vector<std::pair<int, int>> pieces;
   for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); work.has(unit);
        work.next(phase.kind, unit)) {
     const TileRange tiles = work.tiles_of(phase.kind, unit);
-    EXPECT_LE(tiles.size(), kUnitTiles);
+    EXPECT_LE(tiles.size(), most_tiles);
     for (const Value x : phase.reads) {
       const ChunkRange chunks = work.chunks_of(x, unit);
       for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -522,8 +549,8 @@ void expect_covered_once(const Config& config) {
     for (int block = 0; block < config.num_blocks; ++block) {
       TileShares own;
       own.divide(sizes, block, config.num_blocks);
-      const DecoderWork work(sizes, own, block, config.num_blocks);
-      for (const auto& piece : pieces_of(work, phase)) matrix.push_back(piece);
+      const DecoderWork work(sizes, own, block, config.num_blocks, config.most_tiles);
+      for (const auto& piece : pieces_of(work, phase, config.most_tiles)) matrix.push_back(piece);
     }
   }
   const std::pair<int, int> shapes[3] = {{(sizes.qkv_width + sizes.up_width) / 16, sizes.dim / 128},
@@ -580,7 +607,56 @@ TEST(DecoderScheduleTest, UnitsCoverEachMatrixOnce) {
     const Config config{.num_blocks = num_blocks, .dim = 640, .ff_dim = 1152, .vocab = 1000};
     expect_covered_once<ParallelDecoder>(config);
     expect_covered_once<SequentialDecoder>(config);
+    expect_covered_once<SequentialDecoder>(cut(config, 2 * kUnitTiles, true));
   }
+}
+
+// Units of up to eight tiles: seven and six of thirteen, not eight and five. Shares of an output product are of eight tiles
+// where no block has more of them for it.
+TEST(DecoderScheduleTest, LargeUnitsAreEven) {
+  for (const auto& [dim, group] : {std::pair(4096, 8), {2048, 4}}) {
+    const DecoderSizes sizes{dim, 6144, 4096, 28672, 14336, 128256};
+    for (int block = 0; block < 132; ++block) {
+      TileShares own;
+      own.divide(sizes, block, 132);
+      const DecoderWork work(sizes, own, block, 132, 2 * kUnitTiles);
+      ProductUnit unit = work.first_unit(PhaseKind::kProduct, Matrix::kInner);
+      for (; work.has(unit); work.next(PhaseKind::kProduct, unit)) {
+        const int tiles = work.tiles_of(PhaseKind::kProduct, unit).size();
+        EXPECT_TRUE(tiles == 6 || tiles == 7) << tiles;
+      }
+      unit = work.first_unit(PhaseKind::kPartialSums, Matrix::kOutput);
+      for (; work.has(unit); work.next(PhaseKind::kPartialSums, unit)) {
+        EXPECT_EQ(work.tiles_of(PhaseKind::kPartialSums, unit).size(), group);
+      }
+    }
+  }
+}
+
+// Whatever the stages are, warp w takes all of chunks w, w + 8 and so on, half after half. So sums do not depend on it.
+template <bool kInHalves>
+void expect_chunks_in_order() {
+  for (int chunks = 0; chunks < 50; ++chunks) {
+    const StageOrder<kInHalves> order{chunks};
+    std::vector<int> next(8);  // half of a chunk, of each warp
+    for (int warp = 0; warp < 8; ++warp) next[static_cast<std::size_t>(warp)] = 2 * warp;
+    for (int stage = 0; stage < order.size(); ++stage) {
+      const StageColumns columns = order.at(stage);
+      int& own = next[static_cast<std::size_t>(stage % 8)];
+      ASSERT_EQ(2 * columns.chunk + columns.half, own) << "stage " << stage << " of " << chunks;
+      ASSERT_LE(columns.half + columns.num_halves, 2);
+      ASSERT_EQ(columns.num_halves == 1, stage < order.num_halves());
+      own += columns.num_halves;
+      if (own % 2 == 0) own += 14;
+    }
+    int all = 0;
+    for (int warp = 0; warp < 8; ++warp) all += (next[static_cast<std::size_t>(warp)] - 2 * warp) / 8;
+    EXPECT_EQ(all, 2 * chunks);
+  }
+}
+TEST(DecoderScheduleTest, EachWarpTakesItsChunksInOrder) {
+  expect_chunks_in_order<false>();
+  expect_chunks_in_order<true>();
 }
 
 }  // namespace

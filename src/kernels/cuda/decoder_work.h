@@ -13,7 +13,7 @@
 
 namespace gapless {
 
-inline constexpr int kUnitTiles = 4;           // at most
+inline constexpr int kUnitTiles = 4;           // of a product's unit at most, or twice as many
 inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
 
 struct TileRange {
@@ -30,6 +30,44 @@ GAPLESS_HOST_DEVICE inline TileRange equal_share(int things, int index, int part
 struct ChunkRange {  // of 128 columns each
   int begin, end;
   GAPLESS_HOST_DEVICE int size() const { return end - begin; }
+};
+
+// The columns of a unit: chunks of the first activations that it multiplies, then of the second, if there are any.
+struct UnitColumns {
+  ChunkRange first, second;
+
+  GAPLESS_HOST_DEVICE int size() const { return first.size() + second.size(); }
+  GAPLESS_HOST_DEVICE int part(int i) const { return i < first.size() ? 0 : 1; }
+  GAPLESS_HOST_DEVICE int chunk(int i) const {
+    return i < first.size() ? first.begin + i : second.begin + i - first.size();
+  }
+};
+
+// Which of a unit's chunks a stage of the ring holds, counted through UnitColumns, and which of its halves.
+struct StageColumns {
+  int chunk;
+  int half;        // the first one
+  int num_halves;  // 2: the whole chunk
+};
+
+// The order of a unit's stages. Whole chunks come one after the other. Where stages are halves of chunks, eight chunks' first halves
+// come before their second halves, so that both are the same warp's (kRingConsumers): it takes the sum of its columns in the
+// same order as from whole chunks. Chunks after the last eight stay whole.
+template <bool kInHalves>
+struct StageOrder {
+  static constexpr int kWarps = 8;
+  int num_chunks;
+
+  GAPLESS_HOST_DEVICE int num_halves() const { return kInHalves ? num_chunks / kWarps * (2 * kWarps) : 0; }
+  GAPLESS_HOST_DEVICE int size() const {
+    return kInHalves ? num_chunks + num_chunks / kWarps * kWarps : num_chunks;
+  }
+  GAPLESS_HOST_DEVICE StageColumns at(int stage) const {
+    if (!kInHalves) return {stage, 0, 2};
+    const int halves = num_halves();
+    if (stage >= halves) return {halves / 2 + stage - halves, 0, 2};
+    return {stage / (2 * kWarps) * kWarps + stage % kWarps, stage / kWarps % 2, 1};
+  }
 };
 
 // Some tiles of a matrix, and all of its columns or a share of them.
@@ -72,19 +110,25 @@ struct TileShares {
 
 class DecoderWork {
  public:
-  // `shares` outlives it, and may be divided later.
+  // `shares` outlives it, and may be divided later. A unit has at most `most_tiles`: kUnitTiles or twice as many.
   GAPLESS_HOST_DEVICE DecoderWork(const DecoderSizes& sizes, const TileShares& shares, int block,
-                                  int num_blocks)
+                                  int num_blocks, int most_tiles = kUnitTiles)
       : shares_(shares),
         block_(block),
         num_blocks_(num_blocks),
+        most_tiles_(most_tiles),
         qkv_tiles_(sizes.qkv_width / kPreparedTileRows),
         inner_tiles_(sizes.up_width / kPreparedTileRows),
         head_tiles_((sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows),
         output_tiles_(sizes.dim / kPreparedTileRows),
         dim_chunks_(sizes.dim / kPreparedTileColumns),
         attention_chunks_(sizes.q_width / kPreparedTileColumns),
-        inner_chunks_(sizes.ff_dim / kPreparedTileColumns) {}
+        inner_chunks_(sizes.ff_dim / kPreparedTileColumns) {
+    // Larger groups read fewer activations, but must not leave blocks idle.
+    if (most_tiles > kUnitTiles && tiles_of_busiest(most_tiles) <= tiles_of_busiest(kUnitTiles)) {
+      group_tiles_ = most_tiles;
+    }
+  }
 
   // Tiles of the prepared matrix that a product's tiles are part of: [qkv | fc1], [proj | fc2] or
   // the head.
@@ -109,23 +153,22 @@ class DecoderWork {
   // This block's units of a product.
   GAPLESS_HOST_DEVICE ProductUnit first_unit(PhaseKind kind, Matrix matrix) const {
     if (kind == PhaseKind::kPartialSums) {
-      const int groups = (output_tiles_ + kUnitTiles - 1) / kUnitTiles;
-      return {block_, groups * kDecoderColumnRanks};
+      return {block_, num_groups(group_tiles_) * kDecoderColumnRanks};
     }
     const TileRange range = tiles(matrix);
     return {range.begin, range.end};
   }
   GAPLESS_HOST_DEVICE static bool has(const ProductUnit& unit) { return unit.at < unit.end; }
   GAPLESS_HOST_DEVICE void next(PhaseKind kind, ProductUnit& unit) const {
-    unit.at += kind == PhaseKind::kPartialSums ? num_blocks_ : kUnitTiles;
+    unit.at += kind == PhaseKind::kPartialSums ? num_blocks_ : tiles_of_unit(unit);
   }
 
   GAPLESS_HOST_DEVICE TileRange tiles_of(PhaseKind kind, const ProductUnit& unit) const {
     if (kind == PhaseKind::kPartialSums) {
-      const int begin = unit.at / kDecoderColumnRanks * kUnitTiles;
-      return {begin, smaller(begin + kUnitTiles, output_tiles_)};
+      const int begin = unit.at / kDecoderColumnRanks * group_tiles_;
+      return {begin, smaller(begin + group_tiles_, output_tiles_)};
     }
-    return {unit.at, smaller(unit.at + kUnitTiles, unit.end)};
+    return {unit.at, smaller(unit.at + tiles_of_unit(unit), unit.end)};
   }
   GAPLESS_HOST_DEVICE static int rank_of(const ProductUnit& unit) {
     return unit.at % kDecoderColumnRanks;
@@ -145,6 +188,10 @@ class DecoderWork {
       default:
         return {0, 0};
     }
+  }
+
+  GAPLESS_HOST_DEVICE UnitColumns columns_of(Value first, Value second, const ProductUnit& unit) const {
+    return {chunks_of(first, unit), chunks_of(second, unit)};
   }
 
   // Whether this block counts a value, and how many blocks do. `num_rows`: no more than blocks.
@@ -169,8 +216,23 @@ class DecoderWork {
     return {rank * all / kDecoderColumnRanks, (rank + 1) * all / kDecoderColumnRanks};
   }
 
+  // Of a product that computes whole columns. Large units share the rest of the tiles evenly.
+  GAPLESS_HOST_DEVICE int tiles_of_unit(const ProductUnit& unit) const {
+    if (most_tiles_ == kUnitTiles) return kUnitTiles;
+    const int rest = unit.end - unit.at;
+    return rest <= most_tiles_ || rest >= 2 * most_tiles_ ? most_tiles_ : (rest + 1) / 2;
+  }
+  GAPLESS_HOST_DEVICE int num_groups(int group_tiles) const {
+    return (output_tiles_ + group_tiles - 1) / group_tiles;
+  }
+  GAPLESS_HOST_DEVICE int tiles_of_busiest(int group_tiles) const {
+    const int shares = num_groups(group_tiles) * kDecoderColumnRanks;
+    return (shares + num_blocks_ - 1) / num_blocks_ * group_tiles;
+  }
+
   const TileShares& shares_;
-  int block_, num_blocks_;
+  int block_, num_blocks_, most_tiles_;
+  int group_tiles_ = kUnitTiles;  // of a share of an output product
   int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_;
   int dim_chunks_, attention_chunks_, inner_chunks_;
 };

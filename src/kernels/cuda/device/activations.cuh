@@ -20,17 +20,20 @@ namespace gapless {
 template <int kRows>
 inline constexpr bool kXFromMemory = kRows == 8;
 
-// Activations that products read lie in the order in which lanes load them as B fragments: per 128
-// columns, per 8 rows, per step of 16 columns, per lane 4 elements (mma.cuh). So 128 columns are
-// one contiguous piece, and a warp's load of a fragment has no bank conflicts. Where they are read
+// Activations that products read lie in the order in which lanes load them as B fragments: per 64
+// columns, per 8 rows, per step of 16 columns, per lane 4 elements (mma.cuh). So 64 columns, or 128,
+// are one contiguous piece, and a warp's load of a fragment has no bank conflicts. Where they are read
 // from memory, a lane has the elements of two steps side by side: 16 bytes.
+inline constexpr int kHalfColumns = kProductColumns / 2;
+
 template <int kRows>
 __device__ __forceinline__ int fragment_index(int row, int column) {
   constexpr int kSteps = kXFromMemory<kRows> ? 2 : 1;
-  const int block = column / kProductColumns * (kRows / 8) + row / 8;
-  const int step = column % kProductColumns / 16, k = column % 16;
+  constexpr int kColumns = kXFromMemory<kRows> ? kProductColumns : kHalfColumns;
+  const int block = column / kColumns * (kRows / 8) + row / 8;
+  const int step = column % kColumns / 16, k = column % 16;
   const int lane = row % 8 * 4 + k % 8 / 2;
-  return block * (8 * kProductColumns) + step / kSteps * (kSteps * 128) + lane * (kSteps * 4) +
+  return block * (8 * kColumns) + step / kSteps * (kSteps * 128) + lane * (kSteps * 4) +
          step % kSteps * 4 + k / 8 * 2 + k % 2;
 }
 

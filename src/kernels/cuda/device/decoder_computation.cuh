@@ -69,6 +69,7 @@ template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
 class Computation {
   using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
   static constexpr int kNumWhole = whole_products_before<S>(ScheduleOf<S>::kNumPhases);
+  static constexpr ProductCut kCut = kProductCut<S, kFormat, kRows>;
 
  public:
   __device__ explicit Computation(const DecoderBlockState<S>& block)
@@ -181,10 +182,11 @@ class Computation {
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
-      const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
+      const XSource x{normalised(matrix, l), work.columns_of(Value::kNorm, Value::kNone, unit)};
       const Biases biases = biases_of(matrix, layer, first_column);
-      Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
+      Accumulators<kRows, kCut.most_tiles> sums = {};
+      multiply_tiles<S, kFormat, kRows, false>(tiles.size(), block_.ring, stage_, x, p_.num_rows,
+                                               sums);
       reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             if constexpr (S::kIsSequential) {
@@ -196,7 +198,7 @@ class Computation {
                                 p_, matrix, l, first_column + t * kTileRows + tile_row, row,
                                 S::kIsSequential ? sum : sum + biases[t]);
                           });
-      stage_ += x.size();
+      stage_ += StageOrder<kCut.in_halves>{x.columns.size()}.size();
     }
   }
 
@@ -230,10 +232,11 @@ class Computation {
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int rank = work.rank_of(unit);
-      const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
-                      work.chunks_of(kSecond, unit)};
-      Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
+      const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(),
+                      work.columns_of(kFirst, kSecond, unit)};
+      Accumulators<kRows, kCut.most_tiles> sums = {};
+      multiply_tiles<S, kFormat, kRows, true>(tiles.size(), block_.ring, stage_, x, p_.num_rows,
+                                              sums);
       reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
                           [&](int t, int row, int tile_row, float sum) {
                             const int column = (tiles.begin + t) * kTileRows + tile_row;
@@ -242,7 +245,7 @@ class Computation {
                                            sums_of<kSums, kRows>(p_, l + 1, rank, row, column),
                                            sum);
                           });
-      stage_ += x.size();
+      stage_ += StageOrder<kCut.in_halves>{x.columns.size()}.size();
     }
   }
 

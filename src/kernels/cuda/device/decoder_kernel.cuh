@@ -93,7 +93,8 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
                                    StageRing(small.ring),
                                    reinterpret_cast<float*>(behind_ring),
                                    small,
-                                   DecoderWork(sizes, small.shares, index, num_blocks)};
+                                   DecoderWork(sizes, small.shares, index, num_blocks,
+                                               kProductCut<S, kFormat, kRows>.most_tiles)};
 
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
       }
       arrive(shared_address(&small.rows_ready));  // each lane what it wrote
       if (!kXFromMemory<kRows> && is_copying_lane()) {
-        Bringing<S, kRows>(block).run();
+        Bringing<S, kFormat, kRows>(block).run();
       }
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();

@@ -16,33 +16,54 @@
 
 namespace gapless {
 
-// Room for activations in a stage of the ring: 128 columns of all rows, in fragment order.
+// Room for activations in a stage of the ring, in fragment order: of all rows, 64 columns or 128.
 template <int kRows>
-inline constexpr int kXBytes = kXFromMemory<kRows> ? 0 : kRows* kProductColumns * 2;
+inline constexpr int kHalfXBytes = kXFromMemory<kRows> ? 0 : kRows* kHalfColumns * 2;
+template <int kRows>
+inline constexpr int kXBytes = 2 * kHalfXBytes<kRows>;
 
 static_assert(kTileRows == kPreparedTileRows && kProductColumns == kPreparedTileColumns);
 static_assert(kUnitTiles == kGroupTiles);
+static_assert(StageOrder<true>::kWarps == kRingConsumers);
 
-// A fragments of prepared tiles in shared memory (prepared_linear.h). `pair`: of steps of 16
-// columns.
-template <PreparedFormat kFormat, int kTiles>
+// How products are cut: tiles of a unit at most, and whether stages are halves of chunks (StageOrder).
+struct ProductCut {
+  int most_tiles = kUnitTiles;
+  bool in_halves = false;
+};
+
+// From 9 rows on every unit reads all activations. Of a wide model that is a third of what comes into the ring, so there units are
+// large; 64 rows have no registers for them. In halves, as many stages as there are warps lie in the ring and others are on their
+// way.
+template <typename S, PreparedFormat kFormat, int kRows>
+inline constexpr ProductCut kProductCut = {
+    .most_tiles = kHasRegisterExchange && S::kIsSequential && kRows > 8 && kRows < 64
+                      ? 2 * kUnitTiles
+                      : kUnitTiles,
+    .in_halves = kHasRegisterExchange && kFormat == PreparedFormat::kNative && kRows > 8 &&
+                 (S::kIsSequential || kRows == 64)};
+
+// A fragments of prepared tiles in shared memory (prepared_linear.h), or of halves of tiles, one behind the other. `pair`: of steps
+// of 16 columns.
+template <PreparedFormat kFormat, int kTiles, int kColumns>
 struct TileReader;
 
-template <int kTiles>
-struct TileReader<PreparedFormat::kNative, kTiles> {
+template <int kTiles, int kColumns>
+struct TileReader<PreparedFormat::kNative, kTiles, kColumns> {
+  static constexpr int kTileBytes =
+      kPreparedTileBytes<PreparedFormat::kNative> * kColumns / kPreparedTileColumns;
   std::uint32_t from;
 
   __device__ __forceinline__ explicit TileReader(std::uint32_t tiles)
       : from(tiles + threadIdx.x % kWarp * 16) {}
   __device__ __forceinline__ void load(int /*pair*/) {}
   __device__ void fragment(int tile, int pair, int step, std::uint32_t (&a)[4]) const {
-    load_shared_16(
-        a, from + tile * kPreparedTileBytes<PreparedFormat::kNative> + pair * 1024 + step * 512);
+    load_shared_16(a, from + tile * kTileBytes + pair * 1024 + step * 512);
   }
 };
 
 template <int kTiles>
-struct TileReader<PreparedFormat::kFp8, kTiles> {
+struct TileReader<PreparedFormat::kFp8, kTiles, kPreparedTileColumns> {
   static constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
   std::uint32_t from;
   std::uint32_t raw[kTiles][4];  // a pair's
@@ -64,11 +85,11 @@ struct TileReader<PreparedFormat::kFp8, kTiles> {
 // weights of both parts of a product (XSource) have their own.
 template <PreparedFormat kFormat, int kTiles>
 struct RowScales {
-  template <int kBlocks>
+  template <int kMostTiles, int kBlocks>
   __device__ __forceinline__ void change(std::uint32_t /*tiles*/,
-                                         float (&/*sums*/)[kGroupTiles][kBlocks][4]) {}
-  template <int kBlocks>
-  __device__ __forceinline__ void apply(float (&/*sums*/)[kGroupTiles][kBlocks][4]) const {}
+                                         float (&/*sums*/)[kMostTiles][kBlocks][4]) {}
+  template <int kMostTiles, int kBlocks>
+  __device__ __forceinline__ void apply(float (&/*sums*/)[kMostTiles][kBlocks][4]) const {}
 };
 
 template <int kTiles>
@@ -76,9 +97,9 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
   int bytes[kTiles][2] = {};  // fp8_scale_byte of rows lane / 4 and lane / 4 + 8
 
   // From now on those of the stage at `tiles`: the sums so far become multiples of them.
-  template <int kBlocks>
+  template <int kMostTiles, int kBlocks>
   __device__ __forceinline__ void change(std::uint32_t tiles,
-                                         float (&sums)[kGroupTiles][kBlocks][4]) {
+                                         float (&sums)[kMostTiles][kBlocks][4]) {
     constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
     const std::uint32_t from =
         tiles + kPreparedTileRows * kPreparedTileColumns + threadIdx.x % kWarp / 4;
@@ -93,8 +114,8 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
       }
     }
   }
-  template <int kBlocks>
-  __device__ __forceinline__ void apply(float (&sums)[kGroupTiles][kBlocks][4]) const {
+  template <int kMostTiles, int kBlocks>
+  __device__ __forceinline__ void apply(float (&sums)[kMostTiles][kBlocks][4]) const {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -116,16 +137,10 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
   }
 };
 
-// The activations of a product: its columns' pieces of 128, one behind the other.
+// The activations of a unit.
 struct XSource {
   const Bf16* activations;
-  ChunkRange first, second;  // then these; may be none
-
-  __device__ int size() const { return first.size() + second.size(); }
-  __device__ int part(int i) const { return i < first.size() ? 0 : 1; }
-  __device__ int chunk(int i) const {
-    return i < first.size() ? first.begin + i : second.begin + i - first.size();
-  }
+  UnitColumns columns;
 };
 
 // Blocks of eight rows whose B fragments a thread has at once. All, where registers are exchanged;
@@ -133,16 +148,18 @@ struct XSource {
 template <int kRows>
 inline constexpr int kRowBlocksAtOnce = kHasRegisterExchange || kRows < 64 ? kRows / 8 : 2;
 
-// sums += one stage: kTiles tiles times 128 columns of x. load_x(pair, step, block, b): B fragments of
-// rows from 8 block on.
-template <PreparedFormat kFormat, int kTiles, int kRows, typename LoadX>
-__device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const LoadX& load_x,
-                                               Accumulators<kRows>& sums) {
-  constexpr int kPairs = kProductColumns / 32;  // of steps
+// sums += kTiles tiles times kColumns columns of x. load_x(pair, step, block, b): B fragments of rows from 8 block
+// on.
+template <PreparedFormat kFormat, int kTiles, int kColumns, int kRows, int kMostTiles,
+          typename LoadX>
+__device__ __forceinline__ void multiply_columns(std::uint32_t tiles_place, const LoadX& load_x,
+                                                 float (&sums)[kMostTiles][kRows / 8][4]) {
+  constexpr int kPairs = kColumns / 32;  // of steps
   constexpr int kUnroll = kRows <= 16 ? kPairs : 1;
-  constexpr int kStepUnroll = kRows <= 32 || kFormat == PreparedFormat::kFp8 ? 2 : 1;
+  constexpr int kNumSums = kMostTiles * kRows / 8;
+  constexpr int kStepUnroll = kNumSums <= 16 || kFormat == PreparedFormat::kFp8 ? 2 : 1;
   constexpr int kAtOnce = kRowBlocksAtOnce<kRows>;
-  TileReader<kFormat, kTiles> tiles(tiles_place);
+  TileReader<kFormat, kTiles, kColumns> tiles(tiles_place);
 #pragma unroll kUnroll
   for (int pair = 0; pair < kPairs; ++pair) {
     tiles.load(pair);
@@ -167,32 +184,55 @@ __device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const 
   }
 }
 
-// sums += this warp's stages of the ring from first_stage on, times x, which comes into them.
-template <PreparedFormat kFormat, int kTiles, int kRows>
+// The same, times x in shared memory.
+template <PreparedFormat kFormat, int kTiles, int kColumns, int kRows, int kMostTiles>
+__device__ __forceinline__ void multiply_shared(std::uint32_t tiles_place, std::uint32_t x_place,
+                                                float (&sums)[kMostTiles][kRows / 8][4]) {
+  constexpr int kAtOnce = kRowBlocksAtOnce<kRows>;
+  const std::uint32_t b_from = x_place + threadIdx.x % kWarp * 8;
+  const auto load_x = [&](int pair, int step, int block, std::uint32_t(&b)[kAtOnce][2]) {
+    const std::uint32_t half = b_from + pair / 2 * kHalfXBytes<kRows>;
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      load_shared_8(b[n], half + (block + n) * (8 * kHalfColumns * 2) + (pair % 2 * 2 + step) * 256);
+    }
+  };
+  multiply_columns<kFormat, kTiles, kColumns, kRows>(tiles_place, load_x, sums);
+}
+
+// sums += this warp's stages of the ring from first_stage on, times x, which comes into them. A whole chunk that comes between
+// halves is two of these, one behind the other.
+template <PreparedFormat kFormat, int kTiles, int kRows, bool kInHalves, int kMostTiles>
 __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsigned first_stage,
-                                                   const XSource& x, Accumulators<kRows>& sums) {
-  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int size = x.size();
+                                                   const XSource& x,
+                                                   float (&sums)[kMostTiles][kRows / 8][4]) {
+  const unsigned warp = threadIdx.x / kWarp;
+  const StageOrder<kInHalves> order{x.columns.size()};
+  const int size = order.size();
   RowScales<kFormat, kTiles> scales;
   int part = -1;
-  for (int chunk = static_cast<int>((warp - first_stage) % kRingConsumers); chunk < size;
-       chunk += kRingConsumers) {
-    const std::uint32_t place = ring.wait_with_x(first_stage + chunk);
-    if (part != x.part(chunk)) {
-      part = x.part(chunk);
-      scales.change(place + kXBytes<kRows>, sums);
-    }
-    const std::uint32_t b_from = place + lane * 8;
-    constexpr int kAtOnce = kRowBlocksAtOnce<kRows>;
-    const auto load_x = [&](int pair, int step, int block, std::uint32_t(&b)[kAtOnce][2]) {
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        load_shared_8(b[n],
-                      b_from + (block + n) * (8 * kProductColumns * 2) + (pair * 2 + step) * 256);
+  for (int stage = static_cast<int>((warp - first_stage) % kRingConsumers); stage < size;
+       stage += kRingConsumers) {
+    const std::uint32_t place = ring.wait_with_x(first_stage + stage);
+    if constexpr (kInHalves) {
+      static_assert(kFormat == PreparedFormat::kNative);
+      constexpr int kHalfBytes = kTiles * kPreparedTileBytes<kFormat> / 2;
+      const int num_halves = order.at(stage).num_halves;
+      const std::uint32_t tiles = place + num_halves * kHalfXBytes<kRows>;
+#pragma unroll 1
+      for (int half = 0; half < num_halves; ++half) {
+        multiply_shared<kFormat, kTiles, kHalfColumns, kRows>(
+            tiles + half * kHalfBytes, place + half * kHalfXBytes<kRows>, sums);
       }
-    };
-    multiply_stage<kFormat, kTiles, kRows>(place + kXBytes<kRows>, load_x, sums);
-    ring.give_back(first_stage + chunk);
+    } else {
+      const std::uint32_t tiles = place + kXBytes<kRows>;
+      if (part != x.columns.part(stage)) {
+        part = x.columns.part(stage);
+        scales.change(tiles, sums);
+      }
+      multiply_shared<kFormat, kTiles, kProductColumns, kRows>(tiles, place, sums);
+    }
+    ring.give_back(first_stage + stage);
   }
   scales.apply(sums);
 }
@@ -205,7 +245,8 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
   constexpr int kAtOnce = 2;  // pieces of x
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const bool has_row = static_cast<int>(lane / 4) < num_rows;
-  const int size = x.size();
+  const UnitColumns& columns = x.columns;
+  const int size = columns.size();
   RowScales<kFormat, kTiles> scales;
   int part = -1;
   for (int first = static_cast<int>((warp - first_stage) % kRingConsumers); first < size;
@@ -217,7 +258,7 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = first + i * kRingConsumers;
-        pieces[i].load(x.activations, x.chunk(at), has_row && at < size);
+        pieces[i].load(x.activations, columns.chunk(at), has_row && at < size);
       }
 #pragma unroll
       for (const MemoryFragments& piece : pieces) complete = complete && piece.complete();
@@ -233,31 +274,47 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
         b[0][1] = step == 0 ? both.y : both.w;
       };
       const std::uint32_t place = ring.wait(first_stage + at);
-      if (part != x.part(at)) {
-        part = x.part(at);
+      if (part != columns.part(at)) {
+        part = columns.part(at);
         scales.change(place, sums);
       }
-      multiply_stage<kFormat, kTiles, 8>(place, load_x, sums);
+      multiply_columns<kFormat, kTiles, kProductColumns, 8>(place, load_x, sums);
       ring.give_back(first_stage + at);
     }
   }
   scales.apply(sums);
 }
 
-// num_tiles <= kGroupTiles tiles times x.
-template <PreparedFormat kFormat, int kRows>
+// num_tiles tiles times x. kWhole: as many as a unit has at most, or half as many.
+template <typename S, PreparedFormat kFormat, int kRows, bool kWhole, int kMostTiles>
 __device__ __forceinline__ void multiply_tiles(int num_tiles, const StageRing& ring,
                                                unsigned first_stage, const XSource& x, int num_rows,
-                                               Accumulators<kRows>& sums) {
+                                               float (&sums)[kMostTiles][kRows / 8][4]) {
+  constexpr ProductCut kCut = kProductCut<S, kFormat, kRows>;
+  static_assert(kMostTiles == kCut.most_tiles);
   const auto multiply = [&](auto tiles) {
     constexpr int kTiles = decltype(tiles)::value;
     if constexpr (kXFromMemory<kRows>) {
       multiply_from_memory<kFormat, kTiles>(ring, first_stage, x, num_rows, sums);
     } else {
-      multiply_from_ring<kFormat, kTiles, kRows>(ring, first_stage, x, sums);
+      multiply_from_ring<kFormat, kTiles, kRows, kCut.in_halves>(ring, first_stage, x, sums);
     }
   };
   static_assert(kGroupTiles == 4);
+  if constexpr (kMostTiles == 8) {
+    if (num_tiles == 8) return multiply(std::integral_constant<int, 8>{});
+    if constexpr (kWhole) return multiply(std::integral_constant<int, 4>{});
+    switch (num_tiles) {
+      case 7:
+        return multiply(std::integral_constant<int, 7>{});
+      case 6:
+        return multiply(std::integral_constant<int, 6>{});
+      case 5:
+        return multiply(std::integral_constant<int, 5>{});
+      default:
+        break;
+    }
+  }
   switch (num_tiles) {
     case 4:
       return multiply(std::integral_constant<int, 4>{});

@@ -28,10 +28,11 @@ struct WeightRun {
 template <typename S, PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
-  constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
+  constexpr int kMostTiles = kProductCut<S, kFormat, kRows>.most_tiles;
+  constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kMostTiles * kTileBytes);
   static_assert(kMaxInFlight >= 1);
   static_assert(DecoderLayout<S>::kSmallestRingBytes >=
-                2 * (kXBytes<kRows> + kGroupTiles * kTileBytes));
+                2 * (kXBytes<kRows> + kMostTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   const int bytes = run.tiles.size() * kTileBytes;
   for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
@@ -42,6 +43,51 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
                       .piece_bytes = bytes,
                       .max_in_flight = kMaxInFlight},
                      min(kWarp, run.chunks.end - chunk), bytes, from);
+  }
+}
+
+// All columns of a unit, in halves of chunks.
+struct UnitRun {
+  const char* weights;
+  int all_tiles;
+  TileRange tiles;
+  UnitColumns columns;
+};
+
+// Stages `begin` to `end` - 1 of a unit, each kHalves halves of a chunk, one behind the other. A piece is a half of a tile.
+template <typename S, int kRows, int kHalves>
+__device__ __forceinline__ void stream_halves(RingProducer& producer, const UnitRun& run, int begin,
+                                              int end) {
+  constexpr PreparedFormat kFormat = PreparedFormat::kNative;
+  constexpr int kTileBytes = kPreparedTileBytes<kFormat>, kPieceBytes = kTileBytes / 2;
+  constexpr int kMostTiles = kProductCut<S, kFormat, kRows>.most_tiles;
+  constexpr int kMostPieces = kHalves * kMostTiles, kBatch = kWarp / kMostPieces;
+  constexpr int kLeastInFlight = kInFlightBytes<kRows> / (kMostPieces * kPieceBytes);
+  static_assert(kLeastInFlight >= 1);
+  static_assert(DecoderLayout<S>::kSmallestRingBytes >=
+                2 * (kHalves * kHalfXBytes<kRows> + kMostPieces * kPieceBytes));
+  const StageOrder<true> order{run.columns.size()};
+  const int num_tiles = run.tiles.size(), pieces = kHalves * num_tiles;
+  const int piece = threadIdx.x % kMostPieces;
+  const int second = kHalves == 2 && piece >= num_tiles ? 1 : 0, tile = piece - second * num_tiles;
+  for (int first = begin; first < end; first += kBatch) {
+    const int stage = first + static_cast<int>(threadIdx.x % kWarp) / kMostPieces;
+    const StageColumns columns = order.at(stage);
+    const char* from = nullptr;
+    if (stage < end && piece < pieces) {
+      from = run.weights +
+             prepared_tile_offset<kFormat>(run.all_tiles, run.tiles.begin + tile,
+                                           run.columns.chunk(columns.chunk)) +
+             (columns.half + second) * kPieceBytes;
+    }
+    // Units of few tiles have small stages, so more of them.
+    producer.push<kMostPieces>(
+        {.x_bytes = kHalves * kHalfXBytes<kRows>,
+         .streamed = pieces * kPieceBytes,
+         .piece_bytes = kPieceBytes,
+         .max_in_flight = num_tiles > kUnitTiles ? kLeastInFlight
+                                                 : kLeastInFlight * kMostTiles / kUnitTiles},
+        min(kBatch, end - first), pieces * kPieceBytes, from);
   }
 }
 
@@ -129,6 +175,17 @@ class Streaming {
   __device__ __forceinline__ void ask_for(const ProductStream& product) {
     const DecoderWork& work = block_.work;
     ProductUnit unit = product.unit;
+    if constexpr (kProductCut<S, kFormat, kRows>.in_halves) {
+#pragma unroll 1
+      for (; work.has(unit); work.next(product.kind, unit)) {
+        const UnitRun run{product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
+                          work.columns_of(product.first, product.second, unit)};
+        const StageOrder<true> order{run.columns.size()};
+        stream_halves<S, kRows, 1>(producer_, run, 0, order.num_halves());
+        stream_halves<S, kRows, 2>(producer_, run, order.num_halves(), order.size());
+      }
+      return;
+    }
     bool is_second = false;
 #pragma unroll 1
     while (work.has(unit)) {
@@ -149,7 +206,7 @@ class Streaming {
 // ---- The x warp: it reads what the rows are. From 9 rows on, kCopyingLanes of it then bring
 // activations (several threads that each ask for copies would be in each other's way).
 
-template <typename S, int kRows>
+template <typename S, PreparedFormat kFormat, int kRows>
 class Bringing {
   using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
 
@@ -188,26 +245,34 @@ class Bringing {
     const DecoderWork& work = block_.work;
     for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
          work.next(kKind, unit)) {
-      bring_part<kFirst>(l, unit);
-      if constexpr (kSecond != Value::kNone) bring_part<kSecond>(l, unit);
+      const UnitColumns columns = work.columns_of(kFirst, kSecond, unit);
+      const StageOrder<kProductCut<S, kFormat, kRows>.in_halves> order{columns.size()};
+      for (int stage = 0; stage < order.size(); ++stage) {
+        const StageColumns at = order.at(stage);
+        if (columns.part(at.chunk) == 0) {
+          wait_for_value<kFirst>(l);
+        } else {
+          wait_for_value<kSecond>(l);
+        }
+        // Both parts of a product lie in one array.
+        const Bf16* from = activations_of(kFirst) + (columns.chunk(at.chunk) * 2 + at.half) *
+                                                        (kRows * kHalfColumns);
+        block_.ring.bring_x(stage_++, x_stage_++, from, at.num_halves * kHalfXBytes<kRows>);
+      }
     }
   }
 
   template <Value kValue>
-  __device__ __forceinline__ void bring_part(int l, const ProductUnit& unit) {
-    if ((known_ & value_bit(kValue)) == 0) {
-      wait_for_count(block_.counter(kValue), block_.template count_of<kValue>(l));
-      publish_to_copy_engine();
-      known_ |= value_bit(kValue);
-    }
-    const Bf16* activations = kValue == Value::kNorm     ? p_.norm
-                              : kValue == Value::kFfNorm ? p_.sequential.ff_norm
-                                                         : p_.wide;
-    const ChunkRange chunks = block_.work.chunks_of(kValue, unit);
-    for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-      block_.ring.bring_x(stage_++, x_stage_++, activations + chunk * (kRows * kProductColumns),
-                          kXBytes<kRows>);
-    }
+  __device__ __forceinline__ void wait_for_value(int l) {
+    if (kValue == Value::kNone || (known_ & value_bit(kValue)) != 0) return;
+    wait_for_count(block_.counter(kValue), block_.template count_of<kValue>(l));
+    publish_to_copy_engine();
+    known_ |= value_bit(kValue);
+  }
+  __device__ __forceinline__ const Bf16* activations_of(Value value) const {
+    return value == Value::kNorm     ? p_.norm
+           : value == Value::kFfNorm ? p_.sequential.ff_norm
+                                     : p_.wide;
   }
 
   const DecoderBlockState<S>& block_;

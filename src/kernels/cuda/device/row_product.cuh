@@ -21,21 +21,22 @@ inline constexpr int kReduceRows = 16;   // columns of sums (a row of x, a tile)
 inline constexpr int kReducePitch = 20;  // floats per such column: 16 and padding
 inline constexpr int kReduceBytes = kProductWarps * kReduceRows * kReducePitch * 4;
 
-template <int kRows>
-using Accumulators = float[kGroupTiles][kRows / 8][4];
+template <int kRows, int kMostTiles = kGroupTiles>
+using Accumulators = float[kMostTiles][kRows / 8][4];
 
 // Sums over the warps, in the order of their `turn`s (0 to 7); `use(tile, row of x, row of the
 // tile, sum)` is called once per output. The first kProductThreads threads take part. `buffer`:
 // kReduceBytes, free again after the call.
-template <int kRows, typename Use>
-__device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, int num_tiles,
-                                             unsigned turn, float* buffer, const Use& use) {
+template <int kRows, int kMostTiles, typename Use>
+__device__ __forceinline__ void reduce_warps(const float (&sums)[kMostTiles][kRows / 8][4],
+                                             int num_tiles, unsigned turn, float* buffer,
+                                             const Use& use) {
   constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
   constexpr int kAtOnce = kReduceRows / 8;
   const int lane = threadIdx.x % kWarp;
   float* mine = buffer + turn * kReduceRows * kReducePitch;
 #pragma unroll
-  for (int first = 0; first < kGroupTiles * kBlocks; first += kAtOnce) {
+  for (int first = 0; first < kMostTiles * kBlocks; first += kAtOnce) {
     if (first / kBlocks >= num_tiles) break;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
