@@ -16,27 +16,31 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kSteps = kPreparedTileColumns / 16;
+template <PreparedFormat kFormat>
+constexpr int kPartSteps = kSteps / kPreparedTileParts<kFormat>;
 
 struct Part {
   int num_tiles, num_chunks;
 };
 
-// Where a tile of the part lies, in bytes from the start of the whole.
+// Where the part of a tile lies that has a step of 16 columns, in bytes from the start of the whole.
 template <PreparedFormat kFormat, typename Params>
-__device__ std::int64_t tile_offset(const Params& p, std::int64_t tile, int chunk) {
+__device__ std::int64_t tile_offset(const Params& p, std::int64_t tile, int chunk, int step) {
   const std::int64_t all_tiles = (p.total_out + kPreparedTileRows - 1) / kPreparedTileRows;
-  return prepared_tile_offset<kFormat>(all_tiles, p.first_out / kPreparedTileRows + tile,
-                                       p.first_in / kPreparedTileColumns + chunk);
+  return prepared_part_offset<kFormat>(all_tiles, p.first_out / kPreparedTileRows + tile,
+                                       p.first_in / kPreparedTileColumns + chunk,
+                                       step / kPartSteps<kFormat>);
 }
 
 template <PreparedFormat kFormat>
-__device__ char* tile_at(const PrepareLinearParams& p, std::int64_t tile, int chunk) {
-  return static_cast<char*>(p.prepared) + tile_offset<kFormat>(p, tile, chunk);
+__device__ char* tile_at(const PrepareLinearParams& p, std::int64_t tile, int chunk, int step = 0) {
+  return static_cast<char*>(p.prepared) + tile_offset<kFormat>(p, tile, chunk, step);
 }
 
 template <PreparedFormat kFormat>
-__device__ const char* tile_at(const RestoreLinearParams& p, std::int64_t tile, int chunk) {
-  return static_cast<const char*>(p.prepared) + tile_offset<kFormat>(p, tile, chunk);
+__device__ const char* tile_at(const RestoreLinearParams& p, std::int64_t tile, int chunk,
+                               int step) {
+  return static_cast<const char*>(p.prepared) + tile_offset<kFormat>(p, tile, chunk, step);
 }
 
 // Which of a part's `rows` rows is the `row`-th in its tiles.
@@ -73,8 +77,9 @@ __global__ void __launch_bounds__(kThreads)
     };
     fragment[r] = at(column) | at(column + 1) << 16;
   }
-  auto* to = reinterpret_cast<uint4*>(tile_at<PreparedFormat::kNative>(p, tile, chunk));
-  to[step * kWarp + lane] = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
+  constexpr PreparedFormat kFormat = PreparedFormat::kNative;
+  auto* to = reinterpret_cast<uint4*>(tile_at<kFormat>(p, tile, chunk, step));
+  to[step % kPartSteps<kFormat> * kWarp + lane] = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
 }
 
 // One block per row of tiles.
@@ -154,7 +159,8 @@ __device__ NeighbourPlace place_of_neighbours(const RestoreLinearParams& p, std:
 
 template <PreparedFormat kFormat>
 __device__ const char* tile_of(const RestoreLinearParams& p, const NeighbourPlace& place) {
-  return tile_at<kFormat>(p, place.row / kPreparedTileRows, place.column / kPreparedTileColumns);
+  return tile_at<kFormat>(p, place.row / kPreparedTileRows, place.column / kPreparedTileColumns,
+                          place.step);
 }
 
 // A warp writes eight rows at a time. What comes next multiplies by what is written here: it does not start early.
@@ -165,9 +171,10 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= num_pairs) return;
   const NeighbourPlace place = place_of_neighbours(p, i);
   const int r = place.row_half + place.column_half * 2;
-  const auto* from =
-      reinterpret_cast<const std::uint32_t*>(tile_of<PreparedFormat::kNative>(p, place));
-  static_cast<std::uint32_t*>(p.weight)[i] = from[(place.step * kWarp + place.lane) * 4 + r];
+  constexpr PreparedFormat kFormat = PreparedFormat::kNative;
+  const auto* from = reinterpret_cast<const std::uint32_t*>(tile_of<kFormat>(p, place));
+  static_cast<std::uint32_t*>(p.weight)[i] =
+      from[(place.step % kPartSteps<kFormat> * kWarp + place.lane) * 4 + r];
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -50,6 +50,8 @@ constexpr int kTileBoxBytes = kTileRows * kBoxRowBytes;
 constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one stage
 static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
 static_assert(kTileBytes == kPreparedTileBytes<PreparedFormat::kNative>);
+constexpr int kTileParts = kPreparedTileParts<PreparedFormat::kNative>;
+constexpr int kPartBytes = kPreparedPartBytes<PreparedFormat::kNative>;
 constexpr int kMaxSliceRows = 32;
 constexpr int kColumnRanks = 4;
 
@@ -181,10 +183,12 @@ __device__ void copy_weights(const Work& work, int step, std::uint32_t stage,
   const int first_tile = walk.group_begin(group);
   if (work.job.prepared != nullptr) {
     const std::int64_t all_tiles = (work.job.out + kTileRows - 1) / kTileRows;
-    copy_bytes_async(stage,
-                     work.job.prepared + prepared_tile_offset<PreparedFormat::kNative>(
-                                             all_tiles, first_tile, chunk),
-                     num_tiles * kTileBytes, barrier);
+    for (int part = 0; part < kTileParts; ++part) {
+      copy_bytes_async(stage + part * num_tiles * kPartBytes,
+                       work.job.prepared + prepared_part_offset<PreparedFormat::kNative>(
+                                               all_tiles, first_tile, chunk, part),
+                       num_tiles * kPartBytes, barrier);
+    }
     return;
   }
   for (int tile = 0; tile < num_tiles; ++tile) {
@@ -260,16 +264,20 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
       b[2 * pair + 1][1] = r[3];
     }
   }
-  // W: prepared tiles hold each lane's fragment in one piece; boxes are swizzled rows.
+  // W: prepared tiles hold each lane's fragment in one piece, parts of all tiles one after the other; boxes are swizzled rows.
+  constexpr int kPartWarps = kComputeWarps / kTileParts;
   const int a_row = lane % 16;
-  const std::uint32_t a_offset = prepared ? warp * (kTileBytes / kComputeWarps) + lane * 16
+  const int tile_pitch = prepared ? kPartBytes : kTileBytes;
+  const std::uint32_t a_offset = prepared ? warp / kPartWarps * num_tiles * kPartBytes +
+                                                warp % kPartWarps * (kPartBytes / kPartWarps) +
+                                                lane * 16
                                           : box * kTileBoxBytes + a_row * kBoxRowBytes +
                                                 (((chunk + lane / 16) ^ (a_row & 7)) << 4);
 #pragma unroll
   for (int tile = 0; tile < kGroupTiles; ++tile) {
     if (tile >= num_tiles) break;
     std::uint32_t a[4];
-    const std::uint32_t from = stage + tile * kTileBytes + a_offset;
+    const std::uint32_t from = stage + tile * tile_pitch + a_offset;
     if (prepared) {
       load_shared_16(a, from);
     } else {

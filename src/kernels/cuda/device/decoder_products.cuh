@@ -43,22 +43,21 @@ inline constexpr ProductCut kProductCut = {
     .in_halves = kHasRegisterExchange && kFormat == PreparedFormat::kNative && kRows > 8 &&
                  (S::kIsSequential || kRows == 64)};
 
-// A fragments of prepared tiles in shared memory (prepared_linear.h), or of halves of tiles, one behind the other. `pair`: of steps
-// of 16 columns.
+// A fragments of prepared tiles in shared memory: a part of each, then the others (prepared_linear.h). `pair`: of steps of 16
+// columns.
 template <PreparedFormat kFormat, int kTiles, int kColumns>
 struct TileReader;
 
 template <int kTiles, int kColumns>
 struct TileReader<PreparedFormat::kNative, kTiles, kColumns> {
-  static constexpr int kTileBytes =
-      kPreparedTileBytes<PreparedFormat::kNative> * kColumns / kPreparedTileColumns;
+  static constexpr int kPartBytes = kPreparedPartBytes<PreparedFormat::kNative>;
   std::uint32_t from;
 
   __device__ __forceinline__ explicit TileReader(std::uint32_t tiles)
       : from(tiles + threadIdx.x % kWarp * 16) {}
   __device__ __forceinline__ void load(int /*pair*/) {}
   __device__ void fragment(int tile, int pair, int step, std::uint32_t (&a)[4]) const {
-    load_shared_16(a, from + tile * kTileBytes + pair * 1024 + step * 512);
+    load_shared_16(a, from + (pair / 2 * kTiles + tile) * kPartBytes + pair % 2 * 1024 + step * 512);
   }
 };
 
@@ -216,7 +215,7 @@ __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsign
     const std::uint32_t place = ring.wait_with_x(first_stage + stage);
     if constexpr (kInHalves) {
       static_assert(kFormat == PreparedFormat::kNative);
-      constexpr int kHalfBytes = kTiles * kPreparedTileBytes<kFormat> / 2;
+      constexpr int kHalfBytes = kTiles * kPreparedPartBytes<kFormat>;
       const int num_halves = order.at(stage).num_halves;
       const std::uint32_t tiles = place + num_halves * kHalfXBytes<kRows>;
 #pragma unroll 1

@@ -27,22 +27,24 @@ struct WeightRun {
 
 template <typename S, PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
-  constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
+  constexpr int kTileBytes = kPreparedTileBytes<kFormat>, kParts = kPreparedTileParts<kFormat>;
   constexpr int kMostTiles = kProductCut<S, kFormat, kRows>.most_tiles;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kMostTiles * kTileBytes);
+  constexpr int kBatch = kWarp / kParts;
   static_assert(kMaxInFlight >= 1);
   static_assert(DecoderLayout<S>::kSmallestRingBytes >=
                 2 * (kXBytes<kRows> + kMostTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   const int bytes = run.tiles.size() * kTileBytes;
-  for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
+  for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kBatch) {
     const char* from =
-        run.weights + prepared_tile_offset<kFormat>(run.all_tiles, run.tiles.begin, chunk + lane);
-    producer.push<1>({.x_bytes = kXBytes<kRows>,
-                      .streamed = bytes,
-                      .piece_bytes = bytes,
-                      .max_in_flight = kMaxInFlight},
-                     min(kWarp, run.chunks.end - chunk), bytes, from);
+        run.weights + prepared_part_offset<kFormat>(run.all_tiles, run.tiles.begin,
+                                                    chunk + lane / kParts, lane % kParts);
+    producer.push<kParts>({.x_bytes = kXBytes<kRows>,
+                           .streamed = bytes,
+                           .piece_bytes = bytes / kParts,
+                           .max_in_flight = kMaxInFlight},
+                          min(kBatch, run.chunks.end - chunk), bytes, from);
   }
 }
 
@@ -54,40 +56,36 @@ struct UnitRun {
   UnitColumns columns;
 };
 
-// Stages `begin` to `end` - 1 of a unit, each kHalves halves of a chunk, one behind the other. A piece is a half of a tile.
-template <typename S, int kRows, int kHalves>
+// Stages `begin` to `end` - 1 of a unit, each kHalves halves of a chunk, one behind the other.
+template <typename S, PreparedFormat kFormat, int kRows, int kHalves>
 __device__ __forceinline__ void stream_halves(RingProducer& producer, const UnitRun& run, int begin,
                                               int end) {
-  constexpr PreparedFormat kFormat = PreparedFormat::kNative;
-  constexpr int kTileBytes = kPreparedTileBytes<kFormat>, kPieceBytes = kTileBytes / 2;
+  static_assert(kPreparedTileParts<kFormat> == 2);
+  constexpr int kPartBytes = kPreparedPartBytes<kFormat>;
   constexpr int kMostTiles = kProductCut<S, kFormat, kRows>.most_tiles;
-  constexpr int kMostPieces = kHalves * kMostTiles, kBatch = kWarp / kMostPieces;
-  constexpr int kLeastInFlight = kInFlightBytes<kRows> / (kMostPieces * kPieceBytes);
+  constexpr int kLeastInFlight = kInFlightBytes<kRows> / (kHalves * kMostTiles * kPartBytes);
+  constexpr int kBatch = kWarp / kHalves;
   static_assert(kLeastInFlight >= 1);
   static_assert(DecoderLayout<S>::kSmallestRingBytes >=
-                2 * (kHalves * kHalfXBytes<kRows> + kMostPieces * kPieceBytes));
+                2 * kHalves * (kHalfXBytes<kRows> + kMostTiles * kPartBytes));
   const StageOrder<true> order{run.columns.size()};
-  const int num_tiles = run.tiles.size(), pieces = kHalves * num_tiles;
-  const int piece = threadIdx.x % kMostPieces;
-  const int second = kHalves == 2 && piece >= num_tiles ? 1 : 0, tile = piece - second * num_tiles;
+  const int num_tiles = run.tiles.size(), lane = threadIdx.x % kWarp;
+  const int piece_bytes = num_tiles * kPartBytes;
+  // Units of few tiles have small stages, so more of them.
+  const int most =
+      num_tiles > kUnitTiles ? kLeastInFlight : kLeastInFlight * kMostTiles / kUnitTiles;
   for (int first = begin; first < end; first += kBatch) {
-    const int stage = first + static_cast<int>(threadIdx.x % kWarp) / kMostPieces;
+    const int stage = min(first + lane / kHalves, end - 1);
     const StageColumns columns = order.at(stage);
-    const char* from = nullptr;
-    if (stage < end && piece < pieces) {
-      from = run.weights +
-             prepared_tile_offset<kFormat>(run.all_tiles, run.tiles.begin + tile,
-                                           run.columns.chunk(columns.chunk)) +
-             (columns.half + second) * kPieceBytes;
-    }
-    // Units of few tiles have small stages, so more of them.
-    producer.push<kMostPieces>(
-        {.x_bytes = kHalves * kHalfXBytes<kRows>,
-         .streamed = pieces * kPieceBytes,
-         .piece_bytes = kPieceBytes,
-         .max_in_flight = num_tiles > kUnitTiles ? kLeastInFlight
-                                                 : kLeastInFlight * kMostTiles / kUnitTiles},
-        min(kBatch, end - first), pieces * kPieceBytes, from);
+    const char* from = run.weights + prepared_part_offset<kFormat>(
+                                         run.all_tiles, run.tiles.begin,
+                                         run.columns.chunk(columns.chunk),
+                                         columns.half + lane % kHalves);
+    producer.push<kHalves>({.x_bytes = kHalves * kHalfXBytes<kRows>,
+                            .streamed = kHalves * piece_bytes,
+                            .piece_bytes = piece_bytes,
+                            .max_in_flight = most},
+                           min(kBatch, end - first), kHalves * piece_bytes, from);
   }
 }
 
@@ -181,8 +179,8 @@ class Streaming {
         const UnitRun run{product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
                           work.columns_of(product.first, product.second, unit)};
         const StageOrder<true> order{run.columns.size()};
-        stream_halves<S, kRows, 1>(producer_, run, 0, order.num_halves());
-        stream_halves<S, kRows, 2>(producer_, run, order.num_halves(), order.size());
+        stream_halves<S, kFormat, kRows, 1>(producer_, run, 0, order.num_halves());
+        stream_halves<S, kFormat, kRows, 2>(producer_, run, order.num_halves(), order.size());
       }
       return;
     }
