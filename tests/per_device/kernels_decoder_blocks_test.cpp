@@ -141,6 +141,9 @@ TEST_P(DecoderBlocksTest, OtherWidths) {
   check(
       make_problem({.num_heads = 10, .ff_dim = 1152, .num_blocks = 1, .vocab = 3000}, contexts(19)),
       {3});
+  // Eight chunks of an output product's share, of which some multiply gelu(fc1) and some the attention.
+  check(make_problem({.num_heads = 18, .ff_dim = 3840, .num_blocks = 2, .vocab = 16}, contexts(40)),
+        {3, 39});
   // Shapes that a backend may have to compose: an odd number of heads, widths of 32s.
   check(make_problem({.num_heads = 3, .ff_dim = 96, .num_blocks = 2, .vocab = 100}, contexts(9)),
         {0});

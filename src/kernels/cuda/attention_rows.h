@@ -108,7 +108,18 @@ struct AttentionRows {
       if (prefix.first() == row) num_members[row] = static_cast<std::uint8_t>(prefix.size());
     }
     lanes.sync();
-    if constexpr (kSpans) return divide_spans<kPages>(step, block, num_blocks, lanes);
+    if constexpr (kSpans) {
+      divide_spans<kPages>(step, block, num_blocks, lanes);
+    } else {
+      divide_units<kPages>(step, block, num_blocks, lanes);
+    }
+    lanes.sync();
+  }
+
+ private:
+  template <int kPages, typename Lanes>
+  GAPLESS_HOST_DEVICE void divide_units(const AttentionStep& step, int block, int num_blocks,
+                                        const Lanes& lanes) {
     for (int first = lanes.index(); first < kMaxSeats; first += lanes.count()) share_least(first);
     lanes.sync();
     // Where each run's units begin.
@@ -136,10 +147,8 @@ struct AttentionRows {
       own = {of_sets + share.begin, of_sets + share.end};
       rounds = 1;
     }
-    lanes.sync();
   }
 
- private:
   // Rows share nothing. Blocks take equal shares of the units that are no spans, and of these the spans that begin there.
   template <int kPages, typename Lanes>
   GAPLESS_HOST_DEVICE void divide_spans(const AttentionStep& step, int block, int num_blocks,
@@ -186,7 +195,6 @@ struct AttentionRows {
       own = result;
       rounds = longest;
     }
-    lanes.sync();
   }
 
   // What all rows of a set have in common.

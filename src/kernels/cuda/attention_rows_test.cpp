@@ -177,7 +177,8 @@ std::vector<std::vector<TestRow>> long_steps() {
   std::mt19937 random(7);
   for (int i = 0; i < 30; ++i) {
     std::vector<TestRow> rows(1 + random() % kMaxSeats);
-    for (TestRow& row : rows) row.num_cached = static_cast<int>(random() % (i < 15 ? 9000 : 2200)) - 1;
+    for (TestRow& row : rows)
+      row.num_cached = static_cast<int>(random() % (i < 15 ? 9000 : 2200)) - 1;
     steps.push_back(rows);
   }
   return steps;

@@ -256,7 +256,8 @@ class Simulation {
         }
         AttentionUnit<kPages, S::kIsSequential> unit;
         unit.find(rows, rows.unit_at(stage.index));
-        use(Stage{at, unit.run, unit.heads * kMaxKeys + unit.first_key + stage.round}, Value::kNone);
+        use(Stage{at, unit.run, unit.heads * kMaxKeys + unit.first_key + stage.round},
+            Value::kNone);
       }
     }
     if (phase.matrix == Matrix::kNone) return;
@@ -492,8 +493,10 @@ TEST(DecoderScheduleTest, WarpsAgree) {
       if (config.num_rows <= 8) continue;
       EXPECT_EQ(Simulation<ParallelDecoder>(cut(config, kUnitTiles, true)).run(seed), "") << seed;
       EXPECT_EQ(Simulation<SequentialDecoder>(cut(config, kUnitTiles, true)).run(seed), "") << seed;
-      EXPECT_EQ(Simulation<SequentialDecoder>(cut(config, 2 * kUnitTiles, true)).run(seed), "") << seed;
-      EXPECT_EQ(Simulation<SequentialDecoder>(cut(config, 2 * kUnitTiles, false)).run(seed), "") << seed;
+      EXPECT_EQ(Simulation<SequentialDecoder>(cut(config, 2 * kUnitTiles, true)).run(seed), "")
+          << seed;
+      EXPECT_EQ(Simulation<SequentialDecoder>(cut(config, 2 * kUnitTiles, false)).run(seed), "")
+          << seed;
     }
   }
 }
@@ -658,7 +661,8 @@ void expect_chunks_in_order() {
       if (own % 2 == 0) own += 14;
     }
     int all = 0;
-    for (int warp = 0; warp < 8; ++warp) all += (next[static_cast<std::size_t>(warp)] - 2 * warp) / 8;
+    for (int warp = 0; warp < 8; ++warp)
+      all += (next[static_cast<std::size_t>(warp)] - 2 * warp) / 8;
     EXPECT_EQ(all, 2 * chunks);
   }
 }

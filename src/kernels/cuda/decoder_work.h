@@ -58,7 +58,9 @@ struct StageOrder {
   static constexpr int kWarps = 8;
   int num_chunks;
 
-  GAPLESS_HOST_DEVICE int num_halves() const { return kInHalves ? num_chunks / kWarps * (2 * kWarps) : 0; }
+  GAPLESS_HOST_DEVICE int num_halves() const {
+    return kInHalves ? num_chunks / kWarps * (2 * kWarps) : 0;
+  }
   GAPLESS_HOST_DEVICE int size() const {
     return kInHalves ? num_chunks + num_chunks / kWarps * kWarps : num_chunks;
   }
@@ -190,7 +192,8 @@ class DecoderWork {
     }
   }
 
-  GAPLESS_HOST_DEVICE UnitColumns columns_of(Value first, Value second, const ProductUnit& unit) const {
+  GAPLESS_HOST_DEVICE UnitColumns columns_of(Value first, Value second,
+                                             const ProductUnit& unit) const {
     return {chunks_of(first, unit), chunks_of(second, unit)};
   }
 

@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   constexpr PreparedFormat kFormat = PreparedFormat::kNative;
   auto* to = reinterpret_cast<uint4*>(tile_at<kFormat>(p, tile, chunk, step));
-  to[step % kPartSteps<kFormat> * kWarp + lane] = uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
+  to[step % kPartSteps<kFormat> * kWarp + lane] =
+      uint4{fragment[0], fragment[1], fragment[2], fragment[3]};
 }
 
 // One block per row of tiles.

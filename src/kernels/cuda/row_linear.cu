@@ -268,11 +268,11 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
   constexpr int kPartWarps = kComputeWarps / kTileParts;
   const int a_row = lane % 16;
   const int tile_pitch = prepared ? kPartBytes : kTileBytes;
-  const std::uint32_t a_offset = prepared ? warp / kPartWarps * num_tiles * kPartBytes +
-                                                warp % kPartWarps * (kPartBytes / kPartWarps) +
-                                                lane * 16
-                                          : box * kTileBoxBytes + a_row * kBoxRowBytes +
-                                                (((chunk + lane / 16) ^ (a_row & 7)) << 4);
+  const std::uint32_t a_offset =
+      prepared
+          ? warp / kPartWarps * num_tiles * kPartBytes +
+                warp % kPartWarps * (kPartBytes / kPartWarps) + lane * 16
+          : box * kTileBoxBytes + a_row * kBoxRowBytes + (((chunk + lane / 16) ^ (a_row & 7)) << 4);
 #pragma unroll
   for (int tile = 0; tile < kGroupTiles; ++tile) {
     if (tile >= num_tiles) break;

@@ -33,14 +33,15 @@ struct ProductCut {
 };
 
 // From 9 rows on every unit reads all activations. Of a wide model that is a third of what comes into the ring, so there units are
-// large; 64 rows have no registers for them. In halves, as many stages as there are warps lie in the ring and others are on their
-// way.
+// large, as far as there are registers for their sums. In halves more stages lie in the ring than there are warps, so that some
+// are on their way while all warps have one.
 template <typename S, PreparedFormat kFormat, int kRows>
 inline constexpr ProductCut kProductCut = {
-    .most_tiles = kHasRegisterExchange && S::kIsSequential && kRows > 8 && kRows < 64
+    .most_tiles = kHasRegisterExchange&& S::kIsSequential&& kRows > 8 &&
+                          kRows <= (kFormat == PreparedFormat::kNative ? 32 : 16)
                       ? 2 * kUnitTiles
                       : kUnitTiles,
-    .in_halves = kHasRegisterExchange && kFormat == PreparedFormat::kNative && kRows > 8 &&
+    .in_halves = kHasRegisterExchange&& kFormat == PreparedFormat::kNative&& kRows > 8 &&
                  (S::kIsSequential || kRows == 64)};
 
 // A fragments of prepared tiles in shared memory: a part of each, then the others (prepared_linear.h). `pair`: of steps of 16
@@ -57,7 +58,8 @@ struct TileReader<PreparedFormat::kNative, kTiles, kColumns> {
       : from(tiles + threadIdx.x % kWarp * 16) {}
   __device__ __forceinline__ void load(int /*pair*/) {}
   __device__ void fragment(int tile, int pair, int step, std::uint32_t (&a)[4]) const {
-    load_shared_16(a, from + (pair / 2 * kTiles + tile) * kPartBytes + pair % 2 * 1024 + step * 512);
+    load_shared_16(a,
+                   from + (pair / 2 * kTiles + tile) * kPartBytes + pair % 2 * 1024 + step * 512);
   }
 };
 
@@ -193,7 +195,8 @@ __device__ __forceinline__ void multiply_shared(std::uint32_t tiles_place, std::
     const std::uint32_t half = b_from + pair / 2 * kHalfXBytes<kRows>;
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      load_shared_8(b[n], half + (block + n) * (8 * kHalfColumns * 2) + (pair % 2 * 2 + step) * 256);
+      load_shared_8(b[n],
+                    half + (block + n) * (8 * kHalfColumns * 2) + (pair % 2 * 2 + step) * 256);
     }
   };
   multiply_columns<kFormat, kTiles, kColumns, kRows>(tiles_place, load_x, sums);

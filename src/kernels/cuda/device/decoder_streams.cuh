@@ -77,10 +77,9 @@ __device__ __forceinline__ void stream_halves(RingProducer& producer, const Unit
   for (int first = begin; first < end; first += kBatch) {
     const int stage = min(first + lane / kHalves, end - 1);
     const StageColumns columns = order.at(stage);
-    const char* from = run.weights + prepared_part_offset<kFormat>(
-                                         run.all_tiles, run.tiles.begin,
-                                         run.columns.chunk(columns.chunk),
-                                         columns.half + lane % kHalves);
+    const char* from = run.weights + prepared_part_offset<kFormat>(run.all_tiles, run.tiles.begin,
+                                                                   run.columns.chunk(columns.chunk),
+                                                                   columns.half + lane % kHalves);
     producer.push<kHalves>({.x_bytes = kHalves * kHalfXBytes<kRows>,
                             .streamed = kHalves * piece_bytes,
                             .piece_bytes = piece_bytes,
@@ -253,8 +252,8 @@ class Bringing {
           wait_for_value<kSecond>(l);
         }
         // Both parts of a product lie in one array.
-        const Bf16* from = activations_of(kFirst) + (columns.chunk(at.chunk) * 2 + at.half) *
-                                                        (kRows * kHalfColumns);
+        const Bf16* from = activations_of(kFirst) +
+                           (columns.chunk(at.chunk) * 2 + at.half) * (kRows * kHalfColumns);
         block_.ring.bring_x(stage_++, x_stage_++, from, at.num_halves * kHalfXBytes<kRows>);
       }
     }
