@@ -133,7 +133,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
     const std::int64_t part =
         (std::int64_t{unit.row()} * p.num_heads + unit.heads * 2) * kMaxUnits +
         unit.first_key / Shape::kKeys;
-    attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part);
+    if (!(p.ablate & 4)) attend_to_unit<Element, Shape::kPages>(p, token.query, unit.num_keys, piece, part);
     ring.give_back(first_stage + i);
   }
 }
@@ -183,7 +183,8 @@ __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows
         high += weight * parts[k].y;
       }
     }
-    const float sum = warp_sum(lower_weight * lower.y + upper_weight * upper.y);
+    float sum = warp_sum(lower_weight * lower.y + upper_weight * upper.y);
+    if (p.ablate & 12) low = 0, high = 0, sum = 1;
     to.store_pair(row, head * kDecoderHeadDim + 2 * lane, low / sum, high / sum);
   }
 }

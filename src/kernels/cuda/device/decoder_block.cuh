@@ -27,7 +27,6 @@ inline constexpr int kDecoderThreads = (kProductWarps + (kHasRegisterExchange ? 
 inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
 template <typename S, int kRows>
 inline constexpr int kComputingRegisters = kRows == 64                       ? 216
-                                           : kRows == 32 && S::kIsSequential ? 208
                                            : kRows == 8 && !S::kIsSequential ? kStartRegisters
                                                                              : 192;
 template <typename S, int kRows>

@@ -182,7 +182,7 @@ class Computation {
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
-      const XSource x{normalised(matrix, l), work.columns_of(Value::kNorm, Value::kNone, unit)};
+      const XSource x{normalised(matrix, l), work.columns_of(Value::kNorm, Value::kNone, unit), p_.ablate};
       const Biases biases = biases_of(matrix, layer, first_column);
       Accumulators<kRows, kCut.most_tiles> sums = {};
       multiply_tiles<S, kFormat, kRows, false>(tiles.size(), block_.ring, stage_, x, p_.num_rows,
@@ -233,7 +233,7 @@ class Computation {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int rank = work.rank_of(unit);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(),
-                      work.columns_of(kFirst, kSecond, unit)};
+                      work.columns_of(kFirst, kSecond, unit), p_.ablate};
       Accumulators<kRows, kCut.most_tiles> sums = {};
       multiply_tiles<S, kFormat, kRows, true>(tiles.size(), block_.ring, stage_, x, p_.num_rows,
                                               sums);

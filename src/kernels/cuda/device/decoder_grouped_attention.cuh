@@ -424,14 +424,14 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
           token.store(p, p.layers[layer], page, unit, position);
           token.insert(unit.num_keys - 1, place);
         }
-        attend_to_group<Element>(p, token, unit.num_keys, place, scratch, all);
+        if (!(p.ablate & 4)) attend_to_group<Element>(p, token, unit.num_keys, place, scratch, all);
         unit.go_on();
       }
       ring.give_back(stage);
     }
     const std::int64_t head = std::int64_t{unit.row()} * p.num_heads +
                               unit.heads * (p.num_heads / p.sequential.num_kv_heads);
-    all.store(p, head * p.sequential.max_units + unit.span);
+    if (!(p.ablate & 8)) all.store(p, head * p.sequential.max_units + unit.span);
   }
   // Where the block has spans for some of eight warps, the others' stages are empty.
   for (const unsigned end = first_stage + rows.num_stages();
@@ -454,7 +454,8 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
        i += gridDim.x * kProductWarps) {
     const int row_head = i / kParts, row = row_head / p.num_heads, head = row_head % p.num_heads;
     const int dims = i % kParts * (2 * kWarp) + 2 * lane;
-    const int count = rows.spans<UnitShape<SequentialDecoder, Element>::kPages>(row);
+    int count = rows.spans<UnitShape<SequentialDecoder, Element>::kPages>(row);
+    if (p.ablate & 8) count = min(count, 1);
     if (count == 0) {
       // Products may wait for it.
       to.store_pair(row, head * kGroupHeadDim + dims, 0, 0);
@@ -491,6 +492,7 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
       }
     }
     sum = warp_sum(sum);
+    if (p.ablate & 12) low = 0, high = 0, sum = 1;
     to.store_pair(row, head * kGroupHeadDim + dims, low / sum, high / sum);
   }
 }

@@ -37,10 +37,10 @@ struct ProductCut {
 // way.
 template <typename S, PreparedFormat kFormat, int kRows>
 inline constexpr ProductCut kProductCut = {
-    .most_tiles = kHasRegisterExchange && S::kIsSequential && kRows > 8 && kRows < 64
+    .most_tiles = false && kHasRegisterExchange && S::kIsSequential && kRows > 8 && kRows < 64
                       ? 2 * kUnitTiles
                       : kUnitTiles,
-    .in_halves = kHasRegisterExchange && kFormat == PreparedFormat::kNative && kRows > 8 &&
+    .in_halves = false && kHasRegisterExchange && kFormat == PreparedFormat::kNative && kRows > 8 &&
                  (S::kIsSequential || kRows == 64)};
 
 // A fragments of prepared tiles in shared memory (prepared_linear.h), or of halves of tiles, one behind the other. `pair`: of steps
@@ -141,6 +141,7 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
 struct XSource {
   const Bf16* activations;
   UnitColumns columns;
+  int ablate = 0;
 };
 
 // Blocks of eight rows whose B fragments a thread has at once. All, where registers are exchanged;
@@ -205,7 +206,7 @@ __device__ __forceinline__ void multiply_shared(std::uint32_t tiles_place, std::
 template <PreparedFormat kFormat, int kTiles, int kRows, bool kInHalves, int kMostTiles>
 __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsigned first_stage,
                                                    const XSource& x,
-                                                   float (&sums)[kMostTiles][kRows / 8][4]) {
+                                                   float (&sums)[kMostTiles][kRows / 8][4], int ablate) {
   const unsigned warp = threadIdx.x / kWarp;
   const StageOrder<kInHalves> order{x.columns.size()};
   const int size = order.size();
@@ -214,6 +215,7 @@ __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsign
   for (int stage = static_cast<int>((warp - first_stage) % kRingConsumers); stage < size;
        stage += kRingConsumers) {
     const std::uint32_t place = ring.wait_with_x(first_stage + stage);
+    if (ablate & 2) { ring.give_back(first_stage + stage); continue; }
     if constexpr (kInHalves) {
       static_assert(kFormat == PreparedFormat::kNative);
       constexpr int kHalfBytes = kTiles * kPreparedTileBytes<kFormat> / 2;
@@ -297,7 +299,7 @@ __device__ __forceinline__ void multiply_tiles(int num_tiles, const StageRing& r
     if constexpr (kXFromMemory<kRows>) {
       multiply_from_memory<kFormat, kTiles>(ring, first_stage, x, num_rows, sums);
     } else {
-      multiply_from_ring<kFormat, kTiles, kRows, kCut.in_halves>(ring, first_stage, x, sums);
+      multiply_from_ring<kFormat, kTiles, kRows, kCut.in_halves>(ring, first_stage, x, sums, x.ablate);
     }
   };
   static_assert(kGroupTiles == 4);

@@ -26,7 +26,7 @@ struct WeightRun {
 };
 
 template <typename S, PreparedFormat kFormat, int kRows>
-__device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
+__device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run, int fly) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   constexpr int kMostTiles = kProductCut<S, kFormat, kRows>.most_tiles;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kMostTiles * kTileBytes);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
     producer.push<1>({.x_bytes = kXBytes<kRows>,
                       .streamed = bytes,
                       .piece_bytes = bytes,
-                      .max_in_flight = kMaxInFlight},
+                      .max_in_flight = fly ? fly : kMaxInFlight},
                      min(kWarp, run.chunks.end - chunk), bytes, from);
   }
 }
@@ -181,8 +181,8 @@ class Streaming {
         const UnitRun run{product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
                           work.columns_of(product.first, product.second, unit)};
         const StageOrder<true> order{run.columns.size()};
-        stream_halves<S, kRows, 1>(producer_, run, 0, order.num_halves());
-        stream_halves<S, kRows, 2>(producer_, run, order.num_halves(), order.size());
+        //(producer_, run, 0, order.num_halves());
+        //(producer_, run, order.num_halves(), order.size());
       }
       return;
     }
@@ -191,7 +191,7 @@ class Streaming {
     while (work.has(unit)) {
       stream_tiles<S, kFormat, kRows>(
           producer_, {product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
-                      work.chunks_of(is_second ? product.second : product.first, unit)});
+                      work.chunks_of(is_second ? product.second : product.first, unit)}, p_.fly_w);
       is_second = !is_second && product.second != Value::kNone;
       if (!is_second) work.next(product.kind, unit);
     }
@@ -257,7 +257,8 @@ class Bringing {
         // Both parts of a product lie in one array.
         const Bf16* from = activations_of(kFirst) + (columns.chunk(at.chunk) * 2 + at.half) *
                                                         (kRows * kHalfColumns);
-        block_.ring.bring_x(stage_++, x_stage_++, from, at.num_halves * kHalfXBytes<kRows>);
+        const int bytes = at.num_halves * kHalfXBytes<kRows>;
+        block_.ring.bring_x(stage_++, x_stage_++, from, p_.ablate & 16 ? 16 : p_.ablate & 1 ? bytes / 4 : bytes);
       }
     }
   }
