@@ -16,7 +16,7 @@ struct Grammar;
 // character of UTF-8.
 using CharacterKinds = std::uint64_t;
 
-inline constexpr int kNumAsciiKinds = 41;
+inline constexpr int kNumAsciiKinds = 38;
 inline constexpr CharacterKinds kAsciiKinds = (CharacterKinds{1} << kNumAsciiKinds) - 1;
 inline constexpr CharacterKinds kLongCharacter = CharacterKinds{1} << kNumAsciiKinds;
 inline constexpr CharacterKinds kBrokenText = kLongCharacter << 1;
