@@ -60,6 +60,7 @@ TokenTexts upload_texts(CudaBench& b, const std::vector<std::string>& texts) {
   return {.first = b.upload(packed.first),
           .bytes = b.upload(packed.bytes),
           .heads = b.upload(packed.heads),
+          .summaries = b.upload(packed.summaries),
           .vocab = static_cast<int>(texts.size()),
           .eos_id = kEnd};
 }
@@ -81,6 +82,7 @@ std::vector<GrammarTables> upload_grammars(CudaBench& b, const Grammar& grammar,
   tables.conditions = b.upload(grammar.conditions);
   tables.name_sets = b.upload(grammar.name_sets);
   tables.next_states = b.upload(grammar.next_states);
+  tables.character_loops = b.upload(grammar.character_loops);
   std::vector<GrammarTables> all(static_cast<std::size_t>(count), tables);
   for (int i = 0; i < count; ++i) all[static_cast<std::size_t>(i)].id = i + 1;
   return all;

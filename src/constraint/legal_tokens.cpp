@@ -1,5 +1,7 @@
 #include "constraint/legal_tokens.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <vector>
 
 namespace gapless {
@@ -24,6 +26,7 @@ struct Undo {
   std::uint16_t state = 0, depth = 0;
   std::int32_t length = 0;
   bool length_is_original = false, has_frames = false;
+  int num_original_frames = 0;
   GrammarFrame frames[2];
 };
 
@@ -34,7 +37,13 @@ class UndoableRow {
   std::int32_t length;
 
   explicit UndoableRow(const GrammarRow& row)
-      : state(row.state), depth(row.depth), length(row.length), row_(row) {
+      : state(row.state),
+        depth(row.depth),
+        length(row.length),
+        begin_(row),
+        row_(row),
+        num_original_frames_(row.depth + 1),
+        counts_(row.depth + std::size_t{1}) {
     watch_.begin = row.length;
   }
 
@@ -45,11 +54,18 @@ class UndoableRow {
   GrammarFrame& frame(int at) { return row_.frames[at]; }
   bool open_frame(int at, std::uint16_t next) {
     keep_frames();
+    num_original_frames_ = std::min(num_original_frames_, at);
     return row_.open_frame(at, next);
   }
   bool length_at_most(std::int32_t limit) { return watch_.at_most(length, limit); }
   bool length_at_least(std::int32_t limit) { return !watch_.at_most(length, limit - 1); }
-  bool count_at_most(int, std::int32_t count, std::int32_t limit) const { return count <= limit; }
+  bool count_at_most(int at, std::int32_t count, std::int32_t limit) {
+    const bool result = count <= limit;
+    if (at < num_original_frames_) {
+      counts_[static_cast<std::size_t>(at)].note(result, limit - (count - begin_.frames[at].count));
+    }
+    return result;
+  }
   void begin_length() {
     length = 0;
     watch_.is_original = false;
@@ -62,6 +78,7 @@ class UndoableRow {
     undo.depth = depth;
     undo.length = length;
     undo.length_is_original = watch_.is_original;
+    undo.num_original_frames = num_original_frames_;
     undo.has_frames = false;
   }
   void take_back(const Undo& undo) {
@@ -69,12 +86,13 @@ class UndoableRow {
     depth = undo.depth;
     length = undo.length;
     watch_.is_original = undo.length_is_original;
+    num_original_frames_ = undo.num_original_frames;
     if (!undo.has_frames) return;
     row_.frames[undo.depth] = undo.frames[0];
     if (undo.depth < kMaxGrammarDepth) row_.frames[undo.depth + 1u] = undo.frames[1];
   }
 
-  WalkInterval lengths() const { return watch_.lengths; }
+  WalkExtent extent() const { return {watch_.lengths, counts_}; }
   const GrammarRow& row() {
     row_.state = state;
     row_.depth = depth;
@@ -90,8 +108,12 @@ class UndoableRow {
     if (undo_->depth < kMaxGrammarDepth) undo_->frames[1] = row_.frames[undo_->depth + 1u];
   }
 
+  const GrammarRow& begin_;
   GrammarRow row_;
+  int num_original_frames_;  // those that the walk has not opened itself
   LengthWatch watch_;
+  std::vector<WalkInterval>
+      counts_;  // at the walk's beginning, for which its comparisons are the same
   Undo* undo_ = nullptr;
 };
 
@@ -115,7 +137,7 @@ class Walk {
     return legal;
   }
 
-  WalkInterval lengths() const { return row_.lengths(); }
+  WalkExtent extent() const { return row_.extent(); }
   const GrammarRow& row() { return row_.row(); }
 
  private:
@@ -143,15 +165,22 @@ void walk_vocabulary(Walk& walk, const VocabularyTrie& vocabulary, const Visit& 
 
 }  // namespace
 
-WalkInterval find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
-                               const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask) {
+bool WalkExtent::contains(const GrammarRow& row) const {
+  for (std::size_t depth = 0; depth < counts.size(); ++depth) {
+    if (!counts[depth].contains(row.frames[depth].count)) return false;
+  }
+  return lengths.contains(row.length);
+}
+
+WalkExtent find_legal_tokens(const Grammar& grammar, const GrammarRow& row,
+                             const VocabularyTrie& vocabulary, std::span<std::uint32_t> mask) {
   Walk walk(grammar, row, vocabulary.longest());
   walk_vocabulary(walk, vocabulary, [mask](std::span<const std::int32_t> tokens) {
     for (const std::int32_t token : tokens) {
       mask[static_cast<std::size_t>(token) / 32] |= 1u << (token % 32);
     }
   });
-  return walk.lengths();
+  return walk.extent();
 }
 
 void visit_legal_tokens(

@@ -15,6 +15,11 @@ constexpr int kDeep = kMaxGrammarDepth / 2;
 // Tokens that are more than any answer has.
 constexpr int kNoLimit = 1 << 29;
 
+// All that legal tokens depend on but the length and the counts.
+std::string key_but_numbers(const GrammarRow& row) {
+  return key_of_row(row, 0);
+}
+
 }  // namespace
 
 // ---- TokenGrammar
@@ -29,18 +34,13 @@ TokenGrammar::TokenGrammar(Grammar grammar, std::shared_ptr<const VocabularyTrie
       max_masks_(std::max<std::size_t>(
           kMaxMaskCacheBytes / (static_cast<std::size_t>(vocabulary_->vocab()) / 8 + 64), 1)) {}
 
-// All that legal tokens depend on but the length. Counts beyond the largest that is asked for are alike.
-std::string TokenGrammar::key_of(const GrammarRow& row) const {
-  return key_of_row(row, largest_count_ + 1);
-}
-
 std::shared_ptr<const TokenMask> TokenGrammar::find(const GrammarRow& row) const {
-  const std::string key = key_of(row);
+  const std::string key = key_but_numbers(row);
   MutexLock lock(mutex_);
   const auto found = masks_.find(key);
   if (found == masks_.end()) return nullptr;
   for (const Entry& entry : found->second) {
-    if (entry.lengths.contains(row.length)) return entry.mask;
+    if (entry.extent.contains(row)) return entry.mask;
   }
   return nullptr;
 }
@@ -48,7 +48,7 @@ std::shared_ptr<const TokenMask> TokenGrammar::find(const GrammarRow& row) const
 std::shared_ptr<const TokenMask> TokenGrammar::find_or_make(const GrammarRow& row) {
   if (auto known = find(row)) return known;
   auto mask = std::make_shared<TokenMask>(static_cast<std::size_t>(vocabulary_->vocab() + 31) / 32);
-  const WalkInterval lengths = find_legal_tokens(grammar_, row, *vocabulary_, *mask);
+  WalkExtent extent = find_legal_tokens(grammar_, row, *vocabulary_, *mask);
   // A model without an end in its tokenizer stops at its limit, or where nothing is legal any more.
   if (may_end(grammar_, row) && eos_id_ >= 0 && eos_id_ < vocabulary_->vocab()) {
     (*mask)[static_cast<std::size_t>(eos_id_) / 32] |= 1u << (eos_id_ % 32);
@@ -58,7 +58,7 @@ std::shared_ptr<const TokenMask> TokenGrammar::find_or_make(const GrammarRow& ro
     masks_.clear();
     num_masks_ = 0;
   }
-  masks_[key_of(row)].push_back({lengths, mask});
+  masks_[key_but_numbers(row)].push_back({std::move(extent), mask});
   ++num_masks_;
   return mask;
 }
@@ -77,7 +77,8 @@ TokenGrammar::Closable TokenGrammar::make_closable(const GrammarRow& row, int nu
   if (!shorter && way.empty()) return {legal, {}};
   auto mask = std::make_shared<TokenMask>(*legal);
   // Behind a token there must be room for the rest and the end token.
-  closing().keep_closable(row, key_of(row), num_left - 2, *mask);
+  // Counts beyond the largest that is asked for are alike.
+  closing().keep_closable(row, key_of_row(row, largest_count_ + 1), num_left - 2, *mask);
   // The way that is known may be a better one than is found from behind its first token.
   if (!way.empty()) {
     (*mask)[static_cast<std::size_t>(way.front()) / 32] |= 1u << (way.front() % 32);

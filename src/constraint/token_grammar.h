@@ -60,11 +60,9 @@ class TokenGrammar {
 
  private:
   struct Entry {
-    WalkInterval lengths;
+    WalkExtent extent;
     std::shared_ptr<const TokenMask> mask;
   };
-
-  std::string key_of(const GrammarRow& row) const;
 
   const Grammar grammar_;
   const std::shared_ptr<const VocabularyTrie> vocabulary_;

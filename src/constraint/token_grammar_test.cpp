@@ -63,6 +63,8 @@ const char* const kSchemas[] = {
         {"type": "null"}]})",
     R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"a": {"type": "array",
         "items": {"$ref": "#/$defs/t"}}}, "additionalProperties": false, "maxProperties": 1}}})",
+    R"({"type": "array", "items": {"type": "array", "items": {"enum": ["", true]}, "minItems": 1, "maxItems": 3},
+        "minItems": 2, "maxItems": 6})",
     R"({"type": "string", "format": "date"})",
     R"({"type": "object", "properties": {"a\"": {"type": "null"}, "a\\": {"type": "null"}, "e/": {"const": 1},
         "name": {"const": "\"\\"}}, "required": ["e/"], "additionalProperties": false})",
@@ -125,6 +127,35 @@ TEST_F(TokenGrammarTest, LongStringsShareTheirMasks) {
     ASSERT_TRUE(advance(grammar->grammar(), row, 'a'));
   }
   EXPECT_LT(grammar->num_masks(), 40u);
+}
+
+// Of a list of up to 40 items those in the middle have the same tokens: none of them may be the last, and each may be. What a list
+// within it holds says nothing of that.
+TEST_F(TokenGrammarTest, ItemsInTheMiddleOfAListShareTheirMasks) {
+  const auto grammar = make(
+      R"({"type": "array", "items": {"type": "array", "items": {"type": "null"}, "maxItems": 9}, "maxItems": 40})");
+  GrammarRow row = begin_row(grammar->grammar());
+  const auto take = [&](std::string_view text) {
+    for (const char byte : text) {
+      (void)grammar->find_or_make(row);
+      ASSERT_TRUE(advance(grammar->grammar(), row, static_cast<std::uint8_t>(byte)));
+    }
+  };
+  take("[[null,null]");
+  std::size_t num_by_fifth = 0;
+  for (int item = 2; item <= 40; ++item) {
+    take(",[null,null]");
+    if (item == 5) num_by_fifth = grammar->num_masks();
+    if (item == 35) {
+      EXPECT_EQ(grammar->num_masks(), num_by_fifth);
+    }
+  }
+  const auto last = grammar->find_or_make(row);
+  EXPECT_GT(grammar->num_masks(), num_by_fifth);
+  for (const std::int32_t token : by_brute_force(*grammar, row)) {
+    EXPECT_EQ(vocabulary_->bytes_of(token).find(','), std::string_view::npos);
+    EXPECT_TRUE(is_set(*last, token));
+  }
 }
 
 TEST_F(TokenGrammarTest, AConstraintWalksASequenceToItsEnd) {

@@ -15,7 +15,8 @@ int Grammar::largest_count() const {
 std::size_t Grammar::bytes() const {
   return edges.size() * sizeof(GrammarEdge) + may_end.size() +
          actions.size() * sizeof(GrammarAction) + conditions.size() * sizeof(GrammarCondition) +
-         name_sets.size() * sizeof(NameSet) + next_states.size() * sizeof(std::uint16_t);
+         name_sets.size() * sizeof(NameSet) + next_states.size() * sizeof(std::uint16_t) +
+         character_loops.size() * sizeof(CharacterLoops);
 }
 
 GrammarTables tables_of(const Grammar& grammar) {
@@ -26,6 +27,7 @@ GrammarTables tables_of(const Grammar& grammar) {
           .conditions = grammar.conditions.data(),
           .name_sets = grammar.name_sets.data(),
           .next_states = grammar.next_states.data(),
+          .character_loops = grammar.character_loops.data(),
           .num_classes = grammar.num_classes,
           .start = grammar.start,
           .root_table = grammar.root_table};

@@ -41,7 +41,8 @@ struct Grammar {
   std::vector<GrammarAction> actions;  // [0] is none
   std::vector<GrammarCondition> conditions;
   std::vector<NameSet> name_sets;
-  std::vector<std::uint16_t> next_states;  // lists of states, one entry for each result
+  std::vector<std::uint16_t> next_states;       // lists of states, one entry for each result
+  std::vector<CharacterLoops> character_loops;  // [num_states], find_character_loops()
 
   std::size_t bytes() const;
   // No condition tells larger counts of members or items apart.

@@ -236,6 +236,7 @@ StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
   grammar.conditions = conditions_;
   grammar.name_sets = name_sets_;
   for (const BuildState state : next_states_) grammar.next_states.push_back(number[state]);
+  grammar.character_loops = find_character_loops(grammar);
   return grammar;
 }
 

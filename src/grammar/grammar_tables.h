@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "grammar/character_kinds.h"
 #include "grammar/grammar_limits.h"
 
 namespace gapless {
@@ -79,6 +80,7 @@ struct GrammarTables {
   const GrammarCondition* conditions = nullptr;
   const NameSet* name_sets = nullptr;
   const std::uint16_t* next_states = nullptr;
+  const CharacterLoops* character_loops = nullptr;
   std::int32_t num_classes = 0;
   std::uint16_t start = 0;
   std::uint16_t root_table = 0;

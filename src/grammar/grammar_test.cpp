@@ -645,6 +645,156 @@ TEST(GrammarTest, LoopsOfAStateAreTheGrammarsEdges) {
   for (const int number : num_kinds) EXPECT_GT(number, 20);
 }
 
+// One character of so many bytes as UTF-8 writes it.
+std::string utf8(std::uint32_t code_point) {
+  const auto byte = [](std::uint32_t value) { return static_cast<char>(value); };
+  const auto continuation = [&](int shift) { return byte(0x80 | (code_point >> shift & 0x3F)); };
+  if (code_point < 0x80) return {byte(code_point)};
+  if (code_point < 0x800) return {byte(0xC0 | code_point >> 6), continuation(0)};
+  if (code_point < 0x10000) {
+    return {byte(0xE0 | code_point >> 12), continuation(6), continuation(0)};
+  }
+  return {byte(0xF0 | code_point >> 18), continuation(12), continuation(6), continuation(0)};
+}
+
+TEST(GrammarTest, SummariesSayWhatTextsConsistOf) {
+  EXPECT_EQ(summary_of("").kinds(), 0u);
+  EXPECT_EQ(summary_of("z9").kinds(), kind_of_ascii('g') | kind_of_ascii('0'));
+  EXPECT_NE(kind_of_ascii('a'), kind_of_ascii('g'));
+  EXPECT_NE(kind_of_ascii('\n'), kind_of_ascii('\t'));
+  EXPECT_EQ(summary_of("z9").num_characters(), 2);
+  EXPECT_EQ(summary_of("z9").first_byte(), 'z');
+  const TextSummary mixed = summary_of("é中😂é");
+  EXPECT_EQ(mixed.kinds(), kLongCharacter);
+  EXPECT_EQ(mixed.num_characters(), 4);
+  EXPECT_EQ(mixed.first_byte(), 0xC3);
+  EXPECT_EQ(mixed.second_byte(), 0xA9);
+  EXPECT_EQ(summary_of("x").second_byte(), 'x');
+  EXPECT_EQ(summary_of(std::string(255, 'a')).kinds(), kind_of_ascii('a'));
+  EXPECT_EQ(summary_of(std::string(255, 'a')).num_characters(), 255);
+  for (const std::string& text : std::vector<std::string>{
+           "\x80", "a\xe4\xb8", "\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80",
+           "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff", "\xc3\xa9\xa9", std::string(256, 'a')}) {
+    EXPECT_NE(summary_of(text).kinds() & kBrokenText, 0u) << text;
+  }
+}
+
+// Of every state: a character of a kind that leads back there does so, whatever the length, and counts if it is said to.
+TEST(GrammarTest, CharactersThatLeadBackAreTheGrammarsEdges) {
+  const Grammar grammars[] = {
+      schema(R"({"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 5}})"),
+      schema(R"({"type": "array", "items": {"type": "string"}})"),
+      schema(R"({"pattern": "^[a-f]*[^é]*[^中]*[^😂]*[^5]*[^z]*$"})"),
+      schema(R"({"type": "object", "properties": {"a": {"pattern": "^[a-z]*é+$"}}})"),
+      schema(R"({"type": "object"})"),
+      compile_regex("([a-z]|é|中)*[0-9 ]*").value()};
+  std::vector<std::uint32_t> code_points;
+  for (std::uint32_t point = 0; point < 0x10000; ++point) {
+    if (point < 0xD800 || point > 0xDFFF) code_points.push_back(point);
+  }
+  for (std::uint32_t point = 0x10000; point <= 0x10FFFF; point += 61) code_points.push_back(point);
+  code_points.push_back(0x1F602);
+  code_points.push_back(0x10FFFF);
+  std::vector<std::pair<std::string, CharacterKinds>> characters;
+  for (const std::uint32_t point : code_points) {
+    characters.emplace_back(utf8(point), summary_of(utf8(point)).kinds());
+  }
+  int num_counting = 0, num_long = 0, num_not_long = 0, num_illegal = 0;
+  for (const Grammar& grammar : grammars) {
+    const GrammarTables tables = tables_of(grammar);
+    for (int state = 0; state < grammar.num_states; ++state) {
+      const CharacterLoops& loops = grammar.character_loops[static_cast<std::size_t>(state)];
+      if (loops.kinds == 0) continue;
+      EXPECT_EQ((loops.kinds | loops.illegal) & kBrokenText, 0u);
+      num_counting += loops.counts;
+      ++((loops.kinds & kLongCharacter) != 0 ? num_long : num_not_long);
+      for (const auto& [text, kind] : characters) {
+        const bool leads_back = (kind & loops.kinds) != 0, is_illegal = (kind & loops.illegal) != 0;
+        if (!leads_back && !is_illegal) continue;
+        ASSERT_NE(leads_back, is_illegal);
+        num_illegal += is_illegal ? 1 : 0;
+        for (const std::int32_t length : {0, 4, 5, 24}) {
+          GrammarRow row = begin_row(grammar);
+          row.state = static_cast<std::uint16_t>(state);
+          row.length = length;
+          GrammarRow at_once = row;
+          const bool legal = std::all_of(text.begin(), text.end(), [&](char byte) {
+            return take_byte(tables, row, static_cast<std::uint8_t>(byte));
+          });
+          ASSERT_EQ(leads_back && take_characters(loops, at_once, 1), legal)
+              << "state " << state << ": " << text;
+          if (!legal) continue;
+          ASSERT_EQ(row.state, state) << text;
+          ASSERT_EQ(row.length, at_once.length) << text;
+          ASSERT_EQ(row.depth, 0);
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_counting, 4);
+  EXPECT_GT(num_long, 4);
+  EXPECT_GT(num_not_long, 4);
+  EXPECT_GT(num_illegal, 1000);
+}
+
+// A text's own way: at once where it can be, byte by byte where not, with the same end.
+TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
+  const Grammar grammars[] = {
+      schema(R"({"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 9}})"),
+      schema(
+          R"({"type": "object", "properties": {"ab": {"type": "string"}, "中b": {"pattern": "^a*é[a-z中]*$"}}})")};
+  const std::string_view pieces[] = {"a", "b",  "Z", "7",  " ",    "é",        "中",
+                                     "😂", "\"", ",", ":",  "\\n",  "\n",       "[",
+                                     "]", "{",  "}", "ab", "\xe4", "\xb8\xad", "\": \""};
+  struct Text {
+    std::string_view bytes;
+    int num_bytes;
+    TextSummary summary;
+    std::uint8_t byte(int i) const {
+      return static_cast<std::uint8_t>(bytes[static_cast<std::size_t>(i)]);
+    }
+  };
+  std::mt19937 random(3);
+  constexpr std::string_view kAnswers[] = {"[\"ab中😂 7\",  \"\\u00e9éa\"]",
+                                           "{\"ab\": \"x中é\", \"中b\" : \"aé中z\", \"o\": 1}"};
+  int num_at_once = 0, num_by_bytes = 0, num_illegal_at_once = 0;
+  for (int trial = 0; trial < 40'000; ++trial) {
+    for (std::size_t g = 0; g < std::size(grammars); ++g) {
+      const Grammar& grammar = grammars[g];
+      const GrammarTables tables = tables_of(grammar);
+      GrammarRow row = begin_row(grammar);
+      for (const char byte : kAnswers[g].substr(0, random() % kAnswers[g].size())) {
+        ASSERT_TRUE(advance(grammar, row, static_cast<std::uint8_t>(byte)));
+      }
+      std::string bytes;
+      for (unsigned n = 1 + random() % 6; n > 0; --n) bytes += pieces[random() % std::size(pieces)];
+      if (random() % 4 == 0) bytes = pieces[random() % std::size(pieces)];
+      GrammarRow by_bytes = row;
+      const bool legal = std::all_of(bytes.begin(), bytes.end(), [&](char byte) {
+        return take_byte(tables, by_bytes, static_cast<std::uint8_t>(byte));
+      });
+      GrammarRow taken = row;
+      const StateLoops loops = find_loops(tables, row.state);
+      const Text text{bytes, static_cast<int>(bytes.size()), summary_of(bytes)};
+      const LoopByte kind =
+          take_at_once(grammar.character_loops[row.state], loops, text.summary, taken);
+      num_at_once += kind == LoopByte::kStays ? 1 : 0;
+      num_illegal_at_once += kind == LoopByte::kIllegal ? 1 : 0;
+      bool is_taken = kind == LoopByte::kStays;
+      if (kind == LoopByte::kLeadsAway) is_taken = take_text(tables, loops, taken, text);
+      ASSERT_EQ(is_taken, legal) << bytes;
+      if (!legal) continue;
+      num_by_bytes += kind == LoopByte::kLeadsAway ? 1 : 0;
+      ASSERT_EQ(taken.state, by_bytes.state) << bytes;
+      ASSERT_EQ(taken.length, by_bytes.length) << bytes;
+      ASSERT_EQ(taken.depth, by_bytes.depth) << bytes;
+    }
+  }
+  EXPECT_GT(num_at_once, 500);
+  EXPECT_GT(num_by_bytes, 500);
+  EXPECT_GT(num_illegal_at_once, 500);
+}
+
 // A list that a trial opens begins anew: what it holds says nothing of the one that was closed in its place.
 TEST(GrammarTest, ATrialNotesNoCountsOfListsThatItOpens) {
   const Grammar grammar = schema(R"({"type": "array", "items": {"type": "array", "maxItems": 9}})");

@@ -1,6 +1,7 @@
 // The walk of many texts that begin in one state of a grammar. Bytes that lead back to that state, such as the characters of a
-// string, take one look into a small table in place of the grammar's; so do those that are illegal there. The same function for the
-// CPU kernels and the CUDA kernels.
+// string, take one look into a small table in place of the grammar's; so do those that are illegal there. And where all characters of
+// a text lead back to a state, the text takes one look (character_kinds.h). The same functions for the CPU kernels and the CUDA
+// kernels.
 #pragma once
 
 #include <cstdint>
@@ -83,6 +84,54 @@ GAPLESS_HOST_DEVICE inline bool take_byte(const GrammarTables& g, const StateLoo
     if (kind != LoopByte::kLeadsAway) return kind != LoopByte::kIllegal;
   }
   return take_byte(g, row, byte);
+}
+
+// So many whole characters that lead back to the row's state. False: illegal.
+template <typename Row>
+GAPLESS_HOST_DEVICE inline bool take_characters(const CharacterLoops& loops, Row& row,
+                                                std::int32_t num_characters) {
+  if (loops.counts == 0) return true;
+  row.length += num_characters;
+  return loops.most < 0 || row.length_at_most(loops.most);
+}
+
+// What one look at a text says of it in the loops' state, whose characters' loops `here` are. kLeadsAway: take_text knows, and the row
+// is as it was. kStays: all of it is taken.
+template <typename Row>
+GAPLESS_HOST_DEVICE inline LoopByte take_at_once(const CharacterLoops& here,
+                                                 const StateLoops& loops, TextSummary text,
+                                                 Row& row) {
+  if (text.kinds() == 0) return LoopByte::kIllegal;
+  if (here.hold(text)) {
+    return take_characters(here, row, text.num_characters()) ? LoopByte::kStays
+                                                             : LoopByte::kIllegal;
+  }
+  // Blanks and a word, where words are illegal: characters that lead back, and then one that is illegal.
+  if ((text.kinds() & ~(here.kinds | here.illegal)) == 0) return LoopByte::kIllegal;
+  const LoopByte first = loops.bytes[text.first_byte()], second = loops.bytes[text.second_byte()];
+  const bool is_illegal = first == LoopByte::kIllegal ||
+                          (first != LoopByte::kLeadsAway && second == LoopByte::kIllegal);
+  return is_illegal ? LoopByte::kIllegal : LoopByte::kLeadsAway;
+}
+
+// All bytes of a text: byte(i), num_bytes and `summary`, of which take_at_once did not know. False: illegal, and the row is undefined.
+template <typename Row, typename Text>
+GAPLESS_HOST_DEVICE inline bool take_text(const GrammarTables& g, const StateLoops& loops, Row& row,
+                                          const Text& text) {
+  std::uint16_t looked_at = loops.state;
+  int num_left = text.summary.num_characters();
+  for (int i = 0; i < text.num_bytes; ++i) {
+    const std::uint8_t byte = text.byte(i);
+    const bool begins_character = (byte & 0xC0) != 0x80;
+    if (begins_character && row.state != looked_at) {
+      looked_at = row.state;
+      const CharacterLoops here = g.character_loops[row.state];
+      if (here.hold(text.summary)) return take_characters(here, row, num_left);
+    }
+    if (begins_character) --num_left;
+    if (!take_byte(g, loops, row, byte)) return false;
+  }
+  return text.num_bytes > 0;
 }
 
 }  // namespace gapless

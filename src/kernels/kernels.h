@@ -599,6 +599,7 @@ struct TokenTexts {
   // [vocab]: the first eight bytes of each token once more, the first in the lowest bits, zeros behind its end. Most tokens need
   // only these, and need not wait for where their bytes are.
   const std::uint64_t* heads = nullptr;
+  const TextSummary* summaries = nullptr;  // [vocab]
   int vocab = 0;
   std::int32_t eos_id = 0;  // ends an answer
 };

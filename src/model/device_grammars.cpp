@@ -34,14 +34,15 @@ Table table_of(const Values& values, const T*& to) {
   return {std::as_bytes(std::span(values)), reinterpret_cast<const void**>(&to)};
 }
 
-std::array<Table, 7> list_tables(const Grammar& grammar, GrammarTables& tables) {
+std::array<Table, 8> list_tables(const Grammar& grammar, GrammarTables& tables) {
   return {table_of(grammar.class_of, tables.class_of),
           table_of(grammar.edges, tables.edges),
           table_of(grammar.may_end, tables.may_end),
           table_of(grammar.actions, tables.actions),
           table_of(grammar.conditions, tables.conditions),
           table_of(grammar.name_sets, tables.name_sets),
-          table_of(grammar.next_states, tables.next_states)};
+          table_of(grammar.next_states, tables.next_states),
+          table_of(grammar.character_loops, tables.character_loops)};
 }
 
 std::size_t bytes_on_device(const Grammar& grammar) {
@@ -79,11 +80,13 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   std::int32_t* first_dev = nullptr;
   std::uint8_t* bytes_dev = nullptr;
   std::uint64_t* heads_dev = nullptr;
+  TextSummary* summaries_dev = nullptr;
   const auto carve = [&](BumpLayout layout) {
     grammars_ = layout.take_array<GrammarTables>(kMaxDeviceGrammars);
     first_dev = layout.take_array<std::int32_t>(packed.first.size());
     bytes_dev = layout.take_array<std::uint8_t>(std::max<std::size_t>(packed.bytes.size(), 1));
     heads_dev = layout.take_array<std::uint64_t>(packed.heads.size());
+    summaries_dev = layout.take_array<TextSummary>(packed.summaries.size());
     params_.grammar_rows = layout.take_array<GrammarRow>(num_rows);
     params_.cache.entries = layout.take_array<GrammarMaskEntry>(kNumEntries);
     params_.cache.masks = layout.take_array<std::uint32_t>(kNumEntries * num_words);
@@ -103,14 +106,19 @@ Status DeviceGrammars::allocate(Device& device, const std::vector<std::string>& 
   GAPLESS_ASSIGN_OR_RETURN(turns_pinned_,
                            device.allocate_pinned(kGrammarCacheSets * sizeof(std::uint32_t)));
   params_.grammars = grammars_;
-  params_.texts = {
-      .first = first_dev, .bytes = bytes_dev, .heads = heads_dev, .vocab = vocab, .eos_id = eos_id};
+  params_.texts = {.first = first_dev,
+                   .bytes = bytes_dev,
+                   .heads = heads_dev,
+                   .summaries = summaries_dev,
+                   .vocab = vocab,
+                   .eos_id = eos_id};
   params_.cache.num_sets = kGrammarCacheSets;
   params_.mask_stride = static_cast<int>(num_words);
   GAPLESS_RETURN_IF_ERROR(stream_->fill_bytes(memory_.data(), 0, total_bytes));
   GAPLESS_RETURN_IF_ERROR(upload_.copy(first_dev, bytes_of(packed.first)));
   GAPLESS_RETURN_IF_ERROR(upload_.copy(bytes_dev, bytes_of(packed.bytes)));
   GAPLESS_RETURN_IF_ERROR(upload_.copy(heads_dev, bytes_of(packed.heads)));
+  GAPLESS_RETURN_IF_ERROR(upload_.copy(summaries_dev, bytes_of(packed.summaries)));
   GAPLESS_RETURN_IF_ERROR(upload_.finish());
   upload_.set_timeout(kUploadTimeoutNs);
   return ok_status();

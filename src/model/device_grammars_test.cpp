@@ -77,6 +77,9 @@ TEST_F(DeviceGrammarsTest, TablesGoUpOnceAndAreWalkedThere) {
   EXPECT_EQ(texts.heads['x'], std::uint64_t{'x'});
   EXPECT_EQ(texts.heads[128], 0x3736353433323130u) << "01234567";
   EXPECT_EQ(texts.heads[139], 0u);
+  EXPECT_EQ(texts.summaries['x'].word, summary_of("x").word);
+  EXPECT_EQ(texts.summaries[128].num_characters(), 20);
+  EXPECT_EQ(texts.summaries[139].kinds(), 0u);
 }
 
 TEST_F(DeviceGrammarsTest, WhatNobodyHoldsMakesRoomTheLongestUnusedFirst) {

@@ -20,6 +20,19 @@ using Mask = std::vector<std::uint32_t>;
 constexpr std::int32_t kEos = 5;
 constexpr std::uint32_t kPoisonWord = 0xFFFFFFFFu;
 
+// Characters of one byte to four, ends of strings, and what is no whole character.
+std::string mixed_text(std::mt19937& random) {
+  constexpr const char* kPieces[] = {
+      "a", "Z",   "7",  " ",        "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x98\x82", "\"",
+      ",", "\\n", "\n", "\xe4\xb8", "\xbd",     "\xed\xa0\x80", "\xf4\x90\x80\x80"};
+  constexpr unsigned kNumWhole = 7;
+  std::string text;
+  for (unsigned n = 1 + random() % 9; n > 0; --n) {
+    text += kPieces[random() % (random() % 4 == 0 ? std::size(kPieces) : kNumWhole)];
+  }
+  return text;
+}
+
 // Special tokens without bytes, every byte, and pieces that open, close and end several things at once.
 std::vector<std::string> test_vocabulary(int num_more) {
   std::vector<std::string> texts(8);
@@ -63,6 +76,10 @@ std::vector<std::string> test_vocabulary(int num_more) {
   }
   std::mt19937 random(7);
   for (int i = 0; i < num_more; ++i) {
+    if (i % 3 == 0) {
+      texts.push_back(mixed_text(random));
+      continue;
+    }
     std::string text;
     for (unsigned n = 1 + random() % 9; n > 0; --n) text += static_cast<char>('a' + random() % 26);
     texts.push_back(text);
@@ -83,6 +100,7 @@ class GrammarMasksTest : public KernelsTest {
     first_dev_ = upload(packed.first);
     bytes_dev_ = upload(packed.bytes);
     heads_dev_ = upload(packed.heads);
+    summaries_dev_ = upload(packed.summaries);
     vocabulary_ = std::make_unique<VocabularyTrie>(std::move(texts));
     num_words_ = static_cast<std::size_t>(vocabulary_->vocab() + 31) / 32;
   }
@@ -104,6 +122,7 @@ class GrammarMasksTest : public KernelsTest {
     place(g.conditions, tables.conditions);
     place(g.name_sets, tables.name_sets);
     place(g.next_states, tables.next_states);
+    place(g.character_loops, tables.character_loops);
     tables_.push_back(tables);
   }
   void add_schema(std::string_view text) { add_grammar(compile_json_schema(text)); }
@@ -159,6 +178,7 @@ class GrammarMasksTest : public KernelsTest {
             .texts = {.first = first_dev_.as<std::int32_t>(),
                       .bytes = bytes_dev_.as<std::uint8_t>(),
                       .heads = heads_dev_.as<std::uint64_t>(),
+                      .summaries = summaries_dev_.as<TextSummary>(),
                       .vocab = vocabulary_->vocab(),
                       .eos_id = kEos},
             .cache = {.entries = entries_dev_.as<GrammarMaskEntry>(),
@@ -277,8 +297,8 @@ class GrammarMasksTest : public KernelsTest {
   std::vector<std::int32_t> seats_;
   std::vector<RowState> states_;
   std::vector<GrammarRow> places_;  // as the host knows them
-  Buffer first_dev_, bytes_dev_, heads_dev_, rows_dev_, entries_dev_, masks_dev_, bounded_dev_,
-      turns_dev_, locks_dev_, arrivals_dev_;
+  Buffer first_dev_, bytes_dev_, heads_dev_, summaries_dev_, rows_dev_, entries_dev_, masks_dev_,
+      bounded_dev_, turns_dev_, locks_dev_, arrivals_dev_;
 };
 
 TEST_F(GrammarMasksTest, EveryStepOfRandomAnswersHasTheHostsTokens) {
@@ -320,12 +340,14 @@ TEST_F(GrammarMasksTest, AFullBatch) {
   walk(*kernels_, 12);
 }
 
-// So many new places at once that who walks has many parts of the vocabulary.
+// So many new places at once that who walks has many parts of the vocabulary; and at the last grammar's places all tokens of letters
+// lead away.
 TEST_F(GrammarMasksTest, AFullBatchOfALargeVocabulary) {
   use_vocabulary(test_vocabulary(51'200 - 299));
   add_all_grammars();
+  add_grammar(compile_regex("([a-z][a-z])+"));
   std::vector<std::int32_t> grammar_of;
-  for (std::int32_t i = 0; i < kMaxSeats; ++i) grammar_of.push_back(i % 8);
+  for (std::int32_t i = 0; i < kMaxSeats; ++i) grammar_of.push_back(i % 9);
   use_cache(2);
   use_rows(grammar_of);
   for (int step = 0; step < 3; ++step) {

@@ -16,15 +16,24 @@ using Probe = GrammarProbe<kMaxGrammarDepth + 1>;
 
 constexpr int kWordsPerTask = 64;  // of a mask
 
+// For take_text.
+struct TokenText {
+  const std::uint8_t* bytes;
+  int num_bytes;
+  TextSummary summary;
+
+  std::uint8_t byte(int i) const { return bytes[i]; }
+};
+
 bool take_token(const GrammarTables& grammar, const StateLoops& loops, const TokenTexts& texts,
                 std::int32_t token, Probe& probe) {
-  const std::int32_t begin = texts.first[token], end = texts.first[token + 1];
-  if (begin == end) return false;
   probe.again();
-  for (std::int32_t i = begin; i < end; ++i) {
-    if (!take_byte(grammar, loops, probe, texts.bytes[i])) return false;
-  }
-  return true;
+  const TextSummary summary = texts.summaries[token];
+  const LoopByte kind = take_at_once(grammar.character_loops[loops.state], loops, summary, probe);
+  if (kind != LoopByte::kLeadsAway) return kind == LoopByte::kStays;
+  const std::int32_t begin = texts.first[token];
+  return take_text(grammar, loops, probe,
+                   TokenText{texts.bytes + begin, texts.first[token + 1] - begin, summary});
 }
 
 // What else tokens were found to depend on.

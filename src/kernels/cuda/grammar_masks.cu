@@ -37,8 +37,8 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kPartWords = 32;
 constexpr int kPartTokens = kPartWords * 32;
 constexpr int kWordsPerWarp = kPartWords / kWarps;
-// Parts of which the tokens that need the grammar's tables are walked together, so that there are enough of them.
-constexpr int kPartsAtOnce = 4;
+// Tokens that need the grammar's tables are walked when there are so many, so that all threads have one.
+constexpr int kMaxAway = 4 * kPartTokens;
 // With so many blocks on each of an H200's 132 multiprocessors walkers and the finders of 64 rows are there at once.
 constexpr int kBlocksPerMultiprocessor = 4;
 constexpr int kMaxWalkers = 400;
@@ -49,30 +49,22 @@ constexpr int kOwnFrames = 4;
 using OwnProbe = GrammarProbe<kOwnFrames>;
 using WholeProbe = GrammarProbe<kMaxGrammarDepth + 1>;
 
-// The bytes of one token, of which the first are in registers.
+// One token, for take_text. The first of its bytes are in registers.
 struct TokenText {
-  std::uint64_t head = 0;
-  int begin = 0, num_bytes = 0;
+  const std::uint8_t* bytes;
+  std::uint64_t head;
+  int num_bytes;
+  TextSummary summary;
 
-  __device__ std::uint8_t byte(const TokenTexts& texts, int i) const {
-    return i < kTokenHeadBytes ? static_cast<std::uint8_t>(head >> 8 * i) : texts.bytes[begin + i];
+  __device__ std::uint8_t byte(int i) const {
+    return i < kTokenHeadBytes ? static_cast<std::uint8_t>(head >> 8 * i) : bytes[i];
   }
 };
 
-// `token` may be past the end: no text.
 __device__ TokenText load_text(const TokenTexts& texts, int token) {
-  if (token >= texts.vocab) return {};
   const int begin = texts.first[token];
-  return {texts.heads[token], begin, texts.first[token + 1] - begin};
-}
-
-template <typename Row>
-__device__ bool take_text(const GrammarTables& grammar, const StateLoops& loops,
-                          const TokenTexts& texts, const TokenText& text, Row& row) {
-  for (int i = 0; i < text.num_bytes; ++i) {
-    if (!take_byte(grammar, loops, row, text.byte(texts, i))) return false;
-  }
-  return true;
+  return {texts.bytes + begin, texts.heads[token], texts.first[token + 1] - begin,
+          texts.summaries[token]};
 }
 
 constexpr int kRowWords = sizeof(GrammarRow) / 4;
@@ -441,32 +433,23 @@ __device__ int take_place(int& counter, bool wants) {
 // What a block notes of its parts of the vocabulary.
 struct Notes {
   int num_away;
-  std::uint16_t away[kPartsAtOnce * kPartTokens];  // tokens that lead away from the row's state
-  int num_bounded;
-  BoundedToken bounded[kMaxBoundedTokens];  // of those that there are
+  std::int32_t away[kMaxAway];  // tokens that lead away from the row's state
+  int num_bounded;              // where they are too many, not all are counted
+  BoundedToken bounded[kMaxBoundedTokens];
 };
 
 // The warp's threads, each with a token that has a way at some lengths, or without one. Whether it is legal at the row's length.
 __device__ bool note_token(Notes& notes, WalkInterval& same, int token, bool has_way,
                            const WalkInterval& lengths, int length) {
   const bool is_bounded = has_way && lengths.is_bounded();
-  const int at = take_place(notes.num_bounded, is_bounded);
+  // The length decides about most tokens of a string of bounded length.
+  const bool has_room = *static_cast<volatile int*>(&notes.num_bounded) <= kMaxBoundedTokens;
+  const int at = take_place(notes.num_bounded, is_bounded && has_room);
   if (is_bounded) {
-    if (at < kMaxBoundedTokens) notes.bounded[at] = {token, lengths};
+    if (has_room && at < kMaxBoundedTokens) notes.bounded[at] = {token, lengths};
     same.narrow_to_side(lengths, length);
   }
   return has_way && lengths.contains(length);
-}
-
-// Whether a text has a way that stays in the loops' state; kLeadsAway: other tables say. For which lengths goes to `run`.
-__device__ LoopByte take_loops(const StateLoops& loops, const TokenTexts& texts,
-                               const TokenText& text, TrialLength& run) {
-  LoopByte kind = text.num_bytes > 0 ? LoopByte::kStays : LoopByte::kIllegal;
-  for (int i = 0; i < text.num_bytes; ++i) {
-    kind = take_loop(loops, run, text.byte(texts, i));
-    if (kind == LoopByte::kIllegal || kind == LoopByte::kLeadsAway) break;
-  }
-  return kind;
 }
 
 // One member of those that share a row's vocabulary: it walks every num_members-th part.
@@ -474,17 +457,14 @@ struct Member {
   int index, num_members, num_parts;  // num_parts: of the vocabulary
 
   __device__ int num_own() const { return (num_parts - 1 - index) / num_members + 1; }
-  // Its tokens, counted over its own parts.
-  __device__ int token(int at) const {
-    return (index + at / kPartTokens * num_members) * kPartTokens + at % kPartTokens;
-  }
+  // The first token of its own-th part.
+  __device__ int first_token(int own) const { return (index + own * num_members) * kPartTokens; }
 };
 
-// The tokens that were noted because they lead away from the row's state, counted from the member's token `first`.
+// The tokens that were noted because they lead away from the row's state.
 __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& grammar,
                           const StateLoops& loops, const GrammarRow& place, std::int64_t k,
-                          const Member& member, int first, std::uint32_t* mask, Notes& notes,
-                          WalkInterval& same) {
+                          std::uint32_t* mask, Notes& notes, WalkInterval& same) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   GrammarSearch& search = p.searches[k];
@@ -492,17 +472,17 @@ __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& gram
   probe.begin(place, search.counts);
   for (int at = warp * kWarp; at < notes.num_away; at += kThreads) {
     const bool is_one = at + lane < notes.num_away;
-    const int token = member.token(first + (is_one ? notes.away[at + lane] : 0));
+    const int token = notes.away[is_one ? at + lane : 0];
     const TokenText text = load_text(p.texts, token);
     probe.again();
-    bool has_way = is_one && take_text(grammar, loops, p.texts, text, probe);
+    bool has_way = is_one && take_text(grammar, loops, probe, text);
     WalkInterval lengths = probe.lengths;
     for (unsigned left = __ballot_sync(kFullWarp, is_one && probe.overflowed); left != 0;
          left &= left - 1) {
       if (lane == __ffs(static_cast<int>(left)) - 1) {
         WholeProbe& again = reinterpret_cast<WholeProbe*>(raw_probes)[warp];
         again.begin(place, search.counts);
-        has_way = take_text(grammar, loops, p.texts, text, again);
+        has_way = take_text(grammar, loops, again, text);
         lengths = again.lengths;
       }
       __syncwarp();
@@ -513,46 +493,50 @@ __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& gram
   }
 }
 
-// The tokens of the member's own-th part that begin illegally or stay in the row's state; the others are noted, counted from the
-// member's token `first`.
-__device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& grammar,
-                           const StateLoops& loops, const GrammarRow& place, const Member& member,
-                           int own, int first, std::uint32_t* mask, Notes& notes,
-                           WalkInterval& same) {
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const auto at_of = [&](int n) { return own * kPartTokens + (n * kWarps + warp) * 32 + lane; };
-  TokenText texts[kWordsPerWarp];
-#pragma unroll
-  for (int n = 0; n < kWordsPerWarp; ++n) texts[n] = load_text(p.texts, member.token(at_of(n)));
+// The summaries of one part's tokens, shared out among the block's threads: a warp has some of its words.
+struct PartTexts {
+  TextSummary own[kWordsPerWarp];
+};
+
+// Of the part at `first_token`, the n-th of this thread. It may be past the end.
+__device__ int token_of(int first_token, int n) {
+  return first_token + n * kThreads + static_cast<int>(threadIdx.x);
+}
+
+__device__ PartTexts load_part(const TokenTexts& texts, int first_token) {
+  PartTexts part;
 #pragma unroll
   for (int n = 0; n < kWordsPerWarp; ++n) {
-    const int token = member.token(at_of(n));
+    const int token = token_of(first_token, n);
+    part.own[n] = token < texts.vocab ? texts.summaries[token] : TextSummary{};
+  }
+  return part;
+}
+
+// The tokens of a part that begin illegally or stay in the row's state; the others are noted.
+__device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& grammar,
+                           const CharacterLoops& here, const StateLoops& loops,
+                           const GrammarRow& place, int first_token, const PartTexts& texts,
+                           std::uint32_t* mask, Notes& notes, WalkInterval& same) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < kWordsPerWarp; ++n) {
+    const int token = token_of(first_token, n);
     TrialLength run;
     run.begin_trial(place.length);
-    LoopByte kind = take_loops(loops, p.texts, texts[n], run);
+    LoopByte kind = take_at_once(here, loops, texts.own[n], run);
     if (token == p.texts.eos_id) {
       kind = may_end(grammar, place) ? LoopByte::kStays : LoopByte::kIllegal;
       run.begin_trial(place.length);
     }
     const bool leads_away = kind == LoopByte::kLeadsAway;
     const int to = take_place(notes.num_away, leads_away);
-    if (leads_away) notes.away[to] = static_cast<std::uint16_t>(at_of(n) - first);
+    if (leads_away) notes.away[to] = token;
     const bool legal = note_token(notes, same, token, !leads_away && kind != LoopByte::kIllegal,
                                   run.lengths, place.length);
     const unsigned bits = __ballot_sync(kFullWarp, legal);
     if (lane == 0 && token / 32 < p.mask_stride) mask[token / 32] = bits;
   }
-}
-
-// One thread, after a barrier with those whose writes it announces; see signal(). No fence of all threads: that would empty the L1
-// of a multiprocessor on which others are walking.
-__device__ unsigned arrive(unsigned& counter, unsigned count) {
-  unsigned before;
-  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(&counter), "r"(count)
-               : "memory");
-  return before;
 }
 
 // What a walker does for the k-th row whose place was not in the cache.
@@ -566,16 +550,20 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& 
   std::uint32_t* const mask = p.masks + std::int64_t{__ldcg(&search.index)} * p.mask_stride;
   const GrammarRow& place = share_row(load_row(p.grammar_rows[__ldcg(&search.row)]));
   if (threadIdx.x == 0) notes.num_away = notes.num_bounded = 0;
+  PartTexts texts = load_part(p.texts, member.first_token(0));
+  const CharacterLoops here = grammar.character_loops[place.state];
   const StateLoops& loops = share_loops(grammar, place.state);
   WalkInterval same;  // lengths with the same tokens
   const int num_own = member.num_own();
-  for (int own = 0; own < num_own; own += kPartsAtOnce) {
-    const int first = own * kPartTokens;
-    for (int n = own; n < min(own + kPartsAtOnce, num_own); ++n) {
-      walk_loops(p, grammar, loops, place, member, n, first, mask, notes, same);
-    }
-    __syncthreads();
-    walk_away(p, grammar, loops, place, k, member, first, mask, notes, same);
+  for (int own = 0; own < num_own; ++own) {
+    const int first_token = member.first_token(own);
+    const PartTexts next = load_part(p.texts, member.first_token(own + 1));
+    walk_loops(p, grammar, here, loops, place, first_token, texts, mask, notes, same);
+    texts = next;
+    // Those who noted last see all that was noted.
+    const bool is_full = *static_cast<volatile int*>(&notes.num_away) > kMaxAway - kPartTokens;
+    if (__syncthreads_or(is_full || own + 1 == num_own) == 0) continue;
+    walk_away(p, grammar, loops, place, k, mask, notes, same);
     __syncthreads();
     if (threadIdx.x == 0) notes.num_away = 0;
     __syncthreads();
@@ -596,7 +584,9 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& 
   __syncthreads();
   if (threadIdx.x == 0) {
     const auto count = static_cast<unsigned>(num_own);
-    is_last = arrive(search.num_arrived, count) + count == static_cast<unsigned>(member.num_parts);
+    // No fence of all threads: that would empty the L1 of a multiprocessor on which others are walking.
+    is_last =
+        signal_by(search.num_arrived, count) + count == static_cast<unsigned>(member.num_parts);
   }
   __syncthreads();
   if (!is_last) return;

@@ -31,6 +31,9 @@ inline namespace GAPLESS_PATH {
 // Products in 8 bits are cuBLASLt's where it has them for this GPU. Elsewhere both sides are widened,
 // which is exact: x a part of its rows at a time, and the weights lie in bfloat16 beside their 8-bit
 // copy.
+//
+// All products share one workspace, in which some of cuBLASLt's algorithms count their tiles. So no two of
+// them may run at once: not on two streams, and not in two branches of a graph (Stream::begin_branch).
 class MatrixLinear {
  public:
   static StatusOr<std::unique_ptr<MatrixLinear>> create(Device& device);

@@ -23,6 +23,15 @@ __device__ __forceinline__ void signal(unsigned& counter) {
 __device__ __forceinline__ void signal(GridCounter& counter) {
   signal(counter.count);
 }
+// By more than one, and gives back the count before.
+__device__ __forceinline__ unsigned signal_by(unsigned& counter, unsigned count) {
+  unsigned before;
+  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(&counter), "r"(count)
+               : "memory");
+  return before;
+}
 
 // One thread; others follow it through a barrier.
 __device__ __forceinline__ void wait_for_count(const unsigned& counter, unsigned target) {
