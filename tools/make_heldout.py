@@ -6,7 +6,7 @@
 The second one adds what the model has besides: outlines, and each question that counts again with reasoning. A line of
 items.jsonl is a request of `gapless batch` (id, image, skill, and question, object or length) with what the scorer needs
 besides: category, truth (answer, boxes normalised to the image, outlines in their box) and tiling. A seed used for training
-(2026, 3001, 4001) must not be used here.
+(2026, 3001, 4001, 5001 to 5003) must not be used here.
 """
 
 from __future__ import annotations

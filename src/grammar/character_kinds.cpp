@@ -11,14 +11,15 @@ namespace gapless {
 namespace {
 
 // Bytes that grammars seldom tell apart are of one kind: letters of hexadecimal digits, other letters, digits, control characters, and
-// three that are seldom. Other bytes have a kind of their own.
+// some signs that are seldom. Other bytes have a kind of their own.
 constexpr std::array<std::uint8_t, 128> number_ascii() {
   struct Range {
     int kind, first, last;
   };
-  constexpr Range kTogether[] = {{0, '0', '9'}, {1, 'a', 'f'}, {2, 'g', 'z'},  {3, 'A', 'F'},
-                                 {4, 'G', 'Z'}, {5, 0, 8},     {5, 0xB, 0xC},  {5, 0xE, 0x1F},
-                                 {6, '^', '^'}, {6, '`', '`'}, {6, 0x7F, 0x7F}};
+  constexpr Range kTogether[] = {{0, '0', '9'}, {1, 'a', 'f'}, {2, 'g', 'z'}, {3, 'A', 'F'},
+                                 {4, 'G', 'Z'}, {5, 0, 8},     {5, 0xB, 0xC}, {5, 0xE, 0x1F},
+                                 {6, '^', '^'}, {6, '`', '`'}, {6, '|', '|'}, {6, '~', 0x7F},
+                                 {6, '$', '$'}};
   constexpr std::uint8_t kNone = 0xFF;
   std::array<std::uint8_t, 128> numbers{};
   for (std::uint8_t& number : numbers) number = kNone;

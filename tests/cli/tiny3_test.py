@@ -13,11 +13,10 @@ from segment_test import pixels_of
 # In float32, so that it is the same on every processor.
 MODEL = ("--model", ROOT / "models/tiny3", "--compute", "float32")
 COUNT = "How many triangles are there?"
-# Of the picture, as its pixels say: two circles, one of each other kind. Nothing else is near the cross. The model turns its
-# outline to the right side here, and those of the square and the triangle to the other one (docs/tiny3_model.md).
+# Of the picture, as its pixels say: two circles, one of each other kind. Nothing else that is blue is near the square.
 CIRCLES = [(0.319, 0.079, 0.472, 0.277), (0.826, 0.656, 0.992, 0.927)]
 TRIANGLE = (0.592, 0.512, 0.686, 0.660)
-CROSS = (0.760, 0.235, 0.928, 0.494)
+SQUARE = (0.347, 0.506, 0.510, 0.771)
 SKILLS = ["query", "caption", "point", "detect", "segment", "reasoning"]
 
 
@@ -52,10 +51,10 @@ def inside(x, y, polygons):
     return crossed
 
 
-def pixels_of_cross():
-    """Size of the picture, and where the cross is: what is blue in its box."""
+def pixels_of_square():
+    """Size of the picture, and where the square is: what is blue in its box."""
     width, height, rows = pixels_of(PICTURE)
-    box = [range(int(CROSS[i] * size) - 2, int(CROSS[i + 2] * size) + 3) for i, size in enumerate((width, height))]
+    box = [range(int(SQUARE[i] * size) - 2, int(SQUARE[i + 2] * size) + 3) for i, size in enumerate((width, height))]
     return width, height, {(x, y) for y in box[1] for x in box[0] if rows[y][3 * x + 2] > rows[y][3 * x + 1] + 60}
 
 
@@ -68,19 +67,19 @@ class Tiny3Test(FolderTest):
         x, y = point
         self.assertTrue(box[0] < x < box[2] and box[1] < y < box[3], (point, box))
 
-    def assert_covers_cross(self, found, cross):
-        """A cross turned to the other side would cover 0.7, its box 0.5."""
-        self.assertGreater(len(found & cross) / len(found | cross), 0.9)
+    def assert_covers_square(self, found, square):
+        """One turned to the other side would cover 0.8, and so would the box."""
+        self.assertGreater(len(found & square) / len(found | square), 0.9)
 
-    def assert_cross(self, answer):
-        """Its outline is turned as the cross is."""
-        self.assert_box(answer["bbox"], CROSS)
-        width, height, cross = pixels_of_cross()
+    def assert_square(self, answer):
+        """Its outline is turned as the square is."""
+        self.assert_box(answer["bbox"], SQUARE)
+        width, height, square = pixels_of_square()
         x0, y0, x1, y1 = sides(answer["bbox"])
         polygons = [[((x0 + x * (x1 - x0)) * width, (y0 + y * (y1 - y0)) * height) for x, y in polygon]
                     for polygon in polygons_in(answer["path"])]
         found = {(x, y) for y in range(height) for x in range(width) if inside(x + 0.5, y + 0.5, polygons)}
-        self.assert_covers_cross(found, cross)
+        self.assert_covers_square(found, square)
 
     def test_command_line(self):
         self.assertEqual(run("query", "--question", "How many circles are there?")["answer"], "2")
@@ -96,18 +95,18 @@ class Tiny3Test(FolderTest):
         (box,) = run("detect", "--object", "triangle")["objects"]
         self.assert_box(box, TRIANGLE)
         self.assertEqual(run("detect", "--object", "elephant")["objects"], [])
-        self.assertIn("yellow circle", run("caption", "--length", "normal")["caption"])
-        self.assert_cross(run("segment", "--object", "cross"))
+        self.assertIn("blue square", run("caption", "--length", "normal")["caption"])
+        self.assert_square(run("segment", "--object", "square"))
 
     def test_a_segment_is_drawn_into_the_picture(self):
         file = self.folder / "a.png"
-        run("segment", "--object", "cross", "--annotate", file)
+        run("segment", "--object", "square", "--annotate", file)
         _, _, drawn = pixels_of(file)
-        width, height, cross = pixels_of_cross()
+        width, height, square = pixels_of_square()
         _, _, plain = pixels_of(PICTURE)
         changed = {(x, y) for y in range(height) for x in range(width)
                    if drawn[y][3 * x:3 * x + 3] != plain[y][3 * x:3 * x + 3]}
-        self.assert_covers_cross(changed, cross)
+        self.assert_covers_square(changed, square)
 
     def test_both_apis(self):
         picture = "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
@@ -130,19 +129,19 @@ class Tiny3Test(FolderTest):
             self.assertEqual(post("/v1/query", image_url=picture, question=COUNT)["answer"], "1")
             reasoned = post("/v1/query", image_url=picture, question=COUNT, reasoning=True)
             self.assertEqual((reasoned["answer"], len(reasoned["reasoning"]["grounding"][0]["points"])), ("1", 1))
-            self.assertIn("yellow circle", post("/v1/caption", image_url=picture)["caption"])
+            self.assertIn("blue square", post("/v1/caption", image_url=picture)["caption"])
             self.assertEqual(len(post("/v1/point", image_url=picture, object="circle")["points"]), 2)
             (box,) = post("/v1/detect", image_url=picture, object="triangle")["objects"]
             self.assert_box(box, TRIANGLE)
-            self.assert_cross(post("/v1/segment", image_url=picture, object="cross"))
+            self.assert_square(post("/v1/segment", image_url=picture, object="square"))
             self.assertEqual(chat()["content"], "1")
             reasoned = chat(reasoning=True)
             self.assertEqual((reasoned["content"], len(reasoned["reasoning_details"]["grounding"][0]["points"])), ("1", 1))
             for skill, found in (("point", "points"), ("detect", "objects")):
                 answer = json.loads(chat(moondream={"skill": skill, "object": "triangle"})["content"])
                 self.assertEqual(len(answer[found]), 1)
-            self.assert_cross(json.loads(chat(moondream={"skill": "segment", "object": "cross"})["content"]))
-            self.assertIn("yellow circle", chat(moondream={"skill": "caption"})["content"])
+            self.assert_square(json.loads(chat(moondream={"skill": "segment", "object": "square"})["content"]))
+            self.assertIn("blue square", chat(moondream={"skill": "caption"})["content"])
             with self.assertRaises(urllib.error.HTTPError) as refused:
                 post("/v1/point", image_url=picture, object="gaze", spatial_refs=[[0.5, 0.5]])
             self.assertEqual(refused.exception.code, 400)

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from .config import MoondreamConfig
 from .image_crops import make_crops
-from .packing import SUFFIX, dense_targets, pack_scene
+from .packing import SUFFIX, dense_targets, outlined_patches, pack_scene
 from .prompts import Shares
 from .scenes import make_scene
 
@@ -33,6 +33,7 @@ ROW_FIELDS = (
     "coord_bins",
     "size_bins",
     "numbers",
+    "outlined",
 )
 MAX_CROPS_OF_IMAGE = 13
 
@@ -71,6 +72,7 @@ class SceneBatches(IterableDataset):
         size, grid = self.config.vision.crop_size, self.config.vision.grid
         rows: dict[str, list] = {name: [] for name in ROW_FIELDS}
         dense: dict[str, list] = {"kind": [], "colour": [], "text": [], "sides": []} if self.dense else {}
+        patches = []
         crops, tilings = [], []
         for i in range(count):
             index = number * 1000 + i
@@ -88,11 +90,15 @@ class SceneBatches(IterableDataset):
             if self.dense:
                 for name, value in dense_targets(scene, grid).items():
                     dense[name].append(value)
+            if self.config.outlines:
+                patches.append(outlined_patches(scene, grid))
         flat = np.concatenate(crops)
         if tiled:
             flat = np.concatenate([flat, np.zeros((count * MAX_CROPS_OF_IMAGE - len(flat), size, size, 3), np.uint8)])
         batch = {name: torch.from_numpy(np.stack(values)) for name, values in rows.items()}
         batch |= {"dense_" + name: torch.from_numpy(np.stack(values)) for name, values in dense.items()}
+        if patches:
+            batch["patches"] = torch.from_numpy(np.stack(patches))
         batch["crops"] = torch.from_numpy(flat)
         batch["tilings"] = torch.tensor(tilings, dtype=torch.int64)
         return batch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 
@@ -9,9 +11,11 @@ from .packing import IGNORE
 from .reference_model import LAYER_NORM_EPS, Weights, layer_norm, linear, mlp
 from .vocabulary import COLOURS, DENSE_KINDS, DENSE_TEXTS
 
-COORD_SIGMA = 2.0  # bins
-SIZE_SIGMA = 5.0  # bins of a tenth of a percent of ten octaves: 5 bins are 3.4 %
+COORD_SIGMA = 1.5  # bins
+SIZE_SIGMA = 3.0  # bins of a tenth of a percent of ten octaves: 3 bins are 2 %
 NUMBER_SIGMA = 8.0  # of a path's numbers, in 960ths of its box
+TURN_UNIT = 0.22  # radians: most kinds are turned by no more
+OUTLINE_CLASSES = 2 + 1 + len(DENSE_KINDS)  # what an outline's head says: hollow, turn, kind
 
 
 def soft_bin_loss(logits: torch.Tensor, bins: torch.Tensor, sigma: float, valid: torch.Tensor) -> torch.Tensor:
@@ -47,13 +51,24 @@ def region_losses(weights: Weights, hidden: torch.Tensor, batch: dict[str, torch
     return out
 
 
+class Deciding(NamedTuple):
+    """Tokens behind which one token decides much. A tokenizer that has no path tokens has -1 there."""
+
+    opening: int  # of an outline: the two numbers behind it say how the shape is turned, the others follow from them
+    close: int  # of an outline: a second one behind it is a hole
+
+
 def token_losses(
-    weights: Weights, hidden: torch.Tensor, batch: dict[str, torch.Tensor], number_of_token: torch.Tensor, close: int | None
+    weights: Weights,
+    hidden: torch.Tensor,
+    batch: dict[str, torch.Tensor],
+    number_of_token: torch.Tensor,
+    deciding: Deciding,
 ) -> dict[str, torch.Tensor]:
     """Of the next token, and apart from it of a path's numbers, whose neighbours are nearly as right.
 
-    `number_of_token` [vocabulary]: what a token says as a path's number, NaN where it is none. What follows `close`, the token
-    that closes an outline, says whether there is a hole: one token in thirty, so its loss has a mean of its own besides.
+    `number_of_token` [vocabulary]: what a token says as a path's number, NaN where it is none. What follows a token of `deciding`
+    is seldom and decides much, so that each kind has a mean of its own besides.
     """
     asked = (batch["targets"] != IGNORE).flatten().nonzero().flatten()
     norm = layer_norm(weights, "model.text.post_ln", hidden.flatten(0, 1)[asked])
@@ -64,12 +79,36 @@ def token_losses(
     count = max(1, len(asked))
     if not bool(is_number.any()):
         return {"token": each.sum() / count}
-    closed = (batch["tokens"].flatten()[asked] == (-1 if close is None else close)).float()
+    tokens = batch["tokens"].flatten()
+    closed = (tokens[asked] == deciding.close).float()
+    opened = tokens == deciding.opening
+    opened = (opened | opened.roll(1))[asked][is_number].float()
     distance = (number_of_token - numbers[is_number][:, None]) / NUMBER_SIGMA
     aim = torch.softmax((-0.5 * distance**2).nan_to_num(nan=float("-inf")), dim=-1)
-    path = -(aim * F.log_softmax(logits[is_number], dim=-1)).sum()
+    path = -(aim * F.log_softmax(logits[is_number], dim=-1)).sum(dim=-1)
     hole = (each * closed).sum() / closed.sum().clamp(min=1)
-    return {"token": (each * ~is_number).sum() / count, "path": path / count, "hole": hole}
+    begin = (path * opened).sum() / opened.sum().clamp(min=1)
+    return {"token": (each * ~is_number).sum() / count, "path": path.sum() / count, "hole": hole, "begin": begin}
+
+
+def outline_losses(head: Weights, states: torch.Tensor, outlined: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
+    """Whether a block's states [B, S, D] say what the shape there is: `head` reads them, `outlined` [B, S, 3] is the truth.
+
+    The losses of the path alone do not make its tokens look at the picture: what is drawn there shows in one number of ten.
+    """
+    kind, hollow, turn = outlined.flatten(0, 1).unbind(-1)
+    asked = kind.nonzero().flatten()
+    kind = kind[asked].long()
+    seen = F.layer_norm(states.flatten(0, 1)[asked].float(), states.shape[-1:])
+    said = F.linear(seen, head["weight"], head["bias"]).float()
+    turned = ((kind != 1 + DENSE_KINDS.index("circle")) & (kind != 1 + DENSE_KINDS.index("bar"))).float()
+    distance = F.smooth_l1_loss(said[:, 1], turn[asked] / TURN_UNIT, beta=0.5, reduction="none")
+    count = max(1, len(asked))
+    return {
+        f"{name}_hollow": F.binary_cross_entropy_with_logits(said[:, 0], hollow[asked], reduction="sum") / count,
+        f"{name}_turn": (distance * turned).sum() / turned.sum().clamp(min=1),
+        f"{name}_kind": F.cross_entropy(said[:, 2:], kind, reduction="sum") / count,
+    }
 
 
 def dense_losses(prediction: torch.Tensor, batch: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:

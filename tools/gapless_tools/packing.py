@@ -100,6 +100,8 @@ class Row:
         self.coord_bins = np.full(slots, -1, np.float32)  # bin to read at this slot, not rounded; -1 is none
         self.size_bins = np.full((slots, 2), -1, np.float32)
         self.numbers = np.full(slots, -1, np.float32)  # what the next token's number should be; -1: no number
+        # What is outlined: kind (0: nothing is), whether it is hollow, turn. At the slots that decide what its path is.
+        self.outlined = np.zeros((slots, 3), np.float32)
         self.used = 0
         self.num_tasks = 0
 
@@ -130,6 +132,13 @@ class Row:
             elif said.token == special.size_id:
                 self.size_bins[reader] = [size_bin(value) for value in said.values]
                 self.size_in[reader + 1] = said.values
+        if task.outlined is not None and not task.upright:
+            item, first = task.outlined, start + len(prompt)
+            ids = [said.token for said in answer]
+            path = ids.index(special.size_id) + 1
+            # That which reads the size, the size's own, the path's first command, and the end of the first outline.
+            for place in (path - 2, path - 1, path, ids.index(tokenizer.token_to_id("Z"))):
+                self.outlined[first + place] = [_KIND_INDEX[item.kind], item.hollow, item.turn]
         return True
 
 
@@ -151,6 +160,17 @@ def pack_scene(
             break
         row.add(task, tokenizer, config)
     return row
+
+
+def outlined_patches(scene: Scene, grid: int) -> np.ndarray:
+    """Per patch [grid * grid, 3] what Row.outlined says, of the topmost shape or bar whose box has the patch's centre."""
+    found = np.zeros((grid, grid, 3), np.float32)
+    centres = (np.arange(grid) + 0.5) / grid
+    for item in scene.items:
+        x0, y0, x1, y1 = scene.normalized_box(item)
+        cells = np.ix_((centres > y0) & (centres < y1), (centres > x0) & (centres < x1))
+        found[cells] = [_KIND_INDEX[item.kind], item.hollow, item.turn] if item.outline else 0
+    return found.reshape(-1, 3)
 
 
 def dense_targets(scene: Scene, grid: int) -> dict[str, np.ndarray]:

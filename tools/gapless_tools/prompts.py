@@ -150,6 +150,17 @@ def segment_task(rng: random.Random, scene: Scene) -> Task | None:
     return Task("segment", spoken_phrase, "segment", boxes=boxes_of(scene, [found]), outlined=found)
 
 
+def hollow_segment_task(rng: random.Random, scene: Scene) -> Task | None:
+    """The same of a hollow shape, if one is found in a few draws."""
+    task = segment_task(rng, scene)
+    if any(item.hollow for item in scene.items):
+        for _ in range(8):
+            if task.outlined.hollow:
+                break
+            task = segment_task(rng, scene)
+    return task
+
+
 # ---- questions ----
 
 
@@ -393,6 +404,7 @@ class Shares:
     segment: float = 0.24
     reasoned: float = 0.15
     upright: bool = False  # paths are those of upright shapes: one for each kind
+    hollow: float = 0.0  # of the outlines: a hollow shape's where there is one, which is seldom
 
 
 def training_tasks_with_segments(rng: random.Random, scene: Scene, count: int, shares: Shares) -> list[Task]:
@@ -401,7 +413,7 @@ def training_tasks_with_segments(rng: random.Random, scene: Scene, count: int, s
     for _ in range(count):
         roll = rng.random()
         if roll < shares.segment:
-            outline = segment_task(rng, scene)
+            outline = hollow_segment_task(rng, scene) if rng.random() < shares.hollow else segment_task(rng, scene)
             other = outline or region_task(rng, scene, "detect", absent=False)
             tasks.append(replace(other, upright=shares.upright and outline is not None))
         elif roll < shares.segment + 0.6 * shares.reasoned:

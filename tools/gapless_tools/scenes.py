@@ -38,6 +38,7 @@ class Item:
     # A shape's or bar's vertices, clockwise, in its box: (0, 0) is the top left corner, (1, 1) the bottom right one.
     outline: list[tuple[float, float]] = field(default_factory=list)
     hollow: bool = False  # the inner HOLE of it is background
+    turn: float = 0.0  # of a shape, in radians, clockwise
 
     @property
     def centre(self) -> tuple[float, float]:
@@ -217,8 +218,8 @@ def shape_outline(kind: str) -> list[tuple[float, float]]:
     raise ValueError(f"no such kind of shape: {kind}")
 
 
-def shape_polygon(rng: random.Random, kind: str, side: float) -> list[tuple[float, float]]:
-    """Vertices with the longer side of their box equal to `side` and the box's corner at the origin."""
+def shape_polygon(rng: random.Random, kind: str, side: float) -> tuple[list[tuple[float, float]], float]:
+    """Vertices with the longer side of their box equal to `side` and the box's corner at the origin; and the turn, in radians."""
     points = shape_outline(kind)
     stretch_x, stretch_y = rng.uniform(0.9, 1.1), rng.uniform(0.9, 1.1)
     limit = {"circle": 0.0, "hexagon": 0.5, "diamond": 0.12}.get(kind, 0.22)
@@ -227,7 +228,7 @@ def shape_polygon(rng: random.Random, kind: str, side: float) -> list[tuple[floa
     points = [(stretch_x * (x * cos - y * sin), stretch_y * (x * sin + y * cos)) for x, y in points]
     x0, y0 = min(x for x, _ in points), min(y for _, y in points)
     extent = max(max(x for x, _ in points) - x0, max(y for _, y in points) - y0)
-    return [((x - x0) * side / extent, (y - y0) * side / extent) for x, y in points]
+    return [((x - x0) * side / extent, (y - y0) * side / extent) for x, y in points], angle
 
 
 def polygon_size(points: list[tuple[float, float]]) -> tuple[float, float]:
@@ -292,7 +293,7 @@ def add_shape(rng: random.Random, scene: Scene, image: Image.Image, kind: str, c
     low = MIN_OBJECT * longer
     high = max(low, min(largest * longer, 0.6 * shorter))
     side = math.exp(rng.uniform(math.log(low), math.log(high)))
-    points = shape_polygon(rng, kind, side)
+    points, turn = shape_polygon(rng, kind, side)
     width, height = polygon_size(points)
     place = find_place(rng, scene, width, height, MAX_OVERLAP)
     if place is None:
@@ -301,7 +302,7 @@ def add_shape(rng: random.Random, scene: Scene, image: Image.Image, kind: str, c
     draw_polygon(image, points, *place, jittered(rng, colour), hollow)
     box = (place[0], place[1], place[0] + width, place[1] + height)
     outline = [(x / width, y / height) for x, y in points]
-    scene.items.append(Item(kind, colour, box, outline=outline, hollow=hollow))
+    scene.items.append(Item(kind, colour, box, outline=outline, hollow=hollow, turn=turn))
 
 
 def add_text(rng: random.Random, scene: Scene, image: Image.Image, colours: list[str], largest: float) -> None:

@@ -188,6 +188,7 @@ class TrainingModel:
         self.text_block = torch.compile(text_block, dynamic=False) if compiled else text_block
         self.dense_layer = config.text.n_layers // 2
         self.uneven: dict[int, torch.Tensor] = {}  # of each block with experts, of the last batch
+        self.states: dict[int, torch.Tensor] = {}  # what blocks that above() trains, but the last, made of the last batch
 
     def encode(self, crops: torch.Tensor) -> torch.Tensor:
         """uint8 [n, 378, 378, 3] -> [n, 729, E]"""
@@ -281,6 +282,8 @@ class TrainingModel:
         turn = self.turn_of(self.all_positions(batch))
         for i in range(layers, self.config.text.n_layers):
             x = self.described_block(i, x, turn, mask)
+            if i + 1 < self.config.text.n_layers:
+                self.states[i] = x
         return x
 
     def turn_of(self, positions: torch.Tensor) -> Turn:

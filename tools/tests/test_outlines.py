@@ -38,7 +38,7 @@ class Paths(unittest.TestCase):
 
     def test_the_outline_is_what_is_in_the_picture(self) -> None:
         for seed, kind in enumerate(KINDS):
-            points = shape_polygon(random.Random(seed), kind, 200)
+            points, _ = shape_polygon(random.Random(seed), kind, 200)
             width, height = max(x for x, _ in points), max(y for _, y in points)
             image = Image.new("RGB", (CROP, CROP))
             draw_polygon(image, points, 50, 50, (255, 255, 255), hollow=True)

