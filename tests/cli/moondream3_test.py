@@ -109,7 +109,7 @@ class Moondream3Test(FolderTest):
         done = gapless("info", "--model", "random:moondream3")
         self.assertEqual(done.returncode, 0, done.stderr)
         for line in ("from layer 4 on 64 experts of 1024, 8 for each token", "9,268,626,928",
-                     "heads scaled by token and position", "composed of single ops, because its query and value"):
+                     "heads scaled by token and position", "composed of single ops, because it has experts, whose one launch"):
             self.assertIn(line, done.stdout)
 
     def test_a_random_model_on_disk_is_the_same_model(self):
