@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/num_bits.h"
 #include "kernels/cuda/attention_test_kit.h"
 #include "kernels/cuda/decoder_work.h"
 #include "kernels/cuda/expert_route.h"
@@ -243,7 +244,7 @@ class Simulation {
     ExpertRoute route = {};
     std::mt19937 random(static_cast<unsigned>(layer));
     for (int row = 0; row < c_.num_rows; ++row) {
-      while (row % 5 != 3 && count_bits(route.chosen[row]) < c_.experts_per_token) {
+      while (row % 5 != 3 && num_bits(route.chosen[row]) < c_.experts_per_token) {
         route.chosen[row] |= std::uint64_t{1} << random() % static_cast<unsigned>(c_.num_experts);
       }
     }

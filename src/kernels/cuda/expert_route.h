@@ -10,11 +10,11 @@
 // Host and device, so that it is tested without a GPU.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "base/host_device.h"
 #include "base/limits.h"
+#include "base/num_bits.h"
 #include "kernels/cuda/decoder_work.h"
 
 namespace gapless {
@@ -33,14 +33,6 @@ struct ExpertPass {
   std::uint16_t first;  // of its pairs
   std::uint8_t expert, num_rows;
 };
-
-GAPLESS_HOST_DEVICE inline int count_bits(std::uint64_t bits) {
-#ifdef __CUDA_ARCH__
-  return __popcll(bits);
-#else
-  return std::popcount(bits);
-#endif
-}
 
 // The first of a block's tiles, and how many it has: they follow each other through the passes.
 struct ExpertShare {
@@ -90,7 +82,7 @@ struct ExpertRoute {
   // The place of one of a row's experts.
   GAPLESS_HOST_DEVICE int pair_of(int row, int expert) const {
     const std::uint64_t before = (std::uint64_t{1} << expert) - 1;
-    return row * kRouteChoices + count_bits(chosen[row] & before);
+    return row * kRouteChoices + num_bits(chosen[row] & before);
   }
 
   // From `chosen`. By all lanes of a warp together, or by one thread (OneLane).
