@@ -1,5 +1,6 @@
 // The host's side of a decode step's one launch (device/decoder_kernel.cuh).
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/device/bf16.cuh"
@@ -183,6 +184,9 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
     p.vocab = head.linear.out;
     p.needed_logits = head.needed;
   }
+  static const auto env = [](const char* name) { const char* v = std::getenv(name); return v ? std::atoi(v) : 0; };
+  static const int ablate = env("ABLATE"), fly_w = env("FLY_W"), fly_kv = env("FLY_KV");
+  p.ablate = ablate; p.fly_w = fly_w; p.fly_kv = fly_kv;
   const bool fp8_weights = params.blocks[0].prepared_format == PreparedFormat::kFp8;
   const bool fp8_cache = params.blocks[0].kv.format == KvFormat::kFp8;
   const auto launch_kernel = fp8_weights

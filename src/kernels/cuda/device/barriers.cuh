@@ -7,6 +7,16 @@
 #include "kernels/cuda/device/mma.cuh"
 
 namespace gapless {
+__device__ __forceinline__ unsigned* prof_data() { __shared__ unsigned p[24]; return p; }
+__device__ __forceinline__ unsigned prof_now() { unsigned c; asm volatile("mov.u32 %0, %%clock;" : "=r"(c) :: "memory"); return c; }
+__device__ __forceinline__ unsigned prof_add(int i, unsigned since, unsigned thread = 0) {
+  const unsigned now = prof_now();
+  if (threadIdx.x == thread) prof_data()[i] += now - since;
+  return now;
+}
+__device__ __forceinline__ void prof_count(int i, unsigned n, unsigned thread = 0) {
+  if (threadIdx.x == thread) prof_data()[i] += n;
+}
 
 __device__ __forceinline__ void init_barrier(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

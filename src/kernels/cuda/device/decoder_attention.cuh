@@ -122,9 +122,14 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, const DecoderLaye
             : 0;
     if (unit.row() != token_row || unit.heads != token_pair) {
       token_row = unit.row(), token_pair = unit.heads;
+      const unsigned tl = prof_now();
       token.load(p, qkv, unit, position);
+      prof_add(17, tl);
     }
+    const unsigned tp = prof_now();
     const std::uint32_t place = ring.wait(first_stage + i);
+    prof_add(5, tp);
+    prof_count(16, 1);
     const auto piece = [&](int at) { return place + at * Shape::kPieceBytes; };
     if (unit.has_newest()) {
       token.store(p, layer, page, unit, position);

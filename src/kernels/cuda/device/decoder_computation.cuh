@@ -147,6 +147,7 @@ class Computation {
   template <Value kRead, Value kWritten>
   __device__ __forceinline__ void do_norm(int l) {
     if (!has_row_) return;
+    const unsigned tn = prof_now();
     if constexpr (kOneRowPerBlock) {
       finish_row<kFormat, kRows, kRead>(block_, l, blockIdx.x);
     } else {
@@ -156,6 +157,7 @@ class Computation {
       }
     }
     announce<S, kWritten, kRows>(block_, l);
+    prof_add(7, tn);
   }
 
   __device__ const Bf16* normalised(Matrix matrix, int l) const {
@@ -202,6 +204,7 @@ class Computation {
 
   __device__ void attend(int l) {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
+    const unsigned ta = prof_now();
     if constexpr (S::kIsSequential) {
       attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
                                      stage_, block_.reduce_buffer);
@@ -210,15 +213,18 @@ class Computation {
                                            block_.ring, stage_);
     }
     stage_ += block_.small.rows.num_units();
+    prof_add(4, ta);
   }
 
   __device__ void combine(int l) {
+    const unsigned tc = prof_now();
     const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p_, l);
     if constexpr (S::kIsSequential) {
       combine_groups<CacheElement>(p_, block_.small.rows, wide);
     } else {
       combine_units<CacheElement>(p_, block_.small.rows, wide);
     }
+    prof_add(6, tc);
   }
 
   // Shares of a product's columns.

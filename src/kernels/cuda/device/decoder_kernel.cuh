@@ -48,6 +48,7 @@
 #pragma once
 
 #include <type_traits>
+#include <cstdio>
 
 #include "kernels/cuda/device/decoder_computation.cuh"
 #include "kernels/cuda/device/decoder_streams.cuh"
@@ -58,6 +59,7 @@
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
+static __device__ unsigned prof_launches = 0;
 // The last block leaves the counters as zeros: all warps of all blocks are through with them.
 __device__ inline void finish(DecoderCounters& counters) {
   __threadfence();
@@ -113,6 +115,9 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     if (!__syncthreads_or(lives(p, thread))) return;
   }
   const int warp = threadIdx.x / kWarp;
+  if (threadIdx.x < 24) prof_data()[threadIdx.x] = 0;
+  __syncthreads();
+  const unsigned tall = prof_now();
   if (warp < kProductWarps) {
     if constexpr (kExchangesRegisters<S, kRows>) {
       take_registers<kComputingRegisters<S, kRows>>();
@@ -140,7 +145,16 @@ __global__ void __launch_bounds__(kDecoderThreads, 1)
     }
   }
   __syncthreads();
+  prof_add(9, tall);
   if (threadIdx.x == 0) finish(*p.counters);
+  if (threadIdx.x == 0 && (blockIdx.x == 0 || blockIdx.x == 70)) {
+    const unsigned n = atomicAdd(&prof_launches, 1u);
+    if (n % 240 >= 238) {
+      const unsigned* v = prof_data();
+      printf("PROF rows %d/%d block %d: all %u | wait %u x %u mul %u (n %u) reduce %u | attn %u (wait %u load %u n %u) combine %u norm %u counters %u | prod room %u fly %u push %u it %u st %u\n",
+             p.num_rows, kRows, (int)blockIdx.x, v[9], v[0], v[1], v[2], v[15], v[3], v[4], v[5], v[17], v[16], v[6], v[7], v[8], v[10], v[11], v[12], v[13], v[14]);
+    }
+  }
 }
 
 // One kernel for each number of rows.

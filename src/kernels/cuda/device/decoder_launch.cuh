@@ -92,6 +92,7 @@ struct DecoderLaunch {
   int vocab;
   const StepLogits* needed_logits;  // as in DecoderHead
   int ring_bytes;                   // of shared memory (DecoderLayout)
+  int ablate, fly_w, fly_kv;
   SequentialLaunch sequential;
 };
 

@@ -30,10 +30,12 @@ template <typename S, Value kValue, int kRows>
 __device__ __forceinline__ void wait_for(const DecoderBlockState<S>& block, int layer) {
   if constexpr (kValue != Value::kNone) {
     if (!ScheduleOf<S>::template computing_waits<kValue, kXFromMemory<kRows>>(layer)) return;
+    const unsigned tw = prof_now();
     if (threadIdx.x == 0) {
       wait_for_count(block.counter(kValue), block.template count_of<kValue>(layer));
     }
     named_barrier(1, kProductThreads);
+    prof_add(8, tw);
   }
 }
 

@@ -26,7 +26,7 @@ struct WeightRun {
 };
 
 template <typename S, PreparedFormat kFormat, int kRows>
-__device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
+__device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run, int fly) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
   static_assert(kMaxInFlight >= 1);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
     producer.push<1>({.x_bytes = kXBytes<kRows>,
                       .streamed = bytes,
                       .piece_bytes = bytes,
-                      .max_in_flight = kMaxInFlight},
+                      .max_in_flight = fly ? fly : kMaxInFlight},
                      min(kWarp, run.chunks.end - chunk), bytes, from);
   }
 }
@@ -134,7 +134,7 @@ class Streaming {
     while (work.has(unit)) {
       stream_tiles<S, kFormat, kRows>(
           producer_, {product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
-                      work.chunks_of(is_second ? product.second : product.first, unit)});
+                      work.chunks_of(is_second ? product.second : product.first, unit)}, p_.fly_w);
       is_second = !is_second && product.second != Value::kNone;
       if (!is_second) work.next(product.kind, unit);
     }

@@ -103,7 +103,7 @@ class PageStream {
       producer.push<Shape::kPieces>({.x_bytes = 0,
                                      .streamed = Shape::kBytes,
                                      .piece_bytes = Shape::kPieceBytes,
-                                     .max_in_flight = kInFlightBytes / Shape::kBytes},
+                                     .max_in_flight = p_.fly_kv ? p_.fly_kv : kInFlightBytes / Shape::kBytes},
                                     min(kBatch, num_units_ - first), asked, from);
     }
   }

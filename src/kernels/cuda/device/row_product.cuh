@@ -32,6 +32,7 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
                                              unsigned turn, float* buffer, const Use& use) {
   constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
   constexpr int kAtOnce = kReduceRows / 8;
+  const unsigned tr = prof_now();
   const int lane = threadIdx.x % kWarp;
   float* mine = buffer + turn * kReduceRows * kReducePitch;
 #pragma unroll
@@ -59,6 +60,7 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
     if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
     named_barrier(1, kProductThreads);
   }
+  prof_add(3, tr);
 }
 
 }  // namespace gapless

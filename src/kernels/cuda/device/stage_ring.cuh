@@ -120,7 +120,9 @@ class RingProducer {
     const int lane = threadIdx.x % kWarp;
     const int size =
         (kind.x_bytes + kind.streamed + kStageAlignment - 1) / kStageAlignment * kStageAlignment;
+    const unsigned tpu = prof_now();
     for (int done = 0; done < count;) {
+      prof_count(13, 1, 256);
       int num_before_end = 0;
       const int ready = wait_for_room(count - done, kind.max_in_flight, size, num_before_end);
       __syncwarp();  // what other lanes saw used up is so for this one, too
@@ -146,7 +148,9 @@ class RingProducer {
       stage_ += ready;
       if (kind.x_bytes != 0) x_stage_ += ready;
       done += ready;
+      prof_count(14, ready, 256);
     }
+    prof_add(12, tpu, 256);
   }
 
  private:
@@ -162,6 +166,8 @@ class RingProducer {
       const unsigned rooms = __ballot_sync(kFullWarp, has_room);
       const unsigned ready = __ballot_sync(kFullWarp, lane < count && has_room && may_fly);
       if (ready != 0) return __popc(ready);
+      const unsigned tq = prof_now();
+      const bool for_room = (rooms & 1) == 0;
       if ((rooms & 1) == 0) {
         oldest_ = wait_for_stages(control_.empty, oldest_);
         given_back_ = __shfl_sync(kFullWarp, end_, (oldest_ - 1) % kRingStages);
@@ -169,6 +175,7 @@ class RingProducer {
       } else {
         arriving_ = wait_for_stages(control_.full, arriving_);
       }
+      prof_add(for_room ? 10 : 11, tq, 256);
     }
   }
 
