@@ -8,6 +8,11 @@
 // run = the units of one row, or of one set, group by group, in the order of the sequence. Each block takes an equal share of the
 // sets' units, and then an equal share of the rows': a set's cost a warp more time.
 //
+// span = a few units of a row and group, one after the other, for which one warp leaves one result: where contexts are long, results are
+// much of what a step writes and reads. How many depends on the row's keys alone. In shared prefixes a span is a unit. Below, units of
+// sequential decoders are spans, but for what says otherwise; spans of a block come into the ring in rounds: the first unit of each of
+// eight spans, which are eight warps', then the second of each. Where there is none, a stage is empty.
+//
 // Host and device, so that it is tested without a GPU.
 #pragma once
 
@@ -32,6 +37,16 @@ struct AttentionStep {
   int num_groups;  // of heads
 };
 
+// Units of a span, for a row and group of so many units.
+GAPLESS_HOST_DEVICE constexpr int units_of_span(int units) {
+  return units <= 32 ? 1 : units <= 64 ? 2 : 4;
+}
+
+// A stage of the ring that holds keys and values: which of a block's spans, and which unit of it.
+struct SpanStage {
+  int index, round;
+};
+
 // Of all rows, in shared memory.
 struct AttentionRows {
   int num_keys[kMaxSeats];       // the new one included; 0: nothing to do
@@ -42,7 +57,8 @@ struct AttentionRows {
   std::uint8_t members[kMaxSeats][kMaxSharingRows];  // of the set whose first row it is, in order
   std::uint8_t num_members[kMaxSeats];               // 0: it is no set's first row
   TileRange own_shared,
-      own;  // this block's units of sets, of rows; computed once: to divide takes long
+      own;     // this block's units of sets, of rows; computed once: to divide takes long
+  int rounds;  // units of the longest span
 
   // How many units this block has, and which the i-th is. Those of sets come first.
   GAPLESS_HOST_DEVICE int num_units() const { return own_shared.size() + own.size(); }
@@ -51,16 +67,30 @@ struct AttentionRows {
     return i < num_shared ? own_shared.begin + i : own.begin + (i - num_shared);
   }
 
-  // All of a row and group.
+  // Stages of this block's, and what one of them holds; `index` may be behind the last span.
+  GAPLESS_HOST_DEVICE int num_stages() const {
+    return rounds == 1 ? num_units() : (num_units() + 7) / 8 * 8 * rounds;
+  }
+  GAPLESS_HOST_DEVICE SpanStage stage(int i) const {
+    if (rounds == 1) return {i, 0};
+    return {i / (8 * rounds) * 8 + i % 8, i / 8 % rounds};
+  }
+
+  // All of a row and group: units that are no spans, and spans.
   template <int kPages>
   GAPLESS_HOST_DEVICE int units(int row) const {
     constexpr int kKeys = kPages * kPageTokens;
     return (num_keys[row] + kKeys - 1) / kKeys;
   }
+  template <int kPages>
+  GAPLESS_HOST_DEVICE int spans(int row) const {
+    const int all = units<kPages>(row), of_span = units_of_span(all);
+    return (all + of_span - 1) / of_span;
+  }
 
   // By all lanes of a warp together, or by one thread (OneLane). Only full units are shared: to a page of a unit that is not,
   // its row may add a key.
-  template <int kPages, typename Lanes>
+  template <int kPages, bool kSpans = false, typename Lanes>
   GAPLESS_HOST_DEVICE void load(const AttentionStep& step, int block, int num_blocks,
                                 const Lanes& lanes) {
     for (int row = lanes.index(); row < kMaxSeats; row += lanes.count()) {
@@ -78,6 +108,18 @@ struct AttentionRows {
       if (prefix.first() == row) num_members[row] = static_cast<std::uint8_t>(prefix.size());
     }
     lanes.sync();
+    if constexpr (kSpans) {
+      divide_spans<kPages>(step, block, num_blocks, lanes);
+    } else {
+      divide_units<kPages>(step, block, num_blocks, lanes);
+    }
+    lanes.sync();
+  }
+
+ private:
+  template <int kPages, typename Lanes>
+  GAPLESS_HOST_DEVICE void divide_units(const AttentionStep& step, int block, int num_blocks,
+                                        const Lanes& lanes) {
     for (int first = lanes.index(); first < kMaxSeats; first += lanes.count()) share_least(first);
     lanes.sync();
     // Where each run's units begin.
@@ -103,11 +145,58 @@ struct AttentionRows {
       own_shared = equal_share(of_sets, num_blocks - 1 - block, num_blocks);
       const TileRange share = equal_share(before - of_sets, block, num_blocks);
       own = {of_sets + share.begin, of_sets + share.end};
+      rounds = 1;
     }
-    lanes.sync();
   }
 
- private:
+  // Rows share nothing. Blocks take equal shares of the units that are no spans, and of these the spans that begin there.
+  template <int kPages, typename Lanes>
+  GAPLESS_HOST_DEVICE void divide_spans(const AttentionStep& step, int block, int num_blocks,
+                                        const Lanes& lanes) {
+    int num_spans = 0, num_units = 0, longest = 1;
+    for (int base = 0; base < step.num_rows; base += lanes.count()) {
+      const int row = base + lanes.index();
+      const bool exists = row < step.num_rows;
+      const int own_units = exists ? units<kPages>(row) : 0;
+      const int own_spans = exists ? spans<kPages>(row) : 0;
+      const int first = num_spans + lanes.sum_before(own_spans * step.num_groups);
+      if (exists) first_unit[kMaxSeats + row] = first;
+      num_spans += lanes.sum(own_spans * step.num_groups);
+      num_units += lanes.sum(own_units * step.num_groups);
+      const int of_span = units_of_span(own_units);
+      if (lanes.sum(of_span >= 2 ? 1 : 0) != 0 && longest < 2) longest = 2;
+      if (lanes.sum(of_span >= 4 ? 1 : 0) != 0) longest = 4;
+    }
+    const TileRange share = equal_share(num_units, block, num_blocks);
+    TileRange result = {0, 0};
+    int before = 0;
+    for (int base = 0; base < step.num_rows; base += lanes.count()) {
+      const int row = base + lanes.index();
+      const bool exists = row < step.num_rows;
+      const int own_units = exists ? units<kPages>(row) : 0;
+      const int first = before + lanes.sum_before(own_units * step.num_groups);
+      // Spans of this row that begin before a unit of all; of one row the unit is.
+      const auto spans_before = [&](int unit) {
+        const int rest = unit - first;
+        if (rest < 0 || rest >= own_units * step.num_groups) return 0;
+        const int of_span = units_of_span(own_units);
+        return first_unit[kMaxSeats + row] + rest / own_units * spans<kPages>(row) +
+               (rest % own_units + of_span - 1) / of_span;
+      };
+      result.begin += lanes.sum(spans_before(share.begin));
+      result.end += lanes.sum(spans_before(share.end));
+      before += lanes.sum(own_units * step.num_groups);
+    }
+    if (share.begin == num_units) result.begin = num_spans;
+    if (share.end == num_units) result.end = num_spans;
+    if (lanes.index() == 0) {
+      first_unit[kMaxSeats + step.num_rows] = num_spans;
+      own_shared = {0, 0};
+      own = result;
+      rounds = longest;
+    }
+  }
+
   // What all rows of a set have in common.
   GAPLESS_HOST_DEVICE void share_least(int first) {
     const int size = num_members[first];
@@ -130,12 +219,14 @@ struct OneLane {
   static int sum(int own) { return own; }
 };
 
-// One unit. Found in rising order: `run` is where the search begins.
-template <int kPages>
+// One unit, or one span. Found in rising order: `run` is where the search begins.
+template <int kPages, bool kSpans = false>
 struct AttentionUnit {
   static constexpr int kKeys = kPages * kPageTokens;
-  // heads: which group. num_keys: of the row, from first_key on.
+  // heads: which group. num_keys: of the row, from first_key on. Of a span: those of its first unit.
   int run = 0, heads = 0, first_key = 0, num_keys = 0;
+  int span = 0;       // which of its row and group
+  int num_units = 1;  // of the span
 
   GAPLESS_HOST_DEVICE int row() const { return run % kMaxSeats; }  // of a set's the first one
 
@@ -148,8 +239,14 @@ struct AttentionUnit {
   GAPLESS_HOST_DEVICE void find_own(const AttentionRows& rows, int index) {
     if (run < kMaxSeats) run = kMaxSeats;
     while (rows.first_unit[run + 1] <= index) ++run;
+    if constexpr (kSpans) return place_span(rows, index);
     const int shared = rows.shared_units[row()];
     place(rows, index, rows.units<kPages>(row()) - shared, shared);
+  }
+  // The next unit of a span.
+  GAPLESS_HOST_DEVICE void go_on() {
+    first_key += kKeys;
+    num_keys -= kKeys;
   }
   GAPLESS_HOST_DEVICE int num_pages() const {
     const int pages = (num_keys + kPageTokens - 1) / kPageTokens;
@@ -164,6 +261,16 @@ struct AttentionUnit {
     heads = rest / units;
     first_key = (rest % units + before) * kKeys;
     num_keys = rows.num_keys[row()] - first_key;
+  }
+  GAPLESS_HOST_DEVICE void place_span(const AttentionRows& rows, int at) {
+    const int rest = at - rows.first_unit[run], spans = rows.spans<kPages>(row());
+    const int units = rows.units<kPages>(row()), of_span = units_of_span(units);
+    heads = rest / spans;
+    span = rest % spans;
+    first_key = span * of_span * kKeys;
+    num_keys = rows.num_keys[row()] - first_key;
+    const int left = units - span * of_span;
+    num_units = left < of_span ? left : of_span;
   }
 };
 

@@ -167,6 +167,98 @@ TEST(AttentionRowsTest, BlocksHaveEqualShares) {
   }
 }
 
+// Rows of long and of short contexts, done rows among them, of a model whose rows share nothing.
+std::vector<std::vector<TestRow>> long_steps() {
+  std::vector<std::vector<TestRow>> steps = {{{0}},
+                                             {{-1}},
+                                             {{1023}, {1024}, {2047}, {2048}, {-1}, {8191}},
+                                             std::vector<TestRow>(32, {4352}),
+                                             std::vector<TestRow>(64, {1500})};
+  std::mt19937 random(7);
+  for (int i = 0; i < 30; ++i) {
+    std::vector<TestRow> rows(1 + random() % kMaxSeats);
+    for (TestRow& row : rows)
+      row.num_cached = static_cast<int>(random() % (i < 15 ? 9000 : 2200)) - 1;
+    steps.push_back(rows);
+  }
+  return steps;
+}
+
+// Stages of all blocks hold each unit once; a span's are one warp's, in order, and a span is the same whoever is beside its row.
+template <int kPages>
+void expect_spans(const TestStep& step, int num_blocks) {
+  using Span = AttentionUnit<kPages, true>;
+  std::multiset<Keys> seen;
+  for (int block = 0; block < num_blocks; ++block) {
+    const AttentionRows rows = step.rows_of<kPages, true>(kGroups, block, num_blocks);
+    for (int warp = 0; warp < 8; ++warp) {
+      Span span;
+      int latest = -1, round = 0;
+      for (int i = warp; i < rows.num_stages(); i += 8) {
+        const SpanStage stage = rows.stage(i);
+        ASSERT_EQ(stage.round, stage.index == latest ? round + 1 : 0);
+        ASSERT_GE(stage.index, latest);
+        latest = stage.index, round = stage.round;
+        if (stage.index >= rows.num_units()) continue;
+        if (round == 0) {
+          span.find_own(rows, rows.own.begin + stage.index);
+          const int units = rows.units<kPages>(span.row()), of_span = units_of_span(units);
+          ASSERT_EQ(span.first_key, span.span * of_span * Span::kKeys);
+          ASSERT_EQ(span.num_units, std::min(of_span, units - span.span * of_span));
+          ASSERT_LE(span.num_units, rows.rounds);
+          ASSERT_LT(span.span, rows.spans<kPages>(span.row()));
+        }
+        if (round >= span.num_units) continue;
+        ASSERT_GT(span.num_keys, 0);
+        seen.emplace(span.row(), span.heads, span.first_key);
+        span.go_on();
+      }
+      ASSERT_TRUE(latest < 0 || round == rows.rounds - 1);
+    }
+  }
+  std::multiset<Keys> expected;
+  for (const AttentionSequence& sequence : step.sequences) {
+    if (sequence.num_tokens == 0) continue;
+    for (int group = 0; group < kGroups; ++group) {
+      for (int key = 0; key <= sequence.num_cached; key += Span::kKeys) {
+        expected.emplace(sequence.first_token, group, key);
+      }
+    }
+  }
+  EXPECT_EQ(seen, expected);
+}
+
+TEST(AttentionRowsTest, SpansHoldEachUnitOnce) {
+  for (const std::vector<TestRow>& rows : long_steps()) {
+    const TestStep step(rows);
+    for (const int num_blocks : {1, 7, 132}) {
+      SCOPED_TRACE(std::to_string(rows.size()) + " rows, " + std::to_string(num_blocks) +
+                   " blocks");
+      expect_spans<2>(step, num_blocks);
+      expect_spans<4>(step, num_blocks);
+    }
+  }
+}
+
+// However long rows are, blocks have about as many units: where a span is four, no more than three more or less.
+TEST(AttentionRowsTest, BlocksHaveEqualSharesOfSpans) {
+  for (const std::vector<TestRow>& rows : long_steps()) {
+    const TestStep step(rows);
+    int least = 1 << 30, most = 0;
+    for (int block = 0; block < 132; ++block) {
+      const AttentionRows of_block = step.rows_of<2, true>(kGroups, block, 132);
+      AttentionUnit<2, true> span;
+      int units = 0;
+      for (int i = 0; i < of_block.num_units(); ++i) {
+        span.find_own(of_block, of_block.own.begin + i);
+        units += span.num_units;
+      }
+      least = std::min(least, units), most = std::max(most, units);
+    }
+    EXPECT_LE(most - least, 7) << rows.size();
+  }
+}
+
 TEST(AttentionRowsTest, WithoutAPlanOfThemNothingIsShared) {
   const TestStep step(rows_about(0, 20, 850, 45));
   AttentionStep alone = step.of(kGroups);

@@ -61,10 +61,10 @@ struct TestStep {
   }
 
   // As a block has them.
-  template <int kPages>
+  template <int kPages, bool kSpans = false>
   AttentionRows rows_of(int num_groups, int block, int num_blocks) const {
     AttentionRows rows;
-    rows.load<kPages>(of(num_groups), block, num_blocks, OneLane());
+    rows.load<kPages, kSpans>(of(num_groups), block, num_blocks, OneLane());
     return rows;
   }
 };

@@ -157,7 +157,7 @@ class Simulation {
       blocks_[block].shares.divide(sizes, block, c_.num_blocks);
       blocks_[block].shares.keep_needed(c_.needed);
       const DecoderWork work(sizes, blocks_[block].shares, block, c_.num_blocks);
-      blocks_[block].rows = step_.rows_of<kPages>(kGroups, block, c_.num_blocks);
+      blocks_[block].rows = step_.rows_of<kPages, S::kIsSequential>(kGroups, block, c_.num_blocks);
       stream(block, work);
       compute(block, work);
       signal(block, work);
@@ -230,11 +230,16 @@ class Simulation {
   template <typename Use>
   void for_stages(const Phase& phase, int at, int block, const DecoderWork& work, const Use& use) {
     if (phase.kind == PhaseKind::kAttention) {
-      AttentionUnit<kPages> unit;
       const AttentionRows& rows = blocks_[block].rows;
-      for (int i = 0; i < rows.num_units(); ++i) {
-        unit.find(rows, rows.unit_at(i));
-        use(Stage{at, unit.run, unit.heads * kMaxKeys + unit.first_key}, Value::kNone);
+      for (int i = 0; i < rows.num_stages(); ++i) {
+        const SpanStage stage = rows.stage(i);
+        if (stage.index >= rows.num_units()) {
+          use(Stage{at, -1, i}, Value::kNone);
+          continue;
+        }
+        AttentionUnit<kPages, S::kIsSequential> unit;
+        unit.find(rows, rows.unit_at(stage.index));
+        use(Stage{at, unit.run, unit.heads * kMaxKeys + unit.first_key + stage.round}, Value::kNone);
       }
     }
     if (phase.matrix == Matrix::kNone) return;
@@ -444,6 +449,9 @@ std::vector<Config> configs() {
       {.num_blocks = 14, .num_rows = 3, .vocab = 3000, .needed = needed_of({2999, 0, 1500})},
       {.num_blocks = 9, .num_rows = 9, .vocab = 3000, .needed = needed_of({})},
       {.num_blocks = 9, .num_rows = 2, .vocab = 3000, .needed = needed_of({})},
+      // Long contexts, of which a warp attends to several units at a time.
+      {.num_blocks = 14, .num_rows = 12, .rows = {{2100}, {31}, {1100}, {-1}, {900}}},
+      {.num_blocks = 9, .rows = {{4000}, {1100}, {5}}},
       // Rows about one picture, about two, and others beside them.
       {.num_blocks = 14, .num_rows = 12, .rows = std::vector<TestRow>(12, {300, 0, 17})},
       {.num_blocks = 14, .rows = {{300, 0, 17}, {-1, 0, 17}, {290, 0, 17}}},

@@ -209,7 +209,7 @@ class Computation {
       attend_to_units<CacheElement, kRows>(p_, p_.layers[l], qkv_of<S>(p_, l), block_.small.rows,
                                            block_.ring, stage_);
     }
-    stage_ += block_.small.rows.num_units();
+    stage_ += stages_of<S>(block_.small.rows);
   }
 
   __device__ void combine(int l) {

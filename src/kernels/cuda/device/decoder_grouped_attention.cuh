@@ -2,9 +2,9 @@
 // (grouped queries), as decoder_kernel.cuh runs it for sequential decoders.
 //
 // unit = two pages of a key head, keys and values, four of e4m3 (decoder_units.cuh). One warp attends to it with all
-// query heads of the group, and leaves for each a softmax, its sum and its output in global memory;
-// all of a row and head are combined later. Units begin at multiples of their size, and sums run in
-// fixed orders: a row's result does not depend on the rows beside it.
+// query heads of the group, then to the next unit of the same span (attention_rows.h), and leaves for each head a softmax, its
+// sum and its output in global memory; all of a row and head are combined later. Spans begin at multiples of their size, which the
+// row's keys decide, and sums run in fixed orders: a row's result does not depend on the rows beside it.
 //
 // Scores: mma.m16n8k16, A = 16 keys of a page, B = the group's queries. A key's row is all 32 banks (of
 // bfloat16 twice), so the lanes of two keys that are served together must load other chunks of 16 bytes:
@@ -286,21 +286,43 @@ __device__ __forceinline__ void group_scores(const GroupToken<Element>& token, s
   }
 }
 
-// One warp. Keys from num_keys on do not exist. `part`: of the group's first head, where max_units are those of
-// one.
+// What a warp has of a span so far.
+struct GroupPart {
+  float largest = -INFINITY, sum = 0;  // scores of query lane % 4, and their weights
+  float outputs[kMaxGroup][4] = {};    // of all queries four dimensions
+
+  // `part`: of the group's first head, where max_units are those of one.
+  __device__ void store(const DecoderLaunch& p, std::int64_t part) const {
+    const int lane = threadIdx.x % kWarp;
+    const int num_queries = p.num_heads / p.sequential.num_kv_heads;
+    if (lane < num_queries) {
+      p.part_softmax[part + std::int64_t{lane} * p.sequential.max_units] =
+          make_float2(largest, sum);
+    }
+#pragma unroll
+    for (int query = 0; query < kMaxGroup; ++query) {
+      if (query >= num_queries) break;
+      const std::int64_t at =
+          (part + std::int64_t{query} * p.sequential.max_units) * kGroupHeadDim + lane * 4;
+      *reinterpret_cast<float4*>(p.part_outputs + at) =
+          make_float4(outputs[query][0], outputs[query][1], outputs[query][2], outputs[query][3]);
+    }
+  }
+};
+
+// One warp: adds a unit to `all`. Keys from num_keys on do not exist.
 template <typename Element>
 __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
                                                 const GroupToken<Element>& token, int num_keys,
                                                 std::uint32_t place, const GroupScratch& scratch,
-                                                std::int64_t part) {
+                                                GroupPart& all) {
   using Of = GroupElement<Element>;
   using Shape = UnitShape<SequentialDecoder, Element>;
   const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
-  const int num_queries = p.num_heads / p.sequential.num_kv_heads;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kGroupHeadDim));
   const int num_pages = min((num_keys + kPageTokens - 1) / kPageTokens, Shape::kPages);
   float scores[Shape::kPages][2];
-  float largest = -INFINITY;
+  float largest = all.largest;
 #pragma unroll
   for (int page = 0; page < Shape::kPages; ++page) {
     // Instead of a page that does not exist the first once more: loads without conditions stay together.
@@ -333,14 +355,23 @@ __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
   }
 #pragma unroll
   for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
+  // What there is becomes a multiple of the new largest score's weight.
+  const float kept = power_of_two(all.largest - reference);
+  all.largest = largest;
+  all.sum = all.sum * kept + sum;
+#pragma unroll
+  for (int query = 0; query < kMaxGroup; ++query) {
+    const float factor = __shfl_sync(kFullWarp, kept, query);
+#pragma unroll
+    for (float& output : all.outputs[query]) output *= factor;
+  }
   __syncwarp();
 
-  float outputs[kMaxGroup][4] = {};
 #pragma unroll 1
   for (int page = 0; page < num_pages; ++page) {
     const std::uint32_t values = place + (page * 2 + 1) * Shape::kPieceBytes;
     const std::uint32_t weights = scratch.address + page * kPageTokens * kMaxGroup * 4;
-#pragma unroll
+#pragma unroll 8
     for (int key = 0; key < kPageTokens; ++key) {
       std::uint32_t weight[kMaxGroup];
       float value[4];
@@ -350,25 +381,14 @@ __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
       for (int query = 0; query < kMaxGroup; ++query) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          outputs[query][i] += __uint_as_float(weight[query]) * value[i];
+          all.outputs[query][i] += __uint_as_float(weight[query]) * value[i];
         }
       }
     }
   }
-  if (lane < num_queries) {
-    p.part_softmax[part + std::int64_t{lane} * p.sequential.max_units] = make_float2(largest, sum);
-  }
-#pragma unroll
-  for (int query = 0; query < kMaxGroup; ++query) {
-    if (query >= num_queries) break;
-    const std::int64_t at =
-        (part + std::int64_t{query} * p.sequential.max_units) * kGroupHeadDim + lane * 4;
-    *reinterpret_cast<float4*>(p.part_outputs + at) =
-        make_float4(outputs[query][0], outputs[query][1], outputs[query][2], outputs[query][3]);
-  }
 }
 
-// This warp's units of the block's, which lie in the ring from first_stage on. `qkv`: of this
+// This warp's spans of the block's, whose stages lie in the ring from first_stage on. `qkv`: of this
 // layer.
 template <typename Element>
 __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const Bf16* qkv,
@@ -377,33 +397,47 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
   using Shape = UnitShape<SequentialDecoder, Element>;
   const GroupScratch scratch(reduce_buffer);
   const unsigned warp = threadIdx.x / kWarp;
-  const unsigned num_units = rows.own.size();  // none is shared
-  const int first = rows.own.begin;
+  const int num_spans = rows.own.size(), rounds = rows.rounds;  // none is shared
   Unit<SequentialDecoder, Element> unit;
   GroupToken<Element> token;
   int token_row = -1, token_heads = -1;
-  for (unsigned i = (warp - first_stage) % kRingConsumers; i < num_units; i += kRingConsumers) {
-    unit.find_own(rows, first + static_cast<int>(i));
+  const int own = static_cast<int>((warp - first_stage) % kRingConsumers);
+  unsigned stage = first_stage + own;
+  for (int i = own; i < num_spans; i += kRingConsumers) {
+    unit.find_own(rows, rows.own.begin + i);
     const int position = rows.num_keys[unit.row()] - 1;
+    const bool is_last = unit.num_keys <= unit.num_units * Shape::kKeys;
     const std::int64_t page =
-        unit.has_newest()
-            ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row()]} * p.page_table_stride +
-                    position / kPageTokens)
-            : 0;
+        is_last ? __ldg(p.page_table + std::int64_t{rows.seat[unit.row()]} * p.page_table_stride +
+                        position / kPageTokens)
+                : 0;
     if (unit.row() != token_row || unit.heads != token_heads) {
       token_row = unit.row(), token_heads = unit.heads;
       token.load(p, p.sequential.layers[layer], qkv, unit, position, scratch);
     }
-    const std::uint32_t place = ring.wait(first_stage + i);
-    if (unit.has_newest()) {
-      token.store(p, p.layers[layer], page, unit, position);
-      token.insert(unit.num_keys - 1, place);
+    GroupPart all;
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round, stage += kRingConsumers) {
+      const std::uint32_t place = ring.wait(stage);
+      if (round < unit.num_units) {
+        if (unit.has_newest()) {
+          token.store(p, p.layers[layer], page, unit, position);
+          token.insert(unit.num_keys - 1, place);
+        }
+        attend_to_group<Element>(p, token, unit.num_keys, place, scratch, all);
+        unit.go_on();
+      }
+      ring.give_back(stage);
     }
     const std::int64_t head = std::int64_t{unit.row()} * p.num_heads +
                               unit.heads * (p.num_heads / p.sequential.num_kv_heads);
-    attend_to_group<Element>(p, token, unit.num_keys, place, scratch,
-                             head * p.sequential.max_units + unit.first_key / Shape::kKeys);
-    ring.give_back(first_stage + i);
+    all.store(p, head * p.sequential.max_units + unit.span);
+  }
+  // Where the block has spans for some of eight warps, the others' stages are empty.
+  for (const unsigned end = first_stage + rows.num_stages();
+       static_cast<int>(end - stage) > 0; stage += kRingConsumers) {
+    ring.wait(stage);
+    ring.give_back(stage);
   }
 }
 
@@ -420,7 +454,7 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
        i += gridDim.x * kProductWarps) {
     const int row_head = i / kParts, row = row_head / p.num_heads, head = row_head % p.num_heads;
     const int dims = i % kParts * (2 * kWarp) + 2 * lane;
-    const int count = rows.units<UnitShape<SequentialDecoder, Element>::kPages>(row);
+    const int count = rows.spans<UnitShape<SequentialDecoder, Element>::kPages>(row);
     if (count == 0) {
       // Products may wait for it.
       to.store_pair(row, head * kGroupHeadDim + dims, 0, 0);

@@ -155,7 +155,7 @@ class Bringing {
 
  public:
   __device__ explicit Bringing(const DecoderBlockState<S>& block)
-      : block_(block), p_(block.p), num_units_(block.small.rows.num_units()) {}
+      : block_(block), p_(block.p), num_unit_stages_(stages_of<S>(block.small.rows)) {}
 
   __device__ void run() {
     for (int l = 0; l < p_.num_layers; ++l) {
@@ -177,7 +177,7 @@ class Bringing {
   template <int kIndex>
   __device__ __forceinline__ void bring_phase(int l) {
     constexpr Phase kPhase = S::kSchedule.layer[kIndex];
-    if constexpr (kPhase.kind == PhaseKind::kAttention) stage_ += num_units_;
+    if constexpr (kPhase.kind == PhaseKind::kAttention) stage_ += num_unit_stages_;
     if constexpr (is_product(kPhase.kind)) {
       bring<kPhase.kind, kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(l);
     }
@@ -212,7 +212,7 @@ class Bringing {
 
   const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
-  const int num_units_;
+  const int num_unit_stages_;
   unsigned stage_ = 0, x_stage_ = 0;
   unsigned known_ = 0;  // values of this layer that it has waited for
 };

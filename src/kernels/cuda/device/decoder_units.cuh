@@ -28,7 +28,7 @@ struct UnitShape {
 inline constexpr int kMaxDecoderContext = kMaxUnits * UnitShape<ParallelDecoder, Bf16>::kKeys;
 
 template <typename S, typename Element>
-using Unit = AttentionUnit<UnitShape<S, Element>::kPages>;
+using Unit = AttentionUnit<UnitShape<S, Element>::kPages, S::kIsSequential>;
 // Of a parallel decoder: of pairs of heads.
 template <typename Element>
 using PairShape = UnitShape<ParallelDecoder, Element>;
@@ -66,7 +66,14 @@ __device__ inline void load_rows(const DecoderLaunch& p, AttentionRows& rows) {
       .prefixes = kSharesUnits<S, kRows, Element> ? p.shared_prefixes : nullptr,
       .num_rows = p.num_rows,
       .num_groups = key_heads<S>(p) / S::kHeadsOfUnit};
-  rows.load<UnitShape<S, Element>::kPages>(step, blockIdx.x, gridDim.x, WarpLanes());
+  rows.load<UnitShape<S, Element>::kPages, S::kIsSequential>(step, blockIdx.x, gridDim.x,
+                                                             WarpLanes());
+}
+
+// Stages of the ring that this block's units take.
+template <typename S>
+__device__ inline int stages_of(const AttentionRows& rows) {
+  return S::kIsSequential ? rows.num_stages() : rows.num_units();
 }
 
 // The ring's producer of this block's units, the same in all layers. A batch of units is looked up
@@ -82,7 +89,7 @@ class PageStream {
 
   // Once, when the rows are known.
   __device__ void start() {
-    num_units_ = rows_.num_units();
+    num_stages_ = stages_of<S>(rows_);
     look_up(0);
     first_run_ = __shfl_sync(kFullWarp, unit_.run, 0);
   }
@@ -93,29 +100,41 @@ class PageStream {
     static_assert(kInFlightBytes >= Shape::kBytes);
     const int piece = threadIdx.x % Shape::kPieces;
     const char* plane = static_cast<const char*>(piece % 2 == 0 ? layer.keys : layer.values);
-    for (int first = 0; first < num_units_; first += kBatch) {
+    for (int first = 0; first < num_stages_; first += kBatch) {
       const char* from = piece / 2 < num_pages_
                              ? plane + page_ * page_bytes_ + unit_.heads * Shape::kPieceBytes
                              : nullptr;
       const int asked = 2 * num_pages_ * Shape::kPieceBytes;
       const int next = first + kBatch;
-      look_up(next < num_units_ ? next : 0);
+      look_up(next < num_stages_ ? next : 0);
       producer.push<Shape::kPieces>({.x_bytes = 0,
                                      .streamed = Shape::kBytes,
                                      .piece_bytes = Shape::kPieceBytes,
                                      .max_in_flight = kInFlightBytes / Shape::kBytes},
-                                    min(kBatch, num_units_ - first), asked, from);
+                                    min(kBatch, num_stages_ - first), asked, from);
     }
   }
 
  private:
-  // Lane kPieces * i + 2j + k: of unit first + i, page j, keys or values.
+  // Lane kPieces * i + 2j + k: of stage first + i, page j, keys or values.
   __device__ __forceinline__ void look_up(int first) {
     const int lane = threadIdx.x % kWarp, index = first + lane / Shape::kPieces;
     num_pages_ = 0;
-    if (index >= num_units_) return;
+    if (index >= num_stages_) return;
     if (first == 0) unit_.run = first_run_;
-    unit_.find(rows_, rows_.unit_at(index));
+    if constexpr (S::kIsSequential) {
+      const SpanStage stage = rows_.stage(index);
+      if (stage.index >= rows_.num_units()) return;
+      // Each round begins anew with the first of eight spans.
+      const bool is_first_round = index % (8 * rows_.rounds) < kBatch;
+      if (!is_first_round) unit_.run = round_run_;
+      unit_.find_own(rows_, rows_.unit_at(stage.index));
+      if (is_first_round) round_run_ = unit_.run;
+      if (stage.round >= unit_.num_units) return;
+      for (int i = 0; i < stage.round; ++i) unit_.go_on();
+    } else {
+      unit_.find(rows_, rows_.unit_at(index));
+    }
     num_pages_ = unit_.num_pages();
     const int page_index =
         unit_.first_key / kPageTokens + min(lane / 2 % Shape::kPages, num_pages_ - 1);
@@ -126,8 +145,9 @@ class PageStream {
   const DecoderLaunch& p_;
   const AttentionRows& rows_;
   const std::int64_t page_bytes_;
-  int num_units_ = 0;
+  int num_stages_ = 0;
   int first_run_ = 0;  // of the first unit
+  int round_run_ = 0;  // of this lane's first span of the latest eight
   Unit<S, Element> unit_;
   int num_pages_ = 0;  // of the unit; 0: there is none
   std::int32_t page_ = 0;
