@@ -72,6 +72,20 @@ TEST_P(SequentialBlocksTest, Widths) {
   check(make_problem(tall, contexts(9)), {3});
 }
 
+// Many rows of a wide model: blocks have more than four tiles of a product, columns are no multiple of eight chunks, and so are
+// those of an output product's share.
+TEST_P(SequentialBlocksTest, ManyRowsOfAWideModel) {
+  Shape shape = llama(4, 1, 2176, 8704);
+  shape.num_blocks = 1, shape.vocab = 16;
+  for (const int count : {9, 17, 33}) {
+    SCOPED_TRACE(std::to_string(count) + " rows");
+    check(make_problem(shape, contexts(count)), {0, count - 1});
+  }
+  Shape head = llama(2, 1, 1280, 256);
+  head.num_blocks = 1, head.vocab = 20'000;
+  check(make_problem(head, contexts(32)), {30});
+}
+
 // More units than a warp has lanes, and twice that; page tables of 8192 tokens.
 TEST_P(SequentialBlocksTest, LongContexts) {
   Shape shape = with_head_norms(llama(4, 1, 128, 128));

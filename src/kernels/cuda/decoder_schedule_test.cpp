@@ -239,7 +239,8 @@ class Simulation {
         }
         AttentionUnit<kPages, S::kIsSequential> unit;
         unit.find(rows, rows.unit_at(stage.index));
-        use(Stage{at, unit.run, unit.heads * kMaxKeys + unit.first_key + stage.round}, Value::kNone);
+        use(Stage{at, unit.run, unit.heads * kMaxKeys + unit.first_key + stage.round},
+            Value::kNone);
       }
     }
     if (phase.matrix == Matrix::kNone) return;

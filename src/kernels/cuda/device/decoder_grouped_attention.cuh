@@ -434,8 +434,8 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
     all.store(p, head * p.sequential.max_units + unit.span);
   }
   // Where the block has spans for some of eight warps, the others' stages are empty.
-  for (const unsigned end = first_stage + rows.num_stages();
-       static_cast<int>(end - stage) > 0; stage += kRingConsumers) {
+  for (const unsigned end = first_stage + rows.num_stages(); static_cast<int>(end - stage) > 0;
+       stage += kRingConsumers) {
     ring.wait(stage);
     ring.give_back(stage);
   }
