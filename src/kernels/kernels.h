@@ -440,17 +440,16 @@ enum class Residual { kParallel, kSequential };
 
 // What prepare_linear made of all experts' matrices below each other; nullptr: not prepared.
 struct PreparedExperts {
-  const void* up =
-      nullptr;  // [num_experts * 2 * inner, dim], of each expert gates and ups alternate
+  // [num_experts * 2 * inner, dim]: of each expert gates and ups alternate.
+  const void* up = nullptr;
   const void* down = nullptr;  // [num_experts * dim, inner]
 };
 
 // What layers with experts have read in decode steps, by how many rows of a step lived.
 struct ChosenExperts {
   std::uint64_t layers[kMaxSeats + 1];
-  std::uint64_t
-      experts[kMaxSeats +
-              1];  // of those layers together: an expert that several rows chose counts once
+  // Of those layers together. An expert that several rows chose counts once.
+  std::uint64_t experts[kMaxSeats + 1];
 };
 
 // One block of a decoder: a layer is data. Biases are optional (LinearWeights::bias).
