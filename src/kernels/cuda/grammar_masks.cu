@@ -156,43 +156,62 @@ struct Found {
   int num_bounded;
 };
 
-// The row's place in a set. The block's threads, some for each entry; the same in each of them.
+constexpr int kWayThreads = kThreads / kGrammarCacheWays;
+
+// A thread's share of an entry, on its way: some threads for each entry of a set. Of places of up to four frames it is all.
+struct WayShare {
+  static constexpr int kWords = 5;
+  std::int32_t grammar, num_bounded;
+  WalkInterval lengths, counts;
+  std::uint32_t words[kWords];
+};
+
+__device__ const GrammarMaskEntry& entry_of(const GrammarMasksParams& p, int set) {
+  const int way = static_cast<int>(threadIdx.x) / kWayThreads;
+  return p.cache.entries[std::int64_t{set} * kGrammarCacheWays + way];
+}
+
+__device__ WayShare load_ways(const GrammarMasksParams& p, const GrammarRow& row, int set) {
+  const GrammarMaskEntry& entry = entry_of(p, set);
+  const int first = static_cast<int>(threadIdx.x) % kWayThreads, num_words = num_place_words(row);
+  WayShare share{.grammar = __ldcg(&entry.grammar),
+                 .num_bounded = __ldcg(&entry.num_bounded),
+                 .lengths = load_interval(entry.lengths)};
+  if (first <= row.depth) share.counts = load_interval(entry.counts[first]);
+#pragma unroll
+  for (int n = 0; n < WayShare::kWords; ++n) {
+    const int i = first + n * kWayThreads;
+    share.words[n] = i < num_words ? __ldcg(&entry.place[i]) : 0;
+  }
+  return share;
+}
+
+// The row's place in the set that `share` is of. The block's threads; the same in each of them.
 __device__ Found find_way(const GrammarMasksParams& p, const GrammarTables& grammar,
-                          const GrammarRow& row, int set) {
-  constexpr int kWayThreads = kThreads / kGrammarCacheWays;
+                          const GrammarRow& row, int set, const WayShare& share) {
   __shared__ int differs[kGrammarCacheWays], num_bounded[kGrammarCacheWays];
   if (threadIdx.x < kGrammarCacheWays) differs[threadIdx.x] = 0;
   __syncthreads();
   const int way = static_cast<int>(threadIdx.x) / kWayThreads;
-  const GrammarMaskEntry& entry = p.cache.entries[std::int64_t{set} * kGrammarCacheWays + way];
-  const std::int32_t id = __ldcg(&entry.grammar);
-  if (threadIdx.x % kWayThreads == 0) num_bounded[way] = __ldcg(&entry.num_bounded);
-  const WalkInterval lengths = load_interval(entry.lengths);
-  // All loads of four frames before any of them is judged.
-  constexpr int kAtOnce = 5;
   const int first = static_cast<int>(threadIdx.x) % kWayThreads, num_words = num_place_words(row);
-  const WalkInterval counts =
-      first <= row.depth ? load_interval(entry.counts[first]) : WalkInterval{};
-  std::uint32_t words[kAtOnce];
-#pragma unroll
-  for (int n = 0; n < kAtOnce; ++n) {
-    const int i = first + n * kWayThreads;
-    words[n] = i < num_words ? __ldcg(&entry.place[i]) : 0;
-  }
+  if (first == 0) num_bounded[way] = share.num_bounded;
   std::uint32_t difference = 0;
 #pragma unroll
-  for (int n = 0; n < kAtOnce; ++n) {
+  for (int n = 0; n < WayShare::kWords; ++n) {
     const int i = first + n * kWayThreads;
-    if (i < num_words) difference |= words[n] ^ place_word(row, i);
+    if (i < num_words) difference |= share.words[n] ^ place_word(row, i);
   }
-  if (first <= row.depth && !counts.contains(row.frames[first].count)) difference = 1;
-  for (int i = first + kAtOnce * kWayThreads; i < num_words; i += kWayThreads) {
+  if (first <= row.depth && !share.counts.contains(row.frames[first].count)) difference = 1;
+  const GrammarMaskEntry& entry = entry_of(p, set);
+  for (int i = first + WayShare::kWords * kWayThreads; i < num_words; i += kWayThreads) {
     difference |= __ldcg(&entry.place[i]) ^ place_word(row, i);
   }
   for (int depth = first + kWayThreads; depth <= row.depth; depth += kWayThreads) {
     if (!load_interval(entry.counts[depth]).contains(row.frames[depth].count)) difference = 1;
   }
-  if (id != grammar.id || !lengths.contains(row.length) || difference != 0) differs[way] = 1;
+  if (share.grammar != grammar.id || !share.lengths.contains(row.length) || difference != 0) {
+    differs[way] = 1;
+  }
   __syncthreads();
   Found found = {-1, 0};
   for (int w = kGrammarCacheWays - 1; w >= 0; --w) {
@@ -322,7 +341,7 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
     return;
   }
   const int set = set_of(p, grammar, place);
-  const Found found = find_way(p, grammar, place, set);
+  const Found found = find_way(p, grammar, place, set, load_ways(p, place, set));
   if (found.way < 0) {
     // Walkers read both.
     keep_place();
@@ -358,6 +377,8 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   const GrammarSearch& search = p.searches[k];
   const int set = __ldcg(&search.set), num_bounded = __ldcg(&search.num_bounded);
   const bool is_listed = num_bounded <= kMaxBoundedTokens;
+  // Under way while the set is locked. Who was faster by no more than that is not seen: then the place has two entries.
+  const WayShare share = load_ways(p, row, set);
   unsigned turn = 0;  // of thread 0
   if (threadIdx.x == 0) {
     wait_for_count(p.arrivals->num_copied, static_cast<unsigned>(p.num_rows));
@@ -370,7 +391,7 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   }
   __syncthreads();
   if (way < 0) return;
-  if (find_way(p, grammar, row, set).way < 0) {
+  if (find_way(p, grammar, row, set, share).way < 0) {
     const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
     GrammarMaskEntry& entry = p.cache.entries[at];
     for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
@@ -461,7 +482,8 @@ struct Member {
   __device__ int first_token(int own) const { return (index + own * num_members) * kPartTokens; }
 };
 
-// The tokens that were noted because they lead away from the row's state.
+// The tokens that were noted because they lead away from the row's state. The warps take equal shares: ways differ from token to
+// token, and lanes that go different ways wait for each other.
 __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& grammar,
                           const StateLoops& loops, const GrammarRow& place, std::int64_t k,
                           std::uint32_t* mask, Notes& notes, WalkInterval& same) {
@@ -470,8 +492,10 @@ __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& gram
   GrammarSearch& search = p.searches[k];
   OwnProbe probe;
   probe.begin(place, search.counts);
-  for (int at = warp * kWarp; at < notes.num_away; at += kThreads) {
-    const bool is_one = at + lane < notes.num_away;
+  const int share = (notes.num_away + kWarps - 1) / kWarps;
+  const int end = min((warp + 1) * share, notes.num_away);
+  for (int at = warp * share; at < end; at += kWarp) {
+    const bool is_one = at + lane < end;
     const int token = notes.away[is_one ? at + lane : 0];
     const TokenText text = load_text(p.texts, token);
     probe.again();
@@ -513,12 +537,16 @@ __device__ PartTexts load_part(const TokenTexts& texts, int first_token) {
   return part;
 }
 
-// The tokens of a part that begin illegally or stay in the row's state; the others are noted.
+// The tokens of a part that begin illegally or stay in the row's state; the others are noted. Where nothing limits how many
+// characters may stay there, as in most strings, no token has a bound.
 __device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& grammar,
                            const CharacterLoops& here, const StateLoops& loops,
                            const GrammarRow& place, int first_token, const PartTexts& texts,
                            std::uint32_t* mask, Notes& notes, WalkInterval& same) {
   const int lane = threadIdx.x % kWarp;
+  const bool may_be_bounded = here.counts != 0 && here.most >= 0;
+  unsigned away[kWordsPerWarp];
+  int num_away = 0;
 #pragma unroll
   for (int n = 0; n < kWordsPerWarp; ++n) {
     const int token = token_of(first_token, n);
@@ -529,13 +557,27 @@ __device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& gra
       kind = may_end(grammar, place) ? LoopByte::kStays : LoopByte::kIllegal;
       run.begin_trial(place.length);
     }
-    const bool leads_away = kind == LoopByte::kLeadsAway;
-    const int to = take_place(notes.num_away, leads_away);
-    if (leads_away) notes.away[to] = token;
-    const bool legal = note_token(notes, same, token, !leads_away && kind != LoopByte::kIllegal,
-                                  run.lengths, place.length);
-    const unsigned bits = __ballot_sync(kFullWarp, legal);
-    if (lane == 0 && token / 32 < p.mask_stride) mask[token / 32] = bits;
+    const bool stays = kind == LoopByte::kStays;
+    unsigned legal = __ballot_sync(kFullWarp, stays);
+    if (may_be_bounded && legal != 0) {
+      legal = __ballot_sync(kFullWarp,
+                            note_token(notes, same, token, stays, run.lengths, place.length));
+    }
+    if (lane == 0 && token / 32 < p.mask_stride) mask[token / 32] = legal;
+    away[n] = __ballot_sync(kFullWarp, kind == LoopByte::kLeadsAway);
+    num_away += __popc(away[n]);
+  }
+  if (num_away == 0) return;
+  int to = 0;
+  if (lane == 0) to = atomicAdd(&notes.num_away, num_away);
+  to = __shfl_sync(kFullWarp, to, 0);
+#pragma unroll
+  for (int n = 0; n < kWordsPerWarp; ++n) {
+    const unsigned before = (1u << lane) - 1;
+    if ((away[n] >> lane & 1) != 0) {
+      notes.away[to + __popc(away[n] & before)] = token_of(first_token, n);
+    }
+    to += __popc(away[n]);
   }
 }
 
