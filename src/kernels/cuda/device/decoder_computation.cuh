@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix mat
     announce_value(qkv_of<S>(p, layer) + at, qkv_of<S>(p, layer + 1) + at,
                    __float2bfloat16_rn(sum));
   } else if (matrix == Matrix::kInner) {
-    const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p, layer);
+    const auto wide = wide_of<S, kFormat, kRows>(p, layer);
     if constexpr (S::kIsSequential) {
       // Gated already.
       const DecoderSizes sizes = sizes_of<S>(p);
@@ -102,10 +102,6 @@ class Computation {
   }
 
  private:
-  __device__ unsigned turn(unsigned stage) const {
-    return (threadIdx.x / kWarp - stage) % kRingConsumers;
-  }
-
   // A layer's products of whole columns are counted. Before one: what it waits for.
   template <int... kIndices>
   __device__ __forceinline__ void prepare_product(
@@ -194,7 +190,7 @@ class Computation {
     if constexpr (S::kIsSequential) {
       if (matrix == Matrix::kInner) return ff_norm_of<kFormat, kRows>(p_, l).data();
     }
-    return norm_of<kFormat, kRows>(p_, l).data();
+    return norm_of<kFormat, kRows, S>(p_, l).data();
   }
 
   __device__ Biases biases_of(Matrix matrix, const DecoderLayer& layer, int first_column) const {
@@ -217,16 +213,16 @@ class Computation {
       const int first_column = tiles.begin * kTileRows;
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
       const Biases biases = biases_of(matrix, layer, first_column);
-      Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
+      ProductSums<S, kFormat, kRows> sums;
+      sums.multiply(tiles.size(), block_.ring, stage_, x, p_.num_rows);
       ScaleWeights scale_weights;
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
           scale_weights.load(p_, p_.experts.layers[l].scale_products, first_column);
         }
       }
-      reduce_warps<kRows>(
-          sums, tiles.size(), turn(stage_), block_.reduce_buffer,
+      sums.add_up(
+          tiles.size(), stage_, block_.reduce_buffer,
           [&](int t, int row, int tile_row, float sum) {
             if constexpr (S::kHasExperts) {
               if (matrix == Matrix::kQkv && row < p_.num_rows) {
@@ -275,10 +271,12 @@ class Computation {
       if (has_experts(p_, l)) wait_for_route(block_, l);
     }
     stage_ += block_.small.rows.num_units();
+    // Warpgroups must not look for stages before those of the attention are used up.
+    if constexpr (kByWarpgroups<S, kRows>) named_barrier(1, kProductThreads);
   }
 
   __device__ void combine(int l) {
-    const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p_, l);
+    const auto wide = wide_of<S, kFormat, kRows>(p_, l);
     if constexpr (S::kIsSequential) {
       combine_groups<S, CacheElement>(p_, block_.small.rows, wide);
     } else if constexpr (S::kHasExperts) {
@@ -299,20 +297,19 @@ class Computation {
       const int rank = work.rank_of(unit);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
-      Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
-      reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
-                          [&](int t, int row, int tile_row, float sum) {
-                            const int column = (tiles.begin + t) * kTileRows + tile_row;
-                            if (row >= p_.num_rows) return;
-                            if constexpr (S::kHasExperts && kSums == Value::kFfSums) {
-                              announce_dense(l, rank, row, column, sum);
-                              return;
-                            }
-                            announce_value(sums_of<kSums, kRows>(p_, l, rank, row, column),
-                                           sums_of<kSums, kRows>(p_, l + 1, rank, row, column),
-                                           sum);
-                          });
+      ProductSums<S, kFormat, kRows> sums;
+      sums.multiply(tiles.size(), block_.ring, stage_, x, p_.num_rows);
+      sums.add_up(tiles.size(), stage_, block_.reduce_buffer,
+                  [&](int t, int row, int tile_row, float sum) {
+                    const int column = (tiles.begin + t) * kTileRows + tile_row;
+                    if (row >= p_.num_rows) return;
+                    if constexpr (S::kHasExperts && kSums == Value::kFfSums) {
+                      announce_dense(l, rank, row, column, sum);
+                      return;
+                    }
+                    announce_value(sums_of<kSums, kRows>(p_, l, rank, row, column),
+                                   sums_of<kSums, kRows>(p_, l + 1, rank, row, column), sum);
+                  });
       stage_ += x.size();
     }
   }
