@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
+#include "kernels/cuda/device/warpgroup_product.cuh"
 #include "kernels/cuda/ring_space.h"
 
 namespace gapless::cuda {
@@ -43,6 +44,7 @@ inline constexpr bool kExchangesRegisters =
 template <typename S>
 struct DecoderSmall {
   RingControl ring;
+  XRingControl x_ring;
   std::uint64_t rows_ready;  // mbarrier: `rows` is written
   // mbarriers: the computing warps have written it
   std::uint64_t written[ScheduleOf<S>::kNumValues];
@@ -96,6 +98,15 @@ struct DecoderBlockState {
     int bytes = DecoderLayout<S>::kRingBytes;
     if constexpr (DecoderLayout<S>::kRingBytes == 0) bytes = p.ring_bytes;
     return bytes;
+  }
+  // The activations' ring lies behind that of the stages.
+  template <int kRows>
+  __device__ int stage_bytes() const {
+    return ring_bytes() - kXRingBytes<S, kRows>;
+  }
+  template <int kRows>
+  __device__ XRingOf<kRows> x_ring() const {
+    return XRingOf<kRows>(small.x_ring, ring_data + stage_bytes<kRows>());
   }
   __device__ GridCounter& counter(Value value) const {
     return p.counters->values[static_cast<int>(value)];

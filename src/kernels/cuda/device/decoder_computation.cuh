@@ -76,6 +76,7 @@ class Computation {
   __device__ explicit Computation(const DecoderBlockState<S>& block)
       : block_(block),
         p_(block.p),
+        x_ring_(block.template x_ring<kRows>()),
         has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
 
   __device__ void run() {
@@ -214,7 +215,7 @@ class Computation {
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
       const Biases biases = biases_of(matrix, layer, first_column);
       ProductSums<S, kFormat, kRows> sums;
-      sums.multiply(tiles.size(), block_.ring, stage_, x, p_.num_rows);
+      sums.multiply(tiles.size(), block_.ring, stage_, x_ring_, x_stage_, x, p_.num_rows);
       ScaleWeights scale_weights;
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
@@ -238,6 +239,7 @@ class Computation {
                                              row, S::kIsSequential ? sum : sum + biases[t]);
           });
       stage_ += x.size();
+      x_stage_ += x.size();
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
           announce_scale_part<kRows>(p_, l, next_scale_part++, tiles.size(), scale_weights,
@@ -298,7 +300,7 @@ class Computation {
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
       ProductSums<S, kFormat, kRows> sums;
-      sums.multiply(tiles.size(), block_.ring, stage_, x, p_.num_rows);
+      sums.multiply(tiles.size(), block_.ring, stage_, x_ring_, x_stage_, x, p_.num_rows);
       sums.add_up(tiles.size(), stage_, block_.reduce_buffer,
                   [&](int t, int row, int tile_row, float sum) {
                     const int column = (tiles.begin + t) * kTileRows + tile_row;
@@ -311,6 +313,7 @@ class Computation {
                                    sums_of<kSums, kRows>(p_, l + 1, rank, row, column), sum);
                   });
       stage_ += x.size();
+      x_stage_ += x.size();
     }
   }
 
@@ -325,8 +328,10 @@ class Computation {
 
   const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
+  const XRingOf<kRows> x_ring_;
   const bool has_row_;
-  unsigned stage_ = 0;  // of the ring
+  unsigned stage_ = 0;    // of the ring
+  unsigned x_stage_ = 0;  // of those, products'
 };
 
 }  // namespace GAPLESS_PATH

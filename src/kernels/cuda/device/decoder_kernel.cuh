@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init(kStageSharers<S, kRows>);
+    if constexpr (kByWarpgroups<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>);
     small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint64_t& barrier : small.written) {

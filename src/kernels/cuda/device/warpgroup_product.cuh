@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/device/decoder_products.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
+#include "kernels/cuda/device/x_ring.cuh"
 
 namespace gapless {
 
@@ -30,6 +31,14 @@ static_assert(kGroupWarps == kGroupTiles);
 // Warps that may work on a stage together.
 template <typename S, int kRows>
 inline constexpr int kStageSharers = kByWarpgroups<S, kRows> ? kGroupWarps : 1;
+
+// Room for activations in a stage: warpgroups have a ring of its own for them.
+template <typename S, int kRows>
+inline constexpr int kStageXBytes = kByWarpgroups<S, kRows> ? 0 : kXBytes<kRows>;
+template <int kRows>
+using XRingOf = XRing<kRows, kRows * kProductColumns * static_cast<int>(sizeof(Bf16))>;
+template <typename S, int kRows>
+inline constexpr int kXRingBytes = kByWarpgroups<S, kRows> ? XRingOf<kRows>::kBytes : 0;
 
 template <typename S, PreparedFormat kFormat, int kRows>
 using ActivationsOf = Activations<kFormat, kRows, kByWarpgroups<S, kRows>>;
@@ -85,11 +94,13 @@ struct TileScales<PreparedFormat::kFp8> {
   }
 };
 
-// sums += this warpgroup's stages of the ring from first_stage on, times x, which comes into them. What a
-// warp without a tile of its own gets, nobody uses.
+// sums += this warpgroup's stages of the ring from first_stage on, times x, whose stages begin with
+// first_x_stage. What a warp without a tile of its own gets, nobody uses.
 template <PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const StageRing& ring,
-                                                       unsigned first_stage, const XSource& x,
+                                                       unsigned first_stage,
+                                                       const XRingOf<kRows>& x_ring,
+                                                       unsigned first_x_stage, const XSource& x,
                                                        GroupSums<kRows>& sums) {
   constexpr int kPairs = kProductColumns / 32;  // of steps of 16 columns
   constexpr int kAtomBytes = 8 * 8 * sizeof(Bf16);
@@ -104,8 +115,8 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
       const int at = first + turn * kProductGroups;
       if (at >= size) break;
       const unsigned stage = first_stage + static_cast<unsigned>(at);
-      const std::uint32_t place = ring.wait_with_x(stage);
-      const std::uint32_t from = place + kXBytes<kRows> + tile * kPreparedTileBytes<kFormat>;
+      const unsigned x_stage = first_x_stage + static_cast<unsigned>(at);
+      const std::uint32_t from = ring.wait(stage) + tile * kPreparedTileBytes<kFormat>;
       if (part != x.part(at)) {
         part = x.part(at);
         scales.template change<kRows>(from, sums);
@@ -118,7 +129,8 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
         reader.fragment(0, pair, 0, a[pair * 2]);
         reader.fragment(0, pair, 1, a[pair * 2 + 1]);
       }
-      const std::uint64_t b = wgmma_operand(place, kAtomBytes, 8 * kProductColumns * sizeof(Bf16));
+      const std::uint64_t b =
+          wgmma_operand(x_ring.wait(x_stage), kAtomBytes, 8 * kProductColumns * sizeof(Bf16));
       wgmma_hand_over(sums[turn]);
       wgmma_fence();
 #pragma unroll
@@ -130,6 +142,7 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
       wgmma_wait<0>();
       wgmma_hand_over(sums[turn]);
       ring.give_back_share(stage);
+      if (threadIdx.x % kWarp == 0) x_ring.give_back(x_stage);
     }
   }
   scales.template apply<kRows>(sums);
@@ -140,18 +153,22 @@ template <int kRows, typename Use>
 __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, int num_tiles,
                                                   float* buffer, const Use& use) {
   constexpr int kPiece = kReduceRows * kReducePitch;  // of a warp: its tile, so many rows of x
-  const int lane = threadIdx.x % kWarp;
-  float* mine = buffer + threadIdx.x / kWarp * kPiece;
+  float own[kRows / 2];
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
+    own[i] = 0;
+#pragma unroll
+    for (int turn = 0; turn < kGroupTurns; ++turn) own[i] += sums[turn][i];
+  }
+  // Addresses of what the sums become are computed only now, when there are registers for them.
+  const int thread = static_cast<int>(always_afresh(threadIdx.x)), lane = thread % kWarp;
+  const int row = thread / kTileRows, tile_row = thread % kTileRows;
+  float* mine = buffer + thread / kWarp * kPiece;
 #pragma unroll
   for (int first = 0; first < kRows; first += kReduceRows) {
 #pragma unroll
     for (int block = 0; block < kReduceRows / 8; ++block) {
-      float c[4] = {};
-#pragma unroll
-      for (int turn = 0; turn < kGroupTurns; ++turn) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) c[i] += sums[turn][(first / 8 + block) * 4 + i];
-      }
+      const float* c = own + (first / 8 + block) * 4;
       float* to = mine + (block * 8 + (lane % 4) * 2) * kReducePitch + lane / 4;
       to[0] = c[0];
       to[kReducePitch] = c[1];
@@ -160,7 +177,6 @@ __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, 
     }
     named_barrier(1, kProductThreads);
     static_assert(kReduceRows * kTileRows == kProductThreads);
-    const int row = threadIdx.x / kTileRows, tile_row = threadIdx.x % kTileRows;
     const float* from = buffer + row * kReducePitch + tile_row;
 #pragma unroll
     for (int tile = 0; tile < kGroupTiles; ++tile) {
@@ -178,11 +194,13 @@ class ProductSums {
   static constexpr bool kGroups = kByWarpgroups<S, kRows>;
 
  public:
-  // Adds the product of the stages from first_stage on with x.
+  // Adds the product of the stages from first_stage on, of x from first_x_stage on, with x.
   __device__ __forceinline__ void multiply(int num_tiles, const StageRing& ring,
-                                           unsigned first_stage, const XSource& x, int num_rows) {
+                                           unsigned first_stage, const XRingOf<kRows>& x_ring,
+                                           unsigned first_x_stage, const XSource& x, int num_rows) {
     if constexpr (kGroups) {
-      multiply_by_warpgroups<kFormat, kRows>(num_tiles, ring, first_stage, x, sums_);
+      multiply_by_warpgroups<kFormat, kRows>(num_tiles, ring, first_stage, x_ring, first_x_stage, x,
+                                             sums_);
     } else {
       multiply_tiles<kFormat, kRows>(num_tiles, ring, first_stage, x, num_rows, sums_);
     }
