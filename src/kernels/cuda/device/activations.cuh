@@ -37,8 +37,8 @@ __device__ __forceinline__ int fragment_index(int row, int column) {
 // For products of warpgroups (warpgroup_product.cuh): per 128 columns, per 8 rows, per 8 columns an atom
 // of wgmma.cuh.
 template <int kRows>
-__device__ __forceinline__ int atom_index(int row, int column) {
-  const int block = column / kProductColumns * (kRows / 8) + row / 8;
+__device__ __forceinline__ unsigned atom_index(unsigned row, unsigned column) {
+  const unsigned block = column / kProductColumns * (kRows / 8) + row / 8;
   return block * (8 * kProductColumns) + column % kProductColumns / 8 * 64 + row % 8 * 8 +
          column % 8;
 }
@@ -64,6 +64,14 @@ class Activations {
     }
   }
 
+  // Four columns, the first of them a multiple of four. In atoms they are neighbours.
+  __device__ void store_four(int row, int column, const float (&numbers)[4]) const {
+    static_assert(kInAtoms);
+    *reinterpret_cast<uint2*>(half_ + index(row, column)) =
+        uint2{pack_activations<kFormat>(numbers[0], numbers[1]),
+              pack_activations<kFormat>(numbers[2], numbers[3])};
+  }
+
   __device__ void store(int row, int column, float number) const {
     const Bf16 value =
         __ushort_as_bfloat16(static_cast<unsigned short>(pack_activations<kFormat>(number, 0)));
@@ -77,7 +85,10 @@ class Activations {
 
  private:
   __device__ static int index(int row, int column) {
-    if constexpr (kInAtoms) return atom_index<kRows>(row, column);
+    if constexpr (kInAtoms) {
+      return static_cast<int>(
+          atom_index<kRows>(static_cast<unsigned>(row), static_cast<unsigned>(column)));
+    }
     return fragment_index<kRows>(row, column);
   }
   __device__ static std::int64_t offset(int columns, int layer) {

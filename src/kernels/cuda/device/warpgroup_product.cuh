@@ -148,7 +148,17 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
   scales.template apply<kRows>(sums);
 }
 
-// reduce_warps for the sums of warpgroups. `buffer`: kReduceBytes, free again after the call.
+// Sums that a thread adds up at once: neighbouring rows of a tile.
+inline constexpr int kGroupSumsAtOnce = 4;
+__device__ __forceinline__ int tile_of_group_sums(unsigned thread) {
+  return static_cast<int>(thread / (kProductThreads / kGroupTiles));
+}
+__device__ __forceinline__ int first_row_of_group_sums(unsigned thread) {
+  return static_cast<int>(thread * kGroupSumsAtOnce % kTileRows);
+}
+
+// reduce_warps for the sums of warpgroups: use(tile, row of x, first row of the tile, sums).
+// `buffer`: kReduceBytes, free again after the call.
 template <int kRows, typename Use>
 __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, int num_tiles,
                                                   float* buffer, const Use& use) {
@@ -161,9 +171,12 @@ __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, 
     for (int turn = 0; turn < kGroupTurns; ++turn) own[i] += sums[turn][i];
   }
   // Addresses of what the sums become are computed only now, when there are registers for them.
-  const int thread = static_cast<int>(always_afresh(threadIdx.x)), lane = thread % kWarp;
-  const int row = thread / kTileRows, tile_row = thread % kTileRows;
+  const unsigned thread = always_afresh(threadIdx.x), lane = thread % kWarp;
   float* mine = buffer + thread / kWarp * kPiece;
+  const int tile = tile_of_group_sums(thread), tile_row = first_row_of_group_sums(thread);
+  const int row = static_cast<int>(thread * kGroupSumsAtOnce / kTileRows % kReduceRows);
+  const float4* from =
+      reinterpret_cast<const float4*>(buffer + tile * kPiece + row * kReducePitch + tile_row);
 #pragma unroll
   for (int first = 0; first < kRows; first += kReduceRows) {
 #pragma unroll
@@ -176,13 +189,12 @@ __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, 
       to[kReducePitch + 8] = c[3];
     }
     named_barrier(1, kProductThreads);
-    static_assert(kReduceRows * kTileRows == kProductThreads);
-    const float* from = buffer + row * kReducePitch + tile_row;
-#pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      if (tile >= num_tiles) break;
-      const float sum = from[tile * kPiece] + from[(kGroupWarps + tile) * kPiece];
-      use(tile, first + row, tile_row, sum);
+    static_assert(kGroupTiles * kReduceRows * kTileRows == kProductThreads * kGroupSumsAtOnce);
+    if (tile < num_tiles) {
+      const float4 even = from[0], odd = from[kGroupWarps * kPiece / 4];
+      float both[kGroupSumsAtOnce] = {even.x + odd.x, even.y + odd.y, even.z + odd.z,
+                                      even.w + odd.w};
+      use(tile, first + row, tile_row, both);
     }
     named_barrier(1, kProductThreads);
   }
@@ -205,7 +217,9 @@ class ProductSums {
       multiply_tiles<kFormat, kRows>(num_tiles, ring, first_stage, x, num_rows, sums_);
     }
   }
-  // As reduce_warps.
+  static constexpr int kAtOnce = kGroups ? kGroupSumsAtOnce : 1;
+
+  // use(tile, row of x, first row of the tile, sums): kAtOnce of them, of rows that follow each other.
   template <typename Use>
   __device__ __forceinline__ void add_up(int num_tiles, unsigned first_stage, float* buffer,
                                          const Use& use) const {
@@ -213,7 +227,11 @@ class ProductSums {
       reduce_warpgroups<kRows>(sums_, num_tiles, buffer, use);
     } else {
       const unsigned turn = (threadIdx.x / kWarp - first_stage) % kRingConsumers;
-      reduce_warps<kRows>(sums_, num_tiles, turn, buffer, use);
+      reduce_warps<kRows>(sums_, num_tiles, turn, buffer,
+                          [&](int tile, int row, int tile_row, float sum) {
+                            float sums[1] = {sum};
+                            use(tile, row, tile_row, sums);
+                          });
     }
   }
 
