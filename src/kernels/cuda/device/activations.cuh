@@ -72,6 +72,20 @@ class Activations {
               pack_activations<kFormat>(numbers[2], numbers[3])};
   }
 
+  // Eight columns, the first of them a multiple of eight.
+  __device__ void store_eight(int row, int column, const float (&numbers)[8]) const {
+    if constexpr (kInAtoms) {
+      *reinterpret_cast<uint4*>(half_ + index(row, column)) =
+          uint4{pack_activations<kFormat>(numbers[0], numbers[1]),
+                pack_activations<kFormat>(numbers[2], numbers[3]),
+                pack_activations<kFormat>(numbers[4], numbers[5]),
+                pack_activations<kFormat>(numbers[6], numbers[7])};
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) store_pair(row, column + i, numbers[i], numbers[i + 1]);
+    }
+  }
+
   __device__ void store(int row, int column, float number) const {
     const Bf16 value =
         __ushort_as_bfloat16(static_cast<unsigned short>(pack_activations<kFormat>(number, 0)));

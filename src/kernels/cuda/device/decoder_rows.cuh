@@ -113,12 +113,10 @@ __device__ __forceinline__ void store_layer_norm(const DecoderBlockState<S>& blo
   unpack(raw_gamma, g);
   unpack(raw_beta, b);
   const auto norm = norm_of<kFormat, kRows, S>(p, layer);
+  float normed[kVector];
 #pragma unroll
-  for (int i = 0; mine && i < kVector; i += 2) {
-    const float low = (values[i] - mean) * scale * g[i] + b[i];
-    const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
-    norm.store_pair(row, at + i, low, high);
-  }
+  for (int i = 0; i < kVector; ++i) normed[i] = (values[i] - mean) * scale * g[i] + b[i];
+  if (mine) norm.store_eight(row, at, normed);
 }
 
 // Residual stream and LayerNorm of one of this block's rows, behind the output product of a layer, whose
@@ -315,11 +313,10 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
   for (int v = 0; v < kVectors; ++v) {
     float g[kVector];
     unpack(raw_gamma[v], g);
+    float normed[kVector];
 #pragma unroll
-    for (int i = 0; mine[v] && i < kVector; i += 2) {
-      norm.store_pair(row, at[v] + i, values[v][i] * scale * g[i],
-                      values[v][i + 1] * scale * g[i + 1]);
-    }
+    for (int i = 0; i < kVector; ++i) normed[i] = values[v][i] * scale * g[i];
+    if (mine[v]) norm.store_eight(row, at[v], normed);
   }
 }
 
