@@ -23,10 +23,9 @@ class Biases {
 
  public:
   __device__ Biases(const Bf16* bias, int first_column, int columns) {
-    const int column = first_column + (kAtOnce == 1
-                                           ? static_cast<int>(threadIdx.x) % kTileRows
-                                           : tile_of_group_sums(threadIdx.x) * kTileRows +
-                                                 first_row_of_group_sums(threadIdx.x));
+    const int column = first_column + (kAtOnce == 1 ? static_cast<int>(threadIdx.x) % kTileRows
+                                                    : tile_of_group_sums(threadIdx.x) * kTileRows +
+                                                          first_row_of_group_sums(threadIdx.x));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int at = column + i * (kAtOnce == 1 ? kTileRows : 1);
@@ -78,8 +77,8 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix mat
     float* to = p.logits + std::int64_t{row} * p.vocab + column;
     if (kCount == 4 && p.vocab % 4 == 0) {
       if (column < p.vocab) {
-        *reinterpret_cast<float4*>(to) = float4{sums[0], sums[1 % kCount], sums[2 % kCount],
-                                                sums[3 % kCount]};
+        *reinterpret_cast<float4*>(to) =
+            float4{sums[0], sums[1 % kCount], sums[2 % kCount], sums[3 % kCount]};
       }
       return;
     }
@@ -253,26 +252,25 @@ class Computation {
           scale_weights.load(p_, p_.experts.layers[l].scale_products, first_column);
         }
       }
-      sums.add_up(
-          tiles.size(), stage_, block_.reduce_buffer,
-          [&](int t, int row, int tile_row, auto& added) {
-            if constexpr (!S::kIsSequential) {
+      sums.add_up(tiles.size(), stage_, block_.reduce_buffer,
+                  [&](int t, int row, int tile_row, auto& added) {
+                    if constexpr (!S::kIsSequential) {
 #pragma unroll
-              for (int i = 0; i < Sums::kAtOnce; ++i) added[i] += biases.of(t, i);
-            }
-            if constexpr (S::kHasExperts) {
-              if (matrix == Matrix::kQkv && row < p_.num_rows) {
-                keep_scaled(block_.small.experts, t * kTileRows + tile_row, row, added[0]);
-              }
-            }
-            if constexpr (S::kIsSequential && Sums::kAtOnce == 1) {
-              if (matrix == Matrix::kInner) added[0] = gate_with_neighbour(added[0]);
-              if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
-            }
-            if (row >= p_.num_rows) return;
-            store_product<S, kFormat, kRows>(p_, matrix, l, first_column + t * kTileRows + tile_row,
-                                             row, added);
-          });
+                      for (int i = 0; i < Sums::kAtOnce; ++i) added[i] += biases.of(t, i);
+                    }
+                    if constexpr (S::kHasExperts) {
+                      if (matrix == Matrix::kQkv && row < p_.num_rows) {
+                        keep_scaled(block_.small.experts, t * kTileRows + tile_row, row, added[0]);
+                      }
+                    }
+                    if constexpr (S::kIsSequential && Sums::kAtOnce == 1) {
+                      if (matrix == Matrix::kInner) added[0] = gate_with_neighbour(added[0]);
+                      if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
+                    }
+                    if (row >= p_.num_rows) return;
+                    store_product<S, kFormat, kRows>(
+                        p_, matrix, l, first_column + t * kTileRows + tile_row, row, added);
+                  });
       stage_ += x.size();
       x_stage_ += x.size();
       if constexpr (S::kHasExperts) {

@@ -16,7 +16,9 @@ namespace gapless {
 
 // Even, so that a slot is the same warpgroup's throughout a product: it meets every phase.
 template <int kRows>
-inline constexpr int kXSlots = kRows <= 16 ? 8 : kRows <= 32 ? 6 : 4;
+inline constexpr int kXSlots = kRows <= 16   ? 8
+                               : kRows <= 32 ? 6
+                                             : 4;
 inline constexpr int kMaxXSlots = 8;
 
 // In shared memory.
