@@ -31,10 +31,10 @@ inline constexpr int kDecoderThreads =
 // enough; the compiler makes slower code of more.
 inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
 template <typename S, int kRows>
-inline constexpr int kComputingRegisters =
-    kRows == 64                                          ? 216
-    : kRows == 8 && !S::kIsSequential && !S::kHasExperts ? kStartRegisters
-                                                         : 192;
+inline constexpr int kComputingRegisters = kRows == 64 ? (S::kIsSequential ? 208 : 216)
+                                           : kRows == 8 && !S::kIsSequential && !S::kHasExperts
+                                               ? kStartRegisters
+                                               : 192;
 template <typename S, int kRows>
 inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegisters<S, kRows>;
 template <typename S, int kRows>

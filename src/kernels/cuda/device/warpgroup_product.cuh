@@ -36,7 +36,7 @@ inline constexpr int kStageSharers = kByWarpgroups<S, kRows> ? kGroupWarps : 1;
 template <typename S, int kRows>
 inline constexpr int kStageXBytes = kByWarpgroups<S, kRows> ? 0 : kXBytes<kRows>;
 template <int kRows>
-using XRingOf = XRing<kRows, kRows * kProductColumns* static_cast<int>(sizeof(Bf16))>;
+using XRingOf = XRing<kXBytes<kRows>>;
 template <typename S, int kRows>
 inline constexpr int kXRingBytes = kByWarpgroups<S, kRows> ? XRingOf<kRows>::kBytes : 0;
 

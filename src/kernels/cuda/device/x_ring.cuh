@@ -14,17 +14,15 @@
 
 namespace gapless {
 
-// Even, so that a slot is the same warpgroup's throughout a product: it meets every phase.
-template <int kRows>
-inline constexpr int kXSlots = kRows <= 16   ? 8
-                               : kRows <= 32 ? 6
-                                             : 4;
-inline constexpr int kMaxXSlots = 8;
+// Even, so that a slot is the same warpgroup's throughout a product: it meets every phase. More leave fewer
+// stages of weights.
+inline constexpr unsigned kXSlots = 4;
+static_assert(kXSlots % 2 == 0);
 
 // In shared memory.
 struct XRingControl {
-  std::uint64_t full[kMaxXSlots];   // mbarriers: the activations have arrived
-  std::uint64_t empty[kMaxXSlots];  // used up
+  std::uint64_t full[kXSlots];   // mbarriers: the activations have arrived
+  std::uint64_t empty[kXSlots];  // used up
 
   __device__ void init(int sharers) {
     for (std::uint64_t& barrier : full) init_barrier(shared_address(&barrier), 1);
@@ -32,23 +30,20 @@ struct XRingControl {
   }
 };
 
-template <int kRows, int kSlotBytes>
+template <int kSlotBytes>
 class XRing {
-  static constexpr unsigned kSlots = kXSlots<kRows>;
-  static_assert(kSlots <= kMaxXSlots && kSlots % 2 == 0);
-
  public:
-  static constexpr int kBytes = kSlots * kSlotBytes;
+  static constexpr int kBytes = static_cast<int>(kXSlots) * kSlotBytes;
 
   __device__ XRing(XRingControl& control, std::uint32_t data) : control_(control), data_(data) {}
 
   // One thread, stage after stage of those with activations.
   __device__ void bring(unsigned x_stage, const void* from) const {
-    const unsigned slot = x_stage % kSlots;
-    if (x_stage >= kSlots) {
+    const unsigned slot = x_stage % kXSlots;
+    if (x_stage >= kXSlots) {
       const std::uint32_t empty = shared_address(&control_.empty[slot]);
       // Who waits may sleep a little longer than that.
-      while (!barrier_is_past(empty, parity(x_stage - kSlots))) {
+      while (!barrier_is_past(empty, parity(x_stage - kXSlots))) {
       }
     }
     const std::uint32_t full = shared_address(&control_.full[slot]);
@@ -59,17 +54,17 @@ class XRing {
 
   // The stage's warps: returns where its activations are.
   __device__ std::uint32_t wait(unsigned x_stage) const {
-    const unsigned slot = x_stage % kSlots;
+    const unsigned slot = x_stage % kXSlots;
     wait_barrier(shared_address(&control_.full[slot]), parity(x_stage));
     return data_ + slot * kSlotBytes;
   }
   // One lane of each.
   __device__ void give_back(unsigned x_stage) const {
-    arrive(shared_address(&control_.empty[x_stage % kSlots]));
+    arrive(shared_address(&control_.empty[x_stage % kXSlots]));
   }
 
  private:
-  __device__ static int parity(unsigned x_stage) { return x_stage / kSlots & 1; }
+  __device__ static int parity(unsigned x_stage) { return x_stage / kXSlots & 1; }
 
   XRingControl& control_;
   const std::uint32_t data_;
