@@ -30,11 +30,14 @@ inline constexpr int kDecoderThreads =
 // nothing of up to 32 rows lies there. Up to 8 rows of a parallel decoder those of the start are
 // enough; the compiler makes slower code of more.
 inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
+template <typename S>
+constexpr int computing_registers(int rows) {
+  if (S::kHasExperts) return rows == 64 ? 216 : 192;
+  if (S::kIsSequential) return rows == 64 ? 208 : rows == 8 ? 200 : 192;
+  return rows == 64 ? 216 : rows == 8 ? kStartRegisters : 184;
+}
 template <typename S, int kRows>
-inline constexpr int kComputingRegisters = kRows == 64 ? (S::kIsSequential ? 208 : 216)
-                                           : kRows == 8 && !S::kIsSequential && !S::kHasExperts
-                                               ? kStartRegisters
-                                               : 192;
+inline constexpr int kComputingRegisters = computing_registers<S>(kRows);
 template <typename S, int kRows>
 inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegisters<S, kRows>;
 template <typename S, int kRows>

@@ -407,40 +407,23 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
   }
 }
 
-// So many numbers of a part, at an address that is aligned for them.
-template <int kCount>
-__device__ __forceinline__ void load_part(const float* from, bool exists, float (&to)[kCount]) {
-  if constexpr (kCount == 4) {
-    const float4 loaded = exists ? __ldcg(reinterpret_cast<const float4*>(from)) : float4{};
-    to[0] = loaded.x, to[1] = loaded.y, to[2] = loaded.z, to[3] = loaded.w;
-  } else {
-    const float2 loaded = exists ? __ldcg(reinterpret_cast<const float2*>(from)) : float2{};
-    to[0] = loaded.x, to[1] = loaded.y;
-  }
-}
-
 // This block's share of rows and heads: the parts of all units become the attention's output. One
-// warp each 64 dimensions of a head, two a lane; or twice as many, so that 32 rows have something to do
-// for each warp of the grid once.
+// warp each 64 dimensions of a head, two a lane.
 template <typename S, typename Element, PreparedFormat kFormat, int kRows, bool kInAtoms>
 __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRows& rows,
                                       const Activations<kFormat, kRows, kInAtoms>& to) {
   constexpr int kBatch = kHasRegisterExchange ? 32 : 16;
-  constexpr int kDims = kHasRegisterExchange && kRows == 32 && S::kHeadDim == 4 * kWarp ? 4 : 2;
-  constexpr int kParts = S::kHeadDim / (kDims * kWarp);  // of a head
+  constexpr int kParts = S::kHeadDim / (2 * kWarp);  // of a head
   const unsigned thread = afresh(threadIdx.x);
   const int warp = thread / kWarp, lane = thread % kWarp;
   for (int i = warp * gridDim.x + blockIdx.x; i < p.num_rows * p.num_heads * kParts;
        i += gridDim.x * kProductWarps) {
     const int row_head = i / kParts, row = row_head / p.num_heads, head = row_head % p.num_heads;
-    const int dims = i % kParts * (kDims * kWarp) + kDims * lane;
+    const int dims = i % kParts * (2 * kWarp) + 2 * lane;
     const int count = rows.units<UnitShape<S, Element>::kPages>(row);
     if (count == 0) {
       // Products may wait for it.
-#pragma unroll
-      for (int d = 0; d < kDims; d += 2) {
-        to.store_pair(row, head * S::kHeadDim + dims + d, 0, 0);
-      }
+      to.store_pair(row, head * S::kHeadDim + dims, 0, 0);
       continue;
     }
     const std::int64_t first = std::int64_t{row_head} * max_units_of<S>(p);
@@ -448,15 +431,17 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
     const float* outputs = p.part_outputs + first * S::kHeadDim + dims;
     const float2 none = make_float2(-INFINITY, 0);
     float2 own = lane < count ? __ldcg(softmax + lane) : none;
-    float largest = own.x, sum = 0, own_weight = 0, result[kDims] = {};
+    float largest = own.x, low = 0, high = 0, sum = 0, own_weight = 0;
     for (int unit = lane + kWarp; unit < count; unit += kWarp) {
       largest = fmaxf(largest, __ldcg(softmax + unit).x);
     }
     for (int begin = 0; begin < count; begin += kBatch) {
-      float parts[kBatch][kDims];
+      float2 parts[kBatch];
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
-        load_part(outputs + std::int64_t{begin + k} * S::kHeadDim, begin + k < count, parts[k]);
+        parts[k] = begin + k < count ? __ldcg(reinterpret_cast<const float2*>(
+                                           outputs + std::int64_t{begin + k} * S::kHeadDim))
+                                     : make_float2(0, 0);
       }
       if (begin == 0) largest = warp_max(largest);
       if (begin % kWarp == 0) {
@@ -467,15 +452,12 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
         const float weight = __shfl_sync(kFullWarp, own_weight, (begin + k) % kWarp);
-#pragma unroll
-        for (int d = 0; d < kDims; ++d) result[d] += weight * parts[k][d];
+        low += weight * parts[k].x;
+        high += weight * parts[k].y;
       }
     }
     sum = warp_sum(sum);
-#pragma unroll
-    for (int d = 0; d < kDims; d += 2) {
-      to.store_pair(row, head * S::kHeadDim + dims + d, result[d] / sum, result[d + 1] / sum);
-    }
+    to.store_pair(row, head * S::kHeadDim + dims, low / sum, high / sum);
   }
 }
 
