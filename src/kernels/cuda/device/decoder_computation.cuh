@@ -207,6 +207,7 @@ class Computation {
   template <Value kRead, Value kWritten>
   __device__ __forceinline__ void do_norm(int l) {
     if (!has_row_) return;
+    const unsigned tn = prof_now();
     if constexpr (kOneRowPerBlock) {
       finish<kRead>(l, blockIdx.x);
     } else {
@@ -216,6 +217,7 @@ class Computation {
       }
     }
     announce<S, kWritten, kRows>(block_, l);
+    prof_add(66, tn);
   }
 
   __device__ const Bf16* normalised(Matrix matrix, int l) const {
@@ -237,12 +239,15 @@ class Computation {
     const DecoderLayer& layer = p_.layers[matrix == Matrix::kHead ? 0 : l];
     constexpr PhaseKind kKind = PhaseKind::kProduct;
     const DecoderWork& work = block_.work;
+    prof_phase(matrix == Matrix::kQkv ? 0 : matrix == Matrix::kInner ? 1 : 4);
+    unsigned tu = prof_now();
     [[maybe_unused]] int next_scale_part = 0;
     if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * p_.experts.parts_per_block;
     for (ProductUnit unit = work.first_unit(kKind, matrix); work.has(unit);
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
+      prof_n(6, 1);
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
       const SumBiases biases = biases_of(matrix, layer, first_column);
       Sums sums;
@@ -275,6 +280,7 @@ class Computation {
           });
       stage_ += x.size();
       x_stage_ += x.size();
+      tu = prof_in(8, tu);
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
           announce_scale_part<kRows>(p_, l, next_scale_part++, tiles.size(), scale_weights,
@@ -294,6 +300,7 @@ class Computation {
 
   __device__ void attend(int l) {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
+    const unsigned ta = prof_now();
     if constexpr (S::kIsSequential) {
       attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
                                      stage_, block_.reduce_buffer);
@@ -308,11 +315,13 @@ class Computation {
       if (has_experts(p_, l)) wait_for_route(block_, l);
     }
     stage_ += block_.small.rows.num_units();
+    prof_add(60, ta);
     // Warpgroups must not look for stages before those of the attention are used up.
     if constexpr (kByWarpgroups<S, kRows>) named_barrier(1, kProductThreads);
   }
 
   __device__ void combine(int l) {
+    const unsigned tc = prof_now();
     const auto wide = wide_of<S, kFormat, kRows>(p_, l);
     if constexpr (S::kIsSequential) {
       combine_groups<S, CacheElement>(p_, block_.small.rows, wide);
@@ -321,6 +330,7 @@ class Computation {
     } else {
       combine_units<CacheElement>(p_, block_.small.rows, wide);
     }
+    prof_add(65, tc);
   }
 
   // Shares of a product's columns.
@@ -328,10 +338,13 @@ class Computation {
   __device__ void add_up(int l) {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
     const DecoderWork& work = block_.work;
+    prof_phase(kFirst == Value::kInner ? 3 : 2);
+    unsigned tu = prof_now();
     for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int rank = work.rank_of(unit);
+      prof_n(6, 1);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
       Sums sums;
@@ -348,6 +361,7 @@ class Computation {
                                     sums_of<kSums, kRows>(p_, l + 1, rank, row, column), added);
                   });
       stage_ += x.size();
+      tu = prof_in(8, tu);
       x_stage_ += x.size();
     }
   }

@@ -32,6 +32,7 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
                                              unsigned turn, float* buffer, const Use& use) {
   constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
   constexpr int kAtOnce = kReduceRows / 8;
+  unsigned tr = prof_now();
   const int lane = threadIdx.x % kWarp;
   float* mine = buffer + turn * kReduceRows * kReducePitch;
 #pragma unroll
@@ -47,6 +48,9 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
       to[kReducePitch + 8] = c[3];
     }
     named_barrier(1, kProductThreads);
+#ifdef CLOCKS
+    if (first == 0) tr = prof_in(3, tr);
+#endif
     static_assert(kReduceRows * kTileRows == kProductThreads);
     const unsigned thread = afresh(threadIdx.x);
     const int column = thread / kTileRows, tile_row = thread % kTileRows;
@@ -60,6 +64,7 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
     if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
     named_barrier(1, kProductThreads);
   }
+  prof_in(4, tr);
 }
 
 }  // namespace gapless

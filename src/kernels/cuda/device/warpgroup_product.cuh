@@ -116,6 +116,13 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
       if (at >= size) break;
       const unsigned stage = first_stage + static_cast<unsigned>(at);
       const unsigned x_stage = first_x_stage + static_cast<unsigned>(at);
+      unsigned t0 = prof_now();
+#ifdef CLOCKS
+      ring.wait(stage);
+      t0 = prof_in(0, t0);
+      x_ring.wait(x_stage);
+      t0 = prof_in(at == 0 ? 7 : 1, t0);
+#endif
       const std::uint32_t from = ring.wait(stage) + tile * kPreparedTileBytes<kFormat>;
       if (part != x.part(at)) {
         part = x.part(at);
@@ -143,6 +150,8 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
       wgmma_hand_over(sums[turn]);
       ring.give_back_share(stage);
       if (threadIdx.x % kWarp == 0) x_ring.give_back(x_stage);
+      prof_in(2, t0);
+      prof_n(5, 1);
     }
   }
   scales.template apply<kRows>(sums);
@@ -173,6 +182,7 @@ __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, 
   // Addresses of what the sums become are computed only now, when there are registers for them.
   const unsigned thread = always_afresh(threadIdx.x), lane = thread % kWarp;
   float* mine = buffer + thread / kWarp * kPiece;
+  unsigned tr = prof_now();
   const int tile = tile_of_group_sums(thread), tile_row = first_row_of_group_sums(thread);
   const int row = static_cast<int>(thread * kGroupSumsAtOnce / kTileRows % kReduceRows);
   const float4* from =
@@ -189,6 +199,9 @@ __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, 
       to[kReducePitch + 8] = c[3];
     }
     named_barrier(1, kProductThreads);
+#ifdef CLOCKS
+    if (first == 0) tr = prof_in(3, tr);
+#endif
     static_assert(kGroupTiles * kReduceRows * kTileRows == kProductThreads * kGroupSumsAtOnce);
     if (tile < num_tiles) {
       const float4 even = from[0], odd = from[kGroupWarps * kPiece / 4];
@@ -198,6 +211,7 @@ __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, 
     }
     named_barrier(1, kProductThreads);
   }
+  prof_in(4, tr);
 }
 
 // The sums of a unit's tiles.

@@ -46,8 +46,11 @@ class XRing {
     if (x_stage >= kSlots) {
       const std::uint32_t empty = shared_address(&control_.empty[slot]);
       // Who waits may sleep a little longer than that.
+      const unsigned tb = prof_now();
       while (!barrier_is_past(empty, parity(x_stage - kSlots))) {
       }
+      prof_add(76, tb, 288);
+      prof_count(77, 1, 288);
     }
     const std::uint32_t full = shared_address(&control_.full[slot]);
     expect_copies(full, kSlotBytes);
