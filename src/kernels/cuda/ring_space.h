@@ -18,7 +18,11 @@ inline constexpr int kStageAlignment = 128;
 // The bytes of a decode kernel's ring, where a block may have `shared_bytes` of shared memory and
 // `rest_bytes` are for other things. The block aligns the ring itself.
 GAPLESS_HOST_DEVICE constexpr int decoder_ring_bytes(int shared_bytes, int rest_bytes) {
-  return (shared_bytes - kStageAlignment - rest_bytes) / kStageAlignment * kStageAlignment;
+  return (shared_bytes - kStageAlignment - rest_bytes
+#ifdef CLOCKS
+          - 512
+#endif
+          ) / kStageAlignment * kStageAlignment;
 }
 
 // The phase of its slot's barriers that a stage waits for, as they count.

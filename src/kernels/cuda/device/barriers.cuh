@@ -7,6 +7,33 @@
 #include "kernels/cuda/device/mma.cuh"
 
 namespace gapless {
+#ifdef CLOCKS
+inline constexpr int kProfs = 96;
+__device__ __forceinline__ unsigned* prof_data() { __shared__ unsigned p[kProfs]; return p; }
+__device__ __forceinline__ unsigned prof_now() { unsigned c; asm volatile("mov.u32 %0, %%clock;" : "=r"(c) :: "memory"); return c; }
+__device__ __forceinline__ unsigned prof_add(int i, unsigned since, unsigned thread = 0) {
+  const unsigned now = prof_now();
+  if (threadIdx.x == thread) prof_data()[i] += now - since;
+  return now;
+}
+__device__ __forceinline__ void prof_count(int i, unsigned n, unsigned thread = 0) {
+  if (threadIdx.x == thread) prof_data()[i] += n;
+}
+__device__ __forceinline__ void prof_phase(int phase) { if (threadIdx.x == 0) prof_data()[95] = phase * 12; }
+__device__ __forceinline__ unsigned prof_in(int i, unsigned since) {
+  const unsigned now = prof_now();
+  if (threadIdx.x == 0) prof_data()[prof_data()[95] + i] += now - since;
+  return now;
+}
+__device__ __forceinline__ void prof_n(int i, unsigned n) { if (threadIdx.x == 0) prof_data()[prof_data()[95] + i] += n; }
+#else
+__device__ __forceinline__ unsigned prof_now() { return 0; }
+__device__ __forceinline__ unsigned prof_add(int, unsigned, unsigned = 0) { return 0; }
+__device__ __forceinline__ void prof_count(int, unsigned, unsigned = 0) {}
+__device__ __forceinline__ void prof_phase(int) {}
+__device__ __forceinline__ unsigned prof_in(int, unsigned) { return 0; }
+__device__ __forceinline__ void prof_n(int, unsigned) {}
+#endif
 
 __device__ __forceinline__ void init_barrier(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

@@ -132,9 +132,14 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, int layer_index,
             : 0;
     if (unit.row() != token_row || unit.heads != token_pair) {
       token_row = unit.row(), token_pair = unit.heads;
+      const unsigned tl = prof_now();
       token.load(p, layer_index, qkv, unit, position);
+      prof_add(62, tl);
     }
+    const unsigned tp = prof_now();
     const std::uint32_t place = ring.wait(first_stage + i);
+    prof_add(61, tp);
+    prof_count(63, 1);
     const auto piece = [&](int at) { return place + at * Shape::kPieceBytes; };
     if (unit.has_newest()) {
       token.store(p, layer, page, unit, position);

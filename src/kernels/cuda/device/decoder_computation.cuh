@@ -179,6 +179,7 @@ class Computation {
   template <Value kRead, Value kWritten>
   __device__ __forceinline__ void do_norm(int l) {
     if (!has_row_) return;
+    const unsigned tn = prof_now();
     if constexpr (kOneRowPerBlock) {
       finish<kRead>(l, blockIdx.x);
     } else {
@@ -188,6 +189,7 @@ class Computation {
       }
     }
     announce<S, kWritten, kRows>(block_, l);
+    prof_add(66, tn);
   }
 
   __device__ const Bf16* normalised(Matrix matrix, int l) const {
@@ -209,12 +211,15 @@ class Computation {
     const DecoderLayer& layer = p_.layers[matrix == Matrix::kHead ? 0 : l];
     constexpr PhaseKind kKind = PhaseKind::kProduct;
     const DecoderWork& work = block_.work;
+    prof_phase(matrix == Matrix::kQkv ? 0 : matrix == Matrix::kInner ? 1 : 4);
+    unsigned tu = prof_now();
     [[maybe_unused]] int next_scale_part = 0;
     if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * p_.experts.parts_per_block;
     for (ProductUnit unit = work.first_unit(kKind, matrix); work.has(unit);
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
+      prof_n(6, 1);
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
       const Biases biases = biases_of(matrix, layer, first_column);
       Accumulators<kRows> sums = {};
@@ -242,6 +247,7 @@ class Computation {
                                              row, S::kIsSequential ? sum : sum + biases[t]);
           });
       stage_ += x.size();
+      tu = prof_in(8, tu);
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
           announce_scale_part<kRows>(p_, l, next_scale_part++, tiles.size(), scale_weights,
@@ -261,6 +267,7 @@ class Computation {
 
   __device__ void attend(int l) {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
+    const unsigned ta = prof_now();
     if constexpr (S::kIsSequential) {
       attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
                                      stage_, block_.reduce_buffer);
@@ -275,9 +282,11 @@ class Computation {
       if (has_experts(p_, l)) wait_for_route(block_, l);
     }
     stage_ += block_.small.rows.num_units();
+    prof_add(60, ta);
   }
 
   __device__ void combine(int l) {
+    const unsigned tc = prof_now();
     const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p_, l);
     if constexpr (S::kIsSequential) {
       combine_groups<S, CacheElement>(p_, block_.small.rows, wide);
@@ -286,6 +295,7 @@ class Computation {
     } else {
       combine_units<CacheElement>(p_, block_.small.rows, wide);
     }
+    prof_add(65, tc);
   }
 
   // Shares of a product's columns.
@@ -293,10 +303,13 @@ class Computation {
   __device__ void add_up(int l) {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
     const DecoderWork& work = block_.work;
+    prof_phase(kFirst == Value::kInner ? 3 : 2);
+    unsigned tu = prof_now();
     for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int rank = work.rank_of(unit);
+      prof_n(6, 1);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
       Accumulators<kRows> sums = {};
@@ -314,6 +327,7 @@ class Computation {
                                            sum);
                           });
       stage_ += x.size();
+      tu = prof_in(8, tu);
     }
   }
 

@@ -392,9 +392,14 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
             : 0;
     if (unit.row() != token_row || unit.heads != token_heads) {
       token_row = unit.row(), token_heads = unit.heads;
+      const unsigned tl = prof_now();
       token.load(p, p.sequential.layers[layer], qkv, unit, position, scratch);
+      prof_add(62, tl);
     }
+    const unsigned tp = prof_now();
     const std::uint32_t place = ring.wait(first_stage + i);
+    prof_add(61, tp);
+    prof_count(63, 1);
     if (unit.has_newest()) {
       token.store(p, p.layers[layer], page, unit, position);
       token.insert(unit.num_keys - 1, place);

@@ -48,6 +48,7 @@
 #pragma once
 
 #include <type_traits>
+#include <cstdio>
 
 #include "kernels/cuda/device/decoder_computation.cuh"
 #include "kernels/cuda/device/decoder_route.cuh"
@@ -59,6 +60,7 @@
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
+static __device__ unsigned prof_launches = 0;
 // The last block leaves the counters as zeros: all warps of all blocks are through with them.
 __device__ inline void finish(DecoderCounters& counters) {
   __threadfence();
@@ -115,6 +117,11 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     if (!__syncthreads_or(lives(p, thread))) return;
   }
   const int warp = threadIdx.x / kWarp;
+#ifdef CLOCKS
+  for (int i = threadIdx.x; i < kProfs; i += blockDim.x) prof_data()[i] = 0;
+  __syncthreads();
+#endif
+  const unsigned tall = prof_now();
   if (warp < kProductWarps) {
     if constexpr (kExchangesRegisters<S, kRows>) {
       take_registers<kComputingRegisters<S, kRows>>();
@@ -144,8 +151,24 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
       Routing<kFormat, kRows>(block).run();
     }
   }
+  if (warp == kStreamWarp) prof_add(70, tall, kStreamWarp * kWarp);
   __syncthreads();
+  prof_add(69, tall);
   if (threadIdx.x == 0) finish(*p.counters);
+#ifdef CLOCKS
+  if (threadIdx.x == 0 && (blockIdx.x == 0 || blockIdx.x == 60 || blockIdx.x == 131)) {
+    const unsigned n = atomicAdd(&prof_launches, 1u);
+    if (n % 180 >= 177) {
+      const unsigned* v = prof_data();
+      printf("PROF rows %d/%d block %d all %u attn %u (wait %u load %u n %u) combine %u norm %u (sums %u) counters %u | prod done %u room %u fly %u it %u st %u | x counter %u placed %u n %u | signal %u n %u\n",
+             p.num_rows, kRows, (int)blockIdx.x, v[69], v[60], v[61], v[62], v[63], v[65], v[66], v[67], v[68], v[70], v[71], v[72], v[73], v[74], v[75], v[76], v[77], v[78], v[79]);
+      for (int i = 0; i < 5; ++i) {
+        const unsigned* w = v + i * 12;
+        printf("  PH %d b %d: units %u stages %u all %u | wait w %u x first %u x %u mul %u skew %u reduce %u\n", i, (int)blockIdx.x, w[6], w[5], w[8], w[0], w[7], w[1], w[2], w[3], w[4]);
+      }
+    }
+  }
+#endif
 }
 
 // One kernel for each number of rows.

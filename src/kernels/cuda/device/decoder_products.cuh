@@ -16,9 +16,16 @@
 
 namespace gapless {
 
-// Room for activations in a stage of the ring: 128 columns of all rows, in fragment order.
+#ifdef ABL_ROOMQ
 template <int kRows>
-inline constexpr int kXBytes = kXFromMemory<kRows> ? 0 : kRows* kProductColumns * 2;
+inline constexpr int kXBytes = kXFromMemory<kRows> ? 0 : kRows* kProductColumns * 2 / 4;
+#else
+#ifndef ABL_ROOM
+#define ABL_ROOM 0
+#endif
+template <int kRows>
+inline constexpr int kXBytes = kXFromMemory<kRows> ? 0 : kRows* kProductColumns * 2 > ABL_ROOM ? kRows * kProductColumns * 2 : ABL_ROOM;
+#endif
 
 static_assert(kTileRows == kPreparedTileRows && kProductColumns == kPreparedTileColumns);
 static_assert(kUnitTiles == kGroupTiles);
@@ -177,7 +184,13 @@ __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsign
   int part = -1;
   for (int chunk = static_cast<int>((warp - first_stage) % kRingConsumers); chunk < size;
        chunk += kRingConsumers) {
+    unsigned t0 = prof_now();
+#ifdef CLOCKS
+    ring.wait(first_stage + chunk);
+    t0 = prof_in(0, t0);
+#endif
     const std::uint32_t place = ring.wait_with_x(first_stage + chunk);
+    t0 = prof_in(chunk < kRingConsumers ? 7 : 1, t0);
     if (part != x.part(chunk)) {
       part = x.part(chunk);
       scales.change(place + kXBytes<kRows>, sums);
@@ -191,8 +204,12 @@ __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsign
                       b_from + (block + n) * (8 * kProductColumns * 2) + (pair * 2 + step) * 256);
       }
     };
+#ifndef ABL_MUL
     multiply_stage<kFormat, kTiles, kRows>(place + kXBytes<kRows>, load_x, sums);
+#endif
     ring.give_back(first_stage + chunk);
+    prof_in(2, t0);
+    prof_n(5, 1);
   }
   scales.apply(sums);
 }
@@ -212,6 +229,7 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
        first += kAtOnce * kRingConsumers) {
     MemoryFragments pieces[kAtOnce];
     bool complete;
+    const unsigned tx = prof_now();
     do {
       complete = true;
 #pragma unroll
@@ -223,6 +241,7 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
       for (const MemoryFragments& piece : pieces) complete = complete && piece.complete();
     } while (!complete);
     __syncwarp();
+    prof_in(first < static_cast<int>(kRingConsumers) ? 7 : 1, tx);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int at = first + i * kRingConsumers;
@@ -232,13 +251,17 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
         b[0][0] = step == 0 ? both.x : both.z;
         b[0][1] = step == 0 ? both.y : both.w;
       };
+      unsigned t0 = prof_now();
       const std::uint32_t place = ring.wait(first_stage + at);
+      t0 = prof_in(0, t0);
       if (part != x.part(at)) {
         part = x.part(at);
         scales.change(place, sums);
       }
       multiply_stage<kFormat, kTiles, 8>(place, load_x, sums);
       ring.give_back(first_stage + at);
+      prof_in(2, t0);
+      prof_n(5, 1);
     }
   }
   scales.apply(sums);

@@ -30,10 +30,12 @@ template <typename S, Value kValue, int kRows>
 __device__ __forceinline__ void wait_for(const DecoderBlockState<S>& block, int layer) {
   if constexpr (kValue != Value::kNone) {
     if (!ScheduleOf<S>::template computing_waits<kValue, kXFromMemory<kRows>>(layer)) return;
+    const unsigned tw = prof_now();
     if (threadIdx.x == 0) {
       wait_for_count(block.counter(kValue), block.template count_of<kValue>(layer));
     }
     named_barrier(1, kProductThreads);
+    prof_add(68, tw);
   }
 }
 
@@ -149,7 +151,9 @@ __device__ void finish_row(const DecoderBlockState<ParallelDecoder>& block, int 
 #pragma unroll
       for (int i = 0; i < kPieces; ++i)
         from[i] = sums_of<Value::kSums, kRows>(p, layer, i / 2, row, at + i % 2 * 4);
+      const unsigned tz = prof_now();
       load_when_written(from, pieces);
+      prof_add(67, tz);
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         float* to = sums + i % 2 * 4;
@@ -201,7 +205,9 @@ __device__ void finish_row(const DecoderBlockState<ExpertsDecoder>& block, int l
       uint4 pieces[kAtOnce * 2];
 #pragma unroll
       for (int i = 0; i < kAtOnce * 2; ++i) from[i] = sums_at(i / 2) + i % 2 * 4;
+      const unsigned tz = prof_now();
       load_when_written(from, pieces);
+      prof_add(67, tz);
 #pragma unroll
       for (int i = 0; i < kAtOnce * 2; ++i) {
         float* to = sums + i % 2 * 4;
@@ -279,7 +285,9 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
       const int v = i / kPieces, piece = i % kPieces;
       from[i] = sums_of<kSums, kRows>(p, layer, piece / 2, row, at[v] + piece % 2 * 4);
     }
+    const unsigned tz = prof_now();
     load_when_written(from, pieces);
+    prof_add(67, tz);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       float sums[kVector] = {};

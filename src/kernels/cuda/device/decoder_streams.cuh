@@ -256,7 +256,9 @@ class Bringing {
   template <Value kValue>
   __device__ __forceinline__ void bring_part(int l, const ProductUnit& unit) {
     if ((known_ & value_bit(kValue)) == 0) {
+      const unsigned tb = prof_now();
       wait_for_count(block_.counter(kValue), block_.template count_of<kValue>(l));
+      prof_add(75, tb, 288);
       publish_to_copy_engine();
       known_ |= value_bit(kValue);
     }
@@ -266,7 +268,11 @@ class Bringing {
     const ChunkRange chunks = block_.work.chunks_of(kValue, unit);
     for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
       block_.ring.bring_x(stage_++, x_stage_++, activations + chunk * (kRows * kProductColumns),
-                          kXBytes<kRows>);
+#ifdef ABL_X
+                          kRows * kProductColumns * 2 / 4);
+#else
+                          kRows * kProductColumns * 2);
+#endif
     }
   }
 
@@ -302,7 +308,10 @@ class Signalling {
     if (!block_.template counts<kValue, kXFromMemory<kRows>>(l)) return;
     const int turn = ScheduleOf<S>::template turn_written<kValue>(l);
     wait_barrier(block_.written(kValue), turn & 1);
+    const unsigned ts = prof_now();
     signal(block_.counter(kValue));
+    prof_add(78, ts, 320);
+    prof_count(79, 1, 320);
   }
 
   const DecoderBlockState<S>& block_;

@@ -32,6 +32,7 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
                                              unsigned turn, float* buffer, const Use& use) {
   constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
   constexpr int kAtOnce = kReduceRows / 8;
+  unsigned tr = prof_now();
   const int lane = threadIdx.x % kWarp;
   float* mine = buffer + turn * kReduceRows * kReducePitch;
 #pragma unroll
@@ -46,19 +47,33 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
       to[8] = c[2];
       to[kReducePitch + 8] = c[3];
     }
+#ifndef ABL_REDUCE
     named_barrier(1, kProductThreads);
+#endif
+#ifdef CLOCKS
+    if (first == 0) tr = prof_in(3, tr);
+#endif
     static_assert(kReduceRows * kTileRows == kProductThreads);
     const unsigned thread = afresh(threadIdx.x);
     const int column = thread / kTileRows, tile_row = thread % kTileRows;
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kProductWarps; ++w) {
+    for (int w = 0; w < (
+#ifdef ABL_REDUCE
+1
+#else
+kProductWarps
+#endif
+); ++w) {
       sum += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
     }
     const int x_row = first * 8 + column;  // counted through the tiles
     if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
+#ifndef ABL_REDUCE
     named_barrier(1, kProductThreads);
+#endif
   }
+  prof_in(4, tr);
 }
 
 }  // namespace gapless

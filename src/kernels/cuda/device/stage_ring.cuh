@@ -77,8 +77,11 @@ class StageRing {
     const int slot = stage % kRingStages;
     const std::uint32_t placed = shared_address(&control_.x_placed[x_stage % kRingStages]);
     // Who waits may sleep a little longer than that, and the stage's warp waits for this thread.
+    const unsigned tb = prof_now();
     while (!barrier_is_past(placed, phase_parity(x_stage))) {
     }
+    prof_add(76, tb, 288);
+    prof_count(77, 1, 288);
     if (kForRacecheck) wait_barrier(placed, phase_parity(x_stage));
     const std::uint32_t barrier = shared_address(&control_.x_full[slot]);
     expect_copies(barrier, bytes);
@@ -121,6 +124,7 @@ class RingProducer {
     const int size =
         (kind.x_bytes + kind.streamed + kStageAlignment - 1) / kStageAlignment * kStageAlignment;
     for (int done = 0; done < count;) {
+      prof_count(73, 1, 256);
       int num_before_end = 0;
       const int ready = wait_for_room(count - done, kind.max_in_flight, size, num_before_end);
       __syncwarp();  // what other lanes saw used up is so for this one, too
@@ -146,6 +150,7 @@ class RingProducer {
       stage_ += ready;
       if (kind.x_bytes != 0) x_stage_ += ready;
       done += ready;
+      prof_count(74, ready, 256);
     }
   }
 
@@ -162,6 +167,8 @@ class RingProducer {
       const unsigned rooms = __ballot_sync(kFullWarp, has_room);
       const unsigned ready = __ballot_sync(kFullWarp, lane < count && has_room && may_fly);
       if (ready != 0) return __popc(ready);
+      const unsigned tq = prof_now();
+      [[maybe_unused]] const bool for_room = (rooms & 1) == 0;
       if ((rooms & 1) == 0) {
         oldest_ = wait_for_stages(control_.empty, oldest_);
         given_back_ = __shfl_sync(kFullWarp, end_, (oldest_ - 1) % kRingStages);
@@ -169,6 +176,7 @@ class RingProducer {
       } else {
         arriving_ = wait_for_stages(control_.full, arriving_);
       }
+      prof_add(for_room ? 71 : 72, tq, 256);
     }
   }
 
