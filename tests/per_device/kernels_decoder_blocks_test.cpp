@@ -146,6 +146,17 @@ TEST_P(DecoderBlocksTest, OtherWidths) {
         {0});
 }
 
+// More pieces of columns than sums are kept apart, in kernels of all numbers of rows.
+TEST_P(DecoderBlocksTest, ManyColumnsHaveTheSameBitsInAnyBatch) {
+  const Problem p =
+      make_problem({.num_heads = 18, .ff_dim = 2432, .num_blocks = 2, .vocab = 3000}, contexts(64));
+  const Result all = run_device(p, 0, 64);
+  for (const int count : {1, 8, 16, 32}) {
+    expect_same_rows(p, run_device(p, 0, count), all, 0, count);
+    expect_same_rows(p, run_device(p, 64 - count, count), all, 64 - count, count);
+  }
+}
+
 TEST_P(DecoderBlocksTest, WeightsIn8BitsGiveWhatTheirCopiesInTGive) {
   if (!prepares(128)) GTEST_SKIP() << "this backend prepares no weights";
   const std::vector<Shape> shapes = {

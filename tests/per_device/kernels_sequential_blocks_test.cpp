@@ -72,6 +72,18 @@ TEST_P(SequentialBlocksTest, Widths) {
   check(make_problem(tall, contexts(9)), {3});
 }
 
+// More pieces of columns than sums are kept apart, in kernels of all numbers of rows.
+TEST_P(SequentialBlocksTest, ManyColumnsHaveTheSameBitsInAnyBatch) {
+  Shape shape = llama(8, 2, 1152, 2432);
+  shape.vocab = 3000;
+  const Problem p = make_problem(shape, contexts(64));
+  const Result all = run_device(p, 0, 64);
+  for (const int count : {1, 8, 16, 32}) {
+    expect_same_rows(p, run_device(p, 0, count), all, 0, count);
+    expect_same_rows(p, run_device(p, 64 - count, count), all, 64 - count, count);
+  }
+}
+
 // More units than a warp has lanes, and twice that; page tables of 8192 tokens.
 TEST_P(SequentialBlocksTest, LongContexts) {
   Shape shape = with_head_norms(llama(4, 1, 128, 128));

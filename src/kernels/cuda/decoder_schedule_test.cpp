@@ -613,6 +613,31 @@ TEST(DecoderScheduleTest, WhatIsRefusedGoesWrong) {
   EXPECT_EQ(first_problem<AttentionFirst>(), "hangs");
 }
 
+// A stage costs the streaming warp as much whatever its size: units are as few as can be, and none is small beside the others.
+TEST(DecoderScheduleTest, UnitsAreFewAndNearlyEqual) {
+  for (int count = 1; count <= 70; ++count) {
+    SCOPED_TRACE(std::to_string(count) + " tiles");
+    TileShares own;
+    own.divide({.dim = 2048,
+                .qkv_width = count * kPreparedTileRows,
+                .q_width = 2048,
+                .up_width = 2048,
+                .ff_dim = 2048,
+                .vocab = 16},
+               0, 1);
+    const DecoderWork work({}, own, 0, 1);
+    std::vector<int> sizes;
+    for (ProductUnit unit = work.first_unit(PhaseKind::kProduct, Matrix::kQkv); work.has(unit);
+         work.next(PhaseKind::kProduct, unit)) {
+      sizes.push_back(work.tiles_of(PhaseKind::kProduct, unit).size());
+    }
+    EXPECT_EQ(sizes.size(), static_cast<std::size_t>((count + kUnitTiles - 1) / kUnitTiles));
+    const auto [smallest, largest] = std::ranges::minmax(sizes);
+    EXPECT_LE(largest, kUnitTiles);
+    EXPECT_GE(smallest, count > 5 ? kUnitTiles - 1 : std::min(count, 2));
+  }
+}
+
 // What a block has of a product, as (tile, chunk).
 std::vector<std::pair<int, int>> pieces_of(const DecoderWork& work, const Phase& phase) {
   std::vector<std::pair<int, int>> pieces;

@@ -14,6 +14,7 @@
 namespace gapless {
 
 inline constexpr int kUnitTiles = 4;           // at most
+static_assert(kUnitTiles == 4);                // DecoderWork::next_size
 inline constexpr int kDecoderColumnRanks = 4;  // shares of the output product's columns
 
 struct TileRange {
@@ -117,7 +118,7 @@ class DecoderWork {
   }
   GAPLESS_HOST_DEVICE static bool has(const ProductUnit& unit) { return unit.at < unit.end; }
   GAPLESS_HOST_DEVICE void next(PhaseKind kind, ProductUnit& unit) const {
-    unit.at += kind == PhaseKind::kPartialSums ? num_blocks_ : kUnitTiles;
+    unit.at += kind == PhaseKind::kPartialSums ? num_blocks_ : next_size(unit.end - unit.at);
   }
 
   GAPLESS_HOST_DEVICE TileRange tiles_of(PhaseKind kind, const ProductUnit& unit) const {
@@ -125,7 +126,7 @@ class DecoderWork {
       const int begin = unit.at / kDecoderColumnRanks * kUnitTiles;
       return {begin, smaller(begin + kUnitTiles, output_tiles_)};
     }
-    return {unit.at, smaller(unit.at + kUnitTiles, unit.end)};
+    return {unit.at, unit.at + next_size(unit.end - unit.at)};
   }
   GAPLESS_HOST_DEVICE static int rank_of(const ProductUnit& unit) {
     return unit.at % kDecoderColumnRanks;
@@ -164,6 +165,12 @@ class DecoderWork {
   }
 
  private:
+  // Of so many tiles, the next unit's: as few units as possible, none of them much smaller than the
+  // others. To ask for a stage costs as much whatever its size.
+  GAPLESS_HOST_DEVICE static int next_size(int tiles) {
+    const bool divides = static_cast<unsigned>(tiles) % kUnitTiles == 0;
+    return divides ? kUnitTiles : smaller(tiles, kUnitTiles - 1);
+  }
   GAPLESS_HOST_DEVICE static int smaller(int a, int b) { return a < b ? a : b; }
   GAPLESS_HOST_DEVICE static ChunkRange chunk_share(int rank, int all) {
     return {rank * all / kDecoderColumnRanks, (rank + 1) * all / kDecoderColumnRanks};

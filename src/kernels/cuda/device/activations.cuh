@@ -34,8 +34,17 @@ __device__ __forceinline__ int fragment_index(int row, int column) {
          step % kSteps * 4 + k / 8 * 2 + k % 2;
 }
 
-// One layer's, of `columns` columns, to be multiplied by weights of a format.
-template <PreparedFormat kFormat, int kRows>
+// For products of warpgroups (warpgroup_product.cuh): per 128 columns, per 8 rows, per 8 columns an atom
+// of wgmma.cuh.
+template <int kRows>
+__device__ __forceinline__ unsigned atom_index(unsigned row, unsigned column) {
+  const unsigned block = column / kProductColumns * (kRows / 8) + row / 8;
+  return block * (8 * kProductColumns) + column % kProductColumns / 8 * 64 + row % 8 * 8 +
+         column % 8;
+}
+
+// One layer's, of `columns` columns, to be multiplied by weights of a format; kInAtoms: by warpgroups.
+template <PreparedFormat kFormat, int kRows, bool kInAtoms = false>
 class Activations {
  public:
   __device__ Activations(Bf16* memory, int columns, int layer)
@@ -46,7 +55,7 @@ class Activations {
   // Two columns, the first of them even.
   __device__ void store_pair(int row, int column, float low, float high) const {
     const std::uint32_t values = pack_activations<kFormat>(low, high);
-    const int at = fragment_index<kRows>(row, column);
+    const int at = index(row, column);
     auto* to = reinterpret_cast<std::uint32_t*>(half_ + at);
     if constexpr (kXFromMemory<kRows>) {
       announce_value(to, reinterpret_cast<std::uint32_t*>(other_half_ + at), values);
@@ -55,10 +64,32 @@ class Activations {
     }
   }
 
+  // Four columns, the first of them a multiple of four. In atoms they are neighbours.
+  __device__ void store_four(int row, int column, const float (&numbers)[4]) const {
+    static_assert(kInAtoms);
+    *reinterpret_cast<uint2*>(half_ + index(row, column)) =
+        uint2{pack_activations<kFormat>(numbers[0], numbers[1]),
+              pack_activations<kFormat>(numbers[2], numbers[3])};
+  }
+
+  // Eight columns, the first of them a multiple of eight.
+  __device__ void store_eight(int row, int column, const float (&numbers)[8]) const {
+    if constexpr (kInAtoms) {
+      *reinterpret_cast<uint4*>(half_ + index(row, column)) =
+          uint4{pack_activations<kFormat>(numbers[0], numbers[1]),
+                pack_activations<kFormat>(numbers[2], numbers[3]),
+                pack_activations<kFormat>(numbers[4], numbers[5]),
+                pack_activations<kFormat>(numbers[6], numbers[7])};
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) store_pair(row, column + i, numbers[i], numbers[i + 1]);
+    }
+  }
+
   __device__ void store(int row, int column, float number) const {
     const Bf16 value =
         __ushort_as_bfloat16(static_cast<unsigned short>(pack_activations<kFormat>(number, 0)));
-    const int at = fragment_index<kRows>(row, column);
+    const int at = index(row, column);
     if constexpr (kXFromMemory<kRows>) {
       announce_value(half_ + at, other_half_ + at, value);
     } else {
@@ -67,6 +98,13 @@ class Activations {
   }
 
  private:
+  __device__ static int index(int row, int column) {
+    if constexpr (kInAtoms) {
+      return static_cast<int>(
+          atom_index<kRows>(static_cast<unsigned>(row), static_cast<unsigned>(column)));
+    }
+    return fragment_index<kRows>(row, column);
+  }
   __device__ static std::int64_t offset(int columns, int layer) {
     return kXFromMemory<kRows> ? std::int64_t{layer % 2} * kRows * columns : 0;
   }

@@ -23,6 +23,12 @@ __device__ __forceinline__ void arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// So many arrivals at once.
+__device__ __forceinline__ void arrive(std::uint32_t barrier, int count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
+               : "memory");
+}
+
 // Whether it is past the phase, without waiting.
 __device__ __forceinline__ bool barrier_is_past(std::uint32_t barrier, int phase_parity) {
   int result;

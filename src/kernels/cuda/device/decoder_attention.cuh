@@ -152,9 +152,9 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, int layer_index,
 
 // This block's share of rows and heads: the parts of all units become the attention's output. One
 // warp each, two dimensions a lane.
-template <typename Element, PreparedFormat kFormat, int kRows>
+template <typename Element, PreparedFormat kFormat, int kRows, bool kInAtoms>
 __device__ inline void combine_units(const DecoderLaunch& p, const AttentionRows& rows,
-                                     const Activations<kFormat, kRows>& to) {
+                                     const Activations<kFormat, kRows, kInAtoms>& to) {
   constexpr int kBatch = kHasRegisterExchange ? 32 : 16;
   const unsigned thread = afresh(threadIdx.x);
   const int warp = thread / kWarp, lane = thread % kWarp;

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
+#include "kernels/cuda/device/warpgroup_product.cuh"
 #include "kernels/cuda/ring_space.h"
 
 namespace gapless::cuda {
@@ -29,11 +30,14 @@ inline constexpr int kDecoderThreads =
 // nothing of up to 32 rows lies there. Up to 8 rows of a parallel decoder those of the start are
 // enough; the compiler makes slower code of more.
 inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
+template <typename S>
+constexpr int computing_registers(int rows) {
+  if (S::kHasExperts) return rows == 64 ? 216 : 192;
+  if (S::kIsSequential) return rows == 64 ? 208 : rows == 8 ? 200 : 192;
+  return rows == 64 ? 216 : rows == 8 ? kStartRegisters : 184;
+}
 template <typename S, int kRows>
-inline constexpr int kComputingRegisters =
-    kRows == 64                                          ? 216
-    : kRows == 8 && !S::kIsSequential && !S::kHasExperts ? kStartRegisters
-                                                         : 192;
+inline constexpr int kComputingRegisters = computing_registers<S>(kRows);
 template <typename S, int kRows>
 inline constexpr int kMovingRegisters = 3 * kStartRegisters - 2 * kComputingRegisters<S, kRows>;
 template <typename S, int kRows>
@@ -43,6 +47,7 @@ inline constexpr bool kExchangesRegisters =
 template <typename S>
 struct DecoderSmall {
   RingControl ring;
+  XRingControl x_ring;
   std::uint64_t rows_ready;  // mbarrier: `rows` is written
   // mbarriers: the computing warps have written it
   std::uint64_t written[ScheduleOf<S>::kNumValues];
@@ -96,6 +101,15 @@ struct DecoderBlockState {
     int bytes = DecoderLayout<S>::kRingBytes;
     if constexpr (DecoderLayout<S>::kRingBytes == 0) bytes = p.ring_bytes;
     return bytes;
+  }
+  // The activations' ring lies behind that of the stages.
+  template <int kRows>
+  __device__ int stage_bytes() const {
+    return ring_bytes() - kXRingBytes<S, kRows>;
+  }
+  template <int kRows>
+  __device__ XRingOf<kRows> x_ring() const {
+    return XRingOf<kRows>(small.x_ring, ring_data + stage_bytes<kRows>());
   }
   __device__ GridCounter& counter(Value value) const {
     return p.counters->values[static_cast<int>(value)];

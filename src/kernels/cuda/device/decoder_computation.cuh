@@ -14,68 +14,99 @@
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
-// This thread's biases of a group of tiles: it reduces rows threadIdx.x % kTileRows of them. Asked
-// for before the product, because they come from far away.
+// This thread's biases of a group of tiles, whose sums it adds up: kAtOnce rows of one tile, or rows
+// threadIdx.x % kTileRows of all. Asked for before the product, because they come from far away.
+template <int kAtOnce>
 class Biases {
+  static constexpr int kCount = 4;
+  static_assert(kCount == kGroupTiles && (kAtOnce == 1 || kAtOnce == kCount));
+
  public:
   __device__ Biases(const Bf16* bias, int first_column, int columns) {
-    const int column = first_column + static_cast<int>(threadIdx.x) % kTileRows;
+    const int column = first_column + (kAtOnce == 1 ? static_cast<int>(threadIdx.x) % kTileRows
+                                                    : tile_of_group_sums(threadIdx.x) * kTileRows +
+                                                          first_row_of_group_sums(threadIdx.x));
 #pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      const bool exists = bias != nullptr && column + tile * kTileRows < columns;
-      values_[tile] = exists ? bias[column + tile * kTileRows] : Bf16{};
+    for (int i = 0; i < kCount; ++i) {
+      const int at = column + i * (kAtOnce == 1 ? kTileRows : 1);
+      values_[i] = bias != nullptr && at < columns ? bias[at] : Bf16{};
     }
   }
-  __device__ float operator[](int tile) const {
-    static_assert(kGroupTiles == 4);
+  // Of the tile's sum number i of those at once.
+  __device__ float of(int tile, int i) const {
+    if constexpr (kAtOnce > 1) return __bfloat162float(values_[i]);
     const Bf16 low = tile == 0 ? values_[0] : values_[1];
     const Bf16 high = tile == 2 ? values_[2] : values_[3];
     return __bfloat162float(tile < 2 ? low : high);
   }
 
  private:
-  Bf16 values_[kGroupTiles];
+  Bf16 values_[kCount];
 };
 
-// A column of the prepared matrix that its product is part of.
-template <typename S, PreparedFormat kFormat, int kRows>
+__device__ __forceinline__ float gated(float gate, float up) {
+  return gate / (1.0f + __expf(-gate)) * up;
+}
+
+// Sums of neighbouring columns of the prepared matrix that their product is part of.
+template <typename S, PreparedFormat kFormat, int kRows, int kCount>
 __device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix matrix, int layer,
-                                              int column, int row, float sum) {
+                                              int column, int row, const float (&sums)[kCount]) {
   if (matrix == Matrix::kQkv) {
     const std::int64_t at = qkv_numbers<S>(p, row) + column;
-    announce_value(qkv_of<S>(p, layer) + at, qkv_of<S>(p, layer + 1) + at,
-                   __float2bfloat16_rn(sum));
+    announce_values(qkv_of<S>(p, layer) + at, qkv_of<S>(p, layer + 1) + at, sums);
   } else if (matrix == Matrix::kInner) {
-    const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p, layer);
+    const auto wide = wide_of<S, kFormat, kRows>(p, layer);
     if constexpr (S::kIsSequential) {
-      // Gated already.
+      // Rows of gate and up alternate. A single sum is gated already.
       const DecoderSizes sizes = sizes_of<S>(p);
-      wide.store(row, sizes.q_width + (column - sizes.qkv_width) / 2, sum);
+      const int at = sizes.q_width + (column - sizes.qkv_width) / 2;
+      if constexpr (kCount == 1) {
+        wide.store(row, at, sums[0]);
+      } else {
+        wide.store_pair(row, at, gated(sums[0], sums[1]), gated(sums[2], sums[3]));
+      }
+    } else if constexpr (kCount == 1) {
+      wide.store(row, column - 2 * p.dim, gelu_tanh(sums[0]));
     } else {
-      wide.store(row, column - 2 * p.dim, gelu_tanh(sum));
+      wide.store_four(
+          row, column - 2 * p.dim,
+          {gelu_tanh(sums[0]), gelu_tanh(sums[1]), gelu_tanh(sums[2]), gelu_tanh(sums[3])});
     }
-  } else if (column < p.vocab) {
-    p.logits[std::int64_t{row} * p.vocab + column] = sum;
+  } else {
+    float* to = p.logits + std::int64_t{row} * p.vocab + column;
+    if (kCount == 4 && p.vocab % 4 == 0) {
+      if (column < p.vocab) {
+        *reinterpret_cast<float4*>(to) =
+            float4{sums[0], sums[1 % kCount], sums[2 % kCount], sums[3 % kCount]};
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (column + i < p.vocab) to[i] = sums[i];
+    }
   }
 }
 
-// Rows of gate and up alternate in the prepared matrix, and lie in neighbouring lanes' sums. The gate's lane gets what
-// goes into the last product.
+// A gate and what it gates lie in neighbouring lanes' sums. The gate's lane gets what goes into the last product.
 __device__ __forceinline__ float gate_with_neighbour(float sum) {
-  const float up = __shfl_xor_sync(kFullWarp, sum, 1);
-  return sum / (1.0f + __expf(-sum)) * up;
+  return gated(sum, __shfl_xor_sync(kFullWarp, sum, 1));
 }
 
 // The computing warps' way through the launch.
 template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
 class Computation {
   using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
+  using Sums = ProductSums<S, kFormat, kRows>;
+  using SumBiases = Biases<Sums::kAtOnce>;
   static constexpr int kNumWhole = whole_products_before<S>(ScheduleOf<S>::kNumPhases);
 
  public:
   __device__ explicit Computation(const DecoderBlockState<S>& block)
       : block_(block),
         p_(block.p),
+        x_ring_(block.template x_ring<kRows>()),
         has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
 
   __device__ void run() {
@@ -102,10 +133,6 @@ class Computation {
   }
 
  private:
-  __device__ unsigned turn(unsigned stage) const {
-    return (threadIdx.x / kWarp - stage) % kRingConsumers;
-  }
-
   // A layer's products of whole columns are counted. Before one: what it waits for.
   template <int... kIndices>
   __device__ __forceinline__ void prepare_product(
@@ -194,14 +221,14 @@ class Computation {
     if constexpr (S::kIsSequential) {
       if (matrix == Matrix::kInner) return ff_norm_of<kFormat, kRows>(p_, l).data();
     }
-    return norm_of<kFormat, kRows>(p_, l).data();
+    return norm_of<kFormat, kRows, S>(p_, l).data();
   }
 
-  __device__ Biases biases_of(Matrix matrix, const DecoderLayer& layer, int first_column) const {
-    if constexpr (S::kIsSequential) return Biases(nullptr, 0, 0);
-    return matrix == Matrix::kQkv     ? Biases(layer.qkv_bias, first_column, 3 * p_.dim)
-           : matrix == Matrix::kInner ? Biases(layer.fc1_bias, first_column - 3 * p_.dim, p_.ff_dim)
-                                      : Biases(p_.head_bias, first_column, p_.vocab);
+  __device__ SumBiases biases_of(Matrix matrix, const DecoderLayer& layer, int first_column) const {
+    if constexpr (S::kIsSequential) return SumBiases(nullptr, 0, 0);
+    if (matrix == Matrix::kQkv) return SumBiases(layer.qkv_bias, first_column, 3 * p_.dim);
+    if (matrix == Matrix::kHead) return SumBiases(p_.head_bias, first_column, p_.vocab);
+    return SumBiases(layer.fc1_bias, first_column - 3 * p_.dim, p_.ff_dim);
   }
 
   // Whole columns of the normalised row's products.
@@ -216,32 +243,36 @@ class Computation {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
-      const Biases biases = biases_of(matrix, layer, first_column);
-      Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
+      const SumBiases biases = biases_of(matrix, layer, first_column);
+      Sums sums;
+      sums.multiply(tiles.size(), block_.ring, stage_, x_ring_, x_stage_, x, p_.num_rows);
       ScaleWeights scale_weights;
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
           scale_weights.load(p_, p_.experts.layers[l].scale_products, first_column);
         }
       }
-      reduce_warps<kRows>(
-          sums, tiles.size(), turn(stage_), block_.reduce_buffer,
-          [&](int t, int row, int tile_row, float sum) {
-            if constexpr (S::kHasExperts) {
-              if (matrix == Matrix::kQkv && row < p_.num_rows) {
-                keep_scaled(block_.small.experts, t * kTileRows + tile_row, row, sum + biases[t]);
-              }
-            }
-            if constexpr (S::kIsSequential) {
-              if (matrix == Matrix::kInner) sum = gate_with_neighbour(sum);
-              if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
-            }
-            if (row >= p_.num_rows) return;
-            store_product<S, kFormat, kRows>(p_, matrix, l, first_column + t * kTileRows + tile_row,
-                                             row, S::kIsSequential ? sum : sum + biases[t]);
-          });
+      sums.add_up(tiles.size(), stage_, block_.reduce_buffer,
+                  [&](int t, int row, int tile_row, auto& added) {
+                    if constexpr (!S::kIsSequential) {
+#pragma unroll
+                      for (int i = 0; i < Sums::kAtOnce; ++i) added[i] += biases.of(t, i);
+                    }
+                    if constexpr (S::kHasExperts) {
+                      if (matrix == Matrix::kQkv && row < p_.num_rows) {
+                        keep_scaled(block_.small.experts, t * kTileRows + tile_row, row, added[0]);
+                      }
+                    }
+                    if constexpr (S::kIsSequential && Sums::kAtOnce == 1) {
+                      if (matrix == Matrix::kInner) added[0] = gate_with_neighbour(added[0]);
+                      if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
+                    }
+                    if (row >= p_.num_rows) return;
+                    store_product<S, kFormat, kRows>(
+                        p_, matrix, l, first_column + t * kTileRows + tile_row, row, added);
+                  });
       stage_ += x.size();
+      x_stage_ += x.size();
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
           announce_scale_part<kRows>(p_, l, next_scale_part++, tiles.size(), scale_weights,
@@ -275,10 +306,12 @@ class Computation {
       if (has_experts(p_, l)) wait_for_route(block_, l);
     }
     stage_ += block_.small.rows.num_units();
+    // Warpgroups must not look for stages before those of the attention are used up.
+    if constexpr (kByWarpgroups<S, kRows>) named_barrier(1, kProductThreads);
   }
 
   __device__ void combine(int l) {
-    const Activations<kFormat, kRows> wide = wide_of<S, kFormat, kRows>(p_, l);
+    const auto wide = wide_of<S, kFormat, kRows>(p_, l);
     if constexpr (S::kIsSequential) {
       combine_groups<S, CacheElement>(p_, block_.small.rows, wide);
     } else if constexpr (S::kHasExperts) {
@@ -299,21 +332,21 @@ class Computation {
       const int rank = work.rank_of(unit);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
-      Accumulators<kRows> sums = {};
-      multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
-      reduce_warps<kRows>(sums, tiles.size(), turn(stage_), block_.reduce_buffer,
-                          [&](int t, int row, int tile_row, float sum) {
-                            const int column = (tiles.begin + t) * kTileRows + tile_row;
-                            if (row >= p_.num_rows) return;
-                            if constexpr (S::kHasExperts && kSums == Value::kFfSums) {
-                              announce_dense(l, rank, row, column, sum);
-                              return;
-                            }
-                            announce_value(sums_of<kSums, kRows>(p_, l, rank, row, column),
-                                           sums_of<kSums, kRows>(p_, l + 1, rank, row, column),
-                                           sum);
-                          });
+      Sums sums;
+      sums.multiply(tiles.size(), block_.ring, stage_, x_ring_, x_stage_, x, p_.num_rows);
+      sums.add_up(tiles.size(), stage_, block_.reduce_buffer,
+                  [&](int t, int row, int tile_row, const auto& added) {
+                    const int column = (tiles.begin + t) * kTileRows + tile_row;
+                    if (row >= p_.num_rows) return;
+                    if constexpr (S::kHasExperts && kSums == Value::kFfSums) {
+                      announce_dense(l, rank, row, column, added[0]);
+                      return;
+                    }
+                    announce_values(sums_of<kSums, kRows>(p_, l, rank, row, column),
+                                    sums_of<kSums, kRows>(p_, l + 1, rank, row, column), added);
+                  });
       stage_ += x.size();
+      x_stage_ += x.size();
     }
   }
 
@@ -328,8 +361,10 @@ class Computation {
 
   const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
+  const XRingOf<kRows> x_ring_;
   const bool has_row_;
-  unsigned stage_ = 0;  // of the ring
+  unsigned stage_ = 0;    // of the ring
+  unsigned x_stage_ = 0;  // of those, products'
 };
 
 }  // namespace GAPLESS_PATH

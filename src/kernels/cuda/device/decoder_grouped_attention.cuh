@@ -409,9 +409,9 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
 
 // This block's share of rows and heads: the parts of all units become the attention's output. One
 // warp each 64 dimensions of a head, two a lane.
-template <typename S, typename Element, PreparedFormat kFormat, int kRows>
+template <typename S, typename Element, PreparedFormat kFormat, int kRows, bool kInAtoms>
 __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRows& rows,
-                                      const Activations<kFormat, kRows>& to) {
+                                      const Activations<kFormat, kRows, kInAtoms>& to) {
   constexpr int kBatch = kHasRegisterExchange ? 32 : 16;
   constexpr int kParts = S::kHeadDim / (2 * kWarp);  // of a head
   const unsigned thread = afresh(threadIdx.x);

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
   const DecoderSizes sizes = sizes_of<S>(p);
   const DecoderBlockState<S> block{p,
                                    shared_address(base),
-                                   StageRing(small.ring),
+                                   StageRing(small.ring, kStageSharers<S, kRows>),
                                    reinterpret_cast<float*>(behind_ring),
                                    small,
                                    DecoderWork(sizes, small.shares, index, num_blocks)};
@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
   static_assert(kMaxSeats <= kDecoderThreads<S>);
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
-    small.ring.init();
+    small.ring.init(kStageSharers<S, kRows>);
+    if constexpr (kByWarpgroups<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>);
     small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint64_t& barrier : small.written) {

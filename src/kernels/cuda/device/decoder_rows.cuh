@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
+#include "kernels/cuda/device/warpgroup_product.cuh"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
@@ -55,18 +56,19 @@ __device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, 
          column;
 }
 
-template <PreparedFormat kFormat, int kRows>
-__device__ Activations<kFormat, kRows> norm_of(const DecoderLaunch& p, int layer) {
+template <PreparedFormat kFormat, int kRows, typename S = ExpertsDecoder>
+__device__ ActivationsOf<S, kFormat, kRows> norm_of(const DecoderLaunch& p, int layer) {
   return {p.norm, p.dim, layer};
 }
 
 template <PreparedFormat kFormat, int kRows>
-__device__ Activations<kFormat, kRows> ff_norm_of(const DecoderLaunch& p, int layer) {
+__device__ ActivationsOf<SequentialDecoder, kFormat, kRows> ff_norm_of(const DecoderLaunch& p,
+                                                                       int layer) {
   return {p.sequential.ff_norm, p.dim, layer};
 }
 
 template <typename S, PreparedFormat kFormat, int kRows>
-__device__ Activations<kFormat, kRows> wide_of(const DecoderLaunch& p, int layer) {
+__device__ ActivationsOf<S, kFormat, kRows> wide_of(const DecoderLaunch& p, int layer) {
   return {p.wide, sizes_of<S>(p).q_width + p.ff_dim, layer};
 }
 
@@ -110,13 +112,11 @@ __device__ __forceinline__ void store_layer_norm(const DecoderBlockState<S>& blo
   const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
   unpack(raw_gamma, g);
   unpack(raw_beta, b);
-  const Activations<kFormat, kRows> norm = norm_of<kFormat, kRows>(p, layer);
+  const auto norm = norm_of<kFormat, kRows, S>(p, layer);
+  float normed[kVector];
 #pragma unroll
-  for (int i = 0; mine && i < kVector; i += 2) {
-    const float low = (values[i] - mean) * scale * g[i] + b[i];
-    const float high = (values[i + 1] - mean) * scale * g[i + 1] + b[i + 1];
-    norm.store_pair(row, at + i, low, high);
-  }
+  for (int i = 0; i < kVector; ++i) normed[i] = (values[i] - mean) * scale * g[i] + b[i];
+  if (mine) norm.store_eight(row, at, normed);
 }
 
 // Residual stream and LayerNorm of one of this block's rows, behind the output product of a layer, whose
@@ -307,17 +307,16 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
     for (int i = 0; i < kVector; ++i) squares += mine[v] ? values[v][i] * values[v][i] : 0.0f;
   }
   const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
-  const Activations<kFormat, kRows> norm =
-      kBeforeFf ? ff_norm_of<kFormat, kRows>(p, layer) : norm_of<kFormat, kRows>(p, layer + 1);
+  const auto norm = kBeforeFf ? ff_norm_of<kFormat, kRows>(p, layer)
+                              : norm_of<kFormat, kRows, SequentialDecoder>(p, layer + 1);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     float g[kVector];
     unpack(raw_gamma[v], g);
+    float normed[kVector];
 #pragma unroll
-    for (int i = 0; mine[v] && i < kVector; i += 2) {
-      norm.store_pair(row, at[v] + i, values[v][i] * scale * g[i],
-                      values[v][i + 1] * scale * g[i + 1]);
-    }
+    for (int i = 0; i < kVector; ++i) normed[i] = values[v][i] * scale * g[i];
+    if (mine[v]) norm.store_eight(row, at[v], normed);
   }
 }
 

@@ -27,13 +27,14 @@ struct WeightRun {
 };
 
 // kStageX: room for activations in their stages.
-template <typename S, PreparedFormat kFormat, int kRows, int kStageX = kXBytes<kRows>>
+template <typename S, PreparedFormat kFormat, int kRows, int kStageX = kStageXBytes<S, kRows>>
 __device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
   static_assert(kMaxInFlight >= 1);
-  static_assert(DecoderLayout<S>::kSmallestRingBytes >=
-                2 * (kXBytes<kRows> + kGroupTiles * kTileBytes));
+  static_assert((DecoderLayout<S>::kRingBytes != 0 ? DecoderLayout<S>::kRingBytes
+                                                   : DecoderLayout<S>::kSmallestRingBytes) >=
+                kXRingBytes<S, kRows> + 2 * (kStageX + kGroupTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   const int bytes = run.tiles.size() * kTileBytes;
   for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
@@ -66,7 +67,7 @@ class Streaming {
   __device__ explicit Streaming(const DecoderBlockState<S>& block)
       : block_(block),
         p_(block.p),
-        producer_(block.small.ring, block.ring_data, block.ring_bytes()),
+        producer_(block.small.ring, block.ring_data, block.template stage_bytes<kRows>()),
         pages_(p_, block.small.rows) {}
 
   __device__ void run() {
@@ -194,7 +195,10 @@ class Bringing {
 
  public:
   __device__ explicit Bringing(const DecoderBlockState<S>& block)
-      : block_(block), p_(block.p), num_units_(block.small.rows.num_units()) {}
+      : block_(block),
+        p_(block.p),
+        x_ring_(block.template x_ring<kRows>()),
+        num_units_(block.small.rows.num_units()) {}
 
   __device__ void run() {
     for (int l = 0; l < p_.num_layers; ++l) {
@@ -265,13 +269,18 @@ class Bringing {
                                                          : p_.wide;
     const ChunkRange chunks = block_.work.chunks_of(kValue, unit);
     for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-      block_.ring.bring_x(stage_++, x_stage_++, activations + chunk * (kRows * kProductColumns),
-                          kXBytes<kRows>);
+      const Bf16* from = activations + chunk * (kRows * kProductColumns);
+      if constexpr (kByWarpgroups<S, kRows>) {
+        x_ring_.bring(x_stage_++, from);
+      } else {
+        block_.ring.bring_x(stage_++, x_stage_++, from, kXBytes<kRows>);
+      }
     }
   }
 
   const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
+  const XRingOf<kRows> x_ring_;
   const int num_units_;
   unsigned stage_ = 0, x_stage_ = 0;
   unsigned known_ = 0;  // values of this layer that it has waited for

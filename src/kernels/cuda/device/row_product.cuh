@@ -1,7 +1,7 @@
 // The product of up to 64 rows of x with 16-row tiles of W on tensor cores, as decode kernels share
 // it: W is the M operand of mma.m16n8k16, x its N operand, and the eight warps of a block divide
-// the columns among them. An output is the sum over a warp's columns in order, then over the warps
-// in a fixed order.
+// the columns among them. An output is the sum over a warp's columns in order, then over every second
+// warp in order, then of those two.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ inline constexpr int kReduceBytes = kProductWarps * kReduceRows * kReducePitch *
 template <int kRows>
 using Accumulators = float[kGroupTiles][kRows / 8][4];
 
-// Sums over the warps, in the order of their `turn`s (0 to 7); `use(tile, row of x, row of the
+// Sums over the warps, those of even `turn`s (0 to 7) and of odd ones apart, each in order; `use(tile, row of x, row of the
 // tile, sum)` is called once per output. The first kProductThreads threads take part. `buffer`:
 // kReduceBytes, free again after the call.
 template <int kRows, typename Use>
@@ -50,11 +50,12 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
     static_assert(kReduceRows * kTileRows == kProductThreads);
     const unsigned thread = afresh(threadIdx.x);
     const int column = thread / kTileRows, tile_row = thread % kTileRows;
-    float sum = 0;
+    float of_two[2] = {};
 #pragma unroll
     for (int w = 0; w < kProductWarps; ++w) {
-      sum += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
+      of_two[w % 2] += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
     }
+    const float sum = of_two[0] + of_two[1];
     const int x_row = first * 8 + column;  // counted through the tiles
     if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
     named_barrier(1, kProductThreads);

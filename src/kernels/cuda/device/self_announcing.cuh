@@ -41,6 +41,34 @@ __device__ __forceinline__ void announce_value(std::uint32_t* half, std::uint32_
                : "memory");
 }
 
+// Four neighbours, at an address that is aligned for them.
+__device__ __forceinline__ void announce_values(float* half, float* other_half,
+                                                const float (&values)[4]) {
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(half), "f"(values[0]),
+               "f"(values[1]), "f"(values[2]), "f"(values[3])
+               : "memory");
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1,%1,%1,%1};" ::"l"(other_half),
+               "r"(kNotWritten)
+               : "memory");
+}
+__device__ __forceinline__ void announce_values(Bf16* half, Bf16* other_half,
+                                                const float (&values)[4]) {
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%2};" ::"l"(half),
+               "r"(pack_bf16x2(values[0], values[1])), "r"(pack_bf16x2(values[2], values[3]))
+               : "memory");
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%1};" ::"l"(other_half), "r"(kNotWritten)
+               : "memory");
+}
+// One.
+__device__ __forceinline__ void announce_values(float* half, float* other_half,
+                                                const float (&values)[1]) {
+  announce_value(half, other_half, values[0]);
+}
+__device__ __forceinline__ void announce_values(Bf16* half, Bf16* other_half,
+                                                const float (&values)[1]) {
+  announce_value(half, other_half, __float2bfloat16_rn(values[0]));
+}
+
 __device__ __forceinline__ bool is_written(std::uint32_t word, float /*type*/) {
   return word != kNotWritten;
 }

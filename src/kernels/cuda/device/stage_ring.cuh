@@ -3,7 +3,8 @@
 //
 // A stage is what one computing warp works on at a time: stage s belongs to warp s % kRingConsumers
 // alone, so warps work on different stages at the same time, and each meets every phase of the
-// barriers of its own. A stage lies in one piece. It may begin with room for activations, which
+// barriers of its own. Or several warps work on it together (warpgroup_product.cuh), who then have
+// to know that the stages before it are used up. A stage lies in one piece. It may begin with room for activations, which
 // another warp fills in when they are there. All who use the ring count the same stages.
 #pragma once
 
@@ -39,9 +40,10 @@ struct RingControl {
   std::uint64_t x_placed[kRingStages];
   std::uint32_t places[kRingStages];  // address of the latest stage in a slot
 
-  __device__ void init() {
+  // `sharers`: warps that may work on a stage together.
+  __device__ void init(int sharers) {
     for (auto* barriers : {&full, &x_full, &empty, &x_placed}) {
-      const int arrivals = barriers == &empty && kForRacecheck ? kWarp : 1;
+      const int arrivals = barriers != &empty ? 1 : sharers * (kForRacecheck ? kWarp : 1);
       for (std::uint64_t& barrier : *barriers) init_barrier(shared_address(&barrier), arrivals);
     }
   }
@@ -50,7 +52,7 @@ struct RingControl {
 // For everyone but the streaming warp.
 class StageRing {
  public:
-  __device__ explicit StageRing(RingControl& control) : control_(control) {}
+  __device__ StageRing(RingControl& control, int sharers) : control_(control), sharers_(sharers) {}
 
   // The warp whose stage it is: until what was streamed has arrived. Returns its address.
   __device__ std::uint32_t wait(unsigned stage) const {
@@ -63,13 +65,10 @@ class StageRing {
     wait_barrier(shared_address(&control_.x_full[stage % kRingStages]), phase_parity(stage));
     return wait(stage);
   }
-  // It is through with the stage.
-  __device__ void give_back(unsigned stage) const {
-    __syncwarp();
-    if (kForRacecheck || threadIdx.x % kWarp == 0) {
-      arrive(shared_address(&control_.empty[stage % kRingStages]));
-    }
-  }
+  // It is through with the stage, which is its own.
+  __device__ void give_back(unsigned stage) const { give_back(stage, sharers_); }
+  // It is one of those who work on the stage together, and through with it.
+  __device__ void give_back_share(unsigned stage) const { give_back(stage, 1); }
 
   // kCopyingLanes of a warp: they fill in the activations as soon as the stage has a place. It is
   // the x_stage-th with room for them.
@@ -87,7 +86,15 @@ class StageRing {
   }
 
  private:
+  __device__ void give_back(unsigned stage, int arrivals) const {
+    __syncwarp();
+    if (kForRacecheck || threadIdx.x % kWarp == 0) {
+      arrive(shared_address(&control_.empty[stage % kRingStages]), arrivals);
+    }
+  }
+
   RingControl& control_;
+  const int sharers_;
 };
 
 // What stages of one kind are like; bytes are multiples of 16.

@@ -129,4 +129,72 @@ __device__ __forceinline__ void wgmma_async(float (&d)[64], const std::uint32_t 
         "n"(int{kTransposed}));
 }
 
+// d += a b, bfloat16 or half precision in, float accumulators; 16 k's, twice as many columns as d has
+// values. Not transposed.
+#define GAPLESS_WGMMA_ADD(TYPE)                                                          \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE               \
+               " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1, 1, 1, 0;" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
+                 "+f"(d[6]), "+f"(d[7])                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+template <bool kHalf>
+__device__ __forceinline__ void wgmma_add(float (&d)[8], const std::uint32_t (&a)[4],
+                                          std::uint64_t b) {
+  if constexpr (kHalf) {
+    GAPLESS_WGMMA_ADD("f16");
+  } else {
+    GAPLESS_WGMMA_ADD("bf16");
+  }
+}
+#undef GAPLESS_WGMMA_ADD
+
+#define GAPLESS_WGMMA_ADD(TYPE)                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                 \
+               " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " \
+               "{%16, %17, %18, %19}, %20, 1, 1, 1, 0;"                                    \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),   \
+                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), \
+                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                        \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+template <bool kHalf>
+__device__ __forceinline__ void wgmma_add(float (&d)[16], const std::uint32_t (&a)[4],
+                                          std::uint64_t b) {
+  if constexpr (kHalf) {
+    GAPLESS_WGMMA_ADD("f16");
+  } else {
+    GAPLESS_WGMMA_ADD("bf16");
+  }
+}
+#undef GAPLESS_WGMMA_ADD
+
+#define GAPLESS_WGMMA_ADD(TYPE)                                                                    \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                         \
+               " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
+               "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"                                            \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),           \
+                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),         \
+                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),     \
+                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),     \
+                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),     \
+                 "+f"(d[30]), "+f"(d[31])                                                          \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+template <bool kHalf>
+__device__ __forceinline__ void wgmma_add(float (&d)[32], const std::uint32_t (&a)[4],
+                                          std::uint64_t b) {
+  if constexpr (kHalf) {
+    GAPLESS_WGMMA_ADD("f16");
+  } else {
+    GAPLESS_WGMMA_ADD("bf16");
+  }
+}
+#undef GAPLESS_WGMMA_ADD
+
+// The registers belong to the compiler again, or to products: it moves no use of them past this.
+template <int kCount>
+__device__ __forceinline__ void wgmma_hand_over(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 }  // namespace gapless

@@ -1,0 +1,242 @@
+// Products of 16 to 64 rows of x in decoder_kernel.cuh by warpgroups (wgmma.cuh), on paths that have them:
+// a warp holds one of a unit's four tiles as the M operand, and x is the N operand, in shared memory.
+//
+// Every second stage belongs to a warpgroup, all four warps of which work on it. So a stage is in use a
+// quarter as long as if one warp did, and the ring has room for what is on its way; and there are sums
+// of two warpgroups to add up, not of eight warps.
+//
+// The order of sums is that of row_product.cuh: every eighth piece of 128 columns has sums of its own,
+// of which a warpgroup has four.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/decoder_products.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
+#include "kernels/cuda/device/x_ring.cuh"
+
+namespace gapless {
+
+// Whose weights lie in experts multiplies them by rows of its own choice.
+template <typename S, int kRows>
+inline constexpr bool kByWarpgroups =
+    cuda::kPath.has_warpgroups && !S::kHasExperts && !kXFromMemory<kRows>;
+
+inline constexpr int kProductGroups = 2;
+inline constexpr int kGroupWarps = kProductWarps / kProductGroups;
+inline constexpr int kGroupTurns = kRingConsumers / kProductGroups;  // of eight, a warpgroup's
+static_assert(kGroupWarps == kGroupTiles);
+
+// Warps that may work on a stage together.
+template <typename S, int kRows>
+inline constexpr int kStageSharers = kByWarpgroups<S, kRows> ? kGroupWarps : 1;
+
+// Room for activations in a stage: warpgroups have a ring of its own for them.
+template <typename S, int kRows>
+inline constexpr int kStageXBytes = kByWarpgroups<S, kRows> ? 0 : kXBytes<kRows>;
+template <int kRows>
+using XRingOf = XRing<kXBytes<kRows>>;
+template <typename S, int kRows>
+inline constexpr int kXRingBytes = kByWarpgroups<S, kRows> ? XRingOf<kRows>::kBytes : 0;
+
+template <typename S, PreparedFormat kFormat, int kRows>
+using ActivationsOf = Activations<kFormat, kRows, kByWarpgroups<S, kRows>>;
+
+// Of each of a warpgroup's turns, a thread's: two rows of its warp's tile, a quarter of the rows of x.
+template <int kRows>
+using GroupSums = float[kGroupTurns][kRows / 2];
+
+// The powers of two of a tile's rows, as RowScales has them for several.
+template <PreparedFormat kFormat>
+struct TileScales {
+  template <int kRows>
+  __device__ __forceinline__ void change(std::uint32_t /*tile*/, GroupSums<kRows>& /*sums*/) {}
+  template <int kRows>
+  __device__ __forceinline__ void apply(GroupSums<kRows>& /*sums*/) const {}
+};
+
+template <>
+struct TileScales<PreparedFormat::kFp8> {
+  int bytes[2] = {};  // fp8_scale_byte of rows lane / 4 and lane / 4 + 8
+
+  template <int kRows>
+  __device__ __forceinline__ void change(std::uint32_t tile, GroupSums<kRows>& sums) {
+    const std::uint32_t from =
+        tile + kPreparedTileRows * kPreparedTileColumns + threadIdx.x % kWarp / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int byte = load_shared_byte(from + half * 8);
+      const int exponent = min(max(127 + bytes[half] - byte, 0), 254);
+      multiply<kRows>(sums, half, __uint_as_float(static_cast<std::uint32_t>(exponent) << 23));
+      bytes[half] = byte;
+    }
+  }
+  template <int kRows>
+  __device__ __forceinline__ void apply(GroupSums<kRows>& sums) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      multiply<kRows>(sums, half, fp8_scale(static_cast<std::uint8_t>(bytes[half])));
+    }
+  }
+
+ private:
+  template <int kRows>
+  static __device__ __forceinline__ void multiply(GroupSums<kRows>& sums, int half, float factor) {
+#pragma unroll
+    for (int turn = 0; turn < kGroupTurns; ++turn) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; i += 4) {
+        sums[turn][i + half * 2] *= factor;
+        sums[turn][i + half * 2 + 1] *= factor;
+      }
+    }
+  }
+};
+
+// sums += this warpgroup's stages of the ring from first_stage on, times x, whose stages begin with
+// first_x_stage. What a warp without a tile of its own gets, nobody uses.
+template <PreparedFormat kFormat, int kRows>
+__device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const StageRing& ring,
+                                                       unsigned first_stage,
+                                                       const XRingOf<kRows>& x_ring,
+                                                       unsigned first_x_stage, const XSource& x,
+                                                       GroupSums<kRows>& sums) {
+  constexpr int kPairs = kProductColumns / 32;  // of steps of 16 columns
+  constexpr int kAtomBytes = 8 * 8 * sizeof(Bf16);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int tile = min(warp % kGroupWarps, num_tiles - 1);
+  const int size = x.size();
+  TileScales<kFormat> scales;
+  int part = -1;
+  for (int first = warp / kGroupWarps; first < size; first += kRingConsumers) {
+#pragma unroll
+    for (int turn = 0; turn < kGroupTurns; ++turn) {
+      const int at = first + turn * kProductGroups;
+      if (at >= size) break;
+      const unsigned stage = first_stage + static_cast<unsigned>(at);
+      const unsigned x_stage = first_x_stage + static_cast<unsigned>(at);
+      const std::uint32_t from = ring.wait(stage) + tile * kPreparedTileBytes<kFormat>;
+      if (part != x.part(at)) {
+        part = x.part(at);
+        scales.template change<kRows>(from, sums);
+      }
+      TileReader<kFormat, 1> reader(from);
+      std::uint32_t a[kPairs * 2][4];
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        reader.load(pair);
+        reader.fragment(0, pair, 0, a[pair * 2]);
+        reader.fragment(0, pair, 1, a[pair * 2 + 1]);
+      }
+      const std::uint64_t b =
+          wgmma_operand(x_ring.wait(x_stage), kAtomBytes, 8 * kProductColumns * sizeof(Bf16));
+      wgmma_hand_over(sums[turn]);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kPairs * 2; ++step) {
+        wgmma_add<kFormat == PreparedFormat::kFp8>(sums[turn], a[step],
+                                                   wgmma_moved(b, step * 2 * kAtomBytes));
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_hand_over(sums[turn]);
+      ring.give_back_share(stage);
+      if (threadIdx.x % kWarp == 0) x_ring.give_back(x_stage);
+    }
+  }
+  scales.template apply<kRows>(sums);
+}
+
+// Sums that a thread adds up at once: neighbouring rows of a tile.
+inline constexpr int kGroupSumsAtOnce = 4;
+__device__ __forceinline__ int tile_of_group_sums(unsigned thread) {
+  return static_cast<int>(thread / (kProductThreads / kGroupTiles));
+}
+__device__ __forceinline__ int first_row_of_group_sums(unsigned thread) {
+  return static_cast<int>(thread * kGroupSumsAtOnce % kTileRows);
+}
+
+// reduce_warps for the sums of warpgroups: use(tile, row of x, first row of the tile, sums).
+// `buffer`: kReduceBytes, free again after the call.
+template <int kRows, typename Use>
+__device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, int num_tiles,
+                                                  float* buffer, const Use& use) {
+  constexpr int kPiece = kReduceRows * kReducePitch;  // of a warp: its tile, so many rows of x
+  float own[kRows / 2];
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
+    own[i] = 0;
+#pragma unroll
+    for (int turn = 0; turn < kGroupTurns; ++turn) own[i] += sums[turn][i];
+  }
+  // Addresses of what the sums become are computed only now, when there are registers for them.
+  const unsigned thread = always_afresh(threadIdx.x), lane = thread % kWarp;
+  float* mine = buffer + thread / kWarp * kPiece;
+  const int tile = tile_of_group_sums(thread), tile_row = first_row_of_group_sums(thread);
+  const int row = static_cast<int>(thread * kGroupSumsAtOnce / kTileRows % kReduceRows);
+  const float4* from =
+      reinterpret_cast<const float4*>(buffer + tile * kPiece + row * kReducePitch + tile_row);
+#pragma unroll
+  for (int first = 0; first < kRows; first += kReduceRows) {
+#pragma unroll
+    for (int block = 0; block < kReduceRows / 8; ++block) {
+      const float* c = own + (first / 8 + block) * 4;
+      float* to = mine + (block * 8 + (lane % 4) * 2) * kReducePitch + lane / 4;
+      to[0] = c[0];
+      to[kReducePitch] = c[1];
+      to[8] = c[2];
+      to[kReducePitch + 8] = c[3];
+    }
+    named_barrier(1, kProductThreads);
+    static_assert(kGroupTiles * kReduceRows * kTileRows == kProductThreads * kGroupSumsAtOnce);
+    if (tile < num_tiles) {
+      const float4 even = from[0], odd = from[kGroupWarps * kPiece / 4];
+      float both[kGroupSumsAtOnce] = {even.x + odd.x, even.y + odd.y, even.z + odd.z,
+                                      even.w + odd.w};
+      use(tile, first + row, tile_row, both);
+    }
+    named_barrier(1, kProductThreads);
+  }
+}
+
+// The sums of a unit's tiles.
+template <typename S, PreparedFormat kFormat, int kRows>
+class ProductSums {
+  static constexpr bool kGroups = kByWarpgroups<S, kRows>;
+
+ public:
+  // Adds the product of the stages from first_stage on, of x from first_x_stage on, with x.
+  __device__ __forceinline__ void multiply(int num_tiles, const StageRing& ring,
+                                           unsigned first_stage, const XRingOf<kRows>& x_ring,
+                                           unsigned first_x_stage, const XSource& x, int num_rows) {
+    if constexpr (kGroups) {
+      multiply_by_warpgroups<kFormat, kRows>(num_tiles, ring, first_stage, x_ring, first_x_stage, x,
+                                             sums_);
+    } else {
+      multiply_tiles<kFormat, kRows>(num_tiles, ring, first_stage, x, num_rows, sums_);
+    }
+  }
+  static constexpr int kAtOnce = kGroups ? kGroupSumsAtOnce : 1;
+
+  // use(tile, row of x, first row of the tile, sums): kAtOnce of them, of rows that follow each other.
+  template <typename Use>
+  __device__ __forceinline__ void add_up(int num_tiles, unsigned first_stage, float* buffer,
+                                         const Use& use) const {
+    if constexpr (kGroups) {
+      reduce_warpgroups<kRows>(sums_, num_tiles, buffer, use);
+    } else {
+      const unsigned turn = (threadIdx.x / kWarp - first_stage) % kRingConsumers;
+      reduce_warps<kRows>(sums_, num_tiles, turn, buffer,
+                          [&](int tile, int row, int tile_row, float sum) {
+                            float sums[1] = {sum};
+                            use(tile, row, tile_row, sums);
+                          });
+    }
+  }
+
+ private:
+  std::conditional_t<kGroups, GroupSums<kRows>, Accumulators<kRows>> sums_ = {};
+};
+
+}  // namespace gapless
