@@ -2,7 +2,7 @@
 //
 // pair = a row and one of its experts, numbered row * kRouteChoices + the rank of the expert's index among the row's. So what a
 //        row's experts make lies, and is added up, in the order of their indices, whoever else is in the step.
-// pass = an expert and up to so many rows that chose it: the tiles of its matrix are multiplied with these alone. Passes are in
+// pass = an expert and up to kPassRows rows that chose it: the tiles of its matrix are multiplied with these alone. Passes are in
 //        the order of the experts. An expert that more rows chose has several, and its weights are read several times.
 //
 // Each block takes an equal share of the tiles of all passes, cut into units of up to four tiles of one pass.
@@ -22,12 +22,11 @@ namespace gapless {
 inline constexpr int kRouteExperts = 64;  // at most: who a row chose is a word
 inline constexpr int kRouteChoices = 8;   // at most
 
-// Rows of a pass: columns of a product. Eight are the fewest that an instruction multiplies, and more than 32 rows choose about
-// that many for each expert.
+// Rows of a pass, at most: columns of a product. Up to 32 rows an expert has one pass, so its weights are read once.
 template <int kRows>
-inline constexpr int kPassRows = kRows <= 32 ? 8 : 16;
-// Each expert has one pass that need not be full; 32 rows of kRouteChoices fill no more than 32 passes.
-inline constexpr int kMaxPasses = kRouteExperts + 32;
+inline constexpr int kPassRows = kRows <= 32 ? kRows : 32;
+// Each expert has one pass that need not be full; the others are full.
+inline constexpr int kMaxPasses = kRouteExperts + kMaxSeats * kRouteChoices / kPassRows<kMaxSeats>;
 
 struct ExpertPass {
   std::uint16_t first;  // of its pairs

@@ -50,47 +50,63 @@ __device__ __forceinline__ uint4 load_pair_of_steps(const Bf16* from) {
   }
 }
 
+// Eights of rows in a pass: its product's columns come in these.
+template <int kRows>
+struct PassShape {
+  static constexpr int kBlocks = kPassRows<kRows> / 8;
+  // Their sums lie in parts that are added up over the warps one after the other.
+  static constexpr int kPartBlocks = kBlocks < 2 ? kBlocks : 2;
+  static constexpr int kPartRows = 8 * kPartBlocks;
+  static constexpr int kParts = kBlocks / kPartBlocks;
+  static constexpr int kPairs = kProductColumns / 32;  // of steps
+};
+template <int kRows>
+struct PassSums {
+  Accumulators<PassShape<kRows>::kPartRows> parts[PassShape<kRows>::kParts];
+};
+
 // Where a lane finds its rows of a pass, and their B fragments of a chunk.
 template <int kRows>
 struct PassRows {
-  static constexpr int kBlocks = kPassRows<kRows> / 8;
+  using Shape = PassShape<kRows>;
   static constexpr int kChunkNumbers = kRows * kProductColumns;
-  static constexpr int kPairs = kProductColumns / 32;  // of steps
 
-  const Bf16* from[kBlocks];  // of its row, in the first chunk; nullptr: there is none
+  const Bf16* numbers;
+  int at[Shape::kBlocks];  // of its row, in the first chunk; -1: there is none
+  int num_blocks;          // that have rows
 
   // Of `numbers`, activations of all rows; first_chunk(pair): where the pair's begin.
   template <typename FirstChunk>
   __device__ __forceinline__ PassRows(const ExpertRoute& route, const ExpertPass& pass,
-                                      const Bf16* numbers, const FirstChunk& first_chunk) {
+                                      const Bf16* numbers, const FirstChunk& first_chunk)
+      : numbers(numbers), num_blocks((pass.num_rows + 7) / 8) {
     const int lane = always_afresh(threadIdx.x) % kWarp;
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const int at = block * 8 + lane / 4;
-      from[block] = nullptr;
-      if (at >= pass.num_rows) continue;
-      const int pair = route.pairs[pass.first + at];
-      const int row = ExpertRoute::row_of(pair);
-      from[block] = numbers + std::int64_t{first_chunk(pair)} * kChunkNumbers +
-                    fragment_index<kRows>(row, lane % 4 * 2);
+    for (int block = 0; block < Shape::kBlocks; ++block) {
+      const int i = block * 8 + lane / 4;
+      at[block] = -1;
+      if (i >= pass.num_rows) continue;
+      const int pair = route.pairs[pass.first + i];
+      at[block] = first_chunk(pair) * kChunkNumbers +
+                  fragment_index<kRows>(ExpertRoute::row_of(pair), lane % 4 * 2);
     }
   }
 };
 
 template <int kRows>
 struct PassFragments {
-  using Of = PassRows<kRows>;
-  uint4 pairs[Of::kBlocks][Of::kPairs];  // of a pair of steps, as MemoryFragments has them
+  using Shape = PassShape<kRows>;
+  uint4 pairs[Shape::kBlocks][Shape::kPairs];  // of a pair of steps, as MemoryFragments has them
 
-  __device__ __forceinline__ void load(const Of& rows, int chunk, bool exists) {
+  __device__ __forceinline__ void load(const PassRows<kRows>& rows, int chunk, bool exists) {
 #pragma unroll
-    for (int block = 0; block < Of::kBlocks; ++block) {
-      const Bf16* from = rows.from[block] + std::int64_t{chunk} * Of::kChunkNumbers;
+    for (int block = 0; block < Shape::kBlocks; ++block) {
+      const Bf16* from = rows.numbers + rows.at[block] + chunk * PassRows<kRows>::kChunkNumbers;
 #pragma unroll
-      for (int i = 0; i < Of::kPairs; ++i) {
+      for (int i = 0; i < Shape::kPairs; ++i) {
         uint4& pair = pairs[block][i];
         pair = uint4{};
-        if (!exists || rows.from[block] == nullptr) continue;
+        if (!exists || rows.at[block] < 0) continue;
         pair = load_pair_of_steps<kRows>(from + i * 256);
       }
     }
@@ -105,12 +121,42 @@ struct PassFragments {
   }
 };
 
+// sums += one stage, kTiles tiles times 128 columns of x.
+template <PreparedFormat kFormat, int kTiles, int kRows>
+__device__ __forceinline__ void multiply_stage_of_pass(std::uint32_t place,
+                                                       const PassFragments<kRows>& x,
+                                                       int num_blocks, PassSums<kRows>& sums) {
+  using Shape = PassShape<kRows>;
+  TileReader<kFormat, kTiles> tiles(place);
+#pragma unroll
+  for (int pair = 0; pair < Shape::kPairs; ++pair) {
+    tiles.load(pair);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      std::uint32_t a[kTiles][4];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) tiles.fragment(tile, pair, step, a[tile]);
+#pragma unroll
+      for (int block = 0; block < Shape::kBlocks; ++block) {
+        if (block >= num_blocks) break;
+        const uint4& both = x.pairs[block][pair];
+        auto& part = sums.parts[block / Shape::kPartBlocks];
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          mma_of<kFormat>(part[tile][block % Shape::kPartBlocks], a[tile],
+                          step == 0 ? both.x : both.z, step == 0 ? both.y : both.w);
+        }
+      }
+    }
+  }
+}
+
 // sums += this warp's stages of the ring from first_stage on, `chunks` for all warps, times a pass' rows.
 template <PreparedFormat kFormat, int kTiles, int kRows>
 __device__ __forceinline__ void multiply_tiles_of_pass(const StageRing& ring, unsigned first_stage,
                                                        const PassRows<kRows>& rows, int chunks,
-                                                       Accumulators<kPassRows<kRows>>& sums) {
-  constexpr int kAtOnce = 2 / PassRows<kRows>::kBlocks;  // pieces of x
+                                                       PassSums<kRows>& sums) {
+  constexpr int kAtOnce = PassShape<kRows>::kBlocks == 1 ? 2 : 1;  // pieces of x
   const unsigned warp = threadIdx.x / kWarp;
   RowScales<kFormat, kTiles> scales;
   bool is_first = true;
@@ -132,29 +178,22 @@ __device__ __forceinline__ void multiply_tiles_of_pass(const StageRing& ring, un
     for (int i = 0; i < kAtOnce; ++i) {
       const int at = first + i * kRingConsumers;
       if (at >= chunks) break;
-      const auto load_x = [&](int pair, int step, int block, auto& b) {
-        constexpr int kCount = sizeof(b) / sizeof(b[0]);
-#pragma unroll
-        for (int n = 0; n < kCount; ++n) {
-          const uint4& both = pieces[i].pairs[block + n][pair];
-          b[n][0] = step == 0 ? both.x : both.z;
-          b[n][1] = step == 0 ? both.y : both.w;
-        }
-      };
       const std::uint32_t place = ring.wait(first_stage + at);
-      if (is_first) scales.change(place, sums);
+      // All sums are zeros then.
+      if (is_first) scales.change(place, sums.parts[0]);
       is_first = false;
-      multiply_stage<kFormat, kTiles, kPassRows<kRows>>(place, load_x, sums);
+      multiply_stage_of_pass<kFormat, kTiles, kRows>(place, pieces[i], rows.num_blocks, sums);
       ring.give_back(first_stage + at);
     }
   }
-  scales.apply(sums);
+#pragma unroll
+  for (auto& part : sums.parts) scales.apply(part);
 }
 
 template <PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void multiply_pass(int num_tiles, const StageRing& ring,
                                               unsigned first_stage, const PassRows<kRows>& rows,
-                                              int chunks, Accumulators<kPassRows<kRows>>& sums) {
+                                              int chunks, PassSums<kRows>& sums) {
   static_assert(kGroupTiles == 4);
   switch (num_tiles) {
     case 4:
@@ -181,15 +220,22 @@ __device__ __forceinline__ unsigned multiply_passes(const DecoderBlockState<Expe
   for (ExpertUnits units(share, product.tiles); units.has(); units.next()) {
     const ExpertPass pass = route.passes[units.pass()];
     const PassRows<kRows> rows(route, pass, numbers, first_chunk);
-    Accumulators<kPassRows<kRows>> sums = {};
+    PassSums<kRows> sums = {};
     const int num_tiles = units.size(), first_tile = units.tile();
     multiply_pass<kFormat, kRows>(num_tiles, block.ring, stage, rows, product.chunks, sums);
     const unsigned turn = (threadIdx.x / kWarp - stage) % kRingConsumers;
-    reduce_warps<kPassRows<kRows>>(
-        sums, num_tiles, turn, block.reduce_buffer, [&](int t, int at, int tile_row, float sum) {
-          const int pair = at < pass.num_rows ? route.pairs[pass.first + at] : -1;
-          use(pair, (first_tile + t) * kTileRows + tile_row, sum);
-        });
+#pragma unroll
+    for (int part = 0; part < PassShape<kRows>::kParts; ++part) {
+      constexpr int kPartRows = PassShape<kRows>::kPartRows;
+      if (part * kPartRows >= pass.num_rows) break;
+      reduce_warps<kPartRows>(
+          sums.parts[part], num_tiles, turn, block.reduce_buffer,
+          [&](int t, int in_part, int tile_row, float sum) {
+            const int at = part * kPartRows + in_part;
+            const int pair = at < pass.num_rows ? route.pairs[pass.first + at] : -1;
+            use(pair, (first_tile + t) * kTileRows + tile_row, sum);
+          });
+    }
     stage += product.chunks;
   }
   return stage;
