@@ -159,9 +159,6 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
     const bool has_experts = b.ff.kind == FeedForwardKind::kExperts;
     if (has_experts && !kHasExpertsKernel)
       return no("it has experts, and only path 9.0a takes them");
-    if (has_experts && b.kv.format != KvFormat::kNative) {
-      return no("it has experts and an 8-bit cache, for which no kernel is compiled");
-    }
     if (has_experts && (b.prepared_experts.up == nullptr || b.prepared_experts.down == nullptr)) {
       return no("the weights of its experts are not prepared");
     }
@@ -289,9 +286,7 @@ std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
   };
   switch (heads.head_dim) {
     case Parallel::kHeadDim:
-      if (experts.num_experts > 0 && !(kHasExpertsKernel && one_launch_experts_are_asked_for())) {
-        return 0;
-      }
+      if (experts.num_experts > 0 && !kHasExpertsKernel) return 0;
       return experts.num_experts > 0 ? bytes.template operator()<ExpertsDecoder, Experts>(
                                            experts.inner * experts.experts_per_token)
                                      : bytes.template operator()<ParallelDecoder, Parallel>(ff_dim);

@@ -248,7 +248,11 @@ class Simulation {
         route.chosen[row] |= std::uint64_t{1} << random() % static_cast<unsigned>(c_.num_experts);
       }
     }
-    route.make_passes<8>(c_.num_rows, c_.num_experts, OneLane());
+    if (few_rows()) {
+      route.make_passes<kPassRows<8>>(c_.num_rows, c_.num_experts, OneLane());
+    } else {
+      route.make_passes<kPassRows<64>>(c_.num_rows, c_.num_experts, OneLane());
+    }
     return route;
   }
   // A unit's (place, chunks).

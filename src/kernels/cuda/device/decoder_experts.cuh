@@ -228,13 +228,13 @@ __device__ __forceinline__ unsigned multiply_passes(const DecoderBlockState<Expe
     for (int part = 0; part < PassShape<kRows>::kParts; ++part) {
       constexpr int kPartRows = PassShape<kRows>::kPartRows;
       if (part * kPartRows >= pass.num_rows) break;
-      reduce_warps<kPartRows>(
-          sums.parts[part], num_tiles, turn, block.reduce_buffer,
-          [&](int t, int in_part, int tile_row, float sum) {
-            const int at = part * kPartRows + in_part;
-            const int pair = at < pass.num_rows ? route.pairs[pass.first + at] : -1;
-            use(pair, (first_tile + t) * kTileRows + tile_row, sum);
-          });
+      reduce_warps<kPartRows>(sums.parts[part], num_tiles, turn, block.reduce_buffer,
+                              [&](int t, int in_part, int tile_row, float sum) {
+                                const int at = part * kPartRows + in_part;
+                                const int pair =
+                                    at < pass.num_rows ? route.pairs[pass.first + at] : -1;
+                                use(pair, (first_tile + t) * kTileRows + tile_row, sum);
+                              });
     }
     stage += product.chunks;
   }
