@@ -17,7 +17,7 @@ namespace {
 
 // As the kernel for so many rows has it.
 int most_rows_of_pass(int num_rows) {
-  return num_rows <= 8 ? kPassRows<8> : num_rows <= 16 ? kPassRows<16> : kPassRows<64>;
+  return num_rows <= 8 ? kPassRows<8> : kPassRows<64>;
 }
 
 // Rows that are done chose nobody.
@@ -31,8 +31,6 @@ std::unique_ptr<ExpertRoute> route_of(const std::vector<std::vector<int>>& chose
   const int num_rows = static_cast<int>(chosen.size());
   if (num_rows <= 8) {
     route->make_passes<kPassRows<8>>(num_rows, num_experts, OneLane());
-  } else if (num_rows <= 16) {
-    route->make_passes<kPassRows<16>>(num_rows, num_experts, OneLane());
   } else {
     route->make_passes<kPassRows<64>>(num_rows, num_experts, OneLane());
   }
@@ -84,7 +82,7 @@ void expect_each_pair_in_one_pass(const std::vector<std::vector<int>>& chosen,
   EXPECT_EQ(seen, expected);
   EXPECT_EQ(route.num_experts, static_cast<int>(experts.size()));
   // Weights are read once.
-  if (chosen.size() <= 32) {
+  if (chosen.size() <= 16) {
     EXPECT_EQ(route.num_passes, route.num_experts);
   }
 }
