@@ -138,9 +138,7 @@ class CompactProduct {
         float c[4];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          c[k] = i == 0      ? sums_[0][0][k]
-                 : is_narrow ? sums_[1][0][k]
-                             : sums_[0][kBlocks - 1][k];
+          c[k] = i == 0 ? sums_[0][0][k] : is_narrow ? sums_[1][0][k] : sums_[0][kBlocks - 1][k];
         }
         float* to = mine + (i * 8 + (lane % 4) * 2) * kReducePitch + lane / 4;
         to[0] = c[0];
@@ -212,8 +210,8 @@ class CompactProduct {
           const uint4& both = x_[0][block][pair];
 #pragma unroll
           for (int tile = 0; tile < kGroupTiles; ++tile) {
-            mma_of<kFormat>(sums_[tile][block], tiles.fragments[tile],
-                            step == 0 ? both.x : both.z, step == 0 ? both.y : both.w);
+            mma_of<kFormat>(sums_[tile][block], tiles.fragments[tile], step == 0 ? both.x : both.z,
+                            step == 0 ? both.y : both.w);
           }
         }
       }
@@ -230,8 +228,7 @@ class CompactProduct {
       if (tile >= num_tiles) break;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        bytes[tile][half] =
-            load_shared_byte(from + tile * kPreparedTileBytes<kFormat> + half * 8);
+        bytes[tile][half] = load_shared_byte(from + tile * kPreparedTileBytes<kFormat> + half * 8);
       }
     }
   }

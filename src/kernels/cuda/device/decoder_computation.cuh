@@ -240,10 +240,10 @@ class Computation {
                                               block_.small.rows, block_.ring, stage_);
     }
     if constexpr (S::kHasExperts) {
-      // Who waits for all parts learns that nobody reads the layer's router logits any more, and of the first layer that the
+      // Who waits for all parts learns that nobody reads the layer's router logits and choices any more, and of the first layer that the
       // memory of the parts of logits is empty.
       if (l == 0) wait_barrier(shared_address(&block_.small.experts.logits_emptied), 0);
-      if (has_experts(p_, l)) wait_for_route(block_, l);
+      if (has_experts(p_, l)) wait_for_choices(block_, l);
     }
     stage_ += block_.small.rows.num_units();
   }

@@ -53,7 +53,7 @@ __device__ __forceinline__ void wait_for_rows(const DecoderBlockState<ExpertsDec
   named_barrier(1, kProductThreads);
 }
 
-// The two products of a layer's experts, by the computing warps: this block's units of the passes. The route is known.
+// The two products of a layer's experts, by the computing warps: this block's units of the passes.
 template <PreparedFormat kFormat, int kRows>
 class ExpertProducts {
  public:
@@ -97,6 +97,7 @@ class ExpertProducts {
 
   // Both have one code: it is large, and inlined. Returns the ring's next stage.
   __device__ __forceinline__ unsigned run(unsigned stage) const {
+    wait_for_route(block_, layer_);
 #pragma unroll 1
     for (int i = 0; i < 2; ++i) {
       const bool is_up = i == 0;

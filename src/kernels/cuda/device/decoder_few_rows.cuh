@@ -49,6 +49,7 @@ class FewRowProducts {
 
   // This block's units. Returns the ring's next stage.
   __device__ __forceinline__ unsigned run(unsigned stage) {
+    if (of_experts()) wait_for_route(block_, layer_);
     const ExpertProduct of_expert = product_ == Product::kUp ? expert_up(p_) : expert_down(p_);
     ExpertUnits expert_units(product_ == Product::kUp ? route().up : route().down, of_expert.tiles);
     ProductUnit unit = block_.work.first_unit(kind_, matrix());
@@ -120,11 +121,15 @@ class FewRowProducts {
   __device__ bool is_any_of(Products... products) const {
     return ((product_ == products) || ...);
   }
-  __device__ bool of_experts() const { return is_any_of(Product::kUp, Product::kDown); }
-  __device__ const ExpertRoute& route() const { return block_.small.experts.route; }
+  __device__ bool of_experts() const {
+    return is_any_of(Product::kUp, Product::kDown);
+  }
+  __device__ const ExpertRoute& route() const {
+    return block_.small.experts.route;
+  }
   __device__ Matrix matrix() const {
-    return product_ == Product::kQkv    ? Matrix::kQkv
-           : product_ == Product::kHead ? Matrix::kHead
+    return product_ == Product::kQkv          ? Matrix::kQkv
+           : product_ == Product::kHead       ? Matrix::kHead
            : kind_ == PhaseKind::kPartialSums ? Matrix::kOutput
                                               : Matrix::kInner;
   }
@@ -149,8 +154,7 @@ class FewRowProducts {
     unit.rows.numbers = (sums ? wide_of<S, kFormat, kRows>(p_, layer_).data()
                               : norm_of<kFormat, kRows>(p_, layer_).data()) +
                         chunks.begin * (kRows * kProductColumns);
-    unit.rows.at[0] =
-        lane / 4 < p_.num_rows ? fragment_index<kRows>(lane / 4, lane % 4 * 2) : -1;
+    unit.rows.at[0] = lane / 4 < p_.num_rows ? fragment_index<kRows>(lane / 4, lane % 4 * 2) : -1;
     unit.rows.num_blocks = 1;
     unit.chunks = chunks.size();
     unit.num_tiles = tiles.size();

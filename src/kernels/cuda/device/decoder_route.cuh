@@ -8,7 +8,7 @@
 //
 // The other warps read the route behind route_ready, and say through layer_read that they are through with a layer; the warp
 // follows them layer by layer. By then they have waited for all parts of the layer before, which blocks announce when they have
-// found its route: so logits and choices of that layer are read, and memory is empty where this one's come. The first layer has no
+// read its choices: so logits and choices of that layer are read, and memory is empty where this one's come. The first layer has no
 // experts, and who has waited for its parts knows that all blocks have emptied theirs.
 #pragma once
 
@@ -25,6 +25,7 @@ inline namespace GAPLESS_PATH {
 
 template <int kRows>
 __device__ __forceinline__ void init_route_barriers(ExpertsSmall<true>& small) {
+  init_barrier(shared_address(&small.choices_read), 1);
   init_barrier(shared_address(&small.route_ready), 1);
   init_barrier(shared_address(&small.layer_read), kProductWarps + kRouteCounters<kRows>);
   init_barrier(shared_address(&small.logits_emptied), 1);
@@ -176,6 +177,7 @@ class Routing {
       __syncwarp();
     }
     load_choices(l);
+    if (lane() == 0) arrive(shared_address(&small_.choices_read));
     ExpertRoute& route = small_.route;
     route.make_passes<kPassRows<kRows>>(p_.num_rows, p_.experts.num_experts, WarpLanes());
     const int block = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);

@@ -42,7 +42,12 @@ __device__ __forceinline__ void wait_for(const DecoderBlockState<S>& block, int 
 __device__ __forceinline__ bool has_experts(const DecoderLaunch& p, int layer) {
   return layer >= p.experts.first_with_experts;
 }
-// Until the route of a layer with experts is there.
+// Until this block's route warp has read whom the rows of a layer with experts chose; and until the route is there.
+__device__ __forceinline__ void wait_for_choices(const DecoderBlockState<ExpertsDecoder>& block,
+                                                 int layer) {
+  wait_barrier(shared_address(&block.small.experts.choices_read),
+               (layer - block.p.experts.first_with_experts) & 1);
+}
 __device__ __forceinline__ void wait_for_route(const DecoderBlockState<ExpertsDecoder>& block,
                                                int layer) {
   wait_barrier(shared_address(&block.small.experts.route_ready),
@@ -200,16 +205,19 @@ __device__ void finish_row(const DecoderBlockState<ExpertsDecoder>& block, int l
     const auto add = [&](auto most, int count, const auto& sums_at) {
       constexpr int kPieces = decltype(most)::value * 2;
       uint4 pieces[kPieces];
-      bool complete;
+      std::uint32_t largest;
       do {
-        complete = true;
+        largest = 0;
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
           pieces[i] = i / 2 < count ? load_announced(sums_at(i / 2) + i % 2 * 4) : uint4{};
         }
 #pragma unroll
-        for (const uint4& piece : pieces) complete = complete && all_written<float>(piece);
-      } while (!complete);
+        for (const uint4& piece : pieces) {
+          largest = max(largest, max(max(piece.x, piece.y), max(piece.z, piece.w)));
+        }
+        // No word is larger than that.
+      } while (largest == kNotWritten);
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         float* to = sums + i % 2 * 4;
