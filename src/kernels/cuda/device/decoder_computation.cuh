@@ -184,18 +184,13 @@ class Computation {
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
       const Biases biases = biases_of(matrix, layer, first_column);
       Accumulators<kRows> sums = {};
-      // Up to 8 rows there are registers enough to ask for them before the product.
-      ScaleWeights scale_weights;
-      const auto load_scale_weights = [&] {
-        if constexpr (S::kHasExperts) {
-          if (matrix == Matrix::kQkv) {
-            scale_weights.load(p_, p_.experts.layers[l].scale_products, first_column);
-          }
-        }
-      };
-      if constexpr (kXFromMemory<kRows>) load_scale_weights();
       multiply_tiles<kFormat, kRows>(tiles.size(), block_.ring, stage_, x, p_.num_rows, sums);
-      if constexpr (!kXFromMemory<kRows>) load_scale_weights();
+      ScaleWeights scale_weights;
+      if constexpr (S::kHasExperts) {
+        if (matrix == Matrix::kQkv) {
+          scale_weights.load(p_, p_.experts.layers[l].scale_products, first_column);
+        }
+      }
       reduce_warps<kRows>(
           sums, tiles.size(), turn(stage_), block_.reduce_buffer,
           [&](int t, int row, int tile_row, float sum) {
