@@ -1,5 +1,6 @@
 #include "testing/tensor_compare.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -14,7 +15,7 @@ constexpr double kTinyNorm = 1e-30;
 
 ::testing::AssertionResult rows_close(std::span<const float> actual,
                                       std::span<const float> expected, int row_size,
-                                      double tolerance) {
+                                      double tolerance, double least_norm) {
   const auto size = static_cast<std::size_t>(row_size);
   if (actual.size() != expected.size() || size == 0 || expected.size() % size != 0) {
     return ::testing::AssertionFailure() << "sizes do not fit: " << actual.size() << " actual, "
@@ -29,8 +30,8 @@ constexpr double kTinyNorm = 1e-30;
       norm_square += static_cast<double>(expected[i]) * expected[i];
       if (!(error <= worst_error)) worst_error = error, worst = i;
     }
-    const double norm = std::sqrt(norm_square) + kTinyNorm;
-    const double rms = std::sqrt(norm_square / row_size) + kTinyNorm;
+    const double norm = std::max(std::sqrt(norm_square), least_norm) + kTinyNorm;
+    const double rms = norm / std::sqrt(row_size);
     const double relative = std::sqrt(error_square) / norm;
     if (!(relative <= tolerance) || !(worst_error <= 10 * tolerance * rms)) {
       return ::testing::AssertionFailure()

@@ -1,7 +1,5 @@
 #include "kernels/one_launch_decoder.h"
 
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 
 namespace gapless {
@@ -200,11 +198,6 @@ Status check_sequential_sizes(const DecoderBlocksParams& p) {
 
 }  // namespace
 
-bool one_launch_experts_are_asked_for() {
-  const char* asked = std::getenv("GAPLESS_ONE_LAUNCH_EXPERTS");
-  return asked != nullptr && std::string_view(asked) == "1";
-}
-
 Status check_one_launch_decoder(const DecoderBlocksParams& params) {
   if (params.num_blocks < 1 || params.num_blocks > Limits::kMaxLayers) {
     return no("it has {} layers, more than {}", params.num_blocks, Limits::kMaxLayers);
@@ -216,6 +209,9 @@ Status check_one_launch_decoder(const DecoderBlocksParams& params) {
               Limits::Experts::kMaxLayers);
   }
   if (with_experts && has_experts(first)) return no("its first layer has experts");
+  if (with_experts && first.kv.format != KvFormat::kNative) {
+    return no("it has experts and an 8-bit cache");
+  }
   for (int i = 0; i < params.num_blocks; ++i) {
     const DecoderBlock& block = params.blocks[i];
     GAPLESS_RETURN_IF_ERROR(check_alike(block, first));
@@ -227,12 +223,8 @@ Status check_one_launch_decoder(const DecoderBlocksParams& params) {
   }
   if (params.head != nullptr) GAPLESS_RETURN_IF_ERROR(check_head(*params.head, first));
   if (is_sequential(first)) return check_sequential_sizes(params);
-  if (!with_experts) return check_parallel_sizes<Limits::Parallel>(params);
-  GAPLESS_RETURN_IF_ERROR(check_parallel_sizes<Limits::Experts>(params));
-  if (one_launch_experts_are_asked_for()) return ok_status();
-  return no(
-      "it has experts, whose one launch no GPU has run in whole steps yet "
-      "(GAPLESS_ONE_LAUNCH_EXPERTS=1 asks for it)");
+  return with_experts ? check_parallel_sizes<Limits::Experts>(params)
+                      : check_parallel_sizes<Limits::Parallel>(params);
 }
 
 }  // namespace gapless

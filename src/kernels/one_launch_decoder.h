@@ -28,7 +28,7 @@ struct OneLaunchDecoder {
     static constexpr int kMaxGroup = 4;  // query heads of a key head
   };
   // As Parallel, but query and value heads are scaled, and from some layer behind the first on there are experts whose gate is GELU(a) * (b + 1).
-  // What the experts of a token make is as wide together as a dense layer's feed-forward.
+  // What the experts of a token make is as wide together as a dense layer's feed-forward. The cache has 16 bits.
   struct Experts {
     static constexpr int kMaxLayers = 28;
     static constexpr int kHeadDim = 64;
@@ -42,12 +42,8 @@ struct OneLaunchDecoder {
   };
 };
 
-// Whether models with experts may be one launch, which no GPU has run whole yet: environment variable
-// GAPLESS_ONE_LAUNCH_EXPERTS=1. Otherwise check_one_launch_decoder refuses them, and nothing is prepared for it.
-bool one_launch_experts_are_asked_for();
-
 // Ok where blocks of this description fit that kernel; otherwise unavailable, with the first reason why not.
-// Looks at what the blocks and the head are, not at activations, the number of rows or prepared weights.
+// Looks at what the blocks, their cache and the head are, not at activations, the number of rows or prepared weights.
 Status check_one_launch_decoder(const DecoderBlocksParams& params);
 
 }  // namespace gapless

@@ -184,7 +184,6 @@ TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTakeOfSequentialBlocks) {
 struct DescribedMoondream3 : Described {
   DescribedMoondream3() {
     static const char kThere = 0;
-    setenv("GAPLESS_ONE_LAUNCH_EXPERTS", "1", 1);
     for (DecoderBlock& block : blocks) {
       block.head_scales = {.products = {.weight = &kThere, .in = 6144, .out = 64},
                            .alpha = &kThere};
@@ -210,22 +209,16 @@ TEST(OneLaunchDecoderTest, TakesMoondream3) {
   EXPECT_TRUE(moondream.check().ok()) << moondream.check().message();
 }
 
-TEST(OneLaunchDecoderTest, TakesExpertsOnlyWhereTheyAreAskedFor) {
-  DescribedMoondream3 moondream;
-  for (const char* value : {"0", ""}) {
-    setenv("GAPLESS_ONE_LAUNCH_EXPERTS", value, 1);
-    EXPECT_NE(moondream.check().message().find("no GPU has run"), std::string::npos);
-  }
-  unsetenv("GAPLESS_ONE_LAUNCH_EXPERTS");
-  EXPECT_NE(moondream.check().message().find("no GPU has run"), std::string::npos);
-}
-
 TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTakeOfBlocksWithExperts) {
   static const float kThere = 1;
   const auto of_experts = [](Described& d, const std::function<void(FeedForward&)>& change) {
     for (std::size_t i = 4; i < d.blocks.size(); ++i) change(d.blocks[i].ff);
   };
   expect_reasons<DescribedMoondream3>({
+      {"experts and an 8-bit cache",
+       [](Described& d) {
+         for (DecoderBlock& block : d.blocks) block.kv.format = KvFormat::kFp8;
+       }},
       {"heads that are not scaled",
        [](Described& d) { d.blocks.front().head_scales.alpha = nullptr; }},
       {"scaled in another way",

@@ -11,9 +11,11 @@ namespace gapless {
 
 // Ok where a decode step is one launch (kernels/one_launch_decoder.h); otherwise the reason why it is composed of
 // single ops. Addresses are not looked at (describe_text_weights).
-Status check_one_launch_decode(const TextShape& shape, const TextWeights& weights);
+Status check_one_launch_decode(const TextShape& shape, const TextWeights& weights,
+                               KvFormat kv_format = KvFormat::kNative);
 
-// The same as a line for a person.
-std::string describe_decode_path(const TextShape& shape, const TextWeights& weights);
+// The same in lines for a person.
+std::string describe_decode_path(const TextShape& shape, const TextWeights& weights,
+                                 KvFormat kv_format = KvFormat::kNative);
 
 }  // namespace gapless

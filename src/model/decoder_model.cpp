@@ -107,8 +107,6 @@ void DecoderModel::log_decode_path() const {
   } else if (const Status large = text_decoder_->check_fast_decode(limits_.max_seats);
              !large.ok()) {
     log_info("the largest decode steps are composed of single ops, because {}", large.message());
-  } else if (shape_.text.experts.num_experts > 0) {
-    log_info("decode steps with experts are one launch, as GAPLESS_ONE_LAUNCH_EXPERTS asks for");
   }
 }
 

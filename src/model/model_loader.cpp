@@ -118,16 +118,22 @@ StatusOr<bool> shares_rows(Device& device, const Kernels& kernels, const LlamaCo
 }
 
 // Whether blocks are prepared too. Experts' rows cannot share memory, and their copy takes as much as they do: it is made where
-// both take no more than half of a device's memory, and not where memory is short or the cache has 8 bits, of which no launch takes it.
+// both take no more than half of a device's memory, and not where memory is short or no launch would read it: with a cache of 8 bits,
+// or a backend without such a launch.
 template <typename Config>
 StatusOr<bool> prepares_blocks(Device& device, const Kernels& kernels, const Config& config,
                                const ModelOptions& options) {
   if constexpr (std::is_same_v<Config, ModelConfig>) {
     const TextShape shape = text_shape(config);
     if (shape.experts.num_experts == 0) return true;
-    if (options.shares_rows || options.kv_cache != KvFormat::kNative) return false;
-    const std::size_t copy = prepared_weights_bytes(kernels, shape, describe_text_weights(config),
-                                                    prepared_format(options.weights));
+    const TextWeights text = describe_text_weights(config);
+    if (options.shares_rows || !check_one_launch_decode(shape, text, options.kv_cache).ok() ||
+        kernels.decoder_blocks_scratch_bytes(1, shape.dim, shape.ff_dim, shape.heads,
+                                             shape.max_context, shape.experts) == 0) {
+      return false;
+    }
+    const std::size_t copy =
+        prepared_weights_bytes(kernels, shape, text, prepared_format(options.weights));
     if (copy == 0) return false;
     const std::size_t rows = lay_out_weights(config, DType::kBF16).total_bytes;
     GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());

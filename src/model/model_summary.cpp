@@ -105,7 +105,8 @@ std::vector<StepTraffic> decode_step_traffic(const TextShape& shape, const TextW
                                              std::optional<double> experts_of_layer) {
   const auto element = static_cast<std::int64_t>(dtype_bytes(dtype));
   // Scales not counted. Single ops read no matrices in 8 bits.
-  const bool in_fp8 = weights == PreparedFormat::kFp8 && check_one_launch_decode(shape, text).ok();
+  const bool in_fp8 =
+      weights == PreparedFormat::kFp8 && check_one_launch_decode(shape, text, kv_format).ok();
   const std::int64_t weight = in_fp8 ? 1 : element;
   const std::int64_t kv_token = std::int64_t{shape.num_layers} * 2 * shape.heads.kv_width() *
                                 static_cast<std::int64_t>(kv_element_bytes(kv_format, dtype));
@@ -201,7 +202,7 @@ std::string describe_model(const ModelConfig& config, PreparedFormat weights, Kv
   out += describe_step(shape, text, weights, kv_format, num_rows, context);
   out += "on top, in a step that samples a coordinate or a size\n";
   out += describe_traffic(region_step_traffic(config, DType::kBF16));
-  return out + describe_decode_path(shape, text);
+  return out + describe_decode_path(shape, text, kv_format);
 }
 
 namespace {

@@ -109,8 +109,10 @@ class Moondream3Test(FolderTest):
         done = gapless("info", "--model", "random:moondream3")
         self.assertEqual(done.returncode, 0, done.stderr)
         for line in ("from layer 4 on 64 experts of 1024, 8 for each token", "9,268,626,928",
-                     "heads scaled by token and position", "composed of single ops, because it has experts, whose one launch"):
+                     "heads scaled by token and position", "decode steps on a GPU: one launch each"):
             self.assertIn(line, done.stdout)
+        done = gapless("info", "--model", "random:moondream3", "--kv-cache", "fp8")
+        self.assertIn("composed of single ops, because it has experts and an 8-bit cache", done.stdout)
 
     def test_a_random_model_on_disk_is_the_same_model(self):
         folder = self.folder / "model"

@@ -642,6 +642,15 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     return entry;
   }
 
+  // A head's scale may be the difference of two numbers that are nearly equal. What is left of its values then is measured as if it
+  // were a tenth as large as heads are in the mean.
+  static double least_head_norm(const Shape& shape, const std::vector<float>& values) {
+    if (shape.num_experts == 0) return 0;
+    double squares = 0;
+    for (const float value : values) squares += static_cast<double>(value) * value;
+    return 0.1 * std::sqrt(squares * shape.head_dim / static_cast<double>(values.size()));
+  }
+
   // What earlier tokens left in the cache, and what nobody owns, but not page 0 (done rows may
   // write there).
   static std::vector<float> old_entries(const Problem& p, std::vector<float> cache) {
@@ -689,8 +698,9 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
       for (int b = 0; b < p.shape.num_blocks; ++b) {
         ASSERT_TRUE(rows_close(new_entry(p, all.keys[b], i), new_entry(p, expected.keys[b], i),
                                p.shape.head_dim, entry_loose));
-        ASSERT_TRUE(rows_close(new_entry(p, all.values[b], i), new_entry(p, expected.values[b], i),
-                               p.shape.head_dim, entry_loose));
+        const std::vector<float> values = new_entry(p, expected.values[b], i);
+        ASSERT_TRUE(rows_close(new_entry(p, all.values[b], i), values, p.shape.head_dim,
+                               entry_loose, least_head_norm(p.shape, values)));
       }
     }
     ASSERT_NO_FATAL_FAILURE(expect_old_entries_kept(p, all));

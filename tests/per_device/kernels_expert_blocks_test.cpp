@@ -1,7 +1,6 @@
 // Parallel blocks with experts and scaled heads in decode steps: Moondream 3's.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <utility>
 
 #include "tests/per_device/decoder_blocks_fixture.h"
@@ -12,15 +11,9 @@ namespace {
 class ExpertBlocksTest : public BlocksTest {
  protected:
   void SetUp() override {
-    setenv("GAPLESS_ONE_LAUNCH_EXPERTS", "1", 1);
     BlocksTest::SetUp();
     // The other paths have no such kernel.
     expects_launch_ = std::string(kernels_->path()) == "9.0a";
-  }
-
-  void TearDown() override {
-    BlocksTest::TearDown();
-    unsetenv("GAPLESS_ONE_LAUNCH_EXPERTS");
   }
 
   // Whether the backend says how many experts it read.

@@ -59,7 +59,7 @@ constexpr int max_units_of(int max_context) {
 // Where the scratch's arrays lie, each value of the schedule as often as it needs.
 struct ScratchLayout {
   std::size_t norm = 0, ff_norm = 0, wide = 0, qkv = 0, sums = 0, ff_sums = 0, scale_parts = 0,
-              logit_parts = 0, softmax = 0, outputs = 0, total = 0;
+              logit_parts = 0, choices = 0, softmax = 0, outputs = 0, total = 0;
 
   template <typename S>
   static ScratchLayout of(int max_rows, int dim, int ff_dim, const AttentionHeads& heads,
@@ -88,6 +88,7 @@ struct ScratchLayout {
           layout.take(copies<S>(Value::kFfSums) * kRouteChoices * rows * d * sizeof(float));
       layout.logit_parts = layout.take(2 * (d / kProductColumns) * rows *
                                        static_cast<std::size_t>(num_experts) * sizeof(float));
+      layout.choices = layout.take(2 * rows * kRouteChoices * sizeof(std::uint32_t));
       const int num_parts = num_blocks * scale_parts_per_block(heads.qkv_width(), num_blocks);
       layout.scale_parts =
           layout.take(copies<S>(Value::kQkv) * rows *
@@ -159,9 +160,6 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
     const bool has_experts = b.ff.kind == FeedForwardKind::kExperts;
     if (has_experts && !kHasExpertsKernel)
       return no("it has experts, and only path 9.0a takes them");
-    if (has_experts && b.kv.format != KvFormat::kNative) {
-      return no("it has experts and an 8-bit cache, for which no kernel is compiled");
-    }
     if (has_experts && (b.prepared_experts.up == nullptr || b.prepared_experts.down == nullptr)) {
       return no("the weights of its experts are not prepared");
     }
@@ -234,6 +232,7 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
     own.ff_sums = reinterpret_cast<float*>(scratch + layout.ff_sums);
     own.scale_parts = reinterpret_cast<float*>(scratch + layout.scale_parts);
     own.logit_parts = reinterpret_cast<float*>(scratch + layout.logit_parts);
+    own.choices = reinterpret_cast<std::uint32_t*>(scratch + layout.choices);
     own.chosen = params.chosen_experts;
   }
   if (params.head != nullptr) {
@@ -289,9 +288,7 @@ std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
   };
   switch (heads.head_dim) {
     case Parallel::kHeadDim:
-      if (experts.num_experts > 0 && !(kHasExpertsKernel && one_launch_experts_are_asked_for())) {
-        return 0;
-      }
+      if (experts.num_experts > 0 && !kHasExpertsKernel) return 0;
       return experts.num_experts > 0 ? bytes.template operator()<ExpertsDecoder, Experts>(
                                            experts.inner * experts.experts_per_token)
                                      : bytes.template operator()<ParallelDecoder, Parallel>(ff_dim);

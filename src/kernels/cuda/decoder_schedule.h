@@ -504,7 +504,7 @@ static_assert(schedule_fault(SequentialDecoder::kSchedule) == nullptr);
 // A parallel block whose query and value heads are scaled and whose feed-forward may have experts: Moondream 3. A layer has
 // experts or a dense feed-forward, which all warps read in the launch; both make and read the same values. What the route
 // warps do (device/decoder_route.cuh) is in no phase: they read kNorm, and a block announces its parts when its own has
-// found the route, so who has waited for all parts knows that all are through with it. The product of proj comes before the
+// read all that they tell each other, so who has waited for all parts knows that all are through with it. The product of proj comes before the
 // feed-forward, so that its weights and the attention's pages are on their way while the route is found.
 struct ExpertsDecoder {
   static constexpr bool kIsSequential = false;

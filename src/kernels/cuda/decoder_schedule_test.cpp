@@ -206,7 +206,10 @@ class Simulation {
   }
 
  private:
-  static constexpr int kPlaces = kNumValues + 1;  // of values, kNone included
+  // What route warps tell each other: parts of logits, and whom rows chose.
+  static constexpr Value kLogits = Value::kNone;
+  static constexpr Value kChoices = static_cast<Value>(kNumValues + 1);
+  static constexpr int kPlaces = kNumValues + 2;
   static constexpr int kPages = 2, kGroups = 2, kMaxKeys = 1 << 16;
   // Stages: phase, unit, chunk; or phase, run, place in the run.
   using Stage = std::tuple<int, int, int>;
@@ -248,7 +251,11 @@ class Simulation {
         route.chosen[row] |= std::uint64_t{1} << random() % static_cast<unsigned>(c_.num_experts);
       }
     }
-    route.make_passes<8>(c_.num_rows, c_.num_experts, OneLane());
+    if (few_rows()) {
+      route.make_passes<kPassRows<8>>(c_.num_rows, c_.num_experts, OneLane());
+    } else {
+      route.make_passes<kPassRows<64>>(c_.num_rows, c_.num_experts, OneLane());
+    }
     return route;
   }
   // A unit's (place, chunks).
@@ -503,7 +510,8 @@ class Simulation {
     warps_.push_back(std::move(actions));
   }
 
-  // A route warp makes its part of the logits of the norm, and reads all parts. Parts of two layers by turns have their places.
+  // A route warp makes its part of the logits of the norm, reads all parts of its rows and says whom they chose, and reads what all rows
+  // chose. Two layers by turns have places.
   void find_routes(int block, const DecoderWork& work) {
     Actions actions;
     Block& b = blocks_[block];
@@ -519,18 +527,28 @@ class Simulation {
         actions.push_back(wait_for_count<Value::kNorm>(layer, work));
       }
       ++readers(Value::kNorm, layer);
-      ++missing(Value::kNone, layer);
+      ++missing(kLogits, layer);
       actions.push_back({[] { return true; },
                          [this, layer] {
-                           if (readers(Value::kNone, layer - 1) != 0)
-                             fail("writes what is still read");
+                           if (readers(kLogits, layer - 1) != 0) fail("writes what is still read");
                            --readers(Value::kNorm, layer);
-                           --missing(Value::kNone, layer);
+                           --missing(kLogits, layer);
                          }});
-      ++readers(Value::kNone, layer);
-      actions.push_back({[this, layer] { return missing(Value::kNone, layer) == 0; },
+      if (block < c_.num_rows) {
+        ++readers(kLogits, layer);
+        ++missing(kChoices, layer);
+        actions.push_back({[this, layer] { return missing(kLogits, layer) == 0; },
+                           [this, layer] {
+                             if (readers(kChoices, layer - 1) != 0)
+                               fail("writes what is still read");
+                             --readers(kLogits, layer);
+                             --missing(kChoices, layer);
+                           }});
+      }
+      ++readers(kChoices, layer);
+      actions.push_back({[this, layer] { return missing(kChoices, layer) == 0; },
                          [this, &b, layer] {
-                           --readers(Value::kNone, layer);
+                           --readers(kChoices, layer);
                            if (b.routes != layer - c_.first_with_experts)
                              fail("finds another route");
                            ++b.routes;

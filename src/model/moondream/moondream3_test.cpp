@@ -47,18 +47,22 @@ TEST(Moondream3, DecodeStepTraffic) {
   EXPECT_EQ(megabytes(1), 3518);
   EXPECT_EQ(megabytes(8), 13455);
   EXPECT_EQ(megabytes(32), 23488);
-  // Single ops read matrices that were rounded to 8 bits as they read others.
-  const auto bytes = [&](PreparedFormat weights) {
-    return total_bytes(decode_step_traffic(text_shape(config), text, DType::kBF16, weights,
-                                           KvFormat::kNative, 1, 1000));
+  const auto bytes = [&](PreparedFormat weights, KvFormat kv_format) {
+    return total_bytes(
+        decode_step_traffic(text_shape(config), text, DType::kBF16, weights, kv_format, 1, 1000));
   };
-  EXPECT_EQ(bytes(PreparedFormat::kFp8), bytes(PreparedFormat::kNative));
+  EXPECT_EQ(bytes(PreparedFormat::kFp8, KvFormat::kNative) / 1'000'000, 1870);
+  // With an 8-bit cache steps are composed: single ops read matrices that were rounded to 8 bits as they read others.
+  EXPECT_EQ(bytes(PreparedFormat::kFp8, KvFormat::kFp8),
+            bytes(PreparedFormat::kNative, KvFormat::kFp8));
   const std::string about =
       describe_model(config, PreparedFormat::kNative, KvFormat::kNative, 8, 1000);
   EXPECT_THAT(about, HasSubstr("from layer 4 on 64 experts of 1024, 8 for each token"));
   EXPECT_THAT(about, HasSubstr("experts (42.0 of 64)"));
   EXPECT_THAT(about, HasSubstr("one product each"));
-  EXPECT_THAT(about, HasSubstr("composed of single ops, because it has experts"));
+  EXPECT_THAT(about, HasSubstr("decode steps on a GPU: one launch each"));
+  EXPECT_THAT(describe_model(config, PreparedFormat::kNative, KvFormat::kFp8, 8, 1000),
+              HasSubstr("composed of single ops, because it has experts and an 8-bit cache"));
 }
 
 TEST(Moondream3, TheDecoderIsDescribed) {

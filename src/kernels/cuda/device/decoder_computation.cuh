@@ -4,7 +4,9 @@
 #include "kernels/cuda/device/decoder_attention.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/decoder_experts.cuh"
+#include "kernels/cuda/device/decoder_few_rows.cuh"
 #include "kernels/cuda/device/decoder_grouped_attention.cuh"
+#include "kernels/cuda/device/decoder_outputs.cuh"
 #include "kernels/cuda/device/decoder_rows.cuh"
 #include "kernels/cuda/device/decoder_scales.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
@@ -14,93 +16,23 @@
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
-// This thread's biases of a group of tiles, whose sums it adds up: kAtOnce rows of one tile, or rows
-// threadIdx.x % kTileRows of all. Asked for before the product, because they come from far away.
-template <int kAtOnce>
-class Biases {
-  static constexpr int kCount = 4;
-  static_assert(kCount == kGroupTiles && (kAtOnce == 1 || kAtOnce == kCount));
-
- public:
-  __device__ Biases(const Bf16* bias, int first_column, int columns) {
-    const int column = first_column + (kAtOnce == 1 ? static_cast<int>(threadIdx.x) % kTileRows
-                                                    : tile_of_group_sums(threadIdx.x) * kTileRows +
-                                                          first_row_of_group_sums(threadIdx.x));
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int at = column + i * (kAtOnce == 1 ? kTileRows : 1);
-      values_[i] = bias != nullptr && at < columns ? bias[at] : Bf16{};
-    }
-  }
-  // Of the tile's sum number i of those at once.
-  __device__ float of(int tile, int i) const {
-    if constexpr (kAtOnce > 1) return __bfloat162float(values_[i]);
-    const Bf16 low = tile == 0 ? values_[0] : values_[1];
-    const Bf16 high = tile == 2 ? values_[2] : values_[3];
-    return __bfloat162float(tile < 2 ? low : high);
-  }
-
- private:
-  Bf16 values_[kCount];
-};
-
-__device__ __forceinline__ float gated(float gate, float up) {
-  return gate / (1.0f + __expf(-gate)) * up;
-}
-
-// Sums of neighbouring columns of the prepared matrix that their product is part of.
-template <typename S, PreparedFormat kFormat, int kRows, int kCount>
-__device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix matrix, int layer,
-                                              int column, int row, const float (&sums)[kCount]) {
-  if (matrix == Matrix::kQkv) {
-    const std::int64_t at = qkv_numbers<S>(p, row) + column;
-    announce_values(qkv_of<S>(p, layer) + at, qkv_of<S>(p, layer + 1) + at, sums);
-  } else if (matrix == Matrix::kInner) {
-    const auto wide = wide_of<S, kFormat, kRows>(p, layer);
-    if constexpr (S::kIsSequential) {
-      // Rows of gate and up alternate. A single sum is gated already.
-      const DecoderSizes sizes = sizes_of<S>(p);
-      const int at = sizes.q_width + (column - sizes.qkv_width) / 2;
-      if constexpr (kCount == 1) {
-        wide.store(row, at, sums[0]);
-      } else {
-        wide.store_pair(row, at, gated(sums[0], sums[1]), gated(sums[2], sums[3]));
-      }
-    } else if constexpr (kCount == 1) {
-      wide.store(row, column - 2 * p.dim, gelu_tanh(sums[0]));
-    } else {
-      wide.store_four(
-          row, column - 2 * p.dim,
-          {gelu_tanh(sums[0]), gelu_tanh(sums[1]), gelu_tanh(sums[2]), gelu_tanh(sums[3])});
-    }
-  } else {
-    float* to = p.logits + std::int64_t{row} * p.vocab + column;
-    if (kCount == 4 && p.vocab % 4 == 0) {
-      if (column < p.vocab) {
-        *reinterpret_cast<float4*>(to) =
-            float4{sums[0], sums[1 % kCount], sums[2 % kCount], sums[3 % kCount]};
-      }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (column + i < p.vocab) to[i] = sums[i];
-    }
-  }
-}
-
-// A gate and what it gates lie in neighbouring lanes' sums. The gate's lane gets what goes into the last product.
-__device__ __forceinline__ float gate_with_neighbour(float sum) {
-  return gated(sum, __shfl_xor_sync(kFullWarp, sum, 1));
-}
-
 // The computing warps' way through the launch.
 template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
 class Computation {
   using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
   using Sums = ProductSums<S, kFormat, kRows>;
   using SumBiases = Biases<Sums::kAtOnce>;
-  static constexpr int kNumWhole = whole_products_before<S>(ScheduleOf<S>::kNumPhases);
+  // Whether all of a layer's products are computed in one place, otherwise those of whole columns.
+  static constexpr bool kInOnePlace = S::kHasExperts && kXFromMemory<kRows>;
+  GAPLESS_HOST_DEVICE static constexpr bool is_in_place(const Phase& phase) {
+    return phase.kind == PhaseKind::kProduct ||
+           (kInOnePlace && phase.kind == PhaseKind::kPartialSums);
+  }
+  // Of these those before a phase.
+  GAPLESS_HOST_DEVICE static constexpr int in_place_before(int phase) {
+    return kInOnePlace ? products_before<S>(phase) : whole_products_before<S>(phase);
+  }
+  static constexpr int kNumInPlace = in_place_before(ScheduleOf<S>::kNumPhases);
 
  public:
   __device__ explicit Computation(const DecoderBlockState<S>& block)
@@ -112,20 +44,28 @@ class Computation {
   __device__ void run() {
     wait_for_predecessor();
     do_norm<Value::kNone, S::kSchedule.first.writes>(-1);
-    // Products of whole columns are computed in one place: they are large, and inlined.
+    // Products are computed in one place, or those of whole columns: they are large, and inlined.
     for (int l = 0; l <= p_.num_layers; ++l) {
       const bool is_last = l == p_.num_layers;
       if (is_last && p_.head_weights == nullptr) break;
 #pragma unroll 1
-      for (int product = 0; product < kNumWhole; ++product) {
-        Matrix matrix = S::kSchedule.last.matrix;
-        if (!is_last) prepare_product(l, product, matrix, AllPhases());
-        bool is_done = false;
-        if constexpr (S::kHasExperts) {
-          is_done = matrix == Matrix::kInner && has_experts(p_, l);
-          if (is_done) stage_ = multiply_up<kFormat, kRows>(block_, l, stage_);
+      for (int product = 0; product < kNumInPlace; ++product) {
+        constexpr Phase kLast = S::kSchedule.last;
+        Phase phase = kLast;
+        if (!is_last) prepare_product(l, product, phase, AllPhases());
+        if constexpr (kInOnePlace) {
+          const bool of_experts = !is_last && has_experts(p_, l);
+          stage_ =
+              FewRowProducts<kFormat>(block_, few_row_product(phase, of_experts), l).run(stage_);
+        } else {
+          bool is_done = false;
+          if constexpr (S::kHasExperts) {
+            is_done = phase.matrix == Matrix::kInner && has_experts(p_, l);
+            // Both products, which follow each other.
+            if (is_done) stage_ = ExpertProducts<kFormat, kRows>(block_, l).run(stage_);
+          }
+          if (!is_done) multiply(phase.matrix, l);
         }
-        if (!is_done) multiply(matrix, l);
         if (is_last) return;
         go_on(l, product, AllPhases());
       }
@@ -133,20 +73,20 @@ class Computation {
   }
 
  private:
-  // A layer's products of whole columns are counted. Before one: what it waits for.
+  // A layer's products in that place are counted. Before one: what it waits for.
   template <int... kIndices>
   __device__ __forceinline__ void prepare_product(
-      int l, int product, Matrix& matrix, std::integer_sequence<int, kIndices...> /*phases*/) {
-    (prepare_phase<kIndices>(l, product, matrix), ...);
+      int l, int product, Phase& phase, std::integer_sequence<int, kIndices...> /*phases*/) {
+    (prepare_phase<kIndices>(l, product, phase), ...);
   }
   template <int kIndex>
-  __device__ __forceinline__ void prepare_phase(int l, int product, Matrix& matrix) {
+  __device__ __forceinline__ void prepare_phase(int l, int product, Phase& phase) {
     constexpr Phase kPhase = S::kSchedule.layer[kIndex];
-    if constexpr (kPhase.kind == PhaseKind::kProduct) {
-      constexpr int kProduct = whole_products_before<S>(kIndex);
+    if constexpr (is_in_place(kPhase)) {
+      constexpr int kProduct = in_place_before(kIndex);
       if (product != kProduct) return;
       wait_for<S, kPhase.reads[0], kRows>(block_, l);
-      matrix = kPhase.matrix;
+      phase = kPhase;
     }
   }
   // Behind one: all phases up to the next one.
@@ -158,29 +98,27 @@ class Computation {
   template <int kIndex>
   __device__ __forceinline__ void go_on_phase(int l, int product) {
     constexpr Phase kPhase = S::kSchedule.layer[kIndex];
-    constexpr bool kIsProduct = kPhase.kind == PhaseKind::kProduct;
-    static_assert(kIsProduct || kIndex > 0, "a layer begins with such a product");
-    constexpr int kProduct = whole_products_before<S>(kIndex) - (kIsProduct ? 0 : 1);
+    constexpr bool kIsInPlace = is_in_place(kPhase);
+    static_assert(kIsInPlace || kIndex > 0, "a layer begins with such a product");
+    constexpr int kProduct = in_place_before(kIndex) - (kIsInPlace ? 0 : 1);
     if (product != kProduct) return;
+    if constexpr (S::kHasExperts &&
+                  (kPhase.writes == Value::kInner || kPhase.reads[0] == Value::kInner)) {
+      // What the first makes has been announced, if it is counted, and the second says itself that it is there.
+      if (has_experts(p_, l)) return;
+    }
     if constexpr (kPhase.kind == PhaseKind::kNorm) {
       if constexpr (S::kHasExperts) leave_route(l);
       do_norm<kPhase.reads[0], kPhase.writes>(l);
       return;
     }
-    if constexpr (!kIsProduct) {
+    if constexpr (!kIsInPlace) {
       wait_for<S, kPhase.reads[0], kRows>(block_, l);
       wait_for<S, kPhase.reads[1], kRows>(block_, l);
     }
     if constexpr (kPhase.kind == PhaseKind::kAttention) attend(l);
     if constexpr (kPhase.kind == PhaseKind::kCombine) combine(l);
-    if constexpr (S::kHasExperts && kPhase.reads[0] == Value::kInner) {
-      if (has_experts(p_, l)) {
-        stage_ = multiply_down<kFormat, kRows>(block_, l, stage_);
-        announce<S, kPhase.writes, kRows>(block_, l);
-        return;
-      }
-    }
-    if constexpr (kPhase.kind == PhaseKind::kPartialSums) {
+    if constexpr (kPhase.kind == PhaseKind::kPartialSums && !kIsInPlace) {
       add_up<kPhase.matrix, kPhase.reads[0], kPhase.reads[1], kPhase.writes>(l);
     }
     announce<S, kPhase.writes, kRows>(block_, l);
@@ -300,10 +238,10 @@ class Computation {
                                               block_.small.rows, block_.ring, stage_);
     }
     if constexpr (S::kHasExperts) {
-      // Who waits for all parts learns that nobody reads the layer's router logits any more, and of the first layer that the
+      // Who waits for all parts learns that nobody reads the layer's router logits and choices any more, and of the first layer that the
       // memory of the parts of logits is empty.
       if (l == 0) wait_barrier(shared_address(&block_.small.experts.logits_emptied), 0);
-      if (has_experts(p_, l)) wait_for_route(block_, l);
+      if (has_experts(p_, l)) wait_for_choices(block_, l);
     }
     stage_ += block_.small.rows.num_units();
     // Warpgroups must not look for stages before those of the attention are used up.
@@ -339,7 +277,7 @@ class Computation {
                     const int column = (tiles.begin + t) * kTileRows + tile_row;
                     if (row >= p_.num_rows) return;
                     if constexpr (S::kHasExperts && kSums == Value::kFfSums) {
-                      announce_dense(l, rank, row, column, added[0]);
+                      announce_dense<kRows>(p_, l, rank, row, column, added[0]);
                       return;
                     }
                     announce_values(sums_of<kSums, kRows>(p_, l, rank, row, column),
@@ -347,15 +285,6 @@ class Computation {
                   });
       stage_ += x.size();
       x_stage_ += x.size();
-    }
-  }
-
-  // A dense layer's share of a sum lies where a layer with experts has the one of an expert; those of further experts are zeros.
-  __device__ __forceinline__ void announce_dense(int l, int rank, int row, int column,
-                                                 float sum) const {
-    for (int at = rank; at < p_.experts.experts_per_token; at += kDecoderColumnRanks) {
-      announce_value(ff_sums_of<kRows>(p_, l, at, row, column),
-                     ff_sums_of<kRows>(p_, l + 1, at, row, column), at == rank ? sum : 0.0f);
     }
   }
 

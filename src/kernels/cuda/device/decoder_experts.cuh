@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/activation.cuh"
+#include "kernels/cuda/device/compact_product.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/decoder_rows.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
@@ -38,162 +39,8 @@ __device__ __forceinline__ void leave_layer(const DecoderBlockState<ExpertsDecod
   arrive(shared_address(&block.small.experts.layer_read));
 }
 
-// B fragments of a row for two steps of 16 columns, as MemoryFragments has them.
 template <int kRows>
-__device__ __forceinline__ uint4 load_pair_of_steps(const Bf16* from) {
-  if constexpr (kXFromMemory<kRows>) {
-    return load_announced(from);
-  } else {
-    const auto* two = reinterpret_cast<const uint2*>(from);
-    const uint2 first = __ldcg(two), second = __ldcg(two + 32);
-    return uint4{first.x, first.y, second.x, second.y};
-  }
-}
-
-// Where a lane finds its rows of a pass, and their B fragments of a chunk.
-template <int kRows>
-struct PassRows {
-  static constexpr int kBlocks = kPassRows<kRows> / 8;
-  static constexpr int kChunkNumbers = kRows * kProductColumns;
-  static constexpr int kPairs = kProductColumns / 32;  // of steps
-
-  const Bf16* from[kBlocks];  // of its row, in the first chunk; nullptr: there is none
-
-  // Of `numbers`, activations of all rows; first_chunk(pair): where the pair's begin.
-  template <typename FirstChunk>
-  __device__ __forceinline__ PassRows(const ExpertRoute& route, const ExpertPass& pass,
-                                      const Bf16* numbers, const FirstChunk& first_chunk) {
-    const int lane = always_afresh(threadIdx.x) % kWarp;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const int at = block * 8 + lane / 4;
-      from[block] = nullptr;
-      if (at >= pass.num_rows) continue;
-      const int pair = route.pairs[pass.first + at];
-      const int row = ExpertRoute::row_of(pair);
-      from[block] = numbers + std::int64_t{first_chunk(pair)} * kChunkNumbers +
-                    fragment_index<kRows>(row, lane % 4 * 2);
-    }
-  }
-};
-
-template <int kRows>
-struct PassFragments {
-  using Of = PassRows<kRows>;
-  uint4 pairs[Of::kBlocks][Of::kPairs];  // of a pair of steps, as MemoryFragments has them
-
-  __device__ __forceinline__ void load(const Of& rows, int chunk, bool exists) {
-#pragma unroll
-    for (int block = 0; block < Of::kBlocks; ++block) {
-      const Bf16* from = rows.from[block] + std::int64_t{chunk} * Of::kChunkNumbers;
-#pragma unroll
-      for (int i = 0; i < Of::kPairs; ++i) {
-        uint4& pair = pairs[block][i];
-        pair = uint4{};
-        if (!exists || rows.from[block] == nullptr) continue;
-        pair = load_pair_of_steps<kRows>(from + i * 256);
-      }
-    }
-  }
-  __device__ __forceinline__ bool complete() const {
-    bool result = true;
-    if constexpr (kXFromMemory<kRows>) {
-#pragma unroll
-      for (const uint4& pair : pairs[0]) result = result && all_written<Bf16>(pair);
-    }
-    return result;
-  }
-};
-
-// sums += this warp's stages of the ring from first_stage on, `chunks` for all warps, times a pass' rows.
-template <PreparedFormat kFormat, int kTiles, int kRows>
-__device__ __forceinline__ void multiply_tiles_of_pass(const StageRing& ring, unsigned first_stage,
-                                                       const PassRows<kRows>& rows, int chunks,
-                                                       Accumulators<kPassRows<kRows>>& sums) {
-  constexpr int kAtOnce = 2 / PassRows<kRows>::kBlocks;  // pieces of x
-  const unsigned warp = threadIdx.x / kWarp;
-  RowScales<kFormat, kTiles> scales;
-  bool is_first = true;
-  for (int first = static_cast<int>((warp - first_stage) % kRingConsumers); first < chunks;
-       first += kAtOnce * kRingConsumers) {
-    PassFragments<kRows> pieces[kAtOnce];
-    bool complete;
-    do {
-      complete = true;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kRingConsumers;
-        pieces[i].load(rows, at, at < chunks);
-        complete = complete && pieces[i].complete();
-      }
-    } while (!complete);
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = first + i * kRingConsumers;
-      if (at >= chunks) break;
-      const auto load_x = [&](int pair, int step, int block, auto& b) {
-        constexpr int kCount = sizeof(b) / sizeof(b[0]);
-#pragma unroll
-        for (int n = 0; n < kCount; ++n) {
-          const uint4& both = pieces[i].pairs[block + n][pair];
-          b[n][0] = step == 0 ? both.x : both.z;
-          b[n][1] = step == 0 ? both.y : both.w;
-        }
-      };
-      const std::uint32_t place = ring.wait(first_stage + at);
-      if (is_first) scales.change(place, sums);
-      is_first = false;
-      multiply_stage<kFormat, kTiles, kPassRows<kRows>>(place, load_x, sums);
-      ring.give_back(first_stage + at);
-    }
-  }
-  scales.apply(sums);
-}
-
-template <PreparedFormat kFormat, int kRows>
-__device__ __forceinline__ void multiply_pass(int num_tiles, const StageRing& ring,
-                                              unsigned first_stage, const PassRows<kRows>& rows,
-                                              int chunks, Accumulators<kPassRows<kRows>>& sums) {
-  static_assert(kGroupTiles == 4);
-  switch (num_tiles) {
-    case 4:
-      return multiply_tiles_of_pass<kFormat, 4, kRows>(ring, first_stage, rows, chunks, sums);
-    case 3:
-      return multiply_tiles_of_pass<kFormat, 3, kRows>(ring, first_stage, rows, chunks, sums);
-    case 2:
-      return multiply_tiles_of_pass<kFormat, 2, kRows>(ring, first_stage, rows, chunks, sums);
-    default:
-      return multiply_tiles_of_pass<kFormat, 1, kRows>(ring, first_stage, rows, chunks, sums);
-  }
-}
-
-// One of an expert layer's two products, by the computing warps: this block's units of the passes. `numbers` and first_chunk:
-// as PassRows has them. use(pair, column of the expert's matrix, sum) is called by whole warps, with pair -1 where a pass has no
-// row. Returns the ring's next stage.
-template <PreparedFormat kFormat, int kRows, typename FirstChunk, typename Use>
-__device__ __forceinline__ unsigned multiply_passes(const DecoderBlockState<ExpertsDecoder>& block,
-                                                    const ExpertProduct& product,
-                                                    const ExpertShare& share, const Bf16* numbers,
-                                                    unsigned stage, const FirstChunk& first_chunk,
-                                                    const Use& use) {
-  const ExpertRoute& route = block.small.experts.route;
-  for (ExpertUnits units(share, product.tiles); units.has(); units.next()) {
-    const ExpertPass pass = route.passes[units.pass()];
-    const PassRows<kRows> rows(route, pass, numbers, first_chunk);
-    Accumulators<kPassRows<kRows>> sums = {};
-    const int num_tiles = units.size(), first_tile = units.tile();
-    multiply_pass<kFormat, kRows>(num_tiles, block.ring, stage, rows, product.chunks, sums);
-    const unsigned turn = (threadIdx.x / kWarp - stage) % kRingConsumers;
-    reduce_warps<kPassRows<kRows>>(
-        sums, num_tiles, turn, block.reduce_buffer, [&](int t, int at, int tile_row, float sum) {
-          const int pair = at < pass.num_rows ? route.pairs[pass.first + at] : -1;
-          use(pair, (first_tile + t) * kTileRows + tile_row, sum);
-        });
-    stage += product.chunks;
-  }
-  return stage;
-}
+inline constexpr int kPassBlocks = kPassRows<kRows> / 8;
 
 // Computing warps, for activations that no x warp brings: from 9 rows on they are counted.
 template <Value kValue, int kRows>
@@ -206,47 +53,122 @@ __device__ __forceinline__ void wait_for_rows(const DecoderBlockState<ExpertsDec
   named_barrier(1, kProductThreads);
 }
 
-// Gates and ups of this block's tiles. The route is known.
+// The two products of a layer's experts, by the computing warps: this block's units of the passes.
 template <PreparedFormat kFormat, int kRows>
-__device__ __forceinline__ unsigned multiply_up(const DecoderBlockState<ExpertsDecoder>& block,
-                                                int layer, unsigned stage) {
-  const DecoderLaunch& p = block.p;
-  wait_for_rows<Value::kNorm, kRows>(block, layer);
-  const Activations<kFormat, kRows> wide = wide_of<ExpertsDecoder, kFormat, kRows>(p, layer);
-  return multiply_passes<kFormat, kRows>(
-      block, expert_up(p), block.small.experts.route.up, norm_of<kFormat, kRows>(p, layer).data(),
-      stage, [](int /*pair*/) { return 0; },
-      [&](int pair, int column, float sum) {
-        // Rows of gates and ups alternate.
-        const float up = round_to_bf16(__shfl_xor_sync(kFullWarp, sum, 1));
-        if (pair < 0 || column % 2 != 0) return;
-        const float gate = activate(Activation::kGeluErf, round_to_bf16(sum));
-        wide.store(ExpertRoute::row_of(pair),
-                   p.dim + ExpertRoute::rank_of(pair) * p.experts.inner + column / 2,
-                   gate * (up + 1.0f));
-      });
-}
+class ExpertProducts {
+ public:
+  __device__ __forceinline__ ExpertProducts(const DecoderBlockState<ExpertsDecoder>& block,
+                                            int layer)
+      : block_(block),
+        p_(block.p),
+        route_(block.small.experts.route),
+        wide_(wide_of<ExpertsDecoder, kFormat, kRows>(block.p, layer)),
+        layer_(layer) {}
 
-// What the chosen experts add to rows, of this block's tiles.
-template <PreparedFormat kFormat, int kRows>
-__device__ __forceinline__ unsigned multiply_down(const DecoderBlockState<ExpertsDecoder>& block,
-                                                  int layer, unsigned stage) {
-  const DecoderLaunch& p = block.p;
-  wait_for_rows<Value::kInner, kRows>(block, layer);
-  const ExpertRoute& route = block.small.experts.route;
-  const ExpertProduct product = expert_down(p);
-  const int before = p.dim / kProductColumns;  // the attention's chunks
-  return multiply_passes<kFormat, kRows>(
-      block, product, route.down, wide_of<ExpertsDecoder, kFormat, kRows>(p, layer).data(), stage,
-      [&](int pair) { return before + ExpertRoute::rank_of(pair) * product.chunks; },
-      [&](int pair, int column, float sum) {
-        if (pair < 0) return;
-        const int row = ExpertRoute::row_of(pair), rank = ExpertRoute::rank_of(pair);
-        announce_value(ff_sums_of<kRows>(p, layer, rank, row, column),
-                       ff_sums_of<kRows>(p, layer + 1, rank, row, column),
-                       route.weights[pair] * round_to_bf16(sum));
-      });
-}
+  // This lane's rows of a pass.
+  __device__ __forceinline__ LaneRows<kPassBlocks<kRows>> rows(bool is_up,
+                                                               const ExpertPass& pass) const {
+    const int lane = always_afresh(threadIdx.x) % kWarp;
+    LaneRows<kPassBlocks<kRows>> rows;
+    rows.numbers = is_up ? norm_of<kFormat, kRows>(p_, layer_).data() : wide_.data();
+    rows.num_blocks = (pass.num_rows + 7) / 8;
+#pragma unroll
+    for (int block = 0; block < kPassBlocks<kRows>; ++block) {
+      const int i = block * 8 + lane / 4;
+      rows.at[block] = -1;
+      if (i >= pass.num_rows) continue;
+      const int pair = route_.pairs[pass.first + i];
+      const int first_chunk = is_up ? 0
+                                    : inner_columns() / kProductColumns +
+                                          ExpertRoute::rank_of(pair) * expert_down(p_).chunks;
+      rows.at[block] = first_chunk * (kRows * kProductColumns) +
+                       fragment_index<kRows>(ExpertRoute::row_of(pair), lane % 4 * 2);
+    }
+    return rows;
+  }
+  // A column of an expert's product. By whole warps, with pair -1 where a pass has no row.
+  __device__ __forceinline__ void store(bool is_up, int pair, int column, float sum) const {
+    if (is_up) {
+      store_gated(pair, column, sum);
+    } else {
+      announce_sum(pair, column, sum);
+    }
+  }
+
+  // Both have one code: it is large, and inlined. Returns the ring's next stage.
+  __device__ __forceinline__ unsigned run(unsigned stage) const {
+    wait_for_route(block_, layer_);
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+      const bool is_up = i == 0;
+      if (is_up) {
+        wait_for_rows<Value::kNorm, kRows>(block_, layer_);
+      } else {
+        announce<ExpertsDecoder, Value::kInner, kRows>(block_, layer_);
+        wait_for_rows<Value::kInner, kRows>(block_, layer_);
+      }
+      stage = multiply(is_up, stage);
+    }
+    return stage;
+  }
+
+ private:
+  __device__ __forceinline__ unsigned multiply(bool is_up, unsigned stage) const {
+    const ExpertProduct product = is_up ? expert_up(p_) : expert_down(p_);
+    ExpertUnits units(is_up ? route_.up : route_.down, product.tiles);
+    CompactProduct<kFormat, kRows, kPassBlocks<kRows>> unit_product;
+    const auto ask = [&] {
+      if (!units.has()) return;
+      unit_product.ask(rows(is_up, route_.passes[units.pass()]), stage, product.chunks);
+    };
+    ask();
+#pragma unroll 1
+    while (units.has()) {
+      const ExpertPass pass = route_.passes[units.pass()];
+      const int num_tiles = units.size(), first_tile = units.tile();
+      unit_product.multiply(block_.ring, num_tiles);
+      stage += product.chunks;
+      units.next();
+      ask();
+      unit_product.reduce(
+          num_tiles, block_.reduce_buffer, [&](int t, int at, int tile_row, float sum) {
+            const int pair = at < pass.num_rows ? route_.pairs[pass.first + at] : -1;
+            store(is_up, pair, (first_tile + t) * kTileRows + tile_row, sum);
+          });
+    }
+    return stage;
+  }
+
+  // Of `wide`: where what goes into the experts' second products begins.
+  __device__ int inner_columns() const {
+    return p_.dim;
+  }
+
+  __device__ __forceinline__ void store_gated(int pair, int column, float sum) const {
+    // Rows of gates and ups alternate.
+    const float up = round_to_bf16(__shfl_xor_sync(kFullWarp, sum, 1));
+    if (pair < 0 || column % 2 != 0) return;
+    const float gate = activate(Activation::kGeluErf, round_to_bf16(sum));
+    wide_.store(ExpertRoute::row_of(pair),
+                inner_columns() + ExpertRoute::rank_of(pair) * p_.experts.inner + column / 2,
+                gate * (up + 1.0f));
+  }
+
+  // What a chosen expert adds to a row.
+  __device__ __forceinline__ void announce_sum(int pair, int column, float sum) const {
+    if (pair < 0) return;
+    const int row = ExpertRoute::row_of(pair), rank = ExpertRoute::rank_of(pair);
+    announce_value(ff_sums_of<kRows>(p_, layer_, rank, row, column),
+                   ff_sums_of<kRows>(p_, layer_ + 1, rank, row, column),
+                   route_.weights[pair] * round_to_bf16(sum));
+  }
+
+  const DecoderBlockState<ExpertsDecoder>& block_;
+  const DecoderLaunch& p_;
+  const ExpertRoute& route_;
+  const Activations<kFormat, kRows> wide_;
+  const int layer_;
+};
 
 }  // namespace GAPLESS_PATH
 }  // namespace gapless::cuda

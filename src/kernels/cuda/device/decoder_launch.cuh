@@ -73,7 +73,8 @@ struct ExpertsLaunch {
   int parts_per_block;  // scale_parts_per_block()
   float* scale_parts;   // [2, parts_per_block of each block, num_rows, 2 * num_heads]
   float* logit_parts;   // [2, D / 128, kRows, num_experts]: of 128 columns each (decoder_route.cuh)
-  ChosenExperts* chosen;  // DecoderBlocksParams
+  std::uint32_t* choices;  // [2, num_rows, kRouteChoices]: bfloat16 weight << 16 | expert
+  ChosenExperts* chosen;   // DecoderBlocksParams
 };
 
 // Counted up during a launch, zero between launches. Who waits for turn t of a value waits until

@@ -2,13 +2,14 @@
 //
 // The router's logits are no product of the computing warps: the route is wanted early, and its weights are few, and in bfloat16
 // whatever the others are. A route warp multiplies a unit, 16 experts and 128 columns, as soon as the layer's norm is there, with
-// weights that it has by then, and announces a part of each sum. Every block adds all parts up, in the order of the columns, and
-// works out for itself who chose whom: no launch and no further wait between blocks lies before the experts' weights.
+// weights that it has by then, and announces a part of each sum. A row's logits are added up, in the order of the columns, by one
+// block, which announces whom the row chose: to choose for a row takes as long as a wait between blocks, so no block does it for many.
+// Then every block works out for itself who chose whom.
 //
 // The other warps read the route behind route_ready, and say through layer_read that they are through with a layer; the warp
 // follows them layer by layer. By then they have waited for all parts of the layer before, which blocks announce when they have
-// found its route: so logits of that layer are read, and memory is empty where this one's come. The first layer has no experts, and
-// who has waited for its parts knows that all blocks have emptied theirs.
+// read its choices: so logits and choices of that layer are read, and memory is empty where this one's come. The first layer has no
+// experts, and who has waited for its parts knows that all blocks have emptied theirs.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,7 @@ inline namespace GAPLESS_PATH {
 
 template <int kRows>
 __device__ __forceinline__ void init_route_barriers(ExpertsSmall<true>& small) {
+  init_barrier(shared_address(&small.choices_read), 1);
   init_barrier(shared_address(&small.route_ready), 1);
   init_barrier(shared_address(&small.layer_read), kProductWarps + kRouteCounters<kRows>);
   init_barrier(shared_address(&small.logits_emptied), 1);
@@ -39,7 +41,9 @@ class Routing {
       : block_(block), p_(block.p), small_(block.small.experts) {}
 
   __device__ void run() const {
-    empty_logits();
+    const std::int64_t words = std::int64_t{2} * num_chunks() * kRows * p_.experts.num_experts;
+    empty(reinterpret_cast<std::uint32_t*>(p_.experts.logit_parts), static_cast<int>(words));
+    empty(p_.experts.choices, 2 * p_.num_rows * kRouteChoices);
     __syncwarp();
     if (lane() == 0) arrive(shared_address(&small_.logits_emptied));
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
@@ -62,11 +66,14 @@ class Routing {
     return p_.experts.logit_parts + std::int64_t{at} * p_.experts.num_experts;
   }
 
-  __device__ __forceinline__ void empty_logits() const {
-    const int numbers = 2 * num_chunks() * kRows * p_.experts.num_experts;
-    for (int i = blockIdx.x * kWarp + lane(); i < numbers; i += gridDim.x * kWarp) {
-      asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p_.experts.logit_parts + i),
-                   "r"(kNotWritten)
+  __device__ __forceinline__ std::uint32_t* choices_of(int layer, int row) const {
+    return p_.experts.choices + (layer % 2 * p_.num_rows + row) * kRouteChoices;
+  }
+
+  // This block's share of so many words.
+  __device__ __forceinline__ static void empty(std::uint32_t* words, int count) {
+    for (int i = blockIdx.x * kWarp + lane(); i < count; i += gridDim.x * kWarp) {
+      asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(words + i), "r"(kNotWritten)
                    : "memory");
     }
   }
@@ -162,20 +169,21 @@ class Routing {
   }
 
   __device__ __forceinline__ void find(int l) const {
-    ExpertRoute& route = small_.route;
-    for (int row = 0; row < p_.num_rows; ++row) {
-      if (lives(row)) {
-        load_logits(l, row);
-        choose(row);
-      } else if (lane() == 0) {
-        route.chosen[row] = 0;
-      }
+#pragma unroll 1
+    for (int row = blockIdx.x; row < p_.num_rows; row += gridDim.x) {
+      if (!lives(row)) continue;
+      load_logits(l, row);
+      choose(l, row);
+      __syncwarp();
     }
-    __syncwarp();
+    load_choices(l);
+    if (lane() == 0) arrive(shared_address(&small_.choices_read));
+    ExpertRoute& route = small_.route;
     route.make_passes<kPassRows<kRows>>(p_.num_rows, p_.experts.num_experts, WarpLanes());
     const int block = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
-    if (lane() == 0) route.up = route.share_of(expert_up(p_).tiles, block, num_blocks);
-    if (lane() == 1) route.down = route.share_of(expert_down(p_).tiles, block, num_blocks);
+    const bool is_up = lane() == 0;
+    const int tiles = is_up ? expert_up(p_).tiles : expert_down(p_).tiles;
+    if (lane() < 2) (is_up ? route.up : route.down) = route.share_of(tiles, block, num_blocks);
     if (block == 0 && p_.experts.chosen != nullptr) count_chosen();
   }
 
@@ -236,18 +244,53 @@ class Routing {
   }
 
   // For a row, whose logits are there.
-  __device__ __forceinline__ void choose(int row) const {
+  __device__ __forceinline__ void choose(int l, int row) const {
     const int count = p_.experts.experts_per_token;
-    ExpertRoute& route = small_.route;
     const ExpertChoice choice =
         choose_experts<kRouteExperts>(small_.logits, p_.experts.num_experts, count);
-    const std::uint64_t own = lane() < count ? std::uint64_t{1} << choice.expert : 0;
-    const auto low = static_cast<unsigned>(own), high = static_cast<unsigned>(own >> 32);
-    const std::uint64_t all = static_cast<std::uint64_t>(__reduce_or_sync(kFullWarp, high)) << 32 |
-                              __reduce_or_sync(kFullWarp, low);
-    if (lane() == 0) route.chosen[row] = all;
+    if (lane() >= count) return;
+    const std::uint32_t word =
+        __float_as_uint(choice.weight) | static_cast<std::uint32_t>(choice.expert);
+    announce_value(choices_of(l, row) + lane(), choices_of(l + 1, row) + lane(), word);
+  }
+
+  // Of all rows, to shared memory. A row is two lanes', who have half of what it chose each.
+  __device__ __forceinline__ void load_choices(int l) const {
+    constexpr int kHalf = kRouteChoices / 2;
+    static_assert(kHalf * sizeof(std::uint32_t) == sizeof(uint4));
+    ExpertRoute& route = small_.route;
+    const int half = lane() % 2;
+    const bool has_half = half * kHalf < p_.experts.experts_per_token;
+#pragma unroll 1
+    for (int first = 0; first < p_.num_rows; first += kWarp / 2) {
+      const int row = first + lane() / 2;
+      const bool exists = row < p_.num_rows;
+      const bool chose = exists && has_half && lives(row);
+      uint4 words;
+      do {
+        words = chose ? load_announced(choices_of(l, row) + half * kHalf) : uint4{};
+      } while (!all_written<float>(words));
+      __syncwarp();
+      const std::uint32_t own[kHalf] = {words.x, words.y, words.z, words.w};
+      std::uint32_t low = 0, high = 0;
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+        const std::uint32_t bit = chose ? 1u << own[i] % 32 : 0;
+        (own[i] % 64 < 32 ? low : high) |= bit;
+      }
+      low |= __shfl_xor_sync(kFullWarp, low, 1);
+      high |= __shfl_xor_sync(kFullWarp, high, 1);
+      if (exists && half == 0) {
+        route.chosen[row] = static_cast<std::uint64_t>(high) << 32 | low;
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; chose && i < kHalf; ++i) {
+        const int expert = static_cast<int>(own[i] % 64);
+        route.weights[route.pair_of(row, expert)] = __uint_as_float(own[i] & 0xffff0000u);
+      }
+    }
     __syncwarp();
-    if (lane() < count) route.weights[route.pair_of(row, choice.expert)] = choice.weight;
   }
 
   const DecoderBlockState<ExpertsDecoder>& block_;

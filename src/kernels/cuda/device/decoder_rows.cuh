@@ -2,6 +2,8 @@
 // rows of the residual stream.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/bf16.cuh"
@@ -41,7 +43,12 @@ __device__ __forceinline__ void wait_for(const DecoderBlockState<S>& block, int 
 __device__ __forceinline__ bool has_experts(const DecoderLaunch& p, int layer) {
   return layer >= p.experts.first_with_experts;
 }
-// Until the route of a layer with experts is there.
+// Until this block's route warp has read whom the rows of a layer with experts chose; and until the route is there.
+__device__ __forceinline__ void wait_for_choices(const DecoderBlockState<ExpertsDecoder>& block,
+                                                 int layer) {
+  wait_barrier(shared_address(&block.small.experts.choices_read),
+               (layer - block.p.experts.first_with_experts) & 1);
+}
 __device__ __forceinline__ void wait_for_route(const DecoderBlockState<ExpertsDecoder>& block,
                                                int layer) {
   wait_barrier(shared_address(&block.small.experts.route_ready),
@@ -194,16 +201,25 @@ __device__ void finish_row(const DecoderBlockState<ExpertsDecoder>& block, int l
     wait_for<ExpertsDecoder, Value::kSums, kRows>(block, layer);
     wait_for<ExpertsDecoder, Value::kFfSums, kRows>(block, layer);
     float sums[kVector] = {};
-    // Those of so many ranks, in order.
-    constexpr int kAtOnce = 4;
-    const auto add = [&](const auto& sums_at) {
-      const float* from[kAtOnce * 2];
-      uint4 pieces[kAtOnce * 2];
+    // Those of `count` ranks, in order.
+    const auto add = [&](auto most, int count, const auto& sums_at) {
+      constexpr int kPieces = decltype(most)::value * 2;
+      uint4 pieces[kPieces];
+      std::uint32_t largest;
+      do {
+        largest = 0;
 #pragma unroll
-      for (int i = 0; i < kAtOnce * 2; ++i) from[i] = sums_at(i / 2) + i % 2 * 4;
-      load_when_written(from, pieces);
+        for (int i = 0; i < kPieces; ++i) {
+          pieces[i] = i / 2 < count ? load_announced(sums_at(i / 2) + i % 2 * 4) : uint4{};
+        }
 #pragma unroll
-      for (int i = 0; i < kAtOnce * 2; ++i) {
+        for (const uint4& piece : pieces) {
+          largest = max(largest, max(max(piece.x, piece.y), max(piece.z, piece.w)));
+        }
+        // No word is larger than that.
+      } while (largest == kNotWritten);
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
         float* to = sums + i % 2 * 4;
         to[0] += __uint_as_float(pieces[i].x);
         to[1] += __uint_as_float(pieces[i].y);
@@ -211,18 +227,13 @@ __device__ void finish_row(const DecoderBlockState<ExpertsDecoder>& block, int l
         to[3] += __uint_as_float(pieces[i].w);
       }
     };
-    static_assert(kDecoderColumnRanks == kAtOnce &&
-                  kRouteChoices % kAtOnce == 0);  // as experts of a row are
     // A row that is done has no experts: nobody writes their sums.
     const bool has_ff = !has_experts(p, layer) || block.small.rows.num_keys[row] > 0;
     if (mine) {
-      add([&](int rank) { return sums_of<Value::kSums, kRows>(p, layer, rank, row, at); });
-      if (has_ff) {
-#pragma unroll 1
-        for (int first = 0; first < p.experts.experts_per_token; first += kAtOnce) {
-          add([&](int i) { return ff_sums_of<kRows>(p, layer, first + i, row, at); });
-        }
-      }
+      add(std::integral_constant<int, kDecoderColumnRanks>(), kDecoderColumnRanks,
+          [&](int rank) { return sums_of<Value::kSums, kRows>(p, layer, rank, row, at); });
+      add(std::integral_constant<int, kRouteChoices>(), has_ff ? p.experts.experts_per_token : 0,
+          [&](int rank) { return ff_sums_of<kRows>(p, layer, rank, row, at); });
     }
     float proj[kVector], fc2[kVector];
     unpack(raw_proj, proj);

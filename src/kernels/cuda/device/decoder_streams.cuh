@@ -26,21 +26,22 @@ struct WeightRun {
   ChunkRange chunks;
 };
 
-// kStageX: room for activations in their stages.
-template <typename S, PreparedFormat kFormat, int kRows, int kStageX = kStageXBytes<S, kRows>>
-__device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
+// x_bytes: room for activations in their stages, kStageXBytes<S, kRows> or none.
+template <typename S, PreparedFormat kFormat, int kRows>
+__device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run,
+                                             int x_bytes = kStageXBytes<S, kRows>) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
   static_assert(kMaxInFlight >= 1);
   static_assert((DecoderLayout<S>::kRingBytes != 0 ? DecoderLayout<S>::kRingBytes
                                                    : DecoderLayout<S>::kSmallestRingBytes) >=
-                kXRingBytes<S, kRows> + 2 * (kStageX + kGroupTiles * kTileBytes));
+                kXRingBytes<S, kRows> + 2 * (kStageXBytes<S, kRows> + kGroupTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   const int bytes = run.tiles.size() * kTileBytes;
   for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
     const char* from =
         run.weights + prepared_tile_offset<kFormat>(run.all_tiles, run.tiles.begin, chunk + lane);
-    producer.push<1>({.x_bytes = kStageX,
+    producer.push<1>({.x_bytes = x_bytes,
                       .streamed = bytes,
                       .piece_bytes = bytes,
                       .max_in_flight = kMaxInFlight},
@@ -89,13 +90,12 @@ class Streaming {
           if (!is_last && has_experts(p_, l)) {
             // No dense feed-forward lies below q, k and v, or beside proj.
             next.all_tiles = alone_tiles(product);
-            if (product >= kFirstOfExperts) {
-              ask_for_experts(l, product == kFirstOfExperts);
-              continue;
-            }
           }
+          const bool of_experts = !is_last && has_experts(p_, l) && product >= kFirstOfExperts;
+          ask_for_any(next, l, of_experts, product == kFirstOfExperts);
+        } else {
+          ask_for(next);
         }
-        ask_for(next);
       }
       if constexpr (S::kHasExperts) {
         __syncwarp();
@@ -140,19 +140,35 @@ class Streaming {
     return (product == 0 ? 3 * p_.dim : p_.dim) / kTileRows;
   }
 
-  // The tiles of their passes, of gates and ups or of what brings them back. Stages have no room for activations.
-  __device__ __forceinline__ void ask_for_experts(int l, bool is_up) {
-    wait_for_route(block_, l);
+  // A product's units, or those of an expert layer's passes: of gates and ups, or of what brings them back. Stages of experts have no
+  // room for activations. One code for both (compact_product.cuh says why).
+  __device__ __forceinline__ void ask_for_any(const ProductStream& product, int l, bool of_experts,
+                                              bool is_up) {
     const ExpertRoute& route = block_.small.experts.route;
-    const ExpertLayer& layer = p_.experts.layers[l];
-    const ExpertProduct product = is_up ? expert_up(p_) : expert_down(p_);
-    const char* weights = is_up ? layer.up_weights : layer.down_weights;
-    const int all_tiles = p_.experts.num_experts * product.tiles;
-    for (ExpertUnits units(is_up ? route.up : route.down, product.tiles); units.has();
-         units.next()) {
-      const int begin = route.passes[units.pass()].expert * product.tiles + units.tile();
-      stream_tiles<S, kFormat, kRows, 0>(
-          producer_, {weights, all_tiles, {begin, begin + units.size()}, {0, product.chunks}});
+    const ExpertProduct of_expert = is_up ? expert_up(p_) : expert_down(p_);
+    if (of_experts) wait_for_route(block_, l);
+    ExpertUnits units(is_up ? route.up : route.down, of_expert.tiles);
+    ProductUnit unit = product.unit;
+    WeightRun run{.weights = product.weights, .all_tiles = product.all_tiles};
+    if (of_experts) {
+      const ExpertLayer& layer = p_.experts.layers[l];
+      run.weights = is_up ? layer.up_weights : layer.down_weights;
+      run.all_tiles = p_.experts.num_experts * of_expert.tiles;
+      run.chunks = {0, of_expert.chunks};
+    }
+#pragma unroll 1
+    while (of_experts ? units.has() : DecoderWork::has(unit)) {
+      if (of_experts) {
+        const int begin = route.passes[units.pass()].expert * of_expert.tiles + units.tile();
+        run.tiles = {begin, begin + units.size()};
+        units.next();
+      } else {
+        // None of these products has two parts.
+        run.tiles = block_.work.tiles_of(product.kind, unit);
+        run.chunks = block_.work.chunks_of(product.first, unit);
+        block_.work.next(product.kind, unit);
+      }
+      stream_tiles<S, kFormat, kRows>(producer_, run, of_experts ? 0 : kXBytes<kRows>);
     }
   }
 

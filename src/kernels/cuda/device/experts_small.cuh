@@ -16,7 +16,9 @@ struct ExpertsSmall {};
 template <>
 struct ExpertsSmall<true> {
   static constexpr int kScaledPitch = kGroupTiles * kTileRows + 8;  // of a row: no bank conflicts
-  std::uint64_t route_ready;  // mbarrier: the route of a layer that has one is written
+  std::uint64_t
+      choices_read;  // mbarrier: the route warp has read what rows of a layer with experts chose
+  std::uint64_t route_ready;  // mbarrier: the route of such a layer is written
   std::uint64_t layer_read;   // mbarrier: all who read a layer's route are through with the layer
   std::uint64_t logits_emptied;  // mbarrier: this block's share of logit_parts is empty, once
   ExpertRoute route;
