@@ -23,10 +23,14 @@ __device__ __forceinline__ void arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// So many arrivals at once.
+// So many arrivals at once. Before 9.0 there is no such instruction: only one then.
 __device__ __forceinline__ void arrive(std::uint32_t barrier, int count) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
-               : "memory");
+  if constexpr (cuda::kPath.has_copy_engine) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
+                 : "memory");
+  } else {
+    arrive(barrier);
+  }
 }
 
 // Whether it is past the phase, without waiting.

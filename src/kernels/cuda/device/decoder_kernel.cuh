@@ -34,8 +34,8 @@
 // often none: it then reads nothing of the head's weights and leaves behind the last layer. The x warp finds that out
 // while the first layer's weights arrive; the others learn it with what the rows are, long before they come to the head.
 //
-// Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128,
-// then over the eight in order; [proj|fc2] does so in kDecoderColumnRanks shares of the columns,
+// Row invariance: a product sums 128 columns in order (row_product.cuh), then every eighth 128, then
+// over the even and the odd ones of the eight in order, then both; [proj|fc2] does so in kDecoderColumnRanks shares of the columns,
 // then over these in order. The attention: decoder_attention.cuh.
 //
 // Scratch is written again one layer later. Between a buffer's last reader and its next writer

@@ -31,6 +31,7 @@ static_assert(kGroupWarps == kGroupTiles);
 // Warps that may work on a stage together.
 template <typename S, int kRows>
 inline constexpr int kStageSharers = kByWarpgroups<S, kRows> ? kGroupWarps : 1;
+static_assert(kStageSharers<ParallelDecoder, 64> == 1 || kHasCopyEngine, "arrive() with a count");
 
 // Room for activations in a stage: warpgroups have a ring of its own for them.
 template <typename S, int kRows>
