@@ -123,7 +123,7 @@ class CompactProduct {
     if constexpr (kFormat == PreparedFormat::kFp8) apply_scales(scale_bytes);
   }
 
-  // Adds up over the warps, in the order of the columns: use(tile, row, row of the tile, sum), by whole warps that share the tile.
+  // Adds up over the warps, as reduce_warps does: use(tile, row, row of the tile, sum), by whole warps that share the tile.
   // Leaves no sums. The next unit's activations may have been asked for. `buffer`: kReduceBytes, free again after the call.
   template <typename Use>
   __device__ __forceinline__ void reduce(int num_tiles, float* buffer, const Use& use) {
@@ -149,11 +149,7 @@ class CompactProduct {
       named_barrier(1, kProductThreads);
       const unsigned thread = afresh(threadIdx.x);
       const int column = thread / kTileRows, tile_row = thread % kTileRows;
-      float sum = 0;
-#pragma unroll
-      for (int w = 0; w < kProductWarps; ++w) {
-        sum += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
-      }
+      const float sum = sum_over_warps(buffer, column, tile_row);
       const int tile = first + (is_narrow ? column / 8 : 0);
       if (tile < num_tiles) use(tile, is_narrow ? column % 8 : column, tile_row, sum);
       named_barrier(1, kProductThreads);

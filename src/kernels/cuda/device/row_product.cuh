@@ -24,6 +24,16 @@ inline constexpr int kReduceBytes = kProductWarps * kReduceRows * kReducePitch *
 template <int kRows>
 using Accumulators = float[kGroupTiles][kRows / 8][4];
 
+// Of one column of sums in the buffer: those of even turns and of odd ones apart, each in order.
+__device__ __forceinline__ float sum_over_warps(const float* buffer, int column, int tile_row) {
+  float of_two[2] = {};
+#pragma unroll
+  for (int w = 0; w < kProductWarps; ++w) {
+    of_two[w % 2] += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
+  }
+  return of_two[0] + of_two[1];
+}
+
 // Sums over the warps, those of even `turn`s (0 to 7) and of odd ones apart, each in order; `use(tile, row of x, row of the
 // tile, sum)` is called once per output. The first kProductThreads threads take part. `buffer`:
 // kReduceBytes, free again after the call.
@@ -50,12 +60,7 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
     static_assert(kReduceRows * kTileRows == kProductThreads);
     const unsigned thread = afresh(threadIdx.x);
     const int column = thread / kTileRows, tile_row = thread % kTileRows;
-    float of_two[2] = {};
-#pragma unroll
-    for (int w = 0; w < kProductWarps; ++w) {
-      of_two[w % 2] += buffer[(w * kReduceRows + column) * kReducePitch + tile_row];
-    }
-    const float sum = of_two[0] + of_two[1];
+    const float sum = sum_over_warps(buffer, column, tile_row);
     const int x_row = first * 8 + column;  // counted through the tiles
     if (x_row / kRows < num_tiles) use(x_row / kRows, x_row % kRows, tile_row, sum);
     named_barrier(1, kProductThreads);
