@@ -19,12 +19,14 @@ inline namespace GAPLESS_PATH {
 inline constexpr int kStreamWarp = kProductWarps;
 inline constexpr int kXWarp = kProductWarps + 1;
 inline constexpr int kSignalWarp = kProductWarps + 2;
-// Registers change hands between groups of four warps: one has nothing else to do. Where they do
-// not, there is none such, and all threads have the more.
-inline constexpr int kRouteWarp = kProductWarps + 3;  // of a decoder with experts
+// A twelfth warp costs no registers: each quarter of a multiprocessor has those of three. It streams
+// where there is no copy engine, finds the route of a decoder with experts, and is there where
+// registers change hands between groups of four warps.
+inline constexpr int kLastWarp = kProductWarps + 3;
+inline constexpr int kRouteWarp = kLastWarp;
 template <typename S>
 inline constexpr int kDecoderThreads =
-    (kProductWarps + (kHasRegisterExchange || S::kHasExperts ? 4 : 3)) * kWarp;
+    (kProductWarps + (kHasRegisterExchange || S::kHasExperts || !kHasCopyEngine ? 4 : 3)) * kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
 // nothing of up to 32 rows lies there. Up to 8 rows of a parallel decoder those of the start are

@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     if constexpr (kExchangesRegisters<S, kRows>) {
       give_registers<kMovingRegisters<S, kRows>>();
     }
-    if (warp == kStreamWarp) {
-      Streaming<S, kFormat, kRows, CacheElement>(block).run();
+    if (warp == kStreamWarp || (kStreamingWarps > 1 && warp == kLastWarp)) {
+      Streaming<S, kFormat, kRows, CacheElement>(block, warp == kStreamWarp ? 0 : 1).run();
     } else if (warp == kXWarp) {
       wait_for_predecessor();
       load_rows<S, kRows, CacheElement>(p, small.rows);

@@ -65,10 +65,11 @@ class Streaming {
   using AllPhases = std::make_integer_sequence<int, kNumPhases>;
 
  public:
-  __device__ explicit Streaming(const DecoderBlockState<S>& block)
+  // `index`: of kStreamingWarps.
+  __device__ Streaming(const DecoderBlockState<S>& block, int index)
       : block_(block),
         p_(block.p),
-        producer_(block.small.ring, block.ring_data, block.template stage_bytes<kRows>()),
+        producer_(block.small.ring, block.ring_data, block.template stage_bytes<kRows>(), index),
         pages_(p_, block.small.rows) {}
 
   __device__ void run() {

@@ -30,6 +30,10 @@ inline constexpr bool kForRacecheck = true;
 inline constexpr bool kForRacecheck = false;
 #endif
 
+// Warps that stream. Without a copy engine there are two: each asks for its share of every stage, and does and knows all else that
+// the other does and knows. Neither can miss a turn of a barrier, because no stage is full without its share.
+inline constexpr int kStreamingWarps = kHasCopyEngine ? 1 : 2;
+
 // In shared memory.
 struct RingControl {
   std::uint64_t full[kRingStages];    // mbarriers: what was streamed has arrived
@@ -43,7 +47,9 @@ struct RingControl {
   // `sharers`: warps that may work on a stage together.
   __device__ void init(int sharers) {
     for (auto* barriers : {&full, &x_full, &empty, &x_placed}) {
-      const int arrivals = barriers != &empty ? 1 : sharers * (kForRacecheck ? kWarp : 1);
+      const int arrivals = barriers == &full    ? kStreamingWarps
+                           : barriers == &empty ? sharers * (kForRacecheck ? kWarp : 1)
+                                                : 1;
       for (std::uint64_t& barrier : *barriers) init_barrier(shared_address(&barrier), arrivals);
     }
   }
@@ -107,7 +113,7 @@ struct StageKind {
   int max_in_flight;
 };
 
-// The streaming warp; all lanes call every function together.
+// A streaming warp; all lanes call every function together.
 //
 // A stage must not cost it much: it is one warp, most of what it does waits for what it did before,
 // and it has 850 cycles for a stage of 16 KB. So lanes do in one go what is to be done for several
@@ -115,9 +121,9 @@ struct StageKind {
 // i.
 class RingProducer {
  public:
-  // The ring's memory: `bytes` at `data`, both multiples of kStageAlignment.
-  __device__ RingProducer(RingControl& control, std::uint32_t data, int bytes)
-      : control_(control), data_(data), space_(bytes) {}
+  // The ring's memory: `bytes` at `data`, both multiples of kStageAlignment. `index`: of kStreamingWarps.
+  __device__ RingProducer(RingControl& control, std::uint32_t data, int bytes, int index)
+      : control_(control), data_(data), index_(kStreamingWarps == 1 ? 0 : index), space_(bytes) {}
 
   // The next `count` stages, up to kWarp / kPieces. Lanes kPieces * i and up ask for the i-th
   // stage's pieces, each at its own `from` (nullptr: there is none). `asked`: bytes of those
@@ -136,7 +142,7 @@ class RingProducer {
       const unsigned stage = stage_ + k;
       const std::uint32_t place = data_ + space_.at(k, size, num_before_end);
       const std::uint32_t barrier = shared_address(&control_.full[stage % kRingStages]);
-      if (is_ready && lane % kPieces == 0) {
+      if (is_ready && lane % kPieces == 0 && index_ == 0) {
         // Before the copies: who sees that they have arrived may read it.
         control_.places[stage % kRingStages] = place;
         arrive(shared_address(kind.x_bytes == 0
@@ -145,8 +151,9 @@ class RingProducer {
         expect_copies(barrier, asked);
       }
       __syncwarp();
-      copy_pieces_once<kPieces>(is_ready, place + kind.x_bytes + lane % kPieces * kind.piece_bytes,
-                                from, kind.piece_bytes, barrier);
+      copy_pieces_once<kPieces, kStreamingWarps>(
+          is_ready, place + kind.x_bytes + lane % kPieces * kind.piece_bytes, from,
+          kind.piece_bytes, barrier, index_);
       const int own = static_cast<int>((lane - stage_) % kRingStages);
       if (own < ready) end_ = space_.end(own, size, num_before_end);
       space_.take(ready, size, num_before_end);
@@ -199,6 +206,7 @@ class RingProducer {
 
   RingControl& control_;
   const std::uint32_t data_;
+  const int index_;
   RingSpace space_;
   unsigned end_ = 0;         // position behind the latest stage in this lane's slot
   unsigned given_back_ = 0;  // position up to which stages are used up
