@@ -1,5 +1,7 @@
 // The host's side of a decode step's one launch (device/decoder_kernel.cuh).
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/device/bf16.cuh"
@@ -18,7 +20,27 @@ template <typename S, PreparedFormat kFormat, typename CacheElement>
 Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks,
                              int shared_bytes);
 
+#ifdef GV_DISPATCH
+}
+#define GV_VARIANT(n) namespace path_80##n { template <typename S, PreparedFormat kFormat, typename CacheElement> \
+Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& params, int num_blocks, int shared_bytes); }
+#include "gv_variants.inc"
+#undef GV_VARIANT
+inline namespace GAPLESS_PATH {
+#endif
+
 namespace {
+#ifdef GV_DISPATCH
+template <typename S>
+Status launch_variant(Stream& stream, const DecoderLaunch& params, int num_blocks, int shared_bytes) {
+  const char* wanted = std::getenv("GV");
+  const std::string_view name = wanted == nullptr ? "" : wanted;
+#define GV_VARIANT(n) if (name == #n) return path_80##n::launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>(stream, params, num_blocks, shared_bytes);
+#include "gv_variants.inc"
+#undef GV_VARIANT
+  return launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>(stream, params, num_blocks, shared_bytes);
+}
+#endif
 
 using Parallel = OneLaunchDecoder::Parallel;
 using Sequential = OneLaunchDecoder::Sequential;
@@ -259,6 +281,11 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
                                 : launch_decoder_kernel<S, PreparedFormat::kFp8, Bf16>
         : fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kNative, E4m3>
                     : launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>;
+#ifdef GV_DISPATCH
+    if constexpr (!S::kIsSequential) {
+      if (!fp8_weights && !fp8_cache) return launch_variant<S>(stream, p, device.num_multiprocessors, device.shared_bytes);
+    }
+#endif
     return launch_kernel(stream, p, device.num_multiprocessors, device.shared_bytes);
   }
 }

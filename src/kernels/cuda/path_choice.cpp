@@ -19,6 +19,8 @@ constexpr WantedPath kWantedPaths[] = {
     {"9.0", "9.0", kLargestSharedBytes},
     {"9.0a", "9.0a", kLargestSharedBytes},
     {"12.0", "9.0", kSmallestSharedBytes},
+    {"9.0s", "9.0", 163 << 10},
+    {"8.0l", "8.0", kLargestSharedBytes},
 };
 
 std::string names_of(std::span<const BuiltPath> built) {

@@ -54,6 +54,9 @@ __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, int phase_pa
         : "memory");
   } else {
     while (!barrier_is_past(barrier, phase_parity)) {
+#if GV_NAP
+      __nanosleep(GV_NAP);
+#endif
     }
   }
 }

@@ -23,7 +23,7 @@ inline constexpr int kSignalWarp = kProductWarps + 2;
 inline constexpr int kRouteWarp = kProductWarps + 3;  // of a decoder with experts
 template <typename S>
 inline constexpr int kDecoderThreads =
-    (kProductWarps + (kHasRegisterExchange || S::kHasExperts ? 4 : 3)) * kWarp;
+    (kProductWarps + (kHasRegisterExchange || S::kHasExperts || (!kHasCopyEngine && GV_WARPS > 1) ? 4 : 3)) * kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
 // nothing of up to 32 rows lies there. Up to 8 rows of a parallel decoder those of the start are

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
   static_assert(kMaxSeats <= kDecoderThreads<S>);
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
-    small.ring.init();
+    small.ring.init(kStreamWarps<kRows>);
     small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint64_t& barrier : small.written) {
@@ -124,8 +124,31 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     if constexpr (kExchangesRegisters<S, kRows>) {
       give_registers<kMovingRegisters<S, kRows>>();
     }
-    if (warp == kStreamWarp) {
-      Streaming<S, kFormat, kRows, CacheElement>(block).run();
+#if GV_LEAD
+    constexpr bool kXCopies = GV_LEAD == 2 && kRows == 8;
+    if (kXCopies && warp == kXWarp) {
+      load_rows<S, kRows, CacheElement>(p, small.rows);
+      if (thread % kWarp == 0 && p.needed_logits != nullptr) {
+        small.shares.keep_needed(*p.needed_logits);
+      }
+      arrive(shared_address(&small.rows_ready));  // each lane what it wrote
+    }
+    if (!kHasCopyEngine && (warp == kRouteWarp || (kXCopies && warp == kXWarp))) {
+      copy_what_is_asked<kStreamWarps<kRows>>(small.ring, warp == kRouteWarp ? 0 : 1);
+    } else if (warp == kStreamWarp) {
+      Streaming<S, kFormat, kRows, CacheElement>(block, 0).run();
+#else
+    if (kStreamWarps<kRows> == 3 && warp == kXWarp) {
+      wait_for_predecessor();
+      load_rows<S, kRows, CacheElement>(p, small.rows);
+      if (thread % kWarp == 0 && p.needed_logits != nullptr) {
+        small.shares.keep_needed(*p.needed_logits);
+      }
+      arrive(shared_address(&small.rows_ready));  // each lane what it wrote
+    }
+    if (warp == kStreamWarp || (kStreamWarps<kRows> >= 2 && warp == kRouteWarp) || (kStreamWarps<kRows> == 3 && warp == kXWarp)) {
+      Streaming<S, kFormat, kRows, CacheElement>(block, warp == kStreamWarp ? 0 : warp == kRouteWarp ? 1 : 2).run();
+#endif
     } else if (warp == kXWarp) {
       wait_for_predecessor();
       load_rows<S, kRows, CacheElement>(p, small.rows);

@@ -211,8 +211,11 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
   for (int first = static_cast<int>((warp - first_stage) % kRingConsumers); first < size;
        first += kAtOnce * kRingConsumers) {
     MemoryFragments pieces[kAtOnce];
-    bool complete;
+    bool complete = true;
     do {
+#if GV_GNAP
+      if (!complete) __nanosleep(GV_GNAP);
+#endif
       complete = true;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {

@@ -16,7 +16,7 @@ inline namespace GAPLESS_PATH {
 // more of them instead, up to the same bytes, take longer.) Few rows are bound by the latency of
 // small accesses, many are not.
 template <int kRows>
-inline constexpr int kInFlightBytes = (kRows <= 16 ? 64 : 80) << 10;
+inline constexpr int kInFlightBytes = (!kHasCopyEngine && GV_FLIGHT ? GV_FLIGHT : kRows <= 16 ? 64 : 80) << 10;
 
 // Columns of a few tiles of a matrix.
 struct WeightRun {
@@ -28,7 +28,7 @@ struct WeightRun {
 
 // kStageX: room for activations in their stages.
 template <typename S, PreparedFormat kFormat, int kRows, int kStageX = kXBytes<kRows>>
-__device__ __forceinline__ void stream_tiles(RingProducer& producer, const WeightRun& run) {
+__device__ __forceinline__ void stream_tiles(RingProducer<kStreamWarps<kRows>>& producer, const WeightRun& run) {
   constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
   constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
   static_assert(kMaxInFlight >= 1);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
   for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
     const char* from =
         run.weights + prepared_tile_offset<kFormat>(run.all_tiles, run.tiles.begin, chunk + lane);
-    producer.push<1>({.x_bytes = kStageX,
+    producer.template push<1>({.x_bytes = kStageX,
                       .streamed = bytes,
                       .piece_bytes = bytes,
                       .max_in_flight = kMaxInFlight},
@@ -63,10 +63,10 @@ class Streaming {
   using AllPhases = std::make_integer_sequence<int, kNumPhases>;
 
  public:
-  __device__ explicit Streaming(const DecoderBlockState<S>& block)
+  __device__ Streaming(const DecoderBlockState<S>& block, int warp)
       : block_(block),
         p_(block.p),
-        producer_(block.small.ring, block.ring_data, block.ring_bytes()),
+        producer_(block.small.ring, block.ring_data, block.ring_bytes(), warp),
         pages_(p_, block.small.rows) {}
 
   __device__ void run() {
@@ -101,6 +101,9 @@ class Streaming {
         if (!is_last && has_experts(p_, l) && threadIdx.x % kWarp == 0) leave_layer(block_);
       }
     }
+#if GV_LEAD
+    if constexpr (!kHasCopyEngine) producer_.stop();
+#endif
   }
 
  private:
@@ -181,7 +184,7 @@ class Streaming {
 
   const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
-  RingProducer producer_;
+  RingProducer<kStreamWarps<kRows>> producer_;
   PageStream<S, CacheElement> pages_;
 };
 

@@ -88,8 +88,8 @@ class PageStream {
   }
 
   // All of a layer.
-  template <int kInFlightBytes>
-  __device__ __forceinline__ void ask_for(const DecoderLayer& layer, RingProducer& producer) {
+  template <int kInFlightBytes, typename Producer>
+  __device__ __forceinline__ void ask_for(const DecoderLayer& layer, Producer& producer) {
     static_assert(kInFlightBytes >= Shape::kBytes);
     const int piece = threadIdx.x % Shape::kPieces;
     const char* plane = static_cast<const char*>(piece % 2 == 0 ? layer.keys : layer.values);
@@ -100,7 +100,7 @@ class PageStream {
       const int asked = 2 * num_pages_ * Shape::kPieceBytes;
       const int next = first + kBatch;
       look_up(next < num_units_ ? next : 0);
-      producer.push<Shape::kPieces>({.x_bytes = 0,
+      producer.template push<Shape::kPieces>({.x_bytes = 0,
                                      .streamed = Shape::kBytes,
                                      .piece_bytes = Shape::kPieceBytes,
                                      .max_in_flight = kInFlightBytes / Shape::kBytes},

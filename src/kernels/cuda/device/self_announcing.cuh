@@ -69,8 +69,11 @@ __device__ __forceinline__ bool all_written(const uint4& value) {
 template <typename T, int kCount>
 __device__ __forceinline__ void load_when_written(const T* const (&from)[kCount],
                                                   uint4 (&values)[kCount]) {
-  bool complete;
+  bool complete = true;
   do {
+#if GV_GNAP
+    if (!complete) __nanosleep(GV_GNAP);
+#endif
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] = load_announced(from[i]);
     complete = true;

@@ -17,6 +17,9 @@
 namespace gapless {
 
 inline constexpr int kRingConsumers = 8;  // warps
+// Warps that stream: each asks for its part of every stage, and knows of all that the others know.
+template <int kRows>
+inline constexpr int kStreamWarps = kHasCopyEngine ? 1 : GV_LEAD ? (kRows == 8 ? GV_LEAD : 1) : GV_WARPS == 3 ? (kRows == 8 ? 3 : 2) : GV_WARPS;
 static_assert(kRingStages == kWarp, "each slot has a lane of the streaming warp");
 static_assert(kRingStages % kRingConsumers == 0);
 
@@ -29,8 +32,17 @@ inline constexpr bool kForRacecheck = true;
 inline constexpr bool kForRacecheck = false;
 #endif
 
+struct CopyRequest {
+  const char* from[4];
+  int num_pieces, piece_bytes, x_bytes;
+};
+
 // In shared memory.
 struct RingControl {
+#if GV_LEAD
+  CopyRequest requests[kRingStages];
+  std::uint64_t asked[kRingStages];
+#endif
   std::uint64_t full[kRingStages];    // mbarriers: what was streamed has arrived
   std::uint64_t x_full[kRingStages];  // the activations have, or there are none
   std::uint64_t empty[kRingStages];   // used up
@@ -39,9 +51,14 @@ struct RingControl {
   std::uint64_t x_placed[kRingStages];
   std::uint32_t places[kRingStages];  // address of the latest stage in a slot
 
-  __device__ void init() {
+  __device__ void init(int stream_warps) {
+#if GV_LEAD
+    for (std::uint64_t& barrier : asked) init_barrier(shared_address(&barrier), 1);
+#endif
     for (auto* barriers : {&full, &x_full, &empty, &x_placed}) {
-      const int arrivals = barriers == &empty && kForRacecheck ? kWarp : 1;
+      const int arrivals = barriers == &full                   ? (GV_NOINC && !kHasCopyEngine ? 33 : 1) * stream_warps
+                           : barriers == &empty && kForRacecheck ? kWarp
+                                                                 : 1;
       for (std::uint64_t& barrier : *barriers) init_barrier(shared_address(&barrier), arrivals);
     }
   }
@@ -106,11 +123,12 @@ struct StageKind {
 // and it has 850 cycles for a stage of 16 KB. So lanes do in one go what is to be done for several
 // stages, and look at the barriers of several at once: lane i at that of the latest stage in slot
 // i.
+template <int kWarps>
 class RingProducer {
  public:
   // The ring's memory: `bytes` at `data`, both multiples of kStageAlignment.
-  __device__ RingProducer(RingControl& control, std::uint32_t data, int bytes)
-      : control_(control), data_(data), space_(bytes) {}
+  __device__ RingProducer(RingControl& control, std::uint32_t data, int bytes, int warp)
+      : control_(control), data_(data), warp_(warp), space_(bytes) {}
 
   // The next `count` stages, up to kWarp / kPieces. Lanes kPieces * i and up ask for the i-th
   // stage's pieces, each at its own `from` (nullptr: there is none). `asked`: bytes of those
@@ -129,7 +147,7 @@ class RingProducer {
       const unsigned stage = stage_ + k;
       const std::uint32_t place = data_ + space_.at(k, size, num_before_end);
       const std::uint32_t barrier = shared_address(&control_.full[stage % kRingStages]);
-      if (is_ready && lane % kPieces == 0) {
+      if (is_ready && lane % kPieces == 0 && (GV_LEAD || kWarps == 1 || warp_ == 0)) {
         // Before the copies: who sees that they have arrived may read it.
         control_.places[stage % kRingStages] = place;
         arrive(shared_address(kind.x_bytes == 0
@@ -137,9 +155,27 @@ class RingProducer {
                                   : &control_.x_placed[(x_stage_ + k) % kRingStages]));
         expect_copies(barrier, asked);
       }
+#if GV_LEAD
+      if constexpr (!kHasCopyEngine) {
+        CopyRequest& request = control_.requests[stage % kRingStages];
+        if (is_ready) request.from[lane % kPieces] = from;
+        if (is_ready && lane % kPieces == 0) {
+          request.num_pieces = kPieces;
+          request.piece_bytes = kind.piece_bytes;
+          request.x_bytes = kind.x_bytes;
+        }
+        __syncwarp();
+        if (is_ready && lane % kPieces == 0) {
+          arrive(shared_address(&control_.asked[stage % kRingStages]));
+        }
+      } else
+#endif
+      {
       __syncwarp();
-      copy_pieces_once<kPieces>(is_ready, place + kind.x_bytes + lane % kPieces * kind.piece_bytes,
-                                from, kind.piece_bytes, barrier);
+      copy_pieces_once<kPieces, kWarps>(
+          is_ready, place + kind.x_bytes + lane % kPieces * kind.piece_bytes, from,
+          kind.piece_bytes, barrier, kWarps == 1 ? 0 : warp_);
+      }
       const int own = static_cast<int>((lane - stage_) % kRingStages);
       if (own < ready) end_ = space_.end(own, size, num_before_end);
       space_.take(ready, size, num_before_end);
@@ -148,6 +184,17 @@ class RingProducer {
       done += ready;
     }
   }
+
+#if GV_LEAD
+  __device__ void stop() {
+    while (stage_ - oldest_ >= kRingStages) oldest_ = wait_for_stages(control_.empty, oldest_);
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) {
+      control_.requests[stage_ % kRingStages].piece_bytes = 0;
+      arrive(shared_address(&control_.asked[stage_ % kRingStages]));
+    }
+  }
+#endif
 
  private:
   // Waits until at least one of the next `count` stages may be asked for; returns how many may.
@@ -175,6 +222,13 @@ class RingProducer {
   // Waits for a stage's barrier; returns the first one behind it that would have to be waited for.
   __device__ unsigned wait_for_stages(std::uint64_t* barriers, unsigned stage) const {
     const int lane = threadIdx.x % kWarp;
+#if GV_SNAP
+    if constexpr (!kHasCopyEngine) {
+      while (!barrier_is_past(shared_address(&barriers[stage % kRingStages]), phase_parity(stage))) {
+        __nanosleep(GV_SNAP);
+      }
+    }
+#endif
     wait_barrier(shared_address(&barriers[stage % kRingStages]), phase_parity(stage));
     ++stage;
     const unsigned latest = latest_in_slot(lane, stage_);
@@ -192,6 +246,7 @@ class RingProducer {
 
   RingControl& control_;
   const std::uint32_t data_;
+  const int warp_;
   RingSpace space_;
   unsigned end_ = 0;         // position behind the latest stage in this lane's slot
   unsigned given_back_ = 0;  // position up to which stages are used up
@@ -200,5 +255,34 @@ class RingProducer {
   unsigned oldest_ = 0;    // stage that is not known to be used up
   unsigned arriving_ = 0;  // stage that is not known to have arrived
 };
+
+#if GV_LEAD
+template <int kWarps>
+__device__ void copy_what_is_asked(RingControl& control, int warp) {
+  const int own = warp * kWarp + threadIdx.x % kWarp;
+#pragma unroll 1
+  for (unsigned stage = 0;; ++stage) {
+    const int slot = stage % kRingStages;
+    const std::uint32_t asked = shared_address(&control.asked[slot]);
+    while (!barrier_is_past(asked, phase_parity(stage))) {
+#if GV_SNAP
+      __nanosleep(GV_SNAP);
+#endif
+    }
+    __syncwarp();
+    const CopyRequest request = control.requests[slot];
+    if (request.piece_bytes == 0) return;
+    std::uint32_t to = control.places[slot] + request.x_bytes;
+#pragma unroll
+    for (int piece = 0; piece < 4; ++piece) {
+      if (piece < request.num_pieces && request.from[piece] != nullptr) {
+        copy_by_lanes<Reading::kOnce, kWarps * kWarp>(to, request.from[piece], request.piece_bytes, own);
+      }
+      to += request.piece_bytes;
+    }
+    complete_stage(shared_address(&control.full[slot]));
+  }
+}
+#endif
 
 }  // namespace gapless
