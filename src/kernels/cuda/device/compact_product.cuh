@@ -217,8 +217,7 @@ class CompactProduct {
   // The bytes of rows lane / 4 and lane / 4 + 8 (fp8_scale_byte).
   __device__ __forceinline__ static void load_scales(std::uint32_t place, int num_tiles,
                                                      int (&bytes)[kGroupTiles][2]) {
-    const std::uint32_t from =
-        place + kPreparedTileRows * kPreparedTileColumns + threadIdx.x % kWarp / 4;
+    const std::uint32_t from = scale_byte_of_lane(place);
 #pragma unroll
     for (int tile = 0; tile < kGroupTiles; ++tile) {
       if (tile >= num_tiles) break;

@@ -159,7 +159,7 @@ class Computation {
     if constexpr (S::kIsSequential) {
       if (matrix == Matrix::kInner) return ff_norm_of<kFormat, kRows>(p_, l).data();
     }
-    return norm_of<kFormat, kRows, S>(p_, l).data();
+    return norm_of<S, kFormat, kRows>(p_, l).data();
   }
 
   __device__ SumBiases biases_of(Matrix matrix, const DecoderLayer& layer, int first_column) const {

@@ -70,7 +70,8 @@ class ExpertProducts {
                                                                const ExpertPass& pass) const {
     const int lane = always_afresh(threadIdx.x) % kWarp;
     LaneRows<kPassBlocks<kRows>> rows;
-    rows.numbers = is_up ? norm_of<kFormat, kRows>(p_, layer_).data() : wide_.data();
+    rows.numbers =
+        is_up ? norm_of<ExpertsDecoder, kFormat, kRows>(p_, layer_).data() : wide_.data();
     rows.num_blocks = (pass.num_rows + 7) / 8;
 #pragma unroll
     for (int block = 0; block < kPassBlocks<kRows>; ++block) {

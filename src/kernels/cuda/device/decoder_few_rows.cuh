@@ -152,7 +152,7 @@ class FewRowProducts {
                                                                         : Value::kNorm,
                                              from);
     unit.rows.numbers = (sums ? wide_of<S, kFormat, kRows>(p_, layer_).data()
-                              : norm_of<kFormat, kRows>(p_, layer_).data()) +
+                              : norm_of<S, kFormat, kRows>(p_, layer_).data()) +
                         chunks.begin * (kRows * kProductColumns);
     unit.rows.at[0] = lane / 4 < p_.num_rows ? fragment_index<kRows>(lane / 4, lane % 4 * 2) : -1;
     unit.rows.num_blocks = 1;

@@ -80,15 +80,13 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
   __device__ __forceinline__ void change(std::uint32_t tiles,
                                          float (&sums)[kGroupTiles][kBlocks][4]) {
     constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kFp8>;
-    const std::uint32_t from =
-        tiles + kPreparedTileRows * kPreparedTileColumns + threadIdx.x % kWarp / 4;
+    const std::uint32_t from = scale_byte_of_lane(tiles);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int byte = load_shared_byte(from + tile * kTileBytes + half * 8);
-        const int exponent = min(max(127 + bytes[tile][half] - byte, 0), 254);
-        multiply(sums[tile], half, __uint_as_float(static_cast<std::uint32_t>(exponent) << 23));
+        multiply(sums[tile], half, fp8_scale_change(bytes[tile][half], byte));
         bytes[tile][half] = byte;
       }
     }

@@ -111,7 +111,7 @@ class Routing {
   // This block's units of the layer's logits.
   __device__ __forceinline__ void make_logits(int l) const {
     const int tiles = p_.experts.num_experts / kTileRows, num_units = tiles * num_chunks();
-    const Bf16* numbers = norm_of<kFormat, kRows>(p_, l).data();
+    const Bf16* numbers = norm_of<ExpertsDecoder, kFormat, kRows>(p_, l).data();
     bool waits = !kXFromMemory<kRows>;
 #pragma unroll 1
     for (int unit = blockIdx.x; unit < num_units; unit += gridDim.x) {

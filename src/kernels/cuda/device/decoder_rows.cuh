@@ -63,7 +63,7 @@ __device__ float* sums_of(const DecoderLaunch& p, int layer, int rank, int row, 
          column;
 }
 
-template <PreparedFormat kFormat, int kRows, typename S = ExpertsDecoder>
+template <typename S, PreparedFormat kFormat, int kRows>
 __device__ ActivationsOf<S, kFormat, kRows> norm_of(const DecoderLaunch& p, int layer) {
   return {p.norm, p.dim, layer};
 }
@@ -119,7 +119,7 @@ __device__ __forceinline__ void store_layer_norm(const DecoderBlockState<S>& blo
   const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
   unpack(raw_gamma, g);
   unpack(raw_beta, b);
-  const auto norm = norm_of<kFormat, kRows, S>(p, layer);
+  const auto norm = norm_of<S, kFormat, kRows>(p, layer);
   float normed[kVector];
 #pragma unroll
   for (int i = 0; i < kVector; ++i) normed[i] = (values[i] - mean) * scale * g[i] + b[i];
@@ -319,7 +319,7 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
   }
   const float scale = rsqrtf(product_block_sum(squares, block.small.norm) / p.dim + p.eps);
   const auto norm = kBeforeFf ? ff_norm_of<kFormat, kRows>(p, layer)
-                              : norm_of<kFormat, kRows, SequentialDecoder>(p, layer + 1);
+                              : norm_of<SequentialDecoder, kFormat, kRows>(p, layer + 1);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     float g[kVector];

@@ -11,7 +11,9 @@
 
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
+#include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/prepared_linear.h"
 #include "kernels/fp8.h"
 #include "kernels/prepared_format.h"
 
@@ -28,6 +30,17 @@ __device__ __forceinline__ std::uint8_t fp8_scale_byte(int row_exponent) {
 
 __device__ __forceinline__ float fp8_scale(std::uint8_t byte) {
   return __uint_as_float(std::uint32_t{byte} << 23) * 0x1p-120f;
+}
+
+// Sums that are multiples of one scale, times this, are multiples of another.
+__device__ __forceinline__ float fp8_scale_change(int from_byte, int to_byte) {
+  const int exponent = min(max(127 + from_byte - to_byte, 0), 254);
+  return __uint_as_float(static_cast<std::uint32_t>(exponent) << 23);
+}
+
+// Behind a tile in shared memory, of rows lane / 4 of its accumulators: the scale's byte. Those of rows lane / 4 + 8 are 8 bytes further.
+__device__ __forceinline__ std::uint32_t scale_byte_of_lane(std::uint32_t tile) {
+  return tile + kPreparedTileRows * kPreparedTileColumns + threadIdx.x % kWarp / 4;
 }
 
 // An A fragment from its 8 bytes: for each register in turn, its two numbers.

@@ -18,7 +18,7 @@
 
 namespace gapless {
 
-// Whose weights lie in experts multiplies them by rows of its own choice.
+// Not where there are experts: each multiplies the rows that chose it, and those lie apart.
 template <typename S, int kRows>
 inline constexpr bool kByWarpgroups =
     cuda::kPath.has_warpgroups && !S::kHasExperts && !kXFromMemory<kRows>;
@@ -63,13 +63,11 @@ struct TileScales<PreparedFormat::kFp8> {
 
   template <int kRows>
   __device__ __forceinline__ void change(std::uint32_t tile, GroupSums<kRows>& sums) {
-    const std::uint32_t from =
-        tile + kPreparedTileRows * kPreparedTileColumns + threadIdx.x % kWarp / 4;
+    const std::uint32_t from = scale_byte_of_lane(tile);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int byte = load_shared_byte(from + half * 8);
-      const int exponent = min(max(127 + bytes[half] - byte, 0), 254);
-      multiply<kRows>(sums, half, __uint_as_float(static_cast<std::uint32_t>(exponent) << 23));
+      multiply<kRows>(sums, half, fp8_scale_change(bytes[half], byte));
       bytes[half] = byte;
     }
   }

@@ -131,24 +131,13 @@ __device__ __forceinline__ void wgmma_async(float (&d)[64], const std::uint32_t 
 
 // d += a b, bfloat16 or half precision in, float accumulators; 16 k's, twice as many columns as d has
 // values. Not transposed.
-#define GAPLESS_WGMMA_ADD(TYPE)                                                          \
+#define GAPLESS_WGMMA_8(TYPE)                                                            \
   asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE               \
                " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1, 1, 1, 0;" \
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
                  "+f"(d[6]), "+f"(d[7])                                                  \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-template <bool kHalf>
-__device__ __forceinline__ void wgmma_add(float (&d)[8], const std::uint32_t (&a)[4],
-                                          std::uint64_t b) {
-  if constexpr (kHalf) {
-    GAPLESS_WGMMA_ADD("f16");
-  } else {
-    GAPLESS_WGMMA_ADD("bf16");
-  }
-}
-#undef GAPLESS_WGMMA_ADD
-
-#define GAPLESS_WGMMA_ADD(TYPE)                                                            \
+#define GAPLESS_WGMMA_16(TYPE)                                                             \
   asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                 \
                " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " \
                "{%16, %17, %18, %19}, %20, 1, 1, 1, 0;"                                    \
@@ -156,18 +145,7 @@ __device__ __forceinline__ void wgmma_add(float (&d)[8], const std::uint32_t (&a
                  "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), \
                  "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-template <bool kHalf>
-__device__ __forceinline__ void wgmma_add(float (&d)[16], const std::uint32_t (&a)[4],
-                                          std::uint64_t b) {
-  if constexpr (kHalf) {
-    GAPLESS_WGMMA_ADD("f16");
-  } else {
-    GAPLESS_WGMMA_ADD("bf16");
-  }
-}
-#undef GAPLESS_WGMMA_ADD
-
-#define GAPLESS_WGMMA_ADD(TYPE)                                                                    \
+#define GAPLESS_WGMMA_32(TYPE)                                                                     \
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                         \
                " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
                "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
@@ -179,16 +157,24 @@ __device__ __forceinline__ void wgmma_add(float (&d)[16], const std::uint32_t (&
                  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),     \
                  "+f"(d[30]), "+f"(d[31])                                                          \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-template <bool kHalf>
-__device__ __forceinline__ void wgmma_add(float (&d)[32], const std::uint32_t (&a)[4],
-                                          std::uint64_t b) {
-  if constexpr (kHalf) {
-    GAPLESS_WGMMA_ADD("f16");
-  } else {
-    GAPLESS_WGMMA_ADD("bf16");
+
+#define GAPLESS_WGMMA_ADD(COUNT)                                                          \
+  template <bool kHalf>                                                                   \
+  __device__ __forceinline__ void wgmma_add(float(&d)[COUNT], const std::uint32_t(&a)[4], \
+                                            std::uint64_t b) {                            \
+    if constexpr (kHalf) {                                                                \
+      GAPLESS_WGMMA_##COUNT("f16");                                                       \
+    } else {                                                                              \
+      GAPLESS_WGMMA_##COUNT("bf16");                                                      \
+    }                                                                                     \
   }
-}
+GAPLESS_WGMMA_ADD(8)
+GAPLESS_WGMMA_ADD(16)
+GAPLESS_WGMMA_ADD(32)
 #undef GAPLESS_WGMMA_ADD
+#undef GAPLESS_WGMMA_8
+#undef GAPLESS_WGMMA_16
+#undef GAPLESS_WGMMA_32
 
 // The registers belong to the compiler again, or to products: it moves no use of them past this.
 template <int kCount>
