@@ -7,8 +7,7 @@
 // output's sum runs along k in one order (expert_product.cuh) wherever in a tile its row is. A row's experts are added up
 // by their indices, as where rows are few.
 //
-// Where there are warpgroups they make the products of more rows than decode steps have (grouped_experts.h), the first of them
-// with its gates.
+// Where there are warpgroups they make the products (grouped_experts.h), the first of them with its gates.
 #include <algorithm>
 #include <type_traits>
 
@@ -61,7 +60,7 @@ constexpr int kSortThreads = 1024;  // of one block
 constexpr int kChooseWarps = 4;     // a row each
 
 constexpr bool is_grouped(int num_rows) {
-  return kPath.has_warpgroups && num_rows > kMaxSeats;
+  return kPath.has_warpgroups && num_rows > kMaxFewRows;
 }
 
 // Where the arrays lie in scratch. Logits come first: unless they lie elsewhere, the caller of experts() puts them there.
@@ -112,7 +111,8 @@ __global__ void __launch_bounds__(kChooseWarps* kWarp)
   const int lane = threadIdx.x % kWarp;
   const std::int64_t row = std::int64_t{blockIdx.x} * kChooseWarps + threadIdx.x / kWarp;
   if (row >= num_rows) return;
-  if (permuted != nullptr) permute_row(x + row * dim, dim, permuted + row * permuted_row_columns(dim));
+  if (permuted != nullptr)
+    permute_row(x + row * dim, dim, permuted + row * permuted_row_columns(dim));
   const ExpertChoice own = choose_experts(logits + row * num_experts, num_experts, count);
   int before = 0;
   for (int k = 0; k < count; ++k) {
@@ -433,11 +433,14 @@ Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratc
 }  // namespace
 
 std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
-  // Few rows have more tiles than their share.
-  BumpLayout all, few;
-  Scratch(all, max_rows, sizes);
-  Scratch(few, std::min(max_rows, kMaxSeats), sizes);
-  return std::max(all.peak_bytes(), few.peak_bytes());
+  // Few rows have more tiles than their share, and fewer still have gates and ups.
+  std::size_t bytes = 0;
+  for (const int rows : {max_rows, kMaxSeats, kMaxFewRows}) {
+    BumpLayout layout;
+    Scratch(layout, std::min(max_rows, rows), sizes);
+    bytes = std::max(bytes, layout.peak_bytes());
+  }
+  return bytes;
 }
 
 Status experts(Stream& stream, const ExpertsParams& params) {

@@ -10,8 +10,6 @@
 //
 // Sums are those of expert_product.cuh: mma.sync and wgmma give the same bits, and x lies in the order in which mma.sync
 // meets its columns (permuted_columns.cuh).
-#include "kernels/cuda/grouped_experts.h"
-
 #include <algorithm>
 #include <cstring>
 
@@ -24,6 +22,7 @@
 #include "kernels/cuda/device/permuted_columns.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/wide_wgmma.cuh"
+#include "kernels/cuda/grouped_experts.h"
 #include "kernels/cuda/launch.h"
 
 namespace gapless::cuda {
