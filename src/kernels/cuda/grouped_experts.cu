@@ -135,20 +135,11 @@ __device__ __forceinline__ void copy_items(const GroupedProduct& p, GroupedRing<
   constexpr int kStep = kCopyThreads / kPieces, kTurns = kWeightRows / kStep;
   static_assert(kStep % 16 == 0);
   constexpr int kOutputStep = kGates ? kStep / 2 : kStep;
-  // Stages on their way. The others are there, so that who multiplies need not wait for who copies.
-  constexpr int kAhead = (Layout::kStages + 1) / 2;
   const int thread = static_cast<int>(threadIdx.x) - kComputeWarps * kWarp;
   const int columns = item_columns<kGates>(p.out);
   const std::int64_t row_bytes = std::int64_t{2} * p.in;
   const int in_bytes = p.in * Weights::kElementBytes;
-  RingPlace<Weights> place, oldest;
-  int on_their_way = 0;
-  const auto announce = [&] {  // the oldest, which has come
-    publish_shared_to_engines();
-    __syncwarp();
-    if (thread % kWarp == 0) arrive(ring.full(oldest.stage));
-    oldest.advance();
-  };
+  RingPlace<Weights> place;
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
     const int item_column = item % columns;
@@ -188,16 +179,14 @@ __device__ __forceinline__ void copy_items(const GroupedProduct& p, GroupedRing<
                       valid ? from : p.weights, valid);
         from += kOutputStep * row_bytes;
       }
-      commit_async_copies();
+      tie_async_copies(ring.full(place.stage));
+      __syncwarp();
+      if (thread % kWarp == 0) arrive(ring.full(place.stage));
       place.advance();
-      if (++on_their_way <= kAhead) continue;
-      wait_async_copies<kAhead>();
-      announce();
-      --on_their_way;
     }
   }
+  commit_async_copies();
   wait_async_copies<0>();
-  for (; on_their_way > 0; --on_their_way) announce();
 }
 
 // What a warpgroup's thread does with its sums: two rows of the matrix (lane / 4 and + 8 of its warp's 16) by two rows of x
@@ -259,6 +248,8 @@ __device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRi
   float totals[kRows / 2] = {}, sums[kRows / 2] = {};
   for (SliceWalk piece{p.in}; !piece.is_done(); piece.advance()) {
     wait_barrier(ring.full(place.stage), place.turn);
+    // Here, and not where the copies are made: there a fence waits for all copies on their way.
+    publish_shared_to_engines();
     const std::uint32_t weights = ring.weights(place.stage);
     const auto read = [&](int row, int step) {
       const int byte = (step * kStepColumns + lane % 4 * kVector) * Weights::kElementBytes;
