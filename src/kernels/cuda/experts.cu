@@ -121,6 +121,43 @@ __global__ void __launch_bounds__(kChooseWarps* kWarp)
   if (lane < count) chosen[row * count + before] = own;
 }
 
+// The sum of the values of the lanes before this one, which all of them come to.
+__device__ __forceinline__ int sum_before(int value, int& all) {
+  const int lane = threadIdx.x % kWarp;
+  int sum = value;
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int other = __shfl_up_sync(kFullWarp, sum, offset);
+    sum += lane >= offset ? other : 0;
+  }
+  all = __shfl_sync(kFullWarp, sum, kWarp - 1);
+  return sum - value;
+}
+
+// One warp: tiles from how many pairs each expert has, which become the places of their first ones.
+__device__ __forceinline__ void make_tiles(const Scratch& s, int num_experts, int* counts) {
+  int first = 0, num_tiles = 0;
+  for (int base = 0; base < num_experts; base += kWarp) {
+    const int e = base + static_cast<int>(threadIdx.x);
+    const int count = e < num_experts ? counts[e] : 0;
+    // Tiles of nearly equal size.
+    const int wanted = (count + s.tile_rows - 1) / s.tile_rows;
+    const int rows = wanted > 0 ? (count + wanted - 1) / wanted : 0;
+    // Equal parts may need fewer tiles than full ones.
+    const int own = rows > 0 ? (count + rows - 1) / rows : 0;
+    int all_pairs, all_tiles;
+    const int own_first = first + sum_before(count, all_pairs);
+    const int tile = num_tiles + sum_before(own, all_tiles);
+    for (int i = 0; i < own; ++i) {
+      s.tiles[tile + i] = {e, own_first + i * rows, min(rows, count - i * rows)};
+    }
+    if (e < num_experts) counts[e] = own_first;
+    first += all_pairs;
+    num_tiles += all_tiles;
+  }
+  if (threadIdx.x == 0) *s.num_tiles = num_tiles;
+}
+
 // One block.
 __global__ void __launch_bounds__(kSortThreads)
     sort_kernel(Scratch s, int num_pairs, int num_experts) {
@@ -133,21 +170,7 @@ __global__ void __launch_bounds__(kSortThreads)
     atomicAdd(&next[s.chosen[pair].expert], 1);
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    int first = 0, num_tiles = 0;
-    for (int e = 0; e < num_experts; ++e) {
-      const int count = next[e];
-      // Tiles of nearly equal size.
-      const int wanted = (count + s.tile_rows - 1) / s.tile_rows;
-      const int rows = wanted > 0 ? (count + wanted - 1) / wanted : 0;
-      for (int at = 0; at < count; at += rows) {
-        s.tiles[num_tiles++] = {e, first + at, min(rows, count - at)};
-      }
-      next[e] = first;
-      first += count;
-    }
-    *s.num_tiles = num_tiles;
-  }
+  if (threadIdx.x < kWarp) make_tiles(s, num_experts, next);
   __syncthreads();
   for (int pair = threadIdx.x; pair < num_pairs; pair += kSortThreads) {
     const int place = atomicAdd(&next[s.chosen[pair].expert], 1);
