@@ -385,7 +385,9 @@ Status product(Stream& stream, const LinearWeights& weights, const ProductParams
                                            : launch_product<SquareProduct>(stream, p, s.max_tiles);
 }
 
-Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Scratch& s) {
+// A template, so that it is compiled where it is called: on other paths its kernels do not exist.
+template <typename S>
+Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const S& s) {
   GroupedProduct up = {.x = s.x,
                        .x_stride = s.x_stride,
                        .order = s.order,
