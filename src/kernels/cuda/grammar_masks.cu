@@ -19,6 +19,7 @@
 // delay the sampling, and besides keep it from reading weights ahead.
 #include <algorithm>
 
+#include "base/keep_loop.h"
 #include "grammar/state_loops.h"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
@@ -71,6 +72,7 @@ constexpr int kRowWords = sizeof(GrammarRow) / 4;
 static_assert(sizeof(GrammarRow) % 4 == 0);
 
 __device__ void copy_row(std::uint32_t* to, const std::uint32_t* from) {
+  GAPLESS_KEEP_LOOP
   for (int i = threadIdx.x; i < kRowWords; i += kThreads) to[i] = from[i];
 }
 
@@ -203,9 +205,11 @@ __device__ Found find_way(const GrammarMasksParams& p, const GrammarTables& gram
   }
   if (first <= row.depth && !share.counts.contains(row.frames[first].count)) difference = 1;
   const GrammarMaskEntry& entry = entry_of(p, set);
+  GAPLESS_KEEP_LOOP
   for (int i = first + WayShare::kWords * kWayThreads; i < num_words; i += kWayThreads) {
     difference |= __ldcg(&entry.place[i]) ^ place_word(row, i);
   }
+  GAPLESS_KEEP_LOOP
   for (int depth = first + kWayThreads; depth <= row.depth; depth += kWayThreads) {
     if (!load_interval(entry.counts[depth]).contains(row.frames[depth].count)) difference = 1;
   }
@@ -281,6 +285,7 @@ __device__ int set_of(const GrammarMasksParams& p, const GrammarTables& grammar,
   if (threadIdx.x == 0) sum = static_cast<unsigned>(grammar.id);
   __syncthreads();
   unsigned mine = 0;
+  GAPLESS_KEEP_LOOP
   for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
     mine += hash_of_word(place_word(row, i), i);
   }
@@ -337,6 +342,7 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   if (place.state == kDeadGrammarState) {
     tell_found(p);
     keep_place();
+    GAPLESS_KEEP_LOOP
     for (int w = threadIdx.x; w < p.mask_stride; w += kThreads) mask[w] = 0;
     return;
   }
@@ -394,6 +400,7 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   if (find_way(p, grammar, row, set, share).way < 0) {
     const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
     GrammarMaskEntry& entry = p.cache.entries[at];
+    GAPLESS_KEEP_LOOP
     for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
       entry.place[i] = place_word(row, i);
     }
@@ -620,6 +627,7 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& 
     // Where they are too many nobody reads the list.
     if (first_bounded + notes.num_bounded <= kMaxBoundedTokens) {
       BoundedToken* const to = p.bounded + k * kMaxBoundedTokens + first_bounded;
+      GAPLESS_KEEP_LOOP
       for (int n = threadIdx.x; n < notes.num_bounded; n += kThreads) to[n] = notes.bounded[n];
     }
   }
