@@ -1,5 +1,5 @@
-// GAPLESS_KEEP_LOOP, in front of a loop: a CUDA kernel keeps it as it is written. A kernel that runs once in a step meets most of its
-// code for the first time, and to fetch an instruction takes longer than to run the turn of a loop whose instructions are there.
+// GAPLESS_KEEP_LOOP, in front of a loop: a CUDA kernel keeps it as it is written, where unrolling would only make the kernel larger.
+// The walk of a grammar has two thirds of the instructions that it has without it.
 #pragma once
 
 #ifdef __CUDA_ARCH__

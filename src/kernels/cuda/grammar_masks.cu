@@ -40,9 +40,10 @@ constexpr int kPartTokens = kPartWords * 32;
 constexpr int kWordsPerWarp = kPartWords / kWarps;
 // Tokens that need the grammar's tables are walked when there are so many, so that all threads have one.
 constexpr int kMaxAway = 4 * kPartTokens;
-// With so many blocks on each of an H200's 132 multiprocessors walkers and the finders of 64 rows are there at once.
-constexpr int kBlocksPerMultiprocessor = 4;
-constexpr int kMaxWalkers = 400;
+// With so many blocks on each of an H200's 132 multiprocessors walkers and the finders of 64 rows are there at once, and a thread has
+// registers enough: what does not fit into them goes to memory, from all threads of all walkers at once.
+constexpr int kBlocksPerMultiprocessor = 2;
+constexpr int kMaxWalkers = 200;
 // Frames that a trial keeps in its thread's own memory. A token that closes or opens more is tried again by its warp, with room
 // for all.
 constexpr int kOwnFrames = 4;
@@ -496,11 +497,15 @@ __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& gram
                           std::uint32_t* mask, Notes& notes, WalkInterval& same) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  GrammarSearch& search = p.searches[k];
-  OwnProbe probe;
-  probe.begin(place, search.counts);
   const int share = (notes.num_away + kWarps - 1) / kWarps;
   const int end = min((warp + 1) * share, notes.num_away);
+  // Most warps have none. Of the others' probes nothing is written that is not used: what all threads of all walkers write into their
+  // own memory is tens of megabytes, which the next forward finds in its way.
+  if (warp * share >= end) return;
+  GrammarSearch& search = p.searches[k];
+  __align__(16) unsigned char raw_probe[sizeof(OwnProbe)];
+  OwnProbe& probe = reinterpret_cast<OwnProbe&>(raw_probe);
+  probe.begin(place, search.counts);
   for (int at = warp * share; at < end; at += kWarp) {
     const bool is_one = at + lane < end;
     const int token = notes.away[is_one ? at + lane : 0];
