@@ -70,9 +70,9 @@ StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& opti
                     {.weights = options.weights,
                      .kv_cache = options.kv_cache,
                      .compute = options.compute,
-                     .max_rows = options.max_rows,
                      .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
                      .kv_cache_sized_to_machine = true,
+                     .max_rows = options.max_rows,
                      .max_context = options.max_context,
                      .adjust_limits = nullptr});
 }
