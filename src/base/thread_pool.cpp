@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/look_for.h"
+#include "base/num_cores.h"
 
 namespace gapless {
 namespace {
@@ -15,7 +16,7 @@ constexpr int kLooksBeforeSleep = 2000;
 constexpr int kLooksWhenAnnounced = 10'000;
 
 int shared_pool_threads() {
-  int count = static_cast<int>(std::thread::hardware_concurrency());
+  int count = num_usable_cores();
   if (const char* const wanted = std::getenv("GAPLESS_CPU_THREADS")) {
     if (const int parsed = std::atoi(wanted); parsed > 0) count = parsed;
   }
