@@ -22,12 +22,15 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // One per process: as many threads as the machine has cores, or GAPLESS_CPU_THREADS (1 to
+  // One per process: as many threads as the process may use cores, or GAPLESS_CPU_THREADS (1 to
   // kMaxThreads). Started at the first use.
   static ThreadPool& shared();
   static constexpr int kMaxThreads = 256;
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // A loop is about to come: the threads wait awake for it, for a bounded time. Any thread.
+  void announce();
 
   // Begins task(i) once for every i in [0, num_tasks), in order, and returns when all are done. A
   // task may wait for an earlier one. Any thread, but not from inside a task.
@@ -58,6 +61,7 @@ class ThreadPool {
   Loop loop_ GAPLESS_GUARDED_BY(mutex_);
   bool loop_open_ GAPLESS_GUARDED_BY(mutex_) = false;  // workers may still join
   bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
+  std::uint64_t num_announced_ GAPLESS_GUARDED_BY(mutex_) = 0;
   std::atomic<int> num_joined_{0};           // written under mutex_
   std::atomic<std::uint64_t> num_loops_{0};  // written under mutex_
   std::atomic<std::int64_t> next_task_{0};

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/num_cores.h"
 #include "base/thread_priority.h"
 #include "engine/promise_sink.h"
 #include "skill/tool_use.h"
@@ -82,7 +83,7 @@ Status Engine::start_threads() {
   loop_->start();
   int num_threads = options_.num_preprocess_threads;
   if (num_threads == 0) {
-    num_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
+    num_threads = std::clamp(num_usable_cores() / 2, 2, 8);
   }
   for (int i = 0; i < num_threads; ++i) {
     preprocess_threads_.emplace_back([this] { decode_jobs(); });
@@ -332,7 +333,10 @@ void Engine::begin_job(Job& job) {
     constrain_prompt = [&](PreparedPrompt& prompt) { return constrain(job, prompt); };
   }
   StatusOr<Preprocessor::Begun> begun = preprocessor_->begin(
-      job.request, static_cast<int>(job.choices.size()), job.stages, constrain_prompt);
+      job.request, static_cast<int>(job.choices.size()), job.stages, constrain_prompt, [this] {
+        // The CPU device needs every core for the model.
+        if (model_->device->kind() != DeviceKind::kCpu) decoding_.announce();
+      });
   if (!begun.ok()) return fail_job(job, begun.status());
   job.prompts = std::move(begun->prompts);
   if (begun->decode_bytes == 0) return submit_job(job);
