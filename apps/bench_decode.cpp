@@ -172,6 +172,7 @@ Status run_decode(const DecodeBenchOptions& options) {
                       {{"benchmark", "decode"},
                        {"depth", options.depth},
                        {"shared_image", options.workload.shared_image},
+                       {"random_tokens", options.workload.random_tokens},
                        {"spread", "p10 and p90 of the steps; step = forward and sampling"},
                        {"points", points},
                        {"zombie_tax_of_answers_of", mean_tokens},

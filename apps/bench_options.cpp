@@ -55,6 +55,10 @@ void add_workload_options(CLI::App& command, Workload& workload) {
       "--shared-image", workload.shared_image,
       "All streams ask about one picture, so that their rows read the same pages of its "
       "prefix; otherwise each has its own");
+  command.add_flag(
+      "--random-tokens", workload.random_tokens,
+      "Tokens of prompts and answers are drawn evenly from the vocabulary, each row's apart, so "
+      "that rows choose experts of their own; otherwise answers are greedy");
   command.add_option("--seed", workload.seed, "Of the answers' lengths")->capture_default_str();
 }
 

@@ -36,7 +36,7 @@ void add_result_options(CLI::App& command, std::string& json, std::string& commi
 
 void add_bench_options(CLI::App& command, BenchOptions& options);
 
-// --context, --tokens, --fixed-lengths, --no-image, --shared-image, --seed
+// --context, --tokens, --fixed-lengths, --no-image, --shared-image, --random-tokens, --seed
 void add_workload_options(CLI::App& command, Workload& workload);
 
 // The model gets seats for so many rows, where they are more than a GPU has by default.
