@@ -231,8 +231,13 @@ class Computation {
   __device__ void attend(int l) {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
     if constexpr (S::kIsSequential) {
+      using Layout = DecoderLayout<S>;
+      // Units of a part stay in the ring until the last is there, and one may not begin where another's end is too near.
+      static_assert((Layout::kRingBytes != 0 ? Layout::kRingBytes : Layout::kSmallestRingBytes) -
+                        kXRingBytes<S, kRows> >=
+                    (kMaxUnitsOfPart + 1) * UnitShape<S, CacheElement>::kBytes);
       attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
-                                     stage_, block_.reduce_buffer);
+                                     stage_, block_.reduce_buffer, block_.small.arrived);
     } else {
       attend_to_units<S, CacheElement, kRows>(p_, l, p_.layers[l], qkv_of<S>(p_, l),
                                               block_.small.rows, block_.ring, stage_);
