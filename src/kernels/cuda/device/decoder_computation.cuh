@@ -157,7 +157,7 @@ class Computation {
 
   __device__ const Bf16* normalised(Matrix matrix, int l) const {
     if constexpr (S::kIsSequential) {
-      if (matrix == Matrix::kInner) return ff_norm_of<kFormat, kRows>(p_, l).data();
+      if (is_inner(matrix)) return ff_norm_of<kFormat, kRows>(p_, l).data();
     }
     return norm_of<S, kFormat, kRows>(p_, l).data();
   }
@@ -202,8 +202,8 @@ class Computation {
                       }
                     }
                     if constexpr (S::kIsSequential && Sums::kAtOnce == 1) {
-                      if (matrix == Matrix::kInner) added[0] = gate_with_neighbour(added[0]);
-                      if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
+                      if (is_inner(matrix)) added[0] = gate_with_neighbour(added[0]);
+                      if (is_inner(matrix) && tile_row % 2 != 0) return;
                     }
                     if (row >= p_.num_rows) return;
                     store_product<S, kFormat, kRows>(
