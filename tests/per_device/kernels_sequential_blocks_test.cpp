@@ -95,6 +95,20 @@ TEST_P(SequentialBlocksTest, LongContexts) {
   check(make_problem(shape, {2048, 7000, -1, 1055, 1056, 2079, 2080, 4095, 4096, 33}), {1, 7});
 }
 
+// Their units are merged into parts, in blocks that depend on the number of rows.
+TEST_P(SequentialBlocksTest, LongContextsHaveTheSameBitsInAnyBatch) {
+  Shape shape = llama(4, 1, 128, 128);
+  shape.max_context = 8192, shape.vocab = 16, shape.num_blocks = 1;
+  std::vector<int> cached;
+  for (int row = 0; row < 36; ++row) cached.push_back(row * 2711 % 8191);
+  const Problem p = make_problem(shape, cached);
+  const Result all = run_device(p, 0, 36);
+  for (const int count : {1, 8, 16, 32}) {
+    expect_same_rows(p, run_device(p, 0, count), all, 0, count);
+    expect_same_rows(p, run_device(p, 36 - count, count), all, 36 - count, count);
+  }
+}
+
 TEST_P(SequentialBlocksTest, ManyKeys) {
   Shape shape = llama(8, 4, 256, 128);
   shape.vocab = 16;

@@ -8,6 +8,10 @@
 // run = the units of one row, or of one set, group by group, in the order of the sequence. Each block takes an equal share of the
 // sets' units, and then an equal share of the rows': a set's cost a warp more time.
 //
+// part = what a block leaves of a row and group for those who combine it: a unit's, or of grouped queries, where rows are long, that of
+// several units that follow each other, so that there is less to write and to read. A part begins at a multiple of its size, and lies
+// in one block. How many units it has depends on the row's length alone, so a row's bits do not depend on the others'.
+//
 // Host and device, so that it is tested without a GPU.
 #pragma once
 
@@ -24,12 +28,19 @@ namespace gapless {
 // Run i is of the set whose first row is i, run kMaxLaunchRows + i of row i alone.
 inline constexpr int kMaxRuns = 2 * kMaxLaunchRows;
 
+inline constexpr int kMaxUnitsOfPart = 4;
+// Of a row with so many units in each group.
+GAPLESS_HOST_DEVICE constexpr int units_of_part(int units) {
+  return units <= 16 ? 1 : units <= 32 ? 2 : kMaxUnitsOfPart;
+}
+
 // What a launch says of them.
 struct AttentionStep {
   const AttentionSequence* sequences;  // [num_rows]
   const SharedPrefix* prefixes;        // [num_rows]; nullptr: no row shares anything
   int num_rows;
-  int num_groups;  // of heads
+  int num_groups;             // of heads
+  bool merges_units = false;  // into parts; then no row shares anything
 };
 
 // Of all rows, in shared memory.
@@ -57,6 +68,13 @@ struct AttentionRows {
   GAPLESS_HOST_DEVICE int units(int row) const {
     constexpr int kKeys = kPages * kPageTokens;
     return (num_keys[row] + kKeys - 1) / kKeys;
+  }
+
+  // The same of parts, where units are merged.
+  template <int kPages>
+  GAPLESS_HOST_DEVICE int parts(int row) const {
+    const int all = units<kPages>(row), merged = units_of_part(all);
+    return (all + merged - 1) / merged;
   }
 
   // By all lanes of a warp together, or by one thread (OneLane). Only full units are shared: to a page of a unit that is not,
@@ -100,17 +118,36 @@ struct AttentionRows {
       if (exists) first_unit[kMaxLaunchRows + row] = first;
       before += lanes.sum(left * step.num_groups);
     }
+    // Who has one unit more has it of the sets' from one end of the grid, of the rows' from the other.
+    const TileRange share = equal_share(before - of_sets, block, num_blocks);
+    TileRange of_rows = {of_sets + share.begin, of_sets + share.end};
     if (lanes.index() == 0) {
       first_unit[kMaxLaunchRows + step.num_rows] = before;
-      // Who has one unit more has it of the sets' from one end of the grid, of the rows' from the other.
       own_shared = equal_share(of_sets, num_blocks - 1 - block, num_blocks);
-      const TileRange share = equal_share(before - of_sets, block, num_blocks);
-      own = {of_sets + share.begin, of_sets + share.end};
     }
+    lanes.sync();
+    if (step.merges_units) {
+      of_rows.begin -= units_before_in_part<kPages>(of_rows.begin, step.num_rows, lanes);
+      of_rows.end -= units_before_in_part<kPages>(of_rows.end, step.num_rows, lanes);
+    }
+    if (lanes.index() == 0) own = of_rows;
     lanes.sync();
   }
 
  private:
+  // How many units of its part come before a unit of a row.
+  template <int kPages, typename Lanes>
+  GAPLESS_HOST_DEVICE int units_before_in_part(int unit, int num_rows, const Lanes& lanes) const {
+    int before = 0;
+    for (int row = lanes.index(); row < num_rows; row += lanes.count()) {
+      const int first = first_unit[kMaxLaunchRows + row];
+      if (unit < first || unit >= first_unit[kMaxLaunchRows + row + 1]) continue;
+      const int all = units<kPages>(row);
+      before = (unit - first) % all % units_of_part(all);
+    }
+    return lanes.sum(before);
+  }
+
   // What all rows of a set have in common.
   GAPLESS_HOST_DEVICE void share_least(int first) {
     const int size = num_members[first];

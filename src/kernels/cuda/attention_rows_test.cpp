@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <random>
 #include <set>
 #include <tuple>
@@ -164,6 +166,57 @@ TEST(AttentionRowsTest, BlocksHaveEqualShares) {
     // Without sets the rows' units are divided as if there were no such thing.
     if (shared.back() == 0 && shared.front() == 0) {
       EXPECT_EQ(all, own);
+    }
+  }
+}
+
+// Their lengths are in tokens that are cached.
+std::vector<TestRow> long_rows() {
+  return {{8000}, {2100}, {-1}, {511}, {512}, {1023}, {1024}, {2047}, {2048}, {3000}, {33}, {0}};
+}
+
+TEST(AttentionRowsTest, PartsLieInOneBlockAndBeginAtMultiplesOfTheirSize) {
+  constexpr int kPages = 2, kKeys = kPages * kPageTokens;
+  const TestStep step(long_rows());
+  for (const int num_blocks : {1, 7, 132}) {
+    std::map<std::tuple<int, int, int>, std::set<int>> blocks_of_part;
+    std::multiset<Keys> seen;
+    int before = 0;
+    for (int block = 0; block < num_blocks; ++block) {
+      AttentionRows rows;
+      rows.load<kPages>(step.merging(kGroups), block, num_blocks, OneLane());
+      EXPECT_EQ(rows.own.begin, before);
+      before = rows.own.end;
+      AttentionUnit<kPages> unit;
+      for (int i = rows.own.begin; i < rows.own.end; ++i) {
+        unit.find_own(rows, i);
+        const int merged = units_of_part(rows.units<kPages>(unit.row()));
+        const int part = unit.first_key / kKeys / merged;
+        EXPECT_LT(part, rows.parts<kPages>(unit.row()));
+        blocks_of_part[{unit.row(), unit.heads, part}].insert(block);
+        seen.emplace(unit.row(), unit.heads, unit.first_key);
+      }
+    }
+    std::size_t units = 0;
+    for (const AttentionSequence& sequence : step.sequences) {
+      if (sequence.num_tokens > 0) {
+        units += static_cast<std::size_t>(kGroups * (sequence.num_cached / kKeys + 1));
+      }
+    }
+    EXPECT_EQ(seen.size(), units);
+    EXPECT_EQ(std::set<Keys>(seen.begin(), seen.end()).size(), units);
+    for (const auto& [part, blocks] : blocks_of_part) EXPECT_EQ(blocks.size(), 1U);
+  }
+}
+
+TEST(AttentionRowsTest, SharesOfPartsAreNearlyEqual) {
+  for (const std::vector<TestRow>& rows : {long_rows(), std::vector<TestRow>(32, {4351})}) {
+    const TestStep step(rows);
+    for (int block = 0; block < 132; ++block) {
+      AttentionRows merged;
+      merged.load<2>(step.merging(8), block, 132, OneLane());
+      const AttentionRows equal = step.rows_of<2>(8, block, 132);
+      EXPECT_LT(std::abs(merged.own.size() - equal.own.size()), kMaxUnitsOfPart);
     }
   }
 }

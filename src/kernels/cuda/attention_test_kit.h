@@ -61,6 +61,12 @@ struct TestStep {
             .num_rows = static_cast<int>(sequences.size()),
             .num_groups = num_groups};
   }
+  // Where units are merged, and nothing is shared.
+  AttentionStep merging(int num_groups) const {
+    AttentionStep step = of(num_groups);
+    step.prefixes = nullptr, step.merges_units = true;
+    return step;
+  }
 
   // As a block has them.
   template <int kPages>

@@ -88,7 +88,7 @@ TEST(DecoderScheduleTest, WhatAllWaitForIsCounted) {
 // The feed-forward's sums have a place of their own: those of the attention are read until its norm is there.
 TEST(DecoderScheduleTest, ASequentialLayerHasTwoSums) {
   DecoderSchedule schedule = SequentialDecoder::kSchedule;
-  schedule.layer[6].writes = schedule.layer[7].reads[0] = Value::kSums;
+  schedule.layer[7].writes = schedule.layer[8].reads[0] = Value::kSums;
   expect_fault(schedule, "a value has two writers in a layer");
 }
 
@@ -96,7 +96,7 @@ TEST(DecoderScheduleTest, AnnouncersFitTheirPhase) {
   expect_fault(with_rule(Value::kNorm, Announcement::kActivation, Announcers::kEveryBlock),
                "norms, and only they, are counted by blocks with a row");
   expect_fault(with_rule(Value::kSums, Announcement::kItself, Announcers::kBlocksWithTiles),
-               "two values are counted by blocks with tiles");
+               "only a product is counted by blocks with tiles");
   DecoderSchedule sums_by_tiles = parallel();
   std::swap(sums_by_tiles.values[index_of(Value::kInner)].announcers,
             sums_by_tiles.values[index_of(Value::kSums)].announcers);
@@ -143,7 +143,8 @@ DecoderSizes sizes_of(const Config& c) {
   }
   if (!S::kIsSequential) return {c.dim, 3 * c.dim, c.dim, c.ff_dim, c.ff_dim, c.vocab};
   // Two query heads to a key head.
-  return {c.dim, 4 * c.dim, 2 * c.dim, 2 * c.ff_dim, c.ff_dim, c.vocab};
+  return {
+      c.dim, 4 * c.dim, 2 * c.dim, 2 * c.ff_dim, c.ff_dim, c.vocab, first_part_of_inner(c.ff_dim)};
 }
 
 // What a warp does next: `may` it, and then `act`.
@@ -686,6 +687,29 @@ TEST(DecoderScheduleTest, ChunksComeTurnByTurn) {
     std::ranges::sort(chunks);
     for (int chunk = 0; chunk < size; ++chunk) sorted.push_back(chunk);
     EXPECT_EQ(chunks, sorted);
+  }
+}
+
+// A feed-forward's first product is two, and nobody has more of both than an equal share.
+TEST(DecoderScheduleTest, BothPartsOfTheFeedForwardAreAnEqualShare) {
+  for (const int ff_dim : {14336, 12288, 9728}) {
+    const DecoderSizes sizes{.dim = 4096,
+                             .qkv_width = 6144,
+                             .q_width = 4096,
+                             .up_width = 2 * ff_dim,
+                             .ff_dim = ff_dim,
+                             .vocab = 16,
+                             .first_ff_dim = first_part_of_inner(ff_dim)};
+    const int all = 2 * ff_dim / kPreparedTileRows;
+    for (int block = 0; block < 132; ++block) {
+      TileShares own;
+      own.divide(sizes, block, 132);
+      const int first = own.of[static_cast<int>(Matrix::kInner)].size();
+      const int rest = own.of[static_cast<int>(Matrix::kInnerRest)].size();
+      EXPECT_GE(first, 2 * rest) << ff_dim;
+      EXPECT_GE(rest, 1) << ff_dim;
+      EXPECT_LE(first + rest, (all + 131) / 132) << ff_dim;
+    }
   }
 }
 

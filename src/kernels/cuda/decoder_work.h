@@ -64,6 +64,24 @@ struct DecoderSizes {
   int up_width;  // what the feed-forward's first product makes: ff_dim, and as much again for a gate
   int ff_dim;
   int vocab;
+  int first_ff_dim = 0;  // of ff_dim, what Matrix::kInner makes; 0: all
+};
+
+// Of so much that the feed-forward's first product makes, what is made first where that is two products: about three quarters, so that
+// it has been announced when the rest is made, and the rest when the next product is through with it.
+GAPLESS_HOST_DEVICE constexpr int first_part_of_inner(int ff_dim) {
+  const int chunks = ff_dim / kPreparedTileColumns;
+  return (chunks + 1) * 3 / 4 * kPreparedTileColumns;
+}
+
+// Tiles of a matrix that makes the feed-forward's first product, and how many of them kInner makes.
+struct InnerTiles {
+  int all, first;
+  GAPLESS_HOST_DEVICE explicit InnerTiles(const DecoderSizes& sizes)
+      : all(sizes.up_width / kPreparedTileRows),
+        first(sizes.first_ff_dim == 0
+                  ? all
+                  : sizes.first_ff_dim / kPreparedTileRows * (sizes.up_width / sizes.ff_dim)) {}
 };
 
 // Whether all units of a model have even numbers of chunks.
@@ -80,12 +98,21 @@ struct TileShares {
 
   GAPLESS_HOST_DEVICE void divide(const DecoderSizes& sizes, int block, int num_blocks) {
     const int qkv = sizes.qkv_width / kPreparedTileRows;
-    const int inner = sizes.up_width / kPreparedTileRows;
+    const InnerTiles inner(sizes);
     const int head = (sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows;
     // Who has one tile more of qkv has it from one end of the grid, of fc1 from the other.
-    const TileRange inner_share = equal_share(inner, num_blocks - 1 - block, num_blocks);
+    const int from_end = num_blocks - 1 - block, rest = inner.all - inner.first;
+    const TileRange first = equal_share(inner.first, from_end, num_blocks);
+    TileRange second = equal_share(rest, from_end, num_blocks);
+    // Together an equal share, where everyone has some of both all the same.
+    if (inner.first >= num_blocks && rest >= 2 * num_blocks) {
+      const TileRange both = equal_share(inner.all, from_end, num_blocks);
+      second = {both.begin - first.begin, both.end - first.end};
+    }
     of[static_cast<int>(Matrix::kQkv)] = equal_share(qkv, block, num_blocks);
-    of[static_cast<int>(Matrix::kInner)] = {qkv + inner_share.begin, qkv + inner_share.end};
+    of[static_cast<int>(Matrix::kInner)] = {qkv + first.begin, qkv + first.end};
+    of[static_cast<int>(Matrix::kInnerRest)] = {qkv + inner.first + second.begin,
+                                                qkv + inner.first + second.end};
     of[static_cast<int>(Matrix::kHead)] = equal_share(head, block, num_blocks);
   }
 
@@ -106,12 +133,15 @@ class DecoderWork {
         block_(block),
         num_blocks_(num_blocks),
         qkv_tiles_(sizes.qkv_width / kPreparedTileRows),
-        inner_tiles_(sizes.up_width / kPreparedTileRows),
+        inner_tiles_(InnerTiles(sizes).all),
+        first_inner_tiles_(InnerTiles(sizes).first),
         head_tiles_((sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows),
         output_tiles_(sizes.dim / kPreparedTileRows),
         dim_chunks_(sizes.dim / kPreparedTileColumns),
         attention_chunks_(sizes.q_width / kPreparedTileColumns),
-        inner_chunks_(sizes.ff_dim / kPreparedTileColumns) {}
+        inner_chunks_(sizes.ff_dim / kPreparedTileColumns),
+        first_inner_chunks_((sizes.first_ff_dim == 0 ? sizes.ff_dim : sizes.first_ff_dim) /
+                            kPreparedTileColumns) {}
 
   // Tiles of the prepared matrix that a product's tiles are part of: [qkv | fc1], [proj | fc2] or
   // the head.
@@ -127,9 +157,10 @@ class DecoderWork {
   }
   // How many blocks have any.
   GAPLESS_HOST_DEVICE unsigned blocks_with_tiles(Matrix matrix) const {
-    const int all = matrix == Matrix::kQkv     ? qkv_tiles_
-                    : matrix == Matrix::kInner ? inner_tiles_
-                                               : head_tiles_;
+    const int all = matrix == Matrix::kQkv         ? qkv_tiles_
+                    : matrix == Matrix::kInner     ? first_inner_tiles_
+                    : matrix == Matrix::kInnerRest ? inner_tiles_ - first_inner_tiles_
+                                                   : head_tiles_;
     return static_cast<unsigned>(all < num_blocks_ ? all : num_blocks_);
   }
 
@@ -166,8 +197,13 @@ class DecoderWork {
       case Value::kAttention:
         return chunk_share(rank_of(unit), attention_chunks_);
       case Value::kInner: {
-        const ChunkRange range = chunk_share(rank_of(unit), inner_chunks_);
+        const ChunkRange range = chunk_share(rank_of(unit), first_inner_chunks_);
         return {attention_chunks_ + range.begin, attention_chunks_ + range.end};
+      }
+      case Value::kInnerRest: {
+        const int before = attention_chunks_ + first_inner_chunks_;
+        const ChunkRange range = chunk_share(rank_of(unit), inner_chunks_ - first_inner_chunks_);
+        return {before + range.begin, before + range.end};
       }
       default:
         return {0, 0};
@@ -179,14 +215,18 @@ class DecoderWork {
   GAPLESS_HOST_DEVICE bool counts(int num_rows) const {
     using Of = ScheduleOf<S>;
     if constexpr (Of::in(Of::kByRow, kValue)) return block_ < num_rows;
-    if constexpr (Of::in(Of::kByTiles, kValue)) return tiles(Of::kCountedMatrix).size() > 0;
+    if constexpr (Of::in(Of::kByTiles, kValue)) {
+      return tiles(Of::template kMatrixOf<kValue>).size() > 0;
+    }
     return true;
   }
   template <typename S, Value kValue>
   GAPLESS_HOST_DEVICE unsigned counting_blocks(int num_rows) const {
     using Of = ScheduleOf<S>;
     if constexpr (Of::in(Of::kByRow, kValue)) return static_cast<unsigned>(num_rows);
-    if constexpr (Of::in(Of::kByTiles, kValue)) return blocks_with_tiles(Of::kCountedMatrix);
+    if constexpr (Of::in(Of::kByTiles, kValue)) {
+      return blocks_with_tiles(Of::template kMatrixOf<kValue>);
+    }
     return static_cast<unsigned>(num_blocks_);
   }
 
@@ -204,8 +244,8 @@ class DecoderWork {
 
   const TileShares& shares_;
   int block_, num_blocks_;
-  int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_;
-  int dim_chunks_, attention_chunks_, inner_chunks_;
+  int qkv_tiles_, inner_tiles_, first_inner_tiles_, head_tiles_, output_tiles_;
+  int dim_chunks_, attention_chunks_, inner_chunks_, first_inner_chunks_;
 };
 
 }  // namespace gapless

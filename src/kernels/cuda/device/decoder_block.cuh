@@ -54,6 +54,7 @@ struct DecoderSmall {
   TileShares shares;
   float norm[kWarp];
   AttentionRows rows;
+  std::uint32_t arrived[kRingStages];  // units of parts (GroupPartMerger)
   [[no_unique_address]] ExpertsSmall<S::kHasExperts> experts;
 };
 

@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     if constexpr (kHasXRing<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>);
     small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
+    for (std::uint32_t& count : small.arrived) count = 0;
     for (std::uint64_t& barrier : small.written) {
       init_barrier(shared_address(&barrier), kProductWarps);
     }

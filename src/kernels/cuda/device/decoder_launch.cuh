@@ -142,7 +142,8 @@ __host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
             .q_width = p.num_heads * S::kHeadDim,
             .up_width = 2 * p.ff_dim,
             .ff_dim = p.ff_dim,
-            .vocab = p.vocab};
+            .vocab = p.vocab,
+            .first_ff_dim = first_part_of_inner(p.ff_dim)};
   } else {
     return {.dim = p.dim,
             .qkv_width = 3 * p.dim,

@@ -16,7 +16,7 @@ inline namespace GAPLESS_PATH {
 // more of them instead, up to the same bytes, take longer.) Few rows are bound by the latency of
 // small accesses, many are not.
 template <int kRows>
-inline constexpr int kInFlightBytes = (kRows <= 16 ? 64 : 80) << 10;
+inline constexpr int kInFlightBytes = (kRows <= 32 ? 64 : 80) << 10;
 
 // Columns of a few tiles of a matrix.
 struct WeightRun {
