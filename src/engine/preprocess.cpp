@@ -142,17 +142,13 @@ StatusOr<std::vector<PreparedPrompt>> Preprocessor::prepare_choices(const SkillR
 }
 
 StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, int num_choices,
-                                                  StageTimes& stages, const Constrain& constrain,
-                                                  const std::function<void()>& on_unknown) const {
+                                                  StageTimes& stages,
+                                                  const Constrain& constrain) const {
   Begun begun;
   std::vector<PreparedImage> images;
   // First, so that threads wake up for what has to be decoded while the prompt is tokenised.
   StatusOr<std::int64_t> bytes = std::int64_t{0};
   if (!request.images.empty()) bytes = begin_images(request, images, stages);
-  if (bytes.ok() && *bytes > 0) {
-    if (resize_pool_ != nullptr) resize_pool_->announce();
-    if (on_unknown) on_unknown();
-  }
   {
     const StageTimer timer(stages, RequestStage::kTokenise);
     for (int i = 0; i < num_choices; ++i) {
@@ -215,6 +211,8 @@ StatusOr<std::int64_t> Preprocessor::begin_images(const SkillRequest& request,
     }
   }
   if (find_crops(images)) return std::int64_t{0};
+  // The resizing begins when this has gone through the decoders' queue.
+  if (resize_pool_ != nullptr) resize_pool_->announce();
   DecodeHelpers helpers = decode_helpers();
   return decode_bytes_of(infos, {.exif = exif_mode(request), .helpers = &helpers},
                          model_.crop_geometry());
