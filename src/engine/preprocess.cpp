@@ -145,10 +145,6 @@ StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, i
                                                   StageTimes& stages,
                                                   const Constrain& constrain) const {
   Begun begun;
-  std::vector<PreparedImage> images;
-  // First, so that threads wake up for what has to be decoded while the prompt is tokenised.
-  StatusOr<std::int64_t> bytes = std::int64_t{0};
-  if (!request.images.empty()) bytes = begin_images(request, images, stages);
   {
     const StageTimer timer(stages, RequestStage::kTokenise);
     for (int i = 0; i < num_choices; ++i) {
@@ -161,6 +157,9 @@ StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, i
       begun.prompts.push_back(std::move(prompt));
     }
   }
+  if (request.images.empty()) return begun;
+  std::vector<PreparedImage> images;
+  const StatusOr<std::int64_t> bytes = begin_images(request, images, stages);
   if (!bytes.ok()) return bytes.status().with_field("image_url");
   begun.decode_bytes = *bytes;
   for (PreparedPrompt& prompt : begun.prompts) prompt.images = images;
@@ -211,8 +210,6 @@ StatusOr<std::int64_t> Preprocessor::begin_images(const SkillRequest& request,
     }
   }
   if (find_crops(images)) return std::int64_t{0};
-  // The resizing begins when this has gone through the decoders' queue.
-  if (resize_pool_ != nullptr) resize_pool_->announce();
   DecodeHelpers helpers = decode_helpers();
   return decode_bytes_of(infos, {.exif = exif_mode(request), .helpers = &helpers},
                          model_.crop_geometry());
