@@ -48,7 +48,6 @@ class GAPLESS_SCOPED_CAPABILITY MutexLock {
   MutexLock& operator=(const MutexLock&) = delete;
 
   void unlock() GAPLESS_RELEASE() { lock_.unlock(); }
-  void lock() GAPLESS_ACQUIRE() { lock_.lock(); }  // again, after unlock()
 
  private:
   friend class ConditionVariable;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/look_for.h"
 #include "base/num_cores.h"
 
 namespace gapless {
@@ -12,8 +11,6 @@ namespace {
 // Kernels of one step follow each other within microseconds; a worker that slept in between would
 // cost more than it brings. Some ten microseconds of looking, then sleep.
 constexpr int kLooksBeforeSleep = 2000;
-// After an announcement: until the announced loop is there, some hundred microseconds at most.
-constexpr int kLooksWhenAnnounced = 10'000;
 
 int shared_pool_threads() {
   int count = num_usable_cores();
@@ -21,6 +18,22 @@ int shared_pool_threads() {
     if (const int parsed = std::atoi(wanted); parsed > 0) count = parsed;
   }
   return std::clamp(count, 1, ThreadPool::kMaxThreads);
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Whether the condition came true while looking.
+template <typename Condition>
+bool look_for(const Condition& condition) {
+  for (int look = 0; look < kLooksBeforeSleep; ++look) {
+    if (condition()) return true;
+    relax();
+  }
+  return false;
 }
 
 }  // namespace
@@ -42,14 +55,6 @@ ThreadPool::~ThreadPool() {
   }
   loop_started_.notify_all();
   for (std::thread& worker : workers_) worker.join();
-}
-
-void ThreadPool::announce() {
-  {
-    MutexLock lock(mutex_);
-    ++num_announced_;
-  }
-  loop_started_.notify_all();
 }
 
 void ThreadPool::run_tasks(const Loop& loop) {
@@ -81,20 +86,16 @@ void ThreadPool::run(const Loop& loop) {
     loop_open_ = false;
   }
   const auto all_left = [this] { return num_joined_.load(std::memory_order_acquire) == 0; };
-  if (look_for(all_left, kLooksBeforeSleep)) return;
+  if (look_for(all_left)) return;
   MutexLock lock(mutex_);
   while (!all_left()) workers_left_.wait(lock);
 }
 
 void ThreadPool::wait_for_loop(std::uint64_t seen) {
   const auto is_newer = [&] { return num_loops_.load(std::memory_order_acquire) != seen; };
-  int num_looks = kLooksBeforeSleep;
-  while (!look_for(is_newer, num_looks)) {
-    MutexLock lock(mutex_);
-    const std::uint64_t num_announced = num_announced_;
-    while (!is_newer() && num_announced_ == num_announced) loop_started_.wait(lock);
-    num_looks = kLooksWhenAnnounced;
-  }
+  if (look_for(is_newer)) return;
+  MutexLock lock(mutex_);
+  while (!is_newer()) loop_started_.wait(lock);
 }
 
 void ThreadPool::run_worker() {

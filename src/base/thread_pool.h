@@ -29,9 +29,6 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // A loop is about to come: the threads wait awake for it, for a bounded time. Any thread.
-  void announce();
-
   // Begins task(i) once for every i in [0, num_tasks), in order, and returns when all are done. A
   // task may wait for an earlier one. Any thread, but not from inside a task.
   template <typename Task>
@@ -61,7 +58,6 @@ class ThreadPool {
   Loop loop_ GAPLESS_GUARDED_BY(mutex_);
   bool loop_open_ GAPLESS_GUARDED_BY(mutex_) = false;  // workers may still join
   bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
-  std::uint64_t num_announced_ GAPLESS_GUARDED_BY(mutex_) = 0;
   std::atomic<int> num_joined_{0};           // written under mutex_
   std::atomic<std::uint64_t> num_loops_{0};  // written under mutex_
   std::atomic<std::int64_t> next_task_{0};

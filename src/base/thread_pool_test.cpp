@@ -46,24 +46,6 @@ TEST(ThreadPoolTest, LoopsFromSeveralThreads) {
   EXPECT_EQ(total.load(), 4 * 500 * 7);
 }
 
-// With a loop behind it and without one, from another thread too, and while the pool ends.
-TEST(ThreadPoolTest, AnAnnouncementChangesNothingButHowALoopIsWaitedFor) {
-  for (int round = 0; round < 20; ++round) {
-    ThreadPool pool(4);
-    std::thread other([&pool] {
-      for (int i = 0; i < 20; ++i) pool.announce();
-    });
-    std::atomic<int> total{0};
-    for (int loop = 0; loop < 20; ++loop) {
-      if (loop % 2 == 0) pool.announce();
-      pool.parallel_for(7, [&](std::int64_t) { total.fetch_add(1); });
-    }
-    other.join();
-    EXPECT_EQ(total.load(), 20 * 7);
-    pool.announce();
-  }
-}
-
 // A task that waits for an earlier one always sees it done, also when its caller is alone.
 TEST(ThreadPoolTest, ATaskMayWaitForAnEarlierOne) {
   for (const int num_threads : {1, 2, 5}) {

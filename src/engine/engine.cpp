@@ -333,10 +333,7 @@ void Engine::begin_job(Job& job) {
     constrain_prompt = [&](PreparedPrompt& prompt) { return constrain(job, prompt); };
   }
   StatusOr<Preprocessor::Begun> begun = preprocessor_->begin(
-      job.request, static_cast<int>(job.choices.size()), job.stages, constrain_prompt, [this] {
-        // The CPU device needs every core for the model.
-        if (model_->device->kind() != DeviceKind::kCpu) decoding_.announce();
-      });
+      job.request, static_cast<int>(job.choices.size()), job.stages, constrain_prompt);
   if (!begun.ok()) return fail_job(job, begun.status());
   job.prompts = std::move(begun->prompts);
   if (begun->decode_bytes == 0) return submit_job(job);

@@ -142,17 +142,9 @@ StatusOr<std::vector<PreparedPrompt>> Preprocessor::prepare_choices(const SkillR
 }
 
 StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, int num_choices,
-                                                  StageTimes& stages, const Constrain& constrain,
-                                                  const std::function<void()>& on_unknown) const {
+                                                  StageTimes& stages,
+                                                  const Constrain& constrain) const {
   Begun begun;
-  std::vector<PreparedImage> images;
-  // First, so that threads wake up for what has to be decoded while the prompt is tokenised.
-  StatusOr<std::int64_t> bytes = std::int64_t{0};
-  if (!request.images.empty()) bytes = begin_images(request, images, stages);
-  if (bytes.ok() && *bytes > 0) {
-    if (resize_pool_ != nullptr) resize_pool_->announce();
-    if (on_unknown) on_unknown();
-  }
   {
     const StageTimer timer(stages, RequestStage::kTokenise);
     for (int i = 0; i < num_choices; ++i) {
@@ -165,6 +157,9 @@ StatusOr<Preprocessor::Begun> Preprocessor::begin(const SkillRequest& request, i
       begun.prompts.push_back(std::move(prompt));
     }
   }
+  if (request.images.empty()) return begun;
+  std::vector<PreparedImage> images;
+  const StatusOr<std::int64_t> bytes = begin_images(request, images, stages);
   if (!bytes.ok()) return bytes.status().with_field("image_url");
   begun.decode_bytes = *bytes;
   for (PreparedPrompt& prompt : begun.prompts) prompt.images = images;

@@ -43,11 +43,10 @@ class Preprocessor {
   // Tokenises the prompts, judges the images by their headers, hashes them, and takes their crops if
   // all are still there. The prompts are those of the request's choices and share the images. An error of one
   // image among several says which. Adds to `stages` what took how long. `constrain` is called
-  // with each prompt of a request with a grammar, `on_unknown` at once when it is known that finish() will be needed. Any thread.
+  // with each prompt of a request with a grammar. Any thread.
   using Constrain = std::function<Status(PreparedPrompt& prompt)>;
   StatusOr<Begun> begin(const SkillRequest& request, int num_choices, StageTimes& stages,
-                        const Constrain& constrain = nullptr,
-                        const std::function<void()>& on_unknown = nullptr) const;
+                        const Constrain& constrain = nullptr) const;
 
   // Decodes the images and tiles them into pinned crops. Waits for crop buffers when too many
   // pictures are in flight, before it decodes: what waits holds no pixels. Cancelled soon after

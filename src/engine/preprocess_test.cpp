@@ -279,31 +279,6 @@ TEST_F(PreprocessTest, TheQuickPartTellsWhatTheRestTakes) {
   EXPECT_EQ(preprocessor_->begin(one, 1, stages)->decode_bytes, 0) << "known now";
 }
 
-TEST_F(PreprocessTest, TellsAtOnceOfAPictureThatHasToBeDecoded) {
-  int num_told = 0;
-  const auto begin = [&](const SkillRequest& request) {
-    StageTimes stages;
-    return preprocessor_->begin(request, 1, stages, nullptr, [&num_told] { ++num_told; });
-  };
-  const SkillRequest request = about_files({"wide.png"});
-  ASSERT_TRUE(begin(about({})).ok());
-  EXPECT_EQ(num_told, 0) << "a text";
-  ASSERT_TRUE(begin(request).ok());
-  EXPECT_EQ(num_told, 1);
-  ASSERT_TRUE(preprocessor_->prepare(request).ok());
-  ASSERT_TRUE(begin(request).ok());
-  EXPECT_EQ(num_told, 1) << "a known picture";
-}
-
-// The text is judged first, also where the pictures are looked at before it.
-TEST_F(PreprocessTest, OfTwoErrorsTheTextsIsTold) {
-  SkillRequest request = about({std::make_shared<const std::string>("no picture")});
-  const Status without_text_error = refusal(request);
-  EXPECT_EQ(without_text_error.field(), "image_url");
-  request.text = std::string(100'000, 'x');
-  EXPECT_NE(refusal(request).field(), "image_url");
-}
-
 TEST_F(PreprocessTest, AStoppedPictureLeavesNoCrops) {
   StageTimes stages;
   const SkillRequest one = about_files({"wide.png"});

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -22,7 +21,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/look_for.h"
 #include "base/mutex.h"
 
 namespace gapless {
@@ -71,36 +69,15 @@ class SmallestFirstQueue {
       MutexLock lock(mutex_);
       if (closed_ || waiting_.size() >= options_.capacity) return false;
       waiting_.push_back({std::move(job), cost, 0});
-      num_pushed_.fetch_add(1, std::memory_order_release);
     }
     changed_.notify_one();
     return true;
   }
 
-  // A job is about to come: one of those that wait does so awake, for a bounded time.
-  void announce() {
-    {
-      MutexLock lock(mutex_);
-      is_announced_ = true;
-    }
-    changed_.notify_one();
-  }
-
   // Blocks until a job is there and fits. nullopt once closed.
   std::optional<Turn> pop() {
     MutexLock lock(mutex_);
-    while (!closed_ && !next_fits()) {
-      if (!is_announced_) {
-        changed_.wait(lock);
-        continue;
-      }
-      is_announced_ = false;
-      const std::uint64_t num_pushed = num_pushed_.load(std::memory_order_relaxed);
-      lock.unlock();
-      (void)look_for([&] { return num_pushed_.load(std::memory_order_acquire) != num_pushed; },
-                     kLooksWhenAnnounced);
-      lock.lock();
-    }
+    while (!closed_ && !next_fits()) changed_.wait(lock);
     if (closed_) return std::nullopt;
     const auto next = find_next();
     for (auto one = waiting_.begin(); one != next; ++one) ++one->num_overtaken;
@@ -181,16 +158,11 @@ class SmallestFirstQueue {
     changed_.notify_one();
   }
 
-  // Some hundred microseconds at most.
-  static constexpr int kLooksWhenAnnounced = 10'000;
-
   const Options options_;
   mutable Mutex mutex_;
   ConditionVariable changed_;
   std::list<Waiting> waiting_ GAPLESS_GUARDED_BY(mutex_);
   std::int64_t cost_running_ GAPLESS_GUARDED_BY(mutex_) = 0;
-  bool is_announced_ GAPLESS_GUARDED_BY(mutex_) = false;
-  std::atomic<std::uint64_t> num_pushed_{0};  // written under mutex_
   bool closed_ GAPLESS_GUARDED_BY(mutex_) = false;
 };
 

@@ -109,27 +109,6 @@ TEST(SmallestFirstQueueTest, JobsAreTakenOutAndTheEndWakesEverybody) {
   EXPECT_FALSE(queue.try_push(more, 1));
 }
 
-// Whatever was announced: who waits for it finds what comes, goes on waiting when nothing does, and ends.
-TEST(SmallestFirstQueueTest, AnAnnouncementChangesNothingButHowAJobIsWaitedFor) {
-  Queue queue({.capacity = 8, .budget = 100, .max_overtaken = 8});
-  std::atomic<int> num_done{0};
-  std::thread worker([&] {
-    while (auto turn = queue.pop()) ++num_done;
-  });
-  queue.announce();
-  while (num_done < 100) {
-    if (num_done % 2 == 0) queue.announce();
-    const int before = num_done;
-    push(queue, "a", 100);
-    while (num_done == before) std::this_thread::yield();
-    if (num_done % 3 == 0) queue.announce();
-  }
-  queue.announce();
-  queue.close();
-  worker.join();
-  EXPECT_EQ(num_done, 100);
-}
-
 // Every job is run once, never more at a time than the budget.
 TEST(SmallestFirstQueueTest, ManyThreads) {
   constexpr int kJobs = 2000;

@@ -1,12 +1,8 @@
 #include "image/decode_helpers.h"
 
-#include "base/look_for.h"
-#include "image/picture_rows.h"
-
 namespace gapless {
 
 void DecodeHelpers::help() {
-  (void)look_for([this] { return has_news_.load(std::memory_order_acquire); }, kLooksForRows);
   const std::function<void()>* work = nullptr;
   {
     MutexLock lock(mutex_);
@@ -24,14 +20,12 @@ void DecodeHelpers::help() {
 void DecodeHelpers::offer(const std::function<void()>& work) {
   MutexLock lock(mutex_);
   work_ = &work;
-  has_news_.store(true, std::memory_order_release);
   changed_.notify_all();
 }
 
 void DecodeHelpers::close() {
   MutexLock lock(mutex_);
   closed_ = true;
-  has_news_.store(true, std::memory_order_release);
   changed_.notify_all();
   while (num_helping_ > 0) changed_.wait(lock);
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 
 #include "base/mutex.h"
@@ -34,7 +33,6 @@ class DecodeHelpers {
 
  private:
   const int count_;
-  std::atomic<bool> has_news_{false};  // work, or the end
   Mutex mutex_;
   ConditionVariable changed_;
   const std::function<void()>* work_ GAPLESS_GUARDED_BY(mutex_) = nullptr;

@@ -5,12 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/look_for.h"
-
 namespace gapless {
-
-// How often to look for rows, or for others' parts of a picture, before falling asleep: they come every few ten microseconds.
-inline constexpr int kLooksForRows = 4000;
 
 class PictureRows {
  public:
@@ -33,12 +28,7 @@ class PictureRows {
 
   // Waits until the first num_rows are there. nullptr when the decoder gave up.
   const std::uint8_t* wait_for(int num_rows) const {
-    int there = 0;
-    const auto is_there = [&] {
-      there = num_rows_.load(std::memory_order_acquire);
-      return there == kGaveUp || there >= num_rows;
-    };
-    if (look_for(is_there, kLooksForRows)) return there == kGaveUp ? nullptr : rgb_;
+    int there = num_rows_.load(std::memory_order_acquire);
     while (there != kGaveUp && there < num_rows) {
       num_rows_.wait(there, std::memory_order_acquire);
       there = num_rows_.load(std::memory_order_acquire);

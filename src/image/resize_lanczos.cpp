@@ -63,8 +63,6 @@ bool is_vertical_first(int in_width, int in_height, int out_width, int out_heigh
 }
 
 void wait_until_not(const std::atomic<int>& value, int unwanted) {
-  const auto changed = [&] { return value.load(std::memory_order_acquire) != unwanted; };
-  if (look_for(changed, kLooksForRows)) return;
   while (value.load(std::memory_order_acquire) == unwanted) {
     value.wait(unwanted, std::memory_order_acquire);
   }
@@ -160,8 +158,6 @@ int LanczosResize::rows_needed(Stage stage, int task) const {
 void LanczosResize::run_task(Stage stage, int task, const PictureRows& rows) {
   if (stage == kTaps) return compute_taps(task);
   // Acquire, for all threads' taps: the count is a chain of their decrements.
-  const auto has_taps = [&] { return progress_->taps_left.load(std::memory_order_acquire) <= 0; };
-  (void)look_for(has_taps, kLooksForRows);
   for (int left = progress_->taps_left.load(std::memory_order_acquire); left > 0;
        left = progress_->taps_left.load(std::memory_order_acquire)) {
     progress_->taps_left.wait(left, std::memory_order_acquire);
