@@ -197,8 +197,10 @@ void add_bench_decode_command(CLI::App& bench, Command& chosen) {
   command->add_option("--seconds", options->seconds, "Measured time per point")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->callback(
-      [options, &chosen] { chosen = [options] { return report(run_decode(*options)); }; });
+  command->callback([options, &chosen] {
+    ask_for_rows(options->bench, options->rows);
+    chosen = [options] { return report(run_decode(*options)); };
+  });
 }
 
 }  // namespace gapless

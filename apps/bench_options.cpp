@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -61,6 +62,11 @@ void add_workload_options(CLI::App& command, Workload& workload) {
   command.add_option("--seed", workload.seed, "Of the answers' lengths")->capture_default_str();
 }
 
+void ask_for_rows(BenchOptions& options, const std::vector<int>& rows) {
+  const int most = *std::max_element(rows.begin(), rows.end());
+  if (most > kDefaultSeats) options.max_rows = most;
+}
+
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_chosen_device(options.device));
   GAPLESS_ASSIGN_OR_RETURN(const ModelSource source, find_chosen_model(options.model));
@@ -70,6 +76,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& opti
                      .compute = options.compute,
                      .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
                      .kv_cache_sized_to_machine = true,
+                     .max_rows = options.max_rows,
                      .max_context = options.max_context,
                      .adjust_limits = nullptr});
 }

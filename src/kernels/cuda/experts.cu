@@ -34,8 +34,9 @@ namespace {
 // A block of the product: so many sorted pairs by so many rows of the weights, and pieces of both that are in shared
 // memory at a time, all but one of them on their way.
 //
-// Of a decode step: few rows chose each expert, and all that counts is how fast weights come. It holds the sums of all slices
+// Of up to kMaxFlatRows rows: few of them chose each expert, and all that counts is how fast weights come. It holds the sums of all slices
 // at once (expert_product.cuh), so that it reads columns in the order of memory.
+inline constexpr int kMaxFlatRows = 64;
 struct FlatProduct {
   static constexpr int kRows = 8, kBuffers = 4;
   static constexpr bool kHoldsSlices = true;
@@ -73,9 +74,9 @@ struct Scratch {
     place = layout.take_array<std::int32_t>(pairs);
     order = layout.take_array<std::int32_t>(pairs);
     grouped = is_grouped(num_rows);
-    tile_rows = grouped                 ? kGroupedRows
-                : num_rows <= kMaxSeats ? FlatProduct::kRows
-                                        : SquareProduct::kRows;
+    tile_rows = grouped                    ? kGroupedRows
+                : num_rows <= kMaxFlatRows ? FlatProduct::kRows
+                                           : SquareProduct::kRows;
     // Every expert may have a tile that is not full.
     max_tiles =
         static_cast<int>(pairs) / tile_rows + std::min(static_cast<int>(pairs), sizes.num_experts);
@@ -460,7 +461,7 @@ Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratc
 std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
   // Few rows have more tiles than their share, and fewer still have gates and ups.
   std::size_t bytes = 0;
-  for (const int rows : {max_rows, kMaxSeats, kMaxFewRows}) {
+  for (const int rows : {max_rows, kMaxFlatRows, kMaxFewRows}) {
     BumpLayout layout;
     Scratch(layout, std::min(max_rows, rows), sizes);
     bytes = std::max(bytes, layout.peak_bytes());
