@@ -33,8 +33,8 @@ class CudaCodeTest(unittest.TestCase):
         self.assertIn("16 bytes", found[0])
 
     def test_the_allowance_has_an_end(self):
-        self.assertEqual(self.faults(8, 336), [])
-        self.assertEqual(len(self.faults(8, 344)), 1)
+        self.assertEqual(self.faults(8, 384), [])
+        self.assertEqual(len(self.faults(8, 392)), 1)
 
     def test_an_allowance_for_copying_warps_is_no_other_paths(self):
         stacks = {("90a", "path_90a", "decoder_kernel<0, 32, x>(P)"): 0}
