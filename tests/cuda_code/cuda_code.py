@@ -17,7 +17,8 @@ FAST = "path_90a"
 # Without a copy engine a thread has 128 registers from 9 to 32 rows, because two more warps copy.
 # (path, kernel, bytes)
 ALLOWED = [(r"", r"decoder_kernel<.*, 64, ", 336), (r"", r"decoder_kernel<.*1, (8|32), ", 40), (r"", r"decoder_kernel<.*Sequential.*, 8, ", 56),
-           (r"path_8", r"decoder_kernel<.*, 8, ", 144), (r"path_8", r"decoder_kernel<.*, (16|32), ", 192), (r"path_8", r"decoder_kernel<.*, 64, ", 384)]
+           (r"path_8", r"decoder_kernel<.*, 8, ", 144), (r"path_8", r"decoder_kernel<.*, (16|32), ", 192),
+           (r"path_8", r"decoder_kernel<.*, 64, ", 384)]
 
 
 def expected_architectures(names):

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
         Bringing<S, kRows>(block).run();
       }
       if constexpr (kXWarpCopies<kRows>) {
-        small.ring.copies.template serve<kCopyingWarps<kRows>>(1, small.ring.full);
+        small.ring.template serve<kCopyingWarps<kRows>>(1, small.ring.full);
       }
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
       wait_for_predecessor();
       Routing<kFormat, kRows>(block).run();
     } else if constexpr (kCopyingWarps<kRows> > 0) {
-      small.ring.copies.template serve<kCopyingWarps<kRows>>(warp - kLastWarp, small.ring.full);
+      small.ring.template serve<kCopyingWarps<kRows>>(warp - kLastWarp, small.ring.full);
     }
   }
   __syncthreads();

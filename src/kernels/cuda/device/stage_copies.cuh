@@ -25,10 +25,10 @@ struct CopyRequest {
 // In shared memory.
 template <bool kHasEngine>
 struct CopyRequests {
-  CopyRequest of[kRingStages];
+  CopyRequest requests[kRingStages];
   std::uint64_t asked[kRingStages];  // mbarriers: the request of a slot's latest stage is written
 
-  __device__ void init() {
+  __device__ void init_requests() {
     for (std::uint64_t& barrier : asked) init_barrier(shared_address(&barrier), 1);
   }
 
@@ -39,7 +39,7 @@ struct CopyRequests {
                                       int piece_bytes) {
     static_assert(kPieces <= kMaxStagePieces);
     const int piece = threadIdx.x % kPieces;
-    CopyRequest& request = of[stage % kRingStages];
+    CopyRequest& request = requests[stage % kRingStages];
     if (asks) request.from[piece] = from;
     if (asks && piece == 0) {
       request.to = to;
@@ -51,10 +51,10 @@ struct CopyRequests {
   }
 
   // The same warp, in place of a stage: whose stage it would be may leave.
-  __device__ void end(unsigned stage) {
+  __device__ void end_requests(unsigned stage) {
     __syncwarp();
     if (threadIdx.x % kWarp != 0) return;
-    of[stage % kRingStages].num_pieces = 0;
+    requests[stage % kRingStages].num_pieces = 0;
     arrive(shared_address(&asked[stage % kRingStages]));
   }
 
@@ -67,7 +67,7 @@ struct CopyRequests {
       const unsigned slot = stage % kRingStages;
       wait_barrier(shared_address(&asked[slot]), phase_parity(stage));
       __syncwarp();
-      const CopyRequest& request = of[slot];
+      const CopyRequest& request = requests[slot];
       const int num_pieces = request.num_pieces, bytes = request.piece_bytes;
       if (num_pieces == 0) return;
       const std::uint32_t to = request.to, barrier = shared_address(&full[slot]);
@@ -88,11 +88,11 @@ struct CopyRequests {
 // The engine is asked, not a warp: nobody calls the others.
 template <>
 struct CopyRequests<true> {
-  __device__ void init() {}
+  __device__ void init_requests() {}
   template <int kPieces>
   __device__ void ask(bool /*asks*/, unsigned /*stage*/, std::uint32_t /*to*/, const char* /*from*/,
                       int /*piece_bytes*/) {}
-  __device__ void end(unsigned /*stage*/) {}
+  __device__ void end_requests(unsigned /*stage*/) {}
 };
 
 }  // namespace gapless

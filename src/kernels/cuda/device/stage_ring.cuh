@@ -32,7 +32,7 @@ inline constexpr bool kForRacecheck = false;
 #endif
 
 // In shared memory.
-struct RingControl {
+struct RingControl : CopyRequests<kHasCopyEngine> {
   std::uint64_t full[kRingStages];    // mbarriers: what was streamed has arrived
   std::uint64_t x_full[kRingStages];  // the activations have, or there are none
   std::uint64_t empty[kRingStages];   // used up
@@ -40,7 +40,6 @@ struct RingControl {
   // activations waits for each of them, and for no other.
   std::uint64_t x_placed[kRingStages];
   std::uint32_t places[kRingStages];  // address of the latest stage in a slot
-  [[no_unique_address]] CopyRequests<kHasCopyEngine> copies;
 
   // `sharers`: warps that may work on a stage together.
   __device__ void init(int sharers) {
@@ -48,9 +47,13 @@ struct RingControl {
       const int arrivals = barriers != &empty ? 1 : sharers * (kForRacecheck ? kWarp : 1);
       for (std::uint64_t& barrier : *barriers) init_barrier(shared_address(&barrier), arrivals);
     }
-    copies.init();
+    init_requests();
   }
 };
+// The host reckons with the size, the device with places: an empty member that was to take no room took some on one side alone.
+static_assert(sizeof(RingControl) ==
+              kRingStages * (4 * sizeof(std::uint64_t) + sizeof(std::uint32_t)) +
+                  (kHasCopyEngine ? 0 : sizeof(CopyRequests<kHasCopyEngine>)));
 
 // For everyone but the streaming warp.
 class StageRing {
@@ -150,7 +153,7 @@ class RingProducer {
       __syncwarp();
       const std::uint32_t first_piece = place + kind.x_bytes;
       if constexpr (!kHasCopyEngine) {
-        control_.copies.template ask<kPieces>(is_ready, stage, first_piece, from, kind.piece_bytes);
+        control_.template ask<kPieces>(is_ready, stage, first_piece, from, kind.piece_bytes);
       } else if (is_ready && from != nullptr) {
         copy_bytes_async<Reading::kOnce>(first_piece + lane % kPieces * kind.piece_bytes, from,
                                          kind.piece_bytes, barrier);
@@ -170,7 +173,7 @@ class RingProducer {
       for (int i = 0; i < copying_warps; ++i, ++stage_) {
         // The slot's request has been read.
         while (stage_ - oldest_ >= kRingStages) oldest_ = wait_for_stages(control_.empty, oldest_);
-        control_.copies.end(stage_);
+        control_.end_requests(stage_);
       }
     }
   }
