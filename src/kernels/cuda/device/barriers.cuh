@@ -48,7 +48,9 @@ __device__ __forceinline__ bool barrier_is_past(std::uint32_t barrier, int phase
   return result != 0;
 }
 
-// From 9.0 on who waits may sleep; before, it looks again and again.
+// Who waits sleeps. Before 9.0 there is no instruction for it, and who looked again and again was in the way of those who copy
+// (docs/kernels_decode.md, *Without a copy engine*).
+inline constexpr unsigned kNapNs = 20;
 __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, int phase_parity) {
   if constexpr (cuda::kPath.has_copy_engine) {
     asm volatile(
@@ -63,8 +65,7 @@ __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, int phase_pa
         "r"(phase_parity)
         : "memory");
   } else {
-    while (!barrier_is_past(barrier, phase_parity)) {
-    }
+    while (!barrier_is_past(barrier, phase_parity)) __nanosleep(kNapNs);
   }
 }
 

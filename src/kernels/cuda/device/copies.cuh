@@ -87,22 +87,51 @@ __device__ __forceinline__ std::uint64_t read_once_policy() {
   return policy;
 }
 
+// The same policy, as that instruction makes it on all architectures from 8.0 to 9.0. A constant stays in uniform registers; what the
+// instruction made was moved there again for each cp.async.
+inline constexpr std::uint64_t kReadOncePolicy = 0x12f0000000000000;
+
+// 16 bytes of each lane.
+template <Reading kReading>
+__device__ __forceinline__ void copy_16_bytes_async(std::uint32_t to_shared, const char* from) {
+  if constexpr (kReading == Reading::kOnce) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to_shared),
+                 "l"(from), "l"(kReadOncePolicy)
+                 : "memory");
+  } else {
+    copy_async_16(to_shared, from, true);
+  }
+}
+
+// All lanes of a warp, each its share. 4 KB at a time are copied from one address: a warp has few cycles for each of
+// these instructions where memory is fast.
+template <Reading kReading>
+__device__ __forceinline__ void copy_by_lanes(std::uint32_t to_shared, const char* from,
+                                              int bytes) {
+  constexpr int kStep = kWarp * 16, kBlock = 4096;
+  const int own = threadIdx.x % kWarp * 16;
+  to_shared += own;
+  from += own;
+#pragma unroll 1
+  for (; bytes >= kBlock; bytes -= kBlock) {
+#pragma unroll
+    for (int i = 0; i < kBlock; i += kStep) copy_16_bytes_async<kReading>(to_shared + i, from + i);
+    to_shared += kBlock;
+    from += kBlock;
+  }
+#pragma unroll 1
+  for (int left = bytes - own; left > 0; left -= kStep) {
+    copy_16_bytes_async<kReading>(to_shared, from);
+    to_shared += kStep;
+    from += kStep;
+  }
+}
+
 template <Reading kReading = Reading::kOften>
 __device__ __forceinline__ void copy_bytes_async(std::uint32_t to_shared, const void* from,
                                                  int bytes, std::uint32_t barrier) {
   if constexpr (!kHasCopyEngine) {
-    const auto* own = static_cast<const char*>(from);
-#pragma unroll 4
-    for (int at = threadIdx.x % kWarp * 16; at < bytes; at += kWarp * 16) {
-      if constexpr (kReading == Reading::kOnce) {
-        asm volatile(
-            "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to_shared + at),
-            "l"(own + at), "l"(read_once_policy())
-            : "memory");
-      } else {
-        copy_async_16(to_shared + at, own + at, true);
-      }
-    }
+    copy_by_lanes<kReading>(to_shared, static_cast<const char*>(from), bytes);
   } else if constexpr (kReading == Reading::kOnce) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -115,35 +144,6 @@ __device__ __forceinline__ void copy_bytes_async(std::uint32_t to_shared, const 
             "r"(to_shared),
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
-  }
-}
-
-// A warp, all lanes together: `pieces` of several stages that are read once, each `bytes` long.
-// Lanes kPieces * i and up ask for those of a stage, if `asks`, and its barrier; what is nullptr is
-// no piece. They have expected the copies (expect_copies), and the barriers are complete after.
-template <int kPieces>
-__device__ __forceinline__ void copy_pieces_once(bool asks, std::uint32_t to_shared,
-                                                 const char* from, int bytes,
-                                                 std::uint32_t barrier) {
-  if constexpr (kHasCopyEngine) {
-    if (asks && from != nullptr) {
-      copy_bytes_async<Reading::kOnce>(to_shared, from, bytes, barrier);
-    }
-  } else {
-    unsigned asking = __ballot_sync(kFullWarp, asks);
-    while (asking != 0) {
-      const int first = __ffs(static_cast<int>(asking)) - 1;
-#pragma unroll 1
-      for (int lane = first; lane < first + kPieces; ++lane) {
-        const auto address =
-            __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(from), lane);
-        const std::uint32_t to = __shfl_sync(kFullWarp, to_shared, lane);
-        if (address == 0) continue;
-        copy_bytes_async<Reading::kOnce>(to, reinterpret_cast<const void*>(address), bytes, 0);
-      }
-      complete_copies(__shfl_sync(kFullWarp, barrier, first));
-      asking &= ~(((1u << (kPieces - 1) << 1) - 1) << first);
-    }
   }
 }
 

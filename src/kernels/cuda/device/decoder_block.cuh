@@ -19,12 +19,23 @@ inline namespace GAPLESS_PATH {
 inline constexpr int kStreamWarp = kProductWarps;
 inline constexpr int kXWarp = kProductWarps + 1;
 inline constexpr int kSignalWarp = kProductWarps + 2;
-// Registers change hands between groups of four warps: one has nothing else to do. Where they do
-// not, there is none such, and all threads have the more.
-inline constexpr int kRouteWarp = kProductWarps + 3;  // of a decoder with experts
-template <typename S>
-inline constexpr int kDecoderThreads =
-    (kProductWarps + (kHasRegisterExchange || S::kHasExperts ? 4 : 3)) * kWarp;
+// A twelfth warp finds the route of a decoder with experts, copies where there is no copy engine, and is there where registers
+// change hands between groups of four warps. Elsewhere there is none.
+inline constexpr int kLastWarp = kProductWarps + 3;
+inline constexpr int kRouteWarp = kLastWarp;
+// Warps that copy what the streaming warp asks for (stage_copies.cuh). Up to 8 rows the second is the x warp, which then has nothing
+// else to do; from 9 rows on it is a thirteenth, and threads have 128 registers instead of 168: too few for the sums of 64 rows.
+template <int kRows>
+inline constexpr int kCopyingWarps = kHasCopyEngine ? 0
+                                     : kRows == 64  ? 1
+                                                    : 2;
+template <int kRows>
+inline constexpr bool kXWarpCopies = kXFromMemory<kRows>&& kCopyingWarps<kRows> == 2;
+template <typename S, int kRows>
+inline constexpr int kDecoderThreads = (kProductWarps + 3 +
+                                        (kHasRegisterExchange || S::kHasExperts ? 1 : 0) +
+                                        kCopyingWarps<kRows> - (kXWarpCopies<kRows> ? 1 : 0)) *
+                                       kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
 // nothing of up to 32 rows lies there, but for decoders with experts. Up to 8 rows of a parallel

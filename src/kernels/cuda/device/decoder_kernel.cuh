@@ -5,6 +5,7 @@
 //   streaming warp   walks, without ever waiting for a result, over everything that no step changes
 //                    and this block will need: weights of its tiles, pages of its units; layer
 //                    after layer, as far ahead as the ring (stage_ring.cuh) has room.
+//   copying warps    where there is no copy engine, copy what the streaming warp asks for (stage_copies.cuh).
 //   x warp           from 9 rows on, brings the activations of the products when their counter
 //                    says they are there.
 //   signal warp      tells the other blocks what this one has written: a fence and an atomic take
@@ -79,7 +80,7 @@ __device__ inline bool lives(const DecoderLaunch& p, int row) {
 }
 
 template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
-__global__ void __launch_bounds__(kDecoderThreads<S>, 1)
+__global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
     decoder_kernel(const __grid_constant__ DecoderLaunch p) {
   using Layout = DecoderLayout<S>;
   extern __shared__ char raw_shared[];
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
 
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
-  static_assert(kMaxLaunchRows <= kDecoderThreads<S>);
+  static_assert(kMaxLaunchRows <= kDecoderThreads<S, kRows>);
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init(kStageSharers<S, kRows>);
@@ -117,6 +118,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     if (!__syncthreads_or(lives(p, thread))) return;
   }
   const int warp = threadIdx.x / kWarp;
+  static_assert(kHasCopyEngine || !S::kHasExperts, "the twelfth warp has one thing to do");
   if (warp < kProductWarps) {
     if constexpr (kExchangesRegisters<S, kRows>) {
       take_registers<kComputingRegisters<S, kRows>>();
@@ -138,12 +140,17 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
       if (!kXFromMemory<kRows> && is_copying_lane()) {
         Bringing<S, kRows>(block).run();
       }
+      if constexpr (kXWarpCopies<kRows>) {
+        small.ring.template serve<kCopyingWarps<kRows>>(1, small.ring.full);
+      }
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();
       if (threadIdx.x % kWarp == 0) Signalling<S, kRows>(block).run();
     } else if constexpr (S::kHasExperts) {
       wait_for_predecessor();
       Routing<kFormat, kRows>(block).run();
+    } else if constexpr (kCopyingWarps<kRows> > 0) {
+      small.ring.template serve<kCopyingWarps<kRows>>(warp - kLastWarp, small.ring.full);
     }
   }
   __syncthreads();
@@ -163,7 +170,7 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
     constexpr int kRows = decltype(rows)::value;
     return launch("decoder_blocks", stream,
                   {.grid = dim3(static_cast<unsigned>(num_blocks)),
-                   .block = dim3(kDecoderThreads<S>),
+                   .block = dim3(kDecoderThreads<S, kRows>),
                    .shared_bytes = static_cast<std::size_t>(Layout::bytes(params.ring_bytes)),
                    .registers = kExchangesRegisters<S, kRows> ? kStartRegisters : 0},
                   decoder_kernel<S, kFormat, kRows, CacheElement>, params);

@@ -124,6 +124,7 @@ class Streaming {
         if (!is_last && has_experts(p_, l) && threadIdx.x % kWarp == 0) leave_layer(block_);
       }
     }
+    producer_.end(kCopyingWarps<kRows>);
   }
 
  private:

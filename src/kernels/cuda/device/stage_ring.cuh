@@ -13,6 +13,7 @@
 #include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/stage_copies.cuh"
 #include "kernels/cuda/ring_space.h"
 
 namespace gapless {
@@ -30,8 +31,9 @@ inline constexpr bool kForRacecheck = true;
 inline constexpr bool kForRacecheck = false;
 #endif
 
-// In shared memory.
-struct RingControl {
+// In shared memory. With a copy engine the base is empty. (As an empty member with [[no_unique_address]] it moved what lies behind this
+// struct on the device, by as much again as the struct takes, and the host did not reckon with that.)
+struct RingControl : CopyRequests<kHasCopyEngine> {
   std::uint64_t full[kRingStages];    // mbarriers: what was streamed has arrived
   std::uint64_t x_full[kRingStages];  // the activations have, or there are none
   std::uint64_t empty[kRingStages];   // used up
@@ -46,9 +48,9 @@ struct RingControl {
       const int arrivals = barriers != &empty ? 1 : sharers * (kForRacecheck ? kWarp : 1);
       for (std::uint64_t& barrier : *barriers) init_barrier(shared_address(&barrier), arrivals);
     }
+    init_requests();
   }
 };
-
 // For everyone but the streaming warp.
 class StageRing {
  public:
@@ -149,14 +151,30 @@ class RingProducer {
         expect_copies(barrier, asked);
       }
       __syncwarp();
-      copy_pieces_once<kPieces>(is_ready, place + kind.x_bytes + lane % kPieces * kind.piece_bytes,
-                                from, kind.piece_bytes, barrier);
+      const std::uint32_t first_piece = place + kind.x_bytes;
+      if constexpr (!kHasCopyEngine) {
+        control_.template ask<kPieces>(is_ready, stage, first_piece, from, kind.piece_bytes);
+      } else if (is_ready && from != nullptr) {
+        copy_bytes_async<Reading::kOnce>(first_piece + lane % kPieces * kind.piece_bytes, from,
+                                         kind.piece_bytes, barrier);
+      }
       const int own = static_cast<int>((lane - stage_) % kRingStages);
       if (own < ready) end_ = space_.end(own, size, num_before_end);
       space_.take(ready, size, num_before_end);
       stage_ += ready;
       if (kind.x_bytes != 0) x_stage_ += ready;
       done += ready;
+    }
+  }
+
+  // Behind the last stage: so many copying warps may leave.
+  __device__ void end(int copying_warps) {
+    if constexpr (!kHasCopyEngine) {
+      for (int i = 0; i < copying_warps; ++i, ++stage_) {
+        // The slot's request has been read.
+        while (stage_ - oldest_ >= kRingStages) oldest_ = wait_for_stages(control_.empty, oldest_);
+        control_.end_requests(stage_);
+      }
     }
   }
 
