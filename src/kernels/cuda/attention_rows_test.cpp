@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <random>
 #include <set>
 #include <tuple>
@@ -27,7 +29,7 @@ std::vector<TestRow> any_rows(unsigned seed) {
     return static_cast<int>(random() % static_cast<unsigned>(end));
   };
   std::vector<TestRow> rows;
-  const int count = 1 + below(kMaxSeats), num_pictures = 1 + below(6);
+  const int count = 1 + below(kMaxLaunchRows), num_pictures = 1 + below(6);
   for (int i = 0; i < count; ++i) {
     const int num_cached = below(8) == 0 ? -1 : below(900);
     rows.push_back({num_cached, below(4) == 0 ? -1 : below(num_pictures), below(60)});
@@ -45,7 +47,7 @@ std::vector<std::vector<TestRow>> steps() {
       {{31, 0, 1}, {64, 0, 2}},
       {{64, 0, 4}, {63, 0, 3}, {128, 0, 8}},
   };
-  for (const int count : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 63, 64}) {
+  for (const int count : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 63, 64, 65, 100, 128}) {
     steps.push_back(rows_about(0, count, 850, 45));
   }
   for (unsigned seed = 0; seed < 40; ++seed) steps.push_back(any_rows(seed));
@@ -64,7 +66,7 @@ void expect_each_key_once(const TestStep& step, int num_blocks) {
     AttentionUnit<kPages> unit, own;
     for (int i = 0; i < rows.num_units(); ++i) {
       unit.find(rows, rows.unit_at(i));
-      const bool is_shared = unit.run < kMaxSeats;
+      const bool is_shared = unit.run < kMaxLaunchRows;
       if (!is_shared) {
         own.find_own(rows, rows.own.begin + i - rows.own_shared.size());
         EXPECT_EQ(std::tuple(own.run, own.heads, own.first_key, own.num_keys),
@@ -85,8 +87,8 @@ void expect_each_key_once(const TestStep& step, int num_blocks) {
         const auto n = static_cast<std::size_t>(row);
         EXPECT_LE(unit.first_key + kKeys, step.prefixes[n].num_pages * kPageTokens);
         EXPECT_LE(unit.first_key + kKeys, step.sequences[n].num_cached);
-        EXPECT_NE(step.prefixes[n].rows >> row & 1, 0u);
-        EXPECT_EQ(step.prefixes[n].first(), unit.row());
+        EXPECT_NE(step.prefixes[n].rows >> row % kSharingSlice & 1, 0u);
+        EXPECT_EQ(sharing_slice_begin(row) + step.prefixes[n].first(), unit.row());
       }
       if (is_shared) {
         EXPECT_EQ(unit.num_pages(), kPages);
@@ -120,7 +122,8 @@ TEST(AttentionRowsTest, EachRowsKeysAreAttendedToOnce) {
 
 // 45 pages hold 22 units of two and 11 of four.
 TEST(AttentionRowsTest, WhatASetSharesIsReadOnce) {
-  for (const int count : {1, 2, kMaxSharingRows, kMaxSharingRows + 1, kMaxSharingRows + 2, 64}) {
+  for (const int count :
+       {1, 2, kMaxSharingRows, kMaxSharingRows + 1, kMaxSharingRows + 2, 64, 128}) {
     const TestStep step(rows_about(0, count, 850, 45));
     const int left = count % kMaxSharingRows;  // one alone is no set
     const int num_sets = count / kMaxSharingRows + (left > 1 ? 1 : 0);
@@ -163,6 +166,57 @@ TEST(AttentionRowsTest, BlocksHaveEqualShares) {
     // Without sets the rows' units are divided as if there were no such thing.
     if (shared.back() == 0 && shared.front() == 0) {
       EXPECT_EQ(all, own);
+    }
+  }
+}
+
+// Their lengths are in tokens that are cached.
+std::vector<TestRow> long_rows() {
+  return {{8000}, {2100}, {-1}, {511}, {512}, {1023}, {1024}, {2047}, {2048}, {3000}, {33}, {0}};
+}
+
+TEST(AttentionRowsTest, PartsLieInOneBlockAndBeginAtMultiplesOfTheirSize) {
+  constexpr int kPages = 2, kKeys = kPages * kPageTokens;
+  const TestStep step(long_rows());
+  for (const int num_blocks : {1, 7, 132}) {
+    std::map<std::tuple<int, int, int>, std::set<int>> blocks_of_part;
+    std::multiset<Keys> seen;
+    int before = 0;
+    for (int block = 0; block < num_blocks; ++block) {
+      AttentionRows rows;
+      rows.load<kPages>(step.merging(kGroups), block, num_blocks, OneLane());
+      EXPECT_EQ(rows.own.begin, before);
+      before = rows.own.end;
+      AttentionUnit<kPages> unit;
+      for (int i = rows.own.begin; i < rows.own.end; ++i) {
+        unit.find_own(rows, i);
+        const int merged = units_of_part(rows.units<kPages>(unit.row()));
+        const int part = unit.first_key / kKeys / merged;
+        EXPECT_LT(part, rows.parts<kPages>(unit.row()));
+        blocks_of_part[{unit.row(), unit.heads, part}].insert(block);
+        seen.emplace(unit.row(), unit.heads, unit.first_key);
+      }
+    }
+    std::size_t units = 0;
+    for (const AttentionSequence& sequence : step.sequences) {
+      if (sequence.num_tokens > 0) {
+        units += static_cast<std::size_t>(kGroups * (sequence.num_cached / kKeys + 1));
+      }
+    }
+    EXPECT_EQ(seen.size(), units);
+    EXPECT_EQ(std::set<Keys>(seen.begin(), seen.end()).size(), units);
+    for (const auto& [part, blocks] : blocks_of_part) EXPECT_EQ(blocks.size(), 1U);
+  }
+}
+
+TEST(AttentionRowsTest, SharesOfPartsAreNearlyEqual) {
+  for (const std::vector<TestRow>& rows : {long_rows(), std::vector<TestRow>(32, {4351})}) {
+    const TestStep step(rows);
+    for (int block = 0; block < 132; ++block) {
+      AttentionRows merged;
+      merged.load<2>(step.merging(8), block, 132, OneLane());
+      const AttentionRows equal = step.rows_of<2>(8, block, 132);
+      EXPECT_LT(std::abs(merged.own.size() - equal.own.size()), kMaxUnitsOfPart);
     }
   }
 }

@@ -28,12 +28,27 @@ enum class PhaseKind {
 
 // Weights of a product, by what it makes. In a sequential layer kOutput makes two products: of the columns
 // that multiply the attention, and of those that multiply the feed-forward.
-enum class Matrix { kNone, kQkv, kInner, kOutput, kHead };
-inline constexpr int kNumMatrices = 5;
+// The feed-forward's first product may be two, one after the other: kInnerRest makes what comes behind that of kInner.
+enum class Matrix { kNone, kQkv, kInner, kInnerRest, kOutput, kHead };
+inline constexpr int kNumMatrices = 6;
+GAPLESS_HOST_DEVICE constexpr bool is_inner(Matrix matrix) {
+  return matrix == Matrix::kInner || matrix == Matrix::kInnerRest;
+}
 
 // What a phase leaves in scratch memory for later ones.
-enum class Value { kNorm, kQkv, kParts, kInner, kAttention, kSums, kFfNorm, kFfSums, kNone };
-inline constexpr int kNumValues = 8;
+enum class Value {
+  kNorm,
+  kQkv,
+  kParts,
+  kInner,
+  kAttention,
+  kSums,
+  kFfNorm,
+  kFfSums,
+  kInnerRest,
+  kNone
+};
+inline constexpr int kNumValues = 9;
 
 // How readers learn that a value is there.
 enum class Announcement {
@@ -105,13 +120,10 @@ constexpr unsigned values_counted_by(const DecoderSchedule& schedule, Announcers
   for (int i = 0; i < kNumValues; ++i) values |= (schedule.values[i].announcers == who) << i;
   return values;
 }
-// The matrix whose tiles decide who counts a value; there is one at most.
-constexpr Matrix counted_matrix(const DecoderSchedule& schedule) {
+// The matrix that makes a value in a layer.
+constexpr Matrix matrix_of(const DecoderSchedule& schedule, Value value) {
   for (int i = 0; i < schedule.num_layer_phases; ++i) {
-    const Phase& phase = schedule.layer[i];
-    if (value_bit(phase.writes) & values_counted_by(schedule, Announcers::kBlocksWithTiles)) {
-      return phase.matrix;
-    }
+    if (schedule.layer[i].writes == value) return schedule.layer[i].matrix;
   }
   return Matrix::kNone;
 }
@@ -135,7 +147,7 @@ constexpr int copies_of(const DecoderSchedule& schedule, Value value) {
 namespace schedule_check {
 
 // Who does something in a phase, and so waits for what it reads. All of those wait alike.
-enum class Party { kRow, kUnits, kQkv, kInner, kOutput, kHead, kEveryone, kNumParties };
+enum class Party { kRow, kUnits, kQkv, kInner, kInnerRest, kOutput, kHead, kEveryone, kNumParties };
 
 constexpr Party party_of(const Phase& phase) {
   switch (phase.kind) {
@@ -153,6 +165,8 @@ constexpr Party party_of(const Phase& phase) {
       return Party::kQkv;
     case Matrix::kInner:
       return Party::kInner;
+    case Matrix::kInnerRest:
+      return Party::kInnerRest;
     case Matrix::kOutput:
       return Party::kOutput;
     default:
@@ -345,8 +359,6 @@ constexpr const char* schedule_fault(const DecoderSchedule& schedule) {
   }
   note(schedule.last);
   if (written & ~read) return "a value is announced that nobody reads";
-  unsigned by_tiles = written & values_counted_by(schedule, Announcers::kBlocksWithTiles);
-  if (by_tiles & (by_tiles - 1)) return "two values are counted by blocks with tiles";
   // From 9 rows on the x warp counts activations, up to 8 rows they announce themselves.
   for (const bool few_rows : {true, false}) {
     if (const char* wrong = schedule_check::Checker(schedule, few_rows).fault()) return wrong;
@@ -367,7 +379,8 @@ struct ScheduleOf {
   static constexpr unsigned kByTiles =
       values_counted_by(S::kSchedule, Announcers::kBlocksWithTiles);
   static constexpr unsigned kByRow = values_counted_by(S::kSchedule, Announcers::kBlocksWithRow);
-  static constexpr Matrix kCountedMatrix = counted_matrix(S::kSchedule);
+  template <Value kValue>
+  static constexpr Matrix kMatrixOf = matrix_of(S::kSchedule, kValue);
   // Those that its phases write are the first of all.
   static constexpr int kNumValues = num_values(S::kSchedule);
 
@@ -473,9 +486,10 @@ struct SequentialDecoder {
           /* kSums      */ {Announcement::kItself, Announcers::kEveryBlock},
           /* kFfNorm    */ {Announcement::kActivation, Announcers::kBlocksWithRow},
           /* kFfSums    */ {Announcement::kItself, Announcers::kEveryBlock},
+          /* kInnerRest */ {Announcement::kActivation, Announcers::kBlocksWithTiles},
       },
       .first = {.kind = PhaseKind::kNorm, .writes = Value::kNorm},
-      .num_layer_phases = 8,
+      .num_layer_phases = 9,
       .layer =
           {
               {PhaseKind::kProduct, Matrix::kQkv, {Value::kNorm, Value::kNone}, Value::kQkv},
@@ -490,9 +504,13 @@ struct SequentialDecoder {
                Value::kSums},
               {PhaseKind::kNorm, Matrix::kNone, {Value::kSums, Value::kNone}, Value::kFfNorm},
               {PhaseKind::kProduct, Matrix::kInner, {Value::kFfNorm, Value::kNone}, Value::kInner},
+              {PhaseKind::kProduct,
+               Matrix::kInnerRest,
+               {Value::kFfNorm, Value::kNone},
+               Value::kInnerRest},
               {PhaseKind::kPartialSums,
                Matrix::kOutput,
-               {Value::kInner, Value::kNone},
+               {Value::kInner, Value::kInnerRest},
                Value::kFfSums},
               {PhaseKind::kNorm, Matrix::kNone, {Value::kFfSums, Value::kNone}, Value::kNorm},
           },

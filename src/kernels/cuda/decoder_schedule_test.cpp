@@ -88,7 +88,7 @@ TEST(DecoderScheduleTest, WhatAllWaitForIsCounted) {
 // The feed-forward's sums have a place of their own: those of the attention are read until its norm is there.
 TEST(DecoderScheduleTest, ASequentialLayerHasTwoSums) {
   DecoderSchedule schedule = SequentialDecoder::kSchedule;
-  schedule.layer[6].writes = schedule.layer[7].reads[0] = Value::kSums;
+  schedule.layer[7].writes = schedule.layer[8].reads[0] = Value::kSums;
   expect_fault(schedule, "a value has two writers in a layer");
 }
 
@@ -96,7 +96,7 @@ TEST(DecoderScheduleTest, AnnouncersFitTheirPhase) {
   expect_fault(with_rule(Value::kNorm, Announcement::kActivation, Announcers::kEveryBlock),
                "norms, and only they, are counted by blocks with a row");
   expect_fault(with_rule(Value::kSums, Announcement::kItself, Announcers::kBlocksWithTiles),
-               "two values are counted by blocks with tiles");
+               "only a product is counted by blocks with tiles");
   DecoderSchedule sums_by_tiles = parallel();
   std::swap(sums_by_tiles.values[index_of(Value::kInner)].announcers,
             sums_by_tiles.values[index_of(Value::kSums)].announcers);
@@ -124,6 +124,7 @@ struct Config {
   bool has_head = true;
   int ring_stages = 6;
   StepLogits needed = {.all = 1};
+  bool by_turns = false;  // the order of a launch of more than 64 rows
   // Of a list with experts.
   int first_with_experts = 1;
   int num_experts = 16, experts_per_token = 4, expert_dim = 128;
@@ -142,7 +143,8 @@ DecoderSizes sizes_of(const Config& c) {
   }
   if (!S::kIsSequential) return {c.dim, 3 * c.dim, c.dim, c.ff_dim, c.ff_dim, c.vocab};
   // Two query heads to a key head.
-  return {c.dim, 4 * c.dim, 2 * c.dim, 2 * c.ff_dim, c.ff_dim, c.vocab};
+  return {
+      c.dim, 4 * c.dim, 2 * c.dim, 2 * c.ff_dim, c.ff_dim, c.vocab, first_part_of_inner(c.ff_dim)};
 }
 
 // What a warp does next: `may` it, and then `act`.
@@ -308,9 +310,15 @@ class Simulation {
     if (phase.matrix == Matrix::kNone) return;
     for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); DecoderWork::has(unit);
          work.next(phase.kind, unit)) {
+      std::vector<std::pair<int, Value>> chunks;
       for (const Value value : phase.reads) {
-        const ChunkRange chunks = work.chunks_of(value, unit);
-        for (int i = chunks.begin; i < chunks.end; ++i) use(Stage{at, unit.at, i}, value);
+        const ChunkRange range = work.chunks_of(value, unit);
+        for (int i = range.begin; i < range.end; ++i) chunks.emplace_back(i, value);
+      }
+      const int size = static_cast<int>(chunks.size());
+      for (int i = 0; i < size; ++i) {
+        const auto n = static_cast<std::size_t>(c_.by_turns ? chunk_in_turn(i, size) : i);
+        use(Stage{at, unit.at, chunks[n].first}, chunks[n].second);
       }
     }
   }
@@ -488,7 +496,7 @@ class Simulation {
     int stage_at = 0;
     for_phases([&](auto constant, int layer, int at) {
       constexpr Phase kPhase = decltype(constant)::kPhase;
-      Value latest = Value::kNone;
+      unsigned known = 0;
       if (is_of_experts(kPhase) && has_experts(layer)) {
         actions.push_back(wait_for_route(b, layer));
       }
@@ -498,11 +506,11 @@ class Simulation {
       for_stages(kPhase, layer, at, block, work, [&](const Stage& /*stage*/, Value x) {
         const auto i = static_cast<std::size_t>(stage_at++);
         if (x == Value::kNone) return;
-        if (x != latest) {
+        if ((known & value_bit(x)) == 0) {
           actions.push_back(x == kPhase.reads[0] ? wait_for_count<kPhase.reads[0]>(layer, work)
                                                  : wait_for_count<kPhase.reads[1]>(layer, work));
         }
-        latest = x;
+        known |= value_bit(x);
         actions.push_back(
             {[&b, i] { return i < b.streamed.size(); }, [&b, i] { b.x_is_there[i] = true; }});
       });
@@ -587,6 +595,13 @@ std::vector<Config> configs() {
       {.num_blocks = 20,
        .num_rows = 10,
        .rows = {{300, 0, 17}, {70, 1, 4}, {300, 0, 9}, {600}, {80, 1, 4}, {-1}, {75, 1, 2}, {5}}},
+      {.num_layers = 2,
+       .num_blocks = 20,
+       .num_rows = 12,
+       .dim = 1024,
+       .ff_dim = 2048,
+       .by_turns = true},
+      {.num_blocks = 12, .num_rows = 12, .dim = 1024, .ff_dim = 1024, .by_turns = true},
   };
 }
 
@@ -653,6 +668,48 @@ TEST(DecoderScheduleTest, UnitsAreFewAndNearlyEqual) {
     const auto [smallest, largest] = std::ranges::minmax(sizes);
     EXPECT_LE(largest, kUnitTiles);
     EXPECT_GE(smallest, count > 5 ? kUnitTiles - 1 : std::min(count, 2));
+  }
+}
+
+// Both warpgroups' stages alternate, and each meets its turns one after the other, the chunks of a turn as they lie.
+TEST(DecoderScheduleTest, ChunksComeTurnByTurn) {
+  for (int size = 2; size <= 130; size += 2) {
+    SCOPED_TRACE(std::to_string(size) + " chunks");
+    std::vector<int> chunks, sorted;
+    for (int stage = 0; stage < size; ++stage) chunks.push_back(chunk_in_turn(stage, size));
+    for (int stage = 0; stage < size; ++stage) {
+      EXPECT_EQ(chunks[stage] % 2, stage % 2);
+      if (stage < 2) continue;
+      const auto turn_of = [](int chunk) { return chunk / 2 % kChunkTurns; };
+      EXPECT_GT(std::pair(turn_of(chunks[stage]), chunks[stage]),
+                std::pair(turn_of(chunks[stage - 2]), chunks[stage - 2]));
+    }
+    std::ranges::sort(chunks);
+    for (int chunk = 0; chunk < size; ++chunk) sorted.push_back(chunk);
+    EXPECT_EQ(chunks, sorted);
+  }
+}
+
+// A feed-forward's first product is two, and nobody has more of both than an equal share.
+TEST(DecoderScheduleTest, BothPartsOfTheFeedForwardAreAnEqualShare) {
+  for (const int ff_dim : {14336, 12288, 9728}) {
+    const DecoderSizes sizes{.dim = 4096,
+                             .qkv_width = 6144,
+                             .q_width = 4096,
+                             .up_width = 2 * ff_dim,
+                             .ff_dim = ff_dim,
+                             .vocab = 16,
+                             .first_ff_dim = first_part_of_inner(ff_dim)};
+    const int all = 2 * ff_dim / kPreparedTileRows;
+    for (int block = 0; block < 132; ++block) {
+      TileShares own;
+      own.divide(sizes, block, 132);
+      const int first = own.of[static_cast<int>(Matrix::kInner)].size();
+      const int rest = own.of[static_cast<int>(Matrix::kInnerRest)].size();
+      EXPECT_GE(first, 2 * rest) << ff_dim;
+      EXPECT_GE(rest, 1) << ff_dim;
+      EXPECT_LE(first + rest, (all + 131) / 132) << ff_dim;
+    }
   }
 }
 

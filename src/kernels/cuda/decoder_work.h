@@ -10,8 +10,13 @@
 #include "kernels/cuda/decoder_schedule.h"
 #include "kernels/cuda/prepared_linear.h"
 #include "kernels/needed_logits.h"
+#include "kernels/shared_prefix.h"
 
 namespace gapless {
+
+// Rows of a launch, at most. A step of more is several launches, each of whole slices (kernels/shared_prefix.h).
+inline constexpr int kMaxLaunchRows = 128;
+static_assert(kMaxLaunchRows % kSharingSlice == 0);
 
 inline constexpr int kUnitTiles = 4;           // at most
 static_assert(kUnitTiles == 4);                // DecoderWork::next_size
@@ -33,6 +38,20 @@ struct ChunkRange {  // of 128 columns each
   GAPLESS_HOST_DEVICE int size() const { return end - begin; }
 };
 
+// The order in which a launch of more than 64 rows multiplies a unit's chunks, `size` of them, which must be even: of pairs of
+// chunks every fourth, then the next ones of the four. So a thread has the sums of one of these turns at a time
+// (device/turn_product.cuh).
+inline constexpr int kChunkTurns = 4;
+GAPLESS_HOST_DEVICE inline int chunk_in_turn(int stage, int size) {
+  int pair = stage / 2, turn = 0;
+  for (; turn + 1 < kChunkTurns; ++turn) {
+    const int own = (size / 2 - turn + kChunkTurns - 1) / kChunkTurns;
+    if (pair < own) break;
+    pair -= own;
+  }
+  return (turn + pair * kChunkTurns) * 2 + stage % 2;
+}
+
 // Some tiles of a matrix, and all of its columns or a share of them.
 struct ProductUnit {
   int at, end;  // kProduct: tiles of the matrix; kPartialSums: shares, counted through all blocks
@@ -45,7 +64,32 @@ struct DecoderSizes {
   int up_width;  // what the feed-forward's first product makes: ff_dim, and as much again for a gate
   int ff_dim;
   int vocab;
+  int first_ff_dim = 0;  // of ff_dim, what Matrix::kInner makes; 0: all
 };
+
+// Of so much that the feed-forward's first product makes, what is made first where that is two products: about three quarters, so that
+// it has been announced when the rest is made, and the rest when the next product is through with it.
+GAPLESS_HOST_DEVICE constexpr int first_part_of_inner(int ff_dim) {
+  const int chunks = ff_dim / kPreparedTileColumns;
+  return (chunks + 1) * 3 / 4 * kPreparedTileColumns;
+}
+
+// Tiles of a matrix that makes the feed-forward's first product, and how many of them kInner makes.
+struct InnerTiles {
+  int all, first;
+  GAPLESS_HOST_DEVICE explicit InnerTiles(const DecoderSizes& sizes)
+      : all(sizes.up_width / kPreparedTileRows),
+        first(sizes.first_ff_dim == 0
+                  ? all
+                  : sizes.first_ff_dim / kPreparedTileRows * (sizes.up_width / sizes.ff_dim)) {}
+};
+
+// Whether all units of a model have even numbers of chunks.
+constexpr bool has_even_units(const DecoderSizes& sizes) {
+  constexpr int kMultiple = 2 * kDecoderColumnRanks * kPreparedTileColumns;
+  return sizes.dim % kMultiple == 0 && sizes.q_width % kMultiple == 0 &&
+         sizes.ff_dim % kMultiple == 0;
+}
 
 // A block's tiles of each matrix of which it computes whole columns. Computed once: to divide takes
 // longer than a block has between two phases.
@@ -54,12 +98,21 @@ struct TileShares {
 
   GAPLESS_HOST_DEVICE void divide(const DecoderSizes& sizes, int block, int num_blocks) {
     const int qkv = sizes.qkv_width / kPreparedTileRows;
-    const int inner = sizes.up_width / kPreparedTileRows;
+    const InnerTiles inner(sizes);
     const int head = (sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows;
     // Who has one tile more of qkv has it from one end of the grid, of fc1 from the other.
-    const TileRange inner_share = equal_share(inner, num_blocks - 1 - block, num_blocks);
+    const int from_end = num_blocks - 1 - block, rest = inner.all - inner.first;
+    const TileRange first = equal_share(inner.first, from_end, num_blocks);
+    TileRange second = equal_share(rest, from_end, num_blocks);
+    // Together an equal share, where everyone has some of both all the same.
+    if (inner.first >= num_blocks && rest >= 2 * num_blocks) {
+      const TileRange both = equal_share(inner.all, from_end, num_blocks);
+      second = {both.begin - first.begin, both.end - first.end};
+    }
     of[static_cast<int>(Matrix::kQkv)] = equal_share(qkv, block, num_blocks);
-    of[static_cast<int>(Matrix::kInner)] = {qkv + inner_share.begin, qkv + inner_share.end};
+    of[static_cast<int>(Matrix::kInner)] = {qkv + first.begin, qkv + first.end};
+    of[static_cast<int>(Matrix::kInnerRest)] = {qkv + inner.first + second.begin,
+                                                qkv + inner.first + second.end};
     of[static_cast<int>(Matrix::kHead)] = equal_share(head, block, num_blocks);
   }
 
@@ -80,12 +133,15 @@ class DecoderWork {
         block_(block),
         num_blocks_(num_blocks),
         qkv_tiles_(sizes.qkv_width / kPreparedTileRows),
-        inner_tiles_(sizes.up_width / kPreparedTileRows),
+        inner_tiles_(InnerTiles(sizes).all),
+        first_inner_tiles_(InnerTiles(sizes).first),
         head_tiles_((sizes.vocab + kPreparedTileRows - 1) / kPreparedTileRows),
         output_tiles_(sizes.dim / kPreparedTileRows),
         dim_chunks_(sizes.dim / kPreparedTileColumns),
         attention_chunks_(sizes.q_width / kPreparedTileColumns),
-        inner_chunks_(sizes.ff_dim / kPreparedTileColumns) {}
+        inner_chunks_(sizes.ff_dim / kPreparedTileColumns),
+        first_inner_chunks_((sizes.first_ff_dim == 0 ? sizes.ff_dim : sizes.first_ff_dim) /
+                            kPreparedTileColumns) {}
 
   // Tiles of the prepared matrix that a product's tiles are part of: [qkv | fc1], [proj | fc2] or
   // the head.
@@ -101,9 +157,10 @@ class DecoderWork {
   }
   // How many blocks have any.
   GAPLESS_HOST_DEVICE unsigned blocks_with_tiles(Matrix matrix) const {
-    const int all = matrix == Matrix::kQkv     ? qkv_tiles_
-                    : matrix == Matrix::kInner ? inner_tiles_
-                                               : head_tiles_;
+    const int all = matrix == Matrix::kQkv         ? qkv_tiles_
+                    : matrix == Matrix::kInner     ? first_inner_tiles_
+                    : matrix == Matrix::kInnerRest ? inner_tiles_ - first_inner_tiles_
+                                                   : head_tiles_;
     return static_cast<unsigned>(all < num_blocks_ ? all : num_blocks_);
   }
 
@@ -140,8 +197,13 @@ class DecoderWork {
       case Value::kAttention:
         return chunk_share(rank_of(unit), attention_chunks_);
       case Value::kInner: {
-        const ChunkRange range = chunk_share(rank_of(unit), inner_chunks_);
+        const ChunkRange range = chunk_share(rank_of(unit), first_inner_chunks_);
         return {attention_chunks_ + range.begin, attention_chunks_ + range.end};
+      }
+      case Value::kInnerRest: {
+        const int before = attention_chunks_ + first_inner_chunks_;
+        const ChunkRange range = chunk_share(rank_of(unit), inner_chunks_ - first_inner_chunks_);
+        return {before + range.begin, before + range.end};
       }
       default:
         return {0, 0};
@@ -153,14 +215,18 @@ class DecoderWork {
   GAPLESS_HOST_DEVICE bool counts(int num_rows) const {
     using Of = ScheduleOf<S>;
     if constexpr (Of::in(Of::kByRow, kValue)) return block_ < num_rows;
-    if constexpr (Of::in(Of::kByTiles, kValue)) return tiles(Of::kCountedMatrix).size() > 0;
+    if constexpr (Of::in(Of::kByTiles, kValue)) {
+      return tiles(Of::template kMatrixOf<kValue>).size() > 0;
+    }
     return true;
   }
   template <typename S, Value kValue>
   GAPLESS_HOST_DEVICE unsigned counting_blocks(int num_rows) const {
     using Of = ScheduleOf<S>;
     if constexpr (Of::in(Of::kByRow, kValue)) return static_cast<unsigned>(num_rows);
-    if constexpr (Of::in(Of::kByTiles, kValue)) return blocks_with_tiles(Of::kCountedMatrix);
+    if constexpr (Of::in(Of::kByTiles, kValue)) {
+      return blocks_with_tiles(Of::template kMatrixOf<kValue>);
+    }
     return static_cast<unsigned>(num_blocks_);
   }
 
@@ -178,8 +244,8 @@ class DecoderWork {
 
   const TileShares& shares_;
   int block_, num_blocks_;
-  int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_;
-  int dim_chunks_, attention_chunks_, inner_chunks_;
+  int qkv_tiles_, inner_tiles_, first_inner_tiles_, head_tiles_, output_tiles_;
+  int dim_chunks_, attention_chunks_, inner_chunks_, first_inner_chunks_;
 };
 
 }  // namespace gapless

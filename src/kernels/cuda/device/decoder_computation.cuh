@@ -157,7 +157,7 @@ class Computation {
 
   __device__ const Bf16* normalised(Matrix matrix, int l) const {
     if constexpr (S::kIsSequential) {
-      if (matrix == Matrix::kInner) return ff_norm_of<kFormat, kRows>(p_, l).data();
+      if (is_inner(matrix)) return ff_norm_of<kFormat, kRows>(p_, l).data();
     }
     return norm_of<S, kFormat, kRows>(p_, l).data();
   }
@@ -202,8 +202,8 @@ class Computation {
                       }
                     }
                     if constexpr (S::kIsSequential && Sums::kAtOnce == 1) {
-                      if (matrix == Matrix::kInner) added[0] = gate_with_neighbour(added[0]);
-                      if (matrix == Matrix::kInner && tile_row % 2 != 0) return;
+                      if (is_inner(matrix)) added[0] = gate_with_neighbour(added[0]);
+                      if (is_inner(matrix) && tile_row % 2 != 0) return;
                     }
                     if (row >= p_.num_rows) return;
                     store_product<S, kFormat, kRows>(
@@ -231,8 +231,13 @@ class Computation {
   __device__ void attend(int l) {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
     if constexpr (S::kIsSequential) {
+      using Layout = DecoderLayout<S>;
+      // Units of a part stay in the ring until the last is there, and one may not begin where another's end is too near.
+      static_assert((Layout::kRingBytes != 0 ? Layout::kRingBytes : Layout::kSmallestRingBytes) -
+                        kXRingBytes<S, kRows> >=
+                    (kMaxUnitsOfPart + 1) * UnitShape<S, CacheElement>::kBytes);
       attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
-                                     stage_, block_.reduce_buffer);
+                                     stage_, block_.reduce_buffer, block_.small.arrived);
     } else {
       attend_to_units<S, CacheElement, kRows>(p_, l, p_.layers[l], qkv_of<S>(p_, l),
                                               block_.small.rows, block_.ring, stage_);

@@ -2,8 +2,8 @@
 // (grouped queries), as decoder_kernel.cuh runs it for sequential decoders.
 //
 // unit = two pages of a key head, keys and values, four of e4m3 (decoder_units.cuh). One warp attends to it with all
-// query heads of the group, and leaves for each a softmax, its sum and its output in global memory;
-// all of a row and head are combined later. Units begin at multiples of their size, and sums run in
+// query heads of the group. For each a softmax, its sum and its output are left in global memory, of a unit or of several that
+// are a part (attention_rows.h); all of a row and head are combined later. Units begin at multiples of their size, and sums run in
 // fixed orders: a row's result does not depend on the rows beside it.
 //
 // Scores: mma.m16n8k16, A = 16 keys of a page, B = the group's queries. A key's row is all 32 banks (of
@@ -286,17 +286,39 @@ __device__ __forceinline__ void group_scores(const GroupToken<Element>& token, s
   }
 }
 
-// One warp. Keys from num_keys on do not exist. `part`: of the group's first head, where max_units are those of
-// one.
+// What a warp knows of a unit's or a part's keys.
+struct UnitSums {
+  float largest, sum;           // of query lane % 4
+  float outputs[kMaxGroup][4];  // of each query the lane's four dimensions
+
+  // `part`: of the group's first head, where max_units are those of one.
+  __device__ __forceinline__ void store(const DecoderLaunch& p, std::int64_t part) const {
+    const int lane = threadIdx.x % kWarp;
+    const int num_queries = p.num_heads / p.sequential.num_kv_heads;
+    if (lane < num_queries) {
+      p.part_softmax[part + std::int64_t{lane} * p.sequential.max_units] =
+          make_float2(largest, sum);
+    }
+#pragma unroll
+    for (int query = 0; query < kMaxGroup; ++query) {
+      if (query >= num_queries) break;
+      const std::int64_t at =
+          (part + std::int64_t{query} * p.sequential.max_units) * kGroupHeadDim + lane * 4;
+      *reinterpret_cast<float4*>(p.part_outputs + at) =
+          make_float4(outputs[query][0], outputs[query][1], outputs[query][2], outputs[query][3]);
+    }
+  }
+};
+
+// One warp. Keys from num_keys on do not exist.
 template <typename Element>
 __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
                                                 const GroupToken<Element>& token, int num_keys,
                                                 std::uint32_t place, const GroupScratch& scratch,
-                                                std::int64_t part) {
+                                                UnitSums& result) {
   using Of = GroupElement<Element>;
   using Shape = UnitShape<SequentialDecoder, Element>;
   const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
-  const int num_queries = p.num_heads / p.sequential.num_kv_heads;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kGroupHeadDim));
   const int num_pages = min((num_keys + kPageTokens - 1) / kPageTokens, Shape::kPages);
   float scores[Shape::kPages][2];
@@ -335,7 +357,14 @@ __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
   for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
   __syncwarp();
 
-  float outputs[kMaxGroup][4] = {};
+  result.largest = largest;
+  result.sum = sum;
+  auto& outputs = result.outputs;
+#pragma unroll
+  for (auto& of_query : outputs) {
+#pragma unroll
+    for (float& output : of_query) output = 0;
+  }
 #pragma unroll 1
   for (int page = 0; page < num_pages; ++page) {
     const std::uint32_t values = place + (page * 2 + 1) * Shape::kPieceBytes;
@@ -355,25 +384,94 @@ __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
       }
     }
   }
-  if (lane < num_queries) {
-    p.part_softmax[part + std::int64_t{lane} * p.sequential.max_units] = make_float2(largest, sum);
-  }
-#pragma unroll
-  for (int query = 0; query < kMaxGroup; ++query) {
-    if (query >= num_queries) break;
-    const std::int64_t at =
-        (part + std::int64_t{query} * p.sequential.max_units) * kGroupHeadDim + lane * 4;
-    *reinterpret_cast<float4*>(p.part_outputs + at) =
-        make_float4(outputs[query][0], outputs[query][1], outputs[query][2], outputs[query][3]);
-  }
 }
 
+// Units of a part are attended to by several warps. Each leaves its sums where its unit's keys were, and the last of them adds all
+// up, in the order of the units, whoever it is.
+struct GroupPartMerger {
+  static constexpr int kOutputBytes = kGroupHeadDim * static_cast<int>(sizeof(float));
+  static constexpr int kSoftmaxAt = kMaxGroup * kOutputBytes;
+  static_assert(kSoftmaxAt + kMaxGroup * 8 <= UnitShape<SequentialDecoder, Bf16>::kBytes);
+
+  // Leaves a unit's sums at `place`. Whether it is the last of `count` units; `arrived`: how many of them are there.
+  static __device__ __forceinline__ bool leave(const UnitSums& sums, std::uint32_t place,
+                                               std::uint32_t* arrived, int count) {
+    const int lane = threadIdx.x % kWarp;
+    __syncwarp();  // keys and values are read
+#pragma unroll
+    for (int query = 0; query < kMaxGroup; ++query) {
+      const float(&o)[4] = sums.outputs[query];
+      store_shared_16(place + query * kOutputBytes + lane * 16,
+                      uint4{__float_as_uint(o[0]), __float_as_uint(o[1]), __float_as_uint(o[2]),
+                            __float_as_uint(o[3])});
+    }
+    if (lane < kMaxGroup) {
+      store_shared_float(place + kSoftmaxAt + lane * 8, sums.largest);
+      store_shared_float(place + kSoftmaxAt + lane * 8 + 4, sums.sum);
+    }
+    publish_shared_to_engines();
+    __syncwarp();
+    std::uint32_t before = 0;
+    if (lane == 0) before = signal_in_block(*arrived);
+    before = __shfl_sync(kFullWarp, before, 0);
+    __syncwarp();
+    if (before + 1 < static_cast<std::uint32_t>(count)) return false;
+    if (lane == 0) *arrived = 0;
+    return true;
+  }
+
+  // All of them: place_of(i) is where the i-th unit's are.
+  template <typename PlaceOf>
+  static __device__ __forceinline__ void merge(int count, const PlaceOf& place_of,
+                                               UnitSums& result) {
+    static_assert(kMaxUnitsOfPart * kMaxGroup <= kWarp);
+    const int lane = threadIdx.x % kWarp, own = lane / kMaxGroup;
+    float largest = -INFINITY, sum = 0;
+    if (own < count) {
+      std::uint32_t softmax[2];
+      load_shared_8(softmax, place_of(own) + kSoftmaxAt + lane % kMaxGroup * 8);
+      largest = __uint_as_float(softmax[0]), sum = __uint_as_float(softmax[1]);
+    }
+    result.largest = largest;
+#pragma unroll
+    for (int step = kMaxGroup; step < kMaxUnitsOfPart * kMaxGroup; step *= 2) {
+      result.largest = fmaxf(result.largest, __shfl_xor_sync(kFullWarp, result.largest, step));
+    }
+    const float weight = weight_of_group_part(largest, result.largest);
+    result.sum = weight * sum;
+#pragma unroll
+    for (int step = kMaxGroup; step < kMaxUnitsOfPart * kMaxGroup; step *= 2) {
+      result.sum += __shfl_xor_sync(kFullWarp, result.sum, step);
+    }
+#pragma unroll
+    for (auto& of_query : result.outputs) {
+#pragma unroll
+      for (float& output : of_query) output = 0;
+    }
+#pragma unroll 1
+    for (int unit = 0; unit < count; ++unit) {
+      const std::uint32_t from = place_of(unit) + lane * 16;
+#pragma unroll
+      for (int query = 0; query < kMaxGroup; ++query) {
+        const float of_unit = __shfl_sync(kFullWarp, weight, unit * kMaxGroup + query);
+        std::uint32_t raw[4];
+        load_shared_16(raw, from + query * kOutputBytes);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) result.outputs[query][i] += of_unit * __uint_as_float(raw[i]);
+      }
+    }
+    // The copy engine fills this memory again.
+    publish_shared_to_engines();
+  }
+};
+
 // This warp's units of the block's, which lie in the ring from first_stage on. `qkv`: of this
-// layer.
+// layer. `arrived`: of each slot of the ring, zero between two parts (GroupPartMerger).
 template <typename Element>
 __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const Bf16* qkv,
                                         const AttentionRows& rows, const StageRing& ring,
-                                        unsigned first_stage, const float* reduce_buffer) {
+                                        unsigned first_stage, const float* reduce_buffer,
+                                        std::uint32_t* arrived) {
   using Shape = UnitShape<SequentialDecoder, Element>;
   const GroupScratch scratch(reduce_buffer);
   const unsigned warp = threadIdx.x / kWarp;
@@ -401,13 +499,28 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
     }
     const std::int64_t head = std::int64_t{unit.row()} * p.num_heads +
                               unit.heads * (p.num_heads / p.sequential.num_kv_heads);
-    attend_to_group<Element>(p, token, unit.num_keys, place, scratch,
-                             head * p.sequential.max_units + unit.first_key / Shape::kKeys);
-    ring.give_back(first_stage + i);
+    UnitSums sums;
+    attend_to_group<Element>(p, token, unit.num_keys, place, scratch, sums);
+    const int all = rows.units<Shape::kPages>(unit.row()), merged = units_of_part(all);
+    const int index = unit.first_key / Shape::kKeys, in_part = index % merged;
+    const std::int64_t part = head * p.sequential.max_units + index / merged;
+    if (merged == 1) {
+      sums.store(p, part);
+      ring.give_back(first_stage + i);
+      continue;
+    }
+    const unsigned first_of_part = first_stage + i - in_part;
+    const int count = min(merged, all - (index - in_part));
+    if (!GroupPartMerger::leave(sums, place, arrived + first_of_part % kRingStages, count))
+      continue;
+    GroupPartMerger::merge(
+        count, [&](int k) { return ring.place(first_of_part + k); }, sums);
+    sums.store(p, part);
+    for (int k = 0; k < count; ++k) ring.give_back(first_of_part + k);
   }
 }
 
-// This block's share of rows and heads: the parts of all units become the attention's output. One
+// This block's share of rows and heads: all parts become the attention's output. One
 // warp each 64 dimensions of a head, two a lane.
 template <typename S, typename Element, PreparedFormat kFormat, int kRows, bool kInAtoms>
 __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRows& rows,
@@ -420,7 +533,8 @@ __device__ inline void combine_groups(const DecoderLaunch& p, const AttentionRow
        i += gridDim.x * kProductWarps) {
     const int row_head = i / kParts, row = row_head / p.num_heads, head = row_head % p.num_heads;
     const int dims = i % kParts * (2 * kWarp) + 2 * lane;
-    const int count = rows.units<UnitShape<S, Element>::kPages>(row);
+    constexpr int kPages = UnitShape<S, Element>::kPages;
+    const int count = S::kIsSequential ? rows.parts<kPages>(row) : rows.units<kPages>(row);
     if (count == 0) {
       // Products may wait for it.
       to.store_pair(row, head * S::kHeadDim + dims, 0, 0);

@@ -142,7 +142,8 @@ __host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
             .q_width = p.num_heads * S::kHeadDim,
             .up_width = 2 * p.ff_dim,
             .ff_dim = p.ff_dim,
-            .vocab = p.vocab};
+            .vocab = p.vocab,
+            .first_ff_dim = first_part_of_inner(p.ff_dim)};
   } else {
     return {.dim = p.dim,
             .qkv_width = 3 * p.dim,
@@ -163,7 +164,7 @@ __host__ __device__ inline int max_units_of(const DecoderLaunch& p) {
 
 // Rows that a launch is compiled for: num_rows rounded up.
 constexpr int decoder_slice_rows(int num_rows) {
-  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64;
+  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : num_rows <= 64 ? 64 : 128;
 }
 
 }  // namespace gapless

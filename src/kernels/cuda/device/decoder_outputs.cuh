@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_product(const DecoderLaunch& p, Matrix mat
   if (matrix == Matrix::kQkv) {
     const std::int64_t at = qkv_numbers<S>(p, row) + column;
     announce_values(qkv_of<S>(p, layer) + at, qkv_of<S>(p, layer + 1) + at, sums);
-  } else if (matrix == Matrix::kInner) {
+  } else if (is_inner(matrix)) {
     const auto wide = wide_of<S, kFormat, kRows>(p, layer);
     if constexpr (S::kIsSequential) {
       // Rows of gate and up alternate. A single sum is gated already.

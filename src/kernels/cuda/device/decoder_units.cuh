@@ -65,7 +65,8 @@ __device__ inline void load_rows(const DecoderLaunch& p, AttentionRows& rows) {
       .sequences = p.sequences,
       .prefixes = kSharesUnits<S, kRows, Element> ? p.shared_prefixes : nullptr,
       .num_rows = p.num_rows,
-      .num_groups = key_heads<S>(p) / S::kHeadsOfUnit};
+      .num_groups = key_heads<S>(p) / S::kHeadsOfUnit,
+      .merges_units = S::kIsSequential};
   rows.load<UnitShape<S, Element>::kPages>(step, blockIdx.x, gridDim.x, WarpLanes());
 }
 

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/mma.cuh"
+
 namespace gapless {
 
 // Alone in its cache line, so that those who poll one do not slow down those who signal another.
@@ -29,6 +31,16 @@ __device__ __forceinline__ unsigned signal_by(unsigned& counter, unsigned count)
   asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
                : "=r"(before)
                : "l"(&counter), "r"(count)
+               : "memory");
+  return before;
+}
+
+// The same in shared memory, for warps of the block that look at what `before` says.
+__device__ __forceinline__ std::uint32_t signal_in_block(std::uint32_t& counter) {
+  std::uint32_t before;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "r"(shared_address(&counter))
                : "memory");
   return before;
 }

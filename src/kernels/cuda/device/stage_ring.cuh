@@ -65,6 +65,10 @@ class StageRing {
     wait_barrier(shared_address(&control_.x_full[stage % kRingStages]), phase_parity(stage));
     return wait(stage);
   }
+  // Where a stage is that has arrived and was not given back.
+  __device__ std::uint32_t place(unsigned stage) const {
+    return control_.places[stage % kRingStages];
+  }
   // It is through with the stage, which is its own.
   __device__ void give_back(unsigned stage) const { give_back(stage, sharers_); }
   // It is one of those who work on the stage together, and through with it.
