@@ -680,6 +680,34 @@ TEST(DecoderScheduleTest, BothPartsOfTheFeedForwardAreAnEqualShare) {
   }
 }
 
+// Who waits for a part waits for as many blocks as have tiles of it, however few these are.
+TEST(DecoderScheduleTest, AsManyBlocksHaveTilesOfAPartAsAreCounted) {
+  for (int chunks = 1; chunks <= 40; ++chunks) {
+    const int ff_dim = chunks * kPreparedTileColumns;
+    const DecoderSizes sizes{.dim = 128,
+                             .qkv_width = 256,
+                             .q_width = 128,
+                             .up_width = 2 * ff_dim,
+                             .ff_dim = ff_dim,
+                             .vocab = 16,
+                             .first_ff_dim = first_part_of_inner(ff_dim)};
+    for (const int num_blocks : {1, 24, 100, 132}) {
+      for (const Matrix matrix : {Matrix::kInner, Matrix::kInnerRest}) {
+        unsigned with_tiles = 0, counted = 0;
+        for (int block = 0; block < num_blocks; ++block) {
+          TileShares own;
+          own.divide(sizes, block, num_blocks);
+          const DecoderWork work(sizes, own, block, num_blocks);
+          EXPECT_GE(work.tiles(matrix).size(), 0);
+          with_tiles += work.tiles(matrix).size() > 0;
+          counted = work.blocks_with_tiles(matrix);
+        }
+        EXPECT_EQ(with_tiles, counted) << chunks << " chunks, " << num_blocks << " blocks";
+      }
+    }
+  }
+}
+
 // What a block has of a product, as (tile, chunk).
 std::vector<std::pair<int, int>> pieces_of(const DecoderWork& work, const Phase& phase) {
   std::vector<std::pair<int, int>> pieces;
