@@ -172,6 +172,7 @@ Status run_decode(const DecodeBenchOptions& options) {
                       {{"benchmark", "decode"},
                        {"depth", options.depth},
                        {"shared_image", options.workload.shared_image},
+                       {"random_tokens", options.workload.random_tokens},
                        {"spread", "p10 and p90 of the steps; step = forward and sampling"},
                        {"points", points},
                        {"zombie_tax_of_answers_of", mean_tokens},
@@ -196,8 +197,10 @@ void add_bench_decode_command(CLI::App& bench, Command& chosen) {
   command->add_option("--seconds", options->seconds, "Measured time per point")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->callback(
-      [options, &chosen] { chosen = [options] { return report(run_decode(*options)); }; });
+  command->callback([options, &chosen] {
+    ask_for_rows(options->bench, options->rows);
+    chosen = [options] { return report(run_decode(*options)); };
+  });
 }
 
 }  // namespace gapless

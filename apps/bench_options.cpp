@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -54,7 +55,16 @@ void add_workload_options(CLI::App& command, Workload& workload) {
       "--shared-image", workload.shared_image,
       "All streams ask about one picture, so that their rows read the same pages of its "
       "prefix; otherwise each has its own");
+  command.add_flag(
+      "--random-tokens", workload.random_tokens,
+      "Tokens of prompts and answers are drawn evenly from the vocabulary, each row's apart, so "
+      "that rows choose experts of their own; otherwise answers are greedy");
   command.add_option("--seed", workload.seed, "Of the answers' lengths")->capture_default_str();
+}
+
+void ask_for_rows(BenchOptions& options, const std::vector<int>& rows) {
+  const int most = *std::max_element(rows.begin(), rows.end());
+  if (most > kDefaultSeats) options.max_rows = most;
 }
 
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options) {
@@ -66,6 +76,7 @@ StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& opti
                      .compute = options.compute,
                      .kv_cache_bytes = kv_cache_bytes(options.kv_cache_gb),
                      .kv_cache_sized_to_machine = true,
+                     .max_rows = options.max_rows,
                      .max_context = options.max_context,
                      .adjust_limits = nullptr});
 }

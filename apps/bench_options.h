@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "commands.h"
@@ -24,6 +25,7 @@ struct BenchOptions {
   Compute compute = Compute::kAuto;
   std::optional<double> kv_cache_gb;
   std::optional<int> max_context;
+  std::optional<int> max_rows;     // absent: as many as a model has by default
   std::string json;                // file for the result; empty: none
   std::string commit;              // for the result; empty: asked of git
   double peak_bandwidth_tb_s = 0;  // 0: unknown
@@ -34,8 +36,11 @@ void add_result_options(CLI::App& command, std::string& json, std::string& commi
 
 void add_bench_options(CLI::App& command, BenchOptions& options);
 
-// --context, --tokens, --fixed-lengths, --no-image, --shared-image, --seed
+// --context, --tokens, --fixed-lengths, --no-image, --shared-image, --random-tokens, --seed
 void add_workload_options(CLI::App& command, Workload& workload);
+
+// The model gets seats for so many rows, where they are more than a GPU has by default.
+void ask_for_rows(BenchOptions& options, const std::vector<int>& rows);
 
 StatusOr<std::unique_ptr<LoadedModel>> load_bench_model(const BenchOptions& options);
 

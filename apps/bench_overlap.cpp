@@ -303,6 +303,7 @@ void add_bench_overlap_command(CLI::App& bench, Command& chosen) {
       "Instead: answers of 3 tokens whose ends come unforeseen, depths 1 and 2, tokens "
       "over the host's clock (takes --streams, --seconds, --warm-up, --repeats)");
   command->callback([options, &chosen] {
+    ask_for_rows(options->bench, options->streams);
     chosen = [options] {
       if (!options->short_answers) return report(run_overlap(*options));
       return report(run_short_answers({.bench = options->bench,

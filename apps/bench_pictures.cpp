@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/num_cores.h"
 #include "base/thread_pool.h"
 #include "bench_options.h"
 #include "engine_options.h"
@@ -120,8 +121,7 @@ class PictureStages {
 
 Status run_pictures(const PicturesOptions& options) {
   if (options.cores > 0) GAPLESS_RETURN_IF_ERROR(use_cores(options.cores));
-  const int num_threads =
-      options.cores > 0 ? options.cores : static_cast<int>(std::thread::hardware_concurrency());
+  const int num_threads = options.cores > 0 ? options.cores : num_usable_cores();
   ThreadPool pool(num_threads);
   boost::json::array list;
   fmt::print("{:<6} {:<10} {:>7} | {:<20} | {:>9} {:>9} {:>9}\n", "format", "size", "KB", "stage",

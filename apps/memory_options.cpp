@@ -90,8 +90,8 @@ void add_memory_options(CLI::App& command, EngineCommandOptions& options) {
       .add_option("--max-rows", options.max_rows,
                   fmt::format("Sequences that run at once. Default: {} on a GPU, 16 on the CPU, "
                               "fewer where memory is "
-                              "short",
-                              kMaxSeats))
+                              "short. At most {}",
+                              kDefaultSeats, kMaxSeats))
       ->check(CLI::Range(1, kMaxSeats));
   add_max_context_option(command, options.max_context);
 }

@@ -328,13 +328,14 @@ def main():
                              "memory of decoding (0.1)")
     parser.add_argument("--cancels", type=int, default=10, help="clients of each format that go away, before the load")
     parser.add_argument("--note", default="")
+    parser.add_argument("--commit", help="of the binary; of this tree where it has git")
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.cores > 0:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:options.cores])
     result = measure(options)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT, capture_output=True,
-                            text=True).stdout.strip()
+    commit = options.commit or subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT,
+                                              capture_output=True, text=True).stdout.strip()
     result = {"command": " ".join(["bench/overload.py", *sys.argv[1:]]),
               "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit,
               "device": f"{options.device.upper()}, {options.cores or os.cpu_count()} cores", "model": "models/tiny",

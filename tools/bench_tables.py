@@ -156,12 +156,14 @@ def decode(result):
     for point in result["points"]:
         step = point["step_ms"]
         percent = point.get("percent_of_ceiling")
-        rows.append([str(point["rows"]), f'{point["mean_context"]:.0f}',
+        experts = [f'{point["experts_per_layer"]:.1f}'] if "experts_per_layer" in point else []
+        rows.append([str(point["rows"]), f'{point["mean_context"]:.0f}', *experts,
                      f'{step["median"]:.4f} ({step["p10"]:.4f} .. {step["p90"]:.4f})',
                      f'{point["period_ms"]["median"]:.4f}', f'{point["bytes_per_step"] / 1e9:.3f}',
                      f'{point["gb_per_s"]:.0f}', f"{percent:.1f} %" if percent else "",
                      f'{point["bubble_us_per_step"]:.1f}'])
-    yield table(["rows", "context", "step ms (p10 .. p90)", "period ms", "GB/step", "GB/s",
+    experts = ["experts of a layer"] if "experts_per_layer" in result["points"][0] else []
+    yield table(["rows", "context", *experts, "step ms (p10 .. p90)", "period ms", "GB/step", "GB/s",
                  "of the ceiling", "bubble µs/step"], rows)
     if result.get("dead_rows"):
         yield dead_rows(result)

@@ -19,8 +19,12 @@ inline constexpr std::int64_t kCpuLongFillNs = 20'000'000;
 inline constexpr int kMaxWaitingRequests = 1024;
 // Image prefixes that the prefix cache keeps track of; pages run out first on today's GPUs.
 inline constexpr int kMaxCachedPrefixes = 512;
-// Seats: sequences that run at once. The largest decode batch.
-inline constexpr int kMaxSeats = 64;
+// Seats: sequences that run at once. The largest decode batch. More would take most of a step for keys and
+// values: on an H200 a step of 256 rows of Moondream 2 reads 43 GB of them.
+inline constexpr int kMaxSeats = 256;
+// Seats of a GPU where nobody says otherwise (--max-rows).
+inline constexpr int kDefaultSeats = 64;
+static_assert(kDefaultSeats <= kMaxSeats);
 // Rows: places on the device. A sequence that has ended gives its seat back at once, but its row
 // when no step in flight refers to it. When somebody is seated at most depth - 1 steps are in
 // flight, with at most a seat's worth of such rows each: with so many rows to a seat there is

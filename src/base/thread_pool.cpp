@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/num_cores.h"
+
 namespace gapless {
 namespace {
 
@@ -11,7 +13,7 @@ namespace {
 constexpr int kLooksBeforeSleep = 2000;
 
 int shared_pool_threads() {
-  int count = static_cast<int>(std::thread::hardware_concurrency());
+  int count = num_usable_cores();
   if (const char* const wanted = std::getenv("GAPLESS_CPU_THREADS")) {
     if (const int parsed = std::atoi(wanted); parsed > 0) count = parsed;
   }

@@ -22,7 +22,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // One per process: as many threads as the machine has cores, or GAPLESS_CPU_THREADS (1 to
+  // One per process: as many threads as the process may use cores, or GAPLESS_CPU_THREADS (1 to
   // kMaxThreads). Started at the first use.
   static ThreadPool& shared();
   static constexpr int kMaxThreads = 256;

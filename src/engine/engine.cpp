@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/num_cores.h"
 #include "base/thread_priority.h"
 #include "engine/promise_sink.h"
 #include "skill/tool_use.h"
@@ -82,7 +83,7 @@ Status Engine::start_threads() {
   loop_->start();
   int num_threads = options_.num_preprocess_threads;
   if (num_threads == 0) {
-    num_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
+    num_threads = std::clamp(num_usable_cores() / 2, 2, 8);
   }
   for (int i = 0; i < num_threads; ++i) {
     preprocess_threads_.emplace_back([this] { decode_jobs(); });

@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/num_cores.h"
 #include "engine/face_gaze_sink.h"
 #include "engine/promise_sink.h"
 
@@ -101,8 +102,7 @@ StatusOr<std::unique_ptr<EngineGroup>> EngineGroup::start(std::vector<std::strin
   const int count = static_cast<int>(labels.size());
   std::unique_ptr<EngineGroup> group(
       new EngineGroup(std::move(labels), options.loop.on_device_lost));
-  const EngineOptions shared =
-      share_of_host(options, count, static_cast<int>(std::thread::hardware_concurrency()));
+  const EngineOptions shared = share_of_host(options, count, num_usable_cores());
   std::vector<std::future<StatusOr<std::unique_ptr<Engine>>>> starting;
   for (int i = 0; i < count; ++i) {
     starting.push_back(std::async(std::launch::async, [&group = *group, &load, &shared, i] {

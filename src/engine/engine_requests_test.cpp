@@ -7,8 +7,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/limits.h"
 #include "engine/engine.h"
 #include "image/write_png.h"
 
@@ -28,8 +30,8 @@ struct WaitingSink final : ResponseSink {
 
 class EngineRequestsTest : public ::testing::Test {
  protected:
-  void start(EngineOptions options = {}) {
-    auto model = load_model(open_device("cpu").value(), "");
+  void start(EngineOptions options = {}, const ModelOptions& of_model = {}) {
+    auto model = load_model(open_device("cpu").value(), "", of_model);
     ASSERT_TRUE(model.ok()) << model.status().to_string();
     engine_ = Engine::start(std::move(model).value(), options).value();
   }
@@ -73,6 +75,35 @@ TEST_F(EngineRequestsTest, OneRequestTooManyIsRefusedAndAnEndMakesRoom) {
   (void)running->ended.get_future().get();
   ASSERT_TRUE(becomes_idle());
   EXPECT_EQ(engine_->run(question(3))->metrics.output_tokens, 3);
+}
+
+// All of them have a seat at once, at every depth.
+TEST_F(EngineRequestsTest, TwoHundredRequestsRunTogether) {
+  constexpr int kCount = 200;
+  const auto ask = [](int i) {
+    SkillRequest request = question(10 + i % 7);
+    request.text = "why is it number " + std::to_string(i) + "?";
+    request.settings.temperature = 0.0f;
+    return request;
+  };
+  std::vector<std::string> alone;
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    EngineOptions options;
+    options.loop.depth = depth;
+    ASSERT_NO_FATAL_FAILURE(start(
+        options,
+        {.kv_cache_bytes = std::size_t{1} << 30, .max_rows = kCount, .adjust_limits = nullptr}));
+    for (int i = 0; depth == 1 && i < kCount; ++i) alone.push_back(engine_->run(ask(i))->text);
+    std::vector<std::shared_ptr<WaitingSink>> sinks;
+    for (int i = 0; i < kCount; ++i) sinks.push_back(submit(ask(i)));
+    for (int i = 0; i < kCount; ++i) {
+      const auto answer = sinks[static_cast<std::size_t>(i)]->ended.get_future().get();
+      ASSERT_TRUE(answer.ok()) << answer.status().to_string();
+      EXPECT_EQ(answer->metrics.output_tokens, 10 + i % 7);
+      EXPECT_EQ(answer->text, alone[static_cast<std::size_t>(i)]) << i << " at depth " << depth;
+    }
+    ASSERT_TRUE(becomes_idle());
+  }
 }
 
 TEST_F(EngineRequestsTest, ACancelledRequestEndsBeforeItsAnswer) {

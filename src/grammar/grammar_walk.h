@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "base/keep_loop.h"
 #include "base/num_bits.h"
 #include "grammar/grammar_tables.h"
 
@@ -27,6 +28,7 @@ namespace gapless {
 GAPLESS_HOST_DEVICE inline int num_missing(const GrammarCondition& condition,
                                            const GrammarFrame& frame) {
   int missing = 0;
+  GAPLESS_KEEP_LOOP
   for (int i = 0; i < kNameWords; ++i) {
     missing += num_bits(condition.required.words[i] & ~frame.seen.words[i]);
   }
@@ -39,6 +41,7 @@ namespace grammar_walk {
 template <typename Row>
 GAPLESS_HOST_DEVICE inline bool has_room(const GrammarTables& g, const GrammarAction& action,
                                          Row& row, const GrammarFrame& frame, int extra) {
+  GAPLESS_KEEP_LOOP
   for (int i = 0; i < action.num_conditions; ++i) {
     const GrammarCondition& condition = g.conditions[action.first_condition + i];
     if (condition.max < 0) return true;
@@ -52,6 +55,7 @@ GAPLESS_HOST_DEVICE inline bool has_room(const GrammarTables& g, const GrammarAc
 GAPLESS_HOST_DEVICE inline bool any_left(const NameSet& names, const GrammarFrame& frame,
                                          const NameSet* among) {
   std::uint32_t left = 0;
+  GAPLESS_KEEP_LOOP
   for (int i = 0; i < kNameWords; ++i) {
     left |= names.words[i] & ~frame.seen.words[i] & (among == nullptr ? ~0u : among->words[i]);
   }
@@ -63,16 +67,16 @@ template <typename Row>
 GAPLESS_HOST_DEVICE inline bool may_come(const GrammarTables& g, const GrammarAction& action,
                                          Row& row, const GrammarFrame& frame) {
   const NameSet& names = g.name_sets[action.result];
+  GAPLESS_KEEP_LOOP
   for (int i = 0; i < action.num_conditions; ++i) {
     const GrammarCondition& condition = g.conditions[action.first_condition + i];
     const int needed = frame.count + num_missing(condition, frame);
     const bool has_more =
         condition.max < 0 || row.count_at_most(row.depth, needed, condition.max - 1);
+    if (has_more && action.table == 1) return true;
     // In the last places only what is required may come.
-    const bool may = has_more ? action.table == 1 || any_left(names, frame, nullptr)
-                              : row.count_at_most(row.depth, needed, condition.max) &&
-                                    any_left(names, frame, &condition.required);
-    if (may) return true;
+    if (!has_more && !row.count_at_most(row.depth, needed, condition.max)) continue;
+    if (any_left(names, frame, has_more ? nullptr : &condition.required)) return true;
   }
   return false;
 }
@@ -84,6 +88,7 @@ GAPLESS_HOST_DEVICE inline bool close(const GrammarTables& g, const GrammarActio
   const GrammarFrame& frame = row.frame(row.depth);
   const int count = frame.count + action.result;
   std::uint32_t roles = 0;
+  GAPLESS_KEEP_LOOP
   for (int i = 0; i < action.num_conditions; ++i) {
     const GrammarCondition& condition = g.conditions[action.first_condition + i];
     const bool holds =
@@ -124,6 +129,7 @@ GAPLESS_HOST_DEVICE inline bool act(const GrammarTables& g, const GrammarAction&
   }
   if (!row.reach(row.depth)) return false;
   GrammarFrame& frame = row.frame(row.depth);
+  int extra = 0;  // of a member or item that is still to come
   switch (action.op) {
     case GrammarOp::kCall:
       frame.next = action.table;
@@ -140,19 +146,19 @@ GAPLESS_HOST_DEVICE inline bool act(const GrammarTables& g, const GrammarAction&
       const std::uint32_t bit = 1u << action.result % 32;
       if ((word & bit) != 0) return false;
       word |= bit;
-      ++frame.count;
-      return has_room(g, action, row, frame, 0);
+      break;
     }
     case GrammarOp::kOtherKey:
-      ++frame.count;
-      return has_room(g, action, row, frame, 0);
+      break;
     case GrammarOp::kComma:
-      ++frame.count;
       frame.next = action.table;
-      return has_room(g, action, row, frame, 1);
+      extra = 1;
+      break;
     default:
       return false;
   }
+  ++frame.count;
+  return has_room(g, action, row, frame, extra);
 }
 
 }  // namespace grammar_walk
@@ -161,6 +167,7 @@ GAPLESS_HOST_DEVICE inline bool act(const GrammarTables& g, const GrammarAction&
 template <typename Row>
 GAPLESS_HOST_DEVICE inline bool take_class(const GrammarTables& g, Row& row, int column) {
   // A number ends at most once; what follows it is no number.
+  GAPLESS_KEEP_LOOP
   for (int turn = 0; turn < 2; ++turn) {
     const GrammarEdge edge = g.edges[static_cast<std::int64_t>(row.state) * g.num_classes + column];
     if (edge.state == kDeadGrammarState) return false;

@@ -388,6 +388,22 @@ TEST(DecodeStopTest, WebpAsksForEveryPiece) {
   }
 }
 
+// A picture of one colour is a few bytes for thousands of rows, which libwebp makes in one call.
+TEST(DecodeStopTest, LossyWebpOfOneColourAsksForEach16Rows) {
+  constexpr int kWidth = 600, kHeight = 3000;
+  const std::vector<std::uint8_t> rgb(std::size_t{kWidth} * kHeight * 3, 90);
+  const FileBytes file = make_lossy_webp(kWidth, kHeight, rgb, 50);
+  const Asked whole = ask(file, 1 << 30);
+  ASSERT_TRUE(whole.status.ok()) << whole.status.to_string();
+  EXPECT_GE(whole.num_questions, kHeight / 16);
+  for (int stop_at = 1; stop_at <= whole.num_questions; stop_at += 29) {
+    const Asked stopped = ask(file, stop_at);
+    EXPECT_EQ(stopped.status.code(), StatusCode::kCancelled) << stop_at;
+    EXPECT_EQ(stopped.num_questions, stop_at) << "decoded on";
+  }
+  EXPECT_EQ(ask(file, whole.num_questions).status.code(), StatusCode::kCancelled) << "the last one";
+}
+
 DecodeMemory memory_of(const FileBytes& file, DecodeOptions options = {}) {
   return decode_memory(probe_image(file).value(), options);
 }

@@ -7,6 +7,7 @@
 
 #include "image/codecs.h"
 #include "image/raster_memory.h"
+#include "image/webp_rows.h"
 
 namespace gapless::internal {
 namespace {
@@ -30,8 +31,8 @@ const char* webp_error_text(VP8StatusCode code) {
   }
 }
 
-// The library decodes what it is given and asks nobody meanwhile, so it is given pieces that make
-// about this many rows each. How many bytes that are shows as it goes: a piece that makes fewer
+// The library decodes what it is given and, where webp_rows.h does not help, asks nobody meanwhile, so it is given pieces
+// that make about this many rows each. How many bytes that are shows as it goes: a piece that makes fewer
 // rows is followed by one twice as long, one that makes more by one half as long. (A fixed length
 // would cost a lossless file of a few large rows many times over: each piece begins with the rows
 // that the one before could not end. A lossy one goes on where it stopped, so its pieces are always
@@ -44,6 +45,7 @@ constexpr std::size_t kLosslessBegin = 8;
 
 Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::size_t num_bytes,
                         bool is_lossy, const StopCheck& stop) {
+  const WebpRowStops row_stops(stop);
   std::size_t piece_bytes = is_lossy ? kMinPieceBytes : num_bytes / kLosslessBegin + kMinPieceBytes;
   int num_rows = 0;
   for (std::size_t given = 0;;) {
@@ -51,6 +53,7 @@ Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::si
     given += std::min(piece_bytes, num_bytes - given);
     const VP8StatusCode code = WebPIUpdate(decoder, data, given);
     if (code == VP8_STATUS_OK) return ok_status();
+    if (code == VP8_STATUS_USER_ABORT) return stopped_status();
     if (code != VP8_STATUS_SUSPENDED || given == num_bytes) {
       return data_loss("WebP: {}", webp_error_text(code));
     }
@@ -94,6 +97,7 @@ Status decode_bitstream(const std::uint8_t* data, std::size_t num_bytes, int wid
   config.output.u.RGBA.stride = static_cast<int>(row_bytes);
   config.output.u.RGBA.size = row_bytes * static_cast<std::size_t>(height - 1) +
                               static_cast<std::size_t>(width) * num_channels;
+  config.options.use_threads = 1;  // for WebpRowStops
   const std::unique_ptr<WebPIDecoder, void (*)(WebPIDecoder*)> decoder(
       WebPIDecode(nullptr, 0, &config), WebPIDelete);
   if (decoder == nullptr) {

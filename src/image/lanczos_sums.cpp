@@ -1,6 +1,11 @@
 #include "image/lanczos_sums.h"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "image/lanczos_sums_vnni.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -8,6 +13,13 @@
 
 namespace gapless {
 namespace {
+
+// Both passes are weighted sums of rows of bytes. The horizontal pass gets there by turning a block's rows
+// of pixels into columns first: in_width columns of kLanczosLanes bytes.
+constexpr int kChannels = kLanczosChannels;
+constexpr int kBlockRows = kLanczosBlockRows;
+// Neighbouring bytes that are summed at once.
+constexpr int kLanczosLanes = kBlockRows * kChannels;
 
 constexpr std::int32_t kHalf = 1 << (kLanczosPrecisionBits - 1);
 
@@ -47,11 +59,62 @@ void sum_row(const std::uint8_t* in, std::size_t row_bytes, const LanczosTaps& t
   }
 }
 
+// One pixel every `step` bytes to one every `to_step`. kSpills: four bytes at a time, which is
+// faster; what it writes behind a pixel must come later, or not matter. It stays within `count`
+// pixels. Two loops: of one with both sizes, gcc 13 makes a call of memcpy for each pixel.
+template <bool kSpills>
+void copy_pixels(const std::uint8_t* from, std::size_t step, std::uint8_t* to, std::size_t to_step,
+                 int count) {
+  int i = 0;
+  for (const int num_spilling = kSpills ? count - 1 : 0; i < num_spilling; ++i) {
+    std::uint32_t pixel;
+    std::memcpy(&pixel, from, sizeof(pixel));
+    std::memcpy(to, &pixel, sizeof(pixel));
+    from += step;
+    to += to_step;
+  }
+  for (; i < count; ++i, from += step, to += to_step) std::copy_n(from, kChannels, to);
+}
+
+// Pixels of a block's rows that are turned together: their columns stay in the first cache.
+constexpr int kTurnedPixels = 64;
+
 template <auto sum_all>
-void sum_columns(const std::uint8_t* columns, const LanczosTaps& taps, std::uint8_t* out_columns) {
-  for (int o = 0; o < taps.out_size(); ++o) {
-    sum_all(columns + static_cast<std::size_t>(taps.first(o)) * kLanczosLanes, kLanczosLanes, taps,
-            o, out_columns + static_cast<std::size_t>(o) * kLanczosLanes);
+void sum_block(const std::uint8_t* in, int in_width, int num_rows, const LanczosTaps& taps,
+               std::uint8_t* out, std::size_t out_stride) {
+  const auto bytes_of = [](int count, int size) {
+    return static_cast<std::size_t>(count) * static_cast<std::size_t>(size);
+  };
+  const int out_width = taps.out_size();
+  const auto columns =
+      std::make_unique_for_overwrite<std::uint8_t[]>(bytes_of(in_width, kLanczosLanes));
+  const auto out_columns =
+      std::make_unique_for_overwrite<std::uint8_t[]>(bytes_of(out_width, kLanczosLanes));
+  for (int x = 0; x < in_width; x += kTurnedPixels) {
+    const int count = std::min(kTurnedPixels, in_width - x);
+    for (int r = 0; r < num_rows; ++r) {
+      const std::uint8_t* from = in + bytes_of(r, in_width * kChannels) + bytes_of(x, kChannels);
+      std::uint8_t* to = columns.get() + bytes_of(x, kLanczosLanes) + r * kChannels;
+      // Behind a pixel of the block's last row lies the first row's next one.
+      if (r + 1 < kBlockRows) {
+        copy_pixels<true>(from, kChannels, to, kLanczosLanes, count);
+      } else {
+        copy_pixels<false>(from, kChannels, to, kLanczosLanes, count);
+      }
+    }
+  }
+  for (int o = 0; o < out_width; ++o) {
+    sum_all(columns.get() + bytes_of(taps.first(o), kLanczosLanes), kLanczosLanes, taps, o,
+            out_columns.get() + bytes_of(o, kLanczosLanes));
+  }
+  for (int x = 0; x < out_width; x += kTurnedPixels) {
+    const int count = std::min(kTurnedPixels, out_width - x);
+    for (int r = 0; r < num_rows; ++r) {
+      copy_pixels<true>(out_columns.get() + bytes_of(x, kLanczosLanes) + r * kChannels,
+                        kLanczosLanes,
+                        out + static_cast<std::size_t>(r) * out_stride + bytes_of(x, kChannels),
+                        kChannels, count);
+    }
   }
 }
 
@@ -102,17 +165,22 @@ void sum_columns(const std::uint8_t* columns, const LanczosTaps& taps, std::uint
 
 }  // namespace
 
-const LanczosSums& portable_lanczos_sums() {
-  static constexpr LanczosSums kPortable{sum_row<sum_all_lanes>, sum_columns<sum_all_lanes>};
-  return kPortable;
+std::span<const LanczosSums* const> all_lanczos_sums() {
+  static const std::vector<const LanczosSums*> all = [] {
+    static constexpr LanczosSums kPortable{sum_row<sum_all_lanes>, sum_block<sum_all_lanes>};
+    std::vector<const LanczosSums*> list{&kPortable};
+#if defined(__x86_64__)
+    static constexpr LanczosSums kAvx2{sum_row<sum_all_lanes_avx2>, sum_block<sum_all_lanes_avx2>};
+    if (__builtin_cpu_supports("avx2")) list.insert(list.begin(), &kAvx2);
+#endif
+    if (const LanczosSums* const vnni = vnni_lanczos_sums()) list.insert(list.begin(), vnni);
+    return list;
+  }();
+  return all;
 }
 
 const LanczosSums& lanczos_sums() {
-#if defined(__x86_64__)
-  static constexpr LanczosSums kAvx2{sum_row<sum_all_lanes_avx2>, sum_columns<sum_all_lanes_avx2>};
-  if (__builtin_cpu_supports("avx2")) return kAvx2;
-#endif
-  return portable_lanczos_sums();
+  return *all_lanczos_sums().front();
 }
 
 }  // namespace gapless

@@ -36,6 +36,15 @@ LanczosTapPair pair_of(std::int32_t first, std::int32_t second) {
           halves(first >> kLanczosLowBits, second >> kLanczosLowBits)};
 }
 
+// Adds a weight, which is less than 2 in size, as a quad's tap i.
+void set_tap(LanczosTapQuad& quad, int i, std::int32_t weight) {
+  for (std::int32_t& digits : quad.digits) {
+    const auto digit = static_cast<std::int8_t>(weight & 0xff);
+    digits |= static_cast<std::int32_t>(std::uint32_t{static_cast<std::uint8_t>(digit)} << (8 * i));
+    weight = (weight - digit) / 256;
+  }
+}
+
 }  // namespace
 
 LanczosTaps::LanczosTaps(int in_size, int out_size)
@@ -46,7 +55,8 @@ LanczosTaps::LanczosTaps(int in_size, int out_size)
       first_(static_cast<std::size_t>(out_size)),
       num_taps_(static_cast<std::size_t>(out_size)),
       fixed_weights_(static_cast<std::size_t>(out_size * max_taps_)),
-      pairs_(static_cast<std::size_t>(out_size * max_pairs())) {}
+      pairs_(static_cast<std::size_t>(out_size * max_pairs())),
+      quads_(static_cast<std::size_t>(out_size * max_quads())) {}
 
 int LanczosTaps::end_of(int o) const {
   return std::min(in_size_, static_cast<int>((o + 0.5) * scale_ + support_ + 0.5));
@@ -78,6 +88,9 @@ void LanczosTaps::compute(int begin, int end) {
     for (int i = 0; i < to - from; i += 2) {
       pairs[i / 2] = pair_of(fixed[i], i + 1 < to - from ? fixed[i + 1] : 0);
     }
+    LanczosTapQuad* const quads = quads_.data() + o * max_quads();
+    std::fill_n(quads, max_quads(), LanczosTapQuad{});
+    for (int i = 0; i < to - from; ++i) set_tap(quads[i / 4], i % 4, fixed[i]);
   }
 }
 

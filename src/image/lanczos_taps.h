@@ -19,6 +19,13 @@ struct LanczosTapPair {
 };
 inline constexpr int kLanczosLowBits = 12;
 
+// Four neighbouring taps' weights for processors that multiply and add four bytes at once: a weight is
+// digits[2] * 2^16 + digits[1] * 2^8 + digits[0], each from -128 to 127; the first tap lies in the lowest byte of each word.
+struct LanczosTapQuad {
+  std::int32_t digits[3] = {};
+  std::int32_t unused = 0;  // 16 bytes: one load
+};
+
 class LanczosTaps {
  public:
   // Both sizes at least 1.
@@ -39,6 +46,10 @@ class LanczosTaps {
   const std::int32_t* weights(int o) const { return fixed_weights_.data() + o * max_taps_; }
   // The same weights: (num_taps(o) + 1) / 2 of them, the last one's second weight 0 where taps are odd.
   const LanczosTapPair* pairs(int o) const { return pairs_.data() + o * max_pairs(); }
+  // The same weights in fours: max_quads() of them, 0 behind the last tap.
+  const LanczosTapQuad* quads(int o) const { return quads_.data() + o * max_quads(); }
+  std::ptrdiff_t max_quads() const { return (max_taps_ + 3) / 4; }
+  int num_quads(int o) const { return (num_taps(o) + 3) / 4; }
 
  private:
   std::ptrdiff_t max_pairs() const { return (max_taps_ + 1) / 2; }
@@ -50,6 +61,7 @@ class LanczosTaps {
   std::vector<int> first_, num_taps_;
   std::vector<std::int32_t> fixed_weights_;
   std::vector<LanczosTapPair> pairs_;
+  std::vector<LanczosTapQuad> quads_;
 };
 
 }  // namespace gapless

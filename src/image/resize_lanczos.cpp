@@ -14,17 +14,13 @@
 namespace gapless {
 namespace {
 
-constexpr int kChannels = 3;
+constexpr int kChannels = kLanczosChannels;
 
 // What a task makes: outputs of an axis's taps, rows of the vertical pass or of a plain copy.
 constexpr int kTaskTaps = 128;
 constexpr int kTaskRows = 32;
 
-// Both passes are weighted sums of rows of bytes (lanczos_sums.h). The horizontal pass gets there by
-// turning kBlockRows rows of pixels into columns first.
-constexpr int kBlockRows = 16;
-constexpr int kLanes = kLanczosLanes;
-static_assert(kLanes == kBlockRows * kChannels);
+constexpr int kBlockRows = kLanczosBlockRows;
 
 std::size_t bytes_of_row(int width) {
   return static_cast<std::size_t>(width) * kChannels;
@@ -34,63 +30,16 @@ int num_parts(int whole, int part) {
   return (whole + part - 1) / part;
 }
 
-// One pixel every `step` bytes to one every `to_step`. kSpills: four bytes at a time, which is
-// faster; what it writes behind a pixel must come later, or not matter. It stays within `count`
-// pixels. Two loops: of one with both sizes, gcc 13 makes a call of memcpy for each pixel.
-template <bool kSpills>
-void copy_pixels(const std::uint8_t* from, std::size_t step, std::uint8_t* to, std::size_t to_step,
-                 int count) {
-  int i = 0;
-  for (const int num_spilling = kSpills ? count - 1 : 0; i < num_spilling; ++i) {
-    std::uint32_t pixel;
-    std::memcpy(&pixel, from, sizeof(pixel));
-    std::memcpy(to, &pixel, sizeof(pixel));
-    from += step;
-    to += to_step;
-  }
-  for (; i < count; ++i, from += step, to += to_step) std::copy_n(from, kChannels, to);
-}
-
-// Pixels of a block's rows that are turned together: their columns stay in the first cache.
-constexpr int kTurnedPixels = 64;
-
 // Rows [first, first + num_rows) of in, at most kBlockRows, each resized and handed to sink.
 void resize_block_horizontally(const std::uint8_t* in, int in_width, const LanczosTaps& taps,
                                int first, int num_rows, const LanczosResize::RowSink& sink) {
-  const int out_width = taps.out_size();
-  const std::size_t out_row_bytes = bytes_of_row(out_width);
-  const auto columns =
-      std::make_unique_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(in_width) * kLanes);
-  const auto out_columns =
-      std::make_unique_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(out_width) * kLanes);
-  const auto rows = std::make_unique_for_overwrite<std::uint8_t[]>(
-      out_row_bytes * static_cast<std::size_t>(num_rows));
-  for (int x = 0; x < in_width; x += kTurnedPixels) {
-    const int count = std::min(kTurnedPixels, in_width - x);
-    for (int r = 0; r < num_rows; ++r) {
-      const std::uint8_t* from =
-          in + static_cast<std::size_t>(first + r) * bytes_of_row(in_width) + bytes_of_row(x);
-      std::uint8_t* to = columns.get() + static_cast<std::size_t>(x) * kLanes + r * kChannels;
-      // Behind a pixel of the block's last row lies the first row's next one.
-      if (r + 1 < kBlockRows) {
-        copy_pixels<true>(from, kChannels, to, kLanes, count);
-      } else {
-        copy_pixels<false>(from, kChannels, to, kLanes, count);
-      }
-    }
-  }
-  lanczos_sums().columns(columns.get(), taps, out_columns.get());
-  for (int x = 0; x < out_width; x += kTurnedPixels) {
-    const int count = std::min(kTurnedPixels, out_width - x);
-    for (int r = 0; r < num_rows; ++r) {
-      copy_pixels<true>(out_columns.get() + static_cast<std::size_t>(x) * kLanes + r * kChannels,
-                        kLanes,
-                        rows.get() + static_cast<std::size_t>(r) * out_row_bytes + bytes_of_row(x),
-                        kChannels, count);
-    }
-  }
+  const std::size_t stride = bytes_of_row(taps.out_size()) + kLanczosSpill;
+  const auto rows =
+      std::make_unique_for_overwrite<std::uint8_t[]>(stride * static_cast<std::size_t>(num_rows));
+  lanczos_sums().block(in + static_cast<std::size_t>(first) * bytes_of_row(in_width), in_width,
+                       num_rows, taps, rows.get(), stride);
   for (int r = 0; r < num_rows; ++r) {
-    sink(first + r, rows.get() + static_cast<std::size_t>(r) * out_row_bytes);
+    sink(first + r, rows.get() + static_cast<std::size_t>(r) * stride);
   }
 }
 

@@ -337,6 +337,16 @@ FileBytes make_webp(int width, int height, std::span<const std::uint8_t> samples
   return file;
 }
 
+FileBytes make_lossy_webp(int width, int height, std::span<const std::uint8_t> rgb, float quality) {
+  GAPLESS_CHECK(rgb.size() == area(width, height) * 3);
+  std::uint8_t* out = nullptr;
+  const std::size_t out_bytes = WebPEncodeRGB(rgb.data(), width, height, 3 * width, quality, &out);
+  const auto* begin = reinterpret_cast<const std::byte*>(out);
+  FileBytes file(begin, begin + out_bytes);
+  WebPFree(out);
+  return file;
+}
+
 FileBytes with_webp_exif(const FileBytes& webp, int width, int height, const FileBytes& block) {
   constexpr std::uint32_t kHasExif = 0x08;
   FileBytes chunks;

@@ -57,6 +57,8 @@ FileBytes png_header_only(std::uint32_t width, std::uint32_t height);
 
 // Lossless, so pixels survive exactly. channels 3 or 4.
 FileBytes make_webp(int width, int height, std::span<const std::uint8_t> samples, int channels);
+// Lossy, so pixels survive about.
+FileBytes make_lossy_webp(int width, int height, std::span<const std::uint8_t> rgb, float quality);
 // Wraps a still WebP in an extended container with an EXIF chunk.
 FileBytes with_webp_exif(const FileBytes& webp, int width, int height, const FileBytes& block);
 // An animation of one frame at (x, y), both even, on a larger canvas.

@@ -258,8 +258,8 @@ struct PlanDecodeParams {
   const AutomatonState* automata = nullptr;
   int vocab = 0;
   StepLogits* needed_logits = nullptr;  // out; nullptr: nobody asks
-  // Which of them begin with the same pages (shared_prefix.h). Live rows with the same first page are sets in the order of the
-  // step, of up to kMaxSharingRows; a set of one row shares nothing. Of at most kMaxSeats rows.
+  // Which of them begin with the same pages (shared_prefix.h). Live rows of a slice with the same first page are sets in the order
+  // of the step, of up to kMaxSharingRows; a set of one row shares nothing.
   SharedPrefix* shared_prefixes = nullptr;  // out [num_rows]; nullptr: nobody asks
   // Whether any of the rows lives: 0 or 1.
   std::uint32_t* any_lives = nullptr;  // out, one; nullptr: nobody asks

@@ -163,6 +163,34 @@ TEST(PromptSourceTest, ClientsSharePicturesOnlyIfAskedTo) {
   }
 }
 
+// Rows whose tokens differ are what the count of a step's experts rests on.
+TEST(PromptSourceTest, RandomTokensAreEachAnswersOwn) {
+  SimDevice device((SimConfig()));
+  const auto model = FakeModel::create(device, model_config());
+  ASSERT_TRUE(model.ok()) << model.status().to_string();
+  Workload workload = short_answers();
+  workload.context = 45;
+  workload.random_tokens = true;
+  const auto prompts = PromptSource::create(device, (*model)->info(),
+                                            {kFakeCoordId, kFakeSizeId, kFakeStopId}, workload);
+  ASSERT_TRUE(prompts.ok()) << prompts.status().to_string();
+  const auto num_same = [](const PreparedPrompt& a, const PreparedPrompt& b) {
+    int same = 0;
+    for (std::size_t i = 1; i < a.inputs.size(); ++i) same += a.inputs[i].id == b.inputs[i].id;
+    return same;
+  };
+  const PreparedPrompt prompt = prompts->make(3, 1);
+  const int num_tokens = static_cast<int>(prompt.inputs.size());
+  EXPECT_EQ(prompt.inputs.at(0).id, 0);
+  EXPECT_GT(prompt.row.sampling.temperature, 0);
+  EXPECT_EQ(num_same(prompt, prompts->make(3, 1)), num_tokens - 1);
+  for (const auto& [client, answer] : {std::pair(4, 1), std::pair(3, 2)}) {
+    const PreparedPrompt other = prompts->make(client, answer);
+    EXPECT_LT(num_same(prompt, other), num_tokens / 2);
+    EXPECT_NE(prompt.row.sampling.seed, other.row.sampling.seed);
+  }
+}
+
 TEST(ClosedLoopTest, RefusesWhatDoesNotFit) {
   Workload workload = short_answers();
   workload.context = 5;

@@ -27,10 +27,10 @@ FakeModelConfig h200() {
   FakeModelConfig config;
   config.max_context = 64;
   config.limits = {
-      .max_seats = kMaxSeats,
+      .max_seats = kDefaultSeats,
       .max_prefill_tokens = 4096,
       .max_prefill_sequences = 16,  // as many as tails of prefixes are copied in a step
-      .num_pages = 1 + kMaxSeats * 8,
+      .num_pages = 1 + kDefaultSeats * 8,
       .max_pages_per_row = 4,
       .num_image_slots = 1,
       .max_page_deltas = 16 * 4};

@@ -31,6 +31,8 @@ constexpr std::array kConstraints{
 };
 constexpr double kShortTokens = 3;
 constexpr double kLongFactor = 3;
+// No logit is large beside it, so all tokens are equally likely.
+constexpr float kEvenTemperature = 1e6f;
 
 // In [0, 1).
 double uniform(std::uint64_t seed, std::uint64_t client, std::uint64_t answer) {
@@ -136,6 +138,8 @@ PreparedPrompt PromptSource::make(int client, std::int64_t answer) const {
   prompt.inputs = inputs_;
   // Answers differ by the last token of their prompt.
   prompt.inputs.back().id = static_cast<std::int32_t>((client * 131 + answer * 17) % info_.vocab);
+  prompt.row.sampling.seed = workload_.seed;
+  if (workload_.random_tokens) draw_tokens(client, answer, prompt);
   if (workload_.image) {
     prompt.prefix_len = 1 + info_.image_tokens;
     PreparedImage& image = prompt.images.emplace_back();
@@ -146,9 +150,20 @@ PreparedPrompt PromptSource::make(int client, std::int64_t answer) const {
     image.crops_owner = crop_;
   }
   prompt.row.max_generated = answer_tokens(client, answer);
-  prompt.row.sampling.seed = workload_.seed;
   set_constraint(prompt);
   return prompt;
+}
+
+void PromptSource::draw_tokens(int client, std::int64_t answer, PreparedPrompt& prompt) const {
+  const PhiloxBlock drawn = philox4x32(workload_.seed, static_cast<std::uint64_t>(client),
+                                       static_cast<std::uint64_t>(answer));
+  const std::uint64_t seed = (std::uint64_t{drawn.words[2]} << 32) | drawn.words[3];
+  const std::size_t first = workload_.image ? 1 + static_cast<std::size_t>(info_.image_tokens) : 1;
+  for (std::size_t i = first; i < prompt.inputs.size(); ++i) {
+    prompt.inputs[i].id = static_cast<std::int32_t>(uniform(seed, i, 0) * info_.vocab);
+  }
+  prompt.row.sampling.temperature = kEvenTemperature;
+  prompt.row.sampling.seed = seed;
 }
 
 // No stop ids: an end of the grammar goes on with the next object.

@@ -10,6 +10,10 @@
 // With an image, every client asks about a picture of its own: encoded once, then found in the
 // prefix cache. So no two rows read the same pages. When all ask about one picture they do, and
 // much of what a step reads comes from the GPU's second-level cache instead of its memory.
+//
+// Greedy rows of random weights soon say the same, so they choose the same experts. With random_tokens each text token of
+// a prompt is drawn evenly from the vocabulary, for each client and answer anew. The device draws those of an answer, at a
+// temperature at which all tokens are equally likely.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +64,7 @@ struct Workload {
   int context = 850;             // cached tokens in the middle of an answer
   bool image = true;             // of a model that takes pictures
   bool shared_image = false;     // all clients ask about one picture
+  bool random_tokens = false;    // rows that have nothing to do with each other: below
   std::uint64_t seed = 1;
 };
 
@@ -85,6 +90,7 @@ class PromptSource {
       : info_(info), tokens_(tokens), workload_(std::move(workload)) {}
   int answer_tokens(int client, std::int64_t answer) const;
   int prompt_tokens() const;
+  void draw_tokens(int client, std::int64_t answer, PreparedPrompt& prompt) const;
   void set_constraint(PreparedPrompt& prompt) const;
 
   StepModelInfo info_;

@@ -55,7 +55,7 @@ StepLimits limits_without_pages(DeviceKind kind, const ModelShape& model,
     limits.long_fill_ns = kCpuLongFillNs;
     limits.num_image_slots = 16;
   } else {
-    limits.max_seats = kMaxSeats;
+    limits.max_seats = kDefaultSeats;
     limits.max_prefill_tokens = std::max(8192, shape.max_context);
     limits.max_prefill_sequences = 32;
     // Two images with their questions; more keeps the device busy for 10 ms and longer.

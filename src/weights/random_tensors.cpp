@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/num_cores.h"
 #include "weights/float_conversion.h"
 #include "weights/safetensors_writer.h"
 
@@ -28,7 +29,7 @@ constexpr float kLogitGain = 3.0f;
 // blocks are.
 template <typename Work>
 void in_parallel(std::size_t count, const Work& work) {
-  const std::size_t num_threads = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t num_threads = static_cast<std::size_t>(num_usable_cores());
   const std::size_t share = (count / num_threads + 4) / 4 * 4;
   std::vector<std::jthread> threads;
   for (std::size_t begin = 0; begin < count; begin += share) {

@@ -684,7 +684,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     const bool fp8 = p.shape.kv_format == KvFormat::kFp8;
     const double loose = fp8 ? fp8_tolerance_ : is_f32() ? 2e-4 : 2.5e-2;
     // A number that lies between two of e4m3 may become either: an eighth of it.
-    const double entry_loose = fp8 ? 0.06 : loose;
+    const double entry_loose = fp8 ? 0.07 : loose;
     const Result all = run_device(p, 0, num_rows);
     const Result expected = run_reference(p);
     const std::vector<bool> is_sure = rows_with_a_sure_route(p, expected, loose);
@@ -838,7 +838,9 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     std::vector<int> result;
     for (int i = 0; i < count; ++i) {
       const auto n = static_cast<std::size_t>(i);
-      result.push_back(n < edges.size() ? edges[n] : static_cast<int>(random_() % 400) - 1);
+      // Many rows are short: caches of all of them are compared.
+      const unsigned longest = n < 64 ? 400 : 80;
+      result.push_back(n < edges.size() ? edges[n] : static_cast<int>(random_() % longest) - 1);
     }
     return result;
   }

@@ -248,6 +248,7 @@ class DepthEqualityTest : public DeviceTest {
   struct Run {
     Answers answers;
     LedgerTotals totals;
+    int most_running = 0;  // sequences with a seat at one time
   };
 
   // The whole load through one loop. `one_by_one`: each request alone, nobody is cancelled.
@@ -300,7 +301,9 @@ class DepthEqualityTest : public DeviceTest {
         for (std::size_t i = 0; i < ids.size(); ++i) {
           if (asks[i].cancel_tick == tick) loop.cancel(ids[i]);
         }
-        if (loop.tick() == Loop::Tick::kIdle && ids.size() == asks.size()) break;
+        const bool is_idle = loop.tick() == Loop::Tick::kIdle;
+        result.most_running = std::max(result.most_running, loop.counts().running);
+        if (is_idle && ids.size() == asks.size()) break;
       }
     }
     EXPECT_EQ(loop.forbidden_calls(), 0) << "depth " << depth;
@@ -357,6 +360,38 @@ TEST_F(DepthEqualityTest, EveryDepthGivesTheTokensOfEachRequestAlone) {
     }
     EXPECT_GE(num_cancelled, 2) << "the cancellations came too late";
     EXPECT_EQ(mixed.totals.num_zombie_rows > 0, depth > 1);
+  }
+}
+
+// More rows than a word has bits, and than a launch of the decode kernel takes: all sorts of rows at once.
+TEST_F(DepthEqualityTest, HundredsOfRowsGetTheTokensThatEachGetsAlone) {
+  std::vector<Ask> asks = mixed_load();
+  for (int i = 0; i < 220; ++i) {
+    SkillRequest request = ask(Skill::kQuery, "Tell me about number " + std::to_string(i), "");
+    request.settings.ignore_eos = true;
+    request.settings.max_tokens = 6 + i % 23;
+    request.settings.temperature = i % 3 == 0 ? 0.9f : 0.0f;
+    request.settings.seed = static_cast<std::uint64_t>(i);
+    if (i % 4 == 1) request.settings.repetition_penalty = 1.3f;
+    if (i % 5 == 2) request.settings.logit_bias = {{TokenId(300 + i), 5.0f}};
+    if (i % 7 == 3) {
+      request.settings.ignore_eos = false;
+      request.settings.grammar = {.kind = GrammarSpec::Kind::kRegex, .text = "[a-f]{3,20}"};
+    }
+    asks.push_back({.request = std::move(request), .submit_tick = 1 + i % 3});
+  }
+  asks = sorted_by_submission(std::move(asks));
+  auto device = open_device(test_device_name());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  load(std::move(device).value(),
+       {.kv_cache_bytes = std::size_t{1} << 30, .max_rows = kMaxSeats, .adjust_limits = nullptr});
+  if (HasFatalFailure()) return;
+  const Run alone = run(1, asks, /*one_by_one=*/true);
+  for (int depth = 1; depth <= kMaxDepth; ++depth) {
+    SCOPED_TRACE("depth " + std::to_string(depth));
+    const Run together = run(depth, asks);
+    expect_same(asks, alone.answers, together.answers);
+    EXPECT_GT(together.most_running, 128);
   }
 }
 

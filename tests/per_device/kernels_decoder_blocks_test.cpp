@@ -8,7 +8,18 @@
 namespace gapless::decoder_blocks {
 namespace {
 
-class DecoderBlocksTest : public BlocksTest {};
+// Of widths whose units have even numbers of chunks, as launches of more than 64 rows want.
+constexpr Shape kEven = {.num_heads = 16, .ff_dim = 1024, .num_blocks = 2, .vocab = 272};
+// Where there are no launches it need not be as wide, and takes minutes if it is.
+constexpr Shape kNarrow = {.num_heads = 2, .ff_dim = 128, .num_blocks = 1, .vocab = 16};
+
+class DecoderBlocksTest : public BlocksTest {
+ protected:
+  Shape shape_of(int num_rows) const {
+    if (num_rows <= 64) return {};
+    return prepares(128) ? kEven : kNarrow;
+  }
+};
 
 TEST_P(DecoderBlocksTest, OneRow) {
   for (const int cached : {0, 15, 16, 31, 32, 127, 128, 850, 2047}) {
@@ -23,6 +34,20 @@ TEST_P(DecoderBlocksTest, AnyNumberOfRows) {
   }
 }
 
+// Of more rows than a launch takes there are several.
+TEST_P(DecoderBlocksTest, ManyRows) {
+  const bool has_launches = prepares(128);
+  for (const int count : {65, 100, 200, 256}) {
+    SCOPED_TRACE(std::to_string(count) + " rows");
+    check(make_problem(has_launches ? Shape() : kNarrow, contexts(count)), {0, 63, 64, count - 1});
+  }
+  if (!has_launches) return;
+  for (const int count : {65, 128, 200}) {
+    SCOPED_TRACE(std::to_string(count) + " rows of even units");
+    check(make_problem(kEven, contexts(count)), {0, 64, count - 1});
+  }
+}
+
 TEST_P(DecoderBlocksTest, ManyKeys) {
   check(make_problem({.num_heads = 8, .ff_dim = 128, .num_blocks = 2, .vocab = 16}, many_keys()),
         {0, 30});
@@ -31,13 +56,17 @@ TEST_P(DecoderBlocksTest, ManyKeys) {
 // On 132 multiprocessors each one's turns of the ring come and go twice over while it attends:
 // whoever follows other stages alone must not take one turn for another.
 TEST_P(DecoderBlocksTest, TurnsOfTheRingWithoutActivations) {
-  for (const int rows : {12, 40}) {
+  for (const int rows : {12, 40, 100}) {
+    if (rows > 64 && !prepares(128)) continue;
     SCOPED_TRACE(std::to_string(rows) + " rows");
     std::vector<int> cached;
     for (int i = 0; i < rows; ++i) cached.push_back(2047 - 3 * i);
-    check(make_problem(
-              {.num_heads = 16, .ff_dim = 128, .num_blocks = 2, .vocab = 16, .shares_pages = true},
-              cached),
+    check(make_problem({.num_heads = 16,
+                        .ff_dim = rows > 64 ? 1024 : 128,
+                        .num_blocks = 2,
+                        .vocab = 16,
+                        .shares_pages = true},
+                       cached),
           {1});
   }
 }
@@ -61,8 +90,9 @@ class SharedPrefixTest : public DecoderBlocksTest {
                                      : lengths[static_cast<std::size_t>(i % (i < 12 ? 5 : 6))]);
       pictures.push_back(is_alone ? Picture() : Picture{i % num_pictures, num_pages});
     }
-    return make_problem({.num_heads = 4, .ff_dim = 256, .num_blocks = 2, .vocab = 64}, cached,
-                        pictures);
+    Shape shape{.num_heads = 4, .ff_dim = 256, .num_blocks = 2, .vocab = 64};
+    if (count > 64) shape = kEven, shape.num_blocks = 1;
+    return make_problem(shape, cached, pictures);
   }
 
   // Rows' bits are those that they have alone, and if nobody tells what they share.
@@ -77,14 +107,16 @@ class SharedPrefixTest : public DecoderBlocksTest {
 };
 
 TEST_P(SharedPrefixTest, RowsHaveTheBitsThatTheyHaveAlone) {
-  const std::vector<int> counts = shares_pages()
-                                      ? std::vector<int>{2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 63, 64}
-                                      : std::vector<int>{3, 9};
+  const std::vector<int> counts =
+      shares_pages() ? std::vector<int>{2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 63, 64, 65, 128, 200}
+                     : std::vector<int>{3, 9};
   for (const int count : counts) {
     for (const int num_pictures : {1, 3}) {
       SCOPED_TRACE(std::to_string(count) + " rows about " + std::to_string(num_pictures));
       expect_bits_of_rows_alone(rows_about_pictures(count, num_pictures, count % 2 == 0 ? 45 : 7),
-                                count < 20 ? 1 : 5);
+                                count < 20    ? 1
+                                : count <= 64 ? 5
+                                              : 17);
     }
   }
 }
@@ -107,12 +139,13 @@ TEST_P(SharedPrefixTest, ManyHeads) {
 // What a set shares is read through its first row's page table: the others may name what is no number.
 TEST_P(SharedPrefixTest, ASetsPagesAreReadOnce) {
   if (!shares_pages()) GTEST_SKIP() << "this backend reads each row's pages";
-  for (const int count : {2, 8, 20}) {
+  for (const int count : {2, 8, 20, 100, 140}) {
     if (GetParam() == KvFormat::kFp8 && count <= 8)
       continue;  // so few share nothing of such a cache
     SCOPED_TRACE(std::to_string(count) + " rows");
     const auto n = static_cast<std::size_t>(count);
-    Problem p = make_problem({}, std::vector<int>(n, 300), std::vector<Picture>(n, Picture{0, 17}));
+    Problem p = make_problem(count > 64 ? kEven : Shape(), std::vector<int>(n, 300),
+                             std::vector<Picture>(n, Picture{0, 17}));
     const Result expected = run_device(p, 0, count);
     for (int i = 0; i < count; ++i) {
       if (i % kMaxSharingRows == 0) continue;
@@ -132,6 +165,11 @@ TEST_P(DecoderBlocksTest, NeededLogitsAreThoseAmongAll) {
     check_needed_logits(
         {.num_heads = 4, .ff_dim = 256, .num_blocks = 3, .vocab = 3000, .shares_pages = true},
         count);
+  }
+  Shape even = kEven;
+  even.vocab = 3000, even.shares_pages = true;
+  for (const int count : {100, 150}) {
+    if (prepares(128)) check_needed_logits(even, count);
   }
 }
 
@@ -157,17 +195,41 @@ TEST_P(DecoderBlocksTest, ManyColumnsHaveTheSameBitsInAnyBatch) {
   }
 }
 
+// Steps of one launch of up to 128 rows, of two, and of launches of 64.
+TEST_P(DecoderBlocksTest, ManyRowsHaveTheSameBitsInAnyBatch) {
+  // The first has to be composed of single ops everywhere.
+  std::vector<Shape> shapes = {{.num_heads = 3, .ff_dim = 96, .num_blocks = 2, .vocab = 100},
+                               {.num_heads = 4, .ff_dim = 256, .num_blocks = 2, .vocab = 64}};
+  if (prepares(128)) {
+    shapes.push_back({.num_heads = 16, .ff_dim = 3072, .num_blocks = 2, .vocab = 3000});
+    shapes.push_back({.num_heads = 32, .ff_dim = 8192, .num_blocks = 1, .vocab = 2064});
+  }
+  for (const Shape& shape : shapes) {
+    std::vector<int> cached = contexts(256);
+    if (shape.num_heads > 4) {
+      for (int& tokens : cached) tokens = std::min(tokens, 90);
+    }
+    const Problem p = make_problem(shape, cached);
+    const Result all = run_device(p, 0, 256);
+    for (const int count : {1, 9, 33, 64, 65, 100, 128, 129, 200}) {
+      SCOPED_TRACE(std::to_string(count) + " rows of " + std::to_string(shape.dim()));
+      expect_same_rows(p, run_device(p, 256 - count, count), all, 256 - count, count);
+    }
+  }
+}
+
 TEST_P(DecoderBlocksTest, WeightsIn8BitsGiveWhatTheirCopiesInTGive) {
   if (!prepares(128)) GTEST_SKIP() << "this backend prepares no weights";
   const std::vector<Shape> shapes = {
       {.num_heads = 2, .ff_dim = 128, .num_blocks = 3, .vocab = 16},
       {.num_heads = 10, .ff_dim = 1152, .num_blocks = 2, .vocab = 3000},
       {.num_heads = 32, .ff_dim = 8192, .num_blocks = 1, .vocab = 2064},
+      kEven,
       // On 132 multiprocessors some of the ring's stages end where the ring does.
       {.num_heads = 4, .ff_dim = 4096, .num_blocks = 12, .vocab = 16},
   };
   for (const Shape& shape : shapes) {
-    for (const int rows : {1, 9, 20, 33}) {
+    for (const int rows : {1, 9, 20, 33, 100}) {
       SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(shape.dim()));
       check_weights_in_8_bits(shape, rows);
     }
@@ -203,19 +265,29 @@ TEST_P(DecoderBlocksTest, FewColumns) {
   for (const float x : first.x) ASSERT_TRUE(std::isfinite(x));
 }
 
+TEST_P(DecoderBlocksTest, FewColumnsAndManyRows) {
+  if (!prepares(128)) GTEST_SKIP() << "this backend has no launches of many blocks";
+  const Problem p = make_problem({.num_heads = 16, .ff_dim = 1024, .num_blocks = 12, .vocab = 16},
+                                 std::vector<int>(128, 40));
+  const Result first = run_device(p, 0, 128);
+  for (int i = 0; i < 20; ++i) expect_same_rows(p, run_device(p, 0, 128), first, 0, 128);
+  for (const float x : first.x) ASSERT_TRUE(std::isfinite(x));
+}
+
 TEST_P(DecoderBlocksTest, DoneRowsBesideLiveOnesTouchNoPage) {
-  for (const int count : {2, 8, 12, 24, 40}) {
+  for (const int count : {2, 8, 12, 24, 40, 150}) {
     SCOPED_TRACE(std::to_string(count) + " rows");
-    check_done_rows_touch_no_page({}, count);
+    check_done_rows_touch_no_page(shape_of(count), count);
   }
 }
 
 // Nothing is computed for them, and the launches before and after do not notice.
 TEST_P(DecoderBlocksTest, AStepOfDoneRowsDoesNothing) {
-  for (const int count : {1, 8, 12, 24, 40}) {
+  for (const int count : {1, 8, 12, 24, 40, 150}) {
     SCOPED_TRACE(std::to_string(count) + " rows");
-    const Problem live = make_problem({}, contexts(count));
-    const Problem dead = make_problem({}, std::vector<int>(static_cast<std::size_t>(count), -1));
+    const Shape shape = shape_of(count);
+    const Problem live = make_problem(shape, contexts(count));
+    const Problem dead = make_problem(shape, std::vector<int>(static_cast<std::size_t>(count), -1));
     const Result before = run_device(live, 0, count);
     for (int repeat = 0; repeat < 3; ++repeat) {
       const Result nothing = run_device(dead, 0, count);
@@ -261,6 +333,18 @@ TEST_P(DecoderBlocksTest, ThePlanSaysWhoLives) {
     run_device(dead, 0, count);
     p.tells_rows = true;
     expect_same_rows(p, run_device(p, 0, count), expected, 0, count);
+  }
+}
+
+// The first launch's rows are done, or the second's.
+TEST_P(DecoderBlocksTest, ALaunchOfDoneRowsLeavesTheOtherAsItIs) {
+  for (const bool first_is_done : {false, true}) {
+    std::vector<int> cached(200, 70);
+    for (int i = 0; i < 200; ++i) {
+      if ((i < 128) == first_is_done) cached[static_cast<std::size_t>(i)] = -1;
+    }
+    check(make_problem(shape_of(200), cached),
+          {first_is_done ? 128 : 0, first_is_done ? 199 : 127});
   }
 }
 

@@ -335,16 +335,18 @@ TEST_F(PlanSharedPrefixesTest, ManyRowsAreSeveralSets) {
   for (int i = 0; i < kMaxSeats; ++i) add(850 + i, i % 3 == 0 ? 1 : 0, 100);
   const std::vector<SharedPrefix> prefixes = plan();
   std::vector<std::uint64_t> sets(kMaxSeats);
-  for (const int picture : {0, 1}) {
+  for (int at = 0; at < 2 * kMaxSeats / kSharingSlice; ++at) {
+    const int picture = at % 2, slice = at / 2 * kSharingSlice;
     std::vector<int> members;
-    for (int i = 0; i < kMaxSeats; ++i) {
+    for (int i = slice; i < slice + kSharingSlice; ++i) {
       if ((i % 3 == 0 ? 1 : 0) == picture) members.push_back(i);
     }
     for (std::size_t i = 0; i < members.size(); ++i) {
       const std::size_t begin = i / kMaxSharingRows * kMaxSharingRows;
       const std::size_t end = std::min(begin + kMaxSharingRows, members.size());
       for (std::size_t k = begin; end - begin > 1 && k < end; ++k) {
-        sets[static_cast<std::size_t>(members[i])] |= std::uint64_t{1} << members[k];
+        sets[static_cast<std::size_t>(members[i])] |= std::uint64_t{1}
+                                                      << members[k] % kSharingSlice;
       }
     }
   }

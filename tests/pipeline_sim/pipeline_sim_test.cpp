@@ -62,6 +62,24 @@ TEST(PipelineSimTest, RandomSchedulesHoldI1ToI8) {
   EXPECT_GT(num_beside_zombies, count / 100) << "seats are given while zombies hold rows";
 }
 
+// More seats than a word has bits, up to as many as there may be.
+TEST(PipelineSimTest, HundredsOfSeatsHoldI1ToI8) {
+  int most_running = 0, num_cancelled = 0, num_stopped = 0;
+  std::int64_t num_zombie_rows = 0;
+  for (std::uint64_t seed = 1; seed <= kNumSchedules / 100; ++seed) {
+    const SimVerdict verdict = run_schedule(make_crowded_schedule(seed));
+    ASSERT_EQ(verdict.violation, "") << "seed " << seed;
+    most_running = std::max(most_running, verdict.stats.most_running);
+    num_cancelled += verdict.stats.num_cancelled;
+    num_stopped += verdict.stats.num_stopped;
+    num_zombie_rows += verdict.stats.num_zombie_rows;
+  }
+  EXPECT_GT(most_running, 200);
+  EXPECT_GT(num_cancelled, 0);
+  EXPECT_GT(num_stopped, 0);
+  EXPECT_GT(num_zombie_rows, 0);
+}
+
 // The depth is switched between any two ticks, and no token, row or page is lost.
 TEST(PipelineSimTest, TheActiveDepthMaySwitchAtAnyTickI8) {
   std::int64_t num_fewer = 0;

@@ -171,6 +171,7 @@ class Run {
     if (counts.running < limits.max_seats && counts.seats.rows_in_use == limits.num_rows()) {
       violation("a seat is free and no row");
     }
+    verdict_.stats.most_running = std::max(verdict_.stats.most_running, counts.running);
     verdict_.stats.seated_beside_zombies |=
         counts.running > 0 && counts.seats.rows_in_use > limits.max_seats;
     if (device_.num_races() > 0) violation("I4: " + device_.first_race());

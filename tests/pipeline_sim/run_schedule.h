@@ -17,6 +17,7 @@ struct SimStats {
   int num_cancelled = 0;
   int num_failed = 0;
   int num_refused = 0;
+  int most_running = 0;  // sequences with a seat at one time
   std::int64_t num_steps = 0;
   std::int64_t num_zombie_rows = 0;
   bool seated_beside_zombies = false;  // more rows were taken than there are seats

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "pipeline/step_graphs.h"
 #include "sim/sim_device.h"
 
@@ -144,6 +145,25 @@ Schedule make_schedule(std::uint64_t seed) {
   schedule.device.record_timeline = false;
   schedule.device.clock_offset_ns = random.between(-1000, 1000);
   schedule.device.faults = random_faults(random, schedule);
+  return schedule;
+}
+
+Schedule make_crowded_schedule(std::uint64_t seed) {
+  Schedule schedule = make_schedule(seed);
+  SimRandom random(seed);
+  StepLimits& limits = schedule.model.limits;
+  limits.max_seats = random.between(65, kMaxSeats);
+  limits.max_prefill_sequences = random.between(1, 32);
+  limits.num_pages = limits.max_seats * random.between(2, 6);
+  limits.max_page_deltas = std::max(limits.max_seats, limits.max_page_deltas);
+  schedule.requests.clear();
+  const int num_requests = random.between(limits.max_seats, 2 * limits.max_seats);
+  for (int i = 0; i < num_requests; ++i) {
+    SimRequest request =
+        random_request(random, static_cast<int>(schedule.images.size()), /*span_ns=*/0);
+    request.max_generated = random.between(10, 60);
+    schedule.requests.push_back(std::move(request));
+  }
   return schedule;
 }
 

@@ -61,6 +61,8 @@ class SimRandom {
 };
 
 Schedule make_schedule(std::uint64_t seed);
+// The same with more seats than 64, and requests for all of them at once.
+Schedule make_crowded_schedule(std::uint64_t seed);
 
 // Kernels that StepSlot::create captures: the first calls of their kind on the device.
 std::int64_t num_captured_kernels(const LoopOptions& loop, const StepLimits& limits);

@@ -25,8 +25,8 @@
 
 namespace gapless {
 
-// Run i is of the set whose first row is i, run kMaxSeats + i of row i alone.
-inline constexpr int kMaxRuns = 2 * kMaxSeats;
+// Run i is of the set whose first row is i, run kMaxLaunchRows + i of row i alone.
+inline constexpr int kMaxRuns = 2 * kMaxLaunchRows;
 
 inline constexpr int kMaxUnitsOfPart = 4;
 // Of a row with so many units in each group.
@@ -45,13 +45,14 @@ struct AttentionStep {
 
 // Of all rows, in shared memory.
 struct AttentionRows {
-  int num_keys[kMaxSeats];       // the new one included; 0: nothing to do
-  int seat[kMaxSeats];           // row of the page table
+  int num_keys[kMaxLaunchRows];  // the new one included; 0: nothing to do
+  int seat[kMaxLaunchRows];      // row of the page table
   int first_unit[kMaxRuns + 1];  // of all runs in order; behind the last row's there are none
   std::uint16_t
-      shared_units[kMaxSeats];  // of a group, at the row's beginning: its set attends to these
-  std::uint8_t members[kMaxSeats][kMaxSharingRows];  // of the set whose first row it is, in order
-  std::uint8_t num_members[kMaxSeats];               // 0: it is no set's first row
+      shared_units[kMaxLaunchRows];  // of a group, at the row's beginning: its set attends to these
+  std::uint8_t members[kMaxLaunchRows]
+                      [kMaxSharingRows];     // of the set whose first row it is, in order
+  std::uint8_t num_members[kMaxLaunchRows];  // 0: it is no set's first row
   TileRange own_shared,
       own;  // this block's units of sets, of rows; computed once: to divide takes long
 
@@ -81,7 +82,7 @@ struct AttentionRows {
   template <int kPages, typename Lanes>
   GAPLESS_HOST_DEVICE void load(const AttentionStep& step, int block, int num_blocks,
                                 const Lanes& lanes) {
-    for (int row = lanes.index(); row < kMaxSeats; row += lanes.count()) {
+    for (int row = lanes.index(); row < kMaxLaunchRows; row += lanes.count()) {
       num_members[row] = 0;
       if (row >= step.num_rows) continue;
       const AttentionSequence sequence = step.sequences[row];
@@ -92,15 +93,17 @@ struct AttentionRows {
       const SharedPrefix prefix = step.prefixes[row];
       if (prefix.rows == 0) continue;
       shared_units[row] = static_cast<std::uint16_t>(prefix.num_pages / kPages);
-      members[prefix.first()][prefix.rank_of(row)] = static_cast<std::uint8_t>(row);
-      if (prefix.first() == row) num_members[row] = static_cast<std::uint8_t>(prefix.size());
+      const int first = sharing_slice_begin(row) + prefix.first();
+      members[first][prefix.rank_of(row)] = static_cast<std::uint8_t>(row);
+      if (first == row) num_members[row] = static_cast<std::uint8_t>(prefix.size());
     }
     lanes.sync();
-    for (int first = lanes.index(); first < kMaxSeats; first += lanes.count()) share_least(first);
+    for (int first = lanes.index(); first < kMaxLaunchRows; first += lanes.count())
+      share_least(first);
     lanes.sync();
     // Where each run's units begin.
     int before = 0;
-    for (int base = 0; base < kMaxSeats; base += lanes.count()) {
+    for (int base = 0; base < kMaxLaunchRows; base += lanes.count()) {
       const int row = base + lanes.index();
       const int units = num_members[row] == 0 ? 0 : shared_units[row] * step.num_groups;
       first_unit[row] = before + lanes.sum_before(units);
@@ -112,14 +115,14 @@ struct AttentionRows {
       const bool exists = row < step.num_rows;
       const int left = exists ? units<kPages>(row) - shared_units[row] : 0;
       const int first = before + lanes.sum_before(left * step.num_groups);
-      if (exists) first_unit[kMaxSeats + row] = first;
+      if (exists) first_unit[kMaxLaunchRows + row] = first;
       before += lanes.sum(left * step.num_groups);
     }
     // Who has one unit more has it of the sets' from one end of the grid, of the rows' from the other.
     const TileRange share = equal_share(before - of_sets, block, num_blocks);
     TileRange of_rows = {of_sets + share.begin, of_sets + share.end};
     if (lanes.index() == 0) {
-      first_unit[kMaxSeats + step.num_rows] = before;
+      first_unit[kMaxLaunchRows + step.num_rows] = before;
       own_shared = equal_share(of_sets, num_blocks - 1 - block, num_blocks);
     }
     lanes.sync();
@@ -137,8 +140,8 @@ struct AttentionRows {
   GAPLESS_HOST_DEVICE int units_before_in_part(int unit, int num_rows, const Lanes& lanes) const {
     int before = 0;
     for (int row = lanes.index(); row < num_rows; row += lanes.count()) {
-      const int first = first_unit[kMaxSeats + row];
-      if (unit < first || unit >= first_unit[kMaxSeats + row + 1]) continue;
+      const int first = first_unit[kMaxLaunchRows + row];
+      if (unit < first || unit >= first_unit[kMaxLaunchRows + row + 1]) continue;
       const int all = units<kPages>(row);
       before = (unit - first) % all % units_of_part(all);
     }
@@ -174,16 +177,16 @@ struct AttentionUnit {
   // heads: which group. num_keys: of the row, from first_key on.
   int run = 0, heads = 0, first_key = 0, num_keys = 0;
 
-  GAPLESS_HOST_DEVICE int row() const { return run % kMaxSeats; }  // of a set's the first one
+  GAPLESS_HOST_DEVICE int row() const { return run % kMaxLaunchRows; }  // of a set's the first one
 
   GAPLESS_HOST_DEVICE void find(const AttentionRows& rows, int index) {
-    if (rows.first_unit[kMaxSeats] <= index) return find_own(rows, index);
+    if (rows.first_unit[kMaxLaunchRows] <= index) return find_own(rows, index);
     while (rows.first_unit[run + 1] <= index) ++run;
     place(rows, index, rows.shared_units[row()], 0);
   }
   // One of those of rows, which come behind those of sets.
   GAPLESS_HOST_DEVICE void find_own(const AttentionRows& rows, int index) {
-    if (run < kMaxSeats) run = kMaxSeats;
+    if (run < kMaxLaunchRows) run = kMaxLaunchRows;
     while (rows.first_unit[run + 1] <= index) ++run;
     const int shared = rows.shared_units[row()];
     place(rows, index, rows.units<kPages>(row()) - shared, shared);

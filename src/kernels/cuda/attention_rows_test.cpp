@@ -29,7 +29,7 @@ std::vector<TestRow> any_rows(unsigned seed) {
     return static_cast<int>(random() % static_cast<unsigned>(end));
   };
   std::vector<TestRow> rows;
-  const int count = 1 + below(kMaxSeats), num_pictures = 1 + below(6);
+  const int count = 1 + below(kMaxLaunchRows), num_pictures = 1 + below(6);
   for (int i = 0; i < count; ++i) {
     const int num_cached = below(8) == 0 ? -1 : below(900);
     rows.push_back({num_cached, below(4) == 0 ? -1 : below(num_pictures), below(60)});
@@ -47,7 +47,7 @@ std::vector<std::vector<TestRow>> steps() {
       {{31, 0, 1}, {64, 0, 2}},
       {{64, 0, 4}, {63, 0, 3}, {128, 0, 8}},
   };
-  for (const int count : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 63, 64}) {
+  for (const int count : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 63, 64, 65, 100, 128}) {
     steps.push_back(rows_about(0, count, 850, 45));
   }
   for (unsigned seed = 0; seed < 40; ++seed) steps.push_back(any_rows(seed));
@@ -66,7 +66,7 @@ void expect_each_key_once(const TestStep& step, int num_blocks) {
     AttentionUnit<kPages> unit, own;
     for (int i = 0; i < rows.num_units(); ++i) {
       unit.find(rows, rows.unit_at(i));
-      const bool is_shared = unit.run < kMaxSeats;
+      const bool is_shared = unit.run < kMaxLaunchRows;
       if (!is_shared) {
         own.find_own(rows, rows.own.begin + i - rows.own_shared.size());
         EXPECT_EQ(std::tuple(own.run, own.heads, own.first_key, own.num_keys),
@@ -87,8 +87,8 @@ void expect_each_key_once(const TestStep& step, int num_blocks) {
         const auto n = static_cast<std::size_t>(row);
         EXPECT_LE(unit.first_key + kKeys, step.prefixes[n].num_pages * kPageTokens);
         EXPECT_LE(unit.first_key + kKeys, step.sequences[n].num_cached);
-        EXPECT_NE(step.prefixes[n].rows >> row & 1, 0u);
-        EXPECT_EQ(step.prefixes[n].first(), unit.row());
+        EXPECT_NE(step.prefixes[n].rows >> row % kSharingSlice & 1, 0u);
+        EXPECT_EQ(sharing_slice_begin(row) + step.prefixes[n].first(), unit.row());
       }
       if (is_shared) {
         EXPECT_EQ(unit.num_pages(), kPages);
@@ -122,7 +122,8 @@ TEST(AttentionRowsTest, EachRowsKeysAreAttendedToOnce) {
 
 // 45 pages hold 22 units of two and 11 of four.
 TEST(AttentionRowsTest, WhatASetSharesIsReadOnce) {
-  for (const int count : {1, 2, kMaxSharingRows, kMaxSharingRows + 1, kMaxSharingRows + 2, 64}) {
+  for (const int count :
+       {1, 2, kMaxSharingRows, kMaxSharingRows + 1, kMaxSharingRows + 2, 64, 128}) {
     const TestStep step(rows_about(0, count, 850, 45));
     const int left = count % kMaxSharingRows;  // one alone is no set
     const int num_sets = count / kMaxSharingRows + (left > 1 ? 1 : 0);

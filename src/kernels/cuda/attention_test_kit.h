@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention_rows.h"
@@ -22,7 +23,7 @@ struct TestStep {
   std::vector<SharedPrefix> prefixes;
 
   explicit TestStep(const std::vector<TestRow>& rows) {
-    std::map<int, std::vector<int>> pictures;
+    std::map<std::pair<int, int>, std::vector<int>> pictures;  // of a slice
     for (int i = 0; i < static_cast<int>(rows.size()); ++i) {
       const TestRow& row = rows[static_cast<std::size_t>(i)];
       const bool lives = row.num_cached >= 0;
@@ -30,7 +31,7 @@ struct TestStep {
                            .first_token = i,
                            .num_tokens = lives ? 1 : 0,
                            .num_cached = lives ? row.num_cached : 0});
-      if (lives && row.picture >= 0) pictures[row.picture].push_back(i);
+      if (lives && row.picture >= 0) pictures[{sharing_slice_begin(i), row.picture}].push_back(i);
     }
     prefixes.resize(rows.size());
     for (const auto& [picture, members] : pictures) {
@@ -38,7 +39,8 @@ struct TestStep {
         const std::size_t end = std::min(begin + kMaxSharingRows, members.size());
         if (end - begin < 2) continue;
         std::uint64_t bits = 0;
-        for (std::size_t i = begin; i < end; ++i) bits |= std::uint64_t{1} << members[i];
+        for (std::size_t i = begin; i < end; ++i)
+          bits |= std::uint64_t{1} << members[i] % kSharingSlice;
         const auto filled = [&](std::size_t member) {
           return rows[static_cast<std::size_t>(members[member])].num_cached / kPageTokens;
         };

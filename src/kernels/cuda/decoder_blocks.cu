@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/decoder_grouped_attention.cuh"
 #include "kernels/cuda/device/decoder_launch.cuh"
 #include "kernels/cuda/device/decoder_scales.cuh"
+#include "kernels/cuda/device/turn_product.cuh"
 #include "kernels/cuda/expert_route.h"
 #include "kernels/one_launch_decoder.h"
 
@@ -54,6 +55,14 @@ template <typename S>
 constexpr int max_units_of(int max_context) {
   constexpr int kKeys = UnitShape<S, Bf16>::kKeys;
   return S::kIsSequential || S::kHasExperts ? (max_context + kKeys - 1) / kKeys : kMaxUnits;
+}
+
+// Rows that a launch takes: as many as its kernels are compiled for. Each row has a block, and those of more than 64
+// multiply units of even size.
+template <typename S>
+int rows_of_launch(const AttentionHeads& heads, int dim, int ff_dim, int num_multiprocessors) {
+  const DecoderSizes sizes{.dim = dim, .q_width = heads.q_width(), .ff_dim = ff_dim};
+  return num_multiprocessors >= kMostRows<S> && has_even_units(sizes) ? kMostRows<S> : 64;
 }
 
 // Where the scratch's arrays lie, each value of the schedule as often as it needs.
@@ -147,7 +156,8 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
   const DecoderBlocksParams& p = params;
   if (!p.decode || p.num_sequences != p.num_tokens) return no("it is not a decode step");
   GAPLESS_RETURN_IF_ERROR(check_one_launch_decoder(params));
-  const int max_rows = kOneRowPerBlock ? std::min(kMaxSeats, num_multiprocessors) : kMaxSeats;
+  const bool is_small = kOneRowPerBlock && num_multiprocessors < kSharingSlice;
+  const int max_rows = is_small ? num_multiprocessors : kMaxSeats;
   if (p.num_tokens < 1 || p.num_tokens > max_rows) {
     return no("{} rows, more than {}", p.num_tokens, max_rows);
   }
@@ -174,15 +184,26 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
 
 namespace {
 
+// A launch's share of a step's rows, from `first` on, a multiple of kSharingSlice unless it is the only one.
+void take_rows(const DecoderBlocksParams& params, int first, int count, DecoderLaunch& p) {
+  p.num_rows = count;
+  p.x = static_cast<Bf16*>(params.x) + std::int64_t{first} * p.dim;
+  p.sequences = params.sequences + first;
+  p.shared_prefixes = params.shared_prefixes == nullptr ? nullptr : params.shared_prefixes + first;
+  p.rows = params.rows == nullptr ? nullptr : params.rows + first;
+  if (params.head != nullptr) p.logits = params.head->logits + std::int64_t{first} * p.vocab;
+}
+
 template <typename S>
 Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* counters,
                      const CudaAttributes& device) {
   const DecoderBlock& last = params.blocks[params.num_blocks - 1];
   const int dim = last.qkv.in;
   const int ff_dim = last.ff.inner() * (S::kHasExperts ? last.ff.experts_per_token : 1);
+  const int most_rows = rows_of_launch<S>(params.heads, dim, ff_dim, device.num_multiprocessors);
   const ScratchLayout layout =
-      ScratchLayout::of<S>(params.num_tokens, dim, ff_dim, params.heads, params.max_context,
-                           last.ff.num_experts, device.num_multiprocessors);
+      ScratchLayout::of<S>(std::min(params.num_tokens, most_rows), dim, ff_dim, params.heads,
+                           params.max_context, last.ff.num_experts, device.num_multiprocessors);
   auto* scratch = static_cast<char*>(params.block_scratch);
   DecoderLaunch p = {};
   p.num_layers = params.num_blocks;
@@ -192,11 +213,6 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
   p.num_heads = params.heads.num_heads;
   p.rotary_dim = params.rotary_dim;
   p.eps = params.blocks[0].norm.eps;
-  p.num_rows = params.num_tokens;
-  p.x = static_cast<Bf16*>(params.x);
-  p.sequences = params.sequences;
-  p.shared_prefixes = params.shared_prefixes;
-  p.rows = params.rows;
   p.row_states = params.row_states;
   p.page_table = params.page_table;
   p.page_table_stride = params.page_table_stride;
@@ -242,25 +258,26 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
     p.head_gamma = static_cast<const Bf16*>(head.norm.gamma);
     p.head_beta = static_cast<const Bf16*>(head.norm.beta);
     p.head_bias = static_cast<const Bf16*>(head.linear.bias);
-    p.logits = head.logits;
     p.vocab = head.linear.out;
     p.needed_logits = head.needed;
   }
   const bool fp8_weights = params.blocks[0].prepared_format == PreparedFormat::kFp8;
   const bool fp8_cache = params.blocks[0].kv.format == KvFormat::kFp8;
-  if constexpr (S::kHasExperts) {
-    const auto launch_native = fp8_weights
-                                   ? launch_decoder_kernel<S, PreparedFormat::kFp8, Bf16>
+  auto launch_kernel = fp8_weights ? launch_decoder_kernel<S, PreparedFormat::kFp8, Bf16>
                                    : launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>;
-    return launch_native(stream, p, device.num_multiprocessors, device.shared_bytes);
-  } else {
-    const auto launch_kernel =
-        fp8_weights ? fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kFp8, E4m3>
-                                : launch_decoder_kernel<S, PreparedFormat::kFp8, Bf16>
-        : fp8_cache ? launch_decoder_kernel<S, PreparedFormat::kNative, E4m3>
-                    : launch_decoder_kernel<S, PreparedFormat::kNative, Bf16>;
-    return launch_kernel(stream, p, device.num_multiprocessors, device.shared_bytes);
+  if constexpr (!S::kHasExperts) {
+    if (fp8_cache) {
+      launch_kernel = fp8_weights ? launch_decoder_kernel<S, PreparedFormat::kFp8, E4m3>
+                                  : launch_decoder_kernel<S, PreparedFormat::kNative, E4m3>;
+    }
   }
+  // Launches follow each other, so all have the same scratch and counters.
+  for (int first = 0; first < params.num_tokens; first += most_rows) {
+    take_rows(params, first, std::min(most_rows, params.num_tokens - first), p);
+    GAPLESS_RETURN_IF_ERROR(
+        launch_kernel(stream, p, device.num_multiprocessors, device.shared_bytes));
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -283,7 +300,8 @@ std::size_t decoder_blocks_scratch_bytes(int max_rows, int dim, int ff_dim,
                                          const ExpertSizes& experts, int num_multiprocessors) {
   const auto bytes = [&]<typename S, typename Limits>(int wide) -> std::size_t {
     if (max_context > Limits::kMaxContext || dim > Limits::kMaxDim) return 0;
-    return ScratchLayout::of<S>(max_rows, dim, wide, heads, max_context, experts.num_experts,
+    const int rows = std::min(max_rows, rows_of_launch<S>(heads, dim, wide, num_multiprocessors));
+    return ScratchLayout::of<S>(rows, dim, wide, heads, max_context, experts.num_experts,
                                 num_multiprocessors)
         .total;
   };

@@ -124,6 +124,7 @@ struct Config {
   bool has_head = true;
   int ring_stages = 6;
   StepLogits needed = {.all = 1};
+  bool by_turns = false;  // the order of a launch of more than 64 rows
   // Of a list with experts.
   int first_with_experts = 1;
   int num_experts = 16, experts_per_token = 4, expert_dim = 128;
@@ -309,9 +310,15 @@ class Simulation {
     if (phase.matrix == Matrix::kNone) return;
     for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); DecoderWork::has(unit);
          work.next(phase.kind, unit)) {
+      std::vector<std::pair<int, Value>> chunks;
       for (const Value value : phase.reads) {
-        const ChunkRange chunks = work.chunks_of(value, unit);
-        for (int i = chunks.begin; i < chunks.end; ++i) use(Stage{at, unit.at, i}, value);
+        const ChunkRange range = work.chunks_of(value, unit);
+        for (int i = range.begin; i < range.end; ++i) chunks.emplace_back(i, value);
+      }
+      const int size = static_cast<int>(chunks.size());
+      for (int i = 0; i < size; ++i) {
+        const auto n = static_cast<std::size_t>(c_.by_turns ? chunk_in_turn(i, size) : i);
+        use(Stage{at, unit.at, chunks[n].first}, chunks[n].second);
       }
     }
   }
@@ -489,7 +496,7 @@ class Simulation {
     int stage_at = 0;
     for_phases([&](auto constant, int layer, int at) {
       constexpr Phase kPhase = decltype(constant)::kPhase;
-      Value latest = Value::kNone;
+      unsigned known = 0;
       if (is_of_experts(kPhase) && has_experts(layer)) {
         actions.push_back(wait_for_route(b, layer));
       }
@@ -499,11 +506,11 @@ class Simulation {
       for_stages(kPhase, layer, at, block, work, [&](const Stage& /*stage*/, Value x) {
         const auto i = static_cast<std::size_t>(stage_at++);
         if (x == Value::kNone) return;
-        if (x != latest) {
+        if ((known & value_bit(x)) == 0) {
           actions.push_back(x == kPhase.reads[0] ? wait_for_count<kPhase.reads[0]>(layer, work)
                                                  : wait_for_count<kPhase.reads[1]>(layer, work));
         }
-        latest = x;
+        known |= value_bit(x);
         actions.push_back(
             {[&b, i] { return i < b.streamed.size(); }, [&b, i] { b.x_is_there[i] = true; }});
       });
@@ -588,6 +595,13 @@ std::vector<Config> configs() {
       {.num_blocks = 20,
        .num_rows = 10,
        .rows = {{300, 0, 17}, {70, 1, 4}, {300, 0, 9}, {600}, {80, 1, 4}, {-1}, {75, 1, 2}, {5}}},
+      {.num_layers = 2,
+       .num_blocks = 20,
+       .num_rows = 12,
+       .dim = 1024,
+       .ff_dim = 2048,
+       .by_turns = true},
+      {.num_blocks = 12, .num_rows = 12, .dim = 1024, .ff_dim = 1024, .by_turns = true},
   };
 }
 
@@ -654,6 +668,25 @@ TEST(DecoderScheduleTest, UnitsAreFewAndNearlyEqual) {
     const auto [smallest, largest] = std::ranges::minmax(sizes);
     EXPECT_LE(largest, kUnitTiles);
     EXPECT_GE(smallest, count > 5 ? kUnitTiles - 1 : std::min(count, 2));
+  }
+}
+
+// Both warpgroups' stages alternate, and each meets its turns one after the other, the chunks of a turn as they lie.
+TEST(DecoderScheduleTest, ChunksComeTurnByTurn) {
+  for (int size = 2; size <= 130; size += 2) {
+    SCOPED_TRACE(std::to_string(size) + " chunks");
+    std::vector<int> chunks, sorted;
+    for (int stage = 0; stage < size; ++stage) chunks.push_back(chunk_in_turn(stage, size));
+    for (int stage = 0; stage < size; ++stage) {
+      EXPECT_EQ(chunks[stage] % 2, stage % 2);
+      if (stage < 2) continue;
+      const auto turn_of = [](int chunk) { return chunk / 2 % kChunkTurns; };
+      EXPECT_GT(std::pair(turn_of(chunks[stage]), chunks[stage]),
+                std::pair(turn_of(chunks[stage - 2]), chunks[stage - 2]));
+    }
+    std::ranges::sort(chunks);
+    for (int chunk = 0; chunk < size; ++chunk) sorted.push_back(chunk);
+    EXPECT_EQ(chunks, sorted);
   }
 }
 

@@ -10,8 +10,13 @@
 #include "kernels/cuda/decoder_schedule.h"
 #include "kernels/cuda/prepared_linear.h"
 #include "kernels/needed_logits.h"
+#include "kernels/shared_prefix.h"
 
 namespace gapless {
+
+// Rows of a launch, at most. A step of more is several launches, each of whole slices (kernels/shared_prefix.h).
+inline constexpr int kMaxLaunchRows = 128;
+static_assert(kMaxLaunchRows % kSharingSlice == 0);
 
 inline constexpr int kUnitTiles = 4;           // at most
 static_assert(kUnitTiles == 4);                // DecoderWork::next_size
@@ -32,6 +37,20 @@ struct ChunkRange {  // of 128 columns each
   int begin, end;
   GAPLESS_HOST_DEVICE int size() const { return end - begin; }
 };
+
+// The order in which a launch of more than 64 rows multiplies a unit's chunks, `size` of them, which must be even: of pairs of
+// chunks every fourth, then the next ones of the four. So a thread has the sums of one of these turns at a time
+// (device/turn_product.cuh).
+inline constexpr int kChunkTurns = 4;
+GAPLESS_HOST_DEVICE inline int chunk_in_turn(int stage, int size) {
+  int pair = stage / 2, turn = 0;
+  for (; turn + 1 < kChunkTurns; ++turn) {
+    const int own = (size / 2 - turn + kChunkTurns - 1) / kChunkTurns;
+    if (pair < own) break;
+    pair -= own;
+  }
+  return (turn + pair * kChunkTurns) * 2 + stage % 2;
+}
 
 // Some tiles of a matrix, and all of its columns or a share of them.
 struct ProductUnit {
@@ -64,6 +83,13 @@ struct InnerTiles {
                   ? all
                   : sizes.first_ff_dim / kPreparedTileRows * (sizes.up_width / sizes.ff_dim)) {}
 };
+
+// Whether all units of a model have even numbers of chunks.
+constexpr bool has_even_units(const DecoderSizes& sizes) {
+  constexpr int kMultiple = 2 * kDecoderColumnRanks * kPreparedTileColumns;
+  return sizes.dim % kMultiple == 0 && sizes.q_width % kMultiple == 0 &&
+         sizes.ff_dim % kMultiple == 0;
+}
 
 // A block's tiles of each matrix of which it computes whole columns. Computed once: to divide takes
 // longer than a block has between two phases.

@@ -21,12 +21,14 @@ namespace gapless {
 
 inline constexpr int kRouteExperts = 64;  // at most: who a row chose is a word
 inline constexpr int kRouteChoices = 8;   // at most
+inline constexpr int kMaxRouteRows = 64;  // of a launch, at most: who chose an expert is a word
 
 // Rows of a pass, at most: columns of a product. More than sixteen take registers that the activations need.
 template <int kRows>
 inline constexpr int kPassRows = kRows <= 8 ? 8 : 16;
 // Each expert has one pass that need not be full; the others are full.
-inline constexpr int kMaxPasses = kRouteExperts + kMaxSeats * kRouteChoices / kPassRows<kMaxSeats>;
+inline constexpr int kMaxPasses =
+    kRouteExperts + kMaxRouteRows * kRouteChoices / kPassRows<kMaxRouteRows>;
 
 struct ExpertPass {
   std::uint16_t first;  // of its pairs
@@ -68,9 +70,10 @@ class ExpertUnits {
 
 // Of a layer, in shared memory.
 struct ExpertRoute {
-  std::uint64_t chosen[kMaxSeats];                 // bit e: the row chose expert e; 0: it is done
-  float weights[kMaxSeats * kRouteChoices];        // by pair
-  std::uint16_t pairs[kMaxSeats * kRouteChoices];  // pass by pass, of each in the order of its rows
+  std::uint64_t chosen[kMaxRouteRows];           // bit e: the row chose expert e; 0: it is done
+  float weights[kMaxRouteRows * kRouteChoices];  // by pair
+  std::uint16_t
+      pairs[kMaxRouteRows * kRouteChoices];  // pass by pass, of each in the order of its rows
   ExpertPass passes[kMaxPasses];
   int num_passes;
   int num_experts;  // that some row chose
@@ -97,7 +100,7 @@ struct ExpertRoute {
       const int rows = expert < all_experts ? find_rows(expert, num_rows) : 0;
       const int own = (rows + kRowsOfPass - 1) / kRowsOfPass;
       // Three counts, added up at once: none reaches the next one's bits.
-      static_assert(kMaxSeats * kRouteChoices < 1 << 12 && kMaxPasses < 1 << 10);
+      static_assert(kMaxRouteRows * kRouteChoices < 1 << 12 && kMaxPasses < 1 << 10);
       const int counts = rows | own << 12 | (rows > 0 ? 1 : 0) << 22;
       const int before = lanes.sum_before(counts), all = lanes.sum(counts);
       const int first_pair = pairs_before + (before & 0xfff);

@@ -6,6 +6,8 @@
 // which order pairs of one expert lie is left to chance (atomics); no result depends on it, because an
 // output's sum runs along k in one order (expert_product.cuh) wherever in a tile its row is. A row's experts are added up
 // by their indices, as where rows are few.
+//
+// Where there are warpgroups they make the products (grouped_experts.h), the first of them with its gates.
 #include <algorithm>
 #include <type_traits>
 
@@ -18,7 +20,9 @@
 #include "kernels/cuda/device/expert_weights.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/permuted_columns.cuh"
 #include "kernels/cuda/few_row_experts.h"
+#include "kernels/cuda/grouped_experts.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/dense_ops.h"
@@ -30,8 +34,9 @@ namespace {
 // A block of the product: so many sorted pairs by so many rows of the weights, and pieces of both that are in shared
 // memory at a time, all but one of them on their way.
 //
-// Of a decode step: few rows chose each expert, and all that counts is how fast weights come. It holds the sums of all slices
+// Of up to kMaxFlatRows rows: few of them chose each expert, and all that counts is how fast weights come. It holds the sums of all slices
 // at once (expert_product.cuh), so that it reads columns in the order of memory.
+inline constexpr int kMaxFlatRows = 64;
 struct FlatProduct {
   static constexpr int kRows = 8, kBuffers = 4;
   static constexpr bool kHoldsSlices = true;
@@ -55,10 +60,9 @@ constexpr int kBlockWarps = 4;      // 16 columns each
 constexpr int kSortThreads = 1024;  // of one block
 constexpr int kChooseWarps = 4;     // a row each
 
-// Rows [first, first + count) of the sorted pairs.
-struct Tile {
-  std::int32_t expert, first, count;
-};
+constexpr bool is_grouped(int num_rows) {
+  return kPath.has_warpgroups && num_rows > kMaxFewRows;
+}
 
 // Where the arrays lie in scratch. Logits come first: unless they lie elsewhere, the caller of experts() puts them there.
 struct Scratch {
@@ -69,13 +73,19 @@ struct Scratch {
     chosen = layout.take_array<ExpertChoice>(pairs);
     place = layout.take_array<std::int32_t>(pairs);
     order = layout.take_array<std::int32_t>(pairs);
-    tile_rows = num_rows <= kMaxSeats ? FlatProduct::kRows : SquareProduct::kRows;
+    grouped = is_grouped(num_rows);
+    tile_rows = grouped                    ? kGroupedRows
+                : num_rows <= kMaxFlatRows ? FlatProduct::kRows
+                                           : SquareProduct::kRows;
     // Every expert may have a tile that is not full.
     max_tiles =
         static_cast<int>(pairs) / tile_rows + std::min(static_cast<int>(pairs), sizes.num_experts);
-    tiles = layout.take_array<Tile>(static_cast<std::size_t>(max_tiles));
+    tiles = layout.take_array<ExpertTile>(static_cast<std::size_t>(max_tiles));
     num_tiles = layout.take_array<std::int32_t>(1);
-    inner = layout.take_array<Bf16>(pairs * 2 * static_cast<std::size_t>(sizes.inner));
+    x_stride = permuted_row_columns(sizes.dim);
+    x = grouped ? layout.take_array<Bf16>(rows * static_cast<std::size_t>(x_stride)) : nullptr;
+    inner_stride = grouped ? permuted_row_columns(sizes.inner) : 2 * sizes.inner;
+    inner = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(inner_stride));
     out = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(sizes.dim));
   }
 
@@ -83,28 +93,70 @@ struct Scratch {
   ExpertChoice* chosen;  // by pair; a row's by their experts' indices
   std::int32_t* place;   // of a pair among the sorted ones
   std::int32_t* order;   // the pair at each place
-  Tile* tiles;
+  ExpertTile* tiles;
   std::int32_t* num_tiles;
-  Bf16* inner;  // [pairs, 2 * inner], sorted
+  bool grouped;
+  Bf16* x;      // if grouped: [rows, x_stride], permuted
+  Bf16* inner;  // [pairs, inner_stride], sorted; if grouped: gated and permuted
   Bf16* out;    // [pairs, dim], sorted
+  int x_stride, inner_stride;
   int tile_rows, max_tiles;
 };
 
-// One warp per row.
+// One warp per row, which it permutes as well, if asked to.
 __global__ void __launch_bounds__(kChooseWarps* kWarp)
     choose_kernel(const Bf16* logits, int num_rows, int num_experts, int count,
-                  ExpertChoice* chosen) {
+                  ExpertChoice* chosen, const Bf16* x, int dim, Bf16* permuted) {
   let_successor_start();
   wait_for_predecessor();
   const int lane = threadIdx.x % kWarp;
   const std::int64_t row = std::int64_t{blockIdx.x} * kChooseWarps + threadIdx.x / kWarp;
   if (row >= num_rows) return;
+  if (permuted != nullptr)
+    permute_row(x + row * dim, dim, permuted + row * permuted_row_columns(dim));
   const ExpertChoice own = choose_experts(logits + row * num_experts, num_experts, count);
   int before = 0;
   for (int k = 0; k < count; ++k) {
     before += __shfl_sync(kFullWarp, own.expert, k) < own.expert ? 1 : 0;
   }
   if (lane < count) chosen[row * count + before] = own;
+}
+
+// The sum of the values of the lanes before this one, which all of them come to.
+__device__ __forceinline__ int sum_before(int value, int& all) {
+  const int lane = threadIdx.x % kWarp;
+  int sum = value;
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int other = __shfl_up_sync(kFullWarp, sum, offset);
+    sum += lane >= offset ? other : 0;
+  }
+  all = __shfl_sync(kFullWarp, sum, kWarp - 1);
+  return sum - value;
+}
+
+// One warp: tiles from how many pairs each expert has, which become the places of their first ones.
+__device__ __forceinline__ void make_tiles(const Scratch& s, int num_experts, int* counts) {
+  int first = 0, num_tiles = 0;
+  for (int base = 0; base < num_experts; base += kWarp) {
+    const int e = base + static_cast<int>(threadIdx.x);
+    const int count = e < num_experts ? counts[e] : 0;
+    // Tiles of nearly equal size.
+    const int wanted = (count + s.tile_rows - 1) / s.tile_rows;
+    const int rows = wanted > 0 ? (count + wanted - 1) / wanted : 0;
+    // Equal parts may need fewer tiles than full ones.
+    const int own = rows > 0 ? (count + rows - 1) / rows : 0;
+    int all_pairs, all_tiles;
+    const int own_first = first + sum_before(count, all_pairs);
+    const int tile = num_tiles + sum_before(own, all_tiles);
+    for (int i = 0; i < own; ++i) {
+      s.tiles[tile + i] = {e, own_first + i * rows, min(rows, count - i * rows)};
+    }
+    if (e < num_experts) counts[e] = own_first;
+    first += all_pairs;
+    num_tiles += all_tiles;
+  }
+  if (threadIdx.x == 0) *s.num_tiles = num_tiles;
 }
 
 // One block.
@@ -119,18 +171,7 @@ __global__ void __launch_bounds__(kSortThreads)
     atomicAdd(&next[s.chosen[pair].expert], 1);
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    int first = 0, num_tiles = 0;
-    for (int e = 0; e < num_experts; ++e) {
-      const int count = next[e];
-      for (int at = 0; at < count; at += s.tile_rows) {
-        s.tiles[num_tiles++] = {e, first + at, min(s.tile_rows, count - at)};
-      }
-      next[e] = first;
-      first += count;
-    }
-    *s.num_tiles = num_tiles;
-  }
+  if (threadIdx.x < kWarp) make_tiles(s, num_experts, next);
   __syncthreads();
   for (int pair = threadIdx.x; pair < num_pairs; pair += kSortThreads) {
     const int place = atomicAdd(&next[s.chosen[pair].expert], 1);
@@ -149,7 +190,7 @@ struct ProductParams {
   const float* scales;  // [experts, out]; nullptr: weights are T
   int in, out;
   Bf16* y;  // [pairs, out]
-  const Tile* tiles;
+  const ExpertTile* tiles;
   const std::int32_t* num_tiles;
 };
 
@@ -179,7 +220,7 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(ProductPara
   let_successor_start();
   wait_for_predecessor();
   if (blockIdx.y >= *p.num_tiles) return;
-  const Tile tile = p.tiles[blockIdx.y];
+  const ExpertTile tile = p.tiles[blockIdx.y];
   const int first_column = blockIdx.x * kBlockColumns;
   for (int r = threadIdx.x; r < tile.count; r += kThreads) {
     const int place = tile.first + r;
@@ -345,6 +386,34 @@ Status product(Stream& stream, const LinearWeights& weights, const ProductParams
                                            : launch_product<SquareProduct>(stream, p, s.max_tiles);
 }
 
+Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Scratch& s) {
+  GroupedProduct up = {.x = s.x,
+                       .x_stride = s.x_stride,
+                       .order = s.order,
+                       .pairs_per_row = ff.experts_per_token,
+                       .weights = static_cast<const char*>(ff.up.weight),
+                       .scales = ff.up.fp8_scales,
+                       .in = ff.up.in,
+                       .out = ff.up.out,
+                       .y = s.inner,
+                       .y_stride = s.inner_stride,
+                       .tiles = s.tiles,
+                       .num_tiles = s.num_tiles,
+                       .activation = ff.activation,
+                       .up_offset = ff.up_offset};
+  GAPLESS_RETURN_IF_ERROR(multiply_grouped_and_gate(stream, up, s.max_tiles));
+  GroupedProduct down = up;
+  down.x = s.inner;
+  down.x_stride = s.inner_stride;
+  down.pairs_per_row = 0;
+  down.weights = static_cast<const char*>(ff.down.weight);
+  down.scales = ff.down.fp8_scales;
+  down.in = ff.down.in, down.out = ff.down.out;
+  down.y = s.out;
+  down.y_stride = ff.down.out;
+  return multiply_grouped(stream, down, s.max_tiles);
+}
+
 // Chooses, sorts and multiplies: all that does not need the residual.
 Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratch& s) {
   const FeedForward& ff = params.ff;
@@ -353,10 +422,14 @@ Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratc
                                  {.grid = dim3(blocks_for(params.num_rows, kChooseWarps)),
                                   .block = dim3(kChooseWarps * kWarp)},
                                  choose_kernel, static_cast<const Bf16*>(params.logits),
-                                 params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen));
+                                 params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen,
+                                 static_cast<const Bf16*>(params.x), ff.up.in, s.x));
   GAPLESS_RETURN_IF_ERROR(launch("experts sort", stream,
                                  {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)},
                                  sort_kernel, s, pairs, ff.num_experts));
+  if constexpr (kPath.has_warpgroups) {
+    if (s.grouped) return multiply_sorted_by_warpgroups(stream, ff, s);
+  }
   ProductParams p = {};
   p.x = static_cast<const Bf16*>(params.x);
   p.x_stride = ff.up.in;
@@ -384,11 +457,14 @@ Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratc
 }  // namespace
 
 std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
-  // Few rows have more tiles than their share.
-  BumpLayout all, few;
-  Scratch(all, max_rows, sizes);
-  Scratch(few, std::min(max_rows, kMaxSeats), sizes);
-  return std::max(all.peak_bytes(), few.peak_bytes());
+  // Few rows have more tiles than their share, and fewer still have gates and ups.
+  std::size_t bytes = 0;
+  for (const int rows : {max_rows, kMaxFlatRows, kMaxFewRows}) {
+    BumpLayout layout;
+    Scratch(layout, std::min(max_rows, rows), sizes);
+    bytes = std::max(bytes, layout.peak_bytes());
+  }
+  return bytes;
 }
 
 Status experts(Stream& stream, const ExpertsParams& params) {

@@ -19,6 +19,7 @@
 // delay the sampling, and besides keep it from reading weights ahead.
 #include <algorithm>
 
+#include "base/keep_loop.h"
 #include "grammar/state_loops.h"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
@@ -39,9 +40,10 @@ constexpr int kPartTokens = kPartWords * 32;
 constexpr int kWordsPerWarp = kPartWords / kWarps;
 // Tokens that need the grammar's tables are walked when there are so many, so that all threads have one.
 constexpr int kMaxAway = 4 * kPartTokens;
-// With so many blocks on each of an H200's 132 multiprocessors walkers and the finders of 64 rows are there at once.
-constexpr int kBlocksPerMultiprocessor = 4;
-constexpr int kMaxWalkers = 400;
+// With so many blocks on each of an H200's 132 multiprocessors walkers and the finders of 64 rows are there at once, and a thread has
+// registers enough: what does not fit into them goes to memory, from all threads of all walkers at once.
+constexpr int kBlocksPerMultiprocessor = 2;
+constexpr int kMaxWalkers = 200;
 // Frames that a trial keeps in its thread's own memory. A token that closes or opens more is tried again by its warp, with room
 // for all.
 constexpr int kOwnFrames = 4;
@@ -71,6 +73,7 @@ constexpr int kRowWords = sizeof(GrammarRow) / 4;
 static_assert(sizeof(GrammarRow) % 4 == 0);
 
 __device__ void copy_row(std::uint32_t* to, const std::uint32_t* from) {
+  GAPLESS_KEEP_LOOP
   for (int i = threadIdx.x; i < kRowWords; i += kThreads) to[i] = from[i];
 }
 
@@ -203,9 +206,11 @@ __device__ Found find_way(const GrammarMasksParams& p, const GrammarTables& gram
   }
   if (first <= row.depth && !share.counts.contains(row.frames[first].count)) difference = 1;
   const GrammarMaskEntry& entry = entry_of(p, set);
+  GAPLESS_KEEP_LOOP
   for (int i = first + WayShare::kWords * kWayThreads; i < num_words; i += kWayThreads) {
     difference |= __ldcg(&entry.place[i]) ^ place_word(row, i);
   }
+  GAPLESS_KEEP_LOOP
   for (int depth = first + kWayThreads; depth <= row.depth; depth += kWayThreads) {
     if (!load_interval(entry.counts[depth]).contains(row.frames[depth].count)) difference = 1;
   }
@@ -281,6 +286,7 @@ __device__ int set_of(const GrammarMasksParams& p, const GrammarTables& grammar,
   if (threadIdx.x == 0) sum = static_cast<unsigned>(grammar.id);
   __syncthreads();
   unsigned mine = 0;
+  GAPLESS_KEEP_LOOP
   for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
     mine += hash_of_word(place_word(row, i), i);
   }
@@ -337,6 +343,7 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   if (place.state == kDeadGrammarState) {
     tell_found(p);
     keep_place();
+    GAPLESS_KEEP_LOOP
     for (int w = threadIdx.x; w < p.mask_stride; w += kThreads) mask[w] = 0;
     return;
   }
@@ -394,6 +401,7 @@ __device__ void keep(const GrammarMasksParams& p, const GrammarTables& grammar,
   if (find_way(p, grammar, row, set, share).way < 0) {
     const std::int64_t at = std::int64_t{set} * kGrammarCacheWays + way;
     GrammarMaskEntry& entry = p.cache.entries[at];
+    GAPLESS_KEEP_LOOP
     for (int i = threadIdx.x; i < num_place_words(row); i += kThreads) {
       entry.place[i] = place_word(row, i);
     }
@@ -489,11 +497,15 @@ __device__ void walk_away(const GrammarMasksParams& p, const GrammarTables& gram
                           std::uint32_t* mask, Notes& notes, WalkInterval& same) {
   __shared__ __align__(16) unsigned char raw_probes[kWarps * sizeof(WholeProbe)];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  GrammarSearch& search = p.searches[k];
-  OwnProbe probe;
-  probe.begin(place, search.counts);
   const int share = (notes.num_away + kWarps - 1) / kWarps;
   const int end = min((warp + 1) * share, notes.num_away);
+  // Most warps have none. Of the others' probes nothing is written that is not used: what all threads of all walkers write into their
+  // own memory is tens of megabytes, which the next forward finds in its way.
+  if (warp * share >= end) return;
+  GrammarSearch& search = p.searches[k];
+  __align__(16) unsigned char raw_probe[sizeof(OwnProbe)];
+  OwnProbe& probe = reinterpret_cast<OwnProbe&>(raw_probe);
+  probe.begin(place, search.counts);
   for (int at = warp * share; at < end; at += kWarp) {
     const bool is_one = at + lane < end;
     const int token = notes.away[is_one ? at + lane : 0];
@@ -620,6 +632,7 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& 
     // Where they are too many nobody reads the list.
     if (first_bounded + notes.num_bounded <= kMaxBoundedTokens) {
       BoundedToken* const to = p.bounded + k * kMaxBoundedTokens + first_bounded;
+      GAPLESS_KEEP_LOOP
       for (int n = threadIdx.x; n < notes.num_bounded; n += kThreads) to[n] = notes.bounded[n];
     }
   }

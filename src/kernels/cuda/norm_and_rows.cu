@@ -181,8 +181,9 @@ Status norm(Stream& stream, const NormParams& params) {
     return launch_rows(kMaxRowWarps, norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8, kAhead>);
   };
   if (params.y_scales != nullptr) return launch_width(std::true_type(), std::false_type());
-  // Of a decode step's few rows all that counts is how long one takes.
-  if (params.num_rows <= kMaxSeats) return launch_width(std::false_type(), std::true_type());
+  // Of few rows all that counts is how long one takes.
+  constexpr int kFewRows = 64;
+  if (params.num_rows <= kFewRows) return launch_width(std::false_type(), std::true_type());
   return launch_width(std::false_type(), std::false_type());
 }
 

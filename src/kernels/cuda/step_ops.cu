@@ -99,8 +99,9 @@ __device__ void plan_any_lives(const PlanDecodeParams& p) {
 
 // By one warp: row i's set.
 __device__ SharedPrefix find_shared_prefix(const PlanDecodeParams& p, int i) {
-  static_assert(kMaxSeats == 2 * kWarp, "a lane has two rows of a step");
+  static_assert(kSharingSlice == 2 * kWarp, "a lane has two rows of a slice");
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int slice = sharing_slice_begin(i);
   const auto pages_of = [&p](int row) {
     return p.page_table + std::int64_t{p.rows[row]} * p.page_table_stride;
   };
@@ -114,14 +115,14 @@ __device__ SharedPrefix find_shared_prefix(const PlanDecodeParams& p, int i) {
   // Of a row that lives; else -1.
   std::int32_t first_pages[2];
   for (int k = 0; k < 2; ++k) {
-    const int row = lane + k * kWarp;
+    const int row = slice + lane + k * kWarp;
     const std::int32_t index = row < p.num_rows ? p.rows[row] : -1;
     // Both are asked for at once.
     const bool is_done = index < 0 || p.row_states[index].done != 0;
     const std::int32_t page = index < 0 ? -1 : *pages_of(row);
     first_pages[k] = is_done ? -1 : page;
   }
-  const std::int32_t own = __shfl_sync(kFullWarp, first_pages[i / kWarp], i % kWarp);
+  const std::int32_t own = __shfl_sync(kFullWarp, first_pages[(i - slice) / kWarp], i % kWarp);
   const bool has_same[2] = {first_pages[0] == own, first_pages[1] == own};
   const SharedPrefix all{.rows = ballot(has_same)};
   const int set = all.rank_of(i) / kMaxSharingRows;
@@ -129,7 +130,7 @@ __device__ SharedPrefix find_shared_prefix(const PlanDecodeParams& p, int i) {
                              has_same[1] && all.rank_of(lane + kWarp) / kMaxSharingRows == set};
   SharedPrefix found{.rows = ballot(is_member)};
   if (own < 0 || found.size() < 2) return {};
-  const int first = found.first();
+  const int first = slice + found.first();
   const std::int32_t *own_pages = pages_of(i), *pages = pages_of(first);
   const int most = min(full_pages_of(i), full_pages_of(first));
   found.num_pages = most;

@@ -67,7 +67,7 @@ StepLogits step_logits(const PlanDecodeParams& params) {
 
 // Which rows begin with the same pages.
 void find_shared_prefixes(const PlanDecodeParams& params) {
-  std::map<std::int32_t, std::vector<int>> sets;  // by their first page
+  std::map<std::int32_t, std::vector<int>> sets;  // of a slice, by their first page
   const auto pages_of = [&params](int i) {
     return params.page_table + std::int64_t{params.rows[i]} * params.page_table_stride;
   };
@@ -77,7 +77,7 @@ void find_shared_prefixes(const PlanDecodeParams& params) {
   const auto tell = [&](const std::vector<int>& set) {
     if (set.size() < 2) return;
     std::uint64_t rows = 0;
-    for (const int i : set) rows |= std::uint64_t{1} << i;
+    for (const int i : set) rows |= std::uint64_t{1} << i % kSharingSlice;
     const std::int32_t* first = pages_of(set.front());
     for (const int i : set) {
       const int most = std::min(full_pages_of(i), full_pages_of(set.front()));
@@ -88,6 +88,10 @@ void find_shared_prefixes(const PlanDecodeParams& params) {
   };
   for (int i = 0; i < params.num_rows; ++i) {
     params.shared_prefixes[i] = {};
+    if (i == sharing_slice_begin(i)) {
+      for (const auto& [page, set] : sets) tell(set);
+      sets.clear();
+    }
     if (params.rows[i] < 0 || params.row_states[params.rows[i]].done != 0) continue;
     std::vector<int>& set = sets[*pages_of(i)];
     set.push_back(i);

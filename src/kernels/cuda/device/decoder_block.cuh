@@ -10,7 +10,7 @@
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
-#include "kernels/cuda/device/warpgroup_product.cuh"
+#include "kernels/cuda/device/turn_product.cuh"
 #include "kernels/cuda/ring_space.h"
 
 namespace gapless::cuda {
@@ -34,7 +34,7 @@ template <typename S>
 constexpr int computing_registers(int rows) {
   if (S::kHasExperts) return rows == 64 ? 216 : 192;
   if (S::kIsSequential) return rows == 64 ? 208 : rows == 8 ? 200 : 192;
-  return rows == 64 ? 216 : rows == 8 ? kStartRegisters : 184;
+  return rows >= 64 ? 216 : rows == 8 ? kStartRegisters : 184;
 }
 template <typename S, int kRows>
 inline constexpr int kComputingRegisters = computing_registers<S>(kRows);

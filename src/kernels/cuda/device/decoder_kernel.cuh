@@ -44,7 +44,7 @@
 // follows who knows what, and refuses an order in which this is not so (schedule_fault).
 //
 // It is compiled for each list of phases, each format of weights and of the cache, and for 8, 16, 32 and
-// 64 rows: decoder_kernel_*.cu.
+// 64 rows, parallel blocks on paths with warpgroups for 128, too: decoder_kernel_*.cu. A step of more is several launches.
 #pragma once
 
 #include <type_traits>
@@ -98,11 +98,11 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
 
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
-  static_assert(kMaxSeats <= kDecoderThreads<S>);
+  static_assert(kMaxLaunchRows <= kDecoderThreads<S>);
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init(kStageSharers<S, kRows>);
-    if constexpr (kByWarpgroups<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>);
+    if constexpr (kHasXRing<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>);
     small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint32_t& count : small.arrived) count = 0;
@@ -175,8 +175,14 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
       return launch_rows(std::integral_constant<int, 16>{});
     case 32:
       return launch_rows(std::integral_constant<int, 32>{});
-    default:
+    case 64:
       return launch_rows(std::integral_constant<int, 64>{});
+    default:
+      if constexpr (kMostRows < S >> 64) {
+        return launch_rows(std::integral_constant<int, kMostRows<S>>{});
+      }
+      return make_error(StatusCode::kInternal, "decoder_blocks: a launch of {} rows",
+                        params.num_rows);
   }
 }
 

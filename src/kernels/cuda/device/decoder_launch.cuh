@@ -164,7 +164,7 @@ __host__ __device__ inline int max_units_of(const DecoderLaunch& p) {
 
 // Rows that a launch is compiled for: num_rows rounded up.
 constexpr int decoder_slice_rows(int num_rows) {
-  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64;
+  return num_rows <= 8 ? 8 : num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : num_rows <= 64 ? 64 : 128;
 }
 
 }  // namespace gapless

@@ -49,6 +49,28 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
   }
 }
 
+// The stages of a unit of both parts of a product, turn by turn.
+template <typename S, PreparedFormat kFormat, int kRows>
+__device__ __forceinline__ void stream_turns(RingProducer& producer, const char* weights,
+                                             int all_tiles, const TileRange& tiles,
+                                             const XSource& x) {
+  constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
+  constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
+  static_assert(DecoderLayout<S>::kRingBytes >=
+                2 * (kStageXBytes<S, kRows> + kGroupTiles * kTileBytes));
+  const int lane = threadIdx.x % kWarp, size = x.size();
+  const int bytes = tiles.size() * kTileBytes;
+  for (int stage = 0; stage < size; stage += kWarp) {
+    const int chunk = x.chunk(chunk_in_turn(min(stage + lane, size - 1), size));
+    const char* from = weights + prepared_tile_offset<kFormat>(all_tiles, tiles.begin, chunk);
+    producer.push<1>({.x_bytes = kStageXBytes<S, kRows>,
+                      .streamed = bytes,
+                      .piece_bytes = bytes,
+                      .max_in_flight = kMaxInFlight},
+                     min(kWarp, size - stage), bytes, from);
+  }
+}
+
 // What it asks for in a product: columns of tiles, unit after unit.
 struct ProductStream {
   const char* weights;
@@ -188,6 +210,13 @@ class Streaming {
     bool is_second = false;
 #pragma unroll 1
     while (work.has(unit)) {
+      if constexpr (kByTurns<S, kRows>) {
+        stream_turns<S, kFormat, kRows>(
+            producer_, product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
+            {nullptr, work.chunks_of(product.first, unit), work.chunks_of(product.second, unit)});
+        work.next(product.kind, unit);
+        continue;
+      }
       stream_tiles<S, kFormat, kRows>(
           producer_, {product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
                       work.chunks_of(is_second ? product.second : product.first, unit)});
@@ -268,29 +297,62 @@ class Bringing {
     const DecoderWork& work = block_.work;
     for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
          work.next(kKind, unit)) {
-      bring_part<kFirst>(l, unit);
-      if constexpr (kSecond != Value::kNone) bring_part<kSecond>(l, unit);
+      if constexpr (kByTurns<S, kRows>) {
+        bring_turns<kFirst, kSecond>(l, unit);
+      } else {
+        bring_part<kFirst>(l, unit);
+        if constexpr (kSecond != Value::kNone) bring_part<kSecond>(l, unit);
+      }
+    }
+  }
+
+  template <Value kFirst, Value kSecond>
+  __device__ __forceinline__ void bring_turns(int l, const ProductUnit& unit) {
+    const DecoderWork& work = block_.work;
+    const XSource x{nullptr, work.chunks_of(kFirst, unit), work.chunks_of(kSecond, unit)};
+    const int size = x.size();
+#pragma unroll 1
+    for (int stage = 0; stage < size; ++stage) {
+      const int at = chunk_in_turn(stage, size);
+      if (kSecond == Value::kNone || x.part(at) == 0) {
+        wait_until_known<kFirst>(l);
+        bring_chunk(activations<kFirst>(), x.chunk(at));
+      } else if constexpr (kSecond != Value::kNone) {
+        wait_until_known<kSecond>(l);
+        bring_chunk(activations<kSecond>(), x.chunk(at));
+      }
     }
   }
 
   template <Value kValue>
   __device__ __forceinline__ void bring_part(int l, const ProductUnit& unit) {
+    wait_until_known<kValue>(l);
+    const ChunkRange chunks = block_.work.chunks_of(kValue, unit);
+    for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
+      bring_chunk(activations<kValue>(), chunk);
+    }
+  }
+
+  template <Value kValue>
+  __device__ __forceinline__ void wait_until_known(int l) {
     if ((known_ & value_bit(kValue)) == 0) {
       wait_for_count(block_.counter(kValue), block_.template count_of<kValue>(l));
       publish_to_copy_engine();
       known_ |= value_bit(kValue);
     }
-    const Bf16* activations = kValue == Value::kNorm     ? p_.norm
-                              : kValue == Value::kFfNorm ? p_.sequential.ff_norm
-                                                         : p_.wide;
-    const ChunkRange chunks = block_.work.chunks_of(kValue, unit);
-    for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-      const Bf16* from = activations + chunk * (kRows * kProductColumns);
-      if constexpr (kByWarpgroups<S, kRows>) {
-        x_ring_.bring(x_stage_++, from);
-      } else {
-        block_.ring.bring_x(stage_++, x_stage_++, from, kXBytes<kRows>);
-      }
+  }
+  template <Value kValue>
+  __device__ __forceinline__ const Bf16* activations() const {
+    return kValue == Value::kNorm     ? p_.norm
+           : kValue == Value::kFfNorm ? p_.sequential.ff_norm
+                                      : p_.wide;
+  }
+  __device__ __forceinline__ void bring_chunk(const Bf16* activations, int chunk) {
+    const Bf16* from = activations + chunk * (kRows * kProductColumns);
+    if constexpr (kHasXRing<S, kRows>) {
+      x_ring_.bring(x_stage_++, from);
+    } else {
+      block_.ring.bring_x(stage_++, x_stage_++, from, kXBytes<kRows>);
     }
   }
 

@@ -24,7 +24,7 @@ struct ExpertsSmall<true> {
   ExpertRoute route;
   alignas(16) Bf16 logits[kRouteExperts];  // of the row that is looked at
   // What is multiplied to scale heads (decoder_scales.cuh): activated numbers of a unit's columns of q, k and v.
-  alignas(16) Bf16 scaled[kMaxSeats][kScaledPitch];
+  alignas(16) Bf16 scaled[kMaxRouteRows][kScaledPitch];
 };
 
 }  // namespace gapless

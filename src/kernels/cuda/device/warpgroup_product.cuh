@@ -23,6 +23,17 @@ template <typename S, int kRows>
 inline constexpr bool kByWarpgroups =
     cuda::kPath.has_warpgroups && !S::kHasExperts && !kXFromMemory<kRows>;
 
+// Whether a thread has sums of one of its turns at a time: those of more rows are as many as it has registers for. It needs the
+// stages in another order, and has the activations in them: a ring of so many would be too large for the attention's stages.
+template <typename S, int kRows>
+inline constexpr bool kByTurns = kByWarpgroups<S, kRows>&& kRows > 64;
+template <typename S, int kRows>
+inline constexpr bool kHasXRing = kByWarpgroups<S, kRows> && !kByTurns<S, kRows>;
+
+// Rows of a launch, at most, where a device has so many multiprocessors and units are even.
+template <typename S>
+inline constexpr int kMostRows = kByWarpgroups<S, 64> && !S::kIsSequential ? kMaxLaunchRows : 64;
+
 inline constexpr int kProductGroups = 2;
 inline constexpr int kGroupWarps = kProductWarps / kProductGroups;
 inline constexpr int kGroupTurns = kRingConsumers / kProductGroups;  // of eight, a warpgroup's
@@ -35,11 +46,11 @@ static_assert(kStageSharers<ParallelDecoder, 64> == 1 || kHasCopyEngine, "arrive
 
 // Room for activations in a stage: warpgroups have a ring of its own for them.
 template <typename S, int kRows>
-inline constexpr int kStageXBytes = kByWarpgroups<S, kRows> ? 0 : kXBytes<kRows>;
+inline constexpr int kStageXBytes = kHasXRing<S, kRows> ? 0 : kXBytes<kRows>;
 template <int kRows>
 using XRingOf = XRing<kXBytes<kRows>>;
 template <typename S, int kRows>
-inline constexpr int kXRingBytes = kByWarpgroups<S, kRows> ? XRingOf<kRows>::kBytes : 0;
+inline constexpr int kXRingBytes = kHasXRing<S, kRows> ? XRingOf<kRows>::kBytes : 0;
 
 template <typename S, PreparedFormat kFormat, int kRows>
 using ActivationsOf = Activations<kFormat, kRows, kByWarpgroups<S, kRows>>;
@@ -51,41 +62,42 @@ using GroupSums = float[kGroupTurns][kRows / 2];
 // The powers of two of a tile's rows, as RowScales has them for several.
 template <PreparedFormat kFormat>
 struct TileScales {
-  template <int kRows>
-  __device__ __forceinline__ void change(std::uint32_t /*tile*/, GroupSums<kRows>& /*sums*/) {}
-  template <int kRows>
-  __device__ __forceinline__ void apply(GroupSums<kRows>& /*sums*/) const {}
+  template <typename Sums>
+  __device__ __forceinline__ void change(std::uint32_t /*tile*/, Sums& /*sums*/) {}
+  template <typename Sums>
+  __device__ __forceinline__ void apply(Sums& /*sums*/) const {}
 };
 
 template <>
 struct TileScales<PreparedFormat::kFp8> {
   int bytes[2] = {};  // fp8_scale_byte of rows lane / 4 and lane / 4 + 8
 
-  template <int kRows>
-  __device__ __forceinline__ void change(std::uint32_t tile, GroupSums<kRows>& sums) {
+  template <int kTurns, int kCount>
+  __device__ __forceinline__ void change(std::uint32_t tile, float (&sums)[kTurns][kCount]) {
     const std::uint32_t from = scale_byte_of_lane(tile);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int byte = load_shared_byte(from + half * 8);
-      multiply<kRows>(sums, half, fp8_scale_change(bytes[half], byte));
+      multiply(sums, half, fp8_scale_change(bytes[half], byte));
       bytes[half] = byte;
     }
   }
-  template <int kRows>
-  __device__ __forceinline__ void apply(GroupSums<kRows>& sums) const {
+  template <int kTurns, int kCount>
+  __device__ __forceinline__ void apply(float (&sums)[kTurns][kCount]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      multiply<kRows>(sums, half, fp8_scale(static_cast<std::uint8_t>(bytes[half])));
+      multiply(sums, half, fp8_scale(static_cast<std::uint8_t>(bytes[half])));
     }
   }
 
  private:
-  template <int kRows>
-  static __device__ __forceinline__ void multiply(GroupSums<kRows>& sums, int half, float factor) {
+  template <int kTurns, int kCount>
+  static __device__ __forceinline__ void multiply(float (&sums)[kTurns][kCount], int half,
+                                                  float factor) {
 #pragma unroll
-    for (int turn = 0; turn < kGroupTurns; ++turn) {
+    for (int turn = 0; turn < kTurns; ++turn) {
 #pragma unroll
-      for (int i = 0; i < kRows / 2; i += 4) {
+      for (int i = 0; i < kCount; i += 4) {
         sums[turn][i + half * 2] *= factor;
         sums[turn][i + half * 2 + 1] *= factor;
       }
@@ -118,7 +130,7 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
       const std::uint32_t from = ring.wait(stage) + tile * kPreparedTileBytes<kFormat>;
       if (part != x.part(at)) {
         part = x.part(at);
-        scales.template change<kRows>(from, sums);
+        scales.change(from, sums);
       }
       TileReader<kFormat, 1> reader(from);
       std::uint32_t a[kPairs * 2][4];
@@ -144,7 +156,7 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
       if (threadIdx.x % kWarp == 0) x_ring.give_back(x_stage);
     }
   }
-  scales.template apply<kRows>(sums);
+  scales.apply(sums);
 }
 
 // Sums that a thread adds up at once: neighbouring rows of a tile.
@@ -156,19 +168,12 @@ __device__ __forceinline__ int first_row_of_group_sums(unsigned thread) {
   return static_cast<int>(thread * kGroupSumsAtOnce % kTileRows);
 }
 
-// reduce_warps for the sums of warpgroups: use(tile, row of x, first row of the tile, sums).
+// reduce_warps for the sums of warpgroups over all their turns: use(tile, row of x, first row of the tile, sums).
 // `buffer`: kReduceBytes, free again after the call.
 template <int kRows, typename Use>
-__device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, int num_tiles,
+__device__ __forceinline__ void reduce_warpgroups(const float (&own)[kRows / 2], int num_tiles,
                                                   float* buffer, const Use& use) {
   constexpr int kPiece = kReduceRows * kReducePitch;  // of a warp: its tile, so many rows of x
-  float own[kRows / 2];
-#pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) {
-    own[i] = 0;
-#pragma unroll
-    for (int turn = 0; turn < kGroupTurns; ++turn) own[i] += sums[turn][i];
-  }
   // Addresses of what the sums become are computed only now, when there are registers for them.
   const unsigned thread = always_afresh(threadIdx.x), lane = thread % kWarp;
   float* mine = buffer + thread / kWarp * kPiece;
@@ -199,43 +204,15 @@ __device__ __forceinline__ void reduce_warpgroups(const GroupSums<kRows>& sums, 
   }
 }
 
-// The sums of a unit's tiles.
-template <typename S, PreparedFormat kFormat, int kRows>
-class ProductSums {
-  static constexpr bool kGroups = kByWarpgroups<S, kRows>;
-
- public:
-  // Adds the product of the stages from first_stage on, of x from first_x_stage on, with x.
-  __device__ __forceinline__ void multiply(int num_tiles, const StageRing& ring,
-                                           unsigned first_stage, const XRingOf<kRows>& x_ring,
-                                           unsigned first_x_stage, const XSource& x, int num_rows) {
-    if constexpr (kGroups) {
-      multiply_by_warpgroups<kFormat, kRows>(num_tiles, ring, first_stage, x_ring, first_x_stage, x,
-                                             sums_);
-    } else {
-      multiply_tiles<kFormat, kRows>(num_tiles, ring, first_stage, x, num_rows, sums_);
-    }
+// The sums over all turns.
+template <int kRows>
+__device__ __forceinline__ void add_turns(const GroupSums<kRows>& sums, float (&own)[kRows / 2]) {
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
+    own[i] = 0;
+#pragma unroll
+    for (int turn = 0; turn < kGroupTurns; ++turn) own[i] += sums[turn][i];
   }
-  static constexpr int kAtOnce = kGroups ? kGroupSumsAtOnce : 1;
-
-  // use(tile, row of x, first row of the tile, sums): kAtOnce of them, of rows that follow each other.
-  template <typename Use>
-  __device__ __forceinline__ void add_up(int num_tiles, unsigned first_stage, float* buffer,
-                                         const Use& use) const {
-    if constexpr (kGroups) {
-      reduce_warpgroups<kRows>(sums_, num_tiles, buffer, use);
-    } else {
-      const unsigned turn = (threadIdx.x / kWarp - first_stage) % kRingConsumers;
-      reduce_warps<kRows>(sums_, num_tiles, turn, buffer,
-                          [&](int tile, int row, int tile_row, float sum) {
-                            float sums[1] = {sum};
-                            use(tile, row, tile_row, sums);
-                          });
-    }
-  }
-
- private:
-  std::conditional_t<kGroups, GroupSums<kRows>, Accumulators<kRows>> sums_ = {};
-};
+}
 
 }  // namespace gapless
