@@ -74,7 +74,8 @@ struct ScratchLayout {
   static ScratchLayout of(int max_rows, int dim, int ff_dim, const AttentionHeads& heads,
                           int max_context, int num_experts, int num_blocks) {
     // They lie side by side.
-    static_assert(copies<S>(Value::kAttention) == copies<S>(Value::kInner));
+    static_assert(copies<S>(Value::kAttention) == copies<S>(Value::kInner) &&
+                  (!S::kIsSequential || copies<S>(Value::kInnerRest) == copies<S>(Value::kInner)));
     const auto rows = static_cast<std::size_t>(decoder_slice_rows(max_rows));
     const auto d = static_cast<std::size_t>(dim);
     const auto wide_columns = static_cast<std::size_t>(heads.q_width() + ff_dim);

@@ -706,9 +706,60 @@ TEST(DecoderScheduleTest, BothPartsOfTheFeedForwardAreAnEqualShare) {
       own.divide(sizes, block, 132);
       const int first = own.of[static_cast<int>(Matrix::kInner)].size();
       const int rest = own.of[static_cast<int>(Matrix::kInnerRest)].size();
-      EXPECT_GE(first, 2 * rest) << ff_dim;
+      EXPECT_GE(first, rest) << ff_dim;
       EXPECT_GE(rest, 1) << ff_dim;
       EXPECT_LE(first + rest, (all + 131) / 132) << ff_dim;
+    }
+  }
+}
+
+// A launch by turns takes even numbers of chunks (has_even_units).
+TEST(DecoderScheduleTest, UnitsHaveAsManyChunksOfBothPartsAsOfOne) {
+  for (int chunks = kDecoderColumnRanks; chunks <= 128; chunks += kDecoderColumnRanks) {
+    const int ff_dim = chunks * kPreparedTileColumns;
+    const TileShares own{};
+    const DecoderWork work({.dim = 1024,
+                            .qkv_width = 2048,
+                            .q_width = 1024,
+                            .up_width = 2 * ff_dim,
+                            .ff_dim = ff_dim,
+                            .vocab = 16,
+                            .first_ff_dim = first_part_of_inner(ff_dim)},
+                           own, 0, 1);
+    for (int rank = 0; rank < kDecoderColumnRanks; ++rank) {
+      const ProductUnit unit{rank, kDecoderColumnRanks};
+      EXPECT_EQ(work.chunks_of(Value::kInner, unit).size() +
+                    work.chunks_of(Value::kInnerRest, unit).size(),
+                chunks / kDecoderColumnRanks)
+          << chunks << " chunks";
+    }
+  }
+}
+
+// Who waits for a part waits for as many blocks as have tiles of it, however few these are.
+TEST(DecoderScheduleTest, AsManyBlocksHaveTilesOfAPartAsAreCounted) {
+  for (int chunks = 1; chunks <= 40; ++chunks) {
+    const int ff_dim = chunks * kPreparedTileColumns;
+    const DecoderSizes sizes{.dim = 128,
+                             .qkv_width = 256,
+                             .q_width = 128,
+                             .up_width = 2 * ff_dim,
+                             .ff_dim = ff_dim,
+                             .vocab = 16,
+                             .first_ff_dim = first_part_of_inner(ff_dim)};
+    for (const int num_blocks : {1, 24, 100, 132}) {
+      for (const Matrix matrix : {Matrix::kInner, Matrix::kInnerRest}) {
+        unsigned with_tiles = 0, counted = 0;
+        for (int block = 0; block < num_blocks; ++block) {
+          TileShares own;
+          own.divide(sizes, block, num_blocks);
+          const DecoderWork work(sizes, own, block, num_blocks);
+          EXPECT_GE(work.tiles(matrix).size(), 0);
+          with_tiles += work.tiles(matrix).size() > 0;
+          counted = work.blocks_with_tiles(matrix);
+        }
+        EXPECT_EQ(with_tiles, counted) << chunks << " chunks, " << num_blocks << " blocks";
+      }
     }
   }
 }

@@ -68,10 +68,11 @@ struct DecoderSizes {
 };
 
 // Of so much that the feed-forward's first product makes, what is made first where that is two products: about three quarters, so that
-// it has been announced when the rest is made, and the rest when the next product is through with it.
+// it has been announced when the rest is made, and the rest when the next product is through with it. Equal shares of columns, so that
+// those of both parts together are as large as those of all. 0: there is only one product.
 GAPLESS_HOST_DEVICE constexpr int first_part_of_inner(int ff_dim) {
-  const int chunks = ff_dim / kPreparedTileColumns;
-  return (chunks + 1) * 3 / 4 * kPreparedTileColumns;
+  const int chunks = (ff_dim / kPreparedTileColumns + 1) * 3 / 4;
+  return chunks / kDecoderColumnRanks * kDecoderColumnRanks * kPreparedTileColumns;
 }
 
 // Tiles of a matrix that makes the feed-forward's first product, and how many of them kInner makes.
