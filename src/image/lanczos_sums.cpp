@@ -16,10 +16,8 @@ namespace {
 
 // Both passes are weighted sums of rows of bytes. The horizontal pass gets there by turning a block's rows
 // of pixels into columns first: in_width columns of kLanczosLanes bytes.
-constexpr int kChannels = kLanczosChannels;
-constexpr int kBlockRows = kLanczosBlockRows;
 // Neighbouring bytes that are summed at once.
-constexpr int kLanczosLanes = kBlockRows * kChannels;
+constexpr int kLanczosLanes = kLanczosBlockRows * kLanczosChannels;
 
 constexpr std::int32_t kHalf = 1 << (kLanczosPrecisionBits - 1);
 
@@ -73,7 +71,7 @@ void copy_pixels(const std::uint8_t* from, std::size_t step, std::uint8_t* to, s
     from += step;
     to += to_step;
   }
-  for (; i < count; ++i, from += step, to += to_step) std::copy_n(from, kChannels, to);
+  for (; i < count; ++i, from += step, to += to_step) std::copy_n(from, kLanczosChannels, to);
 }
 
 // Pixels of a block's rows that are turned together: their columns stay in the first cache.
@@ -93,13 +91,14 @@ void sum_block(const std::uint8_t* in, int in_width, int num_rows, const Lanczos
   for (int x = 0; x < in_width; x += kTurnedPixels) {
     const int count = std::min(kTurnedPixels, in_width - x);
     for (int r = 0; r < num_rows; ++r) {
-      const std::uint8_t* from = in + bytes_of(r, in_width * kChannels) + bytes_of(x, kChannels);
-      std::uint8_t* to = columns.get() + bytes_of(x, kLanczosLanes) + r * kChannels;
+      const std::uint8_t* from =
+          in + bytes_of(r, in_width * kLanczosChannels) + bytes_of(x, kLanczosChannels);
+      std::uint8_t* to = columns.get() + bytes_of(x, kLanczosLanes) + r * kLanczosChannels;
       // Behind a pixel of the block's last row lies the first row's next one.
-      if (r + 1 < kBlockRows) {
-        copy_pixels<true>(from, kChannels, to, kLanczosLanes, count);
+      if (r + 1 < kLanczosBlockRows) {
+        copy_pixels<true>(from, kLanczosChannels, to, kLanczosLanes, count);
       } else {
-        copy_pixels<false>(from, kChannels, to, kLanczosLanes, count);
+        copy_pixels<false>(from, kLanczosChannels, to, kLanczosLanes, count);
       }
     }
   }
@@ -110,10 +109,10 @@ void sum_block(const std::uint8_t* in, int in_width, int num_rows, const Lanczos
   for (int x = 0; x < out_width; x += kTurnedPixels) {
     const int count = std::min(kTurnedPixels, out_width - x);
     for (int r = 0; r < num_rows; ++r) {
-      copy_pixels<true>(out_columns.get() + bytes_of(x, kLanczosLanes) + r * kChannels,
-                        kLanczosLanes,
-                        out + static_cast<std::size_t>(r) * out_stride + bytes_of(x, kChannels),
-                        kChannels, count);
+      copy_pixels<true>(
+          out_columns.get() + bytes_of(x, kLanczosLanes) + r * kLanczosChannels, kLanczosLanes,
+          out + static_cast<std::size_t>(r) * out_stride + bytes_of(x, kLanczosChannels),
+          kLanczosChannels, count);
     }
   }
 }

@@ -18,7 +18,7 @@ namespace gapless {
 #if defined(__x86_64__)
 namespace {
 
-constexpr int kTaps = 4;
+constexpr int kTapsAtOnce = 4;
 constexpr std::size_t kRegister = 64;  // bytes
 
 // The digits of four taps' weights: of one output, or of one in each quarter of a register.
@@ -61,10 +61,10 @@ GAPLESS_VNNI_INLINE void sum_64_bytes(const std::uint8_t* in, std::size_t row_by
   for (int q = 0; q < taps.num_quads(o); ++q) {
     // Behind the last tap there may be no memory; the weight there is 0.
     // Four taps of a byte side by side.
-    const __m512i tap_0 = load_row(in, row_bytes, q * kTaps);
-    const __m512i tap_1 = load_row(in, row_bytes, std::min(q * kTaps + 1, last_tap));
-    const __m512i tap_2 = load_row(in, row_bytes, std::min(q * kTaps + 2, last_tap));
-    const __m512i tap_3 = load_row(in, row_bytes, std::min(q * kTaps + 3, last_tap));
+    const __m512i tap_0 = load_row(in, row_bytes, q * kTapsAtOnce);
+    const __m512i tap_1 = load_row(in, row_bytes, std::min(q * kTapsAtOnce + 1, last_tap));
+    const __m512i tap_2 = load_row(in, row_bytes, std::min(q * kTapsAtOnce + 2, last_tap));
+    const __m512i tap_3 = load_row(in, row_bytes, std::min(q * kTapsAtOnce + 3, last_tap));
     const __m512i low_01 = _mm512_unpacklo_epi8(tap_0, tap_1);
     const __m512i high_01 = _mm512_unpackhi_epi8(tap_0, tap_1);
     const __m512i low_23 = _mm512_unpacklo_epi8(tap_2, tap_3);
@@ -136,7 +136,7 @@ GAPLESS_VNNI_INLINE __m128i bytes_of_taps(int pixels) {
 // One register reads a quad of taps of kOutputs neighbouring outputs, whose first taps lie at most (kOutputs - 1) * scale + 1
 // pixels apart.
 bool is_within_register(int in_width, int out_width) {
-  constexpr int kMostPixels = kRegister / kLanczosChannels - kTaps;
+  constexpr int kMostPixels = kRegister / kLanczosChannels - kTapsAtOnce;
   return std::int64_t{kOutputs - 1} * in_width <= std::int64_t{kMostPixels - 1} * out_width;
 }
 
@@ -158,7 +158,7 @@ GAPLESS_VNNI_INLINE void sum_4_pixels(const std::uint8_t* rows, std::size_t row_
                        to_d = taps.quads(d) - quads;
   const std::uint8_t* in = rows + static_cast<std::size_t>(taps.first(o)) * kLanczosChannels;
   Sums sums_0 = no_sums(), sums_1 = no_sums(), sums_2 = no_sums(), sums_3 = no_sums();
-  for (int q = 0; q < num_quads; ++q, in += kTaps * kLanczosChannels) {
+  for (int q = 0; q < num_quads; ++q, in += kTapsAtOnce * kLanczosChannels) {
     const Weights weights =
         weights_of(quads + q, quads + to_b + q, quads + to_c + q, quads + to_d + q);
     add(sums_0, _mm512_permutexvar_epi8(by_output, _mm512_loadu_si512(in)), weights);
@@ -182,7 +182,8 @@ GAPLESS_VNNI void sum_block(const std::uint8_t* in, int in_width, int num_rows,
   const std::size_t row_bytes = static_cast<std::size_t>(in_width) * kLanczosChannels;
   // Quads of weight 0 and the rest of a register are read behind a row.
   const std::size_t row_stride =
-      row_bytes + static_cast<std::size_t>(taps.max_quads()) * kTaps * kLanczosChannels + kRegister;
+      row_bytes + static_cast<std::size_t>(taps.max_quads()) * kTapsAtOnce * kLanczosChannels +
+      kRegister;
   const auto rows = std::make_unique<std::uint8_t[]>(row_stride * kRows);
   for (int first = 0; first < num_rows; first += kRows) {
     // Of fewer rows the last ones twice.

@@ -14,23 +14,19 @@
 namespace gapless {
 namespace {
 
-constexpr int kChannels = kLanczosChannels;
-
 // What a task makes: outputs of an axis's taps, rows of the vertical pass or of a plain copy.
 constexpr int kTaskTaps = 128;
 constexpr int kTaskRows = 32;
 
-constexpr int kBlockRows = kLanczosBlockRows;
-
 std::size_t bytes_of_row(int width) {
-  return static_cast<std::size_t>(width) * kChannels;
+  return static_cast<std::size_t>(width) * kLanczosChannels;
 }
 
 int num_parts(int whole, int part) {
   return (whole + part - 1) / part;
 }
 
-// Rows [first, first + num_rows) of in, at most kBlockRows, each resized and handed to sink.
+// Rows [first, first + num_rows) of in, at most kLanczosBlockRows, each resized and handed to sink.
 void resize_block_horizontally(const std::uint8_t* in, int in_width, const LanczosTaps& taps,
                                int first, int num_rows, const LanczosResize::RowSink& sink) {
   const std::size_t stride = bytes_of_row(taps.out_size()) + kLanczosSpill;
@@ -97,24 +93,25 @@ std::int64_t LanczosResize::memory_bytes(int in_width, int in_height, int out_wi
                                          int out_height) {
   if (in_width == out_width || in_height == out_height) return 0;
   const bool vertical_first = is_vertical_first(in_width, in_height, out_width, out_height);
-  return std::int64_t{kChannels} * (vertical_first ? in_width : out_width) *
+  return std::int64_t{kLanczosChannels} * (vertical_first ? in_width : out_width) *
          (vertical_first ? out_height : in_height);
 }
 
 int LanczosResize::Pass::num_tasks() const {
-  return is_horizontal ? num_parts(in_height, kBlockRows) : num_parts(taps.out_size(), kTaskRows);
+  return is_horizontal ? num_parts(in_height, kLanczosBlockRows)
+                       : num_parts(taps.out_size(), kTaskRows);
 }
 
 int LanczosResize::Pass::rows_needed(int task) const {
-  if (is_horizontal) return std::min(in_height, (task + 1) * kBlockRows);
+  if (is_horizontal) return std::min(in_height, (task + 1) * kLanczosBlockRows);
   return taps.end_of(std::min(taps.out_size(), (task + 1) * kTaskRows) - 1);
 }
 
 void LanczosResize::Pass::run_task(int task, const std::uint8_t* in, const RowSink& sink) const {
   if (is_horizontal) {
-    const int first = task * kBlockRows;
+    const int first = task * kLanczosBlockRows;
     return resize_block_horizontally(in, in_width, taps, first,
-                                     std::min(kBlockRows, in_height - first), sink);
+                                     std::min(kLanczosBlockRows, in_height - first), sink);
   }
   const int first = task * kTaskRows;
   resize_rows_vertically(in, in_width, taps, first, std::min(kTaskRows, taps.out_size() - first),
@@ -138,7 +135,7 @@ int LanczosResize::num_tasks(Stage stage) const {
 
 int LanczosResize::first_tasks_needed(int last_task) const {
   const int middle_rows = passes_.back().rows_needed(last_task);
-  return num_parts(middle_rows, passes_.front().is_horizontal ? kBlockRows : kTaskRows);
+  return num_parts(middle_rows, passes_.front().is_horizontal ? kLanczosBlockRows : kTaskRows);
 }
 
 int LanczosResize::rows_needed(Stage stage, int task) const {
