@@ -149,13 +149,19 @@ class DecoderWork {
 
   GAPLESS_HOST_DEVICE TileRange tiles_of(PhaseKind kind, const ProductUnit& unit) const {
     if (kind == PhaseKind::kPartialSums) {
-      const int begin = unit.at / kDecoderColumnRanks * kUnitTiles;
+      const int group = has_pairs(unit) ? unit.at / (2 * kDecoderColumnRanks) * 2 + unit.at % 2
+                                        : unit.at / kDecoderColumnRanks;
+      const int begin = group * kUnitTiles;
       return {begin, smaller(begin + kUnitTiles, output_tiles_)};
     }
     return {unit.at, unit.at + next_size(unit.end - unit.at)};
   }
   GAPLESS_HOST_DEVICE static int rank_of(const ProductUnit& unit) {
-    return unit.at % kDecoderColumnRanks;
+    return (has_pairs(unit) ? unit.at / 2 : unit.at) % kDecoderColumnRanks;
+  }
+  // Both blocks of a cluster have the same columns.
+  GAPLESS_HOST_DEVICE static bool has_pairs(const ProductUnit& unit) {
+    return unit.end % (2 * kDecoderColumnRanks) == 0;
   }
   // Columns of a unit that multiply some activations.
   GAPLESS_HOST_DEVICE ChunkRange chunks_of(Value activations, const ProductUnit& unit) const {

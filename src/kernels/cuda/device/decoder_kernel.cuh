@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init(kStageSharers<S, kRows>);
-    if constexpr (kHasXRing<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>);
+    if constexpr (kHasXRing<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>, kRows > 64);
     small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint64_t& barrier : small.written) {
@@ -111,6 +111,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     if constexpr (S::kHasExperts) init_route_barriers<kRows>(small.experts);
     fence_barrier_init();
   }
+  if constexpr (kRows > 64) cluster_barrier();
   if (!__syncthreads_or(row_may_live)) {
     wait_for_predecessor();
     if (!__syncthreads_or(lives(p, thread))) return;
@@ -146,6 +147,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     }
   }
   __syncthreads();
+  if constexpr (kRows > 64) cluster_barrier();
   if (threadIdx.x == 0) finish(*p.counters);
 }
 
@@ -164,6 +166,7 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
                   {.grid = dim3(static_cast<unsigned>(num_blocks)),
                    .block = dim3(kDecoderThreads<S>),
                    .shared_bytes = static_cast<std::size_t>(Layout::bytes(params.ring_bytes)),
+                   .cluster = kRows > 64 ? 2u : 1u,
                    .registers = kExchangesRegisters<S, kRows> ? kStartRegisters : 0},
                   decoder_kernel<S, kFormat, kRows, CacheElement>, params);
   };

@@ -118,6 +118,7 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
 struct XSource {
   const Bf16* activations;
   ChunkRange first, second;  // then these; may be none
+  bool is_local = false;
 
   __device__ int size() const { return first.size() + second.size(); }
   __device__ int part(int i) const { return i < first.size() ? 0 : 1; }

@@ -298,7 +298,7 @@ class Bringing {
     for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
          work.next(kKind, unit)) {
       if constexpr (kByTurns<S, kRows>) {
-        bring_turns<kFirst, kSecond>(l, unit);
+        bring_turns<kFirst, kSecond, kMatrix == Matrix::kHead>(l, unit);
       } else {
         bring_part<kFirst>(l, unit);
         if constexpr (kSecond != Value::kNone) bring_part<kSecond>(l, unit);
@@ -306,8 +306,9 @@ class Bringing {
     }
   }
 
-  template <Value kFirst, Value kSecond>
+  template <Value kFirst, Value kSecond, bool kLocal>
   __device__ __forceinline__ void bring_turns(int l, const ProductUnit& unit) {
+    if (!kLocal) first_local_ = x_stage_ + 1000000;
     const DecoderWork& work = block_.work;
     const XSource x{nullptr, work.chunks_of(kFirst, unit), work.chunks_of(kSecond, unit)};
     const int size = x.size();
@@ -316,7 +317,7 @@ class Bringing {
       const int at = chunk_in_turn(stage, size);
       if (kSecond == Value::kNone || x.part(at) == 0) {
         wait_until_known<kFirst>(l);
-        bring_chunk(activations<kFirst>(), x.chunk(at));
+        bring_chunk(activations<kFirst>(), x.chunk(at), kLocal);
       } else if constexpr (kSecond != Value::kNone) {
         wait_until_known<kSecond>(l);
         bring_chunk(activations<kSecond>(), x.chunk(at));
@@ -347,9 +348,13 @@ class Bringing {
            : kValue == Value::kFfNorm ? p_.sequential.ff_norm
                                       : p_.wide;
   }
-  __device__ __forceinline__ void bring_chunk(const Bf16* activations, int chunk) {
+  __device__ __forceinline__ void bring_chunk(const Bf16* activations, int chunk,
+                                              bool is_local = false) {
     const Bf16* from = activations + chunk * (kRows * kProductColumns);
-    if constexpr (kHasXRing<S, kRows>) {
+    if constexpr (kByTurns<S, kRows>) {
+      if (is_local && first_local_ > x_stage_) first_local_ = x_stage_;
+      x_ring_.bring(x_stage_++, from, is_local, first_local_);
+    } else if constexpr (kHasXRing<S, kRows>) {
       x_ring_.bring(x_stage_++, from);
     } else {
       block_.ring.bring_x(stage_++, x_stage_++, from, kXBytes<kRows>);
@@ -360,7 +365,7 @@ class Bringing {
   const DecoderLaunch& p_;
   const XRingOf<kRows> x_ring_;
   const int num_units_;
-  unsigned stage_ = 0, x_stage_ = 0;
+  unsigned stage_ = 0, x_stage_ = 0, first_local_ = 0;
   unsigned known_ = 0;  // values of this layer that it has waited for
 };
 

@@ -15,23 +15,23 @@ static_assert(kChunkTurns == kGroupTurns && kProductGroups == 2);
 // sums += this warpgroup's stages of the ring from first_stage on, times x, which comes into them.
 template <PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void multiply_by_turns(int num_tiles, const StageRing& ring,
-                                                  unsigned first_stage, const XSource& x,
+                                                  unsigned first_stage, const PairXRing& x_ring,
+                                                  unsigned first_x_stage, const XSource& x,
                                                   float (&sums)[kRows / 2]) {
   constexpr int kPairs = kProductColumns / 32;  // of steps of 16 columns
   constexpr int kAtomBytes = 8 * 8 * sizeof(Bf16);
   const int warp = static_cast<int>(threadIdx.x) / kWarp, group = warp / kGroupWarps;
   const int tile = min(warp % kGroupWarps, num_tiles - 1);
   const int size = x.size();
-  unsigned stage = first_stage + group;
+  unsigned stage = first_stage + group, n = 2 * (first_x_stage + group);
 #pragma unroll 1
   for (int turn = 0; turn < kGroupTurns; ++turn) {
-    float of_turn[1][kRows / 2] = {};
+    float of_turn[2][kRows / 4] = {};
     TileScales<kFormat> scales;
     int part = -1;
 #pragma unroll 1
     for (int at = turn * kProductGroups + group; at < size; at += kRingConsumers) {
-      const std::uint32_t b_from = ring.wait_with_x(stage);
-      const std::uint32_t from = b_from + kXBytes<kRows> + tile * kPreparedTileBytes<kFormat>;
+      const std::uint32_t from = ring.wait(stage) + tile * kPreparedTileBytes<kFormat>;
       if (part != x.part(at)) {
         part = x.part(at);
         scales.change(from, of_turn);
@@ -44,23 +44,32 @@ __device__ __forceinline__ void multiply_by_turns(int num_tiles, const StageRing
         reader.fragment(0, pair, 0, a[pair * 2]);
         reader.fragment(0, pair, 1, a[pair * 2 + 1]);
       }
-      const std::uint64_t b = wgmma_operand(b_from, kAtomBytes, 8 * kProductColumns * sizeof(Bf16));
-      wgmma_hand_over(of_turn[0]);
-      wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < kPairs * 2; ++step) {
-        wgmma_add<kFormat == PreparedFormat::kFp8>(of_turn[0], a[step],
-                                                   wgmma_moved(b, step * 2 * kAtomBytes));
+      for (int half = 0; half < 2; ++half) {
+        const std::uint64_t b = wgmma_operand(x_ring.wait(n + half), kAtomBytes,
+                                              8 * kProductColumns * sizeof(Bf16));
+        wgmma_hand_over(of_turn[half]);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < kPairs * 2; ++step) {
+          wgmma_add<kFormat == PreparedFormat::kFp8>(of_turn[half], a[step],
+                                                     wgmma_moved(b, step * 2 * kAtomBytes));
+        }
+        wgmma_commit();
       }
-      wgmma_commit();
+      wgmma_wait<1>();
+      if (threadIdx.x % kWarp == 0) x_ring.give_back(n, x.is_local);
       wgmma_wait<0>();
       wgmma_hand_over(of_turn[0]);
+      wgmma_hand_over(of_turn[1]);
       ring.give_back_share(stage);
+      if (threadIdx.x % kWarp == 0) x_ring.give_back(n + 1, x.is_local);
       stage += kProductGroups;
+      n += 2 * kProductGroups;
     }
     scales.apply(of_turn);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) sums[i] += of_turn[0][i];
+    for (int i = 0; i < kRows / 2; ++i) sums[i] += of_turn[i / (kRows / 4)][i % (kRows / 4)];
   }
 }
 
@@ -75,7 +84,8 @@ class ProductSums {
                                            unsigned first_stage, const XRingOf<kRows>& x_ring,
                                            unsigned first_x_stage, const XSource& x, int num_rows) {
     if constexpr (kTurns) {
-      multiply_by_turns<kFormat, kRows>(num_tiles, ring, first_stage, x, sums_);
+      multiply_by_turns<kFormat, kRows>(num_tiles, ring, first_stage, x_ring, first_x_stage, x,
+                                        sums_);
     } else if constexpr (kGroups) {
       multiply_by_warpgroups<kFormat, kRows>(num_tiles, ring, first_stage, x_ring, first_x_stage, x,
                                              sums_);

@@ -15,6 +15,7 @@
 #include "kernels/cuda/device/decoder_products.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/device/x_ring.cuh"
+#include "kernels/cuda/device/pair_x_ring.cuh"
 
 namespace gapless {
 
@@ -28,7 +29,7 @@ inline constexpr bool kByWarpgroups =
 template <typename S, int kRows>
 inline constexpr bool kByTurns = kByWarpgroups<S, kRows>&& kRows > 64;
 template <typename S, int kRows>
-inline constexpr bool kHasXRing = kByWarpgroups<S, kRows> && !kByTurns<S, kRows>;
+inline constexpr bool kHasXRing = kByWarpgroups<S, kRows>;
 
 // Rows of a launch, at most, where a device has so many multiprocessors and units are even.
 template <typename S>
@@ -48,7 +49,7 @@ static_assert(kStageSharers<ParallelDecoder, 64> == 1 || kHasCopyEngine, "arrive
 template <typename S, int kRows>
 inline constexpr int kStageXBytes = kHasXRing<S, kRows> ? 0 : kXBytes<kRows>;
 template <int kRows>
-using XRingOf = XRing<kXBytes<kRows>>;
+using XRingOf = std::conditional_t<(kRows > 64), PairXRing, XRing<kXBytes<kRows>>>;
 template <typename S, int kRows>
 inline constexpr int kXRingBytes = kHasXRing<S, kRows> ? XRingOf<kRows>::kBytes : 0;
 

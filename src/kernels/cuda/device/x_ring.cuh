@@ -23,8 +23,11 @@ static_assert(kXSlots % 2 == 0);
 struct XRingControl {
   std::uint64_t full[kXSlots];   // mbarriers: the activations have arrived
   std::uint64_t empty[kXSlots];  // used up
+  std::uint64_t local_empty[kXSlots];
 
-  __device__ void init(int sharers) {
+  __device__ void init(int sharers, bool of_pair = false) {
+    for (std::uint64_t& barrier : local_empty) init_barrier(shared_address(&barrier), sharers);
+    if (of_pair) sharers *= 2;
     for (std::uint64_t& barrier : full) init_barrier(shared_address(&barrier), 1);
     for (std::uint64_t& barrier : empty) init_barrier(shared_address(&barrier), sharers);
   }
