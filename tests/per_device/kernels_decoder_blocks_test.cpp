@@ -9,7 +9,7 @@ namespace gapless::decoder_blocks {
 namespace {
 
 // Of widths whose units have even numbers of chunks, as launches of more than 64 rows want.
-constexpr Shape kEven = {.num_heads = 16, .ff_dim = 1024, .num_blocks = 2, .vocab = 272};
+constexpr Shape kEven = {.num_heads = 16, .ff_dim = 3072, .num_blocks = 2, .vocab = 272};
 // Where there are no launches it need not be as wide, and takes minutes if it is.
 constexpr Shape kNarrow = {.num_heads = 2, .ff_dim = 128, .num_blocks = 1, .vocab = 16};
 
@@ -62,7 +62,7 @@ TEST_P(DecoderBlocksTest, TurnsOfTheRingWithoutActivations) {
     std::vector<int> cached;
     for (int i = 0; i < rows; ++i) cached.push_back(2047 - 3 * i);
     check(make_problem({.num_heads = 16,
-                        .ff_dim = rows > 64 ? 1024 : 128,
+                        .ff_dim = rows > 64 ? 3072 : 128,
                         .num_blocks = 2,
                         .vocab = 16,
                         .shares_pages = true},
@@ -267,7 +267,7 @@ TEST_P(DecoderBlocksTest, FewColumns) {
 
 TEST_P(DecoderBlocksTest, FewColumnsAndManyRows) {
   if (!prepares(128)) GTEST_SKIP() << "this backend has no launches of many blocks";
-  const Problem p = make_problem({.num_heads = 16, .ff_dim = 1024, .num_blocks = 12, .vocab = 16},
+  const Problem p = make_problem({.num_heads = 16, .ff_dim = 3072, .num_blocks = 12, .vocab = 16},
                                  std::vector<int>(128, 40));
   const Result first = run_device(p, 0, 128);
   for (int i = 0; i < 20; ++i) expect_same_rows(p, run_device(p, 0, 128), first, 0, 128);

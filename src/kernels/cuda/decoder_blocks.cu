@@ -61,8 +61,19 @@ constexpr int max_units_of(int max_context) {
 // multiply units of even size.
 template <typename S>
 int rows_of_launch(const AttentionHeads& heads, int dim, int ff_dim, int num_multiprocessors) {
-  const DecoderSizes sizes{.dim = dim, .q_width = heads.q_width(), .ff_dim = ff_dim};
-  return num_multiprocessors >= kMostRows<S> && has_even_units(sizes) ? kMostRows<S> : 64;
+  if constexpr (kMostRows < S >> 64) {
+    const DecoderSizes sizes{.dim = dim,
+                             .qkv_width = heads.qkv_width(),
+                             .q_width = heads.q_width(),
+                             .up_width = ff_dim,
+                             .ff_dim = ff_dim,
+                             .vocab = 0};
+    if (num_multiprocessors >= kMostRows<S> && has_even_units(sizes) &&
+        pairs_agree(sizes, num_multiprocessors)) {
+      return kMostRows<S>;
+    }
+  }
+  return 64;
 }
 
 // Where the scratch's arrays lie, each value of the schedule as often as it needs.

@@ -689,6 +689,56 @@ TEST(DecoderScheduleTest, ChunksComeTurnByTurn) {
   }
 }
 
+// What a block multiplies in the products of a layer, chunk by chunk.
+std::vector<int> chunks_of_layer(const DecoderSizes& sizes, int block, int num_blocks) {
+  TileShares own;
+  own.divide(sizes, block, num_blocks);
+  const DecoderWork work(sizes, own, block, num_blocks);
+  std::vector<int> chunks;
+  for (const Phase& phase : ParallelDecoder::kSchedule.layer) {
+    if (!is_product(phase.kind)) continue;
+    for (ProductUnit unit = work.first_unit(phase.kind, phase.matrix); work.has(unit);
+         work.next(phase.kind, unit)) {
+      for (const Value x : phase.reads) {
+        const ChunkRange range = work.chunks_of(x, unit);
+        for (int i = range.begin; i < range.end; ++i) chunks.push_back(i);
+      }
+    }
+  }
+  return chunks;
+}
+
+// Blocks of a pair send each other their activations, so that both must want the same.
+TEST(DecoderScheduleTest, PairsThatAgreeMultiplyTheSameActivations) {
+  const auto sizes = [](int dim, int ff_dim) {
+    return DecoderSizes{.dim = dim,
+                        .qkv_width = 3 * dim,
+                        .q_width = dim,
+                        .up_width = ff_dim,
+                        .ff_dim = ff_dim,
+                        .vocab = 16};
+  };
+  EXPECT_TRUE(pairs_agree(sizes(2048, 8192), 132));
+  EXPECT_TRUE(pairs_agree(sizes(1024, 3072), 132));
+  EXPECT_FALSE(pairs_agree(sizes(2048, 8192), 131));
+  EXPECT_FALSE(pairs_agree(sizes(1024, 1024), 132)) << "some have no columns";
+  int num_agreeing = 0;
+  for (int dim = 1024; dim <= 2048; dim += 1024) {
+    for (int ff_dim = 1024; ff_dim <= 8192; ff_dim += 1024) {
+      for (const int num_blocks : {16, 114, 128, 132}) {
+        if (!pairs_agree(sizes(dim, ff_dim), num_blocks)) continue;
+        ++num_agreeing;
+        for (int block = 0; block < num_blocks; block += 2) {
+          EXPECT_EQ(chunks_of_layer(sizes(dim, ff_dim), block, num_blocks),
+                    chunks_of_layer(sizes(dim, ff_dim), block + 1, num_blocks))
+              << dim << " " << ff_dim << ", block " << block << " of " << num_blocks;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_agreeing, 10);
+}
+
 // What a block has of a product, as (tile, chunk).
 std::vector<std::pair<int, int>> pieces_of(const DecoderWork& work, const Phase& phase) {
   std::vector<std::pair<int, int>> pieces;

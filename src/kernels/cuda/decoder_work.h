@@ -208,10 +208,39 @@ class DecoderWork {
     return {rank * all / kDecoderColumnRanks, (rank + 1) * all / kDecoderColumnRanks};
   }
 
+  // This block's of a product.
+  int num_units(PhaseKind kind, Matrix matrix) const {
+    int count = 0;
+    for (ProductUnit unit = first_unit(kind, matrix); has(unit); next(kind, unit)) ++count;
+    return count;
+  }
+  friend bool pairs_agree(const DecoderSizes& sizes, int num_blocks);
+
   const TileShares& shares_;
   int block_, num_blocks_;
   int qkv_tiles_, inner_tiles_, head_tiles_, output_tiles_;
   int dim_chunks_, attention_chunks_, inner_chunks_;
 };
+
+// Whether blocks 2i and 2i + 1 multiply the same activations in the same order, but for the head's.
+inline bool pairs_agree(const DecoderSizes& sizes, int num_blocks) {
+  if (num_blocks % 2 != 0) return false;
+  for (int block = 0; block < num_blocks; block += 2) {
+    TileShares shares[2];
+    for (int i = 0; i < 2; ++i) shares[i].divide(sizes, block + i, num_blocks);
+    const DecoderWork first(sizes, shares[0], block, num_blocks);
+    const DecoderWork second(sizes, shares[1], block + 1, num_blocks);
+    for (const Matrix matrix : {Matrix::kQkv, Matrix::kInner}) {
+      if (first.num_units(PhaseKind::kProduct, matrix) !=
+          second.num_units(PhaseKind::kProduct, matrix)) {
+        return false;
+      }
+    }
+    if (!DecoderWork::has_pairs(first.first_unit(PhaseKind::kPartialSums, Matrix::kOutput))) {
+      return false;
+    }
+  }
+  return true;
+}
 
 }  // namespace gapless

@@ -180,7 +180,8 @@ class Computation {
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
-      const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}, matrix == Matrix::kHead};
+      const XSource x{
+          normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}, matrix == Matrix::kHead};
       const SumBiases biases = biases_of(matrix, layer, first_column);
       Sums sums;
       sums.multiply(tiles.size(), block_.ring, stage_, x_ring_, x_stage_, x, p_.num_rows);

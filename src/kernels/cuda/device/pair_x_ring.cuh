@@ -29,7 +29,8 @@ class PairXRing {
   static constexpr int kSlotBytes = 64 * 128 * 2;
   static constexpr int kBytes = static_cast<int>(kXSlots) * kSlotBytes;
 
-  __device__ PairXRing(XRingControl& control, std::uint32_t data) : control_(control), data_(data) {}
+  __device__ PairXRing(XRingControl& control, std::uint32_t data)
+      : control_(control), data_(data) {}
 
   // One thread, stage after stage. is_local: for this block alone, from stage first_local on.
   __device__ void bring(unsigned x_stage, const Bf16* from, bool is_local,
@@ -42,7 +43,8 @@ class PairXRing {
       const std::uint32_t to = data_ + slot * kSlotBytes;
       if (is_local) {
         const unsigned own = n - 2 * first_local;
-        if (own >= kXSlots) spin(shared_address(&control_.local_empty[slot]), parity(own - kXSlots));
+        if (own >= kXSlots)
+          spin(shared_address(&control_.local_empty[slot]), parity(own - kXSlots));
         expect_copies(full, kSlotBytes);
         copy_bytes_async(to, part, kSlotBytes, full);
       } else {

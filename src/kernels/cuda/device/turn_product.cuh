@@ -46,8 +46,8 @@ __device__ __forceinline__ void multiply_by_turns(int num_tiles, const StageRing
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const std::uint64_t b = wgmma_operand(x_ring.wait(n + half), kAtomBytes,
-                                              8 * kProductColumns * sizeof(Bf16));
+        const std::uint64_t b =
+            wgmma_operand(x_ring.wait(n + half), kAtomBytes, 8 * kProductColumns * sizeof(Bf16));
         wgmma_hand_over(of_turn[half]);
         wgmma_fence();
 #pragma unroll

@@ -13,9 +13,9 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/decoder_products.cuh"
+#include "kernels/cuda/device/pair_x_ring.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/device/x_ring.cuh"
-#include "kernels/cuda/device/pair_x_ring.cuh"
 
 namespace gapless {
 
