@@ -295,6 +295,7 @@ class Bringing {
   template <PhaseKind kKind, Matrix kMatrix, Value kFirst, Value kSecond>
   __device__ __forceinline__ void bring(int l) {
     const DecoderWork& work = block_.work;
+    first_local_ = x_stage_;
     for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
          work.next(kKind, unit)) {
       if constexpr (kByTurns<S, kRows>) {
@@ -308,7 +309,6 @@ class Bringing {
 
   template <Value kFirst, Value kSecond, bool kLocal>
   __device__ __forceinline__ void bring_turns(int l, const ProductUnit& unit) {
-    if (!kLocal) first_local_ = x_stage_ + 1000000;
     const DecoderWork& work = block_.work;
     const XSource x{nullptr, work.chunks_of(kFirst, unit), work.chunks_of(kSecond, unit)};
     const int size = x.size();
@@ -352,7 +352,6 @@ class Bringing {
                                               bool is_local = false) {
     const Bf16* from = activations + chunk * (kRows * kProductColumns);
     if constexpr (kByTurns<S, kRows>) {
-      if (is_local && first_local_ > x_stage_) first_local_ = x_stage_;
       x_ring_.bring(x_stage_++, from, is_local, first_local_);
     } else if constexpr (kHasXRing<S, kRows>) {
       x_ring_.bring(x_stage_++, from);
@@ -365,8 +364,9 @@ class Bringing {
   const DecoderLaunch& p_;
   const XRingOf<kRows> x_ring_;
   const int num_units_;
-  unsigned stage_ = 0, x_stage_ = 0, first_local_ = 0;
-  unsigned known_ = 0;  // values of this layer that it has waited for
+  unsigned stage_ = 0, x_stage_ = 0;
+  unsigned first_local_ = 0;  // of a product whose activations are this block's alone
+  unsigned known_ = 0;        // values of this layer that it has waited for
 };
 
 // ---- The signal warp: one thread.
