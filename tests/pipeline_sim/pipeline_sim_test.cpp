@@ -62,11 +62,11 @@ TEST(PipelineSimTest, RandomSchedulesHoldI1ToI8) {
   EXPECT_GT(num_beside_zombies, count / 100) << "seats are given while zombies hold rows";
 }
 
-// More seats than a word has bits, up to as many as there may be.
+// More seats than a word has bits, up to as many as there may be. Fewer schedules would not reach that.
 TEST(PipelineSimTest, HundredsOfSeatsHoldI1ToI8) {
   int most_running = 0, num_cancelled = 0, num_stopped = 0;
   std::int64_t num_zombie_rows = 0;
-  for (std::uint64_t seed = 1; seed <= kNumSchedules / 100; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     const SimVerdict verdict = run_schedule(make_crowded_schedule(seed));
     ASSERT_EQ(verdict.violation, "") << "seed " << seed;
     most_running = std::max(most_running, verdict.stats.most_running);
