@@ -17,8 +17,11 @@ FAST = "path_90a"
 # Without a copy engine a thread has 128 registers from 9 to 32 rows, because two more warps copy.
 # (path, kernel, bytes)
 ALLOWED = [(r"", r"decoder_kernel<.*, 64, ", 336), (r"", r"decoder_kernel<.*1, (8|32), ", 40), (r"", r"decoder_kernel<.*Sequential.*, 8, ", 56),
-           (r"path_8", r"decoder_kernel<.*, 8, ", 144), (r"path_8", r"decoder_kernel<.*, (16|32), ", 192),
-           (r"path_8", r"decoder_kernel<.*, 64, ", 384)]
+           (r"path_8", r"decoder_kernel<.*, 8, ", 144), (r"path_8", r"decoder_kernel<.*, (16|32), ", 200),
+           (r"path_8", r"decoder_kernel<.*, 64, ", 384), (r"path_8", r"\b(prefill_attention|rope_and_cache|row_linear)_kernel", 16),
+           (r"path_8", r"\bembed_kernel", 40)]
+# Kernels that path 9.0a alone has: products by warpgroups of a prefill's experts.
+ONLY_FAST = {"grouped_product_kernel"}
 
 
 def expected_architectures(names):
@@ -64,6 +67,8 @@ def faults(stacks, code):
     for architecture, own in by_architecture.items():
         # Kernels are templates of what differs (a head's tile): those may have other names.
         missing = {n.split("<")[0] for n in names} - {n.split("<")[0] for n in own}
+        if FAST not in {p for p, _ in own.values()}:
+            missing = {n for n in missing if n.split("::")[-1] not in ONLY_FAST}
         if missing:
             wrong.append(f"sm_{architecture} lacks {', '.join(sorted(missing))}")
     fast = {n: s for (_, p, n), s in stacks.items() if p == FAST}

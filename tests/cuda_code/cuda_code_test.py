@@ -38,14 +38,22 @@ class CudaCodeTest(unittest.TestCase):
 
     def test_an_allowance_for_copying_warps_is_no_other_paths(self):
         stacks = {("90a", "path_90a", "decoder_kernel<0, 32, x>(P)"): 0}
-        slow = {("80", "path_80", "decoder_kernel<0, 32, x>(P)"): 192}
+        slow = {("80", "path_80", "decoder_kernel<0, 32, x>(P)"): 200}
         self.assertEqual(cuda_code.faults({**stacks, **slow}, {"80", "90a"}), [])
-        other = {("90", "path_90", "decoder_kernel<0, 32, x>(P)"): 192}
+        other = {("90", "path_90", "decoder_kernel<0, 32, x>(P)"): 200}
         self.assertEqual(len(cuda_code.faults({**stacks, **other}, {"90", "90a"})), 1)
 
     def test_an_architecture_without_kernels_is_found(self):
         self.assertTrue(any("sm_86 lacks" in line for line in self.faults(8, 96, ("80", "86", "90a"))))
         self.assertEqual(cuda_code.faults({}, {"80"}), ["there are no kernels"])
+
+    def test_a_kernel_of_the_fast_path_alone_is_missed_there_only(self):
+        both = {("90a", "path_90a", "k(P)"): 0, ("80", "path_80", "k(P)"): 0}
+        name = "void gapless::cuda::(anonymous namespace)::grouped_product_kernel<1>(P)"
+        self.assertEqual(cuda_code.faults({**both, ("90a", "path_90a", name): 0}, {"80", "90a"}), [])
+        other = name.replace("grouped", "other")
+        self.assertEqual(len(cuda_code.faults({**both, ("90a", "path_90a", other): 0}, {"80", "90a"})), 1)
+        self.assertEqual(len(cuda_code.faults({**both, ("80", "path_80", name): 0}, {"80", "90a"})), 1)
 
     def test_architectures_as_cmake_names_them(self):
         self.assertEqual(cuda_code.expected_architectures("80;90a-real;90-virtual"), ({"80", "90a"}, {"80", "90"}))
