@@ -122,17 +122,11 @@ __global__ void __launch_bounds__(kChooseWarps* kWarp)
   if (lane < count) chosen[row * count + before] = own;
 }
 
-// The sum of the values of the lanes before this one, which all of them come to.
+// Of the lanes below this one; `all`: what all of them come to.
 __device__ __forceinline__ int sum_before(int value, int& all) {
-  const int lane = threadIdx.x % kWarp;
-  int sum = value;
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset *= 2) {
-    const int other = __shfl_up_sync(kFullWarp, sum, offset);
-    sum += lane >= offset ? other : 0;
-  }
-  all = __shfl_sync(kFullWarp, sum, kWarp - 1);
-  return sum - value;
+  const int before = sum_of_lower_lanes(value);
+  all = __shfl_sync(kFullWarp, before + value, kWarp - 1);
+  return before;
 }
 
 // One warp: tiles from how many pairs each expert has, which become the places of their first ones.

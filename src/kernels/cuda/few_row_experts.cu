@@ -129,19 +129,14 @@ __device__ void find_route(const FewExperts& p, Route& route) {
       const int e = base + lane;
       const int rows = e < p.num_experts ? __popc(route.rows_of[e]) : 0;
       const unsigned chosen = __ballot_sync(kFullWarp, rows > 0);
-      int up_to_here = rows;
-#pragma unroll
-      for (int offset = 1; offset < kWarp; offset *= 2) {
-        const int before = __shfl_up_sync(kFullWarp, up_to_here, offset);
-        if (lane >= offset) up_to_here += before;
-      }
+      const int before = sum_of_lower_lanes(rows);
       if (rows > 0) {
         route.experts[num_experts + __popc(chosen & ((1u << lane) - 1))] =
             static_cast<std::uint8_t>(e);
-        route.first_place[e] = static_cast<std::uint8_t>(num_places + up_to_here - rows);
+        route.first_place[e] = static_cast<std::uint8_t>(num_places + before);
       }
       num_experts += __popc(chosen);
-      num_places += __shfl_sync(kFullWarp, up_to_here, kWarp - 1);
+      num_places += __shfl_sync(kFullWarp, before + rows, kWarp - 1);
     }
     if (lane == 0) route.num_experts = num_experts;
   }

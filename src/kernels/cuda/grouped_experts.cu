@@ -21,7 +21,7 @@
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/permuted_columns.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
-#include "kernels/cuda/device/wide_wgmma.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/grouped_experts.h"
 #include "kernels/cuda/launch.h"
 
@@ -273,7 +273,7 @@ __device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRi
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 2 * kStepsPerSlice; ++i) {
-      wgmma_add_wide(sums, a[i], wgmma_moved(x, i * 16 * static_cast<int>(sizeof(Bf16))));
+      wgmma_add<false>(sums, a[i], wgmma_moved(x, i * 16 * static_cast<int>(sizeof(Bf16))));
     }
     wgmma_commit();
     wgmma_wait<0>();

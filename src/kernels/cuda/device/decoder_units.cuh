@@ -41,14 +41,7 @@ struct WarpLanes {
   __device__ static int count() { return kWarp; }
   __device__ static void sync() { __syncwarp(); }
   // Of the lanes below this one, and of all.
-  __device__ static int sum_before(int own) {
-    int sum = own;
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-      const int lower = __shfl_up_sync(kFullWarp, sum, offset);
-      if (index() >= offset) sum += lower;
-    }
-    return sum - own;
-  }
+  __device__ static int sum_before(int own) { return sum_of_lower_lanes(own); }
   __device__ static int sum(int own) { return __reduce_add_sync(kFullWarp, own); }
 };
 

@@ -40,6 +40,18 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
+// Of the lanes below this one.
+__device__ __forceinline__ int sum_of_lower_lanes(int own) {
+  const int lane = threadIdx.x % kWarp;
+  int sum = own;
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int lower = __shfl_up_sync(kFullWarp, sum, offset);
+    if (lane >= offset) sum += lower;
+  }
+  return sum - own;
+}
+
 // The sum over the block, in every thread. `shared` holds one float per warp and may be used again
 // right after the call. At most 32 warps; blockDim.x is a multiple of 32.
 __device__ __forceinline__ float block_sum(float value, float* shared) {

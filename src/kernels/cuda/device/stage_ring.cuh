@@ -51,6 +51,7 @@ struct RingControl : CopyRequests<kHasCopyEngine> {
     init_requests();
   }
 };
+
 // For everyone but the streaming warp.
 class StageRing {
  public:

@@ -17,8 +17,6 @@ template <PreparedFormat kFormat, int kRows>
 __device__ __forceinline__ void multiply_by_turns(int num_tiles, const StageRing& ring,
                                                   unsigned first_stage, const XSource& x,
                                                   float (&sums)[kRows / 2]) {
-  constexpr int kPairs = kProductColumns / 32;  // of steps of 16 columns
-  constexpr int kAtomBytes = 8 * 8 * sizeof(Bf16);
   const int warp = static_cast<int>(threadIdx.x) / kWarp, group = warp / kGroupWarps;
   const int tile = min(warp % kGroupWarps, num_tiles - 1);
   const int size = x.size();
@@ -36,25 +34,8 @@ __device__ __forceinline__ void multiply_by_turns(int num_tiles, const StageRing
         part = x.part(at);
         scales.change(from, of_turn);
       }
-      TileReader<kFormat, 1> reader(from);
-      std::uint32_t a[kPairs * 2][4];
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        reader.load(pair);
-        reader.fragment(0, pair, 0, a[pair * 2]);
-        reader.fragment(0, pair, 1, a[pair * 2 + 1]);
-      }
-      const std::uint64_t b = wgmma_operand(b_from, kAtomBytes, 8 * kProductColumns * sizeof(Bf16));
-      wgmma_hand_over(of_turn[0]);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kPairs * 2; ++step) {
-        wgmma_add<kFormat == PreparedFormat::kFp8>(of_turn[0], a[step],
-                                                   wgmma_moved(b, step * 2 * kAtomBytes));
-      }
-      wgmma_commit();
-      wgmma_wait<0>();
-      wgmma_hand_over(of_turn[0]);
+      multiply_stage<kFormat>(
+          from, [&] { return b_from; }, of_turn[0]);
       ring.give_back_share(stage);
       stage += kProductGroups;
     }

@@ -105,6 +105,33 @@ struct TileScales<PreparedFormat::kFp8> {
   }
 };
 
+// sums += a stage's tile, which is at `from`, times its activations, which are at find_x(): asked for when the tile is in registers.
+template <PreparedFormat kFormat, int kCount, typename FindX>
+__device__ __forceinline__ void multiply_stage(std::uint32_t from, const FindX& find_x,
+                                               float (&sums)[kCount]) {
+  constexpr int kPairs = kProductColumns / 32;  // of steps of 16 columns
+  constexpr int kAtomBytes = 8 * 8 * sizeof(Bf16);
+  TileReader<kFormat, 1> reader(from);
+  std::uint32_t a[kPairs * 2][4];
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    reader.load(pair);
+    reader.fragment(0, pair, 0, a[pair * 2]);
+    reader.fragment(0, pair, 1, a[pair * 2 + 1]);
+  }
+  const std::uint64_t b = wgmma_operand(find_x(), kAtomBytes, 8 * kProductColumns * sizeof(Bf16));
+  wgmma_hand_over(sums);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kPairs * 2; ++step) {
+    wgmma_add<kFormat == PreparedFormat::kFp8>(sums, a[step],
+                                               wgmma_moved(b, step * 2 * kAtomBytes));
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_hand_over(sums);
+}
+
 // sums += this warpgroup's stages of the ring from first_stage on, times x, whose stages begin with
 // first_x_stage. What a warp without a tile of its own gets, nobody uses.
 template <PreparedFormat kFormat, int kRows>
@@ -113,8 +140,6 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
                                                        const XRingOf<kRows>& x_ring,
                                                        unsigned first_x_stage, const XSource& x,
                                                        GroupSums<kRows>& sums) {
-  constexpr int kPairs = kProductColumns / 32;  // of steps of 16 columns
-  constexpr int kAtomBytes = 8 * 8 * sizeof(Bf16);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int tile = min(warp % kGroupWarps, num_tiles - 1);
   const int size = x.size();
@@ -132,26 +157,8 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
         part = x.part(at);
         scales.change(from, sums);
       }
-      TileReader<kFormat, 1> reader(from);
-      std::uint32_t a[kPairs * 2][4];
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        reader.load(pair);
-        reader.fragment(0, pair, 0, a[pair * 2]);
-        reader.fragment(0, pair, 1, a[pair * 2 + 1]);
-      }
-      const std::uint64_t b =
-          wgmma_operand(x_ring.wait(x_stage), kAtomBytes, 8 * kProductColumns * sizeof(Bf16));
-      wgmma_hand_over(sums[turn]);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kPairs * 2; ++step) {
-        wgmma_add<kFormat == PreparedFormat::kFp8>(sums[turn], a[step],
-                                                   wgmma_moved(b, step * 2 * kAtomBytes));
-      }
-      wgmma_commit();
-      wgmma_wait<0>();
-      wgmma_hand_over(sums[turn]);
+      multiply_stage<kFormat>(
+          from, [&] { return x_ring.wait(x_stage); }, sums[turn]);
       ring.give_back_share(stage);
       if (threadIdx.x % kWarp == 0) x_ring.give_back(x_stage);
     }
