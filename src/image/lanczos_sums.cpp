@@ -16,6 +16,7 @@ namespace {
 
 // Both passes are weighted sums of rows of bytes. The horizontal pass gets there by turning a block's rows
 // of pixels into columns first: in_width columns of kLanczosLanes bytes.
+
 // Neighbouring bytes that are summed at once.
 constexpr int kLanczosLanes = kLanczosBlockRows * kLanczosChannels;
 
