@@ -1,9 +1,10 @@
 // gapless bench forward: the device's time of whole encodes and prefills at the model's full shape,
-// beside the arithmetic that they must do.
+// beside the arithmetic that they must do. A text model has no encodes.
 #include <boost/json/array.hpp>
 #include <charconv>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,9 +18,12 @@
 namespace gapless {
 namespace {
 
+const std::vector<std::string> kUsualEncodes{"1", "2x1", "5", "7", "13", "2x7", "2x13"};
+
 struct ForwardOptions {
   BenchOptions bench;
-  std::vector<std::string> encodes{"1", "2x1", "5", "7", "13", "2x7", "2x13"};
+  // Unset: kUsualEncodes, where the model takes pictures.
+  std::optional<std::vector<std::string>> encodes;
   std::vector<int> prefills{1, 2, 4, 8};
   int tokens = 770;
   int repeats = 20;
@@ -101,7 +105,8 @@ StatusOr<ForwardPoint> time_prefill(const ForwardOptions& options, LoadedModel& 
     return invalid_argument("--sequences: {} x {} tokens are more than one launch takes here",
                             num_sequences, options.tokens);
   }
-  const int prefix_len = std::min(model.config.prefix_len(), options.tokens);
+  const bool takes_pictures = model.vision_language_model() != nullptr;
+  const int prefix_len = takes_pictures ? std::min(model.config.prefix_len(), options.tokens) : 0;
   std::vector<DriverPrompt> prompts;
   for (int row = 0; row < num_sequences; ++row) {
     DriverPrompt prompt{.row = row, .prefix_len = prefix_len};
@@ -118,7 +123,9 @@ StatusOr<ForwardPoint> time_prefill(const ForwardOptions& options, LoadedModel& 
   return ForwardPoint{
       .name = fmt::format("{}x{}", num_sequences, options.tokens),
       .ns = spread_of(times),
-      .flop = prefill_flop(model.config, num_sequences, options.tokens, prefix_len)};
+      .flop = takes_pictures
+                  ? prefill_flop(model.config, num_sequences, options.tokens, prefix_len)
+                  : text_prefill_flop(model.model->shape().text, num_sequences, options.tokens)};
 }
 
 void print_columns() {
@@ -149,7 +156,13 @@ boost::json::object to_json(const ForwardPoint& point, double peak) {
 Status run_forward(const ForwardOptions& options) {
   GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model,
                            load_bench_model(options.bench));
-  GAPLESS_RETURN_IF_ERROR(expect_pictures(*model));
+  std::vector<std::string> encode_sizes;
+  if (options.encodes) {
+    GAPLESS_RETURN_IF_ERROR(expect_pictures(*model));
+    encode_sizes = *options.encodes;
+  } else if (model->vision_language_model() != nullptr) {
+    encode_sizes = kUsualEncodes;
+  }
   GAPLESS_ASSIGN_OR_RETURN(ResultHeader header, result_header(options.bench, *model));
   const double peak = options.peak_tflop_s;
   if (peak > 0) header.ceiling = fmt::format("matrix rate {} TFLOP/s", peak);
@@ -159,7 +172,7 @@ Status run_forward(const ForwardOptions& options) {
   fmt::print("{} on {}\n", header.model, header.device);
   print_columns();
   boost::json::array encodes, prefills;
-  for (const std::string& size : options.encodes) {
+  for (const std::string& size : encode_sizes) {
     GAPLESS_ASSIGN_OR_RETURN(const ForwardPoint point, time_encode(options, *model, *driver, size));
     print_point("encode", point, peak);
     encodes.push_back(to_json(point, peak));
@@ -188,15 +201,18 @@ void add_bench_forward_command(CLI::App& bench, Command& chosen) {
       bench.add_subcommand("forward", "Time and arithmetic of whole encodes and prefills");
   add_bench_options(*command, options->bench);
   command
-      ->add_option("--crops", options->encodes,
-                   "Encodes: crops of one image, or images x crops in one launch (2x13)")
-      ->delimiter(',')
-      ->capture_default_str();
+      ->add_option(
+          "--crops", options->encodes,
+          "Encodes: crops of one image, or images x crops in one launch (2x13); by default "
+          "several, where the model takes pictures")
+      ->delimiter(',');
   command->add_option("--sequences", options->prefills, "Prefills: prompts in one launch")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--tokens", options->tokens, "Length of a prompt: bos and image, then text")
+  command
+      ->add_option("--tokens", options->tokens,
+                   "Length of a prompt: bos and image, where the model takes pictures, then text")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "Timed runs of each")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What 16 and 8 bits on the CPU bring: the shipped model's new picture, and Moondream 2's shape, in float32, in bfloat16 and with
+"""What 16 and 8 bits on the CPU bring: the shipped model, and the shapes of Moondream 2 and 0.5B, in float32, in bfloat16 and with
 --weights int8.
 
     bench/cpu_16bit.py --binary build/cpu-release/apps/gapless --json bench/results/cpu-8bit.json
 
 Runs every measurement in each, in turn, --repeats times, and keeps the least disturbed run of each (the smallest
 median): on a machine that does other work too the smallest is the nearest to what an idle one would show. All runs are in
-the file. --computes leaves some out; --cores limits the processor cores; --skip-large leaves Moondream 2 out, whose float32 weights take 8 GB.
+the file. --computes leaves some out, --models too (Moondream 2's float32 weights take 8 GB); --cores limits the processor cores.
 """
 
 import argparse
@@ -19,6 +19,12 @@ import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
+# What --models names: the checkpoint; whether a new picture over HTTP is asked about; repeats of a forward pass.
+MODELS = {
+    "tiny": ("", True, 8),
+    "moondream-0.5b": ("random:moondream-0.5b", True, 4),
+    "moondream2": ("random:moondream2", False, 2),
+}
 COMPUTES = {
     "float32": ["--compute", "float32"],
     "bfloat16": ["--compute", "bfloat16"],
@@ -38,9 +44,13 @@ def run(arguments):
         return {**json.loads(path.read_text()), "peak_mib": usage.ru_maxrss // 1024}
 
 
-def serve_new_picture(binary, compute, seconds):
+def model_words(model):
+    return ["--model", model] if model else []
+
+
+def serve_new_picture(binary, compute, model, seconds):
     """Milliseconds to the first token of a lone client's picture that the server has not seen."""
-    server = subprocess.Popen([binary, "serve", "--device", "cpu", *COMPUTES[compute], "--port", "0"],
+    server = subprocess.Popen([binary, "serve", "--device", "cpu", *COMPUTES[compute], *model_words(model), "--port", "0"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         for line in server.stderr:
@@ -58,7 +68,7 @@ def serve_new_picture(binary, compute, seconds):
 
 
 def forward(binary, compute, model, repeats):
-    result = run([binary, "bench", "forward", "--device", "cpu", *COMPUTES[compute], "--model", model, "--crops", "1,9",
+    result = run([binary, "bench", "forward", "--device", "cpu", *COMPUTES[compute], *model_words(model), "--crops", "1,9",
                   "--sequences", "1", "--repeats", str(repeats)])
     points = [("one crop", result["encodes"][0]["ms"]), ("the 9 crops of 800x600", result["encodes"][1]["ms"]),
               ("prefill of 770", result["prefills"][0]["ms"])]
@@ -66,7 +76,7 @@ def forward(binary, compute, model, repeats):
 
 
 def decode(binary, compute, model, seconds):
-    result = run([binary, "bench", "decode", "--device", "cpu", *COMPUTES[compute], "--model", model, "--rows", "1",
+    result = run([binary, "bench", "decode", "--device", "cpu", *COMPUTES[compute], *model_words(model), "--rows", "1",
                  "--context", "850", "--seconds", str(seconds)])
     point = result["points"][0]
     return {"ms": point["step_ms"]["median"], "p10": point["step_ms"]["p10"], "p90": point["step_ms"]["p90"],
@@ -86,7 +96,7 @@ def write(runs, options, cores):
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit,
         "device": f"{processor[1] if processor else 'CPU'}, {cores} cores",
-        "model": "models/tiny; random:moondream2",
+        "model": "; ".join(MODELS[name][0] or "models/tiny" for name in options.models),
         "ceiling": "none",
         "benchmark": "cpu_16bit",
         "spread": "the least disturbed of the repeats; every run is in `runs`, with the machine's load beside it",
@@ -109,8 +119,7 @@ def main():
     parser.add_argument("--cores", type=int, default=0)
     parser.add_argument("--commit", default="")
     parser.add_argument("--note", default="")
-    parser.add_argument("--skip-large", action="store_true")
-    parser.add_argument("--skip-small", action="store_true")
+    parser.add_argument("--models", type=lambda names: names.split(","), default=["tiny", "moondream2"])
     options = parser.parse_args()
     if options.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
@@ -123,18 +132,16 @@ def main():
         print(json.dumps(runs[-1]), flush=True)
         write(runs, options, cores)  # what there is so far: a run of the large model takes minutes
 
-    for _ in range(0 if options.skip_small else options.repeats):
-        for compute in options.computes:
-            note("tiny, new 800x600 picture over HTTP", compute, ms=(r := serve_new_picture(
-                options.binary, compute, options.seconds))["first_token_ms"], p90=r["p90"], answers=r["answers"])
-            for point in forward(options.binary, compute, "", 8):
-                note(f"tiny, {point.pop('kind')}", compute, **point)
-            note("tiny, decode step", compute, **decode(options.binary, compute, "", 2))
-    for _ in range(0 if options.skip_large else options.repeats):
-        for compute in options.computes:
-            note("Moondream 2, decode step", compute, **decode(options.binary, compute, "random:moondream2", options.seconds))
-            for point in forward(options.binary, compute, "random:moondream2", 2):
-                note(f"Moondream 2, {point.pop('kind')}", compute, **point)
+    for name in options.models:
+        model, serves, forward_repeats = MODELS[name]
+        for _ in range(options.repeats):
+            for compute in options.computes:
+                if serves:
+                    new = serve_new_picture(options.binary, compute, model, options.seconds)
+                    note(f"{name}, new 800x600 picture over HTTP", compute, ms=new["first_token_ms"], p90=new["p90"], answers=new["answers"])
+                note(f"{name}, decode step", compute, **decode(options.binary, compute, model, options.seconds))
+                for point in forward(options.binary, compute, model, forward_repeats):
+                    note(f"{name}, {point.pop('kind')}", compute, **point)
 
 
 if __name__ == "__main__":

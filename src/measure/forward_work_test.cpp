@@ -8,7 +8,13 @@ namespace {
 // A model small enough to count by hand.
 ModelConfig small_config() {
   ModelConfig config;
-  config.text = {.dim = 4, .ff_dim = 8, .n_layers = 3, .vocab_size = 10, .max_context = 16};
+  config.text = {.dim = 4,
+                 .ff_dim = 8,
+                 .n_layers = 3,
+                 .vocab_size = 10,
+                 .max_context = 16,
+                 .n_heads = 2,
+                 .n_kv_heads = 2};
   config.vision = {.enc_dim = 6,
                    .enc_patch_size = 1,
                    .enc_n_layers = 2,
@@ -41,6 +47,21 @@ TEST(ForwardWork, PrefillByHand) {
   const double pair = 2 * 4 * 4;
   EXPECT_EQ(prefill_flop(small_config(), 1, 5, 9), all + 7 * pair);
   EXPECT_EQ(prefill_flop(small_config(), 1, 5, 0), all - 3 * pair);
+}
+
+TEST(ForwardWork, TextPrefillByHand) {
+  // Two layers of four query heads and one key head of 2, a gate beside an inner width of 6; 3 tokens, 6 pairs.
+  const TextShape shape{.dim = 5,
+                        .num_layers = 2,
+                        .heads = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 2},
+                        .ff_dim = 6,
+                        .up_dim = 12,
+                        .vocab = 7};
+  const double layer = 2 * 3 * (5 * (8 + 2 + 2) + 8 * 5 + 5 * 12 + 6 * 5) + 4 * 6 * 8;
+  // Keys and values of all, the rest of the last token, which sees 3.
+  const double last_layer = 2 * 3 * 5 * 4 + 2 * (5 * 8 + 8 * 5 + 5 * 12 + 6 * 5) + 4 * 3 * 8;
+  EXPECT_EQ(text_prefill_flop(shape, 1, 3), layer + last_layer + 2 * 5 * 7);
+  EXPECT_EQ(text_prefill_flop(shape, 2, 3), 2 * text_prefill_flop(shape, 1, 3));
 }
 
 }  // namespace
