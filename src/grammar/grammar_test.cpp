@@ -742,7 +742,8 @@ TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
   const Grammar grammars[] = {
       schema(R"({"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 9}})"),
       schema(
-          R"({"type": "object", "properties": {"ab": {"type": "string"}, "中b": {"pattern": "^a*é[a-z中]*$"}}})")};
+          R"({"type": "object", "properties": {"ab": {"type": "string"}, "中b": {"pattern": "^a*é[a-z中]*$"}}})"),
+      schema(R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})")};
   const std::string_view pieces[] = {"a", "b",  "Z", "7",  " ",    "é",        "中",
                                      "😂", "\"", ",", ":",  "\\n",  "\n",       "[",
                                      "]", "{",  "}", "ab", "\xe4", "\xb8\xad", "\": \""};
@@ -756,8 +757,9 @@ TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
   };
   std::mt19937 random(3);
   constexpr std::string_view kAnswers[] = {"[\"ab中😂 7\",  \"\\u00e9éa\"]",
-                                           "{\"ab\": \"x中é\", \"中b\" : \"aé中z\", \"o\": 1}"};
-  int num_at_once = 0, num_by_bytes = 0, num_illegal_at_once = 0;
+                                           "{\"ab\": \"x中é\", \"中b\" : \"aé中z\", \"o\": 1}",
+                                           "[77, 7 ,77 ]"};
+  int num_at_once = 0, num_by_bytes = 0, num_illegal_at_once = 0, num_illegal_seconds = 0;
   for (int trial = 0; trial < 40'000; ++trial) {
     for (std::size_t g = 0; g < std::size(grammars); ++g) {
       const Grammar& grammar = grammars[g];
@@ -781,7 +783,17 @@ TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
       num_at_once += kind == LoopByte::kStays ? 1 : 0;
       num_illegal_at_once += kind == LoopByte::kIllegal ? 1 : 0;
       bool is_taken = kind == LoopByte::kStays;
-      if (kind == LoopByte::kLeadsAway) is_taken = take_text(tables, loops, taken, text);
+      if (kind == LoopByte::kLeadsAway) {
+        is_taken = take_text(tables, loops, taken, text);
+        WalkInterval counts[kMaxGrammarDepth + 1];
+        GrammarProbe<4> probe;
+        probe.begin(row, counts);
+        const SecondBytes seconds = find_second_bytes(tables, loops, probe);
+        if (seconds.say_illegal(text.summary)) {
+          ASSERT_FALSE(legal) << bytes;
+          ++num_illegal_seconds;
+        }
+      }
       ASSERT_EQ(is_taken, legal) << bytes;
       if (!legal) continue;
       num_by_bytes += kind == LoopByte::kLeadsAway ? 1 : 0;
@@ -793,6 +805,7 @@ TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
   EXPECT_GT(num_at_once, 500);
   EXPECT_GT(num_by_bytes, 500);
   EXPECT_GT(num_illegal_at_once, 500);
+  EXPECT_GT(num_illegal_seconds, 500);
 }
 
 // A list that a trial opens begins anew: what it holds says nothing of the one that was closed in its place.

@@ -86,6 +86,77 @@ GAPLESS_HOST_DEVICE inline bool take_byte(const GrammarTables& g, const StateLoo
   return take_byte(g, row, byte);
 }
 
+// Which second byte of a text is illegal behind a first one that leads away from the loops' state. Behind a number's digits a blank
+// ends the number, and 55,108 of Qwen's tokens are a blank and a word: none of them needs to be walked.
+struct SecondBytes {
+  static constexpr int kMaxFirst = 32, kUnknown = 0xFF;
+  static constexpr int kEndOfFirst = 0x80;  // first bytes are ASCII
+  static constexpr int kNumWords = 256 / 32;
+
+  std::uint8_t place_of[256];  // of a first byte in `illegal`; kUnknown: nothing is known of it
+  // Bits, by second byte. A text of one byte says that byte as its second one too: its bit is set where the first one is illegal.
+  std::uint32_t illegal[kMaxFirst][kNumWords];
+
+  GAPLESS_HOST_DEVICE bool say_illegal(TextSummary text) const {
+    const int place = place_of[text.first_byte()], second = text.second_byte();
+    return place != kUnknown && (illegal[place][second / 32] >> second % 32 & 1) != 0;
+  }
+  // Of which nothing is known.
+  static SecondBytes none() {
+    SecondBytes seconds;
+    for (std::uint8_t& place : seconds.place_of) place = kUnknown;
+    return seconds;
+  }
+  // Nothing is known of longer characters, which are few where they lead away.
+  GAPLESS_HOST_DEVICE static bool has_first(const StateLoops& loops, int byte) {
+    return byte < kEndOfFirst && loops.bytes[byte] == LoopByte::kLeadsAway;
+  }
+  // Behind `first` the row's state is `state`, kDeadGrammarState where it is illegal.
+  GAPLESS_HOST_DEVICE static bool is_illegal(const GrammarTables& g, std::uint16_t state,
+                                             std::uint8_t first, std::uint8_t second) {
+    if (state == kDeadGrammarState) return true;
+    return first != second &&
+           g.edges[static_cast<std::int64_t>(state) * g.num_classes + g.class_of[second]].state ==
+               kDeadGrammarState;
+  }
+};
+
+namespace state_loops {
+
+// Where a row is behind one byte, of a probe that begins at the row. What the probe notes of counts is part of the answer.
+template <int kNumFrames>
+GAPLESS_HOST_DEVICE inline std::uint16_t state_behind(const GrammarTables& g,
+                                                      GrammarProbe<kNumFrames>& probe,
+                                                      std::uint8_t byte) {
+  static_assert(kNumFrames > 2);  // a byte uses the innermost frame, and one beside it
+  probe.again();
+  return take_byte(g, probe, byte) ? probe.state : kDeadGrammarState;
+}
+
+}  // namespace state_loops
+
+// `probe` begins at the row that the loops' state is of.
+template <int kNumFrames>
+inline SecondBytes find_second_bytes(const GrammarTables& g, const StateLoops& loops,
+                                     GrammarProbe<kNumFrames>& probe) {
+  SecondBytes seconds = SecondBytes::none();
+  int num_first = 0;
+  for (int first = 0; first < 256; ++first) {
+    if (!SecondBytes::has_first(loops, first) || num_first == SecondBytes::kMaxFirst) continue;
+    const auto byte = static_cast<std::uint8_t>(first);
+    const std::uint16_t state = state_loops::state_behind(g, probe, byte);
+    std::uint32_t* const illegal = seconds.illegal[num_first];
+    for (int word = 0; word < SecondBytes::kNumWords; ++word) illegal[word] = 0;
+    for (int second = 0; second < 256; ++second) {
+      if (SecondBytes::is_illegal(g, state, byte, static_cast<std::uint8_t>(second))) {
+        illegal[second / 32] |= 1u << second % 32;
+      }
+    }
+    seconds.place_of[first] = static_cast<std::uint8_t>(num_first++);
+  }
+  return seconds;
+}
+
 // So many whole characters that lead back to the row's state. False: illegal.
 template <typename Row>
 GAPLESS_HOST_DEVICE inline bool take_characters(const CharacterLoops& loops, Row& row,
@@ -112,6 +183,16 @@ GAPLESS_HOST_DEVICE inline LoopByte take_at_once(const CharacterLoops& here,
   const bool is_illegal = first == LoopByte::kIllegal ||
                           (first != LoopByte::kLeadsAway && second == LoopByte::kIllegal);
   return is_illegal ? LoopByte::kIllegal : LoopByte::kLeadsAway;
+}
+
+// The same where second bytes are known.
+template <typename Row>
+GAPLESS_HOST_DEVICE inline LoopByte take_at_once(const CharacterLoops& here,
+                                                 const StateLoops& loops,
+                                                 const SecondBytes& seconds, TextSummary text,
+                                                 Row& row) {
+  const LoopByte kind = take_at_once(here, loops, text, row);
+  return kind == LoopByte::kLeadsAway && seconds.say_illegal(text) ? LoopByte::kIllegal : kind;
 }
 
 // All bytes of a text: byte(i), num_bytes and `summary`, of which take_at_once did not know. False: illegal, and the row is undefined.

@@ -321,6 +321,32 @@ __device__ void list_search(const GrammarMasksParams& p, const GrammarSearch& wa
   search.num_arrived = 0;
 }
 
+__device__ void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+// Towards L2, which the forward's weights went through: what every walk reads first. Walkers wait for the finders meanwhile.
+__device__ void prefetch_summaries(const TokenTexts& texts, int walker, int num_walkers) {
+  constexpr int kPerLine = 128 / sizeof(TextSummary);
+  const int num_lines = (texts.vocab + kPerLine - 1) / kPerLine;
+  GAPLESS_KEEP_LOOP
+  for (int line = walker * kThreads + static_cast<int>(threadIdx.x); line < num_lines;
+       line += num_walkers * kThreads) {
+    prefetch_line(texts.summaries + std::int64_t{line} * kPerLine);
+  }
+}
+
+// The same of what all walkers of a row read.
+__device__ void prefetch_tables(const GrammarTables& grammar, std::uint16_t state) {
+  constexpr int kPerLine = 128 / sizeof(GrammarEdge);
+  const int i = static_cast<int>(threadIdx.x);
+  if (i * kPerLine < grammar.num_classes + kPerLine) {
+    prefetch_line(grammar.edges + std::int64_t{state} * grammar.num_classes + i * kPerLine);
+  }
+  if (i == kThreads - 1) prefetch_line(grammar.character_loops + state);
+  if (i == kThreads - 2) prefetch_line(grammar.actions);
+}
+
 // What a finder does for the i-th row.
 __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   const int row = p.rows[i];
@@ -350,6 +376,9 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   const int set = set_of(p, grammar, place);
   const Found found = find_way(p, grammar, place, set, load_ways(p, place, set));
   if (found.way < 0) {
+#ifdef PREFETCH_TABLES
+    prefetch_tables(grammar, place.state);
+#endif
     // Walkers read both.
     keep_place();
     list_search(
@@ -459,6 +488,50 @@ __device__ int take_place(int& counter, bool wants) {
   return __shfl_sync(kFullWarp, first, 0) + __popc(wanting & ((1u << lane) - 1));
 }
 
+// What follows first bytes at a row's place, in shared memory. A thread each finds out where first bytes lead, and a warp each which
+// second bytes are illegal there.
+__device__ const SecondBytes& share_second_bytes(const GrammarMasksParams& p,
+                                                 const GrammarTables& grammar,
+                                                 const StateLoops& loops, const GrammarRow& place,
+                                                 std::int64_t k) {
+  __shared__ SecondBytes seconds;
+  __shared__ std::uint16_t states[SecondBytes::kMaxFirst];
+  __shared__ std::uint8_t firsts[SecondBytes::kMaxFirst];
+  __shared__ int num_found;
+  const int byte = static_cast<int>(threadIdx.x);
+  const int warp = byte / kWarp, lane = byte % kWarp;
+  if (byte == 0) num_found = 0;
+  __syncthreads();
+  const bool is_first = SecondBytes::has_first(loops, byte);
+  const int at = take_place(num_found, is_first);
+  const bool has_room = is_first && at < SecondBytes::kMaxFirst;
+  seconds.place_of[byte] = static_cast<std::uint8_t>(has_room ? at : SecondBytes::kUnknown);
+  if (has_room) firsts[at] = static_cast<std::uint8_t>(byte);
+  __syncthreads();
+  const int num_first = min(num_found, SecondBytes::kMaxFirst);
+  // The first lanes of all warps: lanes that go different ways wait for each other.
+  const int own = lane * kWarps + warp;
+  if (own < num_first) {
+    __align__(16) unsigned char raw_probe[sizeof(OwnProbe)];
+    OwnProbe& probe = reinterpret_cast<OwnProbe&>(raw_probe);
+    probe.begin(place, p.searches[k].counts);
+    states[own] = state_loops::state_behind(grammar, probe, firsts[own]);
+  }
+  __syncthreads();
+  for (int n = warp; n < num_first; n += kWarps) {
+#pragma unroll
+    for (int word = 0; word < SecondBytes::kNumWords; ++word) {
+      const bool is_illegal =
+          SecondBytes::is_illegal(grammar, states[n], firsts[n],
+                                  static_cast<std::uint8_t>(word * kWarp + lane));
+      const unsigned illegal = __ballot_sync(kFullWarp, is_illegal);
+      if (lane == 0) seconds.illegal[n][word] = illegal;
+    }
+  }
+  __syncthreads();
+  return seconds;
+}
+
 // What a block notes of its parts of the vocabulary.
 struct Notes {
   int num_away;
@@ -553,7 +626,8 @@ __device__ PartTexts load_part(const TokenTexts& texts, int first_token) {
 // characters may stay there, as in most strings, no token has a bound.
 __device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& grammar,
                            const CharacterLoops& here, const StateLoops& loops,
-                           const GrammarRow& place, int first_token, const PartTexts& texts,
+                           const SecondBytes& seconds, const GrammarRow& place, int first_token,
+                           const PartTexts& texts,
                            std::uint32_t* mask, Notes& notes, WalkInterval& same) {
   const int lane = threadIdx.x % kWarp;
   const bool may_be_bounded = here.counts != 0 && here.most >= 0;
@@ -564,7 +638,7 @@ __device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& gra
     const int token = token_of(first_token, n);
     TrialLength run;
     run.begin_trial(place.length);
-    LoopByte kind = take_at_once(here, loops, texts.own[n], run);
+    LoopByte kind = take_at_once(here, loops, seconds, texts.own[n], run);
     if (token == p.texts.eos_id) {
       kind = may_end(grammar, place) ? LoopByte::kStays : LoopByte::kIllegal;
       run.begin_trial(place.length);
@@ -607,12 +681,13 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& 
   PartTexts texts = load_part(p.texts, member.first_token(0));
   const CharacterLoops here = grammar.character_loops[place.state];
   const StateLoops& loops = share_loops(grammar, place.state);
+  const SecondBytes& seconds = share_second_bytes(p, grammar, loops, place, k);
   WalkInterval same;  // lengths with the same tokens
   const int num_own = member.num_own();
   for (int own = 0; own < num_own; ++own) {
     const int first_token = member.first_token(own);
     const PartTexts next = load_part(p.texts, member.first_token(own + 1));
-    walk_loops(p, grammar, here, loops, place, first_token, texts, mask, notes, same);
+    walk_loops(p, grammar, here, loops, seconds, place, first_token, texts, mask, notes, same);
     texts = next;
     // Those who noted last see all that was noted.
     const bool is_full = *static_cast<volatile int*>(&notes.num_away) > kMaxAway - kPartTokens;
@@ -674,6 +749,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     if (threadIdx.x == 0) signal(p.arrivals->num_copied);
   } else {
     __shared__ int num_missing;
+#ifdef PREFETCH_SUMMARIES
+    prefetch_summaries(p.texts, walker, static_cast<int>(gridDim.x) - p.num_rows);
+#endif
     if (threadIdx.x == 0) num_missing = wait_for_finders(*p.arrivals, p.num_rows);
     __syncthreads();
     // The rows share the walkers.
