@@ -1,5 +1,6 @@
 #include "grammar/grammar.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -343,12 +344,33 @@ TEST(GrammarTest, ConditionsAndDependencies) {
 TEST(GrammarTest, WhatIsNotHeldIsRefusedWithItsPlace) {
   EXPECT_THAT(refusal(R"({"properties": {"tags": {"type": "array", "uniqueItems": true}}})"),
               HasSubstr("#/properties/tags: uniqueItems is not supported"));
-  EXPECT_THAT(refusal(R"x({"pattern": "a(?=b)"})x"), HasSubstr("lookahead"));
+  EXPECT_THAT(refusal(R"x({"pattern": "a(?=b)"})x"), HasSubstr("#: pattern: lookahead is"));
   EXPECT_THAT(refusal(R"x({"pattern": "(a)\\1"})x"), HasSubstr("backreferences"));
   EXPECT_THAT(refusal(R"({"$ref": "http://example.org/other.json"})"), HasSubstr("leads out of"));
   EXPECT_THAT(refusal(R"({"type": "strin"})"), HasSubstr("'strin' is unknown"));
   EXPECT_THAT(refusal(R"({"items": 3})"), HasSubstr("must be an object or a boolean"));
   EXPECT_THAT(refusal("{"), HasSubstr("not valid JSON"));
+}
+
+// Also where it is found out only while states are made.
+TEST(GrammarTest, WhatIsPastABoundIsRefusedWithItsPlace) {
+  const auto refusal_of_item = [](const std::string& item) {
+    return refusal(R"({"properties": {"a": {"items": )" + item + "}}}");
+  };
+  std::string names;
+  for (int i = 0; i < kMaxObjectNames + 1; ++i) {
+    names += fmt::format(R"({}"n{}": {{}})", i == 0 ? "" : ",", i);
+  }
+  EXPECT_THAT(refusal_of_item(R"({"properties": {)" + names + "}}"),
+              HasSubstr("#/properties/a/items: properties: more than 256 names"));
+  EXPECT_THAT(refusal_of_item(R"({"multipleOf": 2001})"),
+              HasSubstr("#/properties/a/items: multipleOf must be"));
+  EXPECT_THAT(refusal_of_item(R"({"minimum": 1e300})"),
+              HasSubstr("#/properties/a/items: bounds of numbers: "));
+  EXPECT_THAT(refusal_of_item(R"({"minProperties": 5})"),
+              HasSubstr("#/properties/a/items: minProperties: "));
+  EXPECT_THAT(refusal_of_item(R"({"pattern": "^(a|b)*a(a|b){20}$"})"),
+              HasSubstr("#/properties/a/items: pattern or format: the automaton of a string"));
 }
 
 TEST(GrammarTest, WhatWouldExplodeIsRefused) {
