@@ -15,7 +15,7 @@ namespace {
 using Probe = GrammarProbe<kMaxGrammarDepth + 1>;
 
 constexpr int kWordsPerTask = 64;  // of a mask
-// Finding what second bytes are illegal takes longer than it saves with fewer tokens.
+// To look behind first bytes that lead away takes longer than it saves with fewer tokens.
 constexpr int kManyTokens = 8192;
 
 // For take_text.
@@ -32,7 +32,7 @@ bool take_token(const GrammarTables& grammar, const StateLoops& loops, const Sec
   probe.again();
   const TextSummary summary = texts.summaries[token];
   const LoopByte kind =
-      take_at_once(grammar.character_loops[loops.state], loops, seconds, summary, probe);
+      take_at_once(grammar.character_loops[loops.state], seconds, summary, probe);
   if (kind != LoopByte::kLeadsAway) return kind == LoopByte::kStays;
   const std::int32_t begin = texts.first[token];
   return take_text(grammar, loops, probe,
@@ -76,12 +76,10 @@ Extent walk_vocabulary(const GrammarTables& grammar, const GrammarRow& row, cons
                        std::span<std::uint32_t> mask) {
   const StateLoops loops = find_loops(grammar, row.state);
   Extent all;
-  SecondBytes seconds = SecondBytes::none();
-  if (texts.vocab >= kManyTokens) {
-    Probe probe;
-    probe.begin(row, all.counts);
-    seconds = find_second_bytes(grammar, loops, probe);
-  }
+  Probe probe;
+  probe.begin(row, all.counts);
+  const SecondBytes seconds = find_second_bytes(
+      grammar, loops, probe, texts.vocab >= kManyTokens ? SecondBytes::kMaxAway : 0);
   const std::size_t num_tasks = (mask.size() + kWordsPerTask - 1) / kWordsPerTask;
   std::vector<Extent> extents(num_tasks);
   ThreadPool::shared().parallel_for(static_cast<std::int64_t>(num_tasks), [&](std::int64_t task) {

@@ -321,32 +321,6 @@ __device__ void list_search(const GrammarMasksParams& p, const GrammarSearch& wa
   search.num_arrived = 0;
 }
 
-__device__ void prefetch_line(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
-// Towards L2, which the forward's weights went through: what every walk reads first. Walkers wait for the finders meanwhile.
-__device__ void prefetch_summaries(const TokenTexts& texts, int walker, int num_walkers) {
-  constexpr int kPerLine = 128 / sizeof(TextSummary);
-  const int num_lines = (texts.vocab + kPerLine - 1) / kPerLine;
-  GAPLESS_KEEP_LOOP
-  for (int line = walker * kThreads + static_cast<int>(threadIdx.x); line < num_lines;
-       line += num_walkers * kThreads) {
-    prefetch_line(texts.summaries + std::int64_t{line} * kPerLine);
-  }
-}
-
-// The same of what all walkers of a row read.
-__device__ void prefetch_tables(const GrammarTables& grammar, std::uint16_t state) {
-  constexpr int kPerLine = 128 / sizeof(GrammarEdge);
-  const int i = static_cast<int>(threadIdx.x);
-  if (i * kPerLine < grammar.num_classes + kPerLine) {
-    prefetch_line(grammar.edges + std::int64_t{state} * grammar.num_classes + i * kPerLine);
-  }
-  if (i == kThreads - 1) prefetch_line(grammar.character_loops + state);
-  if (i == kThreads - 2) prefetch_line(grammar.actions);
-}
-
 // What a finder does for the i-th row.
 __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   const int row = p.rows[i];
@@ -376,9 +350,6 @@ __device__ void find(const GrammarMasksParams& p, std::int64_t i) {
   const int set = set_of(p, grammar, place);
   const Found found = find_way(p, grammar, place, set, load_ways(p, place, set));
   if (found.way < 0) {
-#ifdef PREFETCH_TABLES
-    prefetch_tables(grammar, place.state);
-#endif
     // Walkers read both.
     keep_place();
     list_search(
@@ -488,44 +459,60 @@ __device__ int take_place(int& counter, bool wants) {
   return __shfl_sync(kFullWarp, first, 0) + __popc(wanting & ((1u << lane) - 1));
 }
 
-// What follows first bytes at a row's place, in shared memory. A thread each finds out where first bytes lead, and a warp each which
-// second bytes are illegal there.
+// What second bytes are illegal at a row's place, in shared memory. A thread each finds out where a first byte leads, and a warp each
+// what is illegal behind it.
 __device__ const SecondBytes& share_second_bytes(const GrammarMasksParams& p,
                                                  const GrammarTables& grammar,
                                                  const StateLoops& loops, const GrammarRow& place,
                                                  std::int64_t k) {
   __shared__ SecondBytes seconds;
-  __shared__ std::uint16_t states[SecondBytes::kMaxFirst];
-  __shared__ std::uint8_t firsts[SecondBytes::kMaxFirst];
+  __shared__ std::uint16_t states[SecondBytes::kMaxAway];
+  __shared__ std::uint8_t firsts[SecondBytes::kMaxAway];
   __shared__ int num_found;
   const int byte = static_cast<int>(threadIdx.x);
   const int warp = byte / kWarp, lane = byte % kWarp;
+  static_assert(kWarps == SecondBytes::kNumWords);
+  // Of the bytes that a lane looks at as second ones.
+  std::uint8_t classes[SecondBytes::kNumWords];
+#pragma unroll
+  for (int word = 0; word < SecondBytes::kNumWords; ++word) {
+    classes[word] = grammar.class_of[word * kWarp + lane];
+  }
   if (byte == 0) num_found = 0;
   __syncthreads();
-  const bool is_first = SecondBytes::has_first(loops, byte);
-  const int at = take_place(num_found, is_first);
-  const bool has_room = is_first && at < SecondBytes::kMaxFirst;
-  seconds.place_of[byte] = static_cast<std::uint8_t>(has_room ? at : SecondBytes::kUnknown);
-  if (has_room) firsts[at] = static_cast<std::uint8_t>(byte);
+  const bool leads_away = SecondBytes::may_have_row(loops, byte);
+  const int at = take_place(num_found, leads_away);
+  const bool has_row = leads_away && at < SecondBytes::kMaxAway;
+  if (has_row) firsts[at] = static_cast<std::uint8_t>(byte);
+  seconds.row_of[byte] = has_row ? static_cast<std::uint8_t>(SecondBytes::kNumFixed + at)
+                                 : SecondBytes::fixed_row(loops.bytes[byte]);
+  const unsigned illegal_here =
+      __ballot_sync(kFullWarp, loops.bytes[byte] == LoopByte::kIllegal);
+  if (lane == 0) {
+    seconds.illegal[SecondBytes::kFirstIsIllegal][warp] = ~0u;
+    seconds.illegal[SecondBytes::kBehindLoops][warp] = illegal_here;
+    seconds.illegal[SecondBytes::kUnknown][warp] = 0;
+  }
   __syncthreads();
-  const int num_first = min(num_found, SecondBytes::kMaxFirst);
+  const int num_away = min(num_found, SecondBytes::kMaxAway);
   // The first lanes of all warps: lanes that go different ways wait for each other.
   const int own = lane * kWarps + warp;
-  if (own < num_first) {
+  if (own < num_away) {
     __align__(16) unsigned char raw_probe[sizeof(OwnProbe)];
     OwnProbe& probe = reinterpret_cast<OwnProbe&>(raw_probe);
     probe.begin(place, p.searches[k].counts);
     states[own] = state_loops::state_behind(grammar, probe, firsts[own]);
   }
   __syncthreads();
-  for (int n = warp; n < num_first; n += kWarps) {
+  GAPLESS_KEEP_LOOP
+  for (int n = warp; n < num_away; n += kWarps) {
 #pragma unroll
     for (int word = 0; word < SecondBytes::kNumWords; ++word) {
-      const bool is_illegal =
-          SecondBytes::is_illegal(grammar, states[n], firsts[n],
-                                  static_cast<std::uint8_t>(word * kWarp + lane));
+      const bool is_illegal = SecondBytes::is_illegal(
+          grammar, states[n], firsts[n], static_cast<std::uint8_t>(word * kWarp + lane),
+          classes[word]);
       const unsigned illegal = __ballot_sync(kFullWarp, is_illegal);
-      if (lane == 0) seconds.illegal[n][word] = illegal;
+      if (lane == 0) seconds.illegal[SecondBytes::kNumFixed + n][word] = illegal;
     }
   }
   __syncthreads();
@@ -625,9 +612,8 @@ __device__ PartTexts load_part(const TokenTexts& texts, int first_token) {
 // The tokens of a part that begin illegally or stay in the row's state; the others are noted. Where nothing limits how many
 // characters may stay there, as in most strings, no token has a bound.
 __device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& grammar,
-                           const CharacterLoops& here, const StateLoops& loops,
-                           const SecondBytes& seconds, const GrammarRow& place, int first_token,
-                           const PartTexts& texts,
+                           const CharacterLoops& here, const SecondBytes& seconds,
+                           const GrammarRow& place, int first_token, const PartTexts& texts,
                            std::uint32_t* mask, Notes& notes, WalkInterval& same) {
   const int lane = threadIdx.x % kWarp;
   const bool may_be_bounded = here.counts != 0 && here.most >= 0;
@@ -638,7 +624,7 @@ __device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& gra
     const int token = token_of(first_token, n);
     TrialLength run;
     run.begin_trial(place.length);
-    LoopByte kind = take_at_once(here, loops, seconds, texts.own[n], run);
+    LoopByte kind = take_at_once(here, seconds, texts.own[n], run);
     if (token == p.texts.eos_id) {
       kind = may_end(grammar, place) ? LoopByte::kStays : LoopByte::kIllegal;
       run.begin_trial(place.length);
@@ -687,7 +673,7 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& 
   for (int own = 0; own < num_own; ++own) {
     const int first_token = member.first_token(own);
     const PartTexts next = load_part(p.texts, member.first_token(own + 1));
-    walk_loops(p, grammar, here, loops, seconds, place, first_token, texts, mask, notes, same);
+    walk_loops(p, grammar, here, seconds, place, first_token, texts, mask, notes, same);
     texts = next;
     // Those who noted last see all that was noted.
     const bool is_full = *static_cast<volatile int*>(&notes.num_away) > kMaxAway - kPartTokens;
@@ -749,9 +735,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     if (threadIdx.x == 0) signal(p.arrivals->num_copied);
   } else {
     __shared__ int num_missing;
-#ifdef PREFETCH_SUMMARIES
-    prefetch_summaries(p.texts, walker, static_cast<int>(gridDim.x) - p.num_rows);
-#endif
     if (threadIdx.x == 0) num_missing = wait_for_finders(*p.arrivals, p.num_rows);
     __syncthreads();
     // The rows share the walkers.
