@@ -31,8 +31,7 @@ bool take_token(const GrammarTables& grammar, const StateLoops& loops, const Sec
                 const TokenTexts& texts, std::int32_t token, Probe& probe) {
   probe.again();
   const TextSummary summary = texts.summaries[token];
-  const LoopByte kind =
-      take_at_once(grammar.character_loops[loops.state], seconds, summary, probe);
+  const LoopByte kind = take_at_once(grammar.character_loops[loops.state], seconds, summary, probe);
   if (kind != LoopByte::kLeadsAway) return kind == LoopByte::kStays;
   const std::int32_t begin = texts.first[token];
   return take_text(grammar, loops, probe,

@@ -486,8 +486,7 @@ __device__ const SecondBytes& share_second_bytes(const GrammarMasksParams& p,
   if (has_row) firsts[at] = static_cast<std::uint8_t>(byte);
   seconds.row_of[byte] = has_row ? static_cast<std::uint8_t>(SecondBytes::kNumFixed + at)
                                  : SecondBytes::fixed_row(loops.bytes[byte]);
-  const unsigned illegal_here =
-      __ballot_sync(kFullWarp, loops.bytes[byte] == LoopByte::kIllegal);
+  const unsigned illegal_here = __ballot_sync(kFullWarp, loops.bytes[byte] == LoopByte::kIllegal);
   if (lane == 0) {
     seconds.illegal[SecondBytes::kFirstIsIllegal][warp] = ~0u;
     seconds.illegal[SecondBytes::kBehindLoops][warp] = illegal_here;
@@ -508,9 +507,9 @@ __device__ const SecondBytes& share_second_bytes(const GrammarMasksParams& p,
   for (int n = warp; n < num_away; n += kWarps) {
 #pragma unroll
     for (int word = 0; word < SecondBytes::kNumWords; ++word) {
-      const bool is_illegal = SecondBytes::is_illegal(
-          grammar, states[n], firsts[n], static_cast<std::uint8_t>(word * kWarp + lane),
-          classes[word]);
+      const bool is_illegal =
+          SecondBytes::is_illegal(grammar, states[n], firsts[n],
+                                  static_cast<std::uint8_t>(word * kWarp + lane), classes[word]);
       const unsigned illegal = __ballot_sync(kFullWarp, is_illegal);
       if (lane == 0) seconds.illegal[SecondBytes::kNumFixed + n][word] = illegal;
     }

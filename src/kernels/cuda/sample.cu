@@ -271,8 +271,8 @@ struct WordBest {
   std::uint32_t rising;
   int lane;
 
-  static constexpr std::uint32_t kNone = 0;           // no token
-  static constexpr std::uint32_t kUnsure = ~0u;       // some logit is not finite
+  static constexpr std::uint32_t kNone = 0;      // no token
+  static constexpr std::uint32_t kUnsure = ~0u;  // some logit is not finite
   __device__ static std::uint32_t rising_of(float logit) {
     const std::uint32_t bits = __float_as_uint(logit + 0.0f);  // -0 counts as 0
     return bits ^ ((bits >> 31) != 0 ? ~0u : 1u << 31);
@@ -317,8 +317,8 @@ __device__ void pick_of_words(Summary& s, const float* logits, int begin, int en
     const bool is_sure = mask != 0 && best.rising != WordBest::kUnsure && allowed(token, mask);
     if (is_sure) s.best = better(s.best, {best.logit(), token});
     const float bound = warp_max(s.best.logit);
-    const bool is_open = mask != 0 && !is_sure &&
-                         (best.rising == WordBest::kUnsure || best.logit() >= bound);
+    const bool is_open =
+        mask != 0 && !is_sure && (best.rising == WordBest::kUnsure || best.logit() >= bound);
     for (unsigned open = __ballot_sync(kFullWarp, is_open); open != 0;) {
       float values[kInFlight];
       bool is_candidate[kInFlight];
@@ -372,8 +372,8 @@ __device__ Summary summarize(const SampleParams& p, const float* logits, int beg
 __device__ Summary summarize_adjusted(const SampleParams& p, const float* logits, int begin,
                                       int end, const Allowed& allowed, const Adjusted& adjust) {
   Summary s = empty_summary();
-  scan_batches<kPartThreads, kUnroll>(
-      logits, begin, end, [&](int, const auto& values) { add_to(s.all, values); });
+  scan_batches<kPartThreads, kUnroll>(logits, begin, end,
+                                      [&](int, const auto& values) { add_to(s.all, values); });
   if (p.behind_grammar_masks) wait_for_predecessor();
   pick_adjusted(s, logits, begin, end, allowed, adjust);
   return s;
