@@ -53,12 +53,14 @@ def serve_new_picture(binary, compute, model, seconds):
     server = subprocess.Popen([binary, "serve", "--device", "cpu", *COMPUTES[compute], *model_words(model), "--port", "0"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
+        url = None
         for line in server.stderr:
-            if found := re.search(r"http://[0-9.]+:\d+", line):
+            url = url or (re.search(r"http://[0-9.]+:\d+", line) or [None])[0]
+            if " ready model=" in line:
                 break
         else:
             sys.exit("the server did not start")
-        result = run([binary, "bench", "serve", "--url", found[0], "--concurrency", "1", "--max-tokens", "3",
+        result = run([binary, "bench", "serve", "--url", url, "--concurrency", "1", "--max-tokens", "3",
                       "--distinct-images", "400", "--duration", str(seconds), "--warm-up", "1"])
         point = result["points"][0]
         return {"first_token_ms": point["ttft_ms"]["p50"], "p90": point["ttft_ms"]["p90"], "answers": point["answers"]}

@@ -1,5 +1,6 @@
 #include "grammar/grammar.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -343,12 +344,33 @@ TEST(GrammarTest, ConditionsAndDependencies) {
 TEST(GrammarTest, WhatIsNotHeldIsRefusedWithItsPlace) {
   EXPECT_THAT(refusal(R"({"properties": {"tags": {"type": "array", "uniqueItems": true}}})"),
               HasSubstr("#/properties/tags: uniqueItems is not supported"));
-  EXPECT_THAT(refusal(R"x({"pattern": "a(?=b)"})x"), HasSubstr("lookahead"));
+  EXPECT_THAT(refusal(R"x({"pattern": "a(?=b)"})x"), HasSubstr("#: pattern: lookahead is"));
   EXPECT_THAT(refusal(R"x({"pattern": "(a)\\1"})x"), HasSubstr("backreferences"));
   EXPECT_THAT(refusal(R"({"$ref": "http://example.org/other.json"})"), HasSubstr("leads out of"));
   EXPECT_THAT(refusal(R"({"type": "strin"})"), HasSubstr("'strin' is unknown"));
   EXPECT_THAT(refusal(R"({"items": 3})"), HasSubstr("must be an object or a boolean"));
   EXPECT_THAT(refusal("{"), HasSubstr("not valid JSON"));
+}
+
+// Also where it is found out only while states are made.
+TEST(GrammarTest, WhatIsPastABoundIsRefusedWithItsPlace) {
+  const auto refusal_of_item = [](const std::string& item) {
+    return refusal(R"({"properties": {"a": {"items": )" + item + "}}}");
+  };
+  std::string names;
+  for (int i = 0; i < kMaxObjectNames + 1; ++i) {
+    names += fmt::format(R"({}"n{}": {{}})", i == 0 ? "" : ",", i);
+  }
+  EXPECT_THAT(refusal_of_item(R"({"properties": {)" + names + "}}"),
+              HasSubstr("#/properties/a/items: properties: more than 256 names"));
+  EXPECT_THAT(refusal_of_item(R"({"multipleOf": 2001})"),
+              HasSubstr("#/properties/a/items: multipleOf must be"));
+  EXPECT_THAT(refusal_of_item(R"({"minimum": 1e300})"),
+              HasSubstr("#/properties/a/items: bounds of numbers: "));
+  EXPECT_THAT(refusal_of_item(R"({"minProperties": 5})"),
+              HasSubstr("#/properties/a/items: minProperties: "));
+  EXPECT_THAT(refusal_of_item(R"({"pattern": "^(a|b)*a(a|b){20}$"})"),
+              HasSubstr("#/properties/a/items: pattern or format: the automaton of a string"));
 }
 
 TEST(GrammarTest, WhatWouldExplodeIsRefused) {
@@ -742,7 +764,8 @@ TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
   const Grammar grammars[] = {
       schema(R"({"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 9}})"),
       schema(
-          R"({"type": "object", "properties": {"ab": {"type": "string"}, "中b": {"pattern": "^a*é[a-z中]*$"}}})")};
+          R"({"type": "object", "properties": {"ab": {"type": "string"}, "中b": {"pattern": "^a*é[a-z中]*$"}}})"),
+      schema(R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})")};
   const std::string_view pieces[] = {"a", "b",  "Z", "7",  " ",    "é",        "中",
                                      "😂", "\"", ",", ":",  "\\n",  "\n",       "[",
                                      "]", "{",  "}", "ab", "\xe4", "\xb8\xad", "\": \""};
@@ -756,8 +779,9 @@ TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
   };
   std::mt19937 random(3);
   constexpr std::string_view kAnswers[] = {"[\"ab中😂 7\",  \"\\u00e9éa\"]",
-                                           "{\"ab\": \"x中é\", \"中b\" : \"aé中z\", \"o\": 1}"};
-  int num_at_once = 0, num_by_bytes = 0, num_illegal_at_once = 0;
+                                           "{\"ab\": \"x中é\", \"中b\" : \"aé中z\", \"o\": 1}",
+                                           "[77, 7 ,77 ]"};
+  int num_at_once = 0, num_by_bytes = 0, num_illegal_at_once = 0, num_illegal_seconds = 0;
   for (int trial = 0; trial < 40'000; ++trial) {
     for (std::size_t g = 0; g < std::size(grammars); ++g) {
       const Grammar& grammar = grammars[g];
@@ -776,12 +800,21 @@ TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
       GrammarRow taken = row;
       const StateLoops loops = find_loops(tables, row.state);
       const Text text{bytes, static_cast<int>(bytes.size()), summary_of(bytes)};
+      WalkInterval counts[kMaxGrammarDepth + 1];
+      GrammarProbe<4> probe;
+      probe.begin(row, counts);
+      const int max_away = trial % 2 == 0 ? 0 : SecondBytes::kMaxAway;
+      const SecondBytes seconds = find_second_bytes(tables, loops, probe, max_away);
       const LoopByte kind =
-          take_at_once(grammar.character_loops[row.state], loops, text.summary, taken);
+          take_at_once(grammar.character_loops[row.state], seconds, text.summary, taken);
       num_at_once += kind == LoopByte::kStays ? 1 : 0;
       num_illegal_at_once += kind == LoopByte::kIllegal ? 1 : 0;
       bool is_taken = kind == LoopByte::kStays;
       if (kind == LoopByte::kLeadsAway) is_taken = take_text(tables, loops, taken, text);
+      if (kind == LoopByte::kIllegal) {
+        const int row_of_first = seconds.row_of[text.summary.first_byte()];
+        num_illegal_seconds += row_of_first >= SecondBytes::kNumFixed ? 1 : 0;
+      }
       ASSERT_EQ(is_taken, legal) << bytes;
       if (!legal) continue;
       num_by_bytes += kind == LoopByte::kLeadsAway ? 1 : 0;
@@ -793,6 +826,7 @@ TEST(GrammarTest, TextsAreTakenAsTheirBytesAre) {
   EXPECT_GT(num_at_once, 500);
   EXPECT_GT(num_by_bytes, 500);
   EXPECT_GT(num_illegal_at_once, 500);
+  EXPECT_GT(num_illegal_seconds, 500);
 }
 
 // A list that a trial opens begins anew: what it holds says nothing of the one that was closed in its place.

@@ -21,8 +21,27 @@ std::uint16_t result_number(JsonMachine& machine, RoleSet roles, bool results_ar
   return number;
 }
 
+// nullptr: anything.
+SchemaRef first_schema(const std::vector<Role>& roles) {
+  for (const Role& role : roles) {
+    if (!role.empty()) return role.front();
+  }
+  return nullptr;
+}
+
 bool same_length_bounds(const SchemaSpec& a, const SchemaSpec& b) {
   return a.min_length == b.min_length && a.max_length == b.max_length;
+}
+
+// The error of a bound that this keyword's value is past.
+Status with_keyword(const Status& error, std::string_view keyword) {
+  if (error.code() != StatusCode::kResourceExhausted) return error;
+  return Status(error.code(), std::string(keyword) + ": " + error.message());
+}
+
+std::string_view string_keyword(const SchemaSpec& spec) {
+  return spec.patterns.empty() && spec.not_patterns.empty() ? "minLength, maxLength"
+                                                            : "pattern or format";
 }
 
 bool is_any_string(const SchemaSpec& spec) {
@@ -58,21 +77,27 @@ StatusOr<const JsonMachine*> JsonMachines::machine(const std::vector<Role>& role
       has_containers |= (spec.types & (kObjectType | kArrayType)) != 0;
     }
   }
+  const SchemaRef at = first_schema(roles);
   if (alternatives.size() > kMaxSchemaAlternatives) {
-    return make_error(StatusCode::kResourceExhausted, "a value has more than {} alternatives",
-                      kMaxSchemaAlternatives);
+    return expander_.with_place(
+        make_error(StatusCode::kResourceExhausted, "a value has more than {} alternatives",
+                   kMaxSchemaAlternatives),
+        at);
   }
   if (has_containers && roles.size() > kMaxContainerRoles) {
-    return invalid_argument("anyOf: more than {} objects or lists may begin alike",
-                            kMaxContainerRoles);
+    return expander_.with_place(
+        invalid_argument("anyOf: more than {} objects or lists may begin alike",
+                         kMaxContainerRoles),
+        at);
   }
   JsonMachine& machine = machines_[roles];
   machine.start = builder_.add_state();
   if (has_containers) {
     for (RoleSet set = 1; set < RoleSet{1} << roles.size(); ++set) machine.results.push_back(set);
-    unfilled_.push_back({&machine, alternatives});
+    unfilled_.push_back({&machine, at, alternatives});
   }
-  GAPLESS_RETURN_IF_ERROR(fill_scalars(machine, alternatives, has_containers));
+  const Status filled = fill_scalars(machine, alternatives, has_containers);
+  if (!filled.ok()) return expander_.with_place(filled, at);
   return &machine;
 }
 
@@ -80,19 +105,25 @@ Status JsonMachines::fill_all() {
   while (!unfilled_.empty()) {
     const Unfilled next = std::move(unfilled_.front());
     unfilled_.pop_front();
-    ContainerJob objects{.start = next.machine->start, .specs = {}, .roles = {}}, arrays = objects;
-    for (const Alternative& alternative : next.alternatives) {
-      for (const auto& [type, job] :
-           {std::pair(kObjectType, &objects), std::pair(kArrayType, &arrays)}) {
-        if ((alternative.spec->types & type) == 0) continue;
-        job->specs.push_back(alternative.spec);
-        job->roles.push_back(alternative.role);
-      }
-    }
-    if (!objects.specs.empty()) GAPLESS_RETURN_IF_ERROR(fill_objects(*this, objects));
-    if (!arrays.specs.empty()) GAPLESS_RETURN_IF_ERROR(fill_arrays(*this, arrays));
+    const Status filled = fill_containers(next);
+    if (!filled.ok()) return expander_.with_place(filled, next.at);
     GAPLESS_RETURN_IF_ERROR(builder_.check_size());
   }
+  return ok_status();
+}
+
+Status JsonMachines::fill_containers(const Unfilled& next) {
+  ContainerJob objects{.start = next.machine->start, .specs = {}, .roles = {}}, arrays = objects;
+  for (const Alternative& alternative : next.alternatives) {
+    for (const auto& [type, job] :
+         {std::pair(kObjectType, &objects), std::pair(kArrayType, &arrays)}) {
+      if ((alternative.spec->types & type) == 0) continue;
+      job->specs.push_back(alternative.spec);
+      job->roles.push_back(alternative.role);
+    }
+  }
+  if (!objects.specs.empty()) GAPLESS_RETURN_IF_ERROR(fill_objects(*this, objects));
+  if (!arrays.specs.empty()) GAPLESS_RETURN_IF_ERROR(fill_arrays(*this, arrays));
   return ok_status();
 }
 
@@ -148,8 +179,9 @@ Status JsonMachines::fill_strings(JsonMachine& machine,
   std::vector<ByteDfa> parts;
   bool all_any = true;
   for (const Alternative& a : strings) {
-    GAPLESS_ASSIGN_OR_RETURN(ByteDfa part, string_values(*a.spec, /*bounded=*/!counts));
-    parts.push_back(std::move(part));
+    StatusOr<ByteDfa> part = string_values(*a.spec, /*bounded=*/!counts);
+    if (!part.ok()) return with_keyword(part.status(), string_keyword(*a.spec));
+    parts.push_back(std::move(*part));
     all_any &= is_any_string(*a.spec) && counts;
   }
   const bool is_listed = first.strings.has_value();  // its lengths were looked at
@@ -193,9 +225,10 @@ Status JsonMachines::fill_numbers(JsonMachine& machine,
   std::vector<ByteDfa> parts;
   for (const Alternative& a : alternatives) {
     if ((a.spec->types & kNumberType) == 0) continue;
-    GAPLESS_ASSIGN_OR_RETURN(ByteDfa part, number_texts(*a.spec));
+    StatusOr<ByteDfa> part = number_texts(*a.spec);
+    if (!part.ok()) return with_keyword(part.status(), "bounds of numbers");
     numbers.push_back(a);
-    parts.push_back(std::move(part));
+    parts.push_back(std::move(*part));
   }
   if (numbers.empty()) return ok_status();
   GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(parts));

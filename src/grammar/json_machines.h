@@ -48,9 +48,11 @@ class JsonMachines {
   };
   struct Unfilled {
     const JsonMachine* machine;
+    SchemaRef at;  // of its first role, for errors
     std::vector<Alternative> alternatives;
   };
 
+  Status fill_containers(const Unfilled& next);
   Status fill_scalars(JsonMachine& machine, const std::vector<Alternative>& alternatives,
                       bool results_are_fixed);
   Status fill_literals(JsonMachine& machine, const std::vector<Alternative>& alternatives,

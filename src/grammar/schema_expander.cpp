@@ -153,6 +153,19 @@ Status SchemaExpander::refuse(SchemaRef schema, std::string_view keyword,
   return invalid_argument("{}: {} {}", place_of(schema), keyword, why);
 }
 
+Status SchemaExpander::refuse_pattern(SchemaRef schema, std::string_view keyword,
+                                      const Status& error) const {
+  std::string_view why = error.message();
+  constexpr std::string_view kSameWord = "pattern: ";  // as a regular expression's errors begin
+  if (why.starts_with(kSameWord)) why.remove_prefix(kSameWord.size());
+  return invalid_argument("{}: {}: {}", place_of(schema), keyword, why);
+}
+
+Status SchemaExpander::with_place(const Status& error, SchemaRef schema) const {
+  if (error.message().starts_with('#')) return error;
+  return Status(error.code(), place_of(schema) + ": " + error.message());
+}
+
 SchemaRef SchemaExpander::made(json::value schema) {
   made_.push_back(std::move(schema));
   return &made_.back();
@@ -532,7 +545,7 @@ Status SchemaExpander::read_string(SchemaRef schema, std::string_view keyword,
   } else if (keyword == "pattern") {
     if (!value.is_string()) return refuse(schema, keyword, "must be a string");
     const auto regex = parse_search_regex(value.get_string());
-    if (!regex.ok()) return refuse(schema, keyword, regex.status().message());
+    if (!regex.ok()) return refuse_pattern(schema, keyword, regex.status());
     spec.patterns.push_back(*regex);
   } else if (keyword == "format") {
     if (!value.is_string()) return ok_status();
@@ -577,7 +590,7 @@ Status SchemaExpander::read_object(SchemaRef schema, const json::object& object,
     if (!patterns->is_object()) return refuse(schema, "patternProperties", "must be an object");
     for (const auto& member : patterns->get_object()) {
       const auto regex = parse_search_regex(member.key());
-      if (!regex.ok()) return refuse(schema, "patternProperties", regex.status().message());
+      if (!regex.ok()) return refuse_pattern(schema, "patternProperties", regex.status());
       clause.patterns.emplace_back(*regex, &member.value());
     }
     says_something = true;
@@ -721,7 +734,7 @@ StatusOr<Specs> SchemaExpander::negate_keyword(SchemaRef schema, std::string_vie
   }
   if (keyword == "pattern" && value.is_string()) {
     const auto regex = parse_search_regex(value.get_string());
-    if (!regex.ok()) return refuse(schema, keyword, regex.status().message());
+    if (!regex.ok()) return refuse_pattern(schema, keyword, regex.status());
     SchemaSpec spec = only(kStringType);
     spec.not_patterns.push_back(*regex);
     return Specs{spec};

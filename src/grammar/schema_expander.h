@@ -29,6 +29,8 @@ class SchemaExpander {
   StatusOr<std::vector<SchemaSpec>> expand_all(const std::vector<SchemaRef>& schemas);
 
   SchemaRef root() const { return &root_; }
+  // An error that came up at this schema, with its place, unless the message begins with one.
+  Status with_place(const Status& error, SchemaRef schema) const;
 
  private:
   using Specs = std::vector<SchemaSpec>;
@@ -66,6 +68,7 @@ class SchemaExpander {
   SchemaRef made(boost::json::value schema);  // a schema of our own
   void note_ids(SchemaRef schema) const;
   Status refuse(SchemaRef schema, std::string_view keyword, std::string_view why) const;
+  Status refuse_pattern(SchemaRef schema, std::string_view keyword, const Status& error) const;
   std::string place_of(SchemaRef schema) const;
 
   const boost::json::value& root_;

@@ -165,7 +165,7 @@ void sum_block(const std::uint8_t* in, int in_width, int num_rows, const Lanczos
 
 }  // namespace
 
-std::span<const LanczosSums* const> all_lanczos_sums() {
+std::span<const LanczosSums* const> lanczos_sums_without_vnni() {
   static const std::vector<const LanczosSums*> all = [] {
     static constexpr LanczosSums kPortable{sum_row<sum_all_lanes>, sum_block<sum_all_lanes>};
     std::vector<const LanczosSums*> list{&kPortable};
@@ -173,6 +173,15 @@ std::span<const LanczosSums* const> all_lanczos_sums() {
     static constexpr LanczosSums kAvx2{sum_row<sum_all_lanes_avx2>, sum_block<sum_all_lanes_avx2>};
     if (__builtin_cpu_supports("avx2")) list.insert(list.begin(), &kAvx2);
 #endif
+    return list;
+  }();
+  return all;
+}
+
+std::span<const LanczosSums* const> all_lanczos_sums() {
+  static const std::vector<const LanczosSums*> all = [] {
+    const auto others = lanczos_sums_without_vnni();
+    std::vector<const LanczosSums*> list(others.begin(), others.end());
     if (const LanczosSums* const vnni = vnni_lanczos_sums()) list.insert(list.begin(), vnni);
     return list;
   }();

@@ -84,7 +84,7 @@ GAPLESS_VNNI_INLINE void sum_64_bytes(const std::uint8_t* in, std::size_t row_by
 
 // For what the functions here do not take.
 const LanczosSums& second_best() {
-  return *all_lanczos_sums()[1];
+  return *lanczos_sums_without_vnni().front();
 }
 
 GAPLESS_VNNI void sum_row(const std::uint8_t* in, std::size_t row_bytes, const LanczosTaps& taps,

@@ -23,6 +23,7 @@ struct Batch {
   std::vector<std::uint8_t> token_classes;  // of states that have classes
   std::vector<std::uint32_t> host_masks, grammar_masks;
   int mask_words = 0;
+  bool behind_grammar_masks = false;
   // Token memory, [seats, memory_stride()]; empty: none. The entries of seats without
   // kRowAdjustsLogits are rubbish that would win.
   std::vector<std::uint16_t> uses;
@@ -87,6 +88,7 @@ class SamplingTest : public KernelsTest {
                                     .host_masks = masks.as<std::uint32_t>(),
                                     .host_mask_stride = b.mask_words,
                                     .grammar_masks = grammar_masks.as<std::uint32_t>(),
+                                    .behind_grammar_masks = b.behind_grammar_masks,
                                     .token_memory = {.uses = uses.as<std::uint16_t>(),
                                                      .biases = biases.as<float>(),
                                                      .stride = b.memory_stride()},
@@ -677,6 +679,51 @@ TEST_F(SamplingTest, HostMaskBindsOnlyTheRowsThatAskForIt) {
   }
   EXPECT_GT(free_tokens.size(), 4u);
   expect_reference(b);
+}
+
+// Behind grammar_masks most logits are read before the mask is there, and few again. Rows under masks of few to all tokens, logits
+// with many equals and some that are not finite: tokens and probabilities are those of the same rows under the same masks of the host,
+// and rows beside them without a mask do not notice.
+TEST_F(SamplingTest, RowsBehindGrammarMasksAreSampledLikeOthers) {
+  constexpr double kShares[] = {0, 1e-5, 1e-3, 0.03, 0.5, 0.97, 0.9999, 1};
+  constexpr int kRowsOfEach = 4;
+  const int num_rows = kRowsOfEach * static_cast<int>(std::size(kShares));
+  for (const int vocab : {1'000, 51'200, 151'941}) {
+    Batch b = make_batch(num_rows, vocab);
+    for (int i = 0; i < num_rows; ++i) {
+      RowState& row = state_of(b, i);
+      float* const logits = b.row(i);
+      const auto any_token = [&] { return random_() % static_cast<unsigned>(vocab); };
+      if (i % kRowsOfEach == 1) {
+        for (int token = 0; token < vocab; ++token) logits[token] = std::round(logits[token]);
+      }
+      if (i % kRowsOfEach == 2) {
+        for (const float value : {kNan, kInf, -kInf, -0.0f, 3e38f}) logits[any_token()] = value;
+      }
+      if (i % kRowsOfEach == 3) row.sampling.temperature = 1;
+      if (i % kRowsOfEach != 3) row.sampling.temperature = 0;
+      const double share = kShares[i / kRowsOfEach];
+      for (int token = 0; token < vocab; ++token) {
+        if (static_cast<double>(random_() % 1'000'000) >= 1e6 * share) continue;
+        b.host_masks[static_cast<std::size_t>(i * b.mask_words + token / 32)] |= 1u << token % 32;
+      }
+      row.num_denied_ids = 1;
+      row.denied_ids[0] = static_cast<std::int32_t>(any_token());
+      row.flags = kRowHostMask;
+    }
+    expect_reference(b);
+    const Result under_host_masks = run_device(b);
+    b.grammar_masks = b.host_masks;
+    b.behind_grammar_masks = true;
+    for (int i = 0; i < num_rows; ++i) {
+      if (i % 8 == 7) continue;  // stays under the host's
+      state_of(b, i).flags = 0;
+      state_of(b, i).grammar = 0;
+    }
+    const Result behind = run_device(b);
+    EXPECT_EQ(behind.tokens, under_host_masks.tokens);
+    EXPECT_EQ(behind.logprobs, under_host_masks.logprobs);
+  }
 }
 
 TEST_F(SamplingTest, DeniedIdsHoldUnderAHostMask) {

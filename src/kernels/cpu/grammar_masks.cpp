@@ -15,6 +15,8 @@ namespace {
 using Probe = GrammarProbe<kMaxGrammarDepth + 1>;
 
 constexpr int kWordsPerTask = 64;  // of a mask
+// To look behind first bytes that lead away takes longer than it saves with fewer tokens.
+constexpr int kManyTokens = 8192;
 
 // For take_text.
 struct TokenText {
@@ -25,11 +27,11 @@ struct TokenText {
   std::uint8_t byte(int i) const { return bytes[i]; }
 };
 
-bool take_token(const GrammarTables& grammar, const StateLoops& loops, const TokenTexts& texts,
-                std::int32_t token, Probe& probe) {
+bool take_token(const GrammarTables& grammar, const StateLoops& loops, const SecondBytes& seconds,
+                const TokenTexts& texts, std::int32_t token, Probe& probe) {
   probe.again();
   const TextSummary summary = texts.summaries[token];
-  const LoopByte kind = take_at_once(grammar.character_loops[loops.state], loops, summary, probe);
+  const LoopByte kind = take_at_once(grammar.character_loops[loops.state], seconds, summary, probe);
   if (kind != LoopByte::kLeadsAway) return kind == LoopByte::kStays;
   const std::int32_t begin = texts.first[token];
   return take_text(grammar, loops, probe,
@@ -44,14 +46,15 @@ struct Extent {
 };
 
 // The tokens of some words of a mask.
-Extent walk_words(const GrammarTables& grammar, const StateLoops& loops, const GrammarRow& row,
-                  const TokenTexts& texts, int first_word, std::span<std::uint32_t> words) {
+Extent walk_words(const GrammarTables& grammar, const StateLoops& loops, const SecondBytes& seconds,
+                  const GrammarRow& row, const TokenTexts& texts, int first_word,
+                  std::span<std::uint32_t> words) {
   Extent extent;
   Probe probe;
   probe.begin(row, extent.counts);
   const auto is_legal = [&](std::int32_t token) {
     if (token == texts.eos_id) return may_end(grammar, row);
-    if (!take_token(grammar, loops, texts, token, probe)) return false;
+    if (!take_token(grammar, loops, seconds, texts, token, probe)) return false;
     if (probe.lengths.is_bounded()) {
       extent.bounded.push_back({token, probe.lengths});
       extent.lengths.narrow_to_side(probe.lengths, row.length);
@@ -71,15 +74,19 @@ Extent walk_words(const GrammarTables& grammar, const StateLoops& loops, const G
 Extent walk_vocabulary(const GrammarTables& grammar, const GrammarRow& row, const TokenTexts& texts,
                        std::span<std::uint32_t> mask) {
   const StateLoops loops = find_loops(grammar, row.state);
+  Extent all;
+  Probe probe;
+  probe.begin(row, all.counts);
+  const SecondBytes seconds = find_second_bytes(
+      grammar, loops, probe, texts.vocab >= kManyTokens ? SecondBytes::kMaxAway : 0);
   const std::size_t num_tasks = (mask.size() + kWordsPerTask - 1) / kWordsPerTask;
   std::vector<Extent> extents(num_tasks);
   ThreadPool::shared().parallel_for(static_cast<std::int64_t>(num_tasks), [&](std::int64_t task) {
     const auto first = static_cast<std::size_t>(task) * kWordsPerTask;
     extents[static_cast<std::size_t>(task)] =
-        walk_words(grammar, loops, row, texts, static_cast<int>(first),
+        walk_words(grammar, loops, seconds, row, texts, static_cast<int>(first),
                    mask.subspan(first, std::min<std::size_t>(kWordsPerTask, mask.size() - first)));
   });
-  Extent all;
   for (const Extent& one : extents) {
     all.lengths.narrow(one.lengths);
     for (int depth = 0; depth <= row.depth; ++depth) all.counts[depth].narrow(one.counts[depth]);

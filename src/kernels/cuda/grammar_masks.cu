@@ -459,6 +459,65 @@ __device__ int take_place(int& counter, bool wants) {
   return __shfl_sync(kFullWarp, first, 0) + __popc(wanting & ((1u << lane) - 1));
 }
 
+// What second bytes are illegal at a row's place, in shared memory. A thread each finds out where a first byte leads, and a warp each
+// what is illegal behind it.
+__device__ const SecondBytes& share_second_bytes(const GrammarMasksParams& p,
+                                                 const GrammarTables& grammar,
+                                                 const StateLoops& loops, const GrammarRow& place,
+                                                 std::int64_t k) {
+  __shared__ SecondBytes seconds;
+  __shared__ std::uint16_t states[SecondBytes::kMaxAway];
+  __shared__ std::uint8_t firsts[SecondBytes::kMaxAway];
+  __shared__ int num_found;
+  const int byte = static_cast<int>(threadIdx.x);
+  const int warp = byte / kWarp, lane = byte % kWarp;
+  static_assert(kWarps == SecondBytes::kNumWords);
+  // Of the bytes that a lane looks at as second ones.
+  std::uint8_t classes[SecondBytes::kNumWords];
+#pragma unroll
+  for (int word = 0; word < SecondBytes::kNumWords; ++word) {
+    classes[word] = grammar.class_of[word * kWarp + lane];
+  }
+  if (byte == 0) num_found = 0;
+  __syncthreads();
+  const bool leads_away = SecondBytes::may_have_row(loops, byte);
+  const int at = take_place(num_found, leads_away);
+  const bool has_row = leads_away && at < SecondBytes::kMaxAway;
+  if (has_row) firsts[at] = static_cast<std::uint8_t>(byte);
+  seconds.row_of[byte] = has_row ? static_cast<std::uint8_t>(SecondBytes::kNumFixed + at)
+                                 : SecondBytes::fixed_row(loops.bytes[byte]);
+  const unsigned illegal_here = __ballot_sync(kFullWarp, loops.bytes[byte] == LoopByte::kIllegal);
+  if (lane == 0) {
+    seconds.illegal[SecondBytes::kFirstIsIllegal][warp] = ~0u;
+    seconds.illegal[SecondBytes::kBehindLoops][warp] = illegal_here;
+    seconds.illegal[SecondBytes::kUnknown][warp] = 0;
+  }
+  __syncthreads();
+  const int num_away = min(num_found, SecondBytes::kMaxAway);
+  // The first lanes of all warps: lanes that go different ways wait for each other.
+  const int own = lane * kWarps + warp;
+  if (own < num_away) {
+    __align__(16) unsigned char raw_probe[sizeof(OwnProbe)];
+    OwnProbe& probe = reinterpret_cast<OwnProbe&>(raw_probe);
+    probe.begin(place, p.searches[k].counts);
+    states[own] = state_loops::state_behind(grammar, probe, firsts[own]);
+  }
+  __syncthreads();
+  GAPLESS_KEEP_LOOP
+  for (int n = warp; n < num_away; n += kWarps) {
+#pragma unroll
+    for (int word = 0; word < SecondBytes::kNumWords; ++word) {
+      const bool is_illegal =
+          SecondBytes::is_illegal(grammar, states[n], firsts[n],
+                                  static_cast<std::uint8_t>(word * kWarp + lane), classes[word]);
+      const unsigned illegal = __ballot_sync(kFullWarp, is_illegal);
+      if (lane == 0) seconds.illegal[SecondBytes::kNumFixed + n][word] = illegal;
+    }
+  }
+  __syncthreads();
+  return seconds;
+}
+
 // What a block notes of its parts of the vocabulary.
 struct Notes {
   int num_away;
@@ -552,7 +611,7 @@ __device__ PartTexts load_part(const TokenTexts& texts, int first_token) {
 // The tokens of a part that begin illegally or stay in the row's state; the others are noted. Where nothing limits how many
 // characters may stay there, as in most strings, no token has a bound.
 __device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& grammar,
-                           const CharacterLoops& here, const StateLoops& loops,
+                           const CharacterLoops& here, const SecondBytes& seconds,
                            const GrammarRow& place, int first_token, const PartTexts& texts,
                            std::uint32_t* mask, Notes& notes, WalkInterval& same) {
   const int lane = threadIdx.x % kWarp;
@@ -564,7 +623,7 @@ __device__ void walk_loops(const GrammarMasksParams& p, const GrammarTables& gra
     const int token = token_of(first_token, n);
     TrialLength run;
     run.begin_trial(place.length);
-    LoopByte kind = take_at_once(here, loops, texts.own[n], run);
+    LoopByte kind = take_at_once(here, seconds, texts.own[n], run);
     if (token == p.texts.eos_id) {
       kind = may_end(grammar, place) ? LoopByte::kStays : LoopByte::kIllegal;
       run.begin_trial(place.length);
@@ -607,12 +666,13 @@ __device__ void walk(const GrammarMasksParams& p, std::int64_t k, const Member& 
   PartTexts texts = load_part(p.texts, member.first_token(0));
   const CharacterLoops here = grammar.character_loops[place.state];
   const StateLoops& loops = share_loops(grammar, place.state);
+  const SecondBytes& seconds = share_second_bytes(p, grammar, loops, place, k);
   WalkInterval same;  // lengths with the same tokens
   const int num_own = member.num_own();
   for (int own = 0; own < num_own; ++own) {
     const int first_token = member.first_token(own);
     const PartTexts next = load_part(p.texts, member.first_token(own + 1));
-    walk_loops(p, grammar, here, loops, place, first_token, texts, mask, notes, same);
+    walk_loops(p, grammar, here, seconds, place, first_token, texts, mask, notes, same);
     texts = next;
     // Those who noted last see all that was noted.
     const bool is_full = *static_cast<volatile int*>(&notes.num_away) > kMaxAway - kPartTokens;
