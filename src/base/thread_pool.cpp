@@ -48,12 +48,12 @@ ThreadPool::ThreadPool(int num_threads) {
 }
 
 ThreadPool::~ThreadPool() {
+  stopping_.store(true);
+  num_loops_.fetch_add(1);
   {
     MutexLock lock(mutex_);
-    stopping_ = true;
-    num_loops_.fetch_add(1, std::memory_order_release);
+    loop_started_.notify_all();
   }
-  loop_started_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -71,49 +71,61 @@ void ThreadPool::run(const Loop& loop) {
     for (std::int64_t i = 0; i < loop.num_tasks; ++i) loop.call(loop.task, i);
     return;
   }
-  {
+  loop_ = loop;
+  next_task_.store(0, std::memory_order_relaxed);
+  const std::uint64_t last = gate_.load(std::memory_order_relaxed);
+  gate_.store(last + kOneLoop + kOpen, std::memory_order_release);
+  num_loops_.fetch_add(1);
+  if (num_sleeping_.load() > 0) {
     MutexLock lock(mutex_);
-    loop_ = loop;
-    loop_open_ = true;
-    next_task_.store(0, std::memory_order_relaxed);
-    num_loops_.fetch_add(1, std::memory_order_release);
+    loop_started_.notify_all();
   }
-  loop_started_.notify_all();
   run_tasks(loop);
   // Every task is taken. Workers that have not joined yet need not; those that have may still work.
-  {
-    MutexLock lock(mutex_);
-    loop_open_ = false;
-  }
-  const auto all_left = [this] { return num_joined_.load(std::memory_order_acquire) == 0; };
+  gate_.fetch_and(~kOpen);
+  wait_until_all_left();
+}
+
+void ThreadPool::wait_until_all_left() {
+  const auto all_left = [this] { return (gate_.load() & kJoined) == 0; };
   if (look_for(all_left)) return;
   MutexLock lock(mutex_);
+  caller_sleeps_.store(true);
   while (!all_left()) workers_left_.wait(lock);
+  caller_sleeps_.store(false);
+}
+
+bool ThreadPool::join() {
+  std::uint64_t gate = gate_.load();
+  while ((gate & kOpen) != 0) {
+    if (gate_.compare_exchange_weak(gate, gate + 1)) return true;
+  }
+  return false;
+}
+
+void ThreadPool::leave() {
+  if ((gate_.fetch_sub(1) & kJoined) != 1 || !caller_sleeps_.load()) return;
+  MutexLock lock(mutex_);
+  workers_left_.notify_one();
 }
 
 void ThreadPool::wait_for_loop(std::uint64_t seen) {
-  const auto is_newer = [&] { return num_loops_.load(std::memory_order_acquire) != seen; };
+  const auto is_newer = [&] { return num_loops_.load() != seen; };
   if (look_for(is_newer)) return;
   MutexLock lock(mutex_);
+  num_sleeping_.fetch_add(1);
   while (!is_newer()) loop_started_.wait(lock);
+  num_sleeping_.fetch_sub(1);
 }
 
 void ThreadPool::run_worker() {
-  std::uint64_t seen = 0;
-  for (;;) {
+  for (std::uint64_t seen = 0; !stopping_.load();) {
     wait_for_loop(seen);
-    Loop loop;
-    {
-      MutexLock lock(mutex_);
-      if (stopping_) return;
-      seen = num_loops_.load(std::memory_order_relaxed);
-      if (!loop_open_) continue;
-      loop = loop_;
-      num_joined_.fetch_add(1, std::memory_order_relaxed);
-    }
-    run_tasks(loop);
-    MutexLock lock(mutex_);
-    if (num_joined_.fetch_sub(1, std::memory_order_release) == 1) workers_left_.notify_one();
+    // Before it joins: a loop that begins after that is looked for again.
+    seen = num_loops_.load();
+    if (!join()) continue;
+    run_tasks(loop_);
+    leave();
   }
 }
 

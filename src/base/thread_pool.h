@@ -50,17 +50,30 @@ class ThreadPool {
   void run_worker();
   // Until a loop newer than `seen` is there, or the pool stops.
   void wait_for_loop(std::uint64_t seen);
+  bool join();
+  void leave();
+  void wait_until_all_left();
 
   std::mutex caller_mutex_;  // held by the thread whose loop runs
 
+  // Workers join and leave a loop without a lock: a decode step has hundreds of loops of some ten microseconds, and a
+  // worker that sleeps for a lock comes too late for one.
+  //   gate_: the loop's number, whether workers may still join, and how many have joined. Whoever changes loop_ has seen it closed
+  //   and empty; whoever reads loop_ has joined.
+  static constexpr std::uint64_t kOpen = 1 << 15, kJoined = kOpen - 1, kOneLoop = 1 << 16;
+  static_assert(kMaxThreads < static_cast<int>(kJoined));
+  Loop loop_;
+  alignas(64) std::atomic<std::uint64_t> gate_{0};
+  alignas(64) std::atomic<std::uint64_t> num_loops_{0};  // what a worker without a loop looks at
+  alignas(64) std::atomic<std::int64_t> next_task_{0};
+  std::atomic<bool> stopping_{false};
+
+  // Of those who sleep. Who is about to sleep says so first and looks once more then; who has something to tell tells it first and
+  // looks for sleepers then.
   Mutex mutex_;
   ConditionVariable loop_started_, workers_left_;
-  Loop loop_ GAPLESS_GUARDED_BY(mutex_);
-  bool loop_open_ GAPLESS_GUARDED_BY(mutex_) = false;  // workers may still join
-  bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;
-  std::atomic<int> num_joined_{0};           // written under mutex_
-  std::atomic<std::uint64_t> num_loops_{0};  // written under mutex_
-  std::atomic<std::int64_t> next_task_{0};
+  std::atomic<int> num_sleeping_{0};
+  std::atomic<bool> caller_sleeps_{false};
 
   std::vector<std::thread> workers_;  // last: they use everything above
 };
