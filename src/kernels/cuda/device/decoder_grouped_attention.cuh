@@ -329,7 +329,7 @@ struct UnitSums {
       for (int k = 0; k < 2; ++k) {
         two[k] = sums[i][k] + __shfl_xor_sync(kFullWarp, sums[i][2 + k], 2);
       }
-      outputs[i] =
+      outputs[first + i] =
           (is_odd ? two[1] : two[0]) + __shfl_xor_sync(kFullWarp, is_odd ? two[0] : two[1], 17);
     }
   }
