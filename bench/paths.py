@@ -61,10 +61,10 @@ def main():
         header = header or {key: decode[key] for key in ("date", "commit", "device", "model", "ceiling")}
         got = figures(decode, forward)
         problems += missed(path, got)
-        rows[path] = {**got, "decode": decode["points"], "encodes": forward["encodes"], "prefills": forward["prefills"]}
+        rows[path] = {"commands": [decode["command"], forward["command"]], **got, "decode": decode["points"], "encodes": forward["encodes"], "prefills": forward["prefills"]}
         percents = ", ".join(f"{n} rows {p} %" for n, p in got["decode_percent"].items())
         print(f"{path:>5} | {percents} | 13 crops {got['encode_13_ms']} ms | 1 x 770 {got['prefill_770_ms']} ms")
-    result = {"command": "scripts/gpu_suite cuda paths", **(header or {}), "benchmark": "paths",
+    result = {"command": " ".join(["bench/paths.py", *sys.argv[1:]]), **(header or {}), "benchmark": "paths",
               "spread": "p10 and p90 of the steps and runs", "missed": problems, "paths": rows}
     options.json.write_text(json.dumps(result, indent=2) + "\n")
     for problem in problems:

@@ -15,11 +15,14 @@ FAST = "path_90a"
 # is what a product does not need.
 # Of sequential blocks and few rows the fast twin takes more registers, because a thread normalises twice as much.
 # Without a copy engine a thread has 128 registers from 9 to 32 rows, because two more warps copy.
+# The last are of 10.0, 10.3 and 12.0, whose code nobody could run: a few words that the compiler keeps in memory there.
 # (path, kernel, bytes)
 ALLOWED = [(r"", r"decoder_kernel<.*, 64, ", 336), (r"", r"decoder_kernel<.*1, (8|32), ", 40), (r"", r"decoder_kernel<.*Sequential.*, 8, ", 56),
-           (r"path_8", r"decoder_kernel<.*, 8, ", 144), (r"path_8", r"decoder_kernel<.*, (16|32), ", 200),
+           (r"path_8", r"decoder_kernel<.*, 8, ", 152), (r"path_8", r"decoder_kernel<.*, (16|32), ", 200),
            (r"path_8", r"decoder_kernel<.*, 64, ", 384), (r"path_8", r"\b(prefill_attention|rope_and_cache|row_linear)_kernel", 16),
-           (r"path_8", r"\bembed_kernel", 40)]
+           (r"path_8", r"\bembed_kernel", 40),
+           (r"path_90", r"\bsummarize_kernel", 128), (r"path_90", r"\bdecode_attention_kernel<128, __nv_bfloat16>", 200),
+           (r"path_90", r"\b(rope_and_cache|row_linear)_kernel", 8)]
 # Kernels that path 9.0a alone has: products by warpgroups of a prefill's experts.
 ONLY_FAST = {"grouped_product_kernel"}
 

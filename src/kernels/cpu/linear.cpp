@@ -7,6 +7,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/element.h"
+#include "kernels/cpu/linear_tasks.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/int8_layout.h"
 #include "kernels/needed_logits.h"
@@ -16,19 +17,6 @@ namespace {
 
 // As kMinParallelProducts, of elements.
 constexpr std::int64_t kMinParallelElements = 20'000;
-
-// Columns and rows of a task are multiples of these, as the kernels' tiles are.
-constexpr std::int64_t kUnit = 32;
-constexpr std::int64_t kTileUnit = 48;
-constexpr std::int64_t kFewRows = 96;  // fewer of a task would not pay for packing its weights
-
-// Few enough rows that all threads have work until the end.
-std::int64_t rows_of_task(const VectorOps& ops, std::int64_t num_rows, std::int64_t num_panels) {
-  const std::int64_t wanted = 3 * ThreadPool::shared().num_threads();
-  std::int64_t blocks = divide_up(num_rows, ops.linear_rows);
-  while (blocks * num_panels < wanted && num_rows / (blocks + 1) >= kFewRows) ++blocks;
-  return divide_up(divide_up(num_rows, blocks), kTileUnit) * kTileUnit;
-}
 
 // The columns that a product computes.
 class WantedColumns {
@@ -41,7 +29,7 @@ class WantedColumns {
       return;
     }
     for (const std::int32_t column : params.needed->tokens) {
-      if (column >= 0 && column < out) add(column / kUnit * kUnit, out);
+      if (column >= 0 && column < out) add(column / kColumnUnit * kColumnUnit, out);
     }
   }
 
@@ -55,7 +43,7 @@ class WantedColumns {
     for (const ColumnRange& range : ranges()) {
       if (range.begin == first) return;
     }
-    ranges_[num_ranges_++] = {first, std::min(first + static_cast<int>(kUnit), out)};
+    ranges_[num_ranges_++] = {first, std::min(first + static_cast<int>(kColumnUnit), out)};
   }
 
   ColumnRange ranges_[StepLogits::kMaxTokens];
@@ -72,19 +60,18 @@ void over_blocks(const VectorOps& ops, const ColumnRange& columns, int in, std::
     block(LinearBlock{row_begin, row_end, columns.begin, columns.end});
     return;
   }
-  const std::int64_t num_panels = divide_up(num_columns, ops.linear_columns);
-  const auto columns_per_task =
-      static_cast<int>(divide_up(divide_up(num_columns, num_panels), kUnit) * kUnit);
-  const std::int64_t rows_per_task = rows_of_task(ops, num_rows, num_panels);
-  const std::int64_t num_tasks = num_panels * divide_up(num_rows, rows_per_task);
+  const LinearTask size = linear_task(num_rows, num_columns, ops.linear_rows, ops.linear_columns,
+                                      ThreadPool::shared().num_threads());
+  const std::int64_t num_panels = divide_up(num_columns, size.columns);
+  const std::int64_t num_tasks = num_panels * divide_up(num_rows, size.rows);
   ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
-    const std::int64_t row = task / num_panels * rows_per_task;
-    const int column = columns.begin + static_cast<int>(task % num_panels) * columns_per_task;
-    if (column >= columns.end) return;
-    block(LinearBlock{.row_begin = row_begin + row,
-                      .row_end = row_begin + std::min(row + rows_per_task, num_rows),
-                      .column_begin = column,
-                      .column_end = std::min(column + columns_per_task, columns.end)});
+    const std::int64_t row = task / num_panels * size.rows;
+    const int column = columns.begin + static_cast<int>(task % num_panels * size.columns);
+    block(
+        LinearBlock{.row_begin = row_begin + row,
+                    .row_end = row_begin + std::min(row + size.rows, num_rows),
+                    .column_begin = column,
+                    .column_end = std::min(column + static_cast<int>(size.columns), columns.end)});
   });
 }
 
@@ -103,7 +90,7 @@ void over_rows(std::int64_t num_rows, int dim, const Rows& rows) {
 
 // So many rows become bytes before they are multiplied.
 constexpr std::int64_t kInt8Rows = 1536;
-static_assert(kInt8Rows % Int8Rows::kTile == 0 && kTileUnit % Int8Rows::kTile == 0);
+static_assert(kInt8Rows % Int8Rows::kTile == 0 && kRowUnit % Int8Rows::kTile == 0);
 
 void int8_linear(const VectorOps& ops, const LinearParams& params, const WantedColumns& wanted) {
   // Of the stream's thread: ops have no memory of their own.
