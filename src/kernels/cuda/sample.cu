@@ -282,8 +282,10 @@ struct WordBest {
   }
 };
 
-// Of the tokens of a part; begin is a multiple of 32.
-constexpr int kMaxPartWords = kMaxSampleVocab / kWarp / kParts;
+// Words of the largest part.
+constexpr int part_words(int vocab) {
+  return ((vocab + kWarp - 1) / kWarp + kParts - 1) / kParts;
+}
 
 // The warp's threads, of a batch that begins with `first` of each: one word each time.
 template <int kNum>
@@ -348,9 +350,10 @@ __device__ void pick_of_words(Summary& s, const float* logits, int begin, int en
 // One thread's share of the tokens of [begin, end), of a row that is picked by the model's logits. And where the kernel waits.
 __device__ Summary summarize(const SampleParams& p, const float* logits, int begin, int end,
                              const Allowed& allowed, bool mask_is_to_come) {
-  __shared__ WordBest words[kMaxPartWords];
   Summary s = empty_summary();
   if (mask_is_to_come) {
+    extern __shared__ __align__(16) char raw_shared[];
+    auto* const words = reinterpret_cast<WordBest*>(raw_shared);
     scan_batches<kPartThreads, kUnroll>(logits, begin, end, [&](int first, const auto& values) {
       add_to(s.all, values);
       note_words(words, begin, end, first, values);
@@ -605,10 +608,16 @@ Status sample(Stream& stream, const SampleParams& params) {
     return Status(StatusCode::kInvalidArgument,
                   "sample: the vocabulary must have 1 to 262144 tokens");
   }
-  GAPLESS_RETURN_IF_ERROR(launch(
-      "summarize", stream,
-      {.grid = dim3(kParts, static_cast<unsigned>(params.num_rows)), .block = dim3(kPartThreads)},
-      summarize_kernel, params));
+  // Without the words the kernel starts while the forward, which leaves no shared memory, still runs.
+  const std::size_t word_bytes =
+      params.behind_grammar_masks
+          ? static_cast<std::size_t>(part_words(params.vocab)) * sizeof(WordBest)
+          : 0;
+  GAPLESS_RETURN_IF_ERROR(launch("summarize", stream,
+                                 {.grid = dim3(kParts, static_cast<unsigned>(params.num_rows)),
+                                  .block = dim3(kPartThreads),
+                                  .shared_bytes = word_bytes},
+                                 summarize_kernel, params));
   return params.vocab <= 1 << kFewIdBits ? launch_sample<kFewIdBits>(stream, params)
                                          : launch_sample<kManyIdBits>(stream, params);
 }
