@@ -303,6 +303,16 @@ TEST(GrammarTest, IntegerBoundsByBruteForce) {
   }
 }
 
+TEST(GrammarTest, NullIsAType) {
+  const Grammar either = schema(R"({"type": ["string", "null"]})");
+  EXPECT_TRUE(accepts(either, "null"));
+  EXPECT_TRUE(accepts(either, R"("a")"));
+  // OpenAPI's word says nothing.
+  const Grammar text = schema(R"({"type": "string", "nullable": true})");
+  EXPECT_FALSE(accepts(text, "null"));
+  EXPECT_TRUE(accepts(text, R"("a")"));
+}
+
 TEST(GrammarTest, EnumsConstantsAndNot) {
   const Grammar g = schema(R"({"enum": ["a", 1, null, {"x": [true, 2.5]}]})");
   for (const char* text : {"\"a\"", "1", "null", R"({"x": [true, 2.5]})"}) {

@@ -6,12 +6,6 @@
 
 namespace gapless {
 
-// Whether grammar_masks writes the one that the row samples under.
-GAPLESS_HOST_DEVICE inline bool has_grammar_mask(const RowState& row) {
-  return row.automaton == kNoAutomaton && (row.flags & kRowHostMask) == 0 &&
-         row.grammar != kNoGrammar;
-}
-
 // Of the i-th row of a launch; nullptr: none.
 GAPLESS_HOST_DEVICE inline const std::uint32_t* mask_of(const SampleParams& params,
                                                         const RowState& row, std::int64_t i) {

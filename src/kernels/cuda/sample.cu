@@ -5,10 +5,6 @@
 // blocks that summarise it leave those in scratch memory, where the draw finds them. Other rows take
 // neither the time nor the path. Of a row with a short list only its tokens are looked at: nobody may have computed the other
 // logits.
-//
-// Behind grammar_masks a row under a grammar reads its logits once, while its mask is being looked for: it adds them up and keeps the
-// largest of each 32 tokens. With the mask it then reads only the logits that these leave open: where the largest is not
-// allowed, and not smaller than one that is.
 #include <cmath>
 
 #include "kernels/adjusted_logit.h"
@@ -50,23 +46,6 @@ __device__ __forceinline__ void scan_logits(const float* logits, int begin, int 
       const int token = base + i * kThreads;
       if (token < end) use(token, values[i]);
     }
-  }
-}
-
-// The same with use(first, logits) for a thread's logits of so many tokens: first, first + kThreads and so on. Behind `end` they are
-// -INFINITY. Threads of a warp come together.
-template <int kThreads, int kInFlight, typename Use>
-__device__ __forceinline__ void scan_batches(const float* logits, int begin, int end,
-                                             const Use& use) {
-  const int lane = threadIdx.x % kWarp;
-  for (int base = begin + threadIdx.x; base - lane < end; base += kThreads * kInFlight) {
-    float values[kInFlight];
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int token = base + i * kThreads;
-      values[i] = token < end ? logits[token] : -INFINITY;
-    }
-    use(base, values);
   }
 }
 
@@ -186,9 +165,16 @@ __device__ Summary empty_summary() {
   return {{-INFINITY, 0x7fffffff}, {-INFINITY, 0}, 1};
 }
 
+// A row without adjustments.
+struct AsTheModelSays {
+  static constexpr int kInFlight = kUnroll;
+  __device__ bool operator()(int, float&) const { return true; }
+};
+
 // Turns a candidate's logit into the one that it is picked by, and remembers that. False: the token
 // is held back.
 struct Adjusted {
+  static constexpr int kInFlight = kAdjustedUnroll;
   const RowState& row;
   const std::uint16_t* uses;  // nullptr: the row has no token memory
   const float* biases;
@@ -203,179 +189,46 @@ struct Adjusted {
   }
 };
 
-// Logits that are not finite do not count.
-template <int kNum>
-__device__ void add_to(ExpSum& all, const float (&logits)[kNum]) {
-  float counted[kNum];
-  float largest = all.largest;
-#pragma unroll
-  for (int i = 0; i < kNum; ++i) {
-    counted[i] = isfinite(logits[i]) ? logits[i] : -INFINITY;
-    largest = fmaxf(largest, counted[i]);
+__device__ void add_to(ExpSum& all, float logit) {
+  if (!isfinite(logit)) return;
+  if (logit > all.largest) {
+    all.sum *= expf(all.largest - logit);
+    all.largest = logit;
   }
-  if (largest == -INFINITY) return;
-  if (largest > all.largest) {
-    all.sum *= expf(all.largest - largest);
-    all.largest = largest;
-  }
-#pragma unroll
-  for (int i = 0; i < kNum; ++i) all.sum += __expf(counted[i] - largest);
+  all.sum += __expf(logit - all.largest);
 }
 
-// A candidate's logit, later in the order of tokens than all that the thread has seen.
-__device__ void pick(Summary& s, int token, float logit) {
-  if (!isfinite(logit)) {
-    s.all_finite = 0;
-  } else if (logit > s.best.logit) {
-    s.best = {logit, token};
-  }
-}
-
-// Candidates by other logits than the model's.
-__device__ void pick_adjusted(Summary& s, const float* logits, int begin, int end,
-                              const Allowed& allowed, const Adjusted& adjust) {
-  scan_with_masks<kPartThreads, kAdjustedUnroll>(
-      logits, begin, end, allowed, [&](int token, float logit, std::uint32_t mask_word) {
-        const bool finite = isfinite(logit);
-        if (!allowed(token, mask_word) || !adjust(token, logit)) return;
-        if (finite) {
-          s.best = better(s.best, {logit, token});
-        } else {
-          s.all_finite = 0;
-        }
-      });
-}
-
-// Candidates of a batch of scan_batches. Few logits are larger than all before, and only of these it matters whether they are
-// allowed.
-template <int kNum>
-__device__ void pick_of_batch(Summary& s, int first, const float (&logits)[kNum], int end,
-                              const Allowed& allowed) {
-  bool may_matter = false;
-#pragma unroll
-  for (int i = 0; i < kNum; ++i) {
-    may_matter |= !isfinite(logits[i]) || logits[i] > s.best.logit;
-  }
-  if (!may_matter) return;
-#pragma unroll
-  for (int i = 0; i < kNum; ++i) {
-    const int token = first + i * kPartThreads;
-    const bool matters = !isfinite(logits[i]) || logits[i] > s.best.logit;
-    if (token < end && matters && allowed(token)) pick(s, token, logits[i]);
-  }
-}
-
-// The largest logit of the tokens of one mask word: its bits as an integer that rises with it, and which token's it is, the first
-// one's among equals.
-struct WordBest {
-  std::uint32_t rising;
-  int lane;
-
-  static constexpr std::uint32_t kNone = 0;      // no token
-  static constexpr std::uint32_t kUnsure = ~0u;  // some logit is not finite
-  __device__ static std::uint32_t rising_of(float logit) {
-    const std::uint32_t bits = __float_as_uint(logit + 0.0f);  // -0 counts as 0
-    return bits ^ ((bits >> 31) != 0 ? ~0u : 1u << 31);
-  }
-  __device__ float logit() const {
-    return __uint_as_float(rising ^ ((rising >> 31) != 0 ? 1u << 31 : ~0u));
-  }
-};
-
-// Of the tokens of a part; begin is a multiple of 32.
-constexpr int kMaxPartWords = kMaxSampleVocab / kWarp / kParts;
-
-// The warp's threads, of a batch that begins with `first` of each: one word each time.
-template <int kNum>
-__device__ void note_words(WordBest* words, int begin, int end, int first,
-                           const float (&logits)[kNum]) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int i = 0; i < kNum; ++i) {
-    const int token = first + i * kPartThreads;
-    if (token - lane >= end) break;
-    std::uint32_t rising = isfinite(logits[i]) ? WordBest::rising_of(logits[i]) : WordBest::kUnsure;
-    if (token >= end) rising = WordBest::kNone;
-    const std::uint32_t most = __reduce_max_sync(kFullWarp, rising);
-    const unsigned equal = __ballot_sync(kFullWarp, rising == most);
-    if (lane == 0) words[(token - begin) / kWarp] = {most, __ffs(static_cast<int>(equal)) - 1};
-  }
-}
-
-// Candidates of a part whose words are known, and whose mask has come by now.
-__device__ void pick_of_words(Summary& s, const float* logits, int begin, int end,
-                              const Allowed& allowed, const WordBest* words) {
-  constexpr int kInFlight = 4;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int num_words = (end - begin + kWarp - 1) / kWarp;
-  for (int first = warp * kWarp; first < num_words; first += kPartThreads) {
-    const int w = first + lane;
-    const bool exists = w < num_words;
-    const std::uint32_t mask = exists ? allowed.mask_word(begin + w * kWarp) : 0;
-    const WordBest best = exists ? words[w] : WordBest{};
-    const int token = begin + w * kWarp + best.lane;
-    const bool is_sure = mask != 0 && best.rising != WordBest::kUnsure && allowed(token, mask);
-    if (is_sure) s.best = better(s.best, {best.logit(), token});
-    const float bound = warp_max(s.best.logit);
-    const bool is_open =
-        mask != 0 && !is_sure && (best.rising == WordBest::kUnsure || best.logit() >= bound);
-    for (unsigned open = __ballot_sync(kFullWarp, is_open); open != 0;) {
-      float values[kInFlight];
-      bool is_candidate[kInFlight];
-      int tokens[kInFlight];
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int from = open != 0 ? __ffs(static_cast<int>(open)) - 1 : 0;
-        const std::uint32_t its_mask = __shfl_sync(kFullWarp, mask, from);
-        tokens[i] = begin + (first + from) * kWarp + lane;
-        is_candidate[i] = open != 0 && tokens[i] < end && allowed(tokens[i], its_mask);
-        values[i] = is_candidate[i] ? logits[tokens[i]] : 0.0f;
-        open &= open - 1;
-      }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        if (!is_candidate[i]) continue;
-        if (isfinite(values[i])) {
-          s.best = better(s.best, {values[i], tokens[i]});
-        } else {
-          s.all_finite = 0;
-        }
-      }
-    }
-  }
-}
-
-// One thread's share of the tokens of [begin, end), of a row that is picked by the model's logits. And where the kernel waits.
+// One thread's share of the tokens of [begin, end), and where the kernel waits: behind grammar_masks the sum over the whole
+// vocabulary, which no mask changes, is made while the masks are looked for.
+template <typename Adjust>
 __device__ Summary summarize(const SampleParams& p, const float* logits, int begin, int end,
-                             const Allowed& allowed, bool mask_is_to_come) {
-  __shared__ WordBest words[kMaxPartWords];
+                             const Allowed& allowed, const Adjust& adjust) {
   Summary s = empty_summary();
-  if (mask_is_to_come) {
-    scan_batches<kPartThreads, kUnroll>(logits, begin, end, [&](int first, const auto& values) {
-      add_to(s.all, values);
-      note_words(words, begin, end, first, values);
-    });
+  const auto pick = [&](int token, float logit, bool is_allowed) {
+    const bool finite = isfinite(logit);
+    if (!is_allowed || !adjust(token, logit)) return;
+    if (finite) {
+      s.best = better(s.best, {logit, token});
+    } else {
+      s.all_finite = 0;
+    }
+  };
+  const auto scan = [&](const auto& use) {
+    scan_logits<kPartThreads, Adjust::kInFlight>(logits, begin, end, use);
+  };
+  if (p.behind_grammar_masks) {
+    scan([&](int, float logit) { add_to(s.all, logit); });
     wait_for_predecessor();
-    __syncthreads();
-    pick_of_words(s, logits, begin, end, allowed, words);
-    return s;
+    scan_with_masks<kPartThreads, Adjust::kInFlight>(
+        logits, begin, end, allowed, [&](int token, float logit, std::uint32_t mask_word) {
+          pick(token, logit, allowed(token, mask_word));
+        });
+  } else {
+    scan([&](int token, float logit) {
+      add_to(s.all, logit);
+      pick(token, logit, allowed(token));
+    });
   }
-  scan_batches<kPartThreads, kUnroll>(logits, begin, end, [&](int first, const auto& values) {
-    add_to(s.all, values);
-    pick_of_batch(s, first, values, end, allowed);
-  });
-  if (p.behind_grammar_masks) wait_for_predecessor();
-  return s;
-}
-
-// The same of a row with other logits than the model's.
-__device__ Summary summarize_adjusted(const SampleParams& p, const float* logits, int begin,
-                                      int end, const Allowed& allowed, const Adjusted& adjust) {
-  Summary s = empty_summary();
-  scan_batches<kPartThreads, kUnroll>(logits, begin, end,
-                                      [&](int, const auto& values) { add_to(s.all, values); });
-  if (p.behind_grammar_masks) wait_for_predecessor();
-  pick_adjusted(s, logits, begin, end, allowed, adjust);
   return s;
 }
 
@@ -405,12 +258,6 @@ __device__ bool is_certain(const ShortList& list) {
   return list.exists && list.num_tokens == 1;
 }
 
-// Tokens of whole mask words.
-__device__ ColumnRange part_of(int part, int vocab) {
-  const int num_words = (vocab + kWarp - 1) / kWarp;
-  return {part * num_words / kParts * kWarp, min((part + 1) * num_words / kParts * kWarp, vocab)};
-}
-
 // Blocks: x = part, y = row.
 __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p) {
   constexpr int kWarps = kPartThreads / kWarp;
@@ -425,19 +272,20 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   if (is_certain(list)) return wait_for_predecessor();
   const Allowed allowed(p, row, i);
   const float* logits = p.logits + i * p.logits_stride;
-  const auto [begin, end] = needed_columns(list, part_of(blockIdx.x, p.vocab));
+  const int part = blockIdx.x;
+  const auto [begin, end] =
+      needed_columns(list, {part * p.vocab / kParts, (part + 1) * p.vocab / kParts});
   const Summary share =
       is_adjusted(row)
-          ? summarize_adjusted(p, logits, begin, end, allowed, make_adjusted(p, row, row_index, i))
-          : summarize(p, logits, begin, end, allowed,
-                      p.behind_grammar_masks && has_grammar_mask(row));
+          ? summarize(p, logits, begin, end, allowed, make_adjusted(p, row, row_index, i))
+          : summarize(p, logits, begin, end, allowed, AsTheModelSays());
   const Summary own = merge_lanes<kWarp>(share);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   if (lane == 0) warps[warp] = own;
   __syncthreads();
   if (warp != 0) return;
   const Summary whole = merge_lanes<kWarps>(lane < kWarps ? warps[lane] : empty_summary());
-  if (lane == 0) static_cast<Summary*>(p.scratch)[i * kParts + blockIdx.x] = whole;
+  if (lane == 0) static_cast<Summary*>(p.scratch)[i * kParts + part] = whole;
 }
 
 // A row's parts become one summary, in every thread.

@@ -13,7 +13,11 @@
 // 2j of B has query j in the even keys' order, column 2j + 1 in the odd ones'. Lane (g, q) keeps the
 // scores of query q for its keys. Elements of e4m3 become half precision, exactly, and queries too.
 //
-// Output: in float32 without tensor cores, a lane has four dimensions of all keys.
+// Output: mma.m16n8k16, A = the weights of a page's 16 keys, rounded as the elements are, B = values. A key's row is all 32
+// banks here too, so the four quarters q, whose lanes load values of keys 2q, 2q + 8, 2q + 1 and 2q + 9, must load other chunks:
+// lane (g, q) chunk g ^ 2q. So a column has other dimensions at a k of another quarter, which must not be added up: A has four rows
+// for each query, one for the keys of each quarter, with zeros elsewhere. Row 4s + i is of quarter s and query i. When all pages
+// are added up, four lanes add theirs, and each keeps 16 dimensions of one query.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +41,8 @@ inline constexpr int kGroupHeadDim = SequentialDecoder::kHeadDim;
 inline constexpr int kMaxGroup = 4;  // query heads of a key head: two columns of eight for each
 
 // How a warp multiplies by cached elements: a lane's chunks of keys g and g + 8, fragment() is A of 16
-// dimensions; of a key's values four dimensions.
+// dimensions. A lane has kValueChunks chunks of 16 bytes of a key's values; value_fragments() are B of two
+// dimensions. What is left of them, in fours, begins at dimension of_four().
 template <typename Element>
 struct GroupElement;
 
@@ -64,11 +69,22 @@ struct GroupElement<Bf16> {
                                                   std::uint32_t b0, std::uint32_t b1) {
     mma_k16(sums, a, b0, b1);
   }
-  static __device__ __forceinline__ void load_values(float (&values)[4], std::uint32_t key) {
-    std::uint32_t raw[2];
-    load_shared_8(raw, key + threadIdx.x % kWarp * 8);
-    unpack_bf16x2(raw[0], values[0], values[1]);
-    unpack_bf16x2(raw[1], values[2], values[3]);
+  static __device__ __forceinline__ float2 rounded(std::uint32_t pair) {
+    float2 two;
+    unpack_bf16x2(pair, two.x, two.y);
+    return two;
+  }
+  static constexpr int kValueChunks = 2;
+  static __device__ __forceinline__ void value_fragments(const std::uint32_t (&raw)[4][4], int pair,
+                                                         std::uint32_t (&b)[2][2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      b[0][i] = __byte_perm(raw[2 * i][pair], raw[2 * i + 1][pair], 0x5410);
+      b[1][i] = __byte_perm(raw[2 * i][pair], raw[2 * i + 1][pair], 0x7632);
+    }
+  }
+  static __device__ __forceinline__ int of_four(int four, int chunk) {
+    return (four / 2 * 8 + chunk) * kVector + four % 2 * 4;
   }
 };
 
@@ -93,21 +109,29 @@ struct GroupElement<E4m3> {
                                                   std::uint32_t b0, std::uint32_t b1) {
     mma_half_k16(sums, a, b0, b1);
   }
-  static __device__ __forceinline__ void load_values(float (&values)[4], std::uint32_t key) {
-    std::uint32_t halves[2];
-    halves_from_e4m3(load_shared_4(key + threadIdx.x % kWarp * 4), halves[0], halves[1]);
-    const float2 low = unpack_half2(halves[0]), high = unpack_half2(halves[1]);
-    values[0] = low.x, values[1] = low.y, values[2] = high.x, values[3] = high.y;
+  static __device__ __forceinline__ float2 rounded(std::uint32_t pair) {
+    return unpack_half2(pair);
+  }
+  static constexpr int kValueChunks = 1;
+  static __device__ __forceinline__ void value_fragments(const std::uint32_t (&raw)[4][4], int pair,
+                                                         std::uint32_t (&b)[2][2]) {
+    // The pair's two bytes of two keys, in turn.
+    const unsigned order = pair % 2 == 0 ? 0x5140u : 0x7362u;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      halves_from_e4m3(__byte_perm(raw[2 * i][pair / 2], raw[2 * i + 1][pair / 2], order), b[0][i],
+                       b[1][i]);
+    }
+  }
+  static __device__ __forceinline__ int of_four(int four, int chunk) {
+    return chunk * 16 + four * 4;
   }
 };
 
-// A warp's own piece of the block's reduce buffer, which nobody uses between two products: the group's
-// queries, then the weights of a unit's keys.
+// A warp's own piece of the block's reduce buffer, which nobody uses between two products: the group's queries.
 struct GroupScratch {
   static constexpr int kBytes = kReduceBytes / kProductWarps;
   static_assert(kBytes >= kMaxGroup * kGroupHeadDim * static_cast<int>(sizeof(Bf16)));
-  static_assert(kBytes >= UnitShape<SequentialDecoder, E4m3>::kKeys * kMaxGroup *
-                              static_cast<int>(sizeof(float)));
   static_assert(kBytes % 16 == 0);
   std::uint32_t address;
 
@@ -288,10 +312,30 @@ __device__ __forceinline__ void group_scores(const GroupToken<Element>& token, s
 
 // What a warp knows of a unit's or a part's keys.
 struct UnitSums {
-  float largest, sum;           // of query lane % 4
-  float outputs[kMaxGroup][4];  // of each query the lane's four dimensions
+  float largest, sum;  // of query lane % 4
+  float outputs[16];   // of query lane / 4 % 4, in fours of dimensions
+
+  static __device__ __forceinline__ int query() { return threadIdx.x / 4 % kMaxGroup; }
+
+  // `sums`: of lane (g, q) rows g and g + 8 of A, columns 2q and 2q + 1, and of each dimension of a chunk. They become outputs from
+  // `first` on.
+  template <int kDims>
+  __device__ __forceinline__ void gather(const float (&sums)[kDims][4], int first) {
+    const bool is_odd = threadIdx.x % kWarp / 16 != 0;  // quarters 1 and 3
+#pragma unroll
+    for (int i = 0; i < kDims; ++i) {
+      float two[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        two[k] = sums[i][k] + __shfl_xor_sync(kFullWarp, sums[i][2 + k], 2);
+      }
+      outputs[first + i] =
+          (is_odd ? two[1] : two[0]) + __shfl_xor_sync(kFullWarp, is_odd ? two[0] : two[1], 17);
+    }
+  }
 
   // `part`: of the group's first head, where max_units are those of one.
+  template <typename Element>
   __device__ __forceinline__ void store(const DecoderLaunch& p, std::int64_t part) const {
     const int lane = threadIdx.x % kWarp;
     const int num_queries = p.num_heads / p.sequential.num_kv_heads;
@@ -299,23 +343,22 @@ struct UnitSums {
       p.part_softmax[part + std::int64_t{lane} * p.sequential.max_units] =
           make_float2(largest, sum);
     }
+    if (query() >= num_queries) return;
+    const int is_odd = lane / 16, chunk = 2 * (lane % 4 ^ is_odd) + is_odd;
+    float* to =
+        p.part_outputs + (part + std::int64_t{query()} * p.sequential.max_units) * kGroupHeadDim;
 #pragma unroll
-    for (int query = 0; query < kMaxGroup; ++query) {
-      if (query >= num_queries) break;
-      const std::int64_t at =
-          (part + std::int64_t{query} * p.sequential.max_units) * kGroupHeadDim + lane * 4;
-      *reinterpret_cast<float4*>(p.part_outputs + at) =
-          make_float4(outputs[query][0], outputs[query][1], outputs[query][2], outputs[query][3]);
+    for (int i = 0; i < 4; ++i) {
+      *reinterpret_cast<float4*>(to + GroupElement<Element>::of_four(i, chunk)) =
+          make_float4(outputs[4 * i], outputs[4 * i + 1], outputs[4 * i + 2], outputs[4 * i + 3]);
     }
   }
 };
 
 // One warp. Keys from num_keys on do not exist.
 template <typename Element>
-__device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
-                                                const GroupToken<Element>& token, int num_keys,
-                                                std::uint32_t place, const GroupScratch& scratch,
-                                                UnitSums& result) {
+__device__ __forceinline__ void attend_to_group(const GroupToken<Element>& token, int num_keys,
+                                                std::uint32_t place, UnitSums& result) {
   using Of = GroupElement<Element>;
   using Shape = UnitShape<SequentialDecoder, Element>;
   const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
@@ -342,55 +385,67 @@ __device__ __forceinline__ void attend_to_group(const DecoderLaunch& p,
   }
   const float reference = largest == -INFINITY ? 0.0f : largest;
   float sum = 0;
-  __syncwarp();  // the weights of the unit before are read
+  std::uint32_t weights[Shape::kPages];  // of keys g, g + 8
 #pragma unroll
   for (int page = 0; page < Shape::kPages; ++page) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float weight = power_of_two(scores[page][i] - reference);
-      sum += weight;
-      const int key = page * kPageTokens + i * 8 + group;
-      store_shared_float(scratch.address + (key * kMaxGroup + quarter) * 4, weight);
-    }
+    weights[page] = Of::round(power_of_two(scores[page][0] - reference),
+                              power_of_two(scores[page][1] - reference));
+    // What values are multiplied by is what they are divided by.
+    const float2 two = Of::rounded(weights[page]);
+    sum += two.x + two.y;
   }
 #pragma unroll
   for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
-  __syncwarp();
-
   result.largest = largest;
   result.sum = sum;
-  auto& outputs = result.outputs;
+
+  std::uint32_t a[Shape::kPages][4];
+  const bool has_lower = quarter == group / kMaxGroup;
+  const bool has_upper = quarter == 2 + group / kMaxGroup;
 #pragma unroll
-  for (auto& of_query : outputs) {
-#pragma unroll
-    for (float& output : of_query) output = 0;
+  for (int page = 0; page < Shape::kPages; ++page) {
+    const int source = quarter * 8 + group % kMaxGroup;
+    const std::uint32_t one = __shfl_sync(kFullWarp, weights[page], source);
+    const std::uint32_t other = __shfl_sync(kFullWarp, weights[page], source + 4);
+    a[page][0] = has_lower ? one : 0;
+    a[page][1] = has_upper ? one : 0;
+    a[page][2] = has_lower ? other : 0;
+    a[page][3] = has_upper ? other : 0;
   }
-#pragma unroll 1
-  for (int page = 0; page < num_pages; ++page) {
-    const std::uint32_t values = place + (page * 2 + 1) * Shape::kPieceBytes;
-    const std::uint32_t weights = scratch.address + page * kPageTokens * kMaxGroup * 4;
+  const std::uint32_t own_values =
+      place + Shape::kPieceBytes + 2 * quarter * Shape::kKeyBytes + (group ^ 2 * quarter) * 16;
 #pragma unroll
-    for (int key = 0; key < kPageTokens; ++key) {
-      std::uint32_t weight[kMaxGroup];
-      float value[4];
-      Of::load_values(value, values + key * Shape::kKeyBytes);
-      load_shared_16(weight, weights + key * kMaxGroup * 4);
+  for (int chunk = 0; chunk < Of::kValueChunks; ++chunk) {
+    constexpr int kDims = 16 / Of::kValueChunks;
+    float sums[kDims][4] = {};
 #pragma unroll
-      for (int query = 0; query < kMaxGroup; ++query) {
+    for (int page = 0; page < Shape::kPages; ++page) {
+      if (page >= num_pages) break;
+      std::uint32_t raw[4][4];  // key 2q, 2q + 8, 2q + 1, 2q + 9
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          outputs[query][i] += __uint_as_float(weight[query]) * value[i];
+      for (int i = 0; i < 4; ++i) {
+        load_shared_16(raw[i], own_values + page * 2 * Shape::kPieceBytes + chunk * 128 +
+                                   (i % 2 * 8 + i / 2) * Shape::kKeyBytes);
+      }
+#pragma unroll
+      for (int pair = 0; pair < kDims / 2; ++pair) {
+        std::uint32_t b[2][2];
+        Of::value_fragments(raw, pair, b);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          Of::multiply(sums[pair * 2 + i], a[page], b[i][0], b[i][1]);
         }
       }
     }
+    result.gather(sums, chunk * kDims);
   }
 }
 
 // Units of a part are attended to by several warps. Each leaves its sums where its unit's keys were, and the last of them adds all
 // up, in the order of the units, whoever it is.
 struct GroupPartMerger {
-  static constexpr int kOutputBytes = kGroupHeadDim * static_cast<int>(sizeof(float));
-  static constexpr int kSoftmaxAt = kMaxGroup * kOutputBytes;
+  static constexpr int kFourBytes = kWarp * 16;  // of all lanes
+  static constexpr int kSoftmaxAt = 4 * kFourBytes;
   static_assert(kSoftmaxAt + kMaxGroup * 8 <= UnitShape<SequentialDecoder, Bf16>::kBytes);
 
   // Leaves a unit's sums at `place`. Whether it is the last of `count` units; `arrived`: how many of them are there.
@@ -399,9 +454,9 @@ struct GroupPartMerger {
     const int lane = threadIdx.x % kWarp;
     __syncwarp();  // keys and values are read
 #pragma unroll
-    for (int query = 0; query < kMaxGroup; ++query) {
-      const float(&o)[4] = sums.outputs[query];
-      store_shared_16(place + query * kOutputBytes + lane * 16,
+    for (int four = 0; four < 4; ++four) {
+      const float* o = sums.outputs + 4 * four;
+      store_shared_16(place + four * kFourBytes + lane * 16,
                       uint4{__float_as_uint(o[0]), __float_as_uint(o[1]), __float_as_uint(o[2]),
                             __float_as_uint(o[3])});
     }
@@ -444,20 +499,19 @@ struct GroupPartMerger {
       result.sum += __shfl_xor_sync(kFullWarp, result.sum, step);
     }
 #pragma unroll
-    for (auto& of_query : result.outputs) {
-#pragma unroll
-      for (float& output : of_query) output = 0;
-    }
+    for (float& output : result.outputs) output = 0;
 #pragma unroll 1
     for (int unit = 0; unit < count; ++unit) {
       const std::uint32_t from = place_of(unit) + lane * 16;
+      const float of_unit = __shfl_sync(kFullWarp, weight, unit * kMaxGroup + UnitSums::query());
 #pragma unroll
-      for (int query = 0; query < kMaxGroup; ++query) {
-        const float of_unit = __shfl_sync(kFullWarp, weight, unit * kMaxGroup + query);
+      for (int four = 0; four < 4; ++four) {
         std::uint32_t raw[4];
-        load_shared_16(raw, from + query * kOutputBytes);
+        load_shared_16(raw, from + four * kFourBytes);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) result.outputs[query][i] += of_unit * __uint_as_float(raw[i]);
+        for (int i = 0; i < 4; ++i) {
+          result.outputs[4 * four + i] += of_unit * __uint_as_float(raw[i]);
+        }
       }
     }
     // The copy engine fills this memory again.
@@ -500,12 +554,12 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
     const std::int64_t head = std::int64_t{unit.row()} * p.num_heads +
                               unit.heads * (p.num_heads / p.sequential.num_kv_heads);
     UnitSums sums;
-    attend_to_group<Element>(p, token, unit.num_keys, place, scratch, sums);
+    attend_to_group<Element>(token, unit.num_keys, place, sums);
     const int all = rows.units<Shape::kPages>(unit.row()), merged = units_of_part(all);
     const int index = unit.first_key / Shape::kKeys, in_part = index % merged;
     const std::int64_t part = head * p.sequential.max_units + index / merged;
     if (merged == 1) {
-      sums.store(p, part);
+      sums.store<Element>(p, part);
       ring.give_back(first_stage + i);
       continue;
     }
@@ -515,7 +569,7 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
       continue;
     GroupPartMerger::merge(
         count, [&](int k) { return ring.place(first_of_part + k); }, sums);
-    sums.store(p, part);
+    sums.store<Element>(p, part);
     for (int k = 0; k < count; ++k) ring.give_back(first_of_part + k);
   }
 }
