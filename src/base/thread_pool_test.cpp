@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -28,6 +29,25 @@ TEST(ThreadPoolTest, ManyShortLoopsInARow) {
     pool.parallel_for(4, [&](std::int64_t i) { sums[i] += i; });
   }
   EXPECT_EQ(sums, (std::vector<std::int64_t>{0, 5'000, 10'000, 15'000}));
+}
+
+// Also when a worker needs so long that the caller sleeps for it, and after a pause in which the worker has slept.
+TEST(ThreadPoolTest, ALoopIsOverWhenEveryTaskIs) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int loop = 0; loop < 20; ++loop) {
+    std::atomic<int> begun{0}, done{0};
+    pool.parallel_for(2, [&](std::int64_t) {
+      begun.fetch_add(1);
+      while (begun.load() < 2) std::this_thread::yield();  // each thread has one
+      if (std::this_thread::get_id() != caller) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      }
+      done.fetch_add(1);
+    });
+    EXPECT_EQ(done.load(), 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(loop % 2 * 3));
+  }
 }
 
 // Two streams may run kernels at the same time: both loops finish, whoever has the workers.
