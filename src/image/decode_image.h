@@ -81,9 +81,8 @@ DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options);
 // The bounds of limits.h and of the options, as decode_image applies them.
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
 
-// WebP is handed to its library in pieces, and options.stop is asked between them: 1 KiB of a lossy
-// file, about 32 rows of a lossless one, but the library waits for an eighth of that first. The
-// others ask it for every row.
+// A lossy WebP is handed to its library in pieces of 1 KiB, and options.stop is asked between them, and for every 16 rows of one that
+// is wide. The others ask it for every row.
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 
 // Told while a picture is decoded: its first num_rows rows are final, and are at `rgb`, the same

@@ -263,9 +263,7 @@ class SharedScan {
     return joined();
   }
   // nullptr: not yet, or never.
-  const JpegScan* joined() const {
-    return state_.load() == State::kJoined ? scan_.get() : nullptr;
-  }
+  const JpegScan* joined() const { return state_.load() == State::kJoined ? scan_.get() : nullptr; }
 
  private:
   enum class State { kReading, kJoined, kNot };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "image/codecs.h"
+#include "image/lossless_webp.h"
 #include "image/raster_memory.h"
 #include "image/webp_rows.h"
 
@@ -31,22 +32,18 @@ const char* webp_error_text(VP8StatusCode code) {
   }
 }
 
-// The library decodes what it is given and, where webp_rows.h does not help, asks nobody meanwhile, so it is given pieces
+// libwebp decodes what it is given and, where webp_rows.h does not help, asks nobody meanwhile, so it is given pieces
 // that make about this many rows each. How many bytes that are shows as it goes: a piece that makes fewer
-// rows is followed by one twice as long, one that makes more by one half as long. (A fixed length
-// would cost a lossless file of a few large rows many times over: each piece begins with the rows
-// that the one before could not end. A lossy one goes on where it stopped, so its pieces are always
-// short, and a flat part behind a detailed one is no surprise.)
+// rows is followed by one twice as long, one that makes more by one half as long. It goes on where it stopped, so pieces are
+// always short, and a flat part behind a detailed one is no surprise.
 constexpr int kPieceRows = 32;
 constexpr std::size_t kMinPieceBytes = 64;
-constexpr std::size_t kMaxLossyPieceBytes = 1024;
-// The library does not begin with a lossless bitstream before it has this part of it.
-constexpr std::size_t kLosslessBegin = 8;
+constexpr std::size_t kMaxPieceBytes = 1024;
 
 Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::size_t num_bytes,
-                        bool is_lossy, const StopCheck& stop) {
+                        const StopCheck& stop) {
   const WebpRowStops row_stops(stop);
-  std::size_t piece_bytes = is_lossy ? kMinPieceBytes : num_bytes / kLosslessBegin + kMinPieceBytes;
+  std::size_t piece_bytes = kMinPieceBytes;
   int num_rows = 0;
   for (std::size_t given = 0;;) {
     if (is_stopped(stop)) return stopped_status();
@@ -59,9 +56,8 @@ Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::si
     }
     int last_row = 0;
     (void)WebPIDecGetRGB(decoder, &last_row, nullptr, nullptr, nullptr);
-    piece_bytes = last_row - num_rows < kPieceRows ? 2 * piece_bytes
+    piece_bytes = last_row - num_rows < kPieceRows ? std::min(2 * piece_bytes, kMaxPieceBytes)
                                                    : std::max(kMinPieceBytes, piece_bytes / 2);
-    if (is_lossy) piece_bytes = std::min(piece_bytes, kMaxLossyPieceBytes);
     num_rows = last_row;
   }
 }
@@ -90,21 +86,25 @@ Status decode_bitstream(const std::uint8_t* data, std::size_t num_bytes, int wid
   if (config.input.width != width || config.input.height != height) {
     return data_loss("WebP: container and bitstream disagree about the size");
   }
-  const std::size_t num_channels = mode == MODE_RGBA ? 4 : 3;
+  const int num_channels = mode == MODE_RGBA ? 4 : 3;
+  constexpr int kLossy = 1;
+  if (config.input.format != kLossy) {
+    return decode_lossless_webp(lossless_webp_chunk({data, num_bytes}), width, height, num_channels,
+                                to, row_bytes, stop);
+  }
   config.output.colorspace = mode;
   config.output.is_external_memory = 1;
   config.output.u.RGBA.rgba = to;
   config.output.u.RGBA.stride = static_cast<int>(row_bytes);
   config.output.u.RGBA.size = row_bytes * static_cast<std::size_t>(height - 1) +
-                              static_cast<std::size_t>(width) * num_channels;
+                              static_cast<std::size_t>(width * num_channels);
   config.options.use_threads = 1;  // for WebpRowStops
   const std::unique_ptr<WebPIDecoder, void (*)(WebPIDecoder*)> decoder(
       WebPIDecode(nullptr, 0, &config), WebPIDelete);
   if (decoder == nullptr) {
     return make_error(StatusCode::kResourceExhausted, "WebP: the decoder cannot start");
   }
-  constexpr int kLossy = 1;
-  return decode_in_pieces(decoder.get(), data, num_bytes, config.input.format == kLossy, stop);
+  return decode_in_pieces(decoder.get(), data, num_bytes, stop);
 }
 
 // The first frame on a transparent canvas, which is what a player shows at time 0.

@@ -16,7 +16,8 @@ class JpegCode {
 
   // What the code at the front of some bits says.
   struct Step {
-    std::uint8_t num_bits = 0;  // kDc: of the code; kAc: of the code and the number behind it. 0: no such code
+    std::uint8_t num_bits =
+        0;  // kDc: of the code; kAc: of the code and the number behind it. 0: no such code
     // kDc: how many bits the number behind it has. kAc: by how many coefficients it goes on.
     std::uint8_t value = 0;
   };

@@ -65,8 +65,7 @@ std::vector<int> steps_to(std::int64_t target, const JpegCode& code, std::size_t
   const int least = 1 << (least_bits - 1);
   for (std::int64_t left = std::abs(target); left > 0 && steps.size() <= most_steps;) {
     if (left < least) {
-      steps.insert(steps.end(),
-                   {sign * (least + static_cast<int>(left)), -sign * least});
+      steps.insert(steps.end(), {sign * (least + static_cast<int>(left)), -sign * least});
       break;
     }
     int bits = most_bits;
@@ -264,7 +263,8 @@ bool JpegScan::take_bits(std::span<const std::uint8_t> stuffed) {
 
 std::int64_t JpegScan::memory_bytes(int width, int height) {
   const std::int64_t num_pixels = std::int64_t{width} * height;
-  constexpr std::int64_t kBlocksOf64 = 3;  // of pixels, where no component has fewer samples than another
+  constexpr std::int64_t kBlocksOf64 =
+      3;  // of pixels, where no component has fewer samples than another
   // Noted blocks, in vectors that grow; a file of half a byte for each pixel, and that once more in files of bands with room for stuffing.
   return num_pixels * kBlocksOf64 / 64 * 2 * 2 * std::int64_t{sizeof(Block)} + 2 * num_pixels +
          (std::int64_t{1} << 20);
@@ -292,8 +292,8 @@ std::uint64_t JpegScan::bits_at(std::uint32_t bit) const {
 
 bool JpegScan::read_block(int number, Block& block, std::uint32_t& bit) const {
   constexpr int kAtLeast = 57;  // bits, whichever of a byte's is the first
-  const Component& component = components_[static_cast<std::size_t>(
-      component_of_block_[static_cast<std::size_t>(number)])];
+  const Component& component =
+      components_[static_cast<std::size_t>(component_of_block_[static_cast<std::size_t>(number)])];
   std::uint64_t bits = bits_at(bit);
   const JpegCode::Step dc = component.dc->step(bits);
   if (dc.num_bits == 0) return false;
@@ -422,8 +422,8 @@ void JpegScan::write_row_up_to(const RowStart& start, ScanWriter& writer) const 
   }
   for (int mcu = 0; mcu < mcus_per_row_; ++mcu) {
     for (int number = 0; number < blocks_per_mcu_; ++number) {
-      const auto c = static_cast<std::size_t>(
-          component_of_block_[static_cast<std::size_t>(number)]);
+      const auto c =
+          static_cast<std::size_t>(component_of_block_[static_cast<std::size_t>(number)]);
       const int step = done[c] < steps[c].size() ? steps[c][done[c]++] : 0;
       const int num_bits = bits_of(step);
       writer.put(components_[c].dc->word_of(num_bits));

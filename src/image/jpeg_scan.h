@@ -50,7 +50,7 @@ class JpegScan {
   // A JPEG whose rows [first_row - start_row, end_row - start_row) have the pixels of the picture's [first_row, end_row).
   struct BandFile {
     std::vector<std::byte> bytes;
-    int num_rows = 0;   // of the file
+    int num_rows = 0;    // of the file
     int rows_above = 0;  // before the band's first
   };
   // Once joined, by any thread. first_row is a multiple of unit_rows(), end_row too or the picture's last.
@@ -100,8 +100,9 @@ class JpegScan {
   void write_row_up_to(const RowStart& start, ScanWriter& writer) const;
   void copy_bits(std::uint32_t bit, std::uint32_t end_bit, ScanWriter& writer) const;
 
-  std::vector<std::uint8_t> head_;  // of the file, to the scan's bits, without what decoders do not need
-  std::size_t height_at_ = 0;       // in head_
+  std::vector<std::uint8_t>
+      head_;                   // of the file, to the scan's bits, without what decoders do not need
+  std::size_t height_at_ = 0;  // in head_
   int width_ = 0, height_ = 0;
   int num_components_ = 0;
   std::array<Component, kMaxComponents> components_;  // in the order of the scan

@@ -26,7 +26,8 @@ Image photograph(int width, int height, std::uint32_t seed) {
       const bool is_flat = x > width / 3 && y > height / 3 && y < 2 * height / 3;
       const int grain = is_flat ? 0 : static_cast<int>(random() % 33) - 16;
       for (const int value : {x * 255 / width, y * 255 / height, (x / 40 + y / 25) % 2 * 200}) {
-        image.rgb.push_back(static_cast<std::uint8_t>(is_flat ? 90 : std::clamp(value + grain, 0, 255)));
+        image.rgb.push_back(
+            static_cast<std::uint8_t>(is_flat ? 90 : std::clamp(value + grain, 0, 255)));
       }
     }
   }
@@ -143,7 +144,8 @@ TEST(JpegScanTest, ABandBeginsAtAnyBrightness) {
 // Where a row has fewer blocks than that takes words, the picture is not cut.
 TEST(JpegScanTest, TooFewBlocksForABandsBegin) {
   std::vector<std::uint8_t> grey(std::size_t{8} * 400);
-  for (std::size_t i = 0; i < grey.size(); ++i) grey[i] = static_cast<std::uint8_t>(i / 8 * 255 / 400);
+  for (std::size_t i = 0; i < grey.size(); ++i)
+    grey[i] = static_cast<std::uint8_t>(i / 8 * 255 / 400);
   const JpegSpec spec{.num_components = 1, .quality = 100, .own_codes = true};
   EXPECT_EQ(by_bands(make_jpeg(8, 400, grey, spec), 1, 1), std::nullopt);
 }
@@ -172,7 +174,7 @@ TEST(JpegScanTest, DamagedFilesAreRefusedOrHaveTheSamePixels) {
   int num_refused = 0, num_the_same = 0;
   for (int i = 0; i < 2000; ++i) {
     FileBytes file = sound;
-    for (std::uint32_t k = random() % 3 + 1; k > 0; --k) {
+    for (auto k = random() % 3 + 1; k > 0; --k) {
       const std::size_t at = 2 + random() % (file.size() - 2);
       if (random() % 8 == 0) {
         file.erase(file.begin() + static_cast<std::ptrdiff_t>(at));
