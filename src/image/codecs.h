@@ -22,8 +22,8 @@ struct Raster {
 // Rows that on_rows was told of stay where they are in raster.pixels, also after an error. It may
 // be empty. Cancelled: `stop` said so.
 // on_rows is called after every few rows. Helpers share the work where
-// jpeg_decodes_in_bands() says so: they read the bits in parts (jpeg_scan.h), or, where a file cannot be read so, each for itself, and
-// each makes the pixels of its bands. nullptr: none.
+// jpeg_decodes_in_bands() says so: reading the bits is half of the work, and each thread does that for itself, but
+// makes the pixels of its bands alone. nullptr: none.
 Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
                    const StopCheck& stop, DecodeHelpers* helpers, Raster& raster);
 bool jpeg_decodes_in_bands(const ImageInfo& info);

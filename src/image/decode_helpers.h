@@ -9,14 +9,14 @@
 
 namespace gapless {
 
-// A picture of 800x600 has work for no more: each has some 60 rows.
-inline constexpr int kMaxDecodeHelpers = 7;
+// More bring little: each of them reads all bits down to its rows.
+inline constexpr int kMaxDecodeHelpers = 3;
 
 class DecodeHelpers {
  public:
-  // Of a pool of so many threads half help: the others have rows to resize.
+  // Of a pool of so many threads a quarter helps: the others have rows to resize.
   explicit DecodeHelpers(int pool_threads)
-      : count_(std::min(kMaxDecodeHelpers, pool_threads / 2)) {}
+      : count_(std::min(kMaxDecodeHelpers, pool_threads / 4)) {}
   DecodeHelpers(const DecodeHelpers&) = delete;
   DecodeHelpers& operator=(const DecodeHelpers&) = delete;
 

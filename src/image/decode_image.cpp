@@ -6,7 +6,6 @@
 
 #include "image/codecs.h"
 #include "image/exif.h"
-#include "image/jpeg_scan.h"
 
 namespace gapless {
 namespace {
@@ -99,10 +98,8 @@ DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options) 
   const std::int64_t raster_bytes = num_pixels * info.num_channels;
   const bool is_shared = options.helpers != nullptr && internal::jpeg_decodes_in_bands(info);
   const int num_readers = is_shared ? 1 + options.helpers->count() : 1;
-  const std::int64_t scan_bytes = is_shared ? JpegScan::memory_bytes(info.width, info.height) : 0;
-  const std::int64_t codec_bytes = info.codec_bytes + scan_bytes +
-                                   num_readers * kCodecRows * info.width * info.num_channels +
-                                   kCodecBytes;
+  const std::int64_t codec_bytes =
+      info.codec_bytes + num_readers * kCodecRows * info.width * info.num_channels + kCodecBytes;
   DecodeMemory memory{raster_bytes + codec_bytes, raster_bytes};
   if (options.exif == ExifOrientation::kApply && info.orientation != 1) {
     memory.image_bytes = num_pixels * 3;  // turned into a raster of its own

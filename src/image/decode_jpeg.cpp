@@ -1,11 +1,8 @@
 // libjpeg reports errors by longjmp. The functions that it may jump out of (those with setjmp) hold
 // no object with a destructor; everything that owns something lives in their caller.
 #include <algorithm>
-#include <atomic>
 #include <csetjmp>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -17,7 +14,6 @@
 // clang-format on
 
 #include "image/codecs.h"
-#include "image/jpeg_scan.h"
 #include "image/raster_memory.h"
 #include "image/row_bands.h"
 
@@ -228,148 +224,26 @@ Status open(JpegReader& reader, std::span<const std::byte> bytes, const ImageInf
   return start(reader) ? ok_status() : failed(reader);
 }
 
-// A few more than threads, so that those who came first have more to do.
-int num_bands_for(int num_threads) {
-  return num_threads + num_threads / 4;
-}
-
-std::unique_ptr<JpegScan> open_scan(std::span<const std::byte> bytes, const ImageInfo& info,
-                                    int num_parts) {
-  // What JpegScan::memory_bytes reckons with.
-  if (std::ssize(bytes) > std::int64_t{info.width} * info.height / 2) return nullptr;
-  std::unique_ptr<JpegScan> scan = JpegScan::open(bytes, num_parts);
-  if (scan != nullptr && kStripRows % scan->unit_rows() != 0) return nullptr;
-  return scan;
-}
-
-// The scan of a picture that helpers read together. Who decodes from the top does not take part: it would gain nothing if
-// they came late.
-class SharedScan {
- public:
-  // nullptr: it cannot be read in parts.
-  explicit SharedScan(std::unique_ptr<JpegScan> scan) : scan_(std::move(scan)) {}
-
-  // A helper reads parts as long as there are some, and waits until all are joined. nullptr: bands have no files.
-  const JpegScan* help(const StopCheck& stop) {
-    if (scan_ == nullptr) return nullptr;
-    const int num_parts = scan_->num_parts();
-    for (int part; (part = next_part_.fetch_add(1)) < num_parts;) {
-      read_part(part, stop);
-      if (num_read_.fetch_add(1) + 1 < num_parts) continue;
-      state_.store(join(stop) ? State::kJoined : State::kNot);
-      state_.notify_all();
-    }
-    state_.wait(State::kReading);
-    return joined();
-  }
-  // nullptr: not yet, or never.
-  const JpegScan* joined() const { return state_.load() == State::kJoined ? scan_.get() : nullptr; }
-
- private:
-  enum class State { kReading, kJoined, kNot };
-
-  void read_part(int part, const StopCheck& stop) {
-    try {
-      scan_->read_part(part, stop);
-    } catch (const std::bad_alloc&) {
-      // join() reads what is missing.
-    }
-  }
-  bool join(const StopCheck& stop) {
-    try {
-      return scan_->join(stop);
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
-  }
-
-  const std::unique_ptr<JpegScan> scan_;
-  std::atomic<int> next_part_{0}, num_read_{0};
-  std::atomic<State> state_{State::kReading};
-};
-
-// What all threads know of a picture that they decode in bands.
-struct BandedPicture {
-  std::span<const std::byte> bytes;
-  const ImageInfo& info;
-  const StopCheck& stop;
-  std::size_t row_bytes;
-  std::uint8_t* rgb;
-  RowBands& bands;
-  SharedScan& scan;
-};
-
-// Rows [row, end_row) of the picture, which are the reader's next ones. `finishes`: the file's end counts.
-bool decode_band(JpegReader& reader, const BandedPicture& picture, int band, bool finishes) {
-  const int end_row = picture.bands.end_row(band);
-  for (int row = picture.bands.first_row(band); row < end_row;) {
-    if (picture.bands.failed()) return false;
-    const int count = std::min(kStripRows, end_row - row);
-    std::uint8_t* const to = picture.rgb + static_cast<std::size_t>(row) * picture.row_bytes;
-    bool is_right = read_rows(reader, to, picture.row_bytes, count);
-    row += count;
-    // The last rows count when the file's end has been seen.
-    if (is_right && finishes && row == end_row) is_right = finish(reader);
-    if (!is_right) {
-      picture.bands.fail(band, failed(reader));
-      return false;
-    }
-    picture.bands.publish(band, row);
-  }
-  return true;
-}
-
-bool decode_band_file(const JpegScan& scan, const BandedPicture& picture, int band) {
-  JpegScan::BandFile file;
-  try {
-    file = scan.band_file(picture.bands.first_row(band), picture.bands.end_row(band));
-  } catch (const std::bad_alloc&) {
-    picture.bands.fail(band, make_error(StatusCode::kResourceExhausted, "no memory for a band"));
-    return false;
-  }
-  ImageInfo info = picture.info;
-  info.height = file.num_rows;
-  JpegReader reader;
-  if (const Status opened = open(reader, file.bytes, info, picture.stop); !opened.ok()) {
-    picture.bands.fail(band, opened);
-    return false;
-  }
-  if (file.rows_above > 0 && !skip_rows(reader, file.rows_above)) {
-    picture.bands.fail(band, failed(reader));
-    return false;
-  }
-  return decode_band(reader, picture, band, false);
-}
-
-// Decodes bands as long as there are some, going past those of others. `reader` is at the picture's top.
-void decode_bands(JpegReader& reader, const BandedPicture& picture) {
-  RowBands& bands = picture.bands;
-  int row = 0;  // the reader's next
+// Decodes bands as long as there are some, going past those of others.
+void decode_bands(JpegReader& reader, RowBands& bands, std::size_t row_bytes, std::uint8_t* rgb) {
+  int row = 0;
   while (const std::optional<int> band = bands.claim()) {
-    if (const int others = bands.first_row(*band) - row; others > 0) {
-      if (const JpegScan* const scan = picture.scan.joined()) {
-        if (!decode_band_file(*scan, picture, *band)) return;
-        continue;
+    if (const int others = bands.first_row(*band) - row; others > 0 && !skip_rows(reader, others)) {
+      return bands.fail(*band, failed(reader));
+    }
+    for (row = bands.first_row(*band); row < bands.end_row(*band);) {
+      if (bands.failed()) return;
+      const int count = std::min(kStripRows, bands.end_row(*band) - row);
+      std::uint8_t* const to = rgb + static_cast<std::size_t>(row) * row_bytes;
+      if (!read_rows(reader, to, row_bytes, count)) return bands.fail(*band, failed(reader));
+      row += count;
+      // The last rows count when the file's end has been seen.
+      if (row == bands.end_row(*band) && bands.is_last(*band) && !finish(reader)) {
+        return bands.fail(*band, failed(reader));
       }
-      if (!skip_rows(reader, others)) return bands.fail(*band, failed(reader));
+      bands.publish(*band, row);
     }
-    if (!decode_band(reader, picture, *band, bands.is_last(*band))) return;
-    row = bands.end_row(*band);
   }
-}
-
-void help_with_bands(const BandedPicture& picture) {
-  // Who decodes from the top may be through before.
-  const StopCheck stop = [&] { return picture.bands.all_taken() || is_stopped(picture.stop); };
-  if (const JpegScan* const scan = picture.scan.help(stop)) {
-    while (const std::optional<int> band = picture.bands.claim()) {
-      if (!decode_band_file(*scan, picture, *band)) return;
-    }
-    return;
-  }
-  JpegReader own;
-  // The first reader got as far with the same bytes.
-  if (open(own, picture.bytes, picture.info, picture.stop).ok()) decode_bands(own, picture);
 }
 
 Status decode_with_helpers(JpegReader& reader, std::span<const std::byte> bytes,
@@ -380,12 +254,14 @@ Status decode_with_helpers(JpegReader& reader, std::span<const std::byte> bytes,
   reserve_raster(raster.pixels, num_bytes);
   raster.pixels.resize(num_bytes);
   std::uint8_t* const rgb = raster.pixels.data();
-  RowBands bands(info.height, num_bands_for(helpers.count() + 1), kStripRows, rgb, on_rows);
-  SharedScan scan(open_scan(bytes, info, helpers.count()));
-  const BandedPicture picture{bytes, info, stop, row_bytes, rgb, bands, scan};
-  const std::function<void()> work = [&] { help_with_bands(picture); };
+  RowBands bands(info.height, helpers.count() + 1, kStripRows, rgb, on_rows);
+  const std::function<void()> work = [&] {
+    JpegReader own;
+    // The first reader got as far with the same bytes.
+    if (open(own, bytes, info, stop).ok()) decode_bands(own, bands, row_bytes, rgb);
+  };
   helpers.offer(work);
-  decode_bands(reader, picture);
+  decode_bands(reader, bands, row_bytes, rgb);
   helpers.close();
   return bands.status();
 }

@@ -27,13 +27,8 @@ int RowBands::end_row(int band) const {
 
 std::optional<int> RowBands::claim() {
   MutexLock lock(mutex_);
-  if (is_all_taken()) return std::nullopt;
+  if (failed_band_ >= 0 || next_band_ == static_cast<int>(ends_.size())) return std::nullopt;
   return next_band_++;
-}
-
-bool RowBands::all_taken() const {
-  MutexLock lock(mutex_);
-  return is_all_taken();
 }
 
 void RowBands::publish(int band, int end) {

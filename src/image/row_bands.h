@@ -25,8 +25,6 @@ class RowBands {
 
   // The first band that nobody has. None: all are taken, or one has failed.
   std::optional<int> claim();
-  // Or one has failed.
-  bool all_taken() const;
   // Rows [first_row(band), end) of a claimed band are final. More each time.
   void publish(int band, int end);
   void fail(int band, Status why);
@@ -35,10 +33,6 @@ class RowBands {
   Status status() const;
 
  private:
-  bool is_all_taken() const GAPLESS_REQUIRES(mutex_) {
-    return failed_band_ >= 0 || next_band_ == static_cast<int>(ends_.size());
-  }
-
   const int height_;
   const int band_rows_;
   const std::uint8_t* const rgb_;

@@ -185,11 +185,9 @@ FileBytes make_jpeg(int width, int height, std::span<const std::uint8_t> samples
                                                    : JCS_CMYK;
   jpeg_set_defaults(&info);
   if (spec.ycck) jpeg_set_colorspace(&info, JCS_YCCK);
-  if (spec.stays_rgb) jpeg_set_colorspace(&info, JCS_RGB);
   jpeg_set_quality(&info, spec.quality, TRUE);
-  info.optimize_coding = spec.own_codes ? TRUE : FALSE;
   info.arith_code = spec.arithmetic ? TRUE : FALSE;
-  if (spec.num_components == 3 && !spec.stays_rgb) {
+  if (spec.num_components == 3) {
     info.comp_info[0].h_samp_factor = spec.luma_columns;
     info.comp_info[0].v_samp_factor = spec.luma_rows;
   }

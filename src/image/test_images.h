@@ -33,8 +33,6 @@ struct JpegSpec {
   bool arithmetic = false;
   int luma_columns = 2, luma_rows = 2;  // of RGB: samples of luma for one of each chroma
   int restart_rows = 0;                 // of blocks, between restart markers
-  bool own_codes = false;               // Huffman codes made for this picture
-  bool stays_rgb = false;               // of RGB: stored as such, with the same codes for all three
 };
 FileBytes make_jpeg(int width, int height, std::span<const std::uint8_t> samples,
                     const JpegSpec& spec = {});
