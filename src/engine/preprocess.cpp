@@ -10,6 +10,7 @@
 #include "image/crop_tiles.h"
 #include "image/decode_image.h"
 #include "image/image_hash.h"
+#include "image/raster_memory.h"
 #include "skill/skill_prompt.h"
 
 namespace gapless {
@@ -280,6 +281,7 @@ Status Preprocessor::cut_image(const std::string& encoded, const SkillRequest& r
   GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
   const DecodedSize size = decoded_size(info, options.exif);
   Image image;
+  const GivesBackPages<std::uint8_t> gives_back(image.rgb);
   PictureRows rows;
   Status decoded;
   std::int64_t decoded_ns = 0;

@@ -71,6 +71,7 @@ int exif_orientation(std::span<const std::byte> block) {
 StatusOr<Image> apply_orientation(Image stored, int orientation, const StopCheck& stop) {
   GAPLESS_CHECK(orientation >= 1 && orientation <= 8);
   if (orientation == 1) return stored;
+  const GivesBackPages<std::uint8_t> gives_back(stored.rgb);
 
   // Upright pixel (x, y) is the stored pixel at origin + x * step_x + y * step_y (in pixels).
   const std::ptrdiff_t w = stored.width;

@@ -247,6 +247,8 @@ Status Decoder::read_pixels(int width, int height, const CodeGroups& codes, int 
       const int index = symbol - kNumLiterals - kNumLengths;
       if (index >= cache.size()) return corrupt();
       pixels[done] = cache[index];
+      // A place that was never noted has transparent black, whose place is another one.
+      cache.note(pixels[done]);
     }
     done += num_copied;
     x += static_cast<int>(num_copied);
@@ -295,6 +297,7 @@ Status Decoder::decode(int width, int height, int num_channels, std::uint8_t* to
       read_groups(static_cast<int>(last_group) + 1, cache_bits > 0 ? 1 << cache_bits : 0, codes));
   for (WebpTransform& transform : transforms_) transform.begin();
   Pixels pixels;
+  const GivesBackPages<std::uint32_t> gives_back(pixels);
   Pixels row(static_cast<std::size_t>(width) + 1), other(static_cast<std::size_t>(width) + 1);
   int written = 0;
   return read_pixels(coded_width, height, codes, cache_bits, pixels, [&](int num_rows) {

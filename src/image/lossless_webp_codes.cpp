@@ -129,9 +129,10 @@ std::optional<WebpCode> read_webp_code(WebpBits& bits, int num_symbols,
     const bool is_pair = bits.read(1) != 0;
     const std::size_t first = bits.read(bits.read(1) != 0 ? 8 : 1);
     const std::size_t second = is_pair ? bits.read(8) : first;
-    if (std::max(first, second) >= lengths.size()) return std::nullopt;
-    lengths[first] = 1;
-    lengths[second] = 1;
+    // There are fewer distances than can be written here; those that there are not are passed over, as libwebp does.
+    for (const std::size_t symbol : {first, second}) {
+      if (symbol < lengths.size()) lengths[symbol] = 1;
+    }
   } else if (!read_lengths(bits, lengths)) {
     return std::nullopt;
   }

@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "base/whole_pages.h"
 
 namespace gapless {
@@ -11,6 +13,16 @@ void prefer_huge_pages(void* memory, std::size_t num_bytes) {
   const WholePages pages = whole_pages(memory, num_bytes);
   // A system without huge pages refuses, and nothing is lost.
   (void)madvise(pages.data(), pages.size(), MADV_HUGEPAGE);
+}
+
+void give_back_pages(void* memory, std::size_t num_bytes) {
+  constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+  if (num_bytes < kMinHugeRasterBytes) return;
+  const WholePages pages = whole_pages(memory, num_bytes);
+  for (std::size_t at = 0; at < pages.size(); at += kPieceBytes) {
+    (void)madvise(static_cast<char*>(pages.data()) + at, std::min(kPieceBytes, pages.size() - at),
+                  MADV_DONTNEED);
+  }
 }
 
 void reserve_raster(std::vector<std::uint8_t>& pixels, std::size_t num_bytes) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <sstream>
@@ -72,6 +73,17 @@ TEST(RasterMemoryTest, ALargeRasterLiesInHugePagesAndASmallOneDoesNot) {
   reserve_raster(small, kMinHugeRasterBytes / 2);
   EXPECT_GE(small.capacity(), kMinHugeRasterBytes / 2);
   EXPECT_EQ(mapping_flags(small.data() + kMinHugeRasterBytes / 4).find(" hg "), std::string::npos);
+}
+
+TEST(RasterMemoryTest, PagesThatWereGivenBackAreEmpty) {
+  map_large_blocks();
+  constexpr std::size_t kBytes = 3 * kMinHugeRasterBytes;
+  std::vector<std::uint8_t> large(kBytes, 7), small(kMinHugeRasterBytes / 2, 7);
+  { const GivesBackPages<std::uint8_t> at_its_end(large); }
+  give_back_pages(small.data(), small.size());
+  // All but what is on a page with somebody else's memory.
+  EXPECT_GE(std::count(large.begin(), large.end(), 0), std::ptrdiff_t{kBytes} - 2 * 4096);
+  EXPECT_EQ(std::count(small.begin(), small.end(), 7), std::ssize(small));
 }
 
 // While the first scan is read: there is no raster yet.
