@@ -19,9 +19,10 @@ void give_back_pages(void* memory, std::size_t num_bytes) {
   constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
   if (num_bytes < kMinHugeRasterBytes) return;
   const WholePages pages = whole_pages(memory, num_bytes);
-  for (std::size_t at = 0; at < pages.size(); at += kPieceBytes) {
-    (void)madvise(static_cast<char*>(pages.data()) + at, std::min(kPieceBytes, pages.size() - at),
-                  MADV_DONTNEED);
+  // Pieces end where huge pages do.
+  for (std::uintptr_t begin = pages.begin, end; begin < pages.end; begin = end) {
+    end = std::min(pages.end, (begin / kPieceBytes + 1) * kPieceBytes);
+    (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   }
 }
 
