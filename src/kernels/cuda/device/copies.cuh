@@ -27,21 +27,6 @@ __device__ __forceinline__ bool is_copying_lane() {
   return kCopyingLanes == kWarp || threadIdx.x % kWarp == 0;
 }
 
-// One lane of a warp whose lanes all call it. The compiler knows that it is one.
-__device__ __forceinline__ bool is_elected() {
-  std::uint32_t elected = 0;
-  if constexpr (kHasCopyEngine) {
-    asm volatile(
-        "{\n"
-        ".reg .pred is_one;\n"
-        "elect.sync _|is_one, 0xffffffff;\n"
-        "selp.b32 %0, 1, 0, is_one;\n"
-        "}"
-        : "=r"(elected));
-  }
-  return elected != 0;
-}
-
 // ---- cp.async: 16 bytes per thread.
 
 // Copies 16 bytes, or writes 16 zero bytes when !valid (`from` must still be a mapped address).
@@ -96,8 +81,14 @@ enum class Reading {
   kOnce,
 };
 
-// The policy as createpolicy.fractional.L2::evict_first makes it of all that is read, on all architectures from 8.0 to 9.0. A constant
-// stays in uniform registers; what the instruction made was moved there again for each copy.
+__device__ __forceinline__ std::uint64_t read_once_policy() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// The same policy, as that instruction makes it on all architectures from 8.0 to 9.0. A constant stays in uniform registers; what the
+// instruction made was moved there again for each cp.async.
 inline constexpr std::uint64_t kReadOncePolicy = 0x12f0000000000000;
 
 // 16 bytes of each lane.
@@ -145,7 +136,7 @@ __device__ __forceinline__ void copy_bytes_async(std::uint32_t to_shared, const 
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
         "[%0], [%1], %2, [%3], %4;" ::"r"(to_shared),
-        "l"(from), "r"(bytes), "r"(barrier), "l"(kReadOncePolicy)
+        "l"(from), "r"(bytes), "r"(barrier), "l"(read_once_policy())
         : "memory");
   } else {
     asm volatile(

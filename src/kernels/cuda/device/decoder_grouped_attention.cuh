@@ -317,19 +317,17 @@ struct UnitSums {
 
   static __device__ __forceinline__ int query() { return threadIdx.x / 4 % kMaxGroup; }
 
-  // `sums`: of lane (g, q) rows g and g + 8 of A, columns 2q and 2q + 1, and of each dimension of a chunk. They become outputs from
-  // `first` on.
-  template <int kDims>
-  __device__ __forceinline__ void gather(const float (&sums)[kDims][4], int first) {
+  // `sums`: of lane (g, q) rows g and g + 8 of A, columns 2q and 2q + 1, and of each dimension of a chunk.
+  __device__ __forceinline__ void gather(const float (&sums)[16][4]) {
     const bool is_odd = threadIdx.x % kWarp / 16 != 0;  // quarters 1 and 3
 #pragma unroll
-    for (int i = 0; i < kDims; ++i) {
+    for (int i = 0; i < 16; ++i) {
       float two[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         two[k] = sums[i][k] + __shfl_xor_sync(kFullWarp, sums[i][2 + k], 2);
       }
-      outputs[first + i] =
+      outputs[i] =
           (is_odd ? two[1] : two[0]) + __shfl_xor_sync(kFullWarp, is_odd ? two[0] : two[1], 17);
     }
   }
@@ -399,46 +397,40 @@ __device__ __forceinline__ void attend_to_group(const GroupToken<Element>& token
   result.largest = largest;
   result.sum = sum;
 
-  std::uint32_t a[Shape::kPages][4];
-  const bool has_lower = quarter == group / kMaxGroup;
-  const bool has_upper = quarter == 2 + group / kMaxGroup;
-#pragma unroll
-  for (int page = 0; page < Shape::kPages; ++page) {
-    const int source = quarter * 8 + group % kMaxGroup;
-    const std::uint32_t one = __shfl_sync(kFullWarp, weights[page], source);
-    const std::uint32_t other = __shfl_sync(kFullWarp, weights[page], source + 4);
-    a[page][0] = has_lower ? one : 0;
-    a[page][1] = has_upper ? one : 0;
-    a[page][2] = has_lower ? other : 0;
-    a[page][3] = has_upper ? other : 0;
-  }
+  float sums[16][4] = {};
   const std::uint32_t own_values =
       place + Shape::kPieceBytes + 2 * quarter * Shape::kKeyBytes + (group ^ 2 * quarter) * 16;
 #pragma unroll
-  for (int chunk = 0; chunk < Of::kValueChunks; ++chunk) {
-    constexpr int kDims = 16 / Of::kValueChunks;
-    float sums[kDims][4] = {};
+  for (int page = 0; page < Shape::kPages; ++page) {
+    if (page >= num_pages) break;
+    const int source = quarter * 8 + group % kMaxGroup;
+    const std::uint32_t one = __shfl_sync(kFullWarp, weights[page], source);
+    const std::uint32_t other = __shfl_sync(kFullWarp, weights[page], source + 4);
+    const bool has_lower = quarter == group / kMaxGroup;
+    const bool has_upper = quarter == 2 + group / kMaxGroup;
+    const std::uint32_t a[4] = {has_lower ? one : 0, has_upper ? one : 0, has_lower ? other : 0,
+                                has_upper ? other : 0};
 #pragma unroll
-    for (int page = 0; page < Shape::kPages; ++page) {
-      if (page >= num_pages) break;
+    for (int chunk = 0; chunk < Of::kValueChunks; ++chunk) {
       std::uint32_t raw[4][4];  // key 2q, 2q + 8, 2q + 1, 2q + 9
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         load_shared_16(raw[i], own_values + page * 2 * Shape::kPieceBytes + chunk * 128 +
                                    (i % 2 * 8 + i / 2) * Shape::kKeyBytes);
       }
+      constexpr int kPairs = 8 / Of::kValueChunks;
 #pragma unroll
-      for (int pair = 0; pair < kDims / 2; ++pair) {
+      for (int pair = 0; pair < kPairs; ++pair) {
         std::uint32_t b[2][2];
         Of::value_fragments(raw, pair, b);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          Of::multiply(sums[pair * 2 + i], a[page], b[i][0], b[i][1]);
+          Of::multiply(sums[(chunk * kPairs + pair) * 2 + i], a, b[i][0], b[i][1]);
         }
       }
     }
-    result.gather(sums, chunk * kDims);
   }
+  result.gather(sums);
 }
 
 // Units of a part are attended to by several warps. Each leaves its sums where its unit's keys were, and the last of them adds all

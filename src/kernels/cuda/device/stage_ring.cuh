@@ -155,8 +155,6 @@ class RingProducer {
       const std::uint32_t first_piece = place + kind.x_bytes;
       if constexpr (!kHasCopyEngine) {
         control_.template ask<kPieces>(is_ready, stage, first_piece, from, kind.piece_bytes);
-      } else if constexpr (kPieces > 1) {
-        ask_by_one_lane<kPieces>(kind, done, ready, size, num_before_end, from);
       } else if (is_ready && from != nullptr) {
         copy_bytes_async<Reading::kOnce>(first_piece + lane % kPieces * kind.piece_bytes, from,
                                          kind.piece_bytes, barrier);
@@ -182,34 +180,6 @@ class RingProducer {
   }
 
  private:
-  // Asks for the copies of `ready` stages, of which lanes from kPieces * done on have the addresses. The instruction for a copy
-  // takes what all lanes have in common. So lanes that each want a copy of their own get it in a loop, one after the other, some 60
-  // cycles each; here one lane learns all addresses at once.
-  template <int kPieces>
-  __device__ __forceinline__ void ask_by_one_lane(const StageKind& kind, int done, int ready,
-                                                  int size, int num_before_end, const char* from) {
-    const auto own = reinterpret_cast<std::uint64_t>(from);
-#pragma unroll 1
-    for (int k = 0; k < ready; ++k) {
-      const std::uint32_t first_piece = data_ + space_.at(k, size, num_before_end) + kind.x_bytes;
-      const std::uint32_t barrier = shared_address(&control_.full[(stage_ + k) % kRingStages]);
-      std::uint64_t address[kPieces];
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        address[piece] = __shfl_sync(kFullWarp, own, (done + k) * kPieces + piece);
-      }
-      if (!is_elected()) continue;
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        if (address[piece] == 0) continue;
-        copy_bytes_async<Reading::kOnce>(first_piece + piece * kind.piece_bytes,
-                                         reinterpret_cast<const char*>(address[piece]),
-                                         kind.piece_bytes, barrier);
-      }
-    }
-    __syncwarp();
-  }
-
   // Waits until at least one of the next `count` stages may be asked for; returns how many may.
   __device__ int wait_for_room(int count, int max_in_flight, int size, int& num_before_end) {
     const int lane = threadIdx.x % kWarp;
