@@ -66,7 +66,7 @@ def make_jpeg(side, file_bytes):
 
 def make_webp(side, lossless):
     from PIL import Image
-    side = min(side, 9_999)
+    side = min(side, 6_300 if lossless else 9_999)  # kMaxLosslessWebpPixels
     image = Image.new("RGB", (side, side), (90, 120, 150))
     image.paste(Image.effect_noise((side, 400), 80).convert("RGB"), (0, 4000))
     out = io.BytesIO()

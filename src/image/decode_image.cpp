@@ -114,6 +114,13 @@ Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options) {
                             image_format_name(info.format), info.width, info.height, kMaxImageSide);
   }
   const std::int64_t num_pixels = std::int64_t{info.width} * info.height;
+  if (num_pixels > info.max_pixels && num_pixels <= kMaxImagePixels) {
+    return invalid_argument(
+        "lossless or animated WebP image of {}x{}: {} pixels, more than the {} allowed of this "
+        "kind; a "
+        "lossy WebP, a JPEG or a PNG may have {}",
+        info.width, info.height, num_pixels, info.max_pixels, kMaxImagePixels);
+  }
   const std::int64_t max_pixels = std::min(options.max_pixels, kMaxImagePixels);
   if (num_pixels > max_pixels) {
     return invalid_argument("{} image of {}x{}: {} pixels, more than the {} allowed",

@@ -57,6 +57,8 @@ struct ImageInfo {
   // lossless WebP), 0 for the others.
   int num_channels = 3;
   std::int64_t codec_bytes = 0;
+  // Of this kind of file: kMaxLosslessWebpPixels where a WebP is not known to be lossy.
+  std::int64_t max_pixels = kMaxImagePixels;
 };
 
 struct DecodedSize {

@@ -87,6 +87,20 @@ TEST(DecodeImageTest, OptionsMayLowerThePixelLimitButNotRaiseIt) {
               HasSubstr("more than the 100000000 allowed"));
 }
 
+// Its library is not to be stopped in the middle of a picture of one colour (limits.h).
+TEST(DecodeImageTest, LosslessWebpHasAPixelLimitOfItsOwn) {
+  const auto bounds_of = [](int height) {
+    const FileBytes file = lossless_webp_header_only(8000, height);
+    const StatusOr<ImageInfo> info = probe_image(file);
+    EXPECT_TRUE(info.ok()) << info.status().to_string();
+    return check_image_bounds(*info, {});
+  };
+  EXPECT_TRUE(bounds_of(5000).ok());
+  EXPECT_THAT(bounds_of(5001).message(),
+              HasSubstr("40008000 pixels, more than the 40000000 allowed of this kind"));
+  EXPECT_THAT(bounds_of(16000).message(), HasSubstr("more than the 100000000 allowed"));
+}
+
 TEST(OrientationTest, EveryValueComesOutUprightInLosslessFiles) {
   const Image upright = pattern_image(70, 130);  // larger than one block of the turn, not square
   for (int orientation = 1; orientation <= 8; ++orientation) {

@@ -250,12 +250,14 @@ StatusOr<ImageInfo> probe_webp(Bytes bytes) {
   // A lossless picture is held whole, 4 bytes a pixel; so is a plane of transparency, by two of its
   // decoder's buffers. What an animation's frame is made of is not known here.
   const int codec_bytes_per_pixel = features.format != kLossy ? 4 : has_alpha ? 2 : 0;
-  return ImageInfo{.format = ImageFormat::kWebp,
-                   .width = features.width,
-                   .height = features.height,
-                   .orientation = webp_orientation(bytes.first(riff_bytes)),
-                   .num_channels = has_alpha ? 4 : 3,
-                   .codec_bytes = num_pixels * codec_bytes_per_pixel};
+  return ImageInfo{
+      .format = ImageFormat::kWebp,
+      .width = features.width,
+      .height = features.height,
+      .orientation = webp_orientation(bytes.first(riff_bytes)),
+      .num_channels = has_alpha ? 4 : 3,
+      .codec_bytes = num_pixels * codec_bytes_per_pixel,
+      .max_pixels = features.format != kLossy ? kMaxLosslessWebpPixels : kMaxImagePixels};
 }
 
 // Behind a block's label: pieces of a length byte and so many bytes, until one of length 0.

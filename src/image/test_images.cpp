@@ -247,6 +247,17 @@ FileBytes make_png(int width, int height, std::span<const std::uint8_t> rows, co
   return file;
 }
 
+FileBytes lossless_webp_header_only(std::uint32_t width, std::uint32_t height) {
+  FileBytes payload;
+  append_little_endian(payload, 0x2f, 1);
+  append_little_endian(payload, (width - 1) | (height - 1) << 14,
+                       4);  // 14 bits each, no transparency
+  append_little_endian(payload, 0, 4);
+  FileBytes chunk;
+  append_riff_chunk(chunk, "VP8L", payload);
+  return riff(chunk);
+}
+
 FileBytes png_header_only(std::uint32_t width, std::uint32_t height) {
   FileBytes file;
   append(file, "\x89PNG\r\n\x1a\n");

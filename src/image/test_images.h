@@ -54,6 +54,8 @@ FileBytes make_png(int width, int height, std::span<const std::uint8_t> rows,
                    const PngSpec& spec = {});
 // A signature and an IHDR with any size and nothing behind it but an IEND.
 FileBytes png_header_only(std::uint32_t width, std::uint32_t height);
+// The header of a lossless WebP of any size up to 16384 x 16384, and hardly anything behind it.
+FileBytes lossless_webp_header_only(std::uint32_t width, std::uint32_t height);
 
 // Lossless, so pixels survive exactly. channels 3 or 4.
 FileBytes make_webp(int width, int height, std::span<const std::uint8_t> samples, int channels);
