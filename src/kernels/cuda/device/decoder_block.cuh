@@ -38,7 +38,7 @@ inline constexpr int kDecoderThreads = (kProductWarps + 3 +
                                        kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
-// nothing of up to 32 rows lies there, but for decoders with experts. Up to 8 rows of a parallel
+// eight bytes at most of up to 32 rows lie there, but for decoders with experts. Up to 8 rows of a parallel
 // decoder those of the start are enough; the compiler makes slower code of more.
 inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can have
 template <typename S>
