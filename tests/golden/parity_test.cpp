@@ -233,7 +233,9 @@ class ParityTest : public DeviceTest, public testing::WithParamInterface<CaseNam
     EXPECT_TRUE(rows_close(rows, expected, static_cast<int>(golden.row_size), row_tolerance()))
         << golden_name;
     const double error = relative_error(rows, expected);
-    EXPECT_LE(error, tolerance()) << golden_name;
+    // A stage of a single row, as the last hidden state is, has a row's bound (docs/parity.md).
+    const bool is_one_row = std::ssize(rows) == golden.row_size;
+    EXPECT_LE(error, is_one_row ? row_tolerance() : tolerance()) << golden_name;
     note_error(golden_name, error);
   }
 
