@@ -19,7 +19,11 @@ import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
-# What --models names: the checkpoint; whether a new picture over HTTP is asked about; repeats of a forward pass.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+
+from gapless_tools.running_server import running_server  # noqa: E402
+
+# What --models names: the checkpoint ("": the one that ships); whether a new picture over HTTP is asked about; repeats of a forward pass.
 MODELS = {
     "tiny": ("", True, 8),
     "moondream-0.5b": ("random:moondream-0.5b", True, 4),
@@ -44,33 +48,19 @@ def run(arguments):
         return {**json.loads(path.read_text()), "peak_mib": usage.ru_maxrss // 1024}
 
 
-def model_words(model):
-    return ["--model", model] if model else []
-
-
 def serve_new_picture(binary, compute, model, seconds):
     """Milliseconds to the first token of a lone client's picture that the server has not seen."""
-    server = subprocess.Popen([binary, "serve", "--device", "cpu", *COMPUTES[compute], *model_words(model), "--port", "0"],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        url = None
-        for line in server.stderr:
-            url = url or (re.search(r"http://[0-9.]+:\d+", line) or [None])[0]
-            if " ready model=" in line:
-                break
-        else:
-            sys.exit("the server did not start")
+    with running_server([binary, "serve", "--device", "cpu", *COMPUTES[compute], "--model", model, "--port", "0"]) as url:
         result = run([binary, "bench", "serve", "--url", url, "--concurrency", "1", "--max-tokens", "3",
                       "--distinct-images", "400", "--duration", str(seconds), "--warm-up", "1"])
-        point = result["points"][0]
-        return {"first_token_ms": point["ttft_ms"]["p50"], "p90": point["ttft_ms"]["p90"], "answers": point["answers"]}
-    finally:
-        server.terminate()
-        server.wait()
+    point = result["points"][0]
+    if point["answers"] == 0:
+        sys.exit(f"no answer within {seconds} s: --seconds must be longer")
+    return {"first_token_ms": point["ttft_ms"]["p50"], "p90": point["ttft_ms"]["p90"], "answers": point["answers"]}
 
 
 def forward(binary, compute, model, repeats):
-    result = run([binary, "bench", "forward", "--device", "cpu", *COMPUTES[compute], *model_words(model), "--crops", "1,9",
+    result = run([binary, "bench", "forward", "--device", "cpu", *COMPUTES[compute], "--model", model, "--crops", "1,9",
                   "--sequences", "1", "--repeats", str(repeats)])
     points = [("one crop", result["encodes"][0]["ms"]), ("the 9 crops of 800x600", result["encodes"][1]["ms"]),
               ("prefill of 770", result["prefills"][0]["ms"])]
@@ -78,7 +68,7 @@ def forward(binary, compute, model, repeats):
 
 
 def decode(binary, compute, model, seconds):
-    result = run([binary, "bench", "decode", "--device", "cpu", *COMPUTES[compute], *model_words(model), "--rows", "1",
+    result = run([binary, "bench", "decode", "--device", "cpu", *COMPUTES[compute], "--model", model, "--rows", "1",
                  "--context", "850", "--seconds", str(seconds)])
     point = result["points"][0]
     return {"ms": point["step_ms"]["median"], "p10": point["step_ms"]["p10"], "p90": point["step_ms"]["p90"],

@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from gapless_tools import bench_result  # noqa: E402
 from gapless_tools.plain_png import plain_png  # noqa: E402
+from gapless_tools.running_server import running_server  # noqa: E402
 
 GUARD_SECONDS = 300
 
@@ -47,29 +48,16 @@ def make_png(seed, side=256, block=32):
 
 def answers_of(options, devices, questions):
     """The answer to each, asked all at once."""
-    server = subprocess.Popen([options.binary, "serve", *options.model_words, "--device", devices, "--port", "0", "--drain-lead", "0"],
-                              stderr=subprocess.PIPE, text=True)
-    try:
-        url = None
-        for line in server.stderr:
-            url = url or (re.search(r"listening url=(\S+)", line) or [None, None])[1]
-            if " ready model=" in line:
-                break
-        else:
-            raise SystemExit(f"bench/replicas.py: the server on {devices} did not start")
+    command = [options.binary, "serve", *options.model_words, "--device", devices, "--port", "0", "--drain-lead", "0"]
+    with running_server(command, GUARD_SECONDS) as url:
 
         def ask(question):
             request = urllib.request.Request(url + "/v1/query", json.dumps(question).encode(), {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=GUARD_SECONDS) as response:
                 return json.load(response)["answer"]
 
-        drain = concurrent.futures.ThreadPoolExecutor(1)
-        drain.submit(lambda: [None for _ in server.stderr])  # the log goes on
         with concurrent.futures.ThreadPoolExecutor(32) as clients:
             return list(clients.map(ask, questions))
-    finally:
-        server.terminate()
-        server.wait(GUARD_SECONDS)
 
 
 def measure(options, devices, num_devices):
