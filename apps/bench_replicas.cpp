@@ -148,7 +148,7 @@ void add_bench_replicas_command(CLI::App& bench, Command& chosen) {
       ->capture_default_str();
   command
       ->add_option("--new-ms", given.new_ms,
-                   "Work for a picture that a replica does not know: 66 answers a second, "
+                   "Work for a picture that a replica does not know: 67 answers a second, "
                    "serve-h200.json")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -72,7 +72,7 @@ inline constexpr std::size_t kMaxQueuedCpuOps = 65'536;
 
 // Images. 100 MPix of RGB is 300 MB: enough for any camera, not for a decompression bomb.
 inline constexpr std::int64_t kMaxImagePixels = 100'000'000;
-// Of a lossless WebP. Its library makes a picture of one colour in a single call and asks nobody meanwhile, so the call must be
+// Of a lossless WebP, and of an animated one, whose frames may be lossless. The library makes a picture of one colour in a single call and asks nobody meanwhile, so the call must be
 // short: 100 MPix took 102 ms on a core, and a decoding ends within 50 ms of a cancel.
 inline constexpr std::int64_t kMaxLosslessWebpPixels = 40'000'000;
 inline constexpr std::int64_t kMaxImageSide = 65'535;

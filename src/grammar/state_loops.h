@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "base/keep_loop.h"
 #include "grammar/grammar_walk.h"
 
 namespace gapless {
@@ -75,17 +76,6 @@ GAPLESS_HOST_DEVICE inline LoopByte take_loop(const StateLoops& loops, Row& row,
   return loops.most < 0 || row.length_at_most(loops.most) ? kind : LoopByte::kIllegal;
 }
 
-// take_byte.
-template <typename Row>
-GAPLESS_HOST_DEVICE inline bool take_byte(const GrammarTables& g, const StateLoops& loops, Row& row,
-                                          std::uint8_t byte) {
-  if (row.state == loops.state) {
-    const LoopByte kind = take_loop(loops, row, byte);
-    if (kind != LoopByte::kLeadsAway) return kind != LoopByte::kIllegal;
-  }
-  return take_byte(g, row, byte);
-}
-
 // Which second byte of a text is illegal behind which first one, in the loops' state. Also behind a first one that leads away: behind a
 // number's digits a blank ends the number, and 55,108 of Qwen's tokens are a blank and a word. None of them needs to be walked.
 struct SecondBytes {
@@ -142,8 +132,7 @@ GAPLESS_HOST_DEVICE inline std::uint16_t state_behind(const GrammarTables& g,
 // `probe` begins at the row that the loops' state is of. At most max_away first bytes that lead away are looked behind.
 template <int kNumFrames>
 inline SecondBytes find_second_bytes(const GrammarTables& g, const StateLoops& loops,
-                                     GrammarProbe<kNumFrames>& probe,
-                                     int max_away = SecondBytes::kMaxAway) {
+                                     GrammarProbe<kNumFrames>& probe, int max_away) {
   SecondBytes seconds{};
   int num_away = 0;
   for (int first = 0; first < 256; ++first) {

@@ -117,8 +117,7 @@ Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options) {
   if (num_pixels > info.max_pixels && num_pixels <= kMaxImagePixels) {
     return invalid_argument(
         "lossless or animated WebP image of {}x{}: {} pixels, more than the {} allowed of this "
-        "kind; a "
-        "lossy WebP, a JPEG or a PNG may have {}",
+        "kind; a lossy WebP, a JPEG or a PNG may have {}",
         info.width, info.height, num_pixels, info.max_pixels, kMaxImagePixels);
   }
   const std::int64_t max_pixels = std::min(options.max_pixels, kMaxImagePixels);

@@ -250,8 +250,8 @@ FileBytes make_png(int width, int height, std::span<const std::uint8_t> rows, co
 FileBytes lossless_webp_header_only(std::uint32_t width, std::uint32_t height) {
   FileBytes payload;
   append_little_endian(payload, 0x2f, 1);
-  append_little_endian(payload, (width - 1) | (height - 1) << 14,
-                       4);  // 14 bits each, no transparency
+  // 14 bits each, no transparency.
+  append_little_endian(payload, (width - 1) | (height - 1) << 14, 4);
   append_little_endian(payload, 0, 4);
   FileBytes chunk;
   append_riff_chunk(chunk, "VP8L", payload);

@@ -36,7 +36,7 @@ struct ReplicaCase {
   PicturePattern pattern = PicturePattern::kNew;
   int num_replicas = 1000;
   double rate_per_replica = 50;  // requests a second, on average
-  double new_ms = 15.15;
+  double new_ms = 14.93;
   double known_ms = 0.67;
   int kept_pictures = 512;
   int picture_worth = 4;  // kDeviceChooser: DeviceChooser::Options::picture_worth

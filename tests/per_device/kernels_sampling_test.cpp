@@ -681,9 +681,9 @@ TEST_F(SamplingTest, HostMaskBindsOnlyTheRowsThatAskForIt) {
   expect_reference(b);
 }
 
-// Behind grammar_masks most logits are read before the mask is there, and few again. Rows under masks of few to all tokens, logits
-// with many equals and some that are not finite: tokens and probabilities are those of the same rows under the same masks of the host,
-// and rows beside them without a mask do not notice.
+// Behind grammar_masks the logits are added up before the mask is there. Rows under masks of few to all tokens, logits with many
+// equals and some that are not finite: tokens and probabilities are those of the same rows under the same masks of the host, and rows
+// beside them that stay under the host's do not notice.
 TEST_F(SamplingTest, RowsBehindGrammarMasksAreSampledLikeOthers) {
   constexpr double kShares[] = {0, 1e-5, 1e-3, 0.03, 0.5, 0.97, 0.9999, 1};
   constexpr int kRowsOfEach = 4;
@@ -700,8 +700,7 @@ TEST_F(SamplingTest, RowsBehindGrammarMasksAreSampledLikeOthers) {
       if (i % kRowsOfEach == 2) {
         for (const float value : {kNan, kInf, -kInf, -0.0f, 3e38f}) logits[any_token()] = value;
       }
-      if (i % kRowsOfEach == 3) row.sampling.temperature = 1;
-      if (i % kRowsOfEach != 3) row.sampling.temperature = 0;
+      row.sampling.temperature = i % kRowsOfEach == 3 ? 1 : 0;
       const double share = kShares[i / kRowsOfEach];
       for (int token = 0; token < vocab; ++token) {
         if (static_cast<double>(random_() % 1'000'000) >= 1e6 * share) continue;
