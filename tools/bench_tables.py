@@ -22,6 +22,10 @@ import headline_table
 
 
 def table(header, rows):
+    rows = list(rows)
+    wrong = [row for row in rows if len(row) != len(header)]
+    if wrong:
+        raise ValueError(f"{len(header)} columns, and a row of {len(wrong[0])}: {wrong[0]}")
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
@@ -424,8 +428,12 @@ def grammar(result):
 
 
 def paths(result):
-    rows = [[path, *(f'{point["step_ms"]["median"]:.2f} ({point["percent_of_ceiling"]:.0f} %)' for point in got["decode"]),
-             f'{got["encode_13_ms"]:.1f}', f'{got["prefill_770_ms"]:.2f}'] for path, got in result["paths"].items()]
+    def step(got, rows):
+        point = next(point for point in got["decode"] if point["rows"] == rows)  # a file may have more
+        return f'{point["step_ms"]["median"]:.2f} ({point["percent_of_ceiling"]:.0f} %)'
+
+    rows = [[path, *(step(got, rows) for rows in (1, 8, 32)), f'{got["encode_13_ms"]:.1f}', f'{got["prefill_770_ms"]:.2f}']
+            for path, got in result["paths"].items()]
     yield table(["path", "step at 1 row, ms (of the bandwidth)", "8 rows", "32 rows", "13 crops, ms", "770 tokens, ms"], rows)
 
 
