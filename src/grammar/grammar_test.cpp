@@ -663,8 +663,10 @@ TEST(GrammarTest, LoopsOfAStateAreTheGrammarsEdges) {
           row.state = static_cast<std::uint16_t>(state);
           row.length = length;
           GrammarRow by_loops = row;
+          const LoopByte kind = take_loop(loops, by_loops, static_cast<std::uint8_t>(byte));
+          if (kind == LoopByte::kLeadsAway) continue;  // the grammar's tables take it
           const bool legal = take_byte(tables, row, static_cast<std::uint8_t>(byte));
-          ASSERT_EQ(take_byte(tables, loops, by_loops, static_cast<std::uint8_t>(byte)), legal)
+          ASSERT_EQ(kind != LoopByte::kIllegal, legal)
               << "state " << state << ", byte " << byte << ", length " << length;
           if (!legal) continue;
           ASSERT_EQ(by_loops.state, row.state);
