@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "download_text.h"
 #include "hub/hub_model.h"
+#include "option_values.h"
 
 namespace gapless {
 namespace {
@@ -86,13 +87,15 @@ StatusOr<ModelSource> find_named_model(const ModelOption& option) {
 }  // namespace
 
 void add_model_option(CLI::App& command, ModelOption& option) {
-  command.add_option("--model", option.name,
-                     "Folder or file of published weights; OWNER/NAME[@REVISION] of the Hugging "
-                     "Face hub, from its cache or downloaded into it; random:moondream2[:SEED], "
-                     "random:moondream2-march, random:moondream2-january, "
-                     "random:moondream-0.5b, random:moondream3, random:llama3-8b, "
-                     "random:llama3-1b, random:qwen3-8b, "
-                     "random:qwen3-1.7b; or nothing: the small model that ships");
+  command
+      .add_option("--model", option.name,
+                  "Folder or file of published weights; OWNER/NAME[@REVISION] of the Hugging "
+                  "Face hub, from its cache or downloaded into it; random:moondream2[:SEED], "
+                  "random:moondream2-march, random:moondream2-january, "
+                  "random:moondream-0.5b, random:moondream3, random:llama3-8b, "
+                  "random:llama3-1b, random:qwen3-8b, "
+                  "random:qwen3-1.7b. Without it: the small model that ships")
+      ->check(not_empty());
   command.add_option(
       "--adapter", option.adapter,
       "Folder with a fine-tune of the model as PEFT saves it: low-rank terms (LoRA), "

@@ -203,10 +203,10 @@ void drain(HttpServer& server, int seconds) {
 
 void say_where(const HttpServerOptions& http, const HttpServer& server) {
   if (http.unix_socket) return log_info("listening unix_socket={}", *http.unix_socket);
-  log_info("listening url=http://{}:{}", http.host, server.port());
-  if (http.second_port) {
-    log_info("listening ollama_url=http://{}:{}", http.host, server.second_port());
-  }
+  const bool is_ipv6 = http.host.find(':') != http.host.npos;
+  const std::string host = is_ipv6 ? "[" + http.host + "]" : http.host;
+  log_info("listening url=http://{}:{}", host, server.port());
+  if (http.second_port) log_info("listening ollama_url=http://{}:{}", host, server.second_port());
 }
 
 int serve(const ServeOptions& options) {
