@@ -72,12 +72,18 @@ StatusOr<ModelSource> find_named_model(const ModelOption& option) {
   DownloadDisplay display;
   const StatusOr<HubModel> model = find_hub_model(name, settings, display.events());
   if (model.status().code() == StatusCode::kUnavailable && settings.offline) {
-    return make_error(StatusCode::kUnavailable, "{}, and {} says not to download; this does: {}",
-                      model.status().message(),
+    return make_error(StatusCode::kUnavailable,
+                      "{} is no file or folder here; on the hub: {}, and {} says not to download; "
+                      "this does: {}",
+                      option.name, model.status().message(),
                       settings.offline_variable.empty() ? "--offline" : settings.offline_variable,
                       download_command(name, settings));
   }
-  if (!model.ok()) return model.status();
+  // A folder's name that was mistyped looks like one of the hub.
+  if (!model.ok()) {
+    return model.status().with_context(
+        fmt::format("{} is no file or folder here; on the hub", option.name));
+  }
   GAPLESS_ASSIGN_OR_RETURN(ModelSource source, find_model(model->checkpoint.string()));
   source.name = name.repository;
   source.tokenizer = model->tokenizer;

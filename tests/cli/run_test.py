@@ -210,6 +210,7 @@ class RunTest(FolderTest):
                               ("--compute", "3"), ("--weights", "1"), ("--kv-cache", "x"), ("--json-schema", "")):
             self.bad(2, *QUESTION, option, value, says=option)
         self.assertNotIn("->", self.run_gapless("--help").stdout, "names are what is taken")
+        self.bad(1, *QUESTION, "--model", "models/mistyped", "--offline", says="models/mistyped is no file or folder here; on the hub: ")
         self.bad(1, *QUESTION, "--image", "", says="--image names no file")
         empty = self.write("empty.png", "")
         self.bad(1, *QUESTION, "--image", empty, says=f"{empty}: is empty")
