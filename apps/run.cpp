@@ -207,7 +207,12 @@ StatusOr<SkillRequest> make_request(const RunOptions& options,
                                     std::span<const std::string> pictures) {
   if (options.skill == kChat || options.skill == kComplete) return make_text_request(options);
   SkillRequest request;
-  GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_from_name(options.skill));
+  const StatusOr<Skill> skill = skill_from_name(options.skill);
+  if (!skill.ok()) {
+    return invalid_argument("{}; of text models {} and {}", skill.status().message(), kChat,
+                            kComplete);
+  }
+  request.skill = *skill;
   GAPLESS_RETURN_IF_ERROR(check_options_of_skill(options));
   GAPLESS_ASSIGN_OR_RETURN(request.length,
                            caption_length_from_name(options.length.value_or("normal")));

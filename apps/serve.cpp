@@ -292,11 +292,15 @@ void add_serve_command(CLI::App& app, Command& chosen) {
                    "Address to listen on, or localhost (127.0.0.1); 0.0.0.0 for everywhere")
       ->transform([](std::string host) { return host == "localhost" ? "127.0.0.1" : host; })
       ->capture_default_str();
-  command->add_option("--port", http.port, "0: any free one")->capture_default_str();
-  command->add_option(
-      "--ollama-port", http.second_port,
-      "A second port, the same in all else, for clients that expect Ollama at 11434; "
-      "0: any free one");
+  const CLI::Range is_port(0, 65'535);
+  command->add_option("--port", http.port, "0: any free one")
+      ->check(is_port)
+      ->capture_default_str();
+  command
+      ->add_option("--ollama-port", http.second_port,
+                   "A second port, the same in all else, for clients that expect Ollama at 11434; "
+                   "0: any free one")
+      ->check(is_port);
   command
       ->add_option("--unix-socket", http.unix_socket,
                    "Listen on this Unix socket instead, which only your user may connect to")

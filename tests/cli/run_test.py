@@ -230,6 +230,7 @@ class RunTest(FolderTest):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(f"Did you mean '{meant}'?", done.stderr)
             self.assertEqual(done.stdout, "")
+        self.bad(1, "ask", says="unknown skill 'ask'; there are query, caption, point, detect and segment; of text models chat and complete")
         for arguments in (("chat",), ("run", "query", "--xyzzy"), ()):
             done = gapless(*arguments)
             self.assertEqual(done.returncode, 2, done.stderr)

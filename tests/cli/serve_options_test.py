@@ -172,6 +172,13 @@ class ServeOptionsTest(FolderTest):
             for stranger in strangers:
                 stranger.close()
 
+    def test_a_port_that_is_none_is_refused(self):
+        for option in ("--port", "--ollama-port"):
+            for value in ("65536", "-1", "http"):
+                done = gapless("serve", "--device", "cpu", option, value)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f"{option}: Value {value} not in range 0 to 65535", done.stderr)
+
     def test_a_unix_socket_takes_the_place_of_the_port(self):
         path = self.folder / "socket"
         for more in (("--port", "0"), ("--host", "127.0.0.1"), ("--ollama-port", "0")):
