@@ -104,6 +104,29 @@ class Pages(unittest.TestCase):
                     self.assertTrue(re.search(r"\.json\b|bench/results/|_test\b|Test\.\w|[Nn]o result file|limits\.h", section),
                                     "names no result file and no test")
 
+    def test_result_files_say_what_made_them(self):
+        """Of a file of several runs each may say so for itself."""
+        for path in sorted((ROOT / "bench/results").glob("*.json")):
+            said = set(re.findall(r'"(command|date|commit|device|ceiling)": "[^"]', path.read_text(encoding="utf-8")))
+            with self.subTest(path.name):
+                self.assertEqual(said, {"command", "date", "commit", "device", "ceiling"})
+
+    def test_shares_of_the_ceiling_that_are_explained_are_those_measured(self):
+        """The table of docs/benchmarks.md that says where the rest is lost."""
+        def shares(name):
+            result = json.loads((ROOT / f"bench/results/{name}.json").read_text(encoding="utf-8"))
+            return {f"{kind}, {size}": f"{point['percent_of_ceiling']:.0f} %"
+                    for kind, points, key in (("decode", "points", "rows"), ("encode", "encodes", "size"), ("prefill", "prefills", "size"))
+                    for point in result.get(points, []) for size in (str(point[key]),)}
+        measured, rested = {**shares("decode-h200"), **shares("forward-h200")}, shares("forward-rest-h200")
+        rows = re.findall(r"^\| ((?:decode|encode|prefill), [\dx ]+?)(?: rows?| crops?)? \| ([^|]*) \|", text_of("docs/benchmarks.md"), re.MULTILINE)
+        self.assertEqual(len(rows), 8)
+        for step, said in rows:
+            name = step.replace(" x ", "x")
+            wanted = measured[name] + (f", {rested[name]} after rest" if name in rested else "")
+            with self.subTest(step):
+                self.assertEqual(said, wanted)
+
     def test_tests_that_pages_name_are_there(self):
         sources = subprocess.run(["git", "grep", "-hE", r"^(TEST|TEST_F|TEST_P|TYPED_TEST)\(|^ *def test_|^class "], cwd=ROOT,
                                  capture_output=True, text=True, check=True).stdout
