@@ -148,6 +148,21 @@ class Pages(unittest.TestCase):
                     self.assertIn(binary, binaries)
         self.assertGreaterEqual(named, 15)
 
+    def test_result_files_are_of_the_commit_that_is_said(self):
+        """`a.json`, `b.json`, commit 1234567, but for older ones "in git"; in tables `a.json` (1234567)."""
+        names = r"(?:`(?:bench/results/)?[\w*-]+\.json`(?:,? and |, |; )?)+"
+        said = [rf"({names}),? (?:both )?commit ([0-9a-f]{{7}})\b(?!, in git)", r"(`[\w-]+\.json`) \(([0-9a-f]{7})\)"]
+        compared = 0
+        for page in PAGES:
+            text = " ".join(text_of(page).split())
+            for files_said, commit in (found for pattern in said for found in re.findall(pattern, text)):
+                for name in re.findall(r"([\w*-]+\.json)", files_said):
+                    for path in (ROOT / "bench/results").glob(name):
+                        compared += 1
+                        with self.subTest(f"{page}: {path.name}, commit {commit}"):
+                            self.assertIn(commit, json.loads(path.read_text(encoding="utf-8"))["commit"])
+        self.assertGreater(compared, 50)
+
 
 if __name__ == "__main__":
     unittest.main()
