@@ -91,15 +91,15 @@ class LoopFinder {
 
   CharacterLoops of(std::uint16_t state) const {
     const GrammarEdge* const edges = row(state);
-    std::int32_t counting = state_loops::kNoAction;
+    CharacterLoops loops;
+    // Most states have none, so this comes first: without branches a compiler makes it short.
     bool has_any = false;
+    for (int c = 0; c < grammar_.num_classes; ++c) has_any |= edges[c].state == state;
+    if (!has_any) return loops;
+    std::int32_t counting = state_loops::kNoAction;
     for (int c = 0; c < grammar_.num_classes; ++c) {
-      if (edges[c].state != state) continue;
-      has_any = true;
       counting = std::min(counting, state_loops::counting_action(tables_, state, edges[c]));
     }
-    CharacterLoops loops;
-    if (!has_any) return loops;
     loops.counts = counting == state_loops::kNoAction ? 0 : 1;
     if (loops.counts != 0) loops.most = grammar_.actions[static_cast<std::size_t>(counting)].max;
     const auto action = static_cast<std::uint16_t>(loops.counts != 0 ? counting : 0);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "grammar/grammar_limits.h"
+#include "grammar/string_states.h"
 
 namespace gapless {
 namespace {
@@ -195,7 +196,7 @@ Status JsonMachines::fill_strings(JsonMachine& machine,
 
   GrammarAction on_char;
   if (bounded) on_char = {.op = GrammarOp::kChar, .max = first.max_length};
-  const auto on_quote = [&](int q, BuildState state) {
+  const auto on_quote = [&](std::int32_t q, BuildState state) {
     RoleSet roles = 0;
     for (std::size_t i = 0; i < strings.size(); ++i) {
       const LabelSet labels = dfa.labels[static_cast<std::size_t>(q)];
@@ -210,11 +211,11 @@ Status JsonMachines::fill_strings(JsonMachine& machine,
     }
     builder_.add_edge(state, '"', nowhere_, end);
   };
-  const std::vector<BuildState> states =
-      add_string_states(builder_, dfa, on_char, /*any_escape=*/all_any, on_quote);
+  StringStates states(builder_, dfa, on_char, /*on_control=*/{}, /*any_escape=*/all_any);
   GrammarAction begin;
   if (bounded) begin.op = GrammarOp::kStringBegin;
-  builder_.add_edge(machine.start, '"', states.front(), begin);
+  builder_.add_edge(machine.start, '"', states.state(0), begin);
+  states.fill(on_quote);
   return ok_status();
 }
 
