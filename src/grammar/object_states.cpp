@@ -94,8 +94,8 @@ class ObjectStates {
         for (const auto& [pattern, schema] : clause.patterns) {
           if (pattern_labels_.contains(pattern.get())) continue;
           pattern_labels_.emplace(pattern.get(), languages.size());
-          GAPLESS_ASSIGN_OR_RETURN(ByteDfa dfa, make_dfa(std::span(&pattern, 1)));
-          languages.push_back(std::move(dfa));
+          GAPLESS_ASSIGN_OR_RETURN(const ByteDfa* const dfa, pattern->dfa());
+          languages.push_back(*dfa);
         }
         if (clause.names == nullptr || names_labels_.contains(clause.names)) continue;
         GAPLESS_ASSIGN_OR_RETURN(const auto* const specs,
@@ -307,7 +307,7 @@ class ObjectStates {
   GrammarBuilder& builder_;
   const ContainerJob& job_;
   std::map<std::string, int> bits_;
-  std::map<const Regex*, std::size_t> pattern_labels_;
+  std::map<const StringPattern*, std::size_t> pattern_labels_;
   std::map<SchemaRef, std::size_t> names_labels_;
   NameStates name_states_;
   std::map<AliveSet, NameStart> names_;
