@@ -191,7 +191,7 @@ Status JsonMachines::fill_strings(JsonMachine& machine,
   if (bounded && first.max_length != kNoLimit && first.max_length < first.min_length) {
     return ok_status();
   }
-  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(parts));
+  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(std::move(parts)));
   if (dfa.empty()) return ok_status();
 
   GrammarAction on_char;
@@ -232,7 +232,7 @@ Status JsonMachines::fill_numbers(JsonMachine& machine,
     parts.push_back(std::move(*part));
   }
   if (numbers.empty()) return ok_status();
-  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(parts));
+  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(std::move(parts)));
   if (dfa.empty()) return ok_status();
   std::vector<BuildState> states;
   for (int q = 0; q < dfa.num_states(); ++q) states.push_back(builder_.add_state());

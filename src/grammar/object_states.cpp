@@ -108,7 +108,7 @@ class ObjectStates {
           ways.push_back(std::move(dfa));
         }
         if (!ways.empty()) {
-          GAPLESS_ASSIGN_OR_RETURN(names, labelled_union(ways));
+          GAPLESS_ASSIGN_OR_RETURN(names, labelled_union(std::move(ways)));
         }
         names_labels_.emplace(clause.names, languages.size());
         languages.push_back(std::move(names));
@@ -118,7 +118,7 @@ class ObjectStates {
       return make_error(StatusCode::kResourceExhausted, "patternProperties: more than {}",
                         kMaxLabels - 1);
     }
-    GAPLESS_ASSIGN_OR_RETURN(ByteDfa all, labelled_union(languages));
+    GAPLESS_ASSIGN_OR_RETURN(ByteDfa all, labelled_union(std::move(languages)));
     return name_states_.set_names(bits_, std::move(all));
   }
 
