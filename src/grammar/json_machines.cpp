@@ -238,14 +238,18 @@ Status JsonMachines::fill_numbers(JsonMachine& machine,
   for (int q = 0; q < dfa.num_states(); ++q) states.push_back(builder_.add_state());
   for (int q = 0; q < dfa.num_states(); ++q) {
     const BuildState from = states[static_cast<std::size_t>(q)];
-    for (int byte = 0; byte < 128; ++byte) {
-      const std::int32_t to = dfa.step(q, static_cast<std::uint8_t>(byte));
-      if (to == ByteDfa::kDead) continue;
-      builder_.add_edge(from, static_cast<char>(byte), states[static_cast<std::size_t>(to)]);
-      if (q == 0) {
-        builder_.add_edge(machine.start, static_cast<char>(byte),
-                          states[static_cast<std::size_t>(to)]);
+    for (int first = 0, last = 0; first < 128; first = last + 1) {
+      const std::int32_t to = dfa.step(q, static_cast<std::uint8_t>(first));
+      for (last = first; last < 127; ++last) {
+        if (dfa.step(q, static_cast<std::uint8_t>(last + 1)) != to) break;
       }
+      if (to == ByteDfa::kDead) continue;
+      const auto add = [&](BuildState state) {
+        builder_.add_edge(state, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last),
+                          states[static_cast<std::size_t>(to)]);
+      };
+      add(from);
+      if (q == 0) add(machine.start);
     }
     RoleSet roles = 0;
     for (std::size_t i = 0; i < numbers.size(); ++i) {

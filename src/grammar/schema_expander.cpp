@@ -254,7 +254,12 @@ StatusOr<Specs> SchemaExpander::both(const Specs& a, const Specs& b, SchemaRef a
   for (const SchemaSpec& x : a) {
     for (const SchemaSpec& y : b) {
       GAPLESS_RETURN_IF_ERROR(CompileWork::spend(weight_of(x) + weight_of(y)));
-      if (std::optional<SchemaSpec> spec = merge(x, y)) result.push_back(std::move(*spec));
+      if (x.says_nothing() || y.says_nothing()) {
+        const SchemaSpec& other = x.says_nothing() ? y : x;
+        if (other.types != 0) result.push_back(other);
+      } else if (std::optional<SchemaSpec> spec = merge(x, y)) {
+        result.push_back(std::move(*spec));
+      }
     }
   }
   if (result.size() > kMaxSchemaAlternatives) {
@@ -293,8 +298,9 @@ StatusOr<Specs> SchemaExpander::expand_keywords(SchemaRef schema, const json::ob
     if (value == nullptr || allows_anything) continue;
     return refuse(schema, keyword, "is not supported");
   }
-  GAPLESS_ASSIGN_OR_RETURN(const SchemaSpec own, own_spec(schema, object));
-  GAPLESS_RETURN_IF_ERROR(keep({own}));
+  Specs own(1);
+  GAPLESS_ASSIGN_OR_RETURN(own.front(), own_spec(schema, object));
+  GAPLESS_RETURN_IF_ERROR(keep(own));
   if (const json::value* value = keyword(object, "const")) {
     GAPLESS_ASSIGN_OR_RETURN(const Specs specs, enumerated(schema, value, 1));
     GAPLESS_RETURN_IF_ERROR(keep(specs));

@@ -68,6 +68,9 @@ struct SchemaSpec {
 
   std::vector<ArrayClause> arrays;
   int min_items = 0, max_items = kNoLimit;
+
+  // Every value satisfies it.
+  bool says_nothing() const;
 };
 
 // Both at once; nothing where no type is left.
