@@ -532,7 +532,7 @@ class StringTree {
     const auto hash = [this](std::int32_t number) { return hash_of(number); };
     const auto are_same = [this](std::int32_t a, std::int32_t b) { return are_equal(a, b); };
     std::unordered_set<std::int32_t, decltype(hash), decltype(are_same)> known(nodes_.size(), hash,
-                                                                              are_same);
+                                                                               are_same);
     for (auto i = static_cast<std::int32_t>(nodes_.size()); i-- > 0;) {
       node(i).equal = *known.insert(i).first;
     }

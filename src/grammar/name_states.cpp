@@ -36,9 +36,8 @@ Status NameStates::set_names(const std::map<std::string, int>& bits, ByteDfa lan
                           kMaxGrammarStates);
       }
       const int child = static_cast<int>(nodes_.size());
-      nodes_.push_back({.parent = at,
-                        .byte = byte,
-                        .language = languages_.step(node(at).language, byte)});
+      nodes_.push_back(
+          {.parent = at, .byte = byte, .language = languages_.step(node(at).language, byte)});
       Node& parent = nodes_[static_cast<std::size_t>(at)];
       (last < 0 ? parent.first_child : nodes_[static_cast<std::size_t>(last)].next_child) = child;
       parent.last_child = child;

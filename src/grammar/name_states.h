@@ -55,9 +55,9 @@ class NameStates {
   // Of the tree. Its number is larger than that of the node it comes from.
   struct Node {
     int parent = -1;
-    std::uint8_t byte = 0;       // that leads here
-    int bit = -1;                // of the name that ends here
-    std::int32_t language = 0;   // where the beginning stands among the languages
+    std::uint8_t byte = 0;      // that leads here
+    int bit = -1;               // of the name that ends here
+    std::int32_t language = 0;  // where the beginning stands among the languages
     int first_child = -1, last_child = -1, next_child = -1;  // next_child: the parent's
   };
 

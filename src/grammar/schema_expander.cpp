@@ -587,8 +587,7 @@ Status SchemaExpander::read_count(SchemaRef schema, const json::object& object, 
   return ok_status();
 }
 
-Status SchemaExpander::read_object(SchemaRef schema, const json::object& object,
-                                   SchemaSpec& spec) {
+Status SchemaExpander::read_object(SchemaRef schema, const json::object& object, SchemaSpec& spec) {
   ObjectClause clause;
   bool says_something = false;
   if (const json::value* properties = find(object, "properties")) {

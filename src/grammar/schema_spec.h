@@ -58,8 +58,8 @@ struct SchemaSpec {
   std::vector<std::string> not_number_texts;
 
   std::vector<StringPatternPtr> patterns, not_patterns;  // of the whole string
-  int min_length = 0, max_length = kNoLimit;     // in code points
-  std::optional<std::set<std::string>> strings;  // enum: only these, UTF-8
+  int min_length = 0, max_length = kNoLimit;             // in code points
+  std::optional<std::set<std::string>> strings;          // enum: only these, UTF-8
   std::set<std::string> not_strings;
 
   std::vector<ObjectClause> objects;

@@ -106,9 +106,9 @@ void StringStates::add_plain(std::int32_t q, BuildState from,
     const Run& run = runs_[i];
     const std::int32_t to = step(q, run.byte_class);
     int first = run.first, last = run.last;
-    for (++i; i < runs_.size() && runs_[i].first == last + 1 &&
-              runs_[i].begins_character == run.begins_character &&
-              step(q, runs_[i].byte_class) == to;
+    for (++i;
+         i < runs_.size() && runs_[i].first == last + 1 &&
+         runs_[i].begins_character == run.begins_character && step(q, runs_[i].byte_class) == to;
          ++i) {
       last = runs_[i].last;
     }
