@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "grammar/compile_work.h"
 #include "grammar/grammar_limits.h"
@@ -155,7 +156,8 @@ class StateSets {
 
 class Determinizer {
  public:
-  explicit Determinizer(const std::vector<NfaState>& nfa) : nfa_(nfa), seen_(nfa.size(), 0) {}
+  explicit Determinizer(const std::vector<NfaState>& nfa)
+      : nfa_(nfa), seen_(nfa.size(), 0), number_of_one_(nfa.size(), -1) {}
 
   StatusOr<ByteDfa> run(std::int32_t start) {
     ByteDfa dfa;
@@ -168,42 +170,69 @@ class Determinizer {
     number_classes(starts_class, dfa);
 
     StateSets sets;
-    std::vector<std::int32_t> set;
-    closure_of({start}, set);
-    sets.number_of(set);
-    // Where a set goes by the bytes of each class, before what is reached without a byte.
-    std::vector<std::vector<std::int32_t>> targets(static_cast<std::size_t>(dfa.num_classes));
+    closure_of({start}, set_);
+    sets.number_of(set_);
+    const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
+    // Neighbouring classes that no state of the set tells apart are one segment. Where it goes by the bytes of each, before what is
+    // reached without a byte.
+    std::vector<char> begins_segment(num_classes + 1);
+    std::vector<std::size_t> segment_of(num_classes);
+    std::vector<std::vector<std::int32_t>> targets;
     for (std::size_t i = 0; i < sets.size(); ++i) {
       if (sets.size() > kMaxStringStates) return too_large();
       long work = dfa.num_classes;
       LabelSet labels = 0;
-      for (const std::int32_t state : sets.at(i)) {
-        labels |= at(state).labels;
-        if (at(state).first > at(state).last) continue;
-        const std::size_t first = dfa.class_of[at(state).first];
-        const std::size_t last = dfa.class_of[at(state).last];
-        for (std::size_t c = first; c <= last; ++c) targets[c].push_back(at(state).to);
-        work += static_cast<long>(last - first) + 1;
-      }
-      dfa.labels.push_back(labels);
-      for (std::size_t c = 0; c < targets.size(); ++c) {
-        std::int32_t to = ByteDfa::kDead;
-        if (c > 0 && targets[c] == targets[c - 1]) {
-          to = dfa.next.back();
-        } else if (!targets[c].empty()) {
-          work += closure_of(targets[c], set);
-          to = sets.number_of(set);
+      std::fill(begins_segment.begin(), begins_segment.end(), 0);
+      const auto each_range = [&](const auto& visit) {
+        for (const std::int32_t state : sets.at(i)) {
+          if (at(state).first > at(state).last) continue;
+          visit(std::size_t{dfa.class_of[at(state).first]},
+                std::size_t{dfa.class_of[at(state).last]}, at(state).to);
         }
-        dfa.next.push_back(to);
+      };
+      each_range([&](std::size_t first, std::size_t last, std::int32_t) {
+        begins_segment[first] = begins_segment[last + 1] = 1;
+      });
+      std::size_t num_segments = 0;
+      for (std::size_t c = 0; c < num_classes; ++c) {
+        if (c == 0 || begins_segment[c] != 0) ++num_segments;
+        segment_of[c] = num_segments - 1;
       }
-      for (std::vector<std::int32_t>& list : targets) list.clear();
+      if (targets.size() < num_segments) targets.resize(num_segments);
+      for (std::size_t k = 0; k < num_segments; ++k) targets[k].clear();
+      each_range([&](std::size_t first, std::size_t last, std::int32_t to) {
+        for (std::size_t k = segment_of[first]; k <= segment_of[last]; ++k) {
+          targets[k].push_back(to);
+        }
+        work += static_cast<long>(segment_of[last] - segment_of[first]) + 1;
+      });
+      for (const std::int32_t state : sets.at(i)) labels |= at(state).labels;
+      dfa.labels.push_back(labels);
+      for (std::size_t c = 0; c < num_classes; ++c) {
+        const std::size_t k = segment_of[c];
+        const bool is_known =
+            c > 0 && (k == segment_of[c - 1] || targets[k] == targets[segment_of[c - 1]]);
+        dfa.next.push_back(is_known ? dfa.next.back() : number_of(targets[k], sets, work));
+      }
       GAPLESS_RETURN_IF_ERROR(CompileWork::spend(work));
     }
-    return trimmed(dfa);
+    return trimmed(std::move(dfa));
   }
 
  private:
   const NfaState& at(std::int32_t state) const { return nfa_[static_cast<std::size_t>(state)]; }
+
+  // The number of what is reached from the targets without a byte. Most often there is one target, and it was met before.
+  std::int32_t number_of(const std::vector<std::int32_t>& targets, StateSets& sets, long& work) {
+    if (targets.empty()) return ByteDfa::kDead;
+    std::int32_t* const known =
+        targets.size() == 1 ? &number_of_one_[static_cast<std::size_t>(targets.front())] : nullptr;
+    if (known != nullptr && *known >= 0) return *known;
+    work += closure_of(targets, set_);
+    const std::int32_t number = sets.number_of(set_);
+    if (known != nullptr) *known = number;
+    return number;
+  }
 
   // What is reached from `from` without a byte; only states that say something themselves. Returns how
   // many were looked at.
@@ -229,57 +258,79 @@ class Determinizer {
   const std::vector<NfaState>& nfa_;
   std::vector<std::uint32_t> seen_;
   std::uint32_t generation_ = 0;
-  std::vector<std::int32_t> open_;
+  std::vector<std::int32_t> open_, set_;
+  std::vector<std::int32_t> number_of_one_;  // by the only target; < 0: not met
 };
 
 }  // namespace
 
-ByteDfa trimmed(const ByteDfa& dfa, std::vector<std::int32_t>* kept) {
+namespace {
+
+// Whether a label can be reached, by state.
+std::vector<char> living_states(const ByteDfa& dfa) {
   const auto num_states = static_cast<std::size_t>(dfa.num_states());
   const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
-  // Who leads to a state: before[first[state]] up to before[first[state + 1]].
-  std::vector<std::uint32_t> first(num_states + 1, 0);
-  for (const std::int32_t to : dfa.next) {
-    if (to != ByteDfa::kDead) ++first[static_cast<std::size_t>(to) + 1];
+  std::vector<char> lives(num_states, 0);
+  const auto leads_on = [&](std::size_t state) {
+    const auto row = dfa.next.begin() + static_cast<std::ptrdiff_t>(state * num_classes);
+    return std::any_of(row, row + static_cast<std::ptrdiff_t>(num_classes), [&](std::int32_t to) {
+      return to != ByteDfa::kDead && lives[static_cast<std::size_t>(to)] != 0;
+    });
+  };
+  // Successors have larger numbers as a rule, so this finds nearly all.
+  std::vector<std::int32_t> unknown;
+  for (std::size_t state = num_states; state-- > 0;) {
+    lives[state] = dfa.labels[state] != 0 || leads_on(state) ? 1 : 0;
+    if (lives[state] == 0) unknown.push_back(static_cast<std::int32_t>(state));
   }
+  // Which of the others lead to a state: before[first[state]] up to before[first[state + 1]].
+  std::vector<std::uint32_t> first(num_states + 1, 0);
+  const auto each_edge = [&](const auto& visit) {
+    for (const std::int32_t state : unknown) {
+      for (std::size_t c = 0; c < num_classes; ++c) {
+        const std::int32_t to = dfa.next[static_cast<std::size_t>(state) * num_classes + c];
+        if (to != ByteDfa::kDead) visit(state, static_cast<std::size_t>(to));
+      }
+    }
+  };
+  each_edge([&](std::int32_t, std::size_t to) { ++first[to + 1]; });
   for (std::size_t i = 1; i <= num_states; ++i) first[i] += first[i - 1];
   std::vector<std::int32_t> before(first.back());
   std::vector<std::uint32_t> end(first.begin(), first.end() - 1);
-  for (std::size_t state = 0; state < num_states; ++state) {
-    for (std::size_t c = 0; c < num_classes; ++c) {
-      const std::int32_t to = dfa.next[state * num_classes + c];
-      if (to == ByteDfa::kDead) continue;
-      before[end[static_cast<std::size_t>(to)]++] = static_cast<std::int32_t>(state);
-    }
-  }
-  std::vector<char> lives(num_states, 0);
+  each_edge([&](std::int32_t state, std::size_t to) { before[end[to]++] = state; });
   std::vector<std::int32_t> open;
-  for (std::size_t state = 0; state < num_states; ++state) {
-    if (dfa.labels[state] == 0) continue;
-    lives[state] = 1;
-    open.push_back(static_cast<std::int32_t>(state));
+  const auto revive = [&](std::int32_t state) {
+    if (lives[static_cast<std::size_t>(state)] != 0) return;
+    lives[static_cast<std::size_t>(state)] = 1;
+    open.push_back(state);
+  };
+  for (const std::int32_t state : unknown) {
+    if (leads_on(static_cast<std::size_t>(state))) revive(state);
   }
   while (!open.empty()) {
     const auto state = static_cast<std::size_t>(open.back());
     open.pop_back();
-    for (std::uint32_t i = first[state]; i < first[state + 1]; ++i) {
-      const auto source = static_cast<std::size_t>(before[i]);
-      if (lives[source]) continue;
-      lives[source] = 1;
-      open.push_back(before[i]);
-    }
+    for (std::uint32_t i = first[state]; i < first[state + 1]; ++i) revive(before[i]);
   }
+  return lives;
+}
+
+}  // namespace
+
+ByteDfa trimmed(ByteDfa dfa) {
+  const std::vector<char> lives = living_states(dfa);
+  if (std::find(lives.begin(), lives.end(), 0) == lives.end()) return dfa;
+  const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
   ByteDfa out{.class_of = dfa.class_of, .num_classes = dfa.num_classes, .next = {}, .labels = {}};
-  if (num_states == 0 || !lives[0]) return out;
-  std::vector<std::int32_t> number(num_states, ByteDfa::kDead);
+  if (lives[0] == 0) return out;
+  std::vector<std::int32_t> number(lives.size(), ByteDfa::kDead);
   std::int32_t count = 0;
-  for (std::size_t state = 0; state < num_states; ++state) {
-    if (!lives[state]) continue;
-    number[state] = count++;
-    if (kept != nullptr) kept->push_back(static_cast<std::int32_t>(state));
+  for (std::size_t state = 0; state < lives.size(); ++state) {
+    if (lives[state] != 0) number[state] = count++;
   }
-  for (std::size_t state = 0; state < num_states; ++state) {
-    if (!lives[state]) continue;
+  out.next.reserve(static_cast<std::size_t>(count) * num_classes);
+  for (std::size_t state = 0; state < lives.size(); ++state) {
+    if (lives[state] == 0) continue;
     out.labels.push_back(dfa.labels[state]);
     for (std::size_t c = 0; c < num_classes; ++c) {
       const std::int32_t to = dfa.next[state * num_classes + c];
@@ -326,7 +377,7 @@ StatusOr<ByteDfa> product(const ByteDfa& a, const ByteDfa& b, Combine combine) {
       dfa.next.push_back(dead ? ByteDfa::kDead : number_of(to));
     }
   }
-  return trimmed(dfa);
+  return trimmed(std::move(dfa));
 }
 
 }  // namespace
@@ -379,9 +430,9 @@ StatusOr<ByteDfa> difference(const ByteDfa& a, const ByteDfa& b) {
   return product(a, b, [](LabelSet x, LabelSet y) { return y == 0 ? x : 0; });
 }
 
-StatusOr<ByteDfa> labelled_union(std::span<const ByteDfa> parts) {
+StatusOr<ByteDfa> labelled_union(std::vector<ByteDfa> parts) {
   GAPLESS_CHECK(!parts.empty() && parts.size() <= kMaxLabels);
-  ByteDfa all = parts.front();
+  ByteDfa all = std::move(parts.front());
   for (LabelSet& labels : all.labels) labels = labels != 0 ? 1 : 0;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     const LabelSet bit = LabelSet{1} << i;
@@ -394,86 +445,126 @@ StatusOr<ByteDfa> labelled_union(std::span<const ByteDfa> parts) {
 
 namespace {
 
-// Of a tree whose states come before their successors: equal ends become one.
-ByteDfa with_shared_ends(const ByteDfa& tree) {
-  const auto num_classes = static_cast<std::size_t>(tree.num_classes);
-  const auto num_states = static_cast<std::size_t>(tree.num_states());
-  std::vector<std::int32_t> kept(num_states);  // itself, or the equal one that stands for it
-  std::map<std::vector<std::int32_t>, std::int32_t> known;
-  std::vector<std::int32_t> row(num_classes + 1);
-  for (std::size_t state = num_states; state-- > 0;) {
-    for (std::size_t c = 0; c < num_classes; ++c) {
-      const std::int32_t to = tree.next[state * num_classes + c];
-      row[c] = to == ByteDfa::kDead ? to : kept[static_cast<std::size_t>(to)];
+// Strings as a tree; a node's number is larger than that of the node it comes from.
+class StringTree {
+ public:
+  // In order: a string goes on where the last one did, or nowhere yet.
+  Status add(std::string_view string) {
+    std::int32_t at = 0;
+    for (const char c : string) {
+      const auto byte = static_cast<std::uint8_t>(c);
+      const std::int32_t last = node(at).last_child;
+      if (last >= 0 && node(last).byte == byte) {
+        at = last;
+        continue;
+      }
+      if (nodes_.size() >= kMaxGrammarStates) {
+        return make_error(StatusCode::kResourceExhausted,
+                          "enum: strings that differ in more than {} characters",
+                          kMaxGrammarStates);
+      }
+      const auto child = static_cast<std::int32_t>(nodes_.size());
+      nodes_.push_back({.byte = byte, .brother = last});
+      node(at).last_child = child;
+      at = child;
     }
-    row[num_classes] = tree.labels[state] != 0 ? 1 : 0;
-    kept[state] = known.emplace(row, static_cast<std::int32_t>(state)).first->second;
+    node(at).is_end = true;
+    return ok_status();
   }
-  std::vector<std::int32_t> number(num_states, ByteDfa::kDead);
-  ByteDfa out{.class_of = tree.class_of, .num_classes = tree.num_classes, .next = {}, .labels = {}};
-  for (std::size_t state = 0; state < num_states; ++state) {
-    if (kept[state] != static_cast<std::int32_t>(state)) continue;
-    number[state] = out.num_states();
-    out.labels.push_back(tree.labels[state]);
+
+  // Equal ends become one.
+  ByteDfa with_shared_ends(ByteDfa classes) {
+    find_equal_nodes();
+    ByteDfa dfa = std::move(classes);
+    const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
+    std::vector<std::int32_t> number(nodes_.size(), ByteDfa::kDead);
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].equal != static_cast<std::int32_t>(i)) continue;
+      number[i] = dfa.num_states();
+      dfa.labels.push_back(nodes_[i].is_end ? 1 : 0);
+    }
+    dfa.next.assign(dfa.labels.size() * num_classes, ByteDfa::kDead);
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (number[i] == ByteDfa::kDead) continue;
+      for (std::int32_t child = nodes_[i].last_child; child >= 0; child = node(child).brother) {
+        dfa.next[static_cast<std::size_t>(number[i]) * num_classes +
+                 dfa.class_of[node(child).byte]] =
+            number[static_cast<std::size_t>(node(child).equal)];
+      }
+    }
+    return dfa;
   }
-  for (std::size_t state = 0; state < num_states; ++state) {
-    if (number[state] == ByteDfa::kDead) continue;
-    for (std::size_t c = 0; c < num_classes; ++c) {
-      const std::int32_t to = tree.next[state * num_classes + c];
-      out.next.push_back(
-          to == ByteDfa::kDead
-              ? to
-              : number[static_cast<std::size_t>(kept[static_cast<std::size_t>(to)])]);
+
+  std::size_t size() const { return nodes_.size(); }
+
+ private:
+  struct Node {
+    std::uint8_t byte = 0;  // that leads here
+    bool is_end = false;
+    std::int32_t last_child = -1;
+    std::int32_t brother = -1;  // the one before it
+    std::int32_t equal = -1;    // itself, or the one that stands for it
+  };
+
+  Node& node(std::int32_t number) { return nodes_[static_cast<std::size_t>(number)]; }
+  const Node& node(std::int32_t number) const { return nodes_[static_cast<std::size_t>(number)]; }
+
+  // Whether the same strings go on from both, where that is known of their children.
+  bool are_equal(std::int32_t a, std::int32_t b) const {
+    if (node(a).is_end != node(b).is_end) return false;
+    std::int32_t x = node(a).last_child, y = node(b).last_child;
+    for (; x >= 0 && y >= 0; x = node(x).brother, y = node(y).brother) {
+      if (node(x).byte != node(y).byte || node(x).equal != node(y).equal) return false;
+    }
+    return x == y;
+  }
+
+  std::size_t hash_of(std::int32_t number) const {
+    std::size_t hash = node(number).is_end ? 1 : 0;
+    for (std::int32_t child = node(number).last_child; child >= 0; child = node(child).brother) {
+      hash = (hash ^ node(child).byte) * 1099511628211u;
+      hash = (hash ^ static_cast<std::size_t>(node(child).equal)) * 1099511628211u;
+    }
+    return hash;
+  }
+
+  void find_equal_nodes() {
+    const auto hash = [this](std::int32_t number) { return hash_of(number); };
+    const auto are_same = [this](std::int32_t a, std::int32_t b) { return are_equal(a, b); };
+    std::unordered_set<std::int32_t, decltype(hash), decltype(are_same)> known(nodes_.size(), hash,
+                                                                               are_same);
+    for (auto i = static_cast<std::int32_t>(nodes_.size()); i-- > 0;) {
+      node(i).equal = *known.insert(i).first;
     }
   }
-  return out;
-}
+
+  std::vector<Node> nodes_ = {{}};
+};
 
 }  // namespace
 
 StatusOr<ByteDfa> dfa_of_strings(const std::set<std::string>& strings) {
   if (strings.empty()) return ByteDfa();
-  ByteDfa dfa;
+  ByteDfa classes;
+  StringTree tree;
   std::array<bool, 257> starts_class{};
   for (const std::string& string : strings) {
+    GAPLESS_RETURN_IF_ERROR(CompileWork::spend(std::ssize(string) + 1));
+    GAPLESS_RETURN_IF_ERROR(tree.add(string));
     for (const char c : string) {
       const auto byte = static_cast<std::uint8_t>(c);
       starts_class[byte] = starts_class[std::size_t{byte} + 1] = true;
     }
   }
-  number_classes(starts_class, dfa);
-  const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
-  const auto add_state = [&] {
-    dfa.labels.push_back(0);
-    dfa.next.insert(dfa.next.end(), num_classes, ByteDfa::kDead);
-    return static_cast<std::int32_t>(dfa.labels.size() - 1);
-  };
-  std::int32_t at = add_state();
-  for (const std::string& string : strings) {
-    GAPLESS_RETURN_IF_ERROR(CompileWork::spend(std::ssize(string) + 1));
-    at = 0;
-    for (const char c : string) {
-      const std::size_t edge =
-          static_cast<std::size_t>(at) * num_classes + dfa.class_of[static_cast<std::uint8_t>(c)];
-      if (dfa.next[edge] == ByteDfa::kDead) {
-        if (dfa.num_states() >= kMaxGrammarStates) {
-          return make_error(StatusCode::kResourceExhausted,
-                            "enum: strings that differ in more than {} characters",
-                            kMaxGrammarStates);
-        }
-        const std::int32_t next = add_state();
-        dfa.next[edge] = next;
-      }
-      at = dfa.next[edge];
-    }
-    dfa.labels[static_cast<std::size_t>(at)] = 1;
-  }
-  GAPLESS_RETURN_IF_ERROR(CompileWork::spend(std::ssize(dfa.next)));
-  return with_shared_ends(dfa);
+  number_classes(starts_class, classes);
+  const auto num_nodes = static_cast<long>(tree.size());
+  GAPLESS_RETURN_IF_ERROR(CompileWork::spend(num_nodes * (20 + classes.num_classes)));
+  return tree.with_shared_ends(std::move(classes));
 }
 
 const ByteDfa& dfa_of_all_strings() {
   static const ByteDfa dfa = [] {
+    const CompileWork own(kMaxGrammarWork);  // whoever is first does not pay for all
     const RegexPtr anything = regex_anything();
     return make_dfa(std::span(&anything, 1)).value();
   }();

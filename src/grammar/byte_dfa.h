@@ -46,15 +46,14 @@ StatusOr<ByteDfa> make_dfa(std::span<const RegexPtr> regexes);
 StatusOr<ByteDfa> intersection(const ByteDfa& a, const ByteDfa& b);  // labels of a
 StatusOr<ByteDfa> difference(const ByteDfa& a, const ByteDfa& b);    // labels of a
 // Strings of parts[i] carry label bit i; labels of the parts themselves are forgotten.
-StatusOr<ByteDfa> labelled_union(std::span<const ByteDfa> parts);
+StatusOr<ByteDfa> labelled_union(std::vector<ByteDfa> parts);
 
 // Sets the classes of bytes: a new one begins wherever starts_class says.
 void number_classes(const std::array<bool, 257>& starts_class, ByteDfa& dfa);
 std::vector<std::uint8_t> byte_of_each_class(const ByteDfa& dfa);
 
-// Without the states from which no label can be reached; the start stays state 0, or all go. `kept` gets the old
-// numbers of those that stay, in order.
-ByteDfa trimmed(const ByteDfa& dfa, std::vector<std::int32_t>* kept = nullptr);
+// Without the states from which no label can be reached; the start stays state 0, or all go.
+ByteDfa trimmed(ByteDfa dfa);
 
 // These strings, label 1. ResourceExhausted past kMaxGrammarStates.
 StatusOr<ByteDfa> dfa_of_strings(const std::set<std::string>& strings);

@@ -91,15 +91,12 @@ class LoopFinder {
 
   CharacterLoops of(std::uint16_t state) const {
     const GrammarEdge* const edges = row(state);
+    CharacterLoops loops;
+    if (!has_loop(edges, state)) return loops;  // most states
     std::int32_t counting = state_loops::kNoAction;
-    bool has_any = false;
     for (int c = 0; c < grammar_.num_classes; ++c) {
-      if (edges[c].state != state) continue;
-      has_any = true;
       counting = std::min(counting, state_loops::counting_action(tables_, state, edges[c]));
     }
-    CharacterLoops loops;
-    if (!has_any) return loops;
     loops.counts = counting == state_loops::kNoAction ? 0 : 1;
     if (loops.counts != 0) loops.most = grammar_.actions[static_cast<std::size_t>(counting)].max;
     const auto action = static_cast<std::uint16_t>(loops.counts != 0 ? counting : 0);
@@ -126,6 +123,13 @@ class LoopFinder {
   const GrammarEdge* row(std::uint16_t state) const {
     return grammar_.edges.data() +
            std::size_t{state} * static_cast<std::size_t>(grammar_.num_classes);
+  }
+  // Without branches or calls, so that a compiler looks at several edges at once.
+  bool has_loop(const GrammarEdge* edges, std::uint16_t state) const {
+    std::uint32_t num_loops = 0;
+    const std::size_t num_classes = kinds_of_class_.size();
+    for (std::size_t c = 0; c < num_classes; ++c) num_loops += edges[c].state == state ? 1u : 0u;
+    return num_loops != 0;
   }
   Classes classes_in(const ByteRange& range) const {
     Classes classes;

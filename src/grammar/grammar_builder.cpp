@@ -41,6 +41,11 @@ void GrammarBuilder::append_edge(BuildState from, Edge edge) {
   state.last_edge = at;
 }
 
+void GrammarBuilder::set_base(BuildState state, BuildState base) {
+  GAPLESS_CHECK(states_[base].base == kNoBuildState);
+  states_[state].base = base;
+}
+
 void GrammarBuilder::add_whitespace(BuildState state) {
   const GrammarAction space{.op = GrammarOp::kSpace, .max = kMaxWhitespaceRun};
   add_edge(state, ' ', state, space);
@@ -117,6 +122,7 @@ Status GrammarBuilder::check_size() const {
 }
 
 bool GrammarBuilder::leads_on(const Edge& edge, const std::vector<char>& live) const {
+  if (edge.to == kNoBuildState) return false;
   const GrammarAction& what = actions_[edge.action];
   switch (what.op) {
     case GrammarOp::kReturn:
@@ -137,48 +143,96 @@ bool GrammarBuilder::leads_on(const Edge& edge, const std::vector<char>& live) c
   }
 }
 
+// Its own and its base's.
+template <typename Visit>
+void GrammarBuilder::each_edge(BuildState state, const Visit& visit) const {
+  const BuildState base = states_[state].base;
+  for (const Edge* edge = first_edge(state); edge != nullptr; edge = edge_behind(*edge)) {
+    visit(*edge);
+  }
+  if (base == kNoBuildState) return;
+  for (const Edge* edge = first_edge(base); edge != nullptr; edge = edge_behind(*edge)) {
+    visit(*edge);
+  }
+}
+
 // Calls visit(to) for each state whose coming to life may bring this edge's own to life.
 template <typename Visit>
 void GrammarBuilder::each_it_waits_for(const Edge& edge, const Visit& visit) const {
+  if (edge.to == kNoBuildState) return;
   visit(edge.to);
   const GrammarAction& what = actions_[edge.action];
   if (what.op != GrammarOp::kCall && what.op != GrammarOp::kComma) return;
   for (std::uint16_t i = 0; i < table_sizes_[what.table]; ++i) visit(next_states_[what.table + i]);
 }
 
+// Whether the state's own edges say where all bytes of its base's edge lead.
+bool GrammarBuilder::is_own(const Edge& base_edge, BuildState state) const {
+  int num_left = base_edge.last - base_edge.first + 1;
+  for (const Edge* edge = first_edge(state); edge != nullptr; edge = edge_behind(*edge)) {
+    const int first = std::max(edge->first, base_edge.first);
+    const int last = std::min(edge->last, base_edge.last);
+    num_left -= std::max(0, last - first + 1);
+  }
+  return num_left == 0;
+}
+
+// Whether an edge leads on, as far as is known.
+bool GrammarBuilder::lives(BuildState state, const std::vector<char>& live) const {
+  if (states_[state].may_end) return true;
+  for (const Edge* edge = first_edge(state); edge != nullptr; edge = edge_behind(*edge)) {
+    if (leads_on(*edge, live)) return true;
+  }
+  const BuildState base = states_[state].base;
+  if (base == kNoBuildState) return false;
+  for (const Edge* edge = first_edge(base); edge != nullptr; edge = edge_behind(*edge)) {
+    if (leads_on(*edge, live) && !is_own(*edge, state)) return true;
+  }
+  return false;
+}
+
 // States from which the value that they belong to can end.
 std::vector<char> GrammarBuilder::live_states() const {
-  // Who may come to life when a state does: waiting[first[state]] up to waiting[first[state + 1]].
-  std::vector<std::uint32_t> first(states_.size() + 1, 0);
-  for (const Edge& edge : edges_) {
-    each_it_waits_for(edge, [&](BuildState to) { ++first[to + 1]; });
+  std::vector<char> live(states_.size(), 0);
+  // Nearly all are found so: texts lead to states that came later, values and names to some that came before.
+  for (const bool backwards : {true, false, true}) {
+    for (BuildState i = 0; i < states_.size(); ++i) {
+      const BuildState state = backwards ? static_cast<BuildState>(states_.size() - 1 - i) : i;
+      if (!live[state] && lives(state, live)) live[state] = 1;
+    }
   }
+  revive_others(live);
+  return live;
+}
+
+// Of the states that are not known to live yet.
+void GrammarBuilder::revive_others(std::vector<char>& live) const {
+  std::vector<BuildState> dead;
+  for (BuildState state = 0; state < states_.size(); ++state) {
+    if (!live[state]) dead.push_back(state);
+  }
+  // Which of them may come to life when a state does: waiting[first[state]] up to waiting[first[state + 1]].
+  std::vector<std::uint32_t> first(states_.size() + 1, 0);
+  const auto each_wait = [&](const auto& visit) {
+    for (const BuildState state : dead) {
+      each_edge(state, [&](const Edge& edge) {
+        each_it_waits_for(edge, [&](BuildState to) { visit(state, to); });
+      });
+    }
+  };
+  each_wait([&](BuildState, BuildState to) { ++first[to + 1]; });
   for (std::size_t i = 1; i < first.size(); ++i) first[i] += first[i - 1];
   std::vector<BuildState> waiting(first.back());
   std::vector<std::uint32_t> end(first.begin(), first.end() - 1);
-  std::vector<BuildState> open;
-  for (BuildState from = 0; from < states_.size(); ++from) {
-    for (const Edge* edge = first_edge(from); edge != nullptr; edge = edge_behind(*edge)) {
-      each_it_waits_for(*edge, [&](BuildState to) { waiting[end[to]++] = from; });
-    }
-    open.push_back(from);
-  }
-  std::vector<char> live(states_.size(), 0);
+  each_wait([&](BuildState state, BuildState to) { waiting[end[to]++] = state; });
+  std::vector<BuildState> open = std::move(dead);
   while (!open.empty()) {
     const BuildState state = open.back();
     open.pop_back();
-    if (live[state]) continue;
-    bool lives = states_[state].may_end;
-    for (const Edge* edge = first_edge(state); edge != nullptr && !lives;
-         edge = edge_behind(*edge)) {
-      lives = leads_on(*edge, live);
-    }
-    live[state] = lives ? 1 : 0;
-    if (lives) {
-      open.insert(open.end(), waiting.begin() + first[state], waiting.begin() + first[state + 1]);
-    }
+    if (live[state] || !lives(state, live)) continue;
+    live[state] = 1;
+    open.insert(open.end(), waiting.begin() + first[state], waiting.begin() + first[state + 1]);
   }
-  return live;
 }
 
 StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
@@ -216,19 +270,38 @@ StatusOr<Grammar> GrammarBuilder::finish(BuildState start) {
                       kMaxGrammarTableBytes);
   }
   grammar.edges.resize(num_edges);
+  const auto row_of = [&](BuildState state) {
+    return grammar.edges.data() + number[state] * num_classes;
+  };
+  const auto to_edge = [&](const Edge& edge) -> GrammarEdge {
+    if (!leads_on(edge, live)) return {};
+    // A state that is not gone to (a return's) is any that lives.
+    return {.state = live[edge.to] ? number[edge.to] : number[start],
+            .action = static_cast<std::uint16_t>(edge.action)};
+  };
+  std::vector<BuildState> with_base;
   for (BuildState state = 0; state < states_.size(); ++state) {
     if (!live[state]) continue;
     grammar.may_end.push_back(states_[state].may_end ? 1 : 0);
-    GrammarEdge* const row = grammar.edges.data() + number[state] * num_classes;
+    if (states_[state].base != kNoBuildState) {
+      with_base.push_back(state);
+      continue;
+    }
+    GrammarEdge* const row = row_of(state);
     for (const Edge* edge = first_edge(state); edge != nullptr; edge = edge_behind(*edge)) {
-      if (!leads_on(*edge, live)) continue;
-      // A state that is not gone to (a return's) is any that lives.
-      const std::uint16_t to = live[edge->to] ? number[edge->to] : number[start];
+      const GrammarEdge leads = to_edge(*edge);
       for (std::size_t c = grammar.class_of[edge->first]; c <= grammar.class_of[edge->last]; ++c) {
-        if (row[c].state == kDeadGrammarState) {
-          row[c] = {.state = to, .action = static_cast<std::uint16_t>(edge->action)};
-        }
+        if (row[c].state == kDeadGrammarState) row[c] = leads;
       }
+    }
+  }
+  for (const BuildState state : with_base) {
+    GrammarEdge* const row = row_of(state);
+    const BuildState base = states_[state].base;
+    if (live[base]) std::copy_n(row_of(base), num_classes, row);
+    for (const Edge* edge = first_edge(state); edge != nullptr; edge = edge_behind(*edge)) {
+      std::fill(row + grammar.class_of[edge->first], row + grammar.class_of[edge->last] + 1,
+                to_edge(*edge));
     }
   }
   grammar.start = number[start];

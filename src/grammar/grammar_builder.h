@@ -12,6 +12,7 @@
 namespace gapless {
 
 using BuildState = std::uint32_t;
+inline constexpr BuildState kNoBuildState = ~BuildState{0};
 
 class GrammarBuilder {
  public:
@@ -25,6 +26,11 @@ class GrammarBuilder {
   void add_edge(BuildState from, char byte, BuildState to, const GrammarAction& action = {}) {
     add_edge(from, static_cast<std::uint8_t>(byte), static_cast<std::uint8_t>(byte), to, action);
   }
+  // A byte of which no edge of `state` says anything leads where it leads from `base`. The base has none itself, and no two of the
+  // state's own edges are on one byte. For states with few edges of their own, such as those of a tree of names.
+  void set_base(BuildState state, BuildState base);
+  // In a state with a base: the byte is illegal.
+  void forbid(BuildState from, char byte) { add_edge(from, byte, kNoBuildState); }
   // Space, tab and line ends.
   void add_whitespace(BuildState state);
   // When all edges are there: `to` gets those of `from` but its whitespace.
@@ -51,12 +57,13 @@ class GrammarBuilder {
  private:
   struct Edge {
     std::uint8_t first, last;
-    std::uint32_t to;
+    std::uint32_t to;  // kNoBuildState: the bytes are illegal
     std::uint32_t action;
     std::int32_t next = -1;  // of the same state, in the order in which they were added
   };
   struct State {
     std::int32_t first_edge = -1, last_edge = -1;
+    BuildState base = kNoBuildState;
     bool may_end = false;
   };
 
@@ -68,8 +75,13 @@ class GrammarBuilder {
     return at < 0 ? nullptr : &edges_[static_cast<std::size_t>(at)];
   }
   template <typename Visit>
+  void each_edge(BuildState state, const Visit& visit) const;
+  template <typename Visit>
   void each_it_waits_for(const Edge& edge, const Visit& visit) const;
   std::vector<char> live_states() const;
+  bool lives(BuildState state, const std::vector<char>& live) const;
+  bool is_own(const Edge& base_edge, BuildState state) const;
+  void revive_others(std::vector<char>& live) const;
   bool leads_on(const Edge& edge, const std::vector<char>& live) const;
 
   std::vector<State> states_;

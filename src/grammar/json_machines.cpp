@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "grammar/grammar_limits.h"
+#include "grammar/string_states.h"
 
 namespace gapless {
 namespace {
@@ -190,12 +191,12 @@ Status JsonMachines::fill_strings(JsonMachine& machine,
   if (bounded && first.max_length != kNoLimit && first.max_length < first.min_length) {
     return ok_status();
   }
-  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(parts));
+  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(std::move(parts)));
   if (dfa.empty()) return ok_status();
 
   GrammarAction on_char;
   if (bounded) on_char = {.op = GrammarOp::kChar, .max = first.max_length};
-  const auto on_quote = [&](int q, BuildState state) {
+  const auto on_quote = [&](std::int32_t q, BuildState state) {
     RoleSet roles = 0;
     for (std::size_t i = 0; i < strings.size(); ++i) {
       const LabelSet labels = dfa.labels[static_cast<std::size_t>(q)];
@@ -210,11 +211,11 @@ Status JsonMachines::fill_strings(JsonMachine& machine,
     }
     builder_.add_edge(state, '"', nowhere_, end);
   };
-  const std::vector<BuildState> states =
-      add_string_states(builder_, dfa, on_char, /*any_escape=*/all_any, on_quote);
+  StringStates states(builder_, dfa, on_char, /*on_control=*/{}, /*any_escape=*/all_any);
   GrammarAction begin;
   if (bounded) begin.op = GrammarOp::kStringBegin;
-  builder_.add_edge(machine.start, '"', states.front(), begin);
+  builder_.add_edge(machine.start, '"', states.state(0), begin);
+  states.fill(on_quote);
   return ok_status();
 }
 
@@ -231,20 +232,24 @@ Status JsonMachines::fill_numbers(JsonMachine& machine,
     parts.push_back(std::move(*part));
   }
   if (numbers.empty()) return ok_status();
-  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(parts));
+  GAPLESS_ASSIGN_OR_RETURN(const ByteDfa dfa, labelled_union(std::move(parts)));
   if (dfa.empty()) return ok_status();
   std::vector<BuildState> states;
   for (int q = 0; q < dfa.num_states(); ++q) states.push_back(builder_.add_state());
   for (int q = 0; q < dfa.num_states(); ++q) {
     const BuildState from = states[static_cast<std::size_t>(q)];
-    for (int byte = 0; byte < 128; ++byte) {
-      const std::int32_t to = dfa.step(q, static_cast<std::uint8_t>(byte));
-      if (to == ByteDfa::kDead) continue;
-      builder_.add_edge(from, static_cast<char>(byte), states[static_cast<std::size_t>(to)]);
-      if (q == 0) {
-        builder_.add_edge(machine.start, static_cast<char>(byte),
-                          states[static_cast<std::size_t>(to)]);
+    for (int first = 0, last = 0; first < 128; first = last + 1) {
+      const std::int32_t to = dfa.step(q, static_cast<std::uint8_t>(first));
+      for (last = first; last < 127; ++last) {
+        if (dfa.step(q, static_cast<std::uint8_t>(last + 1)) != to) break;
       }
+      if (to == ByteDfa::kDead) continue;
+      const auto add = [&](BuildState state) {
+        builder_.add_edge(state, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last),
+                          states[static_cast<std::size_t>(to)]);
+      };
+      add(from);
+      if (q == 0) add(machine.start);
     }
     RoleSet roles = 0;
     for (std::size_t i = 0; i < numbers.size(); ++i) {

@@ -13,8 +13,6 @@
 
 namespace gapless {
 
-struct NameGuards;
-
 // Schemas that a value must satisfy all at once.
 using Role = std::vector<SchemaRef>;
 // Bits of roles.
@@ -80,15 +78,4 @@ struct ContainerJob {
 Status fill_objects(JsonMachines& machines, const ContainerJob& job);
 Status fill_arrays(JsonMachines& machines, const ContainerJob& job);
 
-// States for the inside of a string: `dfa` over its value's bytes, with JSON's escapes. A quote leaves state q by
-// on_quote(q, its builder state). `on_char` is the action of each code point's first byte; with `guards` there is none.
-// `any_escape`: \uXXXX may spell every character; only for a dfa of all strings.
-template <typename OnQuote>
-std::vector<BuildState> add_string_states(GrammarBuilder& builder, const ByteDfa& dfa,
-                                          const GrammarAction& on_char, bool any_escape,
-                                          const OnQuote& on_quote,
-                                          const NameGuards* guards = nullptr);
-
 }  // namespace gapless
-
-#include "grammar/string_states.h"

@@ -12,6 +12,7 @@
 
 #include "grammar/compile_work.h"
 #include "grammar/json_machines.h"
+#include "grammar/name_states.h"
 #include "grammar/states_to_fill.h"
 
 namespace gapless {
@@ -28,12 +29,11 @@ struct NameClass {
 class ObjectStates {
  public:
   ObjectStates(JsonMachines& machines, const ContainerJob& job)
-      : machines_(machines), builder_(machines.builder()), job_(job) {}
+      : machines_(machines), builder_(machines.builder()), job_(job), name_states_(builder_) {}
 
   Status fill() {
     GAPLESS_RETURN_IF_ERROR(collect_names());
     GAPLESS_RETURN_IF_ERROR(make_name_languages());
-    GAPLESS_RETURN_IF_ERROR(make_trie());
     GAPLESS_RETURN_IF_ERROR(check_counts());
     AliveSet all = 0;
     for (std::size_t i = 0; i < job_.specs.size(); ++i) {
@@ -43,20 +43,20 @@ class ObjectStates {
     if (all == 0) return ok_status();
     const BuildState first = builder_.add_state();
     builder_.add_whitespace(first);
-    GAPLESS_ASSIGN_OR_RETURN(const Names names, names_under(all));
-    if (names.any) builder_.add_edge(first, '"', names.start, names.may_begin);
+    GAPLESS_ASSIGN_OR_RETURN(const NameStart names, names_under(all));
+    if (names.state != kNoBuildState) builder_.add_edge(first, '"', names.state, names.may_begin);
     add_close(first, all);
     builder_.add_edge(job_.start, '{', first, {.op = GrammarOp::kPush});
     while (const auto unfilled = after_states_.next()) {
       const auto& [state, alive] = *unfilled;
       builder_.add_whitespace(state);
       add_close(state, alive);
-      GAPLESS_ASSIGN_OR_RETURN(const Names next_names, names_under(alive));
-      if (!next_names.any) continue;
+      GAPLESS_ASSIGN_OR_RETURN(const NameStart next_names, names_under(alive));
+      if (next_names.state == kNoBuildState) continue;
       const BuildState next = builder_.add_state();
       builder_.add_whitespace(next);
       builder_.add_edge(state, ',', next, next_names.may_begin);
-      builder_.add_edge(next, '"', next_names.start);
+      builder_.add_edge(next, '"', next_names.state);
     }
     return ok_status();
   }
@@ -94,8 +94,8 @@ class ObjectStates {
         for (const auto& [pattern, schema] : clause.patterns) {
           if (pattern_labels_.contains(pattern.get())) continue;
           pattern_labels_.emplace(pattern.get(), languages.size());
-          GAPLESS_ASSIGN_OR_RETURN(ByteDfa dfa, make_dfa(std::span(&pattern, 1)));
-          languages.push_back(std::move(dfa));
+          GAPLESS_ASSIGN_OR_RETURN(const ByteDfa* const dfa, pattern->dfa());
+          languages.push_back(*dfa);
         }
         if (clause.names == nullptr || names_labels_.contains(clause.names)) continue;
         GAPLESS_ASSIGN_OR_RETURN(const auto* const specs,
@@ -108,7 +108,7 @@ class ObjectStates {
           ways.push_back(std::move(dfa));
         }
         if (!ways.empty()) {
-          GAPLESS_ASSIGN_OR_RETURN(names, labelled_union(ways));
+          GAPLESS_ASSIGN_OR_RETURN(names, labelled_union(std::move(ways)));
         }
         names_labels_.emplace(clause.names, languages.size());
         languages.push_back(std::move(names));
@@ -118,9 +118,11 @@ class ObjectStates {
       return make_error(StatusCode::kResourceExhausted, "patternProperties: more than {}",
                         kMaxLabels - 1);
     }
-    GAPLESS_ASSIGN_OR_RETURN(languages_, labelled_union(languages));
-    return ok_status();
+    GAPLESS_ASSIGN_OR_RETURN(ByteDfa all, labelled_union(std::move(languages)));
+    return name_states_.set_names(bits_, std::move(all));
   }
+
+  const ByteDfa& languages() const { return name_states_.languages(); }
 
   bool has(LabelSet labels, std::size_t label) const { return (labels >> label & 1) != 0; }
 
@@ -162,7 +164,7 @@ class ObjectStates {
       // What is declared under patterns or forbidden may be fewer still; their values are looked at elsewhere.
       std::size_t num_allowed = 0;
       for (const auto& [name, bit] : bits_) {
-        num_allowed += schemas_of(spec, &name, languages_.match(name)).has_value() ? 1 : 0;
+        num_allowed += schemas_of(spec, &name, languages().match(name)).has_value() ? 1 : 0;
       }
       if (num_allowed < static_cast<std::size_t>(spec.min_properties)) return false;
     }
@@ -172,7 +174,7 @@ class ObjectStates {
       return false;
     }
     for (const std::string& name : spec.required) {
-      const auto schemas = schemas_of(spec, &name, languages_.match(name));
+      const auto schemas = schemas_of(spec, &name, languages().match(name));
       if (!schemas) return false;
       GAPLESS_ASSIGN_OR_RETURN(const JsonMachine* const value,
                                machines_.machine({machines_.role_of(*schemas)}));
@@ -204,303 +206,33 @@ class ObjectStates {
 
   // ---- states
 
-  // The names that may come while some alternatives hold. What was there may not come again, so a beginning is
-  // legal only where some name that is left goes on so: otherwise an answer could run into a dead end.
-  struct Names {
-    bool any = false;
-    BuildState start = 0;  // behind the opening quote
-    GrammarAction may_begin;
-  };
-
-  StatusOr<Names> names_under(AliveSet alive) {
+  // The names that may come while some alternatives hold.
+  StatusOr<NameStart> names_under(AliveSet alive) {
     if (const auto known = names_.find(alive); known != names_.end()) return known->second;
     GAPLESS_RETURN_IF_ERROR(builder_.check_size());
     GrammarAction room;
     builder_.set_conditions(room, conditions(alive));
-    // Classes of names that some alternative allows, and where each one leads.
-    std::vector<std::pair<BuildState, GrammarAction>> ends;
-    std::map<std::string, std::size_t> named;  // name -> end; absent: not allowed
+    // Names that some alternative allows, and where each one leads.
+    AllowedNames allowed;
+    allowed.declared.resize(bits_.size());
     for (const auto& [name, bit] : bits_) {
       GAPLESS_RETURN_IF_ERROR(CompileWork::spend(work_of_a_name()));
       GAPLESS_ASSIGN_OR_RETURN(const auto colon,
-                               colon_state(class_of(&name, languages_.match(name)), alive));
+                               colon_state(class_of(&name, languages().match(name)), alive));
       if (!colon) continue;
-      GrammarAction action = room;
-      action.op = GrammarOp::kKey;
-      action.result = static_cast<std::uint16_t>(bit);
-      named.emplace(name, ends.size());
-      ends.emplace_back(*colon, action);
+      NameEnd& end = allowed.declared[static_cast<std::size_t>(bit)].emplace(NameEnd{*colon, room});
+      end.action.op = GrammarOp::kKey;
+      end.action.result = static_cast<std::uint16_t>(bit);
     }
-    std::map<LabelSet, std::size_t> others;
-    for (const LabelSet labels : languages_.labels) {
-      if (labels == 0 || others.contains(labels)) continue;
+    for (const LabelSet labels : languages().labels) {
+      if (labels == 0 || allowed.others.contains(labels)) continue;
       GAPLESS_ASSIGN_OR_RETURN(const auto colon, colon_state(class_of(nullptr, labels), alive));
       if (!colon) continue;
-      GrammarAction action = room;
-      action.op = GrammarOp::kOtherKey;
-      others.emplace(labels, ends.size());
-      ends.emplace_back(*colon, action);
+      NameEnd& end = allowed.others.emplace(labels, NameEnd{*colon, room}).first->second;
+      end.action.op = GrammarOp::kOtherKey;
     }
-    GAPLESS_ASSIGN_OR_RETURN(const NameDfa names, name_dfa(named, others, room));
-    if (names.dfa.empty()) return names_[alive] = Names();
-    const auto on_quote = [&](int q, BuildState state) {
-      const LabelSet label = names.dfa.labels[static_cast<std::size_t>(q)];
-      if (label == 0) return;
-      const auto& [colon, action] = ends[label - 1];
-      builder_.add_edge(state, '"', colon, action);
-    };
-    const std::vector<BuildState> states =
-        add_string_states(builder_, names.dfa, {}, /*any_escape=*/false, on_quote, &names.guards);
-    return names_[alive] = {
-               .any = true, .start = states.front(), .may_begin = names.guards.enter.front()};
-  }
-
-  struct NameChild {
-    std::size_t byte_class;
-    int node;
-  };
-
-  // The declared names as a tree, made once.
-  struct NameTrie {
-    ByteDfa classes;  // of the bytes that names and languages tell apart; no states
-    std::vector<std::vector<NameChild>> children = {{}};
-    std::vector<const std::string*> name = {nullptr};  // that ends here
-    std::vector<int> parent = {-1};
-  };
-
-  Status make_trie() {
-    trie_.classes = empty_name_dfa();
-    for (const auto& [name, bit] : bits_) {
-      std::size_t at = 0;
-      for (const char c : name) {
-        const std::size_t byte_class = trie_.classes.class_of[static_cast<std::uint8_t>(c)];
-        // The names come in order: it goes on where the last one did, or nowhere yet.
-        const std::vector<NameChild>& children = trie_.children[at];
-        if (!children.empty() && children.back().byte_class == byte_class) {
-          at = static_cast<std::size_t>(children.back().node);
-          continue;
-        }
-        const std::size_t node = trie_.children.size();
-        if (node >= kMaxGrammarStates) {
-          return make_error(StatusCode::kResourceExhausted,
-                            "properties: names that differ in more than {} characters",
-                            kMaxGrammarStates);
-        }
-        trie_.children[at].push_back({byte_class, static_cast<int>(node)});
-        trie_.children.emplace_back();
-        trie_.name.push_back(nullptr);
-        trie_.parent.push_back(static_cast<int>(at));
-        at = node;
-      }
-      trie_.name[at] = &name;
-    }
-    return ok_status();
-  }
-
-  // Of the languages' states, those from which a name that nobody declares can end.
-  std::vector<char> reach_others(const std::map<LabelSet, std::size_t>& others) const {
-    const auto num_states = static_cast<std::size_t>(languages_.num_states());
-    const auto num_classes = static_cast<std::size_t>(languages_.num_classes);
-    std::vector<char> reach(num_states, 0);
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (std::size_t state = num_states; state-- > 0;) {
-        if (reach[state]) continue;
-        bool now = others.contains(languages_.labels[state]);
-        for (std::size_t c = 0; c < num_classes && !now; ++c) {
-          const std::int32_t to = languages_.next[state * num_classes + c];
-          now = to != ByteDfa::kDead && reach[static_cast<std::size_t>(to)];
-        }
-        if (now) reach[state] = 1, changed = true;
-      }
-    }
-    return reach;
-  }
-
-  // Of the tree's nodes, the declared names that go on from there and are allowed.
-  std::vector<NameSet> names_behind(const std::map<std::string, std::size_t>& named) const {
-    std::vector<NameSet> sets(trie_.name.size(), NameSet{});
-    for (std::size_t node = sets.size(); node-- > 0;) {
-      if (trie_.name[node] != nullptr && named.contains(*trie_.name[node])) {
-        const int bit = bits_.at(*trie_.name[node]);
-        sets[node][static_cast<std::size_t>(bit) / 32] |= 1u << bit % 32;
-      }
-      if (trie_.parent[node] < 0) continue;
-      NameSet& above = sets[static_cast<std::size_t>(trie_.parent[node])];
-      for (std::size_t i = 0; i < above.size(); ++i) above[i] |= sets[node][i];
-    }
-    return sets;
-  }
-
-  // What may come of a beginning of a name.
-  struct Ways {
-    NameSet names{};      // declared ones
-    bool others = false;  // any other one
-
-    friend bool operator==(const Ways&, const Ways&) = default;
-  };
-
-  // What must hold where only these may follow.
-  GrammarAction may_follow(const GrammarAction& room, const Ways& ways) {
-    if (ways.others && !is_bounded(room)) return {};
-    GrammarAction action = room;
-    action.op = GrammarOp::kName;
-    action.result = builder_.name_set(ways.names);
-    action.table = ways.others ? 1 : 0;
-    return action;
-  }
-
-  // An automaton whose label is the number of the name's end, plus one. States are pairs: how far the
-  // name is a declared one, and where it stands among the languages.
-  struct NameDfa {
-    ByteDfa dfa;
-    NameGuards guards;
-  };
-
-  StatusOr<NameDfa> name_dfa(const std::map<std::string, std::size_t>& named,
-                             const std::map<LabelSet, std::size_t>& others,
-                             const GrammarAction& room) {
-    ByteDfa dfa = trie_.classes;
-    const std::vector<std::uint8_t> bytes = byte_of_each_class(dfa);
-    struct Pair {
-      int node;
-      std::int32_t language;
-      std::int32_t from;  // the one before it, of a pair on the tree
-    };
-    std::vector<Pair> pairs;
-    // Of pairs off the tree, and of those on it: a node of a tree is reached in one way only.
-    std::vector<std::int32_t> off_tree(static_cast<std::size_t>(languages_.num_states()), -1);
-    const auto number_of = [&](int node, std::int32_t language, std::int32_t from) {
-      if (node >= 0) {
-        pairs.push_back({node, language, from});
-        return static_cast<std::int32_t>(pairs.size() - 1);
-      }
-      std::int32_t& number = off_tree[static_cast<std::size_t>(language)];
-      if (number < 0) {
-        number = static_cast<std::int32_t>(pairs.size());
-        pairs.push_back({node, language, from});
-      }
-      return number;
-    };
-    number_of(0, others.empty() ? ByteDfa::kDead : 0, -1);
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-      GAPLESS_RETURN_IF_ERROR(CompileWork::spend(dfa.num_classes));
-      const auto [node, language, from] = pairs[i];
-      const auto at = static_cast<std::size_t>(node);
-      LabelSet label = 0;
-      if (node >= 0 && trie_.name[at] != nullptr) {
-        const auto found = named.find(*trie_.name[at]);
-        if (found != named.end()) label = found->second + 1;
-      } else if (language != ByteDfa::kDead) {
-        const auto found = others.find(languages_.labels[static_cast<std::size_t>(language)]);
-        if (found != others.end()) label = found->second + 1;
-      }
-      dfa.labels.push_back(label);
-      const std::size_t row = dfa.next.size();
-      dfa.next.resize(row + bytes.size(), ByteDfa::kDead);
-      const auto here = static_cast<std::int32_t>(i);
-      if (node >= 0) {
-        for (const NameChild& child : trie_.children[at]) {
-          const std::int32_t to = languages_.step(language, bytes[child.byte_class]);
-          dfa.next[row + child.byte_class] = number_of(child.node, to, here);
-        }
-      }
-      if (language == ByteDfa::kDead) continue;
-      for (std::size_t c = 0; c < bytes.size(); ++c) {
-        if (dfa.next[row + c] != ByteDfa::kDead) continue;
-        const std::int32_t to = languages_.step(language, bytes[c]);
-        if (to != ByteDfa::kDead) dfa.next[row + c] = number_of(-1, to, here);
-      }
-    }
-    // From the tree's leaves up: whether a name that nobody declares may come of it.
-    const std::vector<char> off_tree_others = reach_others(others);
-    std::vector<char> has_others(pairs.size(), 0);
-    for (std::size_t i = pairs.size(); i-- > 0;) {
-      if (pairs[i].node < 0) {
-        has_others[i] = off_tree_others[static_cast<std::size_t>(pairs[i].language)];
-        continue;
-      }
-      const bool is_name = trie_.name[static_cast<std::size_t>(pairs[i].node)] != nullptr;
-      has_others[i] = dfa.labels[i] != 0 && !is_name;
-      for (std::size_t c = 0; c < bytes.size() && !has_others[i]; ++c) {
-        const std::int32_t to = dfa.next[i * bytes.size() + c];
-        if (to == ByteDfa::kDead) continue;
-        const Pair& next = pairs[static_cast<std::size_t>(to)];
-        has_others[i] = next.node < 0 ? off_tree_others[static_cast<std::size_t>(next.language)]
-                                      : has_others[static_cast<std::size_t>(to)];
-      }
-    }
-    const std::vector<NameSet> behind = names_behind(named);
-    const auto ways_at = [&](std::size_t number) {
-      Ways ways{.names = {}, .others = has_others[number] != 0};
-      const int node = pairs[number].node;
-      if (node >= 0) ways.names = behind[static_cast<std::size_t>(node)];
-      return ways;
-    };
-    std::vector<std::int32_t> kept;
-    NameDfa result{.dfa = trimmed(dfa, &kept), .guards = {}};
-    if (result.dfa.empty()) return result;
-    std::vector<Ways> ways;
-    for (const std::int32_t number : kept) {
-      const auto at = static_cast<std::size_t>(number);
-      ways.push_back(ways_at(at));
-      // As before it: then it was looked at there.
-      const std::int32_t from = pairs[at].from;
-      const bool is_new = pairs[at].node >= 0 &&
-                          (from < 0 || !(ways.back() == ways_at(static_cast<std::size_t>(from))));
-      result.guards.enter.push_back(is_new ? may_follow(room, ways.back()) : GrammarAction());
-    }
-    const std::vector<std::size_t> escape_classes = classes_with_escapes(result.dfa);
-    for (std::size_t q = 0; q < ways.size(); ++q) {
-      const Ways escaped = ways_of_escapes(result.dfa, q, ways, escape_classes);
-      result.guards.escape.push_back(
-          escaped == ways[q] || escaped == Ways() ? GrammarAction() : may_follow(room, escaped));
-    }
-    // No declared name has a control character.
-    result.guards.control = may_follow(room, {.names = {}, .others = true});
-    return result;
-  }
-
-  static std::vector<std::size_t> classes_with_escapes(const ByteDfa& dfa) {
-    std::vector<std::size_t> classes;
-    for (int byte = 0; byte < 256; ++byte) {
-      if (!has_escape(static_cast<std::uint8_t>(byte))) continue;
-      const std::size_t byte_class = dfa.class_of[static_cast<std::size_t>(byte)];
-      if (classes.empty() || classes.back() != byte_class) classes.push_back(byte_class);
-    }
-    return classes;
-  }
-
-  // What may come of state q when the next character is spelled with a backslash.
-  static Ways ways_of_escapes(const ByteDfa& dfa, std::size_t q, std::span<const Ways> ways,
-                              std::span<const std::size_t> escape_classes) {
-    Ways escaped;
-    const std::size_t row = q * static_cast<std::size_t>(dfa.num_classes);
-    for (const std::size_t byte_class : escape_classes) {
-      const std::int32_t to = dfa.next[row + byte_class];
-      if (to == ByteDfa::kDead) continue;
-      const Ways& next = ways[static_cast<std::size_t>(to)];
-      escaped.others = escaped.others || next.others;
-      for (std::size_t i = 0; i < next.names.size(); ++i) escaped.names[i] |= next.names[i];
-    }
-    return escaped;
-  }
-
-  // Classes of the bytes that names and languages tell apart.
-  ByteDfa empty_name_dfa() const {
-    std::array<bool, 257> starts_class{};
-    for (std::size_t byte = 1; byte < 256; ++byte) {
-      starts_class[byte] = languages_.class_of[byte] != languages_.class_of[byte - 1];
-    }
-    for (const auto& [name, bit] : bits_) {
-      for (const char c : name) {
-        const auto byte = static_cast<std::uint8_t>(c);
-        starts_class[byte] = starts_class[std::size_t{byte} + 1] = true;
-      }
-    }
-    ByteDfa dfa;
-    number_classes(starts_class, dfa);
-    return dfa;
+    GAPLESS_ASSIGN_OR_RETURN(const NameStart start, name_states_.add(allowed, room));
+    return names_[alive] = start;
   }
 
   // Behind a name's closing quote; nothing where no alternative allows it.
@@ -556,8 +288,6 @@ class ObjectStates {
     return list;
   }
 
-  bool is_bounded(const GrammarAction& room) const { return builder_.is_bounded(room); }
-
   // Steps of finding out what a name may hold: its schemas are looked for in every clause.
   long work_of_a_name() const {
     std::size_t work = 20;
@@ -577,11 +307,10 @@ class ObjectStates {
   GrammarBuilder& builder_;
   const ContainerJob& job_;
   std::map<std::string, int> bits_;
-  std::map<const Regex*, std::size_t> pattern_labels_;
+  std::map<const StringPattern*, std::size_t> pattern_labels_;
   std::map<SchemaRef, std::size_t> names_labels_;
-  ByteDfa languages_;
-  NameTrie trie_;
-  std::map<AliveSet, Names> names_;
+  NameStates name_states_;
+  std::map<AliveSet, NameStart> names_;
   StatesToFill<AliveSet> after_states_;
   std::map<std::pair<std::vector<Role>, std::vector<int>>, std::optional<BuildState>> colons_;
 };

@@ -153,8 +153,16 @@ Status SchemaExpander::refuse(SchemaRef schema, std::string_view keyword,
   return invalid_argument("{}: {} {}", place_of(schema), keyword, why);
 }
 
-Status SchemaExpander::refuse_pattern(SchemaRef schema, std::string_view keyword,
-                                      const Status& error) const {
+StatusOr<StringPatternPtr> SchemaExpander::search_pattern(SchemaRef schema,
+                                                          std::string_view keyword,
+                                                          std::string_view text) {
+  if (const auto known = patterns_.find(text); known != patterns_.end()) return known->second;
+  StatusOr<RegexPtr> regex = parse_search_regex(text);
+  if (regex.ok()) {
+    auto pattern = std::make_shared<const StringPattern>(std::move(*regex));
+    return patterns_.emplace(text, std::move(pattern)).first->second;
+  }
+  const Status& error = regex.status();
   std::string_view why = error.message();
   constexpr std::string_view kSameWord = "pattern: ";  // as a regular expression's errors begin
   if (why.starts_with(kSameWord)) why.remove_prefix(kSameWord.size());
@@ -246,7 +254,12 @@ StatusOr<Specs> SchemaExpander::both(const Specs& a, const Specs& b, SchemaRef a
   for (const SchemaSpec& x : a) {
     for (const SchemaSpec& y : b) {
       GAPLESS_RETURN_IF_ERROR(CompileWork::spend(weight_of(x) + weight_of(y)));
-      if (std::optional<SchemaSpec> spec = merge(x, y)) result.push_back(std::move(*spec));
+      if (x.says_nothing() || y.says_nothing()) {
+        const SchemaSpec& other = x.says_nothing() ? y : x;
+        if (other.types != 0) result.push_back(other);
+      } else if (std::optional<SchemaSpec> spec = merge(x, y)) {
+        result.push_back(std::move(*spec));
+      }
     }
   }
   if (result.size() > kMaxSchemaAlternatives) {
@@ -285,8 +298,9 @@ StatusOr<Specs> SchemaExpander::expand_keywords(SchemaRef schema, const json::ob
     if (value == nullptr || allows_anything) continue;
     return refuse(schema, keyword, "is not supported");
   }
-  GAPLESS_ASSIGN_OR_RETURN(const SchemaSpec own, own_spec(schema, object));
-  GAPLESS_RETURN_IF_ERROR(keep({own}));
+  Specs own(1);
+  GAPLESS_ASSIGN_OR_RETURN(own.front(), own_spec(schema, object));
+  GAPLESS_RETURN_IF_ERROR(keep(own));
   if (const json::value* value = keyword(object, "const")) {
     GAPLESS_ASSIGN_OR_RETURN(const Specs specs, enumerated(schema, value, 1));
     GAPLESS_RETURN_IF_ERROR(keep(specs));
@@ -537,26 +551,24 @@ Status SchemaExpander::read_number(SchemaRef schema, std::string_view keyword,
 }
 
 Status SchemaExpander::read_string(SchemaRef schema, std::string_view keyword,
-                                   const json::value& value, SchemaSpec& spec) const {
+                                   const json::value& value, SchemaSpec& spec) {
   if (keyword == "minLength" || keyword == "maxLength") {
     const std::optional<int> count = count_of(value);
     if (!count) return refuse(schema, keyword, "must be a whole number, not negative");
     (keyword == "minLength" ? spec.min_length : spec.max_length) = *count;
   } else if (keyword == "pattern") {
     if (!value.is_string()) return refuse(schema, keyword, "must be a string");
-    const auto regex = parse_search_regex(value.get_string());
-    if (!regex.ok()) return refuse_pattern(schema, keyword, regex.status());
-    spec.patterns.push_back(*regex);
+    GAPLESS_ASSIGN_OR_RETURN(StringPatternPtr pattern,
+                             search_pattern(schema, keyword, value.get_string()));
+    spec.patterns.push_back(std::move(pattern));
   } else if (keyword == "format") {
     if (!value.is_string()) return ok_status();
-    const auto format = find_string_format(value.get_string());
-    if (!format) return ok_status();  // not one of the standard: it says nothing
-    if (format->pattern.empty()) {
+    const StringFormat* const format = find_string_format(value.get_string());
+    if (format == nullptr) return ok_status();  // not one of the standard: it says nothing
+    if (format->pattern == nullptr) {
       return refuse(schema, keyword, fmt::format("'{}' is not supported", format->name));
     }
-    const auto regex = parse_regex(format->pattern);
-    GAPLESS_CHECK_MSG(regex.ok(), regex.status().to_string());
-    spec.patterns.push_back(*regex);
+    spec.patterns.push_back(format->pattern);
     if (format->max_length > 0 &&
         (spec.max_length == kNoLimit || spec.max_length > format->max_length)) {
       spec.max_length = format->max_length;
@@ -575,8 +587,7 @@ Status SchemaExpander::read_count(SchemaRef schema, const json::object& object, 
   return ok_status();
 }
 
-Status SchemaExpander::read_object(SchemaRef schema, const json::object& object,
-                                   SchemaSpec& spec) const {
+Status SchemaExpander::read_object(SchemaRef schema, const json::object& object, SchemaSpec& spec) {
   ObjectClause clause;
   bool says_something = false;
   if (const json::value* properties = find(object, "properties")) {
@@ -589,9 +600,9 @@ Status SchemaExpander::read_object(SchemaRef schema, const json::object& object,
   if (const json::value* patterns = find(object, "patternProperties")) {
     if (!patterns->is_object()) return refuse(schema, "patternProperties", "must be an object");
     for (const auto& member : patterns->get_object()) {
-      const auto regex = parse_search_regex(member.key());
-      if (!regex.ok()) return refuse_pattern(schema, "patternProperties", regex.status());
-      clause.patterns.emplace_back(*regex, &member.value());
+      GAPLESS_ASSIGN_OR_RETURN(StringPatternPtr pattern,
+                               search_pattern(schema, "patternProperties", member.key()));
+      clause.patterns.emplace_back(std::move(pattern), &member.value());
     }
     says_something = true;
   }
@@ -733,10 +744,10 @@ StatusOr<Specs> SchemaExpander::negate_keyword(SchemaRef schema, std::string_vie
     return Specs{others};
   }
   if (keyword == "pattern" && value.is_string()) {
-    const auto regex = parse_search_regex(value.get_string());
-    if (!regex.ok()) return refuse_pattern(schema, keyword, regex.status());
     SchemaSpec spec = only(kStringType);
-    spec.not_patterns.push_back(*regex);
+    GAPLESS_ASSIGN_OR_RETURN(StringPatternPtr pattern,
+                             search_pattern(schema, keyword, value.get_string()));
+    spec.not_patterns.push_back(std::move(pattern));
     return Specs{spec};
   }
   if (keyword == "minLength" || keyword == "maxLength") {
@@ -867,8 +878,8 @@ std::optional<std::vector<SchemaRef>> member_schemas(const SchemaSpec& spec,
       named = true;
     }
     for (const auto& [pattern, schema] : clause.patterns) {
-      const auto dfa = make_dfa(std::span(&pattern, 1));
-      if (!dfa.ok() || dfa->match(name) == 0) continue;
+      const auto dfa = pattern->dfa();
+      if (!dfa.ok() || (*dfa)->match(name) == 0) continue;
       schemas.push_back(schema);
       named = true;
     }

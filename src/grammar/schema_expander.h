@@ -52,11 +52,11 @@ class SchemaExpander {
   Status read_number(SchemaRef schema, std::string_view keyword, const boost::json::value& value,
                      SchemaSpec& spec) const;
   Status read_string(SchemaRef schema, std::string_view keyword, const boost::json::value& value,
-                     SchemaSpec& spec) const;
+                     SchemaSpec& spec);
   // Leaves `count` where the keyword is not there.
   Status read_count(SchemaRef schema, const boost::json::object& object, const char* keyword,
                     int& count) const;
-  Status read_object(SchemaRef schema, const boost::json::object& object, SchemaSpec& spec) const;
+  Status read_object(SchemaRef schema, const boost::json::object& object, SchemaSpec& spec);
   Status read_array(SchemaRef schema, const boost::json::object& object, SchemaSpec& spec) const;
 
   StatusOr<Specs> both(const Specs& a, const Specs& b, SchemaRef at) const;
@@ -68,7 +68,9 @@ class SchemaExpander {
   SchemaRef made(boost::json::value schema);  // a schema of our own
   void note_ids(SchemaRef schema) const;
   Status refuse(SchemaRef schema, std::string_view keyword, std::string_view why) const;
-  Status refuse_pattern(SchemaRef schema, std::string_view keyword, const Status& error) const;
+  // Of strings in which it is found; the same text is the same pattern.
+  StatusOr<StringPatternPtr> search_pattern(SchemaRef schema, std::string_view keyword,
+                                            std::string_view text);
   std::string place_of(SchemaRef schema) const;
 
   const boost::json::value& root_;
@@ -76,6 +78,7 @@ class SchemaExpander {
   mutable bool ids_are_noted_ = false;
   mutable std::map<std::string, SchemaRef, std::less<>> by_id_;  // $id, $anchor
   std::deque<boost::json::value> made_;
+  std::map<std::string, StringPatternPtr, std::less<>> patterns_;  // by their text
   std::map<SchemaRef, Specs> expanded_, negated_;
   std::vector<SchemaRef> expanding_, negating_;
 };

@@ -33,6 +33,14 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 
 }  // namespace
 
+bool SchemaSpec::says_nothing() const {
+  return types == kAllTypes && !number.integer && !number.any() && !number_texts &&
+         not_number_texts.empty() && patterns.empty() && not_patterns.empty() && min_length == 0 &&
+         max_length == kNoLimit && !strings && not_strings.empty() && objects.empty() &&
+         required.empty() && forbidden.empty() && min_properties == 0 &&
+         max_properties == kNoLimit && arrays.empty() && min_items == 0 && max_items == kNoLimit;
+}
+
 std::optional<SchemaSpec> merge(const SchemaSpec& a, const SchemaSpec& b) {
   SchemaSpec m = a;
   m.types = a.types & b.types;
@@ -98,11 +106,13 @@ StatusOr<ByteDfa> string_values(const SchemaSpec& spec, bool bounded) {
     const bool limits = bounded && (spec.min_length > 0 || spec.max_length != kNoLimit);
     if (spec.max_length != kNoLimit && spec.max_length < spec.min_length) return ByteDfa();
     const bool first_pattern_is_all = !limits && !spec.patterns.empty();
-    if (limits || first_pattern_is_all) {
+    if (limits) {
       const RegexPtr all =
-          limits ? regex_repeat(regex_set(CodePointSet::all()), spec.min_length, spec.max_length)
-                 : spec.patterns.front();
+          regex_repeat(regex_set(CodePointSet::all()), spec.min_length, spec.max_length);
       GAPLESS_ASSIGN_OR_RETURN(dfa, make_dfa(std::span(&all, 1)));
+    } else if (first_pattern_is_all) {
+      GAPLESS_ASSIGN_OR_RETURN(const ByteDfa* const first, spec.patterns.front()->dfa());
+      dfa = *first;
     } else {
       dfa = dfa_of_all_strings();
     }
@@ -112,13 +122,13 @@ StatusOr<ByteDfa> string_values(const SchemaSpec& spec, bool bounded) {
     }
     if (first_pattern_is_all && spec.patterns.size() == 1 && spec.not_patterns.empty()) return dfa;
   }
-  for (const RegexPtr& pattern : spec.patterns) {
-    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa other, make_dfa(std::span(&pattern, 1)));
-    GAPLESS_ASSIGN_OR_RETURN(dfa, intersection(dfa, other));
+  for (const StringPatternPtr& pattern : spec.patterns) {
+    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa* const other, pattern->dfa());
+    GAPLESS_ASSIGN_OR_RETURN(dfa, intersection(dfa, *other));
   }
-  for (const RegexPtr& pattern : spec.not_patterns) {
-    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa other, make_dfa(std::span(&pattern, 1)));
-    GAPLESS_ASSIGN_OR_RETURN(dfa, difference(dfa, other));
+  for (const StringPatternPtr& pattern : spec.not_patterns) {
+    GAPLESS_ASSIGN_OR_RETURN(const ByteDfa* const other, pattern->dfa());
+    GAPLESS_ASSIGN_OR_RETURN(dfa, difference(dfa, *other));
   }
   return dfa;
 }

@@ -9,12 +9,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "grammar/byte_dfa.h"
 #include "grammar/number_language.h"
+#include "grammar/string_pattern.h"
 
 namespace gapless {
 
@@ -37,8 +39,8 @@ inline constexpr int kNoLimit = -1;
 // One schema's say about an object's members. additionalProperties looks at the names and patterns
 // beside it alone, so clauses of several schemas stay apart.
 struct ObjectClause {
-  std::vector<std::pair<std::string, SchemaRef>> properties;
-  std::vector<std::pair<RegexPtr, SchemaRef>> patterns;
+  std::vector<std::pair<std::string_view, SchemaRef>> properties;  // names in their document
+  std::vector<std::pair<StringPatternPtr, SchemaRef>> patterns;
   SchemaRef additional = nullptr;
   SchemaRef names = nullptr;  // propertyNames
 };
@@ -55,9 +57,9 @@ struct SchemaSpec {
   std::optional<std::vector<std::string>> number_texts;  // enum: only these
   std::vector<std::string> not_number_texts;
 
-  std::vector<RegexPtr> patterns, not_patterns;  // of the whole string
-  int min_length = 0, max_length = kNoLimit;     // in code points
-  std::optional<std::set<std::string>> strings;  // enum: only these, UTF-8
+  std::vector<StringPatternPtr> patterns, not_patterns;  // of the whole string
+  int min_length = 0, max_length = kNoLimit;             // in code points
+  std::optional<std::set<std::string>> strings;          // enum: only these, UTF-8
   std::set<std::string> not_strings;
 
   std::vector<ObjectClause> objects;
@@ -66,6 +68,9 @@ struct SchemaSpec {
 
   std::vector<ArrayClause> arrays;
   int min_items = 0, max_items = kNoLimit;
+
+  // Every value satisfies it.
+  bool says_nothing() const;
 };
 
 // Both at once; nothing where no type is left.

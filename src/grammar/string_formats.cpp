@@ -1,5 +1,13 @@
 #include "grammar/string_formats.h"
 
+#include <array>
+#include <iterator>
+#include <mutex>
+
+#include "base/check.h"
+#include "grammar/compile_work.h"
+#include "grammar/grammar_limits.h"
+
 namespace gapless {
 namespace {
 
@@ -47,7 +55,13 @@ namespace {
 
 #define GAPLESS_ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 
-constexpr StringFormat kFormats[] = {
+struct Definition {
+  std::string_view name;
+  std::string_view pattern;  // empty: no automaton holds it
+  int max_length = 0;
+};
+
+constexpr Definition kFormats[] = {
     {"date", GAPLESS_DATE},
     {"time", GAPLESS_TIME},
     {"date-time", "(" GAPLESS_DATE ")[Tt]" GAPLESS_TIME},
@@ -72,13 +86,28 @@ constexpr StringFormat kFormats[] = {
     {"uri-template", ""},
 };
 
+StringFormat format_of(const Definition& definition) {
+  StringFormat format{.name = definition.name, .max_length = definition.max_length};
+  if (definition.pattern.empty()) return format;
+  const CompileWork own(kMaxGrammarWork);  // whoever is first does not pay for all
+  StatusOr<RegexPtr> regex = parse_regex(definition.pattern);
+  GAPLESS_CHECK_MSG(regex.ok(), regex.status().to_string());
+  format.pattern = std::make_shared<const StringPattern>(std::move(*regex));
+  GAPLESS_CHECK_MSG(format.pattern->dfa().ok(), definition.name);
+  return format;
+}
+
 }  // namespace
 
-std::optional<StringFormat> find_string_format(std::string_view name) {
-  for (const StringFormat& format : kFormats) {
-    if (format.name == name) return format;
+const StringFormat* find_string_format(std::string_view name) {
+  static std::array<std::once_flag, std::size(kFormats)> is_made;
+  static std::array<StringFormat, std::size(kFormats)> formats;
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    if (kFormats[i].name != name) continue;
+    std::call_once(is_made[i], [&] { formats[i] = format_of(kFormats[i]); });
+    return &formats[i];
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 }  // namespace gapless

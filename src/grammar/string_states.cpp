@@ -43,123 +43,148 @@ bool has_escape(std::uint8_t byte) {
   return byte < kNumControls || has_short_escape(byte);
 }
 
+StringStates::StringStates(GrammarBuilder& builder, const ByteDfa& dfa,
+                           const GrammarAction& on_char, const GrammarAction& on_control,
+                           bool any_escape)
+    : builder_(builder),
+      dfa_(dfa),
+      on_char_(on_char),
+      on_control_(on_control),
+      any_escape_(any_escape),
+      runs_(plain_runs(dfa)),
+      escape_classes_(escape_classes(dfa)),
+      states_(static_cast<std::size_t>(dfa.num_states()), kNoBuildState) {}
+
+BuildState StringStates::state(std::int32_t q) {
+  BuildState& known = states_[static_cast<std::size_t>(q)];
+  if (known == kNoBuildState) {
+    known = builder_.add_state();
+    made_.push_back(q);
+  }
+  return known;
+}
+
 std::vector<StringStates::Run> StringStates::plain_runs(const ByteDfa& dfa) {
   // Around the quote and the backslash; continuation bytes begin no character.
-  constexpr Run kParts[] = {{0x20, '"' - 1, true},
-                            {'"' + 1, '\\' - 1, true},
-                            {'\\' + 1, kFirstContinuation - 1, true},
-                            {kFirstContinuation, kLastContinuation, false},
-                            {kLastContinuation + 1, 0xFF, true}};
+  struct Part {
+    std::uint8_t first, last;
+    bool begins_character;
+  };
+  constexpr Part kParts[] = {{0x20, '"' - 1, true},
+                             {'"' + 1, '\\' - 1, true},
+                             {'\\' + 1, kFirstContinuation - 1, true},
+                             {kFirstContinuation, kLastContinuation, false},
+                             {kLastContinuation + 1, 0xFF, true}};
   std::vector<Run> runs;
-  for (const Run& part : kParts) {
-    for (int first = part.first; first <= part.last;) {
-      int last = first;
-      while (last < part.last && dfa.class_of[static_cast<std::size_t>(last) + 1] ==
-                                     dfa.class_of[static_cast<std::size_t>(first)]) {
-        ++last;
+  for (const Part& part : kParts) {
+    for (int byte = part.first; byte <= part.last; ++byte) {
+      const auto at = static_cast<std::uint8_t>(byte);
+      if (byte > part.first && runs.back().byte_class == dfa.class_of[at]) {
+        runs.back().last = at;
+      } else {
+        runs.push_back({at, at, dfa.class_of[at], part.begins_character});
       }
-      runs.push_back({first, last, part.begins_character});
-      first = last + 1;
     }
   }
   return runs;
 }
 
-// One byte of each class that holds bytes with escapes.
-std::vector<std::uint8_t> StringStates::escaped_bytes(const ByteDfa& dfa) {
-  std::vector<std::uint8_t> bytes;
+std::vector<std::uint8_t> StringStates::escape_classes(const ByteDfa& dfa) {
+  std::vector<std::uint8_t> classes;
   for (int byte = 0; byte < 256; ++byte) {
     if (!has_escape(static_cast<std::uint8_t>(byte))) continue;
-    if (!bytes.empty() &&
-        dfa.class_of[bytes.back()] == dfa.class_of[static_cast<std::size_t>(byte)])
-      continue;
-    bytes.push_back(static_cast<std::uint8_t>(byte));
+    const std::uint8_t byte_class = dfa.class_of[static_cast<std::size_t>(byte)];
+    if (classes.empty() || classes.back() != byte_class) classes.push_back(byte_class);
   }
-  return bytes;
+  return classes;
 }
 
-// Bytes that stand for themselves. Neighbours that lead to the same state are one edge.
-void StringStates::add_plain(int q) {
+// Neighbours that lead to the same state are one edge.
+void StringStates::add_plain(std::int32_t q, BuildState from,
+                             std::span<const std::uint8_t> without) {
   for (std::size_t i = 0; i < runs_.size();) {
-    const std::int32_t to = dfa_.step(q, static_cast<std::uint8_t>(runs_[i].first));
     const Run& run = runs_[i];
-    int last = run.last;
-    for (++i; i < runs_.size() && runs_[i].first == last + 1 &&
-              runs_[i].begins_character == run.begins_character &&
-              dfa_.step(q, static_cast<std::uint8_t>(runs_[i].first)) == to;
+    const std::int32_t to = step(q, run.byte_class);
+    int first = run.first, last = run.last;
+    for (++i;
+         i < runs_.size() && runs_[i].first == last + 1 &&
+         runs_[i].begins_character == run.begins_character && step(q, runs_[i].byte_class) == to;
          ++i) {
       last = runs_[i].last;
     }
     if (to == ByteDfa::kDead) continue;
-    builder_.add_edge(state(q), static_cast<std::uint8_t>(run.first),
-                      static_cast<std::uint8_t>(last), state(to),
-                      run.begins_character || guards_ != nullptr ? on_char(to) : GrammarAction());
+    const auto add = [&](int begin, int end) {
+      if (begin > end) return;
+      builder_.add_edge(from, static_cast<std::uint8_t>(begin), static_cast<std::uint8_t>(end),
+                        state(to), run.begins_character ? on_char_ : GrammarAction());
+    };
+    for (const std::uint8_t byte : without) {
+      if (byte < first || byte > last) continue;
+      add(first, byte - 1);
+      first = byte + 1;
+    }
+    add(first, last);
   }
 }
 
-bool StringStates::has_escapes(int q) const {
-  const auto leads_on = [&](std::uint8_t byte) { return dfa_.step(q, byte) != ByteDfa::kDead; };
-  return std::any_of(std::begin(escaped_bytes_), std::end(escaped_bytes_), leads_on);
+BuildState StringStates::escape_state(std::int32_t q) {
+  std::vector<std::int32_t> key;
+  key.reserve(escape_classes_.size() + 1);
+  for (const std::uint8_t byte_class : escape_classes_) key.push_back(step(q, byte_class));
+  const auto is_dead = [](std::int32_t to) { return to == ByteDfa::kDead; };
+  if (std::all_of(key.begin(), key.end(), is_dead)) return kNoBuildState;
+  if (any_escape_) key.push_back(q);  // any character comes back to q
+  const auto [at, is_new] = escapes_.emplace(std::move(key), kNoBuildState);
+  if (!is_new) return at->second;
+  at->second = add_escape_state(escape_targets(q));
+  if (any_escape_) add_any_escape(q, at->second);
+  return at->second;
 }
 
-StringStates::EscapeTargets StringStates::escape_targets(int q) const {
+EscapeTargets StringStates::escape_targets(std::int32_t q) {
   EscapeTargets targets;
-  targets.reserve(std::size(kShortEscapes) + kNumControls + 1);
-  for (const ShortEscape& escape : kShortEscapes) targets.push_back(dfa_.step(q, escape.byte));
-  for (int byte = 0; byte < kNumControls; ++byte) {
-    targets.push_back(dfa_.step(q, static_cast<std::uint8_t>(byte)));
+  for (std::size_t byte = 0; byte < targets.size(); ++byte) {
+    if (!has_escape(static_cast<std::uint8_t>(byte))) continue;
+    const std::int32_t to = step(q, dfa_.class_of[byte]);
+    if (to != ByteDfa::kDead) targets[byte].to = state(to);
   }
   return targets;
 }
 
-void StringStates::add_escapes(int q) {
-  if (!has_escapes(q)) return;
-  EscapeTargets targets = escape_targets(q);
-  if (any_escape_) targets.push_back(q);  // any character comes back to q
-  const auto [at, is_new] = escapes_.emplace(targets, 0);
-  if (is_new) {
-    const BuildState escape = at->second = builder_.add_state();
-    for (std::size_t i = 0; i < std::size(kShortEscapes); ++i) {
-      if (targets[i] == ByteDfa::kDead) continue;
-      builder_.add_edge(escape, kShortEscapes[i].letter, state(targets[i]),
-                        behind_escape(targets[i]));
-    }
-    if (any_escape_) {
-      add_any_escape(q, escape);
-    } else {
-      add_control_escapes(targets, escape);
-    }
+BuildState StringStates::add_escape_state(const EscapeTargets& targets) {
+  const BuildState escape = builder_.add_state();
+  for (const ShortEscape& short_escape : kShortEscapes) {
+    const EscapeTarget& target = targets[short_escape.byte];
+    if (target.to == kNoBuildState) continue;
+    builder_.add_edge(escape, short_escape.letter, target.to, target.action);
   }
-  builder_.add_edge(state(q), '\\', at->second, on_backslash(q));
+  if (!any_escape_) add_control_escapes(targets, escape);
+  return escape;
 }
 
 // \u00XX of control characters that have no short escape.
 void StringStates::add_control_escapes(const EscapeTargets& targets, BuildState escape) {
-  BuildState halves[2];
-  bool has_half[2] = {false, false};
+  BuildState halves[2] = {kNoBuildState, kNoBuildState};
   for (int byte = 0; byte < kNumControls; ++byte) {
-    const std::int32_t to = targets[std::size(kShortEscapes) + static_cast<std::size_t>(byte)];
-    if (to == ByteDfa::kDead || has_short_escape(static_cast<std::uint8_t>(byte))) continue;
-    const int half = byte / 16;
-    if (!has_half[half]) {
-      halves[half] = builder_.add_state();
-      has_half[half] = true;
-    }
-    add_hex(builder_, halves[half], byte % 16, byte % 16, state(to), behind_escape(to));
+    const EscapeTarget& target = targets[static_cast<std::size_t>(byte)];
+    if (target.to == kNoBuildState || has_short_escape(static_cast<std::uint8_t>(byte))) continue;
+    BuildState& half = halves[byte / 16];
+    if (half == kNoBuildState) half = builder_.add_state();
+    add_hex(builder_, half, byte % 16, byte % 16, target.to, target.action);
   }
-  if (!has_half[0] && !has_half[1]) return;
+  if (halves[0] == kNoBuildState && halves[1] == kNoBuildState) return;
   const BuildState u = builder_.add_state(), zero = builder_.add_state();
   const BuildState zeros = builder_.add_state();
-  builder_.add_edge(escape, 'u', u, guards_ == nullptr ? GrammarAction() : guards_->control);
+  builder_.add_edge(escape, 'u', u, on_control_);
   builder_.add_edge(u, '0', zero);
   builder_.add_edge(zero, '0', zeros);
-  for (int half = 0; half < 2; ++half) {
-    if (has_half[half]) add_hex(builder_, zeros, half, half, halves[half]);
+  for (int i = 0; i < 2; ++i) {
+    if (halves[i] != kNoBuildState) add_hex(builder_, zeros, i, i, halves[i]);
   }
 }
 
 // Any \uXXXX, surrogates in pairs only. Digits of the first four: one, two, three.
-void StringStates::add_any_escape(int q, BuildState escape) {
+void StringStates::add_any_escape(std::int32_t q, BuildState escape) {
   const auto add = [this] { return builder_.add_state(); };
   const auto hex = [this](BuildState from, int first, int last, BuildState to) {
     add_hex(builder_, from, first, last, to);
