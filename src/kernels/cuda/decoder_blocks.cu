@@ -126,8 +126,7 @@ DecoderLayer make_layer(const DecoderBlock& block) {
           .fc1_bias = static_cast<const Bf16*>(block.ff.up.bias),
           .proj_bias = static_cast<const Bf16*>(block.proj.bias),
           .fc2_bias = static_cast<const Bf16*>(block.ff.down.bias),
-          .keys = block.kv.k,
-          .values = block.kv.v};
+          .pages = block.kv.pages};
 }
 
 SequentialLayer make_own(const DecoderBlock& block) {

@@ -32,8 +32,7 @@ struct DecoderLayer {
   const Bf16* fc1_bias;
   const Bf16* proj_bias;
   const Bf16* fc2_bias;
-  void* keys;  // of the cache
-  void* values;
+  void* pages;  // KvLayer::pages
 };
 
 // What sequential decoders have besides.
