@@ -73,11 +73,12 @@ struct NewToken {
                         const PairUnit<Element>& unit, int position) const {
     const int lane = threadIdx.x % kWarp;
     const KvLayout layout{.num_heads = p.num_heads, .head_dim = kDecoderHeadDim};
-    const int to = layout.in_page(lane >= 16 ? KvPart::kValues : KvPart::kKeys,
-                                  unit.heads * 2 + lane / 8 % 2, position % kPageTokens) +
-                   lane % 8 * kVector;
-    auto* own_page = static_cast<Element*>(layer.pages) + page * layout.page_size();
-    *reinterpret_cast<typename Vector::Raw*>(own_page + to) = entry;
+    const int head = unit.heads * 2 + lane / 8 % 2;
+    const std::int64_t to = page * layout.page_size() +
+                            layout.in_page(KvPart::kKeys, head, position % kPageTokens) +
+                            lane % 8 * kVector;
+    auto* first = static_cast<Element*>(lane >= 16 ? layer.values : layer.pages);
+    *reinterpret_cast<typename Vector::Raw*>(first + to) = entry;
   }
 };
 

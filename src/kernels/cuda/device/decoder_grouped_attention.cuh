@@ -255,11 +255,11 @@ struct GroupToken {
                         const Unit& unit, int position) const {
     const int lane = threadIdx.x % kWarp;
     const KvLayout layout{.num_heads = p.sequential.num_kv_heads, .head_dim = kGroupHeadDim};
-    const int to = layout.in_page(lane >= 16 ? KvPart::kValues : KvPart::kKeys, unit.heads,
-                                  position % kPageTokens) +
-                   lane % 16 * kVector;
-    auto* own_page = static_cast<Element*>(layer.pages) + page * layout.page_size();
-    *reinterpret_cast<typename Vector::Raw*>(own_page + to) = entry;
+    const std::int64_t to = page * layout.page_size() +
+                            layout.in_page(KvPart::kKeys, unit.heads, position % kPageTokens) +
+                            lane % 16 * kVector;
+    auto* first = static_cast<Element*>(lane >= 16 ? layer.values : layer.pages);
+    *reinterpret_cast<typename Vector::Raw*>(first + to) = entry;
   }
 
   // Where the unit at `place` holds its own; and zeros where later tokens' values will be: what lies there may be no
