@@ -427,6 +427,19 @@ def grammar(result):
                "host learns of a run a step late.\n")
 
 
+def parity(result):
+    """Of each stage the largest error of each set of goldens (tools/parity_table.py)."""
+    rows = [[stage["stage"]] + [f"{stage[one]:.1e}" if one in stage else "" for one in result["sets"]] for stage in result["stages"]]
+    yield table(["stage", *result["sets"]], rows)
+
+
+def quality(result):
+    """Of each task of the held-out scenes the score in each way of computing."""
+    ways = [name for name in result["scores"][0] if name not in ("measured", "requests")]
+    rows = [[score["measured"], str(score["requests"])] + [f"{score[way]:.3f}" for way in ways] for score in result["scores"]]
+    yield table(["task", "requests", *ways], rows)
+
+
 def paths(result):
     def step(got, rows):
         point = next(point for point in got["decode"] if point["rows"] == rows)  # a file may have more
@@ -440,7 +453,7 @@ def paths(result):
 TABLES = {"overlap": overlap, "decode": decode, "forward": forward, "simulate": simulate, "start": start,
           "pictures": pictures, "serve": serve, "short-answers": short_answers, "kernels": kernels, "logits": logits,
           "power": power, "grammar": grammar, "replicas": replicas, "routers": routers, "foreign_load": foreign_load,
-          "scaling": scaling, "paths": paths}
+          "scaling": scaling, "paths": paths, "parity": parity, "quality": quality}
 
 
 def read(path):

@@ -64,8 +64,8 @@ class CropPool : public std::enable_shared_from_this<CropPool> {
   void remember(const ContentHash& name, const Lease& lease, int first, int count,
                 const Tiling& tiling);
 
-  // A picture of which no buffer was taken since. Never waits. Of who does it overtakes nobody more
-  // than kMaxOvertaken times.
+  // The picture, if none of its buffers was taken since. Never blocks. It takes free buffers before
+  // whoever is first in acquire()'s line, but at most kMaxOvertaken times.
   std::optional<Picture> find(const ContentHash& name);
 
   void close();

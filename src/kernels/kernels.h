@@ -818,7 +818,7 @@ class Kernels {
   virtual Status gate(Stream& stream, const GateParams& params) = 0;
   virtual Status experts(Stream& stream, const ExpertsParams& params) = 0;
   // Whether experts' weights may be in 8 bits (FeedForward). The bits are those of the same numbers in T. No model's are: on an
-  // H200 a step with them took longer (decode-moondream3-fp8-h200.json).
+  // H200 a prefill with them took longer (docs/kernels_small.md).
   virtual bool reads_fp8_experts() const { return false; }
   virtual Status scale_heads(Stream& stream, const ScaleHeadsParams& params) = 0;
   // scale_heads, then rope_and_cache of the same rows; so composed where a backend has nothing better.

@@ -3,7 +3,7 @@
 // kFp8 keeps each key and value as e4m3 without a scale: the number of type T that kNative would
 // keep, rounded to nearest even, beyond +-448 to +-448. That loses 2^-4 of a number at most, down
 // to 2^-6 in magnitude, and 2^-10 below. Rotated keys and values of a trained model lie well inside
-// (of the model that ships: docs/kv_cache.md has the figures), and since floating-point numbers are
+// (DepthEqualityTest.KeysAndValuesLieWellInsideE4m3, of the model that ships), and since floating-point numbers are
 // equally dense everywhere a scale would move nothing but these ends. Every reader, the step that
 // wrote them included, sees the rounded numbers: what it reads is exact in T.
 #pragma once

@@ -3,7 +3,7 @@
 //
 // A prefix of P tokens fills P / kPageTokens pages and P % kPageTokens places of one more, the
 // *tail* page. Positions of the prefix never see a later token, so their keys and values depend on
-// the image alone. The sequence that computed them goes on writing behind the prefix in the
+// its images alone. The sequence that computed them goes on writing behind the prefix in the
 // tail page, never inside it; so the cache simply keeps a reference to all these pages, and a later
 // sequence shares the full ones and *copies* the tail page into one of its own before it writes.
 //

@@ -1,8 +1,8 @@
 // The text decoder: one forward for prefill and decode alike.
 //
-// Parallel blocks: one LayerNorm feeds attention and MLP, x <- x + attention(n) + mlp(n). Rotary
-// embedding on the first half of each head; keys and values go to the paged cache and attention
-// reads them from there alone (Moondream reference, June 2025).
+// What a block is, parallel or sequential, dense or with experts, its weights say (DecoderBlock in
+// kernels/kernels.h). Keys and values go to the paged cache, and attention reads them from there
+// alone.
 #pragma once
 
 #include <vector>

@@ -2,8 +2,8 @@
 //
 //   busy       it ran a forward or a sampling
 //   preparing  it had nothing to run, but somebody had asked: a request's picture was being
-// decoded,
-//              cut or hashed, its text tokenised, or it waited for crop buffers
+//              decoded, cut or hashed, its text
+//              tokenised, or it waited for crop buffers
 //   starved    nobody had asked for anything
 //   bubble     work was queued and the loop was late; charged to the host phase that was running
 #pragma once

@@ -17,10 +17,10 @@
 // later submit. The error names the step and the call. on_finished comes exactly once for each
 // accepted prompt, whatever happens.
 //
-// Threads: submit, cancel, counts, device_status, ledger, forbidden_calls and set_active_depth from
-// any. start,
-// stop and drain from one thread. tick() from the engine thread: the one that start() makes, or,
-// when start() is not called, the caller's (tests, simulations).
+// Threads: submit, cancel, Preparation, counts, device_bytes, device_status, ledger, forbidden_calls,
+// depth, active_depth and set_active_depth from any. start, stop and drain from one thread. tick(),
+// state() and num_cached_pages() from the engine thread: the one that start() makes, or, when
+// start() is not called, the caller's (tests, simulations).
 #pragma once
 
 #include <array>

@@ -28,8 +28,8 @@ struct PreparedImage {
   std::shared_ptr<void> crops_owner;              // returns the crops to their pool
 };
 
-// The tokens of one request, ready to run: Request -> PreparedPrompt -> LaunchedStep -> SampledStep
-// -> CommittedTokens -> StreamEvent.
+// The tokens of one request, ready to run. Its owner is preprocessing, and from submit() on the loop, which hands
+// what is committed to the TokenSink.
 struct PreparedPrompt {
   // Inputs in order. kImage inputs count through the prompt's images, 729 each: patch p of image i
   // is i * 729 + p; the loop turns that into a place of the image pool.

@@ -9,8 +9,8 @@
 //   encode   crops: every number             (no padding: a crop is worth milliseconds; an image
 //                                            that goes on in a later step goes op by op)
 //
-// Steps of 128 tokens cost little where matrix products work on tiles of some 128 rows: on an H200
-// 741 tokens take what 768 do, and 770 a tenth less than 896 (3.79 and 4.19 ms). Prefills and
+// Steps of 128 tokens cost little where matrix products work on tiles of some 128 rows: on an H200 741 tokens take
+// what 768 do, 3.77 ms (forward-768-rest-h200.json), and 896 a tenth more than 770. Prefills and
 // encodes of more than StepLimits::max_graph_tokens and max_graph_crops are launched op by op: they
 // keep the device busy for many times what their launch takes. On a device whose launches are cheap
 // these limits are 0, and nothing is padded.

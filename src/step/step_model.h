@@ -1,6 +1,6 @@
 // What the pipeline asks of a model: launch one step's forward, and its sampling, on a stream.
 //
-// The real model (vision_language_model.h) launches kernels; sim/fake_model.h launches scripted
+// The real models (model/decoder_model.h) launch kernels; sim/fake_model.h launches scripted
 // ones. The pipeline knows nothing else of either. A launch only enqueues: it never waits,
 // allocates nothing, and forward and sample must be capturable in a graph: what changes from step
 // to step of one shape is read from the slot's device buffers.

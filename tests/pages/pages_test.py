@@ -6,6 +6,7 @@ figures are those of the result files that they name. Needs nothing but Python 3
     tools/api_tables.py --update                            those of docs/http_api.md, and docs/openapi.json
 """
 
+import json
 import os
 import re
 import subprocess
@@ -103,6 +104,29 @@ class Pages(unittest.TestCase):
                     self.assertTrue(re.search(r"\.json\b|bench/results/|_test\b|Test\.\w|[Nn]o result file|limits\.h", section),
                                     "names no result file and no test")
 
+    def test_result_files_say_what_made_them(self):
+        """Of a file of several runs each may say so for itself."""
+        for path in sorted((ROOT / "bench/results").glob("*.json")):
+            said = set(re.findall(r'"(command|date|commit|device|ceiling)": "[^"]', path.read_text(encoding="utf-8")))
+            with self.subTest(path.name):
+                self.assertEqual(said, {"command", "date", "commit", "device", "ceiling"})
+
+    def test_shares_of_the_ceiling_that_are_explained_are_those_measured(self):
+        """The table of docs/benchmarks.md that says where the rest is lost."""
+        def shares(name):
+            result = json.loads((ROOT / f"bench/results/{name}.json").read_text(encoding="utf-8"))
+            return {f"{kind}, {size}": f"{point['percent_of_ceiling']:.0f} %"
+                    for kind, points, key in (("decode", "points", "rows"), ("encode", "encodes", "size"), ("prefill", "prefills", "size"))
+                    for point in result.get(points, []) for size in (str(point[key]),)}
+        measured, rested = {**shares("decode-h200"), **shares("forward-h200")}, shares("forward-rest-h200")
+        rows = re.findall(r"^\| ((?:decode|encode|prefill), [\dx ]+?)(?: rows?| crops?)? \| ([^|]*) \|", text_of("docs/benchmarks.md"), re.MULTILINE)
+        self.assertEqual(len(rows), 8)
+        for step, said in rows:
+            name = step.replace(" x ", "x")
+            wanted = measured[name] + (f", {rested[name]} after rest" if name in rested else "")
+            with self.subTest(step):
+                self.assertEqual(said, wanted)
+
     def test_tests_that_pages_name_are_there(self):
         sources = subprocess.run(["git", "grep", "-hE", r"^(TEST|TEST_F|TEST_P|TYPED_TEST)\(|^ *def test_|^class "], cwd=ROOT,
                                  capture_output=True, text=True, check=True).stdout
@@ -123,6 +147,21 @@ class Pages(unittest.TestCase):
                 with self.subTest(f"{page} names {binary}"):
                     self.assertIn(binary, binaries)
         self.assertGreaterEqual(named, 15)
+
+    def test_result_files_are_of_the_commit_that_is_said(self):
+        """`a.json`, `b.json`, commit 1234567, but for older ones "in git"; in tables `a.json` (1234567)."""
+        names = r"(?:`(?:bench/results/)?[\w*-]+\.json`(?:,? and |, |; )?)+"
+        said = [rf"({names}),? (?:both )?commit ([0-9a-f]{{7}})\b(?!, in git)", r"(`[\w-]+\.json`) \(([0-9a-f]{7})\)"]
+        compared = 0
+        for page in PAGES:
+            text = " ".join(text_of(page).split())
+            for files_said, commit in (found for pattern in said for found in re.findall(pattern, text)):
+                for name in re.findall(r"([\w*-]+\.json)", files_said):
+                    for path in (ROOT / "bench/results").glob(name):
+                        compared += 1
+                        with self.subTest(f"{page}: {path.name}, commit {commit}"):
+                            self.assertIn(commit, json.loads(path.read_text(encoding="utf-8"))["commit"])
+        self.assertGreater(compared, 50)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class CpuPoint {
   bool is_reached();
   // Blocks until reached; the state of the stream there.
   Status wait();
-  // False: not reached within timeout_ns.
+  // False: not reached within timeout_ns. Time in which the process is stopped counts an eighth at most, each time.
   bool wait_for(std::int64_t timeout_ns);
 
  private:

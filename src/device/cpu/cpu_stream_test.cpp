@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
@@ -45,6 +49,33 @@ class Gate {
  private:
   std::shared_ptr<CpuPoint> point_ = std::make_shared<CpuPoint>();
 };
+
+// A shell stops a program at Ctrl-Z, and its work with it: that is no step which hangs.
+TEST_F(CpuStreamTest, AProcessThatWasStoppedHasNotWaitedAllThatTime) {
+  const auto work = stream();
+  CpuEvent done(device_);
+  Gate gate;
+  ASSERT_TRUE(work->enqueue(gate.op()).ok());
+  ASSERT_TRUE(work->record(done).ok());
+  const pid_t stopped = getpid(), waker = fork();
+  ASSERT_NE(waker, -1);
+  if (waker == 0) {
+    usleep(1'500'000);
+    kill(stopped, SIGCONT);
+    _exit(0);
+  }
+  std::thread worker([&] {
+    const auto begin = std::chrono::steady_clock::now();
+    kill(stopped, SIGSTOP);
+    // It may go on for a moment.
+    while (std::chrono::steady_clock::now() - begin < std::chrono::seconds(1)) {
+    }
+    gate.open();
+  });
+  EXPECT_TRUE(done.synchronize_within(1'200'000'000).value());
+  worker.join();
+  ASSERT_EQ(waitpid(waker, nullptr, 0), waker);
+}
 
 TEST_F(CpuStreamTest, EnqueueDoesNotWaitForTheWork) {
   const auto work = stream();

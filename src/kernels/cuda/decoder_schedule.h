@@ -467,9 +467,9 @@ struct ParallelDecoder {
 };
 static_assert(schedule_fault(ParallelDecoder::kSchedule) == nullptr);
 
-// A sequential block: the feed-forward reads what the attention has added to the residual stream, so each
-// product needs the one before it, and nothing lies between what is signalled and what is waited for. Such
-// models are wide: a wait is short beside what a product reads, and meanwhile the ring fills.
+// A sequential block: the feed-forward reads what the attention has added to the residual stream. So each
+// product needs the one before it, and but for the feed-forward's two parts nothing lies between a signal and the
+// wait for it. Such models are wide: a wait is short beside what a product reads, and meanwhile the ring fills.
 struct SequentialDecoder {
   static constexpr bool kIsSequential = true;
   static constexpr bool kHasExperts = false;
