@@ -6,12 +6,16 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <string_view>
 #include <vector>
 
+#include "base/file_bytes.h"
+
 namespace gapless {
 namespace {
+
+// A few dozen keys; more is some other file.
+constexpr std::size_t kMaxConfigFileBytes = 1u << 20;
 
 // Reads one file into the options of one command.
 class ConfigReader {
@@ -19,14 +23,11 @@ class ConfigReader {
   ConfigReader(CLI::App& command, std::string path) : command_(command), path_(std::move(path)) {}
 
   void read() {
-    std::error_code error;
     if (path_.empty()) throw CLI::FileError("--config names no file", CLI::ExitCodes::FileError);
-    if (!std::filesystem::exists(path_, error)) throw CLI::FileError::Missing(path_);
-    if (std::filesystem::is_directory(path_, error)) {
-      throw CLI::FileError(path_ + ": is a folder, not a file", CLI::ExitCodes::FileError);
-    }
+    const StatusOr<std::string> text = read_file(path_, kMaxConfigFileBytes);
+    if (!text.ok()) throw CLI::FileError(text.status().message(), CLI::ExitCodes::FileError);
     try {
-      read_file(toml::parse_file(path_));
+      read_sections(toml::parse(*text, path_));
     } catch (const toml::parse_error& not_toml) {
       fail(not_toml.source(), std::string(not_toml.description()));
     }
@@ -38,7 +39,7 @@ class ConfigReader {
                            CLI::ExitCodes::ConfigError);
   }
 
-  void read_file(const toml::table& file) const {
+  void read_sections(const toml::table& file) const {
     for (const auto& [key, value] : file) {
       if (key.str() != command_.get_name()) {
         fail(key.source(), value.is_table() ? fmt::format("unknown section [{}]; there is [{}]",

@@ -15,6 +15,7 @@
 #include "engine_service/engine_service.h"
 #include "memory_options.h"
 #include "model/load_source.h"
+#include "option_values.h"
 #include "sim/faulty_device.h"
 
 namespace gapless {
@@ -27,11 +28,10 @@ const std::map<std::string, Compute> kComputes = {
 }  // namespace
 
 void add_compute_option(CLI::App& command, Compute& compute) {
-  command
-      .add_option("--compute", compute,
-                  "What the CPU computes in: auto (what the processor is fastest in), float32, or "
-                  "bfloat16, which takes half the memory; a GPU computes in bfloat16")
-      ->transform(CLI::CheckedTransformer(kComputes));
+  add_choice_option(
+      command, "--compute", compute, kComputes,
+      "What the CPU computes in: auto (what the processor is fastest in), float32, or "
+      "bfloat16, which takes half the memory; a GPU computes in bfloat16");
 }
 
 void add_wait_option(CLI::App& command, std::string& wait) {
@@ -101,7 +101,7 @@ void add_engine_options(CLI::App& command, EngineCommandOptions& options) {
                   fmt::format("Seconds after which a step of the device counts as hung, and the "
                               "device as lost; 0: never. Default: {} on a GPU, {} on the CPU",
                               kStepTimeoutSeconds, kCpuStepTimeoutSeconds))
-      ->check(CLI::Range(0.0, 86'400.0));
+      ->check(number_between(0, 86'400));
   add_wait_option(command, options.wait);
   command
       .add_option(

@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "engine/memory_plan.h"
 #include "engine_options.h"
+#include "option_values.h"
 
 namespace gapless {
 
@@ -23,22 +24,18 @@ const std::map<std::string, KvFormat> kKvFormats = {{"native", KvFormat::kNative
 }  // namespace
 
 void add_weights_option(CLI::App& command, WeightFormat& weights) {
-  command
-      .add_option(
-          "--weights", weights,
-          "native; fp8: matrices in 8 bits with a scale per row, made at start-up; w8a8: "
-          "the same, and products in 8 bits in the vision encoder and in prefills; or int8, on "
-          "the CPU: all of these products in 8-bit whole numbers, in less memory")
-      ->transform(CLI::CheckedTransformer(kWeightFormats));
+  add_choice_option(
+      command, "--weights", weights, kWeightFormats,
+      "native; fp8: matrices in 8 bits with a scale per row, made at start-up; w8a8: "
+      "the same, and products in 8 bits in the vision encoder and in prefills; or int8, on "
+      "the CPU: all of these products in 8-bit whole numbers, in less memory");
 }
 
 void add_kv_cache_option(CLI::App& command, KvFormat& format) {
-  command
-      .add_option(
-          "--kv-cache", format,
-          "native, or fp8: keys and values in 8 bits, so that twice as many fit (four times "
-          "on the CPU)")
-      ->transform(CLI::CheckedTransformer(kKvFormats));
+  add_choice_option(
+      command, "--kv-cache", format, kKvFormats,
+      "native, or fp8: keys and values in 8 bits, so that twice as many fit (four times "
+      "on the CPU)");
 }
 
 void add_kv_cache_size_option(CLI::App& command, std::optional<double>& gb) {
@@ -46,7 +43,7 @@ void add_kv_cache_size_option(CLI::App& command, std::optional<double>& gb) {
       .add_option("--kv-cache-gb", gb,
                   "Memory for keys and values in GiB, one context at least. Default: what is left "
                   "of a GPU's memory; a part of the machine's, 0.75 at most, on the CPU")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(number_between(0.001, 1e6));
 }
 
 std::optional<std::size_t> kv_cache_bytes(std::optional<double> gb) {
@@ -85,7 +82,7 @@ void add_memory_options(CLI::App& command, EngineCommandOptions& options) {
                   "GiB of each GPU's memory that may be taken, the driver's own included; what "
                   "does not fit is "
                   "refused at start, with what would do. Default: what is free")
-      ->check(CLI::Range(0.1, 1e6));
+      ->check(number_between(0.1, 1e6));
   command
       .add_option("--max-rows", options.max_rows,
                   fmt::format("Sequences that run at once. Default: {} on a GPU, 16 on the CPU, "

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "download_text.h"
 #include "hub/hub_model.h"
+#include "option_values.h"
 
 namespace gapless {
 namespace {
@@ -71,12 +72,18 @@ StatusOr<ModelSource> find_named_model(const ModelOption& option) {
   DownloadDisplay display;
   const StatusOr<HubModel> model = find_hub_model(name, settings, display.events());
   if (model.status().code() == StatusCode::kUnavailable && settings.offline) {
-    return make_error(StatusCode::kUnavailable, "{}, and {} says not to download; this does: {}",
-                      model.status().message(),
+    return make_error(StatusCode::kUnavailable,
+                      "{} is no file or folder here; on the hub: {}, and {} says not to download; "
+                      "this does: {}",
+                      option.name, model.status().message(),
                       settings.offline_variable.empty() ? "--offline" : settings.offline_variable,
                       download_command(name, settings));
   }
-  if (!model.ok()) return model.status();
+  // A folder's name that was mistyped looks like one of the hub.
+  if (!model.ok()) {
+    return model.status().with_context(
+        fmt::format("{} is no file or folder here; on the hub", option.name));
+  }
   GAPLESS_ASSIGN_OR_RETURN(ModelSource source, find_model(model->checkpoint.string()));
   source.name = name.repository;
   source.tokenizer = model->tokenizer;
@@ -86,13 +93,15 @@ StatusOr<ModelSource> find_named_model(const ModelOption& option) {
 }  // namespace
 
 void add_model_option(CLI::App& command, ModelOption& option) {
-  command.add_option("--model", option.name,
-                     "Folder or file of published weights; OWNER/NAME[@REVISION] of the Hugging "
-                     "Face hub, from its cache or downloaded into it; random:moondream2[:SEED], "
-                     "random:moondream2-march, random:moondream2-january, "
-                     "random:moondream-0.5b, random:moondream3, random:llama3-8b, "
-                     "random:llama3-1b, random:qwen3-8b, "
-                     "random:qwen3-1.7b; or nothing: the small model that ships");
+  command
+      .add_option("--model", option.name,
+                  "Folder or file of published weights; OWNER/NAME[@REVISION] of the Hugging "
+                  "Face hub, from its cache or downloaded into it; random:moondream2[:SEED], "
+                  "random:moondream2-march, random:moondream2-january, "
+                  "random:moondream-0.5b, random:moondream3, random:llama3-8b, "
+                  "random:llama3-1b, random:qwen3-8b, "
+                  "random:qwen3-1.7b. Without it: the small model that ships")
+      ->check(not_empty());
   command.add_option(
       "--adapter", option.adapter,
       "Folder with a fine-tune of the model as PEFT saves it: low-rank terms (LoRA), "

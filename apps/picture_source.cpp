@@ -74,6 +74,7 @@ Status add_matches(const std::string& pattern, std::vector<std::string>& files) 
 StatusOr<std::vector<std::string>> expand_pictures(const std::vector<std::string>& names) {
   std::vector<std::string> expanded;
   for (const std::string& name : names) {
+    if (name.empty()) return invalid_argument("--image names no file");
     if (is_pattern(name)) {
       GAPLESS_RETURN_IF_ERROR(add_matches(name, expanded));
     } else {
@@ -91,6 +92,7 @@ StatusOr<std::shared_ptr<const std::string>> read_picture(const std::string& nam
                                 : is_web_url(name)     ? fetch(name)
                                                        : read_file(name, kMaxImageBytes);
   if (!bytes.ok()) return bytes.status();
+  if (bytes->empty()) return invalid_argument("{}: is empty", name);
   return std::make_shared<const std::string>(std::move(bytes).value());
 }
 

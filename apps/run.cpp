@@ -1,5 +1,7 @@
 // gapless run SKILL --image FILE ...: one request, its answer on standard output. Of the skills that
 // take one picture, several pictures are requests one after another.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -25,6 +27,7 @@
 #include "image/decode_image.h"
 #include "image/svg_path.h"
 #include "image/write_png.h"
+#include "option_values.h"
 #include "picture_source.h"
 #include "skill/request_json.h"
 #include "skill/response_json.h"
@@ -41,14 +44,14 @@ struct RunOptions {
   std::string system;
   std::vector<std::string> objects;
   std::vector<std::string> spatial_refs;
-  std::string length = "normal";
+  std::optional<std::string> length;
   std::string annotate;
   bool json = false;
   bool stream = false;
   bool ignore_exif = false;
   bool host_masks = false;
   std::string json_schema;
-  std::string regex;
+  std::optional<std::string> regex;
   std::vector<std::string> choices;
   bool complete = true;
   bool verbose = false;
@@ -103,7 +106,7 @@ class ConsoleSink final : public ResponseSink {
 
 // What --json-schema, --regex and --choice ask for.
 StatusOr<std::optional<GrammarSpec>> make_grammar(const RunOptions& options) {
-  const int num_asked = (options.json_schema.empty() ? 0 : 1) + (options.regex.empty() ? 0 : 1) +
+  const int num_asked = (options.json_schema.empty() ? 0 : 1) + (options.regex ? 1 : 0) +
                         (options.choices.empty() ? 0 : 1);
   if (num_asked > 1) {
     return invalid_argument("--json-schema, --regex and --choice cannot be combined");
@@ -113,9 +116,9 @@ StatusOr<std::optional<GrammarSpec>> make_grammar(const RunOptions& options) {
     return std::optional(GrammarSpec{
         .kind = GrammarSpec::Kind::kJsonSchema, .text = std::move(text), .field = "--json-schema"});
   }
-  if (!options.regex.empty()) {
+  if (options.regex) {
     return std::optional(
-        GrammarSpec{.kind = GrammarSpec::Kind::kRegex, .text = options.regex, .field = "--regex"});
+        GrammarSpec{.kind = GrammarSpec::Kind::kRegex, .text = *options.regex, .field = "--regex"});
   }
   if (options.choices.empty()) return std::optional<GrammarSpec>();
   return std::optional(GrammarSpec{
@@ -155,8 +158,33 @@ StatusOr<GenerationSettings> make_settings(const RunOptions& options) {
 
 constexpr std::string_view kChat = "chat", kComplete = "complete";
 
+// An option that the skill does not look at is a slip: its answer would be to something else.
+Status check_options_of_skill(const RunOptions& options) {
+  struct OptionOfSkills {
+    std::string_view name;
+    bool is_given;
+    std::vector<std::string_view> skills;
+  };
+  const OptionOfSkills all[] = {
+      {"--question", !options.question.empty(), {"query"}},
+      {"--prompt", !options.prompt.empty(), {kChat, kComplete}},
+      {"--system", !options.system.empty(), {kChat}},
+      {"--no-thinking", options.no_thinking, {kChat}},
+      {"--object", !options.objects.empty(), {"point", "detect", "segment"}},
+      {"--length", options.length.has_value(), {"caption"}},
+      {"--annotate", !options.annotate.empty(), {"point", "detect", "segment"}},
+  };
+  for (const auto& [name, is_given, skills] : all) {
+    if (!is_given || std::ranges::find(skills, options.skill) != skills.end()) continue;
+    return invalid_argument("{} is for {}, not for {}", name, fmt::join(skills, " and "),
+                            options.skill);
+  }
+  return ok_status();
+}
+
 // Of a text model.
 StatusOr<SkillRequest> make_text_request(const RunOptions& options) {
+  GAPLESS_RETURN_IF_ERROR(check_options_of_skill(options));
   if (options.prompt.empty()) return invalid_argument("{} needs --prompt", options.skill);
   if (!options.images.empty()) return invalid_argument("{} takes no --image", options.skill);
   SkillRequest request;
@@ -179,8 +207,15 @@ StatusOr<SkillRequest> make_request(const RunOptions& options,
                                     std::span<const std::string> pictures) {
   if (options.skill == kChat || options.skill == kComplete) return make_text_request(options);
   SkillRequest request;
-  GAPLESS_ASSIGN_OR_RETURN(request.skill, skill_from_name(options.skill));
-  GAPLESS_ASSIGN_OR_RETURN(request.length, caption_length_from_name(options.length));
+  const StatusOr<Skill> skill = skill_from_name(options.skill);
+  if (!skill.ok()) {
+    return invalid_argument("{}; of text models {} and {}", skill.status().message(), kChat,
+                            kComplete);
+  }
+  request.skill = *skill;
+  GAPLESS_RETURN_IF_ERROR(check_options_of_skill(options));
+  GAPLESS_ASSIGN_OR_RETURN(request.length,
+                           caption_length_from_name(options.length.value_or("normal")));
   for (const std::string& picture : pictures) {
     GAPLESS_ASSIGN_OR_RETURN(std::shared_ptr<const std::string> bytes, read_picture(picture));
     request.images.push_back(std::move(bytes));
@@ -460,17 +495,19 @@ void add_run_command(CLI::App& app, Command& chosen) {
                    "X_MIN,Y_MIN,X_MAX,Y_MAX from 0 to 1 (repeatable). point --object gaze with the "
                    "place of someone's eyes, or the box of a face: where they look")
       ->allow_extra_args(false);
-  command->add_option("--length", options->length, "caption: short, normal or long")
-      ->capture_default_str();
+  command->add_option("--length", options->length, "caption: short, normal (the default) or long");
   command->add_flag("--json", options->json, "Print the response object of the HTTP API");
   command->add_flag("--stream", options->stream, "Print text as it is generated");
-  command->add_option("--annotate", options->annotate,
-                      "Write the picture with points, boxes or segments (PNG)");
+  command->add_option(
+      "--annotate", options->annotate,
+      "point, detect, segment: write the picture with what was found drawn into it (PNG)");
   command->add_flag("--ignore-exif", options->ignore_exif, "Do not apply the EXIF orientation");
   command->add_flag("--host-masks", options->host_masks,
                     "Constrain answers with masks from the host instead of on the device");
-  command->add_option("--json-schema", options->json_schema,
-                      "query: a file with the JSON Schema that the answer keeps to");
+  command
+      ->add_option("--json-schema", options->json_schema,
+                   "query: a file with the JSON Schema that the answer keeps to")
+      ->check(not_empty());
   command->add_option("--regex", options->regex,
                       "query: the regular expression that the whole answer matches");
   command->add_option("--choice", options->choices, "query: answer with one of these (repeatable)")

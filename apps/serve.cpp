@@ -203,10 +203,10 @@ void drain(HttpServer& server, int seconds) {
 
 void say_where(const HttpServerOptions& http, const HttpServer& server) {
   if (http.unix_socket) return log_info("listening unix_socket={}", *http.unix_socket);
-  log_info("listening url=http://{}:{}", http.host, server.port());
-  if (http.second_port) {
-    log_info("listening ollama_url=http://{}:{}", http.host, server.second_port());
-  }
+  const bool is_ipv6 = http.host.find(':') != http.host.npos;
+  const std::string host = is_ipv6 ? "[" + http.host + "]" : http.host;
+  log_info("listening url=http://{}:{}", host, server.port());
+  if (http.second_port) log_info("listening ollama_url=http://{}:{}", host, server.second_port());
 }
 
 int serve(const ServeOptions& options) {
@@ -292,11 +292,15 @@ void add_serve_command(CLI::App& app, Command& chosen) {
                    "Address to listen on, or localhost (127.0.0.1); 0.0.0.0 for everywhere")
       ->transform([](std::string host) { return host == "localhost" ? "127.0.0.1" : host; })
       ->capture_default_str();
-  command->add_option("--port", http.port, "0: any free one")->capture_default_str();
-  command->add_option(
-      "--ollama-port", http.second_port,
-      "A second port, the same in all else, for clients that expect Ollama at 11434; "
-      "0: any free one");
+  const CLI::Range is_port(0, 65'535);
+  command->add_option("--port", http.port, "0: any free one")
+      ->check(is_port)
+      ->capture_default_str();
+  command
+      ->add_option("--ollama-port", http.second_port,
+                   "A second port, the same in all else, for clients that expect Ollama at 11434; "
+                   "0: any free one")
+      ->check(is_port);
   command
       ->add_option("--unix-socket", http.unix_socket,
                    "Listen on this Unix socket instead, which only your user may connect to")

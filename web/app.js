@@ -290,7 +290,8 @@ at("form").addEventListener("submit", (event) => {
   run();
 });
 at("text").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey) {
+  // Of an input method, Enter takes what it proposes.
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
     run();
   }

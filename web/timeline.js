@@ -28,6 +28,13 @@ function intervals(steps) {
   return all.sort((a, b) => a.begin - b.begin);
 }
 
+// The steps may lie minutes apart.
+export function lengthText(ns) {
+  return ns < 1e9 ? `${(ns / 1e6).toFixed(1)} ms` : `${(ns / 1e9).toFixed(1)} s`;
+}
+
+export const rowsText = (count) => (count === 1 ? "1 row" : `${count} rows`);
+
 // Steps and gaps in order of time, and how long each kind took in all. Gaps from before the first
 // step are left out.
 export function accountFor(steps, gaps) {
@@ -162,7 +169,7 @@ export class Timeline {
     });
     const end = parts[parts.length - 1].end;
     const rows = steps[steps.length - 1].rows;
-    text.textContent = `the last ${steps.length} steps, ${((end - begin) / 1e6).toFixed(1)} ms, ${rows} rows in the last one`;
+    text.textContent = `the last ${steps.length} steps, ${lengthText(end - begin)}, ${rowsText(rows)} in the last one`;
   }
 
   #showFigures(steps, gaps) {

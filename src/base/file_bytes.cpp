@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -12,27 +13,48 @@
 
 namespace gapless {
 
-StatusOr<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes) {
-  std::error_code ec;
-  if (std::filesystem::is_directory(path, ec)) {
-    return invalid_argument("{}: is a folder, not a file", path.string());
+namespace {
+
+// Of a pipe, as of some of /proc's files, the size is known at its end only: so it is read in pieces.
+StatusOr<std::string> read_to_end(int fd, std::size_t max_bytes) {
+  constexpr std::size_t kMinPieceBytes = 64u << 10;
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return data_loss("{}", std::strerror(errno));
+  if (S_ISDIR(info.st_mode)) return invalid_argument("is a folder, not a file");
+  const auto size = static_cast<std::size_t>(info.st_size);
+  if (size > max_bytes) {
+    return make_error(StatusCode::kResourceExhausted, "{} bytes, more than the {} allowed", size,
+                      max_bytes);
   }
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
+  std::string content;
+  std::size_t num_read = 0;
+  while (true) {
+    // One more byte shows whether that was the end.
+    if (num_read == content.size()) content.resize(std::max(size + 1, num_read + kMinPieceBytes));
+    const ssize_t count = ::read(fd, content.data() + num_read, content.size() - num_read);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return data_loss("could not be read: {}", std::strerror(errno));
+    if (count == 0) break;
+    num_read += static_cast<std::size_t>(count);
+    if (num_read > max_bytes) {
+      return make_error(StatusCode::kResourceExhausted, "more than the {} bytes allowed",
+                        max_bytes);
+    }
+  }
+  content.resize(num_read);
+  return content;
+}
+
+}  // namespace
+
+StatusOr<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
     return make_error(StatusCode::kNotFound, "{}: {}", path.string(), std::strerror(errno));
   }
-  const auto end = file.tellg();
-  if (end < 0) return data_loss("{}: cannot tell its size", path.string());
-  const auto size = static_cast<std::size_t>(end);
-  if (size > max_bytes) {
-    return make_error(StatusCode::kResourceExhausted, "{}: {} bytes, more than the {} allowed",
-                      path.string(), size, max_bytes);
-  }
-  std::string content(size, '\0');
-  file.seekg(0);
-  if (!file.read(content.data(), static_cast<std::streamsize>(size))) {
-    return data_loss("{}: could not be read to its end", path.string());
-  }
+  StatusOr<std::string> content = read_to_end(fd, max_bytes);
+  ::close(fd);
+  if (!content.ok()) return content.status().with_context(path.string());
   return content;
 }
 

@@ -11,7 +11,8 @@
 
 namespace gapless {
 
-// The error names the path. Files larger than max_bytes are refused before they are read.
+// The error names the path. Files larger than max_bytes are refused before they are read; pipes, whose
+// size nobody knows, when they have brought more.
 StatusOr<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes);
 
 Status write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);

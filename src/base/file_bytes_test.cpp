@@ -1,10 +1,12 @@
 #include "base/file_bytes.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
+#include <thread>
 
 namespace gapless {
 namespace {
@@ -34,6 +36,26 @@ TEST_F(FileBytesTest, AFileOfTheBoundIsReadAndALargerOneRefused) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
   EXPECT_NE(refused.status().message().find(path.string()), std::string::npos);
+}
+
+// A shell's `<(command)` is a pipe, and so may /dev/stdin be.
+TEST_F(FileBytesTest, APipeIsReadToItsEndAndNoFurtherThanTheBound) {
+  const std::string text(100'000, 'x');
+  const auto path = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  for (const std::size_t bound : {text.size(), text.size() - 1}) {
+    std::thread writer([&] { EXPECT_TRUE(write_file(path, std::as_bytes(std::span(text))).ok()); });
+    const auto content = read_file(path, bound);
+    writer.join();
+    EXPECT_EQ(content.ok(), bound == text.size()) << content.status().message();
+    if (content.ok()) {
+      EXPECT_EQ(*content, text);
+    } else {
+      EXPECT_EQ(content.status().code(), StatusCode::kResourceExhausted);
+    }
+  }
+  EXPECT_EQ(read_file("/dev/zero", 5).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(read_file("/dev/null", 5).value(), "");
 }
 
 TEST_F(FileBytesTest, WhatIsNoFileIsNamed) {

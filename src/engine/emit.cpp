@@ -115,11 +115,13 @@ void ActiveRequest::emit_end(FinishReason reason, const Status& status,
 }
 
 void ActiveRequest::end_with(const SkillResult& result) {
+  setup_.on_ending();
   setup_.sink->on_done(result);
   setup_.on_retired();
 }
 
 void ActiveRequest::end_with(const Status& error) {
+  setup_.on_ending();
   setup_.sink->on_error(error);
   setup_.on_retired();
 }

@@ -37,6 +37,8 @@ class ActiveRequest final : public TokenSink, public std::enable_shared_from_thi
     std::shared_ptr<ResponseSink> sink;
     // Asks the engine to end the sequence early (a stop string was found). Any thread.
     std::function<void()> end_early;
+    // Called once, before the last event: whoever gets it may ask again at once. Any thread.
+    std::function<void()> on_ending = [] {};
     // Called once, after the last event. Any thread.
     std::function<void()> on_retired;
     // Of a segment that is made exact: who does it, and of which picture. Outlives this.

@@ -153,6 +153,12 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
     return invalid_field("objects", "has {} names where {} can be answered", request.objects.size(),
                          sinks.size());
   }
+  const auto max_active = static_cast<std::size_t>(options_.max_active_requests);
+  if (sinks.size() > max_active) {  // whenever it is asked for
+    return invalid_argument("{} answers at once, more than the {} requests that may run together",
+                            sinks.size(), max_active)
+        .with_field(request.objects.empty() ? "n" : "objects");
+  }
   GAPLESS_RETURN_IF_ERROR(device_status());
   const std::optional<std::uint64_t> seed = request.settings.seed;
   // A grammar that is known, and lies where it is walked, costs no wait; what it takes to be whole is found out by the compilers
@@ -166,10 +172,11 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
 
   MutexLock lock(mutex_);
   if (stopping_) return make_error(StatusCode::kUnavailable, "the engine is shutting down");
-  if (active_.size() + sinks.size() > static_cast<std::size_t>(options_.max_active_requests)) {
+  if (num_not_ended_ + sinks.size() > max_active) {
     return make_error(StatusCode::kResourceExhausted, "{} requests are running already",
-                      active_.size());
+                      num_not_ended_);
   }
+  num_not_ended_ += sinks.size();
   std::vector<RequestId> ids;
   const std::int64_t now_ns = host_now_ns();
   const std::int64_t since_ns = request.received_ns != 0 ? request.received_ns : now_ns;
@@ -186,7 +193,7 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
   job.grammar = std::move(grammar);
   const bool on_device = may_use_device(job);
   if (on_device) job.device_grammar = model_->model->grammars()->find(job.grammar);
-  // The lanes are as large as the number of active requests, so they have room.
+  // The lanes are as large as the number of requests that have not ended, so they have room.
   if (job.request.settings.grammar &&
       (job.grammar == nullptr || (on_device && job.device_grammar == nullptr))) {
     // One that is compiled only goes up.
@@ -228,6 +235,10 @@ std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, 
         request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
   }
   setup.end_early = [this, id] { end_sequence(id); };
+  setup.on_ending = [this] {
+    MutexLock lock(mutex_);
+    --num_not_ended_;
+  };
   setup.on_retired = [this, id] { retire(id); };
   return std::make_shared<ActiveRequest>(std::move(setup), *emit_);
 }
@@ -338,10 +349,10 @@ void Engine::begin_job(Job& job) {
   job.prompts = std::move(begun->prompts);
   if (begun->decode_bytes == 0) return submit_job(job);
   if (begun->decode_bytes > decoding_.budget()) {
-    return fail_job(job, invalid_field("image_url",
-                                       "the picture takes {} MB to decode, more than the {} MB "
-                                       "that this server has for pictures",
-                                       begun->decode_bytes >> 20, decoding_.budget() >> 20));
+    return fail_job(job, invalid_argument("the picture takes {} MB to decode, more than the {} MB "
+                                          "that there are for pictures (--picture-memory-mb)",
+                                          begun->decode_bytes >> 20, decoding_.budget() >> 20)
+                             .with_field("image_url"));
   }
   const std::shared_ptr<Interest> interest = job.interest;
   if (!decoding_.try_push(job, begun->decode_bytes)) return fail_job(job, stop_reason());

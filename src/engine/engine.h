@@ -161,6 +161,8 @@ class Engine {
   mutable Mutex mutex_;
   ConditionVariable all_retired_;
   std::unordered_map<RequestId, Entry> active_ GAPLESS_GUARDED_BY(mutex_);
+  // Of active_, those whose last event is still to come.
+  std::size_t num_not_ended_ GAPLESS_GUARDED_BY(mutex_) = 0;
   std::int64_t next_id_ GAPLESS_GUARDED_BY(mutex_) = 1;
   std::mt19937_64 seeds_ GAPLESS_GUARDED_BY(mutex_);  // of requests without one
   bool stopping_ GAPLESS_GUARDED_BY(mutex_) = false;

@@ -127,6 +127,7 @@ TEST_F(EngineLanesTest, WhatIsDecodedStaysWithinTheBudget) {
   const Asked too_large = ask("huge", question_about(flat_picture(4000, 4000, 1), 1));
   journal_.wait_for("huge ends");
   EXPECT_EQ(too_large.sink->status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(too_large.sink->status().message().find("the picture takes"), 0u);
   EXPECT_THAT(too_large.sink->status().message(), HasSubstr("MB to decode, more than the 38 MB"));
 }
 

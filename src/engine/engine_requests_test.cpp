@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -71,10 +72,36 @@ TEST_F(EngineRequestsTest, OneRequestTooManyIsRefusedAndAnEndMakesRoom) {
   const auto running = submit(question(kLong));
   const auto refused = engine_->submit(question(1), std::make_shared<WaitingSink>());
   EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  // Of what there is never room for, later is no better.
+  const auto never = engine_->submit_choices(
+      question(1), {std::make_shared<WaitingSink>(), std::make_shared<WaitingSink>()});
+  EXPECT_EQ(never.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(never.status().field(), "n");
   engine_->cancel(last_id_);
   (void)running->ended.get_future().get();
   ASSERT_TRUE(becomes_idle());
   EXPECT_EQ(engine_->run(question(3))->metrics.output_tokens, 3);
+}
+
+// A client's next request may be there before the engine has let go of the one that was answered.
+TEST_F(EngineRequestsTest, WhoeverHasAnAnswerMayAskAgainAtOnce) {
+  struct AskingSink final : ResponseSink {
+    void on_text(std::string_view, int) override {}
+    void on_done(const SkillResult&) override { asked.set_value(ask()); }
+    void on_error(const Status& status) override { asked.set_value(status); }
+    std::function<Status()> ask;
+    std::promise<Status> asked;
+  };
+  EngineOptions options;
+  options.max_active_requests = 1;
+  ASSERT_NO_FATAL_FAILURE(start(options));
+  const auto next = std::make_shared<WaitingSink>();
+  const auto asking = std::make_shared<AskingSink>();
+  asking->ask = [&] { return engine_->submit(question(1), next).status(); };
+  ASSERT_TRUE(engine_->submit(question(1), asking).ok());
+  const Status asked = asking->asked.get_future().get();
+  ASSERT_TRUE(asked.ok()) << asked.message();
+  EXPECT_TRUE(next->ended.get_future().get().ok());
 }
 
 // All of them have a seat at once, at every depth.

@@ -73,19 +73,6 @@ std::vector<std::string> skill_names(const TokenizerConfig& prompts) {
   return names;
 }
 
-// What clients and examples call the published models whose shape this is. A model of another shape
-// has its own name only.
-std::vector<std::string> published_names(const ModelConfig& config) {
-  if (config.text == moondream2_config().text) {
-    return {"moondream", "moondream2", "moondream-2", "moondream-2B", "vikhyatk/moondream2"};
-  }
-  const StatusOr<ModelConfig> small = published_architecture("moondream-0.5b");
-  if (small.ok() && config.text == small->text) {
-    return {"moondream", "moondream-0.5b", "moondream-0.5B"};
-  }
-  return {};
-}
-
 // "NVIDIA H200", "2 x NVIDIA H200", "NVIDIA H200, NVIDIA H100".
 std::string together(const std::vector<std::string>& names) {
   if (std::count(names.begin(), names.end(), names[0]) == std::ssize(names)) {
@@ -136,6 +123,26 @@ ServiceMetrics metrics_of(const Engine& engine, Loop& loop) {
 }
 
 }  // namespace
+
+std::vector<std::string> published_names(const ModelConfig& config) {
+  // A server may keep to a part of the context.
+  const auto has_shape_of = [&config](TextConfig text) {
+    text.max_context = config.text.max_context;
+    return config.text == text;
+  };
+  if (has_shape_of(moondream2_config().text)) {
+    return {"moondream", "moondream2", "moondream-2", "moondream-2B", "vikhyatk/moondream2"};
+  }
+  if (has_shape_of(moondream3_config().text)) {
+    return {"moondream",           "moondream3",          "moondream3-preview",
+            "moondream-3-preview", "moondream3.1-9B-A2B", "moondream/moondream3-preview"};
+  }
+  const StatusOr<ModelConfig> small = published_architecture("moondream-0.5b");
+  if (small.ok() && has_shape_of(small->text)) {
+    return {"moondream", "moondream-0.5b", "moondream-0.5B"};
+  }
+  return {};
+}
 
 std::vector<DeviceTrace> traces_of(const EngineGroup& engines, std::size_t most_steps) {
   std::vector<DeviceTrace> traces;
@@ -201,7 +208,7 @@ StatusOr<std::vector<TokenId>> EngineService::tokenize(std::string_view text) co
 StatusOr<std::string> EngineService::detokenize(const std::vector<TokenId>& ids) const {
   const Tokenizer& tokenizer = first().model().tokenizer;
   for (const TokenId id : ids) {
-    if (!tokenizer.has(id)) return invalid_argument("tokens: there is no token {}", id.value);
+    if (!tokenizer.has(id)) return invalid_field("tokens", "has {}, which is no token", id.value);
   }
   return tokenizer.decode(ids, SpecialTokens::kKeep);
 }
@@ -243,7 +250,7 @@ StatusOr<std::string> EngineService::trace(int max_steps) const {
 Status EngineService::set_depth(int depth) {
   const int max_depth = first().loop().depth();  // that of all
   if (depth < 1 || depth > max_depth) {
-    return invalid_argument("depth: this server was started for 1 to {}", max_depth);
+    return invalid_field("depth", "must be 1 to {}, for which this server was started", max_depth);
   }
   for (int i = 0; i < engines_->size(); ++i) engines_->engine(i).loop().set_active_depth(depth);
   return ok_status();

@@ -3,12 +3,18 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/engine_group.h"
+#include "model/moondream/model_config.h"
 #include "observe/trace.h"
 #include "server/inference_service.h"
 
 namespace gapless {
+
+// What clients and examples call the published models whose shape this is. A model of another shape
+// has its own name only.
+std::vector<std::string> published_names(const ModelConfig& config);
 
 // Of the last steps of each device.
 std::vector<DeviceTrace> traces_of(const EngineGroup& engines, std::size_t most_steps = SIZE_MAX);

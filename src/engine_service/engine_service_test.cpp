@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -21,6 +22,26 @@ struct EndSink final : ResponseSink {
   void on_error(const Status&) override { ended.set_value(); }
   std::promise<void> ended;
 };
+
+bool has_name(const ModelConfig& config, std::string_view name) {
+  const std::vector<std::string> names = published_names(config);
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+TEST(PublishedNamesTest, AModelKeepsItsNamesWhateverContextIsServed) {
+  for (const int context : {1024, 8192}) {
+    ModelConfig moondream2 = moondream2_config();
+    moondream2.text.max_context = context;
+    EXPECT_TRUE(has_name(moondream2, "moondream2"));
+    EXPECT_FALSE(has_name(moondream2, "moondream3-preview"));
+    ModelConfig moondream3 = moondream3_config();
+    moondream3.text.max_context = context;
+    EXPECT_TRUE(has_name(moondream3, "moondream3-preview"));
+    EXPECT_FALSE(has_name(moondream3, "moondream2"));
+    moondream3.text.n_layers -= 1;
+    EXPECT_TRUE(published_names(moondream3).empty());
+  }
+}
 
 // A request that runs long, submitted again where it ended before the test saw what it waits for.
 class LongRequest {

@@ -69,10 +69,10 @@ StepLimits limits_without_pages(DeviceKind kind, const ModelShape& model,
   }
   if (wishes.sizing == StepSizing::kSmall) make_small(shape, limits);
   if (wishes.max_rows) limits.max_seats = *wishes.max_rows;
-  // A prompt of several images takes as many.
+  // A prompt of several images takes as many. None is without a token.
   limits.max_prefill_sequences =
-      std::min(limits.max_prefill_sequences,
-               std::max(limits.max_seats, static_cast<int>(kMaxImagesPerPrompt)));
+      std::min({limits.max_prefill_sequences, limits.max_prefill_tokens,
+                std::max(limits.max_seats, static_cast<int>(kMaxImagesPerPrompt))});
   limits.max_page_deltas =
       std::max(limits.max_seats, limits.max_prefill_sequences * limits.max_pages_per_row);
   return limits;

@@ -104,13 +104,17 @@ HeadVerdict judge_head(const ServerState& state, const HttpRequest& request,
   return verdict;
 }
 
+// A client's library brings headers of its own, such as OpenAI's X-Stainless-Lang: whatever an origin
+// that is let in asks for.
 void answer_preflight(Exchange& exchange) {
   HttpResponse response;
   response.status = 204;
   response.content_type.clear();
   response.headers.add("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+  const std::string_view asked = exchange.request().headers.find("Access-Control-Request-Headers");
   response.headers.add("Access-Control-Allow-Headers",
-                       "Authorization, Content-Type, X-Moondream-Auth, X-Request-Id");
+                       asked.empty() ? "Authorization, Content-Type, X-Moondream-Auth, X-Request-Id"
+                                     : std::string(asked));
   response.headers.add("Access-Control-Max-Age", "600");
   exchange.respond(std::move(response));
 }

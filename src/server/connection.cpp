@@ -285,8 +285,7 @@ awaitable<bool> Connection::serve(HttpRequest request, HeadVerdict verdict, bool
   request.request_id = is_request_id(given_id) ? std::string(given_id) : new_request_id();
   request.client = client_;
   request.received_ns = host_now_ns();
-  const bool keep_alive =
-      whole && request.keep_alive && context_->keep_alive.load() && !context_->draining.load();
+  bool keep_alive = whole && request.keep_alive;
 
   auto exchange = std::make_shared<ConnectionExchange>(socket_.get_executor(), std::move(request),
                                                        limits_.max_outbox_bytes);
@@ -370,7 +369,7 @@ awaitable<void> Connection::end_watch(std::shared_ptr<ConnectionExchange> exchan
 
 // True when all of it went out.
 awaitable<bool> Connection::write_response(std::shared_ptr<ConnectionExchange> exchange,
-                                           bool keep_alive) {
+                                           bool& keep_alive) {
   const HttpRequest& request = exchange->request();
   const bool chunked = request.minor_version >= 1;
   while (true) {
@@ -379,6 +378,8 @@ awaitable<bool> Connection::write_response(std::shared_ptr<ConnectionExchange> e
     std::string bytes;
     if (output.head) {
       status_ = output.head->status;
+      // The server may have begun to leave since the request came.
+      keep_alive = keep_alive && context_->keep_alive.load() && !context_->draining.load();
       if (!output.is_stream) co_return co_await write_whole(output, *exchange, keep_alive);
       bytes = response_head(*output.head, exchange->more_headers(),
                             chunked ? "Transfer-Encoding: chunked" : "", chunked && keep_alive,

@@ -77,7 +77,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> serve(HttpRequest request, HeadVerdict verdict, bool whole);
   void call_handler(const std::shared_ptr<ConnectionExchange>& exchange);
   boost::asio::awaitable<bool> write_response(std::shared_ptr<ConnectionExchange> exchange,
-                                              bool keep_alive);
+                                              bool& keep_alive);
   boost::asio::awaitable<bool> write_whole(const ConnectionExchange::Output& output,
                                            ConnectionExchange& exchange, bool keep_alive);
   boost::asio::awaitable<bool> write_bytes(std::string bytes);

@@ -84,8 +84,12 @@ void switch_depth(InferenceService& service, Exchange& exchange) {
   const auto depth = optional_integer(*body, "depth");
   if (!depth.ok()) return respond_failure(exchange, depth.status());
   if (!*depth || **depth < 1 || **depth > kMaxDepth) {
-    return respond_failure(exchange, invalid_argument("depth must be 1 to {}", kMaxDepth));
+    return respond_failure(exchange, invalid_field("depth", "must be 1 to {}", kMaxDepth));
   }
+  // A device that is not there is no reason to switch the others.
+  const StatusOr<std::string> device = device_of(exchange.request().query);
+  const Status shown = device.ok() ? service.timeline(0, *device).status() : device.status();
+  if (!shown.ok()) return respond_failure(exchange, shown);
   const Status status = service.set_depth(static_cast<int>(**depth));
   if (!status.ok()) return respond_failure(exchange, status);
   show_timeline(service, exchange);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "text/utf8.h"
+
 namespace gapless {
 namespace {
 
@@ -105,7 +107,7 @@ bool percent_decode(std::string_view text, std::string& out) {
     out += static_cast<char>(high * 16 + low);
     i += 2;
   }
-  return true;
+  return !find_invalid_utf8(out);
 }
 
 std::string response_head(const HttpResponse& response, const HttpHeaders& more,

@@ -192,8 +192,9 @@ class HttpServer::Impl {
                                                             asio::as_tuple(asio::use_awaitable));
       if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return;
       if (error) {
-        // Out of file descriptors, most likely: they come back.
+        // Out of file descriptors, most likely: they come back, and sooner from whoever has not asked.
         log_warning("cannot accept a connection: {}", error.message());
+        if (error == asio::error::no_descriptors) turn_out_oldest_newcomer();
         pause.expires_after(std::chrono::milliseconds(100));
         co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
         continue;

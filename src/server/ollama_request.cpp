@@ -61,7 +61,7 @@ Status must_be_absent(const json::object& body, std::string_view name, std::stri
 
 Status check_fields(const json::object& body) {
   GAPLESS_RETURN_IF_ERROR(must_be_absent(
-      body, "think", "is not supported: the model does not reason before it answers"));
+      body, "think", "is not supported here: Moondream's and OpenAI's routes take reasoning"));
   GAPLESS_RETURN_IF_ERROR(
       must_be_absent(body, "raw", "is not supported: a prompt always gets the model's template"));
   GAPLESS_RETURN_IF_ERROR(

@@ -48,12 +48,12 @@ class FolderTest(unittest.TestCase):
 class Serving:
     """`gapless serve` on a free port. Its log is read from a pipe or goes where `stderr` says."""
 
-    def __init__(self, *options, env=None, log_path, port=0):
+    def __init__(self, *options, env=None, log_path, port=0, preexec_fn=None):
         self.log_path = log_path
         self.log = open(log_path, "wb")
         self.process = subprocess.Popen(
             [BINARY, "serve", "--device", "cpu", *([] if port is None else ["--port", str(port)]), *map(str, options)],
-            stderr=self.log, env=env or environment())
+            stderr=self.log, env=env or environment(), preexec_fn=preexec_fn)
 
     def wait_for(self, pattern):
         """The match of `pattern` in the log."""

@@ -1,6 +1,7 @@
 """Answers of a given form from the command line."""
 
 import json
+import os
 import unittest
 
 from cli import PICTURE, FolderTest, gapless
@@ -50,6 +51,21 @@ class GrammarTest(FolderTest):
         done = gapless(*QUERY, "--regex", "x{400}", "--max-tokens", "4")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("complete cannot be kept", done.stderr)
+
+    def test_a_schema_from_a_pipe(self):
+        read, write = os.pipe()
+        self.addCleanup(os.close, read)
+        os.write(write, b'{"enum": [7]}')
+        os.close(write)
+        done = gapless(*QUERY, "--json-schema", f"/dev/fd/{read}", pass_fds=(read,))
+        self.assertEqual(done.stdout.strip(), "7", done.stderr)
+
+    def test_a_form_that_is_empty_is_a_form(self):
+        """As of a shell's variable that is not set: the answer must not be free then."""
+        self.assertEqual(self.answer("--regex", "")["answer"], "")
+        done = gapless(*QUERY, "--json-schema", "")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--json-schema", done.stderr)
 
     def test_nothing_but_the_answer_is_printed(self):
         self.assertEqual(gapless(*QUERY, "--choice", "yes").stderr, "")

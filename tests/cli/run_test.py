@@ -191,6 +191,35 @@ class RunTest(FolderTest):
 
     # ---- slips, and how it ends
 
+    def test_an_option_of_another_skill_is_a_slip(self):
+        for skill, options, says in (
+            ("caption", ("--question", "Where?"), "--question is for query, not for caption"),
+            ("caption", ("--object", "circle"), "--object is for point and detect and segment, not for caption"),
+            ("query", ("--question", "Where?", "--length", "normal"), "--length is for caption, not for query"),
+            ("query", ("--question", "Where?", "--prompt", "x"), "--prompt is for chat and complete, not for query"),
+            ("query", ("--question", "Where?", "--annotate", "out.png"), "--annotate is for point"),
+            ("chat", ("--prompt", "x", "--question", "Where?"), "--question is for query, not for chat"),
+            ("complete", ("--prompt", "x", "--system", "y"), "--system is for chat, not for complete"),
+        ):
+            images = () if skill in ("chat", "complete") else ("--image", PICTURE)
+            self.bad(1, skill, "--device", "cpu", *images, *options, says=says, cwd=self.folder)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_values_that_are_none(self):
+        for option, value in (("--model", ""), ("--kv-cache-gb", "nan"), ("--step-timeout", "nan"), ("--gpu-memory", "nan"),
+                              ("--compute", "3"), ("--weights", "1"), ("--kv-cache", "x"), ("--json-schema", "")):
+            self.bad(2, *QUESTION, option, value, says=option)
+        self.assertNotIn("->", self.run_gapless("--help").stdout, "names are what is taken")
+        self.bad(1, *QUESTION, "--model", "models/mistyped", "--offline", says="models/mistyped is no file or folder here; on the hub: ")
+        self.bad(1, *QUESTION, "--image", "", says="--image names no file")
+        empty = self.write("empty.png", "")
+        self.bad(1, *QUESTION, "--image", empty, says=f"{empty}: is empty")
+
+    def test_a_context_of_any_length_is_served_or_too_short_for_the_prompt(self):
+        for length in (1, 2, 7):
+            self.bad(1, *QUESTION, "--max-context", length, says=f"of the {length} positions of the context")
+        self.good(*QUESTION, "--max-context", 40, "--max-tokens", 2)
+
     def test_slips_are_answered_with_what_was_meant(self):
         for arguments, meant in (
             (("sreve",), "serve"), (("server",), "serve"), (("benhc",), "bench"), (("bench", "decod"), "decode"),
@@ -201,6 +230,7 @@ class RunTest(FolderTest):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(f"Did you mean '{meant}'?", done.stderr)
             self.assertEqual(done.stdout, "")
+        self.bad(1, "ask", says="unknown skill 'ask'; there are query, caption, point, detect and segment; of text models chat and complete")
         for arguments in (("chat",), ("run", "query", "--xyzzy"), ()):
             done = gapless(*arguments)
             self.assertEqual(done.returncode, 2, done.stderr)

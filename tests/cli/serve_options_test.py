@@ -1,13 +1,16 @@
 """gapless serve: a slip in its options or its file starts no server, least of all an open one."""
 
 import http.client
+import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 from cli import BINARY, GUARD_SECONDS, FolderTest, Serving, environment, gapless
@@ -98,6 +101,15 @@ class ServeOptionsTest(FolderTest):
         for path in (self.folder / "nothing.toml", "", self.folder):
             self.assertIn("config" if path == "" else str(path), self.refused("--config", path))
 
+    def test_a_file_may_be_a_pipe(self):
+        read, write = os.pipe()
+        self.addCleanup(os.close, read)
+        os.write(write, b"[serve]\nport = 0\ndrain-sconds = 1\n")
+        os.close(write)
+        done = gapless("serve", "--device", "cpu", "--config", f"/dev/fd/{read}", pass_fds=(read,))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(f"/dev/fd/{read}, line 3: unknown key 'drain-sconds'", done.stderr)
+
     def test_a_key_that_nobody_can_send_is_refused(self):
         self.assertIn("GAPLESS_API_KEY", self.refused(env=environment(GAPLESS_API_KEY="")))
         self.assertIn("GAPLESS_API_KEY", self.refused("--api-key", "a", env=environment(GAPLESS_API_KEY="")))
@@ -140,6 +152,32 @@ class ServeOptionsTest(FolderTest):
                 self.assertIn(status_of(server.port(), path="/debug/timeline"), (200, 503), "as on a loopback address")
                 self.assertNotIn("may use this server", server.text())
         self.assertIn("not an address", self.refused("--host", "no.such.host.test"))
+
+    def test_the_log_names_an_address_that_clients_can_be_given(self):
+        with self.serving("--host", "::1") as server:
+            url = server.wait_for(r"listening url=(\S+)").group(1)
+            self.assertRegex(url, r"^http://\[::1\]:\d+$")
+            with urllib.request.urlopen(url + "/health", timeout=60) as response:
+                self.assertEqual(response.status, 200)
+
+    def test_strangers_who_take_every_descriptor_keep_nobody_out(self):
+        few = 64
+        log = self.folder / "log"
+        with Serving(log_path=log, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))) as server:
+            server.wait_for(" ready ")
+            port = server.port()
+            strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(few)]
+            server.wait_for("cannot accept a connection")
+            self.assertEqual(status_of(port), 200)
+            for stranger in strangers:
+                stranger.close()
+
+    def test_a_port_that_is_none_is_refused(self):
+        for option in ("--port", "--ollama-port"):
+            for value in ("65536", "-1", "http"):
+                done = gapless("serve", "--device", "cpu", option, value)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f"{option}: Value {value} not in range 0 to 65535", done.stderr)
 
     def test_a_unix_socket_takes_the_place_of_the_port(self):
         path = self.folder / "socket"

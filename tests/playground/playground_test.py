@@ -93,6 +93,17 @@ class PlaygroundTest(unittest.TestCase):
         browser.wait_for("!document.getElementById('metrics').hidden")
         self.assert_sound(browser)
 
+    def test_enter_that_ends_an_input_methods_word_sends_nothing(self):
+        browser = self.page()
+        press = """
+            document.getElementById("text").value = "How many?";
+            document.getElementById("text").dispatchEvent(new KeyboardEvent("keydown",
+              {key: "Enter", isComposing: arguments[0], bubbles: true, cancelable: true}));
+            return document.getElementById("go").disabled;"""
+        self.assertFalse(browser.run(press, True))
+        self.assertTrue(browser.run(press, False), "a request is under way")
+        browser.wait_for("!document.getElementById('metrics').hidden")
+
     def test_places_are_clicked_and_dragged(self):
         browser = self.page()
         browser.click("#sample")

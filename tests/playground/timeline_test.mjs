@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 
 const source = readFileSync(new URL("../../web/timeline.js", import.meta.url), "utf8");
-const { accountFor } = await import("data:text/javascript," + encodeURIComponent(source));
+const { accountFor, lengthText, rowsText } = await import("data:text/javascript," + encodeURIComponent(source));
 
 const step = (kind, forward, sampling) => ({ kind, forward, sampling });
 const steps = [
@@ -31,4 +31,7 @@ assert.deepEqual(
 // One behind the other, without holes: nothing is hidden.
 account.parts.slice(1).forEach((part, i) => assert.equal(part.begin, account.parts[i].end));
 assert.deepEqual(accountFor([], gaps).parts, []);
+// What stands below the strip.
+assert.deepEqual([lengthText(1.25e6), lengthText(999.9e6), lengthText(90e9)], ["1.3 ms", "999.9 ms", "90.0 s"]);
+assert.deepEqual([rowsText(1), rowsText(0), rowsText(16)], ["1 row", "0 rows", "16 rows"]);
 console.log("the timeline accounts for all of the time");

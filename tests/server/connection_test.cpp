@@ -317,6 +317,30 @@ TEST_F(ConnectionTest, WhatComesBeforeTheDrainIsAnsweredAndItsConnectionLeft) {
   EXPECT_TRUE(newcomer.wait_closed());
 }
 
+// A client that is told to keep its connection may send its next request there, and nobody reads it.
+TEST_F(ConnectionTest, AnAnswerThatADrainWaitsForSaysThatItIsTheLast) {
+  for (const bool drains : {false, true}) {
+    TearDown();
+    start();
+    HttpClient client(server->port());
+    client.send(post_request("/v1/query", R"({"question":"words 100 2"})"));
+    const auto until = std::chrono::steady_clock::now() + milliseconds(10'000);
+    while (service->num_submitted() == 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      std::this_thread::yield();
+    }
+    if (drains) {
+      server->begin_drain();
+    } else {
+      server->end_keep_alive();
+    }
+    const ClientResponse response = client.read_response();
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.header("Connection"), "close") << drains;
+    EXPECT_TRUE(client.wait_closed());
+  }
+}
+
 // A request of which the head came before the drain began.
 TEST_F(ConnectionTest, ADrainAnswersWhatItHasBegunToRead) {
   start();

@@ -189,7 +189,7 @@ StatusOr<ServiceTimeline> FakeService::timeline(int, std::string_view device) co
 }
 
 Status FakeService::set_depth(int depth) {
-  if (depth < 1 || depth > 2) return invalid_argument("depth: 1 or 2");
+  if (depth < 1 || depth > 2) return invalid_field("depth", "must be 1 or 2");
   depth_.store(depth);
   return ok_status();
 }
@@ -203,7 +203,7 @@ StatusOr<std::vector<TokenId>> FakeService::tokenize(std::string_view text) cons
 StatusOr<std::string> FakeService::detokenize(const std::vector<TokenId>& ids) const {
   std::string text;
   for (const TokenId id : ids) {
-    if (id.value > 255) return invalid_argument("tokens: there is no token {}", id.value);
+    if (id.value > 255) return invalid_field("tokens", "has {}, which is no token", id.value);
     text += static_cast<char>(id.value);
   }
   return text;

@@ -35,6 +35,8 @@ TEST_F(OpenAiApiTest, Models) {
   EXPECT_EQ(json::parse(get("/v1/models/fake-model").body).at("id"), "fake-model");
   EXPECT_EQ(get("/v1/models/vikhyatk%2Fmoondream2").status, 200);
   EXPECT_EQ(get("/v1/models/other").status, 404);
+  EXPECT_EQ(get("/v1/models/%C3%A9").status, 404);
+  EXPECT_EQ(get("/v1/models/%ff").status, 400) << "no UTF-8, which a message could not repeat";
   EXPECT_EQ(get("/v1/models/moondream3-preview").status, 404);
   const ClientResponse other = complete(chat("a", R"("model":"gpt-4o")"));
   EXPECT_EQ(other.status, 404);
@@ -388,6 +390,8 @@ TEST_F(OpenAiApiTest, ErrorsNameTheField) {
       {R"({"messages":[{"role":"tool","content":"a"}]})", "messages"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
        "messages"},
+      {R"({"messages":[{"role":"user","content":[{"type":"text","text":1}]}]})", "messages"},
+      {R"({"messages":[{"role":5,"content":"a"}]})", "messages"},
       {chat("corrupt"), ""},
   };
   for (const auto& [body, field] : cases) {

@@ -143,6 +143,13 @@ TEST_F(OperationsTest, ForeignPagesStayOut) {
   EXPECT_EQ(preflight.status, 204);
   EXPECT_NE(preflight.header("Access-Control-Allow-Headers").find("Content-Type"),
             std::string::npos);
+  // OpenAI's client in a page sends headers of its own.
+  client.send(
+      "OPTIONS /v1/query HTTP/1.1\r\nHost: localhost\r\nOrigin: https://good.example\r\n"
+      "Access-Control-Request-Method: POST\r\n"
+      "Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n\r\n");
+  EXPECT_EQ(client.read_response().header("Access-Control-Allow-Headers"),
+            "authorization,content-type,x-stainless-os");
 }
 
 TEST_F(OperationsTest, RequestIdsAreEchoedOrMade) {
@@ -202,8 +209,11 @@ TEST_F(OperationsTest, TheTimelineAndTheDepthSwitch) {
   EXPECT_EQ(boost::json::parse(post("/debug/depth", R"({"depth":1})").body).at("depth"), 1);
   for (const char* bad : {R"({"depth":0})", R"({"depth":3})", R"({"depth":99999999999})", "{}",
                           R"({"depth":"2"})", R"({"depth":1.5})", "1"}) {
-    EXPECT_EQ(post("/debug/depth", bad).status, 400) << bad;
+    const ClientResponse refused = post("/debug/depth", bad);
+    EXPECT_EQ(refused.status, 400) << bad;
+    EXPECT_EQ(error_field_of(refused), bad[0] == '{' ? "depth" : "") << bad;
   }
+  EXPECT_EQ(post("/debug/depth?device=gpu:2", R"({"depth":2})").status, 400);
   EXPECT_EQ(boost::json::parse(get("/debug/timeline").body).at("depth"), 1);
   EXPECT_EQ(timeline.at("device"), "gpu:0");
   EXPECT_EQ(timeline.at("devices"), (boost::json::array{"gpu:0", "gpu:1"}));
@@ -211,7 +221,8 @@ TEST_F(OperationsTest, TheTimelineAndTheDepthSwitch) {
     const std::string path = std::string("/debug/timeline") + query;
     EXPECT_EQ(boost::json::parse(get(path).body).at("device"), "gpu:1") << path;
   }
-  for (const char* query : {"?device=gpu:2", "?device=%zz", "?x=1", "?device=gpu:1&a=b"}) {
+  for (const char* query :
+       {"?device=gpu:2", "?device=%zz", "?device=%ff", "?x=1", "?device=gpu:1&a=b"}) {
     EXPECT_EQ(get(std::string("/debug/timeline") + query).status, 400) << query;
   }
   const ClientResponse trace = get("/debug/trace");
