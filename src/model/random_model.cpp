@@ -1,5 +1,6 @@
 #include "model/random_model.h"
 
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -12,6 +13,14 @@ namespace gapless {
 Status write_random_model(const ModelSource& source, const std::filesystem::path& folder,
                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
   GAPLESS_CHECK(source.random_seed.has_value());
+  for (const char* const name : {"model.safetensors", "config.json"}) {
+    if (std::filesystem::exists(folder / name)) {
+      return invalid_argument(
+          "{} is there already, and may be of a model that somebody needs: name another folder, or "
+          "remove it",
+          (folder / name).string());
+    }
+  }
   GAPLESS_RETURN_IF_ERROR(
       write_random_weights(weight_specs(source), *source.random_seed, folder, progress));
   const std::string json =

@@ -212,6 +212,23 @@ class ServeOptionsTest(FolderTest):
             self.assertEqual(server.process.wait(GUARD_SECONDS), 0)
             self.assertNotIn("draining", server.text())
 
+    def test_a_terminal_that_closes_drains_it_unless_nohup_says_otherwise(self):
+        with self.serving() as server:
+            server.wait_for(" ready ")
+            server.process.send_signal(signal.SIGHUP)
+            self.assertEqual(server.process.wait(GUARD_SECONDS), 0)
+            self.assertIn("draining", server.text())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with self.serving("--drain-lead", "1") as server:
+                server.wait_for(" ready ")
+                server.process.send_signal(signal.SIGHUP)
+                server.process.send_signal(signal.SIGTERM)
+                self.assertEqual(server.process.wait(GUARD_SECONDS), 0)
+                self.assertIn("leaving", server.text(), "this one ended it")
+        finally:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     def test_it_ends_with_its_parent(self):
         """Which is killed; the server is then a child of another process."""
         path = self.folder / "socket"

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 
+#include "base/file_bytes.h"
 #include "model/moondream/checkpoint_profile.h"
 #include "model/moondream/tensors.h"
 #include "model/moondream/test_config.h"
@@ -103,6 +105,22 @@ TEST(RandomWeights, ASeedsModelStaysWhatItIs) {
     for (const std::uint16_t value : values) hash = (hash ^ value) * 0x100000001b3u;
   }
   EXPECT_EQ(hash, 0xd9551e0cde9dbaa4u);
+}
+
+TEST(RandomModel, AModelThatIsThereIsLeftAsItIs) {
+  const TemporaryFolder folder;
+  const auto write = [&] {
+    return write_random_model({.config = very_small_config(), .random_seed = 9}, folder.path(),
+                              [](auto, auto) {});
+  };
+  for (const char* const name : {"model.safetensors", "config.json"}) {
+    const auto path = folder.path() / name;
+    ASSERT_TRUE(write_file(path, {}).ok());
+    EXPECT_EQ(write().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::filesystem::file_size(path), 0u);
+    std::filesystem::remove(path);
+  }
+  EXPECT_TRUE(write().ok());
 }
 
 TEST(RandomModel, TheFileHoldsTheRoundedValues) {
