@@ -388,7 +388,7 @@ class AdapterTest(FolderTest):
         for model, adapter, says in (("random:llama3-1b", self.MODEL / "adapter", "an adapter was not trained for"),
                                      (LLAMA, self.MODEL / "adapter", "has shape"),
                                      (LLAMA, MODELS / "llama-adapter/adapter", "is no product of this model"),
-                                     ("", self.MODEL / "adapter", "is no product of this model"),
+                                     (MODELS.parents[2] / "models/tiny", self.MODEL / "adapter", "is no product of this model"),
                                      (QWEN, self.folder, "adapter_config.json")):
             done = self.info(model, adapter)
             self.assertEqual(done.returncode, 1, (model, done.stdout))
