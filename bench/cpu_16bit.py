@@ -19,13 +19,14 @@ import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
 
 from gapless_tools.running_server import running_server  # noqa: E402
 
-# What --models names: the checkpoint ("": the one that ships); whether a new picture over HTTP is asked about; repeats of a forward pass.
+# What --models names: the checkpoint; whether a new picture over HTTP is asked about; repeats of a forward pass.
 MODELS = {
-    "tiny": ("", True, 8),
+    "tiny": (str(ROOT / "models/tiny"), True, 8),
     "moondream-0.5b": ("random:moondream-0.5b", True, 4),
     "moondream2": ("random:moondream2", False, 2),
 }
@@ -88,7 +89,7 @@ def write(runs, options, cores):
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit,
         "device": f"{processor[1] if processor else 'CPU'}, {cores} cores",
-        "model": "; ".join(MODELS[name][0] or "models/tiny" for name in options.models),
+        "model": "; ".join(MODELS[name][0].removeprefix(f"{ROOT}/") for name in options.models),
         "ceiling": "none",
         "benchmark": "cpu_16bit",
         "spread": "the least disturbed of the repeats; every run is in `runs`, with the machine's load beside it",

@@ -7,6 +7,7 @@
 
 #include "grammar/compile_work.h"
 #include "grammar/grammar_limits.h"
+#include "grammar/string_tree.h"
 
 namespace gapless {
 namespace {
@@ -264,9 +265,6 @@ class Determinizer {
 
 }  // namespace
 
-namespace {
-
-// Whether a label can be reached, by state.
 std::vector<char> living_states(const ByteDfa& dfa) {
   const auto num_states = static_cast<std::size_t>(dfa.num_states());
   const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
@@ -314,8 +312,6 @@ std::vector<char> living_states(const ByteDfa& dfa) {
   }
   return lives;
 }
-
-}  // namespace
 
 ByteDfa trimmed(ByteDfa dfa) {
   const std::vector<char> lives = living_states(dfa);
@@ -422,6 +418,11 @@ StatusOr<ByteDfa> make_dfa(std::span<const RegexPtr> regexes) {
   return Determinizer(builder.states()).run(start);
 }
 
+ByteDfa shared_dfa(const RegexPtr& regex) {
+  const CompileWork own(kMaxGrammarWork);
+  return make_dfa(std::span(&regex, 1)).value();
+}
+
 StatusOr<ByteDfa> intersection(const ByteDfa& a, const ByteDfa& b) {
   return product(a, b, [](LabelSet x, LabelSet y) { return y == 0 ? 0 : x; });
 }
@@ -445,100 +446,69 @@ StatusOr<ByteDfa> labelled_union(std::vector<ByteDfa> parts) {
 
 namespace {
 
-// Strings as a tree; a node's number is larger than that of the node it comes from.
-class StringTree {
+// Nodes from which the same strings go on become one state.
+class SharedEnds {
  public:
-  // In order: a string goes on where the last one did, or nowhere yet.
-  Status add(std::string_view string) {
-    std::int32_t at = 0;
-    for (const char c : string) {
-      const auto byte = static_cast<std::uint8_t>(c);
-      const std::int32_t last = node(at).last_child;
-      if (last >= 0 && node(last).byte == byte) {
-        at = last;
-        continue;
-      }
-      if (nodes_.size() >= kMaxGrammarStates) {
-        return make_error(StatusCode::kResourceExhausted,
-                          "enum: strings that differ in more than {} characters",
-                          kMaxGrammarStates);
-      }
-      const auto child = static_cast<std::int32_t>(nodes_.size());
-      nodes_.push_back({.byte = byte, .brother = last});
-      node(at).last_child = child;
-      at = child;
+  explicit SharedEnds(const StringTree& tree)
+      : tree_(tree), equal_(static_cast<std::size_t>(tree.size())) {
+    const auto hash = [this](int number) { return hash_of(number); };
+    const auto are_same = [this](int a, int b) { return are_equal(a, b); };
+    std::unordered_set<int, decltype(hash), decltype(are_same)> known(equal_.size(), hash,
+                                                                      are_same);
+    for (int i = tree_.size(); i-- > 0;) {
+      equal_[static_cast<std::size_t>(i)] = *known.insert(i).first;
     }
-    node(at).is_end = true;
-    return ok_status();
   }
 
-  // Equal ends become one.
-  ByteDfa with_shared_ends(ByteDfa classes) {
-    find_equal_nodes();
+  ByteDfa dfa(ByteDfa classes) const {
     ByteDfa dfa = std::move(classes);
     const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
-    std::vector<std::int32_t> number(nodes_.size(), ByteDfa::kDead);
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (nodes_[i].equal != static_cast<std::int32_t>(i)) continue;
-      number[i] = dfa.num_states();
-      dfa.labels.push_back(nodes_[i].is_end ? 1 : 0);
+    std::vector<std::int32_t> number(equal_.size(), ByteDfa::kDead);
+    for (int i = 0; i < tree_.size(); ++i) {
+      if (equal(i) != i) continue;
+      number[static_cast<std::size_t>(i)] = dfa.num_states();
+      dfa.labels.push_back(tree_.node(i).string >= 0 ? 1 : 0);
     }
     dfa.next.assign(dfa.labels.size() * num_classes, ByteDfa::kDead);
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    for (std::size_t i = 0; i < equal_.size(); ++i) {
       if (number[i] == ByteDfa::kDead) continue;
-      for (std::int32_t child = nodes_[i].last_child; child >= 0; child = node(child).brother) {
-        dfa.next[static_cast<std::size_t>(number[i]) * num_classes +
-                 dfa.class_of[node(child).byte]] =
-            number[static_cast<std::size_t>(node(child).equal)];
+      const auto row = static_cast<std::size_t>(number[i]) * num_classes;
+      for (int child = tree_.node(static_cast<int>(i)).first_child; child >= 0;
+           child = tree_.node(child).next_child) {
+        dfa.next[row + dfa.class_of[tree_.node(child).byte]] =
+            number[static_cast<std::size_t>(equal(child))];
       }
     }
     return dfa;
   }
 
-  std::size_t size() const { return nodes_.size(); }
-
  private:
-  struct Node {
-    std::uint8_t byte = 0;  // that leads here
-    bool is_end = false;
-    std::int32_t last_child = -1;
-    std::int32_t brother = -1;  // the one before it
-    std::int32_t equal = -1;    // itself, or the one that stands for it
-  };
-
-  Node& node(std::int32_t number) { return nodes_[static_cast<std::size_t>(number)]; }
-  const Node& node(std::int32_t number) const { return nodes_[static_cast<std::size_t>(number)]; }
+  // Itself, or the node that stands for it.
+  int equal(int number) const { return equal_[static_cast<std::size_t>(number)]; }
 
   // Whether the same strings go on from both, where that is known of their children.
-  bool are_equal(std::int32_t a, std::int32_t b) const {
-    if (node(a).is_end != node(b).is_end) return false;
-    std::int32_t x = node(a).last_child, y = node(b).last_child;
-    for (; x >= 0 && y >= 0; x = node(x).brother, y = node(y).brother) {
-      if (node(x).byte != node(y).byte || node(x).equal != node(y).equal) return false;
+  bool are_equal(int a, int b) const {
+    const StringTree::Node &one = tree_.node(a), &other = tree_.node(b);
+    if ((one.string >= 0) != (other.string >= 0)) return false;
+    int x = one.first_child, y = other.first_child;
+    for (; x >= 0 && y >= 0; x = tree_.node(x).next_child, y = tree_.node(y).next_child) {
+      if (tree_.node(x).byte != tree_.node(y).byte || equal(x) != equal(y)) return false;
     }
     return x == y;
   }
 
-  std::size_t hash_of(std::int32_t number) const {
-    std::size_t hash = node(number).is_end ? 1 : 0;
-    for (std::int32_t child = node(number).last_child; child >= 0; child = node(child).brother) {
-      hash = (hash ^ node(child).byte) * 1099511628211u;
-      hash = (hash ^ static_cast<std::size_t>(node(child).equal)) * 1099511628211u;
+  std::size_t hash_of(int number) const {
+    const StringTree::Node& node = tree_.node(number);
+    std::size_t hash = node.string >= 0 ? 1 : 0;
+    for (int child = node.first_child; child >= 0; child = tree_.node(child).next_child) {
+      hash = (hash ^ tree_.node(child).byte) * 1099511628211u;
+      hash = (hash ^ static_cast<std::size_t>(equal(child))) * 1099511628211u;
     }
     return hash;
   }
 
-  void find_equal_nodes() {
-    const auto hash = [this](std::int32_t number) { return hash_of(number); };
-    const auto are_same = [this](std::int32_t a, std::int32_t b) { return are_equal(a, b); };
-    std::unordered_set<std::int32_t, decltype(hash), decltype(are_same)> known(nodes_.size(), hash,
-                                                                               are_same);
-    for (auto i = static_cast<std::int32_t>(nodes_.size()); i-- > 0;) {
-      node(i).equal = *known.insert(i).first;
-    }
-  }
-
-  std::vector<Node> nodes_ = {{}};
+  const StringTree& tree_;
+  std::vector<int> equal_;
 };
 
 }  // namespace
@@ -550,24 +520,22 @@ StatusOr<ByteDfa> dfa_of_strings(const std::set<std::string>& strings) {
   std::array<bool, 257> starts_class{};
   for (const std::string& string : strings) {
     GAPLESS_RETURN_IF_ERROR(CompileWork::spend(std::ssize(string) + 1));
-    GAPLESS_RETURN_IF_ERROR(tree.add(string));
+    if (!tree.add(string)) {
+      return make_error(StatusCode::kResourceExhausted,
+                        "enum: strings that differ in more than {} characters", kMaxGrammarStates);
+    }
     for (const char c : string) {
       const auto byte = static_cast<std::uint8_t>(c);
       starts_class[byte] = starts_class[std::size_t{byte} + 1] = true;
     }
   }
   number_classes(starts_class, classes);
-  const auto num_nodes = static_cast<long>(tree.size());
-  GAPLESS_RETURN_IF_ERROR(CompileWork::spend(num_nodes * (20 + classes.num_classes)));
-  return tree.with_shared_ends(std::move(classes));
+  GAPLESS_RETURN_IF_ERROR(CompileWork::spend(long{tree.size()} * (20 + classes.num_classes)));
+  return SharedEnds(tree).dfa(std::move(classes));
 }
 
 const ByteDfa& dfa_of_all_strings() {
-  static const ByteDfa dfa = [] {
-    const CompileWork own(kMaxGrammarWork);  // whoever is first does not pay for all
-    const RegexPtr anything = regex_anything();
-    return make_dfa(std::span(&anything, 1)).value();
-  }();
+  static const ByteDfa dfa = shared_dfa(regex_anything());
   return dfa;
 }
 

@@ -42,6 +42,8 @@ struct ByteDfa {
 
 // Strings of regexes[i] carry label bit i. ResourceExhausted past kMaxStringStates.
 StatusOr<ByteDfa> make_dfa(std::span<const RegexPtr> regexes);
+// Of an expression that every grammar may need: the grammar that is compiled first does not pay for the work.
+ByteDfa shared_dfa(const RegexPtr& regex);
 
 StatusOr<ByteDfa> intersection(const ByteDfa& a, const ByteDfa& b);  // labels of a
 StatusOr<ByteDfa> difference(const ByteDfa& a, const ByteDfa& b);    // labels of a
@@ -52,6 +54,8 @@ StatusOr<ByteDfa> labelled_union(std::vector<ByteDfa> parts);
 void number_classes(const std::array<bool, 257>& starts_class, ByteDfa& dfa);
 std::vector<std::uint8_t> byte_of_each_class(const ByteDfa& dfa);
 
+// Whether a label can be reached, by state.
+std::vector<char> living_states(const ByteDfa& dfa);
 // Without the states from which no label can be reached; the start stays state 0, or all go.
 ByteDfa trimmed(ByteDfa dfa);
 

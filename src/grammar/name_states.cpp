@@ -19,31 +19,18 @@ bool is_plain(std::uint8_t byte) {
 
 Status NameStates::set_names(const std::map<std::string, int>& bits, ByteDfa languages) {
   languages_ = std::move(languages);
-  nodes_.assign(1, {.language = languages_.empty() ? ByteDfa::kDead : 0});
   for (const auto& [name, bit] : bits) {
-    int at = 0;
-    for (const char c : name) {
-      const auto byte = static_cast<std::uint8_t>(c);
-      // The names come in order: it goes on where the last one did, or nowhere yet.
-      const int last = node(at).last_child;
-      if (last >= 0 && node(last).byte == byte) {
-        at = last;
-        continue;
-      }
-      if (nodes_.size() >= kMaxGrammarStates) {
-        return make_error(StatusCode::kResourceExhausted,
-                          "properties: names that differ in more than {} characters",
-                          kMaxGrammarStates);
-      }
-      const int child = static_cast<int>(nodes_.size());
-      nodes_.push_back(
-          {.parent = at, .byte = byte, .language = languages_.step(node(at).language, byte)});
-      Node& parent = nodes_[static_cast<std::size_t>(at)];
-      (last < 0 ? parent.first_child : nodes_[static_cast<std::size_t>(last)].next_child) = child;
-      parent.last_child = child;
-      at = child;
+    if (!tree_.add(name)) {
+      return make_error(StatusCode::kResourceExhausted,
+                        "properties: names that differ in more than {} characters",
+                        kMaxGrammarStates);
     }
-    nodes_[static_cast<std::size_t>(at)].bit = bit;
+  }
+  language_of_ = {languages_.empty() ? ByteDfa::kDead : 0};
+  for (int i = 1; i < tree_.size(); ++i) {
+    const StringTree::Node& node = tree_.node(i);
+    language_of_.push_back(
+        languages_.step(language_of_[static_cast<std::size_t>(node.parent)], node.byte));
   }
   return ok_status();
 }
@@ -87,34 +74,21 @@ class NameStates::Adder {
   }
 
  private:
-  const Node& node(int number) const { return names_.node(number); }
+  const StringTree::Node& node(int number) const { return names_.tree_.node(number); }
   const Ways& ways(int number) const { return ways_[static_cast<std::size_t>(number)]; }
   BuildState state(int number) const { return states_[static_cast<std::size_t>(number)]; }
-  bool lives(int number) const { return !(ways(number) == Ways()); }
+  bool lives(int number) const { return ways(number) != Ways(); }
 
   // The languages without the states from which no name that is allowed can end. They keep their numbers.
   ByteDfa other_names() const {
     if (allowed_.others.empty()) return {};
     ByteDfa dfa = names_.languages_;
-    const auto num_classes = static_cast<std::size_t>(dfa.num_classes);
-    std::vector<char> reach(dfa.labels.size(), 0);
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (std::size_t q = reach.size(); q-- > 0;) {
-        if (reach[q] != 0) continue;
-        bool now = allowed_.others.contains(dfa.labels[q]);
-        for (std::size_t c = 0; c < num_classes && !now; ++c) {
-          const std::int32_t to = dfa.next[q * num_classes + c];
-          now = to != ByteDfa::kDead && reach[static_cast<std::size_t>(to)] != 0;
-        }
-        if (now) reach[q] = 1, changed = true;
-      }
+    for (LabelSet& labels : dfa.labels) {
+      if (!allowed_.others.contains(labels)) labels = 0;
     }
+    const std::vector<char> lives = living_states(dfa);
     for (std::int32_t& to : dfa.next) {
-      if (to != ByteDfa::kDead && reach[static_cast<std::size_t>(to)] == 0) to = ByteDfa::kDead;
-    }
-    for (std::size_t q = 0; q < reach.size(); ++q) {
-      if (reach[q] == 0) dfa.labels[q] = 0;
+      if (to != ByteDfa::kDead && lives[static_cast<std::size_t>(to)] == 0) to = ByteDfa::kDead;
     }
     return dfa;
   }
@@ -133,24 +107,24 @@ class NameStates::Adder {
 
   // The state of others_ where the node's beginning stands; kDead: no other name goes on so.
   std::int32_t other(int number) const {
-    return others_.empty() ? ByteDfa::kDead : node(number).language;
+    return others_.empty() ? ByteDfa::kDead : names_.language_of_[static_cast<std::size_t>(number)];
   }
 
   std::vector<Ways> ways_of_nodes() const {
     const std::vector<int> num_bytes = bytes_that_lead_on();
-    std::vector<Ways> ways(names_.nodes_.size());
+    std::vector<Ways> ways(names_.language_of_.size());
     // Of each node, its children that are among the bytes that lead on.
     std::vector<int> num_on_tree(ways.size(), 0);
     for (std::size_t i = ways.size(); i-- > 0;) {
-      const Node& here = names_.nodes_[i];
+      const StringTree::Node& here = node(static_cast<int>(i));
       const std::int32_t q = other(static_cast<int>(i));
       if (q != ByteDfa::kDead) {
         const auto at = static_cast<std::size_t>(q);
         ways[i].others |= num_bytes[at] > num_on_tree[i];
-        ways[i].others |= here.bit < 0 && allowed_.others.contains(others_.labels[at]);
+        ways[i].others |= here.string < 0 && allowed_.others.contains(others_.labels[at]);
       }
-      if (here.bit >= 0 && allowed_.declared[static_cast<std::size_t>(here.bit)]) {
-        ways[i].names[static_cast<std::size_t>(here.bit) / 32] |= 1u << here.bit % 32;
+      if (here.string >= 0 && allowed_.declared[static_cast<std::size_t>(here.string)]) {
+        ways[i].names[static_cast<std::size_t>(here.string) / 32] |= 1u << here.string % 32;
       }
       if (here.parent < 0) continue;
       const auto parent = static_cast<std::size_t>(here.parent);
@@ -179,7 +153,7 @@ class NameStates::Adder {
   }
 
   void add_edges(int number) {
-    const Node& here = node(number);
+    const StringTree::Node& here = node(number);
     const BuildState from = state(number);
     const std::int32_t q = other(number);
     // Other names leave the tree for a state of theirs; nearly always the same one, so that the node says only what differs.
@@ -201,9 +175,9 @@ class NameStates::Adder {
     add_escapes(number, q, has_base, from);
   }
 
-  void add_end(const Node& here, std::int32_t q, bool has_base, BuildState from) {
-    if (here.bit >= 0) {
-      const std::optional<NameEnd>& end = allowed_.declared[static_cast<std::size_t>(here.bit)];
+  void add_end(const StringTree::Node& here, std::int32_t q, bool has_base, BuildState from) {
+    if (here.string >= 0) {
+      const std::optional<NameEnd>& end = allowed_.declared[static_cast<std::size_t>(here.string)];
       if (end) {
         builder_.add_edge(from, '"', end->to, end->action);
       } else if (has_base) {
@@ -215,7 +189,7 @@ class NameStates::Adder {
   }
 
   void add_escapes(int number, std::int32_t q, bool has_base, BuildState from) {
-    const Node& here = node(number);
+    const StringTree::Node& here = node(number);
     bool on_tree = false;
     for (int child = here.first_child; child >= 0; child = node(child).next_child) {
       on_tree |= has_escape(node(child).byte);
@@ -231,7 +205,7 @@ class NameStates::Adder {
       if (on_tree && has_base) builder_.forbid(from, '\\');
       return;
     }
-    const bool is_new = !(escaped == ways(number));
+    const bool is_new = escaped != ways(number);
     const GrammarAction action = is_new ? names_.may_follow(room_, escaped) : GrammarAction();
     // The base's backslash has no action.
     if (!has_base || on_tree || action != GrammarAction()) {
@@ -243,7 +217,7 @@ class NameStates::Adder {
   BuildState add_escape_state(int number, std::int32_t q, Ways& escaped) {
     EscapeTargets targets;
     if (q != ByteDfa::kDead) targets = strings_.escape_targets(q);
-    const Node& here = node(number);
+    const StringTree::Node& here = node(number);
     for (int child = here.first_child; child >= 0; child = node(child).next_child) {
       if (has_escape(node(child).byte)) targets[node(child).byte] = EscapeTarget();
     }
@@ -269,7 +243,7 @@ class NameStates::Adder {
 };
 
 StatusOr<NameStart> NameStates::add(const AllowedNames& allowed, const GrammarAction& room) {
-  const auto num_nodes = static_cast<long>(nodes_.size());
+  const auto num_nodes = long{tree_.size()};
   GAPLESS_RETURN_IF_ERROR(
       CompileWork::spend(num_nodes * kWorkOfANode + std::ssize(languages_.next)));
   return Adder(*this, allowed, room).add();

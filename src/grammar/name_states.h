@@ -19,6 +19,7 @@
 #include "grammar/byte_dfa.h"
 #include "grammar/grammar_builder.h"
 #include "grammar/string_states.h"
+#include "grammar/string_tree.h"
 
 namespace gapless {
 
@@ -52,15 +53,6 @@ class NameStates {
   StatusOr<NameStart> add(const AllowedNames& allowed, const GrammarAction& room);
 
  private:
-  // Of the tree. Its number is larger than that of the node it comes from.
-  struct Node {
-    int parent = -1;
-    std::uint8_t byte = 0;      // that leads here
-    int bit = -1;               // of the name that ends here
-    std::int32_t language = 0;  // where the beginning stands among the languages
-    int first_child = -1, last_child = -1, next_child = -1;  // next_child: the parent's
-  };
-
   // What may come of a beginning of a name.
   struct Ways {
     NameSet names{};      // declared ones
@@ -71,12 +63,13 @@ class NameStates {
 
   class Adder;
 
-  const Node& node(int number) const { return nodes_[static_cast<std::size_t>(number)]; }
   GrammarAction may_follow(const GrammarAction& room, const Ways& ways);
 
   GrammarBuilder& builder_;
   ByteDfa languages_;
-  std::vector<Node> nodes_;
+  StringTree tree_;  // of the declared names; a node's string is the name's bit
+  std::vector<std::int32_t>
+      language_of_;  // by node: where the beginning stands among the languages
 };
 
 }  // namespace gapless

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "grammar/compile_work.h"
-#include "grammar/grammar_limits.h"
-
 namespace gapless {
 namespace {
 
@@ -140,12 +137,6 @@ StatusOr<ByteDfa> dfa_of(const RegexPtr& regex) {
   return make_dfa(std::span(&regex, 1));
 }
 
-// Of every grammar. Whoever is first does not pay for all.
-ByteDfa dfa_for_all(const RegexPtr& regex) {
-  const CompileWork own(kMaxGrammarWork);
-  return dfa_of(regex).value();
-}
-
 RegexPtr integer_text() {
   return regex_concat({regex_repeat(text("-"), 0, 1), any_whole()});
 }
@@ -247,9 +238,9 @@ int compare(const Decimal& a, const Decimal& b) {
 }
 
 StatusOr<ByteDfa> number_dfa(const NumberBounds& bounds) {
-  static const ByteDfa integers = dfa_for_all(integer_text());
-  static const ByteDfa decimals = dfa_for_all(decimal_text());
-  static const ByteDfa json_numbers = dfa_for_all(json_number_text());
+  static const ByteDfa integers = shared_dfa(integer_text());
+  static const ByteDfa decimals = shared_dfa(decimal_text());
+  static const ByteDfa json_numbers = shared_dfa(json_number_text());
   if (!bounds.any()) return bounds.integer ? integers : json_numbers;
   ByteDfa dfa = bounds.integer ? integers : decimals;
   const auto keep = [&dfa](StatusOr<ByteDfa> other) -> Status {

@@ -20,6 +20,8 @@ struct Decimal {
   bool is_zero() const { return whole == "0" && fraction.empty(); }
   // Of a JSON number's shortest text, an exponent included. Nothing: beyond 10^400 or below 10^-400.
   static std::optional<Decimal> parse(std::string_view text);
+
+  friend bool operator==(const Decimal&, const Decimal&) = default;
 };
 // -1, 0 or 1.
 int compare(const Decimal& a, const Decimal& b);
@@ -27,6 +29,8 @@ int compare(const Decimal& a, const Decimal& b);
 struct Bound {
   Decimal value;
   bool exclusive = false;
+
+  friend bool operator==(const Bound&, const Bound&) = default;
 };
 
 struct NumberBounds {
@@ -35,6 +39,8 @@ struct NumberBounds {
   std::vector<Decimal> multiples_of;
 
   bool any() const { return min || max || !multiples_of.empty(); }
+
+  friend bool operator==(const NumberBounds&, const NumberBounds&) = default;
 };
 
 // Without bounds every JSON number; with some, plain decimals without an exponent. Integers have

@@ -34,11 +34,8 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 }  // namespace
 
 bool SchemaSpec::says_nothing() const {
-  return types == kAllTypes && !number.integer && !number.any() && !number_texts &&
-         not_number_texts.empty() && patterns.empty() && not_patterns.empty() && min_length == 0 &&
-         max_length == kNoLimit && !strings && not_strings.empty() && objects.empty() &&
-         required.empty() && forbidden.empty() && min_properties == 0 &&
-         max_properties == kNoLimit && arrays.empty() && min_items == 0 && max_items == kNoLimit;
+  static const SchemaSpec kNothing;
+  return *this == kNothing;
 }
 
 std::optional<SchemaSpec> merge(const SchemaSpec& a, const SchemaSpec& b) {

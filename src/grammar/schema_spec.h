@@ -43,11 +43,15 @@ struct ObjectClause {
   std::vector<std::pair<StringPatternPtr, SchemaRef>> patterns;
   SchemaRef additional = nullptr;
   SchemaRef names = nullptr;  // propertyNames
+
+  friend bool operator==(const ObjectClause&, const ObjectClause&) = default;
 };
 
 struct ArrayClause {
   std::vector<SchemaRef> prefix;
   SchemaRef items = nullptr;  // behind the prefix
+
+  friend bool operator==(const ArrayClause&, const ArrayClause&) = default;
 };
 
 struct SchemaSpec {
@@ -68,6 +72,8 @@ struct SchemaSpec {
 
   std::vector<ArrayClause> arrays;
   int min_items = 0, max_items = kNoLimit;
+
+  friend bool operator==(const SchemaSpec&, const SchemaSpec&) = default;
 
   // Every value satisfies it.
   bool says_nothing() const;

@@ -240,8 +240,9 @@ StatusOr<ChatRequest> read_request(json::object& body, bool takes_tools) {
 
   StatusOr<Conversation> read = read_messages(body, takes_tools);
   // Whatever of a message is at fault.
-  if (!read.ok())
+  if (!read.ok()) {
     return Status(read.status().code(), read.status().message()).with_field("messages");
+  }
   Conversation conversation = std::move(read).value();
   GAPLESS_ASSIGN_OR_RETURN(json::object fields, skill_fields(body, fields_of_skill));
   if (skill == Skill::kQuery) fields["question"] = question_of(conversation);

@@ -50,7 +50,7 @@ struct HttpResponse {
 
 std::string_view http_reason(int status);
 
-// "%41" becomes "A". False when a '%' is not followed by two hexadecimal digits, or for a NUL.
+// "%41" becomes "A". False when a '%' is not followed by two hexadecimal digits, for a NUL, and when the result is no UTF-8.
 bool percent_decode(std::string_view text, std::string& out);
 
 // The head of a response up to and with the empty line. `framing`: "Content-Length: 12",
