@@ -20,7 +20,6 @@
 #include "kernels/cuda/device/expert_weights.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
-#include "kernels/cuda/device/permuted_columns.cuh"
 #include "kernels/cuda/few_row_experts.h"
 #include "kernels/cuda/grouped_experts.h"
 #include "kernels/cuda/launch.h"
@@ -60,9 +59,8 @@ constexpr int kBlockWarps = 4;      // 16 columns each
 constexpr int kSortThreads = 1024;  // of one block
 constexpr int kChooseWarps = 4;     // a row each
 
-constexpr bool is_grouped(int num_rows) {
-  return kPath.has_warpgroups && num_rows > kMaxFewRows;
-}
+// Whether warpgroups multiply, however many rows there are.
+constexpr bool kIsGrouped = kPath.has_warpgroups;
 
 // Where the arrays lie in scratch. Logits come first: unless they lie elsewhere, the caller of experts() puts them there.
 struct Scratch {
@@ -73,8 +71,7 @@ struct Scratch {
     chosen = layout.take_array<ExpertChoice>(pairs);
     place = layout.take_array<std::int32_t>(pairs);
     order = layout.take_array<std::int32_t>(pairs);
-    grouped = is_grouped(num_rows);
-    tile_rows = grouped                    ? kGroupedRows
+    tile_rows = kIsGrouped                 ? kGroupedRows
                 : num_rows <= kMaxFlatRows ? FlatProduct::kRows
                                            : SquareProduct::kRows;
     // Every expert may have a tile that is not full.
@@ -82,9 +79,7 @@ struct Scratch {
         static_cast<int>(pairs) / tile_rows + std::min(static_cast<int>(pairs), sizes.num_experts);
     tiles = layout.take_array<ExpertTile>(static_cast<std::size_t>(max_tiles));
     num_tiles = layout.take_array<std::int32_t>(1);
-    x_stride = permuted_row_columns(sizes.dim);
-    x = grouped ? layout.take_array<Bf16>(rows * static_cast<std::size_t>(x_stride)) : nullptr;
-    inner_stride = grouped ? permuted_row_columns(sizes.inner) : 2 * sizes.inner;
+    inner_stride = kIsGrouped ? sizes.inner : 2 * sizes.inner;
     inner = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(inner_stride));
     out = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(sizes.dim));
   }
@@ -95,25 +90,21 @@ struct Scratch {
   std::int32_t* order;   // the pair at each place
   ExpertTile* tiles;
   std::int32_t* num_tiles;
-  bool grouped;
-  Bf16* x;      // if grouped: [rows, x_stride], permuted
-  Bf16* inner;  // [pairs, inner_stride], sorted; if grouped: gated and permuted
+  Bf16* inner;  // [pairs, inner_stride], sorted; if kIsGrouped: gated
   Bf16* out;    // [pairs, dim], sorted
-  int x_stride, inner_stride;
+  int inner_stride;
   int tile_rows, max_tiles;
 };
 
-// One warp per row, which it permutes as well, if asked to.
+// One warp per row.
 __global__ void __launch_bounds__(kChooseWarps* kWarp)
     choose_kernel(const Bf16* logits, int num_rows, int num_experts, int count,
-                  ExpertChoice* chosen, const Bf16* x, int dim, Bf16* permuted) {
+                  ExpertChoice* chosen) {
   let_successor_start();
   wait_for_predecessor();
   const int lane = threadIdx.x % kWarp;
   const std::int64_t row = std::int64_t{blockIdx.x} * kChooseWarps + threadIdx.x / kWarp;
   if (row >= num_rows) return;
-  if (permuted != nullptr)
-    permute_row(x + row * dim, dim, permuted + row * permuted_row_columns(dim));
   const ExpertChoice own = choose_experts(logits + row * num_experts, num_experts, count);
   int before = 0;
   for (int k = 0; k < count; ++k) {
@@ -382,13 +373,15 @@ Status product(Stream& stream, const LinearWeights& weights, const ProductParams
 
 // A template, so that it is compiled where it is called: on other paths its kernels do not exist.
 template <typename S>
-Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const S& s) {
-  GroupedProduct up = {.x = s.x,
-                       .x_stride = s.x_stride,
+Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Bf16* x,
+                                     const S& s) {
+  GroupedProduct up = {.x = x,
+                       .x_stride = ff.up.in,
                        .order = s.order,
                        .pairs_per_row = ff.experts_per_token,
                        .weights = static_cast<const char*>(ff.up.weight),
                        .scales = ff.up.fp8_scales,
+                       .num_experts = ff.num_experts,
                        .in = ff.up.in,
                        .out = ff.up.out,
                        .y = s.inner,
@@ -418,13 +411,12 @@ Status multiply_sorted(Stream& stream, const ExpertsParams& params, const Scratc
                                  {.grid = dim3(blocks_for(params.num_rows, kChooseWarps)),
                                   .block = dim3(kChooseWarps * kWarp)},
                                  choose_kernel, static_cast<const Bf16*>(params.logits),
-                                 params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen,
-                                 static_cast<const Bf16*>(params.x), ff.up.in, s.x));
+                                 params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen));
   GAPLESS_RETURN_IF_ERROR(launch("experts sort", stream,
                                  {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)},
                                  sort_kernel, s, pairs, ff.num_experts));
-  if constexpr (kPath.has_warpgroups) {
-    if (s.grouped) return multiply_sorted_by_warpgroups(stream, ff, s);
+  if constexpr (kIsGrouped) {
+    return multiply_sorted_by_warpgroups(stream, ff, static_cast<const Bf16*>(params.x), s);
   }
   ProductParams p = {};
   p.x = static_cast<const Bf16*>(params.x);
@@ -479,8 +471,8 @@ Status experts(Stream& stream, const ExpertsParams& params) {
   const ExpertSizes sizes = expert_sizes(ff);
   BumpLayout layout(params.scratch);
   const Scratch s(layout, params.num_rows, sizes);
-  if (params.num_rows <= kMaxFewRows) {
-    return few_row_experts(stream, params, s.inner);
+  if constexpr (!kIsGrouped) {
+    if (params.num_rows <= kMaxFewRows) return few_row_experts(stream, params, s.inner);
   }
   if (params.half != ExpertsHalf::kSecond) {
     GAPLESS_RETURN_IF_ERROR(multiply_sorted(stream, params, s));

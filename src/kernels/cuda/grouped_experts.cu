@@ -1,27 +1,24 @@
 // Products over experts of sorted rows, by warpgroups (grouped_experts.h).
 //
-//   item   = 128 rows of an expert's matrix by one of its tiles, up to 128 rows of x. A block takes every
+//   item   = 64 rows for each warpgroup of an expert's matrix by one of its tiles, up to 128 rows of x. A block takes every
 //            gridDim.x-th; the blocks of one tile follow each other, so that its rows of x are in the
 //            second-level cache.
 //   stage  = 64 columns of both, in a ring of shared memory that runs on from item to item.
-//   block  = four warps that copy, and two warpgroups. Each multiplies 64 rows of the matrix, in registers
-//            as A, with all rows of x, in shared memory as B. Neither waits for the other, so one
-//            loads and widens while the other multiplies.
+//   block  = warpgroups that multiply 64 rows of the matrix each, as A, with all rows of x, as B, and four warps that
+//            copy: one asks the copy engine for boxes of the matrix, two bring rows of x, which lie anywhere.
 //
-// Sums are those of expert_product.cuh: mma.sync and wgmma give the same bits, and x lies in the order in which mma.sync
-// meets its columns (permuted_columns.cuh).
+// Columns are added up as they lie, 16 at a time, each output in one register from first to last. So an output's bits
+// depend neither on the tile nor on the number of warpgroups.
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/copies.cuh"
-#include "kernels/cuda/device/expert_product.cuh"
 #include "kernels/cuda/device/expert_weights.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
-#include "kernels/cuda/device/permuted_columns.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
-#include "kernels/cuda/device/wgmma.cuh"
+#include "kernels/cuda/device/wgmma_of_shared.cuh"
+#include "kernels/cuda/expert_map.h"
 #include "kernels/cuda/grouped_experts.h"
 #include "kernels/cuda/launch.h"
 
@@ -29,21 +26,41 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kWeightRows = 128;  // of an item
-constexpr int kComputeWarps = 8, kCopyWarps = 4;
-constexpr int kCopyThreads = kCopyWarps * kWarp;
-constexpr int kThreads = (kComputeWarps + kCopyWarps) * kWarp;
-constexpr int kStartRegisters = 168, kComputeRegisters = 208, kCopyRegisters = 72;
-static_assert(kComputeWarps * kComputeRegisters + kCopyWarps * kCopyRegisters <=
-              (kComputeWarps + kCopyWarps) * kStartRegisters);
-constexpr int kXRowBytes = kSliceColumns * static_cast<int>(sizeof(Bf16));
+constexpr int kCopyWarps = 4;  // a warpgroup: one asks for boxes, two copy x
+constexpr int kXWarps = 2;
+constexpr int kXThreads = kXWarps * kWarp;
+constexpr int kStageColumns = 64;
+constexpr int kInstructionColumns = 16;
+constexpr int kInstructions = kStageColumns / kInstructionColumns;  // of a stage
+constexpr int kInstructionBytes = kInstructionColumns * static_cast<int>(sizeof(Bf16));
+constexpr int kGroupRows = 64;                                      // of a warpgroup's A
+constexpr int kXRowBytes = kStageColumns * static_cast<int>(sizeof(Bf16));
 constexpr int kXBytes = kGroupedRows * kXRowBytes;
 constexpr int kStageAlignment = 1024;  // of swizzled operands
 
-template <typename Weights>
+// Registers of a thread: when the kernel starts, and of those that compute and copy from then on.
+template <int kGroups>
+struct GroupedRegisters;
+template <>
+struct GroupedRegisters<2> {
+  static constexpr int kStart = 168, kCompute = 208, kCopy = 72;
+};
+template <>
+struct GroupedRegisters<4> {
+  static constexpr int kStart = 96, kCompute = 104, kCopy = 64;
+};
+
+template <typename Weights, int kGroups>
 struct GroupedLayout {
-  static constexpr int kRowBytes = kSliceColumns * Weights::kElementBytes;
-  static constexpr int kStageBytes = kXBytes + kWeightRows * kRowBytes;
+  static constexpr int kRows = kGroups * kGroupRows;  // of an item's part of the matrix
+  static constexpr int kComputeWarps = kGroups * 4;
+  static constexpr int kThreads = (kComputeWarps + kCopyWarps) * kWarp;
+  using Registers = GroupedRegisters<kGroups>;
+  static_assert(kComputeWarps * Registers::kCompute + kCopyWarps * Registers::kCopy <=
+                (kComputeWarps + kCopyWarps) * Registers::kStart);
+  static constexpr int kRowBytes = kStageColumns * Weights::kElementBytes;
+  static constexpr int kBoxBytes = kRows * kRowBytes;
+  static constexpr int kStageBytes = kXBytes + kBoxBytes;
   static constexpr int kBarrierBytes = 256;
   static constexpr int kStages =
       (kLargestSharedBytes - kStageAlignment - kBarrierBytes) / kStageBytes;
@@ -51,18 +68,9 @@ struct GroupedLayout {
   static_assert(kStages * 2 * 8 <= kBarrierBytes && kStageBytes % kStageAlignment == 0);
 };
 
-// Where 16-byte pieces of the matrix lie: rows next to each other (64 bytes wide: pairs of rows) begin in
-// different halves of the banks.
-template <int kRowBytes>
-__device__ __forceinline__ int weight_place(int row, int byte) {
-  return row * kRowBytes + (byte ^ (row / (128 / kRowBytes) % 2 * (kRowBytes / 2)));
-}
-
 // The ring: barriers, and where its stages are.
-template <typename Weights>
+template <typename Layout>
 class GroupedRing {
-  using Layout = GroupedLayout<Weights>;
-
  public:
   __device__ explicit GroupedRing(std::uint32_t shared)
       : stages_((shared + kStageAlignment - 1) / kStageAlignment * kStageAlignment),
@@ -70,8 +78,8 @@ class GroupedRing {
 
   __device__ void init() const {
     for (int i = 0; i < Layout::kStages; ++i) {
-      init_barrier(full(i), kCopyWarps);
-      init_barrier(empty(i), kComputeWarps);
+      init_barrier(full(i), 1 + kXWarps);
+      init_barrier(empty(i), Layout::kComputeWarps);
     }
   }
   __device__ std::uint32_t x(int stage) const { return stages_ + stage * Layout::kStageBytes; }
@@ -84,104 +92,101 @@ class GroupedRing {
 };
 
 // A walk through the ring.
-template <typename Weights>
+template <typename Layout>
 struct RingPlace {
   int stage = 0, turn = 0;
 
   __device__ __forceinline__ void advance() {
-    if (++stage < GroupedLayout<Weights>::kStages) return;
+    if (++stage < Layout::kStages) return;
     stage = 0;
     turn ^= 1;
   }
 };
 
-// Which output a row of an item makes. With gates, eight gates and their eight ups alternate, so that a thread has both of an
-// output: of a warp's 16 rows those number lane / 4 and lane / 4 + 8. Without, these two make neighbours. Sixteen
-// rows on, it is 8 outputs further or 16.
-template <bool kGates>
-__device__ __forceinline__ int output_of(int item_column, int row) {
-  const int group = row / 16, half = row % 16 / 8;
-  return kGates ? item_column * (kWeightRows / 2) + group * 8 + row % 8
-                : item_column * kWeightRows + group * 16 + row % 8 * 2 + half;
+__device__ __forceinline__ std::uint32_t load_two_bytes(std::uint32_t address) {
+  std::uint16_t value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
 }
 
-// Rows of an expert's matrix from that of an output to that of the item's row.
-template <bool kGates>
-__device__ __forceinline__ int rows_behind_output(int row, int out) {
-  return kGates && row % 16 >= 8 ? out / 2 : 0;
+// The items of a product: every tile by the matrix' rows, kRows at a time.
+template <typename Layout, bool kGates>
+struct ItemGrid {
+  // With gates, half of an item's rows are their ups: a thread has both of an output.
+  static constexpr int kOutputs = kGates ? Layout::kRows / 2 : Layout::kRows;
+
+  __host__ __device__ static constexpr int outputs(int out) { return kGates ? out / 2 : out; }
+  __host__ __device__ static constexpr int columns(int out) {
+    return (outputs(out) + kOutputs - 1) / kOutputs;
+  }
+};
+
+__device__ __forceinline__ void copy_expert_box(std::uint32_t to, const CUtensorMap* map,
+                                                int column, int eight, int expert,
+                                                std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %4, %5, %6}], [%2];" ::"r"(to),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(barrier), "r"(column), "r"(0), "r"(eight),
+      "r"(expert)
+      : "memory");
 }
 
-// The row of an expert's matrix that is row `row` of an item, or -1.
-template <bool kGates>
-__device__ __forceinline__ int matrix_row(int item_column, int row, int out) {
-  const int output = output_of<kGates>(item_column, row);
-  return output < (kGates ? out / 2 : out) ? output + rows_behind_output<kGates>(row, out) : -1;
+// One thread: the matrix.
+template <typename Layout, bool kGates>
+__device__ __forceinline__ void copy_weights(const GroupedProduct& p, const CUtensorMap* map,
+                                             GroupedRing<Layout> ring, int num_items) {
+  using Grid = ItemGrid<Layout, kGates>;
+  const int columns = Grid::columns(p.out);
+  RingPlace<Layout> place;
+  for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
+    const int expert = p.tiles[item / columns].expert;
+    const int eight = item % columns * (Grid::kOutputs / 8);
+    for (int column = 0; column < p.in; column += kStageColumns) {
+      wait_barrier(ring.empty(place.stage), place.turn ^ 1);
+      const std::uint32_t full = ring.full(place.stage);
+      arrive_expecting(full, Layout::kBoxBytes);
+      copy_expert_box(ring.weights(place.stage), map, column, eight, expert, full);
+      place.advance();
+    }
+  }
 }
 
-template <bool kGates>
-__host__ __device__ constexpr int item_columns(int out) {
-  constexpr int kColumns = kGates ? kWeightRows / 2 : kWeightRows;
-  return ((kGates ? out / 2 : out) + kColumns - 1) / kColumns;
-}
-
-// The warps that copy.
-template <typename Weights, bool kGates>
-__device__ __forceinline__ void copy_items(const GroupedProduct& p, GroupedRing<Weights> ring,
-                                           int num_items) {
-  using Layout = GroupedLayout<Weights>;
-  constexpr int kXPieces = kXRowBytes / 16, kXTurns = kXBytes / 16 / kCopyThreads;
-  constexpr int kXStep = kCopyThreads / kXPieces;  // rows
-  constexpr int kPieces = Layout::kRowBytes / 16;
-  constexpr int kStep = kCopyThreads / kPieces, kTurns = kWeightRows / kStep;
-  static_assert(kStep % 16 == 0);
-  constexpr int kOutputStep = kGates ? kStep / 2 : kStep;
-  const int thread = static_cast<int>(threadIdx.x) - kComputeWarps * kWarp;
-  const int columns = item_columns<kGates>(p.out);
-  const std::int64_t row_bytes = std::int64_t{2} * p.in;
-  const int in_bytes = p.in * Weights::kElementBytes;
-  RingPlace<Weights> place;
+// kXThreads threads: rows of x. What a tile lacks stays as it is in the stage, and so do sums that nobody stores.
+template <typename Layout, bool kGates>
+__device__ __forceinline__ void copy_x(const GroupedProduct& p, GroupedRing<Layout> ring,
+                                       int num_items, int thread) {
+  constexpr int kPieces = kXRowBytes / 16;  // of a row
+  constexpr int kStep = kXThreads / kPieces, kTurns = kGroupedRows / kStep;
+  static_assert(kStep % 8 == 0);  // all of a thread's rows are swizzled alike
+  const int columns = ItemGrid<Layout, kGates>::columns(p.out);
+  const int first = thread / kPieces, piece = thread % kPieces;
+  const int place_in_stage = first * kXRowBytes + (piece ^ wgmma_swizzle<kXRowBytes>(first)) * 16;
+  const auto row_pieces = static_cast<std::uint32_t>(p.x_stride / kVector);
+  RingPlace<Layout> place;
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
-    const int item_column = item % columns;
-    const Bf16* x_rows[kXTurns];
+    std::uint32_t rows[kTurns];  // where they begin, in pieces
 #pragma unroll
-    for (int i = 0; i < kXTurns; ++i) {
-      const int row = thread / kXPieces + i * kXStep;
-      const int at = tile.first + row;
-      x_rows[i] = nullptr;
-      if (row >= tile.count) continue;
-      const std::int64_t source = p.pairs_per_row > 0 ? p.order[at] / p.pairs_per_row : at;
-      x_rows[i] = p.x + source * p.x_stride + thread % kXPieces * kVector;
+    for (int i = 0; i < kTurns; ++i) {
+      const int at = tile.first + min(first + i * kStep, tile.count - 1);
+      rows[i] = row_pieces * (p.pairs_per_row > 0 ? p.order[at] / p.pairs_per_row : at);
     }
-    const int first_row = thread / kPieces, byte = thread % kPieces * 16;
-    const int output = output_of<kGates>(item_column, first_row);
-    const int outputs_left = (kGates ? p.out / 2 : p.out) - output;
-    const char* weights = p.weights + byte +
-                          (std::int64_t{tile.expert} * p.out + output +
-                           rows_behind_output<kGates>(first_row, p.out)) *
-                              row_bytes;
-    for (SliceWalk piece{p.in}; !piece.is_done(); piece.advance()) {
+    const int turns = (tile.count - first + kStep - 1) / kStep;
+    for (int column = piece * kVector; column < p.in + piece * kVector; column += kStageColumns) {
       wait_barrier(ring.empty(place.stage), place.turn ^ 1);
-      const std::uint32_t x = ring.x(place.stage), w = ring.weights(place.stage);
-#pragma unroll
-      for (int i = 0; i < kXTurns; ++i) {
-        const int row = thread / kXPieces + i * kXStep;
-        if (x_rows[i] == nullptr) continue;
-        const int to = thread % kXPieces ^ wgmma_swizzle<kXRowBytes>(row);
-        copy_async_16(x + row * kXRowBytes + to * 16, x_rows[i] + piece.begin(), true);
-      }
-      const int column_bytes = piece.begin() * Weights::kElementBytes;
-      const char* from = weights + column_bytes;
+      const bool exists = column < p.in;
+      const Bf16* const from = exists ? p.x + column : p.x;
+      const std::uint32_t to = ring.x(place.stage) + place_in_stage;
 #pragma unroll
       for (int i = 0; i < kTurns; ++i) {
-        const bool valid = i * kOutputStep < outputs_left && column_bytes + byte < in_bytes;
-        copy_async_16(w + weight_place<Layout::kRowBytes>(first_row + i * kStep, byte),
-                      valid ? from : p.weights, valid);
-        from += kOutputStep * row_bytes;
+        if (i >= turns) break;
+        copy_async_16(to + i * kStep * kXRowBytes, from + std::uint64_t{rows[i]} * kVector, exists);
       }
-      tie_async_copies(ring.full(place.stage));
+      const std::uint32_t full = ring.full(place.stage);
+      tie_async_copies(full);
       __syncwarp();
-      if (thread % kWarp == 0) arrive(ring.full(place.stage));
+      if (thread % kWarp == 0) arrive(full);
       place.advance();
     }
   }
@@ -190,110 +195,175 @@ __device__ __forceinline__ void copy_items(const GroupedProduct& p, GroupedRing<
 }
 
 // What a warpgroup's thread does with its sums: two rows of the matrix (lane / 4 and + 8 of its warp's 16) by two rows of x
-// of each eight.
-template <bool kGates, int kRows>
+// of each eight. Lanes of neighbouring outputs change numbers: each has both of one row of x then.
+template <typename Layout, bool kGates, int kRows>
 __device__ __forceinline__ void store_sums(const GroupedProduct& p, const ExpertTile& tile,
                                            int item_column, const float (&sums)[kRows / 2]) {
+  using Grid = ItemGrid<Layout, kGates>;
+  constexpr int kHalves = kGates ? 1 : 2;  // eights of outputs
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int low = matrix_row<kGates>(item_column, warp * 16 + lane / 4, p.out);
-  const int high = matrix_row<kGates>(item_column, warp * 16 + lane / 4 + 8, p.out);
-  float scale_low = 1, scale_high = 1;
+  const bool is_odd = lane / 4 % 2 != 0;
+  const int first = item_column * Grid::kOutputs + warp * 8 * kHalves;
+  const int outputs = Grid::outputs(p.out);
+  float scales[2] = {1, 1};
   if (p.scales != nullptr) {
-    const float* scales = p.scales + std::int64_t{tile.expert} * p.out;
-    if (low >= 0) scale_low = scales[low];
-    if (high >= 0) scale_high = scales[high];
-  }
-  if constexpr (kGates) {
-    // Lanes of neighbouring columns change numbers: each has both columns of one row then.
-    const bool is_odd = lane / 4 % 2 != 0;
-    const int column = item_column * (kWeightRows / 2) + warp * 8 + lane / 4 / 2 * 2;
 #pragma unroll
-    for (int part = 0; part < kRows / 8; ++part) {
+    for (int half = 0; half < 2; ++half) {
+      const int output = first + lane / 4 + (kGates ? 0 : half * 8);
+      if (output < outputs) {
+        scales[half] = p.scales[std::int64_t{tile.expert} * p.out + output +
+                                (kGates ? half * outputs : 0)];
+      }
+    }
+  }
+#pragma unroll
+  for (int part = 0; part < kRows / 8; ++part) {
+    const int row = part * 8 + lane % 4 * 2 + (is_odd ? 1 : 0);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
       float own[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float gate = round_to_bf16(sums[part * 4 + i] * scale_low);
-        const float up = round_to_bf16(sums[part * 4 + 2 + i] * scale_high);
-        own[i] = activate(p.activation, gate) * (up + p.up_offset);
+        own[i] = sums[part * 4 + half * 2 + i] * scales[half];
+        if constexpr (kGates) {
+          const float up = round_to_bf16(sums[part * 4 + 2 + i] * scales[1]);
+          own[i] = activate(p.activation, round_to_bf16(own[i])) * (up + p.up_offset);
+        }
       }
       const float other = __shfl_xor_sync(kFullWarp, is_odd ? own[0] : own[1], 4);
-      const int row = part * 8 + lane % 4 * 2 + (is_odd ? 1 : 0);
-      if (row >= tile.count) continue;
+      const int output = first + half * 8 + lane / 4 / 2 * 2;
+      if (row >= tile.count || output >= outputs) continue;
       *reinterpret_cast<std::uint32_t*>(p.y + std::int64_t{tile.first + row} * p.y_stride +
-                                        permuted_column(column)) =
+                                        output) =
           is_odd ? pack_bf16x2(other, own[1]) : pack_bf16x2(own[0], other);
-    }
-  } else {
-    if (low < 0) return;  // widths are even
-#pragma unroll
-    for (int part = 0; part < kRows / 8; ++part) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = part * 8 + lane % 4 * 2 + i;
-        if (row >= tile.count) continue;
-        *reinterpret_cast<std::uint32_t*>(p.y + std::int64_t{tile.first + row} * p.y_stride + low) =
-            pack_bf16x2(sums[part * 4 + i] * scale_low, sums[part * 4 + 2 + i] * scale_high);
-      }
     }
   }
 }
 
-// A warpgroup's part of an item of up to kRows rows.
-template <typename Weights, bool kGates, int kRows>
-__device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRing<Weights> ring,
-                                              RingPlace<Weights>& place, const ExpertTile& tile,
-                                              int item_column) {
-  constexpr int kRowBytes = GroupedLayout<Weights>::kRowBytes;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  float totals[kRows / 2] = {}, sums[kRows / 2] = {};
-  for (SliceWalk piece{p.in}; !piece.is_done(); piece.advance()) {
-    wait_barrier(ring.full(place.stage), place.turn);
-    // Here, and not where the copies are made: there a fence waits for all copies on their way.
-    publish_shared_to_engines();
-    const std::uint32_t weights = ring.weights(place.stage);
-    const auto read = [&](int row, int step) {
-      const int byte = (step * kStepColumns + lane % 4 * kVector) * Weights::kElementBytes;
-      std::uint32_t words[sizeof(typename Weights::Raw) / 4];
-      load_shared(words, weights + weight_place<kRowBytes>(row, byte));
-      typename Weights::Raw raw;
-      std::memcpy(&raw, words, sizeof(raw));
-      return Weights::widen(raw);
-    };
-    std::uint32_t a[2 * kStepsPerSlice][4];
+// A warpgroup's products of a stage: asked for, and not waited for.
+template <typename Weights>
+struct StageProducts;
+
+template <>
+struct StageProducts<NativeExperts> {
+  template <typename Layout, int kCount>
+  __device__ __forceinline__ static void begin(float (&sums)[kCount], GroupedRing<Layout> ring,
+                                               int stage, bool accumulate) {
+    const int group = threadIdx.x / (4 * kWarp);
+    const std::uint64_t a = wgmma_swizzled_operand<Layout::kRowBytes>(
+        ring.weights(stage) + group * (kGroupRows * Layout::kRowBytes));
+    const std::uint64_t b = wgmma_swizzled_operand<kXRowBytes>(ring.x(stage));
+    wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kStepsPerSlice; ++step) {  // as multiply_step has them
-      const uint4 low = read(warp * 16 + lane / 4, step);
-      const uint4 high = read(warp * 16 + lane / 4 + 8, step);
-      const std::uint32_t words[8] = {low.x, high.x, low.y, high.y, low.z, high.z, low.w, high.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) a[step * 2 + i / 4][i % 4] = words[i];
+    for (int i = 0; i < kInstructions; ++i) {
+      wgmma_of_shared(sums, wgmma_moved(a, i * kInstructionBytes),
+                      wgmma_moved(b, i * kInstructionBytes), i > 0 || accumulate);
     }
-    const std::uint64_t x = wgmma_swizzled_operand<kXRowBytes>(ring.x(place.stage));
+    wgmma_commit();
+  }
+};
+
+// Weights in 8 bits pass through registers, as the fragments of A (mma.cuh).
+template <>
+struct StageProducts<Fp8Experts> {
+  // Rows lane / 4 and + 8 of a warp's 16, of each the columns 2 (lane % 4), + 1, + 8, + 9 of every instruction.
+  struct Raw {
+    std::uint32_t low[kInstructions], high[kInstructions];
+  };
+
+  template <typename Layout>
+  __device__ __forceinline__ static Raw read(GroupedRing<Layout> ring, int stage) {
+    const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16 + lane / 4;
+    const std::uint32_t at = ring.weights(stage) + row * Layout::kRowBytes +
+                             wgmma_swizzle<Layout::kRowBytes>(row) * 16 + lane % 4 * 2;
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < kInstructions; ++i) {
+      const std::uint32_t low = at ^ (i * 16), high = low + 8 * Layout::kRowBytes;
+      raw.low[i] = load_two_bytes(low) | load_two_bytes(low + 8) << 16;
+      raw.high[i] = load_two_bytes(high) | load_two_bytes(high + 8) << 16;
+    }
+    return raw;
+  }
+
+  template <typename Layout, int kCount>
+  __device__ __forceinline__ static void begin(float (&sums)[kCount], const Raw& raw,
+                                               GroupedRing<Layout> ring, int stage) {
+    std::uint32_t a[kInstructions][4];
+#pragma unroll
+    for (int i = 0; i < kInstructions; ++i) {
+      const uint4 wide = Fp8Experts::widen({raw.low[i], raw.high[i]});
+      a[i][0] = wide.x, a[i][1] = wide.z, a[i][2] = wide.y, a[i][3] = wide.w;
+    }
+    const std::uint64_t b = wgmma_swizzled_operand<kXRowBytes>(ring.x(stage));
     wgmma_hand_over(sums);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 2 * kStepsPerSlice; ++i) {
-      wgmma_add<false>(sums, a[i], wgmma_moved(x, i * 16 * static_cast<int>(sizeof(Bf16))));
+    for (int i = 0; i < kInstructions; ++i) {
+      wgmma_add<false>(sums, a[i], wgmma_moved(b, i * kInstructionBytes));
     }
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hand_over(sums);
-    if (lane == 0) arrive(ring.empty(place.stage));
+  }
+};
+
+// A warpgroup's part of an item of up to kRows rows. A stage's products begin, or its weights are read, before those of
+// the stage before are through.
+template <typename Weights, typename Layout, bool kGates, int kRows>
+__device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRing<Layout> ring,
+                                              RingPlace<Layout>& place, const ExpertTile& tile,
+                                              int item_column) {
+  using Products = StageProducts<Weights>;
+  const bool is_first_lane = threadIdx.x % kWarp == 0;
+  float sums[kRows / 2] = {};
+  const auto wait_full = [&] {
+    wait_barrier(ring.full(place.stage), place.turn);
+    // Here, and not where the copies are made: there a fence waits for all copies on their way.
+    publish_shared_to_engines();
+  };
+  int read = 0;  // the stage whose products are on their way
+  const auto give_back = [&] {
+    if (is_first_lane) arrive(ring.empty(read));
+  };
+  const auto advance = [&] {
+    read = place.stage;
     place.advance();
-    if (!piece.ends_slice()) continue;
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) {
-      totals[i] += sums[i];
-      sums[i] = 0;
+  };
+  wait_full();
+  if constexpr (Weights::kElementBytes == 1) {
+    Products::begin(sums, Products::read(ring, place.stage), ring, place.stage);
+    advance();
+#pragma unroll 1
+    for (int column = kStageColumns; column < p.in; column += kStageColumns) {
+      wait_full();
+      const typename Products::Raw raw = Products::read(ring, place.stage);
+      wgmma_wait<0>();
+      give_back();
+      Products::begin(sums, raw, ring, place.stage);
+      advance();
+    }
+  } else {
+    Products::begin(sums, ring, place.stage, false);
+    advance();
+#pragma unroll 1
+    for (int column = kStageColumns; column < p.in; column += kStageColumns) {
+      wait_full();
+      Products::begin(sums, ring, place.stage, true);
+      wgmma_wait<1>();
+      give_back();
+      advance();
     }
   }
-  store_sums<kGates, kRows>(p, tile, item_column, totals);
+  wgmma_wait<0>();
+  wgmma_hand_over(sums);
+  give_back();
+  store_sums<Layout, kGates, kRows>(p, tile, item_column, sums);
 }
 
-template <typename Weights, bool kGates>
-__global__ void __launch_bounds__(kThreads, 1) grouped_product_kernel(GroupedProduct p) {
+template <typename Weights, typename Layout, bool kGates>
+__global__ void __launch_bounds__(Layout::kThreads, 1)
+    grouped_product_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char shared[];
-  const GroupedRing<Weights> ring(shared_address(shared));
+  const GroupedRing<Layout> ring(shared_address(shared));
   let_successor_start();
   if (threadIdx.x == 0) {
     ring.init();
@@ -301,33 +371,56 @@ __global__ void __launch_bounds__(kThreads, 1) grouped_product_kernel(GroupedPro
   }
   __syncthreads();
   wait_for_predecessor();
-  const int columns = item_columns<kGates>(p.out);
+  const int columns = ItemGrid<Layout, kGates>::columns(p.out);
   const int num_items = *p.num_tiles * columns;
-  if (threadIdx.x >= kComputeWarps * kWarp) {
-    give_registers<kCopyRegisters>();
-    copy_items<Weights, kGates>(p, ring, num_items);
+  if (threadIdx.x >= Layout::kComputeWarps * kWarp) {
+    give_registers<Layout::Registers::kCopy>();
+    const int thread = static_cast<int>(threadIdx.x) - Layout::kComputeWarps * kWarp;
+    if (thread < kXThreads) {
+      copy_x<Layout, kGates>(p, ring, num_items, thread);
+    } else if (thread == kXThreads) {
+      copy_weights<Layout, kGates>(p, &map, ring, num_items);
+    }
     return;
   }
-  take_registers<kComputeRegisters>();
-  RingPlace<Weights> place;
+  take_registers<Layout::Registers::kCompute>();
+  RingPlace<Layout> place;
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
     const int item_column = item % columns;
     if (tile.count <= 32) {
-      multiply_item<Weights, kGates, 32>(p, ring, place, tile, item_column);
+      multiply_item<Weights, Layout, kGates, 32>(p, ring, place, tile, item_column);
     } else if (tile.count <= 64) {
-      multiply_item<Weights, kGates, 64>(p, ring, place, tile, item_column);
+      multiply_item<Weights, Layout, kGates, 64>(p, ring, place, tile, item_column);
     } else if (tile.count <= 96) {
-      multiply_item<Weights, kGates, 96>(p, ring, place, tile, item_column);
+      multiply_item<Weights, Layout, kGates, 96>(p, ring, place, tile, item_column);
     } else {
-      multiply_item<Weights, kGates, 128>(p, ring, place, tile, item_column);
+      multiply_item<Weights, Layout, kGates, 128>(p, ring, place, tile, item_column);
     }
   }
 }
 
+template <typename Weights, int kGroups, bool kGates>
+Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, int num_blocks) {
+  using Layout = GroupedLayout<Weights, kGroups>;
+  GAPLESS_ASSIGN_OR_RETURN(
+      const CUtensorMap map,
+      make_expert_map(p.weights, Weights::kElementBytes, p.num_experts, p.out, p.in,
+                      kGates ? 2 : 1, Layout::kRows));
+  const int max_items = max_tiles * ItemGrid<Layout, kGates>::columns(p.out);
+  return launch("experts grouped product", stream,
+                {.grid = dim3(static_cast<unsigned>(std::min(max_items, num_blocks))),
+                 .block = dim3(Layout::kThreads),
+                 .shared_bytes = Layout::kBytes,
+                 .registers = Layout::Registers::kStart},
+                grouped_product_kernel<Weights, Layout, kGates>, p, map);
+}
+
+// Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items.
 template <typename Weights, bool kGates>
 Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
-  const int max_items = max_tiles * item_columns<kGates>(p.out);
+  // Four groups have no registers for 8-bit weights on their way.
+  constexpr int kSmall = 2, kLarge = Weights::kElementBytes == 1 ? kSmall : 4;
   (void)native_stream(stream);  // its device is the current one
   int device = 0, multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -335,12 +428,11 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
     error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   }
   GAPLESS_RETURN_IF_ERROR(launch_status(error, "experts grouped product"));
-  return launch("experts grouped product", stream,
-                {.grid = dim3(static_cast<unsigned>(std::min(max_items, multiprocessors))),
-                 .block = dim3(kThreads),
-                 .shared_bytes = GroupedLayout<Weights>::kBytes,
-                 .registers = kStartRegisters},
-                grouped_product_kernel<Weights, kGates>, p);
+  const int large_items =
+      max_tiles * ItemGrid<GroupedLayout<Weights, kLarge>, kGates>::columns(p.out);
+  return large_items >= multiprocessors
+             ? launch_grouped<Weights, kLarge, kGates>(stream, p, max_tiles, multiprocessors)
+             : launch_grouped<Weights, kSmall, kGates>(stream, p, max_tiles, multiprocessors);
 }
 
 template <bool kGates>

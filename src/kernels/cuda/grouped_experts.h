@@ -17,7 +17,6 @@ struct ExpertTile {
 };
 
 struct GroupedProduct {
-  // Rows as permuted_columns.cuh orders their columns, zeros from `in` to the next multiple of 64.
   const Bf16* x;
   std::int64_t x_stride;
   // Row r of the sorted pairs is x[pairs_per_row > 0 ? order[r] / pairs_per_row : r].
@@ -25,8 +24,8 @@ struct GroupedProduct {
   int pairs_per_row;
   const char* weights;  // [experts, out, in], rows 2 * in bytes apart
   const float* scales;  // [experts, out]; nullptr: weights are T
-  int in, out;
-  // multiply_grouped: [pairs, out]. multiply_grouped_and_gate: as x, [pairs, out / 2].
+  int num_experts, in, out;
+  // multiply_grouped: [pairs, out]. multiply_grouped_and_gate: [pairs, out / 2].
   Bf16* y;
   std::int64_t y_stride;
   const ExpertTile* tiles;  // of at most kGroupedRows rows
@@ -37,7 +36,7 @@ struct GroupedProduct {
 
 inline constexpr int kGroupedRows = 128;
 
-// y = W x, with the bits of expert_product.cuh. `max_tiles`: *num_tiles is no more.
+// y = W x. A row's bits do not depend on its tile. `max_tiles`: *num_tiles is no more.
 Status multiply_grouped(Stream& stream, const GroupedProduct& product, int max_tiles);
 
 // y = activation(gate) * (up + up_offset) of gates and ups, the two halves of W x; both are rounded to T first.

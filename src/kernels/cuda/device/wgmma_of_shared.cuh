@@ -1,0 +1,56 @@
+// Warpgroup matrix products (wgmma.cuh) whose A lies in shared memory as B does: 64 rows, each of them contiguous k's, as
+// wgmma_swizzled_operand describes.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/wgmma.cuh"
+
+namespace gapless {
+
+#define GAPLESS_PLACES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define GAPLESS_PLACES_32 \
+  GAPLESS_PLACES_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define GAPLESS_PLACES_48 \
+  GAPLESS_PLACES_32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define GAPLESS_PLACES_64 \
+  GAPLESS_PLACES_48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define GAPLESS_SUMS_8(I)                                                            \
+  "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]),        \
+      "+f"(d[I + 5]), "+f"(d[I + 6]), "+f"(d[I + 7])
+#define GAPLESS_SUMS_16 GAPLESS_SUMS_8(0), GAPLESS_SUMS_8(8)
+#define GAPLESS_SUMS_32 GAPLESS_SUMS_16, GAPLESS_SUMS_8(16), GAPLESS_SUMS_8(24)
+#define GAPLESS_SUMS_48 GAPLESS_SUMS_32, GAPLESS_SUMS_8(32), GAPLESS_SUMS_8(40)
+#define GAPLESS_SUMS_64 GAPLESS_SUMS_48, GAPLESS_SUMS_8(48), GAPLESS_SUMS_8(56)
+
+// d = a b (+ d when accumulate), bfloat16 in, float accumulators; 16 k's, twice as many columns as d has values. A, B and ACCUMULATE
+// are the places of these arguments.
+#define GAPLESS_WGMMA_OF_SHARED(COUNT, COLUMNS, A, B, ACCUMULATE)                                   \
+  __device__ __forceinline__ void wgmma_of_shared(float(&d)[COUNT], std::uint64_t a,                \
+                                                  std::uint64_t b, bool accumulate) {               \
+    asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" ACCUMULATE                  \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" COLUMNS                                  \
+                 "k16.f32.bf16.bf16 {" GAPLESS_PLACES_##COUNT "}, %" A ", %" B                      \
+                 ", accumulate, 1, 1, 0, 0;\n}"                                                     \
+                 : GAPLESS_SUMS_##COUNT                                                             \
+                 : "l"(a), "l"(b), "r"(int{accumulate}));                                           \
+  }
+GAPLESS_WGMMA_OF_SHARED(16, "32", "16", "17", "18")
+GAPLESS_WGMMA_OF_SHARED(32, "64", "32", "33", "34")
+GAPLESS_WGMMA_OF_SHARED(48, "96", "48", "49", "50")
+GAPLESS_WGMMA_OF_SHARED(64, "128", "64", "65", "66")
+#undef GAPLESS_WGMMA_OF_SHARED
+#undef GAPLESS_SUMS_64
+#undef GAPLESS_SUMS_48
+#undef GAPLESS_SUMS_32
+#undef GAPLESS_SUMS_16
+#undef GAPLESS_SUMS_8
+#undef GAPLESS_PLACES_64
+#undef GAPLESS_PLACES_48
+#undef GAPLESS_PLACES_32
+#undef GAPLESS_PLACES_16
+
+}  // namespace gapless
