@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/moondream2_shapes.h"
+#include "kernels/dense_ops.h"
 
 namespace gapless::bench {
 namespace {
@@ -46,42 +47,62 @@ FeedForward expert_weights(CudaBench& b) {
           .experts_per_token = kPerToken};
 }
 
+void to_8_bits(CudaBench& b, LinearWeights& first) {
+  const int num_rows = kNumExperts * first.out;
+  auto* scales =
+      static_cast<float*>(b.allocate(static_cast<std::size_t>(num_rows) * sizeof(float)));
+  require(b.kernels().rows_to_fp8(
+      b.stream(), in_place_rows_to_fp8(b.kernels(), const_cast<void*>(first.weight), first.in,
+                                       first.in, scales, num_rows)));
+  first.fp8_scales = scales;
+}
+
+void bench_rows(CudaBench& b, const std::string& what, const std::vector<FeedForward>& layers,
+                int rows, int weight_bytes, std::mt19937& random) {
+  std::vector<const void*> logits;
+  double touched = 0;
+  for (int i = 0; i < kExpertLayers; ++i) {
+    const Routes routes = make_routes(rows, random);
+    logits.push_back(b.upload(routes.logits));
+    touched += routes.num_touched;
+  }
+  const void* x = b.noise(std::int64_t{rows} * kDim);
+  void* y = b.noise(std::int64_t{rows} * kDim);
+  void* scratch =
+      b.allocate(b.kernels().experts_scratch_bytes(rows, {.dim = kDim,
+                                                          .inner = kExpertInner,
+                                                          .num_experts = kNumExperts,
+                                                          .experts_per_token = kPerToken}));
+  const Spread spread = b.time(kExpertLayers, [&] {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      GAPLESS_RETURN_IF_ERROR(b.kernels().experts(b.stream(), {.x = x,
+                                                               .residual = y,
+                                                               .y = y,
+                                                               .num_rows = rows,
+                                                               .ff = layers[i],
+                                                               .decode = rows <= 64,
+                                                               .logits = logits[i],
+                                                               .scratch = scratch}));
+    }
+    return ok_status();
+  });
+  const double one = 3.0 * kExpertInner * kDim;
+  b.print(what + ", rows " + std::to_string(rows), spread,
+          weight_bytes * one * touched / kExpertLayers, 2 * one * kPerToken * rows);
+}
+
 void bench_feed_forward(CudaBench& b) {
   std::vector<FeedForward> layers;
   for (int i = 0; i < kExpertLayers; ++i) layers.push_back(expert_weights(b));
   std::mt19937 random(1);
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 770}) {
-    std::vector<const void*> logits;
-    double touched = 0;
-    for (int i = 0; i < kExpertLayers; ++i) {
-      const Routes routes = make_routes(rows, random);
-      logits.push_back(b.upload(routes.logits));
-      touched += routes.num_touched;
-    }
-    const void* x = b.noise(std::int64_t{rows} * kDim);
-    void* y = b.noise(std::int64_t{rows} * kDim);
-    void* scratch =
-        b.allocate(b.kernels().experts_scratch_bytes(rows, {.dim = kDim,
-                                                            .inner = kExpertInner,
-                                                            .num_experts = kNumExperts,
-                                                            .experts_per_token = kPerToken}));
-    const Spread spread = b.time(kExpertLayers, [&] {
-      for (std::size_t i = 0; i < layers.size(); ++i) {
-        GAPLESS_RETURN_IF_ERROR(b.kernels().experts(b.stream(), {.x = x,
-                                                                 .residual = y,
-                                                                 .y = y,
-                                                                 .num_rows = rows,
-                                                                 .ff = layers[i],
-                                                                 .decode = rows <= 64,
-                                                                 .logits = logits[i],
-                                                                 .scratch = scratch}));
-      }
-      return ok_status();
-    });
-    const double one = 3.0 * kExpertInner * kDim;
-    b.print("experts, rows " + std::to_string(rows), spread, 2 * one * touched / kExpertLayers,
-            2 * one * kPerToken * rows);
+    bench_rows(b, "experts", layers, rows, 2, random);
   }
+  for (FeedForward& ff : layers) {
+    to_8_bits(b, ff.up);
+    to_8_bits(b, ff.down);
+  }
+  for (const int rows : {1, 64, 770}) bench_rows(b, "experts in 8 bits", layers, rows, 1, random);
   b.free_all();
 }
 
