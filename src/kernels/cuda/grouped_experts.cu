@@ -10,6 +10,7 @@
 // Columns are added up as they lie, 16 at a time, each output in one register from first to last. So an output's bits
 // depend neither on the tile nor on the number of warpgroups.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/barriers.cuh"
@@ -50,9 +51,11 @@ struct GroupedRegisters<4> {
   static constexpr int kStart = 96, kCompute = 104, kCopy = 64;
 };
 
-template <typename Weights, int kGroups>
+// kParts: how often a warpgroup's 64 rows of the matrix.
+template <typename Weights, int kGroups, int kGroupParts>
 struct GroupedLayout {
-  static constexpr int kRows = kGroups * kGroupRows;  // of an item's part of the matrix
+  static constexpr int kParts = kGroupParts;
+  static constexpr int kRows = kGroups * kParts * kGroupRows;  // of an item's part of the matrix
   static constexpr int kComputeWarps = kGroups * 4;
   static constexpr int kThreads = (kComputeWarps + kCopyWarps) * kWarp;
   using Registers = GroupedRegisters<kGroups>;
@@ -102,6 +105,12 @@ struct RingPlace {
     turn ^= 1;
   }
 };
+
+// The same value, of which the compiler knows that a warp's lanes have it in common: it lets products run on only where all lanes go the same
+// way.
+__device__ __forceinline__ int same_in_warp(int value) {
+  return __shfl_sync(kFullWarp, value, 0);
+}
 
 __device__ __forceinline__ std::uint32_t load_two_bytes(std::uint32_t address) {
   std::uint16_t value;
@@ -198,12 +207,13 @@ __device__ __forceinline__ void copy_x(const GroupedProduct& p, GroupedRing<Layo
 // of each eight. Lanes of neighbouring outputs change numbers: each has both of one row of x then.
 template <typename Layout, bool kGates, int kRows>
 __device__ __forceinline__ void store_sums(const GroupedProduct& p, const ExpertTile& tile,
-                                           int item_column, const float (&sums)[kRows / 2]) {
+                                           int item_column, int first_row,
+                                           const float (&sums)[kRows / 2]) {
   using Grid = ItemGrid<Layout, kGates>;
   constexpr int kHalves = kGates ? 1 : 2;  // eights of outputs
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
   const bool is_odd = lane / 4 % 2 != 0;
-  const int first = item_column * Grid::kOutputs + warp * 8 * kHalves;
+  const int first = item_column * Grid::kOutputs + first_row / 16 * 8 * kHalves;
   const int outputs = Grid::outputs(p.out);
   float scales[2] = {1, 1};
   if (p.scales != nullptr) {
@@ -240,40 +250,47 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Expert
   }
 }
 
-// A warpgroup's products of a stage: asked for, and not waited for.
+// The first of a warp's 16 rows in part `part` of its warpgroup.
+template <typename Layout>
+__device__ __forceinline__ int warp_row(int part) {
+  const int warp = threadIdx.x / kWarp;
+  return (warp / 4 * Layout::kParts + part) * kGroupRows + warp % 4 * 16;
+}
+
+// A warpgroup's products of a stage and one of its parts: asked for, and not waited for.
 template <typename Weights>
-struct StageProducts;
+struct PartProducts;
 
 template <>
-struct StageProducts<NativeExperts> {
+struct PartProducts<NativeExperts> {
   template <typename Layout, int kCount>
   __device__ __forceinline__ static void begin(float (&sums)[kCount], GroupedRing<Layout> ring,
-                                               int stage, bool accumulate) {
+                                               int stage, int part, bool accumulate) {
     const int group = threadIdx.x / (4 * kWarp);
     const std::uint64_t a = wgmma_swizzled_operand<Layout::kRowBytes>(
-        ring.weights(stage) + group * (kGroupRows * Layout::kRowBytes));
+        ring.weights(stage) +
+        (group * Layout::kParts + part) * (kGroupRows * Layout::kRowBytes));
     const std::uint64_t b = wgmma_swizzled_operand<kXRowBytes>(ring.x(stage));
-    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kInstructions; ++i) {
       wgmma_of_shared(sums, wgmma_moved(a, i * kInstructionBytes),
                       wgmma_moved(b, i * kInstructionBytes), i > 0 || accumulate);
     }
-    wgmma_commit();
   }
 };
 
 // Weights in 8 bits pass through registers, as the fragments of A (mma.cuh).
 template <>
-struct StageProducts<Fp8Experts> {
+struct PartProducts<Fp8Experts> {
   // Rows lane / 4 and + 8 of a warp's 16, of each the columns 2 (lane % 4), + 1, + 8, + 9 of every instruction.
   struct Raw {
     std::uint32_t low[kInstructions], high[kInstructions];
   };
+  using Fragments = std::uint32_t[kInstructions][4];
 
   template <typename Layout>
-  __device__ __forceinline__ static Raw read(GroupedRing<Layout> ring, int stage) {
-    const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16 + lane / 4;
+  __device__ __forceinline__ static Raw read(GroupedRing<Layout> ring, int stage, int part) {
+    const int lane = threadIdx.x % kWarp, row = warp_row<Layout>(part) + lane / 4;
     const std::uint32_t at = ring.weights(stage) + row * Layout::kRowBytes +
                              wgmma_swizzle<Layout::kRowBytes>(row) * 16 + lane % 4 * 2;
     Raw raw;
@@ -286,23 +303,22 @@ struct StageProducts<Fp8Experts> {
     return raw;
   }
 
-  template <typename Layout, int kCount>
-  __device__ __forceinline__ static void begin(float (&sums)[kCount], const Raw& raw,
-                                               GroupedRing<Layout> ring, int stage) {
-    std::uint32_t a[kInstructions][4];
+  __device__ __forceinline__ static void widen(Fragments& a, const Raw& raw) {
 #pragma unroll
     for (int i = 0; i < kInstructions; ++i) {
       const uint4 wide = Fp8Experts::widen({raw.low[i], raw.high[i]});
       a[i][0] = wide.x, a[i][1] = wide.z, a[i][2] = wide.y, a[i][3] = wide.w;
     }
+  }
+
+  template <typename Layout, int kCount>
+  __device__ __forceinline__ static void begin(float (&sums)[kCount], const Fragments& a,
+                                               GroupedRing<Layout> ring, int stage) {
     const std::uint64_t b = wgmma_swizzled_operand<kXRowBytes>(ring.x(stage));
-    wgmma_hand_over(sums);
-    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kInstructions; ++i) {
       wgmma_add<false>(sums, a[i], wgmma_moved(b, i * kInstructionBytes));
     }
-    wgmma_commit();
   }
 };
 
@@ -312,9 +328,10 @@ template <typename Weights, typename Layout, bool kGates, int kRows>
 __device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRing<Layout> ring,
                                               RingPlace<Layout>& place, const ExpertTile& tile,
                                               int item_column) {
-  using Products = StageProducts<Weights>;
+  using Products = PartProducts<Weights>;
+  constexpr int kParts = Layout::kParts;
   const bool is_first_lane = threadIdx.x % kWarp == 0;
-  float sums[kRows / 2] = {};
+  float sums[kParts][kRows / 2] = {};
   const auto wait_full = [&] {
     wait_barrier(ring.full(place.stage), place.turn);
     // Here, and not where the copies are made: there a fence waits for all copies on their way.
@@ -328,35 +345,56 @@ __device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRi
     read = place.stage;
     place.advance();
   };
-  wait_full();
   if constexpr (Weights::kElementBytes == 1) {
-    Products::begin(sums, Products::read(ring, place.stage), ring, place.stage);
-    advance();
+    wait_full();
+    typename Products::Raw raw = Products::read(ring, place.stage, 0);
 #pragma unroll 1
-    for (int column = kStageColumns; column < p.in; column += kStageColumns) {
-      wait_full();
-      const typename Products::Raw raw = Products::read(ring, place.stage);
+    for (int column = 0; column < p.in; column += kStageColumns) {
+      typename Products::Fragments a[kParts];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        if (part > 0) raw = Products::read(ring, place.stage, part);
+        Products::widen(a[part], raw);
+        wgmma_fence();
+        Products::begin(sums[part], a[part], ring, place.stage);
+        wgmma_commit();
+      }
+      advance();
+      if (column + kStageColumns < p.in) {
+        wait_full();
+        raw = Products::read(ring, place.stage, 0);
+      }
       wgmma_wait<0>();
       give_back();
-      Products::begin(sums, raw, ring, place.stage);
-      advance();
     }
   } else {
-    Products::begin(sums, ring, place.stage, false);
+    const auto begin_stage = [&](bool accumulate) {
+      wait_full();
+      wgmma_fence();
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        Products::begin(sums[part], ring, place.stage, part, accumulate);
+      }
+      wgmma_commit();
+    };
+    begin_stage(false);
     advance();
 #pragma unroll 1
     for (int column = kStageColumns; column < p.in; column += kStageColumns) {
-      wait_full();
-      Products::begin(sums, ring, place.stage, true);
+      begin_stage(true);
       wgmma_wait<1>();
       give_back();
       advance();
     }
+    wgmma_wait<0>();
+    give_back();
   }
-  wgmma_wait<0>();
-  wgmma_hand_over(sums);
-  give_back();
-  store_sums<Layout, kGates, kRows>(p, tile, item_column, sums);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) wgmma_hand_over(sums[part]);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    store_sums<Layout, kGates, kRows>(p, tile, item_column, warp_row<Layout>(part), sums[part]);
+  }
 }
 
 template <typename Weights, typename Layout, bool kGates>
@@ -373,7 +411,7 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
   wait_for_predecessor();
   const int columns = ItemGrid<Layout, kGates>::columns(p.out);
   const int num_items = *p.num_tiles * columns;
-  if (threadIdx.x >= Layout::kComputeWarps * kWarp) {
+  if (same_in_warp(threadIdx.x / kWarp) >= Layout::kComputeWarps) {
     give_registers<Layout::Registers::kCopy>();
     const int thread = static_cast<int>(threadIdx.x) - Layout::kComputeWarps * kWarp;
     if (thread < kXThreads) {
@@ -387,12 +425,12 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
   RingPlace<Layout> place;
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
-    const int item_column = item % columns;
-    if (tile.count <= 32) {
+    const int item_column = item % columns, count = same_in_warp(tile.count);
+    if (count <= 32) {
       multiply_item<Weights, Layout, kGates, 32>(p, ring, place, tile, item_column);
-    } else if (tile.count <= 64) {
+    } else if (count <= 64) {
       multiply_item<Weights, Layout, kGates, 64>(p, ring, place, tile, item_column);
-    } else if (tile.count <= 96) {
+    } else if (count <= 96) {
       multiply_item<Weights, Layout, kGates, 96>(p, ring, place, tile, item_column);
     } else {
       multiply_item<Weights, Layout, kGates, 128>(p, ring, place, tile, item_column);
@@ -400,13 +438,11 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
   }
 }
 
-template <typename Weights, int kGroups, bool kGates>
+template <typename Weights, typename Layout, bool kGates>
 Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, int num_blocks) {
-  using Layout = GroupedLayout<Weights, kGroups>;
-  GAPLESS_ASSIGN_OR_RETURN(
-      const CUtensorMap map,
-      make_expert_map(p.weights, Weights::kElementBytes, p.num_experts, p.out, p.in,
-                      kGates ? 2 : 1, Layout::kRows));
+  GAPLESS_ASSIGN_OR_RETURN(const CUtensorMap map,
+                           make_expert_map(p.weights, Weights::kElementBytes, p.num_experts, p.out,
+                                           p.in, kGates ? 2 : 1, Layout::kRows));
   const int max_items = max_tiles * ItemGrid<Layout, kGates>::columns(p.out);
   return launch("experts grouped product", stream,
                 {.grid = dim3(static_cast<unsigned>(std::min(max_items, num_blocks))),
@@ -416,11 +452,13 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, in
                 grouped_product_kernel<Weights, Layout, kGates>, p, map);
 }
 
-// Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items.
+// Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items. In 8 bits
+// a warpgroup has two parts, and widens one while it multiplies the other.
 template <typename Weights, bool kGates>
 Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
-  // Four groups have no registers for 8-bit weights on their way.
-  constexpr int kSmall = 2, kLarge = Weights::kElementBytes == 1 ? kSmall : 4;
+  using Large = std::conditional_t<Weights::kElementBytes == 1, GroupedLayout<Weights, 2, 2>,
+                                   GroupedLayout<Weights, 4, 1>>;
+  using Small = GroupedLayout<Weights, 2, 1>;
   (void)native_stream(stream);  // its device is the current one
   int device = 0, multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -428,11 +466,9 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
     error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   }
   GAPLESS_RETURN_IF_ERROR(launch_status(error, "experts grouped product"));
-  const int large_items =
-      max_tiles * ItemGrid<GroupedLayout<Weights, kLarge>, kGates>::columns(p.out);
-  return large_items >= multiprocessors
-             ? launch_grouped<Weights, kLarge, kGates>(stream, p, max_tiles, multiprocessors)
-             : launch_grouped<Weights, kSmall, kGates>(stream, p, max_tiles, multiprocessors);
+  return max_tiles * ItemGrid<Large, kGates>::columns(p.out) >= multiprocessors
+             ? launch_grouped<Weights, Large, kGates>(stream, p, max_tiles, multiprocessors)
+             : launch_grouped<Weights, Small, kGates>(stream, p, max_tiles, multiprocessors);
 }
 
 template <bool kGates>
