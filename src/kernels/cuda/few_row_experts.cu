@@ -1,4 +1,4 @@
-// Experts for few rows as two launches behind the router's product: the first chooses, multiplies with
+// Experts for few rows, on paths without warpgroups, as two launches behind the router's product: the first chooses, multiplies with
 // `up` and gates; the second multiplies with `down`, weighs, and adds the residual.
 //
 //   block = 8 computing warps + 4 copying warps, which take stages in turn: to ask for a stage's many small
@@ -78,8 +78,7 @@ struct FewLayout {
   static constexpr int kSumsBytes = kProductWarps * kMaxFewRows * kTileRows * 4;
   static constexpr int kOutBytes = kMaxFewRows * kTileRows * 4;  // sums over experts
   static constexpr int kFixedBytes = 2 * kSumsBytes + kOutBytes + sizeof(Route) + 128;
-  // Two blocks fit on a multiprocessor of 9.0a: that of the next kernel, or of what runs beside this one.
-  static constexpr int kBudget = kPath.has_warpgroups ? 113 << 10 : kSmallestSharedBytes - 1024;
+  static constexpr int kBudget = kSmallestSharedBytes - 1024;
   static constexpr int kNumStages = (kBudget - kFixedBytes) / kStageBytes;
   static constexpr int kSums = kNumStages * kStageBytes;
   static constexpr int kOut = kSums + 2 * kSumsBytes;

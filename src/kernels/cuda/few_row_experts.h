@@ -1,4 +1,4 @@
-// Experts (ExpertsParams) for few rows: bound by reading the weights of the chosen experts once.
+// Experts (ExpertsParams) for few rows, on paths without warpgroups: bound by reading the weights of the chosen experts once.
 #pragma once
 
 #include "base/status.h"

@@ -228,6 +228,7 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Expert
   }
 #pragma unroll
   for (int part = 0; part < kRows / 8; ++part) {
+    if (part * 8 >= tile.count) break;
     const int row = part * 8 + lane % 4 * 2 + (is_odd ? 1 : 0);
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -265,7 +266,7 @@ template <>
 struct PartProducts<NativeExperts> {
   template <typename Layout, int kCount>
   __device__ __forceinline__ static void begin(float (&sums)[kCount], GroupedRing<Layout> ring,
-                                               int stage, int part, bool accumulate) {
+                                               int stage, int part) {
     const int group = threadIdx.x / (4 * kWarp);
     const std::uint64_t a = wgmma_swizzled_operand<Layout::kRowBytes>(
         ring.weights(stage) +
@@ -274,7 +275,7 @@ struct PartProducts<NativeExperts> {
 #pragma unroll
     for (int i = 0; i < kInstructions; ++i) {
       wgmma_of_shared(sums, wgmma_moved(a, i * kInstructionBytes),
-                      wgmma_moved(b, i * kInstructionBytes), i > 0 || accumulate);
+                      wgmma_moved(b, i * kInstructionBytes));
     }
   }
 };
@@ -368,20 +369,20 @@ __device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRi
       give_back();
     }
   } else {
-    const auto begin_stage = [&](bool accumulate) {
+    const auto begin_stage = [&] {
       wait_full();
       wgmma_fence();
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        Products::begin(sums[part], ring, place.stage, part, accumulate);
+        Products::begin(sums[part], ring, place.stage, part);
       }
       wgmma_commit();
     };
-    begin_stage(false);
+    begin_stage();
     advance();
 #pragma unroll 1
     for (int column = kStageColumns; column < p.in; column += kStageColumns) {
-      begin_stage(true);
+      begin_stage();
       wgmma_wait<1>();
       give_back();
       advance();
@@ -402,19 +403,21 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     grouped_product_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char shared[];
   const GroupedRing<Layout> ring(shared_address(shared));
+  // The tiles are there when the first product waited. So the second one asks for its first weights before that is through.
+  if constexpr (kGates) wait_for_predecessor();
   let_successor_start();
   if (threadIdx.x == 0) {
     ring.init();
     fence_barrier_init();
   }
   __syncthreads();
-  wait_for_predecessor();
   const int columns = ItemGrid<Layout, kGates>::columns(p.out);
   const int num_items = *p.num_tiles * columns;
   if (same_in_warp(threadIdx.x / kWarp) >= Layout::kComputeWarps) {
     give_registers<Layout::Registers::kCopy>();
     const int thread = static_cast<int>(threadIdx.x) - Layout::kComputeWarps * kWarp;
     if (thread < kXThreads) {
+      if constexpr (!kGates) wait_for_predecessor();
       copy_x<Layout, kGates>(p, ring, num_items, thread);
     } else if (thread == kXThreads) {
       copy_weights<Layout, kGates>(p, &map, ring, num_items);
@@ -422,6 +425,7 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     return;
   }
   take_registers<Layout::Registers::kCompute>();
+  if constexpr (!kGates) wait_for_predecessor();
   RingPlace<Layout> place;
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];

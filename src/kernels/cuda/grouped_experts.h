@@ -1,4 +1,4 @@
-// Products over experts of many rows, sorted by their experts: by warpgroups, on path 9.0a alone.
+// Products over experts of rows sorted by their experts: by warpgroups, on path 9.0a alone.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,11 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/cuda/device/bf16.cuh"
+#include "kernels/cuda/expert_tiles.h"
 #include "kernels/kernels.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
-
-// Rows [first, first + count) of the sorted pairs (experts.cu).
-struct ExpertTile {
-  std::int32_t expert, first, count;
-};
 
 struct GroupedProduct {
   const Bf16* x;
