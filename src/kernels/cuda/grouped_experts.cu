@@ -10,7 +10,6 @@
 // Columns are added up as they lie, 16 at a time, each output in one register from first to last. So an output's bits
 // depend neither on the tile nor on the number of warpgroups.
 #include <algorithm>
-#include <type_traits>
 
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/barriers.cuh"
@@ -51,11 +50,9 @@ struct GroupedRegisters<4> {
   static constexpr int kStart = 96, kCompute = 104, kCopy = 64;
 };
 
-// kParts: how often a warpgroup's 64 rows of the matrix.
-template <typename Weights, int kGroups, int kGroupParts>
+template <typename Weights, int kGroups>
 struct GroupedLayout {
-  static constexpr int kParts = kGroupParts;
-  static constexpr int kRows = kGroups * kParts * kGroupRows;  // of an item's part of the matrix
+  static constexpr int kRows = kGroups * kGroupRows;  // of an item's part of the matrix
   static constexpr int kComputeWarps = kGroups * 4;
   static constexpr int kThreads = (kComputeWarps + kCopyWarps) * kWarp;
   using Registers = GroupedRegisters<kGroups>;
@@ -64,10 +61,15 @@ struct GroupedLayout {
   static constexpr int kRowBytes = kStageColumns * Weights::kElementBytes;
   static constexpr int kBoxBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kBoxBytes;
+  // Where warpgroups widen 8-bit weights, a stage's and the next one's.
+  static constexpr int kWidened = Weights::kElementBytes == 1 ? 2 : 0;
+  static constexpr int kWideGroupBytes = kGroupRows * kXRowBytes;
+  static constexpr int kWideBytes = kWidened * kGroups * kWideGroupBytes;
   static constexpr int kBarrierBytes = 256;
   static constexpr int kStages =
-      (kLargestSharedBytes - kStageAlignment - kBarrierBytes) / kStageBytes;
-  static constexpr int kBytes = kStageAlignment + kStages * kStageBytes + kBarrierBytes;
+      (kLargestSharedBytes - kStageAlignment - kWideBytes - kBarrierBytes) / kStageBytes;
+  static constexpr int kBytes =
+      kStageAlignment + kStages * kStageBytes + kWideBytes + kBarrierBytes;
   static_assert(kStages * 2 * 8 <= kBarrierBytes && kStageBytes % kStageAlignment == 0);
 };
 
@@ -77,7 +79,7 @@ class GroupedRing {
  public:
   __device__ explicit GroupedRing(std::uint32_t shared)
       : stages_((shared + kStageAlignment - 1) / kStageAlignment * kStageAlignment),
-        barriers_(stages_ + Layout::kStages * Layout::kStageBytes) {}
+        barriers_(stages_ + Layout::kStages * Layout::kStageBytes + Layout::kWideBytes) {}
 
   __device__ void init() const {
     for (int i = 0; i < Layout::kStages; ++i) {
@@ -87,6 +89,11 @@ class GroupedRing {
   }
   __device__ std::uint32_t x(int stage) const { return stages_ + stage * Layout::kStageBytes; }
   __device__ std::uint32_t weights(int stage) const { return x(stage) + kXBytes; }
+  // A warpgroup's widened weights, one of two.
+  __device__ std::uint32_t wide(int group, int which) const {
+    return stages_ + Layout::kStages * Layout::kStageBytes +
+           (group * Layout::kWidened + which) * Layout::kWideGroupBytes;
+  }
   __device__ std::uint32_t full(int stage) const { return barriers_ + stage * 16; }
   __device__ std::uint32_t empty(int stage) const { return barriers_ + stage * 16 + 8; }
 
@@ -98,8 +105,10 @@ class GroupedRing {
 template <typename Layout>
 struct RingPlace {
   int stage = 0, turn = 0;
+  int which = 0;  // of the widened
 
   __device__ __forceinline__ void advance() {
+    which ^= 1;
     if (++stage < Layout::kStages) return;
     stage = 0;
     turn ^= 1;
@@ -110,12 +119,6 @@ struct RingPlace {
 // way.
 __device__ __forceinline__ int same_in_warp(int value) {
   return __shfl_sync(kFullWarp, value, 0);
-}
-
-__device__ __forceinline__ std::uint32_t load_two_bytes(std::uint32_t address) {
-  std::uint16_t value;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
-  return value;
 }
 
 // The items of a product: every tile by the matrix' rows, kRows at a time.
@@ -130,14 +133,15 @@ struct ItemGrid {
   }
 };
 
+// Weights are the first to leave the second-level cache again, so that rows stay there.
 __device__ __forceinline__ void copy_expert_box(std::uint32_t to, const CUtensorMap* map,
                                                 int column, int eight, int expert,
                                                 std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4, %4, %5, %6}], [%2];" ::"r"(to),
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %4, %5, %6}], [%2], %7;" ::"r"(to),
       "l"(reinterpret_cast<std::uint64_t>(map)), "r"(barrier), "r"(column), "r"(0), "r"(eight),
-      "r"(expert)
+      "r"(expert), "l"(kReadOncePolicy)
       : "memory");
 }
 
@@ -207,13 +211,12 @@ __device__ __forceinline__ void copy_x(const GroupedProduct& p, GroupedRing<Layo
 // of each eight. Lanes of neighbouring outputs change numbers: each has both of one row of x then.
 template <typename Layout, bool kGates, int kRows>
 __device__ __forceinline__ void store_sums(const GroupedProduct& p, const ExpertTile& tile,
-                                           int item_column, int first_row,
-                                           const float (&sums)[kRows / 2]) {
+                                           int item_column, const float (&sums)[kRows / 2]) {
   using Grid = ItemGrid<Layout, kGates>;
   constexpr int kHalves = kGates ? 1 : 2;  // eights of outputs
-  const int lane = threadIdx.x % kWarp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const bool is_odd = lane / 4 % 2 != 0;
-  const int first = item_column * Grid::kOutputs + first_row / 16 * 8 * kHalves;
+  const int first = item_column * Grid::kOutputs + warp * 8 * kHalves;
   const int outputs = Grid::outputs(p.out);
   float scales[2] = {1, 1};
   if (p.scales != nullptr) {
@@ -251,151 +254,99 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Expert
   }
 }
 
-// The first of a warp's 16 rows in part `part` of its warpgroup.
+// A warpgroup widens its 64 rows of a stage.
 template <typename Layout>
-__device__ __forceinline__ int warp_row(int part) {
-  const int warp = threadIdx.x / kWarp;
-  return (warp / 4 * Layout::kParts + part) * kGroupRows + warp % 4 * 16;
+__device__ __forceinline__ void widen_rows(std::uint32_t weights, std::uint32_t wide) {
+  constexpr int kThreadsPerRow = 2, kPieces = kStageColumns / 16 / kThreadsPerRow;
+  const int thread = threadIdx.x % (4 * kWarp);
+  const int row = thread / kThreadsPerRow, first = thread % kThreadsPerRow * kPieces;
+  const std::uint32_t from = weights + row * Layout::kRowBytes, to = wide + row * kXRowBytes;
+#pragma unroll
+  for (int i = first; i < first + kPieces; ++i) {
+    std::uint32_t raw[4];
+    load_shared_16(raw, from + (i ^ wgmma_swizzle<Layout::kRowBytes>(row)) * 16);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      store_shared_16(to + ((2 * i + half) ^ wgmma_swizzle<kXRowBytes>(row)) * 16,
+                      Fp8Experts::widen({raw[2 * half], raw[2 * half + 1]}));
+    }
+  }
 }
 
-// A warpgroup's products of a stage and one of its parts: asked for, and not waited for.
-template <typename Weights>
-struct PartProducts;
-
-template <>
-struct PartProducts<NativeExperts> {
-  template <typename Layout, int kCount>
-  __device__ __forceinline__ static void begin(float (&sums)[kCount], GroupedRing<Layout> ring,
-                                               int stage, int part) {
-    const int group = threadIdx.x / (4 * kWarp);
-    const std::uint64_t a = wgmma_swizzled_operand<Layout::kRowBytes>(
-        ring.weights(stage) +
-        (group * Layout::kParts + part) * (kGroupRows * Layout::kRowBytes));
-    const std::uint64_t b = wgmma_swizzled_operand<kXRowBytes>(ring.x(stage));
+// A warpgroup's products of a stage: asked for, and not waited for.
+template <int kCount>
+__device__ __forceinline__ void begin_products(float (&sums)[kCount], std::uint32_t weights,
+                                               std::uint32_t x) {
+  const std::uint64_t a = wgmma_swizzled_operand<kXRowBytes>(weights);
+  const std::uint64_t b = wgmma_swizzled_operand<kXRowBytes>(x);
+  wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kInstructions; ++i) {
-      wgmma_of_shared(sums, wgmma_moved(a, i * kInstructionBytes),
-                      wgmma_moved(b, i * kInstructionBytes));
-    }
+  for (int i = 0; i < kInstructions; ++i) {
+    wgmma_of_shared(sums, wgmma_moved(a, i * kInstructionBytes),
+                    wgmma_moved(b, i * kInstructionBytes));
   }
-};
+  wgmma_commit();
+}
 
-// Weights in 8 bits pass through registers, as the fragments of A (mma.cuh).
-template <>
-struct PartProducts<Fp8Experts> {
-  // Rows lane / 4 and + 8 of a warp's 16, of each the columns 2 (lane % 4), + 1, + 8, + 9 of every instruction.
-  struct Raw {
-    std::uint32_t low[kInstructions], high[kInstructions];
-  };
-  using Fragments = std::uint32_t[kInstructions][4];
-
-  template <typename Layout>
-  __device__ __forceinline__ static Raw read(GroupedRing<Layout> ring, int stage, int part) {
-    const int lane = threadIdx.x % kWarp, row = warp_row<Layout>(part) + lane / 4;
-    const std::uint32_t at = ring.weights(stage) + row * Layout::kRowBytes +
-                             wgmma_swizzle<Layout::kRowBytes>(row) * 16 + lane % 4 * 2;
-    Raw raw;
-#pragma unroll
-    for (int i = 0; i < kInstructions; ++i) {
-      const std::uint32_t low = at ^ (i * 16), high = low + 8 * Layout::kRowBytes;
-      raw.low[i] = load_two_bytes(low) | load_two_bytes(low + 8) << 16;
-      raw.high[i] = load_two_bytes(high) | load_two_bytes(high + 8) << 16;
-    }
-    return raw;
-  }
-
-  __device__ __forceinline__ static void widen(Fragments& a, const Raw& raw) {
-#pragma unroll
-    for (int i = 0; i < kInstructions; ++i) {
-      const uint4 wide = Fp8Experts::widen({raw.low[i], raw.high[i]});
-      a[i][0] = wide.x, a[i][1] = wide.z, a[i][2] = wide.y, a[i][3] = wide.w;
-    }
-  }
-
-  template <typename Layout, int kCount>
-  __device__ __forceinline__ static void begin(float (&sums)[kCount], const Fragments& a,
-                                               GroupedRing<Layout> ring, int stage) {
-    const std::uint64_t b = wgmma_swizzled_operand<kXRowBytes>(ring.x(stage));
-#pragma unroll
-    for (int i = 0; i < kInstructions; ++i) {
-      wgmma_add<false>(sums, a[i], wgmma_moved(b, i * kInstructionBytes));
-    }
-  }
-};
-
-// A warpgroup's part of an item of up to kRows rows. A stage's products begin, or its weights are read, before those of
-// the stage before are through.
+// A warpgroup's part of an item of up to kRows rows. A stage's products begin, or its weights are widened, before those
+// of the stage before are through.
 template <typename Weights, typename Layout, bool kGates, int kRows>
 __device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRing<Layout> ring,
                                               RingPlace<Layout>& place, const ExpertTile& tile,
                                               int item_column) {
-  using Products = PartProducts<Weights>;
-  constexpr int kParts = Layout::kParts;
+  constexpr bool kWidens = Layout::kWidened > 0;
   const bool is_first_lane = threadIdx.x % kWarp == 0;
-  float sums[kParts][kRows / 2] = {};
-  const auto wait_full = [&] {
-    wait_barrier(ring.full(place.stage), place.turn);
-    // Here, and not where the copies are made: there a fence waits for all copies on their way.
-    publish_shared_to_engines();
-  };
+  const int group = same_in_warp(threadIdx.x / (4 * kWarp));
+  float sums[kRows / 2] = {};
   int read = 0;  // the stage whose products are on their way
   const auto give_back = [&] {
     if (is_first_lane) arrive(ring.empty(read));
+  };
+  // The stage's weights as products read them. `follows`: products of the stage before are on their way.
+  const auto prepare = [&](bool follows) {
+    wait_barrier(ring.full(place.stage), place.turn);
+    const std::uint32_t weights =
+        ring.weights(place.stage) + group * (kGroupRows * Layout::kRowBytes);
+    std::uint32_t wide = weights;
+    if constexpr (kWidens) {
+      wide = ring.wide(group, place.which);
+      widen_rows<Layout>(weights, wide);
+    }
+    // Here, and not where the copies are made: there a fence waits for all copies on their way.
+    publish_shared_to_engines();
+    if constexpr (kWidens) {
+      if (follows) {
+        wgmma_wait<0>();
+        give_back();
+      }
+      // All have widened, and the other widened rows are no longer read.
+      named_barrier(1 + group, 4 * kWarp);
+    }
+    return wide;
+  };
+  const auto begin_stage = [&](bool follows) {
+    const std::uint32_t weights = prepare(follows);
+    begin_products(sums, weights, ring.x(place.stage));
   };
   const auto advance = [&] {
     read = place.stage;
     place.advance();
   };
-  if constexpr (Weights::kElementBytes == 1) {
-    wait_full();
-    typename Products::Raw raw = Products::read(ring, place.stage, 0);
+  begin_stage(false);
+  advance();
 #pragma unroll 1
-    for (int column = 0; column < p.in; column += kStageColumns) {
-      typename Products::Fragments a[kParts];
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if (part > 0) raw = Products::read(ring, place.stage, part);
-        Products::widen(a[part], raw);
-        wgmma_fence();
-        Products::begin(sums[part], a[part], ring, place.stage);
-        wgmma_commit();
-      }
-      advance();
-      if (column + kStageColumns < p.in) {
-        wait_full();
-        raw = Products::read(ring, place.stage, 0);
-      }
-      wgmma_wait<0>();
-      give_back();
-    }
-  } else {
-    const auto begin_stage = [&] {
-      wait_full();
-      wgmma_fence();
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        Products::begin(sums[part], ring, place.stage, part);
-      }
-      wgmma_commit();
-    };
-    begin_stage();
-    advance();
-#pragma unroll 1
-    for (int column = kStageColumns; column < p.in; column += kStageColumns) {
-      begin_stage();
+  for (int column = kStageColumns; column < p.in; column += kStageColumns) {
+    begin_stage(true);
+    if constexpr (!kWidens) {
       wgmma_wait<1>();
       give_back();
-      advance();
     }
-    wgmma_wait<0>();
-    give_back();
+    advance();
   }
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) wgmma_hand_over(sums[part]);
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    store_sums<Layout, kGates, kRows>(p, tile, item_column, warp_row<Layout>(part), sums[part]);
-  }
+  wgmma_wait<0>();
+  wgmma_hand_over(sums);
+  give_back();
+  store_sums<Layout, kGates, kRows>(p, tile, item_column, sums);
 }
 
 template <typename Weights, typename Layout, bool kGates>
@@ -456,13 +407,11 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, in
                 grouped_product_kernel<Weights, Layout, kGates>, p, map);
 }
 
-// Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items. In 8 bits
-// a warpgroup has two parts, and widens one while it multiplies the other.
+// Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items.
 template <typename Weights, bool kGates>
 Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
-  using Large = std::conditional_t<Weights::kElementBytes == 1, GroupedLayout<Weights, 2, 2>,
-                                   GroupedLayout<Weights, 4, 1>>;
-  using Small = GroupedLayout<Weights, 2, 1>;
+  using Large = GroupedLayout<Weights, 4>;
+  using Small = GroupedLayout<Weights, 2>;
   (void)native_stream(stream);  // its device is the current one
   int device = 0, multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
