@@ -23,12 +23,12 @@ StatusOr<CUtensorMap> make_expert_map(const void* weights, int element_bytes, in
                              static_cast<cuuint32_t>(box_rows) / num_parts / kEight, 1};
   const cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
   const bool is_byte = element_bytes == 1;
-  const CUresult result = encode(
-      &map, is_byte ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5,
-      const_cast<void*>(weights), sizes, strides_bytes, box, element_strides,
-      CU_TENSOR_MAP_INTERLEAVE_NONE,
-      is_byte ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, is_byte ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5,
+             const_cast<void*>(weights), sizes, strides_bytes, box, element_strides,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             is_byte ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return make_error(StatusCode::kDeviceError,
                       "cuTensorMapEncodeTiled: error {} for {} experts' [{}, {}] matrices",

@@ -147,7 +147,9 @@ __global__ void __launch_bounds__(kSortThreads)
   __syncthreads();
   for_each_pair(
       num_pairs,
-      [&](int pair) { return int2{s.chosen[pair].expert, s.place[pair]}; },
+      [&](int pair) {
+        return int2{s.chosen[pair].expert, s.place[pair]};
+      },
       [&](int pair, int2 of_expert) {
         const int place = counts[of_expert.x] + of_expert.y;
         s.place[pair] = place;
@@ -174,8 +176,8 @@ __global__ void add_kernel(ExpertsParams p, Scratch s) {
       for (int k = 0; k < kAddBatch; ++k) {
         if (base + k >= count) break;
         weights[k] = chosen[base + k].weight;
-        outputs[k] = *reinterpret_cast<const uint4*>(
-            s.out + std::int64_t{place[base + k]} * dim + at);
+        outputs[k] =
+            *reinterpret_cast<const uint4*>(s.out + std::int64_t{place[base + k]} * dim + at);
       }
 #pragma unroll
       for (int k = 0; k < kAddBatch; ++k) {

@@ -33,7 +33,7 @@ constexpr int kStageColumns = 64;
 constexpr int kInstructionColumns = 16;
 constexpr int kInstructions = kStageColumns / kInstructionColumns;  // of a stage
 constexpr int kInstructionBytes = kInstructionColumns * static_cast<int>(sizeof(Bf16));
-constexpr int kGroupRows = 64;                                      // of a warpgroup's A
+constexpr int kGroupRows = 64;  // of a warpgroup's A
 constexpr int kXRowBytes = kStageColumns * static_cast<int>(sizeof(Bf16));
 constexpr int kXBytes = kGroupedRows * kXRowBytes;
 constexpr int kStageAlignment = 1024;  // of swizzled operands
@@ -224,8 +224,8 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Expert
     for (int half = 0; half < 2; ++half) {
       const int output = first + lane / 4 + (kGates ? 0 : half * 8);
       if (output < outputs) {
-        scales[half] = p.scales[std::int64_t{tile.expert} * p.out + output +
-                                (kGates ? half * outputs : 0)];
+        scales[half] =
+            p.scales[std::int64_t{tile.expert} * p.out + output + (kGates ? half * outputs : 0)];
       }
     }
   }

@@ -32,7 +32,8 @@ struct GroupedProduct {
 
 inline constexpr int kGroupedRows = 128;
 
-// y = W x. A row's bits do not depend on its tile. `max_tiles`: *num_tiles is no more.
+// y = W x. A row's bits do not depend on its tile. `max_tiles`: *num_tiles is no more. Follows multiply_grouped_and_gate of the same
+// tiles: it reads them before that is through.
 Status multiply_grouped(Stream& stream, const GroupedProduct& product, int max_tiles);
 
 // y = activation(gate) * (up + up_offset) of gates and ups, the two halves of W x; both are rounded to T first.

@@ -202,8 +202,9 @@ Status launch_product(Stream& stream, const WarpProduct& params, int max_tiles) 
 }  // namespace
 
 Status multiply_by_warps(Stream& stream, const WarpProduct& product, int tile_rows, int max_tiles) {
-  return tile_rows == FlatProduct::kRows ? launch_product<FlatProduct>(stream, product, max_tiles)
-                                         : launch_product<SquareProduct>(stream, product, max_tiles);
+  return tile_rows == FlatProduct::kRows
+             ? launch_product<FlatProduct>(stream, product, max_tiles)
+             : launch_product<SquareProduct>(stream, product, max_tiles);
 }
 
 }  // namespace GAPLESS_PATH

@@ -1,5 +1,5 @@
-// The order in which every product of experts adds up, whatever the number of rows. W is the M operand
-// of mma.m16n8k16, rows of x its N operand.
+// The order in which every product of experts by warps adds up, whatever the number of rows. W is the M operand
+// of mma.m16n8k16, rows of x its N operand. (Warpgroups have an order of their own: grouped_experts.cu.)
 //
 // The columns are cut into chunks of 512, a chunk into eight slices of 64. An output is the sum over
 // slices 0 to 7, in order, of the slice's own sum over all chunks in order. So eight warps may take a

@@ -18,9 +18,9 @@ namespace gapless {
 #define GAPLESS_PLACES_64 \
   GAPLESS_PLACES_48       \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define GAPLESS_SUMS_8(I)                                                            \
-  "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]),        \
-      "+f"(d[I + 5]), "+f"(d[I + 6]), "+f"(d[I + 7])
+#define GAPLESS_SUMS_8(I)                                                                     \
+  "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]), "+f"(d[I + 5]), \
+      "+f"(d[I + 6]), "+f"(d[I + 7])
 #define GAPLESS_SUMS_16 GAPLESS_SUMS_8(0), GAPLESS_SUMS_8(8)
 #define GAPLESS_SUMS_32 GAPLESS_SUMS_16, GAPLESS_SUMS_8(16), GAPLESS_SUMS_8(24)
 #define GAPLESS_SUMS_48 GAPLESS_SUMS_32, GAPLESS_SUMS_8(32), GAPLESS_SUMS_8(40)
@@ -28,13 +28,13 @@ namespace gapless {
 
 // d += a b, bfloat16 in, float accumulators; 16 k's, twice as many columns as d has values. A and B are the places of these
 // arguments.
-#define GAPLESS_WGMMA_OF_SHARED(COUNT, COLUMNS, A, B)                                              \
-  __device__ __forceinline__ void wgmma_of_shared(float(&d)[COUNT], std::uint64_t a,               \
-                                                  std::uint64_t b) {                               \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS                                       \
-                 "k16.f32.bf16.bf16 {" GAPLESS_PLACES_##COUNT "}, %" A ", %" B ", 1, 1, 1, 0, 0;"  \
-                 : GAPLESS_SUMS_##COUNT                                                            \
-                 : "l"(a), "l"(b));                                                                \
+#define GAPLESS_WGMMA_OF_SHARED(COUNT, COLUMNS, A, B)                                             \
+  __device__ __forceinline__ void wgmma_of_shared(float(&d)[COUNT], std::uint64_t a,              \
+                                                  std::uint64_t b) {                              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS                                      \
+                 "k16.f32.bf16.bf16 {" GAPLESS_PLACES_##COUNT "}, %" A ", %" B ", 1, 1, 1, 0, 0;" \
+                 : GAPLESS_SUMS_##COUNT                                                           \
+                 : "l"(a), "l"(b));                                                               \
   }
 GAPLESS_WGMMA_OF_SHARED(16, "32", "16", "17")
 GAPLESS_WGMMA_OF_SHARED(32, "64", "32", "33")
