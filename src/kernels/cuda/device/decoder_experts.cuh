@@ -147,8 +147,8 @@ class ExpertProducts {
   }
 
   __device__ __forceinline__ unsigned multiply_in_groups(bool is_up, unsigned stage) const {
-    using Rows = PassRows<kRows, kPassBlocks<kRows>>;
-    using UnitProduct = PassProduct<kFormat, kRows, kPassBlocks<kRows>>;
+    using Rows = PassRows<kRows>;
+    using UnitProduct = PassProduct<kFormat, kRows>;
     static_assert(UnitProduct::kExchangeBytes <= kReduceBytes);
     const ExpertProduct product = is_up ? expert_up(p_) : expert_down(p_);
     const Rows rows(block_.ring_data + block_.template stage_bytes<kFormat, kRows>());
@@ -158,26 +158,22 @@ class ExpertProducts {
 #pragma unroll 1
     while (units.has()) {
       const ExpertPass pass = route_.passes[units.pass()];
-      const int num_blocks = (pass.num_rows + 7) / 8;
       if (units.pass() != brought) {
-        BroughtRows<kPassBlocks<kRows>> own;
-#pragma unroll
-        for (int block = 0; block < kPassBlocks<kRows>; ++block) {
-          const int pair = pair_of(pass, block * 8 + Rows::own_row());
-          own.at[block] =
-              pair < 0 ? -1 : first_number(is_up, pair) + Rows::index_of(ExpertRoute::row_of(pair));
-        }
-        rows.bring(numbers(is_up), own, product.chunks);
+        const int pair = pair_of(pass, Rows::own_row());
+        rows.bring(pair < 0 ? nullptr
+                            : numbers(is_up) + first_number(is_up, pair) +
+                                  Rows::index_of(ExpertRoute::row_of(pair)),
+                   product.chunks);
         brought = units.pass();
       }
-      unit_product.multiply(block_.ring, stage, product.chunks, units.size(), rows, num_blocks);
+      unit_product.multiply(block_.ring, stage, product.chunks, units.size(), rows);
       stage += product.chunks;
       const int first_tile = units.tile();
       units.next();
-      unit_product.add_up(num_blocks, shared_address(block_.reduce_buffer),
-                          [&](int tile, int tile_row, int block, const float(&sums)[2]) {
+      unit_product.add_up(shared_address(block_.reduce_buffer),
+                          [&](int tile, int tile_row, const float(&sums)[2]) {
                             const int column = (first_tile + tile) * kTileRows + tile_row;
-                            const int row = block * 8 + static_cast<int>(threadIdx.x) % 4 * 2;
+                            const int row = static_cast<int>(threadIdx.x) % 4 * 2;
                             if (is_up) {
                               store_gated_pair(pass, row, column, sums);
                             } else {

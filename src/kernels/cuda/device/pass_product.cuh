@@ -1,4 +1,4 @@
-// Products of the rows of a pass (expert_route.h) in decoder_kernel.cuh: 8-bit weights, from 9 rows of a step on.
+// Products of the rows of a pass (expert_route.h) in decoder_kernel.cuh: 8-bit weights, 9 to 32 rows of a step.
 //
 // The rows are the same for all of a pass' units, so they are brought into shared memory once: kPassRowBytes, behind the ring. As in
 // warpgroup_product.cuh every second stage belongs to a group of four warps, each of which multiplies its own tiles of it, so
@@ -21,43 +21,34 @@
 
 namespace gapless {
 
-// Where a thread finds the row of a pass that it brings, of each eight one: its first columns; -1: there is none.
-template <int kBlocks>
-struct BroughtRows {
-  int at[kBlocks];
-};
-
-// The rows of a pass in shared memory, at `place`: per 128 columns and 8 rows a piece, in the order in which the step's rows lie in memory.
-template <int kRows, int kBlocks>
+// The rows of a pass, up to eight, in shared memory at `place`: per 128 columns a piece, in the order in which the step's rows lie in memory.
+template <int kRows>
 class PassRows {
-  static constexpr int kPieceBytes = 8 * kProductColumns * sizeof(Bf16);
+  static constexpr int kPieceBytes = kPassRows<kRows> * kProductColumns * sizeof(Bf16);
   static constexpr int kLaneBytes = 16;  // of a load
   static constexpr int kLoads = kPieceBytes / kLaneBytes;
   static constexpr int kPiecesAtOnce = kProductThreads / kLoads;
   static constexpr int kStepBytes = 8 * 16 * sizeof(Bf16);
-  static_assert(!kXFromMemory<kRows>);
+  static_assert(kPassRows<kRows> == 8 && !kXFromMemory<kRows>);
 
  public:
   __device__ explicit PassRows(std::uint32_t place) : place_(place) {}
 
-  // Which of a pass' rows a thread brings, of each eight, and where in a piece of eight rows its numbers of row `row` are.
+  // Which of a pass' rows a thread brings, and where in a piece of the step's rows its numbers of row `row` are.
   __device__ static int own_row() { return static_cast<int>(always_afresh(threadIdx.x)) / 2 % 8; }
   __device__ static int index_of(int row) {
     const int load = static_cast<int>(always_afresh(threadIdx.x)) % kLoads, step = load / 16;
     return (row / 8 * kLoads + step * 16 + row % 8 * 2 + load % 2) * kVector;
   }
 
-  // All computing warps: the rows of another pass, `chunks` pieces of 128 columns of each.
-  __device__ __forceinline__ void bring(const Bf16* numbers, const BroughtRows<kBlocks>& rows,
-                                        int chunks) const {
+  // All computing warps: the rows of another pass, `chunks` pieces of 128 columns of each. `from`: the first of the thread's own; nullptr:
+  // its row is not there.
+  __device__ __forceinline__ void bring(const Bf16* from, int chunks) const {
     constexpr int kUnroll = 4;
     const int thread = static_cast<int>(always_afresh(threadIdx.x));
     named_barrier(1, kProductThreads);  // nobody reads those of the last pass any more
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      if (rows.at[block] < 0) continue;
-      const Bf16* from = numbers + rows.at[block];
-      const std::uint32_t to = place_ + block * kPieceBytes + thread % kLoads * kLaneBytes;
+    if (from != nullptr) {
+      const std::uint32_t to = place_ + thread % kLoads * kLaneBytes;
 #pragma unroll 1
       for (int first = thread / kLoads; first < chunks; first += kUnroll * kPiecesAtOnce) {
         uint4 raw[kUnroll];
@@ -72,25 +63,19 @@ class PassRows {
 #pragma unroll
         for (int i = 0; i < kUnroll; ++i) {
           const int chunk = first + i * kPiecesAtOnce;
-          if (chunk < chunks) store_shared_16(to + chunk * (kBlocks * kPieceBytes), raw[i]);
+          if (chunk < chunks) store_shared_16(to + chunk * kPieceBytes, raw[i]);
         }
       }
     }
     named_barrier(1, kProductThreads);
   }
 
-  // This lane's B fragments of a chunk of 128 columns, for two steps of 16 columns and a block of eight rows.
-  __device__ __forceinline__ void fragments(int chunk, int block, int pair,
-                                            std::uint32_t (&b)[4]) const {
+  // This lane's B fragments of a chunk of 128 columns, for two steps of 16 columns.
+  __device__ __forceinline__ void fragments(int chunk, int pair, std::uint32_t (&b)[2][2]) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const std::uint32_t from =
-        place_ + (chunk * kBlocks + block) * kPieceBytes + pair * (2 * kStepBytes) + lane * 8;
+    const std::uint32_t from = place_ + chunk * kPieceBytes + pair * (2 * kStepBytes) + lane * 8;
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      std::uint32_t of_step[2];
-      load_shared_8(of_step, from + step * kStepBytes);
-      b[step * 2] = of_step[0], b[step * 2 + 1] = of_step[1];
-    }
+    for (int step = 0; step < 2; ++step) load_shared_8(b[step], from + step * kStepBytes);
   }
 
  private:
@@ -98,28 +83,24 @@ class PassRows {
 };
 
 // W x of one unit after the other, W from the ring and x the rows of a pass. A warp has one of a unit's tiles.
-template <PreparedFormat kFormat, int kRows, int kBlocks>
+template <PreparedFormat kFormat, int kRows>
 class PassProduct {
-  static_assert(kUnitTiles == kGroupWarps);
+  static_assert(kFormat == PreparedFormat::kFp8 && kUnitTiles == kGroupWarps);
   static constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
-  static constexpr int kHalfBytes = kBlocks * kWarp * sizeof(float2);  // of a tile's sums
+  static constexpr int kHalfBytes = kWarp * sizeof(float2);  // of a tile's sums
 
  public:
   static constexpr int kExchangeBytes = 2 * kProductWarps * kHalfBytes;
 
-  // The unit's stages begin with first_stage, `chunks` for both groups; num_blocks eights of rows.
+  // The unit's stages begin with first_stage, `chunks` for both groups.
   __device__ __forceinline__ void multiply(const StageRing& ring, unsigned first_stage, int chunks,
-                                           int num_tiles, const PassRows<kRows, kBlocks>& x,
-                                           int num_blocks) {
+                                           int num_tiles, const PassRows<kRows>& x) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp, tile = warp % kGroupWarps;
     has_tile_ = tile < num_tiles;
 #pragma unroll
     for (auto& turn : sums_) {
 #pragma unroll
-      for (auto& block : turn) {
-#pragma unroll
-        for (float& sum : block) sum = 0;
-      }
+      for (float& sum : turn) sum = 0;
     }
     // A group has every second stage of the ring, so it meets every phase of their barriers, however many chunks units have.
     const int begin = static_cast<int>((warp / kGroupWarps + first_stage) % kProductGroups);
@@ -133,17 +114,17 @@ class PassProduct {
         const std::uint32_t from = ring.wait(stage) + tile * kTileBytes;
         if (has_tile_) {
           if (turn == 0 && first == begin) load_scales(from);
-          multiply_stage(from, x, chunk, num_blocks, sums_[turn]);
+          multiply_stage(from, x, chunk, sums_[turn]);
         }
         ring.give_back_share(stage);
       }
     }
   }
 
-  // Adds up over both groups: use(tile, row of the tile, block of eight rows, sums) by whole warps, for this lane's two rows of the eight,
-  // which are lane % 4 * 2 and the next one. `buffer`: kExchangeBytes, of all computing warps alone.
+  // Adds up over both groups: use(tile, row of the tile, sums) by whole warps, for this lane's two rows of the pass, which are lane % 4 * 2
+  // and the next one. `buffer`: kExchangeBytes, of all computing warps alone.
   template <typename Use>
-  __device__ __forceinline__ void add_up(int num_blocks, std::uint32_t buffer, const Use& use) {
+  __device__ __forceinline__ void add_up(std::uint32_t buffer, const Use& use) {
     if (!has_tile_) return;
     const unsigned thread = always_afresh(threadIdx.x), lane = thread % kWarp;
     const unsigned tile = thread / kWarp % kGroupWarps, group = thread / kWarp / kGroupWarps;
@@ -151,80 +132,57 @@ class PassProduct {
     is_second_ = !is_second_;
     const std::uint32_t place =
         buffer + ((is_second_ ? kGroupWarps : 0) + tile) * (2 * kHalfBytes) + lane * 8;
-    float keep[kBlocks][2];
+    float own[4];
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      float own[4];
+    for (int i = 0; i < 4; ++i) {
+      own[i] = 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        own[i] = 0;
-#pragma unroll
-        for (auto& turn : sums_) own[i] += turn[block][i];
-        own[i] *= scale(i / 2);
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) keep[block][i] = group == 0 ? own[i] : own[2 + i];
-      store_shared_8(place + group * kHalfBytes + block * (kWarp * 8), group == 0 ? own[2] : own[0],
-                     group == 0 ? own[3] : own[1]);
+      for (auto& turn : sums_) own[i] += turn[i];
+      own[i] *= scale(i / 2);
     }
+    const float keep[2] = {group == 0 ? own[0] : own[2], group == 0 ? own[1] : own[3]};
+    store_shared_8(place + group * kHalfBytes, group == 0 ? own[2] : own[0],
+                   group == 0 ? own[3] : own[1]);
     named_barrier(2 + static_cast<int>(tile), kProductGroups * kWarp);
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      if (block >= num_blocks) break;
-      std::uint32_t other[2];
-      load_shared_8(other, place + (1 - group) * kHalfBytes + block * (kWarp * 8));
-      const float sums[2] = {keep[block][0] + __uint_as_float(other[0]),
-                             keep[block][1] + __uint_as_float(other[1])};
-      use(static_cast<int>(tile), static_cast<int>(group * 8 + lane / 4), block, sums);
-    }
+    std::uint32_t other[2];
+    load_shared_8(other, place + (1 - group) * kHalfBytes);
+    const float sums[2] = {keep[0] + __uint_as_float(other[0]),
+                           keep[1] + __uint_as_float(other[1])};
+    use(static_cast<int>(tile), static_cast<int>(group * 8 + lane / 4), sums);
   }
 
  private:
-  using StageSums = float[kBlocks][4];
-
   __device__ __forceinline__ static void multiply_stage(std::uint32_t from,
-                                                        const PassRows<kRows, kBlocks>& x,
-                                                        int chunk, int num_blocks,
-                                                        StageSums& sums) {
+                                                        const PassRows<kRows>& x, int chunk,
+                                                        float (&sums)[4]) {
     constexpr int kPairs = kProductColumns / 32;  // of steps
     TileReader<kFormat, 1> reader(from);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      std::uint32_t b[kBlocks][4];
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        if (block > 0 && block >= num_blocks) break;
-        x.fragments(chunk, block, pair, b[block]);
-      }
+      std::uint32_t b[2][2];
+      x.fragments(chunk, pair, b);
       reader.load(pair);
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
         std::uint32_t a[4];
         reader.fragment(0, pair, step, a);
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-          if (block > 0 && block >= num_blocks) break;
-          mma_of<kFormat>(sums[block], a, b[block][step * 2], b[block][step * 2 + 1]);
-        }
+        mma_of<kFormat>(sums, a, b[step][0], b[step][1]);
       }
     }
   }
 
   // Those of rows lane / 4 and lane / 4 + 8 of this warp's tile (fp8_scale_byte).
   __device__ __forceinline__ void load_scales(std::uint32_t from) {
-    if constexpr (kFormat == PreparedFormat::kFp8) {
-      const std::uint32_t scales = scale_byte_of_lane(from);
-      scale_bytes_ = load_shared_byte(scales) | load_shared_byte(scales + 8) << 8;
-    }
+    const std::uint32_t scales = scale_byte_of_lane(from);
+    scale_bytes_ = load_shared_byte(scales) | load_shared_byte(scales + 8) << 8;
   }
   __device__ __forceinline__ float scale(int half) const {
-    if constexpr (kFormat == PreparedFormat::kNative) return 1;
     return fp8_scale(static_cast<std::uint8_t>(scale_bytes_ >> half * 8));
   }
 
   bool has_tile_ = false, is_second_ = false;
   int scale_bytes_ = 0;
-  StageSums sums_[kGroupTurns];
+  float sums_[kGroupTurns][4];
 };
 
 }  // namespace gapless

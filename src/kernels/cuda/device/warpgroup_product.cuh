@@ -41,10 +41,10 @@ inline constexpr int kGroupTurns = kRingConsumers / kProductGroups;  // of eight
 static_assert(kGroupWarps == kGroupTiles);
 
 // Whether groups of warps multiply the rows of passes (pass_product.cuh), which lie in shared memory then. What they take from the ring is
-// worth it where weights have 8 bits: there the time that computing warps have for a stage is half as long.
+// worth it where weights have 8 bits: there computing warps have half the time for a stage.
 template <typename S, PreparedFormat kFormat, int kRows>
 inline constexpr bool kHasPassRows =
-    S::kHasExperts&& kFormat == PreparedFormat::kFp8 && !kXFromMemory<kRows>;
+    S::kHasExperts&& kFormat == PreparedFormat::kFp8 && !kXFromMemory<kRows> && kRows <= 32;
 template <int kRows>
 inline constexpr int kPassRowBytes =
     kPassRows<kRows>* kMaxDecoderDim<ExpertsDecoder>* static_cast<int>(sizeof(Bf16));
