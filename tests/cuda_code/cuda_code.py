@@ -23,8 +23,8 @@ ALLOWED = [(r"", r"decoder_kernel<.*, 64, ", 336), (r"", r"decoder_kernel<.*1, (
            (r"path_8", r"\bembed_kernel", 40),
            (r"path_90", r"\bsummarize_kernel", 128), (r"path_90", r"\bdecode_attention_kernel<128, __nv_bfloat16>", 200),
            (r"path_90", r"\b(rope_and_cache|row_linear)_kernel", 8)]
-# Kernels that path 9.0a alone has: products by warpgroups of a prefill's experts.
-ONLY_FAST = {"grouped_product_kernel"}
+# Kernels that path 9.0a alone has: products by warpgroups of a prefill's experts, and both layers of region heads.
+ONLY_FAST = {"grouped_product_kernel", "region_products_kernel"}
 
 
 def expected_architectures(names):
