@@ -67,8 +67,12 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
                      std::int64_t last) {
   const AttentionHeads& heads = params.heads;
   const std::int64_t offset = head * heads.head_dim;
-  const std::int64_t head_in_page =
-      kv_index(0, head / heads.group_size(), heads.num_kv_heads, heads.head_dim);
+  const KvLayout layout = heads.kv_layout();
+  const auto in_page = [&](KvPart part) {
+    const int at = layout.in_page(part, static_cast<int>(head) / heads.group_size(), 0);
+    return static_cast<const std::byte*>(params.kv.pages) +
+           std::int64_t{at} * static_cast<int>(kv_element_bytes(params.kv.format, ops.dtype));
+  };
   const int context = sequence.num_cached + sequence.num_tokens;
   if (first >= last) return;
   int num_visible[kMaxTileQueries];
@@ -87,12 +91,11 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
        .num_queries = static_cast<int>(last - first),
        .head_dim = heads.head_dim,
        .decode = params.max_new_tokens == 1,
-       .k = params.kv.k,
-       .v = params.kv.v,
+       .k = in_page(KvPart::kKeys),
+       .v = in_page(KvPart::kValues),
        .format = params.kv.format,
-       .first = head_in_page,
        .key_stride = heads.head_dim,
-       .page_stride = kv_index(kPageTokens, 0, heads.num_kv_heads, heads.head_dim),
+       .page_stride = layout.page_size(),
        .page_table = params.page_table + std::int64_t{sequence.row} * params.page_table_stride});
 }
 
@@ -135,6 +138,7 @@ template <typename T>
 void rope_and_cache_rows(const VectorOps& f32_ops, const RopeAndCacheParams& params,
                          std::int64_t begin, std::int64_t end) {
   const AttentionHeads& heads = params.heads;
+  const KvLayout layout = heads.kv_layout();
   const int head_dim = heads.head_dim, half = params.rotary_dim / 2;
   float gammas[2][kMaxHeadDim], head[kMaxHeadDim];
   const auto norm_of = [&](const NormWeights& weights, float* gamma) {
@@ -164,12 +168,15 @@ void rope_and_cache_rows(const VectorOps& f32_ops, const RopeAndCacheParams& par
       for (int i = 0; i < head_dim; ++i) q[h * head_dim + i] = rounded<T>(head[i]);
     }
     for (int h = 0; h < heads.num_kv_heads; ++h) {
-      const std::int64_t at = kv_index(params.cache_slots[t], h, heads.num_kv_heads, head_dim);
+      const auto store = [&](KvPart part) {
+        store_cache<T>(params.kv.format, params.kv.pages, layout.at(part, params.cache_slots[t], h),
+                       head, head_dim);
+      };
       turn(k + h * head_dim, k_norm, table);
       for (int i = 0; i < head_dim; ++i) head[i] = to_float(rounded<T>(head[i]));
-      store_cache<T>(params.kv.format, params.kv.k, at, head, head_dim);
+      store(KvPart::kKeys);
       for (int i = 0; i < head_dim; ++i) head[i] = to_float(v[h * head_dim + i]);
-      store_cache<T>(params.kv.format, params.kv.v, at, head, head_dim);
+      store(KvPart::kValues);
     }
   }
 }
