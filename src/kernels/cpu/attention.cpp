@@ -11,12 +11,13 @@ namespace gapless::cpu {
 namespace {
 
 // Queries of one task: few enough that all tasks have about as many.
-constexpr std::int64_t kTileUnit = 12;  // of a VectorOps
+constexpr std::int64_t kTileUnit = 12;      // of a VectorOps
+constexpr std::int64_t kTaskQueries = 264;  // three tasks a head of a crop
 std::int64_t queries_per_task(std::int64_t num_queries) {
-  const std::int64_t num_tasks = divide_up(num_queries, kMaxTileQueries);
+  const std::int64_t num_tasks = divide_up(num_queries, kTaskQueries);
   return divide_up(divide_up(num_queries, num_tasks), kTileUnit) * kTileUnit;
 }
-static_assert(kMaxTileQueries % kTileUnit == 0);
+static_assert(kTaskQueries <= kMaxTileQueries && kTaskQueries % kTileUnit == 0);
 
 // Element `at` of an array of T.
 const void* element_at(const VectorOps& ops, const void* from, std::int64_t at) {

@@ -36,10 +36,13 @@ inline LinearTask few_rows_task(const LinearCut& cut) {
   return {divide_up(cut.num_rows, cut.row_unit) * cut.row_unit, units * kColumnUnit};
 }
 
-// The cut of the least time, were all threads alike. A task's time is that of its products, and that of reading and packing its rows and
-// columns, which come from memory or from another core's cache: each as long as multiplying it with kPacking of the other side.
+// The cut of the least time. A task's time is that of its products, and that of reading and packing its rows and columns, which come
+// from memory or from another core's cache: each as long as multiplying it with kPacking of the other side. Threads
+// may be alike: then tasks take whole turns. Or two may share a core: then all work until the last task begins, and wait for it. The
+// second counts kUnlike times as much. One turn for all would be the best of the first, and leaves half of the threads waiting for the
+// other half in the second.
 inline LinearTask many_rows_task(const LinearCut& cut) {
-  constexpr std::int64_t kPacking = 128, kMostRowBlocks = 12;
+  constexpr std::int64_t kPacking = 128, kUnlike = 3, kMostRowBlocks = 8;
   const std::int64_t least_blocks = divide_up(cut.num_rows, cut.max_rows);
   LinearTask best{cut.row_unit, kColumnUnit};
   std::int64_t least = INT64_MAX;
@@ -50,10 +53,14 @@ inline LinearTask many_rows_task(const LinearCut& cut) {
     const std::int64_t down = divide_up(cut.num_rows, rows);
     const std::int64_t height = std::min(rows, cut.num_rows);
     for (std::int64_t columns = kColumnUnit; columns <= cut.max_columns; columns += kColumnUnit) {
-      const std::int64_t turns =
-          divide_up(down * divide_up(cut.num_columns, columns), cut.num_threads);
+      const std::int64_t across = divide_up(cut.num_columns, columns);
       const std::int64_t width = std::min(columns, cut.num_columns);
-      const std::int64_t time = turns * (height * width + kPacking * (height + width));
+      const std::int64_t all = cut.num_rows * cut.num_columns +
+                               kPacking * (across * cut.num_rows + down * cut.num_columns);
+      const std::int64_t last = height * width + kPacking * (height + width);
+      const std::int64_t turns = divide_up(down * across, cut.num_threads);
+      const std::int64_t time =
+          turns * cut.num_threads * last + kUnlike * (all + (cut.num_threads - 1) * last);
       if (time < least) least = time, best = {rows, columns};
     }
   }

@@ -70,10 +70,21 @@ TEST(LinearTasksTest, TasksAreWholeUnitsAndNoLargerThanAllowed) {
   }
 }
 
-// A task's weights are packed for its rows alone: rows stay together where threads have enough columns.
-TEST(LinearTasksTest, WideProductsKeepTheirRowsTogether) {
-  EXPECT_GE(cut(770, 8192, 16).rows, 770);
-  EXPECT_LT(cut(729, 1152, 16).rows, 729);  // 36 units of columns for 16 threads
+// A task's weights are packed for its rows alone, and its rows for its columns.
+TEST(LinearTasksTest, FewerThreadsTakeLargerTasks) {
+  EXPECT_GE(cut(770, 1024, 1).rows, 770);
+  EXPECT_EQ(cut(770, 1024, 1).columns, 1024);
+  for (const int columns : {1152, 8192}) {
+    const LinearTask two = cut(770, columns, 2), sixteen = cut(770, columns, 16);
+    EXPECT_GE(two.rows * two.columns, 2 * sixteen.rows * sixteen.columns) << columns;
+  }
+}
+
+// Some threads may be half as fast as others: with one task for each, these would wait as long as they work.
+TEST(LinearTasksTest, ThreadsHaveMoreThanOneTaskWhereTasksStayLarge) {
+  for (const int columns : {1152, 2048, 3456, 4304, 6144, 8192}) {
+    EXPECT_GE(num_tasks(770, columns, 16), 24) << columns;
+  }
 }
 
 }  // namespace
