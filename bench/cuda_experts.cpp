@@ -95,8 +95,7 @@ void bench_head_scales(CudaBench& b) {
     void* qkv = b.noise(std::int64_t{rows} * kWidth);
     const auto* positions = b.upload(std::vector<std::int32_t>(count, kContext));
     const auto* slots = b.upload(seats(rows));
-    const std::int64_t cache = (rows / kPageTokens + 1) * std::int64_t{kPageTokens} * kDim;
-    const KvLayer kv{b.noise(cache), b.noise(cache)};
+    const KvLayer kv{b.noise((rows / kPageTokens + 1) * heads.kv_layout().page_size())};
     void* scratch = b.allocate(b.kernels().scale_heads_scratch_bytes(rows, heads));
     repeat(b, "heads scaled, rotated and cached, rows " + std::to_string(rows),
            2.0 * 2 * kHeads * kWidth + 4.0 * rows * kWidth, [&] {

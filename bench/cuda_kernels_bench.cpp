@@ -114,8 +114,9 @@ struct Cache {
 
   Cache(CudaBench& b, int num_layers, int rows, int max_context) {
     pages_per_row = (max_context + kPageTokens - 1) / kPageTokens;
-    const std::int64_t elements = (1LL + rows * pages_per_row) * kHeads * kPageTokens * kHeadDim;
-    for (int i = 0; i < num_layers; ++i) layers.push_back({b.noise(elements), b.noise(elements)});
+    const KvLayout layout{.num_heads = kHeads, .head_dim = kHeadDim};
+    const std::int64_t elements = (1LL + rows * pages_per_row) * layout.page_size();
+    for (int i = 0; i < num_layers; ++i) layers.push_back({b.noise(elements)});
     std::vector<std::int32_t> table;
     for (int i = 0; i < rows * pages_per_row; ++i) table.push_back(1 + i);
     page_table = b.upload(table);

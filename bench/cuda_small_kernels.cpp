@@ -97,8 +97,8 @@ void bench_tokens(CudaBench& b) {
       positions.push_back(i % 770);
       slots.push_back(kPageTokens + i);
     }
-    const std::int64_t elements = (std::int64_t{tokens} / kPageTokens + 2) * kPageTokens * kDim;
-    const KvLayer kv{.k = b.noise(elements), .v = b.noise(elements)};
+    const KvLayout layout{.num_heads = kHeads, .head_dim = kHeadDim};
+    const KvLayer kv{.pages = b.noise((tokens / kPageTokens + 2) * layout.page_size())};
     const auto* positions_dev = b.upload(positions);
     const auto* slots_dev = b.upload(slots);
     const auto* table = b.upload(std::vector<float>(std::size_t{kMaxContext} * kRotaryDim, 0.7f));
@@ -198,15 +198,16 @@ void bench_steps(CudaBench& b) {
            });
     b.free_all();
   }
-  const std::int64_t page_bytes = std::int64_t{kHeads} * kPageTokens * kHeadDim * 2, num_pages = 64;
-  void* cache = b.noise(kLayers * 2 * num_pages * page_bytes / 2);
+  const KvLayout layout{.num_heads = kHeads, .head_dim = kHeadDim};
+  const std::int64_t page_bytes = 2 * layout.page_size(), num_pages = 64;
+  void* cache = b.noise(kLayers * num_pages * layout.page_size());
   std::vector<PageCopy> copies;
   for (int i = 0; i < 8; ++i) copies.push_back({.from = i, .to = 32 + i});
   const auto* copies_dev = b.upload(copies);
   for (const int count : {0, 8}) {
     const auto* count_dev = b.upload(std::vector<std::int32_t>{count});
     repeat(b, of("copy_pages", count, "pages"),
-           2.0 * count * kLayers * 2 * static_cast<double>(page_bytes), [&] {
+           2.0 * count * kLayers * static_cast<double>(page_bytes), [&] {
              return b.kernels().copy_pages(b.stream(), {.kv_base = cache,
                                                         .page_bytes = page_bytes,
                                                         .num_pages = num_pages,

@@ -85,7 +85,7 @@ void bench_vision_attention(benchmark::State& state, const VectorOps& ops) {
 void bench_paged_attention(benchmark::State& state, const VectorOps& ops, int num_new) {
   constexpr int kContext = 760, kHeads = 4, kHeadDim = 64, kPages = 48;
   constexpr int kWidth = kHeads * kHeadDim;
-  auto keys = random_tensor(ops, std::size_t{kPages} * kPageTokens * kWidth), values = keys;
+  auto cache = random_tensor(ops, std::size_t{2} * kPages * kPageTokens * kWidth);
   const auto qkv = random_tensor(ops, static_cast<std::size_t>(num_new) * 3 * kWidth);
   auto out = random_tensor(ops, static_cast<std::size_t>(num_new) * kWidth);
   std::vector<std::int32_t> page_table(kPages);
@@ -98,7 +98,7 @@ void bench_paged_attention(benchmark::State& state, const VectorOps& ops, int nu
                      .qkv_stride = 3 * kWidth,
                      .out = out.data(),
                      .out_stride = kWidth,
-                     .kv = {keys.data(), values.data()},
+                     .kv = {cache.data()},
                      .page_table = page_table.data(),
                      .page_table_stride = kPages,
                      .sequences = &sequence,

@@ -29,6 +29,7 @@
 #include "kernels/dtype.h"
 #include "kernels/grammar_mask_cache.h"
 #include "kernels/kv_format.h"
+#include "kernels/kv_layout.h"
 #include "kernels/needed_logits.h"
 #include "kernels/prepared_format.h"
 #include "kernels/shared_prefix.h"
@@ -276,15 +277,16 @@ struct AttentionHeads {
   GAPLESS_HOST_DEVICE int kv_width() const { return num_kv_heads * head_dim; }
   GAPLESS_HOST_DEVICE int qkv_width() const { return q_width() + 2 * kv_width(); }
   GAPLESS_HOST_DEVICE int group_size() const { return num_heads / num_kv_heads; }
+  GAPLESS_HOST_DEVICE KvLayout kv_layout() const {
+    return {.num_heads = num_kv_heads, .head_dim = head_dim};
+  }
 
   friend bool operator==(const AttentionHeads&, const AttentionHeads&) = default;
 };
 
-// The KV cache of one layer. k, v: [num_pages, num_kv_heads, kPageTokens, head_dim] elements of
-// `format` each.
+// The KV cache of one layer: pages of elements of `format`, as AttentionHeads::kv_layout() says.
 struct KvLayer {
-  void* k = nullptr;
-  void* v = nullptr;
+  void* pages = nullptr;
   KvFormat format = KvFormat::kNative;
 };
 
@@ -308,8 +310,8 @@ struct RopeAndCacheParams {
 // Copies whole pages in every layer, keys and values: a sequence that shares a cached prefix gets its own
 // copy of the prefix's last, partly filled page.
 struct CopyPagesParams {
-  void* kv_base = nullptr;      // the whole cache: [num_layers, 2, num_pages, page_bytes]
-  std::int64_t page_bytes = 0;  // num_kv_heads * kPageTokens * head_dim * kv_element_bytes()
+  void* kv_base = nullptr;      // the whole cache: [num_layers, num_pages, page_bytes]
+  std::int64_t page_bytes = 0;  // of one layer: KvLayout::page_size() * kv_element_bytes()
   std::int64_t num_pages = 0;
   int num_layers = 0;
   const PageCopy* copies = nullptr;          // [max_copies]

@@ -1,6 +1,5 @@
-// Where a token's key or value of one head lies in the paged cache of one layer:
-// [num_pages, num_heads, kPageTokens, head_dim]; a slot is page * kPageTokens + offset. And, for
-// backends whose T is float32, how its elements are read and written.
+// The slot of a token in the paged cache: page * kPageTokens + offset (kv_layout.h says where its key
+// and value are). And, for backends whose T is float32, how elements of the cache are read and written.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +10,12 @@
 
 namespace gapless {
 
-inline std::int64_t kv_index(std::int64_t slot, std::int64_t head, int num_heads, int head_dim) {
-  const std::int64_t page = slot / kPageTokens, offset = slot % kPageTokens;
-  return ((page * num_heads + head) * kPageTokens + offset) * head_dim;
-}
-
 inline std::int64_t kv_slot(const std::int32_t* page_table_row, std::int64_t position) {
   return std::int64_t{page_table_row[position / kPageTokens]} * kPageTokens +
          position % kPageTokens;
 }
 
-// Elements [at, at + count) of one layer's keys or values. Always inlined: fp8.h says why.
+// Elements [at, at + count) of one layer. Always inlined: fp8.h says why.
 [[gnu::always_inline]] inline void store_kv(KvFormat format, void* to, std::int64_t at,
                                             const float* from, int count) {
   if (format == KvFormat::kNative) {

@@ -229,7 +229,7 @@ Status DecoderModel::begin_step(Stream& compute, const StepBuffers& buffers) {
 Status DecoderModel::copy_pages(Stream& compute, const StepBuffers& buffers) {
   CopyPagesParams params;
   params.kv_base = state_->kv_base();
-  params.page_bytes = state_->page_bytes_one();
+  params.page_bytes = state_->layer_page_bytes();
   params.num_pages = state_->num_pages();
   params.num_layers = shape_.text.num_layers;
   params.copies = buffers.copies;

@@ -10,8 +10,7 @@
 namespace gapless {
 
 std::size_t kv_page_bytes(const TextShape& shape, DType dtype, KvFormat format) {
-  return std::size_t{2} * static_cast<std::size_t>(shape.num_layers) *
-         static_cast<std::size_t>(shape.heads.kv_width()) * kPageTokens *
+  return static_cast<std::size_t>(shape.num_layers * shape.heads.kv_layout().page_size()) *
          kv_element_bytes(format, dtype);
 }
 
@@ -56,7 +55,7 @@ StatusOr<DeviceState> DeviceState::create(Device& device, Stream& stream, const 
   state.num_pages_ = limits.num_pages;
   state.kv_format_ = kv_format;
   const std::size_t page_bytes = kv_page_bytes(shape, dtype, kv_format);
-  state.page_bytes_one_ = static_cast<std::int64_t>(page_bytes) / (2 * shape.num_layers);
+  state.layer_page_bytes_ = static_cast<std::int64_t>(page_bytes) / shape.num_layers;
   const std::size_t kv_bytes = static_cast<std::size_t>(limits.num_pages) * page_bytes;
   GAPLESS_ASSIGN_OR_RETURN(state.kv_, device.allocate(kv_bytes));
 
@@ -80,9 +79,8 @@ void* DeviceState::image_slot(int slot) const {
 }
 
 KvLayer DeviceState::kv_layer(int layer) const {
-  const std::int64_t half_bytes = num_pages_ * page_bytes_one_;
-  auto* keys = static_cast<std::byte*>(kv_.data()) + 2 * layer * half_bytes;
-  return {.k = keys, .v = keys + half_bytes, .format = kv_format_};
+  return {.pages = static_cast<std::byte*>(kv_.data()) + layer * num_pages_ * layer_page_bytes_,
+          .format = kv_format_};
 }
 
 }  // namespace gapless

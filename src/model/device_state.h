@@ -45,13 +45,13 @@ class DeviceState {
   // The 729 rows of one slot.
   void* image_slot(int slot) const;
 
-  void* kv_base() const { return kv_.data(); }  // [num_layers, 2, num_pages, page_bytes_one()]
+  void* kv_base() const { return kv_.data(); }  // [num_layers, num_pages, layer_page_bytes()]
   std::int64_t num_pages() const { return num_pages_; }
   std::size_t cache_bytes() const { return kv_.size_bytes(); }
   std::size_t bytes_without_cache() const { return buffer_.size_bytes(); }
   KvFormat kv_format() const { return kv_format_; }
-  // Bytes of one page of one layer's keys or of its values.
-  std::int64_t page_bytes_one() const { return page_bytes_one_; }
+  // Bytes of one page of one layer.
+  std::int64_t layer_page_bytes() const { return layer_page_bytes_; }
   KvLayer kv_layer(int layer) const;
 
  private:
@@ -68,7 +68,7 @@ class DeviceState {
   void* image_embeddings_ = nullptr;
   int page_table_stride_ = 0;
   std::int64_t num_pages_ = 0;
-  std::int64_t page_bytes_one_ = 0;
+  std::int64_t layer_page_bytes_ = 0;
   KvFormat kv_format_ = KvFormat::kNative;
   std::size_t image_slot_bytes_ = 0;
 };

@@ -155,12 +155,11 @@ TEST(KvPages, TheStateHasPagesOfItsFormat) {
         DeviceState::create(**device, **stream, shape, 1, DType::kF32, format, limits, {});
     ASSERT_TRUE(state.ok()) << state.status().to_string();
     const std::int64_t element = format == KvFormat::kFp8 ? 1 : 4;
-    EXPECT_EQ(state->page_bytes_one(), 128 * 16 * element);
+    EXPECT_EQ(state->layer_page_bytes(), 2 * 128 * 16 * element);
     const KvLayer last = state->kv_layer(2);
     EXPECT_EQ(last.format, format);
     const auto* base = static_cast<const std::byte*>(state->kv_base());
-    EXPECT_EQ(static_cast<const std::byte*>(last.k) - base, 4 * 5 * 128 * 16 * element);
-    EXPECT_EQ(static_cast<const std::byte*>(last.v) - base, 5 * 5 * 128 * 16 * element);
+    EXPECT_EQ(static_cast<const std::byte*>(last.pages) - base, 2 * 5 * 2 * 128 * 16 * element);
     // On the CPU device memory can be looked at.
     for (int row = 0; row < limits.num_rows(); ++row) {
       EXPECT_EQ(state->row_states()[row].done, 1) << "a row that was never installed";

@@ -55,10 +55,9 @@ class ComposedDecodeGraphTest : public DecodeGraphTest {
       all.insert(all.end(), read->begin(), read->end());
     };
     const DeviceState& state = model_->state();
-    const auto layer_bytes = static_cast<std::size_t>(state.page_bytes_one() * state.num_pages());
+    const auto layer_bytes = static_cast<std::size_t>(state.layer_page_bytes() * state.num_pages());
     for (int layer = 0; layer < model_->config().text.n_layers; ++layer) {
-      append(state.kv_layer(layer).k, layer_bytes);
-      append(state.kv_layer(layer).v, layer_bytes);
+      append(state.kv_layer(layer).pages, layer_bytes);
     }
     append(state.row_states(), sizeof(RowState) * static_cast<std::size_t>(kRows));
     return all;

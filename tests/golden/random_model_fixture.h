@@ -114,16 +114,15 @@ class RandomModelTest : public DeviceTest {
 
   // Keys and values of one layer at positions [begin, end) of a row that owns its pages.
   std::vector<std::byte> keys_and_values(int row, int layer, int begin, int end) {
-    const KvLayer kv = model_->state().kv_layer(layer);
-    const auto page_bytes = static_cast<std::size_t>(model_->state().page_bytes_one());
-    const std::size_t all = page_bytes * static_cast<std::size_t>(model_->state().num_pages());
+    const DeviceState& state = model_->state();
+    const std::int64_t all = state.layer_page_bytes() * state.num_pages();
+    const auto bytes = driver_->read(state.kv_layer(layer).pages, static_cast<std::size_t>(all));
+    EXPECT_TRUE(bytes.ok());
     std::vector<std::byte> result;
-    for (const void* half : {kv.k, kv.v}) {
-      const auto bytes = driver_->read(half, all);
-      EXPECT_TRUE(bytes.ok());
+    for (const KvPart part : {KvPart::kKeys, KvPart::kValues}) {
       for (int position = begin; position < end && bytes.ok(); ++position) {
-        const auto page = static_cast<std::size_t>(driver_->page_of(row, position));
-        append_token(*bytes, page * page_bytes, position % kPageTokens, result);
+        const std::int64_t page = driver_->page_of(row, position);
+        append_token(*bytes, part, page * kPageTokens + position % kPageTokens, result);
       }
     }
     return result;
@@ -174,17 +173,15 @@ class RandomModelTest : public DeviceTest {
     return stream->synchronize();
   }
 
-  // A page is [heads, kPageTokens, head_dim].
-  void append_token(const std::vector<std::byte>& cache, std::size_t page_offset, int in_page,
+  void append_token(const std::vector<std::byte>& cache, KvPart part, std::int64_t slot,
                     std::vector<std::byte>& result) const {
     const TextConfig& text = model_->config().text;
-    const std::size_t token_bytes = static_cast<std::size_t>(text.head_dim()) *
-                                    kv_element_bytes(kv_format(), kernels_->activation_dtype());
-    for (int head = 0; head < text.n_heads; ++head) {
-      const std::size_t begin =
-          page_offset + static_cast<std::size_t>(head * kPageTokens + in_page) * token_bytes;
-      const auto first = cache.begin() + static_cast<std::ptrdiff_t>(begin);
-      result.insert(result.end(), first, first + static_cast<std::ptrdiff_t>(token_bytes));
+    const KvLayout layout{.num_heads = text.n_kv_heads, .head_dim = text.head_dim()};
+    const auto element_bytes =
+        static_cast<std::ptrdiff_t>(kv_element_bytes(kv_format(), kernels_->activation_dtype()));
+    for (int head = 0; head < layout.num_heads; ++head) {
+      const auto first = cache.begin() + layout.at(part, slot, head) * element_bytes;
+      result.insert(result.end(), first, first + layout.head_dim * element_bytes);
     }
   }
 };

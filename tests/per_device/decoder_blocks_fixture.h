@@ -87,7 +87,7 @@ struct Norm {
 struct Block {
   Norm norm, ff_norm, q_norm, k_norm;
   Matrix qkv, proj, up, down;  // of experts: all of them, one behind the other
-  TestTensor keys, values;
+  TestTensor cache;
   Buffer prepared_in, prepared_out;
   Matrix router, scales;  // without outputs: none
   TestTensor alpha;
@@ -122,8 +122,8 @@ struct Problem {
 
 struct Result {
   std::vector<float> x, logits;
-  std::vector<std::vector<float>> keys, values;  // of each block, the whole cache
-  std::uint64_t num_chosen = 0;                  // experts that the rows of layers chose
+  std::vector<std::vector<float>> caches;  // of each block
+  std::uint64_t num_chosen = 0;            // experts that the rows of layers chose
 };
 
 // The parameter: of the cache.
@@ -231,8 +231,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
                   .proj = matrix(shape, shape.heads().q_width(), dim),
                   .up = matrix(shape, dim, shape.up_dim()),
                   .down = matrix(shape, shape.ff_dim, dim),
-                  .keys = cache(p, 1.5f),
-                  .values = cache(p, 1.0f),
+                  .cache = cache(p),
                   .prepared_in = {},
                   .prepared_out = {}};
       if (shape.num_experts > 0) {
@@ -415,20 +414,23 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
 
   static int pages_of(int cached) { return (cached + kPageTokens) / kPageTokens * (cached >= 0); }
 
-  TestTensor cache(const Problem& p, float stddev) {
-    const AttentionHeads heads = p.shape.heads();
-    std::vector<float> values(
-        static_cast<std::size_t>(num_pages(p)) * heads.kv_width() * kPageTokens, NAN);
-    for (const AttentionSequence& s : p.sequences) {
-      const std::int32_t* pages =
-          p.page_table.data() + s.row * std::int64_t{p.shape.pages_per_row()};
-      for (int position = 0; position < s.num_cached; ++position) {
-        for (int h = 0; h < heads.num_kv_heads; ++h) {
-          float* to =
-              &values[kv_index(kv_slot(pages, position), h, heads.num_kv_heads, heads.head_dim)];
-          if (!std::isnan(*to)) continue;  // shared, and filled in for an earlier row
-          const std::vector<float> head = random_values(heads.head_dim, stddev);
-          std::copy(head.begin(), head.end(), to);
+  static constexpr KvPart kParts[] = {KvPart::kKeys, KvPart::kValues};
+
+  TestTensor cache(const Problem& p) {
+    const KvLayout layout = p.shape.heads().kv_layout();
+    std::vector<float> values(static_cast<std::size_t>(num_pages(p) * layout.page_size()), NAN);
+    for (const KvPart part : kParts) {
+      for (const AttentionSequence& s : p.sequences) {
+        const std::int32_t* pages =
+            p.page_table.data() + s.row * std::int64_t{p.shape.pages_per_row()};
+        for (int position = 0; position < s.num_cached; ++position) {
+          for (int h = 0; h < layout.num_heads; ++h) {
+            float* to = &values[layout.at(part, kv_slot(pages, position), h)];
+            if (!std::isnan(*to)) continue;  // shared, and filled in for an earlier row
+            const std::vector<float> head =
+                random_values(layout.head_dim, part == KvPart::kKeys ? 1.5f : 1.0f);
+            std::copy(head.begin(), head.end(), to);
+          }
         }
       }
     }
@@ -456,8 +458,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     std::vector<DecoderBlock> blocks;
     std::vector<TestTensor> caches;
     for (const Block& block : p.blocks) {
-      caches.push_back(kv_tensor(p.shape.kv_format, block.keys.host));
-      caches.push_back(kv_tensor(p.shape.kv_format, block.values.host));
+      caches.push_back(kv_tensor(p.shape.kv_format, block.cache.host));
       const bool prepared = prepares(dim);
       DecoderBlock described = describe(p.shape, block, Dev());
       if (block.router.out > 0 && prepared) {
@@ -466,8 +467,7 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
       described.prepared_in = prepared ? block.prepared_in.data() : nullptr;
       described.prepared_out = prepared ? block.prepared_out.data() : nullptr;
       described.prepared_format = p.format;
-      described.kv = {caches.end()[-2].device.data(), caches.end()[-1].device.data(),
-                      p.shape.kv_format};
+      described.kv = {caches.back().device.data(), p.shape.kv_format};
       blocks.push_back(described);
     }
     // What a launch takes it must run: nothing is composed behind a test's back.
@@ -552,17 +552,13 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     b.attention = attention.data(), b.inner = inner.data();
     b.attention_scratch = attention_scratch.data(), b.block_scratch = block_scratch.data();
     run_blocks(b);
-    Result result{.x = floats(x.device),
-                  .logits = download<float>(logits),
-                  .keys = {},
-                  .values = {},
-                  .num_chosen = 0};
+    Result result{
+        .x = floats(x.device), .logits = download<float>(logits), .caches = {}, .num_chosen = 0};
     for (const std::uint64_t some : download<ChosenExperts>(num_chosen).front().experts) {
       result.num_chosen += some;
     }
-    for (std::size_t i = 0; i < caches.size(); i += 2) {
-      result.keys.push_back(kv_floats(p.shape.kv_format, caches[i].device));
-      result.values.push_back(kv_floats(p.shape.kv_format, caches[i + 1].device));
+    for (const TestTensor& cache : caches) {
+      result.caches.push_back(kv_floats(p.shape.kv_format, cache.device));
     }
     return result;
   }
@@ -585,21 +581,17 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     const std::unique_ptr<Kernels> oracle = make_reference_kernels();
     auto cpu = open_device("cpu");
     auto stream = (*cpu)->create_stream("oracle");
-    Result r{.x = p.x.host,
-             .logits = std::vector<float>(rows * p.shape.vocab),
-             .keys = {},
-             .values = {}};
+    Result r{.x = p.x.host, .logits = std::vector<float>(rows * p.shape.vocab), .caches = {}};
     for (std::size_t i = 0; i < factors.size(); ++i) r.x[i] *= factors[i];
     std::vector<std::vector<std::uint8_t>> caches;
     for (const Block& block : p.blocks) {
-      caches.push_back(kv_bytes(p.shape.kv_format, block.keys.host));
-      caches.push_back(kv_bytes(p.shape.kv_format, block.values.host));
+      caches.push_back(kv_bytes(p.shape.kv_format, block.cache.host));
     }
     std::vector<DecoderBlock> blocks;
     for (std::size_t i = 0; i < p.blocks.size(); ++i) {
       const Block& block = p.blocks[i];
       blocks.push_back(describe(p.shape, block, Ref()));
-      blocks.back().kv = {caches[2 * i].data(), caches[2 * i + 1].data(), p.shape.kv_format};
+      blocks.back().kv = {caches[i].data(), p.shape.kv_format};
     }
     const AttentionHeads heads = p.shape.heads();
     std::vector<float> norm(rows * dim), qkv(rows * std::max(heads.qkv_width(), dim)),
@@ -623,21 +615,21 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
     EXPECT_TRUE(oracle->decoder_blocks(**stream, b).ok());
     EXPECT_TRUE((*stream)->synchronize().ok());
     for (std::size_t i = 0; i < caches.size(); ++i) {
-      const std::size_t size = p.blocks[i / 2].keys.host.size();
-      std::vector<float>& to = (i % 2 == 0 ? r.keys : r.values).emplace_back(size);
+      const std::size_t size = p.blocks[i].cache.host.size();
+      std::vector<float>& to = r.caches.emplace_back(size);
       load_kv(p.shape.kv_format, caches[i].data(), 0, to.data(), static_cast<int>(size));
     }
     return r;
   }
 
   // The new token's keys or values of row i in one block: [heads, head_dim].
-  static std::vector<float> new_entry(const Problem& p, const std::vector<float>& cache, int i) {
-    const AttentionHeads heads = p.shape.heads();
+  static std::vector<float> new_entry(const Problem& p, const std::vector<float>& cache,
+                                      KvPart part, int i) {
+    const KvLayout layout = p.shape.heads().kv_layout();
     std::vector<float> entry;
-    for (int h = 0; h < heads.num_kv_heads; ++h) {
-      const auto at =
-          cache.begin() + kv_index(p.cache_slots[i], h, heads.num_kv_heads, heads.head_dim);
-      entry.insert(entry.end(), at, at + heads.head_dim);
+    for (int h = 0; h < layout.num_heads; ++h) {
+      const auto at = cache.begin() + layout.at(part, p.cache_slots[i], h);
+      entry.insert(entry.end(), at, at + layout.head_dim);
     }
     return entry;
   }
@@ -654,25 +646,24 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
   // What earlier tokens left in the cache, and what nobody owns, but not page 0 (done rows may
   // write there).
   static std::vector<float> old_entries(const Problem& p, std::vector<float> cache) {
-    const AttentionHeads heads = p.shape.heads();
-    cache.erase(cache.begin(), cache.begin() + heads.kv_width() * kPageTokens);
+    const KvLayout layout = p.shape.heads().kv_layout();
     for (std::size_t i = 0; i < p.cached.size(); ++i) {
       if (p.cached[i] < 0) continue;
-      for (int h = 0; h < heads.num_kv_heads; ++h) {
-        const auto at = cache.begin() - heads.kv_width() * kPageTokens +
-                        kv_index(p.cache_slots[i], h, heads.num_kv_heads, heads.head_dim);
-        std::fill(at, at + heads.head_dim, 0.0f);
+      for (const KvPart part : kParts) {
+        for (int h = 0; h < layout.num_heads; ++h) {
+          const auto at = cache.begin() + layout.at(part, p.cache_slots[i], h);
+          std::fill(at, at + layout.head_dim, 0.0f);
+        }
       }
     }
+    cache.erase(cache.begin(), cache.begin() + layout.page_size());
     return cache;
   }
 
   static void expect_old_entries_kept(const Problem& p, const Result& result) {
     for (int b = 0; b < p.shape.num_blocks; ++b) {
       ASSERT_TRUE(
-          bits_equal(old_entries(p, result.keys[b]), old_entries(p, p.blocks[b].keys.host)));
-      ASSERT_TRUE(
-          bits_equal(old_entries(p, result.values[b]), old_entries(p, p.blocks[b].values.host)));
+          bits_equal(old_entries(p, result.caches[b]), old_entries(p, p.blocks[b].cache.host)));
     }
   }
 
@@ -696,11 +687,14 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
       ASSERT_TRUE(rows_close(rows_of(all.logits, vocab, i, i + 1),
                              rows_of(expected.logits, vocab, i, i + 1), vocab, loose));
       for (int b = 0; b < p.shape.num_blocks; ++b) {
-        ASSERT_TRUE(rows_close(new_entry(p, all.keys[b], i), new_entry(p, expected.keys[b], i),
+        const auto entry = [&](const Result& result, KvPart part) {
+          return new_entry(p, result.caches[b], part, i);
+        };
+        ASSERT_TRUE(rows_close(entry(all, KvPart::kKeys), entry(expected, KvPart::kKeys),
                                p.shape.head_dim, entry_loose));
-        const std::vector<float> values = new_entry(p, expected.values[b], i);
-        ASSERT_TRUE(rows_close(new_entry(p, all.values[b], i), values, p.shape.head_dim,
-                               entry_loose, least_head_norm(p.shape, values)));
+        const std::vector<float> values = entry(expected, KvPart::kValues);
+        ASSERT_TRUE(rows_close(entry(all, KvPart::kValues), values, p.shape.head_dim, entry_loose,
+                               least_head_norm(p.shape, values)));
       }
     }
     ASSERT_NO_FATAL_FAILURE(expect_old_entries_kept(p, all));
@@ -742,8 +736,10 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
       ASSERT_TRUE(bits_equal(rows_of(some.logits, vocab, i, i + 1),
                              rows_of(all.logits, vocab, first + i, first + i + 1)));
       for (int b = 0; b < p.shape.num_blocks; ++b) {
-        ASSERT_TRUE(bits_equal(new_entry(p, some.keys[b], first + i),
-                               new_entry(p, all.keys[b], first + i)));
+        for (const KvPart part : kParts) {
+          ASSERT_TRUE(bits_equal(new_entry(p, some.caches[b], part, first + i),
+                                 new_entry(p, all.caches[b], part, first + i)));
+        }
       }
     }
   }
@@ -765,7 +761,10 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
         if (p.cached[i] < 0) continue;
         ASSERT_TRUE(bits_equal(rows_of(some.x, dim, i, i + 1), rows_of(all.x, dim, i, i + 1)));
         for (int b = 0; b < p.shape.num_blocks; ++b) {
-          ASSERT_TRUE(bits_equal(new_entry(p, some.keys[b], i), new_entry(p, all.keys[b], i)));
+          for (const KvPart part : kParts) {
+            ASSERT_TRUE(bits_equal(new_entry(p, some.caches[b], part, i),
+                                   new_entry(p, all.caches[b], part, i)));
+          }
         }
         const auto logits = rows_of(some.logits, vocab, i, i + 1);
         const auto expected = rows_of(all.logits, vocab, i, i + 1);

@@ -755,20 +755,25 @@ TEST_F(DepthEqualityTest, KeysAndValuesLieWellInsideE4m3) {
   const VisionLanguageModel& model = *model_->vision_language_model();
   const DeviceState& state = model.state();
   const DType dtype = model_->kernels->activation_dtype();
-  const auto bytes = static_cast<std::size_t>(state.page_bytes_one() * state.num_pages());
+  const auto bytes = static_cast<std::size_t>(state.layer_page_bytes() * state.num_pages());
   auto pinned = model_->device->allocate_pinned(bytes);
   auto stream = model_->device->create_stream("read");
   ASSERT_TRUE(pinned.ok() && stream.ok());
   float largest[2] = {0, 0};  // of the keys, of the values
-  for (int layer = 0; layer < model.config().text.n_layers; ++layer) {
-    const KvLayer kv = state.kv_layer(layer);
-    for (const bool is_value : {false, true}) {
-      ASSERT_TRUE((*stream)->copy_to_host(pinned->data(), is_value ? kv.v : kv.k, bytes).ok());
-      ASSERT_TRUE((*stream)->synchronize().ok());
-      for (std::size_t i = 0; i < bytes / dtype_bytes(dtype); ++i) {
-        const float value = dtype == DType::kF32 ? pinned->as<float>()[i]
-                                                 : bf16_to_f32(pinned->as<std::uint16_t>()[i]);
-        largest[is_value] = std::max(largest[is_value], std::fabs(value));
+  const TextConfig& text = model.config().text;
+  const KvLayout layout{.num_heads = text.n_kv_heads, .head_dim = text.head_dim()};
+  for (int layer = 0; layer < text.n_layers; ++layer) {
+    ASSERT_TRUE((*stream)->copy_to_host(pinned->data(), state.kv_layer(layer).pages, bytes).ok());
+    ASSERT_TRUE((*stream)->synchronize().ok());
+    for (std::int64_t slot = 0; slot < state.num_pages() * kPageTokens; ++slot) {
+      for (int i = 0; i < 2 * layout.num_heads; ++i) {
+        const std::int64_t begin =
+            layout.at(i % 2 == 0 ? KvPart::kKeys : KvPart::kValues, slot, i / 2);
+        for (std::int64_t at = begin; at < begin + layout.head_dim; ++at) {
+          const float value = dtype == DType::kF32 ? pinned->as<float>()[at]
+                                                   : bf16_to_f32(pinned->as<std::uint16_t>()[at]);
+          largest[i % 2] = std::max(largest[i % 2], std::fabs(value));
+        }
       }
     }
   }

@@ -27,7 +27,7 @@ struct PagedContext {
   std::vector<SequenceShape> shapes;
   std::vector<AttentionSequence> sequences;
   std::vector<std::int32_t> page_table;  // row of sequence s: rows[s]
-  std::vector<float> keys, values;
+  std::vector<float> cache;
   std::vector<float> qkv;  // [tokens of all sequences, stride]
   std::int64_t qkv_stride = 0;
   int num_tokens = 0;
@@ -41,7 +41,7 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
     PagedContext c;
     c.heads = {
         .num_heads = num_heads, .num_kv_heads = num_heads / group_size, .head_dim = head_dim};
-    const int num_kv_heads = c.heads.num_kv_heads;
+    const KvLayout layout = c.heads.kv_layout();
     c.shapes = std::move(shapes);
     int num_pages = 1;
     for (const SequenceShape& s : c.shapes) num_pages += pages_of(s.context());
@@ -51,10 +51,7 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
 
     const std::size_t num_rows = c.shapes.size() + 3;
     c.page_table.assign(num_rows * kPagesPerRow, 0);
-    const std::size_t cache_size =
-        static_cast<std::size_t>(num_pages) * num_kv_heads * kPageTokens * head_dim;
-    c.keys.assign(cache_size, NAN);
-    c.values.assign(cache_size, NAN);
+    c.cache.assign(static_cast<std::size_t>(num_pages * layout.page_size()), NAN);
     for (std::size_t i = 0; i < c.shapes.size(); ++i) {
       const SequenceShape& s = c.shapes[i];
       const auto row = static_cast<std::int32_t>(num_rows - 1 - i);
@@ -70,10 +67,10 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
         free_pages.pop_back();
       }
       for (int position = 0; position < s.context(); ++position) {
-        for (int h = 0; h < num_kv_heads; ++h) {
-          const std::int64_t at = kv_index(kv_slot(pages, position), h, num_kv_heads, head_dim);
-          fill_random(&c.keys[at], head_dim, 1.5f);
-          fill_random(&c.values[at], head_dim, 1.0f);
+        const std::int64_t slot = kv_slot(pages, position);
+        for (int h = 0; h < layout.num_heads; ++h) {
+          fill_random(&c.cache[layout.at(KvPart::kKeys, slot, h)], head_dim, 1.5f);
+          fill_random(&c.cache[layout.at(KvPart::kValues, slot, h)], head_dim, 1.0f);
         }
       }
     }
@@ -90,15 +87,14 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
   }
 
   struct OnDevice {
-    TestTensor qkv, keys, values;
+    TestTensor qkv, cache;
     Buffer page_table;
     KvFormat format;
   };
 
   OnDevice upload_context(const PagedContext& c) {
     return {.qkv = tensor(c.qkv),
-            .keys = kv_tensor(GetParam(), c.keys),
-            .values = kv_tensor(GetParam(), c.values),
+            .cache = kv_tensor(GetParam(), c.cache),
             .page_table = upload(c.page_table),
             .format = GetParam()};
   }
@@ -128,7 +124,7 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
     const Buffer scratch = poisoned_bytes(
         kernels_->attention_scratch_bytes(c.num_tokens, num_sequences, kMaxContext, c.heads));
     p.qkv = d.qkv.dev();
-    p.kv = {d.keys.device.data(), d.values.device.data(), d.format};
+    p.kv = {d.cache.device.data(), d.format};
     p.page_table = d.page_table.as<std::int32_t>();
     p.sequences = sequences_dev.as<AttentionSequence>();
     p.num_sequences = num_sequences;
@@ -142,10 +138,9 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
   std::vector<float> run_reference(const PagedContext& c, const OnDevice& d) {
     PagedAttentionParams p = params(c);
     std::vector<float> out(static_cast<std::size_t>(c.num_tokens) * p.out_stride, 0.0f);
-    std::vector<std::uint8_t> keys = kv_bytes(d.format, d.keys.host);
-    std::vector<std::uint8_t> values = kv_bytes(d.format, d.values.host);
+    std::vector<std::uint8_t> cache = kv_bytes(d.format, d.cache.host);
     p.qkv = d.qkv.ref();
-    p.kv = {keys.data(), values.data(), d.format};
+    p.kv = {cache.data(), d.format};
     p.page_table = c.page_table.data();
     p.sequences = c.sequences.data();
     p.num_sequences = static_cast<int>(c.sequences.size());
@@ -163,8 +158,7 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
     const std::vector<float> expected = run_reference(c, d);
     const int width = c.heads.q_width();
     OnDevice native = upload_context(c);
-    native.keys = tensor(d.keys.host);
-    native.values = tensor(d.values.host);
+    native.cache = tensor(d.cache.host);
     native.format = KvFormat::kNative;
     const std::vector<float> from_native = run_device(c, native, c.sequences, decode);
     for (std::size_t i = 0; i < c.sequences.size(); ++i) {

@@ -246,11 +246,10 @@ TEST_P(DecoderBlocksTest, NewEntriesAreTheNativeOnesRounded) {
     const Result native = run_device(p, 0, count);
     for (int i = 0; i < count; ++i) {
       if (p.cached[i] < 0) continue;
-      for (const auto& [actual, unrounded] : {std::pair(&fp8.keys[0], &native.keys[0]),
-                                              std::pair(&fp8.values[0], &native.values[0])}) {
-        std::vector<float> expected = new_entry(p, *unrounded, i);
+      for (const KvPart part : kParts) {
+        std::vector<float> expected = new_entry(p, native.caches[0], part, i);
         for (float& value : expected) value = round_to_e4m3(value);
-        EXPECT_TRUE(bits_equal(new_entry(p, *actual, i), expected)) << "row " << i;
+        EXPECT_TRUE(bits_equal(new_entry(p, fp8.caches[0], part, i), expected)) << "row " << i;
       }
     }
   }
@@ -308,8 +307,7 @@ TEST_P(DecoderBlocksTest, AComposedStepOfDoneRowsDoesNothingInAGraph) {
     EXPECT_TRUE(bits_equal(nothing.x, dead.x.host));
     for (const float logit : nothing.logits) ASSERT_TRUE(std::isnan(logit)) << "poison";
     for (std::size_t block = 0; block < dead.blocks.size(); ++block) {
-      EXPECT_TRUE(bits_equal(nothing.keys[block], dead.blocks[block].keys.host));
-      EXPECT_TRUE(bits_equal(nothing.values[block], dead.blocks[block].values.host));
+      EXPECT_TRUE(bits_equal(nothing.caches[block], dead.blocks[block].cache.host));
     }
     std::vector<int> cached(static_cast<std::size_t>(count), -1);
     cached.back() = 40;

@@ -249,7 +249,6 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
         block.alpha = random_tensor(d.heads.num_heads, 0.5f);
       }
       caches_.push_back(poisoned(cache_elements()));
-      caches_.push_back(poisoned(cache_elements()));
     }
     rope_table_ = any_rope_table(kMaxContext, d.rotary_dim);
     rope_dev_ = upload(rope_table_);
@@ -281,7 +280,7 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
     return {.gamma = random_tensor(dim, 0.2f, 1.0f), .beta = random_tensor(dim, 0.2f)};
   }
   std::size_t cache_elements() const {
-    return static_cast<std::size_t>(1 + kPagesPerRow) * kPageTokens * GetParam().heads.kv_width();
+    return static_cast<std::size_t>((1 + kPagesPerRow) * GetParam().heads.kv_layout().page_size());
   }
 
   static LinearWeights dev(const Matrix& m) {
@@ -313,7 +312,7 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
                                                                           : Activation::kGeluTanh,
                             .up = dev(block.up),
                             .down = dev(block.down)},
-                     .kv = {caches_[2 * i].data(), caches_[2 * i + 1].data()}};
+                     .kv = {caches_[i].data()}};
       if (d.has_experts(i)) {
         b.ff.kind = FeedForwardKind::kExperts;
         b.ff.activation = Activation::kGeluErf;
@@ -390,7 +389,7 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
   }
 
   std::vector<Block> blocks_;
-  std::vector<Buffer> caches_;  // keys, then values, of each block
+  std::vector<Buffer> caches_;  // of each block
   std::vector<float> rope_table_;
   std::vector<std::int32_t> pages_;
   Buffer rope_dev_, pages_dev_;

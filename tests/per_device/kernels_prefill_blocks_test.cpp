@@ -29,7 +29,7 @@ struct Block {
 
 struct Result {
   std::vector<float> x, wanted;
-  std::vector<std::vector<float>> caches;  // keys, then values, of each block
+  std::vector<std::vector<float>> caches;  // of each block
 };
 
 // The parameter: products of rows in 8 bits.
@@ -94,16 +94,17 @@ class PrefillBlocksTest : public KernelsTest, public ::testing::WithParamInterfa
     const int num_tokens = static_cast<int>(positions.size());
     const int num_wanted = static_cast<int>(wanted.size());
     const auto rows = static_cast<std::size_t>(std::max(num_tokens, num_wanted));
-    const auto cache_size = static_cast<std::size_t>(num_pages) * kPageTokens * kDim;
+    const auto cache_size =
+        static_cast<std::size_t>(num_pages * kAttentionHeads.kv_layout().page_size());
     std::vector<DecoderBlock> blocks;
     std::vector<Buffer> caches;
     for (const Block& block : blocks_) {
-      for (int i = 0; i < 2; ++i) caches.push_back(poisoned(cache_size));
+      caches.push_back(poisoned(cache_size));
       blocks.push_back({.norm = {.gamma = block.gamma.dev(), .beta = block.beta.dev()},
                         .qkv = block.qkv.dev,
                         .proj = block.proj.dev,
                         .ff = {.up = block.fc1.dev, .down = block.fc2.dev},
-                        .kv = {caches.end()[-2].data(), caches.end()[-1].data()}});
+                        .kv = {caches.back().data()}});
     }
     const TestTensor x = tensor(embeddings);
     const Buffer positions_dev = upload(positions), slots_dev = upload(slots);

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/kv_index.h"
+#include "kernels/kv_layout.h"
 #include "tests/per_device/kernels_fixture.h"
 
 namespace gapless {
@@ -39,22 +39,20 @@ TEST_P(RopeAndCacheTest, AgreesWithReferenceAndTouchesNothingElse) {
   p.heads = {.num_heads = num_heads, .num_kv_heads = num_heads, .head_dim = kHeadDim};
   p.rotary_dim = kRotaryDim;
   const TestTensor qkv = random_tensor(static_cast<std::size_t>(num_tokens) * p.qkv_stride);
-  const std::size_t cache_size =
-      static_cast<std::size_t>(kNumPages) * num_heads * kPageTokens * kHeadDim;
+  const KvLayout layout = p.heads.kv_layout();
+  const auto cache_size = static_cast<std::size_t>(kNumPages * layout.page_size());
 
-  std::vector<float> expected_qkv = qkv.host;
-  std::vector<float> expected_k(cache_size, NAN), expected_v(cache_size, NAN);
+  std::vector<float> expected_qkv = qkv.host, expected_cache(cache_size, NAN);
   p.qkv = expected_qkv.data(), p.rope_table = table.data();
   p.positions = positions.data(), p.cache_slots = slots.data();
-  p.kv = {expected_k.data(), expected_v.data()};
+  p.kv = {expected_cache.data()};
   reference::rope_and_cache(p);
 
   const Buffer positions_dev = upload(positions), slots_dev = upload(slots);
-  const Buffer table_dev = upload(table);
-  const Buffer k_dev = poisoned(cache_size), v_dev = poisoned(cache_size);
+  const Buffer table_dev = upload(table), cache_dev = poisoned(cache_size);
   p.qkv = qkv.device.data(), p.rope_table = table_dev.as<float>();
   p.positions = positions_dev.as<std::int32_t>(), p.cache_slots = slots_dev.as<std::int32_t>();
-  p.kv = {k_dev.data(), v_dev.data()};
+  p.kv = {cache_dev.data()};
   run(kernels_->rope_and_cache(*stream_, p));
 
   const std::vector<float> actual_qkv = floats(qkv.device);
@@ -63,26 +61,29 @@ TEST_P(RopeAndCacheTest, AgreesWithReferenceAndTouchesNothingElse) {
     const auto expected_q = rows_of(expected_qkv, p.qkv_stride, t, t + 1).first(width);
     EXPECT_TRUE(rows_close(q, expected_q, kHeadDim, tolerance())) << "q of token " << t;
   }
-  const std::vector<float> k = floats(k_dev), v = floats(v_dev);
+  const std::vector<float> cache = floats(cache_dev);
   std::vector<bool> written(cache_size, false);
   for (int t = 0; t < num_tokens; ++t) {
     for (int h = 0; h < num_heads; ++h) {
-      const auto at = static_cast<std::size_t>(kv_index(slots[t], h, num_heads, kHeadDim));
-      EXPECT_TRUE(rows_close(std::span(k).subspan(at, kHeadDim),
-                             std::span(expected_k).subspan(at, kHeadDim), kHeadDim, tolerance()));
-      EXPECT_TRUE(bits_equal(std::span(v).subspan(at, kHeadDim),
-                             std::span(expected_v).subspan(at, kHeadDim)));
+      const auto key = static_cast<std::size_t>(layout.at(KvPart::kKeys, slots[t], h));
+      const auto value = static_cast<std::size_t>(layout.at(KvPart::kValues, slots[t], h));
+      EXPECT_TRUE(rows_close(std::span(cache).subspan(key, kHeadDim),
+                             std::span(expected_cache).subspan(key, kHeadDim), kHeadDim,
+                             tolerance()));
+      EXPECT_TRUE(bits_equal(std::span(cache).subspan(value, kHeadDim),
+                             std::span(expected_cache).subspan(value, kHeadDim)));
       // The second half passes through unturned.
       EXPECT_TRUE(bits_equal(
-          std::span(k).subspan(at + kRotaryDim, kHeadDim - kRotaryDim),
+          std::span(cache).subspan(key + kRotaryDim, kHeadDim - kRotaryDim),
           std::span(qkv.host).subspan(t * p.qkv_stride + width + h * kHeadDim + kRotaryDim,
                                       kHeadDim - kRotaryDim)));
-      std::fill_n(written.begin() + static_cast<std::ptrdiff_t>(at), kHeadDim, true);
+      for (const std::size_t at : {key, value}) {
+        std::fill_n(written.begin() + static_cast<std::ptrdiff_t>(at), kHeadDim, true);
+      }
     }
   }
   for (std::size_t i = 0; i < cache_size; ++i) {
-    ASSERT_EQ(!written[i], is_poison(k[i])) << "key element " << i;
-    ASSERT_EQ(!written[i], is_poison(v[i])) << "value element " << i;
+    ASSERT_EQ(!written[i], is_poison(cache[i])) << "element " << i;
   }
 }
 
@@ -93,8 +94,8 @@ TEST_P(RopeAndCacheTest, AnFp8CacheHoldsTheNativeOneRounded) {
   const int num_heads = GetParam(), width = num_heads * kHeadDim;
   const std::vector<std::int32_t> positions = {0, 1, 15, 16, 730}, slots = {16, 17, 31, 32, 0};
   const int num_tokens = static_cast<int>(positions.size());
-  const std::size_t cache_size =
-      static_cast<std::size_t>(kNumPages) * num_heads * kPageTokens * kHeadDim;
+  const KvLayout layout{.num_heads = num_heads, .head_dim = kHeadDim};
+  const auto cache_size = static_cast<std::size_t>(kNumPages * layout.page_size());
   const Buffer positions_dev = upload(positions), slots_dev = upload(slots);
   // Elements in vectors; one at a time; and one at a time because of the stride.
   for (const auto& [rotary_dim, padding] : {std::pair(32, 8), std::pair(24, 8), std::pair(32, 3)}) {
@@ -110,38 +111,36 @@ TEST_P(RopeAndCacheTest, AnFp8CacheHoldsTheNativeOneRounded) {
     std::vector<float> values = random_values(static_cast<std::size_t>(num_tokens) * p.qkv_stride);
     for (float& value : values) value *= std::exp2(static_cast<float>(random_() % 24) - 13.0f);
 
-    std::vector<Buffer> k, v;
+    std::vector<Buffer> caches;
     for (const KvFormat format : {KvFormat::kNative, KvFormat::kFp8}) {
       const TestTensor qkv = tensor(values);
-      const std::size_t bytes = cache_size * kv_element_bytes(format, dtype());
-      k.push_back(poisoned_bytes(bytes));
-      v.push_back(poisoned_bytes(bytes));
+      caches.push_back(poisoned_bytes(cache_size * kv_element_bytes(format, dtype())));
       p.qkv = qkv.device.data(), p.rope_table = table_dev.as<float>();
       p.positions = positions_dev.as<std::int32_t>();
       p.cache_slots = slots_dev.as<std::int32_t>();
-      p.kv = {k.back().data(), v.back().data(), format};
+      p.kv = {caches.back().data(), format};
       run(kernels_->rope_and_cache(*stream_, p));
     }
-    EXPECT_TRUE(download<std::uint8_t>(k[1]) == kv_bytes(KvFormat::kFp8, floats(k[0])));
-    EXPECT_TRUE(download<std::uint8_t>(v[1]) == kv_bytes(KvFormat::kFp8, floats(v[0])));
+    const auto actual = download<std::uint8_t>(caches[1]);
+    EXPECT_TRUE(actual == kv_bytes(KvFormat::kFp8, floats(caches[0])));
 
     std::vector<float> host = tensor(values).host;
-    std::vector<std::uint8_t> expected_k(cache_size, kPoison), expected_v(cache_size, kPoison);
+    std::vector<std::uint8_t> expected(cache_size, kPoison);
     p.qkv = host.data(), p.rope_table = table.data();
     p.positions = positions.data(), p.cache_slots = slots.data();
-    p.kv = {expected_k.data(), expected_v.data(), KvFormat::kFp8};
+    p.kv = {expected.data(), KvFormat::kFp8};
     reference::rope_and_cache(p);
-    const auto actual_k = download<std::uint8_t>(k[1]), actual_v = download<std::uint8_t>(v[1]);
     int num_saturated = 0;
     for (int t = 0; t < num_tokens; ++t) {
       for (int h = 0; h < num_heads; ++h) {
-        const std::int64_t at = kv_index(slots[t], h, num_heads, kHeadDim);
+        const std::int64_t key = layout.at(KvPart::kKeys, slots[t], h);
+        const std::int64_t value = layout.at(KvPart::kValues, slots[t], h);
         for (int d = 0; d < kHeadDim; ++d) {
-          ASSERT_EQ(actual_v[at + d], expected_v[at + d]);
+          ASSERT_EQ(actual[value + d], expected[value + d]);
           if (d >= rotary_dim) {
-            ASSERT_EQ(actual_k[at + d], expected_k[at + d]);
+            ASSERT_EQ(actual[key + d], expected[key + d]);
           }
-          num_saturated += (actual_v[at + d] & 0x7f) == 0x7e ? 1 : 0;
+          num_saturated += (actual[value + d] & 0x7f) == 0x7e ? 1 : 0;
         }
       }
     }
@@ -170,14 +169,14 @@ TEST_F(KernelsTest, RopeAndCacheOfGroupedNormalisedHeads) {
       return NormWeights{.kind = NormKind::kRms, .gamma = gamma, .eps = 1e-6f};
     };
     const TestTensor qkv = random_tensor(static_cast<std::size_t>(num_tokens) * p.qkv_stride, 2.0f);
-    const auto cache_size = static_cast<std::size_t>(kNumPages) * kPageTokens * heads.kv_width();
+    const KvLayout layout = heads.kv_layout();
+    const auto cache_size = static_cast<std::size_t>(kNumPages * layout.page_size());
 
-    std::vector<float> expected_qkv = qkv.host;
-    std::vector<float> expected_k(cache_size, NAN), expected_v(cache_size, NAN);
+    std::vector<float> expected_qkv = qkv.host, expected_cache(cache_size, NAN);
     p.qkv = expected_qkv.data(), p.rope_table = table.data();
     p.q_norm = weights(q_gamma.ref()), p.k_norm = weights(k_gamma.ref());
     p.positions = positions.data(), p.cache_slots = slots.data();
-    p.kv = {expected_k.data(), expected_v.data()};
+    p.kv = {expected_cache.data()};
     reference::rope_and_cache(p);
 
     const Buffer positions_dev = upload(positions), slots_dev = upload(slots);
@@ -185,20 +184,20 @@ TEST_F(KernelsTest, RopeAndCacheOfGroupedNormalisedHeads) {
     p.rope_table = table_dev.as<float>();
     p.q_norm = weights(q_gamma.dev()), p.k_norm = weights(k_gamma.dev());
     struct Run {
-      std::vector<float> qkv, k, v;
+      std::vector<float> qkv, cache;
     };
     // Tokens [first, first + count) in a launch of their own.
     auto run_tokens = [&](int first, int count) {
       const TestTensor rows = tensor(qkv.host);
-      const Buffer k = poisoned(cache_size), v = poisoned(cache_size);
+      const Buffer cache = poisoned(cache_size);
       p.qkv = static_cast<char*>(rows.device.data()) +
               static_cast<std::size_t>(first) * p.qkv_stride * dtype_bytes(dtype());
       p.positions = positions_dev.as<std::int32_t>() + first;
       p.cache_slots = slots_dev.as<std::int32_t>() + first;
-      p.kv = {k.data(), v.data()};
+      p.kv = {cache.data()};
       p.num_tokens = count;
       run(kernels_->rope_and_cache(*stream_, p));
-      return Run{floats(rows.device), floats(k), floats(v)};
+      return Run{floats(rows.device), floats(cache)};
     };
     const Run all = run_tokens(0, num_tokens), alone = run_tokens(3, 1);
     for (int t = 0; t < num_tokens; ++t) {
@@ -207,15 +206,16 @@ TEST_F(KernelsTest, RopeAndCacheOfGroupedNormalisedHeads) {
                              head_dim, tolerance()))
           << "q of token " << t;
       for (int h = 0; h < heads.num_kv_heads; ++h) {
-        const auto at =
-            static_cast<std::size_t>(kv_index(slots[t], h, heads.num_kv_heads, head_dim));
-        EXPECT_TRUE(rows_close(std::span(all.k).subspan(at, head_dim),
-                               std::span(expected_k).subspan(at, head_dim), head_dim, tolerance()));
-        EXPECT_TRUE(bits_equal(std::span(all.v).subspan(at, head_dim),
-                               std::span(expected_v).subspan(at, head_dim)));
+        const auto key = static_cast<std::size_t>(layout.at(KvPart::kKeys, slots[t], h));
+        const auto value = static_cast<std::size_t>(layout.at(KvPart::kValues, slots[t], h));
+        EXPECT_TRUE(rows_close(std::span(all.cache).subspan(key, head_dim),
+                               std::span(expected_cache).subspan(key, head_dim), head_dim,
+                               tolerance()));
+        EXPECT_TRUE(bits_equal(std::span(all.cache).subspan(value, head_dim),
+                               std::span(expected_cache).subspan(value, head_dim)));
         if (t != 3) continue;
-        EXPECT_TRUE(bits_equal(std::span(alone.k).subspan(at, head_dim),
-                               std::span(all.k).subspan(at, head_dim)));
+        EXPECT_TRUE(bits_equal(std::span(alone.cache).subspan(key, head_dim),
+                               std::span(all.cache).subspan(key, head_dim)));
       }
     }
     EXPECT_TRUE(bits_equal(rows_of(alone.qkv, p.qkv_stride, 3, 4).first(heads.q_width()),
@@ -227,19 +227,19 @@ INSTANTIATE_TEST_SUITE_P(Heads, RopeAndCacheTest, ::testing::Values(4, 32));
 
 TEST_F(KernelsTest, CopyPagesCopiesKeysAndValuesOfEveryLayer) {
   constexpr int kNumPages = 7, kNumLayers = 3;
-  constexpr std::size_t kPageBytes = 2 * kPageTokens * 64 * 2;
-  std::vector<std::uint8_t> cache(2 * kNumLayers * kNumPages * kPageBytes);
+  constexpr std::size_t kPageBytes = 2 * 2 * kPageTokens * 64 * 2;
+  std::vector<std::uint8_t> cache(kNumLayers * kNumPages * kPageBytes);
   for (auto& byte : cache) byte = static_cast<std::uint8_t>(random_());
   // Three entries, of which the step uses two.
   const std::vector<PageCopy> copies = {{1, 5}, {2, 6}, {3, 4}};
   const std::vector<std::int32_t> num_copies = {2};
 
   std::vector<std::uint8_t> expected = cache;
-  for (std::size_t plane = 0; plane < 2 * kNumLayers; ++plane) {
+  for (std::size_t layer = 0; layer < kNumLayers; ++layer) {
     for (int i = 0; i < 2; ++i) {
       auto page = [&](std::int32_t number) {
         return expected.begin() +
-               static_cast<std::ptrdiff_t>((plane * kNumPages + number) * kPageBytes);
+               static_cast<std::ptrdiff_t>((layer * kNumPages + number) * kPageBytes);
       };
       std::copy_n(page(copies[i].from), kPageBytes, page(copies[i].to));
     }

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/kv_index.h"
+#include "kernels/kv_layout.h"
 #include "kernels/tau_position.h"
 #include "tests/per_device/kernels_fixture.h"
 
@@ -97,15 +97,15 @@ class ScaleHeadsTest : public KernelsTest {
   }
   static std::size_t cache_size(const Problem& p, int num_tokens) {
     const int num_pages = 2 + num_tokens / kPageTokens;
-    return static_cast<std::size_t>(num_pages) * kPageTokens * p.heads.kv_width();
+    return static_cast<std::size_t>(num_pages * p.heads.kv_layout().page_size());
   }
   static std::vector<std::int32_t> slots_of(int num_tokens) {
     std::vector<std::int32_t> slots;
     for (int t = 0; t < num_tokens; ++t) slots.push_back(kPageTokens + t);
     return slots;
   }
-  static Placed placed(const Problem& p, const std::vector<float>& qkv, const std::vector<float>& k,
-                       const std::vector<float>& v, int num_tokens) {
+  static Placed placed(const Problem& p, const std::vector<float>& qkv,
+                       const std::vector<float>& cache, int num_tokens) {
     Placed result;
     const AttentionHeads& heads = p.heads;
     const std::vector<std::int32_t> slots = slots_of(num_tokens);
@@ -113,10 +113,11 @@ class ScaleHeadsTest : public KernelsTest {
       const auto row = qkv.begin() + std::ptrdiff_t{t} * heads.qkv_width();
       result.q.insert(result.q.end(), row, row + heads.q_width());
       for (int h = 0; h < heads.num_kv_heads; ++h) {
-        const auto at =
-            static_cast<std::ptrdiff_t>(kv_index(slots[t], h, heads.num_kv_heads, heads.head_dim));
-        result.k.insert(result.k.end(), k.begin() + at, k.begin() + at + heads.head_dim);
-        result.v.insert(result.v.end(), v.begin() + at, v.begin() + at + heads.head_dim);
+        const KvLayout layout = heads.kv_layout();
+        const auto key = cache.begin() + layout.at(KvPart::kKeys, slots[t], h);
+        const auto value = cache.begin() + layout.at(KvPart::kValues, slots[t], h);
+        result.k.insert(result.k.end(), key, key + heads.head_dim);
+        result.v.insert(result.v.end(), value, value + heads.head_dim);
       }
     }
     return result;
@@ -127,18 +128,18 @@ class ScaleHeadsTest : public KernelsTest {
                          int count, bool decode = true) {
     const Tokens tokens = upload_tokens(p, options, begin, count, decode);
     const Buffer slots = upload(slots_of(count)), table = upload(angles(rotary_dim));
-    const Buffer k = poisoned(cache_size(p, count)), v = poisoned(cache_size(p, count));
+    const Buffer cache = poisoned(cache_size(p, count));
     run(kernels_->scale_rope_and_cache(*stream_, tokens.params,
                                        {.qkv = tokens.params.qkv,
                                         .qkv_stride = tokens.params.qkv_stride,
                                         .positions = tokens.params.positions,
                                         .cache_slots = slots.as<std::int32_t>(),
                                         .rope_table = table.as<float>(),
-                                        .kv = {k.data(), v.data()},
+                                        .kv = {cache.data()},
                                         .num_tokens = count,
                                         .heads = p.heads,
                                         .rotary_dim = rotary_dim}));
-    return placed(p, floats(tokens.qkv.device), floats(k), floats(v), count);
+    return placed(p, floats(tokens.qkv.device), floats(cache), count);
   }
 
   static Placed place_in_reference(const Problem& p, const Options& options, int rotary_dim) {
@@ -146,17 +147,17 @@ class ScaleHeadsTest : public KernelsTest {
     const auto count = static_cast<int>(p.positions.size());
     const std::vector<std::int32_t> slots = slots_of(count);
     const std::vector<float> table = angles(rotary_dim);
-    std::vector<float> k(cache_size(p, count)), v(cache_size(p, count));
+    std::vector<float> cache(cache_size(p, count));
     reference::rope_and_cache({.qkv = qkv.data(),
                                .qkv_stride = p.heads.qkv_width(),
                                .positions = p.positions.data(),
                                .cache_slots = slots.data(),
                                .rope_table = table.data(),
-                               .kv = {k.data(), v.data()},
+                               .kv = {cache.data()},
                                .num_tokens = count,
                                .heads = p.heads,
                                .rotary_dim = rotary_dim});
-    return placed(p, qkv, k, v, count);
+    return placed(p, qkv, cache, count);
   }
 
   static std::vector<float> run_reference(const Problem& p, const Options& options) {

@@ -68,8 +68,12 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
                      std::int64_t last) {
   const AttentionHeads& heads = params.heads;
   const std::int64_t offset = head * heads.head_dim;
-  const std::int64_t head_in_page =
-      kv_index(0, head / heads.group_size(), heads.num_kv_heads, heads.head_dim);
+  const KvLayout layout = heads.kv_layout();
+  const auto in_page = [&](KvPart part) {
+    const int at = layout.in_page(part, static_cast<int>(head) / heads.group_size(), 0);
+    return static_cast<const std::byte*>(params.kv.pages) +
+           std::int64_t{at} * static_cast<int>(kv_element_bytes(params.kv.format, ops.dtype));
+  };
   const int context = sequence.num_cached + sequence.num_tokens;
   if (first >= last) return;
   int num_visible[kMaxTileQueries];
@@ -88,12 +92,11 @@ void attend_to_pages(const VectorOps& ops, const PagedAttentionParams& params,
        .num_queries = static_cast<int>(last - first),
        .head_dim = heads.head_dim,
        .decode = params.max_new_tokens == 1,
-       .k = params.kv.k,
-       .v = params.kv.v,
+       .k = in_page(KvPart::kKeys),
+       .v = in_page(KvPart::kValues),
        .format = params.kv.format,
-       .first = head_in_page,
        .key_stride = heads.head_dim,
-       .page_stride = kv_index(kPageTokens, 0, heads.num_kv_heads, heads.head_dim),
+       .page_stride = layout.page_size(),
        .page_table = params.page_table + std::int64_t{sequence.row} * params.page_table_stride});
 }
 
@@ -120,6 +123,7 @@ template <typename T>
 void rope_and_cache_rows(const VectorOps& ops, const RopeAndCacheParams& params, std::int64_t begin,
                          std::int64_t end) {
   const AttentionHeads& heads = params.heads;
+  const KvLayout layout = heads.kv_layout();
   const int head_dim = heads.head_dim, half = params.rotary_dim / 2;
   const VectorOps& f32_ops = vector_ops(DType::kF32);
   float gammas[2][kMaxHeadDim], head[kMaxHeadDim], cosines[kMaxHeadDim / 2], sines[kMaxHeadDim / 2];
@@ -145,13 +149,13 @@ void rope_and_cache_rows(const VectorOps& ops, const RopeAndCacheParams& params,
     f32_ops.rotate_head(head, cosines, sines, half, head);
     for (int i = 0; i < head_dim; ++i) to[i] = rounded<T>(head[i]);
   };
-  const auto store = [&](const T* from, void* cache, std::int64_t at) {
+  const auto store = [&](const T* from, std::int64_t at) {
     if (params.kv.format == KvFormat::kNative) {
-      std::copy_n(from, head_dim, static_cast<T*>(cache) + at);
+      std::copy_n(from, head_dim, static_cast<T*>(params.kv.pages) + at);
       return;
     }
     for (int i = 0; i < head_dim; ++i) head[i] = to_float(from[i]);
-    store_kv(params.kv.format, cache, at, head, head_dim);
+    store_kv(params.kv.format, params.kv.pages, at, head, head_dim);
   };
   for (std::int64_t t = begin; t < end; ++t) {
     const float* table = params.rope_table + std::int64_t{params.positions[t]} * 2 * half;
@@ -162,11 +166,11 @@ void rope_and_cache_rows(const VectorOps& ops, const RopeAndCacheParams& params,
       turn(q + h * head_dim, q_norm, q + h * head_dim);
     }
     for (int h = 0; h < heads.num_kv_heads; ++h) {
-      const std::int64_t at = kv_index(params.cache_slots[t], h, heads.num_kv_heads, head_dim);
+      const std::int32_t slot = params.cache_slots[t];
       T turned[kMaxHeadDim];
       turn(k + h * head_dim, k_norm, turned);
-      store(turned, params.kv.k, at);
-      store(v + h * head_dim, params.kv.v, at);
+      store(turned, layout.at(KvPart::kKeys, slot, h));
+      store(v + h * head_dim, layout.at(KvPart::kValues, slot, h));
     }
   }
 }

@@ -72,18 +72,19 @@ __device__ void attend_to_warp_keys(const PagedAttentionParams& p, const std::in
   constexpr int kTurns = kWarpKeys / kKeysAtOnce;
   const int lane = threadIdx.x % kWarp;
   const int chunk = lane % kLanes, key_in_turn = lane / kLanes;
-  const std::int64_t page_stride = std::int64_t{p.heads.num_kv_heads} * kPageTokens * kHeadDim;
-  const std::int64_t kv_head = head / p.heads.group_size();
-  const std::int64_t in_page = kv_head * kPageTokens * kHeadDim + chunk * kVector;
+  const KvLayout layout{.num_heads = p.heads.num_kv_heads, .head_dim = kHeadDim};
+  const int kv_head = head / p.heads.group_size();
+  const auto* const first = static_cast<const Element*>(p.kv.pages) +
+                            layout.in_page(KvPart::kKeys, kv_head, 0) + chunk * kVector;
 
   using Vector = KvVector<Element>;
   using Raw = typename Vector::Raw;
   Raw keys[kTurns], values[kTurns];
   auto load = [&](int turn, int t) {
-    const std::int64_t at =
-        pages[t / kPageTokens] * page_stride + in_page + t % kPageTokens * kHeadDim;
-    keys[turn] = __ldcs(reinterpret_cast<const Raw*>(static_cast<const Element*>(p.kv.k) + at));
-    values[turn] = __ldcs(reinterpret_cast<const Raw*>(static_cast<const Element*>(p.kv.v) + at));
+    const Element* const key =
+        first + pages[t / kPageTokens] * layout.page_size() + t % kPageTokens * kHeadDim;
+    keys[turn] = __ldcs(reinterpret_cast<const Raw*>(key));
+    values[turn] = __ldcs(reinterpret_cast<const Raw*>(key + layout.part_size()));
   };
   // Beyond the cached keys the last of them (or, with none, what the newest page holds) is read
   // again: loads without conditions stay together.

@@ -117,7 +117,10 @@ struct ScratchLayout {
   }
 };
 
-DecoderLayer make_layer(const DecoderBlock& block) {
+DecoderLayer make_layer(const DecoderBlock& block, const AttentionHeads& heads) {
+  const std::size_t values_at =
+      static_cast<std::size_t>(heads.kv_layout().in_page(KvPart::kValues, 0, 0)) *
+      kv_element_bytes(block.kv.format, DType::kBF16);
   return {.input_weights = static_cast<const char*>(block.prepared_in),
           .output_weights = static_cast<const char*>(block.prepared_out),
           .gamma = static_cast<const Bf16*>(block.norm.gamma),
@@ -126,8 +129,8 @@ DecoderLayer make_layer(const DecoderBlock& block) {
           .fc1_bias = static_cast<const Bf16*>(block.ff.up.bias),
           .proj_bias = static_cast<const Bf16*>(block.proj.bias),
           .fc2_bias = static_cast<const Bf16*>(block.ff.down.bias),
-          .keys = block.kv.k,
-          .values = block.kv.v};
+          .pages = block.kv.pages,
+          .values = static_cast<char*>(block.kv.pages) + values_at};
 }
 
 SequentialLayer make_own(const DecoderBlock& block) {
@@ -207,7 +210,8 @@ Status launch_blocks(Stream& stream, const DecoderBlocksParams& params, void* co
   auto* scratch = static_cast<char*>(params.block_scratch);
   DecoderLaunch p = {};
   p.num_layers = params.num_blocks;
-  for (int i = 0; i < params.num_blocks; ++i) p.layers[i] = make_layer(params.blocks[i]);
+  for (int i = 0; i < params.num_blocks; ++i)
+    p.layers[i] = make_layer(params.blocks[i], params.heads);
   p.dim = dim;
   p.ff_dim = ff_dim;
   p.num_heads = params.heads.num_heads;

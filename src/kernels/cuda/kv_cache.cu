@@ -189,10 +189,8 @@ __global__ void __launch_bounds__(kThreads)
     if (part.plane == 0) {
       store(rows + t * p.qkv_stride);
     } else {
-      const std::int64_t slot = slots[t];
-      const std::int64_t key =
-          (slot / kPageTokens * p.heads.num_kv_heads + head) * kPageTokens + slot % kPageTokens;
-      store(static_cast<Element*>(part.plane == 1 ? p.kv.k : p.kv.v) + key * p.heads.head_dim +
+      const KvPart in_cache = part.plane == 1 ? KvPart::kKeys : KvPart::kValues;
+      store(static_cast<Element*>(p.kv.pages) + p.heads.kv_layout().at(in_cache, slots[t], head) +
             part.first);
     }
   }
@@ -220,16 +218,16 @@ __global__ void __launch_bounds__(kThreads) norm_heads_kernel(RopeAndCacheParams
   }
 }
 
-// Blocks: x = part of a page, y = plane (keys or values of a layer), z = copy.
+// Blocks: x = part of a page, y = layer, z = copy.
 __global__ void __launch_bounds__(kCopyThreads) copy_pages_kernel(CopyPagesParams p) {
   let_successor_start();
   wait_for_predecessor();
   const int copy = blockIdx.z;
   if (copy >= *p.num_copies) return;
   const PageCopy pages = p.copies[copy];
-  char* plane = static_cast<char*>(p.kv_base) + blockIdx.y * p.num_pages * p.page_bytes;
-  const auto* from = reinterpret_cast<const uint4*>(plane + pages.from * p.page_bytes);
-  auto* to = reinterpret_cast<uint4*>(plane + pages.to * p.page_bytes);
+  char* layer = static_cast<char*>(p.kv_base) + blockIdx.y * p.num_pages * p.page_bytes;
+  const auto* from = reinterpret_cast<const uint4*>(layer + pages.from * p.page_bytes);
+  auto* to = reinterpret_cast<uint4*>(layer + pages.to * p.page_bytes);
   const std::int64_t vectors = p.page_bytes / 16;
   for (std::int64_t i = blockIdx.x * kCopyThreads + threadIdx.x; i < vectors;
        i += gridDim.x * kCopyThreads) {
@@ -284,10 +282,10 @@ Status copy_pages(Stream& stream, const CopyPagesParams& params) {
     return Status(StatusCode::kInvalidArgument,
                   "copy_pages: a page must be a multiple of 16 bytes");
   }
-  constexpr unsigned kMaxParts = 8;
+  constexpr unsigned kMaxParts = 16;
   const unsigned parts = std::min(kMaxParts, blocks_for(params.page_bytes / 16, kCopyThreads));
   return launch("copy_pages", stream,
-                {.grid = dim3(parts, static_cast<unsigned>(2 * params.num_layers),
+                {.grid = dim3(parts, static_cast<unsigned>(params.num_layers),
                               static_cast<unsigned>(params.max_copies)),
                  .block = dim3(kCopyThreads)},
                 copy_pages_kernel, params);

@@ -21,9 +21,8 @@ struct PagedProblem {
   Bf16* out;
   std::int64_t query_stride, out_stride;
   const Element* keys_;  // page 0 of this head
-  const Element* values_;
   const std::int32_t* pages;
-  std::int64_t page_stride;  // elements
+  std::int64_t page_size;  // elements
   int first_query, num_queries, num_cached, prefix_len, num_keys_;
 
   __device__ bool has_query(int i) const { return first_query + i < num_queries; }
@@ -35,10 +34,12 @@ struct PagedProblem {
   }
   __device__ int num_keys() const { return num_keys_; }
   __device__ std::int64_t offset(int t) const {
-    return __ldg(pages + t / kPageTokens) * page_stride + t % kPageTokens * kHeadDim;
+    return __ldg(pages + t / kPageTokens) * page_size + t % kPageTokens * kHeadDim;
   }
   __device__ const Element* keys() const { return keys_; }
-  __device__ const Element* values() const { return values_; }
+  __device__ const Element* values() const {
+    return keys_ + KvLayout{.num_heads = 1, .head_dim = kHeadDim}.part_size();
+  }
 };
 
 // Tiles of queries of all heads and sequences, found on the device: a captured launch fits every
@@ -76,18 +77,17 @@ struct PagedWork {
     const int tile = full ? index % num_tiles : tiles(s, true);
     const int first_query = tile * kTileQueries;
     const std::int64_t in_row = std::int64_t{head} * kHeadDim;
-    const std::int64_t head_start =
-        std::int64_t{head / p.heads.group_size()} * kPageTokens * kHeadDim;
+    const KvLayout layout{.num_heads = p.heads.num_kv_heads, .head_dim = kHeadDim};
     const std::int64_t first_token = sequence.first_token;
     Problem problem{
         .queries = static_cast<const Bf16*>(p.qkv) + first_token * p.qkv_stride + in_row,
         .out = static_cast<Bf16*>(p.out) + first_token * p.out_stride + in_row,
         .query_stride = p.qkv_stride,
         .out_stride = p.out_stride,
-        .keys_ = static_cast<const Element*>(p.kv.k) + head_start,
-        .values_ = static_cast<const Element*>(p.kv.v) + head_start,
+        .keys_ = static_cast<const Element*>(p.kv.pages) +
+                 layout.in_page(KvPart::kKeys, head / p.heads.group_size(), 0),
         .pages = p.page_table + std::int64_t{sequence.row} * p.page_table_stride,
-        .page_stride = std::int64_t{p.heads.num_kv_heads} * kPageTokens * kHeadDim,
+        .page_size = layout.page_size(),
         .first_query = first_query,
         .num_queries = sequence.num_tokens,
         .num_cached = sequence.num_cached,

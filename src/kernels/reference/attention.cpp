@@ -11,20 +11,20 @@ namespace {
 // One query of one head: softmax(q k^T / sqrt(head_dim)) v over the first num_visible positions.
 void attend(const PagedAttentionParams& params, const std::int32_t* page_table_row, int head,
             std::int64_t num_visible, const float* q, float* out) {
-  const int head_dim = params.heads.head_dim, num_kv_heads = params.heads.num_kv_heads;
+  const int head_dim = params.heads.head_dim;
   const int kv_head = head / params.heads.group_size();
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   std::vector<float> cached(static_cast<std::size_t>(head_dim));
-  auto load = [&](const void* from, std::int64_t position) {
+  auto load = [&](KvPart part, std::int64_t position) {
     const std::int64_t at =
-        kv_index(kv_slot(page_table_row, position), kv_head, num_kv_heads, head_dim);
-    load_kv(params.kv.format, from, at, cached.data(), head_dim);
+        params.heads.kv_layout().at(part, kv_slot(page_table_row, position), kv_head);
+    load_kv(params.kv.format, params.kv.pages, at, cached.data(), head_dim);
   };
 
   std::vector<double> weights(static_cast<std::size_t>(num_visible));
   double largest = -INFINITY;
   for (std::int64_t j = 0; j < num_visible; ++j) {
-    load(params.kv.k, j);
+    load(KvPart::kKeys, j);
     double dot = 0;
     for (int d = 0; d < head_dim; ++d) dot += static_cast<double>(q[d]) * cached[d];
     weights[j] = dot * scale;
@@ -35,7 +35,7 @@ void attend(const PagedAttentionParams& params, const std::int32_t* page_table_r
 
   std::vector<double> mean(static_cast<std::size_t>(head_dim), 0.0);
   for (std::int64_t j = 0; j < num_visible; ++j) {
-    load(params.kv.v, j);
+    load(KvPart::kValues, j);
     for (int d = 0; d < head_dim; ++d) mean[d] += weights[j] * cached[d];
   }
   for (int d = 0; d < head_dim; ++d) out[d] = static_cast<float>(mean[d] / sum);

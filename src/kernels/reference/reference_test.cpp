@@ -142,7 +142,7 @@ TEST(ReferenceTest, GroupedQueriesShareAKeyHead) {
   const std::int32_t position = 0, slot = 16;
   const NormWeights norm{.kind = NormKind::kRms, .gamma = ones, .eps = 0};
   const AttentionHeads heads{.num_heads = 2, .num_kv_heads = 1, .head_dim = 2};
-  std::vector<float> k(2 * 16 * 2, 0.0f), v = k;
+  std::vector<float> cache(2 * 2 * 16 * 2, 0.0f);  // two pages of keys, values
   rope_and_cache({.qkv = qkv,
                   .qkv_stride = 8,
                   .positions = &position,
@@ -150,15 +150,15 @@ TEST(ReferenceTest, GroupedQueriesShareAKeyHead) {
                   .rope_table = table,
                   .q_norm = norm,
                   .k_norm = norm,
-                  .kv = {k.data(), v.data()},
+                  .kv = {cache.data()},
                   .num_tokens = 1,
                   .heads = heads,
                   .rotary_dim = 2});
   const float root = std::sqrt(12.5f);
   EXPECT_FLOAT_EQ(qkv[0], 3 / root);
   EXPECT_FLOAT_EQ(qkv[3], std::sqrt(2.0f));  // (0, 2)
-  EXPECT_FLOAT_EQ(k[16 * 2], 6 / (2 * root));
-  EXPECT_EQ(v[16 * 2 + 1], 20);
+  EXPECT_FLOAT_EQ(cache[2 * 16 * 2], 6 / (2 * root));
+  EXPECT_EQ(cache[3 * 16 * 2 + 1], 20);
   const std::int32_t page_table[] = {1};
   const AttentionSequence sequence{.num_tokens = 1};
   float out[4] = {};
@@ -166,7 +166,7 @@ TEST(ReferenceTest, GroupedQueriesShareAKeyHead) {
                    .qkv_stride = 8,
                    .out = out,
                    .out_stride = 4,
-                   .kv = {k.data(), v.data()},
+                   .kv = {cache.data()},
                    .page_table = page_table,
                    .page_table_stride = 1,
                    .sequences = &sequence,
@@ -182,13 +182,14 @@ TEST(ReferenceTest, RopeTurnsHalfSplitPairs) {
   float qkv[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const float table[] = {1, 0, 1, 0, /* position 1: */ 0, 1, 1, 0};
   const std::int32_t position = 1, slot = 3;
-  std::vector<float> k(16 * 4, 0.0f), v(16 * 4, 0.0f);
+  std::vector<float> cache(2 * 16 * 4, 0.0f);
+  const float *const k = cache.data(), *const v = k + 16 * 4;
   rope_and_cache({.qkv = qkv,
                   .qkv_stride = 12,
                   .positions = &position,
                   .cache_slots = &slot,
                   .rope_table = table,
-                  .kv = {k.data(), v.data()},
+                  .kv = {cache.data()},
                   .num_tokens = 1,
                   .heads = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 4},
                   .rotary_dim = 4});
@@ -200,15 +201,15 @@ TEST(ReferenceTest, RopeTurnsHalfSplitPairs) {
 // Keys of zero: every visible value counts the same, so the mean tells who was visible.
 TEST(ReferenceTest, PrefixSeesItselfBothWaysAndTheRestIsCausal) {
   constexpr int kTokens = 5;
-  std::vector<float> k(2 * 16, 0.0f), v(2 * 16, 0.0f), qkv(kTokens * 3, 1.0f), out(kTokens);
+  std::vector<float> cache(2 * 2 * 16, 0.0f), qkv(kTokens * 3, 1.0f), out(kTokens);
   const std::int32_t page_table[] = {1};
-  for (int i = 0; i < kTokens; ++i) v[16 + i] = static_cast<float>(1 << i);
+  for (int i = 0; i < kTokens; ++i) cache[3 * 16 + i] = static_cast<float>(1 << i);
   const AttentionSequence sequence{.num_tokens = kTokens, .prefix_len = 3};
   paged_attention({.qkv = qkv.data(),
                    .qkv_stride = 3,
                    .out = out.data(),
                    .out_stride = 1,
-                   .kv = {k.data(), v.data()},
+                   .kv = {cache.data()},
                    .page_table = page_table,
                    .page_table_stride = 1,
                    .sequences = &sequence,

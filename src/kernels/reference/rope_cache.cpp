@@ -22,6 +22,7 @@ void rotate(float* x, const float* table, int half) {
 
 void rope_and_cache(const RopeAndCacheParams& params) {
   const AttentionHeads& heads = params.heads;
+  const KvLayout layout = heads.kv_layout();
   const int half = params.rotary_dim / 2, head_dim = heads.head_dim;
   std::vector<float> key(static_cast<std::size_t>(head_dim));
   auto turn = [&](float* head, const NormWeights& norm, const float* table) {
@@ -36,11 +37,14 @@ void rope_and_cache(const RopeAndCacheParams& params) {
     const float* table = params.rope_table + std::int64_t{params.positions[t]} * 2 * half;
     for (int h = 0; h < heads.num_heads; ++h) turn(q + h * head_dim, params.q_norm, table);
     for (int h = 0; h < heads.num_kv_heads; ++h) {
-      const std::int64_t to = kv_index(params.cache_slots[t], h, heads.num_kv_heads, head_dim);
+      const auto store = [&](KvPart part, const float* from) {
+        store_kv(params.kv.format, params.kv.pages, layout.at(part, params.cache_slots[t], h), from,
+                 head_dim);
+      };
       std::copy_n(k + h * head_dim, head_dim, key.begin());
       turn(key.data(), params.k_norm, table);
-      store_kv(params.kv.format, params.kv.k, to, key.data(), head_dim);
-      store_kv(params.kv.format, params.kv.v, to, v + h * head_dim, head_dim);
+      store(KvPart::kKeys, key.data());
+      store(KvPart::kValues, v + h * head_dim);
     }
   }
 }
@@ -48,9 +52,8 @@ void rope_and_cache(const RopeAndCacheParams& params) {
 void copy_pages(const CopyPagesParams& params) {
   auto* base = static_cast<unsigned char*>(params.kv_base);
   const int num_copies = std::min(*params.num_copies, params.max_copies);
-  // One plane holds the keys, or the values, of one layer.
-  for (std::int64_t plane = 0; plane < 2 * std::int64_t{params.num_layers}; ++plane) {
-    unsigned char* pages = base + plane * params.num_pages * params.page_bytes;
+  for (std::int64_t layer = 0; layer < params.num_layers; ++layer) {
+    unsigned char* pages = base + layer * params.num_pages * params.page_bytes;
     for (int i = 0; i < num_copies; ++i) {
       std::memcpy(pages + params.copies[i].to * params.page_bytes,
                   pages + params.copies[i].from * params.page_bytes,

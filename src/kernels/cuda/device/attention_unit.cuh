@@ -16,7 +16,7 @@
 // added: columns 2q and 2q + 1 have the weights of quarter q's keys, and zeros elsewhere. In the
 // end a lane has sums of its own dimensions over its own keys, and four lanes add theirs.
 //
-// Bank conflicts: none. A page has 16 keys of 64 dimensions of a head, then the next head's.
+// Bank conflicts: none. Of each head a page has 16 keys of 64 dimensions, then their values.
 // * bfloat16: 16-byte loads, served to 8 lanes at a time: two groups l / 4, four quarters. A key is
 //   all 32 banks wide, so these lanes' chunks of 16 bytes must differ. Keys: chunk 2q + l / 4 % 2,
 //   then the other one of the two; so odd keys have other dimensions at a k than even ones, which
@@ -31,6 +31,7 @@
 
 #include "base/limits.h"
 #include "kernels/cuda/device/decoder_launch.cuh"
+#include "kernels/cuda/device/decoder_units.cuh"
 #include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
@@ -207,29 +208,28 @@ __device__ __forceinline__ void weight_fragment(const std::uint32_t (&parts)[2],
   b[1] = !has_weights ? 0 : has_rest ? one : other;
 }
 
-// One warp. Keys from num_keys on do not exist. `piece(i)`: address of keys of page i / 2 (i even),
-// or of its values. Leaves a softmax, its sum and its output per head in global memory; `part`: of
-// the first head; the second one's lies kPartStride further on, or part_stride where that is 0.
-template <typename Element, int kPages, int kPartStride, typename Piece>
+// One warp. The unit is at `place`; keys from num_keys on do not exist. Leaves a softmax, its sum and
+// its output per head in global memory; `part`: of the first head; the second one's lies kPartStride
+// further on, or part_stride where that is 0.
+template <typename Element, int kPartStride>
 __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
                                                const UnitQuery<Element>& query, int num_keys,
-                                               const Piece& piece, std::int64_t part,
+                                               std::uint32_t place, std::int64_t part,
                                                int part_stride) {
   using Of = UnitElement<Element>;
+  using Shape = PairShape<Element>;
+  constexpr int kPages = Shape::kPages;
   static_assert(kPages % 2 == 0);
-  constexpr int kHeadBytes = kPageTokens * Of::kKeyBytes;
   int stride = part_stride;
   if constexpr (kPartStride > 0) stride = kPartStride;
   const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
   // Instead of a page that does not exist the first is read again, for nothing: loads without
   // conditions stay together.
-  std::uint32_t key_pages[kPages], value_pages[kPages];
+  std::uint32_t pages[kPages];
 #pragma unroll
   for (int page = 0; page < kPages; ++page) {
-    const int existing = num_keys > page * kPageTokens ? page : 0;
-    key_pages[page] = piece(2 * existing);
-    value_pages[page] = piece(2 * existing + 1);
+    pages[page] = place + (num_keys > page * kPageTokens ? page : 0) * Shape::kPageBytes;
   }
 
   float scores[kPages / 2][2];  // of page 2i + quarter / 2: keys group, group + 8
@@ -240,7 +240,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     float sums[2][2][4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      keys[i / 2][i % 2].load(key_pages[first + i / 2] + i % 2 * kHeadBytes, lane);
+      keys[i / 2][i % 2].load(pages[first + i / 2] + i % 2 * Shape::kHeadBytes, lane);
     }
 #pragma unroll
     for (int step = 0; step < kDecoderHeadDim / 16; ++step) {
@@ -270,8 +270,9 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
   typename Of::Values values[kPages][2];  // head
 #pragma unroll
   for (int i = 0; i < 2 * kPages; ++i) {
-    values[i / 2][i % 2].load(value_pages[i / 2] + i % 2 * kHeadBytes + quarter * Of::kKeyBytes,
-                              group ^ 2 * quarter);
+    values[i / 2][i % 2].load(
+        pages[i / 2] + i % 2 * Shape::kHeadBytes + Shape::kValuesAt + quarter * Shape::kKeyBytes,
+        group ^ 2 * quarter);
   }
 
   // Lanes of one head: all but the lowest bit.

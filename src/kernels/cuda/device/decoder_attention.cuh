@@ -72,30 +72,32 @@ struct NewToken {
   __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
                         const PairUnit<Element>& unit, int position) const {
     const int lane = threadIdx.x % kWarp;
-    const std::int64_t head = page * p.num_heads + unit.heads * 2 + lane / 8 % 2;
-    const std::int64_t to =
-        (head * kPageTokens + position % kPageTokens) * kDecoderHeadDim + lane % 8 * kVector;
-    auto* plane = static_cast<Element*>(lane >= 16 ? layer.values : layer.keys);
-    *reinterpret_cast<typename Vector::Raw*>(plane + to) = entry;
+    const KvLayout layout{.num_heads = p.num_heads, .head_dim = kDecoderHeadDim};
+    const int head = unit.heads * 2 + lane / 8 % 2;
+    const std::int64_t to = page * layout.page_size() +
+                            layout.in_page(KvPart::kKeys, head, position % kPageTokens) +
+                            lane % 8 * kVector;
+    auto* first = static_cast<Element*>(lane >= 16 ? layer.values : layer.pages);
+    *reinterpret_cast<typename Vector::Raw*>(first + to) = entry;
   }
 };
 
-// Puts its entry where the unit's pieces hold their place, and zeros where later tokens' values
+// Puts its entry where the unit at `place` holds its own, and zeros where later tokens' values
 // will be: what lies there may be no number, even times zero.
-template <typename Element, typename Piece>
+template <typename Element>
 __device__ __forceinline__ void insert_new_token(const typename KvVector<Element>::Raw& entry,
-                                                 int at_key, const Piece& piece) {
+                                                 int at_key, std::uint32_t place) {
   using Shape = PairShape<Element>;
   using Raw = typename KvVector<Element>::Raw;
   const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
   const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
-  const std::uint32_t in_page = head * Shape::kHeadBytes + chunk * Shape::kVectorBytes;
-  const std::uint32_t value_page = piece(page * 2 + 1) + in_page;
+  const std::uint32_t keys =
+      place + page * Shape::kPageBytes + head * Shape::kHeadBytes + chunk * Shape::kVectorBytes;
+  const std::uint32_t values = keys + Shape::kValuesAt;
   for (int t = offset + 1 + lane / 16; t < kPageTokens; t += 2) {
-    store_shared_elements(value_page + t * Shape::kKeyBytes, Raw{});
+    store_shared_elements(values + t * Shape::kKeyBytes, Raw{});
   }
-  const std::uint32_t to = lane >= 16 ? value_page : piece(page * 2) + in_page;
-  store_shared_elements(to + offset * Shape::kKeyBytes, entry);
+  store_shared_elements((lane >= 16 ? values : keys) + offset * Shape::kKeyBytes, entry);
   // The copy engine fills this memory again.
   publish_shared_to_engines();
   __syncwarp();
@@ -135,17 +137,16 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, int layer_index,
       token.load(p, layer_index, qkv, unit, position);
     }
     const std::uint32_t place = ring.wait(first_stage + i);
-    const auto piece = [&](int at) { return place + at * Shape::kPieceBytes; };
     if (unit.has_newest()) {
       token.store(p, layer, page, unit, position);
-      insert_new_token<Element>(token.entry, unit.num_keys - 1, piece);
+      insert_new_token<Element>(token.entry, unit.num_keys - 1, place);
     }
     const std::int64_t part =
         (std::int64_t{unit.row()} * p.num_heads + unit.heads * 2) * max_units_of<S>(p) +
         unit.first_key / Shape::kKeys;
     constexpr int kPartStride = S::kHasExperts ? 0 : kMaxUnits;
-    attend_to_unit<Element, Shape::kPages, kPartStride>(p, token.query, unit.num_keys, piece, part,
-                                                        max_units_of<S>(p));
+    attend_to_unit<Element, kPartStride>(p, token.query, unit.num_keys, place, part,
+                                         max_units_of<S>(p));
     ring.give_back(first_stage + i);
   }
 }

@@ -254,20 +254,21 @@ struct GroupToken {
   __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
                         const Unit& unit, int position) const {
     const int lane = threadIdx.x % kWarp;
-    const std::int64_t head = page * p.sequential.num_kv_heads + unit.heads;
-    const std::int64_t to =
-        (head * kPageTokens + position % kPageTokens) * kGroupHeadDim + lane % 16 * kVector;
-    auto* plane = static_cast<Element*>(lane >= 16 ? layer.values : layer.keys);
-    *reinterpret_cast<typename Vector::Raw*>(plane + to) = entry;
+    const KvLayout layout{.num_heads = p.sequential.num_kv_heads, .head_dim = kGroupHeadDim};
+    const std::int64_t to = page * layout.page_size() +
+                            layout.in_page(KvPart::kKeys, unit.heads, position % kPageTokens) +
+                            lane % 16 * kVector;
+    auto* first = static_cast<Element*>(lane >= 16 ? layer.values : layer.pages);
+    *reinterpret_cast<typename Vector::Raw*>(first + to) = entry;
   }
 
-  // Where the unit's pieces hold its place; and zeros where later tokens' values will be: what lies there may be no
+  // Where the unit at `place` holds its own; and zeros where later tokens' values will be: what lies there may be no
   // number, even times zero.
   __device__ void insert(int at_key, std::uint32_t place) const {
     const int lane = threadIdx.x % kWarp, chunk = lane % 16, upper = lane / 16;
     const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
-    const std::uint32_t keys = place + page * 2 * Shape::kPieceBytes;
-    const std::uint32_t values = keys + Shape::kPieceBytes;
+    const std::uint32_t keys = place + page * Shape::kPageBytes;
+    const std::uint32_t values = keys + Shape::kValuesAt;
     for (int t = offset + 1 + upper; t < kPageTokens; t += 2) {
       store_shared_elements(values + t * Shape::kKeyBytes + chunk * Shape::kVectorBytes,
                             typename Vector::Raw{});
@@ -368,7 +369,7 @@ __device__ __forceinline__ void attend_to_group(const GroupToken<Element>& token
   for (int page = 0; page < Shape::kPages; ++page) {
     // Instead of a page that does not exist the first once more: loads without conditions stay together.
     const int existing = page < num_pages ? page : 0;
-    group_scores<Element>(token, place + existing * 2 * Shape::kPieceBytes, scores[page]);
+    group_scores<Element>(token, place + existing * Shape::kPageBytes, scores[page]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int key = page * kPageTokens + i * 8 + group;
@@ -399,7 +400,7 @@ __device__ __forceinline__ void attend_to_group(const GroupToken<Element>& token
 
   float sums[16][4] = {};
   const std::uint32_t own_values =
-      place + Shape::kPieceBytes + 2 * quarter * Shape::kKeyBytes + (group ^ 2 * quarter) * 16;
+      place + Shape::kValuesAt + 2 * quarter * Shape::kKeyBytes + (group ^ 2 * quarter) * 16;
 #pragma unroll
   for (int page = 0; page < Shape::kPages; ++page) {
     if (page >= num_pages) break;
@@ -415,7 +416,7 @@ __device__ __forceinline__ void attend_to_group(const GroupToken<Element>& token
       std::uint32_t raw[4][4];  // key 2q, 2q + 8, 2q + 1, 2q + 9
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        load_shared_16(raw[i], own_values + page * 2 * Shape::kPieceBytes + chunk * 128 +
+        load_shared_16(raw[i], own_values + page * Shape::kPageBytes + chunk * 128 +
                                    (i % 2 * 8 + i / 2) * Shape::kKeyBytes);
       }
       constexpr int kPairs = 8 / Of::kValueChunks;

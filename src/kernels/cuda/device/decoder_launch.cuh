@@ -32,7 +32,8 @@ struct DecoderLayer {
   const Bf16* fc1_bias;
   const Bf16* proj_bias;
   const Bf16* fc2_bias;
-  void* keys;  // of the cache
+  void* pages;  // KvLayer::pages
+  // In it, the first head's values of page 0: kernels that compute this themselves keep more variables in local memory.
   void* values;
 };
 

@@ -8,20 +8,23 @@
 #include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
+#include "kernels/kv_layout.h"
 
 namespace gapless {
 
-// Pieces of a unit in its stage, in order: a page's keys, its values, the next page's keys, and so
-// on.
+// A unit in its stage: page by page, as the cache has them (kernels/kv_layout.h). Its heads are neighbours in a page, so each page
+// is one piece: the first head's keys, its values, the next head's keys, and so on.
 template <typename S, typename Element>
 struct UnitShape {
+  static constexpr KvLayout kLayout{.num_heads = S::kHeadsOfUnit, .head_dim = S::kHeadDim};
   static constexpr int kVectorBytes = kVector * sizeof(Element);
   static constexpr int kKeyBytes = S::kHeadDim * sizeof(Element);
-  static constexpr int kHeadBytes = kPageTokens * kKeyBytes;
-  static constexpr int kPieceBytes = S::kHeadsOfUnit * kHeadBytes;
+  static constexpr int kHeadBytes = kLayout.head_size() * sizeof(Element);  // keys and values
+  static constexpr int kValuesAt =
+      kLayout.in_page(KvPart::kValues, 0, 0) * sizeof(Element);  // behind the head's keys
+  static constexpr int kPageBytes = static_cast<int>(kLayout.page_size() * sizeof(Element));
   static constexpr int kBytes = 16 << 10;
-  static constexpr int kPieces = kBytes / kPieceBytes;
-  static constexpr int kPages = kPieces / 2;
+  static constexpr int kPages = kBytes / kPageBytes;
   static constexpr int kKeys = kPages * kPageTokens;
 };
 // Contexts that kMaxUnits units hold, whatever the elements.
@@ -68,7 +71,7 @@ __device__ inline void load_rows(const DecoderLaunch& p, AttentionRows& rows) {
 template <typename S, typename Element>
 class PageStream {
   using Shape = UnitShape<S, Element>;
-  static constexpr int kBatch = kWarp / Shape::kPieces;  // units
+  static constexpr int kBatch = kWarp / Shape::kPages;  // units
 
  public:
   __device__ PageStream(const DecoderLaunch& p, const AttentionRows& rows)
@@ -85,34 +88,34 @@ class PageStream {
   template <int kInFlightBytes>
   __device__ __forceinline__ void ask_for(const DecoderLayer& layer, RingProducer& producer) {
     static_assert(kInFlightBytes >= Shape::kBytes);
-    const int piece = threadIdx.x % Shape::kPieces;
-    const char* plane = static_cast<const char*>(piece % 2 == 0 ? layer.keys : layer.values);
+    const int page = threadIdx.x % Shape::kPages;
+    const char* pages = static_cast<const char*>(layer.pages);
     for (int first = 0; first < num_units_; first += kBatch) {
-      const char* from = piece / 2 < num_pages_
-                             ? plane + page_ * page_bytes_ + unit_.heads * Shape::kPieceBytes
+      const char* from = page < num_pages_
+                             ? pages + page_ * page_bytes_ + unit_.heads * Shape::kPageBytes
                              : nullptr;
-      const int asked = 2 * num_pages_ * Shape::kPieceBytes;
+      const int asked = num_pages_ * Shape::kPageBytes;
       const int next = first + kBatch;
       look_up(next < num_units_ ? next : 0);
-      producer.push<Shape::kPieces>({.x_bytes = 0,
-                                     .streamed = Shape::kBytes,
-                                     .piece_bytes = Shape::kPieceBytes,
-                                     .max_in_flight = kInFlightBytes / Shape::kBytes},
-                                    min(kBatch, num_units_ - first), asked, from);
+      producer.push<Shape::kPages>({.x_bytes = 0,
+                                    .streamed = Shape::kBytes,
+                                    .piece_bytes = Shape::kPageBytes,
+                                    .max_in_flight = kInFlightBytes / Shape::kBytes},
+                                   min(kBatch, num_units_ - first), asked, from);
     }
   }
 
  private:
-  // Lane kPieces * i + 2j + k: of unit first + i, page j, keys or values.
+  // Lane kPages * i + j: of unit first + i, page j.
   __device__ __forceinline__ void look_up(int first) {
-    const int lane = threadIdx.x % kWarp, index = first + lane / Shape::kPieces;
+    const int lane = threadIdx.x % kWarp, index = first + lane / Shape::kPages;
     num_pages_ = 0;
     if (index >= num_units_) return;
     if (first == 0) unit_.run = first_run_;
     unit_.find(rows_, rows_.unit_at(index));
     num_pages_ = unit_.num_pages();
     const int page_index =
-        unit_.first_key / kPageTokens + min(lane / 2 % Shape::kPages, num_pages_ - 1);
+        unit_.first_key / kPageTokens + min(lane % Shape::kPages, num_pages_ - 1);
     page_ = __ldg(p_.page_table + std::int64_t{rows_.seat[unit_.row()]} * p_.page_table_stride +
                   page_index);
   }

@@ -96,15 +96,15 @@ __device__ __forceinline__ void store_head_output(const DecoderLaunch& p,
       make_float2(two[0], two[1]);
 }
 
-// One warp, up to four rows, whose queries are the columns of `query`. All keys exist. `part`: as in attend_to_unit, of row
-// `lane`.
-template <typename Element, typename Piece>
+// One warp, up to four rows, whose queries are the columns of `query`. The unit is at `place`; all its keys exist. `part`: as in
+// attend_to_unit, of row `lane`.
+template <typename Element>
 __device__ __forceinline__ void attend_rows_to_unit(const DecoderLaunch& p,
                                                     const UnitQuery<Element>& query, int num_rows,
-                                                    const Piece& piece, int part, int lane) {
+                                                    std::uint32_t place, int part, int lane) {
   using Of = UnitElement<Element>;
-  constexpr int kPages = PairShape<Element>::kPages;
-  constexpr int kHeadBytes = kPageTokens * Of::kKeyBytes;
+  using Shape = PairShape<Element>;
+  constexpr int kPages = Shape::kPages;
   const int group = lane / 4, quarter = lane % 4;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
 
@@ -115,7 +115,9 @@ __device__ __forceinline__ void attend_rows_to_unit(const DecoderLaunch& p,
     typename Of::Keys keys[2];  // head
     float sums[2][4] = {};
 #pragma unroll
-    for (int head = 0; head < 2; ++head) keys[head].load(piece(2 * page) + head * kHeadBytes, lane);
+    for (int head = 0; head < 2; ++head) {
+      keys[head].load(place + page * Shape::kPageBytes + head * Shape::kHeadBytes, lane);
+    }
 #pragma unroll
     for (int step = 0; step < kDecoderHeadDim / 16; ++step) {
 #pragma unroll
@@ -168,7 +170,8 @@ __device__ __forceinline__ void attend_rows_to_unit(const DecoderLaunch& p,
     typename Of::Values values[kPages];
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
-      values[page].load(piece(2 * page + 1) + head * kHeadBytes + quarter * Of::kKeyBytes,
+      values[page].load(place + page * Shape::kPageBytes + head * Shape::kHeadBytes +
+                            Shape::kValuesAt + quarter * Shape::kKeyBytes,
                         group ^ 2 * quarter);
     }
 #pragma unroll 1
@@ -218,8 +221,7 @@ __device__ __forceinline__ void attend_to_shared_unit(const DecoderLaunch& p, co
     UnitQuery<Element> query;
     load_queries<Element>(p, qkv, rows, unit.heads, row_of, lane, query);
     const std::uint32_t place = ring.wait(stage);
-    const auto piece = [&](int at) { return place + at * Shape::kPieceBytes; };
-    attend_rows_to_unit<Element>(p, query, min(num_members - first, kRowsAtOnce), piece, part,
+    attend_rows_to_unit<Element>(p, query, min(num_members - first, kRowsAtOnce), place, part,
                                  lane);
   }
   ring.give_back(stage);

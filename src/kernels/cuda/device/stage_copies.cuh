@@ -13,7 +13,7 @@
 
 namespace gapless {
 
-inline constexpr int kMaxStagePieces = 8;
+inline constexpr int kMaxStagePieces = 4;
 
 struct CopyRequest {
   const char* from[kMaxStagePieces];  // nullptr: there is no such piece
