@@ -4,10 +4,11 @@
 //     waits, even one with nothing to do, so each kernel's completion implies that of all before it.
 //   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
 //     anyway.
-// Seven kernels read before they wait: norm, row_linear, decoder_kernel and head_scale_parts weights, which no step writes,
+// Eight kernels read before they wait: norm, row_linear, decoder_kernel and head_scale_parts weights, which no step writes,
 // decoder_kernel also the row states (DecoderBlocksParams), decode_attention the cache (its
-// file says why it may), summarize, behind grammar_masks, logits and row states, and few_row_experts' second kernel the
-// router's logits and the sequences, for its route and its weights: the kernel before either of the last two
+// file says why it may), summarize, behind grammar_masks, logits and row states, few_row_experts' second kernel the
+// router's logits and the sequences, for its route and its weights, and pick_region_values, behind region_products, row states and
+// tokens: the kernel before any of the last three
 // waits before it lets its successor start, so whoever made these is through (of several kernels that one follows, all
 // must have let it start). Rows of weights that a
 // step restores are multiplied by a row_linear that is launched without overlap (LaunchShape::overlaps).
