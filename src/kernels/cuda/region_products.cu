@@ -3,7 +3,7 @@
 //
 //   block  = 8 computing warps + 1 copying thread, one block on each multiprocessor.
 //   item   = a few 16-row tiles of a matrix and some of its columns. First come the items of the first layers, all columns
-//            of a share of the tiles; then those of the second ones, a quarter of the columns of up to four tiles each.
+//            of a share of the tiles; then those of the second ones, a quarter of the columns of two tiles each.
 //   stage  = 128 columns of an item's tiles and of x, as in row_linear.cu.
 //
 // The first layers' outputs are the second ones' x, so blocks wait for each other between the two (grid_counters.cuh). All are
@@ -35,7 +35,8 @@ constexpr int kThreads = kProductThreads + kWarp;
 constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kNative>;
 constexpr int kBoxesPerStage = kProductColumns / kBoxColumns;
 constexpr int kBoxRowBytes = kBoxColumns * 2;
-constexpr int kSecondTiles = kGroupTiles;  // of a second layer's item
+// Tiles of a second layer's item: fewer than of a first one's, so that there are enough items for all blocks.
+constexpr int kSecondTiles = 2;
 static_assert(kTileRows == kPreparedTileRows && kProductColumns == kPreparedTileColumns);
 
 // One of the heads' matrices.
@@ -67,6 +68,8 @@ struct Layout {
   static constexpr int kStageBytes = kWeightBytes + kBoxesPerStage * kXBoxBytes;
   // More than half a multiprocessor's, so that each of them gets one block.
   static constexpr int kNumStages = ((200 << 10) - kReduceBytes - 256) / kStageBytes;
+  // With up to 8 rows the next step is faster where these weights leave the second-level cache first, with 32 it is slower.
+  static constexpr Reading kReading = kRows == 8 ? Reading::kOnce : Reading::kOften;
   static constexpr int kReduce = kNumStages * kStageBytes;
   static constexpr int kBarriers = kReduce + kReduceBytes;
   static constexpr int kBytes = kBarriers + 2 * kNumStages * 8 + 1024;
@@ -183,10 +186,11 @@ class Copies {
       wait_barrier(full_ + (L::kNumStages + slot) * 8, (step / L::kNumStages - 1) & 1);
     }
     expect_copies(full_ + slot * 8, item.num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
-    copy_bytes_async(shared_ + slot * L::kStageBytes,
-                     m.prepared + prepared_tile_offset<PreparedFormat::kNative>(
-                                      m.num_tiles, item.first_tile, item.first_stage + i),
-                     item.num_tiles * kTileBytes, full_ + slot * 8);
+    copy_bytes_async<L::kReading>(
+        shared_ + slot * L::kStageBytes,
+        m.prepared + prepared_tile_offset<PreparedFormat::kNative>(m.num_tiles, item.first_tile,
+                                                                   item.first_stage + i),
+        item.num_tiles * kTileBytes, full_ + slot * 8);
   }
 
   __device__ void copy_x(const BoxSource* boxes, const Item& item, int i, int step) const {
@@ -266,7 +270,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ char raw_shared[];
   char* base = raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024;
   const std::uint32_t shared = shared_address(base);
-  let_successor_start();
   if (threadIdx.x == kProductThreads) {
     prefetch_box_source(&launch.x_boxes);
     for (const BoxSource& boxes : launch.inner_boxes) prefetch_box_source(&boxes);
@@ -277,6 +280,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   wait_for_predecessor();
+  // Behind it, so that the tokens are there when the next kernel starts.
+  let_successor_start();
   const unsigned needed = needed_heads(launch);  // the same in all blocks
   if (needed == 0) return;
   __syncthreads();

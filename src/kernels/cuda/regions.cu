@@ -98,13 +98,15 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Best shared[kThreads / kWarp];
   __shared__ float shared_sums[kThreads / kWarp];
   let_successor_start();
-  wait_for_predecessor();
-  if (arrived != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *arrived = 0;
+  // region_products has waited for what made the rows' states and tokens before this kernel started.
+  if (arrived == nullptr) wait_for_predecessor();
   const std::int64_t i = blockIdx.x;
   const int row = p.rows[i];
   const bool decodes = row >= 0 && p.row_states[row].done == 0 &&
                        (p.row_states[row].flags & kRowDecodesRegions) != 0;
   const std::int32_t token = p.tokens[i];
+  wait_for_predecessor();
+  if (arrived != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *arrived = 0;
   if (!decodes) return;
   const bool wants_confidence = (p.row_states[row].flags & kRowWantsConfidence) != 0;
   float x, y, x_confidence = 0, y_confidence = 0;
