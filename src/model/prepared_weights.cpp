@@ -223,4 +223,36 @@ Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
                                layout.head);
 }
 
+Status prepare_in_place(Device& device, Kernels& kernels, Stream& stream,
+                        std::span<LinearWeights* const> matrices) {
+  const auto rows_bytes = [&](const LinearWeights& matrix) {
+    return static_cast<std::size_t>(matrix.in) * static_cast<std::size_t>(matrix.out) *
+           dtype_bytes(kernels.activation_dtype());
+  };
+  const auto fits = [&](const LinearWeights& matrix) {
+    const std::size_t bytes =
+        kernels.prepared_linear_bytes(matrix.in, matrix.out, PreparedFormat::kNative);
+    return bytes > 0 && bytes == rows_bytes(matrix);
+  };
+  std::size_t most_bytes = 0;
+  for (const LinearWeights* matrix : matrices) {
+    if (fits(*matrix)) most_bytes = std::max(most_bytes, rows_bytes(*matrix));
+  }
+  if (most_bytes == 0) return ok_status();
+  GAPLESS_ASSIGN_OR_RETURN(const Buffer made, device.allocate(most_bytes));
+  for (LinearWeights* matrix : matrices) {
+    if (!fits(*matrix)) continue;
+    auto* const place = const_cast<void*>(matrix->weight);
+    GAPLESS_RETURN_IF_ERROR(kernels.prepare_linear(stream, {.weights = *matrix,
+                                                            .prepared = made.data(),
+                                                            .total_in = matrix->in,
+                                                            .total_out = matrix->out}));
+    GAPLESS_RETURN_IF_ERROR(stream.copy_on_device(place, made.data(), rows_bytes(*matrix)));
+    matrix->prepared = place;
+    matrix->prepared_format = PreparedFormat::kNative;
+    matrix->weight = nullptr;
+  }
+  return stream.synchronize();
+}
+
 }  // namespace gapless

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -48,5 +49,11 @@ Status prepare_decode_weights(Device& device, Kernels& kernels, Stream& stream,
                               const TextShape& shape, PreparedFormat format,
                               DecoderWeights& weights, const SharedRows* shared = nullptr,
                               bool blocks = true);
+
+// Lays matrices of which only decode products read out for these, in T, in the place of their rows; LinearWeights::weight is nullptr
+// then. Leaves those alone that would not fit there, and all where the backend has no such layout. The weights must be there once
+// `stream` gets there; waits for it.
+Status prepare_in_place(Device& device, Kernels& kernels, Stream& stream,
+                        std::span<LinearWeights* const> matrices);
 
 }  // namespace gapless

@@ -177,6 +177,15 @@ std::vector<LinearWeights*> other_prepared_matrices(PreparedFormat format, Model
   return matrices;
 }
 
+std::vector<LinearWeights*> region_matrices(ModelWeights& weights) {
+  RegionDecoderWeights& heads = weights.region.decoder;
+  std::vector<LinearWeights*> matrices = {&heads.coord_fc2, &heads.size_fc2};
+  if (heads.coord_fc1.out > 0) {
+    matrices.insert(matrices.end(), {&heads.coord_fc1, &heads.size_fc1});
+  }
+  return matrices;
+}
+
 int int8_group_of(const ModelConfig& config, const std::string& name) {
   const int head = config.text.n_layers, first_vision = head + 1;
   if (name == "model.text.lm_head.weight") return head;

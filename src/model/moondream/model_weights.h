@@ -86,6 +86,9 @@ struct VisionEncoderWeights {
 StatusOr<VisionEncoderWeights> allocate_vision_weights(Device& device, Stream& stream,
                                                        const ModelConfig& config, DType dtype);
 
+// The region heads' matrices, of which only decode products read (prepare_in_place).
+std::vector<LinearWeights*> region_matrices(ModelWeights& weights);
+
 // Adds copies in 8 bits of the matrices whose products may be computed in them (WeightFormat::kW8A8),
 // of weights that round_weights_to_fp8 has rounded. Before prepare_decode_weights.
 Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,
