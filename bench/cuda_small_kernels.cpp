@@ -220,13 +220,25 @@ void bench_steps(CudaBench& b) {
   b.free_all();
 }
 
+// As a model has those of which only decode products read (prepare_in_place).
+LinearWeights prepared_alone(CudaBench& b, int in, int out) {
+  LinearWeights made = weights(b, in, out);
+  void* const prepared =
+      b.allocate(b.kernels().prepared_linear_bytes(in, out, PreparedFormat::kNative));
+  require(b.kernels().prepare_linear(
+      b.stream(), {.weights = made, .prepared = prepared, .total_in = in, .total_out = out}));
+  made.prepared = prepared;
+  made.weight = nullptr;
+  return made;
+}
+
 void bench_regions(CudaBench& b) {
   constexpr int kCoord = 5, kSize = 6;
-  const RegionDecoderWeights heads{.coord_fc1 = weights(b, kDim, kRegionInner),
-                                   .coord_fc2 = weights(b, kRegionInner, kCoordBins),
-                                   .size_fc1 = weights(b, kDim, kRegionInner),
-                                   .size_fc2 = weights(b, kRegionInner, 2 * kSizeBins)};
-  for (const int rows : {1, 32}) {
+  const RegionDecoderWeights heads{.coord_fc1 = prepared_alone(b, kDim, kRegionInner),
+                                   .coord_fc2 = prepared_alone(b, kRegionInner, kCoordBins),
+                                   .size_fc1 = prepared_alone(b, kDim, kRegionInner),
+                                   .size_fc2 = prepared_alone(b, kRegionInner, 2 * kSizeBins)};
+  for (const int rows : {1, 8, 32, 64}) {
     const auto count = static_cast<std::size_t>(rows);
     std::vector<RowState> states = row_states(rows, 0, 1);
     for (RowState& state : states) state.flags = kRowDecodesRegions;
@@ -236,11 +248,21 @@ void bench_regions(CudaBench& b) {
     auto* values = static_cast<float*>(b.allocate(count * 2 * sizeof(float)));
     void* scratch =
         b.allocate(b.kernels().region_scratch_bytes(rows, kDim, kRegionInner, 2 * kSizeBins));
-    for (const int token : {kCoord, kSize, 0}) {
-      const auto* tokens = b.upload(std::vector<std::int32_t>(count, token));
-      const int bins = token == kCoord ? kCoordBins : 2 * kSizeBins;
-      const double bytes = token == 0 ? 0 : 2.0 * kRegionInner * (kDim + bins);
-      const char* what = token == kCoord ? "coordinate" : token == kSize ? "size" : "none asked";
+    struct Case {
+      const char* what;
+      std::int32_t even, odd;  // tokens of rows
+      int num_heads, bins;     // whose weights are read
+    };
+    for (const Case& c : {Case{"coordinate", kCoord, kCoord, 1, kCoordBins},
+                          Case{"size", kSize, kSize, 1, 2 * kSizeBins},
+                          Case{"both", kCoord, kSize, 2, kCoordBins + 2 * kSizeBins},
+                          Case{"none asked", 0, 0, 0, 0}}) {
+      if (rows == 1 && c.even != c.odd) continue;
+      std::vector<std::int32_t> of_rows(count, c.even);
+      for (std::size_t i = 1; i < count; i += 2) of_rows[i] = c.odd;
+      const auto* tokens = b.upload(of_rows);
+      const double bytes = 2.0 * kRegionInner * (c.num_heads * kDim + c.bins);
+      const char* what = c.what;
       repeat(b, of(std::string("decode_regions, ") + what, rows, "rows"), bytes, [&] {
         return b.kernels().decode_regions(b.stream(), {.hidden = hidden,
                                                        .tokens = tokens,

@@ -11,6 +11,9 @@ namespace {
 // Kernels of one step follow each other within microseconds; a worker that slept in between would
 // cost more than it brings. Some ten microseconds of looking, then sleep.
 constexpr int kLooksBeforeSleep = 2000;
+// While a loop runs: its last tasks take longer than that, and who sleeps until they are done comes late to the next loop, some
+// hundred microseconds after the others.
+constexpr int kLooksInALoop = 8 * kLooksBeforeSleep;
 
 int shared_pool_threads() {
   int count = num_usable_cores();
@@ -26,10 +29,10 @@ void relax() {
 #endif
 }
 
-// Whether the condition came true while looking.
+// Whether the condition came true while looking, at most so many times.
 template <typename Condition>
-bool look_for(const Condition& condition) {
-  for (int look = 0; look < kLooksBeforeSleep; ++look) {
+bool look_for(const Condition& condition, int looks) {
+  for (int look = 0; look < looks; ++look) {
     if (condition()) return true;
     relax();
   }
@@ -88,7 +91,7 @@ void ThreadPool::run(const Loop& loop) {
 
 void ThreadPool::wait_until_all_left() {
   const auto all_left = [this] { return (gate_.load() & kJoined) == 0; };
-  if (look_for(all_left)) return;
+  if (look_for(all_left, kLooksInALoop)) return;
   MutexLock lock(mutex_);
   caller_sleeps_.store(true);
   while (!all_left()) workers_left_.wait(lock);
@@ -111,7 +114,8 @@ void ThreadPool::leave() {
 
 void ThreadPool::wait_for_loop(std::uint64_t seen) {
   const auto is_newer = [&] { return num_loops_.load() != seen; };
-  if (look_for(is_newer)) return;
+  look_for([&] { return is_newer() || gate_.load() % kOneLoop == 0; }, kLooksInALoop);
+  if (look_for(is_newer, kLooksBeforeSleep)) return;
   MutexLock lock(mutex_);
   num_sleeping_.fetch_add(1);
   while (!is_newer()) loop_started_.wait(lock);

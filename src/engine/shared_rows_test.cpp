@@ -81,6 +81,15 @@ class PreparingKernels final : public ReferenceKernels {
     }
     return fast_->linear(stream, own);
   }
+  Status decode_regions(Stream& stream, const DecodeRegionsParams& params) override {
+    DecodeRegionsParams own = params;
+    RegionDecoderWeights& heads = own.weights;
+    for (LinearWeights* one :
+         {&heads.coord_fc1, &heads.coord_fc2, &heads.size_fc1, &heads.size_fc2}) {
+      if (one->prepared != nullptr) one->weight = one->prepared;
+    }
+    return ReferenceKernels::decode_regions(stream, own);
+  }
   // The oracle's take minutes for a picture.
   Status vision_attention(Stream& stream, const VisionAttentionParams& params) override {
     return fast_->vision_attention(stream, params);

@@ -56,8 +56,9 @@ Status check_experts(const FeedForward& ff) {
     return no("a token has {} experts: no multiple of {} up to {}", ff.experts_per_token,
               Own::kChoicesMultiple, Own::kMaxChoices);
   }
-  if (ff.inner() % Limits::kWidthMultiple != 0) {
-    return no("an expert's width of {} is no multiple of {}", ff.inner(), Limits::kWidthMultiple);
+  if (ff.inner() > Own::kMaxInner || ff.inner() % Limits::kWidthMultiple != 0) {
+    return no("an expert's width of {} is no multiple of {} up to {}", ff.inner(),
+              Limits::kWidthMultiple, Own::kMaxInner);
   }
   return ok_status();
 }

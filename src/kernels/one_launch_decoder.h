@@ -28,7 +28,7 @@ struct OneLaunchDecoder {
     static constexpr int kMaxGroup = 4;  // query heads of a key head
   };
   // As Parallel, but query and value heads are scaled, and from some layer behind the first on there are experts whose gate is GELU(a) * (b + 1).
-  // What the experts of a token make is as wide together as a dense layer's feed-forward. The cache has 16 bits.
+  // An expert is no wider than a model may be, and what the experts of a token make is as wide together as a dense layer's feed-forward. The cache has 16 bits.
   struct Experts {
     static constexpr int kMaxLayers = 28;
     static constexpr int kHeadDim = 64;
@@ -39,6 +39,7 @@ struct OneLaunchDecoder {
     static constexpr int kExpertsMultiple = 16;
     static constexpr int kMaxChoices = 8;  // of a token
     static constexpr int kChoicesMultiple = 4;
+    static constexpr int kMaxInner = 2048;  // of an expert
   };
 };
 

@@ -242,6 +242,11 @@ TEST(OneLaunchDecoderTest, SaysWhatItDoesNotTakeOfBlocksWithExperts) {
          of_experts(d, [](FeedForward& ff) { ff.down.in = 1000; });
          for (std::size_t i = 0; i < 4; ++i) d.blocks[i].ff.down.in = 8000;
        }},
+      {"an expert's width of 4096",
+       [&](Described& d) {
+         of_experts(d, [](FeedForward& ff) { ff.down.in = 4096, ff.experts_per_token = 4; });
+         for (std::size_t i = 0; i < 4; ++i) d.blocks[i].ff.down.in = 16384;
+       }},
       {"its dense layers are 4096 wide, a token's experts 8192",
        [](Described& d) { d.blocks.front().ff.down.in = 4096; }},
       {"differ in their experts", [](Described& d) { d.blocks[7].ff.num_experts = 48; }},

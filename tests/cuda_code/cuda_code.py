@@ -19,12 +19,12 @@ FAST = "path_90a"
 # (path, kernel, bytes)
 ALLOWED = [(r"", r"decoder_kernel<.*, 64, ", 336), (r"", r"decoder_kernel<.*1, (8|32), ", 40), (r"", r"decoder_kernel<.*Sequential.*, 8, ", 56),
            (r"path_8", r"decoder_kernel<.*, 8, ", 152), (r"path_8", r"decoder_kernel<.*, (16|32), ", 200),
-           (r"path_8", r"decoder_kernel<.*, 64, ", 384), (r"path_8", r"\b(prefill_attention|rope_and_cache|row_linear)_kernel", 16),
+           (r"path_8", r"decoder_kernel<.*, 64, ", 384), (r"path_8", r"\b(prefill_attention|rope_and_cache)_kernel", 16),
            (r"path_8", r"\bembed_kernel", 40),
            (r"path_90", r"\bsummarize_kernel", 128), (r"path_90", r"\bdecode_attention_kernel<128, __nv_bfloat16>", 200),
            (r"path_90", r"\b(rope_and_cache|row_linear)_kernel", 8)]
-# Kernels that path 9.0a alone has: products by warpgroups of a prefill's experts.
-ONLY_FAST = {"grouped_product_kernel"}
+# Kernels that path 9.0a alone has: products by warpgroups of a prefill's experts, and both layers of region heads.
+ONLY_FAST = {"grouped_product_kernel", "region_products_kernel"}
 
 
 def expected_architectures(names):

@@ -143,8 +143,8 @@ class RandomModelTest : public DeviceTest {
   std::unique_ptr<VisionLanguageModel> model_;
   std::unique_ptr<StepDriver> driver_;
 
- private:
-  Status make_model(const ModelConfig& config) {
+  // prepares_regions: the region heads' matrices as the model's loader leaves them.
+  Status make_model(const ModelConfig& config, bool prepares_regions = false) {
     GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_->create_stream("test"));
     GAPLESS_ASSIGN_OR_RETURN(ModelWeights weights, allocate_weights(*device_, *stream, config,
                                                                     kernels_->activation_dtype()));
@@ -152,6 +152,10 @@ class RandomModelTest : public DeviceTest {
                                                 weights.layout, weights.buffer.data()));
     GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(*device_, *kernels_, *stream, text_shape(config),
                                                    PreparedFormat::kNative, weights));
+    if (prepares_regions) {
+      GAPLESS_RETURN_IF_ERROR(
+          prepare_in_place(*device_, *kernels_, *stream, region_matrices(weights)));
+    }
     GAPLESS_RETURN_IF_ERROR(stream->synchronize());
     GAPLESS_ASSIGN_OR_RETURN(
         model_, VisionLanguageModel::create(*device_, *kernels_, config, std::move(weights),
@@ -160,6 +164,7 @@ class RandomModelTest : public DeviceTest {
     return ok_status();
   }
 
+ private:
   Status fill_rows(void* rows, std::int64_t count, std::uint64_t seed, float stddev) {
     GAPLESS_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_->create_stream("test"));
     FillRandomParams params;

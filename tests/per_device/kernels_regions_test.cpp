@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "tests/per_device/kernels_fixture.h"
@@ -91,31 +92,61 @@ class RegionsTest : public KernelsTest {
 
   std::vector<float> run_device(const Weights& w, const void* hidden, const Rows& rows,
                                 std::vector<TokenConfidence>* told = nullptr) {
+    return run_device(w.shape, w.pick([](const TestTensor& t) { return t.dev(); }), hidden, rows,
+                      told);
+  }
+  // num_calls: one behind the other, without waiting in between.
+  std::vector<float> run_device(const RegionShape& shape, const RegionDecoderWeights& weights,
+                                const void* hidden, const Rows& rows,
+                                std::vector<TokenConfidence>* told, int num_calls = 1) {
     const int num_rows = static_cast<int>(rows.seats.size());
-    const int max_out = std::max(w.shape.coord_bins, 2 * w.shape.size_bins);
+    const int max_out = std::max(shape.coord_bins, 2 * shape.size_bins);
     const Buffer tokens = upload(rows.tokens), seats = upload(rows.seats);
     const Buffer states = upload(rows.states);
     const Buffer values = poisoned_bytes(num_rows * 2 * sizeof(float));
     const Buffer confidences = poisoned_bytes(num_rows * sizeof(TokenConfidence));
-    const Buffer scratch = poisoned_bytes(
-        kernels_->region_scratch_bytes(num_rows, w.shape.dim, w.shape.inner, max_out));
-    run(kernels_->decode_regions(*stream_,
-                                 {.hidden = hidden,
-                                  .tokens = tokens.as<std::int32_t>(),
-                                  .rows = seats.as<std::int32_t>(),
-                                  .row_states = states.as<RowState>(),
-                                  .weights = w.pick([](const TestTensor& t) { return t.dev(); }),
-                                  .values = values.as<float>(),
-                                  .confidences = confidences.as<TokenConfidence>(),
-                                  .num_rows = num_rows,
-                                  .dim = w.shape.dim,
-                                  .coord_divisor = w.shape.coord_divisor,
-                                  .linear_sizes = w.shape.linear_sizes,
-                                  .coord_id = kCoordId,
-                                  .size_id = kSizeId,
-                                  .scratch = scratch.data()}));
+    const Buffer scratch =
+        poisoned_bytes(kernels_->region_scratch_bytes(num_rows, shape.dim, shape.inner, max_out));
+    for (int i = 0; i < num_calls; ++i) {
+      const Status status =
+          kernels_->decode_regions(*stream_, {.hidden = hidden,
+                                              .tokens = tokens.as<std::int32_t>(),
+                                              .rows = seats.as<std::int32_t>(),
+                                              .row_states = states.as<RowState>(),
+                                              .weights = weights,
+                                              .values = values.as<float>(),
+                                              .confidences = confidences.as<TokenConfidence>(),
+                                              .num_rows = num_rows,
+                                              .dim = shape.dim,
+                                              .coord_divisor = shape.coord_divisor,
+                                              .linear_sizes = shape.linear_sizes,
+                                              .coord_id = kCoordId,
+                                              .size_id = kSizeId,
+                                              .scratch = scratch.data()});
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    }
+    run(ok_status());
     if (told != nullptr) *told = download<TokenConfidence>(confidences);
     return download<float>(values);
+  }
+
+  // The same matrices as the backend's decode products want them, where it wants them otherwise, and there alone.
+  RegionDecoderWeights prepared(const Weights& w, std::vector<Buffer>& buffers) {
+    RegionDecoderWeights weights = w.pick([](const TestTensor& t) { return t.dev(); });
+    for (LinearWeights* one :
+         {&weights.coord_fc1, &weights.coord_fc2, &weights.size_fc1, &weights.size_fc2}) {
+      const std::size_t bytes =
+          kernels_->prepared_linear_bytes(one->in, one->out, PreparedFormat::kNative);
+      if (one->out == 0 || bytes == 0) continue;
+      buffers.push_back(poisoned_bytes(bytes));
+      run(kernels_->prepare_linear(*stream_, {.weights = *one,
+                                              .prepared = buffers.back().data(),
+                                              .total_in = one->in,
+                                              .total_out = one->out}));
+      one->prepared = buffers.back().data();
+      one->weight = nullptr;
+    }
+    return weights;
   }
 
   // The oracle's logits of one row.
@@ -300,6 +331,45 @@ TEST_F(RegionsTest, RowsDoNotDependOnTheBatch) {
       const void* row = static_cast<const char*>(hidden.dev()) + i * 256 * dtype_bytes(dtype());
       EXPECT_TRUE(
           bits_equal(run_device(w, row, rows_with_tokens({tokens[i]})), rows_of(all, 2, i, i + 1)));
+    }
+  }
+}
+
+// Bit for bit, for numbers of rows that are multiplied in different ways: of one head, of both, of none, and again right behind.
+TEST_F(RegionsTest, PreparedHeadsGiveTheSameValues) {
+  if (kernels_->prepared_linear_bytes(256, 256, PreparedFormat::kNative) == 0) {
+    GTEST_SKIP() << "this backend prepares nothing";
+  }
+  constexpr int kMaxRows = 40;
+  for (const RegionShape& shape :
+       {RegionShape{256, 4096, 1024, 1024}, RegionShape{200, 2200, 1000, 500},
+        RegionShape{256, 512, 64, 64}, RegionShape{256, 0, 1024, 1024, 1}}) {
+    const Weights w = make_weights(shape);
+    const RegionDecoderWeights plain = w.pick([](const TestTensor& t) { return t.dev(); });
+    std::vector<Buffer> buffers;
+    const RegionDecoderWeights with_prepared = prepared(w, buffers);
+    const TestTensor hidden = random_tensor(std::size_t{kMaxRows} * shape.dim);
+    const std::vector<std::vector<std::int32_t>> patterns = {
+        {kCoordId}, {kSizeId}, {kCoordId, 17, kSizeId}, {17}};
+    for (const int num_rows : {1, 7, 8, 9, 16, 17, 32, 33, kMaxRows}) {
+      for (const std::vector<std::int32_t>& pattern : patterns) {
+        std::vector<std::int32_t> tokens;
+        for (int i = 0; i < num_rows; ++i) tokens.push_back(pattern[i % pattern.size()]);
+        Rows rows = rows_with_tokens(tokens);
+        for (RowState& state : rows.states) state.flags |= kRowWantsConfidence;
+        std::vector<TokenConfidence> told[2];
+        const std::vector<float> expected = run_device(shape, plain, hidden.dev(), rows, &told[0]);
+        const std::vector<float> values =
+            run_device(shape, with_prepared, hidden.dev(), rows, &told[1], 3);
+        const std::string where =
+            std::to_string(num_rows) + " rows of " + std::to_string(shape.dim);
+        EXPECT_TRUE(bits_equal(values, expected)) << where << ", token " << pattern[0];
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+          if (tokens[i] == 17) continue;
+          EXPECT_EQ(told[1][i].x, told[0][i].x) << where << ", row " << i;
+          EXPECT_EQ(is_poison(values[2 * i]), false) << where << ", row " << i;
+        }
+      }
     }
   }
 }

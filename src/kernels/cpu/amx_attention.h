@@ -124,10 +124,19 @@ class AmxAttention {
       __builtin_memset(weights, 0, sizeof(weights_[row]));
       return;
     }
-    float* const scores = scores_[row];
-    for (int j = num_visible; j < kKeys; ++j) scores[j] = -__builtin_inff();
+    const float* const scores = scores_[row];
     __m512 score[kVectors];
     for (int v = 0; v < kVectors; ++v) score[v] = _mm512_load_ps(scores + v * kAmxRows);
+    if (num_visible < kKeys) {
+      const __m512 unseen = _mm512_set1_ps(-__builtin_inff());
+      for (int v = 0; v < kVectors; ++v) {
+        const int seen = num_visible - v * kAmxRows;  // of this vector
+        const auto lanes = static_cast<__mmask16>(seen >= kAmxRows ? 0xffff
+                                                  : seen <= 0      ? 0
+                                                                   : (1u << seen) - 1u);
+        score[v] = _mm512_mask_mov_ps(unseen, lanes, score[v]);
+      }
+    }
     __m512 most = score[0];
     for (int v = 1; v < kVectors; ++v) most = _mm512_max_ps(most, score[v]);
     const float block_largest = Simd::largest(most);

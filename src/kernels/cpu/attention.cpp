@@ -11,12 +11,13 @@ namespace gapless::cpu {
 namespace {
 
 // Queries of one task: few enough that all tasks have about as many.
-constexpr std::int64_t kTileUnit = 12;  // of a VectorOps
+constexpr std::int64_t kTileUnit = 12;      // of a VectorOps
+constexpr std::int64_t kTaskQueries = 264;  // three tasks a head of a crop
 std::int64_t queries_per_task(std::int64_t num_queries) {
-  const std::int64_t num_tasks = divide_up(num_queries, kMaxTileQueries);
+  const std::int64_t num_tasks = divide_up(num_queries, kTaskQueries);
   return divide_up(divide_up(num_queries, num_tasks), kTileUnit) * kTileUnit;
 }
-static_assert(kMaxTileQueries % kTileUnit == 0);
+static_assert(kTaskQueries <= kMaxTileQueries && kTaskQueries % kTileUnit == 0);
 
 // Element `at` of an array of T.
 const void* element_at(const VectorOps& ops, const void* from, std::int64_t at) {
@@ -118,29 +119,14 @@ void paged_attention(const VectorOps& ops, const PagedAttentionParams& params) {
 
 namespace {
 
-// (x[j], x[j + half]) turned by the angle of pair j; `table` is [half, 2]: cos, sin. In place.
-void rotate(float* x, const float* table, int half) {
-  for (int j = 0; j < half; ++j) {
-    const float a = x[j], b = x[j + half];
-    x[j] = a * table[2 * j] - b * table[2 * j + 1];
-    x[j + half] = a * table[2 * j + 1] + b * table[2 * j];
-  }
-}
-
-// Numbers of type T, as float32, into the cache in its format.
 template <typename T>
-void store_cache(KvFormat format, void* to, std::int64_t at, const float* from, int count) {
-  if (format != KvFormat::kNative) return store_kv(format, to, at, from, count);
-  for (int i = 0; i < count; ++i) static_cast<T*>(to)[at + i] = rounded<T>(from[i]);
-}
-
-template <typename T>
-void rope_and_cache_rows(const VectorOps& f32_ops, const RopeAndCacheParams& params,
-                         std::int64_t begin, std::int64_t end) {
+void rope_and_cache_rows(const VectorOps& ops, const RopeAndCacheParams& params, std::int64_t begin,
+                         std::int64_t end) {
   const AttentionHeads& heads = params.heads;
   const KvLayout layout = heads.kv_layout();
   const int head_dim = heads.head_dim, half = params.rotary_dim / 2;
-  float gammas[2][kMaxHeadDim], head[kMaxHeadDim];
+  const VectorOps& f32_ops = vector_ops(DType::kF32);
+  float gammas[2][kMaxHeadDim], head[kMaxHeadDim], cosines[kMaxHeadDim / 2], sines[kMaxHeadDim / 2];
   const auto norm_of = [&](const NormWeights& weights, float* gamma) {
     NormWeights norm = weights;
     if (norm.gamma == nullptr) return norm;
@@ -150,33 +136,41 @@ void rope_and_cache_rows(const VectorOps& f32_ops, const RopeAndCacheParams& par
   };
   const NormWeights q_norm = norm_of(params.q_norm, gammas[0]),
                     k_norm = norm_of(params.k_norm, gammas[1]);
-  // A head of type T, normalised and turned, rounded to T once.
-  const auto turn = [&](const T* from, const NormWeights& norm, const float* table) {
-    for (int i = 0; i < head_dim; ++i) head[i] = to_float(from[i]);
-    if (norm.gamma != nullptr) {
-      f32_ops.norm_rows({.x = head, .weights = norm, .y = head, .num_rows = 1, .dim = head_dim}, 0,
-                        1);
+  // A head of type T, normalised and turned, rounded to T once. `to` may be `from`.
+  const auto turn = [&](const T* from, const NormWeights& norm, T* to) {
+    if (norm.gamma == nullptr) {
+      ops.rotate_head(from, cosines, sines, half, to);
+      if (to != from) std::copy(from + 2 * half, from + head_dim, to + 2 * half);
+      return;
     }
-    rotate(head, table, half);
+    for (int i = 0; i < head_dim; ++i) head[i] = to_float(from[i]);
+    f32_ops.norm_rows({.x = head, .weights = norm, .y = head, .num_rows = 1, .dim = head_dim}, 0,
+                      1);
+    f32_ops.rotate_head(head, cosines, sines, half, head);
+    for (int i = 0; i < head_dim; ++i) to[i] = rounded<T>(head[i]);
+  };
+  const auto store = [&](const T* from, std::int64_t at) {
+    if (params.kv.format == KvFormat::kNative) {
+      std::copy_n(from, head_dim, static_cast<T*>(params.kv.pages) + at);
+      return;
+    }
+    for (int i = 0; i < head_dim; ++i) head[i] = to_float(from[i]);
+    store_kv(params.kv.format, params.kv.pages, at, head, head_dim);
   };
   for (std::int64_t t = begin; t < end; ++t) {
     const float* table = params.rope_table + std::int64_t{params.positions[t]} * 2 * half;
+    for (int j = 0; j < half; ++j) cosines[j] = table[2 * j], sines[j] = table[2 * j + 1];
     T* q = static_cast<T*>(params.qkv) + t * params.qkv_stride;
     const T *k = q + heads.q_width(), *v = k + heads.kv_width();
     for (int h = 0; h < heads.num_heads; ++h) {
-      turn(q + h * head_dim, q_norm, table);
-      for (int i = 0; i < head_dim; ++i) q[h * head_dim + i] = rounded<T>(head[i]);
+      turn(q + h * head_dim, q_norm, q + h * head_dim);
     }
     for (int h = 0; h < heads.num_kv_heads; ++h) {
-      const auto store = [&](KvPart part) {
-        store_cache<T>(params.kv.format, params.kv.pages, layout.at(part, params.cache_slots[t], h),
-                       head, head_dim);
-      };
-      turn(k + h * head_dim, k_norm, table);
-      for (int i = 0; i < head_dim; ++i) head[i] = to_float(rounded<T>(head[i]));
-      store(KvPart::kKeys);
-      for (int i = 0; i < head_dim; ++i) head[i] = to_float(v[h * head_dim + i]);
-      store(KvPart::kValues);
+      const std::int32_t slot = params.cache_slots[t];
+      T turned[kMaxHeadDim];
+      turn(k + h * head_dim, k_norm, turned);
+      store(turned, layout.at(KvPart::kKeys, slot, h));
+      store(v + h * head_dim, layout.at(KvPart::kValues, slot, h));
     }
   }
 }
@@ -184,13 +178,12 @@ void rope_and_cache_rows(const VectorOps& f32_ops, const RopeAndCacheParams& par
 }  // namespace
 
 void rope_and_cache(const VectorOps& ops, const RopeAndCacheParams& params) {
-  constexpr std::int64_t kTokensPerTask = 32;
+  constexpr std::int64_t kTokensPerTask = 8;
   const std::int64_t num_tokens = params.num_tokens;
-  const VectorOps& f32_ops = vector_ops(DType::kF32);
   ThreadPool::shared().parallel_for(divide_up(num_tokens, kTokensPerTask), [&](std::int64_t task) {
     const std::int64_t end = std::min((task + 1) * kTokensPerTask, num_tokens);
     with_element(ops.dtype, [&]<typename T>() {
-      rope_and_cache_rows<T>(f32_ops, params, task * kTokensPerTask, end);
+      rope_and_cache_rows<T>(ops, params, task * kTokensPerTask, end);
     });
   });
 }

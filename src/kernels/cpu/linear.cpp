@@ -53,15 +53,19 @@ class WantedColumns {
 // block(LinearBlock) for all of rows [row_begin, row_end) and these columns, on several threads where that pays.
 template <typename Block>
 void over_blocks(const VectorOps& ops, const ColumnRange& columns, int in, std::int64_t row_begin,
-                 std::int64_t row_end, const Block& block) {
+                 std::int64_t row_end, int row_unit, const Block& block) {
   const std::int64_t num_rows = row_end - row_begin;
   const int num_columns = columns.end - columns.begin;
   if (num_rows * num_columns * in < kMinParallelProducts) {
     block(LinearBlock{row_begin, row_end, columns.begin, columns.end});
     return;
   }
-  const LinearTask size = linear_task(num_rows, num_columns, ops.linear_rows, ops.linear_columns,
-                                      ThreadPool::shared().num_threads());
+  const LinearTask size = linear_task({.num_rows = num_rows,
+                                       .num_columns = num_columns,
+                                       .row_unit = row_unit,
+                                       .max_rows = ops.linear_rows,
+                                       .max_columns = ops.linear_columns,
+                                       .num_threads = ThreadPool::shared().num_threads()});
   const std::int64_t num_panels = divide_up(num_columns, size.columns);
   const std::int64_t num_tasks = num_panels * divide_up(num_rows, size.rows);
   ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
@@ -82,7 +86,7 @@ void over_rows(std::int64_t num_rows, int dim, const Rows& rows) {
     rows(0, num_rows);
     return;
   }
-  constexpr std::int64_t kRows = 32;
+  constexpr std::int64_t kRows = 8;
   ThreadPool::shared().parallel_for(divide_up(num_rows, kRows), [&](std::int64_t task) {
     rows(task * kRows, std::min((task + 1) * kRows, num_rows));
   });
@@ -90,7 +94,7 @@ void over_rows(std::int64_t num_rows, int dim, const Rows& rows) {
 
 // So many rows become bytes before they are multiplied.
 constexpr std::int64_t kInt8Rows = 1536;
-static_assert(kInt8Rows % Int8Rows::kTile == 0 && kRowUnit % Int8Rows::kTile == 0);
+static_assert(kInt8Rows % Int8Rows::kTile == 0);
 
 void int8_linear(const VectorOps& ops, const LinearParams& params, const WantedColumns& wanted) {
   // Of the stream's thread: ops have no memory of their own.
@@ -112,7 +116,7 @@ void int8_linear(const VectorOps& ops, const LinearParams& params, const WantedC
       ops.round_rows_to_int8(params, begin + first, begin + last, rows);
     });
     for (const ColumnRange& columns : wanted.ranges()) {
-      over_blocks(ops, columns, params.weights.in, begin, end,
+      over_blocks(ops, columns, params.weights.in, begin, end, Int8Rows::kTile,
                   [&](const LinearBlock& block) { ops.int8_block(params, rows, block); });
     }
   }
@@ -146,7 +150,7 @@ void linear(const VectorOps& ops, const LinearParams& params) {
   if (wanted.ranges().empty()) return;
   if (params.weights.int8 != nullptr) return int8_linear(ops, params, wanted);
   for (const ColumnRange& columns : wanted.ranges()) {
-    over_blocks(ops, columns, params.weights.in, 0, params.num_rows,
+    over_blocks(ops, columns, params.weights.in, 0, params.num_rows, ops.linear_row_unit,
                 [&](const LinearBlock& block) { ops.linear_block(params, block); });
   }
 }

@@ -69,6 +69,13 @@ template <typename Simd, typename T>
   }
 }
 
+// Rows of x, `stride` apart, that a product needs next: it may fetch so many into the second-level cache meanwhile.
+struct NextRows {
+  const Bf16* rows;
+  std::int64_t stride;
+  int count;
+};
+
 // Columns `first` and up of a block's num_columns, the first of which is at `weight`, `stride` apart. A last
 // group of fewer repeats the last one: its sums are stored beside and not used.
 template <typename T, int kCount>

@@ -18,6 +18,7 @@ class PackedVectorOps {
     ops.linear_rows = 1536;
     ops.linear_columns = Linear::kMaxColumns;
     ops.linear_block = multiply_block;
+    ops.linear_row_unit = Tiles::kRows;
     ops.int8_block = int8_block<Simd, Bf16, VnniInt8Products<Simd>>;
     ops.attend = attend_to_tile;
     return ops;

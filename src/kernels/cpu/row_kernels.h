@@ -1,4 +1,4 @@
-// Ops that work on each row for itself: norms and gates.
+// Ops that work on each row for itself: norms, rotations of heads, gates.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,22 @@ void norm_rows(const NormParams& params, std::int64_t row_begin, std::int64_t ro
                             lanes);
         });
   }
+}
+
+// Not fused: a product rounded alone is what the reference has.
+template <typename Simd, typename T>
+void rotate_head(const void* from, const float* cosines, const float* sines, int half, void* to) {
+  const T* x = static_cast<const T*>(from);
+  T* y = static_cast<T*>(to);
+  for_lanes<Simd>(
+      half, [&](int at, int lanes) __attribute__((always_inline)) {
+        const auto a = load_count<Simd>(x + at, lanes), b = load_count<Simd>(x + half + at, lanes);
+        const auto cosine = load_count<Simd>(cosines + at, lanes);
+        const auto sine = load_count<Simd>(sines + at, lanes);
+        store_count<Simd>(y + at, Simd::sub(Simd::mul(a, cosine), Simd::mul(b, sine)), lanes);
+        store_count<Simd>(y + half + at, Simd::add(Simd::mul(a, sine), Simd::mul(b, cosine)),
+                          lanes);
+      });
 }
 
 template <typename Simd, typename T>

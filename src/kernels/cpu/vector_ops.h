@@ -62,6 +62,7 @@ struct VectorOps {
   // What a LinearBlock best has at most (any number is right): the columns' weights are packed once for the
   // rows, and both stay in the cache.
   int linear_rows, linear_columns;
+  int linear_row_unit;  // of a block, but for the last
   void (*linear_block)(const LinearParams& params, const LinearBlock& block);
   // Rows [begin, end) of params.x, and the product of rows that this has made. Its rows begin where
   // twelve of them do, its columns where a panel does.
@@ -70,6 +71,9 @@ struct VectorOps {
   void (*int8_block)(const LinearParams& params, const Int8Rows& rows, const LinearBlock& block);
   void (*norm_rows)(const NormParams& params, std::int64_t row_begin, std::int64_t row_end);
   void (*gate_rows)(const GateParams& params, std::int64_t row_begin, std::int64_t row_end);
+  // Pairs (from[j], from[j + half]) turned by the angles of these cosines and sines. `to` may be `from`. T both.
+  void (*rotate_head)(const void* from, const float* cosines, const float* sines, int half,
+                      void* to);
   void (*attend)(const AttentionTile& tile);
   // In place.
   void (*exp)(float* values, std::int64_t count);  // for the tests of vector_math.h

@@ -414,6 +414,44 @@ TEST_P(Bf16VectorOpsTest, LinearDoesNotDependOnItsBlocks) {
     }
 }
 
+// Products of many rows are packed for all threads where a set has tiles for that. A row has the bits there that it has in a small
+// product, which one thread packs.
+TEST_P(Bf16VectorOpsTest, ManyRowsHaveTheBitsOfFew) {
+  const auto random_bf16 = [&](std::size_t size) {
+    std::vector<float> values = random(size);
+    return to_bf16(values);
+  };
+  for (const int rows : {96, 133}) {
+    for (const int in : {1, 97, 1300}) {
+      for (const int out : {5, 64, 329}) {
+        const std::vector<Bf16> x = random_bf16(static_cast<std::size_t>(rows) * in);
+        const std::vector<Bf16> weight = random_bf16(static_cast<std::size_t>(out) * in);
+        const std::vector<Bf16> bias = random_bf16(out);
+        const std::vector<Bf16> residual = random_bf16(static_cast<std::size_t>(rows) * out);
+        std::vector<Bf16> many = residual, few(residual.size());
+        LinearParams params{.x = x.data(),
+                            .x_stride = in,
+                            .weights = {weight.data(), bias.data(), in, out},
+                            .y = many.data(),
+                            .y_stride = out,
+                            .num_rows = rows,
+                            .activation = Activation::kGeluTanh,
+                            .residual = many.data(),
+                            .residual_stride = out,
+                            .residual_rows = rows};
+        linear(ops(), params);
+        params.y = few.data();
+        params.residual = residual.data();
+        for (std::int64_t row = 0; row < rows; row += 20) {
+          ops().linear_block(params, {row, std::min<std::int64_t>(row + 20, rows), 0, out});
+        }
+        EXPECT_EQ(std::memcmp(many.data(), few.data(), many.size() * sizeof(Bf16)), 0)
+            << rows << "x" << in << "x" << out;
+      }
+    }
+  }
+}
+
 TEST_P(Bf16VectorOpsTest, VisionAttentionOfOddSizes) {
   for (const int head_dim : {1, 8, 33, 64, 72, 256}) {
     for (const int seq_len : {1, 7, 63, 64, 65, 130, 400}) {

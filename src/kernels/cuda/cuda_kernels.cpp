@@ -6,6 +6,7 @@
 #include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/prepared_linear.h"
+#include "kernels/cuda/region_products.h"
 #include "kernels/cuda/row_linear.h"
 #include "kernels/dense_ops.h"
 
@@ -17,6 +18,11 @@ namespace {
 constexpr int kMaxDecodeHeads = 128;
 constexpr std::size_t kArrivalsBytes = sizeof(unsigned) * kMaxSeats * kMaxDecodeHeads;
 static_assert(kArrivalsBytes % 256 == 0);  // the other counters behind it stay aligned
+constexpr std::size_t kRegionCounterBytes = 256;
+
+std::size_t counter_bytes() {
+  return kArrivalsBytes + kRegionCounterBytes + cuda::decoder_blocks_counter_bytes();
+}
 
 // decode_regions' scratch: the normalised hidden state, the hidden layers of both heads, then both heads' logits.
 std::size_t round_up_256(std::size_t bytes) {
@@ -42,10 +48,9 @@ StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device,
   }
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<cuda::MatrixLinear> matrix_linear,
                            cuda::MatrixLinear::create(device));
-  const std::size_t counter_bytes = kArrivalsBytes + cuda::decoder_blocks_counter_bytes();
-  GAPLESS_ASSIGN_OR_RETURN(Buffer counters, device.allocate(counter_bytes));
+  GAPLESS_ASSIGN_OR_RETURN(Buffer counters, device.allocate(counter_bytes()));
   GAPLESS_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.create_stream("kernels start"));
-  GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(counters.data(), 0, counter_bytes));
+  GAPLESS_RETURN_IF_ERROR(stream->fill_bytes(counters.data(), 0, counter_bytes()));
   GAPLESS_RETURN_IF_ERROR(stream->synchronize());
   return std::unique_ptr<Kernels>(
       new CudaKernels(std::move(matrix_linear), std::move(counters), attributes));
@@ -53,8 +58,7 @@ StatusOr<std::unique_ptr<Kernels>> CudaKernels::create(Device& device,
 
 StatusOr<std::unique_ptr<Kernels>> CudaKernels::create_dry(Device& device,
                                                            const CudaAttributes& attributes) {
-  const std::size_t bytes =
-      kArrivalsBytes + cuda::decoder_blocks_counter_bytes() + cuda::MatrixLinear::device_bytes();
+  const std::size_t bytes = counter_bytes() + cuda::MatrixLinear::device_bytes();
   GAPLESS_ASSIGN_OR_RETURN(Buffer own, device.allocate(bytes));
   return std::unique_ptr<Kernels>(new CudaKernels(nullptr, std::move(own), attributes));
 }
@@ -193,8 +197,8 @@ Status CudaKernels::decoder_blocks(Stream& stream, const DecoderBlocksParams& pa
   if (!cuda::check_decoder_kernel(params, attributes_.num_multiprocessors).ok()) {
     return Kernels::decoder_blocks(stream, params);
   }
-  return cuda::decoder_blocks(stream, params, counters_dev_.as<char>() + kArrivalsBytes,
-                              attributes_);
+  return cuda::decoder_blocks(
+      stream, params, counters_dev_.as<char>() + kArrivalsBytes + kRegionCounterBytes, attributes_);
 }
 
 Status CudaKernels::check_fast_decoder(const DecoderBlocksParams& params) const {
@@ -235,9 +239,32 @@ Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& pa
   GAPLESS_ASSIGN_OR_RETURN(const void* const x, normalise_regions(stream, params));
   auto* coord_inner = static_cast<char*>(params.scratch) + inner_bytes(params.num_rows, params.dim);
   char* size_inner = coord_inner + inner_bytes(params.num_rows, w.coord_fc1.out);
-  char* coord_logits = size_inner + inner_bytes(params.num_rows, w.size_fc1.out);
-  char* size_logits = coord_logits + logits_bytes(params.num_rows, w.coord_fc2.out);
-
+  auto* coord_logits =
+      reinterpret_cast<float*>(size_inner + inner_bytes(params.num_rows, w.size_fc1.out));
+  if constexpr (cuda::kPath.has_warpgroups) {
+    if (cuda::region_products_take(w, params.num_rows)) {
+      const auto stride_of = [&](const LinearWeights& head) {
+        return static_cast<std::int64_t>(params.num_rows) * head.out;
+      };
+      const std::int64_t coord_stride = stride_of(w.coord_fc2), size_stride = stride_of(w.size_fc2);
+      float* const size_logits = coord_logits + cuda::kRegionRanks * coord_stride;
+      auto* const arrived = reinterpret_cast<unsigned*>(counters_dev_.as<char>() + kArrivalsBytes);
+      GAPLESS_RETURN_IF_ERROR(cuda::region_products(
+          stream,
+          {.x = x,
+           .heads = {{w.coord_fc1, w.coord_fc2, coord_inner, coord_logits, params.coord_id},
+                     {w.size_fc1, w.size_fc2, size_inner, size_logits, params.size_id}},
+           .tokens = params.tokens,
+           .rows = params.rows,
+           .row_states = params.row_states,
+           .num_rows = params.num_rows,
+           .arrived = arrived},
+          attributes_.num_multiprocessors));
+      return cuda::pick_region_values(
+          stream, params, {coord_logits, cuda::kRegionRanks, coord_stride, w.coord_fc2.bias},
+          {size_logits, cuda::kRegionRanks, size_stride, w.size_fc2.bias}, arrived);
+    }
+  }
   auto job = [&](const LinearWeights& weights, const void* from, void* y, bool first,
                  std::int32_t token_id) {
     cuda::RowLinearJob result;
@@ -263,12 +290,14 @@ Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& pa
                                          job(w.size_fc1, x, size_inner, true, params.size_id)};
     GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, hidden, 2, attributes_.num_multiprocessors));
   }
+  auto* size_logits = reinterpret_cast<float*>(reinterpret_cast<char*>(coord_logits) +
+                                               logits_bytes(params.num_rows, w.coord_fc2.out));
   const cuda::RowLinearJob logits[] = {
       job(w.coord_fc2, two_layers ? coord_inner : x, coord_logits, false, params.coord_id),
       job(w.size_fc2, two_layers ? size_inner : x, size_logits, false, params.size_id)};
   GAPLESS_RETURN_IF_ERROR(cuda::row_linear(stream, logits, 2, attributes_.num_multiprocessors));
-  return cuda::pick_region_values(stream, params, reinterpret_cast<const float*>(coord_logits),
-                                  reinterpret_cast<const float*>(size_logits));
+  return cuda::pick_region_values(stream, params, {.sums = coord_logits}, {.sums = size_logits},
+                                  nullptr);
 }
 
 Status CudaKernels::advance_rows(Stream& stream, const AdvanceRowsParams& params) {
@@ -320,8 +349,11 @@ std::size_t CudaKernels::scale_heads_scratch_bytes(int max_tokens,
 
 std::size_t CudaKernels::region_scratch_bytes(int max_rows, int dim, int inner_dim,
                                               int max_out) const {
+  // Few rows have partial sums instead.
+  const int num_sums =
+      std::max(max_rows, cuda::kRegionRanks * std::min(max_rows, cuda::kMaxRegionProductRows));
   return inner_bytes(max_rows, dim) + 2 * inner_bytes(max_rows, inner_dim) +
-         2 * logits_bytes(max_rows, max_out);
+         2 * logits_bytes(num_sums, max_out);
 }
 
 StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device, const CudaAttributes& attributes) {

@@ -85,7 +85,7 @@ class CudaKernels : public Kernels {
   static StatusOr<const void*> normalise_regions(Stream& stream, const DecodeRegionsParams& params);
 
   std::unique_ptr<MatrixLinear> matrix_linear_;
-  Buffer counters_dev_;  // of decode_attention, then of decoder_blocks; zeros between launches
+  Buffer counters_dev_;  // of decode_attention, region_products, decoder_blocks; zeros between ops
   const CudaAttributes attributes_;
 };
 

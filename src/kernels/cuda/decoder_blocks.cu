@@ -41,6 +41,8 @@ static_assert(Experts::kMaxExperts == kRouteExperts);
 static_assert(Experts::kMaxChoices == kRouteChoices);
 static_assert(Experts::kExpertsMultiple == kTileRows);
 static_assert(Experts::kChoicesMultiple == kDecoderColumnRanks);
+// Both lie in the same place (kPassRowBytes).
+static_assert(Experts::kMaxInner <= Experts::kMaxDim);
 
 // Of the paths that decoder_kernel_experts_*.cu are compiled for.
 constexpr bool kHasExpertsKernel = kPath.has_warpgroups;

@@ -253,8 +253,8 @@ class Simulation {
         route.chosen[row] |= std::uint64_t{1} << random() % static_cast<unsigned>(c_.num_experts);
       }
     }
-    if (few_rows()) {
-      route.make_passes<kPassRows<8>>(c_.num_rows, c_.num_experts, OneLane());
+    if (c_.num_rows <= 32) {
+      route.make_passes<kPassRows<32>>(c_.num_rows, c_.num_experts, OneLane());
     } else {
       route.make_passes<kPassRows<64>>(c_.num_rows, c_.num_experts, OneLane());
     }

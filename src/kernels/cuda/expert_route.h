@@ -23,9 +23,10 @@ inline constexpr int kRouteExperts = 64;  // at most: who a row chose is a word
 inline constexpr int kRouteChoices = 8;   // at most
 inline constexpr int kMaxRouteRows = 64;  // of a launch, at most: who chose an expert is a word
 
-// Rows of a pass, at most: columns of a product. More than sixteen take registers that the activations need.
+// Rows of a pass, at most: columns of a product. Of 32 rows few experts are chosen by more than eight. More than sixteen take registers
+// that the activations need.
 template <int kRows>
-inline constexpr int kPassRows = kRows <= 8 ? 8 : 16;
+inline constexpr int kPassRows = kRows <= 32 ? 8 : 16;
 // Each expert has one pass that need not be full; the others are full.
 inline constexpr int kMaxPasses =
     kRouteExperts + kMaxRouteRows * kRouteChoices / kPassRows<kMaxRouteRows>;

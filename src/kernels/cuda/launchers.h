@@ -84,10 +84,18 @@ std::size_t sample_scratch_bytes(int max_rows, int vocab);
 // top_logprobs.cu
 Status top_logprobs(Stream& stream, const TopLogprobsParams& params);
 
-// regions.cu: picks the values from the heads' logits. coord_logits: [num_rows, coord bins],
-// size_logits: [num_rows, 2 * size bins].
+// regions.cu: picks the values from the heads' logits.
+// A head's: those of row i are the sums from sums + i * out on, those of its ranks `rank_stride` apart and added up in order, and the
+// bias, unless that is nullptr.
+struct RegionLogits {
+  const float* sums = nullptr;
+  int num_ranks = 1;
+  std::int64_t rank_stride = 0;
+  const void* bias = nullptr;  // [out] T
+};
+// arrived: that of region_products, or nullptr.
 Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
-                          const float* coord_logits, const float* size_logits);
+                          const RegionLogits& coord, const RegionLogits& size, unsigned* arrived);
 
 // fill_random.cu
 Status fill_random(Stream& stream, const FillRandomParams& params);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/coordinate_bin.h"
+#include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
@@ -12,6 +13,35 @@ inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
+
+// Of a row.
+class Logits {
+ public:
+  __device__ Logits(const RegionLogits& head, std::int64_t row, int out)
+      : sums_(head.sums + row * out),
+        bias_(static_cast<const Bf16*>(head.bias)),
+        num_ranks_(head.num_ranks),
+        rank_stride_(head.rank_stride) {}
+
+  __device__ float operator[](int i) const {
+    float sum = 0;
+    for (int rank = 0; rank < num_ranks_; ++rank) sum += sums_[rank * rank_stride_ + i];
+    return bias_ != nullptr ? sum + __bfloat162float(bias_[i]) : sum;
+  }
+  // Those behind the first ones.
+  __device__ Logits from(int first) const {
+    Logits rest = *this;
+    rest.sums_ += first;
+    if (rest.bias_ != nullptr) rest.bias_ += first;
+    return rest;
+  }
+
+ private:
+  const float* sums_;
+  const Bf16* bias_;
+  int num_ranks_;
+  std::int64_t rank_stride_;
+};
 
 struct Best {
   float logit;
@@ -24,7 +54,7 @@ __device__ Best better(Best a, Best b) {
 
 // The largest logit, the lowest bin among equals; in every thread. `shared` holds one Best per warp
 // and may be used again right after the call.
-__device__ int argmax(const float* logits, int num_bins, Best* shared) {
+__device__ int argmax(const Logits& logits, int num_bins, Best* shared) {
   Best best{-INFINITY, num_bins};
   for (int i = threadIdx.x; i < num_bins; i += kThreads) best = better(best, {logits[i], i});
 #pragma unroll
@@ -40,9 +70,10 @@ __device__ int argmax(const float* logits, int num_bins, Best* shared) {
 }
 
 // 1 / (sum of exp(logit - that of `best`)), in every thread, added up in a fixed order. `shared` as above.
-__device__ float confidence_of(int best, const float* logits, int num_bins, float* shared) {
+__device__ float confidence_of(int best, const Logits& logits, int num_bins, float* shared) {
   float sum = 0;
-  for (int i = threadIdx.x; i < num_bins; i += kThreads) sum += expf(logits[i] - logits[best]);
+  const float largest = logits[best];
+  for (int i = threadIdx.x; i < num_bins; i += kThreads) sum += expf(logits[i] - largest);
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(kFullWarp, sum, offset);
@@ -62,37 +93,38 @@ __device__ float size_of_bin(int bin, int num_bins, bool linear) {
 
 // One block per row.
 __global__ void __launch_bounds__(kThreads)
-    pick_region_values_kernel(DecodeRegionsParams p, const float* coord_logits,
-                              const float* size_logits) {
+    pick_region_values_kernel(DecodeRegionsParams p, RegionLogits coord, RegionLogits size,
+                              unsigned* arrived) {
   __shared__ Best shared[kThreads / kWarp];
   __shared__ float shared_sums[kThreads / kWarp];
   let_successor_start();
   wait_for_predecessor();
+  if (arrived != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *arrived = 0;
   const std::int64_t i = blockIdx.x;
   const int row = p.rows[i];
-  if (row < 0 || p.row_states[row].done != 0 ||
-      (p.row_states[row].flags & kRowDecodesRegions) == 0) {
-    return;
-  }
+  const bool decodes = row >= 0 && p.row_states[row].done == 0 &&
+                       (p.row_states[row].flags & kRowDecodesRegions) != 0;
+  const std::int32_t token = p.tokens[i];
+  if (!decodes) return;
   const bool wants_confidence = (p.row_states[row].flags & kRowWantsConfidence) != 0;
   float x, y, x_confidence = 0, y_confidence = 0;
-  if (p.tokens[i] == p.coord_id) {
+  if (token == p.coord_id) {
     const int num_bins = p.weights.coord_fc2.out;
-    const float* logits = coord_logits + i * num_bins;
+    const Logits logits(coord, i, num_bins);
     const int bin = argmax(logits, num_bins, shared);
     if (wants_confidence) x_confidence = confidence_of(bin, logits, num_bins, shared_sums);
     x = coordinate_of_bin(bin, num_bins, p.coord_divisor);
     y = 0;
-  } else if (p.tokens[i] == p.size_id) {
+  } else if (token == p.size_id) {
     const int num_bins = p.weights.size_fc2.out / 2;
-    const float* logits = size_logits + i * 2 * num_bins;
+    const Logits logits(size, i, 2 * num_bins);
     const int width = argmax(logits, num_bins, shared);
-    const int height = argmax(logits + num_bins, num_bins, shared);
+    const int height = argmax(logits.from(num_bins), num_bins, shared);
     x = size_of_bin(width, num_bins, p.linear_sizes);
     y = size_of_bin(height, num_bins, p.linear_sizes);
     if (wants_confidence) {
       x_confidence = confidence_of(width, logits, num_bins, shared_sums);
-      y_confidence = confidence_of(height, logits + num_bins, num_bins, shared_sums);
+      y_confidence = confidence_of(height, logits.from(num_bins), num_bins, shared_sums);
     }
   } else {
     return;
@@ -110,10 +142,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
-                          const float* coord_logits, const float* size_logits) {
+                          const RegionLogits& coord, const RegionLogits& size, unsigned* arrived) {
   return launch("pick_region_values", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kThreads)},
-                pick_region_values_kernel, params, coord_logits, size_logits);
+                pick_region_values_kernel, params, coord, size, arrived);
 }
 
 }  // namespace GAPLESS_PATH

@@ -51,6 +51,9 @@ constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one s
 static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
 static_assert(kTileBytes == kPreparedTileBytes<PreparedFormat::kNative>);
 constexpr int kMaxSliceRows = 32;
+// Two where a block asks for weights while the one before it ends. Without a copy engine nothing is asked for ahead, and the smallest
+// shared memory holds one block.
+constexpr int kBlocksPerMultiprocessor = kHasCopyEngine ? 2 : 1;
 constexpr int kColumnRanks = 4;
 
 struct Job {
@@ -352,7 +355,7 @@ __device__ void combine_ranks(const Work& work, const Launch& launch, const floa
 
 // Blocks: x = ranges of tiles, ranks of a cluster side by side; y = job and slice of rows.
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     row_linear_kernel(const __grid_constant__ Launch launch) {
   using L = Layout<kRows>;
   extern __shared__ char raw_shared[];

@@ -115,13 +115,13 @@ struct DecoderBlockState {
     return bytes;
   }
   // The activations' ring lies behind that of the stages.
-  template <int kRows>
+  template <PreparedFormat kFormat, int kRows>
   __device__ int stage_bytes() const {
-    return ring_bytes() - kXRingBytes<S, kRows>;
+    return ring_bytes() - kXRingBytes<S, kFormat, kRows>;
   }
-  template <int kRows>
+  template <PreparedFormat kFormat, int kRows>
   __device__ XRingOf<kRows> x_ring() const {
-    return XRingOf<kRows>(small.x_ring, ring_data + stage_bytes<kRows>());
+    return XRingOf<kRows>(small.x_ring, ring_data + stage_bytes<kFormat, kRows>());
   }
   __device__ GridCounter& counter(Value value) const {
     return p.counters->values[static_cast<int>(value)];

@@ -38,7 +38,7 @@ class Computation {
   __device__ explicit Computation(const DecoderBlockState<S>& block)
       : block_(block),
         p_(block.p),
-        x_ring_(block.template x_ring<kRows>()),
+        x_ring_(block.template x_ring<kFormat, kRows>()),
         has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
 
   __device__ void run() {
@@ -234,7 +234,7 @@ class Computation {
       using Layout = DecoderLayout<S>;
       // Units of a part stay in the ring until the last is there, and one may not begin where another's end is too near.
       static_assert((Layout::kRingBytes != 0 ? Layout::kRingBytes : Layout::kSmallestRingBytes) -
-                        kXRingBytes<S, kRows> >=
+                        kXRingBytes<S, kFormat, kRows> >=
                     (kMaxUnitsOfPart + 1) * UnitShape<S, CacheElement>::kBytes);
       attend_to_groups<CacheElement>(p_, l, qkv_of<S>(p_, l), block_.small.rows, block_.ring,
                                      stage_, block_.reduce_buffer, block_.small.arrived);

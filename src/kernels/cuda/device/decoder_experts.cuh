@@ -1,7 +1,8 @@
 // The experts' products in decoder_kernel.cuh (expert_route.h says who computes what).
 //
-// A pass' rows are some of the step's, so their activations are read from memory, each lane those of its own row: they are B
-// fragments there already (activations.cuh). Weights come through the ring. Products add up as all products of the kernel do,
+// A pass' rows are some of the step's, so their activations are read from memory, where they are B fragments already
+// (activations.cuh): each lane reads those of its own row for one unit (compact_product.cuh), or all together bring them into shared memory
+// for all units of the pass (pass_product.cuh). Weights come through the ring. Products add up as all products of the kernel do,
 // and what a row's experts make is kept apart until its norm adds it up: a row's bits are the same whoever is in its passes.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include "kernels/cuda/device/compact_product.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/decoder_rows.cuh"
+#include "kernels/cuda/device/pass_product.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/expert_route.h"
 
@@ -70,8 +72,7 @@ class ExpertProducts {
                                                                const ExpertPass& pass) const {
     const int lane = always_afresh(threadIdx.x) % kWarp;
     LaneRows<kPassBlocks<kRows>> rows;
-    rows.numbers =
-        is_up ? norm_of<ExpertsDecoder, kFormat, kRows>(p_, layer_).data() : wide_.data();
+    rows.numbers = numbers(is_up);
     rows.num_blocks = (pass.num_rows + 7) / 8;
 #pragma unroll
     for (int block = 0; block < kPassBlocks<kRows>; ++block) {
@@ -79,10 +80,7 @@ class ExpertProducts {
       rows.at[block] = -1;
       if (i >= pass.num_rows) continue;
       const int pair = route_.pairs[pass.first + i];
-      const int first_chunk = is_up ? 0
-                                    : inner_columns() / kProductColumns +
-                                          ExpertRoute::rank_of(pair) * expert_down(p_).chunks;
-      rows.at[block] = first_chunk * (kRows * kProductColumns) +
+      rows.at[block] = first_number(is_up, pair) +
                        fragment_index<kRows>(ExpertRoute::row_of(pair), lane % 4 * 2);
     }
     return rows;
@@ -108,12 +106,20 @@ class ExpertProducts {
         announce<ExpertsDecoder, Value::kInner, kRows>(block_, layer_);
         wait_for_rows<Value::kInner, kRows>(block_, layer_);
       }
-      stage = multiply(is_up, stage);
+      if constexpr (kInGroups) {
+        stage = multiply_in_groups(is_up, stage);
+      } else {
+        stage = multiply(is_up, stage);
+      }
     }
+    // Nobody may look for stages of his own before all are through with those of groups.
+    if constexpr (kInGroups) named_barrier(1, kProductThreads);
     return stage;
   }
 
  private:
+  static constexpr bool kInGroups = kHasPassRows<ExpertsDecoder, kFormat, kRows>;
+
   __device__ __forceinline__ unsigned multiply(bool is_up, unsigned stage) const {
     const ExpertProduct product = is_up ? expert_up(p_) : expert_down(p_);
     ExpertUnits units(is_up ? route_.up : route_.down, product.tiles);
@@ -140,6 +146,61 @@ class ExpertProducts {
     return stage;
   }
 
+  __device__ __forceinline__ unsigned multiply_in_groups(bool is_up, unsigned stage) const {
+    using Rows = PassRows<kRows>;
+    using UnitProduct = PassProduct<kFormat, kRows>;
+    static_assert(UnitProduct::kExchangeBytes <= kReduceBytes);
+    const ExpertProduct product = is_up ? expert_up(p_) : expert_down(p_);
+    const Rows rows(block_.ring_data + block_.template stage_bytes<kFormat, kRows>());
+    ExpertUnits units(is_up ? route_.up : route_.down, product.tiles);
+    UnitProduct unit_product;
+    int brought = -1;
+#pragma unroll 1
+    while (units.has()) {
+      const ExpertPass pass = route_.passes[units.pass()];
+      if (units.pass() != brought) {
+        const int pair = pair_of(pass, Rows::own_row());
+        rows.bring(pair < 0 ? nullptr
+                            : numbers(is_up) + first_number(is_up, pair) +
+                                  Rows::index_of(ExpertRoute::row_of(pair)),
+                   product.chunks);
+        brought = units.pass();
+      }
+      unit_product.multiply(block_.ring, stage, product.chunks, units.size(), rows);
+      stage += product.chunks;
+      const int first_tile = units.tile();
+      units.next();
+      unit_product.add_up(shared_address(block_.reduce_buffer),
+                          [&](int tile, int tile_row, const float(&sums)[2]) {
+                            const int column = (first_tile + tile) * kTileRows + tile_row;
+                            const int row = static_cast<int>(threadIdx.x) % 4 * 2;
+                            if (is_up) {
+                              store_gated_pair(pass, row, column, sums);
+                            } else {
+                              announce_sum(pair_of(pass, row), column, sums[0]);
+                              announce_sum(pair_of(pass, row + 1), column, sums[1]);
+                            }
+                          });
+    }
+    return stage;
+  }
+
+  // -1: the pass has no such row.
+  __device__ __forceinline__ int pair_of(const ExpertPass& pass, int row) const {
+    return row < pass.num_rows ? route_.pairs[pass.first + row] : -1;
+  }
+
+  // What a product multiplies, and where in it begins what a row gives to one of its experts.
+  __device__ __forceinline__ const Bf16* numbers(bool is_up) const {
+    return is_up ? norm_of<ExpertsDecoder, kFormat, kRows>(p_, layer_).data() : wide_.data();
+  }
+  __device__ __forceinline__ int first_number(bool is_up, int pair) const {
+    const int first_chunk = is_up ? 0
+                                  : inner_columns() / kProductColumns +
+                                        ExpertRoute::rank_of(pair) * expert_down(p_).chunks;
+    return first_chunk * (kRows * kProductColumns);
+  }
+
   // Of `wide`: where what goes into the experts' second products begins.
   __device__ int inner_columns() const {
     return p_.dim;
@@ -149,10 +210,22 @@ class ExpertProducts {
     // Rows of gates and ups alternate.
     const float up = round_to_bf16(__shfl_xor_sync(kFullWarp, sum, 1));
     if (pair < 0 || column % 2 != 0) return;
-    const float gate = activate(Activation::kGeluErf, round_to_bf16(sum));
+    store_inner(pair, column / 2, round_to_bf16(sum), up);
+  }
+  // The same of two rows: a lane has both gates, and the lane that is four further both ups. Each stores one of what they make.
+  __device__ __forceinline__ void store_gated_pair(const ExpertPass& pass, int row, int column,
+                                                   const float (&sums)[2]) const {
+    const bool is_up = column % 2 != 0;
+    const float mine = round_to_bf16(is_up ? sums[1] : sums[0]);
+    const float other = __shfl_xor_sync(kFullWarp, round_to_bf16(is_up ? sums[0] : sums[1]), 4);
+    const int pair = pair_of(pass, row + (is_up ? 1 : 0));
+    if (pair < 0) return;
+    store_inner(pair, column / 2, is_up ? other : mine, is_up ? mine : other);
+  }
+  __device__ __forceinline__ void store_inner(int pair, int column, float gate, float up) const {
     wide_.store(ExpertRoute::row_of(pair),
-                inner_columns() + ExpertRoute::rank_of(pair) * p_.experts.inner + column / 2,
-                gate * (up + 1.0f));
+                inner_columns() + ExpertRoute::rank_of(pair) * p_.experts.inner + column,
+                activate(Activation::kGeluErf, gate) * (up + 1.0f));
   }
 
   // What a chosen expert adds to a row.

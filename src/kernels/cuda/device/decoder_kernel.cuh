@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
   const DecoderSizes sizes = sizes_of<S>(p);
   const DecoderBlockState<S> block{p,
                                    shared_address(base),
-                                   StageRing(small.ring, kStageSharers<S, kRows>),
+                                   StageRing(small.ring, kStageSharers<S, kFormat, kRows>),
                                    reinterpret_cast<float*>(behind_ring),
                                    small,
                                    DecoderWork(sizes, small.shares, index, num_blocks)};
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
   static_assert(kMaxLaunchRows <= kDecoderThreads<S, kRows>);
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
-    small.ring.init(kStageSharers<S, kRows>);
-    if constexpr (kHasXRing<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>);
+    small.ring.init(kStageSharers<S, kFormat, kRows>);
+    if constexpr (kHasXRing<S, kRows>) small.x_ring.init(kStageSharers<S, kFormat, kRows>);
     small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint32_t& count : small.arrived) count = 0;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
       }
       arrive(shared_address(&small.rows_ready));  // each lane what it wrote
       if (!kXFromMemory<kRows> && is_copying_lane()) {
-        Bringing<S, kRows>(block).run();
+        Bringing<S, kFormat, kRows>(block).run();
       }
       if constexpr (kXWarpCopies<kRows>) {
         small.ring.template serve<kCopyingWarps<kRows>>(1, small.ring.full);

@@ -35,7 +35,8 @@ __device__ __forceinline__ void stream_tiles(RingProducer& producer, const Weigh
   static_assert(kMaxInFlight >= 1);
   static_assert((DecoderLayout<S>::kRingBytes != 0 ? DecoderLayout<S>::kRingBytes
                                                    : DecoderLayout<S>::kSmallestRingBytes) >=
-                kXRingBytes<S, kRows> + 2 * (kStageXBytes<S, kRows> + kGroupTiles * kTileBytes));
+                kXRingBytes<S, kFormat, kRows> +
+                    2 * (kStageXBytes<S, kRows> + kGroupTiles * kTileBytes));
   const int lane = threadIdx.x % kWarp;
   const int bytes = run.tiles.size() * kTileBytes;
   for (int chunk = run.chunks.begin; chunk < run.chunks.end; chunk += kWarp) {
@@ -90,7 +91,7 @@ class Streaming {
   __device__ explicit Streaming(const DecoderBlockState<S>& block)
       : block_(block),
         p_(block.p),
-        producer_(block.small.ring, block.ring_data, block.template stage_bytes<kRows>()),
+        producer_(block.small.ring, block.ring_data, block.template stage_bytes<kFormat, kRows>()),
         pages_(p_, block.small.rows) {}
 
   __device__ void run() {
@@ -235,7 +236,7 @@ class Streaming {
 // ---- The x warp: it reads what the rows are. From 9 rows on, kCopyingLanes of it then bring
 // activations (several threads that each ask for copies would be in each other's way).
 
-template <typename S, int kRows>
+template <typename S, PreparedFormat kFormat, int kRows>
 class Bringing {
   using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
 
@@ -243,7 +244,7 @@ class Bringing {
   __device__ explicit Bringing(const DecoderBlockState<S>& block)
       : block_(block),
         p_(block.p),
-        x_ring_(block.template x_ring<kRows>()),
+        x_ring_(block.template x_ring<kFormat, kRows>()),
         num_units_(block.small.rows.num_units()) {}
 
   __device__ void run() {

@@ -15,6 +15,7 @@
 #include "kernels/cuda/device/decoder_products.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/device/x_ring.cuh"
+#include "kernels/cuda/expert_route.h"
 
 namespace gapless {
 
@@ -39,18 +40,32 @@ inline constexpr int kGroupWarps = kProductWarps / kProductGroups;
 inline constexpr int kGroupTurns = kRingConsumers / kProductGroups;  // of eight, a warpgroup's
 static_assert(kGroupWarps == kGroupTiles);
 
+// Whether groups of warps multiply the rows of passes (pass_product.cuh), which lie in shared memory then. What they take from the ring is
+// worth it where weights have 8 bits: there computing warps have half the time for a stage.
+template <typename S, PreparedFormat kFormat, int kRows>
+inline constexpr bool kHasPassRows =
+    S::kHasExperts&& kFormat == PreparedFormat::kFp8 && !kXFromMemory<kRows> && kRows <= 32;
+template <int kRows>
+inline constexpr int kPassRowBytes =
+    kPassRows<kRows>* kMaxDecoderDim<ExpertsDecoder>* static_cast<int>(sizeof(Bf16));
+
 // Warps that may work on a stage together.
-template <typename S, int kRows>
-inline constexpr int kStageSharers = kByWarpgroups<S, kRows> ? kGroupWarps : 1;
-static_assert(kStageSharers<ParallelDecoder, 64> == 1 || kHasCopyEngine, "arrive() with a count");
+template <typename S, PreparedFormat kFormat, int kRows>
+inline constexpr int kStageSharers =
+    kByWarpgroups<S, kRows> || kHasPassRows<S, kFormat, kRows> ? kGroupWarps : 1;
+static_assert(kStageSharers<ParallelDecoder, PreparedFormat::kNative, 64> == 1 || kHasCopyEngine,
+              "arrive() with a count");
 
 // Room for activations in a stage: warpgroups have a ring of its own for them.
 template <typename S, int kRows>
 inline constexpr int kStageXBytes = kHasXRing<S, kRows> ? 0 : kXBytes<kRows>;
 template <int kRows>
 using XRingOf = XRing<kXBytes<kRows>>;
-template <typename S, int kRows>
-inline constexpr int kXRingBytes = kHasXRing<S, kRows> ? XRingOf<kRows>::kBytes : 0;
+// Behind the ring of stages: that of activations, or the rows of a pass.
+template <typename S, PreparedFormat kFormat, int kRows>
+inline constexpr int kXRingBytes = kHasXRing<S, kRows>               ? XRingOf<kRows>::kBytes
+                                   : kHasPassRows<S, kFormat, kRows> ? kPassRowBytes<kRows>
+                                                                     : 0;
 
 template <typename S, PreparedFormat kFormat, int kRows>
 using ActivationsOf = Activations<kFormat, kRows, kByWarpgroups<S, kRows>>;

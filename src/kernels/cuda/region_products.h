@@ -1,0 +1,42 @@
+// Both layers of the region heads in one launch, for few rows.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/cuda/cuda_path.h"
+#include "kernels/kernels.h"
+
+namespace gapless::cuda {
+inline namespace GAPLESS_PATH {
+
+inline constexpr int kNumRegionHeads = 2;
+// The second layer's logits are left as this many partial sums, to be added up in order.
+inline constexpr int kRegionRanks = 4;
+// Of one launch.
+inline constexpr int kMaxRegionProductRows = 32;
+
+struct RegionProductsParams {
+  const void* x = nullptr;  // [num_rows, dim] T
+  struct Head {
+    LinearWeights first, second;  // prepared, in T
+    void* inner = nullptr;        // scratch [num_rows, first.out] T
+    float* partial = nullptr;     // out [kRegionRanks, num_rows, second.out], without the bias
+    std::int32_t token_id = 0;  // the head is left out unless a row that decodes regions sampled it
+  } heads[kNumRegionHeads];
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* rows = nullptr;
+  const RowState* row_states = nullptr;
+  int num_rows = 0;
+  // 0 when the launch begins; the kernel behind it resets it.
+  unsigned* arrived = nullptr;
+};
+
+// Whether the launch takes these heads, and gives the sums that two of row_linear give. On paths with warpgroups alone.
+bool region_products_take(const RegionDecoderWeights& weights, int num_rows);
+
+Status region_products(Stream& stream, const RegionProductsParams& params, int num_multiprocessors);
+
+}  // namespace GAPLESS_PATH
+}  // namespace gapless::cuda
