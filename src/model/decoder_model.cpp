@@ -92,7 +92,6 @@ std::vector<MemoryPart> DecoderModel::memory_parts() const {
   };
   add("weights", held.buffer.size_bytes());
   add("their copy for 8-bit products", held.fp8.size_bytes());
-  add("scales of experts in 8 bits", held.expert_scales.size_bytes());
   add("matrices in 8-bit whole numbers", held.int8.size_bytes());
   add("prepared matrices", held.prepared.size_bytes());
   add("activations", workspace_->bytes());

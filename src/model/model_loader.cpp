@@ -206,9 +206,6 @@ StatusOr<Weights> make_weights(Device& device, Kernels& kernels, const ModelSour
   GAPLESS_RETURN_IF_ERROR(prepare_decode_weights(device, kernels, *stream, text_shape(config),
                                                  prepared_format(format), weights,
                                                  shared ? &rows : nullptr, blocks));
-  if (prepared_format(format) == PreparedFormat::kFp8) {
-    GAPLESS_RETURN_IF_ERROR(keep_experts_in_fp8(device, kernels, *stream, weights));
-  }
   if constexpr (std::is_same_v<Weights, ModelWeights>) {
     GAPLESS_RETURN_IF_ERROR(prepare_in_place(device, kernels, *stream, region_matrices(weights)));
   }

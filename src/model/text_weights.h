@@ -23,10 +23,9 @@ struct TextWeights {
 struct DecoderWeights {
   TensorLayout layout;
   Buffer buffer;
-  Buffer prepared;       // empty until prepare_decode_weights
-  Buffer fp8;            // copies in 8 bits; empty without
-  Buffer expert_scales;  // empty until keep_experts_in_fp8
-  Buffer int8;           // empty until make_int8_products
+  Buffer prepared;  // empty until prepare_decode_weights
+  Buffer fp8;       // copies in 8 bits; empty without
+  Buffer int8;      // empty until make_int8_products
   TextWeights text;
 };
 

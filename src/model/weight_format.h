@@ -5,7 +5,6 @@
 #include "kernels/kernels.h"
 #include "kernels/prepared_format.h"
 #include "model/tensor_layout.h"
-#include "model/text_weights.h"
 
 namespace gapless {
 
@@ -33,11 +32,5 @@ Status round_weights_to_fp8(Kernels& kernels, Stream& stream, const TensorLayout
 // round_weights_to_fp8, so that decode steps work on the same numbers.
 Status fill_fp8_copies(Kernels& kernels, Stream& stream, const TensorLayout& layout,
                        const void* weights_dev, const Fp8Layout& copies, void* copies_dev);
-
-// Experts of weights that round_weights_to_fp8 has rounded become rows in 8 bits where they lie (FeedForward), if the kernels read
-// such and decode steps read a prepared copy: prefills read half as much, and no number changes. Their memory stays as large.
-// Call after prepare_decode_weights.
-Status keep_experts_in_fp8(Device& device, Kernels& kernels, Stream& stream,
-                           DecoderWeights& weights);
 
 }  // namespace gapless
