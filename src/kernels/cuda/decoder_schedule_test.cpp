@@ -124,7 +124,8 @@ struct Config {
   bool has_head = true;
   int ring_stages = 6;
   StepLogits needed = {.all = 1};
-  bool by_turns = false;  // the order of a launch of more than 64 rows
+  bool by_turns = false;   // the order of a launch of more than 64 rows
+  bool has_twins = false;  // units that multiply the same activations are multiplied at once
   // Of a list with experts.
   int first_with_experts = 1;
   int num_experts = 16, experts_per_token = 4, expert_dim = 128;
@@ -315,10 +316,13 @@ class Simulation {
         const ChunkRange range = work.chunks_of(value, unit);
         for (int i = range.begin; i < range.end; ++i) chunks.emplace_back(i, value);
       }
-      const int size = static_cast<int>(chunks.size());
+      const int size = static_cast<int>(chunks.size()), begin = unit.at;
+      const bool has_twin = c_.has_twins && work.has_twin(phase.kind, unit);
+      if (has_twin) work.next(phase.kind, unit);
       for (int i = 0; i < size; ++i) {
         const auto n = static_cast<std::size_t>(c_.by_turns ? chunk_in_turn(i, size) : i);
-        use(Stage{at, unit.at, chunks[n].first}, chunks[n].second);
+        use(Stage{at, begin, chunks[n].first}, chunks[n].second);
+        if (has_twin) use(Stage{at, unit.at, chunks[n].first}, chunks[n].second);
       }
     }
   }
@@ -602,6 +606,8 @@ std::vector<Config> configs() {
        .ff_dim = 2048,
        .by_turns = true},
       {.num_blocks = 12, .num_rows = 12, .dim = 1024, .ff_dim = 1024, .by_turns = true},
+      {.num_blocks = 12, .num_rows = 12, .dim = 1024, .ff_dim = 2048, .has_twins = true},
+      {.num_layers = 2, .num_blocks = 3, .dim = 512, .vocab = 3000, .has_twins = true},
   };
 }
 
@@ -668,6 +674,71 @@ TEST(DecoderScheduleTest, UnitsAreFewAndNearlyEqual) {
     const auto [smallest, largest] = std::ranges::minmax(sizes);
     EXPECT_LE(largest, kUnitTiles);
     EXPECT_GE(smallest, count > 5 ? kUnitTiles - 1 : std::min(count, 2));
+  }
+}
+
+// Whoever brings activations to two units at once brings them what each would get alone.
+TEST(DecoderScheduleTest, TwinsHaveTheSameChunks) {
+  const DecoderSizes sizes{.dim = 1024,
+                           .qkv_width = 1536,
+                           .q_width = 1024,
+                           .up_width = 8192,
+                           .ff_dim = 4096,
+                           .vocab = 3000,
+                           .first_ff_dim = first_part_of_inner(4096)};
+  int twins = 0, single = 0;
+  for (const int num_blocks : {1, 6, 8, 11}) {
+    for (int block = 0; block < num_blocks; ++block) {
+      TileShares own;
+      own.divide(sizes, block, num_blocks);
+      const DecoderWork work(sizes, own, block, num_blocks);
+      for (const Phase& phase : SequentialDecoder::kSchedule.layer) {
+        if (phase.kind != PhaseKind::kProduct && phase.kind != PhaseKind::kPartialSums) continue;
+        ProductUnit unit = work.first_unit(phase.kind, phase.matrix);
+        for (; work.has(unit); work.next(phase.kind, unit)) {
+          if (!work.has_twin(phase.kind, unit)) {
+            ++single;
+            continue;
+          }
+          ++twins;
+          ProductUnit twin = unit;
+          work.next(phase.kind, twin);
+          for (const Value value : phase.reads) {
+            const ChunkRange chunks = work.chunks_of(value, unit);
+            const ChunkRange of_twin = work.chunks_of(value, twin);
+            EXPECT_EQ(std::pair(chunks.begin, chunks.end), std::pair(of_twin.begin, of_twin.end))
+                << num_blocks << " blocks";
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(twins, 0);
+  EXPECT_GT(single, 0);
+}
+
+// What a block of 132 has of Llama 3's and Qwen3's 8 billion parameters.
+TEST(DecoderScheduleTest, APartOfAFeedForwardIsTwoUnits) {
+  for (const int ff_dim : {14336, 12288}) {
+    const DecoderSizes sizes{.dim = 4096,
+                             .qkv_width = 6144,
+                             .q_width = 4096,
+                             .up_width = 2 * ff_dim,
+                             .ff_dim = ff_dim,
+                             .vocab = 16,
+                             .first_ff_dim = first_part_of_inner(ff_dim)};
+    for (int block = 0; block < 132; ++block) {
+      TileShares own;
+      own.divide(sizes, block, 132);
+      const DecoderWork work(sizes, own, block, 132);
+      for (const Matrix matrix : {Matrix::kInner, Matrix::kInnerRest}) {
+        const int tiles = work.tiles(matrix).size();
+        EXPECT_LE(tiles, 2 * kUnitTiles) << ff_dim << ", block " << block;
+        // Qwen3's rest is 4 tiles in some blocks.
+        EXPECT_GE(tiles, kUnitTiles + (ff_dim == 14336 || matrix == Matrix::kInner ? 1 : 0))
+            << ff_dim << ", block " << block;
+      }
+    }
   }
 }
 

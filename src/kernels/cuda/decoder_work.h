@@ -67,11 +67,12 @@ struct DecoderSizes {
   int first_ff_dim = 0;  // of ff_dim, what Matrix::kInner makes; 0: all
 };
 
-// Of so much that the feed-forward's first product makes, what is made first where that is two products: about three quarters, so that
-// it has been announced when the rest is made, and the rest when the next product is through with it. Equal shares of columns, so that
-// those of both parts together are as large as those of all. 0: there is only one product.
+// Of so much that the feed-forward's first product makes, what is made first where that is two products: over a half, so that
+// it has been announced when the rest is made, and the rest when the next product is through with it. Of 14 tiles, which a block of 132
+// has of 8 billion parameters, four sevenths are two units, and so is the rest: both are twins (device/twin_product.cuh). Equal shares of
+// columns, so that those of both parts together are as large as those of all. 0: there is only one product.
 GAPLESS_HOST_DEVICE constexpr int first_part_of_inner(int ff_dim) {
-  const int chunks = (ff_dim / kPreparedTileColumns + 1) * 3 / 4;
+  const int chunks = (ff_dim / kPreparedTileColumns + 1) * 4 / 7;
   return chunks / kDecoderColumnRanks * kDecoderColumnRanks * kPreparedTileColumns;
 }
 
@@ -177,6 +178,13 @@ class DecoderWork {
   GAPLESS_HOST_DEVICE static bool has(const ProductUnit& unit) { return unit.at < unit.end; }
   GAPLESS_HOST_DEVICE void next(PhaseKind kind, ProductUnit& unit) const {
     unit.at += kind == PhaseKind::kPartialSums ? num_blocks_ : next_size(unit.end - unit.at);
+  }
+
+  // Whether this block's next unit multiplies the same activations, so that both may be multiplied at once.
+  GAPLESS_HOST_DEVICE bool has_twin(PhaseKind kind, ProductUnit unit) const {
+    next(kind, unit);
+    return has(unit) &&
+           (kind != PhaseKind::kPartialSums || num_blocks_ % kDecoderColumnRanks == 0);
   }
 
   GAPLESS_HOST_DEVICE TileRange tiles_of(PhaseKind kind, const ProductUnit& unit) const {

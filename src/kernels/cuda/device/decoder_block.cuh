@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
 #include "kernels/cuda/device/turn_product.cuh"
+#include "kernels/cuda/device/twin_product.cuh"
 #include "kernels/cuda/ring_space.h"
 
 namespace gapless::cuda {
@@ -44,7 +45,7 @@ inline constexpr int kStartRegisters = 168;  // that many each of 12 warps can h
 template <typename S>
 constexpr int computing_registers(int rows) {
   if (S::kHasExperts) return rows == 64 ? 216 : 192;
-  if (S::kIsSequential) return rows == 64 ? 208 : rows == 8 ? 200 : 192;
+  if (S::kIsSequential) return rows == 64 ? 208 : rows == 32 ? 216 : rows == 8 ? 200 : 192;
   return rows >= 64 ? 216 : rows == 8 ? kStartRegisters : 184;
 }
 template <typename S, int kRows>

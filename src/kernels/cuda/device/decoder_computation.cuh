@@ -178,6 +178,16 @@ class Computation {
     if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * p_.experts.parts_per_block;
     for (ProductUnit unit = work.first_unit(kKind, matrix); work.has(unit);
          work.next(kKind, unit)) {
+      if constexpr (kHasTwins<S, kRows>) {
+        if (work.has_twin(kKind, unit)) {
+          const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
+          multiply_twins(take_twins(work, kKind, unit), x,
+                         [&](int column, int row, const auto& sums) {
+                           store_product<S, kFormat, kRows>(p_, matrix, l, column, row, sums);
+                         });
+          continue;
+        }
+      }
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int first_column = tiles.begin * kTileRows;
       const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
@@ -228,6 +238,21 @@ class Computation {
     }
   }
 
+  // A unit and its twin times x: use(first column, row, sums of neighbouring columns).
+  template <typename Use>
+  __device__ __forceinline__ void multiply_twins(const Twins& twins, const XSource& x,
+                                                 const Use& use) {
+    TwinSums<kFormat, kRows> sums;
+    sums.multiply(twins, block_.ring, stage_, x_ring_, x_stage_, x);
+    sums.add_up(twins, block_.reduce_buffer,
+                [&](int unit, int t, int row, int tile_row, const auto& added) {
+                  if (row >= p_.num_rows) return;
+                  use((twins.of[unit].begin + t) * kTileRows + tile_row, row, added);
+                });
+    stage_ += x.size() * kProductGroups;
+    x_stage_ += x.size();
+  }
+
   __device__ void attend(int l) {
     wait_barrier(shared_address(&block_.small.rows_ready), 0);
     if constexpr (S::kIsSequential) {
@@ -275,6 +300,17 @@ class Computation {
       const int rank = work.rank_of(unit);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
                       work.chunks_of(kSecond, unit)};
+      if constexpr (kHasTwins<S, kRows>) {
+        if (work.has_twin(kKind, unit)) {
+          multiply_twins(take_twins(work, kKind, unit), x,
+                         [&](int column, int row, const auto& added) {
+                           announce_values(sums_of<kSums, kRows>(p_, l, rank, row, column),
+                                           sums_of<kSums, kRows>(p_, l + 1, rank, row, column),
+                                           added);
+                         });
+          continue;
+        }
+      }
       Sums sums;
       sums.multiply(tiles.size(), block_.ring, stage_, x_ring_, x_stage_, x, p_.num_rows);
       sums.add_up(tiles.size(), stage_, block_.reduce_buffer,

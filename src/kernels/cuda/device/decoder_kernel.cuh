@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init(kStageSharers<S, kRows>);
-    if constexpr (kHasXRing<S, kRows>) small.x_ring.init(kStageSharers<S, kRows>);
+    if constexpr (kHasXRing<S, kRows>) small.x_ring.init(kXSharers<S, kRows>);
     small.shares.divide(sizes, index, num_blocks);
     init_barrier(shared_address(&small.rows_ready), kWarp);
     for (std::uint32_t& count : small.arrived) count = 0;

@@ -71,6 +71,27 @@ __device__ __forceinline__ void stream_turns(RingProducer& producer, const char*
   }
 }
 
+// The stages of twins: those of a unit and of the other alternate, and have the same columns.
+template <typename S, PreparedFormat kFormat, int kRows>
+__device__ __forceinline__ void stream_twins(RingProducer& producer, const char* weights,
+                                             int all_tiles, const Twins& twins, const XSource& x) {
+  constexpr int kTileBytes = kPreparedTileBytes<kFormat>;
+  constexpr int kMaxInFlight = kInFlightBytes<kRows> / (kGroupTiles * kTileBytes);
+  static_assert(kStageXBytes<S, kRows> == 0);
+  const int lane = threadIdx.x % kWarp, size = x.size() * kProductGroups;
+  const TileRange& tiles = lane % kProductGroups == 0 ? twins.of[0] : twins.of[1];
+  const int bytes = tiles.size() * kTileBytes;
+  for (int stage = 0; stage < size; stage += kWarp) {
+    const int chunk = x.chunk(min(stage + lane, size - 1) / kProductGroups);
+    const char* from = weights + prepared_tile_offset<kFormat>(all_tiles, tiles.begin, chunk);
+    producer.push<1>({.x_bytes = 0,
+                      .streamed = twins.largest() * kTileBytes,
+                      .piece_bytes = bytes,
+                      .max_in_flight = kMaxInFlight},
+                     min(kWarp, size - stage), bytes, from);
+  }
+}
+
 // What it asks for in a product: columns of tiles, unit after unit.
 struct ProductStream {
   const char* weights;
@@ -218,6 +239,16 @@ class Streaming {
         work.next(product.kind, unit);
         continue;
       }
+      if constexpr (kHasTwins<S, kRows>) {
+        if (!is_second && work.has_twin(product.kind, unit)) {
+          const XSource x{nullptr, work.chunks_of(product.first, unit),
+                          work.chunks_of(product.second, unit)};
+          const Twins twins = take_twins(work, product.kind, unit);
+          stream_twins<S, kFormat, kRows>(producer_, product.weights, product.all_tiles, twins, x);
+          work.next(product.kind, unit);
+          continue;
+        }
+      }
       stream_tiles<S, kFormat, kRows>(
           producer_, {product.weights, product.all_tiles, work.tiles_of(product.kind, unit),
                       work.chunks_of(is_second ? product.second : product.first, unit)});
@@ -298,6 +329,10 @@ class Bringing {
     const DecoderWork& work = block_.work;
     for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
          work.next(kKind, unit)) {
+      if constexpr (kHasTwins<S, kRows>) {
+        // Those of its twin are the same.
+        if (work.has_twin(kKind, unit)) work.next(kKind, unit);
+      }
       if constexpr (kByTurns<S, kRows>) {
         bring_turns<kFirst, kSecond>(l, unit);
       } else {

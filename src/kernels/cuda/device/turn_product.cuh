@@ -58,8 +58,8 @@ class ProductSums {
     if constexpr (kTurns) {
       multiply_by_turns<kFormat, kRows>(num_tiles, ring, first_stage, x, sums_);
     } else if constexpr (kGroups) {
-      multiply_by_warpgroups<kFormat, kRows>(num_tiles, ring, first_stage, x_ring, first_x_stage, x,
-                                             sums_);
+      multiply_by_warpgroups<kFormat, kRows, kXArrivals<S, kRows>>(
+          num_tiles, ring, first_stage, x_ring, first_x_stage, x, sums_);
     } else {
       multiply_tiles<kFormat, kRows>(num_tiles, ring, first_stage, x, num_rows, sums_);
     }

@@ -23,6 +23,11 @@ template <typename S, int kRows>
 inline constexpr bool kByWarpgroups =
     cuda::kPath.has_warpgroups && !S::kHasExperts && !kXFromMemory<kRows>;
 
+// Whether two units that multiply the same activations are multiplied at once (twin_product.cuh). Those of parallel blocks have none:
+// up to a width of 2048 a block has one unit of each product. Of more rows a thread has no room for the sums.
+template <typename S, int kRows>
+inline constexpr bool kHasTwins = kByWarpgroups<S, kRows>&& S::kIsSequential&& kRows <= 32;
+
 // Whether a thread has sums of one of its turns at a time: those of more rows are as many as it has registers for. It needs the
 // stages in another order, and has the activations in them: a ring of so many would be too large for the attention's stages.
 template <typename S, int kRows>
@@ -47,6 +52,11 @@ static_assert(kStageSharers<ParallelDecoder, 64> == 1 || kHasCopyEngine, "arrive
 // Room for activations in a stage: warpgroups have a ring of its own for them.
 template <typename S, int kRows>
 inline constexpr int kStageXBytes = kHasXRing<S, kRows> ? 0 : kXBytes<kRows>;
+// Warps that may use a slot of it together, and how often one of a single unit's gives it back.
+template <typename S, int kRows>
+inline constexpr int kXSharers = kHasTwins<S, kRows> ? kProductWarps : kGroupWarps;
+template <typename S, int kRows>
+inline constexpr int kXArrivals = kXSharers<S, kRows> / kGroupWarps;
 template <int kRows>
 using XRingOf = XRing<kXBytes<kRows>>;
 template <typename S, int kRows>
@@ -134,7 +144,7 @@ __device__ __forceinline__ void multiply_stage(std::uint32_t from, const FindX& 
 
 // sums += this warpgroup's stages of the ring from first_stage on, times x, whose stages begin with
 // first_x_stage. What a warp without a tile of its own gets, nobody uses.
-template <PreparedFormat kFormat, int kRows>
+template <PreparedFormat kFormat, int kRows, int kArrivals>
 __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const StageRing& ring,
                                                        unsigned first_stage,
                                                        const XRingOf<kRows>& x_ring,
@@ -160,7 +170,7 @@ __device__ __forceinline__ void multiply_by_warpgroups(int num_tiles, const Stag
       multiply_stage<kFormat>(
           from, [&] { return x_ring.wait(x_stage); }, sums[turn]);
       ring.give_back_share(stage);
-      if (threadIdx.x % kWarp == 0) x_ring.give_back(x_stage);
+      if (threadIdx.x % kWarp == 0) x_ring.give_back(x_stage, kArrivals);
     }
   }
   scales.apply(sums);
@@ -175,11 +185,14 @@ __device__ __forceinline__ int first_row_of_group_sums(unsigned thread) {
   return static_cast<int>(thread * kGroupSumsAtOnce % kTileRows);
 }
 
-// reduce_warps for the sums of warpgroups over all their turns: use(tile, row of x, first row of the tile, sums).
-// `buffer`: kReduceBytes, free again after the call.
-template <int kRows, typename Use>
-__device__ __forceinline__ void reduce_warpgroups(const float (&own)[kRows / 2], int num_tiles,
-                                                  float* buffer, const Use& use) {
+// What the warps' sums have in `buffer`, in float4: from the first warpgroup's to the second's.
+inline constexpr int kOtherGroup = kGroupWarps * kReduceRows * kReducePitch / 4;
+
+// Brings sums of warpgroups, over all their turns, to who uses them: read(tile, row of x, first row of the tile, where the first
+// warpgroup's sums of them are). `buffer`: kReduceBytes, free again after the call.
+template <int kRows, typename Read>
+__device__ __forceinline__ void exchange_sums(const float (&own)[kRows / 2], float* buffer,
+                                              const Read& read) {
   constexpr int kPiece = kReduceRows * kReducePitch;  // of a warp: its tile, so many rows of x
   // Addresses of what the sums become are computed only now, when there are registers for them.
   const unsigned thread = always_afresh(threadIdx.x), lane = thread % kWarp;
@@ -201,14 +214,21 @@ __device__ __forceinline__ void reduce_warpgroups(const float (&own)[kRows / 2],
     }
     named_barrier(1, kProductThreads);
     static_assert(kGroupTiles * kReduceRows * kTileRows == kProductThreads * kGroupSumsAtOnce);
-    if (tile < num_tiles) {
-      const float4 even = from[0], odd = from[kGroupWarps * kPiece / 4];
-      float both[kGroupSumsAtOnce] = {even.x + odd.x, even.y + odd.y, even.z + odd.z,
-                                      even.w + odd.w};
-      use(tile, first + row, tile_row, both);
-    }
+    read(tile, first + row, tile_row, from);
     named_barrier(1, kProductThreads);
   }
+}
+
+// reduce_warps for the sums of both warpgroups: use(tile, row of x, first row of the tile, sums).
+template <int kRows, typename Use>
+__device__ __forceinline__ void reduce_warpgroups(const float (&own)[kRows / 2], int num_tiles,
+                                                  float* buffer, const Use& use) {
+  exchange_sums<kRows>(own, buffer, [&](int tile, int row, int tile_row, const float4* from) {
+    if (tile >= num_tiles) return;
+    const float4 even = from[0], odd = from[kOtherGroup];
+    float both[kGroupSumsAtOnce] = {even.x + odd.x, even.y + odd.y, even.z + odd.z, even.w + odd.w};
+    use(tile, row, tile_row, both);
+  });
 }
 
 // The sums over all turns.

@@ -58,9 +58,9 @@ class XRing {
     wait_barrier(shared_address(&control_.full[slot]), parity(x_stage));
     return data_ + slot * kSlotBytes;
   }
-  // One lane of each.
-  __device__ void give_back(unsigned x_stage) const {
-    arrive(shared_address(&control_.empty[x_stage % kXSlots]));
+  // One lane of each, all together as often as there are sharers.
+  __device__ void give_back(unsigned x_stage, int arrivals) const {
+    arrive(shared_address(&control_.empty[x_stage % kXSlots]), arrivals);
   }
 
  private:
