@@ -53,7 +53,7 @@ class WantedColumns {
 // block(LinearBlock) for all of rows [row_begin, row_end) and these columns, on several threads where that pays.
 template <typename Block>
 void over_blocks(const VectorOps& ops, const ColumnRange& columns, int in, std::int64_t row_begin,
-                 std::int64_t row_end, int row_unit, const Block& block) {
+                 std::int64_t row_end, int row_unit, int max_rows, const Block& block) {
   const std::int64_t num_rows = row_end - row_begin;
   const int num_columns = columns.end - columns.begin;
   if (num_rows * num_columns * in < kMinParallelProducts) {
@@ -63,7 +63,7 @@ void over_blocks(const VectorOps& ops, const ColumnRange& columns, int in, std::
   const LinearTask size = linear_task({.num_rows = num_rows,
                                        .num_columns = num_columns,
                                        .row_unit = row_unit,
-                                       .max_rows = ops.linear_rows,
+                                       .max_rows = max_rows,
                                        .max_columns = ops.linear_columns,
                                        .num_threads = ThreadPool::shared().num_threads()});
   const std::int64_t num_panels = divide_up(num_columns, size.columns);
@@ -95,6 +95,8 @@ void over_rows(std::int64_t num_rows, int dim, const Rows& rows) {
 // So many rows become bytes before they are multiplied.
 constexpr std::int64_t kInt8Rows = 1536;
 static_assert(kInt8Rows % Int8Rows::kTile == 0);
+// A task reads all its rows for each panel of columns: more of them leave its cache in between.
+constexpr int kInt8TaskRows = 144;
 
 void int8_linear(const VectorOps& ops, const LinearParams& params, const WantedColumns& wanted) {
   // Of the stream's thread: ops have no memory of their own.
@@ -116,7 +118,7 @@ void int8_linear(const VectorOps& ops, const LinearParams& params, const WantedC
       ops.round_rows_to_int8(params, begin + first, begin + last, rows);
     });
     for (const ColumnRange& columns : wanted.ranges()) {
-      over_blocks(ops, columns, params.weights.in, begin, end, Int8Rows::kTile,
+      over_blocks(ops, columns, params.weights.in, begin, end, Int8Rows::kTile, kInt8TaskRows,
                   [&](const LinearBlock& block) { ops.int8_block(params, rows, block); });
     }
   }
@@ -151,6 +153,7 @@ void linear(const VectorOps& ops, const LinearParams& params) {
   if (params.weights.int8 != nullptr) return int8_linear(ops, params, wanted);
   for (const ColumnRange& columns : wanted.ranges()) {
     over_blocks(ops, columns, params.weights.in, 0, params.num_rows, ops.linear_row_unit,
+                ops.linear_rows,
                 [&](const LinearBlock& block) { ops.linear_block(params, block); });
   }
 }
