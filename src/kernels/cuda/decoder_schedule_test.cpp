@@ -254,9 +254,11 @@ class Simulation {
       }
     }
     if (c_.num_rows <= 32) {
-      route.make_passes<kPassRows<32>>(c_.num_rows, c_.num_experts, OneLane());
+      route.make_passes<kPassRows<32, PreparedFormat::kFp8>>(c_.num_rows, c_.num_experts,
+                                                             OneLane());
     } else {
-      route.make_passes<kPassRows<64>>(c_.num_rows, c_.num_experts, OneLane());
+      route.make_passes<kPassRows<64, PreparedFormat::kFp8>>(c_.num_rows, c_.num_experts,
+                                                             OneLane());
     }
     return route;
   }

@@ -16,6 +16,7 @@
 #include "base/limits.h"
 #include "base/num_bits.h"
 #include "kernels/cuda/decoder_work.h"
+#include "kernels/prepared_format.h"
 
 namespace gapless {
 
@@ -23,13 +24,17 @@ inline constexpr int kRouteExperts = 64;  // at most: who a row chose is a word
 inline constexpr int kRouteChoices = 8;   // at most
 inline constexpr int kMaxRouteRows = 64;  // of a launch, at most: who chose an expert is a word
 
-// Rows of a pass, at most: columns of a product. Of 32 rows few experts are chosen by more than eight. More than sixteen take registers
+// Rows of a pass, at most: columns of a product. Of 32 rows few experts are chosen by more than eight, and with 8-bit weights, where
+// the computing warps are what bounds, passes of eight are faster; in bfloat16 no expert is read twice. More than sixteen take registers
 // that the activations need.
-template <int kRows>
-inline constexpr int kPassRows = kRows <= 32 ? 8 : 16;
+template <int kRows, PreparedFormat kFormat>
+inline constexpr int kPassRows = kRows == 8 || (kRows <= 32 && kFormat == PreparedFormat::kFp8)
+                                     ? 8
+                                     : 16;
 // Each expert has one pass that need not be full; the others are full.
 inline constexpr int kMaxPasses =
-    kRouteExperts + kMaxRouteRows * kRouteChoices / kPassRows<kMaxRouteRows>;
+    kRouteExperts +
+    kMaxRouteRows * kRouteChoices / kPassRows<kMaxRouteRows, PreparedFormat::kNative>;
 
 struct ExpertPass {
   std::uint16_t first;  // of its pairs

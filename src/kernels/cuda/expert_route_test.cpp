@@ -17,7 +17,7 @@ namespace {
 
 // As the kernel for so many rows has it.
 int most_rows_of_pass(int num_rows) {
-  return num_rows <= 32 ? kPassRows<32> : kPassRows<64>;
+  return num_rows <= 32 ? kPassRows<32, PreparedFormat::kFp8> : kPassRows<64, PreparedFormat::kFp8>;
 }
 
 // Rows that are done chose nobody.
@@ -30,9 +30,9 @@ std::unique_ptr<ExpertRoute> route_of(const std::vector<std::vector<int>>& chose
   }
   const int num_rows = static_cast<int>(chosen.size());
   if (num_rows <= 32) {
-    route->make_passes<kPassRows<32>>(num_rows, num_experts, OneLane());
+    route->make_passes<kPassRows<32, PreparedFormat::kFp8>>(num_rows, num_experts, OneLane());
   } else {
-    route->make_passes<kPassRows<64>>(num_rows, num_experts, OneLane());
+    route->make_passes<kPassRows<64, PreparedFormat::kFp8>>(num_rows, num_experts, OneLane());
   }
   return route;
 }

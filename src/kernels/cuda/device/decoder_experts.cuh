@@ -41,8 +41,8 @@ __device__ __forceinline__ void leave_layer(const DecoderBlockState<ExpertsDecod
   arrive(shared_address(&block.small.experts.layer_read));
 }
 
-template <int kRows>
-inline constexpr int kPassBlocks = kPassRows<kRows> / 8;
+template <PreparedFormat kFormat, int kRows>
+inline constexpr int kPassBlocks = kPassRows<kRows, kFormat> / 8;
 
 // Computing warps, for activations that no x warp brings: from 9 rows on they are counted.
 template <Value kValue, int kRows>
@@ -68,14 +68,14 @@ class ExpertProducts {
         layer_(layer) {}
 
   // This lane's rows of a pass.
-  __device__ __forceinline__ LaneRows<kPassBlocks<kRows>> rows(bool is_up,
-                                                               const ExpertPass& pass) const {
+  __device__ __forceinline__ LaneRows<kPassBlocks<kFormat, kRows>> rows(
+      bool is_up, const ExpertPass& pass) const {
     const int lane = always_afresh(threadIdx.x) % kWarp;
-    LaneRows<kPassBlocks<kRows>> rows;
+    LaneRows<kPassBlocks<kFormat, kRows>> rows;
     rows.numbers = numbers(is_up);
     rows.num_blocks = (pass.num_rows + 7) / 8;
 #pragma unroll
-    for (int block = 0; block < kPassBlocks<kRows>; ++block) {
+    for (int block = 0; block < kPassBlocks<kFormat, kRows>; ++block) {
       const int i = block * 8 + lane / 4;
       rows.at[block] = -1;
       if (i >= pass.num_rows) continue;
@@ -123,7 +123,7 @@ class ExpertProducts {
   __device__ __forceinline__ unsigned multiply(bool is_up, unsigned stage) const {
     const ExpertProduct product = is_up ? expert_up(p_) : expert_down(p_);
     ExpertUnits units(is_up ? route_.up : route_.down, product.tiles);
-    CompactProduct<kFormat, kRows, kPassBlocks<kRows>> unit_product;
+    CompactProduct<kFormat, kRows, kPassBlocks<kFormat, kRows>> unit_product;
     const auto ask = [&] {
       if (!units.has()) return;
       unit_product.ask(rows(is_up, route_.passes[units.pass()]), stage, product.chunks);

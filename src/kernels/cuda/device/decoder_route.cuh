@@ -179,7 +179,7 @@ class Routing {
     load_choices(l);
     if (lane() == 0) arrive(shared_address(&small_.choices_read));
     ExpertRoute& route = small_.route;
-    route.make_passes<kPassRows<kRows>>(p_.num_rows, p_.experts.num_experts, WarpLanes());
+    route.make_passes<kPassRows<kRows, kFormat>>(p_.num_rows, p_.experts.num_experts, WarpLanes());
     const int block = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
     const bool is_up = lane() == 0;
     const int tiles = is_up ? expert_up(p_).tiles : expert_down(p_).tiles;

@@ -24,12 +24,13 @@ namespace gapless {
 // The rows of a pass, up to eight, in shared memory at `place`: per 128 columns a piece, in the order in which the step's rows lie in memory.
 template <int kRows>
 class PassRows {
-  static constexpr int kPieceBytes = kPassRows<kRows> * kProductColumns * sizeof(Bf16);
+  static constexpr int kPieceBytes =
+      kPassRows<kRows, PreparedFormat::kFp8> * kProductColumns * sizeof(Bf16);
   static constexpr int kLaneBytes = 16;  // of a load
   static constexpr int kLoads = kPieceBytes / kLaneBytes;
   static constexpr int kPiecesAtOnce = kProductThreads / kLoads;
   static constexpr int kStepBytes = 8 * 16 * sizeof(Bf16);
-  static_assert(kPassRows<kRows> == 8 && !kXFromMemory<kRows>);
+  static_assert(kPassRows<kRows, PreparedFormat::kFp8> == 8 && !kXFromMemory<kRows>);
 
  public:
   __device__ explicit PassRows(std::uint32_t place) : place_(place) {}

@@ -46,8 +46,8 @@ template <typename S, PreparedFormat kFormat, int kRows>
 inline constexpr bool kHasPassRows =
     S::kHasExperts&& kFormat == PreparedFormat::kFp8 && !kXFromMemory<kRows> && kRows <= 32;
 template <int kRows>
-inline constexpr int kPassRowBytes =
-    kPassRows<kRows>* kMaxDecoderDim<ExpertsDecoder>* static_cast<int>(sizeof(Bf16));
+inline constexpr int kPassRowBytes = kPassRows<kRows, PreparedFormat::kFp8>*
+    kMaxDecoderDim<ExpertsDecoder>* static_cast<int>(sizeof(Bf16));
 
 // Warps that may work on a stage together.
 template <typename S, PreparedFormat kFormat, int kRows>
