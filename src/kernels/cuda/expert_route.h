@@ -28,9 +28,10 @@ inline constexpr int kMaxRouteRows = 64;  // of a launch, at most: who chose an 
 // the computing warps are what bounds, passes of eight are faster; in bfloat16 no expert is read twice. More than sixteen take registers
 // that the activations need.
 template <int kRows, PreparedFormat kFormat>
-inline constexpr int kPassRows = kRows == 8 || (kRows <= 32 && kFormat == PreparedFormat::kFp8)
-                                     ? 8
-                                     : 16;
+inline constexpr bool kHasShortPasses = kRows == 8 ||
+                                        (kRows <= 32 && kFormat == PreparedFormat::kFp8);
+template <int kRows, PreparedFormat kFormat>
+inline constexpr int kPassRows = kHasShortPasses<kRows, kFormat> ? 8 : 16;
 // Each expert has one pass that need not be full; the others are full.
 inline constexpr int kMaxPasses =
     kRouteExperts +
