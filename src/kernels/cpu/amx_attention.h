@@ -31,6 +31,7 @@ class AmxAttention {
       largest_[i] = -__builtin_inff();
       _mm512_store_ps(sums_[i], _mm512_setzero_ps());
     }
+    for (int i = tile.num_queries; i < kPadded; ++i) largest_[i] = -__builtin_inff();
     const auto num_values = static_cast<std::size_t>(tile.num_queries + kAmxRows) * width_;
     __builtin_memset(values_, 0, num_values * sizeof(float));
   }
@@ -48,7 +49,8 @@ class AmxAttention {
   }
 
  private:
-  static constexpr int kKeys = 128;     // of a block
+  static constexpr int kKeys = 128;  // of a block
+  static constexpr int kVectors = kKeys / kAmxRows;
   static constexpr int kKeyGroup = 64;  // four tiles of scores
   static constexpr int kMaxSteps = kMaxHeadDim / kAmxStep;
   static constexpr int kPadded =
@@ -86,9 +88,7 @@ class AmxAttention {
   // Queries [first, first + num_rows), of which one at least sees keys of the block.
   void attend_to_block(int first, int num_rows, int begin) {
     for (int key = 0; key < kKeys; key += kKeyGroup) score(first, key);
-    for (int i = 0; i < num_rows; ++i) {
-      weigh_row(first + i, i, tile_.num_visible[first + i] - begin);
-    }
+    weigh_rows(first, num_rows, begin);
     int d = 0;
     for (; d + 4 * kAmxRows <= width_; d += 4 * kAmxRows) add_values<4>(first, d);
     for (; d < width_; d += kAmxRows) add_values<1>(first, d);
@@ -115,47 +115,71 @@ class AmxAttention {
     AmxTiles::store<3>(to + 3 * kAmxRows, kScoreBytes);
   }
 
-  // Scores to weights of the keys that query i sees: the first num_visible of this block. For a block that it does not
-  // see, weights of 0 leave everything as it was.
+  // Vector v of a row's scores; those of keys past the first num_visible of this block are minus infinity.
+  [[gnu::always_inline]] __m512 score_of(int row, int v, int num_visible) const {
+    const __m512 scores = _mm512_load_ps(scores_[row] + v * kAmxRows);
+    const int seen = num_visible - v * kAmxRows;
+    if (seen >= kAmxRows) return scores;
+    const auto lanes = static_cast<__mmask16>(seen > 0 ? (1u << seen) - 1u : 0u);
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), lanes, scores);
+  }
+
+  // Scores to weights of the keys that each of these queries sees: the first num_visible - begin of this block. For a block that a
+  // query does not see, weights of 0 leave everything as it was.
+  void weigh_rows(int first, int num_rows, int begin) {
+    find_largest(first, num_rows, begin);
+    for (int row = 0; row < num_rows; ++row) {
+      weigh_row(first + row, row, tile_.num_visible[first + row] - begin);
+    }
+  }
+
+  // Of all sixteen queries at once: one after the other, each would wait for its own maximum. What was summed up relative to a smaller
+  // one becomes smaller.
+  void find_largest(int first, int num_rows, int begin) {
+    __m512 most[kAmxRows];
+    for (int row = 0; row < kAmxRows; ++row) {
+      const int num_visible = row < num_rows ? tile_.num_visible[first + row] - begin : 0;
+      most[row] = score_of(row, 0, num_visible);
+      for (int v = 1; v < kVectors; ++v) {
+        most[row] = _mm512_max_ps(most[row], score_of(row, v, num_visible));
+      }
+    }
+    Simd::transpose(most);
+    for (int width = kAmxRows / 2; width > 0; width /= 2) {
+      for (int i = 0; i < width; ++i) most[i] = _mm512_max_ps(most[i], most[i + width]);
+    }
+    const __m512 before = _mm512_loadu_ps(largest_ + first);
+    const __m512 largest = _mm512_max_ps(most[0], before);
+    const __mmask16 grown = _mm512_cmp_ps_mask(largest, before, _CMP_GT_OQ);
+    if (grown == 0) return;
+    _mm512_storeu_ps(largest_ + first, largest);
+    alignas(64) float factors[kAmxRows];
+    _mm512_store_ps(factors,
+                    exp2_of(_mm512_mul_ps(_mm512_sub_ps(before, largest), _mm512_set1_ps(scale_))));
+    for (int row = 0; row < num_rows; ++row) {
+      if ((grown >> row & 1) == 0) continue;
+      const __m512 by = _mm512_set1_ps(factors[row]);
+      float* const sum = sums_[first + row];
+      _mm512_store_ps(sum, _mm512_mul_ps(_mm512_load_ps(sum), by));
+      float* const values = values_ + (first + row) * width_;
+      for (int d = 0; d < width_; d += kAmxRows) {
+        _mm512_store_ps(values + d, _mm512_mul_ps(_mm512_load_ps(values + d), by));
+      }
+    }
+  }
+
   void weigh_row(int i, int row, int num_visible) {
-    constexpr int kVectors = kKeys / kAmxRows;
     Bf16* const weights = weights_[row];
     if (num_visible <= 0) {
       __builtin_memset(weights, 0, sizeof(weights_[row]));
       return;
     }
-    const float* const scores = scores_[row];
-    __m512 score[kVectors];
-    for (int v = 0; v < kVectors; ++v) score[v] = _mm512_load_ps(scores + v * kAmxRows);
-    if (num_visible < kKeys) {
-      const __m512 unseen = _mm512_set1_ps(-__builtin_inff());
-      for (int v = 0; v < kVectors; ++v) {
-        const int seen = num_visible - v * kAmxRows;  // of this vector
-        const auto lanes = static_cast<__mmask16>(seen >= kAmxRows ? 0xffff
-                                                  : seen <= 0      ? 0
-                                                                   : (1u << seen) - 1u);
-        score[v] = _mm512_mask_mov_ps(unseen, lanes, score[v]);
-      }
-    }
-    __m512 most = score[0];
-    for (int v = 1; v < kVectors; ++v) most = _mm512_max_ps(most, score[v]);
-    const float block_largest = Simd::largest(most);
-    const float largest = block_largest > largest_[i] ? block_largest : largest_[i];
-    const __m512 scale = _mm512_set1_ps(scale_), relative_to = _mm512_set1_ps(largest);
+    const __m512 scale = _mm512_set1_ps(scale_), relative_to = _mm512_set1_ps(largest_[i]);
     __m512 sum = _mm512_load_ps(sums_[i]);
-    if (largest != largest_[i]) {
-      const __m512 by =
-          exp2_of(_mm512_mul_ps(_mm512_sub_ps(_mm512_set1_ps(largest_[i]), relative_to), scale));
-      sum = _mm512_mul_ps(sum, by);
-      float* const values = values_ + i * width_;
-      for (int d = 0; d < width_; d += kAmxRows) {
-        _mm512_store_ps(values + d, _mm512_mul_ps(_mm512_load_ps(values + d), by));
-      }
-      largest_[i] = largest;
-    }
     for (int v = 0; v < kVectors; v += 2) {
       const auto weight = [&](int at) __attribute__((always_inline)) {
-        const __m512 w = exp2_of(_mm512_mul_ps(_mm512_sub_ps(score[at], relative_to), scale));
+        const __m512 score = score_of(row, at, num_visible);
+        const __m512 w = exp2_of(_mm512_mul_ps(_mm512_sub_ps(score, relative_to), scale));
         sum = _mm512_add_ps(sum, w);
         return w;
       };
@@ -207,10 +231,10 @@ class AmxAttention {
   }
 
   const AttentionTile& tile_;
-  const int num_steps_;             // of head_dim, in tiles
-  const int width_;                 // head_dim in whole vectors
-  const float scale_;               // log2(e) / sqrt(head_dim)
-  float largest_[kMaxTileQueries];  // unscaled
+  const int num_steps_;     // of head_dim, in tiles
+  const int width_;         // head_dim in whole vectors
+  const float scale_;       // log2(e) / sqrt(head_dim)
+  float largest_[kPadded];  // unscaled
   KeyRows<Simd, kKeys> rows_;
   alignas(64) float sums_[kMaxTileQueries][kAmxRows];  // of the weights, in each lane
   alignas(64) Bf16 queries_[kMaxSteps][kPadded][kAmxStep];
