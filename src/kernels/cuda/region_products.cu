@@ -12,8 +12,6 @@
 //
 // Sums are in the order of row_linear: over a warp's stages, over warps, over quarters of the columns where row_linear has ranks.
 // pick_region_values adds up the quarters.
-#include <algorithm>
-
 #include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/boxes.cuh"
@@ -368,8 +366,7 @@ bool region_products_take(const RegionDecoderWeights& weights, int num_rows) {
     if (!is_prepared(*one)) return false;
   }
   const auto has_ranks = [](const LinearWeights& a, const LinearWeights& b) {
-    return std::max(num_tiles(a), num_tiles(b)) <= 128 &&
-           std::min(num_stages(a), num_stages(b)) >= 2 * kRegionRanks;
+    return wants_column_ranks(a) && wants_column_ranks(b);
   };
   return !has_ranks(weights.coord_fc1, weights.size_fc1) &&
          has_ranks(weights.coord_fc2, weights.size_fc2);

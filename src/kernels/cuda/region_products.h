@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/cuda/cuda_path.h"
+#include "kernels/cuda/row_linear.h"
 #include "kernels/kernels.h"
 
 namespace gapless::cuda {
@@ -13,7 +14,7 @@ inline namespace GAPLESS_PATH {
 
 inline constexpr int kNumRegionHeads = 2;
 // The second layer's logits are left as this many partial sums, to be added up in order.
-inline constexpr int kRegionRanks = 4;
+inline constexpr int kRegionRanks = kColumnRanks;
 // Of one launch.
 inline constexpr int kMaxRegionProductRows = 32;
 

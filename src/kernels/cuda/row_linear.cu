@@ -54,7 +54,6 @@ constexpr int kMaxSliceRows = 32;
 // Two where a block asks for weights while the one before it ends. Without a copy engine nothing is asked for ahead, and the smallest
 // shared memory holds one block.
 constexpr int kBlocksPerMultiprocessor = kHasCopyEngine ? 2 : 1;
-constexpr int kColumnRanks = 4;
 
 struct Job {
   const char* prepared;  // nullptr: the weights come through the tensor map
@@ -472,7 +471,7 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
   const int rows = slice_rows(params.num_rows);
   params.num_slices = (params.num_rows + rows - 1) / rows;
   int most_tiles = 0;
-  bool few_tiles = true, many_columns = true;
+  bool has_ranks = true;
   // Rows that this step restored must not be read ahead.
   bool overlaps = true;
   for (int i = 0; i < num_jobs; ++i) {
@@ -489,13 +488,10 @@ Status row_linear(Stream& stream, const RowLinearJob* jobs, int num_jobs, int nu
         describe_boxes(params.x_boxes[i], linear.x, params.num_rows, w.in, linear.x_stride, rows));
     const int num_tiles = (w.out + kTileRows - 1) / kTileRows;
     most_tiles = std::max(most_tiles, num_tiles);
-    // A property of the weights alone, never of the device or the rows: it decides the order of
-    // sums.
-    few_tiles = few_tiles && num_tiles <= 128;
-    many_columns = many_columns && params.jobs[i].num_stages >= 2 * kColumnRanks;
+    has_ranks = has_ranks && wants_column_ranks(w);
   }
   int num_blocks = std::min(most_tiles, num_multiprocessors);
-  params.num_ranks = few_tiles && many_columns ? kColumnRanks : 1;
+  params.num_ranks = has_ranks ? kColumnRanks : 1;
   if (kHasClusters && params.num_ranks > 1) {
     num_blocks = (most_tiles + kGroupTiles - 1) / kGroupTiles * kColumnRanks;
   }

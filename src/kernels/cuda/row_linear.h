@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "kernels/cuda/prepared_linear.h"
 #include "kernels/kernels.h"
 
 namespace gapless::cuda {
@@ -25,6 +26,15 @@ struct RowLinearJob {
 };
 
 inline constexpr int kMaxRowLinearJobs = 2;
+
+// Whether a matrix is summed up in so many shares of its columns, where all of a launch are. A property of the weights alone, never of
+// the device or the rows: it decides the order of sums.
+inline constexpr int kColumnRanks = 4;
+constexpr bool wants_column_ranks(const LinearWeights& weights) {
+  constexpr int kMostOut = 128 * kPreparedTileRows;
+  constexpr int kLeastStages = 2 * kColumnRanks;
+  return weights.out <= kMostOut && weights.in > (kLeastStages - 1) * kPreparedTileColumns;
+}
 
 // Enqueues one to kMaxRowLinearJobs products with the same number of rows. Row-invariant: the bits
 // of a row of y depend on that row of x alone (row_linear.cu says why). `in` and the strides of x
