@@ -292,7 +292,7 @@ struct KvLayer {
 
 // Normalises each head of q and k where there are weights for it, rotates q and k (half-split pairs
 // (j, j + rotary_dim/2) of the first rotary_dim dims), q in place, and writes k and v, as numbers of
-// type T, into the cache in its format.
+// type T, into the cache in its format. A trash slot (KvLayout::is_trash) may be written or not.
 struct RopeAndCacheParams {
   void* qkv = nullptr;  // [num_tokens, heads.qkv_width()] T: Q | K | V, each head-major
   std::int64_t qkv_stride = 0;

@@ -34,6 +34,10 @@ struct KvLayout {
     return slot / kPageTokens * page_size() +
            in_page(part, head, static_cast<int>(slot % kPageTokens));
   }
+  // Of page 0, which holds nobody's tokens. Several tokens of a step may have the same one, so what lies there is undefined.
+  GAPLESS_HOST_DEVICE static constexpr bool is_trash(std::int64_t slot) {
+    return slot < kPageTokens;
+  }
 };
 
 }  // namespace gapless

@@ -165,8 +165,9 @@ void rope_and_cache_rows(const VectorOps& ops, const RopeAndCacheParams& params,
     for (int h = 0; h < heads.num_heads; ++h) {
       turn(q + h * head_dim, q_norm, q + h * head_dim);
     }
+    const std::int32_t slot = params.cache_slots[t];
+    if (KvLayout::is_trash(slot)) continue;  // tokens of other tasks may have the same
     for (int h = 0; h < heads.num_kv_heads; ++h) {
-      const std::int32_t slot = params.cache_slots[t];
       T turned[kMaxHeadDim];
       turn(k + h * head_dim, k_norm, turned);
       store(turned, layout.at(KvPart::kKeys, slot, h));

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,31 @@ class VectorOpsTest : public ::testing::TestWithParam<const VectorOps*> {
 
   std::mt19937 generator_{7};
 };
+
+// Done rows and padding share the trash page's slots, and their tokens are tasks of several threads: a slot that two of them
+// wrote would be a data race.
+TEST_P(VectorOpsTest, TokensOfTrashSlotsAreNotStored) {
+  RopeAndCacheParams p;
+  p.heads = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 32};
+  p.rotary_dim = 16;
+  p.num_tokens = 4 * kPageTokens;
+  p.qkv_stride = p.heads.qkv_width();
+  std::vector<std::int32_t> positions(4 * kPageTokens), slots;
+  for (int t = 0; t < p.num_tokens; ++t) slots.push_back(t % kPageTokens);
+  slots.back() = kPageTokens + 3;
+  const std::vector<float> table(16, 0.5f);
+  const std::size_t bytes_of_element = dtype_bytes(ops().dtype);
+  std::vector<char> qkv(static_cast<std::size_t>(p.num_tokens * p.qkv_stride) * bytes_of_element);
+  const auto page = static_cast<std::size_t>(p.heads.kv_layout().page_size()) * bytes_of_element;
+  constexpr char kUntouched = 77;
+  std::vector<char> cache(2 * page, kUntouched);
+  p.qkv = qkv.data(), p.positions = positions.data(), p.cache_slots = slots.data();
+  p.rope_table = table.data(), p.kv = {cache.data()};
+  rope_and_cache(ops(), p);
+  EXPECT_EQ(std::ranges::count(cache, kUntouched), 2 * page - 2 * 32 * bytes_of_element);
+  const auto trash = std::span(cache).first(page);
+  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(trash, kUntouched)), page);
+}
 
 TEST_P(VectorOpsTest, ExpIsWithinAFewUnitsInTheLastPlace) {
   std::vector<float> x;
