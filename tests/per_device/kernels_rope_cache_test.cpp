@@ -64,7 +64,9 @@ TEST_P(RopeAndCacheTest, AgreesWithReferenceAndTouchesNothingElse) {
   const std::vector<float> cache = floats(cache_dev);
   std::vector<bool> written(cache_size, false);
   for (int t = 0; t < num_tokens; ++t) {
-    if (KvLayout::is_trash(slots[t])) continue;
+    // A backend may leave a trash slot as it is. If it writes it, then what belongs there.
+    const auto first_key = static_cast<std::size_t>(layout.at(KvPart::kKeys, slots[t], 0));
+    if (KvLayout::is_trash(slots[t]) && is_poison(cache[first_key])) continue;
     for (int h = 0; h < num_heads; ++h) {
       const auto key = static_cast<std::size_t>(layout.at(KvPart::kKeys, slots[t], h));
       const auto value = static_cast<std::size_t>(layout.at(KvPart::kValues, slots[t], h));
@@ -83,7 +85,7 @@ TEST_P(RopeAndCacheTest, AgreesWithReferenceAndTouchesNothingElse) {
       }
     }
   }
-  for (auto i = static_cast<std::size_t>(layout.page_size()); i < cache_size; ++i) {
+  for (std::size_t i = 0; i < cache_size; ++i) {
     ASSERT_EQ(!written[i], is_poison(cache[i])) << "element " << i;
   }
 }
