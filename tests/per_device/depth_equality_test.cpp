@@ -632,6 +632,9 @@ TEST_F(DepthEqualityTest, ReasoningGivesTheSameTokensAtEveryDepth) {
     add(reason(ask(Skill::kQuery, question, "")), 3, 40, 1.0f);
     asks.back().request.settings.logit_bias = {{TokenId(5), 11}, {TokenId(3), 8.5f}};
   }
+  // Ends by itself, whatever a device's rounding makes of the others.
+  add(reason(ask(Skill::kQuery, "And who?", "")), 3, 40, 1.0f);
+  asks.back().request.settings.logit_bias = {{TokenId(5), 11}, {TokenId(3), 10.5f}};
   add(reason(ask(Skill::kQuery, "What else?", "tall.png")), 4, 60, 1.0f, 20);
   add(reason(ask(Skill::kQuery, "What else?", "tall.png")), 6, 12, 1.0f);
   asks.back().request.settings.frequency_penalty = 1;
