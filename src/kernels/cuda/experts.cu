@@ -19,6 +19,7 @@
 #include "kernels/cuda/grouped_experts.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/split_product.h"
 #include "kernels/cuda/warp_experts.h"
 #include "kernels/dense_ops.h"
 
@@ -32,12 +33,15 @@ constexpr int kChooseWarps = 4;     // a row each
 // Whether warpgroups multiply, however many rows there are.
 constexpr bool kIsGrouped = kPath.has_warpgroups;
 
-// Where the arrays lie in scratch. Logits come first: unless they lie elsewhere, the caller of experts() puts them there.
+// Where the arrays lie in scratch. Logits come first: a decode step's lie there, unless they lie elsewhere.
 struct Scratch {
   Scratch(BumpLayout& layout, int num_rows, const ExpertSizes& sizes) {
     const auto rows = static_cast<std::size_t>(num_rows);
     const std::size_t pairs = rows * static_cast<std::size_t>(sizes.experts_per_token);
     logits = layout.take_array<Bf16>(rows * static_cast<std::size_t>(sizes.num_experts));
+    const auto num_parts =
+        static_cast<std::size_t>(num_split_parts(sizes.dim, SplitShape::kManyRows));
+    logit_parts = layout.take_array<float>(rows * num_parts * static_cast<std::size_t>(sizes.num_experts));
     chosen = layout.take_array<ExpertChoice>(pairs);
     place = layout.take_array<std::int32_t>(pairs);
     order = layout.take_array<std::int32_t>(pairs);
@@ -53,6 +57,7 @@ struct Scratch {
   }
 
   Bf16* logits;
+  float* logit_parts;
   ExpertChoice* chosen;  // by pair; a row's by their experts' indices
   std::int32_t* place;   // of a pair among the sorted ones
   std::int32_t* order;   // the pair at each place
@@ -196,23 +201,28 @@ __global__ void add_kernel(ExpertsParams p, Scratch s) {
 
 // The products, by warpgroups or not. Templates, so that a path compiles only the one that it calls: the other's kernels do not exist there.
 template <typename S>
+GroupedProduct grouped_up(const FeedForward& ff, const Bf16* x, const S& s) {
+  return {.x = x,
+          .x_stride = ff.up.in,
+          .order = s.order,
+          .pairs_per_row = ff.experts_per_token,
+          .weights = static_cast<const char*>(ff.up.weight),
+          .scales = ff.up.fp8_scales,
+          .num_experts = ff.num_experts,
+          .in = ff.up.in,
+          .out = ff.up.out,
+          .y = s.inner,
+          .y_stride = s.inner_stride,
+          .tiles = s.tiles,
+          .num_tiles = s.num_tiles,
+          .activation = ff.activation,
+          .up_offset = ff.up_offset};
+}
+
+template <typename S>
 Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Bf16* x,
                                      const S& s) {
-  GroupedProduct up = {.x = x,
-                       .x_stride = ff.up.in,
-                       .order = s.order,
-                       .pairs_per_row = ff.experts_per_token,
-                       .weights = static_cast<const char*>(ff.up.weight),
-                       .scales = ff.up.fp8_scales,
-                       .num_experts = ff.num_experts,
-                       .in = ff.up.in,
-                       .out = ff.up.out,
-                       .y = s.inner,
-                       .y_stride = s.inner_stride,
-                       .tiles = s.tiles,
-                       .num_tiles = s.num_tiles,
-                       .activation = ff.activation,
-                       .up_offset = ff.up_offset};
+  const GroupedProduct up = grouped_up(ff, x, s);
   GAPLESS_RETURN_IF_ERROR(multiply_grouped_and_gate(stream, up, s.max_tiles));
   GroupedProduct down = up;
   down.x = s.inner;
@@ -260,9 +270,9 @@ Status multiply_sorted_by_warps(Stream& stream, const FeedForward& ff, const Bf1
   return multiply_by_warps(stream, down, s.tile_rows, s.max_tiles);
 }
 
-// Chooses, sorts and multiplies: all that does not need the residual.
+// Chooses and sorts.
 template <typename S>
-Status multiply_sorted(Stream& stream, const ExpertsParams& params, const S& s) {
+Status sort_rows(Stream& stream, const ExpertsParams& params, const S& s) {
   const FeedForward& ff = params.ff;
   const int pairs = params.num_rows * ff.experts_per_token;
   GAPLESS_RETURN_IF_ERROR(launch("experts choose", stream,
@@ -270,14 +280,31 @@ Status multiply_sorted(Stream& stream, const ExpertsParams& params, const S& s) 
                                   .block = dim3(kChooseWarps * kWarp)},
                                  choose_kernel, static_cast<const Bf16*>(params.logits),
                                  params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen));
-  GAPLESS_RETURN_IF_ERROR(launch("experts sort", stream,
-                                 {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)},
-                                 sort_kernel, s, pairs, ff.num_experts));
+  return launch("experts sort", stream,
+                {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)}, sort_kernel, s,
+                pairs, ff.num_experts);
+}
+
+// What a prefill's second half reads first, while other work lets memory rest.
+template <typename S>
+Status prefetch_weights(Stream& stream, const ExpertsParams& params, const S& s) {
+  if constexpr (kIsGrouped) {
+    if (!params.decode) {
+      const auto* x = static_cast<const Bf16*>(params.x);
+      return prefetch_grouped(stream, grouped_up(params.ff, x, s), s.max_tiles);
+    }
+  }
+  return ok_status();
+}
+
+template <typename S>
+Status multiply_sorted(Stream& stream, const ExpertsParams& params, const S& s) {
   const auto* x = static_cast<const Bf16*>(params.x);
   if constexpr (kIsGrouped) {
-    return multiply_sorted_by_warpgroups(stream, ff, x, s);
+    return multiply_sorted_by_warpgroups(stream, params.ff, x, s);
   } else {
-    return multiply_sorted_by_warps(stream, ff, x, pairs, s);
+    return multiply_sorted_by_warps(stream, params.ff, x,
+                                    params.num_rows * params.ff.experts_per_token, s);
   }
 }
 
@@ -294,7 +321,8 @@ std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
   return bytes;
 }
 
-Status experts(Stream& stream, const ExpertsParams& params) {
+Status experts(Stream& stream, const ExpertsParams& without_logits) {
+  ExpertsParams params = without_logits;
   const FeedForward& ff = params.ff;
   if (ff.num_experts > kMaxExperts || ff.experts_per_token > kMaxExpertsPerToken ||
       ff.up.in % kVector != 0 || ff.inner() % kVector != 0) {
@@ -310,13 +338,28 @@ Status experts(Stream& stream, const ExpertsParams& params) {
   const ExpertSizes sizes = expert_sizes(ff);
   BumpLayout layout(params.scratch);
   const Scratch s(layout, params.num_rows, sizes);
+  const bool is_first = params.half != ExpertsHalf::kSecond;
+  const bool is_second = params.half != ExpertsHalf::kFirst;
+  if (params.logits == nullptr) {
+    params.logits = s.logits;
+    // Not by a library's kernel: this may run beside one, and they share a workspace.
+    LinearParams router{.x = params.x,
+                        .x_stride = ff.router.in,
+                        .weights = ff.router,
+                        .y = s.logits,
+                        .y_stride = ff.num_experts,
+                        .num_rows = params.num_rows};
+    if (is_first) GAPLESS_RETURN_IF_ERROR(split_linear(stream, router, s.logit_parts));
+  }
   if constexpr (!kIsGrouped) {
     if (params.num_rows <= kMaxFewRows) return few_row_experts(stream, params, s.inner);
   }
-  if (params.half != ExpertsHalf::kSecond) {
+  if (is_first) GAPLESS_RETURN_IF_ERROR(sort_rows(stream, params, s));
+  // A decode step's products leave multiprocessors to what runs beside the first half, a prefill's do not.
+  if (params.decode ? is_first : is_second) {
     GAPLESS_RETURN_IF_ERROR(multiply_sorted(stream, params, s));
   }
-  if (params.half == ExpertsHalf::kFirst) return ok_status();
+  if (!is_second) return prefetch_weights(stream, params, s);
   constexpr unsigned kAddThreads = 256;
   return launch("experts add", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kAddThreads)},

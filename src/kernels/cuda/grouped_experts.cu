@@ -145,6 +145,15 @@ __device__ __forceinline__ void copy_expert_box(std::uint32_t to, const CUtensor
       : "memory");
 }
 
+__device__ __forceinline__ void prefetch_expert_box(const CUtensorMap* map, int column, int eight,
+                                                    int expert) {
+  asm volatile(
+      "cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %2, %3, %4}];" ::"l"(
+          reinterpret_cast<std::uint64_t>(map)),
+      "r"(column), "r"(0), "r"(eight), "r"(expert)
+      : "memory");
+}
+
 // One thread: the matrix.
 template <typename Layout, bool kGates>
 __device__ __forceinline__ void copy_weights(const GroupedProduct& p, const CUtensorMap* map,
@@ -393,12 +402,41 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
   }
 }
 
+// Of each block's first item, as many stages as kPrefetchedBytes are.
+constexpr int kPrefetchedBytes = 192 << 10;
+
+// One thread.
+template <typename Layout>
+__global__ void prefetch_grouped_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap map) {
+  using Grid = ItemGrid<Layout, true>;
+  constexpr int kColumns = kPrefetchedBytes / Layout::kBoxBytes * kStageColumns;
+  let_successor_start();
+  wait_for_predecessor();
+  const int columns = Grid::columns(p.out), item = blockIdx.x;
+  if (item >= *p.num_tiles * columns) return;
+  const int expert = p.tiles[item / columns].expert;
+  const int eight = item % columns * (Grid::kOutputs / 8);
+  for (int column = 0; column < min(p.in, kColumns); column += kStageColumns) {
+    prefetch_expert_box(&map, column, eight, expert);
+  }
+}
+
+enum class GroupedLaunch : std::uint8_t { kMultiply, kPrefetch };
+
 template <typename Weights, typename Layout, bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, int num_blocks) {
+Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, int num_blocks,
+                      GroupedLaunch what) {
   GAPLESS_ASSIGN_OR_RETURN(const CUtensorMap map,
                            make_expert_map(p.weights, Weights::kElementBytes, p.num_experts, p.out,
                                            p.in, kGates ? 2 : 1, Layout::kRows));
   const int max_items = max_tiles * ItemGrid<Layout, kGates>::columns(p.out);
+  if constexpr (kGates) {
+    if (what == GroupedLaunch::kPrefetch) {
+      return launch("experts prefetch", stream,
+                    {.grid = dim3(static_cast<unsigned>(std::min(max_items, num_blocks)))},
+                    prefetch_grouped_kernel<Layout>, p, map);
+    }
+  }
   return launch("experts grouped product", stream,
                 {.grid = dim3(static_cast<unsigned>(std::min(max_items, num_blocks))),
                  .block = dim3(Layout::kThreads),
@@ -409,7 +447,7 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, in
 
 // Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items.
 template <typename Weights, bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
+Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, GroupedLaunch what) {
   using Large = GroupedLayout<Weights, 4>;
   using Small = GroupedLayout<Weights, 2>;
   (void)native_stream(stream);  // its device is the current one
@@ -420,20 +458,25 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
   }
   GAPLESS_RETURN_IF_ERROR(launch_status(error, "experts grouped product"));
   return max_tiles * ItemGrid<Large, kGates>::columns(p.out) >= multiprocessors
-             ? launch_grouped<Weights, Large, kGates>(stream, p, max_tiles, multiprocessors)
-             : launch_grouped<Weights, Small, kGates>(stream, p, max_tiles, multiprocessors);
+             ? launch_grouped<Weights, Large, kGates>(stream, p, max_tiles, multiprocessors, what)
+             : launch_grouped<Weights, Small, kGates>(stream, p, max_tiles, multiprocessors, what);
 }
 
 template <bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
-  return p.scales == nullptr ? launch_grouped<NativeExperts, kGates>(stream, p, max_tiles)
-                             : launch_grouped<Fp8Experts, kGates>(stream, p, max_tiles);
+Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles,
+                      GroupedLaunch what = GroupedLaunch::kMultiply) {
+  return p.scales == nullptr ? launch_grouped<NativeExperts, kGates>(stream, p, max_tiles, what)
+                             : launch_grouped<Fp8Experts, kGates>(stream, p, max_tiles, what);
 }
 
 }  // namespace
 
 Status multiply_grouped(Stream& stream, const GroupedProduct& product, int max_tiles) {
   return launch_grouped<false>(stream, product, max_tiles);
+}
+
+Status prefetch_grouped(Stream& stream, const GroupedProduct& product, int max_tiles) {
+  return launch_grouped<true>(stream, product, max_tiles, GroupedLaunch::kPrefetch);
 }
 
 Status multiply_grouped_and_gate(Stream& stream, const GroupedProduct& product, int max_tiles) {

@@ -4,7 +4,7 @@
 //     waits, even one with nothing to do, so each kernel's completion implies that of all before it.
 //   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
 //     anyway.
-// Nine kernels read before they wait: norm, row_linear, decoder_kernel and head_scale_parts weights, which no step writes,
+// Nine kernels read before they wait: norm, row_linear, decoder_kernel and split_product weights, which no step writes,
 // decoder_kernel also the row states (DecoderBlocksParams), decode_attention the cache (its
 // file says why it may), summarize, behind grammar_masks, logits and row states, few_row_experts' second kernel the
 // router's logits and the sequences, for its route and its weights, grouped_product's second one tiles, and pick_region_values,
