@@ -48,8 +48,8 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
   const auto scales_scratch = [&](int count) {
     return shape.scales_heads ? kernels.scale_heads_scratch_bytes(count, shape.heads) : 0;
   };
-  const std::size_t inner_bytes =
-      static_cast<std::size_t>(tokens) * static_cast<std::size_t>(shape.up_dim) * take.element_bytes;
+  const std::size_t inner_bytes = static_cast<std::size_t>(tokens) *
+                                  static_cast<std::size_t>(shape.up_dim) * take.element_bytes;
   text.inner = layout.take(std::max(inner_bytes, scales_scratch(tokens)));
   text.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(tokens));
   text.last_norm = take(rows, shape.dim);
@@ -57,8 +57,8 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
       limits.max_prefill_tokens, limits.max_prefill_sequences, shape.max_context, shape.heads);
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
       limits.max_seats, limits.max_seats, shape.max_context, shape.heads);
-  text.attention_scratch = layout.take(
-      std::max({prefill_scratch, decode_scratch, scales_scratch(limits.max_seats)}));
+  text.attention_scratch =
+      layout.take(std::max({prefill_scratch, decode_scratch, scales_scratch(limits.max_seats)}));
   text.op_scratch = layout.take(
       shape.experts.num_experts > 0 ? kernels.experts_scratch_bytes(tokens, shape.experts) : 0);
   text.block_scratch = layout.take(kernels.decoder_blocks_scratch_bytes(

@@ -354,9 +354,9 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
     const Buffer norm = poisoned(rows * dim);
     const Buffer qkv = poisoned(rows * std::max(d.heads.qkv_width(), d.dim));
     const Buffer attention = poisoned(rows * std::max(d.heads.q_width(), d.dim));
-    const Buffer inner =
-        poisoned_bytes(std::max(rows * 2 * static_cast<std::size_t>(d.ff_dim) * dtype_bytes(dtype()),
-                                kernels_->scale_heads_scratch_bytes(count, d.heads)));
+    const Buffer inner = poisoned_bytes(
+        std::max(rows * 2 * static_cast<std::size_t>(d.ff_dim) * dtype_bytes(dtype()),
+                 kernels_->scale_heads_scratch_bytes(count, d.heads)));
     const Buffer scratch =
         poisoned_bytes(std::max(kernels_->attention_scratch_bytes(count, 1, kMaxContext, d.heads),
                                 kernels_->scale_heads_scratch_bytes(count, d.heads)));

@@ -318,6 +318,30 @@ TEST_F(ExpertsTest, LogitsMayBeGiven) {
   }
 }
 
+// Half of a logit comes from the first columns, half from the last ones, and a little from the bias.
+TEST_F(ExpertsTest, RoutersAddUpAllColumnsAndTheBias) {
+  for (const int dim : {64, 520, 2048}) {
+    const ExpertSizes shape{.dim = dim, .inner = 16, .num_experts = 20, .experts_per_token = 3};
+    for (const int num_rows : {1, 9, 33, 100}) {
+      Problem p = make_problem(shape, num_rows);
+      const auto width = static_cast<std::size_t>(dim);
+      std::vector<float> x = p.x.host, router = p.router.host, bias(20);
+      for (std::size_t e = 0; e < 20; ++e) {
+        const std::size_t last = width - 20 + e;
+        for (std::size_t row = 0; row < x.size(); row += width) {
+          x[row + last] = x[row + e] /= 2;
+        }
+        router[e * width + last] = 1;
+        bias[e] = 0.25f * static_cast<float>(e % 2);
+      }
+      p.x = tensor(std::move(x)), p.router = tensor(std::move(router));
+      p.router_bias = tensor(std::move(bias));
+      EXPECT_TRUE(rows_close(run_device(p), run_reference(p), dim, tolerance()))
+          << dim << " wide, " << num_rows << " rows";
+    }
+  }
+}
+
 TEST_F(ExpertsTest, HalvesMakeTheWhole) {
   const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 12, .experts_per_token = 3};
   for (const int num_rows : {1, 4, 5, 64, 80}) {

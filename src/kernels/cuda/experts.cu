@@ -41,7 +41,8 @@ struct Scratch {
     logits = layout.take_array<Bf16>(rows * static_cast<std::size_t>(sizes.num_experts));
     const auto num_parts =
         static_cast<std::size_t>(num_split_parts(sizes.dim, SplitShape::kManyRows));
-    logit_parts = layout.take_array<float>(rows * num_parts * static_cast<std::size_t>(sizes.num_experts));
+    logit_parts =
+        layout.take_array<float>(rows * num_parts * static_cast<std::size_t>(sizes.num_experts));
     chosen = layout.take_array<ExpertChoice>(pairs);
     place = layout.take_array<std::int32_t>(pairs);
     order = layout.take_array<std::int32_t>(pairs);
