@@ -200,9 +200,7 @@ __global__ void add_kernel(ExpertsParams p, Scratch s) {
   }
 }
 
-// The products, by warpgroups or not. Templates, so that a path compiles only the one that it calls: the other's kernels do not exist there.
-template <typename S>
-GroupedProduct grouped_up(const FeedForward& ff, const Bf16* x, const S& s) {
+SortedProduct up_product(const FeedForward& ff, const Bf16* x, const Scratch& s) {
   return {.x = x,
           .x_stride = ff.up.in,
           .order = s.order,
@@ -220,13 +218,8 @@ GroupedProduct grouped_up(const FeedForward& ff, const Bf16* x, const S& s) {
           .up_offset = ff.up_offset};
 }
 
-template <typename S>
-Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Bf16* x,
-                                     const S& s) {
-  const GroupedProduct up = grouped_up(ff, x, s);
-  GAPLESS_RETURN_IF_ERROR(multiply_grouped_and_gate(stream, up, s.max_tiles));
-  GroupedProduct down = up;
-  down.x = s.inner;
+SortedProduct down_product(const FeedForward& ff, const Scratch& s) {
+  SortedProduct down = up_product(ff, s.inner, s);
   down.x_stride = s.inner_stride;
   down.pairs_per_row = 0;
   down.weights = static_cast<const char*>(ff.down.weight);
@@ -234,24 +227,22 @@ Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, cons
   down.in = ff.down.in, down.out = ff.down.out;
   down.y = s.out;
   down.y_stride = ff.down.out;
-  return multiply_grouped(stream, down, s.max_tiles);
+  return down;
+}
+
+// The products, by warpgroups or not. Templates, so that a path compiles only the one that it calls: the other's kernels do not exist there.
+template <typename S>
+Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Bf16* x,
+                                     const S& s) {
+  GAPLESS_RETURN_IF_ERROR(multiply_grouped_and_gate(stream, up_product(ff, x, s), s.max_tiles));
+  return multiply_grouped(stream, down_product(ff, s), s.max_tiles);
 }
 
 template <typename S>
 Status multiply_sorted_by_warps(Stream& stream, const FeedForward& ff, const Bf16* x, int pairs,
                                 const S& s) {
-  WarpProduct up = {.x = x,
-                    .x_stride = ff.up.in,
-                    .order = s.order,
-                    .pairs_per_row = ff.experts_per_token,
-                    .weights = static_cast<const char*>(ff.up.weight),
-                    .scales = ff.up.fp8_scales,
-                    .in = ff.up.in,
-                    .out = ff.up.out,
-                    .y = s.inner,
-                    .tiles = s.tiles,
-                    .num_tiles = s.num_tiles};
-  GAPLESS_RETURN_IF_ERROR(multiply_by_warps(stream, up, s.tile_rows, s.max_tiles));
+  GAPLESS_RETURN_IF_ERROR(
+      multiply_by_warps(stream, up_product(ff, x, s), s.tile_rows, s.max_tiles));
   GAPLESS_RETURN_IF_ERROR(gate(stream, {.x = s.inner,
                                         .x_stride = ff.up.out,
                                         .y = s.inner,
@@ -260,15 +251,7 @@ Status multiply_sorted_by_warps(Stream& stream, const FeedForward& ff, const Bf1
                                         .dim = ff.inner(),
                                         .activation = ff.activation,
                                         .up_offset = ff.up_offset}));
-  WarpProduct down = up;
-  down.x = s.inner;
-  down.x_stride = ff.up.out;
-  down.pairs_per_row = 0;
-  down.weights = static_cast<const char*>(ff.down.weight);
-  down.scales = ff.down.fp8_scales;
-  down.in = ff.down.in, down.out = ff.down.out;
-  down.y = s.out;
-  return multiply_by_warps(stream, down, s.tile_rows, s.max_tiles);
+  return multiply_by_warps(stream, down_product(ff, s), s.tile_rows, s.max_tiles);
 }
 
 // Chooses and sorts.
@@ -292,7 +275,7 @@ Status prefetch_weights(Stream& stream, const ExpertsParams& params, const S& s)
   if constexpr (kIsGrouped) {
     if (!params.decode) {
       const auto* x = static_cast<const Bf16*>(params.x);
-      return prefetch_grouped(stream, grouped_up(params.ff, x, s), s.max_tiles);
+      return prefetch_grouped(stream, up_product(params.ff, x, s), s.max_tiles);
     }
   }
   return ok_status();

@@ -166,7 +166,7 @@ __device__ __forceinline__ void prefetch_expert_box(const CUtensorMap* map, int 
 
 // One thread: the matrix.
 template <typename Layout, bool kGates>
-__device__ __forceinline__ void copy_weights(const GroupedProduct& p, const CUtensorMap* map,
+__device__ __forceinline__ void copy_weights(const SortedProduct& p, const CUtensorMap* map,
                                              GroupedRing<Layout> ring, int num_items) {
   using Grid = ItemGrid<Layout, kGates>;
   const int columns = Grid::columns(p.out);
@@ -186,7 +186,7 @@ __device__ __forceinline__ void copy_weights(const GroupedProduct& p, const CUte
 
 // kXThreads threads: rows of x. What a tile lacks stays as it is in the stage, and so do sums that nobody stores.
 template <typename Layout, bool kGates>
-__device__ __forceinline__ void copy_x(const GroupedProduct& p, GroupedRing<Layout> ring,
+__device__ __forceinline__ void copy_x(const SortedProduct& p, GroupedRing<Layout> ring,
                                        int num_items, int thread) {
   constexpr int kPieces = kXRowBytes / 16;  // of a row
   constexpr int kStep = kXThreads / kPieces, kTurns = kGroupedRows / kStep;
@@ -238,7 +238,7 @@ __device__ __forceinline__ void store_matrices_transposed(std::uint32_t address,
 // (lane / 4 and + 8 of its warp's 16) by two rows of x of each eight; stored transposed, eight by eight, a row of x has eight
 // outputs side by side. The pieces of 16 bytes are swizzled: eight rows' pieces lie in all banks.
 template <typename Layout, bool kGates, int kRows>
-__device__ __forceinline__ void store_sums(const GroupedProduct& p, const ExpertTile& tile,
+__device__ __forceinline__ void store_sums(const SortedProduct& p, const ExpertTile& tile,
                                            int item_column, const float (&sums)[kRows / 2],
                                            std::uint32_t staging, int group) {
   using Grid = ItemGrid<Layout, kGates>;
@@ -343,7 +343,7 @@ __device__ __forceinline__ void begin_products(float (&sums)[kCount], std::uint3
 // A warpgroup's part of an item of up to kRows rows. A stage's products begin, or its weights are widened, before those
 // of the stage before are through.
 template <typename Weights, typename Layout, bool kGates, int kRows>
-__device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRing<Layout> ring,
+__device__ __forceinline__ void multiply_item(const SortedProduct& p, GroupedRing<Layout> ring,
                                               RingPlace<Layout>& place, const ExpertTile& tile,
                                               int item_column) {
   constexpr bool kWidens = Layout::kWidened > 0;
@@ -403,7 +403,7 @@ __device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRi
 
 template <typename Weights, typename Layout, bool kGates>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
-    grouped_product_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap map) {
+    grouped_product_kernel(SortedProduct p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char shared[];
   const GroupedRing<Layout> ring(shared_address(shared));
   // The tiles are there when the first product waited. So the second one asks for its first weights before that is through.
@@ -450,7 +450,7 @@ constexpr int kPrefetchedBytes = 192 << 10;
 
 // One thread.
 template <typename Layout>
-__global__ void prefetch_grouped_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap map) {
+__global__ void prefetch_grouped_kernel(SortedProduct p, const __grid_constant__ CUtensorMap map) {
   using Grid = ItemGrid<Layout, true>;
   constexpr int kColumns = kPrefetchedBytes / Layout::kBoxBytes * kStageColumns;
   let_successor_start();
@@ -467,7 +467,7 @@ __global__ void prefetch_grouped_kernel(GroupedProduct p, const __grid_constant_
 enum class GroupedLaunch : std::uint8_t { kMultiply, kPrefetch };
 
 template <typename Weights, typename Layout, bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, int num_blocks,
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, int num_blocks,
                       GroupedLaunch what) {
   GAPLESS_ASSIGN_OR_RETURN(const CUtensorMap map,
                            make_expert_map(p.weights, Weights::kElementBytes, p.num_experts, p.out,
@@ -490,7 +490,7 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, in
 
 // Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items.
 template <typename Weights, bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, GroupedLaunch what) {
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, GroupedLaunch what) {
   using Large = GroupedLayout<Weights, 4>;
   using Small = GroupedLayout<Weights, 2>;
   (void)native_stream(stream);  // its device is the current one
@@ -506,7 +506,7 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, Gr
 }
 
 template <bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles,
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles,
                       GroupedLaunch what = GroupedLaunch::kMultiply) {
   return p.scales == nullptr ? launch_grouped<NativeExperts, kGates>(stream, p, max_tiles, what)
                              : launch_grouped<Fp8Experts, kGates>(stream, p, max_tiles, what);
@@ -514,15 +514,15 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles,
 
 }  // namespace
 
-Status multiply_grouped(Stream& stream, const GroupedProduct& product, int max_tiles) {
+Status multiply_grouped(Stream& stream, const SortedProduct& product, int max_tiles) {
   return launch_grouped<false>(stream, product, max_tiles);
 }
 
-Status prefetch_grouped(Stream& stream, const GroupedProduct& product, int max_tiles) {
+Status prefetch_grouped(Stream& stream, const SortedProduct& product, int max_tiles) {
   return launch_grouped<true>(stream, product, max_tiles, GroupedLaunch::kPrefetch);
 }
 
-Status multiply_grouped_and_gate(Stream& stream, const GroupedProduct& product, int max_tiles) {
+Status multiply_grouped_and_gate(Stream& stream, const SortedProduct& product, int max_tiles) {
   return launch_grouped<true>(stream, product, max_tiles);
 }
 
