@@ -202,6 +202,25 @@ TEST_F(ExpertsTest, AllRowsMayChooseTheSameExperts) {
   }
 }
 
+// Four experts that all rows choose, with several tiles each, and many that few rows choose.
+TEST_F(ExpertsTest, RoutesMayBeUneven) {
+  const ExpertSizes shape{.dim = 264, .inner = 136, .num_experts = 64, .experts_per_token = 8};
+  constexpr int kRows = 300;
+  std::vector<float> logits = distinct_logits(64, kRows);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    for (std::size_t e = 0; e < 4; ++e)
+      logits[row * 64 + 9 * e] = 20 + 0.5f * static_cast<float>(e);
+  }
+  const Problem p = make_problem(shape, logits);
+  const std::vector<float> all = run_device(p);
+  EXPECT_TRUE(rows_close(all, run_reference(p), shape.dim, tolerance()));
+  for (const auto& [begin, count] : {std::pair{0, 300}, {100, 150}, {290, 10}}) {
+    EXPECT_TRUE(
+        bits_equal(run_device(p, begin, count), rows_of(all, shape.dim, begin, begin + count)))
+        << begin << " and " << count;
+  }
+}
+
 // Equal logits: the experts of the lowest indices, with equal weights.
 TEST_F(ExpertsTest, TiesGoToTheLowestIndex) {
   const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 12, .experts_per_token = 3};

@@ -28,6 +28,8 @@ struct SortedProduct {
   std::int64_t y_stride;
   const ExpertTile* tiles;
   const std::int32_t* num_tiles;
+  // Of each tile: how many outputs of the gated product, of `inner`, lie in memory. Zeros before it. (By warps: nobody counts.)
+  std::int32_t* num_stored;
   // Of gates.
   Activation activation;
   float up_offset;

@@ -52,6 +52,7 @@ struct Scratch {
         static_cast<int>(pairs) / tile_rows + std::min(static_cast<int>(pairs), sizes.num_experts);
     tiles = layout.take_array<ExpertTile>(static_cast<std::size_t>(max_tiles));
     num_tiles = layout.take_array<std::int32_t>(1);
+    num_stored = layout.take_array<std::int32_t>(static_cast<std::size_t>(max_tiles));
     inner_stride = kIsGrouped ? sizes.inner : 2 * sizes.inner;
     inner = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(inner_stride));
     out = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(sizes.dim));
@@ -64,8 +65,9 @@ struct Scratch {
   std::int32_t* order;   // the pair at each place
   ExpertTile* tiles;
   std::int32_t* num_tiles;
-  Bf16* inner;  // [pairs, inner_stride], sorted; if kIsGrouped: gated
-  Bf16* out;    // [pairs, dim], sorted
+  std::int32_t* num_stored;  // SortedProduct's
+  Bf16* inner;               // [pairs, inner_stride], sorted; if kIsGrouped: gated
+  Bf16* out;                 // [pairs, dim], sorted
   int inner_stride;
   int tile_rows, max_tiles;
 };
@@ -94,26 +96,32 @@ __device__ __forceinline__ int sum_before(int value, int& all) {
   return before;
 }
 
-// One warp: tiles from how many pairs each expert has, which become the places of their first ones.
+// One warp: tiles from how many pairs each expert has, which become the places of their first ones. Tiles of many rows come first:
+// what is left for the last round of blocks is small.
 __device__ __forceinline__ void make_tiles(const Scratch& s, int num_experts, int* counts) {
-  int first = 0, num_tiles = 0;
-  for (int base = 0; base < num_experts; base += kWarp) {
-    const int e = base + static_cast<int>(threadIdx.x);
-    const int count = e < num_experts ? counts[e] : 0;
-    // Tiles of nearly equal size.
-    const int wanted = (count + s.tile_rows - 1) / s.tile_rows;
-    const int rows = wanted > 0 ? (count + wanted - 1) / wanted : 0;
-    // Equal parts may need fewer tiles than full ones.
-    const int own = rows > 0 ? (count + rows - 1) / rows : 0;
-    int all_pairs, all_tiles;
-    const int own_first = first + sum_before(count, all_pairs);
-    const int tile = num_tiles + sum_before(own, all_tiles);
-    for (int i = 0; i < own; ++i) {
-      s.tiles[tile + i] = {e, own_first + i * rows, min(rows, count - i * rows)};
+  constexpr int kSizes = 4;  // quarters of a full tile
+  int num_tiles = 0;
+  for (int size = kSizes; size > 0; --size) {
+    int first = 0;
+    for (int base = 0; base < num_experts; base += kWarp) {
+      const int e = base + static_cast<int>(threadIdx.x);
+      const int count = e < num_experts ? counts[e] : 0;
+      // Tiles of nearly equal size.
+      const int wanted = (count + s.tile_rows - 1) / s.tile_rows;
+      const int rows = wanted > 0 ? (count + wanted - 1) / wanted : 0;
+      const bool has_size = (rows * kSizes + s.tile_rows - 1) / s.tile_rows == size;
+      // Equal parts may need fewer tiles than full ones.
+      const int own = has_size ? (count + rows - 1) / rows : 0;
+      int all_pairs, all_tiles;
+      const int own_first = first + sum_before(count, all_pairs);
+      const int tile = num_tiles + sum_before(own, all_tiles);
+      for (int i = 0; i < own; ++i) {
+        s.tiles[tile + i] = {e, own_first + i * rows, min(rows, count - i * rows)};
+      }
+      if (size == 1 && e < num_experts) counts[e] = own_first;
+      first += all_pairs;
+      num_tiles += all_tiles;
     }
-    if (e < num_experts) counts[e] = own_first;
-    first += all_pairs;
-    num_tiles += all_tiles;
   }
   if (threadIdx.x == 0) *s.num_tiles = num_tiles;
 }
@@ -144,6 +152,7 @@ __global__ void __launch_bounds__(kSortThreads)
   let_successor_start();
   wait_for_predecessor();
   for (int e = threadIdx.x; e < num_experts; e += kSortThreads) counts[e] = 0;
+  for (int t = threadIdx.x; t < s.max_tiles; t += kSortThreads) s.num_stored[t] = 0;
   __syncthreads();
   for_each_pair(
       num_pairs, [&](int pair) { return s.chosen[pair].expert; },
@@ -214,6 +223,7 @@ SortedProduct up_product(const FeedForward& ff, const Bf16* x, const Scratch& s)
           .y_stride = s.inner_stride,
           .tiles = s.tiles,
           .num_tiles = s.num_tiles,
+          .num_stored = s.num_stored,
           .activation = ff.activation,
           .up_offset = ff.up_offset};
 }
@@ -267,18 +277,6 @@ Status sort_rows(Stream& stream, const ExpertsParams& params, const S& s) {
   return launch("experts sort", stream,
                 {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)}, sort_kernel, s,
                 pairs, ff.num_experts);
-}
-
-// What a prefill's second half reads first, while other work lets memory rest.
-template <typename S>
-Status prefetch_weights(Stream& stream, const ExpertsParams& params, const S& s) {
-  if constexpr (kIsGrouped) {
-    if (!params.decode) {
-      const auto* x = static_cast<const Bf16*>(params.x);
-      return prefetch_grouped(stream, up_product(params.ff, x, s), s.max_tiles);
-    }
-  }
-  return ok_status();
 }
 
 template <typename S>
@@ -343,7 +341,7 @@ Status experts(Stream& stream, const ExpertsParams& without_logits) {
   if (params.decode ? is_first : is_second) {
     GAPLESS_RETURN_IF_ERROR(multiply_sorted(stream, params, s));
   }
-  if (!is_second) return prefetch_weights(stream, params, s);
+  if (!is_second) return ok_status();
   constexpr unsigned kAddThreads = 256;
   return launch("experts add", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kAddThreads)},

@@ -156,14 +156,6 @@ __device__ __forceinline__ void copy_expert_box(std::uint32_t to, const CUtensor
       : "memory");
 }
 
-__device__ __forceinline__ void prefetch_expert_box(const CUtensorMap* map, int column, int eight,
-                                                    int expert) {
-  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %2, %3, %4}];" ::"l"(
-                   reinterpret_cast<std::uint64_t>(map)),
-               "r"(column), "r"(0), "r"(eight), "r"(expert)
-               : "memory");
-}
-
 // One thread: the matrix.
 template <typename Layout, bool kGates>
 __device__ __forceinline__ void copy_weights(const SortedProduct& p, const CUtensorMap* map,
@@ -184,6 +176,29 @@ __device__ __forceinline__ void copy_weights(const SortedProduct& p, const CUten
   }
 }
 
+// A warp: outputs of a tile that lie in memory, for whoever waits for all of them.
+__device__ __forceinline__ void count_stored(const SortedProduct& p, int tile, int num_outputs) {
+  __syncwarp();
+  if (threadIdx.x % kWarp != 0) return;
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p.num_stored + tile),
+               "r"(num_outputs)
+               : "memory");
+}
+
+// A warp waits for all of a tile's rows of x.
+__device__ __forceinline__ void wait_for_rows(const SortedProduct& p, int tile) {
+  if (threadIdx.x % kWarp == 0) {
+    int stored;
+    do {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                   : "=r"(stored)
+                   : "l"(p.num_stored + tile)
+                   : "memory");
+    } while (stored < p.in);
+  }
+  __syncwarp();
+}
+
 // kXThreads threads: rows of x. What a tile lacks stays as it is in the stage, and so do sums that nobody stores.
 template <typename Layout, bool kGates>
 __device__ __forceinline__ void copy_x(const SortedProduct& p, GroupedRing<Layout> ring,
@@ -198,6 +213,7 @@ __device__ __forceinline__ void copy_x(const SortedProduct& p, GroupedRing<Layou
   RingPlace<Layout> place;
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
+    if constexpr (!kGates) wait_for_rows(p, item / columns);
     std::uint32_t rows[kTurns];  // where they begin, in pieces
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
@@ -342,10 +358,10 @@ __device__ __forceinline__ void begin_products(float (&sums)[kCount], std::uint3
 
 // A warpgroup's part of an item of up to kRows rows. A stage's products begin, or its weights are widened, before those
 // of the stage before are through.
-template <typename Weights, typename Layout, bool kGates, int kRows>
+template <typename Weights, typename Layout, bool kGates, int kRows, typename BeforeStores>
 __device__ __forceinline__ void multiply_item(const SortedProduct& p, GroupedRing<Layout> ring,
                                               RingPlace<Layout>& place, const ExpertTile& tile,
-                                              int item_column) {
+                                              int item_column, const BeforeStores& before_stores) {
   constexpr bool kWidens = Layout::kWidened > 0;
   const bool is_first_lane = threadIdx.x % kWarp == 0;
   const int group = same_in_warp(threadIdx.x / (4 * kWarp));
@@ -398,6 +414,7 @@ __device__ __forceinline__ void multiply_item(const SortedProduct& p, GroupedRin
   wgmma_wait<0>();
   wgmma_hand_over(sums);
   give_back();
+  before_stores();
   store_sums<Layout, kGates, kRows>(p, tile, item_column, sums, ring.staging(group), group);
 }
 
@@ -406,7 +423,8 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     grouped_product_kernel(SortedProduct p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char shared[];
   const GroupedRing<Layout> ring(shared_address(shared));
-  // The tiles are there when the first product waited. So the second one asks for its first weights before that is through.
+  // The tiles are there when the first product waited. So the second one asks for its first weights before that is through, and
+  // takes a tile's rows as soon as all of them lie in memory: the last items of the first keep few multiprocessors busy.
   if constexpr (kGates) wait_for_predecessor();
   let_successor_start();
   if (threadIdx.x == 0) {
@@ -420,66 +438,50 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     give_registers<Layout::Registers::kCopy>();
     const int thread = static_cast<int>(threadIdx.x) - Layout::kComputeWarps * kWarp;
     if (thread < kXThreads) {
-      if constexpr (!kGates) wait_for_predecessor();
       copy_x<Layout, kGates>(p, ring, num_items, thread);
     } else if (thread == kXThreads) {
       copy_weights<Layout, kGates>(p, &map, ring, num_items);
     }
+    if constexpr (!kGates) wait_for_predecessor();
     return;
   }
   take_registers<Layout::Registers::kCompute>();
-  if constexpr (!kGates) wait_for_predecessor();
   RingPlace<Layout> place;
+  // An item's outputs are counted when the next one is about to be stored: by then they have arrived, and nothing waits for them.
+  int stored = -1;  // item
+  const auto count = [&] {
+    if constexpr (kGates) {
+      if (stored < 0) return;
+      using Grid = ItemGrid<Layout, kGates>;
+      const int first =
+          stored % columns * Grid::kOutputs + static_cast<int>(threadIdx.x) / kWarp * 8;
+      count_stored(p, stored / columns, min(max(Grid::outputs(p.out) - first, 0), 8));
+    }
+  };
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
-    const int item_column = item % columns, count = same_in_warp(tile.count);
-    if (count <= 32) {
-      multiply_item<Weights, Layout, kGates, 32>(p, ring, place, tile, item_column);
-    } else if (count <= 64) {
-      multiply_item<Weights, Layout, kGates, 64>(p, ring, place, tile, item_column);
-    } else if (count <= 96) {
-      multiply_item<Weights, Layout, kGates, 96>(p, ring, place, tile, item_column);
+    const int item_column = item % columns, rows = same_in_warp(tile.count);
+    if (rows <= 32) {
+      multiply_item<Weights, Layout, kGates, 32>(p, ring, place, tile, item_column, count);
+    } else if (rows <= 64) {
+      multiply_item<Weights, Layout, kGates, 64>(p, ring, place, tile, item_column, count);
+    } else if (rows <= 96) {
+      multiply_item<Weights, Layout, kGates, 96>(p, ring, place, tile, item_column, count);
     } else {
-      multiply_item<Weights, Layout, kGates, 128>(p, ring, place, tile, item_column);
+      multiply_item<Weights, Layout, kGates, 128>(p, ring, place, tile, item_column, count);
     }
+    stored = item;
   }
+  count();
+  if constexpr (!kGates) wait_for_predecessor();
 }
-
-// Of each block's first item, as many stages as kPrefetchedBytes are.
-constexpr int kPrefetchedBytes = 192 << 10;
-
-// One thread.
-template <typename Layout>
-__global__ void prefetch_grouped_kernel(SortedProduct p, const __grid_constant__ CUtensorMap map) {
-  using Grid = ItemGrid<Layout, true>;
-  constexpr int kColumns = kPrefetchedBytes / Layout::kBoxBytes * kStageColumns;
-  let_successor_start();
-  wait_for_predecessor();
-  const int columns = Grid::columns(p.out), item = blockIdx.x;
-  if (item >= *p.num_tiles * columns) return;
-  const int expert = p.tiles[item / columns].expert;
-  const int eight = item % columns * (Grid::kOutputs / 8);
-  for (int column = 0; column < min(p.in, kColumns); column += kStageColumns) {
-    prefetch_expert_box(&map, column, eight, expert);
-  }
-}
-
-enum class GroupedLaunch : std::uint8_t { kMultiply, kPrefetch };
 
 template <typename Weights, typename Layout, bool kGates>
-Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, int num_blocks,
-                      GroupedLaunch what) {
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, int num_blocks) {
   GAPLESS_ASSIGN_OR_RETURN(const CUtensorMap map,
                            make_expert_map(p.weights, Weights::kElementBytes, p.num_experts, p.out,
                                            p.in, kGates ? 2 : 1, Layout::kRows));
   const int max_items = max_tiles * ItemGrid<Layout, kGates>::columns(p.out);
-  if constexpr (kGates) {
-    if (what == GroupedLaunch::kPrefetch) {
-      return launch("experts prefetch", stream,
-                    {.grid = dim3(static_cast<unsigned>(std::min(max_items, num_blocks)))},
-                    prefetch_grouped_kernel<Layout>, p, map);
-    }
-  }
   return launch("experts grouped product", stream,
                 {.grid = dim3(static_cast<unsigned>(std::min(max_items, num_blocks))),
                  .block = dim3(Layout::kThreads),
@@ -490,7 +492,7 @@ Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, int
 
 // Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items.
 template <typename Weights, bool kGates>
-Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, GroupedLaunch what) {
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles) {
   using Large = GroupedLayout<Weights, 4>;
   using Small = GroupedLayout<Weights, 2>;
   (void)native_stream(stream);  // its device is the current one
@@ -501,25 +503,20 @@ Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, Gro
   }
   GAPLESS_RETURN_IF_ERROR(launch_status(error, "experts grouped product"));
   return max_tiles * ItemGrid<Large, kGates>::columns(p.out) >= multiprocessors
-             ? launch_grouped<Weights, Large, kGates>(stream, p, max_tiles, multiprocessors, what)
-             : launch_grouped<Weights, Small, kGates>(stream, p, max_tiles, multiprocessors, what);
+             ? launch_grouped<Weights, Large, kGates>(stream, p, max_tiles, multiprocessors)
+             : launch_grouped<Weights, Small, kGates>(stream, p, max_tiles, multiprocessors);
 }
 
 template <bool kGates>
-Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles,
-                      GroupedLaunch what = GroupedLaunch::kMultiply) {
-  return p.scales == nullptr ? launch_grouped<NativeExperts, kGates>(stream, p, max_tiles, what)
-                             : launch_grouped<Fp8Experts, kGates>(stream, p, max_tiles, what);
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles) {
+  return p.scales == nullptr ? launch_grouped<NativeExperts, kGates>(stream, p, max_tiles)
+                             : launch_grouped<Fp8Experts, kGates>(stream, p, max_tiles);
 }
 
 }  // namespace
 
 Status multiply_grouped(Stream& stream, const SortedProduct& product, int max_tiles) {
   return launch_grouped<false>(stream, product, max_tiles);
-}
-
-Status prefetch_grouped(Stream& stream, const SortedProduct& product, int max_tiles) {
-  return launch_grouped<true>(stream, product, max_tiles, GroupedLaunch::kPrefetch);
 }
 
 Status multiply_grouped_and_gate(Stream& stream, const SortedProduct& product, int max_tiles) {

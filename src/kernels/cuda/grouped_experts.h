@@ -14,12 +14,8 @@ inline namespace GAPLESS_PATH {
 inline constexpr int kGroupedRows = 128;
 
 // y = W x. A row's bits do not depend on its tile. `max_tiles`: *num_tiles is no more. Follows multiply_grouped_and_gate of the same
-// tiles: it reads them before that is through.
+// tiles, whose outputs it reads, tile by tile, before that is through.
 Status multiply_grouped(Stream& stream, const SortedProduct& product, int max_tiles);
-
-// Brings what multiply_grouped_and_gate of the same product will read first into the second-level cache, as much as leaves room there
-// for other work. It reads the tiles alone, and writes nothing.
-Status prefetch_grouped(Stream& stream, const SortedProduct& product, int max_tiles);
 
 // y = activation(gate) * (up + up_offset) of gates and ups, the two halves of W x; both are rounded to T first.
 Status multiply_grouped_and_gate(Stream& stream, const SortedProduct& product, int max_tiles);

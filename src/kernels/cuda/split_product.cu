@@ -26,6 +26,29 @@ struct ManyRows {
   static constexpr int kBlocks = 5;
 };
 
+// gelu_tanh as x times a sigmoid: two instructions of the special function unit in place of tanhf's thirty, which here were half
+// of the kernel's time.
+__device__ __forceinline__ float quick_gelu_tanh(float x) {
+  constexpr float kTwoSqrt2OverPi = 1.5957691216057308f;
+  const float u = kTwoSqrt2OverPi * (x + 0.044715f * x * x * x);
+  return __fdividef(x, 1.0f + power_of_two(-kLog2E * u));
+}
+
+// Eight elements of x, activated.
+__device__ __forceinline__ uint4 activate_vector(Activation activation, const uint4& raw) {
+  if (activation == Activation::kNone) return raw;
+  float values[kVector];
+  unpack(raw, values);
+  if (activation == Activation::kGeluTanh) {
+#pragma unroll
+    for (float& value : values) value = quick_gelu_tanh(value);
+  } else {
+#pragma unroll
+    for (float& value : values) value = activate(activation, value);
+  }
+  return pack(values);
+}
+
 // Blocks: x = part of the columns, y = rows of x.
 template <typename Shape>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocks) split_product_kernel(SplitProduct p) {
@@ -71,11 +94,8 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) split_product_kernel
 #pragma unroll
     for (int i = 0; i < kLoadsAtOnce; ++i) {
       const int at = (base + i) * kThreads + static_cast<int>(threadIdx.x);
-      float values[kVector];
-      unpack(raw[i], values);
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) values[v] = activate(p.activation, values[v]);
-      store_vector(&u[at / kVectors][at % kVectors * kVector], values);
+      *reinterpret_cast<uint4*>(&u[at / kVectors][at % kVectors * kVector]) =
+          activate_vector(p.activation, raw[i]);
     }
   }
   __syncthreads();
