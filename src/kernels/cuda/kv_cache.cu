@@ -144,7 +144,7 @@ template <int kPack, typename Element, bool kScales>
 __global__ void __launch_bounds__(kThreads)
     rope_and_cache_kernel(RopeAndCacheParams p, HeadScaleSums s) {
   wait_for_predecessor();
-  let_successor_start();  // in this order: decode_attention.cu counts on it
+  let_successor_start();  // in this order: decode_attention.cu and prefill_attention.cu count on it
   using Part = HeadPart<kPack, kScales>;
   const int num_parts = Part::count(p);
   const int first_index = blockIdx.y * kThreads, index = first_index + threadIdx.x;

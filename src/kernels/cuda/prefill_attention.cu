@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kFlashThreads<Shape<kHeadDim>>, 1)
     prefill_attention_kernel(PagedAttentionParams p, int tile_queries) {
   extern __shared__ __align__(1024) char raw_shared[];
   let_successor_start();
-  wait_for_predecessor();
+  // The sequences are there: rope_and_cache waited before it let this kernel start.
   const PagedWork<kHeadDim, Element> work(p, tile_queries);
   flash_attention(work, *reinterpret_cast<Shared<kHeadDim, Element>*>(raw_shared));
 }
