@@ -29,6 +29,7 @@ namespace {
 
 constexpr int kSortThreads = 1024;  // of one block
 constexpr int kChooseWarps = 4;     // a row each
+constexpr int kAddThreads = 256;
 
 // Whether warpgroups multiply, however many rows there are.
 constexpr bool kIsGrouped = kPath.has_warpgroups;
@@ -173,26 +174,37 @@ __global__ void __launch_bounds__(kSortThreads)
 }
 
 // Blocks: x = row. A row's outputs are on their way together, kAddBatch at a time.
-__global__ void add_kernel(ExpertsParams p, Scratch s) {
+__global__ void __launch_bounds__(kAddThreads, 4) add_kernel(ExpertsParams p, Scratch s) {
   constexpr int kAddBatch = 8;
-  let_successor_start();
-  wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int dim = p.ff.up.in, count = p.ff.experts_per_token;
   const ExpertChoice* chosen = s.chosen + row * count;
   const std::int32_t* place = s.place + row * count;
+  float weights[kAddBatch];
+  int places[kAddBatch];
+  const auto read_choices = [&](int base) {
+#pragma unroll
+    for (int k = 0; k < kAddBatch; ++k) {
+      if (base + k >= count) break;
+      weights[k] = chosen[base + k].weight;
+      places[k] = place[base + k];
+    }
+  };
+  let_successor_start();
+  // Behind warpgroups' products they are there: the first of those waited before it let the second start.
+  if constexpr (kIsGrouped) read_choices(0);
+  wait_for_predecessor();
   const auto* residual = static_cast<const Bf16*>(p.residual) + row * dim;
-  for (int at = threadIdx.x * kVector; at < dim; at += blockDim.x * kVector) {
+  for (int at = threadIdx.x * kVector; at < dim; at += kAddThreads * kVector) {
+    const uint4 raw_residual = *reinterpret_cast<const uint4*>(residual + at);
     float sum[kVector] = {}, values[kVector];
     for (int base = 0; base < count; base += kAddBatch) {
+      if (!kIsGrouped || count > kAddBatch) read_choices(base);
       uint4 outputs[kAddBatch];
-      float weights[kAddBatch];
 #pragma unroll
       for (int k = 0; k < kAddBatch; ++k) {
         if (base + k >= count) break;
-        weights[k] = chosen[base + k].weight;
-        outputs[k] =
-            *reinterpret_cast<const uint4*>(s.out + std::int64_t{place[base + k]} * dim + at);
+        outputs[k] = *reinterpret_cast<const uint4*>(s.out + std::int64_t{places[k]} * dim + at);
       }
 #pragma unroll
       for (int k = 0; k < kAddBatch; ++k) {
@@ -202,7 +214,7 @@ __global__ void add_kernel(ExpertsParams p, Scratch s) {
         for (int i = 0; i < kVector; ++i) sum[i] = fmaf(weights[k], values[i], sum[i]);
       }
     }
-    load_vector(residual + at, values);
+    unpack(raw_residual, values);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum[i] += values[i];
     store_vector(static_cast<Bf16*>(p.y) + row * dim + at, sum);
@@ -342,7 +354,6 @@ Status experts(Stream& stream, const ExpertsParams& without_logits) {
     GAPLESS_RETURN_IF_ERROR(multiply_sorted(stream, params, s));
   }
   if (!is_second) return ok_status();
-  constexpr unsigned kAddThreads = 256;
   return launch("experts add", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kAddThreads)},
                 add_kernel, params, s);
