@@ -121,20 +121,20 @@ __device__ void find_scales(const RopeAndCacheParams& p, const HeadScaleSums& s,
   for (int i = threadIdx.x; i < num_scales * 2; i += kThreads) {
     const int which = i % num_scales, half = i / num_scales;
     const int token = first_token + which / (num_heads * 2);
-    const int column = which % 2 * all_heads + first_head + which / 2 % num_heads;
+    const int head = first_head + which / 2 % num_heads, column = which % 2 * all_heads + head;
     const int begin = half == 0 ? 0 : first_parts, end = half == 0 ? first_parts : s.num_parts;
     const float* const parts = s.parts + std::int64_t{token} * s.num_parts * 2 * all_heads + column;
     float sum = 0;
 #pragma unroll 12
     for (int part = begin; part < end; ++part) sum += parts[std::int64_t{part} * 2 * all_heads];
     scales.halves[which][half] = sum;
+    if (half > 0) continue;
+    const float alpha = __bfloat162float(static_cast<const Bf16*>(s.scales.alpha)[head]);
+    scales.values[which] = tau_position(alpha, p.positions[token], s.scales.bf16_positions);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < num_scales; i += kThreads) {
-    const int token = first_token + i / (num_heads * 2), head = first_head + i / 2 % num_heads;
-    const float alpha = __bfloat162float(static_cast<const Bf16*>(s.scales.alpha)[head]);
-    scales.values[i] = tanhf(round_to_bf16(scales.halves[i][0] + scales.halves[i][1])) +
-                       tau_position(alpha, p.positions[token], s.scales.bf16_positions);
+    scales.values[i] += tanhf(round_to_bf16(scales.halves[i][0] + scales.halves[i][1]));
   }
   __syncthreads();
 }
