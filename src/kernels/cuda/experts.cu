@@ -1,6 +1,6 @@
 // Experts (ExpertsParams), as six launches behind the router's product: choose, sort, up, gate, down and add. Where there are
 // warpgroups they make the products, of any number of rows (grouped_experts.h), the first of them with its gates. Elsewhere few rows
-// are few_row_experts.cu's.
+// are few_row_experts.cu's. A prefill's router is launched here, too; its first half is all up to sorting, a decode step's all up to down.
 //
 // A pair is a row and one of its experts; pair number row * experts_per_token + i is the row's i-th
 // choice. Pairs are sorted by expert, so that a tile of a product has rows of one expert alone. In
